@@ -1,0 +1,31 @@
+"""What can go wrong before a verdict exists; each message is complete and meant for the user."""
+
+from __future__ import annotations
+
+
+class Int8accError(Exception):
+    """A case cannot be judged: says what is wrong, where, what was expected and what to do next."""
+
+
+class SpecError(Int8accError):
+    """A spec file cannot be read; one ``file:line:col: message`` line per mistake."""
+
+
+class ModelError(Int8accError):
+    """An ONNX model cannot be read, edited or built."""
+
+
+class DataError(Int8accError):
+    """Inputs, labels or calibration samples cannot be read, or do not fit the model."""
+
+
+class ScalesError(Int8accError):
+    """A calibration cache or a file of dynamic ranges cannot be read, or does not fit the model."""
+
+
+class EngineError(Int8accError):
+    """A runtime is missing, or a model does not run in it."""
+
+
+class CriterionError(Int8accError):
+    """A criterion does not fit the model's outputs, or a user's metric function failed."""

@@ -1,0 +1,261 @@
+"""Which inputs of which nodes TensorRT wants quantized, and which nodes change precision together.
+
+The rules are those of TensorRT's developer guide, 'Q/DQ layer-placement recommendations':
+
+- every input of a weighted node (Conv, ConvTranspose, Gemm, MatMul) is quantized: activations per
+  tensor, constant weights per channel; the bias stays float, the output is left alone;
+- where an Add joins a convolution with a residual, the residual is quantized too, so that the
+  convolution and the Add fuse into one INT8 kernel;
+- a grouped convolution needs a multiple of 4 channels per group, unless it is depthwise.
+
+Each weighted node, and each residual Add, is one group.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+
+import numpy as np
+import onnx
+
+from pytest_int8acc.errors import ModelError
+from pytest_int8acc.graph.model import Model, all_nodes
+from pytest_int8acc.tensors import Array, did_you_mean
+
+#: Nodes with INT8 kernels of their own.
+WEIGHTED = frozenset({"Conv", "ConvTranspose", "Gemm", "MatMul"})
+#: Nodes that only move values: Q propagates backward through them and DQ forward.
+COMMUTING = frozenset(
+    {"Identity", "Reshape", "Transpose", "Flatten", "Squeeze", "Unsqueeze", "MaxPool", "Slice", "Split"}
+    | {"Dropout", "Gather", "DepthToSpace", "SpaceToDepth", "Expand", "Tile"}
+)
+
+
+@dataclass(frozen=True)
+class Slot:
+    """One input of one node to be quantized; ``axis`` is a constant's channel axis, None per tensor."""
+
+    node: str
+    index: int
+    tensor: str
+    constant: bool
+    axis: int | None = None
+
+
+@dataclass(frozen=True)
+class Layout:
+    """Where Q/DQ goes in a float model, before scales are known."""
+
+    slots: Mapping[str, tuple[Slot, ...]]
+    """Group name to its slots, in topological order."""
+    left_high: Mapping[str, str]
+    """Weighted nodes that stay in high precision, with the reason."""
+    shared: tuple[frozenset[str], ...]
+    """Sets of activation tensors that must have one scale: what meets in a Concat."""
+
+    @property
+    def activations(self) -> tuple[str, ...]:
+        """Tensors that need a scale, each once, in topological order; those of ``shared`` sets included."""
+        used = [s.tensor for slots in self.slots.values() for s in slots if not s.constant]
+        joined = [t for tensors in self.shared for t in sorted(tensors)]
+        return tuple(dict.fromkeys([*used, *joined]))
+
+
+def find_groups(model: Model, exclude: Sequence[str] = ()) -> Layout:
+    """Lay out Q/DQ for ``model`` by TensorRT's rules.
+
+    Args:
+        model: A float32 model in normal form.
+        exclude: fnmatch patterns of node names that stay in high precision.
+
+    Raises:
+        ModelError: A pattern of ``exclude`` matches no node, or the model has nothing to quantize.
+    """
+    finder = _Finder(model, exclude)
+    slots: dict[str, tuple[Slot, ...]] = {}
+    for node in model.graph.node:
+        found = finder.slots_of(node)
+        if found:
+            slots[node.name] = found
+    for node in all_nodes(model.graph):
+        if node.op_type in WEIGHTED and node.name not in finder.nodes:
+            finder.left_high[node.name or node.output[0]] = "lies inside an If, Loop or Scan"
+    if not slots:
+        reasons = "; ".join(f"{n}: {why}" for n, why in list(finder.left_high.items())[:5])
+        raise ModelError(f"{model.name}: nothing to quantize ({reasons or 'no Conv, Gemm or MatMul in it'})")
+    return Layout(slots, finder.left_high, tuple(_shared_scales(model, slots)))
+
+
+class _Finder:
+    """Looks at one node at a time, with the model's tensors at hand."""
+
+    def __init__(self, model: Model, exclude: Sequence[str]) -> None:
+        self.nodes = {node.name: node for node in model.graph.node}
+        self.order = {name: i for i, name in enumerate(self.nodes)}
+        self.constants = model.constants()
+        self.values = model.values()
+        self.producer = {name: node for node in model.graph.node for name in node.output if name}
+        self.readers: dict[str, list[str]] = defaultdict(list)
+        for node in model.graph.node:
+            for name in node.input:
+                self.readers[name].append(node.name)
+        self.outputs = {value.name for value in model.graph.output}
+        self.left_high: dict[str, str] = {}
+        self.excluded = self._excluded(model.name, exclude)
+        self.in_int8: set[str] = set()
+
+    def _excluded(self, model_name: str, patterns: Sequence[str]) -> dict[str, str]:
+        excluded: dict[str, str] = {}
+        for pattern in patterns:
+            matched = [name for name in self.nodes if fnmatchcase(name, pattern)]
+            if not matched:
+                hint = did_you_mean(pattern, self.nodes)
+                raise ModelError(f"{model_name}: 'exclude' pattern '{pattern}' matches no node{hint}")
+            excluded.update(dict.fromkeys(matched, f"excluded by '{pattern}'"))
+        return excluded
+
+    def slots_of(self, node: onnx.NodeProto) -> tuple[Slot, ...]:
+        if node.domain not in ("", "ai.onnx"):
+            return ()
+        if node.op_type in WEIGHTED:
+            reason = self.excluded.get(node.name) or self._unfit(node)
+            if reason:
+                self.left_high[node.name] = reason
+                return ()
+            self.in_int8.add(node.name)
+            return tuple(self._slot(node, index) for index in (0, 1))
+        residual = self._residual_input(node) if node.op_type == "Add" else None
+        if residual is not None and node.name not in self.excluded:
+            return (Slot(node.name, residual, node.input[residual], constant=False),)
+        return ()
+
+    def _unfit(self, node: onnx.NodeProto) -> str:
+        """Why a weighted node cannot run in INT8; empty where it can."""
+        for name in node.input[:2]:
+            info = self.values.get(name)
+            array = self.constants.get(name)
+            dtype = array.dtype if array is not None else (info.dtype if info else np.dtype("f4"))
+            if dtype != np.float32:
+                return f"input '{name}' is {dtype}, not float32"
+            shape = array.shape if array is not None else (info.shape if info else None)
+            if shape == ():
+                return f"input '{name}' is a scalar"
+        if all(name in self.constants for name in node.input[:2]):
+            return "both inputs are constants"
+        if node.op_type.startswith("Conv"):
+            if node.input[1] not in self.constants:
+                return "its weights are computed at run time"
+            return _unfit_groups(node, self.constants[node.input[1]])
+        return ""
+
+    def _slot(self, node: onnx.NodeProto, index: int) -> Slot:
+        tensor = node.input[index]
+        if tensor not in self.constants:
+            return Slot(node.name, index, tensor, constant=False)
+        return Slot(node.name, index, tensor, True, channel_axis(node, index, self.constants[tensor].ndim))
+
+    def _residual_input(self, node: onnx.NodeProto) -> int | None:
+        """Index of the Add's residual where its other input is a convolution in INT8; None for other Adds."""
+        if len(node.input) != 2 or any(name in self.constants for name in node.input):
+            return None
+        shapes = [info.shape if (info := self.values.get(name)) else None for name in node.input]
+        if None not in shapes and shapes[0] != shapes[1]:
+            return None  # a broadcast, not a residual
+        fused = [(self.order[conv], i) for i, name in enumerate(node.input) if (conv := self._fusable(name))]
+        return 1 - max(fused)[1] if fused else None
+
+    def _fusable(self, tensor: str) -> str | None:
+        """The INT8 convolution, BatchNormalization allowed for, whose one reader reads ``tensor``."""
+        producer = self.producer.get(tensor)
+        if len(self.readers[tensor]) != 1 or tensor in self.outputs or producer is None:
+            return None
+        if producer.op_type == "BatchNormalization":
+            return self._fusable(producer.input[0])
+        is_convolution = producer.op_type in ("Conv", "ConvTranspose") and producer.name in self.in_int8
+        return producer.name if is_convolution else None
+
+
+def channel_axis(node: onnx.NodeProto, index: int, rank: int) -> int | None:
+    """The output-channel axis of the constant at input ``index`` of a weighted node; None: per tensor.
+
+    TensorRT takes per-channel scales along K of a convolution's KCRS weights, along the second axis of a
+    deconvolution's CKRS weights, and along the output columns (rows for a left operand) of a matrix.
+    """
+    if node.op_type == "Conv":
+        return 0
+    if node.op_type == "ConvTranspose":
+        return 1 if _attribute(node, "group", 1) == 1 else None
+    if rank != 2:
+        return None
+    if node.op_type == "MatMul":
+        return 1 if index == 1 else 0
+    transposed = bool(_attribute(node, "transB" if index == 1 else "transA", 0))
+    return int(transposed != (index == 1))
+
+
+def _unfit_groups(node: onnx.NodeProto, weight: Array) -> str:
+    groups = _attribute(node, "group", 1)
+    if groups == 1:
+        return ""
+    if node.op_type == "Conv":
+        per_group = (weight.shape[1], weight.shape[0] // groups)
+    else:
+        per_group = (weight.shape[0] // groups, weight.shape[1])
+    if per_group[0] == 1 or all(n % 4 == 0 for n in per_group):
+        return ""
+    return f"{per_group[0]} to {per_group[1]} channels per group; INT8 needs multiples of 4, or depthwise"
+
+
+def _attribute(node: onnx.NodeProto, name: str, default: int) -> int:
+    return next((int(a.i) for a in node.attribute if a.name == name), default)
+
+
+def _shared_scales(model: Model, slots: Mapping[str, tuple[Slot, ...]]) -> Iterator[frozenset[str]]:
+    """Tensors that meet in a Concat whose result is quantized: equal scales let Q move through the Concat.
+
+    Only tensors that are quantized somewhere else as well bind the scale; one that feeds the Concat alone
+    takes the Concat's scale by itself.
+    """
+    quantized = {s.tensor for group in slots.values() for s in group if not s.constant}
+    producer = {name: node for node in model.graph.node for name in node.output if name}
+    merged: list[set[str]] = []
+    for node in model.graph.node:
+        if node.op_type != "Concat":
+            continue
+        after = quantized & _forward(model, node.output[0])
+        before = quantized & {t for name in node.input for t in _backward(producer, name)}
+        together = after | before
+        if not after or len(together) < 2:
+            continue
+        for other in [m for m in merged if m & together]:
+            merged.remove(other)
+            together |= other
+        merged.append(together)
+    yield from map(frozenset, merged)
+
+
+def _backward(producer: Mapping[str, onnx.NodeProto], tensor: str) -> Iterator[str]:
+    """``tensor`` and the tensors it is moved from without a change of values."""
+    yield tensor
+    node = producer.get(tensor)
+    if node is not None and moves_values(node):
+        yield from _backward(producer, node.input[0])
+
+
+def _forward(model: Model, tensor: str) -> set[str]:
+    """``tensor`` and the tensors that it is moved to without a change of values."""
+    found = {tensor}
+    for node in model.graph.node:
+        if moves_values(node) and node.input[0] in found:
+            found.update(node.output)
+    return found
+
+
+def moves_values(node: onnx.NodeProto) -> bool:
+    """True for nodes whose output holds input values only, so that both can share a scale."""
+    if node.op_type == "Resize":
+        return next((a.s for a in node.attribute if a.name == "mode"), b"nearest") == b"nearest"
+    return node.op_type in COMMUTING and node.domain in ("", "ai.onnx")

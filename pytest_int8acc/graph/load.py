@@ -1,0 +1,233 @@
+"""Reads an ONNX file into a Model in one normal form, so that the rest of graph/ has one form to know.
+
+Normal form: no local functions, no Constant nodes in the main graph, every node with a name of its
+own, initializers not listed as inputs, opset 13 or later (per-channel Q/DQ begins there), and weights
+that reach their reader through Transpose, Reshape, Identity or Cast folded into one initializer.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import onnx
+import onnx.version_converter
+from google.protobuf.message import DecodeError
+from onnx import TensorProto, numpy_helper
+from onnx.inliner import inline_local_functions
+from onnx.reference import ReferenceEvaluator
+
+from pytest_int8acc.errors import ModelError
+from pytest_int8acc.graph.model import Model, captured, make_model, put_constant, subgraphs
+from pytest_int8acc.tensors import Array
+
+#: Per-channel QuantizeLinear and DequantizeLinear exist from here on.
+LEAST_OPSET = 13
+#: Nodes on constants alone that are folded: they move or rename weights, or change their type.
+_FOLDED = frozenset({"Identity", "Transpose", "Reshape", "Squeeze", "Unsqueeze", "Flatten", "Cast"})
+
+
+def load_model(path: Path) -> Model:
+    """Read an ONNX model, external data mapped rather than read.
+
+    Raises:
+        ModelError: The file is missing, no ONNX model, incomplete, or cannot be brought into normal form.
+    """
+    proto = _read(path)
+    weights = _map_external(proto, path)
+    model = make_model(proto, weights, str(path))
+    return normalize(model)
+
+
+def normalize(model: Model) -> Model:
+    """``model`` in the normal form of this module; see its docstring."""
+    proto, name = model.proto, model.name
+    if proto.functions:
+        proto = inline_local_functions(proto)
+    model = make_model(proto, model.weights, name)
+    _drop_initializers_from_inputs(model.graph)
+    _hoist_constants(model)
+    model = raise_opset(make_model(model.proto, model.weights, name), LEAST_OPSET)
+    _hoist_constants(model)  # the converter writes axes as Constant nodes
+    model = make_model(model.proto, model.weights, name)
+    _name_nodes(model.graph)
+    _check(model)
+    return _fold(model)
+
+
+def raise_opset(model: Model, least: int) -> Model:
+    """``model`` in opset ``least`` at least, converted by ONNX's version converter where it is older."""
+    if model.opset >= least:
+        return model
+    ir_version = model.proto.ir_version
+    try:
+        proto = onnx.version_converter.convert_version(model.proto, least)
+    except Exception as error:  # the converter raises bare RuntimeErrors of many kinds
+        line = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+        raise ModelError(
+            f"{model.name}: opset {model.opset} cannot be converted to {least}, which INT8 needs here: "
+            f"{line}. Export the model with opset {least} or later."
+        ) from error
+    # The converter stamps the newest IR version, which older runtimes refuse.
+    proto.ir_version = max(ir_version, _LEAST_IR.get(least, 10))
+    return make_model(proto, model.weights, model.name)
+
+
+_LEAST_IR = {13: 7, 14: 7, 15: 8, 16: 8, 17: 8, 18: 8, 19: 9, 20: 9, 21: 10, 22: 10, 23: 11}
+
+
+def _read(path: Path) -> onnx.ModelProto:
+    try:
+        with path.open("rb") as stream:
+            if stream.read(32).startswith(b"version https://git-lfs"):
+                raise ModelError(f"{path}: a Git LFS pointer, not the model itself: run 'git lfs pull'")
+        proto = onnx.load(path, load_external_data=False)
+    except FileNotFoundError:
+        raise ModelError(f"{path}: no such model file") from None
+    except OSError as error:
+        raise ModelError(f"{path}: cannot be read: {error.strerror or error}") from error
+    except DecodeError:
+        raise ModelError(f"{path}: not an ONNX model (expected a file as torch.onnx.export writes)") from None
+    if not proto.graph.node:
+        raise ModelError(f"{path}: not an ONNX model, or one without a single node")
+    return proto
+
+
+def _map_external(proto: onnx.ModelProto, path: Path) -> dict[str, Array]:
+    """Set apart every initializer that is external data, as an array mapped from its file."""
+    weights: dict[str, Array] = {}
+    folder = path.parent.resolve()
+    for tensor in proto.graph.initializer:
+        if tensor.data_location != TensorProto.EXTERNAL:
+            continue
+        entries = {e.key: e.value for e in tensor.external_data}
+        file = (folder / entries.get("location", "")).resolve()
+        if folder not in file.parents:
+            raise ModelError(f"{path}: weight '{tensor.name}' lies outside the model's folder: {file}")
+        array = _map(tensor, file, int(entries.get("offset") or 0), path)
+        put_constant(tensor, tensor.name, array, weights)
+    return weights
+
+
+def _map(tensor: TensorProto, file: Path, offset: int, path: Path) -> Array:
+    dtype = np.dtype(onnx.helper.tensor_dtype_to_np_dtype(tensor.data_type))
+    shape = tuple(tensor.dims)
+    nbytes = int(np.prod(shape, dtype=np.int64)) * dtype.itemsize
+    try:
+        size = file.stat().st_size
+    except OSError:
+        raise ModelError(
+            f"{path}: weight '{tensor.name}' is stored in '{file.name}', which is not there; "
+            "copy the external data file beside the model"
+        ) from None
+    if offset + nbytes > size:
+        raise ModelError(
+            f"{path}: weight '{tensor.name}' needs bytes {offset} to {offset + nbytes} of '{file.name}', "
+            f"which has {size}: the file is cut off or belongs to another export"
+        )
+    if nbytes == 0:
+        return np.zeros(shape, dtype)
+    return np.memmap(file, dtype=dtype, mode="r", offset=offset, shape=shape)
+
+
+def _drop_initializers_from_inputs(graph: onnx.GraphProto) -> None:
+    """IR version 3 lists initializers among the inputs; they are constants all the same."""
+    constant = {tensor.name for tensor in graph.initializer}
+    kept = [value for value in graph.input if value.name not in constant]
+    if len(kept) < len(graph.input):
+        copies = [onnx.ValueInfoProto.FromString(value.SerializeToString()) for value in kept]
+        del graph.input[:]
+        graph.input.extend(copies)
+
+
+def _hoist_constants(model: Model) -> None:
+    """Turn the main graph's Constant nodes into initializers, in place."""
+    graph = model.graph
+    kept = []
+    for node in graph.node:
+        tensor = _constant_value(node) if node.op_type == "Constant" and node.domain == "" else None
+        if tensor is None:
+            kept.append(node)
+        else:
+            tensor.name = node.output[0]
+            graph.initializer.append(tensor)
+    if len(kept) < len(graph.node):
+        copies = [onnx.NodeProto.FromString(node.SerializeToString()) for node in kept]
+        del graph.node[:]
+        graph.node.extend(copies)
+
+
+def _constant_value(node: onnx.NodeProto) -> TensorProto | None:
+    for attribute in node.attribute:
+        value = onnx.helper.get_attribute_value(attribute)
+        if attribute.name == "value":
+            copy = TensorProto()
+            copy.CopyFrom(value)
+            return copy
+        if attribute.name in ("value_float", "value_floats"):
+            return numpy_helper.from_array(np.array(value, np.float32))
+        if attribute.name in ("value_int", "value_ints"):
+            return numpy_helper.from_array(np.array(value, np.int64))
+    return None  # strings and sparse tensors are no concern of quantization
+
+
+def _name_nodes(graph: onnx.GraphProto) -> None:
+    """Give unnamed nodes TensorRT's name for them (``node_of_<output>``), and repeated names a number."""
+    taken: set[str] = set()
+    for node in graph.node:
+        wanted = node.name or f"node_of_{next(filter(None, node.output), node.op_type)}"
+        name, n = wanted, 1
+        while name in taken:
+            n += 1
+            name = f"{wanted}_{n}"
+        node.name = name
+        taken.add(name)
+
+
+def _check(model: Model) -> None:
+    """Every tensor that is read is made by something before it, once."""
+    made = {value.name for value in model.graph.input} | {tensor.name for tensor in model.graph.initializer}
+    for node in model.graph.node:
+        for name in node.input:
+            if name and name not in made:
+                raise ModelError(
+                    f"{model.name}: node '{node.name}' ({node.op_type}) reads '{name}', which nothing makes"
+                )
+        for name in captured(node) - made - _inner_names(node):
+            raise ModelError(
+                f"{model.name}: a graph inside '{node.name}' reads '{name}', which nothing makes"
+            )
+        made.update(filter(None, node.output))
+    for value in model.graph.output:
+        if value.name not in made:
+            raise ModelError(f"{model.name}: nothing makes the output '{value.name}'")
+
+
+def _inner_names(node: onnx.NodeProto) -> set[str]:
+    """Names defined inside the graphs of ``node``, at any depth."""
+    names: set[str] = set()
+    for graph in subgraphs(node):
+        names.update(value.name for value in (*graph.input, *graph.initializer))
+        for inner in graph.node:
+            names.update(inner.output, _inner_names(inner))
+    return names
+
+
+def _fold(model: Model) -> Model:
+    """Fold nodes that only move or retype constants, so that a weight is an initializer of its reader."""
+    constants = model.constants()
+    editor = model.edit()
+    kept = []
+    for node in editor.graph.node:
+        if node.op_type in _FOLDED and node.domain == "" and all(name in constants for name in node.input):
+            evaluator = ReferenceEvaluator(node, opsets={"": model.opset})
+            results = evaluator.run(None, {name: np.asarray(constants[name]) for name in node.input})
+            array = np.asarray(next(iter(results)))
+            constants[node.output[0]] = array
+            put_constant(editor.graph.initializer.add(), node.output[0], array, editor.weights)
+        else:
+            kept.append(node)
+    if len(kept) == len(editor.graph.node):
+        return model
+    editor.set_nodes(kept)
+    return editor.done()

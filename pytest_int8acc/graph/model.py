@@ -1,0 +1,274 @@
+"""An ONNX model in memory: a small graph, and its large weights beside it as arrays.
+
+Protobuf messages end at 2 GB, and copying weights for each edit is slow. So every large
+initializer is kept as an array (mapped from its file where it is external data), and the
+``ModelProto`` holds only a placeholder for it: edits copy kilobytes, whatever the model's size.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import onnx
+import onnx.shape_inference
+from onnx import TensorProto, numpy_helper
+
+from pytest_int8acc.errors import ModelError
+from pytest_int8acc.tensors import Array, Dim, TensorInfo
+
+#: Initializers of more bytes than this live beside the graph; shape constants stay in it.
+APART_BYTES = 1024
+#: A saved model of more bytes than this keeps its weights in a second file.
+INLINE_BYTES = 1 << 30
+_PLACEHOLDER = "weights-are-kept-apart"
+_PLAIN_TYPES = frozenset(
+    getattr(TensorProto, name)
+    for name in [
+        "FLOAT",
+        "FLOAT16",
+        "DOUBLE",
+        "INT8",
+        "UINT8",
+        "INT16",
+        "UINT16",
+        "INT32",
+        "UINT32",
+        "INT64",
+        "UINT64",
+        "BOOL",
+    ]
+)
+
+
+@dataclass(frozen=True, eq=False)
+class Model:
+    """An ONNX model whose large initializers are placeholders in ``proto`` and arrays in ``weights``."""
+
+    proto: onnx.ModelProto
+    weights: Mapping[str, Array]
+    name: str = "model"
+    """For messages: the file it came from."""
+
+    @property
+    def graph(self) -> onnx.GraphProto:
+        """The main graph."""
+        return self.proto.graph
+
+    @property
+    def inputs(self) -> tuple[TensorInfo, ...]:
+        """The graph's inputs, in order."""
+        return tuple(_tensor_info(value) for value in self.graph.input)
+
+    @property
+    def outputs(self) -> tuple[TensorInfo, ...]:
+        """The graph's outputs, in order."""
+        return tuple(_tensor_info(value) for value in self.graph.output)
+
+    @property
+    def opset(self) -> int:
+        """Version of the default ONNX domain."""
+        return next((int(o.version) for o in self.proto.opset_import if o.domain in ("", "ai.onnx")), 1)
+
+    def values(self) -> dict[str, TensorInfo]:
+        """Dtype and shape of every tensor of the main graph that ONNX's shape inference can tell."""
+        inferred = onnx.shape_inference.infer_shapes(self.proto).graph
+        tensors = (*inferred.value_info, *inferred.input, *inferred.output)
+        return {v.name: _tensor_info(v) for v in tensors if v.type.HasField("tensor_type")}
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the graph and of all weights."""
+        return int(self.proto.ByteSize()) + sum(array.nbytes for array in self.weights.values())
+
+    def constants(self) -> dict[str, Array]:
+        """All initializers of the main graph as arrays; the large ones are not copied."""
+        return {t.name: self._array(t) for t in self.graph.initializer}
+
+    def _array(self, tensor: TensorProto) -> Array:
+        return self.weights[tensor.name] if is_apart(tensor) else numpy_helper.to_array(tensor)
+
+    def edit(self) -> Editor:
+        """A copy of the graph to change; the weights are shared, not copied."""
+        proto = onnx.ModelProto()
+        proto.CopyFrom(self.proto)
+        return Editor(proto, dict(self.weights), self.name)
+
+    def serialize(self) -> bytes:
+        """The whole model as bytes; raises ModelError above ``INLINE_BYTES`` (then use ``save_model``)."""
+        if self.nbytes > INLINE_BYTES:
+            raise ModelError(
+                f"{self.name}: {self.nbytes} bytes are too many for one message; save it to a file"
+            )
+        proto = onnx.ModelProto()
+        proto.CopyFrom(self.proto)
+        for tensor in proto.graph.initializer:
+            if is_apart(tensor):
+                _fill(tensor, self.weights[tensor.name])
+        return bytes(proto.SerializeToString())
+
+
+class Editor:
+    """A graph under change; ``done`` makes a Model of it."""
+
+    def __init__(self, proto: onnx.ModelProto, weights: dict[str, Array], name: str) -> None:
+        self.proto = proto
+        self.graph = proto.graph
+        self.weights = weights
+        self.name = name
+        self._taken = set(_all_names(proto.graph))
+
+    def unique(self, wanted: str) -> str:
+        """``wanted``, or ``wanted_2`` and so on where that name is in use; taken from now on."""
+        name, n = wanted, 1
+        while name in self._taken:
+            n += 1
+            name = f"{wanted}_{n}"
+        self._taken.add(name)
+        return name
+
+    def add_constant(self, wanted: str, array: Array) -> str:
+        """Add an initializer; returns the name it got."""
+        name = self.unique(wanted)
+        tensor = self.graph.initializer.add()
+        put_constant(tensor, name, array, self.weights)
+        return name
+
+    def set_nodes(self, nodes: list[onnx.NodeProto]) -> None:
+        """Replace the graph's nodes; ``nodes`` must be in topological order."""
+        kept = [onnx.NodeProto.FromString(node.SerializeToString()) for node in nodes]
+        del self.graph.node[:]
+        self.graph.node.extend(kept)
+
+    def done(self) -> Model:
+        """The changed model, without initializers that nothing reads and without stale value types."""
+        used = {name for node in all_nodes(self.graph) for name in node.input}
+        used.update(value.name for value in self.graph.output)
+        kept = [tensor for tensor in self.graph.initializer if tensor.name in used]
+        if len(kept) < len(self.graph.initializer):
+            copies = [TensorProto.FromString(tensor.SerializeToString()) for tensor in kept]
+            del self.graph.initializer[:]
+            self.graph.initializer.extend(copies)
+        del self.graph.value_info[:]
+        return Model(self.proto, {k: v for k, v in self.weights.items() if k in used}, self.name)
+
+
+def is_apart(tensor: TensorProto) -> bool:
+    """True where ``tensor`` is the placeholder of an array kept beside the graph."""
+    return any(e.key == "location" and e.value == _PLACEHOLDER for e in tensor.external_data)
+
+
+def all_nodes(graph: onnx.GraphProto) -> Iterator[onnx.NodeProto]:
+    """Every node of ``graph`` and of the graphs inside its nodes (If, Loop, Scan)."""
+    for node in graph.node:
+        yield node
+        for inner in subgraphs(node):
+            yield from all_nodes(inner)
+
+
+def subgraphs(node: onnx.NodeProto) -> list[onnx.GraphProto]:
+    """The graphs that ``node`` holds as attributes."""
+    found = [a.g for a in node.attribute if a.type == onnx.AttributeProto.GRAPH]
+    return found + [g for a in node.attribute if a.type == onnx.AttributeProto.GRAPHS for g in a.graphs]
+
+
+def captured(node: onnx.NodeProto) -> set[str]:
+    """Names that the graphs inside ``node`` may read from around it."""
+    return {name for g in subgraphs(node) for inner in all_nodes(g) for name in inner.input if name} | {
+        value.name for g in subgraphs(node) for value in g.output
+    }
+
+
+def make_model(
+    proto: onnx.ModelProto, weights: Mapping[str, Array] | None = None, name: str = "model"
+) -> Model:
+    """A Model of ``proto``: initializers that are large and not yet apart are set apart."""
+    apart = dict(weights or {})
+    for tensor in proto.graph.initializer:
+        if is_apart(tensor) or tensor.data_type not in _PLAIN_TYPES:
+            continue
+        if math.prod(tensor.dims) * _itemsize(tensor.data_type) > APART_BYTES:
+            put_constant(tensor, tensor.name, numpy_helper.to_array(tensor), apart)
+    return Model(proto, apart, name)
+
+
+def save_model(model: Model, path: Path) -> None:
+    """Write ``model`` to ``path``; above ``INLINE_BYTES`` its weights go to ``path`` + ``.data``."""
+    try:
+        if model.nbytes <= INLINE_BYTES:
+            path.write_bytes(model.serialize())
+            return
+        proto = onnx.ModelProto()
+        proto.CopyFrom(model.proto)
+        data = path.with_name(path.name + ".data")
+        with data.open("wb") as stream:
+            for tensor in proto.graph.initializer:
+                if is_apart(tensor):
+                    array = np.ascontiguousarray(model.weights[tensor.name])
+                    stream.write(b"\0" * (-stream.tell() % 4096))  # lets readers map the file
+                    _point(tensor, data.name, stream.tell(), array.nbytes)
+                    array.tofile(stream)
+        path.write_bytes(proto.SerializeToString())
+    except OSError as error:
+        raise ModelError(f"{path}: cannot be written: {error.strerror or error}") from error
+
+
+def put_constant(tensor: TensorProto, name: str, array: Array, weights: dict[str, Array]) -> None:
+    """Make ``tensor`` the initializer ``name`` holding ``array``, apart where it is large."""
+    data_type = onnx.helper.np_dtype_to_tensor_dtype(array.dtype)
+    tensor.Clear()
+    tensor.name, tensor.data_type = name, data_type
+    tensor.dims.extend(array.shape)
+    if data_type in _PLAIN_TYPES and array.nbytes > APART_BYTES:
+        tensor.data_location = TensorProto.EXTERNAL
+        entry = tensor.external_data.add()
+        entry.key, entry.value = "location", _PLACEHOLDER
+        weights[name] = array
+    else:
+        tensor.raw_data = np.ascontiguousarray(array).tobytes()
+
+
+def _fill(tensor: TensorProto, array: Array) -> None:
+    del tensor.external_data[:]
+    tensor.data_location = TensorProto.DEFAULT
+    tensor.raw_data = np.ascontiguousarray(array).tobytes()
+
+
+def _point(tensor: TensorProto, location: str, offset: int, length: int) -> None:
+    del tensor.external_data[:]
+    for key, value in (("location", location), ("offset", offset), ("length", length)):
+        entry = tensor.external_data.add()
+        entry.key, entry.value = key, str(value)
+
+
+def _itemsize(data_type: int) -> int:
+    return int(np.dtype(onnx.helper.tensor_dtype_to_np_dtype(data_type)).itemsize)
+
+
+def _all_names(graph: onnx.GraphProto) -> Iterator[str]:
+    yield from (value.name for value in (*graph.input, *graph.output, *graph.initializer))
+    for node in all_nodes(graph):
+        yield node.name
+        yield from node.input
+        yield from node.output
+        for inner in subgraphs(node):
+            yield from (value.name for value in (*inner.input, *inner.output, *inner.initializer))
+
+
+def _tensor_info(value: onnx.ValueInfoProto) -> TensorInfo:
+    kind = value.type.tensor_type
+    if not value.type.HasField("tensor_type"):
+        raise ModelError(
+            f"'{value.name}' is a {value.type.WhichOneof('value')}; only tensors can be compared"
+        )
+    dtype = (
+        np.dtype(onnx.helper.tensor_dtype_to_np_dtype(kind.elem_type)) if kind.elem_type else np.dtype("f4")
+    )
+    return TensorInfo(value.name, dtype, _dims(kind.shape) if kind.HasField("shape") else None)
+
+
+def _dims(shape: onnx.TensorShapeProto) -> tuple[Dim, ...]:
+    return tuple(d.dim_value if d.HasField("dim_value") else (d.dim_param or None) for d in shape.dim)

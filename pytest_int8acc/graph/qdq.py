@@ -1,0 +1,270 @@
+"""Reads a Q/DQ model (ModelOpt, ONNX Runtime, QAT) into a Network: float model, groups, scales.
+
+Each reader of a dequantized tensor becomes an edge with the pair's own scale, zero point and type, so
+applying the empty plan gives back a model that runs bit for bit as the one read, and any group can
+leave INT8. Quantized constants keep their integers. A group left high gets the weights of the float
+original where that is given and fits, otherwise the dequantized ones.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+import onnx
+from onnx import helper
+
+from pytest_int8acc.errors import ModelError
+from pytest_int8acc.graph.groups import WEIGHTED, moves_values
+from pytest_int8acc.graph.model import Editor, Model, captured, put_constant
+from pytest_int8acc.graph.network import Edge, Group, Network, Quantization
+from pytest_int8acc.graph.quantize import along, quantize_array
+from pytest_int8acc.tensors import Array
+
+#: Attributes that a pair may have and still be an ordinary integer pair.
+_PLAIN_ATTRIBUTES = frozenset({"axis", "saturate"})
+_INTEGERS = frozenset({"int8", "uint8", "int16", "uint16", "int32"})
+_OPERATOR_FORMAT = frozenset(
+    {"QLinearConv", "QLinearMatMul", "ConvInteger", "MatMulInteger", "DynamicQuantizeLinear", "QGemm"}
+)
+
+
+@dataclass(frozen=True)
+class _Pair:
+    """A DequantizeLinear that can be taken off, with the QuantizeLinear before it where there is one."""
+
+    dequantize: onnx.NodeProto
+    source: str
+    """The tensor that is quantized; the float stand-in of an integer constant."""
+    quantization: Quantization
+
+
+def is_qdq(model: Model) -> bool:
+    """True where the model has a DequantizeLinear."""
+    return any(node.op_type == "DequantizeLinear" for node in model.graph.node)
+
+
+def read_qdq(model: Model, original: Model | None = None) -> Network:
+    """The Network of a model that holds Q/DQ pairs already.
+
+    Args:
+        model: The Q/DQ model in normal form.
+        original: The float model it was made from; its weights are used for groups left high where a
+            node of the same name has a weight that rounds to the same codes.
+
+    Raises:
+        ModelError: The model has no Q/DQ pair, or is in ONNX Runtime's operator format.
+    """
+    operators = sorted({node.op_type for node in model.graph.node} & _OPERATOR_FORMAT)
+    if operators:
+        raise ModelError(
+            f"{model.name}: holds {', '.join(operators)} (operator format), which TensorRT does not take; "
+            "export it with QuantizeLinear and DequantizeLinear instead (quant_format=QuantFormat.QDQ)"
+        )
+    if not is_qdq(model):
+        raise ModelError(f"{model.name}: no QuantizeLinear or DequantizeLinear in it; is it the float model?")
+    reader = _Reader(model)
+    stripped, edges, notes = reader.strip()
+    if original is not None:
+        stripped, restored = _restore_weights(stripped, edges, original)
+        notes.append(f"{restored} of {reader.constants_read} quantized weights have their float originals")
+    return Network(stripped, tuple(_grouped(stripped, edges)), {}, tuple(notes))
+
+
+class _Reader:
+    def __init__(self, model: Model) -> None:
+        self.model = model
+        self.constants = model.constants()
+        self.producer = {name: node for node in model.graph.node for name in node.output if name}
+        self.outputs = {value.name for value in model.graph.output}
+        self.captured = {name for node in model.graph.node for name in captured(node)}
+        self.values: dict[tuple[str, str, str], Quantization] = {}
+        self.constants_read = 0
+
+    def strip(self) -> tuple[Model, list[Edge], list[str]]:
+        """The model without its pairs, the edges they stood on, and what had to stay."""
+        editor = self.model.edit()
+        pairs: dict[str, _Pair] = {}
+        fixed: list[str] = []
+        for node in editor.graph.node:
+            if node.op_type == "DequantizeLinear":
+                pair = self._pair(editor, node)
+                if pair is None:
+                    fixed.append(node.name)
+                else:
+                    pairs[node.output[0]] = pair
+        self.constants_read = sum(pair.quantization.values is not None for pair in pairs.values())
+        edges = self._rewire(editor, pairs)
+        notes = []
+        if fixed:
+            notes.append(
+                f"{len(fixed)} DequantizeLinear nodes stay as they are (blocked, FP8, INT4, or no pair): "
+                + ", ".join(fixed[:5])
+            )
+        return editor.done(), edges, notes
+
+    def _pair(self, editor: Editor, node: onnx.NodeProto) -> _Pair | None:
+        parameters = self._parameters(node)
+        if parameters is None:
+            return None
+        scale, zero_point, axis = parameters
+        if node.input[0] in self.constants:
+            codes = self.constants[node.input[0]]
+            if codes.dtype != zero_point.dtype:
+                return None
+            quantization = Quantization(scale, zero_point, axis, codes)
+            return _Pair(node, self._stand_in(editor, node, quantization), quantization)
+        quantize = self.producer.get(node.input[0])
+        if quantize is None or quantize.op_type != "QuantizeLinear":
+            return None
+        before = self._parameters(quantize)
+        if before is None or not _same(before, parameters):
+            return None
+        source = quantize.input[0]
+        values = None
+        if source in self.constants:
+            values = quantize_array(self.constants[source], scale, zero_point, axis)
+        return _Pair(node, source, Quantization(scale, zero_point, axis, values))
+
+    def _parameters(self, node: onnx.NodeProto) -> tuple[Array, Array, int | None] | None:
+        """Scale, zero point and channel axis; None where the node is no ordinary integer Q or DQ."""
+        if any(a.name not in _PLAIN_ATTRIBUTES for a in node.attribute if _is_set(a)):
+            return None
+        scale = self.constants.get(node.input[1])
+        has_zero_point = len(node.input) > 2 and node.input[2]
+        if has_zero_point:
+            zero_point = self.constants.get(node.input[2])
+        else:
+            zero_point = None if scale is None else np.zeros(scale.shape, self._implied_type(node))
+        if scale is None or zero_point is None or str(zero_point.dtype) not in _INTEGERS:
+            return None
+        if scale.size == 1:
+            return scale.reshape(()), zero_point.reshape(()), None
+        if scale.ndim != 1:
+            return None  # blocked
+        axis = next((int(a.i) for a in node.attribute if a.name == "axis"), 1)
+        return scale, zero_point, axis
+
+    def _implied_type(self, node: onnx.NodeProto) -> np.dtype[np.generic]:
+        """Type of an absent zero point: the constant's own, otherwise uint8 as the ONNX standard says."""
+        codes = self.constants.get(node.input[0]) if node.op_type == "DequantizeLinear" else None
+        return np.dtype(np.uint8) if codes is None else codes.dtype
+
+    def _stand_in(self, editor: Editor, node: onnx.NodeProto, quantization: Quantization) -> str:
+        """A float constant equal to what the DequantizeLinear makes."""
+        codes, scale, zero_point = quantization.values, quantization.scale, quantization.zero_point
+        assert codes is not None
+        steps = codes.astype(np.int32) - along(zero_point, quantization.axis, codes.ndim).astype(np.int32)
+        array = steps.astype(np.float32) * along(scale, quantization.axis, codes.ndim).astype(np.float32)
+        return editor.add_constant(f"{node.output[0]}_float", array.astype(scale.dtype))
+
+    def _rewire(self, editor: Editor, pairs: Mapping[str, _Pair]) -> list[Edge]:
+        """Make every reader of a pair read its source, as an edge; drop nodes that nothing reads then.
+
+        Where a dequantized tensor is a graph output, is read inside an If or Loop, or is quantized
+        again, an Identity takes the pair's place and carries the edge.
+        """
+        quantized_again = {p.source for p in pairs.values()} & set(pairs)
+        edges: list[Edge] = []
+        kept: list[onnx.NodeProto] = []
+        for node in editor.graph.node:
+            output = node.output[0] if node.output else ""
+            pair = pairs.get(output) if node.op_type == "DequantizeLinear" else None
+            if pair is not None:
+                if output in self.outputs or output in self.captured or output in quantized_again:
+                    name = editor.unique(f"{node.name}_identity")
+                    kept.append(helper.make_node("Identity", [pair.source], [output], name=name))
+                    edges.append(Edge(name, 0, pair.source, pair.quantization))
+                continue
+            if node.op_type != "QuantizeLinear":
+                for index, name in enumerate(node.input):
+                    if name in pairs:
+                        node.input[index] = pairs[name].source
+                        edges.append(Edge(node.name, index, pairs[name].source, pairs[name].quantization))
+            kept.append(node)
+        editor.set_nodes(_without_unread(kept, self.outputs))
+        return edges
+
+
+def _without_unread(nodes: list[onnx.NodeProto], outputs: set[str]) -> list[onnx.NodeProto]:
+    """``nodes`` without the QuantizeLinear nodes whose pairs are gone."""
+    read = {name for node in nodes for name in (*node.input, *captured(node))} | outputs
+    return [n for n in nodes if n.op_type != "QuantizeLinear" or n.output[0] in read]
+
+
+def _is_set(attribute: onnx.AttributeProto) -> bool:
+    """False for attributes that say what holds without them, such as block_size=0."""
+    return bool(attribute.i) if attribute.type == onnx.AttributeProto.INT else True
+
+
+def _same(a: tuple[Array, Array, int | None], b: tuple[Array, Array, int | None]) -> bool:
+    same_type = a[2] == b[2] and a[1].dtype == b[1].dtype
+    return same_type and np.array_equal(a[0], b[0]) and np.array_equal(a[1], b[1])
+
+
+def _restore_weights(model: Model, edges: list[Edge], original: Model) -> tuple[Model, int]:
+    """``model`` with float weights of ``original`` in place of dequantized ones, and how many fitted.
+
+    A weight fits where it rounds to the very codes that the Q/DQ model holds, one step allowed for.
+    """
+    theirs = {node.name: node for node in original.graph.node}
+    constants, mine = original.constants(), model.constants()
+    editor = model.edit()
+    slots = {tensor.name: tensor for tensor in editor.graph.initializer}
+    restored: set[str] = set()
+    for edge in edges:
+        quantization = edge.quantization
+        node = theirs.get(edge.node)
+        if quantization.values is None or edge.tensor in restored or node is None:
+            continue
+        weight = constants.get(node.input[edge.index]) if edge.index < len(node.input) else None
+        stand_in = mine[edge.tensor]
+        if weight is None or weight.shape != stand_in.shape or weight.dtype != stand_in.dtype:
+            continue
+        codes = quantize_array(weight, quantization.scale, quantization.zero_point, quantization.axis)
+        if np.abs(codes.astype(np.int64) - quantization.values.astype(np.int64)).max(initial=0) <= 1:
+            put_constant(slots[edge.tensor], edge.tensor, weight, editor.weights)
+            restored.add(edge.tensor)
+    return editor.done(), len(restored)
+
+
+def _grouped(model: Model, edges: list[Edge]) -> list[Group]:
+    """Edges by the node that leads: a weighted node, or the reader itself.
+
+    A node that only moves a weight, or a stand-in Identity, joins the node it serves.
+    """
+    nodes = {node.name: node for node in model.graph.node}
+    order = {name: i for i, name in enumerate(nodes)}
+    readers: dict[str, list[onnx.NodeProto]] = defaultdict(list)
+    producer = {}
+    for node in model.graph.node:
+        producer.update(dict.fromkeys(node.output, node))
+        for name in node.input:
+            readers[name].append(node)
+    members: dict[str, list[Edge]] = defaultdict(list)
+    for edge in edges:
+        members[_leader(nodes[edge.node], edge, readers, producer)].append(edge)
+    groups = []
+    for name in sorted(members, key=order.__getitem__):
+        inside = dict.fromkeys([name, *(edge.node for edge in members[name])])
+        groups.append(Group(name, nodes[name].op_type, tuple(inside), tuple(members[name])))
+    return groups
+
+
+def _leader(
+    node: onnx.NodeProto,
+    edge: Edge,
+    readers: Mapping[str, list[onnx.NodeProto]],
+    producer: Mapping[str, onnx.NodeProto],
+) -> str:
+    if edge.quantization.values is not None and moves_values(node):
+        moved = node
+        while moves_values(moved) and len(readers[moved.output[0]]) == 1:
+            moved = readers[moved.output[0]][0]
+        if moved.op_type in WEIGHTED:
+            return moved.name
+    if node.op_type == "Identity" and edge.tensor in producer:
+        return producer[edge.tensor].name
+    return node.name

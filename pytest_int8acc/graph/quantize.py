@@ -1,0 +1,123 @@
+"""A float model and scales become a Network: groups whose edges know how they are quantized."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+
+from pytest_int8acc.errors import ModelError
+from pytest_int8acc.graph.groups import Layout, Slot, moves_values
+from pytest_int8acc.graph.model import Model
+from pytest_int8acc.graph.network import Edge, Group, Network, Quantization
+from pytest_int8acc.tensors import Array
+
+#: Weights use the symmetric codes -127 to 127, as TensorRT's own quantizers do.
+INT8_MAX = 127
+#: Stands in for the scale of a channel that is all zeros: any positive scale gives zeros.
+ZERO_SCALE = np.float32(1 / INT8_MAX)
+
+
+def quantize(model: Model, layout: Layout, scales: Mapping[str, float]) -> Network:
+    """The Network of ``model`` with symmetric INT8 on every slot of ``layout``.
+
+    A tensor without a scale takes that of the tensor it is moved from unchanged (through a Reshape, a
+    MaxPool and the like). Where there is none either, its group stays high, and a note says so.
+
+    Args:
+        model: The float model that ``layout`` was made for.
+        layout: From ``find_groups``.
+        scales: Activation tensor to scale (amax / 127); may miss some.
+
+    Raises:
+        ModelError: No group is left to quantize, or a weight holds nan or inf.
+    """
+    known = _joined(layout, _propagated(model, layout, scales))
+    quantizer = _Quantizer(model, known)
+    groups, left_high = [], dict(layout.left_high)
+    op_types = {node.name: node.op_type for node in model.graph.node}
+    for name, slots in layout.slots.items():
+        missing = [s.tensor for s in slots if not s.constant and s.tensor not in known]
+        if missing:
+            left_high[name] = f"no scale for {', '.join(map(repr, missing))}"
+            continue
+        groups.append(Group(name, op_types[name], (name,), tuple(quantizer.edge(s) for s in slots)))
+    if not groups:
+        raise ModelError(f"{model.name}: nothing to quantize: the scales cover none of the tensors needed")
+    return Network(model, tuple(groups), left_high)
+
+
+def quantize_weight(weight: Array, axis: int | None) -> Quantization:
+    """Symmetric INT8 of a constant: scale = max|w| / 127, per slice of ``axis`` or for the whole tensor.
+
+    Args:
+        weight: Any shape, finite.
+        axis: The channel axis, or None for one scale.
+    """
+    others = None if axis is None else tuple(i for i in range(weight.ndim) if i != axis)
+    # Two passes instead of abs(): a mapped weight is never copied whole.
+    amax = np.maximum(weight.max(axis=others), -weight.min(axis=others)).astype(np.float32)
+    scale = np.maximum(amax / np.float32(INT8_MAX), np.finfo(np.float32).tiny)
+    scale = np.where(amax > 0, scale, ZERO_SCALE).astype(np.float32)
+    codes = quantize_array(weight, scale, np.zeros(scale.shape, np.int8), axis)
+    return Quantization(scale, np.zeros(scale.shape, np.int8), axis, codes)
+
+
+def quantize_array(array: Array, scale: Array, zero_point: Array, axis: int | None) -> Array:
+    """ONNX QuantizeLinear, computed in float32: ``saturate(round_half_even(x / scale) + zero_point)``."""
+    limits = np.iinfo(zero_point.dtype)
+    steps = np.rint(array.astype(np.float32, copy=False) / along(scale, axis, array.ndim).astype(np.float32))
+    steps += along(zero_point, axis, array.ndim)
+    return np.clip(steps, limits.min, limits.max, out=steps).astype(zero_point.dtype)
+
+
+def along(values: Array, axis: int | None, ndim: int) -> Array:
+    """``values`` shaped to broadcast along ``axis`` of an array of ``ndim`` dimensions."""
+    if axis is None or values.ndim == 0:
+        return values.reshape(())
+    return values.reshape([-1 if i == axis % ndim else 1 for i in range(ndim)])
+
+
+class _Quantizer:
+    def __init__(self, model: Model, scales: Mapping[str, float]) -> None:
+        self.name = model.name
+        self.scales = scales
+        self.constants = model.constants()
+        self.activations: dict[str, Quantization] = {}
+        self.weights: dict[tuple[str, int | None], Quantization] = {}
+
+    def edge(self, slot: Slot) -> Edge:
+        if not slot.constant:
+            if slot.tensor not in self.activations:
+                scale = np.array(self.scales[slot.tensor], np.float32)
+                self.activations[slot.tensor] = Quantization(scale, np.zeros((), np.int8))
+            return Edge(slot.node, slot.index, slot.tensor, self.activations[slot.tensor])
+        key = (slot.tensor, slot.axis)
+        if key not in self.weights:  # nodes that share a weight share its codes
+            weight = self.constants[slot.tensor]
+            if not np.isfinite(weight).all():
+                raise ModelError(f"{self.name}: weight '{slot.tensor}' of '{slot.node}' holds nan or inf")
+            self.weights[key] = quantize_weight(weight, slot.axis)
+        return Edge(slot.node, slot.index, slot.tensor, self.weights[key])
+
+
+def _propagated(model: Model, layout: Layout, scales: Mapping[str, float]) -> dict[str, float]:
+    """``scales``, and for tensors without one, that of the nearest tensor they are moved from."""
+    known = dict(scales)
+    source = {o: node.input[0] for node in model.graph.node if moves_values(node) for o in node.output}
+    for tensor in layout.activations:
+        origin = tensor
+        while origin not in known and origin in source:
+            origin = source[origin]
+        if origin in known:
+            known[tensor] = known[origin]
+    return known
+
+
+def _joined(layout: Layout, scales: Mapping[str, float]) -> dict[str, float]:
+    """``scales`` with one scale, the greatest, for each set of tensors that must agree."""
+    joined = dict(scales)
+    for tensors in layout.shared:
+        present = [t for t in tensors if t in scales]
+        joined.update(dict.fromkeys(present, max((scales[t] for t in present), default=0.0)))
+    return joined

@@ -1,0 +1,136 @@
+"""What was measured, as frozen dataclasses of plain numbers; verdicts can be drawn again from them."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from dataclasses import dataclass
+from typing import Any, Literal
+
+Bound = Literal["min", "max"]
+
+
+@dataclass(frozen=True)
+class Score:
+    """One number that INT8 reached, and the limit it must keep."""
+
+    subject: str
+    """The output's name, or the user's metric function as written in the spec."""
+    metric: str
+    value: float
+    """May be inf (SQNR of identical outputs) or nan (cannot be computed, never passes)."""
+    limit: float | None = None
+    """None: reported only."""
+    bound: Bound = "min"
+    """Whether ``limit`` is the least or the greatest value accepted."""
+    noise: float | None = None
+    """The same metric between two runs of the baseline; for a user's metric, the absolute difference."""
+    baseline: float | None = None
+    """The baseline's own value, for a user's metric."""
+    note: str = ""
+
+    @property
+    def passed(self) -> bool:
+        """True where there is no limit, or the value keeps it; nan never passes a limit."""
+        if self.limit is None:
+            return True
+        return self.value >= self.limit if self.bound == "min" else self.value <= self.limit
+
+    @property
+    def margin(self) -> float | None:
+        """Distance to the limit, positive where it is kept."""
+        if self.limit is None:
+            return None
+        return self.value - self.limit if self.bound == "min" else self.limit - self.value
+
+    @property
+    def limit_in_noise(self) -> bool:
+        """True where the baseline, compared with itself, would not keep the limit either."""
+        if self.limit is None or self.noise is None:
+            return False
+        if self.baseline is not None:  # a user's metric: noise is a difference of values
+            return self.noise > abs(self.baseline - self.limit)
+        return self.noise < self.limit if self.bound == "min" else self.noise > self.limit
+
+
+@dataclass(frozen=True)
+class LineFit:
+    """Least squares ``INT8 = slope * baseline + offset`` over all elements of one output."""
+
+    slope: float
+    offset: float
+    correlation: float
+    note: str = ""
+    """What a slope far from 1, or an offset far from 0, suggests; empty where both are near."""
+
+
+@dataclass(frozen=True)
+class OutputResult:
+    """One output compared: its judged scores first, then those only reported."""
+
+    name: str
+    dtype: str
+    shape: str
+    """Like ``(397, 10)``; ``397 arrays`` where the shape varies."""
+    scores: tuple[Score, ...]
+    fit: LineFit | None = None
+    worst_sample: int | None = None
+    """Index of the sample with the lowest SQNR."""
+    problem: str = ""
+    """Why the output fails whatever its scores: NaN in INT8 only, shapes that differ."""
+    note: str = ""
+    """What the reader must know of this output: elements left out, noise unknown."""
+
+    @property
+    def passed(self) -> bool:
+        """True where no problem stands and every limit is kept."""
+        return not self.problem and all(score.passed for score in self.scores)
+
+
+@dataclass(frozen=True)
+class CaseResult:
+    """One case, measured."""
+
+    name: str
+    spec: str
+    samples: int
+    data: str
+    """Where the inputs come from, in words."""
+    baseline: str
+    candidate: str
+    backend: str
+    """Runtime, version, device and mode."""
+    outputs: tuple[OutputResult, ...]
+    metrics: tuple[Score, ...] = ()
+    int8_groups: int = 0
+    high_groups: int = 0
+    notes: tuple[str, ...] = ()
+    """What the reader must know to trust the verdict: random data, coverage, casts, noise, FP16 against FP32."""
+    seconds: float = 0.0
+
+    @property
+    def scores(self) -> tuple[Score, ...]:
+        """All scores, outputs first."""
+        return tuple(s for output in self.outputs for s in output.scores) + self.metrics
+
+    @property
+    def passed(self) -> bool:
+        """True where every output and every metric passes."""
+        return all(output.passed for output in self.outputs) and all(score.passed for score in self.metrics)
+
+
+def to_plain(value: Any) -> Any:
+    """``value`` as plain JSON types: dataclasses to dicts, inf and nan to strings, NumPy scalars to numbers."""
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return {f.name: to_plain(getattr(value, f.name)) for f in dataclasses.fields(value)}
+    if isinstance(value, dict):
+        return {str(k): to_plain(v) for k, v in value.items()}
+    if isinstance(value, list | tuple | set | frozenset):
+        return [to_plain(v) for v in value]
+    if hasattr(value, "item") and not isinstance(value, str | bytes):
+        value = value.item()
+    if isinstance(value, float) and not math.isfinite(value):
+        return str(value)
+    if value is None or isinstance(value, str | int | float | bool):
+        return value
+    return str(value)
