@@ -105,7 +105,7 @@ class CaseResult:
     int8_groups: int = 0
     high_groups: int = 0
     notes: tuple[str, ...] = ()
-    """What the reader must know to trust the verdict: random data, coverage, casts, noise, FP16 against FP32."""
+    """What the reader must know to trust the verdict: random data, coverage, noise, FP16 against FP32."""
     seconds: float = 0.0
 
     @property
@@ -120,7 +120,7 @@ class CaseResult:
 
 
 def to_plain(value: Any) -> Any:
-    """``value`` as plain JSON types: dataclasses to dicts, inf and nan to strings, NumPy scalars to numbers."""
+    """``value`` as plain JSON types: dataclasses as dicts, inf and nan as text, NumPy scalars as numbers."""
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         return {f.name: to_plain(getattr(value, f.name)) for f in dataclasses.fields(value)}
     if isinstance(value, dict):

@@ -104,18 +104,8 @@ class _Finder:
                 self.readers[name].append(node.name)
         self.outputs = {value.name for value in model.graph.output}
         self.left_high: dict[str, str] = {}
-        self.excluded = self._excluded(model.name, exclude)
+        self.excluded = match_nodes(model, exclude)
         self.in_int8: set[str] = set()
-
-    def _excluded(self, model_name: str, patterns: Sequence[str]) -> dict[str, str]:
-        excluded: dict[str, str] = {}
-        for pattern in patterns:
-            matched = [name for name in self.nodes if fnmatchcase(name, pattern)]
-            if not matched:
-                hint = did_you_mean(pattern, self.nodes)
-                raise ModelError(f"{model_name}: 'exclude' pattern '{pattern}' matches no node{hint}")
-            excluded.update(dict.fromkeys(matched, f"excluded by '{pattern}'"))
-        return excluded
 
     def slots_of(self, node: onnx.NodeProto) -> tuple[Slot, ...]:
         if node.domain not in ("", "ai.onnx"):
@@ -176,6 +166,23 @@ class _Finder:
             return self._fusable(producer.input[0])
         is_convolution = producer.op_type in ("Conv", "ConvTranspose") and producer.name in self.in_int8
         return producer.name if is_convolution else None
+
+
+def match_nodes(model: Model, patterns: Sequence[str]) -> dict[str, str]:
+    """Nodes whose name one of the fnmatch ``patterns`` matches, with the reason 'excluded by ...'.
+
+    Raises:
+        ModelError: A pattern matches no node.
+    """
+    nodes = [node.name for node in model.graph.node]
+    matched: dict[str, str] = {}
+    for pattern in patterns:
+        found = [name for name in nodes if name == pattern or fnmatchcase(name, pattern)]
+        if not found:
+            hint = did_you_mean(pattern, nodes)
+            raise ModelError(f"{model.name}: 'exclude' pattern '{pattern}' matches no node{hint}")
+        matched.update(dict.fromkeys(found, f"excluded by '{pattern}'"))
+    return matched
 
 
 def channel_axis(node: onnx.NodeProto, index: int, rank: int) -> int | None:

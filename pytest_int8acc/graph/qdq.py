@@ -9,7 +9,7 @@ original where that is given and fits, otherwise the dequantized ones.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -17,10 +17,10 @@ import onnx
 from onnx import helper
 
 from pytest_int8acc.errors import ModelError
-from pytest_int8acc.graph.groups import WEIGHTED, moves_values
+from pytest_int8acc.graph.groups import WEIGHTED, match_nodes, moves_values
 from pytest_int8acc.graph.model import Editor, Model, captured, put_constant
 from pytest_int8acc.graph.network import Edge, Group, Network, Quantization
-from pytest_int8acc.graph.quantize import along, quantize_array
+from pytest_int8acc.graph.quantize import dequantize_array, quantize_array
 from pytest_int8acc.tensors import Array
 
 #: Attributes that a pair may have and still be an ordinary integer pair.
@@ -46,16 +46,18 @@ def is_qdq(model: Model) -> bool:
     return any(node.op_type == "DequantizeLinear" for node in model.graph.node)
 
 
-def read_qdq(model: Model, original: Model | None = None) -> Network:
+def read_qdq(model: Model, original: Model | None = None, exclude: Sequence[str] = ()) -> Network:
     """The Network of a model that holds Q/DQ pairs already.
 
     Args:
         model: The Q/DQ model in normal form.
         original: The float model it was made from; its weights are used for groups left high where a
             node of the same name has a weight that rounds to the same codes.
+        exclude: fnmatch patterns of node names whose Q/DQ is taken off.
 
     Raises:
-        ModelError: The model has no Q/DQ pair, or is in ONNX Runtime's operator format.
+        ModelError: The model has no Q/DQ pair, is in ONNX Runtime's operator format, or a pattern of
+            ``exclude`` matches no node.
     """
     operators = sorted({node.op_type for node in model.graph.node} & _OPERATOR_FORMAT)
     if operators:
@@ -70,7 +72,11 @@ def read_qdq(model: Model, original: Model | None = None) -> Network:
     if original is not None:
         stripped, restored = _restore_weights(stripped, edges, original)
         notes.append(f"{restored} of {reader.constants_read} quantized weights have their float originals")
-    return Network(stripped, tuple(_grouped(stripped, edges)), {}, tuple(notes))
+    excluded = match_nodes(stripped, exclude)
+    groups = _grouped(stripped, edges)
+    left_high = {group.name: excluded[group.name] for group in groups if group.name in excluded}
+    kept = tuple(group for group in groups if group.name not in excluded)
+    return Network(stripped, kept, left_high, tuple(notes))
 
 
 class _Reader:
@@ -154,11 +160,7 @@ class _Reader:
 
     def _stand_in(self, editor: Editor, node: onnx.NodeProto, quantization: Quantization) -> str:
         """A float constant equal to what the DequantizeLinear makes."""
-        codes, scale, zero_point = quantization.values, quantization.scale, quantization.zero_point
-        assert codes is not None
-        steps = codes.astype(np.int32) - along(zero_point, quantization.axis, codes.ndim).astype(np.int32)
-        array = steps.astype(np.float32) * along(scale, quantization.axis, codes.ndim).astype(np.float32)
-        return editor.add_constant(f"{node.output[0]}_float", array.astype(scale.dtype))
+        return editor.add_constant(f"{node.output[0]}_float", dequantize_array(quantization))
 
     def _rewire(self, editor: Editor, pairs: Mapping[str, _Pair]) -> list[Edge]:
         """Make every reader of a pair read its source, as an edge; drop nodes that nothing reads then.

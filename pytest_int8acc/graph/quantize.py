@@ -71,6 +71,20 @@ def quantize_array(array: Array, scale: Array, zero_point: Array, axis: int | No
     return np.clip(steps, limits.min, limits.max, out=steps).astype(zero_point.dtype)
 
 
+def dequantize_array(quantization: Quantization) -> Array:
+    """ONNX DequantizeLinear of a constant, computed in float32: ``(values - zero_point) * scale``.
+
+    Returns:
+        An array of the constant's shape and the scale's dtype.
+    """
+    codes, scale, axis = quantization.values, quantization.scale, quantization.axis
+    assert codes is not None
+    zero_point = along(quantization.zero_point, axis, codes.ndim)
+    steps = (codes.astype(np.int32) - zero_point.astype(np.int32)).astype(np.float32)
+    steps *= along(scale, axis, codes.ndim).astype(np.float32)
+    return steps.astype(scale.dtype, copy=False)
+
+
 def along(values: Array, axis: int | None, ndim: int) -> Array:
     """``values`` shaped to broadcast along ``axis`` of an array of ``ndim`` dimensions."""
     if axis is None or values.ndim == 0:

@@ -1,0 +1,1 @@
+"""Measurements that docs/benchmarks.md reports; nothing here is installed with the plugin."""

@@ -1,0 +1,66 @@
+"""Compare an INT8 model with its FP16 self in pytest.
+
+The names in ``__all__`` are loaded on first use, since pytest imports this package on every run. To judge a
+case from Python: ``from pytest_int8acc.check import check``, then ``check(case, Settings())``.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from pytest_int8acc.errors import (
+        CriterionError,
+        DataError,
+        EngineError,
+        Int8accError,
+        ModelError,
+        ScalesError,
+        SpecError,
+    )
+    from pytest_int8acc.results import CaseResult, LineFit, OutputResult, Score
+    from pytest_int8acc.settings import Settings
+    from pytest_int8acc.spec.load import load_spec
+    from pytest_int8acc.spec.models import Case
+
+__all__ = [
+    "Case",
+    "CaseResult",
+    "CriterionError",
+    "DataError",
+    "EngineError",
+    "Int8accError",
+    "LineFit",
+    "ModelError",
+    "OutputResult",
+    "ScalesError",
+    "Score",
+    "Settings",
+    "SpecError",
+    "load_spec",
+]
+
+_HOMES = {
+    "Case": "spec.models",
+    "CaseResult": "results",
+    "LineFit": "results",
+    "OutputResult": "results",
+    "Score": "results",
+    "Settings": "settings",
+    "load_spec": "spec.load",
+}
+
+
+def __getattr__(name: str) -> Any:
+    """The public object ``name``, imported now; AttributeError for any other name."""
+    if name not in __all__:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value = getattr(importlib.import_module(f"{__name__}.{_HOMES.get(name, 'errors')}"), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    """The public names."""
+    return sorted(__all__)

@@ -1,0 +1,215 @@
+"""A data set opened for a model: checked feeds, batch by batch, as often as wanted and each time the same."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from pytest_int8acc.data.arrays import array_source
+from pytest_int8acc.data.chunks import Batch, rechunk
+from pytest_int8acc.data.conform import convert, inspect
+from pytest_int8acc.data.files import read_arrays
+from pytest_int8acc.data.folder import folder_source
+from pytest_int8acc.data.layout import Layout, read_layout
+from pytest_int8acc.data.loader import loader_source
+from pytest_int8acc.data.polygraphy_json import read_feeds
+from pytest_int8acc.data.source import RandomSource, Source, find
+from pytest_int8acc.data.synthetic import random_source
+from pytest_int8acc.errors import DataError
+from pytest_int8acc.tensors import Feed, TensorInfo, describe
+
+#: Rows per run where neither the model nor the caller says.
+_ROWS = 32
+
+
+class Dataset:
+    """Inputs for a model; made by :func:`open_dataset`.
+
+    Attributes:
+        description: Where the data come from, in words.
+        is_random: True where the data are drawn, not given.
+        samples: How many samples a pass gives; None until a source that must be read to know was read once.
+        digest: BLAKE2b of the converted samples in order, in hex, the same for any batch size; None until the
+            first full pass.
+    """
+
+    def __init__(
+        self,
+        source: Source,
+        layout: Layout,
+        *,
+        what: str,
+        description: str,
+        size: int | None,
+        limit: int | None,
+    ) -> None:
+        """Keep ``source`` for passes in runs of ``size`` rows over the first ``limit`` samples."""
+        self.description = description
+        self.is_random = source.is_random
+        self.samples = (
+            source.samples if limit is None or source.samples is None else min(source.samples, limit)
+        )
+        self.digest: str | None = None
+        self._source = source
+        self._layout = layout
+        self._what = what
+        self._size = size
+        self._limit = limit
+        self._notes = dict.fromkeys(source.notes)
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What the reader of a verdict must know: casts, names taken on trust; complete after a full pass."""
+        return tuple(self._notes)
+
+    def batches(self) -> Iterator[Batch]:
+        """One pass; nothing is read ahead of the batch that is handed out.
+
+        Yields:
+            Batches in order: inputs in the model's dtypes; rows as :class:`Batch` says.
+
+        Raises:
+            DataError: The data cannot be read, do not fit the model, are empty, hold nan or inf, or differ
+                from those of an earlier full pass.
+        """
+        digest = _Digest(self._layout)
+        yield from rechunk(self._feeds(digest), self._layout, self._size)
+        if not digest.samples:
+            raise DataError(f"{self._what}: {self.description} gives no samples; give at least one")
+        if self._limit is not None and digest.samples < self._limit:
+            self._note(f"{digest.samples} samples, fewer than the {self._limit} asked for")
+        found = digest.hexdigest()
+        if self.digest not in (None, found):
+            raise DataError(
+                f"{self._what}: {self.description} yields different data on each call, so no two models can "
+                f"be compared on it; seed it: np.random.default_rng(0)"
+            )
+        self.digest, self.samples = found, digest.samples
+
+    def _feeds(self, digest: _Digest) -> Iterator[Feed]:
+        """Checked feeds up to the limit."""
+        for where, raw in self._source.read():
+            inspect(raw, self._layout, where)
+            if self._limit is not None:
+                raw = self._layout.cut(raw, 0, self._limit - digest.samples)
+            feed = convert(raw, self._layout, where, digest.samples, self._note)
+            digest.update(feed)
+            yield feed
+            if digest.samples == self._limit:
+                return
+
+    def _note(self, text: str) -> None:
+        self._notes[f"{self._what}: {text}"] = None
+
+
+class _Digest:
+    """Hash of samples in order, however they are cut into feeds."""
+
+    def __init__(self, layout: Layout) -> None:
+        self.samples = 0
+        self._layout = layout
+        self._hashes = {t.name: hashlib.blake2b(str(t.dtype).encode()) for t in layout.inputs}
+        self._last: dict[str, object] = {}
+
+    def update(self, feed: Feed) -> None:
+        """Add a feed: batched inputs by their rows, others only where they change."""
+        for name, array in feed.items():
+            data = array.tobytes()
+            batched = name in self._layout.batched
+            state = array.shape[1:] if batched else (array.shape, hashlib.blake2b(data).digest())
+            if state != self._last.get(name):
+                self._hashes[name].update(repr((self.samples, state)).encode())
+                self._last[name] = state
+            if batched:
+                self._hashes[name].update(data)
+        self.samples += self._layout.rows(feed)
+
+    def hexdigest(self) -> str:
+        parts = [(name, self._hashes[name].hexdigest()) for name in sorted(self._hashes)]
+        return hashlib.blake2b(repr((self.samples, parts)).encode(), digest_size=16).hexdigest()
+
+
+def open_dataset(
+    source: str | RandomSource,
+    inputs: Sequence[TensorInfo],
+    *,
+    base: Path,
+    samples: int | None = None,
+    batch: int | None = None,
+    what: str = "inputs",
+) -> Dataset:
+    """Open data for a model that takes ``inputs``; all is checked that needs no reading of every value.
+
+    Args:
+        source: Relative to ``base``: a .npz or .npy file, a folder of .npy files, Polygraphy's saved inputs
+            (.json or a folder of them), or a loader ``file.py:function``; or random data.
+        inputs: The model's inputs; the docstring of :mod:`pytest_int8acc.data` says which axis is the batch.
+        base: The folder that ``source`` is relative to.
+        samples: Use only the first so many samples, at least 1.
+        batch: Rows per run where the model leaves that open; without it stored arrays run in chunks of 32,
+            and a loader's or Polygraphy's feeds as they come.
+        what: The spec key, for messages.
+
+    Raises:
+        DataError: The source is missing, of no known kind, or does not fit the model.
+    """
+    layout = read_layout(inputs)
+    if not layout.inputs:
+        raise DataError(f"{what}: the model takes no inputs, so there is nothing to compare on")
+    _check_batch(batch, layout, what)
+    opened = _open(source, layout, layout.size or batch or _ROWS, base, what)
+    size = (layout.size or batch or (_ROWS if opened.joins else None)) if layout.batched else None
+    return Dataset(
+        opened, layout, what=what, description=_describe(source, samples), size=size, limit=samples
+    )
+
+
+def _check_batch(batch: int | None, layout: Layout, what: str) -> None:
+    if batch is None:
+        return
+    if not layout.batched:
+        raise DataError(
+            f"{what}: no batch of {batch} can be made, since the model's inputs share no batch axis "
+            f"({describe(layout.inputs)}); leave the batch out"
+        )
+    if layout.size not in (None, batch):
+        raise DataError(
+            f"{what}: a batch of {batch} does not fit the model, which fixes it at {layout.size}; "
+            f"leave the batch out"
+        )
+
+
+def _describe(source: str | RandomSource, samples: int | None) -> str:
+    """Where the data come from, in words."""
+    if isinstance(source, RandomSource):
+        text = f"random data ({source.samples} samples, seed {source.seed})"
+    else:
+        text = source
+    return text if samples is None else f"{text}, first {samples} samples"
+
+
+def _open(source: str | RandomSource, layout: Layout, size: int, base: Path, what: str) -> Source:
+    """The source's own kind of reader."""
+    if isinstance(source, RandomSource):
+        return random_source(source, layout, size, what)
+    if ".py:" in source or source.endswith(".py"):
+        return loader_source(source, base, what)
+    where = f"{what}: {source}"
+    path = find(source, base, where)
+    if path.is_dir():
+        return folder_source(path, layout, size, where)
+    if path.suffix == ".json":
+        return Source(lambda: read_feeds(path, where))
+    if path.suffix not in (".npz", ".npy"):
+        raise DataError(
+            f"{where}: not a kind of data this reads; expected .npz, .npy, a folder of .npy files, .json of "
+            f"'polygraphy run --save-inputs', or a loader file.py:function"
+        )
+    arrays = read_arrays(path, where)
+    only, first = next(iter(arrays)), layout.inputs[0].name
+    if len(arrays) > 1 or len(layout.inputs) > 1 or only == first:
+        return array_source(arrays, layout, size, where)
+    renamed = array_source({first: arrays[only]}, layout, size, where)
+    note = f"{where}: its only array '{only}' is taken for the model's only input '{first}'"
+    return Source(renamed.read, renamed.samples, renamed.joins, notes=(note, *renamed.notes))

@@ -1,0 +1,97 @@
+""".npy and .npz files, read without pickle; each failure is one DataError that names the file."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import TypeVar
+
+import numpy as np
+
+from pytest_int8acc.errors import DataError
+from pytest_int8acc.tensors import Array
+
+_NPY = b"\x93NUMPY"
+_ZIP = b"PK"
+_T = TypeVar("_T")
+
+
+def read_npy(path: Path, where: str) -> Array:
+    """The array of a .npy file, mapped into memory: pages are read when they are used.
+
+    Raises:
+        DataError: The file is no .npy file, is cut short, or holds Python objects.
+    """
+    _check_magic(path, _NPY, where)
+    return np.asarray(_guarded(lambda: np.load(path, mmap_mode="r", allow_pickle=False), where))
+
+
+def read_npz(path: Path, where: str) -> dict[str, Array]:
+    """All arrays of a .npz file by name, plain or compressed, read whole.
+
+    Raises:
+        DataError: The file is no .npz file, is damaged, is empty, or holds Python objects or other files.
+    """
+    _check_magic(path, _ZIP, where)
+    arrays: dict[str, Array] = {}
+    with _guarded(lambda: np.load(path, allow_pickle=False), where) as archive:
+        for name in archive.files:
+            array = _guarded(lambda name=name: archive[name], f"{where}: '{name}'")  # type: ignore[misc]
+            if not isinstance(array, np.ndarray):
+                raise DataError(f"{where}: '{name}' is no array; save the file with np.savez")
+            arrays[name] = array
+    if not arrays:
+        raise DataError(f"{where}: holds no arrays; save them with np.savez")
+    return arrays
+
+
+def read_arrays(path: Path, where: str) -> dict[str, Array]:
+    """The arrays of a .npz file, or the one array of a .npy file under the file's stem."""
+    return read_npz(path, where) if path.suffix == ".npz" else {path.stem: read_npy(path, where)}
+
+
+def natural(path: Path) -> list[tuple[int, int, str]]:
+    """Sort key that puts ``x_2.npy`` before ``x_10.npy``."""
+    parts = re.findall(r"[0-9]+|[^0-9]+", path.name)
+    return [(0, int(part), part) if part[0] in "0123456789" else (1, 0, part) for part in parts]
+
+
+def _check_magic(path: Path, magic: bytes, where: str) -> None:
+    """NumPy takes whatever it does not know for a pickle, and says so; tell the cases apart first."""
+    try:
+        with path.open("rb") as file:
+            start = file.read(6)
+    except OSError as error:
+        raise DataError(f"{where}: cannot be read: {error.strerror}") from error
+    if start.startswith(magic):
+        return
+    wanted = "npy (np.save)" if magic == _NPY else "npz (np.savez)"
+    if not start:
+        found = "is empty"
+    elif start.startswith(b"\x80"):
+        raise DataError(f"{where}: {_PICKLED}")
+    elif start.startswith(_NPY):
+        found = "holds a single array, as .npy files do"
+    elif start.startswith(_ZIP):
+        found = "is an archive of arrays, as .npz files are"
+    else:
+        found = f"starts with {start!r}"
+    raise DataError(f"{where}: {found}; expected the format .{wanted}")
+
+
+_PICKLED = (
+    "holds pickled Python objects, which are refused since reading them runs code; "
+    "save plain numbers: np.savez('data.npz', name=np.asarray(values, dtype=np.float32))"
+)
+
+
+def _guarded(read: Callable[[], _T], where: str) -> _T:
+    """``read()``, with whatever a damaged file makes NumPy or zipfile raise turned into a DataError."""
+    try:
+        return read()
+    except Exception as error:
+        if "pickle" in str(error) or "Python objects" in str(error):
+            raise DataError(f"{where}: {_PICKLED}") from error
+        text = str(error) or type(error).__name__
+        raise DataError(f"{where}: damaged or cut short ({text.splitlines()[0]}); save it again") from error

@@ -1,0 +1,197 @@
+"""User code named as ``file.py:function``: loaded by path, run with its folder importable, blamed by line.
+
+While user code runs, and only then, its folder is first on ``sys.path`` and the modules it took from there
+are in ``sys.modules``. So two folders may each have a ``helper.py``, and nothing of either stays behind.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import importlib.util
+import sys
+import traceback
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path, PurePath
+from types import ModuleType
+from typing import Any, TypeVar
+
+from pytest_int8acc.data.source import find
+from pytest_int8acc.errors import DataError, Int8accError
+from pytest_int8acc.tensors import did_you_mean
+
+_T = TypeVar("_T")
+_PACKAGE = Path(__file__).parents[1]
+_END = object()
+
+
+@dataclass(frozen=True, eq=False)
+class UserFunction:
+    """A function of a user's script; calling it raises whatever the user's code raises."""
+
+    ref: str
+    """As written: ``file.py:function``."""
+    file: Path
+    function: Callable[..., Any]
+    modules: dict[str, ModuleType] = field(repr=False)
+    """The script, and what it imported from its own folder, by module name."""
+
+    def __call__(self, *args: Any) -> Any:
+        """Run the function with its folder importable; a generator's body needs :func:`iterate_user`."""
+        with self.active():
+            return self.function(*args)
+
+    @contextmanager
+    def active(self) -> Iterator[None]:
+        """Make the script's folder, and the modules taken from it, importable for a while."""
+        with _importable(self.file.parent, self.modules):
+            yield
+
+
+def load_function(ref: str, base: Path, error: type[Int8accError] = DataError) -> UserFunction:
+    """Run the script of ``ref`` in a module of its own and return the function it names.
+
+    Args:
+        ref: ``file.py:function``, the file relative to ``base``.
+        base: The folder that paths in the spec are relative to.
+        error: What to raise.
+
+    Raises:
+        error: The script or function is missing, does not compile, fails when run, or is not callable.
+    """
+    written, colon, name = ref.rpartition(":")
+    if not colon or not written.endswith(".py") or not name:
+        script = written or name
+        raise error(f"'{ref}' names no function; write it as {script.removesuffix('.py')}.py:function")
+    try:
+        file = find(written, base, ref).resolve()
+    except DataError as missing:
+        raise error(str(missing)) from missing
+    module_name = f"int8acc_{hashlib.blake2b(str(file).encode(), digest_size=6).hexdigest()}_{file.stem}"
+    spec = importlib.util.spec_from_file_location(module_name, file)
+    if spec is None or spec.loader is None or not file.is_file():
+        raise error(f"{ref}: {written} is no Python file")
+    module = importlib.util.module_from_spec(spec)
+    modules = {module_name: module}
+    with _importable(file.parent, modules):
+        run_user(ref, spec.loader.exec_module, module, error=error)
+    return UserFunction(ref, file, _member(module, name, ref, error), modules)
+
+
+def run_user(ref: str, function: Callable[..., _T], *args: Any, error: type[Int8accError] = DataError) -> _T:
+    """``function(*args)``, with the user's exception turned into ``error``.
+
+    Args:
+        ref: How the user named the function, for the message.
+        function: A :class:`UserFunction`, or any other callable.
+        args: Passed on.
+        error: What to raise.
+
+    Raises:
+        error: ``loaders.py:12: ValueError: its text (in loaders.py:function)``; the line is the innermost one
+            in the folder of the user's script.
+    """
+    try:
+        return function(*args)
+    except (Exception, SystemExit) as failure:
+        raise error(_blame(failure, ref)) from failure
+
+
+def iterate_user(ref: str, function: UserFunction, error: type[Int8accError] = DataError) -> Iterator[Any]:
+    """The items of the iterable that ``function()`` returns, asked for one at a time.
+
+    Raises:
+        error: The function or its iterator fails, or what it returns cannot be iterated.
+    """
+    result = run_user(ref, function, error=error)
+    if isinstance(result, dict) or not (hasattr(result, "__iter__") or hasattr(result, "__getitem__")):
+        found = "nothing" if result is None else f"one {type(result).__name__}"
+        raise error(f"{ref}: returned {found}; yield, or return a list of, dicts of input name to array")
+    with function.active():
+        iterator = run_user(ref, iter, result, error=error)
+    while True:
+        with function.active():
+            item = run_user(ref, functools.partial(next, iterator, _END), error=error)
+        if item is _END:
+            return
+        yield item
+
+
+@contextmanager
+def _importable(folder: Path, modules: dict[str, ModuleType]) -> Iterator[None]:
+    """Put ``folder`` on ``sys.path`` and ``modules`` in ``sys.modules`` for a while.
+
+    Modules newly taken from the folder join ``modules``; a folder that was importable before keeps its own.
+    """
+    added = str(folder) not in sys.path
+    hidden = {name: sys.modules[name] for name in modules if name in sys.modules}
+    sys.modules.update(modules)
+    before = set(sys.modules)
+    if added:
+        sys.path.insert(0, str(folder))
+    try:
+        yield
+    finally:
+        if added:
+            if str(folder) in sys.path:
+                sys.path.remove(str(folder))
+            for name in set(sys.modules) - before:
+                if _comes_from(folder, name):
+                    modules[name] = sys.modules[name]
+        for name in modules:
+            sys.modules.pop(name, None)
+        sys.modules.update(hidden)
+
+
+def _comes_from(folder: Path, name: str) -> bool:
+    """True where the module's top package or file lies directly in ``folder``, not in a venv below it."""
+    top = sys.modules.get(name.partition(".")[0])
+    spec = getattr(top, "__spec__", None)
+    if spec is None:
+        return False
+    places = [spec.origin, *(spec.submodule_search_locations or ())]
+    wanted = {folder / f"{spec.name}.py", folder / spec.name}
+    return any(place is not None and Path(place) in wanted for place in places)
+
+
+def _member(module: ModuleType, name: str, ref: str, error: type[Int8accError]) -> Callable[..., Any]:
+    """The callable ``name`` of the module, or ``error`` naming what is there."""
+    if not hasattr(module, name):
+        known = [n for n, value in vars(module).items() if callable(value) and not n.startswith("_")]
+        listed = f"; it has {', '.join(known)}" if known else "; it has no functions"
+        raise error(f"{ref}: the script has no '{name}'{did_you_mean(name, known)}{listed}")
+    member = getattr(module, name)
+    if not callable(member):
+        raise error(f"{ref}: '{name}' is of type {type(member).__name__}; expected a function")
+    function: Callable[..., Any] = member
+    return function
+
+
+def _blame(failure: BaseException, ref: str) -> str:
+    """``file:line: Type: text (in ref)`` for an exception out of the user's code."""
+    text = f"{type(failure).__name__}: {failure}".rstrip(": ")
+    if isinstance(failure, SyntaxError):
+        text = f"{type(failure).__name__}: {failure.msg}"
+    place = _place(failure, ref)
+    return f"{place}: {text} (in {ref})" if place else f"{ref}: {text}"
+
+
+def _place(failure: BaseException, ref: str) -> str | None:
+    """``file:line`` of the innermost frame in the user's folder, the file as the user would write it."""
+    frames = [(frame.filename, frame.lineno) for frame in traceback.extract_tb(failure.__traceback__)]
+    if isinstance(failure, SyntaxError) and failure.filename:
+        frames.append((failure.filename, failure.lineno))
+    files = [(Path(file), line) for file, line in frames if not file.startswith("<")]
+    files = [(file, line) for file, line in files if _PACKAGE not in file.parents]
+    if not files:
+        return None
+    folder = files[0][0].parent
+    file, line = [f for f in files if folder in f[0].parents and not _installed(f[0].relative_to(folder))][-1]
+    return f"{(PurePath(ref.rpartition(':')[0]).parent / file.relative_to(folder)).as_posix()}:{line}"
+
+
+def _installed(path: Path) -> bool:
+    """True for a library in a virtual environment below the user's folder."""
+    return "site-packages" in path.parts

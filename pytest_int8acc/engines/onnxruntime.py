@@ -1,0 +1,202 @@
+"""Models run by ONNX Runtime: exact, with Q/DQ unfused, or native, as it would deploy them."""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import re
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+from onnx import numpy_helper, parser
+
+from pytest_int8acc.errors import EngineError
+from pytest_int8acc.graph.emulate import emulate_half
+from pytest_int8acc.graph.model import INLINE_BYTES, Model, make_model, save_model
+from pytest_int8acc.tensors import Array, Feed, TensorInfo
+
+Mode = Literal["exact", "native"]
+Provider = Literal["cpu", "cuda"]
+
+_SEVERITY_ERROR = 3
+_STATUS = re.compile(r"^\[ONNXRuntimeError\] : \d+ : [A-Z_]+ : ")
+_SOURCE = re.compile(r"\S+\.(?:cc|cpp|cu|h):\d+ (?:[^()]*::[^()]*\(.*?\)(?: const)? )?")
+
+
+class OrtEngine:
+    """One model in ONNX Runtime.
+
+    Mode *exact* leaves every QuantizeLinear and DequantizeLinear in place, so INT8 is simulated by float
+    arithmetic on exact integer values, and rounds every FP16 result (see graph/emulate.py): the same on
+    every CPU, and what an engine with FP32 accumulators computes. Mode *native* lets ONNX Runtime fuse
+    Q/DQ into its INT8 kernels, see :func:`saturation`, and compute FP16 as it likes.
+
+    Args:
+        model: What to run.
+        mode: How Q/DQ is run.
+        provider: Where it runs. With CUDA, TF32 is off, and nodes without a CUDA kernel run on the CPU.
+        threads: Threads inside an operator; None leaves it to ONNX Runtime.
+
+    Raises:
+        EngineError: ONNX Runtime or the provider is missing, or it refuses the model.
+    """
+
+    def __init__(
+        self, model: Model, mode: Mode = "exact", provider: Provider = "cpu", *, threads: int | None = None
+    ) -> None:
+        runtime = _runtime()
+        if mode == "exact":
+            model = emulate_half(model)
+        self.name = model.name
+        self.inputs: tuple[TensorInfo, ...] = model.inputs
+        self.outputs: tuple[TensorInfo, ...] = model.outputs
+        self.description = f"ONNX Runtime {runtime.__version__}, {provider.upper()}, {mode}"
+        providers = _providers(runtime, provider)
+        self._names = [output.name for output in self.outputs]
+        self._session = _session(runtime, model, _options(runtime, mode, threads), providers)
+        self._passed_through = {i.name for i in self.inputs} & set(self._names)
+        if self._session.get_providers()[0] != providers[0][0]:
+            raise EngineError(
+                f"{self.name}: {providers[0][0]} did not start, although this ONNX Runtime has it. "
+                "Install the CUDA and cuDNN libraries that it was built for "
+                "(pip install 'onnxruntime-gpu[cuda,cudnn]'), or set provider: cpu"
+            )
+
+    def __call__(self, feed: Feed) -> Feed:
+        """Run once.
+
+        Args:
+            feed: One array per input, of the input's dtype.
+
+        Returns:
+            One array per output.
+
+        Raises:
+            EngineError: ONNX Runtime refuses the feed, or fails.
+        """
+        try:
+            arrays: list[Array] = self._session.run(self._names, feed)
+        except Exception as error:  # ONNX Runtime's errors have no common base class
+            raise EngineError(f"{self.name}: does not run in ONNX Runtime: {_brief(error)}") from error
+        outputs = dict(zip(self._names, arrays, strict=True))
+        for name in self._passed_through:  # may share memory with the feed (microsoft/onnxruntime#21922)
+            outputs[name] = outputs[name].copy()
+        return outputs
+
+
+@dataclass(frozen=True)
+class Saturation:
+    """What the fused INT8 convolution of ONNX Runtime makes of a sum that is known."""
+
+    expected: float
+    measured: float
+
+    @property
+    def saturates(self) -> bool:
+        """True where native INT8 gives wrong sums on this CPU (no VNNI: pairs of products end at 32767)."""
+        return abs(self.measured - self.expected) > 0.01 * self.expected
+
+
+@functools.lru_cache(maxsize=1)
+def saturation() -> Saturation:
+    """Run the worst case, 256 products of 127 by 127, in native mode on this CPU.
+
+    CPUs without VNNI add pairs of 8-bit products in 16 bits with saturation and give 2.016 instead of 256
+    (microsoft/onnxruntime#5849, #6004, #14642).
+
+    Raises:
+        EngineError: ONNX Runtime is missing.
+    """
+    output = OrtEngine(_worst_case(), "native")({"x": np.ones((1, 256, 1, 1), np.float32)})
+    return Saturation(expected=256.0, measured=float(output["y"].item()))
+
+
+def _worst_case() -> Model:
+    """A Q/DQ convolution of 256 channels whose inputs and weights are all 1."""
+    text = """
+        <ir_version: 8, opset_import: ["": 13]>
+        worst_case (float[1, 256, 1, 1] x) => (float[1, 1, 1, 1] y)
+        <float one = {0.007874016}, float all = {2.015748}, int8 zero = {0}>
+        {
+            xq = QuantizeLinear(x, one, zero)
+            xd = DequantizeLinear(xq, one, zero)
+            wd = DequantizeLinear(w, one, zero)
+            c = Conv(xd, wd)
+            cq = QuantizeLinear(c, all, zero)
+            y = DequantizeLinear(cq, all, zero)
+        }
+    """
+    proto = parser.parse_model(text)
+    proto.graph.initializer.append(numpy_helper.from_array(np.full((1, 256, 1, 1), 127, np.int8), "w"))
+    return make_model(proto, name="saturation check")
+
+
+def _runtime() -> Any:
+    """The onnxruntime package; EngineError where it is missing or broken."""
+    wanted = "pip install 'pytest-int8acc[cpu]' (or 'pytest-int8acc[gpu]' for an NVIDIA GPU)"
+    try:
+        runtime = importlib.import_module("onnxruntime")
+    except ModuleNotFoundError as error:
+        raise EngineError(f"ONNX Runtime is not installed: {wanted}") from error
+    except ImportError as error:
+        raise EngineError(f"ONNX Runtime is installed but does not load ({error}): {wanted}") from error
+    if not hasattr(runtime, "InferenceSession"):  # what is left after removing one of two installed variants
+        raise EngineError(
+            "ONNX Runtime is installed only in part: pip uninstall -y onnxruntime onnxruntime-gpu, "
+            f"then {wanted}"
+        )
+    return runtime
+
+
+def _providers(runtime: Any, provider: Provider) -> list[tuple[str, dict[str, str]]]:
+    """Execution providers with options, the wanted one first; EngineError where it is not in this build."""
+    cpu: tuple[str, dict[str, str]] = ("CPUExecutionProvider", {})
+    if provider == "cpu":
+        return [cpu]
+    available = runtime.get_available_providers()
+    if "CUDAExecutionProvider" not in available:
+        raise EngineError(
+            "provider cuda: this ONNX Runtime has no CUDAExecutionProvider (it has "
+            f"{', '.join(available)}): pip uninstall -y onnxruntime, then pip install 'pytest-int8acc[gpu]'"
+        )
+    if hasattr(runtime, "preload_dlls"):  # finds CUDA libraries that pip installed; since 1.21
+        runtime.preload_dlls()
+    return [("CUDAExecutionProvider", {"use_tf32": "0", "cudnn_conv_algo_search": "HEURISTIC"}), cpu]
+
+
+def _options(runtime: Any, mode: Mode, threads: int | None) -> Any:
+    options = runtime.SessionOptions()
+    options.log_severity_level = _SEVERITY_ERROR
+    options.graph_optimization_level = runtime.GraphOptimizationLevel.ORT_ENABLE_ALL
+    options.use_deterministic_compute = True
+    if mode == "exact":
+        options.add_session_config_entry("session.disable_quant_qdq", "1")
+    if threads is not None:
+        options.intra_op_num_threads = threads
+    return options
+
+
+def _session(runtime: Any, model: Model, options: Any, providers: list[tuple[str, dict[str, str]]]) -> Any:
+    """A session made from bytes, or from files where the model is too large for one message."""
+    if model.nbytes <= INLINE_BYTES:
+        return _open(runtime, model.serialize(), model.name, options, providers)
+    with tempfile.TemporaryDirectory(prefix="int8acc-", ignore_cleanup_errors=True) as folder:
+        path = Path(folder) / "model.onnx"
+        save_model(model, path)
+        return _open(runtime, str(path), model.name, options, providers)
+
+
+def _open(runtime: Any, source: str | bytes, name: str, options: Any, providers: Any) -> Any:
+    try:
+        return runtime.InferenceSession(source, options, providers, enable_fallback=0)
+    except Exception as error:  # ONNX Runtime's errors have no common base class
+        raise EngineError(f"{name}: ONNX Runtime cannot load it: {_brief(error)}") from error
+
+
+def _brief(error: Exception) -> str:
+    """ONNX Runtime's message without status codes and places in its own source."""
+    text = _SOURCE.sub("", _STATUS.sub("", " ".join(str(error).split())))
+    return text if len(text) <= 500 else text[:500] + " ..."

@@ -1,0 +1,79 @@
+"""Engines run over a dataset, in lock-step, so that all see the same inputs."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING
+
+from pytest_int8acc.engines import Engine
+from pytest_int8acc.errors import DataError
+from pytest_int8acc.tensors import Array, Outputs
+
+if TYPE_CHECKING:
+    from pytest_int8acc.data import Batch, Dataset
+
+logger = logging.getLogger("pytest_int8acc")
+_LOG_SECONDS = 1.0
+
+
+def run_together(engines: Mapping[str, Engine], dataset: Dataset) -> dict[str, Outputs]:
+    """Give each batch of ``dataset`` to every engine before the next batch is read.
+
+    Args:
+        engines: Engines by any name; one engine under two names runs twice.
+        dataset: Inputs; read once.
+
+    Returns:
+        Per engine and output, one array per batch, rows that only filled a batch cut off.
+
+    Raises:
+        EngineError: An engine refuses a batch.
+        DataError: The inputs cannot be read; or a batch had to be filled, and an output cannot be cut back.
+    """
+    results: dict[str, Outputs] = {name: {o.name: [] for o in e.outputs} for name, e in engines.items()}
+    what = f"running {', '.join(engines)}"
+    for batch in with_progress(dataset, what):
+        for name, engine in engines.items():
+            for output, array in engine(batch.feed).items():
+                results[name][output].append(_cut(array, batch, output))
+    return results
+
+
+class Progress:
+    """Logs what is going on, and how far, at INFO; about once a second, so short work says nothing."""
+
+    def __init__(self, what: str) -> None:
+        self._what = what
+        self._done = 0
+        self._last = time.monotonic()
+
+    def add(self, count: int, total: int | None) -> None:
+        """``count`` more are done, of ``total`` where that is known."""
+        self._done += count
+        if time.monotonic() - self._last >= _LOG_SECONDS:
+            logger.info("%s: %d%s", self._what, self._done, "" if total is None else f" of {total}")
+            self._last = time.monotonic()
+
+
+def with_progress(dataset: Dataset, what: str) -> Iterator[Batch]:
+    """The batches of ``dataset``, with progress in samples."""
+    progress = Progress(f"{what}, samples")
+    for batch in dataset.batches():
+        yield batch
+        progress.add(batch.rows, dataset.samples)
+
+
+def _cut(array: Array, batch: Batch, output: str) -> Array:
+    """``array`` without the rows that only filled the batch."""
+    if not batch.padding:
+        return array
+    size = batch.rows + batch.padding
+    if array.ndim == 0 or array.shape[0] != size:
+        raise DataError(
+            f"output '{output}' has shape {list(array.shape)}, not {size} rows as the batch, so the last "
+            f"{batch.rows} samples cannot be told from the {batch.padding} rows that fill their batch: "
+            f"give a multiple of {size} samples"
+        )
+    return array[: batch.rows].copy()  # lets the padding go

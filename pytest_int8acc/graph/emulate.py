@@ -1,0 +1,172 @@
+"""FP16 arithmetic spelled out in FP32, for runtimes without FP16 kernels.
+
+ONNX Runtime computes FP16 operators on the CPU in FP32 and takes away the casts between them: results
+are milder than a real engine's, and an overflow does not show. Here every FP16 result is rounded by a
+pair of Cast nodes of the graph's own, which stay: computed in FP32, rounded to FP16 (overflow to inf,
+subnormals kept), as kernels do that accumulate in FP32.
+
+Not rounded are results that are FP16 numbers already (of operators that move or select values), and
+those of DequantizeLinear: in an engine they never exist, INT8 kernels scale their integer sums directly.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+
+import numpy as np
+import onnx
+from onnx import helper
+
+from pytest_int8acc.graph.groups import moves_values
+from pytest_int8acc.graph.model import Model, captured, put_constant
+from pytest_int8acc.graph.types import FLOAT, FLOAT16, signature, value_types
+
+#: Operators that give values of their input, or 0: rounding before or after them is the same.
+_SELECTING = frozenset(
+    {"Relu", "Clip", "Max", "Min", "Where", "Concat", "Pad", "Neg", "Abs", "GlobalMaxPool"}
+)
+
+
+def emulate_half(model: Model) -> Model:
+    """``model`` with every FP16 tensor of its main graph held in FP32, each value an FP16 number.
+
+    Inputs, outputs and node names stay. Nodes of other domains, and nodes that hold graphs, stay in
+    FP16 as they are. A model without FP16 is returned as it is.
+    """
+    types = value_types(model)
+    if FLOAT16 not in types.values():
+        return model
+    return _Emulation(model, types).done()
+
+
+class _Emulation:
+    def __init__(self, model: Model, types: dict[str, int]) -> None:
+        self.editor = model.edit()
+        self.opset = model.opset
+        self.half = {name for name, data_type in types.items() if data_type == FLOAT16}
+        self.readers = Counter(name for node in model.graph.node for name in node.input)
+        self.reader = {name: node for node in model.graph.node for name in node.input}
+        self.public = {v.name for v in (*model.graph.output, *model.graph.input)}
+        for node in model.graph.node:
+            self.public |= captured(node)
+            if signature(node, self.opset) is None:
+                self.public.update(node.input, node.output)
+        self.constants = {t.name for t in model.graph.initializer}
+        self.wide: dict[str, str] = {}
+        """FP16 tensor to the name of its FP32 stand-in."""
+        self.unrounded: set[str] = set()
+        """Stand-ins that their reader's result is rounded for."""
+
+    def done(self) -> Model:
+        self._widen_constants()
+        nodes = [self._widen(v.name) for v in self.editor.graph.input if v.name in self.half]
+        for node in self.editor.graph.node:
+            nodes.extend(self._rewritten(node))
+        self.editor.set_nodes(nodes)
+        return self.editor.done()
+
+    def _widen_constants(self) -> None:
+        arrays = Model(self.editor.proto, self.editor.weights).constants()
+        for tensor in list(self.editor.graph.initializer):
+            name = tensor.name
+            if name not in self.half:
+                continue
+            values = np.asarray(arrays[name], np.float32)
+            if name in self.public:
+                self.wide[name] = self.editor.add_constant(f"{name}_wide", values)
+            else:
+                self.wide[name] = name
+                self.editor.weights.pop(name, None)
+                put_constant(tensor, name, values, self.editor.weights)
+
+    def _rewritten(self, node: onnx.NodeProto) -> Iterator[onnx.NodeProto]:
+        """``node`` in FP32, with what rounds its results; or as it is, with its results widened."""
+        formals = signature(node, self.opset)
+        halves = [name for name in node.output if name in self.half]
+        if node.op_type == "Cast":
+            yield from self._cast(node)
+            return
+        if formals is None:
+            yield node
+            yield from (self._widen(name) for name in halves)
+            return
+        bound = {f.variable for f, name in zip(formals.inputs, node.input, strict=True) if name in self.half}
+        made = zip(formals.outputs, node.output, strict=True)
+        follows = all(f.variable in bound for f, name in made if name in halves)
+        if node.op_type == "DequantizeLinear":
+            follows = node.input[1] in self.half
+            _drop_output_type(node)
+        node.input[:] = [self.wide.get(name, name) for name in node.input]
+        if follows:
+            yield from self._rounded(node, halves)
+        else:  # its own attributes say FP16
+            yield node
+            yield from (self._widen(name) for name in halves)
+
+    def _rounded(self, node: onnx.NodeProto, halves: list[str]) -> Iterator[onnx.NodeProto]:
+        """``node``, and a rounding after each result that is not an FP16 number already."""
+        exact = node.op_type == "DequantizeLinear" or (
+            _keeps_values(node) and self.unrounded.isdisjoint(node.input)
+        )
+        after: list[onnx.NodeProto] = []
+        for index, name in enumerate(node.output):
+            if name not in halves:
+                continue
+            wide = self.wide[name] = self.editor.unique(f"{name}_wide") if name in self.public else name
+            if exact:
+                node.output[index] = wide
+            elif self._left_to_reader(name):
+                self.unrounded.add(name)
+            else:
+                raw = node.output[index] = self.editor.unique(f"{name}_unrounded")
+                narrow = self.editor.unique(f"{name}_rounded")
+                after += [self._cast_node(raw, narrow, FLOAT16), self._cast_node(narrow, wide, FLOAT)]
+            if name in self.public:
+                after.append(self._cast_node(wide, name, FLOAT16))
+        yield node
+        yield from after
+
+    def _left_to_reader(self, name: str) -> bool:
+        """True where the one reader of ``name`` keeps values, so that rounding after that one is the same.
+
+        A runtime then still fuses the two, a convolution and its Relu, say.
+        """
+        if name in self.public or self.readers[name] != 1:
+            return False
+        reader = self.reader[name]
+        computed = [n for n in reader.input if n in self.half and n not in self.constants]
+        return _keeps_values(reader) and computed == [name]
+
+    def _cast(self, node: onnx.NodeProto) -> Iterator[onnx.NodeProto]:
+        """A Cast to FP16 rounds; one from FP16 reads the stand-in."""
+        source, result = node.input[0], node.output[0]
+        node.input[0] = self.wide.get(source, source)
+        if result in self.half:
+            narrow = result if result in self.public else self.editor.unique(f"{result}_rounded")
+            self.wide[result] = self.editor.unique(f"{result}_wide") if result in self.public else result
+            node.output[0] = narrow
+            yield node
+            yield self._cast_node(narrow, self.wide[result], FLOAT)
+        else:
+            yield node
+
+    def _widen(self, name: str) -> onnx.NodeProto:
+        """FP32 of a tensor that stays in FP16."""
+        self.wide[name] = self.editor.unique(f"{name}_wide")
+        return self._cast_node(name, self.wide[name], FLOAT)
+
+    def _cast_node(self, source: str, result: str, data_type: int) -> onnx.NodeProto:
+        name = self.editor.unique(f"Cast_{result}")
+        return helper.make_node("Cast", [source], [result], name, to=data_type)
+
+
+def _keeps_values(node: onnx.NodeProto) -> bool:
+    return node.op_type in _SELECTING or moves_values(node)
+
+
+def _drop_output_type(node: onnx.NodeProto) -> None:
+    """Let a DequantizeLinear make its scale's type."""
+    for attribute in list(node.attribute):
+        if attribute.name == "output_dtype":
+            node.attribute.remove(attribute)

@@ -1,0 +1,91 @@
+"""Element types of a model's tensors, and what each operator's schema allows for its inputs and outputs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import onnx
+from onnx import TensorProto
+
+from pytest_int8acc.errors import ModelError
+from pytest_int8acc.graph.model import Model, subgraphs
+
+FLOAT, FLOAT16 = int(TensorProto.FLOAT), int(TensorProto.FLOAT16)
+_HALF = "tensor(float16)"
+
+
+@dataclass(frozen=True)
+class Formal:
+    """One formal input or output: inputs and outputs of one node with equal ``variable`` share one type."""
+
+    variable: str
+    """A type variable such as ``T1``, or a concrete type such as ``tensor(float)``."""
+    allows_half: bool
+
+
+@dataclass(frozen=True)
+class Signature:
+    """The formals of a node's actual inputs and outputs, position by position."""
+
+    inputs: tuple[Formal, ...]
+    outputs: tuple[Formal, ...]
+
+
+def signature(node: onnx.NodeProto, opset: int) -> Signature | None:
+    """What ONNX's own schema says of ``node``; None for another domain or a node that holds graphs."""
+    if node.domain not in ("", "ai.onnx") or subgraphs(node):
+        return None
+    try:
+        schema = onnx.defs.get_schema(node.op_type, opset, "")
+    except onnx.defs.SchemaError:
+        return None
+    return Signature(_spread(schema.inputs, len(node.input)), _spread(schema.outputs, len(node.output)))
+
+
+def value_types(model: Model) -> dict[str, int]:
+    """Element type (``TensorProto.FLOAT`` and so on) of each tensor of the main graph, where it is known.
+
+    ONNX's type inference, and beyond it: one input of a type variable that is known tells the others,
+    so a Conv tells the type of what an operator unknown to ONNX hands it.
+
+    Raises:
+        ModelError: The model contradicts itself.
+    """
+    try:
+        inferred = onnx.shape_inference.infer_shapes(model.proto)
+    except onnx.shape_inference.InferenceError as error:
+        raise ModelError(f"{model.name}: not a valid ONNX model: {error}") from error
+    graph = inferred.graph
+    types = {t.name: int(t.data_type) for t in graph.initializer}
+    for value in (*graph.input, *graph.value_info, *graph.output):
+        if value.type.HasField("tensor_type") and value.type.tensor_type.elem_type:
+            types[value.name] = int(value.type.tensor_type.elem_type)
+    for node in model.graph.node:
+        _resolve(node, signature(node, model.opset), types)
+    return types
+
+
+def pairs(node: onnx.NodeProto, formals: Signature) -> Iterator[tuple[str, Formal]]:
+    """Each tensor that ``node`` really reads or makes, with its formal."""
+    for name, formal in zip((*node.input, *node.output), (*formals.inputs, *formals.outputs), strict=True):
+        if name:
+            yield name, formal
+
+
+def _resolve(node: onnx.NodeProto, formals: Signature | None, types: dict[str, int]) -> None:
+    if formals is None:
+        return
+    bound = {formal.variable: types[name] for name, formal in pairs(node, formals) if name in types}
+    for name, formal in pairs(node, formals):
+        if name not in types and formal.variable in bound:
+            types[name] = bound[formal.variable]
+
+
+def _spread(parameters: Sequence[onnx.defs.OpSchema.FormalParameter], count: int) -> tuple[Formal, ...]:
+    """One formal per actual argument: a variadic last one covers the rest."""
+    formals = []
+    for i in range(count):
+        parameter = parameters[min(i, len(parameters) - 1)]
+        formals.append(Formal(parameter.type_str, _HALF in parameter.types))
+    return tuple(formals)

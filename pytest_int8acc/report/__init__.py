@@ -1,0 +1,1 @@
+"""What was measured, as text for people; knows results and nothing else."""

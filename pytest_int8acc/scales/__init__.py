@@ -1,0 +1,79 @@
+"""Where scales come from: calibration, a TensorRT cache, a JSON of dynamic ranges."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from pytest_int8acc.errors import ScalesError
+
+#: The greatest INT8 code; quantization is symmetric, so a scale is amax / 127.
+LEVELS = 127
+#: The smallest float32 that keeps its precision; scales below it are refused.
+SMALLEST = float(np.finfo(np.float32).tiny)
+LARGEST = float(np.finfo(np.float32).max)
+_LISTED = 5
+
+
+@dataclass(frozen=True)
+class Scales:
+    """What one INT8 step is worth, per activation tensor."""
+
+    values: Mapping[str, float]
+    """Tensor to scale, above 0 and exact in float32; tensors without one are absent."""
+    source: str
+    """Where they come from, in words."""
+    notes: tuple[str, ...] = ()
+    """What the reader must know: number of samples, random data, coverage, tensors that are always zero."""
+
+
+def amax_to_scale(amax: Mapping[str, float]) -> tuple[dict[str, float], tuple[str, ...]]:
+    """Scales of tensors whose greatest magnitudes are known, and notes.
+
+    Args:
+        amax: Tensor to greatest magnitude, 0 or above. Tensors that are always zero get the scale 1/127.
+
+    Returns:
+        Tensor to scale, and a note that names the tensors that are always zero.
+
+    Raises:
+        ScalesError: A magnitude is nan, inf or negative; names the tensors.
+    """
+    broken = [tensor for tensor, value in amax.items() if not 0 <= value <= LARGEST]
+    if broken:
+        raise ScalesError(
+            f"calibration met inf or nan in {listed(broken)}: an overflow, or broken samples. Check the "
+            "calibration data, and that the float model itself gives finite outputs on it"
+        )
+    zero = [tensor for tensor, value in amax.items() if value / LEVELS < SMALLEST]
+    scales = {t: to_float32((1.0 if t in set(zero) else value) / LEVELS) for t, value in amax.items()}
+    notes = (f"always zero in calibration, so given the scale 1/{LEVELS}: {listed(zero)}",) if zero else ()
+    return scales, notes
+
+
+def to_float32(value: float) -> float:
+    """``value`` rounded to float32."""
+    return float(np.float32(value))
+
+
+def problem(scale: float) -> str:
+    """What keeps ``scale`` from being one; empty where nothing does."""
+    if math.isnan(scale) or math.isinf(scale):
+        return f"is {scale}"
+    if scale <= 0:
+        return f"is {scale:g}, not above 0"
+    if scale < SMALLEST:
+        return f"is {scale:g}, too small for a float32 at full precision"
+    if scale > LARGEST:
+        return f"is {scale:g}, too large for float32"
+    return ""
+
+
+def listed(names: Sequence[str] | Iterable[str]) -> str:
+    """The first names, and how many more there are."""
+    known = list(names)
+    rest = len(known) - _LISTED
+    return ", ".join(f"'{name}'" for name in known[:_LISTED]) + (f" and {rest} more" if rest > 0 else "")

@@ -1,0 +1,143 @@
+"""Scales by calibration: the model runs in float on samples, and each tensor's range is chosen."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pytest_int8acc.engines.calibrators import (
+    ENTROPY_BINS,
+    Maxima,
+    collect_histograms,
+    collect_maxima,
+    entropy_amax,
+)
+from pytest_int8acc.engines.onnxruntime import Provider
+from pytest_int8acc.engines.run import Progress
+from pytest_int8acc.graph.model import Model
+from pytest_int8acc.scales import LEVELS, Scales, amax_to_scale
+
+if TYPE_CHECKING:
+    from pytest_int8acc.data import Dataset
+
+Method = Literal["minmax", "entropy", "percentile", "mse", "topk"]
+Histogram = NDArray[np.int64]
+
+#: Bins over [-amax, amax] where ONNX Runtime's entropy search does not set the price.
+_FINE_BINS = 1 << 15
+#: Ranges that the mse method tries, as fractions of amax: 1 down to 1/128 in steps of 4 %.
+_FRACTIONS = 2.0 ** -np.arange(0, 7.01, 1 / 16)
+
+
+def calibrate(
+    model: Model,
+    tensors: Sequence[str],
+    dataset: Dataset,
+    *,
+    method: Method = "entropy",
+    percentile: float = 99.99,
+    top_k: int = 5,
+    provider: Provider = "cpu",
+) -> Scales:
+    """Choose a symmetric range for each tensor from what it holds on ``dataset``.
+
+    - *minmax*: the greatest magnitude.
+    - *entropy*: ONNX Runtime's Kullback-Leibler threshold, see :func:`~engines.calibrators.entropy_amax`.
+    - *percentile*: the magnitude that ``percentile`` % of the values keep.
+    - *mse*: the range of least squared INT8 error, see :func:`mse_amax`.
+    - *topk*: the mean of the ``top_k`` greatest of the samples' maxima, for outputs that entropy clips
+      (NVIDIA's INT8 debugging guide: 'the mean value of TOP5 max values').
+
+    Args:
+        model: A float model.
+        tensors: Float activations of its main graph, of rank 1 or more; at least one.
+        dataset: Samples that stand for real inputs; a few hundred. Read twice, once for minmax and topk.
+        method: How the range is chosen.
+        percentile: In (0, 100].
+        top_k: 1 or more; with fewer samples, the mean of all their maxima.
+        provider: Where the float model runs.
+
+    Raises:
+        ScalesError: A tensor holds inf or nan; names it.
+        EngineError: The model does not run.
+        DataError: The samples cannot be read.
+    """
+    maxima = collect_maxima(model, tensors, dataset, provider)
+    amax = {tensor: maxima.amax(tensor) for tensor in tensors}
+    _, notes = amax_to_scale(amax)  # before a second pass over broken data
+    if method == "topk":
+        amax = {t: float(np.sort(maxima.per_sample[t])[-top_k:].mean()) for t in tensors}
+    elif method != "minmax":
+        amax.update(_from_histograms(model, maxima, dataset, method, percentile, provider))
+    source = f"{_in_words(method, percentile, top_k)} over {maxima.samples} samples, {dataset.description}"
+    if dataset.is_random:
+        notes += ("calibrated with random data: these are not the ranges of real inputs",)
+    return Scales(amax_to_scale(amax)[0], source, notes)
+
+
+def _from_histograms(
+    model: Model, maxima: Maxima, dataset: Dataset, method: Method, percentile: float, provider: Provider
+) -> dict[str, float]:
+    bins = ENTROPY_BINS if method == "entropy" else _FINE_BINS
+    zeros = method == "percentile"  # elsewhere they say nothing, being exact at any scale
+    histograms = collect_histograms(model, maxima, dataset, bins, zeros=zeros, provider=provider)
+    choose: Callable[[Histogram, float], float] = {
+        "entropy": entropy_amax,
+        "mse": mse_amax,
+        "percentile": lambda counts, amax: percentile_amax(counts, amax, percentile),
+    }[method]
+    chosen = {}
+    progress = Progress(f"calibration: choosing ranges by {method}, tensors")
+    for tensor, counts in histograms.items():
+        chosen[tensor] = choose(counts, maxima.amax(tensor))
+        progress.add(1, len(histograms))
+    return chosen
+
+
+def percentile_amax(counts: Histogram, amax: float, percentile: float) -> float:
+    """The least bin edge that ``percentile`` % of the magnitudes do not pass.
+
+    ONNX Runtime takes the lower edge of that bin, which is 0 where one outlier leaves all other values in the
+    first bin (microsoft/onnxruntime#10571).
+
+    Args:
+        counts: Histogram over [-amax, amax], with an even number of bins.
+        amax: Greatest magnitude, above 0.
+        percentile: In (0, 100].
+    """
+    cumulated = np.cumsum(_magnitudes(counts))
+    index = int(np.searchsorted(cumulated, percentile / 100 * cumulated[-1]))
+    return amax * (index + 1) / cumulated.size
+
+
+def mse_amax(counts: Histogram, amax: float) -> float:
+    """The range, of 113 down to amax / 128, whose INT8 error has the least mean square over the histogram.
+
+    Each bin counts as its centre, rounded to the range's grid of 127 steps and clipped there (as
+    ``HistogramCalibrator.compute_amax("mse")`` of NVIDIA's pytorch-quantization and ModelOpt).
+
+    Args:
+        counts: Histogram over [-amax, amax], with an even number of bins.
+        amax: Greatest magnitude, above 0.
+    """
+    magnitudes = _magnitudes(counts)
+    centres = (np.arange(magnitudes.size) + 0.5) / magnitudes.size
+    weights, centres = magnitudes[magnitudes > 0], centres[magnitudes > 0]
+    steps = _FRACTIONS / LEVELS
+    errors = [(weights * (np.minimum(np.rint(centres / s), LEVELS) * s - centres) ** 2).sum() for s in steps]
+    return float(amax * _FRACTIONS[int(np.argmin(errors))])
+
+
+def _magnitudes(counts: Histogram) -> Histogram:
+    """The histogram of |x| over [0, amax]."""
+    half = counts.size // 2
+    return counts[half:] + counts[:half][::-1]
+
+
+def _in_words(method: Method, percentile: float, top_k: int) -> str:
+    if method == "percentile":
+        return f"percentile {percentile:g}"
+    return f"mean of the top {top_k} maxima" if method == "topk" else method

@@ -1,0 +1,1 @@
+"""Metrics and criteria: arrays in, plain numbers out; nothing here runs a model."""

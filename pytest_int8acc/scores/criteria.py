@@ -1,0 +1,118 @@
+"""What a case demands of its outputs, and whether a demand fits an output at all."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from fnmatch import fnmatchcase
+
+from pytest_int8acc.errors import CriterionError
+from pytest_int8acc.scores.metrics import METRICS, Metric
+from pytest_int8acc.scores.pairs import REL_FLOOR
+from pytest_int8acc.tensors import Array, did_you_mean
+
+#: Used when a case has no criteria at all: metric and limit for floats, and for everything else.
+DEFAULT_FLOAT = ("sqnr_db", 20.0)
+DEFAULT_EXACT = ("agreement", 0.99)
+
+_KINDS = {"f": "floats", "i": "integers", "u": "integers", "b": "booleans", "S": "strings", "U": "strings"}
+
+
+@dataclass(frozen=True)
+class OutputLimits:
+    """Limits on the outputs whose name is, or matches, ``output``."""
+
+    output: str
+    """An output's name, or a pattern as in ``fnmatch``."""
+    axis: int = -1
+    """The class axis of kl and top-k agreement."""
+    limits: Mapping[str, float] = field(default_factory=dict)
+    """Metric name (a key of ``METRICS``) to its limit; ``Metric.bound`` says which way it binds."""
+    rel_floor: float = REL_FLOOR
+    """Least denominator of the relative errors, as a share of the baseline's greatest magnitude."""
+    note: str = ""
+    """Copied to every score judged by these limits."""
+
+
+@dataclass(frozen=True)
+class MetricLimit:
+    """Limits on the number that a user's function makes of the outputs."""
+
+    ref: str
+    """``file.py:function``, as written in the spec."""
+    min: float | None = None
+    max: float | None = None
+    max_drop: float | None = None
+    """Greatest loss against the baseline's value, in the metric's own unit."""
+    max_drop_relative: float | None = None
+    """Greatest loss as a share of the baseline's magnitude."""
+    lower_is_better: bool = False
+    """Whether a rise, not a fall, is the loss."""
+
+
+def kind_of(array: Array) -> str:
+    """What ``array`` holds, in words: floats, integers, booleans or strings; otherwise its dtype."""
+    if array.dtype.kind == "O":
+        flat = array.ravel()
+        return "strings" if flat.size == 0 or isinstance(flat[0], str | bytes) else "objects"
+    return _KINDS.get(array.dtype.kind, str(array.dtype))
+
+
+def limits_for(name: str, criteria: Sequence[OutputLimits]) -> list[OutputLimits]:
+    """Those of ``criteria`` that speak of output ``name``, in order."""
+    return [c for c in criteria if c.output == name or fnmatchcase(name, c.output)]
+
+
+def default_limits(name: str, arrays: Sequence[Array]) -> list[OutputLimits]:
+    """The limit an output must keep where a case has no criteria: SQNR for floats, agreement for the rest."""
+    metric, limit = DEFAULT_FLOAT if not arrays or kind_of(arrays[0]) == "floats" else DEFAULT_EXACT
+    return [OutputLimits(name, limits={metric: limit}, note="default limit")]
+
+
+def check_patterns(criteria: Sequence[OutputLimits], outputs: Sequence[str]) -> None:
+    """Raise CriterionError for a criterion that matches no output, or a metric that does not exist."""
+    for criterion in criteria:
+        if not any(limits_for(name, [criterion]) for name in outputs):
+            raise CriterionError(
+                f"criterion for output '{criterion.output}' matches no output of the model"
+                f"{did_you_mean(criterion.output, outputs)}; outputs: {', '.join(outputs) or 'none'}"
+            )
+        for metric in criterion.limits:
+            if metric not in METRICS:
+                raise CriterionError(
+                    f"criterion for output '{criterion.output}': unknown metric '{metric}'"
+                    f"{did_you_mean(metric, METRICS)}; metrics: {', '.join(METRICS)}"
+                )
+
+
+def check_fits(metric: Metric, name: str, arrays: Sequence[Array], axis: int) -> None:
+    """Raise CriterionError where ``metric`` cannot judge ``arrays``: wrong kind, axis or class count."""
+    kind = kind_of(arrays[0])
+    if kind not in metric.kinds:
+        fitting = ", ".join(m.name for m in METRICS.values() if kind in m.kinds and not m.min_classes)
+        raise CriterionError(
+            f"output '{name}': {metric.name} needs {' or '.join(metric.kinds)}, but the output holds {kind} "
+            f"({arrays[0].dtype}); " + (f"use one of: {fitting}" if fitting else "no metric can judge it")
+        )
+    if metric.min_classes:
+        _check_axis(metric, name, arrays, axis)
+
+
+def _check_axis(metric: Metric, name: str, arrays: Sequence[Array], axis: int) -> None:
+    for array in arrays:
+        if not -array.ndim <= axis < array.ndim:
+            raise CriterionError(
+                f"output '{name}': {metric.name} along axis {axis}, but the output has shape {array.shape}; "
+                f"set `axis:` to its class axis"
+            )
+        if axis % array.ndim == 0:
+            raise CriterionError(
+                f"output '{name}': {metric.name} along axis {axis}, but axis 0 of shape {array.shape} counts "
+                f"the samples; set `axis:` to its class axis"
+            )
+        if array.shape[axis] < metric.min_classes:
+            raise CriterionError(
+                f"output '{name}': {metric.name} needs at least {metric.min_classes} classes, but axis "
+                f"{axis} of shape {array.shape} has {array.shape[axis]}; set `axis:` to its class axis, or "
+                f"use another metric"
+            )

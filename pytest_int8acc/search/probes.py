@@ -1,0 +1,119 @@
+"""Error vectors of single groups on a few samples, and the surrogate that they make."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pytest_int8acc.search.evaluator import ErrorVectors
+from pytest_int8acc.search.ledger import Ledger
+from pytest_int8acc.search.surrogate import Bools, Surrogate, Vectors
+from pytest_int8acc.search.types import Trial
+
+#: Plans per call of the evaluator: enough to share a run, few enough to stop in time.
+_AT_ONCE = 16
+#: Equivalents of a full trial that all groups, one by one, may cost without probing blocks of them first.
+_CHEAP = 2.0
+#: Blocks that together cause no more than this share of the error allowed are left in INT8 without a closer look.
+_NEGLIGIBLE = 0.02
+
+
+@dataclass(frozen=True, eq=False)
+class Probes:
+    """The surrogate, which groups it knows one by one, and the samples that it was measured on."""
+
+    surrogate: Surrogate
+    single: Bools
+    samples: list[int]
+
+
+def probe(ledger: Ledger, candidate: Trial, *, closely: bool = False) -> Probes:
+    """Measure what each group alone in INT8 adds to the error, on a few samples.
+
+    Where that would cost much, blocks of neighbours come first, and only those that matter are taken apart;
+    the others count as an error that is always there.
+
+    Args:
+        ledger: Pays for the runs.
+        candidate: A trial of the plan that keeps nothing high, with all samples seen.
+        closely: True probes every group alone, whatever it costs.
+    """
+    n = len(ledger.groups)
+    samples = _choose(ledger, n)
+    base, broken = ledger.errors([ledger.everything, frozenset()], samples)
+    cheap = closely or n * len(samples) <= _CHEAP * ledger.samples.count
+    size = 1 if cheap else max(2, round(math.sqrt(n / 3)))
+    blocks = [frozenset(range(i, min(i + size, n))) for i in range(0, n, size)]
+    added = _added(ledger, blocks, samples, base)
+    surrogate = _surrogate(ledger, candidate, samples, added, base, broken)
+    if size > 1:
+        matters = _matters(surrogate)
+        base = [b + a[~matters].sum(axis=0) for a, b in zip(added, base, strict=True)]
+        blocks = [frozenset({i}) for block, close in zip(blocks, matters, strict=True) if close for i in block]
+        added = _added(ledger, blocks, samples, base)
+    index = [i for block in blocks for i in block]
+    vectors = [np.zeros((n, *b.shape), dtype=np.float32) for b in base]
+    for whole, part in zip(vectors, added, strict=True):
+        whole[index] = part
+    single = np.zeros(n, dtype=np.bool_)
+    single[index] = True
+    surrogate = _surrogate(ledger, candidate, samples, vectors, base, broken)
+    for i in index:
+        ledger.alone[ledger.groups[i].name] = surrogate.loss(ledger.everything - {i})
+    return Probes(surrogate, single, samples)
+
+
+def _choose(ledger: Ledger, groups: int) -> list[int]:
+    """The hardest sample, and others spread over the harder half, as many as cost little."""
+    count = ledger.samples.count
+    wanted = min(max(count // max(groups, 1), 2), 8, max(1, count // 4))
+    ranked = ledger.samples.ranked()
+    return [ranked[(i * count) // (2 * wanted)] for i in range(wanted)]
+
+
+def _added(
+    ledger: Ledger, blocks: Sequence[frozenset[int]], samples: Sequence[int], base: ErrorVectors
+) -> list[Vectors]:
+    """Per target [blocks, samples, elements]: the error with one block in INT8, less that with none."""
+    found: list[ErrorVectors] = []
+    for start in range(0, len(blocks), _AT_ONCE):
+        plans = [ledger.everything - block for block in blocks[start : start + _AT_ONCE]]
+        found += ledger.errors(plans, samples)
+    return [np.stack([errors[t] for errors in found]) - b for t, b in enumerate(base)]
+
+
+def _surrogate(
+    ledger: Ledger,
+    candidate: Trial,
+    samples: Sequence[int],
+    vectors: Sequence[Vectors],
+    base: ErrorVectors,
+    broken: ErrorVectors,
+) -> Surrogate:
+    """A surrogate with the scales that the candidate's own trial suggests."""
+    targets, criteria = ledger.evaluator.targets, ledger.evaluator.criteria
+    surrogate = Surrogate(targets, criteria, vectors, base)
+    nothing, everything = frozenset[int](), frozenset(range(len(vectors[0])))
+    surrogate.anchor(nothing, broken)
+    surrogate.calibrate(nothing, np.array(candidate.losses), known=False)
+    surrogate.anchor(everything, base)
+    for t, target in enumerate(targets):
+        parts = candidate.parts[target.criterion]
+        some = float(parts[samples].mean())
+        if target.known and criteria[target.criterion].pool == "mean" and some > 0:
+            surrogate.scale[t] = min(float(parts.mean()) / some, 1e6)
+    return surrogate
+
+
+def _matters(surrogate: Surrogate) -> NDArray[np.bool_]:
+    """Which blocks are worth a closer look: all but the least, as long as those together are negligible."""
+    size = surrogate.gram.diagonal(axis1=1, axis2=2) * surrogate.row_scale[:, None]
+    size = size.max(axis=0)
+    order = np.argsort(size)
+    matters = np.ones(len(size), dtype=np.bool_)
+    matters[order[np.cumsum(size[order]) <= _NEGLIGIBLE]] = False
+    return matters

@@ -1,0 +1,153 @@
+"""The cheapest plan that a surrogate allows: exhaustive where few groups, else greedy and swaps."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import combinations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pytest_int8acc.search.surrogate import Bools, Floats, Surrogate
+
+#: Up to this many groups all sets are enumerated.
+EXHAUSTIVE = 12
+#: Swaps of three look at this many groups on either side.
+_POOL = 32
+
+
+@dataclass(frozen=True, eq=False)
+class Proposals:
+    """Plans to try: what each is foretold, and what it weighs."""
+
+    high: list[frozenset[int]]
+    loss: Floats
+    weight: Floats
+
+
+class Solver:
+    """Minimal weight kept high such that no row of the surrogate exceeds a limit."""
+
+    def __init__(self, surrogate: Surrogate, weights: Floats, free: Bools) -> None:
+        """Take the groups that may be kept high from ``free``; the others stay in INT8."""
+        self.surrogate, self.weights, self.free = surrogate, weights, free
+
+    def solve(self, limit: float) -> frozenset[int] | None:
+        """The cheapest plan found with a foretold loss of at most ``limit``; None where there is none."""
+        if int(self.free.sum()) <= EXHAUSTIVE:
+            found = self._enumerate(limit)
+            return found.high[int(np.argmin(found.weight))] if found.high else None
+        plans = [self._improve(plan, limit) for power in (1.0, 0.5) for plan in self._greedy(limit, power)]
+        return min((_high(plan) for plan in plans), key=self.weigh, default=None)
+
+    def cheaper(self, high: frozenset[int], limit: float) -> Proposals:
+        """Plans that weigh less than this one, foretold at most ``limit``: all sets, or one swap away."""
+        bound = self.weigh(high) * (1 - 1e-9)
+        if int(self.free.sum()) <= EXHAUSTIVE:
+            return self._enumerate(limit, bound)
+        plan = self.surrogate.mask(high)
+        keep: list[tuple[frozenset[int], float, float]] = []
+        for toggles in self._swaps(plan):
+            loss, change = self._toggled(plan, toggles)
+            for m in np.flatnonzero((loss <= limit) & (change < 0)):
+                keep.append((high ^ frozenset(toggles[m].tolist()), loss[m], self.weigh(high) + change[m]))
+        return Proposals([k[0] for k in keep], np.array([k[1] for k in keep]), np.array([k[2] for k in keep]))
+
+    def weigh(self, high: frozenset[int]) -> float:
+        """Weight of the groups kept high."""
+        return float(self.weights[list(high)].sum())
+
+    def _enumerate(self, limit: float, bound: float = np.inf) -> Proposals:
+        free = np.flatnonzero(self.free)
+        bits = ((np.arange(2**free.size)[:, None] >> np.arange(free.size)) & 1).astype(np.bool_)
+        weight = bits @ self.weights[free]
+        bits, weight = bits[weight < bound], weight[weight < bound]
+        int8 = np.ones((len(bits), self.free.size), dtype=np.bool_)
+        int8[:, free] = ~bits
+        loss = self.surrogate.rows(int8).max(axis=1)
+        good = np.flatnonzero(loss <= limit)
+        return Proposals([_high(int8[m]) for m in good], loss[good], weight[good])
+
+    def _greedy(self, limit: float, power: float) -> Iterator[Bools]:
+        """Free the group with the most gain per weight until every row keeps the limit; may yield nothing."""
+        plan = np.ones(self.free.size, dtype=np.bool_)
+        price = np.maximum(self.weights, 1e-12) ** power
+        while True:
+            now = self.surrogate.rows(plan[None])[0]
+            if now.max() <= limit:
+                yield plan
+                return
+            choice = np.flatnonzero(plan & self.free)
+            if not choice.size:
+                return
+            after = self._rows_toggled(plan, choice[:, None], now)
+            gain = (np.maximum(now, limit)[:, None] - np.maximum(after, limit)).sum(axis=0)
+            worth = np.where(gain > 0, gain / price[choice], gain * price[choice])
+            plan[choice[int(np.argmax(worth))]] = False
+
+    def _improve(self, plan: Bools, limit: float) -> Bools:
+        """Take the swap that saves most as long as one saves and keeps the limit."""
+        while True:
+            best, toggle = -1e-12, None
+            for toggles in self._swaps(plan):
+                loss, change = self._toggled(plan, toggles)
+                change = np.where(loss <= limit, change, np.inf)
+                if change.size and change.min() < best:
+                    best, toggle = float(change.min()), toggles[int(np.argmin(change))]
+            if toggle is None:
+                return plan
+            plan = plan.copy()
+            plan[toggle] ^= True
+
+    def _swaps(self, plan: Bools) -> Iterator[NDArray[np.intp]]:
+        """Sets of groups to toggle, [moves, 1 to 3]: drop one or two; swap 1-1, 2-1 and 1-2."""
+        high = np.flatnonzero(~plan)
+        low = np.flatnonzero(plan & self.free)
+        yield high[:, None]
+        yield _pairs(high)
+        yield _product(high[:, None], low)
+        now = self.surrogate.rows(plan[None])[0]
+        high, low = self._pool(plan, high, now), self._pool(plan, low, now)
+        yield _product(_pairs(high), low)
+        yield _product(_pairs(low), high)
+
+    def _pool(self, plan: Bools, groups: NDArray[np.intp], now: Floats) -> NDArray[np.intp]:
+        """The groups with most gain per weight (in INT8 now), or least harm per weight (high now)."""
+        if groups.size <= _POOL:
+            return groups
+        after = self._rows_toggled(plan, groups[:, None], now).sum(axis=0)
+        worth = (now.sum() - after) / np.maximum(self.weights[groups], 1e-12)
+        return groups[np.argsort(-worth, kind="stable")[:_POOL]]
+
+    def _toggled(self, plan: Bools, toggles: NDArray[np.intp]) -> tuple[Floats, Floats]:
+        """Foretold loss after each move, and what the move adds to the weight."""
+        now = self.surrogate.rows(plan[None])[0]
+        change = np.where(plan[toggles], self.weights[toggles], -self.weights[toggles]).sum(axis=1)
+        return self._rows_toggled(plan, toggles, now).max(axis=0, initial=0.0), change
+
+    def _rows_toggled(self, plan: Bools, toggles: NDArray[np.intp], now: Floats) -> Floats:
+        """Rows after each move, [rows, moves]: ``|x + u|^2`` with ``u`` the signed sum of the moved vectors."""
+        model = self.surrogate
+        sign = np.where(plan, -1.0, 1.0)
+        toward = model.gram @ plan.astype(np.float64) + model.linear
+        change = np.zeros((len(now), len(toggles)))
+        for column in toggles.T:
+            change += 2 * sign[column] * toward[:, column] + model.gram[:, column, column]
+        for a, b in combinations(toggles.T, 2):
+            change += 2 * sign[a] * sign[b] * model.gram[:, a, b]
+        return np.asarray(np.maximum(now[:, None] + change * model.row_scale[:, None], 0.0))
+
+
+def _high(int8: Bools) -> frozenset[int]:
+    return frozenset(np.flatnonzero(~int8).tolist())
+
+
+def _pairs(groups: NDArray[np.intp]) -> NDArray[np.intp]:
+    a, b = np.triu_indices(groups.size, k=1)
+    return np.stack([groups[a], groups[b]], axis=1)
+
+
+def _product(sets: NDArray[np.intp], groups: NDArray[np.intp]) -> NDArray[np.intp]:
+    left = np.repeat(np.arange(len(sets)), groups.size)
+    return np.concatenate([sets[left], np.tile(groups, len(sets))[:, None]], axis=1)

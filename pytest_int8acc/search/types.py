@@ -1,0 +1,149 @@
+"""What a search is told and what it returns: groups, trials and results as frozen dataclasses."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+#: How the parts of the samples make a criterion's loss: their mean; their greatest; their mean where a part
+#: is a yes or no (top-1); ``whole`` where only all samples together give a number (mAP, a user's metric).
+Pool = Literal["mean", "max", "count", "whole"]
+
+
+@dataclass(frozen=True)
+class GroupInfo:
+    """One unit of the search, in topological order among its fellows."""
+
+    name: str
+    price: float = 1.0
+    """What keeping it high costs, not negative: MACs, or measured latency. Only ratios matter."""
+    shape: str = ""
+    """Its output's shape, for tables."""
+
+
+@dataclass(frozen=True)
+class Criterion:
+    """One thing that is judged."""
+
+    text: str
+    """In words, as reports show it."""
+    pool: Pool = "mean"
+
+
+@dataclass(frozen=True)
+class Target:
+    """What one array of error vectors means."""
+
+    criterion: int
+    """Index into :attr:`Evaluator.criteria`."""
+    power: int = 2
+    """The loss grows with this power of the error's length: 2 for MSE, SQNR, cosine and KL; 1 for absolute
+    and relative errors, top-k agreement and a user's metric."""
+    known: bool = True
+    """True where the squared length of a sample's error vector is its part of the loss, as for SQNR;
+    False where it is only in proportion, by a factor that trials must tell."""
+
+
+@dataclass(frozen=True, eq=False)
+class Trial:
+    """One plan, judged."""
+
+    high: frozenset[int]
+    """Indices of the groups kept in high precision; all others ran in INT8."""
+    passed: bool
+    """True only where all samples were seen and every limit is kept."""
+    losses: tuple[float, ...]
+    """Per criterion, at least 0, over the samples seen: 1 is exactly the limit; inf where not computable."""
+    scores: tuple[float, ...]
+    """Per criterion, in its own unit, over the samples seen."""
+    parts: NDArray[np.float64]
+    """[criteria, samples], at least 0: what each sample adds to the loss (see :data:`Pool`).
+
+    nan where the sample was not seen, and everywhere for a criterion of the pool ``whole``.
+    """
+    cost: float
+    """Samples run for this answer / all samples; 0 where the evaluator knew it already."""
+    confirmed: bool
+    """True where all samples were seen."""
+
+    @property
+    def loss(self) -> float:
+        """The greatest of ``losses``."""
+        return max(self.losses, default=0.0)
+
+
+@dataclass(frozen=True)
+class TrialRecord:
+    """A trial as reports show it."""
+
+    high: tuple[str, ...]
+    passed: bool
+    loss: float
+    scores: tuple[float, ...]
+    cost: float
+    seconds: float
+    """Since the search began, when the trial ended."""
+    why: str
+    """What the strategy wanted to know."""
+
+
+@dataclass(frozen=True)
+class TableRow:
+    """A line of the layer analyzer's table."""
+
+    index: int
+    layer: str
+    shape: str
+    similarity: float
+    """The first criterion's score with this group and all before it in INT8, save those chosen."""
+    chosen: bool
+    line: str = ""
+    """Why the layer was chosen, in words; empty where it was not."""
+
+
+@dataclass(frozen=True)
+class Budget:
+    """When to stop early; a search that is stopped returns the best plan verified so far."""
+
+    max_trials: int | None = None
+    """Probes do not count: an engine is built for a trial only."""
+    max_seconds: float | None = None
+    stop: Callable[[], bool] | None = None
+    """Asked before every run; True stops the search."""
+
+
+@dataclass(frozen=True)
+class SearchResult:
+    """What a strategy found, and what it cost."""
+
+    strategy: str
+    high: tuple[str, ...]
+    """Groups to keep in high precision, in topological order."""
+    passed: bool
+    """True where exactly this plan was evaluated on all samples and met the criteria."""
+    minimal: bool
+    """True where each single group of ``high``, sent back to INT8, was tried and breaks the criteria."""
+    reason: str
+    """Why the search stopped, in one sentence."""
+    stopped: bool
+    """True where a budget, ``stop`` or Ctrl-C ended the search before the strategy did."""
+    trials: tuple[TrialRecord, ...]
+    loss: float
+    """Of the plan; 1 is exactly the limit."""
+    scores: tuple[float, ...]
+    """Of the plan, per criterion."""
+    probes: int
+    """Runs on a few samples that measured error vectors only."""
+    cost: float
+    """Trials and probes together, in equivalents of one run over all samples."""
+    seconds: float
+    price: float
+    """Of the groups kept high, as a share of the price of all groups."""
+    alone: Mapping[str, float] = field(default_factory=dict)
+    """Group to loss when it alone is in INT8, where probed, on the hardest samples (1 is the limit)."""
+    table: tuple[TableRow, ...] = ()
+    """The layer analyzer's table; only from ``forward``."""

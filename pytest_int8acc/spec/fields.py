@@ -1,0 +1,193 @@
+"""Leaf values of a spec: what each accepts, and how a mistake in one reads."""
+
+from __future__ import annotations
+
+import difflib
+import math
+import re
+from collections.abc import Callable, Iterable
+from typing import Annotated, Any, get_args
+
+from pydantic import AfterValidator, Discriminator, Field, Tag, ValidationError, WrapValidator
+from pydantic_core import PydanticCustomError
+
+#: Types of the errors that carry a message in plain words: about a value, about a key, about an absent key.
+VALUE, KEY, MISSING = "int8acc_value", "int8acc_key", "int8acc_missing"
+
+FUNCTION = r"^[^\x00-\x1f]+\.py:[A-Za-z_][A-Za-z0-9_]*$"
+NAME = r"^[A-Za-z0-9_][A-Za-z0-9_.-]*$"
+
+
+def closest(word: str, known: Iterable[str]) -> str | None:
+    """The one of ``known`` that ``word`` was probably meant to be."""
+    near = difflib.get_close_matches(word.lower(), list(known), n=1, cutoff=0.7)
+    return near[0] if near else None
+
+
+def found(value: object) -> str:
+    """``value`` as a message names it."""
+    if value is None:
+        return "nothing"
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, str):
+        return repr(value if len(value) <= 60 else value[:57] + "...")
+    if isinstance(value, float) and not math.isfinite(value):
+        return {"inf": ".inf", "-inf": "-.inf"}.get(str(value), ".nan")
+    if isinstance(value, dict):
+        return f"a mapping {{{str(next(iter(value)))[:40]}: ...}}" if value else "an empty mapping"
+    return "a list" if isinstance(value, list) else str(value)
+
+
+def expect(what: str, hint: Callable[[Any], str] = lambda value: "") -> WrapValidator:
+    """Says ``expected <what>, found ...`` of a value; mistakes inside it speak for themselves."""
+
+    def validate(value: Any, handler: Callable[[Any], Any]) -> Any:
+        try:
+            return handler(value)
+        except ValidationError as error:
+            if any(detail["loc"] or detail["type"] == VALUE for detail in error.errors(include_url=False)):
+                raise
+        raise PydanticCustomError(VALUE, f"expected {what}, found {found(value)}{hint(value)}")
+
+    return WrapValidator(validate)
+
+
+def one_of(literal: Any, or_else: str = "") -> WrapValidator:
+    """``expect`` for a Literal of strings, with did-you-mean."""
+    names = get_args(literal)
+
+    def hint(value: Any) -> str:
+        near = closest(value, names) if isinstance(value, str) else None
+        return f" (did you mean '{near}'?)" if near else ""
+
+    return expect(("one of " if len(names) > 1 else "") + ", ".join(names) + or_else, hint)
+
+
+def _number_hint(value: Any) -> str:
+    """What to write instead of a number that YAML reads as text."""
+    try:
+        number = float(value) if isinstance(value, str) else math.nan
+    except ValueError:
+        return ""
+    return f"; write {number:.15g} without quotes" if math.isfinite(number) else ""
+
+
+def _text_hint(value: Any) -> str:
+    """What to do where text was meant."""
+    return "; put it in quotes if it is meant as text" if isinstance(value, bool | int | float) else ""
+
+
+def _list_hint(value: Any) -> str:
+    """How to write a list."""
+    if isinstance(value, dict):
+        return "; start each item with '- '"
+    return f"; write [{found(value)}]" if isinstance(value, str) else ""
+
+
+def expect_list(what: str) -> WrapValidator:
+    """``expect`` for a list."""
+    return expect(f"a list of {what}", _list_hint)
+
+
+def _named_function(value: str) -> str:
+    """``value``, unless it names a Python file without a function in it."""
+    script = re.search(r"^.*?\.py(?=:|$)", value)
+    if script and not re.search(FUNCTION, value):
+        text = f"expected a function in {script[0]}, as '{script[0]}:function', found {found(value)}"
+        raise PydanticCustomError(VALUE, text)
+    return value
+
+
+def _known_mark(value: str) -> str:
+    """``value``, unless it is a pytest mark that needs more than its name."""
+    if value in ("skip", "xfail"):
+        raise PydanticCustomError(
+            VALUE, f"'{value}' needs a reason: use the key '{value}: why' instead of a mark"
+        )
+    if value in ("skipif", "parametrize", "usefixtures", "filterwarnings"):
+        raise PydanticCustomError(
+            VALUE, f"'{value}' takes arguments, which a spec cannot give; use a conftest.py"
+        )
+    return value
+
+
+def _worded(value: str) -> str:
+    """``value``, unless it is what older YAML takes for a boolean: ``skip: no`` would skip."""
+    if value.lower() in ("yes", "no", "on", "off", "y", "n"):
+        raise PydanticCustomError(
+            VALUE, f"expected the reason, as text, found {found(value)}, which is no reason"
+        )
+    return value
+
+
+def _drop_kind(value: object) -> str:
+    """The tag of the branch that ``max_drop: value`` means."""
+    return "(text)" if isinstance(value, str) else "(number)"
+
+
+_PRINTABLE = r"^[^\x00-\x1f]+$"
+_DROP = "a number of at least 0, or a percentage of the baseline's value like '1%'"
+
+Text = Annotated[str, Field(strict=True, pattern=_PRINTABLE), expect("text", _text_hint)]
+File = Annotated[str, Field(strict=True, pattern=_PRINTABLE), expect("a file's path", _text_hint)]
+Reason = Annotated[
+    str, Field(strict=True, min_length=1), AfterValidator(_worded), expect("the reason, as text", _text_hint)
+]
+Name = Annotated[
+    str,
+    Field(strict=True, pattern=NAME),
+    expect(
+        "a name of letters, digits, '_', '-' and '.' that starts with a letter, a digit or '_'", _text_hint
+    ),
+]
+MarkName = Annotated[
+    str,
+    Field(strict=True, pattern=r"^[A-Za-z][A-Za-z0-9_]*$"),
+    AfterValidator(_known_mark),
+    expect("the name of a pytest mark (letters, digits and '_')", _text_hint),
+]
+Function = Annotated[
+    str,
+    Field(strict=True, pattern=FUNCTION),
+    AfterValidator(_named_function),
+    expect("a Python function as 'file.py:function'", _text_hint),
+]
+DataPath = Annotated[
+    str,
+    Field(strict=True, pattern=_PRINTABLE),
+    AfterValidator(_named_function),
+    expect("a file, a folder, 'file.py:function' or {random: {samples: N}}", _text_hint),
+]
+LabelsPath = Annotated[
+    str,
+    Field(strict=True, pattern=_PRINTABLE),
+    AfterValidator(_named_function),
+    expect("a .npy or .npz file, or 'file.py:function'", _text_hint),
+]
+
+Count = Annotated[int, Field(strict=True, ge=1), expect("a whole number of at least 1", _number_hint)]
+Seed = Annotated[int, Field(strict=True, ge=0), expect("a whole number of at least 0", _number_hint)]
+Axis = Annotated[int, Field(strict=True), expect("a whole number", _number_hint)]
+Flag = Annotated[bool, Field(strict=True), expect("true or false")]
+Number = Annotated[float, Field(strict=True, allow_inf_nan=False), expect("a number", _number_hint)]
+Positive = Annotated[
+    float, Field(strict=True, gt=0, allow_inf_nan=False), expect("a number greater than 0", _number_hint)
+]
+NonNegative = Annotated[
+    float, Field(strict=True, ge=0, allow_inf_nan=False), expect("a number of at least 0", _number_hint)
+]
+Fraction = Annotated[float, Field(strict=True, ge=0, le=1), expect("a number between 0 and 1", _number_hint)]
+Cosine = Annotated[float, Field(strict=True, ge=-1, le=1), expect("a number between -1 and 1", _number_hint)]
+Percentile = Annotated[
+    float,
+    Field(strict=True, gt=50, le=100),
+    expect("a percentile greater than 50 and at most 100", _number_hint),
+]
+Drop = Annotated[
+    Annotated[float, Field(strict=True, ge=0, allow_inf_nan=False), expect(_DROP), Tag("(number)")]
+    | Annotated[
+        str, Field(strict=True, pattern=r"^[0-9]+(\.[0-9]+)? ?%$"), expect(_DROP, _number_hint), Tag("(text)")
+    ],
+    Discriminator(_drop_kind),
+]

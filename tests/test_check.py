@@ -1,0 +1,242 @@
+"""One case from spec to result, on models of the zoo, without pytest around it."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+from onnx import numpy_helper, parser
+from zoo import ZOO, sample_feed
+
+from pytest_int8acc.check import check
+from pytest_int8acc.errors import CriterionError, DataError, EngineError, ModelError
+from pytest_int8acc.graph.groups import find_groups
+from pytest_int8acc.graph.halve import halve
+from pytest_int8acc.graph.load import load_model
+from pytest_int8acc.graph.model import save_model
+from pytest_int8acc.graph.plan import apply
+from pytest_int8acc.graph.quantize import quantize
+from pytest_int8acc.results import CaseResult
+from pytest_int8acc.settings import Settings
+from pytest_int8acc.spec.load import load_spec
+
+
+class Project:
+    """A folder with a model, its data and a spec."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    def model(self, name: str = "residual", file: str = "model.onnx") -> onnx.ModelProto:
+        proto = ZOO[name]()
+        onnx.save(proto, self.folder / file)
+        return proto
+
+    def data(self, proto: onnx.ModelProto, runs: int = 6, file: str = "data.npz") -> None:
+        feeds = [sample_feed(proto, seed, 2) for seed in range(runs)]
+        np.savez(self.folder / file, **{k: np.concatenate([f[k] for f in feeds]) for k in feeds[0]})
+
+    def check(self, spec: str, settings: Settings | None = None) -> CaseResult:
+        path = self.folder / "case.int8acc.yaml"
+        path.write_text("model: model.onnx\ninputs: data.npz\n" + spec)
+        (case,) = load_spec(path)
+        return check(case, settings or Settings())
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Project:
+    made = Project(tmp_path)
+    made.data(made.model())
+    return made
+
+
+CALIBRATED = "int8: {calibrate: {method: minmax}}\n"
+
+
+@pytest.mark.parametrize(
+    "name", ["plain", "residual", "mobilenet", "inception", "unet", "yolo", "vit_erf", "dynamic"]
+)
+def test_calibrated_models_pass_and_say_what_was_compared(tmp_path: Path, name: str) -> None:
+    project = Project(tmp_path)
+    project.data(project.model(name))
+    result = project.check(CALIBRATED + "criteria: [{sqnr_db: 12, cosine: 0.97}]\n")
+    assert result.passed, [s for s in result.scores if not s.passed]
+    assert result.samples == 12
+    assert result.baseline == "FP16"
+    assert f"INT8 in {result.int8_groups} of {result.int8_groups} groups" in result.candidate
+    assert all(0 < s.value < 80 for s in result.scores if s.metric == "sqnr_db"), "INT8 leaves an error"
+
+
+def test_default_criterion_is_stated(project: Project) -> None:
+    result = project.check(CALIBRATED)
+    judged = [s for s in result.scores if s.limit is not None]
+    assert [(s.metric, s.limit, s.note) for s in judged] == [("sqnr_db", 20.0, "default limit")]
+
+
+def test_bad_ranges_fail_and_good_ones_pass(project: Project) -> None:
+    (project.folder / "ranges.json").write_text(json.dumps({"*": 500}))
+    assert not project.check("int8: {scales: ranges.json}\n").passed
+    assert project.check(CALIBRATED).passed
+
+
+def test_every_output_and_metric_is_judged_before_the_case_fails(tmp_path: Path) -> None:
+    project = Project(tmp_path)
+    project.data(project.model("yolo"))
+    (tmp_path / "metrics.py").write_text(
+        "def size(outputs):\n    return float(abs(outputs['small']).sum())\n"
+    )
+    names = [o.name for o in ZOO["yolo"]().graph.output]
+    (tmp_path / "metrics.py").write_text(
+        f"def size(outputs):\n    return float(abs(outputs['{names[0]}']).sum())\n"
+    )
+    result = project.check(
+        CALIBRATED + "criteria: [{sqnr_db: 90}, {metric: 'metrics.py:size', max_drop: 0, max: 0}]\n"
+    )
+    missed = {(s.subject, s.metric) for s in result.scores if not s.passed}
+    assert {(name, "sqnr_db") for name in names} < missed
+    assert ("metrics.py:size", "size") in missed
+
+
+def test_labels_reach_the_metric_and_follow_the_samples(project: Project) -> None:
+    np.save(project.folder / "labels.npy", np.arange(12))
+    (project.folder / "metrics.py").write_text(
+        "def count(outputs, labels):\n    (y,) = outputs.values()\n    assert len(y) == len(labels)\n"
+        "    return len(labels)\n"
+    )
+    spec = CALIBRATED + "labels: labels.npy\ncriteria: [{metric: 'metrics.py:count', min: 12}]\n"
+    assert project.check(spec).metrics[0].value == 12
+    assert project.check(spec, Settings(samples=4)).metrics[0].value == 4
+
+
+def test_fp32_baseline_needs_no_fp16(project: Project) -> None:
+    result = project.check(CALIBRATED + "baseline: fp32\n")
+    assert result.baseline == "FP32"
+    assert "rest FP32" in result.candidate
+    assert not [n for n in result.notes if "FP16" in n]
+
+
+def test_model_of_its_own_as_baseline(project: Project) -> None:
+    model = load_model(project.folder / "model.onnx")
+    save_model(halve(model).model, project.folder / "half.onnx")
+    result = project.check(CALIBRATED + "baseline: {model: half.onnx}\n")
+    assert result.baseline == "half.onnx as it is"
+    assert result.passed
+
+
+def test_baseline_with_another_interface_is_an_error(project: Project) -> None:
+    project.model("plain", "other.onnx")
+    with pytest.raises(
+        ModelError, match=r"other.onnx: its (in|out)puts \(.*\) are not those of .*model.onnx"
+    ):
+        project.check(CALIBRATED + "baseline: {model: other.onnx}\n")
+
+
+def test_existing_qdq_model_is_judged_and_can_be_excluded(project: Project) -> None:
+    model = load_model(project.folder / "model.onnx")
+    layout = find_groups(model)
+    network = quantize(model, layout, dict.fromkeys(layout.activations, 4 / 127))
+    save_model(apply(network), project.folder / "qdq.onnx")
+    whole = project.check("int8: {model: qdq.onnx}\n")
+    assert whole.int8_groups == len(network.groups)
+    first = network.groups[0].name
+    part = project.check(f"int8: {{model: qdq.onnx, exclude: ['{first}']}}\n")
+    assert part.int8_groups == whole.int8_groups - 1
+    assert f"1 layers stay in FP16: {first}: excluded by '{first}'" in part.notes
+
+
+def test_quantized_model_as_the_float_model_is_an_error(project: Project) -> None:
+    model = load_model(project.folder / "model.onnx")
+    layout = find_groups(model)
+    save_model(
+        apply(quantize(model, layout, dict.fromkeys(layout.activations, 0.1))), project.folder / "model.onnx"
+    )
+    with pytest.raises(ModelError, match=r"holds Q/DQ already; 'model' wants the float model"):
+        project.check(CALIBRATED)
+
+
+def overflowing(project: Project, factor: float, size: float = 1.0) -> None:
+    """A model whose intermediate tensor 'big' reaches about ``factor``."""
+    proto = parser.parse_model(
+        """<ir_version: 8, opset_import: ["": 17]> g (float[2, 8] x) => (float[2, 4] y) {
+            h = MatMul(x, w)
+            big = Mul(h, f)
+            y = Mul(big, r)
+        }"""
+    )
+    weight = (np.random.default_rng(0).normal(size=(8, 4)) * size).astype(np.float32)
+    values = {"w": weight, "f": np.float32(factor), "r": np.float32(1 / factor)}
+    proto.graph.initializer.extend(numpy_helper.from_array(np.asarray(v), k) for k, v in values.items())
+    onnx.save(proto, project.folder / "model.onnx")
+    x = np.random.default_rng(1).normal(size=(8, 8)).astype(np.float32)
+    np.savez(project.folder / "data.npz", x=x)
+
+
+def test_fp16_overflow_is_named_and_is_no_int8_failure(project: Project) -> None:
+    overflowing(project, 6e4)
+    with pytest.raises(
+        ModelError, match=r"in FP16, output 'y' is not finite.*'big' of Mul 'node_of_big' reaches"
+    ):
+        project.check(CALIBRATED)
+    assert project.check(CALIBRATED + "baseline: fp32\n").passed
+
+
+def test_fp16_that_is_off_already_is_said(project: Project) -> None:
+    overflowing(project, 3e-5, 0.01)  # subnormal in FP16: few digits left
+    result = project.check(CALIBRATED + "criteria: [{cosine: 0.5, sqnr_db: 45}]\n")
+    assert any(n.startswith("FP16 is off already: y sqnr_db") for n in result.notes), result.notes
+
+
+def test_random_inputs_are_said(tmp_path: Path) -> None:
+    project = Project(tmp_path)
+    project.model()
+    path = tmp_path / "case.int8acc.yaml"
+    path.write_text(f"model: model.onnx\ninputs: {{random: {{samples: 4}}}}\n{CALIBRATED}")
+    (case,) = load_spec(path)
+    notes = [note for note in check(case, Settings()).notes if "random" in note]
+    assert len(notes) == 2, "the inputs are, and the calibration samples"
+    assert len(set(notes)) == 2
+
+
+def test_groups_left_high_are_named_with_the_reason(tmp_path: Path) -> None:
+    project = Project(tmp_path)
+    project.data(project.model("grouped3"))
+    result = project.check(CALIBRATED)
+    assert result.high_groups == 1
+    assert any("1 layers stay in FP16: conv2: 3 to 3 channels per group" in note for note in result.notes)
+
+
+def test_calibration_data_of_its_own(project: Project) -> None:
+    project.data(ZOO["residual"](), 2, "calibration.npz")
+    result = project.check("int8: {calibrate: {data: calibration.npz, method: minmax}}\n")
+    assert result.passed
+    assert "4 samples" in result.candidate
+
+
+def test_native_mode_runs_onnxruntimes_own_kernels(project: Project) -> None:
+    exact, native = project.check(CALIBRATED), project.check(CALIBRATED, Settings(mode="native"))
+    assert native.backend.endswith("native")
+    assert exact.backend.endswith("exact")
+
+
+@pytest.mark.parametrize(
+    ("spec", "error", "message"),
+    [
+        ("int8: {scales: lost.cache}\n", Exception, "lost.cache"),
+        ("int8: {model: lost.onnx}\n", ModelError, "lost.onnx: no such model file"),
+        ("int8: {model: model.onnx}\n", ModelError, "is it the float model?"),
+        ("int8: {calibrate: {data: lost.npz}}\n", DataError, r"calibrate.data: .*lost.npz"),
+        (CALIBRATED + "criteria: [{output: logit, cosine: 0.9}]\n", CriterionError, "matches no output"),
+        (CALIBRATED + "criteria: [{metric: 'lost.py:f', min: 0}]\n", CriterionError, "lost.py"),
+        ("int8: {calibrate: {}, exclude: ['head/*']}\n", ModelError, "'head/\\*' matches no node"),
+        (CALIBRATED + "onnxruntime: {provider: cuda}\n", EngineError, "CUDAExecutionProvider"),
+    ],
+)
+def test_what_cannot_be_judged_is_an_error_that_names_it(
+    project: Project, spec: str, error: type[Exception], message: str
+) -> None:
+    settings = Settings(provider="cuda") if "cuda" in spec else None
+    with pytest.raises(error, match=message):
+        project.check(spec, settings)

@@ -1,0 +1,205 @@
+import sys
+import tracemalloc
+from pathlib import Path
+from types import ModuleType
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from pytest_int8acc.data import Batch, Dataset, RandomSource, open_dataset
+from pytest_int8acc.data.chunks import rechunk
+from pytest_int8acc.data.layout import Layout
+from pytest_int8acc.errors import DataError
+from pytest_int8acc.tensors import Dim, Feed, TensorInfo
+
+
+def tensor(name: str, *shape: Dim, dtype: str = "float32") -> TensorInfo:
+    return TensorInfo(name, np.dtype(dtype), shape)
+
+
+def joined(dataset: Dataset, name: str = "x") -> np.ndarray:
+    return np.concatenate([batch.feed[name][: batch.rows] for batch in dataset.batches()])
+
+
+def counting(count: int, *shape: int) -> np.ndarray:
+    return np.arange(count * int(np.prod(shape)), dtype=np.float32).reshape(count, *shape)
+
+
+def write(folder: Path, name: str, text: str) -> str:
+    (folder / name).write_text(text)
+    return name
+
+
+@given(
+    chunks=st.lists(st.integers(1, 9), min_size=1, max_size=12),
+    size=st.one_of(st.none(), st.integers(1, 7)),
+    fixed=st.booleans(),
+)
+def test_nothing_is_lost_or_reordered(chunks: list[int], size: int | None, fixed: bool) -> None:
+    total = sum(chunks)
+    x, y = counting(total, 2), np.arange(total)
+    layout = Layout((), frozenset({"x", "y"}), size if fixed else None)
+    ends = np.cumsum(chunks)
+    feeds: list[Feed] = [{"x": x[e - c : e], "y": y[e - c : e]} for c, e in zip(chunks, ends, strict=True)]
+    batches = list(rechunk(feeds, layout, size))
+    for name, want in (("x", x), ("y", y)):
+        assert np.array_equal(np.concatenate([b.feed[name][: b.rows] for b in batches]), want)
+    for batch in batches[:-1] if size else ():
+        assert (batch.rows, batch.padding) == (size, 0)
+    last = batches[-1]
+    assert len(last.feed["x"]) == last.rows + last.padding
+    if fixed and size:
+        assert len(last.feed["x"]) == size
+        assert (last.feed["x"][last.rows :] == x[-1]).all()
+    else:
+        assert last.padding == 0
+
+
+@settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    chunks=st.lists(st.integers(1, 6), min_size=1, max_size=8),
+    first=st.one_of(st.just("N"), st.integers(1, 5)),
+    limit=st.one_of(st.none(), st.integers(1, 40)),
+)
+def test_a_loader_gives_what_it_yields(
+    tmp_path: Path, chunks: list[int], first: Dim, limit: int | None
+) -> None:
+    x = np.random.default_rng(0).random((sum(chunks), 2), dtype=np.float32)
+    np.savez(tmp_path / "a.npz", x=x)
+    script = "import json\nimport numpy as np\nfrom pathlib import Path\nhere = Path(__file__).parent\n"
+    script += "x = np.load(here / 'a.npz')['x']\nends = json.loads((here / 'ends.json').read_text())\n"
+    script += "def load():\n return [{'x': part} for part in np.split(x, ends)]\n"
+    write(tmp_path, "loaders.py", script)
+    write(tmp_path, "ends.json", str(np.cumsum(chunks)[:-1].tolist()))
+    digests = set()
+    for source in ("a.npz", "loaders.py:load"):
+        dataset = open_dataset(source, [tensor("x", first, 2)], base=tmp_path, samples=limit)
+        assert np.array_equal(joined(dataset), x[:limit])
+        assert dataset.samples == len(x[:limit])
+        digests.add(dataset.digest)
+    assert len(digests) == 1
+
+
+def test_a_loader_is_read_no_further_than_the_batch_at_hand(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    progress = ModuleType("progress")
+    progress.made = made = []  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "progress", progress)
+    body = "import numpy as np\nimport progress\ndef load():\n for i in range(1000):\n"
+    body += "  progress.made.append(i)\n  yield {'x': np.zeros((3, 2), np.float32)}\n"
+    write(tmp_path, "loaders.py", body)
+    dataset = open_dataset("loaders.py:load", [tensor("x", 4, 2)], base=tmp_path, samples=50)
+    used = 0
+    for batch in dataset.batches():
+        used += batch.rows
+        assert 3 * len(made) - used < 3
+    assert used == 50
+    assert len(made) == 17  # and nothing asked for after the 50th sample
+
+
+@pytest.mark.parametrize("first", ["N", 3])
+def test_memory_does_not_grow_with_a_loader(tmp_path: Path, first: Dim) -> None:
+    body = "import numpy as np\ndef load():\n for i in range(60):\n"
+    write(tmp_path, "loaders.py", body + "  yield {'x': np.full((2, 100_000), i, np.float32)}\n")
+    dataset = open_dataset("loaders.py:load", [tensor("x", first, 100_000)], base=tmp_path)
+    tracemalloc.start()
+    try:
+        for _ in dataset.batches():
+            pass
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert peak < 10e6  # a feed is 0.8 MB, all of them 48 MB
+
+
+def test_fewer_samples_than_asked_for_is_said(tmp_path: Path) -> None:
+    np.savez(tmp_path / "a.npz", x=counting(5, 2))
+    dataset = open_dataset("a.npz", [tensor("x", "N", 2)], base=tmp_path, samples=9, what="calibrate.data")
+    assert joined(dataset).shape == (5, 2)
+    assert dataset.notes == ("calibrate.data: 5 samples, fewer than the 9 asked for",)
+    assert dataset.description == "a.npz, first 9 samples"
+
+
+def test_a_bad_sample_beyond_the_limit_does_not_count(tmp_path: Path) -> None:
+    x = counting(10, 2)
+    x[7] = np.nan
+    np.savez(tmp_path / "a.npz", x=x)
+    assert len(joined(open_dataset("a.npz", [tensor("x", "N", 2)], base=tmp_path, samples=7))) == 7
+
+
+@pytest.mark.parametrize(
+    ("inputs", "part"),
+    [
+        ([tensor("x", 4, 2)], "a batch of 3 does not fit the model, which fixes it at 4"),
+        ([tensor("x", 4, 2), tensor("prior", 9, 4)], "share no batch axis"),
+    ],
+)
+def test_batch_must_agree_with_the_model(tmp_path: Path, inputs: list[TensorInfo], part: str) -> None:
+    with pytest.raises(DataError, match=part):
+        open_dataset(RandomSource(5), inputs, base=tmp_path, batch=3)
+
+
+def test_digest_follows_the_data_only(tmp_path: Path) -> None:
+    np.savez(tmp_path / "a.npz", x=counting(9, 2))
+    np.savez(tmp_path / "b.npz", x=counting(9, 2)[::-1])
+    (tmp_path / "c").mkdir()
+    np.save(tmp_path / "c" / "x.npy", counting(9, 2).astype(np.float64))
+
+    def digest(source: str, first: Dim = "N", samples: int | None = None) -> str | None:
+        dataset = open_dataset(source, [tensor("x", first, 2)], base=tmp_path, samples=samples)
+        assert dataset.digest is None
+        list(dataset.batches())
+        return dataset.digest
+
+    assert digest("a.npz") == digest("a.npz", first=4) == digest("c")
+    assert digest("a.npz") != digest("b.npz")
+    assert digest("a.npz") != digest("a.npz", samples=8)
+
+
+def test_digest_tells_where_an_input_of_the_run_changed(tmp_path: Path) -> None:
+    digests = set()
+    for name, values in (("a", "1, 1, 2"), ("b", "1, 2, 2"), ("c", "1, 1, 2")):
+        body = f"import numpy as np\ndef load():\n for t in {values}:\n"
+        write(tmp_path, f"{name}.py", body + "  yield {'x': np.ones((2, 3), 'f4'), 't': np.float32(t)}\n")
+        dataset = open_dataset(f"{name}.py:load", [tensor("x", "N", 3), tensor("t")], base=tmp_path)
+        list(dataset.batches())
+        digests.add(dataset.digest)
+    assert len(digests) == 2
+
+
+def test_digest_needs_a_full_pass(tmp_path: Path) -> None:
+    np.savez(tmp_path / "a.npz", x=counting(9, 2))
+    dataset = open_dataset("a.npz", [tensor("x", 2, 2)], base=tmp_path)
+    next(dataset.batches())
+    assert dataset.digest is None
+
+
+@pytest.mark.parametrize(
+    "values",
+    ["np.random.rand(1, 2).astype('f4')", "np.zeros((next(counter), 2), 'f4')"],
+    ids=["unseeded", "more each time"],
+)
+def test_an_unseeded_loader_is_found_on_the_second_pass(tmp_path: Path, values: str) -> None:
+    (tmp_path / "calls.txt").write_text("")
+    script = "import numpy as np\nfrom pathlib import Path\nlog = Path(__file__).with_name('calls.txt')\n"
+    script += "log.write_text(log.read_text() + 'x')\ncounter = iter([len(log.read_text())])\n"
+    write(tmp_path, "loaders.py", script + f"def load():\n yield {{'x': {values}}}\n")
+    dataset = open_dataset("loaders.py:load", [tensor("x", "N", 2)], base=tmp_path)
+    list(dataset.batches())
+    with pytest.raises(DataError, match=r"loaders.py:load yields different data on each call.*seed it"):
+        list(dataset.batches())
+
+
+def test_a_seeded_loader_passes_every_time(tmp_path: Path) -> None:
+    script = "import numpy as np\nrng = np.random.default_rng(0)\n"
+    write(tmp_path, "loaders.py", script + "def load():\n yield {'x': rng.random((4, 2), dtype='f4')}\n")
+    dataset = open_dataset("loaders.py:load", [tensor("x", "N", 2)], base=tmp_path)
+    assert np.array_equal(joined(dataset), joined(dataset))
+
+
+def test_batches_are_frozen() -> None:
+    with pytest.raises(AttributeError):
+        Batch({}, 1).rows = 2  # type: ignore[misc]

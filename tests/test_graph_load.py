@@ -1,0 +1,179 @@
+"""Models as users have them: every oddity is normalized, or named in one clear error."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, helper, numpy_helper, parser
+from zoo import ZOO
+
+from pytest_int8acc.errors import ModelError
+from pytest_int8acc.graph.load import load_model
+from pytest_int8acc.graph.model import save_model
+
+
+def plain() -> onnx.ModelProto:
+    return ZOO["plain"]()
+
+
+def write(path: Path, proto: onnx.ModelProto) -> None:
+    path.write_bytes(proto.SerializeToString())
+
+
+def with_external(path: Path) -> None:
+    onnx.save(plain(), path, save_as_external_data=True, location="weights.bin", size_threshold=64)
+
+
+def cut_external(path: Path) -> None:
+    with_external(path)
+    data = path.with_name("weights.bin")
+    data.write_bytes(data.read_bytes()[:100])
+
+
+def lost_external(path: Path) -> None:
+    with_external(path)
+    path.with_name("weights.bin").unlink()
+
+
+def escaping_external(path: Path) -> None:
+    with_external(path)
+    proto = onnx.load(path, load_external_data=False)
+    for tensor in proto.graph.initializer:
+        for entry in tensor.external_data:
+            if entry.key == "location":
+                entry.value = "../weights.bin"
+    write(path, proto)
+
+
+def dangling_input(path: Path) -> None:
+    proto = plain()
+    proto.graph.node[2].input[0] = "nowhere"
+    write(path, proto)
+
+
+def dangling_output(path: Path) -> None:
+    proto = plain()
+    proto.graph.output[0].name = "lost"
+    write(path, proto)
+
+
+def no_nodes(path: Path) -> None:
+    proto = plain()
+    del proto.graph.node[:]
+    write(path, proto)
+
+
+def sequence_input(path: Path) -> None:
+    kind = helper.make_sequence_type_proto(helper.make_tensor_type_proto(TensorProto.FLOAT, [1]))
+    graph = helper.make_graph(
+        [helper.make_node("SequenceAt", ["s", "i"], ["y"])],
+        "g",
+        [helper.make_value_info("s", kind)],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, [1])],
+        [numpy_helper.from_array(np.array(0), "i")],
+    )
+    write(path, helper.make_model(graph, opset_imports=[helper.make_opsetid("", 13)]))
+
+
+def unconvertible(path: Path) -> None:
+    proto = parser.parse_model(
+        '<ir_version: 3, opset_import: ["": 8]> g (float[4] x) => (float[4] y) { y = MyOwnOperator(x) }'
+    )
+    write(path, proto)
+
+
+BROKEN: dict[str, tuple[Callable[[Path], object], str]] = {
+    "missing": (lambda path: None, "no such model file"),
+    "empty": (lambda path: path.write_bytes(b""), "not an ONNX model"),
+    "text": (lambda path: path.write_text("hello, this is no model\n"), "not an ONNX model"),
+    "png": (lambda path: path.write_bytes(b"\x89PNG\r\n\x1a\n" + bytes(64)), "not an ONNX model"),
+    "zip": (lambda path: path.write_bytes(b"PK\x03\x04" + bytes(range(200))), "not an ONNX model"),
+    "lfs": (
+        lambda path: path.write_text("version https://git-lfs.github.com/spec/v1\noid sha256:00\n"),
+        "git lfs pull",
+    ),
+    "cut": (lambda path: path.write_bytes(plain().SerializeToString()[:3000]), "not an ONNX model"),
+    "folder": (lambda path: path.mkdir(), "cannot be read"),
+    "no_nodes": (no_nodes, "without a single node"),
+    "lost_external": (lost_external, r"stored in 'weights.bin', which is not there"),
+    "cut_external": (cut_external, r"'weights.bin', which has 100: the file is cut off"),
+    "escaping_external": (escaping_external, "outside the model's folder"),
+    "dangling_input": (dangling_input, "reads 'nowhere', which nothing makes"),
+    "dangling_output": (dangling_output, "nothing makes the output 'lost'"),
+    "unconvertible": (unconvertible, "opset 8 cannot be converted to 13"),
+}
+
+
+@pytest.mark.parametrize("name", BROKEN)
+def test_broken_model_gives_one_clear_error(name: str, tmp_path: Path) -> None:
+    make, message = BROKEN[name]
+    path = tmp_path / "model.onnx"
+    make(path)
+    with pytest.raises(ModelError, match=message) as caught:
+        load_model(path)
+    assert str(path) in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_sequence_inputs_are_refused_by_name(tmp_path: Path) -> None:
+    sequence_input(tmp_path / "model.onnx")
+    with pytest.raises(ModelError, match="'s' is a sequence_type; only tensors can be compared"):
+        _ = load_model(tmp_path / "model.onnx").inputs
+
+
+def test_external_data_is_mapped_and_saved_whole(tmp_path: Path) -> None:
+    with_external(tmp_path / "model.onnx")
+    model = load_model(tmp_path / "model.onnx")
+    assert any(isinstance(array, np.memmap) for array in model.weights.values())
+    save_model(model, tmp_path / "copy.onnx")
+    expected = {t.name: numpy_helper.to_array(t) for t in plain().graph.initializer}
+    for tensor in onnx.load(tmp_path / "copy.onnx").graph.initializer:
+        np.testing.assert_array_equal(numpy_helper.to_array(tensor), expected[tensor.name])
+
+
+def test_unnamed_nodes_get_tensorrts_names_and_repeated_ones_numbers(tmp_path: Path) -> None:
+    proto = plain()
+    names = [node.name for node in proto.graph.node]
+    proto.graph.node[0].name = ""
+    proto.graph.node[2].name = names[1]
+    write(tmp_path / "model.onnx", proto)
+    model = load_model(tmp_path / "model.onnx")
+    assert model.graph.node[0].name == f"node_of_{proto.graph.node[0].output[0]}"
+    assert model.graph.node[2].name == f"{names[1]}_2"
+
+
+def test_old_opset_is_converted_without_losing_weights(tmp_path: Path) -> None:
+    proto = parser.parse_model(
+        '<ir_version: 4, opset_import: ["": 9]> g (float[1, 3, 8, 8] x) => (float[1, 600] y) '
+        "{ p = GlobalAveragePool(x) s = Squeeze<axes=[2, 3]>(p) y = MatMul(s, w) }"
+    )
+    weight = np.random.default_rng(0).normal(size=(3, 600)).astype(np.float32)
+    proto.graph.initializer.append(numpy_helper.from_array(weight, "w"))
+    write(tmp_path / "model.onnx", proto)
+    model = load_model(tmp_path / "model.onnx")
+    assert model.opset == 13
+    assert model.proto.ir_version <= 7
+    np.testing.assert_array_equal(model.constants()["w"], weight)
+
+
+def test_initializers_listed_as_inputs_are_constants(tmp_path: Path) -> None:
+    proto = plain()
+    for tensor in proto.graph.initializer:
+        proto.graph.input.append(helper.make_tensor_value_info(tensor.name, tensor.data_type, tensor.dims))
+    proto.ir_version = 3
+    write(tmp_path / "model.onnx", proto)
+    assert [i.name for i in load_model(tmp_path / "model.onnx").inputs] == [plain().graph.input[0].name]
+
+
+def test_local_functions_are_inlined(tmp_path: Path) -> None:
+    proto = parser.parse_model(
+        """<ir_version: 8, opset_import: ["": 17, "local": 1]>
+        g (float[2, 4] x) => (float[2, 4] y) { y = local.twice(x) }
+        <opset_import: ["": 17], domain: "local"> twice (a) => (b) { b = Add(a, a) }"""
+    )
+    write(tmp_path / "model.onnx", proto)
+    assert [n.op_type for n in load_model(tmp_path / "model.onnx").graph.node] == ["Add"]

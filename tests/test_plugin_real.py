@@ -1,0 +1,97 @@
+"""From `pytest --int8acc` down to ONNX Runtime and back, on a model of two layers."""
+
+from __future__ import annotations
+
+import json
+import xml.etree.ElementTree as ElementTree
+
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+from plugin_support import LOAD
+
+SPEC = """
+defaults:
+  model: model.onnx
+  inputs: inputs.npz
+  labels: labels.npy
+  int8: {calibrate: {method: minmax}}
+  criteria:
+    - {output: logits, sqnr_db: 20}
+    - {metric: metrics.py:top1, max_drop: 0.02}
+cases:
+  - name: calibrated
+  - name: by-hand
+    int8: {scales: ranges.json}
+  - name: by-hand-known
+    int8: {scales: ranges.json}
+    xfail: ranges set by hand
+  - name: no-model
+    model: modle.onnx
+    xfail: stays an error
+  - name: skipped
+    model: modle.onnx
+    skip: not public
+"""
+
+
+@pytest.fixture
+def digits(pytester: pytest.Pytester) -> pytest.Pytester:
+    """A project with a model, data, a metric and the cases of SPEC."""
+    rng = np.random.default_rng(7)
+    weights = {"w1": rng.normal(size=(8, 16)) / 3, "w2": rng.normal(size=(16, 4)) / 4}
+    nodes = [
+        helper.make_node("MatMul", ["x", "w1"], ["a"], "first"),
+        helper.make_node("Relu", ["a"], ["b"], "relu"),
+        helper.make_node("MatMul", ["b", "w2"], ["logits"], "second"),
+    ]
+    graph = helper.make_graph(
+        nodes,
+        "digits",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, ["n", 8])],
+        [helper.make_tensor_value_info("logits", TensorProto.FLOAT, ["n", 4])],
+        [numpy_helper.from_array(w.astype(np.float32), name) for name, w in weights.items()],
+    )
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 19)], ir_version=9)
+    onnx.save(model, pytester.path / "model.onnx")
+    inputs = rng.normal(size=(64, 8)).astype(np.float32)
+    np.savez(pytester.path / "inputs.npz", x=inputs)
+    truth = np.maximum(inputs @ weights["w1"], 0) @ weights["w2"]
+    np.save(pytester.path / "labels.npy", truth.argmax(axis=1))
+    (pytester.path / "metrics.py").write_text(
+        "def top1(outputs, labels):\n    return float((outputs['logits'].argmax(axis=1) == labels).mean())\n"
+    )
+    (pytester.path / "ranges.json").write_text(json.dumps({"x": [-50, 50], "b": [-50, 50]}))
+    (pytester.path / "digits.int8acc.yaml").write_text(SPEC)
+    return pytester
+
+
+@pytest.mark.parametrize("workers", [(), ("-n0",), ("-n2",)], ids=["plain", "n0", "n2"])
+def test_verdicts_of_real_models(digits, workers):
+    if workers:
+        pytest.importorskip("xdist")
+    result = digits.runpytest(*LOAD, *workers, "--int8acc", "-v", "--junitxml=junit.xml")
+    result.assert_outcomes(passed=1, failed=1, errors=1, xfailed=1, skipped=1)
+    result.stdout.fnmatch_lines(
+        [
+            "*modle.onnx: no such *",
+            "INT8 accuracy: 'metrics.py:top1' 0.* < 0.98 (+1 more)",
+            "PASSED digits.int8acc.yaml::calibrated - *, ONNX Runtime *, CPU, exact",
+            "    *INT8* against FP16; 64 samples: inputs.npz; ONNX Runtime *, CPU, exact",
+            "FAILED digits.int8acc.yaml::by-hand - *",
+            "XFAILED digits.int8acc.yaml::by-hand-known - *",
+            "ERROR digits.int8acc.yaml::no-model - *modle.onnx: no such *",
+            "SKIPPED digits.int8acc.yaml::skipped - not public",
+        ]
+    )
+    result.stdout.no_fnmatch_line("E *Error*")
+    suite = ElementTree.parse(digits.path / "junit.xml").getroot()[0]
+    names = {prop.get("name") for prop in suite.find("testcase[@name='calibrated']").iter("property")}
+    assert {"int8acc.logits.sqnr_db", "int8acc.metrics.py:top1.top1", "int8acc.summary"} <= names
+
+
+def test_fewer_samples_and_the_other_mode(digits):
+    args = ("--int8acc-samples=8", "--int8acc-mode=native", "--int8acc", "-k", "calibrated", "-v")
+    result = digits.runpytest(*LOAD, *args)
+    result.stdout.fnmatch_lines(["*; 8 samples: inputs.npz, first 8 samples; ONNX Runtime *, native"])

@@ -1,0 +1,146 @@
+"""The straight line between INT8 and the baseline, what it suggests, and the worst sample."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from pytest_int8acc.scores.fit import fit_line, worst_sample
+from pytest_int8acc.scores.pairs import Pair
+
+RNG = np.random.default_rng(3)
+X = RNG.normal(0, 1, (200, 10)).astype(np.float32)
+
+
+def fit(baseline, candidate):
+    return fit_line(Pair([np.asarray(baseline)], [np.asarray(candidate)]))
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    seed=st.integers(0, 2**32 - 1),
+    mean=st.sampled_from([0.0, 5.0, 1e4]),
+    cuts=st.sets(st.integers(0, 40), max_size=5),
+)
+def test_fit_equals_lstsq_however_the_samples_are_batched(seed, mean, cuts):
+    rng = np.random.default_rng(seed)
+    b = rng.normal(mean, 1, (40, 3))
+    c = rng.uniform(-2, 2) * b + rng.uniform(-5, 5) + rng.normal(0, 0.3, b.shape)
+    got = fit_line(Pair(np.split(b, sorted(cuts)), np.split(c, sorted(cuts))))
+    # Centred by hand, since lstsq with a large mean loses the digits that the merged moments keep.
+    slope = np.linalg.lstsq((b - b.mean()).reshape(-1, 1), (c - c.mean()).ravel(), rcond=None)[0][0]
+    assert got.slope == pytest.approx(slope, rel=1e-9, abs=1e-9)
+    assert got.offset == pytest.approx(c.mean() - slope * b.mean(), rel=1e-8, abs=1e-8)
+    assert got.correlation == pytest.approx(np.corrcoef(b.ravel(), c.ravel())[0, 1], rel=1e-9, abs=1e-9)
+
+
+@pytest.mark.parametrize(
+    ("slope", "offset", "phrases"),
+    [
+        (0.52, 0.0, ["0.52 of the baseline's throughout", "scale is wrong for all samples", "too narrow"]),
+        (3.4, 0.0, ["3.4 times the baseline's throughout", "scale is wrong for all samples"]),
+        (1.0, 0.5, ["shifted by 0.5", "of the baseline's standard deviation"]),
+        (0.5, -1.0, ["0.5 of the baseline's", "shifted by -1"]),
+    ],
+)
+def test_a_line_far_from_the_diagonal_says_what_it_suggests(slope, offset, phrases):
+    got = fit(X, slope * X + offset + RNG.normal(0, 0.01, X.shape))
+    assert got.slope == pytest.approx(slope, abs=1e-2)
+    assert got.offset == pytest.approx(offset, abs=1e-2)
+    for phrase in phrases:
+        assert phrase in got.note
+    assert ("shifted" in got.note) == (offset != 0)
+    assert ("throughout" in got.note) == (slope != 1)
+
+
+@pytest.mark.parametrize(("slope", "offset"), [(1.0, 0.0), (0.95, 0.05), (1.05, -0.05)])
+def test_a_line_near_the_diagonal_suggests_nothing(slope, offset):
+    assert fit(X, slope * X + offset).note == ""
+
+
+def test_low_correlation_suggests_nothing():
+    got = fit(X, 0.5 * X + RNG.normal(0, 1, X.shape))
+    assert got.correlation < 0.9
+    assert got.note == ""
+
+
+def test_far_from_zero_a_slope_near_one_is_no_shift():
+    far = 100 + X
+    got = fit(far, 100 + 0.97 * X)
+    assert got.offset == pytest.approx(3, abs=0.1)
+    assert got.note == ""
+
+
+def test_a_pure_factor_of_values_far_from_zero_is_no_shift():
+    got = fit(10 + X, 2 * (10 + X))
+    assert "2 times" in got.note
+    assert "shifted" not in got.note
+
+
+def test_numbers_like_those_of_the_forum_post():
+    # An FP16 sequence and its INT8 counterpart: the pattern is the same, the values are stretched.
+    got = fit([[-1.5, 0.34, 3.4, -1.7]], [[-5.2, 0.56, 4.53, -5.1]])
+    assert got.correlation > 0.9
+    assert got.slope == pytest.approx(1.9, abs=0.1)
+    assert "times the baseline's throughout: a scale is wrong" in got.note
+
+
+def test_clipping_by_a_narrow_range_shows_as_a_slope_below_one():
+    got = fit(X, np.clip(X, -0.8, 0.8))
+    assert got.slope < 0.9
+    assert "a dynamic range too narrow" in got.note
+
+
+@pytest.mark.parametrize("value", [0.0, 0.1, 1e6])
+def test_constant_baseline_has_no_line(value):
+    assert fit(np.full((3, 7), value), X[:3, :7]) is None
+
+
+@pytest.mark.parametrize("value", [0.0, 0.1])
+def test_constant_int8_is_said(value):
+    got = fit(X, np.full_like(X, value))
+    assert (got.slope, got.correlation) == (pytest.approx(0.0, abs=1e-9), 0.0)
+    assert f"INT8 is {value:.4g} everywhere while the baseline varies" in got.note
+
+
+def test_equal_holes_and_empty_batches_do_not_touch_the_line():
+    hole = np.full((1, 10), np.nan, np.float32)
+    empty = np.zeros((0, 10), np.float32)
+    got = fit_line(Pair([X, hole, empty], [2 * X, hole, empty]))
+    assert (got.slope, got.correlation) == (pytest.approx(2.0), pytest.approx(1.0))
+
+
+def test_worst_sample_is_the_one_with_the_lowest_sqnr():
+    candidate = X * 1.01
+    candidate[7] = X[7] * 1.5
+    candidate[150] = X[150] * 1.2
+    assert worst_sample(Pair([X], [candidate])) == 7
+    assert worst_sample(Pair([X[:3], X[3:8], X[8:]], [candidate[:3], candidate[3:8], candidate[8:]])) == 7
+
+
+def test_worst_sample_in_a_batch_too_large_for_one_piece():
+    baseline = RNG.normal(0, 1, (40, 8000)).astype(np.float32)
+    candidate = baseline * 1.01
+    candidate[39] *= 2
+    assert worst_sample(Pair([baseline[:1], baseline[1:]], [candidate[:1], candidate[1:]])) == 39
+
+
+def test_worst_sample_of_identical_outputs_is_none():
+    assert worst_sample(Pair([X], [X.copy()])) is None
+
+
+def test_worst_sample_leaves_equal_holes_out_and_takes_samples_of_zeros():
+    b, c = X[:4].copy(), X[:4] * 1.1
+    b[1] = c[1] = np.nan
+    b[2] = 0.0
+    assert worst_sample(Pair([b], [c])) == 2  # all of it is error: -inf dB
+    assert math.isfinite(fit_line(Pair([b], [c])).slope)
+
+
+def test_one_sample_per_array_without_axes():
+    b, c = np.float32([1, 2, 3]), np.float32([1, 2, 4])
+    assert worst_sample(Pair([*map(np.asarray, b)], [*map(np.asarray, c)])) == 2

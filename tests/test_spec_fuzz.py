@@ -1,0 +1,227 @@
+"""Whatever stands in a file, a spec loads or says what is wrong: never another exception."""
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from spec_schema import is_valid
+from spec_texts import EVERYTHING, MINIMAL, SEVERAL
+
+from pytest_int8acc.errors import SpecError
+from pytest_int8acc.spec.closed import Closed
+from pytest_int8acc.spec.load import load_spec
+from pytest_int8acc.spec.models import Case
+from pytest_int8acc.spec.schema import json_schema
+
+SCHEMA = json_schema()
+LINE = re.compile(r"^.+:(\d+):(\d+): .+$")
+BREAK = re.compile("\r\n|[\n\r\x85\u2028\u2029]")
+
+fuzz = settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    return tmp_path / "net.int8acc.yaml"
+
+
+def check(raw: bytes, file: Path) -> list[Case]:
+    """The cases in ``raw``, or none where its mistakes are told as they should be."""
+    file.write_bytes(raw)
+    try:
+        return load_spec(file)
+    except SpecError as error:
+        lines = str(error).split("\n")
+    found = [LINE.match(line) for line in lines]
+    assert all(found), lines
+    places = [(int(match[1]), int(match[2])) for match in found if match]
+    assert places == sorted(places)
+    assert len(set(lines)) == len(lines)
+    text = BREAK.split(raw.decode("utf-8-sig", "replace"))
+    for line, column in places:
+        assert 1 <= line <= len(text) + 1
+        assert 1 <= column <= (len(text[line - 1]) if line <= len(text) else 0) + 1
+    assert "Input should be" not in str(error_text := "\n".join(lines)), error_text
+    return []
+
+
+@fuzz
+@given(raw=st.binary(max_size=200))
+def test_bytes(raw: bytes, file: Path) -> None:
+    check(raw, file)
+
+
+@fuzz
+@given(text=st.text(max_size=200))
+def test_text(text: str, file: Path) -> None:
+    check(text.encode("utf-8", "surrogatepass"), file)
+
+
+KEYS = sorted(
+    {key for model in Closed.__subclasses__() for key in model.model_fields} | {"defaults", "cases"}
+)
+SCALARS = [
+    "a",
+    "a.npz",
+    "f.py:g",
+    "f.py",
+    "fp16",
+    "entropy",
+    "12",
+    "1e-3",
+    "-1",
+    "0.5",
+    "1%",
+    "true",
+    "~",
+    "''",
+    ".nan",
+]
+MARKS = [
+    ": ",
+    ":",
+    "- ",
+    "\n",
+    "\n  ",
+    "\n    ",
+    "[",
+    "]",
+    "{",
+    "}",
+    ", ",
+    "&x ",
+    "*x",
+    "!!str ",
+    "<<",
+    "? ",
+    "| ",
+    "> ",
+]
+MORE = [
+    "'",
+    '"',
+    "#",
+    "---\n",
+    "...\n",
+    "%YAML 1.2\n",
+    "\t",
+    "\\",
+    "@",
+    "\ufeff",
+    "\r",
+    "\x85",
+    "\u2028",
+    '"\\ud800"',
+]
+
+
+@fuzz
+@given(tokens=st.lists(st.sampled_from(KEYS + SCALARS + MARKS * 4 + MORE), max_size=60))
+def test_tokens_of_yaml(tokens: list[str], file: Path) -> None:
+    check("".join(tokens).encode(), file)
+
+
+keys = st.sampled_from(KEYS) | st.sampled_from(KEYS).map(lambda key: key[1:] + key[0]) | st.text(max_size=5)
+scalars = (
+    st.none()
+    | st.booleans()
+    | st.integers()
+    | st.floats()
+    | st.text(max_size=8)
+    | st.sampled_from([*SCALARS, "1 %", "../x", "skip"])
+    | st.sampled_from([0.5, 1, 2, 99.9, 10**400, -(10**30)])
+)
+structures = st.recursive(
+    scalars,
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(keys, inner, max_size=5),
+    max_leaves=25,
+)
+
+
+@fuzz
+@given(top=st.dictionaries(keys, structures, max_size=8))
+def test_structures(top: dict[str, Any], file: Path) -> None:
+    check(yaml.safe_dump(top, allow_unicode=True).encode("utf-8", "surrogatepass"), file)
+    check(json.dumps(top).encode(), file)
+
+
+@fuzz
+@given(changes=st.dictionaries(st.sampled_from(sorted(Case.model_fields)), structures, max_size=3))
+def test_a_valid_case_with_other_values(changes: dict[str, Any], file: Path) -> None:
+    case = {"name": "a", "model": "a", "inputs": "a", "int8": {"scales": "s"}}
+    check(json.dumps(case | changes).encode(), file)
+    check(json.dumps({"defaults": case, "cases": [changes, {"name": "b"} | changes]}).encode(), file)
+
+
+@fuzz
+@given(data=st.data(), text=st.sampled_from([EVERYTHING, SEVERAL, MINIMAL]))
+def test_mutations_of_a_valid_spec(data: st.DataObject, text: str, file: Path) -> None:
+    for _ in range(data.draw(st.integers(1, 4))):
+        start = data.draw(st.integers(0, len(text)))
+        stop = min(len(text), start + data.draw(st.integers(0, 12)))
+        put = data.draw(st.sampled_from([*MARKS, *MORE, *SCALARS, *KEYS, "", text[start:stop] * 2]))
+        text = text[:start] + put + text[stop:]
+    check(text.encode(), file)
+
+
+def mostly(*good: Any, bad: tuple[Any, ...]) -> st.SearchStrategy[Any]:
+    return st.sampled_from([*good * (12 * len(bad) // len(good)), *bad])
+
+
+@st.composite
+def plausible_cases(draw: st.DrawFn) -> dict[str, Any]:
+    """A case of which each part is right, or now and then nearly so."""
+    path = mostly("a", "a.py:f", bad=("a.py", "", 3))
+    count = mostly(1, 8, bad=(0, 0.5, "1", True))
+    ratio = mostly(0, 0.5, 1, 1e-3, bad=(-2, 1.5, "0.5", "1%"))
+    random = st.fixed_dictionaries(
+        {"random": st.fixed_dictionaries({"samples": count}, optional={"seed": count})}
+    )
+    output = st.dictionaries(
+        st.sampled_from(["cosine", "kl", "max_abs"]), ratio, min_size=1
+    ) | st.fixed_dictionaries(
+        {"sqnr_db": ratio}, optional={"axis": count, "rel_floor": count, "output": path}
+    )
+    metric = st.fixed_dictionaries(
+        {"metric": st.just("m.py:f"), "max_drop": ratio | st.just("1%")},
+        optional={"min": ratio, "max": st.just(2), "lower_is_better": st.booleans()},
+    )
+    calibrate = (
+        st.fixed_dictionaries({"method": mostly("percentile", bad=("mse",)), "percentile": st.just(99.9)})
+        | st.fixed_dictionaries({"method": mostly("topk", bad=("no",)), "top_k": count})
+        | st.fixed_dictionaries({}, optional={"data": path | random, "samples": count})
+    )
+    int8 = (
+        st.fixed_dictionaries({"calibrate": calibrate}, optional={"exclude": st.lists(path, max_size=2)})
+        | st.fixed_dictionaries({"scales": path})
+        | st.fixed_dictionaries({"model": path})
+        | mostly({"model": "m"}, bad=({}, {"model": "m", "scales": "s"}))
+    )
+    parts = {
+        "batch": count,
+        "labels": path,
+        "baseline": mostly("fp16", "fp32", {"model": "a"}, bad=("fp8", {})),
+        "criteria": st.lists(output | metric, max_size=2),
+        "marks": st.lists(mostly("slow", bad=("a-b", 1)), max_size=2),
+        "xfail": mostly("a reason", bad=("", 1)),
+        "onnxruntime": st.fixed_dictionaries({}, optional={"mode": mostly("exact", bad=("x",))}),
+    }
+    case = {"model": draw(path), "inputs": draw(path | random), "int8": draw(int8)}
+    return case | {
+        key: draw(parts[key]) for key in draw(st.lists(st.sampled_from(sorted(parts)), max_size=3))
+    }
+
+
+@fuzz
+@given(case=plausible_cases())
+def test_an_editor_never_underlines_what_loads(case: dict[str, Any], file: Path) -> None:
+    if check(json.dumps(case).encode(), file):
+        assert is_valid(case, SCHEMA)
+    shared = {"defaults": case, "cases": [{"name": "a"}, {"name": "b", "batch": 2}]}
+    if check(json.dumps(shared).encode(), file):
+        assert is_valid(shared, SCHEMA)

@@ -1,0 +1,574 @@
+"""Every way to get a spec wrong: each mistake told once, at its place, in words that say what to mend."""
+
+from pathlib import Path
+
+import pytest
+import yaml
+from spec_texts import MINIMAL
+
+from pytest_int8acc.errors import SpecError
+from pytest_int8acc.spec.load import load_spec
+
+# What follows the three lines of a valid case, and the mistakes: (line, column, what the message says).
+ADDED = {
+    "unknown key, near": ("citeria: []", [(4, 1, "unknown key 'citeria' (did you mean 'criteria'?)")]),
+    "unknown key, far": ("zebra: 1", [(4, 1, "unknown key 'zebra' (known here: name, model, inputs,")]),
+    "key of a deeper place": ("method: mse", [(4, 1, "'method' (it belongs under 'int8.calibrate')")]),
+    "key of a criterion": ("cosine: 0.9", [(4, 1, "'cosine' (it belongs under 'criteria')")]),
+    "number as key": ("1: x", [(4, 1, "unknown key '1'")]),
+    "null as key": ("~: x", [(4, 1, "unknown key '~'")]),
+    "name a number": ("name: 8", [(4, 7, "name: expected a name of letters,|found 8; put it in quotes")]),
+    "name with a bracket": ("name: a[1]", [(4, 7, "name: expected a name of letters,|found 'a[1]'")]),
+    "name with a slash": ("name: ../x", [(4, 7, "name: expected a name of letters,|found '../x'")]),
+    "name of dots": ("name: ..", [(4, 7, "starts with a letter, a digit or '_', found '..'")]),
+    "name a list": ("name: [a]", [(4, 7, "found a list")]),
+    "batch zero": ("batch: 0", [(4, 8, "batch: expected a whole number of at least 1, found 0")]),
+    "batch a float": ("batch: 2.5", [(4, 8, "batch: expected a whole number of at least 1, found 2.5")]),
+    "batch a bool": ("batch: true", [(4, 8, "found true")]),
+    "batch quoted": ("batch: '8'", [(4, 8, "found '8'; write 8 without quotes")]),
+    "batch by YAML 1.1": ("batch: 1_000", [(4, 8, "found '1_000'; write 1000 without quotes")]),
+    "samples negative": (
+        "samples: -3",
+        [(4, 10, "samples: expected a whole number of at least 1, found -3")],
+    ),
+    "samples a mapping": ("samples: {n: 3}", [(4, 10, "found a mapping")]),
+    "labels empty": ("labels:", [(4, 1, "'labels' has no value; give one, or remove the key")]),
+    "labels null": ("labels: ~", [(4, 1, "'labels' has no value")]),
+    "labels random": (
+        "labels: {random: {}}",
+        [(4, 9, "labels: expected a .npy or .npz file,|found a mapping")],
+    ),
+    "labels without function": ("labels: l.py", [(4, 9, "as 'l.py:function', found 'l.py'")]),
+    "baseline typo": (
+        "baseline: fp61",
+        [(4, 11, "fp16, fp32 or {model: FILE}, found 'fp61' (did you mean 'fp16'?)")],
+    ),
+    "baseline a number": ("baseline: 16", [(4, 11, "baseline: expected one of fp16, fp32|found 16")]),
+    "baseline without model": (
+        "baseline: {}",
+        [(4, 11, "fp16, fp32 or {model: FILE}, found an empty mapping")],
+    ),
+    "baseline an engine": (
+        "baseline: {engine: e}",
+        [(4, 11, "{model: FILE}, found a mapping {engine: ...}")],
+    ),
+    "baseline with a typo": (
+        "baseline: {modle: b}",
+        [(4, 12, "unknown key 'modle' (did you mean 'model'?)")],
+    ),
+    "baseline model a list": (
+        "baseline: {model: [b]}",
+        [(4, 19, "model: expected a file's path, found a list")],
+    ),
+    "backend unknown": (
+        "backend: tensorflow",
+        [(4, 10, "backend: expected one of auto, onnxruntime|'tensorflow'")],
+    ),
+    "backend typo": ("backend: onnxruntme", [(4, 10, "(did you mean 'onnxruntime'?)")]),
+    "onnxruntime text": (
+        "onnxruntime: exact",
+        [(4, 14, "expected a mapping like {mode: exact,|found 'exact'")],
+    ),
+    "mode unknown": (
+        "onnxruntime: {mode: fast}",
+        [(4, 21, "mode: expected one of exact, native, found 'fast'")],
+    ),
+    "provider gpu": (
+        "onnxruntime: {provider: gpu}",
+        [(4, 25, "provider: expected one of cpu, cuda, found 'gpu'")],
+    ),
+    "mode misplaced": ("mode: exact", [(4, 1, "'mode' (it belongs under 'onnxruntime')")]),
+    "marks text": (
+        "marks: gpu",
+        [(4, 8, "marks: expected a list of pytest marks, found 'gpu'; write ['gpu']")],
+    ),
+    "marks mapping": ("marks: {gpu: 1}", [(4, 8, "found a mapping {gpu: ...}; start each item with '- '")]),
+    "mark not a name": (
+        "marks: [gpu, a-b]",
+        [(4, 14, "marks: expected the name of a pytest mark|found 'a-b'")],
+    ),
+    "mark null": ("marks: [gpu, ~]", [(4, 14, "marks: expected the name of a pytest mark|found nothing")]),
+    "mark skip": ("marks: [skip]", [(4, 9, "'skip' needs a reason: use the key 'skip: why'")]),
+    "mark parametrize": ("marks: [parametrize]", [(4, 9, "'parametrize' takes arguments")]),
+    "xfail a bool": ("xfail: true", [(4, 8, "xfail: expected the reason, as text, found true")]),
+    "skip no": ("skip: no", [(4, 7, "skip: expected the reason, as text, found 'no', which is no reason")]),
+    "skip empty text": ("skip: ''", [(4, 7, "skip: expected the reason, as text, found ''")]),
+    "criteria empty": ("criteria:", [(4, 1, "'criteria' has no value")]),
+    "criteria a mapping": ("criteria: {cosine: 1}", [(4, 11, "criteria: expected a list of criteria|'- '")]),
+    "criterion text": (
+        "criteria: [cosine]",
+        [(4, 12, "criteria: expected a criterion like {output: logits,")],
+    ),
+    "criterion null": ("criteria: [~]", [(4, 12, "criteria: expected a criterion like|found nothing")]),
+    "criterion without limit": (
+        "criteria: [{output: y}]",
+        [(4, 12, "a criterion needs a limit; add one or more of c")],
+    ),
+    "criterion of nothing": ("criteria: [{}]", [(4, 12, "a criterion needs a limit")]),
+    "cosine text": (
+        "criteria:\n- cosine: high",
+        [(5, 11, "cosine: expected a number between -1 and 1, found 'high'")],
+    ),
+    "cosine range": (
+        "criteria: [{cosine: 1.01}]",
+        [(4, 21, "cosine: expected a number between -1 and 1, found 1.01")],
+    ),
+    "cosine quoted": ("criteria: [{cosine: '1e-3'}]", [(4, 21, "found '1e-3'; write 0.001 without quotes")]),
+    "cosine nan": (
+        "criteria: [{cosine: .nan}]",
+        [(4, 21, "cosine: expected a number between -1 and 1, found .nan")],
+    ),
+    "cosine empty": ("criteria: [{cosine: }]", [(4, 13, "'cosine' has no value")]),
+    "cosine typo": ("criteria: [{cosin: 0.9}]", [(4, 13, "unknown key 'cosin' (did you mean 'cosine'?)")]),
+    "sqnr infinite": ("criteria: [{sqnr_db: .inf}]", [(4, 22, "sqnr_db: expected a number, found .inf")]),
+    "sqnr too large": ("criteria: [{sqnr_db: 1e999}]", [(4, 22, "sqnr_db: expected a number, found .inf")]),
+    "max_abs negative": (
+        "criteria: [{max_abs: -1}]",
+        [(4, 22, "max_abs: expected a number of at least 0, found -1")],
+    ),
+    "max_abs bool": (
+        "criteria: [{max_abs: true}]",
+        [(4, 22, "max_abs: expected a number of at least 0, found true")],
+    ),
+    "rel_floor zero": (
+        "criteria: [{max_rel: 1, rel_floor: 0}]",
+        [(4, 36, "expected a number greater than 0, found 0")],
+    ),
+    "rel_floor alone": ("criteria: [{rel_floor: 1}]", [(4, 12, "a criterion needs a limit")]),
+    "agreement percent": (
+        "criteria: [{agreement: 99}]",
+        [(4, 24, "expected a number between 0 and 1, found 99")],
+    ),
+    "top1 text": (
+        "criteria: [{top1_agreement: 99%}]",
+        [(4, 29, "expected a number between 0 and 1, found '99%'")],
+    ),
+    "axis float": ("criteria: [{kl: 0.1, axis: 1.5}]", [(4, 28, "axis: expected a whole number, found 1.5")]),
+    "output a number": (
+        "criteria: [{output: 495, kl: 1}]",
+        [(4, 21, "output: expected text, found 495; put it in quotes")],
+    ),
+    "metric without file": (
+        "criteria: [{metric: top1, min: 1}]",
+        [(4, 21, "as 'file.py:function', found 'top1'")],
+    ),
+    "metric without function": (
+        "criteria: [{metric: m.py, min: 1}]",
+        [(4, 21, "metric: expected|found 'm.py'")],
+    ),
+    "metric without limit": (
+        "criteria: [{metric: m.py:f}]",
+        [(4, 12, "a metric needs a limit; add one or more of min,")],
+    ),
+    "metric typo": (
+        "criteria: [{metrc: m.py:f, min: 1}]",
+        [(4, 13, "unknown key 'metrc' (did you mean 'metric'?)")],
+    ),
+    "metric missing": (
+        "criteria: [{max_drop: 1}]",
+        [(4, 12, "'metric' is missing: add 'metric: metrics.py:top1'")],
+    ),
+    "metric with cosine": (
+        "criteria: [{metric: m.py:f, min: 1, cosine: 1}]",
+        [(4, 37, "unknown key 'cosine' (it belongs in another item of 'criteria')")],
+    ),
+    "min above max": (
+        "criteria: [{metric: m.py:f, min: 2, max: 1}]",
+        [(4, 29, "'min' 2 is greater than 'max' 1")],
+    ),
+    "max_drop text": (
+        "criteria: [{metric: m.py:f, max_drop: 1 pct}]",
+        [(4, 39, "percentage of|found '1 pct'")],
+    ),
+    "max_drop negative": (
+        "criteria: [{metric: m.py:f, max_drop: -1}]",
+        [(4, 39, "at least 0, or a|found -1")],
+    ),
+    "max_drop negative percent": ("criteria: [{metric: m.py:f, max_drop: -1%}]", [(4, 39, "found '-1%'")]),
+    "lower_is_better yes": (
+        "criteria: [{metric: m.py:f, min: 1, lower_is_better: yes}]",
+        [(4, 54, "lower_is_better: expected true or false, found 'yes'")],
+    ),
+    "tag": (
+        "name: !!python/object/apply:os.system [x]",
+        [(4, 7, "found a list"), (4, 7, "tag !!python/object/apply:os.system is not allowed")],
+    ),
+    "tag of the core schema": ("name: !!str 12", [(4, 7, "tag !!str is not allowed")]),
+    "duplicate key": (
+        "model: b.onnx",
+        [(4, 1, "duplicate key 'model', already given at line 1; keep one of the two")],
+    ),
+    "duplicate in depth": (
+        "criteria: [{kl: 1, kl: 2}]",
+        [(4, 20, "duplicate key 'kl', already given at line 4")],
+    ),
+    "merge key": ("<<: {batch: 1}", [(4, 1, "merge key '<<' is not supported; write the keys out,")]),
+    "second document": ("---\nmodel: b.onnx", [(4, 1, "a second document starts here|'cases:'")]),
+    "unknown alias": ("name: *base", [(4, 7, "unknown alias '*base': nothing above is named '&base'")]),
+    "alias of itself": ("marks: &m [*m]", [(4, 12, "alias '*m' contains itself")]),
+    "list as key": ("[a]: 1", [(4, 1, "a key must be plain text")]),
+    "mistake behind an alias": (
+        "criteria: [&c {kl: x}, *c, *c]",
+        [(4, 20, "kl: expected a number of at least 0, found 'x'")],
+    ),
+    "text with a line break": ('name: "a\\nb"', [(4, 7, "found 'a\\nb'")]),
+    "key with a line break": ('"a\\nb": 1', [(4, 1, "unknown key 'a\\nb'")]),
+    "path with a null": ('labels: "a\\0b"', [(4, 9, "labels: expected a .npy|'a\\x00b'")]),
+    "cases beside a case": (
+        "cases: [{name: a}]",
+        [(line, 1, "stands beside 'cases:'; move it") for line in (1, 2, 3)],
+    ),
+    "defaults beside a case": (
+        "defaults: {batch: 1}",
+        [
+            *((line, 1, "stands beside 'defaults:'") for line in (1, 2, 3)),
+            (4, 1, "'defaults:' alone makes no case"),
+        ],
+    ),
+}
+
+# Whole files.
+FILES = {
+    "empty": ("", [(1, 1, "the file is empty; a spec needs at least 'model:'")]),
+    "a comment": ("# nothing\n", [(1, 1, "the file is empty")]),
+    "an empty document": ("---\n", [(2, 1, "a spec is a mapping|found nothing")]),
+    "text": ("hello", [(1, 1, "a spec is a mapping of keys like 'model: resnet50.onnx', found 'hello'")]),
+    "list": ("\n- a\n", [(2, 1, "a spec is a mapping|found a list")]),
+    "number": ("12", [(1, 1, "found 12")]),
+    "all missing": (
+        "name: a\n",
+        [(1, 1, f"'{key}' is missing: add '{key}: ") for key in ("inputs", "int8", "model")],
+    ),
+    "missing shows an example": (
+        "model: a\ninputs: b\n",
+        [(1, 1, "'int8' is missing: add 'int8: {calibrate: {data: calib.npz}}'")],
+    ),
+    "required empty": ("model:\ninputs: a\nint8: {scales: s}", [(1, 1, "'model' has no value")]),
+    "typo of a required key": (
+        "modle: a\ninputs: a\nint8: {scales: s}",
+        [(1, 1, "'modle' (did you mean 'model'?)")],
+    ),
+    "case": (
+        "Model: a\ninputs: a\nint8: {scales: s}",
+        [(1, 1, "unknown key 'Model' (did you mean 'model'?)")],
+    ),
+    "model a mapping": (
+        "model: {a: 1}\ninputs: a\nint8: {scales: s}",
+        [(1, 8, "model: expected a file's path, found a")],
+    ),
+    "model empty text": (
+        "model: ''\ninputs: a\nint8: {scales: s}",
+        [(1, 8, "model: expected a file's path, found ''")],
+    ),
+    "inputs a list": (
+        "model: a\ninputs: [a]\nint8: {scales: s}",
+        [(2, 9, "inputs: expected a file, a folder,|a list")],
+    ),
+    "inputs without function": (
+        "model: a\ninputs: my/load.py\nint8: {scales: s}",
+        [(2, 9, "inputs: expected a function in my/load.py, as 'my/load.py:function', found 'my/load.py'")],
+    ),
+    "inputs of no identifier": (
+        "model: a\ninputs: l.py:2\nint8: {scales: s}",
+        [(2, 9, "as 'l.py:function', found 'l.py:2'")],
+    ),
+    "inputs with a typo": (
+        "model: a\ninputs: {randm: {}}\nint8: {scales: s}",
+        [(2, 10, "'randm' (did you mean 'random'?)")],
+    ),
+    "random without samples": (
+        "model: a\ninputs: {random: {seed: 1}}\nint8: {scales: s}",
+        [(2, 18, "random: 'samples' is missing: add 'samples: 64'")],
+    ),
+    "random a number": (
+        "model: a\ninputs: {random: 8}\nint8: {scales: s}",
+        [(2, 18, "expected {samples: N, seed: N}, found 8")],
+    ),
+    "random too shallow": (
+        "model: a\ninputs: {samples: 8}\nint8: {scales: s}",
+        [(2, 9, "'file.py:function' or {random: {samples: N}}, found a mapping {samples: ...}")],
+    ),
+    "random and more": (
+        "model: a\ninputs: {random: {samples: 8}, samples: 8}\nint8: {scales: s}",
+        [
+            (
+                2,
+                32,
+                "'samples' (it belongs under 'random' or under 'int8.calibrate' or at the top of the case)",
+            )
+        ],
+    ),
+    "inputs as a mapping": (
+        "model: a\ninputs: {loader: l.py:f}\nint8: {scales: s}",
+        [(2, 9, "inputs: expected a file, a folder, 'file.py:function' or|found a mapping {loader: ...}")],
+    ),
+    "inputs in a folder like a script": (
+        "model: a\ninputs: my.pyx/load.py\nint8: {scales: s}",
+        [(2, 9, "inputs: expected a function in my.pyx/load.py, as 'my.pyx/load.py:function'")],
+    ),
+    "seed negative": (
+        "model: a\ninputs: {random: {samples: 1, seed: -1}}\nint8: {scales: s}",
+        [(2, 37, "at least 0, found -1")],
+    ),
+    "int8 text": (
+        "model: a\ninputs: a\nint8: entropy",
+        [(3, 7, "int8: expected a mapping with one of 'calibrate', 'scales'")],
+    ),
+    "int8 empty": (
+        "model: a\ninputs: a\nint8: {}",
+        [(3, 7, "int8: one of 'calibrate: {}', 'scales: FILE' or 'model: FILE'")],
+    ),
+    "int8 typo": (
+        "model: a\ninputs: a\nint8: {calibrat: {}}",
+        [(3, 8, "'calibrat' (did you mean 'calibrate'?)")],
+    ),
+    "int8 of two": (
+        "model: a\ninputs: a\nint8:\n  calibrate: {}\n  scales: s",
+        [(5, 3, "'scales' and 'calibrate' exclude each other: keep one")],
+    ),
+    "int8 of three": (
+        "model: a\ninputs: a\nint8: {model: m, scales: s, calibrate: {}}",
+        [(3, 18, "'scales' and 'model' exclude"), (3, 29, "'calibrate' and 'model' exclude")],
+    ),
+    "int8 calibrate empty": (
+        "model: a\ninputs: a\nint8:\n  calibrate:\n",
+        [(4, 3, "'calibrate' has no value")],
+    ),
+    "int8 calibrate text": (
+        "model: a\ninputs: a\nint8: {calibrate: a.npz}",
+        [(3, 19, "like {data: calib.npz, method: entropy}")],
+    ),
+    "int8 with deeper keys": (
+        "model: a\ninputs: a\nint8: {calibrate: {}, method: mse}",
+        [(3, 23, "unknown key 'method' (it belongs under 'int8.calibrate')")],
+    ),
+    "int8 with keys of the case": (
+        "model: a\ninputs: a\nint8:\n  scales: s\n  criteria: []",
+        [(5, 3, "unknown key 'criteria' (it belongs at the top of the case)")],
+    ),
+    "scales a number": (
+        "model: a\ninputs: a\nint8: {scales: 0.1}",
+        [(3, 16, "scales: expected a file's path, found 0.1")],
+    ),
+    "exclude text": (
+        "model: a\ninputs: a\nint8: {scales: s, exclude: /a/Conv}",
+        [(3, 28, "write ['/a/Conv']")],
+    ),
+    "exclude numbers": (
+        "model: a\ninputs: a\nint8: {scales: s, exclude: [1]}",
+        [(3, 29, "exclude: expected text, found 1")],
+    ),
+    "method typo": (
+        "model: a\ninputs: a\nint8: {calibrate: {method: entrpy}}",
+        [(3, 28, "method: expected one of minmax, entropy,|found 'entrpy' (did you mean 'entropy'?)")],
+    ),
+    "method a list": ("model: a\ninputs: a\nint8: {calibrate: {method: [mse]}}", [(3, 28, "found a list")]),
+    "percentile out of range": (
+        "model: a\ninputs: a\nint8: {calibrate: {method: percentile, percentile: 0.999}}",
+        [(3, 52, "percentile: expected a percentile greater than 50 and at most 100, found 0.999")],
+    ),
+    "percentile without its method": (
+        "model: a\ninputs: a\nint8: {calibrate: {percentile: 99.9}}",
+        [(3, 20, "'percentile' has no effect on method entropy; remove it, or set 'method: percentile'")],
+    ),
+    "top_k without its method": (
+        "model: a\ninputs: a\nint8: {calibrate: {method: mse, top_k: 3}}",
+        [(3, 33, "'top_k' has no effect on method mse; remove it, or set 'method: topk'")],
+    ),
+    "calibration data": (
+        "model: a\ninputs: a\nint8: {calibrate: {data: 3}}",
+        [(3, 26, "data: expected a file, a folder,|found 3")],
+    ),
+    "cases no list": (
+        "cases: {a: 1}",
+        [(1, 8, "cases: expected a list of cases, each '- name: ...', found a mapping")],
+    ),
+    "cases empty list": ("cases: []", [(1, 8, "cases: expected a list of cases")]),
+    "cases empty": ("cases:\n", [(1, 1, "'cases' has no value")]),
+    "cases of text": ("cases: [a]", [(1, 9, "cases: expected a mapping like {name: resnet50,|found 'a'")]),
+    "cases null item": ("cases:\n-\n", [(2, 2, "cases: expected a mapping|found nothing")]),
+    "case without name": (
+        f"defaults: {{{MINIMAL.replace(chr(10), ',')}}}\ncases:\n- batch: 1",
+        [(3, 3, "'name' is missing: add 'name: resnet50'")],
+    ),
+    "two cases of a name": (
+        "defaults: {model: a, inputs: a, int8: {scales: s}}\ncases:\n- name: x\n- name: x",
+        [(4, 9, "name: 'x' is taken by the case at line 3; names are unique in a file")],
+    ),
+    "a case twice by alias": (
+        "cases:\n- &c {name: x, model: a, inputs: a, int8: {scales: s}}\n- *c",
+        [(2, 13, "name: 'x' is taken by the case at line 2")],
+    ),
+    "defaults text": (
+        "defaults: x\ncases: [{name: a}]",
+        [(1, 11, "defaults: expected a mapping of what the cases share, found 'x'")],
+    ),
+    "defaults with a name": (
+        "defaults: {name: n, model: a, inputs: a, int8: {scales: s}}\ncases: [{name: a}]",
+        [(1, 12, "'name' cannot be shared; give each case a name of its own")],
+    ),
+    "defaults wrong, told once": (
+        "defaults: {model: a, inputs: a, int8: {scales: s}, batch: x}\ncases:\n- name: a\n- name: b\n",
+        [(1, 59, "batch: expected a whole number of at least 1, found 'x'")],
+    ),
+    "defaults wrong, though never used": (
+        "defaults: {model: a, inputs: a, int8: {scales: s}, batch: 0}\ncases:\n- {name: a, batch: 1}\n",
+        [(1, 59, "batch: expected a whole number of at least 1, found 0")],
+    ),
+    "defaults typo": (
+        "default: {model: a, inputs: a, int8: {scales: s}}\ncases: [{name: a}]",
+        [(1, 1, "unknown key 'default' (did you mean 'defaults'?)")],
+    ),
+    "foreign key beside cases": (
+        "zebra: 1\ncases: [{name: a}]",
+        [(1, 1, "unknown key 'zebra' (known here: defaults, cases)")],
+    ),
+    "name beside cases": (
+        "name: n\ncases: [{name: a, model: a, inputs: a, int8: {scales: s}}]",
+        [(1, 1, "'name' stands beside 'cases:'; give each case a name of its own")],
+    ),
+    "a case lacks what defaults lack": (
+        "defaults: {model: a, inputs: a}\ncases:\n- name: a\n- {name: b, int8: {scales: s}}",
+        [(3, 3, "'int8' is missing")],
+    ),
+    "several mistakes in order": (
+        "criteria: [{cosine: 2}]\nmodel: 3\nzebra: 1\ninputs: a\nint8: {scales: s}\n",
+        [(1, 21, "cosine:"), (2, 8, "model:"), (3, 1, "unknown key 'zebra'")],
+    ),
+    "columns count characters": (
+        "é: 1\n" + MINIMAL + "marks: ['é𝔘', a-b]\n",
+        [(1, 1, "unknown key 'é'"), (5, 9, "'é𝔘'"), (5, 15, "'a-b'")],
+    ),
+    "windows line ends": (MINIMAL.replace("\n", "\r\n") + "batch: 0\r\n", [(4, 8, "batch:")]),
+    "syntax: tab": ("model: a\nint8:\n\tscales: s", [(3, 1, "not valid YAML: a tab; indent with spaces")]),
+    "syntax: open list": (
+        "model: a\nmarks: [a, b\n",
+        [(2, 8, "not valid YAML: the '[' that opens here lacks a ',' or its ']'")],
+    ),
+    "syntax: open mapping": ("int8: {scales: s\n", [(1, 7, "not valid YAML: the '{' that opens here lacks")]),
+    "syntax: open quote": ("model: 'a\ninputs: b\n", [(1, 8, "the quote that opens here is never closed")]),
+    "syntax: windows path": (
+        'model: "C:\\models"',
+        [(1, 8, "a backslash is special|use single quotes, or '/' in paths")],
+    ),
+    "syntax: two colons": (
+        "model: a: b",
+        [(1, 9, "not valid YAML: a ':' cannot stand here; check the indentation, or quote")],
+    ),
+    "syntax: indentation": (
+        "model: a\n  inputs: b",
+        [(2, 9, "not valid YAML: a ':' cannot stand here; check the indentation")],
+    ),
+    "syntax: list in mapping": (
+        "model: a\n- b",
+        [(2, 1, "this line does not fit the lines above|check its indentation")],
+    ),
+    "syntax: reserved": (
+        "model: @a",
+        [(1, 8, "not valid YAML: text cannot start with '@'; put it in quotes")],
+    ),
+    "syntax: no colon": (
+        "model: a\ninputs\nint8: b",
+        [(3, 1, "a key without its ':' just above; write 'key: value'")],
+    ),
+    "syntax: star": ("model: *", [(1, 9, "not valid YAML: ")]),
+    "nested too deep": ("model: " + "[" * 40, [(1, 39, "nested more than 32 levels deep")]),
+    "nested far too deep": ("[" * 100_000, [(1, 33, "nested more than 32 levels deep")]),
+    "nested too deep by alias": (
+        "a: &a " + "[" * 20 + "]" * 20 + "\nb: " + "[" * 20 + "*a" + "]" * 20,
+        [(2, 24, "nested more than 32 levels deep")],
+    ),
+    "a billion laughs": (
+        "a: &a [x, x, x, x, x, x, x, x, x, x]\n"
+        + "".join(
+            f"{b}: &{b} [{', '.join([f'*{a}'] * 10)}]\n" for a, b in zip("abcdefgh", "bcdefghi", strict=True)
+        ),
+        [(5, 20, "more than 50000 values, aliases written out")],
+    ),
+    "control character": (
+        "model: a\nname: a\x07b",
+        [(2, 8, "control character U+0007 is not allowed in YAML; remove it")],
+    ),
+    "null character": ("model: a\0", [(1, 9, "control character U+0000")]),
+}
+
+# Files that are not even text.
+BYTES = {
+    "latin-1": (
+        "model: a\nname: café".encode("latin-1"),
+        [(2, 10, "byte 0xe9 is not UTF-8; save the file as UTF-8")],
+    ),
+    "binary": (b"\x89PNG\r\n\x1a\n", [(1, 1, "byte 0x89 is not UTF-8")]),
+    "utf-16": (MINIMAL.encode("utf-16"), [(1, 1, "the file is UTF-16; save it as UTF-8")]),
+    "utf-16 big": (
+        b"\xfe\xff" + MINIMAL.encode("utf-16-be"),
+        [(1, 1, "the file is UTF-16; save it as UTF-8")],
+    ),
+    "byte order mark": (b"\xef\xbb\xbfzebra: 1\n" + MINIMAL.encode(), [(1, 1, "unknown key 'zebra'")]),
+    "cut in a character": (b"model: \xc3", [(1, 8, "byte 0xc3 is not UTF-8")]),
+    "surrogate in bytes": (b"model: \xed\xa0\x80", [(1, 8, "byte 0xed is not UTF-8")]),
+    "too large": (b"# " + b"x" * (1 << 20), [(1, 1, "the file is larger than 1 MiB, too large for a spec")]),
+}
+
+ALL = (
+    {f"added: {k}": ((MINIMAL + text).encode(), expected) for k, (text, expected) in ADDED.items()}
+    | {k: (text.encode(), expected) for k, (text, expected) in FILES.items()}
+    | BYTES
+)
+
+
+PYDANTICS_OWN = ("Input should be", "valid string", "Extra inputs", "validation error", "(mapping)", "(text)")
+
+
+@pytest.fixture(params=["libyaml", "python"])
+def parser(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    if request.param == "libyaml" and not hasattr(yaml, "CSafeLoader"):
+        pytest.skip("PyYAML without libyaml")
+    loader = yaml.CSafeLoader if request.param == "libyaml" else yaml.SafeLoader
+    monkeypatch.setattr("pytest_int8acc.spec.yaml.LOADER", loader)
+
+
+@pytest.mark.usefixtures("parser")
+@pytest.mark.parametrize("name", ALL)
+def test_each_mistake_is_told_once_at_its_place(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    raw, expected = ALL[name]
+    monkeypatch.chdir(tmp_path)
+    file = tmp_path / "net.int8acc.yaml"
+    file.write_bytes(raw)
+    with pytest.raises(SpecError) as caught:
+        load_spec(file)
+    lines = str(caught.value).splitlines()
+    places = [line.split(": ", 1)[0] for line in lines]
+    assert places == [f"net.int8acc.yaml:{line}:{column}" for line, column, _ in expected], str(caught.value)
+    for line, (_, _, words) in zip(lines, expected, strict=True):
+        for part in words.split("|"):
+            assert part in line
+        assert not any(phrase in line for phrase in PYDANTICS_OWN)
+
+
+def test_there_are_many_of_them() -> None:
+    assert len(ALL) >= 60
+
+
+def test_a_file_that_is_not_there(tmp_path: Path) -> None:
+    with pytest.raises(SpecError, match=r"no\.int8acc\.yaml:1:1: cannot read the spec: No such file"):
+        load_spec(tmp_path / "no.int8acc.yaml")
+
+
+def test_a_folder(tmp_path: Path) -> None:
+    with pytest.raises(SpecError, match=":1:1: cannot read the spec: "):
+        load_spec(tmp_path)
+
+
+@pytest.mark.parametrize("stem", ["my model", "résumé", "", "-x", "a[1]"])
+def test_a_file_name_that_makes_no_test_name(stem: str, tmp_path: Path) -> None:
+    file = tmp_path / f"{stem}.int8acc.yaml"
+    file.write_text(f"# comment\n{MINIMAL}", encoding="utf-8")
+    with pytest.raises(
+        SpecError, match=r":2:1: the file's name makes no test name .*; add one, like 'name: res"
+    ):
+        load_spec(file)
+    file.write_text(f"{MINIMAL}name: good\n", encoding="utf-8")
+    assert load_spec(file)[0].name == "good"
