@@ -6,11 +6,12 @@ from collections.abc import Sequence
 
 import numpy as np
 import onnx
+import onnx.shape_inference
 from numpy.typing import NDArray
 from onnx import TensorProto, helper, numpy_helper
 
-from pytest_int8acc.graph.load import from_proto
-from pytest_int8acc.graph.model import Model
+from pytest_int8acc.graph.load import normalize
+from pytest_int8acc.graph.model import Model, make_model
 
 OPSET, IR_VERSION = 17, 8
 
@@ -63,8 +64,9 @@ class Builder:
         stride: int = 1,
         group: int = 1,
         gain: float = 1.0,
+        pad: int | None = None,
     ) -> str:
-        """Convolution with bias and padding that keeps the size (at stride 1)."""
+        """Convolution with bias; without ``pad``, padded so that stride 1 keeps the size."""
         fan_in = cin // group * kernel * kernel
         weight = self.random(cout, cin // group, kernel, kernel, std=gain * (2 / fan_in) ** 0.5)
         return self.node(
@@ -74,7 +76,7 @@ class Builder:
             self.random(cout, std=0.1),
             label=label,
             strides=[stride] * 2,
-            pads=[kernel // 2] * 4,
+            pads=[kernel // 2 if pad is None else pad] * 4,
             group=group,
         )
 
@@ -107,4 +109,5 @@ class Builder:
         infos = [helper.make_tensor_value_info(name, TensorProto.FLOAT, None) for name in outputs]
         graph = helper.make_graph(self._nodes, self.name, [self.input], infos, self._constants)
         opsets = [helper.make_opsetid("", OPSET)]
-        return from_proto(helper.make_model(graph, opset_imports=opsets, ir_version=IR_VERSION), self.name)
+        proto = helper.make_model(graph, opset_imports=opsets, ir_version=IR_VERSION)
+        return normalize(make_model(onnx.shape_inference.infer_shapes(proto), name=self.name))

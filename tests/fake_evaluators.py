@@ -27,8 +27,7 @@ class Fake:
         self.baseline = baseline  # one [samples, elements] array per output
         self.limits = limits
         self.samples = len(baseline[0])
-        pools = {"max_abs": "max", "top1": "count"}
-        self.criteria = tuple(Criterion(str(c), pools.get(c.metric, "mean")) for c in limits)
+        self.criteria = tuple(map(self._criterion, limits))
         self.targets = tuple(
             Target(i, power=1, known=False) if c.metric in ("top1", "max_abs") else Target(i)
             for i, c in enumerate(limits)
@@ -37,6 +36,12 @@ class Fake:
         self.seen = []  # (high, samples run) per trial
         self.probed = 0
         self.interrupt_at = None
+
+    def _criterion(self, limit):
+        if limit.metric not in ("max_abs", "top1"):
+            return Criterion(str(limit))
+        allowed = 0 if limit.metric == "max_abs" else int((1 - limit.value) * self.samples + 1e-9)
+        return Criterion(str(limit), "rank", allowed)
 
     def error(self, high, samples):
         raise NotImplementedError
@@ -55,7 +60,15 @@ class Fake:
             return (e**2).sum(1) / (2 * energy * (1 - limit.value))
         if limit.metric == "max_abs":
             return np.abs(e).max(1) / limit.value
-        return (y.argmax(1) != (y + e).argmax(1)) / max(1 - limit.value, 1e-9)
+        return np.maximum(self._to_flip(e, y).max(1), 0)
+
+    @staticmethod
+    def _to_flip(e, y):
+        """[samples, other classes]: how far each is on the way to beating the baseline's top class."""
+        rows = np.arange(len(y))[:, None]
+        order = np.argsort(-y, axis=1)
+        top, others = order[:, :1], order[:, 1:]
+        return (e[rows, others] - e[rows, top]) / np.maximum(y[rows, top] - y[rows, others], 1e-9)
 
     def _loss(self, limit, e, samples):
         """The loss of a criterion over these samples, as the metric itself has it."""
@@ -65,7 +78,8 @@ class Fake:
             z = y + e
             cos = (y * z).sum() / max(np.linalg.norm(y) * np.linalg.norm(z), 1e-30)
             return float((1 - cos) / (1 - limit.value))
-        return float(parts.max() if limit.metric == "max_abs" else parts.mean())
+        criterion = self._criterion(limit)
+        return float(np.sort(parts)[-1 - criterion.allowed :][0] if criterion.pool == "rank" else parts.mean())
 
     def losses(self, high, samples=None):
         samples = np.arange(self.samples) if samples is None else np.asarray(samples)
@@ -112,6 +126,8 @@ class Fake:
             return square_vectors(e, energy / 10 ** (limit.value / 10))
         if limit.metric == "cosine":
             return cosine_vectors(e, whole[samples], energy, limit.value)
+        if limit.metric == "top1":
+            return self._to_flip(e, whole[samples]).astype(np.float32)
         return square_vectors(e, energy)
 
 
@@ -160,7 +176,9 @@ class Additive(Fake):
 class TinyNet(Fake):
     """A residual or plain network in NumPy, fake-quantized per tensor; one group per matrix."""
 
-    def __init__(self, rng, depth, width, samples, limits, *, residual=True, faults=None, heads=1, classes=10):
+    def __init__(
+        self, rng, depth, width, samples, limits, *, residual=True, faults=None, heads=1, classes=10
+    ):
         self.x = rng.standard_normal((samples, width)) * np.exp(0.4 * rng.standard_normal((samples, 1)))
         self.weights = [rng.standard_normal((width, width)) * math.sqrt(2 / width) for _ in range(depth)]
         self.heads = [rng.standard_normal((width, classes)) / math.sqrt(width) for _ in range(heads)]
@@ -187,9 +205,7 @@ class TinyNet(Fake):
             step = np.maximum(self._matmul(self._norm(h) if self.residual else h, w, i, high, record), 0)
             h = h + scale * step if self.residual else step
         first = len(self.weights)
-        return [
-            self._matmul(self._norm(h), w, first + j, high, record) for j, w in enumerate(self.heads)
-        ]
+        return [self._matmul(self._norm(h), w, first + j, high, record) for j, w in enumerate(self.heads)]
 
     @staticmethod
     def _norm(h):

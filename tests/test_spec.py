@@ -9,6 +9,7 @@ import pytest
 import yaml
 from spec_texts import EVERYTHING, MINIMAL, SEVERAL
 
+from pytest_int8acc.spec.fields import closest
 from pytest_int8acc.spec.load import display, load_spec
 from pytest_int8acc.spec.models import (
     BaselineModel,
@@ -232,3 +233,30 @@ def test_both_parsers_see_the_same(text: str, monkeypatch: pytest.MonkeyPatch) -
             (root.plain(), root.keys, [(n.mark, n.keys, n.size, n.depth) for n in root.entries.values()])
         )
     assert places[0] == places[1]
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ('"\\ud800": 1', "half of a surrogate pair is not a character"),
+        ('a: "\\UFFFFFFFF"', "a character code or the YAML version is out of range"),
+        ('a: "\\U00110000"', "a character code or the YAML version is out of range"),
+    ],
+)
+def test_what_only_pyyamls_own_parser_lets_through(
+    text: str, message: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("pytest_int8acc.spec.yaml.LOADER", yaml.SafeLoader)
+    document = read(text)
+    assert document.root is None
+    assert [message in mistake.text for mistake in document.mistakes] == [True]
+
+
+def test_limits_that_meet_are_no_mistake(tmp_path: Path) -> None:
+    (case,) = load(f"{MINIMAL}criteria: [{{metric: m.py:f, min: 1, max: 1}}]", tmp_path)
+    assert case.criteria == (MetricCriterion(metric="m.py:f", min=1, max=1),)
+
+
+@pytest.mark.parametrize(("word", "known"), [("gpu", ["cpu", "cuda"]), ("zebra", ["name"]), ("", ["a"])])
+def test_a_guess_that_would_mislead_is_not_made(word: str, known: list[str]) -> None:
+    assert closest(word, known) is None

@@ -346,6 +346,10 @@ FILES = {
         "model: a\ninputs: a\nint8:\n  scales: s\n  criteria: []",
         [(5, 3, "unknown key 'criteria' (it belongs at the top of the case)")],
     ),
+    "int8 with a key of several places": (
+        "model: a\ninputs: a\nint8: {calibrate: {}, samples: 5}",
+        [(3, 23, "unknown key 'samples' (it belongs under 'int8.calibrate')")],
+    ),
     "scales a number": (
         "model: a\ninputs: a\nint8: {scales: 0.1}",
         [(3, 16, "scales: expected a file's path, found 0.1")],

@@ -63,7 +63,7 @@ class _Search:
     def descend(self) -> None:
         """Try the cheapest plan foretold to pass, correct the model by what happened, until one passes."""
         limit = 1.0
-        while True:
+        while limit > 0.01:
             plan = self.solver.solve(limit)
             if plan is None or plan == self.ledger.everything:
                 return
@@ -105,7 +105,7 @@ class _Search:
         high = self.best.high
         weigh = self.solver.weigh(high)
         hi = min([self.model.loss(plan) for plan in self.failed], default=math.inf)
-        lo = min(self.model.loss(high), 1.0)
+        lo = max(min(self.model.loss(high), 1.0), 0.01)
         limit = min(1.0, max(math.sqrt(lo * hi), lo)) if hi < math.inf else 1.0
         found = self.solver.cheaper(high, limit * 1.1)
         plans, loss, weight = found.high, found.loss, found.weight
@@ -113,7 +113,7 @@ class _Search:
             p = self.solver.solve(limit)
             if p is not None:
                 plans = [*plans, p]; loss = np.append(loss, self.model.loss(p)); weight = np.append(weight, self.solver.weigh(p))
-        worth = (weigh - weight) / (1 + np.exp((loss - limit) / (0.05 * limit)))
+        worth = (weigh - weight) / (1 + np.exp(np.minimum((loss - limit) / (0.05 * limit), 500)))
         least = 1e-9 if len(self.ledger.groups) <= EXHAUSTIVE else _SAVING
         for m in np.argsort(-worth, kind="stable"):
             if worth[m] < least:

@@ -71,7 +71,10 @@ def _choose(ledger: Ledger, groups: int) -> list[int]:
     """The hardest sample, and others spread over the harder half, as many as cost little."""
     count = ledger.samples.count
     wanted = min(max(count // max(groups, 1), 2), 8, max(1, count // 4))
-    ranked = ledger.samples.ranked()
+    criteria = ledger.evaluator.criteria
+    allowed = min((c.allowed for c in criteria), default=0)
+    ranked = ledger.samples.ranked()[allowed:]
+    count = len(ranked)
     return [ranked[(i * count) // (2 * wanted)] for i in range(wanted)]
 
 

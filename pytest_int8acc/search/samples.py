@@ -21,7 +21,7 @@ _DECAY = 0.6
 class Samples:
     """Remembers which samples break criteria, orders them, and judges a plan on those seen so far.
 
-    The worst sample and counts of flips are decided by few samples: the hardest run first. A mean is
+    The worst samples and counts of flips are decided by few samples: the hardest run first. A mean is
     estimated best by samples spread evenly over all hardnesses: after the lead, every prefix of the order is
     such a spread.
     """
@@ -30,10 +30,10 @@ class Samples:
         self.count = count
         pools = [criterion.pool for criterion in criteria]
         self._mean = np.array([pool == "mean" for pool in pools], dtype=np.bool_)
-        self._worst = np.array([pool == "max" for pool in pools], dtype=np.bool_)
+        self._rank = np.array([pool == "rank" for pool in pools], dtype=np.bool_)
+        self._allowed = np.array([c.allowed for c in criteria if c.pool == "rank"], dtype=np.intp)
         self._hardness = np.zeros(count)
-        few = any(pool in ("max", "count") for pool in pools)
-        self._lead = 0 if not few else count if not self._mean.any() else max(1, count // 8)
+        self._lead = 0 if not self._rank.any() else count if not self._mean.any() else max(1, count // 8)
 
     def ranked(self) -> list[int]:
         """All samples, those that broke criteria most so far first."""
@@ -60,14 +60,16 @@ class Samples:
     def judge(self, reference: Trial | None) -> Hopeless:
         """What rejects a plan early, given a trial of a passing plan that saw all samples.
 
-        A worst sample over the limit, or a sum over the limit with all samples not seen counted as
-        perfect, proves it. For a mean the difference to the reference, sample by sample and in proportion
+        More samples over the limit than allowed, or a sum over the limit with all samples not seen counted
+        as perfect, prove it. For a mean the difference to the reference, sample by sample and in proportion
         to hardness (a ratio estimator), must exceed the room that it leaves by four standard errors.
         """
 
         def hopeless(parts: Floats) -> bool:
             seen = np.nan_to_num(parts, posinf=np.inf)
-            if (seen[self._worst] > 1).any() or (seen[~self._worst].sum(axis=1) > self.count).any():
+            if ((seen[self._rank] > 1).sum(axis=1) > self._allowed).any():
+                return True
+            if (seen[~self._rank].sum(axis=1) > self.count).any():
                 return True
             mean, error = self._extrapolate(parts, reference, _LEAST)
             return bool((mean - _SIGMAS * error > 1).any())
@@ -79,7 +81,8 @@ class Samples:
         if trial.confirmed:
             return np.array(trial.losses)
         mean, _ = self._extrapolate(trial.parts, reference, _LEAST // 2)
-        mean[self._worst] = np.fmax.reduce(trial.parts[self._worst], axis=1)
+        ranked = -np.sort(-np.nan_to_num(trial.parts[self._rank], posinf=np.inf), axis=1)
+        mean[self._rank] = ranked[np.arange(len(ranked)), np.minimum(self._allowed, self.count - 1)]
         return mean
 
     def _extrapolate(self, parts: Floats, reference: Trial | None, least: int) -> tuple[Floats, Floats]:

@@ -44,7 +44,7 @@ class Surrogate:
         self._parts: list[tuple[int, slice]] = []
         for t, target in enumerate(self.targets):
             count = base[t].shape[0]
-            worst = self.criteria[target.criterion].pool == "max"
+            worst = self.criteria[target.criterion].pool == "rank"
             self._parts += [(t, slice(s, s + 1)) for s in range(count)] if worst else [(t, slice(count))]
         self.target_of_row = np.array([t for t, _ in self._parts], dtype=np.intp)
         self._vectors = [_flat(vectors[t][:, part]) for t, part in self._parts]
@@ -104,8 +104,6 @@ class Surrogate:
         rows = self.rows(self.mask(high)[None])[0]
         for t, target in enumerate(self.targets):
             model, loss = rows[self.target_of_row == t].max(), float(losses[target.criterion])
-            if self.criteria[target.criterion].pool in ("count", "whole"):
-                loss = np.fmax(loss, 0.5)  # that nothing flipped says little
             loss = loss ** (2 / target.power)
             if model > 0 and np.isfinite(loss) and loss > 0 and (known or not target.known):
                 self.scale[t] *= loss / model

@@ -9,9 +9,10 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-#: How the parts of the samples make a criterion's loss: their mean; their greatest; their mean where a part
-#: is a yes or no (top-1); ``whole`` where only all samples together give a number (mAP, a user's metric).
-Pool = Literal["mean", "max", "count", "whole"]
+#: How the parts of the samples make a criterion's loss. ``mean``: their mean. ``rank``: the greatest but
+#: ``allowed``, so that the criterion fails where more samples than allowed have a part above 1. ``whole``: only
+#: all samples together give a number (mAP, a user's metric).
+Pool = Literal["mean", "rank", "whole"]
 
 
 @dataclass(frozen=True)
@@ -32,6 +33,8 @@ class Criterion:
     text: str
     """In words, as reports show it."""
     pool: Pool = "mean"
+    allowed: int = 0
+    """Samples that may have a part above 1; 0 where the worst sample decides, more for top-1 agreement."""
 
 
 @dataclass(frozen=True)
@@ -63,6 +66,8 @@ class Trial:
     parts: NDArray[np.float64]
     """[criteria, samples], at least 0: what each sample adds to the loss (see :data:`Pool`).
 
+    For top-1 a sample's part says how far it is on the way to another class: over all other classes j, the
+    greatest ``(e_j - e_top) / (y_top - y_j)`` of baseline y and error e; above 1 it has flipped.
     nan where the sample was not seen, and everywhere for a criterion of the pool ``whole``.
     """
     cost: float

@@ -25,7 +25,7 @@ MAX_NODES = 50_000
 _UNPRINTABLE = re.compile("[^\t\n\r\x20-\x7e\x85\xa0-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 _BREAK = re.compile("\r\n|[\n\r\x85\u2028\u2029]")
 _INTEGER = re.compile(r"[-+]?[0-9]{1,30}")
-_OCTAL = re.compile(r"0o[0-7]{1,20}")
+_OCTAL = re.compile(r"0o[0-7]{1,21}")
 _HEXADECIMAL = re.compile(r"0x[0-9a-fA-F]{1,16}")
 _FLOAT = re.compile(r"[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?")
 _INFINITY = re.compile(r"[-+]?\.(inf|Inf|INF)")
@@ -112,11 +112,18 @@ def parse(raw: bytes) -> Document:
         mistakes.append(error.mistake)
     except yaml.YAMLError as error:
         mistakes.append(_syntax_mistake(error, text))
+    except (ValueError, OverflowError):  # PyYAML's own parser, of "\\UFFFFFFFF"
+        mistakes.append(
+            Mistake(Mark(1, 1), "not valid YAML: a character code or the YAML version is out of range")
+        )
     return Document(None, mistakes)
 
 
 def resolve(text: str) -> Scalar:
-    """The value of a plain (unquoted) scalar by YAML 1.2's core schema; absurdly long integers stay text."""
+    """The value of a plain (unquoted) scalar by YAML 1.2's core schema.
+
+    Bounded: an integer of more than 30 digits is a float, one in hexadecimal or octal beyond 64 bits is text.
+    """
     if text in _WORDS:
         return _WORDS[text]
     if _INTEGER.fullmatch(text):
@@ -302,7 +309,7 @@ def _advice_at_start(problem: str, context: str) -> str:
         return "the '{' that opens here lacks a ',' or its '}'"
     if "end of stream" in problem or "document separator" in problem:
         return "the quote that opens here is never closed"
-    if "escape" in problem:
+    if "escape" in problem and "quoted" in context:
         return "a backslash is special between double quotes: use single quotes, or '/' in paths"
     return ""
 
@@ -318,6 +325,6 @@ def _advice(problem: str, context: str, mark: Mark, text: str) -> str:
         return f"text cannot start with '{line[mark.column - 1 : mark.column]}'; put it in quotes"
     if "could not find expected ':'" in problem:
         return "a key without its ':' just above; write 'key: value'"
-    if "block" in context:
+    if "block" in context and "scalar" not in context:
         return f"this line does not fit the lines above ({problem}); check its indentation"
     return problem or context

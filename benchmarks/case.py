@@ -1,0 +1,88 @@
+"""A case of the suite: a network with trouble planted, data and limits."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from benchmarks.faults import misscale, per_tensor_weights
+from pytest_int8acc.data import Dataset, open_dataset
+from pytest_int8acc.graph.groups import find_groups
+from pytest_int8acc.graph.model import Model
+from pytest_int8acc.graph.network import Network
+from pytest_int8acc.graph.quantize import quantize
+from pytest_int8acc.scales.calibrate import Method, calibrate
+from pytest_int8acc.scores.criteria import OutputLimits
+from pytest_int8acc.tensors import Feed
+
+BATCH = 8
+
+
+@dataclass(frozen=True, eq=False)
+class Case:
+    """What a search is given, and what was planted."""
+
+    name: str
+    trouble: str
+    """In words."""
+    network: Network
+    data: Feed
+    """All samples, along the first axis of each array."""
+    limits: tuple[OutputLimits, ...]
+    culprits: frozenset[str] | None
+    """Groups that trouble was planted in; None where no set of groups is at fault."""
+
+    @property
+    def samples(self) -> int:
+        """Number of samples."""
+        return len(next(iter(self.data.values())))
+
+
+def dataset(model: Model, data: Feed, folder: Path) -> Dataset:
+    """``data`` opened as the plugin opens a user's npz file."""
+    np.savez(folder / "data.npz", **data)
+    return open_dataset("data.npz", model.inputs, base=folder, batch=BATCH)
+
+
+def assemble(
+    name: str,
+    trouble: str,
+    model: Model,
+    data: Feed,
+    limits: Mapping[str, float] | Sequence[OutputLimits],
+    *,
+    calibration: Feed | None = None,
+    method: Method = "minmax",
+    factors: Mapping[str, float] | None = None,
+    per_tensor: Sequence[str] = (),
+    outliers: Sequence[str] = (),
+    blame: bool = True,
+) -> Case:
+    """Calibrate honestly, plant what is asked for, and make the case.
+
+    Args:
+        name: Of the case.
+        trouble: In words.
+        model: In float; outlier channels are planted in it already.
+        data: Samples that the search judges on.
+        limits: Metric to limit on every output, or limits of their own.
+        calibration: Samples that scales are taken from; ``data`` where there are no others.
+        method: How scales are chosen.
+        factors: Group to factor on the scale of its activation.
+        per_tensor: Groups whose weights get one scale.
+        outliers: Groups that read a channel that sticks out.
+        blame: False where what is planted is not what has to leave.
+    """
+    layout = find_groups(model)
+    with tempfile.TemporaryDirectory() as folder:
+        opened = dataset(model, calibration or data, Path(folder))
+        scales = calibrate(model, layout.activations, opened, method=method).values
+    scales, misread = misscale(layout, scales, factors or {})
+    network = per_tensor_weights(quantize(model, layout, scales), per_tensor)
+    culprits = misread | {*per_tensor, *outliers}
+    judged = (OutputLimits("*", limits=limits),) if isinstance(limits, Mapping) else tuple(limits)
+    return Case(name, trouble, network, data, judged, culprits if culprits and blame else None)

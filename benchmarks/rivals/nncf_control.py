@@ -1,0 +1,74 @@
+"""NNCF's quantize_with_accuracy_control on one task; run in an environment with nncf and onnxruntime.
+
+python -m benchmarks.rivals.nncf_control FOLDER
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import nncf
+import numpy as np
+import onnx
+import onnxruntime
+
+from benchmarks.rivals.bar import COSINE, SEARCH, Task, cosines
+
+_WEIGHTED = ("Conv", "Gemm", "MatMul")
+_MOVING = ("Reshape", "Transpose", "Flatten", "Squeeze", "Unsqueeze", "Identity", "MaxPool")
+
+
+def in_int8(model: onnx.ModelProto) -> set[str]:
+    """Weighted layers whose first two inputs come from DequantizeLinear, through nodes that move values."""
+    producer = {name: node for node in model.graph.node for name in node.output}
+
+    def quantized(tensor: str) -> bool:
+        while tensor in producer and producer[tensor].op_type in _MOVING:
+            tensor = producer[tensor].input[0]
+        return tensor in producer and producer[tensor].op_type == "DequantizeLinear"
+
+    layers = (node for node in model.graph.node if node.op_type in _WEIGHTED)
+    return {node.name for node in layers if all(map(quantized, node.input[:2]))}
+
+
+def main() -> None:
+    """Quantize with accuracy control and report what was kept."""
+    task = Task.load(Path(sys.argv[1]))
+    model = onnx.load(task.model)
+    calibration = nncf.Dataset(list(task.calibration), lambda image: {"image": image[None]})
+    validation = nncf.Dataset(range(SEARCH))
+    began: list[float] = []
+
+    def validate(session: Any, items: Iterable[int]) -> tuple[float, list[float]]:
+        began.append(time.perf_counter())
+        chosen = list(items)
+        logits = task.evaluate(lambda x: session.run(None, {"image": x})[0], chosen)
+        each = cosines(task.reference[chosen], logits)
+        return float(task.score(logits, chosen)), [float(value) for value in each]
+
+    options = {"model_type": nncf.ModelType.TRANSFORMER} if task.folder.name == "vit" else {}
+    plain = in_int8(nncf.quantize(model, calibration, **options))
+    task.began = time.perf_counter()
+    result = nncf.quantize_with_accuracy_control(
+        model, calibration, validation, validate, max_drop=1 - COSINE, drop_type=nncf.DropType.ABSOLUTE, **options
+    )
+    seconds = time.perf_counter() - began[0]
+    session = onnxruntime.InferenceSession(result.SerializeToString(), session_options())
+    kept = plain - in_int8(result)
+    run = lambda x: np.asarray(session.run(None, {"image": x})[0])  # noqa: E731
+    task.report(run, f"NNCF {nncf.__version__} accuracy control", kept, seconds, candidates=len(plain))
+
+
+def session_options() -> onnxruntime.SessionOptions:
+    """Q/DQ as they stand, since fused INT8 saturates on CPUs without VNNI."""
+    options = onnxruntime.SessionOptions()
+    options.add_session_config_entry("session.disable_quant_qdq", "1")
+    return options
+
+
+if __name__ == "__main__":
+    main()
