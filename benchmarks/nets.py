@@ -85,6 +85,69 @@ def cnn_saturated() -> Case:
 
 
 @case
+def resnet_per_tensor() -> Case:
+    """A channel sticks out of one layer's weights, which have one scale, and of the next one's input."""
+    first, second = "/2/first/conv/Conv", "/2/second/conv/Conv"
+    model = outlier_channel(trained("resnet"), first, [second], 4, 60)
+    return small(
+        "resnet_per_tensor",
+        "weights per tensor, outlier channel",
+        model,
+        {"cosine": 0.9995},
+        per_tensor=[first],
+        outliers=[second],
+    )
+
+
+@case
+def resnet_masked() -> Case:
+    """The first layer reads zeros only, so nothing shows of two later faults."""
+    factors = {"/0/conv/Conv": 1000, "/2/second/conv/Conv": 60, "/3/second/conv/Conv": 60}
+    limits = {"top1_agreement": 0.99, "sqnr_db": 20}
+    return small("resnet_masked", "2 culprits masked by a third", trained("resnet"), limits, factors=factors)
+
+
+@case
+def mobilenet_misscaled() -> Case:
+    """x50, x1000 and /8."""
+    factors = {"/2/depthwise/conv/Conv": 50, "/4/project/conv/Conv": 1000, "/6/depthwise/conv/Conv": 1 / 8}
+    return small(
+        "mobilenet_misscaled", "3 scales x50, x1000, /8", trained("mobilenet"), {"sqnr_db": 20}, factors=factors
+    )
+
+
+@case
+def mobilenet_six() -> Case:
+    """Six layers of 23."""
+    factors = {f"/{i}/project/conv/Conv": 20.0 + 10 * i for i in range(1, 7)}
+    return small("mobilenet_six", "6 scales x30 to x80", trained("mobilenet"), {"cosine": 0.998}, factors=factors)
+
+
+@case
+def mobilenet_masked() -> Case:
+    """The third block's expansion reads zeros only; two later faults hide behind it."""
+    factors = {"/3/expand/conv/Conv": 1000, "/5/depthwise/conv/Conv": 150, "/7/conv/Conv": 300}
+    limits = {"top1_agreement": 0.99}
+    return small("mobilenet_masked", "masked culprits", trained("mobilenet"), limits, factors=factors)
+
+
+@case
+def vit_outliers() -> Case:
+    """Outlier channels behind two LayerNormalizations."""
+    model = trained("vit")
+    readers = [f"/blocks/blocks.{i}/fc1/MatMul" for i in (0, 2)]
+    for i, reader in zip((0, 2), readers, strict=True):
+        model = outlier_channel(model, f"/blocks/blocks.{i}/norm2/LayerNormalization", [reader], 7 + i, 80)
+    return small("vit_outliers", "2 activation outlier channels", model, {"cosine": 0.9995}, outliers=readers)
+
+
+@case
+def vit_accumulated() -> Case:
+    """No layer at fault: the noise of all adds up."""
+    return small("vit_accumulated", "accumulated noise", trained("vit"), {"sqnr_db": 40})
+
+
+@case
 def cancelling() -> Case:
     """Freeing one of two parallel convolutions makes it worse."""
     factors = {"left": 100, "conv3": 60}

@@ -1,7 +1,7 @@
 """Trains the four small networks of the suite on scikit-learn's digits and writes them to models/.
 
     pip install torch==2.13.0 scikit-learn onnx onnxscript onnxruntime
-    python -m benchmarks.train
+    python -m benchmarks.train [cnn] [resnet] [mobilenet] [vit]
 
 Needs some minutes on two cores. BatchNormalization is folded into the convolution before it, and every
 activation between convolutions is a ReLU, so that channels can be rescaled without changing the function.
@@ -9,6 +9,7 @@ activation between convolutions is a ReLU, so that channels can be rescaled with
 
 from __future__ import annotations
 
+import sys
 from itertools import pairwise
 from pathlib import Path
 
@@ -21,7 +22,8 @@ from torch import Tensor, nn
 from torch.nn.utils.fusion import fuse_conv_bn_eval
 
 MODELS = Path(__file__).parent / "models"
-EPOCHS = 60
+#: Network to learning rate and epochs.
+SCHEDULES = {"cnn": (4e-3, 60), "resnet": (4e-3, 60), "mobilenet": (4e-3, 60), "vit": (2e-3, 240)}
 CALIBRATION, VALIDATION = 128, 528
 
 
@@ -133,13 +135,13 @@ class ViT(nn.Module):
         return self.head(self.norm(self.blocks(x)).mean(1))
 
 
-def train(model: nn.Module, images: Tensor, labels: Tensor) -> nn.Module:
+def train(model: nn.Module, images: Tensor, labels: Tensor, rate: float, epochs: int) -> nn.Module:
     """Fit with AdamW and one learning-rate cycle."""
     data = torch.utils.data.TensorDataset(images, labels)
     batches = torch.utils.data.DataLoader(data, batch_size=64, shuffle=True, drop_last=True)
     optimizer = torch.optim.AdamW(model.train().parameters(), weight_decay=0.05)
-    cycle = torch.optim.lr_scheduler.OneCycleLR(optimizer, 4e-3, epochs=EPOCHS, steps_per_epoch=len(batches))
-    for _ in range(EPOCHS):
+    cycle = torch.optim.lr_scheduler.OneCycleLR(optimizer, rate, epochs=epochs, steps_per_epoch=len(batches))
+    for _ in range(epochs):
         for image, label in batches:
             shift = torch.randint(-1, 2, (2,)).tolist()
             optimizer.zero_grad()
@@ -173,8 +175,8 @@ def export(model: nn.Module, path: Path) -> None:
     onnx.checker.check_model(onnx.load(path), full_check=True)
 
 
-def main() -> None:
-    """Train all four, print their accuracy, and write them with the data."""
+def main(names: list[str]) -> None:
+    """Train the networks of these names, print their accuracy, and write them with the data."""
     digits = load_digits()
     pixels, labels = digits.images.astype(np.uint8)[:, None], digits.target
     pixels, held, labels, truth = train_test_split(
@@ -185,10 +187,10 @@ def main() -> None:
         MODELS / "digits.npz", calibration=pixels[:CALIBRATION], validation=held, labels=truth.astype(np.int8)
     )
     images, held = (torch.from_numpy(a.astype(np.float32) / 16) for a in (pixels, held))
-    for build in (cnn, resnet, mobilenet, ViT):
+    for name in names:
         torch.manual_seed(0)
-        name = build.__name__.lower()
-        model = fold(train(build(), images, torch.from_numpy(labels)))
+        network = {"cnn": cnn, "resnet": resnet, "mobilenet": mobilenet, "vit": ViT}[name]()
+        model = fold(train(network, images, torch.from_numpy(labels), *SCHEDULES[name]))
         with torch.no_grad():
             right = (model(held).argmax(1).numpy() == truth).mean()
         export(model, MODELS / f"{name}.onnx")
@@ -196,4 +198,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    main(sys.argv[1:] or list(SCHEDULES))

@@ -69,7 +69,7 @@ def check(case: Case, settings: Settings) -> CaseResult:
         metrics=metrics,
         int8_groups=len(int8.network.groups),
         high_groups=len(int8.network.left_high),
-        notes=tuple(_notes(settings, inputs, baseline, candidate, outputs, metrics, runs)),
+        notes=tuple(_notes(case, settings, inputs, baseline, candidate, outputs, metrics, runs)),
         seconds=time.perf_counter() - started,
     )
 
@@ -156,8 +156,7 @@ def _score(
     case: Case, settings: Settings, runs: _Runs, inputs: Dataset
 ) -> tuple[tuple[OutputResult, ...], tuple[Score, ...]]:
     """All outputs and all metrics, judged before anything fails."""
-    limits = [_output_limits(c) for c in case.criteria if isinstance(c, OutputCriterion)]
-    wanted = [_metric_limit(c) for c in case.criteria if isinstance(c, MetricCriterion)]
+    limits, wanted = _limits(case)
     outputs = compare_outputs(
         runs.baseline, runs.candidate, limits, noise=runs.again, metrics_given=bool(wanted)
     )
@@ -170,6 +169,12 @@ def _score(
         function = load_function(limit.ref, case.path(""), CriterionError)
         metrics += evaluate_metric(limit, function, runs.baseline, runs.candidate, labels, noise=runs.again)
     return outputs, tuple(metrics)
+
+
+def _limits(case: Case) -> tuple[list[OutputLimits], list[MetricLimit]]:
+    """The case's criteria, those on outputs and those on users' metrics."""
+    outputs = [_output_limits(c) for c in case.criteria if isinstance(c, OutputCriterion)]
+    return outputs, [_metric_limit(c) for c in case.criteria if isinstance(c, MetricCriterion)]
 
 
 def _output_limits(criterion: OutputCriterion) -> OutputLimits:
@@ -190,6 +195,7 @@ def _metric_limit(criterion: MetricCriterion) -> MetricLimit:
 
 
 def _notes(
+    case: Case,
     settings: Settings,
     inputs: Dataset,
     baseline: Form,
@@ -199,7 +205,7 @@ def _notes(
     runs: _Runs,
 ) -> Iterator[str]:
     """What the reader must know to trust the verdict, weightiest first."""
-    yield from _off_already(runs, outputs, baseline)
+    yield from _off_already(case, runs, baseline)
     for score in (*(s for output in outputs for s in output.scores), *metrics):
         if score.limit_in_noise:
             yield (
@@ -217,13 +223,10 @@ def _notes(
     yield from dict.fromkeys((*candidate.notes, *baseline.notes, *inputs.notes))
 
 
-def _off_already(runs: _Runs, outputs: Sequence[OutputResult], baseline: Form) -> Iterator[str]:
+def _off_already(case: Case, runs: _Runs, baseline: Form) -> Iterator[str]:
     """A note where the baseline itself misses, against FP32, a limit that INT8 is held to."""
-    limits = [
-        OutputLimits(output.name, limits={s.metric: s.limit for s in output.scores if s.limit is not None})
-        for output in outputs
-    ]
-    for output in compare_outputs(runs.reference, runs.baseline, limits):
+    limits, metrics = _limits(case)
+    for output in compare_outputs(runs.reference, runs.baseline, limits, metrics_given=bool(metrics)):
         for score in output.scores:
             if not score.passed:
                 yield (

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from pytest_int8acc.data import Dataset, RandomSource, open_dataset
 from pytest_int8acc.errors import ModelError
-from pytest_int8acc.graph.groups import Layout, find_groups
+from pytest_int8acc.graph.groups import Layout, find_groups, origins
 from pytest_int8acc.graph.halve import Halved, halve
 from pytest_int8acc.graph.load import load_model
 from pytest_int8acc.graph.model import Model
@@ -107,7 +107,8 @@ def open_source(case: Case, source: Source, model: Model, what: str, samples: in
 
 def _scales(case: Case, model: Model, layout: Layout, inputs: Dataset, settings: Settings) -> Scales:
     if case.int8.scales is not None:
-        return load_scales(case.path(case.int8.scales), layout.activations)
+        path, makers = case.path(case.int8.scales), {o: n.name for n in model.graph.node for o in n.output}
+        return load_scales(path, layout.activations, makers, origins(model))
     calibration = case.int8.calibrate
     assert calibration is not None  # the spec demands one of three
     source = case.inputs if calibration.data is None else calibration.data

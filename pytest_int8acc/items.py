@@ -102,11 +102,9 @@ class SpecItem(pytest.Function):
 
     def _settings(self) -> Settings:
         """What this case runs with; plugin.py has checked the configuration."""
-        runtime = self.case.onnxruntime
-        spec = {"backend": self.case.backend, "samples": self.case.samples}
         return resolve(
             {setting.name: self.config.getoption(setting.ini) for setting in SETTINGS},
-            spec if runtime is None else {**spec, "mode": runtime.mode, "provider": runtime.provider},
+            self.case.settings(),
             {setting.name: self.config.getini(setting.ini) for setting in SETTINGS},
         )
 

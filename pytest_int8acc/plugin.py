@@ -27,12 +27,23 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group.addoption("--int8acc", action="store_true", default=None, help=gate)
     parser.addini("int8acc", gate, type="bool", default=False)
     for setting in SETTINGS:
-        if setting.choices:
-            group.addoption(setting.flag, choices=setting.choices, help=setting.help)
-            parser.addini(setting.ini, setting.help, default=None)
-        else:
-            group.addoption(setting.flag, type=_argument(setting), metavar="N", help=setting.help)
-            parser.addini(setting.ini, setting.help, type="int", default=None)
+        _add_setting(group, parser, setting)
+
+
+def _add_setting(group: pytest.OptionGroup, parser: pytest.Parser, setting: Setting) -> None:
+    """One setting as an option and as an ini key."""
+    if setting.kind == "choice":
+        group.addoption(setting.flag, choices=setting.choices, help=setting.help)
+        parser.addini(setting.ini, setting.help, default=None)
+    elif setting.kind == "count":
+        group.addoption(setting.flag, type=_argument(setting), metavar="N", help=setting.help)
+        parser.addini(setting.ini, setting.help, type="int", default=None)
+    elif setting.kind == "flag":
+        group.addoption(setting.flag, action="store_true", default=None, help=setting.help)
+        parser.addini(setting.ini, setting.help, type="bool", default=None)
+    else:
+        group.addoption(setting.flag, metavar="DIR", help=setting.help)
+        parser.addini(setting.ini, setting.help, default=None)
 
 
 def _argument(setting: Setting) -> Callable[[str], object]:

@@ -12,11 +12,16 @@ SUFFIXES = (".int8acc.yaml", ".int8acc.yml")
 Backend = Literal["auto", "onnxruntime"]
 Mode = Literal["exact", "native"]
 Provider = Literal["cpu", "cuda"]
+When = Literal["auto", "always", "off"]
+Strategy = Literal[
+    "minimal", "bisect", "bisect-reverse", "linear", "linear-reverse", "worst-first", "forward"
+]
+Kind = Literal["choice", "count", "flag", "folder"]
 
 
-def _said(help: str, choices: Any = None) -> dict[str, Any]:
-    """Metadata of a setting; ``choices`` is a Literal type, or None for a whole number of 1 or more."""
-    return {"help": help, "choices": get_args(choices)}
+def _said(help: str, choices: Any = None, kind: Kind = "count") -> dict[str, Any]:
+    """Metadata of a setting; ``choices`` is a Literal type, where the setting is one of a few words."""
+    return {"help": help, "choices": get_args(choices), "kind": "choice" if choices else kind}
 
 
 @dataclass(frozen=True)
@@ -41,13 +46,39 @@ class Settings:
     samples: int | None = field(
         default=None, metadata=_said("use only the first N samples of the inputs (default: all)")
     )
+    search: When = field(
+        default="auto",
+        metadata=_said(
+            "when to search the layers that must leave INT8; auto: where a case fails (default: auto)", When
+        ),
+    )
+    strategy: Strategy = field(
+        default="minimal", metadata=_said("how to search (default: minimal)", Strategy)
+    )
+    max_builds: int = field(
+        default=8, metadata=_said("engines that one search may build, the proof included (default: 8)")
+    )
+    max_seconds: int | None = field(
+        default=None,
+        metadata=_said("stop a search after N seconds with the best plan so far (default: never)"),
+    )
+    certify: bool = field(
+        default=False,
+        metadata=_said("prove on engines of its own that each culprit must leave INT8", kind="flag"),
+    )
+    report: str | None = field(
+        default=None,
+        metadata=_said(
+            "write report.json, and for each failed case the fixed model and its plan", kind="folder"
+        ),
+    )
     sources: Mapping[str, str] = field(default_factory=dict, repr=False, compare=False)
     """Where each setting's value comes from, in words."""
 
     def describe(self) -> str:
         """One line of all settings, each with its source."""
         return ", ".join(
-            f"{s.name} {'all' if (value := getattr(self, s.name)) is None else value} "
+            f"{s.name} {'none' if (value := getattr(self, s.name)) is None else value} "
             f"({self.sources.get(s.name, 'default')})"
             for s in SETTINGS
         )
@@ -60,7 +91,8 @@ class Setting(NamedTuple):
     default: object
     help: str
     choices: tuple[str, ...]
-    """Empty for a whole number of 1 or more."""
+    """The words accepted, for kind ``choice``."""
+    kind: Kind
 
     @property
     def flag(self) -> str:
@@ -75,15 +107,16 @@ class Setting(NamedTuple):
     @property
     def expected(self) -> str:
         """The values accepted, in words."""
-        return f"one of {', '.join(self.choices)}" if self.choices else "a whole number of 1 or more"
+        words = {"count": "a whole number of 1 or more", "flag": "true or false", "folder": "a folder"}
+        return words.get(self.kind, f"one of {', '.join(self.choices)}")
 
     def parse(self, value: str | int) -> str | int:
         """``value`` as this setting's type; ValueError where it is not an accepted one."""
-        if self.choices:
-            if value in self.choices:
-                return value
-        elif str(value).isdecimal() and int(value) >= 1:
-            return int(value)
+        if self.kind == "count":
+            if str(value).isdecimal() and int(value) >= 1:
+                return int(value)
+        elif value in self.choices or self.kind == "flag" or (self.kind == "folder" and value):
+            return value
         raise ValueError(f"{value!r} is not {self.expected}")
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from pytest_int8acc.search import Criterion, GroupInfo, Target, Trial, cosine_vectors, square_vectors
+from pytest_int8acc.search import Criterion, GroupInfo, Probe, Target, Trial, cosine_vectors, square_vectors
 
 
 @dataclass(frozen=True)
@@ -29,7 +29,7 @@ class Fake:
         self.samples = len(baseline[0])
         self.criteria = tuple(map(self._criterion, limits))
         self.targets = tuple(
-            Target(i, power=1, known=False) if c.metric in ("top1", "max_abs") else Target(i)
+            Target(i, power=1) if c.metric in ("top1", "max_abs") else Target(i)
             for i, c in enumerate(limits)
         )
         self.cost = 0.0
@@ -110,14 +110,17 @@ class Fake:
         passed = used == self.samples and max(losses) <= 1
         return Trial(high, passed, losses, losses, parts, used / self.samples, used == self.samples)
 
-    def errors(self, plans, samples):
+    def probe(self, plans, samples):
         self.probed += len(plans)
         self.cost += len(plans) * len(samples) / self.samples
-        return [self._vectors(plan, np.asarray(samples)) for plan in plans]
+        return [self._probe(plan, np.asarray(samples)) for plan in plans]
 
-    def _vectors(self, plan, samples):
+    def _probe(self, plan, samples):
         error = self.error(plan, samples)
-        return [self._target(limit, error[limit.output], samples) for limit in self.limits]
+        return Probe(
+            [self._target(limit, error[limit.output], samples) for limit in self.limits],
+            np.array([self._parts(limit, error[limit.output], samples) for limit in self.limits]),
+        )
 
     def _target(self, limit, e, samples):
         whole = self.baseline[limit.output]

@@ -240,3 +240,25 @@ def test_what_cannot_be_judged_is_an_error_that_names_it(
     settings = Settings(provider="cuda") if "cuda" in spec else None
     with pytest.raises(error, match=message):
         project.check(spec, settings)
+
+
+def test_a_cache_without_a_pools_output_gives_it_the_inputs_scale(tmp_path: Path) -> None:
+    project = Project(tmp_path)
+    proto = project.model("plain")
+    project.data(proto)
+    pool = next(node for node in proto.graph.node if node.op_type == "MaxPool")
+    model = load_model(tmp_path / "model.onnx")
+    needed = find_groups(model).activations
+    assert pool.output[0] in needed
+    listed = [pool.input[0] if name == pool.output[0] else name for name in needed]
+    (tmp_path / "ranges.json").write_text(json.dumps(dict.fromkeys(listed, 8)))
+    result = project.check("int8: {scales: ranges.json}\n")
+    assert f"{len(needed)} of {len(needed)} tensors have a scale" in result.notes
+    assert result.int8_groups == 3
+
+
+def test_class_axis_holds_for_fp16_against_fp32_too(tmp_path: Path) -> None:
+    project = Project(tmp_path)
+    project.data(project.model("unet"))
+    result = project.check(CALIBRATED + "criteria: [{top1_agreement: 0.5, axis: 1}]\n")
+    assert not [note for note in result.notes if "off already" in note]

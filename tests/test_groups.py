@@ -148,20 +148,6 @@ def test_concat_shares_the_scale_of_what_is_quantized_around_it() -> None:
     assert used == {np.float32(max(scales[t] for t in shared))}
 
 
-def test_scale_moves_through_nodes_that_only_move_values() -> None:
-    model = model_of(
-        """g (float[1, 4, 8, 8] x) => (float[1, 6] y) {
-            a = Relu(x)
-            p = MaxPool<kernel_shape=[8, 8]>(a)
-            f = Flatten(p)
-            y = MatMul(f, w)
-        }""",
-        w=(4, 6),
-    )
-    network = quantize(model, find_groups(model), {"a": 0.5})
-    assert float(network.groups[0].edges[0].quantization.scale) == 0.5
-
-
 def test_group_without_a_scale_stays_high_and_says_so() -> None:
     model = model_of(RESIDUAL, w1=(4, 4, 3, 3), w2=(4, 4, 3, 3), b1=(4,))
     network = quantize(model, find_groups(model), {"x": 0.1})

@@ -91,6 +91,7 @@ def test_axis_and_floor_of_a_criterion_reach_its_metrics():
 
 def test_top1_is_reported_only_for_samples_by_classes():
     assert "top1_agreement" in metrics(one(LOGITS, NEAR))
+    assert "top1_agreement" in metrics(one(LOGITS[:, :2], NEAR[:, :2]))
     for array in (LOGITS[:, :1], LOGITS[:, :, None], LOGITS[:, 0]):
         assert metrics(one(array, array)) == ["cosine", "sqnr_db", "max_abs", "mean_abs"]
 
@@ -240,7 +241,14 @@ def test_no_arrays_at_all():
 def test_kl_of_probabilities_is_said():
     p = np.exp(LOGITS) / np.exp(LOGITS).sum(1, keepdims=True)
     assert "holds probabilities already" in one(p, p, limits(kl=0.1)).scores[0].note
-    assert one(LOGITS, LOGITS, limits(kl=0.1)).scores[0].note == ""
+    certain = np.eye(10, dtype=np.float32)
+    assert (
+        "holds probabilities already"
+        in compare_output("p", [certain], [certain], [limits(kl=1)]).scores[0].note
+    )
+    signed = np.float32([[2, -1, 0], [-3, 4, 0]])  # sums to 1, yet no probabilities
+    for logits in (LOGITS, signed):
+        assert compare_output("l", [logits], [logits], [limits(kl=0.1)]).scores[0].note == ""
 
 
 def test_a_score_that_cannot_be_computed_fails_and_says_so():
@@ -332,6 +340,22 @@ def test_too_few_classes_to_disagree(metric, classes, least):
     arrays = batches(LOGITS[:, :classes])
     with pytest.raises(CriterionError, match=f"{metric} needs at least {least} classes.* has {classes}"):
         compare_output("logits", arrays, arrays, [limits(**{metric: 0.5})])
+
+
+@pytest.mark.parametrize(("metric", "classes"), [("kl", 2), ("top1_agreement", 2), ("top5_agreement", 6)])
+def test_just_enough_classes_to_disagree(metric, classes):
+    (score, *_) = compare_output(
+        "l", [LOGITS[:, :classes]], [FAR[:, :classes]], [limits(**{metric: 0.5})]
+    ).scores
+    assert score.value not in (0.0, 1.0)
+
+
+def test_objects_that_are_no_strings():
+    arrays = [np.array([{}, {}], dtype=object)]
+    with pytest.raises(
+        CriterionError, match=r"agreement needs integers or booleans or strings.* holds objects"
+    ):
+        compare_output("odd", arrays, arrays, [limits(agreement=1)])
 
 
 @pytest.mark.parametrize("dtype", [np.complex64, "datetime64[s]"])

@@ -76,6 +76,12 @@ def test_far_from_zero_a_slope_near_one_is_no_shift():
     assert got.note == ""
 
 
+@pytest.mark.parametrize("unit", [1e-3, 1e3])
+def test_a_shift_is_measured_in_the_baselines_standard_deviation(unit):
+    assert "shifted" in fit(unit * X, unit * (X + 0.5)).note
+    assert fit(unit * X, unit * (X + 0.05)).note == ""
+
+
 def test_a_pure_factor_of_values_far_from_zero_is_no_shift():
     got = fit(10 + X, 2 * (10 + X))
     assert "2 times" in got.note

@@ -261,6 +261,7 @@ def test_find_non_finite_counts_by_side_and_names_the_first_sample():
     found = find_non_finite(Pair([b[:2], b[2:]], [c[:2], c[2:]]))
     assert (found.both, found.candidate, found.baseline) == (2, 2, 2)
     assert (found.candidate_sample, found.baseline_sample) == (3, 2)
+    assert find_non_finite(Pair([b[:4], b[4:], b], [c[:4], c[4:], c])).candidate_sample == 3
 
 
 def test_no_warning_escapes(recwarn):

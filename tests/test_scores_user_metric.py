@@ -105,6 +105,8 @@ def test_noise_is_the_difference_of_two_baseline_runs():
     (score,) = evaluate(top1, noise=CANDIDATE, max_drop=0.1)
     assert score.noise == 0.25
     assert score.limit_in_noise
+    (score,) = evaluate(top1, baseline=CANDIDATE, noise=BASELINE, max_drop=0.1)
+    assert score.noise == 0.25
     (score,) = evaluate(top1, noise=BASELINE, max_drop=0.1)
     assert (score.noise, score.limit_in_noise) == (0.0, False)
 
@@ -165,7 +167,7 @@ def test_a_function_that_refuses_nan_fails_the_case_and_does_not_break_it():
             raise ValueError("Input contains NaN")
         return 1.0
 
-    broken = {"logits": [GOOD[:3], GOOD[3:] * np.nan]}
+    broken = {"logits": [GOOD[:3], np.float32([[0, np.nan, 0]])]}
     (score,) = evaluate(strict, candidate=broken, min=0.5)
     assert math.isnan(score.value)
     assert not score.passed

@@ -61,7 +61,7 @@ class Task:
     def score(self, logits: Floats, indices: Iterable[int] | None = None) -> float:
         """One number for tools that take one: the mean cosine, less 1 where top-1 fell too far."""
         chosen = list(range(SEARCH) if indices is None else indices)
-        return cosines(self.reference[chosen], logits).mean() - (not self.top1_holds(logits, chosen))
+        return float(cosines(self.reference[chosen], logits).mean()) - (not self.top1_holds(logits, chosen))
 
     def top1_holds(self, logits: Floats, chosen: list[int]) -> bool:
         """Whether top-1 accuracy on these images fell by at most ``TOP1_DROP``."""
@@ -71,7 +71,7 @@ class Task:
 
     def passes(self, logits: Floats, chosen: list[int]) -> bool:
         """Whether the bar is met on these images."""
-        return self.score(logits, chosen) >= COSINE
+        return bool(self.score(logits, chosen) >= COSINE)
 
     def report(
         self, run: Callable[[Floats], Floats], tool: str, kept: Iterable[str], seconds: float, **more: object

@@ -7,16 +7,15 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import Any
 
 import nncf
 import numpy as np
 import onnx
 import onnxruntime
 
-from benchmarks.rivals.bar import COSINE, SEARCH, Task, cosines
+from benchmarks.rivals.bar import COSINE, SEARCH, Floats, Task, cosines
 
 _WEIGHTED = ("Conv", "Gemm", "MatMul")
 _MOVING = ("Reshape", "Transpose", "Flatten", "Squeeze", "Unsqueeze", "Identity", "MaxPool")
@@ -43,10 +42,10 @@ def main() -> None:
     validation = nncf.Dataset(range(SEARCH))
     began: list[float] = []
 
-    def validate(session: Any, items: Iterable[int]) -> tuple[float, list[float]]:
+    def validate(candidate: onnx.ModelProto, items: Iterable[int]) -> tuple[float, list[float]]:
         began.append(time.perf_counter())
         chosen = list(items)
-        logits = task.evaluate(lambda x: session.run(None, {"image": x})[0], chosen)
+        logits = task.evaluate(runner(candidate), chosen)
         each = cosines(task.reference[chosen], logits)
         return float(task.score(logits, chosen)), [float(value) for value in each]
 
@@ -57,17 +56,17 @@ def main() -> None:
         model, calibration, validation, validate, max_drop=1 - COSINE, drop_type=nncf.DropType.ABSOLUTE, **options
     )
     seconds = time.perf_counter() - began[0]
-    session = onnxruntime.InferenceSession(result.SerializeToString(), session_options())
     kept = plain - in_int8(result)
-    run = lambda x: np.asarray(session.run(None, {"image": x})[0])  # noqa: E731
-    task.report(run, f"NNCF {nncf.__version__} accuracy control", kept, seconds, candidates=len(plain))
+    tool = f"NNCF {nncf.__version__} accuracy control"
+    task.report(runner(result), tool, kept, seconds, candidates=len(plain))
 
 
-def session_options() -> onnxruntime.SessionOptions:
-    """Q/DQ as they stand, since fused INT8 saturates on CPUs without VNNI."""
+def runner(model: onnx.ModelProto) -> Callable[[Floats], Floats]:
+    """Images to logits, Q/DQ as they stand, since fused INT8 saturates on CPUs without VNNI."""
     options = onnxruntime.SessionOptions()
     options.add_session_config_entry("session.disable_quant_qdq", "1")
-    return options
+    session = onnxruntime.InferenceSession(model.SerializeToString(), options)
+    return lambda images: np.asarray(session.run(None, {"image": images})[0])
 
 
 if __name__ == "__main__":

@@ -261,6 +261,11 @@ def _forward(model: Model, tensor: str) -> set[str]:
     return found
 
 
+def origins(model: Model) -> dict[str, str]:
+    """Tensor to the tensor it is moved from without a change of values."""
+    return {name: node.input[0] for node in model.graph.node if moves_values(node) for name in node.output}
+
+
 def moves_values(node: onnx.NodeProto) -> bool:
     """True for nodes whose output holds input values only, so that both can share a scale."""
     if node.op_type == "Resize":

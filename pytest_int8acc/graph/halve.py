@@ -60,7 +60,6 @@ def halve(model: Model, keep_fp32: Collection[str] = ()) -> Halved:
     if typed:
         notes.append(f"{model.name} computes in FP16 already: its own types are kept")
     elif model.opset < _QDQ_OPSET and any(node.op_type in _QDQ for node in model.graph.node):
-        notes.append(f"converted from opset {model.opset} to {_QDQ_OPSET}, where FP16 Q/DQ begins")
         model = normalize(raise_opset(model, _QDQ_OPSET))
         types = value_types(model)
     typing = _Typing(model, types, keep_fp32, FLOAT if typed else FLOAT16)

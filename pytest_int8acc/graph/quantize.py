@@ -7,7 +7,7 @@ from collections.abc import Mapping
 import numpy as np
 
 from pytest_int8acc.errors import ModelError
-from pytest_int8acc.graph.groups import Layout, Slot, moves_values
+from pytest_int8acc.graph.groups import Layout, Slot
 from pytest_int8acc.graph.model import Model
 from pytest_int8acc.graph.network import Edge, Group, Network, Quantization
 from pytest_int8acc.tensors import Array
@@ -21,8 +21,7 @@ ZERO_SCALE = np.float32(1 / INT8_MAX)
 def quantize(model: Model, layout: Layout, scales: Mapping[str, float]) -> Network:
     """The Network of ``model`` with symmetric INT8 on every slot of ``layout``.
 
-    A tensor without a scale takes that of the tensor it is moved from unchanged (through a Reshape, a
-    MaxPool and the like). Where there is none either, its group stays high, and a note says so.
+    A group that lacks a scale stays high; ``left_high`` says so.
 
     Args:
         model: The float model that ``layout`` was made for.
@@ -32,7 +31,7 @@ def quantize(model: Model, layout: Layout, scales: Mapping[str, float]) -> Netwo
     Raises:
         ModelError: No group is left to quantize, or a weight holds nan or inf.
     """
-    known = _joined(layout, _propagated(model, layout, scales))
+    known = _joined(layout, scales)
     quantizer = _Quantizer(model, known)
     groups, left_high = [], dict(layout.left_high)
     op_types = {node.name: node.op_type for node in model.graph.node}
@@ -113,19 +112,6 @@ class _Quantizer:
                 raise ModelError(f"{self.name}: weight '{slot.tensor}' of '{slot.node}' holds nan or inf")
             self.weights[key] = quantize_weight(weight, slot.axis)
         return Edge(slot.node, slot.index, slot.tensor, self.weights[key])
-
-
-def _propagated(model: Model, layout: Layout, scales: Mapping[str, float]) -> dict[str, float]:
-    """``scales``, and for tensors without one, that of the nearest tensor they are moved from."""
-    known = dict(scales)
-    source = {o: node.input[0] for node in model.graph.node if moves_values(node) for o in node.output}
-    for tensor in layout.activations:
-        origin = tensor
-        while origin not in known and origin in source:
-            origin = source[origin]
-        if origin in known:
-            known[tensor] = known[origin]
-    return known
 
 
 def _joined(layout: Layout, scales: Mapping[str, float]) -> dict[str, float]:

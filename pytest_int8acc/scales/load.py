@@ -13,7 +13,12 @@ from pytest_int8acc.scales.trt_cache import cache_of_text
 from pytest_int8acc.tensors import did_you_mean
 
 
-def load_scales(path: Path, tensors: Sequence[str], producers: Mapping[str, str] | None = None) -> Scales:
+def load_scales(
+    path: Path,
+    tensors: Sequence[str],
+    producers: Mapping[str, str] | None = None,
+    origins: Mapping[str, str] | None = None,
+) -> Scales:
     """Read a TensorRT calibration cache or a JSON of dynamic ranges, told apart by content.
 
     Args:
@@ -21,6 +26,8 @@ def load_scales(path: Path, tensors: Sequence[str], producers: Mapping[str, str]
         tensors: Activations of the model that need a scale.
         producers: Tensor to the name of the node that makes it. An entry may name the node instead, since
             ranges are often listed by layer; the tensor's own name counts first.
+        origins: Tensor to the tensor it is moved from unchanged (by a Reshape, a MaxPool and the like), of
+            all tensors of the model. A tensor without an entry takes the scale of its origin.
 
     Returns:
         Scales of those tensors that the file covers, with the coverage in the notes.
@@ -29,21 +36,39 @@ def load_scales(path: Path, tensors: Sequence[str], producers: Mapping[str, str]
         ScalesError: The file cannot be read, or covers none of the tensors.
     """
     text = read_text(path)
-    makers = {t: producers[t] for t in tensors if t in producers} if producers else {}
-    known = {*tensors, *makers.values()}
+    wanted = _with_origins(tensors, origins or {})
+    makers = {t: producers[t] for t in wanted if t in producers} if producers else {}
+    known = {*wanted, *makers.values()}
     found: dict[str, float] = {}
     if text.lstrip().startswith(("{", "[")):
         ranges = ranges_of_text(text, path)
         entries, source = ranges.exact(known), f"dynamic ranges of {path.name}"
-        found.update(ranges.matched(tensors, known))
+        found.update(ranges.matched(wanted, known))
     else:
         cache = cache_of_text(text, path)
         entries, source = dict(cache.values), f"{path.name} ({cache.header})"
     found.update({tensor: entries[node] for tensor, node in makers.items() if node in entries})
-    found.update({tensor: entries[tensor] for tensor in tensors if tensor in entries})
+    found.update({tensor: entries[tensor] for tensor in wanted if tensor in entries})
+    for tensor in reversed(wanted):  # origins first
+        origin = (origins or {}).get(tensor)
+        if tensor not in found and origin in found:
+            found[tensor] = found[origin]
+    found = {tensor: found[tensor] for tensor in tensors if tensor in found}
     if tensors and not found:
         raise ScalesError(_no_coverage(path, list(entries), tensors))
     return Scales(found, source, tuple(_coverage(found, tensors, [n for n in entries if n not in known])))
+
+
+def _with_origins(tensors: Sequence[str], origins: Mapping[str, str]) -> list[str]:
+    """``tensors``, each before the tensors that it is moved from."""
+    chain: dict[str, None] = {}
+    for tensor in tensors:
+        step: str | None = tensor
+        while step is not None:
+            chain.pop(step, None)  # moves to the end, behind all that is moved from it
+            chain[step] = None
+            step = origins.get(step)
+    return list(chain)
 
 
 def _coverage(found: Mapping[str, float], tensors: Sequence[str], unknown: Sequence[str]) -> Iterator[str]:

@@ -91,11 +91,8 @@ def compare_output(
     """
     judged = _check_limits(name, baseline, limits)
     obstacle = look(name, baseline, candidate, judged=bool(judged))
-    notes = [obstacle.note]
-    if noise is not None and differ(baseline, noise, "the second run"):
-        noise = None
-        notes.append("two runs of the baseline differ in shape: noise unknown")
-    runs = _Runs(baseline, candidate if obstacle.comparable else None, noise)
+    unstable = noise is not None and bool(differ(baseline, noise, "the second run"))
+    runs = _Runs(baseline, candidate if obstacle.comparable else None, None if unstable else noise)
     pairs = _pairs(runs, OutputLimits(name))
     pair = pairs[0] if kind_of(baseline[0]) == "floats" else None
     return OutputResult(
@@ -106,7 +103,7 @@ def compare_output(
         fit=fit_line(pair) if pair else None,
         worst_sample=worst_sample(pair) if pair else None,
         problem=obstacle.problem,
-        note=_joined(notes),
+        note=_joined([obstacle.note, "two runs of the baseline differ in shape: noise unknown" * unstable]),
     )
 
 

@@ -59,8 +59,8 @@ def _suggestion(slope: float, offset: float, shift: float, deviation: float, cor
     if slope < 1 - FAR:
         parts.append(
             f"INT8 values are {slope:.3g} of the baseline's throughout: a scale is wrong for all samples, "
-            f"either a dynamic range too narrow, which cuts values off, or one far too wide, which rounds small "
-            f"values to 0"
+            f"either a dynamic range too narrow, which cuts values off, or one far too wide, which rounds "
+            f"small values to 0"
         )
     elif slope > 1 + FAR:
         parts.append(

@@ -8,12 +8,10 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from pytest_int8acc.search.types import Criterion, GroupInfo, Target, Trial
+from pytest_int8acc.search.types import Criterion, GroupInfo, Probe, Target, Trial
 
 #: Whether the parts of the samples seen so far already tell that a plan fails.
 Hopeless = Callable[[NDArray[np.float64]], bool]
-#: One array per target, float32 of shape [samples, elements].
-ErrorVectors = list[NDArray[np.float32]]
 
 
 class Evaluator(Protocol):
@@ -36,7 +34,7 @@ class Evaluator(Protocol):
 
     @property
     def targets(self) -> Sequence[Target]:
-        """What :meth:`errors` measures; may be empty where nothing but the verdict is known."""
+        """What :meth:`probe` measures; may be empty where nothing but the verdict is known."""
 
     def trial(self, high: frozenset[int], order: Sequence[int], hopeless: Hopeless | None) -> Trial:
         """Judge a plan on all samples.
@@ -49,11 +47,10 @@ class Evaluator(Protocol):
                 samples come together (an engine) may ignore both.
         """
 
-    def errors(self, plans: Sequence[frozenset[int]], samples: Sequence[int]) -> list[ErrorVectors]:
-        """Per plan and target, candidate minus baseline on the given samples.
+    def probe(self, plans: Sequence[frozenset[int]], samples: Sequence[int]) -> list[Probe]:
+        """Measure the errors of several plans on the given samples.
 
-        Outputs of more than 4096 elements per sample are subsampled, always the same elements, and scaled
-        so that squared lengths are kept on average. Costs ``len(plans) * len(samples) / self.samples``.
+        Costs ``len(plans) * len(samples) / self.samples``.
         """
 
     def layer_errors(self) -> Sequence[float] | None:

@@ -10,9 +10,9 @@ from collections.abc import Callable, Iterable, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from pytest_int8acc.search.evaluator import ErrorVectors, Evaluator
+from pytest_int8acc.search.evaluator import Evaluator
 from pytest_int8acc.search.samples import Samples
-from pytest_int8acc.search.types import Budget, SearchResult, TableRow, Trial, TrialRecord
+from pytest_int8acc.search.types import Budget, Probe, SearchResult, TableRow, Trial, TrialRecord
 
 _LOG = logging.getLogger("pytest_int8acc")
 #: What one group more is worth, as a share of the mean price: groups that cost nothing (an Add has no MACs)
@@ -75,8 +75,8 @@ class Ledger:
             self.best = trial
         return trial
 
-    def errors(self, plans: Sequence[frozenset[int]], samples: Sequence[int]) -> list[ErrorVectors]:
-        """Error vectors of several plans on a few samples.
+    def probe(self, plans: Sequence[frozenset[int]], samples: Sequence[int]) -> list[Probe]:
+        """Measure the errors of several plans on a few samples.
 
         Raises:
             StopSearch: The budget is spent.
@@ -84,7 +84,7 @@ class Ledger:
         self._check()
         self.probes += len(plans)
         self.cost += len(plans) * len(samples) / self.samples.count
-        return self.evaluator.errors(plans, samples)
+        return self.evaluator.probe(plans, samples)
 
     def names(self, high: Iterable[int]) -> tuple[str, ...]:
         """Names of the groups, in topological order."""

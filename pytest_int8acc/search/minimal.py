@@ -62,6 +62,9 @@ class _Search:
 
     def descend(self) -> None:
         """Try the cheapest plan foretold to pass, correct the model by what happened, until one passes."""
+        certain = frozenset(i for i in self.ledger.everything if self.model.loss(self.ledger.everything - {i}) > 1)
+        if certain and certain != self.ledger.everything and self._attempt(certain, "certain culprits", calibrate=True, screen=2.0):
+            return
         limit = 1.0
         while limit > 0.01:
             plan = self.solver.solve(limit)
@@ -74,37 +77,41 @@ class _Search:
 
     def improve(self) -> None:
         """Try cheaper plans, the most promising first, while failures stay within patience."""
-        spent = 0.0
-        while spent < _PATIENCE:
+        allowed = max(3.0, 0.5 * math.log2(len(self.ledger.groups)))
+        spent = total = 0.0
+        while spent < _PATIENCE and total < allowed:
             plan = self._proposal()
             if plan is None:
                 return
             before = self.ledger.cost
-            spent = 0.0 if self._attempt(plan, "cheaper") else spent + self.ledger.cost - before
+            passed = self._attempt(plan, "cheaper")
+            total += self.ledger.cost - before
+            spent = 0.0 if passed else spent + self.ledger.cost - before
 
     def shrink(self) -> bool:
-        """Send each group back to INT8 alone, until every such plan fails; True where one passed."""
-        shrunk, stubborn = False, set[int]()
+        shrunk, stubborn, batch = False, set[int](), 1
         while True:
             high = self.best.high
             left = [i for i in high if self.ledger.known(high - {i}) is None]
             if not left:
                 return shrunk
             foretold = {i: self.model.loss(high - {i}) for i in left}
-            i = min(left, key=lambda i: (i in stubborn, foretold[i] - self.ledger.weights[i]))
-            trial = self.ledger.trial(high - {i}, "one group fewer")
-            self.log.append(("prove", len(high), foretold[i], trial.loss, trial.passed, trial.cost))
+            left.sort(key=lambda i: (i in stubborn, foretold[i] - self.ledger.weights[i]))
+            drop = [i for i in left if i not in stubborn][:batch] or left[:1]
+            trial = self.ledger.trial(high - set(drop), "fewer groups")
+            self.log.append(("prove", len(high), len(drop), foretold[left[0]], trial.loss, trial.passed, trial.cost))
             if trial.passed:
-                shrunk = True
+                shrunk, batch = True, batch * 2
                 self._learn(trial)
             else:
-                stubborn.add(i)
+                stubborn.update(drop if len(drop) == 1 else ())
+                batch = 1
                 self.ledger.samples.learn(trial)
 
     def _proposal(self) -> frozenset[int] | None:
         high = self.best.high
         weigh = self.solver.weigh(high)
-        hi = min([self.model.loss(plan) for plan in self.failed], default=math.inf)
+        hi = min([self.model.loss(plan) for plan in self.failed if self.ledger.known(plan)], default=math.inf)
         lo = max(min(self.model.loss(high), 1.0), 0.01)
         limit = min(1.0, max(math.sqrt(lo * hi), lo)) if hi < math.inf else 1.0
         found = self.solver.cheaper(high, limit * 1.1)
@@ -123,11 +130,11 @@ class _Search:
                 return plans[m]
         return None
 
-    def _attempt(self, plan: frozenset[int], why: str, calibrate=False) -> bool:
+    def _attempt(self, plan: frozenset[int], why: str, calibrate=False, screen=_SCREEN) -> bool:
         """Measure a plan's errors on the hard samples; where they keep the limit, try it."""
-        self.model.anchor(plan, self.ledger.errors([plan], self.probes.samples)[0])
+        self.model.anchor(plan, self.ledger.probe([plan], self.probes.samples)[0].vectors)
         measured = self.model.loss(plan)
-        if measured > _SCREEN:
+        if measured > screen:
             self.failed.add(plan)
             return False
         trial = self.ledger.trial(plan, why)

@@ -9,10 +9,9 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from pytest_int8acc.search.evaluator import ErrorVectors
 from pytest_int8acc.search.ledger import Ledger
 from pytest_int8acc.search.surrogate import Bools, Surrogate, Vectors
-from pytest_int8acc.search.types import Trial
+from pytest_int8acc.search.types import Probe, Trial
 
 #: Plans per call of the evaluator: enough to share a run, few enough to stop in time.
 _AT_ONCE = 16
@@ -23,7 +22,7 @@ _NEGLIGIBLE = 0.02
 
 
 @dataclass(frozen=True, eq=False)
-class Probes:
+class Probed:
     """The surrogate, which groups it knows one by one, and the samples that it was measured on."""
 
     surrogate: Surrogate
@@ -31,7 +30,7 @@ class Probes:
     samples: list[int]
 
 
-def probe(ledger: Ledger, candidate: Trial, *, closely: bool = False) -> Probes:
+def probe(ledger: Ledger, candidate: Trial, *, closely: bool = False) -> Probed:
     """Measure what each group alone in INT8 adds to the error, on a few samples.
 
     Where that would cost much, blocks of neighbours come first, and only those that matter are taken apart;
@@ -44,27 +43,28 @@ def probe(ledger: Ledger, candidate: Trial, *, closely: bool = False) -> Probes:
     """
     n = len(ledger.groups)
     samples = _choose(ledger, n)
-    base, broken = ledger.errors([ledger.everything, frozenset()], samples)
+    untouched = ledger.probe([ledger.everything], samples)[0]
+    base = untouched.vectors
     cheap = closely or n * len(samples) <= _CHEAP * ledger.samples.count
     size = 1 if cheap else max(2, round(math.sqrt(n / 3)))
     blocks = [frozenset(range(i, min(i + size, n))) for i in range(0, n, size)]
-    added = _added(ledger, blocks, samples, base)
-    surrogate = _surrogate(ledger, candidate, samples, added, base, broken)
+    found, added = _added(ledger, blocks, samples, base)
+    surrogate = _surrogate(ledger, candidate, samples, added, base, found)
     if size > 1:
         matters = _matters(surrogate)
         base = [b + a[~matters].sum(axis=0) for a, b in zip(added, base, strict=True)]
         blocks = [frozenset({i}) for block, close in zip(blocks, matters, strict=True) if close for i in block]
-        added = _added(ledger, blocks, samples, base)
+        found, added = _added(ledger, blocks, samples, base)
     index = [i for block in blocks for i in block]
     vectors = [np.zeros((n, *b.shape), dtype=np.float32) for b in base]
     for whole, part in zip(vectors, added, strict=True):
         whole[index] = part
     single = np.zeros(n, dtype=np.bool_)
     single[index] = True
-    surrogate = _surrogate(ledger, candidate, samples, vectors, base, broken)
+    surrogate = _surrogate(ledger, candidate, samples, vectors, base, found)
     for i in index:
         ledger.alone[ledger.groups[i].name] = surrogate.loss(ledger.everything - {i})
-    return Probes(surrogate, single, samples)
+    return Probed(surrogate, single, samples)
 
 
 def _choose(ledger: Ledger, groups: int) -> list[int]:
@@ -79,14 +79,14 @@ def _choose(ledger: Ledger, groups: int) -> list[int]:
 
 
 def _added(
-    ledger: Ledger, blocks: Sequence[frozenset[int]], samples: Sequence[int], base: ErrorVectors
-) -> list[Vectors]:
+    ledger: Ledger, blocks: Sequence[frozenset[int]], samples: Sequence[int], base: Sequence[Vectors]
+) -> tuple[list[Probe], list[Vectors]]:
     """Per target [blocks, samples, elements]: the error with one block in INT8, less that with none."""
-    found: list[ErrorVectors] = []
+    found: list[Probe] = []
     for start in range(0, len(blocks), _AT_ONCE):
         plans = [ledger.everything - block for block in blocks[start : start + _AT_ONCE]]
-        found += ledger.errors(plans, samples)
-    return [np.stack([errors[t] for errors in found]) - b for t, b in enumerate(base)]
+        found += ledger.probe(plans, samples)
+    return found, [np.stack([probe.vectors[t] for probe in found]) - b for t, b in enumerate(base)]
 
 
 def _surrogate(
@@ -94,21 +94,23 @@ def _surrogate(
     candidate: Trial,
     samples: Sequence[int],
     vectors: Sequence[Vectors],
-    base: ErrorVectors,
-    broken: ErrorVectors,
+    base: Sequence[Vectors],
+    probes: Sequence[Probe],
 ) -> Surrogate:
     """A surrogate with the scales that the candidate's own trial suggests."""
     targets, criteria = ledger.evaluator.targets, ledger.evaluator.criteria
     surrogate = Surrogate(targets, criteria, vectors, base)
-    nothing, everything = frozenset[int](), frozenset(range(len(vectors[0])))
-    surrogate.anchor(nothing, broken)
-    surrogate.calibrate(nothing, np.array(candidate.losses), known=False)
-    surrogate.anchor(everything, base)
+    surrogate.fit(probes)
     for t, target in enumerate(targets):
-        parts = candidate.parts[target.criterion]
-        some = float(parts[samples].mean())
-        if target.known and criteria[target.criterion].pool == "mean" and some > 0:
-            surrogate.scale[t] = min(float(parts.mean()) / some, 1e6)
+        criterion, parts = criteria[target.criterion], candidate.parts[target.criterion]
+        if criterion.pool == "whole" or not np.isfinite(parts).all():
+            continue
+        if criterion.pool == "mean":
+            whole, some = parts.mean(), parts[samples].mean()
+        else:
+            whole, some = np.sort(parts)[-1 - criterion.allowed], parts[samples].max()
+        if some > 0:
+            surrogate.scale[t] *= min((whole / some) ** (2 / target.power), 1e6)
     return surrogate
 
 

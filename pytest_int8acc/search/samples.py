@@ -11,9 +11,8 @@ from pytest_int8acc.search.evaluator import Hopeless
 from pytest_int8acc.search.types import Criterion, Trial
 
 Floats = NDArray[np.float64]
-#: A mean is rejected on a part of the samples with at least this many, and this many standard errors.
+#: A mean is rejected on a part of the samples with at least this many of them.
 _LEAST = 8
-_SIGMAS = 4.0
 #: How fast older trials are forgotten when samples are ranked by hardness.
 _DECAY = 0.6
 
@@ -71,8 +70,8 @@ class Samples:
                 return True
             if (seen[~self._rank].sum(axis=1) > self.count).any():
                 return True
-            mean, error = self._extrapolate(parts, reference, _LEAST)
-            return bool((mean - _SIGMAS * error > 1).any())
+            mean, margin = self._extrapolate(parts, reference, _LEAST)
+            return bool((mean - margin > 1).any())
 
         return hopeless
 
@@ -101,5 +100,5 @@ class Samples:
         rest = more - ratio[:, None] * size[seen]
         mean[self._mean] = known[self._mean].mean(axis=1) + ratio
         variance = (rest**2).sum(axis=1) / (m - 1) * (1 - m / self.count) / m
-        error[self._mean] = np.sqrt(variance) / size[seen].mean()
+        error[self._mean] = 3 * (1 + 4 / m) * np.sqrt(variance) / size[seen].mean()
         return mean, error

@@ -7,8 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from pytest_int8acc.search.evaluator import ErrorVectors
-from pytest_int8acc.search.types import Criterion, Target
+from pytest_int8acc.search.types import Criterion, Probe, Target
 
 Floats = NDArray[np.float64]
 Vectors = NDArray[np.float32]
@@ -29,7 +28,7 @@ class Surrogate:
         targets: Sequence[Target],
         criteria: Sequence[Criterion],
         vectors: Sequence[Vectors],
-        base: ErrorVectors,
+        base: Sequence[Vectors],
     ) -> None:
         """Build the forms.
 
@@ -51,7 +50,7 @@ class Surrogate:
         self.gram = np.stack([(v @ v.T).astype(np.float64) for v in self._vectors])
         self._place(self._flats(base))
 
-    def _flats(self, errors: ErrorVectors) -> list[Vectors]:
+    def _flats(self, errors: Sequence[Vectors]) -> list[Vectors]:
         """Per row, the error vector that it is the square of."""
         return [_flat(errors[t][None, part])[0] for t, part in self._parts]
 
@@ -83,30 +82,34 @@ class Surrogate:
         int8[list(high)] = False
         return int8
 
-    def measured(self, errors: ErrorVectors) -> float:
-        """The loss that these error vectors amount to."""
-        return float((np.array([float(f @ f) for f in self._flats(errors)]) * self.row_scale).max())
-
-    def anchor(self, high: frozenset[int], errors: ErrorVectors) -> None:
+    def anchor(self, high: frozenset[int], errors: Sequence[Vectors]) -> None:
         """Make the model exact at this plan: what was measured beyond the sum of vectors is there from now on."""
         int8 = self.mask(high).astype(np.float32)
         flats = self._flats(errors)
         self._place([flat - int8 @ v for flat, v in zip(flats, self._vectors, strict=True)])
 
-    def calibrate(self, high: frozenset[int], losses: Floats, *, known: bool = True) -> None:
-        """Take the ratio of truth to model from the losses of a plan.
-
-        Args:
-            high: The plan.
-            losses: Per criterion; nan where not known.
-            known: False leaves targets alone whose scale is known.
-        """
+    def calibrate(self, high: frozenset[int], losses: Floats) -> None:
+        """Take the ratio of truth to model from the losses of a plan, per criterion; nan where not known."""
         rows = self.rows(self.mask(high)[None])[0]
         for t, target in enumerate(self.targets):
             model, loss = rows[self.target_of_row == t].max(), float(losses[target.criterion])
             loss = loss ** (2 / target.power)
-            if model > 0 and np.isfinite(loss) and loss > 0 and (known or not target.known):
+            if model > 0 and np.isfinite(loss) and loss > 0:
                 self.scale[t] *= loss / model
+
+    def fit(self, probes: Sequence[Probe]) -> None:
+        """Set the scale of each target to the median ratio of parts to squared lengths."""
+        lengths = [np.array([float(f @ f) for f in self._flats(probe.vectors)]) for probe in probes]
+        for t, target in enumerate(self.targets):
+            rank = self.criteria[target.criterion].pool == "rank"
+            ratios = []
+            for length, probe in zip(lengths, probes, strict=True):
+                parts = probe.parts[target.criterion]
+                loss = float(parts.max() if rank else parts.mean()) ** (2 / target.power)
+                model = float(length[self.target_of_row == t].max())
+                if model > 0 and 0 < loss < np.inf:
+                    ratios.append(loss / model)
+            self.scale[t] = np.median(ratios) if ratios else 1.0
 
 
 def _flat(vectors: Vectors) -> Vectors:

@@ -46,9 +46,20 @@ class Target:
     power: int = 2
     """The loss grows with this power of the error's length: 2 for MSE, SQNR, cosine and KL; 1 for absolute
     and relative errors, top-k agreement and a user's metric."""
-    known: bool = True
-    """True where the squared length of a sample's error vector is its part of the loss, as for SQNR;
-    False where it is only in proportion, by a factor that trials must tell."""
+
+
+@dataclass(frozen=True, eq=False)
+class Probe:
+    """What one plan does to a few samples."""
+
+    vectors: list[NDArray[np.float32]]
+    """Per target [samples, elements]: candidate minus baseline, weighted so that a longer vector is worse.
+
+    Linear in the error. Outputs of more than 4096 elements per sample are subsampled, always the same
+    elements, and scaled so that squared lengths are kept on average.
+    """
+    parts: NDArray[np.float64]
+    """[criteria, samples], as in :class:`Trial`."""
 
 
 @dataclass(frozen=True, eq=False)

@@ -11,7 +11,7 @@ from typing import Annotated, Any, ClassVar, Literal, NamedTuple, get_args
 
 from pydantic import BaseModel, Discriminator, Field, PrivateAttr, Tag
 
-from pytest_int8acc.settings import Backend, Mode, Provider
+from pytest_int8acc.settings import Backend, Mode, Provider, Strategy, When
 from pytest_int8acc.spec import fields
 from pytest_int8acc.spec.closed import Closed
 from pytest_int8acc.spec.fields import closest, expect_list, found, one_of
@@ -158,6 +158,32 @@ class OnnxRuntime(Closed):
     )
     provider: Annotated[Provider, one_of(Provider)] | None = Field(
         None, description="Where ONNX Runtime computes (default: cpu)."
+    )
+
+
+class Search(Closed):
+    """How the layers that must leave INT8 are searched; the rest follows from command line and ini."""
+
+    where = "search"
+    expected = "a mapping like {strategy: minimal, keep: fp16, max_builds: 8}"
+
+    when: Annotated[When, one_of(When)] | None = Field(
+        None, description="auto: where the case fails; always; or off (default: auto)."
+    )
+    strategy: Annotated[Strategy, one_of(Strategy)] | None = Field(
+        None, description="How to search (default: minimal, the fewest and cheapest layers)."
+    )
+    keep: Annotated[BaselinePrecision, one_of(BaselinePrecision)] = Field(
+        "fp16", description="The precision of the layers that leave INT8."
+    )
+    max_builds: fields.Count | None = Field(
+        None, description="Engines that one search may build, the proof included (default: 8)."
+    )
+    max_seconds: fields.Count | None = Field(
+        None, description="Stop after this many seconds with the best plan so far (default: never)."
+    )
+    certify: fields.Flag | None = Field(
+        None, description="Prove on engines of its own that each culprit must leave INT8 (default: false)."
     )
 
 
@@ -315,6 +341,7 @@ class Case(Closed):
         None, description="The runtime; auto takes the best that can run here (default: auto)."
     )
     onnxruntime: OnnxRuntime | None = Field(None, description="Options of the ONNX Runtime backend.")
+    search: Search = Field(Search(), description="How the layers that must leave INT8 are searched.")
     criteria: Annotated[tuple[Criterion, ...], expect_list("criteria")] = Field(
         (),
         description="What INT8 must keep to. If nothing is given: an SQNR of 20 dB on every output, or 99 % "
@@ -338,6 +365,18 @@ class Case(Closed):
     def line(self) -> int:
         """The line in ``file`` where the case starts, counted from 0 as pytest does."""
         return self._line
+
+    def settings(self) -> dict[str, object]:
+        """What the case says of the settings that command line and configuration may say as well."""
+        runtime = self.onnxruntime or OnnxRuntime()
+        return {
+            "backend": self.backend,
+            "mode": runtime.mode,
+            "provider": runtime.provider,
+            "samples": self.samples,
+            "search": self.search.when,
+            **self.search.model_dump(include={"strategy", "max_builds", "max_seconds", "certify"}),
+        }
 
     def path(self, value: str) -> Path:
         """A path written in the spec, relative to the spec's folder."""

@@ -1,0 +1,145 @@
+"""One case through all strategies: what each found, what it cost, and how far from the best set known."""
+
+from __future__ import annotations
+
+import math
+import statistics
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from benchmarks.best import optimum, prices, weight
+from benchmarks.case import BATCH, Case
+from benchmarks.judge import Judge
+from benchmarks.simulate import simulator
+from pytest_int8acc.engines.onnxruntime import OrtEngine
+from pytest_int8acc.graph.switchboard import build_switchboard
+from pytest_int8acc.search import STRATEGIES, Evaluator, SearchResult
+
+#: Random plans that the price of a trial is taken from.
+_PLANS = 5
+
+
+@dataclass(frozen=True)
+class Row:
+    """One strategy on one case."""
+
+    case: str
+    strategy: str
+    groups: int
+    high: tuple[str, ...]
+    passes: bool
+    """By the judge, not by the search."""
+    minimal: bool
+    """By the judge, not by the search."""
+    agrees: bool
+    """Whether the search said of its answer what the judge says."""
+    trials: int
+    probes: int
+    cost: float
+    """Trials and probes, in equivalents of a trial on all samples."""
+    seconds: float
+    macs: float
+    """Share of all MACs that leaves INT8."""
+    excess_groups: int
+    """Against the best set known; negative where a set of fewer groups costs more MACs."""
+    excess_macs: float
+    reason: str
+
+
+@dataclass(frozen=True)
+class CaseReport:
+    """A case, and what all strategies made of it."""
+
+    name: str
+    trouble: str
+    groups: int
+    samples: int
+    planted: tuple[str, ...] | None
+    best: tuple[str, ...]
+    proven: bool
+    """True where the best set is the optimum, by brute force."""
+    trial_ratio: float
+    """Seconds of a trial over those of the optimized float model on the same samples."""
+    size_ratio: float
+    """Bytes of the switchboard over those of the float model."""
+    rows: tuple[Row, ...]
+
+
+def measure(case: Case, strategies: Sequence[str]) -> CaseReport:
+    """Run ``strategies`` on ``case``, each with a simulator of its own, and have the answers judged."""
+    judge, evaluator = Judge(case), simulator(case)
+    price = prices(evaluator.groups)
+    results = {name: STRATEGIES[name](simulator(case)) for name in strategies}
+    proven = optimum(simulator(case), price)
+    best = proven if proven is not None else best_of(results.values(), judge, price)
+    network = case.network
+    return CaseReport(
+        name=case.name,
+        trouble=case.trouble,
+        groups=len(network.groups),
+        samples=case.samples,
+        planted=None if case.culprits is None else tuple(sorted(case.culprits)),
+        best=tuple(sorted(best)),
+        proven=proven is not None,
+        trial_ratio=trial_ratio(case, evaluator),
+        size_ratio=build_switchboard(network).model.nbytes / network.model.nbytes,
+        rows=tuple(_row(case, name, result, judge, best, price) for name, result in results.items()),
+    )
+
+
+def best_of(
+    results: Iterable[SearchResult], judge: Judge, price: Mapping[str, float]
+) -> frozenset[str]:
+    """The lightest answer that passes; all groups where none does."""
+    sets = [frozenset(result.high) for result in results]
+    passing = [high for high in sets if judge.passes(high)]
+    return min(passing, key=lambda high: weight(high, price), default=frozenset(price))
+
+
+def trial_ratio(case: Case, evaluator: Evaluator) -> float:
+    """Median over random plans, each timed beside a run of the optimized float model."""
+    engine = OrtEngine(case.network.model)
+    rng = np.random.default_rng(0)
+    ratios = []
+    for _ in range(_PLANS):
+        high = frozenset(np.flatnonzero(rng.random(len(evaluator.groups)) < rng.random()).tolist())
+        began = time.perf_counter()
+        for start in range(0, case.samples, BATCH):
+            engine({name: array[start : start + BATCH] for name, array in case.data.items()})
+        plain = time.perf_counter() - began
+        began = time.perf_counter()
+        evaluator.trial(high, range(case.samples), None)
+        ratios.append((time.perf_counter() - began) / plain)
+    return statistics.median(ratios)
+
+
+def _row(
+    case: Case,
+    strategy: str,
+    result: SearchResult,
+    judge: Judge,
+    best: frozenset[str],
+    price: Mapping[str, float],
+) -> Row:
+    passes, minimal = judge.passes(result.high), judge.is_minimal(result.high)
+    macs = math.fsum(price[name] for name in result.high)
+    return Row(
+        case=case.name,
+        strategy=strategy,
+        groups=len(case.network.groups),
+        high=result.high,
+        passes=passes,
+        minimal=minimal,
+        agrees=result.passed == passes and (minimal or not result.minimal),
+        trials=len(result.trials),
+        probes=result.probes,
+        cost=result.cost,
+        seconds=result.seconds,
+        macs=macs,
+        excess_groups=len(result.high) - len(best),
+        excess_macs=macs - math.fsum(price[name] for name in best),
+        reason=result.reason,
+    )
