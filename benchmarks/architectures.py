@@ -90,7 +90,8 @@ def vit(name: str, blocks: int, width: int, heads: int, patch: int, seed: int) -
 def _attention(b: Builder, x: str, width: int, heads: int) -> str:
     split = b.ints(0, 0, heads, width // heads)
     query, key, value = (
-        b.node("Reshape", b.linear(x, width, width, label=label), split) for label in ("query", "key", "value")
+        b.node("Reshape", b.linear(x, width, width, label=label), split)
+        for label in ("query", "key", "value")
     )
     query, value = (b.node("Transpose", t, perm=[0, 2, 1, 3]) for t in (query, value))
     key = b.node("Transpose", key, perm=[0, 2, 3, 1])
@@ -116,7 +117,9 @@ def yolo() -> Model:
         levels.append((x, width))
     (fine, n0), (middle, n1), (coarse, n2) = levels
     b.scope = "up1"
-    up1 = _csp(b, _joined(b, _upsampled(b, b.conv_relu(coarse, n2, n1, 1, label="lateral")), middle, n1), n1, 1)
+    up1 = _csp(
+        b, _joined(b, _upsampled(b, b.conv_relu(coarse, n2, n1, 1, label="lateral")), middle, n1), n1, 1
+    )
     b.scope = "up0"
     up0 = _csp(b, _joined(b, _upsampled(b, b.conv_relu(up1, n1, n0, 1, label="lateral")), fine, n0), n0, 1)
     b.scope = "down1"

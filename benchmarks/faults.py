@@ -55,7 +55,9 @@ def _one_scale(edge: Edge) -> Edge:
     return replace(edge, quantization=quantize_weight(dequantize_array(edge.quantization), None))
 
 
-def outlier_channel(model: Model, producer: str, consumers: Iterable[str], channel: int, factor: float) -> Model:
+def outlier_channel(
+    model: Model, producer: str, consumers: Iterable[str], channel: int, factor: float
+) -> Model:
     """Enlarge one channel between layers, and make its readers divide it again: the function stays.
 
     Only what is positively homogeneous (ReLU, pooling, moving of values) may lie between them. A producer

@@ -90,9 +90,7 @@ def measure(case: Case, strategies: Sequence[str]) -> CaseReport:
     )
 
 
-def best_of(
-    results: Iterable[SearchResult], judge: Judge, price: Mapping[str, float]
-) -> frozenset[str]:
+def best_of(results: Iterable[SearchResult], judge: Judge, price: Mapping[str, float]) -> frozenset[str]:
     """The lightest answer that passes; all groups where none does."""
     sets = [frozenset(result.high) for result in results]
     passing = [high for high in sets if judge.passes(high)]

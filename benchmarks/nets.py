@@ -112,7 +112,11 @@ def mobilenet_misscaled() -> Case:
     """x50, x1000 and /8."""
     factors = {"/2/depthwise/conv/Conv": 50, "/4/project/conv/Conv": 1000, "/6/depthwise/conv/Conv": 1 / 8}
     return small(
-        "mobilenet_misscaled", "3 scales x50, x1000, /8", trained("mobilenet"), {"sqnr_db": 20}, factors=factors
+        "mobilenet_misscaled",
+        "3 scales x50, x1000, /8",
+        trained("mobilenet"),
+        {"sqnr_db": 20},
+        factors=factors,
     )
 
 
@@ -120,7 +124,9 @@ def mobilenet_misscaled() -> Case:
 def mobilenet_six() -> Case:
     """Six layers of 23."""
     factors = {f"/{i}/project/conv/Conv": 20.0 + 10 * i for i in range(1, 7)}
-    return small("mobilenet_six", "6 scales x30 to x80", trained("mobilenet"), {"cosine": 0.998}, factors=factors)
+    return small(
+        "mobilenet_six", "6 scales x30 to x80", trained("mobilenet"), {"cosine": 0.998}, factors=factors
+    )
 
 
 @case
@@ -152,7 +158,13 @@ def cancelling() -> Case:
     """Freeing one of two parallel convolutions makes it worse."""
     factors = {"left": 100, "conv3": 60}
     return large(
-        "cancelling", "cancelling branches", architectures.cancelling(), {"sqnr_db": 20}, 64, factors=factors, blame=False
+        "cancelling",
+        "cancelling branches",
+        architectures.cancelling(),
+        {"sqnr_db": 20},
+        64,
+        factors=factors,
+        blame=False,
     )
 
 
@@ -160,7 +172,13 @@ def cancelling() -> Case:
 def resnet18_misscaled() -> Case:
     """x50, x1000 and /8."""
     factors = {"stage0.1/conv2": 50, "stage1.1/conv2": 1 / 8, "stage3.0/conv2": 1000}
-    return large("resnet18_misscaled", "3 scales x50, /8, x1000", architectures.resnet18(), {"sqnr_db": 22}, factors=factors)
+    return large(
+        "resnet18_misscaled",
+        "3 scales x50, /8, x1000",
+        architectures.resnet18(),
+        {"sqnr_db": 22},
+        factors=factors,
+    )
 
 
 @case
@@ -184,7 +202,13 @@ def mobilenetv2_per_tensor() -> Case:
     model = architectures.mobilenetv2()
     for channel, group in enumerate(groups):
         model = outlier_channel(model, group, (), 7 * channel, 40)
-    return large("mobilenetv2_per_tensor", "3 weights per tensor, outlier channel", model, {"sqnr_db": 25.5}, per_tensor=groups)
+    return large(
+        "mobilenetv2_per_tensor",
+        "3 weights per tensor, outlier channel",
+        model,
+        {"sqnr_db": 25.5},
+        per_tensor=groups,
+    )
 
 
 @case
@@ -196,7 +220,9 @@ def vit_s_outliers() -> Case:
     model = outlier_channel(model, "block6/norm2", ["block6/fc1"], 9, 80)
     model = outlier_channel(model, "block4/norm1", qkv, 3, 80)
     outliers = ["block2/fc1", "block6/fc1", *qkv]
-    return large("vit_s_outliers", "3 activation outlier channels", model, {"cosine": 0.9993}, outliers=outliers)
+    return large(
+        "vit_s_outliers", "3 activation outlier channels", model, {"cosine": 0.9993}, outliers=outliers
+    )
 
 
 @case
@@ -211,11 +237,15 @@ def yolo_heads() -> Case:
 def unet_interacting() -> Case:
     """Two layers, each of which passes alone."""
     factors = {"down3/conv2": 20, "up1/conv2": 5}
-    return large("unet_interacting", "interacting pair", architectures.unet(), {"sqnr_db": 23.8}, factors=factors)
+    return large(
+        "unet_interacting", "interacting pair", architectures.unet(), {"sqnr_db": 23.8}, factors=factors
+    )
 
 
 @case
 def vit300_misscaled() -> Case:
     """Three layers of 298."""
     factors = {"block5/fc2": 60, "block17/out": 100, "block30/fc2": 1 / 8}
-    return large("vit300_misscaled", "3 scales of 298", architectures.vit_tiny(37), {"cosine": 0.9988}, factors=factors)
+    return large(
+        "vit300_misscaled", "3 scales of 298", architectures.vit_tiny(37), {"cosine": 0.9988}, factors=factors
+    )

@@ -53,7 +53,13 @@ def main() -> None:
     plain = in_int8(nncf.quantize(model, calibration, **options))
     task.began = time.perf_counter()
     result = nncf.quantize_with_accuracy_control(
-        model, calibration, validation, validate, max_drop=1 - COSINE, drop_type=nncf.DropType.ABSOLUTE, **options
+        model,
+        calibration,
+        validation,
+        validate,
+        max_drop=1 - COSINE,
+        drop_type=nncf.DropType.ABSOLUTE,
+        **options,
     )
     seconds = time.perf_counter() - began[0]
     kept = plain - in_int8(result)

@@ -21,7 +21,9 @@ FACTOR = 100.0
 CULPRITS: Mapping[str, Mapping[str, str]] = {
     "cnn": {f"/{i + 1}/conv/Conv": f"/{i}/conv/Conv" for i in (2, 5, 7)},
     "mobilenet": {f"/{i}/project/conv/Conv": f"/{i}/depthwise/conv/Conv" for i in (1, 3, 4, 6)},
-    "vit": {f"/blocks/blocks.{i}/fc1/MatMul": f"/blocks/blocks.{i}/norm2/LayerNormalization" for i in (0, 1, 2)},
+    "vit": {
+        f"/blocks/blocks.{i}/fc1/MatMul": f"/blocks/blocks.{i}/norm2/LayerNormalization" for i in (0, 1, 2)
+    },
 }
 
 

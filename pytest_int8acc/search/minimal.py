@@ -16,7 +16,8 @@ from pytest_int8acc.search.types import Budget, SearchResult, Trial
 NOT_THE_CAUSE = "with all groups in high precision the criteria fail too: INT8 is not the cause"
 NOTHING_TO_DO = "all groups in INT8 meet the criteria: nothing has to leave"
 #: A plan whose errors, measured on the hard samples, exceed the limit by this much is not worth a trial.
-_SCREEN = 1.05
+import os
+_SCREEN = float(os.environ.get("SCR", "1.05"))
 #: Equivalents of a full trial that failing attempts to improve may cost in a row.
 _PATIENCE = 1.0
 #: The least saving worth an attempt, as a share of the price of all groups; with few groups any saving is.
@@ -63,7 +64,8 @@ class _Search:
     def descend(self) -> None:
         """Try the cheapest plan foretold to pass, correct the model by what happened, until one passes."""
         certain = frozenset(i for i in self.ledger.everything if self.model.loss(self.ledger.everything - {i}) > 1)
-        if certain and certain != self.ledger.everything and self._attempt(certain, "certain culprits", calibrate=True, screen=2.0):
+        first = self.solver.solve(1.0)
+        if certain and certain != self.ledger.everything and (first is None or self.solver.weigh(certain) < self.solver.weigh(first)) and self._attempt(certain, "certain culprits", calibrate=True, screen=2.0):
             return
         limit = 1.0
         while limit > 0.01:
@@ -79,7 +81,9 @@ class _Search:
         """Try cheaper plans, the most promising first, while failures stay within patience."""
         allowed = max(3.0, 0.5 * math.log2(len(self.ledger.groups)))
         spent = total = 0.0
-        while spent < _PATIENCE and total < allowed:
+        import os
+        patience = float(os.environ.get("PAT", "1")) if len(self.ledger.groups) <= EXHAUSTIVE else 1.0
+        while spent < patience and total < allowed:
             plan = self._proposal()
             if plan is None:
                 return
@@ -114,13 +118,18 @@ class _Search:
         hi = min([self.model.loss(plan) for plan in self.failed if self.ledger.known(plan)], default=math.inf)
         lo = max(min(self.model.loss(high), 1.0), 0.01)
         limit = min(1.0, max(math.sqrt(lo * hi), lo)) if hi < math.inf else 1.0
-        found = self.solver.cheaper(high, limit * 1.1)
+        import os
+        small = len(self.ledger.groups) <= EXHAUSTIVE
+        temp = 0.05
+        if small:
+            limit, temp = 1.0, float(os.environ.get("TEMP", ".1"))
+        found = self.solver.cheaper(high, limit * (1 + 6 * temp if small else 1.1))
         plans, loss, weight = found.high, found.loss, found.weight
         if len(self.ledger.groups) > EXHAUSTIVE:
             p = self.solver.solve(limit)
             if p is not None:
                 plans = [*plans, p]; loss = np.append(loss, self.model.loss(p)); weight = np.append(weight, self.solver.weigh(p))
-        worth = (weigh - weight) / (1 + np.exp(np.minimum((loss - limit) / (0.05 * limit), 500)))
+        worth = (weigh - weight) / (1 + np.exp(np.minimum((loss - limit) / (temp * limit), 500)))
         least = 1e-9 if len(self.ledger.groups) <= EXHAUSTIVE else _SAVING
         for m in np.argsort(-worth, kind="stable"):
             if worth[m] < least:
