@@ -11,7 +11,7 @@ import numpy as np
 from benchmarks.builder import Builder
 from pytest_int8acc.graph.model import Model
 
-IMAGE = (3, 96, 96)
+IMAGE = (3, 128, 128)
 
 
 def resnet18() -> Model:
@@ -89,10 +89,8 @@ def vit(name: str, blocks: int, width: int, heads: int, patch: int, seed: int) -
 
 def _attention(b: Builder, x: str, width: int, heads: int) -> str:
     split = b.ints(0, 0, heads, width // heads)
-    query, key, value = (
-        b.node("Reshape", b.linear(x, width, width, label=label), split)
-        for label in ("query", "key", "value")
-    )
+    parts = [b.linear(x, width, width, label=label) for label in ("query", "key", "value")]
+    query, key, value = (b.node("Reshape", part, split) for part in parts)
     query, value = (b.node("Transpose", t, perm=[0, 2, 1, 3]) for t in (query, value))
     key = b.node("Transpose", key, perm=[0, 2, 3, 1])
     scores = b.node("Mul", b.node("MatMul", query, key, label="qk"), b.const((width // heads) ** -0.5))
@@ -117,15 +115,13 @@ def yolo() -> Model:
         levels.append((x, width))
     (fine, n0), (middle, n1), (coarse, n2) = levels
     b.scope = "up1"
-    up1 = _csp(
-        b, _joined(b, _upsampled(b, b.conv_relu(coarse, n2, n1, 1, label="lateral")), middle, n1), n1, 1
-    )
+    up1 = _joined(b, _upsampled(b, b.conv_relu(coarse, n2, n1, 1, label="lateral")), middle, n1)
     b.scope = "up0"
-    up0 = _csp(b, _joined(b, _upsampled(b, b.conv_relu(up1, n1, n0, 1, label="lateral")), fine, n0), n0, 1)
+    up0 = _joined(b, _upsampled(b, b.conv_relu(up1, n1, n0, 1, label="lateral")), fine, n0)
     b.scope = "down1"
-    down1 = _csp(b, _joined(b, b.conv_relu(up0, n0, n1, stride=2, label="stride"), up1, n1), n1, 1)
+    down1 = _joined(b, b.conv_relu(up0, n0, n1, stride=2, label="stride"), up1, n1)
     b.scope = "down2"
-    down2 = _csp(b, _joined(b, b.conv_relu(down1, n1, n2, stride=2, label="stride"), coarse, n2), n2, 1)
+    down2 = _joined(b, b.conv_relu(down1, n1, n2, stride=2, label="stride"), coarse, n2)
     outputs = []
     for level, (features, width) in enumerate([(up0, n0), (down1, n1), (down2, n2)]):
         for kind, channels in (("box", 16), ("class", 20)):
@@ -149,7 +145,8 @@ def _csp(b: Builder, x: str, width: int, depth: int) -> str:
 
 
 def _joined(b: Builder, x: str, y: str, width: int) -> str:
-    return b.conv_relu(b.node("Concat", x, y, axis=1), 2 * width, width, 1, label="fuse")
+    """Two tensors of ``width`` channels in one, through one block."""
+    return _csp(b, b.conv_relu(b.node("Concat", x, y, axis=1), 2 * width, width, 1, label="fuse"), width, 1)
 
 
 def _upsampled(b: Builder, x: str) -> str:
@@ -200,9 +197,9 @@ def cancelling() -> Model:
 
 def vit_s() -> Model:
     """A transformer of nine blocks; 74 groups."""
-    return vit("vit_s", blocks=9, width=192, heads=6, patch=12, seed=3)
+    return vit("vit_s", blocks=9, width=192, heads=6, patch=8, seed=3)
 
 
 def vit_tiny(blocks: int) -> Model:
     """A narrow transformer for growth tables; 2 + 8 groups per block."""
-    return vit(f"vit_tiny{blocks}", blocks=blocks, width=64, heads=4, patch=12, seed=blocks)
+    return vit(f"vit_tiny{blocks}", blocks=blocks, width=64, heads=4, patch=16, seed=blocks)

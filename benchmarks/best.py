@@ -9,7 +9,7 @@ from pytest_int8acc.search import Evaluator, GroupInfo
 
 #: Up to this many groups every set is tried.
 FEASIBLE = 12
-#: What a group more is worth, as a share of the mean price: without it groups that cost nothing would be free.
+#: What a group more is worth, as a share of the mean price: else groups that cost nothing would be free.
 _PER_GROUP = 0.01
 
 

@@ -20,21 +20,23 @@ from pytest_int8acc.scores.criteria import OutputLimits
 from pytest_int8acc.tensors import Feed
 
 BATCH = 8
+#: Metric to limit on every output, or limits of their own.
+Limits = Mapping[str, float] | Sequence[OutputLimits]
 
 
 @dataclass(frozen=True, eq=False)
 class Case:
     """What a search is given, and what was planted."""
 
-    name: str
-    trouble: str
-    """In words."""
     network: Network
     data: Feed
     """All samples, along the first axis of each array."""
     limits: tuple[OutputLimits, ...]
     culprits: frozenset[str] | None
     """Groups that trouble was planted in; None where no set of groups is at fault."""
+    name: str = ""
+    trouble: str = ""
+    """In words."""
 
     @property
     def samples(self) -> int:
@@ -49,11 +51,9 @@ def dataset(model: Model, data: Feed, folder: Path) -> Dataset:
 
 
 def assemble(
-    name: str,
-    trouble: str,
     model: Model,
     data: Feed,
-    limits: Mapping[str, float] | Sequence[OutputLimits],
+    limits: Limits,
     *,
     calibration: Feed | None = None,
     method: Method = "minmax",
@@ -65,11 +65,9 @@ def assemble(
     """Calibrate honestly, plant what is asked for, and make the case.
 
     Args:
-        name: Of the case.
-        trouble: In words.
         model: In float; outlier channels are planted in it already.
         data: Samples that the search judges on.
-        limits: Metric to limit on every output, or limits of their own.
+        limits: What the outputs must keep.
         calibration: Samples that scales are taken from; ``data`` where there are no others.
         method: How scales are chosen.
         factors: Group to factor on the scale of its activation.
@@ -85,4 +83,4 @@ def assemble(
     network = per_tensor_weights(quantize(model, layout, scales), per_tensor)
     culprits = misread | {*per_tensor, *outliers}
     judged = (OutputLimits("*", limits=limits),) if isinstance(limits, Mapping) else tuple(limits)
-    return Case(name, trouble, network, data, judged, culprits if culprits and blame else None)
+    return Case(network, data, judged, culprits if culprits and blame else None)

@@ -35,8 +35,7 @@ def network(blocks: int) -> Case:
     """Three wrong scales, early, in the middle and late."""
     first, middle, last = 0, blocks // 2, blocks - 1
     factors = {f"block{first}/fc2": 60, f"block{middle}/out": 100, f"block{last}/value": 50}
-    name = f"vit_tiny{blocks}"
-    return large(name, "3 wrong scales", vit_tiny(blocks), {"cosine": 0.999}, factors=factors)
+    return large(vit_tiny(blocks), {"cosine": 0.999}, factors=factors)
 
 
 def grow(strategies: Sequence[str], blocks: Sequence[int] = BLOCKS) -> list[Growth]:

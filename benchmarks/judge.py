@@ -1,4 +1,4 @@
-"""A second opinion on a search's answer: the plan applied, the model rebuilt and run, no search code involved."""
+"""A second opinion on a search's answer: the plan applied, the model rebuilt and run, without search code."""
 
 from __future__ import annotations
 

@@ -13,6 +13,7 @@ import numpy as np
 from benchmarks.best import optimum, prices, weight
 from benchmarks.case import BATCH, Case
 from benchmarks.judge import Judge
+from benchmarks.memory import session_bytes
 from benchmarks.simulate import simulator
 from pytest_int8acc.engines.onnxruntime import OrtEngine
 from pytest_int8acc.graph.switchboard import build_switchboard
@@ -65,6 +66,8 @@ class CaseReport:
     """Seconds of a trial over those of the optimized float model on the same samples."""
     size_ratio: float
     """Bytes of the switchboard over those of the float model."""
+    memory_ratio: float
+    """The same for the resident memory of a session after one batch."""
     rows: tuple[Row, ...]
 
 
@@ -86,6 +89,7 @@ def measure(case: Case, strategies: Sequence[str]) -> CaseReport:
         proven=proven is not None,
         trial_ratio=trial_ratio(case, evaluator),
         size_ratio=build_switchboard(network).model.nbytes / network.model.nbytes,
+        memory_ratio=memory_ratio(case),
         rows=tuple(_row(case, name, result, judge, best, price) for name, result in results.items()),
     )
 
@@ -112,6 +116,14 @@ def trial_ratio(case: Case, evaluator: Evaluator) -> float:
         evaluator.trial(high, range(case.samples), None)
         ratios.append((time.perf_counter() - began) / plain)
     return statistics.median(ratios)
+
+
+def memory_ratio(case: Case) -> float:
+    """Resident memory of the switchboard's session over that of the float model's."""
+    switchboard = build_switchboard(case.network)
+    feed = {name: array[:BATCH] for name, array in case.data.items()}
+    switches = {switchboard.switch: np.ones(len(switchboard.groups), np.bool_)}
+    return session_bytes(switchboard.model, feed | switches) / session_bytes(case.network.model, feed)
 
 
 def _row(

@@ -53,7 +53,7 @@ def by_case(reports: Sequence[CaseReport]) -> str:
 
 
 def by_strategy(reports: Sequence[CaseReport]) -> str:
-    """Sums over all cases; excess counts what is too much, a saving in one case offsets nothing in another."""
+    """Sums over all cases; a saving in one case offsets no excess in another."""
     header = [
         "strategy",
         "trials",
@@ -88,7 +88,17 @@ def by_strategy(reports: Sequence[CaseReport]) -> str:
 
 def by_network(reports: Sequence[CaseReport]) -> str:
     """What a trial costs, beside the float model."""
-    header = ["case", "trouble", "groups", "samples", "planted", "best set", "trial / float", "size / float"]
+    header = [
+        "case",
+        "trouble",
+        "groups",
+        "samples",
+        "planted",
+        "best set",
+        "trial / float",
+        "size / float",
+        "memory / float",
+    ]
     rows = [
         [
             report.name,
@@ -99,10 +109,12 @@ def by_network(reports: Sequence[CaseReport]) -> str:
             len(report.best),
             report.trial_ratio,
             report.size_ratio,
+            report.memory_ratio,
         ]
         for report in reports
     ]
-    medians = [statistics.median(getattr(r, name) for r in reports) for name in ("trial_ratio", "size_ratio")]
+    ratios = ("trial_ratio", "size_ratio", "memory_ratio")
+    medians = [statistics.median(getattr(r, name) for r in reports) for name in ratios]
     return table(header, [*rows, ["median", "", "", "", "", "", *medians]])
 
 

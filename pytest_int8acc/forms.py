@@ -19,7 +19,6 @@ from pytest_int8acc.graph.quantize import quantize
 from pytest_int8acc.scales import Scales
 from pytest_int8acc.scales.calibrate import calibrate
 from pytest_int8acc.scales.load import load_scales
-from pytest_int8acc.settings import Settings
 from pytest_int8acc.spec.models import BaselineModel, Case, Source
 from pytest_int8acc.spec.models import RandomSource as RandomSpec
 
@@ -83,7 +82,7 @@ def baseline_form(case: Case, model: Model) -> Form:
     return Form(halved.model, "FP16", halved.notes, halved.overflows)
 
 
-def int8_form(case: Case, model: Model, inputs: Dataset, settings: Settings) -> Int8Form:
+def int8_form(case: Case, model: Model) -> Int8Form:
     """The network of the case's INT8 side, with scales from where the spec says."""
     rest: Precision = "fp32" if case.baseline == "fp32" else "fp16"
     if case.int8.model is not None:
@@ -91,7 +90,7 @@ def int8_form(case: Case, model: Model, inputs: Dataset, settings: Settings) -> 
         notes = (*network.notes, *_left_high(network, rest))
         return Int8Form(network, f"read from {case.int8.model}", rest, notes)
     layout = find_groups(model, case.int8.exclude)
-    scales = _scales(case, model, layout, inputs, settings)
+    scales = _scales(case, model, layout)
     network = quantize(model, layout, scales.values)
     return Int8Form(network, scales.source, rest, (*scales.notes, *_left_high(network, rest)))
 
@@ -105,7 +104,7 @@ def open_source(case: Case, source: Source, model: Model, what: str, samples: in
     return open_dataset(wanted, model.inputs, samples=samples, batch=case.batch, base=base, what=what)
 
 
-def _scales(case: Case, model: Model, layout: Layout, inputs: Dataset, settings: Settings) -> Scales:
+def _scales(case: Case, model: Model, layout: Layout) -> Scales:
     if case.int8.scales is not None:
         path, makers = case.path(case.int8.scales), {o: n.name for n in model.graph.node for o in n.output}
         return load_scales(path, layout.activations, makers, origins(model))

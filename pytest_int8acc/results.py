@@ -88,6 +88,77 @@ class OutputResult:
 
 
 @dataclass(frozen=True)
+class Culprit:
+    """A group of the plan found: it must leave INT8."""
+
+    layer: str
+    """The ONNX node that leads the group."""
+    op_type: str
+    nodes: tuple[str, ...]
+    alone: Score | None
+    """The judged score that is worst when this group alone runs in INT8; None where that was not run."""
+    price: float
+    """Its multiply-accumulates, as a share of those of all groups."""
+
+
+@dataclass(frozen=True)
+class TrialLine:
+    """One plan that a search tried."""
+
+    high: tuple[str, ...]
+    passed: bool
+    loss: float
+    """The worst criterion's, 1 at the limit."""
+    cost: float
+    """In runs over all samples."""
+    why: str
+
+
+@dataclass(frozen=True)
+class LayerLine:
+    """A line of the layer analyzer's table (strategy ``forward``)."""
+
+    index: int
+    layer: str
+    shape: str
+    similarity: float
+    chosen: bool
+    line: str
+
+
+@dataclass(frozen=True)
+class SearchOutcome:
+    """What a precision search found, and what came of building it."""
+
+    strategy: str
+    precision: str
+    """What the culprits run in instead of INT8."""
+    culprits: tuple[Culprit, ...]
+    found: bool
+    """The plan met the criteria in the search."""
+    minimal: bool
+    """Each culprit, sent back to INT8, breaks the criteria."""
+    verified: bool
+    """The fixed model was built and run by the case's own backend, on all samples, and met the criteria."""
+    fixed: tuple[Score, ...]
+    """The fixed model's scores; empty where none was built."""
+    reason: str
+    """Why the search stopped."""
+    trials: tuple[TrialLine, ...]
+    probes: int
+    cost: float
+    """Trials and probes together, in runs over all samples."""
+    builds: int
+    seconds: float
+    int8_share: float
+    """Share of the multiply-accumulates of all groups that stays in INT8."""
+    held_out: int
+    """Samples that the search did not see and the proof did."""
+    notes: tuple[str, ...] = ()
+    table: tuple[LayerLine, ...] = ()
+
+
+@dataclass(frozen=True)
 class CaseResult:
     """One case, measured."""
 
@@ -107,6 +178,10 @@ class CaseResult:
     notes: tuple[str, ...] = ()
     """What the reader must know to trust the verdict: random data, coverage, noise, FP16 against FP32."""
     seconds: float = 0.0
+    search: SearchOutcome | None = None
+    """What a search found, where one was run."""
+    written: tuple[str, ...] = ()
+    """Files of the report folder."""
 
     @property
     def scores(self) -> tuple[Score, ...]:

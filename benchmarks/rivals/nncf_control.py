@@ -1,6 +1,8 @@
 """NNCF's quantize_with_accuracy_control on one task; run in an environment with nncf and onnxruntime.
 
-python -m benchmarks.rivals.nncf_control FOLDER
+python -m benchmarks.rivals.nncf_control FOLDER [transformer]
+
+With ``transformer`` NNCF also applies SmoothQuant, which moves outliers into the weights.
 """
 
 from __future__ import annotations
@@ -49,7 +51,8 @@ def main() -> None:
         each = cosines(task.reference[chosen], logits)
         return float(task.score(logits, chosen)), [float(value) for value in each]
 
-    options = {"model_type": nncf.ModelType.TRANSFORMER} if task.folder.name == "vit" else {}
+    transformer = sys.argv[2:] == ["transformer"]
+    options = {"model_type": nncf.ModelType.TRANSFORMER} if transformer else {}
     plain = in_int8(nncf.quantize(model, calibration, **options))
     task.began = time.perf_counter()
     result = nncf.quantize_with_accuracy_control(
@@ -63,7 +66,7 @@ def main() -> None:
     )
     seconds = time.perf_counter() - began[0]
     kept = plain - in_int8(result)
-    tool = f"NNCF {nncf.__version__} accuracy control"
+    tool = f"NNCF {nncf.__version__} accuracy control{', SmoothQuant' if transformer else ''}"
     task.report(runner(result), tool, kept, seconds, candidates=len(plain))
 
 

@@ -28,7 +28,7 @@ def main() -> None:
     limits = {"cosine": COSINE, "top1_agreement": 1 - TOP1_DROP}
     task.began = time.perf_counter()
     images, calibration = {"image": task.images[:SEARCH]}, {"image": task.calibration}
-    case = assemble("task", "", load_model(task.model), images, limits, calibration=calibration)
+    case = assemble(load_model(task.model), images, limits, calibration=calibration)
     began = time.perf_counter()
     found = STRATEGIES["minimal"](simulator(case, BATCH))
     seconds = time.perf_counter() - began

@@ -1,7 +1,9 @@
 """All tools on all tasks, one after the other on one machine, each in a process and environment of its own.
 
-python -m venv RIVALS/nncf && RIVALS/nncf/bin/pip install nncf==3.4.0 onnxruntime==1.31.1
-python -m venv RIVALS/aimet && RIVALS/aimet/bin/pip install aimet-onnx==2.42.0  # 6.4 GB
+The environments lie in one folder, RIVALS:
+
+    python -m venv RIVALS/nncf && RIVALS/nncf/bin/pip install nncf==3.4.0 onnxruntime==1.31.1
+    python -m venv RIVALS/aimet && RIVALS/aimet/bin/pip install aimet-onnx==2.42.0  # 6.4 GB
 """
 
 from __future__ import annotations
@@ -18,31 +20,38 @@ from benchmarks.rivals.tasks import CULPRITS, write
 from benchmarks.tables import table
 
 ROOT = Path(__file__).parents[2]
-#: Tool to module and environment; the plugin runs in this one.
-TOOLS = {"ours": ("ours", None), "nncf": ("nncf_control", "nncf"), "aimet": ("aimet_amp", "aimet")}
+#: Environment (None: this one) and what to run in it.
+TOOLS: Sequence[tuple[str | None, Sequence[str]]] = (
+    (None, ["ours"]),
+    ("nncf", ["nncf_control"]),
+    ("nncf", ["nncf_control", "transformer"]),
+    ("aimet", ["aimet_amp"]),
+)
 
 Result = dict[str, Any]
 
 
 def run(environments: Path, tasks: Sequence[str] = tuple(CULPRITS)) -> list[Result]:
-    """Run every tool whose environment is there; says which are not, or did not finish."""
+    """Run every tool whose environment is there; says which are not."""
     results = []
     for task in tasks:
-        for tool, (module, environment) in TOOLS.items():
+        for environment, (module, *options) in TOOLS:
+            if options and task != "vit":
+                continue
             python = environments / environment / "bin" / "python" if environment else Path(sys.executable)
             if not python.exists():
-                print(f"{tool}: left out, no {python}; {__doc__.strip().splitlines()[0]}", file=sys.stderr)
+                print(f"{task}: {module} left out, there is no {python}", file=sys.stderr)
                 continue
             with tempfile.TemporaryDirectory() as parent:
                 folder = Path(parent) / task
                 folder.mkdir()
                 write(task, folder)
-                results.append(_result(python, module, folder))
+                results.append(_result(python, module, options, folder))
     return results
 
 
-def _result(python: Path, module: str, folder: Path) -> Result:
-    command = [str(python), "-m", f"benchmarks.rivals.{module}", str(folder)]
+def _result(python: Path, module: str, options: Sequence[str], folder: Path) -> Result:
+    command = [str(python), "-m", f"benchmarks.rivals.{module}", str(folder), *options]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     path = folder / "result.json"
     if done.returncode or not path.exists():

@@ -1,4 +1,4 @@
-"""Three trained networks with three or four culprits each, planted in the model so that any quantizer meets them.
+"""Three trained networks with three or four culprits each, planted in the model so that all tools meet them.
 
 One channel between two layers is made a hundred times larger and divided again by its reader: the function
 stays, but the reader's input has no INT8 scale that suits all of its channels.

@@ -12,7 +12,7 @@ those of DequantizeLinear: in an engine they never exist, INT8 kernels scale the
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 
 import numpy as np
 import onnx
@@ -28,20 +28,26 @@ _SELECTING = frozenset(
 )
 
 
-def emulate_half(model: Model) -> Model:
+def emulate_half(model: Model, rounded_before: Collection[str] = ()) -> Model:
     """``model`` with every FP16 tensor of its main graph held in FP32, each value an FP16 number.
 
     Inputs, outputs and node names stay. Nodes of other domains, and nodes that hold graphs, stay in
     FP16 as they are. A model without FP16 is returned as it is.
+
+    Args:
+        model: In normal form.
+        rounded_before: Names of nodes that must read rounded values, even where they only move or select
+            them: those whose inputs may be quantized.
     """
     types = value_types(model)
     if FLOAT16 not in types.values():
         return model
-    return _Emulation(model, types).done()
+    return _Emulation(model, types, rounded_before).done()
 
 
 class _Emulation:
-    def __init__(self, model: Model, types: dict[str, int]) -> None:
+    def __init__(self, model: Model, types: dict[str, int], rounded_before: Collection[str]) -> None:
+        self.rounded_before = frozenset(rounded_before)
         self.editor = model.edit()
         self.opset = model.opset
         self.half = {name for name, data_type in types.items() if data_type == FLOAT16}
@@ -135,6 +141,8 @@ class _Emulation:
         if name in self.public or self.readers[name] != 1:
             return False
         reader = self.reader[name]
+        if reader.name in self.rounded_before:
+            return False
         computed = [n for n in reader.input if n in self.half and n not in self.constants]
         return _keeps_values(reader) and computed == [name]
 

@@ -23,7 +23,7 @@ from pytest_int8acc.graph.types import FLOAT, FLOAT16, Signature, pairs, signatu
 from pytest_int8acc.tensors import Array, did_you_mean
 
 #: Q/DQ takes FP16 from here on (ONNX operator changelog).
-_QDQ_OPSET = 19
+QDQ_OPSET = 19
 _QDQ = frozenset({"QuantizeLinear", "DequantizeLinear"})
 _WEIGHTED = frozenset({"Conv", "ConvTranspose", "MatMul", "Gemm", "Einsum"})
 #: The output's type is an attribute, or follows the input where the attribute is absent: left as they are.
@@ -56,11 +56,11 @@ def halve(model: Model, keep_fp32: Collection[str] = ()) -> Halved:
     _check_names(model, keep_fp32)
     types = value_types(model)
     notes = []
-    typed = _computes_in_half(model, types)
+    typed = computes_in_half(model, types)
     if typed:
         notes.append(f"{model.name} computes in FP16 already: its own types are kept")
-    elif model.opset < _QDQ_OPSET and any(node.op_type in _QDQ for node in model.graph.node):
-        model = normalize(raise_opset(model, _QDQ_OPSET))
+    elif model.opset < QDQ_OPSET and any(node.op_type in _QDQ for node in model.graph.node):
+        model = normalize(raise_opset(model, QDQ_OPSET))
         types = value_types(model)
     typing = _Typing(model, types, keep_fp32, FLOAT if typed else FLOAT16)
     if typing.foreign and not typed:
@@ -80,7 +80,7 @@ def _check_names(model: Model, keep_fp32: Collection[str]) -> None:
         )
 
 
-def _computes_in_half(model: Model, types: dict[str, int]) -> bool:
+def computes_in_half(model: Model, types: dict[str, int]) -> bool:
     """True where a node other than a Cast reads FP16."""
     return any(
         types.get(name) == FLOAT16

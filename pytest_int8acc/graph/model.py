@@ -105,7 +105,7 @@ class Model:
             )
         proto = onnx.ModelProto()
         proto.CopyFrom(self.proto)
-        for tensor in proto.graph.initializer:
+        for tensor in all_initializers(proto.graph):
             if is_apart(tensor):
                 _fill(tensor, self.weights[tensor.name])
         return bytes(proto.SerializeToString())
@@ -169,6 +169,14 @@ def all_nodes(graph: onnx.GraphProto) -> Iterator[onnx.NodeProto]:
             yield from all_nodes(inner)
 
 
+def all_initializers(graph: onnx.GraphProto) -> Iterator[TensorProto]:
+    """Every initializer of ``graph`` and of the graphs inside its nodes."""
+    yield from graph.initializer
+    for node in graph.node:
+        for inner in subgraphs(node):
+            yield from all_initializers(inner)
+
+
 def subgraphs(node: onnx.NodeProto) -> list[onnx.GraphProto]:
     """The graphs that ``node`` holds as attributes."""
     found = [a.g for a in node.attribute if a.type == onnx.AttributeProto.GRAPH]
@@ -205,7 +213,7 @@ def save_model(model: Model, path: Path) -> None:
         proto.CopyFrom(model.proto)
         data = path.with_name(path.name + ".data")
         with data.open("wb") as stream:
-            for tensor in proto.graph.initializer:
+            for tensor in all_initializers(proto.graph):
                 if is_apart(tensor):
                     array = np.ascontiguousarray(model.weights[tensor.name])
                     stream.write(b"\0" * (-stream.tell() % 4096))  # lets readers map the file

@@ -17,7 +17,7 @@ def table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
 
 
 def number(value: float, digits: int = 4) -> str:
-    """``value`` with ``digits`` significant digits, more close below 1; whole numbers below a million in full."""
+    """``value`` with ``digits`` significant digits, more just below 1; whole ones below 1e6 in full."""
     if abs(value) < 1e6 and value == int(value):
         return str(int(value))
     if 0.99 < abs(value) < 1:  # a cosine of 0.99998 is not 1

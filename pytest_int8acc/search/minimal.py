@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import math
+import math, os
 from collections.abc import Iterator
 
 import numpy as np
@@ -16,7 +16,7 @@ from pytest_int8acc.search.types import Budget, SearchResult, Trial
 NOT_THE_CAUSE = "with all groups in high precision the criteria fail too: INT8 is not the cause"
 NOTHING_TO_DO = "all groups in INT8 meet the criteria: nothing has to leave"
 #: A plan whose errors, measured on the hard samples, exceed the limit by this much is not worth a trial.
-import os
+
 _SCREEN = float(os.environ.get("SCR", "1.05"))
 #: Equivalents of a full trial that failing attempts to improve may cost in a row.
 _PATIENCE = 1.0
@@ -79,9 +79,9 @@ class _Search:
 
     def improve(self) -> None:
         """Try cheaper plans, the most promising first, while failures stay within patience."""
-        allowed = max(3.0, 0.5 * math.log2(len(self.ledger.groups)))
+        allowed = float(os.environ.get("ALL","3")) if len(self.ledger.groups) <= EXHAUSTIVE else max(3.0, 0.5 * math.log2(len(self.ledger.groups)))
         spent = total = 0.0
-        import os
+
         patience = float(os.environ.get("PAT", "1")) if len(self.ledger.groups) <= EXHAUSTIVE else 1.0
         while spent < patience and total < allowed:
             plan = self._proposal()
@@ -118,7 +118,7 @@ class _Search:
         hi = min([self.model.loss(plan) for plan in self.failed if self.ledger.known(plan)], default=math.inf)
         lo = max(min(self.model.loss(high), 1.0), 0.01)
         limit = min(1.0, max(math.sqrt(lo * hi), lo)) if hi < math.inf else 1.0
-        import os
+
         small = len(self.ledger.groups) <= EXHAUSTIVE
         temp = 0.05
         if small:
