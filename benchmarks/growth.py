@@ -34,7 +34,7 @@ class Growth:
 def network(blocks: int) -> Case:
     """Three wrong scales, early, in the middle and late."""
     first, middle, last = 0, blocks // 2, blocks - 1
-    factors = {f"block{first}/fc2": 60, f"block{middle}/out": 100, f"block{last}/value": 50}
+    factors = {f"block{first}/fc2": 60, f"block{middle}/out": 100, f"block{last}/fc1": 250}
     return large(vit_tiny(blocks), {"cosine": 0.999}, factors=factors)
 
 

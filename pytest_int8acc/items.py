@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import warnings
 from collections.abc import Iterator
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -15,6 +16,7 @@ from pytest_int8acc.results import CaseResult, to_plain
 from pytest_int8acc.settings import SETTINGS, Settings, resolve
 
 if TYPE_CHECKING:
+    from pytest_int8acc.measure import Measured
     from pytest_int8acc.spec.models import Case
 
 
@@ -46,12 +48,12 @@ class SpecFile(pytest.File):
 
 
 class SpecItem(pytest.Function):
-    """One case: measured in the setup phase, judged in the call phase."""
+    """One case: measured in the setup phase; judged, and searched where it fails, in the call phase."""
 
     def __init__(self, *, case: Case, **function: Any) -> None:
         super().__init__(**function)
         self.case = case
-        self.result: CaseResult | None = None
+        self.measured: Measured | None = None
 
     def mark(self) -> None:
         """Gives the item the case's marks; raises SpecError where pytest refuses one."""
@@ -83,12 +85,21 @@ class SpecItem(pytest.Function):
         super().setup()
         if self.config.getoption("setuponly", False) or self.config.getoption("setupplan", False):
             return
-        from pytest_int8acc.check import check
+        from pytest_int8acc.measure import measure
 
-        settings = self._settings()
-        self.result = check(self.case, settings)
-        self.user_properties += properties(self.result)
-        self.user_properties.append(("int8acc.settings", settings.describe()))
+        self.measured = measure(self.case, self._settings())
+        self._publish(self.measured.result)
+
+    def conclude(self) -> CaseResult:
+        """The result, with what a search found where one was wanted; the report carries it from now on."""
+        from pytest_int8acc.check import conclude
+
+        assert self.measured is not None  # setup() has raised otherwise
+        result = conclude(self.measured, self._folder())
+        self._publish(result)
+        if result.search is not None and result.search.interrupted:
+            self.session.shouldstop = "interrupted (Ctrl-C) in a precision search"
+        return result
 
     def reportinfo(self) -> tuple[Any, int, str]:
         """The case's own line in the spec."""
@@ -100,6 +111,24 @@ class SpecItem(pytest.Function):
             return failure(excinfo.value.result, self.config.get_verbosity())
         return super().repr_failure(excinfo)
 
+    def _folder(self) -> Path | None:
+        """This case's own folder in the report folder: the spec's path from the root, and the case's name."""
+        reports = report_folder(self.config)
+        if reports is None:
+            return None
+        spec = self.path.relative_to(self.config.rootpath) if self._below_root() else Path(self.path.name)
+        stem = spec.with_name(spec.name.partition(".int8acc.")[0])
+        return reports / stem if stem.name == self.name else reports / stem / self.name
+
+    def _below_root(self) -> bool:
+        return self.config.rootpath in self.path.parents
+
+    def _publish(self, result: CaseResult) -> None:
+        """Let the report carry ``result``, in place of an earlier one."""
+        assert self.measured is not None
+        settings = ("int8acc.settings", self.measured.settings.describe())
+        self.user_properties[:] = (dict(self.user_properties) | dict([*properties(result), settings])).items()
+
     def _settings(self) -> Settings:
         """What this case runs with; plugin.py has checked the configuration."""
         return resolve(
@@ -109,9 +138,17 @@ class SpecItem(pytest.Function):
         )
 
 
+def report_folder(config: pytest.Config) -> Path | None:
+    """Where reports go: from where pytest was started, or from the root where the configuration says it."""
+    if given := config.getoption("int8acc_report"):
+        return config.invocation_params.dir / str(given)
+    given = config.getini("int8acc_report")
+    return config.rootpath / str(given) if given else None
+
+
 def verdict(request: pytest.FixtureRequest) -> None:
     """Passes where the case's INT8 model meets its criteria."""
-    result = request.node.result
+    result = request.node.conclude()
     if not result.passed:
         raise AccuracyError(result)
 

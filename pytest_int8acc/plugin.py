@@ -152,6 +152,8 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: p
         reports = [(verdict, report) for verdict, report in reports if report.failed]
     if reports:
         _write_section(terminalreporter, reports, config.get_verbosity())
+    if config.getoption("int8acc_report") or config.getini("int8acc_report"):
+        _write_report(terminalreporter, config)
     if count := len(config.stash[_NOT_RUN]):
         files = "spec file" if count == 1 else "spec files"
         terminalreporter.write_line(
@@ -159,6 +161,26 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: p
             "configuration)",
             yellow=True,
         )
+
+
+def _write_report(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
+    """Writes report.json of all cases, and says where it is."""
+    import json
+
+    from pytest_int8acc.items import report_folder
+    from pytest_int8acc.report.json import case_entry, write_json
+
+    folder = report_folder(config)
+    assert folder is not None
+    entries = []
+    for verdict, report in _case_reports(terminalreporter):
+        details = dict(report.user_properties).get("int8acc.details")
+        plain = None if details is None else json.loads(str(details))
+        entries.append(case_entry(report.nodeid, verdict, report.duration, plain))
+    try:
+        terminalreporter.write_line(f"int8acc: report in {write_json(folder, entries)}")
+    except OSError as error:
+        terminalreporter.write_line(f"int8acc: {folder}: cannot be written: {error.strerror}", red=True)
 
 
 def _write_section(

@@ -156,6 +156,8 @@ class SearchOutcome:
     """Samples that the search did not see and the proof did."""
     notes: tuple[str, ...] = ()
     table: tuple[LayerLine, ...] = ()
+    interrupted: bool = False
+    """Ctrl-C ended it; what stands here was known by then."""
 
 
 @dataclass(frozen=True)

@@ -89,7 +89,7 @@ class Fake:
     def passes(self, high):
         return max(self.losses(high)) <= 1
 
-    def trial(self, high, order, hopeless):
+    def trial(self, high, order, enough):
         if self.interrupt_at is not None and len(self.seen) >= self.interrupt_at:
             raise KeyboardInterrupt
         assert sorted(order) == list(range(self.samples))
@@ -102,7 +102,7 @@ class Fake:
             for c, limit in enumerate(self.limits):
                 parts[c, chunk] = self._parts(limit, error[limit.output], chunk)
             used += len(chunk)
-            if hopeless is not None and used < self.samples and hopeless(parts):
+            if enough is not None and used < self.samples and enough(parts):
                 break
         self.cost += used / self.samples
         self.seen.append((high, used))

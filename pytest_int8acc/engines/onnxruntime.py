@@ -15,12 +15,15 @@ from onnx import numpy_helper, parser
 
 from pytest_int8acc.errors import EngineError
 from pytest_int8acc.graph.emulate import emulate_half
-from pytest_int8acc.graph.model import INLINE_BYTES, Model, make_model, save_model
+from pytest_int8acc.graph.model import Model, make_model, save_model
 from pytest_int8acc.tensors import Array, Feed, TensorInfo
 
 Mode = Literal["exact", "native"]
 Provider = Literal["cpu", "cuda"]
 
+#: Models of more bytes than this are handed over as files: ONNX Runtime maps weights from there, where a
+#: message costs two copies, and one more of what lies inside an If for as long as the session lives.
+INLINE_BYTES = 16 << 20
 _SEVERITY_ERROR = 3
 _STATUS = re.compile(r"^\[ONNXRuntimeError\] : \d+ : [A-Z_]+ : ")
 _SOURCE = re.compile(r"\S+\.(?:cc|cpp|cu|h):\d+ (?:[^()]*::[^()]*\(.*?\)(?: const)? )?")
@@ -180,12 +183,12 @@ def _options(runtime: Any, mode: Mode, threads: int | None) -> Any:
 
 
 def _session(runtime: Any, model: Model, options: Any, providers: list[tuple[str, dict[str, str]]]) -> Any:
-    """A session made from bytes, or from files where the model is too large for one message."""
+    """A session made from bytes, or from files where the model is large."""
     if model.nbytes <= INLINE_BYTES:
         return _open(runtime, model.serialize(), model.name, options, providers)
     with tempfile.TemporaryDirectory(prefix="int8acc-", ignore_cleanup_errors=True) as folder:
         path = Path(folder) / "model.onnx"
-        save_model(model, path)
+        save_model(model, path, weights_apart=True)
         return _open(runtime, str(path), model.name, options, providers)
 
 

@@ -203,10 +203,10 @@ def make_model(
     return Model(proto, apart, name)
 
 
-def save_model(model: Model, path: Path) -> None:
-    """Write ``model`` to ``path``; above ``INLINE_BYTES`` its weights go to ``path`` + ``.data``."""
+def save_model(model: Model, path: Path, *, weights_apart: bool = False) -> None:
+    """Write ``model`` to ``path``; weights to ``path`` + ``.data`` if told so, or above ``INLINE_BYTES``."""
     try:
-        if model.nbytes <= INLINE_BYTES:
+        if model.nbytes <= INLINE_BYTES and not weights_apart:
             path.write_bytes(model.serialize())
             return
         proto = onnx.ModelProto()

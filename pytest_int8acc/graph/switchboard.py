@@ -1,32 +1,41 @@
 """One model in which every group's precision is chosen at run time, so that a trial is one inference.
 
-Each quantized node becomes an ``If`` on its group's switch: one branch reads quantized edges, the other
-the float tensors, and only the chosen branch runs. Weights are constants in both (those of the INT8
-branch are dequantized beforehand), so runtimes can pack them once. Activation functions and
-BatchNormalization that follow the node alone move into the branches with it, where they still fuse.
+Each node with quantized inputs becomes an ``If`` on its group's switch: one branch reads quantized tensors,
+the other the plain ones, and only the chosen branch runs. Weights are constants, those of the INT8 branch
+dequantized beforehand. A convolution's lie inside the branches: only there does ONNX Runtime bring them into
+its blocked layout (NCHWc), which makes most of the speed. Activations, pools and BatchNormalization that
+read the node alone move into the branches with it, where they still fuse.
 
-Measured against ``Where`` per tensor and against two branches joined by ``Where`` on nine networks,
-``If`` per node costs least nearly everywhere (docs/benchmarks.md).
+Costs are measured in docs/benchmarks.md, also those of what was left: ``Where`` per tensor, two branches
+joined by ``Where``, weights outside the branches.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 import onnx
 from onnx import TensorProto, helper
 
-from pytest_int8acc.graph.model import Editor, Model, captured
-from pytest_int8acc.graph.network import Edge, Network, Quantization
+from pytest_int8acc.graph.model import APART_BYTES, Editor, Model, captured, put_constant, subgraphs
+from pytest_int8acc.graph.network import Edge, Network
 from pytest_int8acc.graph.quantize import dequantize_array
+from pytest_int8acc.graph.types import value_types
 from pytest_int8acc.tensors import Array
 
-#: Elementwise nodes that ORT fuses into the convolution or matrix product before them.
-_TAIL = frozenset({"Relu", "LeakyRelu", "Clip", "Sigmoid", "Tanh", "HardSigmoid", "BatchNormalization"})
+#: Nodes that ONNX Runtime fuses into the convolution or product before them, or runs in its blocked layout.
+_TAIL = frozenset(
+    {"Relu", "LeakyRelu", "Clip", "Sigmoid", "Tanh", "HardSigmoid", "BatchNormalization"}
+    | {"MaxPool", "AveragePool", "GlobalAveragePool", "GlobalMaxPool"}
+)
+
+
+#: Nodes whose weights stay outside: packed weights of products take the place of the plain ones only there.
+_PRODUCTS = frozenset({"MatMul", "Gemm"})
 
 
 @dataclass(frozen=True, eq=False)
@@ -40,126 +49,238 @@ class Switchboard:
 
 
 def build_switchboard(network: Network) -> Switchboard:
-    """The network with a switch per group.
+    """The network with a switch per group; no group is left out.
 
-    With every switch off it computes what the float model does, with all on what ``apply`` with the empty
-    plan gives.
+    With every switch off it computes what the network's model does, with all on what ``apply`` with the
+    empty plan gives. Inputs and outputs keep their names and types. For FP16 give ``emulate_network`` of a
+    halved network: ``emulate_half`` does not look into branches.
     """
     editor = network.model.edit()
     switch = editor.unique("int8acc_switch")
-    writer = _BranchWriter(editor, network)
-    edges: dict[str, list[Edge]] = defaultdict(list)
-    conditions: dict[str, str] = {}
     names = [editor.unique(f"{group.name}_switch") for group in network.groups]
-    for group, condition in zip(network.groups, names, strict=True):
-        for edge in group.edges:
-            edges[edge.node].append(edge)
-            conditions[edge.node] = condition
-    ones = editor.add_constant("int8acc_split", np.ones(len(names), np.int64))
-    nodes = [helper.make_node("Split", [switch, ones], names, "int8acc_switches", axis=0)]
-    moved: set[str] = set()
-    for node in network.model.graph.node:
-        if node.name in moved:
-            continue
-        if node.name not in edges:
-            nodes.append(node)
-            continue
-        tail = writer.tail(node, edges)
-        moved.update(n.name for n in tail)
-        nodes.append(writer.branches(node, tail, edges[node.name], conditions[node.name]))
-    editor.set_nodes(nodes)
-    shape = [len(names)]
-    editor.graph.input.append(helper.make_tensor_value_info(switch, TensorProto.BOOL, shape))
+    writer = _Writer(editor, _Finder(network, names))
+    ones = editor.add_constant("int8acc_ones", np.ones(len(names), np.int64))
+    split = helper.make_node("Split", [switch, ones], names, editor.unique("int8acc_switches"), axis=0)
+    editor.set_nodes([split, *writer.nodes()])
+    value = helper.make_tensor_value_info(switch, TensorProto.BOOL, [len(names)])
+    editor.graph.input.append(value)
     return Switchboard(editor.done(), switch, tuple(group.name for group in network.groups))
 
 
-class _BranchWriter:
-    """Writes nodes as If nodes, with scales, zero points and dequantized weights shared between them."""
+@dataclass(frozen=True, eq=False)
+class _Region:
+    """Nodes that go into the branches of one If."""
 
-    def __init__(self, editor: Editor, network: Network) -> None:
-        self.editor = editor
-        self.types = {name: info.dtype for name, info in network.model.values().items()}
-        self.outputs = {value.name for value in network.model.graph.output}
+    nodes: list[onnx.NodeProto]
+    """What makes constants for the node, the node itself, its tail; in topological order."""
+    results: dict[str, int]
+    """Tensors that others read, and their element types."""
+
+
+@dataclass(eq=False)
+class _Branch:
+    """A graph under construction, and the names that it has for tensors of the graph around it."""
+
+    label: str
+    quantized: bool
+    nodes: list[onnx.NodeProto] = field(default_factory=list)
+    constants: list[TensorProto] = field(default_factory=list)
+    names: dict[str, str] = field(default_factory=dict)
+    arrays: dict[int, str] = field(default_factory=dict)
+    """Names of constants by the id of the array that they hold."""
+
+    def graph(self, name: str, results: Mapping[str, int]) -> onnx.GraphProto:
+        """The graph that gives ``results``, tensor to element type, which have names of their own inside."""
+        infos = [helper.make_tensor_value_info(self.names[r], results[r], None) for r in results]
+        return helper.make_graph(self.nodes, f"{name}/{self.label}", [], infos, self.constants)
+
+
+class _Finder:
+    """Finds what goes into branches together."""
+
+    def __init__(self, network: Network, conditions: Sequence[str]) -> None:
+        self.graph = network.model.graph
+        self.types = value_types(network.model)
+        self.constants = network.model.constants()
+        self.edges: dict[str, list[Edge]] = defaultdict(list)
+        self.conditions: dict[str, str] = {}
+        """Switch of each node that belongs to a group."""
+        for group, condition in zip(network.groups, conditions, strict=True):
+            self.conditions.update(dict.fromkeys(group.nodes, condition))
+            for edge in group.edges:
+                self.edges[edge.node].append(edge)
+        self.producer = {name: node for node in self.graph.node for name in node.output if name}
         self.readers: dict[str, list[onnx.NodeProto]] = defaultdict(list)
-        self.captured: set[str] = set()
-        for node in network.model.graph.node:
-            self.captured |= captured(node)
-            for name in node.input:
+        self.public = {value.name for value in self.graph.output}
+        self.made_of_constants: set[str] = set()
+        for node in self.graph.node:
+            self.public |= captured(node)
+            names = [name for name in node.input if name]
+            for name in names:
                 self.readers[name].append(node)
-        self.names: dict[int, str] = {}
+            constant = (n in self.constants or n in self.made_of_constants for n in names)
+            if names and not subgraphs(node) and all(constant):
+                self.made_of_constants.update(node.output)
 
-    def tail(self, node: onnx.NodeProto, edges: Mapping[str, list[Edge]]) -> list[onnx.NodeProto]:
+    def regions(self) -> dict[str, _Region]:
+        """Regions by the name of the node at whose place their If stands."""
+        regions: dict[str, _Region] = {}
+        inside: set[str] = set()
+        for node in reversed(self.graph.node):
+            if node.name in self.conditions and node.name not in inside:
+                region = self._region(node)
+                if region is not None:
+                    regions[node.name] = region
+                    inside.update(n.name for n in region.nodes)
+        return regions
+
+    def is_movable(self, name: str) -> bool:
+        """True for a constant that may lie in branches: small, or what one node that is no product reads."""
+        array, readers = self.constants.get(name), self.readers[name]
+        if array is None or name in self.public:
+            return False
+        return array.nbytes <= APART_BYTES or (len(readers) == 1 and readers[0].op_type not in _PRODUCTS)
+
+    def _region(self, node: onnx.NodeProto) -> _Region | None:
+        """What goes into branches with ``node``; None where nothing is quantized or no branch can hold it."""
+        nodes = [*self._before(node, node), node, *self._tail(node)]
+        results = {name: self.types.get(name, 0) for name in nodes[-1].output if name}
+        fits = all(results.values()) and not subgraphs(node)
+        return _Region(nodes, results) if fits and any(n.name in self.edges for n in nodes) else None
+
+    def _before(self, node: onnx.NodeProto, leader: onnx.NodeProto) -> Iterator[onnx.NodeProto]:
+        """Nodes that make, of constants, what ``node`` alone reads: a weight's Transpose, a bias's Cast."""
+        for name in dict.fromkeys(node.input):
+            made_by = self.producer.get(name)
+            if made_by is None or not self._is_private(name, made_by):
+                continue
+            condition = self.conditions.get(made_by.name)
+            if name in self.made_of_constants and condition in (None, self.conditions[leader.name]):
+                yield from self._before(made_by, leader)
+                yield made_by
+
+    def _tail(self, node: onnx.NodeProto) -> Iterator[onnx.NodeProto]:
         """Nodes after ``node`` that read nothing else that is computed and are read through it alone."""
-        tail: list[onnx.NodeProto] = []
         last = node
-        while len(last.output) == 1:
-            result = last.output[0]
-            readers = self.readers[result]
-            if result in self.outputs or result in self.captured or len(readers) != 1:
-                break
-            following = readers[0]
-            if following.op_type not in _TAIL or following.name in edges or following.input[0] != result:
-                break
-            tail.append(following)
+        while len(last.output) == 1 and self._is_private(last.output[0], last):
+            following = self.readers[last.output[0]][0]
+            fits = following.op_type in _TAIL and following.name not in self.conditions
+            if not fits or any(name and name not in self.constants for name in following.input[1:]):
+                return
+            yield following
             last = following
-        return tail
 
-    def branches(
-        self, node: onnx.NodeProto, tail: list[onnx.NodeProto], edges: list[Edge], condition: str
-    ) -> onnx.NodeProto:
-        """An If that gives the outputs of ``tail``'s end (of ``node`` without a tail)."""
-        outputs = [name for name in (tail[-1] if tail else node).output if name]
-        graphs = {}
-        for branch, chosen in (("then", edges), ("else", [])):
-            inner = list(self._branch([node, *tail], chosen, branch))
-            results = [
-                helper.make_tensor_value_info(f"{name}/{branch}", self._type(name), None) for name in outputs
-            ]
-            graphs[f"{branch}_branch"] = helper.make_graph(inner, f"{node.name}/{branch}", [], results)
-        return helper.make_node("If", [condition], outputs, f"{node.name}/If", **graphs)
+    def _is_private(self, name: str, node: onnx.NodeProto) -> bool:
+        """True where ``name`` is all that ``node`` makes, and one node reads it."""
+        return len(node.output) == 1 and len(self.readers[name]) == 1 and name not in self.public
 
-    def _branch(
-        self, nodes: list[onnx.NodeProto], edges: list[Edge], branch: str
-    ) -> Iterator[onnx.NodeProto]:
-        """Copies of ``nodes`` that write to names of their own, the first one reading ``edges`` quantized."""
-        made: dict[str, str] = {}
-        for position, original in enumerate(nodes):
-            node = onnx.NodeProto()
-            node.CopyFrom(original)
-            node.name = f"{original.name}/{branch}"
-            node.input[:] = [made.get(name, name) for name in original.input]
-            for edge in edges if position == 0 else ():
-                if edge.quantization.values is not None:
-                    node.input[edge.index] = self._constant(f"{edge.tensor}/int8", edge.quantization)
-                else:
-                    yield from self._pair(edge, node)
-            made.update({name: f"{name}/{branch}" for name in original.output if name})
-            node.output[:] = [made.get(name, name) for name in original.output]
-            yield node
 
-    def _pair(self, edge: Edge, node: onnx.NodeProto) -> Iterator[onnx.NodeProto]:
-        base = f"{edge.node}_input{edge.index}"
+class _Writer:
+    """Writes the network's nodes, those with edges as Ifs."""
+
+    def __init__(self, editor: Editor, finder: _Finder) -> None:
+        self.editor = editor
+        self.finder = finder
+        self.outside: dict[int, str] = {}
+        """Dequantized weights around the branches, by id of the quantization."""
+
+    def nodes(self) -> Iterator[onnx.NodeProto]:
+        """The network's nodes in topological order, each once, in a branch or as it was."""
+        regions = self.finder.regions()
+        inside = {node.name for region in regions.values() for node in region.nodes}
+        for node in self.finder.graph.node:
+            if node.name in regions:
+                yield self._if(node, regions[node.name])
+            elif node.name not in inside:
+                yield from self._outside(node)
+
+    def _if(self, node: onnx.NodeProto, region: _Region) -> onnx.NodeProto:
+        graphs: dict[str, Any] = {}
+        for branch in (_Branch("then", True), _Branch("else", False)):
+            for original in region.nodes:
+                self._copy(original, branch)
+            graphs[f"{branch.label}_branch"] = branch.graph(node.name, region.results)
+        name = self.editor.unique(f"{node.name}/If")
+        results = list(region.results)
+        return helper.make_node("If", [self.finder.conditions[node.name]], results, name, **graphs)
+
+    def _copy(self, original: onnx.NodeProto, branch: _Branch) -> None:
+        """Add ``original`` to ``branch`` under names of its own, with quantized inputs where it is so."""
+        node = onnx.NodeProto()
+        node.CopyFrom(original)
+        node.name = self.editor.unique(f"{original.name}/{branch.label}")
+        quantized = {e.index: e for e in self.finder.edges.get(original.name, ()) if branch.quantized}
+        for index, name in enumerate(original.input):
+            if index in quantized:
+                node.input[index] = self._quantized(quantized[index], branch)
+            elif name:
+                node.input[index] = self._local(name, branch)
+        for index, name in enumerate(original.output):
+            if name:
+                node.output[index] = branch.names[name] = self.editor.unique(f"{name}/{branch.label}")
+        branch.nodes.append(node)
+
+    def _outside(self, node: onnx.NodeProto) -> Iterator[onnx.NodeProto]:
+        """``node`` with each quantized input chosen by an If of its own."""
+        copy = onnx.NodeProto()
+        copy.CopyFrom(node)
+        for edge in self.finder.edges.get(node.name, ()):
+            base = f"{edge.node}_input{edge.index}"
+            result = copy.input[edge.index] = self.editor.unique(f"{base}_chosen")
+            results = {result: int(helper.np_dtype_to_tensor_dtype(edge.quantization.scale.dtype))}
+            graphs: dict[str, Any] = {}
+            for branch in (_Branch("then", True), _Branch("else", False)):
+                read = self._quantized(edge, branch) if branch.quantized else self._local(edge.tensor, branch)
+                given = branch.names[result] = self.editor.unique(f"{result}/{branch.label}")
+                name = self.editor.unique(f"{base}/{branch.label}")
+                branch.nodes.append(helper.make_node("Identity", [read], [given], name))
+                graphs[f"{branch.label}_branch"] = branch.graph(base, results)
+            name = self.editor.unique(f"{base}/If")
+            yield helper.make_node("If", [self.finder.conditions[node.name]], [result], name, **graphs)
+        yield copy
+
+    def _quantized(self, edge: Edge, branch: _Branch) -> str:
+        """What the reader of ``edge`` reads in INT8: a pair added to ``branch``, or a constant."""
         quantization = edge.quantization
+        if quantization.values is not None:
+            return self._weight(edge, branch)
+        base = f"{edge.node}_input{edge.index}"
         parameters = [
-            self._array(f"{edge.tensor}_scale", quantization.scale),
-            self._array(f"{edge.tensor}_zero_point", quantization.zero_point),
+            self._array(f"{base}_{part}", array, branch)
+            for part, array in (("scale", quantization.scale), ("zero_point", quantization.zero_point))
         ]
         axis: dict[str, Any] = {} if quantization.axis is None else {"axis": quantization.axis}
-        codes, result = self.editor.unique(f"{base}_quantized"), self.editor.unique(f"{base}_dequantized")
-        yield helper.make_node("QuantizeLinear", [edge.tensor, *parameters], [codes], f"{base}_Q", **axis)
-        yield helper.make_node("DequantizeLinear", [codes, *parameters], [result], f"{base}_DQ", **axis)
-        node.input[edge.index] = result
+        codes, result = (self.editor.unique(f"{base}_{part}") for part in ("quantized", "dequantized"))
+        q, dq = (self.editor.unique(f"{base}_{op}") for op in ("QuantizeLinear", "DequantizeLinear"))
+        source = self._local(edge.tensor, branch)
+        branch.nodes.append(helper.make_node("QuantizeLinear", [source, *parameters], [codes], q, **axis))
+        branch.nodes.append(helper.make_node("DequantizeLinear", [codes, *parameters], [result], dq, **axis))
+        return result
 
-    def _constant(self, wanted: str, quantization: Quantization) -> str:
-        key = id(quantization)
-        if key not in self.names:
-            self.names[key] = self.editor.add_constant(wanted, dequantize_array(quantization))
-        return self.names[key]
+    def _weight(self, edge: Edge, branch: _Branch) -> str:
+        key, name = id(edge.quantization), f"{edge.tensor}/int8"
+        if self.finder.is_movable(edge.tensor):
+            return self._constant(name, dequantize_array(edge.quantization), branch)
+        if key not in self.outside:
+            self.outside[key] = self.editor.add_constant(name, dequantize_array(edge.quantization))
+        return self.outside[key]
 
-    def _array(self, wanted: str, array: Array) -> str:
-        if id(array) not in self.names:
-            self.names[id(array)] = self.editor.add_constant(wanted, array)
-        return self.names[id(array)]
+    def _local(self, name: str, branch: _Branch) -> str:
+        """The branch's name for a tensor; a constant moves inside where it may."""
+        if name not in branch.names:
+            local = name
+            if self.finder.is_movable(name):
+                local = self._constant(f"{name}/{branch.label}", self.finder.constants[name], branch)
+            branch.names[name] = local
+        return branch.names[name]
 
-    def _type(self, name: str) -> int:
-        return int(helper.np_dtype_to_tensor_dtype(self.types.get(name, np.dtype(np.float32))))
+    def _array(self, wanted: str, array: Array, branch: _Branch) -> str:
+        if id(array) not in branch.arrays:
+            branch.arrays[id(array)] = self._constant(f"{wanted}/{branch.label}", array, branch)
+        return branch.arrays[id(array)]
+
+    def _constant(self, wanted: str, array: Array, branch: _Branch) -> str:
+        tensor = TensorProto()
+        put_constant(tensor, self.editor.unique(wanted), array, self.editor.weights)
+        branch.constants.append(tensor)
+        return tensor.name

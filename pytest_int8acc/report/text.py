@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 from pytest_int8acc.report.order import worst_first
+from pytest_int8acc.report.search import brief, search_lines
 from pytest_int8acc.report.table import number, number_pair, table
 from pytest_int8acc.results import CaseResult, Score
 
@@ -13,18 +14,27 @@ from pytest_int8acc.results import CaseResult, Score
 FAILURE = "INT8 accuracy: "
 _ROWS = 20
 _NAMES = 3
-_HEADER = ("", "output", "metric", "INT8", "limit", "noise", "baseline")
+_HEADER = ("", "output", "metric", "INT8", "limit", "noise", "baseline", "fixed")
 
 
 def failure_line(result: CaseResult) -> str:
-    """The first line of a failure: the worst miss with value and limit, and how many more there are."""
-    return FAILURE + _worst_of(_missed(result))
+    """The first line of a failure: the worst miss with value and limit, how many more, and the fix."""
+    missed = _missed(result)
+    more = [f"+{len(missed) - 1} more"] if len(missed) > 1 else []
+    if result.search is not None:
+        more.append(brief(result.search))
+    return f"{FAILURE}{missed[0]}" + (f" ({'; '.join(more)})" if more else "")
 
 
 def failure(result: CaseResult, verbosity: int = 0) -> str:
     """What a failed case reads like: its first line, one table and the notes."""
     lines = [failure_line(result), "", headline(result)]
-    return "\n".join(lines + ["  " + line for line in details(result, verbosity)])
+    lines += ["  " + line for line in details(result, verbosity)]
+    if result.search is not None:
+        lines += ["", *search_lines(result.search, verbosity)]
+    if result.written:
+        lines.append(f"Written: {', '.join(result.written)}")
+    return "\n".join(lines)
 
 
 def headline(result: CaseResult) -> str:
@@ -70,7 +80,8 @@ def details(result: CaseResult, verbosity: int = 0) -> list[str]:
     if verbosity >= 2:
         scores += [score for score in result.scores if score.limit is None]
     hidden = 0 if verbosity >= 2 else max(len(scores) - _ROWS, 0)
-    rows = [_row(score) for score in scores[: len(scores) - hidden]]
+    fixed = {(s.subject, s.metric): s for s in result.search.fixed} if result.search else {}
+    rows = [_row(score, fixed) for score in scores[: len(scores) - hidden]]
     lines = [f"'{output.name}': {output.problem}" for output in result.outputs if output.problem]
     lines += table(_HEADER, rows) if rows else []
     if hidden:
@@ -78,8 +89,9 @@ def details(result: CaseResult, verbosity: int = 0) -> list[str]:
     return lines + [f"note: {note}" for note in _notes(result, verbosity)]
 
 
-def _row(score: Score) -> tuple[str, ...]:
+def _row(score: Score, fixed: Mapping[tuple[str, str], Score]) -> tuple[str, ...]:
     value, limit = number(score.value), ""
+    after = fixed.get((score.subject, score.metric))
     if score.limit is not None:
         value, limit = _value_and_limit(score, score.limit)
         limit = (">= " if score.bound == "min" else "<= ") + limit
@@ -91,6 +103,7 @@ def _row(score: Score) -> tuple[str, ...]:
         limit,
         "" if score.noise is None else number(score.noise, 2),
         "" if score.baseline is None else number(score.baseline),
+        "" if after is None else number(after.value),
     )
 
 

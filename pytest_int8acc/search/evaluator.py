@@ -10,8 +10,8 @@ from numpy.typing import NDArray
 
 from pytest_int8acc.search.types import Criterion, GroupInfo, Probe, Target, Trial
 
-#: Whether the parts of the samples seen so far already tell that a plan fails.
-Hopeless = Callable[[NDArray[np.float64]], bool]
+#: Told the parts of the samples seen so far; True where the verdict needs no more of them.
+Enough = Callable[[NDArray[np.float64]], bool]
 
 
 class Evaluator(Protocol):
@@ -36,14 +36,14 @@ class Evaluator(Protocol):
     def targets(self) -> Sequence[Target]:
         """What :meth:`probe` measures; may be empty where nothing but the verdict is known."""
 
-    def trial(self, high: frozenset[int], order: Sequence[int], hopeless: Hopeless | None) -> Trial:
+    def trial(self, high: frozenset[int], order: Sequence[int], enough: Enough | None) -> Trial:
         """Judge a plan on all samples.
 
         Args:
             high: Groups kept in high precision.
             order: All sample indices, in the order in which they should run.
-            hopeless: Asked between batches with the parts so far, [criteria, samples], nan where not seen; True
-                rejects the plan at once, without the samples left. None: run all. An evaluator for which
+            enough: Asked between batches with the parts so far, [criteria, samples], nan where not seen; True
+                ends the trial at once, without the samples left. None: run all. An evaluator for which
                 samples come together (an engine) may ignore both.
         """
 

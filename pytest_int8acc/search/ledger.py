@@ -57,7 +57,7 @@ class Ledger:
         return self._trials.get(high)
 
     def trial(self, high: frozenset[int], why: str, *, complete: bool = False) -> Trial:
-        """Judge a plan on all samples, with early rejection unless ``complete``; free where known.
+        """Judge a plan; a pass has seen all samples, a rejection too if ``complete``. Free where known.
 
         Raises:
             StopSearch: The budget is spent.
@@ -65,14 +65,37 @@ class Ledger:
         known = self._trials.get(high)
         if known is not None and (known.confirmed or not complete):
             return known
-        self._check(trials=1)
-        hopeless = None if complete else self.samples.judge(self.best)
-        trial = self.evaluator.trial(high, self.samples.order(), hopeless)
+        best = self.best
+        trial = self._run(high, None if complete else lambda parts: self.samples.rejects(parts, best))
+        self._record(trial, trial.passed, why)
         self._trials[high] = trial
-        self.cost += trial.cost
-        self._record(trial, why)
-        if trial.passed and (self.best is None or self.weight(high) < self.weight(self.best.high)):
+        if trial.passed and (best is None or self.weight(high) < self.weight(best.high)):
             self.best = trial
+        return trial
+
+    def glance(self, high: frozenset[int], why: str) -> tuple[Trial, bool]:
+        """Judge a plan on as few samples as its verdict seems to need; True where it promises to pass.
+
+        Raises:
+            StopSearch: The budget is spent.
+        """
+        if high in self._trials:
+            return self._trials[high], self._trials[high].passed
+        best, samples = self.best, self.samples
+        trial = self._run(high, lambda parts: samples.rejects(parts, best) or samples.promises(parts, best))
+        if trial.confirmed or samples.rejects(trial.parts, best):
+            self._record(trial, trial.passed, why)
+            self._trials[high] = trial
+            if trial.passed and (best is None or self.weight(high) < self.weight(best.high)):
+                self.best = trial
+            return trial, trial.passed
+        self._record(trial, True, why)
+        return trial, True
+
+    def _run(self, high, enough):
+        self._check(trials=1)
+        trial = self.evaluator.trial(high, self.samples.order(), enough)
+        self.cost += trial.cost
         return trial
 
     def probe(self, plans: Sequence[frozenset[int]], samples: Sequence[int]) -> list[Probe]:
@@ -118,15 +141,10 @@ class Ledger:
             table=tuple(self.table),
         )
 
-    def _record(self, trial: Trial, why: str) -> None:
-        names, verdict = self.names(trial.high), "passes" if trial.passed else "fails"
+    def _record(self, trial: Trial, passed: bool, why: str) -> None:
         self._records.append(
-            TrialRecord(names, trial.passed, trial.loss, trial.scores, trial.cost, self.seconds, why)
+            TrialRecord(self.names(trial.high), passed, trial.confirmed, trial.loss, trial.scores, trial.cost, self.seconds, why)
         )
-        _LOG.info(
-            "trial %d: %d of %d groups high (%s) %s, %.3g times the error allowed",
-            len(self._records), len(names), len(self.groups), why, verdict, trial.loss,
-        )  # fmt: skip
 
     def _check(self, trials: int = 0) -> None:
         budget = self._budget

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math, os
-from collections.abc import Iterator
 
 import numpy as np
 
@@ -15,14 +14,7 @@ from pytest_int8acc.search.types import Budget, SearchResult, Trial
 
 NOT_THE_CAUSE = "with all groups in high precision the criteria fail too: INT8 is not the cause"
 NOTHING_TO_DO = "all groups in INT8 meet the criteria: nothing has to leave"
-#: A plan whose errors, measured on the hard samples, exceed the limit by this much is not worth a trial.
-
-_SCREEN = float(os.environ.get("SCR", "1.05"))
-#: Equivalents of a full trial that failing attempts to improve may cost in a row.
-_PATIENCE = 1.0
-#: The least saving worth an attempt, as a share of the price of all groups; with few groups any saving is.
-_SAVING = 0.001
-
+E = lambda n, d: float(os.environ.get(n, d))
 
 def minimal(evaluator: Evaluator, *, budget: Budget | None = None) -> SearchResult:
     """Find a cheapest passing plan that is proven 1-minimal."""
@@ -41,7 +33,7 @@ def _minimal(ledger: Ledger) -> str:
         search.improve()
         if not search.shrink():
             break
-    return f"minimal: each of the {len(search.best.high)} groups kept high was tried in INT8 and fails"
+    return f"minimal: each of the {len(ledger.best.high)} groups kept high was tried in INT8 and fails"
 
 
 class _Search:
@@ -49,88 +41,108 @@ class _Search:
 
     def __init__(self, ledger: Ledger, candidate: Trial) -> None:
         self.ledger = ledger
-        self.probes = probe(ledger, candidate)
-        self.model = self.probes.surrogate
-        self.solver = Solver(self.model, ledger.weights, self.probes.single)
+        ledger.samples.learn(candidate)
         self.failed: set[frozenset[int]] = set()
+        self.refreshed = 0
+        self.glancing = bool(E("GL", 1))
         self.log = []
+        self.few = len(ledger.groups) <= EXHAUSTIVE
+        self.high = ledger.everything
+        self._look(candidate)
 
-    @property
-    def best(self) -> Trial:
-        """The cheapest plan verified."""
-        assert self.ledger.best is not None
-        return self.ledger.best
+    def _look(self, trial, closely=False):
+        self.probes = probe(self.ledger, trial, closely=closely)
+        self.model = self.probes.surrogate
+        self.solver = Solver(self.model, self.ledger.weights, self.probes.single)
 
     def descend(self) -> None:
         """Try the cheapest plan foretold to pass, correct the model by what happened, until one passes."""
-        certain = frozenset(i for i in self.ledger.everything if self.model.loss(self.ledger.everything - {i}) > 1)
+        everything = self.ledger.everything
         first = self.solver.solve(1.0)
-        if certain and certain != self.ledger.everything and (first is None or self.solver.weigh(certain) < self.solver.weigh(first)) and self._attempt(certain, "certain culprits", calibrate=True, screen=2.0):
-            return
+        certain = frozenset(i for i in everything if self.model.loss(everything - {i}) > 1)
+        if certain and (first is None or self.solver.weigh(certain) < self.solver.weigh(first)):
+            if self._attempt(certain, "certain culprits", 2.0):
+                return
         limit = 1.0
         while limit > 0.01:
             plan = self.solver.solve(limit)
-            if plan is None or plan == self.ledger.everything:
+            if plan is None and not self.probes.single.all():
+                self.log.append(("closely",))
+                self._look(self.ledger.known(frozenset()), True)
+                continue
+            if plan is None or plan == everything:
                 return
             if plan in self.failed:
                 limit *= 0.9
-            elif self._attempt(plan, "cheapest plan foretold to pass", calibrate=True):
+            elif self._attempt(plan, "cheapest plan foretold to pass"):
                 return
 
     def improve(self) -> None:
         """Try cheaper plans, the most promising first, while failures stay within patience."""
-        allowed = float(os.environ.get("ALL","3")) if len(self.ledger.groups) <= EXHAUSTIVE else max(3.0, 0.5 * math.log2(len(self.ledger.groups)))
-        spent = total = 0.0
-
-        patience = float(os.environ.get("PAT", "1")) if len(self.ledger.groups) <= EXHAUSTIVE else 1.0
-        while spent < patience and total < allowed:
+        patience, most = (E("PAT", 2), E("ALL", 6)) if self.few else (1.0, max(3.0, 0.5 * math.log2(len(self.ledger.groups))))
+        began = since = self.ledger.cost
+        while self.ledger.cost - since < patience and self.ledger.cost - began < most:
             plan = self._proposal()
             if plan is None:
                 return
-            before = self.ledger.cost
-            passed = self._attempt(plan, "cheaper")
-            total += self.ledger.cost - before
-            spent = 0.0 if passed else spent + self.ledger.cost - before
+            if self._attempt(plan, "cheaper", 2.0 if self.few else 1.05, glance=self.glancing):
+                since = self.ledger.cost
 
     def shrink(self) -> bool:
-        shrunk, stubborn, batch = False, set[int](), 1
+        shrunk, stubborn, batch, fails = False, set[int](), 1, 0
         while True:
-            high = self.best.high
+            high = self.high
             left = [i for i in high if self.ledger.known(high - {i}) is None]
+            if high != self.ledger.best.high and (fails >= 2 or not left):
+                self.glancing = False
+                ok = self.ledger.trial(high, "confirm").passed
+                self.log.append(("confirm", ok))
+                if not ok:
+                    self.failed.add(high)
+                    self.high = self.ledger.best.high
+                    stubborn = set()
+                else: self._learn(self.ledger.best)
+                continue
             if not left:
                 return shrunk
             foretold = {i: self.model.loss(high - {i}) for i in left}
             left.sort(key=lambda i: (i in stubborn, foretold[i] - self.ledger.weights[i]))
             drop = [i for i in left if i not in stubborn][:batch] or left[:1]
-            trial = self.ledger.trial(high - set(drop), "fewer groups")
-            self.log.append(("prove", len(high), len(drop), foretold[left[0]], trial.loss, trial.passed, trial.cost))
-            if trial.passed:
-                shrunk, batch = True, batch * 2
+            plan = high - set(drop)
+            if plan in self.failed: batch=1; plan=high-set(drop[:1]); drop=drop[:1]
+            if self.glancing:
+                trial, ok = self.ledger.glance(plan, "fewer groups")
+            else:
+                trial = self.ledger.trial(plan, "fewer groups"); ok = trial.passed
+            self.log.append(("prove", len(high), len(drop), foretold[left[0]], trial.loss, ok, trial.cost))
+            if ok:
+                shrunk, batch, fails = True, batch * 2, 0
+                self.high = plan
                 self._learn(trial)
             else:
+                self.failed.add(plan)
                 stubborn.update(drop if len(drop) == 1 else ())
                 batch = 1
+                fails += 1
                 self.ledger.samples.learn(trial)
 
     def _proposal(self) -> frozenset[int] | None:
-        high = self.best.high
+        high = self.high
         weigh = self.solver.weigh(high)
         hi = min([self.model.loss(plan) for plan in self.failed if self.ledger.known(plan)], default=math.inf)
         lo = max(min(self.model.loss(high), 1.0), 0.01)
         limit = min(1.0, max(math.sqrt(lo * hi), lo)) if hi < math.inf else 1.0
-
-        small = len(self.ledger.groups) <= EXHAUSTIVE
         temp = 0.05
-        if small:
-            limit, temp = 1.0, float(os.environ.get("TEMP", ".1"))
-        found = self.solver.cheaper(high, limit * (1 + 6 * temp if small else 1.1))
+        if self.few:
+            limit, temp = 1.0, E("TEMP", 0.2)
+        found = self.solver.cheaper(high, limit * (1 + 6 * temp if self.few else 1.1))
         plans, loss, weight = found.high, found.loss, found.weight
-        if len(self.ledger.groups) > EXHAUSTIVE:
+        if not self.few:
             p = self.solver.solve(limit)
             if p is not None:
                 plans = [*plans, p]; loss = np.append(loss, self.model.loss(p)); weight = np.append(weight, self.solver.weigh(p))
         worth = (weigh - weight) / (1 + np.exp(np.minimum((loss - limit) / (temp * limit), 500)))
-        least = 1e-9 if len(self.ledger.groups) <= EXHAUSTIVE else _SAVING
+        least = 1e-9 if self.few else 0.001
         for m in np.argsort(-worth, kind="stable"):
             if worth[m] < least:
                 return None
@@ -139,26 +151,50 @@ class _Search:
                 return plans[m]
         return None
 
-    def _attempt(self, plan: frozenset[int], why: str, calibrate=False, screen=_SCREEN) -> bool:
+    def _attempt(self, plan: frozenset[int], why: str, screen=1.05, glance=False) -> bool:
         """Measure a plan's errors on the hard samples; where they keep the limit, try it."""
-        self.model.anchor(plan, self.ledger.probe([plan], self.probes.samples)[0].vectors)
+        self._anchor(plan)
         measured = self.model.loss(plan)
         if measured > screen:
             self.failed.add(plan)
             return False
-        trial = self.ledger.trial(plan, why)
-        self.log.append((why[:8], len(plan), measured, trial.loss, trial.passed, trial.cost))
-        if trial.passed or calibrate:
+        if glance:
+            trial, ok = self.ledger.glance(plan, why)
+        else:
+            trial = self.ledger.trial(plan, why)
+            ok = trial.passed
+        self.log.append((why[:8], len(plan), measured, trial.loss, ok, trial.cost))
+        if not ok:
+            self.failed.add(plan)
+            if self.refreshed < 1 and self._surprising(trial):
+                self.refreshed += 1
+                self.ledger.samples.learn(trial)
+                self._look(trial)
+                self._anchor(plan)
+                self.log.append(("refresh",))
+        else:
+            self.high = plan
+        if ok or why != "cheaper":
             self._learn(trial)
         else:
             self.ledger.samples.learn(trial)
-        if not trial.passed:
-            self.failed.add(plan)
-        return trial.passed
+        return ok
+
+    def _surprising(self, trial):
+        truth = self.ledger.samples.estimate(trial, self.ledger.best)
+        rows = self.model.rows(self.model.mask(trial.high)[None])[0]
+        for t, target in enumerate(self.model.targets):
+            if self.model.criteria[target.criterion].pool == "rank":
+                if truth[target.criterion] ** (2 / target.power) > E("MIS", 2) * rows[self.model.target_of_row == t].max():
+                    return True
+        return False
+
+    def _anchor(self, plan):
+        self.model.anchor(plan, self.ledger.probe([plan], self.probes.samples)[0].vectors)
 
     def _learn(self, trial: Trial) -> None:
-        truth = self.ledger.samples.estimate(trial, self.best)
-        if not trial.passed:
+        truth = self.ledger.samples.estimate(trial, self.ledger.best)
+        if trial.high in self.failed:
             truth = np.fmax(truth, 1.05)
         self.model.calibrate(trial.high, truth)
         self.ledger.samples.learn(trial)

@@ -16,9 +16,9 @@ from pytest_int8acc.search.types import Probe, Trial
 #: Plans per call of the evaluator: enough to share a run, few enough to stop in time.
 _AT_ONCE = 16
 #: Equivalents of a full trial that all groups, one by one, may cost without probing blocks of them first.
-_CHEAP = 2.0
+_CHEAP = 0.5
 #: Blocks that together cause no more than this share of the error allowed are left in INT8 without a closer look.
-_NEGLIGIBLE = 0.02
+_NEGLIGIBLE = 0.1
 
 
 @dataclass(frozen=True, eq=False)
@@ -30,7 +30,7 @@ class Probed:
     samples: list[int]
 
 
-def probe(ledger: Ledger, candidate: Trial, *, closely: bool = False) -> Probed:
+def probe(ledger: Ledger, trial: Trial, *, closely: bool = False) -> Probed:
     """Measure what each group alone in INT8 adds to the error, on a few samples.
 
     Where that would cost much, blocks of neighbours come first, and only those that matter are taken apart;
@@ -38,44 +38,47 @@ def probe(ledger: Ledger, candidate: Trial, *, closely: bool = False) -> Probed:
 
     Args:
         ledger: Pays for the runs.
-        candidate: A trial of the plan that keeps nothing high, with all samples seen.
+        trial: Tells which samples to take, and how much of its loss they stand for.
         closely: True probes every group alone, whatever it costs.
     """
     n = len(ledger.groups)
-    samples = _choose(ledger, n)
+    samples = _choose(ledger, trial)
     untouched = ledger.probe([ledger.everything], samples)[0]
     base = untouched.vectors
     cheap = closely or n * len(samples) <= _CHEAP * ledger.samples.count
     size = 1 if cheap else max(2, round(math.sqrt(n / 3)))
     blocks = [frozenset(range(i, min(i + size, n))) for i in range(0, n, size)]
     found, added = _added(ledger, blocks, samples, base)
-    surrogate = _surrogate(ledger, candidate, samples, added, base, found)
+    surrogate = _surrogate(ledger, trial, samples, added, base, found)
     if size > 1:
         matters = _matters(surrogate)
-        base = [b + a[~matters].sum(axis=0) for a, b in zip(added, base, strict=True)]
-        blocks = [frozenset({i}) for block, close in zip(blocks, matters, strict=True) if close for i in block]
+        rest = [a[~matters].sum(axis=0) for a in added]
+        blocks = [
+            frozenset({i}) for block, close in zip(blocks, matters, strict=True) if close for i in block
+        ]
         found, added = _added(ledger, blocks, samples, base)
+        base = [b + r for b, r in zip(base, rest, strict=True)]
     index = [i for block in blocks for i in block]
     vectors = [np.zeros((n, *b.shape), dtype=np.float32) for b in base]
     for whole, part in zip(vectors, added, strict=True):
         whole[index] = part
     single = np.zeros(n, dtype=np.bool_)
     single[index] = True
-    surrogate = _surrogate(ledger, candidate, samples, vectors, base, found)
+    surrogate = _surrogate(ledger, trial, samples, vectors, base, found)
     for i in index:
         ledger.alone[ledger.groups[i].name] = surrogate.loss(ledger.everything - {i})
     return Probed(surrogate, single, samples)
 
 
-def _choose(ledger: Ledger, groups: int) -> list[int]:
-    """The hardest sample, and others spread over the harder half, as many as cost little."""
+def _choose(ledger: Ledger, trial: Trial) -> list[int]:
+    """Samples of a trial that decide its criteria: hard ones, and others that stand for the harder half."""
+    shares = ledger.samples.shares(trial)
+    seen = np.flatnonzero(~np.isnan(shares))
+    allowed = min((c.allowed for c in ledger.evaluator.criteria), default=0)
+    ranked = seen[np.argsort(-shares[seen], kind="stable")][min(allowed, seen.size - 1) :]
     count = ledger.samples.count
-    wanted = min(max(count // max(groups, 1), 2), 8, max(1, count // 4))
-    criteria = ledger.evaluator.criteria
-    allowed = min((c.allowed for c in criteria), default=0)
-    ranked = ledger.samples.ranked()[allowed:]
-    count = len(ranked)
-    return [ranked[(i * count) // (2 * wanted)] for i in range(wanted)]
+    wanted = min(max(count // max(len(ledger.groups), 1), 2), 8, max(1, count // 4), len(ranked))
+    return [int(ranked[(i * len(ranked)) // (2 * wanted)]) for i in range(wanted)]
 
 
 def _added(
@@ -91,7 +94,7 @@ def _added(
 
 def _surrogate(
     ledger: Ledger,
-    candidate: Trial,
+    trial: Trial,
     samples: Sequence[int],
     vectors: Sequence[Vectors],
     base: Sequence[Vectors],
@@ -101,16 +104,12 @@ def _surrogate(
     targets, criteria = ledger.evaluator.targets, ledger.evaluator.criteria
     surrogate = Surrogate(targets, criteria, vectors, base)
     surrogate.fit(probes)
+    whole = ledger.samples.estimate(trial, ledger.best)
+    some = ledger.samples.pooled(trial.parts[:, samples])
     for t, target in enumerate(targets):
-        criterion, parts = criteria[target.criterion], candidate.parts[target.criterion]
-        if criterion.pool == "whole" or not np.isfinite(parts).all():
-            continue
-        if criterion.pool == "mean":
-            whole, some = parts.mean(), parts[samples].mean()
-        else:
-            whole, some = np.sort(parts)[-1 - criterion.allowed], parts[samples].max()
-        if some > 0:
-            surrogate.scale[t] *= min((whole / some) ** (2 / target.power), 1e6)
+        ratio = whole[target.criterion] / some[target.criterion] if some[target.criterion] > 0 else np.nan
+        if np.isfinite(ratio):
+            surrogate.scale[t] *= min(ratio ** (2 / target.power), 1e6)
     return surrogate
 
 

@@ -7,7 +7,6 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from pytest_int8acc.search.evaluator import Hopeless
 from pytest_int8acc.search.types import Criterion, Trial
 
 Floats = NDArray[np.float64]
@@ -30,6 +29,7 @@ class Samples:
         pools = [criterion.pool for criterion in criteria]
         self._mean = np.array([pool == "mean" for pool in pools], dtype=np.bool_)
         self._rank = np.array([pool == "rank" for pool in pools], dtype=np.bool_)
+        self._divisible = bool((self._mean | self._rank).all())
         self._allowed = np.array([c.allowed for c in criteria if c.pool == "rank"], dtype=np.intp)
         self._hardness = np.zeros(count)
         self._lead = 0 if not self._rank.any() else count if not self._mean.any() else max(1, count // 8)
@@ -46,34 +46,45 @@ class Samples:
         spread = [int(format(i, f"0{bits}b")[::-1], 2) for i in range(2**bits)]
         return ranked[: self._lead] + [rest[i] for i in spread if i < len(rest)]
 
-    def learn(self, trial: Trial) -> None:
-        """Rank the samples by this trial and, fading, those before it."""
+    def shares(self, trial: Trial) -> Floats:
+        """Per sample, its greatest share of a criterion's parts in this trial; nan where not seen."""
         parts = np.where(np.isinf(trial.parts), np.finfo(np.float32).max, trial.parts)
         total = np.nansum(parts, axis=1, keepdims=True)
-        shares = parts / np.where(total > 0, total, 1.0)
-        worst = np.fmax.reduce(shares, axis=0)
-        self._hardness = np.where(
-            np.isnan(worst), self._hardness, _DECAY * self._hardness + np.nan_to_num(worst)
-        )
+        return np.asarray(np.fmax.reduce(parts / np.where(total > 0, total, 1.0), axis=0))
 
-    def judge(self, reference: Trial | None) -> Hopeless:
-        """What rejects a plan early, given a trial of a passing plan that saw all samples.
+    def learn(self, trial: Trial) -> None:
+        """Rank the samples by this trial and, fading, those before it."""
+        shares = self.shares(trial)
+        faded = _DECAY * self._hardness + np.nan_to_num(shares)
+        self._hardness = np.where(np.isnan(shares), self._hardness, faded)
+
+    def pooled(self, parts: Floats) -> Floats:
+        """The loss per criterion if these were all samples, none allowed to fail; nan where not told by parts."""
+        return np.where(self._rank, parts.max(axis=1), parts.mean(axis=1))
+
+    def rejects(self, parts: Floats, reference: Trial | None) -> bool:
+        """Whether the samples seen so far tell that a plan fails.
 
         More samples over the limit than allowed, or a sum over the limit with all samples not seen counted
-        as perfect, prove it. For a mean the difference to the reference, sample by sample and in proportion
-        to hardness (a ratio estimator), must exceed the room that it leaves by four standard errors.
+        as perfect, prove it. For a mean the difference to a passing plan that saw all samples, taken in
+        proportion to hardness (a ratio estimator), must exceed the room that it leaves beyond doubt.
         """
+        seen = np.nan_to_num(parts, posinf=np.inf)
+        if ((seen[self._rank] > 1).sum(axis=1) > self._allowed).any():
+            return True
+        if (seen[~self._rank].sum(axis=1) > self.count).any():
+            return True
+        mean, margin = self._extrapolate(parts, reference, _LEAST)
+        return bool((mean - margin > 1).any())
 
-        def hopeless(parts: Floats) -> bool:
-            seen = np.nan_to_num(parts, posinf=np.inf)
-            if ((seen[self._rank] > 1).sum(axis=1) > self._allowed).any():
-                return True
-            if (seen[~self._rank].sum(axis=1) > self.count).any():
-                return True
-            mean, margin = self._extrapolate(parts, reference, _LEAST)
-            return bool((mean - margin > 1).any())
-
-        return hopeless
+    def promises(self, parts: Floats, reference: Trial | None) -> bool:
+        """Whether the samples seen so far make it likely that a plan passes; only all samples can confirm it."""
+        seen = ~np.isnan(parts).all(axis=0)
+        if not self._divisible or seen.sum() < max(_LEAST, self.count // 4):
+            return False
+        mean, margin = self._extrapolate(parts, reference, _LEAST)
+        sure = bool((mean[self._mean] + margin[self._mean] <= 1).all())
+        return sure and not self.rejects(parts, reference)
 
     def estimate(self, trial: Trial, reference: Trial | None) -> Floats:
         """The losses that this trial would have had on all samples; nan where those seen cannot tell."""

@@ -98,6 +98,9 @@ class TrialRecord:
 
     high: tuple[str, ...]
     passed: bool
+    """On the samples run."""
+    confirmed: bool
+    """True where all samples were run."""
     loss: float
     scores: tuple[float, ...]
     cost: float

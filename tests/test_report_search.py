@@ -1,0 +1,135 @@
+"""How a search reads: culprits, fix, cost; in the failure text and in report.json."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+
+import pytest
+
+from pytest_int8acc.report.json import case_entry, write_json
+from pytest_int8acc.report.plain import restore
+from pytest_int8acc.report.search import brief, search_lines
+from pytest_int8acc.report.text import failure
+from pytest_int8acc.results import (
+    CaseResult,
+    Culprit,
+    LayerLine,
+    OutputResult,
+    Score,
+    SearchOutcome,
+    TrialLine,
+    to_plain,
+)
+
+MISSED = Score("logits", "cosine", 0.8741, limit=0.999, noise=1.0)
+FOUND = SearchOutcome(
+    strategy="minimal",
+    precision="fp16",
+    culprits=(
+        Culprit("/conv5/Conv", "Conv", ("/conv5/Conv",), replace(MISSED, value=0.9312), 0.125),
+        Culprit("/fc/Gemm", "Gemm", ("/fc/Gemm",), None, 0.01),
+    ),
+    found=True,
+    minimal=True,
+    verified=True,
+    fixed=(replace(MISSED, value=0.9996),),
+    reason="each of the 2 groups kept high was tried in INT8 and fails",
+    trials=(
+        TrialLine((), False, 126.0, 1.0, "nothing kept high"),
+        TrialLine(("a", "b"), True, 0.4, 0.5, "drop"),
+    ),
+    probes=18,
+    cost=2.75,
+    builds=1,
+    seconds=1.234,
+    int8_share=0.865,
+    held_out=51,
+)
+
+
+def case(search: SearchOutcome) -> CaseResult:
+    output = OutputResult("logits", "float32", "(256, 10)", (MISSED,))
+    return CaseResult(
+        "digits",
+        "digits.int8acc.yaml",
+        256,
+        "val.npz",
+        "FP16",
+        "INT8",
+        "ONNX Runtime",
+        (output,),
+        search=search,
+    )
+
+
+def test_failure_with_a_verified_fix_reads_like_this() -> None:
+    assert failure(case(FOUND)).splitlines() == [
+        "INT8 accuracy: 'logits' cosine 0.8741 < 0.999 (2 culprits, fix verified)",
+        "",
+        "INT8 against FP16; 256 samples: val.npz; ONNX Runtime",
+        "     output  metric  INT8    limit     noise  fixed",
+        "  >  logits  cosine  0.8741  >= 0.999  1      0.9996",
+        "",
+        "Culprits (minimal: leave any one in INT8 and the criteria fail)",
+        "  layer        type  alone in INT8           price",
+        "  /conv5/Conv  Conv  'logits' cosine 0.9312  12.5% of MACs",
+        "  /fc/Gemm     Gemm                          1.0% of MACs",
+        "Fix verified (built and run on all samples, 51 of them not seen by the search): these 2 groups in "
+        "FP16, 86% of the MACs stay in INT8",
+        "Search 'minimal': 2 trials and 18 probes (as much as 2.75 runs over all samples), 1 model built, in "
+        "1.23 s; each of the 2 groups kept high was tried in INT8 and fails",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("outcome", "said"),
+    [
+        (replace(FOUND, verified=False), "2 culprits, fix not verified"),
+        (replace(FOUND, culprits=FOUND.culprits[:1]), "1 culprit, fix verified"),
+        (replace(FOUND, found=False, culprits=()), "no fix found"),
+    ],
+)
+def test_first_line_never_claims_more_than_was_proved(outcome: SearchOutcome, said: str) -> None:
+    assert brief(outcome) == said
+    assert said in failure(case(outcome)).splitlines()[0]
+
+
+def test_a_search_that_was_stopped_does_not_claim_minimality() -> None:
+    lines = search_lines(
+        replace(FOUND, minimal=False, reason="stopped early: the budget of 8 trials is spent")
+    )
+    assert lines[0] == "Layers to keep high (not shown to be minimal)"
+    assert "stopped early" in lines[-1]
+
+
+def test_no_fix_says_why() -> None:
+    outcome = replace(FOUND, found=False, verified=False, culprits=(), reason="INT8 is not the cause")
+    assert "No fix: INT8 is not the cause" in search_lines(outcome)
+
+
+def test_vv_lists_the_trials_and_the_analyzers_table() -> None:
+    row = LayerLine(1, "conv1", "[1, 10]", 0.9797, True, "Choose layer [1]")
+    lines = search_lines(replace(FOUND, table=(row,)), 2)
+    assert any(line.startswith("1      conv1  [1, 10]  0.9797") for line in lines)
+    assert "Choose layer [1]" in lines
+    assert any("nothing kept high" in line and "fails" in line for line in lines)
+
+
+def test_result_with_a_search_survives_plain_types() -> None:
+    result = case(FOUND)
+    assert restore(json.loads(json.dumps(to_plain(result)))) == result
+
+
+def test_report_json(tmp_path: object) -> None:
+    entry = case_entry("a.int8acc.yaml::digits", "failed", 1.5, to_plain(case(FOUND)))
+    path = write_json(tmp_path / "out", [entry, case_entry("b.int8acc.yaml::b", "error", 0.1, None)])  # type: ignore[operator]
+    report = json.loads(path.read_text())
+    assert report["version"] == 1
+    first, second = report["cases"]
+    assert first["verdict"] == "failed"
+    assert first["scores"][0]["margin"] == pytest.approx(-0.1249)
+    assert [c["layer"] for c in first["culprits"]] == ["/conv5/Conv", "/fc/Gemm"]
+    assert first["plan"] == {"/conv5/Conv": "fp16", "/fc/Gemm": "fp16"}
+    assert (first["trials"], first["builds"]) == (2, 1)
+    assert second == {"nodeid": "b.int8acc.yaml::b", "verdict": "error", "seconds": 0.1}
