@@ -16,8 +16,9 @@ from pytest_int8acc.graph.model import Model
 from pytest_int8acc.graph.network import Network
 from pytest_int8acc.graph.quantize import quantize
 from pytest_int8acc.scales.calibrate import Method, calibrate
-from pytest_int8acc.scores.criteria import OutputLimits
-from pytest_int8acc.tensors import Feed
+from pytest_int8acc.scores.criteria import MetricLimit, OutputLimits
+from pytest_int8acc.scores.user_metric import UserMetric
+from pytest_int8acc.tensors import Array, Feed
 
 BATCH = 8
 #: Metric to limit on every output, or limits of their own.
@@ -34,6 +35,10 @@ class Case:
     limits: tuple[OutputLimits, ...]
     culprits: frozenset[str] | None
     """Groups that trouble was planted in; None where no set of groups is at fault."""
+    metrics: tuple[tuple[MetricLimit, UserMetric], ...] = ()
+    """Users' functions of the outputs, with their limits."""
+    labels: Array | None = None
+    """For the functions."""
     name: str = ""
     trouble: str = ""
     """In words."""
@@ -44,10 +49,10 @@ class Case:
         return len(next(iter(self.data.values())))
 
 
-def dataset(model: Model, data: Feed, folder: Path) -> Dataset:
+def dataset(model: Model, data: Feed, folder: Path, batch: int = BATCH) -> Dataset:
     """``data`` opened as the plugin opens a user's npz file."""
     np.savez(folder / "data.npz", **data)
-    return open_dataset("data.npz", model.inputs, base=folder, batch=BATCH)
+    return open_dataset("data.npz", model.inputs, base=folder, batch=batch)
 
 
 def assemble(

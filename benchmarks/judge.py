@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from benchmarks.case import BATCH, Case
+from benchmarks.simulate import baseline_model
 from pytest_int8acc.engines.onnxruntime import OrtEngine
+from pytest_int8acc.forms import Int8Form
 from pytest_int8acc.graph.model import Model
 from pytest_int8acc.graph.network import Plan
-from pytest_int8acc.graph.plan import apply
 from pytest_int8acc.scores.compare import compare_outputs
+from pytest_int8acc.scores.user_metric import evaluate_metric
 from pytest_int8acc.tensors import Outputs
 
 
@@ -17,24 +19,33 @@ class Judge:
     """Judges plans of one case on all samples, by an engine of its own for each."""
 
     def __init__(self, case: Case) -> None:
-        """Run the float model once."""
+        """Run the baseline once."""
         self.case = case
-        self._baseline = self._run(case.network.model)
+        self._baseline = self._run(baseline_model(case.network))
         self._known: dict[frozenset[str], bool] = {}
 
     def passes(self, high: Iterable[str]) -> bool:
         """Whether the criteria hold with these groups high and all others in INT8."""
         plan = frozenset(high)
         if plan not in self._known:
-            model = apply(self.case.network, Plan(high=dict.fromkeys(plan, "fp32")))
-            results = compare_outputs(self._baseline, self._run(model), self.case.limits)
-            self._known[plan] = all(result.passed for result in results)
+            form = Int8Form(self.case.network, "", "fp16").under(Plan(dict.fromkeys(plan, "fp16")))
+            self._known[plan] = self._meets(self._run(form.model))
         return self._known[plan]
 
     def is_minimal(self, high: Iterable[str]) -> bool:
         """Whether the plan passes, and fails with any one group sent back to INT8."""
         plan = frozenset(high)
         return self.passes(plan) and not any(self.passes(plan - {group}) for group in sorted(plan))
+
+    def _meets(self, outputs: Outputs) -> bool:
+        case = self.case
+        results = compare_outputs(self._baseline, outputs, case.limits)
+        scores = [
+            score
+            for limit, function in case.metrics
+            for score in evaluate_metric(limit, function, self._baseline, outputs, case.labels)
+        ]
+        return all(result.passed for result in results) and all(score.passed for score in scores)
 
     def _run(self, model: Model) -> Outputs:
         engine = OrtEngine(model)

@@ -1,1 +1,46 @@
-def simulator(case, batch=8): ...
+"""The plugin's simulator for a case, built as the plugin builds it for a spec."""
+
+from __future__ import annotations
+
+import tempfile
+from pathlib import Path
+
+from benchmarks.case import BATCH, Case, dataset
+from pytest_int8acc.engines.onnxruntime import OrtEngine
+from pytest_int8acc.engines.run import run_together
+from pytest_int8acc.graph.half_network import emulate_network, halve_network
+from pytest_int8acc.graph.halve import halve
+from pytest_int8acc.graph.macs import macs
+from pytest_int8acc.graph.model import Model
+from pytest_int8acc.graph.network import Network
+from pytest_int8acc.graph.switchboard import Switchboard, build_switchboard
+from pytest_int8acc.search.judge import Criteria
+from pytest_int8acc.search.simulator import Simulator
+from pytest_int8acc.search.types import GroupInfo
+
+
+def simulator(case: Case, batch: int = BATCH) -> Simulator:
+    """A fresh simulator that remembers no trial; the baseline is FP16, groups kept high run in FP16."""
+    board = switchboard(case.network)
+    with tempfile.TemporaryDirectory() as folder:
+        opened = dataset(case.network.model, case.data, Path(folder), batch)
+        baseline = run_together({"baseline": OrtEngine(baseline_model(case.network))}, opened)["baseline"]
+        wanted = Criteria(case.limits, case.metrics, case.labels)
+        return Simulator(OrtEngine(board.model), board.switch, groups(case), opened, baseline, wanted)
+
+
+def baseline_model(network: Network) -> Model:
+    """What INT8 is compared with."""
+    return halve(network.model).model
+
+
+def switchboard(network: Network) -> Switchboard:
+    """The network in FP16 with a switch per group."""
+    return build_switchboard(emulate_network(halve_network(network)))
+
+
+def groups(case: Case) -> list[GroupInfo]:
+    """Groups with their prices in MACs for one sample."""
+    shapes = {name: (1, *array.shape[1:]) for name, array in case.data.items()}
+    cost = macs(case.network, shapes)
+    return [GroupInfo(group.name, cost[group.name]) for group in case.network.groups]

@@ -43,4 +43,4 @@ def conclude(measured: Measured, folder: Path | None = None) -> CaseResult:
     result = replace(result, search=outcome)
     if fix is None or folder is None:
         return result
-    return replace(result, written=write_fix(folder, fix.model, fix.plan))
+    return replace(result, written=write_fix(folder, fix.form.model, fix.plan))

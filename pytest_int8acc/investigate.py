@@ -1,43 +1,262 @@
 """Why a case failed: the groups that must leave INT8, searched in a simulation and proved by building.
 
     network ── switchboard ── simulator ──→ strategy ──→ plan ── applied, built, run, judged ──→ verified
-                  (part of the samples)                              (all samples)
+                  (four fifths of the samples)                        (all samples)
 
-Where the proof contradicts the simulation, that is said, and the search goes on with built models.
+Where the built model contradicts the simulation, that is said, and the search goes on with built models.
 """
 
 from __future__ import annotations
 
 import logging
+import re
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-import numpy as np
-
 from pytest_int8acc.engines.onnxruntime import OrtEngine
 from pytest_int8acc.engines.run import run_together
+from pytest_int8acc.forms import Form
 from pytest_int8acc.graph.half_network import emulate_network, halve_network
 from pytest_int8acc.graph.macs import macs
-from pytest_int8acc.graph.model import Model
-from pytest_int8acc.graph.network import Plan
+from pytest_int8acc.graph.network import Network, Plan
 from pytest_int8acc.graph.switchboard import build_switchboard
 from pytest_int8acc.measure import Measured
 from pytest_int8acc.results import Culprit, LayerLine, Score, SearchOutcome, TrialLine
-from pytest_int8acc.search import search
+from pytest_int8acc.search import certify, search
 from pytest_int8acc.search.engine_evaluator import EngineEvaluator
+from pytest_int8acc.search.judge import Criteria
 from pytest_int8acc.search.simulator import Simulator, split
-from pytest_int8acc.search.types import Budget, GroupInfo, SearchResult
+from pytest_int8acc.search.types import Budget, GroupInfo, SearchResult, Trial
 from pytest_int8acc.tensors import Outputs
 
 logger = logging.getLogger("pytest_int8acc")
-#: Above this share of the MACs leaving INT8, training with quantization is the better way (background: tips).
+#: Where more than this share of the MACs would have to leave INT8, training with quantization is advised.
 QAT_SHARE = 0.5
 
 
 @dataclass(frozen=True, eq=False)
 class Fix:
-    """A plan that was built and met the criteria, and the model it made."""
+    """A plan that was built and met the criteria, and its model."""
 
-    model: Model
+    form: Form
     plan: Plan
+
+
+def investigate(measured: Measured) -> tuple[SearchOutcome, Fix | None]:
+    """Search the cheapest groups to keep high, build the model, and judge it on all samples.
+
+    Raises:
+        Int8accError: A model of the search does not build or run.
+    """
+    started = time.perf_counter()
+    logger.info("%s: searching the groups that must leave INT8", measured.case.name)
+    bench = _Bench(measured)
+    found = _find(bench)
+    if measured.settings.certify and found.verified and found.result.high:
+        found = _certified(bench, found)
+    outcome = _outcome(bench, found, time.perf_counter() - started)
+    if found.proof is None or not found.verified or not found.result.high:
+        return outcome, None
+    return outcome, Fix(found.proof.form, found.proof.plan)
+
+
+@dataclass(frozen=True, eq=False)
+class _Found:
+    """What a search found, and what came of building it."""
+
+    result: SearchResult
+    simulator: Simulator
+    proof: _Proof | None
+    held_out: int
+    notes: tuple[str, ...] = ()
+
+    @property
+    def verified(self) -> bool:
+        return self.proof is not None and self.proof.passed
+
+
+def _find(bench: _Bench) -> _Found:
+    """Search on a part of the samples, prove on all; where that fails, on all samples, then by building."""
+    seen, held = split(bench.measured.result.samples)
+    found = bench.search(bench.simulator(seen), len(held))
+    if found.proof is None or found.verified:
+        return found
+    notes: list[str] = []
+    if held and not found.result.stopped:
+        notes.append(f"a plan that passed on {len(seen)} samples failed on all: searched again on all")
+        found = bench.search(bench.simulator(None), 0)
+    if found.proof is not None and not found.verified:
+        notes.append(
+            "the simulation and the built model disagree: the plan passes in the one, and "
+            f"{found.proof.worst} in the other; searched on by building"
+        )
+        found = bench.search_by_building(found.simulator)
+    return replace(found, notes=tuple(notes))
+
+
+def _certified(bench: _Bench, found: _Found) -> _Found:
+    """Minimality shown on built models; where one of them shows a culprit to be none, without that one."""
+    everything = bench.simulator(None)
+    names = [group.name for group in bench.groups]
+    high = frozenset(names.index(name) for name in found.result.high)
+    budget = Budget(max_trials=bench.builds_left, max_seconds=bench.measured.settings.max_seconds)
+    result = certify(bench.by_building(everything), high, budget=budget)
+    count = len(result.trials)
+    if not result.passed or not result.minimal:
+        return replace(found, notes=(*found.notes, f"not certified by {count} built models: {result.reason}"))
+    proof = found.proof if result.high == found.result.high else bench.prove(result)
+    kept = replace(found.result, high=result.high, minimal=True, price=result.price)
+    notes = (*found.notes, f"certified: {count} built models show that each culprit must leave INT8")
+    return replace(found, result=kept, proof=proof, notes=notes)
+
+
+def _outcome(bench: _Bench, found: _Found, seconds: float) -> SearchOutcome:
+    result = found.result
+    return SearchOutcome(
+        strategy=result.strategy,
+        precision=bench.measured.case.search.keep,
+        culprits=_culprits(bench, found) if result.passed else (),
+        found=result.passed,
+        minimal=result.minimal,
+        verified=found.verified,
+        fixed=found.proof.scores if found.proof else (),
+        reason=result.reason,
+        trials=tuple(TrialLine(t.high, t.passed, t.loss, t.cost, t.why) for t in result.trials),
+        probes=result.probes,
+        cost=result.cost,
+        builds=bench.builds,
+        seconds=seconds,
+        int8_share=1.0 - result.price,
+        held_out=found.held_out,
+        notes=(*found.notes, *_advice(result)),
+        table=tuple(
+            LayerLine(r.index, r.layer, r.shape, r.similarity, r.chosen, r.line) for r in result.table
+        ),
+        interrupted="Ctrl-C" in result.reason,
+    )
+
+
+@dataclass(frozen=True, eq=False)
+class _Proof:
+    """A plan, built, run on all samples and judged."""
+
+    plan: Plan
+    form: Form
+    scores: tuple[Score, ...]
+    passed: bool
+
+    @property
+    def worst(self) -> str:
+        """The first limit missed."""
+        missed = next((s for s in self.scores if not s.passed), None)
+        return "is not comparable" if missed is None else f"misses {missed.subject} {missed.metric}"
+
+
+class _Bench:
+    """Where plans of one case are simulated and built."""
+
+    def __init__(self, measured: Measured) -> None:
+        self.measured = measured
+        self.builds = 0
+        network = measured.int8.network
+        self.network = _as_run(network) if measured.int8.rest == "fp16" else network
+        judge = measured.judge
+        self.criteria = Criteria(judge.limits, judge.metrics, judge.labels)
+        batch = next(iter(measured.inputs.batches()))
+        prices = macs(network, {name: array.shape for name, array in batch.feed.items()})
+        self.groups = [GroupInfo(g.name, prices[g.name], "") for g in network.groups]
+        self._switchboard = build_switchboard(self.network)
+        self._engine = OrtEngine(self._switchboard.model, "exact", measured.settings.provider)
+
+    def simulator(self, samples: Sequence[int] | None) -> Simulator:
+        """Plans judged by inference, on some of the samples."""
+        m = self.measured
+        return Simulator(
+            self._engine, self._switchboard.switch, self.groups, m.inputs, m.baseline, self.criteria, samples
+        )
+
+    def plan(self, high: Sequence[str]) -> Plan:
+        """Those groups in the precision that the case wants for them."""
+        return Plan(dict.fromkeys(high, self.measured.case.search.keep))
+
+    def prove(self, result: SearchResult) -> _Proof:
+        """The plan found, built, run and judged on all samples."""
+        plan = self.plan(result.high)
+        form, outputs = self._build(plan)
+        m = self.measured
+        judged, metrics = m.judge(m.baseline, outputs, m.again)
+        scores = (*(s for output in judged for s in output.scores), *metrics)
+        passed = all(output.passed for output in judged) and all(s.passed for s in metrics)
+        return _Proof(plan, form, scores, passed)
+
+    @property
+    def builds_left(self) -> int:
+        """How many more models the settings allow, one at least."""
+        return max(self.measured.settings.max_builds - self.builds, 1)
+
+    def search(self, simulator: Simulator, held_out: int) -> _Found:
+        """The cheapest plan by simulation, and its proof."""
+        settings = self.measured.settings
+        result = search(simulator, settings.strategy, budget=Budget(max_seconds=settings.max_seconds))
+        return _Found(result, simulator, self.prove(result) if result.passed else None, held_out)
+
+    def search_by_building(self, simulator: Simulator) -> _Found:
+        """The search once more, with verdicts of built models and the simulation's ranking."""
+        settings = self.measured.settings
+        budget = Budget(max_trials=self.builds_left, max_seconds=settings.max_seconds)
+        result = search(self.by_building(simulator), settings.strategy, budget=budget)
+        return _Found(result, simulator, self.prove(result) if result.passed else None, 0)
+
+    def by_building(self, simulator: Simulator) -> EngineEvaluator:
+        """An evaluator that builds a model for each plan."""
+        names = [group.name for group in self.groups]
+        return EngineEvaluator(
+            lambda high: self._build(self.plan([names[i] for i in sorted(high)]))[1], simulator
+        )
+
+    def _build(self, plan: Plan) -> tuple[Form, Outputs]:
+        m = self.measured
+        self.builds += 1
+        logger.info("%s: building a model with %d groups high", m.case.name, len(plan.high))
+        form = m.int8.under(plan)
+        engine = OrtEngine(form.model, m.settings.mode, m.settings.provider)
+        return form, run_together({"fixed": engine}, m.inputs)["fixed"]
+
+
+def _as_run(network: Network) -> Network:
+    """The network in FP16, spelled out as an exact run computes it."""
+    return emulate_network(halve_network(network))
+
+
+def _culprits(bench: _Bench, found: _Found) -> tuple[Culprit, ...]:
+    """The groups of the plan, each with what it does alone in INT8 and with its price."""
+    simulator, result = found.simulator, found.result
+    groups = {group.name: group for group in bench.measured.int8.network.groups}
+    order = {group.name: i for i, group in enumerate(simulator.groups)}
+    total = sum(group.price for group in simulator.groups) or 1.0
+    everything = frozenset(order.values())
+    culprits = []
+    for name in result.high:
+        index = order[name]
+        trial = simulator.trial(everything - {index}, range(simulator.samples), None)
+        group = groups[name]
+        price = simulator.groups[index].price / total
+        culprits.append(Culprit(name, group.op_type, group.nodes, _worst(simulator, trial), price))
+    return tuple(culprits)
+
+
+def _worst(simulator: Simulator, trial: Trial) -> str:
+    """The criterion that is worst in a trial, in words."""
+    worst = max(range(len(trial.losses)), key=trial.losses.__getitem__)
+    criterion = re.split(" [≥≤] ", simulator.criteria[worst].text)[0]
+    return f"{criterion} {trial.scores[worst]:.4g}"
+
+
+def _advice(result: SearchResult) -> list[str]:
+    if result.passed and result.price > QAT_SHARE:
+        return [
+            f"{result.price:.0%} of the multiply-accumulates would leave INT8: "
+            "quantization-aware training (QAT) is the better way"
+        ]
+    return []

@@ -95,8 +95,8 @@ class Culprit:
     """The ONNX node that leads the group."""
     op_type: str
     nodes: tuple[str, ...]
-    alone: Score | None
-    """The judged score that is worst when this group alone runs in INT8; None where that was not run."""
+    alone: str
+    """What is worst when this group alone runs in INT8, like ``logits cosine 0.93``; may be empty."""
     price: float
     """Its multiply-accumulates, as a share of those of all groups."""
 

@@ -7,7 +7,20 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from pytest_int8acc.search import Criterion, GroupInfo, Probe, Target, Trial, cosine_vectors, square_vectors
+from pytest_int8acc.search import Criterion, GroupInfo, Probe, Target, Trial
+
+
+def square_errors(error, allowed):
+    """Error vectors and parts: a sample's part is the squared length of its vector."""
+    vectors = error / math.sqrt(allowed)
+    return vectors.astype(np.float32), (vectors**2).sum(axis=1)
+
+
+def cosine_errors(error, baseline, energy, limit):
+    """The same for a cosine over all samples: the error's part across the baseline, to second order."""
+    along = (error * baseline).sum() / (baseline**2).sum()
+    vectors = (error - along * baseline) / math.sqrt(2 * energy * (1 - limit))
+    return vectors.astype(np.float32), (vectors**2).sum(axis=1) / max(1 + along, 1e-6) ** 2
 
 
 @dataclass(frozen=True)
@@ -29,8 +42,7 @@ class Fake:
         self.samples = len(baseline[0])
         self.criteria = tuple(map(self._criterion, limits))
         self.targets = tuple(
-            Target(i, power=1) if c.metric in ("top1", "max_abs") else Target(i)
-            for i, c in enumerate(limits)
+            Target(i, power=1) if c.metric in ("top1", "max_abs") else Target(i) for i, c in enumerate(limits)
         )
         self.cost = 0.0
         self.seen = []  # (high, samples run) per trial
@@ -54,10 +66,9 @@ class Fake:
         whole = self.baseline[limit.output]
         y, energy = whole[samples], (whole**2).sum(1).mean()
         if limit.metric == "sqnr":
-            return (e**2).sum(1) / (energy / 10 ** (limit.value / 10))
+            return square_errors(e, energy / 10 ** (limit.value / 10))[1]
         if limit.metric == "cosine":
-            e = e - y * ((e * y).sum() / (y * y).sum())
-            return (e**2).sum(1) / (2 * energy * (1 - limit.value))
+            return cosine_errors(e, y, energy, limit.value)[1]
         if limit.metric == "max_abs":
             return np.abs(e).max(1) / limit.value
         return np.maximum(self._to_flip(e, y).max(1), 0)
@@ -79,7 +90,9 @@ class Fake:
             cos = (y * z).sum() / max(np.linalg.norm(y) * np.linalg.norm(z), 1e-30)
             return float((1 - cos) / (1 - limit.value))
         criterion = self._criterion(limit)
-        return float(np.sort(parts)[-1 - criterion.allowed :][0] if criterion.pool == "rank" else parts.mean())
+        return float(
+            np.sort(parts)[-1 - criterion.allowed :][0] if criterion.pool == "rank" else parts.mean()
+        )
 
     def losses(self, high, samples=None):
         samples = np.arange(self.samples) if samples is None else np.asarray(samples)
@@ -126,12 +139,12 @@ class Fake:
         whole = self.baseline[limit.output]
         energy = float((whole**2).sum(1).mean())
         if limit.metric == "sqnr":
-            return square_vectors(e, energy / 10 ** (limit.value / 10))
+            return square_errors(e, energy / 10 ** (limit.value / 10))[0]
         if limit.metric == "cosine":
-            return cosine_vectors(e, whole[samples], energy, limit.value)
+            return cosine_errors(e, whole[samples], energy, limit.value)[0]
         if limit.metric == "top1":
             return self._to_flip(e, whole[samples]).astype(np.float32)
-        return square_vectors(e, energy)
+        return square_errors(e, energy)[0]
 
 
 class Additive(Fake):

@@ -27,8 +27,8 @@ FOUND = SearchOutcome(
     strategy="minimal",
     precision="fp16",
     culprits=(
-        Culprit("/conv5/Conv", "Conv", ("/conv5/Conv",), replace(MISSED, value=0.9312), 0.125),
-        Culprit("/fc/Gemm", "Gemm", ("/fc/Gemm",), None, 0.01),
+        Culprit("/conv5/Conv", "Conv", ("/conv5/Conv",), "logits cosine 0.9312", 0.125),
+        Culprit("/fc/Gemm", "Gemm", ("/fc/Gemm",), "", 0.01),
     ),
     found=True,
     minimal=True,
@@ -72,9 +72,9 @@ def test_failure_with_a_verified_fix_reads_like_this() -> None:
         "  >  logits  cosine  0.8741  >= 0.999  1      0.9996",
         "",
         "Culprits (minimal: leave any one in INT8 and the criteria fail)",
-        "  layer        type  alone in INT8           price",
-        "  /conv5/Conv  Conv  'logits' cosine 0.9312  12.5% of MACs",
-        "  /fc/Gemm     Gemm                          1.0% of MACs",
+        "  layer        type  alone in INT8         price",
+        "  /conv5/Conv  Conv  logits cosine 0.9312  12.5% of MACs",
+        "  /fc/Gemm     Gemm                        1.0% of MACs",
         "Fix verified (built and run on all samples, 51 of them not seen by the search): these 2 groups in "
         "FP16, 86% of the MACs stay in INT8",
         "Search 'minimal': 2 trials and 18 probes (as much as 2.75 runs over all samples), 1 model built, in "
@@ -87,6 +87,7 @@ def test_failure_with_a_verified_fix_reads_like_this() -> None:
     [
         (replace(FOUND, verified=False), "2 culprits, fix not verified"),
         (replace(FOUND, culprits=FOUND.culprits[:1]), "1 culprit, fix verified"),
+        (replace(FOUND, minimal=False), "2 layers to keep high, fix verified"),
         (replace(FOUND, found=False, culprits=()), "no fix found"),
     ],
 )

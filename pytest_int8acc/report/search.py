@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pytest_int8acc.report.table import number, table
-from pytest_int8acc.results import Culprit, SearchOutcome
+from pytest_int8acc.results import SearchOutcome
 
 _CULPRITS = 20
 _TRIALS = 40
@@ -14,8 +14,9 @@ def brief(outcome: SearchOutcome) -> str:
     count = len(outcome.culprits)
     if not outcome.found or not count:
         return "no fix found"
-    culprits = "1 culprit" if count == 1 else f"{count} culprits"
-    return f"{culprits}, fix {'verified' if outcome.verified else 'not verified'}"
+    several = "" if count == 1 else "s"
+    what = f"culprit{several}" if outcome.minimal else f"layer{several} to keep high"
+    return f"{count} {what}, fix {'verified' if outcome.verified else 'not verified'}"
 
 
 def search_lines(outcome: SearchOutcome, verbosity: int = 0) -> list[str]:
@@ -43,15 +44,10 @@ def _culprits(outcome: SearchOutcome) -> list[str]:
     else:
         title = "Layers to keep high (not shown to be minimal)"
     shown = outcome.culprits[:_CULPRITS]
-    rows = [(c.layer, c.op_type, _alone(c), f"{c.price:.1%} of MACs") for c in shown]
+    rows = [(c.layer, c.op_type, c.alone, f"{c.price:.1%} of MACs") for c in shown]
     more = len(outcome.culprits) - len(shown)
     lines = [title, *("  " + line for line in table(("layer", "type", "alone in INT8", "price"), rows))]
     return [*lines, f"  ... and {more} more"] if more else lines
-
-
-def _alone(culprit: Culprit) -> str:
-    score = culprit.alone
-    return "" if score is None else f"'{score.subject}' {score.metric} {number(score.value)}"
 
 
 def _fix(outcome: SearchOutcome) -> str:

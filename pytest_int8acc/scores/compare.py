@@ -36,6 +36,7 @@ def compare_outputs(
     noise: Outputs | None = None,
     *,
     metrics_given: bool = False,
+    judged_only: bool = False,
 ) -> tuple[OutputResult, ...]:
     """Every output of the baseline compared with the candidate's, in the baseline's order.
 
@@ -46,6 +47,7 @@ def compare_outputs(
         noise: A second run of the baseline on the same data, for the noise floor.
         metrics_given: Whether the case judges by a user's metric; without that and without ``criteria``,
             every output must keep the default limit (SQNR 20 dB, or agreement 0.99 where it holds no floats).
+        judged_only: Leaves out what no limit needs: other scores, the line, the worst sample.
 
     Raises:
         CriterionError: A criterion matches no output or does not fit one, the candidate lacks an output, or
@@ -63,7 +65,9 @@ def compare_outputs(
     for name, arrays in baseline.items():
         limits = default_limits(name, arrays) if use_defaults else limits_for(name, criteria)
         second_run = None if noise is None else noise.get(name)
-        results.append(compare_output(name, arrays, candidate[name], limits, noise=second_run))
+        results.append(
+            compare_output(name, arrays, candidate[name], limits, noise=second_run, judged_only=judged_only)
+        )
     return tuple(results)
 
 
@@ -74,6 +78,7 @@ def compare_output(
     limits: Sequence[OutputLimits] = (),
     *,
     noise: Sequence[Array] | None = None,
+    judged_only: bool = False,
 ) -> OutputResult:
     """One output compared: scores with a limit first, each limit judged on its own, then those only reported.
 
@@ -85,6 +90,7 @@ def compare_output(
         candidate: The same for INT8.
         limits: Those that speak of this output; their names are not looked at.
         noise: The baseline's second run.
+        judged_only: As for ``compare_outputs``.
 
     Raises:
         CriterionError: A metric does not fit the output, or a limit stands on a baseline that is not finite.
@@ -93,13 +99,13 @@ def compare_output(
     obstacle = look(name, baseline, candidate, judged=bool(judged))
     unstable = noise is not None and bool(differ(baseline, noise, "the second run"))
     runs = _Runs(baseline, candidate if obstacle.comparable else None, None if unstable else noise)
-    pairs = _pairs(runs, OutputLimits(name))
+    pairs = (None, None) if judged_only else _pairs(runs, OutputLimits(name))
     pair = pairs[0] if kind_of(baseline[0]) == "floats" else None
     return OutputResult(
         name=name,
         dtype=str(baseline[0].dtype),
         shape=_shape_text(baseline),
-        scores=(*_judged(name, runs, limits), *_reported(name, runs, judged, pairs)),
+        scores=(*_judged(name, runs, limits), *_reported(name, runs.baseline, judged, pairs)),
         fit=fit_line(pair) if pair else None,
         worst_sample=worst_sample(pair) if pair else None,
         problem=obstacle.problem,
@@ -147,14 +153,14 @@ def _judged(name: str, runs: _Runs, limits: Sequence[OutputLimits]) -> list[Scor
     return scores
 
 
-def _reported(name: str, runs: _Runs, judged: Sequence[str], pairs: _Pairs) -> list[Score]:
+def _reported(name: str, baseline: Sequence[Array], judged: Sequence[str], pairs: _Pairs) -> list[Score]:
     """The standard metrics that no limit has judged; top-1 too where it looks like (samples, classes)."""
-    if runs.candidate is None:
+    if pairs[0] is None:
         return []
     standard: tuple[str, ...] = _REPORTED_FLOAT
-    if kind_of(runs.baseline[0]) != "floats":
+    if kind_of(baseline[0]) != "floats":
         standard = ("agreement",)
-    elif all(array.ndim == 2 and array.shape[1] >= 2 for array in runs.baseline):
+    elif all(array.ndim == 2 and array.shape[1] >= 2 for array in baseline):
         standard = (*_REPORTED_FLOAT, "top1_agreement")
     return [_score(name, METRICS[key], pairs) for key in standard if key not in judged]
 

@@ -55,7 +55,7 @@ def kind_of(array: Array) -> str:
     if array.dtype.kind == "O":
         flat = array.ravel()
         return "strings" if flat.size == 0 or isinstance(flat[0], str | bytes) else "objects"
-    return _KINDS.get(array.dtype.kind, str(array.dtype))
+    return _KINDS.get(array.dtype.kind) or str(array.dtype)
 
 
 def limits_for(name: str, criteria: Sequence[OutputLimits]) -> list[OutputLimits]:

@@ -1,5 +1,67 @@
-"""wip"""
+"""Which groups must leave INT8: strategies ask an evaluator, and know no ONNX and no pytest."""
 
-from pytest_int8acc.search.evaluator import *
-from pytest_int8acc.search.evaluator import square_vectors, cosine_vectors, Evaluator
-from pytest_int8acc.search.types import *
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from functools import partial
+
+from pytest_int8acc.errors import SpecError
+from pytest_int8acc.search.classic import bisect, forward, linear, worst_first
+from pytest_int8acc.search.evaluator import Enough, Evaluator
+from pytest_int8acc.search.minimal import certify, minimal
+from pytest_int8acc.search.types import (
+    Budget,
+    Criterion,
+    GroupInfo,
+    Pool,
+    Probe,
+    SearchResult,
+    TableRow,
+    Target,
+    Trial,
+    TrialRecord,
+)
+from pytest_int8acc.tensors import did_you_mean
+
+__all__ = [
+    "STRATEGIES",
+    "Budget",
+    "Criterion",
+    "Enough",
+    "Evaluator",
+    "GroupInfo",
+    "Pool",
+    "Probe",
+    "SearchResult",
+    "TableRow",
+    "Target",
+    "Trial",
+    "TrialRecord",
+    "certify",
+    "search",
+]
+
+#: Strategy name to function; each takes an evaluator and a ``budget``.
+STRATEGIES: Mapping[str, Callable[..., SearchResult]] = {
+    "minimal": minimal,
+    "bisect": bisect,
+    "bisect-reverse": partial(bisect, reverse=True),
+    "linear": linear,
+    "linear-reverse": partial(linear, reverse=True),
+    "worst-first": worst_first,
+    "forward": forward,
+}
+
+
+def search(evaluator: Evaluator, strategy: str = "minimal", *, budget: Budget | None = None) -> SearchResult:
+    """Search for groups to keep in high precision such that all criteria are met.
+
+    Raises:
+        SpecError: There is no such strategy.
+    """
+    if strategy not in STRATEGIES:
+        known = ", ".join(STRATEGIES)
+        raise SpecError(
+            f"unknown search strategy '{strategy}'{did_you_mean(strategy, STRATEGIES)}; there are: {known}"
+        )
+    return STRATEGIES[strategy](evaluator, budget=budget)

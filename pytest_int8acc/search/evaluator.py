@@ -55,36 +55,3 @@ class Evaluator(Protocol):
 
     def layer_errors(self) -> Sequence[float] | None:
         """Per group, the error at its own output with everything in INT8; None where that cannot be seen."""
-
-
-def square_vectors(error: NDArray[np.generic], allowed: float) -> NDArray[np.float32]:
-    """Error vectors whose squared length is a sample's part of an MSE or SQNR loss.
-
-    Args:
-        error: Candidate minus baseline, [samples, ...].
-        allowed: Squared error per sample that exactly meets the limit. For SQNR the mean energy of a baseline
-            sample divided by ``10 ** (limit_db / 10)``; for MSE the limit times the elements of a sample.
-    """
-    flat = error.reshape(len(error), -1).astype(np.float64)
-    return (flat / np.sqrt(max(allowed, np.finfo(np.float64).tiny))).astype(np.float32)
-
-
-def cosine_vectors(
-    error: NDArray[np.generic], baseline: NDArray[np.generic], energy: float, limit: float
-) -> NDArray[np.float32]:
-    """Error vectors whose squared length is a sample's part of the loss of a cosine over all samples.
-
-    To second order ``1 - cos(y, y + e) = |e_perp|^2 / (2 |y|^2)``, where ``e_perp`` is the part of the
-    error perpendicular to the baseline ``y``, all samples taken as one vector.
-
-    Args:
-        error: Candidate minus baseline, [samples, ...].
-        baseline: Same shape as ``error``.
-        energy: Mean squared length of a baseline sample, over all samples.
-        limit: The least cosine similarity accepted, below 1.
-    """
-    e = error.reshape(len(error), -1).astype(np.float64)
-    y = baseline.reshape(len(baseline), -1).astype(np.float64)
-    tiny = np.finfo(np.float64).tiny
-    perpendicular = e - y * ((e * y).sum() / max((y * y).sum(), tiny))
-    return (perpendicular / np.sqrt(max(2.0 * energy * (1.0 - limit), tiny))).astype(np.float32)

@@ -1,4 +1,4 @@
-"""The account of a search: every run goes through it, is paid for, remembered and checked against the budget."""
+"""The account of a search: every run is checked against the budget, paid for and remembered."""
 
 from __future__ import annotations
 
@@ -10,14 +10,18 @@ from collections.abc import Callable, Iterable, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from pytest_int8acc.search.evaluator import Evaluator
+from pytest_int8acc.search.evaluator import Enough, Evaluator
 from pytest_int8acc.search.samples import Samples
 from pytest_int8acc.search.types import Budget, Probe, SearchResult, TableRow, Trial, TrialRecord
 
-_LOG = logging.getLogger("pytest_int8acc")
+NOT_THE_CAUSE = "with all groups in high precision the criteria fail too: INT8 is not the cause"
+NOTHING_TO_DO = "with all groups in INT8 the criteria are met: nothing has to leave INT8"
 #: What one group more is worth, as a share of the mean price: groups that cost nothing (an Add has no MACs)
 #: are not worth a longer list.
 _PER_GROUP = 0.01
+#: Error vectors are cut here, a thousand times the length allowed, for sums to stay exact enough.
+_LONG = 1e3
+_LOG = logging.getLogger("pytest_int8acc")
 
 
 class StopSearch(Exception):  # noqa: N818 - not an error: it unwinds a strategy
@@ -30,14 +34,14 @@ class Ledger:
     def __init__(self, evaluator: Evaluator, budget: Budget) -> None:
         self.evaluator = evaluator
         self.groups = tuple(evaluator.groups)
-        self.samples = Samples(evaluator.criteria, evaluator.samples)
         self.everything = frozenset(range(len(self.groups)))
+        self.samples = Samples(evaluator.criteria, evaluator.samples)
         self.weights = _weights([group.price for group in self.groups])
         self.best: Trial | None = None
         self.cost = 0.0
-        self.probes = 0
         self.alone: dict[str, float] = {}
         self.table: list[TableRow] = []
+        self._probes = 0
         self._budget = budget
         self._began = time.monotonic()
         self._trials: dict[frozenset[int], Trial] = {}
@@ -49,7 +53,7 @@ class Ledger:
         return time.monotonic() - self._began
 
     def weight(self, high: Iterable[int]) -> float:
-        """What keeping these groups high costs, as a share of all groups, a little for each group included."""
+        """Price of keeping these groups high, as a share of all, with a little for each group."""
         return float(sum(self.weights[i] for i in high))
 
     def known(self, high: frozenset[int]) -> Trial | None:
@@ -65,37 +69,15 @@ class Ledger:
         known = self._trials.get(high)
         if known is not None and (known.confirmed or not complete):
             return known
+        self._check(trial=True)
         best = self.best
-        trial = self._run(high, None if complete else lambda parts: self.samples.rejects(parts, best))
-        self._record(trial, trial.passed, why)
+        enough: Enough | None = None if complete else lambda parts: self.samples.rejects(parts, best)
+        trial = self.evaluator.trial(high, self.samples.order(), enough)
         self._trials[high] = trial
+        self.cost += trial.cost
+        self._record(trial, why)
         if trial.passed and (best is None or self.weight(high) < self.weight(best.high)):
             self.best = trial
-        return trial
-
-    def glance(self, high: frozenset[int], why: str) -> tuple[Trial, bool]:
-        """Judge a plan on as few samples as its verdict seems to need; True where it promises to pass.
-
-        Raises:
-            StopSearch: The budget is spent.
-        """
-        if high in self._trials:
-            return self._trials[high], self._trials[high].passed
-        best, samples = self.best, self.samples
-        trial = self._run(high, lambda parts: samples.rejects(parts, best) or samples.promises(parts, best))
-        if trial.confirmed or samples.rejects(trial.parts, best):
-            self._record(trial, trial.passed, why)
-            self._trials[high] = trial
-            if trial.passed and (best is None or self.weight(high) < self.weight(best.high)):
-                self.best = trial
-            return trial, trial.passed
-        self._record(trial, True, why)
-        return trial, True
-
-    def _run(self, high, enough):
-        self._check(trials=1)
-        trial = self.evaluator.trial(high, self.samples.order(), enough)
-        self.cost += trial.cost
         return trial
 
     def probe(self, plans: Sequence[frozenset[int]], samples: Sequence[int]) -> list[Probe]:
@@ -105,18 +87,14 @@ class Ledger:
             StopSearch: The budget is spent.
         """
         self._check()
-        self.probes += len(plans)
+        found = self.evaluator.probe(plans, samples)
+        self._probes += len(plans)
         self.cost += len(plans) * len(samples) / self.samples.count
-        return self.evaluator.probe(plans, samples)
+        return [Probe([_finite(v) for v in probe.vectors], probe.parts) for probe in found]
 
     def names(self, high: Iterable[int]) -> tuple[str, ...]:
         """Names of the groups, in topological order."""
         return tuple(self.groups[i].name for i in sorted(high))
-
-    def proven_minimal(self, high: frozenset[int]) -> bool:
-        """True where every plan with one group fewer was tried and fails."""
-        drops = (self._trials.get(high - {i}) for i in high)
-        return all(drop is not None and not drop.passed for drop in drops)
 
     def result(self, strategy: str, reason: str, *, stopped: bool) -> SearchResult:
         """The best verified plan, or all groups high where none passes."""
@@ -127,13 +105,13 @@ class Ledger:
             strategy=strategy,
             high=self.names(high),
             passed=best is not None and best.passed,
-            minimal=best is not None and best.passed and self.proven_minimal(high),
+            minimal=best is not None and best.passed and self._proven_minimal(high),
             reason=reason,
             stopped=stopped,
             trials=tuple(self._records),
             loss=math.nan if best is None else best.loss,
             scores=() if best is None else best.scores,
-            probes=self.probes,
+            probes=self._probes,
             cost=self.cost,
             seconds=self.seconds,
             price=sum(prices[i] for i in high) / (sum(prices) or 1.0),
@@ -141,14 +119,24 @@ class Ledger:
             table=tuple(self.table),
         )
 
-    def _record(self, trial: Trial, passed: bool, why: str) -> None:
-        self._records.append(
-            TrialRecord(self.names(trial.high), passed, trial.confirmed, trial.loss, trial.scores, trial.cost, self.seconds, why)
+    def _proven_minimal(self, high: frozenset[int]) -> bool:
+        drops = (self._trials.get(high - {i}) for i in high)
+        return all(drop is not None and not drop.passed for drop in drops)
+
+    def _record(self, trial: Trial, why: str) -> None:
+        names, verdict = self.names(trial.high), "passes" if trial.passed else "fails"
+        record = TrialRecord(
+            names, trial.passed, trial.confirmed, trial.loss, trial.scores, trial.cost, self.seconds, why
+        )
+        self._records.append(record)
+        _LOG.info(
+            "search, trial %d: %d of %d groups high (%s) %s with %.3g times the error allowed",
+            *(len(self._records), len(names), len(self.groups), why, verdict, trial.loss),
         )
 
-    def _check(self, trials: int = 0) -> None:
-        budget = self._budget
-        if budget.max_trials is not None and len(self._records) + trials > budget.max_trials:
+    def _check(self, *, trial: bool = False) -> None:
+        budget, paid = self._budget, sum(record.cost > 0 for record in self._records)
+        if trial and budget.max_trials is not None and paid >= budget.max_trials:
             raise StopSearch(f"the budget of {budget.max_trials} trials is spent")
         if budget.max_seconds is not None and self.seconds >= budget.max_seconds:
             raise StopSearch(f"the budget of {budget.max_seconds:g} s is spent")
@@ -170,9 +158,15 @@ def run(
     return ledger.result(strategy, reason, stopped=stopped)
 
 
+def _finite(vectors: NDArray[np.float32]) -> NDArray[np.float32]:
+    """Error vectors in which what is no number is a very long error."""
+    return np.clip(np.nan_to_num(vectors, nan=_LONG), -_LONG, _LONG)
+
+
 def _weights(prices: Sequence[float]) -> NDArray[np.float64]:
+    """Shares of the sum, each with a little added for being a group at all."""
     price = np.asarray(prices, dtype=np.float64)
     if price.sum() <= 0:
-        price = np.ones_like(price)
-    weights = price + _PER_GROUP * price.mean() if price.size else price
-    return np.asarray(weights / max(weights.sum(), np.finfo(np.float64).tiny))
+        return np.full(price.size, 1 / max(price.size, 1))
+    weights = price + _PER_GROUP * price.mean()
+    return np.asarray(weights / weights.sum())

@@ -1,24 +1,40 @@
-"""The default strategy: a surrogate made of error vectors proposes, hard samples screen, trials decide."""
+"""The default strategy: a surrogate made of error vectors proposes, a few samples screen, trials decide."""
 
 from __future__ import annotations
 
-import math, os
+import math
 
 import numpy as np
 
 from pytest_int8acc.search.evaluator import Evaluator
-from pytest_int8acc.search.ledger import Ledger, run
+from pytest_int8acc.search.ledger import NOT_THE_CAUSE, NOTHING_TO_DO, Ledger, run
 from pytest_int8acc.search.probes import probe
+from pytest_int8acc.search.shrink import shrink
 from pytest_int8acc.search.solve import EXHAUSTIVE, Solver
 from pytest_int8acc.search.types import Budget, SearchResult, Trial
 
-NOT_THE_CAUSE = "with all groups in high precision the criteria fail too: INT8 is not the cause"
-NOTHING_TO_DO = "all groups in INT8 meet the criteria: nothing has to leave"
-E = lambda n, d: float(os.environ.get(n, d))
 
 def minimal(evaluator: Evaluator, *, budget: Budget | None = None) -> SearchResult:
-    """Find a cheapest passing plan that is proven 1-minimal."""
+    """Find a plan of low price that passes and is proven 1-minimal.
+
+    Groups that break a criterion alone are tried first where nothing cheaper is foretold to pass, then the
+    cheapest plan that the surrogate allows; what is measured on the way corrects it. Cheaper plans (with few
+    groups any, with many those a swap away) are tried while that costs little. At last every group kept is
+    sent back to INT8 alone, in a trial.
+    """
     return run("minimal", _minimal, evaluator, budget)
+
+
+def certify(evaluator: Evaluator, high: frozenset[int], *, budget: Budget | None = None) -> SearchResult:
+    """Prove by trials alone that a plan passes and is 1-minimal; where it is not, drop what can go."""
+
+    def body(ledger: Ledger) -> str:
+        if not ledger.trial(high, "the plan to certify").passed:
+            return "the plan to certify fails"
+        shrink(ledger, high, lambda plan: 2.0, lambda trial: None)
+        return _proven(ledger)
+
+    return run("certify", body, evaluator, budget)
 
 
 def _minimal(ledger: Ledger) -> str:
@@ -31,170 +47,114 @@ def _minimal(ledger: Ledger) -> str:
     search.descend()
     for _ in range(2):
         search.improve()
-        if not search.shrink():
+        before = search.high
+        search.high = shrink(ledger, before, search.model.loss, search.learn)
+        if search.high == before:
             break
-    return f"minimal: each of the {len(ledger.best.high)} groups kept high was tried in INT8 and fails"
+    return _proven(ledger)
+
+
+def _proven(ledger: Ledger) -> str:
+    count = 0 if ledger.best is None else len(ledger.best.high)
+    return f"proven minimal: each of the {count} groups kept high was sent back to INT8 alone, and fails"
 
 
 class _Search:
-    """The surrogate, kept true by what is measured along the way."""
+    """A passing plan, and the surrogate that is kept true by what is measured along the way."""
 
     def __init__(self, ledger: Ledger, candidate: Trial) -> None:
         self.ledger = ledger
-        ledger.samples.learn(candidate)
-        self.failed: set[frozenset[int]] = set()
-        self.refreshed = 0
-        self.glancing = bool(E("GL", 1))
-        self.log = []
-        self.few = len(ledger.groups) <= EXHAUSTIVE
         self.high = ledger.everything
-        self._look(candidate)
-
-    def _look(self, trial, closely=False):
-        self.probes = probe(self.ledger, trial, closely=closely)
-        self.model = self.probes.surrogate
-        self.solver = Solver(self.model, self.ledger.weights, self.probes.single)
+        self._candidate = candidate
+        self._failed: set[frozenset[int]] = set()
+        self._few = len(ledger.groups) <= EXHAUSTIVE
+        ledger.samples.learn(candidate)
+        self._look(closely=False)
 
     def descend(self) -> None:
         """Try the cheapest plan foretold to pass, correct the model by what happened, until one passes."""
-        everything = self.ledger.everything
-        first = self.solver.solve(1.0)
+        everything, weigh = self.ledger.everything, self.ledger.weight
+        plan = self._solver.solve(1.0)
         certain = frozenset(i for i in everything if self.model.loss(everything - {i}) > 1)
-        if certain and (first is None or self.solver.weigh(certain) < self.solver.weigh(first)):
-            if self._attempt(certain, "certain culprits", 2.0):
-                return
+        promising = 0 < len(certain) < len(everything) and (plan is None or weigh(certain) < weigh(plan))
+        if promising and self._attempt(certain, "groups that fail alone", screen=2.0):
+            return
         limit = 1.0
         while limit > 0.01:
-            plan = self.solver.solve(limit)
-            if plan is None and not self.probes.single.all():
-                self.log.append(("closely",))
-                self._look(self.ledger.known(frozenset()), True)
-                continue
-            if plan is None or plan == everything:
+            plan = self._solver.solve(limit)
+            if plan is None and not self._probed.single.all():
+                self._look(closely=True)
+            elif plan is None or plan == everything:
                 return
-            if plan in self.failed:
+            elif plan in self._failed:
                 limit *= 0.9
-            elif self._attempt(plan, "cheapest plan foretold to pass"):
+            elif self._attempt(plan, "cheapest plan foretold to pass", screen=1.05):
                 return
 
     def improve(self) -> None:
-        """Try cheaper plans, the most promising first, while failures stay within patience."""
-        patience, most = (E("PAT", 2), E("ALL", 6)) if self.few else (1.0, max(3.0, 0.5 * math.log2(len(self.ledger.groups))))
+        """Try cheaper plans, the most promising first, while failures in a row and all in all cost little."""
+        in_a_row, in_all = (
+            (3.0, 8.0) if self._few else (1.0, max(3.0, 0.5 * math.log2(len(self.ledger.groups))))
+        )
         began = since = self.ledger.cost
-        while self.ledger.cost - since < patience and self.ledger.cost - began < most:
+        while self.ledger.cost - since < in_a_row and self.ledger.cost - began < in_all:
             plan = self._proposal()
             if plan is None:
                 return
-            if self._attempt(plan, "cheaper", 2.0 if self.few else 1.05, glance=self.glancing):
+            if self._attempt(plan, "cheaper", screen=2.0 if self._few else 1.05):
                 since = self.ledger.cost
 
-    def shrink(self) -> bool:
-        shrunk, stubborn, batch, fails = False, set[int](), 1, 0
-        while True:
-            high = self.high
-            left = [i for i in high if self.ledger.known(high - {i}) is None]
-            if high != self.ledger.best.high and (fails >= 2 or not left):
-                self.glancing = False
-                ok = self.ledger.trial(high, "confirm").passed
-                self.log.append(("confirm", ok))
-                if not ok:
-                    self.failed.add(high)
-                    self.high = self.ledger.best.high
-                    stubborn = set()
-                else: self._learn(self.ledger.best)
-                continue
-            if not left:
-                return shrunk
-            foretold = {i: self.model.loss(high - {i}) for i in left}
-            left.sort(key=lambda i: (i in stubborn, foretold[i] - self.ledger.weights[i]))
-            drop = [i for i in left if i not in stubborn][:batch] or left[:1]
-            plan = high - set(drop)
-            if plan in self.failed: batch=1; plan=high-set(drop[:1]); drop=drop[:1]
-            if self.glancing:
-                trial, ok = self.ledger.glance(plan, "fewer groups")
-            else:
-                trial = self.ledger.trial(plan, "fewer groups"); ok = trial.passed
-            self.log.append(("prove", len(high), len(drop), foretold[left[0]], trial.loss, ok, trial.cost))
-            if ok:
-                shrunk, batch, fails = True, batch * 2, 0
-                self.high = plan
-                self._learn(trial)
-            else:
-                self.failed.add(plan)
-                stubborn.update(drop if len(drop) == 1 else ())
-                batch = 1
-                fails += 1
-                self.ledger.samples.learn(trial)
+    def learn(self, trial: Trial) -> None:
+        """Correct the model by a pass, and the order of the samples by any trial."""
+        if trial.passed:
+            self._calibrate(trial)
+        self.ledger.samples.learn(trial)
+
+    def _look(self, *, closely: bool) -> None:
+        self._probed = probe(self.ledger, self._candidate, closely=closely)
+        self.model = self._probed.surrogate
+        self._solver = Solver(self.model, self.ledger.weights, self._probed.single)
 
     def _proposal(self) -> frozenset[int] | None:
-        high = self.high
-        weigh = self.solver.weigh(high)
-        hi = min([self.model.loss(plan) for plan in self.failed if self.ledger.known(plan)], default=math.inf)
-        lo = max(min(self.model.loss(high), 1.0), 0.01)
-        limit = min(1.0, max(math.sqrt(lo * hi), lo)) if hi < math.inf else 1.0
-        temp = 0.05
-        if self.few:
-            limit, temp = 1.0, E("TEMP", 0.2)
-        found = self.solver.cheaper(high, limit * (1 + 6 * temp if self.few else 1.1))
-        plans, loss, weight = found.high, found.loss, found.weight
-        if not self.few:
-            p = self.solver.solve(limit)
-            if p is not None:
-                plans = [*plans, p]; loss = np.append(loss, self.model.loss(p)); weight = np.append(weight, self.solver.weigh(p))
-        worth = (weigh - weight) / (1 + np.exp(np.minimum((loss - limit) / (temp * limit), 500)))
-        least = 1e-9 if self.few else 0.001
+        """The plan, lighter than the one in hand, with the greatest saving times chance to pass."""
+        high, weigh, loss_of = self.high, self.ledger.weight, self.model.loss
+        limit, doubt, least = 1.0, 0.2, 1e-9
+        if not self._few:
+            # Halfway, by ratio, between what is foretold of the plan in hand and of the best that failed.
+            failed = min((loss_of(p) for p in self._failed if self.ledger.known(p)), default=math.inf)
+            passed = max(min(loss_of(high), 1.0), 0.01)
+            limit, doubt, least = min(1.0, max(math.sqrt(passed * failed), passed)), 0.05, 0.001
+        found = self._solver.cheaper(high, limit * (1 + 6 * doubt))
+        jump = None if self._few else self._solver.solve(limit)
+        if jump is not None and weigh(jump) < weigh(high):
+            found = found.plus(jump, loss_of(jump), weigh(jump))
+        doubts = np.clip((found.loss - limit) / (doubt * limit), -50, 50)
+        worth = (weigh(high) - found.weight) / (1 + np.exp(doubts))
         for m in np.argsort(-worth, kind="stable"):
             if worth[m] < least:
                 return None
-            if plans[m] not in self.failed:
-                self.log.append(("propose", lo, hi, limit, loss[m]))
-                return plans[m]
+            proposed: frozenset[int] = found.high[m]
+            if proposed not in self._failed:
+                return proposed
         return None
 
-    def _attempt(self, plan: frozenset[int], why: str, screen=1.05, glance=False) -> bool:
-        """Measure a plan's errors on the hard samples; where they keep the limit, try it."""
-        self._anchor(plan)
-        measured = self.model.loss(plan)
-        if measured > screen:
-            self.failed.add(plan)
-            return False
-        if glance:
-            trial, ok = self.ledger.glance(plan, why)
-        else:
+    def _attempt(self, plan: frozenset[int], why: str, screen: float) -> bool:
+        """Measure a plan on the probed samples; where its loss there is at most ``screen``, try it."""
+        measured = self.ledger.probe([plan], self._probed.samples)[0]
+        self.model.anchor(plan, measured.vectors)
+        passed = False
+        if self.model.loss(plan) <= screen:
             trial = self.ledger.trial(plan, why)
-            ok = trial.passed
-        self.log.append((why[:8], len(plan), measured, trial.loss, ok, trial.cost))
-        if not ok:
-            self.failed.add(plan)
-            if self.refreshed < 1 and self._surprising(trial):
-                self.refreshed += 1
-                self.ledger.samples.learn(trial)
-                self._look(trial)
-                self._anchor(plan)
-                self.log.append(("refresh",))
-        else:
+            passed = trial.passed
+            if not passed and self.high == self.ledger.everything:
+                self._calibrate(trial)
+            self.learn(trial)
+        if passed:
             self.high = plan
-        if ok or why != "cheaper":
-            self._learn(trial)
         else:
-            self.ledger.samples.learn(trial)
-        return ok
+            self._failed.add(plan)
+        return passed
 
-    def _surprising(self, trial):
-        truth = self.ledger.samples.estimate(trial, self.ledger.best)
-        rows = self.model.rows(self.model.mask(trial.high)[None])[0]
-        for t, target in enumerate(self.model.targets):
-            if self.model.criteria[target.criterion].pool == "rank":
-                if truth[target.criterion] ** (2 / target.power) > E("MIS", 2) * rows[self.model.target_of_row == t].max():
-                    return True
-        return False
-
-    def _anchor(self, plan):
-        self.model.anchor(plan, self.ledger.probe([plan], self.probes.samples)[0].vectors)
-
-    def _learn(self, trial: Trial) -> None:
-        truth = self.ledger.samples.estimate(trial, self.ledger.best)
-        if trial.high in self.failed:
-            truth = np.fmax(truth, 1.05)
-        self.model.calibrate(trial.high, truth)
-        self.ledger.samples.learn(trial)
+    def _calibrate(self, trial: Trial) -> None:
+        losses = self.ledger.samples.estimate(trial, self.ledger.best)
+        self.model.calibrate(trial.high, losses if trial.passed else np.fmax(losses, 1.05))

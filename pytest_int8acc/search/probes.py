@@ -15,9 +15,9 @@ from pytest_int8acc.search.types import Probe, Trial
 
 #: Plans per call of the evaluator: enough to share a run, few enough to stop in time.
 _AT_ONCE = 16
-#: Equivalents of a full trial that all groups, one by one, may cost without probing blocks of them first.
+#: Equivalents of a full trial that probing group by group may cost; beyond, blocks of groups come first.
 _CHEAP = 0.5
-#: Blocks that together cause no more than this share of the error allowed are left in INT8 without a closer look.
+#: Blocks that together cause at most this share of the error allowed stay in INT8 without a closer look.
 _NEGLIGIBLE = 0.1
 
 
@@ -74,6 +74,8 @@ def _choose(ledger: Ledger, trial: Trial) -> list[int]:
     """Samples of a trial that decide its criteria: hard ones, and others that stand for the harder half."""
     shares = ledger.samples.shares(trial)
     seen = np.flatnonzero(~np.isnan(shares))
+    if not seen.size:
+        seen = np.arange(shares.size)
     allowed = min((c.allowed for c in ledger.evaluator.criteria), default=0)
     ranked = seen[np.argsort(-shares[seen], kind="stable")][min(allowed, seen.size - 1) :]
     count = ledger.samples.count

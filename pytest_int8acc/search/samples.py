@@ -12,6 +12,8 @@ from pytest_int8acc.search.types import Criterion, Trial
 Floats = NDArray[np.float64]
 #: A mean is rejected on a part of the samples with at least this many of them.
 _LEAST = 8
+#: Stands for an infinite part, so that sums stay numbers.
+_HUGE = 1e30
 #: How fast older trials are forgotten when samples are ranked by hardness.
 _DECAY = 0.6
 
@@ -29,7 +31,6 @@ class Samples:
         pools = [criterion.pool for criterion in criteria]
         self._mean = np.array([pool == "mean" for pool in pools], dtype=np.bool_)
         self._rank = np.array([pool == "rank" for pool in pools], dtype=np.bool_)
-        self._divisible = bool((self._mean | self._rank).all())
         self._allowed = np.array([c.allowed for c in criteria if c.pool == "rank"], dtype=np.intp)
         self._hardness = np.zeros(count)
         self._lead = 0 if not self._rank.any() else count if not self._mean.any() else max(1, count // 8)
@@ -39,7 +40,7 @@ class Samples:
         return [int(i) for i in np.argsort(-self._hardness, kind="stable")]
 
     def order(self) -> list[int]:
-        """All samples: the hardest as lead, then the rest so that every prefix is spread over all hardnesses."""
+        """All samples: the hardest as lead, then the rest, every prefix spread over all hardnesses."""
         ranked = self.ranked()
         rest = ranked[self._lead :]
         bits = max(1, (len(rest) - 1).bit_length())
@@ -48,7 +49,7 @@ class Samples:
 
     def shares(self, trial: Trial) -> Floats:
         """Per sample, its greatest share of a criterion's parts in this trial; nan where not seen."""
-        parts = np.where(np.isinf(trial.parts), np.finfo(np.float32).max, trial.parts)
+        parts = np.minimum(trial.parts, _HUGE)
         total = np.nansum(parts, axis=1, keepdims=True)
         return np.asarray(np.fmax.reduce(parts / np.where(total > 0, total, 1.0), axis=0))
 
@@ -59,8 +60,8 @@ class Samples:
         self._hardness = np.where(np.isnan(shares), self._hardness, faded)
 
     def pooled(self, parts: Floats) -> Floats:
-        """The loss per criterion if these were all samples, none allowed to fail; nan where not told by parts."""
-        return np.where(self._rank, parts.max(axis=1), parts.mean(axis=1))
+        """The loss per criterion if these were all samples and none may fail; nan where parts do not tell."""
+        return np.asarray(np.where(self._rank, parts.max(axis=1), parts.mean(axis=1)))
 
     def rejects(self, parts: Floats, reference: Trial | None) -> bool:
         """Whether the samples seen so far tell that a plan fails.
@@ -77,15 +78,6 @@ class Samples:
         mean, margin = self._extrapolate(parts, reference, _LEAST)
         return bool((mean - margin > 1).any())
 
-    def promises(self, parts: Floats, reference: Trial | None) -> bool:
-        """Whether the samples seen so far make it likely that a plan passes; only all samples can confirm it."""
-        seen = ~np.isnan(parts).all(axis=0)
-        if not self._divisible or seen.sum() < max(_LEAST, self.count // 4):
-            return False
-        mean, margin = self._extrapolate(parts, reference, _LEAST)
-        sure = bool((mean[self._mean] + margin[self._mean] <= 1).all())
-        return sure and not self.rejects(parts, reference)
-
     def estimate(self, trial: Trial, reference: Trial | None) -> Floats:
         """The losses that this trial would have had on all samples; nan where those seen cannot tell."""
         if trial.confirmed:
@@ -96,20 +88,29 @@ class Samples:
         return mean
 
     def _extrapolate(self, parts: Floats, reference: Trial | None, least: int) -> tuple[Floats, Floats]:
-        """Estimate and standard error of the mean over all samples per criterion; nan where too few were seen."""
-        mean, error = np.full((2, len(parts)), np.nan)
-        seen = ~np.isnan(parts[self._mean]).any(axis=0)
-        seen[self.ranked()[: self._lead]] = False
-        m = int(seen.sum())
-        if not self._mean.any() or m < max(least, self.count // 8):
-            return mean, error
-        known = np.zeros_like(parts) if reference is None else reference.parts
-        more = (parts - known)[self._mean][:, seen]
-        size = self._hardness + 0.1 * self._hardness.mean() + 1e-12
-        size = size / size.mean()
-        ratio = more.sum(axis=1) / size[seen].sum()
-        rest = more - ratio[:, None] * size[seen]
-        mean[self._mean] = known[self._mean].mean(axis=1) + ratio
-        variance = (rest**2).sum(axis=1) / (m - 1) * (1 - m / self.count) / m
-        error[self._mean] = 3 * (1 + 4 / m) * np.sqrt(variance) / size[seen].mean()
-        return mean, error
+        """Estimate of the mean over all samples and a margin for doubt; nan where too few were seen.
+
+        The lead is counted as it is, the rest by a ratio estimator (Cochran, Sampling Techniques, ch. 6):
+        what a part exceeds that of the reference by, in proportion to hardness. The margin is three
+        standard errors, more where few samples were seen.
+        """
+        mean, margin = np.full((2, len(parts)), np.nan)
+        rest = np.ones(self.count, dtype=np.bool_)
+        rest[self.ranked()[: self._lead]] = False
+        seen = rest & ~np.isnan(parts[self._mean]).any(axis=0)
+        m, total = int(seen.sum()), int(rest.sum())
+        lead = parts[self._mean][:, ~rest]
+        if not self._mean.any() or m < max(least, self.count // 8) or np.isnan(lead).any():
+            return mean, margin
+        known = np.zeros_like(parts) if reference is None else np.nan_to_num(reference.parts)
+        more = np.minimum(parts - known, _HUGE)[self._mean]
+        size = self._hardness + 0.1 * self._hardness.mean() + np.finfo(np.float64).tiny
+        size = size / size[rest].mean()
+        ratio = more[:, seen].sum(axis=1) / size[seen].sum()
+        scatter = more[:, seen] - ratio[:, None] * size[seen]
+        variance = (scatter**2).sum(axis=1) / (m - 1) * (1 - m / total) / m
+        added = (more[:, ~rest].sum(axis=1) + total * ratio) / self.count
+        mean[self._mean] = known[self._mean].mean(axis=1) + added
+        doubt = 3 * (1 + 4 / m) * np.sqrt(variance) / size[seen].mean()
+        margin[self._mean] = doubt * total / self.count
+        return mean, margin

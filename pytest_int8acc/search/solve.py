@@ -25,6 +25,10 @@ class Proposals:
     loss: Floats
     weight: Floats
 
+    def plus(self, high: frozenset[int], loss: float, weight: float) -> Proposals:
+        """These and one more."""
+        return Proposals([*self.high, high], np.append(self.loss, loss), np.append(self.weight, weight))
+
 
 class Solver:
     """Minimal weight kept high such that no row of the surrogate exceeds a limit."""
@@ -46,12 +50,14 @@ class Solver:
         bound = self.weigh(high) * (1 - 1e-9)
         if int(self.free.sum()) <= EXHAUSTIVE:
             return self._enumerate(limit, bound)
-        plan = self.surrogate.mask(high)
+        plan, weight = self.surrogate.mask(high), self.weigh(high)
         keep: list[tuple[frozenset[int], float, float]] = []
         for toggles in self._swaps(plan):
             loss, change = self._toggled(plan, toggles)
-            for m in np.flatnonzero((loss <= limit) & (change < 0)):
-                keep.append((high ^ frozenset(toggles[m].tolist()), loss[m], self.weigh(high) + change[m]))
+            keep += [
+                (high ^ frozenset(toggles[m].tolist()), loss[m], weight + change[m])
+                for m in np.flatnonzero((loss <= limit) & (change < 0))
+            ]
         return Proposals([k[0] for k in keep], np.array([k[1] for k in keep]), np.array([k[2] for k in keep]))
 
     def weigh(self, high: frozenset[int]) -> float:
@@ -127,7 +133,7 @@ class Solver:
         return self._rows_toggled(plan, toggles, now).max(axis=0, initial=0.0), change
 
     def _rows_toggled(self, plan: Bools, toggles: NDArray[np.intp], now: Floats) -> Floats:
-        """Rows after each move, [rows, moves]: ``|x + u|^2`` with ``u`` the signed sum of the moved vectors."""
+        """Rows after each move, [rows, moves]: ``|x + u|^2`` with ``u`` the signed sum of moved vectors."""
         model = self.surrogate
         sign = np.where(plan, -1.0, 1.0)
         toward = model.gram @ plan.astype(np.float64) + model.linear

@@ -67,7 +67,7 @@ class Surrogate:
         return np.asarray(self.scale[self.target_of_row])
 
     def rows(self, int8: NDArray[np.generic]) -> Floats:
-        """Foretold loss per row, [plans, rows], of 0/1 vectors [plans, groups] of INT8 groups; 1 is the limit."""
+        """Foretold loss per row, [plans, rows], of 0/1 vectors of INT8 groups [plans, groups]."""
         q = np.asarray(int8, dtype=np.float64)
         forms = [((q @ g) * q).sum(axis=1) + 2 * (q @ b) for g, b in zip(self.gram, self.linear, strict=True)]
         return np.asarray(np.maximum(np.stack(forms, axis=1) + self.constant, 0.0) * self.row_scale)
@@ -83,7 +83,7 @@ class Surrogate:
         return int8
 
     def anchor(self, high: frozenset[int], errors: Sequence[Vectors]) -> None:
-        """Make the model exact at this plan: what was measured beyond the sum of vectors is there from now on."""
+        """Make the model exact at this plan: what was measured beyond the sum is there from now on."""
         int8 = self.mask(high).astype(np.float32)
         flats = self._flats(errors)
         self._place([flat - int8 @ v for flat, v in zip(flats, self._vectors, strict=True)])

@@ -10,8 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 #: How the parts of the samples make a criterion's loss. ``mean``: their mean. ``rank``: the greatest but
-#: ``allowed``, so that the criterion fails where more samples than allowed have a part above 1. ``whole``: only
-#: all samples together give a number (mAP, a user's metric).
+#: ``allowed``, so that the criterion fails where more samples than allowed have a part above 1.
+#: ``whole``: only all samples together give a number (mAP, a user's metric).
 Pool = Literal["mean", "rank", "whole"]
 
 
@@ -98,7 +98,6 @@ class TrialRecord:
 
     high: tuple[str, ...]
     passed: bool
-    """On the samples run."""
     confirmed: bool
     """True where all samples were run."""
     loss: float

@@ -1,0 +1,127 @@
+"""The strategies of others: Polygraphy's bisect, linear and worst-first, the layer analyzer's forward.
+
+Unlike the originals they try 'nothing kept' first, and return only what was evaluated and passes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+
+from pytest_int8acc.search.evaluator import Evaluator
+from pytest_int8acc.search.ledger import NOT_THE_CAUSE, NOTHING_TO_DO, Ledger, run
+from pytest_int8acc.search.types import Budget, SearchResult, TableRow
+
+_PREFIX = "the {end} {count} of {n} groups: no shorter one was found, and groups within it may be innocent"
+
+
+def bisect(evaluator: Evaluator, *, budget: Budget | None = None, reverse: bool = False) -> SearchResult:
+    """Halve the number of first (or last) groups kept high: ``polygraphy debug precision --mode bisect``."""
+
+    def body(ledger: Ledger) -> str:
+        count = len(ledger.groups)
+        fails, passes = 0, count
+        while passes - fails > 1:
+            middle = (fails + passes) // 2
+            if ledger.trial(_end(count, middle, reverse), _why(middle, reverse)).passed:
+                passes = middle
+            else:
+                fails = middle
+        return _PREFIX.format(end="last" if reverse else "first", count=passes, n=count)
+
+    return run("bisect-reverse" if reverse else "bisect", _opened(body), evaluator, budget)
+
+
+def linear(evaluator: Evaluator, *, budget: Budget | None = None, reverse: bool = False) -> SearchResult:
+    """Keep one more of the first (or last) groups high until it passes: ``--mode linear``."""
+
+    def body(ledger: Ledger) -> str:
+        count = len(ledger.groups)
+        for kept in range(1, count + 1):
+            if ledger.trial(_end(count, kept, reverse), _why(kept, reverse)).passed:
+                break
+        return _PREFIX.format(end="last" if reverse else "first", count=kept, n=count)
+
+    return run("linear-reverse" if reverse else "linear", _opened(body), evaluator, budget)
+
+
+def worst_first(evaluator: Evaluator, *, budget: Budget | None = None) -> SearchResult:
+    """Keep one more of the groups with the greatest increase of error high until it passes.
+
+    The increase is that over the group before, as in Polygraphy's former ``precision worst-first``: of the
+    error at the groups' own outputs with everything in INT8, or, where those cannot be seen, of the error at
+    the model's outputs with all groups up to this one in INT8.
+    """
+
+    def body(ledger: Ledger) -> str:
+        errors = ledger.evaluator.layer_errors()
+        increase = np.diff(_prefix_errors(ledger) if errors is None else errors, prepend=0.0)
+        worst = [int(i) for i in np.argsort(-increase, kind="stable")]
+        for kept in range(1, len(worst) + 1):
+            if ledger.trial(frozenset(worst[:kept]), f"the {kept} groups that add most error").passed:
+                break
+        return f"the {kept} of {len(worst)} groups that add most error: groups among them may be innocent"
+
+    return run("worst-first", _opened(body), evaluator, budget)
+
+
+def forward(evaluator: Evaluator, *, budget: Budget | None = None) -> SearchResult:
+    """Let one more group into INT8 at a time, from the inputs on; keep it high where that fails.
+
+    The algorithm of NVIDIA's ``layer_analyzer.py`` (eLinux wiki, TensorRT/INT8 Accuracy), with its table.
+    """
+
+    def body(ledger: Ledger) -> str:
+        high = ledger.everything
+        for index, group in enumerate(ledger.groups):
+            trial = ledger.trial(high - {index}, f"'{group.name}' too in INT8", complete=True)
+            similarity = trial.scores[0]
+            line = ""
+            if not trial.passed:
+                worst = int(np.argmax(trial.losses))
+                criterion = ledger.evaluator.criteria[worst].text
+                line = (
+                    f"Choose layer [{index}] running higher precision mode because it leads the similarity "
+                    f"of network output beyond the limit [{trial.scores[worst]:.6g}, {criterion}]!"
+                )
+            else:
+                high -= {index}
+            ledger.table.append(
+                TableRow(index, group.name, group.shape, similarity, chosen=not trial.passed, line=line)
+            )
+        chosen = len(high)
+        return f"all groups were visited, {chosen} chosen: some may be innocent once later ones were chosen"
+
+    return run("forward", _opened(body), evaluator, budget)
+
+
+def _opened(body: Callable[[Ledger], str]) -> Callable[[Ledger], str]:
+    """The body, after 'nothing kept' and 'all high' have been tried and neither settles the matter."""
+
+    def opened(ledger: Ledger) -> str:
+        if ledger.trial(frozenset(), "nothing kept high").passed:
+            return NOTHING_TO_DO
+        if not ledger.trial(ledger.everything, "all groups high").passed:
+            return NOT_THE_CAUSE
+        return body(ledger)
+
+    return opened
+
+
+def _end(count: int, kept: int, reverse: bool) -> frozenset[int]:
+    return frozenset(range(count - kept, count) if reverse else range(kept))
+
+
+def _why(kept: int, reverse: bool) -> str:
+    return f"the {'last' if reverse else 'first'} {kept}"
+
+
+def _prefix_errors(ledger: Ledger) -> list[float]:
+    """The greatest loss, on the samples that run first, with all groups up to each in INT8."""
+    samples = ledger.samples.order()[:2]
+    errors = []
+    for i in range(len(ledger.groups)):
+        parts = ledger.probe([frozenset(range(i + 1, len(ledger.groups)))], samples)[0].parts
+        errors.append(float(np.nanmax(ledger.samples.pooled(parts), initial=0.0)))
+    return errors
