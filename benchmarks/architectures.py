@@ -11,7 +11,7 @@ import numpy as np
 from benchmarks.builder import Builder
 from pytest_int8acc.graph.model import Model
 
-IMAGE = (3, 128, 128)
+IMAGE = (3, 96, 96)
 
 
 def resnet18() -> Model:
@@ -202,4 +202,4 @@ def vit_s() -> Model:
 
 def vit_tiny(blocks: int) -> Model:
     """A narrow transformer for growth tables; 2 + 8 groups per block."""
-    return vit(f"vit_tiny{blocks}", blocks=blocks, width=64, heads=4, patch=16, seed=blocks)
+    return vit(f"vit_tiny{blocks}", blocks=blocks, width=64, heads=4, patch=12, seed=blocks)

@@ -59,7 +59,7 @@ def small(model: Model, limits: dict[str, float], **planted: Any) -> Case:
     return assemble(model, digits("validation", 128), limits, calibration=calibration, **planted)
 
 
-def large(model: Model, limits: Limits, count: int = 32, **planted: Any) -> Case:
+def large(model: Model, limits: Limits, count: int = 16, **planted: Any) -> Case:
     """A random network judged on noise, its scales from other noise."""
     return assemble(model, noise(count), limits, calibration=noise(16, seed=1), **planted)
 
@@ -161,7 +161,7 @@ def resnet18_misscaled() -> Case:
     factors = {"stage0.1/conv2": 50, "stage1.1/conv2": 1 / 8, "stage3.0/conv2": 1000}
     return large(
         architectures.resnet18(),
-        {"sqnr_db": 22},
+        {"sqnr_db": 25},
         factors=factors,
     )
 
@@ -225,4 +225,4 @@ def unet_interacting() -> Case:
 def vit300_misscaled() -> Case:
     """Three layers of 298."""
     factors = {"block5/fc2": 60, "block17/out": 100, "block30/fc2": 1 / 8}
-    return large(architectures.vit_tiny(37), {"cosine": 0.9988}, 16, factors=factors)
+    return large(architectures.vit_tiny(37), {"cosine": 0.9988}, factors=factors)

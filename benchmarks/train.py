@@ -25,6 +25,8 @@ MODELS = Path(__file__).parent / "models"
 #: Network to learning rate and epochs.
 SCHEDULES = {"cnn": (4e-3, 60), "resnet": (4e-3, 60), "mobilenet": (4e-3, 60), "vit": (2e-3, 240)}
 CALIBRATION, VALIDATION = 128, 528
+#: Patches of the vision transformer.
+TOKENS = 16
 
 
 class ConvUnit(nn.Sequential):
@@ -111,10 +113,11 @@ class Block(nn.Module):
         """Run the block."""
         y = self.norm1(x)
         query, key, value = (
-            f(y).unflatten(-1, (self.heads, -1)).transpose(1, 2) for f in (self.query, self.key, self.value)
+            f(y).reshape(-1, TOKENS, self.heads, y.shape[-1] // self.heads).transpose(1, 2)
+            for f in (self.query, self.key, self.value)
         )
         weights = torch.softmax(query @ key.transpose(-1, -2) * query.shape[-1] ** -0.5, -1)
-        x = x + self.out((weights @ value).transpose(1, 2).flatten(2))
+        x = x + self.out((weights @ value).transpose(1, 2).reshape(-1, TOKENS, y.shape[-1]))
         return x + self.fc2(nn.functional.gelu(self.fc1(self.norm2(x))))
 
 
@@ -124,14 +127,14 @@ class ViT(nn.Module):
     def __init__(self, width: int = 48):
         super().__init__()
         self.patches = nn.Conv2d(1, width, 2, stride=2)
-        self.position = nn.Parameter(0.02 * torch.randn(1, 16, width))
+        self.position = nn.Parameter(0.02 * torch.randn(1, TOKENS, width))
         self.blocks = nn.Sequential(*[Block(width, 4) for _ in range(3)])
         self.norm = nn.LayerNorm(width)
         self.head = nn.Linear(width, 10)
 
     def forward(self, x: Tensor) -> Tensor:
         """Run the network."""
-        x = self.patches(x).flatten(2).transpose(1, 2) + self.position
+        x = self.patches(x).reshape(-1, self.head.in_features, TOKENS).transpose(1, 2) + self.position
         return self.head(self.norm(self.blocks(x)).mean(1))
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from pytest_int8acc.data import Dataset, RandomSource, open_dataset
 from pytest_int8acc.errors import ModelError
@@ -19,6 +19,7 @@ from pytest_int8acc.graph.quantize import quantize
 from pytest_int8acc.scales import Scales
 from pytest_int8acc.scales.calibrate import calibrate
 from pytest_int8acc.scales.load import load_scales
+from pytest_int8acc.settings import Provider
 from pytest_int8acc.spec.models import BaselineModel, Case, Source
 from pytest_int8acc.spec.models import RandomSource as RandomSpec
 
@@ -51,9 +52,8 @@ class Int8Form:
         plan = plan or Plan()
         mixed = apply(self.network, plan)
         count = len(self.network.groups) - len(plan.high)
-        description = (
-            f"INT8 in {count} of {len(self.network.groups)} groups, {self.source}, rest {self.rest.upper()}"
-        )
+        every = len(self.network.groups) + len(self.network.left_high)
+        description = f"INT8 in {count} of {every} groups, {self.source}, rest {self.rest.upper()}"
         if self.rest == "fp32":
             return Form(mixed, description, self.notes)
         halved = halve(mixed, fp32_nodes(self.network, plan))
@@ -82,7 +82,7 @@ def baseline_form(case: Case, model: Model) -> Form:
     return Form(halved.model, "FP16", halved.notes, halved.overflows)
 
 
-def int8_form(case: Case, model: Model) -> Int8Form:
+def int8_form(case: Case, model: Model, provider: Provider) -> Int8Form:
     """The network of the case's INT8 side, with scales from where the spec says."""
     rest: Precision = "fp32" if case.baseline == "fp32" else "fp16"
     if case.int8.model is not None:
@@ -90,7 +90,7 @@ def int8_form(case: Case, model: Model) -> Int8Form:
         notes = (*network.notes, *_left_high(network, rest))
         return Int8Form(network, f"read from {case.int8.model}", rest, notes)
     layout = find_groups(model, case.int8.exclude)
-    scales = _scales(case, model, layout)
+    scales = _scales(case, model, layout, provider)
     network = quantize(model, layout, scales.values)
     return Int8Form(network, scales.source, rest, (*scales.notes, *_left_high(network, rest)))
 
@@ -104,14 +104,16 @@ def open_source(case: Case, source: Source, model: Model, what: str, samples: in
     return open_dataset(wanted, model.inputs, samples=samples, batch=case.batch, base=base, what=what)
 
 
-def _scales(case: Case, model: Model, layout: Layout) -> Scales:
+def _scales(case: Case, model: Model, layout: Layout, provider: Provider) -> Scales:
     if case.int8.scales is not None:
         path, makers = case.path(case.int8.scales), {o: n.name for n in model.graph.node for o in n.output}
         return load_scales(path, layout.activations, makers, origins(model))
     calibration = case.int8.calibrate
     assert calibration is not None  # the spec demands one of three
-    source = case.inputs if calibration.data is None else calibration.data
-    samples = open_source(case, source, model, "calibrate.data", calibration.samples)
+    if calibration.data is None:
+        samples = open_source(case, case.inputs, model, "inputs", calibration.samples)
+    else:
+        samples = open_source(case, calibration.data, model, "calibrate.data", calibration.samples)
     logger.info("%s: calibrating %d tensors (%s)", case.name, len(layout.activations), calibration.method)
     scales = calibrate(
         model,
@@ -120,7 +122,11 @@ def _scales(case: Case, model: Model, layout: Layout) -> Scales:
         method=calibration.method,
         percentile=calibration.percentile,
         top_k=calibration.top_k,
+        provider=provider,
     )
+    if calibration.data is None:
+        own = "calibrated on the very inputs that are compared; 'calibrate: {data: ...}' keeps them apart"
+        return replace(scales, notes=(*scales.notes, own))
     return scales
 
 

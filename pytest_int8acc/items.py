@@ -28,8 +28,10 @@ class AccuracyError(AssertionError):
         self.result = result
 
 
-class SpecFile(pytest.File):
-    """One ``*.int8acc.yaml``."""
+class SpecFile(pytest.Module):
+    """One ``*.int8acc.yaml``; a module without a Python object, so that fixtures of every scope work."""
+
+    obj = None
 
     def collect(self) -> Iterator[SpecItem]:
         """One item per case; raises SpecError with every mistake in the file. Reads no model."""
@@ -54,6 +56,8 @@ class SpecItem(pytest.Function):
         super().__init__(**function)
         self.case = case
         self.measured: Measured | None = None
+        self.result: CaseResult | None = None
+        """What is known so far: None before setup, without a search before the call."""
 
     def mark(self) -> None:
         """Gives the item the case's marks; raises SpecError where pytest refuses one."""
@@ -126,6 +130,7 @@ class SpecItem(pytest.Function):
     def _publish(self, result: CaseResult) -> None:
         """Let the report carry ``result``, in place of an earlier one."""
         assert self.measured is not None
+        self.result = result
         settings = ("int8acc.settings", self.measured.settings.describe())
         self.user_properties[:] = (dict(self.user_properties) | dict([*properties(result), settings])).items()
 

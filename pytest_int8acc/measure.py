@@ -10,9 +10,10 @@ to know the noise below which no limit means anything.
 from __future__ import annotations
 
 import logging
+import math
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -68,11 +69,12 @@ def measure(case: Case, settings: Settings) -> Measured:
     model = load_float(case)
     inputs = open_source(case, case.inputs, model, "inputs", settings.samples)
     baseline = baseline_form(case, model)
-    int8 = int8_form(case, model)
+    int8 = int8_form(case, model, settings.provider)
     candidate = int8.under()
     runs = _run(case, settings, inputs, model, baseline, candidate)
-    _refuse_overflow(runs, baseline, model, inputs, settings)
     judge = _judge(case, settings, inputs.samples or 0)
+    lost = _lost_by_baseline(judge, runs)
+    _refuse_overflow(lost, runs, baseline, model, inputs, settings)
     outputs, metrics = judge(runs.baseline, runs.candidate, runs.again)
     result = CaseResult(
         name=case.name,
@@ -86,7 +88,8 @@ def measure(case: Case, settings: Settings) -> Measured:
         metrics=metrics,
         int8_groups=len(int8.network.groups),
         high_groups=len(int8.network.left_high),
-        notes=tuple(_notes(judge, settings, inputs, baseline, candidate, (*outputs, *metrics), runs)),
+        warnings=tuple(_warnings(settings, int8, baseline, outputs, metrics, lost)),
+        notes=tuple(dict.fromkeys((*candidate.notes, *baseline.notes, *inputs.notes))),
         seconds=time.perf_counter() - started,
     )
     return Measured(case, settings, result, model, inputs, int8, judge, runs.baseline, runs.again)
@@ -134,23 +137,45 @@ def _check_interface(form: Model, model: Model) -> None:
                 f"{form.name}: its {what} ({describe(theirs)}) are not those of {model.name} "
                 f"({describe(ours)}); export both from one model, with the same names and types"
             )
+    wanted = {tensor.name: tensor for tensor in model.inputs}
+    for tensor in form.inputs:
+        sizes = zip(tensor.shape or (), wanted[tensor.name].shape or (), strict=False)
+        if any(isinstance(a, int) and isinstance(b, int) and a != b for a, b in sizes):
+            raise ModelError(
+                f"{form.name}: it takes {tensor}, but {model.name} takes {wanted[tensor.name]}; "
+                "export both alike"
+            )
 
 
-def _refuse_overflow(runs: _Runs, baseline: Form, model: Model, inputs: Dataset, settings: Settings) -> None:
-    """Raise ModelError, naming the first tensor at fault, where FP16 is inf or nan and FP32 is not."""
+def _lost_by_baseline(judge: Judge, runs: _Runs) -> list[Score]:
+    """Limits of the case that the baseline itself misses against FP32."""
+    given = bool(judge.metrics)
+    outputs = compare_outputs(runs.reference, runs.baseline, judge.limits, metrics_given=given)
+    return [score for output in outputs for score in output.scores if not score.passed]
+
+
+def _refuse_overflow(
+    lost: Sequence[Score], runs: _Runs, baseline: Form, model: Model, inputs: Dataset, settings: Settings
+) -> None:
+    """Raise ModelError, naming the tensors at fault, where FP16 gives inf inside the model and is lost by it.
+
+    An inf need not reach an output: one that is divided by gives 0, in the baseline and in INT8 alike.
+    """
     bad = [
         name
         for name, arrays in runs.baseline.items()
         if not _finite(arrays) and _finite(runs.reference[name])
     ]
-    if not bad:
+    if runs.reference is runs.baseline or not (bad or lost):
         return
-    where = baseline.overflows or tuple(_overflowing(model, inputs, settings))
-    raise ModelError(
-        f"{model.name}: in FP16, output '{bad[0]}' is not finite, while FP32 is: INT8 is not the problem. "
-        + "; ".join(where[:3])
-        + ". Compare with 'baseline: fp32', or keep these values below 65504 in the model."
-    )
+    where = [*baseline.overflows, *_overflowing(model, inputs, settings)]
+    if bad or where:
+        worst = f"output '{bad[0]}' is not finite" if bad else f"{lost[0].subject} {lost[0].metric} is lost"
+        raise ModelError(
+            f"{model.name}: in FP16 {worst}, by an overflow inside the model; INT8 is not the problem. "
+            + "; ".join(where[:3])
+            + ". Compare with 'baseline: fp32', or keep these values below 65504 in the model."
+        )
 
 
 def _finite(arrays: Sequence[Array]) -> bool:
@@ -197,7 +222,7 @@ def _judge(case: Case, settings: Settings, samples: int) -> Judge:
     wanted = [_metric_limit(c) for c in case.criteria if isinstance(c, MetricCriterion)]
     metrics = tuple((limit, load_function(limit.ref, case.path(""), CriterionError)) for limit in wanted)
     labels = None
-    if wanted and case.labels is not None:
+    if case.labels is not None:
         limited = settings.samples is not None
         labels = load_labels(case.labels, samples, case.path(""), limited=limited)
     return Judge(limits, metrics, labels)
@@ -220,42 +245,44 @@ def _metric_limit(criterion: MetricCriterion) -> MetricLimit:
     )
 
 
-def _notes(
-    judge: Judge,
+def _warnings(
     settings: Settings,
-    inputs: Dataset,
+    int8: Int8Form,
     baseline: Form,
-    candidate: Form,
-    judged: Sequence[OutputResult | Score],
-    runs: _Runs,
+    outputs: Sequence[OutputResult],
+    metrics: Sequence[Score],
+    lost: Sequence[Score],
 ) -> Iterator[str]:
-    """What the reader must know to trust the verdict, weightiest first."""
-    yield from _off_already(judge, runs, baseline)
-    for one in judged:
-        for score in one.scores if isinstance(one, OutputResult) else (one,):
-            if score.limit_in_noise:
-                yield (
-                    f"{score.subject} {score.metric}: the limit {score.limit:g} lies inside the noise "
-                    f"({score.noise:g} between two runs of the baseline): its verdict means little"
-                )
-    if settings.mode == "native":
-        check = saturation()
-        if check.saturates:
+    """What makes the verdict worth less than it looks, weightiest first."""
+    scores = {(s.subject, s.metric): s for output in outputs for s in output.scores}
+    for score in lost:
+        int8_score = scores[score.subject, score.metric]
+        worse = score.value < int8_score.value if score.bound == "min" else score.value > int8_score.value
+        yield (
+            f"{baseline.description} is off already: {score.subject} {score.metric} {score.value:.6g} "
+            f"against FP32, limit {score.limit:g}" + (": INT8 is not the problem" if worse else "")
+        )
+    for score in metrics:
+        own = replace(score, value=math.nan if score.baseline is None else score.baseline)
+        if score.baseline is not None and not own.passed:
+            yield f"the baseline itself misses {score.subject}: {own.value:.6g}, limit {score.limit:g}"
+    for score in (*scores.values(), *metrics):
+        if score.limit_in_noise:
             yield (
-                f"this CPU saturates ONNX Runtime's INT8 kernels: {check.measured:.4g} instead of "
-                f"{check.expected:g}; use mode exact"
+                f"{score.subject} {score.metric}: the limit {score.limit:g} lies inside the noise "
+                f"({score.noise:g} between two runs of the baseline): its verdict means little"
             )
-    yield from dict.fromkeys((*baseline.overflows, *candidate.overflows))
-    yield from dict.fromkeys((*candidate.notes, *baseline.notes, *inputs.notes))
+    without = [name for name, why in int8.network.left_high.items() if why.startswith("no scale")]
+    if without:
+        every = len(int8.network.groups) + len(int8.network.left_high)
+        yield f"{len(without)} of {every} groups have no scale and are not in INT8"
+    yield from _saturation(settings)
 
 
-def _off_already(judge: Judge, runs: _Runs, baseline: Form) -> Iterator[str]:
-    """A note where the baseline itself misses, against FP32, a limit that INT8 is held to."""
-    given = bool(judge.metrics)
-    for output in compare_outputs(runs.reference, runs.baseline, judge.limits, metrics_given=given):
-        for score in output.scores:
-            if not score.passed:
-                yield (
-                    f"{baseline.description} is off already: {score.subject} {score.metric} "
-                    f"{score.value:.4g} against FP32 (limit {score.limit:g}): INT8 is not the problem"
-                )
+def _saturation(settings: Settings) -> Iterator[str]:
+    if settings.mode == "native" and saturation().saturates:
+        check = saturation()
+        yield (
+            f"this CPU saturates ONNX Runtime's INT8 kernels: {check.measured:.4g} instead of "
+            f"{check.expected:g}; use mode exact"
+        )

@@ -177,6 +177,8 @@ class CaseResult:
     metrics: tuple[Score, ...] = ()
     int8_groups: int = 0
     high_groups: int = 0
+    warnings: tuple[str, ...] = ()
+    """What makes the verdict worth less than it looks; shown even where the case passes."""
     notes: tuple[str, ...] = ()
     """What the reader must know to trust the verdict: random data, coverage, noise, FP16 against FP32."""
     seconds: float = 0.0

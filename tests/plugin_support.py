@@ -12,7 +12,7 @@ INSTALLED = any(entry.value == "pytest_int8acc.plugin" for entry in entry_points
 #: Arguments of every run inside a test. Hypothesis's own plugin would import all of Hypothesis each time.
 LOAD = ("-p", "no:hypothesispytest", *(() if INSTALLED else ("-p", "pytest_int8acc.plugin")))
 
-#: A conftest whose check() returns results by the case's name, without a model.
+#: A conftest whose measure() returns results by the case's name, without a model.
 CONFTEST = """
 import sys
 import types
@@ -23,7 +23,7 @@ from pytest_int8acc.errors import ModelError
 from pytest_int8acc.results import CaseResult, OutputResult, Score
 
 
-def check(case, settings):
+def measure(case, settings):
     if case.name.startswith("broken"):
         raise ModelError(f"{case.name}.onnx: no such file; write the model's path relative to the spec")
     if case.name.startswith("crash"):
@@ -34,16 +34,21 @@ def check(case, settings):
         Score("logits", "sqnr_db", float("inf"), limit=20.0),
         Score("logits", "max_abs", 0.0625),
     )
-    return CaseResult(
+    result = CaseResult(
         name=case.name, spec="s", samples=settings.samples or 397, data="val.npz", baseline="FP16",
         candidate="INT8", backend=f"{settings.backend}/{settings.mode}/{settings.provider}",
         outputs=(OutputResult("logits", "float32", "(397, 10)", scores),), notes=("the data is random",),
     )
+    return types.SimpleNamespace(result=result, settings=settings)
 
 
-module = types.ModuleType("pytest_int8acc.check")
-module.check = check
-sys.modules[module.__name__] = module
+def stand_in(name, **functions):
+    sys.modules["pytest_int8acc." + name] = module = types.ModuleType("pytest_int8acc." + name)
+    vars(module).update(functions)
+
+
+stand_in("measure", measure=measure)
+stand_in("check", conclude=lambda measured, folder: measured.result)
 """
 
 

@@ -177,7 +177,7 @@ def overflowing(project: Project, factor: float, size: float = 1.0) -> None:
 def test_fp16_overflow_is_named_and_is_no_int8_failure(project: Project) -> None:
     overflowing(project, 6e4)
     with pytest.raises(
-        ModelError, match=r"in FP16, output 'y' is not finite.*'big' of Mul 'node_of_big' reaches"
+        ModelError, match=r"in FP16 output 'y' is not finite.*'big' of Mul 'node_of_big' reaches"
     ):
         project.check(CALIBRATED)
     assert project.check(CALIBRATED + "baseline: fp32\n").passed
@@ -186,7 +186,7 @@ def test_fp16_overflow_is_named_and_is_no_int8_failure(project: Project) -> None
 def test_fp16_that_is_off_already_is_said(project: Project) -> None:
     overflowing(project, 3e-5, 0.01)  # subnormal in FP16: few digits left
     result = project.check(CALIBRATED + "criteria: [{cosine: 0.5, sqnr_db: 45}]\n")
-    assert any(n.startswith("FP16 is off already: y sqnr_db") for n in result.notes), result.notes
+    assert any(n.startswith("FP16 is off already: y sqnr_db") for n in result.warnings), result.warnings
 
 
 def test_random_inputs_are_said(tmp_path: Path) -> None:
@@ -261,4 +261,88 @@ def test_class_axis_holds_for_fp16_against_fp32_too(tmp_path: Path) -> None:
     project = Project(tmp_path)
     project.data(project.model("unet"))
     result = project.check(CALIBRATED + "criteria: [{top1_agreement: 0.5, axis: 1}]\n")
-    assert not [note for note in result.notes if "off already" in note]
+    assert not [warning for warning in result.warnings if "off already" in warning]
+
+
+def test_an_overflow_that_does_not_reach_the_output_is_no_pass(tmp_path: Path) -> None:
+    """FP16 squares become inf, and what is divided by their root 0: in the baseline and in INT8 alike."""
+    project = Project(tmp_path)
+    proto = parser.parse_model(
+        """<ir_version: 8, opset_import: ["": 17]> g (float[n, 8] x) => (float[n, 4] y) {
+            h = MatMul(x, w)
+            squares = Mul(h, h)
+            mean = ReduceMean<axes=[1], keepdims=1>(squares)
+            root = Sqrt(mean)
+            normed = Div(h, root)
+            y = MatMul(normed, v)
+        }"""
+    )
+    rng = np.random.default_rng(0)
+    for name, shape, size in (("w", (8, 16), 1000), ("v", (16, 4), 1)):
+        array = (rng.normal(size=shape) * size).astype(np.float32)
+        proto.graph.initializer.append(numpy_helper.from_array(array, name))
+    onnx.save(proto, tmp_path / "model.onnx")
+    np.savez(tmp_path / "data.npz", x=rng.normal(size=(32, 8)).astype(np.float32))
+    with pytest.raises(ModelError, match=r"by an overflow inside the model.*'squares' of Mul"):
+        project.check(CALIBRATED)
+    assert project.check(CALIBRATED + "baseline: fp32\n").passed
+
+
+def test_scales_that_cover_a_part_are_warned_of(project: Project) -> None:
+    model = load_model(project.folder / "model.onnx")
+    first, *rest = find_groups(model).activations
+    (project.folder / "ranges.json").write_text(json.dumps({first: 4}))
+    result = project.check("int8: {scales: ranges.json}\n")
+    assert any("groups have no scale and are not in INT8" in warning for warning in result.warnings)
+    every = result.int8_groups + result.high_groups
+    assert rest
+    assert f"INT8 in {result.int8_groups} of {every} groups" in result.candidate
+
+
+def test_a_baseline_that_misses_the_metric_itself_is_warned_of(project: Project) -> None:
+    (project.folder / "metrics.py").write_text("def half(outputs):\n    return 0.5\n")
+    result = project.check(CALIBRATED + "criteria: [{metric: 'metrics.py:half', min: 0.9}]\n")
+    assert "the baseline itself misses metrics.py:half: 0.5, limit 0.9" in result.warnings
+
+
+def test_loader_that_changes_its_data_is_an_error_in_a_search(project: Project) -> None:
+    (project.folder / "loaders.py").write_text(
+        "import numpy as np\nrng = np.random.default_rng(0)\nPASSES = []\n"
+        "def load():\n    PASSES.append(1)\n    feed = dict(np.load('data.npz'))\n"
+        "    yield {k: v + 0.01 * np.random.default_rng().random() for k, v in feed.items()}\n"
+    )
+    path = project.folder / "case.int8acc.yaml"
+    (project.folder / "ranges.json").write_text(json.dumps({"*": 500}))
+    data = str(project.folder / "data.npz")
+    text = (project.folder / "loaders.py").read_text().replace("'data.npz'", repr(data))
+    (project.folder / "loaders.py").write_text(text)
+    path.write_text("model: model.onnx\ninputs: loaders.py:load\nint8: {scales: ranges.json}\n")
+    (case,) = load_spec(path)
+    with pytest.raises(DataError, match="yields different data on each call"):
+        check(case, Settings())
+
+
+def test_labels_cannot_be_changed_by_a_metric(project: Project) -> None:
+    np.save(project.folder / "labels.npy", np.zeros(12))
+    (project.folder / "metrics.py").write_text(
+        "def f(outputs, labels):\n    labels += 1\n    return float(labels.sum())\n"
+    )
+    spec = CALIBRATED + "labels: labels.npy\ncriteria: [{metric: 'metrics.py:f', max_drop: 0}]\n"
+    (score,) = project.check(spec).metrics
+    assert (score.value, score.baseline, score.noise) == (12, 12, 0)
+
+
+def test_padding_on_an_axis_that_is_no_batch_is_refused(tmp_path: Path) -> None:
+    project = Project(tmp_path)
+    proto = parser.parse_model(
+        """<ir_version: 8, opset_import: ["": 17]> g (float[8, 4] x) => (float[8, 8] y) {
+            h = MatMul(x, w)
+            y = Transpose(h)
+        }"""
+    )
+    weight = np.random.default_rng(0).normal(size=(4, 8)).astype(np.float32)
+    proto.graph.initializer.append(numpy_helper.from_array(weight, "w"))
+    onnx.save(proto, tmp_path / "model.onnx")
+    np.savez(tmp_path / "data.npz", x=np.random.default_rng(1).normal(size=(13, 4)).astype(np.float32))
+    with pytest.raises(DataError, match="give a multiple of 8 samples"):
+        project.check(CALIBRATED)

@@ -105,8 +105,6 @@ def amax_scales(model: Model, tensors: tuple[str, ...], feed: dict[str, np.ndarr
 
 
 WRONG = "TensorRT 8.6.0 gets one of these plans wrong: 1.2 dB, where the same Q/DQ model has 23 dB"
-    "TensorRT 8.6.0 gets one of these plans wrong: its engine has 1.2 dB where the same Q/DQ model has 23 dB"
-)
 
 
 @pytest.mark.parametrize(

@@ -76,7 +76,7 @@ def test_verdicts_of_real_models(digits, workers):
     result.stdout.fnmatch_lines(
         [
             "*modle.onnx: no such *",
-            "INT8 accuracy: 'metrics.py:top1' 0.* < 0.98 (+1 more)",
+            "INT8 accuracy: 'metrics.py:top1' 0.* < 0.98 (+1 more*",
             "PASSED digits.int8acc.yaml::calibrated - *, ONNX Runtime *, CPU, exact",
             "    *INT8* against FP16; 64 samples: inputs.npz; ONNX Runtime *, CPU, exact",
             "FAILED digits.int8acc.yaml::by-hand - *",
@@ -95,3 +95,50 @@ def test_fewer_samples_and_the_other_mode(digits):
     args = ("--int8acc-samples=8", "--int8acc-mode=native", "--int8acc", "-k", "calibrated", "-v")
     result = digits.runpytest(*LOAD, *args)
     result.stdout.fnmatch_lines(["*; 8 samples: inputs.npz, first 8 samples; ONNX Runtime *, native"])
+
+
+def test_fixtures_of_every_scope_work_on_specs(digits):
+    digits.makeconftest(
+        """
+        import pytest
+
+        @pytest.fixture(autouse=True, scope="module")
+        def of_module(request):
+            assert request.node.path.name.endswith(".yaml")
+
+        @pytest.fixture(autouse=True, scope="session")
+        def of_session():
+            return 1
+        """
+    )
+    result = digits.runpytest(*LOAD, "--int8acc", "-k", "calibrated")
+    result.assert_outcomes(passed=1, deselected=4)
+
+
+@pytest.mark.parametrize("workers", [(), ("-n0",), ("-n2",)], ids=["plain", "n0", "n2"])
+def test_report_folder_holds_the_fix_and_all_cases(digits, workers):
+    result = digits.runpytest(*LOAD, *workers, "--int8acc", "--int8acc-report", "out")
+    result.stdout.fnmatch_lines(["int8acc: report in *out*report.json"])
+    report = json.loads((digits.path / "out" / "report.json").read_text())
+    verdicts = {case["nodeid"].partition("::")[2]: case["verdict"] for case in report["cases"]}
+    assert verdicts == {
+        "calibrated": "passed",
+        "by-hand": "failed",
+        "by-hand-known": "xfailed",
+        "no-model": "error",
+        "skipped": "skipped",
+    }
+    (failed,) = [case for case in report["cases"] if case["verdict"] == "failed"]
+    assert {culprit["layer"] for culprit in failed["culprits"]} == set(failed["plan"])
+    assert failed["builds"] >= 1
+    assert failed["search"]["verified"]
+    folder = digits.path / "out" / "digits" / "by-hand"
+    assert (folder / "fixed.onnx").is_file()
+    assert (folder / "plan.yaml").is_file()
+
+
+def test_report_folder_that_cannot_be_made_is_one_line(digits):
+    (digits.path / "out").write_text("a file, no folder")
+    result = digits.runpytest(*LOAD, "--int8acc", "--int8acc-report", "out", "-k", "calibrated")
+    result.stdout.fnmatch_lines(["int8acc: *out: cannot be written: *"])
+    result.assert_outcomes(passed=1, deselected=4)

@@ -51,6 +51,7 @@ class Dataset:
             source.samples if limit is None or source.samples is None else min(source.samples, limit)
         )
         self.digest: str | None = None
+        self._first: str | None = None
         self._source = source
         self._layout = layout
         self._what = what
@@ -74,18 +75,32 @@ class Dataset:
                 from those of an earlier full pass.
         """
         digest = _Digest(self._layout)
-        yield from rechunk(self._feeds(digest), self._layout, self._size)
+        for number, batch in enumerate(rechunk(self._feeds(digest), self._layout, self._size)):
+            if number == 0:
+                self._compare_first(batch)
+            yield batch
         if not digest.samples:
             raise DataError(f"{self._what}: {self.description} gives no samples; give at least one")
         if self._limit is not None and digest.samples < self._limit:
             self._note(f"{digest.samples} samples, fewer than the {self._limit} asked for")
         found = digest.hexdigest()
         if self.digest not in (None, found):
-            raise DataError(
-                f"{self._what}: {self.description} yields different data on each call, so no two models can "
-                f"be compared on it; seed it: np.random.default_rng(0)"
-            )
+            raise self._differs()
         self.digest, self.samples = found, digest.samples
+
+    def _compare_first(self, batch: Batch) -> None:
+        """Tell data that change early: the first batch of each pass must be that of the first pass."""
+        digest = _Digest(self._layout)
+        digest.update(batch.feed)
+        if self._first not in (None, digest.hexdigest()):
+            raise self._differs()
+        self._first = digest.hexdigest()
+
+    def _differs(self) -> DataError:
+        return DataError(
+            f"{self._what}: {self.description} yields different data on each call, so no two models can "
+            f"be compared on it; seed it: np.random.default_rng(0)"
+        )
 
     def _feeds(self, digest: _Digest) -> Iterator[Feed]:
         """Checked feeds up to the limit."""

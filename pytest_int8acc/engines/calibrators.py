@@ -210,8 +210,11 @@ def _chunks(sizes: Mapping[str, int]) -> Iterator[list[str]]:
 
 
 def _of_samples(rows: Array, batch: Batch) -> Array:
-    """Maxima per row of a tensor, as maxima per sample where rows are samples, else as one for the run."""
-    return rows[: batch.rows] if rows.size == batch.rows + batch.padding else rows.max(keepdims=True)
+    """Maxima per row of a tensor as maxima per sample, where all samples have equally many rows; else one."""
+    size = batch.rows + batch.padding
+    if rows.size % size:
+        return np.asarray(rows.max(keepdims=True))
+    return np.asarray(rows.reshape(size, -1).max(axis=1)[: batch.rows])
 
 
 def _of_batch(array: Array, batch: Batch) -> Array:

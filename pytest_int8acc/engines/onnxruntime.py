@@ -24,7 +24,8 @@ Provider = Literal["cpu", "cuda"]
 #: Models of more bytes than this are handed over as files: ONNX Runtime maps weights from there, where a
 #: message costs two copies, and one more of what lies inside an If for as long as the session lives.
 INLINE_BYTES = 16 << 20
-_SEVERITY_ERROR = 3
+#: Only what ends the process is logged: all else is in the exception.
+_SEVERITY_FATAL = 4
 _STATUS = re.compile(r"^\[ONNXRuntimeError\] : \d+ : [A-Z_]+ : ")
 _SOURCE = re.compile(r"\S+\.(?:cc|cpp|cu|h):\d+ (?:[^()]*::[^()]*\(.*?\)(?: const)? )?")
 
@@ -172,7 +173,7 @@ def _providers(runtime: Any, provider: Provider) -> list[tuple[str, dict[str, st
 
 def _options(runtime: Any, mode: Mode, threads: int | None) -> Any:
     options = runtime.SessionOptions()
-    options.log_severity_level = _SEVERITY_ERROR
+    options.log_severity_level = _SEVERITY_FATAL
     options.graph_optimization_level = runtime.GraphOptimizationLevel.ORT_ENABLE_ALL
     options.use_deterministic_compute = True
     if mode == "exact":

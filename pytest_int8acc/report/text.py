@@ -46,14 +46,15 @@ def headline(result: CaseResult) -> str:
 def status(result: CaseResult) -> str:
     """One line for the terminal section: the most critical score, its limit and margin, the backend."""
     missed = _missed(result)
-    if missed:
-        return f"{_worst_of(missed)}, {result.backend}"
     judged = worst_first(result.scores)
-    if not judged:
-        return f"no limits, {result.backend}"
-    margin = judged[0].margin
-    kept = "" if margin is None else f" (margin {number(margin, 2)})"
-    return f"{relation(judged[0])}{kept}, {result.backend}"
+    if missed:
+        said = _worst_of(missed)
+    elif judged:
+        margin = judged[0].margin
+        said = relation(judged[0]) + ("" if margin is None else f" (margin {number(margin, 2)})")
+    else:
+        said = "no limits"
+    return "; warning: ".join([f"{said}, {result.backend}", *result.warnings])
 
 
 def relation(score: Score) -> str:
@@ -86,6 +87,7 @@ def details(result: CaseResult, verbosity: int = 0) -> list[str]:
     lines += table(_HEADER, rows) if rows else []
     if hidden:
         lines.append(f"... and {_count(hidden, 'score')} more (all with -vv)")
+    lines += [f"warning: {warning}" for warning in result.warnings]
     return lines + [f"note: {note}" for note in _notes(result, verbosity)]
 
 

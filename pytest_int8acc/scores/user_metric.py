@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import inspect
 import math
 import numbers
@@ -69,7 +70,8 @@ class _Call:
 
     def __call__(self, outputs: Outputs, whose: str) -> float:
         """The function's number, possibly nan or inf; CriterionError where it fails or gives none."""
-        result = run_user(self.ref, self.function, _joined(outputs), *self.arguments, error=CriterionError)
+        arguments = copy.deepcopy(self.arguments)  # functions may write into what they get
+        result = run_user(self.ref, self.function, _joined(outputs), *arguments, error=CriterionError)
         return _number(self.ref, result, whose)
 
     def finite(self, outputs: Outputs, whose: str) -> float:

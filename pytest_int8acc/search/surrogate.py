@@ -48,6 +48,21 @@ class Surrogate:
         self.target_of_row = np.array([t for t, _ in self._parts], dtype=np.intp)
         self._vectors = [_flat(vectors[t][:, part]) for t, part in self._parts]
         self.gram = np.stack([(v @ v.T).astype(np.float64) for v in self._vectors])
+        import os
+
+        k = float(os.environ.get("SHR", "0"))
+        self.factor = np.ones(len(self._parts))
+        if k:
+            for r, g in enumerate(self.gram):
+                d = np.sqrt(np.maximum(np.diag(g), 0))
+                cos = g / np.maximum(np.outer(d, d), 1e-300)
+                iu = np.triu_indices(len(g), 1); ok = np.outer(d > 0, d > 0)[iu]
+                if not ok.any(): continue
+                c = cos[iu][ok]; med = np.median(c) if ok.sum() > 20 else 0.0
+                sd = max(1.4826 * np.median(np.abs(c - med)) if ok.sum() > 20 else 0, 1 / np.sqrt(self._vectors[r].shape[1]))
+                new = np.where(np.abs(cos - med) > k * sd, cos, med)
+                np.fill_diagonal(new, 1.0)
+                g[:] = new * np.outer(d, d)
         self._place(self._flats(base))
 
     def _flats(self, errors: Sequence[Vectors]) -> list[Vectors]:
@@ -64,7 +79,7 @@ class Surrogate:
     @property
     def row_scale(self) -> Floats:
         """Ratio of truth to model, per row."""
-        return np.asarray(self.scale[self.target_of_row])
+        return np.asarray(self.scale[self.target_of_row] * self.factor)
 
     def rows(self, int8: NDArray[np.generic]) -> Floats:
         """Foretold loss per row, [plans, rows], of 0/1 vectors of INT8 groups [plans, groups]."""
@@ -84,6 +99,13 @@ class Surrogate:
 
     def anchor(self, high: frozenset[int], errors: Sequence[Vectors]) -> None:
         """Make the model exact at this plan: what was measured beyond the sum is there from now on."""
+        import os
+        if os.environ.get("ANCH") == "mul":
+            self.factor[:] = 1.0
+            model = self.rows(self.mask(high)[None])[0] / self.scale[self.target_of_row]
+            meas = np.array([float(f @ f) for f in self._flats(errors)])
+            self.factor = np.where((model > 0) & (meas > 0), np.clip(meas / np.maximum(model, 1e-300), .01, 100), 1.0)
+            return
         int8 = self.mask(high).astype(np.float32)
         flats = self._flats(errors)
         self._place([flat - int8 @ v for flat, v in zip(flats, self._vectors, strict=True)])
