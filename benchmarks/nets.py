@@ -59,7 +59,7 @@ def small(model: Model, limits: dict[str, float], **planted: Any) -> Case:
     return assemble(model, digits("validation", 128), limits, calibration=calibration, **planted)
 
 
-def large(model: Model, limits: Limits, count: int = 16, **planted: Any) -> Case:
+def large(model: Model, limits: Limits, count: int = 32, **planted: Any) -> Case:
     """A random network judged on noise, its scales from other noise."""
     return assemble(model, noise(count), limits, calibration=noise(16, seed=1), **planted)
 

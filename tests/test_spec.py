@@ -260,3 +260,38 @@ def test_limits_that_meet_are_no_mistake(tmp_path: Path) -> None:
 @pytest.mark.parametrize(("word", "known"), [("gpu", ["cpu", "cuda"]), ("zebra", ["name"]), ("", ["a"])])
 def test_a_guess_that_would_mislead_is_not_made(word: str, known: list[str]) -> None:
     assert closest(word, known) is None
+
+
+def test_sections_of_a_case_fill_up_those_of_the_defaults(tmp_path):
+    path = tmp_path / "m.int8acc.yaml"
+    path.write_text(
+        """
+defaults:
+  model: m.onnx
+  inputs: {random: {samples: 4}}
+  int8: {calibrate: {data: calib.npz, samples: 9}, exclude: [fc1]}
+  onnxruntime: {mode: native}
+  search: {strategy: bisect, keep: fp32}
+  criteria: [{cosine: 0.9}]
+cases:
+  - name: filled
+    int8: {calibrate: {method: minmax}}
+    onnxruntime: {provider: cpu}
+    search: {strategy: minimal}
+  - name: other-source
+    int8: {scales: ranges.json}
+    inputs: data.npz
+    criteria: [{sqnr_db: 20}]
+  - name: as-it-is
+"""
+    )
+    filled, other, as_it_is = load_spec(path)
+    assert filled.int8.calibrate.data == "calib.npz"
+    assert (filled.int8.calibrate.method, filled.int8.calibrate.samples) == ("minmax", 9)
+    assert filled.int8.exclude == ("fc1",)
+    assert (filled.onnxruntime.mode, filled.onnxruntime.provider) == ("native", "cpu")
+    assert (filled.search.strategy, filled.search.keep) == ("minimal", "fp32")
+    assert (other.int8.scales, other.int8.calibrate, other.int8.exclude) == ("ranges.json", None, ("fc1",))
+    assert other.inputs == "data.npz"
+    assert [c.cosine for c in other.criteria] == [None]
+    assert as_it_is.int8.calibrate.data == "calib.npz"

@@ -1,4 +1,4 @@
-"""What a group costs: multiply-accumulates, from shapes."""
+"""Multiply-accumulates of each group: what it costs to keep one out of INT8."""
 
 from __future__ import annotations
 
@@ -6,43 +6,44 @@ import math
 from collections.abc import Mapping, Sequence
 
 import onnx
-import onnx.shape_inference
 
 from pytest_int8acc.graph.model import Model
 from pytest_int8acc.graph.network import Network
 
-Shape = tuple[int, ...]
+_Shape = tuple[int, ...]
 
 
-def macs(network: Network, inputs: Mapping[str, Sequence[int]]) -> dict[str, float]:
-    """Multiply-accumulates of each group for one run.
+def macs(network: Network, shapes: Mapping[str, Sequence[int]]) -> dict[str, float]:
+    """Group name to multiply-accumulates of one run.
 
-    Weighted nodes count by their definition; other nodes, and those whose shapes cannot be inferred, as 0.
+    Counted are Conv, ConvTranspose, Gemm and MatMul; whatever else a group holds counts 0. Where ONNX's
+    shape inference cannot tell a shape, a node counts the elements of its constants: those of one position.
 
     Args:
-        network: Groups of a model.
-        inputs: The run's input shapes, all dimensions known.
+        network: Its float model and its groups.
+        shapes: Shape of each model input, as it runs.
     """
-    shapes = _shapes(network.model, inputs)
+    known = _shapes(network.model, shapes)
+    constants = {name: tuple(array.shape) for name, array in network.model.constants().items()}
     nodes = {node.name: node for node in network.model.graph.node}
     return {
-        group.name: float(sum(_macs_of(nodes[name], shapes) for name in group.nodes))
+        group.name: float(sum(_of_node(nodes[name], known | constants, constants) for name in group.nodes))
         for group in network.groups
     }
 
 
-def _shapes(model: Model, inputs: Mapping[str, Sequence[int]]) -> dict[str, Shape]:
-    """Shapes of all tensors that follow from those of the inputs."""
-    proto = onnx.ModelProto()
-    proto.CopyFrom(model.proto)
+def _shapes(model: Model, inputs: Mapping[str, Sequence[int]]) -> dict[str, _Shape]:
+    """Every shape that can be told once those of the inputs are."""
+    proto = model.edit().proto
     for value in proto.graph.input:
-        dims = value.type.tensor_type.shape.dim
-        for dim, size in zip(dims, inputs.get(value.name, ()), strict=False):
-            dim.dim_value = size
-    for value in proto.graph.output:
+        shape = value.type.tensor_type.shape
+        del shape.dim[:]
+        for size in inputs[value.name]:
+            shape.dim.add().dim_value = size
+    for value in proto.graph.output:  # their symbols may say less than the inputs
         value.type.tensor_type.ClearField("shape")
     graph = onnx.shape_inference.infer_shapes(proto, data_prop=True).graph
-    found: dict[str, Shape] = {tensor.name: tuple(tensor.dims) for tensor in graph.initializer}
+    found = {}
     for value in (*graph.input, *graph.value_info, *graph.output):
         dims = value.type.tensor_type.shape.dim
         if value.type.tensor_type.HasField("shape") and all(d.HasField("dim_value") for d in dims):
@@ -50,16 +51,17 @@ def _shapes(model: Model, inputs: Mapping[str, Sequence[int]]) -> dict[str, Shap
     return found
 
 
-def _macs_of(node: onnx.NodeProto, shapes: Mapping[str, Shape]) -> int:
+def _of_node(node: onnx.NodeProto, shapes: Mapping[str, _Shape], constants: Mapping[str, _Shape]) -> int:
     if node.op_type not in ("Conv", "ConvTranspose", "Gemm", "MatMul"):
         return 0
-    known = [shapes.get(name) for name in (*node.input[:2], node.output[0])]
-    if any(shape is None for shape in known):
-        return 0
-    a, b, out = (shape or () for shape in known)
-    if node.op_type == "Conv":  # each output element sums over one group's channels and the kernel
-        return math.prod(out) * math.prod(b[1:])
-    if node.op_type == "ConvTranspose":  # each input element reaches one group's channels and the kernel
-        return math.prod(a) * math.prod(b[1:])
-    transposed = any(x.name == "transA" and x.i for x in node.attribute)
-    return math.prod(out) * (a[0] if transposed else a[-1])
+    first, second, result = (shapes.get(name) for name in (*node.input[:2], node.output[0]))
+    if node.op_type == "Conv" and second and result:
+        return math.prod(result) * math.prod(second[1:])
+    if node.op_type == "ConvTranspose" and first and second:
+        return math.prod(first) * math.prod(second[1:])
+    if node.op_type == "Gemm" and first and result:
+        transposed = any(a.name == "transA" and a.i for a in node.attribute)
+        return math.prod(result) * first[0 if transposed else 1]
+    if node.op_type == "MatMul" and first and result is not None:
+        return math.prod(result) * first[-1]
+    return sum(math.prod(constants[name]) for name in node.input[:2] if name in constants)

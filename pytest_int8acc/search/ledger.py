@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from pytest_int8acc.search.evaluator import Enough, Evaluator
+from pytest_int8acc.search.evaluator import Evaluator
 from pytest_int8acc.search.samples import Samples
 from pytest_int8acc.search.types import Budget, Probe, SearchResult, TableRow, Trial, TrialRecord
 
@@ -60,19 +60,22 @@ class Ledger:
         """The trial of this plan, where there was one."""
         return self._trials.get(high)
 
-    def trial(self, high: frozenset[int], why: str, *, complete: bool = False) -> Trial:
-        """Judge a plan; a pass has seen all samples, a rejection too if ``complete``. Free where known.
+    def trial(self, high: frozenset[int], why: str, *, least: int = 1) -> Trial:
+        """Judge a plan; a pass has seen all samples, a rejection ``least`` of them. Free where known.
 
         Raises:
             StopSearch: The budget is spent.
         """
         known = self._trials.get(high)
-        if known is not None and (known.confirmed or not complete):
+        if known is not None and (known.confirmed or self.samples.ran(known.parts) >= least):
             return known
         self._check(trial=True)
-        best = self.best
-        enough: Enough | None = None if complete else lambda parts: self.samples.rejects(parts, best)
-        trial = self.evaluator.trial(high, self.samples.order(), enough)
+        best, samples = self.best, self.samples
+
+        def enough(parts: NDArray[np.float64]) -> bool:
+            return samples.ran(parts) >= least and samples.rejects(parts, best)
+
+        trial = self.evaluator.trial(high, samples.order(), enough)
         self._trials[high] = trial
         self.cost += trial.cost
         self._record(trial, why)

