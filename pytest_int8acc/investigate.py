@@ -250,7 +250,7 @@ def _worst(simulator: Simulator, trial: Trial) -> str:
     """The criterion that is worst in a trial, in words."""
     worst = max(range(len(trial.losses)), key=trial.losses.__getitem__)
     criterion = re.split(" [≥≤] ", simulator.criteria[worst].text)[0]
-    return f"{criterion} {trial.scores[worst]:.4g}"
+    return f"{criterion} {trial.scores[worst]:.6g}"
 
 
 def _advice(result: SearchResult) -> list[str]:

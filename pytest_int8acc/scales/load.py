@@ -25,7 +25,8 @@ def load_scales(
         path: The file.
         tensors: Activations of the model that need a scale.
         producers: Tensor to the name of the node that makes it. An entry may name the node instead, since
-            ranges are often listed by layer; the tensor's own name counts first.
+            ranges are often listed by layer; the tensor's own name counts first. Entries for tensors or
+            nodes listed here that need no scale are passed over in silence.
         origins: Tensor to the tensor it is moved from unchanged (by a Reshape, a MaxPool and the like), of
             all tensors of the model. A tensor without an entry takes the scale of its origin.
 
@@ -56,7 +57,9 @@ def load_scales(
     found = {tensor: found[tensor] for tensor in tensors if tensor in found}
     if tensors and not found:
         raise ScalesError(_no_coverage(path, list(entries), tensors))
-    return Scales(found, source, tuple(_coverage(found, tensors, [n for n in entries if n not in known])))
+    elsewhere = {*(producers or {}), *(producers or {}).values(), *(origins or {}).values()}
+    unknown = [name for name in entries if name not in known and name not in elsewhere]
+    return Scales(found, source, tuple(_coverage(found, tensors, unknown)))
 
 
 def _with_origins(tensors: Sequence[str], origins: Mapping[str, str]) -> list[str]:
