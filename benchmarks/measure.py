@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import statistics
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -101,22 +101,29 @@ def best_of(results: Iterable[SearchResult], judge: Judge, price: Mapping[str, f
 
 
 def trial_ratio(case: Case, evaluator: Evaluator) -> float:
-    """Median over random plans, each timed beside a run of the optimized float model."""
+    """Median seconds of random plans over median seconds of the optimized float model, run in turn."""
     engine = OrtEngine(case.network.model)
-    evaluator.trial(frozenset(), range(case.samples), None)  # the first runs allocate
-    engine({name: array[:BATCH] for name, array in case.data.items()})
     rng = np.random.default_rng(0)
-    ratios = []
-    for _ in range(_PLANS):
-        high = frozenset(np.flatnonzero(rng.random(len(evaluator.groups)) < rng.random()).tolist())
-        began = time.perf_counter()
+    count = len(evaluator.groups)
+
+    def plain() -> None:
         for start in range(0, case.samples, BATCH):
             engine({name: array[start : start + BATCH] for name, array in case.data.items()})
-        plain = time.perf_counter() - began
-        began = time.perf_counter()
-        evaluator.trial(high, range(case.samples), None)
-        ratios.append((time.perf_counter() - began) / plain)
-    return statistics.median(ratios)
+
+    def trial() -> None:
+        high = np.flatnonzero(rng.random(count) < rng.random()).tolist()
+        evaluator.trial(frozenset(high), range(case.samples), None)
+
+    plain(), trial()  # the first runs allocate
+    seconds = [(_seconds(plain), _seconds(trial)) for _ in range(_PLANS)]
+    float_seconds, trial_seconds = map(statistics.median, zip(*seconds, strict=True))
+    return trial_seconds / float_seconds
+
+
+def _seconds(run: Callable[[], None]) -> float:
+    began = time.perf_counter()
+    run()
+    return time.perf_counter() - began
 
 
 def memory_ratio(case: Case) -> float:

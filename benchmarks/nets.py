@@ -104,11 +104,7 @@ def resnet_masked() -> Case:
 def mobilenet_misscaled() -> Case:
     """x50, x1000 and /8."""
     factors = {"/2/depthwise/conv/Conv": 50, "/4/project/conv/Conv": 1000, "/6/depthwise/conv/Conv": 1 / 8}
-    return small(
-        trained("mobilenet"),
-        {"sqnr_db": 20},
-        factors=factors,
-    )
+    return small(trained("mobilenet"), {"sqnr_db": 20}, factors=factors)
 
 
 @case("6 scales x30 to x80")
@@ -146,24 +142,14 @@ def vit_accumulated() -> Case:
 def cancelling() -> Case:
     """Freeing one of two parallel convolutions makes it worse."""
     factors = {"left": 100, "conv3": 60}
-    return large(
-        architectures.cancelling(),
-        {"sqnr_db": 20},
-        64,
-        factors=factors,
-        blame=False,
-    )
+    return large(architectures.cancelling(), {"sqnr_db": 20}, 64, factors=factors, blame=False)
 
 
 @case("3 scales x50, /8, x1000")
 def resnet18_misscaled() -> Case:
     """x50, x1000 and /8."""
     factors = {"stage0.1/conv2": 50, "stage1.1/conv2": 1 / 8, "stage3.0/conv2": 1000}
-    return large(
-        architectures.resnet18(),
-        {"sqnr_db": 25},
-        factors=factors,
-    )
+    return large(architectures.resnet18(), {"sqnr_db": 25}, factors=factors)
 
 
 @case("6 scales")
@@ -187,11 +173,7 @@ def mobilenetv2_per_tensor() -> Case:
     model = architectures.mobilenetv2()
     for channel, group in enumerate(groups):
         model = outlier_channel(model, group, (), 7 * channel, 40)
-    return large(
-        model,
-        {"sqnr_db": 26},
-        per_tensor=groups,
-    )
+    return large(model, {"sqnr_db": 26}, per_tensor=groups)
 
 
 @case("3 activation outlier channels")

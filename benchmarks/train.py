@@ -104,7 +104,7 @@ class Block(nn.Module):
 
     def __init__(self, width: int, heads: int):
         super().__init__()
-        self.heads = heads
+        self.heads, self.width = heads, width
         self.norm1, self.norm2 = nn.LayerNorm(width), nn.LayerNorm(width)
         self.query, self.key, self.value, self.out = (nn.Linear(width, width) for _ in range(4))
         self.fc1, self.fc2 = nn.Linear(width, 2 * width), nn.Linear(2 * width, width)
@@ -113,11 +113,11 @@ class Block(nn.Module):
         """Run the block."""
         y = self.norm1(x)
         query, key, value = (
-            f(y).reshape(-1, TOKENS, self.heads, y.shape[-1] // self.heads).transpose(1, 2)
+            f(y).reshape(-1, TOKENS, self.heads, self.width // self.heads).transpose(1, 2)
             for f in (self.query, self.key, self.value)
         )
-        weights = torch.softmax(query @ key.transpose(-1, -2) * query.shape[-1] ** -0.5, -1)
-        x = x + self.out((weights @ value).transpose(1, 2).reshape(-1, TOKENS, y.shape[-1]))
+        weights = torch.softmax(query @ key.transpose(-1, -2) * (self.width // self.heads) ** -0.5, -1)
+        x = x + self.out((weights @ value).transpose(1, 2).reshape(-1, TOKENS, self.width))
         return x + self.fc2(nn.functional.gelu(self.fc1(self.norm2(x))))
 
 

@@ -41,13 +41,12 @@ class Fake:
         self.limits = limits
         self.samples = len(baseline[0])
         self.criteria = tuple(map(self._criterion, limits))
-        self.targets = tuple(
-            Target(i, power=1) if c.metric in ("top1", "max_abs") else Target(i) for i, c in enumerate(limits)
-        )
+        powers = {"max_abs": 1, "top1": 1}
+        self.targets = tuple(Target(i, powers.get(c.metric, 2)) for i, c in enumerate(limits))
         self.cost = 0.0
-        self.seen = []  # (high, samples run) per trial
-        self.probed = 0
-        self.interrupt_at = None
+        self.trials = []  # (high, samples run)
+        self.probes = 0
+        self.interrupt_at = None  # raise KeyboardInterrupt instead of this trial
 
     def _criterion(self, limit):
         if limit.metric not in ("max_abs", "top1"):
@@ -103,7 +102,7 @@ class Fake:
         return max(self.losses(high)) <= 1
 
     def trial(self, high, order, enough):
-        if self.interrupt_at is not None and len(self.seen) >= self.interrupt_at:
+        if self.interrupt_at is not None and len(self.trials) >= self.interrupt_at:
             raise KeyboardInterrupt
         assert sorted(order) == list(range(self.samples))
         parts = np.full((len(self.limits), self.samples), np.nan)
@@ -118,13 +117,13 @@ class Fake:
             if enough is not None and used < self.samples and enough(parts):
                 break
         self.cost += used / self.samples
-        self.seen.append((high, used))
+        self.trials.append((high, used))
         losses = tuple(self.losses(high, order[:used]))
         passed = used == self.samples and max(losses) <= 1
         return Trial(high, passed, losses, losses, parts, used / self.samples, used == self.samples)
 
     def probe(self, plans, samples):
-        self.probed += len(plans)
+        self.probes += len(plans)
         self.cost += len(plans) * len(samples) / self.samples
         return [self._probe(plan, np.asarray(samples)) for plan in plans]
 
@@ -148,110 +147,93 @@ class Fake:
 
 
 class Additive(Fake):
-    """Output error = sum of the INT8 groups' vectors, plus pairs, masking, saturation and noise per plan."""
+    """Output error = sum of the INT8 groups' vectors; masked, saturating and with luck if asked."""
 
-    def __init__(
-        self, vectors, prices, limits, baseline, *, pairs=None, masks=None, bend=0.0, noise=0.0, seed=0
-    ):
-        groups = [GroupInfo(f"g{i}", float(p), f"[{i}]") for i, p in enumerate(prices)]
+    def __init__(self, vectors, prices, limits, baseline, *, masks=None, bend=0.0, luck=0.0):
+        groups = [GroupInfo(f"g{i}", float(price), f"[{i}]") for i, price in enumerate(prices)]
         super().__init__(groups, baseline, limits)
         self.vectors = vectors  # one [groups, samples, elements] array per output
-        self.pairs = pairs or {}  # (i, j) -> [samples, elements] on output 0 when both are INT8
-        self.masks = masks or {}  # i -> share by which INT8 of i hides the errors of groups before it
-        self.bend, self.noise, self.seed = bend, noise, seed
+        self.masks = masks or {}  # group -> share of the errors before it that it hides while in INT8
+        self.bend = bend  # errors grow slower than they should, up to 1 / bend
+        self.luck = luck  # random share of the error, the same whenever a plan is asked
 
     def error(self, high, samples):
-        quantized = [i for i in range(len(self.groups)) if i not in high]
+        int8 = [i for i in range(len(self.groups)) if i not in high]
         factor = np.ones(len(self.groups))
-        for i, share in self.masks.items():
-            if i not in high:
-                factor[:i] *= 1 - share
-        out = []
-        for o, vectors in enumerate(self.vectors):
-            e = np.tensordot(factor[quantized], vectors[quantized][:, samples], axes=1)
-            if not quantized:
-                e = np.zeros_like(self.baseline[o][samples])
-            if o == 0:
-                for (i, j), extra in self.pairs.items():
-                    if i not in high and j not in high:
-                        e = e + extra[samples]
-            out.append(self._disturb(e, quantized, o, samples))
-        return out
+        for i in int8:
+            factor[:i] *= 1 - self.masks.get(i, 0.0)
+        return [
+            self._disturbed(np.tensordot(factor[int8], vectors[int8][:, samples], axes=1), int8, samples)
+            for vectors in self.vectors
+        ]
 
-    def _disturb(self, e, quantized, output, samples):
-        size = np.linalg.norm(e, axis=1, keepdims=True)
-        if self.bend:  # grows slower than it should: saturates at 1 / bend
-            e = e / (1 + self.bend * size)
-        if self.noise:  # a plan's own luck, the same whenever it is asked
-            seed = hash((self.seed, output, tuple(quantized))) % 2**32
-            luck = np.random.default_rng(seed).standard_normal((self.samples, e.shape[1]))[samples]
-            e = e + self.noise * size * luck / math.sqrt(e.shape[1])
-        return e
+    def _disturbed(self, error, int8, samples):
+        length = np.linalg.norm(error, axis=1, keepdims=True)
+        error = error / (1 + self.bend * length)
+        if self.luck:
+            rng = np.random.default_rng([len(int8), *int8])
+            noise = rng.standard_normal((self.samples, error.shape[1]))[samples]
+            error = error + self.luck * length * noise / math.sqrt(error.shape[1])
+        return error
 
 
 class TinyNet(Fake):
-    """A residual or plain network in NumPy, fake-quantized per tensor; one group per matrix."""
+    """A residual or plain network of matrices in NumPy, fake-quantized per tensor; one group per matrix.
 
-    def __init__(
-        self, rng, depth, width, samples, limits, *, residual=True, faults=None, heads=1, classes=10
-    ):
+    ``faults``: matrix -> factor on its input's scale, or "channel" for an outlier channel in its weights.
+    """
+
+    def __init__(self, rng, depth, width, samples, limits, *, residual=True, faults=(), heads=1):
         self.x = rng.standard_normal((samples, width)) * np.exp(0.4 * rng.standard_normal((samples, 1)))
-        self.weights = [rng.standard_normal((width, width)) * math.sqrt(2 / width) for _ in range(depth)]
-        self.heads = [rng.standard_normal((width, classes)) / math.sqrt(width) for _ in range(heads)]
+        self.trunk = [rng.standard_normal((width, width)) * math.sqrt(2 / width) for _ in range(depth)]
+        self.heads = [rng.standard_normal((width, 10)) / math.sqrt(width) for _ in range(heads)]
         self.residual = residual
-        for i, fault in (faults or {}).items():
-            if fault == "channel" and i < depth:
-                self.weights[i][:, 0] *= 60
-                if i + 1 < depth:
-                    self.weights[i + 1][0] /= 60
-        self.scales = None
+        faults = dict(faults)
+        for i in [i for i, fault in faults.items() if fault == "channel"]:
+            self.trunk[i][:, 0] *= 60
+            self.trunk[i + 1][0] /= 60
+            del faults[i]
         inputs = []
-        baseline = self._forward(np.ones(depth + heads, bool), np.arange(samples), inputs)
-        self.scales = np.array([np.abs(v).max() / 127 for v in inputs])
-        for i, fault in (faults or {}).items():
-            if fault != "channel":
-                self.scales[i] *= fault
+        everything = np.ones(depth + heads, bool)
+        baseline = self._run(everything, np.arange(samples), inputs)
+        self.scales = np.array([np.abs(x).max() / 127 * faults.get(i, 1.0) for i, x in enumerate(inputs)])
         prices = rng.lognormal(0, 1, depth + heads)
         super().__init__([GroupInfo(f"m{i}", float(p)) for i, p in enumerate(prices)], baseline, limits)
-
-    def _forward(self, high, samples, record=None):
-        h = self.x[samples]
-        for i, w in enumerate(self.weights):
-            scale = 1 / math.sqrt(len(self.weights)) if self.residual else 1.0
-            step = np.maximum(self._matmul(self._norm(h) if self.residual else h, w, i, high, record), 0)
-            h = h + scale * step if self.residual else step
-        first = len(self.weights)
-        return [self._matmul(self._norm(h), w, first + j, high, record) for j, w in enumerate(self.heads)]
-
-    @staticmethod
-    def _norm(h):
-        return h / np.sqrt((h**2).mean(1, keepdims=True) + 1e-6)
-
-    def _matmul(self, x, w, i, high, record):
-        if record is not None:
-            record.append(x)
-        if not high[i]:
-            s, ws = self.scales[i], np.abs(w).max() / 127
-            x = np.clip(np.round(x / s), -128, 127) * s
-            w = np.round(w / ws) * ws
-        return x @ w
 
     def error(self, high, samples):
         mask = np.zeros(len(self.groups), bool)
         mask[list(high)] = True
-        return [z - y[samples] for z, y in zip(self._forward(mask, samples), self.baseline, strict=True)]
+        return [z - y[samples] for z, y in zip(self._run(mask, samples), self.baseline, strict=True)]
 
-    def calibrate_limits(self, high, factor):
-        """Set each limit so that this plan's loss is ``factor`` on it."""
-        new = []
-        for limit, loss in zip(self.limits, self.losses(high), strict=True):
-            ratio = max(loss, 1e-12) / factor
-            value = limit.value
+    def limited(self, high, loss):
+        """Itself, with each limit such that this plan has the given loss."""
+        for i, (limit, now) in enumerate(zip(self.limits, self.losses(high), strict=True)):
+            ratio = max(now, 1e-12) / loss
             if limit.metric == "sqnr":
-                value -= 10 * math.log10(ratio)
-            elif limit.metric == "cosine":
-                value = 1 - (1 - value) * ratio
-            elif limit.metric == "max_abs":
-                value *= ratio
-            new.append(Limit(limit.output, limit.metric, value))
-        self.limits = new
+                value = limit.value - 10 * math.log10(ratio)
+            else:
+                value = 1 - (1 - limit.value) * ratio
+            self.limits[i] = Limit(limit.output, limit.metric, value)
+        return self
+
+    def _run(self, high, samples, inputs=None):
+        h = self.x[samples]
+        for i, matrix in enumerate(self.trunk):
+            x = self._normal(h) if self.residual else h
+            step = np.maximum(self._product(x, matrix, i, high, inputs), 0)
+            h = h + step / math.sqrt(len(self.trunk)) if self.residual else step
+        first, h = len(self.trunk), self._normal(h)
+        return [self._product(h, matrix, first + j, high, inputs) for j, matrix in enumerate(self.heads)]
+
+    def _product(self, x, matrix, i, high, inputs):
+        if inputs is not None:
+            inputs.append(x)
+        if not high[i]:
+            scale, step = self.scales[i], np.abs(matrix).max() / 127
+            x = np.clip(np.round(x / scale), -128, 127) * scale
+            matrix = np.round(matrix / step) * step
+        return x @ matrix
+
+    @staticmethod
+    def _normal(h):
+        return h / np.sqrt((h**2).mean(1, keepdims=True) + 1e-6)

@@ -5,8 +5,10 @@ python -m benchmarks.rivals.aimet_amp FOLDER
 
 from __future__ import annotations
 
+import logging
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import aimet_onnx
@@ -37,47 +39,43 @@ def kept_high(sim: QuantizationSimModel, model: onnx.ModelProto) -> tuple[set[st
     return quantized, kept
 
 
-def main() -> None:
-    """Search with AMP, INT8 or FP16 per group of quantizers, and report what was kept."""
-    AimetLogger.set_level_for_all_areas(30)
-    task = Task.load(Path(sys.argv[1]))
-    model = onnx.load(task.model)
-    task.began = time.perf_counter()
+def simulation(task: Task) -> tuple[QuantizationSimModel, Callable[..., None]]:
+    """The model in INT8 with scales by min-max, and what calibrates it."""
     sim = QuantizationSimModel(
-        onnx.load(task.model), quant_scheme="min_max", config_file="default",
+        onnx.load(task.model),
+        quant_scheme="min_max",
+        config_file="default",
         dummy_input={"image": task.calibration[:BATCH]},
-    )  # fmt: skip
-
-    def run(session: onnxruntime.InferenceSession) -> Floats:
-        return task.evaluate(lambda x: np.asarray(session.run(None, {"image": x})[0]))
+    )
 
     def calibrate(session: onnxruntime.InferenceSession, _: object = None) -> None:
         for start in range(0, len(task.calibration), BATCH):
             session.run(None, {"image": task.calibration[start : start + BATCH]})
 
     sim.compute_encodings(calibrate, None)
-    score = CallbackFunc(lambda session, _: float(task.score(run(session))))
+    return sim, calibrate
+
+
+def logits(session: onnxruntime.InferenceSession) -> Callable[[Floats], Floats]:
+    """Images to logits."""
+    return lambda images: np.asarray(session.run(None, {"image": images})[0])
+
+
+def main() -> None:
+    """Search with AMP, INT8 or FP16 per group of quantizers, and report what was kept."""
+    AimetLogger.set_level_for_all_areas(logging.WARNING)
+    task = Task.load(Path(sys.argv[1]))
+    task.began = time.perf_counter()
+    sim, calibrate = simulation(task)
+    score = CallbackFunc(lambda session, _: task.score(task.evaluate(logits(session))))
+    candidates = [(_INT8, _INT8), (_FP16, _FP16)]
+    results = str(task.folder / "amp")
     began = time.perf_counter()
-    choose_mixed_precision(
-        sim,
-        [(_INT8, _INT8), (_FP16, _FP16)],
-        score,
-        score,
-        1 - COSINE,
-        str(task.folder / "amp"),
-        True,
-        CallbackFunc(calibrate),
-    )
+    choose_mixed_precision(sim, candidates, score, score, 1 - COSINE, results, True, CallbackFunc(calibrate))
     seconds = time.perf_counter() - began
-    quantized, kept = kept_high(sim, model)
-    session = sim.session
-    task.report(
-        lambda x: np.asarray(session.run(None, {"image": x})[0]),
-        f"AIMET {aimet_onnx.__version__} AMP",
-        kept,
-        seconds,
-        candidates=len(quantized),
-    )
+    quantized, kept = kept_high(sim, onnx.load(task.model))
+    tool = f"AIMET {aimet_onnx.__version__} AMP"
+    task.report(logits(sim.session), tool, kept, seconds, candidates=len(quantized))
 
 
 if __name__ == "__main__":

@@ -76,7 +76,11 @@ class Task:
     def report(
         self, run: Callable[[Floats], Floats], tool: str, kept: Iterable[str], seconds: float, **more: object
     ) -> None:
-        """Write the tool's result: layers kept, what was spent, and the bar on images seen and unseen."""
+        """Write the tool's result: layers kept, what was spent, and the bar on images seen and unseen.
+
+        ``seconds`` are those of the search, from its first evaluation on: what quantizes, calibrates and
+        builds before that is in the total.
+        """
         total = time.perf_counter() - self.began
         chosen = list(range(len(self.images)))
         logits = np.concatenate([run(self.images[batch]) for batch in self.batches(chosen)])

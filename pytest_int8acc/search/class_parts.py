@@ -66,7 +66,6 @@ class Flips(Demand):
         own = np.take_along_axis(z, top, axis=-1)
         earlier = np.arange(y.shape[-1]) < top
         flipped = ((z > own) | ((z == own) & earlier)).sum(axis=-1) >= self.k
-        flipped |= ~np.isfinite(z.max(axis=-1))
         flipped &= _counted(y)
         if self.pool != "rank":
             return total(flipped)

@@ -59,7 +59,7 @@ def loss_of(score: Score) -> float:
         return consistent(10 ** min((limit - value) / 10, 300.0), score.passed)
     sign = 1.0 if score.bound == "min" else -1.0
     perfect = score.baseline if score.baseline is not None else max(sign, 0.0)
-    lost, allowed = max(sign * (perfect - value), 0.0), sign * (perfect - limit)
+    lost, allowed = max(0.0, sign * (perfect - value)), sign * (perfect - limit)
     if allowed > 0:
         return consistent(lost / allowed, score.passed)
     return consistent(math.inf if lost else 0.0, score.passed)

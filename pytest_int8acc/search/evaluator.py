@@ -34,7 +34,7 @@ class Evaluator(Protocol):
 
     @property
     def targets(self) -> Sequence[Target]:
-        """What :meth:`probe` measures; may be empty where nothing but the verdict is known."""
+        """What :meth:`probe` measures; at least one."""
 
     def trial(self, high: frozenset[int], order: Sequence[int], enough: Enough | None) -> Trial:
         """Judge a plan on all samples.

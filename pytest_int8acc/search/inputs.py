@@ -11,7 +11,7 @@ from pytest_int8acc.data import Batch, Dataset
 from pytest_int8acc.data.chunks import rechunk
 from pytest_int8acc.data.layout import read_layout
 from pytest_int8acc.search.judge import SampleOutputs
-from pytest_int8acc.tensors import Array, Feed, Outputs, TensorInfo
+from pytest_int8acc.tensors import Feed, Outputs, TensorInfo
 
 #: Inputs of at most this many bytes stay in memory; others are read again for each run, in their own order.
 MEMORY_BYTES = 256 << 20
@@ -100,14 +100,12 @@ class Inputs:
     def outputs_of(self, samples: Sequence[int], batch: Batch, outputs: Feed) -> SampleOutputs:
         """What one run gave, cut into its samples."""
         size = batch.rows + batch.padding
-        cut: dict[str, list[Array]] = {}
-        for name, array in outputs.items():
-            has_rows = array.ndim > 0 and array.shape[0] == size
-            if self._by_row and has_rows:
-                cut[name] = [array[k : k + 1] for k in range(len(samples))]
-            else:
-                cut[name] = [array[: batch.rows] if has_rows and batch.padding else array] * len(samples)
-        return cut
+        return {
+            name: [array[k : k + 1] for k in range(len(samples))]
+            if self._by_row and array.ndim and array.shape[0] == size
+            else [array] * len(samples)
+            for name, array in outputs.items()
+        }
 
     def cut(self, outputs: Outputs) -> SampleOutputs:
         """Outputs of the whole dataset, batch by batch, cut into the samples used."""

@@ -6,6 +6,7 @@ import logging
 import math
 import time
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,6 +20,8 @@ NOTHING_TO_DO = "with all groups in INT8 the criteria are met: nothing has to le
 #: What one group more is worth, as a share of the mean price: groups that cost nothing (an Add has no MACs)
 #: are not worth a longer list.
 _PER_GROUP = 0.01
+#: Stands for an infinite part, so that sums stay numbers.
+_HUGE = 1e30
 #: Error vectors are cut here, a thousand times the length allowed, for sums to stay exact enough.
 _LONG = 1e3
 _LOG = logging.getLogger("pytest_int8acc")
@@ -73,9 +76,10 @@ class Ledger:
         best, samples = self.best, self.samples
 
         def enough(parts: NDArray[np.float64]) -> bool:
-            return samples.ran(parts) >= least and samples.rejects(parts, best)
+            return samples.ran(parts) >= least and samples.rejects(np.minimum(parts, _HUGE), best)
 
-        trial = self.evaluator.trial(high, samples.order(), enough)
+        found = self.evaluator.trial(high, samples.order(), enough)
+        trial = replace(found, parts=np.minimum(found.parts, _HUGE))
         self._trials[high] = trial
         self.cost += trial.cost
         self._record(trial, why)
@@ -93,7 +97,7 @@ class Ledger:
         found = self.evaluator.probe(plans, samples)
         self._probes += len(plans)
         self.cost += len(plans) * len(samples) / self.samples.count
-        return [Probe([_finite(v) for v in probe.vectors], probe.parts) for probe in found]
+        return [Probe([_finite(v) for v in p.vectors], np.minimum(p.parts, _HUGE)) for p in found]
 
     def names(self, high: Iterable[int]) -> tuple[str, ...]:
         """Names of the groups, in topological order."""

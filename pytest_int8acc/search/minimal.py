@@ -75,6 +75,8 @@ class _Search:
         """Try the cheapest plan foretold to pass, correct the model by what happened, until one passes."""
         everything, weigh = self.ledger.everything, self.ledger.weight
         plan = self._solver.solve(1.0)
+        if self._cancelling() and self._single(everything if plan is None else plan):
+            return
         certain = frozenset(i for i in everything if self.model.loss(everything - {i}) > 1)
         promising = 0 < len(certain) < len(everything) and (plan is None or weigh(certain) < weigh(plan))
         if promising and self._attempt(certain, "groups that fail alone", screen=2.0):
@@ -109,6 +111,20 @@ class _Search:
         if trial.passed:
             self._calibrate(trial)
         self.ledger.samples.learn(trial)
+
+    def _cancelling(self) -> bool:
+        """Whether all groups in INT8 do little harm, and much less than their sum foretells."""
+        nothing, ledger = frozenset[int](), self.ledger
+        losses = ledger.samples.estimate(self._candidate, ledger.best)
+        truth = float(np.nanmax(losses, initial=0.0))
+        cost = len(ledger.groups) * len(self._probed.samples) / ledger.samples.count
+        return 3 * truth < self.model.losses(nothing).max() and truth < 20 and cost <= 1
+
+    def _single(self, plan: frozenset[int]) -> bool:
+        """Try to keep one group high, each that is lighter than a plan: where errors cancel no sum tells."""
+        lighter = [i for i in self.ledger.everything if self.ledger.weights[i] < self.ledger.weight(plan)]
+        lighter.sort(key=lambda i: self.ledger.weights[i])
+        return any(self._attempt(frozenset({i}), "one group alone", screen=1.05) for i in lighter)
 
     def _look(self, *, closely: bool) -> None:
         self._probed = probe(self.ledger, self._candidate, closely=closely)

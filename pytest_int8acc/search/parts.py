@@ -139,12 +139,15 @@ class Cosine(Demand):
 
     def _parts(self, measured: F64) -> F64:
         yy, ye, ee = measured.sum(axis=0)
-        zz, opposed = yy + 2 * ye + ee, yy + ye <= 0
-        unexplained = yy if opposed else max(yy * ee - ye * ye, 0.0) / max(zz, TINY)
+        if yy + ye <= 0:  # at a right angle or worse: nothing is explained
+            unexplained, across = yy, measured[:, 0]
+        else:
+            unexplained = max(yy * ee - ye * ye, 0.0) / max(yy + 2 * ye + ee, TINY)
+            tilt = ye / yy
+            across = measured[:, 2] - 2 * tilt * measured[:, 1] + tilt**2 * measured[:, 0]
         best = math.sqrt(max(1 - unexplained / (self.budget * self.samples), 0.0))
-        tilt = ye / max(yy, TINY)
-        across = measured[:, 2] - 2 * tilt * measured[:, 1] + tilt**2 * measured[:, 0]
-        share = np.maximum(across, 0.0) / max(np.maximum(across, 0.0).sum(), TINY)
+        across = np.maximum(across, 0.0)
+        share = across / max(across.sum(), TINY)
         return _SAFE * self.samples * ratio(share * (1 - best), 1 - self.limit)
 
     def _vectors(self, b: Array, c: Array, samples: int) -> F64:

@@ -15,6 +15,10 @@ from pytest_int8acc.search.types import Probe, Trial
 
 #: Plans per call of the evaluator: enough to share a run, few enough to stop in time.
 _AT_ONCE = 16
+#: The furthest that the probed samples may be from all samples, as a ratio of losses.
+_APART = 1e3
+#: Samples probed at most.
+_MOST = 8
 #: Equivalents of a full trial that probing group by group may cost; beyond, blocks of groups come first.
 _CHEAP = 0.5
 #: Blocks that together cause at most this share of the error allowed stay in INT8 without a closer look.
@@ -66,21 +70,29 @@ def probe(ledger: Ledger, trial: Trial, *, closely: bool = False) -> Probed:
     single[index] = True
     surrogate = _surrogate(ledger, trial, samples, vectors, base, found)
     for i in index:
-        ledger.alone[ledger.groups[i].name] = surrogate.loss(ledger.everything - {i})
+        ledger.alone[ledger.groups[i].name] = float(surrogate.losses(ledger.everything - {i}).max())
     return Probed(surrogate, single, samples)
 
 
 def _choose(ledger: Ledger, trial: Trial) -> list[int]:
-    """Samples of a trial that decide its criteria: hard ones, and others that stand for the harder half."""
-    shares = ledger.samples.shares(trial)
+    """Samples to probe, of those seen in a trial, as many as cost little.
+
+    Where a mean decides, they are spread evenly over all hardnesses; where the worst samples decide, over
+    the harder half of those that must pass.
+    """
+    criteria, shares = ledger.evaluator.criteria, ledger.samples.shares(trial)
     seen = np.flatnonzero(~np.isnan(shares))
     if not seen.size:
         seen = np.arange(shares.size)
-    allowed = min((c.allowed for c in ledger.evaluator.criteria), default=0)
+    allowed = min((criterion.allowed for criterion in criteria), default=0)
     ranked = seen[np.argsort(-shares[seen], kind="stable")][min(allowed, seen.size - 1) :]
     count = ledger.samples.count
-    wanted = min(max(count // max(len(ledger.groups), 1), int(__import__("os").environ.get("MINM","2"))), 8, max(1, count // 4), len(ranked))
-    return [int(ranked[(i * len(ranked)) // (2 * wanted)]) for i in range(wanted)]
+    wanted = min(max(count // max(len(ledger.groups), 1), 1), _MOST, max(1, count // 4), ranked.size)
+    if any(criterion.pool == "rank" for criterion in criteria):
+        places = [(i * ranked.size) // (2 * wanted) for i in range(wanted)]
+    else:
+        places = [int((i + 0.5) * ranked.size / wanted) for i in range(wanted)]
+    return [int(ranked[place]) for place in places]
 
 
 def _added(
@@ -109,9 +121,9 @@ def _surrogate(
     whole = ledger.samples.estimate(trial, ledger.best)
     some = ledger.samples.pooled(trial.parts[:, samples])
     for t, target in enumerate(targets):
-        ratio = whole[target.criterion] / some[target.criterion] if some[target.criterion] > 0 else np.nan
-        if np.isfinite(ratio):
-            surrogate.scale[t] *= min(ratio ** (2 / target.power), 1e6)
+        there, here = whole[target.criterion], some[target.criterion]
+        if np.isfinite(there) and here > 0:
+            surrogate.scale[t] *= np.clip(there / here, 1 / _APART, _APART) ** (2 / target.power)
     return surrogate
 
 
@@ -122,4 +134,4 @@ def _matters(surrogate: Surrogate) -> NDArray[np.bool_]:
     order = np.argsort(size)
     matters = np.ones(len(size), dtype=np.bool_)
     matters[order[np.cumsum(size[order]) <= _NEGLIGIBLE]] = False
-    return matters
+    return matters if matters.any() else ~matters

@@ -12,8 +12,6 @@ from pytest_int8acc.search.types import Criterion, Trial
 Floats = NDArray[np.float64]
 #: A mean is rejected on a part of the samples with at least this many of them.
 _LEAST = 8
-#: Stands for an infinite part, so that sums stay numbers.
-_HUGE = 1e30
 #: How fast older trials are forgotten when samples are ranked by hardness.
 _DECAY = 0.6
 
@@ -54,9 +52,8 @@ class Samples:
 
     def shares(self, trial: Trial) -> Floats:
         """Per sample, its greatest share of a criterion's parts in this trial; nan where not seen."""
-        parts = np.minimum(trial.parts, _HUGE)
-        total = np.nansum(parts, axis=1, keepdims=True)
-        return np.asarray(np.fmax.reduce(parts / np.where(total > 0, total, 1.0), axis=0))
+        total = np.nansum(trial.parts, axis=1, keepdims=True)
+        return np.asarray(np.fmax.reduce(trial.parts / np.where(total > 0, total, 1.0), axis=0))
 
     def learn(self, trial: Trial) -> None:
         """Rank the samples by this trial and, fading, those before it."""
@@ -75,7 +72,7 @@ class Samples:
         as perfect, prove it. For a mean the difference to a passing plan that saw all samples, taken in
         proportion to hardness (a ratio estimator), must exceed the room that it leaves beyond doubt.
         """
-        seen = np.nan_to_num(parts, posinf=np.inf)
+        seen = np.nan_to_num(parts)
         if ((seen[self._rank] > 1).sum(axis=1) > self._allowed).any():
             return True
         if (seen[~self._rank].sum(axis=1) > self.count).any():
@@ -88,7 +85,7 @@ class Samples:
         if trial.confirmed:
             return np.array(trial.losses)
         mean, _ = self._extrapolate(trial.parts, reference, _LEAST // 2)
-        ranked = -np.sort(-np.nan_to_num(trial.parts[self._rank], posinf=np.inf), axis=1)
+        ranked = -np.sort(-np.nan_to_num(trial.parts[self._rank]), axis=1)
         mean[self._rank] = ranked[np.arange(len(ranked)), np.minimum(self._allowed, self.count - 1)]
         return mean
 
@@ -108,7 +105,7 @@ class Samples:
         if not self._mean.any() or m < max(least, self.count // 8) or np.isnan(lead).any():
             return mean, margin
         known = np.zeros_like(parts) if reference is None else np.nan_to_num(reference.parts)
-        more = np.minimum(parts - known, _HUGE)[self._mean]
+        more = (parts - known)[self._mean]
         size = self._hardness + 0.1 * self._hardness.mean() + np.finfo(np.float64).tiny
         size = size / size[rest].mean()
         ratio = more[:, seen].sum(axis=1) / size[seen].sum()

@@ -76,8 +76,14 @@ class Surrogate:
         return np.asarray(np.maximum(np.stack(forms, axis=1) + self.constant, 0.0) * self.row_scale)
 
     def loss(self, high: frozenset[int]) -> float:
-        """Foretold loss of one plan: its worst row."""
+        """Foretold loss of one plan, squared where the loss grows with the error's length: its worst row."""
         return float(self.rows(self.mask(high)[None]).max())
+
+    def losses(self, high: frozenset[int]) -> Floats:
+        """Foretold loss of one plan, per target, as trials give it."""
+        rows = self.rows(self.mask(high)[None])[0]
+        worst = [rows[self.target_of_row == t].max() for t in range(len(self.targets))]
+        return np.asarray(np.power(worst, [target.power / 2 for target in self.targets]))
 
     def mask(self, high: frozenset[int]) -> Bools:
         """The plan as a vector: True where a group is in INT8."""
@@ -99,12 +105,11 @@ class Surrogate:
 
     def calibrate(self, high: frozenset[int], losses: Floats) -> None:
         """Take the ratio of truth to model from the losses of a plan, per criterion; nan where not known."""
-        rows = self.rows(self.mask(high)[None])[0]
+        foretold = self.losses(high)
         for t, target in enumerate(self.targets):
-            model, loss = rows[self.target_of_row == t].max(), float(losses[target.criterion])
-            loss = loss ** (2 / target.power)
-            if model > 0 and np.isfinite(loss) and loss > 0:
-                self.scale[t] *= loss / model
+            loss = float(losses[target.criterion])
+            if foretold[t] > 0 and 0 < loss < np.inf:
+                self.scale[t] *= (loss / foretold[t]) ** (2 / target.power)
 
     def fit(self, probes: Sequence[Probe]) -> None:
         """Set the scale of each target to the median ratio of parts to squared lengths."""
@@ -116,7 +121,7 @@ class Surrogate:
                 parts = probe.parts[target.criterion]
                 loss = float(parts.max() if rank else parts.mean()) ** (2 / target.power)
                 model = float(length[self.target_of_row == t].max())
-                if model > 0 and 0 < loss < np.inf:
+                if model > 0 and loss > 0:
                     ratios.append(loss / model)
             self.scale[t] = np.median(ratios) if ratios else 1.0
 
