@@ -88,7 +88,7 @@ def measure(case: Case, settings: Settings) -> Measured:
         metrics=metrics,
         int8_groups=len(int8.network.groups),
         high_groups=len(int8.network.left_high),
-        warnings=tuple(_warnings(settings, int8, baseline, outputs, metrics, lost)),
+        warnings=(*_nothing_compared(runs), *_warnings(settings, int8, baseline, outputs, metrics, lost)),
         notes=tuple(dict.fromkeys((*candidate.notes, *baseline.notes, *inputs.notes))),
         seconds=time.perf_counter() - started,
     )
@@ -243,6 +243,13 @@ def _metric_limit(criterion: MetricCriterion) -> MetricLimit:
         max_drop_relative=drop.amount if drop and drop.relative else None,
         lower_is_better=criterion.lower_is_better,
     )
+
+
+def _nothing_compared(runs: _Runs) -> Iterator[str]:
+    """Outputs that are zero throughout: any model that gives zeros passes."""
+    for name, arrays in runs.baseline.items():
+        if not any(array.any() for array in arrays if array.dtype.kind in "fiub"):
+            yield f"output '{name}' is 0 in all samples: nothing is compared"
 
 
 def _warnings(

@@ -346,3 +346,17 @@ def test_padding_on_an_axis_that_is_no_batch_is_refused(tmp_path: Path) -> None:
     np.savez(tmp_path / "data.npz", x=np.random.default_rng(1).normal(size=(13, 4)).astype(np.float32))
     with pytest.raises(DataError, match="give a multiple of 8 samples"):
         project.check(CALIBRATED)
+
+
+def test_an_output_of_zeros_is_warned_of(tmp_path: Path) -> None:
+    project = Project(tmp_path)
+    proto = parser.parse_model(
+        """<ir_version: 8, opset_import: ["": 17]> g (float[n, 4] x) => (float[n, 3] y) {
+            h = MatMul(x, w)
+            y = Sub(h, h)
+        }"""
+    )
+    proto.graph.initializer.append(numpy_helper.from_array(np.ones((4, 3), np.float32), "w"))
+    onnx.save(proto, tmp_path / "model.onnx")
+    np.savez(tmp_path / "data.npz", x=np.ones((5, 4), np.float32))
+    assert project.check(CALIBRATED).warnings == ("output 'y' is 0 in all samples: nothing is compared",)

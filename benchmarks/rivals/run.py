@@ -9,6 +9,7 @@ The environments lie in one folder, RIVALS:
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 import tempfile
@@ -27,6 +28,9 @@ TOOLS: Sequence[tuple[str | None, Sequence[str]]] = (
     ("nncf", ["nncf_control", "transformer"]),
     ("aimet", ["aimet_amp"]),
 )
+
+#: AIMET's answer depends on the order of a set of strings (ViT: 3 layers or 8): this seed gives its best.
+HASH_SEED = "2"
 
 Result = dict[str, Any]
 
@@ -52,7 +56,8 @@ def run(environments: Path, tasks: Sequence[str] = tuple(CULPRITS)) -> list[Resu
 
 def _result(python: Path, module: str, options: Sequence[str], folder: Path) -> Result:
     command = [str(python), "-m", f"benchmarks.rivals.{module}", str(folder), *options]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    environment = os.environ | {"PYTHONHASHSEED": HASH_SEED}
+    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
     path = folder / "result.json"
     if done.returncode or not path.exists():
         raise SystemExit(f"{' '.join(command)} failed:\n{done.stdout[-2000:]}\n{done.stderr[-2000:]}")
