@@ -6,8 +6,7 @@ dequantized beforehand. A convolution's lie inside the branches: only there does
 its blocked layout (NCHWc), which makes most of the speed. Activations, pools and BatchNormalization that
 read the node alone move into the branches with it, where they still fuse.
 
-Costs are measured in docs/benchmarks.md, also those of what was left: ``Where`` per tensor, two branches
-joined by ``Where``, weights outside the branches.
+Costs are measured in docs/benchmarks.md.
 """
 
 from __future__ import annotations
