@@ -360,3 +360,14 @@ def test_an_output_of_zeros_is_warned_of(tmp_path: Path) -> None:
     onnx.save(proto, tmp_path / "model.onnx")
     np.savez(tmp_path / "data.npz", x=np.ones((5, 4), np.float32))
     assert project.check(CALIBRATED).warnings == ("output 'y' is 0 in all samples: nothing is compared",)
+
+
+def test_a_float_baseline_of_its_own_is_not_blamed_for_fp16_overflow(project: Project) -> None:
+    """Another training whose outputs differ, with values beyond 65504: a warning, no talk of FP16."""
+    overflowing(project, 6e4)
+    proto = onnx.load(project.folder / "model.onnx")
+    (weight,) = [t for t in proto.graph.initializer if t.name == "w"]
+    weight.CopyFrom(numpy_helper.from_array(-numpy_helper.to_array(weight), "w"))
+    onnx.save(proto, project.folder / "other.onnx")
+    result = project.check(CALIBRATED + "baseline: {model: other.onnx}\n")
+    assert any(warning.startswith("other.onnx as it is is off already") for warning in result.warnings)
