@@ -6,12 +6,15 @@ originals, since the search sees layers, not widths.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 
 from benchmarks.builder import Builder
 from pytest_int8acc.graph.model import Model
 
-IMAGE = (3, 96, 96)
+Shape = tuple[int, int, int]
+IMAGE: Shape = (3, 96, 96)
 
 
 def resnet18() -> Model:
@@ -30,11 +33,13 @@ def resnet18() -> Model:
     return b.model(b.head(x, cin))
 
 
-def resnet50() -> Model:
+def resnet50(
+    image: Shape = IMAGE, widths: Sequence[int] = (32, 56, 88, 128), stem: int = 32, stem_stride: int = 2
+) -> Model:
     """Stages of 3, 4, 6 and 3 bottlenecks; 54 weighted layers."""
-    b = Builder("resnet50", IMAGE, seed=50)
-    x, cin = b.conv_relu("x", 3, 32, 5, stride=2, label="stem"), 32
-    for stage, (blocks, width) in enumerate(zip((3, 4, 6, 3), (32, 56, 88, 128), strict=True)):
+    b = Builder("resnet50", image, seed=50)
+    x, cin = b.conv_relu("x", 3, stem, 5, stride=stem_stride, label="stem"), stem
+    for stage, (blocks, width) in enumerate(zip((3, 4, 6, 3), widths, strict=True)):
         for block in range(blocks):
             b.scope = f"stage{stage}.{block}"
             stride = 2 if block == 0 and stage > 0 else 1
@@ -48,9 +53,9 @@ def resnet50() -> Model:
     return b.model(b.head(x, cin))
 
 
-def mobilenetv2() -> Model:
+def mobilenetv2(image: Shape = IMAGE) -> Model:
     """Inverted residuals in the table of the paper, Clip at 6; 53 weighted layers."""
-    b = Builder("mobilenetv2", IMAGE, seed=2)
+    b = Builder("mobilenetv2", image, seed=2)
     low, high = b.const(0.0), b.const(6.0)
     x, cin = b.node("Clip", b.conv("x", 3, 24, stride=2, label="stem"), low, high), 24
     table = [(1, 24, 1, 1), (6, 32, 2, 1), (6, 40, 3, 2), (6, 64, 4, 2), (6, 80, 3, 1), (6, 128, 3, 2)]
@@ -69,10 +74,10 @@ def mobilenetv2() -> Model:
     return b.model(b.head(x, 256))
 
 
-def vit(name: str, blocks: int, width: int, heads: int, patch: int, seed: int) -> Model:
+def vit(name: str, blocks: int, width: int, heads: int, patch: int, seed: int, image: Shape = IMAGE) -> Model:
     """Pre-norm transformer on patches, mean over them: eight groups per block and two more."""
-    b = Builder(name, IMAGE, seed=seed)
-    length = (IMAGE[1] // patch) ** 2
+    b = Builder(name, image, seed=seed)
+    length = (image[1] // patch) ** 2
     x = b.conv("x", 3, width, patch, stride=patch, pad=0, label="patches")
     x = b.node("Reshape", x, b.ints(0, width, -1))
     x = b.node("Transpose", x, perm=[0, 2, 1])

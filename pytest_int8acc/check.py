@@ -23,7 +23,11 @@ def check(case: Case, settings: Settings) -> CaseResult:
     Raises:
         Int8accError: There is no verdict: a model, the data, a scale file or a criterion is at fault.
     """
-    return conclude(measure(case, settings))
+    measured = measure(case, settings)
+    try:
+        return conclude(measured)
+    finally:
+        measured.close()
 
 
 def conclude(measured: Measured, folder: Path | None = None) -> CaseResult:
@@ -39,6 +43,9 @@ def conclude(measured: Measured, folder: Path | None = None) -> CaseResult:
     result, when = measured.result, measured.settings.search
     if when == "off" or (when == "auto" and result.passed):
         return result
+    if measured.int8 is None:
+        note = "an engine cannot be searched: name the model it was made from under 'int8: {model: ...}'"
+        return replace(result, notes=(*result.notes, note))
     outcome, fix = investigate(measured)
     result = replace(result, search=outcome)
     if fix is None or folder is None:

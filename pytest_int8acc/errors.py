@@ -27,5 +27,9 @@ class EngineError(Int8accError):
     """A runtime is missing, or a model does not run in it."""
 
 
+class MissingBackendError(EngineError):
+    """The backend that a case wants is not there: no TensorRT, or no GPU."""
+
+
 class CriterionError(Int8accError):
     """A criterion does not fit the model's outputs, or a user's metric function failed."""

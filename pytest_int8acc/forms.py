@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
 
 from pytest_int8acc.data import Dataset, RandomSource, open_dataset
 from pytest_int8acc.errors import ModelError
@@ -20,8 +21,9 @@ from pytest_int8acc.scales import Scales
 from pytest_int8acc.scales.calibrate import calibrate
 from pytest_int8acc.scales.load import load_scales
 from pytest_int8acc.settings import Provider
-from pytest_int8acc.spec.models import BaselineModel, Case, Source
-from pytest_int8acc.spec.models import RandomSource as RandomSpec
+from pytest_int8acc.spec.int8 import Algorithm, BaselineModel, Calibration, CalibrationMethod, Source
+from pytest_int8acc.spec.int8 import RandomSource as RandomSpec
+from pytest_int8acc.spec.models import Case
 
 logger = logging.getLogger("pytest_int8acc")
 
@@ -35,6 +37,27 @@ class Form:
     notes: tuple[str, ...] = ()
     overflows: tuple[str, ...] = ()
     """Constants that FP16 cannot hold."""
+    single: Model | None = None
+    """The same before it was halved, for a TensorRT that halves by itself; None where nothing was halved."""
+    fp32: frozenset[str] = frozenset()
+    """Nodes that were not halved."""
+    engine: Path | None = None
+    """A TensorRT engine that is built already and runs in place of ``model``, which tells its interface."""
+    implicit: ImplicitForm | None = None
+    """How TensorRT quantizes ``model`` by itself."""
+
+
+@dataclass(frozen=True, eq=False)
+class ImplicitForm:
+    """Implicit quantization: TensorRT below 11 calibrates or reads a cache, and chooses what runs in INT8."""
+
+    algorithm: Algorithm
+    samples: Dataset | None
+    """Calibration samples; None where the cache must be there."""
+    cache: Path | None
+    """The cache to read; written where it is not there and ``samples`` are."""
+    high: Mapping[str, Precision] = field(default_factory=dict)
+    """Node to the precision that it is held in."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -56,8 +79,10 @@ class Int8Form:
         description = f"INT8 in {count} of {every} groups, {self.source}, rest {self.rest.upper()}"
         if self.rest == "fp32":
             return Form(mixed, description, self.notes)
-        halved = halve(mixed, fp32_nodes(self.network, plan))
-        return Form(halved.model, description, (*self.notes, *halved.notes), halved.overflows)
+        fp32 = fp32_nodes(self.network, plan)
+        halved = halve(mixed, fp32)
+        notes = (*self.notes, *halved.notes)
+        return Form(halved.model, description, notes, halved.overflows, mixed, frozenset(fp32))
 
 
 def load_float(case: Case) -> Model:
@@ -74,25 +99,63 @@ def load_float(case: Case) -> Model:
 def baseline_form(case: Case, model: Model) -> Form:
     """What INT8 is compared with."""
     if isinstance(case.baseline, BaselineModel):
+        if case.baseline.engine is not None:
+            path = case.path(case.baseline.engine)
+            return Form(model, f"engine {case.baseline.engine}", engine=path)
+        assert case.baseline.model is not None  # the spec demands one of both
         own = load_model(case.path(case.baseline.model))
         return Form(own, f"{case.baseline.model} as it is")
     if case.baseline == "fp32":
         return Form(model, "FP32")
     halved: Halved = halve(model)
-    return Form(halved.model, "FP16", halved.notes, halved.overflows)
+    return Form(halved.model, "FP16", halved.notes, halved.overflows, model)
 
 
-def int8_form(case: Case, model: Model, provider: Provider) -> Int8Form:
-    """The network of the case's INT8 side, with scales from where the spec says."""
+def int8_form(case: Case, model: Model, provider: Provider, cache: Path | None = None) -> Int8Form:
+    """The network of the case's INT8 side, with scales from where the spec says.
+
+    Implicit quantization becomes explicit here.
+
+    Args:
+        case: Any but one whose INT8 side is an engine.
+        model: The case's float model.
+        provider: Where calibration runs.
+        cache: What TensorRT's calibrator left; None takes the spec's, or calibrates in its manner.
+
+    Raises:
+        Int8accError: A model, the calibration data or a scale file is at fault.
+    """
     rest: Precision = "fp32" if case.baseline == "fp32" else "fp16"
     if case.int8.model is not None:
         network = read_qdq(load_model(case.path(case.int8.model)), original=model, exclude=case.int8.exclude)
         notes = (*network.notes, *_left_high(network, rest))
         return Int8Form(network, f"read from {case.int8.model}", rest, notes)
     layout = find_groups(model, case.int8.exclude)
-    scales = _scales(case, model, layout, provider)
+    scales = _scales(case, model, layout, provider, cache)
     network = quantize(model, layout, scales.values)
     return Int8Form(network, scales.source, rest, (*scales.notes, *_left_high(network, rest)))
+
+
+def engine_form(case: Case, model: Model) -> Form:
+    """The candidate where the case names an engine that is built already."""
+    assert case.int8.engine is not None
+    return Form(model, f"engine {case.int8.engine}", engine=case.path(case.int8.engine))
+
+
+def implicit_form(case: Case, model: Model) -> Form:
+    """The candidate where TensorRT quantizes by itself."""
+    implicit = case.int8.implicit
+    assert implicit is not None
+    cache = None if implicit.cache is None else case.path(implicit.cache)
+    calibration = implicit.calibrate
+    if calibration is None:
+        description = f"INT8 by TensorRT itself, ranges of {implicit.cache}"
+        return Form(model, description, single=model, implicit=ImplicitForm("entropy2", None, cache))
+    source = case.inputs if calibration.data is None else calibration.data
+    samples = open_source(case, source, model, "int8.implicit.calibrate.data", calibration.samples)
+    description = f"INT8 by TensorRT itself, {calibration.algorithm} calibration"
+    wanted = ImplicitForm(calibration.algorithm, samples, cache)
+    return Form(model, description, single=model, implicit=wanted)
 
 
 def open_source(case: Case, source: Source, model: Model, what: str, samples: int | None) -> Dataset:
@@ -104,12 +167,36 @@ def open_source(case: Case, source: Source, model: Model, what: str, samples: in
     return open_dataset(wanted, model.inputs, samples=samples, batch=case.batch, base=base, what=what)
 
 
-def _scales(case: Case, model: Model, layout: Layout, provider: Provider) -> Scales:
+#: What comes nearest to each of TensorRT's calibrators.
+_LIKE: Mapping[Algorithm, CalibrationMethod] = {
+    "entropy2": "entropy",
+    "entropy": "entropy",
+    "minmax": "minmax",
+    "legacy": "percentile",
+}
+
+
+def _scales(case: Case, model: Model, layout: Layout, provider: Provider, cache: Path | None) -> Scales:
+    implicit, file = case.int8.implicit, cache
     if case.int8.scales is not None:
-        path, makers = case.path(case.int8.scales), {o: n.name for n in model.graph.node for o in n.output}
-        return load_scales(path, layout.activations, makers, origins(model))
+        file = case.path(case.int8.scales)
+    elif file is None and implicit is not None and implicit.cache is not None:
+        given = case.path(implicit.cache)
+        file = given if implicit.calibrate is None or given.exists() else None
+    if file is not None:
+        makers = {o: n.name for n in model.graph.node for o in n.output}
+        return load_scales(file, layout.activations, makers, origins(model))
     calibration = case.int8.calibrate
-    assert calibration is not None  # the spec demands one of three
+    if implicit is not None and implicit.calibrate is not None:
+        wish = implicit.calibrate
+        calibration = Calibration(data=wish.data, samples=wish.samples, method=_LIKE[wish.algorithm])
+    assert calibration is not None  # the spec demands a source
+    return _calibrated(case, calibration, model, layout, provider)
+
+
+def _calibrated(
+    case: Case, calibration: Calibration, model: Model, layout: Layout, provider: Provider
+) -> Scales:
     if calibration.data is None:
         samples = open_source(case, case.inputs, model, "inputs", calibration.samples)
     else:

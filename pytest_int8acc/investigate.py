@@ -11,7 +11,7 @@ from __future__ import annotations
 import logging
 import re
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from pytest_int8acc.engines.onnxruntime import OrtEngine
@@ -28,7 +28,7 @@ from pytest_int8acc.search.engine_evaluator import EngineEvaluator
 from pytest_int8acc.search.judge import Criteria
 from pytest_int8acc.search.simulator import Simulator, split
 from pytest_int8acc.search.types import Budget, GroupInfo, SearchResult, Trial
-from pytest_int8acc.tensors import Outputs
+from pytest_int8acc.tensors import Feed, Outputs
 
 logger = logging.getLogger("pytest_int8acc")
 #: Where more than this share of the MACs would have to leave INT8, training with quantization is advised.
@@ -127,13 +127,14 @@ def _outcome(bench: _Bench, found: _Found, seconds: float) -> SearchOutcome:
         cost=result.cost,
         builds=bench.builds,
         seconds=seconds,
-        int8_share=1.0 - result.price,
+        int8_share=1.0 - bench.share(result.high),
         held_out=found.held_out,
-        notes=(*found.notes, *_advice(result)),
+        notes=(*found.notes, *_advice(result.passed, bench.share(result.high))),
         table=tuple(
             LayerLine(r.index, r.layer, r.shape, r.similarity, r.chosen, r.line) for r in result.table
         ),
         interrupted="Ctrl-C" in result.reason,
+        price_ms=bench.price_ms() if found.verified and result.high else None,
     )
 
 
@@ -159,12 +160,17 @@ class _Bench:
     def __init__(self, measured: Measured) -> None:
         self.measured = measured
         self.builds = 0
-        network = measured.int8.network
-        self.network = _as_run(network) if measured.int8.rest == "fp16" else network
+        assert measured.int8 is not None  # check.py searches no engine
+        self.int8 = measured.int8
+        network = self.int8.network
+        self.network = _as_run(network) if self.int8.rest == "fp16" else network
         judge = measured.judge
         self.criteria = Criteria(judge.limits, judge.metrics, judge.labels)
-        batch = next(iter(measured.inputs.batches()))
-        prices = macs(network, {name: array.shape for name, array in batch.feed.items()})
+        self.feed = next(iter(measured.inputs.batches())).feed
+        work = macs(network, {name: array.shape for name, array in self.feed.items()})
+        total = sum(work.values()) or 1.0
+        self.work = {name: count / total for name, count in work.items()}
+        prices = _latency_prices(measured, network, self.work, self.feed)
         self.groups = [GroupInfo(g.name, prices[g.name], "") for g in network.groups]
         self._switchboard = build_switchboard(self.network)
         self._engine = OrtEngine(self._switchboard.model, "exact", measured.settings.provider)
@@ -175,6 +181,18 @@ class _Bench:
         return Simulator(
             self._engine, self._switchboard.switch, self.groups, m.inputs, m.baseline, self.criteria, samples
         )
+
+    def share(self, high: Sequence[str]) -> float:
+        """The part of all groups' multiply-accumulates that these do."""
+        return sum(self.work[name] for name in high)
+
+    def price_ms(self) -> float | None:
+        """How much longer the fixed engine takes than the INT8 one, both timed in turn."""
+        backend = self.measured.backend
+        backend.measure_latency(("baseline", "INT8", "fixed"), self.feed)
+        times = {info.role: info.latency for info in backend.engines}
+        fixed, int8 = times.get("fixed"), times.get("INT8")
+        return None if fixed is None or int8 is None else fixed.median_ms - int8.median_ms
 
     def plan(self, high: Sequence[str]) -> Plan:
         """Those groups in the precision that the case wants for them."""
@@ -219,9 +237,28 @@ class _Bench:
         m = self.measured
         self.builds += 1
         logger.info("%s: building a model with %d groups high", m.case.name, len(plan.high))
-        form = m.int8.under(plan)
-        engine = OrtEngine(form.model, m.settings.mode, m.settings.provider)
-        return form, run_together({"fixed": engine}, m.inputs)["fixed"]
+        form = self.int8.under(plan)
+        return form, run_together({"fixed": m.backend.open(form, "fixed", m.inputs)}, m.inputs)["fixed"]
+
+
+def _latency_prices(
+    measured: Measured, network: Network, work: Mapping[str, float], feed: Feed
+) -> Mapping[str, float]:
+    """What each group costs more in the baseline's engine than in INT8, in ms; its work where none tells.
+
+    Layers are timed one by one, which is good enough to order groups; the price of a fix is measured whole.
+    """
+    slow = measured.backend.node_times("baseline", feed)
+    fast = measured.backend.node_times("INT8", feed)
+    if not slow or not fast:
+        return work
+    least = 1e-3 * sum(slow.values()) / max(len(network.groups), 1)
+    return {
+        group.name: max(
+            sum(slow.get(n, 0.0) - fast.get(n, 0.0) for n in group.nodes), least * work[group.name]
+        )
+        for group in network.groups
+    }
 
 
 def _as_run(network: Network) -> Network:
@@ -232,17 +269,16 @@ def _as_run(network: Network) -> Network:
 def _culprits(bench: _Bench, found: _Found) -> tuple[Culprit, ...]:
     """The groups of the plan, each with what it does alone in INT8 and with its price."""
     simulator, result = found.simulator, found.result
-    groups = {group.name: group for group in bench.measured.int8.network.groups}
+    groups = {group.name: group for group in bench.int8.network.groups}
     order = {group.name: i for i, group in enumerate(simulator.groups)}
-    total = sum(group.price for group in simulator.groups) or 1.0
     everything = frozenset(order.values())
     culprits = []
     for name in result.high:
         index = order[name]
         trial = simulator.trial(everything - {index}, range(simulator.samples), None)
         group = groups[name]
-        price = simulator.groups[index].price / total
-        culprits.append(Culprit(name, group.op_type, group.nodes, _worst(simulator, trial), price))
+        worst = _worst(simulator, trial)
+        culprits.append(Culprit(name, group.op_type, group.nodes, worst, bench.work[name]))
     return tuple(culprits)
 
 
@@ -253,10 +289,10 @@ def _worst(simulator: Simulator, trial: Trial) -> str:
     return f"{criterion} {trial.scores[worst]:.6g}"
 
 
-def _advice(result: SearchResult) -> list[str]:
-    if result.passed and result.price > QAT_SHARE:
+def _advice(passed: bool, share: float) -> list[str]:
+    if passed and share > QAT_SHARE:
         return [
-            f"{result.price:.0%} of the multiply-accumulates would leave INT8: "
+            f"{share:.0%} of the multiply-accumulates would leave INT8: "
             "quantization-aware training (QAT) is the better way"
         ]
     return []

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from pytest_int8acc.errors import Int8accError, SpecError
+from pytest_int8acc.errors import Int8accError, MissingBackendError, SpecError
 from pytest_int8acc.report.text import failure, failure_line, status
 from pytest_int8acc.results import CaseResult, to_plain
 from pytest_int8acc.settings import SETTINGS, Settings, resolve
@@ -91,8 +91,20 @@ class SpecItem(pytest.Function):
             return
         from pytest_int8acc.measure import measure
 
-        self.measured = measure(self.case, self._settings())
+        settings = self._settings()
+        try:
+            self.measured = measure(self.case, settings)
+        except MissingBackendError as error:
+            if settings.missing == "fail":
+                raise
+            pytest.skip(str(error))
         self._publish(self.measured.result)
+
+    def teardown(self) -> None:
+        """Lets go of the engines, then of the fixtures."""
+        if self.measured is not None:
+            self.measured.close()
+        super().teardown()
 
     def conclude(self) -> CaseResult:
         """The result, with what a search found where one was wanted; the report carries it from now on."""
@@ -139,7 +151,7 @@ class SpecItem(pytest.Function):
         return resolve(
             {setting.name: self.config.getoption(setting.ini) for setting in SETTINGS},
             self.case.settings(),
-            {setting.name: self.config.getini(setting.ini) for setting in SETTINGS},
+            {s.name: s.read(self.config.getini(s.ini)) for s in SETTINGS},
         )
 
 

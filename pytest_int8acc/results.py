@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
 Bound = Literal["min", "max"]
+#: What a layer of an engine computes in.
+Kind = Literal["int8", "fp8", "fp16", "bf16", "fp32", "other"]
+Severity = Literal["error", "warning", "note"]
 
 
 @dataclass(frozen=True)
@@ -88,6 +92,108 @@ class OutputResult:
 
 
 @dataclass(frozen=True)
+class EngineLayer:
+    """One layer of a built engine, as its inspector tells."""
+
+    name: str
+    nodes: tuple[str, ...]
+    """The ONNX nodes that were fused into it; empty for what TensorRT adds."""
+    kind: Literal["weighted", "qdq", "reformat", "other"]
+    """qdq: a Quantize or Dequantize that stands alone."""
+    precision: Kind
+
+
+@dataclass(frozen=True)
+class Latency:
+    """Time of one execution on the device, without copies."""
+
+    median_ms: float
+    low_ms: float
+    """The 10th percentile."""
+    high_ms: float
+    """The 90th percentile."""
+    runs: int
+
+
+@dataclass(frozen=True)
+class EngineInfo:
+    """One engine of a case, as built."""
+
+    role: str
+    """baseline, INT8 or fixed."""
+    description: str
+    build_seconds: float
+    """0 where it was not built in this run."""
+    stored: bool
+    """True where it came from the engine store."""
+    nbytes: int
+    layers: tuple[EngineLayer, ...] = ()
+    """Empty where the engine does not tell."""
+    latency: Latency | None = None
+
+    @property
+    def weighted(self) -> int:
+        """Layers with weights."""
+        return sum(layer.kind == "weighted" for layer in self.layers)
+
+    @property
+    def int8(self) -> int:
+        """Layers with weights that run in INT8."""
+        return sum(layer.kind == "weighted" and layer.precision == "int8" for layer in self.layers)
+
+    @property
+    def int8_share(self) -> float:
+        """``int8`` as a share of ``weighted``; nan where there is none."""
+        return self.int8 / self.weighted if self.weighted else math.nan
+
+    def count(self, kind: str) -> int:
+        """Layers of a kind."""
+        return sum(layer.kind == kind for layer in self.layers)
+
+
+@dataclass(frozen=True)
+class Finding:
+    """Something wrong, or suspicious, that was seen without running INT8."""
+
+    rule: str
+    """Short name, like ``nonzero-zero-point``."""
+    subject: str
+    """The node, tensor or input."""
+    text: str
+    """What is so, and its consequence."""
+    remedy: str
+    severity: Severity
+    source: Literal["lint", "data"] = "lint"
+
+
+@dataclass(frozen=True)
+class Histogram:
+    """Absolute values of one tensor."""
+
+    edges: tuple[float, ...]
+    """One more than ``counts``."""
+    counts: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Cause:
+    """Why a group loses accuracy in INT8."""
+
+    kind: str
+    """One of ``diagnose.causes.CAUSES``."""
+    text: str
+    """What was measured, in a sentence with its numbers."""
+    advice: str
+    tensor: str = ""
+    numbers: Mapping[str, float] = field(default_factory=dict)
+    histogram: Histogram | None = None
+    amax: float | None = None
+    """Greatest absolute value seen."""
+    reach: float | None = None
+    """Greatest absolute value that the scale can express: 127 steps."""
+
+
+@dataclass(frozen=True)
 class Culprit:
     """A group of the plan found: it must leave INT8."""
 
@@ -99,6 +205,7 @@ class Culprit:
     """What is worst when this group alone runs in INT8, like ``logits cosine 0.93``; may be empty."""
     price: float
     """Its multiply-accumulates, as a share of those of all groups."""
+    cause: Cause | None = None
 
 
 @dataclass(frozen=True)
@@ -158,6 +265,84 @@ class SearchOutcome:
     table: tuple[LayerLine, ...] = ()
     interrupted: bool = False
     """Ctrl-C ended it; what stands here was known by then."""
+    price_ms: float | None = None
+    """The fixed engine's median latency less the INT8 engine's; None where no engine was timed."""
+
+
+@dataclass(frozen=True)
+class StageLine:
+    """One step of the way from the framework to the INT8 engine, compared with the step before."""
+
+    name: str
+    passed: bool
+    scores: tuple[Score, ...]
+    text: str = ""
+    """What it means where this is the first that fails."""
+
+
+@dataclass(frozen=True)
+class LayerError:
+    """The error of one group's output against the baseline."""
+
+    layer: str
+    op_type: str
+    sqnr_db: float
+    """With everything in INT8."""
+    cosine: float
+    alone_sqnr_db: float
+    """With this group alone in INT8: the error made here, without the error passed on."""
+    alone_cosine: float
+
+
+@dataclass(frozen=True)
+class Rescale:
+    """Another scale for one tensor."""
+
+    tensor: str
+    method: str
+    old: float
+    new: float
+
+
+@dataclass(frozen=True)
+class Repair:
+    """A way to meet the criteria, dearest last."""
+
+    kind: Literal["recalibrate", "migrate", "mixed", "high"]
+    """mixed: some layers recalibrated, some high."""
+    text: str
+    layers: tuple[str, ...]
+    """Layers that leave INT8; empty where none has to."""
+    rescales: tuple[Rescale, ...]
+    scores: tuple[Score, ...]
+    verified: bool
+    price: float
+    """Share of the multiply-accumulates that leaves INT8."""
+
+
+@dataclass(frozen=True)
+class CalibrationLine:
+    """One calibration method for the whole case."""
+
+    method: str
+    scores: tuple[Score, ...]
+    passed: bool
+
+
+@dataclass(frozen=True)
+class Diagnosis:
+    """Why a case fails, and what mends it."""
+
+    summary: str
+    """One sentence: what was wrong."""
+    stages: tuple[StageLine, ...] = ()
+    first_stage: str = ""
+    """The first stage that leaves its limit; empty where none does."""
+    repairs: tuple[Repair, ...] = ()
+    """Those that meet the criteria, cheapest first."""
+    layers: tuple[LayerError, ...] = ()
+    calibrations: tuple[CalibrationLine, ...] = ()
+    notes: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -186,6 +371,13 @@ class CaseResult:
     """What a search found, where one was run."""
     written: tuple[str, ...] = ()
     """Files of the report folder."""
+    engines: tuple[EngineInfo, ...] = ()
+    """Engines of TensorRT; empty on ONNX Runtime."""
+    findings: tuple[Finding, ...] = ()
+    """What lint and a look at the data found."""
+    diagnosis: Diagnosis | None = None
+    golden: str = ""
+    """How the case stands to its golden, in words; empty where it has none."""
 
     @property
     def scores(self) -> tuple[Score, ...]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any, Literal, NamedTuple, get_args
@@ -9,19 +10,30 @@ from typing import Any, Literal, NamedTuple, get_args
 #: How the name of a spec file ends.
 SUFFIXES = (".int8acc.yaml", ".int8acc.yml")
 
-Backend = Literal["auto", "onnxruntime"]
+Backend = Literal["auto", "onnxruntime", "tensorrt"]
+Missing = Literal["skip", "fail"]
+Lint = Literal["warn", "error", "off"]
 Mode = Literal["exact", "native"]
 Provider = Literal["cpu", "cuda"]
 When = Literal["auto", "always", "off"]
 Strategy = Literal[
     "minimal", "bisect", "bisect-reverse", "linear", "linear-reverse", "worst-first", "forward"
 ]
-Kind = Literal["choice", "count", "flag", "folder"]
+Kind = Literal["choice", "count", "flag", "folder", "size"]
+_SIZES = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
 
 
 def _said(help: str, choices: Any = None, kind: Kind = "count") -> dict[str, Any]:
     """Metadata of a setting; ``choices`` is a Literal type, where the setting is one of a few words."""
     return {"help": help, "choices": get_args(choices), "kind": "choice" if choices else kind}
+
+
+def to_bytes(text: str) -> int:
+    """``500M`` or ``20G`` as a number of bytes; ValueError for anything else."""
+    size = re.fullmatch(r"(\d+)\s*([KMGT]?)(?:I?B)?", text.strip().upper())
+    if size is None:
+        raise ValueError(f"{text!r} is not a size like 500M or 20G")
+    return int(size[1]) * _SIZES[size[2]]
 
 
 @dataclass(frozen=True)
@@ -69,8 +81,50 @@ class Settings:
     report: str | None = field(
         default=None,
         metadata=_said(
-            "write report.json, and for each failed case the fixed model and its plan", kind="folder"
+            "write report.json, report.html, and for each failed case the fixed model and its plan",
+            kind="folder",
         ),
+    )
+    missing: Missing = field(
+        default="skip",
+        metadata=_said("what a case does whose backend is not there (default: skip)", Missing),
+    )
+    lint: Lint = field(
+        default="warn",
+        metadata=_said(
+            "what becomes of Q/DQ that TensorRT rejects; warn: said in the report; error: the case is not "
+            "judged (default: warn)",
+            Lint,
+        ),
+    )
+    layers: bool = field(
+        default=False,
+        metadata=_said("show the error of every layer, of cases that pass, too", kind="flag"),
+    )
+    calibrations: bool = field(
+        default=False,
+        metadata=_said("compare all calibration methods on each case", kind="flag"),
+    )
+    reduce: bool = field(
+        default=False,
+        metadata=_said(
+            "write the smallest piece of the model that shows a culprit's error into the report folder",
+            kind="flag",
+        ),
+    )
+    cache_dir: str | None = field(
+        default=None,
+        metadata=_said(
+            "where built engines are kept, a folder or an fsspec URL (default: the user's cache)",
+            kind="folder",
+        ),
+    )
+    cache_size: int = field(
+        default=20 << 30,
+        metadata=_said("how much the engine store may hold, like 500M (default: 20G)", kind="size"),
+    )
+    no_cache: bool = field(
+        default=False, metadata=_said("build every engine anew and keep none", kind="flag")
     )
     sources: Mapping[str, str] = field(default_factory=dict, repr=False, compare=False)
     """Where each setting's value comes from, in words."""
@@ -107,7 +161,12 @@ class Setting(NamedTuple):
     @property
     def expected(self) -> str:
         """The values accepted, in words."""
-        words = {"count": "a whole number of 1 or more", "flag": "true or false", "folder": "a folder"}
+        words = {
+            "count": "a whole number of 1 or more",
+            "flag": "true or false",
+            "folder": "a folder",
+            "size": "a size like 500M or 20G",
+        }
         return words.get(self.kind, f"one of {', '.join(self.choices)}")
 
     def parse(self, value: str | int) -> str | int:
@@ -115,9 +174,15 @@ class Setting(NamedTuple):
         if self.kind == "count":
             if str(value).isdecimal() and int(value) >= 1:
                 return int(value)
+        elif self.kind == "size":
+            return to_bytes(str(value))
         elif value in self.choices or self.kind == "flag" or (self.kind == "folder" and value):
             return value
         raise ValueError(f"{value!r} is not {self.expected}")
+
+    def read(self, value: Any) -> Any:
+        """A configured value as this setting's type; None says nothing."""
+        return None if value is None or value == "" else self.parse(value)
 
 
 SETTINGS = tuple(

@@ -39,7 +39,7 @@ def measure(case, settings):
         candidate="INT8", backend=f"{settings.backend}/{settings.mode}/{settings.provider}",
         outputs=(OutputResult("logits", "float32", "(397, 10)", scores),), notes=("the data is random",),
     )
-    return types.SimpleNamespace(result=result, settings=settings)
+    return types.SimpleNamespace(result=result, settings=settings, close=lambda: None)
 
 
 def stand_in(name, **functions):

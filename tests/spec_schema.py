@@ -7,7 +7,19 @@ TYPES = {"object": dict, "array": list, "string": str, "boolean": bool, "integer
 #: Says nothing about validity.
 ANNOTATIONS = {"$schema", "title", "description", "default", "examples", "definitions"}
 JUDGED = {
-    *("$ref", "type", "enum", "const", "properties", "required", "additionalProperties", "items", "minItems"),
+    *(
+        "$ref",
+        "type",
+        "enum",
+        "const",
+        "properties",
+        "required",
+        "additionalProperties",
+        "items",
+        "minItems",
+        "maxItems",
+        "minProperties",
+    ),
     *("oneOf", "anyOf", "allOf", "minimum", "maximum", "exclusiveMinimum", "pattern", "minLength"),
 }
 
@@ -47,12 +59,21 @@ def _combines(value: Any, schema: dict[str, Any], root: dict[str, Any]) -> bool:
         known = schema.get("properties", {})
         if schema.get("additionalProperties") is False and not known.keys() >= value.keys():
             return False
+        others = schema.get("additionalProperties")
+        if isinstance(others, dict) and not all(is_valid(v, others, root) for v in value.values()):
+            return False
+        if len(value) < schema.get("minProperties", 0):
+            return False
         if not value.keys() >= set(schema.get("required", ())):
             return False
         if not all(is_valid(value[key], known[key], root) for key in value.keys() & known.keys()):
             return False
     if isinstance(value, list):
         items = schema.get("items", {})
+        if len(value) > schema.get("maxItems", len(value)):
+            return False
+        if isinstance(items, list):  # one schema per position
+            return len(items) >= len(value) and all(map(lambda v, s: is_valid(v, s, root), value, items))
         if len(value) < schema.get("minItems", 0) or not all(is_valid(item, items, root) for item in value):
             return False
     hits = {

@@ -111,7 +111,7 @@ def test_int8_that_is_not_the_cause_is_said_after_one_trial(tmp_path: Path) -> N
         tmp_path, "residual", 1, 0, 200
     )  # not even FP16 against itself with Q/DQ gone reaches it
     broken = {name: [a + 1 for a in arrays] for name, arrays in measured.baseline.items()}
-    outcome, fix = investigate(replace(measured, baseline=broken))
+    outcome, fix = investigate(replace(measured, runs=replace(measured.runs, baseline=broken)))
     assert not outcome.found
     assert fix is None
     assert "INT8 is not the cause" in outcome.reason

@@ -18,16 +18,21 @@ PACKAGE = ROOT.name
 
 #: From the top; a room imports from rooms of lower floors, and from its own floor where OWN_FLOOR says so.
 FLOORS = (
-    {"plugin", "items", "fixtures"},
-    {"check"},
+    {"plugin", "items", "fixtures", "reporting"},
+    {"check", "init"},
     {"investigate", "fix"},
+    {"diagnose"},
     {"measure"},
+    {"overflow", "caveats"},
+    {"runs", "gains"},
+    {"backends", "judge"},
+    {"tensorrt_backend"},
     {"forms"},
     {"search"},
     {"scales"},
     {"engines"},
     {"graph", "data", "scores", "spec", "report"},
-    {"settings"},
+    {"settings", "devices"},
     {"results", "tensors"},
     {"errors"},
 )
@@ -41,7 +46,7 @@ ONLY_IN = {
     "tensorrt": {"engines"},
     "tensorrt_rtx": {"engines"},
     "polygraphy.backend": {"engines"},
-    "pytest": {"plugin", "items", "fixtures"},
+    "pytest": {"plugin", "items", "fixtures", "reporting"},
     "_pytest": set(),
     "xdist": set(),
 }

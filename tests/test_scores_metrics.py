@@ -13,7 +13,7 @@ from hypothesis.extra import numpy as hnp
 
 from pytest_int8acc.scores.metrics import METRICS
 from pytest_int8acc.scores.pairs import Pair, find_non_finite
-from pytest_int8acc.spec.models import OutputCriterion
+from pytest_int8acc.spec.criteria import OutputCriterion
 
 
 def score(metric, baseline, candidate, **options):

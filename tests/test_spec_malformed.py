@@ -41,16 +41,16 @@ ADDED = {
     "labels without function": ("labels: l.py", [(4, 9, "as 'l.py:function', found 'l.py'")]),
     "baseline typo": (
         "baseline: fp61",
-        [(4, 11, "fp16, fp32 or {model: FILE}, found 'fp61' (did you mean 'fp16'?)")],
+        [(4, 11, "golden, {model: FILE} or {engine: FILE}, found 'fp61' (did you mean 'fp16'?)")],
     ),
     "baseline a number": ("baseline: 16", [(4, 11, "baseline: expected one of fp16, fp32|found 16")]),
     "baseline without model": (
         "baseline: {}",
-        [(4, 11, "fp16, fp32 or {model: FILE}, found an empty mapping")],
+        [(4, 11, "golden, {model: FILE} or {engine: FILE}, found an empty mapping")],
     ),
-    "baseline an engine": (
-        "baseline: {engine: e}",
-        [(4, 11, "{model: FILE}, found a mapping {engine: ...}")],
+    "baseline a model and an engine": (
+        "baseline: {model: m, engine: e}",
+        [(4, 22, "'engine' and 'model' exclude each other: keep one")],
     ),
     "baseline with a typo": (
         "baseline: {modle: b}",
@@ -294,7 +294,8 @@ FILES = {
             (
                 2,
                 32,
-                "'samples' (it belongs under 'random' or under 'int8.calibrate' or at the top of the case)",
+                "'samples' (it belongs under 'random' or under 'int8.calibrate' or under 'int8.implicit.calibrate' "
+                "or under 'golden' or at the top of the case)",
             )
         ],
     ),
@@ -348,7 +349,13 @@ FILES = {
     ),
     "int8 with a key of several places": (
         "model: a\ninputs: a\nint8: {calibrate: {}, samples: 5}",
-        [(3, 23, "unknown key 'samples' (it belongs under 'int8.calibrate')")],
+        [
+            (
+                3,
+                23,
+                "unknown key 'samples' (it belongs under 'int8.calibrate' or under 'int8.implicit.calibrate'",
+            )
+        ],
     ),
     "scales a number": (
         "model: a\ninputs: a\nint8: {scales: 0.1}",

@@ -121,6 +121,16 @@ def _worded(value: str) -> str:
     return value
 
 
+def _growing(value: tuple[tuple[int, ...], ...]) -> tuple[tuple[int, ...], ...]:
+    """``value``, unless its shapes differ in rank or shrink."""
+    least, usual, most = value
+    if len({len(shape) for shape in value}) > 1 or not all(
+        a <= b <= c for a, b, c in zip(least, usual, most, strict=False)
+    ):
+        raise PydanticCustomError(VALUE, "the three shapes must have one rank, and no dimension may shrink")
+    return value
+
+
 def _drop_kind(value: object) -> str:
     """The tag of the branch that ``max_drop: value`` means."""
     return "(text)" if isinstance(value, str) else "(number)"
@@ -167,6 +177,16 @@ LabelsPath = Annotated[
 ]
 
 Count = Annotated[int, Field(strict=True, ge=1), expect("a whole number of at least 1", _number_hint)]
+Level = Annotated[int, Field(strict=True, ge=0, le=5), expect("a whole number from 0 to 5", _number_hint)]
+Size = Annotated[
+    str, Field(strict=True, pattern=r"^[0-9]+ ?[KMGTkmgt]?$"), expect("a size like 500M or 4G", _text_hint)
+]
+Shape = tuple[Annotated[int, Field(strict=True, ge=0)], ...]
+Profile = Annotated[
+    tuple[Shape, Shape, Shape],
+    AfterValidator(_growing),
+    expect("three shapes, smallest, usual and largest, like [[1, 3], [8, 3], [32, 3]]"),
+]
 Seed = Annotated[int, Field(strict=True, ge=0), expect("a whole number of at least 0", _number_hint)]
 Axis = Annotated[int, Field(strict=True), expect("a whole number", _number_hint)]
 Flag = Annotated[bool, Field(strict=True), expect("true or false")]

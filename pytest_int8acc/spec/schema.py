@@ -10,7 +10,9 @@ import json
 from pathlib import Path
 from typing import Any
 
-from pytest_int8acc.spec.models import Case, Int8, MetricCriterion, OutputCriterion
+from pytest_int8acc.spec.criteria import EngineCriterion, MetricCriterion, OutputCriterion
+from pytest_int8acc.spec.int8 import BaselineModel, Int8
+from pytest_int8acc.spec.models import Case
 
 FILE = Path(__file__).parents[1] / "int8acc.schema.json"
 
@@ -22,6 +24,9 @@ def json_schema() -> dict[str, Any]:
     _need_one_of(definitions["Int8"], "oneOf", Int8.sources)
     _need_one_of(definitions["OutputCriterion"], "anyOf", OutputCriterion.limits())
     _need_one_of(definitions["MetricCriterion"], "anyOf", MetricCriterion.limits())
+    _need_one_of(definitions["EngineCriterion"], "anyOf", EngineCriterion.limits())
+    _need_one_of(definitions["Implicit"], "anyOf", ("calibrate", "cache"))
+    _need_one_of(definitions["BaselineModel"], "oneOf", tuple(BaselineModel.model_fields))
     case = _tidy(generated)
     definitions["Case"] = case | {"required": [key for key in case["required"] if key != "name"]}
     shared = {key: {"$ref": f"#/definitions/Case/properties/{key}"} for key in case["properties"]}
@@ -80,6 +85,8 @@ def _tidy(schema: Any) -> Any:
             tidy[key] = {name: _tidy(inner) for name, inner in value.items()}
         elif key == "default" and value is None:
             continue
+        elif key == "prefixItems":  # draft 07 says 'items' of a list with one schema per position
+            tidy["items"] = _tidy(value)
         elif key != "title":
             tidy[key] = value if key in ("default", "examples") else _tidy(value)
     options = [option for option in tidy.get("anyOf", ()) if option != {"type": "null"}]

@@ -1,0 +1,71 @@
+"""FP16 overflow: told from a drop by INT8, and refused by the tensor's name."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+
+from pytest_int8acc.data import Dataset
+from pytest_int8acc.engines.calibrators import collect_maxima
+from pytest_int8acc.errors import ModelError
+from pytest_int8acc.forms import Form
+from pytest_int8acc.graph.model import Model
+from pytest_int8acc.judge import Judge
+from pytest_int8acc.results import Score
+from pytest_int8acc.runs import Runs
+from pytest_int8acc.scores.compare import compare_outputs
+from pytest_int8acc.settings import Provider
+from pytest_int8acc.tensors import Array
+
+#: The greatest finite FP16 number.
+FP16_MAX = 65504.0
+
+
+def lost_by_baseline(judge: Judge, runs: Runs) -> list[Score]:
+    """Limits of the case that the baseline itself misses against FP32."""
+    given = bool(judge.metrics)
+    outputs = compare_outputs(runs.reference, runs.baseline, judge.limits, metrics_given=given)
+    return [score for output in outputs for score in output.scores if not score.passed]
+
+
+def refuse_overflow(
+    lost: Sequence[Score], runs: Runs, baseline: Form, model: Model, inputs: Dataset, provider: Provider
+) -> None:
+    """Raise ModelError, naming the tensors at fault, where FP16 gives inf inside the model and is lost by it.
+
+    An inf need not reach an output: one that is divided by gives 0, in the baseline and in INT8 alike.
+    """
+    bad = [
+        name
+        for name, arrays in runs.baseline.items()
+        if not _finite(arrays) and _finite(runs.reference[name])
+    ]
+    in_half = any(info.dtype == np.float16 for info in baseline.model.values().values())
+    if not in_half or not (bad or lost):
+        return
+    where = [*baseline.overflows, *_overflowing(model, inputs, provider)]
+    if bad or where:
+        worst = f"output '{bad[0]}' is not finite" if bad else f"{lost[0].subject} {lost[0].metric} is lost"
+        raise ModelError(
+            f"{model.name}: in FP16 {worst}, by an overflow inside the model; INT8 is not the problem. "
+            + "; ".join(where[:3])
+            + ". Compare with 'baseline: fp32', or keep these values below 65504 in the model."
+        )
+
+
+def _finite(arrays: Sequence[Array]) -> bool:
+    return all(a.dtype.kind != "f" or bool(np.isfinite(a).all()) for a in arrays)
+
+
+def _overflowing(model: Model, inputs: Dataset, provider: Provider) -> Iterator[str]:
+    """Tensors whose FP32 values exceed what FP16 holds, in topological order."""
+    floats = [name for name, info in model.values().items() if info.dtype == np.float32 and info.shape]
+    makers = {output: node for node in model.graph.node for output in node.output}
+    tensors = [name for name in makers if name in set(floats)]
+    maxima = collect_maxima(model, tensors, inputs, provider)
+    for tensor in tensors:
+        if FP16_MAX < maxima.amax(tensor) < np.inf:
+            node = makers[tensor]
+            amax = maxima.amax(tensor)
+            yield f"'{tensor}' of {node.op_type} '{node.name}' reaches {amax:.4g}, FP16 ends at 65504"

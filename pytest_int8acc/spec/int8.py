@@ -1,0 +1,198 @@
+"""Where data comes from, how the INT8 form comes about, and what it is compared with."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Annotated, Any, ClassVar, Literal, get_args
+
+from pydantic import BaseModel, Discriminator, Field, Tag
+
+from pytest_int8acc.spec import fields
+from pytest_int8acc.spec.closed import Closed
+from pytest_int8acc.spec.fields import closest, expect_list, one_of
+
+CalibrationMethod = Literal["minmax", "entropy", "percentile", "mse", "topk"]
+#: Calibrators of TensorRT below 11.
+Algorithm = Literal["entropy2", "entropy", "minmax", "legacy"]
+BaselinePrecision = Literal["fp16", "fp32", "golden"]
+
+
+def _text_or(*known: str) -> Discriminator:
+    """Choose between text and a mapping of these keys; of any other mapping, text's own message says most."""
+
+    def tag(value: Any) -> str:
+        keys = value if isinstance(value, dict) else ()
+        meant = isinstance(value, BaseModel) or any(closest(str(k), known) for k in keys)
+        return "(mapping)" if meant else "(text)"
+
+    return Discriminator(tag)
+
+
+class RandomData(Closed):
+    """Random samples: enough to see that a model runs, not to judge its accuracy."""
+
+    where = "random"
+    expected = "{samples: N, seed: N}"
+
+    samples: fields.Count = Field(description="How many samples to draw.", examples=[64])
+    seed: fields.Seed = Field(0, description="Seed of the generator.")
+
+
+class RandomSource(Closed):
+    """Random data in place of a file."""
+
+    where = "inputs"
+    expected = "{random: {samples: N}}"
+
+    random: RandomData = Field(
+        description="Random data; the report says so.", examples=[{"samples": 64, "seed": 0}]
+    )
+
+
+Source = Annotated[
+    Annotated[fields.DataPath, Tag("(text)")] | Annotated[RandomSource, Tag("(mapping)")],
+    _text_or("random"),
+]
+
+
+class Calibration(Closed):
+    """Scales from running the float model over samples."""
+
+    where = "int8.calibrate"
+    expected = "a mapping like {data: calib.npz, method: entropy}"
+
+    data: Source | None = Field(
+        None, description="Calibration samples, given like 'inputs' (default: the case's inputs)."
+    )
+    method: Annotated[CalibrationMethod, one_of(CalibrationMethod)] = Field(
+        "entropy",
+        description="How a tensor's range follows from the values seen: all of it (minmax), least KL "
+        "divergence (entropy), a percentile, least squared error (mse), mean of the largest maxima (topk).",
+    )
+    samples: fields.Count | None = Field(None, description="Use only the first N samples.")
+    percentile: fields.Percentile = Field(
+        99.99,
+        description="For method percentile: the part of the absolute values, in %, that is not clipped.",
+    )
+    top_k: fields.Count = Field(
+        5, description="For method topk: how many of the largest maxima are averaged."
+    )
+
+    @classmethod
+    def conflicts(cls, given: Mapping[str, Any]) -> Iterator[tuple[str | None, str]]:
+        """Parameters of a method that is not the one chosen."""
+        method = given.get("method", "entropy")
+        for key, owner in (("percentile", "percentile"), ("top_k", "topk")):
+            if key in given and method != owner and method in get_args(CalibrationMethod):
+                yield key, f"'{key}' has no effect on method {method}; remove it, or set 'method: {owner}'"
+
+
+class ImplicitCalibration(Closed):
+    """A run of TensorRT's own calibrator."""
+
+    where = "int8.implicit.calibrate"
+    expected = "a mapping like {data: calib.npz, algorithm: entropy2}"
+
+    data: Source | None = Field(
+        None, description="Calibration samples, given like 'inputs' (default: the case's inputs)."
+    )
+    algorithm: Annotated[Algorithm, one_of(Algorithm)] = Field(
+        "entropy2", description="TensorRT's calibrator: entropy2 for CNNs, minmax for transformers."
+    )
+    samples: fields.Count | None = Field(None, description="Use only the first N samples.")
+
+
+class Implicit(Closed):
+    """Implicit quantization, by TensorRT below 11: it calibrates, and chooses what runs in INT8."""
+
+    where = "int8.implicit"
+    expected = "a mapping with 'calibrate', 'cache' or both"
+
+    calibrate: ImplicitCalibration | None = Field(
+        None, description="Calibrate with TensorRT; {} takes the defaults."
+    )
+    cache: fields.File | None = Field(
+        None,
+        description="A calibration cache to read; with 'calibrate', it is written where it is not there.",
+        examples=["calibration.cache"],
+    )
+
+    @classmethod
+    def conflicts(cls, given: Mapping[str, Any]) -> Iterator[tuple[str | None, str]]:
+        """Neither of the two."""
+        if not any(key in given for key in ("calibrate", "cache")):
+            yield None, "'calibrate: {}' or 'cache: FILE' must say where the ranges come from"
+
+
+class Int8(Closed):
+    """Where INT8 comes from: exactly one source."""
+
+    where = "int8"
+    expected = "a mapping with one of 'calibrate', 'scales', 'model', 'implicit' or 'engine'"
+    sources: ClassVar[tuple[str, ...]] = ("calibrate", "scales", "model", "implicit", "engine")
+
+    calibrate: Calibration | None = Field(
+        None, description="Find scales by calibration; {} takes the defaults."
+    )
+    scales: fields.File | None = Field(
+        None,
+        description="Scales from a file: a TensorRT calibration cache, or a JSON of dynamic ranges.",
+        examples=["calibration.cache"],
+    )
+    model: fields.File | None = Field(
+        None,
+        description="An ONNX model that is quantized already (Q/DQ), as by ModelOpt, ONNX Runtime or QAT.",
+        examples=["resnet50.qdq.onnx"],
+    )
+    implicit: Implicit | None = Field(
+        None, description="Implicit quantization by TensorRT 8.6 to 10: {calibrate: {}} or {cache: FILE}."
+    )
+    engine: fields.File | None = Field(
+        None, description="A TensorRT engine that is built already.", examples=["resnet50_int8.engine"]
+    )
+    exclude: Annotated[tuple[fields.Text, ...], expect_list("node names or patterns")] = Field(
+        (), description="ONNX nodes kept out of INT8, by name or pattern (*, ?, [seq])."
+    )
+
+    @classmethod
+    def conflicts(cls, given: Mapping[str, Any]) -> Iterator[tuple[str | None, str]]:
+        """None or several sources."""
+        present = [key for key in given if key in cls.sources]
+        for key in present[1:]:
+            yield key, f"'{key}' and '{present[0]}' exclude each other: keep one"
+        if not present:
+            yield (
+                None,
+                "one of 'calibrate: {}', 'scales: FILE' or 'model: FILE' must say how INT8 comes about",
+            )
+
+
+class BaselineModel(Closed):
+    """A model or an engine of its own as the baseline."""
+
+    where = "baseline"
+    expected = "fp16, fp32, golden, {model: FILE} or {engine: FILE}"
+
+    model: fields.File | None = Field(
+        None, description="The baseline's ONNX model, run as it is.", examples=["resnet50.onnx"]
+    )
+    engine: fields.File | None = Field(
+        None, description="The baseline's TensorRT engine.", examples=["resnet50_fp16.engine"]
+    )
+
+    @classmethod
+    def conflicts(cls, given: Mapping[str, Any]) -> Iterator[tuple[str | None, str]]:
+        """None or both."""
+        if "model" in given and "engine" in given:
+            yield "engine", "'engine' and 'model' exclude each other: keep one"
+        if not given:
+            yield None, "one of 'model: FILE' and 'engine: FILE' must name the baseline"
+
+
+Baseline = Annotated[
+    Annotated[
+        BaselinePrecision, one_of(BaselinePrecision, ", {model: FILE} or {engine: FILE}"), Tag("(text)")
+    ]
+    | Annotated[BaselineModel, Tag("(mapping)")],
+    _text_or("model", "engine"),
+]

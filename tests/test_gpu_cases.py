@@ -1,0 +1,207 @@
+"""Cases from YAML to verdict on real engines.
+
+Run on a machine with an NVIDIA GPU and TensorRT:
+
+    pip install 'pytest-int8acc[cpu,tensorrt,dev]' && pytest -m gpu -s
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+from gpu_support import copy_example, gpus, needs_gpu, outcome, pytest_run, tactics
+
+pytestmark = needs_gpu
+
+IMPLICIT = """
+model: digits.onnx
+inputs: data/validation.npz
+labels: data/validation_labels.npy
+int8: {implicit: {calibrate: {data: data/calibration.npz, algorithm: ALGORITHM}, cache: CACHE}}
+criteria:
+  - {output: logits, cosine: 0.998, sqnr_db: 20, top1_agreement: 0.98}
+  - {metric: metrics.py:top1, max_drop: 0.02}
+"""
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Path:
+    return copy_example(tmp_path)
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """One engine store for the module, so that each engine is built once."""
+    return tmp_path_factory.mktemp("store")
+
+
+def cases(project: Path) -> dict[str, dict[str, object]]:
+    report = json.loads((project / "out" / "report.json").read_text(encoding="utf-8"))
+    return {case["name"]: case for case in report["cases"] if "name" in case}
+
+
+def test_the_example_project_passes_and_fails_as_it_should(project: Path, store: Path) -> None:
+    printed = pytest_run(project, "-v", "--int8acc-report", "out", "--runxfail", store=store)
+    assert outcome(printed) == {"passed": 2, "failed": 1}
+    found = cases(project)
+    failed = found["digits_by_hand"]
+    assert "TensorRT" in str(failed["backend"])
+    assert {c["layer"] for c in failed["culprits"]} >= {"/block2/conv1/Conv"}  # type: ignore[attr-defined]
+    assert failed["search"]["verified"]  # type: ignore[index]
+    engines = {e["role"]: e for e in found["digits"]["engines"]}  # type: ignore[attr-defined]
+    for role in ("baseline", "INT8"):
+        assert engines[role]["latency"]["median_ms"] > 0
+    weighted = [layer for layer in engines["INT8"]["layers"] if layer["kind"] == "weighted"]
+    assert sum(layer["precision"] == "int8" for layer in weighted) >= 0.8 * len(weighted)
+    assert not any(layer["precision"] == "int8" for layer in engines["baseline"]["layers"])
+
+
+def test_engine_criteria_gate(project: Path, store: Path) -> None:
+    spec = project / "digits.int8acc.yaml"
+    text = spec.read_text(encoding="utf-8")
+    (project / "layers.int8acc.yaml").write_text(
+        text.replace("criteria:", "criteria:\n  - {int8_layers: 0.5}", 1), encoding="utf-8"
+    )
+    (project / "speed.int8acc.yaml").write_text(
+        text.replace("criteria:", "criteria:\n  - {speedup: 1000}", 1), encoding="utf-8"
+    )
+    printed = pytest_run(project, "layers.int8acc.yaml", "speed.int8acc.yaml", store=store)
+    assert outcome(printed) == {"passed": 1, "failed": 1}
+    assert "'engine' speedup" in printed
+    assert "< 1000" in printed
+
+
+def test_a_second_run_takes_engines_from_the_store(project: Path, tmp_path: Path) -> None:
+    first = pytest_run(project, "digits.int8acc.yaml", "--log-cli-level=INFO", store=tmp_path / "s")
+    second = pytest_run(project, "digits.int8acc.yaml", "--log-cli-level=INFO", store=tmp_path / "s")
+    assert first.count("built in") == 2
+    assert second.count("built in") == 0
+    assert second.count("taken from the store") == 2
+
+
+def test_workers_build_each_engine_once(project: Path, tmp_path: Path) -> None:
+    for n in range(3):
+        text = (project / "digits.int8acc.yaml").read_text(encoding="utf-8")
+        (project / f"copy{n}.int8acc.yaml").write_text(text, encoding="utf-8")
+    names = [f"copy{n}.int8acc.yaml" for n in range(3)]
+    printed = pytest_run(project, "-n", "2", *names, "--int8acc-report", "out", store=tmp_path / "s")
+    assert outcome(printed) == {"passed": 3}
+    engines = [e for case in cases(project).values() for e in case["engines"]]  # type: ignore[attr-defined]
+    assert len(engines) == 6
+    assert sum(not e["stored"] for e in engines) == 2
+
+
+def test_implicit_quantization_writes_reads_and_refuses_caches(project: Path, store: Path) -> None:
+    spec = project / "implicit.int8acc.yaml"
+    text = IMPLICIT.replace("ALGORITHM", "entropy2").replace("CACHE", "digits.cache") + tactics()
+    spec.write_text(text, encoding="utf-8")
+    printed = pytest_run(project, spec.name, "-vv", store=store)
+    assert outcome(printed) == {"passed": 1}
+    cache = project / "digits.cache"
+    written = cache.read_bytes()
+    assert written.startswith(b"TRT-")
+    assert outcome(pytest_run(project, spec.name, store=store)) == {"passed": 1}
+    assert cache.read_bytes() == written
+    data = dict(np.load(project / "data" / "calibration.npz"))
+    np.savez(project / "data" / "calibration.npz", **{k: v[::2] * 0.5 for k, v in data.items()})
+    printed = pytest_run(project, spec.name, store=store)
+    assert outcome(printed) == {"error": 1}
+    assert "it is of other calibration data" in printed
+
+
+def test_implicit_quantization_that_fails_gets_an_explicit_fix(project: Path, store: Path) -> None:
+    spec = project / "implicit.int8acc.yaml"
+    text = IMPLICIT.replace("ALGORITHM", "minmax").replace("CACHE", "digits.cache") + tactics()
+    spec.write_text(text, encoding="utf-8")
+    assert outcome(pytest_run(project, spec.name, store=store)) == {"passed": 1}
+    header, *lines = (project / "digits.cache").read_text().splitlines()
+    wide = []
+    for line in lines:
+        name, _, value = line.rpartition(": ")
+        scale = np.frombuffer(bytes.fromhex(value), ">f4")[0]
+        if "block2/conv1" in name or "block1" in name:
+            value = np.array(scale * 60, ">f4").tobytes().hex()
+        wide.append(f"{name}: {value}")
+    (project / "digits.cache").write_text("\n".join([header, *wide]) + "\n")
+    (project / "digits.cache.int8acc.json").unlink()
+    only = text.replace("calibrate: {data: data/calibration.npz, algorithm: minmax}, ", "")
+    spec.write_text(only, encoding="utf-8")
+    printed = pytest_run(project, spec.name, "--int8acc-report", "out", store=store)
+    assert outcome(printed) == {"failed": 1}
+    case = cases(project)["implicit"]
+    assert case["culprits"]
+    assert case["search"]["verified"]  # type: ignore[index]
+
+
+def test_prebuilt_engines_as_baseline_and_candidate(project: Path, tmp_path: Path) -> None:
+    kept = tmp_path / "s"
+    pytest_run(project, "digits.int8acc.yaml", "--int8acc-report", "out", store=kept)
+    engines = {e["role"]: e for e in cases(project)["digits"]["engines"]}  # type: ignore[attr-defined]
+    files = {path.stat().st_size: path for path in kept.rglob("*.engine")}
+    for role in ("baseline", "INT8"):
+        (project / f"{role}.engine").write_bytes(files[engines[role]["nbytes"]].read_bytes())
+    text = (project / "digits.int8acc.yaml").read_text(encoding="utf-8")
+    head, _, tail = text.partition("int8:")
+    rest = tail[tail.index("criteria:") :]
+    spec = project / "prebuilt.int8acc.yaml"
+    spec.write_text(
+        f"{head}int8: {{engine: INT8.engine}}\nbaseline: {{engine: baseline.engine}}\nbatch: 32\n{rest}",
+        encoding="utf-8",
+    )
+    printed = pytest_run(project, spec.name, "-vv", store=kept)
+    first = outcome(printed)
+    (project / "INT8.engine").write_bytes(b"no engine")
+    assert outcome(pytest_run(project, spec.name, store=kept)) == {"error": 1}
+    assert first == {"passed": 1} or "outside the engine's profile" in printed
+
+
+def test_dynamic_shapes(project: Path, store: Path) -> None:
+    spec = project / "dynamic.int8acc.yaml"
+    text = (project / "digits.int8acc.yaml").read_text(encoding="utf-8")
+    text = text.replace(tactics(), "")
+    shapes = "tensorrt: {tactic_sources: [], shapes: {image: [[1, 1, 8, 8], [50, 1, 8, 8], [64, 1, 8, 8]]}}\n"
+    spec.write_text(f"{text}\nbatch: 50\n{shapes}", encoding="utf-8")  # 360 = 7 * 50 + 10
+    assert outcome(pytest_run(project, spec.name, store=store)) == {"passed": 1}
+    spec.write_text(f"{text}\nbatch: 100\n{shapes}", encoding="utf-8")
+    printed = pytest_run(project, spec.name, store=store)
+    assert outcome(printed) == {"error": 1}
+    assert "outside its profile [1, 1, 8, 8] to [64, 1, 8, 8]" in printed
+
+
+@pytest.mark.skipif(gpus() < 2, reason="needs two NVIDIA GPUs: run pytest -m gpu -s on such a host")
+def test_two_gpus_share_the_work(project: Path, tmp_path: Path) -> None:
+    (project / "metrics.py").write_text(
+        (project / "metrics.py").read_text(encoding="utf-8")
+        + "\n\ndef device(outputs, labels):\n    import os\n"
+        "    return float(os.environ['CUDA_VISIBLE_DEVICES'])\n",
+        encoding="utf-8",
+    )
+    names = []
+    for n in range(2):
+        text = (project / "digits.int8acc.yaml").read_text(encoding="utf-8")
+        text = text.replace("criteria:", "criteria:\n  - {metric: metrics.py:device, min: 0, max: 1}", 1)
+        names.append(f"copy{n}.int8acc.yaml")
+        exclude = "  exclude: ['/block1/conv1/Conv']\n" if n else ""
+        (project / names[-1]).write_text(text.replace("int8:\n", f"int8:\n{exclude}", 1), encoding="utf-8")
+    seconds = {}
+    for workers in ("0", "2"):
+        started = time.monotonic()
+        extra = {} if workers == "2" else {"CUDA_VISIBLE_DEVICES": "0"}
+        arguments = ("-n", workers, *names, "--dist", "loadfile", "--int8acc-report", "out")
+        printed = pytest_run(project, *arguments, store=None, **extra)
+        seconds[workers] = time.monotonic() - started
+        assert outcome(printed) == {"passed": 2}
+    devices = {
+        score["value"]
+        for case in cases(project).values()
+        for score in case["scores"]  # type: ignore[attr-defined]
+        if score["metric"] == "device"
+    }
+    print(f"{os.cpu_count()} CPU cores: one worker {seconds['0']:.1f} s, two workers {seconds['2']:.1f} s")
+    assert devices == {0.0, 1.0}
+    assert seconds["2"] < seconds["0"]
