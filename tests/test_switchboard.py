@@ -240,3 +240,17 @@ def test_a_large_switchboard_runs_from_files(monkeypatch: pytest.MonkeyPatch) ->
         monkeypatch.setattr(module, "INLINE_BYTES", 1000)
     for name, array in OrtEngine(board.model)(feed).items():
         np.testing.assert_array_equal(array, expected[name])
+
+
+def test_many_groups_run_from_files_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The list of switches' sizes is longer than what is kept beside the graph, where ONNX infers no shapes."""
+    monkeypatch.setattr(pytest_int8acc.engines.onnxruntime, "INLINE_BYTES", 0)
+    b = Builder()
+    x = b.input("x", (1, 4))
+    for _ in range(140):
+        x = b.node("MatMul", x, b.const(np.eye(4, dtype=np.float32)))
+    network = network_of(normalize(make_model(b.model({x: (1, 4)}))))
+    board = build_switchboard(network)
+    assert len(board.groups) * 8 > APART_BYTES
+    feed = {"x": np.ones((1, 4), np.float32)}
+    OrtEngine(board.model)(feed | switches(board, []))

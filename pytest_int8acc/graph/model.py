@@ -20,8 +20,10 @@ from onnx import TensorProto, numpy_helper
 from pytest_int8acc.errors import ModelError
 from pytest_int8acc.tensors import Array, Dim, TensorInfo
 
-#: Initializers of more bytes than this live beside the graph; shape constants stay in it.
+#: Initializers of more bytes than this live beside the graph.
 APART_BYTES = 1024
+#: But integers that may be a shape or sizes stay in it up to here: shape inference reads no second file.
+SHAPE_BYTES = 1 << 20
 #: A saved model of more bytes than this keeps its weights in a second file.
 INLINE_BYTES = 1 << 30
 _PLACEHOLDER = "weights-are-kept-apart"
@@ -198,7 +200,7 @@ def make_model(
     for tensor in proto.graph.initializer:
         if is_apart(tensor) or tensor.data_type not in _PLAIN_TYPES:
             continue
-        if math.prod(tensor.dims) * _itemsize(tensor.data_type) > APART_BYTES:
+        if _is_large(tensor.data_type, math.prod(tensor.dims) * _itemsize(tensor.data_type)):
             put_constant(tensor, tensor.name, numpy_helper.to_array(tensor), apart)
     return Model(proto, apart, name)
 
@@ -230,13 +232,17 @@ def put_constant(tensor: TensorProto, name: str, array: Array, weights: dict[str
     tensor.Clear()
     tensor.name, tensor.data_type = name, data_type
     tensor.dims.extend(array.shape)
-    if data_type in _PLAIN_TYPES and array.nbytes > APART_BYTES:
+    if data_type in _PLAIN_TYPES and _is_large(data_type, array.nbytes):
         tensor.data_location = TensorProto.EXTERNAL
         entry = tensor.external_data.add()
         entry.key, entry.value = "location", _PLACEHOLDER
         weights[name] = array
     else:
         tensor.raw_data = np.ascontiguousarray(array).tobytes()
+
+
+def _is_large(data_type: int, nbytes: int) -> bool:
+    return nbytes > (SHAPE_BYTES if data_type == TensorProto.INT64 else APART_BYTES)
 
 
 def _fill(tensor: TensorProto, array: Array) -> None:
