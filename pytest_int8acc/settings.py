@@ -31,7 +31,7 @@ def _said(help: str, choices: Any = None, kind: Kind = "count") -> dict[str, Any
 def to_bytes(text: str) -> int:
     """``500M`` or ``20G`` as a number of bytes; ValueError for anything else."""
     size = re.fullmatch(r"(\d+)\s*([KMGT]?)(?:I?B)?", text.strip().upper())
-    if size is None:
+    if size is None or not int(size[1]):
         raise ValueError(f"{text!r} is not a size like 500M or 20G")
     return int(size[1]) * _SIZES[size[2]]
 

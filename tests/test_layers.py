@@ -46,6 +46,7 @@ ONLY_IN = {
     "tensorrt": {"engines"},
     "tensorrt_rtx": {"engines"},
     "polygraphy.backend": {"engines"},
+    "fsspec": {"engines"},
     "pytest": {"plugin", "items", "fixtures", "reporting"},
     "_pytest": set(),
     "xdist": set(),
@@ -59,7 +60,7 @@ NOT_IN = {
 #: Modules on the way of every pytest run: nothing beyond pytest and the standard library.
 LIGHT = ("__init__", "plugin", "items", "settings", "errors", "results", "report")
 #: What they may import when pytest starts, and tests/test_plugin_cost.py measures.
-HEAVY = {"numpy", "onnx", "onnxruntime", "tensorrt", "polygraphy", "yaml", "pydantic", "filelock"}
+HEAVY = {"numpy", "onnx", "onnxruntime", "tensorrt", "polygraphy", "yaml", "pydantic", "filelock", "fsspec", "jinja2"}
 
 
 def modules() -> Iterator[tuple[str, str, ast.Module]]:

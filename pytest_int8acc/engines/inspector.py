@@ -1,0 +1,269 @@
+"""What ran in INT8: the JSON of TensorRT's engine inspector, as versions 8 to 11 write it.
+
+Formats: TensorRT's developer guide ("Engine Inspector"), its 10 to 11 migration guide, and TREx's dictionary
+of tensor formats (tools/experimental/trt-engine-explorer, until 10.16).
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections.abc import Collection, Iterator, Mapping
+from typing import Any, Literal
+
+from pytest_int8acc.errors import EngineError
+from pytest_int8acc.results import EngineLayer, Kind
+
+_LayerKind = Literal["weighted", "qdq", "reformat", "other"]
+
+#: Words of a tensor's format, and what they mean for a layer that reads it; see _WORDS.
+_TYPES: dict[str, Kind] = {
+    "BFLOAT16": "bf16",
+    "BF16": "bf16",
+    "FLOAT16": "fp16",
+    "FP16": "fp16",
+    "HALF": "fp16",
+    "FLOAT32": "fp32",
+    "FLOAT": "fp32",
+    "FP32": "fp32",
+    "TF32": "fp32",
+    "FLOAT8": "fp8",
+    "FP8": "fp8",
+    "E4M3": "fp8",
+    "E5M2": "fp8",
+    "FLOAT64": "other",
+    "FLOAT4": "other",
+    "FP4": "other",
+    "UINT8": "other",
+    "INT8": "int8",
+    "INT4": "other",
+    "UINT4": "other",
+    "INT16": "other",
+    "INT32": "other",
+    "INT64": "other",
+    "BOOL": "other",
+}
+#: Longest first: BFLOAT16 holds FLOAT16 and FLOAT, UINT8 holds INT8.
+_WORDS = re.compile("|".join(sorted(_TYPES, key=len, reverse=True)))
+
+#: Kernel names tell what they multiply: ``xmma_gemm_i8i8_i8i32_f32``, ``i16832cudnn_int8``, ``tensorop_s8_``,
+#: ``f16f16_f16f32``, ``h16816gemm``, ``f32f32_tf32f32``. The first that is found counts.
+_TACTICS: tuple[tuple[re.Pattern[str], Kind], ...] = (
+    (re.compile(r"(?<![a-z])i8|(?<!u)int8|imma|igemm|(?<![a-z0-9])s8(?![a-z0-9])|i16832|i8816"), "int8"),
+    (re.compile(r"e4m3|e5m2|fp8"), "fp8"),
+    (re.compile(r"bf16"), "bf16"),
+    (re.compile(r"f16f16|fp16|hmma|half|(?<![a-z])h(?:884|1688|16816)|(?<![a-z])hgemm"), "fp16"),
+    (re.compile(r"tf32|f32f32|fp32|sgemm|scudnn|(?<![a-z])s1688"), "fp32"),
+)
+
+_MULTIPLIES = re.compile(r"conv(?!er)|gemm|mat_?mul|matrix_?multiply|fully_?connected")
+#: What Myelin calls a layer that may hold anything: its kernel's name tells more.
+_ANYTHING = re.compile(r"kgen|fusion|myelin")
+_KERNEL_MULTIPLIES = re.compile(r"gemm|fprop|dgrad|conv(?!er)")
+_QUANTIZES = re.compile(r"(?:de)?quantize(?:linear)?")
+_REFORMATS = re.compile(r"reformat|copy|move|cast|convert")
+_QDQ_NODE = re.compile(r"(?:quantizelinear|(?:^|[/._])(?:de)?quantize)(?:_?\d+)*$", re.IGNORECASE)
+#: Kernels that only move or cast, as Myelin names them.
+_MYELIN_MOVES = re.compile(r"__my[a-z]*_(?:Move|Cast|Tran|Resh|Copy)+(?:_|$)")
+
+#: Entries are joined by a unit or record separator, both of which ``\s`` matches; a node's name may hold
+#: brackets.
+_METADATA = re.compile(r"\[ONNX Layer: (.*?)\](?=[\s,;+]*(?:\[|$))", re.DOTALL)
+_FOREIGN = re.compile(r"\{?ForeignNode\[(.*)\.\.\.(.*)\]\}?", re.DOTALL)
+_MARKS = re.compile(r"PWN\(|[(),]| \+ | \|\| ")
+_PROFILE = re.compile(r" \[profile [1-9]\d*\]$")
+_SUFFIX = re.compile(r"(?:_myl\d*_\d+|_clone_\d+)$")
+#: How the names begin that TensorRT gives to what it adds.
+_ADDED = re.compile(r"__my|\(Unnamed Layer\*|\{|Reformatting |\[")
+
+
+def read_layers(text: str, nodes: Collection[str] = ()) -> tuple[EngineLayer, ...]:
+    """The layers of an engine.
+
+    A weighted layer is a convolution or a matrix product, also one of two activations, which the inspector
+    does not tell apart. It ran in INT8 where an input is INT8 and its weights, or else its kernel, are:
+    the output may be floating point.
+
+    Args:
+        text: JSON of ``IEngineInspector.get_engine_information``. Raw control characters are accepted, as
+            8.6 writes them. Built without detailed profiling verbosity it holds names only, see
+            :func:`has_detail`; then kind and precision of all layers are ``other``.
+        nodes: Names of the model's nodes. A layer's nodes are then limited to these; without them they are
+            what the layer names, which before version 10 includes its constants.
+
+    Returns:
+        One per layer, in order; repetitions for further optimization profiles (up to version 9) are left out.
+
+    Raises:
+        EngineError: ``text`` is not such JSON.
+    """
+    known = frozenset(nodes)
+    layers = (_read_layer(layer, known) for layer in _layers(text))
+    return tuple(layer for layer in layers if not _PROFILE.search(layer.name))
+
+
+def has_detail(text: str) -> bool:
+    """False where the engine tells names only: it was built without detailed profiling verbosity.
+
+    Raises:
+        EngineError: As :func:`read_layers`.
+    """
+    return any(isinstance(layer, Mapping) for layer in _layers(text))
+
+
+def _layers(text: str) -> list[Any]:
+    """The list of layers: of a whole engine, as a bare list, or one layer alone."""
+    try:
+        data = json.loads(text, strict=False)
+    except (ValueError, RecursionError) as error:
+        raise EngineError(
+            f"the engine inspector's answer is not JSON ({error}): expected the text of "
+            "IEngineInspector.get_engine_information in the format JSON"
+        ) from error
+    if isinstance(data, Mapping):
+        data = data.get("Layers", [data] if "Name" in data else None)
+    if not isinstance(data, list):
+        raise EngineError(
+            "the engine inspector's JSON has no list 'Layers': expected the text of "
+            "IEngineInspector.get_engine_information in the format JSON"
+        )
+    return data
+
+
+def _read_layer(layer: Any, known: frozenset[str]) -> EngineLayer:
+    if not isinstance(layer, Mapping):
+        name = layer if isinstance(layer, str) else ""
+        return EngineLayer(name, _nodes(name, "", known), "other", "other")
+    name = _text(layer, "Name")
+    nodes = _nodes(name, _text(layer, "Metadata"), known)
+    kind = _kind(layer, nodes)
+    if kind == "reformat":
+        nodes = ()
+    return EngineLayer(name, nodes, kind, _precision(layer, kind))
+
+
+def _kind(layer: Mapping[str, Any], nodes: tuple[str, ...]) -> _LayerKind:
+    """What a layer does, from its type, its parameters and, where it may be anything, its kernel."""
+    types = " ".join(_text(layer, key) for key in ("LayerType", "ParameterType")).lower()
+    if _text(layer, "Origin").upper() == "QDQ" or _QUANTIZES.search(types):
+        return "qdq"
+    if _REFORMATS.search(types):
+        return "qdq" if _only_qdq(layer) else "reformat"
+    if _MULTIPLIES.search(types) or any(True for _ in _weights(layer)):
+        return "weighted"
+    if _ANYTHING.search(types):
+        if _KERNEL_MULTIPLIES.search(_text(layer, "TacticName").lower()):
+            return "weighted"
+        if _only_qdq(layer):
+            return "qdq"
+        if _MYELIN_MOVES.match(_text(layer, "Name")) and not nodes:
+            return "reformat"
+    return "other"
+
+
+def _only_qdq(layer: Mapping[str, Any]) -> bool:
+    """Whether all ONNX nodes that a layer names quantize or dequantize."""
+    nodes = _METADATA.findall(_text(layer, "Metadata")) or _parts(_SUFFIX.sub("", _text(layer, "Name")))
+    return bool(nodes) and all(_QDQ_NODE.search(node) and not _ADDED.match(node) for node in nodes)
+
+
+def _precision(layer: Mapping[str, Any], kind: _LayerKind) -> Kind:
+    """What a layer computes in; of a Quantize or Dequantize its low side."""
+    inputs = [_type(tensor) for tensor in _tensors(layer, "Inputs")]
+    outputs = [_type(tensor) for tensor in _tensors(layer, "Outputs")]
+    if kind == "weighted":
+        return _product_precision(layer, inputs, outputs)
+    known = [found for found in inputs + outputs if found not in (None, "other")]
+    if kind == "qdq":
+        known.sort(key=lambda found: found not in ("int8", "fp8"))
+    return next((found for found in known if found), "other")
+
+
+def _product_precision(
+    layer: Mapping[str, Any], inputs: list[Kind | None], outputs: list[Kind | None]
+) -> Kind:
+    weights = [found for found in map(_type, _weights(layer)) if found]
+    tactic = _tactic(_text(layer, "TacticName"))
+    # Dynamic shapes without a context give no formats: weights and kernel must do.
+    fed = "int8" in inputs or not any(inputs)
+    operands = inputs.count("int8") > 1 if not weights and tactic is None else False
+    if fed and ("int8" in weights or tactic == "int8" or operands):
+        return "int8"
+    for found in (*inputs, *weights, tactic, *outputs):
+        if found not in (None, "int8", "other"):
+            return found
+    return "other"
+
+
+def _type(tensor: Mapping[str, Any]) -> Kind | None:
+    """The type of a tensor, or of weights; None where it is not told."""
+    for key in ("Datatype", "Format/Datatype", "Type", "Format"):
+        found = _WORDS.search(_text(tensor, key).upper())
+        if found:
+            return _TYPES[found[0]]
+    return None
+
+
+def _tactic(name: str) -> Kind | None:
+    """What a kernel multiplies, by its name; None where that does not tell."""
+    return next((kind for pattern, kind in _TACTICS if pattern.search(name.lower())), None)
+
+
+def _tensors(layer: Mapping[str, Any], key: str) -> list[Mapping[str, Any]]:
+    tensors = layer.get(key)
+    return [t for t in tensors if isinstance(t, Mapping)] if isinstance(tensors, list) else []
+
+
+def _weights(layer: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
+    """Weights that a layer holds: ``Weights``, ``ConvWeights``; or constants, the largest first."""
+    for key, value in layer.items():
+        if key.endswith("Weights") and isinstance(value, Mapping) and value.get("Count") != 0:
+            yield value
+    if _MULTIPLIES.search(_text(layer, "LayerType").lower()):
+        yield from sorted(_tensors(layer, "Constants"), key=_size, reverse=True)[:1]
+
+
+def _size(tensor: Mapping[str, Any]) -> int:
+    """Elements of a tensor."""
+    dimensions = tensor.get("Dimensions")
+    return math.prod(d for d in dimensions if isinstance(d, int)) if isinstance(dimensions, list) else 0
+
+
+def _text(mapping: Mapping[str, Any], key: str) -> str:
+    value = mapping.get(key)
+    return value if isinstance(value, str) else ""
+
+
+def _nodes(name: str, metadata: str, known: frozenset[str]) -> tuple[str, ...]:
+    """The ONNX nodes of a layer, each once: as the metadata tell, else as its name does."""
+    found = _METADATA.findall(metadata) or _parts(name)
+    spelled = [part if part in known else _SUFFIX.sub("", part) for part in found]
+    wanted = [part for part in spelled if (part in known if known else not _ADDED.match(part))]
+    return tuple(dict.fromkeys(wanted))
+
+
+def _parts(name: str) -> list[str]:
+    """The pieces of a fused layer's name; a pointwise fusion like ``PWN(PWN(a), b + c)`` as a, b and c."""
+    foreign = _FOREIGN.fullmatch(name)
+    return [part for piece in (foreign.groups() if foreign else (name,)) for part in _split(piece)]
+
+
+def _split(text: str) -> list[str]:
+    """``text`` split where nodes are joined; parentheses that are part of a node's name are left alone."""
+    pieces, opened, start = [], [""], 0
+    for mark in _MARKS.finditer(text):
+        found, fusion = mark[0], opened[-1] in ("", "PWN(")
+        if found == "PWN(" and not text[start : mark.start()].strip():
+            opened.append(found)
+            start = mark.end()
+        elif found.endswith("("):
+            opened.append("(")
+        elif found == ")" and not fusion:
+            opened.pop()
+        elif opened[-1] == "PWN(" if found in ")," else fusion:
+            pieces.append(text[start : mark.start()])
+            start = mark.end()
+            if found == ")":
+                opened.pop()
+    return [piece.strip() for piece in (*pieces, text[start:]) if piece.strip()]

@@ -1,0 +1,747 @@
+"""The engine store: made once, whole or not there, damaged is made again, and shared storage behind it."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import json
+import logging
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from pytest_int8acc.engines import remote
+from pytest_int8acc.engines.manifest import MANIFEST, Manifest
+from pytest_int8acc.engines.remote import RemoteStore, open_store, read_bytes, write_bytes_atomic
+from pytest_int8acc.engines.store import Store, default_folder
+from pytest_int8acc.errors import EngineError
+
+KEYS = [digit * 64 for digit in "abcd"]
+KEY = KEYS[0]
+ENGINE = b"engine" * 10
+H200 = "TensorRT 8.6.0, NVIDIA H200"
+
+forks = pytest.mark.skipif(not hasattr(os, "fork"), reason="needs os.fork")
+
+
+def fill(folder: Path, data: bytes = ENGINE) -> None:
+    (folder / "model.engine").write_bytes(data)
+    (folder / "inspector").mkdir()
+    (folder / "inspector" / "layers.json").write_text("{}")
+
+
+def refuse(folder: Path) -> None:
+    raise AssertionError("made again")
+
+
+def content(store: Store | RemoteStore, key: str = KEY) -> bytes:
+    """What the store has, without making it."""
+    with store.fetch(key, refuse) as entry:
+        return entry.path("model.engine").read_bytes()
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Store:
+    return Store(tmp_path / "store")
+
+
+@contextlib.contextmanager
+def running(script: str, *arguments: object) -> Iterator[subprocess.Popen[str]]:
+    """A Python process of its own."""
+    code = textwrap.dedent(script)
+    command = [sys.executable, "-c", code, *map(str, arguments)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stdin=subprocess.PIPE, text=True) as child:
+        try:
+            yield child
+        finally:
+            child.kill()
+
+
+def test_an_entry_is_made_once(store):
+    first = store.fetch(KEY, fill)
+    again = store.fetch(KEY, refuse)
+    assert (first.made, again.made) == (True, False)
+    assert again.path("model.engine").read_bytes() == ENGINE
+    assert again.path("inspector/layers.json").read_text() == "{}"
+    assert again.nbytes == len(ENGINE) + 2
+    with pytest.raises(KeyError):
+        again.path("other")
+
+
+def test_another_key_is_another_entry(store):
+    store.fetch(KEY, fill)
+    assert store.fetch(KEYS[1], fill).made
+
+
+def test_the_folder_is_marked_as_a_cache(store):
+    store.fetch(KEY, fill)
+    assert (store.folder / ".gitignore").read_text() == "*\n"
+    assert (
+        (store.folder / "CACHEDIR.TAG").read_text().startswith("Signature: 8a477f597d28d172789f06886806bc55")
+    )
+
+
+def test_a_folder_that_holds_something_else_is_not_hidden_from_git(tmp_path):
+    (tmp_path / "model.onnx").touch()
+    Store(tmp_path).fetch(KEY, fill)
+    assert not (tmp_path / ".gitignore").exists()
+
+
+def test_a_key_is_a_digest(store):
+    with pytest.raises(ValueError, match="hex digest"):
+        store.fetch("../a", fill)
+
+
+@pytest.mark.parametrize(
+    "error", [EngineError("the builder crashed"), OSError("no GPU"), KeyboardInterrupt()]
+)
+def test_what_make_raises_passes_and_leaves_nothing(store, error):
+    def fail(folder: Path) -> None:
+        fill(folder)
+        raise error
+
+    with pytest.raises(type(error)) as caught:
+        store.fetch(KEY, fail)
+    assert caught.value is error
+    assert list((store.folder / "entries").iterdir()) == list((store.folder / "temporary").iterdir()) == []
+    assert store.fetch(KEY, fill).made
+
+
+def test_a_disk_filled_by_make_is_one_clear_error(store):
+    def fail(folder: Path) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with pytest.raises(EngineError, match=r"no room left.*No space left.*--int8acc-cache-size"):
+        store.fetch(KEY, fail)
+
+
+def test_an_entry_may_be_made_of_another(store):
+    def make(folder: Path) -> None:
+        with store.fetch(KEYS[1], fill) as other:
+            fill(folder, other.path("model.engine").read_bytes() * 2)
+
+    store.fetch(KEY, make)
+    assert content(store) == ENGINE * 2
+
+
+def truncate(folder: Path) -> None:
+    os.truncate(folder / "model.engine", 3)
+
+
+def change(folder: Path) -> None:
+    (folder / "model.engine").write_bytes(b"x" + ENGINE[1:])
+
+
+def lose(folder: Path) -> None:
+    (folder / "inspector" / "layers.json").unlink()
+
+
+def lose_manifest(folder: Path) -> None:
+    (folder / MANIFEST).unlink()
+
+
+def garble(folder: Path) -> None:
+    (folder / MANIFEST).write_text("{")
+
+
+def age(folder: Path) -> None:
+    (folder / MANIFEST).write_text(json.dumps({"format": 0, "files": {}}))
+
+
+def lead_out(folder: Path) -> None:
+    files = {"../../x": {"sha256": "", "nbytes": 0}}
+    (folder / MANIFEST).write_text(json.dumps({"format": 1, "files": files}))
+
+
+def replace_by_file(folder: Path) -> None:
+    folder.rename(folder.with_name("old"))
+    folder.touch()
+
+
+@pytest.mark.parametrize(
+    "damage", [truncate, change, lose, lose_manifest, garble, age, lead_out, replace_by_file]
+)
+def test_a_damaged_entry_is_made_again(store, caplog, damage):
+    folder = store.fetch(KEY, fill).folder
+    damage(folder)
+    assert store.fetch(KEY, fill).made
+    assert content(store) == ENGINE
+    (warning,) = [r.getMessage() for r in caplog.records if r.levelno == logging.WARNING]
+    assert "damaged and will be made again (" in warning
+
+
+def test_the_least_recently_used_leave_first(tmp_path, caplog):
+    caplog.set_level(logging.INFO, "pytest_int8acc")
+    store = Store(tmp_path, limit=3 * 1000)
+    for number, key in enumerate(KEYS[:2]):
+        store.fetch(key, lambda folder: fill(folder, bytes(1000))).close()
+        os.utime(tmp_path / "entries" / key / MANIFEST, (number, number))
+    store.fetch(KEYS[0], refuse).close()  # used now
+    store.fetch(KEYS[2], lambda folder: fill(folder, bytes(1000))).close()
+    assert sorted(path.name for path in (tmp_path / "entries").iterdir()) == [KEYS[0], KEYS[2]]
+    assert "evicted" in caplog.text
+
+
+def test_what_is_in_use_or_just_made_stays(tmp_path):
+    store = Store(tmp_path, limit=1)
+    used = store.fetch(KEYS[0], fill)
+    with running(
+        """
+        import sys, pathlib
+        from pytest_int8acc.engines.store import Store
+        entry = Store(pathlib.Path(sys.argv[1])).fetch(sys.argv[2], lambda f: (f / "x").touch())
+        print(flush=True)
+        sys.stdin.read()
+        """,
+        tmp_path,
+        KEYS[1],
+    ) as child:
+        child.stdout.readline()
+        store.fetch(KEYS[2], fill)
+        assert len(list((tmp_path / "entries").iterdir())) == 3
+    used.close()
+    store.fetch(KEYS[3], fill)
+    assert [path.name for path in (tmp_path / "entries").iterdir()] == [KEYS[3]]
+    assert not list((tmp_path / "locks").glob(f"{KEYS[1]}.*.use"))
+
+
+def test_an_entry_that_nobody_holds_any_more_may_leave(tmp_path):
+    store = Store(tmp_path, limit=1)
+    for _ in range(3):
+        entry = store.fetch(KEYS[0], fill)
+        del entry
+    assert len(list((tmp_path / "locks").glob("*.use"))) == 1
+    store.fetch(KEYS[1], fill)
+    assert [path.name for path in (tmp_path / "entries").iterdir()] == [KEYS[1]]
+
+
+MAKE_SLOWLY = """
+    import sys, time, pathlib
+    from pytest_int8acc.engines.remote import open_store
+    log = pathlib.Path(sys.argv[2])
+    def make(folder):
+        with log.open("a") as file:
+            file.write("made ")
+        time.sleep(float(sys.argv[3]))
+        (folder / "model.engine").write_bytes(b"engine" * 10)
+    store = open_store(sys.argv[1], local=pathlib.Path(sys.argv[4]) if sys.argv[4:] else None)
+    print("ready", flush=True)
+    sys.stdin.readline()
+    for key in "ab":
+        with store.fetch(key * 64, make) as entry:
+            assert entry.path("model.engine").read_bytes() == b"engine" * 10
+"""
+
+
+def test_processes_make_each_entry_once(tmp_path):
+    log = tmp_path / "log"
+    with contextlib.ExitStack() as stack:
+        arguments = (tmp_path / "store", log, 0.3)
+        children = [stack.enter_context(running(MAKE_SLOWLY, *arguments)) for _ in range(3)]
+        for child in children:
+            child.stdout.readline()
+        for child in children:
+            child.communicate("go\n", timeout=60)
+            assert child.returncode == 0
+    assert log.read_text() == "made made "
+
+
+def test_workers_of_xdist_make_each_entry_once(pytester):
+    pytest.importorskip("xdist")
+    pytester.makepyfile(
+        """
+        import time, uuid
+        from pathlib import Path
+        import pytest
+        from pytest_int8acc.engines.store import Store
+
+        HERE = Path(__file__).parent
+
+        @pytest.mark.parametrize("number", range(4))
+        def test_fetch(number):
+            def make(folder):
+                (HERE / f"made-{uuid.uuid4().hex}").touch()
+                time.sleep(0.2)
+                (folder / "x").write_text("engine")
+            assert Store(HERE / "store").fetch("a" * 64, make).path("x").read_text() == "engine"
+        """
+    )
+    pytester.runpytest_subprocess("-n2", "-p", "no:cacheprovider").assert_outcomes(passed=4)
+    assert len(list(pytester.path.glob("made-*"))) == 1
+
+
+def killed_at(step: int, action: Callable[[], object]) -> bool:
+    """Run ``action`` in a child that is killed before its ``step``-th write; False where it ended first."""
+    child = os.fork()
+    if child:
+        _, status = os.waitpid(child, 0)
+        assert os.WIFSIGNALED(status) or os.WEXITSTATUS(status) == 0
+        return os.WIFSIGNALED(status)
+    left = step
+
+    def hook(event: str, arguments: tuple[object, ...]) -> None:
+        nonlocal left
+        flags = arguments[2] if event == "open" else 0
+        writes = isinstance(flags, int) and flags & (os.O_WRONLY | os.O_RDWR)
+        if writes or event in ("os.mkdir", "os.rename", "os.remove", "os.rmdir", "os.utime", "test.step"):
+            left -= 1
+            if left == 0:
+                os.kill(os.getpid(), signal.SIGKILL)
+
+    try:
+        sys.addaudithook(hook)
+        action()
+        os._exit(0)
+    except BaseException:
+        os._exit(1)
+
+
+def steps(action: Callable[[], object]) -> Iterator[int]:
+    """Every step at which ``action`` can be killed, killed there; the caller checks what it left."""
+    for step in range(1, 200):
+        if not killed_at(step, action):
+            assert step > 5, "nothing was written"
+            return
+        yield step
+    raise AssertionError("too many steps")
+
+
+def fill_in_steps(folder: Path) -> None:
+    """As :func:`fill`, with half an engine on the disk at one of the steps."""
+    with (folder / "model.engine").open("wb") as file:
+        file.write(ENGINE[:30])
+        file.flush()
+        sys.audit("test.step")
+        file.write(ENGINE[30:])
+    (folder / "inspector").mkdir()
+    (folder / "inspector" / "layers.json").write_text("{}")
+
+
+def assert_sound(store: Store) -> None:
+    """Nothing but whole entries, and the next fetch clears what is left; called after a kill."""
+    for folder in (store.folder / "entries").glob("*"):
+        assert store.fetch(folder.name, refuse)
+    store.fetch(KEYS[3], fill)
+    assert not list((store.folder / "temporary").iterdir())
+    assert (store.folder / ".gitignore").read_text() == "*\n"
+
+
+@forks
+def test_killed_while_making_at_any_step(tmp_path):
+    found: list[bool] = []
+    for _ in steps(lambda: Store(tmp_path / str(len(found))).fetch(KEY, fill_in_steps)):
+        store = Store(tmp_path / str(len(found)))
+        found.append((store.folder / "entries" / KEY).exists())
+        assert_sound(store)
+        store.fetch(KEY, fill)
+        assert content(store) == ENGINE
+    assert found == sorted(found)
+    assert set(found) == {False, True}
+
+
+@forks
+def test_killed_while_making_again_and_evicting_at_any_step(tmp_path):
+    found: list[tuple[str, ...]] = []
+
+    def prepare() -> Path:
+        store = Store(tmp_path / str(len(found)))
+        store.fetch(KEYS[1], fill).close()
+        truncate(store.fetch(KEY, fill).folder)
+        return store.folder
+
+    def fetch() -> None:
+        Store(folder, limit=1).fetch(KEY, fill_in_steps)
+
+    folder = prepare()
+    for _ in steps(fetch):
+        store = Store(folder)
+        found.append(tuple(sorted(path.name[0] for path in (folder / "entries").iterdir())))
+        if "b" in found[-1]:
+            assert store.fetch(KEYS[1], refuse)
+        store.fetch(KEY, fill)
+        assert content(store) == ENGINE
+        assert_sound(store)
+        folder = prepare()
+    assert set(found) == {("a", "b"), ("b",), ("a",)}
+
+
+@forks
+def test_killed_while_replacing_a_timing_cache_at_any_step(tmp_path, store):
+    old, new = tmp_path / "old", tmp_path / "new"
+    old.write_bytes(b"old" * 10)
+    new.write_bytes(b"new" * 20)
+    seen = []
+    store.publish_timing_cache(H200, old)
+    for _ in steps(lambda: store.publish_timing_cache(H200, new)):
+        seen.append(store.timing_cache(H200).read_bytes())
+        store.publish_timing_cache(H200, old)
+    assert set(seen) <= {old.read_bytes(), new.read_bytes()}
+    assert seen[0] == old.read_bytes()
+
+
+def test_a_folder_left_by_a_dead_process_is_cleared_and_that_of_a_living_one_is_not(store):
+    with running(
+        """
+        import sys, pathlib
+        from pytest_int8acc.engines.store import Store
+        def make(folder):
+            (folder / "half").touch()
+            print(flush=True)
+            sys.stdin.read()
+        Store(pathlib.Path(sys.argv[1])).fetch(sys.argv[2], make)
+        """,
+        store.folder,
+        KEYS[1],
+    ) as child:
+        child.stdout.readline()
+        store.fetch(KEYS[0], fill)
+        (left,) = (store.folder / "temporary").iterdir()
+        assert (left / "half").exists()
+        child.kill()
+        child.wait()
+        store.fetch(KEYS[2], fill)
+        assert not list((store.folder / "temporary").iterdir())
+
+
+def test_waiting_for_another_process_is_said(store, caplog):
+    caplog.set_level(logging.INFO, "pytest_int8acc")
+    with running(
+        """
+        import sys, time, pathlib
+        from pytest_int8acc.engines.store import Store
+        def make(folder):
+            print(flush=True)
+            time.sleep(1.3)
+        Store(pathlib.Path(sys.argv[1])).fetch(sys.argv[2], make)
+        """,
+        store.folder,
+        KEY,
+    ) as child:
+        child.stdout.readline()
+        assert not store.fetch(KEY, refuse).made
+    assert "waiting for another process, which makes engine aaaaaaaaaaaa" in caplog.text
+
+
+WHAT_TO_DO = r"(?s)engine store .*--int8acc-cache-dir.*--int8acc-no-cache"
+
+
+def test_a_folder_that_cannot_be_made_is_one_clear_error(tmp_path):
+    (tmp_path / "file").touch()
+    with pytest.raises(EngineError, match=WHAT_TO_DO):
+        Store(tmp_path / "file" / "store").fetch(KEY, fill)
+
+
+def in_child(action: Callable[[], object]) -> str:
+    """The EngineError of ``action`` in a child of this process, which may give up its rights."""
+    receive, send = os.pipe()
+    child = os.fork()
+    if not child:
+        text = "no error"
+        try:
+            action()
+        except EngineError as error:
+            text = str(error)
+        except BaseException as error:
+            text = repr(error)
+        os.write(send, text.encode())
+        os._exit(0)
+    os.close(send)
+    os.waitpid(child, 0)
+    with os.fdopen(receive) as file:
+        return file.read()
+
+
+@forks
+def test_a_read_only_folder_is_one_clear_error(store):
+    store.fetch(KEY, fill)
+    folders = [store.folder, *(path for path in store.folder.rglob("*") if path.is_dir())]
+    for folder in folders:
+        folder.chmod(0o555)
+
+    def fetch() -> None:
+        if os.getuid() == 0:
+            os.setuid(65534)
+        store.fetch(KEYS[1], fill)
+
+    try:
+        assert "Permission denied" in (text := in_child(fetch))
+    finally:
+        for folder in folders:
+            folder.chmod(0o755)
+    assert "Make it writable, or name another folder with --int8acc-cache-dir" in text
+    assert content(store) == ENGINE
+
+
+@forks
+@pytest.mark.parametrize("room", [3, 50])
+def test_a_full_disk_is_one_clear_error(store, room):
+    resource = pytest.importorskip("resource")
+
+    def fetch() -> None:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (room, room))  # as ENOSPC: a write fails half-way
+        store.fetch(KEY, fill)
+
+    text = in_child(fetch)
+    assert "no room left" in text
+    assert "give a limit with --int8acc-cache-size" in text
+    assert store.fetch(KEY, fill).made
+    assert not list((store.folder / "temporary").iterdir())
+
+
+def test_timing_caches_are_kept_by_provenance(tmp_path, store):
+    assert store.timing_cache(H200) is None
+    for data in (b"first", b"second"):
+        (tmp_path / "timing").write_bytes(data)
+        store.publish_timing_cache(H200, tmp_path / "timing")
+    assert store.timing_cache(H200).read_bytes() == b"second"
+    assert store.timing_cache("TensorRT 8.6.0, NVIDIA L4") is None
+    (note,) = (store.folder / "timing").glob("*.json")
+    assert json.loads(note.read_text())["provenance"] == H200
+
+
+def test_a_timing_cache_in_a_reader_s_hands_stays_for_an_hour(tmp_path, store):
+    (tmp_path / "timing").write_bytes(b"first")
+    store.publish_timing_cache(H200, tmp_path / "timing")
+    old = store.timing_cache(H200)
+    (tmp_path / "timing").write_bytes(b"second")
+    store.publish_timing_cache(H200, tmp_path / "timing")
+    assert old.read_bytes() == b"first"
+    os.utime(old, (time.time() - 4000,) * 2)
+    store.publish_timing_cache(H200, tmp_path / "timing")
+    assert not old.exists()
+    assert store.timing_cache(H200).read_bytes() == b"second"
+
+
+@pytest.mark.parametrize("damaged", ["*.cache", "*.json"])
+def test_a_damaged_timing_cache_is_not_used(tmp_path, store, caplog, damaged):
+    (tmp_path / "timing").write_bytes(b"first")
+    store.publish_timing_cache(H200, tmp_path / "timing")
+    (path,) = (store.folder / "timing").glob(damaged)
+    path.write_bytes(b"{")
+    assert store.timing_cache(H200) is None
+    assert "damaged and is not used" in caplog.text
+    store.publish_timing_cache(H200, tmp_path / "timing")
+    assert store.timing_cache(H200).read_bytes() == b"first"
+
+
+def test_the_default_folder_follows_the_user(tmp_path, monkeypatch):
+    monkeypatch.setattr(sys, "platform", "linux")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    assert default_folder() == tmp_path / "pytest-int8acc"
+    assert open_store(None, 5).folder == tmp_path / "pytest-int8acc" / "engines"
+    for invalid in ("", "relative"):
+        monkeypatch.setenv("XDG_CACHE_HOME", invalid)
+        monkeypatch.setenv("HOME", str(tmp_path))
+        assert default_folder() == tmp_path / ".cache" / "pytest-int8acc"
+    assert open_store("~/engines").folder == tmp_path / "engines"
+
+
+# --- shared storage
+
+
+@pytest.fixture(params=["memory", "file"])
+def url(request, tmp_path) -> Iterator[str]:
+    """A folder in one of fsspec's file systems."""
+    fsspec = pytest.importorskip("fsspec")
+    yield f"memory://{tmp_path}" if request.param == "memory" else (tmp_path / "shared").as_uri()
+    fsspec.filesystem("memory").store.clear()
+
+
+@pytest.fixture
+def machine(tmp_path, url) -> Callable[[str], RemoteStore]:
+    """The store of ``url`` as machines see it, each with a local folder of its own."""
+    return lambda name: open_store(url, local=tmp_path / name)
+
+
+def storage(url: str) -> list[str]:
+    """Names in shared storage."""
+    import fsspec
+
+    system, path = fsspec.core.url_to_fs(url)
+    return sorted(name.rpartition("/")[2] for name in system.find(path))
+
+
+def test_an_entry_made_by_one_machine_is_there_for_the_other(machine, url):
+    assert machine("a").fetch(KEY, fill).made
+    came = machine("b").fetch(KEY, refuse)
+    assert not came.made
+    assert came.path("model.engine").read_bytes() == ENGINE
+    assert came.path("inspector/layers.json").read_text() == "{}"
+    assert storage(url) == [f"{KEY}.json", "layers.json", "model.engine"]
+
+
+def test_the_local_store_comes_first(machine, url):
+    machine("a").fetch(KEY, fill)
+    clear(url)
+    assert content(machine("a")) == ENGINE
+    assert machine("b").fetch(KEY, fill).made
+
+
+def clear(url: str) -> None:
+    import fsspec
+
+    system, path = fsspec.core.url_to_fs(url)
+    system.rm(path, recursive=True)
+
+
+@pytest.mark.parametrize(
+    ("name", "data"),
+    [
+        ("model.engine", b"x" + ENGINE[1:]),
+        ("model.engine", None),
+        (f"{KEY}.json", b"{"),
+        ("layers.json", b""),
+    ],
+)
+def test_a_damaged_entry_in_shared_storage_is_made_again_and_published(machine, url, caplog, name, data):
+    import fsspec
+
+    machine("a").fetch(KEY, fill)
+    system, path = fsspec.core.url_to_fs(url)
+    (found,) = [found for found in system.find(path) if found.endswith(f"/{name}")]
+    system.rm_file(found) if data is None else system.pipe_file(found, data)
+    assert machine("b").fetch(KEY, fill).made
+    assert "damaged and will be made again" in caplog.text
+    assert content(machine("c")) == ENGINE
+
+
+def test_a_note_that_leads_out_of_the_folder_is_refused(machine, url, tmp_path):
+    machine("a").fetch(KEY, fill)
+    note = json.loads(read_bytes(f"{url}/entries/{KEY}.json"))
+    note["manifest"]["files"]["../../escaped"] = note["manifest"]["files"]["model.engine"]
+    write_bytes_atomic(f"{url}/entries/{KEY}.json", json.dumps(note).encode())
+    write_bytes_atomic(f"{url}/escaped", ENGINE)
+    assert machine("b").fetch(KEY, fill).made
+    assert not list((tmp_path / "b").rglob("escaped"))
+
+
+def test_an_entry_half_published_is_not_seen(machine, url, monkeypatch):
+    def fail(*_: object) -> None:
+        raise EngineError("shared storage went away")
+
+    monkeypatch.setattr(remote, "write_bytes_atomic", fail)
+    assert machine("a").fetch(KEY, fill).made
+    monkeypatch.undo()
+    assert f"{KEY}.json" not in storage(url)
+    assert machine("b").fetch(KEY, fill).made
+    assert content(machine("c")) == ENGINE
+
+
+def test_the_first_of_two_notes_stays(machine, url):
+    def make(folder: Path) -> None:
+        machine("b").fetch(KEY, fill)
+        fill(folder, b"another tactic")
+
+    assert machine("a").fetch(KEY, make).made
+    assert content(machine("c")) == ENGINE
+    assert storage(url).count("model.engine") == 1
+
+
+def test_what_make_raises_passes_through_shared_storage(machine, url):
+    def fail(folder: Path) -> None:
+        raise OSError("no GPU")
+
+    with pytest.raises(OSError, match="no GPU"):
+        machine("a").fetch(KEY, fail)
+    assert machine("a").fetch(KEY, fill).made
+
+
+def test_timing_caches_travel(machine, tmp_path, url, caplog):
+    (tmp_path / "timing").write_bytes(b"first")
+    assert machine("a").timing_cache(H200) is None
+    machine("a").publish_timing_cache(H200, tmp_path / "timing")
+    assert machine("b").timing_cache(H200).read_bytes() == b"first"
+    (name,) = [name for name in storage(url) if name.endswith(".cache")]
+    write_bytes_atomic(f"{url}/timing/{name}", b"fir")
+    assert machine("c").timing_cache(H200) is None
+    assert "damaged and is not used" in caplog.text
+
+
+def test_two_processes_share_a_file_system(tmp_path):
+    log, shared = tmp_path / "log", (tmp_path / "shared").as_uri()
+    with contextlib.ExitStack() as stack:
+        children = [
+            stack.enter_context(running(MAKE_SLOWLY, shared, log, 0.1, tmp_path / name)) for name in "pq"
+        ]
+        for child in children:
+            child.stdout.readline()
+        for child in children:
+            child.communicate("go\n", timeout=60)
+            assert child.returncode == 0
+    assert log.read_text() in ("made " * 2, "made " * 3, "made " * 4)
+    third = open_store(shared, local=tmp_path / "r")
+    assert [content(third, key) for key in KEYS[:2]] == [ENGINE] * 2
+
+
+@forks
+def test_killed_while_publishing_at_any_step(tmp_path):
+    pytest.importorskip("fsspec")
+    found: list[bool] = []
+
+    def machine(name: str) -> RemoteStore:
+        here = tmp_path / str(len(found))
+        return open_store((here / "shared").as_uri(), local=here / name)
+
+    for _ in steps(lambda: machine("a").fetch(KEY, fill_in_steps)):
+        seen = (tmp_path / str(len(found)) / "shared" / "entries" / f"{KEY}.json").exists()
+        if seen:
+            assert content(machine("b")) == ENGINE
+        assert machine("c").fetch(KEY, fill).made is not seen
+        assert content(machine("d")) == ENGINE
+        found.append(seen)
+    assert found == sorted(found)
+    assert set(found) == {False, True}
+
+
+def test_storage_that_does_not_answer_is_said_once(tmp_path, caplog):
+    pytest.importorskip("fsspec")
+    (tmp_path / "file").touch()
+    store = open_store((tmp_path / "file" / "shared").as_uri(), local=tmp_path / "local")
+    for key in KEYS[:2]:
+        assert store.fetch(key, fill).made
+    (warning,) = [r.getMessage() for r in caplog.records if r.levelno == logging.WARNING]
+    assert "shared storage file:///" in warning
+    assert f"Engines are kept in {tmp_path / 'local'} alone" in warning
+
+
+@pytest.mark.parametrize(
+    ("url", "said"),
+    [
+        ("nonsense://x", "nonsense://x: not a URL that fsspec knows"),
+        ("dropbox://x", "dropbox://x: a library is missing"),
+    ],
+)
+def test_a_url_that_cannot_be_used_is_one_clear_error(tmp_path, url, said):
+    pytest.importorskip("fsspec")
+    with pytest.raises(EngineError, match=said):
+        open_store(url, local=tmp_path)
+
+
+def test_without_fsspec_a_url_is_one_clear_error(tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "fsspec", None)
+    with pytest.raises(EngineError, match=r"s3://b/c: .*pip install 'pytest-int8acc\[remote\]'"):
+        open_store("s3://user:secret@b/c", local=tmp_path)
+    assert open_store(str(tmp_path)).fetch(KEY, fill).made
+
+
+def test_bytes_are_read_and_written_anywhere(tmp_path, url):
+    for where in (f"{url}/new/folder/golden.json", str(tmp_path / "new" / "golden.json")):
+        with pytest.raises(FileNotFoundError):
+            read_bytes(where)
+        for data in (b"old", b"new"):
+            write_bytes_atomic(where, data)
+            assert read_bytes(where) == data
+    assert storage(f"{url}/new") == ["golden.json"]
+    assert [path.name for path in (tmp_path / "new").iterdir()] == ["golden.json"]
+
+
+def test_a_manifest_counts_bytes():
+    files = {"a": {"sha256": "", "nbytes": 3}, "b/c": {"sha256": "", "nbytes": 4}}
+    assert Manifest.model_validate({"files": files}).nbytes == 7
