@@ -1,20 +1,22 @@
-"""One case from spec to result: measured, and where it fails, searched; the whole story, read downward."""
+"""One case from spec to result: measured, and where it fails, searched, explained and mended."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
 
-from pytest_int8acc.fix import write_fix
-from pytest_int8acc.investigate import investigate
+from pytest_int8acc.diagnose.case import diagnose, wants_diagnosis, write_pieces
+from pytest_int8acc.diagnose.repair import repair
+from pytest_int8acc.fix import FixFiles, write_fix
+from pytest_int8acc.investigate import Fix, investigate, latency_of
 from pytest_int8acc.measure import Measured, measure
-from pytest_int8acc.results import CaseResult
+from pytest_int8acc.results import CaseResult, SearchOutcome
 from pytest_int8acc.settings import Settings
 from pytest_int8acc.spec.models import Case
 
 
 def check(case: Case, settings: Settings) -> CaseResult:
-    """Run one case; the result says whether it passed, and if not, which layers are at fault.
+    """Run one case; the result says whether it passed, and if not, which layers are at fault and why.
 
     Args:
         case: From ``load_spec``.
@@ -31,7 +33,7 @@ def check(case: Case, settings: Settings) -> CaseResult:
 
 
 def conclude(measured: Measured, folder: Path | None = None) -> CaseResult:
-    """The result of a measured case, with a search where the settings want one.
+    """The result of a measured case, with search, diagnosis and repair where the settings want them.
 
     Args:
         measured: From ``measure``.
@@ -40,14 +42,57 @@ def conclude(measured: Measured, folder: Path | None = None) -> CaseResult:
     Raises:
         Int8accError: A model of the search does not build or run, or the files cannot be written.
     """
-    result, when = measured.result, measured.settings.search
-    if when == "off" or (when == "auto" and result.passed):
-        return result
-    if measured.int8 is None:
+    result, settings = measured.result, measured.settings
+    searched = settings.search == "always" or (settings.search == "auto" and not measured.int8_passed)
+    if searched and measured.int8 is not None:
+        return _searched(measured, folder)
+    if searched:
         note = "an engine cannot be searched: name the model it was made from under 'int8: {model: ...}'"
-        return replace(result, notes=(*result.notes, note))
+        result = replace(result, notes=(*result.notes, note))
+    if wants_diagnosis(measured) and settings.search != "off":
+        result = replace(result, diagnosis=diagnose(measured)[0])
+    return result
+
+
+def _searched(measured: Measured, folder: Path | None) -> CaseResult:
+    """The layers that must leave INT8, why they fail, and the cheapest way to meet the criteria."""
     outcome, fix = investigate(measured)
-    result = replace(result, search=outcome)
-    if fix is None or folder is None:
+    result = replace(measured.result, search=outcome, engines=measured.backend.engines)
+    if not wants_diagnosis(measured):
         return result
-    return replace(result, written=write_fix(folder, fix.form.model, fix.plan))
+    diagnosis, culprits = diagnose(measured, outcome.culprits)
+    price = latency_of(measured) if measured.backend.is_tensorrt else None
+    repaired = repair(measured, outcome, price=price)
+    diagnosis = replace(diagnosis, repairs=repaired.repairs, notes=(*diagnosis.notes, *repaired.notes))
+    result = replace(result, search=replace(outcome, culprits=culprits), diagnosis=diagnosis)
+    if folder is None:
+        return result
+    best = fix if repaired.best is None else Fix(repaired.best.form, repaired.best.plan, repaired.best.int8)
+    return replace(result, written=_write(measured, outcome, fix, best, folder))
+
+
+def _write(
+    measured: Measured, outcome: SearchOutcome, found: Fix | None, best: Fix | None, folder: Path
+) -> tuple[str, ...]:
+    """The best fix as files, what the search found where that is another, and reproducers."""
+    written: tuple[str, ...] = ()
+    if best is not None:
+        written = write_fix(folder, _files(measured, best))
+    if found is not None and best is not found:
+        written += write_fix(folder / "high", _files(measured, found))
+    if measured.settings.reduce:
+        written += write_pieces(measured, [c.layer for c in outcome.culprits], folder / "reduced")
+    return written
+
+
+def _files(measured: Measured, fix: Fix) -> FixFiles:
+    path, int8 = measured.case.path(measured.case.model), fix.int8
+    return FixFiles(
+        fix.form.model,
+        int8.complete(fix.plan),
+        int8.every,
+        measured.model,
+        path,
+        int8.rest,
+        tells_all=int8 is measured.int8,
+    )

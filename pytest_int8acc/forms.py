@@ -17,6 +17,7 @@ from pytest_int8acc.graph.network import Network, Plan, Precision
 from pytest_int8acc.graph.plan import apply, fp32_nodes
 from pytest_int8acc.graph.qdq import is_qdq, read_qdq
 from pytest_int8acc.graph.quantize import quantize
+from pytest_int8acc.plan_file import guard, merge, read_plan
 from pytest_int8acc.scales import Scales
 from pytest_int8acc.scales.calibrate import calibrate
 from pytest_int8acc.scales.load import load_scales
@@ -69,17 +70,30 @@ class Int8Form:
     rest: Precision
     """What is not INT8 runs in this."""
     notes: tuple[str, ...] = ()
+    whole: Network | None = None
+    """``network`` with the groups that the case's own plan keeps high; None where the case has no plan."""
+    given: Plan = field(default_factory=Plan)
+    """The case's own plan."""
+
+    @property
+    def every(self) -> Network:
+        """The network that ``complete`` plans are plans of."""
+        return self.network if self.whole is None else self.whole
+
+    def complete(self, plan: Plan | None = None) -> Plan:
+        """``plan`` over the case's own one."""
+        return merge(self.given, plan or Plan())
 
     def under(self, plan: Plan | None = None) -> Form:
-        """The candidate with ``plan`` applied; by default everything that can be INT8 is."""
-        plan = plan or Plan()
-        mixed = apply(self.network, plan)
-        count = len(self.network.groups) - len(plan.high)
-        every = len(self.network.groups) + len(self.network.left_high)
+        """The candidate with ``plan`` over the case's own; by default all else that can be is INT8."""
+        network, plan = self.every, self.complete(plan)
+        mixed = apply(network, plan)
+        count = len(network.groups) - len(plan.high)
+        every = len(network.groups) + len(network.left_high)
         description = f"INT8 in {count} of {every} groups, {self.source}, rest {self.rest.upper()}"
         if self.rest == "fp32":
             return Form(mixed, description, self.notes)
-        fp32 = fp32_nodes(self.network, plan)
+        fp32 = fp32_nodes(network, plan)
         halved = halve(mixed, fp32)
         notes = (*self.notes, *halved.notes)
         return Form(halved.model, description, notes, halved.overflows, mixed, frozenset(fp32))
@@ -129,11 +143,21 @@ def int8_form(case: Case, model: Model, provider: Provider, cache: Path | None =
     if case.int8.model is not None:
         network = read_qdq(load_model(case.path(case.int8.model)), original=model, exclude=case.int8.exclude)
         notes = (*network.notes, *_left_high(network, rest))
-        return Int8Form(network, f"read from {case.int8.model}", rest, notes)
+        return _guarded(case, Int8Form(network, f"read from {case.int8.model}", rest, notes))
     layout = find_groups(model, case.int8.exclude)
     scales = _scales(case, model, layout, provider, cache)
     network = quantize(model, layout, scales.values)
-    return Int8Form(network, scales.source, rest, (*scales.notes, *_left_high(network, rest)))
+    notes = (*scales.notes, *_left_high(network, rest))
+    return _guarded(case, Int8Form(network, scales.source, rest, notes))
+
+
+def _guarded(case: Case, form: Int8Form) -> Int8Form:
+    """``form`` under the case's own plan, where it has one; a search sees what the plan leaves in INT8."""
+    if case.plan is None:
+        return form
+    plan = read_plan(case.path(case.plan), form.network)
+    source = f"{form.source}, under {case.plan}"
+    return replace(form, network=guard(form.network, plan), source=source, whole=form.network, given=plan)
 
 
 def engine_form(case: Case, model: Model) -> Form:

@@ -11,12 +11,12 @@ from __future__ import annotations
 import logging
 import re
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from pytest_int8acc.engines.onnxruntime import OrtEngine
 from pytest_int8acc.engines.run import run_together
-from pytest_int8acc.forms import Form
+from pytest_int8acc.forms import Form, Int8Form
 from pytest_int8acc.graph.half_network import emulate_network, halve_network
 from pytest_int8acc.graph.macs import macs
 from pytest_int8acc.graph.network import Network, Plan
@@ -41,6 +41,8 @@ class Fix:
 
     form: Form
     plan: Plan
+    int8: Int8Form
+    """The case's own, or another whose ``under(plan)`` gives the form."""
 
 
 def investigate(measured: Measured) -> tuple[SearchOutcome, Fix | None]:
@@ -58,7 +60,20 @@ def investigate(measured: Measured) -> tuple[SearchOutcome, Fix | None]:
     outcome = _outcome(bench, found, time.perf_counter() - started)
     if found.proof is None or not found.verified or not found.result.high:
         return outcome, None
-    return outcome, Fix(found.proof.form, found.proof.plan)
+    return outcome, Fix(found.proof.form, found.proof.plan, bench.int8)
+
+
+def latency_of(measured: Measured) -> Callable[[Form], float]:
+    """What a form costs as an engine: its median latency in ms."""
+
+    def price(form: Form) -> float:
+        backend = measured.backend
+        backend.open(form, "fixed", measured.inputs)
+        backend.measure_latency(("INT8", "fixed"), next(iter(measured.inputs.batches())).feed)
+        latency = next(info.latency for info in backend.engines if info.role == "fixed")
+        return latency.median_ms if latency is not None else 0.0
+
+    return price
 
 
 @dataclass(frozen=True, eq=False)

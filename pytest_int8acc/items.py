@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
-import json
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from pytest_int8acc.errors import Int8accError, MissingBackendError, SpecError
-from pytest_int8acc.report.text import failure, failure_line, status
-from pytest_int8acc.results import CaseResult, to_plain
+from pytest_int8acc.golden_options import RECORDED, golden_root
+from pytest_int8acc.report.properties import properties
+from pytest_int8acc.report.text import failure, failure_line
+from pytest_int8acc.results import CaseResult
 from pytest_int8acc.settings import SETTINGS, Settings, resolve
 
 if TYPE_CHECKING:
+    from pytest_int8acc.goldens.wish import Goldens
     from pytest_int8acc.measure import Measured
     from pytest_int8acc.spec.models import Case
 
@@ -93,12 +95,17 @@ class SpecItem(pytest.Function):
 
         settings = self._settings()
         try:
-            self.measured = measure(self.case, settings)
+            if goldens := self._goldens():
+                self.measured = measure(self.case, settings, goldens)
+            else:
+                self.measured = measure(self.case, settings)
         except MissingBackendError as error:
             if settings.missing == "fail":
                 raise
             pytest.skip(str(error))
         self._publish(self.measured.result)
+        if goldens:
+            self._tell_recorded(self.measured.result)
 
     def teardown(self) -> None:
         """Lets go of the engines, then of the fixtures."""
@@ -129,15 +136,35 @@ class SpecItem(pytest.Function):
 
     def _folder(self) -> Path | None:
         """This case's own folder in the report folder: the spec's path from the root, and the case's name."""
-        reports = report_folder(self.config)
+        reports, stem = report_folder(self.config), self._stem()
         if reports is None:
             return None
-        spec = self.path.relative_to(self.config.rootpath) if self._below_root() else Path(self.path.name)
-        stem = spec.with_name(spec.name.partition(".int8acc.")[0])
         return reports / stem if stem.name == self.name else reports / stem / self.name
 
-    def _below_root(self) -> bool:
-        return self.config.rootpath in self.path.parents
+    def _stem(self) -> Path:
+        """The spec's path from the root, without its suffix; the name alone where it lies elsewhere."""
+        below = self.config.rootpath in self.path.parents
+        spec = self.path.relative_to(self.config.rootpath) if below else Path(self.path.name)
+        return spec.with_name(spec.name.partition(".int8acc.")[0])
+
+    def _goldens(self) -> Goldens | None:
+        """Where this case's golden lies and what may be written; None for a case that keeps none."""
+        from pytest_int8acc.goldens.wish import Goldens, keeps_golden
+
+        if not keeps_golden(self.case):
+            return None
+        root, folder = golden_root(self.config), self._folder()
+        return Goldens(
+            None if root is None else f"{root.rstrip('/')}/{self._stem().as_posix()}",
+            self.config.getoption("int8acc_update") or "off",
+            None if folder is None else folder / "golden",
+        )
+
+    def _tell_recorded(self, result: CaseResult) -> None:
+        """Let the report carry what was recorded, if anything was."""
+        if result.golden.startswith("recorded"):
+            lines = [result.golden, *(note for note in result.notes if note.startswith("accepted "))]
+            self.user_properties.append((RECORDED, "\n".join(lines)))
 
     def _publish(self, result: CaseResult) -> None:
         """Let the report carry ``result``, in place of an earlier one."""
@@ -147,12 +174,17 @@ class SpecItem(pytest.Function):
         self.user_properties[:] = (dict(self.user_properties) | dict([*properties(result), settings])).items()
 
     def _settings(self) -> Settings:
-        """What this case runs with; plugin.py has checked the configuration."""
-        return resolve(
-            {setting.name: self.config.getoption(setting.ini) for setting in SETTINGS},
-            self.case.settings(),
-            {s.name: s.read(self.config.getini(s.ini)) for s in SETTINGS},
-        )
+        """What this case runs with."""
+        return settings_for(self.config, self.case.settings())
+
+
+def settings_for(config: pytest.Config, spec: Mapping[str, object]) -> Settings:
+    """What command line, spec and configuration say together; plugin.py has checked the configuration."""
+    return resolve(
+        {setting.name: config.getoption(setting.ini) for setting in SETTINGS},
+        spec,
+        {s.name: s.read(config.getini(s.ini)) for s in SETTINGS},
+    )
 
 
 def report_folder(config: pytest.Config) -> Path | None:
@@ -168,10 +200,3 @@ def verdict(request: pytest.FixtureRequest) -> None:
     result = request.node.conclude()
     if not result.passed:
         raise AccuracyError(result)
-
-
-def properties(result: CaseResult) -> list[tuple[str, object]]:
-    """What a case's report carries to the controller of pytest-xdist and to JUnit: plain types only."""
-    scores = [(f"int8acc.{score.subject}.{score.metric}", to_plain(score.value)) for score in result.scores]
-    details = json.dumps(to_plain(result), allow_nan=False, ensure_ascii=False)
-    return [*scores, ("int8acc.summary", status(result)), ("int8acc.details", details)]

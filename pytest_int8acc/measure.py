@@ -10,11 +10,12 @@ to know the noise below which no limit means anything.
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from pytest_int8acc.backends import Backend, open_backend
 from pytest_int8acc.caveats import caveats, nothing_compared
 from pytest_int8acc.data import Dataset
+from pytest_int8acc.findings import compare_data, lint_model, lint_network
 from pytest_int8acc.forms import (
     Form,
     Int8Form,
@@ -26,9 +27,11 @@ from pytest_int8acc.forms import (
     open_source,
 )
 from pytest_int8acc.gains import engine_scores
+from pytest_int8acc.goldens.keeper import Compared, Keeper, finish, open_keeper
+from pytest_int8acc.goldens.wish import Goldens
 from pytest_int8acc.graph.model import Model
 from pytest_int8acc.judge import Judge, load_judge
-from pytest_int8acc.overflow import lost_by_baseline, refuse_overflow
+from pytest_int8acc.overflow import computes_in_half, lost_by_baseline, refuse_overflow
 from pytest_int8acc.results import CaseResult
 from pytest_int8acc.runs import Runs, run_forms
 from pytest_int8acc.settings import Settings
@@ -50,6 +53,10 @@ class Measured:
     judge: Judge
     backend: Backend
     runs: Runs
+    int8_passed: bool
+    """Whether INT8 keeps its limits; a baseline that has left its golden is no fault of INT8."""
+    half: bool
+    """Whether the baseline computes in FP16."""
 
     @property
     def baseline(self) -> Outputs:
@@ -57,8 +64,8 @@ class Measured:
         return self.runs.baseline
 
     @property
-    def again(self) -> Outputs:
-        """The baseline's second run."""
+    def again(self) -> Outputs | None:
+        """The baseline's second run; None where the baseline is a golden."""
         return self.runs.again
 
     def close(self) -> None:
@@ -66,41 +73,52 @@ class Measured:
         self.backend.close()
 
 
-def measure(case: Case, settings: Settings) -> Measured:
+def measure(case: Case, settings: Settings, goldens: Goldens | None = None) -> Measured:
     """Run one case and score it.
 
     Args:
         case: From ``load_spec``.
         settings: What command line, spec and configuration say together.
+        goldens: Where the case's golden lies and whether it is written; None: beside the spec, read only.
 
     Raises:
         MissingBackendError: The backend that the settings want is not there.
+        GoldenError: The case's golden is missing, stale or damaged, or cannot be written.
         Int8accError: There is no verdict: a model, the data, a scale file or a criterion is at fault.
     """
     backend = open_backend(case, settings)
     try:
-        return _measure(case, settings, backend)
+        keeper = open_keeper(case, settings, goldens or Goldens(), is_tensorrt=backend.is_tensorrt)
+        return _measure(case, settings, backend, keeper)
     except BaseException:
         backend.close()
         raise
 
 
-def _measure(case: Case, settings: Settings, backend: Backend) -> Measured:
-    started = time.perf_counter()
-    model = load_float(case)
-    inputs = open_source(case, case.inputs, model, "inputs", settings.samples)
-    baseline = baseline_form(case, model)
+def _measure(case: Case, settings: Settings, backend: Backend, keeper: Keeper | None) -> Measured:
+    started, model = time.perf_counter(), load_float(case)
+    limit = settings.samples if keeper is None else keeper.limit
+    inputs = open_source(case, case.inputs, model, "inputs", limit)
+    keeper = keeper and keeper.check(inputs)
+    findings = lint_model(case, model, settings.lint)
+    baseline = baseline_form(case, model) if keeper is None else keeper.form(model)
     int8, candidate = _candidate(case, model, settings, backend)
-    runs = run_forms(case.name, backend, settings.provider, inputs, model, baseline, candidate)
+    kept = keeper.outputs if keeper and keeper.replaces_baseline else None
+    runs = run_forms(case.name, backend, settings.provider, inputs, model, baseline, candidate, kept)
     if candidate.implicit is not None:
         int8 = int8_form(case, model, settings.provider, backend.calibration_cache)
-    judge = load_judge(case, settings, inputs.samples or 0)
+    findings += lint_network(case, int8.network if int8 else None, settings.lint)
+    own = load_judge(case, settings, inputs.samples or 0)
+    judge = own if keeper is None else keeper.tighten(own)
     lost = lost_by_baseline(judge, runs)
     refuse_overflow(lost, runs, baseline, model, inputs, settings.provider)
     outputs, metrics = judge(runs.baseline, runs.candidate, runs.again)
+    if keeper is not None:
+        metrics = keeper.named(metrics, own, judge)
     backend.measure_latency(("baseline", "INT8"), next(iter(inputs.batches())).feed)
     gained, unjudged = engine_scores(case, backend)
     warnings = caveats(settings, int8, baseline, outputs, metrics, lost)
+    notes = (*candidate.notes, *baseline.notes, *inputs.notes, *backend.notes, *runs.notes)
     result = CaseResult(
         name=case.name,
         spec=str(case.file),
@@ -114,13 +132,17 @@ def _measure(case: Case, settings: Settings, backend: Backend) -> Measured:
         int8_groups=len(int8.network.groups) if int8 else 0,
         high_groups=len(int8.network.left_high) if int8 else 0,
         warnings=(*nothing_compared(runs), *warnings, *unjudged),
-        notes=tuple(
-            dict.fromkeys((*candidate.notes, *baseline.notes, *inputs.notes, *backend.notes, *runs.notes))
-        ),
-        seconds=time.perf_counter() - started,
+        notes=tuple(dict.fromkeys(notes)),
         engines=backend.engines,
+        findings=(*findings, *compare_data(case, model, inputs)),
     )
-    return Measured(case, settings, result, model, inputs, int8, judge, backend, runs)
+    passed = result.passed
+    if keeper is not None:
+        run = Compared(runs.baseline, runs.candidate, runs.backend, own, inputs, model)
+        result = finish(keeper, result, run)
+    result = replace(result, seconds=time.perf_counter() - started)
+    half = baseline.single is not None or computes_in_half(baseline.model)
+    return Measured(case, settings, result, model, inputs, int8, judge, backend, runs, passed, half)
 
 
 def _candidate(

@@ -1,9 +1,9 @@
-"""pytest entry point: options, ini keys, marker, collection and the terminal report."""
+"""pytest entry point: options, ini keys, marker, collection, and when to report."""
 
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
 _NOT_RUN = pytest.StashKey[set[str]]()
 _NOT_RUN_OUTPUT = "int8acc_not_run"
+_VERDICTS = ("passed", "failed", "error", "xfailed", "xpassed", "skipped")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -28,6 +29,10 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addini("int8acc", gate, type="bool", default=False)
     for setting in SETTINGS:
         _add_setting(group, parser, setting)
+    merge = (
+        "run nothing: merge these report folders into --int8acc-report, and exit with 1 where a case failed"
+    )
+    group.addoption("--int8acc-merge", nargs="+", metavar="DIR", help=merge)
 
 
 def _add_setting(group: pytest.OptionGroup, parser: pytest.Parser, setting: Setting) -> None:
@@ -38,6 +43,9 @@ def _add_setting(group: pytest.OptionGroup, parser: pytest.Parser, setting: Sett
     elif setting.kind == "count":
         group.addoption(setting.flag, type=_argument(setting), metavar="N", help=setting.help)
         parser.addini(setting.ini, setting.help, type="int", default=None)
+    elif setting.kind == "size":
+        group.addoption(setting.flag, type=_argument(setting), metavar="SIZE", help=setting.help)
+        parser.addini(setting.ini, setting.help, default=None)
     elif setting.kind == "flag":
         group.addoption(setting.flag, action="store_true", default=None, help=setting.help)
         parser.addini(setting.ini, setting.help, type="bool", default=None)
@@ -58,10 +66,22 @@ def _argument(setting: Setting) -> Callable[[str], object]:
     return parse
 
 
+def pytest_cmdline_main(config: pytest.Config) -> int | None:
+    """Merges report folders instead of running tests, where that is asked for."""
+    folders = config.getoption("int8acc_merge")
+    if not folders or config.getoption("help"):
+        return None
+    from pytest_int8acc.items import report_folder
+    from pytest_int8acc.reporting import merge
+
+    return merge(config, folders, report_folder(config))
+
+
 def pytest_configure(config: pytest.Config) -> None:
     """Registers the marker; raises UsageError for a value in the configuration that is not accepted."""
     config.addinivalue_line("markers", "int8acc: a case of an *.int8acc.yaml file")
     config.stash[_NOT_RUN] = set()
+    config.pluginmanager.register(_Last(), "int8acc-last")
     _getini(config, "int8acc", "true or false")
     for setting in SETTINGS:
         value = _getini(config, setting.ini, setting.expected)
@@ -127,6 +147,10 @@ def pytest_runtest_makereport(
 
         if isinstance(item, SpecItem):
             report.longrepr = str(call.excinfo.value)
+    if call.when == "call" and item.config.getoption("htmlpath", None) and item.path.name.endswith(SUFFIXES):
+        from pytest_int8acc.reporting import attach
+
+        attach(item.config.pluginmanager.getplugin("html"), report)
     return report
 
 
@@ -147,13 +171,10 @@ def pytest_testnodedown(node: Any) -> None:
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
     """Writes one line per case, more with -v and -vv, and a hint where spec files were left out."""
-    reports = _case_reports(terminalreporter)
-    if config.get_verbosity() < 0:
-        reports = [(verdict, report) for verdict, report in reports if report.failed]
-    if reports:
-        _write_section(terminalreporter, reports, config.get_verbosity())
-    if config.getoption("int8acc_report") or config.getini("int8acc_report"):
-        _write_report(terminalreporter, config)
+    if any(name.endswith(SUFFIXES) for name in _reported(terminalreporter)):
+        from pytest_int8acc.reporting import write_section
+
+        write_section(terminalreporter, config.get_verbosity())
     if count := len(config.stash[_NOT_RUN]):
         files = "spec file" if count == 1 else "spec files"
         terminalreporter.write_line(
@@ -163,60 +184,28 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: p
         )
 
 
-def _write_report(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
-    """Writes report.json of all cases, and says where it is."""
-    import json
-
-    from pytest_int8acc.items import report_folder
-    from pytest_int8acc.report.json import case_entry, write_json
-
-    folder = report_folder(config)
-    assert folder is not None
-    entries = []
-    for verdict, report in _case_reports(terminalreporter):
-        details = dict(report.user_properties).get("int8acc.details")
-        plain = None if details is None else json.loads(str(details))
-        entries.append(case_entry(report.nodeid, verdict, report.duration, plain))
-    try:
-        terminalreporter.write_line(f"int8acc: report in {write_json(folder, entries)}")
-    except OSError as error:
-        terminalreporter.write_line(f"int8acc: {folder}: cannot be written: {error.strerror}", red=True)
+def _reported(terminalreporter: pytest.TerminalReporter) -> Iterator[str]:
+    """The file of each report of this run."""
+    for verdict in _VERDICTS:
+        for report in terminalreporter.getreports(verdict):
+            yield getattr(report, "nodeid", "").partition("::")[0]
 
 
-def _write_section(
-    terminalreporter: pytest.TerminalReporter, reports: list[tuple[str, pytest.TestReport]], verbosity: int
-) -> None:
-    """Writes a line for each case, and its details below."""
-    from pytest_int8acc.report.terminal import detail_lines, status_line
-    from pytest_int8acc.report.text import FAILURE
+class _Last:
+    """Runs when all else of the summary is written, so that the report's path is easily found."""
 
-    terminalreporter.write_sep("=", "int8acc")  # section() leaves its line open
-    for verdict, report in reports:
-        color = "red" if report.failed else "green" if verdict == "passed" else "yellow"
-        terminalreporter.write(f"{verdict.upper()} ", **{color: True})
-        message = _message(report)
-        # A case may also fail for another reason than its scores: a teardown, a strict xfail that passes.
-        told = not report.failed or message.startswith(FAILURE)
-        said = dict(report.user_properties) if told else {}
-        terminalreporter.write_line(status_line(report.nodeid, said, message))
-        for line in detail_lines(said, verbosity, failed=report.failed):
-            terminalreporter.write_line("    " + line)
+    @pytest.hookimpl(wrapper=True, tryfirst=True)
+    def pytest_terminal_summary(
+        self, terminalreporter: pytest.TerminalReporter, config: pytest.Config
+    ) -> Generator[None, Any, Any]:
+        """Writes the report folder and the step summary, and says where they are."""
+        result = yield
+        idle = any(config.getoption(option, False) for option in ("collectonly", "setuponly", "setupplan"))
+        ours = any(name.endswith(SUFFIXES) for name in _reported(terminalreporter))
+        if not idle and (ours or _gate(config)):
+            from pytest_int8acc.items import report_folder
+            from pytest_int8acc.reporting import write_reports
 
-
-def _case_reports(terminalreporter: pytest.TerminalReporter) -> list[tuple[str, pytest.TestReport]]:
-    """Verdict and report of each case that was reported, in the order of files and lines."""
-    reports = [
-        (verdict, report)
-        for verdict in ("passed", "failed", "error", "xfailed", "xpassed", "skipped")
-        for report in terminalreporter.getreports(verdict)
-        if isinstance(report, pytest.TestReport) and report.location[0].endswith(SUFFIXES)
-    ]
-    return sorted(reports, key=lambda pair: (pair[1].location[0], pair[1].location[1] or 0))
-
-
-def _message(report: pytest.TestReport) -> str:
-    """The first line of why a case did not pass."""
-    if isinstance(report.longrepr, tuple):
-        return report.longrepr[2].removeprefix("Skipped: ")
-    crash = getattr(report.longrepr, "reprcrash", None)
-    return str(crash.message if crash else report.longrepr or "").partition("\n")[0]
+            for line in write_reports(terminalreporter, report_folder(config)):
+                terminalreporter.write_line(line, red="cannot be written" in line)
+        return result

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from pytest_int8acc.backends import Backend
@@ -26,8 +27,8 @@ class Runs:
     reference: Outputs
     """FP32; the baseline's own where that is FP32, or where ONNX Runtime cannot run the model."""
     baseline: Outputs
-    again: Outputs
-    """The baseline's second run."""
+    again: Outputs | None
+    """The baseline's second run; None where the baseline was kept and not run."""
     candidate: Outputs
     simulated: Outputs | None
     """The candidate in ONNX Runtime, exact; None where the candidate itself is that, or has no model."""
@@ -43,6 +44,7 @@ def run_forms(
     model: Model,
     baseline: Form,
     candidate: Form,
+    kept: Callable[[Outputs], Outputs] | None = None,
 ) -> Runs:
     """Build an engine for each form and run all of them over the inputs, batch by batch.
 
@@ -54,6 +56,7 @@ def run_forms(
         model: The float model.
         baseline: What INT8 is compared with.
         candidate: The INT8 side.
+        kept: Gives the baseline's outputs in the batches of the candidate's; then ``baseline`` is not run.
 
     Raises:
         EngineError: A form does not build or run.
@@ -63,14 +66,18 @@ def run_forms(
     engines: dict[str, Engine] = {}
     for role, form in (("baseline", baseline), ("INT8", candidate)):
         _check_interface(form.model, model)
-        engines[role] = backend.open(form, role, inputs)
-    engines["baseline again"] = engines["baseline"]
+        if role == "INT8" or kept is None:
+            engines[role] = backend.open(form, role, inputs)
+    if kept is None:
+        engines["baseline again"] = engines["baseline"]
     notes = _beside(engines, backend, provider, model, baseline, candidate)
     found = run_together(engines, inputs)
+    if kept is not None:
+        found["baseline"] = kept(found["INT8"])
     return Runs(
         reference=found.get("FP32", found["baseline"]),
         baseline=found["baseline"],
-        again=found["baseline again"],
+        again=found.get("baseline again"),
         candidate=found["INT8"],
         simulated=found.get("simulated"),
         backend=engines["INT8"].description,
@@ -88,7 +95,7 @@ def _beside(
 ) -> tuple[str, ...]:
     """Add what ONNX Runtime runs beside baseline and candidate; a note where it cannot."""
     if not backend.is_tensorrt:
-        if baseline.model is not model:
+        if baseline.model is not model or "baseline" not in engines:
             engines["FP32"] = OrtEngine(model, "exact", provider)
         return ()
     try:  # TensorRT runs plugins that ONNX Runtime does not know

@@ -61,6 +61,7 @@ class TrtBackend:
         self._store = None if settings.no_cache else open_store(_store_place(settings), settings.cache_size)
         self._running: dict[str, TrtEngine] = {}
         self._infos: dict[str, EngineInfo] = {}
+        self._built: dict[str, Built] = {}
         self._seen: Mapping[str, Counter[Shape]] | None = None
         self._folder = tempfile.TemporaryDirectory(prefix="int8acc-", ignore_cleanup_errors=True)
 
@@ -88,6 +89,7 @@ class TrtBackend:
             if not self.platform.can_run:
                 return self._unrun(built)
             engine = open_built(built)
+            self._built[role] = built  # keeps the file, which is read again for the layers' times
             layers = _layers(built.layers, form.model)
             info = EngineInfo(role, form.description, built.seconds, built.stored, built.nbytes, layers)
         self._infos[role] = info
@@ -114,6 +116,7 @@ class TrtBackend:
         for engine in self._running.values():
             engine.close()
         self._running.clear()
+        self._built.clear()
         self._folder.cleanup()
 
     def _build(self, form: Form, role: str, inputs: Dataset) -> Built:

@@ -7,6 +7,7 @@ import json
 import math
 
 import pytest
+import report_cases
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
@@ -14,7 +15,8 @@ from pytest_int8acc.report.order import strain, worst_first
 from pytest_int8acc.report.plain import restore
 from pytest_int8acc.report.table import number, number_pair, table
 from pytest_int8acc.report.terminal import detail_lines, status_line
-from pytest_int8acc.report.text import details, failure, failure_line, relation, status
+from pytest_int8acc.report.text import details, failure, failure_line, status
+from pytest_int8acc.report.words import relation, shorten
 from pytest_int8acc.results import CaseResult, LineFit, OutputResult, Score, to_plain
 
 ANY = st.floats(allow_nan=True, allow_infinity=True)
@@ -280,3 +282,127 @@ def test_every_result_has_its_text_and_survives_json(result):
     details(result, 2)
     if not result.passed:
         assert failure(result).splitlines()[0] == failure_line(result)
+
+
+def test_a_failure_of_everything_reads_like_this():
+    result = report_cases.case(written=("out/fixed.onnx",))
+    assert failure(result).splitlines() == [
+        "INT8 accuracy: 'logits' cosine 0.8741 < 0.999 (+1 more; 2 culprits, fix verified)",
+        "",
+        "The scale of one tensor is 61x too wide; /layer2/0/conv1/Conv loses 31 dB by it.",
+        "",
+        "INT8 in 54 of 54 groups, entropy over 500 samples, rest FP16 against FP16; 256 samples: "
+        "data/val.npz; TensorRT 10.4, NVIDIA L4",
+        "     output           metric   INT8    limit     noise  baseline  fixed",
+        "  >  logits           cosine   0.8741  >= 0.999  1                0.9996",
+        "  >  metrics.py:top1  top1     0.921   >= 0.98   0      0.985     0.984",
+        "     logits           sqnr_db  24.5    >= 20     inf              33.1",
+        "  error: '/stem/QuantizeLinear': zero point 3 on 'images'; TensorRT rejects the model "
+        "[nonzero-zero-point]",
+        "      quantize symmetrically: ActivationSymmetric=True",
+        "  warning: '/fc/Q': uint8 with zero point 0 is read as int8 [uint8-zero]",
+        "      use int8",
+        "  data warning: 'images': values reach 255 [range-255]",
+        "      divide by 255",
+        "  ... and 1 finding more (all with -vv)",
+        "  INT8 engine: 45 of 54 weighted layers in INT8, 3 standalone Q/DQ, 7 reformats; 0.61 ms against "
+        "0.82 ms: 1.34x",
+        "  fixed engine: 43 of 54 weighted layers in INT8, 3 standalone Q/DQ, 7 reformats; 0.63 ms against "
+        "0.82 ms: 1.3x",
+        "  golden: the INT8 scores are 0.1 below those accepted",
+        "  note: 'logits': INT8 = 0.75 * baseline - 0.5 (correlation 0.89): a scale is wrong",
+        "  note: 'logits': sample 182 has the lowest SQNR",
+        "  note: 21 of 22 tensors have a scale",
+        "",
+        "Stages: framework to ONNX ok > FP16 ok > Q/DQ, simulated off ('logits' cosine 0.8741 < 0.999) > "
+        "INT8 engine ok",
+        "  Q/DQ, simulated: quantization itself costs the accuracy",
+        "Culprits (minimal: leave any one in INT8 and the criteria fail)",
+        "  layer                 type  alone in INT8         cause"
+        "                                                       price",
+        "  /layer2/0/conv1/Conv  Conv  logits cosine 0.9312  "
+        "scale of '/layer1/1/relu/Relu_output_0' is 61x too wide...  8.3% of MACs",
+        "  /layer4/1/conv2/Conv  Conv  logits cosine 0.9941  "
+        "8.1 % of the values lie beyond the scale and are clipped    2.1% of MACs",
+        "Fix verified (built and run on all samples, 51 of them not seen by the search): these 2 groups in "
+        "FP16, 90% of the MACs stay in INT8",
+        "Search 'minimal': 2 trials and 18 probes (as much as 2.75 runs over all samples), 1 model built, in "
+        "3.2 s; each of the 2 groups kept high was tried in INT8 and fails",
+        "Cheaper fix: recalibrating /layer2/0/conv1/Conv with percentile 99.99 alone meets the criteria in "
+        "full INT8 ('logits' cosine 0.9993 >= 0.999, verified)",
+        "Calibration methods",
+        "  method   verdict  most critical",
+        "  minmax   fails    'logits' cosine 0.91 < 0.999",
+        "  entropy  passes   'logits' cosine 0.9994 >= 0.999",
+        "note: calibration data covers 3 of 10 classes",
+        "Written: out/fixed.onnx",
+    ]
+
+
+def test_files_of_one_folder_are_written_together():
+    paths = ("out/a/fixed.onnx", "out/a/plan.yaml", "out/x.txt", "bare")
+    last = failure(report_cases.case(written=paths)).splitlines()[-1]
+    assert last == "Written: out/a/{fixed.onnx, plan.yaml}, out/x.txt, bare"
+
+
+def test_vv_tells_all_findings_all_engines_and_the_layers():
+    text = failure(report_cases.case(), 2)
+    assert "note: '/x': a Q/DQ pair that nobody reads [unread-pair]" in text
+    assert "  baseline engine: 54 weighted layers; 0.82 ms\n" in text
+    assert "is 61x too wide: 97 % of the INT8 codes are unused  8.3% of MACs" in text
+    lines = text.splitlines()
+    start = lines.index("Layers (error against the baseline, the worst alone first)")
+    assert lines[start + 1].split("  ")[1:3] == ["layer", ""]
+    assert lines[start + 2].split() == ["/layer2/0/conv1/Conv", "Conv", "9.5", "0.995", "5.5", "0.99"]
+    assert "Layers (error" not in failure(report_cases.case(), 1)
+
+
+def test_an_engine_without_int8_is_warned_of_even_where_the_case_passes():
+    engines = (report_cases.engine("baseline", 3, 0, None), report_cases.engine("INT8", 54, 0, None))
+    result = case(dataclasses.replace(COSINE, value=0.9995), engines=engines)
+    warning = "You asked for INT8 and 0 of 54 layers run in it"
+    assert status(result).endswith(f"exact; warning: {warning}")
+    assert f"warning: {warning}" in details(result)
+    assert "INT8 engine: 0 of 54 weighted layers in INT8, 3 standalone Q/DQ, 7 reformats" in details(result)
+    result = dataclasses.replace(result, warnings=(warning,))
+    assert details(result).count(f"warning: {warning}") == 1
+
+
+def test_an_engine_that_tells_nothing_is_not_said_to_be_without_int8():
+    engines = (dataclasses.replace(report_cases.engine("INT8", 1, 0, 2.0), layers=()),)
+    result = case(COSINE, engines=engines)
+    assert "INT8 engine: does not tell its layers; 2 ms" in details(result)
+    assert "You asked" not in status(result)
+
+
+def test_five_findings_at_most_errors_first():
+    findings = [dataclasses.replace(f, remedy="") for f in report_cases.FINDINGS[1:2] * 7]
+    result = case(COSINE, findings=(*findings, report_cases.FINDINGS[0]))
+    lines = [line for line in details(result) if "finding" in line or "error:" in line or "uint8" in line]
+    assert lines[0].startswith("error: '/stem/QuantizeLinear'")
+    assert len(lines) == 6
+    assert lines[-1] == "... and 3 findings more (all with -vv)"
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"price": 0.104}, None),
+        ({"kind": "high", "price": 0.05}, None),
+        ({"price": 0.05, "verified": False}, "cosine 0.9993 >= 0.999, not verified"),
+    ],
+)
+def test_a_fix_is_called_cheaper_only_where_more_stays_in_int8(changes, said):
+    result = report_cases.case()
+    repair = dataclasses.replace(result.diagnosis.repairs[0], **changes)
+    diagnosis = dataclasses.replace(result.diagnosis, repairs=(repair,))
+    text = failure(dataclasses.replace(result, diagnosis=diagnosis))
+    assert ("Cheaper fix:" in text) == (said is not None)
+    assert said is None or said in text
+
+
+@given(st.text("ab ,"), st.integers(4, 60))
+def test_shortened_text_is_no_longer_than_asked(text, most):
+    short = shorten(text, most)
+    assert len(short) <= most
+    assert short == text or (short.endswith("...") and text.startswith(short[:-3]))

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
-from pytest_int8acc.report.json import case_entry, write_json
+from pytest_int8acc.report.json import case_entry, report_of, write_json
 from pytest_int8acc.report.plain import restore
-from pytest_int8acc.report.search import brief, search_lines
+from pytest_int8acc.report.search import brief, fix_line, search_lines
 from pytest_int8acc.report.text import failure
 from pytest_int8acc.results import (
     CaseResult,
@@ -122,9 +123,10 @@ def test_result_with_a_search_survives_plain_types() -> None:
     assert restore(json.loads(json.dumps(to_plain(result)))) == result
 
 
-def test_report_json(tmp_path: object) -> None:
+def test_report_json(tmp_path: Path) -> None:
     entry = case_entry("a.int8acc.yaml::digits", "failed", 1.5, to_plain(case(FOUND)))
-    path = write_json(tmp_path / "out", [entry, case_entry("b.int8acc.yaml::b", "error", 0.1, None)])  # type: ignore[operator]
+    cases = [entry, case_entry("b.int8acc.yaml::b", "error", 0.1, None)]
+    path = write_json(tmp_path / "out", report_of(cases))
     report = json.loads(path.read_text())
     assert report["version"] == 1
     first, second = report["cases"]
@@ -134,3 +136,7 @@ def test_report_json(tmp_path: object) -> None:
     assert first["plan"] == {"/conv5/Conv": "fp16", "/fc/Gemm": "fp16"}
     assert (first["trials"], first["builds"]) == (2, 1)
     assert second == {"nodeid": "b.int8acc.yaml::b", "verdict": "error", "seconds": 0.1}
+
+
+def test_the_price_of_a_fix_in_milliseconds_is_told_where_it_is_known() -> None:
+    assert fix_line(replace(FOUND, price_ms=0.0204)).endswith("86% of the MACs stay in INT8, +0.02 ms")

@@ -138,7 +138,7 @@ class _Finder:
         if node.op_type.startswith("Conv"):
             if node.input[1] not in self.constants:
                 return "its weights are computed at run time"
-            return _unfit_groups(node, self.constants[node.input[1]])
+            return unfit_groups(node, self.constants[node.input[1]])
         return ""
 
     def _slot(self, node: onnx.NodeProto, index: int) -> Slot:
@@ -203,7 +203,8 @@ def channel_axis(node: onnx.NodeProto, index: int, rank: int) -> int | None:
     return int(transposed != (index == 1))
 
 
-def _unfit_groups(node: onnx.NodeProto, weight: Array) -> str:
+def unfit_groups(node: onnx.NodeProto, weight: Array) -> str:
+    """Why a grouped convolution cannot run in INT8; empty where it can."""
     groups = _attribute(node, "group", 1)
     if groups == 1:
         return ""

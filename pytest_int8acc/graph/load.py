@@ -33,10 +33,18 @@ def load_model(path: Path) -> Model:
     Raises:
         ModelError: The file is missing, no ONNX model, incomplete, or cannot be brought into normal form.
     """
+    return normalize(read_model(path))
+
+
+def read_model(path: Path) -> Model:
+    """Read an ONNX model as it is in the file, as lint wants it: its own opset, no normal form.
+
+    Raises:
+        ModelError: The file is missing, no ONNX model, or incomplete.
+    """
     proto = _read(path)
     weights = _map_external(proto, path)
-    model = make_model(proto, weights, str(path))
-    return normalize(model)
+    return make_model(proto, weights, str(path))
 
 
 def normalize(model: Model) -> Model:

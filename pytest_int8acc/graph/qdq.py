@@ -70,8 +70,13 @@ def read_qdq(model: Model, original: Model | None = None, exclude: Sequence[str]
     reader = _Reader(model)
     stripped, edges, notes = reader.strip()
     if original is not None:
-        stripped, restored = _restore_weights(stripped, edges, original)
-        notes.append(f"{restored} of {reader.constants_read} quantized weights have their float originals")
+        stripped, wrong, fitting = _restore_weights(stripped, edges, original)
+        notes.append(f"{fitting} of {reader.constants_read} quantized weights have their float originals")
+        if wrong:
+            notes.append(
+                f"{len(wrong)} quantized weights are not those of {original.name}, rounded; out of INT8, "
+                f"its own are taken: {', '.join(wrong[:5])}"
+            )
     excluded = match_nodes(stripped, exclude)
     groups = _grouped(stripped, edges)
     left_high = {group.name: excluded[group.name] for group in groups if group.name in excluded}
@@ -206,30 +211,45 @@ def _same(a: tuple[Array, Array, int | None], b: tuple[Array, Array, int | None]
     return same_type and np.array_equal(a[0], b[0]) and np.array_equal(a[1], b[1])
 
 
-def _restore_weights(model: Model, edges: list[Edge], original: Model) -> tuple[Model, int]:
-    """``model`` with float weights of ``original`` in place of dequantized ones, and how many fitted.
+def _restore_weights(model: Model, edges: list[Edge], original: Model) -> tuple[Model, list[str], int]:
+    """``model`` with float weights of ``original`` in place of dequantized ones.
 
-    A weight fits where it rounds to the very codes that the Q/DQ model holds, one step allowed for.
+    A weight fits where it rounds to the very codes that the Q/DQ model holds, one step allowed for. Where
+    most fit, both models hold the same weights, and one that does not fit was quantized wrongly: it is
+    restored as well. Where most do not, the Q/DQ model was trained on (QAT), and its own weights are right.
+
+    Returns:
+        The model, the tensors restored though they do not fit, and how many fit.
     """
     theirs = {node.name: node for node in original.graph.node}
     constants, mine = original.constants(), model.constants()
-    editor = model.edit()
-    slots = {tensor.name: tensor for tensor in editor.graph.initializer}
-    restored: set[str] = set()
+    fitting: dict[str, Array] = {}
+    others: dict[str, Array] = {}
     for edge in edges:
         quantization = edge.quantization
         node = theirs.get(edge.node)
-        if quantization.values is None or edge.tensor in restored or node is None:
+        if quantization.values is None or node is None:
             continue
         weight = constants.get(node.input[edge.index]) if edge.index < len(node.input) else None
         stand_in = mine[edge.tensor]
         if weight is None or weight.shape != stand_in.shape or weight.dtype != stand_in.dtype:
             continue
-        codes = quantize_array(weight, quantization.scale, quantization.zero_point, quantization.axis)
-        if np.abs(codes.astype(np.int64) - quantization.values.astype(np.int64)).max(initial=0) <= 1:
-            put_constant(slots[edge.tensor], edge.tensor, weight, editor.weights)
-            restored.add(edge.tensor)
-    return editor.done(), len(restored)
+        (fitting if _fits(weight, quantization) else others)[edge.tensor] = weight
+    wrong = others if len(others) < len(fitting) else {}
+    editor = model.edit()
+    slots = {tensor.name: tensor for tensor in editor.graph.initializer}
+    for name, weight in {**wrong, **fitting}.items():
+        put_constant(slots[name], name, weight, editor.weights)
+    return editor.done(), list(wrong), len(fitting)
+
+
+def _fits(weight: Array, quantization: Quantization) -> bool:
+    """Whether ``weight`` rounds to the codes of ``quantization``, one step allowed for."""
+    values, scale = quantization.values, quantization.scale
+    if values is None or not (scale > 0).all():
+        return False
+    codes = quantize_array(weight, scale, quantization.zero_point, quantization.axis)
+    return bool(np.abs(codes.astype(np.int64) - values.astype(np.int64)).max(initial=0) <= 1)
 
 
 def _grouped(model: Model, edges: list[Edge]) -> list[Group]:

@@ -1,39 +1,117 @@
-"""``report.json``: all cases of a run, for machines."""
+"""``report.json``: all cases of a run, for machines; ``schema.json`` says what is in it."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
-from pathlib import Path
-from typing import Any
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path, PurePath
+from typing import Any, TypeGuard
+
+from pytest_int8acc.errors import Int8accError
 
 #: Raised when a key changes its meaning or goes away; new keys may come at any time.
 VERSION = 1
+NAME = "report.json"
+#: Of the verdicts on one case, the one that counts.
+RANK = ("skipped", "passed", "xpassed", "xfailed", "error", "failed")
+BAD = ("failed", "error")
+#: What an entry holds of the result as it is, beside what scripts ask for most.
+_AS_MEASURED = (
+    *("spec", "samples", "data", "baseline", "candidate", "backend", "outputs", "metrics", "int8_groups"),
+    *("high_groups", "warnings", "notes", "search", "engines", "findings", "diagnosis", "golden"),
+)
 
 
-def write_json(folder: Path, cases: Sequence[Mapping[str, Any]]) -> Path:
-    """Write ``report.json`` into ``folder``, by way of a temporary file, and return its path.
+def report_of(
+    cases: Iterable[Mapping[str, Any]], errors: Iterable[Mapping[str, str]] = (), **more: Any
+) -> dict[str, Any]:
+    """A report from its entries.
 
     Args:
-        folder: Made where it is not there.
         cases: Plain types, as from ``case_entry``.
+        errors: Spec files that could not be read, each as ``nodeid`` and ``message``.
+        more: Further keys: ``tool``, ``finished``, ``merged``.
+    """
+    return {"version": VERSION, **more, "cases": list(cases), "errors": list(errors)}
+
+
+def write_json(folder: Path, report: Mapping[str, Any]) -> Path:
+    """Write ``report.json`` into ``folder`` and return its path.
+
+    Raises:
+        OSError: The folder cannot be made or written.
+    """
+    text = json.dumps(report, indent=1, ensure_ascii=False, allow_nan=False)
+    return write_text(folder, NAME, text + "\n")
+
+
+def write_text(folder: Path, name: str, text: str) -> Path:
+    """Write a file into ``folder``, made where it is not there, by way of a temporary file.
 
     Raises:
         OSError: The folder cannot be made or written.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    path = folder / "report.json"
-    text = json.dumps(
-        {"version": VERSION, "cases": list(cases)}, indent=1, ensure_ascii=False, allow_nan=False
+    part = folder / f"{name}.part"
+    # A name that is no Unicode (a path with undecodable bytes) must not cost the report.
+    part.write_text(text, encoding="utf-8", errors="backslashreplace")
+    return part.replace(folder / name)
+
+
+def read_json(folder: Path) -> dict[str, Any]:
+    """The report in ``folder``.
+
+    Raises:
+        Int8accError: There is none, or it is none of ours.
+    """
+    path = folder / NAME
+    try:
+        report = json.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise Int8accError(
+            f"{path}: {error.strerror or error}; expected the folder of a run with --int8acc-report"
+        ) from None
+    except ValueError as error:
+        raise Int8accError(f"{path}: not JSON ({error}); run those cases again") from None
+    if not _is_report(report):
+        raise Int8accError(f"{path}: not a report of pytest-int8acc; run those cases again")
+    if report.get("version") != VERSION:
+        raise Int8accError(
+            f"{path}: version {report.get('version')} of a report, expected {VERSION}; run all shards with "
+            "the same pytest-int8acc"
+        )
+    return report
+
+
+def _is_report(report: Any) -> TypeGuard[dict[str, Any]]:
+    """Whether what every report has is there, so that nothing below trips over it."""
+    if not isinstance(report, dict) or not isinstance(report.get("cases"), list):
+        return False
+    errors = report.get("errors", [])
+    return (
+        all(map(_is_entry, report["cases"]))
+        and isinstance(errors, list)
+        and all(isinstance(e, dict) and {"nodeid", "message"} <= e.keys() for e in errors)
     )
-    part = folder / "report.json.part"
-    part.write_text(text + "\n", encoding="utf-8")
-    part.replace(path)
-    return path
+
+
+def _is_entry(case: Any) -> bool:
+    return (
+        isinstance(case, dict)
+        and isinstance(case.get("nodeid"), str)
+        and case.get("verdict") in RANK
+        and isinstance(case.get("seconds"), int | float)
+        and isinstance(case.get("line", 1), int)
+    )
 
 
 def case_entry(
-    nodeid: str, verdict: str, seconds: float, details: Mapping[str, Any] | None
+    nodeid: str,
+    verdict: str,
+    seconds: float,
+    details: Mapping[str, Any] | None,
+    folder: Path | None = None,
+    **more: Any,
 ) -> dict[str, Any]:
     """One case of the report.
 
@@ -42,24 +120,46 @@ def case_entry(
         verdict: passed, failed, error, skipped, xfailed or xpassed.
         seconds: The item's duration.
         details: ``to_plain`` of the CaseResult; None where there is no result.
+        folder: The report folder; files written into it are named from there.
+        more: ``line`` in the spec, ``finished`` (ISO 8601), ``message``, ``settings``.
     """
-    entry: dict[str, Any] = {"nodeid": nodeid, "verdict": verdict, "seconds": seconds}
+    entry: dict[str, Any] = {"nodeid": nodeid, "verdict": verdict, "seconds": seconds, **more}
     if details is None:
         return entry
     search = details["search"] or {}
+    culprits = search.get("culprits", [])
     scores = [score for output in details["outputs"] for score in output["scores"]] + details["metrics"]
     return {
         **entry,
         "name": details["name"],
         "scores": [{**score, "margin": _margin(score)} for score in scores],
-        "culprits": search.get("culprits", []),
-        "plan": {culprit["layer"]: search["precision"] for culprit in search.get("culprits", [])},
+        "culprits": culprits,
+        "plan": {culprit["layer"]: search["precision"] for culprit in culprits},
         "trials": len(search.get("trials", [])),
         "builds": search.get("builds", 0),
-        **{key: details[key] for key in ("spec", "samples", "data", "baseline", "candidate", "backend")},
-        "notes": details["notes"],
-        "search": details["search"],
+        "written": [_from(folder, path) for path in details.get("written", [])],
+        **{key: details[key] for key in _AS_MEASURED if key in details},
     }
+
+
+def one_per_case(entries: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """The entries, those of one item as one: a case that passes and then fails to clean up is an error."""
+    found: dict[str, dict[str, Any]] = {}
+    for entry in entries:
+        other = found.get(entry["nodeid"])
+        if other is None:
+            found[entry["nodeid"]] = dict(entry)
+            continue
+        pair = sorted((other, dict(entry)), key=lambda e: RANK.index(e["verdict"]))
+        found[entry["nodeid"]] = {**pair[0], **pair[1]}
+    return list(found.values())
+
+
+def _from(folder: Path | None, path: str) -> str:
+    """``path`` from the report folder on, where it is in there."""
+    if folder is None or folder not in PurePath(path).parents:
+        return path
+    return PurePath(path).relative_to(folder).as_posix()
 
 
 def _margin(score: Mapping[str, Any]) -> float | None:

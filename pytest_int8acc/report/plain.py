@@ -2,14 +2,40 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Mapping
+from functools import cache
+from typing import TYPE_CHECKING, Any
 
+from pytest_int8acc.errors import Int8accError
 from pytest_int8acc.results import CaseResult
 
+if TYPE_CHECKING:
+    from pydantic import TypeAdapter
 
-def restore(plain: dict[str, Any]) -> CaseResult:
+
+def restore(plain: Mapping[str, Any]) -> CaseResult:
     """The CaseResult that ``plain`` was made of."""
-    from pydantic import TypeAdapter  # heavy, and wanted with -v only
+    return _adapter().validate_python(plain)
 
-    result: CaseResult = TypeAdapter(CaseResult).validate_python(plain)
-    return result
+
+@cache
+def _adapter() -> TypeAdapter[CaseResult]:
+    """What reads results; slow to make."""
+    from pydantic import TypeAdapter  # heavy, and wanted with -v and for reports only
+
+    return TypeAdapter(CaseResult)
+
+
+def restore_entry(entry: Mapping[str, Any]) -> CaseResult | None:
+    """The result that an entry of ``report.json`` was made of; None where there was none.
+
+    Raises:
+        Int8accError: The entry was not written by ``report.json.case_entry``.
+    """
+    if "outputs" not in entry:
+        return None
+    try:
+        return restore(entry)
+    except ValueError as error:  # pydantic's
+        where = f"{entry.get('nodeid')}: not an entry of a report"
+        raise Int8accError(f"{where}: {str(error).partition(chr(10))[0]}; run the case again") from None

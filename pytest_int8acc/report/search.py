@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from pytest_int8acc.report.table import number, table
-from pytest_int8acc.results import SearchOutcome
+from pytest_int8acc.report.words import shorten
+from pytest_int8acc.results import Culprit, SearchOutcome
 
 _CULPRITS = 20
 _TRIALS = 40
+_CAUSE = 60
 
 
 def brief(outcome: SearchOutcome) -> str:
@@ -21,7 +23,12 @@ def brief(outcome: SearchOutcome) -> str:
 
 def search_lines(outcome: SearchOutcome, verbosity: int = 0) -> list[str]:
     """Culprits, the fix, and what the search cost; with ``verbosity`` 2 every trial."""
-    lines = [*_culprits(outcome), *(f"note: {note}" for note in outcome.notes), _fix(outcome), _cost(outcome)]
+    lines = [
+        *_culprits(outcome, verbosity),
+        *(f"note: {note}" for note in outcome.notes),
+        fix_line(outcome),
+        cost_line(outcome),
+    ]
     if outcome.table:
         lines += table(
             ("index", "layer", "shape", "similarity", ""),
@@ -36,7 +43,7 @@ def search_lines(outcome: SearchOutcome, verbosity: int = 0) -> list[str]:
     return [line for line in lines if line]
 
 
-def _culprits(outcome: SearchOutcome) -> list[str]:
+def _culprits(outcome: SearchOutcome, verbosity: int) -> list[str]:
     if not outcome.culprits:
         return []
     if outcome.minimal:
@@ -44,26 +51,38 @@ def _culprits(outcome: SearchOutcome) -> list[str]:
     else:
         title = "Layers to keep high (not shown to be minimal)"
     shown = outcome.culprits[:_CULPRITS]
-    rows = [(c.layer, c.op_type, c.alone, f"{c.price:.1%} of MACs") for c in shown]
+    rows = [(c.layer, c.op_type, c.alone, _cause(c, verbosity), f"{c.price:.1%} of MACs") for c in shown]
     more = len(outcome.culprits) - len(shown)
-    lines = [title, *("  " + line for line in table(("layer", "type", "alone in INT8", "price"), rows))]
+    header = ("layer", "type", "alone in INT8", "cause", "price")
+    lines = [title, *("  " + line for line in table(header, rows))]
     return [*lines, f"  ... and {more} more"] if more else lines
 
 
-def _fix(outcome: SearchOutcome) -> str:
+def _cause(culprit: Culprit, verbosity: int) -> str:
+    """Why, in few words; with -vv in full."""
+    if culprit.cause is None:
+        return ""
+    return shorten(culprit.cause.text, 999 if verbosity >= 2 else _CAUSE)
+
+
+def fix_line(outcome: SearchOutcome) -> str:
+    """The fix in a sentence, or why there is none."""
     if not outcome.found:
         return f"No fix: {outcome.reason}"
     if not outcome.culprits:
         return ""
     groups = "this group" if len(outcome.culprits) == 1 else f"these {len(outcome.culprits)} groups"
     plan = f"{groups} in {outcome.precision.upper()}, {outcome.int8_share:.0%} of the MACs stay in INT8"
+    if outcome.price_ms is not None:
+        plan += f", {outcome.price_ms:+.2g} ms"
     if not outcome.verified:
         return f"Fix not verified: {plan}"
     unseen = f", {outcome.held_out} of them not seen by the search" if outcome.held_out else ""
     return f"Fix verified (built and run on all samples{unseen}): {plan}"
 
 
-def _cost(outcome: SearchOutcome) -> str:
+def cost_line(outcome: SearchOutcome) -> str:
+    """What the search cost, and why it stopped."""
     count = len(outcome.trials)
     builds = "1 model" if outcome.builds == 1 else f"{outcome.builds} models"
     return (

@@ -32,3 +32,8 @@ def number_pair(value: float, limit: float, most: int = 17) -> tuple[str, str]:
         if texts[0] != texts[1]:
             return texts
     return number(value), number(limit)
+
+
+def count(n: int, thing: str) -> str:
+    """Like ``1 layer`` and ``2 layers``."""
+    return f"{n} {thing}" if n == 1 else f"{n} {thing}s"

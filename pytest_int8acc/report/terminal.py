@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
-from pytest_int8acc.report.plain import restore
-from pytest_int8acc.report.text import details, headline
+from pytest_int8acc.report.json import BAD, RANK
+from pytest_int8acc.report.plain import restore, restore_entry
+from pytest_int8acc.report.table import count
+from pytest_int8acc.report.text import FAILURE, details, headline, remedies, status
+from pytest_int8acc.results import CaseResult
 
 
 def status_line(nodeid: str, properties: Mapping[str, Any], message: str) -> str:
@@ -23,7 +26,7 @@ def status_line(nodeid: str, properties: Mapping[str, Any], message: str) -> str
 
 
 def detail_lines(properties: Mapping[str, Any], verbosity: int, *, failed: bool) -> list[str]:
-    """With -v what was compared, every judged score, the notes and the settings; with -vv every score.
+    """With -v what was compared, every judged score, notes, search and settings; with -vv everything.
 
     Of a case that ``failed`` the settings alone, since its failure has said the rest.
     """
@@ -33,4 +36,36 @@ def detail_lines(properties: Mapping[str, Any], verbosity: int, *, failed: bool)
     if failed:
         return [settings]
     result = restore(json.loads(properties["int8acc.details"]))
-    return [headline(result), *details(result, verbosity), settings]
+    lines = [headline(result), *details(result, verbosity), *remedies(result, verbosity)]
+    return [*(line for line in lines if line), settings]
+
+
+def merged_lines(report: Mapping[str, Any]) -> list[str]:
+    """What merging shards has found: each case that is not well, the specs not read, and the tally."""
+    lines = [
+        f"{entry['verdict'].upper()} {status_line(entry['nodeid'], {}, said_of(entry))}"
+        for entry in report["cases"]
+        if entry["verdict"] in BAD
+    ]
+    lines += [
+        f"ERROR {error['nodeid']} - {error['message'].partition(chr(10))[0]}" for error in report["errors"]
+    ]
+    total = f"{count(len(report['cases']), 'case')} of {count(len(report['merged']), 'report')}"
+    return [*lines, f"int8acc: {total}: {tally(report)}"]
+
+
+def said_of(entry: Mapping[str, Any], say: Callable[[CaseResult], str] = status) -> str:
+    """An entry of ``report.json`` in a line: what ``say`` makes of its result, or why there is none."""
+    message = str(entry.get("message", ""))
+    result = restore_entry(entry)
+    if result is None or (entry["verdict"] in BAD and not message.startswith(FAILURE)):
+        return message.strip().partition("\n")[0]
+    return say(result)
+
+
+def tally(report: Mapping[str, Any]) -> str:
+    """Like ``1 failed, 1 error, 20 passed``, with the specs that could not be read."""
+    verdicts = [entry["verdict"] for entry in report["cases"]] + ["error"] * len(report["errors"])
+    counts = {verdict: verdicts.count(verdict) for verdict in reversed(RANK)}
+    said = [f"{n} {verdict}" for verdict, n in counts.items() if n]
+    return ", ".join(said) or "nothing ran"

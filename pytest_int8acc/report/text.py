@@ -2,12 +2,21 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 
+from pytest_int8acc.report.diagnosis import (
+    calibration_lines,
+    cheaper_fix,
+    finding_lines,
+    layer_lines,
+    repair_line,
+    stage_lines,
+)
+from pytest_int8acc.report.engines import engine_lines, no_int8
 from pytest_int8acc.report.order import worst_first
 from pytest_int8acc.report.search import brief, search_lines
-from pytest_int8acc.report.table import number, number_pair, table
+from pytest_int8acc.report.table import count, number, table
+from pytest_int8acc.report.words import name_of, relation, value_and_limit
 from pytest_int8acc.results import CaseResult, Score
 
 #: How the first line of a failure begins.
@@ -27,51 +36,77 @@ def failure_line(result: CaseResult) -> str:
 
 
 def failure(result: CaseResult, verbosity: int = 0) -> str:
-    """What a failed case reads like: its first line, one table and the notes."""
-    lines = [failure_line(result), "", headline(result)]
-    lines += ["  " + line for line in details(result, verbosity)]
-    if result.search is not None:
-        lines += ["", *search_lines(result.search, verbosity)]
+    """What a failed case reads like: its first line, why, one table, the notes, culprits and fix."""
+    lines = [failure_line(result), ""]
+    if result.diagnosis is not None and result.diagnosis.summary:
+        lines += [result.diagnosis.summary, ""]
+    lines += [headline(result), *("  " + line for line in details(result, verbosity))]
+    lines += remedies(result, verbosity)
     if result.written:
-        lines.append(f"Written: {', '.join(result.written)}")
+        lines.append(f"Written: {_gathered(result.written)}")
     return "\n".join(lines)
+
+
+def _gathered(paths: Sequence[str]) -> str:
+    """Paths, those of one folder as ``folder/{a, b}``."""
+    folders: dict[str, list[str]] = {}
+    for path in paths:
+        folder, slash, name = path.rpartition("/")
+        folders.setdefault(folder + slash, []).append(name)
+    return ", ".join(
+        folder + (names[0] if len(names) == 1 else f"{{{', '.join(names)}}}")
+        for folder, names in folders.items()
+    )
+
+
+def remedies(result: CaseResult, verbosity: int = 0) -> list[str]:
+    """Where the accuracy is lost, and what mends it; begins with an empty line where there is any."""
+    lines = []
+    diagnosis = result.diagnosis
+    if diagnosis is not None:
+        lines += stage_lines(diagnosis)
+    if result.search is not None:
+        lines += search_lines(result.search, verbosity)
+    cheaper = cheaper_fix(result)
+    if cheaper is not None:
+        lines.append(f"Cheaper fix: {repair_line(cheaper)}")
+    if diagnosis is not None:
+        lines += calibration_lines(diagnosis.calibrations)
+        lines += layer_lines(diagnosis.layers) if verbosity >= 2 else []
+        lines += [f"note: {note}" for note in diagnosis.notes]
+    return ["", *lines] if lines else []
 
 
 def headline(result: CaseResult) -> str:
     """What was compared with what, on which data, where."""
-    samples = _count(result.samples, "sample")
+    samples = count(result.samples, "sample")
     return f"{result.candidate} against {result.baseline}; {samples}: {result.data}; {result.backend}"
 
 
 def status(result: CaseResult) -> str:
     """One line for the terminal section: the most critical score, its limit and margin, the backend."""
+    return "; warning: ".join([f"{most_critical(result)}, {result.backend}", *warnings_of(result)])
+
+
+def most_critical(result: CaseResult) -> str:
+    """The worst miss and how many more, or the score nearest to its limit and by how much it keeps it."""
     missed = _missed(result)
-    judged = worst_first(result.scores)
     if missed:
-        said = _worst_of(missed)
-    elif judged:
-        margin = judged[0].margin
-        said = relation(judged[0]) + ("" if margin is None else f" (margin {number(margin, 2)})")
-    else:
-        said = "no limits"
-    return "; warning: ".join([f"{said}, {result.backend}", *result.warnings])
+        return _worst_of(missed)
+    judged = worst_first(result.scores)
+    if not judged:
+        return "no limits"
+    margin = judged[0].margin
+    return relation(judged[0]) + ("" if margin is None else f" (margin {number(margin, 2)})")
 
 
-def relation(score: Score) -> str:
-    """A judged score as ``'logits' cosine 0.8741 < 0.999``."""
-    name = _name(score)
-    if score.limit is None:
-        return f"{name} {number(score.value)}"
-    value, limit = _value_and_limit(score, score.limit)
-    if math.isnan(score.value):
-        return f"{name} is nan, limit {limit}"
-    least = score.bound == "min"
-    sign = (">=" if least else "<=") if score.passed else ("<" if least else ">")
-    return f"{name} {value} {sign} {limit}"
+def warnings_of(result: CaseResult) -> list[str]:
+    """What makes the verdict worth less than it looks, an engine without INT8 first."""
+    return list(dict.fromkeys([*no_int8(result.engines), *result.warnings]))
 
 
 def details(result: CaseResult, verbosity: int = 0) -> list[str]:
-    """Problems, the table of scores and the notes.
+    """Problems, the table of scores, warnings, findings, engines and the notes.
 
     Args:
         result: the case.
@@ -86,16 +121,19 @@ def details(result: CaseResult, verbosity: int = 0) -> list[str]:
     lines = [f"'{output.name}': {output.problem}" for output in result.outputs if output.problem]
     lines += table(_HEADER, rows) if rows else []
     if hidden:
-        lines.append(f"... and {_count(hidden, 'score')} more (all with -vv)")
-    lines += [f"warning: {warning}" for warning in result.warnings]
-    return lines + [f"note: {note}" for note in _notes(result, verbosity)]
+        lines.append(f"... and {count(hidden, 'score')} more (all with -vv)")
+    lines += [f"warning: {warning}" for warning in warnings_of(result)]
+    lines += finding_lines(result.findings, verbosity)
+    lines += engine_lines(result.engines, verbosity)
+    lines += [f"golden: {result.golden}"] if result.golden else []
+    return lines + [f"note: {note}" for note in notes_of(result, verbosity)]
 
 
 def _row(score: Score, fixed: Mapping[tuple[str, str], Score]) -> tuple[str, ...]:
     value, limit = number(score.value), ""
     after = fixed.get((score.subject, score.metric))
     if score.limit is not None:
-        value, limit = _value_and_limit(score, score.limit)
+        value, limit = value_and_limit(score, score.limit)
         limit = (">= " if score.bound == "min" else "<= ") + limit
     return (
         "" if score.passed else ">",
@@ -109,17 +147,6 @@ def _row(score: Score, fixed: Mapping[tuple[str, str], Score]) -> tuple[str, ...
     )
 
 
-def _name(score: Score) -> str:
-    """A user's function stands for itself, an output needs the metric beside it."""
-    own = score.subject.endswith(f":{score.metric}")
-    return f"'{score.subject}'" if own else f"'{score.subject}' {score.metric}"
-
-
-def _value_and_limit(score: Score, limit: float) -> tuple[str, str]:
-    """Both as text: a miss shows by how little it missed, a limit kept to the last digit may look equal."""
-    return number_pair(score.value, limit, most=8 if score.passed else 17)
-
-
 def _missed(result: CaseResult) -> list[str]:
     """Each problem and each missed limit, the worst first."""
     problems = [f"'{output.name}': {output.problem}" for output in result.outputs if output.problem]
@@ -130,7 +157,7 @@ def _worst_of(missed: list[str]) -> str:
     return f"{missed[0]} (+{len(missed) - 1} more)" if len(missed) > 1 else missed[0]
 
 
-def _notes(result: CaseResult, verbosity: int) -> list[str]:
+def notes_of(result: CaseResult, verbosity: int) -> list[str]:
     """What else there is to say, most telling first."""
     notes = _notes_of_scores(s for s in result.scores if s.limit is not None or verbosity >= 2)
     for output in result.outputs:
@@ -152,14 +179,10 @@ def _notes_of_scores(scores: Iterable[Score]) -> list[str]:
     bearers: dict[str, list[str]] = {}
     for score in scores:
         if score.note:
-            bearers.setdefault(score.note, []).append(_name(score))
+            bearers.setdefault(score.note, []).append(name_of(score))
     return [
         ", ".join(names[:_NAMES])
         + (f" and {len(names) - _NAMES} more" if names[_NAMES:] else "")
         + f": {note}"
         for note, names in bearers.items()
     ]
-
-
-def _count(n: int, thing: str) -> str:
-    return f"{n} {thing}" if n == 1 else f"{n} {thing}s"

@@ -5,7 +5,7 @@ Paths stay as written: ``Case.path`` makes them relative to the spec.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -180,6 +180,13 @@ class Case(Closed):
     )
     xfail: fields.Reason | None = Field(None, description="Why the test is expected to fail.")
     skip: fields.Reason | None = Field(None, description="Why the test is not run.")
+
+    @classmethod
+    def conflicts(cls, given: Mapping[str, Any]) -> Iterator[tuple[str | None, str]]:
+        """A plan for an engine that is built already."""
+        int8 = given.get("int8")
+        if "plan" in given and isinstance(int8, dict) and "engine" in int8:
+            yield "plan", "'plan' has no effect on 'int8: {engine: ...}': name the model it was made from"
 
     _file: Path = PrivateAttr(Path("case.int8acc.yaml"))
     _line: int = PrivateAttr(0)

@@ -1,0 +1,94 @@
+"""The corpus's networks: trained weights, samples, honest scales, and what their outputs must keep."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+from benchmarks.case import dataset
+from benchmarks.regressions.data import MODELS, samples
+from pytest_int8acc.graph.groups import Layout, find_groups
+from pytest_int8acc.graph.load import load_model
+from pytest_int8acc.graph.model import Model
+from pytest_int8acc.graph.network import Network
+from pytest_int8acc.graph.quantize import quantize
+from pytest_int8acc.scales.calibrate import Method, calibrate
+from pytest_int8acc.tensors import Feed
+
+#: Samples that scales come from, and samples that are compared.
+CALIBRATION, VALIDATION = 128, 128
+BATCH = 64
+#: Network to the limits of its outputs: 4 to 10 dB below what INT8 reaches with honest scales.
+LIMITS: dict[str, dict[str, dict[str, float]]] = {
+    "cnn": {"logits": {"cosine": 0.9995, "top1_agreement": 0.98}},
+    "resnet": {"logits": {"cosine": 0.999, "top1_agreement": 0.98}},
+    "mobilenet": {"logits": {"sqnr_db": 25.0, "top1_agreement": 0.97}},
+    "vit": {"logits": {"cosine": 0.998, "top1_agreement": 0.97}},
+    "mlp": {"logits": {"sqnr_db": 27.0}},
+    "mixer": {"logits": {"cosine": 0.996}},
+    "tcn": {"logits": {"cosine": 0.999, "top1_agreement": 0.98}},
+    "inception": {"logits": {"sqnr_db": 26.0, "top1_agreement": 0.98}},
+    "unet": {"clean": {"psnr_db": 38.0, "mean_abs": 0.01}},
+    "detector": {
+        "class": {"cosine": 0.998, "top1_agreement": 0.97},
+        "box": {"mean_abs": 0.012},
+        "heat": {"sqnr_db": 30.0},
+    },
+}
+
+
+@dataclass(frozen=True, eq=False)
+class Net:
+    """A network before anything is planted."""
+
+    name: str
+    model: Model
+    layout: Layout
+    scales: Mapping[str, float]
+    """Of minmax over the calibration samples."""
+
+    @property
+    def limits(self) -> Mapping[str, Mapping[str, float]]:
+        """Output to metric to limit."""
+        return LIMITS[self.name]
+
+    @property
+    def groups(self) -> tuple[str, ...]:
+        """All groups in topological order."""
+        return tuple(self.layout.slots)
+
+    @property
+    def weighted(self) -> tuple[str, ...]:
+        """Groups with a constant weight."""
+        return tuple(name for name, slots in self.layout.slots.items() if any(s.constant for s in slots))
+
+    def network(self, scales: Mapping[str, float] | None = None) -> Network:
+        """Quantized with ``scales``, honest ones by default."""
+        return quantize(self.model, self.layout, self.scales if scales is None else scales)
+
+
+@cache
+def net(name: str) -> Net:
+    """One of ``LIMITS``."""
+    return calibrated(name, load_model(MODELS / f"{name}.onnx"))
+
+
+def calibrated(name: str, model: Model, feed: Feed | None = None, method: Method = "minmax") -> Net:
+    """``model``, a form of network ``name``, with scales of its own."""
+    layout = find_groups(model)
+    return Net(
+        name,
+        model,
+        layout,
+        scales_of(model, layout, feed or samples(name, "calibration", CALIBRATION), method),
+    )
+
+
+def scales_of(model: Model, layout: Layout, feed: Feed, method: Method = "minmax") -> dict[str, float]:
+    """Scales by calibration."""
+    with tempfile.TemporaryDirectory() as folder:
+        opened = dataset(model, feed, Path(folder), BATCH)
+        return dict(calibrate(model, layout.activations, opened, method=method).values)

@@ -1,0 +1,293 @@
+"""Slips of preprocessing: calibration samples that are not made like the inputs that a case is judged on.
+
+What is compared are statistics of whole samples (means, spreads, differences between channels), so that a
+chance difference between two parts of one data set can be told from a slip: a difference must be large, and
+six times the error that the samples' own variation leaves.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from collections.abc import Iterator, Mapping
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pytest_int8acc.data import Dataset
+from pytest_int8acc.data.layout import read_layout
+from pytest_int8acc.results import Finding
+from pytest_int8acc.tensors import Array, TensorInfo
+
+F64 = NDArray[np.float64]
+#: Samples read of each side: enough for six standard errors of any slip worth naming.
+SAMPLES = 256
+#: Of n samples, the next exceeds the greatest with a chance of 1 in n + 1: 3 % here, and a range is cut off.
+FEW = 32
+#: Standard errors; of a billion random splits, two differ by so much.
+CERTAIN = 6.0
+#: Below this many samples, the variation itself is not known well enough.
+_LEAST = 8
+#: Spreads that differ less than this may be another choice of subjects.
+_FACTOR = 1.5
+#: A factor that needs no other proof, however few the samples.
+_OBVIOUS = 20.0
+#: A shift that is worth naming, in standard deviations: a missing mean costs one or more.
+_SHIFT = 0.4
+#: Samples that vary by a tenth of what the inputs vary by are nearly one sample.
+_UNIFORM = 0.1
+#: Shares of samples that occur twice, or on both sides.
+_DUPLICATES, _OVERLAP, _SAME = 0.1, 0.1, 0.9
+#: How much rows must resemble the next, as a log ratio, to tell the order of axes.
+_SMOOTH = 0.2
+_KNOWN = {255.0: "0 to 255 against 0 to 1", 127.5: "0 to 255 against -1 to 1"}
+
+
+def sample_arrays(
+    dataset: Dataset, inputs: tuple[TensorInfo, ...], samples: int = SAMPLES
+) -> dict[str, Array]:
+    """The first samples of a dataset, one array per batched input, samples first.
+
+    Inputs that are no samples (the same for every run) and samples of another shape than the first are left
+    out.
+
+    Raises:
+        DataError: The data cannot be read.
+    """
+    layout = read_layout(inputs)
+    found: dict[str, list[Array]] = {}
+    count = 0
+    for batch in dataset.batches():
+        for name, array in batch.feed.items():
+            rows = array[: batch.rows] if name in layout.batched else array[None]
+            if layout.batched and name not in layout.batched:
+                continue
+            known = found.setdefault(name, [])
+            if not known or known[0].shape[1:] == rows.shape[1:]:
+                known.append(rows)
+        count += batch.rows
+        if count >= samples:
+            break
+    return {name: np.concatenate(parts)[:samples] for name, parts in found.items()}
+
+
+def compare_inputs(calibration: Mapping[str, Array], validation: Mapping[str, Array]) -> tuple[Finding, ...]:
+    """What differs between calibration samples and the inputs, weightiest first.
+
+    Args:
+        calibration: One array per input, samples along the first axis, any sizes.
+        validation: The same of what the case is judged on; inputs missing on one side are not compared.
+
+    Returns:
+        Findings of source "data".
+    """
+    names = [name for name in validation if name in calibration and calibration[name].ndim]
+    findings = [finding for name in names for finding in _compare(name, calibration[name], validation[name])]
+    count = min((len(calibration[name]) for name in names), default=FEW)
+    if count < FEW:
+        text = (
+            f"{count} calibration sample{'s' * (count != 1)}: with a chance of 1 in {count + 1} the next "
+            "input exceeds all that was seen, and is cut off"
+        )
+        findings.append(_finding("data-few-samples", names[0], text, f"give {FEW} or more, better 500"))
+    findings += _repeats(calibration, validation, names)
+    return tuple(findings)
+
+
+def _finding(rule: str, name: str, text: str, remedy: str) -> Finding:
+    return Finding(rule, name, text, remedy, "warning", "data")
+
+
+def _compare(name: str, calibration: Array, validation: Array) -> Iterator[Finding]:
+    """Slips of one input's values."""
+    here, there = calibration.shape[1:], validation.shape[1:]
+    if here != there and len(there) == 3 and here in (there[1:] + there[:1], there[-1:] + there[:-1]):
+        text = f"calibration samples of '{name}' have shape {here}, the inputs {there}"
+        yield _finding("data-layout", name, text, "order the axes alike: channels first or last in both")
+        return
+    numeric = calibration.dtype.kind == "f" or (calibration.dtype.kind in "iu" and calibration.ndim > 2)
+    if not numeric or not calibration.size or not validation.size:
+        return
+    ours, theirs = _Side(calibration), _Side(validation)
+    if ours.spread == 0:
+        if theirs.spread > 0:
+            text = f"calibration samples of '{name}' are {ours.mean:.4g} throughout"
+            yield _finding("data-uniform", name, text, "calibrate on real samples")
+        return
+    if theirs.spread == 0:
+        return
+    slip = _map(name, ours, theirs)
+    if slip is not None:
+        yield slip
+    if slip is None or slip.rule == "data-factor":
+        yield from _channels(name, ours, theirs)
+    yield from _layout(name, ours, theirs)
+    if len(calibration) > 1 and ours.variation < _UNIFORM * theirs.variation:
+        text = (
+            f"calibration samples of '{name}' are nearly alike: they differ from each other by "
+            f"{ours.variation / theirs.variation:.2g} of what the inputs differ by"
+        )
+        yield _finding("data-uniform", name, text, "calibrate on samples as different as the inputs")
+
+
+class _Side:
+    """Samples of one input, and statistics with one number per sample."""
+
+    def __init__(self, array: Array) -> None:
+        self.values: F64 = array.astype(np.float64)
+        self.count = len(array)
+        flat = self.values.reshape(self.count, -1)
+        self.mean = float(flat.mean())
+        self.spread = float(flat.std())
+        self.means: F64 = flat.mean(axis=1)
+        # About its own mean: the mean of all hangs on a few bright samples.
+        centre = self.means[:, None] if flat.shape[1] >= _LEAST else self.mean
+        deviations = np.sqrt(((flat - centre) ** 2).mean(axis=1))
+        self.log_spreads: F64 = np.log(np.maximum(deviations, 1e-9 * max(self.spread, 1e-300)))
+        self.variation = float(flat.var(axis=0).mean()) / self.spread**2 if self.spread else 0.0
+
+    def contrasts(self) -> list[F64]:
+        """First channel minus last, in mean and in spread; empty where no axis looks like color channels."""
+        values = self.values
+        if values.ndim < 3:
+            return []
+        axis = next((i for i in (1, values.ndim - 1) if 2 <= values.shape[i] <= 4), None)
+        if axis is None:
+            return []
+        last = min(values.shape[axis], 3) - 1  # the fourth is no color
+        channels = np.moveaxis(values, axis, 1).reshape(self.count, values.shape[axis], -1)
+        return [
+            np.asarray(part[:, 0] - part[:, last]) for part in (channels.mean(axis=2), channels.std(axis=2))
+        ]
+
+    def rows(self) -> F64 | None:
+        """Per sample: how much less a value resembles the one a row on than the one a row of pixels on.
+
+        With channels first, rows lie W apart; with channels last, W times C. Negative: channels first.
+        """
+        shape = self.values.shape
+        if len(shape) != 4:
+            return None
+        first = 2 <= shape[1] <= 4
+        if not first and not 2 <= shape[3] <= 4:
+            return None
+        width, channels = (shape[3], shape[1]) if first else (shape[2], shape[3])
+        flat = self.values.reshape(self.count, -1)
+        if flat.shape[1] <= 2 * width * channels:
+            return None
+        near, far = (
+            np.maximum(((flat[:, lag:] - flat[:, :-lag]) ** 2).mean(axis=1), 1e-300)
+            for lag in (width, width * channels)
+        )
+        return np.asarray(np.log(near / far))
+
+
+def _map(name: str, ours: _Side, theirs: _Side) -> Finding | None:
+    """The line calibration = factor * input + shift, where it is far from the inputs themselves."""
+    factor = _factor(ours, theirs)
+    sure = _sure(ours.log_spreads, theirs.log_spreads, obvious=abs(math.log(factor)) > math.log(_OBVIOUS))
+    scaled = abs(math.log(factor)) > math.log(_FACTOR) and sure
+    scale = factor if scaled else 1.0
+    shift = ours.mean - scale * theirs.mean
+    shifted = abs(shift) > _SHIFT * ours.spread and _sure(ours.means, scale * theirs.means)
+    if not scaled and not shifted:
+        return None
+    seen = (
+        f"calibration samples of '{name}' have mean {ours.mean:.3g} and standard deviation "
+        f"{ours.spread:.3g}, the inputs {theirs.mean:.3g} and {theirs.spread:.3g}"
+    )
+    if scaled and shifted:
+        text = f"{seen}: one side is normalized, the other is not"
+        return _finding("data-normalization", name, text, "give both the same preprocessing")
+    if scaled:
+        times = f"{factor:.4g} times" if factor > 1 else f"1/{1 / factor:.4g} of"
+        known = next((t for k, t in _KNOWN.items() if abs(max(factor, 1 / factor) / k - 1) < 0.1), "")
+        text = f"{seen}: {times} the inputs" + (f" ({known})" if known else "")
+        return _finding("data-factor", name, text, "scale both alike")
+    text = f"{seen}: shifted by {shift:.3g}, as by a mean that one side subtracts"
+    return _finding("data-offset", name, text, "subtract the same mean from both")
+
+
+def _channels(name: str, ours: _Side, theirs: _Side) -> Iterator[Finding]:
+    """Channels in reversed order (RGB and BGR): differences between them have the other sign."""
+    factor = _factor(ours, theirs)
+    for mine, other in zip(ours.contrasts(), theirs.contrasts(), strict=False):
+        same, swapped = _distance(mine / factor, other), _distance(-mine / factor, other)
+        opposite = float(mine.mean()) * float(other.mean()) < 0
+        enough = min(len(mine), len(other)) >= _LEAST
+        if enough and opposite and same > CERTAIN and swapped < same / 3:
+            text = (
+                f"the channels of '{name}' are in reversed order in the calibration samples: the first minus "
+                f"the last is {float(mine.mean()):.3g} there and {float(other.mean()):.3g} in the inputs"
+            )
+            yield _finding("data-channel-order", name, text, "load both as RGB, or both as BGR")
+            return
+
+
+def _layout(name: str, ours: _Side, theirs: _Side) -> Iterator[Finding]:
+    """Samples whose axes were reshaped instead of transposed: rows lie elsewhere."""
+    mine, other = ours.rows(), theirs.rows()
+    if mine is None or other is None or ours.values.shape[1:] != theirs.values.shape[1:]:
+        return
+    here, there = float(mine.mean()), float(other.mean())
+    if here * there < 0 and min(abs(here), abs(there)) > _SMOOTH and _sure(mine, other):
+        ours_first = "channels first" if here < 0 else "channels last"
+        theirs_first = "channels first" if there < 0 else "channels last"
+        text = (
+            f"values of '{name}' lie as with {ours_first} in the calibration samples, as with {theirs_first} "
+            "in the inputs"
+        )
+        yield _finding("data-layout", name, text, "transpose the axes (np.transpose), do not reshape")
+
+
+def _factor(ours: _Side, theirs: _Side) -> float:
+    """The usual sample's spread here over that there; a few samples of much contrast do not count."""
+    return math.exp(float(np.median(ours.log_spreads) - np.median(theirs.log_spreads)))
+
+
+def _sure(ours: F64, theirs: F64, *, obvious: bool = False) -> bool:
+    """Whether two means differ beyond chance; of few samples only what is ``obvious``."""
+    if min(len(ours), len(theirs)) < _LEAST:
+        return obvious
+    return _distance(ours, theirs) > CERTAIN
+
+
+def _distance(ours: F64, theirs: F64) -> float:
+    """Difference of two means in standard errors, variances apart (Welch 1947); inf where nothing varies."""
+    difference = abs(float(ours.mean() - theirs.mean()))
+    error = math.sqrt(sum(float(x.var(ddof=1)) / len(x) for x in (ours, theirs) if len(x) > 1))
+    if error <= 1e-9 * difference:
+        return math.inf if difference else 0.0
+    return difference / error
+
+
+def _repeats(
+    calibration: Mapping[str, Array], validation: Mapping[str, Array], names: list[str]
+) -> Iterator[Finding]:
+    """Samples that occur twice in the calibration, or on both sides."""
+    ours, theirs = _digests(calibration, names), _digests(validation, names)
+    if len(ours) > 1:
+        twice = 1 - len(set(ours)) / len(ours)
+        if twice >= _DUPLICATES:
+            text = f"{twice:.0%} of the {len(ours)} calibration samples are copies of others"
+            yield _finding("data-duplicates", names[0], text, "calibrate on different samples")
+    if theirs:
+        shared = sum(digest in set(ours) for digest in set(theirs)) / len(set(theirs))
+        text = f"{shared:.0%} of the inputs are calibration samples as well"
+        remedy = "keep them apart: ranges fit what they were made from"
+        if shared >= _SAME:
+            yield _finding("data-same", names[0], text, remedy)
+        elif shared >= _OVERLAP:
+            yield Finding("data-overlap", names[0], text, remedy, "note", "data")
+
+
+def _digests(arrays: Mapping[str, Array], names: list[str]) -> list[bytes]:
+    """One digest per sample, over all inputs."""
+    count = min((len(arrays[name]) for name in names), default=0)
+    found = []
+    for i in range(count):
+        digest = hashlib.blake2b(digest_size=16)
+        for name in names:
+            digest.update(np.ascontiguousarray(arrays[name][i]).tobytes())
+        found.append(digest.digest())
+    return found

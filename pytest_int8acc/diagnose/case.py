@@ -1,0 +1,139 @@
+"""A case diagnosed: where on its way it goes wrong, why its culprits do, and what each layer adds."""
+
+from __future__ import annotations
+
+import logging
+import re
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from pytest_int8acc.diagnose.calibrations import compare_calibrations
+from pytest_int8acc.diagnose.causes import explain
+from pytest_int8acc.diagnose.layers import layer_errors
+from pytest_int8acc.diagnose.reduce import reduce
+from pytest_int8acc.diagnose.stages import place, read_reference, stage_outputs, summarize
+from pytest_int8acc.diagnose.sweep import survey
+from pytest_int8acc.measure import Measured
+from pytest_int8acc.results import Culprit, Diagnosis, LayerError, StageLine
+from pytest_int8acc.tensors import Feed, Outputs
+
+logger = logging.getLogger("pytest_int8acc")
+
+
+def diagnose(measured: Measured, culprits: Sequence[Culprit] = ()) -> tuple[Diagnosis, tuple[Culprit, ...]]:
+    """What is wrong with a case, and its culprits with their causes.
+
+    Args:
+        measured: From ``measure``.
+        culprits: What a search found; empty where the case passes or nothing was found.
+
+    Raises:
+        Int8accError: A model of the diagnosis does not run, or the reference cannot be read.
+    """
+    logger.info("%s: diagnosing", measured.case.name)
+    lines, first = place(_outputs(measured), measured.judge)
+    explained = tuple(culprits)
+    if measured.int8 is not None and culprits:
+        found = explain(
+            measured.int8.network,
+            [culprit.layer for culprit in culprits],
+            measured.inputs,
+            measured.model,
+            measured.settings.provider,
+            rest=measured.int8.rest,
+            engine_only=_is_engine_only(measured),
+            unstable=_is_noise(measured),
+        )
+        explained = tuple(replace(culprit, cause=found.get(culprit.layer)) for culprit in culprits)
+    diagnosis = Diagnosis(
+        summary=_summary(measured, lines, first, explained),
+        stages=lines,
+        first_stage=first,
+        layers=_layers(measured) if not measured.int8_passed or measured.settings.layers else (),
+        calibrations=compare_calibrations(measured) if measured.settings.calibrations else (),
+    )
+    return diagnosis, explained
+
+
+def wants_diagnosis(measured: Measured) -> bool:
+    """True where a case fails, or the settings ask for a view of a passing one."""
+    settings = measured.settings
+    return (
+        not measured.int8_passed or settings.layers or settings.calibrations or bool(measured.case.reference)
+    )
+
+
+def _outputs(measured: Measured) -> dict[str, Outputs]:
+    case, runs = measured.case, measured.runs
+    framework = None
+    if case.reference is not None:
+        framework = read_reference(case.path(case.reference), runs.reference)
+    return stage_outputs(runs, tensorrt=measured.backend.is_tensorrt, half=measured.half, framework=framework)
+
+
+def _is_engine_only(measured: Measured) -> bool:
+    """True where the same Q/DQ model passes in ONNX Runtime: the drop is TensorRT's own doing."""
+    if measured.runs.simulated is None:
+        return False
+    judged, metrics = measured.judge(measured.runs.baseline, measured.runs.simulated)
+    return all(output.passed for output in judged) and all(score.passed for score in metrics)
+
+
+def _is_noise(measured: Measured) -> bool:
+    """True where every limit that is missed lies inside the baseline's own noise."""
+    missed = [score for score in measured.result.scores if not score.passed]
+    return bool(missed) and all(score.limit_in_noise for score in missed)
+
+
+def _summary(measured: Measured, lines: Sequence[StageLine], first: str, culprits: Sequence[Culprit]) -> str:
+    if measured.int8_passed:
+        return "INT8 meets its criteria" if not first else f"INT8 meets its criteria; {first} alone does not"
+    if measured.int8 is None:
+        return summarize(lines, first, culprits, measured.result.outputs)
+    provider = measured.settings.provider
+    ranges = survey(measured.int8.network, measured.inputs, measured.model, provider)
+    return summarize(lines, first, culprits, measured.result.outputs, ranges)
+
+
+def _layers(measured: Measured) -> tuple[LayerError, ...]:
+    if measured.int8 is None:
+        return ()
+    provider = measured.settings.provider
+    return layer_errors(measured.int8.network, measured.inputs, measured.int8.rest, provider)
+
+
+def write_pieces(measured: Measured, layers: Sequence[str], folder: Path) -> tuple[str, ...]:
+    """Write the smallest piece of the model around each culprit that still shows its error.
+
+    Raises:
+        Int8accError: A piece does not show it, or cannot be written.
+    """
+    assert measured.int8 is not None
+    feed = _worst_feed(measured)
+    written = []
+    for layer in layers:
+        name = re.sub(r"[^A-Za-z0-9_.-]+", "_", layer).strip("_") or "layer"
+        logger.info("%s: reducing the model to what shows the error of %s", measured.case.name, layer)
+        path = reduce(
+            measured.model,
+            measured.int8.network,
+            layer,
+            [feed],
+            measured.int8.rest,
+            folder / name,
+            provider=measured.settings.provider,
+        )
+        written.append(str(path))
+    return tuple(written)
+
+
+def _worst_feed(measured: Measured) -> Feed:
+    """The batch that holds the sample with the lowest SQNR."""
+    worst = [o.worst_sample for o in measured.result.outputs if o.worst_sample is not None]
+    seen = 0
+    for batch in measured.inputs.batches():
+        seen += batch.rows
+        if not worst or worst[0] < seen:
+            return batch.feed
+    return batch.feed

@@ -1,0 +1,135 @@
+"""The error of every group's output: with all of INT8, and with that group alone in INT8.
+
+The first is what arrives there, the second what is made there. One switchboard gives both: it runs once with
+all groups high, once with all in INT8, and once for each group alone.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+
+import numpy as np
+from onnx import helper
+
+from pytest_int8acc.data import Batch, Dataset
+from pytest_int8acc.diagnose.sweep import FirstSamples, real_rows
+from pytest_int8acc.engines.onnxruntime import OrtEngine, Provider
+from pytest_int8acc.engines.run import Progress
+from pytest_int8acc.graph.half_network import emulate_network, halve_network
+from pytest_int8acc.graph.network import Group, Network, Precision
+from pytest_int8acc.graph.switchboard import Switchboard, build_switchboard
+from pytest_int8acc.graph.types import FLOAT, value_types
+from pytest_int8acc.results import LayerError
+from pytest_int8acc.scores.metrics import METRICS
+from pytest_int8acc.scores.pairs import Pair
+from pytest_int8acc.tensors import Array
+
+logger = logging.getLogger("pytest_int8acc")
+#: Errors of whole tensors are steady on few samples; each group costs a run over them.
+SAMPLES = 8
+
+
+def layer_errors(
+    network: Network,
+    inputs: Dataset,
+    rest: Precision = "fp16",
+    provider: Provider = "cpu",
+    *,
+    samples: int = SAMPLES,
+) -> tuple[LayerError, ...]:
+    """The error of each group's output against the network with nothing in INT8, in the groups' order.
+
+    A group's output is the first output of its last node: of a weighted node before its activation function,
+    and before a BatchNormalization or an Add that an engine fuses with it.
+
+    Args:
+        network: The INT8 side of the case, no plan applied.
+        inputs: What the case is judged on.
+        rest: What runs beside INT8, and what errors are measured against.
+        provider: Where it runs.
+        samples: How many of the inputs are run, a whole batch at least where the model fixes it.
+
+    Raises:
+        EngineError: The switchboard does not run.
+        DataError: The inputs cannot be read.
+    """
+    seen = emulate_network(halve_network(network)) if rest == "fp16" else network
+    watched = _watched(seen)
+    board = build_switchboard(_with_outputs(seen, watched))
+    engine = OrtEngine(board.model, "exact", provider)
+    few = FirstSamples(inputs, network.model, samples)
+    logger.info("diagnosis: errors of %d layers on %d samples", len(watched), few.samples or 0)
+    runs = _Runs(engine, board, watched)
+    for batch in few.batches():
+        runs.add(batch)
+    return tuple(runs.error(group) for group in network.groups)
+
+
+def _watched(network: Network) -> dict[str, str]:
+    """Group to the first output of its last node."""
+    order = {node.name: i for i, node in enumerate(network.model.graph.node)}
+    nodes = {node.name: node for node in network.model.graph.node}
+    return {
+        group.name: nodes[max((n for n in group.nodes if n in order), key=order.__getitem__)].output[0]
+        for group in network.groups
+    }
+
+
+def _with_outputs(network: Network, watched: Mapping[str, str]) -> Network:
+    """The network with the watched tensors as outputs of its model."""
+    types = value_types(network.model)
+    editor = network.model.edit()
+    known = {value.name for value in editor.graph.output}
+    for tensor in dict.fromkeys(watched.values()):
+        if tensor not in known:
+            info = helper.make_tensor_value_info(tensor, types.get(tensor, FLOAT), None)
+            editor.graph.output.append(info)
+    return Network(editor.done(), network.groups, network.left_high, network.notes)
+
+
+class _Runs:
+    """The outputs of every group, batch by batch, in three states of the switches."""
+
+    def __init__(self, engine: OrtEngine, board: Switchboard, watched: Mapping[str, str]) -> None:
+        self.engine = engine
+        self.board = board
+        self.watched = watched
+        self.high: dict[str, list[Array]] = {name: [] for name in watched}
+        self.int8: dict[str, list[Array]] = {name: [] for name in watched}
+        self.alone: dict[str, list[Array]] = {name: [] for name in watched}
+        self.progress = Progress("diagnosis: layers run alone")
+
+    def add(self, batch: Batch) -> None:
+        """Run one batch with all high, all in INT8, and each group alone in INT8."""
+        count = len(self.board.groups)
+        for switches, found in (
+            (np.zeros(count, np.bool_), self.high),
+            (np.ones(count, np.bool_), self.int8),
+        ):
+            outputs = self._run(batch, switches)
+            for name, tensor in self.watched.items():
+                found[name].append(outputs[tensor])
+        for index, name in enumerate(self.board.groups):
+            switches = np.zeros(count, np.bool_)
+            switches[index] = True
+            self.alone[name].append(self._run(batch, switches)[self.watched[name]])
+            self.progress.add(1, None)
+
+    def error(self, group: Group) -> LayerError:
+        """What all batches so far show of one group."""
+        high = self.high[group.name]
+        everything, alone = (_errors(high, found[group.name]) for found in (self.int8, self.alone))
+        return LayerError(group.name, group.op_type, *everything, *alone)
+
+    def _run(self, batch: Batch, switches: Array) -> dict[str, Array]:
+        outputs = self.engine({**batch.feed, self.board.switch: switches})
+        return {name: real_rows(array, batch) for name, array in outputs.items()}
+
+
+def _errors(baseline: list[Array], candidate: list[Array]) -> tuple[float, float]:
+    """SQNR in dB and cosine; nan where the values cannot be compared."""
+    if any(a.shape != b.shape for a, b in zip(baseline, candidate, strict=True)):
+        return float("nan"), float("nan")
+    pair = Pair(baseline, candidate)
+    return METRICS["sqnr_db"](pair), METRICS["cosine"](pair)

@@ -1,0 +1,199 @@
+"""A piece of a model that shows an error, as a folder of files that can be run again."""
+
+from __future__ import annotations
+
+import math
+import zipfile
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from pytest_int8acc.engines.onnxruntime import OrtEngine, Provider
+from pytest_int8acc.errors import EngineError, Int8accError
+from pytest_int8acc.graph.load import load_model
+from pytest_int8acc.graph.model import Model, save_model
+from pytest_int8acc.graph.network import Group, Precision
+from pytest_int8acc.scores.metrics import sqnr_db
+from pytest_int8acc.scores.pairs import Pair
+from pytest_int8acc.tensors import Array, Feed
+
+#: A piece shows an error where its SQNR is at most so many dB above the whole model's: half the noise power.
+CLOSE_DB = 3.0
+
+
+@dataclass(frozen=True, eq=False)
+class Piece:
+    """A part of a model in both forms, with the inputs it was cut at and what it gives for them."""
+
+    baseline: Model
+    int8: Model
+    groups: tuple[Group, ...]
+    nodes: int
+    inputs: Feed
+    expected: Feed
+    """Outputs of ``baseline``."""
+    found: Feed
+    """Outputs of ``int8``."""
+
+    @property
+    def sqnr(self) -> float:
+        """Of its worst output, in dB."""
+        return worst_sqnr(self.expected, self.found)
+
+
+@dataclass(frozen=True, eq=False)
+class Origin:
+    """Where a piece comes from."""
+
+    model: str
+    group: Group
+    """The culprit."""
+    rest: Precision
+    nodes: int
+    sample: int
+    """Index of the feed."""
+    sqnr: float
+    """At the culprit's outputs in the whole model, in dB."""
+
+
+def shows(sqnr: float, whole: float) -> bool:
+    """True where an error has at least half the power of the whole model's; both in dB."""
+    return sqnr <= whole + CLOSE_DB
+
+
+def worst_sqnr(baseline: Mapping[str, Array], candidate: Mapping[str, Array]) -> float:
+    """SQNR in dB of the output with the least; -inf where it cannot be computed, inf without outputs."""
+    values = [sqnr_db(Pair([np.atleast_1d(baseline[n])], [np.atleast_1d(candidate[n])])) for n in baseline]
+    return min((-math.inf if math.isnan(value) else value for value in values), default=math.inf)
+
+
+def write_piece(folder: Path, piece: Piece, origin: Origin, provider: Provider) -> None:
+    """Write the folder, read it again and run it; the README comes last, when all has been seen to hold.
+
+    Raises:
+        EngineError: The files do not run, or do not show the error again.
+        Int8accError: The folder cannot be written.
+    """
+    from polygraphy.json import to_json
+
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        save_model(piece.baseline, folder / "float.onnx")
+        save_model(piece.int8, folder / "int8.onnx")
+        for name, arrays in (("inputs", piece.inputs), ("expected", piece.expected), ("int8", piece.found)):
+            _save_npz(folder / f"{name}.npz", arrays)
+        (folder / "inputs.json").write_text(to_json([piece.inputs]), encoding="utf-8")
+        runtime = _check(folder, origin, provider)
+        (folder / "README.md").write_text(_readme(piece, origin, runtime), encoding="utf-8")
+    except OSError as error:
+        raise Int8accError(f"{folder}: cannot be written: {error.strerror or error}") from error
+
+
+def _save_npz(path: Path, arrays: Mapping[str, Array]) -> None:
+    """Like ``np.savez``, which takes names as keyword arguments and so has no array named ``file``."""
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
+        for name, array in arrays.items():
+            with archive.open(f"{name}.npy", "w", force_zip64=True) as stream:
+                np.lib.format.write_array(stream, np.asanyarray(array), allow_pickle=False)
+
+
+def _check(folder: Path, origin: Origin, provider: Provider) -> str:
+    """The files give the outputs that lie beside them, and those show the error; what they were run by."""
+    with np.load(folder / "inputs.npz") as stored:
+        feed = dict(stored)
+    outputs = []
+    for model, file in (("float.onnx", "expected.npz"), ("int8.onnx", "int8.npz")):
+        engine = OrtEngine(load_model(folder / model), "exact", provider)
+        found = engine(feed)
+        with np.load(folder / file) as stored:
+            same = all(
+                np.array_equal(found[n], stored[n], equal_nan=stored[n].dtype.kind == "f") for n in found
+            )
+        if not same:
+            raise EngineError(f"{folder / model}: gives other outputs than {file} when it is run again")
+        outputs.append(found)
+    reached = worst_sqnr(*outputs)
+    if not shows(reached, origin.sqnr):
+        raise EngineError(f"{folder}: shows an SQNR of {reached:.1f} dB instead of {origin.sqnr:.1f}")
+    return engine.description
+
+
+def _readme(piece: Piece, origin: Origin, runtime: str) -> str:
+    greatest = _greatest(piece)
+    return _README.format(
+        model=origin.model,
+        group=origin.group.name,
+        op_type=origin.group.op_type,
+        rest=origin.rest.upper(),
+        sample=origin.sample,
+        whole=origin.sqnr,
+        piece=piece.sqnr,
+        close=CLOSE_DB,
+        greatest=greatest,
+        atol=f"{greatest / 2:.3g}",
+        nodes=piece.nodes,
+        all_nodes=origin.nodes,
+        groups=len(piece.groups),
+        scales="\n".join(dict.fromkeys(_scale_lines(piece))),
+        runtime=runtime,
+    )
+
+
+def _greatest(piece: Piece) -> float:
+    """The greatest finite difference between the two forms."""
+    errors = [
+        np.abs(piece.expected[n].astype(np.float64) - piece.found[n].astype(np.float64)).ravel()
+        for n in piece.expected
+    ]
+    joined = np.concatenate(errors)
+    return float(joined[np.isfinite(joined)].max(initial=0.0))
+
+
+def _scale_lines(piece: Piece) -> Iterator[str]:
+    """One line of a table for each quantized tensor."""
+    for group in piece.groups:
+        for edge in group.edges:
+            scale = np.asarray(edge.quantization.scale, np.float64)
+            text = f"{scale:.6g}" if scale.size == 1 else f"{scale.min():.6g} to {scale.max():.6g}"
+            reach = f"{127 * scale.max():.6g}"
+            kind = edge.quantization.zero_point.dtype
+            yield f"| `{edge.tensor}` | `{edge.node}` | {kind} | {text} | {reach} |"
+
+
+_README = """# Error of `{group}` in INT8
+
+Cut out of `{model}`: {nodes} of {all_nodes} nodes, {groups} of them quantized layers, around the {op_type}
+`{group}`. `float.onnx` is the baseline ({rest}), `int8.onnx` the same piece with Q/DQ, the rest {rest}.
+Inputs: what the baseline computes there for feed {sample} of those given.
+
+| | SQNR at the outputs of `{group}` |
+| --- | --- |
+| whole model, all in INT8 | {whole:.1f} dB |
+| this piece | {piece:.1f} dB |
+
+The piece counts as showing the error up to {close:g} dB above the whole model's SQNR, half the noise power.
+Greatest difference here: {greatest:.6g}.
+Run with {runtime}: Q/DQ unfused, FP16 rounded operator by operator.
+
+| quantized tensor | read by | type | scale | reach |
+| --- | --- | --- | --- | --- |
+{scales}
+
+## Files
+
+- `inputs.npz`, `inputs.json`: inputs (NumPy, and for `polygraphy run --load-inputs`).
+- `expected.npz`: outputs of `float.onnx`. `int8.npz`: outputs of `int8.onnx`.
+
+## To run it again
+
+    polygraphy run float.onnx --onnxrt --load-inputs inputs.json --save-outputs float.json
+    polygraphy run int8.onnx --onnxrt --graph-optimization-level ORT_ENABLE_BASIC --load-inputs inputs.json \\
+        --load-outputs float.json --rtol 0 --atol {atol}
+    polygraphy run int8.onnx --trt --strongly-typed --load-inputs inputs.json --load-outputs float.json \\
+        --rtol 0 --atol {atol}
+
+The tolerance is half the greatest difference: the second and third command fail as long as the error is
+there. Without `--graph-optimization-level`, ONNX Runtime fuses Q/DQ into its own INT8 kernels.
+"""

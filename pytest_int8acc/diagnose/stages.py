@@ -1,0 +1,282 @@
+"""A failing case on the line from the framework to the INT8 engine: the first step that leaves its limit.
+
+    framework → FP32 ONNX → FP16 ─┬→ Q/DQ in ONNX Runtime ─→ engine INT8
+                                  └→ engine FP16
+
+Each stage is compared with the one that it should equal, by the case's own criteria. An engine's INT8 is
+compared with the same Q/DQ model run exactly, so what is left there is TensorRT's own doing.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+
+from pytest_int8acc.data.files import read_arrays
+from pytest_int8acc.diagnose.statistics import LOST_DB
+from pytest_int8acc.diagnose.sweep import Range
+from pytest_int8acc.errors import CriterionError, DataError
+from pytest_int8acc.judge import Judge
+from pytest_int8acc.results import Culprit, LineFit, OutputResult, StageLine
+from pytest_int8acc.runs import Runs
+from pytest_int8acc.scores.criteria import limits_for
+from pytest_int8acc.scores.fit import FAR, MIN_CORRELATION
+from pytest_int8acc.scores.pairs import samples_in
+from pytest_int8acc.tensors import Array, Outputs, did_you_mean
+
+FRAMEWORK, FP32, FP16 = "framework", "FP32 ONNX", "FP16"
+QDQ, ENGINE_INT8 = "Q/DQ in ONNX Runtime", "engine INT8"
+ENGINE_FP16, ENGINE_FP32 = "engine FP16", "engine FP32"
+
+
+@dataclass(frozen=True)
+class _Stage:
+    before: tuple[str, ...]
+    """What it should equal: the first of these that is there."""
+    meaning: str
+    """What it means where this is the first that fails."""
+
+
+#: The line, in order.
+STAGES: Mapping[str, _Stage] = {
+    FRAMEWORK: _Stage((), ""),
+    FP32: _Stage(
+        (FRAMEWORK,), "the export to ONNX changed the model, or inputs are prepared otherwise there"
+    ),
+    FP16: _Stage((FP32, FRAMEWORK), "FP16 is off already: INT8 is not the problem"),
+    QDQ: _Stage((FP16, FP32, FRAMEWORK), "quantization loses it: scales, or layers that INT8 does not suit"),
+    ENGINE_FP16: _Stage(
+        (FP16, FP32, FRAMEWORK), "the FP16 engine differs from its model: TensorRT's own doing"
+    ),
+    ENGINE_FP32: _Stage((FP32, FRAMEWORK), "the FP32 engine differs from its model: TensorRT's own doing"),
+    ENGINE_INT8: _Stage(
+        (QDQ, ENGINE_FP16, ENGINE_FP32, FP16, FP32),
+        "the Q/DQ model is fine, the engine made of it is not: TensorRT's own doing",
+    ),
+}
+#: A range is at fault for being so many times, or less than this part of, what its tensor reaches.
+_ODD = 2.0
+#: Ranges set by hand take few values: at least so many tensors to a value.
+_BY_HAND = 3
+
+
+def place(
+    outputs: Mapping[str, Outputs], judge: Judge, overflows: Sequence[str] = ()
+) -> tuple[tuple[StageLine, ...], str]:
+    """Compare each stage with the one before it, by the case's criteria.
+
+    Args:
+        outputs: By stage, names of ``STAGES``; all for the same samples and in the same batches.
+            Stages that are missing are left out.
+        judge: The case's criteria.
+        overflows: Sentences naming tensors that overflow in FP16.
+
+    Returns:
+        A line for each stage that has one before it, and the name of the first that fails; empty where none
+        does. Where no step fails alone but all together do, that is the last stage, and its text says so.
+
+    Raises:
+        CriterionError: A stage's name is unknown, or a criterion does not fit the outputs.
+    """
+    for name in outputs:
+        if name not in STAGES:
+            raise CriterionError(f"unknown stage '{name}'{did_you_mean(name, STAGES)}: {', '.join(STAGES)}")
+    lines: list[StageLine] = []
+    for name, stage in STAGES.items():
+        before = [b for b in stage.before if b in outputs]
+        if name in outputs and before:
+            lines.append(_line(name, before, outputs, judge, overflows))
+    first = next((line.name for line in lines if not line.passed), "")
+    return (tuple(lines), first) if first or not lines else _together(lines, outputs, judge)
+
+
+def stage_outputs(
+    runs: Runs, *, tensorrt: bool, half: bool, framework: Outputs | None = None
+) -> dict[str, Outputs]:
+    """The stages that a case's runs hold, for ``place``.
+
+    Args:
+        runs: The case's.
+        tensorrt: Baseline and candidate are engines.
+        half: The baseline computes in FP16, not in FP32.
+        framework: From ``read_reference``.
+    """
+    found: dict[str, Outputs] = {} if framework is None else {FRAMEWORK: framework}
+    if runs.reference is not runs.baseline or not (tensorrt or half):
+        found[FP32] = runs.reference
+    if tensorrt:
+        found |= {ENGINE_FP16 if half else ENGINE_FP32: runs.baseline, ENGINE_INT8: runs.candidate}
+        return found if runs.simulated is None else found | {QDQ: runs.simulated}
+    return found | ({FP16: runs.baseline} if half else {}) | {QDQ: runs.candidate}
+
+
+def _line(
+    name: str, before: Sequence[str], outputs: Mapping[str, Outputs], judge: Judge, overflows: Sequence[str]
+) -> StageLine:
+    """One stage compared with the first of ``before`` that is finite."""
+    whole = [b for b in before if _finite(outputs[b])] or list(before[:1])
+    common = {key: value for key, value in outputs[whole[0]].items() if key in outputs[name]}
+    if len(common) < len(outputs[name]):  # the framework gave some of the outputs only
+        limits = tuple(limit for limit in judge.limits if any(limits_for(key, [limit]) for key in common))
+        judge = replace(judge, limits=limits, metrics=())
+    judged, metrics = judge(common, outputs[name])
+    scores = (*(s for o in judged for s in o.scores if s.limit is not None), *metrics)
+    passed = all(o.passed for o in judged) and all(s.passed for s in metrics)
+    text = ""
+    if not passed:
+        parts = [STAGES[name].meaning, *(overflows[:3] if name == FP16 else ())]
+        parts += [f"'{o.name}': {o.problem}" for o in judged if o.problem]
+        parts += [said for o in judged if (said := fit_in_words(o, whole[0]))]
+        text = "; ".join(parts)
+    return StageLine(name, passed, scores, text)
+
+
+def _together(
+    lines: Sequence[StageLine], outputs: Mapping[str, Outputs], judge: Judge
+) -> tuple[tuple[StageLine, ...], str]:
+    """Where no step fails alone: the last INT8 stage against what the case compares it with."""
+    last = next((s for s in (ENGINE_INT8, QDQ) if s in outputs), None)
+    order = (ENGINE_FP16, ENGINE_FP32, FP16, FP32) if last == ENGINE_INT8 else (FP16, FP32)
+    against = next((s for s in order if s in outputs), None)
+    if last is None or against is None or _line(last, [against], outputs, judge, ()).passed:
+        return tuple(lines), ""
+    text = f"no step leaves its limit alone; together they do, against {against}"
+    changed = (
+        StageLine(line.name, line.passed, line.scores, text) if line.name == last else line for line in lines
+    )
+    return tuple(changed), last
+
+
+def _finite(outputs: Outputs) -> bool:
+    return all(
+        bool(np.isfinite(a).all()) for arrays in outputs.values() for a in arrays if a.dtype.kind == "f"
+    )
+
+
+def fit_in_words(output: OutputResult, before: str) -> str:
+    """Slope and shift of an output against a stage before; empty where it lies near that, or on no line."""
+    fit: LineFit | None = output.fit
+    if fit is None or not fit.note:
+        return ""
+    if not fit.correlation:
+        return f"'{output.name}' comes out as one value throughout"
+    if abs(fit.correlation) <= MIN_CORRELATION:
+        return ""
+    how = [f"{fit.slope:.3g} times what {before} gives"] if abs(fit.slope - 1) > FAR else []
+    how += [f"shifted by {fit.offset:.3g}"] if "shifted" in fit.note else []
+    return f"'{output.name}' comes out {' and '.join(how)}" if how else ""
+
+
+def read_reference(path: Path, like: Outputs) -> Outputs:
+    """Framework outputs from a file, cut into the batches of ``like``.
+
+    Args:
+        path: A .npz file with one array per output, samples first, for the very inputs of the case; or .npy
+            for a model with one output.
+        like: Outputs of another stage.
+
+    Raises:
+        DataError: The file cannot be read, or an array is no output's or of another shape.
+    """
+    where = f"reference: {path.name}"
+    arrays = read_arrays(path, where)
+    if len(like) == 1 and len(arrays) == 1:
+        arrays = {next(iter(like)): next(iter(arrays.values()))}
+    found: Outputs = {}
+    for name, array in arrays.items():
+        if name not in like:
+            raise DataError(
+                f"{where}: '{name}' is no output of the model{did_you_mean(name, like)}: {', '.join(like)}"
+            )
+        found[name] = _cut(array, like[name], f"{where}: '{name}'")
+    return {name: found[name] for name in like if name in found}
+
+
+def _cut(array: Array, like: Sequence[Array], where: str) -> list[Array]:
+    rows = sum(map(samples_in, like))
+    if array.ndim == 0 or array.shape != (rows, *like[0].shape[1:]):
+        raise DataError(
+            f"{where} has shape {array.shape}, the model gives {(rows, *like[0].shape[1:])}: save the "
+            "framework's outputs for the same samples, in the same order, samples first"
+        )
+    ends = np.cumsum([samples_in(a) for a in like])
+    return [np.asarray(part, like[0].dtype) for part in np.split(array, ends[:-1])]
+
+
+def summarize(
+    stages: Sequence[StageLine],
+    first_stage: str,
+    culprits: Sequence[Culprit],
+    outputs: Sequence[OutputResult] = (),
+    ranges: Sequence[Range] = (),
+) -> str:
+    """What was wrong, in one sentence.
+
+    Args:
+        stages: From ``place``; may be empty.
+        first_stage: From ``place``.
+        culprits: Of the search, with their causes.
+        outputs: The case's outputs, for what a straight line through them says.
+        ranges: From ``sweep.survey``.
+    """
+    line = next((line for line in stages if line.name == first_stage), None)
+    if first_stage in (FP32, FP16, ENGINE_FP16, ENGINE_INT8) and line is not None and not line.passed:
+        return f"{first_stage}: {line.text}"
+    parts = [_of_ranges(ranges) or _of_culprits(culprits) or (line.text if line else "")]
+    fits = [said for output in outputs if (said := fit_in_words(output, "the baseline"))]
+    if parts[0]:
+        parts += fits[:1]
+        return "; ".join(parts)
+    return fits[0] if fits else "no single cause was found"
+
+
+def _of_ranges(ranges: Sequence[Range]) -> str:
+    """Where most ranges are wrong, that says more than any layer; empty otherwise."""
+    bad = [r for r in ranges if r.lost_db >= LOST_DB and r.amax > 0]
+    wide = [r.reach / r.amax for r in bad if r.reach >= _ODD * r.amax]
+    narrow = [r.amax / r.reach for r in bad if r.amax >= r.reach]
+    if len(bad) < 2 or len(wide) + len(narrow) < max(2, len(ranges) / 3):
+        return ""
+    parts = []
+    if wide:
+        parts.append(f"{_some(wide, ranges)} ranges are {_span(wide)} times what the data reaches")
+    if narrow:
+        parts.append(f"{_some(narrow, ranges)} ranges cut values off that reach {_span(narrow)} times as far")
+    fault = " and ".join(filter(None, ("too wide" * bool(wide), "too narrow" * bool(narrow))))
+    values = Counter(float(f"{r.reach:.4g}") for r in ranges)
+    if len(ranges) >= _BY_HAND * len(values):
+        named = ", ".join(f"{value:g}" for value, _ in values.most_common(3))
+        return f"{', '.join(parts)}: the dynamic ranges were set by hand ({named}) and are {fault}"
+    return f"{', '.join(parts)}: the dynamic ranges are {fault}, as from other data or another model"
+
+
+def _some(part: Sequence[float], ranges: Sequence[Range]) -> str:
+    return f"all {len(ranges)}" if len(part) == len(ranges) else f"{len(part)} of {len(ranges)}"
+
+
+def _span(factors: Sequence[float]) -> str:
+    low, high = min(factors), max(factors)
+    return f"{low:.2g}" if high < 1.1 * low else f"{low:.2g} to {high:.2g}"
+
+
+def _of_culprits(culprits: Sequence[Culprit]) -> str:
+    """One culprit with its own sentence, several by kind."""
+    told = [(c.layer, c.cause) for c in culprits if c.cause is not None]
+    if not told:
+        return ""
+    kinds: dict[str, list[str]] = {}
+    for layer, cause in told:
+        kinds.setdefault(cause.kind, []).append(layer)
+    if len(kinds) == 1:
+        layer, cause = told[0]
+        more = f" (and {len(told) - 1} more layer{'s' * (len(told) > 2)} alike)" if len(told) > 1 else ""
+        return f"{layer}: {cause.text}{more}"
+    parts = [
+        f"{kind} in {', '.join(layers[:3])}" + (f" and {len(layers) - 3} more" if len(layers) > 3 else "")
+        for kind, layers in kinds.items()
+    ]
+    return f"{len(told)} layers at fault: {'; '.join(parts)}"

@@ -1,0 +1,104 @@
+"""What stands around a group: the tensors that meet its own, and operators that INT8 does not suit."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+
+import onnx
+
+from pytest_int8acc.diagnose.statistics import WIDE, EdgeStats, TensorStats, reach
+from pytest_int8acc.graph.groups import WEIGHTED, origins
+from pytest_int8acc.graph.network import Edge, Group, Network
+
+_SENSITIVE = frozenset(
+    {"Softmax", "LogSoftmax", "LayerNormalization", "GroupNormalization", "InstanceNormalization", "Gelu"}
+    | {"SimplifiedLayerNormalization", "RMSNormalization", "Erf", "Exp", "Log", "Pow", "Sqrt", "ReduceMean"}
+)
+_DECODING = frozenset({"Mul", "Add", "Sub", "Div", "Concat", "Sigmoid", "Tanh", "Clip", "Split", "Slice"})
+
+
+class Surroundings:
+    """The network's graph, asked which ops are sensitive and which tensors meet."""
+
+    def __init__(self, network: Network) -> None:
+        self.nodes = {node.name: node for node in network.model.graph.node}
+        self.producer = {name: node for node in self.nodes.values() for name in node.output if name}
+        self.constants = {tensor.name for tensor in network.model.graph.initializer}
+        self.edges = [e for g in network.groups for e in g.edges if e.quantization.values is None]
+        self._origin = origins(network.model)
+
+    def root(self, tensor: str) -> str:
+        """The tensor that this one holds values of."""
+        while tensor in self._origin:
+            tensor = self._origin[tensor]
+        return tensor
+
+    def partner_edges(self, tensors: set[str]) -> list[Edge]:
+        """Edges of tensors that meet one of ``tensors``."""
+        meeting = {other for tensor in tensors for _, others in self._meetings(tensor) for other in others}
+        return [edge for edge in self.edges if edge.tensor in meeting]
+
+    def _meetings(self, tensor: str) -> Iterator[tuple[onnx.NodeProto, set[str]]]:
+        """Each Concat and Add that ``tensor`` goes into, with the other quantized tensors there."""
+        root = self.root(tensor)
+        for node in self.nodes.values():
+            if node.op_type not in ("Concat", "Add", "Sum"):
+                continue
+            roots = {self.root(name) for name in node.input}
+            if root in roots:
+                roots |= {node.output[0]} if node.op_type == "Concat" else set()
+                yield node, {e.tensor for e in self.edges if self.root(e.tensor) in roots - {root}}
+
+    def shares_with(
+        self, edge: Edge, measured: Mapping[str, tuple[TensorStats, dict[int, EdgeStats]]]
+    ) -> tuple[str, str, float] | None:
+        """The node, the tensor and its amax, whose right range is the range of ``edge`` as well."""
+        extent = reach(edge.quantization)
+        for node, others in self._meetings(edge.tensor):
+            for other in sorted(others & measured.keys()):
+                stats, quantizations = measured[other]
+                for known in quantizations.values():
+                    equal = abs(reach(known.quantization) / extent - 1) < 0.01
+                    if equal and stats.amax <= WIDE * extent and extent <= WIDE * stats.amax:
+                        return f"{node.op_type} '{node.name}'", other, stats.amax
+        return None
+
+    def concat_before(self, tensor: str) -> str:
+        """The Concat that made ``tensor``, in words."""
+        node = self.producer.get(self.root(tensor))
+        return f"Concat '{node.name}'" if node is not None and node.op_type == "Concat" else ""
+
+    def sensitive(self, group: Group, tensors: Sequence[str]) -> str:
+        """Why TensorRT's guide advises against INT8 here; empty where it does not."""
+        leader = self.nodes[group.name]
+        if leader.op_type in _SENSITIVE:
+            return f"{leader.op_type} loses much by quantized inputs"
+        for tensor in tensors:
+            node = self.producer.get(self.root(tensor))
+            if node is not None and node.op_type in ("Softmax", "LogSoftmax"):
+                return (
+                    f"'{tensor}' is made by {node.op_type} '{node.name}', whose small shares vanish in INT8"
+                )
+            if node is not None and self._is_gelu(node):
+                return f"'{tensor}' comes from a GELU, whose small negative tail vanishes in INT8"
+        if leader.op_type == "MatMul" and not self.constants & set(leader.input):
+            return "it is a product of two activations, as in attention"
+        if leader.op_type in _DECODING and not self._weighted_after(leader):
+            return f"{leader.op_type} decodes the outputs at the end: its values differ widely in size"
+        return ""
+
+    def _is_gelu(self, node: onnx.NodeProto, steps: int = 4) -> bool:
+        if node.op_type in ("Gelu", "Erf"):
+            return True
+        before = [self.producer[name] for name in node.input if name in self.producer]
+        follows = node.op_type in ("Mul", "Add", "Div") and steps > 0
+        return follows and any(self._is_gelu(n, steps - 1) for n in before)
+
+    def _weighted_after(self, leader: onnx.NodeProto) -> bool:
+        reached = set(leader.output)
+        for node in self.nodes.values():
+            if reached.intersection(node.input):
+                if node.op_type in WEIGHTED:
+                    return True
+                reached.update(node.output)
+        return False

@@ -1,0 +1,292 @@
+"""An engine built in a child process with a time limit, its log kept, and found again in the store.
+
+A builder may crash, hang or take all memory: that is an EngineError of this one engine, with the log's last
+words, and the session goes on. What a child leaves half-done is never used: an engine counts once its
+process has ended well.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import shutil
+import tempfile
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+
+from pytest_int8acc.engines.tensorrt import worker
+from pytest_int8acc.engines.tensorrt.calibration import Implicit
+from pytest_int8acc.engines.tensorrt.child import Outcome, run_child
+from pytest_int8acc.engines.tensorrt.log import last_words, ran_out_of_memory, read_log
+from pytest_int8acc.engines.tensorrt.options import Range, Shape
+from pytest_int8acc.engines.tensorrt.platform import Platform
+from pytest_int8acc.engines.tensorrt.request import BuildRequest
+from pytest_int8acc.errors import EngineError
+from pytest_int8acc.graph.model import save_model
+from pytest_int8acc.tensors import TensorInfo
+
+logger = logging.getLogger("pytest_int8acc")
+
+LOG = "build.log"
+_WORKER = "pytest_int8acc.engines.tensorrt.worker"
+_KEPT = (worker.ENGINE, worker.LAYERS, worker.NETWORK, worker.CACHE, worker.META)
+_LOG_SECONDS = 30.0
+
+
+class _Entry(Protocol):
+    """What a store hands out."""
+
+    @property
+    def folder(self) -> Path: ...
+
+    @property
+    def made(self) -> bool: ...
+
+
+class EngineStore(Protocol):
+    """What a build wants of the engine store."""
+
+    def fetch(self, key: str, make: Callable[[Path], None]) -> _Entry:
+        """The folder of ``key``, filled by ``make`` where there is none."""
+
+    def timing_cache(self, provenance: str) -> Path | None:
+        """A timing cache of this provenance, if there is one."""
+
+    def publish_timing_cache(self, provenance: str, path: Path) -> None:
+        """Keep the timing cache at ``path``."""
+
+
+@dataclass(frozen=True, eq=False)
+class Built:
+    """An engine file and what is known of it."""
+
+    role: str
+    name: str
+    """The model's name, for messages."""
+    platform: Platform
+    engine: Path
+    log: Path
+    """All that the builder said."""
+    seconds: float
+    """Of the build; 0 where the engine was in the store."""
+    stored: bool
+    nbytes: int
+    layers: str
+    """The engine inspector's JSON; empty where no GPU was there to load the engine."""
+    network: tuple[Mapping[str, Any], ...]
+    """The parsed network's layers: name, type, ONNX nodes (TensorRT 10 and later), types of the outputs."""
+    calibration: bytes | None
+    """The calibration cache that implicit quantization used or made."""
+    inputs: tuple[TensorInfo, ...]
+    outputs: tuple[TensorInfo, ...]
+    profiles: Mapping[str, Range]
+    plugins: tuple[Path, ...] = ()
+    notes: tuple[str, ...] = ()
+    keep: object = field(default=None, repr=False)
+    """Keeps the engine's folder as long as it lives: the store's entry, or a temporary folder."""
+
+
+def build(
+    request: BuildRequest, platform: Platform, store: EngineStore | None = None, *, logs: Path | None = None
+) -> Built:
+    """Build an engine, or take it from ``store``.
+
+    Args:
+        request: The engine.
+        platform: From ``find_platform``.
+        store: Where engines are kept; None builds into a temporary folder that lives as long as the result.
+        logs: Folder for the logs of failed builds; None takes a new temporary folder for each.
+
+    Raises:
+        MissingBackendError: Nothing can be built here.
+        EngineError: The request does not suit the platform, or the build failed, crashed, ran out of memory
+            or out of time; says what happened and where the whole log is.
+    """
+    request.check(platform)
+    key = request.fingerprint(platform)
+    keep: object
+    if store is None:
+        keep = temporary = tempfile.TemporaryDirectory(prefix="int8acc-engine-", ignore_cleanup_errors=True)
+        folder, made = Path(temporary.name), True
+        _make(request, platform, folder, None, logs)
+    else:
+        entry = store.fetch(key, lambda folder: _make(request, platform, folder, store, logs))
+        folder, made, keep = entry.folder, entry.made, entry
+    built = _read(request, platform, folder, made, keep)
+    if not made:
+        logger.info("%s: engine taken from the store, %s", request, built.engine.parent)
+    return built
+
+
+def timing_provenance(platform: Platform) -> str:
+    """What a timing cache depends on: TensorRT's version and the GPU."""
+    return f"{platform.name} ({'.'.join(map(str, platform.version))}) on {platform.gpu}"
+
+
+def run_worker(
+    job: Mapping[str, Any], folder: Path, platform: Platform, timeout: float, what: str
+) -> tuple[Outcome, dict[str, Any] | None]:
+    """Have a child do ``job`` in ``folder``; how it ended, and its ``meta.json`` where it wrote one."""
+    (folder / worker.JOB).write_text(json.dumps(job), encoding="utf-8")
+    last = 0.0
+
+    def waiting(seconds: float) -> None:
+        nonlocal last
+        if seconds - last >= _LOG_SECONDS:
+            last = seconds
+            logger.info("%s: %.0f s so far", what, seconds)
+
+    rtx = {"POLYGRAPHY_USE_TENSORRT_RTX": "1" if platform.is_rtx else "0"}
+    outcome = run_child(_WORKER, [], folder, folder / LOG, timeout, environment=rtx, waiting=waiting)
+    try:
+        meta: dict[str, Any] = json.loads((folder / worker.META).read_bytes())
+    except (OSError, ValueError):
+        return outcome, None
+    return outcome, meta
+
+
+def explain(outcome: Outcome, meta: Mapping[str, Any] | None, log: str, timeout: float) -> str:
+    """Why a child failed, and what to do; empty where it did not."""
+    if outcome.code == 0 and meta is not None and "error" not in meta:
+        return ""
+    words = last_words(log)
+    if outcome.code is None:
+        return (
+            f"not done after {timeout:.0f} s and stopped; raise 'tensorrt: {{timeout: ...}}', or lower "
+            f"'optimization_level'. It said last: {words}"
+        )
+    if ran_out_of_memory(log):
+        return (
+            "out of memory; give a smaller batch, limit 'tensorrt: {workspace: 1G}', or run fewer workers. "
+            f"TensorRT says: {words}"
+        )
+    if meta is None:
+        guess = "; the system ends processes so where its memory runs out" if outcome.code == -9 else ""
+        return f"the process {outcome.ending}{guess}. It said last: {words}"
+    return f"TensorRT says: {words}"
+
+
+def _make(
+    request: BuildRequest, platform: Platform, folder: Path, store: EngineStore | None, logs: Path | None
+) -> None:
+    """Fill ``folder`` with an engine and all that belongs to it."""
+    job_folder = folder / "job"
+    job_folder.mkdir()
+    logger.info("%s: building an engine with %s", request, platform.description)
+    provenance = timing_provenance(platform)
+    job = _prepare(request, platform, job_folder)
+    cached = store.timing_cache(provenance) if store is not None and job["timing"] else None
+    if cached is not None:
+        shutil.copyfile(cached, job_folder / worker.TIMING)
+    limit = request.options.timeout
+    outcome, meta = run_worker(job, job_folder, platform, limit, f"building {request}")
+    problem = explain(outcome, meta, read_log(job_folder / LOG), limit)
+    if problem or meta is None:
+        kept = _keep_log(request, platform, job_folder / LOG, logs)
+        raise EngineError(f"{request}: {platform.name} built no engine: {problem}. The whole log: {kept}")
+    (job_folder / worker.META).write_text(json.dumps({**meta, "seconds": outcome.seconds}), encoding="utf-8")
+    if store is not None and (job_folder / worker.TIMING).exists():
+        store.publish_timing_cache(provenance, job_folder / worker.TIMING)
+    for name in (*_KEPT, LOG):
+        if (job_folder / name).exists():
+            (job_folder / name).replace(folder / name)
+    shutil.rmtree(job_folder)
+    megabytes = meta["nbytes"] / 1e6
+    logger.info("%s: engine of %.1f MB built in %.1f s", request, megabytes, outcome.seconds)
+
+
+def _prepare(request: BuildRequest, platform: Platform, folder: Path) -> dict[str, Any]:
+    """Write the model and the calibration data; the job in plain types."""
+    save_model(request.model, folder / worker.MODEL)
+    options, implicit = request.options, request.implicit
+    return {
+        "kind": "build",
+        "engine": worker.ENGINE,
+        "examine": platform.can_run,
+        "typing": request.typing,
+        "flags": sorted(request.flags),
+        "precisions": dict(request.precisions),
+        "outputs": request.outputs,
+        "profiles": {name: list(profile) for name, profile in request.profiles.items()},
+        "plugins": [str(plugin.resolve()) for plugin in options.plugins],
+        "workspace": options.workspace,
+        "optimization_level": options.optimization_level,
+        "tactic_sources": None if options.tactic_sources is None else list(options.tactic_sources),
+        "timing": not platform.is_rtx,
+        "algorithm": None if implicit is None else implicit.algorithm,
+        "calibration_shapes": None if implicit is None else _prepare_calibration(request, implicit, folder),
+    }
+
+
+def _prepare_calibration(request: BuildRequest, implicit: Implicit, folder: Path) -> dict[str, Shape] | None:
+    """Write the cache, or the batches of one shape and return it; batches of other shapes are left out."""
+    if implicit.cache is not None:
+        (folder / worker.CACHE).write_bytes(implicit.cache)
+        return None
+    batches = folder / worker.BATCHES
+    batches.mkdir()
+    first: dict[str, Shape] | None = None
+    left_out = count = 0
+    for feed in implicit.feeds:
+        shapes = {name: tuple(array.shape) for name, array in feed.items()}
+        first = first or shapes
+        if shapes == first:
+            np.savez(batches / f"{count:06}.npz", *(feed[name] for name in first))
+            count += 1
+        else:
+            left_out += 1
+    if first is None:
+        raise EngineError(f"{request}: implicit quantization has neither calibration data nor a cache")
+    if left_out:
+        logger.info("%s: calibrates on %d batches, %d of other shapes left out", request, count, left_out)
+    return first
+
+
+def _keep_log(request: BuildRequest, platform: Platform, log: Path, logs: Path | None) -> Path:
+    """Copy a failed build's log to where it outlives the build."""
+    if logs is None:
+        kept = Path(tempfile.mkdtemp(prefix="int8acc-log-")) / LOG
+    else:
+        logs.mkdir(parents=True, exist_ok=True)
+        kept = logs / f"{request.role.replace(' ', '-')}-{request.fingerprint(platform)[:8]}.log"
+    shutil.copyfile(log, kept)
+    return kept
+
+
+def _read(request: BuildRequest, platform: Platform, folder: Path, made: bool, keep: object) -> Built:
+    """What ``folder`` holds."""
+    try:
+        meta = json.loads((folder / worker.META).read_bytes())
+        network = json.loads((folder / worker.NETWORK).read_bytes())
+    except (OSError, ValueError) as error:
+        raise EngineError(f"{folder}: a damaged entry of the engine store ({error}); delete it") from error
+    cache = folder / worker.CACHE
+    absent = meta["absent"]
+    notes = (
+        [f"nodes without a layer of their own, so no precision was set: {', '.join(absent)}"]
+        if absent
+        else []
+    )
+    return Built(
+        role=request.role,
+        name=request.model.name,
+        platform=platform,
+        engine=folder / worker.ENGINE,
+        log=folder / LOG,
+        seconds=meta["seconds"] if made else 0.0,
+        stored=not made,
+        nbytes=meta["nbytes"],
+        layers=read_log(folder / worker.LAYERS),
+        network=tuple(network),
+        calibration=cache.read_bytes() if cache.exists() else None,
+        inputs=request.model.inputs,
+        outputs=request.model.outputs,
+        profiles=request.profiles,
+        plugins=request.options.plugins,
+        notes=tuple(notes),
+        keep=keep,
+    )

@@ -1,0 +1,64 @@
+"""A fix as files: the mixed-precision model, its plan, and the plan in the terms of other tools."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+from pytest_int8acc.errors import Int8accError
+from pytest_int8acc.fix import commands, scripts
+from pytest_int8acc.fix.files import NAMED_MODEL, FixFiles, name_nodes
+from pytest_int8acc.graph.model import Model, save_model
+from pytest_int8acc.plan_file import plan_text
+
+__all__ = ["FixFiles", "write_fix"]
+
+
+def write_fix(folder: Path, fix: FixFiles) -> tuple[str, ...]:
+    """Write ``fix`` into ``folder`` and return the paths written, ``fixed.onnx`` first.
+
+    ======================  ===============================================================
+    fixed.onnx              the fixed model
+    plan.yaml               the plan; ``plan: plan.yaml`` in a spec guards it
+    exclude_nodes.txt       nodes that stay float, a name a line
+    modelopt.sh             NVIDIA Model Optimizer's quantizer with these nodes left out
+    ort_quantize.py         ONNX Runtime's quantizer with these nodes left out
+    layer_precisions.txt    arguments of Polygraphy and trtexec for TensorRT below 11
+    postprocess.py          Polygraphy's network postprocessing for TensorRT below 11
+    commands.txt            how to build each of them
+    float.onnx              only where node names in the user's file are not those of the plan
+    ======================  ===============================================================
+
+    Where a plan cannot say all of the fix, ``fixed.onnx`` alone is written.
+
+    Raises:
+        Int8accError: The folder cannot be made or written.
+    """
+    if not fix.tells_all:
+        return _write(folder, {"fixed.onnx": fix.model}, {})
+    named = name_nodes(fix, folder)
+    texts = {
+        "plan.yaml": plan_text(fix.plan, fix.network, fix.float_path.name, fix.rescales),
+        "exclude_nodes.txt": commands.exclude_nodes(named),
+        "modelopt.sh": commands.modelopt(named),
+        "ort_quantize.py": scripts.ort_quantize(named),
+        "layer_precisions.txt": commands.layer_precisions(named),
+        "postprocess.py": scripts.postprocess(named),
+        "commands.txt": commands.commands(named, fix.model),
+    }
+    models = {"fixed.onnx": fix.model}
+    if not named.own_file:
+        models[NAMED_MODEL] = fix.float_model
+    return _write(folder, models, texts)
+
+
+def _write(folder: Path, models: Mapping[str, Model], texts: Mapping[str, str]) -> tuple[str, ...]:
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        for name, model in models.items():
+            save_model(model, folder / name)
+        for name, text in texts.items():
+            (folder / name).write_text(text, encoding="utf-8", newline="\n")
+    except OSError as error:
+        raise Int8accError(f"{folder}: cannot be written: {error.strerror or error}") from error
+    return tuple(str(folder / name) for name in ("fixed.onnx", *texts, *list(models)[1:]))

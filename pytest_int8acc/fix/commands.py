@@ -1,0 +1,168 @@
+"""Text files of a fix: names, arguments and commands for ModelOpt, Polygraphy and trtexec."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Iterator, Mapping
+
+from pytest_int8acc.fix.files import Named
+from pytest_int8acc.graph.model import Model
+from pytest_int8acc.graph.network import Precision
+
+_POLYGRAPHY = {"fp16": "float16", "fp32": "float32"}
+#: What trtexec splits a list of layer precisions at, or takes for a pattern.
+_TRTEXEC = re.compile("[,'*]")
+#: The last opset that TensorRT 8.6 and 9 read.
+_OPSET_8 = 17
+
+
+def exclude_nodes(named: Named) -> str:
+    """``exclude_nodes.txt``: a node's name a line, without quotes; names with a line break are left out."""
+    return "".join(f"{name}\n" for name in named.high if _on_one_line(name))
+
+
+def _on_one_line(name: str) -> bool:
+    return name.splitlines() == [name]
+
+
+def modelopt(named: Named) -> str:
+    """``modelopt.sh``: NVIDIA Model Optimizer's quantizer, each node left out by an anchored pattern."""
+    lines = [
+        "exec python -m modelopt.onnx.quantization",
+        '--onnx_path "$model"',
+        '--calibration_data_path "$calibration"',
+        f"--high_precision_dtype {named.precision}",
+        '--output_path "$output"',
+    ]
+    if named.high:
+        lines += ["--nodes_to_exclude", *(shlex.quote(pattern(name)) for name in named.high)]
+    head = _MODELOPT.replace("MODEL_PATH", shlex.quote(named.model))
+    return head + " \\\n    ".join(lines) + "\n"
+
+
+def pattern(name: str) -> str:
+    """A regular expression that Python's ``re.match`` finds in ``name`` and in no other name."""
+    return rf"^{re.escape(name)}\Z"
+
+
+def layer_precisions(named: Named) -> str:
+    """``layer_precisions.txt``: the arguments of Polygraphy and of trtexec, quoted for a POSIX shell."""
+    lines = [
+        "# TensorRT below 11, implicit quantization (--int8 with a calibration cache); for a POSIX shell.",
+        "# A Gemm or MatMul may become several layers; postprocess.py finds them all.",
+        "# Polygraphy:",
+        *_polygraphy(named.high),
+        "# trtexec:",
+        *_trtexec(named.high),
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def _polygraphy(high: Mapping[str, Precision]) -> Iterator[str]:
+    """A name that begins with '-' would be taken for an option."""
+    yield from (_cannot(name) for name in high if name.startswith("-"))
+    pairs = [f"{name}:{_POLYGRAPHY[p]}" for name, p in high.items() if not name.startswith("-")]
+    if pairs:
+        yield shlex.join(["--precision-constraints", "obey", "--layer-precisions", *pairs])
+
+
+def _trtexec(high: Mapping[str, Precision]) -> Iterator[str]:
+    yield from (_cannot(name) for name in high if _TRTEXEC.search(name))
+    pairs = [f"{name}:{precision}" for name, precision in high.items() if not _TRTEXEC.search(name)]
+    if pairs:
+        yield shlex.join(["--precisionConstraints=obey", f"--layerPrecisions={','.join(pairs)}"])
+
+
+def _cannot(name: str) -> str:
+    return f"# {name!r} cannot be named here: use postprocess.py"
+
+
+def commands(named: Named, fixed: Model) -> str:
+    """``commands.txt``: how to build the fix with the tools of each TensorRT."""
+    model = shlex.quote(named.model)
+    parts = [_HEAD, *_shapes(named), _FIXED]
+    if fixed.opset <= _OPSET_8:
+        parts.append(_FIXED_8)
+    else:
+        parts.append(
+            f"   TensorRT 8.6 and 9 read opset {_OPSET_8} at most, and fixed.onnx has {fixed.opset}: "
+            "take 2 or 3 there.\n"
+        )
+    if not all(map(_on_one_line, named.high)):
+        parts.append("\nexclude_nodes.txt lacks the names that have a line break in them.\n")
+    return "".join(parts) + _ANEW.replace("MODEL", model)
+
+
+def _shapes(named: Named) -> Iterator[str]:
+    if named.inputs:
+        yield (
+            f"\nInputs of open size ({'; '.join(named.inputs)}) need shapes as well:\n"
+            "  trtexec --minShapes=NAME:1x3x8x8 --optShapes=... --maxShapes=...\n"
+            "  polygraphy --trt-min-shapes NAME:[1,3,8,8] --trt-opt-shapes ... --trt-max-shapes ...\n"
+        )
+
+
+_MODELOPT = """\
+#!/bin/sh
+# Quantizes the float model anew with NVIDIA Model Optimizer, the plan's layers left out.
+#
+#     pip install 'nvidia-modelopt[onnx]'
+#     sh modelopt.sh CALIBRATION.npz [OUTPUT.onnx [MODEL.onnx]]
+#
+# CALIBRATION.npz holds one array per model input. ModelOpt takes patterns; each of these is one node's name.
+set -eu
+calibration=${1:?give the calibration data: sh modelopt.sh CALIBRATION.npz}
+output=${2:-quantized.onnx}
+model=MODEL_PATH
+case $model in
+/*) ;;
+*) model=$(dirname -- "$0")/$model ;;
+esac
+model=${3:-$model}
+"""
+
+_HEAD = """\
+Commands to build this fix. Run them in this folder, in a POSIX shell.
+"""
+
+_FIXED = """
+1. fixed.onnx: the mixed-precision model that met the criteria. Nothing needs to be quantized anew.
+
+   TensorRT 11:
+     trtexec --onnx=fixed.onnx --saveEngine=fixed.engine
+     polygraphy convert fixed.onnx --convert-to trt -o fixed.engine
+
+   TensorRT-RTX:
+     POLYGRAPHY_USE_TENSORRT_RTX=1 polygraphy convert fixed.onnx --convert-to trt -o fixed.engine
+
+   TensorRT 10:
+     trtexec --onnx=fixed.onnx --stronglyTyped --saveEngine=fixed.engine
+     polygraphy convert fixed.onnx --convert-to trt --strongly-typed -o fixed.engine
+
+"""
+
+_FIXED_8 = """\
+   TensorRT 8.6 and 9:
+     trtexec --onnx=fixed.onnx --int8 --fp16 --saveEngine=fixed.engine
+     polygraphy convert fixed.onnx --convert-to trt --int8 --fp16 -o fixed.engine
+"""
+
+_ANEW = """
+2. Quantize anew with the tool of your pipeline, the same layers left out (exclude_nodes.txt):
+     sh modelopt.sh calibration.npz quantized.onnx
+     python ort_quantize.py calibration.npz quantized.onnx
+
+   Every tool places Q/DQ by rules of its own. Before you ship quantized.onnx, name it in a spec
+   (int8: {model: quantized.onnx}) and run it.
+
+3. Implicit quantization, TensorRT below 11, with the calibration cache that you have:
+     polygraphy convert MODEL --convert-to trt -o fixed.engine --int8 --fp16 \\
+       --calibration-cache calibration.cache --precision-constraints obey \\
+       --trt-network-postprocess-script postprocess.py
+     trtexec --onnx=MODEL --int8 --fp16 --calib=calibration.cache --saveEngine=fixed.engine \\
+       and the arguments for trtexec in layer_precisions.txt
+
+4. To keep the fix guarded, name the plan in the spec, by its path from there:
+     plan: plan.yaml
+"""

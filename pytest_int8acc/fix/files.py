@@ -1,0 +1,113 @@
+"""What the files of a fix say: its groups in the names of the float model's own nodes."""
+
+from __future__ import annotations
+
+import os
+from collections import defaultdict
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import onnx
+
+from pytest_int8acc.graph.load import LEAST_OPSET
+from pytest_int8acc.graph.model import Model, make_model
+from pytest_int8acc.graph.network import Network, Plan, Precision
+from pytest_int8acc.results import Rescale
+
+#: Written beside the fix where the names in the user's own file are not those that the plan uses.
+NAMED_MODEL = "float.onnx"
+
+
+@dataclass(frozen=True, eq=False)
+class FixFiles:
+    """A fix that was built and met the criteria, and what else its files need."""
+
+    model: Model
+    """The fixed model."""
+    plan: Plan
+    network: Network
+    """The network that ``plan`` is a plan of."""
+    float_model: Model
+    """The case's float model in normal form."""
+    float_path: Path
+    """Its file."""
+    precision: Precision
+    """What is not INT8 runs in this, where the plan says nothing else."""
+    rescales: tuple[Rescale, ...] = ()
+    """Where the plan's scales come from."""
+    tells_all: bool = True
+    """False where the fix changes more than a plan says: weights were scaled anew, or channels migrated."""
+
+
+@dataclass(frozen=True, eq=False)
+class Named:
+    """A fix as other tools can be told it: nodes and tensors of the float model."""
+
+    model: str
+    """The float model's path from the fix's folder, with slashes; absolute where there is none."""
+    own_file: bool
+    """True where the user's file serves; False where ``NAMED_MODEL`` is to be written."""
+    high: Mapping[str, Precision]
+    """Node to its precision, in topological order: all that plan, spec or TensorRT keep out of INT8."""
+    int8: Mapping[str, tuple[int, ...]]
+    """Node to the positions of its inputs that are quantized."""
+    op_types: tuple[str, ...]
+    """Of the nodes in ``int8``."""
+    scales: Mapping[str, float]
+    """Activation tensor to the scale that the plan gives it."""
+    inputs: tuple[str, ...]
+    """Inputs of open size, as text."""
+    precision: Precision
+
+
+def name_nodes(fix: FixFiles, folder: Path) -> Named:
+    """Put ``fix`` into the names of the float model, which other tools quantize anew.
+
+    Nodes that only the case's Q/DQ model has are left out.
+    """
+    nodes = {node.name: node.op_type for node in fix.float_model.graph.node}
+    high: dict[str, Precision] = {}
+    int8: dict[str, list[int]] = defaultdict(list)
+    for group in fix.network.groups:
+        if group.name in fix.plan.high:
+            high.update(dict.fromkeys(group.nodes, fix.plan.high[group.name]))
+            continue
+        for edge in group.edges:
+            int8[edge.node].append(edge.index)
+    high.update(dict.fromkeys(fix.network.left_high, fix.precision))
+    kept = {name: tuple(sorted(int8[name])) for name in nodes if name in int8}
+    own_file = _has_names(fix.float_path, fix.float_model)
+    return Named(
+        model=_from(folder, fix.float_path) if own_file else NAMED_MODEL,
+        own_file=own_file,
+        high={name: high[name] for name in nodes if name in high},
+        int8=kept,
+        op_types=tuple(sorted({nodes[name] for name in kept})),
+        scales=dict(fix.plan.scales),
+        inputs=tuple(str(t) for t in fix.model.inputs if not _is_fixed(t.shape)),
+        precision=fix.precision,
+    )
+
+
+def _is_fixed(shape: tuple[object, ...] | None) -> bool:
+    return shape is not None and all(isinstance(dim, int) for dim in shape)
+
+
+def _has_names(path: Path, model: Model) -> bool:
+    """Whether the file itself has the nodes of its normal form, and takes Q/DQ per channel."""
+    try:
+        proto = onnx.load(path, load_external_data=False)
+    except Exception:  # gone since, or of another form: whatever it is, it does not serve
+        return False
+    own = [node.name for node in proto.graph.node if node.op_type != "Constant"]
+    same = own == [node.name for node in model.graph.node]
+    return same and make_model(proto).opset >= LEAST_OPSET
+
+
+def _from(folder: Path, path: Path) -> str:
+    """``path`` as seen from ``folder``."""
+    try:
+        return Path(os.path.relpath(path, folder)).as_posix()
+    except ValueError:  # another drive
+        return Path(os.path.abspath(path)).as_posix()

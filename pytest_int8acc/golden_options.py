@@ -1,0 +1,132 @@
+"""pytest's side of goldens: when they are recorded, where they lie, and what is told of them."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from pytest_int8acc.errors import Int8accError
+
+#: What a report carries of a golden that was recorded: its lines.
+RECORDED = "int8acc.recorded"
+_VERDICTS = ("passed", "failed", "error", "xfailed", "xpassed", "skipped")
+
+
+def add_options(group: pytest.OptionGroup, parser: pytest.Parser) -> None:
+    """Adds what a session may say of goldens."""
+    group.addoption(
+        "--int8acc-update",
+        choices=("missing", "all"),
+        help="record goldens: those that are missing, or all; prints what changes. Not where CI is set",
+    )
+    group.addoption(
+        "--int8acc-update-in-ci",
+        action="store_true",
+        default=None,
+        help="let --int8acc-update record goldens where the variable CI is set",
+    )
+    group.addoption(
+        "--int8acc-prune",
+        nargs="?",
+        const="list",
+        choices=("list", "delete"),
+        help="list goldens that no case of a spec has any more, and with =delete delete them",
+    )
+    parser.addini(
+        "int8acc_goldens",
+        "where goldens are kept, a folder or an fsspec URL (default: __int8acc__ beside each spec)",
+        default=None,
+    )
+
+
+class GoldenHooks:
+    """What pytest calls when goldens are recorded or pruned."""
+
+    def pytest_configure(self, config: pytest.Config) -> None:
+        """Raises UsageError where goldens must not be recorded, or nothing says how."""
+        update = config.getoption("int8acc_update")
+        if update and _in_ci() and not config.getoption("int8acc_update_in_ci"):
+            raise pytest.UsageError(
+                "--int8acc-update records nothing where the variable CI is set: goldens are looked at and "
+                "committed by people. Run it on your own machine; or run with --int8acc-report DIR here, "
+                "fetch the candidates from DIR and commit them; or add --int8acc-update-in-ci"
+            )
+
+    def pytest_terminal_summary(
+        self, terminalreporter: pytest.TerminalReporter, config: pytest.Config
+    ) -> None:
+        """Tells old and new scores of each golden recorded, and what is orphaned."""
+        if config.getoption("int8acc_update") and not config.getoption("collectonly", False):
+            _tell_recorded(terminalreporter)
+        if wish := config.getoption("int8acc_prune"):
+            _prune(terminalreporter, config, delete=wish == "delete")
+
+
+def _in_ci() -> bool:
+    return os.environ.get("CI", "").lower() not in ("", "0", "false")
+
+
+def _tell_recorded(terminalreporter: pytest.TerminalReporter) -> None:
+    recorded = sorted(_recorded(terminalreporter))
+    if not recorded:
+        terminalreporter.write_line("int8acc: no golden was recorded", yellow=True)
+        return
+    terminalreporter.write_sep("=", "int8acc goldens")
+    for nodeid, text in recorded:
+        first, *rest = text.split("\n")
+        terminalreporter.write_line(f"{nodeid}: {first}")
+        for line in rest:
+            terminalreporter.write_line(f"    {line}")
+
+
+def _recorded(terminalreporter: pytest.TerminalReporter) -> Iterator[tuple[str, str]]:
+    """Node id and lines of each golden recorded, once."""
+    found = {}
+    for verdict in _VERDICTS:
+        for report in terminalreporter.getreports(verdict):
+            said = dict(getattr(report, "user_properties", ()))
+            if RECORDED in said:
+                path, _, name = report.nodeid.rpartition("::")
+                found[f"{path}::{name.partition('@')[0]}"] = str(said[RECORDED])
+    yield from found.items()
+
+
+def _prune(terminalreporter: pytest.TerminalReporter, config: pytest.Config, *, delete: bool) -> None:
+    """Lists orphans, or deletes them; a controller does, never a worker."""
+    from pytest_int8acc.goldens import prune
+
+    try:
+        found = prune.survey(config.rootpath, golden_root(config), config.getini("norecursedirs"))
+    except (Int8accError, OSError) as error:
+        terminalreporter.write_line(f"int8acc: {error}", red=True)
+        return
+    for text in found.unknown:
+        terminalreporter.write_line(f"int8acc: {text}", yellow=True)
+    count = len(found.orphans)
+    said = "1 orphan" if count == 1 else f"{count} orphans"
+    how = " (--int8acc-prune=delete deletes them)" if count and not delete else ""
+    terminalreporter.write_line(f"int8acc: {said if count else 'no orphans'} among the goldens{how}")
+    for orphan in found.orphans:
+        _list_or_delete(terminalreporter, orphan, delete=delete)
+
+
+def _list_or_delete(terminalreporter: pytest.TerminalReporter, orphan: Any, *, delete: bool) -> None:
+    from pytest_int8acc.goldens import prune
+
+    try:
+        gone = delete and prune.delete(orphan)
+    except Int8accError as error:
+        terminalreporter.write_line(f"    {error}", red=True)
+        return
+    terminalreporter.write_line(f"    {'deleted ' if gone else ''}{orphan}")
+
+
+def golden_root(config: pytest.Config) -> str | None:
+    """The folder or URL of all goldens; None where each lies beside its spec."""
+    given = config.getini("int8acc_goldens")
+    if not given:
+        return None
+    return str(given) if "://" in str(given) else str(config.rootpath / str(given))

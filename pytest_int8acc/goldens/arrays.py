@@ -1,0 +1,141 @@
+"""The large half of a golden: the baseline's outputs as an .npz, one array per output."""
+
+from __future__ import annotations
+
+import io
+import zipfile
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from pytest_int8acc.goldens.record import GoldenError, KeptOutput
+from pytest_int8acc.spec.models import GoldenType
+from pytest_int8acc.tensors import Array, Outputs
+
+#: Outputs as kept: one array of all samples, or one per batch where they do not join.
+Stored = dict[str, Array | list[Array]]
+
+
+def pack(outputs: Outputs, samples: int, dtype: GoldenType) -> tuple[bytes, dict[str, KeptOutput]]:
+    """The outputs as an .npz whose bytes depend on nothing but them, and how each lies in it.
+
+    Args:
+        outputs: Per batch, samples along the first axis where they join.
+        samples: How many there are.
+        dtype: What floats that are wider become.
+
+    Raises:
+        GoldenError: An output cannot be kept so.
+    """
+    buffer = io.BytesIO()
+    kept = {}
+    with zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED) as file:
+        for name, batches in outputs.items():
+            joined = _join(batches, samples)
+            parts = batches if joined is None else [joined]
+            kept[name] = KeptOutput(dtype=str(batches[0].dtype), parts=len(parts) if joined is None else None)
+            for number, array in enumerate(parts):
+                # ZipInfo's own date, 1980: equal outputs make equal files
+                member = zipfile.ZipInfo(_member(name, number if joined is None else None))
+                member.compress_type = zipfile.ZIP_DEFLATED
+                with file.open(member, "w", force_zip64=True) as stream:
+                    np.lib.format.write_array(stream, _narrow(name, array, dtype), allow_pickle=False)
+    return buffer.getvalue(), kept
+
+
+def unpack(data: bytes, outputs: Mapping[str, KeptOutput]) -> Stored:
+    """The outputs of an .npz from :func:`pack`, in their own types.
+
+    Raises:
+        ValueError: It is damaged.
+    """
+    found: Stored = {}
+    try:
+        with zipfile.ZipFile(io.BytesIO(data)) as file:
+            for name, kept in outputs.items():
+                numbers = [None] if kept.parts is None else range(kept.parts)
+                arrays = []
+                for number in numbers:
+                    with file.open(_member(name, number)) as stream:
+                        arrays.append(np.lib.format.read_array(stream, allow_pickle=False))
+                arrays = [array.astype(np.dtype(kept.dtype)) for array in arrays]
+                found[name] = arrays[0] if kept.parts is None else arrays
+    except (zipfile.BadZipFile, KeyError, EOFError, OSError) as error:
+        raise ValueError(str(error)) from error
+    return found
+
+
+def cut_like(stored: Stored, other: Outputs) -> Outputs:
+    """Kept outputs in the batches of another run on the same samples.
+
+    Raises:
+        ValueError: They cannot be brought together; says why.
+    """
+    found: Outputs = {}
+    for name, arrays in other.items():
+        kept = stored.get(name)
+        if kept is None:
+            raise ValueError(f"it holds no output '{name}'")
+        if isinstance(kept, list):
+            if len(kept) != len(arrays):
+                raise ValueError(f"'{name}' is kept in {len(kept)} batches, and this run has {len(arrays)}")
+            found[name] = kept
+            continue
+        rows = [array.shape[0] if array.ndim else 0 for array in arrays]
+        if sum(rows) != len(kept):
+            raise ValueError(f"'{name}' is kept with {len(kept)} rows, and this run has {sum(rows)}")
+        found[name] = np.split(kept, np.cumsum(rows)[:-1])
+    return found
+
+
+def first_samples(outputs: Outputs, samples: int, wanted: int) -> Outputs:
+    """The first ``wanted`` of ``samples``.
+
+    Raises:
+        GoldenError: An output has no axis of samples.
+    """
+    if wanted >= samples:
+        return outputs
+    found: Outputs = {}
+    for name, batches in outputs.items():
+        if _join(batches, samples) is None:
+            raise GoldenError(
+                f"golden: output '{name}' has no axis of {samples} samples, so its first {wanted} cannot be "
+                "kept alone; remove 'samples' under 'golden'"
+            )
+        left, cut = wanted, []
+        for batch in batches:
+            if left > 0:
+                cut.append(batch[:left])
+                left -= len(batch)
+        found[name] = cut
+    return found
+
+
+def _join(batches: Sequence[Array], samples: int) -> Array | None:
+    """All batches as one array; None where its first axis would not count the samples."""
+    if any(array.ndim == 0 or array.shape[1:] != batches[0].shape[1:] for array in batches):
+        return None
+    return np.concatenate(batches) if sum(map(len, batches)) == samples else None
+
+
+def _narrow(name: str, array: Array, dtype: GoldenType) -> Array:
+    """``array`` as it is kept."""
+    if array.dtype.kind == "O":
+        return array.astype(str)
+    if array.dtype.kind != "f" or array.dtype.itemsize <= np.dtype(dtype).itemsize:
+        return array
+    with np.errstate(over="ignore"):
+        narrow: Array = array.astype(dtype)
+    if not np.isfinite(narrow[np.isfinite(array)]).all():
+        greatest = float(np.abs(array[np.isfinite(array)]).max())
+        raise GoldenError(
+            f"golden: output '{name}' reaches {greatest:.4g}, more than {dtype} can hold; "
+            "set 'golden: {dtype: float32}'"
+        )
+    return narrow
+
+
+def _member(name: str, number: int | None) -> str:
+    """The name in the .npz, without the ``.npy`` as ``np.load`` shows it."""
+    return f"{name}.npy" if number is None else f"{name}.{number}.npy"

@@ -1,0 +1,307 @@
+"""A case and its golden: read, found fit or stale, compared with, recorded."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+
+from pytest_int8acc.data import Dataset
+from pytest_int8acc.forms import Form, baseline_form, open_source
+from pytest_int8acc.goldens import ratchet
+from pytest_int8acc.goldens.arrays import cut_like, first_samples, pack
+from pytest_int8acc.goldens.origin import Origin, changes, data_changes, made_with, origin_of, remarks
+from pytest_int8acc.goldens.place import HASH, Place, place_of, shown
+from pytest_int8acc.goldens.record import GoldenError, Kept, Record, compared
+from pytest_int8acc.goldens.wish import Goldens, keeps_golden
+from pytest_int8acc.graph.model import Model
+from pytest_int8acc.judge import Judge
+from pytest_int8acc.results import CaseResult, OutputResult, Score
+from pytest_int8acc.scores.compare import compare_outputs
+from pytest_int8acc.scores.user_metric import evaluate_metric
+from pytest_int8acc.settings import Settings
+from pytest_int8acc.spec.load import display
+from pytest_int8acc.spec.models import Case, Golden, GoldenType
+from pytest_int8acc.tensors import Outputs
+
+
+@dataclass(frozen=True, eq=False)
+class Keeper:
+    """A case that keeps a golden, before it is run; made by :func:`open_keeper`."""
+
+    case: Case
+    settings: Settings
+    goldens: Goldens
+    place: Place
+    record: Record | None
+    origin: Origin
+    wanted: dict[str, float]
+    """The ratchet: metric to tolerance."""
+    problem: str = ""
+    """Why the golden cannot be compared with; such a run only makes a candidate."""
+
+    @property
+    def recording(self) -> bool:
+        """Whether this run writes the golden."""
+        update = self.goldens.update
+        return update == "all" or (update == "missing" and self.record is None)
+
+    @property
+    def replaces_baseline(self) -> bool:
+        """Whether the golden's outputs stand in for a baseline that is run."""
+        return self.case.baseline == "golden" and not self.recording and not self.problem
+
+    @property
+    def limit(self) -> int | None:
+        """How many samples to use: no more than a golden that stands in for the baseline holds."""
+        given = self.settings.samples
+        if self.case.baseline != "golden":
+            return given
+        wish = self.case.golden.samples if isinstance(self.case.golden, Golden) else None
+        kept = self.record.kept if self.record and not self.recording else None
+        if kept is not None and self.record is not None and kept.samples < self.record.samples:
+            wish = kept.samples
+        return min((n for n in (given, wish) if n is not None), default=None)
+
+    def check(self, inputs: Dataset) -> Keeper:
+        """The same, knowing whether the data are the golden's; reads them once.
+
+        Raises:
+            GoldenError: The golden is missing or stale, and nobody wants a candidate.
+        """
+        _read(inputs)
+        if self.recording:
+            return self
+        problem = self.problem or self._problem(inputs)
+        if problem and self.goldens.candidates is None:
+            raise GoldenError(problem)
+        return replace(self, problem=problem)
+
+    def form(self, model: Model) -> Form:
+        """What INT8 is compared with: the baseline, or the model under the name of its golden."""
+        if self.replaces_baseline:
+            assert self.record is not None
+            note = "the baseline is a golden: its noise is not known"
+            single = model if self.record.baseline == "fp16" else None
+            return Form(model, f"golden ({self.record.baseline.upper()})", (note,), single=single)
+        if self.case.baseline == "golden" and self.record is not None and self.record.baseline == "fp32":
+            return Form(model, "FP32")
+        return baseline_form(self.case, model)
+
+    def outputs(self, candidate: Outputs) -> Outputs:
+        """The golden's outputs in the candidate's batches; GoldenError where it is damaged."""
+        assert self.record is not None
+        return _cut(self.place, self.record, candidate)
+
+    def tighten(self, judge: Judge) -> Judge:
+        """``judge`` under the ratchet."""
+        compares = not self.recording and not self.problem
+        return ratchet.tighten(judge, self.wanted, self.record if compares else None)
+
+    def named(self, metrics: tuple[Score, ...], own: Judge, judge: Judge) -> tuple[Score, ...]:
+        """Scores of users' metrics from ``judge``; those of the ratchet say what was accepted."""
+        return metrics if self.record is None else ratchet.named(metrics, own, judge, self.record)
+
+    def _problem(self, inputs: Dataset) -> str:
+        """Why this golden does not serve; empty where it does."""
+        record, name = self.record, f"{display(self.case.file)}::{self.case.name}"
+        if record is None:
+            return (
+                f"{self.place}: no golden yet; record it with `pytest {name} --int8acc-update=missing`, "
+                "look at it and commit it"
+            )
+        kept = record.kept
+        if kept is None and (self.case.golden or self.case.baseline == "golden"):
+            return f"{self.place}: holds accepted scores and no outputs; {self.place.again}"
+        wrong = list(changes(record, self.origin, self.case))
+        partly = kept is not None and self.case.baseline == "golden" and not self.wanted
+        samples, digest = (kept.samples, kept.data) if kept and partly else (record.samples, record.data)
+        wrong += data_changes(samples, digest, inputs)
+        return f"{self.place}: the golden is stale: {'; '.join(wrong)}; {self.place.again}" if wrong else ""
+
+
+@dataclass(frozen=True, eq=False)
+class Compared:
+    """What came of a run: outputs and scores, as the keeper wants them."""
+
+    baseline: Outputs
+    candidate: Outputs
+    engine: str
+    """Where they ran, in words."""
+    own: Judge
+    """The case's own criteria, without the ratchet."""
+    inputs: Dataset
+    model: Model
+
+
+def open_keeper(case: Case, settings: Settings, goldens: Goldens, *, is_tensorrt: bool) -> Keeper | None:
+    """The keeper of a case; None for a case that keeps no golden.
+
+    Raises:
+        GoldenError: The golden cannot be read.
+        CriterionError: The ratchet names a metric that does not exist.
+    """
+    if not keeps_golden(case):
+        return None
+    wanted = ratchet.regressions(case)
+    place = place_of(case, goldens.folder)
+    try:
+        record = place.read()
+    except GoldenError:
+        if goldens.update != "all":  # which replaces what is damaged, too
+            raise
+        record = None
+    origin = origin_of(case, settings, is_tensorrt=is_tensorrt)
+    return Keeper(case, settings, goldens, place, record, origin, wanted)
+
+
+def finish(keeper: Keeper, result: CaseResult, run: Compared) -> CaseResult:
+    """The result with what the golden has to say, after the golden or a candidate was written.
+
+    Raises:
+        GoldenError: The golden is missing, stale or damaged, or cannot be written.
+    """
+    if keeper.recording:
+        return _recorded(keeper, result, run)
+    if keeper.problem:
+        raise GoldenError(f"{keeper.problem}{_candidate(keeper, result, run)}")
+    record = keeper.record
+    assert record is not None
+    update = f"`pytest {display(keeper.case.file)}::{keeper.case.name} --int8acc-update=all`"
+    said = _said(keeper, record)
+    if keeper.case.golden and not keeper.replaces_baseline:
+        rows, said = _against_golden(keeper, record, result.baseline, run)
+        result = replace(result, metrics=(*result.metrics, *rows))
+    notes = (
+        *ratchet.improvements(result, keeper.wanted, record, update),
+        *remarks(record, keeper.origin, run.engine),
+    )
+    if not result.passed:
+        said += _candidate(keeper, result, run)
+    return replace(result, golden=said, notes=(*result.notes, *notes))
+
+
+def _said(keeper: Keeper, record: Record) -> str:
+    if record.kept is None:
+        return f"accepted scores of {keeper.place}"
+    held = f"{record.baseline.upper()} of {record.kept.samples} samples, {record.kept.dtype}"
+    return f"{keeper.place} ({held})"
+
+
+def _against_golden(keeper: Keeper, record: Record, baseline: str, run: Compared) -> tuple[list[Score], str]:
+    """The live baseline by the case's own criteria against the golden; rows, and what they say."""
+    assert record.kept is not None
+    live = first_samples(run.baseline, record.samples, record.kept.samples)
+    golden = _cut(keeper.place, record, live)
+    rows = [
+        replace(score, subject=f"{baseline} against its golden: {score.subject}", note="")
+        for score in _judged(run.own, golden, live, labelled=record.kept.samples == record.samples)
+    ]
+    missed = [score for score in rows if not score.passed]
+    if not missed:
+        return rows, f"{baseline} keeps to {_said(keeper, record)}"
+    worst = missed[0]
+    return rows, (
+        f"{baseline} itself moved: {worst.subject.rpartition(': ')[2]} {worst.metric} {worst.value:.6g} "
+        f"against {_said(keeper, record)}, limit {worst.limit:g}; where that is meant, {keeper.place.again}"
+    )
+
+
+def _judged(judge: Judge, golden: Outputs, live: Outputs, *, labelled: bool) -> Iterator[Score]:
+    """Scores with a limit; users' metrics only where the labels are those of these samples."""
+    outputs: Sequence[OutputResult] = compare_outputs(
+        golden, live, judge.limits, metrics_given=bool(judge.metrics), judged_only=True
+    )
+    for output in outputs:
+        yield from (score for score in output.scores if score.limit is not None)
+    for limit, function in judge.metrics if labelled else ():
+        yield from evaluate_metric(limit, function, golden, live, judge.labels)
+
+
+def _recorded(keeper: Keeper, result: CaseResult, run: Compared) -> CaseResult:
+    """Write the golden; the result says what changed."""
+    record, data = _make(keeper, result, run)
+    if not keeper.place.write(record, data, replace=keeper.goldens.update == "all"):
+        return replace(result, golden=f"{keeper.place} was recorded by another process meanwhile")
+    lines = [f"accepted {line}" for line in compared(keeper.record, record)]
+    what = f"{len(record.scores)} scores"
+    if record.kept is not None:
+        what += f" and {record.baseline.upper()} outputs of {record.kept.samples} samples"
+        before = keeper.record.kept if keeper.record else None
+        if before is not None:
+            what += " (unchanged)" if before.sha256 == record.kept.sha256 else " (changed)"
+    fails = "" if result.passed else "; the case fails its limits all the same"
+    said = f"recorded {what} in {keeper.place}{fails}"
+    return replace(result, golden=said, notes=(*result.notes, *lines))
+
+
+def _candidate(keeper: Keeper, result: CaseResult, run: Compared) -> str:
+    """Write the golden that an update would, where somebody may fetch it; says where, or nothing."""
+    folder = keeper.goldens.candidates
+    if folder is None:
+        return ""
+    place = Place(str(folder), keeper.case.name)
+    place.write(*_make(keeper, result, run), replace=True)
+    home = shown(keeper.place.folder)
+    return f". The candidate is in {display(folder)}: copy its files to {home} and commit them"
+
+
+def _make(keeper: Keeper, result: CaseResult, run: Compared) -> tuple[Record, bytes | None]:
+    """What an update would keep of this run."""
+    old, origin = keeper.record, keeper.origin
+    files, baseline = dict(origin.files), origin.baseline
+    if keeper.case.baseline == "golden":
+        baseline = "fp32" if old is not None and old.baseline == "fp32" else "fp16"
+        if keeper.replaces_baseline and old is not None:
+            files, baseline = dict(old.files), old.baseline
+    scores = tuple(ratchet.accepted_scores(run.own, run.baseline, run.candidate, result.metrics))
+    kept, data = _pack(keeper, run)
+    record = Record(
+        case=keeper.case.name,
+        files=files,
+        baseline=baseline,
+        samples=run.inputs.samples or 0,
+        data=run.inputs.digest or "",
+        settings=origin.settings,
+        scripts=origin.scripts,
+        made_with=made_with(run.engine),
+        scores=scores,
+        kept=kept,
+    )
+    return record, data
+
+
+def _pack(keeper: Keeper, run: Compared) -> tuple[Kept | None, bytes | None]:
+    """The outputs to keep, where the case keeps any."""
+    case = keeper.case
+    if not case.golden and case.baseline != "golden":
+        return None, None
+    wish = case.golden if isinstance(case.golden, Golden) else None
+    before = keeper.record.kept if keeper.record else None
+    dtype: GoldenType = wish.dtype if wish else before.dtype if before else "float32"
+    samples = run.inputs.samples or 0
+    count = min(samples, wish.samples) if wish and wish.samples else samples
+    digest = run.inputs.digest or ""
+    if count < samples:
+        first = open_source(case, case.inputs, run.model, "inputs", count)
+        digest = _read(first)
+    data, outputs = pack(first_samples(run.baseline, samples, count), count, dtype)
+    sha256 = hashlib.sha256(data).hexdigest()
+    file = f"{case.name}.{sha256[:HASH]}.npz"
+    kept = Kept(file=file, sha256=sha256, dtype=dtype, samples=count, data=digest, outputs=outputs)
+    return kept, data
+
+
+def _cut(place: Place, record: Record, other: Outputs) -> Outputs:
+    try:
+        return cut_like(place.outputs(record), other)
+    except ValueError as error:
+        raise GoldenError(f"{place}: the golden does not fit: {error}; {place.again}") from error
+
+
+def _read(inputs: Dataset) -> str:
+    """The digest of the data, read here where nobody has yet."""
+    if inputs.digest is None:
+        for _ in inputs.batches():
+            pass
+    return inputs.digest or ""

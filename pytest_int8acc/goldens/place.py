@@ -1,0 +1,193 @@
+"""Where one golden lies: a folder or an fsspec URL; the pair of files is replaced at one stroke.
+
+The .npz bears a part of its hash in its name and is written first; the JSON names it and is renamed into
+place after it. So a process that is killed leaves the old pair or the new one, and files that no JSON names.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import getpass
+import hashlib
+import os
+import tempfile
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from filelock import FileLock, Timeout
+
+from pytest_int8acc.engines.remote import is_url, read_bytes, write_bytes_atomic
+from pytest_int8acc.goldens.arrays import Stored, unpack
+from pytest_int8acc.goldens.record import GoldenError, Record, read_record
+from pytest_int8acc.settings import SUFFIXES
+from pytest_int8acc.spec.load import display
+from pytest_int8acc.spec.models import Case
+
+#: The folder beside the specs.
+FOLDER = "__int8acc__"
+#: Characters of the hash in the name of an .npz.
+HASH = 12
+#: Nobody writes for longer.
+_PATIENCE = 120.0
+
+
+@dataclass(frozen=True)
+class Place:
+    """One golden's two files."""
+
+    folder: str
+    """A path or an fsspec URL."""
+    case: str
+    again: str = "record it again"
+    """What to type to record it anew."""
+
+    @property
+    def file(self) -> str:
+        """The JSON."""
+        return f"{self.folder}/{self.case}.json"
+
+    def __str__(self) -> str:
+        """The JSON, as a message names it."""
+        return shown(self.file)
+
+    def read(self) -> Record | None:
+        """What is kept; None where nothing is.
+
+        Raises:
+            GoldenError: It cannot be read, or is none.
+        """
+        try:
+            text = read_bytes(self.file)
+        except FileNotFoundError:
+            return None
+        except OSError as error:
+            raise GoldenError(f"{self}: the golden cannot be read: {error.strerror or error}") from error
+        return read_record(text, str(self), self.again)
+
+    def outputs(self, record: Record) -> Stored:
+        """The baseline's outputs.
+
+        Raises:
+            GoldenError: The .npz is missing or is not the one that was written.
+        """
+        assert record.kept is not None  # the caller asks no record of scores alone
+        where = shown(f"{self.folder}/{record.kept.file}")
+        mend = f"restore it from version control, or {self.again}"
+        try:
+            data = read_bytes(f"{self.folder}/{record.kept.file}")
+        except FileNotFoundError:
+            raise GoldenError(f"{where}: missing, and {self} names it; {mend}") from None
+        except OSError as error:
+            raise GoldenError(f"{where}: the golden cannot be read: {error.strerror or error}") from error
+        if hashlib.sha256(data).hexdigest() != record.kept.sha256:
+            if data.startswith(b"version https://git-lfs"):
+                raise GoldenError(f"{where}: a Git LFS pointer, not the golden; run `git lfs pull`")
+            raise GoldenError(f"{where}: the golden is damaged (its SHA-256 is not the recorded one); {mend}")
+        try:
+            return unpack(data, record.kept.outputs)
+        except ValueError as error:
+            raise GoldenError(f"{where}: the golden is damaged ({error}); {mend}") from error
+
+    def write(self, record: Record, data: bytes | None, *, replace: bool) -> bool:
+        """Put ``record`` and the outputs that it names in place; a golden that is the same stays untouched.
+
+        Args:
+            record: What to keep.
+            data: The .npz; None where the record names none.
+            replace: Whether a golden that is there is replaced.
+
+        Returns:
+            False where one was there and is not to be replaced.
+
+        Raises:
+            GoldenError: It cannot be written; what was there still is.
+            EngineError: Shared storage fails.
+        """
+        try:
+            with self.alone():
+                old = _content(self.file)
+                if old is not None and not replace:
+                    return False
+                if data is not None and record.kept is not None:
+                    _put(f"{self.folder}/{record.kept.file}", data)
+                _put(self.file, record.text().encode())
+                self._drop(old, record)
+                return True
+        except OSError as error:
+            raise GoldenError(
+                f"{self}: the golden cannot be written: {error.strerror or error}; what was there is "
+                "unchanged. Make room or the folder writable, or name another one with the ini key "
+                "int8acc_goldens"
+            ) from error
+
+    @contextlib.contextmanager
+    def alone(self) -> Iterator[None]:
+        """Keep other processes of this machine from writing here; shared storage has no locks.
+
+        Raises:
+            GoldenError: Another process does not let go.
+        """
+        if is_url(self.file):
+            yield
+            return
+        # Not beside the golden: lock files stay, and would be committed.
+        user = getattr(os, "getuid", getpass.getuser)()
+        name = hashlib.sha256(f"{user}\0{Path(self.file).resolve()}".encode()).hexdigest()[:24]
+        lock = FileLock(Path(tempfile.gettempdir()) / f"int8acc-golden-{name}.lock")
+        try:
+            lock.acquire(timeout=_PATIENCE)
+        except Timeout:
+            raise GoldenError(f"{self}: another process has been writing this golden for minutes") from None
+        try:
+            yield
+        finally:
+            lock.release()
+
+    def _drop(self, old: bytes | None, new: Record) -> None:
+        """Remove the .npz that was replaced. In shared storage it stays: others may be about to name it."""
+        if old is None or is_url(self.folder):
+            return
+        with contextlib.suppress(GoldenError, OSError):
+            kept = read_record(old, "", "").kept
+            if kept is not None and (new.kept is None or kept.file != new.kept.file):
+                (Path(self.folder) / kept.file).unlink(missing_ok=True)
+
+
+def place_of(case: Case, folder: str | None = None) -> Place:
+    """Where the golden of ``case`` lies.
+
+    Args:
+        case: From ``load_spec``.
+        folder: Path or URL of the folder for its spec; None: beside the spec.
+    """
+    beside = case.file.parent / FOLDER / stem(case.file.name)
+    update = f"`pytest {display(case.file)}::{case.name} --int8acc-update=all`"
+    return Place(str(beside) if folder is None else folder, case.name, f"record it again with {update}")
+
+
+def stem(name: str) -> str:
+    """The name of a spec file without its suffix."""
+    return next((name.removesuffix(suffix) for suffix in SUFFIXES if name.endswith(suffix)), name)
+
+
+def shown(where: str) -> str:
+    """A path relative to the current folder, or a URL without a password."""
+    if not is_url(where):
+        return display(Path(where))
+    scheme, _, rest = where.partition("://")
+    host, slash, path = rest.partition("/")
+    return f"{scheme}://{host.rpartition('@')[2]}{slash}{path}"
+
+
+def _content(where: str) -> bytes | None:
+    try:
+        return read_bytes(where)
+    except FileNotFoundError:
+        return None
+
+
+def _put(where: str, data: bytes) -> None:
+    """Write a file at one stroke, unless it is there already."""
+    if _content(where) != data:
+        write_bytes_atomic(where, data)

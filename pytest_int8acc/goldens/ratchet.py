@@ -1,0 +1,195 @@
+"""The ratchet: a case may not become worse than what was accepted, by more than the spec allows."""
+
+from __future__ import annotations
+
+import glob
+import math
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+
+from pytest_int8acc.data.scripts import UserFunction
+from pytest_int8acc.errors import CriterionError
+from pytest_int8acc.goldens.record import Accepted, GoldenError, Record
+from pytest_int8acc.judge import Judge
+from pytest_int8acc.results import Bound, CaseResult, Score
+from pytest_int8acc.scores.compare import compare_output
+from pytest_int8acc.scores.criteria import MetricLimit, OutputLimits, check_fits, limits_for
+from pytest_int8acc.scores.metrics import METRICS
+from pytest_int8acc.spec.criteria import MetricCriterion, RegressionCriterion
+from pytest_int8acc.spec.models import Case
+from pytest_int8acc.tensors import Array, Outputs, did_you_mean
+
+
+def regressions(case: Case) -> dict[str, float]:
+    """Metric name to how much worse than accepted it may become; the strictest where several speak of one.
+
+    Raises:
+        CriterionError: There is no such metric.
+    """
+    functions = [c.metric for c in case.criteria if isinstance(c, MetricCriterion)]
+    known = [*METRICS, *(_function(ref) for ref in functions), *functions]
+    found: dict[str, float] = {}
+    for criterion in case.criteria:
+        if not isinstance(criterion, RegressionCriterion):
+            continue
+        for name, amount in criterion.regression.items():
+            if name not in known:
+                raise CriterionError(
+                    f"regression: unknown metric '{name}'{did_you_mean(name, known)}; metrics: "
+                    f"{', '.join(METRICS)}; your own function needs a criterion {{metric: file.py:function}}"
+                )
+            found[name] = min(amount, found.get(name, math.inf))
+    return found
+
+
+def accepted_scores(
+    judge: Judge, baseline: Outputs, candidate: Outputs, metrics: Sequence[Score]
+) -> Iterator[Accepted]:
+    """Every metric that fits an output, limited or not, and users' metrics; none that is nan.
+
+    Args:
+        judge: The case's own criteria, for axes.
+        baseline: What INT8 is compared with.
+        candidate: INT8's outputs.
+        metrics: Scores of users' metrics.
+    """
+    for name, arrays in baseline.items():
+        for score in _all_scores(name, arrays, candidate[name], limits_for(name, judge.limits)):
+            if not math.isnan(score.value):
+                yield Accepted(
+                    subject=name, metric=score.metric, value=score.value, bound=METRICS[score.metric].bound
+                )
+    values = {score.subject: score.value for score in metrics}
+    for limit, _ in {limit.ref: (limit, function) for limit, function in judge.metrics}.values():
+        if not math.isnan(value := values.get(limit.ref, math.nan)):
+            bound = _bound(limit)
+            yield Accepted(subject=limit.ref, metric=_function(limit.ref), value=value, bound=bound)
+
+
+def tighten(judge: Judge, wanted: Mapping[str, float], record: Record | None) -> Judge:
+    """``judge`` with the accepted scores as further limits, those on users' metrics last.
+
+    Args:
+        judge: The case's own criteria.
+        wanted: From :func:`regressions`.
+        record: The golden; None sets no limits, and keeps the default ones away all the same.
+
+    Raises:
+        GoldenError: No score was accepted for one of the metrics.
+    """
+    if not wanted:
+        return judge
+    limits: list[OutputLimits] = []
+    metrics: list[tuple[MetricLimit, UserFunction]] = []
+    for name, amount in wanted.items() if record else ():
+        assert record is not None
+        of_outputs = list(_output_limits(judge, name, amount, record))
+        of_users = list(_metric_limits(judge, name, amount, record))
+        if not of_outputs and not of_users:
+            raise GoldenError(
+                f"regression: no score of '{name}' was accepted; it fits no output, or the golden is older"
+            )
+        limits += of_outputs
+        metrics += of_users
+    # A limit that speaks of nothing: what has only a regression is not judged by the default limits.
+    return replace(
+        judge,
+        limits=(*judge.limits, *limits, OutputLimits("*")),
+        metrics=(*judge.metrics, *metrics),
+    )
+
+
+def named(metrics: Sequence[Score], own: Judge, judge: Judge, record: Record) -> tuple[Score, ...]:
+    """Scores of users' metrics, those of the ratchet with a note on what was accepted.
+
+    Args:
+        metrics: From ``judge``.
+        own: The case's own criteria.
+        judge: The same, tightened.
+        record: What was accepted.
+    """
+    count = len(judge.metrics) - len(own.metrics)
+    start = len(metrics) - count
+    values = {score.subject: score.value for score in record.scores}
+    return (
+        *metrics[:start],
+        *(replace(s, note=_joined(s.note, f"accepted {values[s.subject]:.6g}")) for s in metrics[start:]),
+    )
+
+
+def improvements(result: CaseResult, wanted: Mapping[str, float], record: Record, update: str) -> list[str]:
+    """A note where scores are better than accepted by more than their tolerance."""
+    now = {(score.subject, score.metric): score.value for score in result.scores}
+    better = []
+    for score in record.scores:
+        amount = wanted.get(score.metric, wanted.get(score.subject))
+        value = now.get(score.key)
+        if amount is None or value is None:
+            continue
+        gain = value - score.value if score.bound == "min" else score.value - value
+        if gain > amount:
+            better.append(f"{score.subject} {score.metric} {score.value:.6g} -> {value:.6g}")
+    return [f"better than accepted: {', '.join(better)}; to hold on to it: {update}"] if better else []
+
+
+def _all_scores(
+    name: str, baseline: Sequence[Array], candidate: Sequence[Array], own: Sequence[OutputLimits]
+) -> Iterator[Score]:
+    """One score for each metric that fits, along the axes of the case's own criteria."""
+    for metric in METRICS.values():
+        like = next((c for c in own if metric.name in c.limits), own[0] if own else OutputLimits(name))
+        unlimited = -math.inf if metric.bound == "min" else math.inf
+        wish = OutputLimits(name, like.axis, {metric.name: unlimited}, like.rel_floor)
+        try:
+            check_fits(metric, name, baseline, like.axis)
+            yield from compare_output(name, baseline, candidate, [wish], judged_only=True).scores
+        except CriterionError:  # it does not fit, or the baseline is not finite and nothing asks for it
+            continue
+
+
+def _output_limits(judge: Judge, name: str, amount: float, record: Record) -> Iterator[OutputLimits]:
+    references = {limit.ref for limit, _ in judge.metrics}
+    for score in record.scores:
+        if score.metric != name or name not in METRICS or score.subject in references:
+            continue
+        own = limits_for(score.subject, judge.limits)
+        like = next((c for c in own if name in c.limits), own[0] if own else OutputLimits(score.subject))
+        note = f"accepted {score.value:.6g}, may lose {amount:g}"
+        limit = {name: _limit(score, amount)}
+        yield OutputLimits(glob.escape(score.subject), like.axis, limit, like.rel_floor, note)
+
+
+def _metric_limits(
+    judge: Judge, name: str, amount: float, record: Record
+) -> Iterator[tuple[MetricLimit, UserFunction]]:
+    accepted = {score.subject: score for score in record.scores}
+    for limit, function in {limit.ref: (limit, function) for limit, function in judge.metrics}.values():
+        score = accepted.get(limit.ref)
+        if score is None or name not in (limit.ref, _function(limit.ref)):
+            continue
+        bar = _limit(score, amount)
+        least, most = (None, bar) if _bound(limit) == "max" else (bar, None)
+        yield (
+            MetricLimit(limit.ref, min=least, max=most, lower_is_better=limit.lower_is_better),
+            function,
+        )
+
+
+def _limit(score: Accepted, amount: float) -> float:
+    """The value that is just kept: 0.7 where 0.8 was accepted and 0.1 may be lost."""
+    rounding = 4 * sys.float_info.epsilon * abs(score.value) if math.isfinite(score.value) else 0.0
+    loss = amount + rounding
+    return score.value - loss if score.bound == "min" else score.value + loss
+
+
+def _bound(limit: MetricLimit) -> Bound:
+    return "max" if limit.lower_is_better else "min"
+
+
+def _function(ref: str) -> str:
+    return ref.rpartition(":")[2]
+
+
+def _joined(*notes: str) -> str:
+    return "; ".join(filter(None, notes))

@@ -1,0 +1,107 @@
+"""What is wrong with a Q/DQ model, or with scales, before anything runs; the rules are in ``rules.RULES``."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from pytest_int8acc.graph.groups import find_groups, origins
+from pytest_int8acc.graph.lint import numbers, placement
+from pytest_int8acc.graph.lint.rules import RULES, Rule, find
+from pytest_int8acc.graph.lint.view import View
+from pytest_int8acc.graph.model import Model
+from pytest_int8acc.graph.network import Network
+from pytest_int8acc.graph.plan import activation_scales
+from pytest_int8acc.results import Finding
+
+__all__ = ["RULES", "Rule", "lint", "lint_scales"]
+
+#: So many equal activation scales are no chance.
+_MANY = 4
+_ORDER = ("error", "warning", "note")
+
+
+def lint(model: Model, *, float_model: Model | None = None) -> tuple[Finding, ...]:
+    """What TensorRT rejects in a Q/DQ model, and what it takes and gets wrong or slow.
+
+    Args:
+        model: The model as read from the user's file; normal form hides its opset only. It is not changed.
+        float_model: The float model it was made from; its weights are compared where nodes have equal names.
+
+    Returns:
+        One finding for each node and rule, errors first, otherwise in the order of the rules and the graph.
+        Only the main graph is looked at, but for operators that TensorRT has no INT8 form of.
+    """
+    view = View(model)
+    found = [*numbers.check_operators(view)]
+    for half in view.halves.values():
+        found.extend(numbers.check_half(view, half))
+    found.extend(numbers.check_types(view))
+    for check in (
+        placement.check_weighted,
+        placement.check_activations,
+        placement.check_adds,
+        placement.check_concats,
+        placement.check_silu,
+    ):
+        found.extend(check(view))
+    if float_model is not None:
+        found.extend(placement.check_weights(view, float_model))
+    return _sorted(found)
+
+
+def lint_scales(network: Network) -> tuple[Finding, ...]:
+    """What is wrong with the scales of a network that was made from them.
+
+    Args:
+        network: From ``graph.quantize.quantize``, before it is put into FP16.
+
+    Returns:
+        One finding for each tensor and rule, errors first; the subject is a tensor, a layer or the file.
+    """
+    return _sorted([*_scale_findings(network), *_equal_scales(network), *_missing(network)])
+
+
+def _scale_findings(network: Network) -> Iterator[Finding]:
+    seen: set[tuple[str, int | None]] = set()
+    for group in network.groups:
+        for edge in group.edges:
+            key = edge.tensor, edge.quantization.axis
+            if key in seen:
+                continue
+            seen.add(key)
+            wrong = numbers.bad_numbers(edge.quantization.scale)
+            if wrong:
+                yield find("nonpositive-scale", edge.tensor, f"{wrong}, read by '{edge.node}'")
+            yield from numbers.fp16_findings(edge.tensor, edge.quantization.scale)
+
+
+def _equal_scales(network: Network) -> Iterator[Finding]:
+    """One scale everywhere, where several tensors could each have their own."""
+    scales = activation_scales(network)
+    values = set(scales.values())
+    sources = origins(network.model)
+    joined = {tensor: min(tensors) for tensors in find_groups(network.model).shared for tensor in tensors}
+    free = {joined.get(tensor) or _origin(tensor, sources) for tensor in scales}
+    if len(free) >= _MANY and len(values) == 1:
+        scale = values.pop()
+        text = f"all {len(scales)} activations have the scale {scale:g}, a range of {127 * scale:g}"
+        yield find("equal-scales", network.model.name, text)
+
+
+def _origin(tensor: str, sources: dict[str, str]) -> str:
+    while tensor in sources:
+        tensor = sources[tensor]
+    return tensor
+
+
+def _missing(network: Network) -> Iterator[Finding]:
+    for name, reason in network.left_high.items():
+        if reason.startswith("no scale for"):
+            yield find("missing-scale", name, reason)
+
+
+def _sorted(found: list[Finding]) -> tuple[Finding, ...]:
+    """Errors first, each once, otherwise by the table's order of rules."""
+    rank = {rule: i for i, rule in enumerate(RULES)}
+    unique = dict.fromkeys(found)
+    return tuple(sorted(unique, key=lambda f: (_ORDER.index(f.severity), rank[f.rule])))

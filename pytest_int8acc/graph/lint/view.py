@@ -1,0 +1,190 @@
+"""A Q/DQ model as lint looks at it: who makes and reads each tensor, and what each Q and DQ says."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+import onnx
+
+from pytest_int8acc.errors import ModelError
+from pytest_int8acc.graph.groups import moves_values
+from pytest_int8acc.graph.load import normalize
+from pytest_int8acc.graph.model import Model, captured
+from pytest_int8acc.tensors import Array
+
+QUANTIZE, DEQUANTIZE = "QuantizeLinear", "DequantizeLinear"
+#: Domains whose QuantizeLinear and DequantizeLinear mean what ONNX's do.
+_DOMAINS = frozenset({"", "ai.onnx", "com.microsoft"})
+INT8 = frozenset({"int8", "uint8"})
+
+
+@dataclass(frozen=True, eq=False)
+class Half:
+    """One QuantizeLinear or DequantizeLinear."""
+
+    node: onnx.NodeProto
+    scale: Array | None
+    """None where it is computed at run time."""
+    zero_point: Array | None
+    """None where there is none, or it is computed at run time."""
+    kind: str
+    """The quantized type, like ``int8``; empty where nothing tells."""
+    axis: int | None
+    """The channel axis; None for a single scale, or a blocked one."""
+    constant: Array | None
+    """What it reads, where that is a constant."""
+    rooted: bool
+    """True where what it reads depends on constants only."""
+
+    @property
+    def source(self) -> str:
+        """The tensor it reads."""
+        return str(self.node.input[0])
+
+    @property
+    def result(self) -> str:
+        """The tensor it makes."""
+        return str(self.node.output[0])
+
+
+class View:
+    """The main graph of a model, in normal form but for its opset."""
+
+    def __init__(self, model: Model) -> None:
+        self.opset = model.opset
+        """The opset as in the file."""
+        self.model = model = _tidied(model)
+        self.constants = model.constants()
+        self.producer = {name: node for node in model.graph.node for name in node.output if name}
+        self.readers: dict[str, list[onnx.NodeProto]] = defaultdict(list)
+        for node in model.graph.node:
+            for name in node.input:
+                self.readers[name].append(node)
+        self.kept = {value.name for value in model.graph.output}
+        self.kept |= {name for node in model.graph.node for name in captured(node)}
+        self.rooted = self._rooted()
+        self.halves = {half.result: half for half in self._halves()}
+
+    @cached_property
+    def shapes(self) -> dict[str, tuple[object, ...] | None]:
+        """Shape of each tensor where ONNX's inference can tell."""
+        try:
+            values = self.model.values()
+        except (onnx.shape_inference.InferenceError, ModelError):
+            values = {}
+        shapes: dict[str, tuple[object, ...] | None] = {name: info.shape for name, info in values.items()}
+        return shapes | {name: array.shape for name, array in self.constants.items()}
+
+    def dequantizer(self, tensor: str) -> Half | None:
+        """The DequantizeLinear that makes ``tensor``."""
+        half = self.halves.get(tensor)
+        return half if half is not None and half.node.op_type == DEQUANTIZE else None
+
+    def quantizer(self, half: Half) -> Half | None:
+        """The QuantizeLinear that a DequantizeLinear reads."""
+        before = self.halves.get(half.source)
+        return before if before is not None and before.node.op_type == QUANTIZE else None
+
+    def quantized(self, tensor: str) -> str:
+        """The float tensor whose pair makes ``tensor``; ``tensor`` itself where no pair does."""
+        half = self.dequantizer(tensor)
+        before = self.quantizer(half) if half is not None else None
+        return tensor if before is None else before.source
+
+    def behind(self, tensor: str) -> tuple[Half | None, list[onnx.NodeProto]]:
+        """The DequantizeLinear that ``tensor`` comes from by nodes that only move values, and those nodes."""
+        moved: list[onnx.NodeProto] = []
+        while True:
+            half = self.dequantizer(tensor)
+            node = self.producer.get(tensor)
+            if half is not None or node is None or not moves_values(node):
+                return half, moved[::-1]
+            moved.append(node)
+            tensor = node.input[0]
+
+    def quantizers(self, tensor: str, through: frozenset[str] = frozenset()) -> Iterator[Half]:
+        """QuantizeLinear nodes that read ``tensor``, also behind what moves values or is in ``through``."""
+        for node in self.readers[tensor]:
+            if node.op_type == QUANTIZE:
+                if node.input[0] == tensor:
+                    yield self.halves[node.output[0]]
+            elif (moves_values(node) or node.op_type in through) and node.input[0] == tensor:
+                for name in node.output:
+                    yield from self.quantizers(name, through)
+
+    def is_read(self, tensor: str) -> bool:
+        """True where a node reads ``tensor``, a graph inside a node does, or it is an output."""
+        return bool(self.readers[tensor]) or tensor in self.kept
+
+    def _rooted(self) -> set[str]:
+        """Tensors that depend on constants only."""
+        rooted = set(self.constants)
+        for node in self.model.graph.node:
+            if all(name in rooted for name in (*node.input, *captured(node)) if name):
+                rooted.update(node.output)
+        return rooted
+
+    def _halves(self) -> Iterator[Half]:
+        kinds: dict[str, str] = {}
+        for node in self.model.graph.node:
+            if (
+                node.op_type not in (QUANTIZE, DEQUANTIZE)
+                or node.domain not in _DOMAINS
+                or len(node.input) < 2
+            ):
+                continue
+            scale = self.constants.get(node.input[1])
+            zero_point = self.constants.get(node.input[2]) if len(node.input) > 2 else None
+            constant = self.constants.get(node.input[0])
+            kind = _kind(node, zero_point, constant, kinds.get(node.input[0], ""))
+            if node.op_type == QUANTIZE:
+                kinds[node.output[0]] = kind
+            axis = _axis(node) if scale is not None and scale.ndim == 1 and scale.size > 1 else None
+            yield Half(node, scale, zero_point, kind, axis, constant, node.input[0] in self.rooted)
+
+
+def attribute(node: onnx.NodeProto, name: str, default: int) -> int:
+    """An integer attribute of ``node``."""
+    return next((int(a.i) for a in node.attribute if a.name == name), default)
+
+
+def moved_axis(axis: int, rank: int, moves: list[onnx.NodeProto]) -> int | None:
+    """Where ``axis`` of a tensor of ``rank`` comes to lie behind ``moves``; None where that is not plain."""
+    axis %= rank
+    for node in moves:
+        if node.op_type == "Transpose":
+            perm = next((list(a.ints) for a in node.attribute if a.name == "perm"), list(range(rank))[::-1])
+            axis = perm.index(axis)
+        elif node.op_type not in ("Identity", "Dropout"):
+            return None
+    return axis
+
+
+def _tidied(model: Model) -> Model:
+    """A copy in normal form; as it is where its opset cannot be raised."""
+    proto = onnx.ModelProto()
+    proto.CopyFrom(model.proto)
+    try:
+        return normalize(Model(proto, dict(model.weights), model.name))
+    except ModelError:
+        return model
+
+
+def _kind(node: onnx.NodeProto, zero_point: Array | None, constant: Array | None, before: str) -> str:
+    """The quantized type: the zero point's, the constant's, the attribute's, the standard's uint8."""
+    if zero_point is not None:
+        return str(zero_point.dtype)
+    if node.op_type == DEQUANTIZE:
+        return before if constant is None else str(constant.dtype)
+    if len(node.input) > 2 and node.input[2]:
+        return ""
+    given = attribute(node, "output_dtype", 0)
+    return str(np.dtype(onnx.helper.tensor_dtype_to_np_dtype(given))) if given else "uint8"
+
+
+def _axis(node: onnx.NodeProto) -> int | None:
+    return None if attribute(node, "block_size", 0) else attribute(node, "axis", 1)

@@ -1,0 +1,120 @@
+"""Why a case fails and what mends it, as text: findings, stages, repairs, layers, calibration methods."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from pytest_int8acc.report.order import worst_first
+from pytest_int8acc.report.table import count, number, table
+from pytest_int8acc.report.words import relation, shorten
+from pytest_int8acc.results import (
+    CalibrationLine,
+    CaseResult,
+    Diagnosis,
+    Finding,
+    LayerError,
+    Repair,
+    StageLine,
+)
+
+_FINDINGS = 5
+_LAYERS = 40
+_SEVERITIES = ("error", "warning", "note")
+
+
+def finding_lines(findings: Sequence[Finding], verbosity: int = 0) -> list[str]:
+    """Errors first, then warnings, a few of them; with ``verbosity`` 2 all, and the notes."""
+    ranked = worst_findings(findings)
+    shown = ranked if verbosity >= 2 else [f for f in ranked if f.severity != "note"][:_FINDINGS]
+    lines = []
+    for finding in shown:
+        what = "data " if finding.source == "data" else ""
+        lines.append(f"{what}{finding.severity}: '{finding.subject}': {finding.text} [{finding.rule}]")
+        if finding.remedy:
+            lines.append(f"    {finding.remedy}")
+    more = len(ranked) - len(shown)
+    return [*lines, f"... and {count(more, 'finding')} more (all with -vv)"] if more else lines
+
+
+def worst_findings(findings: Sequence[Finding]) -> list[Finding]:
+    """The findings, errors first."""
+    return sorted(findings, key=lambda finding: _SEVERITIES.index(finding.severity))
+
+
+def stage_lines(diagnosis: Diagnosis) -> list[str]:
+    """The way from the framework to the engine in one line, and what the first bad stage means."""
+    if not diagnosis.stages:
+        return []
+    lines = ["Stages: " + " > ".join(_stage(stage) for stage in diagnosis.stages)]
+    first = next((stage for stage in diagnosis.stages if stage.name == diagnosis.first_stage), None)
+    if first is not None and first.text:
+        lines.append(f"  {first.name}: {first.text}")
+    return lines
+
+
+def cheaper_fix(result: CaseResult) -> Repair | None:
+    """The cheapest repair, where it leaves more of the network in INT8 than the plan found."""
+    if result.diagnosis is None or not result.diagnosis.repairs:
+        return None
+    first, search = result.diagnosis.repairs[0], result.search
+    if search is None or not search.found:
+        return first
+    return first if first.kind != "high" and first.price < 1 - search.int8_share - 1e-9 else None
+
+
+def repair_line(repair: Repair) -> str:
+    """A repair in a sentence, with what it reaches and whether that was proved."""
+    judged = worst_first(repair.scores)
+    reached = [relation(judged[0])] if judged else []
+    return f"{repair.text} ({', '.join([*reached, 'verified' if repair.verified else 'not verified'])})"
+
+
+def layer_lines(layers: Sequence[LayerError]) -> list[str]:
+    """The error of each layer, the largest of its own making first."""
+    if not layers:
+        return []
+    ranked = worst_layers(layers)
+    rows = [
+        (
+            layer.layer,
+            layer.op_type,
+            number(layer.alone_sqnr_db, 3),
+            number(layer.alone_cosine),
+            number(layer.sqnr_db, 3),
+            number(layer.cosine),
+        )
+        for layer in ranked[:_LAYERS]
+    ]
+    header = ("layer", "type", "alone: SQNR dB", "cosine", "all in INT8: SQNR dB", "cosine")
+    lines = ["Layers (error against the baseline, the worst alone first)"]
+    lines += ["  " + line for line in table(header, rows)]
+    more = len(ranked) - len(rows)
+    return [*lines, f"  ... and {more} more (all in report.json)"] if more else lines
+
+
+def worst_layers(layers: Sequence[LayerError]) -> list[LayerError]:
+    """The layers by the error of their own making, nan first."""
+    return sorted(layers, key=lambda layer: (not math.isnan(layer.alone_sqnr_db), layer.alone_sqnr_db))
+
+
+def calibration_lines(calibrations: Sequence[CalibrationLine]) -> list[str]:
+    """What each calibration method reaches."""
+    if not calibrations:
+        return []
+    rows = []
+    for line in calibrations:
+        judged = worst_first(line.scores)
+        worst = relation(judged[0]) if judged else ""
+        rows.append((line.method, "passes" if line.passed else "fails", worst))
+    return [
+        "Calibration methods",
+        *("  " + line for line in table(("method", "verdict", "most critical"), rows)),
+    ]
+
+
+def _stage(stage: StageLine) -> str:
+    if stage.passed:
+        return f"{stage.name} ok"
+    missed = next((score for score in worst_first(stage.scores) if not score.passed), None)
+    return f"{stage.name} off" + (f" ({shorten(relation(missed), 60)})" if missed else "")

@@ -1,0 +1,72 @@
+"""What the engines of a case are made of, and how fast they are, as text."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from pytest_int8acc.report.table import count, number
+from pytest_int8acc.results import EngineInfo, Latency
+
+_INT8 = "INT8"
+
+
+def engine_lines(engines: Sequence[EngineInfo], verbosity: int = 0) -> list[str]:
+    """A line for each engine that was to run in INT8; with ``verbosity`` 2 for the baseline's, too."""
+    baseline = _latency(engines, "baseline")
+    return [
+        f"{engine.role} engine: {_told(engine)}{_speed(engine.latency, baseline)}"
+        for engine in engines
+        if verbosity >= 2 or engine.role != "baseline"
+    ]
+
+
+def no_int8(engines: Sequence[EngineInfo]) -> list[str]:
+    """A warning where an INT8 engine runs none of its weighted layers in INT8."""
+    return [
+        f"You asked for INT8 and 0 of {count(engine.weighted, 'layer')} {_verb(engine.weighted)} in it"
+        for engine in engines
+        if engine.role == _INT8 and engine.weighted and not engine.int8
+    ]
+
+
+def speedup(engines: Sequence[EngineInfo]) -> float | None:
+    """How many times as fast as the baseline's the INT8 engine is; None where either was not timed."""
+    baseline, int8 = _latency(engines, "baseline"), _latency(engines, _INT8)
+    if baseline is None or int8 is None or int8.median_ms <= 0:
+        return None
+    return baseline.median_ms / int8.median_ms
+
+
+def int8_layers(engines: Sequence[EngineInfo]) -> str:
+    """Like ``45 of 54``, for the INT8 engine; empty where it does not tell."""
+    told = [engine for engine in engines if engine.role == _INT8 and engine.weighted]
+    return f"{told[0].int8} of {told[0].weighted}" if told else ""
+
+
+def _told(engine: EngineInfo) -> str:
+    if not engine.layers:
+        return "does not tell its layers"
+    layers = count(engine.weighted, "weighted layer")
+    said = f"{engine.int8} of {layers} in INT8" if engine.role != "baseline" else layers
+    extra = [f"{engine.count('qdq')} standalone Q/DQ"] if engine.count("qdq") else []
+    if reformats := engine.count("reformat"):
+        extra.append(count(reformats, "reformat"))
+    return ", ".join([said, *extra])
+
+
+def _speed(latency: Latency | None, baseline: Latency | None) -> str:
+    if latency is None:
+        return ""
+    said = f"; {number(latency.median_ms, 3)} ms"
+    if baseline is None or baseline is latency or latency.median_ms <= 0:
+        return said
+    times = number(baseline.median_ms / latency.median_ms, 3)
+    return f"{said} against {number(baseline.median_ms, 3)} ms: {times}x"
+
+
+def _latency(engines: Sequence[EngineInfo], role: str) -> Latency | None:
+    return next((engine.latency for engine in engines if engine.role == role), None)
+
+
+def _verb(n: int) -> str:
+    return "runs" if n == 1 else "run"

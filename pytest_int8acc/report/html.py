@@ -1,0 +1,91 @@
+"""``report.html``: one page that needs nothing else, and the piece of it that pytest-html shows.
+
+Every text is escaped by jinja2; beyond that a content security policy lets no script run but the page's own.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+from collections.abc import Mapping
+from functools import cache
+from typing import TYPE_CHECKING, Any
+
+from pytest_int8acc.report.charts import HEIGHT, WIDTH
+from pytest_int8acc.report.plain import restore
+from pytest_int8acc.report.table import number
+from pytest_int8acc.report.text import failure_line, status
+from pytest_int8acc.report.view import case_views, measured_view, tallies
+from pytest_int8acc.report.words import relation
+from pytest_int8acc.results import to_plain
+
+if TYPE_CHECKING:
+    import jinja2
+
+_FOLDER = "report/templates"
+
+
+def page(report: Mapping[str, Any], texts: Mapping[str, str]) -> str:
+    """The whole page.
+
+    Args:
+        report: As ``report.json`` holds it.
+        texts: Of the files that cases have written, by name.
+
+    Raises:
+        Int8accError: The report holds an entry that is none.
+    """
+    environment = _environment()
+    script = _source(environment, "script.js")
+    return environment.get_template("page.html").render(
+        report=report,
+        cases=case_views(report, texts),
+        tallies=tallies(report),
+        style=_source(environment, "style.css"),
+        script=script,
+        policy=_policy(script),
+        width=WIDTH,
+        height=HEIGHT,
+    )
+
+
+def fragment(details: Mapping[str, Any]) -> str:
+    """The scores and culprits of one case, to stand in another page.
+
+    Args:
+        details: ``to_plain`` of the CaseResult.
+    """
+    result = restore(details)
+    said = status(result) if result.passed else failure_line(result)
+    return _environment().get_template("fragment.html").render(case=measured_view(result), said=said)
+
+
+@cache
+def _environment() -> jinja2.Environment:
+    """The templates; slow to read."""
+    import jinja2
+
+    environment = jinja2.Environment(
+        loader=jinja2.PackageLoader("pytest_int8acc", _FOLDER),
+        autoescape=True,
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.filters |= {"number": number, "relation": relation, "plain": to_plain}
+    return environment
+
+
+def _source(environment: jinja2.Environment, name: str) -> str:
+    """A file of ours as it is: it goes into the page unescaped."""
+    assert environment.loader is not None
+    return environment.loader.get_source(environment, name)[0].strip()
+
+
+def _policy(script: str) -> str:
+    """Nothing from anywhere; the one script is known by its hash."""
+    digest = base64.b64encode(hashlib.sha256(f"\n{script}\n".encode()).digest()).decode()
+    return (
+        f"default-src 'none'; img-src data:; style-src 'unsafe-inline'; script-src 'sha256-{digest}'; "
+        "base-uri 'none'; form-action 'none'"
+    )

@@ -1,0 +1,214 @@
+"""``--int8acc-init``: a spec written for a model loads, and runs as it is."""
+
+from __future__ import annotations
+
+import io
+import shutil
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, helper
+from zoo import ZOO
+
+from pytest_int8acc.errors import Int8accError, ModelError
+from pytest_int8acc.forms import load_float, open_source
+from pytest_int8acc.graph.load import load_model
+from pytest_int8acc.graph.model import save_model
+from pytest_int8acc.init import run, write_spec
+from pytest_int8acc.measure import measure
+from pytest_int8acc.settings import Settings
+from pytest_int8acc.spec.load import load_spec
+from pytest_int8acc.spec.models import Case
+
+EXAMPLE = Path(__file__).parents[1] / "example_project"
+
+
+def saved(folder: Path, proto: onnx.ModelProto, name: str = "model.onnx") -> Path:
+    onnx.save(proto, folder / name)
+    return folder / name
+
+
+def only_case(spec: Path) -> Case:
+    (case,) = load_spec(spec)
+    return case
+
+
+def identity(dtype: int, shape: list[int | str] | None, *, inputs: int = 1) -> onnx.ModelProto:
+    """A Conv with a second output that copies an input of the given type."""
+    weight = onnx.numpy_helper.from_array(np.ones((4, 3, 1, 1), np.float32), "w")
+    nodes = [
+        helper.make_node("Conv", ["x", "w"], ["y"], name="conv"),
+        helper.make_node("Identity", ["extra"], ["copy"], name="copy"),
+    ]
+    taken = [helper.make_tensor_value_info("x", TensorProto.FLOAT, [2, 3, 4, 4])] * inputs
+    extra = helper.make_tensor_value_info("extra", dtype, shape)
+    given = [
+        helper.make_tensor_value_info("y", TensorProto.FLOAT, [2, 4, 4, 4]),
+        helper.make_tensor_value_info("copy", dtype, shape),
+    ]
+    graph = helper.make_graph(nodes, "g", [*taken, extra], given, [weight])
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+
+
+@pytest.mark.parametrize("name", ZOO)
+def test_a_spec_loads_and_its_data_fit(tmp_path: Path, name: str) -> None:
+    path = saved(tmp_path, ZOO[name](), f"{name}.onnx")
+    spec = write_spec(path)
+    assert spec == tmp_path / f"{name}.int8acc.yaml"
+    case = only_case(spec)
+    model = load_float(case)
+    feed = next(iter(open_source(case, case.inputs, model, "inputs", None).batches())).feed
+    assert set(feed) == {tensor.name for tensor in model.inputs}
+    outputs = {tensor.name for tensor in model.outputs}
+    assert {criterion.output for criterion in case.criteria} == outputs  # type: ignore[union-attr]
+    assert "# TODO" in spec.read_text()
+
+
+@pytest.mark.parametrize("name", ["mlp", "dynamic"])
+def test_a_spec_runs_as_it_is(tmp_path: Path, name: str) -> None:
+    case = only_case(write_spec(saved(tmp_path, ZOO[name]())))
+    result = measure(case, Settings(samples=16, search="off")).result
+    limited = {s.metric for output in result.outputs for s in output.scores if s.limit is not None}
+    assert {"cosine", "sqnr_db"} <= limited
+
+
+def test_random_samples_fill_whole_batches(tmp_path: Path) -> None:
+    """An output without a row per sample cannot be cut to fewer."""
+    proto = ZOO["plain"]()
+    for value in (*proto.graph.input, *proto.graph.output):
+        value.type.tensor_type.shape.dim[0].dim_value = 24
+    case = only_case(write_spec(saved(tmp_path, proto)))
+    assert case.inputs.random.samples == 72  # type: ignore[union-attr]
+
+
+def test_classes_are_told_by_the_shape(tmp_path: Path) -> None:
+    classes = only_case(write_spec(saved(tmp_path, ZOO["silu"](), "classes.onnx")))
+    maps = only_case(write_spec(saved(tmp_path, ZOO["unet"](), "maps.onnx")))
+    assert classes.criteria[0].top1_agreement == 0.99  # type: ignore[union-attr]
+    assert maps.criteria[0].top1_agreement is None  # type: ignore[union-attr]
+
+
+def test_an_output_of_integers_must_agree(tmp_path: Path) -> None:
+    case = only_case(write_spec(saved(tmp_path, identity(TensorProto.INT64, [2, 5]))))
+    assert [c.agreement for c in case.criteria] == [None, 0.99]  # type: ignore[union-attr]
+    scores = measure(case, Settings(samples=4, search="off")).result.outputs[1].scores
+    assert [s.metric for s in scores if s.limit is not None] == ["agreement"]
+
+
+def test_qdq_goes_under_int8_with_its_float_model_found(tmp_path: Path) -> None:
+    for name in ("digits.onnx", "digits.qdq.onnx"):
+        shutil.copy(EXAMPLE / name, tmp_path)
+    spec = write_spec(tmp_path / "digits.qdq.onnx")
+    case = only_case(spec)
+    assert (case.model, case.int8.model) == ("digits.onnx", "digits.qdq.onnx")
+    assert "# TODO: the float model" in spec.read_text()
+    assert measure(case, Settings(samples=8, search="off")).result.samples == 8
+
+
+def test_qdq_without_its_float_model_says_what_is_missing(tmp_path: Path) -> None:
+    shutil.copy(EXAMPLE / "digits.qdq.onnx", tmp_path)
+    saved(tmp_path, ZOO["plain"](), "digits.onnx")  # another model of that name
+    case = only_case(write_spec(tmp_path / "digits.qdq.onnx"))
+    with pytest.raises(ModelError, match=r"FLOAT_MODEL\.onnx: no such model file"):
+        measure(case, Settings())
+
+
+def test_nothing_is_overwritten(tmp_path: Path) -> None:
+    path = saved(tmp_path, ZOO["dynamic"]())
+    (tmp_path / "model_inputs.py").write_text("mine")
+    with pytest.raises(Int8accError, match=r"model_inputs\.py: is there already"):
+        write_spec(path)
+    assert not (tmp_path / "model.int8acc.yaml").exists()
+    (tmp_path / "model_inputs.py").unlink()
+    spec = write_spec(path)
+    text = spec.read_text()
+    with pytest.raises(Int8accError, match="is there already and is left as it is"):
+        write_spec(path)
+    assert spec.read_text() == text
+
+
+ODD = ["it's: a # 100% model.onnx", "-1.5.onnx", "ünï [x].onnx", "no.onnx", "1e3.onnx"]
+
+
+@pytest.mark.parametrize("name", ODD)
+def test_odd_file_names(tmp_path: Path, name: str) -> None:
+    path = saved(tmp_path, ZOO["dynamic"](), name)
+    case = only_case(write_spec(path))
+    model = load_float(case)
+    assert model.name == str(path)
+    next(iter(open_source(case, case.inputs, model, "inputs", None).batches()))
+
+
+def test_odd_tensor_names(tmp_path: Path) -> None:
+    proto = identity(TensorProto.FLOAT, [2, 5])
+    text = proto.SerializeToString().replace(b"copy", b"[*] ")  # same length: lengths are stored
+    path = tmp_path / "model.onnx"
+    path.write_bytes(text)
+    case = only_case(write_spec(path))
+    assert [c.output for c in case.criteria] == ["y", "[*] "]  # type: ignore[union-attr]
+    assert len(measure(case, Settings(samples=4, search="off")).result.outputs) == 2
+
+
+def test_a_folder_of_its_own(tmp_path: Path) -> None:
+    path = saved(tmp_path, ZOO["mlp"]())
+    (tmp_path / "specs").mkdir()
+    case = only_case(write_spec(path, tmp_path / "specs"))
+    assert case.model == "../model.onnx"
+    assert case.path(case.model).resolve() == path.resolve()
+
+
+def test_external_data(tmp_path: Path) -> None:
+    proto = saved(tmp_path, ZOO["plain"](), "inline.onnx")
+    save_model(load_model(proto), tmp_path / "model.onnx", weights_apart=True)
+    spec = write_spec(tmp_path / "model.onnx")
+    assert only_case(spec).model == "model.onnx"
+    spec.unlink()
+    (tmp_path / "model.onnx.data").unlink()
+    with pytest.raises(ModelError, match="copy the external data file beside the model"):
+        write_spec(tmp_path / "model.onnx")
+    assert not spec.exists()
+
+
+def custom() -> onnx.ModelProto:
+    proto = ZOO["plain"]()
+    proto.graph.node[1].domain = "my.ops"
+    proto.opset_import.append(helper.make_opsetid("my.ops", 1))
+    return proto
+
+
+@pytest.mark.parametrize(
+    ("proto", "message"),
+    [
+        (custom(), r"operator Relu of 'relu1' is a custom one \(my\.ops\).*plugins"),
+        (identity(TensorProto.STRING, [2]), "no data can be made up for the input extra: object"),
+        (identity(TensorProto.FLOAT, None), r"no data can be made up for the input extra: float32 \[\?\]"),
+    ],
+    ids=["custom", "strings", "no-shape"],
+)
+def test_what_cannot_run_is_refused(tmp_path: Path, proto: onnx.ModelProto, message: str) -> None:
+    path = saved(tmp_path, proto)
+    with pytest.raises(ModelError, match=message):
+        write_spec(path)
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["model.onnx"]
+
+
+def test_run_tells_each_model_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    saved(tmp_path, ZOO["mlp"]())
+    (tmp_path / "text.onnx").write_text("hello, this is no model")
+    stream = io.StringIO()
+    assert run(["absent.onnx", "model.onnx", "text.onnx"], stream) == 2
+    lines = stream.getvalue().splitlines()
+    assert lines[0] == "int8acc: absent.onnx: no such model file"
+    assert lines[1].startswith("int8acc: wrote model.int8acc.yaml; ")
+    assert lines[2].startswith("int8acc: text.onnx: not an ONNX model")
+    assert len(lines) == 3
+
+
+def test_a_folder_that_cannot_be_written_is_one_error(tmp_path: Path) -> None:
+    path = saved(tmp_path, ZOO["mlp"]())
+    (tmp_path / "file").write_text("")
+    with pytest.raises(Int8accError, match="cannot be written"):
+        write_spec(path, tmp_path / "file")

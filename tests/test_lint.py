@@ -1,0 +1,544 @@
+"""Every rule of lint is seen in a model that breaks it, and in none that keeps it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+from builder import IR_VERSION, Builder
+from graphs import float_models
+from hypothesis import given, settings
+from onnx import helper, numpy_helper, parser
+from onnxruntime.quantization import CalibrationDataReader, QuantFormat, QuantType, quantize_static
+from zoo import ZOO, sample_feed
+
+from pytest_int8acc.graph.groups import find_groups
+from pytest_int8acc.graph.halve import halve
+from pytest_int8acc.graph.lint import RULES, lint, lint_scales
+from pytest_int8acc.graph.load import normalize
+from pytest_int8acc.graph.model import Model, make_model
+from pytest_int8acc.graph.network import Network, Plan
+from pytest_int8acc.graph.plan import apply
+from pytest_int8acc.graph.quantize import quantize
+from pytest_int8acc.results import Finding
+
+RNG = np.random.default_rng(0)
+X = "float[2,8,8,8] x"
+Y = "float[n,c,h,w] y"
+#: What the bodies below may read; a test changes some by name.
+CONSTANTS: dict[str, np.ndarray] = {
+    "s": np.float32(0.03),
+    "s2": np.float32(0.05),
+    "s3": np.float32(0.04),
+    "z": np.int8(0),
+    "w": RNG.integers(-127, 128, (8, 8, 3, 3)).astype(np.int8),
+    "ws": np.linspace(0.001, 0.002, 8, dtype=np.float32),
+    "wz": np.zeros(8, np.int8),
+    "wf": (RNG.standard_normal((8, 8, 3, 3)) * 0.1).astype(np.float32),
+    "b": np.linspace(-0.1, 0.1, 8, dtype=np.float32),
+    "b1": np.ones(8, np.float32),
+    "b8": np.arange(8, dtype=np.int8),
+    "b32": np.arange(8, dtype=np.int32),
+    "m": RNG.integers(-127, 128, (8, 8)).astype(np.int8),
+    "one": np.float32(1),
+    "many": np.linspace(0.03, 0.05, 8, dtype=np.float32),
+}
+PAIR = """
+    xq = QuantizeLinear(x, s, z)
+    xd = DequantizeLinear(xq, s, z)
+"""
+WEIGHT = "wd = DequantizeLinear <axis: int = 0> (w, ws, wz)\n"
+CONV = PAIR + WEIGHT + "y = Conv <pads = [1, 1, 1, 1]> (xd, wd, b)"
+TWO = PAIR + WEIGHT + "c = Conv <pads = [1, 1, 1, 1]> (xd, wd, b)\n"
+"""A convolution whose result ``c`` goes on."""
+NEXT = """
+    rq = QuantizeLinear(r, s2, z)
+    rd = DequantizeLinear(rq, s2, z)
+    y = Conv <pads = [1, 1, 1, 1]> (rd, wd, b)
+"""
+RESIDUAL = TWO + "a = Add(c, xd)\nr = Relu(a)" + NEXT
+CONCAT = """
+    tq = QuantizeLinear(t, s2, z)
+    td = DequantizeLinear(tq, s2, z)
+    j = Concat <axis: int = 1> (xd, td)
+    jq = QuantizeLinear(j, s2, z)
+    jd = DequantizeLinear(jq, s2, z)
+    y = Relu(jd)
+"""
+CONCAT = PAIR + "t = Sigmoid(xd)" + CONCAT
+APART = CONCAT.replace("(xd, td)", "(x, t)") + "p = Relu(td)"
+MOVED = """
+    t = Sigmoid(x)
+    tq = QuantizeLinear(t, s, z)
+    td = DequantizeLinear(tq, s, z)
+    p = Relu(td)
+    o = Identity(t)
+    j = Concat <axis: int = 1> (x, o)
+    jq = QuantizeLinear(j, s2, z)
+    y = DequantizeLinear(jq, s2, z)
+"""
+"""One input of the Concat is a copy of a tensor that is quantized elsewhere."""
+APART_Y = Y + ", float[n, c, h, w] p"
+SILU = TWO + "g = Sigmoid(c)\nr = Mul(c, g)" + NEXT
+NORM = "n = BatchNormalization(c, b1, b1, b1, b1)\n"
+BIASED = """
+    md = DequantizeLinear <axis: int = 1> (m, ws, wz)
+    l = MatMul(xd, md)
+    e = Add(l, b)
+    eq = QuantizeLinear(e, s3, z)
+    ed = DequantizeLinear(eq, s3, z)
+    g = Sigmoid(e)
+    y = Mul(e, g)
+"""
+SCALAR = "tq = QuantizeLinear(t, s, z)\ntd = DequantizeLinear(tq, s, z)\ny = Mul(x, td)"
+MATMUL = """
+    md = DequantizeLinear <axis: int = 1> (m, ws, wz)
+    y = MatMul(xd, md)
+"""
+
+
+def make(
+    body: str = CONV, opset: int = 17, inputs: str = X, outputs: str = Y, **changes: object
+) -> onnx.ModelProto:
+    """A model of ``body``, with those constants that it reads."""
+    head = f'<ir_version: {IR_VERSION[opset]}, opset_import: ["": {opset}]> m ({inputs}) => ({outputs})'
+    proto = parser.parse_model(head + "{" + body + "}")
+    values = CONSTANTS | {name: np.asarray(value) for name, value in changes.items()}
+    read = {name for node in proto.graph.node for name in node.input}
+    read -= {name for node in proto.graph.node for name in node.output} | {i.name for i in proto.graph.input}
+    tensors = [numpy_helper.from_array(np.asarray(a), n) for n, a in values.items() if n in read]
+    proto.graph.initializer.extend(tensors)
+    return proto
+
+
+def in_half(body: str = CONV, opset: int = 19, **changes: object) -> onnx.ModelProto:
+    """``make`` with every constant, input and output in FP16."""
+    changes = {n: v.astype(np.float16) for n, v in CONSTANTS.items() if v.dtype == np.float32} | changes
+    return make(body, opset, X.replace("float", "float16"), Y.replace("float", "float16"), **changes)
+
+
+def grouped(channels: int, groups: int) -> onnx.ModelProto:
+    weight = RNG.integers(-127, 128, (channels, channels // groups, 3, 3)).astype(np.int8)
+    body = PAIR + f"wd = DequantizeLinear(w, s, z)\ny = Conv <group: int = {groups}> (xd, wd)"
+    return make(body, inputs=f"float[2,{channels},8,8] x", w=weight)
+
+
+def without(text: str, *lines: str) -> str:
+    """``text`` without the lines that make the tensors named."""
+    return "\n".join(line for line in text.split("\n") if line.split("=")[0].strip() not in lines)
+
+
+#: Rule (and variant) to a model that breaks it and nothing else, and one that keeps every rule.
+CASES: dict[str, tuple[onnx.ModelProto, onnx.ModelProto]] = {
+    "nonzero-zero-point": (make(z=np.int8(3)), make()),
+    "nonzero-zero-point uint8": (make(z=np.uint8(128)), make()),
+    "nonzero-zero-point weight": (make(wz=np.arange(8, dtype=np.int8)), make()),
+    "nonpositive-scale": (make(s=np.float32(0)), make()),
+    "nonpositive-scale negative": (make(s=np.float32(-0.03)), make()),
+    "nonpositive-scale nan": (make(s=np.float32(np.nan)), make()),
+    "nonpositive-scale inf": (make(s=np.float32(np.inf)), make()),
+    "nonpositive-scale weight": (make(ws=np.linspace(0, 0.01, 8, dtype=np.float32)), make()),
+    "scale-length": (make(ws=np.full(4, 0.01, np.float32), wz=np.zeros(4, np.int8)), make()),
+    "int32-bias": (
+        make(PAIR + WEIGHT + "bd = DequantizeLinear(b32, s)\ny = Conv(xd, wd, bd)"),
+        make(PAIR + WEIGHT + "y = Conv(xd, wd, b)"),
+    ),
+    "int32-bias small": (
+        make(PAIR + WEIGHT + "bd = DequantizeLinear(b32, s9)\ny = Conv(xd, wd, bd)", s9=np.float32(1e-9)),
+        make(PAIR + WEIGHT + "y = Conv(xd, wd, b)"),
+    ),
+    "unsupported-integer": (make(opset=21, z=np.int16(0)), make(opset=21)),
+    "dynamic-quantization": (
+        make("xq, xs, xz = DynamicQuantizeLinear(x)\nxd = DequantizeLinear(xq, xs, xz)\ny = Relu(xd)"),
+        make(PAIR + "y = Relu(xd)"),
+    ),
+    "operator-format": (
+        make(
+            "xq = QuantizeLinear(x, s, z)\n"
+            "c = QLinearConv <pads = [1, 1, 1, 1]> (xq, s, z, w, ws, wz, s2, z)\n"
+            "y = DequantizeLinear(c, s2, z)"
+        ),
+        make(),
+    ),
+    "mixed-types": (
+        in_half(s=np.float32(0.03)),
+        in_half(),
+    ),
+    "mixed-types add": (
+        make("h = Cast <to: int = 10> (x)\ny = Add(x, h)"),
+        make("h = Cast <to: int = 10> (x)\ng = Cast <to: int = 1> (h)\ny = Add(x, g)"),
+    ),
+    "mixed-types across a pair": (
+        in_half(opset=23, s=np.float32(0.03)),
+        in_half(
+            CONV.replace("(xq, s, z)", "(xq, s16, z)"), opset=23, s=np.float32(0.03), s16=np.float16(0.03)
+        ),
+    ),
+    "scalar-qdq": (
+        make("td = DequantizeLinear(z5, s, z)\ny = Mul(x, td)", z5=np.int8(5)),
+        make("td = DequantizeLinear(z5, s, z)\ny = Mul(x, td)", z5=np.full(1, 5, np.int8)),
+    ),
+    "scalar-qdq input": (
+        make(SCALAR, inputs=X + ", float t"),
+        make(SCALAR, inputs=X + ", float[1] t"),
+    ),
+    "uint8-as-int8": (make(z=np.uint8(0)), make()),
+    "uint8-as-int8 default": (make(CONV.replace("s, z)", "s)")), make()),
+    "unequal-pair": (make(CONV.replace("(xq, s, z)", "(xq, s2, z)")), make()),
+    "one-sided": (make(without(CONV, "wd").replace("wd, b", "wf, b")), make()),
+    "one-sided activation": (
+        make(
+            without(CONV, "xq", "xd").replace("(xd, wd", "(x, wd"),
+        ),
+        make(),
+    ),
+    "per-channel-activation": (
+        make(CONV.replace("s, z)", "many, wz)")),
+        make(),
+    ),
+    "wrong-channel-axis": (make(CONV.replace("axis: int = 0", "axis: int = 1")), make()),
+    "wrong-channel-axis default": (make(CONV.replace("<axis: int = 0> ", "")), make()),
+    "wrong-channel-axis deconvolution": (
+        make(CONV.replace("Conv", "ConvTranspose")),
+        make(CONV.replace("Conv", "ConvTranspose").replace("axis: int = 0", "axis: int = -3")),
+    ),
+    "wrong-channel-axis matmul": (make(PAIR + MATMUL.replace("= 1", "= 0")), make(PAIR + MATMUL)),
+    "wrong-channel-axis gemm": (
+        make(
+            PAIR + "md = DequantizeLinear <axis: int = 1> (m, ws, wz)\ny = Gemm <transB: int = 1> (xd, md)",
+            inputs="float[2,8] x",
+            outputs="float[2,8] y",
+        ),
+        make(
+            PAIR + "md = DequantizeLinear <axis: int = 0> (m, ws, wz)\ny = Gemm <transB: int = 1> (xd, md)",
+            inputs="float[2,8] x",
+            outputs="float[2,8] y",
+        ),
+    ),
+    "wrong-channel-axis transposed": (
+        make(
+            PAIR
+            + MATMUL.replace("MatMul(xd, md)", "MatMul(xd, mt)").replace("    y", "mt = Transpose(md)\ny")
+        ),
+        make(
+            PAIR
+            + MATMUL.replace("= 1", "= 0")
+            .replace("MatMul(xd, md)", "MatMul(xd, mt)")
+            .replace("    y", "mt = Transpose(md)\ny")
+        ),
+    ),
+    "int8-bias": (
+        make(PAIR + WEIGHT + "bd = DequantizeLinear(b8, s, z)\ny = Conv(xd, wd, bd)"),
+        make(PAIR + WEIGHT + "y = Conv(xd, wd, b)"),
+    ),
+    "grouped-channels": (grouped(12, 4), grouped(16, 4)),
+    "grouped-channels depthwise": (grouped(18, 3), grouped(18, 18)),
+    "residual-not-quantized": (make(RESIDUAL.replace("Add(c, xd)", "Add(c, x)")), make(RESIDUAL)),
+    "residual-not-quantized batchnorm": (
+        make(RESIDUAL.replace("a = Add(c, xd)", NORM + "a = Add(n, x)")),
+        make(RESIDUAL.replace("a = Add(c, xd)", NORM + "a = Add(n, xd)")),
+    ),
+    "residual-not-quantized broadcast": (
+        make(RESIDUAL.replace("Add(c, xd)", "Add(c, x)")),
+        make(RESIDUAL.replace("Add(c, xd)", "Add(c, t)"), inputs=X + ", float[1] t"),
+    ),
+    "residual-not-quantized and then not": (
+        make(RESIDUAL.replace("Add(c, xd)", "Add(c, x)")),
+        make(TWO + "a = Add(c, x)\ny = Sigmoid(a)"),
+    ),
+    "needless-add-input": (
+        make(
+            RESIDUAL.replace(
+                "a = Add(c,", "cq = QuantizeLinear(c, s3, z)\ncd = DequantizeLinear(cq, s3, z)\na = Add(cd,"
+            )
+        ),
+        make(RESIDUAL),
+    ),
+    "unequal-concat-scales": (make(CONCAT), make(CONCAT, s=np.float32(0.05))),
+    "unequal-concat-scales apart": (
+        make(APART, outputs=APART_Y),
+        make(APART, outputs=APART_Y, s=np.float32(0.05)),
+    ),
+    "unequal-concat-scales moved": (
+        make(MOVED, outputs=APART_Y),
+        make(MOVED, outputs=APART_Y, s=np.float32(0.05)),
+    ),
+    "breaks-silu": (
+        make(
+            TWO + "cq = QuantizeLinear(c, s3, z)\ncd = DequantizeLinear(cq, s3, z)\n"
+            "g = Sigmoid(cd)\nr = Mul(cd, g)" + NEXT
+        ),
+        make(SILU),
+    ),
+    "breaks-silu bias": (
+        make(PAIR + BIASED.replace("Sigmoid(e", "Sigmoid(ed").replace("Mul(e", "Mul(ed")),
+        make(PAIR + without(BIASED, "eq", "ed")),
+    ),
+    "breaks-silu factor": (
+        make(
+            TWO + "g = Sigmoid(c)\ngq = QuantizeLinear(g, s3, z)\ngd = DequantizeLinear(gq, s3, z)\n"
+            "r = Mul(c, gd)" + NEXT
+        ),
+        make(SILU),
+    ),
+    "coarse-fp16-scale": (in_half(ws=np.full(8, 2e-7, np.float16)), in_half()),
+    "coarse-fp16-scale still FP32": (make(ws=np.full(8, 1.5e-6 + 2e-8, np.float32)), make()),
+    "fp16-scale-range": (make(ws=np.full(8, 1e-9, np.float32)), make()),
+    "fp16-scale-range inf": (make(s=np.float32(1e5)), make()),
+    "runtime-scale": (
+        make("p = ReduceMax <keepdims: int = 0> (x)\ns = Div(p, q)\n" + CONV, q=np.float32(127)),
+        make("s = Div(p, q)\n" + CONV, q=np.float32(127), p=np.float32(4)),
+    ),
+    "runtime-scale input": (make(inputs=X + ", float s"), make()),
+    "runtime-scale unfused": (make(PAIR + "y = Relu(xd)", inputs=X + ", float s"), make()),
+    "unread-pair": (
+        make("nq = QuantizeLinear(x, s2, z)\nnd = DequantizeLinear(nq, s2, z)\n" + CONV),
+        make(),
+    ),
+    "opset-per-channel": (make(opset=12), make(opset=13)),
+    "opset-fp16": (in_half(opset=17), in_half(opset=19)),
+}
+
+
+def rules(findings: tuple[Finding, ...]) -> set[str]:
+    return {finding.rule for finding in findings}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_a_rule_is_seen_where_it_is_broken(case: str) -> None:
+    broken, _ = CASES[case]
+    found = lint(make_model(broken))
+    assert rules(found) == {case.split()[0]}
+    names = {node.name or f"node_of_{node.output[0]}" for node in broken.graph.node}
+    for finding in found:
+        assert finding.subject in names
+        assert finding.severity == RULES[finding.rule].severity
+        assert finding.text
+        assert finding.remedy
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_its_healthy_twin_is_clean(case: str) -> None:
+    assert lint(make_model(CASES[case][1])) == ()
+
+
+def test_every_rule_has_a_case() -> None:
+    elsewhere = {"other-weights", "equal-scales", "missing-scale"}
+    assert {case.split()[0] for case in CASES} | elsewhere == set(RULES)
+
+
+@pytest.mark.parametrize(
+    ("case", "text"),
+    [
+        ("nonzero-zero-point uint8", "uint8 with zero point 128: "),
+        ("nonpositive-scale weight", "1 of 8 scales are 0: "),
+        ("scale-length", "4 scales for 8 channels along axis 0: "),
+        ("mixed-types add", "Add reads FP32 ('x') and FP16 ('h'): "),
+        ("wrong-channel-axis gemm", "the weight of Gemm 'node_of_y' has scales along axis 1, not 0: "),
+        ("grouped-channels depthwise", "6 to 6 channels per group"),
+        ("unequal-concat-scales", "scales from 0.03 to 0.05 meet in it: "),
+        ("fp16-scale-range", "8 of 8 scales, like 1e-09: "),
+        ("coarse-fp16-scale", "8 of 8 scales, like 1.78814e-07, stored in FP16, off by up to 17%: "),
+        ("unequal-pair", "scale 0.03, zero point 0; this one int8, scale 0.05, zero point 0: "),
+    ],
+)
+def test_a_finding_has_its_numbers(case: str, text: str) -> None:
+    found = lint(make_model(CASES[case][0]))
+    assert any(text in finding.text for finding in found), found
+
+
+def test_the_model_is_left_as_it_was() -> None:
+    model = make_model(ZOO["weight_path"]())
+    before = model.proto.SerializeToString()
+    lint(model)
+    assert model.proto.SerializeToString() == before
+
+
+def test_errors_come_first() -> None:
+    found = lint(make_model(make(without(CONV, "wd").replace("wd, b", "wf, b"), z=np.int8(1))))
+    assert [f.rule for f in found] == ["nonzero-zero-point", "one-sided"]
+
+
+def network_of(name: str, scale: float | None = None) -> Network:
+    model = normalize(make_model(ZOO[name]()))
+    layout = find_groups(model)
+    shared = set().union(*layout.shared)
+    scales = {
+        t: scale or (0.06 if t in shared else 0.02 + 0.01 * i) for i, t in enumerate(layout.activations)
+    }
+    return quantize(model, layout, scales)
+
+
+def modelopt_style(network: Network) -> Model:
+    """The network with one pair for each tensor, and weights in floating point before a pair of their own."""
+    editor = network.model.edit()
+    pairs: dict[str, str] = {}
+    nodes: list[onnx.NodeProto] = []
+    edges = {(e.node, e.index): e for g in network.groups for e in g.edges}
+    for node in editor.graph.node:
+        for index, name in enumerate(node.input):
+            edge = edges.get((node.name, index))
+            if edge is None:
+                continue
+            if name not in pairs:
+                q = edge.quantization
+                parameters = [
+                    editor.add_constant("scale", q.scale),
+                    editor.add_constant("zero", q.zero_point),
+                ]
+                axis = {} if q.axis is None else {"axis": q.axis}
+                pairs[name] = f"{name}_DequantizeLinear_Output"
+                for op, source, result in (
+                    ("QuantizeLinear", name, f"{name}_quantized"),
+                    ("DequantizeLinear", f"{name}_quantized", pairs[name]),
+                ):
+                    nodes.append(
+                        helper.make_node(op, [source, *parameters], [result], f"{name}_{op}", **axis)
+                    )
+            node.input[index] = pairs[name]
+        nodes.append(node)
+    editor.set_nodes(nodes)
+    return editor.done()
+
+
+@pytest.mark.parametrize("name", ZOO)
+def test_what_our_quantizer_makes_is_clean(name: str) -> None:
+    network = network_of(name)
+    assert lint_scales(network) == ()
+    for model in (apply(network), halve(apply(network)).model):
+        assert lint(model, float_model=network.model) == ()
+
+
+@pytest.mark.parametrize("name", ZOO)
+def test_what_modelopt_makes_is_clean(name: str) -> None:
+    model = modelopt_style(network_of(name))
+    assert lint(model) == ()
+    assert lint(halve(model).model) == ()
+
+
+@settings(max_examples=25, deadline=None)
+@given(float_models())
+def test_any_graph_of_our_quantizer_is_clean(model: Model) -> None:
+    layout = find_groups(model)
+    network = quantize(model, layout, dict.fromkeys(layout.activations, 0.05))
+    assert lint(apply(network), float_model=model) == ()
+
+
+class Samples(CalibrationDataReader):
+    def __init__(self, proto: onnx.ModelProto) -> None:
+        self.feeds: Iterator[dict[str, np.ndarray]] = iter([sample_feed(proto, seed, 2) for seed in range(2)])
+
+    def get_next(self) -> dict[str, np.ndarray] | None:
+        return next(self.feeds, None)
+
+
+def by_onnxruntime(name: str, folder: Path, **options: object) -> Model:
+    proto = ZOO[name]()
+    onnx.save(proto, folder / "float.onnx")
+    paths = folder / "float.onnx", folder / "qdq.onnx"
+    quantize_static(*paths, Samples(proto), quant_format=QuantFormat.QDQ, **options)
+    return make_model(onnx.load(paths[1]))
+
+
+def test_onnxruntimes_defaults_are_refused(tmp_path: Path) -> None:
+    found = lint(by_onnxruntime("residual", tmp_path))
+    assert {"nonzero-zero-point", "int32-bias"} <= {f.rule for f in found if f.severity == "error"}
+
+
+def test_onnxruntimes_uint8_is_seen(tmp_path: Path) -> None:
+    options = {"activation_type": QuantType.QUInt8, "weight_type": QuantType.QUInt8}
+    found = lint(by_onnxruntime("plain", tmp_path, **options))
+    assert {"nonzero-zero-point", "uint8-as-int8"} <= rules(found)
+
+
+def test_onnxruntimes_options_for_tensorrt_leave_needless_pairs(tmp_path: Path) -> None:
+    extra = {
+        "ActivationSymmetric": True,
+        "WeightSymmetric": True,
+        "QuantizeBias": False,
+        "AddQDQPairToWeight": True,
+    }
+    for name, expected in (
+        ("residual_downsample", {"needless-add-input"}),
+        ("silu", {"breaks-silu"}),
+        ("plain", set()),
+    ):
+        model = by_onnxruntime(name, tmp_path, per_channel=True, extra_options=extra)
+        assert rules(lint(model)) == expected, name
+
+
+def test_other_weights_are_seen() -> None:
+    network = network_of("residual")
+    other = Builder(17)
+    other.rng = np.random.default_rng(99)
+    float_model = network.model.edit()
+    for tensor in float_model.graph.initializer:
+        if tensor.name in float_model.weights:
+            shape = float_model.weights[tensor.name].shape
+            float_model.weights[tensor.name] = other.random(*shape, std=0.1)
+    found = lint(apply(network), float_model=float_model.done())
+    assert rules(found) == {"other-weights"}
+
+
+def test_a_batchnormalization_folded_in_is_no_other_weight() -> None:
+    network = network_of("residual")
+    editor = network.model.edit()
+    for name, array in editor.weights.items():
+        factors = np.linspace(0.1, 3, array.shape[0], dtype=np.float32).reshape(-1, *[1] * (array.ndim - 1))
+        editor.weights[name] = array * factors
+    assert lint(apply(network), float_model=editor.done()) == ()
+
+
+def test_one_scale_everywhere_is_seen() -> None:
+    (finding,) = lint_scales(network_of("mobilenet", 50 / 127))
+    assert finding.rule == "equal-scales"
+    assert "all 8 activations have the scale 0.393701, a range of 50: " in finding.text
+
+
+def test_tensors_that_must_agree_may_have_one_scale() -> None:
+    b = Builder(17)
+    x = b.relu(b.conv(b.input("x", [2, 8, 8, 8]), 8, 8))
+    parts = [x]
+    for _ in range(4):
+        parts.append(b.relu(b.conv(parts[-1], 8, 8)))
+    y = b.conv(b.node("Concat", *parts, axis=1), 40, 8)
+    model = normalize(make_model(b.model({y: [2, 8, 8, 8]})))
+    layout = find_groups(model)
+    network = quantize(model, layout, dict.fromkeys(layout.activations, 0.05))
+    assert lint_scales(network) == ()
+
+
+def test_a_tensor_that_is_moved_counts_once() -> None:
+    b = Builder(17)
+    x, results = b.relu(b.conv(b.input("x", [2, 8, 8, 8]), 8, 8)), []
+    for _ in range(4):
+        x = b.node("MaxPool", x, kernel_shape=[3, 3], pads=[1, 1, 1, 1])
+        results.append(b.conv(x, 8, 8))
+    model = normalize(make_model(b.model({name: [2, 8, 8, 8] for name in results})))
+    layout = find_groups(model)
+    assert len(layout.activations) == 5
+    assert lint_scales(quantize(model, layout, dict.fromkeys(layout.activations, 0.05))) == ()
+
+
+def test_scales_by_hand_are_checked() -> None:
+    model = normalize(make_model(ZOO["plain"]()))
+    layout = find_groups(model)
+    tensors = layout.activations
+    scales = dict.fromkeys(tensors, 0.05) | {tensors[0]: 0.0, tensors[1]: 1e-9}
+    del scales[tensors[2]]
+    found = {f.rule: f.subject for f in lint_scales(quantize(model, layout, scales))}
+    missing = next(name for name, slots in layout.slots.items() if slots[0].tensor == tensors[2])
+    assert found == {
+        "nonpositive-scale": tensors[0],
+        "fp16-scale-range": tensors[1],
+        "missing-scale": missing,
+    }
+
+
+def test_a_layer_freed_by_a_plan_is_no_finding() -> None:
+    network = network_of("plain")
+    plan = Plan({network.groups[0].name: "fp16"})
+    assert lint(halve(apply(network, plan)).model) == ()

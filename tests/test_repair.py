@@ -1,0 +1,252 @@
+"""Failing cases are mended at the least price: faults in trained networks, every repair built and judged."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import yaml
+
+from benchmarks.case import assemble, dataset
+from benchmarks.faults import outlier_channel
+from benchmarks.nets import digits, trained
+from pytest_int8acc.diagnose.repair import Repaired, repair
+from pytest_int8acc.engines.onnxruntime import OrtEngine
+from pytest_int8acc.forms import Form
+from pytest_int8acc.graph.groups import find_groups
+from pytest_int8acc.graph.model import save_model
+from pytest_int8acc.graph.network import Edge, Network, Quantization
+from pytest_int8acc.graph.plan import activation_scales, apply
+from pytest_int8acc.graph.quantize import quantize
+from pytest_int8acc.investigate import investigate
+from pytest_int8acc.measure import Measured, measure
+from pytest_int8acc.results import SearchOutcome
+from pytest_int8acc.scales.calibrate import calibrate
+from pytest_int8acc.settings import Settings
+from pytest_int8acc.spec.load import load_spec
+
+ROOT = Path(__file__).parent.parent
+WIDE = "/5/conv/Conv"
+SAMPLES = 32
+
+
+def measured(
+    folder: Path, network: Network, limits: dict[str, float], form: str = "model", **more: object
+) -> Measured:
+    """A case of a network, its INT8 side given as a Q/DQ model, as ranges in JSON, or badly calibrated."""
+    save_model(network.model, folder / "model.onnx")
+    np.savez(folder / "inputs.npz", **digits("validation", SAMPLES))
+    np.savez(folder / "calibration.npz", **digits("calibration", SAMPLES))
+    int8: dict[str, object] = {form: f"int8.{form}"}
+    if form == "model":
+        save_model(apply(network), folder / "int8.model")
+    elif form == "scales":
+        ranges = {tensor: scale * 127 for tensor, scale in activation_scales(network).items()}
+        (folder / "int8.scales").write_text(json.dumps(ranges))
+    else:
+        int8 = {"calibrate": {"data": "calibration.npz", "method": "percentile", "percentile": 60}}
+    spec = {"model": "model.onnx", "inputs": "inputs.npz", "int8": int8, "criteria": [limits], **more}
+    (folder / "case.int8acc.yaml").write_text(yaml.safe_dump(spec))
+    return measure(load_spec(folder / "case.int8acc.yaml")[0], Settings())
+
+
+def planted(name: str, **faults: object) -> Network:
+    """A trained network with honest ranges but for what is planted."""
+    calibration = digits("calibration", SAMPLES)
+    return assemble(trained(name), calibration, {"sqnr_db": 20}, **faults).network  # type: ignore[arg-type]
+
+
+def mended(case: Measured, **options: object) -> tuple[SearchOutcome, Repaired]:
+    assert not case.result.passed
+    outcome, _ = investigate(case)
+    return outcome, repair(case, outcome, **options)  # type: ignore[arg-type]
+
+
+def judged(case: Measured, form: Form) -> bool:
+    """Whether a form passes: built anew, not through the repair."""
+    engine, found = OrtEngine(form.model), {name: [] for name in case.baseline}
+    for batch in case.inputs.batches():
+        for name, array in engine(batch.feed).items():
+            found[name].append(array[: batch.rows])
+    return all(output.passed for output in case.judge(case.baseline, found)[0])
+
+
+@pytest.fixture(scope="module")
+def wide(tmp_path_factory: pytest.TempPathFactory) -> tuple[Measured, SearchOutcome]:
+    """A case of which one range is 50 times too wide, searched."""
+    network = planted("cnn", factors={WIDE: 50})
+    case = measured(tmp_path_factory.mktemp("wide"), network, {"sqnr_db": 20}, "scales")
+    return case, investigate(case)[0]
+
+
+@pytest.mark.parametrize("form", ["model", "scales"])
+def test_a_wide_scale_is_recalibrated_and_no_layer_leaves_int8(
+    tmp_path: Path, wide: tuple[Measured, SearchOutcome], form: str
+) -> None:
+    case, outcome = wide
+    if form == "model":
+        case = measured(tmp_path, planted("cnn", factors={WIDE: 50}), {"sqnr_db": 20})
+    repaired = repair(case, outcome)
+    first, last = repaired.repairs
+    assert (first.kind, first.layers, first.price, first.verified) == ("recalibrate", (), 0.0, True)
+    assert first.text.startswith("no layer needs FP16: other scales for 1 tensor (")
+    assert "the compared inputs themselves" in first.text
+    (change,) = first.rescales
+    assert 40 < change.old / change.new < 70
+    assert (last.kind, last.layers) == ("high", tuple(c.layer for c in outcome.culprits))
+    best = repaired.best
+    assert best is not None
+    assert not best.plan.high
+    assert judged(case, best.form)
+    assert judged(case, best.int8.under(best.plan))
+    assert all(score.passed for score in first.scores)
+
+
+def test_ranges_come_from_the_calibration_data_where_there_is_some(tmp_path: Path) -> None:
+    case = measured(tmp_path, planted("cnn"), {"sqnr_db": 25}, "calibrate")
+    repaired = mended(case)[1]
+    assert repaired.repairs[0].kind == "recalibrate"
+    assert "the calibration data, calibration.npz" in repaired.repairs[0].text
+
+
+def test_calibration_data_that_is_no_good_is_left_for_the_inputs(tmp_path: Path) -> None:
+    case = measured(tmp_path, planted("cnn"), {"sqnr_db": 25}, "calibrate")
+    np.savez(tmp_path / "calibration.npz", image=digits("calibration", SAMPLES)["image"] * 255)
+    case = measure(case.case, Settings())
+    repaired = mended(case)[1]
+    assert repaired.repairs[0].kind == "recalibrate"
+    assert "the compared inputs themselves" in repaired.repairs[0].text
+
+
+def test_ranges_set_by_hand_in_the_example_are_recalibrated_in_seconds() -> None:
+    case = measure(load_spec(ROOT / "example_project" / "digits_by_hand.int8acc.yaml")[0], Settings())
+    repaired = mended(case)[1]
+    assert repaired.repairs[0].kind == "recalibrate"
+    assert repaired.repairs[0].verified
+    assert {score.metric for score in repaired.repairs[0].scores if score.limit is not None} >= {"top1"}
+    assert repaired.trials < 20
+
+
+def test_outlier_channels_of_a_transformer_are_migrated_into_the_norm_before(tmp_path: Path) -> None:
+    norm, reader = "/blocks/blocks.0/norm2/LayerNormalization", "/blocks/blocks.0/fc1/MatMul"
+    model = outlier_channel(trained("vit"), norm, [reader], 7, 200)
+    network = assemble(model, digits("calibration", SAMPLES), {"sqnr_db": 20}).network
+    case = measured(tmp_path, network, {"cosine": 0.999})
+    outcome, repaired = mended(case)
+    assert [culprit.layer for culprit in outcome.culprits] == [reader]
+    first, best = repaired.repairs[0], repaired.best
+    assert (first.kind, first.layers, first.verified) == ("migrate", (), True)
+    assert f"folded into '{norm}'" in first.text
+    assert "Mul" not in first.text
+    assert best is not None
+    assert judged(case, best.int8.under(best.plan))
+    assert len(best.int8.network.model.graph.node) == len(network.model.graph.node)
+
+
+def test_weights_with_one_scale_for_all_channels_get_scales_of_their_own(tmp_path: Path) -> None:
+    model = outlier_channel(trained("resnet"), "/2/first/conv/Conv", ["/2/second/conv/Conv"], 4, 60)
+    calibration = digits("calibration", SAMPLES)
+    network = assemble(model, calibration, {"sqnr_db": 20}, per_tensor=["/2/first/conv/Conv"]).network
+    case = measured(tmp_path, network, {"cosine": 0.9995})
+    first = mended(case)[1].repairs[0]
+    assert (first.kind, first.layers, first.verified) == ("migrate", (), True)
+    assert "scales of 1 weight taken anew" in first.text
+
+
+def test_what_no_scale_mends_stays_high(tmp_path: Path) -> None:
+    case = measured(tmp_path, planted("cnn"), {"sqnr_db": 46})  # less than the noise of INT8 itself
+    outcome, repaired = mended(case, trials=30)
+    assert [r.kind for r in repaired.repairs] == ["high"]
+    assert repaired.best is None
+    assert repaired.builds == 0  # the simulation knew
+    assert repaired.repairs[0].layers == tuple(c.layer for c in outcome.culprits)
+    assert repaired.repairs[0].scores == outcome.fixed
+    assert repaired.repairs[0].price == pytest.approx(1 - outcome.int8_share)
+
+
+def test_of_two_kinds_of_faults_one_is_mended_and_one_stays_high(tmp_path: Path) -> None:
+    case = measured(tmp_path, planted("cnn", factors={WIDE: 50}), {"sqnr_db": 42.5})
+    outcome, repaired = mended(case)
+    culprits = {culprit.layer for culprit in outcome.culprits}
+    first, last = repaired.repairs
+    assert WIDE in culprits
+    assert (first.kind, first.verified) == ("mixed", True)
+    assert set(first.layers) < culprits
+    assert WIDE not in first.layers
+    assert 0 < first.price < last.price
+    assert first.text.startswith(f"{len(first.layers)} of {len(culprits)} layers in FP16: other scales for")
+    assert repaired.best is not None
+    assert judged(case, repaired.best.int8.under(repaired.best.plan))
+    for layer in first.layers:  # each of them must
+        rest = {name: p for name, p in repaired.best.plan.high.items() if name != layer}
+        assert not judged(case, repaired.best.int8.under(replace(repaired.best.plan, high=rest)))
+
+
+def test_asymmetric_uint8_becomes_symmetric_int8(tmp_path: Path) -> None:
+    network = planted("cnn", factors={WIDE: 50})
+
+    def unsigned(edge: Edge) -> Edge:
+        if edge.quantization.values is not None:
+            return edge
+        return replace(edge, quantization=Quantization(edge.quantization.scale, np.array(128, np.uint8)))
+
+    groups = tuple(replace(g, edges=tuple(map(unsigned, g.edges))) for g in network.groups)
+    case = measured(tmp_path, replace(network, groups=groups), {"sqnr_db": 20})
+    repaired = mended(case)[1]
+    assert repaired.repairs[0].kind == "recalibrate"
+    assert repaired.best is not None
+    types = {t.data_type for t in repaired.best.form.model.graph.initializer if "zero_point" in t.name}
+    assert types == {3}  # INT8
+
+
+def test_a_plan_that_the_case_has_already_stays(tmp_path: Path) -> None:
+    (tmp_path / "own.yaml").write_text("version: 1\nhigh: {/0/conv/Conv: fp16}\nscales: {}\n")
+    case = measured(tmp_path, planted("cnn", factors={WIDE: 50}), {"sqnr_db": 20}, "scales", plan="own.yaml")
+    repaired = mended(case)[1]
+    assert repaired.repairs[0].kind == "recalibrate"
+    assert repaired.best is not None
+    form = repaired.best.int8.under(repaired.best.plan)
+    assert judged(case, form)
+    quantized = [n.name for n in form.model.graph.node if n.op_type == "DequantizeLinear"]
+    assert not any(name.startswith("/0/conv/Conv") for name in quantized)
+
+
+def test_a_price_measured_by_the_caller_orders_the_repairs(wide: tuple[Measured, SearchOutcome]) -> None:
+    case, outcome = wide
+    nodes = [r.kind for r in repair(case, outcome, price=lambda form: len(form.model.graph.node)).repairs]
+    assert nodes == ["high", "recalibrate"]  # the pairs of a layer in FP16 are gone
+
+
+def test_no_trials_leave_the_plan_of_the_search(wide: tuple[Measured, SearchOutcome]) -> None:
+    assert [r.kind for r in repair(*wide, trials=0).repairs] == ["high"]
+
+
+def test_nothing_is_mended_where_int8_is_not_the_cause(tmp_path: Path) -> None:
+    case = measured(tmp_path, planted("cnn"), {"sqnr_db": 46})
+    broken = {name: [a + 1 for a in arrays] for name, arrays in case.baseline.items()}
+    case = replace(case, runs=replace(case.runs, baseline=broken))
+    repaired = mended(case)[1]
+    assert repaired.repairs == ()
+    assert repaired.trials == 0
+
+
+def test_what_no_search_found_is_looked_for_in_all_groups(
+    wide: tuple[Measured, SearchOutcome],
+) -> None:
+    case, outcome = wide
+    lost = replace(outcome, found=False, culprits=(), reason="stopped early: the budget of 1 s is spent")
+    repaired = repair(case, lost)
+    assert [r.kind for r in repaired.repairs] == ["recalibrate"]
+    assert any(abs(r.old / r.new) > 40 for r in repaired.repairs[0].rescales)
+
+
+def test_healthy_ranges_need_no_repair_of_their_own(tmp_path: Path) -> None:
+    model = trained("cnn")
+    layout = find_groups(model)
+    opened = dataset(model, digits("calibration", SAMPLES), tmp_path)
+    network = quantize(model, layout, calibrate(model, layout.activations, opened, method="minmax").values)
+    case = measured(tmp_path, network, {"sqnr_db": 20})
+    assert repair(case, investigate(case)[0]).repairs == ()
