@@ -1,9 +1,14 @@
-"""Writes docs/reference.md from the code: ``python docs/make_reference.py``; tests/test_reference.py compares."""
+"""Writes docs/reference.md from the code; tests/test_reference.py compares.
+
+Run as ``python docs/make_reference.py``.
+"""
 
 from __future__ import annotations
 
+import ast
+import inspect
 import typing
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +16,12 @@ from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 from pydantic_core import PydanticUndefined
 
+import pytest_int8acc
+from pytest_int8acc.diagnose.causes import CAUSES
+from pytest_int8acc.engines import Engine
+from pytest_int8acc.graph.lint.rules import RULES
+from pytest_int8acc.scales import calibrate
+from pytest_int8acc.scores.metrics import METRICS
 from pytest_int8acc.settings import SETTINGS, Setting
 from pytest_int8acc.spec.criteria import (
     EngineCriterion,
@@ -19,6 +30,7 @@ from pytest_int8acc.spec.criteria import (
     RegressionCriterion,
 )
 from pytest_int8acc.spec.models import Case
+from pytest_int8acc.workbench import LoadedCase, Workbench
 
 FILE = Path(__file__).with_name("reference.md")
 #: Setting to its key in a spec, where that is another one than the setting's own name.
@@ -35,34 +47,58 @@ _SPEC_KEYS = {
 }
 #: Options of a whole run: option, ini key or nothing, default, what it does.
 RUN = (
-    ("--int8acc", "int8acc", "false", "Run the cases of all specs; one named on the command line runs anyway."),
+    (
+        "--int8acc",
+        "int8acc",
+        "false",
+        "Run the cases of all specs; one named on the command line runs anyway.",
+    ),
     (
         "--int8acc-update {missing,all}",
         "",
         "nothing is recorded",
-        "Record goldens and accepted scores, and print old and new ones. Refused where CI is set.",
+        "Record goldens and accepted scores, those that are missing or all, and print old and new ones. "
+        "Refused where the variable CI is set.",
     ),
-    ("--int8acc-update-in-ci", "", "false", "Allow that in CI all the same."),
+    ("--int8acc-update-in-ci", "", "false", "Let `--int8acc-update` record where CI is set, too."),
     (
-        "--int8acc-prune [delete]",
+        "--int8acc-prune[={list,delete}]",
         "",
         "nothing",
-        "List goldens that no case owns; with `delete`, delete them. Nothing else ever deletes one.",
+        "List goldens that no case of a spec has any more; with `=delete`, delete them. Nothing else ever "
+        "deletes one.",
     ),
-    ("", "int8acc_goldens", "beside each spec", "Folder or fsspec URL of the goldens."),
+    (
+        "",
+        "int8acc_goldens",
+        "`__int8acc__` beside each spec",
+        "Where goldens are kept: a folder, from pytest's root, or an fsspec URL.",
+    ),
     (
         "--int8acc-merge DIR...",
         "",
         "",
-        "Merge the report folders of several runs into the one that `--int8acc-report` names; runs no test.",
+        "Run nothing: merge the report folders of several runs into the one that `--int8acc-report` names. "
+        "Exits with 1 where a case failed.",
     ),
-    ("--int8acc-init MODEL", "", "", "Write a commented spec beside an ONNX model; runs no test."),
+    (
+        "--int8acc-init MODEL...",
+        "",
+        "",
+        "Run nothing: write a commented spec beside each of these ONNX models.",
+    ),
     (
         "--int8acc-device N",
         "int8acc_device",
         "each pytest-xdist worker takes the next one",
         "The GPU, counted from 0 among those that CUDA_VISIBLE_DEVICES allows.",
     ),
+)
+#: What is documented of the objects that fixtures give, each under the name that a test has for it.
+_OBJECTS: tuple[tuple[str, str, type, tuple[str, ...]], ...] = (
+    ("The fixture `int8acc`", "int8acc", Workbench, ("load", "engine")),
+    ("A case, as `int8acc.load` gives it", "case", LoadedCase, ("check", "measure", "engine", "outputs")),
+    ("An engine", "engine", Engine, ("__call__", "description", "inputs", "outputs")),
 )
 _CRITERIA = (OutputCriterion, MetricCriterion, EngineCriterion, RegressionCriterion)
 
@@ -77,6 +113,8 @@ def text() -> str:
     parts += ["## Keys of a spec", "", *_keys(Case, ""), "## Criteria", ""]
     for criterion in _CRITERIA:
         parts += [f"{_first(criterion.__doc__)}", "", *_keys(criterion, "criteria: ")]
+    parts += ["## Metrics", "", *_metrics(), "## Calibration methods", "", *_calibrations()]
+    parts += ["## Fixtures", "", *_fixtures(), "## Lint rules", "", *_rules(), "## Causes", "", *_causes()]
     return "\n".join(parts).rstrip() + "\n"
 
 
@@ -141,6 +179,103 @@ def _default(field: FieldInfo) -> str:
     if value is PydanticUndefined or value is None or value == () or isinstance(value, BaseModel):
         return ""
     return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def _metrics() -> Iterator[str]:
+    """A table of the metrics, each by the first line of its function."""
+    yield "What a criterion of an output may limit; b is an element of the baseline's output, c of INT8's."
+    yield ""
+    rows = []
+    for metric in METRICS.values():
+        limit = "least" if metric.bound == "min" else "greatest"
+        said = _marked(_first(metric.function.__doc__).rstrip("."))
+        rows.append((f"`{metric.name}`", said, limit, ", ".join(metric.kinds)))
+    yield from _table(("metric", "definition", "limit", "outputs of"), rows)
+
+
+def _calibrations() -> Iterator[str]:
+    """The methods, as the function that calibrates tells them."""
+    listed = inspect.getdoc(calibrate.calibrate) or ""
+    for line in listed.partition("- *")[2].partition("\n\nArgs:")[0].split("\n- *"):
+        name, _, said = " ".join(line.split()).partition("*: ")
+        yield f"- `{name}`: {_marked(said.partition(', see ')[0].rstrip('.'))}."
+    yield ""
+
+
+def _fixtures() -> Iterator[str]:
+    """The fixtures by their own docstrings, then what the objects that they give can do."""
+    yield "Session-scoped; they work with and without `--int8acc`. `pytest --fixtures` lists them."
+    yield ""
+    for name, said in fixtures().items():
+        yield from (f"### `{name}`", "", _marked(said), "")
+    for title, owner, kind, names in _OBJECTS:
+        yield f"{title}:"
+        yield ""
+        for name in names:
+            yield _member(owner, kind, name)
+        yield ""
+
+
+def fixtures() -> dict[str, str]:
+    """Every fixture of the plugin and its docstring."""
+    folder = Path(pytest_int8acc.__file__).parent
+    found = {}
+    for path in sorted(folder.glob("*.py")):
+        for node in ast.parse(path.read_text(encoding="utf-8")).body:
+            marks = [ast.unparse(mark) for mark in getattr(node, "decorator_list", ())]
+            if isinstance(node, ast.FunctionDef) and any(m.startswith("pytest.fixture") for m in marks):
+                found[node.name] = ast.get_docstring(node) or ""
+    return found
+
+
+def _member(owner: str, kind: type, name: str) -> str:
+    """One method or property of a fixture's object, with its first sentence."""
+    member = inspect.getattr_static(kind, name)
+    if isinstance(member, property):
+        return f"- `{owner}.{name}`: {_marked(_first(member.__doc__))}"
+    shown = owner if name == "__call__" else f"{owner}.{name}"
+    return f"- `{shown}{_parameters(member)}`: {_marked(_first(member.__doc__))}"
+
+
+def _parameters(function: Callable[..., Any]) -> str:
+    """A method's parameters without self and without types."""
+    signature = inspect.signature(function)
+    bare = [
+        p.replace(annotation=inspect.Parameter.empty)
+        for name, p in signature.parameters.items()
+        if name != "self"
+    ]
+    return str(signature.replace(parameters=bare, return_annotation=inspect.Signature.empty))
+
+
+def _rules() -> Iterator[str]:
+    """A table of the lint's rules."""
+    yield "Checked before anything runs. error: TensorRT rejects the model; warning: it takes it, and is"
+    yield "wrong or slow. `int8acc_lint` says what becomes of an error."
+    yield ""
+    rows = [(f"`{name}`", r.severity, r.consequence, r.remedy) for name, r in RULES.items()]
+    yield from _table(("rule", "severity", "consequence", "remedy"), rows)
+
+
+def _causes() -> Iterator[str]:
+    """A table of the causes of a culprit."""
+    yield "Why a layer loses accuracy in INT8, as reports name it."
+    yield ""
+    yield from _table(("cause", "what to do"), [(f"`{kind}`", todo) for kind, todo in CAUSES.items()])
+
+
+def _table(header: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> Iterator[str]:
+    yield f"| {' | '.join(header)} |"
+    yield "|" + "---|" * len(header)
+    for row in rows:
+        cells = [cell.replace("|", "\\|") for cell in row]
+        yield f"| {' | '.join(cells)} |"
+    yield ""
+
+
+def _marked(said: str) -> str:
+    """A docstring's text as Markdown."""
+    return said.replace("``", "`")
 
 
 def _first(docstring: str | None) -> str:

@@ -16,8 +16,9 @@ if TYPE_CHECKING:
 def int8acc(request: pytest.FixtureRequest) -> Iterator[Workbench]:
     """Cases of specs as Python objects: ``int8acc.load('net.int8acc.yaml').check()`` gives a CaseResult.
 
-    A loaded case has ``check()``, ``measure()``, ``engine(role)`` and ``outputs(role)``. Paths start from
-    pytest's root folder.
+    A loaded case has ``check()``, ``measure()``, ``engine(role)`` and ``outputs(role)``; roles are baseline,
+    int8 and fp32. Where a spec has several cases, name one: ``int8acc.load('net.int8acc.yaml', 'by-hand')``.
+    Paths start from pytest's root folder.
     """
     from pytest_int8acc.items import settings_for
     from pytest_int8acc.workbench import Workbench
@@ -31,7 +32,8 @@ def int8acc(request: pytest.FixtureRequest) -> Iterator[Workbench]:
 def int8acc_engine(int8acc: Workbench) -> Callable[..., Engine]:
     """An engine of a model: ``int8acc_engine('net.onnx', precision='int8', calibrate='calib.npz')``.
 
-    What it returns is called with a feed dict, one array per input, and gives one array per output. It lives
-    until the session ends. ``backend`` is auto, onnxruntime or tensorrt.
+    ``precision`` is fp32, fp16 (the default) or int8; a model with Q/DQ is int8 and wants no samples.
+    ``backend`` is auto, onnxruntime or tensorrt. What it returns is called with a feed dict, one array per
+    input, and gives one array per output. It lives until the session ends.
     """
     return int8acc.engine

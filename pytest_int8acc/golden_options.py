@@ -59,6 +59,8 @@ class GoldenHooks:
         self, terminalreporter: pytest.TerminalReporter, config: pytest.Config
     ) -> None:
         """Tells old and new scores of each golden recorded, and what is orphaned."""
+        if hasattr(config, "workerinput"):  # pytest calls this in pytest-xdist's workers, too
+            return
         if config.getoption("int8acc_update") and not config.getoption("collectonly", False):
             _tell_recorded(terminalreporter)
         if wish := config.getoption("int8acc_prune"):

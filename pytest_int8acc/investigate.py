@@ -57,6 +57,8 @@ def investigate(measured: Measured) -> tuple[SearchOutcome, Fix | None]:
     found = _find(bench)
     if measured.settings.certify and found.verified and found.result.high:
         found = _certified(bench, found)
+    if found.verified and found.result.high and measured.candidate.implicit is not None:
+        found = replace(found, notes=(*found.notes, bench.prove_implicit(found.result)))
     outcome = _outcome(bench, found, time.perf_counter() - started)
     if found.proof is None or not found.verified or not found.result.high:
         return outcome, None
@@ -222,6 +224,23 @@ class _Bench:
         scores = (*(s for output in judged for s in output.scores), *metrics)
         passed = all(output.passed for output in judged) and all(s.passed for s in metrics)
         return _Proof(plan, form, scores, passed)
+
+    def prove_implicit(self, result: SearchResult) -> str:
+        """What comes of holding the same layers in high precision under TensorRT's own quantization."""
+        m = self.measured
+        keep = m.case.search.keep
+        held = {n: keep for g in self.int8.network.groups if g.name in result.high for n in g.nodes}
+        wish = m.candidate.implicit
+        assert wish is not None
+        form = replace(
+            m.candidate, implicit=replace(wish, cache=m.backend.calibration_cache, samples=None, high=held)
+        )
+        self.builds += 1
+        outputs = run_together({"fixed": m.backend.open(form, "implicit", m.inputs)}, m.inputs)["fixed"]
+        judged, metrics = m.judge(m.baseline, outputs, m.again)
+        passed = all(output.passed for output in judged) and all(score.passed for score in metrics)
+        said = "meets the criteria, too" if passed else "does not meet the criteria: use the Q/DQ model"
+        return f"built as layer precisions under implicit quantization, the fix {said}"
 
     @property
     def builds_left(self) -> int:

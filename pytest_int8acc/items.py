@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from pytest_int8acc.errors import Int8accError, MissingBackendError, SpecError
+from pytest_int8acc.devices import take
+from pytest_int8acc.errors import EngineError, Int8accError, MissingBackendError, SpecError
 from pytest_int8acc.golden_options import RECORDED, golden_root
 from pytest_int8acc.report.properties import properties
 from pytest_int8acc.report.text import failure, failure_line
@@ -180,11 +181,30 @@ class SpecItem(pytest.Function):
 
 def settings_for(config: pytest.Config, spec: Mapping[str, object]) -> Settings:
     """What command line, spec and configuration say together; plugin.py has checked the configuration."""
+    _take_device(config)
     return resolve(
         {setting.name: config.getoption(setting.ini) for setting in SETTINGS},
         spec,
         {s.name: s.read(config.getini(s.ini)) for s in SETTINGS},
     )
+
+
+_TAKEN = pytest.StashKey[bool]()
+
+
+def _take_device(config: pytest.Config) -> None:
+    """Let CUDA see this process's own GPU, once, before anything starts it."""
+    if config.stash.get(_TAKEN, False):
+        return
+    config.stash[_TAKEN] = True
+    wanted = config.getoption("int8acc_device")
+    if wanted is None and config.getini("int8acc_device"):
+        wanted = int(config.getini("int8acc_device"))
+    worker = getattr(config, "workerinput", {}).get("workerid")
+    try:
+        take(worker, wanted)
+    except ValueError as error:
+        raise EngineError(f"--int8acc-device: {error}") from None
 
 
 def report_folder(config: pytest.Config) -> Path | None:

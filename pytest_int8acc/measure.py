@@ -57,6 +57,7 @@ class Measured:
     """Whether INT8 keeps its limits; a baseline that has left its golden is no fault of INT8."""
     half: bool
     """Whether the baseline computes in FP16."""
+    candidate: Form
 
     @property
     def baseline(self) -> Outputs:
@@ -108,7 +109,7 @@ def _measure(case: Case, settings: Settings, backend: Backend, keeper: Keeper | 
     if candidate.implicit is not None:
         int8 = int8_form(case, model, settings.provider, backend.calibration_cache)
     findings += lint_network(case, int8.network if int8 else None, settings.lint)
-    own = load_judge(case, settings, inputs.samples or 0)
+    own = load_judge(case, replace(settings, samples=limit), inputs.samples or 0)
     judge = own if keeper is None else keeper.tighten(own)
     lost = lost_by_baseline(judge, runs)
     refuse_overflow(lost, runs, baseline, model, inputs, settings.provider)
@@ -142,7 +143,9 @@ def _measure(case: Case, settings: Settings, backend: Backend, keeper: Keeper | 
         result = finish(keeper, result, run)
     result = replace(result, seconds=time.perf_counter() - started)
     half = baseline.single is not None or computes_in_half(baseline.model)
-    return Measured(case, settings, result, model, inputs, int8, judge, backend, runs, passed, half)
+    return Measured(
+        case, settings, result, model, inputs, int8, judge, backend, runs, passed, half, candidate
+    )
 
 
 def _candidate(

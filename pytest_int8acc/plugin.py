@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import argparse
+import sys
 from collections.abc import Callable, Generator, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from pytest_int8acc.devices import visible_devices
 from pytest_int8acc.errors import Int8accError
+from pytest_int8acc.fixtures import int8acc, int8acc_engine  # noqa: F401  # pytest finds them here
+from pytest_int8acc.golden_options import GoldenHooks, add_options
 from pytest_int8acc.settings import SETTINGS, SUFFIXES, Setting
 
 if TYPE_CHECKING:
@@ -33,6 +37,12 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         "run nothing: merge these report folders into --int8acc-report, and exit with 1 where a case failed"
     )
     group.addoption("--int8acc-merge", nargs="+", metavar="DIR", help=merge)
+    init = "run nothing: write a commented spec beside each of these ONNX models"
+    group.addoption("--int8acc-init", nargs="+", metavar="MODEL", help=init)
+    device = "GPU, from 0 among those visible (default: each pytest-xdist worker takes the next one)"
+    group.addoption("--int8acc-device", type=_device, metavar="N", help=device)
+    parser.addini("int8acc_device", device, default=None)
+    add_options(group, parser)
 
 
 def _add_setting(group: pytest.OptionGroup, parser: pytest.Parser, setting: Setting) -> None:
@@ -66,10 +76,24 @@ def _argument(setting: Setting) -> Callable[[str], object]:
     return parse
 
 
+def _device(text: str) -> int:
+    """What argparse calls to read a GPU's number."""
+    if not text.isdecimal():
+        raise argparse.ArgumentTypeError(f"{text!r} is not a GPU's number: expected 0, 1 or so on")
+    return int(text)
+
+
 def pytest_cmdline_main(config: pytest.Config) -> int | None:
-    """Merges report folders instead of running tests, where that is asked for."""
+    """Merges report folders or writes specs instead of running tests, where that is asked for."""
+    if config.getoption("help"):
+        return None
+    if models := config.getoption("int8acc_init"):
+        from pytest_int8acc.init import run
+
+        folder = config.invocation_params.dir
+        return int(run([folder / model for model in models], sys.stdout) > 0)
     folders = config.getoption("int8acc_merge")
-    if not folders or config.getoption("help"):
+    if not folders:
         return None
     from pytest_int8acc.items import report_folder
     from pytest_int8acc.reporting import merge
@@ -82,7 +106,12 @@ def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "int8acc: a case of an *.int8acc.yaml file")
     config.stash[_NOT_RUN] = set()
     config.pluginmanager.register(_Last(), "int8acc-last")
+    config.pluginmanager.register(GoldenHooks(), "int8acc-goldens")
     _getini(config, "int8acc", "true or false")
+    try:
+        _device(str(_getini(config, "int8acc_device", "a GPU's number") or 0))
+    except argparse.ArgumentTypeError as error:
+        raise pytest.UsageError(f"int8acc_device in the pytest configuration: {error}") from None
     for setting in SETTINGS:
         value = _getini(config, setting.ini, setting.expected)
         try:
@@ -134,6 +163,15 @@ def pytest_collect_file(file_path: Path, parent: pytest.Collector) -> SpecFile |
     if any(named(folder) for folder in file_path.parents):
         parent.config.stash[_NOT_RUN].add(str(file_path))
     return None
+
+
+@pytest.hookimpl(optionalhook=True, tryfirst=True)
+def pytest_xdist_auto_num_workers(config: pytest.Config) -> int | None:
+    """One worker per GPU for ``-n auto`` where specs run on TensorRT; None leaves it to pytest-xdist."""
+    backend = config.getoption("int8acc_backend") or config.getini("int8acc_backend")
+    if not _gate(config) or backend != "tensorrt":
+        return None
+    return len(visible_devices()) or None
 
 
 @pytest.hookimpl(wrapper=True)
@@ -200,7 +238,9 @@ class _Last:
     ) -> Generator[None, Any, Any]:
         """Writes the report folder and the step summary, and says where they are."""
         result = yield
-        idle = any(config.getoption(option, False) for option in ("collectonly", "setuponly", "setupplan"))
+        idle = hasattr(config, "workerinput") or any(  # pytest calls this in pytest-xdist's workers, too
+            config.getoption(option, False) for option in ("collectonly", "setuponly", "setupplan")
+        )
         ours = any(name.endswith(SUFFIXES) for name in _reported(terminalreporter))
         if not idle and (ours or _gate(config)):
             from pytest_int8acc.items import report_folder

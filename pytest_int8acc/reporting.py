@@ -127,7 +127,11 @@ def tool() -> dict[str, str]:
     """Who writes the report."""
     from importlib import metadata
 
-    return {"name": "pytest-int8acc", "version": metadata.version("pytest-int8acc")}
+    try:
+        version = metadata.version("pytest-int8acc")
+    except metadata.PackageNotFoundError:  # run from its source, with -p pytest_int8acc.plugin
+        version = "unknown"
+    return {"name": "pytest-int8acc", "version": version}
 
 
 def _entry(verdict: str, report: pytest.TestReport, folder: Path | None) -> dict[str, Any]:

@@ -104,6 +104,8 @@ class TrtBackend:
 
     def node_times(self, role: str, feed: Feed) -> dict[str, float]:
         """ONNX node to its share of its layer's time, in ms; empty where the engine does not name nodes."""
+        if role not in self._running:  # a golden stands in for the baseline
+            return {}
         times = layer_times(self._running[role], feed)
         found: dict[str, float] = {}
         for layer in self._infos[role].layers:
@@ -158,7 +160,8 @@ class TrtBackend:
             wish = Implicit(algorithm, data="" if form.samples is None else _digest(form.samples))
             wanted = Provenance.of(model, wish, self.platform)
             content, note = read_cache(form.cache, wanted, tensor_names(model))
-            self.notes = (*self.notes, *([note] if note else []))
+            if note and form.cache != self.calibration_cache:
+                self.notes = (*self.notes, note)
             return Implicit(algorithm, content)
         assert form.samples is not None  # the spec demands one of both
         return Implicit(form.algorithm, None, _feeds(form.samples), _digest(form.samples))

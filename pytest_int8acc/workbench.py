@@ -3,21 +3,33 @@
 from __future__ import annotations
 
 import tempfile
+import zipfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import numpy as np
+from pydantic import ValidationError
 
 from pytest_int8acc.backends import Backend, open_backend
 from pytest_int8acc.check import check
+from pytest_int8acc.data import Dataset
 from pytest_int8acc.engines import Engine
 from pytest_int8acc.engines.run import run_together
-from pytest_int8acc.errors import DataError, SpecError
-from pytest_int8acc.forms import Form, baseline_form, int8_form, load_float, open_source
+from pytest_int8acc.errors import DataError, Int8accError, ModelError, SpecError
+from pytest_int8acc.forms import (
+    Form,
+    baseline_form,
+    engine_form,
+    implicit_form,
+    int8_form,
+    load_float,
+    open_source,
+)
 from pytest_int8acc.graph.load import load_model
+from pytest_int8acc.graph.model import Model
 from pytest_int8acc.graph.qdq import is_qdq
 from pytest_int8acc.measure import measure
 from pytest_int8acc.results import CaseResult
@@ -37,6 +49,7 @@ class LoadedCase:
     case: Case
     settings: Settings
     _bench: _Bench = field(repr=False)
+    _engines: dict[Role, Engine] = field(default_factory=dict, repr=False)
 
     def check(self) -> CaseResult:
         """Run, judge and, where it fails and the settings want it, search; as the case's own test does.
@@ -53,19 +66,33 @@ class LoadedCase:
         return measured.result
 
     def engine(self, role: Role) -> Engine:
-        """The case's engine of that role, ready to be called with a feed dict.
+        """The case's engine of that role, ready to be called with a feed dict; built on the first call.
+
+        Args:
+            role: baseline, int8 or fp32. A baseline that is a golden is the live FP16 model here.
 
         Raises:
-            Int8accError: A model, the calibration data or a scale file is at fault.
+            Int8accError: There is no such role, or a model, the calibration data or a scale file is at fault.
         """
+        _check_word("role", role, get_args(Role))
+        if role not in self._engines:
+            backend = open_backend(self.case, self.settings)
+            form = self._form(role, backend.is_tensorrt)
+            inputs = open_source(self.case, self.case.inputs, form.model, "inputs", self.settings.samples)
+            self._engines[role] = self._bench.open(backend, form, role, inputs)
+        return self._engines[role]
+
+    def _form(self, role: Role, tensorrt: bool) -> Form:
         model = load_float(self.case)
         if role == "fp32":
-            form = Form(model, "FP32")
-        elif role == "baseline":
-            form = baseline_form(self.case, model)
-        else:
-            form = int8_form(self.case, model, self.settings.provider).under()
-        return self._bench.open(self.case, self.settings, form, role)
+            return Form(model, "FP32")
+        if role == "baseline":
+            return baseline_form(self.case, model)
+        if self.case.int8.engine is not None:
+            return engine_form(self.case, model)
+        if self.case.int8.implicit is not None and tensorrt:
+            return implicit_form(self.case, model)
+        return int8_form(self.case, model, self.settings.provider).under()
 
     def outputs(self, role: Role) -> dict[str, Array]:
         """All outputs of that role on the case's inputs, samples first.
@@ -123,38 +150,42 @@ class Workbench:
         """A model in a precision, ready to be called with a feed dict.
 
         Args:
-            model: A float ONNX model, or one with Q/DQ, which runs as it is in INT8.
+            model: A float ONNX model; or one with Q/DQ, which is INT8 already and runs as it is.
             precision: fp32, fp16 or int8.
             backend: As in a spec; None takes the command line's or the configuration's.
             calibrate: For int8 of a float model: calibration samples, one array per input, samples first, or
                 their file, or a loader ``file.py:function``.
-            method: How to calibrate.
+            method: How to calibrate: a spec's ``int8.calibrate.method``.
             shapes: For TensorRT and dynamic inputs: input to smallest, usual and largest shape.
 
         Raises:
             DataError: int8 of a float model wants calibration samples.
+            SpecError: A word is none of those known, or the shapes are no profile.
             Int8accError: The model cannot be read, or does not build.
         """
+        _check_word("precision", precision, get_args(Precision))
         path = (self._root / model).resolve()
-        quantized = is_qdq(load_model(path))
+        loaded = load_model(path)
+        quantized = is_qdq(loaded)
+        if quantized and precision != "int8":
+            raise ModelError(f"{path.name}: holds Q/DQ, so it is INT8 already: pass precision='int8'")
         if precision == "int8" and not quantized and calibrate is None:
             raise DataError(
                 f"{path.name}: INT8 of a float model wants calibration samples: calibrate='calib.npz', or "
                 "a dict of one array per input"
             )
-        data = self._bench.data(calibrate, self._root)
-        case = _case(path, data, method, shapes, quantized)
-        settings = self._settings({"backend": backend})
+        case = _case(path, method, shapes, quantized, backend)
+        samples = _usual(loaded, case.tensorrt.shapes) if calibrate is None else calibrate
+        case = case.model_copy(update={"inputs": self._bench.data(samples, self._root)})
+        settings = self._settings(case.settings())
         if quantized:
-            form = Form(load_model(path), f"{path.name} as it is")
+            form = Form(loaded, f"{path.name} as it is")
+        elif precision == "int8":
+            form = int8_form(case, loaded, settings.provider).under()
         else:
-            float_model = load_float(case)
-            form = {
-                "fp32": lambda: Form(float_model, "FP32"),
-                "fp16": lambda: baseline_form(case, float_model),
-                "int8": lambda: int8_form(case, float_model, settings.provider).under(),
-            }[precision]()
-        return self._bench.open(case, settings, form, precision)
+            form = Form(loaded, "FP32") if precision == "fp32" else baseline_form(case, loaded)
+        inputs = open_source(case, case.inputs, loaded, "calibrate", None)
+        return self._bench.open(open_backend(case, settings), form, precision, inputs)
 
     def close(self) -> None:
         """Let go of all engines."""
@@ -179,22 +210,21 @@ class _Bench:
         self._folder = tempfile.TemporaryDirectory(prefix="int8acc-", ignore_cleanup_errors=True)
         self._files = 0
 
-    def open(self, case: Case, settings: Settings, form: Form, role: str) -> Engine:
-        backend = open_backend(case, settings)
+    def open(self, backend: Backend, form: Form, role: str, inputs: Dataset) -> Engine:
         self._backends.append(backend)  # one each: a backend holds one engine per role
-        inputs = open_source(case, case.inputs, form.model, "inputs", settings.samples)
         return backend.open(form, role, inputs)
 
-    def data(self, given: str | Path | Mapping[str, Array] | None, root: Path) -> str | None:
+    def data(self, given: str | Path | Mapping[str, Array], root: Path) -> str:
         """``given`` as a path or loader that a spec may name."""
-        if given is None:
-            return None
-        if isinstance(given, Mapping):
-            self._files += 1
-            path = Path(self._folder.name) / f"{self._files}.npz"
-            np.savez(path, **given)  # type: ignore[arg-type]  # numpy's stubs take the names for options
-            return str(path)
-        return str(root / given)
+        if not isinstance(given, Mapping):
+            return str(root / given)
+        self._files += 1
+        path = Path(self._folder.name) / f"{self._files}.npz"
+        with zipfile.ZipFile(path, "w") as archive:  # np.savez has names of its own, which no input may have
+            for name, array in given.items():
+                with archive.open(f"{name}.npy", "w", force_zip64=True) as stream:
+                    np.lib.format.write_array(stream, np.asarray(array), allow_pickle=False)
+        return str(path)
 
     def close(self) -> None:
         for backend in self._backends:
@@ -205,20 +235,38 @@ class _Bench:
 
 def _case(
     path: Path,
-    data: str | None,
     method: str,
     shapes: Mapping[str, Sequence[Sequence[int]]] | None,
     quantized: bool,
+    backend: str | None,
 ) -> Case:
+    """A case for one engine, without its inputs; raises SpecError where a word in it is not known."""
     said: dict[str, Any] = {
         "name": "engine",
         "model": path.name,
-        "inputs": data or {"random": {"samples": 1}},
+        "inputs": {"random": {"samples": 1}},
         "int8": {"model": path.name} if quantized else {"calibrate": {"method": method}},
+        "backend": backend,
     }
     if shapes:
         said["tensorrt"] = {"shapes": {k: [list(s) for s in v] for k, v in shapes.items()}}
-    return Case.model_validate(said).placed(path.parent / "engine.int8acc.yaml", 0)
+    try:
+        return Case.model_validate(said).placed(path.parent / "engine.int8acc.yaml", 0)
+    except ValidationError as error:
+        texts = [f"{'.'.join(map(str, e['loc'][-1:]))}: {e['msg']}" for e in error.errors(include_url=False)]
+        raise SpecError(f"int8acc_engine: {'; '.join(texts)}") from None
+
+
+def _usual(model: Model, shapes: Mapping[str, Sequence[Sequence[int]]]) -> dict[str, Array]:
+    """Zeros of the usual shapes, sizes that nobody gives being 1: a builder asks for shapes alone."""
+    open_sizes = {t.name: [s if isinstance(s, int) else 1 for s in t.shape or ()] for t in model.inputs}
+    usual = open_sizes | {name: list(profile[1]) for name, profile in shapes.items()}
+    return {tensor.name: np.zeros(usual[tensor.name], tensor.dtype) for tensor in model.inputs}
+
+
+def _check_word(what: str, word: str, known: Sequence[str]) -> None:
+    if word not in known:
+        raise Int8accError(f"{what} {word!r}: expected one of {', '.join(known)}{did_you_mean(word, known)}")
 
 
 def _joined(name: str, arrays: Sequence[Array]) -> Array:

@@ -26,6 +26,47 @@ xfail: known to be off
 skip: too slow
 """
 
+#: What a case may say of TensorRT, of goldens and of files beside the model.
+TENSORRT = """\
+model: yolov5s.onnx
+inputs: data/val.npz
+reference: torch_outputs.npz
+int8:
+  implicit:
+    calibrate: {data: calib.npz, algorithm: minmax, samples: 300}
+    cache: calibration.cache
+baseline: {engine: yolov5s_fp16.engine}
+golden: {dtype: float16, samples: 64}
+backend: tensorrt
+tensorrt:
+  shapes:
+    images: [[1, 3, 320, 320], [8, 3, 640, 640], [8, 3, 640, 640]]
+    scale: [[], [], []]
+  plugins: [plugins/libdecode.so]
+  workspace: 4G
+  optimization_level: 0
+  tactic_sources: [CUBLAS, CUDNN]
+  timeout: 600
+search: {when: always, strategy: bisect, keep: fp32, max_builds: 4, max_seconds: 60, certify: true}
+criteria:
+  - {int8_layers: 0.9, speedup: 1.3}
+  - {speedup: 2}
+  - {regression: {cosine: 1e-4, top1: 0.002}}
+  - {output: boxes, max_abs: 4}
+"""
+
+#: Engines that are built already, and outputs kept in the repository.
+BUILT = """\
+defaults:
+  model: a.onnx
+  inputs: a.npz
+  tensorrt: {workspace: 512M, tactic_sources: []}
+cases:
+  - {name: engine, int8: {engine: a.engine}, baseline: golden}
+  - {name: cache, int8: {implicit: {cache: a.cache}}, golden: true, tensorrt: {workspace: 4G}}
+  - {name: guarded, int8: {model: a.qdq.onnx}, plan: plan.yaml, golden: false}
+"""
+
 SEVERAL = """\
 defaults:
   model: a.onnx
@@ -39,3 +80,12 @@ cases:
   - batch: 4
     name: third
 """
+
+#: By name.
+VALID = {
+    "everything": EVERYTHING,
+    "minimal": MINIMAL,
+    "several": SEVERAL,
+    "tensorrt": TENSORRT,
+    "built": BUILT,
+}

@@ -291,6 +291,31 @@ def test_outlier_within_a_weight_channel(digits: Model) -> None:
     assert cause.kind in {"weight-outliers", "accumulated-noise"}
 
 
+def test_outlier_weights_of_inputs_that_are_always_0(digits: Model) -> None:
+    """They make most of the weight's energy and nothing of its output: what counts is lost."""
+    first = next(n for n in digits.graph.node if CONV in n.name)
+    edit = digits.edit()
+    for name, channels in (("block2.conv1.weight", (2, 9)), ("block2.conv1.bias", (2, 9))):
+        tensor = edit.weights.get(name)
+        if tensor is None:
+            slot = next(t for t in edit.graph.initializer if t.name == name)
+            tensor = numpy_helper.to_array(slot).copy()
+            tensor[list(channels)] = 0
+            slot.CopyFrom(numpy_helper.from_array(tensor, name))
+        else:
+            edit.weights[name] = tensor = tensor.copy()
+            tensor[list(channels)] = 0
+    weight = edit.weights["block2.conv2.weight"].copy()
+    weight[:, [2, 9]] = 50 * np.abs(weight).max()
+    edit.weights["block2.conv2.weight"] = weight
+    network = healthy(edit.done())
+    assert first.input[1] == "block2.conv2.weight"
+    cause = cause_of(network, CONV)
+    assert cause.kind == "weight-outliers"
+    assert "where its inputs are next to 0" in cause.text
+    assert cause.numbers["sqnr_db"] < 20
+
+
 def inception(factor: float, folder: Path) -> tuple[Network, Dataset]:
     """The zoo's Inception with the first of the joined branches ``factor`` times smaller."""
     proto = ZOO["inception"]()
@@ -352,7 +377,14 @@ def test_engine_and_noise_are_named_only_where_told(network: Network) -> None:
 
 @pytest.mark.parametrize(
     ("name", "method"),
-    [("digits", "topk"), ("digits", "mse"), ("digits", "percentile"), ("vit", "minmax")],
+    [
+        ("digits", "topk"),
+        ("digits", "mse"),
+        ("digits", "percentile"),
+        ("digits", "entropy"),
+        ("vit", "minmax"),
+        ("vit", "entropy"),
+    ],
 )
 def test_healthy_networks_have_no_loud_cause(request: pytest.FixtureRequest, name: str, method: str) -> None:
     model: Model = request.getfixturevalue(name)
@@ -381,7 +413,7 @@ def test_samples_are_bounded(digits: Model) -> None:
 
 
 def test_relus_that_a_quantizer_took_away(digits: Model, tmp_path: Path) -> None:
-    """Asymmetric quantizers fold a Relu into a range: without its Q/DQ the network is no float model."""
+    """Asymmetric quantizers fold a Relu into a range: tensors are measured on the float model, which has it."""
     from onnxruntime.quantization import CalibrationDataReader, quantize_static
 
     class Reader(CalibrationDataReader):  # type: ignore[misc]
@@ -392,7 +424,7 @@ def test_relus_that_a_quantizer_took_away(digits: Model, tmp_path: Path) -> None
             return next(self.feeds, None)
 
     quantize_static(str(DIGITS / "digits.onnx"), str(tmp_path / "qdq.onnx"), Reader())
-    network = read_qdq(load_model(tmp_path / "qdq.onnx"), digits)
+    network = read_qdq(load_model(tmp_path / "qdq.onnx"))
     assert sum(node.op_type == "Relu" for node in network.model.graph.node) < 3
     found = explain(network, names(network), images(digits), digits)
     assert {cause.kind for cause in found.values()} <= QUIET | {"weight-outliers"}

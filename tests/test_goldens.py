@@ -6,12 +6,24 @@ import json
 import os
 import signal
 import sys
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import numpy as np
 import pytest
-from golden_support import BASE, MINMAX, SAMPLES, WIDE, write_data, write_model, write_project
+from golden_support import (
+    BASE,
+    MINMAX,
+    SAMPLES,
+    WIDE,
+    naming,
+    scale_golden,
+    write_data,
+    write_model,
+    write_project,
+)
+from gpu_support import needs_gpu, tactics
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -61,29 +73,6 @@ class Project:
 
     def change(self, **fields: object) -> None:
         (self.goldens / "case.json").write_text(json.dumps({**self.record(), **fields}))
-
-    def replace_outputs(self, factor: float) -> None:
-        """As if the baseline had been another when the golden was recorded."""
-        place = Place(str(self.goldens), "case")
-        record = place.read()
-        outputs = {k: [v * np.float32(factor)] for k, v in place.outputs(record).items()}
-        data, kept = pack(outputs, record.kept.samples, record.kept.dtype)
-        place.write(*renamed(record, data, kept), replace=True)
-
-
-def renamed(record: Record, data: bytes, outputs: dict | None = None) -> tuple[Record, bytes]:
-    """``record`` naming ``data``."""
-    import hashlib
-
-    sha256 = hashlib.sha256(data).hexdigest()
-    kept = record.kept.model_copy(
-        update={
-            "sha256": sha256,
-            "file": f"{record.case}.{sha256[:12]}.npz",
-            **({"outputs": outputs} if outputs else {}),
-        }
-    )
-    return record.model_copy(update={"kept": kept}), data
 
 
 @pytest.fixture
@@ -140,7 +129,7 @@ def test_a_golden_beside_a_live_baseline_is_kept_to(project: Project) -> None:
 
 def test_a_baseline_that_moved_fails_the_case_and_starts_no_search(project: Project) -> None:
     project.run(LIVE, "missing")
-    project.replace_outputs(1.5)
+    scale_golden(project.goldens, "case", 1.5)
     measured = project.measure(LIVE)
     result = conclude(measured)
     assert not result.passed
@@ -155,10 +144,10 @@ def test_a_baseline_that_moved_fails_the_case_and_starts_no_search(project: Proj
 def test_users_metrics_judge_a_moved_baseline_too(project: Project) -> None:
     spec = MINMAX + "golden: true\ncriteria: [{metric: 'metrics.py:top1', max_drop: 0.02}]\n"
     project.run(spec, "missing")
-    project.replace_outputs(-1.0)
+    scale_golden(project.goldens, "case", -1.0)
     subjects = {s.subject for s in project.run(spec).scores if not s.passed}
     assert subjects == set()  # the golden is the worse one: no drop
-    project.replace_outputs(-1.0)
+    scale_golden(project.goldens, "case", -1.0)
     assert project.run(spec).passed
 
 
@@ -467,6 +456,14 @@ def test_a_failing_case_leaves_a_candidate_and_a_passing_one_none(project: Proje
     assert (out / project.record()["kept"]["file"]).is_file()
 
 
+def test_a_candidate_that_cannot_be_written_changes_no_verdict(project: Project, tmp_path: Path) -> None:
+    project.run(STANDING, "missing")
+    (tmp_path / "out").write_text("a file, no folder")
+    result = project.run(STANDING.replace("20", "90"), candidates=tmp_path / "out")
+    assert not result.passed
+    assert "No candidate was left: " in result.golden
+
+
 # --- outputs as files
 
 NAMES = st.sampled_from(["logits", "file", "/head/Conv_output_0", "a:0", "x.npy", "self"])
@@ -547,7 +544,7 @@ def pair(value: float, case: str = "case") -> tuple[Record, bytes]:
         scores=(),
         kept=kept,
     )
-    return renamed(record, data)
+    return naming(record, data), data
 
 
 def value_of(place: Place) -> float | None:
@@ -561,7 +558,10 @@ def value_of(place: Place) -> float | None:
 
 
 def killed_at(step: int, action: Callable[[], object]) -> bool:
-    """Run ``action`` in a child that is killed before its ``step``-th write; False where it ended first."""
+    """Run ``action`` in a child that is killed at its ``step``-th write; False where it ended first.
+
+    A step is what changes a folder, and every write into a file, before it and after it.
+    """
     child = os.fork()
     if child:
         _, status = os.waitpid(child, 0)
@@ -569,17 +569,25 @@ def killed_at(step: int, action: Callable[[], object]) -> bool:
         return os.WIFSIGNALED(status)
     left = step
 
-    def hook(event: str, arguments: tuple[object, ...]) -> None:
+    def count() -> None:
         nonlocal left
+        left -= 1
+        if left == 0:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    def audit(event: str, arguments: tuple[object, ...]) -> None:
         flags = arguments[2] if event == "open" else 0
         writes = isinstance(flags, int) and flags & (os.O_WRONLY | os.O_RDWR)
         if writes or event in ("os.mkdir", "os.rename", "os.remove", "os.rmdir", "os.truncate"):
-            left -= 1
-            if left == 0:
-                os.kill(os.getpid(), signal.SIGKILL)
+            count()
+
+    def profile(frame: object, event: str, called: object) -> None:
+        if event in ("c_call", "c_return") and getattr(called, "__name__", "") == "write":
+            count()
 
     try:
-        sys.addaudithook(hook)
+        sys.addaudithook(audit)
+        sys.setprofile(profile)
         action()
         os._exit(0)
     except BaseException:
@@ -591,23 +599,29 @@ def killed_at(step: int, action: Callable[[], object]) -> bool:
 def test_killed_at_any_write_the_old_pair_or_the_new_one_is_there(
     tmp_path: Path, before: float | None
 ) -> None:
-    place = Place(str(tmp_path / "g"), "case")
+    (tmp_path / "case.int8acc.yaml").write_text(BASE + LIVE)
+    folder = tmp_path / "__int8acc__" / "case"
+    place = Place(str(folder), "case")
     seen = set()
-    for step in range(1, 50):
+    new = pair(2.0)
+    for step in range(1, 99):
         if before is not None:
             place.write(*pair(before), replace=True)
-        killed = killed_at(step, lambda: place.write(*pair(2.0), replace=True))
+        killed = killed_at(step, lambda: place.write(*new, replace=True))
         found = value_of(place)
         seen.add(found)
         assert found in (before, 2.0)
         if not killed:
             break
-        # What is left over is known as such, and an update after all goes through.
-        orphans = {Path(orphan.file) for orphan in survey(tmp_path, str(tmp_path / "goldens")).orphans}
-        assert not orphans
+        # What is left over is known as such, and the next update goes through.
+        record = place.read()
+        whole = {"case.json", record.kept.file} if record else set()
+        assert {Path(o.file).name for o in survey(tmp_path).orphans} == set(
+            os.listdir(folder) if folder.exists() else ()
+        ) - whole
         place.write(*pair(2.0), replace=True)
         assert value_of(place) == 2.0
-        for path in (tmp_path / "g").iterdir():
+        for path in folder.iterdir():
             path.unlink()
     assert step > (1 if before == 2.0 else 5)
     assert seen == {before, 2.0}
@@ -623,7 +637,9 @@ def test_two_processes_that_update_at_once_lose_nothing(tmp_path: Path) -> None:
         if not child:
             try:
                 for round_ in range(25):
-                    Place(folder, f"own{number:g}").write(*pair(round_, f"own{number:g}"), replace=True)
+                    Place(folder, f"own{number:g}").write(
+                        *pair(float(round_), f"own{number:g}"), replace=True
+                    )
                     Place(folder, "shared").write(*pair(number + round_ % 2, "shared"), replace=True)
                 os._exit(0)
             except BaseException:
@@ -633,6 +649,32 @@ def test_two_processes_that_update_at_once_lose_nothing(tmp_path: Path) -> None:
     assert value_of(Place(folder, "shared")) in (1.0, 2.0, 3.0)
     assert [value_of(Place(folder, f"own{n}")) for n in (1, 2)] == [24.0, 24.0]
     assert len(os.listdir(folder)) == 6  # no draft, and no .npz that was replaced
+
+
+@forks
+def test_who_replaces_a_golden_waits_for_who_is_about_to_tidy_up(tmp_path: Path) -> None:
+    """Else the outputs that the one names again are those that the other removes."""
+    place = Place(str(tmp_path / "g"), "case")
+    place.write(*pair(1.0), replace=True)
+    child = os.fork()
+    if not child:
+
+        def hook(event: str, arguments: tuple[object, ...]) -> None:
+            if event == "os.remove" and str(arguments[0]).endswith(".npz"):
+                (tmp_path / "removing").touch()
+                time.sleep(0.5)
+
+        try:
+            sys.addaudithook(hook)
+            place.write(*pair(2.0), replace=True)
+            os._exit(0)
+        except BaseException:
+            os._exit(1)
+    while not (tmp_path / "removing").exists():
+        time.sleep(0.01)
+    place.write(*pair(1.0), replace=True)
+    assert os.waitpid(child, 0)[1] == 0
+    assert value_of(place) == 1.0
 
 
 def test_missing_does_not_replace_what_came_meanwhile(tmp_path: Path) -> None:
@@ -735,6 +777,32 @@ def test_goldens_in_shared_storage(project: Project, url: str) -> None:
 def test_shared_storage_that_is_not_known_is_an_error(project: Project) -> None:
     with pytest.raises(Int8accError, match="nosuch"):
         project.run(STANDING, folder="nosuch://bucket/case")
+
+
+# --- on real engines
+
+
+@pytest.mark.gpu
+@needs_gpu[1]
+def test_a_golden_on_tensorrt_spares_the_baseline_s_engine(project: Project) -> None:
+    base = BASE.replace("backend: onnxruntime\n", "backend: tensorrt\n") + tactics()
+    recorded = project.run(STANDING, "missing", base=base, no_cache=True)
+    assert {engine.role for engine in recorded.engines} == {"baseline", "INT8"}
+    result = project.run(STANDING, base=base, no_cache=True)
+    assert result.passed
+    assert {engine.role for engine in result.engines} == {"INT8"}
+    assert project.record()["settings"] == {}
+    assert "TensorRT" in project.record()["made_with"]["engine"]
+    # A search has no baseline's engine to time, and finds its way all the same.
+    path = project.folder / "case.int8acc.yaml"
+    path.write_text(base + STANDING.replace(MINMAX, WIDE).replace("20", "31"))
+    (case,) = load_spec(path)
+    measured = measure(case, Settings(no_cache=True))
+    try:
+        assert not measured.int8_passed
+        assert conclude(measured).search is not None
+    finally:
+        measured.close()
 
 
 # --- orphans

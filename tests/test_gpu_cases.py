@@ -98,7 +98,7 @@ def test_workers_build_each_engine_once(project: Path, tmp_path: Path) -> None:
 
 def test_implicit_quantization_writes_reads_and_refuses_caches(project: Path, store: Path) -> None:
     spec = project / "implicit.int8acc.yaml"
-    text = IMPLICIT.replace("ALGORITHM", "entropy2").replace("CACHE", "digits.cache") + tactics()
+    text = IMPLICIT.replace("ALGORITHM", "minmax").replace("CACHE", "digits.cache") + tactics()
     spec.write_text(text, encoding="utf-8")
     printed = pytest_run(project, spec.name, "-vv", store=store)
     assert outcome(printed) == {"passed": 1}
@@ -164,7 +164,7 @@ def test_dynamic_shapes(project: Path, store: Path) -> None:
     spec = project / "dynamic.int8acc.yaml"
     text = (project / "digits.int8acc.yaml").read_text(encoding="utf-8")
     text = text.replace(tactics(), "")
-    shapes = "tensorrt: {tactic_sources: [], shapes: {image: [[1, 1, 8, 8], [50, 1, 8, 8], [64, 1, 8, 8]]}}\n"
+    shapes = tactics().replace("}", ", shapes: {image: [[1, 1, 8, 8], [50, 1, 8, 8], [64, 1, 8, 8]]}}")
     spec.write_text(f"{text}\nbatch: 50\n{shapes}", encoding="utf-8")  # 360 = 7 * 50 + 10
     assert outcome(pytest_run(project, spec.name, store=store)) == {"passed": 1}
     spec.write_text(f"{text}\nbatch: 100\n{shapes}", encoding="utf-8")

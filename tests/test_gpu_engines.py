@@ -71,7 +71,7 @@ def here() -> Platform:
 @pytest.fixture(scope="module")
 def options(here: Platform) -> BuildOptions:
     """8.6 without cuBLAS and cuDNN, which need not be there."""
-    return BuildOptions(tactic_sources=() if here.version < (9,) else None, timeout=300)
+    return BuildOptions(tactic_sources=() if here.version < (9,) else None, optimization_level=1, timeout=300)
 
 
 @pytest.fixture

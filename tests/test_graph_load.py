@@ -177,3 +177,19 @@ def test_local_functions_are_inlined(tmp_path: Path) -> None:
     )
     write(tmp_path / "model.onnx", proto)
     assert [n.op_type for n in load_model(tmp_path / "model.onnx").graph.node] == ["Add"]
+
+
+@pytest.mark.parametrize("op", ["Conv", "ConvTranspose"])
+def test_a_convolution_tells_its_kernel(op: str, tmp_path: Path) -> None:
+    """TensorRT 8.6 refuses a convolution that leaves it to weights behind a DequantizeLinear."""
+    node = helper.make_node(op, ["x", "w"], ["y"], "conv")
+    graph = helper.make_graph(
+        [node],
+        "g",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, ["n", 2, 8, 8])],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, None)],
+        [numpy_helper.from_array(np.ones((2, 2, 3, 5), np.float32), "w")],
+    )
+    write(tmp_path / "m.onnx", helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)]))
+    (read,) = load_model(tmp_path / "m.onnx").graph.node
+    assert {a.name: list(a.ints) for a in read.attribute} == {"kernel_shape": [3, 5]}

@@ -18,12 +18,13 @@ PACKAGE = ROOT.name
 
 #: From the top; a room imports from rooms of lower floors, and from its own floor where OWN_FLOOR says so.
 FLOORS = (
-    {"plugin", "items", "fixtures", "reporting"},
+    {"plugin", "items", "fixtures", "reporting", "golden_options"},
     {"init", "workbench"},
     {"check"},
     {"investigate", "fix"},
     {"diagnose"},
     {"measure"},
+    {"goldens"},
     {"overflow", "caveats", "findings"},
     {"runs", "gains"},
     {"backends", "judge"},
@@ -41,6 +42,7 @@ FLOOR = {room: number for number, rooms in enumerate(FLOORS) for room in rooms}
 #: Neighbours on one floor that may know each other.
 NEIGHBOURS = {
     *(("plugin", "items"), ("plugin", "fixtures"), ("plugin", "reporting"), ("reporting", "items")),
+    *(("plugin", "golden_options"), ("items", "golden_options"), ("golden_options", "items")),
     *(("fixtures", "items"), ("scores", "data"), ("results", "tensors")),
 }
 
@@ -51,7 +53,7 @@ ONLY_IN = {
     "tensorrt_rtx": {"engines"},
     "polygraphy.backend": {"engines"},
     "fsspec": {"engines"},
-    "pytest": {"plugin", "items", "fixtures", "reporting"},
+    "pytest": {"plugin", "items", "fixtures", "reporting", "golden_options"},
     "_pytest": set(),
     "xdist": set(),
 }
@@ -62,7 +64,19 @@ NOT_IN = {
     "graph": {"onnxruntime", "tensorrt", "polygraphy"},
 }
 #: Modules on the way of every pytest run: nothing beyond pytest and the standard library.
-LIGHT = ("__init__", "plugin", "items", "reporting", "settings", "errors", "results", "report")
+LIGHT = (
+    "__init__",
+    "plugin",
+    "items",
+    "fixtures",
+    "golden_options",
+    "devices",
+    "reporting",
+    "settings",
+    "errors",
+    "results",
+    "report",
+)
 #: What they may import when pytest starts, and tests/test_plugin_cost.py measures.
 HEAVY = {
     *("numpy", "onnx", "onnxruntime", "tensorrt", "polygraphy", "yaml", "pydantic", "filelock"),

@@ -326,7 +326,7 @@ def test_its_healthy_twin_is_clean(case: str) -> None:
 
 
 def test_every_rule_has_a_case() -> None:
-    elsewhere = {"other-weights", "equal-scales", "missing-scale"}
+    elsewhere = {"other-weights", "folded-activation", "equal-scales", "missing-scale"}
     assert {case.split()[0] for case in CASES} | elsewhere == set(RULES)
 
 
@@ -481,6 +481,22 @@ def test_other_weights_are_seen() -> None:
             float_model.weights[tensor.name] = other.random(*shape, std=0.1)
     found = lint(apply(network), float_model=float_model.done())
     assert rules(found) == {"other-weights"}
+
+
+def test_an_activation_that_a_quantizer_left_out_is_named() -> None:
+    model = normalize(make_model(ZOO["mobilenet"]()))
+    (relu, *_) = [node for node in model.graph.node if node.op_type in ("Relu", "Clip")]
+    layout = find_groups(model)
+    whole = apply(quantize(model, layout, dict.fromkeys(layout.activations, 0.03)))
+    assert rules(lint(whole, float_model=model)) == set()
+    editor = whole.edit()
+    kept = [node for node in editor.graph.node if node.name != relu.name]
+    for node in kept:
+        node.output[:] = [relu.output[0] if name == relu.input[0] else name for name in node.output]
+    editor.set_nodes(kept)
+    (found,) = lint(editor.done(), float_model=model)
+    assert found.rule == "folded-activation"
+    assert f"'{relu.name}' of the float model is gone: the range of '{relu.output[0]}'" in found.text
 
 
 def test_a_batchnormalization_folded_in_is_no_other_weight() -> None:

@@ -7,13 +7,20 @@ from pathlib import Path
 import pydantic
 import pytest
 import yaml
-from spec_texts import EVERYTHING, MINIMAL, SEVERAL
+from spec_texts import BUILT, EVERYTHING, MINIMAL, SEVERAL, TENSORRT, VALID
 
-from pytest_int8acc.spec.criteria import MaxDrop, MetricCriterion, OutputCriterion
+from pytest_int8acc.settings import SETTINGS
+from pytest_int8acc.spec.criteria import (
+    EngineCriterion,
+    MaxDrop,
+    MetricCriterion,
+    OutputCriterion,
+    RegressionCriterion,
+)
 from pytest_int8acc.spec.fields import closest
 from pytest_int8acc.spec.int8 import BaselineModel, RandomData, RandomSource
 from pytest_int8acc.spec.load import display, load_spec
-from pytest_int8acc.spec.models import Case
+from pytest_int8acc.spec.models import Case, Golden, Search, TensorRt
 from pytest_int8acc.spec.yaml import Document, Mark, parse, resolve
 
 
@@ -45,6 +52,60 @@ def test_everything_that_a_case_may_say(tmp_path: Path) -> None:
     assert (case.marks, case.xfail, case.skip) == (("slow", "gpu"), "known to be off", "too slow")
 
 
+def test_everything_of_tensorrt(tmp_path: Path) -> None:
+    (case,) = load(TENSORRT, tmp_path)
+    assert (case.reference, case.golden) == ("torch_outputs.npz", Golden(dtype="float16", samples=64))
+    assert case.baseline == BaselineModel(engine="yolov5s_fp16.engine")
+    implicit = case.int8.implicit
+    assert implicit is not None
+    assert implicit.calibrate is not None
+    assert (implicit.calibrate.data, implicit.calibrate.algorithm) == ("calib.npz", "minmax")
+    assert (implicit.calibrate.samples, implicit.cache) == (300, "calibration.cache")
+    assert case.tensorrt == TensorRt(
+        shapes={"images": ((1, 3, 320, 320), (8, 3, 640, 640), (8, 3, 640, 640)), "scale": ((), (), ())},
+        plugins=("plugins/libdecode.so",),
+        workspace="4G",
+        optimization_level=0,
+        tactic_sources=("CUBLAS", "CUDNN"),
+        timeout=600,
+    )
+    assert case.search == Search(
+        when="always", strategy="bisect", keep="fp32", max_builds=4, max_seconds=60, certify=True
+    )
+    assert case.criteria == (
+        EngineCriterion(int8_layers=0.9, speedup=1.3),
+        EngineCriterion(speedup=2),
+        RegressionCriterion(regression={"cosine": 1e-4, "top1": 0.002}),
+        OutputCriterion(output="boxes", max_abs=4),
+    )
+
+
+def test_engines_built_already_goldens_and_plans(tmp_path: Path) -> None:
+    engine, cache, guarded = load(BUILT, tmp_path)
+    assert (engine.int8.engine, engine.baseline, engine.golden) == ("a.engine", "golden", False)
+    assert cache.int8.implicit is not None
+    assert (cache.int8.implicit.calibrate, cache.int8.implicit.cache) == (None, "a.cache")
+    assert (cache.golden, cache.baseline) == (True, "fp16")
+    # Inside 'tensorrt', a case fills the defaults up key by key.
+    assert (cache.tensorrt.workspace, cache.tensorrt.tactic_sources) == ("4G", ())
+    assert (engine.tensorrt.workspace, engine.tensorrt.timeout) == ("512M", 1800)
+    assert (guarded.int8.model, guarded.plan, guarded.golden) == ("a.qdq.onnx", "plan.yaml", False)
+
+
+def test_what_a_case_says_of_settings_goes_by_their_names(tmp_path: Path) -> None:
+    (case,) = load(TENSORRT, tmp_path)
+    said = {name: value for name, value in case.settings().items() if value is not None}
+    assert said == {
+        "backend": "tensorrt",
+        "search": "always",
+        "strategy": "bisect",
+        "max_builds": 4,
+        "max_seconds": 60,
+        "certify": True,
+    }
+    assert case.settings().keys() <= {setting.name for setting in SETTINGS}
+
+
 def test_what_is_left_out(tmp_path: Path) -> None:
     (case,) = load(MINIMAL, tmp_path)
     assert case.name == "net"
@@ -53,7 +114,10 @@ def test_what_is_left_out(tmp_path: Path) -> None:
     assert (case.int8.calibrate.percentile, case.int8.calibrate.top_k) == (99.99, 5)
     assert (case.baseline, case.criteria, case.marks, case.int8.exclude) == ("fp16", (), (), ())
     unset = (case.backend, case.onnxruntime, case.samples, case.batch, case.labels, case.xfail, case.skip)
-    assert set(unset) == {None}
+    assert {*unset, case.reference, case.plan} == {None}
+    assert (case.golden, case.search, case.tensorrt) == (False, Search(), TensorRt())
+    assert (case.tensorrt.shapes, case.tensorrt.plugins, case.tensorrt.timeout) == ({}, (), 1800)
+    assert case.tensorrt.tactic_sources is None  # not the same as []: TensorRT's own choice
 
 
 @pytest.mark.parametrize("name", ["net.int8acc.yaml", "net.int8acc.yml"])
@@ -122,8 +186,9 @@ def test_a_file_is_shown_relative_to_the_current_folder(
     assert display(Path("..", "c.yaml")) == str(tmp_path / "c.yaml")
 
 
-def test_a_case_is_frozen_and_survives_a_pickle(tmp_path: Path) -> None:
-    (case,) = load(EVERYTHING, tmp_path)
+@pytest.mark.parametrize("text", [EVERYTHING, "# of TensorRT\n" + TENSORRT])
+def test_a_case_is_frozen_and_survives_a_pickle(text: str, tmp_path: Path) -> None:
+    (case,) = load(text, tmp_path)
     with pytest.raises(pydantic.ValidationError, match="frozen"):
         case.model = "b.onnx"  # type: ignore[misc]
     copy = pickle.loads(pickle.dumps(case))
@@ -215,7 +280,7 @@ def test_an_anchor_may_be_given_anew() -> None:
 
 
 @pytest.mark.skipif(not hasattr(yaml, "CSafeLoader"), reason="PyYAML without libyaml")
-@pytest.mark.parametrize("text", [EVERYTHING, SEVERAL, MINIMAL, "é: [\U0001d518, x]\r\nb: |\n  y\n  z\nc:\n"])
+@pytest.mark.parametrize("text", [*VALID.values(), "é: [\U0001d518, x]\r\nb: |\n  y\n  z\nc:\n"])
 def test_both_parsers_see_the_same(text: str, monkeypatch: pytest.MonkeyPatch) -> None:
     places = []
     for loader in (yaml.CSafeLoader, yaml.SafeLoader):

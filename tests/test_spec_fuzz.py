@@ -11,7 +11,7 @@ import yaml
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from spec_schema import is_valid
-from spec_texts import EVERYTHING, MINIMAL, SEVERAL
+from spec_texts import VALID
 
 from pytest_int8acc.errors import SpecError
 from pytest_int8acc.spec.closed import Closed
@@ -172,7 +172,7 @@ def test_a_valid_case_with_other_values(changes: dict[str, Any], file: Path) -> 
 
 
 @fuzz
-@given(data=st.data(), text=st.sampled_from([EVERYTHING, SEVERAL, MINIMAL]))
+@given(data=st.data(), text=st.sampled_from(sorted(VALID.values())))
 def test_mutations_of_a_valid_spec(data: st.DataObject, text: str, file: Path) -> None:
     for _ in range(data.draw(st.integers(1, 4))):
         start = data.draw(st.integers(0, len(text)))
@@ -209,17 +209,35 @@ def plausible_cases(draw: st.DrawFn) -> dict[str, Any]:
         | st.fixed_dictionaries({"method": mostly("topk", bad=("no",)), "top_k": count})
         | st.fixed_dictionaries({}, optional={"data": path | random, "samples": count})
     )
+    engine = st.dictionaries(st.sampled_from(["int8_layers", "speedup"]), ratio, min_size=1)
+    regression = st.fixed_dictionaries({"regression": st.dictionaries(path, ratio, max_size=2)})
+    shapes = mostly([[1, 3], [8, 3], [8, 3]], [[], [], []], bad=([[8], [1], [8]], [[1], [2]], [1, 2, 3]))
+    tensorrt = {
+        "shapes": st.dictionaries(path.map(str), shapes, max_size=2),
+        "workspace": mostly("4G", "512M", bad=(4, "0G", "4 GB")),
+        "optimization_level": mostly(0, 5, bad=(6, "3", True)),
+        "tactic_sources": st.lists(path, max_size=2),
+        "timeout": count,
+    }
+    algorithm = mostly("entropy2", "legacy", bad=("mse",))
+    implicit = st.fixed_dictionaries(
+        {"cache": path}, optional={"calibrate": st.fixed_dictionaries({}, optional={"algorithm": algorithm})}
+    )
     int8 = (
         st.fixed_dictionaries({"calibrate": calibrate}, optional={"exclude": st.lists(path, max_size=2)})
         | st.fixed_dictionaries({"scales": path})
         | st.fixed_dictionaries({"model": path})
+        | st.fixed_dictionaries({"engine": path})
+        | st.fixed_dictionaries({"implicit": implicit})
         | mostly({"model": "m"}, bad=({}, {"model": "m", "scales": "s"}))
     )
     parts = {
         "batch": count,
         "labels": path,
-        "baseline": mostly("fp16", "fp32", {"model": "a"}, bad=("fp8", {})),
-        "criteria": st.lists(output | metric, max_size=2),
+        "baseline": mostly("fp16", "golden", {"model": "a"}, {"engine": "a"}, bad=("fp8", {})),
+        "golden": mostly(True, False, {"samples": 8}, bad=(1, {"dtype": "int8"})),
+        "criteria": st.lists(output | metric | engine | regression, max_size=2),
+        "tensorrt": st.fixed_dictionaries({}, optional=tensorrt),
         "marks": st.lists(mostly("slow", bad=("a-b", 1)), max_size=2),
         "xfail": mostly("a reason", bad=("", 1)),
         "onnxruntime": st.fixed_dictionaries({}, optional={"mode": mostly("exact", bad=("x",))}),

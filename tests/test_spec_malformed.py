@@ -189,6 +189,134 @@ ADDED = {
         "criteria: [{metric: m.py:f, min: 1, lower_is_better: yes}]",
         [(4, 54, "lower_is_better: expected true or false, found 'yes'")],
     ),
+    "tensorrt text": ("tensorrt: fast", [(4, 11, "expected a mapping like {workspace: 4G,|found 'fast'")]),
+    "tensorrt empty": ("tensorrt:", [(4, 1, "'tensorrt' has no value")]),
+    "tensorrt typo": (
+        "tensorrt: {shape: {x: [[1], [2], [3]]}}",
+        [(4, 12, "unknown key 'shape' (did you mean 'shapes'?)")],
+    ),
+    "workspace misplaced": ("workspace: 4G", [(4, 1, "'workspace' (it belongs under 'tensorrt')")]),
+    "shapes a list": (
+        "tensorrt: {shapes: [[1], [2], [3]]}",
+        [(4, 20, "shapes: expected a mapping of inputs to three shapes,|found a list")],
+    ),
+    "shapes one": (
+        "tensorrt: {shapes: {x: [1, 3]}}",
+        [(4, 25, "x: expected a shape like|found 1"), (4, 28, "x: expected a shape like|found 3")],
+    ),
+    "shapes text": (
+        "tensorrt: {shapes: {x: batch}}",
+        [(4, 24, "x: expected three shapes, smallest, usual and largest,|found 'batch'")],
+    ),
+    "shapes empty": ("tensorrt: {shapes: {x: }}", [(4, 21, "'x' has no value")]),
+    "shapes two": ("tensorrt: {shapes: {x: [[1], [8]]}}", [(4, 24, "x: expected three shapes,|found 2")]),
+    "shapes four": (
+        "tensorrt: {shapes: {x: [[1], [2], [3], [4]]}}",
+        [(4, 24, "x: expected three shapes,|found 4")],
+    ),
+    "shapes that shrink": (
+        "tensorrt: {shapes: {x: [[8, 3], [1, 3], [16, 3]]}}",
+        [(4, 24, "x: the three shapes must have one rank, and no dimension may shrink")],
+    ),
+    "shapes of two ranks": (
+        "tensorrt: {shapes: {x: [[1, 3], [8, 3, 1], [16, 3]]}}",
+        [(4, 24, "x: the three shapes must have one rank")],
+    ),
+    "shapes open": (
+        "tensorrt: {shapes: {x: [[1, 3], [8, -1], [16, n]]}}",
+        [(4, 37, "x: expected a whole number of at least 0, found -1"), (4, 47, "found 'n'")],
+    ),
+    "plugins text": (
+        "tensorrt: {plugins: lib.so}",
+        [(4, 21, "plugins: expected a list of plugin libraries, found 'lib.so'; write ['lib.so']")],
+    ),
+    "plugins a number": ("tensorrt: {plugins: [3]}", [(4, 22, "plugins: expected a file's path, found 3")]),
+    "workspace a number": (
+        "tensorrt: {workspace: 4096}",
+        [(4, 23, "workspace: expected a size like 500M or 4G, found 4096")],
+    ),
+    "workspace of nothing": ("tensorrt: {workspace: 0G}", [(4, 23, "workspace: expected a size|found '0G'")]),
+    "optimization level": (
+        "tensorrt: {optimization_level: 6}",
+        [(4, 32, "optimization_level: expected a whole number from 0 to 5, found 6")],
+    ),
+    "tactic sources text": (
+        "tensorrt: {tactic_sources: CUBLAS}",
+        [(4, 28, "tactic_sources: expected a list of tactic sources,|write ['CUBLAS']")],
+    ),
+    "timeout with a unit": (
+        "tensorrt: {timeout: 30m}",
+        [(4, 21, "timeout: expected a whole number of at least 1, found '30m'")],
+    ),
+    "golden yes": ("golden: yes", [(4, 9, "golden: expected true, or a mapping like {dtype:|found 'yes'")]),
+    "golden a type": ("golden: float16", [(4, 9, "golden: expected true, or a mapping|found 'float16'")]),
+    "golden dtype": (
+        "golden: {dtype: float61}",
+        [(4, 17, "dtype: expected one of float32, float16, found 'float61' (did you mean 'float16'?)")],
+    ),
+    "golden typo": ("golden: {sample: 3}", [(4, 10, "unknown key 'sample' (did you mean 'samples'?)")]),
+    "golden samples": ("golden: {samples: 0}", [(4, 19, "samples: expected a whole number of at least 1")]),
+    "baseline golden typo": ("baseline: goldn", [(4, 11, "found 'goldn' (did you mean 'golden'?)")]),
+    "baseline engine typo": (
+        "baseline: {engin: e}",
+        [(4, 12, "unknown key 'engin' (did you mean 'engine'?)")],
+    ),
+    "baseline engine a number": (
+        "baseline: {engine: 3}",
+        [(4, 20, "engine: expected a file's path, found 3")],
+    ),
+    "reference a list": ("reference: [a.npz]", [(4, 12, "reference: expected a file's path, found a list")]),
+    "reference empty": ("reference:", [(4, 1, "'reference' has no value")]),
+    "plan written out": (
+        "plan: {high: [a]}",
+        [(4, 7, "plan: expected a file's path, found a mapping {high")],
+    ),
+    "int8_layers percent": (
+        "criteria: [{int8_layers: 90%}]",
+        [(4, 26, "int8_layers: expected a number between 0 and 1, found '90%'")],
+    ),
+    "int8_layers typo": (
+        "criteria: [{int8_layer: 0.9}]",
+        [(4, 13, "unknown key 'int8_layer' (did you mean 'int8_layers'?)")],
+    ),
+    "int8_layers of an output": (
+        "criteria: [{output: y, sqnr_db: 20, int8_layers: 0.9}]",
+        [(4, 37, "unknown key 'int8_layers' (it belongs in another item of 'criteria')")],
+    ),
+    "speedup zero": (
+        "criteria: [{speedup: 0}]",
+        [(4, 22, "speedup: expected a number greater than 0, found 0")],
+    ),
+    "speedup with a unit": ("criteria: [{speedup: 1.3x}]", [(4, 22, "speedup: expected|found '1.3x'")]),
+    "speedup of a metric": (
+        "criteria: [{metric: m.py:f, min: 1, speedup: 2}]",
+        [(4, 37, "unknown key 'speedup' (it belongs in another item of 'criteria')")],
+    ),
+    "regression of nothing": (
+        "criteria: [{regression: {}}]",
+        [(4, 25, "regression: expected a mapping of metrics to how much worse|found an empty mapping")],
+    ),
+    "regression a number": (
+        "criteria: [{regression: 0.1}]",
+        [(4, 25, "regression: expected a mapping|found 0.1")],
+    ),
+    "regression negative": (
+        "criteria: [{regression: {cosine: -1}}]",
+        [(4, 34, "cosine: expected a number of at least 0, found -1")],
+    ),
+    "regression percent": (
+        "criteria: [{regression: {top1: 1%, kl: 0}}]",
+        [(4, 32, "top1: expected a number of at least 0, found '1%'")],
+    ),
+    "regression typo": (
+        "criteria: [{regresion: {cosine: 1}}]",
+        [(4, 13, "unknown key 'regresion' (did you mean 'regression'?)")],
+    ),
+    "regression beside a limit": (
+        "criteria: [{regression: {cosine: 1}, cosine: 0.9}]",
+        [(4, 13, "unknown key 'regression' (it belongs in another item of 'criteria')")],
+    ),
+    "backend typo, tensorrt": ("backend: tensort", [(4, 10, "(did you mean 'tensorrt'?)")]),
     "tag": (
         "name: !!python/object/apply:os.system [x]",
         [(4, 7, "found a list"), (4, 7, "tag !!python/object/apply:os.system is not allowed")],
@@ -294,8 +422,8 @@ FILES = {
             (
                 2,
                 32,
-                "'samples' (it belongs under 'random' or under 'int8.calibrate' or under 'int8.implicit.calibrate' "
-                "or under 'golden' or at the top of the case)",
+                "'samples' (it belongs under 'random' or under 'int8.calibrate' or under "
+                "'int8.implicit.calibrate' or under 'golden' or at the top of the case)",
             )
         ],
     ),
@@ -389,6 +517,79 @@ FILES = {
     "calibration data": (
         "model: a\ninputs: a\nint8: {calibrate: {data: 3}}",
         [(3, 26, "data: expected a file, a folder,|found 3")],
+    ),
+    "implicit of nothing": (
+        "model: a\ninputs: a\nint8: {implicit: {}}",
+        [(3, 18, "implicit: 'calibrate: {}' or 'cache: FILE' must say where the ranges come from")],
+    ),
+    "implicit text": (
+        "model: a\ninputs: a\nint8: {implicit: entropy2}",
+        [(3, 18, "implicit: expected a mapping with 'calibrate', 'cache' or both, found 'entropy2'")],
+    ),
+    "implicit typo": (
+        "model: a\ninputs: a\nint8: {implicit: {cach: c}}",
+        [(3, 19, "unknown key 'cach' (did you mean 'cache'?)")],
+    ),
+    "implicit too shallow": (
+        "model: a\ninputs: a\nint8: {implicit: {cache: c, data: c.npz}}",
+        [(3, 29, "unknown key 'data' (it belongs under 'int8.implicit.calibrate')")],
+    ),
+    "implicit algorithm": (
+        "model: a\ninputs: a\nint8: {implicit: {calibrate: {algorithm: entropy3}}}",
+        [(3, 42, "algorithm: expected one of entropy2,|'entropy3' (did you mean 'entropy'?)")],
+    ),
+    "implicit method": (
+        "model: a\ninputs: a\nint8: {implicit: {calibrate: {method: entropy2}}}",
+        [(3, 31, "unknown key 'method' (it belongs under 'int8.calibrate')")],
+    ),
+    "implicit samples": (
+        "model: a\ninputs: a\nint8: {implicit: {calibrate: {samples: 0}}}",
+        [(3, 40, "samples: expected a whole number of at least 1, found 0")],
+    ),
+    "implicit calibrate text": (
+        "model: a\ninputs: a\nint8: {implicit: {calibrate: c.npz}}",
+        [(3, 30, "calibrate: expected a mapping like {data: calib.npz, algorithm:|found 'c.npz'")],
+    ),
+    "implicit data without function": (
+        "model: a\ninputs: a\nint8: {implicit: {calibrate: {data: load.py}}}",
+        [(3, 37, "data: expected a function in load.py, as 'load.py:function'")],
+    ),
+    "implicit and scales": (
+        "model: a\ninputs: a\nint8: {implicit: {cache: c}, scales: s}",
+        [(3, 30, "'scales' and 'implicit' exclude each other: keep one")],
+    ),
+    "algorithm without implicit": (
+        "model: a\ninputs: a\nint8: {calibrate: {algorithm: minmax}}",
+        [(3, 20, "unknown key 'algorithm' (it belongs under 'int8.implicit.calibrate')")],
+    ),
+    "engine a number": (
+        "model: a\ninputs: a\nint8: {engine: 8}",
+        [(3, 16, "engine: expected a file's path, found 8")],
+    ),
+    "engine typo": (
+        "model: a\ninputs: a\nint8: {engin: e}",
+        [(3, 8, "unknown key 'engin' (did you mean 'engine'?)")],
+    ),
+    "engine and calibrate": (
+        "model: a\ninputs: a\nint8: {engine: e, calibrate: {}}",
+        [(3, 19, "'calibrate' and 'engine' exclude each other: keep one")],
+    ),
+    "exclude beside an engine": (
+        "model: a\ninputs: a\nint8: {engine: e, exclude: [/a]}",
+        [(3, 19, "'exclude' has no effect on an engine that is built already; remove it")],
+    ),
+    "exclude beside implicit": (
+        "model: a\ninputs: a\nint8: {implicit: {cache: c}, exclude: [/a]}",
+        [(3, 30, "'exclude' has no effect on implicit quantization,|use 'calibrate'")],
+    ),
+    "exclude of the defaults beside an engine": (
+        "defaults: {model: a, inputs: a, int8: {scales: s, exclude: [/a]}}\n"
+        "cases: [{name: a, int8: {engine: e}}]",
+        [(1, 51, "'exclude' has no effect on an engine that is built already; remove it")],
+    ),
+    "a plan for an engine": (
+        "model: a\ninputs: a\nint8: {engine: e}\nplan: plan.yaml",
+        [(4, 1, "'plan' has no effect on 'int8: {engine: ...}': name the model it was made from")],
     ),
     "cases no list": (
         "cases: {a: 1}",

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import re
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from pytest_int8acc.data import Dataset, open_dataset
-from pytest_int8acc.diagnose.causes import explain
 from pytest_int8acc.diagnose.stages import (
     ENGINE_FP16,
     ENGINE_FP32,
@@ -22,24 +20,22 @@ from pytest_int8acc.diagnose.stages import (
     place,
     read_reference,
     stage_outputs,
-    summarize,
 )
-from pytest_int8acc.diagnose.sweep import survey
+from pytest_int8acc.diagnose.summary import summarize
+from pytest_int8acc.diagnose.sweep import Range
 from pytest_int8acc.engines.onnxruntime import OrtEngine
 from pytest_int8acc.engines.run import run_together
 from pytest_int8acc.errors import CriterionError, DataError
 from pytest_int8acc.graph.groups import find_groups
 from pytest_int8acc.graph.halve import halve
 from pytest_int8acc.graph.load import load_model
-from pytest_int8acc.graph.model import Model, put_constant
-from pytest_int8acc.graph.network import Network
+from pytest_int8acc.graph.model import Model
 from pytest_int8acc.graph.plan import apply
 from pytest_int8acc.graph.quantize import quantize
 from pytest_int8acc.judge import Judge
-from pytest_int8acc.results import Cause, Culprit
+from pytest_int8acc.results import Cause, Culprit, Finding
 from pytest_int8acc.runs import Runs
 from pytest_int8acc.scales.calibrate import calibrate
-from pytest_int8acc.scales.load import load_scales
 from pytest_int8acc.scores.criteria import OutputLimits
 from pytest_int8acc.tensors import Outputs
 
@@ -176,69 +172,6 @@ def test_stages_of_runs(good: dict[str, Outputs]) -> None:
     assert set(stage_outputs(blind, tensorrt=True, half=True)) == {ENGINE_FP16, ENGINE_INT8}
 
 
-# What users wrote of: ranges read off histograms (10 and 50), and one range for all tensors (50; 200).
-
-
-def told(network: Network, model: Model, data: Dataset, cosine: float) -> str:
-    """The sentence for a case with this INT8 side, every group taken for a culprit; empty where it passes."""
-    engines = {FP32: OrtEngine(model), QDQ: OrtEngine(apply(network))}
-    judge = Judge((OutputLimits("logits", limits={"cosine": cosine}),), (), None)
-    outputs = run_together(engines, data)
-    lines, first = place(outputs, judge)
-    if not first:
-        return ""
-    assert first == QDQ
-    causes = explain(network, [group.name for group in network.groups], data, model)
-    culprits = [Culprit(name, "Conv", (name,), "", 0.1, cause) for name, cause in causes.items()]
-    judged, _ = judge(outputs[FP32], outputs[QDQ])
-    return summarize(lines, first, culprits, judged, survey(network, data, model))
-
-
-def test_ranges_set_by_hand_after_a_look_at_histograms(model: Model, data: Dataset) -> None:
-    layout = find_groups(model)
-    makers = {name: node.name for node in model.graph.node for name in node.output}
-    scales = load_scales(DIGITS / "dynamic_ranges.json", layout.activations, makers, {})
-    text = told(quantize(model, layout, scales.values), model, data, 0.998)
-    assert text.startswith("all 9 ranges are")
-    assert (
-        "times what the data reaches: the dynamic ranges were set by hand (10, 50) and are too wide" in text
-    )
-    assert "'logits' comes out 0.7" in text
-    assert "shifted by" in text
-
-
-def enlarged(model: Model, factor: float, folder: Path) -> tuple[Model, Dataset]:
-    """The same network for inputs ``factor`` times as large: weights stay, biases grow along."""
-    edit = model.edit()
-    constants = model.constants()
-    for tensor in edit.graph.initializer:
-        if tensor.name.endswith("bias"):
-            put_constant(tensor, tensor.name, constants[tensor.name] * np.float32(factor), edit.weights)
-    images = np.load(DIGITS / "data" / "validation.npz")["image"][:96] * np.float32(factor)
-    np.savez(folder / "images.npz", image=images)
-    return edit.done(), open_dataset("images.npz", model.inputs, base=folder)
-
-
-@pytest.mark.parametrize(
-    ("width", "cosine", "said"),
-    [
-        (50, 0.98, r"^all 9 ranges cut values off .* set by hand \(50\) and are too narrow"),
-        (200, 0.98, r"^$"),
-        (2000, 0.999, r"^all 9 ranges are .* times what the data reaches: .* set by hand \(2000\)"),
-    ],
-)
-def test_one_range_for_all_tensors(
-    model: Model, tmp_path: Path, width: float, cosine: float, said: str
-) -> None:
-    """Activations reach 400 here: with 50 the network fails, with 200 it passes."""
-    large, data = enlarged(model, 120, tmp_path)
-    layout = find_groups(large)
-    network = quantize(large, layout, dict.fromkeys(layout.activations, width / 127))
-    text = told(network, large, data, cosine)
-    assert re.search(said, text), text
-    assert "\n" not in text
-
-
 def culprit(layer: str, kind: str, text: str) -> Culprit:
     return Culprit(layer, "Conv", (layer,), "", 0.1, Cause(kind, text, ""))
 
@@ -251,3 +184,34 @@ def test_sentences_of_culprits() -> None:
     mixed = [*two, culprit("fc", "saturation", "cut off")]
     assert summarize((), QDQ, mixed) == "3 layers at fault: scale-too-wide in conv5, conv6; saturation in fc"
     assert summarize((), "", ()) == "no single cause was found"
+
+
+def slip(rule: str, text: str) -> Finding:
+    return Finding(rule, "image", text, "", "warning", "data")
+
+
+def test_slips_of_the_data_come_first_and_weak_ones_only_where_values_are_cut_off() -> None:
+    strong, weak = slip("data-factor", "255 times the inputs"), slip("data-few-samples", "2 samples")
+    wide, narrow = culprit("conv5", "scale-too-wide", "60x too wide"), culprit("fc", "saturation", "cut off")
+    assert summarize((), QDQ, [wide], findings=[weak, strong]) == "255 times the inputs; conv5: 60x too wide"
+    assert summarize((), QDQ, [wide], findings=[weak]) == "conv5: 60x too wide"
+    assert summarize((), QDQ, [narrow], findings=[weak]) == "2 samples; fc: cut off"
+    note = Finding("data-overlap", "image", "12 % are alike", "", "note", "data")
+    lint = Finding("one-sided", "conv5", "not quantized", "", "warning")
+    assert summarize((), QDQ, [wide], findings=[note, lint]) == "conv5: 60x too wide"
+
+
+def test_pairs_that_stay_are_named_where_no_layer_is() -> None:
+    unequal = Finding("unequal-pair", "conv5_DQ", "scale 1 and scale 2", "", "warning")
+    fixed = "1 DequantizeLinear nodes stay as they are: conv5_DQ"
+    said = summarize((), QDQ, (), findings=[unequal], fixed=fixed)
+    assert said == "Q and DQ disagree at conv5_DQ: scale 1 and scale 2; no plan takes that off"
+    assert summarize((), QDQ, (), fixed=fixed) == f"{fixed}: no plan takes them off"
+    one = culprit("conv5", "scale-too-wide", "60x too wide")
+    assert summarize((), QDQ, [one], findings=[unequal], fixed=fixed) == "conv5: 60x too wide"
+
+
+def test_a_range_of_0_is_no_division() -> None:
+    ranges = [Range("a", 0.0, 1.0, 40.0, 1.0), Range("b", 9.0, 1.0, 9.0, 0.0)]
+    one = [culprit("conv5", "zero-scale", "'a' has the scale 0")]
+    assert summarize((), QDQ, one, ranges=ranges) == "conv5: 'a' has the scale 0"

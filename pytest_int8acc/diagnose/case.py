@@ -12,8 +12,10 @@ from pytest_int8acc.diagnose.calibrations import compare_calibrations
 from pytest_int8acc.diagnose.causes import explain
 from pytest_int8acc.diagnose.layers import layer_errors
 from pytest_int8acc.diagnose.reduce import reduce
-from pytest_int8acc.diagnose.stages import place, read_reference, stage_outputs, summarize
+from pytest_int8acc.diagnose.stages import place, read_reference, stage_outputs
+from pytest_int8acc.diagnose.summary import summarize
 from pytest_int8acc.diagnose.sweep import survey
+from pytest_int8acc.graph.qdq import FIXED
 from pytest_int8acc.measure import Measured
 from pytest_int8acc.results import Culprit, Diagnosis, LayerError, StageLine
 from pytest_int8acc.tensors import Feed, Outputs
@@ -89,11 +91,13 @@ def _is_noise(measured: Measured) -> bool:
 def _summary(measured: Measured, lines: Sequence[StageLine], first: str, culprits: Sequence[Culprit]) -> str:
     if measured.int8_passed:
         return "INT8 meets its criteria" if not first else f"INT8 meets its criteria; {first} alone does not"
+    outputs, findings = measured.result.outputs, measured.result.findings
     if measured.int8 is None:
-        return summarize(lines, first, culprits, measured.result.outputs)
-    provider = measured.settings.provider
-    ranges = survey(measured.int8.network, measured.inputs, measured.model, provider)
-    return summarize(lines, first, culprits, measured.result.outputs, ranges)
+        return summarize(lines, first, culprits, outputs, findings=findings)
+    network, provider = measured.int8.network, measured.settings.provider
+    ranges = survey(network, measured.inputs, measured.model, provider)
+    fixed = next((note for note in network.notes if FIXED in note), "")
+    return summarize(lines, first, culprits, outputs, ranges, findings, fixed)
 
 
 def _layers(measured: Measured) -> tuple[LayerError, ...]:

@@ -10,6 +10,7 @@ import logging
 from collections.abc import Mapping, Sequence
 
 import numpy as np
+from numpy.typing import NDArray
 
 from pytest_int8acc.data import Dataset
 from pytest_int8acc.diagnose.statistics import (
@@ -132,7 +133,7 @@ class _Explainer:
 
     def cause(self, group: Group, engine_only: bool, unstable: bool) -> Cause:
         """The cause of one group."""
-        findings = sorted((self._finding(edge) for edge in group.edges), key=lambda f: f.rank_db)
+        findings = sorted((self._finding(edge, group) for edge in group.edges), key=lambda f: f.rank_db)
         worst = findings[0]
         if engine_only:
             text = (
@@ -154,9 +155,9 @@ class _Explainer:
             return _cause(worst, "sensitive-op", text)
         return _cause(first) if first else _accumulated(worst)
 
-    def _finding(self, edge: Edge) -> EdgeFinding:
+    def _finding(self, edge: Edge, group: Group) -> EdgeFinding:
         if edge.quantization.values is not None:
-            return inspect_weight(edge, self.graph.nodes[edge.node], *self.weights)
+            return inspect_weight(edge, self.graph.nodes[edge.node], *self.weights, self._energy(edge, group))
         stats, quantizations = self.measured[edge.tensor]
         measured = quantizations[id(edge.quantization)]
         kind, text = self._fault(edge, stats, measured)
@@ -173,6 +174,14 @@ class _Explainer:
             min(measured.sqnr_db, measured.usual_db),
         )
 
+    def _energy(self, weight: Edge, group: Group) -> NDArray[np.float64] | None:
+        """Sum of squares per channel of the activation that a weight is multiplied with."""
+        for edge in group.edges:
+            if edge.node == weight.node and edge.quantization.values is None:
+                channels = self.measured[edge.tensor][1][id(edge.quantization)].channels
+                return None if channels is None else channels[0]
+        return None
+
     def _fault(self, edge: Edge, stats: TensorStats, measured: EdgeStats) -> tuple[str, str]:
         """Kind and text; empty where nothing is wrong with the edge."""
         scale = edge.quantization.scale
@@ -183,7 +192,7 @@ class _Explainer:
                 f"{self.rest.upper()} holds"
             )
         lost = lost_db(stats, measured)
-        if lost >= LOST_DB:
+        if lost >= LOST_DB and not measured.clips_wisely:
             return self._wrong_range(edge, stats, measured, lost)
         joint = self.graph.concat_before(edge.tensor)
         if joint and stats.channel_ratio(0.25) >= OUTLIER_RATIO:
@@ -199,7 +208,7 @@ class _Explainer:
     ) -> tuple[str, str]:
         quantization, extent = edge.quantization, reach(edge.quantization)
         cost = f"keeps {measured.sqnr_db:.3g} dB, the best scale {measured.sqnr_db + lost:.3g}"
-        clipping = measured.clip_noise > measured.noise / 2
+        clipping = measured.clips
         if clipping and (quantization.zero_point != 0).any() | (quantization.zero_point.dtype == np.uint8):
             symmetric = min(stats.sqnr_db(float(quantization.scale.max()) * LEVELS), CEILING_DB)
             if symmetric - measured.sqnr_db >= LOST_DB:

@@ -48,6 +48,8 @@ from pytest_int8acc.search.types import Budget
 logger = logging.getLogger("pytest_int8acc")
 #: Trials of scales, on a few samples each, that one repair may cost.
 TRIALS = 400
+#: How the reason of a search begins where not even all groups high meet the criteria.
+_IN_VAIN = NOT_THE_CAUSE.partition(":")[0]
 #: What a model costs, such as its latency; only the order counts.
 Price = Callable[[Form], float]
 Kind = Literal["recalibrate", "migrate", "mixed", "high"]
@@ -143,7 +145,7 @@ class _Mender:
 
     def ways(self) -> Iterator[tuple[Repair, Mended]]:
         """The first way that is verified, if any."""
-        if self.measured.int8 is not None and NOT_THE_CAUSE not in self.outcome.reason:
+        if self.measured.int8 is not None and not self.outcome.reason.startswith(_IN_VAIN):
             yield from islice(filter(None, self._attempts(self.measured.int8)), 1)
 
     def _attempts(self, int8: Int8Form) -> Iterator[tuple[Repair, Mended] | None]:

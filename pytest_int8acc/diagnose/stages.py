@@ -9,7 +9,6 @@ compared with the same Q/DQ model run exactly, so what is left there is TensorRT
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -17,11 +16,9 @@ from pathlib import Path
 import numpy as np
 
 from pytest_int8acc.data.files import read_arrays
-from pytest_int8acc.diagnose.statistics import LOST_DB
-from pytest_int8acc.diagnose.sweep import Range
 from pytest_int8acc.errors import CriterionError, DataError
 from pytest_int8acc.judge import Judge
-from pytest_int8acc.results import Culprit, LineFit, OutputResult, StageLine
+from pytest_int8acc.results import LineFit, OutputResult, StageLine
 from pytest_int8acc.runs import Runs
 from pytest_int8acc.scores.criteria import limits_for
 from pytest_int8acc.scores.fit import FAR, MIN_CORRELATION
@@ -58,10 +55,6 @@ STAGES: Mapping[str, _Stage] = {
         "the Q/DQ model is fine, the engine made of it is not: TensorRT's own doing",
     ),
 }
-#: A range is at fault for being so many times, or less than this part of, what its tensor reaches.
-_ODD = 2.0
-#: Ranges set by hand take few values: at least so many tensors to a value.
-_BY_HAND = 3
 
 
 def place(
@@ -205,78 +198,3 @@ def _cut(array: Array, like: Sequence[Array], where: str) -> list[Array]:
         )
     ends = np.cumsum([samples_in(a) for a in like])
     return [np.asarray(part, like[0].dtype) for part in np.split(array, ends[:-1])]
-
-
-def summarize(
-    stages: Sequence[StageLine],
-    first_stage: str,
-    culprits: Sequence[Culprit],
-    outputs: Sequence[OutputResult] = (),
-    ranges: Sequence[Range] = (),
-) -> str:
-    """What was wrong, in one sentence.
-
-    Args:
-        stages: From ``place``; may be empty.
-        first_stage: From ``place``.
-        culprits: Of the search, with their causes.
-        outputs: The case's outputs, for what a straight line through them says.
-        ranges: From ``sweep.survey``.
-    """
-    line = next((line for line in stages if line.name == first_stage), None)
-    if first_stage in (FP32, FP16, ENGINE_FP16, ENGINE_INT8) and line is not None and not line.passed:
-        return f"{first_stage}: {line.text}"
-    parts = [_of_ranges(ranges) or _of_culprits(culprits) or (line.text if line else "")]
-    fits = [said for output in outputs if (said := fit_in_words(output, "the baseline"))]
-    if parts[0]:
-        parts += fits[:1]
-        return "; ".join(parts)
-    return fits[0] if fits else "no single cause was found"
-
-
-def _of_ranges(ranges: Sequence[Range]) -> str:
-    """Where most ranges are wrong, that says more than any layer; empty otherwise."""
-    bad = [r for r in ranges if r.lost_db >= LOST_DB and r.amax > 0]
-    wide = [r.reach / r.amax for r in bad if r.reach >= _ODD * r.amax]
-    narrow = [r.amax / r.reach for r in bad if r.amax >= r.reach]
-    if len(bad) < 2 or len(wide) + len(narrow) < max(2, len(ranges) / 3):
-        return ""
-    parts = []
-    if wide:
-        parts.append(f"{_some(wide, ranges)} ranges are {_span(wide)} times what the data reaches")
-    if narrow:
-        parts.append(f"{_some(narrow, ranges)} ranges cut values off that reach {_span(narrow)} times as far")
-    fault = " and ".join(filter(None, ("too wide" * bool(wide), "too narrow" * bool(narrow))))
-    values = Counter(float(f"{r.reach:.4g}") for r in ranges)
-    if len(ranges) >= _BY_HAND * len(values):
-        named = ", ".join(f"{value:g}" for value, _ in values.most_common(3))
-        return f"{', '.join(parts)}: the dynamic ranges were set by hand ({named}) and are {fault}"
-    return f"{', '.join(parts)}: the dynamic ranges are {fault}, as from other data or another model"
-
-
-def _some(part: Sequence[float], ranges: Sequence[Range]) -> str:
-    return f"all {len(ranges)}" if len(part) == len(ranges) else f"{len(part)} of {len(ranges)}"
-
-
-def _span(factors: Sequence[float]) -> str:
-    low, high = min(factors), max(factors)
-    return f"{low:.2g}" if high < 1.1 * low else f"{low:.2g} to {high:.2g}"
-
-
-def _of_culprits(culprits: Sequence[Culprit]) -> str:
-    """One culprit with its own sentence, several by kind."""
-    told = [(c.layer, c.cause) for c in culprits if c.cause is not None]
-    if not told:
-        return ""
-    kinds: dict[str, list[str]] = {}
-    for layer, cause in told:
-        kinds.setdefault(cause.kind, []).append(layer)
-    if len(kinds) == 1:
-        layer, cause = told[0]
-        more = f" (and {len(told) - 1} more layer{'s' * (len(told) > 2)} alike)" if len(told) > 1 else ""
-        return f"{layer}: {cause.text}{more}"
-    parts = [
-        f"{kind} in {', '.join(layers[:3])}" + (f" and {len(layers) - 3} more" if len(layers) > 3 else "")
-        for kind, layers in kinds.items()
-    ]
-    return f"{len(told)} layers at fault: {'; '.join(parts)}"

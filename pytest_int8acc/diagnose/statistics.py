@@ -141,6 +141,16 @@ class EdgeStats:
         return decibels(self.signal, self.noise)
 
     @property
+    def clips(self) -> bool:
+        """Whether most of the noise is of values cut off."""
+        return self.clip_noise > self.noise / 2
+
+    @property
+    def clips_wisely(self) -> bool:
+        """Whether what is cut off costs little, as where a calibration (entropy, percentile) chose to cut."""
+        return self.clips and self.sqnr_db >= SOUND_DB
+
+    @property
     def codes_used(self) -> float:
         """Share of the 127 codes on the fuller side up to the greatest that occurs."""
         return min(self.top_code / LEVELS, 1.0)

@@ -33,7 +33,13 @@ _FEW_CODES = 0.4
 _BINS = 64
 
 
-def inspect_weight(edge: Edge, node: onnx.NodeProto, network: Model, model: Model) -> EdgeFinding:
+def inspect_weight(
+    edge: Edge,
+    node: onnx.NodeProto,
+    network: Model,
+    model: Model,
+    energy: NDArray[np.float64] | None = None,
+) -> EdgeFinding:
     """A quantized constant against its float original.
 
     Args:
@@ -41,6 +47,8 @@ def inspect_weight(edge: Edge, node: onnx.NodeProto, network: Model, model: Mode
         node: Its reader, as the network has it.
         network: The network's model; its constant is what the Q/DQ model gives where the original is gone.
         model: The case's float model, which may have the original.
+        energy: Sum of squares of each input channel's activations, shape (channels,): an error counts by what
+            it is multiplied with. None: all count alike.
     """
     quantization = edge.quantization
     given = dequantize_array(quantization).astype(np.float64)
@@ -49,11 +57,11 @@ def inspect_weight(edge: Edge, node: onnx.NodeProto, network: Model, model: Mode
     if node.op_type in WEIGHTED:
         axis = channel_axis(node, edge.index, weight.ndim)
     best = dequantize_array(quantize_weight(weight.astype(np.float32), axis))
-    sqnr, best_db = (
-        decibels(float((weight**2).sum()), float(((weight - w) ** 2).sum())) for w in (given, best)
-    )
+    shares = _shares(energy, axis, weight)
+    signal = float((shares * weight**2).sum())
+    sqnr, best_db = (decibels(signal, float((shares * (weight - w) ** 2).sum())) for w in (given, best))
     best_db = min(best_db, CEILING_DB)
-    kind, text = _fault(edge, weight, axis, sqnr, best_db)
+    kind, text = _fault(edge, weight, shares, axis, sqnr, best_db)
     amax = float(np.abs(weight).max())
     counts, edges = np.histogram(np.abs(weight), _BINS, (0.0, amax or 1.0))
     factors = _factors(quantization, weight)
@@ -76,7 +84,12 @@ def inspect_weight(edge: Edge, node: onnx.NodeProto, network: Model, model: Mode
 
 
 def _fault(
-    edge: Edge, weight: NDArray[np.float64], axis: int | None, sqnr: float, best_db: float
+    edge: Edge,
+    weight: NDArray[np.float64],
+    shares: NDArray[np.float64],
+    axis: int | None,
+    sqnr: float,
+    best_db: float,
 ) -> tuple[str, str]:
     """Kind and text; empty where nothing is wrong with the edge."""
     quantization = edge.quantization
@@ -102,13 +115,22 @@ def _fault(
             )
         return "weight-scale", f"{_in_words(edge.tensor, factors)}: {cost}"
     if best_db < SOUND_DB:
-        rest = float(np.quantile(np.abs(weight), 0.999))
-        times = f", {float(np.abs(weight).max()) / rest:.3g}x the 99.9th percentile" if rest else ""
         return "weight-outliers", (
-            f"a few values of weight '{edge.tensor}' reach {float(np.abs(weight).max()):.3g}{times}: "
-            f"even scales from its channels keep {best_db:.3g} dB only"
+            f"{_large_values(edge.tensor, weight, shares)}: even scales from its channels keep "
+            f"{best_db:.3g} dB only"
         )
     return "", ""
+
+
+def _shares(
+    energy: NDArray[np.float64] | None, axis: int | None, weight: NDArray[np.float64]
+) -> NDArray[np.float64]:
+    """``energy`` shaped to multiply the weight; ones where the input channels cannot be told."""
+    inputs = None if axis is None else 1 - axis % weight.ndim
+    known = energy is not None and energy.any() and inputs in (0, 1) and weight.ndim > 1
+    if energy is None or inputs is None or not known or weight.shape[inputs] != energy.size:
+        return np.ones(1)
+    return energy.reshape([-1 if i == inputs else 1 for i in range(weight.ndim)])
 
 
 def _original(edge: Edge, network: Model, model: Model, shape: tuple[int, ...]) -> tuple[str, Array]:
@@ -165,6 +187,16 @@ def _spread(weight: NDArray[np.float64], axis: int | None) -> float:
     amax = _amax(weight, axis).ravel()
     present = amax[amax > 0]
     return float(present.max() / np.median(present)) if present.size else 1.0
+
+
+def _large_values(tensor: str, weight: NDArray[np.float64], shares: NDArray[np.float64]) -> str:
+    """What values make the range of a weight, in words."""
+    amax, rest = float(np.abs(weight).max()), float(np.quantile(np.abs(weight), 0.999))
+    used = float(np.abs(weight[np.broadcast_to(shares > 0.01 * shares.mean(), weight.shape)]).max(initial=0))
+    if used < amax / 2:
+        return f"weight '{tensor}' reaches {amax:.3g} where its inputs are next to 0, {used:.3g} elsewhere"
+    times = f", {amax / rest:.3g}x the 99.9th percentile" if rest else ""
+    return f"a few values of weight '{tensor}' reach {amax:.3g}{times}"
 
 
 def _in_words(tensor: str, factors: NDArray[np.float64]) -> str:

@@ -65,7 +65,7 @@ class RemoteStore:
         self.url = url.rstrip("/")
         self.local = local
         self._warned = False
-        _reach(self.url)
+        reach(self.url)
 
     @property
     def folder(self) -> Path:
@@ -129,9 +129,9 @@ class RemoteStore:
             known = Publication.model_validate_json(note)
             for name in known.manifest.files:
                 (folder / name).parent.mkdir(parents=True, exist_ok=True)
-                with _talking(self.url):
+                with talking(self.url):
                     source = f"{self.url}/entries/{known.part}/{name}"
-                    system, path = _reach(source)
+                    system, path = reach(source)
                     system.get_file(path, str(folder / name))
             damage = "" if describe_folder(folder) == known.manifest else "a file was changed"
         except ValueError:
@@ -152,8 +152,8 @@ class RemoteStore:
             if _read_or_empty(self._entry_url(key)) != seen:
                 return
             for name in manifest.files:
-                with _talking(self.url):
-                    system, path = _reach(f"{self.url}/entries/{note.part}/{name}")
+                with talking(self.url):
+                    system, path = reach(f"{self.url}/entries/{note.part}/{name}")
                     system.makedirs(path.rpartition("/")[0], exist_ok=True)
                     system.put_file(str(folder / name), path)
             write_bytes_atomic(self._entry_url(key), note.model_dump_json(indent=1).encode())
@@ -225,8 +225,8 @@ def read_bytes(where: str) -> bytes:
     """
     if not is_url(where):
         return Path(where).read_bytes()
-    with _talking(where):
-        system, path = _reach(where)
+    with talking(where):
+        system, path = reach(where)
         data: bytes = system.cat_file(path)
         return data
 
@@ -245,8 +245,8 @@ def write_bytes_atomic(where: str, data: bytes) -> None:
         Path(where).parent.mkdir(parents=True, exist_ok=True)
         replace_file(Path(where), data)
         return
-    with _talking(where):
-        system, path = _reach(where)
+    with talking(where):
+        system, path = reach(where)
         system.makedirs(path.rpartition("/")[0], exist_ok=True)
         if getattr(system, "local_file", False):
             replace_file(Path(path), data)
@@ -262,7 +262,7 @@ def _read_or_empty(url: str) -> bytes:
     return b""
 
 
-def _reach(url: str) -> tuple[Any, str]:
+def reach(url: str) -> tuple[Any, str]:
     """Fsspec's file system of ``url``, and the path in it."""
     try:
         fsspec = importlib.import_module("fsspec")
@@ -280,7 +280,7 @@ def _reach(url: str) -> tuple[Any, str]:
 
 
 @contextlib.contextmanager
-def _talking(url: str) -> Iterator[None]:
+def talking(url: str) -> Iterator[None]:
     """Turn what goes wrong in shared storage, but for a missing file, into an EngineError."""
     try:
         yield

@@ -240,8 +240,10 @@ def _candidate(keeper: Keeper, result: CaseResult, run: Compared) -> str:
     folder = keeper.goldens.candidates
     if folder is None:
         return ""
-    place = Place(str(folder), keeper.case.name)
-    place.write(*_make(keeper, result, run), replace=True)
+    try:
+        Place(str(folder), keeper.case.name).write(*_make(keeper, result, run), replace=True)
+    except GoldenError as error:  # the verdict stands all the same
+        return f". No candidate was left: {error}"
     home = shown(keeper.place.folder)
     return f". The candidate is in {display(folder)}: copy its files to {home} and commit them"
 

@@ -178,7 +178,8 @@ def _metric_limits(
 
 def _limit(score: Accepted, amount: float) -> float:
     """The value that is just kept: 0.7 where 0.8 was accepted and 0.1 may be lost."""
-    rounding = 4 * sys.float_info.epsilon * abs(score.value) if math.isfinite(score.value) else 0.0
+    rounded = amount > 0 and math.isfinite(score.value)
+    rounding = 4 * sys.float_info.epsilon * abs(score.value) if rounded else 0.0
     loss = amount + rounding
     return score.value - loss if score.bound == "min" else score.value + loss
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pytest_int8acc.engines.remote import _reach, _talking
+from pytest_int8acc.engines.remote import reach, talking
 
 
 def list_files(url: str) -> list[str]:
@@ -11,8 +11,8 @@ def list_files(url: str) -> list[str]:
     Raises:
         EngineError: Shared storage fails, or is not known here.
     """
-    with _talking(url):
-        system, path = _reach(url.rstrip("/"))
+    with talking(url):
+        system, path = reach(url.rstrip("/"))
         if not system.exists(path):
             return []
         start = path.rstrip("/") + "/"
@@ -25,7 +25,7 @@ def remove_file(url: str) -> None:
     Raises:
         EngineError: Shared storage fails, or is not known here.
     """
-    with _talking(url):
-        system, path = _reach(url)
+    with talking(url):
+        system, path = reach(url)
         if system.exists(path):
             system.rm_file(path)

@@ -60,7 +60,9 @@ def normalize(model: Model) -> Model:
     model = make_model(model.proto, model.weights, name)
     _name_nodes(model.graph)
     _check(model)
-    return _fold(model)
+    model = _fold(model)
+    _tell_kernels(model)
+    return model
 
 
 def raise_opset(model: Model, least: int) -> Model:
@@ -209,6 +211,26 @@ def _check(model: Model) -> None:
     for value in model.graph.output:
         if value.name not in made:
             raise ModelError(f"{model.name}: nothing makes the output '{value.name}'")
+
+
+def _tell_kernels(model: Model) -> None:
+    """Write out each convolution's ``kernel_shape``, in place: TensorRT 8.6 sees none behind Q/DQ."""
+    silent = [
+        node
+        for node in model.graph.node
+        if node.op_type in ("Conv", "ConvTranspose")
+        and node.domain == ""
+        and not any(attribute.name == "kernel_shape" for attribute in node.attribute)
+    ]
+    if not silent:
+        return
+    shapes = {name: array.shape for name, array in model.constants().items()}
+    if any(node.input[1] not in shapes for node in silent):
+        shapes |= {name: info.shape for name, info in model.values().items() if info.shape}
+    for node in silent:
+        kernel = shapes.get(node.input[1], ())[2:]
+        if kernel and all(isinstance(size, int) for size in kernel):
+            node.attribute.append(onnx.helper.make_attribute("kernel_shape", list(kernel)))
 
 
 def _inner_names(node: onnx.NodeProto) -> set[str]:

@@ -2,8 +2,8 @@
 
 Each reader of a dequantized tensor becomes an edge with the pair's own scale, zero point and type, so
 applying the empty plan gives back a model that runs bit for bit as the one read, and any group can
-leave INT8. Quantized constants keep their integers. A group left high gets the weights of the float
-original where that is given and fits, otherwise the dequantized ones.
+leave INT8. Quantized constants keep their integers. Where the float original is given, what the quantizer
+took from it (rounded weights, folded activations) is put back: see ``graph.restore``.
 """
 
 from __future__ import annotations
@@ -18,13 +18,16 @@ from onnx import helper
 
 from pytest_int8acc.errors import ModelError
 from pytest_int8acc.graph.groups import WEIGHTED, match_nodes, moves_values
-from pytest_int8acc.graph.model import Editor, Model, captured, put_constant
+from pytest_int8acc.graph.model import Editor, Model, captured
 from pytest_int8acc.graph.network import Edge, Group, Network, Quantization
 from pytest_int8acc.graph.quantize import dequantize_array, quantize_array
+from pytest_int8acc.graph.restore import restore
 from pytest_int8acc.tensors import Array
 
 #: Attributes that a pair may have and still be an ordinary integer pair.
 _PLAIN_ATTRIBUTES = frozenset({"axis", "saturate"})
+#: In the note on pairs that could not be taken off.
+FIXED = "stay as they are"
 _INTEGERS = frozenset({"int8", "uint8", "int16", "uint16", "int32"})
 _OPERATOR_FORMAT = frozenset(
     {"QLinearConv", "QLinearMatMul", "ConvInteger", "MatMulInteger", "DynamicQuantizeLinear", "QGemm"}
@@ -51,8 +54,8 @@ def read_qdq(model: Model, original: Model | None = None, exclude: Sequence[str]
 
     Args:
         model: The Q/DQ model in normal form.
-        original: The float model it was made from; its weights are used for groups left high where a
-            node of the same name has a weight that rounds to the same codes.
+        original: The float model it was made from; groups left high have its weights, and a Relu that was
+            folded into a range stands again.
         exclude: fnmatch patterns of node names whose Q/DQ is taken off.
 
     Raises:
@@ -70,13 +73,9 @@ def read_qdq(model: Model, original: Model | None = None, exclude: Sequence[str]
     reader = _Reader(model)
     stripped, edges, notes = reader.strip()
     if original is not None:
-        stripped, wrong, fitting = _restore_weights(stripped, edges, original)
-        notes.append(f"{fitting} of {reader.constants_read} quantized weights have their float originals")
-        if wrong:
-            notes.append(
-                f"{len(wrong)} quantized weights are not those of {original.name}, rounded; out of INT8, "
-                f"its own are taken: {', '.join(wrong[:5])}"
-            )
+        restored = restore(stripped, edges, original)
+        stripped = restored.model
+        notes.extend(restored.notes(reader.constants_read, original.name))
     excluded = match_nodes(stripped, exclude)
     groups = _grouped(stripped, edges)
     left_high = {group.name: excluded[group.name] for group in groups if group.name in excluded}
@@ -111,7 +110,7 @@ class _Reader:
         notes = []
         if fixed:
             notes.append(
-                f"{len(fixed)} DequantizeLinear nodes stay as they are (blocked, FP8, INT4, or no pair): "
+                f"{len(fixed)} DequantizeLinear nodes {FIXED} (blocked, FP8, INT4, or no pair): "
                 + ", ".join(fixed[:5])
             )
         return editor.done(), edges, notes
@@ -209,47 +208,6 @@ def _is_set(attribute: onnx.AttributeProto) -> bool:
 def _same(a: tuple[Array, Array, int | None], b: tuple[Array, Array, int | None]) -> bool:
     same_type = a[2] == b[2] and a[1].dtype == b[1].dtype
     return same_type and np.array_equal(a[0], b[0]) and np.array_equal(a[1], b[1])
-
-
-def _restore_weights(model: Model, edges: list[Edge], original: Model) -> tuple[Model, list[str], int]:
-    """``model`` with float weights of ``original`` in place of dequantized ones.
-
-    A weight fits where it rounds to the very codes that the Q/DQ model holds, one step allowed for. Where
-    most fit, both models hold the same weights, and one that does not fit was quantized wrongly: it is
-    restored as well. Where most do not, the Q/DQ model was trained on (QAT), and its own weights are right.
-
-    Returns:
-        The model, the tensors restored though they do not fit, and how many fit.
-    """
-    theirs = {node.name: node for node in original.graph.node}
-    constants, mine = original.constants(), model.constants()
-    fitting: dict[str, Array] = {}
-    others: dict[str, Array] = {}
-    for edge in edges:
-        quantization = edge.quantization
-        node = theirs.get(edge.node)
-        if quantization.values is None or node is None:
-            continue
-        weight = constants.get(node.input[edge.index]) if edge.index < len(node.input) else None
-        stand_in = mine[edge.tensor]
-        if weight is None or weight.shape != stand_in.shape or weight.dtype != stand_in.dtype:
-            continue
-        (fitting if _fits(weight, quantization) else others)[edge.tensor] = weight
-    wrong = others if len(others) < len(fitting) else {}
-    editor = model.edit()
-    slots = {tensor.name: tensor for tensor in editor.graph.initializer}
-    for name, weight in {**wrong, **fitting}.items():
-        put_constant(slots[name], name, weight, editor.weights)
-    return editor.done(), list(wrong), len(fitting)
-
-
-def _fits(weight: Array, quantization: Quantization) -> bool:
-    """Whether ``weight`` rounds to the codes of ``quantization``, one step allowed for."""
-    values, scale = quantization.values, quantization.scale
-    if values is None or not (scale > 0).all():
-        return False
-    codes = quantize_array(weight, scale, quantization.zero_point, quantization.axis)
-    return bool(np.abs(codes.astype(np.int64) - values.astype(np.int64)).max(initial=0) <= 1)
 
 
 def _grouped(model: Model, edges: list[Edge]) -> list[Group]:

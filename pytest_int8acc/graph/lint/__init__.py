@@ -25,7 +25,8 @@ def lint(model: Model, *, float_model: Model | None = None) -> tuple[Finding, ..
 
     Args:
         model: The model as read from the user's file; normal form hides its opset only. It is not changed.
-        float_model: The float model it was made from; its weights are compared where nodes have equal names.
+        float_model: The float model it was made from; its weights are compared where nodes have equal names,
+            and its activations are looked for.
 
     Returns:
         One finding for each node and rule, errors first, otherwise in the order of the rules and the graph.
@@ -46,6 +47,7 @@ def lint(model: Model, *, float_model: Model | None = None) -> tuple[Finding, ..
         found.extend(check(view))
     if float_model is not None:
         found.extend(placement.check_weights(view, float_model))
+        found.extend(placement.check_folded(view, float_model))
     return _sorted(found)
 
 

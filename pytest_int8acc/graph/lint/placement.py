@@ -12,6 +12,7 @@ from pytest_int8acc.graph.lint.rules import find
 from pytest_int8acc.graph.lint.view import DEQUANTIZE, INT8, QUANTIZE, Half, View, attribute, moved_axis
 from pytest_int8acc.graph.model import Model
 from pytest_int8acc.graph.quantize import along
+from pytest_int8acc.graph.restore import folded
 from pytest_int8acc.results import Finding
 from pytest_int8acc.tensors import Array
 
@@ -126,6 +127,16 @@ def check_weights(view: View, original: Model) -> Iterator[Finding]:
             if related < _RELATED:
                 text = f"its weight has a cosine of {related:.2f} to that of the float model's '{node.name}'"
                 yield find("other-weights", node.name, text)
+
+
+def check_folded(view: View, original: Model) -> Iterator[Finding]:
+    """Activations of the float model that a quantizer left out, since a range cuts off where they do."""
+    for node, activation in folded(view.model.graph, original):
+        text = (
+            f"{activation.op_type} '{activation.name}' of the float model is gone: the range of "
+            f"'{node.output[0]}' stands in for it"
+        )
+        yield find("folded-activation", node.name, text)
 
 
 def _one_sided(node: onnx.NodeProto, halves: list[Half | None]) -> Iterator[Finding]:

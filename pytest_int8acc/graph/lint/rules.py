@@ -2,7 +2,8 @@
 
 Sources: *header* is the documentation of IQuantizeLayer, IDequantizeLayer and IConvolutionLayer in TensorRT's
 NvInfer.h, *guide* the chapter on explicit quantization of TensorRT's developer guide, *ONNX* the standard's
-operator definitions; *built* was seen by building such a model with TensorRT-RTX 1.7.
+operator definitions, *ONNX Runtime* the source of its quantizer; *built* was seen by building such a model
+with TensorRT-RTX 1.7.
 """
 
 from __future__ import annotations
@@ -183,6 +184,12 @@ RULES: Mapping[str, Rule] = {
         "the INT8 model was made from other weights than the float model that it is compared with",
         "quantize the float model of this case anew, or name the float model that it was made from",
         "ONNX",
+    ),
+    "folded-activation": Rule(
+        "warning",
+        "in symmetric INT8, or out of INT8, what it cut off comes through",
+        "quantize symmetrically, which keeps it (ONNX Runtime: ActivationSymmetric)",
+        "ONNX Runtime",
     ),
     "equal-scales": Rule(
         "warning",

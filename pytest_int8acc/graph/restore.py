@@ -1,0 +1,197 @@
+"""What a quantizer took from a float model, put back: rounded weights, and activations folded into ranges.
+
+An asymmetric quantizer that ends a range at 0 leaves out the Relu before it (ONNX Runtime's
+QDQRemovableActivation): the codes cut off in its place. Without the pair the network is no float model.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import onnx
+
+from pytest_int8acc.graph.model import Editor, Model, captured, put_constant
+from pytest_int8acc.graph.network import Edge, Quantization
+from pytest_int8acc.graph.quantize import quantize_array
+from pytest_int8acc.tensors import Array
+
+_FOLDED = frozenset({"Relu", "Clip"})
+
+
+@dataclass(frozen=True)
+class Restored:
+    """A stripped Q/DQ model with what its float original tells, and an account of it."""
+
+    model: Model
+    fitting: int
+    """Weights that round to the codes read."""
+    wrong: tuple[str, ...]
+    """Weights that do not, restored nevertheless: they were quantized wrongly."""
+    activations: tuple[str, ...]
+    """Nodes put back."""
+    lost: tuple[str, ...]
+    """Nodes that are gone, and the ranges do not cut off where they did: they stay away."""
+
+    def notes(self, weights: int, original: str) -> Iterator[str]:
+        """The account in sentences; ``weights`` is how many the Q/DQ model holds."""
+        yield f"{self.fitting} of {weights} quantized weights have their float originals"
+        if self.wrong:
+            yield (
+                f"{len(self.wrong)} quantized weights are not those of {original}, rounded; out of INT8, "
+                f"its own are taken: {', '.join(self.wrong[:5])}"
+            )
+        if self.activations:
+            yield (
+                f"{len(self.activations)} activations that the quantizer folded into ranges are put back: "
+                + ", ".join(self.activations[:5])
+            )
+        if self.lost:
+            yield (
+                f"{len(self.lost)} activations of {original} are gone and cannot be put back, so with all "
+                f"layers high it is another model: {', '.join(self.lost[:5])}"
+            )
+
+
+def restore(model: Model, edges: Sequence[Edge], original: Model) -> Restored:
+    """Put back what ``original`` has and the Q/DQ model, its pairs taken off, has not.
+
+    A weight fits where it rounds to the very codes that the Q/DQ model holds, one step allowed for. Where
+    most fit, both models hold the same weights, and one that does not fit was quantized wrongly: it is
+    restored as well. Where most do not, the Q/DQ model was trained on (QAT), and its own weights are right.
+    An activation is put back where every range that reads it cuts off as it does, so nothing changes in INT8.
+
+    Args:
+        model: The Q/DQ model without pairs.
+        edges: Where they stood.
+        original: The float model it was made from; nodes and tensors are known by name.
+    """
+    fitting, others = _weights(model, edges, original)
+    wrong = others if len(others) < len(fitting) else {}
+    editor = model.edit()
+    slots = {tensor.name: tensor for tensor in editor.graph.initializer}
+    for name, weight in {**wrong, **fitting}.items():
+        put_constant(slots[name], name, weight, editor.weights)
+    back, lost = _restore_activations(editor, edges, original)
+    return Restored(editor.done(), len(fitting), tuple(wrong), tuple(back), tuple(lost))
+
+
+def folded(graph: onnx.GraphProto, original: Model) -> Iterator[tuple[onnx.NodeProto, onnx.NodeProto]]:
+    """Each node of ``graph`` that makes what a Relu or Clip after it makes in ``original``, and that one."""
+    theirs = {name: node for node in original.graph.node for name in node.output if name}
+    for node in graph.node:
+        activation = theirs.get(node.output[0]) if node.output else None
+        if activation is None or activation.op_type not in _FOLDED or node.op_type in _FOLDED:
+            continue
+        before = theirs.get(activation.input[0])
+        if before is not None and before.op_type == node.op_type:
+            yield node, activation
+
+
+def _weights(
+    model: Model, edges: Sequence[Edge], original: Model
+) -> tuple[dict[str, Array], dict[str, Array]]:
+    """Float weights by the tensor they stand for: those that round to its codes, and those that do not."""
+    theirs = {node.name: node for node in original.graph.node}
+    constants, mine = original.constants(), model.constants()
+    fitting: dict[str, Array] = {}
+    others: dict[str, Array] = {}
+    for edge in edges:
+        quantization = edge.quantization
+        node = theirs.get(edge.node)
+        if quantization.values is None or node is None:
+            continue
+        weight = constants.get(node.input[edge.index]) if edge.index < len(node.input) else None
+        stand_in = mine[edge.tensor]
+        if weight is None or weight.shape != stand_in.shape or weight.dtype != stand_in.dtype:
+            continue
+        (fitting if _fits(weight, quantization) else others)[edge.tensor] = weight
+    return fitting, others
+
+
+def _fits(weight: Array, quantization: Quantization) -> bool:
+    """Whether ``weight`` rounds to the codes of ``quantization``, one step allowed for."""
+    values, scale = quantization.values, quantization.scale
+    if values is None or not (scale > 0).all():
+        return False
+    codes = quantize_array(weight, scale, quantization.zero_point, quantization.axis)
+    return bool(np.abs(codes.astype(np.int64) - values.astype(np.int64)).max(initial=0) <= 1)
+
+
+def _restore_activations(
+    editor: Editor, edges: Sequence[Edge], original: Model
+) -> tuple[list[str], list[str]]:
+    """Names of the activations put back, and of those that cannot be."""
+    ranges: dict[str, dict[tuple[str, int], Quantization]] = {}
+    for edge in edges:
+        ranges.setdefault(edge.tensor, {})[edge.node, edge.index] = edge.quantization
+    constants = original.constants()
+    missing = {node.output[0]: (node, gone) for node, gone in folded(editor.graph, original)}
+    back: list[str] = []
+    nodes: list[onnx.NodeProto] = []
+    lost = []
+    for node in list(editor.graph.node):
+        nodes.append(node)
+        _, activation = missing.get(node.output[0] if node.output else "", (node, None))
+        if activation is None:
+            continue
+        bounds = _bounds(activation, constants)
+        known = ranges.get(node.output[0], {})
+        if (
+            bounds
+            and _read_by(editor.graph, node.output[0]) == set(known)
+            and all(_cuts(quantization, *bounds) for quantization in known.values())
+        ):
+            nodes.append(_after(editor, node, activation, constants))
+            back.append(activation.name)
+        else:
+            lost.append(activation.name)
+    editor.set_nodes(nodes)
+    return back, lost
+
+
+def _after(
+    editor: Editor, node: onnx.NodeProto, activation: onnx.NodeProto, constants: dict[str, Array]
+) -> onnx.NodeProto:
+    """``activation`` between ``node`` and those that read it."""
+    restored = onnx.NodeProto()
+    restored.CopyFrom(activation)
+    restored.name = editor.unique(activation.name)
+    restored.output[0] = node.output[0]
+    restored.input[0] = node.output[0] = editor.unique(activation.input[0])
+    for index, name in enumerate(activation.input):
+        if index and name:
+            restored.input[index] = editor.add_constant(name, constants[name])
+    return restored
+
+
+def _read_by(graph: onnx.GraphProto, tensor: str) -> set[tuple[str, int]]:
+    """Nodes and positions that read ``tensor``; what is no plain reader has a position of its own."""
+    found = {(n.name, i) for n in graph.node for i, name in enumerate(n.input) if name == tensor}
+    found |= {(n.name, -1) for n in graph.node if tensor in captured(n)}
+    return found | {("", -1) for value in graph.output if value.name == tensor}
+
+
+def _bounds(activation: onnx.NodeProto, constants: dict[str, Array]) -> tuple[float, float] | None:
+    """Where an activation cuts off; None where that is computed at run time."""
+    if activation.op_type == "Relu":
+        return 0.0, math.inf
+    found = [-math.inf, math.inf]
+    for index, name in enumerate(activation.input[1:]):
+        if name and name not in constants:
+            return None
+        if name:
+            found[index] = float(constants[name].reshape(()))
+    return found[0], found[1]
+
+
+def _cuts(quantization: Quantization, low: float, high: float) -> bool:
+    """Whether what lies beyond ``low`` and ``high`` has the code of the bound itself."""
+    limits = np.iinfo(quantization.zero_point.dtype)
+    if quantization.scale.size != 1 or not quantization.scale > 0:
+        return False
+    scale, zero = float(quantization.scale), int(quantization.zero_point)
+    below = math.isinf(low) or round(low / scale) + zero <= limits.min
+    return below and (math.isinf(high) or round(high / scale) + zero >= limits.max)
