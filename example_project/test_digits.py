@@ -34,3 +34,12 @@ def test_float_model_is_accurate(labels):
     session = onnxruntime.InferenceSession(HERE / "digits.onnx", providers=["CPUExecutionProvider"])
     logits = np.concatenate([session.run(["logits"], feed)[0] for feed in load_data()])
     assert top1({"logits": logits}, labels) >= 0.97
+
+
+@pytest.mark.parametrize("precision", ["fp16", "int8"])
+def test_engines_are_accurate(int8acc_engine, labels, precision):
+    """The same in any precision, with the plugin's fixture: TensorRT where it can run, else ONNX Runtime."""
+    model = HERE / ("digits.qdq.onnx" if precision == "int8" else "digits.onnx")
+    images = np.load(HERE / "data" / "validation.npz")["image"]
+    engine = int8acc_engine(model, precision)
+    assert top1({"logits": engine({"image": images})["logits"]}, labels) >= 0.97

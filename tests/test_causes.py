@@ -413,7 +413,7 @@ def test_samples_are_bounded(digits: Model) -> None:
 
 
 def test_relus_that_a_quantizer_took_away(digits: Model, tmp_path: Path) -> None:
-    """Asymmetric quantizers fold a Relu into a range: tensors are measured on the float model, which has it."""
+    """Asymmetric quantizers fold a Relu into a range: tensors are measured on the float model."""
     from onnxruntime.quantization import CalibrationDataReader, quantize_static
 
     class Reader(CalibrationDataReader):  # type: ignore[misc]

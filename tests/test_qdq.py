@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -16,7 +17,7 @@ from pytest_int8acc.errors import ModelError
 from pytest_int8acc.graph.groups import find_groups
 from pytest_int8acc.graph.halve import halve
 from pytest_int8acc.graph.load import load_model, normalize
-from pytest_int8acc.graph.model import Model, make_model
+from pytest_int8acc.graph.model import Model, make_model, put_constant
 from pytest_int8acc.graph.network import Plan
 from pytest_int8acc.graph.plan import apply
 from pytest_int8acc.graph.qdq import read_qdq
@@ -108,6 +109,106 @@ def test_weights_of_another_training_are_not_taken(tmp_path: Path) -> None:
             tensor.CopyFrom(numpy_helper.from_array(array[::-1].copy(), tensor.name))
     network = read_qdq(model, normalize(make_model(other)))
     assert network.notes[-1].startswith("0 of 3 quantized weights")
+
+
+def with_codes(model: Model, change: Callable[[np.ndarray], np.ndarray], first: int) -> Model:
+    """The Q/DQ model with other codes in its weights but the first few."""
+    editor = model.edit()
+    made = {node.output[0] for node in editor.graph.node}
+    codes = [
+        node.input[0]
+        for node in editor.graph.node
+        if node.op_type == "DequantizeLinear" and node.input[0] not in made
+    ]
+    for tensor in editor.graph.initializer:
+        if tensor.name in codes[first:]:
+            array = model.constants()[tensor.name]
+            put_constant(tensor, tensor.name, np.ascontiguousarray(change(array)), editor.weights)
+    return editor.done()
+
+
+def test_a_weight_quantized_wrongly_among_right_ones_is_restored(tmp_path: Path) -> None:
+    model = by_onnxruntime(
+        "plain", tmp_path, per_channel=True, extra_options={**TENSORRT, "AddQDQPairToWeight": False}
+    )
+    original = normalize(make_model(ZOO["plain"]()))
+    network = read_qdq(with_codes(model, lambda codes: codes // 4, 2), original)
+    assert network.notes[-1].startswith("1 quantized weights are not those of ")
+    feed = sample_feed(ZOO["plain"](), 9, 2)
+    assert_same(original, apply(network, all_high(network)), feed)
+
+
+def test_weights_of_which_most_were_trained_on_stay_as_they_are(tmp_path: Path) -> None:
+    model = by_onnxruntime(
+        "plain", tmp_path, per_channel=True, extra_options={**TENSORRT, "AddQDQPairToWeight": False}
+    )
+    trained = with_codes(model, lambda codes: codes[::-1], 1)
+    network = read_qdq(trained, normalize(make_model(ZOO["plain"]())))
+    assert network.notes == ("1 of 3 quantized weights have their float originals",)
+    alone, feed = read_qdq(trained), sample_feed(ZOO["plain"](), 9, 2)
+    ours, theirs = (OrtEngine(apply(n, all_high(n)))(feed) for n in (network, alone))
+    for name in ours:  # one weight of three is exact now
+        assert np.abs(ours[name] - theirs[name]).max() < 0.05 * np.abs(theirs[name]).max()
+
+
+@pytest.mark.parametrize("options", ["defaults", "uint8", "per_channel"])
+@pytest.mark.parametrize("name", ["plain", "residual", "mobilenet", "inception"])
+def test_activations_folded_into_ranges_come_back(name: str, options: str, tmp_path: Path) -> None:
+    model = by_onnxruntime(name, tmp_path, **OPTIONS[options])
+    original = normalize(make_model(ZOO[name]()))
+    count = [sum(n.op_type in ("Relu", "Clip") for n in m.graph.node) for m in (original, model)]
+    assert count[1] < count[0]
+    network = read_qdq(model, original)
+    assert f"{count[0] - count[1]} activations that the quantizer folded" in " ".join(network.notes)
+    assert sum(n.op_type in ("Relu", "Clip") for n in network.model.graph.node) == count[0]
+    assert_same(model, apply(network), sample_feed(ZOO[name](), 9, 2))
+    freed, plain = (
+        OrtEngine(m)(sample_feed(ZOO[name](), 9, 2)) for m in (apply(network, all_high(network)), original)
+    )
+    for output, array in plain.items():  # biases stay rounded where they were quantized
+        assert np.abs(freed[output] - array).max() < 0.02 * np.abs(array).max()
+
+
+@pytest.mark.parametrize(("scale", "back"), [(6 / 255, True), (3 / 255, True), (8 / 255, False)])
+def test_an_activation_comes_back_only_where_the_range_cuts_off_as_it_does(scale: float, back: bool) -> None:
+    original = folding("c = MatMul(x, w) a = Clip(c, low, high) y = MatMul(a, v)")
+    model = folding(
+        "a = MatMul(x, w) q = QuantizeLinear(a, s, z) d = DequantizeLinear(q, s, z) y = MatMul(d, v)", scale
+    )
+    network = read_qdq(model, original)
+    feed = {"x": 4 * np.random.default_rng(1).normal(size=(2, 4)).astype(np.float32)}
+    assert_same(model, apply(network), feed)
+    high = apply(network, all_high(network))
+    assert any(n.op_type == "Clip" for n in high.graph.node) is back
+    if back:
+        assert_same(original, high, feed)
+    else:
+        assert "1 activations of" in network.notes[-1]
+        assert "are gone and cannot be put back" in network.notes[-1]
+
+
+def test_an_activation_that_somebody_reads_unquantized_stays_away() -> None:
+    original = folding("c = MatMul(x, w) a = Clip(c, low, high) y = MatMul(a, v)")
+    pair = "q = QuantizeLinear(a, s, z) d = DequantizeLinear(q, s, z) "
+    model = folding(f"a = MatMul(x, w) {pair} e = Add(d, a) y = MatMul(e, v)", 6 / 255)
+    network = read_qdq(model, original)
+    feed = {"x": np.random.default_rng(1).normal(size=(2, 4)).astype(np.float32)}
+    assert_same(model, apply(network), feed)
+    assert "cannot be put back" in network.notes[-1]
+
+
+def folding(body: str, scale: float = 1.0) -> Model:
+    proto = parser.parse_model(
+        HEAD
+        + f"""g (float[2, 4] x) => (float[2, 3] y)
+        <float s = {{{scale}}}, int8 z = {{-128}}, float low = {{0}}, float high = {{6}}> {{ {body} }}"""
+    )
+    rng = np.random.default_rng(0)
+    for name, shape in (("w", (4, 5)), ("v", (5, 3))):
+        proto.graph.initializer.append(
+            numpy_helper.from_array(rng.normal(size=shape).astype(np.float32), name)
+        )
+    return normalize(make_model(proto))
 
 
 @pytest.mark.parametrize("name", ["residual", "mobilenet", "vit_erf"])

@@ -145,11 +145,14 @@ def test_spec_folder_is_what_check_reads(tmp_path):
         assert case.samples == len(inputs["image"])
 
 
-@pytest.mark.parametrize("name", ["wide_mlp_x1000", "per_tensor_unet_x60"])
+@pytest.mark.parametrize(
+    "name", ["wide_mlp_x1000", "per_tensor_unet_x60", "weight_dead_mlp_x20", "zero_activation_zero_mlp"]
+)
 def test_fault_is_detected_and_its_layers_named(name):
     found = measure(name)
     assert found.verdict == "failed"
     assert found.detected
+    assert found.named
     assert found.proof is not None
     assert (found.proof.precision, found.proof.recall) == (1, 1)
     assert found.fix
@@ -161,6 +164,15 @@ def test_what_cannot_be_judged_is_refused_by_its_name(name):
     assert found.verdict == "refused"
     assert found.named
     assert found.moves
+
+
+def test_pairs_that_no_plan_takes_off_are_told():
+    found = measure("unequal_pair_cnn", prove_culprits=False)
+    assert found.verdict == "failed"
+    assert found.message.startswith("Q and DQ disagree at /6/conv/Conv_input0_DequantizeLinear: ")
+    assert "no plan takes that off" in found.message
+    assert not found.fix
+    assert found.reason.startswith("with all groups in high precision the criteria fail too")
 
 
 def test_healthy_models_raise_no_alarm_and_missing_scales_a_warning():

@@ -62,25 +62,25 @@ def inspect_weight(
     sqnr, best_db = (decibels(signal, float((shares * (weight - w) ** 2).sum())) for w in (given, best))
     best_db = min(best_db, CEILING_DB)
     kind, text = _fault(edge, weight, shares, axis, sqnr, best_db)
+    numbers = {"lost_db": max(best_db - sqnr, 0.0), "channel_ratio": _spread(weight, axis)}
+    numbers |= _range_of_factors(quantization, weight)
+    histogram, amax = _histogram(weight)
+    return EdgeFinding(name, sqnr, best_db, kind, text, numbers, histogram, amax, reach(quantization))
+
+
+def _histogram(weight: NDArray[np.float64]) -> tuple[Histogram, float]:
+    """Of the magnitudes, and the greatest."""
     amax = float(np.abs(weight).max())
     counts, edges = np.histogram(np.abs(weight), _BINS, (0.0, amax or 1.0))
+    return Histogram(tuple(map(float, edges)), tuple(map(int, counts))), amax
+
+
+def _range_of_factors(quantization: Quantization, weight: NDArray[np.float64]) -> dict[str, float]:
     factors = _factors(quantization, weight)
-    return EdgeFinding(
-        edge.tensor,
-        sqnr,
-        best_db,
-        kind,
-        text,
-        {
-            "lost_db": max(best_db - sqnr, 0.0),
-            "factor_least": float(factors.min(initial=np.inf)),
-            "factor_most": float(factors.max(initial=0.0)),
-            "channel_ratio": _spread(weight, axis),
-        },
-        Histogram(tuple(map(float, edges)), tuple(map(int, counts))),
-        amax,
-        reach(quantization),
-    )
+    return {
+        "factor_least": float(factors.min(initial=np.inf)),
+        "factor_most": float(factors.max(initial=0.0)),
+    }
 
 
 def _fault(

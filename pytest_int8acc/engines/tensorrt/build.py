@@ -24,6 +24,7 @@ from pytest_int8acc.engines.tensorrt.child import Outcome, run_child
 from pytest_int8acc.engines.tensorrt.log import last_words, ran_out_of_memory, read_log
 from pytest_int8acc.engines.tensorrt.options import Range, Shape
 from pytest_int8acc.engines.tensorrt.platform import Platform
+from pytest_int8acc.engines.tensorrt.profiles import in_batches
 from pytest_int8acc.engines.tensorrt.request import BuildRequest
 from pytest_int8acc.errors import EngineError
 from pytest_int8acc.graph.model import save_model
@@ -223,27 +224,34 @@ def _prepare(request: BuildRequest, platform: Platform, folder: Path) -> dict[st
 
 
 def _prepare_calibration(request: BuildRequest, implicit: Implicit, folder: Path) -> dict[str, Shape] | None:
-    """Write the cache, or the batches of one shape and return it; batches of other shapes are left out."""
+    """Write the cache, or the batches and their shape, which is the profile's usual one.
+
+    TensorRT reads as many rows as that, whatever a calibrator gives: of a shorter batch, what lies behind it.
+    """
     if implicit.cache is not None:
         (folder / worker.CACHE).write_bytes(implicit.cache)
         return None
     batches = folder / worker.BATCHES
     batches.mkdir()
-    first: dict[str, Shape] | None = None
-    left_out = count = 0
-    for feed in implicit.feeds:
-        shapes = {name: tuple(array.shape) for name, array in feed.items()}
-        first = first or shapes
-        if shapes == first:
-            np.savez(batches / f"{count:06}.npz", *(feed[name] for name in first))
+    usual = {name: profile[1] for name, profile in request.profiles.items()}
+    given = left_out = count = 0
+    for given, feed in enumerate(implicit.feeds, 1):
+        whole = list(in_batches(feed, usual))
+        left_out += not whole
+        for arrays in whole:
+            np.savez(batches / f"{count:06}.npz", *(arrays[name] for name in usual))
             count += 1
-        else:
-            left_out += 1
-    if first is None:
+    if not given:
         raise EngineError(f"{request}: implicit quantization has neither calibration data nor a cache")
+    if not count:
+        wanted = ", ".join(f"{name}: {list(shape)}" for name, shape in usual.items())
+        raise EngineError(
+            f"{request}: no calibration batch has the shape that the engine is built for ({wanted}); give "
+            "samples of that shape, or 'tensorrt: {shapes: ...}' with another usual one"
+        )
     if left_out:
         logger.info("%s: calibrates on %d batches, %d of other shapes left out", request, count, left_out)
-    return first
+    return usual
 
 
 def _keep_log(request: BuildRequest, platform: Platform, log: Path, logs: Path | None) -> Path:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+import numpy as np
 
 from pytest_int8acc.engines.tensorrt.options import Range, Shape
 from pytest_int8acc.errors import EngineError
@@ -67,6 +69,27 @@ def shown(profile: Range) -> str:
     """Like ``[1, 3] to [8, 3]``, or ``[8, 3]`` where it is one shape."""
     least, _, most = profile
     return f"{list(least)}" if least == most else f"{list(least)} to {list(most)}"
+
+
+def in_batches(feed: Feed, usual: Mapping[str, Shape]) -> Iterator[Feed]:
+    """``feed`` in batches of these shapes, rows repeated to fill the last; none where it cannot be cut so.
+
+    Args:
+        feed: One array per input.
+        usual: Input to the shape of a batch.
+    """
+    if all(feed[name].shape == shape for name, shape in usual.items()):
+        yield feed
+        return
+    rows = {feed[name].shape[0] for name in usual if feed[name].ndim}
+    size = {shape[0] for shape in usual.values() if shape}
+    fits = all(feed[name].shape[1:] == shape[1:] for name, shape in usual.items())
+    if len(rows) != 1 or len(size) != 1 or not fits or any(not shape for shape in usual.values()):
+        return
+    count, batch = rows.pop(), size.pop()
+    for start in range(0, count, batch):
+        chosen = np.arange(start, start + batch) % count
+        yield {name: feed[name][chosen] for name in usual}
 
 
 def _from_data(tensor: TensorInfo, shapes: Counter[Shape]) -> Range:
