@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -37,3 +37,24 @@ def int8acc_engine(int8acc: Workbench) -> Callable[..., Engine]:
     input, and gives one array per output. It lives until the session ends.
     """
     return int8acc.engine
+
+
+@pytest.fixture(scope="session")
+def int8acc_golden(request: pytest.FixtureRequest) -> Callable[..., object]:
+    """Compare arrays with their golden, or record them: ``int8acc_golden('logits', logits, cosine=0.999)``.
+
+    The second argument is one array, or several by name; limits are those of an output's criterion in a spec
+    (40 dB SQNR by default). ``--int8acc-update=missing`` records what is not there, ``--int8acc-update=all``
+    everything. Goldens lie in ``__int8acc__/arrays`` below pytest's root folder, or where ini
+    ``int8acc_goldens`` says.
+    """
+    from pytest_int8acc.golden_options import golden_root
+    from pytest_int8acc.goldens.tested import ArrayGoldens
+    from pytest_int8acc.items import report_folder
+
+    config = request.config
+    root = golden_root(config) or str(config.rootpath / "__int8acc__")
+    reports = report_folder(config)
+    candidates = None if reports is None else reports / "golden"
+    update: Any = config.getoption("int8acc_update") or "off"
+    return ArrayGoldens(f"{root}/arrays", update, candidates).check

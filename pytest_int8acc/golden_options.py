@@ -74,7 +74,7 @@ def _in_ci() -> bool:
 def _tell_recorded(terminalreporter: pytest.TerminalReporter) -> None:
     recorded = sorted(_recorded(terminalreporter))
     if not recorded:
-        terminalreporter.write_line("int8acc: no golden was recorded", yellow=True)
+        terminalreporter.write_line("int8acc: no case's golden was recorded", yellow=True)
         return
     terminalreporter.write_sep("=", "int8acc goldens")
     for nodeid, text in recorded:

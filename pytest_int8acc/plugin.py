@@ -12,7 +12,7 @@ import pytest
 
 from pytest_int8acc.devices import visible_devices
 from pytest_int8acc.errors import Int8accError
-from pytest_int8acc.fixtures import int8acc, int8acc_engine  # noqa: F401  # pytest finds them here
+from pytest_int8acc.fixtures import int8acc, int8acc_engine, int8acc_golden  # noqa: F401  # for pytest
 from pytest_int8acc.golden_options import GoldenHooks, add_options
 from pytest_int8acc.settings import SETTINGS, SUFFIXES, Setting
 

@@ -12,7 +12,7 @@ import yaml
 
 from pytest_int8acc.check import check
 from pytest_int8acc.graph.load import load_model
-from pytest_int8acc.graph.model import Model, put_constant, save_model
+from pytest_int8acc.graph.model import put_constant, save_model
 from pytest_int8acc.report.text import failure
 from pytest_int8acc.results import CaseResult
 from pytest_int8acc.settings import Settings
@@ -60,17 +60,15 @@ def test_ranges_set_by_hand_after_a_look_at_histograms() -> None:
     assert int(spent.split()[0]) < 20
 
 
-def enlarged(factor: float, folder: Path) -> Model:
+def enlarge(factor: float, folder: Path) -> None:
     """The same network for inputs ``factor`` times as large: weights stay, biases grow along."""
     model = load_model(DIGITS / "digits.onnx")
     edit, constants = model.edit(), model.constants()
     for tensor in edit.graph.initializer:
         if tensor.name.endswith("bias"):
             put_constant(tensor, tensor.name, constants[tensor.name] * np.float32(factor), edit.weights)
-    large = edit.done()
-    save_model(large, folder / "model.onnx")
+    save_model(edit.done(), folder / "model.onnx")
     np.savez(folder / "images.npz", image=images() * np.float32(factor))
-    return large
 
 
 @pytest.mark.parametrize(
@@ -78,12 +76,11 @@ def enlarged(factor: float, folder: Path) -> Model:
     [
         (50, 0.98, r"^all 9 ranges cut values off .* set by hand \(50\) and are too narrow"),
         (200, 0.98, ""),
-        (2000, 0.999, r"^all 9 ranges are .* times what the data reaches: .* set by hand \(2,?000\)"),
     ],
 )
 def test_one_dynamic_range_for_all_tensors(tmp_path: Path, width: float, cosine: float, said: str) -> None:
     """Activations reach 400: with 50 the network fails, with 200 it passes."""
-    enlarged(120, tmp_path)
+    enlarge(120, tmp_path)
     (tmp_path / "ranges.json").write_text(json.dumps({"*": width}))
     result = checked(tmp_path, {"scales": "ranges.json"}, {"cosine": cosine})
     assert [f.rule for f in result.findings] == ["equal-scales"]

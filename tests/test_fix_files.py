@@ -522,8 +522,15 @@ def test_the_plan_of_a_fix_guards_it(tmp_path: Path) -> None:
     guarded = measure(load_spec(spec)[0], Settings()).result
     assert guarded.passed
     scores = [s.value for output in guarded.outputs for s in output.scores if s.limit is not None]
-    assert scores == [s.value for s in result.search.fixed if s.limit is not None]
+    assert result.diagnosis is not None
+    best = result.diagnosis.repairs[0]
+    assert best.kind == "recalibrate"
+    assert scores == [s.value for s in best.scores if s.limit is not None]
     assert "under report/plan.yaml" in guarded.candidate
+    spec.write_text(spec.read_text().replace("report/plan.yaml", "report/high/plan.yaml"))
+    guarded = measure(load_spec(spec)[0], Settings()).result
+    scores = [s.value for output in guarded.outputs for s in output.scores if s.limit is not None]
+    assert scores == [s.value for s in result.search.fixed if s.limit is not None]
 
 
 def test_under_a_part_of_the_plan_a_search_finds_the_rest(tmp_path: Path) -> None:
@@ -541,9 +548,10 @@ def test_under_a_part_of_the_plan_a_search_finds_the_rest(tmp_path: Path) -> Non
     assert found.search.verified
     rest = {culprit.layer for culprit in found.search.culprits}
     assert first not in rest
-    plan = read_plan(tmp_path / "report" / "plan.yaml", measured.int8.every)
+    assert measured.int8 is not None
+    plan = read_plan(tmp_path / "report" / "high" / "plan.yaml", measured.int8.every)
     assert plan == Plan({first: "fp32"} | dict.fromkeys(rest, "fp16"))
-    fixed = load_model(tmp_path / "report" / "fixed.onnx")
+    fixed = load_model(tmp_path / "report" / "high" / "fixed.onnx")
     types = {tensor.name: str(tensor.dtype) for tensor in fixed.values().values()}
     made = {node.name: types[node.output[0]] for node in fixed.graph.node if node.name in plan.high}
     assert made == {name: {"fp16": "float16", "fp32": "float32"}[p] for name, p in plan.high.items()}

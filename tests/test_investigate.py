@@ -170,14 +170,21 @@ def test_files_of_the_fix_are_the_fix(tmp_path: Path) -> None:
     measured = faulty(tmp_path, "residual", 60, 2, 22)
     result = conclude(measured, tmp_path / "report" / "case")
     assert result.search is not None
-    plan = yaml.safe_load((tmp_path / "report" / "case" / "plan.yaml").read_text())
-    assert plan["high"] == {c.layer: "fp16" for c in result.search.culprits}
-    assert plan["scales"] == {}
-    fixed = OrtEngine(load_model(tmp_path / "report" / "case" / "fixed.onnx"))
-    feed = next(iter(measured.inputs.batches())).feed
-    expected = OrtEngine(measured.int8.under(Plan(plan["high"])).model)(feed)
-    for name, array in fixed(feed).items():
-        np.testing.assert_array_equal(array, expected[name])
+    assert result.diagnosis is not None
+    best = result.diagnosis.repairs[0]
+    plans = {"": ({}, {r.tensor for r in best.rescales})}
+    plans["high"] = ({c.layer: "fp16" for c in result.search.culprits}, set())
+    for name, (high, scales) in plans.items():
+        folder = tmp_path / "report" / "case" / name
+        plan = yaml.safe_load((folder / "plan.yaml").read_text())
+        assert plan["high"] == high
+        assert set(plan["scales"]) == scales
+        fixed = OrtEngine(load_model(folder / "fixed.onnx"))
+        feed = next(iter(measured.inputs.batches())).feed
+        assert measured.int8 is not None
+        expected = OrtEngine(measured.int8.under(Plan(plan["high"], plan["scales"])).model)(feed)
+        for output, array in fixed(feed).items():
+            np.testing.assert_allclose(array, expected[output], rtol=1e-6)
 
 
 @pytest.mark.parametrize(("when", "searched"), [("auto", False), ("always", True), ("off", False)])

@@ -267,7 +267,7 @@ def test_goldens_may_lie_elsewhere(project, run, workers, url):
 def test_an_update_without_a_case_that_keeps_a_golden_says_so(project, run):
     result = run("--int8acc-update=all", "-k", "none")
     result.assert_outcomes(passed=1, deselected=3)
-    result.stdout.fnmatch_lines(["int8acc: no golden was recorded"])
+    result.stdout.fnmatch_lines(["int8acc: no case's golden was recorded"])
 
 
 def test_the_options_are_in_the_help(run):

@@ -1,0 +1,162 @@
+"""Arrays of a user's own test, kept in the repository and compared."""
+
+from __future__ import annotations
+
+import glob
+import io
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+import numpy as np
+
+from pytest_int8acc.engines.remote import read_bytes, write_bytes_atomic
+from pytest_int8acc.errors import CriterionError
+from pytest_int8acc.goldens.place import shown
+from pytest_int8acc.goldens.record import GoldenError
+from pytest_int8acc.results import OutputResult
+from pytest_int8acc.scores.compare import compare_outputs
+from pytest_int8acc.scores.criteria import OutputLimits, kind_of
+from pytest_int8acc.scores.metrics import METRICS
+from pytest_int8acc.spec.criteria import OutputCriterion
+from pytest_int8acc.tensors import Array, did_you_mean
+
+#: What arrays must keep to where a test sets no limit: an error of 1 % of the signal.
+LIMITS = {"sqnr_db": 40.0}
+_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*")
+
+
+@dataclass(frozen=True)
+class ArrayGoldens:
+    """Goldens of arrays, one .npz each.
+
+    Args:
+        folder: A path or an fsspec URL.
+        update: Whether goldens are recorded: not at all, those missing, or all.
+        candidates: Where arrays go that differ from their golden, or have none; None keeps none.
+    """
+
+    folder: str
+    update: Literal["off", "missing", "all"] = "off"
+    candidates: Path | None = None
+
+    def check(
+        self, name: str, arrays: Mapping[str, Array] | Array, *, axis: int = -1, **limits: float
+    ) -> tuple[OutputResult, ...]:
+        """Compare arrays with their golden, or record them where that is asked for.
+
+        Args:
+            name: Letters, digits, '_', '-' and '.'; a file of that name.
+            arrays: One array, or several by name; samples first.
+            axis: The axis of classes, for ``kl`` and the top-k agreements.
+            **limits: As an output's criterion in a spec, like ``cosine=0.999``, for the arrays that they fit;
+                without one, floats keep to 40 dB SQNR, and all else is equal.
+
+        Returns:
+            One result per array, all within their limits.
+
+        Raises:
+            AssertionError: A limit is missed, or the arrays are others; names all of them.
+            GoldenError: There is no golden, or it cannot be read or written.
+            CriterionError: A limit is unknown, or does not fit an array.
+        """
+        if not _NAME.fullmatch(name):
+            raise GoldenError(f"golden {name!r}: a name holds letters, digits, '_', '-' and '.'")
+        _check_limits(limits)
+        named = {k: np.asarray(v) for k, v in _by_name(arrays).items()}
+        file = f"{self.folder}/{name}.npz"
+        stored = _read(file)
+        if self.update == "all" or (self.update == "missing" and stored is None):
+            _write(file, named)
+            stored = named
+        if stored is None:
+            self._keep_candidate(name, named)
+            raise GoldenError(
+                f"{shown(file)}: no golden yet; record it with --int8acc-update=missing" + self._where(name)
+            )
+        results = _compare(stored, named, axis, limits or LIMITS)
+        problems = [*_others(stored, named), *_missed(results)]
+        if problems:
+            self._keep_candidate(name, named)
+            lines = "\n".join(f"  {problem}" for problem in problems)
+            hint = "record what is right now with --int8acc-update=all" + self._where(name)
+            raise AssertionError(f"golden {name} ({shown(file)}):\n{lines}\n{hint}")
+        return results
+
+    def _keep_candidate(self, name: str, arrays: Mapping[str, Array]) -> None:
+        if self.candidates is not None:
+            self.candidates.mkdir(parents=True, exist_ok=True)
+            _write(str(self.candidates / f"{name}.npz"), arrays)
+
+    def _where(self, name: str) -> str:
+        if self.candidates is None:
+            return ""
+        return f", or commit {shown(str(self.candidates / f'{name}.npz'))} in its place"
+
+
+def _by_name(arrays: Mapping[str, Array] | Array) -> Mapping[str, Array]:
+    return arrays if isinstance(arrays, Mapping) else {"array": arrays}
+
+
+def _check_limits(limits: Mapping[str, float]) -> None:
+    known = OutputCriterion.limits()
+    for key in limits:
+        if key not in known:
+            raise CriterionError(f"unknown limit '{key}'{did_you_mean(key, known)}: {', '.join(known)}")
+
+
+def _read(file: str) -> dict[str, Array] | None:
+    try:
+        data = read_bytes(file)
+    except FileNotFoundError:
+        return None
+    try:
+        with np.load(io.BytesIO(data), allow_pickle=False) as stored:
+            return dict(stored)
+    except Exception as error:  # of a damaged archive, NumPy and zipfile raise many kinds
+        raise GoldenError(
+            f"{shown(file)}: the golden is damaged ({error}); restore it from version control"
+        ) from error
+
+
+def _write(file: str, arrays: Mapping[str, Array]) -> None:
+    buffer = io.BytesIO()
+    np.savez_compressed(buffer, **arrays)  # type: ignore[arg-type]  # numpy's stubs take names for options
+    try:
+        if "://" not in file:
+            Path(file).parent.mkdir(parents=True, exist_ok=True)
+        write_bytes_atomic(file, buffer.getvalue())
+    except OSError as error:
+        raise GoldenError(f"{shown(file)}: cannot be written: {error.strerror or error}") from error
+
+
+def _compare(
+    stored: Mapping[str, Array], found: Mapping[str, Array], axis: int, limits: Mapping[str, float]
+) -> tuple[OutputResult, ...]:
+    common = [name for name in stored if name in found]
+    wanted = [OutputLimits(glob.escape(name), axis, _fitting(stored[name], limits)) for name in common]
+    return compare_outputs({n: [stored[n]] for n in common}, {n: [found[n]] for n in common}, wanted)
+
+
+def _fitting(array: Array, limits: Mapping[str, float]) -> Mapping[str, float]:
+    """The limits that can judge such an array; without one, it must be equal, or within 40 dB."""
+    kind = kind_of(array)
+    fitting = {name: limit for name, limit in limits.items() if kind in METRICS[name].kinds}
+    return fitting or (LIMITS if kind == "floats" else {"agreement": 1.0})
+
+
+def _others(stored: Mapping[str, Array], found: Mapping[str, Array]) -> list[str]:
+    absent = [f"array '{name}' is gone" for name in stored if name not in found]
+    return absent + [f"array '{name}' is new" for name in found if name not in stored]
+
+
+def _missed(results: tuple[OutputResult, ...]) -> list[str]:
+    lines = [f"'{result.name}': {result.problem}" for result in results if result.problem]
+    for result in results:
+        for score in result.scores:
+            if not score.passed:
+                sign = "<" if score.bound == "min" else ">"
+                lines.append(f"'{result.name}' {score.metric} {score.value:.6g} {sign} {score.limit:g}")
+    return lines
