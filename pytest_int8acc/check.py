@@ -7,6 +7,7 @@ from pathlib import Path
 
 from pytest_int8acc.diagnose.case import diagnose, wants_diagnosis, write_pieces
 from pytest_int8acc.diagnose.repair import repair
+from pytest_int8acc.errors import Int8accError
 from pytest_int8acc.fix import FixFiles, write_fix
 from pytest_int8acc.investigate import Fix, investigate, latency_of
 from pytest_int8acc.measure import Measured, measure
@@ -35,13 +36,21 @@ def check(case: Case, settings: Settings) -> CaseResult:
 def conclude(measured: Measured, folder: Path | None = None) -> CaseResult:
     """The result of a measured case, with search, diagnosis and repair where the settings want them.
 
+    Where one of these ends with an error, the result says so, and the verdict stands.
+
     Args:
         measured: From ``measure``.
         folder: Where the fix goes as files; None writes none.
-
-    Raises:
-        Int8accError: A model of the search does not build or run, or the files cannot be written.
     """
+    try:
+        return _explained(measured, folder)
+    except Int8accError as error:
+        said = f"no search or diagnosis: {error}"
+        return replace(measured.result, warnings=(*measured.result.warnings, said))
+
+
+def _explained(measured: Measured, folder: Path | None) -> CaseResult:
+    """The result, and all that is to be said of why."""
     result, settings = measured.result, measured.settings
     searched = settings.search == "always" or (settings.search == "auto" and not measured.int8_passed)
     if searched and measured.int8 is not None:

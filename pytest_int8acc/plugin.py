@@ -141,7 +141,7 @@ def pytest_report_header(config: pytest.Config) -> str | None:
     from importlib import metadata
 
     found = []
-    for name in ("onnxruntime", "onnxruntime-gpu", "tensorrt"):
+    for name in ("onnxruntime", "onnxruntime-gpu", "tensorrt", "tensorrt-rtx"):
         try:
             found.append(f"{name} {metadata.version(name)}")
         except metadata.PackageNotFoundError:

@@ -587,6 +587,10 @@ FILES = {
         "cases: [{name: a, int8: {engine: e}}]",
         [(1, 51, "'exclude' has no effect on an engine that is built already; remove it")],
     ),
+    "a plan for TensorRT's own quantization": (
+        "model: a\ninputs: a\nint8: {implicit: {calibrate: {}}}\nplan: plan.yaml",
+        [(4, 1, "'plan' has no effect on 'int8: {implicit: ...}': use 'int8: {calibrate: {}}'")],
+    ),
     "a plan for an engine": (
         "model: a\ninputs: a\nint8: {engine: e}\nplan: plan.yaml",
         [(4, 1, "'plan' has no effect on 'int8: {engine: ...}': name the model it was made from")],

@@ -9,7 +9,7 @@ from pydantic import Discriminator, Field, Tag
 
 from pytest_int8acc.spec import fields
 from pytest_int8acc.spec.closed import Closed
-from pytest_int8acc.spec.fields import found
+from pytest_int8acc.spec.fields import closest, found
 
 _CRITERION = "a criterion like {output: logits, cosine: 0.99} or {metric: metrics.py:top1, max_drop: 0.01}"
 
@@ -181,9 +181,15 @@ def _criterion(value: Any) -> str:
     keys: Iterable[str] = value if isinstance(value, dict) else ()
     if "metric" in keys:
         return "(metric)"
-    known = {tag: len(set(keys) & set(model.model_fields)) for tag, model in _KINDS.items()}
+    known = {tag: _knows(model, keys) for tag, model in _KINDS.items()}
     best = max(known.values())
     return "(output)" if known["(output)"] == best else max(known, key=lambda tag: known[tag])
+
+
+def _knows(model: type[Closed], keys: Iterable[str]) -> tuple[int, int]:
+    """How many of ``keys`` the model has, and how many are near to one that it has."""
+    known = model.model_fields
+    return sum(key in known for key in keys), sum(closest(key, known) is not None for key in keys)
 
 
 Criterion = Annotated[

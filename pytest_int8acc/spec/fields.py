@@ -122,7 +122,9 @@ def _worded(value: str) -> str:
 
 
 def _growing(value: tuple[tuple[int, ...], ...]) -> tuple[tuple[int, ...], ...]:
-    """``value``, unless its shapes differ in rank or shrink."""
+    """``value``, unless it is not three shapes, or they differ in rank or shrink."""
+    if len(value) != 3:
+        raise PydanticCustomError(VALUE, f"expected {_PROFILE}, found {len(value)}")
     least, usual, most = value
     if len({len(shape) for shape in value}) > 1 or not all(
         a <= b <= c for a, b, c in zip(least, usual, most, strict=False)
@@ -137,6 +139,7 @@ def _drop_kind(value: object) -> str:
 
 
 _PRINTABLE = r"^[^\x00-\x1f]+$"
+_PROFILE = "three shapes, smallest, usual and largest, like [[1, 3], [8, 3], [32, 3]]"
 _DROP = "a number of at least 0, or a percentage of the baseline's value like '1%'"
 
 Text = Annotated[str, Field(strict=True, pattern=_PRINTABLE), expect("text", _text_hint)]
@@ -179,15 +182,18 @@ LabelsPath = Annotated[
 Count = Annotated[int, Field(strict=True, ge=1), expect("a whole number of at least 1", _number_hint)]
 Level = Annotated[int, Field(strict=True, ge=0, le=5), expect("a whole number from 0 to 5", _number_hint)]
 Size = Annotated[
-    str, Field(strict=True, pattern=r"^[0-9]+ ?[KMGTkmgt]?$"), expect("a size like 500M or 4G", _text_hint)
-]
-Shape = tuple[Annotated[int, Field(strict=True, ge=0)], ...]
-Profile = Annotated[
-    tuple[Shape, Shape, Shape],
-    AfterValidator(_growing),
-    expect("three shapes, smallest, usual and largest, like [[1, 3], [8, 3], [32, 3]]"),
+    str,
+    Field(strict=True, pattern=r"^0*[1-9][0-9]* ?[KMGTkmgt]?$"),
+    expect("a size like 500M or 4G", _text_hint),
 ]
 Seed = Annotated[int, Field(strict=True, ge=0), expect("a whole number of at least 0", _number_hint)]
+Shape = Annotated[tuple[Seed, ...], expect("a shape like [8, 3, 224, 224]")]
+Profile = Annotated[
+    tuple[Shape, ...],
+    Field(json_schema_extra={"minItems": 3, "maxItems": 3}),
+    AfterValidator(_growing),
+    expect(_PROFILE),
+]
 Axis = Annotated[int, Field(strict=True), expect("a whole number", _number_hint)]
 Flag = Annotated[bool, Field(strict=True), expect("true or false")]
 Number = Annotated[float, Field(strict=True, allow_inf_nan=False), expect("a number", _number_hint)]

@@ -156,7 +156,7 @@ class Int8(Closed):
 
     @classmethod
     def conflicts(cls, given: Mapping[str, Any]) -> Iterator[tuple[str | None, str]]:
-        """None or several sources."""
+        """None or several sources, or nodes excluded where they cannot be."""
         present = [key for key in given if key in cls.sources]
         for key in present[1:]:
             yield key, f"'{key}' and '{present[0]}' exclude each other: keep one"
@@ -165,6 +165,11 @@ class Int8(Closed):
                 None,
                 "one of 'calibrate: {}', 'scales: FILE' or 'model: FILE' must say how INT8 comes about",
             )
+        if given.get("exclude") and "engine" in given:
+            yield "exclude", "'exclude' has no effect on an engine that is built already; remove it"
+        elif given.get("exclude") and "implicit" in given:
+            text = "'exclude' has no effect on implicit quantization, where TensorRT chooses; use 'calibrate'"
+            yield "exclude", text
 
 
 class BaselineModel(Closed):

@@ -44,7 +44,10 @@ class TensorRt(Closed):
     where = "tensorrt"
     expected = "a mapping like {workspace: 4G, shapes: {image: [[1, 3, 224, 224], ...]}}"
 
-    shapes: Mapping[str, fields.Profile] = Field(
+    shapes: Annotated[
+        Mapping[str, fields.Profile],
+        fields.expect("a mapping of inputs to three shapes, like {image: [[1, 3], [8, 3], [32, 3]]}"),
+    ] = Field(
         default_factory=dict,
         description="Per input its smallest, usual and largest shape (default: from the data).",
         examples=[{"image": [[1, 3, 224, 224], [8, 3, 224, 224], [32, 3, 224, 224]]}],
@@ -183,10 +186,13 @@ class Case(Closed):
 
     @classmethod
     def conflicts(cls, given: Mapping[str, Any]) -> Iterator[tuple[str | None, str]]:
-        """A plan for an engine that is built already."""
+        """A plan for what no plan can change."""
         int8 = given.get("int8")
-        if "plan" in given and isinstance(int8, dict) and "engine" in int8:
+        sources = int8 if "plan" in given and isinstance(int8, dict) else ()
+        if "engine" in sources:
             yield "plan", "'plan' has no effect on 'int8: {engine: ...}': name the model it was made from"
+        if "implicit" in sources:
+            yield "plan", "'plan' has no effect on 'int8: {implicit: ...}': use 'int8: {calibrate: {}}'"
 
     _file: Path = PrivateAttr(Path("case.int8acc.yaml"))
     _line: int = PrivateAttr(0)
