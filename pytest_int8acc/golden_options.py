@@ -15,33 +15,6 @@ RECORDED = "int8acc.recorded"
 _VERDICTS = ("passed", "failed", "error", "xfailed", "xpassed", "skipped")
 
 
-def add_options(group: pytest.OptionGroup, parser: pytest.Parser) -> None:
-    """Adds what a session may say of goldens."""
-    group.addoption(
-        "--int8acc-update",
-        choices=("missing", "all"),
-        help="record goldens: those that are missing, or all; prints what changes. Not where CI is set",
-    )
-    group.addoption(
-        "--int8acc-update-in-ci",
-        action="store_true",
-        default=None,
-        help="let --int8acc-update record goldens where the variable CI is set",
-    )
-    group.addoption(
-        "--int8acc-prune",
-        nargs="?",
-        const="list",
-        choices=("list", "delete"),
-        help="list goldens that no case of a spec has any more, and with =delete delete them",
-    )
-    parser.addini(
-        "int8acc_goldens",
-        "where goldens are kept, a folder or an fsspec URL (default: __int8acc__ beside each spec)",
-        default=None,
-    )
-
-
 class GoldenHooks:
     """What pytest calls when goldens are recorded or pruned."""
 

@@ -10,10 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from pytest_int8acc.devices import visible_devices
 from pytest_int8acc.errors import Int8accError
 from pytest_int8acc.fixtures import int8acc, int8acc_engine, int8acc_golden  # noqa: F401  # for pytest
-from pytest_int8acc.golden_options import GoldenHooks, add_options
 from pytest_int8acc.settings import SETTINGS, SUFFIXES, Setting
 
 if TYPE_CHECKING:
@@ -42,7 +40,34 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     device = "GPU, from 0 among those visible (default: each pytest-xdist worker takes the next one)"
     group.addoption("--int8acc-device", type=_device, metavar="N", help=device)
     parser.addini("int8acc_device", device, default=None)
-    add_options(group, parser)
+    _add_golden_options(group, parser)
+
+
+def _add_golden_options(group: pytest.OptionGroup, parser: pytest.Parser) -> None:
+    """Adds what a session may say of goldens."""
+    group.addoption(
+        "--int8acc-update",
+        choices=("missing", "all"),
+        help="record goldens: those that are missing, or all; prints what changes. Not where CI is set",
+    )
+    group.addoption(
+        "--int8acc-update-in-ci",
+        action="store_true",
+        default=None,
+        help="let --int8acc-update record goldens where the variable CI is set",
+    )
+    group.addoption(
+        "--int8acc-prune",
+        nargs="?",
+        const="list",
+        choices=("list", "delete"),
+        help="list goldens that no case of a spec has any more, and with =delete delete them",
+    )
+    parser.addini(
+        "int8acc_goldens",
+        "where goldens are kept, a folder or an fsspec URL (default: __int8acc__ beside each spec)",
+        default=None,
+    )
 
 
 def _add_setting(group: pytest.OptionGroup, parser: pytest.Parser, setting: Setting) -> None:
@@ -106,7 +131,10 @@ def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "int8acc: a case of an *.int8acc.yaml file")
     config.stash[_NOT_RUN] = set()
     config.pluginmanager.register(_Last(), "int8acc-last")
-    config.pluginmanager.register(GoldenHooks(), "int8acc-goldens")
+    if config.getoption("int8acc_update") or config.getoption("int8acc_prune"):
+        from pytest_int8acc.golden_options import GoldenHooks
+
+        config.pluginmanager.register(GoldenHooks(), "int8acc-goldens")
     _getini(config, "int8acc", "true or false")
     try:
         _device(str(_getini(config, "int8acc_device", "a GPU's number") or 0))
@@ -171,6 +199,8 @@ def pytest_xdist_auto_num_workers(config: pytest.Config) -> int | None:
     backend = config.getoption("int8acc_backend") or config.getini("int8acc_backend")
     if not _gate(config) or backend != "tensorrt":
         return None
+    from pytest_int8acc.devices import visible_devices
+
     return len(visible_devices()) or None
 
 

@@ -36,7 +36,7 @@ def to_bytes(text: str) -> int:
     return int(size[1]) * _SIZES[size[2]]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False, repr=False)  # each method made costs import time
 class Settings:
     """The settings that one case runs with."""
 

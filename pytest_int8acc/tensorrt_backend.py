@@ -206,7 +206,7 @@ class _Unrun:
 def _options(case: Case) -> BuildOptions:
     said = case.tensorrt
     return BuildOptions(
-        shapes=dict(said.shapes),
+        shapes={name: (least, usual, most) for name, (least, usual, most) in said.shapes.items()},
         plugins=tuple(case.path(plugin) for plugin in said.plugins),
         workspace=None if said.workspace is None else to_bytes(said.workspace),
         optimization_level=said.optimization_level,

@@ -111,7 +111,7 @@ def repair(
         found.sort(key=lambda pair: price(pair[1].form if pair[1] else own.under(plan)))
     seconds = time.perf_counter() - started
     spent = mender.purse.trials
-    notes = (*mender.notes, *([f"{spent} trials of other scales in {seconds:.3g} s"] if spent else []))
+    notes = (*mender.notes, *([f"{spent} trials of other scales"] if spent else []))
     best = found[0][1] if found else None
     return Repaired(tuple(r for r, _ in found), best, spent, mender.builds, seconds, notes)
 
