@@ -9,7 +9,7 @@ from pytest_int8acc.diagnose.case import diagnose, wants_diagnosis, write_pieces
 from pytest_int8acc.diagnose.repair import repair
 from pytest_int8acc.errors import Int8accError
 from pytest_int8acc.fix import FixFiles, write_fix
-from pytest_int8acc.investigate import Fix, investigate, latency_of
+from pytest_int8acc.investigate import QAT_ADVICE, Fix, investigate, latency_of
 from pytest_int8acc.measure import Measured, measure
 from pytest_int8acc.results import CaseResult, SearchOutcome
 from pytest_int8acc.settings import Settings
@@ -72,6 +72,8 @@ def _searched(measured: Measured, folder: Path | None) -> CaseResult:
     diagnosis, culprits = diagnose(measured, outcome.culprits)
     price = latency_of(measured) if measured.backend.is_tensorrt else None
     repaired = repair(measured, outcome, price=price)
+    if repaired.best is not None and not repaired.best.plan.high:
+        outcome = replace(outcome, notes=tuple(n for n in outcome.notes if QAT_ADVICE not in n))
     diagnosis = replace(diagnosis, repairs=repaired.repairs, notes=(*diagnosis.notes, *repaired.notes))
     result = replace(result, search=replace(outcome, culprits=culprits), diagnosis=diagnosis)
     if folder is None:

@@ -20,12 +20,14 @@ from pytest_int8acc.forms import Form, Int8Form
 from pytest_int8acc.graph.half_network import emulate_network, halve_network
 from pytest_int8acc.graph.macs import macs
 from pytest_int8acc.graph.network import Network, Plan
+from pytest_int8acc.graph.qdq import FIXED
 from pytest_int8acc.graph.switchboard import build_switchboard
 from pytest_int8acc.measure import Measured
 from pytest_int8acc.results import Culprit, LayerLine, Score, SearchOutcome, TrialLine
 from pytest_int8acc.search import certify, search
 from pytest_int8acc.search.engine_evaluator import EngineEvaluator
 from pytest_int8acc.search.judge import Criteria
+from pytest_int8acc.search.ledger import NOT_THE_CAUSE
 from pytest_int8acc.search.simulator import Simulator, split
 from pytest_int8acc.search.types import Budget, GroupInfo, SearchResult, Trial
 from pytest_int8acc.tensors import Feed, Outputs
@@ -33,6 +35,7 @@ from pytest_int8acc.tensors import Feed, Outputs
 logger = logging.getLogger("pytest_int8acc")
 #: Where more than this share of the MACs would have to leave INT8, training with quantization is advised.
 QAT_SHARE = 0.5
+QAT_ADVICE = "quantization-aware training (QAT) is the better way"
 
 
 @dataclass(frozen=True, eq=False)
@@ -97,6 +100,8 @@ def _find(bench: _Bench) -> _Found:
     """Search on a part of the samples, prove on all; where that fails, on all samples, then by building."""
     seen, held = split(bench.measured.result.samples)
     found = bench.search(bench.simulator(seen), len(held))
+    if found.verified and held:
+        return _slimmer(bench, found)
     if found.proof is None or found.verified:
         return found
     notes: list[str] = []
@@ -110,6 +115,26 @@ def _find(bench: _Bench) -> _Found:
         )
         found = bench.search_by_building(found.simulator)
     return replace(found, notes=tuple(notes))
+
+
+def _slimmer(bench: _Bench, found: _Found) -> _Found:
+    """The plan without groups that only the part of the samples needs which was searched on."""
+    names = [group.name for group in bench.groups]
+    high = frozenset(names.index(name) for name in found.result.high)
+    budget = Budget(max_seconds=bench.measured.settings.max_seconds)
+    result = certify(bench.simulator(None), high, budget=budget)
+    if (
+        not result.passed
+        or len(result.high) >= len(high)
+        or bench.builds >= bench.measured.settings.max_builds
+    ):
+        return found
+    kept = replace(
+        found.result, high=result.high, price=result.price, minimal=result.minimal, reason=result.reason
+    )
+    proof = bench.prove(kept)
+    note = f"on all samples {len(result.high)} of the {len(high)} layers found suffice"
+    return replace(found, result=kept, proof=proof, notes=(*found.notes, note)) if proof.passed else found
 
 
 def _certified(bench: _Bench, found: _Found) -> _Found:
@@ -138,7 +163,7 @@ def _outcome(bench: _Bench, found: _Found, seconds: float) -> SearchOutcome:
         minimal=result.minimal,
         verified=found.verified,
         fixed=found.proof.scores if found.proof else (),
-        reason=result.reason,
+        reason=_reason(bench, result),
         trials=tuple(TrialLine(t.high, t.passed, t.loss, t.cost, t.why) for t in result.trials),
         probes=result.probes,
         cost=result.cost,
@@ -153,6 +178,14 @@ def _outcome(bench: _Bench, found: _Found, seconds: float) -> SearchOutcome:
         interrupted="Ctrl-C" in result.reason,
         price_ms=bench.price_ms() if found.verified and result.high else None,
     )
+
+
+def _reason(bench: _Bench, result: SearchResult) -> str:
+    """Why the search ended; Q/DQ that is part of every plan is named where no plan passes."""
+    fixed = next((note for note in bench.int8.network.notes if FIXED in note), "")
+    if result.reason != NOT_THE_CAUSE or not fixed:
+        return result.reason
+    return f"{NOT_THE_CAUSE.partition(':')[0]}: {fixed}; no plan takes them off"
 
 
 @dataclass(frozen=True, eq=False)
@@ -325,8 +358,5 @@ def _worst(simulator: Simulator, trial: Trial) -> str:
 
 def _advice(passed: bool, share: float) -> list[str]:
     if passed and share > QAT_SHARE:
-        return [
-            f"{share:.0%} of the multiply-accumulates would leave INT8: "
-            "quantization-aware training (QAT) is the better way"
-        ]
+        return [f"{share:.0%} of the multiply-accumulates would leave INT8: {QAT_ADVICE}"]
     return []

@@ -42,7 +42,12 @@ FLOOR = {room: number for number, rooms in enumerate(FLOORS) for room in rooms}
 #: Neighbours on one floor that may know each other.
 NEIGHBOURS = {
     *(("plugin", "items"), ("plugin", "fixtures"), ("plugin", "reporting"), ("reporting", "items")),
-    *(("plugin", "golden_options"), ("items", "golden_options"), ("golden_options", "items")),
+    *(
+        ("plugin", "golden_options"),
+        ("items", "golden_options"),
+        ("golden_options", "items"),
+        ("fixtures", "golden_options"),
+    ),
     *(("fixtures", "items"), ("scores", "data"), ("results", "tensors")),
 }
 

@@ -243,7 +243,7 @@ def test_a_large_switchboard_runs_from_files(monkeypatch: pytest.MonkeyPatch) ->
 
 
 def test_many_groups_run_from_files_too(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The list of switches' sizes is longer than what is kept beside the graph, where ONNX infers no shapes."""
+    """The list of sizes is longer than what is kept beside the graph, where ONNX infers no shapes."""
     monkeypatch.setattr(pytest_int8acc.engines.onnxruntime, "INLINE_BYTES", 0)
     b = Builder()
     x = b.input("x", (1, 4))

@@ -235,7 +235,8 @@ def _prepare_calibration(request: BuildRequest, implicit: Implicit, folder: Path
     batches.mkdir()
     usual = {name: profile[1] for name, profile in request.profiles.items()}
     given = left_out = count = 0
-    for given, feed in enumerate(implicit.feeds, 1):
+    for feed in implicit.feeds:
+        given += 1
         whole = list(in_batches(feed, usual))
         left_out += not whole
         for arrays in whole:
