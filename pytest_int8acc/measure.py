@@ -109,7 +109,7 @@ def _measure(case: Case, settings: Settings, backend: Backend, keeper: Keeper | 
     if candidate.implicit is not None:
         int8 = int8_form(case, model, settings.provider, backend.calibration_cache)
     findings += lint_network(case, int8.network if int8 else None, settings.lint)
-    own = load_judge(case, replace(settings, samples=limit), inputs.samples or 0)
+    own = load_judge(case, settings.but(samples=limit), inputs.samples or 0)
     judge = own if keeper is None else keeper.tighten(own)
     lost = lost_by_baseline(judge, runs)
     refuse_overflow(lost, runs, baseline, model, inputs, settings.provider)

@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from pytest_int8acc.errors import Int8accError
-from pytest_int8acc.fixtures import int8acc, int8acc_engine, int8acc_golden  # noqa: F401  # for pytest
 from pytest_int8acc.settings import SETTINGS, SUFFIXES, Setting
 
 if TYPE_CHECKING:
     from pytest_int8acc.items import SpecFile
 
+#: Loaded by pytest after this module, whose import is to cost nothing.
+pytest_plugins = ["pytest_int8acc.fixtures"]
 _NOT_RUN = pytest.StashKey[set[str]]()
 _NOT_RUN_OUTPUT = "int8acc_not_run"
 _VERDICTS = ("passed", "failed", "error", "xfailed", "xpassed", "skipped")
@@ -210,10 +210,11 @@ def pytest_runtest_makereport(
 ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
     """Reports a case that cannot be judged as text alone: pytest asks no item how a setup error reads."""
     report = yield
-    if call.when == "setup" and call.excinfo is not None and isinstance(call.excinfo.value, Int8accError):
+    if call.when == "setup" and call.excinfo is not None and item.path.name.endswith(SUFFIXES):
+        from pytest_int8acc.errors import Int8accError
         from pytest_int8acc.items import SpecItem
 
-        if isinstance(item, SpecItem):
+        if isinstance(item, SpecItem) and isinstance(call.excinfo.value, Int8accError):
             report.longrepr = str(call.excinfo.value)
     if call.when == "call" and item.config.getoption("htmlpath", None) and item.path.name.endswith(SUFFIXES):
         from pytest_int8acc.reporting import attach

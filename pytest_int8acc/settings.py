@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
-from typing import Any, Literal, NamedTuple, get_args
+from typing import Any, Literal, get_args
 
 #: How the name of a spec file ends.
 SUFFIXES = (".int8acc.yaml", ".int8acc.yml")
@@ -23,9 +22,9 @@ Kind = Literal["choice", "count", "flag", "folder", "size"]
 _SIZES = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
 
 
-def _said(help: str, choices: Any = None, kind: Kind = "count") -> dict[str, Any]:
-    """Metadata of a setting; ``choices`` is a Literal type, where the setting is one of a few words."""
-    return {"help": help, "choices": get_args(choices), "kind": "choice" if choices else kind}
+def _setting(default: Any, help: str, choices: Any = None, kind: Kind = "count") -> Any:
+    """A Setting, as the type that its value has."""
+    return Setting(default, help, choices, kind)
 
 
 def to_bytes(text: str) -> int:
@@ -36,117 +35,28 @@ def to_bytes(text: str) -> int:
     return int(size[1]) * _SIZES[size[2]]
 
 
-@dataclass(frozen=True, eq=False, repr=False)  # each method made costs import time
-class Settings:
-    """The settings that one case runs with."""
+class Setting:
+    """One setting as a user sees it; on an instance of Settings, its value.
 
-    backend: Backend = field(
-        default="auto",
-        metadata=_said("runtime of the engines; auto: the best that can run here (default: auto)", Backend),
-    )
-    mode: Mode = field(
-        default="exact",
-        metadata=_said(
-            "what ONNX Runtime makes of INT8; exact: Q/DQ computed unfused, the same on every CPU; native: "
-            "the fused kernels that it would deploy (default: exact)",
-            Mode,
-        ),
-    )
-    provider: Provider = field(
-        default="cpu", metadata=_said("where ONNX Runtime runs the engines (default: cpu)", Provider)
-    )
-    samples: int | None = field(
-        default=None, metadata=_said("use only the first N samples of the inputs (default: all)")
-    )
-    search: When = field(
-        default="auto",
-        metadata=_said(
-            "when to search the layers that must leave INT8; auto: where a case fails (default: auto)", When
-        ),
-    )
-    strategy: Strategy = field(
-        default="minimal", metadata=_said("how to search (default: minimal)", Strategy)
-    )
-    max_builds: int = field(
-        default=8, metadata=_said("engines that one search may build, the proof included (default: 8)")
-    )
-    max_seconds: int | None = field(
-        default=None,
-        metadata=_said("stop a search after N seconds with the best plan so far (default: never)"),
-    )
-    certify: bool = field(
-        default=False,
-        metadata=_said("prove on engines of its own that each culprit must leave INT8", kind="flag"),
-    )
-    report: str | None = field(
-        default=None,
-        metadata=_said(
-            "write report.json, report.html, and for each failed case the fixed model and its plan",
-            kind="folder",
-        ),
-    )
-    missing: Missing = field(
-        default="skip",
-        metadata=_said("what a case does whose backend is not there (default: skip)", Missing),
-    )
-    lint: Lint = field(
-        default="warn",
-        metadata=_said(
-            "what becomes of Q/DQ that TensorRT rejects; warn: said in the report; error: the case is not "
-            "judged (default: warn)",
-            Lint,
-        ),
-    )
-    layers: bool = field(
-        default=False,
-        metadata=_said("show the error of every layer, of cases that pass, too", kind="flag"),
-    )
-    calibrations: bool = field(
-        default=False,
-        metadata=_said("compare all calibration methods on each case", kind="flag"),
-    )
-    reduce: bool = field(
-        default=False,
-        metadata=_said(
-            "write the smallest piece of the model that shows a culprit's error into the report folder",
-            kind="flag",
-        ),
-    )
-    cache_dir: str | None = field(
-        default=None,
-        metadata=_said(
-            "where built engines are kept, a folder or an fsspec URL (default: the user's cache)",
-            kind="folder",
-        ),
-    )
-    cache_size: int = field(
-        default=20 << 30,
-        metadata=_said("how much the engine store may hold, like 500M (default: 20G)", kind="size"),
-    )
-    no_cache: bool = field(
-        default=False, metadata=_said("build every engine anew and keep none", kind="flag")
-    )
-    sources: Mapping[str, str] = field(default_factory=dict, repr=False, compare=False)
-    """Where each setting's value comes from, in words."""
+    A descriptor of its own, since a dataclass is compiled at import, which would cost more than all else.
+    """
 
-    def describe(self) -> str:
-        """One line of all settings, each with its source."""
-        return ", ".join(
-            f"{s.name} {'none' if (value := getattr(self, s.name)) is None else value} "
-            f"({self.sources.get(s.name, 'default')})"
-            for s in SETTINGS
-        )
+    def __init__(self, default: object, help: str, choices: Any = None, kind: Kind = "count") -> None:
+        """Declare a setting; ``choices`` is a Literal type, where it is one of a few words."""
+        self.name = ""
+        self.default = default
+        self.help = help
+        self.choices: tuple[str, ...] = get_args(choices)
+        self.kind: Kind = "choice" if choices else kind
 
+    def __set_name__(self, owner: type, name: str) -> None:
+        self.name = name
 
-class Setting(NamedTuple):
-    """One setting as a user sees it."""
+    def __get__(self, instance: Settings | None, owner: type) -> Any:
+        return self if instance is None else instance.given.get(self.name, self.default)
 
-    name: str
-    default: object
-    help: str
-    choices: tuple[str, ...]
-    """The words accepted, for kind ``choice``."""
-    kind: Kind
+    def __set__(self, instance: Settings, value: object) -> None:
+        raise AttributeError(f"settings are fixed: use but({self.name}=...)")
 
     @property
     def flag(self) -> str:
@@ -185,9 +95,86 @@ class Setting(NamedTuple):
         return None if value is None or value == "" else self.parse(value)
 
 
-SETTINGS = tuple(
-    Setting(f.name, f.default, **f.metadata) for f in fields(Settings) if "choices" in f.metadata
-)
+class Settings:
+    """The settings that one case runs with."""
+
+    backend: Backend = _setting(
+        "auto", "runtime of the engines; auto: the best that can run here (default: auto)", Backend
+    )
+    mode: Mode = _setting(
+        "exact",
+        "what ONNX Runtime makes of INT8; exact: Q/DQ computed unfused, the same on every CPU; native: "
+        "the fused kernels that it would deploy (default: exact)",
+        Mode,
+    )
+    provider: Provider = _setting("cpu", "where ONNX Runtime runs the engines (default: cpu)", Provider)
+    samples: int | None = _setting(None, "use only the first N samples of the inputs (default: all)")
+    search: When = _setting(
+        "auto",
+        "when to search the layers that must leave INT8; auto: where a case fails (default: auto)",
+        When,
+    )
+    strategy: Strategy = _setting("minimal", "how to search (default: minimal)", Strategy)
+    max_builds: int = _setting(8, "engines that one search may build, the proof included (default: 8)")
+    max_seconds: int | None = _setting(
+        None, "stop a search after N seconds with the best plan so far (default: never)"
+    )
+    certify: bool = _setting(
+        False, "prove on engines of its own that each culprit must leave INT8", kind="flag"
+    )
+    report: str | None = _setting(
+        None,
+        "write report.json, report.html, and for each failed case the fixed model and its plan",
+        kind="folder",
+    )
+    missing: Missing = _setting(
+        "skip", "what a case does whose backend is not there (default: skip)", Missing
+    )
+    lint: Lint = _setting(
+        "warn",
+        "what becomes of Q/DQ that TensorRT rejects; warn: said in the report; error: the case is not "
+        "judged (default: warn)",
+        Lint,
+    )
+    layers: bool = _setting(False, "show the error of every layer, of cases that pass, too", kind="flag")
+    calibrations: bool = _setting(False, "compare all calibration methods on each case", kind="flag")
+    reduce: bool = _setting(
+        False,
+        "write the smallest piece of the model that shows a culprit's error into the report folder",
+        kind="flag",
+    )
+    cache_dir: str | None = _setting(
+        None,
+        "where built engines are kept, a folder or an fsspec URL (default: the user's cache)",
+        kind="folder",
+    )
+    cache_size: int = _setting(
+        20 << 30, "how much the engine store may hold, like 500M (default: 20G)", kind="size"
+    )
+    no_cache: bool = _setting(False, "build every engine anew and keep none", kind="flag")
+
+    def __init__(self, *, sources: Mapping[str, str] | None = None, **given: Any) -> None:
+        """Keep the values given, and where each comes from, in words; the others are the defaults."""
+        unknown = [name for name in given if not isinstance(getattr(type(self), name, None), Setting)]
+        if unknown:
+            raise TypeError(f"unknown setting {unknown[0]!r}: {', '.join(s.name for s in SETTINGS)}")
+        self.given: Mapping[str, Any] = given
+        self.sources: Mapping[str, str] = sources or {}
+
+    def but(self, **changes: Any) -> Settings:
+        """The same with some values changed."""
+        return Settings(sources=self.sources, **{**self.given, **changes})
+
+    def describe(self) -> str:
+        """One line of all settings, each with its source."""
+        return ", ".join(
+            f"{s.name} {'none' if (value := getattr(self, s.name)) is None else value} "
+            f"({self.sources.get(s.name, 'default')})"
+            for s in SETTINGS
+        )
+
+
+SETTINGS = tuple(value for value in vars(Settings).values() if isinstance(value, Setting))
 
 
 def resolve(
