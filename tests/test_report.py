@@ -287,7 +287,8 @@ def test_every_result_has_its_text_and_survives_json(result):
 def test_a_failure_of_everything_reads_like_this():
     result = report_cases.case(written=("out/fixed.onnx",))
     assert failure(result).splitlines() == [
-        "INT8 accuracy: 'logits' cosine 0.8741 < 0.999 (+1 more; 2 culprits, fix verified)",
+        "INT8 accuracy: 'logits' cosine 0.8741 < 0.999 (+1 more; no layer needs FP16: mended in full INT8, "
+        "verified; 2 culprits, fix verified)",
         "",
         "The scale of one tensor is 61x too wide; /layer2/0/conv1/Conv loses 31 dB by it.",
         "",

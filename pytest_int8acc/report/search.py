@@ -62,7 +62,8 @@ def _cause(culprit: Culprit, verbosity: int) -> str:
     """Why, in few words; with -vv in full."""
     if culprit.cause is None:
         return ""
-    return shorten(culprit.cause.text, 999 if verbosity >= 2 else _CAUSE)
+    text = culprit.cause.text
+    return text if verbosity >= 2 else shorten(text.partition(": ")[0], _CAUSE)
 
 
 def fix_line(outcome: SearchOutcome) -> str:

@@ -30,6 +30,9 @@ def failure_line(result: CaseResult) -> str:
     """The first line of a failure: the worst miss with value and limit, how many more, and the fix."""
     missed = _missed(result)
     more = [f"+{len(missed) - 1} more"] if len(missed) > 1 else []
+    mended = cheaper_fix(result)
+    if mended is not None and not mended.layers and mended.verified:
+        more.append("no layer needs FP16: mended in full INT8, verified")
     if result.search is not None:
         more.append(brief(result.search))
     return f"{FAILURE}{missed[0]}" + (f" ({'; '.join(more)})" if more else "")
