@@ -320,11 +320,11 @@ def test_a_failure_of_everything_reads_like_this():
         "  Q/DQ, simulated: quantization itself costs the accuracy",
         "Culprits (minimal: leave any one in INT8 and the criteria fail)",
         "  layer                 type  alone in INT8         cause"
-        "                                                       price",
+        "                                                     price",
         "  /layer2/0/conv1/Conv  Conv  logits cosine 0.9312  "
-        "scale of '/layer1/1/relu/Relu_output_0' is 61x too wide...  8.3% of MACs",
+        "scale of '/layer1/1/relu/Relu_output_0' is 61x too wide   8.3% of MACs",
         "  /layer4/1/conv2/Conv  Conv  logits cosine 0.9941  "
-        "8.1 % of the values lie beyond the scale and are clipped    2.1% of MACs",
+        "8.1 % of the values lie beyond the scale and are clipped  2.1% of MACs",
         "Fix verified (built and run on all samples, 51 of them not seen by the search): these 2 groups in "
         "FP16, 90% of the MACs stay in INT8",
         "Search 'minimal': 2 trials and 18 probes (as much as 2.75 runs over all samples), 1 model built, in "
