@@ -2,7 +2,7 @@
 
 The environments lie in one folder, RIVALS:
 
-    python -m venv RIVALS/nncf && RIVALS/nncf/bin/pip install nncf==3.4.0 onnxruntime==1.31.1
+    python -m venv RIVALS/nncf && RIVALS/nncf/bin/pip install nncf==3.4.0 onnx==1.23.2 onnxruntime==1.31.1
     python -m venv RIVALS/aimet && RIVALS/aimet/bin/pip install aimet-onnx==2.42.0  # 6.4 GB
 """
 
