@@ -38,7 +38,7 @@ def rechunk(feeds: Iterable[Feed], layout: Layout, size: int | None) -> Iterator
     count = 0
     for feed in feeds:
         if waiting and not _joinable(waiting[-1], feed, layout):
-            yield _fill(_take(waiting, count, layout), count, layout)
+            yield fill(_take(waiting, count, layout), count, layout)
             count = 0
         waiting.append(feed)
         count += layout.rows(feed)
@@ -46,7 +46,7 @@ def rechunk(feeds: Iterable[Feed], layout: Layout, size: int | None) -> Iterator
             yield Batch(_take(waiting, size, layout), size)
             count -= size
     if count:
-        yield _fill(_take(waiting, count, layout), count, layout)
+        yield fill(_take(waiting, count, layout), count, layout)
 
 
 def _joinable(one: Feed, other: Feed, layout: Layout) -> bool:
@@ -78,7 +78,7 @@ def _take(waiting: deque[Feed], rows: int, layout: Layout) -> Feed:
     }
 
 
-def _fill(feed: Feed, rows: int, layout: Layout) -> Batch:
+def fill(feed: Feed, rows: int, layout: Layout) -> Batch:
     """A short batch, brought to the model's fixed size by repeating the last row."""
     padding = 0 if layout.size is None else layout.size - rows
     if not padding:

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Sequence
 import numpy as np
 
 from pytest_int8acc.data import Batch, Dataset
-from pytest_int8acc.data.chunks import rechunk
+from pytest_int8acc.data.chunks import fill, rechunk
 from pytest_int8acc.data.layout import read_layout
 from pytest_int8acc.search.judge import SampleOutputs
 from pytest_int8acc.tensors import Feed, Outputs, TensorInfo
@@ -76,6 +76,9 @@ class Inputs:
         whole = max(counts)
         self._size = self._layout.size or min(whole, max(_LEAST_ROWS, -(-len(used) // _RUNS)))
         self._kept = None if nbytes > MEMORY_BYTES else dict(self._samples(kept))
+        self._table = self._as_table()
+        if self._table is not None:
+            self._kept = None
 
     def __len__(self) -> int:
         """Number of samples."""
@@ -83,6 +86,12 @@ class Inputs:
 
     def runs(self, order: Sequence[int]) -> Iterator[tuple[list[int], Batch]]:
         """Runs that hold the samples of ``order``; in that order where the inputs are in memory."""
+        if self._table is not None:
+            for start in range(0, len(order), self._size):
+                rows = list(order[start : start + self._size])
+                feed = {name: array[rows] for name, array in self._table.items()}
+                yield rows, fill(feed, len(rows), self._layout)
+            return
         if not self._by_row:
             for sample, batch in self._read(order):
                 yield [sample], batch
@@ -113,6 +122,18 @@ class Inputs:
             name: [arrays[b][r : r + 1] if self._by_row else arrays[b] for b, r in self._places]
             for name, arrays in outputs.items()
         }
+
+    def _as_table(self) -> Feed | None:
+        """All samples as one array per input, whose rows are taken at once; None where they do not join."""
+        if not self._by_row or not self._kept:
+            return None
+        feeds = [self._kept[sample].feed for sample in range(len(self._kept))]
+        first = feeds[0]
+        if set(first) != self._layout.batched:
+            return None
+        if any(feed[name].shape != array.shape for feed in feeds for name, array in first.items()):
+            return None
+        return {name: np.concatenate([feed[name] for feed in feeds]) for name in first}
 
     def _read(self, order: Sequence[int]) -> Iterator[tuple[int, Batch]]:
         if self._kept is not None:
