@@ -216,6 +216,8 @@ def pytest_runtest_makereport(
 
         if isinstance(item, SpecItem) and isinstance(call.excinfo.value, Int8accError):
             report.longrepr = str(call.excinfo.value)
+        elif isinstance(item, SpecItem) and report.skipped and isinstance(report.longrepr, tuple):
+            report.longrepr = (str(item.path), item.case.line + 1, report.longrepr[2])  # not where we raised
     if call.when == "call" and item.config.getoption("htmlpath", None) and item.path.name.endswith(SUFFIXES):
         from pytest_int8acc.reporting import attach
 

@@ -142,3 +142,26 @@ def test_report_folder_that_cannot_be_made_is_one_line(digits):
     result = digits.runpytest(*LOAD, "--int8acc", "--int8acc-report", "out", "-k", "calibrated")
     result.stdout.fnmatch_lines(["int8acc: *out: cannot be written: *"])
     result.assert_outcomes(passed=1, deselected=4)
+
+
+def test_a_missing_backend_skips_the_spec_s_own_line(pytester: pytest.Pytester) -> None:
+    """An engine that is built already runs in TensorRT only."""
+    (pytester.path / "n.engine").write_bytes(b"")
+    model = helper.make_model(
+        helper.make_graph(
+            [helper.make_node("Relu", ["x"], ["y"], "relu")],
+            "g",
+            [helper.make_tensor_value_info("x", TensorProto.FLOAT, [1, 4])],
+            [helper.make_tensor_value_info("y", TensorProto.FLOAT, [1, 4])],
+        ),
+        opset_imports=[helper.make_opsetid("", 17)],
+        ir_version=8,
+    )
+    onnx.save(model, pytester.path / "n.onnx")
+    spec = "model: n.onnx\ninputs: {random: {samples: 4}}\nint8: {engine: n.engine}\nbackend: onnxruntime\n"
+    (pytester.path / "n.int8acc.yaml").write_text(spec)
+    skipped = pytester.runpytest_subprocess(*LOAD, "--int8acc", "-rs")
+    skipped.assert_outcomes(skipped=1)
+    skipped.stdout.fnmatch_lines(["SKIPPED * n.int8acc.yaml:1: *n.engine: a TensorRT engine, and backend*"])
+    failed = pytester.runpytest_subprocess(*LOAD, "--int8acc", "--int8acc-missing", "fail")
+    failed.assert_outcomes(errors=1)
