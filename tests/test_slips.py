@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from pytest_int8acc.data import open_dataset
@@ -79,6 +79,7 @@ def test_few_samples_are_the_only_alarm_where_they_are_few(seed: int, count: int
     shift=st.floats(0, 3),
     count=st.integers(8, 150),
 )
+@example(seed=1851, contrast=1.0, shift=1.0, count=8)
 @SETTINGS
 def test_samples_that_differ_much_raise_no_alarm(
     seed: int, contrast: float, shift: float, count: int

@@ -27,7 +27,7 @@ FEW = 32
 #: Standard errors; of a billion random splits, two differ by so much.
 CERTAIN = 6.0
 #: Below this many samples, the variation itself is not known well enough.
-_LEAST = 8
+_LEAST = 16
 #: Spreads that differ less than this may be another choice of subjects.
 _FACTOR = 1.5
 #: A factor that needs no other proof, however few the samples.
