@@ -20,13 +20,7 @@ def engine_scores(case: Case, backend: Backend) -> tuple[tuple[Score, ...], tupl
         names = [key for c in wanted for key in EngineCriterion.limits() if getattr(c, key) is not None]
         said = f"{', '.join(names)} not judged: ONNX Runtime builds no engine (backend: tensorrt does)"
         return (), (said,) if names else ()
-    engines = {info.role: info for info in backend.engines}
-    scores = _scores(engines, wanted)
-    asked = engines.get("INT8")
-    warnings = []
-    if asked is not None and asked.weighted and not asked.int8:
-        warnings.append(f"you asked for INT8, and 0 of {asked.weighted} layers with weights run in it")
-    return scores, tuple(warnings)
+    return _scores({info.role: info for info in backend.engines}, wanted), ()
 
 
 def _scores(engines: dict[str, EngineInfo], wanted: Iterable[EngineCriterion]) -> tuple[Score, ...]:

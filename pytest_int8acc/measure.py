@@ -54,7 +54,8 @@ class Measured:
     backend: Backend
     runs: Runs
     int8_passed: bool
-    """Whether INT8 keeps its limits; a baseline that has left its golden is no fault of INT8."""
+    """Whether INT8 keeps its limits of accuracy: a baseline that has left its golden is no fault of INT8, and
+    an engine that is too slow is not mended by layers that leave INT8."""
     half: bool
     """Whether the baseline computes in FP16."""
     candidate: Form
@@ -137,7 +138,7 @@ def _measure(case: Case, settings: Settings, backend: Backend, keeper: Keeper | 
         engines=backend.engines,
         findings=(*findings, *compare_data(case, model, inputs)),
     )
-    passed = result.passed
+    passed = all(output.passed for output in outputs) and all(score.passed for score in metrics)
     if keeper is not None:
         run = Compared(runs.baseline, runs.candidate, runs.backend, own, inputs, model)
         result = finish(keeper, result, run)
