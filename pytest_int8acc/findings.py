@@ -7,14 +7,13 @@ from collections.abc import Iterator
 from pytest_int8acc.data import Dataset
 from pytest_int8acc.data.slips import compare_inputs, sample_arrays
 from pytest_int8acc.errors import ModelError
-from pytest_int8acc.forms import open_source
+from pytest_int8acc.forms import calibration_data
 from pytest_int8acc.graph.lint import lint, lint_scales
 from pytest_int8acc.graph.load import read_model
 from pytest_int8acc.graph.model import Model
 from pytest_int8acc.graph.network import Network
 from pytest_int8acc.results import Finding
 from pytest_int8acc.settings import Lint
-from pytest_int8acc.spec.int8 import Source
 from pytest_int8acc.spec.models import Case
 
 
@@ -43,20 +42,10 @@ def lint_network(case: Case, network: Network | None, wanted: Lint) -> tuple[Fin
 
 def compare_data(case: Case, model: Model, inputs: Dataset) -> tuple[Finding, ...]:
     """How the calibration samples differ from the inputs that are compared; nothing where they are one."""
-    source = _calibration(case)
-    if source is None:
+    samples = calibration_data(case, model)
+    if samples is None:
         return ()
-    samples = open_source(case, source, model, "calibrate.data", None)
     return compare_inputs(sample_arrays(samples, model.inputs), sample_arrays(inputs, model.inputs))
-
-
-def _calibration(case: Case) -> Source | None:
-    int8 = case.int8
-    if int8.calibrate is not None:
-        return int8.calibrate.data
-    if int8.implicit is not None and int8.implicit.calibrate is not None:
-        return int8.implicit.calibrate.data
-    return None
 
 
 def _judged(name: str, found: tuple[Finding, ...], wanted: Lint) -> tuple[Finding, ...]:

@@ -22,7 +22,14 @@ from pytest_int8acc.scales import Scales
 from pytest_int8acc.scales.calibrate import calibrate
 from pytest_int8acc.scales.load import load_scales
 from pytest_int8acc.settings import Provider
-from pytest_int8acc.spec.int8 import Algorithm, BaselineModel, Calibration, CalibrationMethod, Source
+from pytest_int8acc.spec.int8 import (
+    Algorithm,
+    BaselineModel,
+    Calibration,
+    CalibrationMethod,
+    ImplicitCalibration,
+    Source,
+)
 from pytest_int8acc.spec.int8 import RandomSource as RandomSpec
 from pytest_int8acc.spec.models import Case
 
@@ -175,10 +182,8 @@ def implicit_form(case: Case, model: Model) -> Form:
     if calibration is None:
         description = f"INT8 by TensorRT itself, ranges of {implicit.cache}"
         return Form(model, description, single=model, implicit=ImplicitForm("entropy2", None, cache))
-    source = case.inputs if calibration.data is None else calibration.data
-    samples = open_source(case, source, model, "int8.implicit.calibrate.data", calibration.samples)
     description = f"INT8 by TensorRT itself, {calibration.algorithm} calibration"
-    wanted = ImplicitForm(calibration.algorithm, samples, cache)
+    wanted = ImplicitForm(calibration.algorithm, _calibration_samples(case, model, calibration), cache)
     return Form(model, description, single=model, implicit=wanted)
 
 
@@ -189,6 +194,21 @@ def open_source(case: Case, source: Source, model: Model, what: str, samples: in
         RandomSource(source.random.samples, source.random.seed) if isinstance(source, RandomSpec) else source
     )
     return open_dataset(wanted, model.inputs, samples=samples, batch=case.batch, base=base, what=what)
+
+
+def calibration_data(case: Case, model: Model) -> Dataset | None:
+    """The samples that scales come from, where the case has some apart from its inputs."""
+    int8 = case.int8
+    calibration = int8.calibrate or (int8.implicit.calibrate if int8.implicit else None)
+    if calibration is None or calibration.data is None:
+        return None
+    return open_source(case, calibration.data, model, "calibrate.data", calibration.samples)
+
+
+def _calibration_samples(case: Case, model: Model, calibration: Calibration | ImplicitCalibration) -> Dataset:
+    """What to calibrate on: samples of its own, or the inputs."""
+    own = calibration_data(case, model)
+    return own or open_source(case, case.inputs, model, "inputs", calibration.samples)
 
 
 #: What comes nearest to each of TensorRT's calibrators.
@@ -221,10 +241,7 @@ def _scales(case: Case, model: Model, layout: Layout, provider: Provider, cache:
 def _calibrated(
     case: Case, calibration: Calibration, model: Model, layout: Layout, provider: Provider
 ) -> Scales:
-    if calibration.data is None:
-        samples = open_source(case, case.inputs, model, "inputs", calibration.samples)
-    else:
-        samples = open_source(case, calibration.data, model, "calibrate.data", calibration.samples)
+    samples = _calibration_samples(case, model, calibration)
     logger.info("%s: calibrating %d tensors (%s)", case.name, len(layout.activations), calibration.method)
     scales = calibrate(
         model,

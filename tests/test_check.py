@@ -371,3 +371,15 @@ def test_a_float_baseline_of_its_own_is_not_blamed_for_fp16_overflow(project: Pr
     onnx.save(proto, project.folder / "other.onnx")
     result = project.check(CALIBRATED + "baseline: {model: other.onnx}\n")
     assert any(warning.startswith("other.onnx as it is is off already") for warning in result.warnings)
+
+
+def test_calibration_data_are_looked_at_as_far_as_they_are_used(tmp_path: Path) -> None:
+    project = Project(tmp_path)
+    proto = project.model("plain")
+    project.data(proto, runs=40)
+    project.data(proto, runs=40, file="calibration.npz")
+    spec = "int8: {{calibrate: {{data: calibration.npz, method: minmax{}}}}}\ncriteria: [{{sqnr_db: 5}}]\n"
+    few = project.check(spec.format(", samples: 6"))
+    assert "data-few-samples" in {finding.rule for finding in few.findings}
+    enough = project.check(spec.format(""))
+    assert "data-few-samples" not in {finding.rule for finding in enough.findings}

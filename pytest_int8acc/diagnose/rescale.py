@@ -19,7 +19,7 @@ from pytest_int8acc.data import Dataset
 from pytest_int8acc.diagnose.board import Board
 from pytest_int8acc.engines.calibrators import collect_histograms, collect_maxima, entropy_amax
 from pytest_int8acc.errors import ModelError
-from pytest_int8acc.forms import Int8Form, open_source
+from pytest_int8acc.forms import Int8Form, calibration_data
 from pytest_int8acc.graph.change import Change, changed, weight_axis
 from pytest_int8acc.graph.groups import find_groups
 from pytest_int8acc.graph.network import Network, Quantization
@@ -63,11 +63,9 @@ class Source:
 
 def sources(measured: Measured) -> list[Source]:
     """Where ranges may come from: the case's calibration data where it has some, and the inputs."""
-    case, int8 = measured.case, measured.case.int8
-    calibration = int8.calibrate or (int8.implicit.calibrate if int8.implicit else None)
     found = [Source(measured.inputs, "the compared inputs themselves")]
-    if calibration is not None and calibration.data is not None:
-        data = open_source(case, calibration.data, measured.model, "calibrate.data", calibration.samples)
+    data = calibration_data(measured.case, measured.model)
+    if data is not None:
         found.insert(0, Source(data, f"the calibration data, {data.description}"))
     return found
 
