@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
 from pytest_int8acc.diagnose.case import diagnose, wants_diagnosis, write_pieces
-from pytest_int8acc.diagnose.repair import repair
+from pytest_int8acc.diagnose.repair import Repaired, repair
 from pytest_int8acc.errors import Int8accError
 from pytest_int8acc.fix import FixFiles, write_fix
-from pytest_int8acc.investigate import QAT_ADVICE, Fix, investigate, latency_of
+from pytest_int8acc.forms import Fix
+from pytest_int8acc.investigate import QAT_ADVICE, investigate, latency_of
 from pytest_int8acc.measure import Measured, measure
-from pytest_int8acc.results import CaseResult, SearchOutcome
+from pytest_int8acc.results import CaseResult, Culprit, Rescale
 from pytest_int8acc.settings import Settings
 from pytest_int8acc.spec.models import Case
 
@@ -78,25 +80,27 @@ def _searched(measured: Measured, folder: Path | None) -> CaseResult:
     result = replace(result, search=replace(outcome, culprits=culprits), diagnosis=diagnosis)
     if folder is None:
         return result
-    best = fix if repaired.best is None else Fix(repaired.best.form, repaired.best.plan, repaired.best.int8)
-    return replace(result, written=_write(measured, outcome, fix, best, folder))
+    return replace(result, written=_write(measured, culprits, fix, repaired, folder))
 
 
 def _write(
-    measured: Measured, outcome: SearchOutcome, found: Fix | None, best: Fix | None, folder: Path
+    measured: Measured, culprits: Sequence[Culprit], found: Fix | None, repaired: Repaired, folder: Path
 ) -> tuple[str, ...]:
-    """The best fix as files, what the search found where that is another, and reproducers."""
+    """The cheapest fix as files, what the search found where that is another, and reproducers."""
     written: tuple[str, ...] = ()
-    if best is not None:
-        written = write_fix(folder, _files(measured, best))
-    if found is not None and best is not found:
-        written += write_fix(folder / "high", _files(measured, found))
+    if repaired.best is not None:
+        written = write_fix(folder, _files(measured, repaired.best, repaired.repairs[0].rescales))
+        folder_of_found = folder / "high"
+    else:
+        folder_of_found = folder
+    if found is not None:
+        written += write_fix(folder_of_found, _files(measured, found))
     if measured.settings.reduce:
-        written += write_pieces(measured, [c.layer for c in outcome.culprits], folder / "reduced")
+        written += write_pieces(measured, [c.layer for c in culprits], folder / "reduced")
     return written
 
 
-def _files(measured: Measured, fix: Fix) -> FixFiles:
+def _files(measured: Measured, fix: Fix, rescales: tuple[Rescale, ...] = ()) -> FixFiles:
     path, int8 = measured.case.path(measured.case.model), fix.int8
     return FixFiles(
         fix.form.model,
@@ -105,5 +109,6 @@ def _files(measured: Measured, fix: Fix) -> FixFiles:
         measured.model,
         path,
         int8.rest,
+        rescales,
         tells_all=int8 is measured.int8,
     )

@@ -106,6 +106,16 @@ class Int8Form:
         return Form(halved.model, description, notes, halved.overflows, mixed, frozenset(fp32))
 
 
+@dataclass(frozen=True, eq=False)
+class Fix:
+    """A plan that was built and met the criteria."""
+
+    int8: Int8Form
+    """The case's own, or one with weights quantized anew or migrated; ``under(plan)`` gives the form."""
+    plan: Plan
+    form: Form
+
+
 def load_float(case: Case) -> Model:
     """The case's float model; ModelError where it cannot be read, or is quantized already."""
     model = load_model(case.path(case.model))

@@ -15,15 +15,15 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from pytest_int8acc.engines.onnxruntime import OrtEngine
-from pytest_int8acc.engines.run import run_together
-from pytest_int8acc.forms import Form, Int8Form
+from pytest_int8acc.forms import Fix, Form
 from pytest_int8acc.graph.half_network import emulate_network, halve_network
 from pytest_int8acc.graph.macs import macs
 from pytest_int8acc.graph.network import Network, Plan
 from pytest_int8acc.graph.qdq import FIXED
 from pytest_int8acc.graph.switchboard import build_switchboard
+from pytest_int8acc.judge import Verdict
 from pytest_int8acc.measure import Measured
-from pytest_int8acc.results import Culprit, LayerLine, Score, SearchOutcome, TrialLine
+from pytest_int8acc.results import Culprit, LayerLine, SearchOutcome, TrialLine
 from pytest_int8acc.search import certify, search
 from pytest_int8acc.search.engine_evaluator import EngineEvaluator
 from pytest_int8acc.search.judge import Criteria
@@ -36,16 +36,6 @@ logger = logging.getLogger("pytest_int8acc")
 #: Where more than this share of the MACs would have to leave INT8, training with quantization is advised.
 QAT_SHARE = 0.5
 QAT_ADVICE = "quantization-aware training (QAT) is the better way"
-
-
-@dataclass(frozen=True, eq=False)
-class Fix:
-    """A plan that was built and met the criteria, and its model."""
-
-    form: Form
-    plan: Plan
-    int8: Int8Form
-    """The case's own, or another whose ``under(plan)`` gives the form."""
 
 
 def investigate(measured: Measured) -> tuple[SearchOutcome, Fix | None]:
@@ -65,7 +55,7 @@ def investigate(measured: Measured) -> tuple[SearchOutcome, Fix | None]:
     outcome = _outcome(bench, found, time.perf_counter() - started)
     if found.proof is None or not found.verified or not found.result.high:
         return outcome, None
-    return outcome, Fix(found.proof.form, found.proof.plan, bench.int8)
+    return outcome, Fix(bench.int8, found.proof.plan, found.proof.form)
 
 
 def latency_of(measured: Measured) -> Callable[[Form], float]:
@@ -93,7 +83,7 @@ class _Found:
 
     @property
     def verified(self) -> bool:
-        return self.proof is not None and self.proof.passed
+        return self.proof is not None and self.proof.verdict.passed
 
 
 def _find(bench: _Bench) -> _Found:
@@ -119,8 +109,7 @@ def _find(bench: _Bench) -> _Found:
 
 def _slimmer(bench: _Bench, found: _Found) -> _Found:
     """The plan without groups that only the part of the samples needs which was searched on."""
-    names = [group.name for group in bench.groups]
-    high = frozenset(names.index(name) for name in found.result.high)
+    high = bench.indices(found.result.high)
     budget = Budget(max_seconds=bench.measured.settings.max_seconds)
     result = certify(bench.simulator(None), high, budget=budget)
     if (
@@ -134,14 +123,17 @@ def _slimmer(bench: _Bench, found: _Found) -> _Found:
     )
     proof = bench.prove(kept)
     note = f"on all samples {len(result.high)} of the {len(high)} layers found suffice"
-    return replace(found, result=kept, proof=proof, notes=(*found.notes, note)) if proof.passed else found
+    return (
+        replace(found, result=kept, proof=proof, notes=(*found.notes, note))
+        if proof.verdict.passed
+        else found
+    )
 
 
 def _certified(bench: _Bench, found: _Found) -> _Found:
     """Minimality shown on built models; where one of them shows a culprit to be none, without that one."""
     everything = bench.simulator(None)
-    names = [group.name for group in bench.groups]
-    high = frozenset(names.index(name) for name in found.result.high)
+    high = bench.indices(found.result.high)
     budget = Budget(max_trials=bench.builds_left, max_seconds=bench.measured.settings.max_seconds)
     result = certify(bench.by_building(everything), high, budget=budget)
     count = len(result.trials)
@@ -162,7 +154,7 @@ def _outcome(bench: _Bench, found: _Found, seconds: float) -> SearchOutcome:
         found=result.passed,
         minimal=result.minimal,
         verified=found.verified,
-        fixed=found.proof.scores if found.proof else (),
+        fixed=found.proof.verdict.scores if found.proof else (),
         reason=_reason(bench, result),
         trials=tuple(TrialLine(t.high, t.passed, t.loss, t.cost, t.why) for t in result.trials),
         probes=result.probes,
@@ -194,13 +186,12 @@ class _Proof:
 
     plan: Plan
     form: Form
-    scores: tuple[Score, ...]
-    passed: bool
+    verdict: Verdict
 
     @property
     def worst(self) -> str:
         """The first limit missed."""
-        missed = next((s for s in self.scores if not s.passed), None)
+        missed = next((s for s in self.verdict.scores if not s.passed), None)
         return "is not comparable" if missed is None else f"misses {missed.subject} {missed.metric}"
 
 
@@ -232,6 +223,11 @@ class _Bench:
             self._engine, self._switchboard.switch, self.groups, m.inputs, m.baseline, self.criteria, samples
         )
 
+    def indices(self, high: Sequence[str]) -> frozenset[int]:
+        """These groups as the search counts them."""
+        names = [group.name for group in self.groups]
+        return frozenset(names.index(name) for name in high)
+
     def share(self, high: Sequence[str]) -> float:
         """The part of all groups' multiply-accumulates that these do."""
         return sum(self.work[name] for name in high)
@@ -252,11 +248,7 @@ class _Bench:
         """The plan found, built, run and judged on all samples."""
         plan = self.plan(result.high)
         form, outputs = self._build(plan)
-        m = self.measured
-        judged, metrics = m.judge(m.baseline, outputs, m.again)
-        scores = (*(s for output in judged for s in output.scores), *metrics)
-        passed = all(output.passed for output in judged) and all(s.passed for s in metrics)
-        return _Proof(plan, form, scores, passed)
+        return _Proof(plan, form, self.measured.judged(outputs))
 
     def prove_implicit(self, result: SearchResult) -> str:
         """What comes of holding the same layers in high precision under TensorRT's own quantization."""
@@ -269,9 +261,7 @@ class _Bench:
             m.candidate, implicit=replace(wish, cache=m.backend.calibration_cache, samples=None, high=held)
         )
         self.builds += 1
-        outputs = run_together({"fixed": m.backend.open(form, "implicit", m.inputs)}, m.inputs)["fixed"]
-        judged, metrics = m.judge(m.baseline, outputs, m.again)
-        passed = all(output.passed for output in judged) and all(score.passed for score in metrics)
+        passed = m.judged(m.run(form, "implicit")).passed
         said = "meets the criteria, too" if passed else "does not meet the criteria: use the Q/DQ model"
         return f"built as layer precisions under implicit quantization, the fix {said}"
 
@@ -305,7 +295,7 @@ class _Bench:
         self.builds += 1
         logger.info("%s: building a model with %d groups high", m.case.name, len(plan.high))
         form = self.int8.under(plan)
-        return form, run_together({"fixed": m.backend.open(form, "fixed", m.inputs)}, m.inputs)["fixed"]
+        return form, m.run(form)
 
 
 def _latency_prices(

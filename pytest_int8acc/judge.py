@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from pytest_int8acc.data import load_labels
 from pytest_int8acc.data.scripts import UserFunction, load_function
@@ -17,6 +18,23 @@ from pytest_int8acc.spec.models import Case
 from pytest_int8acc.tensors import Array, Outputs
 
 
+class Verdict(NamedTuple):
+    """Outputs and metrics of one candidate, judged."""
+
+    outputs: tuple[OutputResult, ...]
+    metrics: tuple[Score, ...]
+
+    @property
+    def scores(self) -> tuple[Score, ...]:
+        """All scores, outputs first."""
+        return tuple(score for output in self.outputs for score in output.scores) + self.metrics
+
+    @property
+    def passed(self) -> bool:
+        """True where every output and every metric passes."""
+        return all(output.passed for output in self.outputs) and all(score.passed for score in self.metrics)
+
+
 @dataclass(frozen=True, eq=False)
 class Judge:
     """A case's criteria, ready to be applied to outputs."""
@@ -25,9 +43,7 @@ class Judge:
     metrics: tuple[tuple[MetricLimit, UserFunction], ...]
     labels: Array | dict[str, Array] | None
 
-    def __call__(
-        self, baseline: Outputs, candidate: Outputs, again: Outputs | None = None
-    ) -> tuple[tuple[OutputResult, ...], tuple[Score, ...]]:
+    def __call__(self, baseline: Outputs, candidate: Outputs, again: Outputs | None = None) -> Verdict:
         """All outputs and all metrics, judged before anything fails; ``again`` gives the noise."""
         outputs = compare_outputs(
             baseline, candidate, self.limits, noise=again, metrics_given=bool(self.metrics)
@@ -35,7 +51,7 @@ class Judge:
         metrics: list[Score] = []
         for limit, function in self.metrics:
             metrics += evaluate_metric(limit, function, baseline, candidate, self.labels, noise=again)
-        return outputs, tuple(metrics)
+        return Verdict(outputs, tuple(metrics))
 
 
 def load_judge(case: Case, settings: Settings, samples: int) -> Judge:

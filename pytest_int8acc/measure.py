@@ -15,6 +15,7 @@ from dataclasses import dataclass, replace
 from pytest_int8acc.backends import Backend, open_backend
 from pytest_int8acc.caveats import caveats, nothing_compared
 from pytest_int8acc.data import Dataset
+from pytest_int8acc.engines.run import run_together
 from pytest_int8acc.findings import compare_data, lint_model, lint_network
 from pytest_int8acc.forms import (
     Form,
@@ -30,7 +31,7 @@ from pytest_int8acc.gains import engine_scores
 from pytest_int8acc.goldens.keeper import Compared, Keeper, finish, open_keeper
 from pytest_int8acc.goldens.wish import Goldens
 from pytest_int8acc.graph.model import Model
-from pytest_int8acc.judge import Judge, load_judge
+from pytest_int8acc.judge import Judge, Verdict, load_judge
 from pytest_int8acc.overflow import computes_in_half, lost_by_baseline, refuse_overflow
 from pytest_int8acc.results import CaseResult
 from pytest_int8acc.runs import Runs, run_forms
@@ -69,6 +70,18 @@ class Measured:
     def again(self) -> Outputs | None:
         """The baseline's second run; None where the baseline is a golden."""
         return self.runs.again
+
+    def run(self, form: Form, role: str = "fixed") -> Outputs:
+        """Another form of the case, built by its own backend and run on all samples.
+
+        Raises:
+            EngineError: It does not build or run.
+        """
+        return run_together({role: self.backend.open(form, role, self.inputs)}, self.inputs)[role]
+
+    def judged(self, outputs: Outputs) -> Verdict:
+        """Outputs of another form, by the case's criteria."""
+        return self.judge(self.baseline, outputs, self.again)
 
     def close(self) -> None:
         """Let go of the engines."""
@@ -114,7 +127,8 @@ def _measure(case: Case, settings: Settings, backend: Backend, keeper: Keeper | 
     judge = own if keeper is None else keeper.tighten(own)
     lost = lost_by_baseline(judge, runs)
     refuse_overflow(lost, runs, baseline, model, inputs, settings.provider)
-    outputs, metrics = judge(runs.baseline, runs.candidate, runs.again)
+    verdict = judge(runs.baseline, runs.candidate, runs.again)
+    outputs, metrics = verdict
     if keeper is not None:
         metrics = keeper.named(metrics, own, judge)
     backend.measure_latency(("baseline", "INT8"), next(iter(inputs.batches())).feed)
@@ -138,14 +152,13 @@ def _measure(case: Case, settings: Settings, backend: Backend, keeper: Keeper | 
         engines=backend.engines,
         findings=(*findings, *compare_data(case, model, inputs)),
     )
-    passed = all(output.passed for output in outputs) and all(score.passed for score in metrics)
     if keeper is not None:
         run = Compared(runs.baseline, runs.candidate, runs.backend, own, inputs, model)
         result = finish(keeper, result, run)
     result = replace(result, seconds=time.perf_counter() - started)
     half = baseline.single is not None or computes_in_half(baseline.model)
     return Measured(
-        case, settings, result, model, inputs, int8, judge, backend, runs, passed, half, candidate
+        case, settings, result, model, inputs, int8, judge, backend, runs, verdict.passed, half, candidate
     )
 
 

@@ -525,6 +525,9 @@ def test_the_plan_of_a_fix_guards_it(tmp_path: Path) -> None:
     assert result.diagnosis is not None
     best = result.diagnosis.repairs[0]
     assert best.kind == "recalibrate"
+    (changed,) = best.rescales[:1]
+    (line,) = (x for x in (tmp_path / "report" / "plan.yaml").read_text().splitlines() if changed.tensor in x)
+    assert f"was {changed.old:.6g}" in line
     assert scores == [s.value for s in best.scores if s.limit is not None]
     assert "under report/plan.yaml" in guarded.candidate
     spec.write_text(spec.read_text().replace("report/plan.yaml", "report/high/plan.yaml"))

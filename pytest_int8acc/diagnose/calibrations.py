@@ -46,10 +46,8 @@ def compare_calibrations(measured: Measured) -> tuple[CalibrationLine, ...]:
         logger.info("%s: calibrated by %s", measured.case.name, method)
         scales = {t: unit.scale(method) for unit in wanted for t in unit.tensors}
         form = rescaled(int8, Change(scales)).under(Plan(scales=scales))
-        outputs, metrics = measured.judge(measured.baseline, _run(measured, form), measured.again)
-        scores = (*(score for output in outputs for score in output.scores), *metrics)
-        passed = all(output.passed for output in outputs) and all(score.passed for score in metrics)
-        lines.append(CalibrationLine(method, scores, passed))
+        verdict = measured.judged(_run(measured, form))
+        lines.append(CalibrationLine(method, verdict.scores, verdict.passed))
     return tuple(lines)
 
 

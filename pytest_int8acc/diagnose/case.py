@@ -78,8 +78,7 @@ def _is_engine_only(measured: Measured) -> bool:
     """True where the same Q/DQ model passes in ONNX Runtime: the drop is TensorRT's own doing."""
     if measured.runs.simulated is None:
         return False
-    judged, metrics = measured.judge(measured.runs.baseline, measured.runs.simulated)
-    return all(output.passed for output in judged) and all(score.passed for score in metrics)
+    return measured.judged(measured.runs.simulated).passed
 
 
 def _is_noise(measured: Measured) -> bool:

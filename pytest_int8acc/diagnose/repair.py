@@ -33,13 +33,13 @@ from pytest_int8acc.diagnose.rescale import (
     with_tied,
     worse_weights,
 )
-from pytest_int8acc.engines.run import run_together
-from pytest_int8acc.forms import Form, Int8Form
+from pytest_int8acc.forms import Fix, Form, Int8Form
 from pytest_int8acc.graph.change import Change
 from pytest_int8acc.graph.migrate import Migrated, migrate
 from pytest_int8acc.graph.network import Network, Plan
+from pytest_int8acc.judge import Verdict
 from pytest_int8acc.measure import Measured
-from pytest_int8acc.results import Repair, Rescale, Score, SearchOutcome
+from pytest_int8acc.results import Repair, Rescale, SearchOutcome
 from pytest_int8acc.scales import listed
 from pytest_int8acc.search import certify
 from pytest_int8acc.search.ledger import NOT_THE_CAUSE
@@ -56,21 +56,11 @@ Kind = Literal["recalibrate", "migrate", "mixed", "high"]
 
 
 @dataclass(frozen=True, eq=False)
-class Mended:
-    """A repair as a model: ``int8.under(plan)`` gives its form again."""
-
-    int8: Int8Form
-    """The case's own, or with weights quantized anew, or migrated."""
-    plan: Plan
-    form: Form
-
-
-@dataclass(frozen=True, eq=False)
 class Repaired:
     """What meets the criteria, cheapest first, and what finding it cost."""
 
     repairs: tuple[Repair, ...]
-    best: Mended | None
+    best: Fix | None
     """Of the first repair; None where that is the search's own plan, or there is none."""
     trials: int
     builds: int
@@ -96,7 +86,7 @@ def repair(
         Int8accError: A model does not build or run, or the data cannot be read.
     """
     started = time.perf_counter()
-    found: list[tuple[Repair, Mended | None]] = []
+    found: list[tuple[Repair, Fix | None]] = []
     mender = _Mender(measured, outcome, Purse(trials, measured.settings.max_seconds))
     try:
         if not outcome.found or outcome.culprits:
@@ -105,7 +95,7 @@ def repair(
         mender.notes.append("repair stopped early: interrupted (Ctrl-C)")
     high = _high(outcome)
     found += [(high, None)] if high is not None else []
-    if price is not None and mender.measured.int8 is not None:
+    if price is not None and len(found) > 1 and mender.measured.int8 is not None:
         plan = Plan(dict.fromkeys((c.layer for c in outcome.culprits), measured.case.search.keep))
         own = mender.measured.int8
         found.sort(key=lambda pair: price(pair[1].form if pair[1] else own.under(plan)))
@@ -143,12 +133,12 @@ class _Mender:
         self.builds = 0
         self.culprits = tuple(culprit.layer for culprit in outcome.culprits)
 
-    def ways(self) -> Iterator[tuple[Repair, Mended]]:
+    def ways(self) -> Iterator[tuple[Repair, Fix]]:
         """The first way that is verified, if any."""
         if self.measured.int8 is not None and not self.outcome.reason.startswith(_IN_VAIN):
             yield from islice(filter(None, self._attempts(self.measured.int8)), 1)
 
-    def _attempts(self, int8: Int8Form) -> Iterator[tuple[Repair, Mended] | None]:
+    def _attempts(self, int8: Int8Form) -> Iterator[tuple[Repair, Fix] | None]:
         """All ways, cheapest first; None where one does not lead there.
 
         Scales of all activations are chosen aside: those that make up for a fault elsewhere do harm once that
@@ -191,7 +181,7 @@ class _Mender:
 
     def _recalibrate(
         self, base: _Base, groups: tuple[str, ...] | None
-    ) -> tuple[_Base, tuple[Repair, Mended] | None]:
+    ) -> tuple[_Base, tuple[Repair, Fix] | None]:
         """Other scales for what some groups read (None: all do), all of them in INT8."""
         wanted = units(base.int8.network, activations(base.int8.network, groups), base.ranges)
         for enough in (ENOUGH, 0.0):
@@ -202,7 +192,7 @@ class _Mender:
                 return base, found
         return base, None
 
-    def _migrate(self, base: _Base) -> tuple[_Base, tuple[Repair, Mended] | None]:
+    def _migrate(self, base: _Base) -> tuple[_Base, tuple[Repair, Fix] | None]:
         """Channels evened out; the alpha that is best with plain ranges is looked at closely.
 
         Not where the case has a plan of its own, whose groups the migrated model would have to know.
@@ -233,7 +223,7 @@ class _Mender:
         int8 = replace(base.int8, network=moved.network)
         return replace(base, int8=int8, board=board, ranges=ranges, choice=choice, migrated=moved)
 
-    def _mix(self, base: _Base) -> tuple[Repair, Mended] | None:
+    def _mix(self, base: _Base) -> tuple[Repair, Fix] | None:
         """Scales for each culprit while the others are high; then those that can return to INT8 do."""
         if not self.outcome.found or len(self.culprits) < 2 or self.purse.empty:
             return None
@@ -250,7 +240,7 @@ class _Mender:
             return None
         return self._confirmed(replace(base, choice=choice), board.indices(result.high))
 
-    def _confirmed(self, base: _Base, high: frozenset[int]) -> tuple[Repair, Mended] | None:
+    def _confirmed(self, base: _Base, high: frozenset[int]) -> tuple[Repair, Fix] | None:
         """The choice on all samples of the simulation, then built; None where either fails."""
         if not base.board.trial(base.choice.scales, high).passed:
             return None
@@ -262,8 +252,9 @@ class _Mender:
         base = pruned if base.board.trial(pruned.choice.scales, high).passed else base
         names = tuple(base.board.groups[i].name for i in sorted(high))
         plan = Plan(dict.fromkeys(names, self.measured.case.search.keep), _news(base))
-        form, scores, passed = self._prove(base.int8, plan)
-        if not passed:
+        form = base.int8.under(plan)
+        verdict = self._proved(form, len(names))
+        if not verdict.passed:
             self.notes.append("other scales pass in the simulation and fail in the built model")
             return None
         assert self.measured.int8 is not None
@@ -272,18 +263,13 @@ class _Mender:
         kind: Kind = "mixed" if names else "migrate" if base.migrated else "recalibrate"
         rescales = tuple(_rescales(self.measured.int8.network, base))
         text = _text(self.outcome, base, names, rescales)
-        return Repair(kind, text, names, rescales, scores, True, share), Mended(base.int8, plan, form)
+        return Repair(kind, text, names, rescales, verdict.scores, True, share), Fix(base.int8, plan, form)
 
-    def _prove(self, int8: Int8Form, plan: Plan) -> tuple[Form, tuple[Score, ...], bool]:
-        """A plan built by the case's backend, run and judged on all samples."""
-        m = self.measured
+    def _proved(self, form: Form, high: int) -> Verdict:
+        """A form built by the case's backend, run and judged on all samples."""
         self.builds += 1
-        logger.info("%s: building a repaired model, %d groups high", m.case.name, len(plan.high))
-        form = int8.under(plan)
-        outputs = run_together({"fixed": m.backend.open(form, "fixed", m.inputs)}, m.inputs)["fixed"]
-        judged, metrics = m.judge(m.baseline, outputs, m.again)
-        passed = all(output.passed for output in judged) and all(score.passed for score in metrics)
-        return form, (*(s for output in judged for s in output.scores), *metrics), passed
+        logger.info("%s: building a repaired model, %d groups high", self.measured.case.name, high)
+        return self.measured.judged(self.measured.run(form))
 
 
 def _high(outcome: SearchOutcome) -> Repair | None:

@@ -116,16 +116,16 @@ def _line(
     if len(common) < len(outputs[name]):  # the framework gave some of the outputs only
         limits = tuple(limit for limit in judge.limits if any(limits_for(key, [limit]) for key in common))
         judge = replace(judge, limits=limits, metrics=())
-    judged, metrics = judge(common, outputs[name])
+    verdict = judge(common, outputs[name])
+    judged, metrics = verdict
     scores = (*(s for o in judged for s in o.scores if s.limit is not None), *metrics)
-    passed = all(o.passed for o in judged) and all(s.passed for s in metrics)
     text = ""
-    if not passed:
+    if not verdict.passed:
         parts = [STAGES[name].meaning, *(overflows[:3] if name == FP16 else ())]
         parts += [f"'{o.name}': {o.problem}" for o in judged if o.problem]
         parts += [said for o in judged if (said := fit_in_words(o, whole[0]))]
         text = "; ".join(parts)
-    return StageLine(name, passed, scores, text)
+    return StageLine(name, verdict.passed, scores, text)
 
 
 def _together(
