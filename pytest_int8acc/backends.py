@@ -15,7 +15,6 @@ from pytest_int8acc.forms import Form
 from pytest_int8acc.results import EngineInfo
 from pytest_int8acc.settings import Settings
 from pytest_int8acc.spec.models import Case
-from pytest_int8acc.tensors import Feed
 
 
 class Backend(Protocol):
@@ -40,10 +39,10 @@ class Backend(Protocol):
     def calibration_cache(self) -> Path | None:
         """The cache that TensorRT's calibrator left, or read; None where none ran."""
 
-    def measure_latency(self, roles: Sequence[str], feed: Feed) -> None:
-        """Time the engines of these roles in turn, for ``engines`` to tell; nothing where there are none."""
+    def measure_latency(self, roles: Sequence[str], inputs: Dataset) -> None:
+        """Time the engines of these roles in turn on the first batch, for ``engines`` to tell."""
 
-    def node_times(self, role: str, feed: Feed) -> Mapping[str, float]:
+    def node_times(self, role: str, inputs: Dataset) -> Mapping[str, float]:
         """ONNX node to its time in the engine of that role, in ms; empty where that is not known."""
 
     def close(self) -> None:
@@ -76,10 +75,10 @@ class OrtBackend:
             )
         return OrtEngine(form.model, self._settings.mode, self._settings.provider)
 
-    def measure_latency(self, roles: Sequence[str], feed: Feed) -> None:
+    def measure_latency(self, roles: Sequence[str], inputs: Dataset) -> None:
         """Nothing: the time of a session says little of an engine's."""
 
-    def node_times(self, role: str, feed: Feed) -> Mapping[str, float]:
+    def node_times(self, role: str, inputs: Dataset) -> Mapping[str, float]:
         """Nothing, either."""
         return {}
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from pytest_int8acc.diagnose.case import diagnose, wants_diagnosis, write_pieces
 from pytest_int8acc.diagnose.repair import Repaired, repair
-from pytest_int8acc.errors import Int8accError
+from pytest_int8acc.errors import DataError, Int8accError
 from pytest_int8acc.fix import FixFiles, write_fix
 from pytest_int8acc.forms import Fix
 from pytest_int8acc.investigate import QAT_ADVICE, investigate, latency_of
@@ -43,9 +43,14 @@ def conclude(measured: Measured, folder: Path | None = None) -> CaseResult:
     Args:
         measured: From ``measure``.
         folder: Where the fix goes as files; None writes none.
+
+    Raises:
+        DataError: The inputs are others on each reading: nothing measured on them stands.
     """
     try:
         return _explained(measured, folder)
+    except DataError:
+        raise
     except Int8accError as error:
         said = f"no search or diagnosis: {error}"
         return replace(measured.result, warnings=(*measured.result.warnings, said))

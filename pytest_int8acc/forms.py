@@ -7,6 +7,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+import numpy as np
+
 from pytest_int8acc.data import Dataset, RandomSource, open_dataset
 from pytest_int8acc.errors import ModelError
 from pytest_int8acc.graph.groups import Layout, find_groups, origins
@@ -53,6 +55,11 @@ class Form:
     """A TensorRT engine that is built already and runs in place of ``model``, which tells its interface."""
     implicit: ImplicitForm | None = None
     """How TensorRT quantizes ``model`` by itself."""
+
+    @property
+    def half(self) -> bool:
+        """Whether it computes in FP16."""
+        return self.single is not None or any(t.dtype == np.float16 for t in self.model.values().values())
 
 
 @dataclass(frozen=True, eq=False)

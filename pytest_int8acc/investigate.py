@@ -30,7 +30,7 @@ from pytest_int8acc.search.judge import Criteria
 from pytest_int8acc.search.ledger import NOT_THE_CAUSE
 from pytest_int8acc.search.simulator import Simulator, split
 from pytest_int8acc.search.types import Budget, GroupInfo, SearchResult, Trial
-from pytest_int8acc.tensors import Feed, Outputs
+from pytest_int8acc.tensors import Outputs
 
 logger = logging.getLogger("pytest_int8acc")
 #: Where more than this share of the MACs would have to leave INT8, training with quantization is advised.
@@ -64,7 +64,7 @@ def latency_of(measured: Measured) -> Callable[[Form], float]:
     def price(form: Form) -> float:
         backend = measured.backend
         backend.open(form, "fixed", measured.inputs)
-        backend.measure_latency(("INT8", "fixed"), next(iter(measured.inputs.batches())).feed)
+        backend.measure_latency(("INT8", "fixed"), measured.inputs)
         latency = next(info.latency for info in backend.engines if info.role == "fixed")
         return latency.median_ms if latency is not None else 0.0
 
@@ -207,11 +207,11 @@ class _Bench:
         self.network = _as_run(network) if self.int8.rest == "fp16" else network
         judge = measured.judge
         self.criteria = Criteria(judge.limits, judge.metrics, judge.labels)
-        self.feed = next(iter(measured.inputs.batches())).feed
-        work = macs(network, {name: array.shape for name, array in self.feed.items()})
+        feed = next(measured.inputs.batches()).feed
+        work = macs(network, {name: array.shape for name, array in feed.items()})
         total = sum(work.values()) or 1.0
         self.work = {name: count / total for name, count in work.items()}
-        prices = _latency_prices(measured, network, self.work, self.feed)
+        prices = _latency_prices(measured, network, self.work)
         self.groups = [GroupInfo(g.name, prices[g.name], "") for g in network.groups]
         self._switchboard = build_switchboard(self.network)
         self._engine = OrtEngine(self._switchboard.model, "exact", measured.settings.provider)
@@ -235,7 +235,7 @@ class _Bench:
     def price_ms(self) -> float | None:
         """How much longer the fixed engine takes than the INT8 one, both timed in turn."""
         backend = self.measured.backend
-        backend.measure_latency(("baseline", "INT8", "fixed"), self.feed)
+        backend.measure_latency(("baseline", "INT8", "fixed"), self.measured.inputs)
         times = {info.role: info.latency for info in backend.engines}
         fixed, int8 = times.get("fixed"), times.get("INT8")
         return None if fixed is None or int8 is None else fixed.median_ms - int8.median_ms
@@ -298,15 +298,13 @@ class _Bench:
         return form, m.run(form)
 
 
-def _latency_prices(
-    measured: Measured, network: Network, work: Mapping[str, float], feed: Feed
-) -> Mapping[str, float]:
+def _latency_prices(measured: Measured, network: Network, work: Mapping[str, float]) -> Mapping[str, float]:
     """What each group costs more in the baseline's engine than in INT8, in ms; its work where none tells.
 
     Layers are timed one by one, which is good enough to order groups; the price of a fix is measured whole.
     """
-    slow = measured.backend.node_times("baseline", feed)
-    fast = measured.backend.node_times("INT8", feed)
+    slow = measured.backend.node_times("baseline", measured.inputs)
+    fast = measured.backend.node_times("INT8", measured.inputs)
     if not slow or not fast:
         return work
     least = 1e-3 * sum(slow.values()) / max(len(network.groups), 1)

@@ -130,9 +130,11 @@ class SpecItem(pytest.Function):
         return self.path, self.case.line, f"int8acc: {self.name}"
 
     def repr_failure(self, excinfo: pytest.ExceptionInfo[BaseException]) -> Any:  # type: ignore[override]
-        """Missed criteria as text alone, anything else with its traceback."""
+        """Missed criteria and errors of ours as text alone, anything else with its traceback."""
         if isinstance(excinfo.value, AccuracyError):
             return failure(excinfo.value.result, self.config.get_verbosity())
+        if isinstance(excinfo.value, Int8accError):
+            return str(excinfo.value)
         return super().repr_failure(excinfo)
 
     def _folder(self) -> Path | None:

@@ -32,7 +32,7 @@ from pytest_int8acc.goldens.keeper import Compared, Keeper, finish, open_keeper
 from pytest_int8acc.goldens.wish import Goldens
 from pytest_int8acc.graph.model import Model
 from pytest_int8acc.judge import Judge, Verdict, load_judge
-from pytest_int8acc.overflow import computes_in_half, lost_by_baseline, refuse_overflow
+from pytest_int8acc.overflow import lost_by_baseline, refuse_overflow
 from pytest_int8acc.results import CaseResult
 from pytest_int8acc.runs import Runs, run_forms
 from pytest_int8acc.settings import Settings
@@ -131,7 +131,7 @@ def _measure(case: Case, settings: Settings, backend: Backend, keeper: Keeper | 
     outputs, metrics = verdict
     if keeper is not None:
         metrics = keeper.named(metrics, own, judge)
-    backend.measure_latency(("baseline", "INT8"), next(iter(inputs.batches())).feed)
+    backend.measure_latency(("baseline", "INT8"), inputs)
     gained, unjudged = engine_scores(case, backend)
     warnings = caveats(settings, int8, baseline, outputs, metrics, lost)
     notes = (*candidate.notes, *baseline.notes, *inputs.notes, *backend.notes, *runs.notes)
@@ -156,9 +156,11 @@ def _measure(case: Case, settings: Settings, backend: Backend, keeper: Keeper | 
         run = Compared(runs.baseline, runs.candidate, runs.backend, own, inputs, model)
         result = finish(keeper, result, run)
     result = replace(result, seconds=time.perf_counter() - started)
-    half = baseline.single is not None or computes_in_half(baseline.model)
     return Measured(
-        case, settings, result, model, inputs, int8, judge, backend, runs, verdict.passed, half, candidate
+        *(case, settings, result, model, inputs, int8, judge, backend, runs),
+        int8_passed=verdict.passed,
+        half=baseline.half,
+        candidate=candidate,
     )
 
 

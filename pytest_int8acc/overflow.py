@@ -41,7 +41,7 @@ def refuse_overflow(
         for name, arrays in runs.baseline.items()
         if not _finite(arrays) and _finite(runs.reference[name])
     ]
-    if not computes_in_half(baseline.model) or not (bad or lost):
+    if not baseline.half or not (bad or lost):
         return
     where = [*baseline.overflows, *_overflowing(model, inputs, provider)]
     if bad or where:
@@ -51,11 +51,6 @@ def refuse_overflow(
             + "; ".join(where[:3])
             + ". Compare with 'baseline: fp32', or keep these values below 65504 in the model."
         )
-
-
-def computes_in_half(model: Model) -> bool:
-    """True where any tensor of the model is FP16."""
-    return any(info.dtype == np.float16 for info in model.values().values())
 
 
 def _finite(arrays: Sequence[Array]) -> bool:

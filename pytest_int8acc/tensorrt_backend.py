@@ -5,11 +5,9 @@ from __future__ import annotations
 import logging
 import tempfile
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-
-import numpy as np
 
 from pytest_int8acc.data import Dataset
 from pytest_int8acc.engines import Engine
@@ -20,6 +18,7 @@ from pytest_int8acc.engines.tensorrt.calibration import (
     Implicit,
     Provenance,
     algorithm_of,
+    calibrate_on,
     read_cache,
     tensor_names,
     write_cache,
@@ -96,17 +95,17 @@ class TrtBackend:
         self._running[role] = engine
         return engine
 
-    def measure_latency(self, roles: Sequence[str], feed: Feed) -> None:
-        """Time the engines of these roles in turn, for ``engines`` to tell."""
+    def measure_latency(self, roles: Sequence[str], inputs: Dataset) -> None:
+        """Time the engines of these roles in turn on the first batch, for ``engines`` to tell."""
         engines = {role: self._running[role] for role in roles if role in self._running}
-        for role, latency in measure_latency(engines, feed).items():
+        for role, latency in measure_latency(engines, next(inputs.batches()).feed).items():
             self._infos[role] = replace(self._infos[role], latency=latency)
 
-    def node_times(self, role: str, feed: Feed) -> dict[str, float]:
+    def node_times(self, role: str, inputs: Dataset) -> dict[str, float]:
         """ONNX node to its share of its layer's time, in ms; empty where the engine does not name nodes."""
         if role not in self._running:  # a golden stands in for the baseline
             return {}
-        times = layer_times(self._running[role], feed)
+        times = layer_times(self._running[role], next(inputs.batches()).feed)
         found: dict[str, float] = {}
         for layer in self._infos[role].layers:
             for node in layer.nodes:
@@ -155,16 +154,15 @@ class TrtBackend:
 
     def _implicit(self, form: ImplicitForm, model: Model) -> Implicit:
         """Where the calibrator's ranges come from: a cache that fits, or the data."""
-        if form.cache is not None and (form.samples is None or form.cache.exists()):
-            algorithm = form.algorithm if form.samples is not None else algorithm_of(form.cache)
-            wish = Implicit(algorithm, data="" if form.samples is None else _digest(form.samples))
-            wanted = Provenance.of(model, wish, self.platform)
-            content, note = read_cache(form.cache, wanted, tensor_names(model))
-            if note and form.cache != self.calibration_cache:
-                self.notes = (*self.notes, note)
-            return Implicit(algorithm, content)
-        assert form.samples is not None  # the spec demands one of both
-        return Implicit(form.algorithm, None, _feeds(form.samples), _digest(form.samples))
+        wish = None if form.samples is None else calibrate_on(form.samples, form.algorithm)
+        if form.cache is None or (wish is not None and not form.cache.exists()):
+            assert wish is not None  # the spec demands one of both
+            return wish
+        wish = wish or Implicit(algorithm_of(form.cache))
+        content, note = read_cache(form.cache, Provenance.of(model, wish, self.platform), tensor_names(model))
+        if note and form.cache != self.calibration_cache:
+            self.notes = (*self.notes, note)
+        return Implicit(wish.algorithm, content)
 
     def _keep_cache(self, form: ImplicitForm, implicit: Implicit, model: Model, built: Built) -> None:
         """Write what the calibrator found where the spec wants it, or beside the engine's other files."""
@@ -222,24 +220,9 @@ def _store_place(settings: Settings) -> str | None:
 
 def _flags(form: Form) -> frozenset[Flag]:
     """What a builder that chooses precisions may choose."""
-    model = form.model
-    half = form.single is not None or any(t.dtype == np.float16 for t in model.values().values())
-    flags: list[Flag] = ["fp16"] if half else []
-    return frozenset([*flags, "int8"] if form.implicit is not None or is_qdq(model) else flags)
+    flags: list[Flag] = ["fp16"] if form.half else []
+    return frozenset([*flags, "int8"] if form.implicit is not None or is_qdq(form.model) else flags)
 
 
 def _layers(text: str, model: Model) -> tuple[EngineLayer, ...]:
     return read_layers(text, [node.name for node in model.graph.node]) if text else ()
-
-
-def _digest(samples: Dataset) -> str:
-    """The digest of all samples; reads them where nobody has yet."""
-    if samples.digest is None:
-        for _ in samples.batches():
-            pass
-    return samples.digest or ""
-
-
-def _feeds(samples: Dataset) -> Iterator[Feed]:
-    for batch in samples.batches():
-        yield batch.feed

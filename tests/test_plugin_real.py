@@ -165,3 +165,21 @@ def test_a_missing_backend_skips_the_spec_s_own_line(pytester: pytest.Pytester) 
     skipped.stdout.fnmatch_lines(["SKIPPED * n.int8acc.yaml:1: *n.engine: a TensorRT engine, and backend*"])
     failed = pytester.runpytest_subprocess(*LOAD, "--int8acc", "--int8acc-missing", "fail")
     failed.assert_outcomes(errors=1)
+
+
+def test_data_that_change_between_readings_are_one_error_in_words(digits: pytest.Pytester) -> None:
+    digits.makepyfile(
+        loaders="""
+        import numpy as np
+
+        def load():
+            yield {"x": np.random.default_rng().normal(size=(64, 8)).astype(np.float32)}
+        """
+    )
+    spec = "model: model.onnx\ninputs: loaders.py:load\nint8: {scales: ranges.json}\n"
+    (digits.path / "changing.int8acc.yaml").write_text(spec)
+    result = digits.runpytest_subprocess(*LOAD, "changing.int8acc.yaml")
+    result.assert_outcomes(failed=1)
+    result.stdout.fnmatch_lines(["*loaders.py:load yields different data on each call*"])
+    result.stdout.no_fnmatch_line("*Traceback*")
+    result.stdout.no_fnmatch_line("*dataset.py*")

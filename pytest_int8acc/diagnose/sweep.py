@@ -17,7 +17,7 @@ from onnx import TensorProto, helper
 from pytest_int8acc.data import Batch, Dataset
 from pytest_int8acc.data.layout import read_layout
 from pytest_int8acc.diagnose.statistics import EdgeStats, TensorStats, channel_axis, lost_db, reach
-from pytest_int8acc.engines.calibrators import collect_maxima
+from pytest_int8acc.engines.calibrators import chunked, collect_maxima
 from pytest_int8acc.engines.onnxruntime import OrtEngine, Provider
 from pytest_int8acc.engines.run import with_progress
 from pytest_int8acc.graph.model import Model
@@ -100,7 +100,7 @@ def measure_edges(
         edge = first[tensor]
         _count(found[tensor], values, channel_axis(readers[edge.node].op_type, edge.index, values.ndim))
 
-    for chunk in _chunks(maxima.run_bytes):
+    for chunk in chunked(maxima.run_bytes, CHUNK_BYTES):
         _sweep(model, chunk, few, provider, visit)
     return found
 
@@ -215,17 +215,3 @@ def real_rows(array: Array, batch: Batch) -> Array:
     """``array`` without the rows that only filled the batch, where they can be told."""
     filled = batch.padding and array.ndim and array.shape[0] == batch.rows + batch.padding
     return array[: batch.rows] if filled else array
-
-
-def _chunks(sizes: Mapping[str, int]) -> Iterator[list[str]]:
-    """Tensors in lists of at most ``CHUNK_BYTES`` each, or of one tensor."""
-    chunk: list[str] = []
-    total = 0
-    for tensor, size in sizes.items():
-        if chunk and total + size > CHUNK_BYTES:
-            yield chunk
-            chunk, total = [], 0
-        chunk.append(tensor)
-        total += size
-    if chunk:
-        yield chunk

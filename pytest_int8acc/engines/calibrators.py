@@ -132,7 +132,7 @@ def collect_histograms(
         t: np.float32(amax) for t in maxima.per_sample if bins * _TINY < (amax := maxima.amax(t)) < _HUGE
     }
     collector = _collector(limits, bins)
-    chunks = list(_chunks({t: maxima.run_bytes[t] for t in limits}))
+    chunks = list(chunked({t: maxima.run_bytes[t] for t in limits}, CHUNK_BYTES))
     for n, chunk in enumerate(chunks, 1):
         edit = model.edit()
         names = {tensor: _add_cast(edit, tensor) for tensor in chunk}
@@ -195,12 +195,12 @@ def _count(collector: Any, tensor: str, array: Array, amax: np.float32, zeros: b
     collector.collect_value({tensor: values if zeros else values[values != 0]})
 
 
-def _chunks(sizes: Mapping[str, int]) -> Iterator[list[str]]:
-    """Tensors in lists of at most ``CHUNK_BYTES`` each, or of one tensor."""
+def chunked(sizes: Mapping[str, int], most: int) -> Iterator[list[str]]:
+    """Tensors in lists of at most ``most`` bytes each, or of one tensor."""
     chunk: list[str] = []
     total = 0
     for tensor, size in sizes.items():
-        if chunk and total + size > CHUNK_BYTES:
+        if chunk and total + size > most:
             yield chunk
             chunk, total = [], 0
         chunk.append(tensor)
