@@ -183,3 +183,28 @@ def test_data_that_change_between_readings_are_one_error_in_words(digits: pytest
     result.stdout.fnmatch_lines(["*loaders.py:load yields different data on each call*"])
     result.stdout.no_fnmatch_line("*Traceback*")
     result.stdout.no_fnmatch_line("*dataset.py*")
+
+
+@pytest.mark.rtx
+def test_without_a_gpu_tensorrt_rtx_still_parses_and_builds(digits: pytest.Pytester) -> None:
+    pytest.importorskip("tensorrt_rtx", reason="needs TensorRT-RTX: pip install 'pytest-int8acc[rtx]'")
+    model = onnx.load(digits.path / "model.onnx")
+    values = {
+        "s": np.array(0.02, np.float32),
+        "z": np.array(3, np.int8),
+    }  # a zero point that TensorRT refuses
+    model.graph.initializer.extend(numpy_helper.from_array(value, name) for name, value in values.items())
+    model.graph.node[0].input[0] = "dequantized"
+    for i, (op, here, there) in enumerate(
+        [("QuantizeLinear", "x", "quantized"), ("DequantizeLinear", "quantized", "dequantized")]
+    ):
+        model.graph.node.insert(i, helper.make_node(op, [here, "s", "z"], [there], op))
+    onnx.save(model, digits.path / "shifted.onnx")
+    for name, int8 in (("good", "{scales: ranges.json}"), ("shifted", "{model: shifted.onnx}")):
+        spec = f"model: model.onnx\ninputs: inputs.npz\nint8: {int8}\nbackend: tensorrt\n"
+        (digits.path / f"{name}.int8acc.yaml").write_text(spec)
+    arguments = ("good.int8acc.yaml", "shifted.int8acc.yaml", "--int8acc-no-cache", "-rs")
+    result = digits.runpytest_subprocess(*LOAD, *arguments)
+    result.assert_outcomes(skipped=1, errors=1)
+    result.stdout.fnmatch_lines(["*TensorRT-RTX * parses and builds baseline and INT8 (* layers)*"])
+    result.stdout.fnmatch_lines(["*shifted.onnx (INT8)*built no engine*"])
