@@ -121,9 +121,8 @@ def test_a_folder_without_a_report_is_an_error_and_nothing_is_written(tmp_path):
 
 
 @pytest.fixture
-def run(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> Callable[..., pytest.RunResult]:
+def run(pytester: pytest.Pytester) -> Callable[..., pytest.RunResult]:
     """Runs a project of six cases in three files."""
-    monkeypatch.delenv("GITHUB_STEP_SUMMARY", raising=False)
     pytester.makeconftest(RICH)
     for name, cases in {
         "a": ("rich-bad", "rich-good"),

@@ -39,10 +39,8 @@ WORKERS = pytest.mark.parametrize("workers", [(), ("-n2",)], ids=["plain", "n2"]
 
 
 @pytest.fixture
-def project(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> pytest.Pytester:
-    """The project of golden_support with the cases of SPEC in models/net.int8acc.yaml, and no CI."""
-    monkeypatch.delenv("CI", raising=False)
-    monkeypatch.delenv("GITHUB_STEP_SUMMARY", raising=False)
+def project(pytester: pytest.Pytester) -> pytest.Pytester:
+    """The project of golden_support with the cases of SPEC in models/net.int8acc.yaml."""
     folder = pytester.mkdir("models")
     write_project(folder)
     (folder / "net.int8acc.yaml").write_text(SPEC)

@@ -64,12 +64,6 @@ RUNS = {
 }
 
 
-@pytest.fixture(autouse=True)
-def no_step_summary(monkeypatch: pytest.MonkeyPatch) -> None:
-    """These tests may themselves run in a step of GitHub's."""
-    monkeypatch.delenv("GITHUB_STEP_SUMMARY", raising=False)
-
-
 @pytest.fixture
 def project(pytester: pytest.Pytester) -> pytest.Pytester:
     """Cases of every verdict, one of them in a group of pytest-xdist's, and a spec that cannot be read."""

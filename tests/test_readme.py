@@ -57,8 +57,7 @@ def test_its_specs_load(name: str, tmp_path: Path) -> None:
     assert [case.name for case in load_spec(tmp_path / name)] == [name.partition(".")[0]]
 
 
-def test_its_specs_run(project: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("CI", raising=False)
+def test_its_specs_run(project: pytest.Pytester) -> None:
     for name, text in SPECS.items():
         fast = text.replace("method: entropy", "method: minmax")
         (project.path / name).write_text(fast, encoding="utf-8")
