@@ -15,6 +15,7 @@ from pytest_int8acc.forms import Form
 from pytest_int8acc.results import EngineInfo
 from pytest_int8acc.settings import Settings
 from pytest_int8acc.spec.models import Case
+from pytest_int8acc.tensors import Feed
 
 
 class Backend(Protocol):
@@ -44,6 +45,9 @@ class Backend(Protocol):
 
     def node_times(self, role: str, inputs: Dataset) -> Mapping[str, float]:
         """ONNX node to its time in the engine of that role, in ms; empty where that is not known."""
+
+    def inner_tensors(self, form: Form, role: str, inputs: Dataset, feed: Feed) -> tuple[Feed, str]:
+        """Tensors inside an engine of a form, run on ``feed``, and in words what having them does to it."""
 
     def close(self) -> None:
         """Let go of all engines."""
@@ -81,6 +85,10 @@ class OrtBackend:
     def node_times(self, role: str, inputs: Dataset) -> Mapping[str, float]:
         """Nothing, either."""
         return {}
+
+    def inner_tensors(self, form: Form, role: str, inputs: Dataset, feed: Feed) -> tuple[Feed, str]:
+        """Nothing: the switchboard shows every tensor of a session as it is."""
+        return {}, ""
 
     def close(self) -> None:
         """Nothing is held."""

@@ -1,4 +1,4 @@
-"""Which GPU a process takes, chosen before CUDA starts."""
+"""What a process takes of the machine: its GPU, chosen before CUDA starts, and its share of the cores."""
 
 from __future__ import annotations
 
@@ -55,3 +55,12 @@ def take(worker: str | None, wanted: int | None) -> None:
     chosen = choose(worker, wanted, visible_devices())
     if chosen is not None:
         os.environ[_VARIABLE] = chosen
+
+
+def share_of_cores(environment: Mapping[str, str] = os.environ) -> int | None:
+    """Threads that one of pytest-xdist's workers should use, at least 1; None outside of xdist."""
+    workers = environment.get("PYTEST_XDIST_WORKER_COUNT", "")
+    if not workers.isdecimal() or workers == "0":
+        return None
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return max(1, cores // int(workers))

@@ -57,9 +57,14 @@ class Measured:
     int8_passed: bool
     """Whether INT8 keeps its limits of accuracy: a baseline that has left its golden is no fault of INT8, and
     an engine that is too slow is not mended by layers that leave INT8."""
-    half: bool
-    """Whether the baseline computes in FP16."""
+    reference: Form
+    """What INT8 is compared with."""
     candidate: Form
+
+    @property
+    def half(self) -> bool:
+        """Whether the baseline computes in FP16."""
+        return self.reference.half
 
     @property
     def baseline(self) -> Outputs:
@@ -159,7 +164,7 @@ def _measure(case: Case, settings: Settings, backend: Backend, keeper: Keeper | 
     return Measured(
         *(case, settings, result, model, inputs, int8, judge, backend, runs),
         int8_passed=verdict.passed,
-        half=baseline.half,
+        reference=baseline,
         candidate=candidate,
     )
 

@@ -292,6 +292,9 @@ class LayerError:
     alone_sqnr_db: float
     """With this group alone in INT8: the error made here, without the error passed on."""
     alone_cosine: float
+    engine_sqnr_db: float | None = None
+    """With everything in INT8, between engines of TensorRT; None where they do not show it."""
+    engine_cosine: float | None = None
 
 
 @dataclass(frozen=True)

@@ -136,7 +136,12 @@ class Settings:
         "judged (default: warn)",
         Lint,
     )
-    layers: bool = _setting(False, "show the error of every layer, of cases that pass, too", kind="flag")
+    layers: bool = _setting(
+        False,
+        "show the error of every layer, of cases that pass, too; with TensorRT also between two engines "
+        "built to show their tensors",
+        kind="flag",
+    )
     calibrations: bool = _setting(False, "compare all calibration methods on each case", kind="flag")
     reduce: bool = _setting(
         False,

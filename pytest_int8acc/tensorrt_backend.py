@@ -28,7 +28,7 @@ from pytest_int8acc.engines.tensorrt.latency import layer_times, measure_latency
 from pytest_int8acc.engines.tensorrt.options import BuildOptions, Shape
 from pytest_int8acc.engines.tensorrt.platform import Platform
 from pytest_int8acc.engines.tensorrt.profiles import make_profiles, seen_shapes
-from pytest_int8acc.engines.tensorrt.request import BuildRequest, Flag, fit_opset
+from pytest_int8acc.engines.tensorrt.request import BuildRequest, Flag, Outputs, fit_opset
 from pytest_int8acc.errors import MissingBackendError
 from pytest_int8acc.forms import Form, ImplicitForm
 from pytest_int8acc.graph.model import Model
@@ -39,6 +39,11 @@ from pytest_int8acc.spec.models import Case
 from pytest_int8acc.tensors import Feed
 
 logger = logging.getLogger("pytest_int8acc")
+#: What it does to an engine to show its tensors.
+_SHOWN: Mapping[Outputs, str] = {
+    "all": "every tensor is an output, so less is fused: these are not the engines of the verdict",
+    "debug": "tensors that TensorRT leaves unfused, as debug tensors: the engines are those of the verdict",
+}
 
 
 class TrtBackend:
@@ -112,6 +117,16 @@ class TrtBackend:
                 found[node] = found.get(node, 0.0) + times.get(layer.name, 0.0) / len(layer.nodes)
         return found
 
+    def inner_tensors(self, form: Form, role: str, inputs: Dataset, feed: Feed) -> tuple[Feed, str]:
+        """Tensors inside an engine built to show them, and in words what that does to the engine.
+
+        Raises:
+            EngineError: It does not build, load or run.
+        """
+        shown: Outputs = "debug" if self.platform.has("debug tensors") else "all"
+        with open_built(self._build(form, role, inputs, shown)) as engine:
+            return engine.run_all(feed), _SHOWN[shown]
+
     def close(self) -> None:
         """Free all engines."""
         for engine in self._running.values():
@@ -120,7 +135,7 @@ class TrtBackend:
         self._built.clear()
         self._folder.cleanup()
 
-    def _build(self, form: Form, role: str, inputs: Dataset) -> Built:
+    def _build(self, form: Form, role: str, inputs: Dataset, outputs: Outputs = "own") -> Built:
         model = self._typed(form)
         strong = self.platform.strongly_typed and form.implicit is None
         implicit = None if form.implicit is None else self._implicit(form.implicit, model)
@@ -133,6 +148,7 @@ class TrtBackend:
             flags=frozenset() if strong else _flags(form),
             precisions={} if strong else {**dict.fromkeys(form.fp32, "fp32"), **held},
             implicit=implicit,
+            outputs=outputs,
             options=self._options,
         )
         built = build(request, self.platform, self._store)

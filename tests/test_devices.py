@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from pytest_int8acc.devices import choose, visible_devices
+from pytest_int8acc.devices import choose, share_of_cores, visible_devices
 
 
 def gpus(folder: Path, count: int) -> Path:
@@ -59,3 +59,15 @@ def test_no_gpu_leaves_workers_alone():
 def test_a_gpu_that_is_not_there_is_refused():
     with pytest.raises(ValueError, match="no GPU 2: 2 GPUs are visible"):
         choose(None, 2, ["2", "5"])
+
+
+@pytest.mark.parametrize(
+    ("given", "expected"), [("1", 6), ("2", 3), ("4", 1), ("64", 1), ("0", None), ("x", None)]
+)
+def test_workers_share_the_cores(monkeypatch, given, expected):
+    monkeypatch.setattr("os.sched_getaffinity", lambda _: set(range(6)), raising=False)
+    assert share_of_cores({"PYTEST_XDIST_WORKER_COUNT": given}) == expected
+
+
+def test_without_workers_the_runtime_decides():
+    assert share_of_cores({}) is None

@@ -15,6 +15,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from gpu_support import copy_example, gpus, needs_gpu, outcome, pytest_run, tactics
+from repair_support import KINDS, write_case
 
 pytestmark = needs_gpu
 
@@ -59,6 +60,35 @@ def test_the_example_project_passes_and_fails_as_it_should(project: Path, store:
     weighted = [layer for layer in engines["INT8"]["layers"] if layer["kind"] == "weighted"]
     assert sum(layer["precision"] == "int8" for layer in weighted) >= 0.8 * len(weighted)
     assert not any(layer["precision"] == "int8" for layer in engines["baseline"]["layers"])
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_each_kind_of_fix_is_verified_with_its_price(tmp_path: Path, store: Path, kind: str) -> None:
+    network, limits = KINDS[kind]
+    made = {"tactic_sources": [], "optimization_level": 1}
+    write_case(tmp_path, network(), limits, tensorrt=made)
+    printed = pytest_run(tmp_path, "case.int8acc.yaml", "--int8acc-report", "out", store=store)
+    assert outcome(printed) == {"failed": 1}
+    found = cases(tmp_path)["case"]
+    repairs = {repair["kind"]: repair for repair in found["diagnosis"]["repairs"]}  # type: ignore[index]
+    for engine in found["engines"]:  # type: ignore[attr-defined]
+        print(engine["role"], engine["latency"])
+    for repair in repairs.values():
+        print(repair["kind"], repair["verified"], repair["price"], repair["text"], repair["scores"])
+    assert repairs[kind]["verified"]
+
+
+def test_layers_are_compared_between_engines(project: Path, store: Path) -> None:
+    spec = "digits_by_hand.int8acc.yaml"
+    arguments = (spec, "--runxfail", "-vv", "--int8acc-layers", "--int8acc-report", "out")
+    printed = pytest_run(project, *arguments, store=store)
+    assert outcome(printed) == {"failed": 1}
+    assert "between engines: SQNR dB" in printed
+    layers = cases(project)["digits_by_hand"]["diagnosis"]["layers"]  # type: ignore[index]
+    known = [line for line in layers if line["engine_sqnr_db"] is not None]
+    assert len(known) >= 0.8 * len(layers)
+    off = [abs(line["engine_sqnr_db"] - line["sqnr_db"]) for line in known]
+    assert np.median(off) < 1
 
 
 def test_engine_criteria_gate(project: Path, store: Path) -> None:

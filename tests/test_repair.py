@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
-import yaml
+from repair_support import KINDS, NORM, READER, SAMPLES, WIDE, planted, write_case
 
 from benchmarks.case import assemble, dataset
 from benchmarks.faults import outlier_channel
@@ -18,9 +17,7 @@ from pytest_int8acc.diagnose.repair import Repaired, repair
 from pytest_int8acc.engines.onnxruntime import OrtEngine
 from pytest_int8acc.forms import Form
 from pytest_int8acc.graph.groups import find_groups
-from pytest_int8acc.graph.model import save_model
 from pytest_int8acc.graph.network import Edge, Network, Quantization
-from pytest_int8acc.graph.plan import activation_scales, apply
 from pytest_int8acc.graph.quantize import quantize
 from pytest_int8acc.investigate import investigate
 from pytest_int8acc.measure import Measured, measure
@@ -28,9 +25,6 @@ from pytest_int8acc.results import SearchOutcome
 from pytest_int8acc.scales.calibrate import calibrate
 from pytest_int8acc.settings import Settings
 from pytest_int8acc.spec.load import load_spec
-
-WIDE = "/5/conv/Conv"
-SAMPLES = 32
 
 
 @pytest.fixture(autouse=True)
@@ -42,27 +36,13 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
 def measured(
     folder: Path, network: Network, limits: dict[str, float], form: str = "model", **more: object
 ) -> Measured:
-    """A case of a network, its INT8 side given as a Q/DQ model, as ranges in JSON, or badly calibrated."""
-    save_model(network.model, folder / "model.onnx")
-    np.savez(folder / "inputs.npz", **digits("validation", SAMPLES))
-    np.savez(folder / "calibration.npz", **digits("calibration", SAMPLES))
-    int8: dict[str, object] = {form: f"int8.{form}"}
-    if form == "model":
-        save_model(apply(network), folder / "int8.model")
-    elif form == "scales":
-        ranges = {tensor: scale * 127 for tensor, scale in activation_scales(network).items()}
-        (folder / "int8.scales").write_text(json.dumps(ranges))
-    else:
-        int8 = {"calibrate": {"data": "calibration.npz", "method": "percentile", "percentile": 60}}
-    spec = {"model": "model.onnx", "inputs": "inputs.npz", "int8": int8, "criteria": [limits], **more}
-    (folder / "case.int8acc.yaml").write_text(yaml.safe_dump(spec))
-    return measure(load_spec(folder / "case.int8acc.yaml")[0], Settings())
+    (case,) = load_spec(write_case(folder, network, limits, form, **more))
+    return measure(case, Settings())
 
 
-def planted(name: str, **faults: object) -> Network:
-    """A trained network with honest ranges but for what is planted."""
-    calibration = digits("calibration", SAMPLES)
-    return assemble(trained(name), calibration, {"sqnr_db": 20}, **faults).network  # type: ignore[arg-type]
+def measured_kind(folder: Path, kind: str) -> Measured:
+    network, limits = KINDS[kind]
+    return measured(folder, network(), limits)
 
 
 def mended(case: Measured, **options: object) -> tuple[SearchOutcome, Repaired]:
@@ -94,7 +74,7 @@ def test_a_wide_scale_is_recalibrated_and_no_layer_leaves_int8(
 ) -> None:
     case, outcome = wide
     if form == "model":
-        case = measured(tmp_path, planted("cnn", factors={WIDE: 50}), {"sqnr_db": 20})
+        case = measured_kind(tmp_path, "recalibrate")
     repaired = repair(case, outcome)
     first, last = repaired.repairs
     assert (first.kind, first.layers, first.price, first.verified) == ("recalibrate", (), 0.0, True)
@@ -119,19 +99,16 @@ def test_ranges_come_from_the_calibration_data_where_there_is_some(tmp_path: Pat
 
 
 def test_outlier_channels_of_a_transformer_are_migrated_into_the_norm_before(tmp_path: Path) -> None:
-    norm, reader = "/blocks/blocks.0/norm2/LayerNormalization", "/blocks/blocks.0/fc1/MatMul"
-    model = outlier_channel(trained("vit"), norm, [reader], 7, 200)
-    network = assemble(model, digits("calibration", SAMPLES), {"sqnr_db": 20}).network
-    case = measured(tmp_path, network, {"cosine": 0.999})
+    case = measured_kind(tmp_path, "migrate")
     outcome, repaired = mended(case)
-    assert [culprit.layer for culprit in outcome.culprits] == [reader]
+    assert [culprit.layer for culprit in outcome.culprits] == [READER]
     first, best = repaired.repairs[0], repaired.best
     assert (first.kind, first.layers, first.verified) == ("migrate", (), True)
-    assert f"folded into '{norm}'" in first.text
+    assert f"folded into '{NORM}'" in first.text
     assert "Mul" not in first.text
     assert best is not None
     assert judged(case, best.int8.under(best.plan))
-    assert len(best.int8.network.model.graph.node) == len(network.model.graph.node)
+    assert len(best.int8.network.model.graph.node) == len(case.model.graph.node)
 
 
 def test_weights_with_one_scale_for_all_channels_get_scales_of_their_own(tmp_path: Path) -> None:
@@ -145,7 +122,7 @@ def test_weights_with_one_scale_for_all_channels_get_scales_of_their_own(tmp_pat
 
 
 def test_what_no_scale_mends_stays_high(tmp_path: Path) -> None:
-    case = measured(tmp_path, planted("cnn"), {"sqnr_db": 46})  # less than the noise of INT8 itself
+    case = measured_kind(tmp_path, "high")
     outcome, repaired = mended(case, trials=30)
     assert [r.kind for r in repaired.repairs] == ["high"]
     assert repaired.best is None
@@ -156,7 +133,7 @@ def test_what_no_scale_mends_stays_high(tmp_path: Path) -> None:
 
 
 def test_of_two_kinds_of_faults_one_is_mended_and_one_stays_high(tmp_path: Path) -> None:
-    case = measured(tmp_path, planted("cnn", factors={WIDE: 50}), {"sqnr_db": 42.5})
+    case = measured_kind(tmp_path, "mixed")
     outcome, repaired = mended(case)
     culprits = {culprit.layer for culprit in outcome.culprits}
     first, last = repaired.repairs

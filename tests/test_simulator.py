@@ -268,3 +268,11 @@ def test_split_sets_a_share_aside(samples: int, share: float, seed: int) -> None
     assert len(held) == int(samples * share)
     assert split(samples, share, seed) == (seen, held)
     assert seen
+
+
+def test_runs_grow_since_most_rejections_come_early(tmp_path: Path) -> None:
+    values = np.arange(128 * 4, dtype=np.float32).reshape(128, 4)
+    engine = StoredEngine({"y": list(values)}, {"y": list(values)})
+    simulator = simulator_of(engine, ids(128, tmp_path, batch=32))
+    simulator.trial(frozenset(), range(128), None)
+    assert [len(run) for run in engine.runs] == [8, 8, 16, 32, 32, 32]

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from pytest_int8acc.diagnose.calibrations import compare_calibrations
 from pytest_int8acc.diagnose.causes import explain
+from pytest_int8acc.diagnose.engine_layers import engine_errors
 from pytest_int8acc.diagnose.layers import layer_errors
 from pytest_int8acc.diagnose.reduce import reduce
 from pytest_int8acc.diagnose.stages import place, read_reference, stage_outputs
@@ -48,12 +49,14 @@ def diagnose(measured: Measured, culprits: Sequence[Culprit] = ()) -> tuple[Diag
             unstable=_is_noise(measured),
         )
         explained = tuple(replace(culprit, cause=found.get(culprit.layer)) for culprit in culprits)
+    layers, notes = _layers(measured)
     diagnosis = Diagnosis(
         summary=_summary(measured, lines, first, explained),
         stages=lines,
         first_stage=first,
-        layers=_layers(measured) if not measured.int8_passed or measured.settings.layers else (),
+        layers=layers,
         calibrations=compare_calibrations(measured) if measured.settings.calibrations else (),
+        notes=notes,
     )
     return diagnosis, explained
 
@@ -99,11 +102,16 @@ def _summary(measured: Measured, lines: Sequence[StageLine], first: str, culprit
     return summarize(lines, first, culprits, outputs, ranges, findings, fixed)
 
 
-def _layers(measured: Measured) -> tuple[LayerError, ...]:
-    if measured.int8 is None:
-        return ()
+def _layers(measured: Measured) -> tuple[tuple[LayerError, ...], tuple[str, ...]]:
+    """The error of every layer; between engines, too, where that was asked for or they alone can tell."""
+    asked = measured.settings.layers
+    if measured.int8 is None or (measured.int8_passed and not asked):
+        return (), ()
     provider = measured.settings.provider
-    return layer_errors(measured.int8.network, measured.inputs, measured.int8.rest, provider)
+    layers = layer_errors(measured.int8.network, measured.inputs, measured.int8.rest, provider)
+    if not asked and not _is_engine_only(measured):
+        return layers, ()
+    return engine_errors(measured, layers)
 
 
 def write_pieces(measured: Measured, layers: Sequence[str], folder: Path) -> tuple[str, ...]:

@@ -55,7 +55,7 @@ def layer_errors(
         DataError: The inputs cannot be read.
     """
     seen = emulate_network(halve_network(network)) if rest == "fp16" else network
-    watched = _watched(seen)
+    watched = outputs_of_groups(seen)
     board = build_switchboard(_with_outputs(seen, watched))
     engine = OrtEngine(board.model, "exact", provider)
     few = FirstSamples(inputs, network.model, samples)
@@ -66,7 +66,7 @@ def layer_errors(
     return tuple(runs.error(group) for group in network.groups)
 
 
-def _watched(network: Network) -> dict[str, str]:
+def outputs_of_groups(network: Network) -> dict[str, str]:
     """Group to the first output of its last node."""
     order = {node.name: i for i, node in enumerate(network.model.graph.node)}
     nodes = {node.name: node for node in network.model.graph.node}
@@ -119,7 +119,7 @@ class _Runs:
     def error(self, group: Group) -> LayerError:
         """What all batches so far show of one group."""
         high = self.high[group.name]
-        everything, alone = (_errors(high, found[group.name]) for found in (self.int8, self.alone))
+        everything, alone = (errors_between(high, found[group.name]) for found in (self.int8, self.alone))
         return LayerError(group.name, group.op_type, *everything, *alone)
 
     def _run(self, batch: Batch, switches: Array) -> dict[str, Array]:
@@ -127,7 +127,7 @@ class _Runs:
         return {name: real_rows(array, batch) for name, array in outputs.items()}
 
 
-def _errors(baseline: list[Array], candidate: list[Array]) -> tuple[float, float]:
+def errors_between(baseline: list[Array], candidate: list[Array]) -> tuple[float, float]:
     """SQNR in dB and cosine; nan where the values cannot be compared."""
     if any(a.shape != b.shape for a, b in zip(baseline, candidate, strict=True)):
         return float("nan"), float("nan")

@@ -13,6 +13,7 @@ from typing import Any, Literal
 import numpy as np
 from onnx import numpy_helper, parser
 
+from pytest_int8acc.devices import share_of_cores
 from pytest_int8acc.errors import EngineError
 from pytest_int8acc.graph.emulate import emulate_half
 from pytest_int8acc.graph.model import Model, make_model, save_model
@@ -42,7 +43,8 @@ class OrtEngine:
         model: What to run.
         mode: How Q/DQ is run.
         provider: Where it runs. With CUDA, TF32 is off, and nodes without a CUDA kernel run on the CPU.
-        threads: Threads inside an operator; None leaves it to ONNX Runtime.
+        threads: Threads inside an operator; None: this worker's share of the cores under pytest-xdist,
+            otherwise what ONNX Runtime takes.
 
     Raises:
         EngineError: ONNX Runtime or the provider is missing, or it refuses the model.
@@ -176,10 +178,11 @@ def _options(runtime: Any, mode: Mode, threads: int | None) -> Any:
     options.log_severity_level = _SEVERITY_FATAL
     options.graph_optimization_level = runtime.GraphOptimizationLevel.ORT_ENABLE_ALL
     options.use_deterministic_compute = True
+    # Idle threads that spin take the cores of other sessions and of workers beside this one.
+    options.add_session_config_entry("session.force_spinning_stop", "1")
     if mode == "exact":
         options.add_session_config_entry("session.disable_quant_qdq", "1")
-    if threads is not None:
-        options.intra_op_num_threads = threads
+    options.intra_op_num_threads = threads or share_of_cores() or 0
     return options
 
 

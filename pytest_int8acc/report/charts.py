@@ -94,11 +94,16 @@ def layer_bars(layers: Sequence[LayerError], culprits: Sequence[str]) -> list[Ba
             kind=layer.op_type,
             width=_percent(alone / longest),
             rest=_percent(rest / longest),
-            text=f"{number(100 * alone, 3)}% ({number(layer.alone_sqnr_db, 3)} dB)",
+            text=f"{number(100 * alone, 3)}% ({number(layer.alone_sqnr_db, 3)} dB{_between_engines(layer)})",
             marked=layer.layer in culprits,
         )
         for layer, (alone, rest) in zip(ranked, shares, strict=True)
     ]
+
+
+def _between_engines(layer: LayerError) -> str:
+    sqnr = layer.engine_sqnr_db
+    return "" if sqnr is None else f"; {number(sqnr, 3)} dB between engines, all in INT8"
 
 
 def histogram(cause: Cause) -> HistogramChart | None:

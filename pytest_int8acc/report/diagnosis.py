@@ -83,14 +83,20 @@ def layer_lines(layers: Sequence[LayerError]) -> list[str]:
             number(layer.alone_cosine),
             number(layer.sqnr_db, 3),
             number(layer.cosine),
+            *(_if_known(value) for value in (layer.engine_sqnr_db, layer.engine_cosine)),
         )
         for layer in ranked[:_LAYERS]
     ]
-    header = ("layer", "type", "alone: SQNR dB", "cosine", "all in INT8: SQNR dB", "cosine")
+    measured = ("alone", "all in INT8", "between engines")
+    header = ("layer", "type", *(title for what in measured for title in (f"{what}: SQNR dB", "cosine")))
     lines = ["Layers (error against the baseline, the worst alone first)"]
     lines += ["  " + line for line in table(header, rows)]
     more = len(ranked) - len(rows)
     return [*lines, f"  ... and {more} more (all in report.json)"] if more else lines
+
+
+def _if_known(value: float | None) -> str:
+    return "" if value is None else number(value)
 
 
 def worst_layers(layers: Sequence[LayerError]) -> list[LayerError]:

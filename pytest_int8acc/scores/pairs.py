@@ -13,8 +13,8 @@ from pytest_int8acc.tensors import Array
 
 F64 = NDArray[np.float64]
 REL_FLOOR = 1e-3
-#: Elements per piece, about: 2 MB in float64, which stays in a cache.
-_PIECE = 2**18
+#: Elements per piece, about: 0.5 MB in float64, which stays in a core's own cache.
+_PIECE = 2**16
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,7 @@ from pytest_int8acc.tensors import Feed, Outputs, TensorInfo
 
 #: Inputs of at most this many bytes stay in memory; others are read again for each run, in their own order.
 MEMORY_BYTES = 256 << 20
-#: Runs into which the samples are divided, so that a plan can be rejected between two.
+#: A plan can be rejected between two runs: the first takes this part of the samples, later ones more.
 _RUNS = 16
 #: Samples per run that are worth the cost of a run.
 _LEAST_ROWS = 4
@@ -73,8 +73,8 @@ class Inputs:
         self._places = {place: i for i, place in enumerate(used)}
         self.rows = [starts[b] + r + k for b, r in used for k in range(1 if self._by_row else counts[b])]
         """The dataset's samples that are used, by index."""
-        whole = max(counts)
-        self._size = self._layout.size or min(whole, max(_LEAST_ROWS, -(-len(used) // _RUNS)))
+        self._most = self._layout.size or max(counts)
+        self._size = self._layout.size or min(self._most, max(_LEAST_ROWS, -(-len(used) // _RUNS)))
         self._kept = None if nbytes > MEMORY_BYTES else dict(self._samples(kept))
         self._table = self._as_table()
         if self._table is not None:
@@ -87,8 +87,8 @@ class Inputs:
     def runs(self, order: Sequence[int]) -> Iterator[tuple[list[int], Batch]]:
         """Runs that hold the samples of ``order``; in that order where the inputs are in memory."""
         if self._table is not None:
-            for start in range(0, len(order), self._size):
-                rows = list(order[start : start + self._size])
+            for start, size in self._cuts(len(order)):
+                rows = list(order[start : start + size])
                 feed = {name: array[rows] for name, array in self._table.items()}
                 yield rows, fill(feed, len(rows), self._layout)
             return
@@ -105,6 +105,14 @@ class Inputs:
 
         for batch in rechunk(feeds(), self._layout, self._size):
             yield [taken.popleft() for _ in range(batch.rows)], batch
+
+    def _cuts(self, count: int) -> Iterator[tuple[int, int]]:
+        """Start and length of each run: short ones first, since most rejections come early."""
+        start, size = 0, self._size
+        while start < count:
+            yield start, size
+            start += size
+            size = max(size, min(start, self._most))
 
     def outputs_of(self, samples: Sequence[int], batch: Batch, outputs: Feed) -> SampleOutputs:
         """What one run gave, cut into its samples."""

@@ -19,6 +19,8 @@ from pytest_int8acc.search.parts import F64
 from pytest_int8acc.search.types import Criterion, Trial
 from pytest_int8acc.tensors import Array, Outputs
 
+#: Elements that are measured at a time, about.
+_PIECE = 2**16
 #: Outputs cut into samples: by name, one array per sample; a sample's arrays keep the axis that counted it.
 SampleOutputs = Mapping[str, Sequence[Array]]
 #: One entry per sample on axis 0; one array, or several by name.
@@ -74,11 +76,11 @@ class Judge:
         """
         seen = gathered.seen.nonzero()[0]
         whole = len(seen) == self.samples
-        outputs, own = self._wanted.score(
-            self._joined if whole else _joined(self.baseline, seen),
-            _joined(gathered.outputs, seen),
-            metrics=whole,
-        )
+        if whole:
+            baseline, candidate = self._joined, {n: join(a) for n, a in gathered.outputs.items()}
+        else:
+            baseline, candidate = _joined(self.baseline, seen), _joined(gathered.outputs, seen)
+        outputs, own = self._wanted.score(baseline, candidate, metrics=whole)
         parts = gathered.parts()
         judged = [(o, s) for o in outputs for s in o.scores if s.limit is not None]
         unjudged = [o for o in outputs if all(s.limit is None for s in o.scores)]
@@ -157,6 +159,12 @@ class Gathered:
                 self._broken[index, list(set(samples).difference(fitting))] = True
 
     def _measure(self, name: str, samples: list[int]) -> None:
+        """Measure samples of one shape, a few at a time, which stay in a cache."""
+        step = max(1, _PIECE // max(self.outputs[name][samples[0]].size, 1))
+        for start in range(0, len(samples), step):
+            self._measure_piece(name, samples[start : start + step])
+
+    def _measure_piece(self, name: str, samples: list[int]) -> None:
         b = concatenated([self._judge.baseline[name][i] for i in samples])
         c = concatenated([self.outputs[name][i] for i in samples])
         if kind_of(b) != kind_of(c):

@@ -89,6 +89,10 @@ class Platform:
         """True where TensorRT calibrates by itself."""
         return self.weakly_typed
 
+    def has(self, feature: Feature) -> bool:
+        """True where it has the feature, here."""
+        return _NEEDS[feature].has(self)
+
     @property
     def opset_limit(self) -> int | None:
         """The last opset that its parser reads, where that is an old one."""
@@ -127,7 +131,7 @@ def require(platform: Platform, feature: Feature) -> None:
         EngineError: It has not; names the versions that have.
     """
     need = _NEEDS[feature]
-    if need.has(platform):
+    if platform.has(feature):
         return
     if feature in ("run", "build"):
         raise MissingBackendError(f"{platform.name} cannot {feature} engines here: {platform.problem}")
