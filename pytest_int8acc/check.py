@@ -11,6 +11,7 @@ from pytest_int8acc.diagnose.repair import Repaired, repair
 from pytest_int8acc.errors import DataError, Int8accError
 from pytest_int8acc.fix import FixFiles, write_fix
 from pytest_int8acc.forms import Fix
+from pytest_int8acc.goldens.wish import Goldens
 from pytest_int8acc.investigate import QAT_ADVICE, investigate, latency_of
 from pytest_int8acc.measure import Measured, measure
 from pytest_int8acc.results import CaseResult, Culprit, Rescale
@@ -18,17 +19,18 @@ from pytest_int8acc.settings import Settings
 from pytest_int8acc.spec.models import Case
 
 
-def check(case: Case, settings: Settings) -> CaseResult:
+def check(case: Case, settings: Settings, goldens: Goldens | None = None) -> CaseResult:
     """Run one case; the result says whether it passed, and if not, which layers are at fault and why.
 
     Args:
         case: From ``load_spec``.
         settings: What command line, spec and configuration say together.
+        goldens: As for ``measure``.
 
     Raises:
         Int8accError: There is no verdict: a model, the data, a scale file or a criterion is at fault.
     """
-    measured = measure(case, settings)
+    measured = measure(case, settings, goldens)
     try:
         return conclude(measured)
     finally:

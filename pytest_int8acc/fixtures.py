@@ -18,13 +18,22 @@ def int8acc(request: pytest.FixtureRequest) -> Iterator[Workbench]:
 
     A loaded case has ``check()``, ``measure()``, ``engine(role)`` and ``outputs(role)``; roles are baseline,
     int8 and fp32. Where a spec has several cases, name one: ``int8acc.load('net.int8acc.yaml', 'by-hand')``.
-    Paths start from pytest's root folder.
+    Paths start from pytest's root folder. A backend that is not there skips the test, as it skips a case, or
+    fails it where ini ``int8acc_missing`` says so.
     """
-    from pytest_int8acc.items import settings_for
-    from pytest_int8acc.workbench import Workbench
+    from pytest_int8acc.golden_options import golden_folder
+    from pytest_int8acc.goldens.wish import Goldens
+    from pytest_int8acc.items import settings_for, skip_unavailable
+    from pytest_int8acc.workbench import Host, Workbench
 
     config = request.config
-    with Workbench(lambda spec: settings_for(config, spec), config.rootpath) as bench:
+    host = Host(
+        root=config.rootpath,
+        settings=lambda spec: settings_for(config, spec),
+        goldens=lambda case: Goldens(golden_folder(config, case.file)),
+        unavailable=skip_unavailable,
+    )
+    with Workbench(host) as bench:
         yield bench
 
 

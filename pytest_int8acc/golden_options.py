@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -97,6 +98,19 @@ def _list_or_delete(terminalreporter: pytest.TerminalReporter, orphan: Any, *, d
         terminalreporter.write_line(f"    {error}", red=True)
         return
     terminalreporter.write_line(f"    {'deleted ' if gone else ''}{orphan}")
+
+
+def golden_folder(config: pytest.Config, spec: Path) -> str | None:
+    """The folder or URL of the goldens of ``spec``; None where they lie beside it."""
+    root = golden_root(config)
+    return None if root is None else f"{root.rstrip('/')}/{spec_stem(config, spec).as_posix()}"
+
+
+def spec_stem(config: pytest.Config, spec: Path) -> Path:
+    """A spec's path from the root, without its suffix; its name alone where it lies elsewhere."""
+    below = config.rootpath in spec.parents
+    path = spec.relative_to(config.rootpath) if below else Path(spec.name)
+    return path.with_name(path.name.partition(".int8acc.")[0])
 
 
 def golden_root(config: pytest.Config) -> str | None:

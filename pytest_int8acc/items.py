@@ -11,7 +11,7 @@ import pytest
 
 from pytest_int8acc.devices import take
 from pytest_int8acc.errors import EngineError, Int8accError, MissingBackendError, SpecError
-from pytest_int8acc.golden_options import RECORDED, golden_root
+from pytest_int8acc.golden_options import RECORDED, golden_folder, spec_stem
 from pytest_int8acc.report.properties import properties
 from pytest_int8acc.report.text import failure, failure_line
 from pytest_int8acc.results import CaseResult
@@ -101,9 +101,8 @@ class SpecItem(pytest.Function):
             else:
                 self.measured = measure(self.case, settings)
         except MissingBackendError as error:
-            if settings.missing == "fail":
-                raise
-            pytest.skip(str(error))
+            skip_unavailable(error, settings)
+            raise
         self._publish(self.measured.result)
         if goldens:
             self._tell_recorded(self.measured.result)
@@ -139,16 +138,10 @@ class SpecItem(pytest.Function):
 
     def _folder(self) -> Path | None:
         """This case's own folder in the report folder: the spec's path from the root, and the case's name."""
-        reports, stem = report_folder(self.config), self._stem()
+        reports, stem = report_folder(self.config), spec_stem(self.config, self.path)
         if reports is None:
             return None
         return reports / stem if stem.name == self.name else reports / stem / self.name
-
-    def _stem(self) -> Path:
-        """The spec's path from the root, without its suffix; the name alone where it lies elsewhere."""
-        below = self.config.rootpath in self.path.parents
-        spec = self.path.relative_to(self.config.rootpath) if below else Path(self.path.name)
-        return spec.with_name(spec.name.partition(".int8acc.")[0])
 
     def _goldens(self) -> Goldens | None:
         """Where this case's golden lies and what may be written; None for a case that keeps none."""
@@ -156,9 +149,9 @@ class SpecItem(pytest.Function):
 
         if not keeps_golden(self.case):
             return None
-        root, folder = golden_root(self.config), self._folder()
+        folder = self._folder()
         return Goldens(
-            None if root is None else f"{root.rstrip('/')}/{self._stem().as_posix()}",
+            golden_folder(self.config, self.path),
             self.config.getoption("int8acc_update") or "off",
             None if folder is None else folder / "golden",
         )
@@ -179,6 +172,12 @@ class SpecItem(pytest.Function):
     def _settings(self) -> Settings:
         """What this case runs with."""
         return settings_for(self.config, self.case.settings())
+
+
+def skip_unavailable(error: MissingBackendError, settings: Settings) -> None:
+    """Skips a test whose backend is not there, unless the settings want it to fail."""
+    if settings.missing == "skip":
+        pytest.skip(str(error))
 
 
 def settings_for(config: pytest.Config, spec: Mapping[str, object]) -> Settings:

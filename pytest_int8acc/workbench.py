@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import tempfile
 import zipfile
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
@@ -18,7 +19,7 @@ from pytest_int8acc.check import check
 from pytest_int8acc.data import Dataset
 from pytest_int8acc.engines import Engine
 from pytest_int8acc.engines.run import run_together
-from pytest_int8acc.errors import DataError, Int8accError, ModelError, SpecError
+from pytest_int8acc.errors import DataError, Int8accError, MissingBackendError, ModelError, SpecError
 from pytest_int8acc.forms import (
     Form,
     baseline_form,
@@ -28,6 +29,7 @@ from pytest_int8acc.forms import (
     load_float,
     open_source,
 )
+from pytest_int8acc.goldens.wish import Goldens
 from pytest_int8acc.graph.load import load_model
 from pytest_int8acc.graph.model import Model
 from pytest_int8acc.graph.qdq import is_qdq
@@ -42,26 +44,54 @@ Precision = Literal["fp32", "fp16", "int8"]
 Role = Literal["baseline", "int8", "fp32"]
 
 
+@dataclass(frozen=True)
+class Host:
+    """What a workbench asks whoever runs it."""
+
+    root: Path
+    """What relative paths start from."""
+    settings: Callable[[Mapping[str, object]], Settings]
+    """A case's settings: what command line, its spec and the configuration say together."""
+    goldens: Callable[[Case], Goldens]
+    """Where a case's golden lies."""
+    unavailable: Callable[[MissingBackendError, Settings], None]
+    """What becomes of a test whose backend is not there; where this returns, the error is raised."""
+
+    @contextmanager
+    def where_it_can_run(self, settings: Settings) -> Iterator[None]:
+        """Let ``unavailable`` have a say before a MissingBackendError is raised."""
+        try:
+            yield
+        except MissingBackendError as error:
+            self.unavailable(error, settings)
+            raise
+
+
 @dataclass
 class LoadedCase:
     """One case of a spec."""
 
     case: Case
     settings: Settings
+    _host: Host = field(repr=False)
     _bench: _Bench = field(repr=False)
     _engines: dict[Role, Engine] = field(default_factory=dict, repr=False)
 
     def check(self) -> CaseResult:
         """Run, judge and, where it fails and the settings want it, search; as the case's own test does.
 
+        A golden is compared with and never recorded.
+
         Raises:
             Int8accError: There is no verdict.
         """
-        return check(self.case, self.settings)
+        with self._host.where_it_can_run(self.settings):
+            return check(self.case, self.settings, self._host.goldens(self.case))
 
     def measure(self) -> CaseResult:
         """Run and judge, without a search; raises Int8accError where there is no verdict."""
-        measured = measure(self.case, self.settings)
+        with self._host.where_it_can_run(self.settings):
+            measured = measure(self.case, self.settings, self._host.goldens(self.case))
         measured.close()
         return measured.result
 
@@ -76,11 +106,15 @@ class LoadedCase:
         """
         _check_word("role", role, get_args(Role))
         if role not in self._engines:
-            backend = open_backend(self.case, self.settings)
-            form = self._form(role, backend.is_tensorrt)
-            inputs = open_source(self.case, self.case.inputs, form.model, "inputs", self.settings.samples)
-            self._engines[role] = self._bench.open(backend, form, role, inputs)
+            with self._host.where_it_can_run(self.settings):
+                self._engines[role] = self._open(role)
         return self._engines[role]
+
+    def _open(self, role: Role) -> Engine:
+        backend = open_backend(self.case, self.settings)
+        form = self._form(role, backend.is_tensorrt)
+        inputs = open_source(self.case, self.case.inputs, form.model, "inputs", self.settings.samples)
+        return self._bench.open(backend, form, role, inputs)
 
     def _form(self, role: Role, tensorrt: bool) -> Form:
         model = load_float(self.case)
@@ -109,16 +143,10 @@ class LoadedCase:
 
 
 class Workbench:
-    """What the fixture ``int8acc`` gives: cases of specs, and engines of models.
+    """What the fixture ``int8acc`` gives: cases of specs, and engines of models."""
 
-    Args:
-        settings: A case's settings, as command line, spec and configuration say together.
-        root: What relative paths start from.
-    """
-
-    def __init__(self, settings: Callable[[Mapping[str, object]], Settings], root: Path) -> None:
-        self._settings = settings
-        self._root = root
+    def __init__(self, host: Host) -> None:
+        self._host = host
         self._bench = _Bench()
 
     def load(self, spec: str | Path, case: str | None = None) -> LoadedCase:
@@ -127,7 +155,7 @@ class Workbench:
         Raises:
             SpecError: The spec has mistakes, or no such case.
         """
-        path = self._root / spec
+        path = self._host.root / spec
         cases = {found.name: found for found in load_spec(path)}
         if case is None and len(cases) == 1:
             case = next(iter(cases))
@@ -135,7 +163,8 @@ class Workbench:
             hint = did_you_mean(case, cases) if case else ""
             said = f"no case '{case}'{hint}" if case else "several cases: name one"
             raise SpecError(f"{path}: {said}; it holds {', '.join(cases)}")
-        return LoadedCase(cases[case], self._settings(cases[case].settings()), self._bench)
+        settings = self._host.settings(cases[case].settings())
+        return LoadedCase(cases[case], settings, self._host, self._bench)
 
     def engine(
         self,
@@ -164,7 +193,7 @@ class Workbench:
             Int8accError: The model cannot be read, or does not build.
         """
         _check_word("precision", precision, get_args(Precision))
-        path = (self._root / model).resolve()
+        path = (self._host.root / model).resolve()
         loaded = load_model(path)
         quantized = is_qdq(loaded)
         if quantized and precision != "int8":
@@ -176,8 +205,8 @@ class Workbench:
             )
         case = _case(path, method, shapes, quantized, backend)
         samples = _usual(loaded, case.tensorrt.shapes) if calibrate is None else calibrate
-        case = case.model_copy(update={"inputs": self._bench.data(samples, self._root)})
-        settings = self._settings(case.settings())
+        case = case.model_copy(update={"inputs": self._bench.data(samples, self._host.root)})
+        settings = self._host.settings(case.settings())
         if quantized:
             form = Form(loaded, f"{path.name} as it is")
         elif precision == "int8":
@@ -185,7 +214,8 @@ class Workbench:
         else:
             form = Form(loaded, "FP32") if precision == "fp32" else baseline_form(case, loaded)
         inputs = open_source(case, case.inputs, loaded, "calibrate", None)
-        return self._bench.open(open_backend(case, settings), form, precision, inputs)
+        with self._host.where_it_can_run(settings):
+            return self._bench.open(open_backend(case, settings), form, precision, inputs)
 
     def close(self) -> None:
         """Let go of all engines."""

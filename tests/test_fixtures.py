@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 from pathlib import Path
 
@@ -107,7 +108,6 @@ SPEC = "two.int8acc.yaml"
     (lambda f: f.engine("digits.qdq.onnx"), "digits.qdq.onnx: holds Q/DQ.*precision='int8'"),
     (lambda f: f.engine("none.onnx"), "none.onnx: no such"),
     (lambda f: f.engine("digits.onnx", backend="tensort"), "backend: expected one of .*'tensorrt'"),
-    (lambda f: f.engine("digits.onnx", backend="tensorrt"), "GPU|TensorRT"),
     (lambda f: f.engine("digits.onnx", "int8", calibrate="x.npz"), r"x.npz"),
     (lambda f: f.engine("digits.onnx", "int8", calibrate={"image": np.zeros((2, 8, 9), "f4")}), "image"),
     (lambda f: f.engine("digits.onnx", "int8", calibrate="x.npz", method="mes"), "method: .*'mes'"),
@@ -150,7 +150,7 @@ def test_mistakes_are_one_clear_error(project: pytest.Pytester) -> None:
     (project.path / "two.int8acc.yaml").write_text(shared + cases)
     project.makepyfile(ERRORS)
     result = project.runpytest(*LOAD)
-    result.assert_outcomes(passed=15)
+    result.assert_outcomes(passed=14)
 
 
 def test_settings_reach_fixtures(project: pytest.Pytester) -> None:
@@ -167,6 +167,47 @@ def test_settings_reach_fixtures(project: pytest.Pytester) -> None:
     )
     result = project.runpytest(*LOAD, "--int8acc-samples=16", "--int8acc-mode=native")
     result.assert_outcomes(passed=1)
+
+
+@pytest.mark.parametrize(("missing", "expected"), [("skip", {"skipped": 3}), ("fail", {"failed": 3})])
+def test_a_backend_that_is_not_there_does_what_it_does_to_a_case(
+    project: pytest.Pytester, missing: str, expected: dict[str, int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    project.makepyfile(
+        """
+        def test_engine(int8acc_engine):
+            int8acc_engine("digits.onnx", "int8", calibrate="data/calibration.npz", backend="tensorrt")
+
+        def test_check(int8acc):
+            int8acc.load("digits_qdq.int8acc.yaml").check()
+
+        def test_outputs(int8acc):
+            int8acc.load("digits_qdq.int8acc.yaml").outputs("int8")
+        """
+    )
+    result = project.runpytest(*LOAD, "--int8acc-backend=tensorrt", "-o", f"int8acc_missing={missing}", "-rs")
+    result.assert_outcomes(**expected)
+    result.stdout.fnmatch_lines(["*: *TensorRT*"])
+
+
+def test_goldens_are_read_where_the_configuration_says(project: pytest.Pytester) -> None:
+    spec = (project.path / "digits.int8acc.yaml").read_text(encoding="utf-8")
+    (project.path / "kept.int8acc.yaml").write_text(re.sub("baseline: .*", "baseline: golden", spec))
+    project.makepyfile(
+        """
+        def test_check(int8acc):
+            result = int8acc.load("kept.int8acc.yaml").check()
+            assert result.passed
+            assert result.baseline.startswith("golden")
+        """
+    )
+    arguments = (*LOAD, "-o", "int8acc_goldens=far/away", "--int8acc-backend=onnxruntime")
+    project.runpytest(*arguments).assert_outcomes(failed=1)
+    recorded = project.runpytest(*arguments, "--int8acc", "--int8acc-update=missing", "kept.int8acc.yaml")
+    recorded.assert_outcomes(passed=1)
+    assert (project.path / "far" / "away" / "kept").is_dir()
+    project.runpytest(*arguments).assert_outcomes(passed=1)
 
 
 def test_dynamic_sizes_and_odd_names_want_no_data(pytester: pytest.Pytester) -> None:
