@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 
 from pytest_int8acc.errors import Int8accError
+from pytest_int8acc.verdicts import judged_reports
 
 #: What a report carries of a golden that was recorded: its lines.
 RECORDED = "int8acc.recorded"
-_VERDICTS = ("passed", "failed", "error", "xfailed", "xpassed", "skipped")
 
 
 class GoldenHooks:
@@ -61,12 +61,11 @@ def _tell_recorded(terminalreporter: pytest.TerminalReporter) -> None:
 def _recorded(terminalreporter: pytest.TerminalReporter) -> Iterator[tuple[str, str]]:
     """Node id and lines of each golden recorded, once."""
     found = {}
-    for verdict in _VERDICTS:
-        for report in terminalreporter.getreports(verdict):
-            said = dict(getattr(report, "user_properties", ()))
-            if RECORDED in said:
-                path, _, name = report.nodeid.rpartition("::")
-                found[f"{path}::{name.partition('@')[0]}"] = str(said[RECORDED])
+    for _, report in judged_reports(terminalreporter):
+        said = dict(getattr(report, "user_properties", ()))
+        if RECORDED in said:
+            path, _, name = report.nodeid.rpartition("::")
+            found[f"{path}::{name.partition('@')[0]}"] = str(said[RECORDED])
     yield from found.items()
 
 

@@ -133,28 +133,14 @@ def _measure(case: Case, settings: Settings, backend: Backend, keeper: Keeper | 
     lost = lost_by_baseline(judge, runs)
     refuse_overflow(lost, runs, baseline, model, inputs, settings.provider)
     verdict = judge(runs.baseline, runs.candidate, runs.again)
-    outputs, metrics = verdict
     if keeper is not None:
-        metrics = keeper.named(metrics, own, judge)
+        verdict = verdict._replace(metrics=keeper.named(verdict.metrics, own, judge))
     backend.measure_latency(("baseline", "INT8"), inputs)
-    gained, unjudged = engine_scores(case, backend)
-    warnings = caveats(settings, int8, baseline, outputs, metrics, lost)
-    notes = (*candidate.notes, *baseline.notes, *inputs.notes, *backend.notes, *runs.notes)
-    result = CaseResult(
-        name=case.name,
-        spec=str(case.file),
-        samples=inputs.samples or 0,
-        data=inputs.description,
-        baseline=baseline.description,
-        candidate=candidate.description,
-        backend=runs.backend,
-        outputs=outputs,
-        metrics=(*metrics, *gained),
-        int8_groups=len(int8.network.groups) if int8 else 0,
-        high_groups=len(int8.network.left_high) if int8 else 0,
-        warnings=(*nothing_compared(runs), *warnings, *unjudged),
-        notes=tuple(dict.fromkeys(notes)),
-        engines=backend.engines,
+    result = _result(case, inputs, backend, runs, (baseline, candidate), int8, verdict)
+    warned = caveats(settings, int8, baseline, result.outputs, verdict.metrics, lost)
+    result = replace(
+        result,
+        warnings=(*nothing_compared(runs), *warned, *result.warnings),
         findings=(*findings, *compare_data(case, model, inputs)),
     )
     if keeper is not None:
@@ -166,6 +152,37 @@ def _measure(case: Case, settings: Settings, backend: Backend, keeper: Keeper | 
         int8_passed=verdict.passed,
         reference=baseline,
         candidate=candidate,
+    )
+
+
+def _result(
+    case: Case,
+    inputs: Dataset,
+    backend: Backend,
+    runs: Runs,
+    forms: tuple[Form, Form],
+    int8: Int8Form | None,
+    verdict: Verdict,
+) -> CaseResult:
+    """What was compared, and how it was judged; ``forms`` are baseline and candidate."""
+    baseline, candidate = forms
+    gained, unjudged = engine_scores(case, backend)
+    notes = (*candidate.notes, *baseline.notes, *inputs.notes, *backend.notes, *runs.notes)
+    return CaseResult(
+        name=case.name,
+        spec=str(case.file),
+        samples=inputs.samples or 0,
+        data=inputs.description,
+        baseline=baseline.description,
+        candidate=candidate.description,
+        backend=runs.backend,
+        outputs=verdict.outputs,
+        metrics=(*verdict.metrics, *gained),
+        int8_groups=len(int8.network.groups) if int8 else 0,
+        high_groups=len(int8.network.left_high) if int8 else 0,
+        warnings=unjudged,
+        notes=tuple(dict.fromkeys(notes)),
+        engines=backend.engines,
     )
 
 

@@ -19,7 +19,6 @@ if TYPE_CHECKING:
 pytest_plugins = ["pytest_int8acc.fixtures"]
 _NOT_RUN = pytest.StashKey[set[str]]()
 _NOT_RUN_OUTPUT = "int8acc_not_run"
-_VERDICTS = ("passed", "failed", "error", "xfailed", "xpassed", "skipped")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -257,9 +256,10 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: p
 
 def _reported(terminalreporter: pytest.TerminalReporter) -> Iterator[str]:
     """The file of each report of this run."""
-    for verdict in _VERDICTS:
-        for report in terminalreporter.getreports(verdict):
-            yield getattr(report, "nodeid", "").partition("::")[0]
+    from pytest_int8acc.verdicts import judged_reports
+
+    for _, report in judged_reports(terminalreporter):
+        yield getattr(report, "nodeid", "").partition("::")[0]
 
 
 class _Last:

@@ -13,8 +13,8 @@ import pytest
 
 from pytest_int8acc.errors import Int8accError
 from pytest_int8acc.settings import SUFFIXES
+from pytest_int8acc.verdicts import judged_reports
 
-_VERDICTS = ("passed", "failed", "error", "xfailed", "xpassed", "skipped")
 _STEP_SUMMARY = "GITHUB_STEP_SUMMARY"
 #: A traceback longer than this is cut in the report's files.
 _MESSAGE = 20_000
@@ -50,8 +50,7 @@ def case_reports(terminalreporter: pytest.TerminalReporter) -> list[Judged]:
     """Verdict and report of each case that was reported, in the order of files and lines."""
     reports = [
         (verdict, report)
-        for verdict in _VERDICTS
-        for report in terminalreporter.getreports(verdict)
+        for verdict, report in judged_reports(terminalreporter)
         if isinstance(report, pytest.TestReport) and report.location[0].endswith(SUFFIXES)
     ]
     return sorted(reports, key=lambda pair: (pair[1].location[0], pair[1].location[1] or 0))

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import dataclasses
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Literal
 
 Bound = Literal["min", "max"]
 #: What a layer of an engine computes in.
@@ -391,20 +390,3 @@ class CaseResult:
     def passed(self) -> bool:
         """True where every output and every metric passes."""
         return all(output.passed for output in self.outputs) and all(score.passed for score in self.metrics)
-
-
-def to_plain(value: Any) -> Any:
-    """``value`` as plain JSON types: dataclasses as dicts, inf and nan as text, NumPy scalars as numbers."""
-    if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        return {f.name: to_plain(getattr(value, f.name)) for f in dataclasses.fields(value)}
-    if isinstance(value, dict):
-        return {str(k): to_plain(v) for k, v in value.items()}
-    if isinstance(value, list | tuple | set | frozenset):
-        return [to_plain(v) for v in value]
-    if hasattr(value, "item") and not isinstance(value, str | bytes):
-        value = value.item()
-    if isinstance(value, float) and not math.isfinite(value):
-        return str(value)
-    if value is None or isinstance(value, str | int | float | bool):
-        return value
-    return str(value)

@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from pytest_int8acc.report.json import case_entry, report_of
+from pytest_int8acc.report.plain import to_plain
 from pytest_int8acc.results import (
     CalibrationLine,
     CaseResult,
@@ -27,7 +28,6 @@ from pytest_int8acc.results import (
     SearchOutcome,
     StageLine,
     TrialLine,
-    to_plain,
 )
 
 WIDE, NARROW = "/layer2/0/conv1/Conv", "/layer4/1/conv2/Conv"

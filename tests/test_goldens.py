@@ -12,6 +12,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from child import in_child
 from golden_support import (
     BASE,
     MINMAX,
@@ -682,26 +683,6 @@ def test_missing_does_not_replace_what_came_meanwhile(tmp_path: Path) -> None:
     assert place.write(*pair(1.0), replace=False)
     assert not place.write(*pair(2.0), replace=False)
     assert value_of(place) == 1.0
-
-
-def in_child(action: Callable[[], object]) -> str:
-    """The error of ``action`` in a child of this process, which may give up its rights."""
-    receive, send = os.pipe()
-    child = os.fork()
-    if not child:
-        text = "no error"
-        try:
-            action()
-        except Int8accError as error:
-            text = str(error)
-        except BaseException as error:
-            text = repr(error)
-        os.write(send, text.encode())
-        os._exit(0)
-    os.close(send)
-    os.waitpid(child, 0)
-    with os.fdopen(receive) as file:
-        return file.read()
 
 
 @forks

@@ -19,7 +19,8 @@ from test_report import RESULTS, SCORES
 
 from pytest_int8acc.report.charts import HEIGHT, WIDTH, histogram, layer_bars, score_place
 from pytest_int8acc.report.folder import texts
-from pytest_int8acc.results import Cause, Histogram, LayerError, Score, to_plain
+from pytest_int8acc.report.plain import to_plain
+from pytest_int8acc.results import Cause, Histogram, LayerError, Score
 
 pytest.importorskip("jinja2", reason="pip install 'pytest-int8acc[html]'")
 from pytest_int8acc.report.html import fragment, page

@@ -34,7 +34,7 @@ FLOORS = (
     {"scales", "plan_file"},
     {"engines"},
     {"graph", "data", "scores", "spec", "report"},
-    {"settings", "devices"},
+    {"settings", "devices", "verdicts"},
     {"results", "tensors"},
     {"errors"},
 )
@@ -58,7 +58,7 @@ ONLY_IN = {
     "tensorrt_rtx": {"engines"},
     "polygraphy.backend": {"engines"},
     "fsspec": {"engines"},
-    "pytest": {"plugin", "items", "fixtures", "reporting", "golden_options"},
+    "pytest": {"plugin", "items", "fixtures", "reporting", "golden_options", "verdicts"},
     "_pytest": set(),
     "xdist": set(),
 }
@@ -76,6 +76,7 @@ LIGHT = (
     "fixtures",
     "golden_options",
     "devices",
+    "verdicts",
     "reporting",
     "settings",
     "errors",

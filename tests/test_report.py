@@ -12,12 +12,12 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from pytest_int8acc.report.order import strain, worst_first
-from pytest_int8acc.report.plain import restore
+from pytest_int8acc.report.plain import restore, to_plain
 from pytest_int8acc.report.table import number, number_pair, table
 from pytest_int8acc.report.terminal import detail_lines, status_line
 from pytest_int8acc.report.text import details, failure, failure_line, status
 from pytest_int8acc.report.words import relation, shorten
-from pytest_int8acc.results import CaseResult, LineFit, OutputResult, Score, to_plain
+from pytest_int8acc.results import CaseResult, LineFit, OutputResult, Score
 
 ANY = st.floats(allow_nan=True, allow_infinity=True)
 FINITE = st.floats(-1e9, 1e9)

@@ -13,9 +13,8 @@ from test_report import RESULTS
 
 from pytest_int8acc.errors import Int8accError
 from pytest_int8acc.report.json import case_entry, one_per_case, read_json, write_json
-from pytest_int8acc.report.plain import restore_entry
+from pytest_int8acc.report.plain import restore_entry, to_plain
 from pytest_int8acc.report.schema import FILE, json_schema, text
-from pytest_int8acc.results import to_plain
 
 jsonschema = pytest.importorskip("jsonschema", reason="pip install jsonschema")
 SCHEMA = json_schema()

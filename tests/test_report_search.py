@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from pytest_int8acc.report.json import case_entry, report_of, write_json
-from pytest_int8acc.report.plain import restore
+from pytest_int8acc.report.plain import restore, to_plain
 from pytest_int8acc.report.search import brief, fix_line, search_lines
 from pytest_int8acc.report.text import failure
 from pytest_int8acc.results import (
@@ -20,7 +20,6 @@ from pytest_int8acc.results import (
     Score,
     SearchOutcome,
     TrialLine,
-    to_plain,
 )
 
 MISSED = Score("logits", "cosine", 0.8741, limit=0.999, noise=1.0)

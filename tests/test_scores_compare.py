@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from pytest_int8acc.errors import CriterionError
-from pytest_int8acc.results import to_plain
+from pytest_int8acc.report.plain import to_plain
 from pytest_int8acc.scores.compare import compare_output, compare_outputs
 from pytest_int8acc.scores.criteria import OutputLimits
 

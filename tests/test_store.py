@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from child import in_child
 
 from pytest_int8acc.engines import remote
 from pytest_int8acc.engines.manifest import MANIFEST, Manifest
@@ -436,26 +437,6 @@ def test_a_folder_that_cannot_be_made_is_one_clear_error(tmp_path):
     (tmp_path / "file").touch()
     with pytest.raises(EngineError, match=WHAT_TO_DO):
         Store(tmp_path / "file" / "store").fetch(KEY, fill)
-
-
-def in_child(action: Callable[[], object]) -> str:
-    """The EngineError of ``action`` in a child of this process, which may give up its rights."""
-    receive, send = os.pipe()
-    child = os.fork()
-    if not child:
-        text = "no error"
-        try:
-            action()
-        except EngineError as error:
-            text = str(error)
-        except BaseException as error:
-            text = repr(error)
-        os.write(send, text.encode())
-        os._exit(0)
-    os.close(send)
-    os.waitpid(child, 0)
-    with os.fdopen(receive) as file:
-        return file.read()
 
 
 @forks

@@ -23,7 +23,7 @@ from pathlib import Path
 from benchmarks.regressions.corpus import corpus
 from benchmarks.regressions.record import Record, measure
 from benchmarks.regressions.tables import by_entry, by_kind, summary
-from pytest_int8acc.results import to_plain
+from pytest_int8acc.report.plain import to_plain
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

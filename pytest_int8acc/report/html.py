@@ -12,12 +12,11 @@ from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from pytest_int8acc.report.charts import HEIGHT, WIDTH
-from pytest_int8acc.report.plain import restore
+from pytest_int8acc.report.plain import restore, to_plain
 from pytest_int8acc.report.table import number
 from pytest_int8acc.report.text import failure_line, status
 from pytest_int8acc.report.view import case_views, measured_view, tallies
 from pytest_int8acc.report.words import relation
-from pytest_int8acc.results import to_plain
 
 if TYPE_CHECKING:
     import jinja2

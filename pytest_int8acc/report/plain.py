@@ -1,7 +1,9 @@
-"""A result read back from the plain types that ``results.to_plain`` made of it."""
+"""A result as plain types that JSON and pytest-xdist carry, and read back from them."""
 
 from __future__ import annotations
 
+import dataclasses
+import math
 from collections.abc import Mapping
 from functools import cache
 from typing import TYPE_CHECKING, Any
@@ -11,6 +13,23 @@ from pytest_int8acc.results import CaseResult
 
 if TYPE_CHECKING:
     from pydantic import TypeAdapter
+
+
+def to_plain(value: Any) -> Any:
+    """``value`` as plain JSON types: dataclasses as dicts, inf and nan as text, NumPy scalars as numbers."""
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return {f.name: to_plain(getattr(value, f.name)) for f in dataclasses.fields(value)}
+    if isinstance(value, dict):
+        return {str(k): to_plain(v) for k, v in value.items()}
+    if isinstance(value, list | tuple | set | frozenset):
+        return [to_plain(v) for v in value]
+    if hasattr(value, "item") and not isinstance(value, str | bytes):
+        value = value.item()
+    if isinstance(value, float) and not math.isfinite(value):
+        return str(value)
+    if value is None or isinstance(value, str | int | float | bool):
+        return value
+    return str(value)
 
 
 def restore(plain: Mapping[str, Any]) -> CaseResult:

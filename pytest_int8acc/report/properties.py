@@ -6,8 +6,9 @@ import json
 
 from pytest_int8acc.report.diagnosis import cheaper_fix
 from pytest_int8acc.report.engines import int8_layers, speedup
+from pytest_int8acc.report.plain import to_plain
 from pytest_int8acc.report.text import status
-from pytest_int8acc.results import CaseResult, SearchOutcome, to_plain
+from pytest_int8acc.results import CaseResult, SearchOutcome
 
 
 def properties(result: CaseResult) -> list[tuple[str, object]]:
