@@ -20,6 +20,8 @@ from pytest_int8acc.search import STRATEGIES, Evaluator, SearchResult
 
 #: Random plans that the price of a trial is taken from.
 _PLANS = 9
+#: Samples of a run while memory is measured.
+_ROWS = 8
 
 
 @dataclass(frozen=True)
@@ -127,9 +129,9 @@ def _seconds(run: Callable[[], None]) -> float:
 
 
 def memory_ratio(case: Case) -> float:
-    """Resident memory of the switchboard's session over that of the float model's."""
+    """Resident memory of the switchboard's session over that of the float model's, on a run of a search."""
     board = switchboard(case.network)
-    feed = {name: array[:BATCH] for name, array in case.data.items()}
+    feed = {name: array[:_ROWS] for name, array in case.data.items()}
     switches = {board.switch: np.ones(len(board.groups), np.bool_)}
     return session_bytes(board.model, feed | switches) / session_bytes(case.network.model, feed)
 

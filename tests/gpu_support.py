@@ -15,16 +15,18 @@ from plugin_support import LOAD
 
 EXAMPLE = Path(__file__).parents[1] / "example_project"
 ROOT = Path(__file__).parents[1]
-HOW = (
-    "needs an NVIDIA GPU and TensorRT: pip install 'pytest-int8acc[cpu,tensorrt,dev]', then pytest -m gpu -s"
-)
 
-needs_gpu = [
-    pytest.mark.gpu,
-    pytest.mark.skipif(
-        importlib.util.find_spec("tensorrt") is None or shutil.which("nvidia-smi") is None, reason=HOW
-    ),
-]
+
+def _needs(what: str) -> list[pytest.MarkDecorator]:
+    absent = importlib.util.find_spec("tensorrt") is None or shutil.which("nvidia-smi") is None
+    install = "pip install 'pytest-int8acc[cpu,tensorrt,dev]'"
+    how = f"needs an NVIDIA GPU and {what}: {install}, then pytest -m gpu -s"
+    return [pytest.mark.gpu, pytest.mark.skipif(absent, reason=how)]
+
+
+needs_gpu = _needs("TensorRT")
+#: With weak typing, as of implicit quantization and of layers whose precision is set.
+needs_gpu_below_11 = _needs("TensorRT 8.6 to 10")
 
 
 def gpus() -> int:
@@ -33,6 +35,16 @@ def gpus() -> int:
         return 0
     listed = subprocess.run(["nvidia-smi", "-L"], capture_output=True, text=True, check=False).stdout
     return sum(line.startswith("GPU ") for line in listed.splitlines())
+
+
+def _take_one() -> None:
+    """One GPU per worker of pytest-xdist: two builders on one GPU slow each other down 3 to 4 times."""
+    worker, count = os.environ.get("PYTEST_XDIST_WORKER", ""), gpus()
+    if worker and count:
+        os.environ.setdefault("CUDA_VISIBLE_DEVICES", str(int(worker[2:]) % count))
+
+
+_take_one()
 
 
 def tactics() -> str:

@@ -7,7 +7,6 @@ import importlib.util
 import os
 import re
 import shlex
-import shutil
 import subprocess
 import sys
 from dataclasses import replace
@@ -18,6 +17,7 @@ import numpy as np
 import onnx
 import pytest
 import yaml
+from gpu_support import needs_gpu_below_11
 from graphs import float_models
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -310,18 +310,12 @@ def test_postprocess_finds_its_layers_in_a_real_network(odd: Path) -> None:
     assert "TensorRT 11 and TensorRT-RTX have no layer precisions: build fixed.onnx" in done.stderr
 
 
-@pytest.mark.gpu
-@pytest.mark.skipif(
-    importlib.util.find_spec("tensorrt") is None or shutil.which("nvidia-smi") is None,
-    reason="needs an NVIDIA GPU and TensorRT 8.6 to 10: pip install 'pytest-int8acc[tensorrt]', "
-    "then pytest -m gpu",
-)
+@needs_gpu_below_11[0]
+@needs_gpu_below_11[1]
 def test_postprocess_holds_its_layers_in_tensorrt(odd: Path) -> None:
     import tensorrt as trt
     from polygraphy.backend.trt import NetworkFromOnnxPath
 
-    if int(trt.__version__.split(".")[0]) > 10:
-        pytest.skip("TensorRT 11 has no layer precisions")
     script = module(odd / "postprocess.py")
     network = NetworkFromOnnxPath(str(odd.parent / "my $model.onnx"))()[1]
     script.postprocess(network=network)

@@ -763,7 +763,7 @@ def test_shared_storage_that_is_not_known_is_an_error(project: Project) -> None:
 # --- on real engines
 
 
-@pytest.mark.gpu
+@needs_gpu[0]
 @needs_gpu[1]
 def test_a_golden_on_tensorrt_spares_the_baseline_s_engine(project: Project) -> None:
     base = BASE.replace("backend: onnxruntime\n", "backend: tensorrt\n") + tactics()

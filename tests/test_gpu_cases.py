@@ -221,7 +221,7 @@ def test_two_gpus_share_the_work(project: Path, tmp_path: Path) -> None:
     seconds = {}
     for workers in ("0", "2"):
         started = time.monotonic()
-        extra = {} if workers == "2" else {"CUDA_VISIBLE_DEVICES": "0"}
+        extra = {"CUDA_VISIBLE_DEVICES": "0,1" if workers == "2" else "0"}
         arguments = ("-n", workers, *names, "--dist", "loadfile", "--int8acc-report", "out")
         printed = pytest_run(project, *arguments, store=None, **extra)
         seconds[workers] = time.monotonic() - started

@@ -7,7 +7,6 @@ Run on a machine with an NVIDIA GPU and TensorRT 8.6 to 10:
 
 from __future__ import annotations
 
-import importlib.util
 import math
 import shutil
 import sys
@@ -18,6 +17,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from gpu_support import needs_gpu_below_11
 from zoo import ZOO
 
 from pytest_int8acc.engines.inspector import read_layers
@@ -49,14 +49,7 @@ from pytest_int8acc.tensors import Feed
 DIGITS = Path(__file__).parents[1] / "example_project"
 BATCH = 120
 
-pytestmark = [
-    pytest.mark.gpu,
-    pytest.mark.skipif(
-        importlib.util.find_spec("tensorrt") is None or shutil.which("nvidia-smi") is None,
-        reason="needs an NVIDIA GPU and TensorRT 8.6 to 10: pip install 'pytest-int8acc[tensorrt]', "
-        "then pytest -m gpu -s",
-    ),
-]
+pytestmark = needs_gpu_below_11
 
 
 @pytest.fixture(scope="module")

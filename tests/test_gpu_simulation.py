@@ -7,14 +7,13 @@ Run on a machine with an NVIDIA GPU and TensorRT 8.6 to 10:
 
 from __future__ import annotations
 
-import importlib.util
 import math
-import shutil
 import time
 from pathlib import Path
 
 import numpy as np
 import pytest
+from gpu_support import needs_gpu_below_11
 from zoo import ZOO
 
 from pytest_int8acc.engines.onnxruntime import OrtEngine
@@ -34,14 +33,7 @@ TOLERANCE = 0.5
 #: Above this SQNR, in dB, the FP16 of the layers kept high has a part in the error; kernels differ there.
 NOISY = 50
 
-pytestmark = [
-    pytest.mark.gpu,
-    pytest.mark.skipif(
-        importlib.util.find_spec("tensorrt") is None or shutil.which("nvidia-smi") is None,
-        reason="needs an NVIDIA GPU and TensorRT 8.6 to 10: pip install 'pytest-int8acc[tensorrt]', "
-        "then pytest -m gpu -s",
-    ),
-]
+pytestmark = needs_gpu_below_11
 
 
 def run_tensorrt(model: Model, feed: dict[str, np.ndarray]) -> dict[str, np.ndarray]:

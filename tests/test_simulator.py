@@ -276,3 +276,12 @@ def test_runs_grow_since_most_rejections_come_early(tmp_path: Path) -> None:
     simulator = simulator_of(engine, ids(128, tmp_path, batch=32))
     simulator.trial(frozenset(), range(128), None)
     assert [len(run) for run in engine.runs] == [8, 8, 16, 32, 32, 32]
+
+
+def test_runs_of_large_inputs_stay_short(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Below the batch that the user chose: a switchboard takes more memory than the model."""
+    monkeypatch.setattr(pytest_int8acc.search.inputs, "_RUN_BYTES", 6 * np.dtype(np.int64).itemsize)
+    values = np.zeros((64, 4), np.float32)
+    engine = StoredEngine({"y": list(values)}, {"y": list(values)})
+    simulator_of(engine, ids(64, tmp_path, batch=32)).trial(frozenset(), range(64), None)
+    assert [len(run) for run in engine.runs] == [4, 4, *[6] * 9, 2]

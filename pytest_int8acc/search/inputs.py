@@ -15,6 +15,8 @@ from pytest_int8acc.tensors import Feed, Outputs, TensorInfo
 
 #: Inputs of at most this many bytes stay in memory; others are read again for each run, in their own order.
 MEMORY_BYTES = 256 << 20
+#: Inputs of one run, about: a switchboard holds more activations than the model that batches were sized for.
+_RUN_BYTES = 1 << 20
 #: A plan can be rejected between two runs: the first takes this part of the samples, later ones more.
 _RUNS = 16
 #: Samples per run that are worth the cost of a run.
@@ -73,7 +75,8 @@ class Inputs:
         self._places = {place: i for i, place in enumerate(used)}
         self.rows = [starts[b] + r + k for b, r in used for k in range(1 if self._by_row else counts[b])]
         """The dataset's samples that are used, by index."""
-        self._most = self._layout.size or max(counts)
+        fitting = max(_LEAST_ROWS, _RUN_BYTES * starts[-1] // max(nbytes, 1))
+        self._most = self._layout.size or min(max(counts), fitting)
         self._size = self._layout.size or min(self._most, max(_LEAST_ROWS, -(-len(used) // _RUNS)))
         self._kept = None if nbytes > MEMORY_BYTES else dict(self._samples(kept))
         self._table = self._as_table()
