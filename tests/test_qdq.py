@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable
 from pathlib import Path
 
@@ -21,7 +22,7 @@ from pytest_int8acc.graph.model import Model, make_model, put_constant
 from pytest_int8acc.graph.network import Plan
 from pytest_int8acc.graph.plan import apply
 from pytest_int8acc.graph.qdq import read_qdq
-from pytest_int8acc.graph.quantize import quantize
+from pytest_int8acc.graph.quantize import quantize, quantize_array
 
 TENSORRT = {
     "ActivationSymmetric": True,
@@ -335,3 +336,11 @@ def test_plan_with_another_scale_changes_every_reader_of_the_tensor() -> None:
     constants = rescaled.constants()
     used = {float(constants[n.input[1]]) for n in rescaled.graph.node if n.op_type == "QuantizeLinear"}
     assert used == {0.5}
+
+
+def test_what_is_beyond_fp32_in_units_of_the_scale_saturates_without_a_warning() -> None:
+    values, zero_point = np.array([3e38, -3e38, 0], np.float32), np.int8(0)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        codes = quantize_array(values, np.float32(1e-30), np.asarray(zero_point), None)
+    assert codes.tolist() == [127, -128, 0]

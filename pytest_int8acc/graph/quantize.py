@@ -65,7 +65,8 @@ def quantize_weight(weight: Array, axis: int | None) -> Quantization:
 def quantize_array(array: Array, scale: Array, zero_point: Array, axis: int | None) -> Array:
     """ONNX QuantizeLinear, computed in float32: ``saturate(round_half_even(x / scale) + zero_point)``."""
     limits = np.iinfo(zero_point.dtype)
-    scaled = array.astype(np.float32, copy=False) / along(scale, axis, array.ndim).astype(np.float32)
+    with np.errstate(over="ignore"):  # what is beyond FP32 saturates, too
+        scaled = array.astype(np.float32, copy=False) / along(scale, axis, array.ndim).astype(np.float32)
     steps = np.asarray(np.rint(scaled))  # of a scalar, NumPy makes no array
     steps += along(zero_point, axis, array.ndim)
     return np.clip(steps, limits.min, limits.max, out=steps).astype(zero_point.dtype)
