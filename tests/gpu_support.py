@@ -67,7 +67,8 @@ def pytest_run(project: Path, *arguments: str, store: Path | None = None, **envi
     command = [sys.executable, "-m", "pytest", *LOAD, "-p", "no:cacheprovider", "--int8acc", "-o", "addopts="]
     command += ["--int8acc-backend", "tensorrt", "--log-level=INFO", *kept, *arguments]
     path = os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])
-    environment = {**os.environ, "PYTHONPATH": path, **environment}
+    outer = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST_XDIST_")}
+    environment = {**outer, "PYTHONPATH": path, **environment}
     done = subprocess.run(command, cwd=project, capture_output=True, text=True, env=environment, check=False)
     print(f"$ pytest {' '.join(arguments)}\n{done.stdout}\n{done.stderr}")
     return done.stdout

@@ -14,6 +14,8 @@ from typing import Any
 
 import pytest
 import yaml
+from gpu_support import copy_example, gpus, needs_gpu
+from plugin_support import LOAD
 
 ROOT = Path(__file__).parents[1]
 TEXT = (ROOT / "docs" / "ci.md").read_text(encoding="utf-8")
@@ -68,13 +70,15 @@ def clone(tmp_path: Path) -> Path:
 def run(script: str, folder: Path, **more: str) -> subprocess.CompletedProcess[str]:
     """``script`` as a runner runs it, without what it would install."""
     (folder / "bin").mkdir(exist_ok=True)
-    for name in ("pip", "gh"):
-        (folder / "bin" / name).write_text("#!/bin/sh\n")
+    stand_ins = {"pip": "", "gh": "", "pytest": f'exec "{sys.executable}" -m pytest {" ".join(LOAD)} "$@"\n'}
+    for name, script_of in stand_ins.items():
+        (folder / "bin" / name).write_text(f"#!/bin/sh\n{script_of}")
         (folder / "bin" / name).chmod(0o755)
     tools = [str(folder / "bin"), str(Path(sys.executable).parent), os.environ["PATH"]]
     python_path = os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])
-    environment = {**os.environ, "PATH": os.pathsep.join(tools), "PYTHONPATH": python_path, **more}
-    environment |= {"CI": "true", "PYTEST_ADDOPTS": "-p no:hypothesispytest -p no:cacheprovider"}
+    outer = {key: value for key, value in os.environ.items() if not key.startswith("PYTEST_XDIST_")}
+    environment = {**outer, "PATH": os.pathsep.join(tools), "PYTHONPATH": python_path, **more}
+    environment |= {"CI": "true", "PYTEST_ADDOPTS": "-p no:cacheprovider"}
     return subprocess.run(
         [str(BASH), "-e", "-c", script],
         cwd=folder,
@@ -136,3 +140,28 @@ def test_shards_become_one_report(name: str, clone: Path) -> None:
     assert "2 cases of 2 reports: 1 error, 1 passed" in done.stdout
     (written,) = re.findall(r"--int8acc-report ([a-z]+)", shell(last))
     assert len(json.loads((clone / written / "report.json").read_text(encoding="utf-8"))["cases"]) == 2
+
+
+@needs_gpu[0]
+@needs_gpu[1]
+@pytest.mark.parametrize("name", [name for name, recipe in RECIPES.items() if "gpu" in jobs(recipe)])
+def test_a_gpu_job_runs_on_every_gpu(name: str, tmp_path: Path) -> None:
+    """The second run, with the cache that the first has left, builds nothing."""
+    project = copy_example(tmp_path)
+    script = shell(jobs(RECIPES[name])["gpu"])
+    counts = []
+    for _ in range(2):
+        done = run(script, project)
+        print(done.stdout, done.stderr)
+        assert done.returncode == 0, done.stdout
+        assert done.stdout.count("\nGPU ") + done.stdout.startswith("GPU ") == gpus()
+        assert "2 passed, 1 xfailed" in done.stdout
+        engines = [e for case in report(project)["cases"] for e in case["engines"]]
+        counts.append(sum(not engine["stored"] for engine in engines))
+    assert counts[0] > 0
+    assert counts[1] == 0
+
+
+def report(project: Path) -> dict[str, Any]:
+    """What a job has written into its report folder."""
+    return json.loads((project / "report" / "report.json").read_text(encoding="utf-8"))

@@ -37,8 +37,9 @@ def project(tmp_path: Path) -> Path:
 
 @pytest.fixture(scope="module")
 def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """One engine store for the module, so that each engine is built once."""
-    return tmp_path_factory.mktemp("store")
+    """One engine store for the module and for all workers, so that each engine is built once."""
+    base = tmp_path_factory.getbasetemp()
+    return (base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / "store"
 
 
 def cases(project: Path) -> dict[str, dict[str, object]]:
