@@ -12,6 +12,7 @@ from pytest_int8acc.engines.onnxruntime import OrtEngine
 from pytest_int8acc.engines.tensorrt.platform import look, may_have_gpu
 from pytest_int8acc.errors import MissingBackendError
 from pytest_int8acc.forms import Form
+from pytest_int8acc.graph.model import Model
 from pytest_int8acc.results import EngineInfo
 from pytest_int8acc.settings import Settings
 from pytest_int8acc.spec.models import Case
@@ -40,14 +41,22 @@ class Backend(Protocol):
     def calibration_cache(self) -> Path | None:
         """The cache that TensorRT's calibrator left, or read; None where none ran."""
 
+    def deployed(self, form: Form) -> tuple[Model, bool]:
+        """The model that the engine of a form is made from; True where flags choose its types, not itself."""
+
     def measure_latency(self, roles: Sequence[str], inputs: Dataset) -> None:
         """Time the engines of these roles in turn on the first batch, for ``engines`` to tell."""
 
     def node_times(self, role: str, inputs: Dataset) -> Mapping[str, float]:
         """ONNX node to its time in the engine of that role, in ms; empty where that is not known."""
 
-    def inner_tensors(self, form: Form, role: str, inputs: Dataset, feed: Feed) -> tuple[Feed, str]:
-        """Tensors inside an engine of a form, run on ``feed``, and in words what having them does to it."""
+    def inner_tensors(
+        self, form: Form, role: str, inputs: Dataset, feed: Feed, wanted: Sequence[str]
+    ) -> tuple[Feed, str]:
+        """Tensors inside an engine of a form, run on ``feed``, and in words what having them does to it.
+
+        An engine that shows tensors only at a cost shows those of ``wanted`` at most.
+        """
 
     def close(self) -> None:
         """Let go of all engines."""
@@ -79,6 +88,10 @@ class OrtBackend:
             )
         return OrtEngine(form.model, self._settings.mode, self._settings.provider)
 
+    def deployed(self, form: Form) -> tuple[Model, bool]:
+        """The form's own model."""
+        return form.model, False
+
     def measure_latency(self, roles: Sequence[str], inputs: Dataset) -> None:
         """Nothing: the time of a session says little of an engine's."""
 
@@ -86,7 +99,9 @@ class OrtBackend:
         """Nothing, either."""
         return {}
 
-    def inner_tensors(self, form: Form, role: str, inputs: Dataset, feed: Feed) -> tuple[Feed, str]:
+    def inner_tensors(
+        self, form: Form, role: str, inputs: Dataset, feed: Feed, wanted: Sequence[str]
+    ) -> tuple[Feed, str]:
         """Nothing: the switchboard shows every tensor of a session as it is."""
         return {}, ""
 

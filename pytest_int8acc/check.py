@@ -109,8 +109,9 @@ def _write(
 
 def _files(measured: Measured, fix: Fix, rescales: tuple[Rescale, ...] = ()) -> FixFiles:
     path, int8 = measured.case.path(measured.case.model), fix.int8
+    model, by_flags = measured.backend.deployed(fix.form)
     return FixFiles(
-        fix.form.model,
+        model,
         int8.complete(fix.plan),
         int8.every,
         measured.model,
@@ -118,4 +119,5 @@ def _files(measured: Measured, fix: Fix, rescales: tuple[Rescale, ...] = ()) -> 
         int8.rest,
         rescales,
         tells_all=int8 is measured.int8,
+        by_flags=by_flags,
     )

@@ -28,7 +28,7 @@ from pytest_int8acc.engines.tensorrt.latency import layer_times, measure_latency
 from pytest_int8acc.engines.tensorrt.options import BuildOptions, Shape
 from pytest_int8acc.engines.tensorrt.platform import Platform
 from pytest_int8acc.engines.tensorrt.profiles import make_profiles, seen_shapes
-from pytest_int8acc.engines.tensorrt.request import BuildRequest, Flag, Outputs, fit_opset
+from pytest_int8acc.engines.tensorrt.request import BuildRequest, Flag, Outputs, fit_model
 from pytest_int8acc.errors import MissingBackendError
 from pytest_int8acc.forms import Form, ImplicitForm
 from pytest_int8acc.graph.model import Model
@@ -40,10 +40,8 @@ from pytest_int8acc.tensors import Feed
 
 logger = logging.getLogger("pytest_int8acc")
 #: What it does to an engine to show its tensors.
-_SHOWN: Mapping[Outputs, str] = {
-    "all": "every tensor is an output, so less is fused: these are not the engines of the verdict",
-    "debug": "tensors that TensorRT leaves unfused, as debug tensors: the engines are those of the verdict",
-}
+_AS_OUTPUTS = "the tensors are outputs, so less is fused: these are not the engines of the verdict"
+_AS_DEBUG = "tensors that TensorRT leaves unfused, as debug tensors: the engines are those of the verdict"
 
 
 class TrtBackend:
@@ -100,6 +98,16 @@ class TrtBackend:
         self._running[role] = engine
         return engine
 
+    def deployed(self, form: Form) -> tuple[Model, bool]:
+        """The model that the engine of a form is built from; True where flags choose its types, not itself.
+
+        Raises:
+            EngineError: This TensorRT cannot read it.
+        """
+        if self.platform.strongly_typed and form.implicit is None:
+            return form.model, False
+        return fit_model(form.model if form.single is None else form.single, self.platform), True
+
     def measure_latency(self, roles: Sequence[str], inputs: Dataset) -> None:
         """Time the engines of these roles in turn on the first batch, for ``engines`` to tell."""
         engines = {role: self._running[role] for role in roles if role in self._running}
@@ -117,15 +125,17 @@ class TrtBackend:
                 found[node] = found.get(node, 0.0) + times.get(layer.name, 0.0) / len(layer.nodes)
         return found
 
-    def inner_tensors(self, form: Form, role: str, inputs: Dataset, feed: Feed) -> tuple[Feed, str]:
+    def inner_tensors(
+        self, form: Form, role: str, inputs: Dataset, feed: Feed, wanted: Sequence[str]
+    ) -> tuple[Feed, str]:
         """Tensors inside an engine built to show them, and in words what that does to the engine.
 
         Raises:
             EngineError: It does not build, load or run.
         """
-        shown: Outputs = "debug" if self.platform.has("debug tensors") else "all"
-        with open_built(self._build(form, role, inputs, shown)) as engine:
-            return engine.run_all(feed), _SHOWN[shown]
+        debug = self.platform.has("debug tensors")
+        with open_built(self._build(form, role, inputs, "debug" if debug else tuple(wanted))) as engine:
+            return engine.run_all(feed), _AS_DEBUG if debug else _AS_OUTPUTS
 
     def close(self) -> None:
         """Free all engines."""
@@ -136,17 +146,16 @@ class TrtBackend:
         self._folder.cleanup()
 
     def _build(self, form: Form, role: str, inputs: Dataset, outputs: Outputs = "own") -> Built:
-        model = self._typed(form)
-        strong = self.platform.strongly_typed and form.implicit is None
+        model, by_flags = self.deployed(form)
         implicit = None if form.implicit is None else self._implicit(form.implicit, model)
         held = {} if form.implicit is None else dict(form.implicit.high)
         request = BuildRequest(
             model,
             role,
             make_profiles(model.inputs, self._options.shapes, self._shapes(inputs)),
-            typing="strong" if strong else "weak",
-            flags=frozenset() if strong else _flags(form),
-            precisions={} if strong else {**dict.fromkeys(form.fp32, "fp32"), **held},
+            typing="weak" if by_flags else "strong",
+            flags=_flags(form) if by_flags else frozenset(),
+            precisions={**dict.fromkeys(form.fp32, "fp32"), **held} if by_flags else {},
             implicit=implicit,
             outputs=outputs,
             options=self._options,
@@ -156,12 +165,6 @@ class TrtBackend:
             self._keep_cache(form.implicit, implicit, model, built)
         self.notes = tuple(dict.fromkeys((*self.notes, *built.notes)))
         return built
-
-    def _typed(self, form: Form) -> Model:
-        """The model as this TensorRT wants it: with its own types, or in FP32 for a builder that chooses."""
-        if self.platform.strongly_typed and form.implicit is None:
-            return form.model
-        return fit_opset(form.model if form.single is None else form.single, self.platform)
 
     def _shapes(self, inputs: Dataset) -> Mapping[str, Counter[Shape]]:
         if self._seen is None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -35,7 +35,9 @@ class Showing(OrtBackend):
         super().__init__(settings)
         self.shows = shows
 
-    def inner_tensors(self, form: Form, role: str, inputs: Dataset, feed: Feed) -> tuple[Feed, str]:
+    def inner_tensors(
+        self, form: Form, role: str, inputs: Dataset, feed: Feed, wanted: Sequence[str]
+    ) -> tuple[Feed, str]:
         edit, types = form.model.edit(), form.model.values()
         known = {value.name for value in edit.graph.output}
         for node in edit.graph.node:

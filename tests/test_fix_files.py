@@ -35,7 +35,7 @@ from pytest_int8acc.graph.groups import find_groups
 from pytest_int8acc.graph.halve import halve
 from pytest_int8acc.graph.load import load_model
 from pytest_int8acc.graph.model import Model
-from pytest_int8acc.graph.network import Network, Plan
+from pytest_int8acc.graph.network import Network, Plan, Precision
 from pytest_int8acc.graph.plan import activation_scales, apply, fp32_nodes
 from pytest_int8acc.graph.qdq import read_qdq
 from pytest_int8acc.graph.quantize import quantize
@@ -318,9 +318,12 @@ def test_postprocess_holds_its_layers_in_tensorrt(odd: Path) -> None:
 
     script = module(odd / "postprocess.py")
     network = NetworkFromOnnxPath(str(odd.parent / "my $model.onnx"))()[1]
-    script.postprocess(network=network)
     layers = [network.get_layer(i) for i in range(network.num_layers)]
+    own = {layer.name for layer in layers if layer.precision_is_set}  # the parser's
+    script.postprocess(network=network)
+    layers = [network.get_layer(i) for i in range(network.num_layers) if network.get_layer(i).name not in own]
     held = {script.node_of(layer) for layer in layers if layer.precision_is_set}
+    print("set by the parser:", own)
     assert held == set(script.PRECISIONS)
     for layer in layers:
         if layer.precision_is_set:
@@ -343,6 +346,23 @@ def test_commands_suit_the_model(odd: Path) -> None:
     assert shlex.split(line.rstrip("\\"))[1] == "--onnx=../my $model.onnx"
     opset = load_model(odd / "fixed.onnx").opset
     assert (f"fixed.onnx has {opset}" in text) is (opset > 17)
+
+
+@pytest.mark.parametrize("precision", ["fp16", "fp32"])
+def test_commands_for_a_builder_that_goes_by_flags(tmp_path: Path, precision: Precision) -> None:
+    """As TensorRT 8.6: the flags of what the fix runs in, and its own precision for what stays in FP32."""
+    plan = Plan({"/head/Gemm": "fp32", "/block1/conv1/Conv": precision})
+    fix = replace(fix_of(DIGITS, plan), precision=precision, by_flags=True)
+    write_fix(tmp_path, replace(fix, model=apply(fix.network, plan)))
+    text = (tmp_path / "commands.txt").read_text(encoding="utf-8")
+    first = text.partition("2. Quantize anew")[0].replace("\\\n", "")
+    lines = [
+        shlex.split(line) for line in first.splitlines() if "fixed.onnx " in line and ":" not in line[:4]
+    ]
+    for line, held in zip(lines, ["--layerPrecisions=/head/Gemm:fp32", "/head/Gemm:float32"], strict=True):
+        assert "--int8" in line
+        assert ("--fp16" in line, held in line) == ((True, True) if precision == "fp16" else (False, False))
+    assert "stronglyTyped" not in first
 
 
 def test_nodes_that_only_the_qdq_model_has_are_not_named(tmp_path: Path) -> None:

@@ -9,6 +9,9 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
+import subprocess
+import sys
 import time
 from pathlib import Path
 
@@ -16,6 +19,11 @@ import numpy as np
 import pytest
 from gpu_support import copy_example, gpus, needs_gpu, outcome, pytest_run, tactics
 from repair_support import KINDS, write_case
+
+from benchmarks.builder import Builder
+from pytest_int8acc.engines.tensorrt.calibration import sidecar_path
+from pytest_int8acc.graph.load import load_model
+from pytest_int8acc.graph.model import Model, save_model
 
 pytestmark = needs_gpu
 
@@ -28,6 +36,10 @@ criteria:
   - {output: logits, cosine: 0.998, sqnr_db: 20, top1_agreement: 0.98}
   - {metric: metrics.py:top1, max_drop: 0.02}
 """
+
+
+#: Layers whose ranges are made 60 times too wide.
+WIDE = {"conv2", "conv3"}
 
 
 @pytest.fixture
@@ -77,6 +89,18 @@ def test_each_kind_of_fix_is_verified_with_its_price(tmp_path: Path, store: Path
     for repair in repairs.values():
         print(repair["kind"], repair["verified"], repair["price"], repair["text"], repair["scores"])
     assert repairs[kind]["verified"]
+    if kind == "high":
+        build_by_commands(Path(found["written"][0]).parent)
+
+
+def build_by_commands(folder: Path) -> None:
+    """The fix's own commands build it."""
+    text = (folder / "commands.txt").read_text(encoding="utf-8").replace("\\\n", "")
+    command = next(line for line in text.splitlines() if "polygraphy convert fixed.onnx" in line)
+    main = shlex.join([sys.executable, "-c", "from polygraphy.tools import main; main()"])
+    script = command.replace("polygraphy", main, 1) + " --builder-optimization-level 1 --tactic-sources"
+    done = subprocess.run(["bash", "-c", script], cwd=folder, capture_output=True, text=True, check=False)
+    assert (folder / "fixed.engine").is_file(), done.stdout + done.stderr
 
 
 def test_layers_are_compared_between_engines(project: Path, store: Path) -> None:
@@ -145,27 +169,42 @@ def test_implicit_quantization_writes_reads_and_refuses_caches(project: Path, st
     assert "it is of other calibration data" in printed
 
 
-def test_implicit_quantization_that_fails_gets_an_explicit_fix(project: Path, store: Path) -> None:
-    spec = project / "implicit.int8acc.yaml"
-    text = IMPLICIT.replace("ALGORITHM", "minmax").replace("CACHE", "digits.cache") + tactics()
-    spec.write_text(text, encoding="utf-8")
-    assert outcome(pytest_run(project, spec.name, store=store)) == {"passed": 1}
-    header, *lines = (project / "digits.cache").read_text().splitlines()
-    wide = []
-    for line in lines:
-        name, _, value = line.rpartition(": ")
-        scale = np.frombuffer(bytes.fromhex(value), ">f4")[0]
-        if "block2/conv1" in name or "block1" in name:
-            value = np.array(scale * 60, ">f4").tobytes().hex()
-        wide.append(f"{name}: {value}")
-    (project / "digits.cache").write_text("\n".join([header, *wide]) + "\n")
-    (project / "digits.cache.int8acc.json").unlink()
-    only = text.replace("calibrate: {data: data/calibration.npz, algorithm: minmax}, ", "")
-    spec.write_text(only, encoding="utf-8")
-    printed = pytest_run(project, spec.name, "--int8acc-report", "out", store=store)
+def wide_network() -> Model:
+    """Convolutions so large that INT8 is faster than FP16, which is what TensorRT goes by."""
+    b = Builder("wide", (3, 32, 32), seed=5)
+    x, cin = "x", 3
+    for number in range(5):
+        x, cin = b.conv_relu(x, cin, 256, label=f"conv{number}"), 256
+    return b.model(b.head(x, cin))
+
+
+def test_implicit_quantization_that_fails_gets_an_explicit_fix(tmp_path: Path, store: Path) -> None:
+    save_model(wide_network(), tmp_path / "wide.onnx")
+    rng = np.random.default_rng(0)
+    for part in ("calibration", "validation"):
+        coarse = rng.standard_normal((64, 3, 8, 8)).astype(np.float32)
+        np.savez(tmp_path / f"{part}.npz", x=np.kron(coarse, np.ones((1, 1, 4, 4), np.float32)))
+    spec, cache = tmp_path / "implicit.int8acc.yaml", tmp_path / "wide.cache"
+    text = "model: wide.onnx\ninputs: validation.npz\nbatch: 32\ncriteria: [{sqnr_db: 20}]\n" + tactics()
+    first = "int8: {implicit: {calibrate: {data: calibration.npz, algorithm: minmax}, cache: wide.cache}}\n"
+    spec.write_text(text + first, encoding="utf-8")
+    passed = pytest_run(tmp_path, spec.name, "-vv", "--int8acc-report", "out", store=store)
+    assert outcome(passed) == {"passed": 1}
+    assert "0 of 6 layers" not in passed
+    wide = {node.input[0] for node in load_model(tmp_path / "wide.onnx").graph.node if node.name in WIDE}
+    header, *lines = cache.read_text().splitlines()
+    entries = [line.rpartition(": ") for line in lines]
+    factors = [np.float32(60 if name in wide else 1) for name, _, _ in entries]
+    scales = [np.frombuffer(bytes.fromhex(code), ">f4")[0] for _, _, code in entries]
+    again = [np.array(s * f, ">f4").tobytes().hex() for s, f in zip(scales, factors, strict=True)]
+    lines = [f"{name}: {code}" for (name, _, _), code in zip(entries, again, strict=True)]
+    cache.write_text("\n".join([header, *lines]) + "\n")
+    sidecar_path(cache).unlink()
+    spec.write_text(text + "int8: {implicit: {cache: wide.cache}}\n", encoding="utf-8")
+    printed = pytest_run(tmp_path, spec.name, "-vv", "--int8acc-report", "out", store=store)
     assert outcome(printed) == {"failed": 1}
-    case = cases(project)["implicit"]
-    assert case["culprits"]
+    case = cases(tmp_path)["implicit"]
+    assert {culprit["layer"] for culprit in case["culprits"]} & WIDE  # type: ignore[attr-defined]
     assert case["search"]["verified"]  # type: ignore[index]
 
 
@@ -173,7 +212,7 @@ def test_prebuilt_engines_as_baseline_and_candidate(project: Path, tmp_path: Pat
     kept = tmp_path / "s"
     pytest_run(project, "digits.int8acc.yaml", "--int8acc-report", "out", store=kept)
     engines = {e["role"]: e for e in cases(project)["digits"]["engines"]}  # type: ignore[attr-defined]
-    files = {path.stat().st_size: path for path in kept.rglob("*.engine")}
+    files = {path.stat().st_size: path for path in kept.rglob("engine.plan")}
     for role in ("baseline", "INT8"):
         (project / f"{role}.engine").write_bytes(files[engines[role]["nbytes"]].read_bytes())
     text = (project / "digits.int8acc.yaml").read_text(encoding="utf-8")

@@ -17,6 +17,7 @@ from pytest_int8acc.engines.tensorrt.calibration import (
     HEADERS,
     Implicit,
     Provenance,
+    algorithm_of,
     calibrate_on,
     check_names,
     model_digest,
@@ -29,6 +30,7 @@ from pytest_int8acc.engines.tensorrt.platform import Platform
 from pytest_int8acc.engines.tensorrt.profiles import in_batches
 from pytest_int8acc.errors import EngineError
 from pytest_int8acc.graph.model import Model, make_model
+from pytest_int8acc.scales.trt_cache import parse_cache
 from pytest_int8acc.scales.trt_cache import write_cache as write_scales
 from pytest_int8acc.tensors import TensorInfo
 
@@ -128,6 +130,21 @@ def test_caches_written_as_scales_are_read(tmp_path: Path, algorithm: Any) -> No
     found, note = read_cache(cache, dataclasses.replace(WANTED, algorithm=algorithm), NAMES)
     assert found == cache.read_bytes()
     assert note
+
+
+LEGACY = b"0 3ff0000000000000 3fefff2e48e8a71e\n"
+
+
+@pytest.mark.parametrize("more", [b"", b"TRT-8600-LegacyCalibration\n"])
+def test_a_legacy_cache_begins_with_its_parameters(tmp_path: Path, more: bytes) -> None:
+    lines = content().partition(b"\n")[2]
+    cache = tmp_path / "calibration.cache"
+    cache.write_bytes(LEGACY + more + lines)
+    assert algorithm_of(cache) == "legacy"
+    assert read_cache(cache, dataclasses.replace(WANTED, algorithm="legacy"), NAMES)[0] == cache.read_bytes()
+    assert parse_cache(cache).values.keys() == {line.split(":")[0] for line in lines.decode().splitlines()}
+    with pytest.raises(EngineError, match="a cache of algorithm legacy, and TensorRT would ignore it"):
+        check_names(cache.read_bytes(), "c", "minmax", NAMES)
 
 
 def test_the_digest_sees_weights_and_not_the_name() -> None:

@@ -19,7 +19,7 @@ from pytest_int8acc.engines.tensorrt.calibration import Implicit
 from pytest_int8acc.engines.tensorrt.options import BuildOptions
 from pytest_int8acc.engines.tensorrt.platform import Platform
 from pytest_int8acc.engines.tensorrt.profiles import make_profiles, seen_shapes, within
-from pytest_int8acc.engines.tensorrt.request import BuildRequest, fit_opset
+from pytest_int8acc.engines.tensorrt.request import BuildRequest, fit_model
 from pytest_int8acc.errors import EngineError, MissingBackendError
 from pytest_int8acc.graph.load import load_model, raise_opset
 from pytest_int8acc.graph.model import Model, make_model, save_model
@@ -67,7 +67,7 @@ CHANGES: dict[str, Callable[[], dict[str, Any]]] = {
     "flags": lambda: {"flags": frozenset({"int8"})},
     "typing": lambda: {"typing": "strong"},
     "precisions": lambda: {"precisions": {"conv0": "fp32"}},
-    "outputs": lambda: {"outputs": "all"},
+    "outputs": lambda: {"outputs": ("a", "b")},
     "workspace": lambda: {"options": BuildOptions(workspace=1 << 30)},
     "level": lambda: {"options": BuildOptions(optimization_level=5)},
     "no tactics": lambda: {"options": BuildOptions(tactic_sources=())},
@@ -161,7 +161,7 @@ def test_without_a_gpu_nothing_is_built() -> None:
 @pytest.mark.parametrize(("name", "opset"), [("residual", 19), ("mobilenet", 21), ("inception", 23)])
 def test_newer_opsets_are_lowered_for_old_parsers(name: str, opset: int) -> None:
     known = raise_opset(model(name), opset)
-    lowered = fit_opset(known, OLD)
+    lowered = fit_model(known, OLD)
     assert lowered.opset == 17
     assert lowered.proto.ir_version <= 8
     feed = {
@@ -171,7 +171,7 @@ def test_newer_opsets_are_lowered_for_old_parsers(name: str, opset: int) -> None
     one, other = OrtEngine(known)(feed), OrtEngine(lowered)(feed)
     for output in one:
         np.testing.assert_allclose(one[output], other[output], rtol=1e-5, atol=1e-6)
-    assert fit_opset(known, NEW) is known
+    assert fit_model(known, NEW) is known
 
 
 def test_an_opset_that_cannot_be_lowered_is_said() -> None:
@@ -180,7 +180,7 @@ def test_an_opset_that_cannot_be_lowered_is_said() -> None:
         r"No Previous Version of Gelu exists. Export the model with opset 17."
     )
     with pytest.raises(EngineError, match=why):
-        fit_opset(model("vit_gelu"), OLD)
+        fit_model(model("vit_gelu"), OLD)
 
 
 def image(*shape: int | str | None) -> TensorInfo:

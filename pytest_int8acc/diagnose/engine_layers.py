@@ -1,7 +1,8 @@
 """The error of every group's output between engines, a baseline and an INT8 one, that show their tensors.
 
 From TensorRT 10.12 on, and in TensorRT-RTX, tensors that no kernel swallows are had as debug tensors, and the
-engine stays as it was. Older ones show a tensor only as an output, which breaks fusions up.
+engine stays as it was. Older ones show a tensor only as an output, which breaks fusions up; so only the last
+tensor of each layer is asked for.
 """
 
 from __future__ import annotations
@@ -42,15 +43,16 @@ def engine_errors(
     if measured.int8 is None or any(form.engine is not None for form in forms.values()):
         return tuple(layers), ()
     batch, found, how = next(measured.inputs.batches()), dict[str, Feed](), ""
+    chains = _chains(measured.int8.network)
+    wanted = sorted({chain[-1] for chain in chains.values()})
     logger.info("%s: building engines that show their tensors", measured.case.name)
     try:
         for role, form in forms.items():
-            found[role], how = measured.backend.inner_tensors(form, role, measured.inputs, batch.feed)
+            found[role], how = measured.backend.inner_tensors(form, role, measured.inputs, batch.feed, wanted)
     except EngineError as error:  # the verdict stands without them
         return tuple(layers), (f"layers on engines: not compared: {error}",)
     if not found["INT8"]:
         return tuple(layers), ()
-    chains = _chains(measured.int8.network)
     compared = tuple(_compared(layer, chains.get(layer.layer, ()), found, batch) for layer in layers)
     count = sum(layer.engine_sqnr_db is not None for layer in compared)
     return compared, (f"layers on engines: {count} of {len(compared)} on {batch.rows} samples; {how}",)

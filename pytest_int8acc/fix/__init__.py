@@ -44,7 +44,7 @@ def write_fix(folder: Path, fix: FixFiles) -> tuple[str, ...]:
         "ort_quantize.py": scripts.ort_quantize(named),
         "layer_precisions.txt": commands.layer_precisions(named),
         "postprocess.py": scripts.postprocess(named),
-        "commands.txt": commands.commands(named, fix.model),
+        "commands.txt": commands.commands(named, fix),
     }
     models = {"fixed.onnx": fix.model}
     if not named.own_file:

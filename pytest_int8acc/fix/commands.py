@@ -6,7 +6,7 @@ import re
 import shlex
 from collections.abc import Iterator, Mapping
 
-from pytest_int8acc.fix.files import Named
+from pytest_int8acc.fix.files import FixFiles, Named
 from pytest_int8acc.graph.model import Model
 from pytest_int8acc.graph.network import Precision
 
@@ -78,20 +78,47 @@ def _cannot(name: str) -> str:
     return f"# {name!r} cannot be named here: use postprocess.py"
 
 
-def commands(named: Named, fixed: Model) -> str:
+def commands(named: Named, fix: FixFiles) -> str:
     """``commands.txt``: how to build the fix with the tools of each TensorRT."""
     model = shlex.quote(named.model)
-    parts = [_HEAD, *_shapes(named), _FIXED]
-    if fixed.opset <= _OPSET_8:
-        parts.append(_FIXED_8)
-    else:
-        parts.append(
-            f"   TensorRT 8.6 and 9 read opset {_OPSET_8} at most, and fixed.onnx has {fixed.opset}: "
-            "take 2 or 3 there.\n"
-        )
+    parts = [_HEAD, *_shapes(named), *(_by_flags(named) if fix.by_flags else _by_types(named, fix.model))]
     if not all(map(_on_one_line, named.high)):
         parts.append("\nexclude_nodes.txt lacks the names that have a line break in them.\n")
     return "".join(parts) + _ANEW.replace("MODEL", model)
+
+
+def _by_types(named: Named, fixed: Model) -> Iterator[str]:
+    """The types in the model are the engine's; a TensorRT that chooses by flags takes it in FP32 only."""
+    yield _FIXED
+    if fixed.opset > _OPSET_8:
+        yield (
+            f"   TensorRT 8.6 and 9 read opset {_OPSET_8} at most, and fixed.onnx has {fixed.opset}: "
+            "run the spec with that TensorRT, and fixed.onnx will be one for it, or take 2 or 3.\n"
+        )
+    else:
+        yield "   TensorRT 8.6 and 9:\n"
+        yield from _weak(named, {})
+
+
+def _by_flags(named: Named) -> Iterator[str]:
+    yield _FIXED_BY_FLAGS
+    held: dict[str, Precision] = (
+        {}
+        if named.precision == "fp32"
+        else dict.fromkeys((name for name, precision in named.high.items() if precision == "fp32"), "fp32")
+    )
+    yield from _weak(named, held)
+
+
+def _weak(named: Named, held: Mapping[str, Precision]) -> Iterator[str]:
+    """The commands for a builder that chooses among the types that flags allow."""
+    flags = "--int8" if named.precision == "fp32" else "--int8 --fp16"
+    tools = [
+        (f"trtexec --onnx=fixed.onnx {flags} --saveEngine=fixed.engine", _trtexec(held)),
+        (f"polygraphy convert fixed.onnx --convert-to trt {flags} -o fixed.engine", _polygraphy(held)),
+    ]
+    for command, arguments in tools:
+        yield "     " + " \\\n       ".join([command, *arguments]) + "\n"
 
 
 def _shapes(named: Named) -> Iterator[str]:
@@ -142,10 +169,9 @@ _FIXED = """
 
 """
 
-_FIXED_8 = """\
-   TensorRT 8.6 and 9:
-     trtexec --onnx=fixed.onnx --int8 --fp16 --saveEngine=fixed.engine
-     polygraphy convert fixed.onnx --convert-to trt --int8 --fp16 -o fixed.engine
+_FIXED_BY_FLAGS = """
+1. fixed.onnx: the mixed-precision model that met the criteria, in FP32 with Q/DQ. Nothing needs to be
+   quantized anew. TensorRT 8.6 to 10:
 """
 
 _ANEW = """

@@ -38,6 +38,8 @@ class FixFiles:
     """Where the plan's scales come from."""
     tells_all: bool = True
     """False where the fix changes more than a plan says: weights were scaled anew, or channels migrated."""
+    by_flags: bool = False
+    """True where ``model`` is in FP32 and flags allow the other types, as TensorRT below 10 wants it."""
 
 
 @dataclass(frozen=True, eq=False)

@@ -23,7 +23,9 @@ from pytest_int8acc.errors import ScalesError
 from pytest_int8acc.scales import problem
 from pytest_int8acc.scales.files import EXPECTED, read_text
 
-_HEADER = re.compile(r"TRT-([^\s-]+)-(\S+)")
+_HEADER = re.compile(r"TRT-[^\s-]+-\S+")
+#: The legacy calibrator begins with its parameters, doubles in hex.
+_LEGACY = re.compile(r"\d+ [0-9a-f]{16} [0-9a-f]{16}")
 _HEX = re.compile(r"[0-9A-Fa-f]{1,8}")
 _DECIMAL = re.compile(r"\S.* [-+]?(?:\d+\.?\d*|\.\d+|nan|inf)(?:e[-+]?\d+)?\s*", re.IGNORECASE)
 _SHOWN = 60
@@ -35,8 +37,6 @@ class Cache:
 
     header: str
     """The first line, like ``TRT-8501-EntropyCalibration2``."""
-    algorithm: str
-    version: str
     values: Mapping[str, float]
     """Tensor to scale (amax / 127), in the file's order; exact in float32."""
 
@@ -57,6 +57,8 @@ def cache_of_text(text: str, path: Path) -> Cache:
     """The cache that ``text``, which is not blank, holds; ``path`` is for messages."""
     first, *entries = [(n, line) for n, line in enumerate(text.split("\n"), 1) if line.strip()]
     header = _header(*first, path)
+    if entries and _LEGACY.fullmatch(header) and _HEADER.fullmatch(entries[0][1].strip()):
+        entries = entries[1:]
     values: dict[str, float] = {}
     first_lines: dict[str, int] = {}
     for n, line in entries:
@@ -69,7 +71,7 @@ def cache_of_text(text: str, path: Path) -> Cache:
         values[name], first_lines[name] = scale, n
     if not values:
         raise ScalesError(f"{path}: has a header but no tensor; calibrate again")
-    return Cache(header[0], header[2], header[1], values)
+    return Cache(header, values)
 
 
 def write_cache(
@@ -99,10 +101,10 @@ def write_cache(
         raise ScalesError(f"{path}: a tensor name is no valid text: {error.object!r}") from error
 
 
-def _header(n: int, line: str, path: Path) -> re.Match[str]:
-    match = _HEADER.fullmatch(line.strip())
-    if match:
-        return match
+def _header(n: int, line: str, path: Path) -> str:
+    text = line.strip()
+    if _HEADER.fullmatch(text) or _LEGACY.fullmatch(text):
+        return text
     if _is_entry(line):
         raise ScalesError(
             f"{path}:{n}: the header is missing: expected 'TRT-<version>-<algorithm>', found {_shown(line)}; "

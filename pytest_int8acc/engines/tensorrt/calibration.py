@@ -37,6 +37,8 @@ HEADERS: dict[Algorithm, str] = {
     "legacy": "LegacyCalibration",
 }
 _HEADER = re.compile(r"TRT-([^\s-]+)-(\S+)")
+#: The legacy calibrator begins with its parameters, doubles in hex.
+_LEGACY = re.compile(r"\d+ [0-9a-f]{16} [0-9a-f]{16}")
 #: Names that TensorRT makes up for tensors without one.
 _UNNAMED = re.compile(r"\(Unnamed (?:Layer|ITensor)\*")
 _SIDECAR = ".int8acc.json"
@@ -194,7 +196,7 @@ def check_names(content: bytes, where: str, algorithm: str, names: Collection[st
     """
     lines = content.decode("utf-8", errors="replace").splitlines()
     check_header(lines[0] if lines else "", where, algorithm)
-    entries = [line.rpartition(": ")[0] for line in lines[1:] if line.strip()]
+    entries = [line.rpartition(": ")[0] for line in lines[1:] if line.strip() and not _algorithm(line)]
     named = [name for name in entries if not _UNNAMED.match(name)]
     foreign = [name for name in named if name not in names]
     if foreign or not named:
@@ -211,14 +213,12 @@ def check_header(line: str, where: str, algorithm: str) -> None:
     Raises:
         EngineError: It is no cache's, or of another algorithm.
     """
-    header = _HEADER.fullmatch(line.strip())
-    if header is None:
+    known = _algorithm(line)
+    if not known:
         raise EngineError(
             f"{where}: no calibration cache: expected a first line like TRT-8601-EntropyCalibration2"
         )
-    ending = {str(name): text for name, text in HEADERS.items()}[algorithm]
-    if header[2] != ending:
-        known = next((name for name, text in HEADERS.items() if text == header[2]), header[2])
+    if known != algorithm:
         raise EngineError(
             f"{where}: a cache of algorithm {known}, and TensorRT would ignore it under {algorithm}; "
             f"set 'algorithm: {known}', or calibrate again"
@@ -232,13 +232,20 @@ def algorithm_of(cache: Path) -> Algorithm:
         EngineError: It cannot be read.
     """
     try:
-        first = cache.read_bytes().decode("utf-8", errors="replace").partition("\n")[0].strip()
+        first = cache.read_bytes().decode("utf-8", errors="replace").partition("\n")[0]
     except OSError as error:
         raise EngineError(
             f"{cache}: the calibration cache cannot be read: {error.strerror or error}"
         ) from error
-    header = _HEADER.fullmatch(first)
-    return next((name for name, text in HEADERS.items() if header and header[2] == text), "entropy2")
+    return next((name for name in HEADERS if name == _algorithm(first)), "entropy2")
+
+
+def _algorithm(line: str) -> str:
+    """What a cache's first line names, as TensorRT spells it where it is not known; empty for other lines."""
+    if _LEGACY.fullmatch(line.strip()):
+        return "legacy"
+    header = _HEADER.fullmatch(line.strip())
+    return next((name for name, text in HEADERS.items() if text == header[2]), header[2]) if header else ""
 
 
 def _again(cache: Path) -> str:

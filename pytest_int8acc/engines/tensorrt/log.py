@@ -7,9 +7,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 _SHOWN_CHARS = 600
-#: What says nothing of the model; error 35 is what TensorRT-RTX meets without a GPU.
+#: What says nothing of the model; error 35 is what TensorRT-RTX meets without a GPU, and TensorRT 8.6 cannot
+#: read the timings of fused regions that it wrote itself.
 _NOISE = re.compile(
     r"cudaError(?:_t)? ?\(?35|CUDA initialization failure with error: 35|Unable to determine GPU memory usage"
+    r"|myelinCache|timing cache will not be used"
     r"|'colored' module|TF32 is disabled|logger passed into create|ModelImporter.cpp:\d+: (?:---|While)"
     r"|^\[.\] ModelImporter.cpp:\d+: ERROR|^Traceback|^Current thread|^Thread 0x|^Extension modules"
 )

@@ -98,6 +98,15 @@ class Platform:
         """The last opset that its parser reads, where that is an old one."""
         return 17 if not self.is_rtx and self.version < (10,) else None
 
+    @property
+    def integer_weights(self) -> bool:
+        """True where INT8 initializers are understood everywhere.
+
+        TensorRT 8.6.0 builds no transformer with them: "convertMyelinWeightsToFp32 ... Assertion
+        params.weights.type() != DataType::kINT8 failed".
+        """
+        return self.is_rtx or self.version >= (10,)
+
 
 class _Need:
     """A feature: who has it, and in words."""

@@ -8,23 +8,22 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
-import onnx.version_converter
-
 from pytest_int8acc.engines.tensorrt.calibration import Implicit, check_header, model_digest
 from pytest_int8acc.engines.tensorrt.options import BuildOptions, Range
 from pytest_int8acc.engines.tensorrt.platform import Platform, require
-from pytest_int8acc.errors import EngineError
-from pytest_int8acc.graph.model import Model, make_model
+from pytest_int8acc.errors import EngineError, ModelError
+from pytest_int8acc.graph.float_weights import float_weights
+from pytest_int8acc.graph.model import Model
+from pytest_int8acc.graph.opset import lower_opset
 
 Typing = Literal["strong", "weak"]
 Flag = Literal["int8", "fp16"]
 Held = Literal["fp16", "fp32"]
-Outputs = Literal["own", "all", "debug"]
+#: The model's own, unfused tensors as debug tensors beside them, or these inner tensors beside them.
+Outputs = Literal["own", "debug"] | tuple[str, ...]
 
 #: Raised where the worker makes another engine of the same request.
 _FORMAT = 1
-#: IR version that ONNX of a low opset is written with; the version converter stamps the newest.
-_IR_VERSION = 8
 
 
 @dataclass(frozen=True, eq=False)
@@ -48,7 +47,7 @@ class BuildRequest:
     """ONNX node to the precision that its layers must compute in, obeyed; under weak typing."""
     implicit: Implicit | None = None
     outputs: Outputs = "own"
-    """own: the model's; all: every tensor, which breaks fusions; debug: unfused tensors as debug tensors."""
+    """own: the model's; debug: unfused tensors as debug tensors, too; names: these, too, breaking fusions."""
     options: BuildOptions = field(default_factory=BuildOptions)
 
     def __str__(self) -> str:
@@ -115,25 +114,21 @@ class BuildRequest:
         return digest.hexdigest()
 
 
-def fit_opset(model: Model, platform: Platform) -> Model:
-    """``model`` in an opset that ``platform`` reads, converted where it is newer.
+def fit_model(model: Model, platform: Platform) -> Model:
+    """``model`` as ``platform`` reads it: in an opset it knows, INT8 weights in the form it takes.
 
     Raises:
         EngineError: It cannot be converted; says with which opset to export.
     """
     limit = platform.opset_limit
-    if limit is None or model.opset <= limit:
-        return model
     try:
-        proto = onnx.version_converter.convert_version(model.proto, limit)
-    except Exception as error:  # the converter raises bare RuntimeErrors of many kinds
-        line = str(error).rpartition("failed: ")[2].strip().partition("\n")[0] or type(error).__name__
+        lowered = model if limit is None else lower_opset(model, limit)
+    except ModelError as error:
         raise EngineError(
             f"{model.name}: {platform.name} reads opset {limit} at most, and opset {model.opset} cannot be "
-            f"converted to it: {line}. Export the model with opset {limit}."
+            f"converted to it: {error}. Export the model with opset {limit}."
         ) from error
-    proto.ir_version = min(model.proto.ir_version, _IR_VERSION)
-    return make_model(proto, model.weights, model.name)
+    return lowered if platform.integer_weights else float_weights(lowered)
 
 
 def _file_digest(path: object) -> str:

@@ -92,8 +92,8 @@ def _build(job: dict[str, Any]) -> dict[str, Any]:
     from polygraphy.backend.trt import EngineBytesFromNetwork, NetworkFromOnnxPath
 
     builder, network, parser = NetworkFromOnnxPath(MODEL, **_network_options(job))()
-    if job["outputs"] == "all":
-        _mark_all(network)
+    if isinstance(job["outputs"], list):
+        _mark(network, set(job["outputs"]))
     absent = _hold_precisions(network, job["precisions"])
     Path(NETWORK).write_text(json.dumps(list(_layers(network))), encoding="utf-8")
     saved = TIMING if job["timing"] else None
@@ -186,17 +186,17 @@ def _calibrator(trt: Any, job: dict[str, Any], batches: _Batches) -> Any:
     return Calibrator(batches, cache=CACHE, BaseClass=base, **legacy)
 
 
-def _mark_all(network: Any) -> None:
-    """Mark every float tensor as an output; TensorRT allows none inside a loop or a branch."""
+def _mark(network: Any, names: set[str]) -> None:
+    """Mark float tensors as outputs; TensorRT allows none inside a loop or a branch."""
     inside = 0
     for index in range(network.num_layers):
         layer = network.get_layer(index)
         inside += layer.type.name in ("TRIP_LIMIT", "CONDITION")
         inside -= layer.type.name in ("LOOP_OUTPUT", "CONDITIONAL_OUTPUT") and inside > 0
-        if inside or layer.type.name in ("SHAPE", "CONSTANT"):
+        if inside:
             continue
         for tensor in filter(None, (layer.get_output(i) for i in range(layer.num_outputs))):
-            if tensor.dtype.name in _FLOATS and not tensor.is_network_output:
+            if tensor.name in names and tensor.dtype.name in _FLOATS and not tensor.is_network_output:
                 network.mark_output(tensor)
 
 
