@@ -78,7 +78,10 @@ def run(name: str, tactic_sources: Sequence[str] | None = None) -> list[dict[str
             )
             values = (
                 *(name, "FP16" if role == "baseline" else "INT8", f"{info.build_seconds:.0f}", said),
-                *("" if role == "baseline" else f"{speedup:.2f}", f"{info.int8} of {info.weighted}"),
+                *(
+                    "" if role == "baseline" else f"{speedup:.2f}",
+                    f"{info.int8} of {info.weighted}" + f", {info.untold} untold" * (info.untold > 0),
+                ),
                 *(info.count("qdq"), info.count("reformat"), f"{sqnr(runs.reference, outputs):.2f}"),
                 "" if simulated is None else f"{sqnr(runs.reference, simulated):.2f}",
             )

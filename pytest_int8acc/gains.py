@@ -32,8 +32,7 @@ def _scores(engines: dict[str, EngineInfo], wanted: Iterable[EngineCriterion]) -
     int8, baseline = engines.get("INT8"), engines.get("baseline")
     scores = []
     if int8 is not None and (int8.weighted or "int8_layers" in limits):
-        note = "" if int8.weighted else "the engine does not tell its layers"
-        scores.append(Score("engine", "int8_layers", int8.int8_share, limits.get("int8_layers"), note=note))
+        scores.append(_share(int8, limits.get("int8_layers")))
     if int8 is not None and baseline is not None and int8.latency and baseline.latency:
         fast, slow = int8.latency, baseline.latency
         spread = slow.high_ms / max(fast.low_ms, 1e-9) - slow.low_ms / max(fast.high_ms, 1e-9)
@@ -43,3 +42,20 @@ def _scores(engines: dict[str, EngineInfo], wanted: Iterable[EngineCriterion]) -
     elif "speedup" in limits:
         scores.append(Score("engine", "speedup", float("nan"), limits["speedup"], note="no latency known"))
     return tuple(scores)
+
+
+def _share(engine: EngineInfo, limit: float | None) -> Score:
+    """What runs in INT8, as far as that is known: a limit between the least and the most is not judged."""
+    least, most = engine.int8_share
+    if not engine.untold:
+        note = "" if engine.weighted else "the engine does not tell its layers"
+        return Score("engine", "int8_layers", least, limit, note=note)
+    every = engine.weighted + engine.untold
+    note = f"of {engine.untold} of {every} layers, in fused regions, TensorRT does not tell the precision"
+    if limit is None or limit <= least:
+        return Score("engine", "int8_layers", least, limit, note=f"at least; {note}")
+    if most < limit:
+        return Score("engine", "int8_layers", most, limit, note=f"at most; {note}")
+    return Score(
+        "engine", "int8_layers", float("nan"), limit, note=f"{note}: between {least:.2g} and {most:.2g}"
+    )

@@ -15,6 +15,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from pytest_int8acc.engines.onnxruntime import OrtEngine
+from pytest_int8acc.errors import EngineError
 from pytest_int8acc.forms import Fix, Form
 from pytest_int8acc.graph.half_network import emulate_network, halve_network
 from pytest_int8acc.graph.macs import macs
@@ -23,7 +24,7 @@ from pytest_int8acc.graph.qdq import FIXED
 from pytest_int8acc.graph.switchboard import build_switchboard
 from pytest_int8acc.judge import Verdict
 from pytest_int8acc.measure import Measured
-from pytest_int8acc.results import Culprit, LayerLine, SearchOutcome, TrialLine
+from pytest_int8acc.results import Culprit, Latency, LayerLine, SearchOutcome, TrialLine
 from pytest_int8acc.search import certify, search
 from pytest_int8acc.search.engine_evaluator import EngineEvaluator
 from pytest_int8acc.search.judge import Criteria
@@ -58,15 +59,25 @@ def investigate(measured: Measured) -> tuple[SearchOutcome, Fix | None]:
     return outcome, Fix(bench.int8, found.proof.plan, found.proof.form)
 
 
-def latency_of(measured: Measured) -> Callable[[Form], float]:
-    """What a form costs as an engine: its median latency in ms."""
+def latency_of(measured: Measured) -> Callable[[Form], Latency | None]:
+    """What a form costs as an engine, timed in turn with the INT8 engine.
 
-    def price(form: Form) -> float:
-        backend = measured.backend
+    Times are set off against how fast that one ran in its first measurement, so that clocks which change
+    between measurements do not count. None where the engine cannot be timed.
+    """
+    backend = measured.backend
+    usual = next((info.latency for info in backend.engines if info.role == "INT8"), None)
+
+    def price(form: Form) -> Latency | None:
         backend.open(form, "fixed", measured.inputs)
         backend.measure_latency(("INT8", "fixed"), measured.inputs)
-        latency = next(info.latency for info in backend.engines if info.role == "fixed")
-        return latency.median_ms if latency is not None else 0.0
+        told = {info.role: info.latency for info in backend.engines}
+        fixed, now = told["fixed"], told.get("INT8")
+        if fixed is None or now is None or usual is None:
+            return fixed
+        drift = usual.median_ms / now.median_ms
+        low, median, high = (ms * drift for ms in (fixed.low_ms, fixed.median_ms, fixed.high_ms))
+        return Latency(median, low, high, fixed.runs)
 
     return price
 
@@ -261,7 +272,10 @@ class _Bench:
             m.candidate, implicit=replace(wish, cache=m.backend.calibration_cache, samples=None, high=held)
         )
         self.builds += 1
-        passed = m.judged(m.run(form, "implicit")).passed
+        try:
+            passed = m.judged(m.run(form, "implicit")).passed
+        except EngineError as error:  # the Q/DQ model stands
+            return f"as layer precisions under implicit quantization the fix cannot be had: {error}"
         said = "meets the criteria, too" if passed else "does not meet the criteria: use the Q/DQ model"
         return f"built as layer precisions under implicit quantization, the fix {said}"
 

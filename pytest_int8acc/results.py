@@ -129,10 +129,12 @@ class EngineInfo:
     layers: tuple[EngineLayer, ...] = ()
     """Empty where the engine does not tell."""
     latency: Latency | None = None
+    untold: int = 0
+    """Convolutions and matrix products in fused regions of which the engine tells nothing."""
 
     @property
     def weighted(self) -> int:
-        """Layers with weights."""
+        """Layers with weights, as far as the engine tells them."""
         return sum(layer.kind == "weighted" for layer in self.layers)
 
     @property
@@ -141,9 +143,10 @@ class EngineInfo:
         return sum(layer.kind == "weighted" and layer.precision == "int8" for layer in self.layers)
 
     @property
-    def int8_share(self) -> float:
-        """``int8`` as a share of ``weighted``; nan where there is none."""
-        return self.int8 / self.weighted if self.weighted else math.nan
+    def int8_share(self) -> tuple[float, float]:
+        """At least and at most how much of the layers with weights runs in INT8; nan where none is known."""
+        every = self.weighted + self.untold
+        return (self.int8 / every, (self.int8 + self.untold) / every) if every else (math.nan, math.nan)
 
     def count(self, kind: str) -> int:
         """Layers of a kind."""
@@ -320,6 +323,8 @@ class Repair:
     verified: bool
     price: float
     """Share of the multiply-accumulates that leaves INT8."""
+    latency: Latency | None = None
+    """Of its engine; None where it was not timed."""
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from pytest_int8acc.data import Dataset
 from pytest_int8acc.engines import Engine
-from pytest_int8acc.engines.inspector import read_layers
+from pytest_int8acc.engines.inspector import read_layers, untold_nodes
 from pytest_int8acc.engines.remote import is_url, open_store
 from pytest_int8acc.engines.tensorrt.build import Built, build
 from pytest_int8acc.engines.tensorrt.calibration import (
@@ -31,9 +31,10 @@ from pytest_int8acc.engines.tensorrt.profiles import make_profiles, seen_shapes
 from pytest_int8acc.engines.tensorrt.request import BuildRequest, Flag, Outputs, fit_model
 from pytest_int8acc.errors import MissingBackendError
 from pytest_int8acc.forms import Form, ImplicitForm
+from pytest_int8acc.graph.groups import WEIGHTED
 from pytest_int8acc.graph.model import Model
 from pytest_int8acc.graph.qdq import is_qdq
-from pytest_int8acc.results import EngineInfo, EngineLayer
+from pytest_int8acc.results import EngineInfo
 from pytest_int8acc.settings import Settings, to_bytes
 from pytest_int8acc.spec.models import Case
 from pytest_int8acc.tensors import Feed
@@ -85,15 +86,15 @@ class TrtBackend:
             shape = form.model
             engine = open_engine(form.engine, self.platform, shape.inputs, shape.outputs, self._options)
             size = form.engine.stat().st_size
-            info = EngineInfo(role, form.description, 0.0, False, size, _layers(engine.layers, form.model))
+            info = _tells(EngineInfo(role, form.description, 0.0, False, size), engine.layers, form.model)
         else:
             built = self._build(form, role, inputs)
             if not self.platform.can_run:
                 return self._unrun(built)
             engine = open_built(built)
             self._built[role] = built  # keeps the file, which is read again for the layers' times
-            layers = _layers(built.layers, form.model)
-            info = EngineInfo(role, form.description, built.seconds, built.stored, built.nbytes, layers)
+            info = EngineInfo(role, form.description, built.seconds, built.stored, built.nbytes)
+            info = _tells(info, built.layers, form.model)
         self._infos[role] = info
         self._running[role] = engine
         return engine
@@ -115,8 +116,8 @@ class TrtBackend:
             self._infos[role] = replace(self._infos[role], latency=latency)
 
     def node_times(self, role: str, inputs: Dataset) -> dict[str, float]:
-        """ONNX node to its share of its layer's time, in ms; empty where the engine does not name nodes."""
-        if role not in self._running:  # a golden stands in for the baseline
+        """ONNX node to its share of its layer's time, in ms; empty where the engine does not name all."""
+        if role not in self._running or self._infos[role].untold:  # a golden stands in for the baseline
             return {}
         times = layer_times(self._running[role], next(inputs.batches()).feed)
         found: dict[str, float] = {}
@@ -243,5 +244,10 @@ def _flags(form: Form) -> frozenset[Flag]:
     return frozenset([*flags, "int8"] if form.implicit is not None or is_qdq(form.model) else flags)
 
 
-def _layers(text: str, model: Model) -> tuple[EngineLayer, ...]:
-    return read_layers(text, [node.name for node in model.graph.node]) if text else ()
+def _tells(info: EngineInfo, text: str, model: Model) -> EngineInfo:
+    """``info`` with what the inspector's ``text`` says of the layers; as it is where that is empty."""
+    if not text:
+        return info
+    layers = read_layers(text, [node.name for node in model.graph.node])
+    weighted = [node.name for node in model.graph.node if node.op_type in WEIGHTED]
+    return replace(info, layers=layers, untold=len(untold_nodes(layers, weighted)))

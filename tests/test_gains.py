@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -10,6 +11,7 @@ from test_check import CALIBRATED, Project
 
 import pytest_int8acc.measure
 from pytest_int8acc.backends import OrtBackend
+from pytest_int8acc.report.engines import engine_lines, int8_layers, no_int8
 from pytest_int8acc.results import CaseResult, EngineInfo, EngineLayer, Latency, Score
 from pytest_int8acc.settings import Settings
 
@@ -55,6 +57,27 @@ def test_the_share_of_layers_in_int8_is_a_gate(monkeypatch, project):
     assert result.passed
     assert score(result, "int8_layers").value == 0.75
     assert not judged(monkeypatch, project, "{int8_layers: 0.76}", *engines).passed
+
+
+@pytest.mark.parametrize(
+    ("limit", "value", "passed"), [(0.25, 0.25, True), (0.5, math.nan, False), (0.8, 0.75, False)]
+)
+def test_layers_that_are_not_told_pass_no_limit(monkeypatch, project, limit, value, passed):
+    """Of four layers one is in INT8, one is not, and two are in a fused region."""
+    int8 = replace(engine("INT8", 1.0, "int8", "fp16"), untold=2)
+    result = judged(monkeypatch, project, f"{{int8_layers: {limit}}}", engine("baseline", 2.0, "fp16"), int8)
+    found = score(result, "int8_layers")
+    assert found.value == pytest.approx(value, nan_ok=True)
+    assert result.passed == passed
+    assert "of 2 of 4 layers, in fused regions, TensorRT does not tell the precision" in found.note
+    assert "1 of 2 weighted layers in INT8, 2 more in fused regions" in engine_lines(result.engines)[0]
+    assert int8_layers(result.engines) == "1 of 2, 2 untold"
+
+
+def test_none_in_int8_is_no_warning_where_not_all_is_told():
+    int8 = engine("INT8", 1.0, "fp16")
+    assert no_int8([int8])
+    assert not no_int8([replace(int8, untold=2)])
 
 
 def test_the_speedup_is_a_gate_and_starts_no_search(monkeypatch, project):

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pytest_int8acc.engines.inspector import has_detail, read_layers
+from pytest_int8acc.engines.inspector import has_detail, read_layers, untold_nodes
 from pytest_int8acc.errors import EngineError
 from pytest_int8acc.results import EngineInfo
 
@@ -194,6 +194,18 @@ def test_the_share_of_int8_layers_comes_out():
     text = (DUMPS / "trt86_conv.json").read_text(encoding="utf-8")
     info = EngineInfo("INT8", "", 0.0, False, 0, read_layers(text))
     assert (info.int8, info.weighted, info.count("qdq"), info.count("reformat")) == (4, 6, 2, 2)
+    assert info.int8_share == (4 / 6, 4 / 6)
+
+
+def test_what_lies_inside_a_fused_region_is_not_told():
+    """As TensorRT 8.6 builds a transformer: a convolution, and one region for all that follows."""
+    region = {"Name": "{ForeignNode[/norm/Add.../head/Gemm]}", "LayerType": "Myelin", "TacticName": "0x0"}
+    weighted = ["/stem/Conv", "/fc1/MatMul", "/fc2/MatMul", "/head/Gemm"]
+    conv = {"Name": "/stem/Conv", "LayerType": "CaskConvolution"}
+    layers = read_layers(json.dumps({"Layers": [conv, region]}), [*weighted, "/norm/Add"])
+    assert [layer.kind for layer in layers] == ["weighted", "other"]
+    assert untold_nodes(layers, weighted) == ("/fc1/MatMul", "/fc2/MatMul", "/head/Gemm")
+    assert untold_nodes(layers[:1], weighted) == ()
 
 
 WORDS = st.sampled_from(

@@ -21,7 +21,8 @@ from pytest_int8acc.graph.network import Edge, Network, Quantization
 from pytest_int8acc.graph.quantize import quantize
 from pytest_int8acc.investigate import investigate
 from pytest_int8acc.measure import Measured, measure
-from pytest_int8acc.results import SearchOutcome
+from pytest_int8acc.report.diagnosis import repair_line
+from pytest_int8acc.results import Latency, SearchOutcome
 from pytest_int8acc.scales.calibrate import calibrate
 from pytest_int8acc.settings import Settings
 from pytest_int8acc.spec.load import load_spec
@@ -179,10 +180,29 @@ def test_a_plan_that_the_case_has_already_stays(tmp_path: Path) -> None:
     assert not any(name.startswith("/0/conv/Conv") for name in quantized)
 
 
-def test_a_price_measured_by_the_caller_orders_the_repairs(wide: tuple[Measured, SearchOutcome]) -> None:
+@pytest.mark.parametrize(
+    ("spread", "first"),
+    [(0.4, "high"), (40.0, "recalibrate")],  # FP16 is faster here; beyond doubt or not
+)
+def test_a_time_measured_by_the_caller_orders_the_repairs(
+    wide: tuple[Measured, SearchOutcome], spread: float, first: str
+) -> None:
+    def price(form: Form) -> Latency:
+        ms = float(len(form.model.graph.node))  # the pairs of a layer in FP16 are gone
+        return Latency(ms, ms - spread, ms + spread, 100)
+
     case, outcome = wide
-    nodes = [r.kind for r in repair(case, outcome, price=lambda form: len(form.model.graph.node)).repairs]
-    assert nodes == ["high", "recalibrate"]  # the pairs of a layer in FP16 are gone
+    repairs = repair(case, outcome, price=price).repairs
+    times = {r.kind: r.latency.median_ms for r in repairs if r.latency is not None}
+    assert times["high"] <= times["recalibrate"] - 1
+    assert repairs[0].kind == first
+    assert repair_line(repairs[0]).endswith(" ms)")
+
+
+def test_without_times_the_work_that_leaves_int8_orders_the_repairs(
+    wide: tuple[Measured, SearchOutcome],
+) -> None:
+    assert [r.kind for r in repair(*wide, price=lambda _: None).repairs] == ["recalibrate", "high"]
 
 
 def test_no_trials_leave_the_plan_of_the_search(wide: tuple[Measured, SearchOutcome]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -15,6 +16,7 @@ from pytest_int8acc.diagnose.stages import (
     FP16,
     FP32,
     FRAMEWORK,
+    IMPLICIT,
     QDQ,
     STAGES,
     place,
@@ -132,7 +134,7 @@ def test_steps_that_fail_only_together(good: dict[str, Outputs]) -> None:
 def test_unknown_stage_is_one_message(good: dict[str, Outputs]) -> None:
     with pytest.raises(CriterionError, match="unknown stage 'FP 16'"):
         place({"FP 16": good[FP16]}, JUDGE)
-    assert set(STAGES) == {FRAMEWORK, FP32, FP16, QDQ, ENGINE_FP16, ENGINE_FP32, ENGINE_INT8}
+    assert set(STAGES) == {FRAMEWORK, FP32, FP16, QDQ, ENGINE_FP16, ENGINE_FP32, ENGINE_INT8, IMPLICIT}
 
 
 def test_reference_file(good: dict[str, Outputs], tmp_path: Path) -> None:
@@ -168,6 +170,8 @@ def test_stages_of_runs(good: dict[str, Outputs]) -> None:
     engines = Runs(fp32, fp16, fp16, int8, int8, "")
     found = stage_outputs(engines, tensorrt=True, half=True, framework=fp32)
     assert set(found) == {FRAMEWORK, FP32, ENGINE_FP16, ENGINE_INT8, QDQ}
+    implicit = stage_outputs(replace(engines, simulated=None), tensorrt=True, half=True, implicit=True)
+    assert set(implicit) == {FP32, ENGINE_FP16, IMPLICIT}
     blind = Runs(fp16, fp16, fp16, int8, None, "")
     assert set(stage_outputs(blind, tensorrt=True, half=True)) == {ENGINE_FP16, ENGINE_INT8}
 
@@ -215,3 +219,15 @@ def test_a_range_of_0_is_no_division() -> None:
     ranges = [Range("a", 0.0, 1.0, 40.0, 1.0), Range("b", 9.0, 1.0, 9.0, 0.0)]
     one = [culprit("conv5", "zero-scale", "'a' has the scale 0")]
     assert summarize((), QDQ, one, ranges=ranges) == "conv5: 'a' has the scale 0"
+
+
+def test_implicit_quantization_is_not_blamed_on_the_engine(good: dict[str, Outputs]) -> None:
+    """There is no Q/DQ model that would be fine: its layers are what is at fault."""
+    outputs = {FP32: good[FP32], ENGINE_FP16: good[ENGINE_FP16], IMPLICIT: changed(good[QDQ], 0.5)}
+    lines, first = place(outputs, JUDGE)
+    assert first == IMPLICIT
+    assert "quantization loses it: ranges of TensorRT's calibration" in lines[-1].text
+    assert (
+        summarize(lines, first, [culprit("/stem/conv/Conv", "scale-too-wide", "scale 60x too wide")])
+        == "/stem/conv/Conv: scale 60x too wide"
+    )

@@ -74,7 +74,13 @@ def _outputs(measured: Measured) -> dict[str, Outputs]:
     framework = None
     if case.reference is not None:
         framework = read_reference(case.path(case.reference), runs.reference)
-    return stage_outputs(runs, tensorrt=measured.backend.is_tensorrt, half=measured.half, framework=framework)
+    return stage_outputs(
+        runs,
+        tensorrt=measured.backend.is_tensorrt,
+        half=measured.half,
+        implicit=measured.candidate.implicit is not None,
+        framework=framework,
+    )
 
 
 def _is_engine_only(measured: Measured) -> bool:

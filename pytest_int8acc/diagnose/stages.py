@@ -1,10 +1,11 @@
 """A failing case on the line from the framework to the INT8 engine: the first step that leaves its limit.
 
     framework → FP32 ONNX → FP16 ─┬→ Q/DQ in ONNX Runtime ─→ engine INT8
-                                  └→ engine FP16
+                                  └→ engine FP16 ─→ engine INT8 by implicit quantization
 
 Each stage is compared with the one that it should equal, by the case's own criteria. An engine's INT8 is
-compared with the same Q/DQ model run exactly, so what is left there is TensorRT's own doing.
+compared with the same Q/DQ model run exactly, so what is left there is TensorRT's own doing. Under implicit
+quantization there is no such model: the builder chooses what runs in INT8.
 """
 
 from __future__ import annotations
@@ -28,6 +29,7 @@ from pytest_int8acc.tensors import Array, Outputs, did_you_mean
 FRAMEWORK, FP32, FP16 = "framework", "FP32 ONNX", "FP16"
 QDQ, ENGINE_INT8 = "Q/DQ in ONNX Runtime", "engine INT8"
 ENGINE_FP16, ENGINE_FP32 = "engine FP16", "engine FP32"
+IMPLICIT = "implicit INT8"
 
 
 @dataclass(frozen=True)
@@ -53,6 +55,10 @@ STAGES: Mapping[str, _Stage] = {
     ENGINE_INT8: _Stage(
         (QDQ, ENGINE_FP16, ENGINE_FP32, FP16, FP32),
         "the Q/DQ model is fine, the engine made of it is not: TensorRT's own doing",
+    ),
+    IMPLICIT: _Stage(
+        (ENGINE_FP16, ENGINE_FP32, FP16, FP32),
+        "quantization loses it: ranges of TensorRT's calibration, or layers that INT8 does not suit",
     ),
 }
 
@@ -88,7 +94,7 @@ def place(
 
 
 def stage_outputs(
-    runs: Runs, *, tensorrt: bool, half: bool, framework: Outputs | None = None
+    runs: Runs, *, tensorrt: bool, half: bool, implicit: bool = False, framework: Outputs | None = None
 ) -> dict[str, Outputs]:
     """The stages that a case's runs hold, for ``place``.
 
@@ -96,13 +102,15 @@ def stage_outputs(
         runs: The case's.
         tensorrt: Baseline and candidate are engines.
         half: The baseline computes in FP16, not in FP32.
+        implicit: TensorRT quantizes by itself.
         framework: From ``read_reference``.
     """
     found: dict[str, Outputs] = {} if framework is None else {FRAMEWORK: framework}
     if runs.reference is not runs.baseline or not (tensorrt or half):
         found[FP32] = runs.reference
     if tensorrt:
-        found |= {ENGINE_FP16 if half else ENGINE_FP32: runs.baseline, ENGINE_INT8: runs.candidate}
+        found |= {ENGINE_FP16 if half else ENGINE_FP32: runs.baseline}
+        found |= {IMPLICIT if implicit else ENGINE_INT8: runs.candidate}
         return found if runs.simulated is None else found | {QDQ: runs.simulated}
     return found | ({FP16: runs.baseline} if half else {}) | {QDQ: runs.candidate}
 
@@ -132,8 +140,8 @@ def _together(
     lines: Sequence[StageLine], outputs: Mapping[str, Outputs], judge: Judge
 ) -> tuple[tuple[StageLine, ...], str]:
     """Where no step fails alone: the last INT8 stage against what the case compares it with."""
-    last = next((s for s in (ENGINE_INT8, QDQ) if s in outputs), None)
-    order = (ENGINE_FP16, ENGINE_FP32, FP16, FP32) if last == ENGINE_INT8 else (FP16, FP32)
+    last = next((s for s in (IMPLICIT, ENGINE_INT8, QDQ) if s in outputs), None)
+    order = (FP16, FP32) if last == QDQ else (ENGINE_FP16, ENGINE_FP32, FP16, FP32)
     against = next((s for s in order if s in outputs), None)
     if last is None or against is None or _line(last, [against], outputs, judge, ()).passed:
         return tuple(lines), ""

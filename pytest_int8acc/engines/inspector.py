@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import Any, Literal
 
 from pytest_int8acc.errors import EngineError
@@ -101,6 +101,20 @@ def read_layers(text: str, nodes: Collection[str] = ()) -> tuple[EngineLayer, ..
     known = frozenset(nodes)
     layers = (_read_layer(layer, known) for layer in _layers(text))
     return tuple(layer for layer in layers if not _PROFILE.search(layer.name))
+
+
+def untold_nodes(layers: Iterable[EngineLayer], weighted: Iterable[str]) -> tuple[str, ...]:
+    """Nodes inside regions that Myelin compiled, of which TensorRT up to 9 tells only both ends.
+
+    Args:
+        layers: From :func:`read_layers`, of the same model.
+        weighted: The model's convolutions and matrix products.
+    """
+    found = tuple(layers)
+    if not any("ForeignNode[" in layer.name for layer in found):
+        return ()
+    told = {node for layer in found if layer.kind == "weighted" for node in layer.nodes}
+    return tuple(node for node in weighted if node not in told)
 
 
 def has_detail(text: str) -> bool:

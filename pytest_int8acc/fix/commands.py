@@ -51,10 +51,11 @@ def layer_precisions(named: Named) -> str:
     lines = [
         "# TensorRT below 11, implicit quantization (--int8 with a calibration cache); for a POSIX shell.",
         "# A Gemm or MatMul may become several layers; postprocess.py finds them all.",
+        "# What lies before them must not give its result in INT8; for Polygraphy, postprocess.py says so.",
         "# Polygraphy:",
         *_polygraphy(named.high),
         "# trtexec:",
-        *_trtexec(named.high),
+        *_trtexec(named.high, named.feeding),
     ]
     return "\n".join(lines) + "\n"
 
@@ -67,11 +68,15 @@ def _polygraphy(high: Mapping[str, Precision]) -> Iterator[str]:
         yield shlex.join(["--precision-constraints", "obey", "--layer-precisions", *pairs])
 
 
-def _trtexec(high: Mapping[str, Precision]) -> Iterator[str]:
-    yield from (_cannot(name) for name in high if _TRTEXEC.search(name))
-    pairs = [f"{name}:{precision}" for name, precision in high.items() if not _TRTEXEC.search(name)]
-    if pairs:
-        yield shlex.join(["--precisionConstraints=obey", f"--layerPrecisions={','.join(pairs)}"])
+def _trtexec(high: Mapping[str, Precision], feeding: Mapping[str, Precision] | None = None) -> Iterator[str]:
+    wanted = {"layerPrecisions": high, "layerOutputTypes": feeding or {}}
+    arguments = []
+    for option, names in wanted.items():
+        yield from (_cannot(name) for name in names if _TRTEXEC.search(name))
+        pairs = [f"{name}:{precision}" for name, precision in names.items() if not _TRTEXEC.search(name)]
+        arguments += [f"--{option}={','.join(pairs)}"] if pairs else []
+    if arguments:
+        yield shlex.join(["--precisionConstraints=obey", *arguments])
 
 
 def _cannot(name: str) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections import defaultdict
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import onnx
@@ -61,6 +61,8 @@ class Named:
     inputs: tuple[str, ...]
     """Inputs of open size, as text."""
     precision: Precision
+    feeding: Mapping[str, Precision] = field(default_factory=dict)
+    """Node in INT8 to the type that it must give its result in, for a reader in ``high``."""
 
 
 def name_nodes(fix: FixFiles, folder: Path) -> Named:
@@ -89,7 +91,18 @@ def name_nodes(fix: FixFiles, folder: Path) -> Named:
         scales=dict(fix.plan.scales),
         inputs=tuple(str(t) for t in fix.model.inputs if not _is_fixed(t.shape)),
         precision=fix.precision,
+        feeding=_feeding(fix.float_model, high),
     )
+
+
+def _feeding(model: Model, high: Mapping[str, Precision]) -> dict[str, Precision]:
+    makers = {name: node.name for node in model.graph.node for name in node.output}
+    wanted: dict[str, Precision] = {}
+    for node in model.graph.node:
+        for maker in (makers[name] for name in node.input if node.name in high and name in makers):
+            if maker not in high and wanted.get(maker) != "fp32":
+                wanted[maker] = high[node.name]
+    return wanted
 
 
 def _is_fixed(shape: tuple[object, ...] | None) -> bool:

@@ -264,10 +264,11 @@ def postprocess(network):
     if strongly_typed is not None and network.get_flag(strongly_typed):
         raise RuntimeError("a strongly typed network takes no layer precisions: build fixed.onnx instead")
     types = {"fp16": trt.float16, "fp32": trt.float32}
-    held = set()
+    held, makers = set(), {}
     for layer in layers:
         node = node_of(layer)
         if node is None or layer.type.name in SKIPPED:
+            makers.update({layer.get_output(i).name: (layer, i) for i in range(layer.num_outputs)})
             continue
         floats = [i for i in range(layer.num_outputs) if layer.get_output(i).dtype in types.values()]
         if not floats:
@@ -276,9 +277,20 @@ def postprocess(network):
         for i in floats:
             layer.set_output_type(i, types[PRECISIONS[node]])
         held.add(node)
+        feed(layer, makers, types[PRECISIONS[node]], types.values())
     set_ranges(network, layers)
     tell(held)
     return network
+
+
+def feed(layer, makers, wanted, floats):
+    """Has a held layer fed in its own type: an INT8 layer before it would still give its result in INT8."""
+    for tensor in (layer.get_input(i) for i in range(layer.num_inputs)):
+        if tensor is None or tensor.name not in makers or tensor.dtype not in floats:
+            continue
+        maker, i = makers[tensor.name]
+        if maker.type.name not in SKIPPED:
+            maker.set_output_type(i, wanted)
 
 
 def node_of(layer):

@@ -66,8 +66,10 @@ def cheaper_fix(result: CaseResult) -> Repair | None:
 def repair_line(repair: Repair) -> str:
     """A repair in a sentence, with what it reaches and whether that was proved."""
     judged = worst_first(repair.scores)
-    reached = [relation(judged[0])] if judged else []
-    return f"{repair.text} ({', '.join([*reached, 'verified' if repair.verified else 'not verified'])})"
+    said = [relation(judged[0])] if judged else []
+    said += ["verified" if repair.verified else "not verified"]
+    said += [f"{repair.latency.median_ms:.3g} ms"] if repair.latency is not None else []
+    return f"{repair.text} ({', '.join(said)})"
 
 
 def layer_lines(layers: Sequence[LayerError]) -> list[str]:

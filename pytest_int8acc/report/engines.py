@@ -25,7 +25,7 @@ def no_int8(engines: Sequence[EngineInfo]) -> list[str]:
     return [
         f"You asked for INT8 and 0 of {count(engine.weighted, 'layer')} {_verb(engine.weighted)} in it"
         for engine in engines
-        if engine.role == _INT8 and engine.weighted and not engine.int8
+        if engine.role == _INT8 and engine.weighted and not engine.int8 and not engine.untold
     ]
 
 
@@ -40,7 +40,10 @@ def speedup(engines: Sequence[EngineInfo]) -> float | None:
 def int8_layers(engines: Sequence[EngineInfo]) -> str:
     """Like ``45 of 54``, for the INT8 engine; empty where it does not tell."""
     told = [engine for engine in engines if engine.role == _INT8 and engine.weighted]
-    return f"{told[0].int8} of {told[0].weighted}" if told else ""
+    if not told:
+        return ""
+    untold = f", {told[0].untold} untold" if told[0].untold else ""
+    return f"{told[0].int8} of {told[0].weighted}{untold}"
 
 
 def _told(engine: EngineInfo) -> str:
@@ -48,7 +51,9 @@ def _told(engine: EngineInfo) -> str:
         return "does not tell its layers"
     layers = count(engine.weighted, "weighted layer")
     said = f"{engine.int8} of {layers} in INT8" if engine.role != "baseline" else layers
-    extra = [f"{engine.count('qdq')} standalone Q/DQ"] if engine.count("qdq") else []
+    extra = [f"{engine.untold} more in fused regions that tell nothing"] if engine.untold else []
+    if engine.count("qdq"):
+        extra.append(f"{engine.count('qdq')} standalone Q/DQ")
     if reformats := engine.count("reformat"):
         extra.append(count(reformats, "reformat"))
     return ", ".join([said, *extra])

@@ -94,7 +94,7 @@ def _build(job: dict[str, Any]) -> dict[str, Any]:
     builder, network, parser = NetworkFromOnnxPath(MODEL, **_network_options(job))()
     if isinstance(job["outputs"], list):
         _mark(network, set(job["outputs"]))
-    absent = _hold_precisions(network, job["precisions"])
+    absent = _hold_precisions(network, job["precisions"], implicit=job["algorithm"] is not None)
     Path(NETWORK).write_text(json.dumps(list(_layers(network))), encoding="utf-8")
     saved = TIMING if job["timing"] else None
     batches = _Batches(job["calibration_shapes"] or ())
@@ -213,7 +213,7 @@ def _layers(network: Any) -> Iterator[dict[str, Any]]:
         }
 
 
-def _hold_precisions(network: Any, precisions: dict[str, str]) -> list[str]:
+def _hold_precisions(network: Any, precisions: dict[str, str], *, implicit: bool) -> list[str]:
     """Set the precision of the layers of each node; returns the nodes that have no layer."""
     if not precisions:
         return []
@@ -230,7 +230,22 @@ def _hold_precisions(network: Any, precisions: dict[str, str]) -> list[str]:
         if set(layer["outputs"].values()) <= _FLOATS and layer["type"] not in ("SHAPE", "CONSTANT"):
             wanted[layer["name"]] = types[precisions[node]]
     set_layer_precisions((None, network), wanted)
+    if implicit:
+        _feed_in_type(network, wanted)
     return sorted(set(precisions) - found)
+
+
+def _feed_in_type(network: Any, wanted: dict[str, Any]) -> None:
+    """Have held layers fed in their own type: TensorRT would still give an INT8 layer's result in INT8."""
+    layers = [network.get_layer(i) for i in range(network.num_layers)]
+    makers = {layer.get_output(i).name: (layer, i) for layer in layers for i in range(layer.num_outputs)}
+    for layer in layers:
+        for tensor in (layer.get_input(i) for i in range(layer.num_inputs) if layer.name in wanted):
+            maker, index = makers.get(tensor.name, (None, 0)) if tensor is not None else (None, 0)
+            if maker is None or maker.name in wanted or maker.type.name in ("SHAPE", "CONSTANT"):
+                continue
+            if tensor.dtype.name in _FLOATS:
+                maker.set_output_type(index, wanted[layer.name])
 
 
 def _node_of(layer: dict[str, Any], nodes: dict[str, str]) -> str | None:
