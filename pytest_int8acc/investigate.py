@@ -160,7 +160,7 @@ def _outcome(bench: _Bench, found: _Found, seconds: float) -> SearchOutcome:
     result = found.result
     return SearchOutcome(
         strategy=result.strategy,
-        precision=bench.measured.case.search.keep,
+        precision=bench.measured.keep,
         culprits=_culprits(bench, found) if result.passed else (),
         found=result.passed,
         minimal=result.minimal,
@@ -253,7 +253,7 @@ class _Bench:
 
     def plan(self, high: Sequence[str]) -> Plan:
         """Those groups in the precision that the case wants for them."""
-        return Plan(dict.fromkeys(high, self.measured.case.search.keep))
+        return Plan(dict.fromkeys(high, self.measured.keep))
 
     def prove(self, result: SearchResult) -> _Proof:
         """The plan found, built, run and judged on all samples."""
@@ -264,7 +264,7 @@ class _Bench:
     def prove_implicit(self, result: SearchResult) -> str:
         """What comes of holding the same layers in high precision under TensorRT's own quantization."""
         m = self.measured
-        keep = m.case.search.keep
+        keep = m.keep
         held = {n: keep for g in self.int8.network.groups if g.name in result.high for n in g.nodes}
         wish = m.candidate.implicit
         assert wish is not None

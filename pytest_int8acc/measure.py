@@ -31,6 +31,7 @@ from pytest_int8acc.gains import engine_scores
 from pytest_int8acc.goldens.keeper import Compared, Keeper, finish, open_keeper
 from pytest_int8acc.goldens.wish import Goldens
 from pytest_int8acc.graph.model import Model
+from pytest_int8acc.graph.network import Precision
 from pytest_int8acc.judge import Judge, Verdict, load_judge
 from pytest_int8acc.overflow import lost_by_baseline, refuse_overflow
 from pytest_int8acc.results import CaseResult
@@ -65,6 +66,11 @@ class Measured:
     def half(self) -> bool:
         """Whether the baseline computes in FP16."""
         return self.reference.half
+
+    @property
+    def keep(self) -> Precision:
+        """What groups that leave INT8 run in: FP32 where all beside INT8 does, else as the spec says."""
+        return "fp32" if self.int8 is not None and self.int8.rest == "fp32" else self.case.search.keep
 
     @property
     def baseline(self) -> Outputs:

@@ -1,4 +1,4 @@
-"""FP16 overflow: told from a drop by INT8, and refused by the tensor's name."""
+"""A model that FP16 cannot compute: told from a drop by INT8, and refused by the tensor's name."""
 
 from __future__ import annotations
 
@@ -46,10 +46,14 @@ def refuse_overflow(
     where = [*baseline.overflows, *_overflowing(model, inputs, provider)]
     if bad or where:
         worst = f"output '{bad[0]}' is not finite" if bad else f"{lost[0].subject} {lost[0].metric} is lost"
+        how, remedy = "an overflow", "keep these values below 65504 in the model"
+        if not where:
+            where = [*_vanishing(model), *_broken(baseline.model, inputs, provider)]
+            how, remedy = "numbers too small for FP16", "keep them above 6e-8 in the model"
         raise ModelError(
-            f"{model.name}: in FP16 {worst}, by an overflow inside the model; INT8 is not the problem. "
-            + "; ".join(where[:3])
-            + ". Compare with 'baseline: fp32', or keep these values below 65504 in the model."
+            f"{model.name}: in FP16 {worst}, by {how} inside the model; INT8 is not the problem. "
+            + "".join(f"{sentence}. " for sentence in ["; ".join(where[:3])] if sentence)
+            + f"Compare with 'baseline: fp32', or {remedy}."
         )
 
 
@@ -68,3 +72,29 @@ def _overflowing(model: Model, inputs: Dataset, provider: Provider) -> Iterator[
             node = makers[tensor]
             amax = maxima.amax(tensor)
             yield f"'{tensor}' of {node.op_type} '{node.name}' reaches {amax:.4g}, FP16 ends at 65504"
+
+
+def _vanishing(model: Model) -> Iterator[str]:
+    """Constants that are 0 in FP16, such as an epsilon."""
+    readers = {name: node for node in model.graph.node for name in node.input}
+    for name, array in model.constants().items():
+        if array.dtype != np.float32 or name not in readers or not array.any():
+            continue
+        if not array.astype(np.float16).any():
+            node = readers[name]
+            amax = float(np.abs(array).max())
+            yield f"'{name}' of {node.op_type} '{node.name}' is {amax:.4g}, which is 0 in FP16"
+
+
+def _broken(half: Model, inputs: Dataset, provider: Provider) -> Iterator[str]:
+    """Nodes of a model in FP16 that make inf or NaN of finite numbers, in topological order."""
+    floats = {n for n, info in half.values().items() if info.dtype in (np.float16, np.float32) and info.shape}
+    made = [name for node in half.graph.node for name in node.output if name in floats]
+    if not made:
+        return
+    maxima = collect_maxima(half, made, inputs, provider)
+    lost = {name for name in made if not np.isfinite(maxima.amax(name))}
+    for node in half.graph.node:
+        bad = lost.intersection(node.output)
+        if bad and not lost.intersection(node.input):
+            yield f"{node.op_type} '{node.name}' makes inf or NaN of finite numbers in FP16"

@@ -183,6 +183,26 @@ def test_fp16_overflow_is_named_and_is_no_int8_failure(project: Project) -> None
     assert project.check(CALIBRATED + "baseline: fp32\n").passed
 
 
+def test_an_epsilon_that_is_0_in_fp16_is_named(tmp_path: Path) -> None:
+    """log(x * x + 1e-10), as audio models normalize: nothing overflows, and the log of 0 is -inf."""
+    text = """
+        <ir_version: 8, opset_import: ["": 17]>
+        g (float[n, 4] x) => (float[n, 4] y) <float eps = {1e-10}>
+        { [square] sq = Mul(x, x)  [add] p = Add(sq, eps)  [log] l = Log(p)  [fc] y = MatMul(l, w) }
+    """
+    rng = np.random.default_rng(0)
+    proto = parser.parse_model(text)
+    proto.graph.initializer.append(numpy_helper.from_array(rng.normal(size=(4, 4)).astype(np.float32), "w"))
+    onnx.save(proto, tmp_path / "model.onnx")
+    np.savez(tmp_path / "val.npz", x=np.r_[np.zeros((1, 4)), rng.normal(size=(7, 4))].astype(np.float32))
+    path = tmp_path / "case.int8acc.yaml"
+    path.write_text("model: model.onnx\ninputs: val.npz\nint8: {calibrate: {method: minmax}}\n")
+    (case,) = load_spec(path)
+    why = r"too small for FP16 .* 'eps' of Add 'add' is 1e-10, which is 0 in FP16; Log 'log' makes inf"
+    with pytest.raises(ModelError, match=why):
+        check(case, Settings())
+
+
 def test_fp16_that_is_off_already_is_said(project: Project) -> None:
     overflowing(project, 3e-5, 0.01)  # subnormal in FP16: few digits left
     result = project.check(CALIBRATED + "criteria: [{cosine: 0.5, sqnr_db: 45}]\n")

@@ -12,8 +12,8 @@ from onnx import TensorProto, helper, numpy_helper, parser
 from zoo import ZOO
 
 from pytest_int8acc.errors import ModelError
-from pytest_int8acc.graph.load import load_model
-from pytest_int8acc.graph.model import save_model
+from pytest_int8acc.graph.load import load_model, normalize
+from pytest_int8acc.graph.model import make_model, save_model
 
 
 def plain() -> onnx.ModelProto:
@@ -193,3 +193,45 @@ def test_a_convolution_tells_its_kernel(op: str, tmp_path: Path) -> None:
     write(tmp_path / "m.onnx", helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)]))
     (read,) = load_model(tmp_path / "m.onnx").graph.node
     assert {a.name: list(a.ints) for a in read.attribute} == {"kernel_shape": [3, 5]}
+
+
+@pytest.mark.parametrize("size", [-1, "?"])
+def test_sizes_that_are_no_sizes_are_open(size: int | str) -> None:
+    """As Paddle's exporter writes them."""
+    proto = ZOO["plain"]()
+    dim = proto.graph.input[0].type.tensor_type.shape.dim[0]
+    if isinstance(size, int):
+        dim.dim_value = size
+    else:
+        dim.dim_param = size
+    model = normalize(make_model(proto))
+    shape = model.inputs[0].shape
+    assert shape is not None
+    assert shape[0] is None
+    assert all(isinstance(d, int) and d > 0 for d in shape[1:])
+
+
+def test_weights_stored_as_integers_become_initializers() -> None:
+    """Weight-only compression: Cast and Mul (and Sub) on constants, before a MatMul."""
+    text = """
+        <ir_version: 8, opset_import: ["": 17]>
+        g (float[n, 4] x) => (float[n, 3] y) <float[1, 3] scale = {0.1, 0.2, 0.3}, float zero = {2}>
+        { f = Cast <to = 1> (w)  c = Sub(f, zero)  d = Mul(c, scale)  y = MatMul(x, d) }
+    """
+    proto = parser.parse_model(text)
+    codes = np.arange(12, dtype=np.int8).reshape(4, 3)
+    proto.graph.initializer.append(numpy_helper.from_array(codes, "w"))
+    model = normalize(make_model(proto))
+    assert [node.op_type for node in model.graph.node] == ["MatMul"]
+    weight = model.constants()[model.graph.node[0].input[1]]
+    np.testing.assert_allclose(weight, (codes - 2) * np.array([0.1, 0.2, 0.3], np.float32), rtol=1e-6)
+
+
+def test_constants_that_would_grow_are_not_folded() -> None:
+    text = """
+        <ir_version: 8, opset_import: ["": 17]>
+        g (float[n, 4] x) => (float[n, 4] y) <float[4, 1] a = {1, 2, 3, 4}, float[1, 4] b = {1, 2, 3, 4}>
+        { w = Mul(a, b)  y = MatMul(x, w) }
+    """
+    model = normalize(make_model(parser.parse_model(text)))
+    assert [node.op_type for node in model.graph.node] == ["Mul", "MatMul"]

@@ -9,7 +9,7 @@ import pytest
 from builder import Builder, sample_feed
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from onnx import TensorProto, helper, numpy_helper
+from onnx import TensorProto, helper, numpy_helper, parser
 from rtx import build_all
 from zoo import ZOO
 
@@ -20,7 +20,7 @@ from pytest_int8acc.graph.halve import Halved, halve
 from pytest_int8acc.graph.load import normalize, raise_opset
 from pytest_int8acc.graph.model import Model, make_model
 from pytest_int8acc.graph.plan import apply
-from pytest_int8acc.graph.quantize import quantize
+from pytest_int8acc.graph.quantize import dequantize_array, quantize, quantize_weight
 from pytest_int8acc.graph.types import FLOAT, FLOAT16, value_types
 from pytest_int8acc.tensors import Feed
 
@@ -392,3 +392,47 @@ def test_build_says_what_is_wrong_and_survives_it() -> None:
     assert "must have same input types" in str(results["mixed"])
     assert "DecodeError" in str(results["junk"])
     assert results["good"] is None
+
+
+@pytest.mark.parametrize("variance", [1e6, 1e-9, 1.0])
+def test_statistics_beyond_fp16_are_worked_into_scale_and_bias(variance: float) -> None:
+    """As TensorRT's parser does, in FP32: a variance of 1e6 is inf in FP16, one of 1e-9 is 0."""
+    rng = np.random.default_rng(0)
+    proto = parser.parse_model(
+        """
+        <ir_version: 8, opset_import: ["": 17]>
+        g (float[2, 3, 4, 4] x) => (float[2, 3, 4, 4] y)
+        { [norm] y = BatchNormalization <epsilon = 1e-12> (x, s, b, m, v) }
+        """
+    )
+    std = np.float32(np.sqrt(variance))
+    arrays = {
+        "s": rng.uniform(0.5, 2, 3),
+        "b": rng.normal(size=3),
+        "m": rng.normal(size=3) * std,
+        "v": rng.uniform(0.5, 2, 3) * variance,
+    }
+    constants = (numpy_helper.from_array(array.astype(np.float32), name) for name, array in arrays.items())
+    proto.graph.initializer.extend(constants)
+    model = normalize(make_model(proto))
+    feed = {"x": (rng.normal(size=(2, 3, 4, 4)) * min(std, 1e4)).astype(np.float32)}
+    expected, halved = OrtEngine(model)(feed)["y"], halve(model)
+    assert not halved.overflows
+    np.testing.assert_allclose(OrtEngine(halved.model)(feed)["y"], expected, rtol=0.01, atol=0.02)
+    kept = halve(model, ["norm"]).model
+    np.testing.assert_allclose(OrtEngine(kept)(feed)["y"], expected, rtol=0.01, atol=0.02)
+    assert set(arrays) <= {t.name for t in kept.graph.initializer}
+
+
+@settings(deadline=None, max_examples=50)
+@given(amax=st.lists(st.floats(1e-9, 1e-2), min_size=1, max_size=5), seed=st.integers(0, 9))
+def test_small_weights_stand_for_the_same_values_in_fp16(amax: list[float], seed: int) -> None:
+    """Their scales are numbers that FP16 holds, so the integers fit them."""
+    rng = np.random.default_rng(seed)
+    weight = (rng.uniform(-1, 1, (len(amax), 16)) * np.array(amax)[:, None]).astype(np.float32)
+    quantization = quantize_weight(weight, 0)
+    small = quantization.scale < 2**-14
+    assert (quantization.scale.astype(np.float16) == quantization.scale)[small].all()
+    error = np.abs(dequantize_array(quantization) - weight)
+    assert (error <= 0.5001 * quantization.scale[:, None]).all()
+    assert (quantization.scale <= np.abs(weight).max(axis=1) / 127 + 2**-24).all()

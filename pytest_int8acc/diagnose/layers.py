@@ -1,24 +1,23 @@
 """The error of every group's output: with all of INT8, and with that group alone in INT8.
 
-The first is what arrives there, the second what is made there. One switchboard gives both: it runs once with
-all groups high, once with all in INT8, and once for each group alone.
+The first is what arrives there, the second what is made there. Two models give both, each in one run: one
+with all in INT8, and one with nothing in INT8 that holds each group once more in INT8 (see graph/alone.py).
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
-import numpy as np
 from onnx import helper
 
 from pytest_int8acc.data import Batch, Dataset
 from pytest_int8acc.diagnose.sweep import FirstSamples, real_rows
 from pytest_int8acc.engines.onnxruntime import OrtEngine, Provider
-from pytest_int8acc.engines.run import Progress
+from pytest_int8acc.graph.alone import beside
 from pytest_int8acc.graph.half_network import emulate_network, halve_network
 from pytest_int8acc.graph.network import Group, Network, Precision
-from pytest_int8acc.graph.switchboard import Switchboard, build_switchboard
+from pytest_int8acc.graph.plan import apply
 from pytest_int8acc.graph.types import FLOAT, value_types
 from pytest_int8acc.results import LayerError
 from pytest_int8acc.scores.metrics import METRICS
@@ -26,7 +25,7 @@ from pytest_int8acc.scores.pairs import Pair
 from pytest_int8acc.tensors import Array
 
 logger = logging.getLogger("pytest_int8acc")
-#: Errors of whole tensors are steady on few samples; each group costs a run over them.
+#: Errors of whole tensors are steady on few samples, and the tensors are kept.
 SAMPLES = 8
 
 
@@ -51,16 +50,16 @@ def layer_errors(
         samples: How many of the inputs are run, a whole batch at least where the model fixes it.
 
     Raises:
-        EngineError: The switchboard does not run.
+        EngineError: A model does not run.
         DataError: The inputs cannot be read.
     """
     seen = emulate_network(halve_network(network)) if rest == "fp16" else network
     watched = outputs_of_groups(seen)
-    board = build_switchboard(_with_outputs(seen, watched))
-    engine = OrtEngine(board.model, "exact", provider)
+    plain, alone = beside(seen, watched)
+    models = plain, apply(_with_outputs(seen, watched))
     few = FirstSamples(inputs, network.model, samples)
     logger.info("diagnosis: errors of %d layers on %d samples", len(watched), few.samples or 0)
-    runs = _Runs(engine, board, watched)
+    runs = _Runs([OrtEngine(model, "exact", provider) for model in models], watched, alone)
     for batch in few.batches():
         runs.add(batch)
     return tuple(runs.error(group) for group in network.groups)
@@ -89,42 +88,33 @@ def _with_outputs(network: Network, watched: Mapping[str, str]) -> Network:
 
 
 class _Runs:
-    """The outputs of every group, batch by batch, in three states of the switches."""
+    """The outputs of every group, batch by batch: high, with all in INT8, and alone in INT8."""
 
-    def __init__(self, engine: OrtEngine, board: Switchboard, watched: Mapping[str, str]) -> None:
-        self.engine = engine
-        self.board = board
-        self.watched = watched
+    def __init__(
+        self, engines: Sequence[OrtEngine], watched: Mapping[str, str], alone: Mapping[str, str]
+    ) -> None:
+        self.engines = engines
+        self.watched, self.made_alone = watched, alone
         self.high: dict[str, list[Array]] = {name: [] for name in watched}
         self.int8: dict[str, list[Array]] = {name: [] for name in watched}
         self.alone: dict[str, list[Array]] = {name: [] for name in watched}
-        self.progress = Progress("diagnosis: layers run alone")
 
     def add(self, batch: Batch) -> None:
-        """Run one batch with all high, all in INT8, and each group alone in INT8."""
-        count = len(self.board.groups)
-        for switches, found in (
-            (np.zeros(count, np.bool_), self.high),
-            (np.ones(count, np.bool_), self.int8),
-        ):
-            outputs = self._run(batch, switches)
-            for name, tensor in self.watched.items():
-                found[name].append(outputs[tensor])
-        for index, name in enumerate(self.board.groups):
-            switches = np.zeros(count, np.bool_)
-            switches[index] = True
-            self.alone[name].append(self._run(batch, switches)[self.watched[name]])
-            self.progress.add(1, None)
+        """Run one batch with nothing and with all in INT8."""
+        plain, int8 = (
+            {name: real_rows(array, batch) for name, array in engine(batch.feed).items()}
+            for engine in self.engines
+        )
+        for name, tensor in self.watched.items():
+            self.high[name].append(plain[tensor])
+            self.int8[name].append(int8[tensor])
+            self.alone[name].append(plain[self.made_alone[name]])
 
     def error(self, group: Group) -> LayerError:
         """What all batches so far show of one group."""
         high = self.high[group.name]
         everything, alone = (errors_between(high, found[group.name]) for found in (self.int8, self.alone))
         return LayerError(group.name, group.op_type, *everything, *alone)
-
-    def _run(self, batch: Batch, switches: Array) -> dict[str, Array]:
-        outputs = self.engine({**batch.feed, self.board.switch: switches})
-        return {name: real_rows(array, batch) for name, array in outputs.items()}
 
 
 def errors_between(baseline: list[Array], candidate: list[Array]) -> tuple[float, float]:

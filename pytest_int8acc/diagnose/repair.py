@@ -96,7 +96,7 @@ def repair(
     high = _high(outcome)
     found += [(high, None)] if high is not None else []
     if price is not None and len(found) > 1 and mender.measured.int8 is not None:
-        plan = Plan(dict.fromkeys((c.layer for c in outcome.culprits), measured.case.search.keep))
+        plan = Plan(dict.fromkeys((c.layer for c in outcome.culprits), measured.keep))
         own = mender.measured.int8.under(plan)
         found = _fastest_first(
             [(replace(way, latency=price(fix.form if fix else own)), fix) for way, fix in found]
@@ -267,7 +267,7 @@ class _Mender:
         pruned = replace(base, choice=prune(base.board, wanted, self.purse, base.choice, high))
         base = pruned if base.board.trial(pruned.choice.scales, high).passed else base
         names = tuple(base.board.groups[i].name for i in sorted(high))
-        plan = Plan(dict.fromkeys(names, self.measured.case.search.keep), _news(base))
+        plan = Plan(dict.fromkeys(names, self.measured.keep), _news(base))
         form = base.int8.under(plan)
         verdict = self._proved(form, len(names))
         if not verdict.passed:

@@ -353,8 +353,11 @@ def _others(unit: Unit, best: Choice, own: Mapping[str, float]) -> Iterator[Choi
 
 
 def _loss_db(unit: Unit, best: Choice, own: Mapping[str, float], ranges: Ranges) -> float:
+    """What the worst of a unit's scales loses; everything where none has a scale per tensor."""
     scales = {t: best.scales.get(t, own.get(t)) for t in unit.tensors}
-    return max(ranges.loss_db(t, scale) for t, scale in scales.items() if scale is not None)
+    return max(
+        (ranges.loss_db(t, scale) for t, scale in scales.items() if scale is not None), default=math.inf
+    )
 
 
 def worse_weights(network: Network, groups: Iterable[str] | None = None) -> tuple[str, ...]:

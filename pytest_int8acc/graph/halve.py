@@ -19,6 +19,7 @@ from pytest_int8acc.errors import ModelError
 from pytest_int8acc.graph.half_constants import to_half
 from pytest_int8acc.graph.load import normalize, raise_opset
 from pytest_int8acc.graph.model import Model, captured, put_constant, subgraphs
+from pytest_int8acc.graph.norms import combine_norms
 from pytest_int8acc.graph.types import FLOAT, FLOAT16, Signature, pairs, signature, value_types
 from pytest_int8acc.tensors import Array, did_you_mean
 
@@ -47,8 +48,9 @@ def halve(model: Model, keep_fp32: Collection[str] = ()) -> Halved:
 
     Names of nodes, inputs and outputs stay; a tensor keeps its name for its new type unless it is an
     output, or read inside an If, Loop or Scan. Q/DQ scales become FP16 (one below the smallest FP16
-    number, 2**-24, is raised to it), which lifts the opset to 19 where it is lower. A model that computes
-    in FP16 already is taken as its author typed it: only ``keep_fp32`` applies.
+    number, 2**-24, is raised to it), which lifts the opset to 19 where it is lower. The statistics of a
+    BatchNormalization are worked into its scale and bias before. A model that computes in FP16 already is
+    taken as its author typed it: only ``keep_fp32`` applies.
 
     Raises:
         ModelError: A name in ``keep_fp32`` is no node's, or the opset cannot be lifted.
@@ -61,6 +63,8 @@ def halve(model: Model, keep_fp32: Collection[str] = ()) -> Halved:
         notes.append(f"{model.name} computes in FP16 already: its own types are kept")
     elif model.opset < QDQ_OPSET and any(node.op_type in _QDQ for node in model.graph.node):
         model = normalize(raise_opset(model, QDQ_OPSET))
+    if not typed:
+        model = combine_norms(model, keep_fp32)
         types = value_types(model)
     typing = _Typing(model, types, keep_fp32, FLOAT if typed else FLOAT16)
     if typing.foreign and not typed:

@@ -1,12 +1,14 @@
 """Reads an ONNX file into a Model in one normal form, so that the rest of graph/ has one form to know.
 
 Normal form: no local functions, no Constant nodes in the main graph, every node with a name of its
-own, initializers not listed as inputs, opset 13 or later (per-channel Q/DQ begins there), and weights
-that reach their reader through Transpose, Reshape, Identity or Cast folded into one initializer.
+own, initializers not listed as inputs, opset 13 or later (per-channel Q/DQ begins there), open sizes
+without a number, and weights that reach their reader through Transpose, Reshape, Identity, Cast or
+arithmetic with other constants folded into one initializer.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
@@ -24,7 +26,9 @@ from pytest_int8acc.tensors import Array
 #: Per-channel QuantizeLinear and DequantizeLinear exist from here on.
 LEAST_OPSET = 13
 #: Nodes on constants alone that are folded: they move or rename weights, or change their type.
-_FOLDED = frozenset({"Identity", "Transpose", "Reshape", "Squeeze", "Unsqueeze", "Flatten", "Cast"})
+_MOVES = frozenset({"Identity", "Transpose", "Reshape", "Squeeze", "Unsqueeze", "Flatten", "Cast"})
+#: Folded, too, where the result is no larger: weights stored as integers come with a scale and an offset.
+_SCALES = frozenset({"Mul", "Div", "Add", "Sub"})
 
 
 def load_model(path: Path) -> Model:
@@ -54,6 +58,7 @@ def normalize(model: Model) -> Model:
         proto = inline_local_functions(proto)
     model = make_model(proto, model.weights, name)
     _drop_initializers_from_inputs(model.graph)
+    _open_negative_sizes(model.graph)
     _hoist_constants(model)
     model = raise_opset(make_model(model.proto, model.weights, name), LEAST_OPSET)
     _hoist_constants(model)  # the converter writes axes as Constant nodes
@@ -150,6 +155,14 @@ def _drop_initializers_from_inputs(graph: onnx.GraphProto) -> None:
         graph.input.extend(copies)
 
 
+def _open_negative_sizes(graph: onnx.GraphProto) -> None:
+    """Some exporters (Paddle's) write -1 or '?' for an open size; runtimes take that, ONNX's tools do not."""
+    for value in (*graph.input, *graph.output, *graph.value_info):
+        for dim in value.type.tensor_type.shape.dim:
+            if dim.dim_value < 0 or dim.dim_param == "?":
+                dim.Clear()
+
+
 def _hoist_constants(model: Model) -> None:
     """Turn the main graph's Constant nodes into initializers, in place."""
     graph = model.graph
@@ -244,12 +257,12 @@ def _inner_names(node: onnx.NodeProto) -> set[str]:
 
 
 def _fold(model: Model) -> Model:
-    """Fold nodes that only move or retype constants, so that a weight is an initializer of its reader."""
+    """Fold nodes that move, retype or scale constants, so that a weight is an initializer of its reader."""
     constants = model.constants()
     editor = model.edit()
     kept = []
     for node in editor.graph.node:
-        if node.op_type in _FOLDED and node.domain == "" and all(name in constants for name in node.input):
+        if _folds(node, constants):
             evaluator = ReferenceEvaluator(node, opsets={"": model.opset})
             results = evaluator.run(None, {name: np.asarray(constants[name]) for name in node.input})
             array = np.asarray(next(iter(results)))
@@ -261,3 +274,12 @@ def _fold(model: Model) -> Model:
         return model
     editor.set_nodes(kept)
     return editor.done()
+
+
+def _folds(node: onnx.NodeProto, constants: Mapping[str, Array]) -> bool:
+    if node.domain != "" or any(name not in constants for name in node.input):
+        return False
+    if node.op_type in _SCALES:
+        shapes = [constants[name].shape for name in node.input]
+        return np.broadcast_shapes(*shapes) in shapes
+    return node.op_type in _MOVES

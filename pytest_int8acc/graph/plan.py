@@ -32,7 +32,7 @@ def apply(network: Network, plan: Plan | None = None) -> Model:
         if group.name not in plan.high:
             for edge in group.edges:
                 edges[edge.node].append(edge)
-    writer = _QdqWriter(network.model.edit(), plan)
+    writer = QdqWriter(network.model.edit(), plan)
     nodes: list[onnx.NodeProto] = []
     for node in writer.editor.graph.node:
         for edge in edges[node.name]:
@@ -47,7 +47,7 @@ def fp32_nodes(network: Network, plan: Plan) -> set[str]:
     return {n for group in network.groups if plan.high.get(group.name) == "fp32" for n in group.nodes}
 
 
-class _QdqWriter:
+class QdqWriter:
     """Adds Q/DQ before one reader at a time; scales, zero points and integer weights are shared."""
 
     def __init__(self, editor: Editor, plan: Plan) -> None:

@@ -16,6 +16,8 @@ from pytest_int8acc.tensors import Array
 INT8_MAX = 127
 #: Stands in for the scale of a channel that is all zeros: any positive scale gives zeros.
 ZERO_SCALE = np.float32(1 / INT8_MAX)
+#: Below the first, FP16's numbers are multiples of the second (IEEE 754 binary16, subnormal).
+_FEW_DIGITS, _FP16_STEP = np.float32(2**-14), np.float32(2**-24)
 
 
 def quantize(model: Model, layout: Layout, scales: Mapping[str, float]) -> Network:
@@ -49,6 +51,9 @@ def quantize(model: Model, layout: Layout, scales: Mapping[str, float]) -> Netwo
 def quantize_weight(weight: Array, axis: int | None) -> Quantization:
     """Symmetric INT8 of a constant: scale = max|w| / 127, per slice of ``axis`` or for the whole tensor.
 
+    A scale below 2**-14, where FP16 has few digits, is raised to the next number that FP16 holds: in FP16 the
+    integers would stand for other values otherwise.
+
     Args:
         weight: Any shape, finite.
         axis: The channel axis, or None for one scale.
@@ -56,7 +61,8 @@ def quantize_weight(weight: Array, axis: int | None) -> Quantization:
     others = None if axis is None else tuple(i for i in range(weight.ndim) if i != axis)
     # Two passes instead of abs(): a mapped weight is never copied whole.
     amax = np.maximum(weight.max(axis=others), -weight.min(axis=others)).astype(np.float32)
-    scale = np.maximum(amax / np.float32(INT8_MAX), np.finfo(np.float32).tiny)
+    scale = amax / np.float32(INT8_MAX)
+    scale = np.where(scale < _FEW_DIGITS, np.ceil(scale / _FP16_STEP) * _FP16_STEP, scale)
     scale = np.where(amax > 0, scale, ZERO_SCALE).astype(np.float32)
     codes = quantize_array(weight, scale, np.zeros(scale.shape, np.int8), axis)
     return Quantization(scale, np.zeros(scale.shape, np.int8), axis, codes)

@@ -105,7 +105,8 @@ class Search(Closed):
         None, description="How to search (default: minimal, the fewest and cheapest layers)."
     )
     keep: Annotated[Keep, one_of(Keep)] = Field(
-        "fp16", description="The precision of the layers that leave INT8."
+        "fp16",
+        description="The precision of the layers that leave INT8; fp32 wherever the baseline is in FP32.",
     )
     max_builds: fields.Count | None = Field(
         None, description="Engines that one search may build, the proof included (default: 8)."
