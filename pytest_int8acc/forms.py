@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 
 from pytest_int8acc.data import Dataset, RandomSource, open_dataset
+from pytest_int8acc.engines.remote import store_of
 from pytest_int8acc.errors import ModelError
 from pytest_int8acc.graph.groups import Layout, find_groups, origins
 from pytest_int8acc.graph.halve import Halved, halve
@@ -23,7 +24,7 @@ from pytest_int8acc.plan_file import guard, merge, read_plan
 from pytest_int8acc.scales import Scales
 from pytest_int8acc.scales.calibrate import calibrate
 from pytest_int8acc.scales.load import load_scales
-from pytest_int8acc.settings import Provider
+from pytest_int8acc.settings import Settings
 from pytest_int8acc.spec.int8 import (
     Algorithm,
     BaselineModel,
@@ -149,7 +150,7 @@ def baseline_form(case: Case, model: Model) -> Form:
     return Form(halved.model, "FP16", halved.notes, halved.overflows, model)
 
 
-def int8_form(case: Case, model: Model, provider: Provider, cache: Path | None = None) -> Int8Form:
+def int8_form(case: Case, model: Model, settings: Settings, cache: Path | None = None) -> Int8Form:
     """The network of the case's INT8 side, with scales from where the spec says.
 
     Implicit quantization becomes explicit here.
@@ -157,7 +158,7 @@ def int8_form(case: Case, model: Model, provider: Provider, cache: Path | None =
     Args:
         case: Any but one whose INT8 side is an engine.
         model: The case's float model.
-        provider: Where calibration runs.
+        settings: Where calibration runs, and where its ranges are kept.
         cache: What TensorRT's calibrator left; None takes the spec's, or calibrates in its manner.
 
     Raises:
@@ -169,7 +170,7 @@ def int8_form(case: Case, model: Model, provider: Provider, cache: Path | None =
         notes = (*network.notes, *_left_high(network, rest))
         return _guarded(case, Int8Form(network, f"read from {case.int8.model}", rest, notes))
     layout = find_groups(model, case.int8.exclude)
-    scales = _scales(case, model, layout, provider, cache)
+    scales = _scales(case, model, layout, settings, cache)
     network = quantize(model, layout, scales.values)
     notes = (*scales.notes, *_left_high(network, rest))
     return _guarded(case, Int8Form(network, scales.source, rest, notes))
@@ -237,7 +238,7 @@ _LIKE: Mapping[Algorithm, CalibrationMethod] = {
 }
 
 
-def _scales(case: Case, model: Model, layout: Layout, provider: Provider, cache: Path | None) -> Scales:
+def _scales(case: Case, model: Model, layout: Layout, settings: Settings, cache: Path | None) -> Scales:
     implicit, file = case.int8.implicit, cache
     if case.int8.scales is not None:
         file = case.path(case.int8.scales)
@@ -252,11 +253,11 @@ def _scales(case: Case, model: Model, layout: Layout, provider: Provider, cache:
         wish = implicit.calibrate
         calibration = Calibration(data=wish.data, samples=wish.samples, method=_LIKE[wish.algorithm])
     assert calibration is not None  # the spec demands a source
-    return _calibrated(case, calibration, model, layout, provider)
+    return _calibrated(case, calibration, model, layout, settings)
 
 
 def _calibrated(
-    case: Case, calibration: Calibration, model: Model, layout: Layout, provider: Provider
+    case: Case, calibration: Calibration, model: Model, layout: Layout, settings: Settings
 ) -> Scales:
     samples = _calibration_samples(case, model, calibration)
     logger.info("%s: calibrating %d tensors (%s)", case.name, len(layout.activations), calibration.method)
@@ -267,7 +268,8 @@ def _calibrated(
         method=calibration.method,
         percentile=calibration.percentile,
         top_k=calibration.top_k,
-        provider=provider,
+        provider=settings.provider,
+        store=store_of(settings),
     )
     if calibration.data is None:
         own = "calibrated on the very inputs that are compared; 'calibrate: {data: ...}' keeps them apart"

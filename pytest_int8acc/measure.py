@@ -132,7 +132,7 @@ def _measure(case: Case, settings: Settings, backend: Backend, keeper: Keeper | 
     kept = keeper.outputs if keeper and keeper.replaces_baseline else None
     runs = run_forms(case.name, backend, settings.provider, inputs, model, baseline, candidate, kept)
     if candidate.implicit is not None:
-        int8 = int8_form(case, model, settings.provider, backend.calibration_cache)
+        int8 = int8_form(case, model, settings, backend.calibration_cache)
     findings += lint_network(case, int8.network if int8 else None, settings.lint)
     own = load_judge(case, settings.but(samples=limit), inputs.samples or 0)
     judge = own if keeper is None else keeper.tighten(own)
@@ -200,5 +200,5 @@ def _candidate(
         return None, engine_form(case, model)
     if case.int8.implicit is not None and backend.is_tensorrt:
         return None, implicit_form(case, model)
-    int8 = int8_form(case, model, settings.provider)
+    int8 = int8_form(case, model, settings)
     return int8, int8.under()

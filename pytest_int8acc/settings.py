@@ -156,7 +156,9 @@ class Settings:
     cache_size: int = _setting(
         20 << 30, "how much the engine store may hold, like 500M (default: 20G)", kind="size"
     )
-    no_cache: bool = _setting(False, "build every engine anew and keep none", kind="flag")
+    no_cache: bool = _setting(
+        False, "build every engine and choose every range anew, and keep none", kind="flag"
+    )
 
     def __init__(self, *, sources: Mapping[str, str] | None = None, **given: Any) -> None:
         """Keep the values given, and where each comes from, in words; the others are the defaults."""

@@ -12,7 +12,7 @@ from pathlib import Path
 from pytest_int8acc.data import Dataset
 from pytest_int8acc.engines import Engine
 from pytest_int8acc.engines.inspector import read_layers, untold_nodes
-from pytest_int8acc.engines.remote import is_url, open_store
+from pytest_int8acc.engines.remote import store_of
 from pytest_int8acc.engines.tensorrt.build import Built, build
 from pytest_int8acc.engines.tensorrt.calibration import (
     Implicit,
@@ -61,7 +61,7 @@ class TrtBackend:
         self.notes: tuple[str, ...] = ()
         self.calibration_cache: Path | None = None
         self._options = _options(case)
-        self._store = None if settings.no_cache else open_store(_store_place(settings), settings.cache_size)
+        self._store = store_of(settings)
         self._running: dict[str, TrtEngine] = {}
         self._infos: dict[str, EngineInfo] = {}
         self._built: dict[str, Built] = {}
@@ -231,11 +231,6 @@ def _options(case: Case) -> BuildOptions:
         tactic_sources=said.tactic_sources,
         timeout=float(said.timeout),
     )
-
-
-def _store_place(settings: Settings) -> str | None:
-    place = settings.cache_dir
-    return place if place is None or is_url(place) else str(Path(place).expanduser())
 
 
 def _flags(form: Form) -> frozenset[Flag]:

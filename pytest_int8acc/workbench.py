@@ -126,7 +126,7 @@ class LoadedCase:
             return engine_form(self.case, model)
         if self.case.int8.implicit is not None and tensorrt:
             return implicit_form(self.case, model)
-        return int8_form(self.case, model, self.settings.provider).under()
+        return int8_form(self.case, model, self.settings).under()
 
     def outputs(self, role: Role) -> dict[str, Array]:
         """All outputs of that role on the case's inputs, samples first.
@@ -210,7 +210,7 @@ class Workbench:
         if quantized:
             form = Form(loaded, f"{path.name} as it is")
         elif precision == "int8":
-            form = int8_form(case, loaded, settings.provider).under()
+            form = int8_form(case, loaded, settings).under()
         else:
             form = Form(loaded, "FP32") if precision == "fp32" else baseline_form(case, loaded)
         inputs = open_source(case, case.inputs, loaded, "calibrate", None)

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from onnx import numpy_helper
+from onnx import numpy_helper, parser
 from zoo import ZOO, sample_feed
 
 from pytest_int8acc.data import Dataset, open_dataset
@@ -20,7 +20,7 @@ from pytest_int8acc.errors import ModelError
 from pytest_int8acc.graph.groups import find_groups
 from pytest_int8acc.graph.load import load_model, normalize
 from pytest_int8acc.graph.model import Model, make_model
-from pytest_int8acc.graph.network import Edge, Network, Quantization
+from pytest_int8acc.graph.network import Edge, Group, Network, Quantization
 from pytest_int8acc.graph.plan import apply
 from pytest_int8acc.graph.qdq import read_qdq
 from pytest_int8acc.graph.quantize import quantize, quantize_array
@@ -350,6 +350,24 @@ def test_softmax_and_products_of_attention_are_sensitive(vit: Model, vit_network
     after = [g.name for g in vit_network.groups if any(made.get(e.tensor) == "Softmax" for e in g.edges)]
     assert after
     assert all("is made by Softmax" in found[name].text for name in after)
+
+
+def test_a_mask_takes_all_codes_of_a_softmax(tmp_path: Path) -> None:
+    """What is masked is all that INT8 keeps: 143 dB of it, and nothing of the rest."""
+    text = """
+        <ir_version: 8, opset_import: ["": 17]>
+        g (float[n, 6] x, bool[n, 6] m) => (float[n, 6] y) <float low = {-1e9}>
+        { w = Where(m, x, low)  [softmax] y = Softmax(w) }
+    """
+    model = normalize(make_model(parser.parse_model(text)))
+    rng = np.random.default_rng(0)
+    x, mask = rng.normal(size=(40, 6)).astype(np.float32), rng.random((40, 6)) < 0.7
+    np.savez(tmp_path / "x.npz", x=x, m=mask)
+    edge = Edge("softmax", 0, "w", Quantization(np.array(1e9 / 127, np.float32), np.zeros((), np.int8)))
+    network = Network(model, (Group("softmax", "Softmax", ("softmax",), (edge,)),))
+    found = explain(network, ["softmax"], open_dataset("x.npz", model.inputs, base=tmp_path), model)
+    assert found["softmax"].kind == "sensitive-op"
+    assert "'w' reaches 1e+09, as a mask does" in found["softmax"].text
 
 
 def test_layer_norm_in_int8_is_sensitive(vit: Model, vit_network: Network) -> None:

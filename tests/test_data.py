@@ -193,6 +193,8 @@ def test_random_without_a_shape(tmp_path: Path) -> None:
         ([tensor("x", "N", 3), tensor("y", None, 3)], {"x", "y"}, None),
         ([tensor("x", "batch", 3), tensor("boxes", "num_boxes", 4)], set(), None),
         ([tensor("x", "x_dynamic_axes_1", 3), tensor("y", "y_dynamic_axes_1")], {"x", "y"}, None),
+        ([tensor("x", "unk__330", 21), tensor("y", "unk__331", 21)], {"x", "y"}, None),
+        ([tensor("x", "p2o.DynamicDimension.0", 3), tensor("y", "p2o.DynamicDimension.1")], {"x", "y"}, None),
         ([TensorInfo("x", F32, None)], {"x"}, None),
         ([tensor("a"), tensor("b")], set(), None),
     ],

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 from pytest_int8acc.tensors import Dim, Feed, TensorInfo
+
+#: How torch.onnx.export, tf2onnx and Paddle2ONNX name open dimensions that have no name.
+_NUMBERED = re.compile(r"_dynamic_axes_|^unk__\d+$|DynamicDimension\.\d+$")
 
 
 @dataclass(frozen=True)
@@ -41,5 +45,5 @@ def read_layout(inputs: Sequence[TensorInfo]) -> Layout:
 
 
 def _axis_name(dim: Dim) -> str | None:
-    """The name its author gave a dimension; torch.onnx.export numbers unnamed ones itself."""
-    return dim if isinstance(dim, str) and "_dynamic_axes_" not in dim else None
+    """The name its author gave a dimension; None where an exporter has numbered it."""
+    return dim if isinstance(dim, str) and not _NUMBERED.search(dim) else None

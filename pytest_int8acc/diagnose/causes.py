@@ -39,6 +39,9 @@ from pytest_int8acc.tensors import did_you_mean
 
 logger = logging.getLogger("pytest_int8acc")
 
+#: INT8 leaves no more than some 50 dB of values that are spread; above this they sit at a few exact codes.
+_MASKED_DB = 60.0
+
 #: Every kind of cause, with what to do.
 CAUSES: Mapping[str, str] = {
     "scale-too-wide": "calibrate this tensor anew: its range should end where its values do",
@@ -151,8 +154,7 @@ class _Explainer:
             return _cause(worst, "non-determinism", text)
         sensitive = self.graph.sensitive(group, [f.tensor for f in relevant])
         if sensitive and (first is None or first.kind == "activation-outliers"):
-            text = f"{sensitive}; '{worst.tensor}' keeps {worst.sqnr_db:.3g} dB"
-            return _cause(worst, "sensitive-op", text)
+            return _cause(worst, "sensitive-op", f"{sensitive}; {_left(worst)}")
         return _cause(first) if first else _accumulated(worst)
 
     def _finding(self, edge: Edge, group: Group) -> EdgeFinding:
@@ -259,6 +261,16 @@ def _numbers(stats: TensorStats, measured: EdgeStats) -> dict[str, float]:
         "usual_channel_db": measured.usual_db,
     }
     return numbers | {f"p{100 * share:g}": stats.quantile(share) for share in (0.99, 0.999, 0.9999)}
+
+
+def _left(edge: EdgeFinding) -> str:
+    """What INT8 leaves of an edge's values; of those beside a mask, hardly anything."""
+    if edge.sqnr_db > _MASKED_DB and edge.amax is not None:
+        return (
+            f"'{edge.tensor}' reaches {edge.amax:.3g}, as a mask does, and what is small beside that shares "
+            "a few codes"
+        )
+    return f"'{edge.tensor}' keeps {edge.sqnr_db:.3g} dB"
 
 
 def _accumulated(worst: EdgeFinding) -> Cause:

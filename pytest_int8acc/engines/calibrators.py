@@ -146,6 +146,13 @@ def collect_histograms(
     return {tensor: np.asarray(collector.histogram_dict[tensor][0], np.int64) for tensor in limits}
 
 
+def runtime_version() -> str:
+    """ONNX Runtime's version, whose search :func:`entropy_amax` runs."""
+    import onnxruntime
+
+    return str(onnxruntime.__version__)
+
+
 def entropy_amax(counts: NDArray[np.int64], amax: float) -> float:
     """The range that loses the least information, by ONNX Runtime's ``get_entropy_threshold``.
 

@@ -27,6 +27,7 @@ from pytest_int8acc.engines.manifest import (
 )
 from pytest_int8acc.engines.store import Entry, Store, default_folder
 from pytest_int8acc.errors import EngineError
+from pytest_int8acc.settings import Settings
 
 logger = logging.getLogger("pytest_int8acc")
 
@@ -209,6 +210,20 @@ def open_store(
         return Store(Path(where), limit)
     name = hashlib.sha256(where.rstrip("/").encode()).hexdigest()[:12]
     return RemoteStore(where, Store(local or default_folder() / f"shared-{name}", limit))
+
+
+def store_of(settings: Settings) -> Store | RemoteStore | None:
+    """The store that the settings ask for; None where nothing is to be kept.
+
+    Raises:
+        EngineError: A URL cannot be used here.
+    """
+    if settings.no_cache:
+        return None
+    place = settings.cache_dir
+    if place is not None and not is_url(place):
+        place = str(Path(place).expanduser())
+    return open_store(place, settings.cache_size)
 
 
 def is_url(where: str) -> bool:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Literal
 
 import numpy as np
@@ -10,15 +11,17 @@ from numpy.typing import NDArray
 
 from pytest_int8acc.engines.calibrators import (
     ENTROPY_BINS,
-    Maxima,
     collect_histograms,
     collect_maxima,
     entropy_amax,
 )
 from pytest_int8acc.engines.onnxruntime import Provider
+from pytest_int8acc.engines.remote import RemoteStore
 from pytest_int8acc.engines.run import Progress
+from pytest_int8acc.engines.store import Store
 from pytest_int8acc.graph.model import Model
 from pytest_int8acc.scales import LEVELS, Scales, amax_to_scale
+from pytest_int8acc.scales.kept import keep_ranges
 
 if TYPE_CHECKING:
     from pytest_int8acc.data import Dataset
@@ -41,6 +44,7 @@ def calibrate(
     percentile: float = 99.99,
     top_k: int = 5,
     provider: Provider = "cpu",
+    store: Store | RemoteStore | None = None,
 ) -> Scales:
     """Choose a symmetric range for each tensor from what it holds on ``dataset``.
 
@@ -59,6 +63,7 @@ def calibrate(
         percentile: In (0, 100].
         top_k: 1 or more; with fewer samples, the mean of all their maxima.
         provider: Where the float model runs.
+        store: Where ranges of the entropy method, which is slow, are kept; None keeps none.
 
     Raises:
         ScalesError: A tensor holds inf or nan; names it.
@@ -71,7 +76,14 @@ def calibrate(
     if method == "topk":
         amax = {t: float(np.sort(maxima.per_sample[t])[-top_k:].mean()) for t in tensors}
     elif method != "minmax":
-        amax.update(_from_histograms(model, maxima, dataset, method, percentile, provider))
+        bins = ENTROPY_BINS if method == "entropy" else _FINE_BINS
+        zeros = method == "percentile"  # elsewhere they say nothing, being exact at any scale
+        histograms = collect_histograms(model, maxima, dataset, bins, zeros=zeros, provider=provider)
+        choose = partial(_from_histograms, histograms, amax, method, percentile)
+        if store is not None and method == "entropy":
+            amax |= keep_ranges(store, histograms, amax, choose)
+        else:
+            amax |= choose()
     source = f"{_in_words(method, percentile, top_k)} over {maxima.samples} samples, {dataset.description}"
     if dataset.is_random:
         notes += ("calibrated with random data: these are not the ranges of real inputs",)
@@ -79,20 +91,17 @@ def calibrate(
 
 
 def _from_histograms(
-    model: Model, maxima: Maxima, dataset: Dataset, method: Method, percentile: float, provider: Provider
+    histograms: Mapping[str, Histogram], amax: Mapping[str, float], method: Method, percentile: float
 ) -> dict[str, float]:
-    bins = ENTROPY_BINS if method == "entropy" else _FINE_BINS
-    zeros = method == "percentile"  # elsewhere they say nothing, being exact at any scale
-    histograms = collect_histograms(model, maxima, dataset, bins, zeros=zeros, provider=provider)
     choose: Callable[[Histogram, float], float] = {
         "entropy": entropy_amax,
         "mse": mse_amax,
-        "percentile": lambda counts, amax: percentile_amax(counts, amax, percentile),
+        "percentile": lambda counts, most: percentile_amax(counts, most, percentile),
     }[method]
     chosen = {}
     progress = Progress(f"calibration: choosing ranges by {method}, tensors")
     for tensor, counts in histograms.items():
-        chosen[tensor] = choose(counts, maxima.amax(tensor))
+        chosen[tensor] = choose(counts, amax[tensor])
         progress.add(1, len(histograms))
     return chosen
 
