@@ -8,6 +8,7 @@ import xml.etree.ElementTree as ElementTree
 import numpy as np
 import onnx
 import pytest
+from golden_support import weights, write_model
 from onnx import TensorProto, helper, numpy_helper
 from plugin_support import LOAD
 
@@ -39,25 +40,11 @@ cases:
 @pytest.fixture
 def digits(pytester: pytest.Pytester) -> pytest.Pytester:
     """A project with a model, data, a metric and the cases of SPEC."""
-    rng = np.random.default_rng(7)
-    weights = {"w1": rng.normal(size=(8, 16)) / 3, "w2": rng.normal(size=(16, 4)) / 4}
-    nodes = [
-        helper.make_node("MatMul", ["x", "w1"], ["a"], "first"),
-        helper.make_node("Relu", ["a"], ["b"], "relu"),
-        helper.make_node("MatMul", ["b", "w2"], ["logits"], "second"),
-    ]
-    graph = helper.make_graph(
-        nodes,
-        "digits",
-        [helper.make_tensor_value_info("x", TensorProto.FLOAT, ["n", 8])],
-        [helper.make_tensor_value_info("logits", TensorProto.FLOAT, ["n", 4])],
-        [numpy_helper.from_array(w.astype(np.float32), name) for name, w in weights.items()],
-    )
-    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 19)], ir_version=9)
-    onnx.save(model, pytester.path / "model.onnx")
-    inputs = rng.normal(size=(64, 8)).astype(np.float32)
+    write_model(pytester.path)
+    inputs = np.random.default_rng(8).normal(size=(64, 8)).astype(np.float32)
     np.savez(pytester.path / "inputs.npz", x=inputs)
-    truth = np.maximum(inputs @ weights["w1"], 0) @ weights["w2"]
+    made = weights()
+    truth = np.maximum(inputs @ made["w1"], 0) @ made["w2"]
     np.save(pytester.path / "labels.npy", truth.argmax(axis=1))
     (pytester.path / "metrics.py").write_text(
         "def top1(outputs, labels):\n    return float((outputs['logits'].argmax(axis=1) == labels).mean())\n"
