@@ -54,6 +54,9 @@ NEWER = {
     "resize": ("x, , s", "Resize", {"antialias": 0, "keep_aspect_ratio_policy": "stretch"}),
     "cast": ("x", "Cast", {"to": TensorProto.FLOAT, "saturate": 1}),
     "mean": ("x, a", "ReduceMean", {"keepdims": 1}),
+    "mean of all": ("x", "ReduceMean", {"keepdims": 1, "noop_with_empty_axes": 0}),
+    "max": ("x, a", "ReduceMax", {"keepdims": 1, "noop_with_empty_axes": 1}),
+    "sum of squares": ("x, a", "ReduceSumSquare", {"keepdims": 1}),
 }
 
 
@@ -103,6 +106,15 @@ def test_nodes_that_use_something_new_are_refused(
 ) -> None:
     with pytest.raises(ModelError, match=rf"^(No .*)?{operator}\b"):
         lower_opset(one_node(inputs, operator, attributes, 20), 17)
+
+
+def test_axes_that_are_computed_are_refused() -> None:
+    text = """
+        <ir_version: 8, opset_import: ["": 18]>
+        g (float[2, 3] x, int64[1] a) => (float[n, m] y) { [mean] y = ReduceMean(x, a) }
+    """
+    with pytest.raises(ModelError, match="ReduceMean 'mean' computes its axes"):
+        lower_opset(make_model(parser.parse_model(text)), 17)
 
 
 @settings(deadline=None, max_examples=30)

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
+import numpy as np
 import onnx
 import onnx.defs
 import onnx.version_converter
 
 from pytest_int8acc.errors import ModelError
 from pytest_int8acc.graph.model import Model, all_nodes, make_model, subgraphs
+from pytest_int8acc.tensors import Array
 
 #: Domain in which the converter passes nodes over.
 _SHELTER = "pytest_int8acc.as_it_is"
@@ -23,7 +25,8 @@ def lower_opset(model: Model, opset: int) -> Model:
     """``model`` in ``opset``, or itself where it is of none newer.
 
     ONNX's own converter does it. It has no way back for many operators whose newer versions only add types
-    or options (QuantizeLinear, Pad, Reshape); such nodes are passed over where they use nothing new.
+    or options (QuantizeLinear, Pad, Reshape); such nodes are passed over where they use nothing new. The axes
+    of a reduction become an attribute here: the converter of ONNX 1.19 drops them without a word.
 
     Raises:
         ModelError: A node needs the newer opset; the message is the converter's reason alone.
@@ -32,7 +35,7 @@ def lower_opset(model: Model, opset: int) -> Model:
         return model
     proto = onnx.ModelProto()
     proto.CopyFrom(model.proto)
-    for node in list(_same_as_before(proto.graph, model.opset, opset)):
+    for node in list(_same_as_before(proto.graph, model.constants(), model.opset, opset)):
         node.domain = _SHELTER
     proto.opset_import.append(onnx.helper.make_opsetid(_SHELTER, 1))
     try:
@@ -49,10 +52,15 @@ def lower_opset(model: Model, opset: int) -> Model:
     return make_model(lowered, model.weights, model.name)
 
 
-def _same_as_before(graph: onnx.GraphProto, opset: int, older: int) -> Iterator[onnx.NodeProto]:
+def _same_as_before(
+    graph: onnx.GraphProto, constants: Mapping[str, Array], opset: int, older: int
+) -> Iterator[onnx.NodeProto]:
     """Nodes of operators that are newer in ``opset``, and use nothing that ``older`` lacks.
 
     Attributes that only say the default of a newer option are taken off.
+
+    Raises:
+        ModelError: The axes of a reduction are computed.
     """
     for node in all_nodes(graph):
         if node.domain not in ("", "ai.onnx") or node.op_type in _CHANGED or subgraphs(node):
@@ -61,13 +69,37 @@ def _same_as_before(graph: onnx.GraphProto, opset: int, older: int) -> Iterator[
             new, old = (onnx.defs.get_schema(node.op_type, version) for version in (opset, older))
         except onnx.defs.SchemaError:
             continue
-        if new.since_version == old.since_version or len(node.input) > old.max_input:
+        if new.since_version == old.since_version:
+            continue
+        if "axes" in old.attributes and "axes" not in new.attributes:
+            _axes_as_attribute(node, constants)
+        if len(node.input) > old.max_input:
             continue
         added = [a for a in node.attribute if a.name not in old.attributes]
         if all(_is_default(a, new) for a in added):
             for attribute in added:
                 node.attribute.remove(attribute)
             yield node
+
+
+def _axes_as_attribute(node: onnx.NodeProto, constants: Mapping[str, Array]) -> None:
+    """Give a reduction its axes as versions up to 13 take them."""
+    options = {a.name: onnx.helper.get_attribute_value(a) for a in node.attribute}
+    axes = np.zeros(0, np.int64)
+    if len(node.input) > 1 and node.input[1]:
+        if node.input[1] not in constants:
+            raise ModelError(
+                f"{node.op_type} '{node.name}' computes its axes, which older opsets do not take"
+            )
+        axes = constants[node.input[1]]
+    if not axes.size and options.get("noop_with_empty_axes", 0):
+        return  # no reduction at all: older opsets have no such thing
+    del node.input[1:]
+    kept = [attribute for attribute in node.attribute if attribute.name != "noop_with_empty_axes"]
+    del node.attribute[:]
+    node.attribute.extend(kept)
+    if axes.size:
+        node.attribute.append(onnx.helper.make_attribute("axes", axes.tolist()))
 
 
 def _is_default(attribute: onnx.AttributeProto, schema: onnx.defs.OpSchema) -> bool:
