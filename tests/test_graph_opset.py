@@ -117,6 +117,12 @@ def test_axes_that_are_computed_are_refused() -> None:
         lower_opset(make_model(parser.parse_model(text)), 17)
 
 
+def test_a_reduction_of_nothing_is_refused() -> None:
+    model = one_node("x", "ReduceMean", {"noop_with_empty_axes": 1}, 18)
+    with pytest.raises(ModelError, match="reduces nothing"):
+        lower_opset(model, 17)
+
+
 @settings(deadline=None, max_examples=30)
 @given(model=float_models(), seed=st.integers(0, 100))
 def test_float_weights_give_the_same_integers(model: Model, seed: int) -> None:

@@ -60,7 +60,7 @@ def _same_as_before(
     Attributes that only say the default of a newer option are taken off.
 
     Raises:
-        ModelError: The axes of a reduction are computed.
+        ModelError: A reduction computes its axes, or reduces nothing.
     """
     for node in all_nodes(graph):
         if node.domain not in ("", "ai.onnx") or node.op_type in _CHANGED or subgraphs(node):
@@ -93,7 +93,7 @@ def _axes_as_attribute(node: onnx.NodeProto, constants: Mapping[str, Array]) -> 
             )
         axes = constants[node.input[1]]
     if not axes.size and options.get("noop_with_empty_axes", 0):
-        return  # no reduction at all: older opsets have no such thing
+        raise ModelError(f"{node.op_type} '{node.name}' reduces nothing (noop_with_empty_axes)")
     del node.input[1:]
     kept = [attribute for attribute in node.attribute if attribute.name != "noop_with_empty_axes"]
     del node.attribute[:]
