@@ -23,7 +23,7 @@ Held = Literal["fp16", "fp32"]
 Outputs = Literal["own", "debug"] | tuple[str, ...]
 
 #: Raised where the worker makes another engine of the same request.
-_FORMAT = 1
+_FORMAT = 2
 
 
 @dataclass(frozen=True, eq=False)
