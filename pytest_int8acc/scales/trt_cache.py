@@ -19,13 +19,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from pytest_int8acc.engines.tensorrt.calibration import named_algorithm
 from pytest_int8acc.errors import ScalesError
 from pytest_int8acc.scales import problem
 from pytest_int8acc.scales.files import EXPECTED, read_text
 
-_HEADER = re.compile(r"TRT-[^\s-]+-\S+")
-#: The legacy calibrator begins with its parameters, doubles in hex.
-_LEGACY = re.compile(r"\d+ [0-9a-f]{16} [0-9a-f]{16}")
 _HEX = re.compile(r"[0-9A-Fa-f]{1,8}")
 _DECIMAL = re.compile(r"\S.* [-+]?(?:\d+\.?\d*|\.\d+|nan|inf)(?:e[-+]?\d+)?\s*", re.IGNORECASE)
 _SHOWN = 60
@@ -57,7 +55,7 @@ def cache_of_text(text: str, path: Path) -> Cache:
     """The cache that ``text``, which is not blank, holds; ``path`` is for messages."""
     first, *entries = [(n, line) for n, line in enumerate(text.split("\n"), 1) if line.strip()]
     header = _header(*first, path)
-    if entries and _LEGACY.fullmatch(header) and _HEADER.fullmatch(entries[0][1].strip()):
+    if named_algorithm(header) == "legacy" and entries and named_algorithm(entries[0][1]):
         entries = entries[1:]
     values: dict[str, float] = {}
     first_lines: dict[str, int] = {}
@@ -102,9 +100,8 @@ def write_cache(
 
 
 def _header(n: int, line: str, path: Path) -> str:
-    text = line.strip()
-    if _HEADER.fullmatch(text) or _LEGACY.fullmatch(text):
-        return text
+    if named_algorithm(line):
+        return line.strip()
     if _is_entry(line):
         raise ScalesError(
             f"{path}:{n}: the header is missing: expected 'TRT-<version>-<algorithm>', found {_shown(line)}; "

@@ -196,7 +196,7 @@ def check_names(content: bytes, where: str, algorithm: str, names: Collection[st
     """
     lines = content.decode("utf-8", errors="replace").splitlines()
     check_header(lines[0] if lines else "", where, algorithm)
-    entries = [line.rpartition(": ")[0] for line in lines[1:] if line.strip() and not _algorithm(line)]
+    entries = [line.rpartition(": ")[0] for line in lines[1:] if line.strip() and not named_algorithm(line)]
     named = [name for name in entries if not _UNNAMED.match(name)]
     foreign = [name for name in named if name not in names]
     if foreign or not named:
@@ -213,7 +213,7 @@ def check_header(line: str, where: str, algorithm: str) -> None:
     Raises:
         EngineError: It is no cache's, or of another algorithm.
     """
-    known = _algorithm(line)
+    known = named_algorithm(line)
     if not known:
         raise EngineError(
             f"{where}: no calibration cache: expected a first line like TRT-8601-EntropyCalibration2"
@@ -237,10 +237,10 @@ def algorithm_of(cache: Path) -> Algorithm:
         raise EngineError(
             f"{cache}: the calibration cache cannot be read: {error.strerror or error}"
         ) from error
-    return next((name for name in HEADERS if name == _algorithm(first)), "entropy2")
+    return next((name for name in HEADERS if name == named_algorithm(first)), "entropy2")
 
 
-def _algorithm(line: str) -> str:
+def named_algorithm(line: str) -> str:
     """What a cache's first line names, as TensorRT spells it where it is not known; empty for other lines."""
     if _LEGACY.fullmatch(line.strip()):
         return "legacy"
