@@ -55,8 +55,9 @@ def layer_errors(
     """
     seen = emulate_network(halve_network(network)) if rest == "fp16" else network
     watched = outputs_of_groups(seen)
-    plain, alone = beside(seen, watched)
-    models = plain, apply(_with_outputs(seen, watched))
+    shown = _with_outputs(seen, watched)
+    plain, alone = beside(shown, watched)
+    models = plain, apply(shown)
     few = FirstSamples(inputs, network.model, samples)
     logger.info("diagnosis: errors of %d layers on %d samples", len(watched), few.samples or 0)
     runs = _Runs([OrtEngine(model, "exact", provider) for model in models], watched, alone)

@@ -26,7 +26,7 @@ def beside(network: Network, watched: Mapping[str, str]) -> tuple[Model, dict[st
         watched: Group to a tensor that its nodes, or nodes behind them, make.
 
     Returns:
-        The model, with the watched tensors and their copies among its outputs; group to its copy's name.
+        The model, with the copies of the watched tensors among its outputs; group to its copy's name.
     """
     writer, types = QdqWriter(network.model.edit(), Plan()), value_types(network.model)
     copies = _copies(network, watched)
@@ -39,10 +39,9 @@ def beside(network: Network, watched: Mapping[str, str]) -> tuple[Model, dict[st
     made = {copy.group: copy.names.get(watched[copy.group], watched[copy.group]) for copy in copies}
     outputs = writer.editor.graph.output
     known = {value.name for value in outputs}
-    origin = {**{name: name for name in watched.values()}, **{made[g]: t for g, t in watched.items()}}
-    for name, tensor in origin.items():
-        if name not in known:
-            outputs.append(helper.make_tensor_value_info(name, types.get(tensor, FLOAT), None))
+    for group, tensor in watched.items():
+        if made[group] not in known:
+            outputs.append(helper.make_tensor_value_info(made[group], types.get(tensor, FLOAT), None))
     return writer.editor.done(), made
 
 
