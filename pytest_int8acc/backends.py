@@ -102,7 +102,7 @@ class OrtBackend:
     def inner_tensors(
         self, form: Form, role: str, inputs: Dataset, feed: Feed, wanted: Sequence[str]
     ) -> tuple[Feed, str]:
-        """Nothing: the switchboard shows every tensor of a session as it is."""
+        """Nothing: a session computes what the simulation of its layers does."""
         return {}, ""
 
     def close(self) -> None:

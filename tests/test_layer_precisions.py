@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import types
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -93,7 +94,7 @@ class Network:
 @pytest.fixture
 def trt(monkeypatch: pytest.MonkeyPatch) -> Any:
     module = types.SimpleNamespace(float16=HALF, float32=FLOAT, NetworkDefinitionCreationFlag=object())
-    monkeypatch.setitem(__import__("sys").modules, "tensorrt", module)
+    monkeypatch.setitem(sys.modules, "tensorrt", module)
     monkeypatch.setattr(worker, "_tensorrt", lambda: module)
     return module
 

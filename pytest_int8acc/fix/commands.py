@@ -107,12 +107,8 @@ def _by_types(named: Named, fixed: Model) -> Iterator[str]:
 
 def _by_flags(named: Named) -> Iterator[str]:
     yield _FIXED_BY_FLAGS
-    held: dict[str, Precision] = (
-        {}
-        if named.precision == "fp32"
-        else dict.fromkeys((name for name, precision in named.high.items() if precision == "fp32"), "fp32")
-    )
-    yield from _weak(named, held)
+    beside = named.precision != "fp32"
+    yield from _weak(named, {name: kept for name, kept in named.high.items() if beside and kept == "fp32"})
 
 
 def _weak(named: Named, held: Mapping[str, Precision]) -> Iterator[str]:

@@ -67,7 +67,7 @@ def _same_as_before(
             continue
         try:
             new, old = (onnx.defs.get_schema(node.op_type, version) for version in (opset, older))
-        except onnx.defs.SchemaError:
+        except onnx.defs.SchemaError:  # there was none yet, which the converter says
             continue
         if new.since_version == old.since_version:
             continue
