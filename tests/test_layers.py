@@ -83,7 +83,7 @@ LIGHT = (
     "results",
     "report",
 )
-#: What they may import when pytest starts, and tests/test_plugin_cost.py measures.
+#: What they may import when pytest starts; the time of the import is measured below.
 HEAVY = {
     *("numpy", "onnx", "onnxruntime", "tensorrt", "polygraphy", "yaml", "pydantic", "filelock"),
     *("fsspec", "jinja2"),
