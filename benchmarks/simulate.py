@@ -6,16 +6,16 @@ import tempfile
 from pathlib import Path
 
 from benchmarks.case import BATCH, Case, dataset
+from pytest_int8acc.case.trial_judge import Criteria
 from pytest_int8acc.engines.onnxruntime import OrtEngine
 from pytest_int8acc.engines.run import run_together
-from pytest_int8acc.graph.half_network import emulate_network, halve_network
-from pytest_int8acc.graph.halve import halve
+from pytest_int8acc.graph.fp16_network import emulate_network, network_to_fp16
 from pytest_int8acc.graph.macs import macs
 from pytest_int8acc.graph.model import Model
 from pytest_int8acc.graph.network import Network
 from pytest_int8acc.graph.switchboard import Switchboard, build_switchboard
-from pytest_int8acc.search.judge import Criteria
-from pytest_int8acc.search.simulator import Simulator
+from pytest_int8acc.graph.to_fp16 import to_fp16
+from pytest_int8acc.lab.simulator import Simulator
 from pytest_int8acc.search.types import GroupInfo
 
 
@@ -31,12 +31,12 @@ def simulator(case: Case, batch: int = BATCH) -> Simulator:
 
 def baseline_model(network: Network) -> Model:
     """What INT8 is compared with."""
-    return halve(network.model).model
+    return to_fp16(network.model).model
 
 
 def switchboard(network: Network) -> Switchboard:
     """The network in FP16 with a switch per group."""
-    return build_switchboard(emulate_network(halve_network(network)))
+    return build_switchboard(emulate_network(network_to_fp16(network)))
 
 
 def groups(case: Case) -> list[GroupInfo]:

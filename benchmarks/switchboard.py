@@ -18,11 +18,11 @@ import numpy as np
 from benchmarks.case import BATCH
 from benchmarks.nets import CASES
 from pytest_int8acc.engines.onnxruntime import OrtEngine
-from pytest_int8acc.graph.half_network import emulate_network, halve_network
-from pytest_int8acc.graph.halve import halve
+from pytest_int8acc.graph.fp16_network import emulate_network, network_to_fp16
 from pytest_int8acc.graph.network import Network, Plan
 from pytest_int8acc.graph.plan import apply
 from pytest_int8acc.graph.switchboard import build_switchboard
+from pytest_int8acc.graph.to_fp16 import to_fp16
 from pytest_int8acc.tensors import Feed
 
 ROUNDS = 15
@@ -50,10 +50,10 @@ def forms(network: Network, feed: Feed) -> dict[str, Run]:
     engines = {
         "float": network.model,
         "FP32 rebuilt, half": apply(network, half),
-        "FP16 rebuilt, half": halve(apply(network, half)).model,
+        "FP16 rebuilt, half": to_fp16(apply(network, half)).model,
     }
     runs: dict[str, Run] = {name: _run(OrtEngine(model, threads=1), feed) for name, model in engines.items()}
-    for form, switched in (("FP32", network), ("FP16", emulate_network(halve_network(network)))):
+    for form, switched in (("FP32", network), ("FP16", emulate_network(network_to_fp16(network)))):
         board = build_switchboard(switched)
         engine = OrtEngine(board.model, threads=1)
         for share, on in (("all", np.ones(len(names), np.bool_)), ("half", np.arange(len(names)) % 2 == 1)):

@@ -220,7 +220,7 @@ def fixtures() -> dict[str, str]:
     """Every fixture of the plugin and its docstring."""
     folder = Path(pytest_int8acc.__file__).parent
     found = {}
-    for path in sorted(folder.glob("*.py")):
+    for path in sorted(folder.rglob("*.py")):
         for node in ast.parse(path.read_text(encoding="utf-8")).body:
             marks = [ast.unparse(mark) for mark in getattr(node, "decorator_list", ())]
             if isinstance(node, ast.FunctionDef) and any(m.startswith("pytest.fixture") for m in marks):

@@ -6,14 +6,14 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
+from pytest_int8acc.case.forms import Fix
 from pytest_int8acc.diagnose.case import diagnose, wants_diagnosis, write_pieces
-from pytest_int8acc.diagnose.repair import Repaired, repair
 from pytest_int8acc.errors import DataError, Int8accError
 from pytest_int8acc.fix import FixFiles, write_fix
-from pytest_int8acc.forms import Fix
-from pytest_int8acc.goldens.wish import Goldens
-from pytest_int8acc.investigate import QAT_ADVICE, investigate, latency_of
-from pytest_int8acc.measure import Measured, measure
+from pytest_int8acc.goldens.request import Goldens
+from pytest_int8acc.measure.measured import Measured, measure
+from pytest_int8acc.repair.precision import QAT_ADVICE, investigate, latency_of
+from pytest_int8acc.repair.repair import Repaired, repair
 from pytest_int8acc.results import CaseResult, Culprit, Rescale
 from pytest_int8acc.settings import Settings
 from pytest_int8acc.spec.models import Case

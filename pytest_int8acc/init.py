@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TextIO
 
+from pytest_int8acc.case.plan_file import quoted
 from pytest_int8acc.data import RandomSource, open_dataset
 from pytest_int8acc.data.layout import read_layout
 from pytest_int8acc.errors import DataError, Int8accError, ModelError
@@ -16,7 +17,6 @@ from pytest_int8acc.graph.groups import find_groups
 from pytest_int8acc.graph.load import load_model
 from pytest_int8acc.graph.model import Model, all_nodes
 from pytest_int8acc.graph.qdq import is_qdq, read_qdq
-from pytest_int8acc.plan_file import quoted
 from pytest_int8acc.settings import SUFFIXES
 from pytest_int8acc.spec.fields import NAME
 from pytest_int8acc.spec.load import display

@@ -14,13 +14,8 @@ from typing import Any, Literal, get_args
 import numpy as np
 from pydantic import ValidationError
 
-from pytest_int8acc.backends import Backend, open_backend
-from pytest_int8acc.check import check
-from pytest_int8acc.data import Dataset
-from pytest_int8acc.engines import Engine
-from pytest_int8acc.engines.run import run_together
-from pytest_int8acc.errors import DataError, Int8accError, MissingBackendError, ModelError, SpecError
-from pytest_int8acc.forms import (
+from pytest_int8acc.backends.backend import Backend, open_backend
+from pytest_int8acc.case.forms import (
     Form,
     baseline_form,
     engine_form,
@@ -29,11 +24,16 @@ from pytest_int8acc.forms import (
     load_float,
     open_source,
 )
-from pytest_int8acc.goldens.wish import Goldens
+from pytest_int8acc.check import check
+from pytest_int8acc.data import Dataset
+from pytest_int8acc.engines import Engine
+from pytest_int8acc.engines.run import run_together
+from pytest_int8acc.errors import DataError, Int8accError, MissingBackendError, ModelError, SpecError
+from pytest_int8acc.goldens.request import Goldens
 from pytest_int8acc.graph.load import load_model
 from pytest_int8acc.graph.model import Model
 from pytest_int8acc.graph.qdq import is_qdq
-from pytest_int8acc.measure import measure
+from pytest_int8acc.measure.measured import measure
 from pytest_int8acc.results import CaseResult
 from pytest_int8acc.settings import Settings
 from pytest_int8acc.spec.load import load_spec

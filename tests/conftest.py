@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-pytest_plugins = ["pytester"]
+pytest_plugins = ["pytester", "digits_project"]
 
 
 @pytest.fixture(autouse=True, scope="session")

@@ -9,41 +9,19 @@ import numpy as np
 import onnx
 import pytest
 from onnx import numpy_helper, parser
-from zoo import ZOO, sample_feed
+from projects import CALIBRATED, Project
+from zoo import ZOO
 
 from pytest_int8acc.check import check
 from pytest_int8acc.errors import CriterionError, DataError, EngineError, ModelError
 from pytest_int8acc.graph.groups import find_groups
-from pytest_int8acc.graph.halve import halve
 from pytest_int8acc.graph.load import load_model
 from pytest_int8acc.graph.model import save_model
 from pytest_int8acc.graph.plan import apply
 from pytest_int8acc.graph.quantize import quantize
-from pytest_int8acc.results import CaseResult
+from pytest_int8acc.graph.to_fp16 import to_fp16
 from pytest_int8acc.settings import Settings
 from pytest_int8acc.spec.load import load_spec
-
-
-class Project:
-    """A folder with a model, its data and a spec."""
-
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
-
-    def model(self, name: str = "residual", file: str = "model.onnx") -> onnx.ModelProto:
-        proto = ZOO[name]()
-        onnx.save(proto, self.folder / file)
-        return proto
-
-    def data(self, proto: onnx.ModelProto, runs: int = 6, file: str = "data.npz") -> None:
-        feeds = [sample_feed(proto, seed, 2) for seed in range(runs)]
-        np.savez(self.folder / file, **{k: np.concatenate([f[k] for f in feeds]) for k in feeds[0]})
-
-    def check(self, spec: str, settings: Settings | None = None) -> CaseResult:
-        path = self.folder / "case.int8acc.yaml"
-        path.write_text("model: model.onnx\ninputs: data.npz\n" + spec)
-        (case,) = load_spec(path)
-        return check(case, settings or Settings())
 
 
 @pytest.fixture
@@ -51,9 +29,6 @@ def project(tmp_path: Path) -> Project:
     made = Project(tmp_path)
     made.data(made.model())
     return made
-
-
-CALIBRATED = "int8: {calibrate: {method: minmax}}\n"
 
 
 @pytest.mark.parametrize(
@@ -120,7 +95,7 @@ def test_fp32_baseline_needs_no_fp16(project: Project) -> None:
 
 def test_model_of_its_own_as_baseline(project: Project) -> None:
     model = load_model(project.folder / "model.onnx")
-    save_model(halve(model).model, project.folder / "half.onnx")
+    save_model(to_fp16(model).model, project.folder / "half.onnx")
     result = project.check(CALIBRATED + "baseline: {model: half.onnx}\n")
     assert result.baseline == "half.onnx as it is"
     assert result.passed

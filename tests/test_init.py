@@ -12,12 +12,12 @@ import pytest
 from onnx import TensorProto, helper
 from zoo import ZOO
 
+from pytest_int8acc.case.forms import load_float, open_source
 from pytest_int8acc.errors import Int8accError, ModelError
-from pytest_int8acc.forms import load_float, open_source
 from pytest_int8acc.graph.load import load_model
 from pytest_int8acc.graph.model import save_model
 from pytest_int8acc.init import run, write_spec
-from pytest_int8acc.measure import measure
+from pytest_int8acc.measure.measured import measure
 from pytest_int8acc.settings import Settings
 from pytest_int8acc.spec.load import load_spec
 from pytest_int8acc.spec.models import Case

@@ -17,13 +17,13 @@ from benchmarks.best import FEASIBLE, weight
 from benchmarks.regressions import judge
 from benchmarks.regressions.entry import Planted
 from pytest_int8acc.engines.onnxruntime import OrtEngine
-from pytest_int8acc.graph.half_network import emulate_network, halve_network
-from pytest_int8acc.graph.halve import halve
+from pytest_int8acc.graph.fp16_network import emulate_network, network_to_fp16
 from pytest_int8acc.graph.load import load_model
 from pytest_int8acc.graph.macs import macs
 from pytest_int8acc.graph.model import Model, save_model
 from pytest_int8acc.graph.qdq import read_qdq
 from pytest_int8acc.graph.switchboard import build_switchboard
+from pytest_int8acc.graph.to_fp16 import to_fp16
 
 #: Sets tried for one entry.
 TRIALS = 600
@@ -62,11 +62,11 @@ class Prover:
         else:
             file.write_bytes(planted.candidate)
         network = read_qdq(load_model(file), original=planted.model)
-        board = build_switchboard(emulate_network(halve_network(network)))
+        board = build_switchboard(emulate_network(network_to_fp16(network)))
         self.names = tuple(group.name for group in network.groups)
         self._planted, self._switch = planted, board.switch
         self._engine = OrtEngine(board.model, threads=1)
-        self._baseline = OrtEngine(halve(planted.model).model, threads=1)(planted.inputs)
+        self._baseline = OrtEngine(to_fp16(planted.model).model, threads=1)(planted.inputs)
         self._known: dict[frozenset[str], bool] = {}
         shapes = {name: (1, *array.shape[1:]) for name, array in planted.inputs.items()}
         cost = macs(network, shapes)

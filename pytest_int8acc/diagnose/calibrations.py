@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import logging
 
-from pytest_int8acc.diagnose.rescale import METHODS, Ranges, activations, rescaled, sources, units
+from pytest_int8acc.case.forms import Form
 from pytest_int8acc.engines.calibrators import ENTROPY_BINS
 from pytest_int8acc.engines.onnxruntime import OrtEngine
 from pytest_int8acc.engines.run import run_together
-from pytest_int8acc.forms import Form
 from pytest_int8acc.graph.change import Change
 from pytest_int8acc.graph.network import Plan
-from pytest_int8acc.measure import Measured
+from pytest_int8acc.measure.measured import Measured
+from pytest_int8acc.repair.rescale import METHODS, Ranges, activations, rescaled, sources, units
 from pytest_int8acc.results import CalibrationLine
 from pytest_int8acc.tensors import Outputs
 

@@ -15,9 +15,9 @@ from pytest_int8acc.diagnose.layers import layer_errors
 from pytest_int8acc.diagnose.reduce import reduce
 from pytest_int8acc.diagnose.stages import place, read_reference, stage_outputs
 from pytest_int8acc.diagnose.summary import summarize
-from pytest_int8acc.diagnose.sweep import survey
 from pytest_int8acc.graph.qdq import FIXED
-from pytest_int8acc.measure import Measured
+from pytest_int8acc.lab.sweep import survey
+from pytest_int8acc.measure.measured import Measured
 from pytest_int8acc.results import Culprit, Diagnosis, LayerError, StageLine
 from pytest_int8acc.tensors import Feed, Outputs
 

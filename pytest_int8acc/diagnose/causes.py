@@ -13,7 +13,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pytest_int8acc.data import Dataset
-from pytest_int8acc.diagnose.statistics import (
+from pytest_int8acc.diagnose.surroundings import Surroundings
+from pytest_int8acc.diagnose.weights import inspect_weight
+from pytest_int8acc.engines.onnxruntime import Provider
+from pytest_int8acc.errors import ModelError
+from pytest_int8acc.graph.fp16_constants import SMALLEST as HALF_SMALLEST
+from pytest_int8acc.graph.model import Model
+from pytest_int8acc.graph.network import Edge, Group, Network, Precision
+from pytest_int8acc.lab.statistics import (
     CEILING_DB,
     LOST_DB,
     SOUND_DB,
@@ -25,14 +32,7 @@ from pytest_int8acc.diagnose.statistics import (
     percent,
     reach,
 )
-from pytest_int8acc.diagnose.surroundings import Surroundings
-from pytest_int8acc.diagnose.sweep import SAMPLES, measure_network
-from pytest_int8acc.diagnose.weights import inspect_weight
-from pytest_int8acc.engines.onnxruntime import Provider
-from pytest_int8acc.errors import ModelError
-from pytest_int8acc.graph.half_constants import SMALLEST as HALF_SMALLEST
-from pytest_int8acc.graph.model import Model
-from pytest_int8acc.graph.network import Edge, Group, Network, Precision
+from pytest_int8acc.lab.sweep import SAMPLES, measure_network
 from pytest_int8acc.results import Cause
 from pytest_int8acc.scales import LEVELS, SMALLEST
 from pytest_int8acc.tensors import did_you_mean

@@ -12,13 +12,13 @@ from collections.abc import Mapping, Sequence
 from onnx import helper
 
 from pytest_int8acc.data import Batch, Dataset
-from pytest_int8acc.diagnose.sweep import FirstSamples, real_rows
 from pytest_int8acc.engines.onnxruntime import OrtEngine, Provider
 from pytest_int8acc.graph.alone import beside
-from pytest_int8acc.graph.half_network import emulate_network, halve_network
+from pytest_int8acc.graph.fp16_network import emulate_network, network_to_fp16
 from pytest_int8acc.graph.network import Group, Network, Precision
 from pytest_int8acc.graph.plan import apply
 from pytest_int8acc.graph.types import FLOAT, value_types
+from pytest_int8acc.lab.sweep import FirstSamples, real_rows
 from pytest_int8acc.results import LayerError
 from pytest_int8acc.scores.metrics import METRICS
 from pytest_int8acc.scores.pairs import Pair
@@ -53,7 +53,7 @@ def layer_errors(
         EngineError: A model does not run.
         DataError: The inputs cannot be read.
     """
-    seen = emulate_network(halve_network(network)) if rest == "fp16" else network
+    seen = emulate_network(network_to_fp16(network)) if rest == "fp16" else network
     watched = outputs_of_groups(seen)
     shown = _with_outputs(seen, watched)
     plain, alone = beside(shown, watched)

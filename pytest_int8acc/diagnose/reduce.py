@@ -22,10 +22,10 @@ from onnx import helper
 from pytest_int8acc.diagnose.reproducer import Origin, Piece, shows, worst_sqnr, write_piece
 from pytest_int8acc.engines.onnxruntime import OrtEngine, Provider
 from pytest_int8acc.errors import EngineError, ModelError
-from pytest_int8acc.graph.halve import halve
 from pytest_int8acc.graph.model import Model, captured
 from pytest_int8acc.graph.network import Group, Network, Precision
 from pytest_int8acc.graph.plan import apply
+from pytest_int8acc.graph.to_fp16 import to_fp16
 from pytest_int8acc.graph.types import value_types
 from pytest_int8acc.tensors import Feed, did_you_mean
 
@@ -102,7 +102,7 @@ class _Whole:
 
     def as_run(self, model: Model) -> Model:
         """``model`` in the precision of the rest."""
-        return halve(model).model if self.rest == "fp16" else model
+        return to_fp16(model).model if self.rest == "fp16" else model
 
     def once(self, model: Model, feed: Feed) -> Feed:
         """One run; inputs that the model does not take are left out."""

@@ -16,11 +16,11 @@ from pathlib import Path
 
 import numpy as np
 
+from pytest_int8acc.case.judge import Judge
 from pytest_int8acc.data.files import read_arrays
 from pytest_int8acc.errors import CriterionError, DataError
-from pytest_int8acc.judge import Judge
+from pytest_int8acc.measure.runs import Runs
 from pytest_int8acc.results import LineFit, OutputResult, StageLine
-from pytest_int8acc.runs import Runs
 from pytest_int8acc.scores.criteria import limits_for
 from pytest_int8acc.scores.fit import FAR, MIN_CORRELATION
 from pytest_int8acc.scores.pairs import samples_in

@@ -6,9 +6,9 @@ from collections.abc import Iterator, Mapping, Sequence
 
 import onnx
 
-from pytest_int8acc.diagnose.statistics import WIDE, EdgeStats, TensorStats, reach
 from pytest_int8acc.graph.groups import WEIGHTED, origins
 from pytest_int8acc.graph.network import Edge, Group, Network
+from pytest_int8acc.lab.statistics import WIDE, EdgeStats, TensorStats, reach
 
 _SENSITIVE = frozenset(
     {"Softmax", "LogSoftmax", "LayerNormalization", "GroupNormalization", "InstanceNormalization", "Gelu"}

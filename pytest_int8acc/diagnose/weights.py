@@ -8,7 +8,11 @@ import numpy as np
 import onnx
 from numpy.typing import NDArray
 
-from pytest_int8acc.diagnose.statistics import (
+from pytest_int8acc.graph.groups import WEIGHTED, channel_axis
+from pytest_int8acc.graph.model import Model
+from pytest_int8acc.graph.network import Edge, Quantization
+from pytest_int8acc.graph.quantize import along, dequantize_array, quantize_weight
+from pytest_int8acc.lab.statistics import (
     CEILING_DB,
     LOST_DB,
     SOUND_DB,
@@ -18,10 +22,6 @@ from pytest_int8acc.diagnose.statistics import (
     percent,
     reach,
 )
-from pytest_int8acc.graph.groups import WEIGHTED, channel_axis
-from pytest_int8acc.graph.model import Model
-from pytest_int8acc.graph.network import Edge, Quantization
-from pytest_int8acc.graph.quantize import along, dequantize_array, quantize_weight
 from pytest_int8acc.results import Histogram
 from pytest_int8acc.scales import LEVELS, SMALLEST
 from pytest_int8acc.tensors import Array

@@ -13,7 +13,7 @@ from typing import Any, Literal
 import numpy as np
 from onnx import numpy_helper, parser
 
-from pytest_int8acc.devices import share_of_cores
+from pytest_int8acc.engines.cores import share_of_cores
 from pytest_int8acc.errors import EngineError
 from pytest_int8acc.graph.emulate import emulate_half
 from pytest_int8acc.graph.model import Model, make_model, save_model

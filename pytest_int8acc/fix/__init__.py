@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
+from pytest_int8acc.case.plan_file import plan_text
 from pytest_int8acc.errors import Int8accError
 from pytest_int8acc.fix import commands, scripts
 from pytest_int8acc.fix.files import NAMED_MODEL, FixFiles, name_nodes
 from pytest_int8acc.graph.model import Model, save_model
-from pytest_int8acc.plan_file import plan_text
 
 __all__ = ["FixFiles", "write_fix"]
 

@@ -6,16 +6,16 @@ import hashlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
+from pytest_int8acc.case.forms import Form, baseline_form, open_source
+from pytest_int8acc.case.judge import Judge
 from pytest_int8acc.data import Dataset
-from pytest_int8acc.forms import Form, baseline_form, open_source
 from pytest_int8acc.goldens import ratchet
 from pytest_int8acc.goldens.arrays import cut_like, first_samples, pack
 from pytest_int8acc.goldens.origin import Origin, changes, data_changes, made_with, origin_of, remarks
 from pytest_int8acc.goldens.place import HASH, Place, place_of, shown
 from pytest_int8acc.goldens.record import GoldenError, Kept, Record, compared
-from pytest_int8acc.goldens.wish import Goldens, keeps_golden
+from pytest_int8acc.goldens.request import Goldens, keeps_golden
 from pytest_int8acc.graph.model import Model
-from pytest_int8acc.judge import Judge
 from pytest_int8acc.results import CaseResult, OutputResult, Score
 from pytest_int8acc.scores.compare import compare_outputs
 from pytest_int8acc.scores.user_metric import evaluate_metric

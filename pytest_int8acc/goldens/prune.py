@@ -13,8 +13,8 @@ from pytest_int8acc.engines.remote import is_url, read_bytes
 from pytest_int8acc.errors import SpecError
 from pytest_int8acc.goldens.place import FOLDER, HASH, Place, shown
 from pytest_int8acc.goldens.record import GoldenError, read_record
+from pytest_int8acc.goldens.request import keeps_golden
 from pytest_int8acc.goldens.storage import list_files, remove_file
-from pytest_int8acc.goldens.wish import keeps_golden
 from pytest_int8acc.settings import SUFFIXES
 from pytest_int8acc.spec.load import display, load_spec
 

@@ -8,10 +8,10 @@ import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
+from pytest_int8acc.case.judge import Judge
 from pytest_int8acc.data.scripts import UserFunction
 from pytest_int8acc.errors import CriterionError
 from pytest_int8acc.goldens.record import Accepted, GoldenError, Record
-from pytest_int8acc.judge import Judge
 from pytest_int8acc.results import Bound, CaseResult, Score
 from pytest_int8acc.scores.compare import compare_output
 from pytest_int8acc.scores.criteria import MetricLimit, OutputLimits, check_fits, limits_for

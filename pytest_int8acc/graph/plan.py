@@ -43,7 +43,7 @@ def apply(network: Network, plan: Plan | None = None) -> Model:
 
 
 def fp32_nodes(network: Network, plan: Plan) -> set[str]:
-    """Nodes of the groups that ``plan`` keeps in FP32, for ``halve``."""
+    """Nodes of the groups that ``plan`` keeps in FP32, for ``to_fp16``."""
     return {n for group in network.groups if plan.high.get(group.name) == "fp32" for n in group.nodes}
 
 

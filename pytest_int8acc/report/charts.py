@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from pytest_int8acc.report.diagnosis import worst_layers
-from pytest_int8acc.report.order import strain
+from pytest_int8acc.report.ranking import strain
 from pytest_int8acc.report.table import number
 from pytest_int8acc.results import Cause, LayerError, Score
 

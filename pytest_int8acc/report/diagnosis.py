@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from pytest_int8acc.report.order import worst_first
+from pytest_int8acc.report.ranking import worst_first
 from pytest_int8acc.report.table import count, number, table
 from pytest_int8acc.report.words import relation, shorten
 from pytest_int8acc.results import (

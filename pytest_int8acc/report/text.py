@@ -13,7 +13,7 @@ from pytest_int8acc.report.diagnosis import (
     stage_lines,
 )
 from pytest_int8acc.report.engines import engine_lines, no_int8
-from pytest_int8acc.report.order import worst_first
+from pytest_int8acc.report.ranking import worst_first
 from pytest_int8acc.report.search import brief, search_lines
 from pytest_int8acc.report.table import count, number, table
 from pytest_int8acc.report.words import name_of, relation, value_and_limit

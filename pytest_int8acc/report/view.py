@@ -14,8 +14,8 @@ from pytest_int8acc.report.charts import Bar, HistogramChart, histogram, layer_b
 from pytest_int8acc.report.diagnosis import cheaper_fix, repair_line, worst_findings
 from pytest_int8acc.report.engines import int8_layers, speedup
 from pytest_int8acc.report.json import BAD, RANK
-from pytest_int8acc.report.order import strain, worst_first
 from pytest_int8acc.report.plain import restore_entry
+from pytest_int8acc.report.ranking import strain, worst_first
 from pytest_int8acc.report.search import cost_line, fix_line
 from pytest_int8acc.report.table import number
 from pytest_int8acc.report.terminal import said_of

@@ -10,6 +10,7 @@ import numpy as np
 
 from pytest_int8acc.errors import CriterionError
 from pytest_int8acc.results import OutputResult, Score
+from pytest_int8acc.scores.comparability import differ, look
 from pytest_int8acc.scores.criteria import (
     OutputLimits,
     check_fits,
@@ -20,7 +21,6 @@ from pytest_int8acc.scores.criteria import (
 )
 from pytest_int8acc.scores.fit import fit_line, worst_sample
 from pytest_int8acc.scores.metrics import METRICS, Metric
-from pytest_int8acc.scores.obstacles import differ, look
 from pytest_int8acc.scores.pairs import Pair, samples_in
 from pytest_int8acc.tensors import Array, Outputs
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
+from typing import Literal
 
 from pytest_int8acc.errors import CriterionError
 from pytest_int8acc.scores.metrics import METRICS, Metric
@@ -16,6 +17,22 @@ DEFAULT_FLOAT = ("sqnr_db", 20.0)
 DEFAULT_EXACT = ("agreement", 0.99)
 
 _KINDS = {"f": "floats", "i": "integers", "u": "integers", "b": "booleans", "S": "strings", "U": "strings"}
+
+#: How the parts of the samples make a criterion's loss. ``mean``: their mean. ``rank``: the greatest but
+#: ``allowed``, so that the criterion fails where more samples than allowed have a part above 1.
+#: ``whole``: only all samples together give a number (mAP, a user's metric).
+Pool = Literal["mean", "rank", "whole"]
+
+
+@dataclass(frozen=True)
+class Criterion:
+    """One thing that is judged."""
+
+    text: str
+    """In words, as reports show it."""
+    pool: Pool = "mean"
+    allowed: int = 0
+    """Samples that may have a part above 1; 0 where the worst sample decides, more for top-1 agreement."""
 
 
 @dataclass(frozen=True)

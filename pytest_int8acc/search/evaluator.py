@@ -8,7 +8,8 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from pytest_int8acc.search.types import Criterion, GroupInfo, Probe, Target, Trial
+from pytest_int8acc.scores.criteria import Criterion
+from pytest_int8acc.search.types import GroupInfo, Probe, Target, Trial
 
 #: Told the parts of the samples seen so far; True where the verdict needs no more of them.
 Enough = Callable[[NDArray[np.float64]], bool]

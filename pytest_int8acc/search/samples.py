@@ -7,7 +7,8 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from pytest_int8acc.search.types import Criterion, Trial
+from pytest_int8acc.scores.criteria import Criterion
+from pytest_int8acc.search.types import Trial
 
 Floats = NDArray[np.float64]
 #: A mean is rejected on a part of the samples with at least this many of them.

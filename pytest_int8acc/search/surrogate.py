@@ -7,7 +7,8 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from pytest_int8acc.search.types import Criterion, Probe, Target
+from pytest_int8acc.scores.criteria import Criterion
+from pytest_int8acc.search.types import Probe, Target
 
 Floats = NDArray[np.float64]
 Vectors = NDArray[np.float32]

@@ -4,15 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
-
-#: How the parts of the samples make a criterion's loss. ``mean``: their mean. ``rank``: the greatest but
-#: ``allowed``, so that the criterion fails where more samples than allowed have a part above 1.
-#: ``whole``: only all samples together give a number (mAP, a user's metric).
-Pool = Literal["mean", "rank", "whole"]
 
 
 @dataclass(frozen=True)
@@ -24,17 +18,6 @@ class GroupInfo:
     """What keeping it high costs, not negative: MACs, or measured latency. Only ratios matter."""
     shape: str = ""
     """Its output's shape, for tables."""
-
-
-@dataclass(frozen=True)
-class Criterion:
-    """One thing that is judged."""
-
-    text: str
-    """In words, as reports show it."""
-    pool: Pool = "mean"
-    allowed: int = 0
-    """Samples that may have a part above 1; 0 where the worst sample decides, more for top-1 agreement."""
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ import numpy as np
 import onnx
 from onnx import TensorProto
 
-from pytest_int8acc.graph.half_constants import COARSE, LARGEST, SMALLEST
+from pytest_int8acc.graph.fp16_constants import COARSE, LARGEST, SMALLEST
 from pytest_int8acc.graph.lint.rules import find
 from pytest_int8acc.graph.lint.view import DEQUANTIZE, INT8, QUANTIZE, Half, View, attribute
 from pytest_int8acc.graph.model import all_nodes

@@ -1,0 +1,248 @@
+"""A case's forms as engines of TensorRT: built or found in the store, run, timed, asked what runs in INT8."""
+
+from __future__ import annotations
+
+import logging
+import tempfile
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from pytest_int8acc.case.forms import Form, ImplicitForm
+from pytest_int8acc.data import Dataset
+from pytest_int8acc.engines import Engine
+from pytest_int8acc.engines.inspector import read_layers, untold_nodes
+from pytest_int8acc.engines.remote import store_of
+from pytest_int8acc.engines.tensorrt.build import Built, build
+from pytest_int8acc.engines.tensorrt.calibration import (
+    Implicit,
+    Provenance,
+    algorithm_of,
+    calibrate_on,
+    read_cache,
+    tensor_names,
+    write_cache,
+)
+from pytest_int8acc.engines.tensorrt.engine import TrtEngine, open_built, open_engine
+from pytest_int8acc.engines.tensorrt.latency import layer_times, measure_latency
+from pytest_int8acc.engines.tensorrt.options import BuildOptions, Shape
+from pytest_int8acc.engines.tensorrt.platform import Platform
+from pytest_int8acc.engines.tensorrt.profiles import make_profiles, seen_shapes
+from pytest_int8acc.engines.tensorrt.request import BuildRequest, Flag, Outputs, fit_model
+from pytest_int8acc.errors import MissingBackendError
+from pytest_int8acc.graph.groups import WEIGHTED
+from pytest_int8acc.graph.model import Model
+from pytest_int8acc.graph.qdq import is_qdq
+from pytest_int8acc.results import EngineInfo
+from pytest_int8acc.settings import Settings, to_bytes
+from pytest_int8acc.spec.models import Case
+from pytest_int8acc.tensors import Feed
+
+logger = logging.getLogger("pytest_int8acc")
+#: What it does to an engine to show its tensors.
+_AS_OUTPUTS = "the tensors are outputs, so less is fused: these are not the engines of the verdict"
+_AS_DEBUG = "tensors that TensorRT leaves unfused, as debug tensors: the engines are those of the verdict"
+
+
+class TrtBackend:
+    """TensorRT: engines are built in child processes and kept in the store.
+
+    Args:
+        platform: From ``find_platform``; one that can only build, builds and then says that it cannot run.
+        case: Its ``tensorrt`` section says how to build.
+        settings: The engine store's.
+    """
+
+    is_tensorrt = True
+
+    def __init__(self, platform: Platform, case: Case, settings: Settings) -> None:
+        self.platform = platform
+        self.notes: tuple[str, ...] = ()
+        self.calibration_cache: Path | None = None
+        self._options = _options(case)
+        self._store = store_of(settings)
+        self._running: dict[str, TrtEngine] = {}
+        self._infos: dict[str, EngineInfo] = {}
+        self._built: dict[str, Built] = {}
+        self._seen: Mapping[str, Counter[Shape]] | None = None
+        self._folder = tempfile.TemporaryDirectory(prefix="int8acc-", ignore_cleanup_errors=True)
+
+    @property
+    def engines(self) -> tuple[EngineInfo, ...]:
+        """The engines made so far, the latest of each role."""
+        return tuple(self._infos.values())
+
+    def open(self, form: Form, role: str, inputs: Dataset) -> Engine:
+        """Build a form, or load its engine, and put it on the GPU.
+
+        Raises:
+            MissingBackendError: There is no GPU; the models were built all the same where that is possible.
+            EngineError: It does not build, load or run.
+        """
+        if role in self._running:
+            self._running.pop(role).close()
+        if form.engine is not None:
+            shape = form.model
+            engine = open_engine(form.engine, self.platform, shape.inputs, shape.outputs, self._options)
+            size = form.engine.stat().st_size
+            info = _tells(EngineInfo(role, form.description, 0.0, False, size), engine.layers, form.model)
+        else:
+            built = self._build(form, role, inputs)
+            if not self.platform.can_run:
+                return self._unrun(built)
+            engine = open_built(built)
+            self._built[role] = built  # keeps the file, which is read again for the layers' times
+            info = EngineInfo(role, form.description, built.seconds, built.stored, built.nbytes)
+            info = _tells(info, built.layers, form.model)
+        self._infos[role] = info
+        self._running[role] = engine
+        return engine
+
+    def deployed(self, form: Form) -> tuple[Model, bool]:
+        """The model that the engine of a form is built from; True where flags choose its types, not itself.
+
+        Raises:
+            EngineError: This TensorRT cannot read it.
+        """
+        if self.platform.strongly_typed and form.implicit is None:
+            return form.model, False
+        return fit_model(form.model if form.single is None else form.single, self.platform), True
+
+    def measure_latency(self, roles: Sequence[str], inputs: Dataset) -> None:
+        """Time the engines of these roles in turn on the first batch, for ``engines`` to tell."""
+        engines = {role: self._running[role] for role in roles if role in self._running}
+        for role, latency in measure_latency(engines, next(inputs.batches()).feed).items():
+            self._infos[role] = replace(self._infos[role], latency=latency)
+
+    def node_times(self, role: str, inputs: Dataset) -> dict[str, float]:
+        """ONNX node to its share of its layer's time, in ms; empty where the engine does not name all."""
+        if role not in self._running or self._infos[role].untold:  # a golden stands in for the baseline
+            return {}
+        times = layer_times(self._running[role], next(inputs.batches()).feed)
+        found: dict[str, float] = {}
+        for layer in self._infos[role].layers:
+            for node in layer.nodes:
+                found[node] = found.get(node, 0.0) + times.get(layer.name, 0.0) / len(layer.nodes)
+        return found
+
+    def inner_tensors(
+        self, form: Form, role: str, inputs: Dataset, feed: Feed, wanted: Sequence[str]
+    ) -> tuple[Feed, str]:
+        """Tensors inside an engine built to show them, and in words what that does to the engine.
+
+        Raises:
+            EngineError: It does not build, load or run.
+        """
+        debug = self.platform.has("debug tensors")
+        with open_built(self._build(form, role, inputs, "debug" if debug else tuple(wanted))) as engine:
+            return engine.run_all(feed), _AS_DEBUG if debug else _AS_OUTPUTS
+
+    def close(self) -> None:
+        """Free all engines."""
+        for engine in self._running.values():
+            engine.close()
+        self._running.clear()
+        self._built.clear()
+        self._folder.cleanup()
+
+    def _build(self, form: Form, role: str, inputs: Dataset, outputs: Outputs = "own") -> Built:
+        model, by_flags = self.deployed(form)
+        implicit = None if form.implicit is None else self._implicit(form.implicit, model)
+        held = {} if form.implicit is None else dict(form.implicit.high)
+        request = BuildRequest(
+            model,
+            role,
+            make_profiles(model.inputs, self._options.shapes, self._shapes(inputs)),
+            typing="weak" if by_flags else "strong",
+            flags=_flags(form) if by_flags else frozenset(),
+            precisions={**dict.fromkeys(form.fp32, "fp32"), **held} if by_flags else {},
+            implicit=implicit,
+            outputs=outputs,
+            options=self._options,
+        )
+        built = build(request, self.platform, self._store)
+        if form.implicit is not None and implicit is not None:
+            self._keep_cache(form.implicit, implicit, model, built)
+        self.notes = tuple(dict.fromkeys((*self.notes, *built.notes)))
+        return built
+
+    def _shapes(self, inputs: Dataset) -> Mapping[str, Counter[Shape]]:
+        if self._seen is None:
+            self._seen = seen_shapes(batch.feed for batch in inputs.batches())
+        return self._seen
+
+    def _implicit(self, form: ImplicitForm, model: Model) -> Implicit:
+        """Where the calibrator's ranges come from: a cache that fits, or the data."""
+        wish = None if form.samples is None else calibrate_on(form.samples, form.algorithm)
+        if form.cache is None or (wish is not None and not form.cache.exists()):
+            assert wish is not None  # the spec demands one of both
+            return wish
+        wish = wish or Implicit(algorithm_of(form.cache))
+        content, note = read_cache(form.cache, Provenance.of(model, wish, self.platform), tensor_names(model))
+        if note and form.cache != self.calibration_cache:
+            self.notes = (*self.notes, note)
+        return Implicit(wish.algorithm, content)
+
+    def _keep_cache(self, form: ImplicitForm, implicit: Implicit, model: Model, built: Built) -> None:
+        """Write what the calibrator found where the spec wants it, or beside the engine's other files."""
+        content = implicit.cache or built.calibration
+        if content is None:
+            return
+        if form.cache is not None and implicit.cache is None:
+            write_cache(form.cache, content, Provenance.of(model, implicit, self.platform))
+        if form.cache is not None:
+            self.calibration_cache = form.cache
+            return
+        self.calibration_cache = Path(self._folder.name) / "calibration.cache"
+        self.calibration_cache.write_bytes(content)
+
+    def _unrun(self, built: Built) -> Engine:
+        """The stand-in of an engine that cannot run; raises once baseline and candidate have been built."""
+        layers = len(built.network)
+        logger.info("%s: %s builds it, %d layers", built.name, self.platform.name, layers)
+        if built.role == "baseline":
+            return _Unrun(built)
+        raise MissingBackendError(
+            f"{self.platform.name} parses and builds baseline and INT8 ({layers} layers); they were not "
+            f"compared: {self.platform.problem}"
+        )
+
+
+class _Unrun:
+    """An engine that was built and cannot run."""
+
+    def __init__(self, built: Built) -> None:
+        self.description = built.platform.description
+        self.inputs = built.inputs
+        self.outputs = built.outputs
+
+    def __call__(self, feed: Feed) -> Feed:
+        raise MissingBackendError(f"{self.description}: engines cannot run here")
+
+
+def _options(case: Case) -> BuildOptions:
+    said = case.tensorrt
+    return BuildOptions(
+        shapes={name: (least, usual, most) for name, (least, usual, most) in said.shapes.items()},
+        plugins=tuple(case.path(plugin) for plugin in said.plugins),
+        workspace=None if said.workspace is None else to_bytes(said.workspace),
+        optimization_level=said.optimization_level,
+        tactic_sources=said.tactic_sources,
+        timeout=float(said.timeout),
+    )
+
+
+def _flags(form: Form) -> frozenset[Flag]:
+    """What a builder that chooses precisions may choose."""
+    flags: list[Flag] = ["fp16"] if form.half else []
+    return frozenset([*flags, "int8"] if form.implicit is not None or is_qdq(form.model) else flags)
+
+
+def _tells(info: EngineInfo, text: str, model: Model) -> EngineInfo:
+    """``info`` with what the inspector's ``text`` says of the layers; as it is where that is empty."""
+    if not text:
+        return info
+    layers = read_layers(text, [node.name for node in model.graph.node])
+    weighted = [node.name for node in model.graph.node if node.op_type in WEIGHTED]
+    return replace(info, layers=layers, untold=len(untold_nodes(layers, weighted)))

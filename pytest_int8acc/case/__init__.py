@@ -1,0 +1,1 @@
+"""A spec made executable: its forms, its judge, its plan."""

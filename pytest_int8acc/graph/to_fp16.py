@@ -1,0 +1,291 @@
+"""FP32 to FP16: the model that a strongly typed TensorRT engine holds.
+
+Every operator whose ONNX schema allows float16 computes in it; the model's inputs and outputs keep
+their types, with Cast nodes at the borders. In FP32 remain: operators and inputs that ONNX does not
+allow in FP16, operators of other domains, graphs inside If, Loop and Scan, arithmetic on shapes
+(FP16 holds every integer only up to 2048), and the nodes that the caller keeps.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass
+
+import numpy as np
+import onnx
+from onnx import helper
+
+from pytest_int8acc.errors import ModelError
+from pytest_int8acc.graph.fp16_constants import to_half
+from pytest_int8acc.graph.load import normalize, raise_opset
+from pytest_int8acc.graph.model import Model, captured, put_constant, subgraphs
+from pytest_int8acc.graph.norms import combine_norms
+from pytest_int8acc.graph.types import FLOAT, FLOAT16, Signature, pairs, signature, value_types
+from pytest_int8acc.tensors import Array, did_you_mean
+
+#: Q/DQ takes FP16 from here on (ONNX operator changelog).
+QDQ_OPSET = 19
+_QDQ = frozenset({"QuantizeLinear", "DequantizeLinear"})
+_WEIGHTED = frozenset({"Conv", "ConvTranspose", "MatMul", "Gemm", "Einsum"})
+#: The output's type is an attribute, or follows the input where the attribute is absent: left as they are.
+_SELF_TYPED = frozenset({"RandomNormalLike", "RandomUniformLike", "EyeLike", "Bernoulli", "BitCast"})
+_INT32 = int(onnx.TensorProto.INT32)
+_SUFFIX = {FLOAT: "fp32", FLOAT16: "fp16"}
+
+
+@dataclass(frozen=True, eq=False)
+class Fp16Model:
+    """A model in FP16, and what the conversion did to its numbers."""
+
+    model: Model
+    overflows: tuple[str, ...] = ()
+    """One sentence per constant of which finite numbers became inf, naming it and its readers."""
+    notes: tuple[str, ...] = ()
+
+
+def to_fp16(model: Model, keep_fp32: Collection[str] = ()) -> Fp16Model:
+    """``model`` (normal form, float or Q/DQ) in FP16, except the nodes named in ``keep_fp32``.
+
+    Names of nodes, inputs and outputs stay; a tensor keeps its name for its new type unless it is an
+    output, or read inside an If, Loop or Scan. Q/DQ scales become FP16 (one below the smallest FP16
+    number, 2**-24, is raised to it), which lifts the opset to 19 where it is lower. The statistics of a
+    BatchNormalization are worked into its scale and bias before. A model that computes in FP16 already is
+    taken as its author typed it: only ``keep_fp32`` applies.
+
+    Raises:
+        ModelError: A name in ``keep_fp32`` is no node's, or the opset cannot be lifted.
+    """
+    _check_names(model, keep_fp32)
+    types = value_types(model)
+    notes = []
+    typed = computes_in_half(model, types)
+    if typed:
+        notes.append(f"{model.name} computes in FP16 already: its own types are kept")
+    elif model.opset < QDQ_OPSET and any(node.op_type in _QDQ for node in model.graph.node):
+        model = normalize(raise_opset(model, QDQ_OPSET))
+    if not typed:
+        model = combine_norms(model, keep_fp32)
+        types = value_types(model)
+    typing = _Typing(model, types, keep_fp32, FLOAT if typed else FLOAT16)
+    if typing.foreign and not typed:
+        notes.append(
+            f"operators that stay in FP32, with all inside them: {', '.join(sorted(typing.foreign))}"
+        )
+    rewrite = _Rewrite(model, typing)
+    return Fp16Model(rewrite.done(), tuple(rewrite.overflows), (*notes, *rewrite.notes))
+
+
+def _check_names(model: Model, keep_fp32: Collection[str]) -> None:
+    known = [node.name for node in model.graph.node]
+    for name in sorted(set(keep_fp32).difference(known)):
+        raise ModelError(
+            f"{model.name}: no node is named '{name}'{did_you_mean(name, known)}; "
+            "only a node of the main graph can be kept in FP32"
+        )
+
+
+def computes_in_half(model: Model, types: dict[str, int]) -> bool:
+    """True where a node other than a Cast reads FP16."""
+    return any(
+        types.get(name) == FLOAT16
+        for node in model.graph.node
+        if node.op_type != "Cast"
+        for name in node.input
+    )
+
+
+class _Typing:
+    """The type in which each tensor is made and read, decided before anything is changed."""
+
+    def __init__(self, model: Model, types: dict[str, int], keep_fp32: Collection[str], low: int) -> None:
+        self.types = types
+        """Each tensor's type in the model as it was."""
+        self.made = dict(types)
+        """The type in which each tensor is made from now on."""
+        self.needed: dict[str, set[int]] = {}
+        """The types in which each tensor must exist."""
+        self.wanted: list[dict[int, int]] = []
+        """For each node, input position to type; a position that takes any type is absent."""
+        self.public = {value.name for value in model.graph.output}
+        """Tensors whose name must go on meaning the type it meant."""
+        self.foreign: set[str] = set()
+        """Operators that ONNX has no plain schema for: of other domains, or holding graphs."""
+        self._keep, self._low = frozenset(keep_fp32), low
+        self._shapes = _shape_tensors(model)
+        for node in model.graph.node:
+            self.public |= captured(node)
+            formals = signature(node, model.opset)
+            self._decide(node, formals)
+            if formals is None:
+                self.foreign.add(f"{node.domain}.{node.op_type}".lstrip("."))
+        for name in self.public & types.keys():
+            self.needed.setdefault(name, set()).add(types[name])
+        for node in model.graph.node:
+            self._retype_cast(node)
+
+    def _decide(self, node: onnx.NodeProto, formals: Signature | None) -> None:
+        bound = self._bind(node, formals) if formals else {}
+        wanted: dict[int, int] = {}
+        for i, name in enumerate(node.input):
+            if name not in self.types or _takes_any(node):
+                continue
+            wanted[i] = self.types[name]
+            if formals and not (node.op_type == "Resize" and i == 1):  # its region of interest: coordinates
+                wanted[i] = bound.get(formals.inputs[i].variable, wanted[i])
+            self.needed.setdefault(name, set()).add(wanted[i])
+        self.wanted.append(wanted)
+        if formals:
+            for name, formal in zip(node.output, formals.outputs, strict=True):
+                self.made[name] = bound.get(formal.variable, self.types.get(name, 0))
+        if node.op_type == "DequantizeLinear" and bound and wanted[1] != self.types[node.input[1]]:
+            self.made[node.output[0]] = wanted[1]  # before opset 23 by the schema, since then by an attribute
+
+    def _bind(self, node: onnx.NodeProto, formals: Signature) -> dict[str, int]:
+        """The floating types that the node's type variables take; none where it stays as it is."""
+        kept = node.name in self._keep
+        if node.op_type in _SELF_TYPED or _takes_any(node):
+            return {}
+        if any(name not in self.types for name, _ in pairs(node, formals)):
+            return {}  # sequences, and what operators unknown to ONNX hand on
+        if node.op_type == "DequantizeLinear" and self.types[node.input[0]] == _INT32:
+            return {}  # a bias: its scale is a product of two, often below what FP16 holds
+        if not kept and not self._shapes.isdisjoint(node.output):
+            return {}
+        high = {FLOAT: self._low, FLOAT16: FLOAT16}
+        bound = {}
+        for name, formal in zip(node.input, formals.inputs, strict=True):
+            if name and formal.allows_half and self.types[name] in high:
+                bound[formal.variable] = FLOAT if kept else high[self.types[name]]
+        return bound
+
+    def _retype_cast(self, node: onnx.NodeProto) -> None:
+        """A Cast to FP32 that is read in FP16 only casts to FP16; shape arithmetic is cast after it."""
+        name = node.output[0] if node.output else ""
+        if (
+            node.op_type == "Cast"
+            and self.made.get(name) == FLOAT
+            and self.needed.get(name) == {FLOAT16}
+            and node.name not in self._keep
+            and name not in self._shapes
+        ):
+            self.made[name] = FLOAT16
+
+
+def _takes_any(node: onnx.NodeProto) -> bool:
+    """True where the type that ``node`` reads does not touch what it makes."""
+    return node.op_type in ("Cast", "Shape", "Size") and node.domain in ("", "ai.onnx")
+
+
+def _shape_tensors(model: Model) -> set[str]:
+    """Tensors computed from Shape, Size and constants alone, up to the first weighted operator or table."""
+    constant = {tensor.name for tensor in model.graph.initializer}
+    shapes: set[str] = set()
+    for node in model.graph.node:
+        names = [name for name in node.input if name]
+        if node.op_type in ("Shape", "Size"):
+            shapes.update(node.output)
+        elif not names or subgraphs(node) or node.op_type in _WEIGHTED | _QDQ:
+            continue
+        elif constant.issuperset(names):
+            constant.update(node.output)
+        elif node.op_type.startswith("Gather") and names[0] in constant:
+            continue
+        elif all(name in constant or name in shapes for name in names):
+            shapes.update(node.output)
+    return shapes
+
+
+class _Rewrite:
+    """Carries out a typing: constants converted, tensors cast once where both types are needed."""
+
+    def __init__(self, model: Model, typing: _Typing) -> None:
+        self.overflows: list[str] = []
+        self.notes: list[str] = []
+        self._typing = typing
+        self._editor = model.edit()
+        self._names: dict[tuple[str, int], str] = {}
+        self._readers, self._scales = _readers(model, typing)
+        self._constants = model.constants()
+
+    def done(self) -> Model:
+        """The rewritten model."""
+        editor, typing = self._editor, self._typing
+        for tensor in list(editor.graph.initializer):
+            self._convert_constant(tensor)
+        nodes: list[onnx.NodeProto] = []
+        for value in editor.graph.input:
+            nodes.extend(self._casts(value.name, keeps_name=True))
+        for node, wanted in zip(editor.graph.node, typing.wanted, strict=True):
+            nodes.append(node)
+            outputs = list(node.output)
+            for i, name in enumerate(node.input):
+                target = wanted.get(i, typing.made.get(name, 0))
+                node.input[i] = self._names.get((name, target), name)
+            _set_types(node, typing)
+            for i, name in enumerate(outputs):
+                nodes.extend(self._casts(name, keeps_name=name in typing.public))
+                node.output[i] = self._names.get((name, typing.made.get(name, 0)), name)
+        editor.set_nodes(nodes)
+        return editor.done()
+
+    def _casts(self, name: str, *, keeps_name: bool) -> Iterator[onnx.NodeProto]:
+        """Cast nodes from the type in which ``name`` is made to each other that is needed of it."""
+        typing = self._typing
+        made, before = typing.made.get(name, 0), typing.types.get(name, 0)
+        if made not in _SUFFIX:
+            return
+        bearer = before if keeps_name else made
+        for target in {made, *typing.needed.get(name, ())}:
+            own = target == bearer
+            self._names[name, target] = name if own else self._editor.unique(f"{name}_{_SUFFIX[target]}")
+        for target in sorted(typing.needed.get(name, set()) - {made}):
+            source, result = self._names[name, made], self._names[name, target]
+            label = self._editor.unique(f"Cast_{name}_{_SUFFIX[target]}")
+            yield helper.make_node("Cast", [source], [result], name=label, to=target)
+
+    def _convert_constant(self, tensor: onnx.TensorProto) -> None:
+        name, before = tensor.name, int(tensor.data_type)
+        needed = self._typing.needed.get(name, {before})
+        for target in needed - {before}:
+            values = self._convert(name, target)
+            if before in needed:
+                copy = self._editor.add_constant(f"{name}_{_SUFFIX[target]}", values)
+                self._names[name, target] = copy
+            else:
+                self._editor.weights.pop(name, None)
+                put_constant(tensor, name, values, self._editor.weights)
+                self._typing.made[name] = target
+
+    def _convert(self, name: str, target: int) -> Array:
+        values = self._constants[name]
+        if target == FLOAT:
+            return np.asarray(values, np.float32)
+        half = to_half(name, values, self._readers.get(name, []), is_scale=name in self._scales)
+        if half.overflow and name in self._readers:
+            self.overflows.append(half.overflow)
+        if half.note:
+            self.notes.append(half.note)
+        return half.values
+
+
+def _readers(model: Model, typing: _Typing) -> tuple[dict[str, list[str]], set[str]]:
+    """The nodes that read each tensor in FP16 and suffer from an inf in it; and the Q/DQ scales."""
+    readers: dict[str, list[str]] = {}
+    scales: set[str] = set()
+    for node, wanted in zip(model.graph.node, typing.wanted, strict=True):
+        for i, target in wanted.items():
+            if target == FLOAT16 and not (node.op_type == "Clip" and i > 0):  # an inf bound is no bound
+                readers.setdefault(node.input[i], []).append(node.name)
+        if node.op_type in _QDQ:
+            scales.add(node.input[1])
+    return readers, scales
+
+
+def _set_types(node: onnx.NodeProto, typing: _Typing) -> None:
+    """Let a Cast say what it makes now; a DequantizeLinear makes its scale's type where it says nothing."""
+    made = typing.made.get(node.output[0]) if node.output else None
+    for attribute in list(node.attribute):
+        if (node.op_type, attribute.name) == ("Cast", "to") and made:
+            attribute.i = made
+        elif (node.op_type, attribute.name) == ("DequantizeLinear", "output_dtype") and attribute.i != made:
+            node.attribute.remove(attribute)

@@ -1,0 +1,1 @@
+"""Where any plan of a case is tried, priced, built and proved."""

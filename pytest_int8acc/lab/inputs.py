@@ -1,0 +1,173 @@
+"""Samples of a dataset that can be run in any order, as often as wanted, and outputs cut into samples."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable, Iterator, Sequence
+
+import numpy as np
+
+from pytest_int8acc.case.trial_judge import SampleOutputs
+from pytest_int8acc.data import Batch, Dataset
+from pytest_int8acc.data.chunks import fill, rechunk
+from pytest_int8acc.data.layout import read_layout
+from pytest_int8acc.tensors import Feed, Outputs, TensorInfo
+
+#: Inputs of at most this many bytes stay in memory; others are read again for each run, in their own order.
+MEMORY_BYTES = 256 << 20
+#: Inputs of one run, about: a switchboard holds more activations than the model that batches were sized for.
+_RUN_BYTES = 1 << 20
+#: A plan can be rejected between two runs: the first takes this part of the samples, later ones more.
+_RUNS = 16
+#: Samples per run that are worth the cost of a run.
+_LEAST_ROWS = 4
+
+
+def split(samples: int, held_out: float = 0.2, seed: int = 0) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """Samples that a search may see, and those set aside for the proof, each in order.
+
+    Args:
+        samples: How many there are, at least 1.
+        held_out: Share to set aside, below 1; rounded down, so that very few samples are all seen.
+        seed: Of the choice.
+    """
+    order = np.random.default_rng(seed).permutation(samples).tolist()
+    held = int(samples * held_out)
+    return tuple(sorted(order[held:])), tuple(sorted(order[:held]))
+
+
+class Inputs:
+    """The inputs of a search, sample by sample.
+
+    A sample is a row of the batched inputs where every output has a row for it too. Where outputs cannot be
+    cut into rows, a whole batch is one sample: used where its first row is.
+    """
+
+    def __init__(
+        self,
+        dataset: Dataset,
+        inputs: Sequence[TensorInfo],
+        baseline: Outputs,
+        rows: Sequence[int] | None = None,
+    ) -> None:
+        """Read the dataset once.
+
+        Args:
+            dataset: All samples.
+            inputs: What the model takes.
+            baseline: Outputs of all samples, as ``run_together`` gives them.
+            rows: The dataset's samples to use, by index; None: all.
+
+        Raises:
+            DataError: The dataset cannot be read.
+        """
+        self._dataset, self._layout = dataset, read_layout(inputs)
+        counts, kept, nbytes = [], list[Batch](), 0
+        for batch in dataset.batches():
+            counts.append(batch.rows)
+            nbytes += sum(array.nbytes for array in batch.feed.values())
+            kept = [*kept, batch] if nbytes <= MEMORY_BYTES else []
+        self._by_row = bool(self._layout.batched) and _have_rows(baseline, counts)
+        starts = np.cumsum([0, *counts]).tolist()
+        wanted = set(range(starts[-1]) if rows is None else rows)
+        places = [(b, r) for b, n in enumerate(counts) for r in range(n if self._by_row else 1)]
+        used = [(b, r) for b, r in places if starts[b] + r in wanted] or places
+        self._places = {place: i for i, place in enumerate(used)}
+        self.rows = [starts[b] + r + k for b, r in used for k in range(1 if self._by_row else counts[b])]
+        """The dataset's samples that are used, by index."""
+        fitting = max(_LEAST_ROWS, _RUN_BYTES * starts[-1] // max(nbytes, 1))
+        self._most = self._layout.size or min(max(counts), fitting)
+        self._size = self._layout.size or min(self._most, max(_LEAST_ROWS, -(-len(used) // _RUNS)))
+        self._kept = None if nbytes > MEMORY_BYTES else dict(self._samples(kept))
+        self._table = self._as_table()
+        if self._table is not None:
+            self._kept = None
+
+    def __len__(self) -> int:
+        """Number of samples."""
+        return len(self._places)
+
+    def runs(self, order: Sequence[int]) -> Iterator[tuple[list[int], Batch]]:
+        """Runs that hold the samples of ``order``; in that order where the inputs are in memory."""
+        if self._table is not None:
+            for start, size in self._cuts(len(order)):
+                rows = list(order[start : start + size])
+                feed = {name: array[rows] for name, array in self._table.items()}
+                yield rows, fill(feed, len(rows), self._layout)
+            return
+        if not self._by_row:
+            for sample, batch in self._read(order):
+                yield [sample], batch
+            return
+        taken: deque[int] = deque()
+
+        def feeds() -> Iterator[Feed]:
+            for sample, batch in self._read(order):
+                taken.append(sample)
+                yield batch.feed
+
+        for batch in rechunk(feeds(), self._layout, self._size):
+            yield [taken.popleft() for _ in range(batch.rows)], batch
+
+    def _cuts(self, count: int) -> Iterator[tuple[int, int]]:
+        """Start and length of each run: short ones first, since most rejections come early."""
+        start, size = 0, self._size
+        while start < count:
+            yield start, size
+            start += size
+            size = max(size, min(start, self._most))
+
+    def outputs_of(self, samples: Sequence[int], batch: Batch, outputs: Feed) -> SampleOutputs:
+        """What one run gave, cut into its samples."""
+        size = batch.rows + batch.padding
+        return {
+            name: [array[k : k + 1] for k in range(len(samples))]
+            if self._by_row and array.ndim and array.shape[0] == size
+            else [array] * len(samples)
+            for name, array in outputs.items()
+        }
+
+    def cut(self, outputs: Outputs) -> SampleOutputs:
+        """Outputs of the whole dataset, batch by batch, cut into the samples used."""
+        return {
+            name: [arrays[b][r : r + 1] if self._by_row else arrays[b] for b, r in self._places]
+            for name, arrays in outputs.items()
+        }
+
+    def _as_table(self) -> Feed | None:
+        """All samples as one array per input, whose rows are taken at once; None where they do not join."""
+        if not self._by_row or not self._kept:
+            return None
+        feeds = [self._kept[sample].feed for sample in range(len(self._kept))]
+        first = feeds[0]
+        if set(first) != self._layout.batched:
+            return None
+        if any(feed[name].shape != array.shape for feed in feeds for name, array in first.items()):
+            return None
+        return {name: np.concatenate([feed[name] for feed in feeds]) for name in first}
+
+    def _read(self, order: Sequence[int]) -> Iterator[tuple[int, Batch]]:
+        if self._kept is not None:
+            yield from ((sample, self._kept[sample]) for sample in order)
+            return
+        wanted = set(order)
+        for sample, batch in self._samples(self._dataset.batches()):
+            if sample in wanted:
+                yield sample, batch
+
+    def _samples(self, batches: Iterable[Batch]) -> Iterator[tuple[int, Batch]]:
+        """Each sample used, as a batch of its own."""
+        for b, batch in enumerate(batches):
+            for r in range(batch.rows if self._by_row else 1):
+                if (b, r) in self._places:
+                    own = Batch(self._layout.cut(batch.feed, r, r + 1), 1) if self._by_row else batch
+                    yield self._places[b, r], own
+
+
+def _have_rows(outputs: Outputs, counts: Sequence[int]) -> bool:
+    """Whether every output has one row per sample in each batch."""
+    return all(
+        array.ndim > 0 and array.shape[0] == count
+        for arrays in outputs.values()
+        for array, count in zip(arrays, counts, strict=True)
+    )

@@ -1,0 +1,100 @@
+"""A model that FP16 cannot compute: told from a drop by INT8, and refused by the tensor's name."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+
+from pytest_int8acc.case.forms import Form
+from pytest_int8acc.case.judge import Judge
+from pytest_int8acc.data import Dataset
+from pytest_int8acc.engines.calibrators import collect_maxima
+from pytest_int8acc.errors import ModelError
+from pytest_int8acc.graph.model import Model
+from pytest_int8acc.measure.runs import Runs
+from pytest_int8acc.results import Score
+from pytest_int8acc.scores.compare import compare_outputs
+from pytest_int8acc.settings import Provider
+from pytest_int8acc.tensors import Array
+
+#: The greatest finite FP16 number.
+FP16_MAX = 65504.0
+
+
+def lost_by_baseline(judge: Judge, runs: Runs) -> list[Score]:
+    """Limits of the case that the baseline itself misses against FP32."""
+    given = bool(judge.metrics)
+    outputs = compare_outputs(runs.reference, runs.baseline, judge.limits, metrics_given=given)
+    return [score for output in outputs for score in output.scores if not score.passed]
+
+
+def refuse_overflow(
+    lost: Sequence[Score], runs: Runs, baseline: Form, model: Model, inputs: Dataset, provider: Provider
+) -> None:
+    """Raise ModelError, naming the tensors at fault, where FP16 gives inf inside the model and is lost by it.
+
+    An inf need not reach an output: one that is divided by gives 0, in the baseline and in INT8 alike.
+    """
+    bad = [
+        name
+        for name, arrays in runs.baseline.items()
+        if not _finite(arrays) and _finite(runs.reference[name])
+    ]
+    if not baseline.half or not (bad or lost):
+        return
+    where = [*baseline.overflows, *_overflowing(model, inputs, provider)]
+    if bad or where:
+        worst = f"output '{bad[0]}' is not finite" if bad else f"{lost[0].subject} {lost[0].metric} is lost"
+        how, remedy = "an overflow", "keep these values below 65504 in the model"
+        if not where:
+            where = [*_vanishing(model), *_broken(baseline.model, inputs, provider)]
+            how, remedy = "numbers too small for FP16", "keep them above 6e-8 in the model"
+        raise ModelError(
+            f"{model.name}: in FP16 {worst}, by {how} inside the model; INT8 is not the problem. "
+            + "".join(f"{sentence}. " for sentence in ["; ".join(where[:3])] if sentence)
+            + f"Compare with 'baseline: fp32', or {remedy}."
+        )
+
+
+def _finite(arrays: Sequence[Array]) -> bool:
+    return all(a.dtype.kind != "f" or bool(np.isfinite(a).all()) for a in arrays)
+
+
+def _overflowing(model: Model, inputs: Dataset, provider: Provider) -> Iterator[str]:
+    """Tensors whose FP32 values exceed what FP16 holds, in topological order."""
+    floats = [name for name, info in model.values().items() if info.dtype == np.float32 and info.shape]
+    makers = {output: node for node in model.graph.node for output in node.output}
+    tensors = [name for name in makers if name in set(floats)]
+    maxima = collect_maxima(model, tensors, inputs, provider)
+    for tensor in tensors:
+        if FP16_MAX < maxima.amax(tensor) < np.inf:
+            node = makers[tensor]
+            amax = maxima.amax(tensor)
+            yield f"'{tensor}' of {node.op_type} '{node.name}' reaches {amax:.4g}, FP16 ends at 65504"
+
+
+def _vanishing(model: Model) -> Iterator[str]:
+    """Constants that are 0 in FP16, such as an epsilon."""
+    readers = {name: node for node in model.graph.node for name in node.input}
+    for name, array in model.constants().items():
+        if array.dtype != np.float32 or name not in readers or not array.any():
+            continue
+        if not array.astype(np.float16).any():
+            node = readers[name]
+            amax = float(np.abs(array).max())
+            yield f"'{name}' of {node.op_type} '{node.name}' is {amax:.4g}, which is 0 in FP16"
+
+
+def _broken(half: Model, inputs: Dataset, provider: Provider) -> Iterator[str]:
+    """Nodes of a model in FP16 that make inf or NaN of finite numbers, in topological order."""
+    floats = {n for n, info in half.values().items() if info.dtype in (np.float16, np.float32) and info.shape}
+    made = [name for node in half.graph.node for name in node.output if name in floats]
+    if not made:
+        return
+    maxima = collect_maxima(half, made, inputs, provider)
+    lost = {name for name in made if not np.isfinite(maxima.amax(name))}
+    for node in half.graph.node:
+        bad = lost.intersection(node.output)
+        if bad and not lost.intersection(node.input):
+            yield f"{node.op_type} '{node.name}' makes inf or NaN of finite numbers in FP16"

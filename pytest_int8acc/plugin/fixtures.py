@@ -1,0 +1,69 @@
+"""Fixtures for users' own tests."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+if TYPE_CHECKING:
+    from pytest_int8acc.engines import Engine
+    from pytest_int8acc.workbench import Workbench
+
+
+@pytest.fixture(scope="session")
+def int8acc(request: pytest.FixtureRequest) -> Iterator[Workbench]:
+    """Cases of specs as Python objects: ``int8acc.load('net.int8acc.yaml').check()`` gives a CaseResult.
+
+    A loaded case has ``check()``, ``measure()``, ``engine(role)`` and ``outputs(role)``; roles are baseline,
+    int8 and fp32. Where a spec has several cases, name one: ``int8acc.load('net.int8acc.yaml', 'by-hand')``.
+    Paths start from pytest's root folder. A backend that is not there skips the test, as it skips a case, or
+    fails it where ini ``int8acc_missing`` says so.
+    """
+    from pytest_int8acc.goldens.request import Goldens
+    from pytest_int8acc.plugin.golden_options import golden_folder
+    from pytest_int8acc.plugin.items import settings_for, skip_unavailable
+    from pytest_int8acc.workbench import Host, Workbench
+
+    config = request.config
+    host = Host(
+        root=config.rootpath,
+        settings=lambda spec: settings_for(config, spec),
+        goldens=lambda case: Goldens(golden_folder(config, case.file)),
+        unavailable=skip_unavailable,
+    )
+    with Workbench(host) as bench:
+        yield bench
+
+
+@pytest.fixture(scope="session")
+def int8acc_engine(int8acc: Workbench) -> Callable[..., Engine]:
+    """An engine of a model: ``int8acc_engine('net.onnx', precision='int8', calibrate='calib.npz')``.
+
+    ``precision`` is fp32, fp16 (the default) or int8; a model with Q/DQ is int8 and wants no samples.
+    ``backend`` is auto, onnxruntime or tensorrt. What it returns is called with a feed dict, one array per
+    input, and gives one array per output. It lives until the session ends.
+    """
+    return int8acc.engine
+
+
+@pytest.fixture(scope="session")
+def int8acc_golden(request: pytest.FixtureRequest) -> Callable[..., object]:
+    """Compare arrays with their golden, or record them: ``int8acc_golden('logits', logits, cosine=0.999)``.
+
+    The second argument is one array, or several by name; limits are those of an output's criterion in a spec
+    (40 dB SQNR by default). ``--int8acc-update=missing`` records what is not there, ``--int8acc-update=all``
+    everything. Goldens lie in ``__int8acc__/arrays`` below pytest's root folder, or where ini
+    ``int8acc_goldens`` says.
+    """
+    from pytest_int8acc.goldens.tested import ArrayGoldens
+    from pytest_int8acc.plugin.golden_options import golden_root
+    from pytest_int8acc.plugin.items import report_folder
+
+    config = request.config
+    root = golden_root(config) or str(config.rootpath / "__int8acc__")
+    reports = report_folder(config)
+    candidates = None if reports is None else reports / "golden"
+    update: Any = config.getoption("int8acc_update") or "off"
+    return ArrayGoldens(f"{root}/arrays", update, candidates).check

@@ -1,0 +1,282 @@
+"""pytest entry point: options, ini keys, marker, collection, and when to report."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Callable, Generator, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from pytest_int8acc.settings import SETTINGS, SUFFIXES, Setting
+
+if TYPE_CHECKING:
+    from pytest_int8acc.plugin.items import SpecFile
+
+_NOT_RUN = pytest.StashKey[set[str]]()
+_NOT_RUN_OUTPUT = "int8acc_not_run"
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Adds the gate and every setting, each as an option and as an ini key."""
+    group = parser.getgroup("int8acc", "INT8 accuracy")
+    gate = "run the cases in *.int8acc.yaml files; one named on the command line runs without this"
+    # Defaults are None so that an option not given is told from one that says no: ini keys come next.
+    group.addoption("--int8acc", action="store_true", default=None, help=gate)
+    parser.addini("int8acc", gate, type="bool", default=False)
+    for setting in SETTINGS:
+        _add_setting(group, parser, setting)
+    merge = (
+        "run nothing: merge these report folders into --int8acc-report, and exit with 1 where a case failed"
+    )
+    group.addoption("--int8acc-merge", nargs="+", metavar="DIR", help=merge)
+    init = "run nothing: write a commented spec beside each of these ONNX models"
+    group.addoption("--int8acc-init", nargs="+", metavar="MODEL", help=init)
+    device = "GPU, from 0 among those visible (default: each pytest-xdist worker takes the next one)"
+    group.addoption("--int8acc-device", type=_device, metavar="N", help=device)
+    parser.addini("int8acc_device", device, default=None)
+    _add_golden_options(group, parser)
+
+
+def _add_golden_options(group: pytest.OptionGroup, parser: pytest.Parser) -> None:
+    """Adds what a session may say of goldens."""
+    group.addoption(
+        "--int8acc-update",
+        choices=("missing", "all"),
+        help="record goldens: those that are missing, or all; prints what changes. Not where CI is set",
+    )
+    group.addoption(
+        "--int8acc-update-in-ci",
+        action="store_true",
+        default=None,
+        help="let --int8acc-update record goldens where the variable CI is set",
+    )
+    group.addoption(
+        "--int8acc-prune",
+        nargs="?",
+        const="list",
+        choices=("list", "delete"),
+        help="list goldens that no case of a spec has any more, and with =delete delete them",
+    )
+    parser.addini(
+        "int8acc_goldens",
+        "where goldens are kept, a folder or an fsspec URL (default: __int8acc__ beside each spec)",
+        default=None,
+    )
+
+
+def _add_setting(group: pytest.OptionGroup, parser: pytest.Parser, setting: Setting) -> None:
+    """One setting as an option and as an ini key."""
+    if setting.kind == "choice":
+        group.addoption(setting.flag, choices=setting.choices, help=setting.help)
+        parser.addini(setting.ini, setting.help, default=None)
+    elif setting.kind == "count":
+        group.addoption(setting.flag, type=_argument(setting), metavar="N", help=setting.help)
+        parser.addini(setting.ini, setting.help, type="int", default=None)
+    elif setting.kind == "size":
+        group.addoption(setting.flag, type=_argument(setting), metavar="SIZE", help=setting.help)
+        parser.addini(setting.ini, setting.help, default=None)
+    elif setting.kind == "flag":
+        group.addoption(setting.flag, action="store_true", default=None, help=setting.help)
+        parser.addini(setting.ini, setting.help, type="bool", default=None)
+    else:
+        group.addoption(setting.flag, metavar="DIR", help=setting.help)
+        parser.addini(setting.ini, setting.help, default=None)
+
+
+def _argument(setting: Setting) -> Callable[[str], object]:
+    """What argparse calls to read ``setting``."""
+
+    def parse(text: str) -> object:
+        try:
+            return setting.parse(text)
+        except ValueError as error:
+            raise argparse.ArgumentTypeError(str(error)) from None
+
+    return parse
+
+
+def _device(text: str) -> int:
+    """What argparse calls to read a GPU's number."""
+    if not text.isdecimal():
+        raise argparse.ArgumentTypeError(f"{text!r} is not a GPU's number: expected 0, 1 or so on")
+    return int(text)
+
+
+def pytest_cmdline_main(config: pytest.Config) -> int | None:
+    """Merges report folders or writes specs instead of running tests, where that is asked for."""
+    if config.getoption("help"):
+        return None
+    if models := config.getoption("int8acc_init"):
+        from pytest_int8acc.init import run
+
+        folder = config.invocation_params.dir
+        return int(run([folder / model for model in models], sys.stdout) > 0)
+    folders = config.getoption("int8acc_merge")
+    if not folders:
+        return None
+    from pytest_int8acc.plugin.items import report_folder
+    from pytest_int8acc.plugin.reporting import merge
+
+    return merge(config, folders, report_folder(config))
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Registers the marker; raises UsageError for a value in the configuration that is not accepted."""
+    config.addinivalue_line("markers", "int8acc: a case of an *.int8acc.yaml file")
+    config.stash[_NOT_RUN] = set()
+    config.pluginmanager.register(_Last(), "int8acc-last")
+    if config.getoption("int8acc_update") or config.getoption("int8acc_prune"):
+        from pytest_int8acc.plugin.golden_options import GoldenHooks
+
+        config.pluginmanager.register(GoldenHooks(), "int8acc-goldens")
+    _getini(config, "int8acc", "true or false")
+    try:
+        _device(str(_getini(config, "int8acc_device", "a GPU's number") or 0))
+    except argparse.ArgumentTypeError as error:
+        raise pytest.UsageError(f"int8acc_device in the pytest configuration: {error}") from None
+    for setting in SETTINGS:
+        value = _getini(config, setting.ini, setting.expected)
+        try:
+            if value is not None:
+                setting.parse(value)
+        except ValueError as error:
+            raise pytest.UsageError(f"{setting.ini} in the pytest configuration: {error}") from None
+
+
+def _getini(config: pytest.Config, key: str, expected: str) -> Any:
+    """The configured value; UsageError where pytest itself cannot read it as the key's type."""
+    try:
+        return config.getini(key)
+    except (TypeError, ValueError, pytest.UsageError) as error:
+        raise pytest.UsageError(f"{key} in the pytest configuration: {error}; expected {expected}") from None
+
+
+def _gate(config: pytest.Config) -> bool:
+    """True where all spec files run."""
+    return bool(config.getoption("int8acc") or config.getini("int8acc"))
+
+
+def pytest_report_header(config: pytest.Config) -> str | None:
+    """The runtimes installed, where the gate is open."""
+    if not _gate(config):
+        return None
+    from importlib import metadata
+
+    found = []
+    for name in ("onnxruntime", "onnxruntime-gpu", "tensorrt", "tensorrt-rtx"):
+        try:
+            found.append(f"{name} {metadata.version(name)}")
+        except metadata.PackageNotFoundError:
+            continue
+    return "int8acc: " + (", ".join(found) or "no runtime installed (pip install 'pytest-int8acc[cpu]')")
+
+
+def pytest_collect_file(file_path: Path, parent: pytest.Collector) -> SpecFile | None:
+    """Collects a spec file where the gate is open or the file was named, and counts it otherwise."""
+    if not file_path.name.endswith(SUFFIXES):
+        return None
+    named = parent.session.isinitpath
+    if _gate(parent.config) or named(file_path):
+        from pytest_int8acc.plugin.items import SpecFile
+
+        collected: SpecFile = SpecFile.from_parent(parent, path=file_path)
+        return collected
+    # pytest also visits the neighbours of a file that was named; nobody asked for those.
+    if any(named(folder) for folder in file_path.parents):
+        parent.config.stash[_NOT_RUN].add(str(file_path))
+    return None
+
+
+@pytest.hookimpl(optionalhook=True, tryfirst=True)
+def pytest_xdist_auto_num_workers(config: pytest.Config) -> int | None:
+    """One worker per GPU for ``-n auto`` where specs run on TensorRT; None leaves it to pytest-xdist."""
+    backend = config.getoption("int8acc_backend") or config.getini("int8acc_backend")
+    if not _gate(config) or backend != "tensorrt":
+        return None
+    from pytest_int8acc.plugin.devices import visible_devices
+
+    return len(visible_devices()) or None
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(
+    item: pytest.Item, call: pytest.CallInfo[None]
+) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """Reports a case that cannot be judged as text alone: pytest asks no item how a setup error reads."""
+    report = yield
+    if call.when == "setup" and call.excinfo is not None and item.path.name.endswith(SUFFIXES):
+        from pytest_int8acc.errors import Int8accError
+        from pytest_int8acc.plugin.items import SpecItem
+
+        if isinstance(item, SpecItem) and isinstance(call.excinfo.value, Int8accError):
+            report.longrepr = str(call.excinfo.value)
+        elif isinstance(item, SpecItem) and report.skipped and isinstance(report.longrepr, tuple):
+            report.longrepr = (str(item.path), item.case.line + 1, report.longrepr[2])  # not where we raised
+    if call.when == "call" and item.config.getoption("htmlpath", None) and item.path.name.endswith(SUFFIXES):
+        from pytest_int8acc.plugin.reporting import attach
+
+        attach(item.config.pluginmanager.getplugin("html"), report)
+    return report
+
+
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    """Hands a pytest-xdist worker's count of spec files not run to the controller."""
+    output = getattr(session.config, "workeroutput", None)
+    if output is not None:
+        not_run = session.config.stash[_NOT_RUN]
+        output[_NOT_RUN_OUTPUT] = sorted(not_run)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_testnodedown(node: Any) -> None:
+    """Takes over a worker's spec files not run; every worker sees the same ones."""
+    output = getattr(node, "workeroutput", None) or {}  # a worker that crashed has none
+    node.config.stash[_NOT_RUN].update(output.get(_NOT_RUN_OUTPUT, ()))
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
+    """Writes one line per case, more with -v and -vv, and a hint where spec files were left out."""
+    if any(name.endswith(SUFFIXES) for name in _reported(terminalreporter)):
+        from pytest_int8acc.plugin.reporting import write_section
+
+        write_section(terminalreporter, config.get_verbosity())
+    if count := len(config.stash[_NOT_RUN]):
+        files = "spec file" if count == 1 else "spec files"
+        terminalreporter.write_line(
+            f"int8acc: {count} {files} not run (pass --int8acc, or set int8acc = true in the pytest "
+            "configuration)",
+            yellow=True,
+        )
+
+
+def _reported(terminalreporter: pytest.TerminalReporter) -> Iterator[str]:
+    """The file of each report of this run."""
+    from pytest_int8acc.plugin.verdicts import judged_reports
+
+    for _, report in judged_reports(terminalreporter):
+        yield getattr(report, "nodeid", "").partition("::")[0]
+
+
+class _Last:
+    """Runs when all else of the summary is written, so that the report's path is easily found."""
+
+    @pytest.hookimpl(wrapper=True, tryfirst=True)
+    def pytest_terminal_summary(
+        self, terminalreporter: pytest.TerminalReporter, config: pytest.Config
+    ) -> Generator[None, Any, Any]:
+        """Writes the report folder and the step summary, and says where they are."""
+        result = yield
+        idle = hasattr(config, "workerinput") or any(  # pytest calls this in pytest-xdist's workers, too
+            config.getoption(option, False) for option in ("collectonly", "setuponly", "setupplan")
+        )
+        ours = any(name.endswith(SUFFIXES) for name in _reported(terminalreporter))
+        if not idle and (ours or _gate(config)):
+            from pytest_int8acc.plugin.items import report_folder
+            from pytest_int8acc.plugin.reporting import write_reports
+
+            for line in write_reports(terminalreporter, report_folder(config)):
+                terminalreporter.write_line(line, red="cannot be written" in line)
+        return result

@@ -1,0 +1,223 @@
+"""Spec files and their cases as pytest collectors and items."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from pytest_int8acc.errors import EngineError, Int8accError, MissingBackendError, SpecError
+from pytest_int8acc.plugin.devices import take
+from pytest_int8acc.plugin.golden_options import RECORDED, golden_folder, spec_stem
+from pytest_int8acc.report.properties import properties
+from pytest_int8acc.report.text import failure, failure_line
+from pytest_int8acc.results import CaseResult
+from pytest_int8acc.settings import SETTINGS, Settings, resolve
+
+if TYPE_CHECKING:
+    from pytest_int8acc.goldens.request import Goldens
+    from pytest_int8acc.measure.measured import Measured
+    from pytest_int8acc.spec.models import Case
+
+
+class AccuracyError(AssertionError):
+    """INT8 misses a case's criteria."""
+
+    def __init__(self, result: CaseResult) -> None:
+        super().__init__(failure_line(result))
+        self.result = result
+
+
+class SpecFile(pytest.Module):
+    """One ``*.int8acc.yaml``; a module without a Python object, so that fixtures of every scope work."""
+
+    obj = None
+
+    def collect(self) -> Iterator[SpecItem]:
+        """One item per case; raises SpecError with every mistake in the file. Reads no model."""
+        from pytest_int8acc.spec.load import load_spec
+
+        for case in load_spec(self.path):
+            item = SpecItem.from_parent(self, name=case.name, callobj=verdict, case=case)
+            item.mark()
+            yield item
+
+    def repr_failure(self, excinfo: pytest.ExceptionInfo[BaseException]) -> Any:  # type: ignore[override]
+        """A mistake in the spec as text alone, anything else with its traceback."""
+        if isinstance(excinfo.value, Int8accError):
+            return str(excinfo.value)
+        return super().repr_failure(excinfo)
+
+
+class SpecItem(pytest.Function):
+    """One case: measured in the setup phase; judged, and searched where it fails, in the call phase."""
+
+    def __init__(self, *, case: Case, **function: Any) -> None:
+        super().__init__(**function)
+        self.case = case
+        self.measured: Measured | None = None
+        self.result: CaseResult | None = None
+        """What is known so far: None before setup, without a search before the call."""
+
+    def mark(self) -> None:
+        """Gives the item the case's marks; raises SpecError where pytest refuses one."""
+        self.add_marker("int8acc")
+        for name in self.case.marks:
+            try:
+                self._add_named(name)
+            except (pytest.fail.Exception, Warning) as error:  # --strict-markers, -W error
+                from pytest_int8acc.spec.load import display
+
+                place = f"{display(self.path)}:{self.case.line + 1}:1"
+                raise SpecError(f"{place}: mark '{name}' of case '{self.name}': {error}") from None
+        if self.case.skip is not None:
+            self.add_marker(pytest.mark.skip(reason=self.case.skip))
+        if self.case.xfail is not None:
+            # Accuracy alone may fail as expected: a case that cannot be judged stays an error.
+            self.add_marker(pytest.mark.xfail(reason=self.case.xfail, raises=AccuracyError))
+
+    def _add_named(self, name: str) -> None:
+        """Adds a mark; a warning of it points to the spec, not to this line."""
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            self.add_marker(name)
+        for warning in caught:
+            self.warn(pytest.PytestUnknownMarkWarning(str(warning.message)))
+
+    def setup(self) -> None:
+        """Sets up fixtures, then runs the models and measures; Int8accError where that is impossible."""
+        super().setup()
+        if self.config.getoption("setuponly", False) or self.config.getoption("setupplan", False):
+            return
+        from pytest_int8acc.measure.measured import measure
+
+        settings = self._settings()
+        try:
+            if goldens := self._goldens():
+                self.measured = measure(self.case, settings, goldens)
+            else:
+                self.measured = measure(self.case, settings)
+        except MissingBackendError as error:
+            skip_unavailable(error, settings)
+            raise
+        self._publish(self.measured.result)
+        if goldens:
+            self._tell_recorded(self.measured.result)
+
+    def teardown(self) -> None:
+        """Lets go of the engines, then of the fixtures."""
+        if self.measured is not None:
+            self.measured.close()
+        super().teardown()
+
+    def conclude(self) -> CaseResult:
+        """The result, with what a search found where one was wanted; the report carries it from now on."""
+        from pytest_int8acc.check import conclude
+
+        assert self.measured is not None  # setup() has raised otherwise
+        result = conclude(self.measured, self._folder())
+        self._publish(result)
+        if result.search is not None and result.search.interrupted:
+            self.session.shouldstop = "interrupted (Ctrl-C) in a precision search"
+        return result
+
+    def reportinfo(self) -> tuple[Any, int, str]:
+        """The case's own line in the spec."""
+        return self.path, self.case.line, f"int8acc: {self.name}"
+
+    def repr_failure(self, excinfo: pytest.ExceptionInfo[BaseException]) -> Any:  # type: ignore[override]
+        """Missed criteria and errors of ours as text alone, anything else with its traceback."""
+        if isinstance(excinfo.value, AccuracyError):
+            return failure(excinfo.value.result, self.config.get_verbosity())
+        if isinstance(excinfo.value, Int8accError):
+            return str(excinfo.value)
+        return super().repr_failure(excinfo)
+
+    def _folder(self) -> Path | None:
+        """This case's own folder in the report folder: the spec's path from the root, and the case's name."""
+        reports, stem = report_folder(self.config), spec_stem(self.config, self.path)
+        if reports is None:
+            return None
+        return reports / stem if stem.name == self.name else reports / stem / self.name
+
+    def _goldens(self) -> Goldens | None:
+        """Where this case's golden lies and what may be written; None for a case that keeps none."""
+        from pytest_int8acc.goldens.request import Goldens, keeps_golden
+
+        if not keeps_golden(self.case):
+            return None
+        folder = self._folder()
+        return Goldens(
+            golden_folder(self.config, self.path),
+            self.config.getoption("int8acc_update") or "off",
+            None if folder is None else folder / "golden",
+        )
+
+    def _tell_recorded(self, result: CaseResult) -> None:
+        """Let the report carry what was recorded, if anything was."""
+        if result.golden.startswith("recorded"):
+            lines = [result.golden, *(note for note in result.notes if note.startswith("accepted "))]
+            self.user_properties.append((RECORDED, "\n".join(lines)))
+
+    def _publish(self, result: CaseResult) -> None:
+        """Let the report carry ``result``, in place of an earlier one."""
+        assert self.measured is not None
+        self.result = result
+        settings = ("int8acc.settings", self.measured.settings.describe())
+        self.user_properties[:] = (dict(self.user_properties) | dict([*properties(result), settings])).items()
+
+    def _settings(self) -> Settings:
+        """What this case runs with."""
+        return settings_for(self.config, self.case.settings())
+
+
+def skip_unavailable(error: MissingBackendError, settings: Settings) -> None:
+    """Skips a test whose backend is not there, unless the settings want it to fail."""
+    if settings.missing == "skip":
+        pytest.skip(str(error))
+
+
+def settings_for(config: pytest.Config, spec: Mapping[str, object]) -> Settings:
+    """What command line, spec and configuration say together; plugin.py has checked the configuration."""
+    _take_device(config)
+    return resolve(
+        {setting.name: config.getoption(setting.ini) for setting in SETTINGS},
+        spec,
+        {s.name: s.read(config.getini(s.ini)) for s in SETTINGS},
+    )
+
+
+_TAKEN = pytest.StashKey[bool]()
+
+
+def _take_device(config: pytest.Config) -> None:
+    """Let CUDA see this process's own GPU, once, before anything starts it."""
+    if config.stash.get(_TAKEN, False):
+        return
+    config.stash[_TAKEN] = True
+    wanted = config.getoption("int8acc_device")
+    if wanted is None and config.getini("int8acc_device"):
+        wanted = int(config.getini("int8acc_device"))
+    worker = getattr(config, "workerinput", {}).get("workerid")
+    try:
+        take(worker, wanted)
+    except ValueError as error:
+        raise EngineError(f"--int8acc-device: {error}") from None
+
+
+def report_folder(config: pytest.Config) -> Path | None:
+    """Where reports go: from where pytest was started, or from the root where the configuration says it."""
+    if given := config.getoption("int8acc_report"):
+        return config.invocation_params.dir / str(given)
+    given = config.getini("int8acc_report")
+    return config.rootpath / str(given) if given else None
+
+
+def verdict(request: pytest.FixtureRequest) -> None:
+    """Passes where the case's INT8 model meets its criteria."""
+    result = request.node.conclude()
+    if not result.passed:
+        raise AccuracyError(result)

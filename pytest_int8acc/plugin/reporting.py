@@ -1,0 +1,229 @@
+"""What a session tells when it ends: the terminal section, report files, extras; and merging."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Sequence
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pytest_int8acc.errors import Int8accError
+from pytest_int8acc.plugin.verdicts import judged_reports
+from pytest_int8acc.settings import SUFFIXES
+
+_STEP_SUMMARY = "GITHUB_STEP_SUMMARY"
+#: A traceback longer than this is cut in the report's files.
+_MESSAGE = 20_000
+
+#: A verdict and the report that bears it.
+Judged = tuple[str, pytest.TestReport]
+
+
+def write_section(terminalreporter: pytest.TerminalReporter, verbosity: int) -> None:
+    """Writes a line for each case, those that failed alone with -q, and its details with -v and -vv."""
+    from pytest_int8acc.report.terminal import detail_lines, status_line
+    from pytest_int8acc.report.text import FAILURE
+
+    reports = [
+        (verdict, report)
+        for verdict, report in case_reports(terminalreporter)
+        if verbosity >= 0 or report.failed
+    ]
+    if reports:
+        terminalreporter.write_sep("=", "int8acc")  # section() leaves its line open
+    for verdict, report in reports:
+        terminalreporter.write(f"{verdict.upper()} ", **{color(verdict): True})
+        message = _first_line(report)
+        # A case may also fail for another reason than its scores: a teardown, a strict xfail that passes.
+        told = not report.failed or message.startswith(FAILURE)
+        said = dict(report.user_properties) if told else {}
+        terminalreporter.write_line(status_line(nodeid_of(report), said, message))
+        for line in detail_lines(said, verbosity, failed=report.failed):
+            terminalreporter.write_line("    " + line)
+
+
+def case_reports(terminalreporter: pytest.TerminalReporter) -> list[Judged]:
+    """Verdict and report of each case that was reported, in the order of files and lines."""
+    reports = [
+        (verdict, report)
+        for verdict, report in judged_reports(terminalreporter)
+        if isinstance(report, pytest.TestReport) and report.location[0].endswith(SUFFIXES)
+    ]
+    return sorted(reports, key=lambda pair: (pair[1].location[0], pair[1].location[1] or 0))
+
+
+def nodeid_of(report: pytest.TestReport | pytest.CollectReport) -> str:
+    """The item's name, without the group that pytest-xdist's ``--dist loadgroup`` appends."""
+    path, separator, name = report.nodeid.rpartition("::")
+    return path + separator + name.partition("@")[0] if separator else report.nodeid
+
+
+def color(verdict: str) -> str:
+    """What a verdict is written in."""
+    return {"passed": "green", "failed": "red", "error": "red"}.get(verdict, "yellow")
+
+
+def write_reports(terminalreporter: pytest.TerminalReporter, folder: Path | None) -> list[str]:
+    """Writes the report folder and GitHub's step summary, where they are wanted.
+
+    A folder or file that cannot be written costs a line, not the run.
+
+    Returns:
+        Lines to print last: where the report is.
+    """
+    if folder is None and not os.environ.get(_STEP_SUMMARY):
+        return []
+    from pytest_int8acc.report.folder import write_folder
+
+    report = gather(terminalreporter, folder)
+    lines = _summarize(report)
+    if folder is None:
+        return lines
+    try:
+        return lines + _named(write_folder(folder, report))
+    except (OSError, Int8accError) as error:
+        return [*lines, f"int8acc: {folder}: cannot be written: {_why(error)}"]
+
+
+def _summarize(report: dict[str, Any]) -> list[str]:
+    """Appends to GitHub's step summary, where there is one; a line where that fails."""
+    path = os.environ.get(_STEP_SUMMARY)
+    if not path:
+        return []
+    from pytest_int8acc.report.markdown import append_summary
+
+    try:
+        append_summary(Path(path), report)
+    except (OSError, Int8accError) as error:
+        return [f"int8acc: {_STEP_SUMMARY} {path}: cannot be written: {_why(error)}"]
+    return []
+
+
+def _named(lines: Sequence[str]) -> list[str]:
+    """The lines, each saying whose it is."""
+    return [f"int8acc: {line}" for line in lines]
+
+
+def gather(terminalreporter: pytest.TerminalReporter, folder: Path | None) -> dict[str, Any]:
+    """The report of this session, as plain types."""
+    from pytest_int8acc.report.json import one_per_case, report_of
+
+    entries = [_entry(verdict, report, folder) for verdict, report in case_reports(terminalreporter)]
+    errors = {
+        nodeid_of(report): _whole(report, "")
+        for report in terminalreporter.getreports("error")
+        if isinstance(report, pytest.CollectReport) and report.nodeid.endswith(SUFFIXES)
+    }
+    listed = [{"nodeid": nodeid, "message": text} for nodeid, text in sorted(errors.items())]
+    return report_of(one_per_case(entries), listed, tool=tool(), finished=_iso(None))
+
+
+def tool() -> dict[str, str]:
+    """Who writes the report."""
+    from importlib import metadata
+
+    try:
+        version = metadata.version("pytest-int8acc")
+    except metadata.PackageNotFoundError:  # run from its source, with -p pytest_int8acc.plugin
+        version = "unknown"
+    return {"name": "pytest-int8acc", "version": version}
+
+
+def _entry(verdict: str, report: pytest.TestReport, folder: Path | None) -> dict[str, Any]:
+    """One case of ``report.json``."""
+    from pytest_int8acc.report.json import case_entry
+    from pytest_int8acc.report.text import FAILURE
+
+    said = dict(report.user_properties)
+    details = said.get("int8acc.details")
+    first = _first_line(report)
+    whole = verdict in ("failed", "error") and not first.startswith(FAILURE)
+    message = _whole(report, first) if whole else first
+    more: dict[str, Any] = {
+        "line": (report.location[1] or 0) + 1,
+        "finished": _iso(report.stop),
+        "message": message,
+    }
+    if "int8acc.settings" in said:
+        more["settings"] = str(said["int8acc.settings"])
+    plain = None if details is None else json.loads(str(details))
+    return case_entry(nodeid_of(report), verdict, report.duration, plain, folder, **more)
+
+
+def _iso(seconds: float | None) -> str:
+    """A time since the epoch, or now, in UTC."""
+    now = datetime.now(timezone.utc)
+    when = datetime.fromtimestamp(seconds, timezone.utc) if seconds else now
+    return when.isoformat(timespec="milliseconds")
+
+
+def _first_line(report: pytest.TestReport) -> str:
+    """The first line of why a case did not pass."""
+    if isinstance(report.longrepr, tuple):
+        return report.longrepr[2].removeprefix("Skipped: ")
+    crash = getattr(report.longrepr, "reprcrash", None)
+    return str(crash.message if crash else report.longrepr or "").partition("\n")[0]
+
+
+def _whole(report: pytest.TestReport | pytest.CollectReport, first: str) -> str:
+    """All that is told of a mistake, its first line in front."""
+    if isinstance(report.longrepr, str):  # longreprtext would name pytest-xdist's worker
+        return report.longrepr[:_MESSAGE]
+    text = report.longreprtext
+    if text.startswith("[gw"):
+        text = text.partition("\n")[2]
+    return f"{first}\n\n{text}".strip()[:_MESSAGE]
+
+
+def _why(error: Exception) -> str:
+    return str(getattr(error, "strerror", None) or error)
+
+
+def attach(pytest_html: Any, report: Any) -> None:
+    """Gives pytest-html's row of a case its scores and culprits.
+
+    Args:
+        pytest_html: The plugin, as the plugin manager knows it.
+        report: Of the call phase.
+    """
+    from pytest_int8acc.report.html import fragment
+
+    details = dict(report.user_properties).get("int8acc.details")
+    if details is not None:
+        extra = pytest_html.extras.html(fragment(json.loads(details)))
+        report.extras = [*getattr(report, "extras", []), extra]
+
+
+def merge(config: pytest.Config, folders: Sequence[str], out: Path | None) -> int:
+    """Merges the report folders of shards into one, and prints what came of it.
+
+    Returns:
+        pytest's exit status: 1 where a case failed or a spec could not be read, else 0.
+
+    Raises:
+        pytest.UsageError: There is no ``--int8acc-report``, or a folder holds no report.
+    """
+    from pytest_int8acc.report.folder import write_folder
+    from pytest_int8acc.report.merge import merge_folders
+    from pytest_int8acc.report.terminal import merged_lines
+
+    if out is None:
+        raise pytest.UsageError("--int8acc-merge needs the folder to write: add --int8acc-report DIR")
+    shards = [config.invocation_params.dir / folder for folder in folders]
+    try:
+        report = merge_folders(shards, out, tool=tool())
+        written = write_folder(out, report)
+    except Int8accError as error:
+        raise pytest.UsageError(f"--int8acc-merge: {error}") from None
+    except OSError as error:
+        raise pytest.UsageError(
+            f"--int8acc-merge: {error.filename or out}: cannot be written: {_why(error)}"
+        ) from None
+    for line in [*merged_lines(report), *_summarize(report), *_named(written)]:
+        print(line)
+    bad = report["errors"] or any(case["verdict"] in ("failed", "error") for case in report["cases"])
+    return pytest.ExitCode.TESTS_FAILED if bad else pytest.ExitCode.OK

@@ -1,0 +1,1 @@
+"""What mends a case: the precision search and its proof, other scales, migration."""

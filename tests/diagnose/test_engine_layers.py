@@ -1,0 +1,114 @@
+"""Layers compared between engines that show their tensors; here sessions stand in for the engines."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from onnx import helper
+
+from pytest_int8acc.backends.backend import OrtBackend
+from pytest_int8acc.case.forms import Form
+from pytest_int8acc.data import Dataset
+from pytest_int8acc.diagnose.case import diagnose
+from pytest_int8acc.diagnose.engine_layers import engine_errors
+from pytest_int8acc.diagnose.layers import layer_errors
+from pytest_int8acc.engines.onnxruntime import OrtEngine
+from pytest_int8acc.errors import EngineError
+from pytest_int8acc.measure.measured import Measured, measure
+from pytest_int8acc.report.diagnosis import layer_lines
+from pytest_int8acc.results import LayerError
+from pytest_int8acc.settings import Settings
+from pytest_int8acc.spec.load import load_spec
+from pytest_int8acc.tensors import Feed
+
+DIGITS = Path(__file__).parents[2] / "example_project"
+HOW = "as outputs of a session"
+
+
+class Showing(OrtBackend):
+    """Sessions that show the float results of nodes which ``shows`` is true for."""
+
+    def __init__(self, settings: Settings, shows: Callable[[str], bool]) -> None:
+        super().__init__(settings)
+        self.shows = shows
+
+    def inner_tensors(
+        self, form: Form, role: str, inputs: Dataset, feed: Feed, wanted: Sequence[str]
+    ) -> tuple[Feed, str]:
+        edit, types = form.model.edit(), form.model.values()
+        known = {value.name for value in edit.graph.output}
+        for node in edit.graph.node:
+            name = node.output[0]
+            if self.shows(node.op_type) and name not in known:
+                kind = helper.np_dtype_to_tensor_dtype(types[name].dtype)
+                edit.graph.output.append(helper.make_tensor_value_info(name, kind, None))
+        return OrtEngine(edit.done())(feed), HOW
+
+
+@pytest.fixture(scope="module")
+def measured() -> Iterator[Measured]:
+    (case,) = load_spec(DIGITS / "digits_by_hand.int8acc.yaml")
+    found = measure(case, Settings(backend="onnxruntime"))
+    yield found
+    found.close()
+
+
+@pytest.fixture(scope="module")
+def layers(measured: Measured) -> tuple[LayerError, ...]:
+    assert measured.int8 is not None
+    return layer_errors(measured.int8.network, measured.inputs, samples=32)
+
+
+def shown_by(measured: Measured, shows: Callable[[str], bool]) -> Measured:
+    return replace(measured, backend=Showing(measured.settings, shows))
+
+
+def test_every_layer_is_compared_where_every_tensor_is_shown(measured, layers):
+    found, notes = engine_errors(shown_by(measured, lambda _: True), layers)
+    assert [replace(line, engine_sqnr_db=None, engine_cosine=None) for line in found] == list(layers)
+    for line in found:  # both are the Q/DQ model against FP16, here on the same samples
+        assert line.engine_sqnr_db == pytest.approx(line.sqnr_db, abs=0.5), line.layer
+        assert line.engine_cosine == pytest.approx(line.cosine, abs=1e-2), line.layer
+    assert notes == (f"layers on engines: {len(layers)} of {len(layers)} on 32 samples; {HOW}",)
+
+
+def test_a_fused_layer_is_compared_behind_what_is_fused_with_it(measured, layers):
+    found, notes = engine_errors(shown_by(measured, lambda op: op == "Relu"), layers)
+    known = [line for line in found if line.engine_sqnr_db is not None]
+    assert 3 < len(known) < len(found), "a convolution before an Add is not told from the Add"
+    assert notes[0].startswith(f"layers on engines: {len(known)} of {len(found)} ")
+    table = layer_lines(found)
+    assert "between engines: SQNR dB" in table[1]
+    assert "between engines" not in layer_lines(layers)[1]
+
+
+def test_where_engines_show_nothing_the_table_stays_as_it_was(measured, layers):
+    assert engine_errors(measured, layers) == (layers, ())
+    built_already = replace(measured.candidate, engine=Path("int8.plan"))
+    showing = shown_by(measured, lambda _: True)
+    assert engine_errors(replace(showing, candidate=built_already), layers) == (layers, ())
+
+
+def test_an_engine_that_cannot_be_built_so_is_said_and_the_verdict_stands(measured, layers, monkeypatch):
+    def refuse(*_: object) -> None:
+        raise EngineError("digits (INT8): TensorRT 8.6.1 built no engine: out of memory")
+
+    monkeypatch.setattr(OrtBackend, "inner_tensors", refuse)
+    found, notes = engine_errors(measured, layers)
+    assert found == layers
+    assert notes == (
+        "layers on engines: not compared: digits (INT8): TensorRT 8.6.1 built no engine: out of memory",
+    )
+
+
+@pytest.mark.parametrize("asked", [True, False])
+def test_engines_are_asked_only_where_somebody_wants_it(measured, asked):
+    """A failing case builds no more engines than it must."""
+    settings = measured.settings.but(layers=asked)
+    showing = replace(shown_by(measured, lambda _: True), settings=settings)
+    diagnosis, _ = diagnose(showing)
+    assert any(line.engine_sqnr_db is not None for line in diagnosis.layers) == asked
+    assert any(HOW in note for note in diagnosis.notes) == asked

@@ -1,0 +1,39 @@
+"""TensorRT's own parser and builder take our Q/DQ and FP16 models, on a machine without a GPU."""
+
+from __future__ import annotations
+
+import pytest
+from rtx import build_all
+from zoo import ZOO
+
+from pytest_int8acc.graph.groups import find_groups
+from pytest_int8acc.graph.load import normalize
+from pytest_int8acc.graph.model import make_model
+from pytest_int8acc.graph.network import Plan
+from pytest_int8acc.graph.plan import apply, fp32_nodes
+from pytest_int8acc.graph.quantize import quantize
+from pytest_int8acc.graph.to_fp16 import to_fp16
+
+
+@pytest.fixture(scope="module")
+def built() -> dict[str, str | None]:
+    """Error (or None) of each zoo model: Q/DQ in FP32, the same in FP16, and mixed FP16, FP32 and INT8."""
+    models = {}
+    for name, make in ZOO.items():
+        model = normalize(make_model(make()))
+        layout = find_groups(model)
+        network = quantize(model, layout, dict.fromkeys(layout.activations, 4 / 127))
+        names = [group.name for group in network.groups]
+        plan = Plan({names[0]: "fp16"} | ({names[-1]: "fp32"} if len(names) > 1 else {}))
+        models[f"{name}-int8-fp32"] = apply(network).serialize()
+        models[f"{name}-int8-fp16"] = to_fp16(apply(network)).model.serialize()
+        mixed = to_fp16(apply(network, plan), fp32_nodes(network, plan))
+        models[f"{name}-mixed"] = mixed.model.serialize()
+    return build_all(models)
+
+
+@pytest.mark.rtx
+@pytest.mark.parametrize("form", ["int8-fp32", "int8-fp16", "mixed"])
+@pytest.mark.parametrize("name", ZOO)
+def test_tensorrt_builds(built: dict[str, str | None], name: str, form: str) -> None:
+    assert built[f"{name}-{form}"] is None

@@ -1,0 +1,557 @@
+"""The files of a fix: read by the tools that they are for, and a plan read back by a spec."""
+
+from __future__ import annotations
+
+import ast
+import importlib.util
+import os
+import re
+import shlex
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+import yaml
+from faulty_digits import faulty
+from fixes import CALIBRATION, DIGITS, EXAMPLE, fix_of, network_of
+from gpu_support import needs_gpu_below_11
+from graphs import float_models
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from rtx import build
+from zoo import ZOO
+
+from pytest_int8acc.case.plan_file import fingerprint, guard, merge, plan_text, read_plan
+from pytest_int8acc.check import conclude
+from pytest_int8acc.errors import Int8accError, SpecError
+from pytest_int8acc.fix import write_fix
+from pytest_int8acc.fix.commands import layer_precisions, pattern
+from pytest_int8acc.fix.files import Named, name_nodes
+from pytest_int8acc.fix.scripts import ort_quantize, postprocess
+from pytest_int8acc.graph.load import load_model
+from pytest_int8acc.graph.model import Model
+from pytest_int8acc.graph.network import Network, Plan, Precision
+from pytest_int8acc.graph.plan import activation_scales, apply
+from pytest_int8acc.graph.qdq import read_qdq
+from pytest_int8acc.measure.measured import measure
+from pytest_int8acc.results import Rescale
+from pytest_int8acc.settings import Settings
+from pytest_int8acc.spec.load import load_spec
+
+#: What a shell, a regular expression or a list of names might trip over.
+ODD = {
+    "/block1/conv1/Conv": 'it\'s a $HOME `x` "q" (1+1)[a-z].* ünïcode',
+    "/block2/conv1/Conv": "/block1/conv",
+    "/head/Gemm": "a,b:c*\\d$",
+    "/block2/Add": "-o",
+}
+TEXT = st.text(st.characters(codec="utf-8", exclude_categories=["Cs"]), min_size=1, max_size=20)
+
+
+@pytest.fixture(scope="module")
+def odd(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with the fix of a model whose nodes have awkward names; the model lies above it."""
+    folder = tmp_path_factory.mktemp("odd dir's")
+    proto = onnx.load(DIGITS)
+    for node in proto.graph.node:
+        node.name = ODD.get(node.name, node.name)
+    onnx.save(proto, folder / "my $model.onnx")
+    plan = Plan(dict.fromkeys(ODD.values(), "fp16"), {"image": 1 / 127})
+    write_fix(folder / "fix", fix_of(folder / "my $model.onnx", plan))
+    return folder / "fix"
+
+
+def module(path: Path) -> Any:
+    spec = importlib.util.spec_from_file_location(path.stem, path)
+    assert spec is not None
+    assert spec.loader is not None
+    loaded = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(loaded)
+    return loaded
+
+
+def quantized_inputs(model: onnx.ModelProto) -> dict[str, tuple[int, ...]]:
+    """Node to the inputs that come from a DequantizeLinear."""
+    made = {o for n in model.graph.node if n.op_type == "DequantizeLinear" for o in n.output}
+    found = {}
+    for node in model.graph.node:
+        indices = tuple(i for i, name in enumerate(node.input) if name in made)
+        if indices and node.op_type not in ("QuantizeLinear", "DequantizeLinear"):
+            found[node.name] = indices
+    return found
+
+
+def planned_inputs(network: Network, plan: Plan) -> dict[str, tuple[int, ...]]:
+    found: dict[str, list[int]] = {}
+    for group in network.groups:
+        if group.name not in plan.high:
+            for edge in group.edges:
+                found.setdefault(edge.node, []).append(edge.index)
+    return {name: tuple(sorted(indices)) for name, indices in found.items()}
+
+
+def named(high: dict[str, str], int8: dict[str, tuple[int, ...]] | None = None) -> Named:
+    scales = dict.fromkeys(high, 0.5)
+    return Named("m.onnx", True, high, int8 or {}, ("Conv",), scales, (), "fp16")  # type: ignore[arg-type]
+
+
+def run_ort_quantize(folder: Path, output: Path, calibration: Path = CALIBRATION) -> onnx.ModelProto:
+    done = subprocess.run(
+        [sys.executable, folder / "ort_quantize.py", calibration, output],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert "not quantized" not in done.stderr
+    return onnx.load(output)
+
+
+def test_all_files_are_named(odd: Path) -> None:
+    expected = {"fixed.onnx", "plan.yaml", "exclude_nodes.txt", "modelopt.sh", "ort_quantize.py"}
+    expected |= {"layer_precisions.txt", "postprocess.py", "commands.txt"}
+    assert {path.name for path in odd.iterdir()} == expected
+
+
+def test_excluded_nodes_are_the_plans_in_the_models_order(odd: Path) -> None:
+    lines = (odd / "exclude_nodes.txt").read_text(encoding="utf-8").split("\n")
+    order = [node.name for node in onnx.load(odd.parent / "my $model.onnx").graph.node]
+    assert lines == [*sorted(ODD.values(), key=order.index), ""]
+
+
+def test_onnx_runtime_quantizes_exactly_the_plan(odd: Path, tmp_path: Path) -> None:
+    quantized = run_ort_quantize(odd, tmp_path / "q.onnx")
+    model = load_model(odd.parent / "my $model.onnx")
+    network, plan = network_of(model), Plan(dict.fromkeys(ODD.values(), "fp16"))
+    assert quantized_inputs(quantized) == planned_inputs(network, plan)
+    onnx.checker.check_model(quantized, full_check=True)
+    scales = activation_scales(read_qdq(load_model(tmp_path / "q.onnx")))
+    assert scales["image"] == pytest.approx(1 / 127)
+    assert 0 < scales["/stem/relu/Relu_output_0"] < 4 / 127
+
+
+@pytest.mark.rtx
+def test_tensorrt_builds_what_onnx_runtime_quantized(odd: Path, tmp_path: Path) -> None:
+    build(run_ort_quantize(odd, tmp_path / "q.onnx").SerializeToString())
+
+
+@pytest.mark.parametrize("name", ["unnamed", "weight_path", "conditional"])
+def test_onnx_runtime_quantizes_models_of_every_make(tmp_path: Path, name: str) -> None:
+    """Also those whose file has other node names than the plan: the fix then holds the model in its names."""
+    proto = ZOO[name]()
+    onnx.save(proto, tmp_path / "model.onnx")
+    network = network_of(load_model(tmp_path / "model.onnx"))
+    plan = Plan({network.groups[0].name: "fp16"})
+    written = write_fix(tmp_path / "fix", fix_of(tmp_path / "model.onnx", plan))
+    named_anew = name in ("unnamed", "weight_path")
+    assert (str(tmp_path / "fix" / "float.onnx") in written) is named_anew
+    shapes = {i.name: (4 * i.shape[0] if i.shape else None, *i.shape[1:]) for i in network.model.inputs}
+    rng = np.random.default_rng(0)
+    arrays = {n: rng.normal(size=s).astype("f4") if s[0] else np.array(True) for n, s in shapes.items()}
+    np.savez(tmp_path / "calibration.npz", **arrays)
+    quantized = run_ort_quantize(tmp_path / "fix", tmp_path / "q.onnx", tmp_path / "calibration.npz")
+    assert quantized_inputs(quantized) == planned_inputs(network, plan)
+
+
+def test_a_quantized_tensor_that_is_an_output_stays_float(tmp_path: Path) -> None:
+    proto = onnx.load(DIGITS)
+    name = "/stem/relu/Relu_output_0"
+    proto.graph.output.append(onnx.helper.make_tensor_value_info(name, 1, ["batch", 16, 8, 8]))
+    onnx.save(proto, tmp_path / "model.onnx")
+    network = network_of(load_model(tmp_path / "model.onnx"))
+    plan = Plan({"/head/Gemm": "fp16"})
+    write_fix(tmp_path / "fix", fix_of(tmp_path / "model.onnx", plan))
+    quantized = run_ort_quantize(tmp_path / "fix", tmp_path / "q.onnx")
+    assert quantized_inputs(quantized) == planned_inputs(network, plan)
+    makers = {output: node.op_type for node in quantized.graph.node for output in node.output}
+    assert makers[name] == "Relu"
+    onnx.checker.check_model(quantized, full_check=True)
+
+
+def test_ort_quantize_refuses_another_model(odd: Path, tmp_path: Path) -> None:
+    command = [sys.executable, odd / "ort_quantize.py", CALIBRATION, tmp_path / "q.onnx", "--model", DIGITS]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 1
+    assert "the plan is for another export of the model" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_modelopt_gets_each_argument_whole(odd: Path, tmp_path: Path) -> None:
+    """The shell hands the arguments to a stand-in for python that prints them."""
+    stand_in = tmp_path / "python"
+    stand_in.write_text("#!/bin/sh\nprintf '%s\\0' \"$@\"\n")
+    stand_in.chmod(0o755)
+    env = {**os.environ, "PATH": f"{tmp_path}{os.pathsep}{os.environ['PATH']}"}
+    done = subprocess.run(
+        ["sh", odd / "modelopt.sh", "my data.npz"], env=env, capture_output=True, check=True
+    )
+    arguments = done.stdout.decode().split("\0")
+    assert arguments[:2] == ["-m", "modelopt.onnx.quantization"]
+    model = Path(arguments[arguments.index("--onnx_path") + 1])
+    assert model.resolve() == (odd.parent / "my $model.onnx").resolve()
+    assert arguments[arguments.index("--calibration_data_path") + 1] == "my data.npz"
+    patterns = arguments[arguments.index("--nodes_to_exclude") + 1 : -1]
+    names = [node.name for node in onnx.load(model).graph.node]
+    assert [n for p in patterns for n in names if re.match(p, n)] == [n for n in names if n in ODD.values()]
+
+
+def test_modelopt_without_data_says_what_to_type(odd: Path) -> None:
+    done = subprocess.run(["sh", odd / "modelopt.sh"], capture_output=True, text=True, check=False)
+    assert done.returncode != 0
+    assert "give the calibration data: sh modelopt.sh CALIBRATION.npz" in done.stderr
+
+
+@settings(deadline=None, max_examples=30)
+@given(TEXT, TEXT)
+def test_a_pattern_matches_its_own_name_only(name: str, other: str) -> None:
+    assert re.match(pattern(name), name)
+    for longer in (name + other, other + name, name + "\n"):
+        assert not re.match(pattern(name), longer)
+
+
+@settings(deadline=None, max_examples=50)
+@given(st.dictionaries(TEXT, st.sampled_from(["fp16", "fp32"]), min_size=1, max_size=4))
+def test_polygraphy_reads_every_name(high: dict[str, str]) -> None:
+    from polygraphy.tools.convert.convert import Convert
+
+    text = layer_precisions(named(high))
+    after = text.partition("# Polygraphy:\n")[2].partition("# trtexec:\n")[0]
+    left_out = {name for name in high if name.startswith("-")}
+    comments = "".join(f"# {name!r} cannot be named here: use postprocess.py\n" for name in left_out)
+    assert len(after) >= len(comments)
+    line = after[len(comments) :]
+    words = shlex.split(line)
+    arguments = Convert().setup_parser().parse_args(["m.onnx", "-o", "e", *words]) if words else None
+    given_words = arguments.layer_precisions if arguments else []
+    read = dict(word.rsplit(":", 1) for word in given_words)
+    types = {"fp16": "float16", "fp32": "float32"}
+    assert read == {name: types[p] for name, p in high.items() if name not in left_out}
+
+
+def test_a_shell_reads_the_line_for_polygraphy(odd: Path) -> None:
+    lines = (odd / "layer_precisions.txt").read_text(encoding="utf-8").splitlines()
+    (line,) = [line for line in lines if line.startswith("--precision-constraints ")]
+    done = subprocess.run(["sh", "-c", f"printf '%s\\0' {line}"], capture_output=True, check=True)
+    words = done.stdout.decode().split("\0")[:-1]
+    assert words[:3] == ["--precision-constraints", "obey", "--layer-precisions"]
+    assert set(words[3:]) == {f"{name}:float16" for name in ODD.values() if name != "-o"}
+    assert "# '-o' cannot be named here: use postprocess.py" in lines
+
+
+def test_trtexec_gets_only_names_that_it_can_split(odd: Path) -> None:
+    text = (odd / "layer_precisions.txt").read_text(encoding="utf-8").partition("# trtexec:\n")[2]
+    arguments = [line for line in text.splitlines() if not line.startswith("#")]
+    first, held, fed = shlex.split(arguments[0])
+    assert (first, held) == ("--precisionConstraints=obey", "--layerPrecisions=/block1/conv:fp16,-o:fp16")
+    assert "/stem/relu/Relu:fp16" in fed.removeprefix("--layerOutputTypes=").split(",")
+    assert text.count("cannot be named here") == 2
+
+
+@settings(deadline=None, max_examples=30)
+@given(st.dictionaries(TEXT, st.sampled_from(["fp16", "fp32"]), max_size=4))
+def test_scripts_hold_every_name_as_it_is(high: dict[str, str]) -> None:
+    facts = named(high, dict.fromkeys(high, (0, 1)))
+    for text, wanted in (
+        (ort_quantize(facts), {"NODES_TO_EXCLUDE": list(high), "INT8_INPUTS": dict.fromkeys(high, (0, 1))}),
+        (postprocess(facts), {"PRECISIONS": high, "RANGES": dict.fromkeys(high, 63.5)}),
+    ):
+        values = {
+            node.targets[0].id: ast.literal_eval(node.value)  # type: ignore[attr-defined]
+            for node in ast.parse(text).body
+            if isinstance(node, ast.Assign)
+            and isinstance(node.value, ast.List | ast.Dict)
+            and node.targets[0].id in wanted  # type: ignore[attr-defined]
+        }
+        assert values == wanted
+
+
+@pytest.mark.rtx
+def test_postprocess_finds_its_layers_in_a_real_network(odd: Path) -> None:
+    """TensorRT's parser tells each layer's node; a network without layer precisions is refused."""
+    if importlib.util.find_spec("tensorrt_rtx") is None:
+        pytest.skip("needs TensorRT-RTX: pip install 'pytest-int8acc[rtx]'")
+    code = (
+        "import sys, runpy; from polygraphy.backend.trt import network_from_onnx_path;"
+        "script = runpy.run_path(sys.argv[1]); network = network_from_onnx_path(sys.argv[2])[1];"
+        "layers = [network.get_layer(i) for i in range(network.num_layers)];"
+        "found = [script['node_of'](layer) for layer in layers];"
+        "print('FOUND', set(found) - {None} == set(script['PRECISIONS']));"
+        "print('PARTS', found.count(sys.argv[3]));"
+        "script['postprocess'](network=network)"
+    )
+    command = [sys.executable, "-c", code, odd / "postprocess.py", odd.parent / "my $model.onnx"]
+    command.append(ODD["/head/Gemm"])
+    env = {**os.environ, "POLYGRAPHY_USE_TENSORRT_RTX": "1"}
+    done = subprocess.run(command, env=env, capture_output=True, text=True, check=False)
+    assert "FOUND True" in done.stdout, done.stderr
+    assert int(done.stdout.partition("PARTS ")[2].split()[0]) > 1  # a Gemm is several layers
+    assert "TensorRT 11 and TensorRT-RTX have no layer precisions: build fixed.onnx" in done.stderr
+
+
+@needs_gpu_below_11[0]
+@needs_gpu_below_11[1]
+def test_postprocess_holds_its_layers_in_tensorrt(odd: Path) -> None:
+    import tensorrt as trt
+    from polygraphy.backend.trt import NetworkFromOnnxPath
+
+    script = module(odd / "postprocess.py")
+    network = NetworkFromOnnxPath(str(odd.parent / "my $model.onnx"))()[1]
+    layers = [network.get_layer(i) for i in range(network.num_layers)]
+    own = {layer.name for layer in layers if layer.precision_is_set}  # the parser's
+    script.postprocess(network=network)
+    layers = [network.get_layer(i) for i in range(network.num_layers) if network.get_layer(i).name not in own]
+    held = {script.node_of(layer) for layer in layers if layer.precision_is_set}
+    print("set by the parser:", own)
+    assert held == set(script.PRECISIONS)
+    for layer in layers:
+        if layer.precision_is_set:
+            assert layer.precision == trt.float16
+            assert layer.get_output_type(0) == trt.float16
+        else:
+            assert script.node_of(layer) is None or layer.type.name in script.SKIPPED
+    low, high = network.get_input(0).dynamic_range
+    assert (low, high) == (pytest.approx(-1), pytest.approx(1))
+    script.PRECISIONS = {"not a node": "fp16"}
+    with pytest.raises(RuntimeError, match="wrong model"):
+        script.postprocess(network=network)
+
+
+def test_commands_suit_the_model(odd: Path) -> None:
+    text = (odd / "commands.txt").read_text(encoding="utf-8")
+    assert "image: float32 [batch, 1, 8, 8]" in text
+    assert shlex.split(text.partition("polygraphy convert ")[2])[0] == "fixed.onnx"
+    (line,) = [line for line in text.splitlines() if "--onnx=" in line and "fixed.onnx" not in line]
+    assert shlex.split(line.rstrip("\\"))[1] == "--onnx=../my $model.onnx"
+    opset = load_model(odd / "fixed.onnx").opset
+    assert (f"fixed.onnx has {opset}" in text) is (opset > 17)
+
+
+@pytest.mark.parametrize("precision", ["fp16", "fp32"])
+def test_commands_for_a_builder_that_goes_by_flags(tmp_path: Path, precision: Precision) -> None:
+    """As TensorRT 8.6: the flags of what the fix runs in, and its own precision for what stays in FP32."""
+    plan = Plan({"/head/Gemm": "fp32", "/block1/conv1/Conv": precision})
+    fix = replace(fix_of(DIGITS, plan), precision=precision, by_flags=True)
+    write_fix(tmp_path, replace(fix, model=apply(fix.network, plan)))
+    text = (tmp_path / "commands.txt").read_text(encoding="utf-8")
+    first = text.partition("2. Quantize anew")[0].replace("\\\n", "")
+    lines = [
+        shlex.split(line) for line in first.splitlines() if "fixed.onnx " in line and ":" not in line[:4]
+    ]
+    for line, held in zip(lines, ["--layerPrecisions=/head/Gemm:fp32", "/head/Gemm:float32"], strict=True):
+        assert "--int8" in line
+        assert ("--fp16" in line, held in line) == ((True, True) if precision == "fp16" else (False, False))
+    assert "stronglyTyped" not in first
+
+
+def test_nodes_that_only_the_qdq_model_has_are_not_named(tmp_path: Path) -> None:
+    network = read_qdq(load_model(EXAMPLE / "digits.qdq.onnx"), load_model(DIGITS))
+    group = replace(network.groups[0], nodes=(*network.groups[0].nodes, "stand-in"))
+    network = replace(network, groups=(group, *network.groups[1:]), left_high={"/head/Gemm": "excluded"})
+    fix = replace(fix_of(DIGITS, Plan({group.name: "fp16"}), network), precision="fp32")
+    names = name_nodes(fix, tmp_path)
+    assert names.high == {group.name: "fp16", "/head/Gemm": "fp32"}
+    assert names.own_file
+    assert (tmp_path / names.model).resolve() == DIGITS
+
+
+def test_a_folder_that_cannot_be_made_is_one_error(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(Int8accError, match="cannot be written"):
+        write_fix(tmp_path / "file" / "fix", fix_of(DIGITS, Plan({"/head/Gemm": "fp16"})))
+
+
+# Plans read back.
+
+
+@pytest.fixture(scope="module")
+def digits() -> Network:
+    return network_of(load_model(DIGITS))
+
+
+def test_a_plan_is_read_back(tmp_path: Path, digits: Network) -> None:
+    plan = Plan({"/head/Gemm": "fp32", "/block1/conv1/Conv": "fp16"}, {"image": 1e-05})
+    path = tmp_path / "plan.yaml"
+    path.write_text(plan_text(plan, digits, "digits.onnx", [Rescale("image", "mse", 0.1, 1e-05)]))
+    assert read_plan(path, digits) == plan
+    assert yaml.safe_load(path.read_text())["scales"] == {"image": 1e-05}  # YAML 1.1 reads it alike
+    assert "# mse, was 0.1" in path.read_text()
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=40)
+@given(name=TEXT, tensor=TEXT, scale=st.floats(1e-30, 1e30), file=TEXT)
+def test_every_name_is_read_back(
+    tmp_path: Path, digits: Network, name: str, tensor: str, scale: float, file: str
+) -> None:
+    first = digits.groups[0]
+    edges = tuple(replace(e, tensor=tensor) if e.tensor == "image" else e for e in first.edges)
+    network = replace(digits, groups=(replace(first, name=name, edges=edges), *digits.groups[1:]))
+    plan = Plan({name: "fp16"}, {tensor: scale})
+    path = tmp_path / "plan.yaml"
+    path.write_text(plan_text(plan, network, file), encoding="utf-8")
+    assert read_plan(path, network) == plan
+
+
+@pytest.mark.parametrize(
+    ("text", "messages"),
+    [
+        ("", ["1:1: the file is empty; a plan is a mapping like {version: 1, high: {/conv1/Conv: fp16}}"]),
+        ("[1]", ["1:1: a plan is a mapping like .*, found a list"]),
+        ("high: {}", ["1:1: 'version' is missing: add 'version: 1'"]),
+        ("version: 2\nhih: {}", ["1:10: version: expected 1, found 2; update pytest-int8acc to read it"]),
+        ("version: 1\nhih: {}", [r"2:1: unknown key 'hih' \(did you mean 'high'\?\)"]),
+        ("version: 1\nhigh: [a]", ["2:7: high: expected a mapping, {} where it is empty, found a list"]),
+        ("version: 1\nhigh:", ["2:6: high: expected a mapping, {} where it is empty, found nothing"]),
+        ("version: 1\nmodel: x", ["2:8: model: expected a mapping {graph: HASH, weights: HASH}, found 'x'"]),
+        (
+            "version: 1\nhigh:\n  /head/Gem: fp16\n  /stem/conv/Conv: fp61\n  unfit: fp16\n",
+            [
+                r"3:3: '/head/Gem' is no layer of digits.onnx that can be INT8 \(did you mean '/head/Gemm'",
+                r"4:20: '/stem/conv/Conv': expected one of fp16, fp32, found 'fp61' \(did you mean 'fp16'",
+                r"5:3: 'unfit' is not in INT8 anyway \(too odd\); remove this line",
+            ],
+        ),
+        (
+            "version: 1\nscales: {imag: 1, image: -1}\n",
+            [
+                r"2:10: 'imag' is no quantized tensor of digits.onnx \(did you mean 'image'\?\)",
+                "2:26: 'image': expected a scale, a number greater than 0, found -1",
+            ],
+        ),
+        ("version: 1\nhigh: {a: fp16", ["2:7: not valid YAML: the '{' that opens here lacks"]),
+    ],
+)
+def test_mistakes_in_a_plan_are_told_with_their_places(
+    tmp_path: Path, digits: Network, text: str, messages: list[str]
+) -> None:
+    path = tmp_path / "plan.yaml"
+    path.write_text(text)
+    with pytest.raises(SpecError) as caught:
+        read_plan(path, replace(digits, left_high={"unfit": "too odd"}))
+    lines = str(caught.value).splitlines()
+    assert len(lines) == len(messages)
+    for line, message in zip(lines, messages, strict=True):
+        assert re.match(f"{re.escape(str(path))}:{message.replace('{', '[{]')}", line), line
+
+
+def test_an_absent_plan_is_one_error(tmp_path: Path, digits: Network) -> None:
+    with pytest.raises(SpecError, match=r"plan\.yaml:1:1: cannot read the plan: No such file"):
+        read_plan(tmp_path / "plan.yaml", digits)
+
+
+def changed(digits: Network, what: str) -> Network:
+    editor = digits.model.edit()
+    if what == "weights":
+        name = next(iter(editor.weights))
+        editor.weights[name] = editor.weights[name] + np.float32(1e-3)
+        return replace(digits, model=editor.done())
+    if what == "notes":
+        noted = (editor.graph, editor.graph.node[0], editor.graph.node[0].attribute[0])
+        for proto in noted:
+            proto.doc_string = "exported on Monday"
+        return replace(digits, model=editor.done())
+    for node in editor.graph.node:
+        node.name = node.name.replace("/head/", "/fc/")
+    return network_of(editor.done())
+
+
+@pytest.mark.parametrize(
+    ("what", "message"),
+    [
+        ("weights", "the weights of digits.onnx changed since. Take 'plan:' out of the spec"),
+        (
+            "graph",
+            "the graph of digits.onnx changed since; 1 of the plan's 2 layers are not in it: '/head/Gemm'.",
+        ),
+    ],
+)
+def test_a_stale_plan_says_what_changed(tmp_path: Path, digits: Network, what: str, message: str) -> None:
+    path = tmp_path / "plan.yaml"
+    plan = Plan({"/head/Gemm": "fp16", "/stem/conv/Conv": "fp16"})
+    path.write_text(plan_text(plan, digits, "digits.onnx"))
+    line = path.read_text().splitlines().index("model:") + 1
+    with pytest.raises(SpecError, match=re.escape(message)) as caught:
+        read_plan(path, changed(digits, what))
+    assert str(caught.value).startswith(f"{path}:{line}:1: the plan was found for another model")
+    assert "run pytest --int8acc --int8acc-report DIR for a new plan" in str(caught.value)
+
+
+def test_without_its_model_section_a_plan_is_never_stale(tmp_path: Path, digits: Network) -> None:
+    path = tmp_path / "plan.yaml"
+    path.write_text("version: 1\nhigh: {/head/Gemm: fp16}\n")
+    assert read_plan(path, changed(digits, "weights")) == Plan({"/head/Gemm": "fp16"})
+
+
+def test_notes_of_an_exporter_do_not_change_a_model(digits: Network) -> None:
+    assert fingerprint(changed(digits, "notes").model) == fingerprint(digits.model)
+
+
+@settings(max_examples=15, deadline=None)
+@given(float_models(), st.data())
+def test_a_guarded_network_is_the_plan_applied(model: Model, data: st.DataObject) -> None:
+    network = network_of(model)
+    names = [group.name for group in network.groups]
+    high = data.draw(st.sets(st.sampled_from(names), max_size=len(names)))
+    tensor = data.draw(st.sampled_from(sorted(activation_scales(network))))
+    plan = Plan(dict.fromkeys(sorted(high), "fp16"), {tensor: 0.25})
+    left = guard(network, plan)
+    assert apply(left).serialize() == apply(network, plan).serialize()
+    assert high <= set(left.left_high)
+    rest = [group.name for group in left.groups][:1]
+    more = Plan(dict.fromkeys(rest, "fp16"))
+    assert apply(left, more).serialize() == apply(network, merge(plan, more)).serialize()
+
+
+# From a failure to a guarded fix.
+
+
+def test_the_plan_of_a_fix_guards_it(tmp_path: Path) -> None:
+    measured = faulty(tmp_path, "residual", 60, 3, 30)
+    result = conclude(measured, tmp_path / "report")
+    assert result.search is not None
+    assert [Path(path).name for path in result.written[:2]] == ["fixed.onnx", "plan.yaml"]
+    spec = tmp_path / "case.int8acc.yaml"
+    spec.write_text(spec.read_text() + "plan: report/plan.yaml\n")
+    guarded = measure(load_spec(spec)[0], Settings()).result
+    assert guarded.passed
+    scores = [s.value for output in guarded.outputs for s in output.scores if s.limit is not None]
+    assert result.diagnosis is not None
+    best = result.diagnosis.repairs[0]
+    assert best.kind == "recalibrate"
+    (changed,) = best.rescales[:1]
+    (line,) = (x for x in (tmp_path / "report" / "plan.yaml").read_text().splitlines() if changed.tensor in x)
+    assert f"was {changed.old:.6g}" in line
+    assert scores == [s.value for s in best.scores if s.limit is not None]
+    assert "under report/plan.yaml" in guarded.candidate
+    spec.write_text(spec.read_text().replace("report/plan.yaml", "report/high/plan.yaml"))
+    guarded = measure(load_spec(spec)[0], Settings()).result
+    scores = [s.value for output in guarded.outputs for s in output.scores if s.limit is not None]
+    assert scores == [s.value for s in result.search.fixed if s.limit is not None]
+
+
+def test_under_a_part_of_the_plan_a_search_finds_the_rest(tmp_path: Path) -> None:
+    measured = faulty(tmp_path, "residual", 60, 3, 30)
+    result = conclude(measured)
+    assert result.search is not None
+    first = result.search.culprits[0].layer
+    (tmp_path / "part.yaml").write_text(f"version: 1\nhigh: {{{first}: fp32}}\n")
+    spec = tmp_path / "case.int8acc.yaml"
+    spec.write_text(spec.read_text() + "plan: part.yaml\n")
+    part = measure(load_spec(spec)[0], Settings())
+    assert not part.result.passed
+    found = conclude(part, tmp_path / "report")
+    assert found.search is not None
+    assert found.search.verified
+    rest = {culprit.layer for culprit in found.search.culprits}
+    assert first not in rest
+    assert measured.int8 is not None
+    plan = read_plan(tmp_path / "report" / "high" / "plan.yaml", measured.int8.every)
+    assert plan == Plan({first: "fp32"} | dict.fromkeys(rest, "fp16"))
+    fixed = load_model(tmp_path / "report" / "high" / "fixed.onnx")
+    types = {tensor.name: str(tensor.dtype) for tensor in fixed.values().values()}
+    made = {node.name: types[node.output[0]] for node in fixed.graph.node if node.name in plan.high}
+    assert made == {name: {"fp16": "float16", "fp32": "float32"}[p] for name, p in plan.high.items()}

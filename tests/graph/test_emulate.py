@@ -1,0 +1,119 @@
+"""FP16 spelled out: what an engine with FP16 tensors and FP32 accumulators computes, on any CPU."""
+
+from __future__ import annotations
+
+import numpy as np
+import onnx
+import pytest
+from graphs import feed_of, float_models
+from hypothesis import given, settings
+from onnx import numpy_helper, parser
+from zoo import ZOO, sample_feed
+
+from pytest_int8acc.engines.onnxruntime import OrtEngine
+from pytest_int8acc.graph.emulate import emulate_half
+from pytest_int8acc.graph.groups import find_groups
+from pytest_int8acc.graph.load import normalize
+from pytest_int8acc.graph.model import Model, make_model
+from pytest_int8acc.graph.plan import apply
+from pytest_int8acc.graph.quantize import quantize
+from pytest_int8acc.graph.to_fp16 import to_fp16
+
+
+def half_of(name: str, *, int8: bool) -> Model:
+    model = normalize(make_model(ZOO[name]()))
+    layout = find_groups(model)
+    return to_fp16(
+        apply(quantize(model, layout, dict.fromkeys(layout.activations, 4 / 127))) if int8 else model
+    ).model
+
+
+@pytest.mark.parametrize("int8", [False, True])
+@pytest.mark.parametrize("name", ZOO)
+def test_zoo_stays_valid_and_close(name: str, int8: bool) -> None:
+    half = half_of(name, int8=int8)
+    spelled = emulate_half(half)
+    onnx.checker.check_model(onnx.load_from_string(spelled.serialize()), full_check=True)
+    assert [str(v) for v in spelled.inputs + spelled.outputs] == [str(v) for v in half.inputs + half.outputs]
+    feed = sample_feed(ZOO[name](), 0, 2)
+    mild, honest = OrtEngine(half, "native")(feed), OrtEngine(half)(feed)
+    if not int8:  # Q/DQ would turn a last bit into a step
+        for output in mild:
+            np.testing.assert_allclose(honest[output], mild[output], rtol=0.05, atol=0.02)
+
+
+def text_model(body: str, **weights: np.ndarray) -> Model:
+    proto = parser.parse_model(f'<ir_version: 8, opset_import: ["": 17]> {body}')
+    proto.graph.initializer.extend(numpy_helper.from_array(v, k) for k, v in weights.items())
+    return normalize(make_model(proto))
+
+
+def test_every_result_is_rounded_to_fp16() -> None:
+    rng = np.random.default_rng(0)
+    w = rng.normal(size=(16, 16)).astype(np.float32)
+    model = text_model(
+        """g (float[4, 16] x) => (float[4, 16] y) {
+            a = MatMul(x, w) b = Relu(a) c = Mul(b, b) y = Exp(c)
+        }""",
+        w=w / 40,
+    )
+    x = rng.normal(size=(4, 16)).astype(np.float32)
+    h = np.float16
+    a = (x.astype(h).astype(np.float32) @ (w / 40).astype(h).astype(np.float32)).astype(h)
+    b = np.maximum(a, 0).astype(np.float32)
+    c = (b * b).astype(h).astype(np.float32)
+    expected = np.exp(c).astype(h).astype(np.float32)
+    found = OrtEngine(to_fp16(model).model)({"x": x})["y"]
+    # One FP16 step is allowed: sums and exp differ in the last bit of FP32 between libraries.
+    np.testing.assert_allclose(found, expected, rtol=2**-10)
+    np.testing.assert_array_equal(found, found.astype(h).astype(np.float32))
+    assert (found == expected).mean() > 0.95
+
+
+def test_overflow_inside_the_model_shows() -> None:
+    model = text_model("g (float[2] x) => (float[2] y) { s = Mul(x, x) y = Sqrt(s) }")
+    half = to_fp16(model).model
+    feed = {"x": np.array([300, 200], np.float32)}
+    np.testing.assert_array_equal(OrtEngine(half)(feed)["y"], [np.inf, 200])
+    assert np.isfinite(OrtEngine(half, "native")(feed)["y"]).all(), "which is why it is spelled out"
+
+
+def test_a_convolution_and_its_relu_are_rounded_once_after_both() -> None:
+    spelled = emulate_half(half_of("plain", int8=False))
+    readers = {name: node for node in spelled.graph.node for name in node.input}
+    convolutions = [node for node in spelled.graph.node if node.op_type == "Conv"]
+    assert convolutions
+    assert {readers[node.output[0]].op_type for node in convolutions} == {"Relu"}
+
+
+def test_dequantized_values_are_not_rounded() -> None:
+    spelled = emulate_half(half_of("residual", int8=True))
+    readers = {name: node.op_type for node in spelled.graph.node for name in node.input}
+    found = {readers[n.output[0]] for n in spelled.graph.node if n.op_type == "DequantizeLinear"}
+    assert "Cast" not in found
+
+
+def test_inputs_and_outputs_in_fp16_stay_so() -> None:
+    model = text_model("g (float16[2] x) => (float16[2] y) { s = Mul(x, x) y = Sqrt(s) }")
+    spelled = emulate_half(model)
+    assert [v.dtype for v in spelled.inputs + spelled.outputs] == [np.float16, np.float16]
+    found = OrtEngine(model)({"x": np.array([300, 3], np.float16)})["y"]
+    np.testing.assert_array_equal(found, np.array([np.inf, 3], np.float16))
+
+
+def test_a_model_without_fp16_is_returned_as_it_is() -> None:
+    model = normalize(make_model(ZOO["residual"]()))
+    assert emulate_half(model) is model
+
+
+@settings(max_examples=30, deadline=None)
+@given(float_models())
+def test_random_graphs_give_fp16_numbers_near_the_float_ones(model: Model) -> None:
+    feed = feed_of(3)
+    exact, found = OrtEngine(model)(feed), OrtEngine(to_fp16(model).model)(feed)
+    for name, array in exact.items():
+        if np.abs(array).max() < 1e3:
+            scale = np.abs(array).max()
+            np.testing.assert_allclose(found[name], array, atol=0.05 * scale)
+        finite = found[name][np.isfinite(found[name])]
+        np.testing.assert_array_equal(finite, finite.astype(np.float16).astype(np.float32))

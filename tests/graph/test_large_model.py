@@ -1,0 +1,88 @@
+"""A model above protobuf's 2 GB limit is read, quantized, halved, saved and run like any other."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from onnx import TensorProto, helper
+from zoo import ZOO, sample_feed
+
+import pytest_int8acc.engines.onnxruntime
+import pytest_int8acc.graph.model
+from pytest_int8acc.engines.onnxruntime import OrtEngine
+from pytest_int8acc.graph.groups import find_groups
+from pytest_int8acc.graph.load import load_model, normalize
+from pytest_int8acc.graph.model import make_model, save_model
+from pytest_int8acc.graph.plan import apply
+from pytest_int8acc.graph.quantize import quantize
+from pytest_int8acc.graph.to_fp16 import to_fp16
+
+ROWS, COLUMNS = 16384, 17408
+
+
+def write(path: Path) -> None:
+    """Two matrices of 1.06 GiB each; the file is sparse, all zeros but for a diagonal in each."""
+    nodes = [
+        helper.make_node("MatMul", ["x", "a"], ["t"], "first"),
+        helper.make_node("MatMul", ["t", "b"], ["y"], "second"),
+    ]
+    tensors = []
+    nbytes = ROWS * COLUMNS * 4
+    for i, (name, shape) in enumerate({"a": (ROWS, COLUMNS), "b": (COLUMNS, ROWS)}.items()):
+        tensor = TensorProto(name=name, data_type=TensorProto.FLOAT, dims=shape)
+        tensor.data_location = TensorProto.EXTERNAL
+        for key, value in (("location", "large.bin"), ("offset", i * nbytes), ("length", nbytes)):
+            tensor.external_data.add(key=key, value=str(value))
+        tensors.append(tensor)
+    data = np.memmap(path.with_name("large.bin"), np.float32, "w+", shape=(2, ROWS * COLUMNS))
+    data[0, :: COLUMNS + 1] = 0.5
+    data[1, :: ROWS + 1] = 2.0
+    data.flush()
+    graph = helper.make_graph(
+        nodes,
+        "large",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, ["n", ROWS])],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, ["n", ROWS])],
+        tensors,
+    )
+    path.write_bytes(
+        helper.make_model(
+            graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8
+        ).SerializeToString()
+    )
+
+
+def test_model_over_two_gigabytes(tmp_path: Path) -> None:
+    write(tmp_path / "large.onnx")
+    model = load_model(tmp_path / "large.onnx")
+    assert model.nbytes > 2 << 30
+    network = quantize(model, find_groups(model), {"x": 1 / 127})  # the second matrix stays float
+    save_model(apply(network), tmp_path / "mixed.onnx")
+    mixed = load_model(tmp_path / "mixed.onnx")
+    assert (tmp_path / "mixed.onnx").stat().st_size < 1 << 20
+    constants = mixed.constants()
+    codes, floats = constants["a_int8"], constants["b"]
+    assert codes.dtype == np.int8
+    assert floats.shape == (COLUMNS, ROWS)
+    np.testing.assert_array_equal(np.diagonal(codes)[:99], 127)
+    np.testing.assert_array_equal(np.diagonal(floats)[:99], 2.0)
+
+
+def test_weights_in_a_file_of_their_own_run_bit_for_bit(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What a large model takes, with the limit lowered: saved beside the graph, run from files."""
+    model = normalize(make_model(ZOO["residual"]()))
+    layout = find_groups(model)
+    mixed = to_fp16(apply(quantize(model, layout, dict.fromkeys(layout.activations, 4 / 127)))).model
+    feed = sample_feed(ZOO["residual"](), 0, 2)
+    expected = OrtEngine(mixed)(feed)
+    for module in (pytest_int8acc.graph.model, pytest_int8acc.engines.onnxruntime):
+        monkeypatch.setattr(module, "INLINE_BYTES", 1000)
+    save_model(mixed, tmp_path / "mixed.onnx")
+    assert (tmp_path / "mixed.onnx.data").exists()
+    for again in (OrtEngine(mixed), OrtEngine(load_model(tmp_path / "mixed.onnx"))):
+        for name, array in again(feed).items():
+            np.testing.assert_array_equal(array, expected[name])

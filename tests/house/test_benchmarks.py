@@ -1,0 +1,82 @@
+"""The benchmark suite runs: one small case through all strategies, and what it plants is what it says."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+ROOT = Path(__file__).parents[2]
+sys.path.append(str(ROOT))
+
+from benchmarks.faults import outlier_channel  # noqa: E402
+from benchmarks.nets import CASES, digits, trained  # noqa: E402
+from benchmarks.rivals.bar import SEARCH, Task  # noqa: E402
+from pytest_int8acc.engines.onnxruntime import OrtEngine  # noqa: E402
+
+
+def test_one_case_through_all_strategies(tmp_path):
+    from pytest_int8acc.search import STRATEGIES
+
+    out = tmp_path / "results.json"
+    command = [
+        sys.executable,
+        "-m",
+        "benchmarks.search",
+        "--cases",
+        "cnn_misscaled",
+        "--growth",
+        "--json",
+        out,
+    ]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    (case,) = json.loads(out.read_text())["cases"]
+    assert case["proven"]
+    assert case["best"] == case["planted"] == ["/5/conv/Conv"]
+    rows = {row["strategy"]: row for row in case["rows"]}
+    assert list(rows) == list(STRATEGIES)
+    assert all(row["passes"] and row["agrees"] for row in rows.values())
+    assert rows["minimal"]["high"] == ["/5/conv/Conv"]
+    assert rows["minimal"]["minimal"]
+    assert "versions: Python" in done.stdout
+
+
+def test_suite_is_as_large_as_promised():
+    assert len(CASES) >= 17
+
+
+@pytest.mark.parametrize(
+    ("network", "producer", "consumer"),
+    [
+        ("cnn", "/4/conv/Conv", "/5/conv/Conv"),
+        ("mobilenet", "/3/depthwise/conv/Conv", "/3/project/conv/Conv"),
+        ("vit", "/blocks/blocks.1/norm2/LayerNormalization", "/blocks/blocks.1/fc1/MatMul"),
+    ],
+)
+def test_an_outlier_channel_keeps_the_function(network, producer, consumer):
+    feed = digits("validation", 16)
+    model = trained(network)
+    planted = outlier_channel(model, producer, [consumer], 3, 64.0)
+    (before,), (after,) = (OrtEngine(m)(feed).values() for m in (model, planted))
+    np.testing.assert_allclose(after, before, rtol=1e-3, atol=1e-4)
+    assert any(not np.array_equal(planted.weights[n], model.weights[n]) for n in model.weights)
+
+
+def test_the_bar_needs_both_cosine_and_top1(tmp_path):
+    reference = np.eye(10, dtype=np.float32)[np.arange(500) % 10] + 0.01
+    images = np.zeros((500, 1, 8, 8), np.float32)
+    task = Task(tmp_path, images, np.arange(500) % 10, reference, images)
+    chosen = list(range(SEARCH))
+    assert task.passes(reference[:SEARCH], chosen)
+    flipped = reference[:SEARCH].copy()
+    flipped[:4] = np.roll(flipped[:4], 1, axis=1)
+    assert not task.passes(flipped, chosen)
+    near_tie = np.full((SEARCH, 10), 1.0, np.float32)
+    near_tie[np.arange(SEARCH), (np.arange(SEARCH) + 1) % 10] += 1e-3
+    tied = Task(tmp_path, images, task.labels, np.ones_like(reference) + 1e-3 * reference, images)
+    assert not tied.passes(near_tie, chosen)

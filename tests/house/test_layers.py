@@ -1,0 +1,171 @@
+"""The house's rules, held by reading the imports: they run downward, and few rooms know a heavy library."""
+
+from __future__ import annotations
+
+import ast
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import pytest_int8acc
+
+ROOT = Path(pytest_int8acc.__file__).parent
+PACKAGE = ROOT.name
+
+#: From the top; a room imports from rooms below it.
+ROOMS_DOWNWARD = (
+    *("plugin", "workbench", "init", "check", "report", "fix", "diagnose", "repair", "lab", "measure"),
+    *("goldens", "backends", "case", "search", "scales", "engines", "scores", "spec", "data", "graph"),
+    *("settings", "results", "tensors", "errors"),
+)
+FLOOR = {room: number for number, room in enumerate(ROOMS_DOWNWARD)}
+
+#: Library: the rooms that may import it.
+ONLY_IN = {
+    "onnxruntime": {"engines"},
+    "tensorrt": {"engines"},
+    "tensorrt_rtx": {"engines"},
+    "polygraphy.backend": {"engines"},
+    "fsspec": {"engines"},
+    "pytest": {"plugin"},
+    "_pytest": set(),
+    "xdist": set(),
+}
+#: Room: the libraries that it may not import, wherever in a module.
+NOT_IN = {
+    "search": {"onnx", "pytest"},
+    "spec": {"numpy", "onnx"},
+    "graph": {"onnxruntime", "tensorrt", "polygraphy"},
+}
+#: Modules on the way of every pytest run: nothing beyond pytest and the standard library.
+LIGHT = (
+    "__init__",
+    "plugin",
+    "settings",
+    "errors",
+    "results",
+    "report",
+)
+#: What they may import when pytest starts; the time of the import is measured below.
+HEAVY = {
+    *("numpy", "onnx", "onnxruntime", "tensorrt", "polygraphy", "yaml", "pydantic", "filelock"),
+    *("fsspec", "jinja2"),
+}
+
+
+def modules() -> Iterator[tuple[str, str, ast.Module]]:
+    """Room, dotted name and syntax tree of every module of the package."""
+    for path in sorted(ROOT.rglob("*.py")):
+        parts = path.relative_to(ROOT).with_suffix("").parts
+        yield parts[0], ".".join(parts), ast.parse(path.read_text(encoding="utf-8"), str(path))
+
+
+def imports(tree: ast.AST, *, top_only: bool = False) -> Iterator[str]:
+    """Dotted names of all that ``tree`` imports, ``from a import b`` as ``a.b``."""
+    for node in ast.iter_child_nodes(tree) if top_only else ast.walk(tree):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            assert not node.level, "relative imports hide where they lead"
+            yield from (f"{node.module}.{alias.name}" for alias in node.names)
+
+
+def is_in(name: str, library: str) -> bool:
+    return name == library or name.startswith(library + ".")
+
+
+MODULES = [pytest.param(*module, id=module[1]) for module in modules()]
+ROOMS = [param for param in MODULES if param.values[0] != "__init__"]
+
+
+@pytest.mark.parametrize(("room", "name", "tree"), ROOMS)
+def test_imports_run_downward(room, name, tree):
+    assert room in FLOOR, f"{name}: a new room; say in ROOMS_DOWNWARD where it stands"
+    for imported in imports(tree):
+        if not is_in(imported, PACKAGE):
+            continue
+        other = imported.split(".")[1]
+        assert other in FLOOR, f"{name} imports {imported}: name the module that defines it"
+        assert other == room or FLOOR[other] > FLOOR[room], (
+            f"{name} imports {imported}, which is not below it"
+        )
+
+
+@pytest.mark.parametrize(("room", "name", "tree"), MODULES)
+def test_libraries_stay_in_their_rooms(room, name, tree):
+    for imported in imports(tree):
+        for library, rooms in ONLY_IN.items():
+            assert not is_in(imported, library) or room in rooms, f"{name} imports {imported}"
+        for library in NOT_IN.get(room, ()):
+            assert not is_in(imported, library), f"{name} imports {imported}"
+
+
+@pytest.mark.parametrize(("room", "name", "tree"), MODULES)
+def test_report_sees_results_and_nothing_else(room, name, tree):
+    if room == "report":
+        for imported in imports(tree):
+            library = imported.split(".")[0]
+            ours = imported.split(".")[1] if library == PACKAGE else ""
+            assert library in sys.stdlib_module_names | {"pydantic", "jinja2"} or ours in {
+                "report",
+                "results",
+                "errors",
+                "tensors",
+            }, f"{name} imports {imported}"
+
+
+@pytest.mark.parametrize(("room", "name", "tree"), MODULES)
+def test_light_modules_import_nothing_heavy_at_the_top(room, name, tree):
+    if room in LIGHT:
+        for imported in imports(tree, top_only=True):
+            library, *inner = imported.split(".")
+            light = library in sys.stdlib_module_names | {"pydantic"} or library == "pytest"
+            assert light or (library == PACKAGE and inner[0] in LIGHT), (
+                f"{name} imports {imported} at the top"
+            )
+
+
+def test_the_tests_can_see_a_breach():
+    tree = ast.parse("def f():\n    from onnxruntime import InferenceSession\nimport _pytest.nodes")
+    assert list(imports(tree)) == ["_pytest.nodes", "onnxruntime.InferenceSession"]
+    assert list(imports(tree, top_only=True)) == ["_pytest.nodes"]
+
+
+def fresh_python(code: str, cache: Path) -> str:
+    """What ``code`` prints in a new interpreter that keeps byte code in ``cache``."""
+    env = {k: v for k, v in os.environ.items() if k != "PYTHONDONTWRITEBYTECODE"}
+    env |= {"PYTHONPYCACHEPREFIX": str(cache), "PYTHONPATH": str(ROOT.parent)}
+    done = subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, text=True, check=True)
+    return done.stdout.strip()
+
+
+def test_the_entry_point_loads_nothing_heavy(tmp_path):
+    loaded = fresh_python(
+        f"import sys, {PACKAGE}.plugin, {PACKAGE}.plugin.items; print(sorted({HEAVY!r} & set(sys.modules)))",
+        tmp_path,
+    )
+    assert loaded == "[]"
+
+
+def test_the_entry_point_costs_two_milliseconds_at_most(tmp_path):
+    code = (
+        "import pytest, time, gc; gc.disable(); start = time.process_time();"
+        f"import {PACKAGE}.plugin; print(time.process_time() - start)"
+    )
+    fresh_python(code, tmp_path)  # writes byte code
+    assert min(float(fresh_python(code, tmp_path)) for _ in range(8)) <= 0.002
+
+
+@pytest.mark.parametrize("name", pytest_int8acc.__all__)
+def test_public_names_load_on_first_use(name):
+    assert getattr(pytest_int8acc, name).__name__ == name
+    assert name in dir(pytest_int8acc)
+
+
+def test_an_unknown_public_name_is_an_attribute_error():
+    with pytest.raises(AttributeError, match="has no attribute 'chek'"):
+        _ = pytest_int8acc.chek

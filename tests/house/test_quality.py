@@ -1,0 +1,29 @@
+"""Linter, formatter and type checker, as tests."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ("ruff", "check", "--no-cache"),
+        ("ruff", "format", "--check", "--no-cache"),
+        ("mypy", "--strict", "pytest_int8acc"),
+    ],
+    ids=" ".join,
+)
+def test_tool_has_no_complaint(command):
+    pytest.importorskip(command[0])
+    done = subprocess.run(
+        [sys.executable, "-m", *command], cwd=ROOT, capture_output=True, text=True, check=False
+    )
+    if done.returncode:
+        pytest.fail(f"{' '.join(command)}\n{done.stdout}{done.stderr}", pytrace=False)

@@ -1,0 +1,104 @@
+"""docs/reference.md is what the code says: nothing missing, nothing that does not exist."""
+
+from __future__ import annotations
+
+import importlib.util
+import re
+import subprocess
+import sys
+from pathlib import Path
+from types import ModuleType
+from typing import get_args
+
+import pytest
+from plugin_support import LOAD
+
+from pytest_int8acc.diagnose.causes import CAUSES
+from pytest_int8acc.graph.lint.rules import RULES
+from pytest_int8acc.scores.metrics import METRICS
+from pytest_int8acc.spec.int8 import CalibrationMethod
+from pytest_int8acc.spec.models import Case
+
+DOCS = Path(__file__).parents[2] / "docs"
+REFERENCE = (DOCS / "reference.md").read_text(encoding="utf-8")
+#: A row of a table that says where a setting may be set.
+BLOCK = re.compile(r"^\| command line \| .*\n\|[-|]+\n\| (.*) \|$", re.MULTILINE)
+
+
+def script() -> ModuleType:
+    """docs/make_reference.py as a module."""
+    found = importlib.util.spec_from_file_location("make_reference", DOCS / "make_reference.py")
+    assert found is not None
+    assert found.loader is not None
+    module = importlib.util.module_from_spec(found)
+    found.loader.exec_module(module)
+    return module
+
+
+def words(pattern: str, text: str) -> set[str]:
+    return set(re.findall(pattern, text, re.MULTILINE))
+
+
+def column(number: int) -> set[str]:
+    """What stands in one column of all blocks, without values that an option takes."""
+    cells = [row.split(" | ")[number].strip("` ") for row in BLOCK.findall(REFERENCE)]
+    return {re.split(r"[ \[=]", cell)[0] for cell in cells if cell}
+
+
+@pytest.fixture(scope="module")
+def help_text(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """What ``pytest --help`` prints."""
+    command = [sys.executable, "-m", "pytest", *LOAD, "-p", "no:cacheprovider", "--help"]
+    folder = tmp_path_factory.mktemp("empty")
+    return subprocess.run(command, cwd=folder, capture_output=True, text=True, check=True).stdout
+
+
+def test_the_reference_is_the_generated_one() -> None:
+    assert script().text() == REFERENCE, "run: python docs/make_reference.py"
+
+
+def test_every_option_is_in_it_and_no_other(help_text: str) -> None:
+    options = words(r"^ +(--int8acc[a-z0-9-]*)", help_text)
+    assert len(options) > 20
+    assert column(0) == options
+
+
+def test_every_ini_key_is_in_it_and_no_other(help_text: str) -> None:
+    keys = words(r"^ +(int8acc[a-z0-9_]*) \(", help_text)
+    assert len(keys) > 15
+    assert column(1) == keys
+
+
+def test_the_spec_keys_of_settings_exist() -> None:
+    keys = column(2)
+    assert {"backend", "search.strategy", "onnxruntime.mode"} <= keys
+    case = Case.model_validate({"name": "a", "model": "a", "inputs": "a", "int8": {"scales": "s"}})
+    tops = {key.partition(".")[0] for key in keys}
+    assert tops <= set(Case.model_fields)
+    nested = {key for key in keys if "." in key}
+    listed = words(r"^- `([a-z0-9_.]+)`", REFERENCE)
+    assert nested <= listed
+    # What a case may set is what the code reads from a case.
+    assert len(keys) == len(case.settings())
+
+
+def test_prose_names_no_option_that_does_not_exist(help_text: str) -> None:
+    options = words(r"^ +(--int8acc[a-z0-9-]*)", help_text)
+    keys = words(r"^ +(int8acc[a-z0-9_]*) \(", help_text) | set(script().fixtures())
+    for path in (DOCS.parent / "README.md", *DOCS.glob("*.md"), *DOCS.parent.glob("example_project/*.md")):
+        text = path.read_text(encoding="utf-8")
+        assert words(r"(--int8acc[a-z0-9-]*)", text) <= options, path.name
+        assert words(r"`(int8acc_[a-z0-9_]+)", text) <= keys, path.name
+
+
+@pytest.mark.parametrize("name", script().fixtures())
+def test_every_fixture_is_in_it(name: str) -> None:
+    assert f"### `{name}`\n" in REFERENCE
+    assert script().fixtures()[name], "a fixture is documented by its docstring"
+
+
+def test_every_metric_method_rule_and_cause_is_in_it() -> None:
+    rows = words(r"^\| `([a-z][a-z0-9_-]+)` \|", REFERENCE)
+    assert rows == {*METRICS, *RULES, *CAUSES}
+    section = REFERENCE.partition("## Calibration methods")[2].partition("\n## ")[0]
+    assert words(r"^- `([a-z]+)`", section) == set(get_args(CalibrationMethod))

@@ -1,0 +1,344 @@
+"""Parts, losses and early rejection against the functions that judge a case."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from rejecting import reject
+
+from pytest_int8acc.case.trial_judge import Criteria, Gathered, Judge
+from pytest_int8acc.errors import CriterionError
+from pytest_int8acc.lab.vectors import ELEMENTS, Prober, sampled
+from pytest_int8acc.results import Score
+from pytest_int8acc.scores.compare import compare_outputs
+from pytest_int8acc.scores.criteria import MetricLimit, OutputLimits
+from pytest_int8acc.scores.demands import loss_of
+from pytest_int8acc.scores.metrics import METRICS
+from pytest_int8acc.scores.user_metric import evaluate_metric
+from pytest_int8acc.search.types import Trial
+from pytest_int8acc.tensors import Array
+
+FLOATS = [name for name, metric in METRICS.items() if "floats" in metric.kinds]
+
+
+def errors_up_to(greatest: float) -> st.SearchStrategy[float]:
+    return st.just(0.0) | st.floats(1e-9, greatest)
+
+
+#: Limits between hopeless and generous, by metric.
+LIMITS: dict[str, st.SearchStrategy[float]] = {
+    "cosine": st.floats(-0.5, 1),
+    "sqnr_db": st.floats(-10, 60),
+    "psnr_db": st.floats(0, 70),
+    "max_abs": errors_up_to(5),
+    "mean_abs": errors_up_to(1),
+    "max_rel": errors_up_to(50),
+    "mean_rel": errors_up_to(2),
+    "kl": errors_up_to(1),
+    "top1_agreement": st.floats(0, 1),
+    "top5_agreement": st.floats(0, 1),
+    "agreement": st.floats(0, 1),
+}
+Samples = dict[str, list[Array]]
+
+
+def judged(judge: Judge, candidate: Samples, order: list[int], step: int = 1) -> tuple[Trial, Trial]:
+    """The trial on all samples, and the one that ends where the parts prove failure."""
+    proven = reject(judge)
+    gathered, early = Gathered(judge), None
+    for start in range(0, len(order), step):
+        some = order[start : start + step]
+        gathered.add(some, {name: [arrays[i] for i in some] for name, arrays in candidate.items()})
+        if early is None and proven(gathered.parts()):
+            early = judge.trial(frozenset(), gathered)
+    trial = judge.trial(frozenset(), gathered)
+    return trial, early or trial
+
+
+@st.composite
+def runs(draw: st.DrawFn) -> tuple[Samples, Samples]:
+    """Baseline and candidate of one output, [1, ...] per sample; some with several rows, ragged or broken."""
+    rng = np.random.default_rng(draw(st.integers(0, 2**32 - 1)))
+    count, classes = draw(st.integers(1, 12)), draw(st.integers(6, 9))
+    rows = draw(st.sampled_from([(), (), (3,), None]))
+    noise = draw(st.sampled_from([0.0, 1e-3, 0.05, 0.3, 3.0]))
+    baseline, candidate = [], []
+    for _ in range(count):
+        shape = (1, *((int(rng.integers(1, 4)),) if rows is None else rows), classes)
+        b = rng.normal(size=shape).astype(np.float32) * np.float32(rng.uniform(0.1, 3))
+        e = rng.normal(size=shape).astype(np.float32) * np.float32(noise * rng.uniform(0, 2))
+        baseline.append(np.round(b, 1) if draw(st.booleans()) else b)  # ties
+        c = (baseline[-1] + e).astype(np.float32)
+        candidate.append(np.round(c, 1) if draw(st.booleans()) else c)
+    spoil = draw(st.sampled_from(["", "", "", "nan", "inf", "shape"]))
+    if spoil:
+        victim = int(rng.integers(count))
+        if spoil == "shape":
+            candidate[victim] = candidate[victim][..., :-1]
+        else:
+            candidate[victim].reshape(-1)[0] = float(spoil)
+    return {"y": baseline}, {"y": candidate}
+
+
+@settings(max_examples=300, deadline=None)
+@given(runs(), st.data())
+def test_trials_say_what_the_case_would(outputs: tuple[Samples, Samples], data: st.DataObject) -> None:
+    baseline, candidate = outputs
+    names = data.draw(st.lists(st.sampled_from(FLOATS), min_size=1, max_size=3, unique=True))
+    limits = OutputLimits("y", limits={name: data.draw(LIMITS[name]) for name in names})
+    judge = Judge(baseline, Criteria([limits]))
+    order = data.draw(st.permutations(range(judge.samples)))
+    trial, early = judged(judge, candidate, order, data.draw(st.integers(1, 4)))
+    (expected,) = compare_outputs(baseline, candidate, [limits])
+    scores = [score for score in expected.scores if score.limit is not None]
+    assert (trial.passed, trial.confirmed, trial.cost) == (expected.passed, True, 1.0)
+    np.testing.assert_allclose(trial.scores, [s.value for s in scores], rtol=1e-9, atol=1e-12)
+    assert [loss <= 1 for loss in trial.losses] == [s.passed and not expected.problem for s in scores]
+    assert not (early.passed and not early.confirmed)
+    if not early.confirmed:
+        assert not expected.passed, "rejected what passes"
+        assert np.isnan(early.parts).any(axis=1).all()
+    check_parts(judge, trial)
+
+
+def check_parts(judge: Judge, trial: Trial) -> None:
+    """Parts make up the losses: their mean, or the greatest but those allowed."""
+    assert (trial.parts >= 0).all()
+    together = zip(judge.criteria, trial.losses, trial.scores, trial.parts, strict=True)
+    for criterion, loss, score, parts in together:
+        if not np.isfinite(parts).all() or not math.isfinite(loss):
+            continue
+        if criterion.pool == "rank":
+            assert ((parts > 1).sum() > criterion.allowed) == (loss > 1)
+        elif "cosine" not in criterion.text or score > 0:
+            np.testing.assert_allclose(parts.mean(), loss, rtol=1e-6, atol=1e-9)
+
+
+def one(count: int = 6, *shape: int, noise: float = 0.1, seed: int = 0) -> tuple[list[Array], list[Array]]:
+    """Baseline and candidate of one output."""
+    rng = np.random.default_rng(seed)
+    baseline = rng.normal(size=(count, 1, *shape)).astype(np.float32)
+    return list(baseline), list(baseline + noise * rng.normal(size=baseline.shape).astype(np.float32))
+
+
+def trial_of(judge: Judge, candidate: Samples, samples: list[int] | None = None) -> Trial:
+    gathered = Gathered(judge)
+    some = list(range(judge.samples)) if samples is None else samples
+    gathered.add(some, {name: [arrays[i] for i in some] for name, arrays in candidate.items()})
+    return judge.trial(frozenset(), gathered)
+
+
+def test_criteria_follow_the_scores_of_the_case() -> None:
+    b, c = one(6, 8)
+    limits = [
+        OutputLimits("[ab]", limits={"sqnr_db": 20, "top1_agreement": 0.5}),
+        OutputLimits("b", limits={"cosine": 0.9}),
+    ]
+    metric = MetricLimit("m.py:mean", max=3.0, max_drop=0.5)
+    judge = Judge({"a": b, "b": b, "c": b}, Criteria(limits, [(metric, lambda o: float(o["a"].mean()))]))
+    assert [c.text for c in judge.criteria] == [
+        "a sqnr_db ≥ 20",
+        "a top1_agreement ≥ 0.5",
+        "b sqnr_db ≥ 20",
+        "b top1_agreement ≥ 0.5",
+        "b cosine ≥ 0.9",
+        "m.py:mean ≤ 3",
+        f"m.py:mean ≥ {np.mean(b) - 0.5:g}",
+    ]
+    assert [c.pool for c in judge.criteria] == ["mean", "rank", "mean", "rank", "mean", "whole", "whole"]
+    assert [t.power for t in Prober(judge).targets] == [2, 1, 2, 1, 2, 1, 1]
+    trial = trial_of(judge, {"a": c, "b": c, "c": c})
+    assert len(trial.losses) == len(trial.scores) == len(trial.parts) == 7
+
+
+def test_without_criteria_every_output_keeps_the_default() -> None:
+    b, c = one()
+    tokens = [np.arange(4).reshape(1, 4)] * 6
+    judge = Judge({"y": b, "tokens": tokens}, Criteria())
+    assert [c.text for c in judge.criteria] == ["y sqnr_db ≥ 20", "tokens agreement ≥ 0.99"]
+    assert not trial_of(judge, {"y": c, "tokens": tokens}).passed
+    assert trial_of(judge, {"y": b, "tokens": tokens}).losses == (0.0, 0.0)
+
+
+def test_a_candidate_that_points_the_other_way_is_rejected_on_few_samples() -> None:
+    b, _ = one(10, 8)
+    judge = Judge({"y": b}, Criteria([OutputLimits("y", limits={"cosine": 0.95})]))
+    trial, early = judged(judge, {"y": [-array for array in b]}, list(range(10)))
+    assert trial.losses == (pytest.approx(40),)
+    assert early.cost <= 0.3
+
+
+def test_integers_and_strings_agree_element_by_element() -> None:
+    tokens = [np.array([[i, i + 1, i + 2, 9]]) for i in range(5)]
+    words = [np.array([[str(i), "x"]], object) for i in range(5)]
+    limits = [
+        OutputLimits("tokens", limits={"agreement": 0.9}),
+        OutputLimits("words", limits={"agreement": 1}),
+    ]
+    judge = Judge({"tokens": tokens, "words": words}, Criteria(limits))
+    wrong = [np.where(t == 4, 0, t) for t in tokens]  # 3 of 20
+    trial = trial_of(judge, {"tokens": wrong, "words": [*words[:4], words[0]]})
+    assert trial.scores == (0.85, 0.9)
+    assert trial.losses[0] == pytest.approx(1.5)
+    assert trial.losses[1] == math.inf
+    np.testing.assert_allclose(trial.parts[0], [0, 0, 2.5, 2.5, 2.5], rtol=1e-6)
+    (vectors, _) = Prober(judge).probe([2, 0], {"tokens": [wrong[2], wrong[0]], "words": words[:2]}).vectors
+    assert (vectors[0] > 0).tolist() == [False, False, True, False]
+
+
+def test_nan_in_an_output_without_limits_fails_the_plan_at_once() -> None:
+    b, c = one()
+    judge = Judge({"y": b, "other": b}, Criteria([OutputLimits("y", limits={"sqnr_db": -50})]))
+    assert trial_of(judge, {"y": c, "other": c}).passed
+    full = [np.full_like(a, np.nan) if i == 3 else a for i, a in enumerate(c)]
+    trial = trial_of(judge, {"y": c, "other": full})
+    assert not trial.passed
+    assert trial.losses == (math.inf,)
+    assert trial.parts[0, 3] == np.inf
+    assert reject(judge)(trial.parts)
+
+
+def test_nan_in_an_output_with_limits_spoils_those_alone() -> None:
+    b, c = one(4, 6)
+    judge = Judge({"y": b, "z": b}, Criteria([OutputLimits("*", limits={"sqnr_db": 5})]))
+    trial = trial_of(judge, {"y": c, "z": [np.full_like(c[0], np.nan), *c[1:]]})
+    assert (trial.passed, np.isfinite(trial.losses).tolist()) == (False, [True, False])
+    assert np.isposinf(trial.parts).tolist() == [[False] * 4, [True, False, False, False]]
+
+
+def test_shapes_that_differ_matter_where_there_is_a_limit() -> None:
+    b, c = one(4, 5)
+    judge = Judge({"y": b, "boxes": b}, Criteria([OutputLimits("y", limits={"sqnr_db": 5})]))
+    fewer = [array[:, :3] for array in b]
+    assert trial_of(judge, {"y": c, "boxes": fewer}).passed
+    trial = trial_of(judge, {"y": fewer, "boxes": b})
+    assert (trial.passed, trial.losses) == (False, (math.inf,))
+    assert np.isposinf(trial.parts).all()
+    whole = [array.astype(np.int64) for array in b]
+    assert np.isposinf(trial_of(judge, {"y": whole, "boxes": b}).parts).all()
+
+
+def test_a_baseline_that_is_not_finite_is_the_users_mistake() -> None:
+    b, c = one()
+    b[2] = np.full_like(b[2], np.inf)
+    judge = Judge({"y": b}, Criteria([OutputLimits("y", limits={"sqnr_db": 5})]))
+    with pytest.raises(CriterionError, match=r"the baseline itself is not finite"):
+        trial_of(judge, {"y": c})
+
+
+def test_users_metrics_are_asked_only_when_all_samples_are_seen() -> None:
+    b, c = one()
+    seen: list[int] = []
+
+    def first(outputs: dict[str, Array], labels: Array) -> float:
+        seen.append(len(outputs["y"]))
+        return float((outputs["y"].argmax(-1) == labels).mean())
+
+    labels = np.array([array.argmax() for array in b])
+    limits = MetricLimit("m.py:first", max_drop=0.5)
+    judge = Judge({"y": b}, Criteria([], [(limits, first)], labels))
+    part = trial_of(judge, {"y": c}, [4, 0])
+    assert (part.passed, part.losses, part.cost) == (False, (0.0,), 2 / 6)
+    assert np.isnan(part.parts).all()
+    assert set(seen) == {6}
+    (score,) = evaluate_metric(limits, first, {"y": [np.concatenate(b)]}, {"y": [np.concatenate(c)]}, labels)
+    whole = trial_of(judge, {"y": c}, [3, 1, 0, 2, 4, 5])
+    assert (whole.passed, whole.scores) == (score.passed, (score.value,))
+    vectors = Prober(judge).probe([1, 2], {"y": c[1:3]}).vectors[0]
+    assert np.linalg.norm(vectors) > 0
+
+
+@pytest.mark.parametrize(
+    ("score", "loss"),
+    [
+        (Score("y", "sqnr_db", 17.0, 20.0), 10**0.3),
+        (Score("y", "sqnr_db", math.inf, 20.0), 0.0),
+        (Score("y", "sqnr_db", -math.inf, 20.0), 1e300),
+        (Score("y", "psnr_db", 30.0, 20.0), 0.1),
+        (Score("y", "cosine", 0.98, 0.99), 2.0),
+        (Score("y", "cosine", 1.0, 1.0), 0.0),
+        (Score("y", "cosine", 0.9999, 1.0), math.inf),
+        (Score("y", "cosine", math.nan, 0.9), math.inf),
+        (Score("y", "max_abs", 3.0, 2.0, bound="max"), 1.5),
+        (Score("y", "max_abs", 0.0, 0.0, bound="max"), 0.0),
+        (Score("y", "max_abs", 0.1, 0.0, bound="max"), math.inf),
+        (Score("y", "agreement", 0.97, 0.99), 3.0),
+        (Score("y", "agreement", math.nextafter(0.001, 0), 0.001), 1.0),
+        (Score("m", "top1", 0.79, 0.8 - 0.02, baseline=0.8), 0.5),
+        (Score("m", "top1", 0.9, 0.78, baseline=0.8), 0.0),
+        (Score("m", "top1", 0.7, 0.9, baseline=0.8), math.inf),
+        (Score("m", "loss", 1.3, 1.2, bound="max", baseline=1.0), 1.5),
+        (Score("m", "loss", 0.9, 1.2, bound="max", baseline=1.0), 0.0),
+    ],
+)
+def test_losses(score: Score, loss: float) -> None:
+    assert loss_of(score) == pytest.approx(loss)
+    assert (loss_of(score) <= 1) == score.passed
+
+
+@pytest.mark.parametrize(
+    ("metric", "limit"), [("sqnr_db", 20.0), ("psnr_db", 30.0), ("cosine", 0.99), ("kl", 0.01)]
+)
+def test_squared_lengths_of_vectors_are_the_parts(metric: str, limit: float) -> None:
+    """Exactly for squared errors, to second order in the error for cosine and KL."""
+    b, c = one(8, 20, noise=1e-3)
+    judge = Judge({"y": b}, Criteria([OutputLimits("y", limits={metric: limit})]))
+    some = [5, 1, 2]
+    probe = Prober(judge).probe(some, {"y": [c[i] for i in some]})
+    lengths = np.square(probe.vectors[0]).sum(axis=1)
+    np.testing.assert_allclose(lengths, probe.parts[0], rtol=1e-5 if "db" in metric else 0.02)
+
+
+@pytest.mark.parametrize("metric", [name for name in FLOATS if name != "kl"])
+def test_vectors_are_linear_in_the_error(metric: str) -> None:
+    b, c = one(4, 7)
+    judge = Judge({"y": b}, Criteria([OutputLimits("y", limits={metric: 0.5})]))
+    twice = [y + 2 * (z - y) for y, z in zip(b, c, strict=True)]
+    once, double = (Prober(judge).probe([0, 3], {"y": [a[0], a[3]]}).vectors[0] for a in (c, twice))
+    if metric.startswith("top"):  # only what moves towards another class counts
+        once, double = np.maximum(once, 0), np.maximum(double, 0)
+    np.testing.assert_allclose(double, 2 * once, rtol=1e-4, atol=1e-5)
+
+
+def test_a_sample_on_the_way_to_another_class() -> None:
+    b = [np.array([[3.0, 1.0, 0.0, 0.0, 0.0, 0.0]], np.float32)] * 3
+    c = [
+        b[0] + np.float32([[-0.5, 0.5, 0, 0, 0, 0]]),
+        b[0] + np.float32([[0, 2.0, 0, 0, 0, 0]]),
+        b[0] + np.float32([[0, 3, 0, 0, 0, 0]]),
+    ]
+    judge = Judge({"y": b}, Criteria([OutputLimits("y", limits={"top1_agreement": 0.6})]))
+    trial = trial_of(judge, {"y": c})
+    np.testing.assert_allclose(trial.parts[0], [0.5, 1.0, 1.5])
+    assert (trial.scores, judge.criteria[0].allowed, trial.losses) == ((2 / 3,), 1, (1.0,))
+
+
+def test_long_vectors_are_sampled_evenly_and_keep_their_length() -> None:
+    rows = np.random.default_rng(0).normal(size=(3, 50_000)).astype(np.float32)
+    short = sampled(rows)
+    assert short.shape == (3, ELEMENTS)
+    np.testing.assert_array_equal(short, sampled(rows))
+    np.testing.assert_allclose(np.linalg.norm(short, axis=1), np.linalg.norm(rows, axis=1), rtol=0.05)
+    ragged = sampled([rows[0, :10], rows[1, :30]])
+    assert ragged.shape == (2, 30)
+    np.testing.assert_array_equal(ragged[1], rows[1, :30])
+
+
+def test_broken_candidates_make_long_vectors_and_no_nan() -> None:
+    b, c = one(4, 7, noise=0.01)
+    for metric in FLOATS:
+        judge = Judge({"y": b}, Criteria([OutputLimits("y", limits={metric: 0.5})]))
+        broken = [np.full_like(c[0], np.nan), c[1][:, :5], np.where(c[2] > 0, np.inf, c[2])]
+        probe = Prober(judge).probe([0, 1, 2], {"y": broken})
+        assert np.isfinite(probe.vectors[0]).all(), metric
+        good = Prober(judge).probe([0, 1, 2], {"y": c[:3]})
+        lengths = np.linalg.norm(probe.vectors[0], axis=1)
+        assert (lengths > np.linalg.norm(good.vectors[0], axis=1)).all(), metric
+        assert lengths[0] > 2 * lengths[1] or not metric.endswith(("_db", "_abs")), (
+            "NaN is worse than nothing"
+        )
+        assert np.isposinf(probe.parts).all(), metric

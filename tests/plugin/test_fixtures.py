@@ -1,0 +1,254 @@
+"""Fixtures for users' own tests, as users have them: in a project, alone and under pytest-xdist."""
+
+from __future__ import annotations
+
+import re
+import shutil
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+from plugin_support import LOAD
+from zoo import ZOO
+
+EXAMPLE = Path(__file__).parents[2] / "example_project"
+PLAIN = pytest.mark.parametrize("workers", [(), ("-n2",)], ids=["plain", "n2"])
+
+
+CASES = """
+import numpy as np
+import pytest
+from pytest_int8acc import CaseResult, SpecError
+
+def test_a_case_that_passes(int8acc):
+    case = int8acc.load("digits.int8acc.yaml")
+    assert case.case.name == "digits"
+    result = case.measure()
+    assert isinstance(result, CaseResult)
+    assert result.passed
+    assert result.samples == 360
+    assert {score.metric for score in result.scores} >= {"cosine", "sqnr_db", "top1"}
+
+def test_check_searches_where_it_fails(int8acc):
+    result = int8acc.load("digits_by_hand.int8acc.yaml").check()
+    assert not result.passed
+    assert result.search.verified
+    assert result.search.culprits[0].cause.kind
+    assert int8acc.load("digits_by_hand.int8acc.yaml").measure().search is None
+
+def test_engines_and_outputs(int8acc):
+    case = int8acc.load("digits_qdq.int8acc.yaml")
+    images = np.load("data/validation.npz")["image"]
+    found = {role: case.outputs(role)["logits"] for role in ("fp32", "baseline", "int8")}
+    assert {array.shape for array in found.values()} == {(360, 10)}
+    for role, logits in found.items():
+        alone = case.engine(role)({"image": images[:5]})["logits"]
+        np.testing.assert_allclose(alone, logits[:5], rtol=0.02, atol=0.02 * np.abs(logits).max())
+        assert case.engine(role) is case.engine(role)
+    errors = [np.abs(found[role] - found["fp32"]).max() for role in ("baseline", "int8")]
+    assert 0 < errors[0] < errors[1]
+    assert {tensor.name for tensor in case.engine("int8").inputs} == {"image"}
+    assert "ONNX Runtime" in case.engine("int8").description
+"""
+
+ENGINES = """
+import numpy as np
+import pytest
+
+IMAGES = np.load("data/validation.npz")["image"]
+LABELS = np.load("data/validation_labels.npy")
+
+def accuracy(engine):
+    return (engine({"image": IMAGES})["logits"].argmax(axis=1) == LABELS).mean()
+
+@pytest.mark.parametrize("precision", ["fp32", "fp16"])
+def test_float(int8acc_engine, precision):
+    assert accuracy(int8acc_engine("digits.onnx", precision=precision)) >= 0.98
+
+@pytest.mark.parametrize("method", ["minmax", "mse"])
+def test_int8(int8acc_engine, method):
+    engine = int8acc_engine("digits.onnx", "int8", calibrate="data/calibration.npz", method=method)
+    assert accuracy(engine) >= 0.97
+
+def test_sources_of_calibration_samples(int8acc_engine):
+    samples = dict(np.load("data/calibration.npz"))
+    given = ["data/calibration.npz", samples, "loaders.py:load_data"]
+    one, two, other = (int8acc_engine("digits.onnx", "int8", calibrate=c, method="minmax") for c in given)
+    feed = {"image": IMAGES[:8]}
+    np.testing.assert_array_equal(one(feed)["logits"], two(feed)["logits"])
+    assert (one(feed)["logits"] != other(feed)["logits"]).any()
+    assert accuracy(other) >= 0.97
+
+def test_qdq(int8acc_engine):
+    assert accuracy(int8acc_engine("digits.qdq.onnx", precision="int8")) >= 0.97
+
+def test_precisions_differ(int8acc_engine):
+    feed = {"image": IMAGES[:8]}
+    exact = int8acc_engine("digits.onnx", "fp32")(feed)["logits"]
+    half = int8acc_engine("digits.onnx")(feed)["logits"]
+    assert 0 < np.abs(half - exact).max() < 0.05
+"""
+
+ERRORS = """
+import numpy as np
+import pytest
+from pytest_int8acc import Int8accError
+
+SPEC = "two.int8acc.yaml"
+
+@pytest.mark.parametrize(("wrong", "words"), [
+    (lambda f: f.load("none.int8acc.yaml"), "none.int8acc.yaml:1:1: cannot read the spec"),
+    (lambda f: f.load(SPEC), "several cases: name one; it holds first, second"),
+    (lambda f: f.load(SPEC, "frist"), "no case 'frist' .did you mean 'first'.+ it holds first, second"),
+    (lambda f: f.load(SPEC, "first").engine("int9"), r"role 'int9': expected one of .*'int8'"),
+    (lambda f: f.load(SPEC, "first").check(), "none.onnx: no such"),
+    (lambda f: f.engine("digits.onnx", "int8"), "digits.onnx: INT8 of a float model wants calibration"),
+    (lambda f: f.engine("digits.onnx", "fp61"), "precision 'fp61': .*did you mean 'fp16'"),
+    (lambda f: f.engine("digits.qdq.onnx"), "digits.qdq.onnx: holds Q/DQ.*precision='int8'"),
+    (lambda f: f.engine("none.onnx"), "none.onnx: no such"),
+    (lambda f: f.engine("digits.onnx", backend="tensort"), "backend: expected one of .*'tensorrt'"),
+    (lambda f: f.engine("digits.onnx", "int8", calibrate="x.npz"), r"x.npz"),
+    (lambda f: f.engine("digits.onnx", "int8", calibrate={"image": np.zeros((2, 8, 9), "f4")}), "image"),
+    (lambda f: f.engine("digits.onnx", "int8", calibrate="x.npz", method="mes"), "method: .*'mes'"),
+    (lambda f: f.engine("digits.onnx", shapes={"image": [[8, 1], [1, 1], [9, 1]]}), "shrink"),
+])
+def test_one_clear_error(int8acc, wrong, words):
+    with pytest.raises(Int8accError, match=words):
+        wrong(int8acc)
+"""
+
+
+@pytest.fixture
+def project(pytester: pytest.Pytester) -> pytest.Pytester:
+    """The example project without its own tests."""
+    ignored = shutil.ignore_patterns("test_*", "__pycache__", "*.ini")
+    shutil.copytree(EXAMPLE, pytester.path, dirs_exist_ok=True, ignore=ignored)
+    spec = pytester.path / "digits.int8acc.yaml"
+    spec.write_text(spec.read_text().replace("entropy", "minmax"))  # takes a hundredth of the time
+    pytester.makeini("[pytest]\n")
+    return pytester
+
+
+@pytest.mark.parametrize(
+    ("arguments", "deselected"), [((), 0), (("-n2",), 0), (("--int8acc", "-k", "py"), 3)], ids=str
+)
+def test_cases_as_objects(project: pytest.Pytester, arguments: tuple[str, ...], deselected: int) -> None:
+    project.makepyfile(CASES)
+    project.runpytest(*LOAD, *arguments).assert_outcomes(passed=3, deselected=deselected)
+
+
+@PLAIN
+def test_engines_of_models(project: pytest.Pytester, workers: tuple[str, ...]) -> None:
+    project.makepyfile(ENGINES)
+    project.runpytest(*LOAD, *workers).assert_outcomes(passed=7)
+
+
+def test_mistakes_are_one_clear_error(project: pytest.Pytester) -> None:
+    cases = "cases:\n  - {name: first, model: none.onnx}\n  - {name: second}\n"
+    shared = "defaults: {model: digits.onnx, inputs: data/validation.npz, int8: {calibrate: {}}}\n"
+    (project.path / "two.int8acc.yaml").write_text(shared + cases)
+    project.makepyfile(ERRORS)
+    result = project.runpytest(*LOAD)
+    result.assert_outcomes(passed=14)
+
+
+def test_settings_reach_fixtures(project: pytest.Pytester) -> None:
+    project.makepyfile(
+        """
+        def test_it(int8acc, int8acc_engine):
+            case = int8acc.load("digits.int8acc.yaml")
+            assert case.measure().samples == 16
+            assert len(case.outputs("int8")["logits"]) == 16
+            assert case.settings.mode == "native"
+            engine = int8acc_engine("digits.onnx", "int8", calibrate="data/calibration.npz", method="minmax")
+            assert "native" in engine.description
+        """
+    )
+    result = project.runpytest(*LOAD, "--int8acc-samples=16", "--int8acc-mode=native")
+    result.assert_outcomes(passed=1)
+
+
+@pytest.mark.parametrize(("missing", "expected"), [("skip", {"skipped": 3}), ("fail", {"failed": 3})])
+def test_a_backend_that_is_not_there_does_what_it_does_to_a_case(
+    project: pytest.Pytester, missing: str, expected: dict[str, int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    project.makepyfile(
+        """
+        def test_engine(int8acc_engine):
+            int8acc_engine("digits.onnx", "int8", calibrate="data/calibration.npz", backend="tensorrt")
+
+        def test_check(int8acc):
+            int8acc.load("digits_qdq.int8acc.yaml").check()
+
+        def test_outputs(int8acc):
+            int8acc.load("digits_qdq.int8acc.yaml").outputs("int8")
+        """
+    )
+    result = project.runpytest(*LOAD, "--int8acc-backend=tensorrt", "-o", f"int8acc_missing={missing}", "-rs")
+    result.assert_outcomes(**expected)
+    result.stdout.fnmatch_lines(["*: *TensorRT*"])
+
+
+def test_goldens_are_read_where_the_configuration_says(project: pytest.Pytester) -> None:
+    spec = (project.path / "digits.int8acc.yaml").read_text(encoding="utf-8")
+    (project.path / "kept.int8acc.yaml").write_text(re.sub("baseline: .*", "baseline: golden", spec))
+    project.makepyfile(
+        """
+        def test_check(int8acc):
+            result = int8acc.load("kept.int8acc.yaml").check()
+            assert result.passed
+            assert result.baseline.startswith("golden")
+        """
+    )
+    arguments = (*LOAD, "-o", "int8acc_goldens=far/away", "--int8acc-backend=onnxruntime")
+    project.runpytest(*arguments).assert_outcomes(failed=1)
+    recorded = project.runpytest(*arguments, "--int8acc", "--int8acc-update=missing", "kept.int8acc.yaml")
+    recorded.assert_outcomes(passed=1)
+    assert (project.path / "far" / "away" / "kept").is_dir()
+    project.runpytest(*arguments).assert_outcomes(passed=1)
+
+
+def test_dynamic_sizes_and_odd_names_want_no_data(pytester: pytest.Pytester) -> None:
+    """A runtime that builds nothing asks for no shapes; and an input may be called what it likes."""
+    proto = ZOO["dynamic"]()
+    onnx.save(proto, pytester.path / "net.onnx")
+    odd = ZOO["mlp"]()
+    name = odd.graph.input[0].name
+    for node in odd.graph.node:
+        node.input[:] = ["file" if i == name else i for i in node.input]
+    odd.graph.input[0].name = "file"
+    onnx.save(odd, pytester.path / "odd.onnx")
+    shape = [d.dim_value or 4 for d in odd.graph.input[0].type.tensor_type.shape.dim]
+    np.savez(pytester.path / "shape.npz", shape=shape)
+    pytester.makepyfile(
+        """
+        import numpy as np
+
+        def test_dynamic(int8acc_engine):
+            engine = int8acc_engine("net.onnx", "fp32")
+            (taken,) = engine.inputs
+            for size in (16, 24):
+                shape = [d if isinstance(d, int) else size for d in taken.shape]
+                assert engine({taken.name: np.zeros(shape, "f4")})
+
+        def test_odd(int8acc_engine):
+            shape = tuple(np.load("shape.npz")["shape"])
+            values = np.random.default_rng(0).normal(size=shape).astype("f4")
+            assert int8acc_engine("odd.onnx", "int8", calibrate={"file": values})({"file": values})
+        """
+    )
+    pytester.runpytest(*LOAD).assert_outcomes(passed=2)
+
+
+def test_pytest_lists_and_documents_them(pytester: pytest.Pytester) -> None:
+    result = pytester.runpytest(*LOAD, "--fixtures", "-v")
+    result.stdout.fnmatch_lines_random(
+        [
+            "int8acc [[]session scope[]]*",
+            "*int8acc.load('net.int8acc.yaml').check()*",
+            "int8acc_engine [[]session scope[]]*",
+            "*int8acc_engine('net.onnx', precision='int8', calibrate='calib.npz')*",
+        ]
+    )

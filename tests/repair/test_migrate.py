@@ -1,0 +1,249 @@
+"""Migration keeps the float function and evens out channels: on all architectures and on random graphs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+import pytest
+from graphs import feed_of, float_models
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from onnx import TensorProto, helper, parser
+from zoo import ZOO, sample_feed
+
+from benchmarks.faults import outlier_channel
+from benchmarks.nets import digits, trained
+from pytest_int8acc.data import Batch
+from pytest_int8acc.engines.onnxruntime import OrtEngine
+from pytest_int8acc.errors import ModelError
+from pytest_int8acc.graph.groups import find_groups
+from pytest_int8acc.graph.load import normalize
+from pytest_int8acc.graph.migrate import Migrated, migrate, sites, weight_maxima
+from pytest_int8acc.graph.model import Model, make_model
+from pytest_int8acc.graph.network import Network
+from pytest_int8acc.graph.plan import apply
+from pytest_int8acc.graph.quantize import dequantize_array, quantize
+from pytest_int8acc.repair.migrate import channel_maxima, factors, migration, outlying_sites
+from pytest_int8acc.tensors import Feed
+
+
+@dataclass(frozen=True)
+class Samples:
+    """A dataset of one batch in memory."""
+
+    feed: Feed
+    samples: int = 1
+    description: str = "arrays"
+
+    def batches(self) -> Iterator[Batch]:
+        yield Batch(self.feed, 1)
+
+
+def network_of(model: Model) -> Network:
+    layout = find_groups(model)
+    return quantize(model, layout, dict.fromkeys(layout.activations, 0.05))
+
+
+def by_chance(network: Network, seed: int = 0) -> Migrated:
+    """Everything migrated by random factors, most of them between 1/8 and 8."""
+    rng = np.random.default_rng(seed)
+    wanted = sites(network)
+    return migrate(network, {t: np.exp(rng.normal(size=s.channels)) for t, s in wanted.items()})
+
+
+def assert_same_function(model: Model, moved: Network, feed: Feed) -> None:
+    expected, found = OrtEngine(model)(feed), OrtEngine(moved.model)(feed)
+    assert expected.keys() == found.keys()
+    for name, array in expected.items():
+        scale = float(np.abs(array).max()) or 1.0
+        np.testing.assert_allclose(found[name] / scale, array / scale, atol=3e-5)
+
+
+def assert_quantized_as_read(moved: Network) -> None:
+    """Edges stand where their nodes read, and constants' integers are those of the new weights."""
+    nodes = {node.name: node for node in moved.model.graph.node}
+    constants = moved.model.constants()
+    for group in moved.groups:
+        for edge in group.edges:
+            assert nodes[edge.node].input[edge.index] == edge.tensor
+            if edge.quantization.values is not None:
+                error = np.abs(dequantize_array(edge.quantization) - constants[edge.tensor])
+                assert float(error.max()) <= float(edge.quantization.scale.max()) * 0.51
+
+
+@pytest.mark.parametrize("name", ZOO)
+def test_the_float_function_stays(name: str) -> None:
+    proto = ZOO[name]()
+    model = normalize(make_model(proto))
+    network = network_of(model)
+    moved = by_chance(network)
+    assert_same_function(model, moved.network, sample_feed(proto))
+    assert_quantized_as_read(moved.network)
+    assert [g.name for g in moved.network.groups] == [g.name for g in network.groups]
+    assert len(moved.network.model.graph.node) == len(model.graph.node) + len(moved.inserted)
+    OrtEngine(apply(moved.network))(sample_feed(proto))
+
+
+@given(float_models(), st.integers(0, 2**32 - 1))
+@settings(deadline=None, max_examples=40, suppress_health_check=[HealthCheck.too_slow])
+def test_the_float_function_of_any_graph_stays(model: Model, seed: int) -> None:
+    moved = by_chance(network_of(model), seed)
+    assert_same_function(model, moved.network, feed_of(seed))
+    assert_quantized_as_read(moved.network)
+
+
+def model_of(body: str, constants: str, width: int = 4) -> Model:
+    graph = f"g (float[N, {width}] x) => (float[N, {width}] y) <{constants}> {{ {body} }}"
+    return normalize(make_model(parser.parse_model(f'<ir_version: 8, opset_import: ["": 17]>\n{graph}')))
+
+
+SQUARE = "float[4, 4] {} = {{1,2,3,4, 5,6,7,8, 9,10,11,12, 13,14,15,17}}"
+ROW = "float[4] {} = {{1,2,3,4}}"
+ROWS = {"x": np.random.default_rng(0).normal(size=(3, 4)).astype(np.float32)}
+TWO = ", ".join([SQUARE.format("w"), SQUARE.format("v"), ROW.format("b")])
+
+
+@pytest.mark.parametrize(
+    ("body", "folded"),
+    [
+        ("t = MatMul(x, v) u = Add(t, b) r = Relu(u) y = MatMul(r, w)", "MatMul"),
+        ("t = Gemm<transB = 1>(x, v, b) r = LeakyRelu(t) y = Gemm(r, w, b)", "Gemm"),
+        ("t = Gemm(x, v, b) n = BatchNormalization(t, b, b, b, b) y = Gemm(n, w)", "BatchNormalization"),
+        ("n = LayerNormalization(x, b, b) y = MatMul(n, w)", "LayerNormalization"),
+        ("t = Mul(x, b) y = MatMul(t, w)", "Mul"),
+        ("t = Div(x, b) y = MatMul(t, w)", "Div"),
+        (
+            "n = LayerNormalization(x, b) p = MatMul(n, w) q = MatMul(n, v) y = Add(p, q)",
+            "LayerNormalization",
+        ),
+    ],
+)
+def test_factors_are_folded_into_what_makes_the_activation(body: str, folded: str) -> None:
+    model = model_of(body, TWO)
+    network = network_of(model)
+    tensor = [g for g in network.groups if g.edges][-1].edges[0].tensor
+    moved = migrate(network, {tensor: np.array([8, 1, 0.25, 3])})
+    nodes = {node.name: node.op_type for node in moved.network.model.graph.node}
+    assert [nodes[name] for name in moved.folded] == [folded]
+    assert moved.inserted == ()
+    assert tensor in moved.touched
+    assert_same_function(model, moved.network, ROWS)
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        "y = MatMul(x, w)",  # nothing makes it
+        "t = Sigmoid(x) y = MatMul(t, w)",  # does not commute with factors
+        "t = Mul(x, b) u = MatMul(t, w) y = Add(t, u)",  # another reader
+        "t = Add(x, x) y = MatMul(t, w)",  # no constant in it
+    ],
+)
+def test_a_mul_is_inserted_where_nothing_takes_the_factors(body: str) -> None:
+    model = model_of(body, TWO)
+    network = network_of(model)
+    tensor = network.groups[-1].edges[0].tensor
+    assert not sites(network)[tensor].absorbed
+    moved = migrate(network, {tensor: np.array([8, 1, 0.25, 3])})
+    assert len(moved.inserted) == 1
+    assert moved.folded == ()
+    assert_same_function(model, moved.network, ROWS)
+
+
+def test_a_constant_that_others_read_is_not_changed_for_them() -> None:
+    model = model_of("t = MatMul(x, w) r = Relu(t) u = MatMul(r, w) y = MatMul(u, w)", SQUARE.format("w"))
+    moved = by_chance(network_of(model))
+    assert_same_function(model, moved.network, {"x": np.eye(4, dtype=np.float32)})
+
+
+def test_what_no_weights_read_has_no_site() -> None:
+    model = model_of(
+        "t = MatMul(x, w) s = Transpose(t) u = MatMul(t, s) y = MatMul(u, x)", SQUARE.format("w")
+    )
+    network = network_of(model)
+    assert set(sites(network)) == {"x"} - {"x"} or "t" not in sites(network)
+    with pytest.raises(ModelError, match="no constant weights read 't'"):
+        migrate(network, {"t": np.ones(4)})
+
+
+def test_factors_balance_activation_and_weight() -> None:
+    rng = np.random.default_rng(0)
+    x, w = (np.exp(rng.normal(size=50)).astype("f") for _ in range(2))
+    half = factors(x, w, 0.5)
+    np.testing.assert_allclose(x / half / (w * half), np.mean(x / half / (w * half)), rtol=1e-5)
+    everything = factors(x, w, 1.0)
+    np.testing.assert_allclose(x / everything, (x / everything)[0], rtol=1e-5)
+    assert float(np.exp(np.log(half).mean())) == pytest.approx(1, rel=1e-5)
+
+
+def test_dead_channels_keep_a_factor_of_one() -> None:
+    found = factors(np.array([0, 2, 8], np.float32), np.array([1, 1, 0], np.float32), 0.5)
+    assert found[0] == 1
+    assert found[2] == 1
+    assert np.isfinite(found).all()
+
+
+@pytest.mark.parametrize("name", ["plain", "mlp", "conv1d", "vit_gelu", "mobilenet"])
+def test_maxima_per_channel_are_those_of_numpy(name: str) -> None:
+    proto = ZOO[name]()
+    model = normalize(make_model(proto))
+    wanted = sites(network_of(model))
+    feed = sample_feed(proto)
+    found = channel_maxima(model, wanted.values(), Samples(feed), "cpu")  # type: ignore[arg-type]
+    editor = model.edit()
+    made = [t for t in wanted if t not in feed]
+    editor.graph.output.extend(helper.make_tensor_value_info(t, TensorProto.FLOAT, None) for t in made)
+    arrays = {**feed, **OrtEngine(editor.done())(feed)}
+    for tensor, site in wanted.items():
+        channels = np.moveaxis(np.abs(arrays[tensor]), site.axis, 0).reshape(site.channels, -1)
+        np.testing.assert_array_equal(found[tensor], channels.max(axis=1))
+
+
+def test_depthwise_and_grouped_weights_are_read_by_their_channels() -> None:
+    for name in ("mobilenet", "grouped"):
+        network = network_of(normalize(make_model(ZOO[name]())))
+        constants = network.model.constants()
+        nodes = {node.name: node for node in network.model.graph.node}
+        for site in sites(network).values():
+            node = nodes[site.readers[0]]
+            weight = constants[node.input[1]]
+            if node.op_type != "Conv" or len(site.readers) > 1:
+                continue
+            groups = site.channels // weight.shape[1]
+            per = weight.shape[0] // groups
+            expected = [
+                np.abs(weight[g * per : (g + 1) * per, i]).max()
+                for g in range(groups)
+                for i in range(weight.shape[1])
+            ]
+            np.testing.assert_array_equal(weight_maxima(network, site), np.array(expected, np.float32))
+
+
+def test_a_planted_outlier_channel_is_found_and_taken_back() -> None:
+    norm, reader = "/blocks/blocks.1/norm2/LayerNormalization", "/blocks/blocks.1/fc1/MatMul"
+    healthy = trained("vit")
+    network = network_of(outlier_channel(healthy, norm, [reader], 7, 80))
+    tensors = [e.tensor for g in network.groups if g.name == reader for e in g.edges][:1]
+    data = Samples(digits("calibration", 16), 16)
+    outlying = outlying_sites(network, tensors, data, "cpu")  # type: ignore[arg-type]
+    assert list(outlying) == tensors
+    found = migration(network, outlying, 0.5)[tensors[0]]
+    own = network_of(healthy)
+    (site,) = [s for t, s in sites(own).items() if t == tensors[0]]
+    maxima = channel_maxima(own.model, [site], data, "cpu")[site.tensor]  # type: ignore[arg-type]
+    honest = factors(maxima, weight_maxima(own, site), 0.5)
+    ratio = found / honest
+    assert ratio[7] / np.delete(ratio, 7).mean() == pytest.approx(80, rel=0.01)
+
+
+def test_an_even_activation_is_left_alone() -> None:
+    network = network_of(trained("vit"))
+    norms = [t for t in sites(network) if "norm" in t]
+    data = Samples(digits("calibration", 16), 16)
+    maxima = channel_maxima(network.model, [sites(network)[t] for t in norms], data, "cpu")  # type: ignore[arg-type]
+    found = outlying_sites(network, norms, data, "cpu")  # type: ignore[arg-type]
+    for tensor in norms:
+        uneven = maxima[tensor].max() > 3 * np.median(maxima[tensor])
+        assert (tensor in found) is bool(uneven)

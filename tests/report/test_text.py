@@ -1,0 +1,372 @@
+"""One case as text: every line of it is read by a person in a hurry."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import math
+
+import pytest
+import report_cases
+from hypothesis import assume, given
+from hypothesis import strategies as st
+from report_results import FINITE, RESULTS, SCORES
+
+from pytest_int8acc.report.plain import restore, to_plain
+from pytest_int8acc.report.ranking import strain, worst_first
+from pytest_int8acc.report.table import number, number_pair, table
+from pytest_int8acc.report.terminal import detail_lines, status_line
+from pytest_int8acc.report.text import details, failure, failure_line, status
+from pytest_int8acc.report.words import relation, shorten
+from pytest_int8acc.results import CaseResult, LineFit, OutputResult, Score
+
+
+def case(*scores: Score, **changes: object) -> CaseResult:
+    """A case with one output 'logits' that has ``scores``."""
+    result = CaseResult(
+        name="digits",
+        spec="digits.int8acc.yaml",
+        samples=397,
+        data="val.npz",
+        baseline="FP16",
+        candidate="INT8",
+        backend="ONNX Runtime 1.31.1, CPU, exact",
+        outputs=(OutputResult("logits", "float32", "(397, 10)", scores),),
+    )
+    return dataclasses.replace(result, **changes)
+
+
+COSINE = Score("logits", "cosine", 0.8741, limit=0.999, noise=1.0)
+SQNR = Score("logits", "sqnr_db", 19.96, limit=20.0, noise=85.25)
+ERROR = Score("logits", "max_abs", 0.0625)
+TOP1 = Score("metrics.py:top1", "top1", 0.97, limit=0.98, noise=0.0, baseline=0.985)
+
+
+def test_failure_reads_like_this():
+    result = case(
+        dataclasses.replace(COSINE, value=0.99975),
+        SQNR,
+        ERROR,
+        metrics=(TOP1,),
+        notes=("scales: 21 of 22 tensors found in calibration.cache",),
+    )
+    assert failure(result).splitlines() == [
+        "INT8 accuracy: 'metrics.py:top1' 0.97 < 0.98 (+1 more)",
+        "",
+        "INT8 against FP16; 397 samples: val.npz; ONNX Runtime 1.31.1, CPU, exact",
+        "     output           metric   INT8     limit     noise  baseline",
+        "  >  metrics.py:top1  top1     0.97     >= 0.98   0      0.985",
+        "  >  logits           sqnr_db  19.96    >= 20     85",
+        "     logits           cosine   0.99975  >= 0.999  1",
+        "  note: scales: 21 of 22 tensors found in calibration.cache",
+    ]
+
+
+def test_reported_scores_and_the_fit_come_with_vv():
+    result = case(dataclasses.replace(COSINE, value=0.9995), ERROR)
+    output = dataclasses.replace(result.outputs[0], fit=LineFit(0.5, 0.001, 0.97), worst_sample=17)
+    result = dataclasses.replace(result, outputs=(output,))
+    assert not any("max_abs" in line or "INT8 =" in line for line in details(result, 1))
+    text = "\n".join(details(result, 2))
+    assert "max_abs  0.0625" in text
+    assert "note: 'logits': INT8 = 0.5 * baseline + 0.001 (correlation 0.97)" in text
+
+
+def test_a_telling_fit_the_worst_sample_and_notes_of_scores_come_without_v():
+    result = case(dataclasses.replace(COSINE, note="default limit"))
+    fit = LineFit(0.5, 0.0, 0.97, "a scale is wrong throughout")
+    output = dataclasses.replace(result.outputs[0], fit=fit, worst_sample=17, note="2 elements left out")
+    lines = failure(dataclasses.replace(result, outputs=(output,))).splitlines()
+    assert "  note: 'logits' cosine: default limit" in lines
+    assert "  note: 'logits': 2 elements left out" in lines
+    assert (
+        "  note: 'logits': INT8 = 0.5 * baseline + 0 (correlation 0.97): a scale is wrong throughout" in lines
+    )
+    assert "  note: 'logits': sample 17 has the lowest SQNR" in lines
+
+
+def test_a_note_of_many_scores_is_said_once():
+    scores = [Score(f"out{i}", "sqnr_db", 9.0, limit=20.0, note="default limit") for i in range(5)]
+    notes = [line for line in details(case(*scores)) if line.startswith("note:")]
+    assert notes == ["note: 'out0' sqnr_db, 'out1' sqnr_db, 'out2' sqnr_db and 2 more: default limit"]
+
+
+def test_a_limit_kept_to_the_last_digit_is_not_shown_with_all_its_digits():
+    assert relation(Score("logits", "top1_agreement", 0.7, limit=0.6999999999999997)).endswith("0.7 >= 0.7")
+    assert relation(Score("logits", "top1_agreement", 0.6999999999999997, limit=0.7)).endswith(
+        "0.6999999999999997 < 0.7"
+    )
+
+
+def test_a_problem_comes_before_every_score():
+    result = case(COSINE)
+    broken = OutputResult("boxes", "float32", "(397, 4)", (), problem="INT8 is NaN in 3 of 1588 elements")
+    result = dataclasses.replace(result, outputs=(*result.outputs, broken))
+    assert failure_line(result) == "INT8 accuracy: 'boxes': INT8 is NaN in 3 of 1588 elements (+1 more)"
+    assert "  'boxes': INT8 is NaN in 3 of 1588 elements" in failure(result).splitlines()
+
+
+def test_a_failure_of_problems_alone_has_no_empty_table():
+    result = case(outputs=(OutputResult("boxes", "float32", "?", (), problem="shapes differ"),))
+    assert failure(result).splitlines()[3:] == ["  'boxes': shapes differ"]
+
+
+def test_nan_is_not_called_smaller():
+    assert failure_line(case(dataclasses.replace(COSINE, value=math.nan))) == (
+        "INT8 accuracy: 'logits' cosine is nan, limit 0.999"
+    )
+
+
+def test_a_long_table_is_cut_and_says_so():
+    scores = [Score(f"out{i}", "cosine", 0.9, limit=0.999) for i in range(25)]
+    assert details(case(*scores))[-1] == "... and 5 scores more (all with -vv)"
+    assert sum("cosine" in line for line in details(case(*scores))) == 20
+    assert sum("cosine" in line for line in details(case(*scores), 2)) == 25
+
+
+@pytest.mark.parametrize(
+    ("scores", "line"),
+    [
+        ((COSINE, SQNR), "'logits' cosine 0.8741 < 0.999 (+1 more), ONNX Runtime 1.31.1, CPU, exact"),
+        ((ERROR,), "no limits, ONNX Runtime 1.31.1, CPU, exact"),
+        (
+            (
+                Score("logits", "sqnr_db", 60.0, limit=20.0),
+                Score("logits", "cosine", 0.9992, limit=0.999),
+                Score("logits", "max_abs", 0.01, limit=0.5, bound="max"),
+            ),
+            "'logits' cosine 0.9992 >= 0.999 (margin 0.0002), ONNX Runtime 1.31.1, CPU, exact",
+        ),
+    ],
+)
+def test_status_names_the_most_critical_score(scores, line):
+    assert status(case(*scores)) == line
+
+
+def test_status_line_falls_back_on_the_message():
+    assert status_line("a.int8acc.yaml::a", {}, "a.onnx: no such file") == (
+        "a.int8acc.yaml::a - a.onnx: no such file"
+    )
+    assert status_line("a.int8acc.yaml::a", {}, "") == "a.int8acc.yaml::a"
+    assert status_line("a", {"int8acc.summary": "said"}, "message") == "a - said"
+
+
+def test_detail_lines_by_verbosity():
+    properties = {
+        "int8acc.details": json.dumps(to_plain(case(COSINE, ERROR))),
+        "int8acc.settings": "mode exact",
+    }
+    assert detail_lines(properties, 0, failed=False) == []
+    assert detail_lines({}, 2, failed=False) == []
+    assert detail_lines(properties, 2, failed=True) == ["settings: mode exact"]
+    lines = detail_lines(properties, 1, failed=False)
+    assert lines[0].startswith("INT8 against FP16; 397 samples: ")
+    assert lines[-1] == "settings: mode exact"
+    assert not any("max_abs" in line for line in lines)
+    assert any("max_abs" in line for line in detail_lines(properties, 2, failed=False))
+
+
+@pytest.mark.parametrize(
+    ("value", "limit", "texts"),
+    [
+        (0.8741, 0.999, ("0.8741", "0.999")),
+        (0.99899999, 0.999, ("0.99899999", "0.999")),
+        (19.99999, 20.0, ("19.99999", "20")),
+        (1e-7, 0.0, ("1e-7", "0")),
+        (math.inf, 20.0, ("inf", "20")),
+        (0.999, 0.999, ("0.999", "0.999")),
+    ],
+)
+def test_number_pair(value, limit, texts):
+    assert number_pair(value, limit) == texts
+
+
+@given(FINITE, FINITE)
+def test_different_numbers_print_differently(value, limit):
+    assume(value != limit)
+    first, second = number_pair(value, limit)
+    assert first != second
+    assert float(first) == pytest.approx(value, rel=1e-3)
+
+
+@pytest.mark.parametrize(
+    ("value", "text"), [(0.0, "0"), (12.0, "12"), (1234567.0, "1.235e6"), (1e-12, "1e-12"), (math.nan, "nan")]
+)
+def test_number(value, text):
+    assert number(value) == text
+
+
+def test_table_aligns_and_leaves_out_empty_columns():
+    assert table(("", "name", "empty", "n"), [("", "a", "", "1"), ("", "long", "", "")]) == [
+        "name  n",
+        "a     1",
+        "long",
+    ]
+
+
+@given(SCORES)
+def test_strain_is_beyond_one_just_where_the_limit_is_missed(score):
+    assume(score.limit is not None)
+    if score.passed:
+        assert strain(score) <= 1 + 1e-6
+    else:
+        assert strain(score) >= 1 - 1e-6
+
+
+@pytest.mark.parametrize(
+    ("score", "expected"),
+    [
+        (Score("y", "cosine", 0.9995, limit=0.999), 0.5),
+        (Score("y", "sqnr_db", 40.0, limit=20.0), 0.1),
+        (Score("y", "max_abs", 0.1, limit=0.4, bound="max"), 0.25),
+        (Score("f", "max_drop", 0.97, limit=0.95, baseline=0.99), 0.5),
+        (Score("f", "max", 12.0, limit=14.0, bound="max", baseline=10.0), 0.5),
+        (Score("y", "cosine", 0.5), 0.0),
+    ],
+)
+def test_strain_is_the_share_of_the_allowance_used(score, expected):
+    assert strain(score) == pytest.approx(expected)
+
+
+@given(st.lists(SCORES))
+def test_worst_first_keeps_the_judged_scores_misses_first(scores):
+    ordered = worst_first(scores)
+    assert len(ordered) == sum(score.limit is not None for score in scores)
+    verdicts = [score.passed for score in ordered]
+    assert verdicts == sorted(verdicts)
+
+
+@given(RESULTS)
+def test_every_result_has_its_text_and_survives_json(result):
+    back = restore(json.loads(json.dumps(to_plain(result), allow_nan=False)))
+    assert repr(back) == repr(result)  # nan is not equal to itself
+    assert back.passed == result.passed
+    assert "\n" not in status(result).replace(result.backend, "")
+    details(result, 2)
+    if not result.passed:
+        assert failure(result).splitlines()[0] == failure_line(result)
+
+
+def test_a_failure_of_everything_reads_like_this():
+    result = report_cases.case(written=("out/fixed.onnx",))
+    assert failure(result).splitlines() == [
+        "INT8 accuracy: 'logits' cosine 0.8741 < 0.999 (+1 more; no layer needs FP16: mended in full INT8, "
+        "verified; 2 culprits, fix verified)",
+        "",
+        "The scale of one tensor is 61x too wide; /layer2/0/conv1/Conv loses 31 dB by it.",
+        "",
+        "INT8 in 54 of 54 groups, entropy over 500 samples, rest FP16 against FP16; 256 samples: "
+        "data/val.npz; TensorRT 10.4, NVIDIA L4",
+        "     output           metric   INT8    limit     noise  baseline  fixed",
+        "  >  logits           cosine   0.8741  >= 0.999  1                0.9996",
+        "  >  metrics.py:top1  top1     0.921   >= 0.98   0      0.985     0.984",
+        "     logits           sqnr_db  24.5    >= 20     inf              33.1",
+        "  error: '/stem/QuantizeLinear': zero point 3 on 'images'; TensorRT rejects the model "
+        "[nonzero-zero-point]",
+        "      quantize symmetrically: ActivationSymmetric=True",
+        "  warning: '/fc/Q': uint8 with zero point 0 is read as int8 [uint8-zero]",
+        "      use int8",
+        "  data warning: 'images': values reach 255 [range-255]",
+        "      divide by 255",
+        "  ... and 1 finding more (all with -vv)",
+        "  INT8 engine: 45 of 54 weighted layers in INT8, 3 standalone Q/DQ, 7 reformats; 0.61 ms against "
+        "0.82 ms: 1.34x",
+        "  fixed engine: 43 of 54 weighted layers in INT8, 3 standalone Q/DQ, 7 reformats; 0.63 ms against "
+        "0.82 ms: 1.3x",
+        "  golden: the INT8 scores are 0.1 below those accepted",
+        "  note: 'logits': INT8 = 0.75 * baseline - 0.5 (correlation 0.89): a scale is wrong",
+        "  note: 'logits': sample 182 has the lowest SQNR",
+        "  note: 21 of 22 tensors have a scale",
+        "",
+        "Stages: framework to ONNX ok > FP16 ok > Q/DQ, simulated off ('logits' cosine 0.8741 < 0.999) > "
+        "INT8 engine ok",
+        "  Q/DQ, simulated: quantization itself costs the accuracy",
+        "Culprits (minimal: leave any one in INT8 and the criteria fail)",
+        "  layer                 type  alone in INT8         cause"
+        "                                                     price",
+        "  /layer2/0/conv1/Conv  Conv  logits cosine 0.9312  "
+        "scale of '/layer1/1/relu/Relu_output_0' is 61x too wide   8.3% of MACs",
+        "  /layer4/1/conv2/Conv  Conv  logits cosine 0.9941  "
+        "8.1 % of the values lie beyond the scale and are clipped  2.1% of MACs",
+        "Fix verified (built and run on all samples, 51 of them not seen by the search): these 2 groups in "
+        "FP16, 90% of the MACs stay in INT8",
+        "Search 'minimal': 2 trials and 18 probes (as much as 2.75 runs over all samples), 1 model built, in "
+        "3.2 s; each of the 2 groups kept high was tried in INT8 and fails",
+        "Cheaper fix: recalibrating /layer2/0/conv1/Conv with percentile 99.99 alone meets the criteria in "
+        "full INT8 ('logits' cosine 0.9993 >= 0.999, verified)",
+        "Calibration methods",
+        "  method   verdict  most critical",
+        "  minmax   fails    'logits' cosine 0.91 < 0.999",
+        "  entropy  passes   'logits' cosine 0.9994 >= 0.999",
+        "note: calibration data covers 3 of 10 classes",
+        "Written: out/fixed.onnx",
+    ]
+
+
+def test_files_of_one_folder_are_written_together():
+    paths = ("out/a/fixed.onnx", "out/a/plan.yaml", "out/x.txt", "bare")
+    last = failure(report_cases.case(written=paths)).splitlines()[-1]
+    assert last == "Written: out/a/{fixed.onnx, plan.yaml}, out/x.txt, bare"
+
+
+def test_vv_tells_all_findings_all_engines_and_the_layers():
+    text = failure(report_cases.case(), 2)
+    assert "note: '/x': a Q/DQ pair that nobody reads [unread-pair]" in text
+    assert "  baseline engine: 54 weighted layers; 0.82 ms\n" in text
+    assert "is 61x too wide: 97 % of the INT8 codes are unused  8.3% of MACs" in text
+    lines = text.splitlines()
+    start = lines.index("Layers (error against the baseline, the worst alone first)")
+    assert lines[start + 1].split("  ")[1:3] == ["layer", ""]
+    assert lines[start + 2].split() == ["/layer2/0/conv1/Conv", "Conv", "9.5", "0.995", "5.5", "0.99"]
+    assert "Layers (error" not in failure(report_cases.case(), 1)
+
+
+def test_an_engine_without_int8_is_warned_of_even_where_the_case_passes():
+    engines = (report_cases.engine("baseline", 3, 0, None), report_cases.engine("INT8", 54, 0, None))
+    result = case(dataclasses.replace(COSINE, value=0.9995), engines=engines)
+    warning = "You asked for INT8 and 0 of 54 layers run in it"
+    assert status(result).endswith(f"exact; warning: {warning}")
+    assert f"warning: {warning}" in details(result)
+    assert "INT8 engine: 0 of 54 weighted layers in INT8, 3 standalone Q/DQ, 7 reformats" in details(result)
+    result = dataclasses.replace(result, warnings=(warning,))
+    assert details(result).count(f"warning: {warning}") == 1
+
+
+def test_an_engine_that_tells_nothing_is_not_said_to_be_without_int8():
+    engines = (dataclasses.replace(report_cases.engine("INT8", 1, 0, 2.0), layers=()),)
+    result = case(COSINE, engines=engines)
+    assert "INT8 engine: does not tell its layers; 2 ms" in details(result)
+    assert "You asked" not in status(result)
+
+
+def test_five_findings_at_most_errors_first():
+    findings = [dataclasses.replace(f, remedy="") for f in report_cases.FINDINGS[1:2] * 7]
+    result = case(COSINE, findings=(*findings, report_cases.FINDINGS[0]))
+    lines = [line for line in details(result) if "finding" in line or "error:" in line or "uint8" in line]
+    assert lines[0].startswith("error: '/stem/QuantizeLinear'")
+    assert len(lines) == 6
+    assert lines[-1] == "... and 3 findings more (all with -vv)"
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"price": 0.104}, None),
+        ({"kind": "high", "price": 0.05}, None),
+        ({"price": 0.05, "verified": False}, "cosine 0.9993 >= 0.999, not verified"),
+    ],
+)
+def test_a_fix_is_called_cheaper_only_where_more_stays_in_int8(changes, said):
+    result = report_cases.case()
+    repair = dataclasses.replace(result.diagnosis.repairs[0], **changes)
+    diagnosis = dataclasses.replace(result.diagnosis, repairs=(repair,))
+    text = failure(dataclasses.replace(result, diagnosis=diagnosis))
+    assert ("Cheaper fix:" in text) == (said is not None)
+    assert said is None or said in text
+
+
+@given(st.text("ab ,"), st.integers(4, 60))
+def test_shortened_text_is_no_longer_than_asked(text, most):
+    short = shorten(text, most)
+    assert len(short) <= most
+    assert short == text or (short.endswith("...") and text.startswith(short[:-3]))

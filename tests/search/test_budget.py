@@ -1,0 +1,119 @@
+from __future__ import annotations
+
+from itertools import pairwise
+
+import numpy as np
+import pytest
+from fake_evaluators import indices
+from fake_suite import accumulated, additive
+
+from pytest_int8acc.errors import SpecError
+from pytest_int8acc.search import STRATEGIES, Budget, search
+
+
+def problem():
+    return accumulated(np.random.default_rng(5), 20, 32)
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES)
+@pytest.mark.parametrize("trials", [1, 2, 3, 5, 8])
+def test_trials(strategy, trials):
+    evaluator = problem()
+    check_stopped(evaluator, search(evaluator, strategy, budget=Budget(max_trials=trials)), trials)
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES)
+@pytest.mark.parametrize("trials", [0, 1, 2, 3, 5, 8])
+def test_ctrl_c(strategy, trials):
+    evaluator = problem()
+    evaluator.interrupt_at = trials
+    result = search(evaluator, strategy)
+    check_stopped(evaluator, result, trials)
+    if result.stopped:
+        assert result.reason == "stopped early: interrupted (Ctrl-C)"
+
+
+def check_stopped(evaluator, result, trials):
+    """The best of what was verified before the end."""
+    assert len(evaluator.trials) == len(result.trials) <= trials
+    assert result.cost == pytest.approx(evaluator.cost)
+    if not result.stopped:  # the strategy was done in time
+        return
+    assert len(result.trials) == trials
+    assert "stopped early" in result.reason
+    verified = {plan: evaluator.passes(plan) for plan, _ in evaluator.trials}
+    high = indices(evaluator, result.high)
+    if any(verified.values()):
+        assert result.passed
+        assert verified[high]
+        price = sum(evaluator.groups[i].price for i in high)
+        assert price <= 1.01 * min(
+            sum(evaluator.groups[i].price for i in plan) for plan, passed in verified.items() if passed
+        )
+        assert not result.minimal or all(verified.get(high - {i}) is False for i in high)
+    else:
+        assert not result.passed
+        assert not result.minimal
+        assert len(high) == len(evaluator.groups)
+
+
+def test_more_trials_never_make_it_worse():
+    prices = [search(problem(), budget=Budget(max_trials=n)).price for n in range(1, 30)]
+    assert all(later <= earlier + 0.01 for earlier, later in pairwise(prices))
+    assert prices[-1] < prices[0]
+
+
+def test_a_trial_that_costs_nothing_is_not_counted():
+    evaluator = additive(np.random.default_rng(3), 20, 32, culprits=[(7, 3.0)])
+    trial = evaluator.trial
+
+    def free(high, order, enough):
+        found = trial(high, order, enough)
+        if len(high) in (0, 20):
+            object.__setattr__(found, "cost", 0.0)
+        return found
+
+    evaluator.trial = free
+    result = search(evaluator, budget=Budget(max_trials=1))
+    assert result.high == ("g7",)
+    assert result.minimal  # nothing kept was tried, and fails
+
+
+def test_seconds():
+    result = search(problem(), budget=Budget(max_seconds=0))
+    assert result.stopped
+    assert result.reason == "stopped early: the budget of 0 s is spent"
+    assert not result.passed
+
+
+def test_stop():
+    asked = []
+
+    def stop():
+        asked.append(True)
+        return len(asked) > 4
+
+    result = search(problem(), budget=Budget(stop=stop))
+    assert result.stopped
+    assert result.reason == "stopped early: it was told to stop"
+    assert len(asked) == 5
+
+
+def test_unknown_strategy():
+    with pytest.raises(
+        SpecError, match=r"unknown search strategy 'bisekt' \(did you mean 'bisect'\?\); there"
+    ) as e:
+        search(problem(), "bisekt")
+    assert all(name in str(e.value) for name in STRATEGIES)
+
+
+def test_records_tell_the_story():
+    result = search(additive(np.random.default_rng(3), 20, 32, culprits=[(7, 3.0), (12, 2.0)]))
+    first, second, third, *proofs = result.trials
+    assert (len(first.high), first.passed, first.confirmed, first.why) == (20, True, True, "all groups high")
+    assert (second.high, second.passed, second.why) == ((), False, "nothing kept high")
+    assert third.high == result.high == ("g7", "g12")
+    assert third.scores == result.scores
+    assert {record.high for record in proofs} == {("g7",), ("g12",)}
+    assert all(not r.passed and r.loss > 1 and r.cost < 1 and r.why == "one group fewer" for r in proofs)
+    assert sorted(r.seconds for r in result.trials) == [r.seconds for r in result.trials]

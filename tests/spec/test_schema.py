@@ -1,0 +1,109 @@
+"""The JSON schema that editors use: shipped as generated, draft 07, and of one mind with the loader."""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from malformed_specs import ALL
+from spec_schema import ANNOTATIONS, JUDGED, is_valid
+from spec_texts import VALID
+
+from pytest_int8acc.spec.closed import Closed
+from pytest_int8acc.spec.load import load_spec
+from pytest_int8acc.spec.schema import FILE, json_schema, text
+from pytest_int8acc.spec.yaml import parse
+
+SCHEMA = json_schema()
+#: Mistakes that a schema cannot see, by their names in test_spec_malformed.
+UNSEEN = {
+    *(
+        "added: duplicate key",
+        "added: duplicate in depth",
+        "added: tag of the core schema",
+        "added: merge key",
+    ),
+    *("added: second document", "added: min above max", "added: mark skip", "added: mark parametrize"),
+    *(
+        "added: skip no",
+        "added: labels without function",
+        "inputs without function",
+        "inputs of no identifier",
+        "inputs in a folder like a script",
+    ),
+    *(
+        "percentile without its method",
+        "top_k without its method",
+        "two cases of a name",
+        "a case twice by alias",
+    ),
+    "a case lacks what defaults lack",
+    *("added: shapes that shrink", "added: shapes of two ranks"),
+    *("implicit data without function", "exclude beside an engine", "exclude beside implicit"),
+    *(
+        "a plan for an engine",
+        "a plan for TensorRT's own quantization",
+        "exclude of the defaults beside an engine",
+    ),
+}
+
+
+def subschemas(schema: Any) -> Iterator[dict[str, Any]]:
+    """``schema`` and all schemas in it."""
+    yield schema
+    for key in ("properties", "definitions"):
+        for inner in schema.get(key, {}).values():
+            yield from subschemas(inner)
+    for key in ("oneOf", "anyOf", "allOf"):
+        for inner in schema.get(key, ()):
+            yield from subschemas(inner)
+    if isinstance(schema.get("items"), dict):
+        yield from subschemas(schema["items"])
+
+
+def test_the_shipped_schema_is_the_generated_one() -> None:
+    shipped = json.loads(FILE.read_text(encoding="utf-8"))
+    assert shipped == json.loads(text()), "run: python -m pytest_int8acc.spec.schema"
+
+
+def test_only_keywords_of_draft_07_that_the_judge_knows() -> None:
+    assert SCHEMA["$schema"] == "http://json-schema.org/draft-07/schema#"
+    for schema in subschemas(SCHEMA):
+        assert set(schema) <= ANNOTATIONS | JUDGED
+        assert "$ref" not in schema or len(schema) == 1
+
+
+def test_every_mapping_is_closed_and_every_key_described() -> None:
+    for schema in subschemas(SCHEMA):
+        if schema.get("type") == "object" and "properties" not in schema:
+            assert isinstance(schema["additionalProperties"], dict)  # names that only the user knows
+        elif schema.get("type") == "object":
+            assert schema["additionalProperties"] is False
+            for key, inner in schema["properties"].items():
+                assert "$ref" in inner or inner["description"].endswith("."), key
+    for model in Closed.__subclasses__():
+        assert all(info.description for info in model.model_fields.values())
+
+
+@pytest.mark.parametrize("name", VALID)
+def test_valid_specs(name: str, tmp_path: Path) -> None:
+    spec = VALID[name]
+    file = tmp_path / "net.int8acc.yaml"
+    file.write_text(spec, encoding="utf-8")
+    assert load_spec(file)
+    root = parse(spec.encode()).root
+    assert root is not None
+    assert is_valid(root.plain(), SCHEMA)
+
+
+@pytest.mark.parametrize("name", [name for name, (raw, _) in ALL.items() if parse(raw).root is not None])
+def test_malformed_specs(name: str) -> None:
+    root = parse(ALL[name][0]).root
+    assert root is not None
+    assert is_valid(root.plain(), SCHEMA) == (name in UNSEEN)
+
+
+@pytest.mark.parametrize("value", [None, [], "a", 1, {}, {"cases": []}, {"defaults": {}}])
+def test_no_spec_at_all(value: object) -> None:
+    assert not is_valid(value, SCHEMA)

@@ -1,0 +1,80 @@
+"""What tests on a GPU share: when they run, and a copy of the example project for TensorRT."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from plugin_support import LOAD
+
+EXAMPLE = Path(__file__).parents[2] / "example_project"
+ROOT = Path(__file__).parents[2]
+
+
+def _needs(what: str) -> list[pytest.MarkDecorator]:
+    absent = importlib.util.find_spec("tensorrt") is None or shutil.which("nvidia-smi") is None
+    install = "pip install 'pytest-int8acc[cpu,tensorrt,dev]'"
+    how = f"needs an NVIDIA GPU and {what}: {install}, then pytest -m gpu -s"
+    return [pytest.mark.gpu, pytest.mark.skipif(absent, reason=how)]
+
+
+needs_gpu = _needs("TensorRT")
+#: With weak typing, as of implicit quantization and of layers whose precision is set.
+needs_gpu_below_11 = _needs("TensorRT 8.6 to 10")
+
+
+def gpus() -> int:
+    """GPUs of this machine."""
+    if shutil.which("nvidia-smi") is None:
+        return 0
+    listed = subprocess.run(["nvidia-smi", "-L"], capture_output=True, text=True, check=False).stdout
+    return sum(line.startswith("GPU ") for line in listed.splitlines())
+
+
+def _take_one() -> None:
+    """One GPU per worker of pytest-xdist: two builders on one GPU slow each other down 3 to 4 times."""
+    worker, count = os.environ.get("PYTEST_XDIST_WORKER", ""), gpus()
+    if worker and count:
+        os.environ.setdefault("CUDA_VISIBLE_DEVICES", str(int(worker[2:]) % count))
+
+
+_take_one()
+
+
+def tactics() -> str:
+    """A spec's ``tensorrt`` section: quick builds, and no cuBLAS and cuDNN, which not every machine has."""
+    return "tensorrt: {tactic_sources: [], optimization_level: 1}\n"
+
+
+def copy_example(folder: Path) -> Path:
+    """The example project in ``folder``, its specs with a ``tensorrt`` section."""
+    project = folder / "project"
+    shutil.copytree(EXAMPLE, project, ignore=shutil.ignore_patterns("__pycache__", "test_*"))
+    for spec in project.glob("*.int8acc.yaml"):
+        spec.write_text(spec.read_text(encoding="utf-8") + "\n" + tactics(), encoding="utf-8")
+    return project
+
+
+def pytest_run(project: Path, *arguments: str, store: Path | None = None, **environment: str) -> str:
+    """What ``pytest --int8acc`` on TensorRT prints in ``project``; it prints it here, too."""
+    kept = ["--int8acc-no-cache"] if store is None else ["--int8acc-cache-dir", str(store)]
+    command = [sys.executable, "-m", "pytest", *LOAD, "-p", "no:cacheprovider", "--int8acc", "-o", "addopts="]
+    command += ["--int8acc-backend", "tensorrt", "--log-level=INFO", *kept, *arguments]
+    path = os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])
+    outer = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST_XDIST_")}
+    environment = {**outer, "PYTHONPATH": path, **environment}
+    done = subprocess.run(command, cwd=project, capture_output=True, text=True, env=environment, check=False)
+    print(f"$ pytest {' '.join(arguments)}\n{done.stdout}\n{done.stderr}")
+    return done.stdout
+
+
+def outcome(output: str) -> dict[str, int]:
+    """The counts of pytest's last line."""
+    last = [line for line in output.splitlines() if re.search(r" in [\d.]+s", line)][-1]
+    return {word: int(count) for count, word in re.findall(r"(\d+) (\w+)", last.partition(" in ")[0])}

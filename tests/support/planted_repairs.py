@@ -1,0 +1,19 @@
+"""Planted faults, measured."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from repair_support import write_case
+
+from pytest_int8acc.graph.network import Network
+from pytest_int8acc.measure.measured import Measured, measure
+from pytest_int8acc.settings import Settings
+from pytest_int8acc.spec.load import load_spec
+
+
+def measured(
+    folder: Path, network: Network, limits: dict[str, float], form: str = "model", **more: object
+) -> Measured:
+    (case,) = load_spec(write_case(folder, network, limits, form, **more))
+    return measure(case, Settings())

@@ -1,0 +1,66 @@
+"""A project in a temporary directory whose cases are measured by a stand-in, for tests of the pytest side."""
+
+from __future__ import annotations
+
+from importlib.metadata import entry_points
+
+# Imported here so that no run inside a test imports them anew: pytester forgets what a run has imported.
+import pytest_int8acc.plugin.items
+import pytest_int8acc.spec.load  # noqa: F401
+
+INSTALLED = any(entry.value == "pytest_int8acc.plugin" for entry in entry_points(group="pytest11"))
+#: Arguments of every run inside a test. Hypothesis's own plugin would import all of Hypothesis each time.
+LOAD = ("-p", "no:hypothesispytest", *(() if INSTALLED else ("-p", "pytest_int8acc.plugin")))
+
+#: A conftest whose measure() returns results by the case's name, without a model.
+CONFTEST = """
+import sys
+import types
+
+import pytest
+
+from pytest_int8acc.errors import ModelError
+from pytest_int8acc.results import CaseResult, OutputResult, Score
+
+
+def measure(case, settings):
+    if case.name.startswith("broken"):
+        raise ModelError(f"{case.name}.onnx: no such file; write the model's path relative to the spec")
+    if case.name.startswith("crash"):
+        raise RuntimeError("a mistake of ours")
+    value = 0.8741 if case.name.startswith("bad") else 0.9996
+    scores = (
+        Score("logits", "cosine", value, limit=0.999, noise=1.0),
+        Score("logits", "sqnr_db", float("inf"), limit=20.0),
+        Score("logits", "max_abs", 0.0625),
+    )
+    result = CaseResult(
+        name=case.name, spec="s", samples=settings.samples or 397, data="val.npz", baseline="FP16",
+        candidate="INT8", backend=f"{settings.backend}/{settings.mode}/{settings.provider}",
+        outputs=(OutputResult("logits", "float32", "(397, 10)", scores),), notes=("the data is random",),
+    )
+    return types.SimpleNamespace(result=result, settings=settings, close=lambda: None)
+
+
+def stand_in(name, **functions):
+    sys.modules["pytest_int8acc." + name] = module = types.ModuleType("pytest_int8acc." + name)
+    vars(module).update(functions)
+
+
+stand_in("measure.measured", measure=measure)
+stand_in("check", conclude=lambda measured, folder: measured.result)
+"""
+
+
+def spec(*names: str, **keys: object) -> str:
+    """YAML of a spec with a case for each name; ``keys`` go into the last one."""
+    lines = [
+        "defaults:",
+        "  model: model.onnx",
+        "  inputs: inputs.npz",
+        "  int8: {scales: ranges.json}",
+        "cases:",
+    ]
+    lines += [f"  - name: {name}" for name in names]
+    lines += [f"    {key}: {value}" for key, value in keys.items()]
+    return "\n".join(lines) + "\n"
