@@ -8,10 +8,9 @@ from pytest_int8acc.case.forms import Form
 from pytest_int8acc.engines.calibrators import ENTROPY_BINS
 from pytest_int8acc.engines.onnxruntime import OrtEngine
 from pytest_int8acc.engines.run import run_together
-from pytest_int8acc.graph.change import Change
-from pytest_int8acc.graph.network import Plan
+from pytest_int8acc.graph.network import Plan, symmetric
 from pytest_int8acc.measure.measured import Measured
-from pytest_int8acc.repair.rescale import METHODS, Ranges, activations, rescaled, sources, units
+from pytest_int8acc.repair.rescale import METHODS, Ranges, activations, sources, units
 from pytest_int8acc.results import CalibrationLine
 from pytest_int8acc.tensors import Outputs
 
@@ -44,8 +43,8 @@ def compare_calibrations(measured: Measured) -> tuple[CalibrationLine, ...]:
     lines = [CalibrationLine("as it is", result.scores, result.passed)]
     for method in METHODS:
         logger.info("%s: calibrated by %s", measured.case.name, method)
-        scales = {t: unit.scale(method) for unit in wanted for t in unit.tensors}
-        form = rescaled(int8, Change(scales)).under(Plan(scales=scales))
+        scales = {t: symmetric(unit.scale(method)) for unit in wanted for t in unit.tensors}
+        form = int8.under(Plan(scales=scales))
         verdict = measured.judged(_run(measured, form))
         lines.append(CalibrationLine(method, verdict.scores, verdict.passed))
     return tuple(lines)

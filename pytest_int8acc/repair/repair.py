@@ -19,7 +19,7 @@ from pytest_int8acc.case.forms import Fix, Form, Int8Form
 from pytest_int8acc.case.judge import Verdict
 from pytest_int8acc.graph.change import Change
 from pytest_int8acc.graph.migrate import Migrated, migrate
-from pytest_int8acc.graph.network import Network, Plan
+from pytest_int8acc.graph.network import Network, Plan, symmetric
 from pytest_int8acc.lab.board import Board, Rescaled
 from pytest_int8acc.measure.measured import Measured
 from pytest_int8acc.repair.migrate import ALPHAS, migration, outlying_sites
@@ -267,7 +267,8 @@ class _Mender:
         pruned = replace(base, choice=prune(base.board, wanted, self.purse, base.choice, high))
         base = pruned if base.board.trial(pruned.choice.scales, high).passed else base
         names = tuple(base.board.groups[i].name for i in sorted(high))
-        plan = Plan(dict.fromkeys(names, self.measured.keep), _news(base))
+        news = {tensor: symmetric(scale) for tensor, scale in _news(base).items()}
+        plan = Plan(dict.fromkeys(names, self.measured.keep), news)
         form = base.int8.under(plan)
         verdict = self._proved(form, len(names))
         if not verdict.passed:
