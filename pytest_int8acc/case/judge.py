@@ -58,7 +58,7 @@ class Judge:
     def score(
         self, baseline: Outputs, candidate: Outputs, *, metrics: bool
     ) -> tuple[tuple[OutputResult, ...], list[Score]]:
-        """Limits alone: outputs compared, and where ``metrics``, those scores of users' functions that have one."""
+        """What has a limit: outputs compared, and where ``metrics``, scores of users' functions."""
         outputs = compare_outputs(
             baseline, candidate, self.limits, metrics_given=bool(self.metrics), judged_only=True
         )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -40,9 +41,7 @@ class SampleJudge:
         self._judge = judge
         self._joined = {name: join(arrays) for name, arrays in self.baseline.items()}
         _, own = judge.score(self._joined, self._joined, metrics=True)
-        self.demands = demands_on(
-            self._joined, self.samples, judge.limits, metrics_given=bool(judge.metrics)
-        )
+        self.demands = demands_on(self._joined, self.samples, judge.limits, metrics_given=bool(judge.metrics))
         texts = [f"{s.subject} {'≥' if s.bound == 'min' else '≤'} {s.limit:g}" for s in own]
         self.criteria = (*(d.criterion for d in self.demands), *(Criterion(text, "whole") for text in texts))
 

@@ -60,6 +60,11 @@ class Simulated:
         names = (self.groups[i].name for i in sorted(high))
         return replace(self._base, high=dict.fromkeys(names, self.keep))
 
+    def indices(self, names: Iterable[str]) -> frozenset[int]:
+        """Groups by name as positions in ``groups``."""
+        wanted = set(names)
+        return frozenset(i for i, group in enumerate(self.groups) if group.name in wanted)
+
     def trial(self, high: frozenset[int], order: Sequence[int], enough: Enough | None) -> Trial:
         """Judge a plan; see ``Evaluator``.
 

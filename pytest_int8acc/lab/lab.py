@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 
-from pytest_int8acc.case.forms import Form, Int8Form
+from pytest_int8acc.case.forms import Form, Int8Form, calibration_data
 from pytest_int8acc.case.judge import Verdict
 from pytest_int8acc.data import Dataset
+from pytest_int8acc.engines.onnxruntime import OrtEngine
+from pytest_int8acc.engines.run import run_together
+from pytest_int8acc.graph.groups import WEIGHTED
 from pytest_int8acc.graph.macs import macs
 from pytest_int8acc.graph.network import Edge, Network, Plan
 from pytest_int8acc.graph.plan import moved
@@ -32,6 +35,14 @@ class Proof:
     plan: Plan
     form: Form
     verdict: Verdict
+
+
+@dataclass(frozen=True, eq=False)
+class Source:
+    """Samples that ranges may come from."""
+
+    data: Dataset
+    words: str
 
 
 class Lab:
@@ -80,6 +91,8 @@ class Lab:
         between measurements do not count.
         """
         backend, inputs = self.measured.backend, self.measured.inputs
+        if not backend.engines:
+            return None
         usual = next((info.latency for info in backend.engines if info.role == "INT8"), None)
         backend.open(form, "fixed", inputs)
         backend.measure_latency(("INT8", "fixed"), inputs)
@@ -144,10 +157,33 @@ class Lab:
             self._proofs[key] = Proof(plan, form, self.measured.judged(outputs))
         return self._proofs[key]
 
+    def judged_here(self, plan: Plan) -> Verdict:
+        """A plan run by ONNX Runtime on all samples and judged; exact where its engines are TensorRT's.
+
+        Raises:
+            EngineError: It does not run.
+        """
+        measured = self.measured
+        mode = "exact" if measured.backend.is_tensorrt else measured.settings.mode
+        engine = OrtEngine(self.int8.under(plan).model, mode, self.provider)
+        return measured.judged(run_together({"here": engine}, measured.inputs)["here"])
+
     # What the float model holds
 
+    @cached_property
+    def sources(self) -> tuple[Source, ...]:
+        """Where ranges may come from: the case's calibration data where it has some, and the inputs.
+
+        Raises:
+            DataError: The calibration data cannot be read.
+        """
+        inputs = Source(self.measured.inputs, "the compared inputs themselves")
+        data = calibration_data(self.measured.case, self.measured.model)
+        own = () if data is None else (Source(data, f"the calibration data, {data.description}"),)
+        return (*own, inputs)
+
     def values(self, dataset: Dataset, plan: Plan | None = None) -> Values:
-        """What the tensors of the network hold on a dataset, moved as a plan wants it; measured when asked."""
+        """What the network's tensors hold on a dataset, moved as a plan says; measured when asked."""
         plan = Plan(moves=plan.moves) if plan else Plan()
         key = (id(dataset), plan_key(plan))
         if key not in self._values:
@@ -175,12 +211,15 @@ class Lab:
 
 
 def _readers(network: Network) -> dict[str, tuple[str, int]]:
-    """Quantized activations, and the operator and input of each one's first reader."""
+    """Quantized activations, and operator and input of a reader: the first with weights, else the first."""
     op_types = {node.name: node.op_type for node in network.model.graph.node}
     found: dict[str, tuple[str, int]] = {}
     for group in network.groups:
         for edge in group.edges:
-            found.setdefault(edge.tensor, (op_types[edge.node], edge.index))
+            op_type = op_types[edge.node]
+            known = found.get(edge.tensor)
+            if known is None or (known[0] not in WEIGHTED and op_type in WEIGHTED):
+                found[edge.tensor] = op_type, edge.index
     return found
 
 

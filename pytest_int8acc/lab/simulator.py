@@ -94,7 +94,8 @@ class Simulator:
         wanted = tuple(range(len(self.inputs)) if samples is None else samples)
         if wanted not in self._seen:
             cut = {name: [arrays[i] for i in wanted] for name, arrays in self._baseline.items()}
-            self._seen[wanted] = Seen(wanted, SampleJudge(cut, self._case_judge.of_rows(self.inputs.rows(wanted))))
+            judge = self._case_judge.of_rows(self.inputs.rows(wanted))
+            self._seen[wanted] = Seen(wanted, SampleJudge(cut, judge))
         return self._seen[wanted]
 
     @cached_property

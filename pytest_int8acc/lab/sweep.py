@@ -2,24 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 
 import numpy as np
 import onnx
 from numpy.typing import NDArray
-from onnx import TensorProto, helper
 
 from pytest_int8acc.data import Batch, Dataset
 from pytest_int8acc.data.layout import read_layout
-from pytest_int8acc.engines.calibrators import chunked, collect_maxima
-from pytest_int8acc.engines.onnxruntime import OrtEngine, Provider
-from pytest_int8acc.engines.run import with_progress
+from pytest_int8acc.engines.onnxruntime import Provider
 from pytest_int8acc.graph.model import Model
 from pytest_int8acc.graph.network import Edge, Network
 from pytest_int8acc.lab.statistics import EdgeStats
 from pytest_int8acc.lab.values import TensorValues, channel_axis, sweep
-from pytest_int8acc.tensors import Array
 
 #: Samples that are looked at: shares and ranges of activations are steady long before.
 SAMPLES = 64

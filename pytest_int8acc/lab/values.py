@@ -235,7 +235,7 @@ def sweep(model: Model, sizes: Mapping[str, int], dataset: Dataset, provider: Pr
 
     Args:
         model: In float.
-        sizes: Tensors, and their size in a run, in bytes; those of more than ``CHUNK_BYTES`` take more passes.
+        sizes: Tensors, and their size in a run, in bytes; more than ``CHUNK_BYTES`` take several passes.
         dataset: Samples.
         provider: Where it runs.
         visit: Told the tensor, its values and how many samples they are of.

@@ -105,14 +105,14 @@ def _searched_by_building(lab: Lab, evaluator: Simulated) -> Found:
 
 
 def _proof(lab: Lab, evaluator: Simulated, result: SearchResult) -> Proof | None:
-    return lab.prove(evaluator.plan(_indices(evaluator, result.high))) if result.passed else None
+    return lab.prove(evaluator.plan(evaluator.indices(result.high))) if result.passed else None
 
 
 def _slimmer(lab: Lab, found: Found) -> Found:
     """The plan without groups that only the part of the samples needs which was searched on."""
     settings = lab.measured.settings
     everything = lab.simulated()
-    high = _indices(everything, found.result.high)
+    high = everything.indices(found.result.high)
     result = certify(everything, high, budget=Budget(max_seconds=settings.max_seconds))
     if not result.passed or len(result.high) >= len(high) or lab.builds >= settings.max_builds:
         return found
@@ -128,7 +128,7 @@ def _slimmer(lab: Lab, found: Found) -> Found:
 def _certified(lab: Lab, found: Found) -> Found:
     """Minimality shown on built models; where one of them shows a culprit to be none, without that one."""
     everything = lab.simulated()
-    high = _indices(everything, found.result.high)
+    high = everything.indices(found.result.high)
     budget = Budget(max_trials=_builds_left(lab), max_seconds=lab.measured.settings.max_seconds)
     result = certify(lab.built(everything), high, budget=budget)
     count = len(result.trials)
@@ -161,12 +161,6 @@ def _as_layer_precisions(lab: Lab, result: SearchResult) -> str:
 def _builds_left(lab: Lab) -> int:
     """How many more models the settings allow, one at least."""
     return max(lab.measured.settings.max_builds - lab.builds, 1)
-
-
-def _indices(evaluator: Simulated, names: tuple[str, ...]) -> frozenset[int]:
-    """Groups by name as positions among the evaluator's."""
-    wanted = set(names)
-    return frozenset(i for i, group in enumerate(evaluator.groups) if group.name in wanted)
 
 
 def _outcome(lab: Lab, found: Found, seconds: float) -> SearchOutcome:
