@@ -60,9 +60,7 @@ def conclude(measured: Measured, folder: Path | None = None) -> CaseResult:
         note = "an engine cannot be searched: name the model it was made from under 'int8: {model: ...}'"
         result = replace(result, notes=(*result.notes, note))
     if wants_diagnosis(measured) and settings.search != "off":
-        result = _tried(
-            "diagnosis", result, lambda r: replace(r, diagnosis=diagnose(measured, lab)[0])
-        )
+        result = _tried("diagnosis", result, lambda r: replace(r, diagnosis=diagnose(measured, lab)[0]))
     return result
 
 

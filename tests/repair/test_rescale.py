@@ -8,6 +8,18 @@ from pathlib import Path
 import numpy as np
 import pytest
 from planted_repairs import measured
+from pytest_int8acc.repair.rescale import (
+    LADDER,
+    METHODS,
+    Choice,
+    Purse,
+    Ranges,
+    activations,
+    prune,
+    rescale,
+    units,
+    worse_weights,
+)
 from repair_support import WIDE, planted
 from zoo import ZOO, sample_feed
 
@@ -26,18 +38,6 @@ from pytest_int8acc.graph.plan import activation_scales, apply
 from pytest_int8acc.graph.quantize import quantize, quantize_array
 from pytest_int8acc.lab.board import Board
 from pytest_int8acc.measure.measured import Measured
-from pytest_int8acc.repair.rescale import (
-    LADDER,
-    METHODS,
-    Choice,
-    Purse,
-    Ranges,
-    activations,
-    prune,
-    rescale,
-    units,
-    worse_weights,
-)
 from pytest_int8acc.scales.calibrate import Method, calibrate
 from pytest_int8acc.tensors import Outputs
 
