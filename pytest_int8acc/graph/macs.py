@@ -23,7 +23,7 @@ def macs(network: Network, shapes: Mapping[str, Sequence[int]]) -> dict[str, flo
         network: Its float model and its groups.
         shapes: Shape of each model input, as it runs.
     """
-    known = _shapes(network.model, shapes)
+    known = known_shapes(network.model, shapes)
     constants = {name: tuple(array.shape) for name, array in network.model.constants().items()}
     nodes = {node.name: node for node in network.model.graph.node}
     return {
@@ -32,7 +32,7 @@ def macs(network: Network, shapes: Mapping[str, Sequence[int]]) -> dict[str, flo
     }
 
 
-def _shapes(model: Model, inputs: Mapping[str, Sequence[int]]) -> dict[str, _Shape]:
+def known_shapes(model: Model, inputs: Mapping[str, Sequence[int]]) -> dict[str, _Shape]:
     """Every shape that can be told once those of the inputs are."""
     proto = model.edit().proto
     for value in proto.graph.input:

@@ -188,9 +188,7 @@ class Lab:
         key = (id(dataset), plan_key(plan))
         if key not in self._values:
             network = moved(self.network, plan)
-            self._values[key] = Values(
-                network.model, dataset, self.provider, readers=_readers(network), nbytes={}
-            )
+            self._values[key] = Values(network.model, dataset, self.provider, readers=_readers(network))
         return self._values[key]
 
     def measure(self, edges: Iterable[Edge], samples: int) -> dict[str, Measurement]:
@@ -206,7 +204,7 @@ class Lab:
         if missing:
             few = self._few.setdefault(samples, FirstSamples(self.measured.inputs, model, samples))
             every = [e for g in self.network.groups for e in g.edges if e.tensor in missing]
-            known |= measure_network(self.network, every, model, few, self.provider, {})
+            known |= measure_network(self.network, every, model, few, self.provider)
         return {edge.tensor: known[edge.tensor] for edge in wanted}
 
 

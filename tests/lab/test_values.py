@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -21,6 +20,7 @@ from pytest_int8acc.scales.methods import METHODS
 from pytest_int8acc.tensors import Array
 
 HALF = BINS // 2
+ANY = settings(deadline=None, max_examples=50)
 Batches = list[Array]
 
 
@@ -30,7 +30,7 @@ def batches(draw: st.DrawFn) -> Batches:
     rng = np.random.default_rng(draw(st.integers(0, 2**32 - 1)))
     found = []
     for _ in range(draw(st.integers(1, 5))):
-        size = 2.0 ** draw(st.sampled_from([-60, -20, -3, 0, 0, 1, 2, 7, 30]) | st.integers(-90, 90))
+        size = 2.0 ** draw(st.sampled_from([-60, -20, -3, 0, 0, 1, 2, 7, 30]) | st.integers(-60, 70))
         values = rng.normal(size=(draw(st.integers(1, 4)), 3, 4)) * size
         values[rng.random(values.shape) < draw(st.sampled_from([0, 0.3, 1]))] = 0
         if draw(st.booleans()):
@@ -50,7 +50,7 @@ def bin_width(values: TensorValues) -> float:
     return values.limit / HALF
 
 
-@settings(deadline=None)
+@ANY
 @given(batches(), st.randoms())
 def test_any_order_of_batches_gives_the_histogram_of_all(found: Batches, random: object) -> None:
     whole = np.concatenate(found)
@@ -76,7 +76,7 @@ def test_any_order_of_batches_gives_the_histogram_of_all(found: Batches, random:
     np.testing.assert_array_equal(one.magnitudes.sum(), present.size)
 
 
-@settings(deadline=None)
+@ANY
 @given(batches(), st.floats(1, 2**20))
 def test_a_wider_limit_splits_no_bin(found: Batches, factor: float) -> None:
     values = held(found)
@@ -92,6 +92,7 @@ def test_a_wider_limit_splits_no_bin(found: Batches, factor: float) -> None:
     np.testing.assert_array_equal(values.counts, expected)
 
 
+@ANY
 @given(batches(), st.sampled_from([np.inf, -np.inf, np.nan, 1e35]), st.integers(0, 5))
 def test_what_is_not_finite_is_not_counted_wherever_it_comes(
     found: Batches, broken: float, place: int
@@ -125,13 +126,15 @@ def test_values_that_float32_cannot_square_count_as_zeros(first: int) -> None:
     assert not held(parts[:1]).is_counted
 
 
-@given(batches(), st.floats(0, 1))
+@ANY
+@given(batches(), st.floats(1e-3, 1))
 def test_quantiles_are_those_of_the_values_to_a_bin(found: Batches, share: float) -> None:
     values, magnitudes = held(found), np.sort(np.abs(np.concatenate(found)), axis=None)
     exact = magnitudes[max(math.ceil(share * magnitudes.size) - 1, 0)]
     assert exact <= values.quantile(share) <= exact + bin_width(values)
 
 
+@ANY
 @given(batches())
 def test_percentiles_are_those_of_the_values_to_a_bin(found: Batches) -> None:
     values, magnitudes = held(found), np.sort(np.abs(np.concatenate(found)), axis=None)
@@ -150,7 +153,7 @@ def rms_error(whole: Array, reach: float) -> float:
     return float(np.sqrt(((np.minimum(np.rint(x / step), LEVELS) * step - x) ** 2).mean()))
 
 
-@settings(deadline=None)
+@ANY
 @given(batches())
 def test_the_range_of_least_error_is_that_of_the_values_to_a_bin(found: Batches) -> None:
     """A value's error changes by no more than the value moves: half a bin, from its place to the centre."""
@@ -164,7 +167,7 @@ def test_the_range_of_least_error_is_that_of_the_values_to_a_bin(found: Batches)
         assert rms_error(whole, chosen) <= best + bin_width(values)
 
 
-@settings(deadline=None)
+@ANY
 @given(batches(), st.floats(0.01, 2))
 def test_noise_is_that_of_the_values_to_a_bin(found: Batches, share: float) -> None:
     values, whole = held(found), np.concatenate(found)
@@ -177,14 +180,16 @@ def test_noise_is_that_of_the_values_to_a_bin(found: Batches, share: float) -> N
     assert least - 0.1 <= values.sqnr_db(share * values.amax) <= most + 0.1
 
 
-@given(batches(), st.integers(1, 8))
-def test_the_greatest_maxima_are_averaged(found: Batches, count: int) -> None:
+@ANY
+@given(batches())
+def test_the_greatest_maxima_are_averaged(found: Batches) -> None:
     maxima = np.sort(np.abs(np.concatenate(found)).max(axis=(1, 2)))
     values = held(found)
     assert METHODS["topk 5"].amax(values, 512) == pytest.approx(maxima[-5:].mean())
     assert METHODS["minmax"].amax(values, 512) == maxima[-1]
 
 
+@ANY
 @given(batches())
 def test_the_report_counts_every_value(found: Batches) -> None:
     values = held(found)
@@ -222,7 +227,7 @@ def test_channels_that_stick_out() -> None:
     values.add(np.array([[[2.0, 0.5]], [[-4.0, 0.0]]], np.float32).transpose(1, 0, 2), 1, 1)
     assert values.channel_amax is not None
     assert values.channel_amax.tolist() == [2, 8]
-    assert values.channel_ratio() == 8 / 5
+    assert values.channel_ratio() == pytest.approx(8 / 5)
     assert values.channel_gain_db == pytest.approx(10 * math.log10(64 / 34))
 
 
@@ -293,7 +298,7 @@ def test_values_are_those_that_the_model_computes(name: str, tmp_path: Path) -> 
     shown = [t for t in readers if t not in inputs | outputs]
     infos = {v.name: v for v in edit.graph.value_info}
     edit.graph.output.extend(infos[t] for t in shown if t in infos)
-    run = partial(OrtEngine(edit.done()).__call__)
+    run = OrtEngine(edit.done())
     found = Values(network.model, data, "cpu", readers=readers).of(readers)
     seen: dict[str, list[Array]] = {}
     for batch in data.batches():
@@ -306,6 +311,4 @@ def test_values_are_those_that_the_model_computes(name: str, tmp_path: Path) -> 
         axis = channel_axis(*readers[tensor], whole.ndim)
         if axis is not None:
             others = tuple(i for i in range(whole.ndim) if i != axis)
-            np.testing.assert_allclose(
-                found[tensor].channel_amax, np.abs(whole).max(axis=others), rtol=1e-5
-            )
+            np.testing.assert_allclose(found[tensor].channel_amax, np.abs(whole).max(axis=others), rtol=1e-5)
