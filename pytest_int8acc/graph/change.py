@@ -9,6 +9,7 @@ import numpy as np
 import onnx
 
 from pytest_int8acc.errors import ModelError
+from pytest_int8acc.graph.formats import INT8
 from pytest_int8acc.graph.groups import WEIGHTED, channel_axis
 from pytest_int8acc.graph.network import Edge, Network, Quantization
 from pytest_int8acc.graph.quantize import quantize_weight
@@ -49,7 +50,8 @@ def changed(network: Network, change: Change) -> Network:
             if constant:
                 fresh = quantize_weight(constants[edge.tensor], axis)
             else:
-                fresh = Quantization(np.array(change.scales[edge.tensor]), np.zeros((), np.int8))
+                scale = np.array(change.scales[edge.tensor])
+                fresh = Quantization(scale, INT8.zeros(scale))
             made[key] = replace(fresh, scale=fresh.scale.astype(old.scale.dtype))
         return replace(edge, quantization=made[key])
 

@@ -12,6 +12,7 @@ from onnx import TensorProto, helper, numpy_helper
 from pytest_int8acc.case.trial_judge import Criteria, Gathered, Judge, SampleOutputs
 from pytest_int8acc.data import Batch
 from pytest_int8acc.engines.onnxruntime import OrtEngine
+from pytest_int8acc.graph.formats import FP16
 from pytest_int8acc.graph.fp16_network import emulate_network, network_to_fp16
 from pytest_int8acc.graph.macs import macs
 from pytest_int8acc.graph.model import Model, subgraphs
@@ -29,8 +30,6 @@ from pytest_int8acc.tensors import Array, Feed
 Scales = Mapping[str, float]
 #: Samples on which scales are compared; a choice is confirmed on all.
 FEW = 32
-#: The smallest FP16 number above 0; smaller scales are raised to it where the network runs in FP16.
-_LEAST_HALF = 2.0**-24
 #: Stands for an error that is no number.
 _FAR = 1e30
 
@@ -45,12 +44,12 @@ class _Slot:
     """The network's activation."""
     own: float
     half: bool
-    """It is an FP16 number in the model that is built."""
+    """It is an FP16 number above 0 in the model that is built."""
 
     def value(self, scales: Scales) -> Array:
         scale = scales.get(self.tensor, self.own)
         if self.half:
-            scale = float(max(np.float16(scale), np.float16(_LEAST_HALF)))
+            scale = max(float(FP16.round(scale)), FP16.smallest)
         return np.array(scale, np.float32)
 
 

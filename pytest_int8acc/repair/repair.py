@@ -18,6 +18,7 @@ from typing import Literal
 from pytest_int8acc.case.forms import Fix, Form, Int8Form
 from pytest_int8acc.case.judge import Verdict
 from pytest_int8acc.graph.change import Change
+from pytest_int8acc.graph.formats import INT8
 from pytest_int8acc.graph.migrate import Migrated, migrate
 from pytest_int8acc.graph.network import Network, Plan
 from pytest_int8acc.lab.board import Board, Rescaled
@@ -304,7 +305,7 @@ def _not_plain(network: Network) -> list[str]:
     for group in network.groups:
         for edge in group.edges:
             q = edge.quantization
-            plain = q.axis is None and str(q.zero_point.dtype) == "int8" and not q.zero_point.any()
+            plain = q.axis is None and q.format is INT8 and not q.zero_point.any()
             if q.values is None and not plain:
                 found[edge.tensor] = None
     return list(found)

@@ -20,9 +20,10 @@ from pytest_int8acc.data import Dataset
 from pytest_int8acc.engines.calibrators import collect_histograms, collect_maxima, entropy_amax
 from pytest_int8acc.errors import ModelError
 from pytest_int8acc.graph.change import Change, changed, weight_axis
+from pytest_int8acc.graph.formats import INT8
 from pytest_int8acc.graph.groups import find_groups
 from pytest_int8acc.graph.network import Network, Quantization
-from pytest_int8acc.graph.quantize import INT8_MAX, dequantize_array, quantize_weight
+from pytest_int8acc.graph.quantize import quantize_weight
 from pytest_int8acc.lab.board import Board
 from pytest_int8acc.measure.measured import Measured
 from pytest_int8acc.scales.calibrate import mse_amax, percentile_amax
@@ -140,7 +141,7 @@ class Ranges:
     def scale(self, tensor: str, method: str) -> float:
         """The scale of a tensor that has a histogram, by one of ``METHODS``; exact in float32."""
         if (tensor, method) not in self._known:
-            self._known[tensor, method] = float(np.float32(self._amax(tensor, method) / INT8_MAX))
+            self._known[tensor, method] = float(np.float32(self._amax(tensor, method) / INT8.levels))
         return self._known[tensor, method]
 
     def loss_db(self, tensor: str, scale: float) -> float:
@@ -149,7 +150,7 @@ class Ranges:
         if counts is None:
             return 0.0
         amax = float(self._maxima[tensor].max())
-        best = _noise(counts, amax, mse_amax(counts, amax) / INT8_MAX)
+        best = _noise(counts, amax, mse_amax(counts, amax) / INT8.levels)
         return 10 * float(np.log10((_noise(counts, amax, scale) + 1e-30) / (best + 1e-30)))
 
     def _amax(self, tensor: str, method: str) -> float:
@@ -176,9 +177,8 @@ def _without_zeros(counts: NDArray[np.int64], bins: int) -> NDArray[np.int64]:
 
 def _noise(counts: NDArray[np.int64], amax: float, scale: float) -> float:
     """Sum of squared INT8 errors over a histogram, each bin counted at its centre."""
-    centres = (np.arange(counts.size) + 0.5) * (2 * amax / counts.size) - amax
-    rounded = np.clip(np.rint(centres / scale), -INT8_MAX, INT8_MAX) * scale
-    return float((counts * (rounded - centres) ** 2).sum())
+    magnitudes = np.abs((np.arange(counts.size) + 0.5) * (2 * amax / counts.size) - amax)
+    return float((counts * (INT8.fake_quantize(magnitudes, scale) - magnitudes) ** 2).sum())
 
 
 @dataclass(frozen=True)
@@ -381,4 +381,4 @@ def worse_weights(network: Network, groups: Iterable[str] | None = None) -> tupl
 def _error(quantization: Quantization, weight: Array) -> float:
     """Squared error of a constant's integers, relative to its own square."""
     values = weight.astype(np.float64)
-    return float(((dequantize_array(quantization) - values) ** 2).sum() / max((values**2).sum(), 1e-30))
+    return float(((quantization.dequantize() - values) ** 2).sum() / max((values**2).sum(), 1e-30))
