@@ -97,6 +97,8 @@ class Format:
 
     def _held(self, values: Array, out: Array | None = None) -> Array:
         if self.saturates:
+            if self.levels > 2**24:  # FP32 has no number 2**31 - 1
+                values, out = values.astype(np.float64), None
             values = np.clip(values, self.lowest, self.highest, out=out)
         with np.errstate(over="ignore", under="ignore"):
             return np.asarray(values).astype(self.dtype)
@@ -137,7 +139,9 @@ def _floats(name: str, dtype: DTypeLike, fraction: int, exponent: int) -> Format
 #: What TensorRT quantizes to; the others are read from models that other tools made.
 INT8 = _integers("int8")
 UINT8 = _integers("uint8")
-INTEGERS = (INT8, UINT8, *(_integers(name) for name in ("int16", "uint16", "int32")))
+#: Of biases.
+INT32 = _integers("int32")
+INTEGERS = (INT8, UINT8, _integers("int16"), _integers("uint16"), INT32)
 
 FP32 = _floats("fp32", "float32", 23, -126)
 FP16 = _floats("fp16", "float16", 10, -14)

@@ -20,7 +20,7 @@ from onnx import helper
 
 from pytest_int8acc.errors import ModelError
 from pytest_int8acc.graph.change import with_edges
-from pytest_int8acc.graph.formats import along
+from pytest_int8acc.graph.formats import INT32, along
 from pytest_int8acc.graph.model import Editor, captured
 from pytest_int8acc.graph.network import Edge, Network, Quantization
 from pytest_int8acc.graph.quantize import quantize_weight
@@ -343,7 +343,7 @@ class _Edit:
 
 def _requantized(old: Quantization, array: Array) -> Quantization:
     """How a changed constant is quantized: as before, its scale found anew for INT8; int32 keeps its own."""
-    if old.zero_point.dtype == np.int32:
+    if old.format is INT32:
         return replace(old, values=old.quantize(array))
     fresh = quantize_weight(array, old.axis)
     return replace(fresh, scale=fresh.scale.astype(old.scale.dtype, copy=False))

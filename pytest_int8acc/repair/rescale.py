@@ -20,7 +20,7 @@ from pytest_int8acc.data import Dataset
 from pytest_int8acc.engines.calibrators import collect_histograms, collect_maxima, entropy_amax
 from pytest_int8acc.errors import ModelError
 from pytest_int8acc.graph.change import Change, changed, weight_axis
-from pytest_int8acc.graph.formats import INT8
+from pytest_int8acc.graph.formats import INT8, INT32
 from pytest_int8acc.graph.groups import find_groups
 from pytest_int8acc.graph.network import Network, Quantization
 from pytest_int8acc.graph.quantize import quantize_weight
@@ -369,7 +369,7 @@ def worse_weights(network: Network, groups: Iterable[str] | None = None) -> tupl
     for group in network.groups:
         for edge in group.edges if wanted is None or group.name in wanted else ():
             old = edge.quantization
-            if old.values is None or old.values.dtype == np.int32 or edge.tensor not in constants:
+            if old.values is None or old.format is INT32 or edge.tensor not in constants:
                 continue
             weight = constants[edge.tensor]
             fresh = quantize_weight(weight, weight_axis(nodes[edge.node], edge, weight.ndim))
