@@ -14,9 +14,9 @@ from pytest_int8acc.data import Batch, Dataset
 from pytest_int8acc.engines.calibrators import chunked
 from pytest_int8acc.engines.onnxruntime import OrtEngine
 from pytest_int8acc.engines.run import with_progress
+from pytest_int8acc.graph.formats import INT8
 from pytest_int8acc.graph.model import Model
 from pytest_int8acc.results import Histogram
-from pytest_int8acc.scales import LEVELS
 from pytest_int8acc.scales.calibrate import mse_amax
 from pytest_int8acc.settings import Provider
 from pytest_int8acc.tensors import Array
@@ -102,8 +102,8 @@ class TensorValues:
     def sqnr_db(self, reach: float) -> float:
         """SQNR of symmetric INT8 with this range, from the histogram; inf where all values are 0."""
         centres = (np.arange(BINS // 2) + 0.5) * (self.limit / (BINS // 2))
-        step = reach / LEVELS
-        errors = np.minimum(np.rint(centres / step), LEVELS) * step - centres if step else -centres
+        step = reach / INT8.levels
+        errors = INT8.fake_quantize(centres, step) - centres if step else -centres
         weights = self.magnitudes
         return decibels(float((weights * centres**2).sum()), float((weights * errors**2).sum()))
 

@@ -20,7 +20,8 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from pytest_int8acc.errors import ScalesError
-from pytest_int8acc.scales import LEVELS, problem, to_float32
+from pytest_int8acc.graph.formats import INT8
+from pytest_int8acc.scales import problem, to_float32
 from pytest_int8acc.scales.files import read_text
 from pytest_int8acc.tensors import did_you_mean
 
@@ -144,9 +145,9 @@ class _Reader:
             self._fail(at, f"'{key}': the range is too large for float32")
         if low > high:
             self._fail(at, f"'{key}': {high:g} is below {low:g}; {_WANTED}")
-        scale = max(abs(low), abs(high)) / LEVELS
+        scale = max(abs(low), abs(high)) / INT8.levels
         if problem(scale):
-            self._fail(at, f"'{key}': the range divided by {LEVELS} {problem(scale)}; {_WANTED}")
+            self._fail(at, f"'{key}': the range divided by {INT8.levels} {problem(scale)}; {_WANTED}")
         return to_float32(scale)
 
     def _after(self, token: str, at: int, otherwise: str) -> int:
