@@ -231,12 +231,12 @@ def test_files_that_do_not_show_the_error_are_refused(
     network = calibrated(model, feeds, "/conv1/Conv")
     from pytest_int8acc.diagnose import reproducer
 
-    save = reproducer.save_model
+    save = reproducer.write_model
 
     def swapped(piece: Model, path: Path) -> None:
         save(model if path.name == "int8.onnx" else piece, path)
 
-    monkeypatch.setattr(reproducer, "save_model", swapped)
+    monkeypatch.setattr(reproducer, "write_model", swapped)
     with pytest.raises((EngineError, KeyError)):
         reduce(model, network, "/conv1/Conv", feeds, "fp16", tmp_path)
     assert not (tmp_path / "README.md").exists()
