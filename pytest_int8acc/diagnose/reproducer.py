@@ -52,8 +52,10 @@ class Origin:
     """The culprit."""
     rest: Precision
     nodes: int
-    sample: int
-    """Index of the feed."""
+    samples: range
+    """Those run at once, as indices into the case's data."""
+    worst: int
+    """The one of them that the piece is for."""
     sqnr: float
     """At the culprit's outputs in the whole model, in dB."""
 
@@ -128,7 +130,7 @@ def _readme(piece: Piece, origin: Origin, runtime: str) -> str:
         group=origin.group.name,
         op_type=origin.group.op_type,
         rest=origin.rest.upper(),
-        sample=origin.sample,
+        samples=_samples(origin),
         whole=origin.sqnr,
         piece=piece.sqnr,
         close=CLOSE_DB,
@@ -140,6 +142,13 @@ def _readme(piece: Piece, origin: Origin, runtime: str) -> str:
         scales="\n".join(dict.fromkeys(_scale_lines(piece))),
         runtime=runtime,
     )
+
+
+def _samples(origin: Origin) -> str:
+    text = f"sample {origin.worst} of the case's data"
+    if len(origin.samples) == 1:
+        return text
+    return f"{text},\nrun at once with samples {origin.samples[0]} to {origin.samples[-1]}"
 
 
 def _greatest(piece: Piece) -> float:
@@ -167,7 +176,7 @@ _README = """# Error of `{group}` in INT8
 
 Cut out of `{model}`: {nodes} of {all_nodes} nodes, {groups} of them quantized layers, around the {op_type}
 `{group}`. `float.onnx` is the baseline ({rest}), `int8.onnx` the same piece with Q/DQ, the rest {rest}.
-Inputs: what the baseline computes there for feed {sample} of those given.
+Inputs: what the baseline computes there for {samples}.
 
 | | SQNR at the outputs of `{group}` |
 | --- | --- |
