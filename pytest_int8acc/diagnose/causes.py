@@ -27,12 +27,12 @@ from pytest_int8acc.lab.statistics import (
     WIDE,
     EdgeFinding,
     EdgeStats,
-    TensorStats,
     lost_db,
     percent,
     reach,
 )
-from pytest_int8acc.lab.sweep import SAMPLES, measure_network
+from pytest_int8acc.lab.sweep import SAMPLES, FirstSamples, measure_network
+from pytest_int8acc.lab.values import TensorValues
 from pytest_int8acc.results import Cause
 from pytest_int8acc.tensors import did_you_mean
 
@@ -131,7 +131,8 @@ class _Explainer:
         self.weights = (network.model, model)
         edges = [edge for group in wanted for edge in group.edges]
         edges += self.graph.partner_edges({e.tensor for e in edges if e.quantization.values is None})
-        self.measured = measure_network(network, edges, model, inputs, provider, samples)
+        few = FirstSamples(inputs, model, samples)
+        self.measured = measure_network(network, edges, model, few, provider, {})
 
     def cause(self, group: Group, engine_only: bool, unstable: bool) -> Cause:
         """The cause of one group."""
@@ -183,7 +184,7 @@ class _Explainer:
                 return None if channels is None else channels[0]
         return None
 
-    def _fault(self, edge: Edge, stats: TensorStats, measured: EdgeStats) -> tuple[str, str]:
+    def _fault(self, edge: Edge, stats: TensorValues, measured: EdgeStats) -> tuple[str, str]:
         """Kind and text; empty where nothing is wrong with the edge."""
         scale = edge.quantization.scale
         least = FP32.normal if self.rest == "fp32" else FP16.smallest
@@ -205,7 +206,7 @@ class _Explainer:
         return "", ""
 
     def _wrong_range(
-        self, edge: Edge, stats: TensorStats, measured: EdgeStats, lost: float
+        self, edge: Edge, stats: TensorValues, measured: EdgeStats, lost: float
     ) -> tuple[str, str]:
         quantization, extent = edge.quantization, reach(edge.quantization)
         cost = f"keeps {measured.sqnr_db:.3g} dB, the best scale {measured.sqnr_db + lost:.3g}"
@@ -246,7 +247,7 @@ def _cause(finding: EdgeFinding, kind: str = "", text: str = "") -> Cause:
     )
 
 
-def _numbers(stats: TensorStats, measured: EdgeStats) -> dict[str, float]:
+def _numbers(stats: TensorValues, measured: EdgeStats) -> dict[str, float]:
     extent, best = reach(measured.quantization), stats.best_reach()
     numbers = {
         "lost_db": lost_db(stats, measured),
@@ -281,7 +282,7 @@ def _accumulated(worst: EdgeFinding) -> Cause:
     return _cause(worst, "accumulated-noise", text)
 
 
-def _outlier_channels(tensor: str, stats: TensorStats) -> str:
+def _outlier_channels(tensor: str, stats: TensorValues) -> str:
     assert stats.channel_amax is not None
     amax = stats.channel_amax
     usual = float(np.median(amax[amax > 0]))
@@ -295,7 +296,7 @@ def _outlier_channels(tensor: str, stats: TensorStats) -> str:
     )
 
 
-def _uneven_parts(tensor: str, joint: str, stats: TensorStats) -> str:
+def _uneven_parts(tensor: str, joint: str, stats: TensorValues) -> str:
     assert stats.channel_amax is not None
     amax = stats.channel_amax[stats.channel_amax > 0]
     return (
@@ -304,7 +305,7 @@ def _uneven_parts(tensor: str, joint: str, stats: TensorStats) -> str:
     )
 
 
-def _outlier_values(tensor: str, stats: TensorStats) -> str:
+def _outlier_values(tensor: str, stats: TensorValues) -> str:
     usual = stats.quantile(0.999)
     share = f", {stats.amax / usual:.3g}x the 99.9th percentile" if usual else ""
     return f"a few values of '{tensor}' reach {stats.amax:.3g}{share}, and the range with them"

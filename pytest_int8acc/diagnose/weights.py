@@ -19,10 +19,10 @@ from pytest_int8acc.lab.statistics import (
     SOUND_DB,
     WIDE,
     EdgeFinding,
-    decibels,
     percent,
     reach,
 )
+from pytest_int8acc.lab.values import decibels
 from pytest_int8acc.results import Histogram
 from pytest_int8acc.tensors import Array
 

@@ -123,18 +123,19 @@ def percentile_amax(counts: Histogram, amax: float, percentile: float) -> float:
     return amax * (index + 1) / cumulated.size
 
 
-def mse_amax(counts: Histogram, amax: float) -> float:
+def mse_amax(counts: Histogram, amax: float, limit: float | None = None) -> float:
     """The range, of 113 down to amax / 128, whose INT8 error has the least mean square over the histogram.
 
     Each bin counts as its centre, rounded to the range's grid of 127 steps and clipped there (as
     ``HistogramCalibrator.compute_amax("mse")`` of NVIDIA's pytorch-quantization and ModelOpt).
 
     Args:
-        counts: Histogram over [-amax, amax], with an even number of bins.
+        counts: Histogram over [-limit, limit], with an even number of bins.
         amax: Greatest magnitude, above 0.
+        limit: Where the histogram ends; None: at amax.
     """
     magnitudes = _magnitudes(counts)
-    centres = (np.arange(magnitudes.size) + 0.5) / magnitudes.size
+    centres = (np.arange(magnitudes.size) + 0.5) / magnitudes.size * ((limit or amax) / amax)
     weights, centres = magnitudes[magnitudes > 0], centres[magnitudes > 0]
     scales = _FRACTIONS / INT8.levels
     errors = [(weights * (INT8.fake_quantize(centres, s) - centres) ** 2).sum() for s in scales]

@@ -11,6 +11,7 @@ from graphs import feed_of, float_models
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from onnx import TensorProto, helper, parser
+from pytest_int8acc.repair.migrate import channel_maxima, factors, migration, outlying_sites
 from zoo import ZOO, sample_feed
 
 from benchmarks.faults import outlier_channel
@@ -25,7 +26,6 @@ from pytest_int8acc.graph.model import Model, make_model
 from pytest_int8acc.graph.network import Network
 from pytest_int8acc.graph.plan import apply
 from pytest_int8acc.graph.quantize import quantize
-from pytest_int8acc.repair.migrate import channel_maxima, factors, migration, outlying_sites
 from pytest_int8acc.tensors import Feed
 
 
