@@ -22,7 +22,8 @@ from onnx import helper
 from pytest_int8acc.diagnose.reproducer import Origin, Piece, shows, worst_sqnr, write_piece
 from pytest_int8acc.engines.onnxruntime import OrtEngine, Provider
 from pytest_int8acc.errors import EngineError, ModelError
-from pytest_int8acc.graph.model import Model, captured
+from pytest_int8acc.graph.index import captured
+from pytest_int8acc.graph.model import Model
 from pytest_int8acc.graph.network import Group, Network, Precision
 from pytest_int8acc.graph.plan import apply
 from pytest_int8acc.graph.to_fp16 import to_fp16

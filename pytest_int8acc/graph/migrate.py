@@ -20,7 +20,8 @@ from onnx import helper
 
 from pytest_int8acc.errors import ModelError
 from pytest_int8acc.graph.change import with_edges
-from pytest_int8acc.graph.model import Editor, captured
+from pytest_int8acc.graph.index import captured
+from pytest_int8acc.graph.model import Editor
 from pytest_int8acc.graph.network import Edge, Network, Quantization
 from pytest_int8acc.graph.quantize import along, quantize_array, quantize_weight
 from pytest_int8acc.tensors import Array

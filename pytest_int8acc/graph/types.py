@@ -9,7 +9,8 @@ import onnx
 from onnx import TensorProto
 
 from pytest_int8acc.errors import ModelError
-from pytest_int8acc.graph.model import Model, subgraphs
+from pytest_int8acc.graph.index import subgraphs
+from pytest_int8acc.graph.model import Model
 
 FLOAT, FLOAT16 = int(TensorProto.FLOAT), int(TensorProto.FLOAT16)
 _HALF = "tensor(float16)"

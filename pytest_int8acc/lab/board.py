@@ -13,8 +13,9 @@ from pytest_int8acc.case.trial_judge import Criteria, Gathered, Judge, SampleOut
 from pytest_int8acc.data import Batch
 from pytest_int8acc.engines.onnxruntime import OrtEngine
 from pytest_int8acc.graph.fp16_network import emulate_network, network_to_fp16
+from pytest_int8acc.graph.index import subgraphs
 from pytest_int8acc.graph.macs import macs
-from pytest_int8acc.graph.model import Model, subgraphs
+from pytest_int8acc.graph.model import Model
 from pytest_int8acc.graph.network import Edge, Network
 from pytest_int8acc.graph.switchboard import build_switchboard
 from pytest_int8acc.lab.inputs import Inputs
