@@ -14,11 +14,12 @@ from pytest_int8acc.data import Batch
 from pytest_int8acc.engines.onnxruntime import OrtEngine
 from pytest_int8acc.graph.fp16_network import emulate_network, network_to_fp16
 from pytest_int8acc.graph.index import subgraphs
-from pytest_int8acc.graph.macs import macs
+from pytest_int8acc.graph.macs import macs, sized_tensors
 from pytest_int8acc.graph.model import Model
 from pytest_int8acc.graph.network import Edge, Network
 from pytest_int8acc.graph.switchboard import build_switchboard
 from pytest_int8acc.lab.inputs import Inputs
+from pytest_int8acc.lab.shapes import group_shapes, tensor_shapes
 from pytest_int8acc.lab.vectors import Prober
 from pytest_int8acc.measure.measured import Measured
 from pytest_int8acc.scores.criteria import Criterion
@@ -191,8 +192,10 @@ class Rescaled:
 
 def _infos(measured: Measured, network: Network) -> list[GroupInfo]:
     batch = next(iter(measured.inputs.batches()))
-    prices = macs(network, {name: array.shape for name, array in batch.feed.items()})
-    return [GroupInfo(group.name, prices[group.name]) for group in network.groups]
+    wanted = sized_tensors(network)
+    shapes = tensor_shapes(network.model, batch.feed, wanted, measured.settings.provider)
+    prices, texts = macs(network, shapes), group_shapes(network, shapes)
+    return [GroupInfo(group.name, prices[group.name], texts[group.name]) for group in network.groups]
 
 
 def _places(network: Network, halved: Network, run: Network) -> Iterator[tuple[Edge, Edge, Edge]]:

@@ -20,11 +20,12 @@ from pytest_int8acc.case.trial_judge import Criteria
 from pytest_int8acc.engines.onnxruntime import OrtEngine
 from pytest_int8acc.errors import EngineError
 from pytest_int8acc.graph.fp16_network import emulate_network, network_to_fp16
-from pytest_int8acc.graph.macs import macs
+from pytest_int8acc.graph.macs import macs, sized_tensors
 from pytest_int8acc.graph.network import Network, Plan
 from pytest_int8acc.graph.qdq import FIXED
 from pytest_int8acc.graph.switchboard import build_switchboard
 from pytest_int8acc.lab.engine_evaluator import EngineEvaluator
+from pytest_int8acc.lab.shapes import group_shapes, tensor_shapes
 from pytest_int8acc.lab.simulator import Simulator, split
 from pytest_int8acc.measure.measured import Measured
 from pytest_int8acc.results import Culprit, Latency, LayerLine, SearchOutcome, TrialLine
@@ -219,11 +220,13 @@ class _Bench:
         judge = measured.judge
         self.criteria = Criteria(judge.limits, judge.metrics, judge.labels)
         feed = next(measured.inputs.batches()).feed
-        work = macs(network, {name: array.shape for name, array in feed.items()})
+        shapes = tensor_shapes(network.model, feed, sized_tensors(network), measured.settings.provider)
+        work = macs(network, shapes)
         total = sum(work.values()) or 1.0
         self.work = {name: count / total for name, count in work.items()}
         prices = _latency_prices(measured, network, self.work)
-        self.groups = [GroupInfo(g.name, prices[g.name], "") for g in network.groups]
+        texts = group_shapes(network, shapes)
+        self.groups = [GroupInfo(g.name, prices[g.name], texts[g.name]) for g in network.groups]
         self._switchboard = build_switchboard(self.network)
         self._engine = OrtEngine(self._switchboard.model, "exact", measured.settings.provider)
 
