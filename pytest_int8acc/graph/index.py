@@ -14,6 +14,7 @@ from onnx import TensorProto
 
 #: A node, and the position of the input at which it reads.
 Reader = tuple[onnx.NodeProto, int]
+_GRAPHS = frozenset({onnx.AttributeProto.GRAPH, onnx.AttributeProto.GRAPHS})
 
 
 class Index:
@@ -89,12 +90,11 @@ def all_initializers(graph: onnx.GraphProto) -> Iterator[TensorProto]:
 
 def subgraphs(node: onnx.NodeProto) -> list[onnx.GraphProto]:
     """The graphs that ``node`` holds as attributes."""
-    found = [a.g for a in node.attribute if a.type == onnx.AttributeProto.GRAPH]
-    return found + [g for a in node.attribute if a.type == onnx.AttributeProto.GRAPHS for g in a.graphs]
+    return [graph for a in node.attribute if a.type in _GRAPHS for graph in (a.graphs or [a.g])]
 
 
 def captured(node: onnx.NodeProto) -> set[str]:
     """Names that the graphs inside ``node`` may read from around it."""
-    return {name for g in subgraphs(node) for inner in all_nodes(g) for name in inner.input if name} | {
-        value.name for g in subgraphs(node) for value in g.output
-    }
+    graphs = subgraphs(node)
+    read = {name for graph in graphs for inner in all_nodes(graph) for name in inner.input if name}
+    return read.union(value.name for graph in graphs for value in graph.output)
