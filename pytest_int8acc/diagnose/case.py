@@ -131,7 +131,7 @@ def write_pieces(measured: Measured, layers: Sequence[str], folder: Path) -> tup
         Int8accError: A piece does not show it, or cannot be written.
     """
     assert measured.int8 is not None
-    feed = _worst_feed(measured)
+    feed, samples, worst = _worst_feed(measured)
     written = []
     for layer in layers:
         name = re.sub(r"[^A-Za-z0-9_.-]+", "_", layer).strip("_") or "layer"
@@ -140,21 +140,23 @@ def write_pieces(measured: Measured, layers: Sequence[str], folder: Path) -> tup
             measured.model,
             measured.int8.network,
             layer,
-            [feed],
+            feed,
             measured.int8.rest,
             folder / name,
+            samples=samples,
+            worst=worst,
             provider=measured.settings.provider,
         )
         written.append(str(path))
     return tuple(written)
 
 
-def _worst_feed(measured: Measured) -> Feed:
-    """The batch that holds the sample with the lowest SQNR."""
-    worst = [o.worst_sample for o in measured.result.outputs if o.worst_sample is not None]
-    seen = 0
+def _worst_feed(measured: Measured) -> tuple[Feed, range, int]:
+    """The batch that holds the sample with the lowest SQNR, its samples' indices, and that sample's."""
+    worst = next((o.worst_sample for o in measured.result.outputs if o.worst_sample is not None), 0)
+    samples = range(0)
     for batch in measured.inputs.batches():
-        seen += batch.rows
-        if not worst or worst[0] < seen:
-            return batch.feed
-    return batch.feed
+        samples = range(samples.stop, samples.stop + batch.rows)
+        if worst in samples:
+            break
+    return batch.feed, samples, worst

@@ -10,15 +10,14 @@ import onnx
 from onnx import TensorProto, helper, numpy_helper
 
 from pytest_int8acc.engines.onnxruntime import OrtEngine
+from pytest_int8acc.graph.formats import FP16
 from pytest_int8acc.graph.fp16_network import emulate_network, network_to_fp16
-from pytest_int8acc.graph.model import Model, subgraphs
+from pytest_int8acc.graph.index import subgraphs
+from pytest_int8acc.graph.model import Model
 from pytest_int8acc.graph.network import Edge, Network, Precision, TensorScale
 from pytest_int8acc.graph.switchboard import build_switchboard
 from pytest_int8acc.settings import Provider
 from pytest_int8acc.tensors import Array, Feed
-
-#: The smallest FP16 number above 0; smaller scales are raised to it where the network runs in FP16.
-_LEAST_HALF = 2.0**-24
 
 
 @dataclass(frozen=True)
@@ -31,13 +30,13 @@ class _Slot:
     """The network's activation."""
     own: float
     half: bool
-    """It is an FP16 number in the model that is built."""
+    """It is an FP16 number above 0 in the model that is built."""
 
     def value(self, scales: Mapping[str, TensorScale]) -> Array:
         """The scale that a plan gives the tensor, else its own; float32 []."""
         scale = float(scales[self.tensor].scale) if self.tensor in scales else self.own
         if self.half:
-            scale = float(max(np.float16(scale), np.float16(_LEAST_HALF)))
+            scale = max(float(FP16.round(scale)), FP16.smallest)
         return np.array(scale, np.float32)
 
 

@@ -11,6 +11,7 @@ import numpy as np
 from pytest_int8acc.case.judge import Judge
 from pytest_int8acc.case.trials import Gathered, SampleJudge, SampleOutputs
 from pytest_int8acc.data import Batch, Dataset
+from pytest_int8acc.graph.formats import INT8
 from pytest_int8acc.graph.network import Network, Plan, Precision, Quantization, TensorScale
 from pytest_int8acc.graph.plan import moved
 from pytest_int8acc.lab.board import Board
@@ -222,8 +223,7 @@ def is_plain(scale: TensorScale) -> bool:
 
 def is_symmetric(quantization: Quantization) -> bool:
     """True for symmetric INT8 per tensor."""
-    zero_point = quantization.zero_point
-    return quantization.axis is None and str(zero_point.dtype) == "int8" and not zero_point.any()
+    return quantization.axis is None and quantization.format is INT8 and not quantization.zero_point.any()
 
 
 def plan_key(plan: Plan) -> object:

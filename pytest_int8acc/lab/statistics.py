@@ -8,11 +8,10 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
+from pytest_int8acc.graph.formats import INT8, along
 from pytest_int8acc.graph.network import Quantization
-from pytest_int8acc.graph.quantize import along, quantize_array
 from pytest_int8acc.lab.values import TensorValues, decibels
 from pytest_int8acc.results import Histogram
-from pytest_int8acc.scales import LEVELS
 from pytest_int8acc.tensors import Array
 
 #: INT8 does no better than this on values that fill their range evenly; finer differences are luck.
@@ -62,7 +61,7 @@ class EdgeStats:
     @property
     def codes_used(self) -> float:
         """Share of the 127 codes on the fuller side up to the greatest that occurs."""
-        return min(self.top_code / LEVELS, 1.0)
+        return min(self.top_code / INT8.levels, 1.0)
 
     @property
     def usual_db(self) -> float:
@@ -78,14 +77,13 @@ class EdgeStats:
     def add(self, values: Array, axis: int | None = None) -> None:
         """Quantize one batch, exactly as QuantizeLinear and DequantizeLinear do; ``axis`` holds channels."""
         q = self.quantization
-        limits = np.iinfo(q.zero_point.dtype)
         scale = along(q.scale, q.axis, values.ndim).astype(np.float32)
         zero = along(q.zero_point, q.axis, values.ndim).astype(np.int64)
         with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
-            codes = quantize_array(values, q.scale, q.zero_point, q.axis).astype(np.int64) - zero
-            error = (codes * scale - values).astype(np.float64)
+            codes = q.quantize(values)
+            error = q.format.dequantize(codes, q.scale, q.zero_point, q.axis, np.float64) - values
             steps = values / scale + zero
-        beyond = (steps > limits.max + 0.5) | (steps < limits.min - 0.5)
+        beyond = (steps > q.format.highest + 0.5) | (steps < q.format.lowest - 0.5)
         squared = error**2
         self.values += values.size
         self.signal += float((values.astype(np.float64) ** 2).sum())
@@ -93,7 +91,7 @@ class EdgeStats:
         self.clipped += int(beyond.sum())
         self.clip_noise += float(squared[beyond].sum())
         self._add_channels(values, squared, axis)
-        self.top_code = max(self.top_code, int(np.abs(codes).max(initial=0)))
+        self.top_code = max(self.top_code, int(np.abs(codes - zero).max(initial=0)))
 
     def _add_channels(self, values: Array, squared: NDArray[np.float64], axis: int | None) -> None:
         if axis is None or values.ndim < 2:
@@ -135,11 +133,10 @@ def percent(share: float) -> str:
 
 
 def reach(quantization: Quantization) -> float:
-    """Greatest magnitude that the codes express; of the widest channel. Codes -128 count as -127."""
+    """Greatest magnitude that the codes express; of the widest channel. INT8's -128 counts as -127."""
     scale, zero = (a.astype(np.float64) for a in (quantization.scale, quantization.zero_point))
-    limits = np.iinfo(quantization.zero_point.dtype)
-    low = limits.min + (1 if limits.min == -LEVELS - 1 else 0)
-    return float((scale * np.maximum(limits.max - zero, zero - low)).max())
+    low, high = max(quantization.format.lowest, -quantization.format.highest), quantization.format.highest
+    return float((scale * np.maximum(high - zero, zero - low)).max())
 
 
 def lost_db(stats: TensorValues, edge: EdgeStats) -> float:

@@ -14,10 +14,10 @@ from pytest_int8acc.data import Batch, Dataset
 from pytest_int8acc.engines.calibrators import chunked
 from pytest_int8acc.engines.onnxruntime import OrtEngine
 from pytest_int8acc.engines.run import with_progress
-from pytest_int8acc.graph.macs import known_shapes
+from pytest_int8acc.graph.formats import INT8
 from pytest_int8acc.graph.model import Model
+from pytest_int8acc.lab.shapes import tensor_shapes
 from pytest_int8acc.results import Histogram
-from pytest_int8acc.scales import LEVELS
 from pytest_int8acc.scales.calibrate import mse_amax
 from pytest_int8acc.settings import Provider
 from pytest_int8acc.tensors import Array
@@ -103,8 +103,8 @@ class TensorValues:
     def sqnr_db(self, reach: float) -> float:
         """SQNR of symmetric INT8 with this range, from the histogram; inf where all values are 0."""
         centres = (np.arange(BINS // 2) + 0.5) * (self.limit / (BINS // 2))
-        step = reach / LEVELS
-        errors = np.minimum(np.rint(centres / step), LEVELS) * step - centres if step else -centres
+        step = reach / INT8.levels
+        errors = INT8.fake_quantize(centres, step) - centres if step else -centres
         weights = self.magnitudes
         return decibels(float((weights * centres**2).sum()), float((weights * errors**2).sum()))
 
@@ -245,7 +245,7 @@ def sweep(model: Model, tensors: Sequence[str], dataset: Dataset, provider: Prov
     while left:
         shown: tuple[OrtEngine, dict[str, str]] | None = None
         for batch in with_progress(dataset, f"measuring {len(left)} tensors"):
-            shown = shown or _showing(model, _fitting(model, left, batch), provider)
+            shown = shown or _showing(model, _fitting(model, left, batch, provider), provider)
             engine, names = shown
             outputs = engine(batch.feed)
             for tensor, name in names.items():
@@ -253,11 +253,10 @@ def sweep(model: Model, tensors: Sequence[str], dataset: Dataset, provider: Prov
         left = [] if shown is None else left[len(shown[1]) :]
 
 
-def _fitting(model: Model, tensors: Sequence[str], batch: Batch) -> list[str]:
-    """As many of the tensors, one at least, as may leave one run together; those of unknown shape count 0."""
-    known = known_shapes(model, {name: array.shape for name, array in batch.feed.items()})
-    sizes = {tensor: 4 * math.prod(known.get(tensor, (0,))) for tensor in tensors}
-    return next(chunked(sizes, CHUNK_BYTES))
+def _fitting(model: Model, tensors: Sequence[str], batch: Batch, provider: Provider) -> list[str]:
+    """As many of the tensors, one at least, as may leave one run together."""
+    shapes = tensor_shapes(model, batch.feed, tensors, provider)
+    return next(chunked({t: 4 * math.prod(shapes[t]) for t in tensors}, CHUNK_BYTES))
 
 
 def _showing(model: Model, tensors: Sequence[str], provider: Provider) -> tuple[OrtEngine, dict[str, str]]:

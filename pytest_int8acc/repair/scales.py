@@ -15,13 +15,13 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from pytest_int8acc.errors import ModelError
+from pytest_int8acc.graph.formats import INT8, INT32
 from pytest_int8acc.graph.groups import find_groups
 from pytest_int8acc.graph.network import Network, Plan, Precision, Quantization, symmetric
 from pytest_int8acc.graph.plan import weight_axis
-from pytest_int8acc.graph.quantize import dequantize_array, quantize_weight
+from pytest_int8acc.graph.quantize import quantize_weight
 from pytest_int8acc.lab.simulator import Simulator
 from pytest_int8acc.lab.values import TensorValues
-from pytest_int8acc.scales import LEVELS
 from pytest_int8acc.scales.methods import FEW_BINS, METHODS
 from pytest_int8acc.tensors import Array
 
@@ -88,7 +88,7 @@ class Ranges:
         key = tensor, method
         if key not in self._known:
             amax = METHODS[method].amax(self.held[tensor], self._bins)
-            self._known[key] = float(np.float32(amax / LEVELS))
+            self._known[key] = float(np.float32(amax / INT8.levels))
         return self._known[key]
 
     def loss_db(self, tensor: str, scale: float) -> float:
@@ -96,7 +96,9 @@ class Ranges:
         held = self.held.get(tensor)
         if held is None:
             return 0.0
-        best, now = (min(held.sqnr_db(reach), _SILENT_DB) for reach in (held.best_reach(), scale * LEVELS))
+        best, now = (
+            min(held.sqnr_db(reach), _SILENT_DB) for reach in (held.best_reach(), scale * INT8.levels)
+        )
         return best - now
 
 
@@ -286,12 +288,12 @@ def worse_weights(network: Network, groups: Iterable[str] | None = None) -> tupl
     """Constants of groups (None: of all) that scales taken from their values would round better, by 1 dB."""
     wanted = None if groups is None else set(groups)
     constants = network.model.constants()
-    nodes = {node.name: node for node in network.model.graph.node}
+    nodes = network.model.index.nodes
     found: dict[str, None] = {}
     for group in network.groups:
         for edge in group.edges if wanted is None or group.name in wanted else ():
             old = edge.quantization
-            if old.values is None or old.values.dtype == np.int32 or edge.tensor not in constants:
+            if old.values is None or old.format is INT32 or edge.tensor not in constants:
                 continue
             weight = constants[edge.tensor]
             fresh = quantize_weight(weight, weight_axis(nodes[edge.node], edge, weight.ndim))
@@ -303,7 +305,7 @@ def worse_weights(network: Network, groups: Iterable[str] | None = None) -> tupl
 def _error(quantization: Quantization, weight: Array) -> float:
     """Squared error of a constant's integers, relative to its own square."""
     values = weight.astype(np.float64)
-    return float(((dequantize_array(quantization) - values) ** 2).sum() / max((values**2).sum(), 1e-30))
+    return float(((quantization.dequantize() - values) ** 2).sum() / max((values**2).sum(), 1e-30))
 
 
 def _better(best: Choice, tried: Choice) -> Choice:

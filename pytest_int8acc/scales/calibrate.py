@@ -19,8 +19,9 @@ from pytest_int8acc.engines.onnxruntime import Provider
 from pytest_int8acc.engines.remote import RemoteStore
 from pytest_int8acc.engines.run import Progress
 from pytest_int8acc.engines.store import Store
+from pytest_int8acc.graph.formats import INT8
 from pytest_int8acc.graph.model import Model
-from pytest_int8acc.scales import LEVELS, Scales, amax_to_scale
+from pytest_int8acc.scales import Scales, amax_to_scale
 from pytest_int8acc.scales.kept import keep_ranges
 
 if TYPE_CHECKING:
@@ -136,8 +137,8 @@ def mse_amax(counts: Histogram, amax: float, limit: float | None = None) -> floa
     magnitudes = _magnitudes(counts)
     centres = (np.arange(magnitudes.size) + 0.5) / magnitudes.size * ((limit or amax) / amax)
     weights, centres = magnitudes[magnitudes > 0], centres[magnitudes > 0]
-    steps = _FRACTIONS / LEVELS
-    errors = [(weights * (np.minimum(np.rint(centres / s), LEVELS) * s - centres) ** 2).sum() for s in steps]
+    scales = _FRACTIONS / INT8.levels
+    errors = [(weights * (INT8.fake_quantize(centres, s) - centres) ** 2).sum() for s in scales]
     return float(amax * _FRACTIONS[int(np.argmin(errors))])
 
 

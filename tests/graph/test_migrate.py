@@ -18,7 +18,7 @@ from pytest_int8acc.graph.migrate import Migrated, migrate, sites, weight_maxima
 from pytest_int8acc.graph.model import Model, make_model
 from pytest_int8acc.graph.network import Network
 from pytest_int8acc.graph.plan import apply
-from pytest_int8acc.graph.quantize import dequantize_array, quantize
+from pytest_int8acc.graph.quantize import quantize
 from pytest_int8acc.tensors import Feed
 
 
@@ -50,7 +50,7 @@ def assert_quantized_as_read(moved: Network) -> None:
         for edge in group.edges:
             assert nodes[edge.node].input[edge.index] == edge.tensor
             if edge.quantization.values is not None:
-                error = np.abs(dequantize_array(edge.quantization) - constants[edge.tensor])
+                error = np.abs(edge.quantization.dequantize() - constants[edge.tensor])
                 assert float(error.max()) <= float(edge.quantization.scale.max()) * 0.51
 
 

@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 from zoo_networks import dataset_for, zoo_network
 
 from pytest_int8acc.engines.onnxruntime import OrtEngine
+from pytest_int8acc.graph.formats import INT8
 from pytest_int8acc.lab import values as module
 from pytest_int8acc.lab.values import BINS, TensorValues, Values, channel_axis
-from pytest_int8acc.scales import LEVELS
 from pytest_int8acc.scales.methods import METHODS
 from pytest_int8acc.tensors import Array
 
@@ -148,9 +148,9 @@ def test_percentiles_are_those_of_the_values_to_a_bin(found: Batches) -> None:
 
 def rms_error(whole: Array, reach: float) -> float:
     """Of symmetric INT8 with this range, computed on the values themselves."""
-    step = reach / LEVELS
+    step = reach / INT8.levels
     x = np.abs(whole.astype(np.float64))
-    return float(np.sqrt(((np.minimum(np.rint(x / step), LEVELS) * step - x) ** 2).mean()))
+    return float(np.sqrt(((np.minimum(np.rint(x / step), INT8.levels) * step - x) ** 2).mean()))
 
 
 @ANY

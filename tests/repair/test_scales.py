@@ -22,7 +22,7 @@ from pytest_int8acc.graph.load import normalize
 from pytest_int8acc.graph.model import make_model
 from pytest_int8acc.graph.network import Network, Plan, Quantization, symmetric
 from pytest_int8acc.graph.plan import activation_scales, apply, fresh_weights, moved
-from pytest_int8acc.graph.quantize import quantize, quantize_array
+from pytest_int8acc.graph.quantize import quantize
 from pytest_int8acc.lab.lab import Lab
 from pytest_int8acc.lab.values import TensorValues, Values
 from pytest_int8acc.measure.measured import Measured
@@ -200,9 +200,8 @@ def test_weight_scales_off_by_a_factor_are_mended(factor: float) -> None:
     weight = next(e.tensor for g in healthy.groups if g.name == WIDE for e in g.edges if e.index == 1)
 
     def off(old: Quantization) -> Quantization:
-        scale = (old.scale * factor).astype(np.float32)
-        codes = quantize_array(model.constants()[weight], scale, old.zero_point, old.axis)
-        return replace(old, scale=scale, values=codes)
+        wide = replace(old, scale=(old.scale * factor).astype(np.float32))
+        return replace(wide, values=wide.quantize(model.constants()[weight]))
 
     groups = tuple(
         replace(
