@@ -132,7 +132,7 @@ class _Explainer:
         edges = [edge for group in wanted for edge in group.edges]
         edges += self.graph.partner_edges({e.tensor for e in edges if e.quantization.values is None})
         few = FirstSamples(inputs, model, samples)
-        self.measured = measure_network(network, edges, model, few, provider)
+        self.measured = measure_network(network, edges, model, few, provider, {})
 
     def cause(self, group: Group, engine_only: bool, unstable: bool) -> Cause:
         """The cause of one group."""

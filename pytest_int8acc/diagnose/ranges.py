@@ -37,7 +37,7 @@ def survey(
         DataError: The inputs cannot be read.
     """
     edges = [edge for group in network.groups for edge in group.edges]
-    measured = measure_network(network, edges, model, FirstSamples(inputs, model, samples), provider)
+    measured = measure_network(network, edges, model, FirstSamples(inputs, model, samples), provider, {})
     ranges = []
     for tensor, (stats, quantizations) in measured.items():
         for edge in quantizations.values():

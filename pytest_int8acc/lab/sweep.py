@@ -19,6 +19,8 @@ from pytest_int8acc.lab.values import TensorValues, channel_axis, sweep
 
 #: Samples that are looked at: shares and ranges of activations are steady long before.
 SAMPLES = 64
+#: Activations of one run that leave the graph together, in bytes.
+CHUNK_BYTES = 1 << 28
 #: Values that are looked at together: their copies in float64 stay small.
 _PIECE = 1 << 20
 
@@ -60,6 +62,7 @@ def measure_edges(
     readers: Mapping[str, onnx.NodeProto],
     few: Dataset,
     provider: Provider,
+    nbytes: Mapping[str, int],
 ) -> dict[str, Measurement]:
     """Measure every activation edge, the model run in float.
 
@@ -69,6 +72,7 @@ def measure_edges(
         readers: Nodes by name, to know which axis of a tensor holds channels.
         few: Samples.
         provider: Where the model runs.
+        nbytes: Tensor to its size in a run, about, as float32.
 
     Returns:
         By tensor.
@@ -94,7 +98,7 @@ def measure_edges(
             for piece in pieces(values):
                 quantization.add(piece, axis)
 
-    sweep(model, list(found), few, provider, visit)
+    sweep(model, {tensor: nbytes.get(tensor, 0) for tensor in found}, few, provider, visit)
     return found
 
 
@@ -110,6 +114,7 @@ def measure_network(
     model: Model,
     few: Dataset,
     provider: Provider,
+    nbytes: Mapping[str, int],
 ) -> dict[str, Measurement]:
     """Measure activation edges on the case's float model, by tensor of the network.
 
@@ -123,9 +128,9 @@ def measure_network(
     nodes = network.model.index.nodes
     theirs = _tensors_of(model, network.model)
     known = [replace(edge, tensor=theirs[edge.tensor]) for edge in edges if edge.tensor in theirs]
-    found = measure_edges(model, known, nodes, few, provider)
+    found = measure_edges(model, known, nodes, few, provider, nbytes)
     ours = [edge for edge in edges if edge.tensor not in theirs]
-    alone = measure_edges(network.model, ours, nodes, few, provider)
+    alone = measure_edges(network.model, ours, nodes, few, provider, nbytes)
     return {
         e.tensor: found[theirs[e.tensor]] if e.tensor in theirs else alone[e.tensor]
         for e in edges

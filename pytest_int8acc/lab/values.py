@@ -16,7 +16,6 @@ from pytest_int8acc.engines.onnxruntime import OrtEngine
 from pytest_int8acc.engines.run import with_progress
 from pytest_int8acc.graph.formats import INT8
 from pytest_int8acc.graph.model import Model
-from pytest_int8acc.lab.shapes import tensor_shapes
 from pytest_int8acc.results import Histogram
 from pytest_int8acc.scales.calibrate import mse_amax
 from pytest_int8acc.settings import Provider
@@ -184,6 +183,7 @@ class Values:
         provider: Provider,
         *,
         readers: Mapping[str, tuple[str, int]],
+        nbytes: Mapping[str, int],
     ) -> None:
         """Keep what is needed; nothing is run.
 
@@ -192,13 +192,15 @@ class Values:
             dataset: Samples; must give the same ones each time.
             provider: Where the model runs.
             readers: Tensor to its first reader's operator and the input there, which tell the channels' axis.
+            nbytes: Tensor to its size in a run, about, as float32.
         """
         self.dataset = dataset
+        self._nbytes = nbytes
         self._model, self._provider, self._readers = model, provider, readers
         self._known: dict[str, TensorValues] = {}
 
     def of(self, tensors: Iterable[str]) -> Mapping[str, TensorValues]:
-        """What each tensor holds; those not known yet are measured together, in one pass where they fit.
+        """What each tensor holds; those not known yet are measured in one pass over the samples.
 
         Raises:
             EngineError: The model does not run.
@@ -213,7 +215,8 @@ class Values:
             axis = None if reader is None else channel_axis(*reader, values.ndim)
             found[tensor].add(values, axis, rows)
 
-        sweep(self._model, missing, self.dataset, self._provider, visit)
+        sizes = {tensor: self._nbytes.get(tensor, 0) for tensor in missing}
+        sweep(self._model, sizes, self.dataset, self._provider, visit)
         self._known |= found
         return {tensor: self._known[tensor] for tensor in wanted}
 
@@ -227,12 +230,12 @@ def channel_axis(op_type: str, index: int, rank: int) -> int | None:
     return 1 if rank != 3 or op_type.startswith("Conv") else 2
 
 
-def sweep(model: Model, tensors: Sequence[str], dataset: Dataset, provider: Provider, visit: Visit) -> None:
+def sweep(model: Model, sizes: Mapping[str, int], dataset: Dataset, provider: Provider, visit: Visit) -> None:
     """Run a model over the samples and show tensors' values, batch by batch.
 
     Args:
         model: In float.
-        tensors: Float tensors; those of more than ``CHUNK_BYTES`` in a run take several passes.
+        sizes: Tensors, and their size in a run, in bytes; more than ``CHUNK_BYTES`` take several passes.
         dataset: Samples.
         provider: Where it runs.
         visit: Told the tensor, its values and how many samples they are of.
@@ -241,22 +244,12 @@ def sweep(model: Model, tensors: Sequence[str], dataset: Dataset, provider: Prov
         EngineError: The model does not run.
         DataError: The samples cannot be read.
     """
-    left = list(tensors)
-    while left:
-        shown: tuple[OrtEngine, dict[str, str]] | None = None
-        for batch in with_progress(dataset, f"measuring {len(left)} tensors"):
-            shown = shown or _showing(model, _fitting(model, left, batch, provider), provider)
-            engine, names = shown
+    for chunk in chunked(sizes, CHUNK_BYTES):
+        engine, names = _showing(model, chunk, provider)
+        for batch in with_progress(dataset, f"measuring {len(chunk)} tensors"):
             outputs = engine(batch.feed)
             for tensor, name in names.items():
                 visit(tensor, np.asarray(real_rows(outputs[name], batch), np.float32), batch.rows)
-        left = [] if shown is None else left[len(shown[1]) :]
-
-
-def _fitting(model: Model, tensors: Sequence[str], batch: Batch, provider: Provider) -> list[str]:
-    """As many of the tensors, one at least, as may leave one run together."""
-    shapes = tensor_shapes(model, batch.feed, tensors, provider)
-    return next(chunked({t: 4 * math.prod(shapes[t]) for t in tensors}, CHUNK_BYTES))
 
 
 def _showing(model: Model, tensors: Sequence[str], provider: Provider) -> tuple[OrtEngine, dict[str, str]]:

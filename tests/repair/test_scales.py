@@ -173,7 +173,7 @@ def test_tensors_of_a_concat_get_one_scale(tmp_path: Path) -> None:
     tied = next(s & quantized for s in layout.shared if len(s & quantized) > 1)
     feed = {name: np.concatenate([array] * 2) for name, array in sample_feed(proto).items()}
     data = dataset(model, feed, tmp_path, batch=2)
-    ranges = Ranges(Values(model, data, "cpu", readers={}).of(quantized))
+    ranges = Ranges(Values(model, data, "cpu", readers={}, nbytes={}).of(quantized))
     (unit,) = units(network, [min(tied)], ranges)
     assert set(unit.tensors) == tied
     assert unit.scale("minmax") == max(ranges.scale(t, "minmax") for t in tied)
