@@ -123,14 +123,19 @@ class _Steps:
     def write_fix(self, result: CaseResult) -> CaseResult:
         """The cheapest fix as files, and what the search found where that is another."""
         assert self.folder is not None
-        ways = (
-            [] if self.repaired is None else [*zip(self.repaired.repairs, self.repaired.proofs, strict=True)]
-        )
-        for way, proof in ways:
-            folder = self.folder if proof is ways[0][1] else self.folder / "high"
-            written = write_fix(folder, self._files(proof, way.rescales))
+        ways = self._ways()
+        for proof, rescales in ways:
+            folder = self.folder if proof is ways[0][0] else self.folder / "high"
+            written = write_fix(folder, self._files(proof, rescales))
             result = replace(result, written=(*result.written, *written))
         return result
+
+    def _ways(self) -> Sequence[tuple[Proof, Sequence[Rescale]]]:
+        """What was proved, cheapest first; what the search found alone where there was no repair."""
+        if self.repaired is not None:
+            repairs = zip(self.repaired.proofs, self.repaired.repairs, strict=True)
+            return [(proof, way.rescales) for proof, way in repairs]
+        return [] if self.found is None or self.found.fix is None else [(self.found.fix, ())]
 
     def write_pieces(self, result: CaseResult) -> CaseResult:
         """Reproducers of the culprits, where they are wanted."""

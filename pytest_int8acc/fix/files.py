@@ -88,11 +88,18 @@ def name_nodes(fix: FixFiles, folder: Path) -> Named:
         high={name: high[name] for name in nodes if name in high},
         int8=kept,
         op_types=tuple(sorted({nodes[name] for name in kept})),
-        scales={tensor: float(wanted.scale) for tensor, wanted in fix.plan.scales.items()},
+        scales=_activation_scales(fix),
         inputs=tuple(str(t) for t in fix.model.inputs if not _is_fixed(t.shape)),
         precision=fix.precision,
         feeding=_feeding(fix.float_model, high),
     )
+
+
+def _activation_scales(fix: FixFiles) -> dict[str, float]:
+    """What the plan gives the float model's own activations; other tools scale weights by themselves."""
+    known = fix.float_model.index.producer.keys() | {info.name for info in fix.float_model.inputs}
+    scales = fix.plan.scales.items()
+    return {t: float(wanted.scale) for t, wanted in scales if t in known and wanted.scale.ndim == 0}
 
 
 def _feeding(model: Model, high: Mapping[str, Precision]) -> dict[str, Precision]:

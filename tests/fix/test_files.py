@@ -35,9 +35,10 @@ from pytest_int8acc.fix.commands import layer_precisions, pattern
 from pytest_int8acc.fix.files import Named, name_nodes
 from pytest_int8acc.fix.scripts import ort_quantize, postprocess
 from pytest_int8acc.graph.load import load_model
+from pytest_int8acc.graph.migrate import sites
 from pytest_int8acc.graph.model import Model
 from pytest_int8acc.graph.network import Network, Plan, Precision, symmetric
-from pytest_int8acc.graph.plan import activation_scales, apply, guard, merge
+from pytest_int8acc.graph.plan import activation_scales, apply, fresh_weights, guard, merge
 from pytest_int8acc.graph.qdq import read_qdq
 from pytest_int8acc.measure.measured import measure
 from pytest_int8acc.results import Rescale
@@ -358,6 +359,17 @@ def test_nodes_that_only_the_qdq_model_has_are_not_named(tmp_path: Path) -> None
     assert names.high == {group.name: "fp16", "/head/Gemm": "fp32"}
     assert names.own_file
     assert (tmp_path / names.model).resolve() == DIGITS
+
+
+def test_a_plan_with_scales_of_weights_and_moves_is_written(tmp_path: Path, digits: Network) -> None:
+    weight = next(e.tensor for g in digits.groups for e in g.edges if e.quantization.values is not None)
+    tensor, site = next((t, s) for t, s in sites(digits).items() if s.absorbed)
+    moves = {tensor: np.linspace(0.5, 2, site.channels, dtype=np.float32)}
+    scales = {**fresh_weights(digits, [weight]), tensor: symmetric(0.25)}
+    fix = fix_of(DIGITS, Plan(scales=scales, moves=moves))
+    assert name_nodes(fix, tmp_path).scales == {tensor: 0.25}
+    write_fix(tmp_path, fix)
+    assert plain(read_plan(tmp_path / "plan.yaml", digits)) == plain(fix.plan)
 
 
 def test_a_folder_that_cannot_be_made_is_one_error(tmp_path: Path) -> None:
