@@ -12,10 +12,10 @@ import numpy as np
 
 from pytest_int8acc.engines.onnxruntime import OrtEngine, Provider
 from pytest_int8acc.errors import EngineError, Int8accError
-from pytest_int8acc.graph.formats import INT8
 from pytest_int8acc.graph.load import load_model
 from pytest_int8acc.graph.model import Model, replacing_models, write_model
 from pytest_int8acc.graph.network import Group, Precision
+from pytest_int8acc.lab.statistics import reach
 from pytest_int8acc.scores.metrics import sqnr_db
 from pytest_int8acc.scores.pairs import Pair
 from pytest_int8acc.tensors import Array, Feed
@@ -168,9 +168,8 @@ def _scale_lines(piece: Piece) -> Iterator[str]:
         for edge in group.edges:
             scale = np.asarray(edge.quantization.scale, np.float64)
             text = f"{scale:.6g}" if scale.size == 1 else f"{scale.min():.6g} to {scale.max():.6g}"
-            reach = f"{INT8.levels * scale.max():.6g}"
-            kind = edge.quantization.format.name
-            yield f"| `{edge.tensor}` | `{edge.node}` | {kind} | {text} | {reach} |"
+            kind, most = edge.quantization.format.name, f"{reach(edge.quantization):.6g}"
+            yield f"| `{edge.tensor}` | `{edge.node}` | {kind} | {text} | {most} |"
 
 
 _README = """# Error of `{group}` in INT8
