@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -69,9 +70,15 @@ class Lab:
 
     @cached_property
     def _shapes(self) -> Mapping[str, tuple[int, ...]]:
-        """Of the tensors that groups' work and outputs are told by, in the first batch."""
+        """Of what groups quantize, and of what tells their work and outputs, in the first batch."""
         feed = next(self.measured.inputs.batches()).feed
-        return tensor_shapes(self.network.model, feed, sized_tensors(self.network), self.provider)
+        wanted = dict.fromkeys([*sized_tensors(self.network), *_readers(self.network)])
+        return tensor_shapes(self.network.model, feed, wanted, self.provider)
+
+    @cached_property
+    def _nbytes(self) -> Mapping[str, int]:
+        """Tensor to its size in a run, as float32."""
+        return {tensor: 4 * math.prod(shape) for tensor, shape in self._shapes.items()}
 
     @cached_property
     def work(self) -> Mapping[str, float]:
@@ -200,7 +207,7 @@ class Lab:
         if key not in self._values:
             network = moved(self.network, plan)
             self._values[key] = Values(
-                network.model, dataset, self.provider, readers=_readers(network), nbytes={}
+                network.model, dataset, self.provider, readers=_readers(network), nbytes=self._nbytes
             )
         return self._values[key]
 
@@ -217,7 +224,7 @@ class Lab:
         if missing:
             few = self._few.setdefault(samples, FirstSamples(self.measured.inputs, model, samples))
             every = [e for g in self.network.groups for e in g.edges if e.tensor in missing]
-            known |= measure_network(self.network, every, model, few, self.provider, {})
+            known |= measure_network(self.network, every, model, few, self.provider, self._nbytes)
         return {edge.tensor: known[edge.tensor] for edge in wanted}
 
 
