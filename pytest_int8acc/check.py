@@ -14,7 +14,7 @@ from pytest_int8acc.goldens.request import Goldens
 from pytest_int8acc.measure.measured import Measured, measure
 from pytest_int8acc.repair.precision import QAT_ADVICE, investigate, latency_of
 from pytest_int8acc.repair.repair import Repaired, repair
-from pytest_int8acc.results import CaseResult, Culprit, Rescale
+from pytest_int8acc.results import CaseResult, Culprit
 from pytest_int8acc.settings import Settings
 from pytest_int8acc.spec.models import Case
 
@@ -96,7 +96,7 @@ def _write(
     """The cheapest fix as files, what the search found where that is another, and reproducers."""
     written: tuple[str, ...] = ()
     if repaired.best is not None:
-        written = write_fix(folder, _files(measured, repaired.best, repaired.repairs[0].rescales))
+        written = write_fix(folder, _files(measured, repaired.best))
         folder_of_found = folder / "high"
     else:
         folder_of_found = folder
@@ -107,17 +107,9 @@ def _write(
     return written
 
 
-def _files(measured: Measured, fix: Fix, rescales: tuple[Rescale, ...] = ()) -> FixFiles:
-    path, int8 = measured.case.path(measured.case.model), fix.int8
+def _files(measured: Measured, fix: Fix) -> FixFiles:
+    path, int8 = measured.case.path(measured.case.model), measured.int8
+    assert int8 is not None  # there is a fix
     model, by_flags = measured.backend.deployed(fix.form)
-    return FixFiles(
-        model,
-        int8.complete(fix.plan),
-        int8.every,
-        measured.model,
-        path,
-        int8.rest,
-        rescales,
-        tells_all=int8 is measured.int8,
-        by_flags=by_flags,
-    )
+    plan = int8.complete(fix.plan)
+    return FixFiles(model, plan, int8.every, measured.model, path, int8.rest, by_flags=by_flags)

@@ -74,6 +74,12 @@ class TensorScale:
     zero_point: Array | None = None
     """Same shape as ``scale``; its dtype is the quantized type. None: symmetric INT8."""
 
+    @property
+    def is_symmetric(self) -> bool:
+        """Whether it is INT8 with its zero at 0."""
+        zero_point = self.zero_point
+        return zero_point is None or (zero_point.dtype == np.int8 and not zero_point.any())
+
 
 def symmetric(scale: float) -> TensorScale:
     """Symmetric INT8, one scale for the whole tensor."""

@@ -56,7 +56,7 @@ def investigate(measured: Measured) -> tuple[SearchOutcome, Fix | None]:
     outcome = _outcome(bench, found, time.perf_counter() - started)
     if found.proof is None or not found.verified or not found.result.high:
         return outcome, None
-    return outcome, Fix(bench.int8, found.proof.plan, found.proof.form)
+    return outcome, Fix(found.proof.plan, found.proof.form)
 
 
 def latency_of(measured: Measured) -> Callable[[Form], Latency | None]:

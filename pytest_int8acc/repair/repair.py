@@ -17,9 +17,10 @@ from typing import Literal
 
 from pytest_int8acc.case.forms import Fix, Form, Int8Form
 from pytest_int8acc.case.judge import Verdict
-from pytest_int8acc.graph.change import Change
+from pytest_int8acc.graph.change import Change, plan_of
 from pytest_int8acc.graph.migrate import Migrated, migrate
 from pytest_int8acc.graph.network import Network, Plan, symmetric
+from pytest_int8acc.graph.plan import merge, moved
 from pytest_int8acc.lab.board import Board, Rescaled
 from pytest_int8acc.measure.measured import Measured
 from pytest_int8acc.repair.migrate import ALPHAS, migration, outlying_sites
@@ -32,7 +33,6 @@ from pytest_int8acc.repair.rescale import (
     activations,
     prune,
     rescale,
-    rescaled,
     sources,
     uniform,
     units,
@@ -135,6 +135,8 @@ class _Base:
     """Where ``ranges`` come from."""
     weights: tuple[str, ...]
     """Constants with scales taken anew."""
+    plan: Plan
+    """What makes ``int8.network`` of the case's own."""
     migrated: Migrated | None = None
     alpha: float = 0.0
     """Of the migration."""
@@ -181,9 +183,9 @@ class _Mender:
         ranges = Ranges(network, looked_at, source.data, self.measured.settings.provider)
         odd = {t: ranges.scale(t, "minmax") for t in odd_ones if t in ranges}
         weights = worse_weights(network, self.culprits or None)
-        if odd or weights:
-            int8 = rescaled(int8, Change(odd, weights))
-        return _Base(int8, Board(self.measured, int8.network), ranges, Choice(), source, weights)
+        plan = plan_of(network, Change(odd, weights))
+        int8 = replace(int8, network=moved(network, plan))
+        return _Base(int8, Board(self.measured, int8.network), ranges, Choice(), source, weights, plan)
 
     def _widened(self, base: _Base) -> _Base:
         """With ranges of all activations."""
@@ -223,8 +225,9 @@ class _Mender:
             if self.purse.empty:
                 break
             logger.info("%s: migrating %d activations, alpha %g", name, len(outlying), alpha)
-            moved = migrate(network, migration(network, outlying, alpha))
-            tried = self._migrated(replace(base, alpha=alpha), moved)
+            moves = migration(network, outlying, alpha)
+            plan = merge(base.plan, Plan(moves=moves))
+            tried = self._migrated(replace(base, alpha=alpha, plan=plan), migrate(network, moves))
             best = min(best, tried, key=lambda base: base.choice.badness)
         return (base, None) if best is base else self._recalibrate(best, groups)
 
@@ -268,19 +271,19 @@ class _Mender:
         base = pruned if base.board.trial(pruned.choice.scales, high).passed else base
         names = tuple(base.board.groups[i].name for i in sorted(high))
         news = {tensor: symmetric(scale) for tensor, scale in _news(base).items()}
-        plan = Plan(dict.fromkeys(names, self.measured.keep), news)
-        form = base.int8.under(plan)
+        assert self.measured.int8 is not None
+        plan = merge(base.plan, Plan(dict.fromkeys(names, self.measured.keep), news))
+        form = self.measured.int8.under(plan)
         verdict = self._proved(form, len(names))
         if not verdict.passed:
             self.notes.append("other scales pass in the simulation and fail in the built model")
             return None
-        assert self.measured.int8 is not None
         total = sum(group.price for group in base.board.groups) or 1.0
         share = sum(base.board.groups[i].price for i in high) / total
         kind: Kind = "mixed" if names else "migrate" if base.migrated else "recalibrate"
         rescales = tuple(_rescales(self.measured.int8.network, base))
         text = _text(self.outcome, base, names, rescales)
-        return Repair(kind, text, names, rescales, verdict.scores, True, share), Fix(base.int8, plan, form)
+        return Repair(kind, text, names, rescales, verdict.scores, True, share), Fix(plan, form)
 
     def _proved(self, form: Form, high: int) -> Verdict:
         """A form built by the case's backend, run and judged on all samples."""

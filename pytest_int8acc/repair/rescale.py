@@ -15,11 +15,11 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from pytest_int8acc.case.forms import Int8Form, calibration_data
+from pytest_int8acc.case.forms import calibration_data
 from pytest_int8acc.data import Dataset
 from pytest_int8acc.engines.calibrators import collect_histograms, collect_maxima, entropy_amax
 from pytest_int8acc.errors import ModelError
-from pytest_int8acc.graph.change import Change, changed, weight_axis
+from pytest_int8acc.graph.change import weight_axis
 from pytest_int8acc.graph.groups import find_groups
 from pytest_int8acc.graph.network import Network, Quantization
 from pytest_int8acc.graph.quantize import INT8_MAX, dequantize_array, quantize_weight
@@ -214,12 +214,6 @@ class Unit:
     def choice(self, method: str) -> Choice:
         """Its scales by one method."""
         return Choice(dict.fromkeys(self.tensors, self.scale(method)), dict.fromkeys(self.tensors, method))
-
-
-def rescaled(int8: Int8Form, change: Change) -> Int8Form:
-    """The form with other scales, those groups included that the case's own plan keeps high."""
-    whole = None if int8.whole is None else changed(int8.whole, change)
-    return replace(int8, network=changed(int8.network, change), whole=whole)
 
 
 def units(network: Network, tensors: Iterable[str], ranges: Ranges) -> list[Unit]:
