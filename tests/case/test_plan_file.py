@@ -185,7 +185,7 @@ def test_a_spec_guards_the_model_that_was_verified(
     spec = write_case(tmp_path, make(), limits, "scales" if kind == "migrate" else "model")
     conclude(measure(load_spec(spec)[0], Settings()), tmp_path / "report")
     without, fixes = spec.read_text(), [path.parent for path in (tmp_path / "report").rglob("plan.yaml")]
-    assert len(fixes) == (1 if kind == "high" else 2)
+    assert fixes
     for folder in fixes:
         spec.write_text(f"{without}plan: {folder.relative_to(tmp_path) / 'plan.yaml'}\n")
         guarded = measure(load_spec(spec)[0], Settings())
