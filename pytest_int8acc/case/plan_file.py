@@ -22,6 +22,7 @@ from dataclasses import dataclass
 import numpy as np
 import onnx
 
+from pytest_int8acc.graph.formats import INT8
 from pytest_int8acc.graph.model import Model
 from pytest_int8acc.graph.network import Network, Plan, TensorScale
 from pytest_int8acc.graph.plan import activation_scales
@@ -150,7 +151,7 @@ def _scale(wanted: TensorScale) -> str:
     parts["scale"] = _listed(wanted.scale)
     if zero_point is not None and zero_point.any():
         parts["zero_point"] = _listed(zero_point)
-    if zero_point is not None and zero_point.dtype != np.int8:
+    if zero_point is not None and zero_point.dtype != INT8.dtype:
         parts["dtype"] = str(zero_point.dtype)
     if list(parts) == ["scale"]:
         return f" {parts['scale']}"

@@ -10,6 +10,7 @@ import numpy as np
 
 from pytest_int8acc.case.plan_file import VERSION, fingerprint
 from pytest_int8acc.errors import SpecError
+from pytest_int8acc.graph.formats import INT8, INTEGERS, Format
 from pytest_int8acc.graph.migrate import find_site, migrate, sites
 from pytest_int8acc.graph.network import Network, Plan, Precision, TensorScale
 from pytest_int8acc.graph.plan import activation_scales, misfit, quantized_tensors
@@ -24,7 +25,7 @@ _KEYS_1 = ("version", "model", "high", "scales")
 _KEYS = (*_KEYS_1, "moves")
 _MODEL_KEYS = ("file", "graph", "weights")
 _SCALE_KEYS = ("scale", "axis", "zero_point", "dtype")
-_DTYPES = ("int8", "uint8", "int16", "uint16", "int32")
+_TYPES = {known.name: known for known in INTEGERS}
 
 
 def read_plan(path: Path, network: Network) -> Plan:
@@ -257,19 +258,20 @@ class _Reader:
         kind, node = entries.get("dtype"), entries.get("zero_point")
         if kind is None and node is None:
             return None
-        dtype = "int8" if kind is None else kind.value
-        if kind is not None and dtype not in _DTYPES:
-            near = did_you_mean(str(dtype), _DTYPES)
-            text = f"{found(name)}: expected one of {', '.join(_DTYPES)}, found {found(kind.plain())}{near}"
+        type_name = INT8.name if kind is None else str(kind.value)
+        if kind is not None and type_name not in _TYPES:
+            near = did_you_mean(type_name, _TYPES)
+            text = f"{found(name)}: expected one of {', '.join(_TYPES)}, found {found(kind.plain())}{near}"
             self.mistakes.append(Mistake(kind.mark, text))
             return None
+        wanted = _TYPES[type_name]
         items = [] if node is None else node.value if isinstance(node.value, list) else [node]
         for item in items:
-            if not _is_held(item.value, str(dtype)):
-                text = f"{found(name)}: expected a zero point, an integer that {dtype} holds"
+            if not _is_held(item.value, wanted):
+                text = f"{found(name)}: expected a zero point, an integer that {wanted.name} holds"
                 self.mistakes.append(Mistake(item.mark, f"{text}, found {found(item.plain())}"))
                 return None
-        values = np.array([item.value for item in items] or [0], str(dtype))
+        values = np.array([item.value for item in items] or [0], wanted.dtype)
         return values if node is not None and items is node.value else np.full(shape, values[0])
 
 
@@ -280,6 +282,5 @@ def _is_positive(value: object) -> bool:
         return bool(0 < np.float32(value) < np.inf)
 
 
-def _is_held(value: object, dtype: str) -> bool:
-    limits = np.iinfo(dtype)
-    return isinstance(value, int) and not isinstance(value, bool) and limits.min <= value <= limits.max
+def _is_held(value: object, wanted: Format) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and wanted.lowest <= value <= wanted.highest

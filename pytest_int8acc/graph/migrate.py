@@ -19,9 +19,10 @@ import onnx
 from onnx import helper
 
 from pytest_int8acc.errors import ModelError
+from pytest_int8acc.graph.formats import INT32, along
 from pytest_int8acc.graph.model import Editor, captured
 from pytest_int8acc.graph.network import Edge, Network, Quantization, with_edges
-from pytest_int8acc.graph.quantize import along, quantize_array, quantize_weight
+from pytest_int8acc.graph.quantize import quantize_weight
 from pytest_int8acc.tensors import Array
 
 #: Nodes that commute with a positive factor per channel, whichever axis the channels lie on.
@@ -346,8 +347,8 @@ class _Edit:
 
 def _requantized(old: Quantization, array: Array) -> Quantization:
     """How a changed constant is quantized: as before, its scale found anew for INT8; int32 keeps its own."""
-    if old.zero_point.dtype == np.int32:
-        return replace(old, values=quantize_array(array, old.scale, old.zero_point, old.axis))
+    if old.format is INT32:
+        return replace(old, values=old.quantize(array))
     fresh = quantize_weight(array, old.axis)
     return replace(fresh, scale=fresh.scale.astype(old.scale.dtype, copy=False))
 

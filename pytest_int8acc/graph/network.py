@@ -8,6 +8,7 @@ from typing import Literal
 
 import numpy as np
 
+from pytest_int8acc.graph.formats import INT8, Format, format_of
 from pytest_int8acc.graph.model import Model
 from pytest_int8acc.tensors import Array
 
@@ -24,11 +25,26 @@ class Quantization:
     scale: Array
     """float32 (float16 where read so); shape () per tensor, (channels,) per channel."""
     zero_point: Array
-    """Same shape as ``scale``; its dtype is the quantized type (int8; uint8 and others only when read)."""
+    """Same shape as ``scale``; its dtype is the format's (other than INT8's only when read)."""
     axis: int | None = None
     """The channel axis; None per tensor."""
     values: Array | None = None
     """A constant's integers, where the tensor is a constant."""
+
+    @property
+    def format(self) -> Format:
+        """What the codes are numbers of."""
+        return format_of(self.zero_point.dtype)
+
+    def quantize(self, values: Array) -> Array:
+        """The codes of ``values``, of any shape that has the channels; see ``Format.quantize``."""
+        return self.format.quantize(values, self.scale, self.zero_point, self.axis)
+
+    def dequantize(self) -> Array:
+        """What the constant's codes stand for: of their shape and the scale's dtype, computed in float32."""
+        assert self.values is not None
+        wide = self.format.dequantize(self.values, self.scale, self.zero_point, self.axis)
+        return wide.astype(self.scale.dtype, copy=False)
 
 
 @dataclass(frozen=True, eq=False)
@@ -78,7 +94,7 @@ class TensorScale:
     def is_symmetric(self) -> bool:
         """Whether it is INT8 with its zero at 0."""
         zero_point = self.zero_point
-        return zero_point is None or (zero_point.dtype == np.int8 and not zero_point.any())
+        return zero_point is None or (format_of(zero_point.dtype) is INT8 and not zero_point.any())
 
 
 def symmetric(scale: float) -> TensorScale:

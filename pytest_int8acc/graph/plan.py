@@ -13,12 +13,13 @@ from numpy.typing import DTypeLike
 from onnx import helper
 
 from pytest_int8acc.errors import ModelError
+from pytest_int8acc.graph.formats import INT8
 from pytest_int8acc.graph.fp16_constants import to_half
 from pytest_int8acc.graph.groups import WEIGHTED, channel_axis
 from pytest_int8acc.graph.migrate import migrate
 from pytest_int8acc.graph.model import Editor, Model
 from pytest_int8acc.graph.network import Edge, Network, Plan, Quantization, TensorScale, with_edges
-from pytest_int8acc.graph.quantize import quantize_array, quantize_weight
+from pytest_int8acc.graph.quantize import quantize_weight
 from pytest_int8acc.tensors import Array, did_you_mean
 
 
@@ -220,9 +221,9 @@ def misfit(wanted: TensorScale, shape: tuple[int, ...] | None = None) -> str:
 def _quantization(name: str, wanted: TensorScale, dtype: DTypeLike, constant: Array | None) -> Quantization:
     scale = np.asarray(wanted.scale, np.float32)
     scale = to_half(name, scale, (), is_scale=True).values if dtype == np.float16 else scale.astype(dtype)
-    zero_point = np.zeros(scale.shape, np.int8) if wanted.zero_point is None else wanted.zero_point
-    values = None if constant is None else quantize_array(constant, scale, zero_point, wanted.axis)
-    return Quantization(scale, zero_point, wanted.axis, values)
+    zero_point = INT8.zeros(scale) if wanted.zero_point is None else wanted.zero_point
+    found = Quantization(scale, zero_point, wanted.axis)
+    return found if constant is None else replace(found, values=found.quantize(constant))
 
 
 def _check_names(network: Network, plan: Plan, tensors: Collection[str]) -> None:

@@ -24,7 +24,7 @@ from pytest_int8acc.graph.load import load_model
 from pytest_int8acc.graph.network import Network, Plan, TensorScale, symmetric
 from pytest_int8acc.graph.plan import apply, moved, quantized_tensors
 from pytest_int8acc.measure.measured import measure
-from pytest_int8acc.repair import rescale
+from pytest_int8acc.repair import scales
 from pytest_int8acc.settings import Settings
 from pytest_int8acc.spec.load import load_spec
 
@@ -180,7 +180,7 @@ def test_a_spec_guards_the_model_that_was_verified(
     tmp_path: Path, kind: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The plan.yaml of each kind of fix, named in the spec, gives the fixed model to the bit."""
-    monkeypatch.setattr(rescale, "METHODS", tuple(m for m in rescale.METHODS if m != "entropy"))
+    monkeypatch.setattr(scales, "METHODS", {k: m for k, m in scales.METHODS.items() if k != "entropy"})
     make, limits = KINDS[kind]
     spec = write_case(tmp_path, make(), limits, "scales" if kind == "migrate" else "model")
     conclude(measure(load_spec(spec)[0], Settings()), tmp_path / "report")

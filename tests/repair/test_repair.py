@@ -16,8 +16,7 @@ from benchmarks.nets import digits, trained
 from pytest_int8acc.case.forms import Form
 from pytest_int8acc.engines.onnxruntime import OrtEngine
 from pytest_int8acc.graph.groups import find_groups
-from pytest_int8acc.graph.network import Edge, Plan, Quantization
-from pytest_int8acc.graph.plan import moved
+from pytest_int8acc.graph.network import Edge, Quantization
 from pytest_int8acc.graph.quantize import quantize
 from pytest_int8acc.measure.measured import Measured
 from pytest_int8acc.repair import rescale
@@ -54,11 +53,6 @@ def judged(case: Measured, form: Form) -> bool:
     return all(output.passed for output in case.judge(case.baseline, found)[0])
 
 
-def under(case: Measured, plan: Plan) -> Form:
-    assert case.int8 is not None
-    return case.int8.under(plan)
-
-
 @pytest.fixture(scope="module")
 def wide(tmp_path_factory: pytest.TempPathFactory) -> tuple[Measured, SearchOutcome]:
     """A case of which one range is 50 times too wide, searched."""
@@ -86,7 +80,7 @@ def test_a_wide_scale_is_recalibrated_and_no_layer_leaves_int8(
     assert best is not None
     assert not best.plan.high
     assert judged(case, best.form)
-    assert judged(case, under(case, best.plan))
+    assert judged(case, best.int8.under(best.plan))
     assert all(score.passed for score in first.scores)
 
 
@@ -106,9 +100,8 @@ def test_outlier_channels_of_a_transformer_are_migrated_into_the_norm_before(tmp
     assert f"folded into '{NORM}'" in first.text
     assert "Mul" not in first.text
     assert best is not None
-    assert judged(case, under(case, best.plan))
-    assert case.int8 is not None
-    assert len(moved(case.int8.every, best.plan).model.graph.node) == len(case.model.graph.node)
+    assert judged(case, best.int8.under(best.plan))
+    assert len(best.int8.network.model.graph.node) == len(case.model.graph.node)
 
 
 def test_weights_with_one_scale_for_all_channels_get_scales_of_their_own(tmp_path: Path) -> None:
@@ -144,10 +137,10 @@ def test_of_two_kinds_of_faults_one_is_mended_and_one_stays_high(tmp_path: Path)
     assert 0 < first.price < last.price
     assert first.text.startswith(f"{len(first.layers)} of {len(culprits)} layers in FP16: other scales for")
     assert repaired.best is not None
-    assert judged(case, under(case, repaired.best.plan))
+    assert judged(case, repaired.best.int8.under(repaired.best.plan))
     for layer in first.layers:  # each of them must
         rest = {name: p for name, p in repaired.best.plan.high.items() if name != layer}
-        assert not judged(case, under(case, replace(repaired.best.plan, high=rest)))
+        assert not judged(case, repaired.best.int8.under(replace(repaired.best.plan, high=rest)))
 
 
 def test_asymmetric_uint8_becomes_symmetric_int8(tmp_path: Path) -> None:
@@ -173,7 +166,7 @@ def test_a_plan_that_the_case_has_already_stays(tmp_path: Path) -> None:
     repaired = mended(case)[1]
     assert repaired.repairs[0].kind == "recalibrate"
     assert repaired.best is not None
-    form = under(case, repaired.best.plan)
+    form = repaired.best.int8.under(repaired.best.plan)
     assert judged(case, form)
     quantized = [n.name for n in form.model.graph.node if n.op_type == "DequantizeLinear"]
     assert not any(name.startswith("/0/conv/Conv") for name in quantized)

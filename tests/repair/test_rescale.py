@@ -8,6 +8,18 @@ from pathlib import Path
 import numpy as np
 import pytest
 from planted_repairs import measured
+from pytest_int8acc.repair.rescale import (
+    LADDER,
+    METHODS,
+    Choice,
+    Purse,
+    Ranges,
+    activations,
+    prune,
+    rescale,
+    units,
+    worse_weights,
+)
 from repair_support import WIDE, planted
 from zoo import ZOO, sample_feed
 
@@ -23,21 +35,9 @@ from pytest_int8acc.graph.load import normalize
 from pytest_int8acc.graph.model import make_model
 from pytest_int8acc.graph.network import Network, Plan, Quantization, symmetric
 from pytest_int8acc.graph.plan import activation_scales, apply
-from pytest_int8acc.graph.quantize import quantize, quantize_array
+from pytest_int8acc.graph.quantize import quantize
 from pytest_int8acc.lab.board import Board
 from pytest_int8acc.measure.measured import Measured
-from pytest_int8acc.repair.rescale import (
-    LADDER,
-    METHODS,
-    Choice,
-    Purse,
-    Ranges,
-    activations,
-    prune,
-    rescale,
-    units,
-    worse_weights,
-)
 from pytest_int8acc.scales.calibrate import Method, calibrate
 from pytest_int8acc.tensors import Outputs
 
@@ -197,9 +197,8 @@ def test_weight_scales_off_by_a_factor_are_mended(factor: float) -> None:
     weight = next(e.tensor for g in healthy.groups if g.name == WIDE for e in g.edges if e.index == 1)
 
     def off(old: Quantization) -> Quantization:
-        scale = (old.scale * factor).astype(np.float32)
-        codes = quantize_array(model.constants()[weight], scale, old.zero_point, old.axis)
-        return replace(old, scale=scale, values=codes)
+        wide = replace(old, scale=(old.scale * factor).astype(np.float32))
+        return replace(wide, values=wide.quantize(model.constants()[weight]))
 
     groups = tuple(
         replace(
