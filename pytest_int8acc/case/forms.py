@@ -245,7 +245,7 @@ def _scales(case: Case, model: Model, layout: Layout, settings: Settings, cache:
         given = case.path(implicit.cache)
         file = given if implicit.calibrate is None or given.exists() else None
     if file is not None:
-        makers = {o: n.name for n in model.graph.node for o in n.output}
+        makers = {tensor: node.name for tensor, node in model.index.producer.items()}
         return load_scales(file, layout.activations, makers, origins(model))
     calibration = case.int8.calibrate
     if implicit is not None and implicit.calibrate is not None:

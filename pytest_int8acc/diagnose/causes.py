@@ -159,7 +159,9 @@ class _Explainer:
 
     def _finding(self, edge: Edge, group: Group) -> EdgeFinding:
         if edge.quantization.values is not None:
-            return inspect_weight(edge, self.graph.nodes[edge.node], *self.weights, self._energy(edge, group))
+            return inspect_weight(
+                edge, self.graph.index.nodes[edge.node], *self.weights, self._energy(edge, group)
+            )
         stats, quantizations = self.measured[edge.tensor]
         measured = quantizations[id(edge.quantization)]
         kind, text = self._fault(edge, stats, measured)

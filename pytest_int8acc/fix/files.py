@@ -115,10 +115,10 @@ def _untold(plan: Plan, scales: Mapping[str, float]) -> tuple[str, ...]:
 
 
 def _feeding(model: Model, high: Mapping[str, Precision]) -> dict[str, Precision]:
-    makers = {name: node.name for node in model.graph.node for name in node.output}
+    makers = model.index.producer
     wanted: dict[str, Precision] = {}
     for node in model.graph.node:
-        for maker in (makers[name] for name in node.input if node.name in high and name in makers):
+        for maker in (makers[name].name for name in node.input if node.name in high and name in makers):
             if maker not in high and wanted.get(maker) != "fp32":
                 wanted[maker] = high[node.name]
     return wanted

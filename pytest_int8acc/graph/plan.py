@@ -156,7 +156,7 @@ def fresh_weights(network: Network, names: Iterable[str]) -> dict[str, TensorSca
         ModelError: A name is no quantized constant.
     """
     constants = network.model.constants()
-    nodes = {node.name: node for node in network.model.graph.node}
+    nodes = network.model.index.nodes
     axes: dict[str, set[int | None]] = defaultdict(set)
     for group in network.groups:
         for edge in group.edges:

@@ -12,7 +12,8 @@ from onnx import TensorProto, helper, numpy_helper
 from pytest_int8acc.engines.onnxruntime import OrtEngine
 from pytest_int8acc.graph.formats import FP16
 from pytest_int8acc.graph.fp16_network import emulate_network, network_to_fp16
-from pytest_int8acc.graph.model import Model, subgraphs
+from pytest_int8acc.graph.index import subgraphs
+from pytest_int8acc.graph.model import Model
 from pytest_int8acc.graph.network import Edge, Network, Precision, TensorScale
 from pytest_int8acc.graph.switchboard import build_switchboard
 from pytest_int8acc.settings import Provider

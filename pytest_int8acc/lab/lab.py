@@ -13,10 +13,11 @@ from pytest_int8acc.data import Dataset
 from pytest_int8acc.engines.onnxruntime import OrtEngine
 from pytest_int8acc.engines.run import run_together
 from pytest_int8acc.graph.groups import WEIGHTED
-from pytest_int8acc.graph.macs import macs
+from pytest_int8acc.graph.macs import macs, sized_tensors
 from pytest_int8acc.graph.network import Edge, Network, Plan
 from pytest_int8acc.graph.plan import moved
 from pytest_int8acc.lab.evaluators import Built, Simulated
+from pytest_int8acc.lab.shapes import group_shapes, tensor_shapes
 from pytest_int8acc.lab.simulator import Simulator, plan_key
 from pytest_int8acc.lab.sweep import FirstSamples, Measurement, measure_network
 from pytest_int8acc.lab.values import Values
@@ -67,10 +68,19 @@ class Lab:
     # What groups cost
 
     @cached_property
-    def work(self) -> Mapping[str, float]:
-        """Group to its multiply-accumulates, as a share of those of all groups."""
+    def _shapes(self) -> Mapping[str, tuple[int, ...]]:
+        """Of the tensors that groups' work and outputs are told by, in the first batch."""
         feed = next(self.measured.inputs.batches()).feed
-        counted = macs(self.network, {name: array.shape for name, array in feed.items()})
+        return tensor_shapes(self.network.model, feed, sized_tensors(self.network), self.provider)
+
+    @cached_property
+    def work(self) -> Mapping[str, float]:
+        """Group to its multiply-accumulates, as a share of those of all groups.
+
+        Raises:
+            EngineError: The float model does not run.
+        """
+        counted = macs(self.network, self._shapes)
         total = sum(counted.values()) or 1.0
         return {name: count / total for name, count in counted.items()}
 
@@ -78,7 +88,8 @@ class Lab:
     def groups(self) -> tuple[GroupInfo, ...]:
         """The network's groups with their prices: measured time where engines tell it, else their work."""
         prices = _latency_prices(self.measured, self.network, self.work)
-        return tuple(GroupInfo(group.name, prices[group.name], "") for group in self.network.groups)
+        shapes = group_shapes(self.network, self._shapes)
+        return tuple(GroupInfo(g.name, prices[g.name], shapes[g.name]) for g in self.network.groups)
 
     def share(self, high: Iterable[str]) -> float:
         """The part of all groups' multiply-accumulates that these do."""
@@ -212,11 +223,11 @@ class Lab:
 
 def _readers(network: Network) -> dict[str, tuple[str, int]]:
     """Quantized activations, and operator and input of a reader: the first with weights, else the first."""
-    op_types = {node.name: node.op_type for node in network.model.graph.node}
+    nodes = network.model.index.nodes
     found: dict[str, tuple[str, int]] = {}
     for group in network.groups:
         for edge in group.edges:
-            op_type = op_types[edge.node]
+            op_type = nodes[edge.node].op_type
             known = found.get(edge.tensor)
             if known is None or (known[0] not in WEIGHTED and op_type in WEIGHTED):
                 found[edge.tensor] = op_type, edge.index

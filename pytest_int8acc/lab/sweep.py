@@ -125,7 +125,7 @@ def measure_network(
         EngineError: A model does not run.
         DataError: The inputs cannot be read.
     """
-    nodes = {node.name: node for node in network.model.graph.node}
+    nodes = network.model.index.nodes
     theirs = _tensors_of(model, network.model)
     known = [replace(edge, tensor=theirs[edge.tensor]) for edge in edges if edge.tensor in theirs]
     found = measure_edges(model, known, nodes, few, provider, nbytes)
@@ -140,8 +140,8 @@ def measure_network(
 
 def _tensors_of(model: Model, network: Model) -> dict[str, str]:
     """Tensors of a network by name, and what the float model calls each: the same, or its node's output."""
-    known = {name for node in model.graph.node for name in node.output} | {i.name for i in model.inputs}
-    nodes = {node.name: node for node in model.graph.node}
+    known = model.index.producer.keys() | {info.name for info in model.inputs}
+    nodes = model.index.nodes
     found = {name: name for name in known}
     for node in network.graph.node:
         twin = nodes.get(node.name)

@@ -62,7 +62,7 @@ def _finite(arrays: Sequence[Array]) -> bool:
 def _overflowing(model: Model, inputs: Dataset, provider: Provider) -> Iterator[str]:
     """Tensors whose FP32 values exceed what FP16 holds, in topological order."""
     floats = [name for name, info in model.values().items() if info.dtype == np.float32 and info.shape]
-    makers = {output: node for node in model.graph.node for output in node.output}
+    makers = model.index.producer
     tensors = [name for name in makers if name in set(floats)]
     maxima = collect_maxima(model, tensors, inputs, provider)
     for tensor in tensors:
@@ -74,12 +74,10 @@ def _overflowing(model: Model, inputs: Dataset, provider: Provider) -> Iterator[
 
 def _vanishing(model: Model) -> Iterator[str]:
     """Constants that are 0 in FP16, such as an epsilon."""
-    readers = {name: node for node in model.graph.node for name in node.input}
     for name, array in model.constants().items():
-        if array.dtype != np.float32 or name not in readers or not array.any():
-            continue
-        if not FP16.round(array).any():
-            node = readers[name]
+        readers = model.index.readers(name)
+        if array.dtype == np.float32 and readers and array.any() and not FP16.round(array).any():
+            node, _ = readers[-1]
             amax = float(np.abs(array).max())
             yield f"'{name}' of {node.op_type} '{node.name}' is {amax:.4g}, which is 0 in FP16"
 

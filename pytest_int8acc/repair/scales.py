@@ -288,7 +288,7 @@ def worse_weights(network: Network, groups: Iterable[str] | None = None) -> tupl
     """Constants of groups (None: of all) that scales taken from their values would round better, by 1 dB."""
     wanted = None if groups is None else set(groups)
     constants = network.model.constants()
-    nodes = {node.name: node for node in network.model.graph.node}
+    nodes = network.model.index.nodes
     found: dict[str, None] = {}
     for group in network.groups:
         for edge in group.edges if wanted is None or group.name in wanted else ():
