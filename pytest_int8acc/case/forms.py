@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 
-from pytest_int8acc.case.plan_file import read_plan
+from pytest_int8acc.case.plan_reader import read_plan
 from pytest_int8acc.data import Dataset, RandomSource, open_dataset
 from pytest_int8acc.engines.remote import store_of
 from pytest_int8acc.errors import ModelError
@@ -116,12 +116,11 @@ class Int8Form:
 
 @dataclass(frozen=True, eq=False)
 class Fix:
-    """A plan that was built and met the criteria."""
+    """A plan of the case's own ``Int8Form`` that was built and met the criteria."""
 
-    int8: Int8Form
-    """The case's own, or one with weights quantized anew or migrated; ``under(plan)`` gives the form."""
     plan: Plan
     form: Form
+    """``Int8Form.under(plan)``."""
 
 
 def load_float(case: Case) -> Model:

@@ -27,7 +27,8 @@ from plans import plain
 from rtx import build
 from zoo import ZOO
 
-from pytest_int8acc.case.plan_file import fingerprint, plan_text, read_plan
+from pytest_int8acc.case.plan_file import fingerprint, plan_text, rescales
+from pytest_int8acc.case.plan_reader import read_plan
 from pytest_int8acc.check import conclude
 from pytest_int8acc.errors import Int8accError, SpecError
 from pytest_int8acc.fix import write_fix
@@ -40,7 +41,6 @@ from pytest_int8acc.graph.network import Network, Plan, Precision, symmetric
 from pytest_int8acc.graph.plan import activation_scales, apply, guard, merge
 from pytest_int8acc.graph.qdq import read_qdq
 from pytest_int8acc.measure.measured import measure
-from pytest_int8acc.results import Rescale
 from pytest_int8acc.settings import Settings
 from pytest_int8acc.spec.load import load_spec
 
@@ -377,10 +377,12 @@ def digits() -> Network:
 def test_a_plan_is_read_back(tmp_path: Path, digits: Network) -> None:
     plan = Plan({"/head/Gemm": "fp32", "/block1/conv1/Conv": "fp16"}, {"image": symmetric(1e-05)})
     path = tmp_path / "plan.yaml"
-    path.write_text(plan_text(plan, digits, "digits.onnx", [Rescale("image", "mse", 0.1, 1e-05)]))
+    path.write_text(plan_text(plan, digits, "digits.onnx"))
     assert plain(read_plan(path, digits)) == plain(plan)
     assert yaml.safe_load(path.read_text())["scales"] == {"image": 1e-05}  # YAML 1.1 reads it alike
-    assert "# mse, was 0.1" in path.read_text()
+    (line,) = rescales(digits, plan, {"image": "mse"})
+    assert (line.method, line.new) == ("mse", pytest.approx(1e-05))
+    assert f"# was {line.old:.6g}" in path.read_text()
 
 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=40)
@@ -400,10 +402,13 @@ def test_every_name_is_read_back(
 @pytest.mark.parametrize(
     ("text", "messages"),
     [
-        ("", ["1:1: the file is empty; a plan is a mapping like {version: 1, high: {/conv1/Conv: fp16}}"]),
+        ("", ["1:1: the file is empty; a plan is a mapping like {version: 2, high: {/conv1/Conv: fp16}}"]),
         ("[1]", ["1:1: a plan is a mapping like .*, found a list"]),
-        ("high: {}", ["1:1: 'version' is missing: add 'version: 1'"]),
-        ("version: 2\nhih: {}", ["1:10: version: expected 1, found 2; update pytest-int8acc to read it"]),
+        ("high: {}", ["1:1: 'version' is missing: add 'version: 2'"]),
+        (
+            "version: 3\nhih: {}",
+            ["1:10: version: expected 1 to 2, found 3; update pytest-int8acc to read it"],
+        ),
         ("version: 1\nhih: {}", [r"2:1: unknown key 'hih' \(did you mean 'high'\?\)"]),
         ("version: 1\nhigh: [a]", ["2:7: high: expected a mapping, {} where it is empty, found a list"]),
         ("version: 1\nhigh:", ["2:6: high: expected a mapping, {} where it is empty, found nothing"]),
