@@ -222,7 +222,9 @@ class Lab:
         model, known = self.measured.model, self._edges.setdefault(samples, {})
         missing = {edge.tensor for edge in wanted} - known.keys()
         if missing:
-            few = self._few.setdefault(samples, FirstSamples(self.measured.inputs, model, samples))
+            if samples not in self._few:
+                self._few[samples] = FirstSamples(self.measured.inputs, model, samples)
+            few = self._few[samples]
             every = [e for g in self.network.groups for e in g.edges if e.tensor in missing]
             known |= measure_network(self.network, every, model, few, self.provider, self._nbytes)
         return {edge.tensor: known[edge.tensor] for edge in wanted}

@@ -38,10 +38,14 @@ class TensorValues:
 
     tensor: str
     counts: NDArray[np.int64] = field(default_factory=lambda: np.zeros(BINS, np.int64))
-    """Values other than 0 in bins over [-limit, limit]; all 0 where the tensor holds inf or nan."""
+    """Values other than 0 in bins over [-limit, limit]; all 0 where the tensor holds inf, nan or more than
+    ``_MOST_AMAX``."""
     limit: float = 0.0
-    """A power of two, at least ``amax``; 0 before anything but 0 was seen."""
+    """The least power of two above ``amax``; 0 where nothing is counted."""
     zeros: int = 0
+    """Of values that are 0, or less than float32 tells from it beside others; 0 where ``counts`` must be."""
+    amax: float = 0.0
+    """Greatest magnitude; may be 0 or inf."""
     channel_amax: NDArray[np.float32] | None = None
     """Shape [channels], along the channel axis of the tensor's first reader; None without such an axis."""
     _maxima: list[NDArray[np.float32]] = field(default_factory=list)
@@ -50,11 +54,6 @@ class TensorValues:
     def maxima(self) -> NDArray[np.float32]:
         """Greatest magnitude of each sample, or of each batch where rows are no samples; inf for nan."""
         return np.concatenate(self._maxima) if self._maxima else np.zeros(1, np.float32)
-
-    @property
-    def amax(self) -> float:
-        """Greatest magnitude; may be 0 or inf."""
-        return float(self.maxima.max())
 
     @property
     def is_counted(self) -> bool:
@@ -74,17 +73,18 @@ class TensorValues:
         found = magnitudes.reshape(rows if by_row else 1, -1).max(axis=1, initial=0.0).astype(np.float32)
         self._maxima.append(found)
         self._add_channels(magnitudes, axis)
-        amax = float(found.max())
-        if not self.is_counted or not amax:
-            self.zeros += values.size if not amax else 0
+        self.amax = max(self.amax, float(found.max()))
+        if self.amax >= _MOST_AMAX:
+            self.counts, self.limit, self.zeros = np.zeros(BINS, np.int64), 0.0, 0
             return
-        self._widen(amax)
+        self._widen()
         flat = values.reshape(-1)
         for piece in (flat[i : i + _PIECE] for i in range(0, flat.size, _PIECE)):
-            present = piece[piece != 0].astype(np.float64)
+            present = piece[np.abs(piece) > _LEAST_AMAX].astype(np.float64)
             self.zeros += piece.size - present.size
-            bins = ((present / self.limit + 1) * (BINS // 2)).astype(np.int64)
-            self.counts += np.bincount(np.clip(bins, 0, BINS - 1), minlength=BINS)
+            if present.size:
+                bins = np.floor(present * (BINS // 2 / self.limit)).astype(np.int64) + BINS // 2
+                self.counts += np.bincount(bins, minlength=BINS)
 
     def quantile(self, share: float) -> float:
         """The magnitude that ``share`` of all values do not pass; zeros count."""
@@ -148,13 +148,13 @@ class TensorValues:
         if known is None or known.shape == found.shape:
             self.channel_amax = found if known is None else np.maximum(known, found)
 
-    def _widen(self, amax: float) -> None:
-        """Double the limit until it holds ``amax``; bins join, so that none is ever split."""
-        if amax <= self.limit:
+    def _widen(self) -> None:
+        """Double the limit until it exceeds ``amax``; bins join, so that none is ever split."""
+        if self.amax < self.limit or self.amax <= _LEAST_AMAX:
             return
-        wider = 2.0 ** math.ceil(math.log2(amax))
+        wider = math.ldexp(1.0, math.frexp(self.amax)[1])
         if self.counts.any():
-            joined = min(int(wider / self.limit), BINS // 2) if wider / self.limit < BINS else BINS // 2
+            joined = int(min(wider / self.limit, BINS // 2))
             inner = self.counts.reshape(-1, joined).sum(axis=1)
             self.counts = np.zeros(BINS, np.int64)
             first = (BINS - inner.size) // 2

@@ -14,6 +14,7 @@ from zoo import ZOO, sample_feed
 
 from pytest_int8acc.data import Dataset, open_dataset
 from pytest_int8acc.diagnose.causes import CAUSES, explain
+from pytest_int8acc.diagnose.ranges import survey
 from pytest_int8acc.errors import ModelError
 from pytest_int8acc.graph.formats import INT8
 from pytest_int8acc.graph.groups import find_groups
@@ -23,8 +24,9 @@ from pytest_int8acc.graph.network import Edge, Group, Network, Quantization
 from pytest_int8acc.graph.plan import apply
 from pytest_int8acc.graph.qdq import read_qdq
 from pytest_int8acc.graph.quantize import quantize
-from pytest_int8acc.lab.statistics import TensorStats, reach
-from pytest_int8acc.lab.sweep import FirstSamples, survey
+from pytest_int8acc.lab.statistics import reach
+from pytest_int8acc.lab.sweep import FirstSamples
+from pytest_int8acc.lab.values import TensorValues
 from pytest_int8acc.results import Cause
 from pytest_int8acc.scales.calibrate import calibrate
 
@@ -217,10 +219,11 @@ def test_concat_of_parts_of_different_size(tmp_path: Path) -> None:
 def test_outlier_values(network: Network) -> None:
     """One input in thousands far beyond the rest, and a range that follows it."""
     rng = np.random.default_rng(0)
-    stats = TensorStats("t", 60.0)
+    stats = TensorValues("t")
     values = rng.normal(size=(64, 1000)).astype(np.float32)
     values[3, 7] = 60
-    stats.add(values, None)
+    stats.add(values, None, 64)
+    assert (stats.amax, stats.limit) == (60, 64)
     assert stats.best_reach() < 60
     assert stats.sqnr_db(60) < 30 < stats.sqnr_db(stats.best_reach()) + 20
     assert stats.quantile(0.99) == pytest.approx(np.quantile(np.abs(values), 0.99), rel=0.01)

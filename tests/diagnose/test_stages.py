@@ -10,6 +10,7 @@ import pytest
 
 from pytest_int8acc.case.judge import Judge
 from pytest_int8acc.data import Dataset, open_dataset
+from pytest_int8acc.diagnose.ranges import Range
 from pytest_int8acc.diagnose.stages import (
     ENGINE_FP16,
     ENGINE_FP32,
@@ -34,7 +35,6 @@ from pytest_int8acc.graph.model import Model
 from pytest_int8acc.graph.plan import apply
 from pytest_int8acc.graph.quantize import quantize
 from pytest_int8acc.graph.to_fp16 import to_fp16
-from pytest_int8acc.lab.sweep import Range
 from pytest_int8acc.measure.runs import Runs
 from pytest_int8acc.results import Cause, Culprit, Finding
 from pytest_int8acc.scales.calibrate import calibrate
