@@ -79,7 +79,7 @@ def _searched(measured: Measured, folder: Path | None) -> CaseResult:
     if not wants_diagnosis(measured):
         return result
     diagnosis, culprits = diagnose(measured, outcome.culprits)
-    price = latency_of(measured) if measured.backend.is_tensorrt else None
+    price = latency_of(measured) if measured.backend.times_engines else None
     repaired = repair(measured, outcome, price=price)
     if repaired.best is not None and not repaired.best.plan.high:
         outcome = replace(outcome, notes=tuple(n for n in outcome.notes if QAT_ADVICE not in n))

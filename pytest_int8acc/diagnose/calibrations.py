@@ -52,6 +52,6 @@ def compare_calibrations(measured: Measured) -> tuple[CalibrationLine, ...]:
 
 
 def _run(measured: Measured, form: Form) -> Outputs:
-    settings, simulated = measured.settings, measured.backend.is_tensorrt
+    settings, simulated = measured.settings, measured.backend.needs_simulation
     engine = OrtEngine(form.model, "exact" if simulated else settings.mode, settings.provider)
     return run_together({"calibrated": engine}, measured.inputs)["calibrated"]

@@ -8,12 +8,13 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
+from pytest_int8acc.case.forms import ImplicitForm
 from pytest_int8acc.diagnose.calibrations import compare_calibrations
 from pytest_int8acc.diagnose.causes import explain
 from pytest_int8acc.diagnose.engine_layers import engine_errors
 from pytest_int8acc.diagnose.layers import layer_errors
 from pytest_int8acc.diagnose.reduce import reduce
-from pytest_int8acc.diagnose.stages import place, read_reference, stage_outputs
+from pytest_int8acc.diagnose.stages import place, stage_outputs
 from pytest_int8acc.diagnose.summary import summarize
 from pytest_int8acc.graph.qdq import FIXED
 from pytest_int8acc.lab.sweep import survey
@@ -32,7 +33,7 @@ def diagnose(measured: Measured, culprits: Sequence[Culprit] = ()) -> tuple[Diag
         culprits: What a search found; empty where the case passes or nothing was found.
 
     Raises:
-        Int8accError: A model of the diagnosis does not run, or the reference cannot be read.
+        Int8accError: A model of the diagnosis does not run.
     """
     logger.info("%s: diagnosing", measured.case.name)
     lines, first = place(_outputs(measured), measured.judge)
@@ -70,16 +71,12 @@ def wants_diagnosis(measured: Measured) -> bool:
 
 
 def _outputs(measured: Measured) -> dict[str, Outputs]:
-    case, runs = measured.case, measured.runs
-    framework = None
-    if case.reference is not None:
-        framework = read_reference(case.path(case.reference), runs.reference)
     return stage_outputs(
-        runs,
-        tensorrt=measured.backend.is_tensorrt,
+        measured.runs,
+        engines=measured.backend.builds_engines,
         half=measured.half,
-        implicit=measured.candidate.implicit is not None,
-        framework=framework,
+        implicit=isinstance(measured.candidate, ImplicitForm),
+        framework=measured.framework,
     )
 
 

@@ -15,7 +15,6 @@ from numpy.typing import NDArray
 from pytest_int8acc.data import Dataset
 from pytest_int8acc.diagnose.surroundings import Surroundings
 from pytest_int8acc.diagnose.weights import inspect_weight
-from pytest_int8acc.engines.onnxruntime import Provider
 from pytest_int8acc.errors import ModelError
 from pytest_int8acc.graph.fp16_constants import SMALLEST as HALF_SMALLEST
 from pytest_int8acc.graph.model import Model
@@ -35,6 +34,7 @@ from pytest_int8acc.lab.statistics import (
 from pytest_int8acc.lab.sweep import SAMPLES, measure_network
 from pytest_int8acc.results import Cause
 from pytest_int8acc.scales import LEVELS, SMALLEST
+from pytest_int8acc.settings import Provider
 from pytest_int8acc.tensors import did_you_mean
 
 logger = logging.getLogger("pytest_int8acc")

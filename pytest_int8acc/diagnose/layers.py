@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from onnx import helper
 
 from pytest_int8acc.data import Batch, Dataset
-from pytest_int8acc.engines.onnxruntime import OrtEngine, Provider
+from pytest_int8acc.engines.onnxruntime import OrtEngine
 from pytest_int8acc.graph.alone import beside
 from pytest_int8acc.graph.fp16_network import emulate_network, network_to_fp16
 from pytest_int8acc.graph.network import Group, Network, Precision
@@ -22,6 +22,7 @@ from pytest_int8acc.lab.sweep import FirstSamples, real_rows
 from pytest_int8acc.results import LayerError
 from pytest_int8acc.scores.metrics import METRICS
 from pytest_int8acc.scores.pairs import Pair
+from pytest_int8acc.settings import Provider
 from pytest_int8acc.tensors import Array
 
 logger = logging.getLogger("pytest_int8acc")

@@ -20,13 +20,14 @@ import onnx
 from onnx import helper
 
 from pytest_int8acc.diagnose.reproducer import Origin, Piece, shows, worst_sqnr, write_piece
-from pytest_int8acc.engines.onnxruntime import OrtEngine, Provider
+from pytest_int8acc.engines.onnxruntime import OrtEngine
 from pytest_int8acc.errors import EngineError, ModelError
 from pytest_int8acc.graph.model import Model, captured
 from pytest_int8acc.graph.network import Group, Network, Precision
 from pytest_int8acc.graph.plan import apply
 from pytest_int8acc.graph.to_fp16 import to_fp16
 from pytest_int8acc.graph.types import value_types
+from pytest_int8acc.settings import Provider
 from pytest_int8acc.tensors import Feed, did_you_mean
 
 logger = logging.getLogger("pytest_int8acc")

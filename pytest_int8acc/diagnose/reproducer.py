@@ -10,13 +10,14 @@ from pathlib import Path
 
 import numpy as np
 
-from pytest_int8acc.engines.onnxruntime import OrtEngine, Provider
+from pytest_int8acc.engines.onnxruntime import OrtEngine
 from pytest_int8acc.errors import EngineError, Int8accError
 from pytest_int8acc.graph.load import load_model
 from pytest_int8acc.graph.model import Model, save_model
 from pytest_int8acc.graph.network import Group, Precision
 from pytest_int8acc.scores.metrics import sqnr_db
 from pytest_int8acc.scores.pairs import Pair
+from pytest_int8acc.settings import Provider
 from pytest_int8acc.tensors import Array, Feed
 
 #: A piece shows an error where its SQNR is at most so many dB above the whole model's: half the noise power.

@@ -17,9 +17,10 @@ import numpy as np
 from numpy.typing import NDArray
 from onnx import TensorProto, helper
 
-from pytest_int8acc.engines.onnxruntime import OrtEngine, Provider
+from pytest_int8acc.engines.onnxruntime import OrtEngine
 from pytest_int8acc.engines.run import with_progress
 from pytest_int8acc.graph.model import Editor, Model
+from pytest_int8acc.settings import Provider
 from pytest_int8acc.tensors import Array
 
 if TYPE_CHECKING:

@@ -17,11 +17,12 @@ from onnx import TensorProto, helper
 from pytest_int8acc.data import Batch, Dataset
 from pytest_int8acc.data.layout import read_layout
 from pytest_int8acc.engines.calibrators import chunked, collect_maxima
-from pytest_int8acc.engines.onnxruntime import OrtEngine, Provider
+from pytest_int8acc.engines.onnxruntime import OrtEngine
 from pytest_int8acc.engines.run import with_progress
 from pytest_int8acc.graph.model import Model
 from pytest_int8acc.graph.network import Edge, Network
 from pytest_int8acc.lab.statistics import EdgeStats, TensorStats, channel_axis, lost_db, reach
+from pytest_int8acc.settings import Provider
 from pytest_int8acc.tensors import Array
 
 #: Samples that are looked at: shares and ranges of activations are steady long before.

@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from pytest_int8acc.case.forms import Fix, Form
+from pytest_int8acc.case.forms import Fix, Form, ImplicitForm, ModelForm
 from pytest_int8acc.case.judge import Verdict
 from pytest_int8acc.case.trial_judge import Criteria
 from pytest_int8acc.engines.onnxruntime import OrtEngine
@@ -27,7 +27,7 @@ from pytest_int8acc.graph.switchboard import build_switchboard
 from pytest_int8acc.lab.engine_evaluator import EngineEvaluator
 from pytest_int8acc.lab.simulator import Simulator, split
 from pytest_int8acc.measure.measured import Measured
-from pytest_int8acc.results import Culprit, Latency, LayerLine, SearchOutcome, TrialLine
+from pytest_int8acc.results import Culprit, Latency, LayerLine, Role, SearchOutcome, TrialLine
 from pytest_int8acc.search import certify, search
 from pytest_int8acc.search.ledger import NOT_THE_CAUSE
 from pytest_int8acc.search.types import Budget, GroupInfo, SearchResult, Trial
@@ -51,7 +51,7 @@ def investigate(measured: Measured) -> tuple[SearchOutcome, Fix | None]:
     found = _find(bench)
     if measured.settings.certify and found.verified and found.result.high:
         found = _certified(bench, found)
-    if found.verified and found.result.high and measured.candidate.implicit is not None:
+    if found.verified and found.result.high and isinstance(measured.candidate, ImplicitForm):
         found = replace(found, notes=(*found.notes, bench.prove_implicit(found.result)))
     outcome = _outcome(bench, found, time.perf_counter() - started)
     if found.proof is None or not found.verified or not found.result.high:
@@ -66,13 +66,13 @@ def latency_of(measured: Measured) -> Callable[[Form], Latency | None]:
     between measurements do not count. None where the engine cannot be timed.
     """
     backend = measured.backend
-    usual = next((info.latency for info in backend.engines if info.role == "INT8"), None)
+    usual = next((info.latency for info in backend.engines if info.role == Role.INT8), None)
 
     def price(form: Form) -> Latency | None:
-        backend.open(form, "fixed", measured.inputs)
-        backend.measure_latency(("INT8", "fixed"), measured.inputs)
+        backend.open(form, Role.FIXED, measured.inputs)
+        backend.measure_latency((Role.INT8, Role.FIXED), measured.inputs)
         told = {info.role: info.latency for info in backend.engines}
-        fixed, now = told["fixed"], told.get("INT8")
+        fixed, now = told[Role.FIXED], told.get(Role.INT8)
         if fixed is None or now is None or usual is None:
             return fixed
         drift = usual.median_ms / now.median_ms
@@ -196,7 +196,7 @@ class _Proof:
     """A plan, built, run on all samples and judged."""
 
     plan: Plan
-    form: Form
+    form: ModelForm
     verdict: Verdict
 
     @property
@@ -246,9 +246,9 @@ class _Bench:
     def price_ms(self) -> float | None:
         """How much longer the fixed engine takes than the INT8 one, both timed in turn."""
         backend = self.measured.backend
-        backend.measure_latency(("baseline", "INT8", "fixed"), self.measured.inputs)
+        backend.measure_latency((Role.BASELINE, Role.INT8, Role.FIXED), self.measured.inputs)
         times = {info.role: info.latency for info in backend.engines}
-        fixed, int8 = times.get("fixed"), times.get("INT8")
+        fixed, int8 = times.get(Role.FIXED), times.get(Role.INT8)
         return None if fixed is None or int8 is None else fixed.median_ms - int8.median_ms
 
     def plan(self, high: Sequence[str]) -> Plan:
@@ -266,14 +266,11 @@ class _Bench:
         m = self.measured
         keep = m.keep
         held = {n: keep for g in self.int8.network.groups if g.name in result.high for n in g.nodes}
-        wish = m.candidate.implicit
-        assert wish is not None
-        form = replace(
-            m.candidate, implicit=replace(wish, cache=m.backend.calibration_cache, samples=None, high=held)
-        )
+        assert isinstance(m.candidate, ImplicitForm)
+        form = m.candidate.holding(held, m.backend.calibration_cache)
         self.builds += 1
         try:
-            passed = m.judged(m.run(form, "implicit")).passed
+            passed = m.judged(m.run(form, Role.IMPLICIT)).passed
         except EngineError as error:  # the Q/DQ model stands
             return f"as layer precisions under implicit quantization the fix cannot be had: {error}"
         said = "meets the criteria, too" if passed else "does not meet the criteria: use the Q/DQ model"
@@ -304,7 +301,7 @@ class _Bench:
             lambda high: self._build(self.plan([names[i] for i in sorted(high)]))[1], simulator
         )
 
-    def _build(self, plan: Plan) -> tuple[Form, Outputs]:
+    def _build(self, plan: Plan) -> tuple[ModelForm, Outputs]:
         m = self.measured
         self.builds += 1
         logger.info("%s: building a model with %d groups high", m.case.name, len(plan.high))
@@ -317,8 +314,8 @@ def _latency_prices(measured: Measured, network: Network, work: Mapping[str, flo
 
     Layers are timed one by one, which is good enough to order groups; the price of a fix is measured whole.
     """
-    slow = measured.backend.node_times("baseline", measured.inputs)
-    fast = measured.backend.node_times("INT8", measured.inputs)
+    slow = measured.backend.node_times(Role.BASELINE, measured.inputs)
+    fast = measured.backend.node_times(Role.INT8, measured.inputs)
     if not slow or not fast:
         return work
     least = 1e-3 * sum(slow.values()) / max(len(network.groups), 1)

@@ -15,7 +15,8 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from pytest_int8acc.case.forms import Int8Form, calibration_data
+from pytest_int8acc.case.data import calibration_data
+from pytest_int8acc.case.forms import Int8Form
 from pytest_int8acc.data import Dataset
 from pytest_int8acc.engines.calibrators import collect_histograms, collect_maxima, entropy_amax
 from pytest_int8acc.errors import ModelError

@@ -15,13 +15,13 @@ from pytest_int8acc.engines.calibrators import (
     collect_maxima,
     entropy_amax,
 )
-from pytest_int8acc.engines.onnxruntime import Provider
 from pytest_int8acc.engines.remote import RemoteStore
 from pytest_int8acc.engines.run import Progress
 from pytest_int8acc.engines.store import Store
 from pytest_int8acc.graph.model import Model
 from pytest_int8acc.scales import LEVELS, Scales, amax_to_scale
 from pytest_int8acc.scales.kept import keep_ranges
+from pytest_int8acc.settings import Provider
 
 if TYPE_CHECKING:
     from pytest_int8acc.data import Dataset
