@@ -148,7 +148,7 @@ def _set_up(case: Case, settings: Settings, backend: Backend, keeper: Keeper | N
     model = load_float(case)
     inputs = open_source(case, case.inputs, model, "inputs", keeper.limit)
     keeper = keeper.check(inputs)
-    if case.labels is not None:  # they must be as many as the samples
+    if case.labels is not None and inputs.samples is None:  # they must be as many
         inputs.read_once()
     own = load_judge(case, settings.but(samples=keeper.limit), inputs.samples or 0)
     framework = read_reference(case, model)

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 def to_plain(value: Any) -> Any:
-    """``value`` as plain JSON types: dataclasses as dicts, inf and nan as text, enumerations and NumPy scalars by value."""
+    """``value`` as plain JSON types: dataclasses as dicts, inf and nan as text, other scalars by value."""
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         return {f.name: to_plain(getattr(value, f.name)) for f in dataclasses.fields(value)}
     if isinstance(value, dict):
