@@ -8,6 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from pytest_int8acc.case.data import calibration_samples
+from pytest_int8acc.engines.onnxruntime import sessions_of
 from pytest_int8acc.engines.remote import store_of
 from pytest_int8acc.graph.groups import Layout, origins
 from pytest_int8acc.graph.model import Model
@@ -72,7 +73,7 @@ def _calibrated(
         method=calibration.method,
         percentile=calibration.percentile,
         top_k=calibration.top_k,
-        provider=settings.provider,
+        sessions=sessions_of(settings),
         store=store_of(settings),
     )
     if calibration.data is None:

@@ -6,7 +6,6 @@ import logging
 
 from pytest_int8acc.case.forms import Form
 from pytest_int8acc.engines.calibrators import ENTROPY_BINS
-from pytest_int8acc.engines.onnxruntime import OrtEngine
 from pytest_int8acc.engines.run import run_together
 from pytest_int8acc.graph.change import Change
 from pytest_int8acc.graph.network import Plan
@@ -34,11 +33,11 @@ def compare_calibrations(measured: Measured) -> tuple[CalibrationLine, ...]:
     int8 = measured.int8
     if int8 is None:
         return ()
-    network, provider = int8.network, measured.settings.provider
+    network, sessions = int8.network, measured.sessions
     source = sources(measured)[0]
     logger.info("%s: comparing calibration methods, ranges from %s", measured.case.name, source.words)
     tensors = activations(network)
-    ranges = Ranges(network, tensors, source.data, provider, ENTROPY_BINS)
+    ranges = Ranges(network, tensors, source.data, sessions, ENTROPY_BINS)
     wanted = units(network, tensors, ranges)
     result = measured.result
     lines = [CalibrationLine("as it is", result.scores, result.passed)]
@@ -52,6 +51,6 @@ def compare_calibrations(measured: Measured) -> tuple[CalibrationLine, ...]:
 
 
 def _run(measured: Measured, form: Form) -> Outputs:
-    settings, simulated = measured.settings, measured.backend.needs_simulation
-    engine = OrtEngine(form.model, "exact" if simulated else settings.mode, settings.provider)
-    return run_together({"calibrated": engine}, measured.inputs)["calibrated"]
+    sessions = measured.sessions
+    opened = sessions.exact if measured.backend.needs_simulation else sessions.configured
+    return run_together({"calibrated": opened(form.model)}, measured.inputs)["calibrated"]

@@ -44,7 +44,7 @@ def diagnose(measured: Measured, culprits: Sequence[Culprit] = ()) -> tuple[Diag
             [culprit.layer for culprit in culprits],
             measured.inputs,
             measured.model,
-            measured.settings.provider,
+            measured.sessions,
             rest=measured.int8.rest,
             engine_only=_is_engine_only(measured),
             unstable=_is_noise(measured),
@@ -99,8 +99,8 @@ def _summary(measured: Measured, lines: Sequence[StageLine], first: str, culprit
     outputs, findings = measured.result.outputs, measured.result.findings
     if measured.int8 is None:
         return summarize(lines, first, culprits, outputs, findings=findings)
-    network, provider = measured.int8.network, measured.settings.provider
-    ranges = survey(network, measured.inputs, measured.model, provider)
+    network = measured.int8.network
+    ranges = survey(network, measured.inputs, measured.model, measured.sessions)
     fixed = next((note for note in network.notes if FIXED in note), "")
     return summarize(lines, first, culprits, outputs, ranges, findings, fixed)
 
@@ -110,8 +110,7 @@ def _layers(measured: Measured) -> tuple[tuple[LayerError, ...], tuple[str, ...]
     asked = measured.settings.layers
     if measured.int8 is None or (measured.int8_passed and not asked):
         return (), ()
-    provider = measured.settings.provider
-    layers = layer_errors(measured.int8.network, measured.inputs, measured.int8.rest, provider)
+    layers = layer_errors(measured.int8.network, measured.inputs, measured.int8.rest, measured.sessions)
     if not asked and not _is_engine_only(measured):
         return layers, ()
     return engine_errors(measured, layers)
@@ -136,7 +135,7 @@ def write_pieces(measured: Measured, layers: Sequence[str], folder: Path) -> tup
             [feed],
             measured.int8.rest,
             folder / name,
-            provider=measured.settings.provider,
+            sessions=measured.sessions,
         )
         written.append(str(path))
     return tuple(written)

@@ -20,14 +20,13 @@ import onnx
 from onnx import helper
 
 from pytest_int8acc.diagnose.reproducer import Origin, Piece, shows, worst_sqnr, write_piece
-from pytest_int8acc.engines.onnxruntime import OrtEngine
+from pytest_int8acc.engines.onnxruntime import CPU, Sessions
 from pytest_int8acc.errors import EngineError, ModelError
 from pytest_int8acc.graph.model import Model, captured
 from pytest_int8acc.graph.network import Group, Network, Precision
 from pytest_int8acc.graph.plan import apply
 from pytest_int8acc.graph.to_fp16 import to_fp16
 from pytest_int8acc.graph.types import value_types
-from pytest_int8acc.settings import Provider
 from pytest_int8acc.tensors import Feed, did_you_mean
 
 logger = logging.getLogger("pytest_int8acc")
@@ -45,7 +44,7 @@ def reduce(
     rest: Precision,
     folder: Path,
     *,
-    provider: Provider = "cpu",
+    sessions: Sessions = CPU,
 ) -> Path:
     """Write the smallest piece around ``group`` that shows its error, and check it by running the files.
 
@@ -59,7 +58,7 @@ def reduce(
         feeds: Whole inputs; the one whose error at the group's outputs is greatest is kept.
         rest: What is not INT8 runs in this.
         folder: Made where it is missing; files of these names are replaced.
-        provider: Where ONNX Runtime runs.
+        sessions: Where ONNX Runtime runs.
 
     Returns:
         ``folder``.
@@ -70,17 +69,17 @@ def reduce(
         Int8accError: The folder cannot be written.
     """
     logger.info("%s: cutting out the smallest piece that shows the error of '%s'", network.model.name, group)
-    whole = _Whole(model, network, rest, provider)
+    whole = _Whole(model, network, rest, sessions)
     found = _Search(whole, _group(network, group), feeds)
-    write_piece(folder, found.piece(), found.origin, provider)
+    write_piece(folder, found.piece(), found.origin, sessions)
     return folder
 
 
 class _Whole:
     """The whole model in both forms, any tensor of which can be read."""
 
-    def __init__(self, model: Model, network: Network, rest: Precision, provider: Provider) -> None:
-        self.network, self.rest, self.provider = network, rest, provider
+    def __init__(self, model: Model, network: Network, rest: Precision, sessions: Sessions) -> None:
+        self.network, self.rest, self.sessions = network, rest, sessions
         self.baseline = model if _agree(model, network.model) else network.model
         self.nodes = {node.name: node for node in network.model.graph.node}
         self.order = {name: i for i, name in enumerate(self.nodes)}
@@ -107,7 +106,7 @@ class _Whole:
 
     def once(self, model: Model, feed: Feed) -> Feed:
         """One run; inputs that the model does not take are left out."""
-        engine = OrtEngine(model, "exact", self.provider)
+        engine = self.sessions.exact(model)
         return engine({info.name: feed[info.name] for info in engine.inputs})
 
     def borders(self, nodes: AbstractSet[str]) -> list[str]:

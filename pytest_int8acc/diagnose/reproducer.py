@@ -10,14 +10,13 @@ from pathlib import Path
 
 import numpy as np
 
-from pytest_int8acc.engines.onnxruntime import OrtEngine
+from pytest_int8acc.engines.onnxruntime import Sessions
 from pytest_int8acc.errors import EngineError, Int8accError
 from pytest_int8acc.graph.load import load_model
 from pytest_int8acc.graph.model import Model, save_model
 from pytest_int8acc.graph.network import Group, Precision
 from pytest_int8acc.scores.metrics import sqnr_db
 from pytest_int8acc.scores.pairs import Pair
-from pytest_int8acc.settings import Provider
 from pytest_int8acc.tensors import Array, Feed
 
 #: A piece shows an error where its SQNR is at most so many dB above the whole model's: half the noise power.
@@ -70,7 +69,7 @@ def worst_sqnr(baseline: Mapping[str, Array], candidate: Mapping[str, Array]) ->
     return min((-math.inf if math.isnan(value) else value for value in values), default=math.inf)
 
 
-def write_piece(folder: Path, piece: Piece, origin: Origin, provider: Provider) -> None:
+def write_piece(folder: Path, piece: Piece, origin: Origin, sessions: Sessions) -> None:
     """Write the folder, read it again and run it; the README comes last, when all has been seen to hold.
 
     Raises:
@@ -86,7 +85,7 @@ def write_piece(folder: Path, piece: Piece, origin: Origin, provider: Provider) 
         for name, arrays in (("inputs", piece.inputs), ("expected", piece.expected), ("int8", piece.found)):
             _save_npz(folder / f"{name}.npz", arrays)
         (folder / "inputs.json").write_text(to_json([piece.inputs]), encoding="utf-8")
-        runtime = _check(folder, origin, provider)
+        runtime = _check(folder, origin, sessions)
         (folder / "README.md").write_text(_readme(piece, origin, runtime), encoding="utf-8")
     except OSError as error:
         raise Int8accError(f"{folder}: cannot be written: {error.strerror or error}") from error
@@ -100,13 +99,13 @@ def _save_npz(path: Path, arrays: Mapping[str, Array]) -> None:
                 np.lib.format.write_array(stream, np.asanyarray(array), allow_pickle=False)
 
 
-def _check(folder: Path, origin: Origin, provider: Provider) -> str:
+def _check(folder: Path, origin: Origin, sessions: Sessions) -> str:
     """The files give the outputs that lie beside them, and those show the error; what they were run by."""
     with np.load(folder / "inputs.npz") as stored:
         feed = dict(stored)
     outputs = []
     for model, file in (("float.onnx", "expected.npz"), ("int8.onnx", "int8.npz")):
-        engine = OrtEngine(load_model(folder / model), "exact", provider)
+        engine = sessions.exact(load_model(folder / model))
         found = engine(feed)
         with np.load(folder / file) as stored:
             same = all(

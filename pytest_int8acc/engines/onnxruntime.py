@@ -107,6 +107,10 @@ class Sessions:
         return OrtEngine(model, self.mode, self.provider)
 
 
+#: Sessions as they are where nothing is set.
+CPU = Sessions()
+
+
 def sessions_of(settings: Settings) -> Sessions:
     """Sessions as the settings want them."""
     return Sessions(settings.provider, settings.mode)

@@ -11,7 +11,6 @@ from onnx import TensorProto, helper, numpy_helper
 
 from pytest_int8acc.case.trial_judge import Criteria, Gathered, Judge, SampleOutputs
 from pytest_int8acc.data import Batch
-from pytest_int8acc.engines.onnxruntime import OrtEngine
 from pytest_int8acc.graph.fp16_network import emulate_network, network_to_fp16
 from pytest_int8acc.graph.macs import macs
 from pytest_int8acc.graph.model import Model, subgraphs
@@ -73,7 +72,7 @@ class Board:
         run = emulate_network(halved) if in_half else network
         board = build_switchboard(run)
         model, self._slots = _open_scales(board.model, list(_places(network, halved, run)))
-        self._engine = OrtEngine(model, "exact", measured.settings.provider)
+        self._engine = measured.sessions.exact(model)
         self._switch = board.switch
         taken = {board.switch, *(slot.name for slot in self._slots)}
         inputs = [info for info in self._engine.inputs if info.name not in taken]

@@ -17,12 +17,11 @@ from onnx import TensorProto, helper
 from pytest_int8acc.data import Batch, Dataset
 from pytest_int8acc.data.layout import read_layout
 from pytest_int8acc.engines.calibrators import chunked, collect_maxima
-from pytest_int8acc.engines.onnxruntime import OrtEngine
+from pytest_int8acc.engines.onnxruntime import CPU, Sessions
 from pytest_int8acc.engines.run import with_progress
 from pytest_int8acc.graph.model import Model
 from pytest_int8acc.graph.network import Edge, Network
 from pytest_int8acc.lab.statistics import EdgeStats, TensorStats, channel_axis, lost_db, reach
-from pytest_int8acc.settings import Provider
 from pytest_int8acc.tensors import Array
 
 #: Samples that are looked at: shares and ranges of activations are steady long before.
@@ -69,7 +68,7 @@ def measure_edges(
     edges: Sequence[Edge],
     readers: Mapping[str, onnx.NodeProto],
     few: Dataset,
-    provider: Provider,
+    sessions: Sessions,
 ) -> dict[str, Measured]:
     """Measure every activation edge, the model run in float.
 
@@ -78,7 +77,7 @@ def measure_edges(
         edges: Activation edges; constants are left out.
         readers: Nodes by name, to know which axis of a tensor holds channels.
         few: Samples; read twice or more.
-        provider: Where the model runs.
+        sessions: Where the model runs.
 
     Returns:
         By tensor.
@@ -89,7 +88,7 @@ def measure_edges(
     wanted = [edge for edge in edges if edge.quantization.values is None]
     if not wanted:
         return {}
-    maxima = collect_maxima(model, list(dict.fromkeys(e.tensor for e in wanted)), few, provider)
+    maxima = collect_maxima(model, list(dict.fromkeys(e.tensor for e in wanted)), few, sessions)
     found: dict[str, Measured] = {}
     first: dict[str, Edge] = {}
     for edge in wanted:
@@ -102,7 +101,7 @@ def measure_edges(
         _count(found[tensor], values, channel_axis(readers[edge.node].op_type, edge.index, values.ndim))
 
     for chunk in chunked(maxima.run_bytes, CHUNK_BYTES):
-        _sweep(model, chunk, few, provider, visit)
+        _sweep(model, chunk, few, sessions, visit)
     return found
 
 
@@ -117,7 +116,7 @@ def _count(measured: Measured, values: NDArray[np.float32], axis: int | None) ->
 
 
 def measure_network(
-    network: Network, edges: Sequence[Edge], model: Model, inputs: Dataset, provider: Provider, samples: int
+    network: Network, edges: Sequence[Edge], model: Model, inputs: Dataset, sessions: Sessions, samples: int
 ) -> dict[str, Measured]:
     """Measure activation edges on the case's float model, by tensor of the network.
 
@@ -132,9 +131,9 @@ def measure_network(
     few = FirstSamples(inputs, model, samples)
     theirs = _tensors_of(model, network.model)
     known = [replace(edge, tensor=theirs[edge.tensor]) for edge in edges if edge.tensor in theirs]
-    found = measure_edges(model, known, nodes, few, provider)
+    found = measure_edges(model, known, nodes, few, sessions)
     ours = [edge for edge in edges if edge.tensor not in theirs]
-    alone = measure_edges(network.model, ours, nodes, few, provider)
+    alone = measure_edges(network.model, ours, nodes, few, sessions)
     return {
         e.tensor: found[theirs[e.tensor]] if e.tensor in theirs else alone[e.tensor]
         for e in edges
@@ -170,7 +169,7 @@ class Range:
 
 
 def survey(
-    network: Network, inputs: Dataset, model: Model, provider: Provider = "cpu", *, samples: int = 16
+    network: Network, inputs: Dataset, model: Model, sessions: Sessions = CPU, *, samples: int = 16
 ) -> tuple[Range, ...]:
     """Every activation range of a network against what its tensor holds, in the order of the groups.
 
@@ -179,7 +178,7 @@ def survey(
         DataError: The inputs cannot be read.
     """
     edges = [edge for group in network.groups for edge in group.edges]
-    measured = measure_network(network, edges, model, inputs, provider, samples)
+    measured = measure_network(network, edges, model, inputs, sessions, samples)
     ranges = []
     for tensor, (stats, quantizations) in measured.items():
         for edge in quantizations.values():
@@ -193,7 +192,7 @@ def _sweep(
     model: Model,
     tensors: Sequence[str],
     few: Dataset,
-    provider: Provider,
+    sessions: Sessions,
     visit: Callable[[str, NDArray[np.float32]], None],
 ) -> None:
     """Run the model once over the samples and show each tensor's values, batch by batch."""
@@ -205,7 +204,7 @@ def _sweep(
     edit.graph.output.extend(
         helper.make_tensor_value_info(n, TensorProto.FLOAT, None) for n in names.values()
     )
-    engine = OrtEngine(edit.done(), provider=provider)
+    engine = sessions.exact(edit.done())
     for batch in with_progress(few, f"diagnosis: values of {len(tensors)} tensors"):
         outputs = engine(batch.feed)
         for tensor, name in names.items():

@@ -26,7 +26,7 @@ from pytest_int8acc.case.forms import (
 )
 from pytest_int8acc.case.judge import Judge, Verdict, load_judge
 from pytest_int8acc.data import Dataset
-from pytest_int8acc.engines.onnxruntime import sessions_of
+from pytest_int8acc.engines.onnxruntime import Sessions, sessions_of
 from pytest_int8acc.engines.run import run_together
 from pytest_int8acc.goldens.keeper import Compared, Keeper, NoGolden, open_keeper
 from pytest_int8acc.goldens.request import Goldens
@@ -64,6 +64,8 @@ class Measured:
     reference: Form
     """What INT8 is compared with."""
     candidate: Form
+    sessions: Sessions
+    """Where ONNX Runtime runs what is not the backend's."""
     framework: Outputs
     """The training framework's outputs, in the batches of the others; none where the spec names none."""
 
@@ -183,6 +185,7 @@ def _measure(case: Case, settings: Settings, backend: Backend, keeper: Keeper | 
         int8_passed=verdict.passed,
         reference=forms.baseline,
         candidate=forms.candidate,
+        sessions=sessions,
         framework=framework,
     )
 

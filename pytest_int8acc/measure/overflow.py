@@ -68,7 +68,7 @@ def _overflowing(model: Model, inputs: Dataset, sessions: Sessions) -> Iterator[
     floats = [name for name, info in model.values().items() if info.dtype == np.float32 and info.shape]
     makers = {output: node for node in model.graph.node for output in node.output}
     tensors = [name for name in makers if name in set(floats)]
-    maxima = collect_maxima(model, tensors, inputs, sessions.provider)
+    maxima = collect_maxima(model, tensors, inputs, sessions)
     for tensor in tensors:
         if FP16_MAX < maxima.amax(tensor) < np.inf:
             node = makers[tensor]
@@ -94,7 +94,7 @@ def _broken(half: Model, inputs: Dataset, sessions: Sessions) -> Iterator[str]:
     made = [name for node in half.graph.node for name in node.output if name in floats]
     if not made:
         return
-    maxima = collect_maxima(half, made, inputs, sessions.provider)
+    maxima = collect_maxima(half, made, inputs, sessions)
     lost = {name for name in made if not np.isfinite(maxima.amax(name))}
     for node in half.graph.node:
         bad = lost.intersection(node.output)

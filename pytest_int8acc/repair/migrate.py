@@ -8,12 +8,11 @@ import numpy as np
 from onnx import helper
 
 from pytest_int8acc.data import Dataset
-from pytest_int8acc.engines.onnxruntime import OrtEngine
+from pytest_int8acc.engines.onnxruntime import Sessions
 from pytest_int8acc.engines.run import with_progress
 from pytest_int8acc.graph.migrate import Site, sites, weight_maxima
 from pytest_int8acc.graph.model import Model
 from pytest_int8acc.graph.network import Network
-from pytest_int8acc.settings import Provider
 from pytest_int8acc.tensors import Array
 
 #: How much of an activation's spread goes to the weights (0.5 is the paper's choice).
@@ -25,7 +24,7 @@ _GREATEST = 2.0**12
 
 
 def outlying_sites(
-    network: Network, tensors: Collection[str], dataset: Dataset, provider: Provider
+    network: Network, tensors: Collection[str], dataset: Dataset, sessions: Sessions
 ) -> dict[str, tuple[Site, Array]]:
     """Those of ``tensors`` whose channels can be evened out and need it, with max|x| per channel.
 
@@ -33,7 +32,7 @@ def outlying_sites(
         network: Its float model is run.
         tensors: Activations.
         dataset: Samples; read once, not at all where there is no site.
-        provider: Where the model runs.
+        sessions: Where the model runs.
 
     Raises:
         EngineError: The model does not run.
@@ -42,7 +41,7 @@ def outlying_sites(
     wanted = {tensor: site for tensor, site in sites(network).items() if tensor in tensors}
     if not wanted:
         return {}
-    maxima = channel_maxima(network.model, wanted.values(), dataset, provider)
+    maxima = channel_maxima(network.model, wanted.values(), dataset, sessions)
     return {tensor: (wanted[tensor], found) for tensor, found in maxima.items() if _sticks_out(found)}
 
 
@@ -52,11 +51,11 @@ def _sticks_out(maxima: Array) -> bool:
 
 
 def channel_maxima(
-    model: Model, wanted: Iterable[Site], dataset: Dataset, provider: Provider
+    model: Model, wanted: Iterable[Site], dataset: Dataset, sessions: Sessions
 ) -> dict[str, Array]:
     """Greatest magnitude per channel of each site's activation, float32 [channels]."""
     edited, outputs = _maxima_model(model, wanted)
-    engine = OrtEngine(edited, provider=provider)
+    engine = sessions.exact(edited)
     found: dict[str, Array] = {}
     for batch in with_progress(dataset, f"channels of {len(outputs)} activations"):
         results = engine(batch.feed)

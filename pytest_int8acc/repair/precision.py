@@ -17,7 +17,6 @@ from dataclasses import dataclass, replace
 from pytest_int8acc.case.forms import Fix, Form, ImplicitForm, ModelForm
 from pytest_int8acc.case.judge import Verdict
 from pytest_int8acc.case.trial_judge import Criteria
-from pytest_int8acc.engines.onnxruntime import OrtEngine
 from pytest_int8acc.errors import EngineError
 from pytest_int8acc.graph.fp16_network import emulate_network, network_to_fp16
 from pytest_int8acc.graph.macs import macs
@@ -225,7 +224,7 @@ class _Bench:
         prices = _latency_prices(measured, network, self.work)
         self.groups = [GroupInfo(g.name, prices[g.name], "") for g in network.groups]
         self._switchboard = build_switchboard(self.network)
-        self._engine = OrtEngine(self._switchboard.model, "exact", measured.settings.provider)
+        self._engine = measured.sessions.exact(self._switchboard.model)
 
     def simulator(self, samples: Sequence[int] | None) -> Simulator:
         """Plans judged by inference, on some of the samples."""

@@ -178,7 +178,7 @@ class _Mender:
         network = int8.network
         odd_ones = _not_plain(network)
         looked_at = with_tied(network, [*activations(network, self.culprits or None), *odd_ones])
-        ranges = Ranges(network, looked_at, source.data, self.measured.settings.provider)
+        ranges = Ranges(network, looked_at, source.data, self.measured.sessions)
         odd = {t: ranges.scale(t, "minmax") for t in odd_ones if t in ranges}
         weights = worse_weights(network, self.culprits or None)
         if odd or weights:
@@ -191,7 +191,7 @@ class _Mender:
         every = activations(network)
         missing = [tensor for tensor in every if tensor not in base.ranges]
         logger.info("%s: looking for other scales of all %d tensors", self.measured.case.name, len(every))
-        ranges = Ranges(network, missing, base.source.data, self.measured.settings.provider)
+        ranges = Ranges(network, missing, base.source.data, self.measured.sessions)
         ranges.adopt(base.ranges, every)
         return replace(base, ranges=ranges)
 
@@ -216,8 +216,8 @@ class _Mender:
         if base.int8.whole is not None:
             return base, None
         network, groups = base.int8.network, self.culprits or None
-        provider, name = self.measured.settings.provider, self.measured.case.name
-        outlying = outlying_sites(network, activations(network, groups), base.source.data, provider)
+        sessions, name = self.measured.sessions, self.measured.case.name
+        outlying = outlying_sites(network, activations(network, groups), base.source.data, sessions)
         best = base
         for alpha in ALPHAS if outlying else ():
             if self.purse.empty:
@@ -231,7 +231,7 @@ class _Mender:
     def _migrated(self, base: _Base, moved: Migrated) -> _Base:
         """A migrated network, new ranges for what it touched, the best scales so far elsewhere."""
         kept = set(activations(moved.network)).difference(moved.touched)
-        ranges = Ranges(moved.network, moved.touched, base.source.data, self.measured.settings.provider)
+        ranges = Ranges(moved.network, moved.touched, base.source.data, self.measured.sessions)
         ranges.adopt(base.ranges, kept)
         start = base.choice.only(kept)
         board = Board(self.measured, moved.network)

@@ -19,6 +19,7 @@ from pytest_int8acc.case.data import calibration_data
 from pytest_int8acc.case.forms import Int8Form
 from pytest_int8acc.data import Dataset
 from pytest_int8acc.engines.calibrators import collect_histograms, collect_maxima, entropy_amax
+from pytest_int8acc.engines.onnxruntime import Sessions
 from pytest_int8acc.errors import ModelError
 from pytest_int8acc.graph.change import Change, changed, weight_axis
 from pytest_int8acc.graph.groups import find_groups
@@ -27,7 +28,6 @@ from pytest_int8acc.graph.quantize import INT8_MAX, dequantize_array, quantize_w
 from pytest_int8acc.lab.board import Board
 from pytest_int8acc.measure.measured import Measured
 from pytest_int8acc.scales.calibrate import mse_amax, percentile_amax
-from pytest_int8acc.settings import Provider
 from pytest_int8acc.tensors import Array
 
 #: Percentiles tried.
@@ -102,7 +102,7 @@ class Ranges:
         network: Network,
         tensors: Iterable[str],
         dataset: Dataset,
-        provider: Provider,
+        sessions: Sessions,
         entropy_bins: int = _FEW_BINS,
     ) -> None:
         """Collect the histograms, in two passes over the data.
@@ -111,7 +111,7 @@ class Ranges:
             network: Its float model is run.
             tensors: Activations of it; those of rank 0 or that hold inf or nan get no candidates.
             dataset: Samples.
-            provider: Where the model runs.
+            sessions: Where the model runs.
             entropy_bins: Of the entropy search; a multiple of 128 that divides 32768.
 
         Raises:
@@ -123,9 +123,9 @@ class Ranges:
         self._maxima: dict[str, NDArray[np.float32]] = {}
         self._counts: dict[str, NDArray[np.int64]] = {}
         if wanted:
-            maxima = collect_maxima(network.model, wanted, dataset, provider)
+            maxima = collect_maxima(network.model, wanted, dataset, sessions)
             self._maxima.update(maxima.per_sample)
-            self._counts |= collect_histograms(network.model, maxima, dataset, _BINS, provider=provider)
+            self._counts |= collect_histograms(network.model, maxima, dataset, _BINS, sessions=sessions)
         self._known: dict[tuple[str, str], float] = {}
         self._entropy_bins = entropy_bins
 
