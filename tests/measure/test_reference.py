@@ -72,7 +72,7 @@ def test_a_misspelt_reference_ends_the_case_before_anything_is_built_or_searched
 ) -> None:
     np.savez(project.folder / "torhc.npz", y=np.zeros((12, 4), np.float32))
     monkeypatch.setattr(pytest_int8acc.measure.measured, "run_forms", forbidden)
-    monkeypatch.setattr(pytest_int8acc.repair.precision, "investigate", forbidden)
+    monkeypatch.setattr(pytest_int8acc.repair.precision, "search", forbidden)
     wanted = r"reference: torch.npz: no such file .*did you mean 'torhc.npz'.*save the framework's outputs"
     with pytest.raises(DataError, match=wanted):
         project.check(FAILING)
@@ -97,6 +97,6 @@ def test_a_reference_of_another_shape_ends_the_case_before_the_search(
     project: Project, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     np.savez(project.folder / "torch.npz", y=np.zeros((1, 4), np.float32))
-    monkeypatch.setattr(pytest_int8acc.repair.precision, "investigate", forbidden)
+    monkeypatch.setattr(pytest_int8acc.repair.precision, "search", forbidden)
     with pytest.raises(DataError, match=r"torch.npz: .* has shape \(1, 4\), the model gives"):
         project.check(FAILING)
