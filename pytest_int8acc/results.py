@@ -5,12 +5,28 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from enum import Enum
 from typing import Literal
 
 Bound = Literal["min", "max"]
 #: What a layer of an engine computes in.
 Kind = Literal["int8", "fp8", "fp16", "bf16", "fp32", "other"]
 Severity = Literal["error", "warning", "note"]
+
+
+class Role(str, Enum):
+    """What a form of a case is run as."""
+
+    BASELINE = "baseline"
+    BASELINE_AGAIN = "baseline again"
+    INT8 = "INT8"
+    FIXED = "fixed"
+    FP32 = "FP32"
+    FP16 = "FP16"
+    SIMULATED = "simulated"
+    IMPLICIT = "implicit"
+
+    __str__ = str.__str__
 
 
 @dataclass(frozen=True)
@@ -118,8 +134,7 @@ class Latency:
 class EngineInfo:
     """One engine of a case, as built."""
 
-    role: str
-    """baseline, INT8 or fixed."""
+    role: Role
     description: str
     build_seconds: float
     """0 where it was not built in this run."""

@@ -8,13 +8,14 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
+from pytest_int8acc.case.forms import ImplicitForm
 from pytest_int8acc.diagnose.calibrations import compare_calibrations
 from pytest_int8acc.diagnose.causes import explain
 from pytest_int8acc.diagnose.engine_layers import engine_errors
 from pytest_int8acc.diagnose.layers import layer_errors
 from pytest_int8acc.diagnose.ranges import survey
 from pytest_int8acc.diagnose.reduce import reduce
-from pytest_int8acc.diagnose.stages import place, read_reference, stage_outputs
+from pytest_int8acc.diagnose.stages import place, stage_outputs
 from pytest_int8acc.diagnose.summary import summarize
 from pytest_int8acc.graph.qdq import FIXED
 from pytest_int8acc.lab.lab import Lab
@@ -36,7 +37,7 @@ def diagnose(
         culprits: What a search found; empty where the case passes or nothing was found.
 
     Raises:
-        Int8accError: A model of the diagnosis does not run, or the reference cannot be read.
+        Int8accError: A model of the diagnosis does not run.
     """
     logger.info("%s: diagnosing", measured.case.name)
     lines, first = place(_outputs(measured), measured.judge)
@@ -47,7 +48,7 @@ def diagnose(
             [culprit.layer for culprit in culprits],
             measured.inputs,
             measured.model,
-            measured.settings.provider,
+            measured.sessions,
             rest=lab.int8.rest,
             engine_only=_is_engine_only(measured),
             unstable=_is_noise(measured),
@@ -74,16 +75,12 @@ def wants_diagnosis(measured: Measured) -> bool:
 
 
 def _outputs(measured: Measured) -> dict[str, Outputs]:
-    case, runs = measured.case, measured.runs
-    framework = None
-    if case.reference is not None:
-        framework = read_reference(case.path(case.reference), runs.reference)
     return stage_outputs(
-        runs,
-        tensorrt=measured.backend.is_tensorrt,
+        measured.runs,
+        engines=measured.backend.builds_engines,
         half=measured.half,
-        implicit=measured.candidate.implicit is not None,
-        framework=framework,
+        implicit=isinstance(measured.candidate, ImplicitForm),
+        framework=measured.framework,
     )
 
 
@@ -106,8 +103,8 @@ def _summary(measured: Measured, lines: Sequence[StageLine], first: str, culprit
     outputs, findings = measured.result.outputs, measured.result.findings
     if measured.int8 is None:
         return summarize(lines, first, culprits, outputs, findings=findings)
-    network, provider = measured.int8.network, measured.settings.provider
-    ranges = survey(network, measured.inputs, measured.model, provider)
+    network = measured.int8.network
+    ranges = survey(network, measured.inputs, measured.model, measured.sessions)
     fixed = next((note for note in network.notes if FIXED in note), "")
     return summarize(lines, first, culprits, outputs, ranges, findings, fixed)
 
@@ -117,8 +114,7 @@ def _layers(measured: Measured) -> tuple[tuple[LayerError, ...], tuple[str, ...]
     asked = measured.settings.layers
     if measured.int8 is None or (measured.int8_passed and not asked):
         return (), ()
-    provider = measured.settings.provider
-    layers = layer_errors(measured.int8.network, measured.inputs, measured.int8.rest, provider)
+    layers = layer_errors(measured.int8.network, measured.inputs, measured.int8.rest, measured.sessions)
     if not asked and not _is_engine_only(measured):
         return layers, ()
     return engine_errors(measured, layers)
@@ -145,7 +141,7 @@ def write_pieces(measured: Measured, layers: Sequence[str], folder: Path) -> tup
             folder / name,
             samples=samples,
             worst=worst,
-            provider=measured.settings.provider,
+            sessions=measured.sessions,
         )
         written.append(str(path))
     return tuple(written)

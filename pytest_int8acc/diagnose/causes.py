@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from pytest_int8acc.data import Dataset
 from pytest_int8acc.diagnose.surroundings import Surroundings
 from pytest_int8acc.diagnose.weights import inspect_weight
-from pytest_int8acc.engines.onnxruntime import Provider
+from pytest_int8acc.engines.onnxruntime import CPU, Sessions
 from pytest_int8acc.errors import ModelError
 from pytest_int8acc.graph.formats import FP16, FP32, INT8, UINT8
 from pytest_int8acc.graph.model import Model
@@ -71,7 +71,7 @@ def explain(
     groups: Sequence[str],
     inputs: Dataset,
     model: Model,
-    provider: Provider = "cpu",
+    sessions: Sessions = CPU,
     *,
     rest: Precision = "fp16",
     samples: int = SAMPLES,
@@ -85,7 +85,7 @@ def explain(
         groups: Names of the culprits; one that was left out of INT8 for want of a scale may be among them.
         inputs: What the case is judged on.
         model: The case's float model.
-        provider: Where that runs.
+        sessions: Where that runs.
         rest: What runs beside INT8: scales vanish in FP16 that FP32 holds.
         samples: How many are looked at.
         engine_only: The same Q/DQ model meets the criteria in ONNX Runtime, so no scale can be the cause.
@@ -104,7 +104,7 @@ def explain(
     found = {n: _missing(network.left_high[n]) for n in groups if n in network.left_high}
     logger.info("diagnosis: causes of %d groups", len(groups))
     wanted = [known[name] for name in groups if name in known]
-    explainer = _Explainer(network, wanted, inputs, model, provider, rest, samples)
+    explainer = _Explainer(network, wanted, inputs, model, sessions, rest, samples)
     found |= {group.name: explainer.cause(group, engine_only, unstable) for group in wanted}
     return {name: cause for name in groups if (cause := found[name]) is not None}
 
@@ -122,7 +122,7 @@ class _Explainer:
         wanted: Sequence[Group],
         inputs: Dataset,
         model: Model,
-        provider: Provider,
+        sessions: Sessions,
         rest: Precision,
         samples: int,
     ) -> None:
@@ -132,7 +132,7 @@ class _Explainer:
         edges = [edge for group in wanted for edge in group.edges]
         edges += self.graph.partner_edges({e.tensor for e in edges if e.quantization.values is None})
         few = FirstSamples(inputs, model, samples)
-        self.measured = measure_network(network, edges, model, few, provider, {})
+        self.measured = measure_network(network, edges, model, few, sessions, {})
 
     def cause(self, group: Group, engine_only: bool, unstable: bool) -> Cause:
         """The cause of one group."""

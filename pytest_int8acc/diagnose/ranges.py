@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from pytest_int8acc.data import Dataset
+from pytest_int8acc.engines.onnxruntime import CPU, Sessions
 from pytest_int8acc.graph.model import Model
 from pytest_int8acc.graph.network import Network
 from pytest_int8acc.lab.statistics import lost_db, reach
 from pytest_int8acc.lab.sweep import FirstSamples, measure_network
-from pytest_int8acc.settings import Provider
 
 
 @dataclass(frozen=True)
@@ -28,7 +28,7 @@ class Range:
 
 
 def survey(
-    network: Network, inputs: Dataset, model: Model, provider: Provider = "cpu", *, samples: int = 16
+    network: Network, inputs: Dataset, model: Model, sessions: Sessions = CPU, *, samples: int = 16
 ) -> tuple[Range, ...]:
     """Every activation range of a network against what its tensor holds, in the order of the groups.
 
@@ -37,7 +37,7 @@ def survey(
         DataError: The inputs cannot be read.
     """
     edges = [edge for group in network.groups for edge in group.edges]
-    measured = measure_network(network, edges, model, FirstSamples(inputs, model, samples), provider, {})
+    measured = measure_network(network, edges, model, FirstSamples(inputs, model, samples), sessions, {})
     ranges = []
     for tensor, (stats, quantizations) in measured.items():
         for edge in quantizations.values():

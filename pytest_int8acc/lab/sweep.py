@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from pytest_int8acc.data import Batch, Dataset
 from pytest_int8acc.data.layout import read_layout
-from pytest_int8acc.engines.onnxruntime import Provider
+from pytest_int8acc.engines.onnxruntime import Sessions
 from pytest_int8acc.graph.model import Model
 from pytest_int8acc.graph.network import Edge, Network
 from pytest_int8acc.lab.statistics import EdgeStats
@@ -61,7 +61,7 @@ def measure_edges(
     edges: Sequence[Edge],
     readers: Mapping[str, onnx.NodeProto],
     few: Dataset,
-    provider: Provider,
+    sessions: Sessions,
     nbytes: Mapping[str, int],
 ) -> dict[str, Measurement]:
     """Measure every activation edge, the model run in float.
@@ -71,7 +71,7 @@ def measure_edges(
         edges: Activation edges; constants are left out.
         readers: Nodes by name, to know which axis of a tensor holds channels.
         few: Samples.
-        provider: Where the model runs.
+        sessions: Where the model runs.
         nbytes: Tensor to its size in a run, about, as float32.
 
     Returns:
@@ -98,7 +98,7 @@ def measure_edges(
             for piece in pieces(values):
                 quantization.add(piece, axis)
 
-    sweep(model, {tensor: nbytes.get(tensor, 0) for tensor in found}, few, provider, visit)
+    sweep(model, {tensor: nbytes.get(tensor, 0) for tensor in found}, few, sessions, visit)
     return found
 
 
@@ -113,7 +113,7 @@ def measure_network(
     edges: Sequence[Edge],
     model: Model,
     few: Dataset,
-    provider: Provider,
+    sessions: Sessions,
     nbytes: Mapping[str, int],
 ) -> dict[str, Measurement]:
     """Measure activation edges on the case's float model, by tensor of the network.
@@ -128,9 +128,9 @@ def measure_network(
     nodes = network.model.index.nodes
     theirs = _tensors_of(model, network.model)
     known = [replace(edge, tensor=theirs[edge.tensor]) for edge in edges if edge.tensor in theirs]
-    found = measure_edges(model, known, nodes, few, provider, nbytes)
+    found = measure_edges(model, known, nodes, few, sessions, nbytes)
     ours = [edge for edge in edges if edge.tensor not in theirs]
-    alone = measure_edges(network.model, ours, nodes, few, provider, nbytes)
+    alone = measure_edges(network.model, ours, nodes, few, sessions, nbytes)
     return {
         e.tensor: found[theirs[e.tensor]] if e.tensor in theirs else alone[e.tensor]
         for e in edges

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Mapping
+from enum import Enum
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
@@ -16,7 +17,7 @@ if TYPE_CHECKING:
 
 
 def to_plain(value: Any) -> Any:
-    """``value`` as plain JSON types: dataclasses as dicts, inf and nan as text, NumPy scalars as numbers."""
+    """``value`` as plain JSON types: dataclasses as dicts, inf and nan as text, other scalars by value."""
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         return {f.name: to_plain(getattr(value, f.name)) for f in dataclasses.fields(value)}
     if isinstance(value, dict):
@@ -25,6 +26,8 @@ def to_plain(value: Any) -> Any:
         return [to_plain(v) for v in value]
     if hasattr(value, "item") and not isinstance(value, str | bytes):
         value = value.item()
+    if isinstance(value, Enum):
+        return value.value
     if isinstance(value, float) and not math.isfinite(value):
         return str(value)
     if value is None or isinstance(value, str | int | float | bool):

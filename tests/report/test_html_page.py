@@ -80,7 +80,7 @@ def hostile(name: str) -> dict[str, Any]:
             return {k: rename(v, k) for k, v in value.items()}
         if isinstance(value, list):
             return [rename(v, key) for v in value]
-        kept = ("bound", "precision", "severity", "source", "verdict", "finished")
+        kept = ("bound", "precision", "role", "severity", "source", "verdict", "finished")
         fixed = key in kept or (
             key == "kind" and value in ("weighted", "qdq", "reformat", "recalibrate", "high")
         )
