@@ -14,11 +14,12 @@ from pytest_int8acc.diagnose.engine_layers import engine_errors
 from pytest_int8acc.diagnose.layers import layer_errors
 from pytest_int8acc.diagnose.reduce import reduce
 from pytest_int8acc.diagnose.stages import place, read_reference, stage_outputs
-from pytest_int8acc.diagnose.summary import summarize
+from pytest_int8acc.diagnose.summary import odd_ranges, telling_slip
 from pytest_int8acc.graph.qdq import FIXED
 from pytest_int8acc.lab.sweep import survey
 from pytest_int8acc.measure.measured import Measured
-from pytest_int8acc.results import Culprit, Diagnosis, LayerError, StageLine
+from pytest_int8acc.results import Culprit, Diagnosis, LayerError
+from pytest_int8acc.results.causes import OddRanges, Stage
 from pytest_int8acc.tensors import Feed, Outputs
 
 logger = logging.getLogger("pytest_int8acc")
@@ -50,10 +51,14 @@ def diagnose(measured: Measured, culprits: Sequence[Culprit] = ()) -> tuple[Diag
         )
         explained = tuple(replace(culprit, cause=found.get(culprit.layer)) for culprit in culprits)
     layers, notes = _layers(measured)
+    ranges = _ranges(measured)
     diagnosis = Diagnosis(
-        summary=_summary(measured, lines, first, explained),
+        met=measured.int8_passed,
         stages=lines,
         first_stage=first,
+        ranges=ranges,
+        slip=telling_slip(measured.result.findings, explained, ranges),
+        fixed=_fixed(measured),
         layers=layers,
         calibrations=compare_calibrations(measured) if measured.settings.calibrations else (),
         notes=notes,
@@ -69,7 +74,7 @@ def wants_diagnosis(measured: Measured) -> bool:
     )
 
 
-def _outputs(measured: Measured) -> dict[str, Outputs]:
+def _outputs(measured: Measured) -> dict[Stage, Outputs]:
     case, runs = measured.case, measured.runs
     framework = None
     if case.reference is not None:
@@ -96,16 +101,18 @@ def _is_noise(measured: Measured) -> bool:
     return bool(missed) and all(score.limit_in_noise for score in missed)
 
 
-def _summary(measured: Measured, lines: Sequence[StageLine], first: str, culprits: Sequence[Culprit]) -> str:
-    if measured.int8_passed:
-        return "INT8 meets its criteria" if not first else f"INT8 meets its criteria; {first} alone does not"
-    outputs, findings = measured.result.outputs, measured.result.findings
-    if measured.int8 is None:
-        return summarize(lines, first, culprits, outputs, findings=findings)
+def _ranges(measured: Measured) -> OddRanges | None:
+    """The dynamic ranges, where INT8 fails and most of them are wrong."""
+    if measured.int8 is None or measured.int8_passed:
+        return None
     network, provider = measured.int8.network, measured.settings.provider
-    ranges = survey(network, measured.inputs, measured.model, provider)
-    fixed = next((note for note in network.notes if FIXED in note), "")
-    return summarize(lines, first, culprits, outputs, ranges, findings, fixed)
+    return odd_ranges(survey(network, measured.inputs, measured.model, provider))
+
+
+def _fixed(measured: Measured) -> str:
+    """What the network says of Q/DQ pairs that no plan takes off."""
+    notes = measured.int8.network.notes if measured.int8 is not None else ()
+    return next((note for note in notes if FIXED in note), "")
 
 
 def _layers(measured: Measured) -> tuple[tuple[LayerError, ...], tuple[str, ...]]:

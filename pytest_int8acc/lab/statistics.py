@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -11,7 +10,7 @@ from numpy.typing import NDArray
 
 from pytest_int8acc.graph.network import Quantization
 from pytest_int8acc.graph.quantize import along, quantize_array
-from pytest_int8acc.results import Histogram
+from pytest_int8acc.results.causes import Histogram
 from pytest_int8acc.scales import LEVELS
 from pytest_int8acc.scales.calibrate import mse_amax
 from pytest_int8acc.tensors import Array
@@ -196,40 +195,11 @@ class EdgeStats:
             self.channels = found if self.channels is None else self.channels + found
 
 
-@dataclass(frozen=True, eq=False)
-class EdgeFinding:
-    """One edge measured, and its fault where it has one."""
-
-    tensor: str
-    sqnr_db: float
-    best_db: float
-    """SQNR of the best scale for the same values."""
-    kind: str = ""
-    """One of ``causes.CAUSES``; empty where nothing is wrong."""
-    text: str = ""
-    numbers: Mapping[str, float] = field(default_factory=dict)
-    histogram: Histogram | None = None
-    amax: float | None = None
-    reach: float | None = None
-    rank: float | None = None
-    """What edges are ranked by where that is not ``sqnr_db``: large channels do not hide the others here."""
-
-    @property
-    def rank_db(self) -> float:
-        """SQNR by which the noisiest edge is found."""
-        return self.sqnr_db if self.rank is None else self.rank
-
-
 def decibels(signal: float, noise: float) -> float:
     """10 log10(signal / noise); inf without noise, -inf without signal."""
     if noise == 0:
         return math.inf
     return 10 * math.log10(signal / noise) if signal else -math.inf
-
-
-def percent(share: float) -> str:
-    """A share in words."""
-    return f"{100 * share:.2g} %" if share < 0.995 else f"{100 * share:.3g} %"
 
 
 def reach(quantization: Quantization) -> float:

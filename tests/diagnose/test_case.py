@@ -13,6 +13,7 @@ import yaml
 from pytest_int8acc.check import check
 from pytest_int8acc.graph.load import load_model
 from pytest_int8acc.graph.model import put_constant, save_model
+from pytest_int8acc.report.summary import summary
 from pytest_int8acc.report.text import failure
 from pytest_int8acc.results import CaseResult
 from pytest_int8acc.settings import Settings
@@ -32,7 +33,7 @@ def sentence(result: CaseResult) -> str:
     """What the report says first of a failing case."""
     assert not result.passed
     assert result.diagnosis is not None
-    said = result.diagnosis.summary
+    said = summary(result)
     assert "\n" not in said
     assert said in failure(result)
     return said
