@@ -20,7 +20,7 @@ from pytest_int8acc.diagnose.surroundings import Surroundings
 from pytest_int8acc.diagnose.weights import inspect_weight
 from pytest_int8acc.engines.onnxruntime import Provider
 from pytest_int8acc.errors import ModelError
-from pytest_int8acc.graph.fp16_constants import SMALLEST as HALF_SMALLEST
+from pytest_int8acc.graph.formats import FP16, FP32, INT8, UINT8
 from pytest_int8acc.graph.model import Model
 from pytest_int8acc.graph.network import Edge, Group, Network, Precision
 from pytest_int8acc.lab.statistics import (
@@ -29,13 +29,12 @@ from pytest_int8acc.lab.statistics import (
     SOUND_DB,
     WIDE,
     EdgeStats,
-    TensorStats,
     lost_db,
     reach,
 )
-from pytest_int8acc.lab.sweep import SAMPLES, measure_network
+from pytest_int8acc.lab.sweep import SAMPLES, FirstSamples, measure_network
+from pytest_int8acc.lab.values import TensorValues
 from pytest_int8acc.results.causes import Cause
-from pytest_int8acc.scales import LEVELS, SMALLEST
 from pytest_int8acc.tensors import did_you_mean
 
 logger = logging.getLogger("pytest_int8acc")
@@ -112,7 +111,8 @@ class _Explainer:
         self.weights = (network.model, model)
         edges = [edge for group in wanted for edge in group.edges]
         edges += self.graph.partner_edges({e.tensor for e in edges if e.quantization.values is None})
-        self.measured = measure_network(network, edges, model, inputs, provider, samples)
+        few = FirstSamples(inputs, model, samples)
+        self.measured = measure_network(network, edges, model, few, provider, {})
 
     def cause(self, group: Group, engine_only: bool, unstable: bool) -> Cause:
         """The cause of one group."""
@@ -154,10 +154,10 @@ class _Explainer:
                 return None if channels is None else channels[0]
         return None
 
-    def _fault(self, cause: Cause, edge: Edge, stats: TensorStats, measured: EdgeStats) -> Cause:
+    def _fault(self, cause: Cause, edge: Edge, stats: TensorValues, measured: EdgeStats) -> Cause:
         """What is wrong with an activation's edge; ``cause`` where nothing is."""
         scale = edge.quantization.scale
-        least = SMALLEST if self.rest == "fp32" else HALF_SMALLEST
+        least = FP32.normal if self.rest == "fp32" else FP16.smallest
         if not np.isfinite(scale).all() or float(scale.min()) < least:
             numbers = {"scale": float(scale.min()), "least_scale": least}
             return cause.showing("zero-scale", "vanishing-scale", numbers, format=self.rest)
@@ -173,13 +173,13 @@ class _Explainer:
             return cause.showing("activation-outliers", "large-values")
         return cause
 
-    def _wrong_range(self, cause: Cause, edge: Edge, stats: TensorStats, measured: EdgeStats) -> Cause:
+    def _wrong_range(self, cause: Cause, edge: Edge, stats: TensorValues, measured: EdgeStats) -> Cause:
         quantization, extent = edge.quantization, reach(edge.quantization)
         clipping = measured.clips
-        if clipping and (quantization.zero_point != 0).any() | (quantization.zero_point.dtype == np.uint8):
-            symmetric = min(stats.sqnr_db(float(quantization.scale.max()) * LEVELS), CEILING_DB)
+        if clipping and (quantization.zero_point != 0).any() | (quantization.format is UINT8):
+            symmetric = min(stats.sqnr_db(float(quantization.scale.max()) * INT8.levels), CEILING_DB)
             if symmetric - measured.sqnr_db >= LOST_DB:
-                kept, dtype = _one_sided(edge), str(quantization.zero_point.dtype)
+                kept, dtype = _one_sided(edge), quantization.format.name
                 return cause.showing("zero-point", "one-sided", kept, format=dtype)
         if clipping:
             return cause.showing("saturation", "cut-off")
@@ -204,7 +204,7 @@ def _rank_db(edge: Cause) -> float:
     return min(edge.numbers["sqnr_db"], edge.numbers.get("usual_channel_db", math.inf))
 
 
-def _numbers(stats: TensorStats, measured: EdgeStats) -> dict[str, float]:
+def _numbers(stats: TensorValues, measured: EdgeStats) -> dict[str, float]:
     extent, best = reach(measured.quantization), stats.best_reach()
     numbers = {
         "sqnr_db": measured.sqnr_db,
@@ -222,17 +222,17 @@ def _numbers(stats: TensorStats, measured: EdgeStats) -> dict[str, float]:
     return numbers | {f"p{100 * share:g}": stats.quantile(share) for share in (0.99, 0.999, 0.9999)}
 
 
-def _large_channels(cause: Cause, stats: TensorStats) -> Cause:
+def _large_channels(cause: Cause, stats: TensorValues) -> Cause:
     assert stats.channel_amax is not None
     amax = stats.channel_amax
     usual, most = float(np.median(amax[amax > 0])), float(amax.max())
     bound = max(usual * OUTLIER_RATIO / 2, most / 4)
     large = {int(i): float(amax[i]) for i in np.argsort(-amax) if amax[i] > bound}
-    numbers = {"channel_amax": most, "codes_left": max(1, round(LEVELS * usual / most))}
+    numbers = {"channel_amax": most, "codes_left": max(1, round(INT8.levels * usual / most))}
     return cause.showing("activation-outliers", "large-channels", numbers, channels=large)
 
 
-def _uneven(stats: TensorStats) -> dict[str, float]:
+def _uneven(stats: TensorValues) -> dict[str, float]:
     """What the greatest channel reaches, and what a quarter of the channels do not pass."""
     assert stats.channel_amax is not None
     amax = stats.channel_amax[stats.channel_amax > 0]
@@ -242,6 +242,6 @@ def _uneven(stats: TensorStats) -> dict[str, float]:
 def _one_sided(edge: Edge) -> dict[str, float]:
     """The zero point, and the least and greatest values that can be held."""
     quantization = edge.quantization
-    limits = np.iinfo(quantization.zero_point.dtype)
+    codes = quantization.format
     scale, zero = float(quantization.scale.max()), int(quantization.zero_point.ravel()[0])
-    return {"zero_point": zero, "low": (limits.min - zero) * scale, "high": (limits.max - zero) * scale}
+    return {"zero_point": zero, "low": (codes.lowest - zero) * scale, "high": (codes.highest - zero) * scale}

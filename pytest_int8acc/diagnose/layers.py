@@ -18,7 +18,8 @@ from pytest_int8acc.graph.fp16_network import emulate_network, network_to_fp16
 from pytest_int8acc.graph.network import Group, Network, Precision
 from pytest_int8acc.graph.plan import apply
 from pytest_int8acc.graph.types import FLOAT, value_types
-from pytest_int8acc.lab.sweep import FirstSamples, real_rows
+from pytest_int8acc.lab.sweep import FirstSamples
+from pytest_int8acc.lab.values import real_rows
 from pytest_int8acc.results import LayerError
 from pytest_int8acc.scores.metrics import METRICS
 from pytest_int8acc.scores.pairs import Pair

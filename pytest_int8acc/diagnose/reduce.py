@@ -40,10 +40,12 @@ def reduce(
     model: Model,
     network: Network,
     group: str,
-    feeds: Sequence[Feed],
+    feed: Feed,
     rest: Precision,
     folder: Path,
     *,
+    samples: range = range(1),
+    worst: int = 0,
     provider: Provider = "cpu",
 ) -> Path:
     """Write the smallest piece around ``group`` that shows its error, and check it by running the files.
@@ -55,9 +57,11 @@ def reduce(
         model: The case's float model; the weights of the baseline are its own where nodes and tensors agree.
         network: The case's INT8 side, before it is put into FP16.
         group: The culprit's name.
-        feeds: Whole inputs; the one whose error at the group's outputs is greatest is kept.
+        feed: Whole inputs of one run.
         rest: What is not INT8 runs in this.
         folder: Made where it is missing; files of these names are replaced.
+        samples: Those in ``feed``, as indices into the case's data; for the README, like ``worst``.
+        worst: The one of them with the greatest error.
         provider: Where ONNX Runtime runs.
 
     Returns:
@@ -70,8 +74,9 @@ def reduce(
     """
     logger.info("%s: cutting out the smallest piece that shows the error of '%s'", network.model.name, group)
     whole = _Whole(model, network, rest, provider)
-    found = _Search(whole, _group(network, group), feeds)
-    write_piece(folder, found.piece(), found.origin, provider)
+    found = _Search(whole, _group(network, group), feed)
+    origin = Origin(network.model.name, found.group, rest, len(whole.nodes), samples, worst, found.sqnr)
+    write_piece(folder, found.piece(), origin, provider)
     return folder
 
 
@@ -161,13 +166,11 @@ class _Cut:
 class _Search:
     """Grows a piece from one group until it shows the error, then takes off what is not needed."""
 
-    def __init__(self, whole: _Whole, group: Group, feeds: Sequence[Feed]) -> None:
-        self.whole, self.group = whole, group
+    def __init__(self, whole: _Whole, group: Group, feed: Feed) -> None:
+        self.whole, self.group, self.feed = whole, group, feed
         self.outputs = [name for name in whole.results(set(group.nodes)) if name in whole.types]
         self.members = {node: set(g.nodes) for g in whole.network.groups for node in g.nodes}
-        self.sample = self._worst_feed(feeds)
-        self.feed = feeds[self.sample]
-        self.expected, found = whole.read(self.outputs, self.feed)
+        self.expected, found = whole.read(self.outputs, feed)
         self.sqnr = worst_sqnr(self.expected, found)
         self._values: dict[str, tuple[Feed, Feed]] = {}
         if self.sqnr == math.inf:
@@ -200,25 +203,9 @@ class _Search:
                 short = middle
         return self._finished(self._trimmed(parts, cut))
 
-    @property
-    def origin(self) -> Origin:
-        """Where the piece comes from."""
-        return Origin(
-            self.whole.network.model.name,
-            self.group,
-            self.whole.rest,
-            len(self.whole.nodes),
-            self.sample,
-            self.sqnr,
-        )
-
     def shows(self, cut: _Cut) -> bool:
         """True where the cut's error has at least half the power of the whole model's."""
         return shows(cut.sqnr, self.sqnr)
-
-    def _worst_feed(self, feeds: Sequence[Feed]) -> int:
-        found = [worst_sqnr(*self.whole.read(self.outputs, feed)) for feed in feeds]
-        return min(range(len(feeds)), key=found.__getitem__)
 
     def _growth(self) -> Iterator[set[str]]:
         """What to add to the group, node by node (groups whole), until nothing is left before it."""

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 
+from pytest_int8acc.diagnose.ranges import Range
 from pytest_int8acc.lab.statistics import LOST_DB
-from pytest_int8acc.lab.sweep import Range
 from pytest_int8acc.results import Culprit, Finding
 from pytest_int8acc.results.causes import OddRanges
 

@@ -8,7 +8,8 @@ import onnx
 
 from pytest_int8acc.graph.groups import WEIGHTED, origins
 from pytest_int8acc.graph.network import Edge, Group, Network
-from pytest_int8acc.lab.statistics import WIDE, EdgeStats, TensorStats, reach
+from pytest_int8acc.lab.statistics import WIDE, EdgeStats, reach
+from pytest_int8acc.lab.values import TensorValues
 from pytest_int8acc.results.causes import Cause
 
 _SENSITIVE = frozenset(
@@ -53,7 +54,7 @@ class Surroundings:
                 yield node, {e.tensor for e in self.edges if self.root(e.tensor) in roots - {root}}
 
     def shares_with(
-        self, edge: Edge, measured: Mapping[str, tuple[TensorStats, dict[int, EdgeStats]]]
+        self, edge: Edge, measured: Mapping[str, tuple[TensorValues, dict[int, EdgeStats]]]
     ) -> tuple[onnx.NodeProto, str, float] | None:
         """Where they meet, the tensor and its amax, whose right range is that of ``edge`` as well."""
         extent = reach(edge.quantization)

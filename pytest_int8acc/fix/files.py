@@ -88,7 +88,7 @@ def name_nodes(fix: FixFiles, folder: Path) -> Named:
         high={name: high[name] for name in nodes if name in high},
         int8=kept,
         op_types=tuple(sorted({nodes[name] for name in kept})),
-        scales=dict(fix.plan.scales),
+        scales={tensor: float(wanted.scale) for tensor, wanted in fix.plan.scales.items()},
         inputs=tuple(str(t) for t in fix.model.inputs if not _is_fixed(t.shape)),
         precision=fix.precision,
         feeding=_feeding(fix.float_model, high),

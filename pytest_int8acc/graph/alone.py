@@ -13,7 +13,7 @@ import onnx
 from onnx import helper
 
 from pytest_int8acc.graph.model import Model, captured
-from pytest_int8acc.graph.network import Edge, Group, Network, Plan
+from pytest_int8acc.graph.network import Edge, Group, Network
 from pytest_int8acc.graph.plan import QdqWriter
 from pytest_int8acc.graph.types import FLOAT, value_types
 
@@ -28,7 +28,7 @@ def beside(network: Network, watched: Mapping[str, str]) -> tuple[Model, dict[st
     Returns:
         The model, with the copies of the watched tensors among its outputs; group to its copy's name.
     """
-    writer, types = QdqWriter(network.model.edit(), Plan()), value_types(network.model)
+    writer, types = QdqWriter(network.model.edit()), value_types(network.model)
     copies = _copies(network, watched)
     nodes: list[onnx.NodeProto] = []
     for node in writer.editor.graph.node:

@@ -13,6 +13,7 @@ import onnx
 from onnx import helper
 
 from pytest_int8acc.graph.emulate import emulate_half
+from pytest_int8acc.graph.formats import INT32
 from pytest_int8acc.graph.fp16_constants import to_half
 from pytest_int8acc.graph.load import normalize, raise_opset
 from pytest_int8acc.graph.model import Model
@@ -126,5 +127,4 @@ def _with_scale(edge: Edge, half: bool) -> Quantization:
 
 def _is_bias(edge: Edge) -> bool:
     """True for int32 constants: their scale is a product of two, often below what FP16 holds."""
-    values = edge.quantization.values
-    return values is not None and values.dtype == np.int32
+    return edge.quantization.values is not None and edge.quantization.format is INT32

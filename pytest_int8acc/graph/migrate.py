@@ -19,10 +19,10 @@ import onnx
 from onnx import helper
 
 from pytest_int8acc.errors import ModelError
-from pytest_int8acc.graph.change import with_edges
+from pytest_int8acc.graph.formats import INT32, along
 from pytest_int8acc.graph.model import Editor, captured
-from pytest_int8acc.graph.network import Edge, Network, Quantization
-from pytest_int8acc.graph.quantize import along, quantize_array, quantize_weight
+from pytest_int8acc.graph.network import Edge, Network, Quantization, with_edges
+from pytest_int8acc.graph.quantize import quantize_weight
 from pytest_int8acc.tensors import Array
 
 #: Nodes that commute with a positive factor per channel, whichever axis the channels lie on.
@@ -45,7 +45,7 @@ class Site:
     """Of the activation for convolutions; of no meaning for products."""
     channels: int
     readers: tuple[str, ...]
-    """Nodes with constant weights at input 1 that read it at input 0, quantized."""
+    """Nodes with constant weights at input 1 that read it at input 0, quantized or not."""
     absorbed: bool
     """Something can take the factors; otherwise a Mul is inserted."""
 
@@ -100,7 +100,7 @@ def migrate(network: Network, factors: Mapping[str, Array]) -> Migrated:
         factors: Activation with a site to its factors, above 0, float32 [channels].
 
     Raises:
-        ModelError: There is no site for a tensor.
+        ModelError: There is no site for a tensor, or its factors are not one number above 0 per channel.
     """
     surgeon = _Surgeon(network)
     for tensor, factor in factors.items():
@@ -130,7 +130,6 @@ class _Graph:
             self.public |= captured(node)
             for index, name in enumerate(node.input):
                 self.readers[name].append((node.name, index))
-        self.quantized = {(e.node, e.index) for group in network.groups for e in group.edges}
 
     def site(self, tensor: str) -> Site | None:
         """The site of ``tensor``; None where no weights read it, or they do not agree on its channels."""
@@ -177,8 +176,6 @@ class _Graph:
 
     def _weighs(self, name: str) -> bool:
         node = self.nodes[name]
-        if (name, 0) not in self.quantized or (name, 1) not in self.quantized:
-            return False
         if node.op_type not in ("Conv", "Gemm", "MatMul") or node.input[1] not in self.constants:
             return False
         if node.input[1] == node.input[0] or attribute(node, "transA", 0):
@@ -252,6 +249,9 @@ class _Surgeon:
         site = graph.site(tensor)
         if site is None:
             raise ModelError(f"{self.network.model.name}: no constant weights read '{tensor}' alone")
+        if factors.shape != (site.channels,) or not (np.isfinite(factors) & (factors > 0)).all():
+            wanted = f"{site.channels} factors greater than 0"
+            raise ModelError(f"{self.network.model.name}: moving '{tensor}' takes {wanted}")
         edit = _Edit(self.network)
         for reader in site.readers:
             node = edit.nodes[reader]
@@ -342,8 +342,8 @@ class _Edit:
 
 def _requantized(old: Quantization, array: Array) -> Quantization:
     """How a changed constant is quantized: as before, its scale found anew for INT8; int32 keeps its own."""
-    if old.zero_point.dtype == np.int32:
-        return replace(old, values=quantize_array(array, old.scale, old.zero_point, old.axis))
+    if old.format is INT32:
+        return replace(old, values=old.quantize(array))
     fresh = quantize_weight(array, old.axis)
     return replace(fresh, scale=fresh.scale.astype(old.scale.dtype, copy=False))
 

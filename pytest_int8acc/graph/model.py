@@ -7,7 +7,9 @@ initializer is kept as an array (mapped from its file where it is external data)
 
 from __future__ import annotations
 
+import contextlib
 import math
+import uuid
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,6 +20,7 @@ import onnx.shape_inference
 from onnx import TensorProto, numpy_helper
 
 from pytest_int8acc.errors import ModelError
+from pytest_int8acc.files import replacing_files
 from pytest_int8acc.tensors import Array, Dim, TensorInfo
 
 #: Initializers of more bytes than this live beside the graph.
@@ -206,24 +209,47 @@ def make_model(
 
 
 def save_model(model: Model, path: Path, *, weights_apart: bool = False) -> None:
-    """Write ``model`` to ``path``; weights to ``path`` + ``.data`` if told so, or above ``INLINE_BYTES``."""
+    """As :func:`write_model`; raises ModelError where the file system refuses it."""
     try:
-        if model.nbytes <= INLINE_BYTES and not weights_apart:
-            path.write_bytes(model.serialize())
-            return
-        proto = onnx.ModelProto()
-        proto.CopyFrom(model.proto)
-        data = path.with_name(path.name + ".data")
-        with data.open("wb") as stream:
-            for tensor in all_initializers(proto.graph):
-                if is_apart(tensor):
-                    array = np.ascontiguousarray(model.weights[tensor.name])
-                    stream.write(b"\0" * (-stream.tell() % 4096))  # lets readers map the file
-                    _point(tensor, data.name, stream.tell(), array.nbytes)
-                    array.tofile(stream)
-        path.write_bytes(proto.SerializeToString())
+        write_model(model, path, weights_apart=weights_apart)
     except OSError as error:
         raise ModelError(f"{path}: cannot be written: {error.strerror or error}") from error
+
+
+def write_model(model: Model, path: Path, *, weights_apart: bool = False) -> None:
+    """Write ``model`` to ``path``; weights to a file beside it if told so, or above ``INLINE_BYTES``.
+
+    That file bears a name of its own: models that replace one another never share it.
+
+    Raises:
+        OSError: The file system refuses it.
+    """
+    if model.nbytes <= INLINE_BYTES and not weights_apart:
+        path.write_bytes(model.serialize())
+        return
+    proto = onnx.ModelProto()
+    proto.CopyFrom(model.proto)
+    data = path.with_name(f"{path.name}.{uuid.uuid4().hex[:8]}.data")
+    with data.open("wb") as stream:
+        for tensor in all_initializers(proto.graph):
+            if is_apart(tensor):
+                array = np.ascontiguousarray(model.weights[tensor.name])
+                stream.write(b"\0" * (-stream.tell() % 4096))  # lets readers map the file
+                _point(tensor, data.name, stream.tell(), array.nbytes)
+                array.tofile(stream)
+    path.write_bytes(proto.SerializeToString())
+
+
+@contextlib.contextmanager
+def replacing_models(folder: Path) -> Iterator[Path]:
+    """As :func:`replacing_files`; weights that only the models replaced had go with them."""
+    before = list(folder.glob("*.onnx.*data"))
+    with replacing_files(folder) as drafts:
+        yield drafts
+        models = tuple(f"{path.name}." for path in drafts.glob("*.onnx"))
+    for path in before:
+        if path.name.startswith(models):
+            path.unlink(missing_ok=True)
 
 
 def put_constant(tensor: TensorProto, name: str, array: Array, weights: dict[str, Array]) -> None:

@@ -10,17 +10,17 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import onnx
 from onnx import helper
 
 from pytest_int8acc.errors import ModelError
+from pytest_int8acc.graph.formats import INTEGERS, UINT8
 from pytest_int8acc.graph.groups import WEIGHTED, match_nodes, moves_values
 from pytest_int8acc.graph.model import Editor, Model, captured
 from pytest_int8acc.graph.network import Edge, Group, Network, Quantization
-from pytest_int8acc.graph.quantize import dequantize_array, quantize_array
 from pytest_int8acc.graph.restore import restore
 from pytest_int8acc.tensors import Array
 
@@ -28,7 +28,7 @@ from pytest_int8acc.tensors import Array
 _PLAIN_ATTRIBUTES = frozenset({"axis", "saturate"})
 #: In the note on pairs that could not be taken off.
 FIXED = "stay as they are"
-_INTEGERS = frozenset({"int8", "uint8", "int16", "uint16", "int32"})
+_TYPES = frozenset(known.dtype for known in INTEGERS)
 _OPERATOR_FORMAT = frozenset(
     {"QLinearConv", "QLinearMatMul", "ConvInteger", "MatMulInteger", "DynamicQuantizeLinear", "QGemm"}
 )
@@ -133,10 +133,10 @@ class _Reader:
         if before is None or not _same(before, parameters):
             return None
         source = quantize.input[0]
-        values = None
+        quantization = Quantization(scale, zero_point, axis)
         if source in self.constants:
-            values = quantize_array(self.constants[source], scale, zero_point, axis)
-        return _Pair(node, source, Quantization(scale, zero_point, axis, values))
+            quantization = replace(quantization, values=quantization.quantize(self.constants[source]))
+        return _Pair(node, source, quantization)
 
     def _parameters(self, node: onnx.NodeProto) -> tuple[Array, Array, int | None] | None:
         """Scale, zero point and channel axis; None where the node is no ordinary integer Q or DQ."""
@@ -148,7 +148,7 @@ class _Reader:
             zero_point = self.constants.get(node.input[2])
         else:
             zero_point = None if scale is None else np.zeros(scale.shape, self._implied_type(node))
-        if scale is None or zero_point is None or str(zero_point.dtype) not in _INTEGERS:
+        if scale is None or zero_point is None or zero_point.dtype not in _TYPES:
             return None
         if scale.size == 1:
             return scale.reshape(()), zero_point.reshape(()), None
@@ -160,11 +160,11 @@ class _Reader:
     def _implied_type(self, node: onnx.NodeProto) -> np.dtype[np.generic]:
         """Type of an absent zero point: the constant's own, otherwise uint8 as the ONNX standard says."""
         codes = self.constants.get(node.input[0]) if node.op_type == "DequantizeLinear" else None
-        return np.dtype(np.uint8) if codes is None else codes.dtype
+        return UINT8.dtype if codes is None else codes.dtype
 
     def _stand_in(self, editor: Editor, node: onnx.NodeProto, quantization: Quantization) -> str:
         """A float constant equal to what the DequantizeLinear makes."""
-        return editor.add_constant(f"{node.output[0]}_float", dequantize_array(quantization))
+        return editor.add_constant(f"{node.output[0]}_float", quantization.dequantize())
 
     def _rewire(self, editor: Editor, pairs: Mapping[str, _Pair]) -> list[Edge]:
         """Make every reader of a pair read its source, as an edge; drop nodes that nothing reads then.

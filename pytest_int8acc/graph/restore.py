@@ -15,7 +15,6 @@ import onnx
 
 from pytest_int8acc.graph.model import Editor, Model, captured, put_constant
 from pytest_int8acc.graph.network import Edge, Quantization
-from pytest_int8acc.graph.quantize import quantize_array
 from pytest_int8acc.tensors import Array
 
 _FOLDED = frozenset({"Relu", "Clip"})
@@ -113,10 +112,10 @@ def _weights(
 
 def _fits(weight: Array, quantization: Quantization) -> bool:
     """Whether ``weight`` rounds to the codes of ``quantization``, one step allowed for."""
-    values, scale = quantization.values, quantization.scale
-    if values is None or not (scale > 0).all():
+    values = quantization.values
+    if values is None or not (quantization.scale > 0).all():
         return False
-    codes = quantize_array(weight, scale, quantization.zero_point, quantization.axis)
+    codes = quantization.quantize(weight)
     return bool(np.abs(codes.astype(np.int64) - values.astype(np.int64)).max(initial=0) <= 1)
 
 
@@ -189,9 +188,9 @@ def _bounds(activation: onnx.NodeProto, constants: dict[str, Array]) -> tuple[fl
 
 def _cuts(quantization: Quantization, low: float, high: float) -> bool:
     """Whether what lies beyond ``low`` and ``high`` has the code of the bound itself."""
-    limits = np.iinfo(quantization.zero_point.dtype)
+    codes = quantization.format
     if quantization.scale.size != 1 or not quantization.scale > 0:
         return False
     scale, zero = float(quantization.scale), int(quantization.zero_point)
-    below = math.isinf(low) or round(low / scale) + zero <= limits.min
-    return below and (math.isinf(high) or round(high / scale) + zero >= limits.max)
+    below = math.isinf(low) or round(low / scale) + zero <= codes.lowest
+    return below and (math.isinf(high) or round(high / scale) + zero >= codes.highest)

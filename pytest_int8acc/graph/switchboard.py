@@ -22,7 +22,6 @@ from onnx import TensorProto, helper
 
 from pytest_int8acc.graph.model import APART_BYTES, Editor, Model, captured, put_constant, subgraphs
 from pytest_int8acc.graph.network import Edge, Network
-from pytest_int8acc.graph.quantize import dequantize_array
 from pytest_int8acc.graph.types import value_types
 from pytest_int8acc.tensors import Array
 
@@ -259,9 +258,9 @@ class _Writer:
     def _weight(self, edge: Edge, branch: _Branch) -> str:
         key, name = id(edge.quantization), f"{edge.tensor}/int8"
         if self.finder.is_movable(edge.tensor):
-            return self._constant(name, dequantize_array(edge.quantization), branch)
+            return self._constant(name, edge.quantization.dequantize(), branch)
         if key not in self.outside:
-            self.outside[key] = self.editor.add_constant(name, dequantize_array(edge.quantization))
+            self.outside[key] = self.editor.add_constant(name, edge.quantization.dequantize())
         return self.outside[key]
 
     def _local(self, name: str, branch: _Branch) -> str:

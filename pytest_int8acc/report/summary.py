@@ -17,7 +17,7 @@ _ELSEWHERE = ("FP32 ONNX", "FP16", "engine FP16", "engine INT8")
 def summary(result: CaseResult) -> str:
     """What was wrong: slips of the data, then the ranges or layers at fault; empty without a diagnosis."""
     diagnosis = result.diagnosis
-    if diagnosis is None or diagnosis.told:
+    if diagnosis is None or diagnosis.met is None:
         return diagnosis.told if diagnosis is not None else ""
     first = diagnosis.first_stage
     if diagnosis.met:

@@ -331,8 +331,8 @@ class CalibrationLine:
 class Diagnosis:
     """Why a case fails, and what mends it."""
 
-    met: bool = False
-    """INT8 meets its criteria of accuracy."""
+    met: bool | None = None
+    """INT8 meets its criteria of accuracy; None where a case was mended without a diagnosis."""
     stages: tuple[StageLine, ...] = ()
     first_stage: Stage | None = None
     """The first stage that leaves its limit; None where none does."""

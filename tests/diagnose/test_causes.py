@@ -14,16 +14,19 @@ from zoo import ZOO, sample_feed
 
 from pytest_int8acc.data import Dataset, open_dataset
 from pytest_int8acc.diagnose.causes import explain
+from pytest_int8acc.diagnose.ranges import survey
 from pytest_int8acc.errors import ModelError
+from pytest_int8acc.graph.formats import INT8
 from pytest_int8acc.graph.groups import find_groups
 from pytest_int8acc.graph.load import load_model, normalize
 from pytest_int8acc.graph.model import Model, make_model
 from pytest_int8acc.graph.network import Edge, Group, Network, Quantization
 from pytest_int8acc.graph.plan import apply
 from pytest_int8acc.graph.qdq import read_qdq
-from pytest_int8acc.graph.quantize import quantize, quantize_array
-from pytest_int8acc.lab.statistics import TensorStats, reach
-from pytest_int8acc.lab.sweep import FirstSamples, survey
+from pytest_int8acc.graph.quantize import quantize
+from pytest_int8acc.lab.statistics import reach
+from pytest_int8acc.lab.sweep import FirstSamples
+from pytest_int8acc.lab.values import TensorValues
 from pytest_int8acc.results.causes import Cause
 from pytest_int8acc.scales.calibrate import calibrate
 
@@ -222,10 +225,10 @@ def test_concat_of_parts_of_different_size(tmp_path: Path) -> None:
 def test_outlier_values(network: Network) -> None:
     """One input in thousands far beyond the rest, and a range that follows it."""
     rng = np.random.default_rng(0)
-    stats = TensorStats("t", 60.0)
+    stats = TensorValues("t")
     values = rng.normal(size=(64, 1000)).astype(np.float32)
     values[3, 7] = 60
-    stats.add(values, None)
+    stats.add(values, None, len(values))
     assert stats.best_reach() < 60
     assert stats.sqnr_db(60) < 30 < stats.sqnr_db(stats.best_reach()) + 20
     assert stats.quantile(0.99) == pytest.approx(np.quantile(np.abs(values), 0.99), rel=0.01)
@@ -234,9 +237,8 @@ def test_outlier_values(network: Network) -> None:
 @pytest.mark.parametrize("factor", [8, 100])
 def test_weight_scale(network: Network, factor: float) -> None:
     def make(edge: Edge, weight: np.ndarray) -> Quantization:
-        q = edge.quantization
-        scale = np.asarray(q.scale * factor, np.float32)
-        return replace(q, scale=scale, values=quantize_array(weight, scale, q.zero_point, q.axis))
+        q = replace(edge.quantization, scale=np.asarray(edge.quantization.scale * factor, np.float32))
+        return replace(q, values=q.quantize(weight))
 
     cause = cause_of(with_weights(network, CONV, make), CONV)
     assert cause.kind == "weight-scale"
@@ -247,9 +249,8 @@ def test_weight_scale(network: Network, factor: float) -> None:
 
 def test_weight_scale_too_narrow_and_tampered(network: Network) -> None:
     def clip(edge: Edge, weight: np.ndarray) -> Quantization:
-        q = edge.quantization
-        scale = np.asarray(q.scale / 4, np.float32)
-        return replace(q, scale=scale, values=quantize_array(weight, scale, q.zero_point, q.axis))
+        q = replace(edge.quantization, scale=np.asarray(edge.quantization.scale / 4, np.float32))
+        return replace(q, values=q.quantize(weight))
 
     def tamper(edge: Edge, weight: np.ndarray) -> Quantization:
         return replace(edge.quantization, scale=np.asarray(edge.quantization.scale * 2, np.float32))
@@ -264,8 +265,7 @@ def test_weight_scale_too_narrow_and_tampered(network: Network) -> None:
 def test_wrong_axis(network: Network) -> None:
     def make(edge: Edge, weight: np.ndarray) -> Quantization:
         scale = (np.abs(weight).max(axis=(0, 2, 3)) / 127).astype(np.float32)  # of the input channels
-        zeros = np.zeros(scale.shape, np.int8)
-        return Quantization(scale, zeros, 0, quantize_array(weight, scale, zeros, 0))
+        return Quantization(scale, INT8.zeros(scale), 0, INT8.quantize(weight, scale, axis=0))
 
     weight = network.model.constants()["block2.conv2.weight"].copy()
     weight[:, ::2] /= 8

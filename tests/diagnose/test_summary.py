@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from pytest_int8acc.diagnose.ranges import Range
 from pytest_int8acc.diagnose.summary import odd_ranges, telling_slip
-from pytest_int8acc.lab.sweep import Range
 from pytest_int8acc.results import Culprit, Finding
 from pytest_int8acc.results.causes import Cause, CauseKind, OddRanges
 

@@ -23,7 +23,9 @@ def culprit(layer: str, kind: CauseKind, told: str) -> Culprit:
 
 def failing(*culprits: Culprit, findings: tuple[Finding, ...] = (), **facts: Any) -> CaseResult:
     search = replace(report_cases.SEARCH, culprits=culprits)
-    result = report_cases.case(search=search, findings=findings, diagnosis=Diagnosis(**facts))
+    result = report_cases.case(
+        search=search, findings=findings, diagnosis=Diagnosis(**{"met": False, **facts})
+    )
     return replace(result, outputs=(replace(result.outputs[0], fit=None),))
 
 
@@ -105,8 +107,8 @@ def test_without_a_layer_the_stage_is_told() -> None:
 def test_a_case_that_is_met() -> None:
     assert summary(failing(met=True)) == "INT8 meets its criteria"
     assert summary(failing(met=True, first_stage="FP16")) == "INT8 meets its criteria; FP16 alone does not"
-    assert summary(replace(failing(), diagnosis=None)) == ""
-    assert summary(failing(told="as it was told")) == "as it was told"
+    assert summary(replace(failing(WIDE), diagnosis=None)) == summary(failing(WIDE, met=None)) == ""
+    assert summary(failing(met=None, told="as it was told")) == "as it was told"
 
 
 def test_stages_tell_problems_and_lines() -> None:

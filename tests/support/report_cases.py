@@ -133,6 +133,7 @@ LAYERS = tuple(
     ]
 )
 DIAGNOSIS = Diagnosis(
+    met=False,
     stages=(
         StageLine("FP32 ONNX", True, (replace(COSINE, value=0.9999999),), "framework"),
         StageLine("FP16", True, (replace(COSINE, value=0.99999),), "FP32 ONNX"),

@@ -7,11 +7,11 @@ from collections.abc import Iterator
 import numpy as np
 import onnx
 
+from pytest_int8acc.graph.formats import INT8, along
 from pytest_int8acc.graph.groups import WEIGHTED, moves_values, unfit_groups
 from pytest_int8acc.graph.lint.rules import find
-from pytest_int8acc.graph.lint.view import DEQUANTIZE, INT8, QUANTIZE, Half, View, attribute, moved_axis
+from pytest_int8acc.graph.lint.view import BYTES, DEQUANTIZE, QUANTIZE, Half, View, attribute, moved_axis
 from pytest_int8acc.graph.model import Model
-from pytest_int8acc.graph.quantize import along
 from pytest_int8acc.graph.restore import folded
 from pytest_int8acc.results import Finding
 from pytest_int8acc.tensors import Array
@@ -38,9 +38,9 @@ def check_weighted(view: View) -> Iterator[Finding]:
             if half is not None and half.axis is not None and half.rooted:
                 yield from _wrong_axis(view, node, index, half, moves)
         bias = view.dequantizer(node.input[2]) if len(node.input) > 2 else None
-        if bias is not None and bias.kind in INT8:
+        if bias is not None and bias.kind in BYTES:
             yield find("int8-bias", bias.node.name, f"the bias of '{node.name}' is quantized to {bias.kind}")
-        if all(half is not None and half.kind in INT8 for half in halves):
+        if all(half is not None and half.kind in BYTES for half in halves):
             yield from _grouped(view, node)
 
 
@@ -142,7 +142,7 @@ def check_folded(view: View, original: Model) -> Iterator[Finding]:
 def _one_sided(node: onnx.NodeProto, halves: list[Half | None]) -> Iterator[Finding]:
     kinds = ["" if half is None else half.kind for half in halves]
     for index in (0, 1):
-        if kinds[1 - index] in INT8 and halves[index] is None:
+        if kinds[1 - index] in BYTES and halves[index] is None:
             text = f"input '{node.input[index]}' of this {node.op_type} is not quantized, the other is"
             yield find("one-sided", node.name, text)
 
@@ -172,7 +172,7 @@ def _grouped(view: View, node: onnx.NodeProto) -> Iterator[Finding]:
     shape = view.shapes.get(node.input[1])
     if not node.op_type.startswith("Conv") or not shape or not all(isinstance(d, int) for d in shape):
         return
-    reason = unfit_groups(node, np.broadcast_to(np.int8(0), shape))  # type: ignore[arg-type]
+    reason = unfit_groups(node, np.broadcast_to(INT8.dtype.type(0), shape))  # type: ignore[arg-type]
     if reason:
         yield find("grouped-channels", node.name, f"{node.op_type} in INT8 with {reason}")
 
@@ -187,7 +187,7 @@ def _convolution(view: View, tensor: str) -> onnx.NodeProto | None:
     if node.op_type not in ("Conv", "ConvTranspose"):
         return None
     halves = [view.behind(name)[0] for name in node.input[:2]]
-    return node if all(half is not None and half.kind in INT8 for half in halves) else None
+    return node if all(half is not None and half.kind in BYTES for half in halves) else None
 
 
 def _same_shape(view: View, node: onnx.NodeProto) -> bool:
@@ -200,7 +200,7 @@ def _needless(view: View, node: onnx.NodeProto, order: dict[str, int]) -> Iterat
     found: list[tuple[int, Half, str]] = []
     for name in node.input:
         half = view.dequantizer(name)
-        if half is None or half.kind not in INT8 or len(view.readers[name]) != 1 or name in view.kept:
+        if half is None or half.kind not in BYTES or len(view.readers[name]) != 1 or name in view.kept:
             continue
         before = view.quantizer(half)
         conv = _convolution(view, before.source) if before and len(view.readers[half.source]) == 1 else None

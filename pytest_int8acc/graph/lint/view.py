@@ -11,6 +11,7 @@ import numpy as np
 import onnx
 
 from pytest_int8acc.errors import ModelError
+from pytest_int8acc.graph.formats import INT8, UINT8
 from pytest_int8acc.graph.groups import moves_values
 from pytest_int8acc.graph.load import normalize
 from pytest_int8acc.graph.model import Model, captured
@@ -19,7 +20,8 @@ from pytest_int8acc.tensors import Array
 QUANTIZE, DEQUANTIZE = "QuantizeLinear", "DequantizeLinear"
 #: Domains whose QuantizeLinear and DequantizeLinear mean what ONNX's do.
 _DOMAINS = frozenset({"", "ai.onnx", "com.microsoft"})
-INT8 = frozenset({"int8", "uint8"})
+#: Integer types that one byte holds.
+BYTES = frozenset({INT8.name, UINT8.name})
 
 
 @dataclass(frozen=True, eq=False)
@@ -183,7 +185,7 @@ def _kind(node: onnx.NodeProto, zero_point: Array | None, constant: Array | None
     if len(node.input) > 2 and node.input[2]:
         return ""
     given = attribute(node, "output_dtype", 0)
-    return str(np.dtype(onnx.helper.tensor_dtype_to_np_dtype(given))) if given else "uint8"
+    return str(np.dtype(onnx.helper.tensor_dtype_to_np_dtype(given))) if given else UINT8.name
 
 
 def _axis(node: onnx.NodeProto) -> int | None:
