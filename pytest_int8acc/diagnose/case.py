@@ -41,19 +41,7 @@ def diagnose(
     """
     logger.info("%s: diagnosing", measured.case.name)
     lines, first = place(_outputs(measured), measured.judge)
-    explained = tuple(culprits)
-    if lab is not None and culprits:
-        found = explain(
-            lab.network,
-            [culprit.layer for culprit in culprits],
-            measured.inputs,
-            measured.model,
-            measured.settings.provider,
-            rest=lab.int8.rest,
-            engine_only=_is_engine_only(measured),
-            unstable=_is_noise(measured),
-        )
-        explained = tuple(replace(culprit, cause=found.get(culprit.layer)) for culprit in culprits)
+    explained = _explained(measured, lab, culprits) if lab is not None else tuple(culprits)
     layers, notes = _layers(measured)
     ranges = _ranges(measured)
     diagnosis = Diagnosis(
@@ -68,6 +56,23 @@ def diagnose(
         notes=notes,
     )
     return diagnosis, explained
+
+
+def _explained(measured: Measured, lab: Lab, culprits: Sequence[Culprit]) -> tuple[Culprit, ...]:
+    """The culprits with their causes."""
+    if not culprits:
+        return ()
+    found = explain(
+        lab.network,
+        [culprit.layer for culprit in culprits],
+        measured.inputs,
+        measured.model,
+        measured.settings.provider,
+        rest=lab.int8.rest,
+        engine_only=_is_engine_only(measured),
+        unstable=_is_noise(measured),
+    )
+    return tuple(replace(culprit, cause=found.get(culprit.layer)) for culprit in culprits)
 
 
 def wants_diagnosis(measured: Measured) -> bool:

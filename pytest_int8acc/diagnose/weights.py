@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import numpy as np
 import onnx
 from numpy.typing import NDArray
@@ -51,7 +49,7 @@ def inspect_weight(
     quantization = edge.quantization
     given = quantization.dequantize().astype(np.float64)
     name, original = _original(edge, network, model, given.shape)
-    edge, weight, axis = replace(edge, tensor=name), original.astype(np.float64), quantization.axis
+    weight, axis = original.astype(np.float64), quantization.axis
     if node.op_type in WEIGHTED:
         axis = channel_axis(node, edge.index, weight.ndim)
     best = quantize_weight(weight.astype(np.float32), axis).dequantize()

@@ -60,28 +60,6 @@ _CASE: dict[str, Any] = {
 
 def json_schema() -> dict[str, Any]:
     """The schema of the whole file."""
-    from pydantic import BaseModel, ConfigDict
-
-    class Measured(BaseModel):
-        """Its configuration is that of the dataclasses in it."""
-
-        model_config = ConfigDict(use_attribute_docstrings=True)
-        case: CaseResult
-
-    definitions = _plain(Measured.model_json_schema(ref_template="#/definitions/{model}")["$defs"])
-    for made, sentences in (*SENTENCES.items(), (Diagnosis, {"summary": summary})):
-        told = {key: {**_TEXT, "description": _first_line(make)} for key, make in sentences.items()}
-        definitions[made.__name__]["properties"] |= told
-        definitions[made.__name__]["required"] += told
-    definitions["number"] = {
-        "oneOf": [{"type": "number"}, {"enum": ["inf", "-inf", "nan"]}],
-        "description": "A number; what JSON cannot say stands as text.",
-    }
-    case = definitions.pop("CaseResult")
-    case["properties"] = {**case["properties"], **_CASE}
-    case["required"] = ["nodeid", "verdict", "seconds"]
-    case["description"] = "One case; what is not required is there where the case was measured."
-    definitions["Case"] = case
     return {
         "$schema": "http://json-schema.org/draft-07/schema#",
         "title": "pytest-int8acc report",
@@ -103,8 +81,37 @@ def json_schema() -> dict[str, Any]:
                 },
             },
         },
-        "definitions": dict(sorted(definitions.items())),
+        "definitions": dict(sorted(_definitions().items())),
     }
+
+
+def _definitions() -> dict[str, Any]:
+    """Each class of a result, with its sentences, and what else a case holds."""
+    from pydantic import BaseModel, ConfigDict
+
+    class Measured(BaseModel):
+        """Its configuration is that of the dataclasses in it."""
+
+        model_config = ConfigDict(use_attribute_docstrings=True)
+        case: CaseResult
+
+    definitions: dict[str, Any] = _plain(
+        Measured.model_json_schema(ref_template="#/definitions/{model}")["$defs"]
+    )
+    for made, sentences in (*SENTENCES.items(), (Diagnosis, {"summary": summary})):
+        told = {key: {**_TEXT, "description": _first_line(make)} for key, make in sentences.items()}
+        definitions[made.__name__]["properties"] |= told
+        definitions[made.__name__]["required"] += told
+    definitions["number"] = {
+        "oneOf": [{"type": "number"}, {"enum": ["inf", "-inf", "nan"]}],
+        "description": "A number; what JSON cannot say stands as text.",
+    }
+    case = definitions.pop("CaseResult")
+    case["properties"] = {**case["properties"], **_CASE}
+    case["required"] = ["nodeid", "verdict", "seconds"]
+    case["description"] = "One case; what is not required is there where the case was measured."
+    definitions["Case"] = case
+    return definitions
 
 
 def text() -> str:
