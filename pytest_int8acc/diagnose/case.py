@@ -16,11 +16,12 @@ from pytest_int8acc.diagnose.layers import layer_errors
 from pytest_int8acc.diagnose.ranges import survey
 from pytest_int8acc.diagnose.reduce import reduce
 from pytest_int8acc.diagnose.stages import place, stage_outputs
-from pytest_int8acc.diagnose.summary import summarize
+from pytest_int8acc.diagnose.summary import odd_ranges, telling_slip
 from pytest_int8acc.graph.qdq import FIXED
 from pytest_int8acc.lab.lab import Lab
 from pytest_int8acc.measure.measured import Measured
-from pytest_int8acc.results import Culprit, Diagnosis, LayerError, StageLine
+from pytest_int8acc.results import Culprit, Diagnosis, LayerError
+from pytest_int8acc.results.causes import OddRanges, Stage
 from pytest_int8acc.tensors import Feed, Outputs
 
 logger = logging.getLogger("pytest_int8acc")
@@ -41,29 +42,35 @@ def diagnose(
     """
     logger.info("%s: diagnosing", measured.case.name)
     lines, first = place(_outputs(measured), measured.judge)
-    explained = tuple(culprits)
-    if lab is not None and culprits:
-        found = explain(
-            lab.network,
-            [culprit.layer for culprit in culprits],
-            measured.inputs,
-            measured.model,
-            measured.sessions,
-            rest=lab.int8.rest,
-            engine_only=_is_engine_only(measured),
-            unstable=_is_noise(measured),
-        )
-        explained = tuple(replace(culprit, cause=found.get(culprit.layer)) for culprit in culprits)
+    explained = _explained(measured, lab, culprits) if lab is not None else tuple(culprits)
     layers, notes = _layers(measured)
+    ranges = _ranges(measured, lab)
     diagnosis = Diagnosis(
-        summary=_summary(measured, lines, first, explained),
+        met=measured.int8_passed,
         stages=lines,
         first_stage=first,
+        ranges=ranges,
+        slip=telling_slip(measured.result.findings, explained, ranges),
+        fixed=_fixed(measured),
         layers=layers,
         calibrations=compare_calibrations(lab) if lab is not None and measured.settings.calibrations else (),
         notes=notes,
     )
     return diagnosis, explained
+
+
+def _explained(measured: Measured, lab: Lab, culprits: Sequence[Culprit]) -> tuple[Culprit, ...]:
+    """The culprits with their causes."""
+    if not culprits:
+        return ()
+    found = explain(
+        lab.meter,
+        [culprit.layer for culprit in culprits],
+        rest=lab.int8.rest,
+        engine_only=_is_engine_only(measured),
+        unstable=_is_noise(measured),
+    )
+    return tuple(replace(culprit, cause=found.get(culprit.layer)) for culprit in culprits)
 
 
 def wants_diagnosis(measured: Measured) -> bool:
@@ -74,7 +81,7 @@ def wants_diagnosis(measured: Measured) -> bool:
     )
 
 
-def _outputs(measured: Measured) -> dict[str, Outputs]:
+def _outputs(measured: Measured) -> dict[Stage, Outputs]:
     return stage_outputs(
         measured.runs,
         engines=measured.backend.builds_engines,
@@ -97,16 +104,17 @@ def _is_noise(measured: Measured) -> bool:
     return bool(missed) and all(score.limit_in_noise for score in missed)
 
 
-def _summary(measured: Measured, lines: Sequence[StageLine], first: str, culprits: Sequence[Culprit]) -> str:
-    if measured.int8_passed:
-        return "INT8 meets its criteria" if not first else f"INT8 meets its criteria; {first} alone does not"
-    outputs, findings = measured.result.outputs, measured.result.findings
-    if measured.int8 is None:
-        return summarize(lines, first, culprits, outputs, findings=findings)
-    network = measured.int8.network
-    ranges = survey(network, measured.inputs, measured.model, measured.sessions)
-    fixed = next((note for note in network.notes if FIXED in note), "")
-    return summarize(lines, first, culprits, outputs, ranges, findings, fixed)
+def _ranges(measured: Measured, lab: Lab | None) -> OddRanges | None:
+    """The dynamic ranges, where INT8 fails and most of them are wrong."""
+    if lab is None or measured.int8_passed:
+        return None
+    return odd_ranges(survey(lab.meter))
+
+
+def _fixed(measured: Measured) -> str:
+    """What the network says of Q/DQ pairs that no plan takes off."""
+    notes = measured.int8.network.notes if measured.int8 is not None else ()
+    return next((note for note in notes if FIXED in note), "")
 
 
 def _layers(measured: Measured) -> tuple[tuple[LayerError, ...], tuple[str, ...]]:

@@ -15,12 +15,12 @@ from pytest_int8acc.data import Dataset
 from pytest_int8acc.engines.run import run_together
 from pytest_int8acc.graph.groups import WEIGHTED
 from pytest_int8acc.graph.macs import macs, sized_tensors
-from pytest_int8acc.graph.network import Edge, Network, Plan
+from pytest_int8acc.graph.network import Network, Plan
 from pytest_int8acc.graph.plan import moved
 from pytest_int8acc.lab.evaluators import Built, Simulated
 from pytest_int8acc.lab.shapes import group_shapes, tensor_shapes
 from pytest_int8acc.lab.simulator import Simulator, plan_key
-from pytest_int8acc.lab.sweep import FirstSamples, Measurement, measure_network
+from pytest_int8acc.lab.sweep import EdgeMeter
 from pytest_int8acc.lab.values import Values
 from pytest_int8acc.measure.measured import Measured
 from pytest_int8acc.results import Latency, Role
@@ -63,8 +63,6 @@ class Lab:
         self.builds = 0
         self._proofs: dict[object, Proof] = {}
         self._values: dict[object, Values] = {}
-        self._few: dict[int, Dataset] = {}
-        self._edges: dict[int, dict[str, Measurement]] = {}
 
     # What groups cost
 
@@ -210,23 +208,11 @@ class Lab:
             )
         return self._values[key]
 
-    def measure(self, edges: Iterable[Edge], samples: int) -> dict[str, Measurement]:
-        """Activation edges of the network measured on the first inputs, by tensor; each tensor once.
-
-        Raises:
-            EngineError: A model does not run.
-            DataError: The inputs cannot be read.
-        """
-        wanted = [edge for edge in edges if edge.quantization.values is None]
-        model, known = self.measured.model, self._edges.setdefault(samples, {})
-        missing = {edge.tensor for edge in wanted} - known.keys()
-        if missing:
-            if samples not in self._few:
-                self._few[samples] = FirstSamples(self.measured.inputs, model, samples)
-            few = self._few[samples]
-            every = [e for g in self.network.groups for e in g.edges if e.tensor in missing]
-            known |= measure_network(self.network, every, model, few, self.sessions, self._nbytes)
-        return {edge.tensor: known[edge.tensor] for edge in wanted}
+    @cached_property
+    def meter(self) -> EdgeMeter:
+        """What each quantization does to the values of its tensor."""
+        measured = self.measured
+        return EdgeMeter(self.network, measured.model, measured.inputs, self.sessions, self._nbytes)
 
 
 def _readers(network: Network) -> dict[str, tuple[str, int]]:

@@ -16,7 +16,7 @@ from pytest_int8acc.engines.onnxruntime import OrtEngine, Sessions
 from pytest_int8acc.engines.run import with_progress
 from pytest_int8acc.graph.formats import INT8
 from pytest_int8acc.graph.model import Model
-from pytest_int8acc.results import Histogram
+from pytest_int8acc.results.causes import Histogram
 from pytest_int8acc.scales.calibrate import mse_amax
 from pytest_int8acc.tensors import Array
 
