@@ -65,7 +65,7 @@ def test_a_full_disk_leaves_what_was_there(tmp_path: Path, monkeypatch: pytest.M
 @forks
 def test_two_processes_that_write_one_file_both_succeed(tmp_path: Path) -> None:
     def write(data: bytes) -> None:
-        for _ in range(200):
+        for _ in range(60):
             replace_file(tmp_path / "file", data)
             assert (tmp_path / "file").read_bytes() in (OLD, NEW)
             write_all(tmp_path, data)

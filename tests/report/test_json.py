@@ -131,8 +131,8 @@ def test_an_entry_that_holds_no_result_says_which():
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs os.fork")
 def test_two_runs_into_one_folder_both_write_their_report(tmp_path: Path) -> None:
     def write(count: int) -> None:
-        for _ in range(100):
-            write_json(tmp_path, report(*[entry(case())] * count))
+        for _ in range(30):
+            write_json(tmp_path, report(*[entry(None, verdict="skipped")] * count))
             assert len(read_json(tmp_path)["cases"]) in (1, 30)
 
     at_once(lambda: write(1), lambda: write(30))
