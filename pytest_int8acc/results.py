@@ -9,6 +9,7 @@ from typing import Literal
 
 Bound = Literal["min", "max"]
 #: What a layer of an engine computes in.
+LayerKind = Literal["weighted", "qdq", "reformat", "other"]
 Kind = Literal["int8", "fp8", "fp16", "bf16", "fp32", "other"]
 Severity = Literal["error", "warning", "note"]
 
@@ -97,7 +98,7 @@ class EngineLayer:
     name: str
     nodes: tuple[str, ...]
     """The ONNX nodes that were fused into it; empty for what TensorRT adds."""
-    kind: Literal["weighted", "qdq", "reformat", "other"]
+    kind: LayerKind
     """qdq: a Quantize or Dequantize that stands alone."""
     precision: Kind
 

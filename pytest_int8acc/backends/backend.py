@@ -10,7 +10,7 @@ from pytest_int8acc.case.forms import Form
 from pytest_int8acc.data import Dataset
 from pytest_int8acc.engines import Engine
 from pytest_int8acc.engines.onnxruntime import OrtEngine
-from pytest_int8acc.engines.tensorrt.platform import look, may_have_gpu
+from pytest_int8acc.engines.tensorrt.platform import find_platform, may_have_gpu
 from pytest_int8acc.errors import MissingBackendError
 from pytest_int8acc.graph.model import Model
 from pytest_int8acc.results import EngineInfo
@@ -120,7 +120,7 @@ def open_backend(case: Case, settings: Settings) -> Backend:
         return OrtBackend(settings)
     if settings.backend == "auto" and not may_have_gpu():
         return OrtBackend(settings, "no NVIDIA GPU is seen")
-    platform, why = look()
+    platform, why = find_platform()
     if platform is not None and (platform.can_run or (settings.backend == "tensorrt" and platform.can_build)):
         from pytest_int8acc.backends.tensorrt import TrtBackend
 

@@ -14,7 +14,7 @@ from pytest_int8acc.results import OutputResult, Score
 from pytest_int8acc.scores.compare import compare_outputs
 from pytest_int8acc.scores.criteria import Criterion, MetricLimit, OutputLimits, kind_of
 from pytest_int8acc.scores.demands import consistent, demands_on, loss_of
-from pytest_int8acc.scores.parts import F64
+from pytest_int8acc.scores.pairs import F64
 from pytest_int8acc.scores.user_metric import UserMetric, evaluate_metric
 from pytest_int8acc.search.types import Trial
 from pytest_int8acc.tensors import Array, Outputs

@@ -15,10 +15,10 @@ from dataclasses import replace
 import onnx
 
 from pytest_int8acc.data import Batch
+from pytest_int8acc.data.chunks import real_rows
 from pytest_int8acc.diagnose.layers import errors_between, outputs_of_groups
 from pytest_int8acc.errors import EngineError
 from pytest_int8acc.graph.network import Network
-from pytest_int8acc.lab.sweep import real_rows
 from pytest_int8acc.measure.measured import Measured
 from pytest_int8acc.results import LayerError
 from pytest_int8acc.tensors import Feed

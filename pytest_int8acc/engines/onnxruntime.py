@@ -8,7 +8,7 @@ import re
 import tempfile
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 from onnx import numpy_helper, parser
@@ -17,10 +17,9 @@ from pytest_int8acc.engines.cores import share_of_cores
 from pytest_int8acc.errors import EngineError
 from pytest_int8acc.graph.emulate import emulate_half
 from pytest_int8acc.graph.model import Model, make_model, save_model
+from pytest_int8acc.settings import Mode as Mode
+from pytest_int8acc.settings import Provider as Provider
 from pytest_int8acc.tensors import Array, Feed, TensorInfo
-
-Mode = Literal["exact", "native"]
-Provider = Literal["cpu", "cuda"]
 
 #: Models of more bytes than this are handed over as files: ONNX Runtime maps weights from there, where a
 #: message costs two copies, and one more of what lies inside an If for as long as the session lives.

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from onnx import TensorProto, helper
 
 from pytest_int8acc.data import Batch, Dataset
+from pytest_int8acc.data.chunks import real_rows
 from pytest_int8acc.data.layout import read_layout
 from pytest_int8acc.engines.calibrators import chunked, collect_maxima
 from pytest_int8acc.engines.onnxruntime import OrtEngine, Provider
@@ -22,7 +23,6 @@ from pytest_int8acc.engines.run import with_progress
 from pytest_int8acc.graph.model import Model
 from pytest_int8acc.graph.network import Edge, Network
 from pytest_int8acc.lab.statistics import EdgeStats, TensorStats, channel_axis, lost_db, reach
-from pytest_int8acc.tensors import Array
 
 #: Samples that are looked at: shares and ranges of activations are steady long before.
 SAMPLES = 64
@@ -209,9 +209,3 @@ def _sweep(
         outputs = engine(batch.feed)
         for tensor, name in names.items():
             visit(tensor, np.asarray(real_rows(outputs[name], batch), np.float32))
-
-
-def real_rows(array: Array, batch: Batch) -> Array:
-    """``array`` without the rows that only filled the batch, where they can be told."""
-    filled = batch.padding and array.ndim and array.shape[0] == batch.rows + batch.padding
-    return array[: batch.rows] if filled else array
