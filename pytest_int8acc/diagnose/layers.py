@@ -69,8 +69,7 @@ def layer_errors(
 
 def outputs_of_groups(network: Network) -> dict[str, str]:
     """Group to the first output of its last node."""
-    order = {node.name: i for i, node in enumerate(network.model.graph.node)}
-    nodes = {node.name: node for node in network.model.graph.node}
+    nodes, order = network.model.index.nodes, network.model.index.order
     return {
         group.name: nodes[max((n for n in group.nodes if n in order), key=order.__getitem__)].output[0]
         for group in network.groups

@@ -22,7 +22,8 @@ from onnx import helper
 from pytest_int8acc.diagnose.reproducer import Origin, Piece, shows, worst_sqnr, write_piece
 from pytest_int8acc.engines.onnxruntime import OrtEngine, Provider
 from pytest_int8acc.errors import EngineError, ModelError
-from pytest_int8acc.graph.model import Model, captured
+from pytest_int8acc.graph.index import captured
+from pytest_int8acc.graph.model import Model
 from pytest_int8acc.graph.network import Group, Network, Precision
 from pytest_int8acc.graph.plan import apply
 from pytest_int8acc.graph.to_fp16 import to_fp16
@@ -86,9 +87,8 @@ class _Whole:
     def __init__(self, model: Model, network: Network, rest: Precision, provider: Provider) -> None:
         self.network, self.rest, self.provider = network, rest, provider
         self.baseline = model if _agree(model, network.model) else network.model
-        self.nodes = {node.name: node for node in network.model.graph.node}
-        self.order = {name: i for i, name in enumerate(self.nodes)}
-        self.producer = {name: node.name for node in network.model.graph.node for name in node.output if name}
+        self.index = network.model.index
+        self.nodes, self.producer = self.index.nodes, self.index.producer
         self.inputs = {info.name for info in network.model.inputs}
         self.types = value_types(network.model)
 
@@ -125,7 +125,7 @@ class _Whole:
         """``nodes``, and those before them as far as tensors have no type by which they could be an input."""
         grown = set(nodes)
         while untyped := [name for name in self.borders(grown) if name not in self.types]:
-            grown.update(self.producer[name] for name in untyped)
+            grown.update(self.producer[name].name for name in untyped)
         return grown
 
     def results(self, nodes: AbstractSet[str]) -> list[str]:
@@ -138,13 +138,13 @@ class _Whole:
 
     def ordered(self, nodes: AbstractSet[str]) -> list[str]:
         """``nodes`` in topological order."""
-        return sorted(nodes, key=self.order.__getitem__)
+        return sorted(nodes, key=self.index.order.__getitem__)
 
     def ahead(self, tensors: Sequence[str]) -> list[str]:
         """``tensors`` and those computed before them, nearest first, up to a number."""
         found = [name for name in tensors if name in self.producer]
         for name in found:
-            more = _reads(self.nodes[self.producer[name]])
+            more = _reads(self.producer[name])
             found.extend(t for t in dict.fromkeys(more) if t in self.producer and t not in found)
             if len(found) >= _AHEAD:
                 break
@@ -234,7 +234,7 @@ class _Search:
         name = min(harmed, key=harmed.__getitem__, default=None)
         if name is None:
             return set()
-        node = self.whole.producer[name]
+        node = self.whole.producer[name].name
         return self.members.get(node, {node}) - nodes | {node}
 
     def _value(self, name: str, wanted: Sequence[str]) -> tuple[Feed, Feed]:
@@ -298,10 +298,10 @@ def _leading_to(whole: _Whole, nodes: AbstractSet[str], outputs: Sequence[str]) 
     kept: set[str] = set()
     wanted = list(outputs)
     while wanted:
-        node = whole.producer.get(wanted.pop(), "")
-        if node in nodes and node not in kept:
-            kept.add(node)
-            wanted.extend(_reads(whole.nodes[node]))
+        node = whole.producer.get(wanted.pop())
+        if node is not None and node.name in nodes and node.name not in kept:
+            kept.add(node.name)
+            wanted.extend(_reads(node))
     return kept
 
 

@@ -12,6 +12,7 @@ import numpy as np
 
 from pytest_int8acc.engines.onnxruntime import OrtEngine, Provider
 from pytest_int8acc.errors import EngineError, Int8accError
+from pytest_int8acc.graph.formats import INT8
 from pytest_int8acc.graph.load import load_model
 from pytest_int8acc.graph.model import Model, replacing_models, write_model
 from pytest_int8acc.graph.network import Group, Precision
@@ -167,8 +168,8 @@ def _scale_lines(piece: Piece) -> Iterator[str]:
         for edge in group.edges:
             scale = np.asarray(edge.quantization.scale, np.float64)
             text = f"{scale:.6g}" if scale.size == 1 else f"{scale.min():.6g} to {scale.max():.6g}"
-            reach = f"{127 * scale.max():.6g}"
-            kind = edge.quantization.zero_point.dtype
+            reach = f"{INT8.levels * scale.max():.6g}"
+            kind = edge.quantization.format.name
             yield f"| `{edge.tensor}` | `{edge.node}` | {kind} | {text} | {reach} |"
 
 

@@ -19,7 +19,8 @@ from pathlib import Path
 from typing import Any
 
 from pytest_int8acc.errors import ScalesError
-from pytest_int8acc.scales import LEVELS, problem, to_float32
+from pytest_int8acc.graph.formats import INT8
+from pytest_int8acc.scales import problem, to_float32
 from pytest_int8acc.spec.yaml import parse
 from pytest_int8acc.tensors import did_you_mean
 
@@ -112,8 +113,8 @@ def _scale(key: str, value: Any, ranges: Ranges) -> float:
         wrong = f"{_WANTED}; found {_shown(value)}"
     elif bounds[0] > bounds[1]:
         wrong = f"{bounds[1]:g} is below {bounds[0]:g}; {_WANTED}"
-    elif said := problem(scale := max(map(abs, bounds)) / LEVELS):
-        wrong = f"the range divided by {LEVELS} {said}; {_WANTED}"
+    elif said := problem(scale := max(map(abs, bounds)) / INT8.levels):
+        wrong = f"the range divided by {INT8.levels} {said}; {_WANTED}"
     if wrong:
         raise ScalesError(f"{ranges.place(key, value=True)}: '{key}': {wrong}")
     return to_float32(scale)

@@ -50,13 +50,11 @@ def worst_first(evaluator: Evaluator, *, budget: Budget | None = None) -> Search
     """Keep one more of the groups with the greatest increase of error high until it passes.
 
     The increase is that over the group before, as in Polygraphy's former ``precision worst-first``: of the
-    error at the groups' own outputs with everything in INT8, or, where those cannot be seen, of the error at
-    the model's outputs with all groups up to this one in INT8.
+    error at the model's outputs with all groups up to this one in INT8.
     """
 
     def body(ledger: Ledger) -> str:
-        errors = ledger.evaluator.layer_errors()
-        increase = np.diff(_prefix_errors(ledger) if errors is None else errors, prepend=0.0)
+        increase = np.diff(_prefix_errors(ledger), prepend=0.0)
         worst = [int(i) for i in np.argsort(-increase, kind="stable")]
         for kept in range(1, len(worst) + 1):
             if ledger.trial(frozenset(worst[:kept]), f"the {kept} groups that add most error").passed:

@@ -18,7 +18,6 @@ AT_ROOT = 9
 MORE_ARGUMENTS = {
     "diagnose/causes.py:__init__": 7,
     "diagnose/summary.py:summarize": 7,
-    "lab/simulator.py:__init__": 7,
     "measure/measured.py:_result": 7,
     "measure/runs.py:run_forms": 8,
 }

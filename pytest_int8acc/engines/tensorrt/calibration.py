@@ -21,7 +21,8 @@ import numpy as np
 from pytest_int8acc.engines.tensorrt.platform import Platform
 from pytest_int8acc.errors import EngineError
 from pytest_int8acc.files import replace_file
-from pytest_int8acc.graph.model import Model, all_initializers, all_nodes
+from pytest_int8acc.graph.index import all_initializers, all_nodes
+from pytest_int8acc.graph.model import Model
 from pytest_int8acc.spec.int8 import Algorithm as Algorithm
 from pytest_int8acc.tensors import Feed
 
