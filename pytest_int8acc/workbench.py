@@ -37,6 +37,7 @@ from pytest_int8acc.graph.model import Model
 from pytest_int8acc.graph.qdq import is_qdq
 from pytest_int8acc.measure.measured import measure
 from pytest_int8acc.results import CaseResult, Role
+from pytest_int8acc.settings import Backend as BackendName
 from pytest_int8acc.settings import Settings
 from pytest_int8acc.spec.load import load_spec
 from pytest_int8acc.spec.models import Case
@@ -170,7 +171,7 @@ class Workbench:
         model: str | Path,
         precision: Precision = "fp16",
         *,
-        backend: Literal["auto", "onnxruntime", "tensorrt"] | None = None,
+        backend: BackendName | None = None,
         calibrate: str | Path | Mapping[str, Array] | None = None,
         method: str = "entropy",
         shapes: Mapping[str, Sequence[Sequence[int]]] | None = None,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pytest_int8acc.backends.onnxruntime import OrtBackend
 from pytest_int8acc.backends.protocol import Backend
-from pytest_int8acc.engines.tensorrt.platform import look, may_have_gpu
+from pytest_int8acc.engines.tensorrt.platform import find_platform, may_have_gpu
 from pytest_int8acc.errors import MissingBackendError
 from pytest_int8acc.settings import Settings
 from pytest_int8acc.spec.models import Case
@@ -21,7 +21,7 @@ def open_backend(case: Case, settings: Settings) -> Backend:
         return OrtBackend(settings)
     if settings.backend == "auto" and not may_have_gpu():
         return OrtBackend(settings, "no NVIDIA GPU is seen")
-    platform, why = look()
+    platform, why = find_platform()
     if platform is not None and (platform.can_run or (settings.backend == "tensorrt" and platform.can_build)):
         from pytest_int8acc.backends.tensorrt import TrtBackend
 

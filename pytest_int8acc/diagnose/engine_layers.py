@@ -12,10 +12,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from pytest_int8acc.data import Batch
+from pytest_int8acc.data.chunks import real_rows
 from pytest_int8acc.diagnose.layers import errors_between, outputs_of_groups
 from pytest_int8acc.errors import EngineError
 from pytest_int8acc.graph.network import Network
-from pytest_int8acc.lab.values import real_rows
 from pytest_int8acc.measure.measured import Measured
 from pytest_int8acc.results import LayerError, Role
 from pytest_int8acc.tensors import Feed

@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from onnx import helper
 
 from pytest_int8acc.data import Batch, Dataset
+from pytest_int8acc.data.chunks import real_rows
 from pytest_int8acc.engines.onnxruntime import CPU, OrtEngine, Sessions
 from pytest_int8acc.graph.alone import beside
 from pytest_int8acc.graph.fp16_network import emulate_network, network_to_fp16
@@ -19,7 +20,6 @@ from pytest_int8acc.graph.network import Group, Network, Precision
 from pytest_int8acc.graph.plan import apply
 from pytest_int8acc.graph.types import FLOAT, value_types
 from pytest_int8acc.lab.sweep import FirstSamples
-from pytest_int8acc.lab.values import real_rows
 from pytest_int8acc.results import LayerError
 from pytest_int8acc.scores.metrics import METRICS
 from pytest_int8acc.scores.pairs import Pair

@@ -17,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 from onnx import TensorProto, helper
 
+from pytest_int8acc.data.chunks import real_rows
 from pytest_int8acc.engines.onnxruntime import CPU, Sessions
 from pytest_int8acc.engines.run import with_progress
 from pytest_int8acc.graph.formats import FP32
@@ -143,7 +144,7 @@ def collect_histograms(
         for batch in with_progress(dataset, what):
             outputs = engine(batch.feed)
             for tensor, name in names.items():
-                _count(collector, tensor, _of_batch(outputs[name], batch), limits[tensor], zeros)
+                _count(collector, tensor, real_rows(outputs[name], batch), limits[tensor], zeros)
     return {tensor: np.asarray(collector.histogram_dict[tensor][0], np.int64) for tensor in limits}
 
 
@@ -223,12 +224,6 @@ def _of_samples(rows: Array, batch: Batch) -> Array:
     if rows.size % size:
         return np.asarray(rows.max(keepdims=True))
     return np.asarray(rows.reshape(size, -1).max(axis=1)[: batch.rows])
-
-
-def _of_batch(array: Array, batch: Batch) -> Array:
-    """``array`` without the rows that only filled the batch, where they can be told."""
-    filled = batch.padding and array.ndim and array.shape[0] == batch.rows + batch.padding
-    return array[: batch.rows] if filled else array
 
 
 def _add_cast(edit: Editor, tensor: str) -> str:

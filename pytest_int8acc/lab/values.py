@@ -10,7 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 from onnx import TensorProto, helper
 
-from pytest_int8acc.data import Batch, Dataset
+from pytest_int8acc.data import Dataset
+from pytest_int8acc.data.chunks import real_rows
 from pytest_int8acc.engines.calibrators import chunked
 from pytest_int8acc.engines.onnxruntime import OrtEngine, Sessions
 from pytest_int8acc.engines.run import with_progress
@@ -18,7 +19,6 @@ from pytest_int8acc.graph.formats import INT8
 from pytest_int8acc.graph.model import Model
 from pytest_int8acc.results.causes import Histogram
 from pytest_int8acc.scales.calibrate import mse_amax
-from pytest_int8acc.tensors import Array
 
 #: Bins over [-limit, limit]: at the narrowest range tried, amax / 128, a bin is still no wider than a step.
 BINS = 1 << 16
@@ -262,9 +262,3 @@ def _showing(model: Model, tensors: Sequence[str], sessions: Sessions) -> tuple[
         helper.make_tensor_value_info(n, TensorProto.FLOAT, None) for n in names.values()
     )
     return sessions.exact(edit.done()), names
-
-
-def real_rows(array: Array, batch: Batch) -> Array:
-    """``array`` without the rows that only filled the batch, where they can be told."""
-    filled = batch.padding and array.ndim and array.shape[0] == batch.rows + batch.padding
-    return array[: batch.rows] if filled else array

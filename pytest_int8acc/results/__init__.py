@@ -12,6 +12,7 @@ from pytest_int8acc.results.causes import Cause, OddRanges, Stage
 
 Bound = Literal["min", "max"]
 #: What a layer of an engine computes in.
+LayerKind = Literal["weighted", "qdq", "reformat", "other"]
 Kind = Literal["int8", "fp8", "fp16", "bf16", "fp32", "other"]
 Severity = Literal["error", "warning", "note"]
 #: Of a line: INT8 is one value, small or large by a factor, or shifted.
@@ -123,7 +124,7 @@ class EngineLayer:
     name: str
     nodes: tuple[str, ...]
     """The ONNX nodes that were fused into it; empty for what TensorRT adds."""
-    kind: Literal["weighted", "qdq", "reformat", "other"]
+    kind: LayerKind
     """qdq: a Quantize or Dequantize that stands alone."""
     precision: Kind
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,11 +23,11 @@ from pytest_int8acc.graph.formats import INT8
 from pytest_int8acc.graph.model import Model
 from pytest_int8acc.scales import Scales, amax_to_scale
 from pytest_int8acc.scales.kept import keep_ranges
+from pytest_int8acc.spec.int8 import CalibrationMethod
 
 if TYPE_CHECKING:
     from pytest_int8acc.data import Dataset
 
-Method = Literal["minmax", "entropy", "percentile", "mse", "topk"]
 Histogram = NDArray[np.int64]
 
 #: Bins over [-amax, amax] where ONNX Runtime's entropy search does not set the price.
@@ -41,7 +41,7 @@ def calibrate(
     tensors: Sequence[str],
     dataset: Dataset,
     *,
-    method: Method = "entropy",
+    method: CalibrationMethod = "entropy",
     percentile: float = 99.99,
     top_k: int = 5,
     sessions: Sessions = CPU,
@@ -92,7 +92,10 @@ def calibrate(
 
 
 def _from_histograms(
-    histograms: Mapping[str, Histogram], amax: Mapping[str, float], method: Method, percentile: float
+    histograms: Mapping[str, Histogram],
+    amax: Mapping[str, float],
+    method: CalibrationMethod,
+    percentile: float,
 ) -> dict[str, float]:
     choose: Callable[[Histogram, float], float] = {
         "entropy": entropy_amax,
@@ -148,7 +151,7 @@ def _magnitudes(counts: Histogram) -> Histogram:
     return counts[half:] + counts[:half][::-1]
 
 
-def _in_words(method: Method, percentile: float, top_k: int) -> str:
+def _in_words(method: CalibrationMethod, percentile: float, top_k: int) -> str:
     if method == "percentile":
         return f"percentile {percentile:g}"
     return f"mean of the top {top_k} maxima" if method == "topk" else method

@@ -14,7 +14,7 @@ import re
 from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -23,12 +23,11 @@ from pytest_int8acc.errors import EngineError
 from pytest_int8acc.files import replace_file
 from pytest_int8acc.graph.index import all_initializers, all_nodes
 from pytest_int8acc.graph.model import Model
+from pytest_int8acc.spec.int8 import Algorithm as Algorithm
 from pytest_int8acc.tensors import Feed
 
 if TYPE_CHECKING:
     from pytest_int8acc.data import Dataset
-
-Algorithm = Literal["entropy2", "entropy", "minmax", "legacy"]
 
 #: A cache's first line ends in this, by algorithm; TensorRT ignores a cache of another one.
 HEADERS: dict[Algorithm, str] = {

@@ -62,14 +62,13 @@ def measure_latency(
     return {role: summarize(found) for role, found in times.items()}
 
 
-def layer_times(engine: TrtEngine, feed: Feed, runs: int = 20) -> dict[str, float]:
+def layer_times(engine: TrtEngine, feed: Feed) -> dict[str, float]:
     """Median time of each layer in ms, by TensorRT's profiler; their sum exceeds the engine's own time.
 
     Args:
         engine: The engine, whose file is loaded once more: a profiler cannot be taken off a context again,
             and one profile of shapes serves one context.
         feed: One feed.
-        runs: How often to run.
 
     Raises:
         EngineError: TensorRT fails.
@@ -96,7 +95,7 @@ def layer_times(engine: TrtEngine, feed: Feed, runs: int = 20) -> dict[str, floa
     with speaking_of(f"{engine.name}: its layers cannot be timed"), runner:
         runner.infer(arrays, check_inputs=False)
         runner.context.profiler = profiler
-        for _ in range(runs):
+        for _ in range(LEAST_RUNS):
             runner.infer(arrays, check_inputs=False)
     return {name: float(np.median(times)) for name, times in profiler.times.items()}
 
