@@ -37,9 +37,10 @@ from pytest_int8acc.fix.commands import layer_precisions, pattern
 from pytest_int8acc.fix.files import Named, name_nodes
 from pytest_int8acc.fix.scripts import ort_quantize, postprocess
 from pytest_int8acc.graph.load import load_model
+from pytest_int8acc.graph.migrate import sites
 from pytest_int8acc.graph.model import Model
 from pytest_int8acc.graph.network import Network, Plan, Precision, symmetric
-from pytest_int8acc.graph.plan import activation_scales, apply, guard, merge
+from pytest_int8acc.graph.plan import activation_scales, apply, fresh_weights, guard, merge
 from pytest_int8acc.graph.qdq import read_qdq
 from pytest_int8acc.measure.measured import measure
 from pytest_int8acc.settings import Settings
@@ -580,3 +581,26 @@ def test_under_a_part_of_the_plan_a_search_finds_the_rest(tmp_path: Path) -> Non
     types = {tensor.name: str(tensor.dtype) for tensor in fixed.values().values()}
     made = {node.name: types[node.output[0]] for node in fixed.graph.node if node.name in plan.high}
     assert made == {name: {"fp16": "float16", "fp32": "float32"}[p] for name, p in plan.high.items()}
+
+
+def test_files_for_other_tools_say_what_they_lack(tmp_path: Path) -> None:
+    """No tool can be told of moves or of weights' scales, nor of scales that hold after a move alone."""
+    network = network_of(load_model(DIGITS))
+    tensor, site = next((t, s) for t, s in sites(network).items() if s.absorbed)
+    weights = fresh_weights(network, ["head.weight"])
+    scales = {"image": symmetric(0.5), tensor: symmetric(0.25), **weights}
+    plan = Plan({"/head/Gemm": "fp16"}, scales, {tensor: np.full(site.channels, 2, np.float32)})
+    fix = fix_of(DIGITS, plan)
+    written = write_fix(tmp_path, fix)
+    assert name_nodes(fix, tmp_path).scales == {"image": 0.5}
+    lacking = "the scales of 2 tensors and the moved channels of 1 tensor"
+    line = f"This lacks {lacking}, which only fixed.onnx can have."
+    silent = {"fixed.onnx", "plan.yaml", "exclude_nodes.txt"}
+    for path in map(Path, written):
+        assert path.name in silent or line in path.read_text(encoding="utf-8"), path.name
+    ranges = module(tmp_path / "postprocess.py").RANGES
+    assert ranges == {"image": pytest.approx(63.5)}
+    subprocess.run(["sh", "-n", tmp_path / "modelopt.sh"], check=True)
+    assert "LACKING" not in (tmp_path / "commands.txt").read_text(encoding="utf-8")
+    whole = name_nodes(fix_of(DIGITS, Plan({"/head/Gemm": "fp16"}, {"image": symmetric(0.5)})), tmp_path)
+    assert whole.untold == ()
