@@ -10,16 +10,15 @@ import numpy as np
 from numpy.typing import NDArray
 from onnx import TensorProto, helper
 
-from pytest_int8acc.data import Batch, Dataset
+from pytest_int8acc.data import Dataset
+from pytest_int8acc.data.chunks import real_rows
 from pytest_int8acc.engines.calibrators import chunked
-from pytest_int8acc.engines.onnxruntime import OrtEngine
+from pytest_int8acc.engines.onnxruntime import OrtEngine, Sessions
 from pytest_int8acc.engines.run import with_progress
 from pytest_int8acc.graph.formats import INT8
 from pytest_int8acc.graph.model import Model
-from pytest_int8acc.results import Histogram
+from pytest_int8acc.results.causes import Histogram
 from pytest_int8acc.scales.calibrate import mse_amax
-from pytest_int8acc.settings import Provider
-from pytest_int8acc.tensors import Array
 
 #: Bins over [-limit, limit]: at the narrowest range tried, amax / 128, a bin is still no wider than a step.
 BINS = 1 << 16
@@ -180,7 +179,7 @@ class Values:
         self,
         model: Model,
         dataset: Dataset,
-        provider: Provider,
+        sessions: Sessions,
         *,
         readers: Mapping[str, tuple[str, int]],
         nbytes: Mapping[str, int],
@@ -190,13 +189,13 @@ class Values:
         Args:
             model: In float.
             dataset: Samples; must give the same ones each time.
-            provider: Where the model runs.
+            sessions: Where the model runs.
             readers: Tensor to its first reader's operator and the input there, which tell the channels' axis.
             nbytes: Tensor to its size in a run, about, as float32.
         """
         self.dataset = dataset
         self._nbytes = nbytes
-        self._model, self._provider, self._readers = model, provider, readers
+        self._model, self._sessions, self._readers = model, sessions, readers
         self._known: dict[str, TensorValues] = {}
 
     def of(self, tensors: Iterable[str]) -> Mapping[str, TensorValues]:
@@ -216,7 +215,7 @@ class Values:
             found[tensor].add(values, axis, rows)
 
         sizes = {tensor: self._nbytes.get(tensor, 0) for tensor in missing}
-        sweep(self._model, sizes, self.dataset, self._provider, visit)
+        sweep(self._model, sizes, self.dataset, self._sessions, visit)
         self._known |= found
         return {tensor: self._known[tensor] for tensor in wanted}
 
@@ -230,14 +229,14 @@ def channel_axis(op_type: str, index: int, rank: int) -> int | None:
     return 1 if rank != 3 or op_type.startswith("Conv") else 2
 
 
-def sweep(model: Model, sizes: Mapping[str, int], dataset: Dataset, provider: Provider, visit: Visit) -> None:
+def sweep(model: Model, sizes: Mapping[str, int], dataset: Dataset, sessions: Sessions, visit: Visit) -> None:
     """Run a model over the samples and show tensors' values, batch by batch.
 
     Args:
         model: In float.
         sizes: Tensors, and their size in a run, in bytes; more than ``CHUNK_BYTES`` take several passes.
         dataset: Samples.
-        provider: Where it runs.
+        sessions: Where it runs.
         visit: Told the tensor, its values and how many samples they are of.
 
     Raises:
@@ -245,14 +244,14 @@ def sweep(model: Model, sizes: Mapping[str, int], dataset: Dataset, provider: Pr
         DataError: The samples cannot be read.
     """
     for chunk in chunked(sizes, CHUNK_BYTES):
-        engine, names = _showing(model, chunk, provider)
+        engine, names = _showing(model, chunk, sessions)
         for batch in with_progress(dataset, f"measuring {len(chunk)} tensors"):
             outputs = engine(batch.feed)
             for tensor, name in names.items():
                 visit(tensor, np.asarray(real_rows(outputs[name], batch), np.float32), batch.rows)
 
 
-def _showing(model: Model, tensors: Sequence[str], provider: Provider) -> tuple[OrtEngine, dict[str, str]]:
+def _showing(model: Model, tensors: Sequence[str], sessions: Sessions) -> tuple[OrtEngine, dict[str, str]]:
     """An engine whose outputs are these tensors in FP32, and each one's name there."""
     edit = model.edit()
     names = {tensor: edit.unique(f"{tensor}/float") for tensor in tensors}
@@ -262,10 +261,4 @@ def _showing(model: Model, tensors: Sequence[str], provider: Provider) -> tuple[
     edit.graph.output.extend(
         helper.make_tensor_value_info(n, TensorProto.FLOAT, None) for n in names.values()
     )
-    return OrtEngine(edit.done(), provider=provider), names
-
-
-def real_rows(array: Array, batch: Batch) -> Array:
-    """``array`` without the rows that only filled the batch, where they can be told."""
-    filled = batch.padding and array.ndim and array.shape[0] == batch.rows + batch.padding
-    return array[: batch.rows] if filled else array
+    return sessions.exact(edit.done()), names

@@ -25,11 +25,11 @@ from graphs import float_models
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from plans import plain
-from pytest_int8acc.case.plan_reader import read_plan
 from rtx import build
 from zoo import ZOO
 
 from pytest_int8acc.case.plan_file import fingerprint, plan_text, rescales
+from pytest_int8acc.case.plan_reader import read_plan
 from pytest_int8acc.check import conclude
 from pytest_int8acc.errors import Int8accError, SpecError
 from pytest_int8acc.fix import write_fix

@@ -36,8 +36,9 @@ from pytest_int8acc.repair.scales import (
     units,
     worse_weights,
 )
-from pytest_int8acc.scales.calibrate import Method, calibrate
+from pytest_int8acc.scales.calibrate import calibrate
 from pytest_int8acc.scales.methods import METHODS
+from pytest_int8acc.spec.int8 import CalibrationMethod
 from pytest_int8acc.tensors import Outputs
 
 #: Percentiles among the methods.
@@ -95,8 +96,9 @@ def test_badness_is_one_where_the_limit_is(wide: Lab) -> None:
 
 
 @pytest.mark.parametrize("method", ["minmax", "mse", "topk", "entropy", "percentile"])
-def test_candidates_are_what_calibration_would_choose(wide: Lab, method: Method) -> None:
+def test_candidates_are_what_calibration_would_choose(wide: Lab, method: CalibrationMethod) -> None:
     ranges, tensors = ranges_of(wide, ENTROPY_BINS), activations(wide.network)[1:2]
+
     for percentile in LADDER if method == "percentile" else (99.9,):
         model, inputs = wide.network.model, wide.measured.inputs
         scales = calibrate(model, tensors, inputs, method=method, percentile=percentile, top_k=5).values
