@@ -13,7 +13,7 @@ from pytest_int8acc.case.trials import Gathered, SampleJudge, SampleOutputs
 from pytest_int8acc.data import Batch, Dataset
 from pytest_int8acc.engines.onnxruntime import CPU, Sessions
 from pytest_int8acc.graph.formats import INT8
-from pytest_int8acc.graph.network import Network, Plan, Precision, Quantization, TensorScale
+from pytest_int8acc.graph.network import Edge, Network, Plan, Precision, Quantization, TensorScale
 from pytest_int8acc.graph.plan import moved
 from pytest_int8acc.lab.board import Board
 from pytest_int8acc.lab.inputs import Inputs
@@ -198,18 +198,26 @@ class Simulator:
         return Plan(scales=made, moves=plan.moves)
 
     def _activations(self, moves: Mapping[str, Array]) -> tuple[frozenset[str], frozenset[str]]:
-        """Activations after these moves: those with one symmetric scale, and those quantized otherwise."""
+        """Activations after these moves: those with one symmetric scale, and those quantized otherwise.
+
+        In neither are those of which some readers were moved away: these inherit the scale.
+        """
         key = plan_key(Plan(moves=moves))
         if key not in self._kinds:
-            edges = [
-                e
-                for group in moved(self.network, Plan(moves=moves)).groups
-                for e in group.edges
-                if e.quantization.values is None
-            ]
-            odd = frozenset(e.tensor for e in edges if not is_symmetric(e.quantization))
-            self._kinds[key] = frozenset(e.tensor for e in edges) - odd, odd
+            before = _readers(self.network)
+            after = _readers(moved(self.network, Plan(moves=moves)))
+            odd = {t for t, edges in after.items() if not all(is_symmetric(e.quantization) for e in edges)}
+            split = {t for t, edges in after.items() if len(edges) < len(before.get(t, ()))}
+            self._kinds[key] = frozenset(after.keys() - odd - split), frozenset(odd - split)
         return self._kinds[key]
+
+
+def _readers(network: Network) -> dict[str, list[Edge]]:
+    """Activation to the edges that quantize it."""
+    found: dict[str, list[Edge]] = {}
+    for edge in (e for group in network.groups for e in group.edges if e.quantization.values is None):
+        found.setdefault(edge.tensor, []).append(edge)
+    return found
 
 
 #: Stands for a scale that is an input of the board.

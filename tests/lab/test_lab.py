@@ -152,6 +152,21 @@ def test_moves_and_scales_of_weights_make_a_board_once(
     assert lab.simulator.board(other) not in boards
 
 
+def test_readers_that_are_moved_away_inherit_the_scale(tmp_path: Path) -> None:
+    """Clip's output is read by a Conv, before which a Mul is inserted, and by an Add."""
+    lab, baseline = bench("mobilenet", "fp32", tmp_path)
+    tensor, site = next((t, s) for t, s in sites(lab.network).items() if t == "clip1_out")
+    moves = {tensor: np.linspace(0.5, 2, site.channels, dtype=np.float32)}
+    plan = Plan(scales={tensor: symmetric(activation_scales(lab.network)[tensor] * 3)}, moves=moves)
+    assert len([e for g in lab.network.groups for e in g.edges if e.tensor == tensor]) == 2
+    assert (
+        len([e for g in lab.simulator.board(plan).network.groups for e in g.edges if e.tensor == tensor]) == 1
+    )
+    built = compare_outputs(baseline, run(lab.int8.under(plan).model, lab.measured.inputs), LIMITS)
+    expected = [s.value for output in built for s in output.scores if s.limit is not None]
+    np.testing.assert_allclose(lab.simulator.trial(plan).scores, expected, rtol=1e-3)
+
+
 def test_scales_that_are_not_plain_make_a_board_of_their_own(tmp_path: Path) -> None:
     lab, baseline = bench("plain", "fp32", tmp_path)
     tensor, own = next(iter(activation_scales(lab.network).items()))
