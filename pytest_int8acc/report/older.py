@@ -9,6 +9,7 @@ _SENTENCES = (
     ({"slope", "note"}, "note"),
     ({"advice", "text"}, "text"),
     ({"scores", "passed", "text"}, "text"),
+    ({"rescales", "text"}, "text"),
     ({"stages", "summary"}, "summary"),
 )
 

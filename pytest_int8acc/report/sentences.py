@@ -8,15 +8,17 @@ from typing import Any
 from pytest_int8acc.report.causes import advice, cause_text
 from pytest_int8acc.report.fits import fit_note
 from pytest_int8acc.report.plain import to_plain
+from pytest_int8acc.report.repairs import repair_text
 from pytest_int8acc.report.stages import stage_text
 from pytest_int8acc.report.summary import summary
-from pytest_int8acc.results import CaseResult, LineFit, StageLine
+from pytest_int8acc.results import CaseResult, LineFit, Repair, StageLine
 from pytest_int8acc.results.causes import Cause
 
 #: By class, the key of each sentence and what makes it.
 SENTENCES: Mapping[type, Mapping[str, Callable[[Any], str]]] = {
     Cause: {"text": cause_text, "advice": advice},
     LineFit: {"note": fit_note},
+    Repair: {"text": repair_text},
     StageLine: {"text": stage_text},
 }
 

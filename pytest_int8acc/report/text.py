@@ -121,7 +121,7 @@ def details(result: CaseResult, verbosity: int = 0) -> list[str]:
     if verbosity >= 2:
         scores += [score for score in result.scores if score.limit is None]
     hidden = 0 if verbosity >= 2 else max(len(scores) - _ROWS, 0)
-    fixed = {(s.subject, s.metric): s for s in result.search.fixed} if result.search else {}
+    fixed = {(s.subject, s.metric): s for s in result.fixed}
     rows = [_row(score, fixed) for score in scores[: len(scores) - hidden]]
     lines = [f"'{output.name}': {output.problem}" for output in result.outputs if output.problem]
     lines += table(_HEADER, rows) if rows else []

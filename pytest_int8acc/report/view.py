@@ -191,7 +191,7 @@ def _measured(result: CaseResult, texts: Mapping[str, str]) -> dict[str, Any]:
 
 def _rows(result: CaseResult) -> tuple[ScoreRow, ...]:
     """Missed limits first, then those kept, then what is reported only."""
-    fixed = {(s.subject, s.metric): s for s in result.search.fixed} if result.search else {}
+    fixed = {(s.subject, s.metric): s for s in result.fixed}
     scores = worst_first(result.scores) + [s for s in result.scores if s.limit is None]
     return tuple(_row(score, fixed.get((score.subject, score.metric))) for score in scores)
 

@@ -317,12 +317,23 @@ class Rescale:
 
 
 @dataclass(frozen=True)
+class Migration:
+    """Range moved from the channels of activations into the weights that read them."""
+
+    alpha: float
+    """How much of an activation's spread goes to the weights."""
+    folded: tuple[str, ...] = ()
+    """Nodes that took factors."""
+    inserted: tuple[str, ...] = ()
+    """Mul nodes that had to be inserted."""
+
+
+@dataclass(frozen=True)
 class Repair:
     """A way to meet the criteria, dearest last."""
 
     kind: Literal["recalibrate", "migrate", "mixed", "high"]
     """mixed: some layers recalibrated, some high."""
-    text: str
     layers: tuple[str, ...]
     """Layers that leave INT8; empty where none has to."""
     rescales: tuple[Rescale, ...]
@@ -330,8 +341,19 @@ class Repair:
     verified: bool
     price: float
     """Share of the multiply-accumulates that leaves INT8."""
+    precision: str = "fp16"
+    """What layers run in that leave INT8."""
+    culprits: int = 0
+    """Layers that the search found."""
+    weights: tuple[str, ...] = ()
+    """Constants whose scales are taken from their values anew."""
+    migration: Migration | None = None
+    data: str = ""
+    """The calibration data that ranges come from; empty: the compared inputs themselves."""
     latency: Latency | None = None
     """Of its engine; None where it was not timed."""
+    told: str = ""
+    """The sentence of a report of version 1; empty in others."""
 
 
 @dataclass(frozen=True)
@@ -399,6 +421,18 @@ class CaseResult:
     diagnosis: Diagnosis | None = None
     golden: str = ""
     """How the case stands to its golden, in words; empty where it has none."""
+
+    @property
+    def answer(self) -> Repair | None:
+        """The way to meet the criteria that is recommended; its files lead the report folder."""
+        return self.diagnosis.repairs[0] if self.diagnosis and self.diagnosis.repairs else None
+
+    @property
+    def fixed(self) -> tuple[Score, ...]:
+        """Scores of the answer; of the search's own plan where there is none."""
+        if self.answer is not None:
+            return self.answer.scores
+        return self.search.fixed if self.search else ()
 
     @property
     def scores(self) -> tuple[Score, ...]:

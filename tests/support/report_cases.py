@@ -149,14 +149,14 @@ DIAGNOSIS = Diagnosis(
     repairs=(
         Repair(
             "recalibrate",
-            f"recalibrating {WIDE} with percentile 99.99 alone meets the criteria in full INT8",
             (),
             (Rescale("/layer1/1/relu/Relu_output_0", "percentile 99.99", 2.02, 0.033),),
             (replace(COSINE, value=0.9993),),
             True,
             0.0,
+            culprits=2,
         ),
-        Repair("high", "2 groups in FP16", (WIDE, NARROW), (), (replace(COSINE, value=0.9996),), True, 0.104),
+        Repair("high", (WIDE, NARROW), (), (replace(COSINE, value=0.9996),), True, 0.104, culprits=2),
     ),
     layers=LAYERS,
     calibrations=(
