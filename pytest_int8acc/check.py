@@ -110,7 +110,7 @@ class _Steps:
 
     def repair(self, result: CaseResult) -> CaseResult:
         """The cheapest way to meet the criteria."""
-        outcome, diagnosis = result.search, result.diagnosis or Diagnosis("")
+        outcome, diagnosis = result.search, result.diagnosis or Diagnosis()
         if outcome is None or self.found is None:
             return result
         self.repaired = repaired = repair(self.lab, outcome, self.found)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -10,6 +9,7 @@ from pathlib import Path
 
 import onnx
 
+from pytest_int8acc.files import seen_from
 from pytest_int8acc.graph.load import LEAST_OPSET
 from pytest_int8acc.graph.migrate import migrate
 from pytest_int8acc.graph.model import Model, make_model
@@ -83,7 +83,7 @@ def name_nodes(fix: FixFiles, folder: Path) -> Named:
     kept = {name: tuple(sorted(int8[name])) for name in nodes if name in int8}
     own_file = _has_names(fix.float_path, fix.float_model)
     return Named(
-        model=_from(folder, fix.float_path) if own_file else NAMED_MODEL,
+        model=seen_from(folder, fix.float_path) if own_file else NAMED_MODEL,
         own_file=own_file,
         high={name: high[name] for name in nodes if name in high},
         int8=kept,
@@ -137,11 +137,3 @@ def _has_names(path: Path, model: Model) -> bool:
     own = [node.name for node in proto.graph.node if node.op_type != "Constant"]
     same = own == [node.name for node in model.graph.node]
     return same and make_model(proto).opset >= LEAST_OPSET
-
-
-def _from(folder: Path, path: Path) -> str:
-    """``path`` as seen from ``folder``."""
-    try:
-        return Path(os.path.relpath(path, folder)).as_posix()
-    except ValueError:  # another drive
-        return Path(os.path.abspath(path)).as_posix()

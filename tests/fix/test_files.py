@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import errno
 import importlib.util
 import os
 import re
@@ -365,6 +366,24 @@ def test_a_folder_that_cannot_be_made_is_one_error(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(Int8accError, match="cannot be written"):
         write_fix(tmp_path / "file" / "fix", fix_of(DIGITS, Plan({"/head/Gemm": "fp16"})))
+
+
+def test_a_full_disk_leaves_the_fix_that_was_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write_fix(tmp_path, fix_of(DIGITS, Plan({"/head/Gemm": "fp16"})))
+    before = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
+    write = Path.write_text
+
+    def full(path: Path, text: str, **more: str) -> int:
+        if path.name == "commands.txt":
+            write(path, text[:9])
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        return write(path, text, **more)
+
+    monkeypatch.setattr(Path, "write_text", full)
+    with pytest.raises(Int8accError, match="cannot be written: No space left") as caught:
+        write_fix(tmp_path, fix_of(DIGITS, Plan({"/head/Gemm": "fp32"})))
+    assert str(caught.value).startswith(f"{tmp_path}: ")
+    assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == before
 
 
 # Plans read back.
