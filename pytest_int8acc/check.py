@@ -123,12 +123,18 @@ class _Steps:
     def write_fix(self, result: CaseResult) -> CaseResult:
         """The cheapest fix as files, and what the search found where that is another."""
         assert self.folder is not None
-        proofs = () if self.repaired is None else self.repaired.proofs
+        proofs = self._proofs()
         for proof in proofs:
             folder = self.folder if proof is proofs[0] else self.folder / "high"
             written = write_fix(folder, self._files(proof))
             result = replace(result, written=(*result.written, *written))
         return result
+
+    def _proofs(self) -> tuple[Proof, ...]:
+        """What was proved, cheapest first; what the search found alone where there was no repair."""
+        if self.repaired is not None:
+            return self.repaired.proofs
+        return () if self.found is None or self.found.fix is None else (self.found.fix,)
 
     def write_pieces(self, result: CaseResult) -> CaseResult:
         """Reproducers of the culprits, where they are wanted."""
