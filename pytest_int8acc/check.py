@@ -12,7 +12,7 @@ from pytest_int8acc.errors import DataError, Int8accError
 from pytest_int8acc.fix import FixFiles, write_fix
 from pytest_int8acc.goldens.request import Goldens
 from pytest_int8acc.measure.measured import Measured, measure
-from pytest_int8acc.repair.precision import QAT_ADVICE, investigate, latency_of
+from pytest_int8acc.repair.precision import investigate, latency_of
 from pytest_int8acc.repair.repair import Repaired, repair
 from pytest_int8acc.results import CaseResult, Culprit, Rescale
 from pytest_int8acc.settings import Settings
@@ -81,8 +81,6 @@ def _searched(measured: Measured, folder: Path | None) -> CaseResult:
     diagnosis, culprits = diagnose(measured, outcome.culprits)
     price = latency_of(measured) if measured.backend.is_tensorrt else None
     repaired = repair(measured, outcome, price=price)
-    if repaired.best is not None and not repaired.best.plan.high:
-        outcome = replace(outcome, notes=tuple(n for n in outcome.notes if QAT_ADVICE not in n))
     diagnosis = replace(diagnosis, repairs=repaired.repairs, notes=(*diagnosis.notes, *repaired.notes))
     result = replace(result, search=replace(outcome, culprits=culprits), diagnosis=diagnosis)
     if folder is None:

@@ -11,6 +11,22 @@ Bound = Literal["min", "max"]
 #: What a layer of an engine computes in.
 Kind = Literal["int8", "fp8", "fp16", "bf16", "fp32", "other"]
 Severity = Literal["error", "warning", "note"]
+#: Why a search ended. proven: each group kept high, sent back to INT8 alone, fails. int8-passes: nothing has
+#: to leave INT8. high-fails: INT8 is not the cause. plan-fails: the plan to certify does. first, last, worst,
+#: visited: the strategy is through, with the first or last groups high, those that add most error, or some.
+EndingKind = Literal[
+    "proven",
+    "int8-passes",
+    "high-fails",
+    "plan-fails",
+    "first",
+    "last",
+    "worst",
+    "visited",
+    "trials-spent",
+    "seconds-spent",
+    "interrupted",
+]
 
 
 @dataclass(frozen=True)
@@ -31,6 +47,12 @@ class Score:
     baseline: float | None = None
     """The baseline's own value, for a user's metric."""
     note: str = ""
+
+    @property
+    def name(self) -> str:
+        """Subject and metric; a user's function stands for itself."""
+        own = self.subject.endswith(f":{self.metric}")
+        return self.subject if own else f"{self.subject} {self.metric}"
 
     @property
     def passed(self) -> bool:
@@ -203,8 +225,8 @@ class Culprit:
     """The ONNX node that leads the group."""
     op_type: str
     nodes: tuple[str, ...]
-    alone: str
-    """What is worst when this group alone runs in INT8, like ``logits cosine 0.93``; may be empty."""
+    worst_alone: Score | None
+    """The judged score nearest to its limit, or farthest beyond it, when this group alone runs in INT8."""
     price: float
     """Its multiply-accumulates, as a share of those of all groups."""
     cause: Cause | None = None
@@ -236,6 +258,36 @@ class LayerLine:
 
 
 @dataclass(frozen=True)
+class Ending:
+    """Why a search ended, and the numbers that go with it."""
+
+    kind: EndingKind
+    high: int = 0
+    """Groups kept high."""
+    groups: int = 0
+    """Of so many."""
+    trials: int = 0
+    """The budget of trials, where that was spent."""
+    seconds: float = 0.0
+    """The budget of time, where that was spent."""
+
+    @property
+    def early(self) -> bool:
+        """True where a budget or Ctrl-C ended the search before the strategy did."""
+        return self.kind in ("trials-spent", "seconds-spent", "interrupted")
+
+
+@dataclass(frozen=True)
+class Certificate:
+    """What came of proving a plan by built models alone."""
+
+    builds: int
+    passed: bool
+    """Each culprit, sent back to INT8 in a built model, breaks the criteria."""
+    ending: Ending
+
+
+@dataclass(frozen=True)
 class SearchOutcome:
     """What a precision search found, and what came of building it."""
 
@@ -251,8 +303,7 @@ class SearchOutcome:
     """The fixed model was built and run by the case's own backend, on all samples, and met the criteria."""
     fixed: tuple[Score, ...]
     """The fixed model's scores; empty where none was built."""
-    reason: str
-    """Why the search stopped."""
+    ending: Ending
     trials: tuple[TrialLine, ...]
     probes: int
     cost: float
@@ -265,10 +316,12 @@ class SearchOutcome:
     """Samples that the search did not see and the proof did."""
     notes: tuple[str, ...] = ()
     table: tuple[LayerLine, ...] = ()
-    interrupted: bool = False
-    """Ctrl-C ended it; what stands here was known by then."""
     price_ms: float | None = None
     """The fixed engine's median latency less the INT8 engine's; None where no engine was timed."""
+    certificate: Certificate | None = None
+    """None where none was wanted, or there was nothing to certify."""
+    fixed_pairs: tuple[str, ...] = ()
+    """DequantizeLinear nodes that are part of every plan: blocked, FP8, INT4, or no pair."""
 
 
 @dataclass(frozen=True)

@@ -23,7 +23,7 @@ import onnx
 
 from pytest_int8acc.errors import SpecError
 from pytest_int8acc.graph.model import Model
-from pytest_int8acc.graph.network import Edge, Network, Plan, Precision, Quantization
+from pytest_int8acc.graph.network import Edge, LeftHigh, Network, Plan, Precision, Quantization
 from pytest_int8acc.graph.plan import activation_scales
 from pytest_int8acc.results import Rescale
 from pytest_int8acc.spec.fields import closest, found
@@ -269,7 +269,7 @@ class _Reader:
     def _no_group(self, name: str) -> str:
         if name in self.network.left_high:
             why = self.network.left_high[name]
-            return f"{found(name)} is not in INT8 anyway ({why}); remove this line"
+            return f"{found(name)} is not in INT8 anyway ({why.text}); remove this line"
         near = did_you_mean(name, sorted(self.groups))
         return f"{found(name)} is no layer of {self.name} that can be INT8{near}"
 
@@ -304,7 +304,7 @@ def guard(network: Network, plan: Plan) -> Network:
         for group in network.groups
         if group.name not in plan.high
     )
-    by_plan = {name: f"kept in {precision.upper()} by the plan" for name, precision in plan.high.items()}
+    by_plan = {name: LeftHigh("planned", (precision.upper(),)) for name, precision in plan.high.items()}
     return replace(network, groups=kept, left_high={**network.left_high, **by_plan})
 
 

@@ -65,8 +65,10 @@ class Judge:
         self.demands = demands_on(
             self._joined, self.samples, wanted.limits, metrics_given=bool(wanted.metrics)
         )
-        texts = [f"{s.subject} {'≥' if s.bound == 'min' else '≤'} {s.limit:g}" for s in own]
-        self.criteria = (*(d.criterion for d in self.demands), *(Criterion(text, "whole") for text in texts))
+        whole = (
+            Criterion(s.subject, s.metric, s.limit, s.bound, "whole") for s in own if s.limit is not None
+        )
+        self.criteria = (*(d.criterion for d in self.demands), *whole)
 
     def trial(self, high: frozenset[int], gathered: Gathered) -> Trial:
         """The verdict on what was gathered; a plan passes only where all samples were.

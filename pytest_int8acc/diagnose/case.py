@@ -15,7 +15,7 @@ from pytest_int8acc.diagnose.layers import layer_errors
 from pytest_int8acc.diagnose.reduce import reduce
 from pytest_int8acc.diagnose.stages import place, read_reference, stage_outputs
 from pytest_int8acc.diagnose.summary import summarize
-from pytest_int8acc.graph.qdq import FIXED
+from pytest_int8acc.graph.qdq import fixed_note
 from pytest_int8acc.lab.sweep import survey
 from pytest_int8acc.measure.measured import Measured
 from pytest_int8acc.results import Culprit, Diagnosis, LayerError, StageLine
@@ -104,7 +104,7 @@ def _summary(measured: Measured, lines: Sequence[StageLine], first: str, culprit
         return summarize(lines, first, culprits, outputs, findings=findings)
     network, provider = measured.int8.network, measured.settings.provider
     ranges = survey(network, measured.inputs, measured.model, provider)
-    fixed = next((note for note in network.notes if FIXED in note), "")
+    fixed = fixed_note(network.fixed_pairs) if network.fixed_pairs else ""
     return summarize(lines, first, culprits, outputs, ranges, findings, fixed)
 
 

@@ -19,7 +19,7 @@ from pytest_int8acc.engines.onnxruntime import Provider
 from pytest_int8acc.errors import ModelError
 from pytest_int8acc.graph.fp16_constants import SMALLEST as HALF_SMALLEST
 from pytest_int8acc.graph.model import Model
-from pytest_int8acc.graph.network import Edge, Group, Network, Precision
+from pytest_int8acc.graph.network import Edge, Group, LeftHigh, Network, Precision
 from pytest_int8acc.lab.statistics import (
     CEILING_DB,
     LOST_DB,
@@ -110,10 +110,10 @@ def explain(
     return {name: cause for name in groups if (cause := found[name]) is not None}
 
 
-def _missing(why: str) -> Cause | None:
-    if not why.startswith("no scale"):
+def _missing(why: LeftHigh) -> Cause | None:
+    if why.kind != "no-scale":
         return None
-    return Cause("missing-scale", f"{why}: the layer is not in INT8", CAUSES["missing-scale"])
+    return Cause("missing-scale", f"{why.text}: the layer is not in INT8", CAUSES["missing-scale"])
 
 
 class _Explainer:

@@ -9,7 +9,7 @@ import numpy as np
 from pytest_int8acc.errors import ModelError
 from pytest_int8acc.graph.groups import Layout, Slot
 from pytest_int8acc.graph.model import Model
-from pytest_int8acc.graph.network import Edge, Group, Network, Quantization
+from pytest_int8acc.graph.network import Edge, Group, LeftHigh, Network, Quantization
 from pytest_int8acc.tensors import Array
 
 #: Weights use the symmetric codes -127 to 127, as TensorRT's own quantizers do.
@@ -38,9 +38,9 @@ def quantize(model: Model, layout: Layout, scales: Mapping[str, float]) -> Netwo
     groups, left_high = [], dict(layout.left_high)
     op_types = {node.name: node.op_type for node in model.graph.node}
     for name, slots in layout.slots.items():
-        missing = [s.tensor for s in slots if not s.constant and s.tensor not in known]
+        missing = tuple(s.tensor for s in slots if not s.constant and s.tensor not in known)
         if missing:
-            left_high[name] = f"no scale for {', '.join(map(repr, missing))}"
+            left_high[name] = LeftHigh("no-scale", missing)
             continue
         groups.append(Group(name, op_types[name], (name,), tuple(quantizer.edge(s) for s in slots)))
     if not groups:

@@ -183,10 +183,6 @@ class Rescaled:
         """Measure the errors of plans on a few samples; see ``Evaluator``."""
         return [self.board.probe(self.scales, high, samples) for high in plans]
 
-    def layer_errors(self) -> Sequence[float] | None:
-        """None: the board gives the model's outputs only."""
-        return None
-
 
 def _infos(measured: Measured, network: Network) -> list[GroupInfo]:
     batch = next(iter(measured.inputs.batches()))

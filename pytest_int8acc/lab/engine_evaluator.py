@@ -66,7 +66,3 @@ class EngineEvaluator:
     def probe(self, plans: Sequence[frozenset[int]], samples: Sequence[int]) -> list[Probe]:
         """What the simulation measures."""
         return self._simulator.probe(plans, samples)
-
-    def layer_errors(self) -> Sequence[float] | None:
-        """What the simulation sees."""
-        return self._simulator.layer_errors()

@@ -104,10 +104,6 @@ class Simulator:
             self._probed = list(samples), list(self.inputs.runs(samples))
         return [self._probe(high, samples) for high in plans]
 
-    def layer_errors(self) -> Sequence[float] | None:
-        """None: the switchboard gives the model's outputs only."""
-        return None
-
     def _probe(self, high: frozenset[int], samples: Sequence[int]) -> Probe:
         found: dict[str, dict[int, Array]] = {name: {} for name in self.judge.baseline}
         for run, batch in self._probed[1]:

@@ -120,7 +120,7 @@ class SpecItem(pytest.Function):
         assert self.measured is not None  # setup() has raised otherwise
         result = conclude(self.measured, self._folder())
         self._publish(result)
-        if result.search is not None and result.search.interrupted:
+        if result.search is not None and result.search.ending.kind == "interrupted":
             self.session.shouldstop = "interrupted (Ctrl-C) in a precision search"
         return result
 

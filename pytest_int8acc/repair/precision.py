@@ -9,7 +9,6 @@ Where the built model contradicts the simulation, that is said, and the search g
 from __future__ import annotations
 
 import logging
-import re
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -22,21 +21,16 @@ from pytest_int8acc.errors import EngineError
 from pytest_int8acc.graph.fp16_network import emulate_network, network_to_fp16
 from pytest_int8acc.graph.macs import macs
 from pytest_int8acc.graph.network import Network, Plan
-from pytest_int8acc.graph.qdq import FIXED
 from pytest_int8acc.graph.switchboard import build_switchboard
 from pytest_int8acc.lab.engine_evaluator import EngineEvaluator
 from pytest_int8acc.lab.simulator import Simulator, split
 from pytest_int8acc.measure.measured import Measured
-from pytest_int8acc.results import Culprit, Latency, LayerLine, SearchOutcome, TrialLine
+from pytest_int8acc.results import Certificate, Culprit, Latency, LayerLine, Score, SearchOutcome, TrialLine
 from pytest_int8acc.search import certify, search
-from pytest_int8acc.search.ledger import NOT_THE_CAUSE
 from pytest_int8acc.search.types import Budget, GroupInfo, SearchResult, Trial
 from pytest_int8acc.tensors import Outputs
 
 logger = logging.getLogger("pytest_int8acc")
-#: Where more than this share of the MACs would have to leave INT8, training with quantization is advised.
-QAT_SHARE = 0.5
-QAT_ADVICE = "quantization-aware training (QAT) is the better way"
 
 
 def investigate(measured: Measured) -> tuple[SearchOutcome, Fix | None]:
@@ -91,6 +85,7 @@ class _Found:
     proof: _Proof | None
     held_out: int
     notes: tuple[str, ...] = ()
+    certificate: Certificate | None = None
 
     @property
     def verified(self) -> bool:
@@ -106,7 +101,7 @@ def _find(bench: _Bench) -> _Found:
     if found.proof is None or found.verified:
         return found
     notes: list[str] = []
-    if held and not found.result.stopped:
+    if held and not found.result.ending.early:
         notes.append(f"a plan that passed on {len(seen)} samples failed on all: searched again on all")
         found = bench.search(bench.simulator(None), 0)
     if found.proof is not None and not found.verified:
@@ -130,7 +125,7 @@ def _slimmer(bench: _Bench, found: _Found) -> _Found:
     ):
         return found
     kept = replace(
-        found.result, high=result.high, price=result.price, minimal=result.minimal, reason=result.reason
+        found.result, high=result.high, price=result.price, minimal=result.minimal, ending=result.ending
     )
     proof = bench.prove(kept)
     note = f"on all samples {len(result.high)} of the {len(high)} layers found suffice"
@@ -149,11 +144,10 @@ def _certified(bench: _Bench, found: _Found) -> _Found:
     result = certify(bench.by_building(everything), high, budget=budget)
     count = len(result.trials)
     if not result.passed or not result.minimal:
-        return replace(found, notes=(*found.notes, f"not certified by {count} built models: {result.reason}"))
+        return replace(found, certificate=Certificate(count, False, result.ending))
     proof = found.proof if result.high == found.result.high else bench.prove(result)
     kept = replace(found.result, high=result.high, minimal=True, price=result.price)
-    notes = (*found.notes, f"certified: {count} built models show that each culprit must leave INT8")
-    return replace(found, result=kept, proof=proof, notes=notes)
+    return replace(found, result=kept, proof=proof, certificate=Certificate(count, True, result.ending))
 
 
 def _outcome(bench: _Bench, found: _Found, seconds: float) -> SearchOutcome:
@@ -166,7 +160,7 @@ def _outcome(bench: _Bench, found: _Found, seconds: float) -> SearchOutcome:
         minimal=result.minimal,
         verified=found.verified,
         fixed=found.proof.verdict.scores if found.proof else (),
-        reason=_reason(bench, result),
+        ending=result.ending,
         trials=tuple(TrialLine(t.high, t.passed, t.loss, t.cost, t.why) for t in result.trials),
         probes=result.probes,
         cost=result.cost,
@@ -174,21 +168,14 @@ def _outcome(bench: _Bench, found: _Found, seconds: float) -> SearchOutcome:
         seconds=seconds,
         int8_share=1.0 - bench.share(result.high),
         held_out=found.held_out,
-        notes=(*found.notes, *_advice(result.passed, bench.share(result.high))),
+        notes=found.notes,
         table=tuple(
             LayerLine(r.index, r.layer, r.shape, r.similarity, r.chosen, r.line) for r in result.table
         ),
-        interrupted="Ctrl-C" in result.reason,
         price_ms=bench.price_ms() if found.verified and result.high else None,
+        certificate=found.certificate,
+        fixed_pairs=bench.int8.network.fixed_pairs,
     )
-
-
-def _reason(bench: _Bench, result: SearchResult) -> str:
-    """Why the search ended; Q/DQ that is part of every plan is named where no plan passes."""
-    fixed = next((note for note in bench.int8.network.notes if FIXED in note), "")
-    if result.reason != NOT_THE_CAUSE or not fixed:
-        return result.reason
-    return f"{NOT_THE_CAUSE.partition(':')[0]}: {fixed}; no plan takes them off"
 
 
 @dataclass(frozen=True, eq=False)
@@ -351,14 +338,7 @@ def _culprits(bench: _Bench, found: _Found) -> tuple[Culprit, ...]:
     return tuple(culprits)
 
 
-def _worst(simulator: Simulator, trial: Trial) -> str:
-    """The criterion that is worst in a trial, in words."""
+def _worst(simulator: Simulator, trial: Trial) -> Score:
+    """The score that is worst in a trial."""
     worst = max(range(len(trial.losses)), key=trial.losses.__getitem__)
-    criterion = re.split(" [≥≤] ", simulator.criteria[worst].text)[0]
-    return f"{criterion} {trial.scores[worst]:.6g}"
-
-
-def _advice(passed: bool, share: float) -> list[str]:
-    if passed and share > QAT_SHARE:
-        return [f"{share:.0%} of the multiply-accumulates would leave INT8: {QAT_ADVICE}"]
-    return []
+    return simulator.criteria[worst].score(trial.scores[worst])

@@ -42,14 +42,11 @@ from pytest_int8acc.repair.rescale import (
 from pytest_int8acc.results import Latency, Repair, Rescale, SearchOutcome
 from pytest_int8acc.scales import listed
 from pytest_int8acc.search import certify
-from pytest_int8acc.search.ledger import NOT_THE_CAUSE
 from pytest_int8acc.search.types import Budget
 
 logger = logging.getLogger("pytest_int8acc")
 #: Trials of scales, on a few samples each, that one repair may cost.
 TRIALS = 400
-#: How the reason of a search begins where not even all groups high meet the criteria.
-_IN_VAIN = NOT_THE_CAUSE.partition(":")[0]
 #: What a form costs as an engine; None where that cannot be timed.
 Price = Callable[[Form], Latency | None]
 Kind = Literal["recalibrate", "migrate", "mixed", "high"]
@@ -151,7 +148,7 @@ class _Mender:
 
     def ways(self) -> Iterator[tuple[Repair, Fix]]:
         """The first way that is verified, if any."""
-        if self.measured.int8 is not None and not self.outcome.reason.startswith(_IN_VAIN):
+        if self.measured.int8 is not None and self.outcome.ending.kind != "high-fails":
             yield from islice(filter(None, self._attempts(self.measured.int8)), 1)
 
     def _attempts(self, int8: Int8Form) -> Iterator[tuple[Repair, Fix] | None]:

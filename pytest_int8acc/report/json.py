@@ -8,6 +8,9 @@ from pathlib import Path, PurePath
 from typing import Any, TypeGuard
 
 from pytest_int8acc.errors import Int8accError
+from pytest_int8acc.report.plain import restore
+from pytest_int8acc.report.search import alone_text, reason, remarks
+from pytest_int8acc.results import CaseResult
 
 #: Raised when a key changes its meaning or goes away; new keys may come at any time.
 VERSION = 1
@@ -126,6 +129,7 @@ def case_entry(
     entry: dict[str, Any] = {"nodeid": nodeid, "verdict": verdict, "seconds": seconds, **more}
     if details is None:
         return entry
+    details = {**details, **_worded(restore(details), details)}
     search = details["search"] or {}
     culprits = search.get("culprits", [])
     scores = [score for output in details["outputs"] for score in output["scores"]] + details["metrics"]
@@ -140,6 +144,21 @@ def case_entry(
         "written": [_from(folder, path) for path in details.get("written", [])],
         **{key: details[key] for key in _AS_MEASURED if key in details},
     }
+
+
+def _worded(result: CaseResult, details: Mapping[str, Any]) -> dict[str, Any]:
+    """The parts of ``details`` that report.json tells in sentences, too."""
+    outcome = result.search
+    if outcome is None:
+        return {}
+    repairs = result.diagnosis.repairs if result.diagnosis else ()
+    culprits = [
+        {**plain, "alone": alone_text(culprit)}
+        for plain, culprit in zip(details["search"]["culprits"], outcome.culprits, strict=True)
+    ]
+    interrupted = outcome.ending.kind == "interrupted"
+    said = {"reason": reason(outcome), "remarks": remarks(outcome, repairs), "interrupted": interrupted}
+    return {"search": {**details["search"], **said, "culprits": culprits}}
 
 
 def one_per_case(entries: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:

@@ -55,6 +55,15 @@ _CASE: dict[str, Any] = {
         "description": "Files of the case, from the report folder on.",
     },
 }
+#: What report.json tells of a result in sentences beside its fields, by class.
+_SAID: dict[str, dict[str, Any]] = {
+    "Culprit": {"alone": {**_TEXT, "description": "``worst_alone`` in words; may be empty."}},
+    "SearchOutcome": {
+        "reason": {**_TEXT, "description": "Why the search stopped."},
+        "interrupted": {"type": "boolean", "description": "Ctrl-C ended the search."},
+        "remarks": {"type": "array", "items": _TEXT, "description": "What came of certifying, and advice."},
+    },
+}
 
 
 def json_schema() -> dict[str, Any]:
@@ -64,6 +73,8 @@ def json_schema() -> dict[str, Any]:
     generated = TypeAdapter(CaseResult).json_schema(ref_template="#/definitions/{model}")
     told = _docstrings()
     definitions = {name: _tidy(schema, told.get(name, {})) for name, schema in generated.pop("$defs").items()}
+    for name, said in _SAID.items():
+        definitions[name]["properties"] |= said
     definitions["number"] = {
         "oneOf": [{"type": "number"}, {"enum": ["inf", "-inf", "nan"]}],
         "description": "A number; what JSON cannot say stands as text.",

@@ -69,7 +69,7 @@ def remedies(result: CaseResult, verbosity: int = 0) -> list[str]:
     if diagnosis is not None:
         lines += stage_lines(diagnosis)
     if result.search is not None:
-        lines += search_lines(result.search, verbosity)
+        lines += search_lines(result.search, verbosity, diagnosis.repairs if diagnosis else ())
     cheaper = cheaper_fix(result)
     if cheaper is not None:
         lines.append(f"Cheaper fix: {repair_line(cheaper)}")

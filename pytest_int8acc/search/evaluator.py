@@ -53,6 +53,3 @@ class Evaluator(Protocol):
 
         Costs ``len(plans) * len(samples) / self.samples``.
         """
-
-    def layer_errors(self) -> Sequence[float] | None:
-        """Per group, the error at its own output with everything in INT8; None where that cannot be seen."""

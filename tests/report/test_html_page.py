@@ -82,7 +82,7 @@ def hostile(name: str) -> dict[str, Any]:
             return [rename(v, key) for v in value]
         kept = ("bound", "precision", "severity", "source", "verdict", "finished")
         fixed = key in kept or (
-            key == "kind" and value in ("weighted", "qdq", "reformat", "recalibrate", "high")
+            key == "kind" and value in ("weighted", "qdq", "reformat", "recalibrate", "high", "proven")
         )
         return name if isinstance(value, str) and not fixed and value not in ("inf", "nan") else value
 

@@ -291,7 +291,7 @@ def test_a_failure_of_everything_reads_like_this():
         "Fix verified (built and run on all samples, 51 of them not seen by the search): these 2 groups in "
         "FP16, 90% of the MACs stay in INT8",
         "Search 'minimal': 2 trials and 18 probes (as much as 2.75 runs over all samples), 1 model built, in "
-        "3.2 s; each of the 2 groups kept high was tried in INT8 and fails",
+        "3.2 s; proven minimal: each of the 2 groups kept high was sent back to INT8 alone, and fails",
         "Cheaper fix: recalibrating /layer2/0/conv1/Conv with percentile 99.99 alone meets the criteria in "
         "full INT8 ('logits' cosine 0.9993 >= 0.999, verified)",
         "Calibration methods",
