@@ -69,6 +69,31 @@ class Score:
         return self.value - self.limit if self.bound == "min" else self.limit - self.value
 
     @property
+    def strain(self) -> float:
+        """How much of what the limit allows is used up: 0 is perfect, 1 exactly the limit, more is missed.
+
+        Makes scores of different metrics comparable: the ratio of noise powers for decibels, of values for a
+        greatest value; otherwise what is lost over what may be lost, against the baseline's own value of a
+        user's metric, or against 1. Inf where it cannot be computed, 0 without a limit.
+        """
+        if self.limit is None:
+            return 0.0
+        if math.isnan(self.value):
+            return math.inf
+        if self.metric.endswith("_db"):
+            return consistent(10 ** min((self.limit - self.value) / 10, 300.0), self.passed)
+        sign = 1.0 if self.bound == "min" else -1.0
+        known = self.baseline is not None and math.isfinite(self.baseline)
+        perfect = self.baseline if known and self.baseline is not None else max(sign, 0.0)
+        if not known and perfect < self.limit * sign:  # a speedup, say: no value is the best
+            perfect, used, allowed = 0.0, self.limit, self.value
+        else:
+            used, allowed = sign * (perfect - self.value), sign * (perfect - self.limit)
+        if allowed > 0:
+            return consistent(max(used, 0.0) / allowed, self.passed)
+        return consistent(math.inf if used > 0 else 0.0, self.passed)
+
+    @property
     def limit_in_noise(self) -> bool:
         """True where the baseline, compared with itself, would not keep the limit either."""
         if self.limit is None or self.noise is None:
@@ -76,6 +101,11 @@ class Score:
         if self.baseline is not None:  # a user's metric: noise is a difference of values
             return self.noise > abs(self.baseline - self.limit)
         return self.noise < self.limit if self.bound == "min" else self.noise > self.limit
+
+
+def consistent(strain: float, passed: bool) -> float:
+    """``strain`` on the side of 1 that the verdict says, where rounding has put it on the other."""
+    return min(strain, 1.0) if passed else max(strain, math.nextafter(1.0, 2.0))
 
 
 @dataclass(frozen=True)

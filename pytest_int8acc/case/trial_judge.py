@@ -10,10 +10,10 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from pytest_int8acc.results import OutputResult, Score
+from pytest_int8acc.results import OutputResult, Score, consistent
 from pytest_int8acc.scores.compare import compare_outputs
 from pytest_int8acc.scores.criteria import Criterion, MetricLimit, OutputLimits, kind_of
-from pytest_int8acc.scores.demands import consistent, demands_on, loss_of
+from pytest_int8acc.scores.demands import demands_on
 from pytest_int8acc.scores.parts import F64
 from pytest_int8acc.scores.user_metric import UserMetric, evaluate_metric
 from pytest_int8acc.search.types import Trial
@@ -95,7 +95,7 @@ class Judge:
         return Trial(
             high=high,
             passed=whole and all(o.passed for o in outputs) and all(s.passed for s in own),
-            losses=(*losses, *map(loss_of, own), *[0.0] * missing),
+            losses=(*losses, *(score.strain for score in own), *[0.0] * missing),
             scores=(*(s.value for _, s in judged), *(s.value for s in own), *[math.nan] * missing),
             parts=parts,
             cost=len(seen) / self.samples,
@@ -105,7 +105,7 @@ class Judge:
     def _loss(self, index: int, score: Score, parts: F64) -> float:
         criterion = self.criteria[index]
         if criterion.pool != "rank":
-            return loss_of(score)
+            return score.strain
         ranked = np.sort(parts)[::-1]
         loss = float(ranked[criterion.allowed]) if criterion.allowed < len(ranked) else 0.0
         return consistent(loss, score.passed)

@@ -15,7 +15,7 @@ from pytest_int8acc.report.diagnosis import cheaper_fix, repair_line, worst_find
 from pytest_int8acc.report.engines import int8_layers, speedup
 from pytest_int8acc.report.json import BAD, RANK
 from pytest_int8acc.report.plain import restore_entry
-from pytest_int8acc.report.ranking import strain, worst_first
+from pytest_int8acc.report.ranking import worst_first
 from pytest_int8acc.report.search import alone_text, cost_line, fix_line, remarks
 from pytest_int8acc.report.table import number
 from pytest_int8acc.report.terminal import said_of
@@ -163,7 +163,7 @@ def _measured(result: CaseResult, texts: Mapping[str, str]) -> dict[str, Any]:
     search, diagnosis = result.search, result.diagnosis
     culprits = search.culprits if search else ()
     cheaper = cheaper_fix(result)
-    worst = max((strain(score) for score in judged), default=-1.0)
+    worst = max((score.strain for score in judged), default=-1.0)
     return {
         "result": result,
         "strain": worst if math.isfinite(worst) else 1e308,

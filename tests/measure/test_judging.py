@@ -16,7 +16,6 @@ from pytest_int8acc.lab.vectors import ELEMENTS, Prober, sampled
 from pytest_int8acc.results import Score
 from pytest_int8acc.scores.compare import compare_outputs
 from pytest_int8acc.scores.criteria import MetricLimit, OutputLimits
-from pytest_int8acc.scores.demands import loss_of
 from pytest_int8acc.scores.metrics import METRICS
 from pytest_int8acc.scores.user_metric import evaluate_metric
 from pytest_int8acc.search.types import Trial
@@ -253,8 +252,11 @@ def test_users_metrics_are_asked_only_when_all_samples_are_seen() -> None:
 
 
 @pytest.mark.parametrize(
-    ("score", "loss"),
+    ("score", "strain"),
     [
+        (Score("y", "cosine", 0.5), 0.0),
+        (Score("engine", "speedup", 3.0, 1.5), 0.5),
+        (Score("engine", "speedup", 0.0, 1.5), math.inf),
         (Score("y", "sqnr_db", 17.0, 20.0), 10**0.3),
         (Score("y", "sqnr_db", math.inf, 20.0), 0.0),
         (Score("y", "sqnr_db", -math.inf, 20.0), 1e300),
@@ -275,9 +277,9 @@ def test_users_metrics_are_asked_only_when_all_samples_are_seen() -> None:
         (Score("m", "loss", 0.9, 1.2, bound="max", baseline=1.0), 0.0),
     ],
 )
-def test_losses(score: Score, loss: float) -> None:
-    assert loss_of(score) == pytest.approx(loss)
-    assert (loss_of(score) <= 1) == score.passed
+def test_strain_is_what_is_lost_over_what_may_be(score: Score, strain: float) -> None:
+    assert score.strain == pytest.approx(strain)
+    assert (score.strain <= 1) == score.passed
 
 
 @pytest.mark.parametrize(
