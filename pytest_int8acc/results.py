@@ -51,8 +51,7 @@ class Score:
     @property
     def name(self) -> str:
         """Subject and metric; a user's function stands for itself."""
-        own = self.subject.endswith(f":{self.metric}")
-        return self.subject if own else f"{self.subject} {self.metric}"
+        return score_name(self.subject, self.metric)
 
     @property
     def passed(self) -> bool:
@@ -101,6 +100,11 @@ class Score:
         if self.baseline is not None:  # a user's metric: noise is a difference of values
             return self.noise > abs(self.baseline - self.limit)
         return self.noise < self.limit if self.bound == "min" else self.noise > self.limit
+
+
+def score_name(subject: str, metric: str) -> str:
+    """Like ``logits cosine``; a user's function ``metrics.py:top1`` stands for itself."""
+    return subject if subject.endswith(f":{metric}") else f"{subject} {metric}"
 
 
 def consistent(strain: float, passed: bool) -> float:
@@ -296,9 +300,9 @@ class Ending:
     """Groups kept high."""
     groups: int = 0
     """Of so many."""
-    trials: int = 0
+    max_trials: int = 0
     """The budget of trials, where that was spent."""
-    seconds: float = 0.0
+    max_seconds: float = 0.0
     """The budget of time, where that was spent."""
 
     @property
@@ -436,6 +440,18 @@ class Diagnosis:
 
 
 @dataclass(frozen=True)
+class Acceptance:
+    """A score that a golden accepts from now on, beside the one that it accepted before."""
+
+    subject: str
+    metric: str
+    before: float | None
+    """None where there was none."""
+    now: float | None
+    """None where there is none any more."""
+
+
+@dataclass(frozen=True)
 class CaseResult:
     """One case, measured."""
 
@@ -468,6 +484,8 @@ class CaseResult:
     diagnosis: Diagnosis | None = None
     golden: str = ""
     """How the case stands to its golden, in words; empty where it has none."""
+    recorded: tuple[Acceptance, ...] | None = None
+    """What the golden that this run wrote accepts; None where it wrote none."""
 
     @property
     def scores(self) -> tuple[Score, ...]:

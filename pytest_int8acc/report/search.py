@@ -23,8 +23,8 @@ _ENDINGS: Mapping[EndingKind, str] = {
     "last": f"the last {_END}",
     "worst": "the {high} of {groups} groups that add most error: groups among them may be innocent",
     "visited": "all groups were visited, {high} chosen: some may be innocent once later ones were chosen",
-    "trials-spent": "stopped early: the budget of {trials} trials is spent",
-    "seconds-spent": "stopped early: the budget of {seconds:g} s is spent",
+    "trials-spent": "stopped early: the budget of {max_trials} trials is spent",
+    "seconds-spent": "stopped early: the budget of {max_seconds:g} s is spent",
     "interrupted": "stopped early: interrupted (Ctrl-C)",
 }
 

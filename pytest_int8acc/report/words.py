@@ -23,8 +23,7 @@ def relation(score: Score) -> str:
 
 def name_of(score: Score) -> str:
     """A user's function stands for itself, an output needs the metric beside it."""
-    own = score.subject.endswith(f":{score.metric}")
-    return f"'{score.subject}'" if own else f"'{score.subject}' {score.metric}"
+    return f"'{score.subject}'" if score.name == score.subject else f"'{score.subject}' {score.metric}"
 
 
 def value_and_limit(score: Score, limit: float) -> tuple[str, str]:

@@ -148,9 +148,9 @@ class Ledger:
     def _check(self, *, trial: bool = False) -> None:
         budget, paid = self._budget, sum(record.cost > 0 for record in self._records)
         if trial and budget.max_trials is not None and paid >= budget.max_trials:
-            raise StopSearch(Ending("trials-spent", trials=budget.max_trials))
+            raise StopSearch(Ending("trials-spent", max_trials=budget.max_trials))
         if budget.max_seconds is not None and self.seconds >= budget.max_seconds:
-            raise StopSearch(Ending("seconds-spent", seconds=budget.max_seconds))
+            raise StopSearch(Ending("seconds-spent", max_seconds=budget.max_seconds))
 
 
 def run(

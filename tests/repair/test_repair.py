@@ -214,7 +214,7 @@ def test_what_no_search_found_is_looked_for_in_all_groups(
     wide: tuple[Measured, SearchOutcome],
 ) -> None:
     case, outcome = wide
-    lost = replace(outcome, found=False, culprits=(), ending=Ending("seconds-spent", seconds=1))
+    lost = replace(outcome, found=False, culprits=(), ending=Ending("seconds-spent", max_seconds=1))
     repaired = repair(case, lost)
     assert [r.kind for r in repaired.repairs] == ["recalibrate"]
     assert any(abs(r.old / r.new) > 40 for r in repaired.repairs[0].rescales)

@@ -100,7 +100,7 @@ def test_first_line_never_claims_more_than_was_proved(outcome: SearchOutcome, sa
 
 
 def test_a_search_that_was_stopped_does_not_claim_minimality() -> None:
-    lines = search_lines(replace(FOUND, minimal=False, ending=Ending("trials-spent", trials=8)))
+    lines = search_lines(replace(FOUND, minimal=False, ending=Ending("trials-spent", max_trials=8)))
     assert lines[0] == "Layers to keep high (not shown to be minimal)"
     assert lines[-1].endswith("; stopped early: the budget of 8 trials is spent")
 
@@ -126,7 +126,7 @@ def test_no_fix_says_why() -> None:
         (Ending("last", 13, 20), "the last 13 of 20 groups: no shorter one was found, and groups within it"),
         (Ending("worst", 3, 20), "the 3 of 20 groups that add most error: groups among them may be innocent"),
         (Ending("visited", 2, 20), "all groups were visited, 2 chosen: some may be innocent once later ones"),
-        (Ending("seconds-spent", seconds=0.5), "stopped early: the budget of 0.5 s is spent"),
+        (Ending("seconds-spent", max_seconds=0.5), "stopped early: the budget of 0.5 s is spent"),
         (Ending("interrupted"), "stopped early: interrupted (Ctrl-C)"),
     ],
 )
@@ -137,7 +137,7 @@ def test_every_ending_reads_as_a_sentence(ending: Ending, text: str) -> None:
 def test_what_building_alone_shows_is_a_remark() -> None:
     passed = replace(FOUND, certificate=Certificate(3, True, Ending("proven", 2, 2)))
     assert remarks(passed) == ["certified: 3 built models show that each culprit must leave INT8"]
-    spent = replace(FOUND, certificate=Certificate(2, False, Ending("trials-spent", trials=2)))
+    spent = replace(FOUND, certificate=Certificate(2, False, Ending("trials-spent", max_trials=2)))
     assert remarks(spent) == [
         "not certified by 2 built models: stopped early: the budget of 2 trials is spent"
     ]

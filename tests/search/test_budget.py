@@ -23,7 +23,7 @@ def test_trials(strategy, trials):
     result = search(evaluator, strategy, budget=Budget(max_trials=trials))
     check_stopped(evaluator, result, trials)
     if result.ending.early:
-        assert result.ending == Ending("trials-spent", trials=trials)
+        assert result.ending == Ending("trials-spent", max_trials=trials)
 
 
 @pytest.mark.parametrize("strategy", STRATEGIES)
