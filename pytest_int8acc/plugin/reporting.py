@@ -38,9 +38,9 @@ def write_section(terminalreporter: pytest.TerminalReporter, verbosity: int) -> 
         terminalreporter.write_sep("=", "int8acc")  # section() leaves its line open
     for verdict, report in reports:
         terminalreporter.write(f"{verdict.upper()} ", **{color(verdict): True})
-        said = dict(report.user_properties) if not report.failed or missed(report) else {}
-        terminalreporter.write_line(status_line(nodeid_of(report), said, _first_line(report)))
-        for line in detail_lines(said, verbosity, failed=report.failed):
+        properties = dict(report.user_properties) if not report.failed or missed(report) else {}
+        terminalreporter.write_line(status_line(nodeid_of(report), properties, _first_line(report)))
+        for line in detail_lines(properties, verbosity, failed=report.failed):
             terminalreporter.write_line("    " + line)
 
 
@@ -135,8 +135,8 @@ def _entry(verdict: str, report: pytest.TestReport, folder: Path | None) -> dict
     """One case of ``report.json``."""
     from pytest_int8acc.report.json import case_entry
 
-    said = dict(report.user_properties)
-    details = said.get("int8acc.details")
+    properties = dict(report.user_properties)
+    details = properties.get("int8acc.details")
     first = _first_line(report)
     whole = verdict in ("failed", "error") and not missed(report)
     message = _whole(report, first) if whole else first
@@ -145,8 +145,8 @@ def _entry(verdict: str, report: pytest.TestReport, folder: Path | None) -> dict
         "finished": _iso(report.stop),
         "message": message,
     }
-    if "int8acc.settings" in said:
-        more["settings"] = str(said["int8acc.settings"])
+    if "int8acc.settings" in properties:
+        more["settings"] = str(properties["int8acc.settings"])
     plain = None if details is None else json.loads(str(details))
     return case_entry(nodeid_of(report), verdict, report.duration, plain, folder, **more)
 
