@@ -10,7 +10,7 @@ import numpy as np
 from pytest_int8acc.graph.groups import Layout
 from pytest_int8acc.graph.model import Editor, Model, put_constant
 from pytest_int8acc.graph.network import Edge, Network
-from pytest_int8acc.graph.quantize import dequantize_array, quantize_weight
+from pytest_int8acc.graph.quantize import quantize_weight
 
 #: Per node type, the axis of the weight (input 1) along which outputs and inputs lie.
 _OUT_AXIS = {"Conv": 0, "MatMul": 1, "Gemm": 0}
@@ -52,7 +52,7 @@ def per_tensor_weights(network: Network, names: Iterable[str]) -> Network:
 def _one_scale(edge: Edge) -> Edge:
     if edge.quantization.values is None:
         return edge
-    return replace(edge, quantization=quantize_weight(dequantize_array(edge.quantization), None))
+    return replace(edge, quantization=quantize_weight(edge.quantization.dequantize(), None))
 
 
 def outlier_channel(

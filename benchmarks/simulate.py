@@ -6,27 +6,28 @@ import tempfile
 from pathlib import Path
 
 from benchmarks.case import BATCH, Case, dataset
-from pytest_int8acc.case.trial_judge import Criteria
+from pytest_int8acc.case.judge import Judge
 from pytest_int8acc.engines.onnxruntime import OrtEngine
 from pytest_int8acc.engines.run import run_together
 from pytest_int8acc.graph.fp16_network import emulate_network, network_to_fp16
-from pytest_int8acc.graph.macs import macs
+from pytest_int8acc.graph.macs import macs, sized_tensors
 from pytest_int8acc.graph.model import Model
 from pytest_int8acc.graph.network import Network
 from pytest_int8acc.graph.switchboard import Switchboard, build_switchboard
 from pytest_int8acc.graph.to_fp16 import to_fp16
+from pytest_int8acc.lab.evaluators import Simulated
+from pytest_int8acc.lab.shapes import tensor_shapes
 from pytest_int8acc.lab.simulator import Simulator
 from pytest_int8acc.search.types import GroupInfo
 
 
-def simulator(case: Case, batch: int = BATCH) -> Simulator:
+def simulator(case: Case, batch: int = BATCH) -> Simulated:
     """A fresh simulator that remembers no trial; the baseline is FP16, groups kept high run in FP16."""
-    board = switchboard(case.network)
     with tempfile.TemporaryDirectory() as folder:
         opened = dataset(case.network.model, case.data, Path(folder), batch)
         baseline = run_together({"baseline": OrtEngine(baseline_model(case.network))}, opened)["baseline"]
-        wanted = Criteria(case.limits, case.metrics, case.labels)
-        return Simulator(OrtEngine(board.model), board.switch, groups(case), opened, baseline, wanted)
+        judge = Judge(case.limits, case.metrics, case.labels)
+        return Simulated(Simulator(case.network, opened, baseline, judge, groups=groups(case)))
 
 
 def baseline_model(network: Network) -> Model:
@@ -41,6 +42,6 @@ def switchboard(network: Network) -> Switchboard:
 
 def groups(case: Case) -> list[GroupInfo]:
     """Groups with their prices in MACs for one sample."""
-    shapes = {name: (1, *array.shape[1:]) for name, array in case.data.items()}
-    cost = macs(case.network, shapes)
+    feed = {name: array[:1] for name, array in case.data.items()}
+    cost = macs(case.network, tensor_shapes(case.network.model, feed, sized_tensors(case.network)))
     return [GroupInfo(group.name, cost[group.name]) for group in case.network.groups]

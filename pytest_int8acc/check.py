@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import replace
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 
-from pytest_int8acc.case.forms import Fix
 from pytest_int8acc.diagnose.case import diagnose, wants_diagnosis, write_pieces
 from pytest_int8acc.errors import DataError, Int8accError
 from pytest_int8acc.fix import FixFiles, write_fix
 from pytest_int8acc.goldens.request import Goldens
+from pytest_int8acc.lab.lab import Lab, Proof
 from pytest_int8acc.measure.measured import Measured, measure
-from pytest_int8acc.repair.precision import investigate, latency_of
+from pytest_int8acc.repair.precision import Found, find_precision
 from pytest_int8acc.repair.repair import Repaired, repair
-from pytest_int8acc.results import CaseResult, Culprit, Rescale
+from pytest_int8acc.results import CaseResult, Diagnosis, Rescale
 from pytest_int8acc.settings import Settings
 from pytest_int8acc.spec.models import Case
 
@@ -40,7 +40,8 @@ def check(case: Case, settings: Settings, goldens: Goldens | None = None) -> Cas
 def conclude(measured: Measured, folder: Path | None = None) -> CaseResult:
     """The result of a measured case, with search, diagnosis and repair where the settings want them.
 
-    Where one of these ends with an error, the result says so, and the verdict stands.
+    Each step adds to the result. Where one ends with an error, the result says so, and what the steps before
+    it added stands.
 
     Args:
         measured: From ``measure``.
@@ -49,73 +50,105 @@ def conclude(measured: Measured, folder: Path | None = None) -> CaseResult:
     Raises:
         DataError: The inputs are others on each reading: nothing measured on them stands.
     """
-    try:
-        return _explained(measured, folder)
-    except DataError:
-        raise
-    except Int8accError as error:
-        said = f"no search or diagnosis: {error}"
-        return replace(measured.result, warnings=(*measured.result.warnings, said))
-
-
-def _explained(measured: Measured, folder: Path | None) -> CaseResult:
-    """The result, and all that is to be said of why."""
-    result, settings = measured.result, measured.settings
-    searched = settings.search == "always" or (settings.search == "auto" and not measured.int8_passed)
-    if searched and measured.int8 is not None:
-        return _searched(measured, folder)
-    if searched:
+    settings = measured.settings
+    wanted = settings.search == "always" or (settings.search == "auto" and not measured.int8_passed)
+    lab = None if measured.int8 is None else Lab(measured, measured.int8)
+    if wanted and lab is not None:
+        return _Steps(lab, folder).run()
+    result = measured.result
+    if wanted:
         note = "an engine cannot be searched: name the model it was made from under 'int8: {model: ...}'"
         result = replace(result, notes=(*result.notes, note))
     if wants_diagnosis(measured) and settings.search != "off":
-        result = replace(result, diagnosis=diagnose(measured)[0])
+        result = _tried("diagnosis", result, lambda r: replace(r, diagnosis=diagnose(measured, lab)[0]))
     return result
 
 
-def _searched(measured: Measured, folder: Path | None) -> CaseResult:
-    """The layers that must leave INT8, why they fail, and the cheapest way to meet the criteria."""
-    outcome, fix = investigate(measured)
-    result = replace(measured.result, search=outcome, engines=measured.backend.engines)
-    if not wants_diagnosis(measured):
+def _tried(what: str, result: CaseResult, step: Callable[[CaseResult], CaseResult]) -> CaseResult:
+    """The result after a step, or as it was with a warning where the step ends with an error."""
+    try:
+        return step(result)
+    except DataError:
+        raise
+    except Int8accError as error:
+        return replace(result, warnings=(*result.warnings, f"no {what}: {error}"))
+
+
+@dataclass
+class _Steps:
+    """The steps of a case that is searched, in one lab."""
+
+    lab: Lab
+    folder: Path | None
+    found: Found | None = None
+    repaired: Repaired | None = None
+
+    def run(self) -> CaseResult:
+        """All steps, in order."""
+        steps = {"search": self.search}
+        if wants_diagnosis(self.lab.measured):
+            steps |= {"diagnosis": self.diagnose, "repair": self.repair}
+            if self.folder is not None:
+                steps |= {"fix as files": self.write_fix, "reproducer": self.write_pieces}
+        result = self.lab.measured.result
+        for what, step in steps.items():
+            result = _tried(what, result, step)
         return result
-    diagnosis, culprits = diagnose(measured, outcome.culprits)
-    price = latency_of(measured) if measured.backend.is_tensorrt else None
-    repaired = repair(measured, outcome, price=price)
-    diagnosis = replace(diagnosis, repairs=repaired.repairs, notes=(*diagnosis.notes, *repaired.notes))
-    result = replace(result, search=replace(outcome, culprits=culprits), diagnosis=diagnosis)
-    if folder is None:
+
+    def search(self, result: CaseResult) -> CaseResult:
+        """The layers that must leave INT8."""
+        outcome, self.found = find_precision(self.lab)
+        return replace(result, search=outcome, engines=self.lab.measured.backend.engines)
+
+    def diagnose(self, result: CaseResult) -> CaseResult:
+        """Where it goes wrong, and why the culprits do."""
+        diagnosis, culprits = diagnose(
+            self.lab.measured, self.lab, result.search.culprits if result.search else ()
+        )
+        outcome = result.search and replace(result.search, culprits=culprits)
+        return replace(result, search=outcome, diagnosis=diagnosis)
+
+    def repair(self, result: CaseResult) -> CaseResult:
+        """The cheapest way to meet the criteria."""
+        outcome, diagnosis = result.search, result.diagnosis or Diagnosis("")
+        if outcome is None or self.found is None:
+            return result
+        self.repaired = repaired = repair(self.lab, outcome, self.found)
+        notes = (*diagnosis.notes, *repaired.notes)
+        diagnosis = replace(diagnosis, repairs=repaired.repairs, notes=notes)
+        return replace(result, diagnosis=diagnosis)
+
+    def write_fix(self, result: CaseResult) -> CaseResult:
+        """The cheapest fix as files, and what the search found where that is another."""
+        assert self.folder is not None
+        ways = (
+            [] if self.repaired is None else [*zip(self.repaired.repairs, self.repaired.proofs, strict=True)]
+        )
+        for way, proof in ways:
+            folder = self.folder if proof is ways[0][1] else self.folder / "high"
+            written = write_fix(folder, self._files(proof, way.rescales))
+            result = replace(result, written=(*result.written, *written))
         return result
-    return replace(result, written=_write(measured, culprits, fix, repaired, folder))
 
+    def write_pieces(self, result: CaseResult) -> CaseResult:
+        """Reproducers of the culprits, where they are wanted."""
+        if not self.lab.measured.settings.reduce or result.search is None or self.folder is None:
+            return result
+        layers = [culprit.layer for culprit in result.search.culprits]
+        written = write_pieces(self.lab.measured, layers, self.folder / "reduced")
+        return replace(result, written=(*result.written, *written))
 
-def _write(
-    measured: Measured, culprits: Sequence[Culprit], found: Fix | None, repaired: Repaired, folder: Path
-) -> tuple[str, ...]:
-    """The cheapest fix as files, what the search found where that is another, and reproducers."""
-    written: tuple[str, ...] = ()
-    if repaired.best is not None:
-        written = write_fix(folder, _files(measured, repaired.best, repaired.repairs[0].rescales))
-        folder_of_found = folder / "high"
-    else:
-        folder_of_found = folder
-    if found is not None:
-        written += write_fix(folder_of_found, _files(measured, found))
-    if measured.settings.reduce:
-        written += write_pieces(measured, [c.layer for c in culprits], folder / "reduced")
-    return written
-
-
-def _files(measured: Measured, fix: Fix, rescales: tuple[Rescale, ...] = ()) -> FixFiles:
-    path, int8 = measured.case.path(measured.case.model), fix.int8
-    model, by_flags = measured.backend.deployed(fix.form)
-    return FixFiles(
-        model,
-        int8.complete(fix.plan),
-        int8.every,
-        measured.model,
-        path,
-        int8.rest,
-        rescales,
-        tells_all=int8 is measured.int8,
-        by_flags=by_flags,
-    )
+    def _files(self, proof: Proof, rescales: Sequence[Rescale]) -> FixFiles:
+        measured, int8 = self.lab.measured, self.lab.int8
+        model, by_flags = measured.backend.deployed(proof.form)
+        return FixFiles(
+            model,
+            int8.complete(proof.plan),
+            int8.every,
+            measured.model,
+            measured.case.path(measured.case.model),
+            int8.rest,
+            tuple(rescales),
+            tells_all=True,
+            by_flags=by_flags,
+        )

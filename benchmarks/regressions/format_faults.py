@@ -21,7 +21,7 @@ from benchmarks.regressions.plant import (
 )
 from benchmarks.regressions.quantizer import LEGAL, dynamically_quantized, quantized
 from pytest_int8acc.graph.network import Network
-from pytest_int8acc.graph.quantize import dequantize_array, quantize_weight
+from pytest_int8acc.graph.quantize import quantize_weight
 
 _RELU_READERS = {
     "cnn": "/4/conv/Conv",
@@ -117,7 +117,7 @@ def _edited(network: Network, known_rule: str, name: str) -> Planted:
 def _other_axis(network: str, group: str) -> Planted:
     """Scales per input channel: right in ONNX Runtime, taken by TensorRT in silence."""
     faulty = changed(
-        net(network).network(), group, lambda old: quantize_weight(dequantize_array(old), 1), weight=True
+        net(network).network(), group, lambda old: quantize_weight(old.dequantize(), 1), weight=True
     )
     return _edited(faulty, "wrong-channel-axis", network)
 

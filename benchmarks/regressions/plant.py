@@ -18,7 +18,6 @@ from benchmarks.regressions.networks import VALIDATION, Net
 from pytest_int8acc.graph.model import Model
 from pytest_int8acc.graph.network import Edge, Network, Quantization
 from pytest_int8acc.graph.plan import apply
-from pytest_int8acc.graph.quantize import dequantize_array, quantize_array
 
 WIDE, NARROW = frozenset({"scale-too-wide"}), frozenset({"saturation"})
 Change = Callable[[Quantization], Quantization]
@@ -109,8 +108,8 @@ def coarser(factor: float) -> Change:
 
     def change(old: Quantization) -> Quantization:
         scale = (old.scale * np.float32(factor)).astype(np.float32)
-        values = quantize_array(dequantize_array(old), scale, old.zero_point, old.axis)
-        return replace(old, scale=scale, values=values)
+        coarse = replace(old, scale=scale)
+        return replace(coarse, values=coarse.quantize(old.dequantize()))
 
     return change
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 
-from pytest_int8acc.case.plan_file import guard, merge, read_plan
+from pytest_int8acc.case.plan_file import read_plan
 from pytest_int8acc.data import Dataset, RandomSource, open_dataset
 from pytest_int8acc.engines.remote import store_of
 from pytest_int8acc.errors import ModelError
@@ -17,7 +17,7 @@ from pytest_int8acc.graph.groups import Layout, find_groups, origins
 from pytest_int8acc.graph.load import load_model
 from pytest_int8acc.graph.model import Model
 from pytest_int8acc.graph.network import Network, Plan, Precision
-from pytest_int8acc.graph.plan import apply, fp32_nodes
+from pytest_int8acc.graph.plan import apply, fp32_nodes, guard, merge
 from pytest_int8acc.graph.qdq import is_qdq, read_qdq
 from pytest_int8acc.graph.quantize import quantize
 from pytest_int8acc.graph.to_fp16 import Fp16Model, to_fp16
@@ -246,7 +246,7 @@ def _scales(case: Case, model: Model, layout: Layout, settings: Settings, cache:
         given = case.path(implicit.cache)
         file = given if implicit.calibrate is None or given.exists() else None
     if file is not None:
-        makers = {o: n.name for n in model.graph.node for o in n.output}
+        makers = {tensor: node.name for tensor, node in model.index.producer.items()}
         return load_scales(file, layout.activations, makers, origins(model))
     calibration = case.int8.calibrate
     if implicit is not None and implicit.calibrate is not None:

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from pytest_int8acc.data import load_labels
-from pytest_int8acc.data.scripts import UserFunction, load_function
+from pytest_int8acc.data.scripts import load_function
 from pytest_int8acc.errors import CriterionError
 from pytest_int8acc.results import OutputResult, Score
 from pytest_int8acc.scores.compare import compare_outputs
 from pytest_int8acc.scores.criteria import MetricLimit, OutputLimits
-from pytest_int8acc.scores.user_metric import evaluate_metric
+from pytest_int8acc.scores.user_metric import UserMetric, evaluate_metric
 from pytest_int8acc.settings import Settings
 from pytest_int8acc.spec.criteria import MetricCriterion, OutputCriterion
 from pytest_int8acc.spec.models import Case
@@ -39,9 +40,10 @@ class Verdict(NamedTuple):
 class Judge:
     """A case's criteria, ready to be applied to outputs."""
 
-    limits: tuple[OutputLimits, ...]
-    metrics: tuple[tuple[MetricLimit, UserFunction], ...]
-    labels: Array | dict[str, Array] | None
+    limits: Sequence[OutputLimits] = ()
+    metrics: Sequence[tuple[MetricLimit, UserMetric]] = ()
+    labels: Array | Mapping[str, Array] | None = None
+    """For the metrics: one entry per sample on axis 0; one array, or several by name."""
 
     def __call__(self, baseline: Outputs, candidate: Outputs, again: Outputs | None = None) -> Verdict:
         """All outputs and all metrics, judged before anything fails; ``again`` gives the noise."""
@@ -52,6 +54,26 @@ class Judge:
         for limit, function in self.metrics:
             metrics += evaluate_metric(limit, function, baseline, candidate, self.labels, noise=again)
         return Verdict(outputs, tuple(metrics))
+
+    def score(
+        self, baseline: Outputs, candidate: Outputs, *, metrics: bool
+    ) -> tuple[tuple[OutputResult, ...], list[Score]]:
+        """What has a limit: outputs compared, and where ``metrics``, scores of users' functions."""
+        outputs = compare_outputs(
+            baseline, candidate, self.limits, metrics_given=bool(self.metrics), judged_only=True
+        )
+        own: list[Score] = []
+        for limit, function in self.metrics if metrics else ():
+            own += evaluate_metric(limit, function, baseline, candidate, self.labels)
+        return outputs, [score for score in own if score.limit is not None]
+
+    def of_rows(self, rows: Sequence[int]) -> Judge:
+        """The same with the labels of some samples, by index."""
+        if self.labels is None:
+            return self
+        if isinstance(self.labels, Mapping):
+            return replace(self, labels={name: array[list(rows)] for name, array in self.labels.items()})
+        return replace(self, labels=self.labels[list(rows)])
 
 
 def load_judge(case: Case, settings: Settings, samples: int) -> Judge:

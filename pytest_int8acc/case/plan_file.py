@@ -14,7 +14,7 @@ import hashlib
 import json
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path, PurePath
 from typing import get_args
 
@@ -23,8 +23,8 @@ import onnx
 
 from pytest_int8acc.errors import SpecError
 from pytest_int8acc.graph.model import Model
-from pytest_int8acc.graph.network import Edge, LeftHigh, Network, Plan, Precision, Quantization
-from pytest_int8acc.graph.plan import activation_scales
+from pytest_int8acc.graph.network import Network, Plan, Precision, TensorScale
+from pytest_int8acc.graph.plan import activation_scales, quantized_tensors
 from pytest_int8acc.results import Rescale
 from pytest_int8acc.spec.fields import closest, found
 from pytest_int8acc.spec.load import display
@@ -108,7 +108,10 @@ def plan_text(plan: Plan, network: Network, file: str, rescales: Sequence[Rescal
             *_section("high", {name: f"{precision}" for name, precision in plan.high.items()}),
             "",
             "# Tensor: the scale that takes the place of its own; one INT8 step, the range's end / 127.",
-            *_section("scales", {name: _number(v) + why.get(name, "") for name, v in plan.scales.items()}),
+            *_section(
+                "scales",
+                {name: _number(float(v.scale)) + why.get(name, "") for name, v in plan.scales.items()},
+            ),
             "",
         ]
     )
@@ -126,8 +129,13 @@ def _section(key: str, entries: Mapping[str, str]) -> Iterator[str]:
 
 
 def _number(value: float) -> str:
-    """``value`` as YAML 1.1 and 1.2 both read it: the first takes 1e-05 for text."""
-    digits, e, exponent = repr(float(value)).partition("e")
+    """``value`` in the fewest digits that give the same float32, as YAML 1.1 and 1.2 both read it.
+
+    The first takes 1e-05 for text. Readers go by way of float64, whose second rounding may take more digits.
+    """
+    short = str(np.float32(value))
+    text = short if np.float32(float(short)) == np.float32(value) else repr(float(np.float32(value)))
+    digits, e, exponent = text.partition("e")
     return digits + ("" if "." in digits or not e else ".0") + e + exponent
 
 
@@ -178,7 +186,7 @@ class _Reader:
         self.groups = {group.name for group in network.groups}
         self.mistakes: list[Mistake] = []
         self.high: dict[str, Precision] = {}
-        self.scales: dict[str, float] = {}
+        self.scales: dict[str, TensorScale] = {}
 
     def read(self, root: Node) -> None:
         if not isinstance(root.value, dict):
@@ -283,36 +291,6 @@ class _Reader:
             text = f"{found(name)}: expected a scale, a number greater than 0, found {found(node.plain())}"
             self.mistakes.append(Mistake(node.mark, text))
             return
-        self.scales[name] = float(value)
-
-
-def merge(first: Plan, second: Plan) -> Plan:
-    """Both plans in one; where they differ, ``second`` wins."""
-    return Plan({**first.high, **second.high}, {**first.scales, **second.scales})
-
-
-def guard(network: Network, plan: Plan) -> Network:
-    """The network that is left to a search under ``plan``: without its groups, with its scales.
-
-    Args:
-        network: The whole network.
-        plan: Of it, as from ``read_plan``.
-    """
-    scales: dict[tuple[str, str], Array] = {}
-    kept = tuple(
-        replace(group, edges=tuple(_rescaled(edge, plan, scales) for edge in group.edges))
-        for group in network.groups
-        if group.name not in plan.high
-    )
-    by_plan = {name: LeftHigh("planned", (precision.upper(),)) for name, precision in plan.high.items()}
-    return replace(network, groups=kept, left_high={**network.left_high, **by_plan})
-
-
-def _rescaled(edge: Edge, plan: Plan, scales: dict[tuple[str, str], Array]) -> Edge:
-    """``edge`` with the plan's scale; edges of one tensor share the array, as a writer of Q/DQ expects."""
-    old = edge.quantization
-    if edge.tensor not in plan.scales or old.values is not None or old.axis is not None:
-        return edge
-    key = (edge.tensor, str(old.scale.dtype))
-    scale = scales.setdefault(key, np.array(plan.scales[edge.tensor], old.scale.dtype))
-    return replace(edge, quantization=Quantization(scale, old.zero_point))
+        own = quantized_tensors(self.network).get(name)
+        zero_point = None if own is None else own.zero_point
+        self.scales[name] = TensorScale(np.array(value, np.float32), zero_point=zero_point)

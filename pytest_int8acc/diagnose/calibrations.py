@@ -4,21 +4,17 @@ from __future__ import annotations
 
 import logging
 
-from pytest_int8acc.case.forms import Form
 from pytest_int8acc.engines.calibrators import ENTROPY_BINS
-from pytest_int8acc.engines.onnxruntime import OrtEngine
-from pytest_int8acc.engines.run import run_together
-from pytest_int8acc.graph.change import Change
-from pytest_int8acc.graph.network import Plan
-from pytest_int8acc.measure.measured import Measured
-from pytest_int8acc.repair.rescale import METHODS, Ranges, activations, rescaled, sources, units
+from pytest_int8acc.graph.network import Plan, symmetric
+from pytest_int8acc.lab.lab import Lab
+from pytest_int8acc.repair.scales import Ranges, activations, units
 from pytest_int8acc.results import CalibrationLine
-from pytest_int8acc.tensors import Outputs
+from pytest_int8acc.scales.methods import METHODS
 
 logger = logging.getLogger("pytest_int8acc")
 
 
-def compare_calibrations(measured: Measured) -> tuple[CalibrationLine, ...]:
+def compare_calibrations(lab: Lab) -> tuple[CalibrationLine, ...]:
     """The case with its activations calibrated anew by each method, judged on all samples.
 
     Samples are the case's calibration data where it has some, otherwise its inputs; weights keep their
@@ -26,32 +22,21 @@ def compare_calibrations(measured: Measured) -> tuple[CalibrationLine, ...]:
     engine per method would take minutes.
 
     Returns:
-        The case as it is, then one line per method; nothing where its layers are not known.
+        The case as it is, then one line per method.
 
     Raises:
         Int8accError: A model does not build or run, or the samples cannot be read.
     """
-    int8 = measured.int8
-    if int8 is None:
-        return ()
-    network, provider = int8.network, measured.settings.provider
-    source = sources(measured)[0]
-    logger.info("%s: comparing calibration methods, ranges from %s", measured.case.name, source.words)
-    tensors = activations(network)
-    ranges = Ranges(network, tensors, source.data, provider, ENTROPY_BINS)
-    wanted = units(network, tensors, ranges)
-    result = measured.result
+    name, source = lab.measured.case.name, lab.sources[0]
+    logger.info("%s: comparing calibration methods, ranges from %s", name, source.words)
+    tensors = activations(lab.network)
+    ranges = Ranges(lab.values(source.data).of(tensors), ENTROPY_BINS)
+    wanted = units(lab.network, tensors, ranges)
+    result = lab.measured.result
     lines = [CalibrationLine("as it is", result.scores, result.passed)]
     for method in METHODS:
-        logger.info("%s: calibrated by %s", measured.case.name, method)
-        scales = {t: unit.scale(method) for unit in wanted for t in unit.tensors}
-        form = rescaled(int8, Change(scales)).under(Plan(scales=scales))
-        verdict = measured.judged(_run(measured, form))
+        logger.info("%s: calibrated by %s", name, method)
+        scales = {t: symmetric(unit.scale(method)) for unit in wanted for t in unit.tensors}
+        verdict = lab.judged_here(Plan(scales=scales))
         lines.append(CalibrationLine(method, verdict.scores, verdict.passed))
     return tuple(lines)
-
-
-def _run(measured: Measured, form: Form) -> Outputs:
-    settings, simulated = measured.settings, measured.backend.is_tensorrt
-    engine = OrtEngine(form.model, "exact" if simulated else settings.mode, settings.provider)
-    return run_together({"calibrated": engine}, measured.inputs)["calibrated"]

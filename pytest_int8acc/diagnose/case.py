@@ -12,11 +12,12 @@ from pytest_int8acc.diagnose.calibrations import compare_calibrations
 from pytest_int8acc.diagnose.causes import explain
 from pytest_int8acc.diagnose.engine_layers import engine_errors
 from pytest_int8acc.diagnose.layers import layer_errors
+from pytest_int8acc.diagnose.ranges import survey
 from pytest_int8acc.diagnose.reduce import reduce
 from pytest_int8acc.diagnose.stages import place, read_reference, stage_outputs
 from pytest_int8acc.diagnose.summary import summarize
 from pytest_int8acc.graph.qdq import fixed_note
-from pytest_int8acc.lab.sweep import survey
+from pytest_int8acc.lab.lab import Lab
 from pytest_int8acc.measure.measured import Measured
 from pytest_int8acc.results import Culprit, Diagnosis, LayerError, StageLine
 from pytest_int8acc.tensors import Feed, Outputs
@@ -24,11 +25,14 @@ from pytest_int8acc.tensors import Feed, Outputs
 logger = logging.getLogger("pytest_int8acc")
 
 
-def diagnose(measured: Measured, culprits: Sequence[Culprit] = ()) -> tuple[Diagnosis, tuple[Culprit, ...]]:
+def diagnose(
+    measured: Measured, lab: Lab | None, culprits: Sequence[Culprit] = ()
+) -> tuple[Diagnosis, tuple[Culprit, ...]]:
     """What is wrong with a case, and its culprits with their causes.
 
     Args:
         measured: From ``measure``.
+        lab: Of the case; None where nothing is known of its layers.
         culprits: What a search found; empty where the case passes or nothing was found.
 
     Raises:
@@ -37,14 +41,14 @@ def diagnose(measured: Measured, culprits: Sequence[Culprit] = ()) -> tuple[Diag
     logger.info("%s: diagnosing", measured.case.name)
     lines, first = place(_outputs(measured), measured.judge)
     explained = tuple(culprits)
-    if measured.int8 is not None and culprits:
+    if lab is not None and culprits:
         found = explain(
-            measured.int8.network,
+            lab.network,
             [culprit.layer for culprit in culprits],
             measured.inputs,
             measured.model,
             measured.settings.provider,
-            rest=measured.int8.rest,
+            rest=lab.int8.rest,
             engine_only=_is_engine_only(measured),
             unstable=_is_noise(measured),
         )
@@ -55,7 +59,7 @@ def diagnose(measured: Measured, culprits: Sequence[Culprit] = ()) -> tuple[Diag
         stages=lines,
         first_stage=first,
         layers=layers,
-        calibrations=compare_calibrations(measured) if measured.settings.calibrations else (),
+        calibrations=compare_calibrations(lab) if lab is not None and measured.settings.calibrations else (),
         notes=notes,
     )
     return diagnosis, explained
@@ -127,7 +131,7 @@ def write_pieces(measured: Measured, layers: Sequence[str], folder: Path) -> tup
         Int8accError: A piece does not show it, or cannot be written.
     """
     assert measured.int8 is not None
-    feed = _worst_feed(measured)
+    feed, samples, worst = _worst_feed(measured)
     written = []
     for layer in layers:
         name = re.sub(r"[^A-Za-z0-9_.-]+", "_", layer).strip("_") or "layer"
@@ -136,21 +140,23 @@ def write_pieces(measured: Measured, layers: Sequence[str], folder: Path) -> tup
             measured.model,
             measured.int8.network,
             layer,
-            [feed],
+            feed,
             measured.int8.rest,
             folder / name,
+            samples=samples,
+            worst=worst,
             provider=measured.settings.provider,
         )
         written.append(str(path))
     return tuple(written)
 
 
-def _worst_feed(measured: Measured) -> Feed:
-    """The batch that holds the sample with the lowest SQNR."""
-    worst = [o.worst_sample for o in measured.result.outputs if o.worst_sample is not None]
-    seen = 0
+def _worst_feed(measured: Measured) -> tuple[Feed, range, int]:
+    """The batch that holds the sample with the lowest SQNR, its samples' indices, and that sample's."""
+    worst = next((o.worst_sample for o in measured.result.outputs if o.worst_sample is not None), 0)
+    samples = range(0)
     for batch in measured.inputs.batches():
-        seen += batch.rows
-        if not worst or worst[0] < seen:
-            return batch.feed
-    return batch.feed
+        samples = range(samples.stop, samples.stop + batch.rows)
+        if worst in samples:
+            break
+    return batch.feed, samples, worst

@@ -17,7 +17,7 @@ from pytest_int8acc.diagnose.surroundings import Surroundings
 from pytest_int8acc.diagnose.weights import inspect_weight
 from pytest_int8acc.engines.onnxruntime import Provider
 from pytest_int8acc.errors import ModelError
-from pytest_int8acc.graph.fp16_constants import SMALLEST as HALF_SMALLEST
+from pytest_int8acc.graph.formats import FP16, FP32, INT8, UINT8
 from pytest_int8acc.graph.model import Model
 from pytest_int8acc.graph.network import Edge, Group, LeftHigh, Network, Precision
 from pytest_int8acc.lab.statistics import (
@@ -27,14 +27,13 @@ from pytest_int8acc.lab.statistics import (
     WIDE,
     EdgeFinding,
     EdgeStats,
-    TensorStats,
     lost_db,
     percent,
     reach,
 )
-from pytest_int8acc.lab.sweep import SAMPLES, measure_network
+from pytest_int8acc.lab.sweep import SAMPLES, FirstSamples, measure_network
+from pytest_int8acc.lab.values import TensorValues
 from pytest_int8acc.results import Cause
-from pytest_int8acc.scales import LEVELS, SMALLEST
 from pytest_int8acc.tensors import did_you_mean
 
 logger = logging.getLogger("pytest_int8acc")
@@ -132,7 +131,8 @@ class _Explainer:
         self.weights = (network.model, model)
         edges = [edge for group in wanted for edge in group.edges]
         edges += self.graph.partner_edges({e.tensor for e in edges if e.quantization.values is None})
-        self.measured = measure_network(network, edges, model, inputs, provider, samples)
+        few = FirstSamples(inputs, model, samples)
+        self.measured = measure_network(network, edges, model, few, provider, {})
 
     def cause(self, group: Group, engine_only: bool, unstable: bool) -> Cause:
         """The cause of one group."""
@@ -159,7 +159,9 @@ class _Explainer:
 
     def _finding(self, edge: Edge, group: Group) -> EdgeFinding:
         if edge.quantization.values is not None:
-            return inspect_weight(edge, self.graph.nodes[edge.node], *self.weights, self._energy(edge, group))
+            return inspect_weight(
+                edge, self.graph.index.nodes[edge.node], *self.weights, self._energy(edge, group)
+            )
         stats, quantizations = self.measured[edge.tensor]
         measured = quantizations[id(edge.quantization)]
         kind, text = self._fault(edge, stats, measured)
@@ -184,10 +186,10 @@ class _Explainer:
                 return None if channels is None else channels[0]
         return None
 
-    def _fault(self, edge: Edge, stats: TensorStats, measured: EdgeStats) -> tuple[str, str]:
+    def _fault(self, edge: Edge, stats: TensorValues, measured: EdgeStats) -> tuple[str, str]:
         """Kind and text; empty where nothing is wrong with the edge."""
         scale = edge.quantization.scale
-        least = SMALLEST if self.rest == "fp32" else HALF_SMALLEST
+        least = FP32.normal if self.rest == "fp32" else FP16.smallest
         if not np.isfinite(scale).all() or float(scale.min()) < least:
             return "zero-scale", (
                 f"'{edge.tensor}' has the scale {float(scale.min()):.3g}, below {least:.3g}, the least that "
@@ -206,13 +208,13 @@ class _Explainer:
         return "", ""
 
     def _wrong_range(
-        self, edge: Edge, stats: TensorStats, measured: EdgeStats, lost: float
+        self, edge: Edge, stats: TensorValues, measured: EdgeStats, lost: float
     ) -> tuple[str, str]:
         quantization, extent = edge.quantization, reach(edge.quantization)
         cost = f"keeps {measured.sqnr_db:.3g} dB, the best scale {measured.sqnr_db + lost:.3g}"
         clipping = measured.clips
-        if clipping and (quantization.zero_point != 0).any() | (quantization.zero_point.dtype == np.uint8):
-            symmetric = min(stats.sqnr_db(float(quantization.scale.max()) * LEVELS), CEILING_DB)
+        if clipping and (quantization.zero_point != 0).any() | (quantization.format is UINT8):
+            symmetric = min(stats.sqnr_db(float(quantization.scale.max()) * INT8.levels), CEILING_DB)
             if symmetric - measured.sqnr_db >= LOST_DB:
                 return "zero-point", _one_sided(edge, measured, cost)
         if clipping:
@@ -247,7 +249,7 @@ def _cause(finding: EdgeFinding, kind: str = "", text: str = "") -> Cause:
     )
 
 
-def _numbers(stats: TensorStats, measured: EdgeStats) -> dict[str, float]:
+def _numbers(stats: TensorValues, measured: EdgeStats) -> dict[str, float]:
     extent, best = reach(measured.quantization), stats.best_reach()
     numbers = {
         "lost_db": lost_db(stats, measured),
@@ -282,7 +284,7 @@ def _accumulated(worst: EdgeFinding) -> Cause:
     return _cause(worst, "accumulated-noise", text)
 
 
-def _outlier_channels(tensor: str, stats: TensorStats) -> str:
+def _outlier_channels(tensor: str, stats: TensorValues) -> str:
     assert stats.channel_amax is not None
     amax = stats.channel_amax
     usual = float(np.median(amax[amax > 0]))
@@ -292,11 +294,11 @@ def _outlier_channels(tensor: str, stats: TensorStats) -> str:
     return (
         f"channel{'s' * (len(large) > 1)} {named} of '{tensor}' reach{'es' * (len(large) == 1)} "
         f"{float(amax.max()):.3g}, {float(amax.max()) / usual:.3g}x the usual channel: the others share "
-        f"{max(1, round(LEVELS * usual / float(amax.max())))} of 127 codes"
+        f"{max(1, round(INT8.levels * usual / float(amax.max())))} of 127 codes"
     )
 
 
-def _uneven_parts(tensor: str, joint: str, stats: TensorStats) -> str:
+def _uneven_parts(tensor: str, joint: str, stats: TensorValues) -> str:
     assert stats.channel_amax is not None
     amax = stats.channel_amax[stats.channel_amax > 0]
     return (
@@ -305,7 +307,7 @@ def _uneven_parts(tensor: str, joint: str, stats: TensorStats) -> str:
     )
 
 
-def _outlier_values(tensor: str, stats: TensorStats) -> str:
+def _outlier_values(tensor: str, stats: TensorValues) -> str:
     usual = stats.quantile(0.999)
     share = f", {stats.amax / usual:.3g}x the 99.9th percentile" if usual else ""
     return f"a few values of '{tensor}' reach {stats.amax:.3g}{share}, and the range with them"
@@ -313,10 +315,10 @@ def _outlier_values(tensor: str, stats: TensorStats) -> str:
 
 def _one_sided(edge: Edge, measured: EdgeStats, cost: str) -> str:
     quantization = edge.quantization
-    limits = np.iinfo(quantization.zero_point.dtype)
+    codes = quantization.format
     scale, zero = float(quantization.scale.max()), int(quantization.zero_point.ravel()[0])
     return (
-        f"'{edge.tensor}' is {quantization.zero_point.dtype} with zero point {zero}, which holds only "
-        f"{(limits.min - zero) * scale:.3g} to {(limits.max - zero) * scale:.3g}: "
+        f"'{edge.tensor}' is {codes.name} with zero point {zero}, which holds only "
+        f"{(codes.lowest - zero) * scale:.3g} to {(codes.highest - zero) * scale:.3g}: "
         f"{percent(measured.clipped / measured.values)} of the values are cut off on one side; {cost}"
     )

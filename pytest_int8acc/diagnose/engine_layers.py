@@ -8,17 +8,14 @@ tensor of each layer is asked for.
 from __future__ import annotations
 
 import logging
-from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-
-import onnx
 
 from pytest_int8acc.data import Batch
 from pytest_int8acc.diagnose.layers import errors_between, outputs_of_groups
 from pytest_int8acc.errors import EngineError
 from pytest_int8acc.graph.network import Network
-from pytest_int8acc.lab.sweep import real_rows
+from pytest_int8acc.lab.values import real_rows
 from pytest_int8acc.measure.measured import Measured
 from pytest_int8acc.results import LayerError
 from pytest_int8acc.tensors import Feed
@@ -60,20 +57,16 @@ def engine_errors(
 
 def _chains(network: Network) -> dict[str, tuple[str, ...]]:
     """Group to the output of its last node, and those of nodes behind it: only readers, and in no group."""
-    readers: dict[str, list[onnx.NodeProto]] = defaultdict(list)
-    for node in network.model.graph.node:
-        for name in node.input:
-            readers[name].append(node)
-
+    index = network.model.index
     grouped = {node for group in network.groups for node in group.nodes}
 
     def behind(tensor: str) -> Iterator[str]:
         for _ in range(_FUSED + 1):
             yield tensor
-            after = readers[tensor]
-            if len(after) != 1 or len(after[0].output) != 1 or after[0].name in grouped:
+            after = index.only_reader(tensor)
+            if after is None or len(after.output) != 1 or after.name in grouped:
                 return
-            tensor = after[0].output[0]
+            tensor = after.output[0]
 
     return {group: tuple(behind(tensor)) for group, tensor in outputs_of_groups(network).items()}
 

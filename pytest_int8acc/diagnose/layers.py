@@ -19,7 +19,8 @@ from pytest_int8acc.graph.fp16_network import emulate_network, network_to_fp16
 from pytest_int8acc.graph.network import Group, Network, Precision
 from pytest_int8acc.graph.plan import apply
 from pytest_int8acc.graph.types import FLOAT, value_types
-from pytest_int8acc.lab.sweep import FirstSamples, real_rows
+from pytest_int8acc.lab.sweep import FirstSamples
+from pytest_int8acc.lab.values import real_rows
 from pytest_int8acc.results import LayerError
 from pytest_int8acc.scores.metrics import METRICS
 from pytest_int8acc.scores.pairs import Pair
@@ -69,8 +70,7 @@ def layer_errors(
 
 def outputs_of_groups(network: Network) -> dict[str, str]:
     """Group to the first output of its last node."""
-    order = {node.name: i for i, node in enumerate(network.model.graph.node)}
-    nodes = {node.name: node for node in network.model.graph.node}
+    nodes, order = network.model.index.nodes, network.model.index.order
     return {
         group.name: nodes[max((n for n in group.nodes if n in order), key=order.__getitem__)].output[0]
         for group in network.groups

@@ -22,7 +22,8 @@ from onnx import helper
 from pytest_int8acc.diagnose.reproducer import Origin, Piece, shows, worst_sqnr, write_piece
 from pytest_int8acc.engines.onnxruntime import OrtEngine, Provider
 from pytest_int8acc.errors import EngineError, ModelError
-from pytest_int8acc.graph.model import Model, captured
+from pytest_int8acc.graph.index import captured
+from pytest_int8acc.graph.model import Model
 from pytest_int8acc.graph.network import Group, Network, Precision
 from pytest_int8acc.graph.plan import apply
 from pytest_int8acc.graph.to_fp16 import to_fp16
@@ -40,10 +41,12 @@ def reduce(
     model: Model,
     network: Network,
     group: str,
-    feeds: Sequence[Feed],
+    feed: Feed,
     rest: Precision,
     folder: Path,
     *,
+    samples: range = range(1),
+    worst: int = 0,
     provider: Provider = "cpu",
 ) -> Path:
     """Write the smallest piece around ``group`` that shows its error, and check it by running the files.
@@ -55,9 +58,11 @@ def reduce(
         model: The case's float model; the weights of the baseline are its own where nodes and tensors agree.
         network: The case's INT8 side, before it is put into FP16.
         group: The culprit's name.
-        feeds: Whole inputs; the one whose error at the group's outputs is greatest is kept.
+        feed: Whole inputs of one run.
         rest: What is not INT8 runs in this.
         folder: Made where it is missing; files of these names are replaced.
+        samples: Those in ``feed``, as indices into the case's data; for the README, like ``worst``.
+        worst: The one of them with the greatest error.
         provider: Where ONNX Runtime runs.
 
     Returns:
@@ -70,8 +75,9 @@ def reduce(
     """
     logger.info("%s: cutting out the smallest piece that shows the error of '%s'", network.model.name, group)
     whole = _Whole(model, network, rest, provider)
-    found = _Search(whole, _group(network, group), feeds)
-    write_piece(folder, found.piece(), found.origin, provider)
+    found = _Search(whole, _group(network, group), feed)
+    origin = Origin(network.model.name, found.group, rest, len(whole.nodes), samples, worst, found.sqnr)
+    write_piece(folder, found.piece(), origin, provider)
     return folder
 
 
@@ -81,9 +87,8 @@ class _Whole:
     def __init__(self, model: Model, network: Network, rest: Precision, provider: Provider) -> None:
         self.network, self.rest, self.provider = network, rest, provider
         self.baseline = model if _agree(model, network.model) else network.model
-        self.nodes = {node.name: node for node in network.model.graph.node}
-        self.order = {name: i for i, name in enumerate(self.nodes)}
-        self.producer = {name: node.name for node in network.model.graph.node for name in node.output if name}
+        self.index = network.model.index
+        self.nodes, self.producer = self.index.nodes, self.index.producer
         self.inputs = {info.name for info in network.model.inputs}
         self.types = value_types(network.model)
 
@@ -120,7 +125,7 @@ class _Whole:
         """``nodes``, and those before them as far as tensors have no type by which they could be an input."""
         grown = set(nodes)
         while untyped := [name for name in self.borders(grown) if name not in self.types]:
-            grown.update(self.producer[name] for name in untyped)
+            grown.update(self.producer[name].name for name in untyped)
         return grown
 
     def results(self, nodes: AbstractSet[str]) -> list[str]:
@@ -133,13 +138,13 @@ class _Whole:
 
     def ordered(self, nodes: AbstractSet[str]) -> list[str]:
         """``nodes`` in topological order."""
-        return sorted(nodes, key=self.order.__getitem__)
+        return sorted(nodes, key=self.index.order.__getitem__)
 
     def ahead(self, tensors: Sequence[str]) -> list[str]:
         """``tensors`` and those computed before them, nearest first, up to a number."""
         found = [name for name in tensors if name in self.producer]
         for name in found:
-            more = _reads(self.nodes[self.producer[name]])
+            more = _reads(self.producer[name])
             found.extend(t for t in dict.fromkeys(more) if t in self.producer and t not in found)
             if len(found) >= _AHEAD:
                 break
@@ -161,13 +166,11 @@ class _Cut:
 class _Search:
     """Grows a piece from one group until it shows the error, then takes off what is not needed."""
 
-    def __init__(self, whole: _Whole, group: Group, feeds: Sequence[Feed]) -> None:
-        self.whole, self.group = whole, group
+    def __init__(self, whole: _Whole, group: Group, feed: Feed) -> None:
+        self.whole, self.group, self.feed = whole, group, feed
         self.outputs = [name for name in whole.results(set(group.nodes)) if name in whole.types]
         self.members = {node: set(g.nodes) for g in whole.network.groups for node in g.nodes}
-        self.sample = self._worst_feed(feeds)
-        self.feed = feeds[self.sample]
-        self.expected, found = whole.read(self.outputs, self.feed)
+        self.expected, found = whole.read(self.outputs, feed)
         self.sqnr = worst_sqnr(self.expected, found)
         self._values: dict[str, tuple[Feed, Feed]] = {}
         if self.sqnr == math.inf:
@@ -200,25 +203,9 @@ class _Search:
                 short = middle
         return self._finished(self._trimmed(parts, cut))
 
-    @property
-    def origin(self) -> Origin:
-        """Where the piece comes from."""
-        return Origin(
-            self.whole.network.model.name,
-            self.group,
-            self.whole.rest,
-            len(self.whole.nodes),
-            self.sample,
-            self.sqnr,
-        )
-
     def shows(self, cut: _Cut) -> bool:
         """True where the cut's error has at least half the power of the whole model's."""
         return shows(cut.sqnr, self.sqnr)
-
-    def _worst_feed(self, feeds: Sequence[Feed]) -> int:
-        found = [worst_sqnr(*self.whole.read(self.outputs, feed)) for feed in feeds]
-        return min(range(len(feeds)), key=found.__getitem__)
 
     def _growth(self) -> Iterator[set[str]]:
         """What to add to the group, node by node (groups whole), until nothing is left before it."""
@@ -247,7 +234,7 @@ class _Search:
         name = min(harmed, key=harmed.__getitem__, default=None)
         if name is None:
             return set()
-        node = self.whole.producer[name]
+        node = self.whole.producer[name].name
         return self.members.get(node, {node}) - nodes | {node}
 
     def _value(self, name: str, wanted: Sequence[str]) -> tuple[Feed, Feed]:
@@ -311,10 +298,10 @@ def _leading_to(whole: _Whole, nodes: AbstractSet[str], outputs: Sequence[str]) 
     kept: set[str] = set()
     wanted = list(outputs)
     while wanted:
-        node = whole.producer.get(wanted.pop(), "")
-        if node in nodes and node not in kept:
-            kept.add(node)
-            wanted.extend(_reads(whole.nodes[node]))
+        node = whole.producer.get(wanted.pop())
+        if node is not None and node.name in nodes and node.name not in kept:
+            kept.add(node.name)
+            wanted.extend(_reads(node))
     return kept
 
 

@@ -12,8 +12,9 @@ import numpy as np
 
 from pytest_int8acc.engines.onnxruntime import OrtEngine, Provider
 from pytest_int8acc.errors import EngineError, Int8accError
+from pytest_int8acc.graph.formats import INT8
 from pytest_int8acc.graph.load import load_model
-from pytest_int8acc.graph.model import Model, save_model
+from pytest_int8acc.graph.model import Model, replacing_models, write_model
 from pytest_int8acc.graph.network import Group, Precision
 from pytest_int8acc.scores.metrics import sqnr_db
 from pytest_int8acc.scores.pairs import Pair
@@ -52,8 +53,10 @@ class Origin:
     """The culprit."""
     rest: Precision
     nodes: int
-    sample: int
-    """Index of the feed."""
+    samples: range
+    """Those run at once, as indices into the case's data."""
+    worst: int
+    """The one of them that the piece is for."""
     sqnr: float
     """At the culprit's outputs in the whole model, in dB."""
 
@@ -70,7 +73,7 @@ def worst_sqnr(baseline: Mapping[str, Array], candidate: Mapping[str, Array]) ->
 
 
 def write_piece(folder: Path, piece: Piece, origin: Origin, provider: Provider) -> None:
-    """Write the folder, read it again and run it; the README comes last, when all has been seen to hold.
+    """Write the folder; its files were read again, run and seen to hold before any takes its place.
 
     Raises:
         EngineError: The files do not run, or do not show the error again.
@@ -79,14 +82,15 @@ def write_piece(folder: Path, piece: Piece, origin: Origin, provider: Provider) 
     from polygraphy.json import to_json
 
     try:
-        folder.mkdir(parents=True, exist_ok=True)
-        save_model(piece.baseline, folder / "float.onnx")
-        save_model(piece.int8, folder / "int8.onnx")
-        for name, arrays in (("inputs", piece.inputs), ("expected", piece.expected), ("int8", piece.found)):
-            _save_npz(folder / f"{name}.npz", arrays)
-        (folder / "inputs.json").write_text(to_json([piece.inputs]), encoding="utf-8")
-        runtime = _check(folder, origin, provider)
-        (folder / "README.md").write_text(_readme(piece, origin, runtime), encoding="utf-8")
+        with replacing_models(folder) as drafts:
+            write_model(piece.baseline, drafts / "float.onnx")
+            write_model(piece.int8, drafts / "int8.onnx")
+            arrays = {"inputs": piece.inputs, "expected": piece.expected, "int8": piece.found}
+            for name, feed in arrays.items():
+                _save_npz(drafts / f"{name}.npz", feed)
+            (drafts / "inputs.json").write_text(to_json([piece.inputs]), encoding="utf-8")
+            runtime = _check(drafts, folder, origin, provider)
+            (drafts / "README.md").write_text(_readme(piece, origin, runtime), encoding="utf-8")
     except OSError as error:
         raise Int8accError(f"{folder}: cannot be written: {error.strerror or error}") from error
 
@@ -99,15 +103,15 @@ def _save_npz(path: Path, arrays: Mapping[str, Array]) -> None:
                 np.lib.format.write_array(stream, np.asanyarray(array), allow_pickle=False)
 
 
-def _check(folder: Path, origin: Origin, provider: Provider) -> str:
+def _check(drafts: Path, folder: Path, origin: Origin, provider: Provider) -> str:
     """The files give the outputs that lie beside them, and those show the error; what they were run by."""
-    with np.load(folder / "inputs.npz") as stored:
+    with np.load(drafts / "inputs.npz") as stored:
         feed = dict(stored)
     outputs = []
     for model, file in (("float.onnx", "expected.npz"), ("int8.onnx", "int8.npz")):
-        engine = OrtEngine(load_model(folder / model), "exact", provider)
+        engine = OrtEngine(load_model(drafts / model), "exact", provider)
         found = engine(feed)
-        with np.load(folder / file) as stored:
+        with np.load(drafts / file) as stored:
             same = all(
                 np.array_equal(found[n], stored[n], equal_nan=stored[n].dtype.kind == "f") for n in found
             )
@@ -127,7 +131,7 @@ def _readme(piece: Piece, origin: Origin, runtime: str) -> str:
         group=origin.group.name,
         op_type=origin.group.op_type,
         rest=origin.rest.upper(),
-        sample=origin.sample,
+        samples=_samples(origin),
         whole=origin.sqnr,
         piece=piece.sqnr,
         close=CLOSE_DB,
@@ -139,6 +143,13 @@ def _readme(piece: Piece, origin: Origin, runtime: str) -> str:
         scales="\n".join(dict.fromkeys(_scale_lines(piece))),
         runtime=runtime,
     )
+
+
+def _samples(origin: Origin) -> str:
+    text = f"sample {origin.worst} of the case's data"
+    if len(origin.samples) == 1:
+        return text
+    return f"{text},\nrun at once with samples {origin.samples[0]} to {origin.samples[-1]}"
 
 
 def _greatest(piece: Piece) -> float:
@@ -157,8 +168,8 @@ def _scale_lines(piece: Piece) -> Iterator[str]:
         for edge in group.edges:
             scale = np.asarray(edge.quantization.scale, np.float64)
             text = f"{scale:.6g}" if scale.size == 1 else f"{scale.min():.6g} to {scale.max():.6g}"
-            reach = f"{127 * scale.max():.6g}"
-            kind = edge.quantization.zero_point.dtype
+            reach = f"{INT8.levels * scale.max():.6g}"
+            kind = edge.quantization.format.name
             yield f"| `{edge.tensor}` | `{edge.node}` | {kind} | {text} | {reach} |"
 
 
@@ -166,7 +177,7 @@ _README = """# Error of `{group}` in INT8
 
 Cut out of `{model}`: {nodes} of {all_nodes} nodes, {groups} of them quantized layers, around the {op_type}
 `{group}`. `float.onnx` is the baseline ({rest}), `int8.onnx` the same piece with Q/DQ, the rest {rest}.
-Inputs: what the baseline computes there for feed {sample} of those given.
+Inputs: what the baseline computes there for {samples}.
 
 | | SQNR at the outputs of `{group}` |
 | --- | --- |

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Sequence
 
+from pytest_int8acc.diagnose.ranges import Range
 from pytest_int8acc.diagnose.stages import ENGINE_FP16, ENGINE_INT8, FP16, FP32, fit_in_words
 from pytest_int8acc.lab.statistics import LOST_DB
-from pytest_int8acc.lab.sweep import Range
 from pytest_int8acc.results import Culprit, Finding, OutputResult, StageLine
 
 #: A range is at fault for being so many times, or less than this part of, what its tensor reaches.

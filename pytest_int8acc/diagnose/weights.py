@@ -8,22 +8,22 @@ import numpy as np
 import onnx
 from numpy.typing import NDArray
 
+from pytest_int8acc.graph.formats import FP32, INT8, along
 from pytest_int8acc.graph.groups import WEIGHTED, channel_axis
 from pytest_int8acc.graph.model import Model
 from pytest_int8acc.graph.network import Edge, Quantization
-from pytest_int8acc.graph.quantize import along, dequantize_array, quantize_weight
+from pytest_int8acc.graph.quantize import quantize_weight
 from pytest_int8acc.lab.statistics import (
     CEILING_DB,
     LOST_DB,
     SOUND_DB,
     WIDE,
     EdgeFinding,
-    decibels,
     percent,
     reach,
 )
+from pytest_int8acc.lab.values import decibels
 from pytest_int8acc.results import Histogram
-from pytest_int8acc.scales import LEVELS, SMALLEST
 from pytest_int8acc.tensors import Array
 
 #: Scales made for another axis agree with its channels' amax / 127 up to rounding.
@@ -51,12 +51,12 @@ def inspect_weight(
             it is multiplied with. None: all count alike.
     """
     quantization = edge.quantization
-    given = dequantize_array(quantization).astype(np.float64)
+    given = quantization.dequantize().astype(np.float64)
     name, original = _original(edge, network, model, given.shape)
     edge, weight, axis = replace(edge, tensor=name), original.astype(np.float64), quantization.axis
     if node.op_type in WEIGHTED:
         axis = channel_axis(node, edge.index, weight.ndim)
-    best = dequantize_array(quantize_weight(weight.astype(np.float32), axis))
+    best = quantize_weight(weight.astype(np.float32), axis).dequantize()
     shares = _shares(energy, axis, weight)
     signal = float((shares * weight**2).sum())
     sqnr, best_db = (decibels(signal, float((shares * (weight - w) ** 2).sum())) for w in (given, best))
@@ -94,11 +94,11 @@ def _fault(
     """Kind and text; empty where nothing is wrong with the edge."""
     quantization = edge.quantization
     factors = _factors(quantization, weight)
-    if not np.isfinite(quantization.scale).all() or float(quantization.scale.min()) < SMALLEST:
+    if not np.isfinite(quantization.scale).all() or float(quantization.scale.min()) < FP32.normal:
         return "zero-scale", f"weight '{edge.tensor}' has the scale {float(quantization.scale.min()):.3g}"
     cost = f"it keeps {sqnr:.3g} dB, scales from its channels {best_db:.3g}"
     if np.isinf(sqnr) and weight.any():
-        used = float(_steps(quantization).max()) / LEVELS
+        used = float(_steps(quantization).max()) / INT8.levels
         if used < _FEW_CODES:
             return "weight-scale", f"weight '{edge.tensor}' uses {percent(used)} of its INT8 codes"
     if best_db - sqnr >= LOST_DB:
@@ -143,7 +143,7 @@ def _original(edge: Edge, network: Model, model: Model, shape: tuple[int, ...]) 
         weight = source.constants().get(name)
         if weight is not None and weight.shape == shape and weight.dtype.kind == "f":
             return name, weight
-    return edge.tensor, dequantize_array(edge.quantization)
+    return edge.tensor, edge.quantization.dequantize()
 
 
 def _amax(weight: NDArray[np.float64], axis: int | None) -> NDArray[np.float64]:
@@ -156,7 +156,7 @@ def _factors(quantization: Quantization, weight: NDArray[np.float64]) -> NDArray
     """Range of each scale over what its channel holds; channels that are all zeros left out."""
     amax = _amax(weight, quantization.axis)
     scale = quantization.scale.astype(np.float64)
-    return np.asarray((scale * LEVELS)[amax > 0] / amax[amax > 0])
+    return np.asarray((scale * INT8.levels)[amax > 0] / amax[amax > 0])
 
 
 def _steps(quantization: Quantization) -> NDArray[np.int64]:
@@ -173,7 +173,7 @@ def _other_axis(quantization: Quantization, weight: NDArray[np.float64], axis: i
         return None
     if given % weight.ndim != axis % weight.ndim:
         return given % weight.ndim
-    scale = quantization.scale.astype(np.float64) * LEVELS
+    scale = quantization.scale.astype(np.float64) * INT8.levels
     for other in range(weight.ndim):
         if other != axis % weight.ndim and weight.shape[other] == scale.size:
             amax = _amax(weight, other)

@@ -19,6 +19,7 @@ from onnx import TensorProto, helper
 
 from pytest_int8acc.engines.onnxruntime import OrtEngine, Provider
 from pytest_int8acc.engines.run import with_progress
+from pytest_int8acc.graph.formats import FP32
 from pytest_int8acc.graph.model import Editor, Model
 from pytest_int8acc.tensors import Array
 
@@ -34,7 +35,7 @@ ENTROPY_BINS = 2048
 _QUANTIZED_BINS = 128
 
 #: Between these, float32 holds the width of [-amax, amax] and of its bins.
-_TINY, _HUGE = float(np.finfo(np.float32).tiny), float(np.finfo(np.float32).max) / 4
+_TINY, _HUGE = FP32.normal, FP32.highest / 4
 #: ReduceMax takes its axes as an input from this opset on.
 _AXES_ARE_INPUT = 18
 

@@ -1,10 +1,9 @@
-"""What an entry of the engine store must hold, and files written at one stroke."""
+"""What an entry of the engine store must hold."""
 
 from __future__ import annotations
 
 import hashlib
 import logging
-import uuid
 from pathlib import Path, PurePosixPath
 from typing import Annotated, Literal
 
@@ -92,16 +91,6 @@ def check_folder(folder: Path) -> Manifest:
         if digest_file(path) != record.sha256:
             raise ValueError(f"{name} was changed")
     return manifest
-
-
-def replace_file(path: Path, data: bytes, draft: Path | None = None) -> None:
-    """Write ``path`` by a rename of ``draft``, so that a reader sees the old content or the new."""
-    draft = draft or path.with_name(f"{path.name}.{uuid.uuid4().hex}.tmp")
-    try:
-        draft.write_bytes(data)
-        draft.replace(path)
-    finally:
-        draft.unlink(missing_ok=True)
 
 
 def digest_file(path: Path) -> str:

@@ -16,6 +16,7 @@ from onnx import numpy_helper, parser
 from pytest_int8acc.engines.cores import share_of_cores
 from pytest_int8acc.errors import EngineError
 from pytest_int8acc.graph.emulate import emulate_half
+from pytest_int8acc.graph.formats import INT8
 from pytest_int8acc.graph.model import Model, make_model, save_model
 from pytest_int8acc.tensors import Array, Feed, TensorInfo
 
@@ -136,7 +137,8 @@ def _worst_case() -> Model:
         }
     """
     proto = parser.parse_model(text)
-    proto.graph.initializer.append(numpy_helper.from_array(np.full((1, 256, 1, 1), 127, np.int8), "w"))
+    weight = np.full((1, 256, 1, 1), INT8.highest, INT8.dtype)
+    proto.graph.initializer.append(numpy_helper.from_array(weight, "w"))
     return make_model(proto, name="saturation check")
 
 

@@ -23,10 +23,10 @@ from pytest_int8acc.engines.manifest import (
     describe_folder,
     digest_file,
     inside,
-    replace_file,
 )
 from pytest_int8acc.engines.store import Entry, Store, default_folder
 from pytest_int8acc.errors import EngineError
+from pytest_int8acc.files import replace_file
 from pytest_int8acc.settings import Settings
 
 logger = logging.getLogger("pytest_int8acc")

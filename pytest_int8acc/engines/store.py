@@ -10,7 +10,6 @@ import logging
 import os
 import re
 import shutil
-import sys
 import time
 import uuid
 from collections.abc import Callable, Iterator
@@ -18,6 +17,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Concatenate, ParamSpec, TypeVar
 
+import platformdirs
 from filelock import FileLock, Timeout
 
 from pytest_int8acc.engines.manifest import (
@@ -27,9 +27,9 @@ from pytest_int8acc.engines.manifest import (
     check_folder,
     describe_folder,
     digest_file,
-    replace_file,
 )
 from pytest_int8acc.errors import EngineError
+from pytest_int8acc.files import replace_file
 
 logger = logging.getLogger("pytest_int8acc")
 
@@ -371,18 +371,13 @@ def default_folder() -> Path:
     Raises:
         EngineError: The user has no home folder.
     """
-    variable = "LOCALAPPDATA" if sys.platform == "win32" else "XDG_CACHE_HOME"
-    given = Path(os.environ.get(variable, ""))
-    if given.is_absolute():
-        return given / "pytest-int8acc"
-    try:
-        home = Path.home()
-    except RuntimeError as error:
+    folder = platformdirs.user_cache_path("pytest-int8acc", appauthor=False, opinion=False)
+    if not folder.is_absolute():
         raise EngineError(
-            f"no folder to keep engines in ({error}): name one with --int8acc-cache-dir, or keep nothing "
-            "with --int8acc-no-cache"
-        ) from error
-    return home / ("Library/Caches" if sys.platform == "darwin" else ".cache") / "pytest-int8acc"
+            "no folder to keep engines in (the user has no home folder): name one with --int8acc-cache-dir, "
+            "or keep nothing with --int8acc-no-cache"
+        )
+    return folder
 
 
 def _remove(path: Path) -> None:

@@ -9,7 +9,7 @@ from pytest_int8acc.case.plan_file import plan_text
 from pytest_int8acc.errors import Int8accError
 from pytest_int8acc.fix import commands, scripts
 from pytest_int8acc.fix.files import NAMED_MODEL, FixFiles, name_nodes
-from pytest_int8acc.graph.model import Model, save_model
+from pytest_int8acc.graph.model import Model, replacing_models, write_model
 
 __all__ = ["FixFiles", "write_fix"]
 
@@ -54,11 +54,11 @@ def write_fix(folder: Path, fix: FixFiles) -> tuple[str, ...]:
 
 def _write(folder: Path, models: Mapping[str, Model], texts: Mapping[str, str]) -> tuple[str, ...]:
     try:
-        folder.mkdir(parents=True, exist_ok=True)
-        for name, model in models.items():
-            save_model(model, folder / name)
-        for name, text in texts.items():
-            (folder / name).write_text(text, encoding="utf-8", newline="\n")
+        with replacing_models(folder) as drafts:
+            for name, model in models.items():
+                write_model(model, drafts / name)
+            for name, text in texts.items():
+                (drafts / name).write_text(text, encoding="utf-8", newline="\n")
     except OSError as error:
         raise Int8accError(f"{folder}: cannot be written: {error.strerror or error}") from error
     return tuple(str(folder / name) for name in ("fixed.onnx", *texts, *list(models)[1:]))

@@ -88,7 +88,7 @@ def name_nodes(fix: FixFiles, folder: Path) -> Named:
         high={name: high[name] for name in nodes if name in high},
         int8=kept,
         op_types=tuple(sorted({nodes[name] for name in kept})),
-        scales=dict(fix.plan.scales),
+        scales={tensor: float(wanted.scale) for tensor, wanted in fix.plan.scales.items()},
         inputs=tuple(str(t) for t in fix.model.inputs if not _is_fixed(t.shape)),
         precision=fix.precision,
         feeding=_feeding(fix.float_model, high),
@@ -96,10 +96,10 @@ def name_nodes(fix: FixFiles, folder: Path) -> Named:
 
 
 def _feeding(model: Model, high: Mapping[str, Precision]) -> dict[str, Precision]:
-    makers = {name: node.name for node in model.graph.node for name in node.output}
+    makers = model.index.producer
     wanted: dict[str, Precision] = {}
     for node in model.graph.node:
-        for maker in (makers[name] for name in node.input if node.name in high and name in makers):
+        for maker in (makers[name].name for name in node.input if node.name in high and name in makers):
             if maker not in high and wanted.get(maker) != "fp32":
                 wanted[maker] = high[node.name]
     return wanted

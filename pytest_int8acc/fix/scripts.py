@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 
 from pytest_int8acc.fix.files import Named
+from pytest_int8acc.graph.formats import INT8
 
 
 def ort_quantize(named: Named) -> str:
@@ -23,7 +24,7 @@ def ort_quantize(named: Named) -> str:
 
 def postprocess(named: Named) -> str:
     """``postprocess.py``: layer precisions by ONNX node, set on the parsed network by Polygraphy."""
-    ranges = {tensor: scale * 127 for tensor, scale in named.scales.items()}
+    ranges = {tensor: scale * INT8.levels for tensor, scale in named.scales.items()}
     data = [
         "# ONNX node: the precision that its layers run in.",
         *_dict("PRECISIONS", named.high),

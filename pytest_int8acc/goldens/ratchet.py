@@ -9,13 +9,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from pytest_int8acc.case.judge import Judge
-from pytest_int8acc.data.scripts import UserFunction
 from pytest_int8acc.errors import CriterionError
 from pytest_int8acc.goldens.record import Accepted, GoldenError, Record
 from pytest_int8acc.results import Bound, CaseResult, Score
 from pytest_int8acc.scores.compare import compare_output
 from pytest_int8acc.scores.criteria import MetricLimit, OutputLimits, check_fits, limits_for
 from pytest_int8acc.scores.metrics import METRICS
+from pytest_int8acc.scores.user_metric import UserMetric
 from pytest_int8acc.spec.criteria import MetricCriterion, RegressionCriterion
 from pytest_int8acc.spec.models import Case
 from pytest_int8acc.tensors import Array, Outputs, did_you_mean
@@ -81,7 +81,7 @@ def tighten(judge: Judge, wanted: Mapping[str, float], record: Record | None) ->
     if not wanted:
         return judge
     limits: list[OutputLimits] = []
-    metrics: list[tuple[MetricLimit, UserFunction]] = []
+    metrics: list[tuple[MetricLimit, UserMetric]] = []
     for name, amount in wanted.items() if record else ():
         assert record is not None
         of_outputs = list(_output_limits(judge, name, amount, record))
@@ -162,7 +162,7 @@ def _output_limits(judge: Judge, name: str, amount: float, record: Record) -> It
 
 def _metric_limits(
     judge: Judge, name: str, amount: float, record: Record
-) -> Iterator[tuple[MetricLimit, UserFunction]]:
+) -> Iterator[tuple[MetricLimit, UserMetric]]:
     accepted = {score.subject: score for score in record.scores}
     for limit, function in {limit.ref: (limit, function) for limit, function in judge.metrics}.values():
         score = accepted.get(limit.ref)

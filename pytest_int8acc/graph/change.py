@@ -1,17 +1,15 @@
-"""A network with other scales: what is mended while all of it stays in INT8."""
+"""A network with other scales, as a plan says them."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
-
-import numpy as np
-import onnx
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 from pytest_int8acc.errors import ModelError
-from pytest_int8acc.graph.groups import WEIGHTED, channel_axis
-from pytest_int8acc.graph.network import Edge, Network, Quantization
-from pytest_int8acc.graph.quantize import quantize_weight
+from pytest_int8acc.graph.network import Network, Plan, symmetric
+from pytest_int8acc.graph.plan import fresh_weights, moved, quantized_tensors, weight_axis
+
+__all__ = ["Change", "changed", "plan_of", "weight_axis"]
 
 
 @dataclass(frozen=True)
@@ -24,46 +22,16 @@ class Change:
     """Constants whose scales are taken from their values anew, per channel where TensorRT takes that."""
 
 
-def changed(network: Network, change: Change) -> Network:
-    """The network with other scales; groups, edges and the model stay.
-
-    Raises:
-        ModelError: A tensor of ``change`` is quantized nowhere.
-    """
-    known = {edge.tensor for group in network.groups for edge in group.edges}
+def plan_of(network: Network, change: Change) -> Plan:
+    """The change as a plan; ModelError where a tensor is quantized nowhere."""
+    known = quantized_tensors(network)
     for name in (*change.scales, *change.weights):
         if name not in known:
             raise ModelError(f"{network.model.name}: '{name}' is no quantized tensor")
-    nodes = {node.name: node for node in network.model.graph.node}
-    constants = network.model.constants()
-    made: dict[tuple[str, int | None, str], Quantization] = {}
-
-    def mended(edge: Edge) -> Edge:
-        old = edge.quantization
-        constant = old.values is not None
-        if edge.tensor not in (change.weights if constant else change.scales):
-            return edge
-        axis = weight_axis(nodes[edge.node], edge, constants[edge.tensor].ndim) if constant else None
-        key = (edge.tensor, axis, str(old.scale.dtype))
-        if key not in made:  # shared arrays become one initializer
-            if constant:
-                fresh = quantize_weight(constants[edge.tensor], axis)
-            else:
-                fresh = Quantization(np.array(change.scales[edge.tensor]), np.zeros((), np.int8))
-            made[key] = replace(fresh, scale=fresh.scale.astype(old.scale.dtype))
-        return replace(edge, quantization=made[key])
-
-    return with_edges(network, mended)
+    activations = {tensor: symmetric(scale) for tensor, scale in change.scales.items()}
+    return Plan(scales={**activations, **fresh_weights(network, change.weights)})
 
 
-def weight_axis(node: onnx.NodeProto, edge: Edge, rank: int) -> int | None:
-    """The axis of a constant's scales: as its reader wants it, or the present one where that moves values."""
-    if node.op_type in WEIGHTED and edge.index < 2:
-        return channel_axis(node, edge.index, rank)
-    return edge.quantization.axis
-
-
-def with_edges(network: Network, change: Callable[[Edge], Edge]) -> Network:
-    """The network with each of its edges changed."""
-    groups = (replace(group, edges=tuple(map(change, group.edges))) for group in network.groups)
-    return replace(network, groups=tuple(groups))
+def changed(network: Network, change: Change) -> Network:
+    """The network with other scales; groups, edges and the model stay."""
+    return moved(network, plan_of(network, change))

@@ -8,10 +8,12 @@ import numpy as np
 import onnx
 from onnx import helper
 
+from pytest_int8acc.graph.formats import INT8, UINT8
 from pytest_int8acc.graph.model import Model
 from pytest_int8acc.graph.network import Quantization
-from pytest_int8acc.graph.quantize import dequantize_array
 from pytest_int8acc.tensors import Array
+
+_BYTES = (INT8.dtype, UINT8.dtype)
 
 
 def float_weights(model: Model) -> Model:
@@ -28,7 +30,7 @@ def float_weights(model: Model) -> Model:
         if found is not None:
             key = (*node.input, str(found.axis))
             if key not in made:
-                wide = editor.add_constant(f"{node.input[0]}_float", dequantize_array(found))
+                wide = editor.add_constant(f"{node.input[0]}_float", found.dequantize())
                 made[key] = editor.unique(f"{node.input[0]}_quantized")
                 name = editor.unique(f"{node.name}_QuantizeLinear")
                 quantize = helper.make_node("QuantizeLinear", [wide, *node.input[1:]], [made[key]], name)
@@ -46,6 +48,6 @@ def _quantization(node: onnx.NodeProto, constants: Mapping[str, Array]) -> Quant
         return None
     attributes = {a.name: helper.get_attribute_value(a) for a in node.attribute}
     codes, scale, zero_point = (constants[name] for name in node.input)
-    if codes.dtype not in (np.int8, np.uint8) or scale.dtype != np.float32 or set(attributes) - {"axis"}:
+    if codes.dtype not in _BYTES or scale.dtype != np.float32 or set(attributes) - {"axis"}:
         return None
     return Quantization(scale, zero_point, attributes.get("axis", 1) if scale.ndim else None, codes)

@@ -7,11 +7,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from pytest_int8acc.graph.formats import FP16
 from pytest_int8acc.tensors import Array
 
-#: IEEE 754 binary16: the largest finite number, and the smallest above zero.
-LARGEST = float(np.finfo(np.float16).max)
-SMALLEST = 2.0**-24
 #: A scale that FP16 rounding changes by more than this share is said; normal numbers change by 2**-11.
 COARSE = 0.01
 
@@ -33,8 +31,7 @@ def to_half(name: str, values: Array, readers: Sequence[str], *, is_scale: bool)
     A Q/DQ scale that would become zero is raised to 2**-24 instead: TensorRT takes positive scales only.
     """
     wide = np.asarray(values)  # a mapped file is read here, one weight at a time
-    with np.errstate(over="ignore", under="ignore"):
-        half = wide.astype(np.float16)
+    half = FP16.round(wide)
     if not wide.size:
         return HalfConstant(half)
     who = f"'{name}' (read by {', '.join(readers)})"
@@ -44,16 +41,16 @@ def to_half(name: str, values: Array, readers: Sequence[str], *, is_scale: bool)
     note = ""
     if is_scale:
         half, note = _positive_scale(who, wide, half)
-    elif 0 < extent < SMALLEST and not half.any():
+    elif 0 < extent < FP16.smallest and not half.any():
         note = f"{who}: all numbers vanish in FP16 (largest {extent:g}, FP16 ends at 2**-24)"
-    return HalfConstant(half, "" if extent <= LARGEST else _overflow(who, wide, half), note)
+    return HalfConstant(half, "" if extent <= FP16.highest else _overflow(who, wide, half), note)
 
 
 def _positive_scale(who: str, wide: Array, half: Array) -> tuple[Array, str]:
     vanished = (half == 0) & (wide > 0)
     if vanished.any():
         note = f"scale {who}: {_count(vanished)} below what FP16 holds, raised to 2**-24"
-        return np.where(vanished, np.float16(SMALLEST), half), note
+        return np.where(vanished, np.float16(FP16.smallest), half), note
     normal = np.isfinite(half) & (wide > 0)
     change = np.abs(half[normal] / wide[normal] - 1).max(initial=0)
     if change > COARSE:
@@ -66,7 +63,7 @@ def _overflow(who: str, wide: Array, half: Array) -> str:
     if not lost.any():
         return ""
     largest = np.abs(wide[lost]).max()
-    return f"{who}: {_count(lost)} beyond {LARGEST:g} become inf in FP16 (largest {largest:g})"
+    return f"{who}: {_count(lost)} beyond {FP16.highest:g} become inf in FP16 (largest {largest:g})"
 
 
 def _count(mask: Array) -> str:

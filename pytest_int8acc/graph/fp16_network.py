@@ -13,6 +13,7 @@ import onnx
 from onnx import helper
 
 from pytest_int8acc.graph.emulate import emulate_half
+from pytest_int8acc.graph.formats import INT32
 from pytest_int8acc.graph.fp16_constants import to_half
 from pytest_int8acc.graph.load import normalize, raise_opset
 from pytest_int8acc.graph.model import Model
@@ -94,13 +95,12 @@ def _unmark(model: Model, markers: Mapping[_Place, str]) -> tuple[Model, dict[_P
 
 def _rewired(network: Network, model: Model, places: Mapping[_Place, _Place]) -> Network:
     """The groups with their edges at new places of ``model``, scales in the type of the tensors there."""
-    inputs = {node.name: node.input for node in model.graph.node}
-    types = value_types(model)
+    nodes, types = model.index.nodes, value_types(model)
     known: dict[tuple[int, bool], Quantization] = {}
 
     def moved(edge: Edge) -> Edge:
         node, index = places[edge.node, edge.index]
-        tensor = inputs[node][index]
+        tensor = nodes[node].input[index]
         half = types.get(tensor) == FLOAT16
         key = id(edge.quantization), half
         if key not in known:  # shared arrays stay shared
@@ -110,8 +110,8 @@ def _rewired(network: Network, model: Model, places: Mapping[_Place, _Place]) ->
     groups = []
     for group in network.groups:
         edges = tuple(map(moved, group.edges))
-        nodes = dict.fromkeys([*group.nodes, *(edge.node for edge in edges)])
-        groups.append(Group(group.name, group.op_type, tuple(nodes), edges))
+        members = dict.fromkeys([*group.nodes, *(edge.node for edge in edges)])
+        groups.append(Group(group.name, group.op_type, tuple(members), edges))
     return replace(network, model=model, groups=tuple(groups))
 
 
@@ -126,5 +126,4 @@ def _with_scale(edge: Edge, half: bool) -> Quantization:
 
 def _is_bias(edge: Edge) -> bool:
     """True for int32 constants: their scale is a product of two, often below what FP16 holds."""
-    values = edge.quantization.values
-    return values is not None and values.dtype == np.int32
+    return edge.quantization.values is not None and edge.quantization.format is INT32

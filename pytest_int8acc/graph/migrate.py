@@ -10,7 +10,6 @@ inserted before the readers.
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
@@ -19,10 +18,10 @@ import onnx
 from onnx import helper
 
 from pytest_int8acc.errors import ModelError
-from pytest_int8acc.graph.change import with_edges
-from pytest_int8acc.graph.model import Editor, captured
-from pytest_int8acc.graph.network import Edge, Network, Quantization
-from pytest_int8acc.graph.quantize import along, quantize_array, quantize_weight
+from pytest_int8acc.graph.formats import INT32, along
+from pytest_int8acc.graph.model import Editor
+from pytest_int8acc.graph.network import Edge, Network, Quantization, with_edges
+from pytest_int8acc.graph.quantize import quantize_weight
 from pytest_int8acc.tensors import Array
 
 #: Nodes that commute with a positive factor per channel, whichever axis the channels lie on.
@@ -45,7 +44,7 @@ class Site:
     """Of the activation for convolutions; of no meaning for products."""
     channels: int
     readers: tuple[str, ...]
-    """Nodes with constant weights at input 1 that read it at input 0, quantized."""
+    """Nodes with constant weights at input 1 that read it at input 0, quantized or not."""
     absorbed: bool
     """Something can take the factors; otherwise a Mul is inserted."""
 
@@ -78,8 +77,7 @@ def sites(network: Network) -> dict[str, Site]:
 
 def weight_maxima(network: Network, site: Site) -> Array:
     """Greatest magnitude of the weights that read each channel, float32 [channels]."""
-    constants = network.model.constants()
-    nodes = {node.name: node for node in network.model.graph.node}
+    constants, nodes = network.model.constants(), network.model.index.nodes
     found = np.zeros(site.channels, np.float32)
     for reader in site.readers:
         node = nodes[reader]
@@ -100,7 +98,7 @@ def migrate(network: Network, factors: Mapping[str, Array]) -> Migrated:
         factors: Activation with a site to its factors, above 0, float32 [channels].
 
     Raises:
-        ModelError: There is no site for a tensor.
+        ModelError: There is no site for a tensor, or its factors are not one number above 0 per channel.
     """
     surgeon = _Surgeon(network)
     for tensor, factor in factors.items():
@@ -122,19 +120,13 @@ class _Graph:
 
     def __init__(self, network: Network) -> None:
         self.constants = network.model.constants()
-        self.nodes = {node.name: node for node in network.model.graph.node}
-        self.producer = {name: node for node in self.nodes.values() for name in node.output if name}
-        self.readers: dict[str, list[tuple[str, int]]] = defaultdict(list)
-        self.public = {value.name for value in network.model.graph.output}
-        for node in self.nodes.values():
-            self.public |= captured(node)
-            for index, name in enumerate(node.input):
-                self.readers[name].append((node.name, index))
-        self.quantized = {(e.node, e.index) for group in network.groups for e in group.edges}
+        self.index = network.model.index
+        self.nodes = self.index.nodes
 
     def site(self, tensor: str) -> Site | None:
         """The site of ``tensor``; None where no weights read it, or they do not agree on its channels."""
-        readers = [name for name, index in self.readers[tensor] if index == 0 and self._weighs(name)]
+        reading = self.index.readers(tensor)
+        readers = [node.name for node, position in reading if position == 0 and self._weighs(node.name)]
         if not readers:
             return None
         first = self.nodes[readers[0]]
@@ -158,11 +150,12 @@ class _Graph:
 
     def _path(self, site: Site, axis: int) -> list[_Step] | None:
         tensor, readers = site.tensor, site.readers
-        if tensor in self.public or self.readers[tensor] != [(name, 0) for name in readers]:
+        reading = [(node.name, position) for node, position in self.index.readers(tensor)]
+        if tensor in self.index.public or reading != [(name, 0) for name in readers]:
             return None
         steps: list[_Step] = []
         while True:
-            node = self.producer.get(tensor)
+            node = self.index.producer.get(tensor)
             if node is None or node.domain not in ("", "ai.onnx") or len([o for o in node.output if o]) > 1:
                 return None
             steps.append(_Step(node.name, tensor))
@@ -172,13 +165,11 @@ class _Graph:
             if passed is None:
                 return None
             tensor, axis = passed
-            if tensor in self.public or len(self.readers[tensor]) != 1:
+            if self.index.only_reader(tensor) is None:
                 return None
 
     def _weighs(self, name: str) -> bool:
         node = self.nodes[name]
-        if (name, 0) not in self.quantized or (name, 1) not in self.quantized:
-            return False
         if node.op_type not in ("Conv", "Gemm", "MatMul") or node.input[1] not in self.constants:
             return False
         if node.input[1] == node.input[0] or attribute(node, "transA", 0):
@@ -218,7 +209,7 @@ class _Graph:
         if node.op_type in _HOMOGENEOUS or (node.op_type in _POOLS and axis == 1):
             return node.input[0], axis
         if node.op_type == "Flatten":
-            before = self.producer.get(node.input[0])
+            before = self.index.producer.get(node.input[0])
             pooled = before is not None and before.op_type in _GLOBAL
             return (node.input[0], 1) if pooled and attribute(node, "axis", 1) == 1 else None
         if node.op_type == "Transpose":
@@ -252,6 +243,9 @@ class _Surgeon:
         site = graph.site(tensor)
         if site is None:
             raise ModelError(f"{self.network.model.name}: no constant weights read '{tensor}' alone")
+        if factors.shape != (site.channels,) or not (np.isfinite(factors) & (factors > 0)).all():
+            wanted = f"{site.channels} factors greater than 0"
+            raise ModelError(f"{self.network.model.name}: moving '{tensor}' takes {wanted}")
         edit = _Edit(self.network)
         for reader in site.readers:
             node = edit.nodes[reader]
@@ -342,8 +336,8 @@ class _Edit:
 
 def _requantized(old: Quantization, array: Array) -> Quantization:
     """How a changed constant is quantized: as before, its scale found anew for INT8; int32 keeps its own."""
-    if old.zero_point.dtype == np.int32:
-        return replace(old, values=quantize_array(array, old.scale, old.zero_point, old.axis))
+    if old.format is INT32:
+        return replace(old, values=old.quantize(array))
     fresh = quantize_weight(array, old.axis)
     return replace(fresh, scale=fresh.scale.astype(old.scale.dtype, copy=False))
 

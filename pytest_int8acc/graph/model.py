@@ -7,9 +7,12 @@ initializer is kept as an array (mapped from its file where it is external data)
 
 from __future__ import annotations
 
+import contextlib
 import math
+import uuid
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 
 import numpy as np
@@ -18,6 +21,8 @@ import onnx.shape_inference
 from onnx import TensorProto, numpy_helper
 
 from pytest_int8acc.errors import ModelError
+from pytest_int8acc.files import replacing_files
+from pytest_int8acc.graph.index import Index, all_initializers, all_nodes, subgraphs
 from pytest_int8acc.tensors import Array, Dim, TensorInfo
 
 #: Initializers of more bytes than this live beside the graph.
@@ -59,6 +64,11 @@ class Model:
     def graph(self) -> onnx.GraphProto:
         """The main graph."""
         return self.proto.graph
+
+    @cached_property
+    def index(self) -> Index:
+        """Who makes and reads each tensor of the main graph, which must not change from the first use on."""
+        return Index(self.graph)
 
     @property
     def inputs(self) -> tuple[TensorInfo, ...]:
@@ -163,35 +173,6 @@ def is_apart(tensor: TensorProto) -> bool:
     return any(e.key == "location" and e.value == _PLACEHOLDER for e in tensor.external_data)
 
 
-def all_nodes(graph: onnx.GraphProto) -> Iterator[onnx.NodeProto]:
-    """Every node of ``graph`` and of the graphs inside its nodes (If, Loop, Scan)."""
-    for node in graph.node:
-        yield node
-        for inner in subgraphs(node):
-            yield from all_nodes(inner)
-
-
-def all_initializers(graph: onnx.GraphProto) -> Iterator[TensorProto]:
-    """Every initializer of ``graph`` and of the graphs inside its nodes."""
-    yield from graph.initializer
-    for node in graph.node:
-        for inner in subgraphs(node):
-            yield from all_initializers(inner)
-
-
-def subgraphs(node: onnx.NodeProto) -> list[onnx.GraphProto]:
-    """The graphs that ``node`` holds as attributes."""
-    found = [a.g for a in node.attribute if a.type == onnx.AttributeProto.GRAPH]
-    return found + [g for a in node.attribute if a.type == onnx.AttributeProto.GRAPHS for g in a.graphs]
-
-
-def captured(node: onnx.NodeProto) -> set[str]:
-    """Names that the graphs inside ``node`` may read from around it."""
-    return {name for g in subgraphs(node) for inner in all_nodes(g) for name in inner.input if name} | {
-        value.name for g in subgraphs(node) for value in g.output
-    }
-
-
 def make_model(
     proto: onnx.ModelProto, weights: Mapping[str, Array] | None = None, name: str = "model"
 ) -> Model:
@@ -206,24 +187,47 @@ def make_model(
 
 
 def save_model(model: Model, path: Path, *, weights_apart: bool = False) -> None:
-    """Write ``model`` to ``path``; weights to ``path`` + ``.data`` if told so, or above ``INLINE_BYTES``."""
+    """As :func:`write_model`; raises ModelError where the file system refuses it."""
     try:
-        if model.nbytes <= INLINE_BYTES and not weights_apart:
-            path.write_bytes(model.serialize())
-            return
-        proto = onnx.ModelProto()
-        proto.CopyFrom(model.proto)
-        data = path.with_name(path.name + ".data")
-        with data.open("wb") as stream:
-            for tensor in all_initializers(proto.graph):
-                if is_apart(tensor):
-                    array = np.ascontiguousarray(model.weights[tensor.name])
-                    stream.write(b"\0" * (-stream.tell() % 4096))  # lets readers map the file
-                    _point(tensor, data.name, stream.tell(), array.nbytes)
-                    array.tofile(stream)
-        path.write_bytes(proto.SerializeToString())
+        write_model(model, path, weights_apart=weights_apart)
     except OSError as error:
         raise ModelError(f"{path}: cannot be written: {error.strerror or error}") from error
+
+
+def write_model(model: Model, path: Path, *, weights_apart: bool = False) -> None:
+    """Write ``model`` to ``path``; weights to a file beside it if told so, or above ``INLINE_BYTES``.
+
+    That file bears a name of its own: models that replace one another never share it.
+
+    Raises:
+        OSError: The file system refuses it.
+    """
+    if model.nbytes <= INLINE_BYTES and not weights_apart:
+        path.write_bytes(model.serialize())
+        return
+    proto = onnx.ModelProto()
+    proto.CopyFrom(model.proto)
+    data = path.with_name(f"{path.name}.{uuid.uuid4().hex[:8]}.data")
+    with data.open("wb") as stream:
+        for tensor in all_initializers(proto.graph):
+            if is_apart(tensor):
+                array = np.ascontiguousarray(model.weights[tensor.name])
+                stream.write(b"\0" * (-stream.tell() % 4096))  # lets readers map the file
+                _point(tensor, data.name, stream.tell(), array.nbytes)
+                array.tofile(stream)
+    path.write_bytes(proto.SerializeToString())
+
+
+@contextlib.contextmanager
+def replacing_models(folder: Path) -> Iterator[Path]:
+    """As :func:`replacing_files`; weights that only the models replaced had go with them."""
+    before = list(folder.glob("*.onnx.*data"))
+    with replacing_files(folder) as drafts:
+        yield drafts
+        models = tuple(f"{path.name}." for path in drafts.glob("*.onnx"))
+    for path in before:
+        if path.name.startswith(models):
+            path.unlink(missing_ok=True)
 
 
 def put_constant(tensor: TensorProto, name: str, array: Array, weights: dict[str, Array]) -> None:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
+import numpy as np
+
+from pytest_int8acc.graph.formats import Format, format_of
 from pytest_int8acc.graph.model import Model
 from pytest_int8acc.tensors import Array
 
@@ -33,11 +36,26 @@ class Quantization:
     scale: Array
     """float32 (float16 where read so); shape () per tensor, (channels,) per channel."""
     zero_point: Array
-    """Same shape as ``scale``; its dtype is the quantized type (int8; uint8 and others only when read)."""
+    """Same shape as ``scale``; its dtype is the format's (other than INT8's only when read)."""
     axis: int | None = None
     """The channel axis; None per tensor."""
     values: Array | None = None
     """A constant's integers, where the tensor is a constant."""
+
+    @property
+    def format(self) -> Format:
+        """What the codes are numbers of."""
+        return format_of(self.zero_point.dtype)
+
+    def quantize(self, values: Array) -> Array:
+        """The codes of ``values``, of any shape that has the channels; see ``Format.quantize``."""
+        return self.format.quantize(values, self.scale, self.zero_point, self.axis)
+
+    def dequantize(self) -> Array:
+        """What the constant's codes stand for: of their shape and the scale's dtype, computed in float32."""
+        assert self.values is not None
+        wide = self.format.dequantize(self.values, self.scale, self.zero_point, self.axis)
+        return wide.astype(self.scale.dtype, copy=False)
 
 
 @dataclass(frozen=True, eq=False)
@@ -103,11 +121,37 @@ class Network:
     """DequantizeLinear nodes that no plan takes off: blocked, FP8, INT4, or no pair."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
+class TensorScale:
+    """How a plan quantizes one tensor, for all its readers; the codes of a constant follow by rounding."""
+
+    scale: Array
+    """float32, above 0; shape () per tensor, (channels,) per channel."""
+    axis: int | None = None
+    """The channel axis; None per tensor."""
+    zero_point: Array | None = None
+    """Same shape as ``scale``; its dtype is the quantized type. None: symmetric INT8."""
+
+
+def symmetric(scale: float) -> TensorScale:
+    """Symmetric INT8, one scale for the whole tensor."""
+    return TensorScale(np.array(scale, np.float32))
+
+
+@dataclass(frozen=True, eq=False)
 class Plan:
-    """Which groups leave INT8, and which tensors get another scale."""
+    """All that a repair does to a network; ``graph.plan.apply`` makes the model of both."""
 
     high: Mapping[str, Precision] = field(default_factory=dict)
-    """Group name to the precision it runs in instead."""
-    scales: Mapping[str, float] = field(default_factory=dict)
-    """Activation tensor to the scale that replaces its own, wherever it is quantized per tensor."""
+    """Group name to the precision it runs in instead of INT8."""
+    scales: Mapping[str, TensorScale] = field(default_factory=dict)
+    """Activation or constant that is quantized, before the moves or after one, to how it is instead."""
+    moves: Mapping[str, Array] = field(default_factory=dict)
+    """Activation to factors above 0, float32 [channels]: its channels are divided by them, and the weights
+    that read it multiplied; in order."""
+
+
+def with_edges(network: Network, change: Callable[[Edge], Edge]) -> Network:
+    """The network with each of its edges changed."""
+    groups = (replace(group, edges=tuple(map(change, group.edges))) for group in network.groups)
+    return replace(network, groups=tuple(groups))

@@ -1,38 +1,45 @@
-"""A plan applied to a network gives a model: the one edit by which precision changes."""
+"""A plan applied to a network gives a model: the one edit of precision, scales and ranges."""
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import onnx
+from numpy.typing import DTypeLike
 from onnx import helper
 
 from pytest_int8acc.errors import ModelError
+from pytest_int8acc.graph.formats import INT8
+from pytest_int8acc.graph.fp16_constants import to_half
+from pytest_int8acc.graph.groups import WEIGHTED, channel_axis
+from pytest_int8acc.graph.migrate import migrate
 from pytest_int8acc.graph.model import Editor, Model
-from pytest_int8acc.graph.network import Edge, Network, Plan
+from pytest_int8acc.graph.network import Edge, LeftHigh, Network, Plan, Quantization, TensorScale, with_edges
+from pytest_int8acc.graph.quantize import quantize_weight
 from pytest_int8acc.tensors import Array, did_you_mean
 
 
 def apply(network: Network, plan: Plan | None = None) -> Model:
-    """The network's model with Q/DQ on every edge of every group that ``plan`` leaves in INT8.
+    """The model of ``moved(network, plan)`` with Q/DQ on every edge of every group that stays in INT8.
 
     Each edge gets a pair of its own, so a group leaves INT8 without touching any other reader of its
-    tensors; with all groups high, the result is the float model itself.
+    tensors; with all groups high and nothing moved, the result is the float model itself.
 
     Raises:
-        ModelError: The plan names a group or a tensor that the network does not have.
+        ModelError: As for ``moved``.
     """
     plan = plan or Plan()
-    _check_names(network, plan)
+    network = moved(network, plan)
     edges: dict[str, list[Edge]] = defaultdict(list)
     for group in network.groups:
         if group.name not in plan.high:
             for edge in group.edges:
                 edges[edge.node].append(edge)
-    writer = QdqWriter(network.model.edit(), plan)
+    writer = QdqWriter(network.model.edit())
     nodes: list[onnx.NodeProto] = []
     for node in writer.editor.graph.node:
         for edge in edges[node.name]:
@@ -40,6 +47,54 @@ def apply(network: Network, plan: Plan | None = None) -> Model:
         nodes.append(node)
     writer.editor.set_nodes(nodes)
     return writer.editor.done()
+
+
+def moved(network: Network, plan: Plan) -> Network:
+    """The network with the plan's scales, and after each of its moves those of tensors that it made.
+
+    Args:
+        network: Any; where constants get other scales, the float one, not halved.
+        plan: Its high groups stay, too.
+
+    Raises:
+        ModelError: The plan names a group or a tensor that is not there, a scale does not fit its tensor, or
+            a tensor cannot be moved so.
+    """
+    known = set(quantized_tensors(network))
+    network = _with_scales(network, plan.scales)
+    for tensor, factors in plan.moves.items():
+        network = migrate(network, {tensor: factors}).network
+        made = set(quantized_tensors(network)) - known
+        network = _with_scales(network, {t: s for t, s in plan.scales.items() if t in made})
+        known |= made
+    _check_names(network, plan, known)
+    return network
+
+
+def merge(first: Plan, second: Plan) -> Plan:
+    """Both plans in one, the moves of ``first`` first; where scales and precisions differ, ``second`` wins.
+
+    Raises:
+        ModelError: Both move one tensor.
+    """
+    for tensor in second.moves:
+        if tensor in first.moves:
+            raise ModelError(f"'{tensor}' is moved by the case's plan already; it cannot be moved again")
+    return Plan(
+        {**first.high, **second.high}, {**first.scales, **second.scales}, {**first.moves, **second.moves}
+    )
+
+
+def guard(network: Network, plan: Plan) -> Network:
+    """The network that is left to a search under ``plan``: moved, with its scales, without its groups.
+
+    Raises:
+        ModelError: As for ``moved``.
+    """
+    network = moved(network, plan)
+    kept = tuple(group for group in network.groups if group.name not in plan.high)
+    by_plan = {name: LeftHigh("planned", (precision.upper(),)) for name, precision in plan.high.items()}
+    return replace(network, groups=kept, left_high={**network.left_high, **by_plan})
 
 
 def fp32_nodes(network: Network, plan: Plan) -> set[str]:
@@ -50,19 +105,17 @@ def fp32_nodes(network: Network, plan: Plan) -> set[str]:
 class QdqWriter:
     """Adds Q/DQ before one reader at a time; scales, zero points and integer weights are shared."""
 
-    def __init__(self, editor: Editor, plan: Plan) -> None:
+    def __init__(self, editor: Editor) -> None:
         self.editor = editor
-        self.plan = plan
-        self.scales: dict[str, Array] = {}
         self.names: dict[int, str] = {}
-        """Name of each array written so far, by id; network and ``scales`` keep them alive."""
+        """Name of each array written so far, by id; the network keeps them alive."""
 
     def write(self, node: onnx.NodeProto, edge: Edge) -> Iterator[onnx.NodeProto]:
         """Nodes to put before ``node``, whose input ``edge.index`` is made to read the last one."""
         quantization = edge.quantization
         base = f"{edge.node}_input{edge.index}"
         parameters = [
-            self._constant(f"{edge.tensor}_scale", self._scale(edge)),
+            self._constant(f"{edge.tensor}_scale", quantization.scale),
             self._constant(f"{edge.tensor}_zero_point", quantization.zero_point),
         ]
         attributes: dict[str, Any] = {} if quantization.axis is None else {"axis": quantization.axis}
@@ -79,22 +132,102 @@ class QdqWriter:
         yield helper.make_node("DequantizeLinear", [codes, *parameters], [result], name=name, **attributes)
         node.input[edge.index] = result
 
-    def _scale(self, edge: Edge) -> Array:
-        if edge.tensor not in self.plan.scales or not _is_plain_activation(edge):
-            return edge.quantization.scale
-        if edge.tensor not in self.scales:
-            self.scales[edge.tensor] = np.array(self.plan.scales[edge.tensor], edge.quantization.scale.dtype)
-        return self.scales[edge.tensor]
-
     def _constant(self, wanted: str, array: Array) -> str:
         if id(array) not in self.names:
             self.names[id(array)] = self.editor.add_constant(wanted, array)
         return self.names[id(array)]
 
 
-def _check_names(network: Network, plan: Plan) -> None:
+def quantized_tensors(network: Network) -> dict[str, Quantization]:
+    """Every tensor that is quantized, with how its first reader takes it; in topological order."""
+    found: dict[str, Quantization] = {}
+    for group in network.groups:
+        for edge in group.edges:
+            found.setdefault(edge.tensor, edge.quantization)
+    return found
+
+
+def fresh_weights(network: Network, names: Iterable[str]) -> dict[str, TensorScale]:
+    """What constants' scales would be if taken from their values anew, in symmetric INT8.
+
+    Per channel along the axis that all their readers want, per tensor where they want different ones.
+
+    Raises:
+        ModelError: A name is no quantized constant.
+    """
+    constants = network.model.constants()
+    nodes = network.model.index.nodes
+    axes: dict[str, set[int | None]] = defaultdict(set)
+    for group in network.groups:
+        for edge in group.edges:
+            if edge.quantization.values is not None:
+                axes[edge.tensor].add(weight_axis(nodes[edge.node], edge, constants[edge.tensor].ndim))
+    found: dict[str, TensorScale] = {}
+    for name in names:
+        if name not in axes:
+            raise ModelError(f"{network.model.name}: '{name}' is no quantized constant")
+        axis = axes[name].pop() if len(axes[name]) == 1 else None
+        found[name] = TensorScale(quantize_weight(constants[name], axis).scale, axis)
+    return found
+
+
+def weight_axis(node: onnx.NodeProto, edge: Edge, rank: int) -> int | None:
+    """The axis of a constant's scales: as its reader wants it, or the present one where that moves values."""
+    if node.op_type in WEIGHTED and edge.index < 2:
+        return channel_axis(node, edge.index, rank)
+    return edge.quantization.axis
+
+
+def _with_scales(network: Network, scales: Mapping[str, TensorScale]) -> Network:
+    """The network with other scales where it has the tensors; edges of one tensor share the arrays."""
+    constants = network.model.constants() if scales else {}
+    made: dict[tuple[str, bool, str], Quantization] = {}
+
+    def scaled(edge: Edge) -> Edge:
+        if edge.tensor not in scales:
+            return edge
+        old = edge.quantization
+        key = (edge.tensor, old.values is None, str(old.scale.dtype))
+        if key not in made:
+            array = None if old.values is None else constants[edge.tensor]
+            wrong = misfit(scales[edge.tensor], array)
+            if wrong:
+                raise ModelError(f"{network.model.name}: the plan's scale of '{edge.tensor}': {wrong}")
+            made[key] = _quantization(edge.tensor, scales[edge.tensor], old.scale.dtype, array)
+        return replace(edge, quantization=made[key])
+
+    return with_edges(network, scaled) if scales else network
+
+
+def misfit(wanted: TensorScale, constant: Array | None = None) -> str:
+    """What is wrong with a scale, for a constant or (None) an activation; empty where nothing is."""
+    scale = wanted.scale
+    if not (np.isfinite(scale) & (scale > 0)).all():
+        return "it must be greater than 0"
+    if scale.ndim != (wanted.axis is not None) or not scale.size:
+        return "one per tensor, or a list and an axis"
+    if wanted.zero_point is not None and wanted.zero_point.shape != scale.shape:
+        return f"{wanted.zero_point.size} zero points for {scale.size} scales"
+    if constant is None or wanted.axis is None:
+        return ""
+    if not -constant.ndim <= wanted.axis < constant.ndim:
+        return f"axis {wanted.axis} of a tensor with {constant.ndim} dimensions"
+    length = constant.shape[wanted.axis]
+    return (
+        "" if length == scale.size else f"{scale.size} numbers along axis {wanted.axis}, which has {length}"
+    )
+
+
+def _quantization(name: str, wanted: TensorScale, dtype: DTypeLike, constant: Array | None) -> Quantization:
+    scale = np.asarray(wanted.scale, np.float32)
+    scale = to_half(name, scale, (), is_scale=True).values if dtype == np.float16 else scale.astype(dtype)
+    zero_point = INT8.zeros(scale) if wanted.zero_point is None else wanted.zero_point
+    found = Quantization(scale, zero_point, wanted.axis)
+    return found if constant is None else replace(found, values=found.quantize(constant))
+
+
+def _check_names(network: Network, plan: Plan, tensors: Collection[str]) -> None:
     groups = {group.name for group in network.groups}
-    tensors = set(activation_scales(network))
     for what, names, known in (("group", plan.high, groups), ("quantized tensor", plan.scales, tensors)):
         for name in names:
             if name not in known:
@@ -108,9 +241,5 @@ def activation_scales(network: Network) -> dict[str, float]:
         edge.tensor: float(edge.quantization.scale)
         for group in network.groups
         for edge in group.edges
-        if _is_plain_activation(edge)
+        if edge.quantization.values is None and edge.quantization.axis is None
     }
-
-
-def _is_plain_activation(edge: Edge) -> bool:
-    return edge.quantization.values is None and edge.quantization.axis is None

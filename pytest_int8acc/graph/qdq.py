@@ -10,23 +10,24 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import onnx
 from onnx import helper
 
 from pytest_int8acc.errors import ModelError
+from pytest_int8acc.graph.formats import INTEGERS, UINT8
 from pytest_int8acc.graph.groups import WEIGHTED, match_nodes, moves_values
-from pytest_int8acc.graph.model import Editor, Model, captured
+from pytest_int8acc.graph.index import Index
+from pytest_int8acc.graph.model import Editor, Model
 from pytest_int8acc.graph.network import Edge, Group, Network, Quantization
-from pytest_int8acc.graph.quantize import dequantize_array, quantize_array
 from pytest_int8acc.graph.restore import restore
 from pytest_int8acc.tensors import Array
 
 #: Attributes that a pair may have and still be an ordinary integer pair.
 _PLAIN_ATTRIBUTES = frozenset({"axis", "saturate"})
-_INTEGERS = frozenset({"int8", "uint8", "int16", "uint16", "int32"})
+_TYPES = frozenset(known.dtype for known in INTEGERS)
 _OPERATOR_FORMAT = frozenset(
     {"QLinearConv", "QLinearMatMul", "ConvInteger", "MatMulInteger", "DynamicQuantizeLinear", "QGemm"}
 )
@@ -92,9 +93,7 @@ class _Reader:
     def __init__(self, model: Model) -> None:
         self.model = model
         self.constants = model.constants()
-        self.producer = {name: node for node in model.graph.node for name in node.output if name}
-        self.outputs = {value.name for value in model.graph.output}
-        self.captured = {name for node in model.graph.node for name in captured(node)}
+        self.index = model.index
         self.values: dict[tuple[str, str, str], Quantization] = {}
         self.constants_read = 0
 
@@ -125,17 +124,17 @@ class _Reader:
                 return None
             quantization = Quantization(scale, zero_point, axis, codes)
             return _Pair(node, self._stand_in(editor, node, quantization), quantization)
-        quantize = self.producer.get(node.input[0])
+        quantize = self.index.producer.get(node.input[0])
         if quantize is None or quantize.op_type != "QuantizeLinear":
             return None
         before = self._parameters(quantize)
         if before is None or not _same(before, parameters):
             return None
         source = quantize.input[0]
-        values = None
+        quantization = Quantization(scale, zero_point, axis)
         if source in self.constants:
-            values = quantize_array(self.constants[source], scale, zero_point, axis)
-        return _Pair(node, source, Quantization(scale, zero_point, axis, values))
+            quantization = replace(quantization, values=quantization.quantize(self.constants[source]))
+        return _Pair(node, source, quantization)
 
     def _parameters(self, node: onnx.NodeProto) -> tuple[Array, Array, int | None] | None:
         """Scale, zero point and channel axis; None where the node is no ordinary integer Q or DQ."""
@@ -147,7 +146,7 @@ class _Reader:
             zero_point = self.constants.get(node.input[2])
         else:
             zero_point = None if scale is None else np.zeros(scale.shape, self._implied_type(node))
-        if scale is None or zero_point is None or str(zero_point.dtype) not in _INTEGERS:
+        if scale is None or zero_point is None or zero_point.dtype not in _TYPES:
             return None
         if scale.size == 1:
             return scale.reshape(()), zero_point.reshape(()), None
@@ -159,11 +158,11 @@ class _Reader:
     def _implied_type(self, node: onnx.NodeProto) -> np.dtype[np.generic]:
         """Type of an absent zero point: the constant's own, otherwise uint8 as the ONNX standard says."""
         codes = self.constants.get(node.input[0]) if node.op_type == "DequantizeLinear" else None
-        return np.dtype(np.uint8) if codes is None else codes.dtype
+        return UINT8.dtype if codes is None else codes.dtype
 
     def _stand_in(self, editor: Editor, node: onnx.NodeProto, quantization: Quantization) -> str:
         """A float constant equal to what the DequantizeLinear makes."""
-        return editor.add_constant(f"{node.output[0]}_float", dequantize_array(quantization))
+        return editor.add_constant(f"{node.output[0]}_float", quantization.dequantize())
 
     def _rewire(self, editor: Editor, pairs: Mapping[str, _Pair]) -> list[Edge]:
         """Make every reader of a pair read its source, as an edge; drop nodes that nothing reads then.
@@ -178,7 +177,7 @@ class _Reader:
             output = node.output[0] if node.output else ""
             pair = pairs.get(output) if node.op_type == "DequantizeLinear" else None
             if pair is not None:
-                if output in self.outputs or output in self.captured or output in quantized_again:
+                if output in self.index.public or output in quantized_again:
                     name = editor.unique(f"{node.name}_identity")
                     kept.append(helper.make_node("Identity", [pair.source], [output], name=name))
                     edges.append(Edge(name, 0, pair.source, pair.quantization))
@@ -189,13 +188,13 @@ class _Reader:
                         node.input[index] = pairs[name].source
                         edges.append(Edge(node.name, index, pairs[name].source, pairs[name].quantization))
             kept.append(node)
-        editor.set_nodes(_without_unread(kept, self.outputs))
+        editor.set_nodes(_without_unread(kept, self.index.public))
         return edges
 
 
-def _without_unread(nodes: list[onnx.NodeProto], outputs: set[str]) -> list[onnx.NodeProto]:
+def _without_unread(nodes: list[onnx.NodeProto], public: frozenset[str]) -> list[onnx.NodeProto]:
     """``nodes`` without the QuantizeLinear nodes whose pairs are gone."""
-    read = {name for node in nodes for name in (*node.input, *captured(node))} | outputs
+    read = public.union(name for node in nodes for name in node.input)
     return [n for n in nodes if n.op_type != "QuantizeLinear" or n.output[0] in read]
 
 
@@ -214,36 +213,25 @@ def _grouped(model: Model, edges: list[Edge]) -> list[Group]:
 
     A node that only moves a weight, or a stand-in Identity, joins the node it serves.
     """
-    nodes = {node.name: node for node in model.graph.node}
-    order = {name: i for i, name in enumerate(nodes)}
-    readers: dict[str, list[onnx.NodeProto]] = defaultdict(list)
-    producer = {}
-    for node in model.graph.node:
-        producer.update(dict.fromkeys(node.output, node))
-        for name in node.input:
-            readers[name].append(node)
+    index = model.index
     members: dict[str, list[Edge]] = defaultdict(list)
     for edge in edges:
-        members[_leader(nodes[edge.node], edge, readers, producer)].append(edge)
+        members[_leader(edge, index)].append(edge)
     groups = []
-    for name in sorted(members, key=order.__getitem__):
+    for name in sorted(members, key=index.order.__getitem__):
         inside = dict.fromkeys([name, *(edge.node for edge in members[name])])
-        groups.append(Group(name, nodes[name].op_type, tuple(inside), tuple(members[name])))
+        groups.append(Group(name, index.nodes[name].op_type, tuple(inside), tuple(members[name])))
     return groups
 
 
-def _leader(
-    node: onnx.NodeProto,
-    edge: Edge,
-    readers: Mapping[str, list[onnx.NodeProto]],
-    producer: Mapping[str, onnx.NodeProto],
-) -> str:
+def _leader(edge: Edge, index: Index) -> str:
+    node = index.nodes[edge.node]
     if edge.quantization.values is not None and moves_values(node):
-        moved = node
-        while moves_values(moved) and len(readers[moved.output[0]]) == 1:
-            moved = readers[moved.output[0]][0]
-        if moved.op_type in WEIGHTED:
+        moved: onnx.NodeProto | None = node
+        while moved is not None and moves_values(moved):
+            moved = index.only_reader(moved.output[0])
+        if moved is not None and moved.op_type in WEIGHTED:
             return moved.name
-    if node.op_type == "Identity" and edge.tensor in producer:
-        return producer[edge.tensor].name
+    if node.op_type == "Identity" and edge.tensor in index.producer:
+        return index.producer[edge.tensor].name
     return node.name

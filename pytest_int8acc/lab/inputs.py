@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Sequence
 
 import numpy as np
 
-from pytest_int8acc.case.trial_judge import SampleOutputs
+from pytest_int8acc.case.trials import SampleOutputs
 from pytest_int8acc.data import Batch, Dataset
 from pytest_int8acc.data.chunks import fill, rechunk
 from pytest_int8acc.data.layout import read_layout
@@ -37,26 +37,19 @@ def split(samples: int, held_out: float = 0.2, seed: int = 0) -> tuple[tuple[int
 
 
 class Inputs:
-    """The inputs of a search, sample by sample.
+    """The inputs of a lab, sample by sample.
 
     A sample is a row of the batched inputs where every output has a row for it too. Where outputs cannot be
-    cut into rows, a whole batch is one sample: used where its first row is.
+    cut into rows, a whole batch is one sample.
     """
 
-    def __init__(
-        self,
-        dataset: Dataset,
-        inputs: Sequence[TensorInfo],
-        baseline: Outputs,
-        rows: Sequence[int] | None = None,
-    ) -> None:
+    def __init__(self, dataset: Dataset, inputs: Sequence[TensorInfo], baseline: Outputs) -> None:
         """Read the dataset once.
 
         Args:
             dataset: All samples.
             inputs: What the model takes.
             baseline: Outputs of all samples, as ``run_together`` gives them.
-            rows: The dataset's samples to use, by index; None: all.
 
         Raises:
             DataError: The dataset cannot be read.
@@ -68,16 +61,13 @@ class Inputs:
             nbytes += sum(array.nbytes for array in batch.feed.values())
             kept = [*kept, batch] if nbytes <= MEMORY_BYTES else []
         self._by_row = bool(self._layout.batched) and _have_rows(baseline, counts)
-        starts = np.cumsum([0, *counts]).tolist()
-        wanted = set(range(starts[-1]) if rows is None else rows)
         places = [(b, r) for b, n in enumerate(counts) for r in range(n if self._by_row else 1)]
-        used = [(b, r) for b, r in places if starts[b] + r in wanted] or places
-        self._places = {place: i for i, place in enumerate(used)}
-        self.rows = [starts[b] + r + k for b, r in used for k in range(1 if self._by_row else counts[b])]
-        """The dataset's samples that are used, by index."""
-        fitting = max(_LEAST_ROWS, _RUN_BYTES * starts[-1] // max(nbytes, 1))
+        self._places = {place: i for i, place in enumerate(places)}
+        self._rows = [[i] for i in range(len(places))] if self._by_row else _ranges(counts)
+        every = sum(counts)
+        fitting = max(_LEAST_ROWS, _RUN_BYTES * every // max(nbytes, 1))
         self._most = self._layout.size or min(max(counts), fitting)
-        self._size = self._layout.size or min(self._most, max(_LEAST_ROWS, -(-len(used) // _RUNS)))
+        self._size = self._layout.size or min(self._most, max(_LEAST_ROWS, -(-len(places) // _RUNS)))
         self._kept = None if nbytes > MEMORY_BYTES else dict(self._samples(kept))
         self._table = self._as_table()
         if self._table is not None:
@@ -86,6 +76,10 @@ class Inputs:
     def __len__(self) -> int:
         """Number of samples."""
         return len(self._places)
+
+    def rows(self, samples: Sequence[int]) -> list[int]:
+        """The dataset's rows that make up these samples, by index."""
+        return [row for sample in samples for row in self._rows[sample]]
 
     def runs(self, order: Sequence[int]) -> Iterator[tuple[list[int], Batch]]:
         """Runs that hold the samples of ``order``; in that order where the inputs are in memory."""
@@ -128,7 +122,7 @@ class Inputs:
         }
 
     def cut(self, outputs: Outputs) -> SampleOutputs:
-        """Outputs of the whole dataset, batch by batch, cut into the samples used."""
+        """Outputs of the whole dataset, batch by batch, cut into samples."""
         return {
             name: [arrays[b][r : r + 1] if self._by_row else arrays[b] for b, r in self._places]
             for name, arrays in outputs.items()
@@ -156,12 +150,11 @@ class Inputs:
                 yield sample, batch
 
     def _samples(self, batches: Iterable[Batch]) -> Iterator[tuple[int, Batch]]:
-        """Each sample used, as a batch of its own."""
+        """Each sample as a batch of its own."""
         for b, batch in enumerate(batches):
             for r in range(batch.rows if self._by_row else 1):
-                if (b, r) in self._places:
-                    own = Batch(self._layout.cut(batch.feed, r, r + 1), 1) if self._by_row else batch
-                    yield self._places[b, r], own
+                own = Batch(self._layout.cut(batch.feed, r, r + 1), 1) if self._by_row else batch
+                yield self._places[b, r], own
 
 
 def _have_rows(outputs: Outputs, counts: Sequence[int]) -> bool:
@@ -171,3 +164,9 @@ def _have_rows(outputs: Outputs, counts: Sequence[int]) -> bool:
         for arrays in outputs.values()
         for array, count in zip(arrays, counts, strict=True)
     )
+
+
+def _ranges(counts: Sequence[int]) -> list[list[int]]:
+    """The rows of each batch."""
+    ends = np.cumsum(counts).tolist()
+    return [list(range(end - count, end)) for end, count in zip(ends, counts, strict=True)]

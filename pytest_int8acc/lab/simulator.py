@@ -1,123 +1,236 @@
-"""Plans judged by simulation: one model with a switch per group, run sample by sample."""
+"""Plans of one network judged by inference: each network that plans lead to is made once and kept."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
 
 import numpy as np
 
-from pytest_int8acc.case.trial_judge import Criteria, Gathered, Judge, Labels, SampleOutputs
+from pytest_int8acc.case.judge import Judge
+from pytest_int8acc.case.trials import Gathered, SampleJudge, SampleOutputs
 from pytest_int8acc.data import Batch, Dataset
-from pytest_int8acc.engines import Engine
-from pytest_int8acc.lab.inputs import Inputs, split
+from pytest_int8acc.graph.formats import INT8
+from pytest_int8acc.graph.network import Network, Plan, Precision, Quantization, TensorScale
+from pytest_int8acc.graph.plan import moved
+from pytest_int8acc.lab.board import Board
+from pytest_int8acc.lab.inputs import Inputs
 from pytest_int8acc.lab.vectors import Prober
-from pytest_int8acc.scores.criteria import Criterion
 from pytest_int8acc.search.evaluator import Enough
-from pytest_int8acc.search.types import GroupInfo, Probe, Target, Trial
+from pytest_int8acc.search.types import GroupInfo, Probe, Trial
+from pytest_int8acc.settings import Provider
 from pytest_int8acc.tensors import Array, Outputs
 
-__all__ = ["Criteria", "Simulator", "split"]
+#: Samples on which plans are compared that differ in scales; a choice is confirmed on all.
+FEW = 32
+#: Networks that are held ready beside the first: a session holds its weights.
+_BOARDS = 3
+#: Stands for an error that is no number.
+_FAR = 1e30
+
+
+@dataclass(frozen=True, eq=False)
+class Seen:
+    """Some of the samples, and the case's judge on them alone."""
+
+    samples: tuple[int, ...]
+    judge: SampleJudge
+
+    @cached_property
+    def prober(self) -> Prober:
+        """Measures error vectors on them."""
+        return Prober(self.judge)
 
 
 class Simulator:
-    """An Evaluator on an engine whose groups are switched at run time.
+    """Trials of plans on one network by ONNX Runtime, exact.
 
-    Verdicts are drawn as for a case, by ``compare_outputs`` and ``evaluate_metric``, on the samples used.
-    Trials that saw all of them are remembered.
+    Verdicts are drawn by the case's judge on the samples used. Trials that saw all of them are remembered.
     """
 
     def __init__(
         self,
-        engine: Engine,
-        switch: str,
-        groups: Sequence[GroupInfo],
+        network: Network,
         dataset: Dataset,
         baseline: Outputs,
-        wanted: Criteria,
-        samples: Sequence[int] | None = None,
+        judge: Judge,
+        *,
+        groups: Sequence[GroupInfo],
+        rest: Precision = "fp16",
+        provider: Provider = "cpu",
     ) -> None:
-        """Read the inputs and check the criteria.
+        """Read the inputs.
 
         Args:
-            engine: A switchboard, ready to run.
-            switch: Its input that takes bool [groups], True where the group runs in INT8.
-            groups: In the order of the switch.
+            network: What plans are plans of.
             dataset: All samples; must give the same ones each time.
             baseline: High-precision outputs of all samples, as ``run_together`` gives them.
-            wanted: The case's criteria; labels of all samples.
-            samples: Those that the search may see, by index; None: all. See ``split``.
+            judge: The case's criteria; labels of all samples.
+            groups: Those of the network, with their prices.
+            rest: What runs beside INT8.
+            provider: Where ONNX Runtime runs.
+
+        Raises:
+            DataError: The dataset cannot be read.
+        """
+        self.network, self.groups = network, tuple(groups)
+        self.inputs = Inputs(dataset, network.model.inputs, baseline)
+        self._baseline = self.inputs.cut(baseline)
+        self._case_judge = judge
+        self._rest, self._provider = rest, provider
+        self._boards: dict[object, Board] = {}
+        self._seen: dict[tuple[int, ...], Seen] = {}
+        self._known: dict[object, Trial] = {}
+        self._kinds: dict[object, tuple[frozenset[str], frozenset[str]]] = {}
+        self._batches: list[tuple[list[int], Batch]] = []
+        self._probed: tuple[int, ...] = ()
+
+    def seen(self, samples: Iterable[int] | None = None) -> Seen:
+        """Some of the samples, by index, in order; None: all.
 
         Raises:
             CriterionError: A criterion does not fit the outputs.
-            DataError: The dataset cannot be read.
         """
-        self.groups = tuple(groups)
-        self.inputs = Inputs(dataset, [i for i in engine.inputs if i.name != switch], baseline, samples)
-        labels = _rows_of(wanted.labels, self.inputs.rows)
-        self.judge = Judge(self.inputs.cut(baseline), replace(wanted, labels=labels))
-        self._engine, self._switch, self._prober = engine, switch, Prober(self.judge)
-        self._known: dict[frozenset[int], Trial] = {}
-        self._probed: tuple[list[int], list[tuple[list[int], Batch]]] = [], []
+        wanted = tuple(range(len(self.inputs)) if samples is None else samples)
+        if wanted not in self._seen:
+            cut = {name: [arrays[i] for i in wanted] for name, arrays in self._baseline.items()}
+            judge = self._case_judge.of_rows(self.inputs.rows(wanted))
+            self._seen[wanted] = Seen(wanted, SampleJudge(cut, judge))
+        return self._seen[wanted]
 
-    @property
-    def criteria(self) -> Sequence[Criterion]:
-        """What is judged."""
-        return self.judge.criteria
+    @cached_property
+    def few(self) -> tuple[int, ...]:
+        """Samples drawn once, on which plans are compared."""
+        order = np.random.default_rng(0).permutation(len(self.inputs))
+        return tuple(sorted(order[:FEW].tolist()))
 
-    @property
-    def samples(self) -> int:
-        """Number of samples."""
-        return self.judge.samples
-
-    @property
-    def targets(self) -> Sequence[Target]:
-        """What ``probe`` measures."""
-        return self._prober.targets
-
-    def trial(self, high: frozenset[int], order: Sequence[int], enough: Enough | None) -> Trial:
-        """Judge a plan; see ``Evaluator``.
+    def board(self, plan: Plan) -> Board:
+        """The network that ``plan`` leads to, with its groups and the scales of its activations open.
 
         Raises:
-            EngineError: The engine fails.
+            ModelError: The plan names what the network does not have.
+            EngineError: ONNX Runtime refuses the model.
+        """
+        made = self._made(plan)
+        key = plan_key(made)
+        if key not in self._boards:
+            if len(self._boards) > _BOARDS:
+                del self._boards[list(self._boards)[1]]  # the first is the case's own network
+            self._boards[key] = Board(moved(self.network, made), self._rest, self._provider)
+        return self._boards[key]
+
+    def trial(
+        self,
+        plan: Plan,
+        seen: Seen | None = None,
+        order: Sequence[int] | None = None,
+        enough: Enough | None = None,
+    ) -> Trial:
+        """Judge a plan on ``seen``, all samples by default; see ``Evaluator.trial``.
+
+        Raises:
+            EngineError: The model fails.
             CriterionError: A user's function fails.
         """
-        if high in self._known:
-            return replace(self._known[high], cost=0.0)
-        gathered = Gathered(self.judge)
-        for samples, batch in self.inputs.runs(order):
-            gathered.add(samples, self._run(high, samples, batch))
+        seen = seen or self.seen()
+        key = (plan_key(plan), frozenset(plan.high), seen.samples)
+        if key in self._known:
+            return replace(self._known[key], cost=0.0)
+        board, gathered = self.board(plan), Gathered(seen.judge)
+        place = {sample: i for i, sample in enumerate(seen.samples)}
+        wanted = range(len(seen.samples)) if order is None else order
+        for samples, batch in self.inputs.runs([seen.samples[i] for i in wanted]):
+            gathered.add([place[i] for i in samples], self._run(board, plan, samples, batch))
             if enough is not None and not gathered.seen.all() and enough(gathered.parts()):
                 break
-        trial = self.judge.trial(high, gathered)
+        high = frozenset(i for i, group in enumerate(self.groups) if group.name in plan.high)
+        trial = seen.judge.trial(high, gathered)
         if trial.confirmed:
-            self._known[high] = trial
+            self._known[key] = trial
         return trial
 
-    def probe(self, plans: Sequence[frozenset[int]], samples: Sequence[int]) -> list[Probe]:
-        """Measure the errors of plans on a few samples; see ``Evaluator``.
+    def probe(self, plan: Plan, seen: Seen, samples: Sequence[int]) -> Probe:
+        """Error vectors of a plan on a few samples of ``seen``, by index there; see ``Evaluator.probe``.
 
         Raises:
-            EngineError: The engine fails.
+            EngineError: The model fails.
         """
-        if self._probed[0] != list(samples):
-            self._probed = list(samples), list(self.inputs.runs(samples))
-        return [self._probe(high, samples) for high in plans]
-
-    def _probe(self, high: frozenset[int], samples: Sequence[int]) -> Probe:
-        found: dict[str, dict[int, Array]] = {name: {} for name in self.judge.baseline}
-        for run, batch in self._probed[1]:
-            for name, arrays in self._run(high, run, batch).items():
+        wanted = tuple(seen.samples[i] for i in samples)
+        if self._probed != wanted:
+            self._probed, self._batches = wanted, list(self.inputs.runs(wanted))
+        board = self.board(plan)
+        found: dict[str, dict[int, Array]] = {name: {} for name in self._baseline}
+        for run, batch in self._batches:
+            for name, arrays in self._run(board, plan, run, batch).items():
                 found[name].update(zip(run, arrays, strict=True))
-        return self._prober.probe(samples, {n: [arrays[i] for i in samples] for n, arrays in found.items()})
+        outputs = {name: [arrays[i] for i in wanted] for name, arrays in found.items()}
+        return seen.prober.probe(samples, outputs)
 
-    def _run(self, high: frozenset[int], samples: Sequence[int], batch: Batch) -> SampleOutputs:
-        int8 = np.ones(len(self.groups), np.bool_)
-        int8[list(high)] = False
-        return self.inputs.outputs_of(samples, batch, self._engine({**batch.feed, self._switch: int8}))
+    def badness(self, plan: Plan) -> float:
+        """How far the outputs of a few samples are off, about 1 where a criterion is at its limit.
+
+        The greatest over the criteria of the squared error, in units of what the limit allows, and a little
+        of the others, so that a change that helps one of them counts. The mean over the samples; of the
+        worst quarter where the limit is for the worst.
+        """
+        seen = self.seen()
+        probe, errors = self.probe(plan, seen, self.few), []
+        for target, vectors in zip(seen.prober.targets, probe.vectors, strict=True):
+            squares = np.sort(np.square(vectors.astype(np.float64)).sum(axis=1))
+            if seen.judge.criteria[target.criterion].pool == "rank":
+                squares = squares[len(squares) * 3 // 4 :]
+            errors.append(float(np.nan_to_num(squares.mean(), nan=_FAR, posinf=_FAR)))
+        return max(errors) + 0.01 * float(np.mean(errors))
+
+    def _run(self, board: Board, plan: Plan, samples: Sequence[int], batch: Batch) -> SampleOutputs:
+        return self.inputs.outputs_of(samples, batch, board.run(batch.feed, plan.high, plan.scales))
+
+    def _made(self, plan: Plan) -> Plan:
+        """The part of a plan that a board of its own is made for; the rest are the board's inputs."""
+        plain, odd = self._activations(plan.moves)
+        made = {}
+        for tensor, scale in plan.scales.items():
+            if tensor in odd and is_plain(scale):
+                made[tensor] = _SOME  # an input, too, once it is symmetric
+            elif tensor not in plain or not is_plain(scale):
+                made[tensor] = scale
+        return Plan(scales=made, moves=plan.moves)
+
+    def _activations(self, moves: Mapping[str, Array]) -> tuple[frozenset[str], frozenset[str]]:
+        """Activations after these moves: those with one symmetric scale, and those quantized otherwise."""
+        key = plan_key(Plan(moves=moves))
+        if key not in self._kinds:
+            edges = [
+                e
+                for group in moved(self.network, Plan(moves=moves)).groups
+                for e in group.edges
+                if e.quantization.values is None
+            ]
+            odd = frozenset(e.tensor for e in edges if not is_symmetric(e.quantization))
+            self._kinds[key] = frozenset(e.tensor for e in edges) - odd, odd
+        return self._kinds[key]
 
 
-def _rows_of(labels: Labels | None, rows: list[int]) -> Labels | None:
-    if isinstance(labels, Mapping):
-        return {name: array[rows] for name, array in labels.items()}
-    return None if labels is None else labels[rows]
+#: Stands for a scale that is an input of the board.
+_SOME = TensorScale(np.array(1.0, np.float32))
+
+
+def is_plain(scale: TensorScale) -> bool:
+    """True for one symmetric scale, which a board takes as an input."""
+    return scale.scale.ndim == 0 and scale.zero_point is None
+
+
+def is_symmetric(quantization: Quantization) -> bool:
+    """True for symmetric INT8 per tensor."""
+    return quantization.axis is None and quantization.format is INT8 and not quantization.zero_point.any()
+
+
+def plan_key(plan: Plan) -> object:
+    """What two plans have in common that differ in nothing but the groups that they keep high."""
+    scales = ((t, s.axis, _key(s.scale), _key(s.zero_point)) for t, s in sorted(plan.scales.items()))
+    return tuple(scales), tuple((t, _key(f)) for t, f in plan.moves.items())
+
+
+def _key(array: Array | None) -> object:
+    return None if array is None else (str(array.dtype), array.shape, array.tobytes())

@@ -1,28 +1,21 @@
-"""The float model run over a few samples, and every quantization of its tensors measured.
-
-It runs twice: the first sweep finds each tensor's greatest magnitude, the second counts a fine histogram, the
-maxima of the channels, and the exact error of each quantization.
-"""
+"""Every quantization of a few tensors measured exactly, on a few samples of the float model."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 
 import numpy as np
 import onnx
 from numpy.typing import NDArray
-from onnx import TensorProto, helper
 
 from pytest_int8acc.data import Batch, Dataset
 from pytest_int8acc.data.layout import read_layout
-from pytest_int8acc.engines.calibrators import chunked, collect_maxima
-from pytest_int8acc.engines.onnxruntime import OrtEngine, Provider
-from pytest_int8acc.engines.run import with_progress
+from pytest_int8acc.engines.onnxruntime import Provider
 from pytest_int8acc.graph.model import Model
 from pytest_int8acc.graph.network import Edge, Network
-from pytest_int8acc.lab.statistics import EdgeStats, TensorStats, channel_axis, lost_db, reach
-from pytest_int8acc.tensors import Array
+from pytest_int8acc.lab.statistics import EdgeStats
+from pytest_int8acc.lab.values import TensorValues, channel_axis, sweep
 
 #: Samples that are looked at: shares and ranges of activations are steady long before.
 SAMPLES = 64
@@ -60,7 +53,7 @@ class FirstSamples(Dataset):
 
 
 #: Statistics of one tensor, and of each quantization of it by the id of the quantization.
-Measured = tuple[TensorStats, dict[int, EdgeStats]]
+Measurement = tuple[TensorValues, dict[int, EdgeStats]]
 
 
 def measure_edges(
@@ -69,15 +62,17 @@ def measure_edges(
     readers: Mapping[str, onnx.NodeProto],
     few: Dataset,
     provider: Provider,
-) -> dict[str, Measured]:
+    nbytes: Mapping[str, int],
+) -> dict[str, Measurement]:
     """Measure every activation edge, the model run in float.
 
     Args:
         model: A float model that has the edges' tensors.
         edges: Activation edges; constants are left out.
         readers: Nodes by name, to know which axis of a tensor holds channels.
-        few: Samples; read twice or more.
+        few: Samples.
         provider: Where the model runs.
+        nbytes: Tensor to its size in a run, about, as float32.
 
     Returns:
         By tensor.
@@ -88,36 +83,39 @@ def measure_edges(
     wanted = [edge for edge in edges if edge.quantization.values is None]
     if not wanted:
         return {}
-    maxima = collect_maxima(model, list(dict.fromkeys(e.tensor for e in wanted)), few, provider)
-    found: dict[str, Measured] = {}
+    found: dict[str, Measurement] = {}
     first: dict[str, Edge] = {}
     for edge in wanted:
         first.setdefault(edge.tensor, edge)
-        stats = found.setdefault(edge.tensor, (TensorStats(edge.tensor, maxima.amax(edge.tensor)), {}))
+        stats = found.setdefault(edge.tensor, (TensorValues(edge.tensor), {}))
         stats[1].setdefault(id(edge.quantization), EdgeStats(edge.quantization))
 
-    def visit(tensor: str, values: NDArray[np.float32]) -> None:
-        edge = first[tensor]
-        _count(found[tensor], values, channel_axis(readers[edge.node].op_type, edge.index, values.ndim))
+    def visit(tensor: str, values: NDArray[np.float32], rows: int) -> None:
+        edge, (held, quantizations) = first[tensor], found[tensor]
+        axis = channel_axis(readers[edge.node].op_type, edge.index, values.ndim)
+        held.add(values, axis, rows)
+        for quantization in quantizations.values():
+            for piece in pieces(values):
+                quantization.add(piece, axis)
 
-    for chunk in chunked(maxima.run_bytes, CHUNK_BYTES):
-        _sweep(model, chunk, few, provider, visit)
+    sweep(model, {tensor: nbytes.get(tensor, 0) for tensor in found}, few, provider, visit)
     return found
 
 
-def _count(measured: Measured, values: NDArray[np.float32], axis: int | None) -> None:
-    """Add one batch to a tensor's statistics, a few samples at a time."""
-    stats, quantizations = measured
+def pieces(values: NDArray[np.float32]) -> Iterator[NDArray[np.float32]]:
+    """A few samples at a time."""
     step = max(1, _PIECE * len(values) // max(values.size, 1))
-    for piece in (values[i : i + step] for i in range(0, len(values), step)):
-        stats.add(piece, axis)
-        for quantization in quantizations.values():
-            quantization.add(piece, axis)
+    yield from (values[i : i + step] for i in range(0, len(values), step))
 
 
 def measure_network(
-    network: Network, edges: Sequence[Edge], model: Model, inputs: Dataset, provider: Provider, samples: int
-) -> dict[str, Measured]:
+    network: Network,
+    edges: Sequence[Edge],
+    model: Model,
+    few: Dataset,
+    provider: Provider,
+    nbytes: Mapping[str, int],
+) -> dict[str, Measurement]:
     """Measure activation edges on the case's float model, by tensor of the network.
 
     A network that was read from a Q/DQ model may have dequantized weights, and lack a Relu that a quantizer
@@ -127,13 +125,12 @@ def measure_network(
         EngineError: A model does not run.
         DataError: The inputs cannot be read.
     """
-    nodes = {node.name: node for node in network.model.graph.node}
-    few = FirstSamples(inputs, model, samples)
+    nodes = network.model.index.nodes
     theirs = _tensors_of(model, network.model)
     known = [replace(edge, tensor=theirs[edge.tensor]) for edge in edges if edge.tensor in theirs]
-    found = measure_edges(model, known, nodes, few, provider)
+    found = measure_edges(model, known, nodes, few, provider, nbytes)
     ours = [edge for edge in edges if edge.tensor not in theirs]
-    alone = measure_edges(network.model, ours, nodes, few, provider)
+    alone = measure_edges(network.model, ours, nodes, few, provider, nbytes)
     return {
         e.tensor: found[theirs[e.tensor]] if e.tensor in theirs else alone[e.tensor]
         for e in edges
@@ -143,75 +140,11 @@ def measure_network(
 
 def _tensors_of(model: Model, network: Model) -> dict[str, str]:
     """Tensors of a network by name, and what the float model calls each: the same, or its node's output."""
-    known = {name for node in model.graph.node for name in node.output} | {i.name for i in model.inputs}
-    nodes = {node.name: node for node in model.graph.node}
+    known = model.index.producer.keys() | {info.name for info in model.inputs}
+    nodes = model.index.nodes
     found = {name: name for name in known}
     for node in network.graph.node:
         twin = nodes.get(node.name)
         if twin is not None and twin.op_type == node.op_type:
             found.update((a, b) for a, b in zip(node.output, twin.output, strict=False) if a not in known)
     return found
-
-
-@dataclass(frozen=True)
-class Range:
-    """One activation's range against what the tensor holds."""
-
-    tensor: str
-    reach: float
-    """Greatest magnitude that the scale expresses."""
-    amax: float
-    """Greatest magnitude seen."""
-    lost_db: float
-    """SQNR lost against the best scale."""
-    clipped: float
-    """Share of the values beyond the range."""
-
-
-def survey(
-    network: Network, inputs: Dataset, model: Model, provider: Provider = "cpu", *, samples: int = 16
-) -> tuple[Range, ...]:
-    """Every activation range of a network against what its tensor holds, in the order of the groups.
-
-    Raises:
-        EngineError: The float model does not run.
-        DataError: The inputs cannot be read.
-    """
-    edges = [edge for group in network.groups for edge in group.edges]
-    measured = measure_network(network, edges, model, inputs, provider, samples)
-    ranges = []
-    for tensor, (stats, quantizations) in measured.items():
-        for edge in quantizations.values():
-            lost = lost_db(stats, edge)
-            share = edge.clipped / max(edge.values, 1)
-            ranges.append(Range(tensor, reach(edge.quantization), stats.amax, lost, share))
-    return tuple(ranges)
-
-
-def _sweep(
-    model: Model,
-    tensors: Sequence[str],
-    few: Dataset,
-    provider: Provider,
-    visit: Callable[[str, NDArray[np.float32]], None],
-) -> None:
-    """Run the model once over the samples and show each tensor's values, batch by batch."""
-    edit = model.edit()
-    names = {tensor: edit.unique(f"{tensor}/float") for tensor in tensors}
-    for tensor, name in names.items():
-        edit.graph.node.append(helper.make_node("Cast", [tensor], [name], to=TensorProto.FLOAT))
-    del edit.graph.output[:]
-    edit.graph.output.extend(
-        helper.make_tensor_value_info(n, TensorProto.FLOAT, None) for n in names.values()
-    )
-    engine = OrtEngine(edit.done(), provider=provider)
-    for batch in with_progress(few, f"diagnosis: values of {len(tensors)} tensors"):
-        outputs = engine(batch.feed)
-        for tensor, name in names.items():
-            visit(tensor, np.asarray(real_rows(outputs[name], batch), np.float32))
-
-
-def real_rows(array: Array, batch: Batch) -> Array:
-    """``array`` without the rows that only filled the batch, where they can be told."""
-    filled = batch.padding and array.ndim and array.shape[0] == batch.rows + batch.padding
-    return array[: batch.rows] if filled else array

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from pytest_int8acc.case.trial_judge import Gathered, Judge, SampleOutputs, concatenated
+from pytest_int8acc.case.trials import Gathered, SampleJudge, SampleOutputs, concatenated
 from pytest_int8acc.scores.criteria import kind_of
 from pytest_int8acc.scores.parts import TINY, error
 from pytest_int8acc.search.types import Probe, Target
@@ -25,7 +25,7 @@ _Measure = Callable[[Array, Array, int], Vectors]
 class Prober:
     """Measures what plans do to a few samples."""
 
-    def __init__(self, judge: Judge) -> None:
+    def __init__(self, judge: SampleJudge) -> None:
         self._judge = judge
         powers = [demand.power for demand in judge.demands]
         powers += [1] * (len(judge.criteria) - len(powers))

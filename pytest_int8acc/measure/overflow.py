@@ -11,15 +11,13 @@ from pytest_int8acc.case.judge import Judge
 from pytest_int8acc.data import Dataset
 from pytest_int8acc.engines.calibrators import collect_maxima
 from pytest_int8acc.errors import ModelError
+from pytest_int8acc.graph.formats import FP16
 from pytest_int8acc.graph.model import Model
 from pytest_int8acc.measure.runs import Runs
 from pytest_int8acc.results import Score
 from pytest_int8acc.scores.compare import compare_outputs
 from pytest_int8acc.settings import Provider
 from pytest_int8acc.tensors import Array
-
-#: The greatest finite FP16 number.
-FP16_MAX = 65504.0
 
 
 def lost_by_baseline(judge: Judge, runs: Runs) -> list[Score]:
@@ -46,7 +44,7 @@ def refuse_overflow(
     where = [*baseline.overflows, *_overflowing(model, inputs, provider)]
     if bad or where:
         worst = f"output '{bad[0]}' is not finite" if bad else f"{lost[0].subject} {lost[0].metric} is lost"
-        how, remedy = "an overflow", "keep these values below 65504 in the model"
+        how, remedy = "an overflow", f"keep these values below {FP16.highest:g} in the model"
         if not where:
             where = [*_vanishing(model), *_broken(baseline.model, inputs, provider)]
             how, remedy = "numbers too small for FP16", "keep them above 6e-8 in the model"
@@ -64,24 +62,22 @@ def _finite(arrays: Sequence[Array]) -> bool:
 def _overflowing(model: Model, inputs: Dataset, provider: Provider) -> Iterator[str]:
     """Tensors whose FP32 values exceed what FP16 holds, in topological order."""
     floats = [name for name, info in model.values().items() if info.dtype == np.float32 and info.shape]
-    makers = {output: node for node in model.graph.node for output in node.output}
+    makers = model.index.producer
     tensors = [name for name in makers if name in set(floats)]
     maxima = collect_maxima(model, tensors, inputs, provider)
     for tensor in tensors:
-        if FP16_MAX < maxima.amax(tensor) < np.inf:
+        if FP16.highest < maxima.amax(tensor) < np.inf:
             node = makers[tensor]
-            amax = maxima.amax(tensor)
-            yield f"'{tensor}' of {node.op_type} '{node.name}' reaches {amax:.4g}, FP16 ends at 65504"
+            reached = f"reaches {maxima.amax(tensor):.4g}, FP16 ends at {FP16.highest:g}"
+            yield f"'{tensor}' of {node.op_type} '{node.name}' {reached}"
 
 
 def _vanishing(model: Model) -> Iterator[str]:
     """Constants that are 0 in FP16, such as an epsilon."""
-    readers = {name: node for node in model.graph.node for name in node.input}
     for name, array in model.constants().items():
-        if array.dtype != np.float32 or name not in readers or not array.any():
-            continue
-        if not array.astype(np.float16).any():
-            node = readers[name]
+        readers = model.index.readers(name)
+        if array.dtype == np.float32 and readers and array.any() and not FP16.round(array).any():
+            node, _ = readers[-1]
             amax = float(np.abs(array).max())
             yield f"'{name}' of {node.op_type} '{node.name}' is {amax:.4g}, which is 0 in FP16"
 

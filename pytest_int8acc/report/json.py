@@ -8,6 +8,7 @@ from pathlib import Path, PurePath
 from typing import Any, TypeGuard
 
 from pytest_int8acc.errors import Int8accError
+from pytest_int8acc.files import replace_file
 from pytest_int8acc.report.plain import restore
 from pytest_int8acc.report.search import alone_text, reason, remarks
 from pytest_int8acc.results import CaseResult
@@ -49,16 +50,15 @@ def write_json(folder: Path, report: Mapping[str, Any]) -> Path:
 
 
 def write_text(folder: Path, name: str, text: str) -> Path:
-    """Write a file into ``folder``, made where it is not there, by way of a temporary file.
+    """Write a file into ``folder``, made where it is not there, at one stroke.
 
     Raises:
         OSError: The folder cannot be made or written.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    part = folder / f"{name}.part"
     # A name that is no Unicode (a path with undecodable bytes) must not cost the report.
-    part.write_text(text, encoding="utf-8", errors="backslashreplace")
-    return part.replace(folder / name)
+    replace_file(folder / name, text.encode("utf-8", errors="backslashreplace"))
+    return folder / name
 
 
 def read_json(folder: Path) -> dict[str, Any]:

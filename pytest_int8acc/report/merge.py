@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from pytest_int8acc.files import replacing_files
 from pytest_int8acc.report.json import NAME, read_json, report_of
 
 #: Made anew for the whole.
@@ -44,8 +45,8 @@ def merge_folders(folders: Sequence[Path], out: Path, *, tool: Mapping[str, str]
     shards = sorted((_Shard(folder, read_json(folder)) for folder in folders), key=lambda s: s.finished)
     winners = _latest(shards)
     for source, target in _copies(shards, winners, out):
-        target.parent.mkdir(parents=True, exist_ok=True)
-        shutil.copyfile(source, target)
+        with replacing_files(target.parent) as drafts:
+            shutil.copyfile(source, drafts / target.name)
     return report_of(
         sorted((entry for _, entry in winners.values()), key=_place),
         _errors(shards),

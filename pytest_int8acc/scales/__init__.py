@@ -9,12 +9,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from pytest_int8acc.errors import ScalesError
+from pytest_int8acc.graph.formats import FP32, INT8
 
-#: The greatest INT8 code; quantization is symmetric, so a scale is amax / 127.
-LEVELS = 127
-#: The smallest float32 that keeps its precision; scales below it are refused.
-SMALLEST = float(np.finfo(np.float32).tiny)
-LARGEST = float(np.finfo(np.float32).max)
 _LISTED = 5
 
 
@@ -42,15 +38,17 @@ def amax_to_scale(amax: Mapping[str, float]) -> tuple[dict[str, float], tuple[st
     Raises:
         ScalesError: A magnitude is nan, inf or negative; names the tensors.
     """
-    broken = [tensor for tensor, value in amax.items() if not 0 <= value <= LARGEST]
+    broken = [tensor for tensor, value in amax.items() if not 0 <= value <= FP32.highest]
     if broken:
         raise ScalesError(
             f"calibration met inf or nan in {listed(broken)}: an overflow, or broken samples. Check the "
             "calibration data, and that the float model itself gives finite outputs on it"
         )
-    zero = [tensor for tensor, value in amax.items() if value / LEVELS < SMALLEST]
-    scales = {t: to_float32((1.0 if t in set(zero) else value) / LEVELS) for t, value in amax.items()}
-    notes = (f"always zero in calibration, so given the scale 1/{LEVELS}: {listed(zero)}",) if zero else ()
+    zero = [tensor for tensor, value in amax.items() if value / INT8.levels < FP32.normal]
+    scales = {t: to_float32((1.0 if t in set(zero) else value) / INT8.levels) for t, value in amax.items()}
+    notes = (
+        (f"always zero in calibration, so given the scale 1/{INT8.levels}: {listed(zero)}",) if zero else ()
+    )
     return scales, notes
 
 
@@ -65,9 +63,9 @@ def problem(scale: float) -> str:
         return f"is {scale}"
     if scale <= 0:
         return f"is {scale:g}, not above 0"
-    if scale < SMALLEST:
+    if scale < FP32.normal:
         return f"is {scale:g}, too small for a float32 at full precision"
-    if scale > LARGEST:
+    if scale > FP32.highest:
         return f"is {scale:g}, too large for float32"
     return ""
 

@@ -19,8 +19,9 @@ from pytest_int8acc.engines.onnxruntime import Provider
 from pytest_int8acc.engines.remote import RemoteStore
 from pytest_int8acc.engines.run import Progress
 from pytest_int8acc.engines.store import Store
+from pytest_int8acc.graph.formats import INT8
 from pytest_int8acc.graph.model import Model
-from pytest_int8acc.scales import LEVELS, Scales, amax_to_scale
+from pytest_int8acc.scales import Scales, amax_to_scale
 from pytest_int8acc.scales.kept import keep_ranges
 
 if TYPE_CHECKING:
@@ -122,21 +123,22 @@ def percentile_amax(counts: Histogram, amax: float, percentile: float) -> float:
     return amax * (index + 1) / cumulated.size
 
 
-def mse_amax(counts: Histogram, amax: float) -> float:
+def mse_amax(counts: Histogram, amax: float, limit: float | None = None) -> float:
     """The range, of 113 down to amax / 128, whose INT8 error has the least mean square over the histogram.
 
     Each bin counts as its centre, rounded to the range's grid of 127 steps and clipped there (as
     ``HistogramCalibrator.compute_amax("mse")`` of NVIDIA's pytorch-quantization and ModelOpt).
 
     Args:
-        counts: Histogram over [-amax, amax], with an even number of bins.
+        counts: Histogram over [-limit, limit], with an even number of bins.
         amax: Greatest magnitude, above 0.
+        limit: Where the histogram ends; None: at amax.
     """
     magnitudes = _magnitudes(counts)
-    centres = (np.arange(magnitudes.size) + 0.5) / magnitudes.size
+    centres = (np.arange(magnitudes.size) + 0.5) / magnitudes.size * ((limit or amax) / amax)
     weights, centres = magnitudes[magnitudes > 0], centres[magnitudes > 0]
-    steps = _FRACTIONS / LEVELS
-    errors = [(weights * (np.minimum(np.rint(centres / s), LEVELS) * s - centres) ** 2).sum() for s in steps]
+    scales = _FRACTIONS / INT8.levels
+    errors = [(weights * (INT8.fake_quantize(centres, s) - centres) ** 2).sum() for s in scales]
     return float(amax * _FRACTIONS[int(np.argmin(errors))])
 
 

@@ -21,6 +21,7 @@ from pathlib import Path
 
 from pytest_int8acc.engines.tensorrt.calibration import named_algorithm
 from pytest_int8acc.errors import ScalesError
+from pytest_int8acc.files import replace_file
 from pytest_int8acc.scales import problem
 from pytest_int8acc.scales.files import EXPECTED, read_text
 
@@ -92,7 +93,7 @@ def write_cache(
             raise ScalesError(f"{path}: a calibration cache cannot hold the tensor name {name!r}")
         lines.append(f"{name}: {_to_hex(name, scale, path)}")
     try:
-        path.write_bytes(("\n".join(lines) + "\n").encode())
+        replace_file(path, ("\n".join(lines) + "\n").encode())
     except OSError as error:
         raise ScalesError(f"{path}: cannot be written: {error.strerror or error}") from error
     except UnicodeEncodeError as error:

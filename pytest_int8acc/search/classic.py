@@ -48,7 +48,7 @@ def linear(evaluator: Evaluator, *, budget: Budget | None = None, reverse: bool 
 def worst_first(evaluator: Evaluator, *, budget: Budget | None = None) -> SearchResult:
     """Keep one more of the groups with the greatest increase of error high until it passes.
 
-    The increase is that over the group before, as in Polygraphy's former ``precision worst-first``, of the
+    The increase is that over the group before, as in Polygraphy's former ``precision worst-first``: of the
     error at the model's outputs with all groups up to this one in INT8.
     """
 

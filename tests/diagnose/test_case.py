@@ -11,8 +11,10 @@ import pytest
 import yaml
 
 from pytest_int8acc.check import check
+from pytest_int8acc.diagnose.case import write_pieces
 from pytest_int8acc.graph.load import load_model
 from pytest_int8acc.graph.model import put_constant, save_model
+from pytest_int8acc.measure.measured import measure
 from pytest_int8acc.report.text import failure
 from pytest_int8acc.results import CaseResult
 from pytest_int8acc.settings import Settings
@@ -103,3 +105,19 @@ def test_calibration_samples_from_0_to_255(tmp_path: Path) -> None:
     assert "times the inputs (0 to 255 against 0 to 1); all 9 ranges are" in said
     assert result.diagnosis is not None
     assert "the compared inputs themselves" in result.diagnosis.repairs[0].text
+
+
+def test_a_reproducer_names_its_sample_in_the_cases_data(tmp_path: Path) -> None:
+    (case,) = load_spec(DIGITS / "digits_by_hand.int8acc.yaml")
+    measured = measure(case, Settings())
+    try:
+        assert measured.int8 is not None
+        (folder,) = write_pieces(measured, [measured.int8.network.groups[0].name], tmp_path)
+    finally:
+        measured.close()
+    worst = measured.result.outputs[0].worst_sample
+    assert worst
+    assert (
+        f"for sample {worst} of the case's data,\nrun at once with samples "
+        in Path(folder, "README.md").read_text()
+    )

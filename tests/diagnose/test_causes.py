@@ -15,13 +15,14 @@ from zoo import ZOO, sample_feed
 from pytest_int8acc.data import Dataset, open_dataset
 from pytest_int8acc.diagnose.causes import CAUSES, explain
 from pytest_int8acc.errors import ModelError
+from pytest_int8acc.graph.formats import INT8
 from pytest_int8acc.graph.groups import find_groups
 from pytest_int8acc.graph.load import load_model, normalize
 from pytest_int8acc.graph.model import Model, make_model
 from pytest_int8acc.graph.network import Edge, Group, Network, Quantization
 from pytest_int8acc.graph.plan import apply
 from pytest_int8acc.graph.qdq import read_qdq
-from pytest_int8acc.graph.quantize import quantize, quantize_array
+from pytest_int8acc.graph.quantize import quantize
 from pytest_int8acc.lab.statistics import TensorStats, reach
 from pytest_int8acc.lab.sweep import FirstSamples, survey
 from pytest_int8acc.results import Cause
@@ -228,9 +229,8 @@ def test_outlier_values(network: Network) -> None:
 @pytest.mark.parametrize("factor", [8, 100])
 def test_weight_scale(network: Network, factor: float) -> None:
     def make(edge: Edge, weight: np.ndarray) -> Quantization:
-        q = edge.quantization
-        scale = np.asarray(q.scale * factor, np.float32)
-        return replace(q, scale=scale, values=quantize_array(weight, scale, q.zero_point, q.axis))
+        q = replace(edge.quantization, scale=np.asarray(edge.quantization.scale * factor, np.float32))
+        return replace(q, values=q.quantize(weight))
 
     cause = cause_of(with_weights(network, CONV, make), CONV)
     assert cause.kind == "weight-scale"
@@ -240,9 +240,8 @@ def test_weight_scale(network: Network, factor: float) -> None:
 
 def test_weight_scale_too_narrow_and_tampered(network: Network) -> None:
     def clip(edge: Edge, weight: np.ndarray) -> Quantization:
-        q = edge.quantization
-        scale = np.asarray(q.scale / 4, np.float32)
-        return replace(q, scale=scale, values=quantize_array(weight, scale, q.zero_point, q.axis))
+        q = replace(edge.quantization, scale=np.asarray(edge.quantization.scale / 4, np.float32))
+        return replace(q, values=q.quantize(weight))
 
     def tamper(edge: Edge, weight: np.ndarray) -> Quantization:
         return replace(edge.quantization, scale=np.asarray(edge.quantization.scale * 2, np.float32))
@@ -257,8 +256,7 @@ def test_weight_scale_too_narrow_and_tampered(network: Network) -> None:
 def test_wrong_axis(network: Network) -> None:
     def make(edge: Edge, weight: np.ndarray) -> Quantization:
         scale = (np.abs(weight).max(axis=(0, 2, 3)) / 127).astype(np.float32)  # of the input channels
-        zeros = np.zeros(scale.shape, np.int8)
-        return Quantization(scale, zeros, 0, quantize_array(weight, scale, zeros, 0))
+        return Quantization(scale, INT8.zeros(scale), 0, INT8.quantize(weight, scale, axis=0))
 
     weight = network.model.constants()["block2.conv2.weight"].copy()
     weight[:, ::2] /= 8

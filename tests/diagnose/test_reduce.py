@@ -95,7 +95,7 @@ def operators(path: Path) -> list[str]:
 def test_a_culprit_is_cut_out(name: str, index: int, rest: str, tmp_path: Path) -> None:
     model, network, feeds = of_zoo(name, index)
     group = network.groups[index]
-    folder = reduce(model, network, group.name, feeds, rest, tmp_path / "deep" / "piece")
+    folder = reduce(model, network, group.name, feeds[0], rest, tmp_path / "deep" / "piece")
     assert folder == tmp_path / "deep" / "piece"
     assert {path.name for path in folder.iterdir()} == FILES
     assert operators(folder / "float.onnx") == [group.op_type]
@@ -124,7 +124,7 @@ def chain(length: int) -> tuple[Model, list[Feed]]:
 def test_a_piece_grows_to_where_the_error_is_made(tmp_path: Path) -> None:
     model, feeds = chain(7)
     network = calibrated(model, feeds, "/conv2/Conv", 60)
-    folder = reduce(model, network, "/conv4/Conv", feeds, "fp32", tmp_path)
+    folder = reduce(model, network, "/conv4/Conv", feeds[0], "fp32", tmp_path)
     assert operators(folder / "float.onnx") == ["Conv", "Relu", "Conv", "Relu", "Conv"]
     assert [v.name for v in onnx.load(folder / "float.onnx").graph.output] == ["/conv4/Conv_output_0"]
     assert "5 of 14 nodes, 3 of them" in (folder / "README.md").read_text()
@@ -164,7 +164,7 @@ def test_a_branch_that_adds_no_error_is_left_out(
     for index, factor in enumerate(factors):
         network = with_weights_times(network, index, factor)
     first, second, last = (group.name for group in network.groups)
-    folder = reduce(model, network, last, feeds, "fp32", tmp_path)
+    folder = reduce(model, network, last, feeds[0], "fp32", tmp_path)
     names = {node.name for node in onnx.load(folder / "int8.onnx").graph.node}
     assert {second, last} <= names
     assert first not in names
@@ -172,7 +172,7 @@ def test_a_branch_that_adds_no_error_is_left_out(
 
 def test_an_error_may_come_through_nodes_of_no_group(tmp_path: Path) -> None:
     model, network, feeds = of_zoo("spp", 0)
-    folder = reduce(model, network, network.groups[1].name, feeds, "fp32", tmp_path)
+    folder = reduce(model, network, network.groups[1].name, feeds[0], "fp32", tmp_path)
     assert operators(folder / "float.onnx") == ["Conv", "Relu", "MaxPool", "MaxPool", "Concat", "Conv"]
 
 
@@ -180,27 +180,32 @@ def test_an_error_may_come_through_nodes_of_no_group(tmp_path: Path) -> None:
 def test_pairs_of_other_tools_are_cut_out_wherever_they_stand(rest: str, tmp_path: Path) -> None:
     network, feeds = everywhere(), [everywhere_feed()]
     for group in network.groups[:4]:
-        folder = reduce(network.model, network, group.name, feeds, rest, tmp_path / group.name)
+        folder = reduce(network.model, network, group.name, feeds[0], rest, tmp_path / group.name)
         assert group.op_type in operators(folder / "float.onnx")
 
 
-def test_the_worst_feed_is_kept(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("samples", "worst", "said"),
+    [
+        (range(7, 8), 7, "for sample 7 of the case's data."),
+        (range(32, 64), 40, "for sample 40 of the case's data,\nrun at once with samples 32 to 63."),
+    ],
+)
+def test_the_readme_names_the_sample(tmp_path: Path, samples: range, worst: int, said: str) -> None:
     model, feeds = chain(2)
     network = calibrated(model, feeds)
-    feeds[1] = {"file": feeds[1]["file"] * 8}  # beyond the ranges
-    folder = reduce(model, network, "/conv0/Conv", feeds, "fp16", tmp_path)
-    np.testing.assert_array_equal(np.load(folder / "inputs.npz")["file"], feeds[1]["file"])
-    assert "for feed 1 of those given" in (folder / "README.md").read_text()
+    reduce(model, network, "/conv0/Conv", feeds[0], "fp16", tmp_path, samples=samples, worst=worst)
+    assert said in (tmp_path / "README.md").read_text()
 
 
 def test_the_model_may_have_been_quantized_by_others(tmp_path: Path) -> None:
     model, feeds = chain(3)
     theirs = read_qdq(apply(calibrated(model, feeds, "/conv1/Conv")), original=model)
-    folder = reduce(model, theirs, "/conv1/Conv", feeds, "fp16", tmp_path)
+    folder = reduce(model, theirs, "/conv1/Conv", feeds[0], "fp16", tmp_path)
     assert operators(folder / "float.onnx") == ["Conv"]
     bare = read_qdq(apply(calibrated(model, feeds, "/conv1/Conv")))
     other = load_model(_saved(ZOO["plain"](), tmp_path))
-    folder = reduce(other, bare, "/conv1/Conv", feeds, "fp16", tmp_path / "bare")
+    folder = reduce(other, bare, "/conv1/Conv", feeds[0], "fp16", tmp_path / "bare")
     assert operators(folder / "float.onnx") == ["Conv"]
 
 
@@ -212,7 +217,7 @@ def _saved(proto: onnx.ModelProto, folder: Path) -> Path:
 def test_a_mistaken_name_is_told(tmp_path: Path) -> None:
     model, feeds = chain(2)
     with pytest.raises(ModelError, match=r"no group is named '/conv1/Con' \(did you mean '/conv1/Conv'\?\)"):
-        reduce(model, calibrated(model, feeds), "/conv1/Con", feeds, "fp16", tmp_path)
+        reduce(model, calibrated(model, feeds), "/conv1/Con", feeds[0], "fp16", tmp_path)
 
 
 def test_without_an_error_there_is_nothing_to_cut(tmp_path: Path) -> None:
@@ -221,7 +226,7 @@ def test_without_an_error_there_is_nothing_to_cut(tmp_path: Path) -> None:
     model = normalize(make_model(b.model({y: [2, 2]})))
     feeds = [{"x": np.array([[127, 0], [3, -5]], np.float32)}]
     with pytest.raises(ModelError, match="INT8 leaves no error at the outputs of 'matmul0'"):
-        reduce(model, calibrated(model, feeds), "matmul0", feeds, "fp32", tmp_path)
+        reduce(model, calibrated(model, feeds), "matmul0", feeds[0], "fp32", tmp_path)
 
 
 def test_files_that_do_not_show_the_error_are_refused(
@@ -231,14 +236,14 @@ def test_files_that_do_not_show_the_error_are_refused(
     network = calibrated(model, feeds, "/conv1/Conv")
     from pytest_int8acc.diagnose import reproducer
 
-    save = reproducer.save_model
+    save = reproducer.write_model
 
     def swapped(piece: Model, path: Path) -> None:
         save(model if path.name == "int8.onnx" else piece, path)
 
-    monkeypatch.setattr(reproducer, "save_model", swapped)
+    monkeypatch.setattr(reproducer, "write_model", swapped)
     with pytest.raises((EngineError, KeyError)):
-        reduce(model, network, "/conv1/Conv", feeds, "fp16", tmp_path)
+        reduce(model, network, "/conv1/Conv", feeds[0], "fp16", tmp_path)
     assert not (tmp_path / "README.md").exists()
 
 
@@ -246,12 +251,12 @@ def test_a_folder_that_cannot_be_made_is_told(tmp_path: Path) -> None:
     model, feeds = chain(2)
     (tmp_path / "file").write_text("")
     with pytest.raises(Int8accError, match="cannot be written"):
-        reduce(model, calibrated(model, feeds), "/conv1/Conv", feeds, "fp16", tmp_path / "file" / "piece")
+        reduce(model, calibrated(model, feeds), "/conv1/Conv", feeds[0], "fp16", tmp_path / "file" / "piece")
 
 
 def test_its_commands_run(tmp_path: Path) -> None:
     model, feeds = chain(3)
-    folder = reduce(model, calibrated(model, feeds, "/conv1/Conv"), "/conv1/Conv", feeds, "fp16", tmp_path)
+    folder = reduce(model, calibrated(model, feeds, "/conv1/Conv"), "/conv1/Conv", feeds[0], "fp16", tmp_path)
     text = (folder / "README.md").read_text().replace("\\\n", "")
     commands = [shlex.split(line) for line in text.splitlines() if line.strip().startswith("polygraphy run")]
     assert len(commands) == 3

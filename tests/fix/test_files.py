@@ -23,10 +23,11 @@ from gpu_support import needs_gpu_below_11
 from graphs import float_models
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from plans import plain
 from rtx import build
 from zoo import ZOO
 
-from pytest_int8acc.case.plan_file import fingerprint, guard, merge, plan_text, read_plan
+from pytest_int8acc.case.plan_file import fingerprint, plan_text, read_plan
 from pytest_int8acc.check import conclude
 from pytest_int8acc.errors import Int8accError, SpecError
 from pytest_int8acc.fix import write_fix
@@ -35,8 +36,8 @@ from pytest_int8acc.fix.files import Named, name_nodes
 from pytest_int8acc.fix.scripts import ort_quantize, postprocess
 from pytest_int8acc.graph.load import load_model
 from pytest_int8acc.graph.model import Model
-from pytest_int8acc.graph.network import LeftHigh, Network, Plan, Precision
-from pytest_int8acc.graph.plan import activation_scales, apply
+from pytest_int8acc.graph.network import LeftHigh, Network, Plan, Precision, symmetric
+from pytest_int8acc.graph.plan import activation_scales, apply, guard, merge
 from pytest_int8acc.graph.qdq import read_qdq
 from pytest_int8acc.measure.measured import measure
 from pytest_int8acc.results import Rescale
@@ -61,7 +62,7 @@ def odd(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for node in proto.graph.node:
         node.name = ODD.get(node.name, node.name)
     onnx.save(proto, folder / "my $model.onnx")
-    plan = Plan(dict.fromkeys(ODD.values(), "fp16"), {"image": 1 / 127})
+    plan = Plan(dict.fromkeys(ODD.values(), "fp16"), {"image": symmetric(1 / 127)})
     write_fix(folder / "fix", fix_of(folder / "my $model.onnx", plan))
     return folder / "fix"
 
@@ -376,10 +377,10 @@ def digits() -> Network:
 
 
 def test_a_plan_is_read_back(tmp_path: Path, digits: Network) -> None:
-    plan = Plan({"/head/Gemm": "fp32", "/block1/conv1/Conv": "fp16"}, {"image": 1e-05})
+    plan = Plan({"/head/Gemm": "fp32", "/block1/conv1/Conv": "fp16"}, {"image": symmetric(1e-05)})
     path = tmp_path / "plan.yaml"
     path.write_text(plan_text(plan, digits, "digits.onnx", [Rescale("image", "mse", 0.1, 1e-05)]))
-    assert read_plan(path, digits) == plan
+    assert plain(read_plan(path, digits)) == plain(plan)
     assert yaml.safe_load(path.read_text())["scales"] == {"image": 1e-05}  # YAML 1.1 reads it alike
     assert "# mse, was 0.1" in path.read_text()
 
@@ -392,10 +393,10 @@ def test_every_name_is_read_back(
     first = digits.groups[0]
     edges = tuple(replace(e, tensor=tensor) if e.tensor == "image" else e for e in first.edges)
     network = replace(digits, groups=(replace(first, name=name, edges=edges), *digits.groups[1:]))
-    plan = Plan({name: "fp16"}, {tensor: scale})
+    plan = Plan({name: "fp16"}, {tensor: symmetric(scale)})
     path = tmp_path / "plan.yaml"
     path.write_text(plan_text(plan, network, file), encoding="utf-8")
-    assert read_plan(path, network) == plan
+    assert plain(read_plan(path, network)) == plain(plan)
 
 
 @pytest.mark.parametrize(
@@ -485,7 +486,7 @@ def test_a_stale_plan_says_what_changed(tmp_path: Path, digits: Network, what: s
 def test_without_its_model_section_a_plan_is_never_stale(tmp_path: Path, digits: Network) -> None:
     path = tmp_path / "plan.yaml"
     path.write_text("version: 1\nhigh: {/head/Gemm: fp16}\n")
-    assert read_plan(path, changed(digits, "weights")) == Plan({"/head/Gemm": "fp16"})
+    assert plain(read_plan(path, changed(digits, "weights"))) == plain(Plan({"/head/Gemm": "fp16"}))
 
 
 def test_notes_of_an_exporter_do_not_change_a_model(digits: Network) -> None:
@@ -499,7 +500,7 @@ def test_a_guarded_network_is_the_plan_applied(model: Model, data: st.DataObject
     names = [group.name for group in network.groups]
     high = data.draw(st.sets(st.sampled_from(names), max_size=len(names)))
     tensor = data.draw(st.sampled_from(sorted(activation_scales(network))))
-    plan = Plan(dict.fromkeys(sorted(high), "fp16"), {tensor: 0.25})
+    plan = Plan(dict.fromkeys(sorted(high), "fp16"), {tensor: symmetric(0.25)})
     left = guard(network, plan)
     assert apply(left).serialize() == apply(network, plan).serialize()
     assert high <= set(left.left_high)
@@ -552,7 +553,7 @@ def test_under_a_part_of_the_plan_a_search_finds_the_rest(tmp_path: Path) -> Non
     assert first not in rest
     assert measured.int8 is not None
     plan = read_plan(tmp_path / "report" / "high" / "plan.yaml", measured.int8.every)
-    assert plan == Plan({first: "fp32"} | dict.fromkeys(rest, "fp16"))
+    assert plain(plan) == plain(Plan({first: "fp32"} | dict.fromkeys(rest, "fp16")))
     fixed = load_model(tmp_path / "report" / "high" / "fixed.onnx")
     types = {tensor.name: str(tensor.dtype) for tensor in fixed.values().values()}
     made = {node.name: types[node.output[0]] for node in fixed.graph.node if node.name in plan.high}

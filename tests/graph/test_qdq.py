@@ -15,13 +15,14 @@ from zoo import ZOO, sample_feed
 
 from pytest_int8acc.engines.onnxruntime import OrtEngine
 from pytest_int8acc.errors import ModelError
+from pytest_int8acc.graph.formats import INT8
 from pytest_int8acc.graph.groups import find_groups
 from pytest_int8acc.graph.load import load_model, normalize
 from pytest_int8acc.graph.model import Model, make_model, put_constant
-from pytest_int8acc.graph.network import LeftHigh, Plan
+from pytest_int8acc.graph.network import LeftHigh, Plan, symmetric
 from pytest_int8acc.graph.plan import apply
 from pytest_int8acc.graph.qdq import read_qdq
-from pytest_int8acc.graph.quantize import quantize, quantize_array
+from pytest_int8acc.graph.quantize import quantize
 from pytest_int8acc.graph.to_fp16 import to_fp16
 
 TENSORRT = {
@@ -328,20 +329,20 @@ def test_plan_with_an_unknown_name_says_what_was_meant() -> None:
     with pytest.raises(ModelError, match=r"'node_of_dd', which is no group \(did you mean 'node_of_d'"):
         apply(network, Plan({"node_of_dd": "fp16"}))
     with pytest.raises(ModelError, match="'v', which is no quantized tensor"):
-        apply(network, Plan(scales={"v": 0.1}))
+        apply(network, Plan(scales={"v": symmetric(0.1)}))
 
 
 def test_plan_with_another_scale_changes_every_reader_of_the_tensor() -> None:
     model = qdq_of(SHAPES["one quantizer, two dequantizers"][0])
-    rescaled = apply(read_qdq(model), Plan(scales={"x": 0.5}))
+    rescaled = apply(read_qdq(model), Plan(scales={"x": symmetric(0.5)}))
     constants = rescaled.constants()
     used = {float(constants[n.input[1]]) for n in rescaled.graph.node if n.op_type == "QuantizeLinear"}
     assert used == {0.5}
 
 
 def test_what_is_beyond_fp32_in_units_of_the_scale_saturates_without_a_warning() -> None:
-    values, zero_point = np.array([3e38, -3e38, 0], np.float32), np.int8(0)
+    values = np.array([3e38, -3e38, 0], np.float32)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        codes = quantize_array(values, np.float32(1e-30), np.asarray(zero_point), None)
+        codes = INT8.quantize(values, 1e-30)
     assert codes.tolist() == [127, -128, 0]

@@ -19,7 +19,7 @@ from pytest_int8acc.graph.groups import find_groups
 from pytest_int8acc.graph.load import normalize, raise_opset
 from pytest_int8acc.graph.model import Model, make_model
 from pytest_int8acc.graph.plan import apply
-from pytest_int8acc.graph.quantize import dequantize_array, quantize, quantize_weight
+from pytest_int8acc.graph.quantize import quantize, quantize_weight
 from pytest_int8acc.graph.to_fp16 import Fp16Model, to_fp16
 from pytest_int8acc.graph.types import FLOAT, FLOAT16, value_types
 from pytest_int8acc.tensors import Feed
@@ -433,6 +433,6 @@ def test_small_weights_stand_for_the_same_values_in_fp16(amax: list[float], seed
     quantization = quantize_weight(weight, 0)
     small = quantization.scale < 2**-14
     assert (quantization.scale.astype(np.float16) == quantization.scale)[small].all()
-    error = np.abs(dequantize_array(quantization) - weight)
+    error = np.abs(quantization.dequantize() - weight)
     assert (error <= 0.5001 * quantization.scale[:, None]).all()
     assert (quantization.scale <= np.abs(weight).max(axis=1) / 127 + 2**-24).all()

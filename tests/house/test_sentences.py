@@ -43,13 +43,17 @@ TEXTS = {
 }
 #: Modules that take apart a text that is none of ours, or made for programs, and what that is.
 FORMATS = {
+    "case.plan_file": "numbers as Python writes them",
     "data.files": "a file's first lines",
+    "diagnose.stages": "what a line's fit means, until that is a field",
+    "diagnose.summary": "what the ranges show, until that is a field",
     "engines.tensorrt.calibration": "calibration caches",
     "engines.tensorrt.platform": "what a child process tells of the machine",
     "goldens.record": "Git LFS pointers",
     "init": "names of files",
     "plugin.reporting": "what pytest and pytest-xdist write",
     "scales.files": "files that may be binary",
+    "scales.ranges": "JSON",
     "scales.trt_cache": "calibration caches",
     "spec.yaml": "YAML, and what PyYAML says of it",
 }

@@ -12,11 +12,12 @@ from zoo_networks import dataset_for, zoo_network
 from pytest_int8acc.engines.onnxruntime import OrtEngine
 from pytest_int8acc.engines.run import run_together
 from pytest_int8acc.graph.groups import find_groups
-from pytest_int8acc.graph.macs import macs
+from pytest_int8acc.graph.macs import macs, sized_tensors
 from pytest_int8acc.graph.network import Network, Plan
 from pytest_int8acc.graph.plan import apply
 from pytest_int8acc.graph.quantize import quantize
 from pytest_int8acc.graph.switchboard import build_switchboard
+from pytest_int8acc.lab.shapes import tensor_shapes
 from pytest_int8acc.lab.simulator import Criteria, Simulator
 from pytest_int8acc.scales.calibrate import calibrate
 from pytest_int8acc.scores.compare import compare_outputs
@@ -56,8 +57,8 @@ class Planted:
 
     def simulator(self) -> Simulator:
         board = build_switchboard(self.network)
-        shapes = {name: array.shape for name, array in next(iter(self.data.batches())).feed.items()}
-        prices = macs(self.network, shapes)
+        feed, wanted = next(iter(self.data.batches())).feed, sized_tensors(self.network)
+        prices = macs(self.network, tensor_shapes(self.network.model, feed, wanted))
         groups = [GroupInfo(name, prices[name]) for name in board.groups]
         engine = OrtEngine(board.model)
         return Simulator(engine, board.switch, groups, self.data, self.baseline, Criteria(self.limits))

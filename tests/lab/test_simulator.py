@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -14,26 +17,25 @@ from zoo import ZOO
 from zoo_networks import dataset_for, zoo_network
 
 import pytest_int8acc.lab.inputs
+from pytest_int8acc.case.judge import Judge
 from pytest_int8acc.data import Dataset
 from pytest_int8acc.engines.onnxruntime import OrtEngine
 from pytest_int8acc.engines.run import run_together
 from pytest_int8acc.errors import CriterionError
-from pytest_int8acc.graph.fp16_network import emulate_network, network_to_fp16
 from pytest_int8acc.graph.model import Model
-from pytest_int8acc.graph.network import Plan
+from pytest_int8acc.graph.network import Plan, Precision
 from pytest_int8acc.graph.plan import apply
-from pytest_int8acc.graph.switchboard import build_switchboard
 from pytest_int8acc.graph.to_fp16 import to_fp16
-from pytest_int8acc.lab.engine_evaluator import EngineEvaluator
-from pytest_int8acc.lab.inputs import Inputs
-from pytest_int8acc.lab.simulator import Criteria, Simulator, split
+from pytest_int8acc.lab.evaluators import Built, Simulated
+from pytest_int8acc.lab.inputs import Inputs, split
+from pytest_int8acc.lab.simulator import Simulator
 from pytest_int8acc.scores.compare import compare_outputs
 from pytest_int8acc.scores.criteria import MetricLimit, OutputLimits
 from pytest_int8acc.search.types import GroupInfo
-from pytest_int8acc.tensors import Array, Outputs
+from pytest_int8acc.tensors import Array, Feed, Outputs
 
 LIMITS = (OutputLimits("*", limits={"sqnr_db": 20, "cosine": 0.98, "max_abs": 0.5}),)
-WANTED = Criteria(LIMITS)
+WANTED = Judge(LIMITS)
 
 
 class Bench:
@@ -43,12 +45,11 @@ class Bench:
         self.network, self.form, self.limits = zoo_network(name), form, limits
         self.data = dataset_for(name, folder)
         self.baseline = self.run(to_fp16(self.network.model).model if form == "fp16" else self.network.model)
-        network = emulate_network(network_to_fp16(self.network)) if form == "fp16" else self.network
-        board = build_switchboard(network)
-        groups = [GroupInfo(group) for group in board.groups]
-        self.simulator = Simulator(
-            OrtEngine(board.model), board.switch, groups, self.data, self.baseline, Criteria(limits)
-        )
+        groups = [GroupInfo(group.name) for group in self.network.groups]
+        rest: Precision = "fp16" if form == "fp16" else "fp32"
+        judge = Judge(limits)
+        self.simulator = Simulator(self.network, self.data, self.baseline, judge, groups=groups, rest=rest)
+        self.evaluator = Simulated(self.simulator)
 
     def run(self, model: Model) -> Outputs:
         return run_together({"it": OrtEngine(model)}, self.data)["it"]
@@ -65,12 +66,12 @@ def test_scores_are_those_of_the_rebuilt_model(name: str, form: str, tmp_path: P
     """To float32 rounding: a thousandth of each loss, since a last bit may move a code by one step."""
     bench = Bench(name, tmp_path, form)
     rng = np.random.default_rng(0)
-    count = len(bench.simulator.groups)
+    count = len(bench.evaluator.groups)
     plans = [frozenset[int](), frozenset(range(count))]
     plans += [frozenset(np.flatnonzero(rng.random(count) < 0.5).tolist()) for _ in range(2)]
     for high in plans:
-        order = rng.permutation(bench.simulator.samples).tolist()
-        trial = bench.simulator.trial(high, order, None)
+        order = rng.permutation(bench.evaluator.samples).tolist()
+        trial = bench.evaluator.trial(high, order, None)
         expected = compare_outputs(bench.baseline, bench.rebuilt(high), bench.limits)
         losses = [s.strain for output in expected for s in output.scores if s.limit is not None]
         np.testing.assert_allclose(trial.losses, losses, rtol=1e-3, atol=1e-5)
@@ -84,12 +85,23 @@ def stored(count: int = 7, noise: float = 0.1, ragged: bool = False) -> tuple[li
     return baseline, [b + noise * rng.normal(size=b.shape).astype(np.float32) for b in baseline]
 
 
+class StoredBoard:
+    """A board whose outputs are stored ones."""
+
+    def __init__(self, engine: StoredEngine, groups: list[GroupInfo]) -> None:
+        self.engine, self.groups = engine, groups
+
+    def run(self, feed: Feed, high: Collection[str], scales: object) -> Feed:
+        int8 = np.array([group.name not in high for group in self.groups])
+        return self.engine({**feed, SWITCH: int8})
+
+
 def simulator_of(
     engine: StoredEngine,
     data: Dataset,
-    wanted: Criteria = WANTED,
+    wanted: Judge = WANTED,
     samples: tuple[int, ...] | None = None,
-) -> Simulator:
+) -> Simulated:
     off = np.zeros(engine.inputs[1].shape, np.bool_)  # type: ignore[arg-type]
     baseline: Outputs = {output.name: [] for output in engine.outputs}
     for batch in data.batches():
@@ -97,7 +109,10 @@ def simulator_of(
             baseline[name].append(array[: batch.rows])
     engine.runs.clear()
     groups = [GroupInfo(f"g{i}") for i in range(len(off))]
-    return Simulator(engine, SWITCH, groups, data, baseline, wanted, samples)
+    network: Any = SimpleNamespace(model=SimpleNamespace(inputs=engine.inputs[:1]), groups=())
+    simulator: Any = Simulator(network, data, baseline, wanted, groups=groups)
+    simulator.board = lambda plan: StoredBoard(engine, groups)
+    return Simulated(simulator, None, samples)
 
 
 def test_samples_run_in_the_order_asked_for(tmp_path: Path) -> None:
@@ -144,18 +159,16 @@ def test_large_inputs_are_read_again_in_their_own_order(
     some = [3, 1]
     probes = simulator.probe([frozenset(), frozenset({0})], some)
     assert read.runs == [[2, 5], [2, 5]]
-    again = Simulator.probe(simulator_of(kept, data, samples=(0, 2, 3, 5, 6)), [frozenset()], some)
+    again = simulator_of(kept, data, samples=(0, 2, 3, 5, 6)).probe([frozenset()], some)
     np.testing.assert_allclose(probes[0].vectors[0], again[0].vectors[0])
 
 
 def test_outputs_that_cannot_be_cut_make_a_batch_a_sample(tmp_path: Path) -> None:
     """The zoo's mlp multiplies from the left: its outputs have no row per sample."""
     bench = Bench("mlp", tmp_path, "fp32")
-    assert (bench.data.samples, bench.simulator.samples) == (48, 3)
-    inputs = zoo_network("mlp").model.inputs
-    part = Inputs(bench.data, inputs, bench.baseline, rows=[0, 5, 33])
-    assert (len(part), part.rows) == (1, list(range(16)))
-    assert len(Inputs(bench.data, inputs, bench.baseline, rows=[5])) == 3, "better all than none"
+    assert (bench.data.samples, bench.evaluator.samples) == (48, 3)
+    inputs = Inputs(bench.data, zoo_network("mlp").model.inputs, bench.baseline)
+    assert (len(inputs), inputs.rows([0, 2])) == (3, [*range(16), *range(32, 48)])
 
 
 def test_the_search_sees_its_samples_only(tmp_path: Path) -> None:
@@ -168,13 +181,13 @@ def test_the_search_sees_its_samples_only(tmp_path: Path) -> None:
         seen.append(labels.tolist())
         return float(outputs["y"].sum())
 
-    wanted = Criteria([], [(MetricLimit("m.py:f", min=-1e9), metric)], labels)
+    wanted = Judge([], [(MetricLimit("m.py:f", min=-1e9), metric)], labels)
     simulator = simulator_of(engine, ids(7, tmp_path, batch=4), wanted, (1, 2, 5))
     trial = simulator.trial(frozenset(), [2, 0, 1], None)
     assert engine.runs == [[5, 1, 2]]
     assert trial.scores == (pytest.approx(float(np.stack([candidate[i] for i in (1, 2, 5)]).sum())),)
     assert seen == [[1, 2, 5]] * len(seen)
-    by_name = Criteria(
+    by_name = Judge(
         [], [(MetricLimit("m.py:g", min=-1e9), lambda o, labels: float(labels["a"].sum()))], {"a": labels}
     )
     assert simulator_of(engine, ids(7, tmp_path, batch=4), by_name, (1, 2)).trial(
@@ -185,13 +198,13 @@ def test_the_search_sees_its_samples_only(tmp_path: Path) -> None:
 def test_a_trial_ends_where_it_may_and_is_remembered_where_it_did_not(tmp_path: Path) -> None:
     engine = StoredEngine(*({"y": arrays} for arrays in stored(20, noise=2.0)))
     simulator = simulator_of(engine, ids(20, tmp_path, batch=4))
-    early = simulator.trial(frozenset({1}), range(20), reject(simulator.judge))
+    early = simulator.trial(frozenset({1}), range(20), reject(simulator.seen.judge))
     assert (early.passed, early.confirmed, early.cost, len(engine.runs)) == (False, False, 0.2, 1)
     full = simulator.trial(frozenset({1}), range(20), None)
     assert (full.passed, full.confirmed, full.cost, len(engine.runs)) == (False, True, 1.0, 6)
     again = simulator.trial(frozenset({1}), range(20), None)
     assert (again.scores, again.cost, len(engine.runs)) == (full.scores, 0.0, 6)
-    good = simulator.trial(frozenset({0, 1, 2}), range(20), reject(simulator.judge))
+    good = simulator.trial(frozenset({0, 1, 2}), range(20), reject(simulator.seen.judge))
     assert (good.passed, good.losses) == (True, (0.0, 0.0, 0.0))
 
 
@@ -212,23 +225,21 @@ def test_probes_measure_plans_on_a_few_samples(tmp_path: Path) -> None:
 def test_a_criterion_that_does_not_fit_is_an_error(tmp_path: Path) -> None:
     engine = StoredEngine(*({"y": arrays} for arrays in stored()))
     with pytest.raises(CriterionError, match="matches no output"):
-        simulator_of(engine, ids(7, tmp_path), Criteria([OutputLimits("z", limits={"cosine": 0.9})]))
+        simulator_of(engine, ids(7, tmp_path), Judge([OutputLimits("z", limits={"cosine": 0.9})]))
 
 
 @pytest.mark.parametrize("name", ["residual", "yolo", "mlp"])
 def test_built_models_are_judged_on_the_same_samples(name: str, tmp_path: Path) -> None:
     bench = Bench(name, tmp_path, "fp32")
-    seen = range(0, bench.data.samples or 0, 2)
-    engine, board = OrtEngine(build_switchboard(bench.network).model), build_switchboard(bench.network)
-    groups = [GroupInfo(group) for group in board.groups]
-    simulator = Simulator(engine, board.switch, groups, bench.data, bench.baseline, Criteria(LIMITS), seen)
+    seen = range(0, len(bench.simulator.inputs), 2)
+    simulator = Simulated(bench.simulator, None, seen)
     builds: list[frozenset[int]] = []
 
-    def build(high: frozenset[int]) -> Outputs:
-        builds.append(high)
-        return bench.rebuilt(high)
+    def build(plan: Plan) -> Outputs:
+        builds.append(simulator.indices(plan.high))
+        return bench.rebuilt(builds[-1])
 
-    evaluator = EngineEvaluator(build, simulator)
+    evaluator = Built(simulator, build)
     for attribute in ("groups", "criteria", "samples", "targets"):
         assert getattr(evaluator, attribute) == getattr(simulator, attribute)
     for high in (frozenset[int](), frozenset({0})):

@@ -10,7 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from rejecting import reject
 
-from pytest_int8acc.case.trial_judge import Criteria, Gathered, Judge
+from pytest_int8acc.case.judge import Judge
+from pytest_int8acc.case.trials import Gathered, SampleJudge
 from pytest_int8acc.errors import CriterionError
 from pytest_int8acc.lab.vectors import ELEMENTS, Prober, sampled
 from pytest_int8acc.results import Score
@@ -45,7 +46,7 @@ LIMITS: dict[str, st.SearchStrategy[float]] = {
 Samples = dict[str, list[Array]]
 
 
-def judged(judge: Judge, candidate: Samples, order: list[int], step: int = 1) -> tuple[Trial, Trial]:
+def judged(judge: SampleJudge, candidate: Samples, order: list[int], step: int = 1) -> tuple[Trial, Trial]:
     """The trial on all samples, and the one that ends where the parts prove failure."""
     proven = reject(judge)
     gathered, early = Gathered(judge), None
@@ -89,7 +90,7 @@ def test_trials_say_what_the_case_would(outputs: tuple[Samples, Samples], data: 
     baseline, candidate = outputs
     names = data.draw(st.lists(st.sampled_from(FLOATS), min_size=1, max_size=3, unique=True))
     limits = OutputLimits("y", limits={name: data.draw(LIMITS[name]) for name in names})
-    judge = Judge(baseline, Criteria([limits]))
+    judge = SampleJudge(baseline, Judge([limits]))
     order = data.draw(st.permutations(range(judge.samples)))
     trial, early = judged(judge, candidate, order, data.draw(st.integers(1, 4)))
     (expected,) = compare_outputs(baseline, candidate, [limits])
@@ -104,7 +105,7 @@ def test_trials_say_what_the_case_would(outputs: tuple[Samples, Samples], data: 
     check_parts(judge, trial)
 
 
-def check_parts(judge: Judge, trial: Trial) -> None:
+def check_parts(judge: SampleJudge, trial: Trial) -> None:
     """Parts make up the losses: their mean, or the greatest but those allowed."""
     assert (trial.parts >= 0).all()
     together = zip(judge.criteria, trial.losses, trial.scores, trial.parts, strict=True)
@@ -124,7 +125,7 @@ def one(count: int = 6, *shape: int, noise: float = 0.1, seed: int = 0) -> tuple
     return list(baseline), list(baseline + noise * rng.normal(size=baseline.shape).astype(np.float32))
 
 
-def trial_of(judge: Judge, candidate: Samples, samples: list[int] | None = None) -> Trial:
+def trial_of(judge: SampleJudge, candidate: Samples, samples: list[int] | None = None) -> Trial:
     gathered = Gathered(judge)
     some = list(range(judge.samples)) if samples is None else samples
     gathered.add(some, {name: [arrays[i] for i in some] for name, arrays in candidate.items()})
@@ -138,7 +139,7 @@ def test_criteria_follow_the_scores_of_the_case() -> None:
         OutputLimits("b", limits={"cosine": 0.9}),
     ]
     metric = MetricLimit("m.py:mean", max=3.0, max_drop=0.5)
-    judge = Judge({"a": b, "b": b, "c": b}, Criteria(limits, [(metric, lambda o: float(o["a"].mean()))]))
+    judge = SampleJudge({"a": b, "b": b, "c": b}, Judge(limits, [(metric, lambda o: float(o["a"].mean()))]))
     assert [c.text for c in judge.criteria] == [
         "a sqnr_db ≥ 20",
         "a top1_agreement ≥ 0.5",
@@ -157,7 +158,7 @@ def test_criteria_follow_the_scores_of_the_case() -> None:
 def test_without_criteria_every_output_keeps_the_default() -> None:
     b, c = one()
     tokens = [np.arange(4).reshape(1, 4)] * 6
-    judge = Judge({"y": b, "tokens": tokens}, Criteria())
+    judge = SampleJudge({"y": b, "tokens": tokens}, Judge())
     assert [c.text for c in judge.criteria] == ["y sqnr_db ≥ 20", "tokens agreement ≥ 0.99"]
     assert not trial_of(judge, {"y": c, "tokens": tokens}).passed
     assert trial_of(judge, {"y": b, "tokens": tokens}).losses == (0.0, 0.0)
@@ -165,7 +166,7 @@ def test_without_criteria_every_output_keeps_the_default() -> None:
 
 def test_a_candidate_that_points_the_other_way_is_rejected_on_few_samples() -> None:
     b, _ = one(10, 8)
-    judge = Judge({"y": b}, Criteria([OutputLimits("y", limits={"cosine": 0.95})]))
+    judge = SampleJudge({"y": b}, Judge([OutputLimits("y", limits={"cosine": 0.95})]))
     trial, early = judged(judge, {"y": [-array for array in b]}, list(range(10)))
     assert trial.losses == (pytest.approx(40),)
     assert early.cost <= 0.3
@@ -178,7 +179,7 @@ def test_integers_and_strings_agree_element_by_element() -> None:
         OutputLimits("tokens", limits={"agreement": 0.9}),
         OutputLimits("words", limits={"agreement": 1}),
     ]
-    judge = Judge({"tokens": tokens, "words": words}, Criteria(limits))
+    judge = SampleJudge({"tokens": tokens, "words": words}, Judge(limits))
     wrong = [np.where(t == 4, 0, t) for t in tokens]  # 3 of 20
     trial = trial_of(judge, {"tokens": wrong, "words": [*words[:4], words[0]]})
     assert trial.scores == (0.85, 0.9)
@@ -191,7 +192,7 @@ def test_integers_and_strings_agree_element_by_element() -> None:
 
 def test_nan_in_an_output_without_limits_fails_the_plan_at_once() -> None:
     b, c = one()
-    judge = Judge({"y": b, "other": b}, Criteria([OutputLimits("y", limits={"sqnr_db": -50})]))
+    judge = SampleJudge({"y": b, "other": b}, Judge([OutputLimits("y", limits={"sqnr_db": -50})]))
     assert trial_of(judge, {"y": c, "other": c}).passed
     full = [np.full_like(a, np.nan) if i == 3 else a for i, a in enumerate(c)]
     trial = trial_of(judge, {"y": c, "other": full})
@@ -203,7 +204,7 @@ def test_nan_in_an_output_without_limits_fails_the_plan_at_once() -> None:
 
 def test_nan_in_an_output_with_limits_spoils_those_alone() -> None:
     b, c = one(4, 6)
-    judge = Judge({"y": b, "z": b}, Criteria([OutputLimits("*", limits={"sqnr_db": 5})]))
+    judge = SampleJudge({"y": b, "z": b}, Judge([OutputLimits("*", limits={"sqnr_db": 5})]))
     trial = trial_of(judge, {"y": c, "z": [np.full_like(c[0], np.nan), *c[1:]]})
     assert (trial.passed, np.isfinite(trial.losses).tolist()) == (False, [True, False])
     assert np.isposinf(trial.parts).tolist() == [[False] * 4, [True, False, False, False]]
@@ -211,7 +212,7 @@ def test_nan_in_an_output_with_limits_spoils_those_alone() -> None:
 
 def test_shapes_that_differ_matter_where_there_is_a_limit() -> None:
     b, c = one(4, 5)
-    judge = Judge({"y": b, "boxes": b}, Criteria([OutputLimits("y", limits={"sqnr_db": 5})]))
+    judge = SampleJudge({"y": b, "boxes": b}, Judge([OutputLimits("y", limits={"sqnr_db": 5})]))
     fewer = [array[:, :3] for array in b]
     assert trial_of(judge, {"y": c, "boxes": fewer}).passed
     trial = trial_of(judge, {"y": fewer, "boxes": b})
@@ -224,7 +225,7 @@ def test_shapes_that_differ_matter_where_there_is_a_limit() -> None:
 def test_a_baseline_that_is_not_finite_is_the_users_mistake() -> None:
     b, c = one()
     b[2] = np.full_like(b[2], np.inf)
-    judge = Judge({"y": b}, Criteria([OutputLimits("y", limits={"sqnr_db": 5})]))
+    judge = SampleJudge({"y": b}, Judge([OutputLimits("y", limits={"sqnr_db": 5})]))
     with pytest.raises(CriterionError, match=r"the baseline itself is not finite"):
         trial_of(judge, {"y": c})
 
@@ -239,7 +240,7 @@ def test_users_metrics_are_asked_only_when_all_samples_are_seen() -> None:
 
     labels = np.array([array.argmax() for array in b])
     limits = MetricLimit("m.py:first", max_drop=0.5)
-    judge = Judge({"y": b}, Criteria([], [(limits, first)], labels))
+    judge = SampleJudge({"y": b}, Judge([], [(limits, first)], labels))
     part = trial_of(judge, {"y": c}, [4, 0])
     assert (part.passed, part.losses, part.cost) == (False, (0.0,), 2 / 6)
     assert np.isnan(part.parts).all()
@@ -288,7 +289,7 @@ def test_strain_is_what_is_lost_over_what_may_be(score: Score, strain: float) ->
 def test_squared_lengths_of_vectors_are_the_parts(metric: str, limit: float) -> None:
     """Exactly for squared errors, to second order in the error for cosine and KL."""
     b, c = one(8, 20, noise=1e-3)
-    judge = Judge({"y": b}, Criteria([OutputLimits("y", limits={metric: limit})]))
+    judge = SampleJudge({"y": b}, Judge([OutputLimits("y", limits={metric: limit})]))
     some = [5, 1, 2]
     probe = Prober(judge).probe(some, {"y": [c[i] for i in some]})
     lengths = np.square(probe.vectors[0]).sum(axis=1)
@@ -298,7 +299,7 @@ def test_squared_lengths_of_vectors_are_the_parts(metric: str, limit: float) -> 
 @pytest.mark.parametrize("metric", [name for name in FLOATS if name != "kl"])
 def test_vectors_are_linear_in_the_error(metric: str) -> None:
     b, c = one(4, 7)
-    judge = Judge({"y": b}, Criteria([OutputLimits("y", limits={metric: 0.5})]))
+    judge = SampleJudge({"y": b}, Judge([OutputLimits("y", limits={metric: 0.5})]))
     twice = [y + 2 * (z - y) for y, z in zip(b, c, strict=True)]
     once, double = (Prober(judge).probe([0, 3], {"y": [a[0], a[3]]}).vectors[0] for a in (c, twice))
     if metric.startswith("top"):  # only what moves towards another class counts
@@ -313,7 +314,7 @@ def test_a_sample_on_the_way_to_another_class() -> None:
         b[0] + np.float32([[0, 2.0, 0, 0, 0, 0]]),
         b[0] + np.float32([[0, 3, 0, 0, 0, 0]]),
     ]
-    judge = Judge({"y": b}, Criteria([OutputLimits("y", limits={"top1_agreement": 0.6})]))
+    judge = SampleJudge({"y": b}, Judge([OutputLimits("y", limits={"top1_agreement": 0.6})]))
     trial = trial_of(judge, {"y": c})
     np.testing.assert_allclose(trial.parts[0], [0.5, 1.0, 1.5])
     assert (trial.scores, judge.criteria[0].allowed, trial.losses) == ((2 / 3,), 1, (1.0,))
@@ -333,7 +334,7 @@ def test_long_vectors_are_sampled_evenly_and_keep_their_length() -> None:
 def test_broken_candidates_make_long_vectors_and_no_nan() -> None:
     b, c = one(4, 7, noise=0.01)
     for metric in FLOATS:
-        judge = Judge({"y": b}, Criteria([OutputLimits("y", limits={metric: 0.5})]))
+        judge = SampleJudge({"y": b}, Judge([OutputLimits("y", limits={metric: 0.5})]))
         broken = [np.full_like(c[0], np.nan), c[1][:, :5], np.where(c[2] > 0, np.inf, c[2])]
         probe = Prober(judge).probe([0, 1, 2], {"y": broken})
         assert np.isfinite(probe.vectors[0]).all(), metric

@@ -11,6 +11,7 @@ from graphs import feed_of, float_models
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from onnx import TensorProto, helper, parser
+from pytest_int8acc.repair.migrate import channel_maxima, factors, migration, outlying_sites
 from zoo import ZOO, sample_feed
 
 from benchmarks.faults import outlier_channel
@@ -24,8 +25,7 @@ from pytest_int8acc.graph.migrate import Migrated, migrate, sites, weight_maxima
 from pytest_int8acc.graph.model import Model, make_model
 from pytest_int8acc.graph.network import Network
 from pytest_int8acc.graph.plan import apply
-from pytest_int8acc.graph.quantize import dequantize_array, quantize
-from pytest_int8acc.repair.migrate import channel_maxima, factors, migration, outlying_sites
+from pytest_int8acc.graph.quantize import quantize
 from pytest_int8acc.tensors import Feed
 
 
@@ -69,7 +69,7 @@ def assert_quantized_as_read(moved: Network) -> None:
         for edge in group.edges:
             assert nodes[edge.node].input[edge.index] == edge.tensor
             if edge.quantization.values is not None:
-                error = np.abs(dequantize_array(edge.quantization) - constants[edge.tensor])
+                error = np.abs(edge.quantization.dequantize() - constants[edge.tensor])
                 assert float(error.max()) <= float(edge.quantization.scale.max()) * 0.51
 
 

@@ -76,6 +76,7 @@ def test_every_strategy_returns_what_was_verified(tmp_path: Path, strategy: str)
     assert outcome.verified
     assert judged(measured, tuple(c.layer for c in outcome.culprits))
     assert bool(outcome.table) is (strategy == "forward")
+    assert all(row.shape.startswith("[") for row in outcome.table)
 
 
 def test_int8_that_is_not_the_cause_is_said_after_one_trial(tmp_path: Path) -> None:

@@ -8,6 +8,18 @@ from pathlib import Path
 import numpy as np
 import pytest
 from planted_repairs import measured
+from pytest_int8acc.repair.rescale import (
+    LADDER,
+    METHODS,
+    Choice,
+    Purse,
+    Ranges,
+    activations,
+    prune,
+    rescale,
+    units,
+    worse_weights,
+)
 from repair_support import WIDE, planted
 from zoo import ZOO, sample_feed
 
@@ -21,23 +33,11 @@ from pytest_int8acc.graph.change import Change, changed
 from pytest_int8acc.graph.groups import find_groups
 from pytest_int8acc.graph.load import normalize
 from pytest_int8acc.graph.model import make_model
-from pytest_int8acc.graph.network import Network, Plan, Quantization
+from pytest_int8acc.graph.network import Network, Plan, Quantization, symmetric
 from pytest_int8acc.graph.plan import activation_scales, apply
-from pytest_int8acc.graph.quantize import quantize, quantize_array
+from pytest_int8acc.graph.quantize import quantize
 from pytest_int8acc.lab.board import Board
 from pytest_int8acc.measure.measured import Measured
-from pytest_int8acc.repair.rescale import (
-    LADDER,
-    METHODS,
-    Choice,
-    Purse,
-    Ranges,
-    activations,
-    prune,
-    rescale,
-    units,
-    worse_weights,
-)
 from pytest_int8acc.scales.calibrate import Method, calibrate
 from pytest_int8acc.tensors import Outputs
 
@@ -76,7 +76,10 @@ def test_a_trial_is_the_model_built_with_these_scales(tmp_path: Path, name: str,
     scales = {t: s * float(np.exp(rng.normal())) for t, s in own.items() if rng.random() < 0.5}
     names = [g.name for g in board.groups if rng.random() < 0.3]
     trial = board.trial(scales, board.indices(names))
-    built, _ = case.judge(case.baseline, run(case, Plan(dict.fromkeys(names, "fp16"), scales)))
+    built, _ = case.judge(
+        case.baseline,
+        run(case, Plan(dict.fromkeys(names, "fp16"), {t: symmetric(s) for t, s in scales.items()})),
+    )
     (score,) = [s for output in built for s in output.scores if s.limit is not None]
     assert trial.scores == pytest.approx((score.value,), abs=0.02)
     assert trial.passed is score.passed
@@ -194,9 +197,8 @@ def test_weight_scales_off_by_a_factor_are_mended(factor: float) -> None:
     weight = next(e.tensor for g in healthy.groups if g.name == WIDE for e in g.edges if e.index == 1)
 
     def off(old: Quantization) -> Quantization:
-        scale = (old.scale * factor).astype(np.float32)
-        codes = quantize_array(model.constants()[weight], scale, old.zero_point, old.axis)
-        return replace(old, scale=scale, values=codes)
+        wide = replace(old, scale=(old.scale * factor).astype(np.float32))
+        return replace(wide, values=wide.quantize(model.constants()[weight]))
 
     groups = tuple(
         replace(
@@ -225,7 +227,7 @@ def test_a_change_is_the_plan_with_these_scales() -> None:
     scales = {t: s * 3 for t, s in list(activation_scales(network).items())[:4]}
     feed = digits("validation", 4)
     ours = OrtEngine(apply(changed(network, Change(scales))))(feed)
-    theirs = OrtEngine(apply(network, Plan(scales=scales)))(feed)
+    theirs = OrtEngine(apply(network, Plan(scales={t: symmetric(s) for t, s in scales.items()})))(feed)
     for name, array in ours.items():
         np.testing.assert_array_equal(array, theirs[name])
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
-import os
 import re
 from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass, field
@@ -21,7 +20,9 @@ import numpy as np
 
 from pytest_int8acc.engines.tensorrt.platform import Platform
 from pytest_int8acc.errors import EngineError
-from pytest_int8acc.graph.model import Model, all_initializers, all_nodes
+from pytest_int8acc.files import replace_file
+from pytest_int8acc.graph.index import all_initializers, all_nodes
+from pytest_int8acc.graph.model import Model
 from pytest_int8acc.tensors import Feed
 
 if TYPE_CHECKING:
@@ -127,8 +128,8 @@ def write_cache(cache: Path, content: bytes, provenance: Provenance) -> None:
     """
     sidecar = {"cache": _digest(content), **dataclasses.asdict(provenance)}
     try:
-        _replace(cache, content)
-        _replace(sidecar_path(cache), (json.dumps(sidecar, indent=2) + "\n").encode())
+        replace_file(cache, content)
+        replace_file(sidecar_path(cache), (json.dumps(sidecar, indent=2) + "\n").encode())
     except OSError as error:
         raise EngineError(f"{cache}: cannot be written: {error.strerror or error}") from error
 
@@ -256,13 +257,3 @@ def _again(cache: Path) -> str:
 
 def _digest(content: bytes) -> str:
     return hashlib.blake2b(content, digest_size=20).hexdigest()
-
-
-def _replace(path: Path, content: bytes) -> None:
-    """Write ``path`` so that a reader sees the old content or the new."""
-    part = path.with_name(f".{path.name}.{os.getpid()}.part")
-    try:
-        part.write_bytes(content)
-        os.replace(part, path)
-    finally:
-        part.unlink(missing_ok=True)

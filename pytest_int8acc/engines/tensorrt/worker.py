@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import ctypes
 import json
-import os
 import re
 import signal
 import sys
@@ -18,6 +17,8 @@ import traceback
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
+
+from pytest_int8acc.files import replace_file
 
 MODEL, ENGINE, LAYERS, NETWORK = "model.onnx", "engine.plan", "layers.json", "network.json"
 JOB, META, CACHE, TIMING = "job.json", "meta.json", "calibration.cache", "timing.cache"
@@ -52,9 +53,7 @@ def main() -> int:
     except Exception as error:  # whatever it is, the parent says it to the user
         traceback.print_exc()
         meta = {"error": str(error).strip() or type(error).__name__}
-    part = Path(META + ".part")
-    part.write_text(json.dumps(meta), encoding="utf-8")
-    os.replace(part, META)
+    replace_file(Path(META), json.dumps(meta).encode())
     return int("error" in meta)
 
 

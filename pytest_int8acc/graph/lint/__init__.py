@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from pytest_int8acc.graph.formats import INT8
 from pytest_int8acc.graph.groups import find_groups, origins
 from pytest_int8acc.graph.lint import numbers, placement
 from pytest_int8acc.graph.lint.rules import RULES, Rule, find
@@ -86,7 +87,7 @@ def _equal_scales(network: Network) -> Iterator[Finding]:
     free = {joined.get(tensor) or _origin(tensor, sources) for tensor in scales}
     if len(free) >= _MANY and len(values) == 1:
         scale = values.pop()
-        text = f"all {len(scales)} activations have the scale {scale:g}, a range of {127 * scale:g}"
+        text = f"all {len(scales)} activations have the scale {scale:g}, a range of {INT8.levels * scale:g}"
         yield find("equal-scales", network.model.name, text)
 
 

@@ -8,10 +8,11 @@ import numpy as np
 import onnx
 from onnx import TensorProto
 
-from pytest_int8acc.graph.fp16_constants import COARSE, LARGEST, SMALLEST
+from pytest_int8acc.graph.formats import FP16, UINT8
+from pytest_int8acc.graph.fp16_constants import COARSE
+from pytest_int8acc.graph.index import all_nodes
 from pytest_int8acc.graph.lint.rules import find
-from pytest_int8acc.graph.lint.view import DEQUANTIZE, INT8, QUANTIZE, Half, View, attribute
-from pytest_int8acc.graph.model import all_nodes
+from pytest_int8acc.graph.lint.view import BYTES, DEQUANTIZE, QUANTIZE, Half, View, attribute
 from pytest_int8acc.graph.types import Signature, signature
 from pytest_int8acc.results import Finding
 from pytest_int8acc.tensors import Array
@@ -30,7 +31,7 @@ _FLOATS: dict[int, str] = {
     TensorProto.DOUBLE: "FP64",
 }
 #: An FP16 number below this has neighbours farther than twice ``COARSE`` away: rounding moved it up to that.
-_COARSE_BELOW = SMALLEST / 2 / COARSE
+_COARSE_BELOW = FP16.smallest / 2 / COARSE
 
 
 def check_operators(view: View) -> Iterator[Finding]:
@@ -54,7 +55,7 @@ def check_half(view: View, half: Half) -> Iterator[Finding]:
             yield find("scalar-qdq", half.node.name, f"'{half.source}' is a scalar")
         for index, what in ((1, "scale"), (2, "zero point")):
             name = half.node.input[index] if len(half.node.input) > index else ""
-            maker = view.producer.get(name)
+            maker = view.index.producer.get(name)
             if name and name not in view.rooted and (maker is None or maker.op_type not in _DYNAMIC):
                 yield find("runtime-scale", half.node.name, f"its {what} '{name}' is computed at run time")
     if before is not None and not _same(before, half):
@@ -75,10 +76,9 @@ def fp16_findings(subject: str, scale: Array) -> Iterator[Finding]:
     """What FP16 does, or did, to a scale; both rules leave out what is not finite and positive."""
     values = np.asarray(scale, np.float64).ravel()
     values = values[np.isfinite(values) & (values > 0)]
-    stored = scale.dtype == np.float16
-    with np.errstate(over="ignore", under="ignore"):
-        half = values.astype(np.float16).astype(np.float64)
-    beyond = (values > LARGEST) | (half == 0)
+    stored = scale.dtype == FP16.dtype
+    half = FP16.round(values).astype(np.float64)
+    beyond = (values > FP16.highest) | (half == 0)
     coarse = values < _COARSE_BELOW if stored else ~beyond & (np.abs(half / values - 1) > COARSE)
     if coarse.any():
         worst = float(values[coarse].min())
@@ -97,14 +97,14 @@ def _count(which: Array) -> str:
 
 def _change(value: float) -> float:
     """By what share FP16 moves a number so small: what it does move, or half a step where that is done."""
-    moved = abs(float(np.float16(value)) / value - 1)
-    return moved or min(SMALLEST / 2 / value, 1.0)
+    moved = abs(float(FP16.round(value)) / value - 1)
+    return moved or min(FP16.smallest / 2 / value, 1.0)
 
 
 def _check_type(half: Half) -> Iterator[Finding]:
     name = half.node.name
     zero_point = half.zero_point
-    shifted = 0 if zero_point is None or half.kind not in INT8 else np.count_nonzero(zero_point)
+    shifted = 0 if zero_point is None or half.kind not in BYTES else np.count_nonzero(zero_point)
     if half.kind == "int32":
         yield find("int32-bias", name, f"'{half.source}' is INT32, as ONNX Runtime writes biases")
     elif half.kind in _WIDE:
@@ -115,7 +115,7 @@ def _check_type(half: Half) -> Iterator[Finding]:
             "zero point" if zero_point.size == 1 else f"{shifted} of {zero_point.size} zero points, the first"
         )
         yield find("nonzero-zero-point", name, f"{half.kind} with {count} {int(first)}")
-    elif half.kind == "uint8":
+    elif half.kind == UINT8.name:
         said = (
             "uint8 with zero point 0" if zero_point is not None else "no zero point, so uint8 by the standard"
         )

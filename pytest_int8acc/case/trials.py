@@ -1,21 +1,19 @@
-"""Outputs of a plan judged: by the functions that judge a case, and sample by sample on the way there."""
+"""A case's judge on some of its samples: the same verdicts, and what each sample adds on the way there."""
 
 from __future__ import annotations
 
 import math
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
-from pytest_int8acc.results import OutputResult, Score, consistent
-from pytest_int8acc.scores.compare import compare_outputs
-from pytest_int8acc.scores.criteria import Criterion, MetricLimit, OutputLimits, kind_of
+from pytest_int8acc.case.judge import Judge
+from pytest_int8acc.results import Score, consistent
+from pytest_int8acc.scores.criteria import Criterion, kind_of
 from pytest_int8acc.scores.demands import demands_on
 from pytest_int8acc.scores.parts import F64
-from pytest_int8acc.scores.user_metric import UserMetric, evaluate_metric
 from pytest_int8acc.search.types import Trial
 from pytest_int8acc.tensors import Array, Outputs
 
@@ -23,48 +21,27 @@ from pytest_int8acc.tensors import Array, Outputs
 _PIECE = 2**16
 #: Outputs cut into samples: by name, one array per sample; a sample's arrays keep the axis that counted it.
 SampleOutputs = Mapping[str, Sequence[Array]]
-#: One entry per sample on axis 0; one array, or several by name.
-Labels = Array | Mapping[str, Array]
 
 
-@dataclass(frozen=True, eq=False)
-class Criteria:
-    """What a case demands; see ``compare_outputs`` and ``evaluate_metric``."""
+class SampleJudge:
+    """A case's judge, and the baseline of the samples that a search sees."""
 
-    limits: Sequence[OutputLimits] = ()
-    metrics: Sequence[tuple[MetricLimit, UserMetric]] = ()
-    labels: Labels | None = None
-
-    def score(
-        self, baseline: Outputs, candidate: Outputs, *, metrics: bool
-    ) -> tuple[tuple[OutputResult, ...], list[Score]]:
-        """Outputs compared, and where ``metrics``, users' functions: those of their scores with a limit."""
-        outputs = compare_outputs(
-            baseline, candidate, self.limits, metrics_given=bool(self.metrics), judged_only=True
-        )
-        own: list[Score] = []
-        for limit, function in self.metrics if metrics else ():
-            own += evaluate_metric(limit, function, baseline, candidate, self.labels)
-        return outputs, [score for score in own if score.limit is not None]
-
-
-class Judge:
-    """Criteria, and the baseline of the samples that a search sees."""
-
-    def __init__(self, baseline: SampleOutputs, wanted: Criteria) -> None:
+    def __init__(self, baseline: SampleOutputs, judge: Judge) -> None:
         """Check that the criteria fit the baseline.
+
+        Args:
+            baseline: Of these samples.
+            judge: The case's, with labels of these samples.
 
         Raises:
             CriterionError: One does not.
         """
         self.baseline = {name: list(arrays) for name, arrays in baseline.items()}
         self.samples = len(next(iter(self.baseline.values())))
-        self._wanted = wanted
+        self._judge = judge
         self._joined = {name: join(arrays) for name, arrays in self.baseline.items()}
-        _, own = wanted.score(self._joined, self._joined, metrics=True)
-        self.demands = demands_on(
-            self._joined, self.samples, wanted.limits, metrics_given=bool(wanted.metrics)
-        )
+        _, own = judge.score(self._joined, self._joined, metrics=True)
+        self.demands = demands_on(self._joined, self.samples, judge.limits, metrics_given=bool(judge.metrics))
         whole = (
             Criterion(s.subject, s.metric, s.limit, s.bound, "whole") for s in own if s.limit is not None
         )
@@ -82,7 +59,7 @@ class Judge:
             baseline, candidate = self._joined, {n: join(a) for n, a in gathered.outputs.items()}
         else:
             baseline, candidate = _joined(self.baseline, seen), _joined(gathered.outputs, seen)
-        outputs, own = self._wanted.score(baseline, candidate, metrics=whole)
+        outputs, own = self._judge.score(baseline, candidate, metrics=whole)
         parts = gathered.parts()
         judged = [(o, s) for o in outputs for s in o.scores if s.limit is not None]
         unjudged = [o for o in outputs if all(s.limit is None for s in o.scores)]
@@ -114,7 +91,7 @@ class Judge:
 class Gathered:
     """One plan's outputs, sample by sample in any order, and what they add to the losses."""
 
-    def __init__(self, judge: Judge) -> None:
+    def __init__(self, judge: SampleJudge) -> None:
         self.outputs: dict[str, list[Array]] = {
             name: [np.empty(0)] * judge.samples for name in judge.baseline
         }

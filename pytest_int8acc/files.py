@@ -1,0 +1,74 @@
+"""Files replaced at one stroke: who reads meanwhile, or comes after a kill, finds the old ones or the new."""
+
+from __future__ import annotations
+
+import contextlib
+import glob
+import os
+import shutil
+import tempfile
+import time
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+
+_PREFIX, _SUFFIX = ".int8acc-", ".part"
+#: Nobody writes for longer: what is older was left by a process that was killed.
+_STALE_SECONDS = 3600.0
+
+
+def replace_file(path: Path, data: bytes, draft: Path | None = None) -> None:
+    """Write ``path`` by a rename of a draft whose name is this call's own.
+
+    Where that fails, the old content stands and no draft is left; one of a process that was killed is cleared
+    by the first write of the same file after an hour.
+
+    Args:
+        path: In a folder that is there.
+        data: All of its new content.
+        draft: In the same file system, and cleared by the caller after a kill; None: beside ``path``.
+
+    Raises:
+        OSError: The file system refuses it.
+    """
+    _clear(path.parent, f"{glob.escape(path.name)}.{'[0-9a-f]' * 32}.tmp")
+    draft = draft or path.with_name(f"{path.name}.{uuid.uuid4().hex}.tmp")
+    try:
+        draft.write_bytes(data)
+        draft.replace(path)
+    finally:
+        with contextlib.suppress(OSError):
+            draft.unlink(missing_ok=True)
+
+
+@contextlib.contextmanager
+def replacing_files(folder: Path) -> Iterator[Path]:
+    """An empty folder for new files, which move into ``folder`` where the block ends without an error.
+
+    Each is moved by one rename, those whose names begin with another's before it: a model's weights before
+    the model. Where the block fails, ``folder`` stays as it was; what a process that was killed has left
+    there is cleared by the first call after an hour.
+
+    Args:
+        folder: Made where it is missing.
+
+    Raises:
+        OSError: The file system refuses it.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    _clear(folder, f"{_PREFIX}*{_SUFFIX}")
+    drafts = Path(tempfile.mkdtemp(_SUFFIX, _PREFIX, folder))
+    try:
+        yield drafts
+        for draft in sorted(drafts.iterdir(), reverse=True):
+            os.replace(draft, folder / draft.name)
+    finally:
+        shutil.rmtree(drafts, ignore_errors=True)
+
+
+def _clear(folder: Path, pattern: str) -> None:
+    """Remove stale drafts; those of others' rights stay."""
+    for left in folder.glob(pattern):
+        with contextlib.suppress(OSError):
+            if time.time() - left.stat().st_mtime > _STALE_SECONDS:
+                shutil.rmtree(left) if left.is_dir() else left.unlink()

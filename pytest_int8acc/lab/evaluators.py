@@ -1,0 +1,113 @@
+"""What a strategy talks to: views of the lab on plans that differ in the groups kept high."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
+
+from pytest_int8acc.case.trials import Gathered
+from pytest_int8acc.graph.network import Plan, Precision
+from pytest_int8acc.lab.simulator import Simulator
+from pytest_int8acc.scores.criteria import Criterion
+from pytest_int8acc.search.evaluator import Enough
+from pytest_int8acc.search.types import GroupInfo, Probe, Target, Trial
+from pytest_int8acc.tensors import Outputs
+
+
+class Simulated:
+    """An Evaluator: groups kept high over a plan, judged by inference."""
+
+    def __init__(
+        self,
+        simulator: Simulator,
+        base: Plan | None = None,
+        samples: Iterable[int] | None = None,
+        keep: Precision = "fp16",
+    ) -> None:
+        """Check the criteria.
+
+        Args:
+            simulator: Runs the plans.
+            base: What every plan does beside; nothing by default.
+            samples: Those that the search may see, by index; None: all. See ``split``.
+            keep: What groups run in that leave INT8.
+
+        Raises:
+            CriterionError: A criterion does not fit the outputs.
+        """
+        self.groups: Sequence[GroupInfo] = simulator.groups
+        self.simulator, self.seen = simulator, simulator.seen(samples)
+        self.keep: Precision = keep
+        self._base = base or Plan()
+
+    @property
+    def criteria(self) -> Sequence[Criterion]:
+        """What is judged."""
+        return self.seen.judge.criteria
+
+    @property
+    def samples(self) -> int:
+        """Number of samples."""
+        return self.seen.judge.samples
+
+    @property
+    def targets(self) -> Sequence[Target]:
+        """What ``probe`` measures."""
+        return self.seen.prober.targets
+
+    def plan(self, high: Iterable[int]) -> Plan:
+        """The base with groups high, by index."""
+        names = (self.groups[i].name for i in sorted(high))
+        return replace(self._base, high=dict.fromkeys(names, self.keep))
+
+    def indices(self, names: Iterable[str]) -> frozenset[int]:
+        """Groups by name as positions in ``groups``."""
+        wanted = set(names)
+        return frozenset(i for i, group in enumerate(self.groups) if group.name in wanted)
+
+    def trial(self, high: frozenset[int], order: Sequence[int], enough: Enough | None) -> Trial:
+        """Judge a plan; see ``Evaluator``.
+
+        Raises:
+            EngineError: The model fails.
+            CriterionError: A user's function fails.
+        """
+        return self.simulator.trial(self.plan(high), self.seen, order, enough)
+
+    def probe(self, plans: Sequence[frozenset[int]], samples: Sequence[int]) -> list[Probe]:
+        """Measure the errors of plans on a few samples; see ``Evaluator``.
+
+        Raises:
+            EngineError: The model fails.
+        """
+        return [self.simulator.probe(self.plan(high), self.seen, samples) for high in plans]
+
+
+class Built(Simulated):
+    """An Evaluator whose verdicts come from models built for each plan, and whose probes from simulation."""
+
+    def __init__(self, simulated: Simulated, build: Callable[[Plan], Outputs]) -> None:
+        """Take over the samples.
+
+        Args:
+            simulated: Knows the criteria, the baseline and the samples.
+            build: Builds a plan and runs it on the whole dataset in its batches, as the baseline was run.
+        """
+        super().__init__(simulated.simulator, simulated.plan(()), simulated.seen.samples, simulated.keep)
+        self._build = build
+        self._known: dict[frozenset[int], Trial] = {}
+
+    def trial(self, high: frozenset[int], order: Sequence[int], enough: Enough | None) -> Trial:
+        """Build, run and judge a plan on all samples, whatever their order.
+
+        Raises:
+            Int8accError: Whatever ``build`` raises, or a user's function fails.
+        """
+        if high in self._known:
+            return replace(self._known[high], cost=0.0)
+        outputs = self.simulator.inputs.cut(self._build(self.plan(high)))
+        gathered = Gathered(self.seen.judge)
+        chosen = {name: [arrays[i] for i in self.seen.samples] for name, arrays in outputs.items()}
+        gathered.add(range(self.samples), chosen)
+        self._known[high] = self.seen.judge.trial(high, gathered)
+        return self._known[high]

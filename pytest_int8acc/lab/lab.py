@@ -1,0 +1,259 @@
+"""One laboratory per network of a case: any plan tried, priced, built and proved; what was made is kept."""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+from pytest_int8acc.case.forms import Form, Int8Form, calibration_data
+from pytest_int8acc.case.judge import Verdict
+from pytest_int8acc.data import Dataset
+from pytest_int8acc.engines.onnxruntime import OrtEngine
+from pytest_int8acc.engines.run import run_together
+from pytest_int8acc.graph.groups import WEIGHTED
+from pytest_int8acc.graph.macs import macs, sized_tensors
+from pytest_int8acc.graph.network import Edge, Network, Plan
+from pytest_int8acc.graph.plan import moved
+from pytest_int8acc.lab.evaluators import Built, Simulated
+from pytest_int8acc.lab.shapes import group_shapes, tensor_shapes
+from pytest_int8acc.lab.simulator import Simulator, plan_key
+from pytest_int8acc.lab.sweep import FirstSamples, Measurement, measure_network
+from pytest_int8acc.lab.values import Values
+from pytest_int8acc.measure.measured import Measured
+from pytest_int8acc.results import Latency
+from pytest_int8acc.search.types import GroupInfo
+from pytest_int8acc.tensors import Outputs
+
+logger = logging.getLogger("pytest_int8acc")
+
+
+@dataclass(frozen=True, eq=False)
+class Proof:
+    """A plan, built by the case's own backend, run on all samples and judged."""
+
+    plan: Plan
+    form: Form
+    verdict: Verdict
+
+
+@dataclass(frozen=True, eq=False)
+class Source:
+    """Samples that ranges may come from."""
+
+    data: Dataset
+    words: str
+
+
+class Lab:
+    """Where plans of one case are tried by inference, and proved by building."""
+
+    def __init__(self, measured: Measured, int8: Int8Form) -> None:
+        """Keep the case; what is asked for is made on the way.
+
+        Args:
+            measured: The case.
+            int8: Its INT8 side.
+        """
+        self.measured, self.int8 = measured, int8
+        self.network: Network = int8.network
+        self.provider = measured.settings.provider
+        self.builds = 0
+        self._proofs: dict[object, Proof] = {}
+        self._values: dict[object, Values] = {}
+        self._few: dict[int, Dataset] = {}
+        self._edges: dict[int, dict[str, Measurement]] = {}
+
+    # What groups cost
+
+    @cached_property
+    def _shapes(self) -> Mapping[str, tuple[int, ...]]:
+        """Of what groups quantize, and of what tells their work and outputs, in the first batch."""
+        feed = next(self.measured.inputs.batches()).feed
+        wanted = dict.fromkeys([*sized_tensors(self.network), *_readers(self.network)])
+        return tensor_shapes(self.network.model, feed, wanted, self.provider)
+
+    @cached_property
+    def _nbytes(self) -> Mapping[str, int]:
+        """Tensor to its size in a run, as float32."""
+        return {tensor: 4 * math.prod(shape) for tensor, shape in self._shapes.items()}
+
+    @cached_property
+    def work(self) -> Mapping[str, float]:
+        """Group to its multiply-accumulates, as a share of those of all groups.
+
+        Raises:
+            EngineError: The float model does not run.
+        """
+        counted = macs(self.network, self._shapes)
+        total = sum(counted.values()) or 1.0
+        return {name: count / total for name, count in counted.items()}
+
+    @cached_property
+    def groups(self) -> tuple[GroupInfo, ...]:
+        """The network's groups with their prices: measured time where engines tell it, else their work."""
+        prices = _latency_prices(self.measured, self.network, self.work)
+        shapes = group_shapes(self.network, self._shapes)
+        return tuple(GroupInfo(g.name, prices[g.name], shapes[g.name]) for g in self.network.groups)
+
+    def share(self, high: Iterable[str]) -> float:
+        """The part of all groups' multiply-accumulates that these do."""
+        return sum(self.work[name] for name in high)
+
+    def latency(self, form: Form) -> Latency | None:
+        """What a form costs as an engine, timed in turn with the INT8 engine; None where none can be timed.
+
+        Times are set off against how fast that one ran in its first measurement, so that clocks which change
+        between measurements do not count.
+        """
+        backend, inputs = self.measured.backend, self.measured.inputs
+        if not backend.engines:
+            return None
+        usual = next((info.latency for info in backend.engines if info.role == "INT8"), None)
+        backend.open(form, "fixed", inputs)
+        backend.measure_latency(("INT8", "fixed"), inputs)
+        told = {info.role: info.latency for info in backend.engines}
+        fixed, now = told.get("fixed"), told.get("INT8")
+        if fixed is None or now is None or usual is None:
+            return fixed
+        drift = usual.median_ms / now.median_ms
+        low, median, high = (ms * drift for ms in (fixed.low_ms, fixed.median_ms, fixed.high_ms))
+        return Latency(median, low, high, fixed.runs)
+
+    # Plans by inference
+
+    @cached_property
+    def simulator(self) -> Simulator:
+        """Every plan of the case by one inference.
+
+        Raises:
+            DataError: The inputs cannot be read.
+        """
+        measured = self.measured
+        return Simulator(
+            self.network,
+            measured.inputs,
+            measured.baseline,
+            measured.judge,
+            groups=self.groups,
+            rest=self.int8.rest,
+            provider=self.provider,
+        )
+
+    def simulated(self, samples: Sequence[int] | None = None, base: Plan | None = None) -> Simulated:
+        """Groups kept high over a plan, judged by inference on some samples; None: all."""
+        return Simulated(self.simulator, base, samples, self.measured.keep)
+
+    # Plans by building
+
+    def built(self, simulated: Simulated) -> Built:
+        """The same, judged by building a model for each plan."""
+        return Built(simulated, lambda plan: self.build(plan)[1])
+
+    def build(self, plan: Plan) -> tuple[Form, Outputs]:
+        """A plan's form, built by the case's backend, and its outputs on all samples.
+
+        Raises:
+            EngineError: It does not build or run.
+        """
+        self.builds += 1
+        logger.info("%s: building a model with %d groups high", self.measured.case.name, len(plan.high))
+        form = self.int8.under(plan)
+        return form, self.measured.run(form)
+
+    def prove(self, plan: Plan) -> Proof:
+        """A plan built, run on all samples and judged; built once, however often it is asked for.
+
+        Raises:
+            EngineError: It does not build or run.
+        """
+        key = (plan_key(plan), tuple(sorted(plan.high.items())))
+        if key not in self._proofs:
+            form, outputs = self.build(plan)
+            self._proofs[key] = Proof(plan, form, self.measured.judged(outputs))
+        return self._proofs[key]
+
+    def judged_here(self, plan: Plan) -> Verdict:
+        """A plan run by ONNX Runtime on all samples and judged; exact where its engines are TensorRT's.
+
+        Raises:
+            EngineError: It does not run.
+        """
+        measured = self.measured
+        mode = "exact" if measured.backend.is_tensorrt else measured.settings.mode
+        engine = OrtEngine(self.int8.under(plan).model, mode, self.provider)
+        return measured.judged(run_together({"here": engine}, measured.inputs)["here"])
+
+    # What the float model holds
+
+    @cached_property
+    def sources(self) -> tuple[Source, ...]:
+        """Where ranges may come from: the case's calibration data where it has some, and the inputs.
+
+        Raises:
+            DataError: The calibration data cannot be read.
+        """
+        inputs = Source(self.measured.inputs, "the compared inputs themselves")
+        data = calibration_data(self.measured.case, self.measured.model)
+        own = () if data is None else (Source(data, f"the calibration data, {data.description}"),)
+        return (*own, inputs)
+
+    def values(self, dataset: Dataset, plan: Plan | None = None) -> Values:
+        """What the network's tensors hold on a dataset, moved as a plan says; measured when asked."""
+        plan = Plan(moves=plan.moves) if plan else Plan()
+        key = (id(dataset), plan_key(plan))
+        if key not in self._values:
+            network = moved(self.network, plan)
+            self._values[key] = Values(
+                network.model, dataset, self.provider, readers=_readers(network), nbytes=self._nbytes
+            )
+        return self._values[key]
+
+    def measure(self, edges: Iterable[Edge], samples: int) -> dict[str, Measurement]:
+        """Activation edges of the network measured on the first inputs, by tensor; each tensor once.
+
+        Raises:
+            EngineError: A model does not run.
+            DataError: The inputs cannot be read.
+        """
+        wanted = [edge for edge in edges if edge.quantization.values is None]
+        model, known = self.measured.model, self._edges.setdefault(samples, {})
+        missing = {edge.tensor for edge in wanted} - known.keys()
+        if missing:
+            few = self._few.setdefault(samples, FirstSamples(self.measured.inputs, model, samples))
+            every = [e for g in self.network.groups for e in g.edges if e.tensor in missing]
+            known |= measure_network(self.network, every, model, few, self.provider, self._nbytes)
+        return {edge.tensor: known[edge.tensor] for edge in wanted}
+
+
+def _readers(network: Network) -> dict[str, tuple[str, int]]:
+    """Quantized activations, and operator and input of a reader: the first with weights, else the first."""
+    nodes = network.model.index.nodes
+    found: dict[str, tuple[str, int]] = {}
+    for group in network.groups:
+        for edge in group.edges:
+            op_type = nodes[edge.node].op_type
+            known = found.get(edge.tensor)
+            if known is None or (known[0] not in WEIGHTED and op_type in WEIGHTED):
+                found[edge.tensor] = op_type, edge.index
+    return found
+
+
+def _latency_prices(measured: Measured, network: Network, work: Mapping[str, float]) -> Mapping[str, float]:
+    """What each group costs more in the baseline's engine than in INT8, in ms; its work where none tells.
+
+    Layers are timed one by one, which is good enough to order groups; the price of a fix is measured whole.
+    """
+    slow = measured.backend.node_times("baseline", measured.inputs)
+    fast = measured.backend.node_times("INT8", measured.inputs)
+    if not slow or not fast:
+        return work
+    least = 1e-3 * sum(slow.values()) / max(len(network.groups), 1)
+    return {
+        group.name: max(
+            sum(slow.get(n, 0.0) - fast.get(n, 0.0) for n in group.nodes), least * work[group.name]
+        )
+        for group in network.groups
+    }

@@ -1,0 +1,312 @@
+"""Other scales for activations, chosen by the error of the model's outputs.
+
+Candidates are the ranges that every calibration method takes from one histogram; the first trials give all
+tensors the same method, then tensors are changed one at a time for as long as the outputs get better. A trial
+is one inference on a few samples.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+
+from pytest_int8acc.errors import ModelError
+from pytest_int8acc.graph.formats import INT8, INT32
+from pytest_int8acc.graph.groups import find_groups
+from pytest_int8acc.graph.network import Network, Plan, Precision, Quantization, symmetric
+from pytest_int8acc.graph.plan import weight_axis
+from pytest_int8acc.graph.quantize import quantize_weight
+from pytest_int8acc.lab.simulator import Simulator
+from pytest_int8acc.lab.values import TensorValues
+from pytest_int8acc.scales.methods import FEW_BINS, METHODS
+from pytest_int8acc.tensors import Array
+
+#: Scales nearer to each other than this are one candidate.
+_ALIKE = 0.03
+#: A change of a scale must lower the error by this share to be kept.
+_WORTH = 0.005
+#: A weight's scales are taken anew where that gains this much, in dB.
+_GAIN_DB = 1.0
+#: Outputs that err no more than this, in units of what the criteria allow, need no better scales.
+ENOUGH = 0.5
+#: With more than ``_MANY`` tensors to choose for, this much badness is not worth changing them one by one.
+HOPELESS, _MANY = 4.0, 8
+#: Rounds of changing one tensor at a time.
+_SWEEPS = 2
+#: A scale that differs by no more than this share is the same.
+_SAME = 1e-6
+#: Errors below the signal by more than this do not count.
+_SILENT_DB = 300.0
+
+
+class Purse:
+    """Trials and time that a repair may still spend."""
+
+    def __init__(self, trials: int, seconds: float | None) -> None:
+        self.trials = 0
+        self._most = trials
+        self._end = None if seconds is None else time.monotonic() + seconds
+
+    @property
+    def empty(self) -> bool:
+        """True where nothing more may be tried."""
+        return self.trials >= self._most or (self._end is not None and time.monotonic() >= self._end)
+
+    @property
+    def seconds_left(self) -> float | None:
+        """Until time is up; None where it is never."""
+        return None if self._end is None else max(0.0, self._end - time.monotonic())
+
+    def pay(self) -> None:
+        """Count one trial."""
+        self.trials += 1
+
+
+class Ranges:
+    """What each calibration method makes of what tensors hold; methods run when asked for."""
+
+    def __init__(self, held: Mapping[str, TensorValues], entropy_bins: int = FEW_BINS) -> None:
+        """Keep what is counted: tensors that hold inf, nan or nothing but 0 get no candidates.
+
+        Args:
+            held: By tensor, from ``Lab.values``.
+            entropy_bins: Of the entropy search; a divisor of ``values.BINS`` and a multiple of 128.
+        """
+        self.held = {tensor: values for tensor, values in held.items() if values.is_counted}
+        self._known: dict[tuple[str, str], float] = {}
+        self._bins = entropy_bins
+
+    def __contains__(self, tensor: str) -> bool:
+        return tensor in self.held
+
+    def scale(self, tensor: str, method: str) -> float:
+        """The scale of a tensor that has a histogram, by one of ``METHODS``; exact in float32."""
+        key = tensor, method
+        if key not in self._known:
+            amax = METHODS[method].amax(self.held[tensor], self._bins)
+            self._known[key] = float(np.float32(amax / INT8.levels))
+        return self._known[key]
+
+    def loss_db(self, tensor: str, scale: float) -> float:
+        """By how much the tensor's own INT8 error at ``scale`` exceeds the least possible, in dB."""
+        held = self.held.get(tensor)
+        if held is None:
+            return 0.0
+        best, now = (
+            min(held.sqnr_db(reach), _SILENT_DB) for reach in (held.best_reach(), scale * INT8.levels)
+        )
+        return best - now
+
+
+@dataclass(frozen=True)
+class Choice:
+    """Scales chosen for some activations."""
+
+    scales: Mapping[str, float] = field(default_factory=dict)
+    methods: Mapping[str, str] = field(default_factory=dict)
+    badness: float = np.inf
+    """Of the outputs, on the samples looked at."""
+
+    def plus(self, other: Choice) -> Choice:
+        """Both; the other counts where they differ."""
+        return Choice({**self.scales, **other.scales}, {**self.methods, **other.methods}, other.badness)
+
+    def only(self, tensors: Collection[str]) -> Choice:
+        """What was chosen for some of the tensors; not measured yet."""
+        scales = {tensor: scale for tensor, scale in self.scales.items() if tensor in tensors}
+        return Choice(scales, {tensor: self.methods[tensor] for tensor in scales})
+
+
+@dataclass(frozen=True, eq=False)
+class Unit:
+    """Activations that have one scale: one, or those that meet in a Concat."""
+
+    tensors: tuple[str, ...]
+    ranges: Ranges
+
+    def scale(self, method: str) -> float:
+        """Its scale by one of ``METHODS``: the greatest of its tensors'."""
+        return max(self.ranges.scale(tensor, method) for tensor in self.tensors if tensor in self.ranges)
+
+    def choice(self, method: str) -> Choice:
+        """Its scales by one method."""
+        return Choice(dict.fromkeys(self.tensors, self.scale(method)), dict.fromkeys(self.tensors, method))
+
+
+class Chooser:
+    """Looks for scales over a plan, by trials on a few samples that a purse pays for."""
+
+    def __init__(self, simulator: Simulator, base: Plan, own: Mapping[str, float], purse: Purse) -> None:
+        """Keep what is needed.
+
+        Args:
+            simulator: Tries the plans.
+            base: What every plan does beside.
+            own: Scale of each activation under ``base``.
+            purse: Pays for the trials.
+        """
+        self.own, self.base, self.purse = own, base, purse
+        self._simulator = simulator
+
+    def plan(self, choice: Choice, high: Mapping[str, Precision] | None = None) -> Plan:
+        """The base with those scales of the choice that differ from its own, and groups high."""
+        return plan_with(self.base, self.own, choice, high or {})
+
+    def weighed(self, choice: Choice, high: Mapping[str, Precision]) -> Choice:
+        """The choice with how far its outputs are off."""
+        self.purse.pay()
+        return replace(choice, badness=self._simulator.badness(self.plan(choice, high)))
+
+    def rescale(
+        self,
+        wanted: Sequence[Unit],
+        *,
+        start: Choice | None = None,
+        high: Mapping[str, Precision] | None = None,
+        enough: float = ENOUGH,
+    ) -> Choice:
+        """Choose scales for ``wanted`` such that the outputs err least, on a few samples.
+
+        Args:
+            wanted: What may change.
+            start: Scales of other tensors, kept as they are, and of these, improved on.
+            high: Groups that do not run in INT8 meanwhile, and what they run in.
+            enough: The badness at which no better scales are looked for.
+        """
+        high = high or {}
+        best = self.uniform(wanted, start or Choice(), high, enough)
+        if best.badness > HOPELESS and len(wanted) > _MANY:
+            return best
+        worst_first = sorted(wanted, key=lambda unit: -self._loss_db(unit, best))
+        for _ in range(_SWEEPS):
+            before = best
+            for unit in worst_first:
+                for choice in self._others(unit, best):
+                    if self.purse.empty or best.badness <= enough:
+                        return best
+                    best = _better(best, self.weighed(best.plus(choice), high))
+            if best is before:
+                break
+        return best
+
+    def uniform(
+        self,
+        wanted: Sequence[Unit],
+        start: Choice,
+        high: Mapping[str, Precision] | None = None,
+        enough: float = ENOUGH,
+    ) -> Choice:
+        """The best of the scales as they are, and of one method for all of ``wanted``; see ``rescale``."""
+        best = replace(start, badness=np.inf)  # what it was measured with may have been other groups high
+        methods = [m.name for m in METHODS.values() if not m.slow or len(wanted) <= _MANY]
+        for method in (None, *methods):
+            if best.badness <= enough or self.purse.empty:
+                break
+            tried = start
+            for unit in wanted if method else ():
+                tried = tried.plus(unit.choice(str(method)))
+            tried = self.weighed(tried, high or {})
+            best = _better(best, tried) if method else tried
+        return best
+
+    def prune(self, wanted: Sequence[Unit], choice: Choice, high: Mapping[str, Precision]) -> Choice:
+        """The choice without those scales that do no more good than the network's own."""
+        least = choice
+        for unit in wanted if len(wanted) > 1 else ():
+            if self.purse.empty:
+                break
+            tried = self.weighed(least.only(set(least.scales).difference(unit.tensors)), high)
+            if tried.badness <= choice.badness * (1 + _WORTH):
+                least = tried
+        return least
+
+    def _others(self, unit: Unit, best: Choice) -> Iterator[Choice]:
+        """A unit's candidates that differ from each other and from what it has."""
+        seen = [best.scales.get(unit.tensors[0], self.own.get(unit.tensors[0], math.inf))]
+        for method in METHODS:
+            scale = unit.scale(method)
+            if all(abs(scale - other) > _ALIKE * other for other in seen):
+                seen.append(scale)
+                yield unit.choice(method)
+
+    def _loss_db(self, unit: Unit, best: Choice) -> float:
+        """What the worst of a unit's scales loses; everything where none has a scale per tensor."""
+        scales = {t: best.scales.get(t, self.own.get(t)) for t in unit.tensors}
+        losses = (unit.ranges.loss_db(t, scale) for t, scale in scales.items() if scale is not None)
+        return max(losses, default=math.inf)
+
+
+def plan_with(base: Plan, own: Mapping[str, float], choice: Choice, high: Mapping[str, Precision]) -> Plan:
+    """A plan with those scales of a choice that differ from ``own``, and groups high."""
+    news = {
+        tensor: symmetric(scale)
+        for tensor, scale in choice.scales.items()
+        if tensor in own and abs(scale - own[tensor]) > _SAME * own[tensor]
+    }
+    return replace(base, scales={**base.scales, **news}, high=dict(high))
+
+
+def units(network: Network, tensors: Iterable[str], ranges: Ranges) -> list[Unit]:
+    """``tensors`` with those that must share a scale with them; those without a histogram are left out."""
+    shared = _shared(network)
+    found: dict[frozenset[str], Unit] = {}
+    for tensor in tensors:
+        together = next((s for s in shared if tensor in s), frozenset({tensor}))
+        if together not in found and any(t in ranges for t in together):
+            found[together] = Unit(tuple(sorted(together)), ranges)
+    return list(found.values())
+
+
+def activations(network: Network, groups: Iterable[str] | None = None) -> list[str]:
+    """Activations that groups quantize, each once, in topological order; None: of all groups."""
+    wanted = None if groups is None else set(groups)
+    edges = (e for g in network.groups if wanted is None or g.name in wanted for e in g.edges)
+    return list(dict.fromkeys(e.tensor for e in edges if e.quantization.values is None))
+
+
+def with_tied(network: Network, tensors: Iterable[str]) -> list[str]:
+    """``tensors`` and those that must share a scale with one of them, each once."""
+    shared = _shared(network)
+    sets = ((t, *sorted(s for tied in shared if t in tied for s in tied)) for t in tensors)
+    return list(dict.fromkeys(t for together in sets for t in together))
+
+
+def _shared(network: Network) -> list[frozenset[str]]:
+    """Sets of quantized activations that TensorRT wants at one scale."""
+    quantized = set(activations(network))
+    try:
+        return [tied for s in find_groups(network.model).shared if len(tied := s & quantized) > 1]
+    except ModelError:  # a Q/DQ model of operators that are quantized by its author alone
+        return []
+
+
+def worse_weights(network: Network, groups: Iterable[str] | None = None) -> tuple[str, ...]:
+    """Constants of groups (None: of all) that scales taken from their values would round better, by 1 dB."""
+    wanted = None if groups is None else set(groups)
+    constants = network.model.constants()
+    nodes = network.model.index.nodes
+    found: dict[str, None] = {}
+    for group in network.groups:
+        for edge in group.edges if wanted is None or group.name in wanted else ():
+            old = edge.quantization
+            if old.values is None or old.format is INT32 or edge.tensor not in constants:
+                continue
+            weight = constants[edge.tensor]
+            fresh = quantize_weight(weight, weight_axis(nodes[edge.node], edge, weight.ndim))
+            if _error(old, weight) > 10 ** (_GAIN_DB / 10) * _error(fresh, weight):
+                found[edge.tensor] = None
+    return tuple(found)
+
+
+def _error(quantization: Quantization, weight: Array) -> float:
+    """Squared error of a constant's integers, relative to its own square."""
+    values = weight.astype(np.float64)
+    return float(((quantization.dequantize() - values) ** 2).sum() / max((values**2).sum(), 1e-30))
+
+
+def _better(best: Choice, tried: Choice) -> Choice:
+    return tried if tried.badness < best.badness * (1 - _WORTH) else best

@@ -1,0 +1,238 @@
+"""The ways of mending a case, cheapest first: each proposes plans, best first, until one is proved.
+
+    recalibrate ─fails→ migrate ─fails→ all scales ─fails→ mixed: some culprits high
+
+A way is a function of a ``Work``; what it learns it leaves there for the ways after it (NVIDIA's INT8
+debugging guide tries them in this order).
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from pytest_int8acc.graph.migrate import migrate
+from pytest_int8acc.graph.network import Network, Plan, Precision, symmetric
+from pytest_int8acc.graph.plan import activation_scales, fresh_weights
+from pytest_int8acc.lab.lab import Lab, Source
+from pytest_int8acc.lab.simulator import is_symmetric
+from pytest_int8acc.repair.migration import ALPHAS, migration, outlying_sites
+from pytest_int8acc.repair.scales import (
+    ENOUGH,
+    Choice,
+    Chooser,
+    Purse,
+    Ranges,
+    activations,
+    plan_with,
+    units,
+    with_tied,
+    worse_weights,
+)
+from pytest_int8acc.search import certify
+from pytest_int8acc.search.types import Budget
+from pytest_int8acc.tensors import Array
+
+logger = logging.getLogger("pytest_int8acc")
+
+
+@dataclass(frozen=True, eq=False)
+class Migration:
+    """Range moved from activations into weights."""
+
+    alpha: float
+    touched: tuple[str, ...]
+    """Activations that are quantized and whose values changed."""
+    folded: tuple[str, ...]
+    """Nodes that took factors."""
+    inserted: tuple[str, ...]
+    """Mul nodes that had to be inserted."""
+
+
+@dataclass(frozen=True, eq=False)
+class Base:
+    """Where other scales are looked for: a plan, and ranges for the tensors that it leads to."""
+
+    plan: Plan
+    """Weights taken anew, activations made symmetric, range moved; no group is high."""
+    network: Network
+    """The case's under this plan."""
+    own: Mapping[str, float]
+    """Scale of each activation under this plan."""
+    ranges: Ranges
+    source: Source
+    choice: Choice = field(default_factory=Choice)
+    """The best scales so far, with everything in INT8."""
+    weights: tuple[str, ...] = ()
+    """Constants with scales taken anew."""
+    migration: Migration | None = None
+
+
+@dataclass(frozen=True, eq=False)
+class Candidate:
+    """A plan that should meet the criteria."""
+
+    base: Base
+    choice: Choice
+    high: Mapping[str, Precision] = field(default_factory=dict)
+
+    @property
+    def plan(self) -> Plan:
+        """Base, choice and groups in one."""
+        return plan_with(self.base.plan, self.base.own, self.choice, self.high)
+
+
+class Work:
+    """One repair under way: the lab, the culprits, what may still be spent, and the bases tried so far."""
+
+    def __init__(self, lab: Lab, culprits: tuple[str, ...], purse: Purse) -> None:
+        """Keep what is needed; culprits may be empty, then all groups are looked at."""
+        self.lab, self.culprits, self.purse = lab, culprits, purse
+        self.bases: list[Base] = []
+
+    @property
+    def groups(self) -> tuple[str, ...] | None:
+        """Groups whose tensors are looked at first; None: all."""
+        return self.culprits or None
+
+    @property
+    def best(self) -> Base:
+        """The base whose outputs err least."""
+        return min(self.bases, key=lambda base: base.choice.badness)
+
+    def chooser(self, base: Base) -> Chooser:
+        """Looks for scales over a base."""
+        return Chooser(self.lab.simulator, base.plan, base.own, self.purse)
+
+    def log(self, text: str, *numbers: object) -> None:
+        """Say what is looked for."""
+        logger.info("%s: " + text, self.lab.measured.case.name, *numbers)
+
+
+Way = Callable[[Work], Iterator[Candidate]]
+
+
+def recalibrate(work: Work) -> Iterator[Candidate]:
+    """Other scales for what the culprits read, from calibration data and from the inputs."""
+    for source in work.lab.sources:
+        work.log("looking for other scales, ranges from %s", source.words)
+        work.bases.append(_base(work, source))
+        yield from _rescaled(work, len(work.bases) - 1, work.groups)
+
+
+def migrate_ranges(work: Work) -> Iterator[Candidate]:
+    """Channels evened out; the alpha that is best with plain ranges is looked at closely.
+
+    Not what the case's own plan moves already.
+    """
+    base, lab = work.best, work.lab
+    wanted = [t for t in activations(base.network, work.groups) if t not in lab.int8.given.moves]
+    outlying = outlying_sites(base.network, lab.values(base.source.data, base.plan).of(wanted))
+    best = base
+    for alpha in ALPHAS if outlying else ():
+        if work.purse.empty:
+            break
+        work.log("migrating %d activations, alpha %g", len(outlying), alpha)
+        moves = migration(base.network, outlying, alpha)
+        best = min(best, _migrated(work, base, moves, alpha), key=lambda base: base.choice.badness)
+    if best is not base:
+        work.bases.append(best)
+        yield from _rescaled(work, len(work.bases) - 1, work.groups)
+
+
+def rescale_all(work: Work) -> Iterator[Candidate]:
+    """Other scales for every tensor.
+
+    Chosen aside: scales that make up for a fault elsewhere do harm once that is mended.
+    """
+    plain = min((b for b in work.bases if b.migration is None), key=lambda base: base.choice.badness)
+    moved = [b for b in work.bases if b.migration is not None]
+    for base in (plain, *moved) if work.culprits else ():
+        every = activations(base.network)
+        work.log("looking for other scales of all %d tensors", len(every))
+        aside = Work(work.lab, work.culprits, work.purse)
+        aside.bases.append(replace(base, ranges=_ranges(work, base, every)))
+        yield from _rescaled(aside, 0, None)
+
+
+def mix(work: Work) -> Iterator[Candidate]:
+    """Scales for each culprit while the others are high; then those that can return to INT8 do."""
+    if len(work.culprits) < 2 or work.purse.empty:
+        return
+    base, keep = work.best, work.lab.measured.keep
+    chooser = work.chooser(base)
+    choice = base.choice.only(base.migration.touched if base.migration else ())
+    for name in work.culprits:
+        wanted = units(base.network, activations(base.network, [name]), base.ranges)
+        others = dict.fromkeys((c for c in work.culprits if c != name), keep)
+        choice = chooser.rescale(wanted, start=choice, high=others)
+    evaluator = work.lab.simulated(base=chooser.plan(choice))
+    everything = evaluator.indices(work.culprits)
+    result = certify(evaluator, everything, budget=Budget(max_seconds=work.purse.seconds_left))
+    if result.passed and len(result.high) < len(work.culprits):
+        yield Candidate(base, choice, dict.fromkeys(result.high, keep))
+
+
+#: Cheapest first; what keeps all culprits high is the search's own plan.
+WAYS: tuple[Way, ...] = (recalibrate, migrate_ranges, rescale_all, mix)
+
+
+def _base(work: Work, source: Source) -> Base:
+    """The case's network, every activation in symmetric INT8 per tensor, the worst weights mended."""
+    lab, network = work.lab, work.lab.network
+    odd_ones = _not_symmetric(network)
+    looked_at = with_tied(network, [*activations(network, work.groups), *odd_ones])
+    ranges = Ranges(lab.values(source.data).of(looked_at))
+    odd = {t: symmetric(ranges.scale(t, "minmax")) for t in odd_ones if t in ranges}
+    weights = worse_weights(network, work.groups)
+    plan = Plan(scales={**odd, **fresh_weights(network, weights)})
+    return _on(work, Base(plan, network, {}, ranges, source, weights=weights))
+
+
+def _on(work: Work, base: Base) -> Base:
+    """The base with the network that its plan leads to, and the scales there."""
+    network = work.lab.simulator.board(base.plan).network
+    own = activation_scales(network)
+    given = {t: float(s.scale) for t, s in base.plan.scales.items() if t in own and s.axis is None}
+    return replace(base, network=network, own={**own, **given})
+
+
+def _migrated(work: Work, base: Base, moves: Mapping[str, Array], alpha: float) -> Base:
+    """A migrated base: new ranges for what it touched, the best scales so far elsewhere."""
+    done = migrate(base.network, moves)
+    facts = Migration(alpha, done.touched, done.folded, done.inserted)
+    plan = replace(base.plan, moves=moves)
+    kept = set(activations(done.network)).difference(done.touched)
+    moved = replace(base, plan=plan, migration=facts)
+    ranges = _ranges(work, moved, [*kept.intersection(base.ranges.held), *done.touched])
+    moved = _on(work, replace(moved, ranges=ranges))
+    wanted = units(moved.network, done.touched, ranges)
+    return replace(moved, choice=work.chooser(moved).uniform(wanted, base.choice.only(kept)))
+
+
+def _ranges(work: Work, base: Base, tensors: Sequence[str]) -> Ranges:
+    """Ranges of a base's tensors; what a migration did not touch holds what it held before."""
+    touched = set(base.migration.touched if base.migration else ())
+    before, after = ([t for t in tensors if (t in touched) == moved] for moved in (False, True))
+    data = base.source.data
+    return Ranges({**work.lab.values(data).of(before), **work.lab.values(data, base.plan).of(after)})
+
+
+def _rescaled(work: Work, place: int, groups: tuple[str, ...] | None) -> Iterator[Candidate]:
+    """Other scales for what some groups read (None: all do), all of them in INT8, at a place in the bases."""
+    base = work.bases[place]
+    wanted = units(base.network, activations(base.network, groups), base.ranges)
+    for enough in (ENOUGH, 0.0):
+        choice = work.chooser(base).rescale(wanted, start=base.choice, enough=enough)
+        base = work.bases[place] = replace(base, choice=choice)
+        yield Candidate(base, choice)
+        if choice.badness > ENOUGH:
+            return
+
+
+def _not_symmetric(network: Network) -> list[str]:
+    """Activations that are not quantized to symmetric INT8, per tensor."""
+    edges = (edge for group in network.groups for edge in group.edges)
+    odd = (e.tensor for e in edges if e.quantization.values is None and not is_symmetric(e.quantization))
+    return list(dict.fromkeys(odd))

@@ -1,0 +1,193 @@
+"""Number formats: what ONNX Runtime and NumPy make of the same numbers, bit for bit."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+
+import ml_dtypes
+import numpy as np
+import onnxruntime
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as npst
+from onnx import TensorProto, helper
+
+from pytest_int8acc.graph.formats import (
+    BF16,
+    FORMATS,
+    FP16,
+    FP32,
+    INT8,
+    INT32,
+    UINT8,
+    Format,
+    along,
+    format_of,
+)
+from pytest_int8acc.graph.network import Quantization
+
+#: What a format more takes: its facts.
+FP8 = Format("fp8", np.dtype(ml_dtypes.float8_e4m3fn), -448.0, 448.0, 2.0**-9, 2.0**-6, saturates=True)
+ONNX_TYPES = {
+    "int8": TensorProto.INT8,
+    "uint8": TensorProto.UINT8,
+    "int16": TensorProto.INT16,
+    "uint16": TensorProto.UINT16,
+    "fp8": TensorProto.FLOAT8E4M3FN,
+}
+QUANTIZED = [*(FORMATS[name] for name in ONNX_TYPES if name != "fp8"), FP8]
+
+numbers = st.floats(-1e6, 1e6, width=32)
+arrays = npst.arrays(np.float32, npst.array_shapes(min_dims=1, max_dims=3, max_side=5), elements=numbers)
+scales = st.floats(2.0**-20, 2.0**10, width=32)
+
+
+def pair(format_: Format, axis: int | None) -> Callable[..., np.ndarray]:
+    """ONNX Runtime's QuantizeLinear and DequantizeLinear; the scale and zero point are inputs."""
+    kind, attributes = ONNX_TYPES[format_.name], {} if axis is None else {"axis": axis}
+    nodes = [
+        helper.make_node("QuantizeLinear", ["x", "scale", "zero"], ["codes"], **attributes),
+        helper.make_node("DequantizeLinear", ["codes", "scale", "zero"], ["y"], **attributes),
+        helper.make_node("Cast", ["codes"], ["z"], to=TensorProto.FLOAT),
+    ]
+    shape = [] if axis is None else ["channels"]
+    taken = [("x", TensorProto.FLOAT, None), ("scale", TensorProto.FLOAT, shape), ("zero", kind, shape)]
+    made = [(name, TensorProto.FLOAT, None) for name in "yz"]
+    graph = helper.make_graph(
+        nodes, "pair", *([helper.make_tensor_value_info(*value) for value in v] for v in (taken, made))
+    )
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 21)], ir_version=10)
+    options = onnxruntime.SessionOptions()
+    options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
+    session = onnxruntime.InferenceSession(model.SerializeToString(), options)
+
+    def run(x: np.ndarray, scale: np.ndarray, zero: np.ndarray) -> list[np.ndarray]:
+        if format_ is FP8:
+            zero = onnxruntime.OrtValue.ortvalue_from_numpy_with_onnx_type(zero.view(np.uint8), kind)
+        feed = {"x": x, "scale": scale, "zero": zero}
+        values = {
+            name: value
+            if isinstance(value, onnxruntime.OrtValue)
+            else onnxruntime.OrtValue.ortvalue_from_numpy(value)
+            for name, value in feed.items()
+        }
+        return [value.numpy() for value in session.run_with_ort_values(["y", "z"], values)]
+
+    return run
+
+
+@pytest.mark.parametrize("format_", QUANTIZED, ids=lambda f: f.name)
+def test_a_tensor_is_quantized_as_onnxruntime_does(format_: Format) -> None:
+    run = pair(format_, None)
+
+    @given(arrays, scales, st.data())
+    @settings(max_examples=100, deadline=None)
+    def check(x: np.ndarray, scale: float, data: st.DataObject) -> None:
+        ends = (0, 0) if format_ is FP8 else (int(format_.lowest), int(format_.highest))
+        quantization = Quantization(
+            np.array(scale, np.float32), np.array(data.draw(st.integers(*ends)), format_.dtype)
+        )
+        steps = np.array([0.5, 1.5, 2.5, -0.5, -1.5], np.float32) * quantization.scale  # half to even
+        x = np.concatenate([x.ravel(), steps])
+        result, codes = run(x, quantization.scale, quantization.zero_point)
+        found = format_.quantize(x, quantization.scale, quantization.zero_point)
+        assert found.dtype == format_.dtype
+        np.testing.assert_array_equal(found.astype(np.float32), codes)
+        fake = format_.fake_quantize(x, quantization.scale, quantization.zero_point)
+        assert fake.dtype == np.float32
+        np.testing.assert_array_equal(fake, result)
+        if format_ is not FP8:
+            constant = dataclasses.replace(quantization, values=quantization.quantize(x))
+            np.testing.assert_array_equal(constant.dequantize(), result)
+
+    check()
+
+
+@pytest.mark.parametrize("axis", [0, 1, -1])
+@pytest.mark.parametrize("format_", [INT8, UINT8], ids=lambda f: f.name)
+def test_channels_are_quantized_as_onnxruntime_does(format_: Format, axis: int) -> None:
+    run, rng = pair(format_, axis), np.random.default_rng(0)
+    x = rng.normal(size=(3, 4, 5)).astype(np.float32)
+    scale = rng.uniform(0.001, 0.1, x.shape[axis]).astype(np.float32)
+    zero = rng.integers(int(format_.lowest), int(format_.highest), scale.shape).astype(format_.dtype)
+    result, codes = run(x, scale, zero)
+    np.testing.assert_array_equal(format_.quantize(x, scale, zero, axis), codes)
+    np.testing.assert_array_equal(format_.fake_quantize(x, scale, zero, axis), result)
+
+
+@given(arrays, scales)
+def test_what_float64_holds_is_computed_in_float64(x: np.ndarray, scale: float) -> None:
+    wide = x.astype(np.float64)
+    found = INT8.fake_quantize(wide, scale)
+    assert found.dtype == np.float64
+    np.testing.assert_array_equal(found, np.clip(np.rint(wide / scale), -128, 127) * scale)
+
+
+@given(npst.arrays(np.float32, (50,), elements=st.floats(width=32)))
+def test_floats_are_rounded_as_numpy_does(values: np.ndarray) -> None:
+    with np.errstate(over="ignore"):
+        np.testing.assert_array_equal(FP16.round(values), values.astype(np.float16))
+    np.testing.assert_array_equal(FP32.round(values), values)
+
+
+@pytest.mark.parametrize("format_", [FP32, FP16, BF16, FP8], ids=lambda f: f.name)
+def test_what_a_float_format_holds(format_: Format) -> None:
+    facts = ml_dtypes.finfo(format_.dtype)
+    assert (format_.lowest, format_.highest) == (float(facts.min), float(facts.max))
+    assert format_.normal == float(facts.smallest_normal)
+    assert format_.smallest == float(facts.smallest_subnormal)
+    assert format_.levels == format_.highest
+    ends = np.array([format_.smallest, 0.5 * format_.smallest, 1.5 * format_.smallest, format_.highest])
+    assert format_.round(ends).astype(np.float64).tolist() == [
+        *(format_.smallest, 0, 2 * format_.smallest, format_.highest)
+    ]
+
+
+def test_bf16_rounds_half_to_even() -> None:
+    ties = np.array([1 + 2**-8, 1 + 3 * 2**-8, -(1 + 2**-8)], np.float32)
+    assert BF16.round(ties).astype(float).tolist() == [1, 1 + 2**-6, -1]
+
+
+def test_what_is_beyond_the_range_saturates_or_becomes_inf() -> None:
+    far = np.array([1e30, -1e30], np.float64)
+    assert INT8.round(far).tolist() == [127, -128]
+    assert FP8.round(far).astype(float).tolist() == [448, -448]
+    assert FP16.round(far).tolist() == [np.inf, -np.inf]
+
+
+def test_a_bias_beyond_int32_keeps_its_sign() -> None:
+    codes = INT32.quantize(np.array([3.0, -3.0], np.float32), 1e-9)
+    assert codes.tolist() == [2**31 - 1, -(2**31)]
+
+
+@pytest.mark.parametrize(
+    ("format_", "levels"), [(INT8, 127), (UINT8, 127), (FORMATS["int16"], 32767), (FP8, 448)]
+)
+def test_a_symmetric_scale_reaches_amax_with_its_last_level(format_: Format, levels: float) -> None:
+    assert format_.levels == levels
+    if format_.lowest < 0:
+        amax = np.array(3.0, np.float32)
+        scale = (amax / np.float32(format_.levels)).astype(np.float32)
+        assert format_.quantize(amax, scale, format_.zeros(scale)).astype(float) == levels
+
+
+def test_a_format_is_found_by_its_name_and_its_dtype() -> None:
+    assert all(FORMATS[known.name] is known for known in FORMATS.values())
+    assert all(format_of(known.dtype) is known for known in FORMATS.values())
+    assert format_of(np.int8) is INT8
+    assert Quantization(np.float32([0.1]), INT8.zeros(np.float32([0.1])), 0).format is INT8
+    with pytest.raises(KeyError):
+        format_of(np.complex64)
+
+
+def test_formats_do_not_change() -> None:
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        INT8.highest = 128  # type: ignore[misc]
+
+
+def test_channels_lie_along_their_axis() -> None:
+    assert along(np.arange(3), 1, 4).shape == (1, 3, 1, 1)
+    assert along(np.arange(3), -1, 2).shape == (1, 3)
+    assert along(0.5, 1, 4).shape == along(np.arange(1), None, 4).shape == ()

@@ -1,0 +1,71 @@
+"""What a number format holds is said in ``graph/formats.py`` and nowhere else; held by reading the code."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import pytest_int8acc
+
+ROOT = Path(pytest_int8acc.__file__).parent
+HOME = "graph/formats.py"
+
+#: The ends of INT8 and FP16; what FP16 holds below 1 is written as a power of 2.
+ENDS = {127, 128, 65504}
+FP16_POWERS = {"2 ** (-14)", "2 ** (-24)", "2.0 ** (-14)", "2.0 ** (-24)"}
+#: Limits of NumPy's types by the files that mean the type that an array has, not the format of a layer.
+LIMITS = {
+    "data/conform.py": "inputs of a model that are integers",
+    "engines/tensorrt/engine.py": "TensorRT's dimensions are int32",
+    "scores/parts.py": "sums in float64",
+    "search/samples.py": "sums in float64",
+}
+NUMBERS = {"engines/calibrators.py": "ONNX Runtime's own default of 128 bins"}
+#: Where the word is another's: of specs and calls, of TensorRT's flags and layers, of results and files.
+WORDS = {
+    *("spec/int8.py", "spec/load.py", "spec/models.py", "workbench.py"),
+    *("backends/tensorrt.py", "engines/inspector.py", "engines/tensorrt/engine.py"),
+    *("engines/tensorrt/request.py", "results.py", "report/view.py", "diagnose/reproducer.py"),
+}
+
+
+def offences(tree: ast.Module) -> Iterator[tuple[int, str, str]]:
+    """Line, kind and text of what belongs into ``graph/formats.py``; texts for people do not count."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Constant) and type(node.value) in (int, float) and node.value in ENDS:
+            yield node.lineno, "number", str(node.value)
+        elif isinstance(node, ast.BinOp) and ast.unparse(node) in FP16_POWERS:
+            yield node.lineno, "number", ast.unparse(node)
+        elif isinstance(node, ast.Attribute) and node.attr in ("iinfo", "finfo"):
+            yield node.lineno, "limits", ast.unparse(node)
+        elif isinstance(node, ast.Constant) and node.value in ("int8", "uint8"):
+            yield node.lineno, "word", str(node.value)
+        elif isinstance(node, ast.Attribute) and ast.unparse(node) == "np.int8":
+            yield node.lineno, "word", "np.int8"
+
+
+FILES = [path.relative_to(ROOT).as_posix() for path in sorted(ROOT.rglob("*.py"))]
+
+
+@pytest.mark.parametrize("name", [name for name in FILES if name != HOME])
+def test_formats_are_known_in_one_place(name: str) -> None:
+    allowed = {"number": name in NUMBERS, "limits": name in LIMITS, "word": name in WORDS}
+    found = offences(ast.parse((ROOT / name).read_text(encoding="utf-8")))
+    assert [f"{name}:{line}: {text}" for line, kind, text in found if not allowed[kind]] == []
+
+
+def test_every_exception_is_needed() -> None:
+    for names, kind in ((LIMITS, "limits"), (NUMBERS, "number"), (WORDS, "word")):
+        for name in names:
+            tree = ast.parse((ROOT / name).read_text(encoding="utf-8"))
+            assert any(found == kind for _, found, _ in offences(tree)), f"{name} needs no exception"
+
+
+@pytest.mark.parametrize(
+    "line", ["x / 127", "np.iinfo(q.zero_point.dtype)", "s < 2**-24", "np.zeros((), np.int8)", "t == 'int8'"]
+)
+def test_the_rule_sees(line: str) -> None:
+    assert len(list(offences(ast.parse(line)))) == 1
