@@ -134,6 +134,7 @@ def tool() -> dict[str, str]:
 def _entry(verdict: str, report: pytest.TestReport, folder: Path | None) -> dict[str, Any]:
     """One case of ``report.json``."""
     from pytest_int8acc.report.json import case_entry
+    from pytest_int8acc.report.plain import restore
 
     properties = dict(report.user_properties)
     details = properties.get("int8acc.details")
@@ -147,8 +148,8 @@ def _entry(verdict: str, report: pytest.TestReport, folder: Path | None) -> dict
     }
     if "int8acc.settings" in properties:
         more["settings"] = str(properties["int8acc.settings"])
-    plain = None if details is None else json.loads(str(details))
-    return case_entry(nodeid_of(report), verdict, report.duration, plain, folder, **more)
+    result = None if details is None else restore(json.loads(str(details)))
+    return case_entry(nodeid_of(report), verdict, report.duration, result, folder, **more)
 
 
 def _iso(seconds: float | None) -> str:

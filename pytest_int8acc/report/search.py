@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from pytest_int8acc.report.causes import cause_text
 from pytest_int8acc.report.table import number, table
-from pytest_int8acc.report.words import shorten
+from pytest_int8acc.report.words import pairs_text, shorten
 from pytest_int8acc.results import Culprit, Ending, EndingKind, Repair, SearchOutcome
 
 _CULPRITS = 20
@@ -26,6 +27,7 @@ _ENDINGS: Mapping[EndingKind, str] = {
     "trials-spent": "stopped early: the budget of {max_trials} trials is spent",
     "seconds-spent": "stopped early: the budget of {max_seconds:g} s is spent",
     "interrupted": "stopped early: interrupted (Ctrl-C)",
+    "told": "{told}",
 }
 
 
@@ -43,10 +45,7 @@ def ending_text(ending: Ending, fixed_pairs: Sequence[str] = ()) -> str:
     """Why a search ended; Q/DQ that is part of every plan is named where no plan passes."""
     cause = "INT8 is not the cause"
     if fixed_pairs:
-        cause = (
-            f"{len(fixed_pairs)} DequantizeLinear nodes stay as they are (blocked, FP8, INT4, or no pair): "
-            f"{', '.join(fixed_pairs[:5])}; no plan takes them off"
-        )
+        cause = f"{pairs_text(fixed_pairs)}; no plan takes them off"
     return _ENDINGS[ending.kind].format(**vars(ending), cause=cause)
 
 
@@ -58,7 +57,7 @@ def reason(outcome: SearchOutcome) -> str:
 def alone_text(culprit: Culprit) -> str:
     """What is worst when this group alone runs in INT8, like ``logits cosine 0.93``; may be empty."""
     score = culprit.worst_alone
-    return "" if score is None else f"{score.name} {score.value:.6g}"
+    return culprit.told if score is None else f"{score.name} {score.value:.6g}"
 
 
 def remarks(outcome: SearchOutcome, repairs: Sequence[Repair] = ()) -> list[str]:
@@ -119,7 +118,7 @@ def _cause(culprit: Culprit, verbosity: int) -> str:
     """Why, in few words; with -vv in full."""
     if culprit.cause is None:
         return ""
-    text = culprit.cause.text
+    text = cause_text(culprit.cause)
     return text if verbosity >= 2 else shorten(text.partition(": ")[0], _CAUSE)
 
 

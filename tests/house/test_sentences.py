@@ -45,8 +45,6 @@ TEXTS = {
 FORMATS = {
     "case.plan_file": "numbers as Python writes them",
     "data.files": "a file's first lines",
-    "diagnose.stages": "what a line's fit means, until that is a field",
-    "diagnose.summary": "what the ranges show, until that is a field",
     "engines.tensorrt.calibration": "calibration caches",
     "engines.tensorrt.platform": "what a child process tells of the machine",
     "goldens.record": "Git LFS pointers",
