@@ -14,13 +14,10 @@ from pytest_int8acc.repair.precision import Found
 from pytest_int8acc.repair.scales import Purse, units
 from pytest_int8acc.repair.ways import WAYS, Candidate, Work
 from pytest_int8acc.results import Repair, Rescale, SearchOutcome
-from pytest_int8acc.search.ledger import NOT_THE_CAUSE
 
 logger = logging.getLogger("pytest_int8acc")
 #: Trials of scales, on a few samples each, that one repair may cost.
 TRIALS = 400
-#: How the reason of a search begins where not even all groups high meet the criteria.
-_IN_VAIN = NOT_THE_CAUSE.partition(":")[0]
 
 
 @dataclass(frozen=True, eq=False)
@@ -54,7 +51,7 @@ def repair(lab: Lab, outcome: SearchOutcome, found: Found) -> Repaired:
     repairing = _Repairing(lab, outcome)
     ways: list[tuple[Repair, Proof]] = []
     try:
-        if not outcome.reason.startswith(_IN_VAIN) and (not outcome.found or outcome.culprits):
+        if outcome.ending.kind != "high-fails" and (not outcome.found or outcome.culprits):
             ways += repairing.first_proved()
     except KeyboardInterrupt:
         repairing.notes.append("repair stopped early: interrupted (Ctrl-C)")
