@@ -208,3 +208,25 @@ def vit_s() -> Model:
 def vit_tiny(blocks: int) -> Model:
     """A narrow transformer for growth tables; 2 + 8 groups per block."""
     return vit(f"vit_tiny{blocks}", blocks=blocks, width=64, heads=4, patch=12, seed=blocks)
+
+
+def csp_tiny(blocks: int) -> Model:
+    """A narrow convolutional network for growth tables: SiLU, Add and Concat; 1 + 8 groups per block."""
+    b = Builder(f"csp_tiny{blocks}", IMAGE, seed=blocks)
+    width = 8
+    x = b.conv_relu("x", 3, width, 3, stride=8, label="stem")
+    for block in range(blocks):
+        b.scope = f"block{block}"
+        side = _silu(b, b.conv(x, width, width, 1, label="side"))
+        y = _silu(b, b.conv(x, width, width, 1, label="main"))
+        for part in range(2):
+            z = _silu(b, b.conv(y, width, width, label=f"conv{part}1"))
+            z = b.conv(z, width, width, gain=0.5, label=f"conv{part}2")
+            y = b.relu(b.node("Add", y, z, label=f"add{part}"))
+        x = b.conv_relu(b.node("Concat", y, side, axis=1), 2 * width, width, 1, label="join")
+    b.scope = ""
+    return b.model(b.head(x, width))
+
+
+def _silu(b: Builder, x: str) -> str:
+    return b.node("Mul", x, b.node("Sigmoid", x))

@@ -1,19 +1,42 @@
-"""How the search's cost grows with the number of groups: one family of networks, the same trouble in each."""
+"""How costs grow with the number of groups: of a search, and of the work on graphs.
+
+    python -m benchmarks.growth [BLOCKS ...]
+
+prints CPU milliseconds per group of each pass over a graph, the least of three rounds; nothing is run there.
+The search's growth is a part of benchmarks/search.py.
+"""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 
-from benchmarks.architectures import vit_tiny
+from benchmarks.architectures import csp_tiny, vit_tiny
 from benchmarks.case import Case
 from benchmarks.nets import large
 from benchmarks.simulate import simulator
+from pytest_int8acc.diagnose.layers import outputs_of_groups
+from pytest_int8acc.diagnose.surroundings import Surroundings
+from pytest_int8acc.graph.alone import beside
+from pytest_int8acc.graph.fp16_network import emulate_network, network_to_fp16
+from pytest_int8acc.graph.groups import find_groups
+from pytest_int8acc.graph.lint import lint, lint_scales
+from pytest_int8acc.graph.model import Model
+from pytest_int8acc.graph.network import Network
+from pytest_int8acc.graph.plan import apply
+from pytest_int8acc.graph.qdq import read_qdq
+from pytest_int8acc.graph.quantize import quantize
+from pytest_int8acc.graph.switchboard import build_switchboard
 from pytest_int8acc.search import STRATEGIES
 
 #: Transformer blocks, for 18, 50, 98 and 298 groups.
 BLOCKS = (2, 6, 12, 37)
+#: For 98, 298, 602 and 1002 groups.
+GRAPH_BLOCKS = (12, 37, 75, 125)
+ROUNDS = 3
 
 
 @dataclass(frozen=True)
@@ -49,3 +72,68 @@ def grow(strategies: Sequence[str], blocks: Sequence[int] = BLOCKS) -> list[Grow
             sets = math.log2(math.comb(n, k))
             rows.append(Growth(strategy, n, k, len(found.trials), found.cost, found.seconds, sets))
     return rows
+
+
+def passes(model: Model) -> tuple[Network, Mapping[str, Callable[[], object]]]:
+    """A network of ``model``, and each pass over its graph, which begins with nothing kept of other calls."""
+    layout = find_groups(model)
+    network = quantize(model, layout, dict.fromkeys(layout.activations, 0.02))
+    half = network_to_fp16(network)
+    emulated = emulate_network(half)
+    quantized = apply(network)
+    return network, {
+        "groups": lambda: find_groups(_fresh(model)),
+        "plan applied": lambda: apply(_anew(network)),
+        "FP16": lambda: network_to_fp16(_anew(network)),
+        "FP16 emulated": lambda: emulate_network(_anew(half)),
+        "switchboard": lambda: build_switchboard(_anew(emulated)),
+        "each group alone": lambda: beside(_anew(emulated), outputs_of_groups(emulated)),
+        "Q/DQ read": lambda: read_qdq(_fresh(quantized), model),
+        "lint": lambda: lint(_fresh(quantized), float_model=model),
+        "lint of scales": lambda: lint_scales(_anew(network)),
+        "surroundings": lambda: _surroundings(_anew(network)),
+    }
+
+
+def _surroundings(network: Network) -> None:
+    """What a diagnosis asks of the graph, for every group."""
+    around = Surroundings(network)
+    for group in network.groups:
+        tensors = [edge.tensor for edge in group.edges if edge.quantization.values is None]
+        around.partner_edges(set(tensors))
+        around.sensitive(group, tensors)
+
+
+def _fresh(model: Model) -> Model:
+    return Model(model.proto, model.weights, model.name)
+
+
+def _anew(network: Network) -> Network:
+    return replace(network, model=_fresh(network.model))
+
+
+def graph_seconds(model: Model) -> tuple[int, dict[str, float]]:
+    """Number of groups, and CPU seconds of each pass."""
+    network, calls = passes(model)
+    return len(network.groups), {name: min(map(_seconds, [call] * ROUNDS)) for name, call in calls.items()}
+
+
+def _seconds(call: Callable[[], object]) -> float:
+    began = time.process_time()
+    call()
+    return time.process_time() - began
+
+
+def main() -> None:
+    """Measure and print a table per family of networks."""
+    for build in (vit_tiny, csp_tiny):
+        found = [graph_seconds(build(int(blocks))) for blocks in sys.argv[1:] or GRAPH_BLOCKS]
+        print(f"\n| ms per group, {build.__name__} | {' | '.join(f'{n} groups' for n, _ in found)} |")
+        print("|---|" + "---|" * len(found))
+        for name in found[0][1]:
+            print(f"| {name} | {' | '.join(f'{1e3 * s[name] / n:.2f}' for n, s in found)} |")
+        print(f"| all | {' | '.join(f'{1e3 * sum(s.values()) / n:.2f}' for n, s in found)} |", flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -10,12 +10,13 @@ from pytest_int8acc.case.judge import Judge
 from pytest_int8acc.engines.onnxruntime import OrtEngine
 from pytest_int8acc.engines.run import run_together
 from pytest_int8acc.graph.fp16_network import emulate_network, network_to_fp16
-from pytest_int8acc.graph.macs import macs
+from pytest_int8acc.graph.macs import macs, sized_tensors
 from pytest_int8acc.graph.model import Model
 from pytest_int8acc.graph.network import Network
 from pytest_int8acc.graph.switchboard import Switchboard, build_switchboard
 from pytest_int8acc.graph.to_fp16 import to_fp16
 from pytest_int8acc.lab.evaluators import Simulated
+from pytest_int8acc.lab.shapes import tensor_shapes
 from pytest_int8acc.lab.simulator import Simulator
 from pytest_int8acc.search.types import GroupInfo
 
@@ -41,6 +42,6 @@ def switchboard(network: Network) -> Switchboard:
 
 def groups(case: Case) -> list[GroupInfo]:
     """Groups with their prices in MACs for one sample."""
-    shapes = {name: (1, *array.shape[1:]) for name, array in case.data.items()}
-    cost = macs(case.network, shapes)
+    feed = {name: array[:1] for name, array in case.data.items()}
+    cost = macs(case.network, tensor_shapes(case.network.model, feed, sized_tensors(case.network)))
     return [GroupInfo(group.name, cost[group.name]) for group in case.network.groups]

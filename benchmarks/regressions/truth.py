@@ -19,11 +19,12 @@ from benchmarks.regressions.entry import Planted
 from pytest_int8acc.engines.onnxruntime import OrtEngine
 from pytest_int8acc.graph.fp16_network import emulate_network, network_to_fp16
 from pytest_int8acc.graph.load import load_model
-from pytest_int8acc.graph.macs import macs
+from pytest_int8acc.graph.macs import macs, sized_tensors
 from pytest_int8acc.graph.model import Model, save_model
 from pytest_int8acc.graph.qdq import read_qdq
 from pytest_int8acc.graph.switchboard import build_switchboard
 from pytest_int8acc.graph.to_fp16 import to_fp16
+from pytest_int8acc.lab.shapes import tensor_shapes
 
 #: Sets tried for one entry.
 TRIALS = 600
@@ -68,8 +69,8 @@ class Prover:
         self._engine = OrtEngine(board.model, threads=1)
         self._baseline = OrtEngine(to_fp16(planted.model).model, threads=1)(planted.inputs)
         self._known: dict[frozenset[str], bool] = {}
-        shapes = {name: (1, *array.shape[1:]) for name, array in planted.inputs.items()}
-        cost = macs(network, shapes)
+        feed = {name: array[:1] for name, array in planted.inputs.items()}
+        cost = macs(network, tensor_shapes(network.model, feed, sized_tensors(network)))
         total = sum(cost.values()) or 1.0
         self.price = {name: cost[name] / total for name in self.names}
 

@@ -8,13 +8,14 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
+from pytest_int8acc.case.forms import ImplicitForm
 from pytest_int8acc.diagnose.calibrations import compare_calibrations
 from pytest_int8acc.diagnose.causes import explain
 from pytest_int8acc.diagnose.engine_layers import engine_errors
 from pytest_int8acc.diagnose.layers import layer_errors
 from pytest_int8acc.diagnose.ranges import survey
 from pytest_int8acc.diagnose.reduce import reduce
-from pytest_int8acc.diagnose.stages import place, read_reference, stage_outputs
+from pytest_int8acc.diagnose.stages import place, stage_outputs
 from pytest_int8acc.diagnose.summary import odd_ranges, telling_slip
 from pytest_int8acc.graph.qdq import FIXED
 from pytest_int8acc.lab.lab import Lab
@@ -37,13 +38,13 @@ def diagnose(
         culprits: What a search found; empty where the case passes or nothing was found.
 
     Raises:
-        Int8accError: A model of the diagnosis does not run, or the reference cannot be read.
+        Int8accError: A model of the diagnosis does not run.
     """
     logger.info("%s: diagnosing", measured.case.name)
     lines, first = place(_outputs(measured), measured.judge)
     explained = _explained(measured, lab, culprits) if lab is not None else tuple(culprits)
     layers, notes = _layers(measured)
-    ranges = _ranges(measured)
+    ranges = _ranges(measured, lab)
     diagnosis = Diagnosis(
         met=measured.int8_passed,
         stages=lines,
@@ -63,11 +64,8 @@ def _explained(measured: Measured, lab: Lab, culprits: Sequence[Culprit]) -> tup
     if not culprits:
         return ()
     found = explain(
-        lab.network,
+        lab.meter,
         [culprit.layer for culprit in culprits],
-        measured.inputs,
-        measured.model,
-        measured.settings.provider,
         rest=lab.int8.rest,
         engine_only=_is_engine_only(measured),
         unstable=_is_noise(measured),
@@ -84,16 +82,12 @@ def wants_diagnosis(measured: Measured) -> bool:
 
 
 def _outputs(measured: Measured) -> dict[Stage, Outputs]:
-    case, runs = measured.case, measured.runs
-    framework = None
-    if case.reference is not None:
-        framework = read_reference(case.path(case.reference), runs.reference)
     return stage_outputs(
-        runs,
-        tensorrt=measured.backend.is_tensorrt,
+        measured.runs,
+        engines=measured.backend.builds_engines,
         half=measured.half,
-        implicit=measured.candidate.implicit is not None,
-        framework=framework,
+        implicit=isinstance(measured.candidate, ImplicitForm),
+        framework=measured.framework,
     )
 
 
@@ -110,12 +104,11 @@ def _is_noise(measured: Measured) -> bool:
     return bool(missed) and all(score.limit_in_noise for score in missed)
 
 
-def _ranges(measured: Measured) -> OddRanges | None:
+def _ranges(measured: Measured, lab: Lab | None) -> OddRanges | None:
     """The dynamic ranges, where INT8 fails and most of them are wrong."""
-    if measured.int8 is None or measured.int8_passed:
+    if lab is None or measured.int8_passed:
         return None
-    network, provider = measured.int8.network, measured.settings.provider
-    return odd_ranges(survey(network, measured.inputs, measured.model, provider))
+    return odd_ranges(survey(lab.meter))
 
 
 def _fixed(measured: Measured) -> str:
@@ -129,8 +122,7 @@ def _layers(measured: Measured) -> tuple[tuple[LayerError, ...], tuple[str, ...]
     asked = measured.settings.layers
     if measured.int8 is None or (measured.int8_passed and not asked):
         return (), ()
-    provider = measured.settings.provider
-    layers = layer_errors(measured.int8.network, measured.inputs, measured.int8.rest, provider)
+    layers = layer_errors(measured.int8.network, measured.inputs, measured.int8.rest, measured.sessions)
     if not asked and not _is_engine_only(measured):
         return layers, ()
     return engine_errors(measured, layers)
@@ -157,7 +149,7 @@ def write_pieces(measured: Measured, layers: Sequence[str], folder: Path) -> tup
             folder / name,
             samples=samples,
             worst=worst,
-            provider=measured.settings.provider,
+            sessions=measured.sessions,
         )
         written.append(str(path))
     return tuple(written)

@@ -15,14 +15,11 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
-from pytest_int8acc.data import Dataset
 from pytest_int8acc.diagnose.surroundings import Surroundings
 from pytest_int8acc.diagnose.weights import inspect_weight
-from pytest_int8acc.engines.onnxruntime import Provider
 from pytest_int8acc.errors import ModelError
 from pytest_int8acc.graph.formats import FP16, FP32, INT8, UINT8
-from pytest_int8acc.graph.model import Model
-from pytest_int8acc.graph.network import Edge, Group, Network, Precision
+from pytest_int8acc.graph.network import Edge, Group, Precision
 from pytest_int8acc.lab.statistics import (
     CEILING_DB,
     LOST_DB,
@@ -32,7 +29,7 @@ from pytest_int8acc.lab.statistics import (
     lost_db,
     reach,
 )
-from pytest_int8acc.lab.sweep import SAMPLES, FirstSamples, measure_network
+from pytest_int8acc.lab.sweep import SAMPLES, EdgeMeter
 from pytest_int8acc.lab.values import TensorValues
 from pytest_int8acc.results.causes import Cause
 from pytest_int8acc.tensors import did_you_mean
@@ -47,11 +44,8 @@ OUTLIER_RATIO = 8.0
 
 
 def explain(
-    network: Network,
+    meter: EdgeMeter,
     groups: Sequence[str],
-    inputs: Dataset,
-    model: Model,
-    provider: Provider = "cpu",
     *,
     rest: Precision = "fp16",
     samples: int = SAMPLES,
@@ -61,11 +55,8 @@ def explain(
     """The cause of each culprit, measured on the first samples of the inputs.
 
     Args:
-        network: The INT8 side of the case, no plan applied.
+        meter: Of the INT8 side of the case, no plan applied.
         groups: Names of the culprits; one that was left out of INT8 for want of a scale may be among them.
-        inputs: What the case is judged on.
-        model: The case's float model.
-        provider: Where that runs.
         rest: What runs beside INT8: scales vanish in FP16 that FP32 holds.
         samples: How many are looked at.
         engine_only: The same Q/DQ model meets the criteria in ONNX Runtime, so no scale can be the cause.
@@ -77,6 +68,7 @@ def explain(
     Raises:
         Int8accError: A name is no group, the float model does not run, or the inputs cannot be read.
     """
+    network = meter.network
     known = {group.name: group for group in network.groups}
     for name in groups:
         if name not in known and name not in network.left_high:
@@ -84,7 +76,7 @@ def explain(
     found = {n: _missing(network.left_high[n]) for n in groups if n in network.left_high}
     logger.info("diagnosis: causes of %d groups", len(groups))
     wanted = [known[name] for name in groups if name in known]
-    explainer = _Explainer(network, wanted, inputs, model, provider, rest, samples)
+    explainer = _Explainer(meter, wanted, rest, samples)
     found |= {group.name: explainer.cause(group, engine_only, unstable) for group in wanted}
     return {name: cause for name in groups if (cause := found[name]) is not None}
 
@@ -96,23 +88,13 @@ def _missing(why: str) -> Cause | None:
 
 
 class _Explainer:
-    def __init__(
-        self,
-        network: Network,
-        wanted: Sequence[Group],
-        inputs: Dataset,
-        model: Model,
-        provider: Provider,
-        rest: Precision,
-        samples: int,
-    ) -> None:
+    def __init__(self, meter: EdgeMeter, wanted: Sequence[Group], rest: Precision, samples: int) -> None:
         self.rest = rest
-        self.graph = Surroundings(network)
-        self.weights = (network.model, model)
+        self.graph = Surroundings(meter.network)
+        self.weights = (meter.network.model, meter.model)
         edges = [edge for group in wanted for edge in group.edges]
         edges += self.graph.partner_edges({e.tensor for e in edges if e.quantization.values is None})
-        few = FirstSamples(inputs, model, samples)
-        self.measured = measure_network(network, edges, model, few, provider, {})
+        self.measured = meter.measure(edges, samples)
 
     def cause(self, group: Group, engine_only: bool, unstable: bool) -> Cause:
         """The cause of one group."""
@@ -132,7 +114,9 @@ class _Explainer:
     def _edge(self, edge: Edge, group: Group) -> Cause:
         """What one edge shows; noise that adds up where nothing is wrong with it."""
         if edge.quantization.values is not None:
-            return inspect_weight(edge, self.graph.nodes[edge.node], *self.weights, self._energy(edge, group))
+            return inspect_weight(
+                edge, self.graph.index.nodes[edge.node], *self.weights, self._energy(edge, group)
+            )
         stats, quantizations = self.measured[edge.tensor]
         measured = quantizations[id(edge.quantization)]
         cause = Cause(

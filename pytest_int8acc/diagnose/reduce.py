@@ -20,9 +20,10 @@ import onnx
 from onnx import helper
 
 from pytest_int8acc.diagnose.reproducer import Origin, Piece, shows, worst_sqnr, write_piece
-from pytest_int8acc.engines.onnxruntime import OrtEngine, Provider
+from pytest_int8acc.engines.onnxruntime import CPU, Sessions
 from pytest_int8acc.errors import EngineError, ModelError
-from pytest_int8acc.graph.model import Model, captured
+from pytest_int8acc.graph.index import captured
+from pytest_int8acc.graph.model import Model
 from pytest_int8acc.graph.network import Group, Network, Precision
 from pytest_int8acc.graph.plan import apply
 from pytest_int8acc.graph.to_fp16 import to_fp16
@@ -46,7 +47,7 @@ def reduce(
     *,
     samples: range = range(1),
     worst: int = 0,
-    provider: Provider = "cpu",
+    sessions: Sessions = CPU,
 ) -> Path:
     """Write the smallest piece around ``group`` that shows its error, and check it by running the files.
 
@@ -62,7 +63,7 @@ def reduce(
         folder: Made where it is missing; files of these names are replaced.
         samples: Those in ``feed``, as indices into the case's data; for the README, like ``worst``.
         worst: The one of them with the greatest error.
-        provider: Where ONNX Runtime runs.
+        sessions: Where ONNX Runtime runs.
 
     Returns:
         ``folder``.
@@ -73,22 +74,21 @@ def reduce(
         Int8accError: The folder cannot be written.
     """
     logger.info("%s: cutting out the smallest piece that shows the error of '%s'", network.model.name, group)
-    whole = _Whole(model, network, rest, provider)
+    whole = _Whole(model, network, rest, sessions)
     found = _Search(whole, _group(network, group), feed)
     origin = Origin(network.model.name, found.group, rest, len(whole.nodes), samples, worst, found.sqnr)
-    write_piece(folder, found.piece(), origin, provider)
+    write_piece(folder, found.piece(), origin, sessions)
     return folder
 
 
 class _Whole:
     """The whole model in both forms, any tensor of which can be read."""
 
-    def __init__(self, model: Model, network: Network, rest: Precision, provider: Provider) -> None:
-        self.network, self.rest, self.provider = network, rest, provider
+    def __init__(self, model: Model, network: Network, rest: Precision, sessions: Sessions) -> None:
+        self.network, self.rest, self.sessions = network, rest, sessions
         self.baseline = model if _agree(model, network.model) else network.model
-        self.nodes = {node.name: node for node in network.model.graph.node}
-        self.order = {name: i for i, name in enumerate(self.nodes)}
-        self.producer = {name: node.name for node in network.model.graph.node for name in node.output if name}
+        self.index = network.model.index
+        self.nodes, self.producer = self.index.nodes, self.index.producer
         self.inputs = {info.name for info in network.model.inputs}
         self.types = value_types(network.model)
 
@@ -111,7 +111,7 @@ class _Whole:
 
     def once(self, model: Model, feed: Feed) -> Feed:
         """One run; inputs that the model does not take are left out."""
-        engine = OrtEngine(model, "exact", self.provider)
+        engine = self.sessions.exact(model)
         return engine({info.name: feed[info.name] for info in engine.inputs})
 
     def borders(self, nodes: AbstractSet[str]) -> list[str]:
@@ -125,7 +125,7 @@ class _Whole:
         """``nodes``, and those before them as far as tensors have no type by which they could be an input."""
         grown = set(nodes)
         while untyped := [name for name in self.borders(grown) if name not in self.types]:
-            grown.update(self.producer[name] for name in untyped)
+            grown.update(self.producer[name].name for name in untyped)
         return grown
 
     def results(self, nodes: AbstractSet[str]) -> list[str]:
@@ -138,13 +138,13 @@ class _Whole:
 
     def ordered(self, nodes: AbstractSet[str]) -> list[str]:
         """``nodes`` in topological order."""
-        return sorted(nodes, key=self.order.__getitem__)
+        return sorted(nodes, key=self.index.order.__getitem__)
 
     def ahead(self, tensors: Sequence[str]) -> list[str]:
         """``tensors`` and those computed before them, nearest first, up to a number."""
         found = [name for name in tensors if name in self.producer]
         for name in found:
-            more = _reads(self.nodes[self.producer[name]])
+            more = _reads(self.producer[name])
             found.extend(t for t in dict.fromkeys(more) if t in self.producer and t not in found)
             if len(found) >= _AHEAD:
                 break
@@ -234,7 +234,7 @@ class _Search:
         name = min(harmed, key=harmed.__getitem__, default=None)
         if name is None:
             return set()
-        node = self.whole.producer[name]
+        node = self.whole.producer[name].name
         return self.members.get(node, {node}) - nodes | {node}
 
     def _value(self, name: str, wanted: Sequence[str]) -> tuple[Feed, Feed]:
@@ -298,10 +298,10 @@ def _leading_to(whole: _Whole, nodes: AbstractSet[str], outputs: Sequence[str]) 
     kept: set[str] = set()
     wanted = list(outputs)
     while wanted:
-        node = whole.producer.get(wanted.pop(), "")
-        if node in nodes and node not in kept:
-            kept.add(node)
-            wanted.extend(_reads(whole.nodes[node]))
+        node = whole.producer.get(wanted.pop())
+        if node is not None and node.name in nodes and node.name not in kept:
+            kept.add(node.name)
+            wanted.extend(_reads(node))
     return kept
 
 

@@ -12,19 +12,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 
 from pytest_int8acc.case.judge import Judge
-from pytest_int8acc.data.files import read_arrays
-from pytest_int8acc.errors import DataError
 from pytest_int8acc.measure.runs import Runs
 from pytest_int8acc.results import StageLine
 from pytest_int8acc.results.causes import Stage
 from pytest_int8acc.scores.criteria import limits_for
-from pytest_int8acc.scores.pairs import samples_in
-from pytest_int8acc.tensors import Array, Outputs, did_you_mean
+from pytest_int8acc.tensors import Outputs
 
 FRAMEWORK: Stage = "framework"
 FP32: Stage = "FP32 ONNX"
@@ -73,21 +69,21 @@ def place(outputs: Mapping[Stage, Outputs], judge: Judge) -> tuple[tuple[StageLi
 
 
 def stage_outputs(
-    runs: Runs, *, tensorrt: bool, half: bool, implicit: bool = False, framework: Outputs | None = None
+    runs: Runs, *, engines: bool, half: bool, implicit: bool = False, framework: Outputs | None = None
 ) -> dict[Stage, Outputs]:
     """The stages that a case's runs hold, for ``place``.
 
     Args:
         runs: The case's.
-        tensorrt: Baseline and candidate are engines.
+        engines: Baseline and candidate are built, not run as models.
         half: The baseline computes in FP16, not in FP32.
         implicit: TensorRT quantizes by itself.
-        framework: From ``read_reference``.
+        framework: The training framework's outputs, where they are known.
     """
-    found: dict[Stage, Outputs] = {} if framework is None else {FRAMEWORK: framework}
-    if runs.reference is not runs.baseline or not (tensorrt or half):
+    found: dict[Stage, Outputs] = {FRAMEWORK: framework} if framework else {}
+    if runs.reference is not runs.baseline or not (engines or half):
         found[FP32] = runs.reference
-    if tensorrt:
+    if engines:
         found |= {ENGINE_FP16 if half else ENGINE_FP32: runs.baseline}
         found |= {IMPLICIT if implicit else ENGINE_INT8: runs.candidate}
         return found if runs.simulated is None else found | {QDQ: runs.simulated}
@@ -127,39 +123,3 @@ def _finite(outputs: Outputs) -> bool:
     return all(
         bool(np.isfinite(a).all()) for arrays in outputs.values() for a in arrays if a.dtype.kind == "f"
     )
-
-
-def read_reference(path: Path, like: Outputs) -> Outputs:
-    """Framework outputs from a file, cut into the batches of ``like``.
-
-    Args:
-        path: A .npz file with one array per output, samples first, for the very inputs of the case; or .npy
-            for a model with one output.
-        like: Outputs of another stage.
-
-    Raises:
-        DataError: The file cannot be read, or an array is no output's or of another shape.
-    """
-    where = f"reference: {path.name}"
-    arrays = read_arrays(path, where)
-    if len(like) == 1 and len(arrays) == 1:
-        arrays = {next(iter(like)): next(iter(arrays.values()))}
-    found: Outputs = {}
-    for name, array in arrays.items():
-        if name not in like:
-            raise DataError(
-                f"{where}: '{name}' is no output of the model{did_you_mean(name, like)}: {', '.join(like)}"
-            )
-        found[name] = _cut(array, like[name], f"{where}: '{name}'")
-    return {name: found[name] for name in like if name in found}
-
-
-def _cut(array: Array, like: Sequence[Array], where: str) -> list[Array]:
-    rows = sum(map(samples_in, like))
-    if array.ndim == 0 or array.shape != (rows, *like[0].shape[1:]):
-        raise DataError(
-            f"{where} has shape {array.shape}, the model gives {(rows, *like[0].shape[1:])}: save the "
-            "framework's outputs for the same samples, in the same order, samples first"
-        )
-    ends = np.cumsum([samples_in(a) for a in like])
-    return [np.asarray(part, like[0].dtype) for part in np.split(array, ends[:-1])]

@@ -6,13 +6,14 @@ One run of such a model gives the error that every group makes by itself; otherw
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
 import onnx
 from onnx import helper
 
-from pytest_int8acc.graph.model import Model, captured
+from pytest_int8acc.graph.index import Index
+from pytest_int8acc.graph.model import Model
 from pytest_int8acc.graph.network import Edge, Group, Network
 from pytest_int8acc.graph.plan import QdqWriter
 from pytest_int8acc.graph.types import FLOAT, value_types
@@ -29,11 +30,15 @@ def beside(network: Network, watched: Mapping[str, str]) -> tuple[Model, dict[st
         The model, with the copies of the watched tensors among its outputs; group to its copy's name.
     """
     writer, types = QdqWriter(network.model.edit()), value_types(network.model)
-    copies = _copies(network, watched)
+    copies = [_Copy(group.name, _edges(group)) for group in network.groups]
+    copied: dict[str, list[_Copy]] = defaultdict(list)
+    for copy in copies:
+        for name in _between(copy.edges, watched[copy.group], network.model.index):
+            copied[name].append(copy)
     nodes: list[onnx.NodeProto] = []
     for node in writer.editor.graph.node:
         nodes.append(node)
-        for copy in copies:
+        for copy in copied[node.name]:
             nodes.extend(copy.of(node, writer))
     writer.editor.set_nodes(nodes)
     made = {copy.group: copy.names.get(watched[copy.group], watched[copy.group]) for copy in copies}
@@ -52,31 +57,21 @@ class _Copy:
     group: str
     edges: Mapping[str, list[Edge]]
     """Node to its edges of this group."""
-    wanted: frozenset[str]
-    """Nodes that the watched tensor is made from."""
     names: dict[str, str] = field(default_factory=dict)
     """Tensor to its copy."""
 
     def of(self, node: onnx.NodeProto, writer: QdqWriter) -> Iterator[onnx.NodeProto]:
-        """The copy of ``node`` with its Q/DQ, where it has a part in the watched tensor's error."""
-        own = self.edges.get(node.name, [])
-        if node.name not in self.wanted or not (own or not self.names.keys().isdisjoint(node.input)):
-            return
+        """The copy of ``node``, which has a part in the watched tensor's error, with its Q/DQ."""
         copy = onnx.NodeProto()
         copy.CopyFrom(node)
         copy.name = writer.editor.unique(f"{node.name}/alone")
         copy.input[:] = [self.names.get(name, name) for name in copy.input]
-        for edge in own:
+        for edge in self.edges.get(node.name, []):
             yield from writer.write(copy, replace(edge, tensor=self.names.get(edge.tensor, edge.tensor)))
         for i, name in enumerate(node.output):
             if name:
                 copy.output[i] = self.names[name] = writer.editor.unique(f"{name}/alone")
         yield copy
-
-
-def _copies(network: Network, watched: Mapping[str, str]) -> list[_Copy]:
-    makers = {name: node for node in network.model.graph.node for name in node.output if name}
-    return [_Copy(g.name, _edges(g), _ancestors(watched[g.name], makers)) for g in network.groups]
 
 
 def _edges(group: Group) -> dict[str, list[Edge]]:
@@ -86,13 +81,26 @@ def _edges(group: Group) -> dict[str, list[Edge]]:
     return found
 
 
-def _ancestors(tensor: str, makers: Mapping[str, onnx.NodeProto]) -> frozenset[str]:
-    """The nodes that a tensor is made from."""
-    found: set[str] = set()
-    left = [tensor]
+def _between(starts: Collection[str], tensor: str, index: Index) -> set[str]:
+    """The nodes on the ways from ``starts`` to ``tensor``; looks at nothing that stands behind its node."""
+    end = index.producer.get(tensor)
+    if end is None:
+        return set()
+    last = index.order[end.name]
+    after = {name for name in starts if index.order[name] <= last}
+    left = list(after)
     while left:
-        node = makers.get(left.pop())
-        if node is not None and node.name not in found:
-            found.add(node.name)
-            left.extend((*node.input, *captured(node)))
-    return frozenset(found)
+        for made in index.nodes[left.pop()].output:
+            for node, _ in index.readers(made):
+                if node.name not in after and index.order[node.name] <= last:
+                    after.add(node.name)
+                    left.append(node.name)
+    between = {end.name} & after
+    left = list(between)
+    while left:
+        for read in index.nodes[left.pop()].input:
+            before = index.producer.get(read)
+            if before is not None and before.name in after and before.name not in between:
+                between.add(before.name)
+                left.append(before.name)
+    return between

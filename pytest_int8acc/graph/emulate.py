@@ -11,7 +11,6 @@ those of DequantizeLinear: in an engine they never exist, INT8 kernels scale the
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Collection, Iterator
 
 import numpy as np
@@ -19,7 +18,7 @@ import onnx
 from onnx import helper
 
 from pytest_int8acc.graph.groups import moves_values
-from pytest_int8acc.graph.model import Model, captured, put_constant
+from pytest_int8acc.graph.model import Model, put_constant
 from pytest_int8acc.graph.types import FLOAT, FLOAT16, signature, value_types
 
 #: Operators that give values of their input, or 0: rounding before or after them is the same.
@@ -48,17 +47,14 @@ def emulate_half(model: Model, rounded_before: Collection[str] = ()) -> Model:
 class _Emulation:
     def __init__(self, model: Model, types: dict[str, int], rounded_before: Collection[str]) -> None:
         self.rounded_before = frozenset(rounded_before)
+        self.model, self.index = model, model.index
         self.editor = model.edit()
         self.opset = model.opset
         self.half = {name for name, data_type in types.items() if data_type == FLOAT16}
-        self.readers = Counter(name for node in model.graph.node for name in node.input)
-        self.reader = {name: node for node in model.graph.node for name in node.input}
-        self.public = {v.name for v in (*model.graph.output, *model.graph.input)}
+        self.public = {value.name for value in model.graph.input} | self.index.public
         for node in model.graph.node:
-            self.public |= captured(node)
             if signature(node, self.opset) is None:
                 self.public.update(node.input, node.output)
-        self.constants = {t.name for t in model.graph.initializer}
         self.wide: dict[str, str] = {}
         """FP16 tensor to the name of its FP32 stand-in."""
         self.unrounded: set[str] = set()
@@ -73,7 +69,7 @@ class _Emulation:
         return self.editor.done()
 
     def _widen_constants(self) -> None:
-        arrays = Model(self.editor.proto, self.editor.weights).constants()
+        arrays = self.model.constants()
         for tensor in list(self.editor.graph.initializer):
             name = tensor.name
             if name not in self.half:
@@ -138,12 +134,10 @@ class _Emulation:
 
         A runtime then still fuses the two, a convolution and its Relu, say.
         """
-        if name in self.public or self.readers[name] != 1:
+        reader = None if name in self.public else self.index.only_reader(name)
+        if reader is None or reader.name in self.rounded_before:
             return False
-        reader = self.reader[name]
-        if reader.name in self.rounded_before:
-            return False
-        computed = [n for n in reader.input if n in self.half and n not in self.constants]
+        computed = [n for n in reader.input if n in self.half and n not in self.index.constants]
         return _keeps_values(reader) and computed == [name]
 
     def _cast(self, node: onnx.NodeProto) -> Iterator[onnx.NodeProto]:

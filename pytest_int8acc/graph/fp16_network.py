@@ -95,13 +95,12 @@ def _unmark(model: Model, markers: Mapping[_Place, str]) -> tuple[Model, dict[_P
 
 def _rewired(network: Network, model: Model, places: Mapping[_Place, _Place]) -> Network:
     """The groups with their edges at new places of ``model``, scales in the type of the tensors there."""
-    inputs = {node.name: node.input for node in model.graph.node}
-    types = value_types(model)
+    nodes, types = model.index.nodes, value_types(model)
     known: dict[tuple[int, bool], Quantization] = {}
 
     def moved(edge: Edge) -> Edge:
         node, index = places[edge.node, edge.index]
-        tensor = inputs[node][index]
+        tensor = nodes[node].input[index]
         half = types.get(tensor) == FLOAT16
         key = id(edge.quantization), half
         if key not in known:  # shared arrays stay shared
@@ -111,8 +110,8 @@ def _rewired(network: Network, model: Model, places: Mapping[_Place, _Place]) ->
     groups = []
     for group in network.groups:
         edges = tuple(map(moved, group.edges))
-        nodes = dict.fromkeys([*group.nodes, *(edge.node for edge in edges)])
-        groups.append(Group(group.name, group.op_type, tuple(nodes), edges))
+        members = dict.fromkeys([*group.nodes, *(edge.node for edge in edges)])
+        groups.append(Group(group.name, group.op_type, tuple(members), edges))
     return replace(network, model=model, groups=tuple(groups))
 
 

@@ -13,7 +13,6 @@ Each weighted node, and each residual Add, is one group.
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
@@ -22,7 +21,8 @@ import numpy as np
 import onnx
 
 from pytest_int8acc.errors import ModelError
-from pytest_int8acc.graph.model import Model, all_nodes
+from pytest_int8acc.graph.index import Index, all_nodes
+from pytest_int8acc.graph.model import Model
 from pytest_int8acc.tensors import Array, did_you_mean
 
 #: Nodes with INT8 kernels of their own.
@@ -81,7 +81,7 @@ def find_groups(model: Model, exclude: Sequence[str] = ()) -> Layout:
         if found:
             slots[node.name] = found
     for node in all_nodes(model.graph):
-        if node.op_type in WEIGHTED and node.name not in finder.nodes:
+        if node.op_type in WEIGHTED and node.name not in model.index.nodes:
             finder.left_high[node.name or node.output[0]] = "lies inside an If, Loop or Scan"
     if not slots:
         reasons = "; ".join(f"{n}: {why}" for n, why in list(finder.left_high.items())[:5])
@@ -93,16 +93,9 @@ class _Finder:
     """Looks at one node at a time, with the model's tensors at hand."""
 
     def __init__(self, model: Model, exclude: Sequence[str]) -> None:
-        self.nodes = {node.name: node for node in model.graph.node}
-        self.order = {name: i for i, name in enumerate(self.nodes)}
+        self.index = model.index
         self.constants = model.constants()
         self.values = model.values()
-        self.producer = {name: node for node in model.graph.node for name in node.output if name}
-        self.readers: dict[str, list[str]] = defaultdict(list)
-        for node in model.graph.node:
-            for name in node.input:
-                self.readers[name].append(node.name)
-        self.outputs = {value.name for value in model.graph.output}
         self.left_high: dict[str, str] = {}
         self.excluded = match_nodes(model, exclude)
         self.in_int8: set[str] = set()
@@ -154,13 +147,14 @@ class _Finder:
         shapes = [info.shape if (info := self.values.get(name)) else None for name in node.input]
         if None not in shapes and shapes[0] != shapes[1]:
             return None  # a broadcast, not a residual
-        fused = [(self.order[conv], i) for i, name in enumerate(node.input) if (conv := self._fusable(name))]
+        order = self.index.order
+        fused = [(order[conv], i) for i, name in enumerate(node.input) if (conv := self._fusable(name))]
         return 1 - max(fused)[1] if fused else None
 
     def _fusable(self, tensor: str) -> str | None:
         """The INT8 convolution, BatchNormalization allowed for, whose one reader reads ``tensor``."""
-        producer = self.producer.get(tensor)
-        if len(self.readers[tensor]) != 1 or tensor in self.outputs or producer is None:
+        producer = self.index.producer.get(tensor)
+        if producer is None or self.index.only_reader(tensor) is None:
             return None
         if producer.op_type == "BatchNormalization":
             return self._fusable(producer.input[0])
@@ -174,7 +168,7 @@ def match_nodes(model: Model, patterns: Sequence[str]) -> dict[str, str]:
     Raises:
         ModelError: A pattern matches no node.
     """
-    nodes = [node.name for node in model.graph.node]
+    nodes = list(model.index.nodes)
     matched: dict[str, str] = {}
     for pattern in patterns:
         found = [name for name in nodes if name == pattern or fnmatchcase(name, pattern)]
@@ -228,38 +222,38 @@ def _shared_scales(model: Model, slots: Mapping[str, tuple[Slot, ...]]) -> Itera
     takes the Concat's scale by itself.
     """
     quantized = {s.tensor for group in slots.values() for s in group if not s.constant}
-    producer = {name: node for node in model.graph.node for name in node.output if name}
-    merged: list[set[str]] = []
+    joined: dict[str, set[str]] = {}
     for node in model.graph.node:
         if node.op_type != "Concat":
             continue
-        after = quantized & _forward(model, node.output[0])
-        before = quantized & {t for name in node.input for t in _backward(producer, name)}
+        after = quantized.intersection(_forward(model.index, node.output[0]))
+        before = quantized.intersection(t for name in node.input for t in _backward(model.index, name))
         together = after | before
         if not after or len(together) < 2:
             continue
-        for other in [m for m in merged if m & together]:
-            merged.remove(other)
-            together |= other
-        merged.append(together)
-    yield from map(frozenset, merged)
+        parts = [together, *(joined[tensor] for tensor in together & joined.keys())]
+        whole = max(parts, key=len)
+        for part in parts:  # the smaller into the greatest, so that a tensor moves few times
+            joined.update(dict.fromkeys(part if part is not whole else together, whole))
+            whole |= part
+    yield from {id(tensors): frozenset(tensors) for tensors in joined.values()}.values()
 
 
-def _backward(producer: Mapping[str, onnx.NodeProto], tensor: str) -> Iterator[str]:
+def _backward(index: Index, tensor: str) -> Iterator[str]:
     """``tensor`` and the tensors it is moved from without a change of values."""
     yield tensor
-    node = producer.get(tensor)
-    if node is not None and moves_values(node):
-        yield from _backward(producer, node.input[0])
+    while (node := index.producer.get(tensor)) is not None and moves_values(node):
+        tensor = node.input[0]
+        yield tensor
 
 
-def _forward(model: Model, tensor: str) -> set[str]:
+def _forward(index: Index, tensor: str) -> Iterator[str]:
     """``tensor`` and the tensors that it is moved to without a change of values."""
-    found = {tensor}
-    for node in model.graph.node:
-        if moves_values(node) and node.input[0] in found:
-            found.update(node.output)
-    return found
+    reached = [tensor]
+    for name in reached:
+        yield name
+        moving = (node for node, position in index.readers(name) if position == 0 and moves_values(node))
+        reached.extend(made for node in moving for made in node.output)
 
 
 def origins(model: Model) -> dict[str, str]:

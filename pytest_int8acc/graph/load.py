@@ -20,7 +20,8 @@ from onnx.inliner import inline_local_functions
 from onnx.reference import ReferenceEvaluator
 
 from pytest_int8acc.errors import ModelError
-from pytest_int8acc.graph.model import Model, captured, make_model, put_constant, subgraphs
+from pytest_int8acc.graph.index import captured, subgraphs
+from pytest_int8acc.graph.model import Model, make_model, put_constant
 from pytest_int8acc.tensors import Array
 
 #: Per-channel QuantizeLinear and DequantizeLinear exist from here on.

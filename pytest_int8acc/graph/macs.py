@@ -3,65 +3,72 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
 import onnx
 
-from pytest_int8acc.graph.model import Model
+from pytest_int8acc.graph.groups import WEIGHTED
 from pytest_int8acc.graph.network import Network
+from pytest_int8acc.graph.types import value_types
 
 _Shape = tuple[int, ...]
+_RECURRENT = frozenset({"GRU", "LSTM", "RNN"})
+_COUNTED = WEIGHTED | _RECURRENT
 
 
-def macs(network: Network, shapes: Mapping[str, Sequence[int]]) -> dict[str, float]:
+def macs(network: Network, shapes: Mapping[str, _Shape]) -> dict[str, float]:
     """Group name to multiply-accumulates of one run.
 
-    Counted are Conv, ConvTranspose, Gemm and MatMul; whatever else a group holds counts 0. Where ONNX's
-    shape inference cannot tell a shape, a node counts the elements of its constants: those of one position.
+    Counted are Conv, ConvTranspose, Gemm, MatMul, GRU, LSTM and RNN; whatever else a group holds counts 0.
 
     Args:
         network: Its float model and its groups.
-        shapes: Shape of each model input, as it runs.
+        shapes: Of the tensors of ``sized_tensors``, as they run; those of constants are known.
+
+    Raises:
+        KeyError: A shape is missing.
     """
-    known = _shapes(network.model, shapes)
-    constants = {name: tuple(array.shape) for name, array in network.model.constants().items()}
-    nodes = {node.name: node for node in network.model.graph.node}
+    known = {**shapes, **{name: array.shape for name, array in network.model.constants().items()}}
+    nodes = network.model.index.nodes
     return {
-        group.name: float(sum(_of_node(nodes[name], known | constants, constants) for name in group.nodes))
+        group.name: float(sum(_of_node(nodes[name], known) for name in group.nodes))
         for group in network.groups
     }
 
 
-def _shapes(model: Model, inputs: Mapping[str, Sequence[int]]) -> dict[str, _Shape]:
-    """Every shape that can be told once those of the inputs are."""
-    proto = model.edit().proto
-    for value in proto.graph.input:
-        shape = value.type.tensor_type.shape
-        del shape.dim[:]
-        for size in inputs[value.name]:
-            shape.dim.add().dim_value = size
-    for value in proto.graph.output:  # their symbols may say less than the inputs
-        value.type.tensor_type.ClearField("shape")
-    graph = onnx.shape_inference.infer_shapes(proto, data_prop=True).graph
-    found = {}
-    for value in (*graph.input, *graph.value_info, *graph.output):
-        dims = value.type.tensor_type.shape.dim
-        if value.type.tensor_type.HasField("shape") and all(d.HasField("dim_value") for d in dims):
-            found[value.name] = tuple(d.dim_value for d in dims)
-    return found
+def sized_tensors(network: Network) -> list[str]:
+    """Tensors whose shapes ``macs`` wants, constants aside, and those of ``leading_outputs``."""
+    index = network.model.index
+    nodes = [index.nodes[name] for group in network.groups for name in group.nodes]
+    counted = [name for node in nodes if node.op_type in _COUNTED for name in _factors(node)]
+    wanted = dict.fromkeys([*counted, *leading_outputs(network).values()])
+    return [name for name in wanted if name not in index.constants]
 
 
-def _of_node(node: onnx.NodeProto, shapes: Mapping[str, _Shape], constants: Mapping[str, _Shape]) -> int:
-    if node.op_type not in ("Conv", "ConvTranspose", "Gemm", "MatMul"):
+def leading_outputs(network: Network) -> dict[str, str]:
+    """Group name to the first output of its leading node, where that is a tensor."""
+    types, nodes = value_types(network.model), network.model.index.nodes
+    first = {group.name: nodes[group.name].output[0] for group in network.groups}
+    return {group: tensor for group, tensor in first.items() if tensor in types}
+
+
+def _factors(node: onnx.NodeProto) -> tuple[str, str, str]:
+    """The tensors whose shapes tell what ``node`` costs."""
+    return node.input[0], node.input[1], node.input[2] if node.op_type in _RECURRENT else node.output[0]
+
+
+def _of_node(node: onnx.NodeProto, shapes: Mapping[str, _Shape]) -> int:
+    if node.op_type not in _COUNTED:
         return 0
-    first, second, result = (shapes.get(name) for name in (*node.input[:2], node.output[0]))
-    if node.op_type == "Conv" and second and result:
-        return math.prod(result) * math.prod(second[1:])
-    if node.op_type == "ConvTranspose" and first and second:
+    first, second, third = (shapes[name] for name in _factors(node))
+    if node.op_type == "Conv":
+        return math.prod(third) * math.prod(second[1:])
+    if node.op_type == "ConvTranspose":
         return math.prod(first) * math.prod(second[1:])
-    if node.op_type == "Gemm" and first and result:
+    if node.op_type == "MatMul":
+        return math.prod(third) * first[-1]
+    if node.op_type == "Gemm":
         transposed = any(a.name == "transA" and a.i for a in node.attribute)
-        return math.prod(result) * first[0 if transposed else 1]
-    if node.op_type == "MatMul" and first and result is not None:
-        return math.prod(result) * first[-1]
-    return sum(math.prod(constants[name]) for name in node.input[:2] if name in constants)
+        return math.prod(third) * first[0 if transposed else 1]
+    # Each step of each sample meets all weights of input and state, of all gates and directions.
+    return math.prod(first[:2]) * (math.prod(second) + math.prod(third))

@@ -10,7 +10,6 @@ inserted before the readers.
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
@@ -20,7 +19,7 @@ from onnx import helper
 
 from pytest_int8acc.errors import ModelError
 from pytest_int8acc.graph.formats import INT32, along
-from pytest_int8acc.graph.model import Editor, captured
+from pytest_int8acc.graph.model import Editor
 from pytest_int8acc.graph.network import Edge, Network, Quantization, with_edges
 from pytest_int8acc.graph.quantize import quantize_weight
 from pytest_int8acc.tensors import Array
@@ -76,10 +75,14 @@ def sites(network: Network) -> dict[str, Site]:
     return found
 
 
+def find_site(network: Network, tensor: str) -> Site | None:
+    """The site of one tensor; None where its channels cannot be evened out."""
+    return _Graph(network).site(tensor)
+
+
 def weight_maxima(network: Network, site: Site) -> Array:
     """Greatest magnitude of the weights that read each channel, float32 [channels]."""
-    constants = network.model.constants()
-    nodes = {node.name: node for node in network.model.graph.node}
+    constants, nodes = network.model.constants(), network.model.index.nodes
     found = np.zeros(site.channels, np.float32)
     for reader in site.readers:
         node = nodes[reader]
@@ -122,18 +125,13 @@ class _Graph:
 
     def __init__(self, network: Network) -> None:
         self.constants = network.model.constants()
-        self.nodes = {node.name: node for node in network.model.graph.node}
-        self.producer = {name: node for node in self.nodes.values() for name in node.output if name}
-        self.readers: dict[str, list[tuple[str, int]]] = defaultdict(list)
-        self.public = {value.name for value in network.model.graph.output}
-        for node in self.nodes.values():
-            self.public |= captured(node)
-            for index, name in enumerate(node.input):
-                self.readers[name].append((node.name, index))
+        self.index = network.model.index
+        self.nodes = self.index.nodes
 
     def site(self, tensor: str) -> Site | None:
         """The site of ``tensor``; None where no weights read it, or they do not agree on its channels."""
-        readers = [name for name, index in self.readers[tensor] if index == 0 and self._weighs(name)]
+        reading = self.index.readers(tensor)
+        readers = [node.name for node, position in reading if position == 0 and self._weighs(node.name)]
         if not readers:
             return None
         first = self.nodes[readers[0]]
@@ -157,11 +155,12 @@ class _Graph:
 
     def _path(self, site: Site, axis: int) -> list[_Step] | None:
         tensor, readers = site.tensor, site.readers
-        if tensor in self.public or self.readers[tensor] != [(name, 0) for name in readers]:
+        reading = [(node.name, position) for node, position in self.index.readers(tensor)]
+        if tensor in self.index.public or reading != [(name, 0) for name in readers]:
             return None
         steps: list[_Step] = []
         while True:
-            node = self.producer.get(tensor)
+            node = self.index.producer.get(tensor)
             if node is None or node.domain not in ("", "ai.onnx") or len([o for o in node.output if o]) > 1:
                 return None
             steps.append(_Step(node.name, tensor))
@@ -171,7 +170,7 @@ class _Graph:
             if passed is None:
                 return None
             tensor, axis = passed
-            if tensor in self.public or len(self.readers[tensor]) != 1:
+            if self.index.only_reader(tensor) is None:
                 return None
 
     def _weighs(self, name: str) -> bool:
@@ -215,7 +214,7 @@ class _Graph:
         if node.op_type in _HOMOGENEOUS or (node.op_type in _POOLS and axis == 1):
             return node.input[0], axis
         if node.op_type == "Flatten":
-            before = self.producer.get(node.input[0])
+            before = self.index.producer.get(node.input[0])
             pooled = before is not None and before.op_type in _GLOBAL
             return (node.input[0], 1) if pooled and attribute(node, "axis", 1) == 1 else None
         if node.op_type == "Transpose":

@@ -12,6 +12,7 @@ import math
 import uuid
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 
 import numpy as np
@@ -21,6 +22,7 @@ from onnx import TensorProto, numpy_helper
 
 from pytest_int8acc.errors import ModelError
 from pytest_int8acc.files import replacing_files
+from pytest_int8acc.graph.index import Index, all_initializers, all_nodes, subgraphs
 from pytest_int8acc.tensors import Array, Dim, TensorInfo
 
 #: Initializers of more bytes than this live beside the graph.
@@ -62,6 +64,11 @@ class Model:
     def graph(self) -> onnx.GraphProto:
         """The main graph."""
         return self.proto.graph
+
+    @cached_property
+    def index(self) -> Index:
+        """Who makes and reads each tensor of the main graph, which must not change from the first use on."""
+        return Index(self.graph)
 
     @property
     def inputs(self) -> tuple[TensorInfo, ...]:
@@ -164,35 +171,6 @@ class Editor:
 def is_apart(tensor: TensorProto) -> bool:
     """True where ``tensor`` is the placeholder of an array kept beside the graph."""
     return any(e.key == "location" and e.value == _PLACEHOLDER for e in tensor.external_data)
-
-
-def all_nodes(graph: onnx.GraphProto) -> Iterator[onnx.NodeProto]:
-    """Every node of ``graph`` and of the graphs inside its nodes (If, Loop, Scan)."""
-    for node in graph.node:
-        yield node
-        for inner in subgraphs(node):
-            yield from all_nodes(inner)
-
-
-def all_initializers(graph: onnx.GraphProto) -> Iterator[TensorProto]:
-    """Every initializer of ``graph`` and of the graphs inside its nodes."""
-    yield from graph.initializer
-    for node in graph.node:
-        for inner in subgraphs(node):
-            yield from all_initializers(inner)
-
-
-def subgraphs(node: onnx.NodeProto) -> list[onnx.GraphProto]:
-    """The graphs that ``node`` holds as attributes."""
-    found = [a.g for a in node.attribute if a.type == onnx.AttributeProto.GRAPH]
-    return found + [g for a in node.attribute if a.type == onnx.AttributeProto.GRAPHS for g in a.graphs]
-
-
-def captured(node: onnx.NodeProto) -> set[str]:
-    """Names that the graphs inside ``node`` may read from around it."""
-    return {name for g in subgraphs(node) for inner in all_nodes(g) for name in inner.input if name} | {
-        value.name for g in subgraphs(node) for value in g.output
-    }
 
 
 def make_model(

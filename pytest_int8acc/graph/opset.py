@@ -10,7 +10,8 @@ import onnx.defs
 import onnx.version_converter
 
 from pytest_int8acc.errors import ModelError
-from pytest_int8acc.graph.model import Model, all_nodes, make_model, subgraphs
+from pytest_int8acc.graph.index import all_nodes, subgraphs
+from pytest_int8acc.graph.model import Model, make_model
 from pytest_int8acc.tensors import Array
 
 #: Domain in which the converter passes nodes over.

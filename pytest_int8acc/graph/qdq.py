@@ -19,7 +19,8 @@ from onnx import helper
 from pytest_int8acc.errors import ModelError
 from pytest_int8acc.graph.formats import INTEGERS, UINT8
 from pytest_int8acc.graph.groups import WEIGHTED, match_nodes, moves_values
-from pytest_int8acc.graph.model import Editor, Model, captured
+from pytest_int8acc.graph.index import Index
+from pytest_int8acc.graph.model import Editor, Model
 from pytest_int8acc.graph.network import Edge, Group, Network, Quantization
 from pytest_int8acc.graph.restore import restore
 from pytest_int8acc.tensors import Array
@@ -87,9 +88,7 @@ class _Reader:
     def __init__(self, model: Model) -> None:
         self.model = model
         self.constants = model.constants()
-        self.producer = {name: node for node in model.graph.node for name in node.output if name}
-        self.outputs = {value.name for value in model.graph.output}
-        self.captured = {name for node in model.graph.node for name in captured(node)}
+        self.index = model.index
         self.values: dict[tuple[str, str, str], Quantization] = {}
         self.constants_read = 0
 
@@ -126,7 +125,7 @@ class _Reader:
                 return None
             quantization = Quantization(scale, zero_point, axis, codes)
             return _Pair(node, self._stand_in(editor, node, quantization), quantization)
-        quantize = self.producer.get(node.input[0])
+        quantize = self.index.producer.get(node.input[0])
         if quantize is None or quantize.op_type != "QuantizeLinear":
             return None
         before = self._parameters(quantize)
@@ -179,7 +178,7 @@ class _Reader:
             output = node.output[0] if node.output else ""
             pair = pairs.get(output) if node.op_type == "DequantizeLinear" else None
             if pair is not None:
-                if output in self.outputs or output in self.captured or output in quantized_again:
+                if output in self.index.public or output in quantized_again:
                     name = editor.unique(f"{node.name}_identity")
                     kept.append(helper.make_node("Identity", [pair.source], [output], name=name))
                     edges.append(Edge(name, 0, pair.source, pair.quantization))
@@ -190,13 +189,13 @@ class _Reader:
                         node.input[index] = pairs[name].source
                         edges.append(Edge(node.name, index, pairs[name].source, pairs[name].quantization))
             kept.append(node)
-        editor.set_nodes(_without_unread(kept, self.outputs))
+        editor.set_nodes(_without_unread(kept, self.index.public))
         return edges
 
 
-def _without_unread(nodes: list[onnx.NodeProto], outputs: set[str]) -> list[onnx.NodeProto]:
+def _without_unread(nodes: list[onnx.NodeProto], public: frozenset[str]) -> list[onnx.NodeProto]:
     """``nodes`` without the QuantizeLinear nodes whose pairs are gone."""
-    read = {name for node in nodes for name in (*node.input, *captured(node))} | outputs
+    read = public.union(name for node in nodes for name in node.input)
     return [n for n in nodes if n.op_type != "QuantizeLinear" or n.output[0] in read]
 
 
@@ -215,36 +214,25 @@ def _grouped(model: Model, edges: list[Edge]) -> list[Group]:
 
     A node that only moves a weight, or a stand-in Identity, joins the node it serves.
     """
-    nodes = {node.name: node for node in model.graph.node}
-    order = {name: i for i, name in enumerate(nodes)}
-    readers: dict[str, list[onnx.NodeProto]] = defaultdict(list)
-    producer = {}
-    for node in model.graph.node:
-        producer.update(dict.fromkeys(node.output, node))
-        for name in node.input:
-            readers[name].append(node)
+    index = model.index
     members: dict[str, list[Edge]] = defaultdict(list)
     for edge in edges:
-        members[_leader(nodes[edge.node], edge, readers, producer)].append(edge)
+        members[_leader(edge, index)].append(edge)
     groups = []
-    for name in sorted(members, key=order.__getitem__):
+    for name in sorted(members, key=index.order.__getitem__):
         inside = dict.fromkeys([name, *(edge.node for edge in members[name])])
-        groups.append(Group(name, nodes[name].op_type, tuple(inside), tuple(members[name])))
+        groups.append(Group(name, index.nodes[name].op_type, tuple(inside), tuple(members[name])))
     return groups
 
 
-def _leader(
-    node: onnx.NodeProto,
-    edge: Edge,
-    readers: Mapping[str, list[onnx.NodeProto]],
-    producer: Mapping[str, onnx.NodeProto],
-) -> str:
+def _leader(edge: Edge, index: Index) -> str:
+    node = index.nodes[edge.node]
     if edge.quantization.values is not None and moves_values(node):
-        moved = node
-        while moves_values(moved) and len(readers[moved.output[0]]) == 1:
-            moved = readers[moved.output[0]][0]
-        if moved.op_type in WEIGHTED:
+        moved: onnx.NodeProto | None = node
+        while moved is not None and moves_values(moved):
+            moved = index.only_reader(moved.output[0])
+        if moved is not None and moved.op_type in WEIGHTED:
             return moved.name
-    if node.op_type == "Identity" and edge.tensor in producer:
-        return producer[edge.tensor].name
+    if node.op_type == "Identity" and edge.tensor in index.producer:
+        return index.producer[edge.tensor].name
     return node.name

@@ -30,13 +30,14 @@ def quantize(model: Model, layout: Layout, scales: Mapping[str, float]) -> Netwo
     known = _joined(layout, scales)
     quantizer = _Quantizer(model, known)
     groups, left_high = [], dict(layout.left_high)
-    op_types = {node.name: node.op_type for node in model.graph.node}
     for name, slots in layout.slots.items():
         missing = [s.tensor for s in slots if not s.constant and s.tensor not in known]
         if missing:
             left_high[name] = f"no scale for {', '.join(map(repr, missing))}"
             continue
-        groups.append(Group(name, op_types[name], (name,), tuple(quantizer.edge(s) for s in slots)))
+        groups.append(
+            Group(name, model.index.nodes[name].op_type, (name,), tuple(quantizer.edge(s) for s in slots))
+        )
     if not groups:
         raise ModelError(f"{model.name}: nothing to quantize: the scales cover none of the tensors needed")
     return Network(model, tuple(groups), left_high)

@@ -13,7 +13,8 @@ from dataclasses import dataclass
 import numpy as np
 import onnx
 
-from pytest_int8acc.graph.model import Editor, Model, captured, put_constant
+from pytest_int8acc.graph.index import Index
+from pytest_int8acc.graph.model import Editor, Model, put_constant
 from pytest_int8acc.graph.network import Edge, Quantization
 from pytest_int8acc.tensors import Array
 
@@ -73,13 +74,13 @@ def restore(model: Model, edges: Sequence[Edge], original: Model) -> Restored:
     slots = {tensor.name: tensor for tensor in editor.graph.initializer}
     for name, weight in {**wrong, **fitting}.items():
         put_constant(slots[name], name, weight, editor.weights)
-    back, lost = _restore_activations(editor, edges, original)
+    back, lost = _restore_activations(editor, model.index, edges, original)
     return Restored(editor.done(), len(fitting), tuple(wrong), tuple(back), tuple(lost))
 
 
 def folded(graph: onnx.GraphProto, original: Model) -> Iterator[tuple[onnx.NodeProto, onnx.NodeProto]]:
     """Each node of ``graph`` that makes what a Relu or Clip after it makes in ``original``, and that one."""
-    theirs = {name: node for node in original.graph.node for name in node.output if name}
+    theirs = original.index.producer
     for node in graph.node:
         activation = theirs.get(node.output[0]) if node.output else None
         if activation is None or activation.op_type not in _FOLDED or node.op_type in _FOLDED:
@@ -93,7 +94,7 @@ def _weights(
     model: Model, edges: Sequence[Edge], original: Model
 ) -> tuple[dict[str, Array], dict[str, Array]]:
     """Float weights by the tensor they stand for: those that round to its codes, and those that do not."""
-    theirs = {node.name: node for node in original.graph.node}
+    theirs = original.index.nodes
     constants, mine = original.constants(), model.constants()
     fitting: dict[str, Array] = {}
     others: dict[str, Array] = {}
@@ -120,7 +121,7 @@ def _fits(weight: Array, quantization: Quantization) -> bool:
 
 
 def _restore_activations(
-    editor: Editor, edges: Sequence[Edge], original: Model
+    editor: Editor, index: Index, edges: Sequence[Edge], original: Model
 ) -> tuple[list[str], list[str]]:
     """Names of the activations put back, and of those that cannot be."""
     ranges: dict[str, dict[tuple[str, int], Quantization]] = {}
@@ -140,7 +141,7 @@ def _restore_activations(
         known = ranges.get(node.output[0], {})
         if (
             bounds
-            and _read_by(editor.graph, node.output[0]) == set(known)
+            and _read_by(index, node.output[0]) == set(known)
             and all(_cuts(quantization, *bounds) for quantization in known.values())
         ):
             nodes.append(_after(editor, node, activation, constants))
@@ -166,11 +167,10 @@ def _after(
     return restored
 
 
-def _read_by(graph: onnx.GraphProto, tensor: str) -> set[tuple[str, int]]:
+def _read_by(index: Index, tensor: str) -> set[tuple[str, int]]:
     """Nodes and positions that read ``tensor``; what is no plain reader has a position of its own."""
-    found = {(n.name, i) for n in graph.node for i, name in enumerate(n.input) if name == tensor}
-    found |= {(n.name, -1) for n in graph.node if tensor in captured(n)}
-    return found | {("", -1) for value in graph.output if value.name == tensor}
+    found = {(node.name, position) for node, position in index.readers(tensor)}
+    return found | {("", -1)} if tensor in index.public else found
 
 
 def _bounds(activation: onnx.NodeProto, constants: dict[str, Array]) -> tuple[float, float] | None:

@@ -20,7 +20,8 @@ import numpy as np
 import onnx
 from onnx import TensorProto, helper
 
-from pytest_int8acc.graph.model import APART_BYTES, Editor, Model, captured, put_constant, subgraphs
+from pytest_int8acc.graph.index import subgraphs
+from pytest_int8acc.graph.model import APART_BYTES, Editor, Model, put_constant
 from pytest_int8acc.graph.network import Edge, Network
 from pytest_int8acc.graph.types import value_types
 from pytest_int8acc.tensors import Array
@@ -97,7 +98,7 @@ class _Finder:
     """Finds what goes into branches together."""
 
     def __init__(self, network: Network, conditions: Sequence[str]) -> None:
-        self.graph = network.model.graph
+        self.graph, self.index = network.model.graph, network.model.index
         self.types = value_types(network.model)
         self.constants = network.model.constants()
         self.edges: dict[str, list[Edge]] = defaultdict(list)
@@ -107,15 +108,9 @@ class _Finder:
             self.conditions.update(dict.fromkeys(group.nodes, condition))
             for edge in group.edges:
                 self.edges[edge.node].append(edge)
-        self.producer = {name: node for node in self.graph.node for name in node.output if name}
-        self.readers: dict[str, list[onnx.NodeProto]] = defaultdict(list)
-        self.public = {value.name for value in self.graph.output}
         self.made_of_constants: set[str] = set()
         for node in self.graph.node:
-            self.public |= captured(node)
             names = [name for name in node.input if name]
-            for name in names:
-                self.readers[name].append(node)
             constant = (n in self.constants or n in self.made_of_constants for n in names)
             if names and not subgraphs(node) and all(constant):
                 self.made_of_constants.update(node.output)
@@ -134,10 +129,10 @@ class _Finder:
 
     def is_movable(self, name: str) -> bool:
         """True for a constant that may lie in branches: small, or what one node that is no product reads."""
-        array, readers = self.constants.get(name), self.readers[name]
-        if array is None or name in self.public:
+        array, reader = self.constants.get(name), self.index.only_reader(name)
+        if array is None or name in self.index.public:
             return False
-        return array.nbytes <= APART_BYTES or (len(readers) == 1 and readers[0].op_type not in _PRODUCTS)
+        return array.nbytes <= APART_BYTES or (reader is not None and reader.op_type not in _PRODUCTS)
 
     def _region(self, node: onnx.NodeProto) -> _Region | None:
         """What goes into branches with ``node``; None where nothing is quantized or no branch can hold it."""
@@ -149,8 +144,8 @@ class _Finder:
     def _before(self, node: onnx.NodeProto, leader: onnx.NodeProto) -> Iterator[onnx.NodeProto]:
         """Nodes that make, of constants, what ``node`` alone reads: a weight's Transpose, a bias's Cast."""
         for name in dict.fromkeys(node.input):
-            made_by = self.producer.get(name)
-            if made_by is None or not self._is_private(name, made_by):
+            made_by = self.index.producer.get(name)
+            if made_by is None or self._follower(made_by) is None:
                 continue
             condition = self.conditions.get(made_by.name)
             if name in self.made_of_constants and condition in (None, self.conditions[leader.name]):
@@ -160,17 +155,16 @@ class _Finder:
     def _tail(self, node: onnx.NodeProto) -> Iterator[onnx.NodeProto]:
         """Nodes after ``node`` that read nothing else that is computed and are read through it alone."""
         last = node
-        while len(last.output) == 1 and self._is_private(last.output[0], last):
-            following = self.readers[last.output[0]][0]
+        while (following := self._follower(last)) is not None:
             fits = following.op_type in _TAIL and following.name not in self.conditions
             if not fits or any(name and name not in self.constants for name in following.input[1:]):
                 return
             yield following
             last = following
 
-    def _is_private(self, name: str, node: onnx.NodeProto) -> bool:
-        """True where ``name`` is all that ``node`` makes, and one node reads it."""
-        return len(node.output) == 1 and len(self.readers[name]) == 1 and name not in self.public
+    def _follower(self, node: onnx.NodeProto) -> onnx.NodeProto | None:
+        """The node that alone reads all that ``node`` makes, one tensor."""
+        return self.index.only_reader(node.output[0]) if len(node.output) == 1 else None
 
 
 class _Writer:

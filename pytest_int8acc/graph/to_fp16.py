@@ -17,8 +17,9 @@ from onnx import helper
 
 from pytest_int8acc.errors import ModelError
 from pytest_int8acc.graph.fp16_constants import to_half
+from pytest_int8acc.graph.index import subgraphs
 from pytest_int8acc.graph.load import normalize, raise_opset
-from pytest_int8acc.graph.model import Model, captured, put_constant, subgraphs
+from pytest_int8acc.graph.model import Model, put_constant
 from pytest_int8acc.graph.norms import combine_norms
 from pytest_int8acc.graph.types import FLOAT, FLOAT16, Signature, pairs, signature, value_types
 from pytest_int8acc.tensors import Array, did_you_mean
@@ -76,7 +77,7 @@ def to_fp16(model: Model, keep_fp32: Collection[str] = ()) -> Fp16Model:
 
 
 def _check_names(model: Model, keep_fp32: Collection[str]) -> None:
-    known = [node.name for node in model.graph.node]
+    known = model.index.nodes
     for name in sorted(set(keep_fp32).difference(known)):
         raise ModelError(
             f"{model.name}: no node is named '{name}'{did_you_mean(name, known)}; "
@@ -106,14 +107,13 @@ class _Typing:
         """The types in which each tensor must exist."""
         self.wanted: list[dict[int, int]] = []
         """For each node, input position to type; a position that takes any type is absent."""
-        self.public = {value.name for value in model.graph.output}
+        self.public = model.index.public
         """Tensors whose name must go on meaning the type it meant."""
         self.foreign: set[str] = set()
         """Operators that ONNX has no plain schema for: of other domains, or holding graphs."""
         self._keep, self._low = frozenset(keep_fp32), low
         self._shapes = _shape_tensors(model)
         for node in model.graph.node:
-            self.public |= captured(node)
             formals = signature(node, model.opset)
             self._decide(node, formals)
             if formals is None:
@@ -178,7 +178,7 @@ def _takes_any(node: onnx.NodeProto) -> bool:
 
 def _shape_tensors(model: Model) -> set[str]:
     """Tensors computed from Shape, Size and constants alone, up to the first weighted operator or table."""
-    constant = {tensor.name for tensor in model.graph.initializer}
+    constant = set(model.index.constants)
     shapes: set[str] = set()
     for node in model.graph.node:
         names = [name for name in node.input if name]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
@@ -9,7 +10,8 @@ import onnx
 from onnx import TensorProto
 
 from pytest_int8acc.errors import ModelError
-from pytest_int8acc.graph.model import Model, subgraphs
+from pytest_int8acc.graph.index import subgraphs
+from pytest_int8acc.graph.model import Model
 
 FLOAT, FLOAT16 = int(TensorProto.FLOAT), int(TensorProto.FLOAT16)
 _HALF = "tensor(float16)"
@@ -36,11 +38,16 @@ def signature(node: onnx.NodeProto, opset: int) -> Signature | None:
     """What ONNX's own schema says of ``node``; None for another domain or a node that holds graphs."""
     if node.domain not in ("", "ai.onnx") or subgraphs(node):
         return None
+    return _signature(node.op_type, opset, len(node.input), len(node.output))
+
+
+@functools.cache
+def _signature(op_type: str, opset: int, inputs: int, outputs: int) -> Signature | None:
     try:
-        schema = onnx.defs.get_schema(node.op_type, opset, "")
+        schema = onnx.defs.get_schema(op_type, opset, "")
     except onnx.defs.SchemaError:
         return None
-    return Signature(_spread(schema.inputs, len(node.input)), _spread(schema.outputs, len(node.output)))
+    return Signature(_spread(schema.inputs, inputs), _spread(schema.outputs, outputs))
 
 
 def value_types(model: Model) -> dict[str, int]:

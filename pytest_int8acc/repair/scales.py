@@ -74,7 +74,7 @@ class Ranges:
 
         Args:
             held: By tensor, from ``Lab.values``.
-            entropy_bins: Of the entropy search; a divisor of ``values.BINS`` and a multiple of 128.
+            entropy_bins: Of the entropy search; a multiple of 128, far fewer than ``values.BINS``.
         """
         self.held = {tensor: values for tensor, values in held.items() if values.is_counted}
         self._known: dict[tuple[str, str], float] = {}
@@ -288,7 +288,7 @@ def worse_weights(network: Network, groups: Iterable[str] | None = None) -> tupl
     """Constants of groups (None: of all) that scales taken from their values would round better, by 1 dB."""
     wanted = None if groups is None else set(groups)
     constants = network.model.constants()
-    nodes = {node.name: node for node in network.model.graph.node}
+    nodes = network.model.index.nodes
     found: dict[str, None] = {}
     for group in network.groups:
         for edge in group.edges if wanted is None or group.name in wanted else ():

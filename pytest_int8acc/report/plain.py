@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Callable, Mapping
+from enum import Enum
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
@@ -33,6 +34,8 @@ def to_plain(value: Any, more: Mapping[type, Mapping[str, Callable[[Any], Any]]]
         return [to_plain(v, more) for v in value]
     if hasattr(value, "item") and not isinstance(value, str | bytes):
         value = value.item()
+    if isinstance(value, Enum):
+        return value.value
     if isinstance(value, float) and not math.isfinite(value):
         return str(value)
     if value is None or isinstance(value, str | int | float | bool):

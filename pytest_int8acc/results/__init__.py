@@ -5,16 +5,33 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from enum import Enum
 from typing import Literal
 
 from pytest_int8acc.results.causes import Cause, OddRanges, Stage
 
 Bound = Literal["min", "max"]
 #: What a layer of an engine computes in.
+LayerKind = Literal["weighted", "qdq", "reformat", "other"]
 Kind = Literal["int8", "fp8", "fp16", "bf16", "fp32", "other"]
 Severity = Literal["error", "warning", "note"]
 #: Of a line: INT8 is one value, small or large by a factor, or shifted.
 Meaning = Literal["constant", "small", "large", "shifted"]
+
+
+class Role(str, Enum):
+    """What a form of a case is run as."""
+
+    BASELINE = "baseline"
+    BASELINE_AGAIN = "baseline again"
+    INT8 = "INT8"
+    FIXED = "fixed"
+    FP32 = "FP32"
+    FP16 = "FP16"
+    SIMULATED = "simulated"
+    IMPLICIT = "implicit"
+
+    __str__ = str.__str__
 
 
 @dataclass(frozen=True)
@@ -107,7 +124,7 @@ class EngineLayer:
     name: str
     nodes: tuple[str, ...]
     """The ONNX nodes that were fused into it; empty for what TensorRT adds."""
-    kind: Literal["weighted", "qdq", "reformat", "other"]
+    kind: LayerKind
     """qdq: a Quantize or Dequantize that stands alone."""
     precision: Kind
 
@@ -128,8 +145,7 @@ class Latency:
 class EngineInfo:
     """One engine of a case, as built."""
 
-    role: str
-    """baseline, INT8 or fixed."""
+    role: Role
     description: str
     build_seconds: float
     """0 where it was not built in this run."""

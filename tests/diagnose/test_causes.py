@@ -25,7 +25,7 @@ from pytest_int8acc.graph.plan import apply
 from pytest_int8acc.graph.qdq import read_qdq
 from pytest_int8acc.graph.quantize import quantize
 from pytest_int8acc.lab.statistics import reach
-from pytest_int8acc.lab.sweep import FirstSamples
+from pytest_int8acc.lab.sweep import EdgeMeter, FirstSamples
 from pytest_int8acc.lab.values import TensorValues
 from pytest_int8acc.results.causes import Cause
 from pytest_int8acc.scales.calibrate import calibrate
@@ -102,7 +102,7 @@ def with_weights(network: Network, group: str, make: Callable[[Edge, np.ndarray]
 
 def cause_of(network: Network, group: str, model: Model | None = None, **options: bool) -> Cause:
     model = model or network.model
-    return explain(network, [group], images(model), model, **options)[group]
+    return explain(EdgeMeter(network, model, images(model)), [group], **options)[group]
 
 
 def names(network: Network) -> list[str]:
@@ -176,7 +176,7 @@ def test_zero_and_vanishing_scales(network: Network, scale: float) -> None:
 
 def test_a_scale_that_only_fp16_loses_is_none_in_fp32(network: Network) -> None:
     low = with_scale(network, CONV, 1e-7)
-    found = explain(low, [CONV], images(network.model), network.model, rest="fp32")
+    found = explain(EdgeMeter(low, network.model, images(network.model)), [CONV], rest="fp32")
     assert found[CONV].kind == "saturation"
 
 
@@ -216,7 +216,7 @@ def test_outlier_channel_of_few_between_convolutions(digits: Model, channel: int
 def test_concat_of_parts_of_different_size(tmp_path: Path) -> None:
     network, data = inception(40, tmp_path)
     reader = next(g.name for g in network.groups for e in g.edges if e.tensor == "concat7_out")
-    cause = explain(network, [reader], data, network.model)[reader]
+    cause = explain(EdgeMeter(network, network.model, data), [reader])[reader]
     assert cause.kind == "mismatched-scales"
     assert (cause.symptom, cause.op_type, cause.node) == ("uneven-parts", "Concat", "concat7")
     assert cause.numbers["channel_amax"] > 8 * cause.numbers["quarter_amax"]
@@ -228,7 +228,8 @@ def test_outlier_values(network: Network) -> None:
     stats = TensorValues("t")
     values = rng.normal(size=(64, 1000)).astype(np.float32)
     values[3, 7] = 60
-    stats.add(values, None, len(values))
+    stats.add(values, None, 64)
+    assert (stats.amax, stats.limit) == (60, 64)
     assert stats.best_reach() < 60
     assert stats.sqnr_db(60) < 30 < stats.sqnr_db(stats.best_reach()) + 20
     assert stats.quantile(0.99) == pytest.approx(np.quantile(np.abs(values), 0.99), rel=0.01)
@@ -344,7 +345,7 @@ def inception(factor: float, folder: Path) -> tuple[Network, Dataset]:
 def test_tensors_that_share_a_scale_at_a_concat(tmp_path: Path) -> None:
     network, data = inception(40, tmp_path)
     reader = next(g.name for g in network.groups for e in g.edges if e.tensor == "relu3_out" and e.index == 0)
-    cause = explain(network, [reader], data, network.model)[reader]
+    cause = explain(EdgeMeter(network, network.model, data), [reader])[reader]
     assert cause.kind == "mismatched-scales"
     assert (cause.symptom, cause.op_type) == ("range-of-partner", "Concat")
     assert len(cause.others) == 1
@@ -353,7 +354,7 @@ def test_tensors_that_share_a_scale_at_a_concat(tmp_path: Path) -> None:
 def test_softmax_and_products_of_attention_are_sensitive(vit: Model, vit_network: Network) -> None:
     made = {n.output[0]: n.op_type for n in vit.graph.node}
     products = [g.name for g in vit_network.groups if all(e.quantization.values is None for e in g.edges)]
-    found = explain(vit_network, products, images(vit), vit)
+    found = explain(EdgeMeter(vit_network, vit, images(vit)), products)
     kinds = {name: found[name].kind for name in products}
     assert set(kinds.values()) == {"sensitive-op"}
     after = [g.name for g in vit_network.groups if any(made.get(e.tensor) == "Softmax" for e in g.edges)]
@@ -374,7 +375,9 @@ def test_a_mask_takes_all_codes_of_a_softmax(tmp_path: Path) -> None:
     np.savez(tmp_path / "x.npz", x=x, m=mask)
     edge = Edge("softmax", 0, "w", Quantization(np.array(1e9 / 127, np.float32), np.zeros((), np.int8)))
     network = Network(model, (Group("softmax", "Softmax", ("softmax",), (edge,)),))
-    found = explain(network, ["softmax"], open_dataset("x.npz", model.inputs, base=tmp_path), model)
+    found = explain(
+        EdgeMeter(network, model, open_dataset("x.npz", model.inputs, base=tmp_path)), ["softmax"]
+    )
     assert found["softmax"].kind == "sensitive-op"
     assert (found["softmax"].tensor, found["softmax"].amax) == ("w", 1e9)
     assert found["softmax"].masked
@@ -415,7 +418,7 @@ def test_engine_and_noise_are_named_only_where_told(network: Network) -> None:
 def test_healthy_networks_have_no_loud_cause(request: pytest.FixtureRequest, name: str, method: str) -> None:
     model: Model = request.getfixturevalue(name)
     network = healthy(model, method=method)
-    found = explain(network, names(network), images(model), model)
+    found = explain(EdgeMeter(network, model, images(model)), names(network))
     assert {cause.kind for cause in found.values()} <= QUIET
 
 
@@ -468,7 +471,7 @@ def test_relus_that_a_quantizer_took_away(digits: Model, tmp_path: Path) -> None
     quantize_static(str(DIGITS / "digits.onnx"), str(tmp_path / "qdq.onnx"), Reader())
     network = read_qdq(load_model(tmp_path / "qdq.onnx"))
     assert sum(node.op_type == "Relu" for node in network.model.graph.node) < 3
-    found = explain(network, names(network), images(digits), digits)
+    found = explain(EdgeMeter(network, digits, images(digits)), names(network))
     assert {cause.kind for cause in found.values()} <= QUIET | {"weight-outliers"}
     assert not [r for r in survey(network, images(digits), digits) if r.lost_db > 4]
 

@@ -21,12 +21,10 @@ from pytest_int8acc.diagnose.stages import (
     QDQ,
     STAGES,
     place,
-    read_reference,
     stage_outputs,
 )
 from pytest_int8acc.engines.onnxruntime import OrtEngine
 from pytest_int8acc.engines.run import run_together
-from pytest_int8acc.errors import DataError
 from pytest_int8acc.graph.groups import find_groups
 from pytest_int8acc.graph.load import load_model
 from pytest_int8acc.graph.model import Model
@@ -132,22 +130,6 @@ def test_every_stage_has_its_place() -> None:
     assert all(name not in before for name, before in STAGES.items())
 
 
-def test_reference_file(good: dict[Stage, Outputs], tmp_path: Path) -> None:
-    whole = np.concatenate(good[FP32]["logits"])
-    np.savez(tmp_path / "torch.npz", logits=whole.astype(np.float64))
-    found = read_reference(tmp_path / "torch.npz", good[FP32])
-    assert [a.shape for a in found["logits"]] == [a.shape for a in good[FP32]["logits"]]
-    np.testing.assert_array_equal(np.concatenate(found["logits"]), whole)
-    assert place(good | {FRAMEWORK: found}, JUDGE)[1] is None
-    np.savez(tmp_path / "short.npz", logits=whole[:-1])
-    with pytest.raises(DataError, match=r"short\.npz: 'logits' has shape .*samples first"):
-        read_reference(tmp_path / "short.npz", good[FP32])
-    two = {"logits": good[FP32]["logits"], "boxes": good[FP32]["logits"]}
-    np.savez(tmp_path / "other.npz", logit=whole)
-    with pytest.raises(DataError, match=r"'logit' is no output of the model \(did you mean 'logits'"):
-        read_reference(tmp_path / "other.npz", two)
-
-
 def test_a_reference_of_some_outputs(good: dict[Stage, Outputs]) -> None:
     both = {"logits": good[FP32]["logits"], "boxes": good[FP32]["logits"]}
     judge = Judge((*JUDGE.limits, OutputLimits("boxes", limits={"cosine": 0.9})), (), None)
@@ -159,16 +141,16 @@ def test_a_reference_of_some_outputs(good: dict[Stage, Outputs]) -> None:
 def test_stages_of_runs(good: dict[Stage, Outputs]) -> None:
     fp32, fp16, int8 = good[FP32], good[FP16], good[QDQ]
     cpu = Runs(fp32, fp16, fp16, int8, None, "")
-    assert list(stage_outputs(cpu, tensorrt=False, half=True)) == [FP32, FP16, QDQ]
+    assert list(stage_outputs(cpu, engines=False, half=True)) == [FP32, FP16, QDQ]
     full = Runs(fp32, fp32, fp32, int8, None, "")
-    assert list(stage_outputs(full, tensorrt=False, half=False)) == [FP32, QDQ]
+    assert list(stage_outputs(full, engines=False, half=False)) == [FP32, QDQ]
     engines = Runs(fp32, fp16, fp16, int8, int8, "")
-    found = stage_outputs(engines, tensorrt=True, half=True, framework=fp32)
+    found = stage_outputs(engines, engines=True, half=True, framework=fp32)
     assert set(found) == {FRAMEWORK, FP32, ENGINE_FP16, ENGINE_INT8, QDQ}
-    implicit = stage_outputs(replace(engines, simulated=None), tensorrt=True, half=True, implicit=True)
+    implicit = stage_outputs(replace(engines, simulated=None), engines=True, half=True, implicit=True)
     assert set(implicit) == {FP32, ENGINE_FP16, IMPLICIT}
     blind = Runs(fp16, fp16, fp16, int8, None, "")
-    assert set(stage_outputs(blind, tensorrt=True, half=True)) == {ENGINE_FP16, ENGINE_INT8}
+    assert set(stage_outputs(blind, engines=True, half=True)) == {ENGINE_FP16, ENGINE_INT8}
 
 
 def test_implicit_quantization_is_not_blamed_on_the_engine(good: dict[Stage, Outputs]) -> None:

@@ -1,18 +1,28 @@
 from __future__ import annotations
 
+import numpy as np
 import pytest
 from builder import Builder
+from onnx import TensorProto
 from zoo import ZOO, sample_feed
 from zoo_networks import network_of, zoo_network
 
 from pytest_int8acc.graph.load import normalize
-from pytest_int8acc.graph.macs import macs
+from pytest_int8acc.graph.macs import macs, sized_tensors
 from pytest_int8acc.graph.model import make_model
+from pytest_int8acc.graph.network import Group, Network
+from pytest_int8acc.lab.shapes import group_shapes, tensor_shapes
+from pytest_int8acc.tensors import Feed
+
+
+def run_macs(network: Network, feed: Feed) -> dict[str, float]:
+    return macs(network, tensor_shapes(network.model, feed, sized_tensors(network)))
 
 
 def counted(b: Builder, outputs: dict[str, list[int | str]], **shapes: tuple[int, ...]) -> list[float]:
     network = network_of(normalize(make_model(b.model(outputs))))
-    found = macs(network, shapes)
+    dtypes = {info.name: info.dtype for info in network.model.inputs}
+    found = run_macs(network, {name: np.ones(shape, dtypes[name]) for name, shape in shapes.items()})
     assert list(found) == [group.name for group in network.groups]
     return list(found.values())
 
@@ -72,29 +82,80 @@ def test_vector_times_matrix() -> None:
 
 
 def test_an_add_costs_nothing() -> None:
-    found = macs(zoo_network("residual"), {"x": (2, 3, 16, 16)})
+    found = run_macs(zoo_network("residual"), {"x": np.ones((2, 3, 16, 16), np.float32)})
     adds = [group.name for group in zoo_network("residual").groups if group.op_type == "Add"]
     assert adds
     assert {found[name] for name in adds} == {0.0}
 
 
 def test_more_samples_cost_in_proportion() -> None:
-    one, four = (macs(zoo_network("dynamic"), {"x": (n, 3, 12, 20)}) for n in (1, 4))
+    feeds = ({"x": np.ones((n, 3, 12, 20), np.float32)} for n in (1, 4))
+    one, four = (run_macs(zoo_network("dynamic"), feed) for feed in feeds)
     assert {name: 4 * value for name, value in one.items()} == four
 
 
 @pytest.mark.parametrize("name", ZOO)
 def test_every_weighted_group_of_the_zoo_is_counted(name: str) -> None:
     network = zoo_network(name)
-    found = macs(network, {key: array.shape for key, array in sample_feed(ZOO[name]()).items()})
+    found = run_macs(network, sample_feed(ZOO[name]()))
     for group in network.groups:
         sizes = [e.quantization.values.size for e in group.edges if e.quantization.values is not None]
         assert found[group.name] >= max(sizes, default=0), group.name
         assert (found[group.name] > 0) == (group.op_type != "Add")
 
 
-def test_a_shape_that_cannot_be_told_counts_the_weights() -> None:
+def test_a_shape_that_depends_on_values_is_the_one_that_runs() -> None:
     b = Builder()
-    kept = b.node("Compress", b.input("x", ["N", 8]), b.input("keep", ["N"], 9), axis=0)
+    kept = b.node("Compress", b.input("x", ["N", 8]), b.input("keep", ["N"], TensorProto.BOOL), axis=0)
     y = b.node("MatMul", kept, b.weight(8, 3, fan_in=8))
-    assert counted(b, {y: ["M", 3]}, x=(4, 8), keep=(4,)) == [24]
+    assert counted(b, {y: ["M", 3]}, x=(4, 8), keep=(4,)) == [4 * 8 * 3]
+
+
+def exported_attention(b: Builder, x: str, width: int, heads: int) -> str:
+    """Self-attention as PyTorch's exporter writes it: every Reshape goes to a shape that is computed."""
+    size = b.node("Shape", x)
+    batch, length = (
+        b.node("Unsqueeze", b.node("Gather", size, b.const(np.array(i))), b.ints(0)) for i in (0, 1)
+    )
+    joint = b.linear(x, width, 3 * width)
+    parts = b.node("Concat", batch, length, b.ints(3), b.ints(heads), b.ints(width // heads), axis=0)
+    split = b.node("Transpose", b.node("Reshape", joint, parts), perm=[2, 0, 3, 1, 4])
+    query, key, value = (b.node("Gather", split, b.const(np.array(i)), axis=0) for i in range(3))
+    scores = b.node("MatMul", query, b.node("Transpose", key, perm=[0, 1, 3, 2]))
+    mixed = b.node("Transpose", b.node("MatMul", b.node("Softmax", scores), value), perm=[0, 2, 1, 3])
+    whole = b.node("Concat", batch, length, b.ints(width), axis=0)
+    return b.linear(b.node("Reshape", mixed, whole), width, width)
+
+
+def test_attention_with_computed_shapes() -> None:
+    n, length, width, heads = 2, 5, 12, 3
+    b = Builder()
+    y = exported_attention(b, b.input("x", ["N", "L", width]), width, heads)
+    product = n * heads * length * length * (width // heads)
+    expected = [n * length * width * 3 * width, product, product, n * length * width * width]
+    assert counted(b, {y: ["N", "L", width]}, x=(n, length, width)) == expected
+
+
+@pytest.mark.parametrize(("op", "gates", "directions"), [("RNN", 1, 1), ("GRU", 3, 1), ("LSTM", 4, 2)])
+def test_recurrent_layers_count_every_step(op: str, gates: int, directions: int) -> None:
+    steps, n, width, hidden = 7, 2, 6, 5
+    b = Builder()
+    weights = (b.weight(directions, gates * hidden, size, fan_in=size) for size in (width, hidden))
+    how = {"hidden_size": hidden, "direction": "bidirectional" if directions == 2 else "forward"}
+    b.node(op, b.input("x", [steps, "N", width]), *weights, outputs=["y"], **how)
+    model = normalize(make_model(b.model({"y": [steps, directions, "N", hidden]})))
+    node = model.graph.node[0]
+    network = Network(model, (Group(node.name, op, (node.name,), ()),))
+    found = run_macs(network, {"x": np.ones((steps, n, width), np.float32)})
+    assert found == {node.name: steps * n * directions * gates * hidden * (width + hidden)}
+
+
+def test_shapes_are_told_in_words() -> None:
+    network = zoo_network("residual")
+    feed = {"x": np.ones((2, 3, 16, 16), np.float32)}
+    shapes = tensor_shapes(network.model, feed, sized_tensors(network))
+    texts = group_shapes(network, shapes)
+    assert list(texts) == [group.name for group in network.groups]
+    first = network.model.index.nodes[network.groups[0].name]
+    assert texts[network.groups[0].name] == str(list(shapes[first.output[0]]))
+    assert set(group_shapes(network, {}).values()) == {""}

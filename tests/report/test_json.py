@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 from typing import Any
 
 import pytest
 from hypothesis import given, settings
+from kills import at_once
 from report_cases import case, entry, full_report, report
 from report_results import RESULTS
 
@@ -124,3 +126,14 @@ def test_an_entry_that_holds_no_result_says_which():
     broken = {**entry(case()), "outputs": "none"}
     with pytest.raises(Int8accError, match=r"models/resnet18\.int8acc\.yaml::resnet18: not an entry"):
         restore_entry(broken)
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs os.fork")
+def test_two_runs_into_one_folder_both_write_their_report(tmp_path: Path) -> None:
+    def write(count: int) -> None:
+        for _ in range(30):
+            write_json(tmp_path, report(*[entry(None, verdict="skipped")] * count))
+            assert len(read_json(tmp_path)["cases"]) in (1, 30)
+
+    at_once(lambda: write(1), lambda: write(30))
+    assert os.listdir(tmp_path) == ["report.json"]

@@ -18,7 +18,7 @@ from pytest_int8acc.report.table import number, number_pair, table
 from pytest_int8acc.report.terminal import detail_lines, status_line
 from pytest_int8acc.report.text import details, failure, failure_line, status
 from pytest_int8acc.report.words import relation, shorten
-from pytest_int8acc.results import CaseResult, LineFit, OutputResult, Score
+from pytest_int8acc.results import CaseResult, LineFit, OutputResult, Role, Score
 
 
 def case(*scores: Score, **changes: object) -> CaseResult:
@@ -331,7 +331,7 @@ def test_vv_tells_all_findings_all_engines_and_the_layers():
 
 
 def test_an_engine_without_int8_is_warned_of_even_where_the_case_passes():
-    engines = (report_cases.engine("baseline", 3, 0, None), report_cases.engine("INT8", 54, 0, None))
+    engines = (report_cases.engine(Role.BASELINE, 3, 0, None), report_cases.engine(Role.INT8, 54, 0, None))
     result = case(dataclasses.replace(COSINE, value=0.9995), engines=engines)
     warning = "You asked for INT8 and 0 of 54 layers run in it"
     assert status(result).endswith(f"exact; warning: {warning}")
@@ -342,7 +342,7 @@ def test_an_engine_without_int8_is_warned_of_even_where_the_case_passes():
 
 
 def test_an_engine_that_tells_nothing_is_not_said_to_be_without_int8():
-    engines = (dataclasses.replace(report_cases.engine("INT8", 1, 0, 2.0), layers=()),)
+    engines = (dataclasses.replace(report_cases.engine(Role.INT8, 1, 0, 2.0), layers=()),)
     result = case(COSINE, engines=engines)
     assert "INT8 engine: does not tell its layers; 2 ms" in details(result)
     assert "You asked" not in status(result)

@@ -21,6 +21,7 @@ from pytest_int8acc.results import (
     OutputResult,
     Repair,
     Rescale,
+    Role,
     Score,
     SearchOutcome,
     StageLine,
@@ -42,7 +43,7 @@ def values(amax: float, bins: int = 48) -> Histogram:
     return Histogram(tuple(amax * i / bins for i in range(bins + 1)), tuple(counts))
 
 
-def engine(role: str, weighted: int, int8: int, ms: float | None) -> EngineInfo:
+def engine(role: Role, weighted: int, int8: int, ms: float | None) -> EngineInfo:
     """An engine with ``int8`` of its ``weighted`` layers in INT8, and a few others."""
     layers = [
         EngineLayer(f"conv{i}", (f"/conv{i}/Conv",), "weighted", "int8" if i < int8 else "fp16")
@@ -57,7 +58,11 @@ def engine(role: str, weighted: int, int8: int, ms: float | None) -> EngineInfo:
     )
 
 
-ENGINES = (engine("baseline", 54, 0, 0.82), engine("INT8", 54, 45, 0.61), engine("fixed", 54, 43, 0.63))
+ENGINES = (
+    engine(Role.BASELINE, 54, 0, 0.82),
+    engine(Role.INT8, 54, 45, 0.61),
+    engine(Role.FIXED, 54, 43, 0.63),
+)
 FINDINGS = (
     Finding(
         "nonzero-zero-point",

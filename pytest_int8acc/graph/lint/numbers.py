@@ -10,9 +10,9 @@ from onnx import TensorProto
 
 from pytest_int8acc.graph.formats import FP16, UINT8
 from pytest_int8acc.graph.fp16_constants import COARSE
+from pytest_int8acc.graph.index import all_nodes
 from pytest_int8acc.graph.lint.rules import find
 from pytest_int8acc.graph.lint.view import BYTES, DEQUANTIZE, QUANTIZE, Half, View, attribute
-from pytest_int8acc.graph.model import all_nodes
 from pytest_int8acc.graph.types import Signature, signature
 from pytest_int8acc.results import Finding
 from pytest_int8acc.tensors import Array
@@ -55,7 +55,7 @@ def check_half(view: View, half: Half) -> Iterator[Finding]:
             yield find("scalar-qdq", half.node.name, f"'{half.source}' is a scalar")
         for index, what in ((1, "scale"), (2, "zero point")):
             name = half.node.input[index] if len(half.node.input) > index else ""
-            maker = view.producer.get(name)
+            maker = view.index.producer.get(name)
             if name and name not in view.rooted and (maker is None or maker.op_type not in _DYNAMIC):
                 yield find("runtime-scale", half.node.name, f"its {what} '{name}' is computed at run time")
     if before is not None and not _same(before, half):

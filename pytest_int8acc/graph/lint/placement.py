@@ -10,7 +10,7 @@ import onnx
 from pytest_int8acc.graph.formats import INT8, along
 from pytest_int8acc.graph.groups import WEIGHTED, moves_values, unfit_groups
 from pytest_int8acc.graph.lint.rules import find
-from pytest_int8acc.graph.lint.view import BYTES, DEQUANTIZE, QUANTIZE, Half, View, attribute, moved_axis
+from pytest_int8acc.graph.lint.view import BYTES, QUANTIZE, Half, View, attribute, moved_axis
 from pytest_int8acc.graph.model import Model
 from pytest_int8acc.graph.restore import folded
 from pytest_int8acc.results import Finding
@@ -57,7 +57,7 @@ def check_activations(view: View) -> Iterator[Finding]:
 
 def check_adds(view: View) -> Iterator[Finding]:
     """Adds that join a convolution with a residual."""
-    order = {node.name: i for i, node in enumerate(view.model.graph.node)}
+    order = view.index.order
     for node in view.model.graph.node:
         if node.op_type != "Add" or any(name in view.rooted for name in node.input):
             continue
@@ -111,7 +111,7 @@ def check_silu(view: View) -> Iterator[Finding]:
 
 def check_weights(view: View, original: Model) -> Iterator[Finding]:
     """Quantized weights against those of the float model's nodes of the same name."""
-    theirs = {node.name: node for node in original.graph.node}
+    theirs = original.index.nodes
     constants = original.constants()
     for node in view.model.graph.node:
         other = theirs.get(node.name)
@@ -179,8 +179,8 @@ def _grouped(view: View, node: onnx.NodeProto) -> Iterator[Finding]:
 
 def _convolution(view: View, tensor: str) -> onnx.NodeProto | None:
     """The INT8 convolution, BatchNormalization allowed for, whose one reader reads ``tensor``."""
-    node = view.producer.get(tensor)
-    if node is None or len(view.readers[tensor]) != 1 or tensor in view.kept:
+    node = view.index.producer.get(tensor)
+    if node is None or view.index.only_reader(tensor) is None:
         return None
     if node.op_type == "BatchNormalization":
         return _convolution(view, node.input[0])
@@ -200,10 +200,11 @@ def _needless(view: View, node: onnx.NodeProto, order: dict[str, int]) -> Iterat
     found: list[tuple[int, Half, str]] = []
     for name in node.input:
         half = view.dequantizer(name)
-        if half is None or half.kind not in BYTES or len(view.readers[name]) != 1 or name in view.kept:
+        if half is None or half.kind not in BYTES or view.index.only_reader(name) is None:
             continue
         before = view.quantizer(half)
-        conv = _convolution(view, before.source) if before and len(view.readers[half.source]) == 1 else None
+        alone = len(view.index.readers(half.source)) == 1
+        conv = _convolution(view, before.source) if before and alone else None
         if before is not None and conv is not None:
             found.append((order[conv.name], before, conv.name))
     if found:
@@ -218,15 +219,16 @@ def _scales_behind(view: View, tensor: str) -> Iterator[Half]:
     if half is not None:
         yield half
         return
-    node = view.producer.get(tensor)
-    yield from (view.halves[n.output[0]] for n in view.readers[tensor] if n.op_type == QUANTIZE)
+    node = view.index.producer.get(tensor)
+    readers = view.index.readers(tensor)
+    yield from (view.halves[reader.output[0]] for reader, _ in readers if reader.op_type == QUANTIZE)
     if node is not None and moves_values(node):
         yield from _scales_behind(view, node.input[0])
 
 
 def _layer_before(view: View, tensor: str) -> onnx.NodeProto | None:
     """The weighted layer, bias and BatchNormalization allowed for, that makes ``tensor``."""
-    node = view.producer.get(tensor)
+    node = view.index.producer.get(tensor)
     if node is None or node.op_type in WEIGHTED:
         return node
     is_bias = node.op_type == "Add" and any(name in view.rooted for name in node.input)
@@ -237,10 +239,8 @@ def _layer_before(view: View, tensor: str) -> onnx.NodeProto | None:
 
 def _between_factors(view: View, sigmoid: onnx.NodeProto) -> Iterator[Finding]:
     """A pair on the result of a Sigmoid that a Mul multiplies with the Sigmoid's own input."""
-    for half in view.halves.values():
-        if half.node.op_type != DEQUANTIZE or view.quantized(half.result) != sigmoid.output[0]:
-            continue
-        for node in view.readers[half.result]:
+    for half in view.dequantized.get(sigmoid.output[0], ()):
+        for node, _ in view.index.readers(half.result):
             factors = {view.quantized(name) for name in node.input}
             if node.op_type == "Mul" and view.quantized(sigmoid.input[0]) in factors:
                 text = f"it stands between Sigmoid '{sigmoid.name}' and Mul '{node.name}', one SiLU"

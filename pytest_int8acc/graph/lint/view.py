@@ -13,8 +13,9 @@ import onnx
 from pytest_int8acc.errors import ModelError
 from pytest_int8acc.graph.formats import INT8, UINT8
 from pytest_int8acc.graph.groups import moves_values
+from pytest_int8acc.graph.index import captured
 from pytest_int8acc.graph.load import normalize
-from pytest_int8acc.graph.model import Model, captured
+from pytest_int8acc.graph.model import Model
 from pytest_int8acc.tensors import Array
 
 QUANTIZE, DEQUANTIZE = "QuantizeLinear", "DequantizeLinear"
@@ -61,13 +62,7 @@ class View:
         """The opset as in the file."""
         self.model = model = _tidied(model)
         self.constants = model.constants()
-        self.producer = {name: node for node in model.graph.node for name in node.output if name}
-        self.readers: dict[str, list[onnx.NodeProto]] = defaultdict(list)
-        for node in model.graph.node:
-            for name in node.input:
-                self.readers[name].append(node)
-        self.kept = {value.name for value in model.graph.output}
-        self.kept |= {name for node in model.graph.node for name in captured(node)}
+        self.index = model.index
         self.rooted = self._rooted()
         self.halves = {half.result: half for half in self._halves()}
 
@@ -80,6 +75,15 @@ class View:
             values = {}
         shapes: dict[str, tuple[object, ...] | None] = {name: info.shape for name, info in values.items()}
         return shapes | {name: array.shape for name, array in self.constants.items()}
+
+    @cached_property
+    def dequantized(self) -> dict[str, list[Half]]:
+        """The DequantizeLinear nodes by the float tensor whose pair they end."""
+        found: dict[str, list[Half]] = defaultdict(list)
+        for half in self.halves.values():
+            if half.node.op_type == DEQUANTIZE:
+                found[self.quantized(half.result)].append(half)
+        return dict(found)
 
     def dequantizer(self, tensor: str) -> Half | None:
         """The DequantizeLinear that makes ``tensor``."""
@@ -102,7 +106,7 @@ class View:
         moved: list[onnx.NodeProto] = []
         while True:
             half = self.dequantizer(tensor)
-            node = self.producer.get(tensor)
+            node = self.index.producer.get(tensor)
             if half is not None or node is None or not moves_values(node):
                 return half, moved[::-1]
             moved.append(node)
@@ -110,17 +114,18 @@ class View:
 
     def quantizers(self, tensor: str, through: frozenset[str] = frozenset()) -> Iterator[Half]:
         """QuantizeLinear nodes that read ``tensor``, also behind what moves values or is in ``through``."""
-        for node in self.readers[tensor]:
+        for node, position in self.index.readers(tensor):
+            if position:
+                continue
             if node.op_type == QUANTIZE:
-                if node.input[0] == tensor:
-                    yield self.halves[node.output[0]]
-            elif (moves_values(node) or node.op_type in through) and node.input[0] == tensor:
+                yield self.halves[node.output[0]]
+            elif moves_values(node) or node.op_type in through:
                 for name in node.output:
                     yield from self.quantizers(name, through)
 
     def is_read(self, tensor: str) -> bool:
         """True where a node reads ``tensor``, a graph inside a node does, or it is an output."""
-        return bool(self.readers[tensor]) or tensor in self.kept
+        return bool(self.index.readers(tensor)) or tensor in self.index.public
 
     def _rooted(self) -> set[str]:
         """Tensors that depend on constants only."""

@@ -1,0 +1,100 @@
+"""Who makes and who reads each tensor of a graph, looked up in one index per model.
+
+Passes over a graph stay linear in its nodes as long as they ask here instead of walking the graph.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from functools import cached_property
+
+import onnx
+from onnx import TensorProto
+
+#: A node, and the position of the input at which it reads.
+Reader = tuple[onnx.NodeProto, int]
+_GRAPHS = frozenset({onnx.AttributeProto.GRAPH, onnx.AttributeProto.GRAPHS})
+
+
+class Index:
+    """Look-ups in a main graph that is not changed any more; each is made at its first use."""
+
+    def __init__(self, graph: onnx.GraphProto) -> None:
+        self._graph = graph
+
+    @cached_property
+    def nodes(self) -> dict[str, onnx.NodeProto]:
+        """Nodes by name, in topological order."""
+        return {node.name: node for node in self._graph.node}
+
+    @cached_property
+    def order(self) -> dict[str, int]:
+        """Topological position of each node, by name."""
+        return {name: position for position, name in enumerate(self.nodes)}
+
+    @cached_property
+    def producer(self) -> dict[str, onnx.NodeProto]:
+        """The node that makes a tensor; inputs and constants are missing."""
+        return {name: node for node in self._graph.node for name in node.output if name}
+
+    @cached_property
+    def constants(self) -> frozenset[str]:
+        """Names of the initializers."""
+        return frozenset(tensor.name for tensor in self._graph.initializer)
+
+    @cached_property
+    def captured(self) -> frozenset[str]:
+        """Names that graphs inside nodes may read from around them."""
+        return frozenset(name for node in self._graph.node for name in captured(node))
+
+    @cached_property
+    def public(self) -> frozenset[str]:
+        """What is read by more than nodes of the main graph: outputs, and what is captured."""
+        return self.captured.union(value.name for value in self._graph.output)
+
+    def readers(self, tensor: str) -> Sequence[Reader]:
+        """The inputs of the main graph's nodes that read ``tensor``, in topological order."""
+        return self._readers.get(tensor, ())
+
+    def only_reader(self, tensor: str) -> onnx.NodeProto | None:
+        """The node through which alone ``tensor`` is read, at one position; None where there is more."""
+        readers = self.readers(tensor)
+        return readers[0][0] if len(readers) == 1 and tensor not in self.public else None
+
+    @cached_property
+    def _readers(self) -> dict[str, list[Reader]]:
+        readers: dict[str, list[Reader]] = defaultdict(list)
+        for node in self._graph.node:
+            for position, name in enumerate(node.input):
+                if name:
+                    readers[name].append((node, position))
+        return dict(readers)
+
+
+def all_nodes(graph: onnx.GraphProto) -> Iterator[onnx.NodeProto]:
+    """Every node of ``graph`` and of the graphs inside its nodes (If, Loop, Scan)."""
+    for node in graph.node:
+        yield node
+        for inner in subgraphs(node):
+            yield from all_nodes(inner)
+
+
+def all_initializers(graph: onnx.GraphProto) -> Iterator[TensorProto]:
+    """Every initializer of ``graph`` and of the graphs inside its nodes."""
+    yield from graph.initializer
+    for node in graph.node:
+        for inner in subgraphs(node):
+            yield from all_initializers(inner)
+
+
+def subgraphs(node: onnx.NodeProto) -> list[onnx.GraphProto]:
+    """The graphs that ``node`` holds as attributes."""
+    return [graph for a in node.attribute if a.type in _GRAPHS for graph in (a.graphs or [a.g])]
+
+
+def captured(node: onnx.NodeProto) -> set[str]:
+    """Names that the graphs inside ``node`` may read from around it."""
+    graphs = subgraphs(node)
+    read = {name for graph in graphs for inner in all_nodes(graph) for name in inner.input if name}
+    return read.union(value.name for graph in graphs for value in graph.output)
