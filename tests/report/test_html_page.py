@@ -41,7 +41,7 @@ HOSTILE = (
 #: Keys and values that a user has no say in.
 CLOSED = (
     *("bound", "precision", "severity", "source", "verdict", "finished"),
-    *("symptom", "meanings", "first_stage", "against", "together"),
+    *("symptom", "meanings", "first_stage", "against", "together", "role"),
 )
 WORDS = (
     *("weighted", "qdq", "reformat", "recalibrate", "high", "inf", "nan"),
