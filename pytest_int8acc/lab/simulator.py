@@ -140,7 +140,7 @@ class Simulator:
         board, gathered = self.board(plan), Gathered(seen.judge)
         place = {sample: i for i, sample in enumerate(seen.samples)}
         wanted = range(len(seen.samples)) if order is None else order
-        for samples, batch in self.inputs.runs([seen.samples[i] for i in wanted]):
+        for samples, batch in self.inputs.runs([seen.samples[i] for i in wanted], len(seen.samples)):
             gathered.add([place[i] for i in samples], self._run(board, plan, samples, batch))
             if enough is not None and not gathered.seen.all() and enough(gathered.parts()):
                 break

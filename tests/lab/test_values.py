@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from zoo_networks import dataset_for, zoo_network
 
-from pytest_int8acc.engines.onnxruntime import OrtEngine
+from pytest_int8acc.engines.onnxruntime import CPU, OrtEngine
 from pytest_int8acc.graph.formats import INT8
 from pytest_int8acc.lab import values as module
 from pytest_int8acc.lab.values import BINS, TensorValues, Values, channel_axis
@@ -248,7 +248,7 @@ def test_where_channels_lie(op_type: str, index: int, rank: int, axis: int | Non
 
 
 def values_of(name: str, data: Counted, nbytes: dict[str, int] | None = None) -> Values:
-    return Values(zoo_network(name).model, data, "cpu", readers={}, nbytes=nbytes or {})
+    return Values(zoo_network(name).model, data, CPU, readers={}, nbytes=nbytes or {})
 
 
 @pytest.mark.parametrize("name", ["residual", "mlp", "vit_gelu", "dynamic"])
@@ -300,7 +300,7 @@ def test_values_are_those_that_the_model_computes(name: str, tmp_path: Path) -> 
     infos = {v.name: v for v in edit.graph.value_info}
     edit.graph.output.extend(infos[t] for t in shown if t in infos)
     run = OrtEngine(edit.done())
-    found = Values(network.model, data, "cpu", readers=readers, nbytes={}).of(readers)
+    found = Values(network.model, data, CPU, readers=readers, nbytes={}).of(readers)
     seen: dict[str, list[Array]] = {}
     for batch in data.batches():
         for tensor, array in {**batch.feed, **run(batch.feed)}.items():

@@ -11,7 +11,7 @@ import yaml
 from faulty_digits import faulty
 from labs import lab_of
 
-from pytest_int8acc.case.plan_file import read_plan
+from pytest_int8acc.case.plan_reader import read_plan
 from pytest_int8acc.check import check, conclude
 from pytest_int8acc.engines.onnxruntime import OrtEngine
 from pytest_int8acc.graph.load import load_model

@@ -16,7 +16,7 @@ from benchmarks.case import dataset
 from benchmarks.faults import outlier_channel, per_tensor_weights
 from benchmarks.nets import digits, trained
 from pytest_int8acc.engines.calibrators import ENTROPY_BINS
-from pytest_int8acc.engines.onnxruntime import OrtEngine
+from pytest_int8acc.engines.onnxruntime import CPU, OrtEngine
 from pytest_int8acc.graph.groups import find_groups
 from pytest_int8acc.graph.load import normalize
 from pytest_int8acc.graph.model import make_model
@@ -175,7 +175,7 @@ def test_tensors_of_a_concat_get_one_scale(tmp_path: Path) -> None:
     tied = next(s & quantized for s in layout.shared if len(s & quantized) > 1)
     feed = {name: np.concatenate([array] * 2) for name, array in sample_feed(proto).items()}
     data = dataset(model, feed, tmp_path, batch=2)
-    ranges = Ranges(Values(model, data, "cpu", readers={}, nbytes={}).of(quantized))
+    ranges = Ranges(Values(model, data, CPU, readers={}, nbytes={}).of(quantized))
     (unit,) = units(network, [min(tied)], ranges)
     assert set(unit.tensors) == tied
     assert unit.scale("minmax") == max(ranges.scale(t, "minmax") for t in tied)
