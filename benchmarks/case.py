@@ -15,9 +15,10 @@ from pytest_int8acc.graph.groups import find_groups
 from pytest_int8acc.graph.model import Model
 from pytest_int8acc.graph.network import Network
 from pytest_int8acc.graph.quantize import quantize
-from pytest_int8acc.scales.calibrate import Method, calibrate
+from pytest_int8acc.scales.calibrate import calibrate
 from pytest_int8acc.scores.criteria import MetricLimit, OutputLimits
 from pytest_int8acc.scores.user_metric import UserMetric
+from pytest_int8acc.spec.int8 import CalibrationMethod
 from pytest_int8acc.tensors import Array, Feed
 
 #: As the plugin runs stored arrays for which the spec says nothing.
@@ -62,7 +63,7 @@ def assemble(
     limits: Limits,
     *,
     calibration: Feed | None = None,
-    method: Method = "minmax",
+    method: CalibrationMethod = "minmax",
     factors: Mapping[str, float] | None = None,
     per_tensor: Sequence[str] = (),
     outliers: Sequence[str] = (),

@@ -1,4 +1,4 @@
-"""Files replaced at one stroke: who reads meanwhile, or comes after a kill, finds the old ones or the new."""
+"""Files replaced at one stroke: who reads meanwhile, or comes after a kill, finds old ones or new ones."""
 
 from __future__ import annotations
 
@@ -64,6 +64,14 @@ def replacing_files(folder: Path) -> Iterator[Path]:
             os.replace(draft, folder / draft.name)
     finally:
         shutil.rmtree(drafts, ignore_errors=True)
+
+
+def seen_from(folder: Path, path: Path) -> str:
+    """``path`` as written in a file of ``folder``, with slashes; absolute on another drive."""
+    try:
+        return Path(os.path.relpath(path, folder)).as_posix()
+    except ValueError:
+        return Path(os.path.abspath(path)).as_posix()
 
 
 def _clear(folder: Path, pattern: str) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -13,6 +12,7 @@ from pytest_int8acc.case.plan_file import quoted
 from pytest_int8acc.data import RandomSource, open_dataset
 from pytest_int8acc.data.layout import read_layout
 from pytest_int8acc.errors import DataError, Int8accError, ModelError
+from pytest_int8acc.files import seen_from
 from pytest_int8acc.graph.groups import find_groups
 from pytest_int8acc.graph.index import all_nodes
 from pytest_int8acc.graph.load import load_model
@@ -147,21 +147,13 @@ class _Facts:
         float_path = _float_model(model, path) if quantized else None
         return _Facts(
             model=model,
-            file=_from(folder, path),
+            file=seen_from(folder, path),
             name=None if re.search(NAME, path.stem) else re.sub(r"[^A-Za-z0-9_.-]+|^[.-]+", "_", path.stem),
             groups=groups,
             quantized=quantized,
-            float_file=None if float_path is None else _from(folder, float_path),
+            float_file=None if float_path is None else seen_from(folder, float_path),
             loader="" if _can_draw(model) else loader,
         )
-
-
-def _from(folder: Path, path: Path) -> str:
-    """``path`` as seen from ``folder``."""
-    try:
-        return Path(os.path.relpath(path, folder)).as_posix()
-    except ValueError:  # another drive
-        return Path(os.path.abspath(path)).as_posix()
 
 
 def _identifier(text: str) -> str:

@@ -15,7 +15,8 @@ from pytest_int8acc.graph.load import load_model
 from pytest_int8acc.graph.model import Model
 from pytest_int8acc.graph.network import Network
 from pytest_int8acc.graph.quantize import quantize
-from pytest_int8acc.scales.calibrate import Method, calibrate
+from pytest_int8acc.scales.calibrate import calibrate
+from pytest_int8acc.spec.int8 import CalibrationMethod
 from pytest_int8acc.tensors import Feed
 
 #: Samples that scales come from, and samples that are compared.
@@ -76,7 +77,9 @@ def net(name: str) -> Net:
     return calibrated(name, load_model(MODELS / f"{name}.onnx"))
 
 
-def calibrated(name: str, model: Model, feed: Feed | None = None, method: Method = "minmax") -> Net:
+def calibrated(
+    name: str, model: Model, feed: Feed | None = None, method: CalibrationMethod = "minmax"
+) -> Net:
     """``model``, a form of network ``name``, with scales of its own."""
     layout = find_groups(model)
     return Net(
@@ -87,7 +90,9 @@ def calibrated(name: str, model: Model, feed: Feed | None = None, method: Method
     )
 
 
-def scales_of(model: Model, layout: Layout, feed: Feed, method: Method = "minmax") -> dict[str, float]:
+def scales_of(
+    model: Model, layout: Layout, feed: Feed, method: CalibrationMethod = "minmax"
+) -> dict[str, float]:
     """Scales by calibration."""
     with tempfile.TemporaryDirectory() as folder:
         opened = dataset(model, feed, Path(folder), BATCH)

@@ -15,6 +15,7 @@ from benchmarks.regressions.entry import Entry, Planted, Truth, write
 from benchmarks.regressions.truth import Prover, Verdict, prove
 from pytest_int8acc.check import check
 from pytest_int8acc.errors import Int8accError
+from pytest_int8acc.report.summary import summary
 from pytest_int8acc.results import CaseResult, Culprit
 from pytest_int8acc.settings import Settings
 from pytest_int8acc.spec.load import load_spec
@@ -144,7 +145,7 @@ def _of_result(
         truth.shows,
         _margin(planted),
         "passed" if result.passed else "failed",
-        result.diagnosis.summary if result.diagnosis else "",
+        summary(result),
         detected=not result.passed or by_finding or by_words,
         named=by_finding or by_words or (bool(judged) and right >= enough),
         causes_right=right,

@@ -13,7 +13,7 @@ from pytest_int8acc.case.judge import Judge
 from pytest_int8acc.results import Score
 from pytest_int8acc.scores.criteria import Criterion, kind_of
 from pytest_int8acc.scores.demands import consistent, demands_on, loss_of
-from pytest_int8acc.scores.parts import F64
+from pytest_int8acc.scores.pairs import F64
 from pytest_int8acc.search.types import Trial
 from pytest_int8acc.tensors import Array, Outputs
 

@@ -23,6 +23,12 @@ class Batch:
     """Rows after those, repeated only to fill a fixed batch; outputs are cut only where this is not 0."""
 
 
+def real_rows(array: Array, batch: Batch) -> Array:
+    """``array`` without the rows that only filled the batch, where they can be told."""
+    filled = batch.padding and array.ndim and array.shape[0] == batch.rows + batch.padding
+    return array[: batch.rows] if filled else array
+
+
 def rechunk(feeds: Iterable[Feed], layout: Layout, size: int | None) -> Iterator[Batch]:
     """Join and cut ``feeds`` into batches of ``size`` rows, or pass each on as it is where ``size`` is None.
 

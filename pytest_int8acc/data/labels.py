@@ -14,9 +14,7 @@ from pytest_int8acc.errors import DataError
 from pytest_int8acc.tensors import Array
 
 
-def load_labels(
-    source: str, samples: int, base: Path, *, limited: bool = False, what: str = "labels"
-) -> Array | dict[str, Array]:
+def load_labels(source: str, samples: int, base: Path, *, limited: bool = False) -> Array | dict[str, Array]:
     """Labels with one entry per sample on axis 0; one array, or several by name.
 
     Args:
@@ -25,12 +23,11 @@ def load_labels(
         samples: How many samples the inputs have.
         base: The folder that ``source`` is relative to.
         limited: The inputs were cut to ``samples``, so more labels are cut too; otherwise they are an error.
-        what: The spec key, for messages.
 
     Raises:
         DataError: The labels cannot be read, or are too few or too many.
     """
-    where = f"{what}: {source}"
+    where = f"labels: {source}"
     if ".py:" in source or source.endswith(".py"):
         arrays = _from_script(run_user(source, load_function(source, base)), where)
     else:

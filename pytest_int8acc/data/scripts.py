@@ -99,21 +99,21 @@ def run_user(ref: str, function: Callable[..., _T], *args: Any, error: type[Int8
         raise error(_blame(failure, ref)) from failure
 
 
-def iterate_user(ref: str, function: UserFunction, error: type[Int8accError] = DataError) -> Iterator[Any]:
+def iterate_user(ref: str, function: UserFunction) -> Iterator[Any]:
     """The items of the iterable that ``function()`` returns, asked for one at a time.
 
     Raises:
-        error: The function or its iterator fails, or what it returns cannot be iterated.
+        DataError: The function or its iterator fails, or what it returns cannot be iterated.
     """
-    result = run_user(ref, function, error=error)
+    result = run_user(ref, function)
     if isinstance(result, dict) or not (hasattr(result, "__iter__") or hasattr(result, "__getitem__")):
         found = "nothing" if result is None else f"one {type(result).__name__}"
-        raise error(f"{ref}: returned {found}; yield, or return a list of, dicts of input name to array")
+        raise DataError(f"{ref}: returned {found}; yield, or return a list of, dicts of input name to array")
     with function.active():
-        iterator = run_user(ref, iter, result, error=error)
+        iterator = run_user(ref, iter, result)
     while True:
         with function.active():
-            item = run_user(ref, functools.partial(next, iterator, _END), error=error)
+            item = run_user(ref, functools.partial(next, iterator, _END))
         if item is _END:
             return
         yield item

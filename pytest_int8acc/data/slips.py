@@ -43,9 +43,7 @@ _SMOOTH = 0.2
 _KNOWN = {255.0: "0 to 255 against 0 to 1", 127.5: "0 to 255 against -1 to 1"}
 
 
-def sample_arrays(
-    dataset: Dataset, inputs: tuple[TensorInfo, ...], samples: int = SAMPLES
-) -> dict[str, Array]:
+def sample_arrays(dataset: Dataset, inputs: tuple[TensorInfo, ...]) -> dict[str, Array]:
     """The first samples of a dataset, one array per batched input, samples first.
 
     Inputs that are no samples (the same for every run) and samples of another shape than the first are left
@@ -66,9 +64,9 @@ def sample_arrays(
             if not known or known[0].shape[1:] == rows.shape[1:]:
                 known.append(rows)
         count += batch.rows
-        if count >= samples:
+        if count >= SAMPLES:
             break
-    return {name: np.concatenate(parts)[:samples] for name, parts in found.items()}
+    return {name: np.concatenate(parts)[:SAMPLES] for name, parts in found.items()}
 
 
 def compare_inputs(calibration: Mapping[str, Array], validation: Mapping[str, Array]) -> tuple[Finding, ...]:

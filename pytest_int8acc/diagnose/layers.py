@@ -12,14 +12,14 @@ from collections.abc import Mapping, Sequence
 from onnx import helper
 
 from pytest_int8acc.data import Batch, Dataset
-from pytest_int8acc.engines.onnxruntime import OrtEngine, Provider
+from pytest_int8acc.data.chunks import real_rows
+from pytest_int8acc.engines.onnxruntime import CPU, OrtEngine, Sessions
 from pytest_int8acc.graph.alone import beside
 from pytest_int8acc.graph.fp16_network import emulate_network, network_to_fp16
 from pytest_int8acc.graph.network import Group, Network, Precision
 from pytest_int8acc.graph.plan import apply
 from pytest_int8acc.graph.types import FLOAT, value_types
 from pytest_int8acc.lab.sweep import FirstSamples
-from pytest_int8acc.lab.values import real_rows
 from pytest_int8acc.results import LayerError
 from pytest_int8acc.scores.metrics import METRICS
 from pytest_int8acc.scores.pairs import Pair
@@ -34,7 +34,7 @@ def layer_errors(
     network: Network,
     inputs: Dataset,
     rest: Precision = "fp16",
-    provider: Provider = "cpu",
+    sessions: Sessions = CPU,
     *,
     samples: int = SAMPLES,
 ) -> tuple[LayerError, ...]:
@@ -47,7 +47,7 @@ def layer_errors(
         network: The INT8 side of the case, no plan applied.
         inputs: What the case is judged on.
         rest: What runs beside INT8, and what errors are measured against.
-        provider: Where it runs.
+        sessions: Where it runs.
         samples: How many of the inputs are run, a whole batch at least where the model fixes it.
 
     Raises:
@@ -61,7 +61,7 @@ def layer_errors(
     models = plain, apply(shown)
     few = FirstSamples(inputs, network.model, samples)
     logger.info("diagnosis: errors of %d layers on %d samples", len(watched), few.samples or 0)
-    runs = _Runs([OrtEngine(model, "exact", provider) for model in models], watched, alone)
+    runs = _Runs([sessions.exact(model) for model in models], watched, alone)
     for batch in few.batches():
         runs.add(batch)
     return tuple(runs.error(group) for group in network.groups)

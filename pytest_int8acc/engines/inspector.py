@@ -10,12 +10,10 @@ import json
 import math
 import re
 from collections.abc import Collection, Iterable, Iterator, Mapping
-from typing import Any, Literal
+from typing import Any
 
 from pytest_int8acc.errors import EngineError
-from pytest_int8acc.results import EngineLayer, Kind
-
-_LayerKind = Literal["weighted", "qdq", "reformat", "other"]
+from pytest_int8acc.results import EngineLayer, Kind, LayerKind
 
 #: Words of a tensor's format, and what they mean for a layer that reads it; see _WORDS.
 _TYPES: dict[str, Kind] = {
@@ -87,8 +85,8 @@ def read_layers(text: str, nodes: Collection[str] = ()) -> tuple[EngineLayer, ..
 
     Args:
         text: JSON of ``IEngineInspector.get_engine_information``. Raw control characters are accepted, as
-            8.6 writes them. Built without detailed profiling verbosity it holds names only, see
-            :func:`has_detail`; then kind and precision of all layers are ``other``.
+            8.6 writes them. Built without detailed profiling verbosity it holds names only; then
+            kind and precision of all layers are ``other``.
         nodes: Names of the model's nodes. A layer's nodes are then limited to these; without them they are
             what the layer names, which before version 10 includes its constants.
 
@@ -115,15 +113,6 @@ def untold_nodes(layers: Iterable[EngineLayer], weighted: Iterable[str]) -> tupl
         return ()
     told = {node for layer in found if layer.kind == "weighted" for node in layer.nodes}
     return tuple(node for node in weighted if node not in told)
-
-
-def has_detail(text: str) -> bool:
-    """False where the engine tells names only: it was built without detailed profiling verbosity.
-
-    Raises:
-        EngineError: As :func:`read_layers`.
-    """
-    return any(isinstance(layer, Mapping) for layer in _layers(text))
 
 
 def _layers(text: str) -> list[Any]:
@@ -157,7 +146,7 @@ def _read_layer(layer: Any, known: frozenset[str]) -> EngineLayer:
     return EngineLayer(name, nodes, kind, _precision(layer, kind))
 
 
-def _kind(layer: Mapping[str, Any], nodes: tuple[str, ...]) -> _LayerKind:
+def _kind(layer: Mapping[str, Any], nodes: tuple[str, ...]) -> LayerKind:
     """What a layer does, from its type, its parameters and, where it may be anything, its kernel."""
     types = " ".join(_text(layer, key) for key in ("LayerType", "ParameterType")).lower()
     if _text(layer, "Origin").upper() == "QDQ" or _QUANTIZES.search(types):
@@ -182,7 +171,7 @@ def _only_qdq(layer: Mapping[str, Any]) -> bool:
     return bool(nodes) and all(_QDQ_NODE.search(node) and not _ADDED.match(node) for node in nodes)
 
 
-def _precision(layer: Mapping[str, Any], kind: _LayerKind) -> Kind:
+def _precision(layer: Mapping[str, Any], kind: LayerKind) -> Kind:
     """What a layer computes in; of a Quantize or Dequantize its low side."""
     inputs = [_type(tensor) for tensor in _tensors(layer, "Inputs")]
     outputs = [_type(tensor) for tensor in _tensors(layer, "Outputs")]

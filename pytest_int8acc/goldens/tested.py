@@ -8,7 +8,6 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
 
 import numpy as np
 
@@ -16,6 +15,7 @@ from pytest_int8acc.engines.remote import read_bytes, write_bytes_atomic
 from pytest_int8acc.errors import CriterionError
 from pytest_int8acc.goldens.place import shown
 from pytest_int8acc.goldens.record import GoldenError
+from pytest_int8acc.goldens.request import Update
 from pytest_int8acc.results import OutputResult
 from pytest_int8acc.scores.compare import compare_outputs
 from pytest_int8acc.scores.criteria import OutputLimits, kind_of
@@ -39,7 +39,7 @@ class ArrayGoldens:
     """
 
     folder: str
-    update: Literal["off", "missing", "all"] = "off"
+    update: Update = "off"
     candidates: Path | None = None
 
     def check(

@@ -8,7 +8,7 @@ from typing import Literal
 
 import numpy as np
 
-from pytest_int8acc.graph.formats import Format, format_of
+from pytest_int8acc.graph.formats import INT8, Format, format_of
 from pytest_int8acc.graph.model import Model
 from pytest_int8acc.tensors import Array
 
@@ -89,6 +89,12 @@ class TensorScale:
     """The channel axis; None per tensor."""
     zero_point: Array | None = None
     """Same shape as ``scale``; its dtype is the quantized type. None: symmetric INT8."""
+
+    @property
+    def is_symmetric(self) -> bool:
+        """Whether it is INT8 with its zero at 0."""
+        zero_point = self.zero_point
+        return zero_point is None or (format_of(zero_point.dtype) is INT8 and not zero_point.any())
 
 
 def symmetric(scale: float) -> TensorScale:

@@ -136,6 +136,7 @@ def tool() -> dict[str, str]:
 def _entry(verdict: str, report: pytest.TestReport, folder: Path | None) -> dict[str, Any]:
     """One case of ``report.json``."""
     from pytest_int8acc.report.json import case_entry
+    from pytest_int8acc.report.plain import restore
     from pytest_int8acc.report.text import FAILURE
 
     said = dict(report.user_properties)
@@ -150,8 +151,8 @@ def _entry(verdict: str, report: pytest.TestReport, folder: Path | None) -> dict
     }
     if "int8acc.settings" in said:
         more["settings"] = str(said["int8acc.settings"])
-    plain = None if details is None else json.loads(str(details))
-    return case_entry(nodeid_of(report), verdict, report.duration, plain, folder, **more)
+    result = None if details is None else restore(json.loads(str(details)))
+    return case_entry(nodeid_of(report), verdict, report.duration, result, folder, **more)
 
 
 def _iso(seconds: float | None) -> str:

@@ -13,12 +13,13 @@ import re
 import time
 from dataclasses import dataclass, replace
 
+from pytest_int8acc.case.forms import ImplicitForm
 from pytest_int8acc.errors import EngineError
 from pytest_int8acc.graph.qdq import FIXED
 from pytest_int8acc.lab.evaluators import Simulated
 from pytest_int8acc.lab.inputs import split
 from pytest_int8acc.lab.lab import Lab, Proof
-from pytest_int8acc.results import Culprit, LayerLine, SearchOutcome, TrialLine
+from pytest_int8acc.results import Culprit, LayerLine, Role, SearchOutcome, TrialLine
 from pytest_int8acc.search import certify, search
 from pytest_int8acc.search.ledger import NOT_THE_CAUSE
 from pytest_int8acc.search.types import Budget, SearchResult, Trial
@@ -63,7 +64,7 @@ def find_precision(lab: Lab) -> tuple[SearchOutcome, Found]:
     found = _find(lab)
     if lab.measured.settings.certify and found.fix is not None:
         found = _certified(lab, found)
-    if found.fix is not None and lab.measured.candidate.implicit is not None:
+    if found.fix is not None and isinstance(lab.measured.candidate, ImplicitForm):
         found = replace(found, notes=(*found.notes, _as_layer_precisions(lab, found.result)))
     return _outcome(lab, found, time.perf_counter() - started), found
 
@@ -144,14 +145,11 @@ def _as_layer_precisions(lab: Lab, result: SearchResult) -> str:
     """What comes of holding the same layers in high precision under TensorRT's own quantization."""
     m = lab.measured
     held = {n: m.keep for g in lab.network.groups if g.name in result.high for n in g.nodes}
-    wish = m.candidate.implicit
-    assert wish is not None
-    form = replace(
-        m.candidate, implicit=replace(wish, cache=m.backend.calibration_cache, samples=None, high=held)
-    )
+    assert isinstance(m.candidate, ImplicitForm)
+    form = m.candidate.holding(held, m.backend.calibration_cache)
     lab.builds += 1
     try:
-        passed = m.judged(m.run(form, "implicit")).passed
+        passed = m.judged(m.run(form, Role.IMPLICIT)).passed
     except EngineError as error:  # the Q/DQ model stands
         return f"as layer precisions under implicit quantization the fix cannot be had: {error}"
     said = "meets the criteria, too" if passed else "does not meet the criteria: use the Q/DQ model"
@@ -193,9 +191,9 @@ def _outcome(lab: Lab, found: Found, seconds: float) -> SearchOutcome:
 def _price_ms(lab: Lab) -> float | None:
     """How much longer the fixed engine takes than the INT8 one, both timed in turn."""
     backend = lab.measured.backend
-    backend.measure_latency(("baseline", "INT8", "fixed"), lab.measured.inputs)
+    backend.measure_latency((Role.BASELINE, Role.INT8, Role.FIXED), lab.measured.inputs)
     times = {info.role: info.latency for info in backend.engines}
-    fixed, int8 = times.get("fixed"), times.get("INT8")
+    fixed, int8 = times.get(Role.FIXED), times.get(Role.INT8)
     return None if fixed is None or int8 is None else fixed.median_ms - int8.median_ms
 
 

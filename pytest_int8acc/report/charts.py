@@ -9,7 +9,8 @@ from dataclasses import dataclass
 from pytest_int8acc.report.diagnosis import worst_layers
 from pytest_int8acc.report.ranking import strain
 from pytest_int8acc.report.table import number
-from pytest_int8acc.results import Cause, LayerError, Score
+from pytest_int8acc.results import LayerError, Score
+from pytest_int8acc.results.causes import Cause
 
 #: Width and height of a histogram in its own units; the axis lies below.
 WIDTH, HEIGHT = 480.0, 96.0

@@ -1,4 +1,4 @@
-"""Why a case fails and what mends it, as text: findings, stages, repairs, layers, calibration methods."""
+"""Why a case fails and what mends it, as text: findings, repairs, layers, calibration methods."""
 
 from __future__ import annotations
 
@@ -7,15 +7,13 @@ from collections.abc import Sequence
 
 from pytest_int8acc.report.ranking import worst_first
 from pytest_int8acc.report.table import count, number, table
-from pytest_int8acc.report.words import relation, shorten
+from pytest_int8acc.report.words import relation
 from pytest_int8acc.results import (
     CalibrationLine,
     CaseResult,
-    Diagnosis,
     Finding,
     LayerError,
     Repair,
-    StageLine,
 )
 
 _FINDINGS = 5
@@ -40,17 +38,6 @@ def finding_lines(findings: Sequence[Finding], verbosity: int = 0) -> list[str]:
 def worst_findings(findings: Sequence[Finding]) -> list[Finding]:
     """The findings, errors first."""
     return sorted(findings, key=lambda finding: _SEVERITIES.index(finding.severity))
-
-
-def stage_lines(diagnosis: Diagnosis) -> list[str]:
-    """The way from the framework to the engine in one line, and what the first bad stage means."""
-    if not diagnosis.stages:
-        return []
-    lines = ["Stages: " + " > ".join(_stage(stage) for stage in diagnosis.stages)]
-    first = next((stage for stage in diagnosis.stages if stage.name == diagnosis.first_stage), None)
-    if first is not None and first.text:
-        lines.append(f"  {first.name}: {first.text}")
-    return lines
 
 
 def cheaper_fix(result: CaseResult) -> Repair | None:
@@ -119,10 +106,3 @@ def calibration_lines(calibrations: Sequence[CalibrationLine]) -> list[str]:
         "Calibration methods",
         *("  " + line for line in table(("method", "verdict", "most critical"), rows)),
     ]
-
-
-def _stage(stage: StageLine) -> str:
-    if stage.passed:
-        return f"{stage.name} ok"
-    missed = next((score for score in worst_first(stage.scores) if not score.passed), None)
-    return f"{stage.name} off" + (f" ({shorten(relation(missed), 60)})" if missed else "")

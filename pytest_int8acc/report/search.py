@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pytest_int8acc.report.causes import cause_text
 from pytest_int8acc.report.table import number, table
 from pytest_int8acc.report.words import shorten
 from pytest_int8acc.results import Culprit, SearchOutcome
@@ -62,7 +63,7 @@ def _cause(culprit: Culprit, verbosity: int) -> str:
     """Why, in few words; with -vv in full."""
     if culprit.cause is None:
         return ""
-    text = culprit.cause.text
+    text = cause_text(culprit.cause)
     return text if verbosity >= 2 else shorten(text.partition(": ")[0], _CAUSE)
 
 

@@ -10,11 +10,13 @@ from pytest_int8acc.report.diagnosis import (
     finding_lines,
     layer_lines,
     repair_line,
-    stage_lines,
 )
 from pytest_int8acc.report.engines import engine_lines, no_int8
+from pytest_int8acc.report.fits import fit_note
 from pytest_int8acc.report.ranking import worst_first
 from pytest_int8acc.report.search import brief, search_lines
+from pytest_int8acc.report.stages import stage_lines
+from pytest_int8acc.report.summary import summary
 from pytest_int8acc.report.table import count, number, table
 from pytest_int8acc.report.words import name_of, relation, value_and_limit
 from pytest_int8acc.results import CaseResult, Score
@@ -41,8 +43,8 @@ def failure_line(result: CaseResult) -> str:
 def failure(result: CaseResult, verbosity: int = 0) -> str:
     """What a failed case reads like: its first line, why, one table, the notes, culprits and fix."""
     lines = [failure_line(result), ""]
-    if result.diagnosis is not None and result.diagnosis.summary:
-        lines += [result.diagnosis.summary, ""]
+    if why := summary(result):
+        lines += [why, ""]
     lines += [headline(result), *("  " + line for line in details(result, verbosity))]
     lines += remedies(result, verbosity)
     if result.written:
@@ -166,11 +168,11 @@ def notes_of(result: CaseResult, verbosity: int) -> list[str]:
     for output in result.outputs:
         if output.note:
             notes.append(f"'{output.name}': {output.note}")
-        if output.fit is not None and (output.fit.note or not output.passed or verbosity >= 2):
-            fit = output.fit
+        fit, meaning = output.fit, fit_note(output.fit) if output.fit is not None else ""
+        if fit is not None and (meaning or not output.passed or verbosity >= 2):
             sign = "-" if fit.offset < 0 else "+"
             line = f"INT8 = {number(fit.slope)} * baseline {sign} {number(abs(fit.offset))}"
-            said = f": {fit.note}" if fit.note else ""
+            said = f": {meaning}" if meaning else ""
             notes.append(f"'{output.name}': {line} (correlation {number(fit.correlation)}){said}")
         if output.worst_sample is not None and (verbosity >= 2 or not output.passed):
             notes.append(f"'{output.name}': sample {output.worst_sample} has the lowest SQNR")

@@ -17,6 +17,7 @@ from pytest_int8acc.report.json import BAD, RANK
 from pytest_int8acc.report.plain import restore_entry
 from pytest_int8acc.report.ranking import strain, worst_first
 from pytest_int8acc.report.search import cost_line, fix_line
+from pytest_int8acc.report.summary import summary
 from pytest_int8acc.report.table import number
 from pytest_int8acc.report.terminal import said_of
 from pytest_int8acc.report.text import headline, most_critical, notes_of, warnings_of
@@ -82,6 +83,7 @@ class CaseView:
     """Of its worst score: 1 at the limit; -1 where nothing was judged."""
     place: float | None
     result: CaseResult | None = None
+    why: str = ""
     headline: str = ""
     warnings: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
@@ -167,6 +169,7 @@ def _measured(result: CaseResult, texts: Mapping[str, str]) -> dict[str, Any]:
         "result": result,
         "strain": worst if math.isfinite(worst) else 1e308,
         "place": max((place for s in judged if (place := score_place(s)) is not None), default=None),
+        "why": summary(result),
         "headline": headline(result),
         "warnings": tuple(warnings_of(result)),
         "notes": (*notes_of(result, 2), *(search.notes if search else ()), *_diagnosis_notes(result)),

@@ -38,3 +38,8 @@ def shorten(text: str, most: int) -> str:
         return text
     cut = text[: most - 3]
     return cut[: cut.rfind(" ") if " " in cut[most // 2 :] else None].rstrip(" ,;:") + "..."
+
+
+def percent(share: float) -> str:
+    """A share in words."""
+    return f"{100 * share:.2g} %" if share < 0.995 else f"{100 * share:.3g} %"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,7 +15,7 @@ from pytest_int8acc.engines.calibrators import (
     collect_maxima,
     entropy_amax,
 )
-from pytest_int8acc.engines.onnxruntime import Provider
+from pytest_int8acc.engines.onnxruntime import CPU, Sessions
 from pytest_int8acc.engines.remote import RemoteStore
 from pytest_int8acc.engines.run import Progress
 from pytest_int8acc.engines.store import Store
@@ -23,11 +23,11 @@ from pytest_int8acc.graph.formats import INT8
 from pytest_int8acc.graph.model import Model
 from pytest_int8acc.scales import Scales, amax_to_scale
 from pytest_int8acc.scales.kept import keep_ranges
+from pytest_int8acc.spec.int8 import CalibrationMethod
 
 if TYPE_CHECKING:
     from pytest_int8acc.data import Dataset
 
-Method = Literal["minmax", "entropy", "percentile", "mse", "topk"]
 Histogram = NDArray[np.int64]
 
 #: Bins over [-amax, amax] where ONNX Runtime's entropy search does not set the price.
@@ -41,10 +41,10 @@ def calibrate(
     tensors: Sequence[str],
     dataset: Dataset,
     *,
-    method: Method = "entropy",
+    method: CalibrationMethod = "entropy",
     percentile: float = 99.99,
     top_k: int = 5,
-    provider: Provider = "cpu",
+    sessions: Sessions = CPU,
     store: Store | RemoteStore | None = None,
 ) -> Scales:
     """Choose a symmetric range for each tensor from what it holds on ``dataset``.
@@ -63,7 +63,7 @@ def calibrate(
         method: How the range is chosen.
         percentile: In (0, 100].
         top_k: 1 or more; with fewer samples, the mean of all their maxima.
-        provider: Where the float model runs.
+        sessions: Where the float model runs.
         store: Where ranges of the entropy method, which is slow, are kept; None keeps none.
 
     Raises:
@@ -71,7 +71,7 @@ def calibrate(
         EngineError: The model does not run.
         DataError: The samples cannot be read.
     """
-    maxima = collect_maxima(model, tensors, dataset, provider)
+    maxima = collect_maxima(model, tensors, dataset, sessions)
     amax = {tensor: maxima.amax(tensor) for tensor in tensors}
     _, notes = amax_to_scale(amax)  # before a second pass over broken data
     if method == "topk":
@@ -79,7 +79,7 @@ def calibrate(
     elif method != "minmax":
         bins = ENTROPY_BINS if method == "entropy" else _FINE_BINS
         zeros = method == "percentile"  # elsewhere they say nothing, being exact at any scale
-        histograms = collect_histograms(model, maxima, dataset, bins, zeros=zeros, provider=provider)
+        histograms = collect_histograms(model, maxima, dataset, bins, zeros=zeros, sessions=sessions)
         choose = partial(_from_histograms, histograms, amax, method, percentile)
         if store is not None and method == "entropy":
             amax |= keep_ranges(store, histograms, amax, choose)
@@ -92,7 +92,10 @@ def calibrate(
 
 
 def _from_histograms(
-    histograms: Mapping[str, Histogram], amax: Mapping[str, float], method: Method, percentile: float
+    histograms: Mapping[str, Histogram],
+    amax: Mapping[str, float],
+    method: CalibrationMethod,
+    percentile: float,
 ) -> dict[str, float]:
     choose: Callable[[Histogram, float], float] = {
         "entropy": entropy_amax,
@@ -148,7 +151,7 @@ def _magnitudes(counts: Histogram) -> Histogram:
     return counts[half:] + counts[:half][::-1]
 
 
-def _in_words(method: Method, percentile: float, top_k: int) -> str:
+def _in_words(method: CalibrationMethod, percentile: float, top_k: int) -> str:
     if method == "percentile":
         return f"percentile {percentile:g}"
     return f"mean of the top {top_k} maxima" if method == "topk" else method

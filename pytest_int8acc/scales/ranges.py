@@ -21,7 +21,6 @@ from typing import Any
 from pytest_int8acc.errors import ScalesError
 from pytest_int8acc.graph.formats import INT8
 from pytest_int8acc.scales import problem, to_float32
-from pytest_int8acc.scales.files import read_text
 from pytest_int8acc.spec.yaml import parse
 from pytest_int8acc.tensors import did_you_mean
 
@@ -75,18 +74,13 @@ class Ranges:
         return found
 
 
-def parse_ranges(path: Path) -> Ranges:
-    """Read a JSON file of dynamic ranges.
+def ranges_of_text(text: str, path: Path) -> Ranges:
+    """The dynamic ranges that ``text`` holds; ``path`` is for messages.
 
     Raises:
-        ScalesError: The file cannot be read, is no JSON object, repeats a key, or holds a value that is no
-            range; names line and column.
+        ScalesError: It is no JSON object, repeats a key, or holds a value that is no range; names line and
+            column.
     """
-    return ranges_of_text(read_text(path), path)
-
-
-def ranges_of_text(text: str, path: Path) -> Ranges:
-    """The ranges that ``text`` holds; ``path`` is for messages."""
     try:
         # Pairs in place of a dict: what is there twice shows. Numbers as floats: none has too many digits.
         entries = json.loads(text, object_pairs_hook=tuple, parse_int=float)

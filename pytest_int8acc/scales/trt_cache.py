@@ -21,9 +21,8 @@ from pathlib import Path
 
 from pytest_int8acc.engines.tensorrt.calibration import named_algorithm
 from pytest_int8acc.errors import ScalesError
-from pytest_int8acc.files import replace_file
 from pytest_int8acc.scales import problem
-from pytest_int8acc.scales.files import EXPECTED, read_text
+from pytest_int8acc.scales.files import EXPECTED
 
 _HEX = re.compile(r"[0-9A-Fa-f]{1,8}")
 _DECIMAL = re.compile(r"\S.* [-+]?(?:\d+\.?\d*|\.\d+|nan|inf)(?:e[-+]?\d+)?\s*", re.IGNORECASE)
@@ -40,20 +39,15 @@ class Cache:
     """Tensor to scale (amax / 127), in the file's order; exact in float32."""
 
 
-def parse_cache(path: Path) -> Cache:
-    """Read a TensorRT calibration cache.
+def cache_of_text(text: str, path: Path) -> Cache:
+    """The TensorRT calibration cache that ``text``, which is not blank, holds; ``path`` is for messages.
 
     Lines may end in CRLF, blank lines are skipped, and names may hold ``': '``. Hex numbers shorter than 8
     digits get their leading zeros back, since several tools strip them.
 
     Raises:
-        ScalesError: The file cannot be read, or is none; names the line.
+        ScalesError: It is none; names the line.
     """
-    return cache_of_text(read_text(path), path)
-
-
-def cache_of_text(text: str, path: Path) -> Cache:
-    """The cache that ``text``, which is not blank, holds; ``path`` is for messages."""
     first, *entries = [(n, line) for n, line in enumerate(text.split("\n"), 1) if line.strip()]
     header = _header(*first, path)
     if named_algorithm(header) == "legacy" and entries and named_algorithm(entries[0][1]):
@@ -71,33 +65,6 @@ def cache_of_text(text: str, path: Path) -> Cache:
     if not values:
         raise ScalesError(f"{path}: has a header but no tensor; calibrate again")
     return Cache(header, values)
-
-
-def write_cache(
-    path: Path, scales: Mapping[str, float], version: str = "8601", algorithm: str = "EntropyCalibration2"
-) -> None:
-    """Write ``scales`` as a TensorRT calibration cache; :func:`parse_cache` reads the same float32 back.
-
-    Args:
-        path: The file to write.
-        scales: Tensor to scale (amax / 127), rounded to float32.
-        version: TensorRT's version as in the header, like 8601 for 8.6.1.
-        algorithm: The calibrator's name as in the header; TensorRT ignores caches of another algorithm.
-
-    Raises:
-        ScalesError: A name or a scale has no place in the format, or the file cannot be written.
-    """
-    lines = [f"TRT-{version}-{algorithm}"]
-    for name, scale in scales.items():
-        if not name.strip() or "\n" in name or "\0" in name:
-            raise ScalesError(f"{path}: a calibration cache cannot hold the tensor name {name!r}")
-        lines.append(f"{name}: {_to_hex(name, scale, path)}")
-    try:
-        replace_file(path, ("\n".join(lines) + "\n").encode())
-    except OSError as error:
-        raise ScalesError(f"{path}: cannot be written: {error.strerror or error}") from error
-    except UnicodeEncodeError as error:
-        raise ScalesError(f"{path}: a tensor name is no valid text: {error.object!r}") from error
 
 
 def _header(n: int, line: str, path: Path) -> str:
@@ -139,12 +106,6 @@ def _entry(line: str, where: str) -> tuple[str, float]:
             "remove the line to keep the tensor in high precision, or calibrate again"
         )
     return name, float(scale)
-
-
-def _to_hex(name: str, scale: float, path: Path) -> str:
-    if problem(scale):
-        raise ScalesError(f"{path}: the scale of '{name}' {problem(scale)}")
-    return struct.pack("!f", scale).hex()
 
 
 def _shown(text: str) -> str:

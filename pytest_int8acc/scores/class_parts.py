@@ -7,7 +7,9 @@ import math
 import numpy as np
 from numpy.typing import NDArray
 
-from pytest_int8acc.scores.parts import F64, TINY, Demand, Whole, flat, ratio, total
+from pytest_int8acc.scores.metrics import log_softmax
+from pytest_int8acc.scores.pairs import F64
+from pytest_int8acc.scores.parts import TINY, Demand, Whole, flat, ratio, total
 from pytest_int8acc.tensors import Array
 
 #: The least margin between two classes that error vectors are weighted by, as a share of the mean margin.
@@ -23,13 +25,13 @@ class Divergence(Demand):
         return self.limit * whole.rows / whole.samples
 
     def _measure(self, b: Array, c: Array, samples: int) -> F64:
-        y, z = _log_softmax(_rows(b, self.axis, samples)), _log_softmax(_rows(c, self.axis, samples))
+        y, z = log_softmax(_rows(b, self.axis, samples)), log_softmax(_rows(c, self.axis, samples))
         terms = np.where(np.isneginf(y), 0.0, np.exp(y) * (y - z)).sum(axis=-1)
         return total(np.where(_counted(y), np.maximum(terms, 0.0), 0.0))
 
     def _vectors(self, b: Array, c: Array, samples: int) -> F64:
         y = _rows(b, self.axis, samples)
-        p = np.exp(_log_softmax(y))
+        p = np.exp(log_softmax(y))
         e = _finite(_rows(c, self.axis, samples) - y)
         e = np.sqrt(p) * (e - (p * e).sum(axis=-1, keepdims=True))
         return flat(np.where(_counted(y)[..., None], e, 0.0), samples) / math.sqrt(max(2 * self.budget, TINY))
@@ -105,11 +107,6 @@ def _counted(y: F64) -> NDArray[np.bool_]:
 
 def _one_row(array: Array, whole: Whole) -> bool:
     return bool(array.size == len(array) * array.shape[whole.limits.axis])
-
-
-def _log_softmax(rows: F64) -> F64:
-    shifted = rows - rows.max(axis=-1, keepdims=True)
-    return np.asarray(shifted - np.log(np.exp(shifted).sum(axis=-1, keepdims=True)))
 
 
 def _finite(error: F64) -> F64:

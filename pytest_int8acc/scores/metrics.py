@@ -90,7 +90,7 @@ def kl(pair: Pair) -> float:
     """
     total, rows = 0.0, 0
     for b, c in pair.rows():
-        log_b, log_c = _log_softmax(b), _log_softmax(c)
+        log_b, log_c = log_softmax(b), log_softmax(c)
         terms = np.exp(log_b) * (log_b - log_c)
         total += float(np.where(np.isneginf(log_b), 0.0, terms).sum())
         rows += len(b)
@@ -142,7 +142,8 @@ def _relative(b: F64, c: F64, floor: float) -> F64:
     return np.where(error == 0, 0.0, error / np.maximum(np.abs(b), floor))
 
 
-def _log_softmax(rows: F64) -> F64:
+def log_softmax(rows: F64) -> F64:
+    """The logarithms of the probabilities that each row of logits stands for."""
     shifted = rows - rows.max(axis=-1, keepdims=True)
     return np.asarray(shifted - np.log(np.exp(shifted).sum(axis=-1, keepdims=True)))
 

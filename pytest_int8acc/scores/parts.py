@@ -20,10 +20,9 @@ from numpy.typing import NDArray
 
 from pytest_int8acc.scores.criteria import Criterion, OutputLimits, Pool
 from pytest_int8acc.scores.metrics import METRICS
-from pytest_int8acc.scores.pairs import Pair
+from pytest_int8acc.scores.pairs import F64, Pair
 from pytest_int8acc.tensors import Array
 
-F64 = NDArray[np.float64]
 #: The least positive number, so that nothing is divided by zero.
 TINY = float(np.finfo(np.float64).tiny)
 _SAFE = 1 - 1e-9

@@ -435,7 +435,7 @@ def test_a_builder_killed_half_way_leaves_nothing_bad(
         with monkeypatch.context() as patch:
             patch.syspath_prepend(tmp_path / moment)
             with pytest.raises(EngineError, match="ended by SIGKILL"):
-                build(request, here, store, logs=tmp_path / "logs")
+                build(request, here, store)
         assert not list((tmp_path / "store").rglob("engine.plan"))
     sys.path_importer_cache.clear()
     made = build(request, here, store)

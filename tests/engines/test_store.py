@@ -7,7 +7,6 @@ import errno
 import json
 import logging
 import os
-import signal
 import subprocess
 import sys
 import textwrap
@@ -17,6 +16,7 @@ from pathlib import Path
 
 import pytest
 from child import in_child
+from kills import steps
 
 from pytest_int8acc.engines import remote
 from pytest_int8acc.engines.manifest import MANIFEST, Manifest
@@ -278,42 +278,6 @@ def test_workers_of_xdist_make_each_entry_once(pytester):
     assert len(list(pytester.path.glob("made-*"))) == 1
 
 
-def killed_at(step: int, action: Callable[[], object]) -> bool:
-    """Run ``action`` in a child that is killed before its ``step``-th write; False where it ended first."""
-    child = os.fork()
-    if child:
-        _, status = os.waitpid(child, 0)
-        assert os.WIFSIGNALED(status) or os.WEXITSTATUS(status) == 0
-        return os.WIFSIGNALED(status)
-    left = step
-
-    def hook(event: str, arguments: tuple[object, ...]) -> None:
-        nonlocal left
-        flags = arguments[2] if event == "open" else 0
-        writes = isinstance(flags, int) and flags & (os.O_WRONLY | os.O_RDWR)
-        if writes or event in ("os.mkdir", "os.rename", "os.remove", "os.rmdir", "os.utime", "test.step"):
-            left -= 1
-            if left == 0:
-                os.kill(os.getpid(), signal.SIGKILL)
-
-    try:
-        sys.addaudithook(hook)
-        action()
-        os._exit(0)
-    except BaseException:
-        os._exit(1)
-
-
-def steps(action: Callable[[], object]) -> Iterator[int]:
-    """Every step at which ``action`` can be killed, killed there; the caller checks what it left."""
-    for step in range(1, 200):
-        if not killed_at(step, action):
-            assert step > 5, "nothing was written"
-            return
-        yield step
-    raise AssertionError("too many steps")
-
-
 def fill_in_steps(folder: Path) -> None:
     """As :func:`fill`, with half an engine on the disk at one of the steps."""
     with (folder / "model.engine").open("wb") as file:
@@ -337,7 +301,7 @@ def assert_sound(store: Store) -> None:
 @forks
 def test_killed_while_making_at_any_step(tmp_path):
     found: list[bool] = []
-    for _ in steps(lambda: Store(tmp_path / str(len(found))).fetch(KEY, fill_in_steps)):
+    for _ in steps(lambda: Store(tmp_path / str(len(found))).fetch(KEY, fill_in_steps), inside=False):
         store = Store(tmp_path / str(len(found)))
         found.append((store.folder / "entries" / KEY).exists())
         assert_sound(store)
@@ -361,7 +325,7 @@ def test_killed_while_making_again_and_evicting_at_any_step(tmp_path):
         Store(folder, limit=1).fetch(KEY, fill_in_steps)
 
     folder = prepare()
-    for _ in steps(fetch):
+    for _ in steps(fetch, inside=False):
         store = Store(folder)
         found.append(tuple(sorted(path.name[0] for path in (folder / "entries").iterdir())))
         if "b" in found[-1]:
@@ -380,7 +344,7 @@ def test_killed_while_replacing_a_timing_cache_at_any_step(tmp_path, store):
     new.write_bytes(b"new" * 20)
     seen = []
     store.publish_timing_cache(H200, old)
-    for _ in steps(lambda: store.publish_timing_cache(H200, new)):
+    for _ in steps(lambda: store.publish_timing_cache(H200, new), inside=False):
         seen.append(store.timing_cache(H200).read_bytes())
         store.publish_timing_cache(H200, old)
     assert set(seen) <= {old.read_bytes(), new.read_bytes()}
@@ -670,7 +634,7 @@ def test_killed_while_publishing_at_any_step(tmp_path):
         here = tmp_path / str(len(found))
         return open_store((here / "shared").as_uri(), local=here / name)
 
-    for _ in steps(lambda: machine("a").fetch(KEY, fill_in_steps)):
+    for _ in steps(lambda: machine("a").fetch(KEY, fill_in_steps), inside=False):
         seen = (tmp_path / str(len(found)) / "shared" / "entries" / f"{KEY}.json").exists()
         if seen:
             assert content(machine("b")) == ENGINE

@@ -30,8 +30,7 @@ from pytest_int8acc.engines.tensorrt.platform import Platform
 from pytest_int8acc.engines.tensorrt.profiles import in_batches
 from pytest_int8acc.errors import EngineError
 from pytest_int8acc.graph.model import Model, make_model
-from pytest_int8acc.scales.trt_cache import parse_cache
-from pytest_int8acc.scales.trt_cache import write_cache as write_scales
+from pytest_int8acc.scales.trt_cache import cache_of_text
 from pytest_int8acc.tensors import TensorInfo
 
 OLD = Platform("tensorrt", (8, 6, 0, 12), "NVIDIA H100", (9, 0))
@@ -124,9 +123,10 @@ def test_what_is_no_cache_is_said(data: bytes) -> None:
 
 
 @pytest.mark.parametrize("algorithm", HEADERS)
-def test_caches_written_as_scales_are_read(tmp_path: Path, algorithm: Any) -> None:
+def test_caches_of_other_tools_are_read(tmp_path: Path, algorithm: Any) -> None:
     cache = tmp_path / "calibration.cache"
-    write_scales(cache, dict.fromkeys(sorted(NAMES), 0.5), algorithm=HEADERS[algorithm])
+    lines = [f"TRT-8601-{HEADERS[algorithm]}", *(f"{name}: 3f000000" for name in sorted(NAMES))]
+    cache.write_text("\n".join(lines) + "\n")
     found, note = read_cache(cache, dataclasses.replace(WANTED, algorithm=algorithm), NAMES)
     assert found == cache.read_bytes()
     assert note
@@ -142,7 +142,9 @@ def test_a_legacy_cache_begins_with_its_parameters(tmp_path: Path, more: bytes) 
     cache.write_bytes(LEGACY + more + lines)
     assert algorithm_of(cache) == "legacy"
     assert read_cache(cache, dataclasses.replace(WANTED, algorithm="legacy"), NAMES)[0] == cache.read_bytes()
-    assert parse_cache(cache).values.keys() == {line.split(":")[0] for line in lines.decode().splitlines()}
+    assert cache_of_text(cache.read_text(), cache).values.keys() == {
+        line.split(":")[0] for line in lines.decode().splitlines()
+    }
     with pytest.raises(EngineError, match="a cache of algorithm legacy, and TensorRT would ignore it"):
         check_names(cache.read_bytes(), "c", "minmax", NAMES)
 

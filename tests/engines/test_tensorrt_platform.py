@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from pytest_int8acc.engines.tensorrt import platform as platform_module
-from pytest_int8acc.engines.tensorrt.platform import Feature, Platform, find_platform, look, require
+from pytest_int8acc.engines.tensorrt.platform import Feature, Platform, find_platform, require
 from pytest_int8acc.errors import EngineError, MissingBackendError
 
 GPU = {"gpu": "NVIDIA H100", "capability": (9, 0)}
@@ -37,7 +37,7 @@ def hide(monkeypatch: pytest.MonkeyPatch, *modules: str) -> None:
 @pytest.mark.rtx
 def test_rtx_without_a_gpu_can_build_and_not_run(capfd: pytest.CaptureFixture[str]) -> None:
     pytest.importorskip("tensorrt_rtx")
-    found = find_platform("rtx")
+    found, _ = find_platform("rtx")
     assert found is not None
     if found.gpu is not None:
         pytest.skip("there is a GPU")
@@ -51,7 +51,7 @@ def test_rtx_without_a_gpu_can_build_and_not_run(capfd: pytest.CaptureFixture[st
 
 def test_nothing_installed_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     hide(monkeypatch, "tensorrt", "tensorrt_rtx")
-    assert look() == (None, "TensorRT is not installed: pip install 'pytest-int8acc[tensorrt]'")
+    assert find_platform() == (None, "TensorRT is not installed: pip install 'pytest-int8acc[tensorrt]'")
 
 
 def test_a_folder_named_tensorrt_is_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -75,7 +75,7 @@ def test_what_does_not_load_is_said(
 ) -> None:
     fake_package(tmp_path, "tensorrt", code, monkeypatch)
     hide(monkeypatch, "tensorrt_rtx")
-    found, reason = look()
+    found, reason = find_platform()
     assert found is None
     assert "TensorRT is installed but does not load" in reason
     assert why in reason
@@ -84,7 +84,7 @@ def test_what_does_not_load_is_said(
 def test_an_old_version_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     fake_package(tmp_path, "tensorrt", "__version__ = '8.5.3.1'", monkeypatch)
     hide(monkeypatch, "tensorrt_rtx")
-    found = find_platform()
+    found, _ = find_platform()
     assert found is not None
     assert found.problem == "version 8.6 or later is needed"
     with pytest.raises(MissingBackendError, match=r"TensorRT 8.5.3 cannot build .*8.6 or later"):
@@ -97,7 +97,7 @@ def test_one_that_can_build_comes_before_one_that_cannot(
 ) -> None:
     pytest.importorskip("tensorrt_rtx")
     fake_package(tmp_path, "tensorrt", "__version__ = '10.3.0'", monkeypatch)
-    found = find_platform("tensorrt")
+    found, _ = find_platform("tensorrt")
     assert found is not None
     if found.gpu is not None:
         pytest.skip("there is a GPU")

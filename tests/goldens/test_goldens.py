@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import signal
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -27,6 +26,7 @@ from golden_support import (
 from gpu_support import needs_gpu, tactics
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from kills import killed_at
 
 from pytest_int8acc.check import conclude
 from pytest_int8acc.errors import CriterionError, Int8accError
@@ -556,43 +556,6 @@ def value_of(place: Place) -> float | None:
     (value,) = np.unique(place.outputs(record)["y"])
     assert record.data == f"of {value}"
     return float(value)
-
-
-def killed_at(step: int, action: Callable[[], object]) -> bool:
-    """Run ``action`` in a child that is killed at its ``step``-th write; False where it ended first.
-
-    A step is what changes a folder, and every write into a file, before it and after it.
-    """
-    child = os.fork()
-    if child:
-        _, status = os.waitpid(child, 0)
-        assert os.WIFSIGNALED(status) or os.WEXITSTATUS(status) == 0
-        return os.WIFSIGNALED(status)
-    left = step
-
-    def count() -> None:
-        nonlocal left
-        left -= 1
-        if left == 0:
-            os.kill(os.getpid(), signal.SIGKILL)
-
-    def audit(event: str, arguments: tuple[object, ...]) -> None:
-        flags = arguments[2] if event == "open" else 0
-        writes = isinstance(flags, int) and flags & (os.O_WRONLY | os.O_RDWR)
-        if writes or event in ("os.mkdir", "os.rename", "os.remove", "os.rmdir", "os.truncate"):
-            count()
-
-    def profile(frame: object, event: str, called: object) -> None:
-        if event in ("c_call", "c_return") and getattr(called, "__name__", "") == "write":
-            count()
-
-    try:
-        sys.addaudithook(audit)
-        sys.setprofile(profile)
-        action()
-        os._exit(0)
-    except BaseException:
-        os._exit(1)
 
 
 @forks

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import numpy as np
 import pytest
+from kills import steps
 from onnx import TensorProto, helper
 from zoo import ZOO, sample_feed
 
@@ -14,7 +16,7 @@ import pytest_int8acc.graph.model
 from pytest_int8acc.engines.onnxruntime import OrtEngine
 from pytest_int8acc.graph.groups import find_groups
 from pytest_int8acc.graph.load import load_model, normalize
-from pytest_int8acc.graph.model import make_model, save_model
+from pytest_int8acc.graph.model import Model, make_model, replacing_models, save_model, write_model
 from pytest_int8acc.graph.plan import apply
 from pytest_int8acc.graph.quantize import quantize
 from pytest_int8acc.graph.to_fp16 import to_fp16
@@ -86,3 +88,31 @@ def test_weights_in_a_file_of_their_own_run_bit_for_bit(
     for again in (OrtEngine(mixed), OrtEngine(load_model(tmp_path / "mixed.onnx"))):
         for name, array in again(feed).items():
             np.testing.assert_array_equal(array, expected[name])
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs os.fork")
+def test_a_large_model_replaced_is_never_half_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Killed at any write, the graph has its own weights: the old ones, or the new."""
+    monkeypatch.setattr(pytest_int8acc.graph.model, "INLINE_BYTES", 1000)
+    edit = (model := normalize(make_model(ZOO["plain"]()))).edit()
+    edit.weights.update({name: -array for name, array in edit.weights.items()})
+    models = model, edit.done()
+
+    def replace(model: Model) -> None:
+        with replacing_models(tmp_path) as drafts:
+            write_model(model, drafts / "fixed.onnx")
+
+    def there() -> list[bool]:
+        found = load_model(tmp_path / "fixed.onnx").weights
+        return [all(np.array_equal(found[n], model.weights[n]) for n in found) for model in models]
+
+    replace(models[0])
+    seen = []
+    for _ in steps(lambda: replace(models[1])):
+        seen.append(there())
+        replace(models[0])
+        assert there() == [True, False]
+        assert len(list(tmp_path.glob("fixed.onnx*"))) == 2
+    assert [True, False] in seen
+    assert [False, True] in seen
+    assert all(sum(each) == 1 for each in seen)

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 from typing import Any
 
 import pytest
 from hypothesis import given, settings
+from kills import at_once
 from report_cases import case, entry, full_report, report
 from report_results import RESULTS
 
 from pytest_int8acc.errors import Int8accError
 from pytest_int8acc.report.json import case_entry, one_per_case, read_json, write_json
-from pytest_int8acc.report.plain import restore_entry, to_plain
+from pytest_int8acc.report.plain import restore_entry
 from pytest_int8acc.report.schema import FILE, json_schema, text
 
 jsonschema = pytest.importorskip("jsonschema", reason="pip install jsonschema")
@@ -80,8 +82,8 @@ def test_the_schema_refuses_what_is_wrong(spoil):
 
 def test_files_are_named_from_the_report_folder_on():
     folder = Path("/reports")
-    plain = to_plain(case(written=("/reports/models/a/fixed.onnx", "/elsewhere/plan.yaml")))
-    found = case_entry("a.int8acc.yaml::a", "failed", 1.0, plain, folder)
+    result = case(written=("/reports/models/a/fixed.onnx", "/elsewhere/plan.yaml"))
+    found = case_entry("a.int8acc.yaml::a", "failed", 1.0, result, folder)
     assert found["written"] == ["models/a/fixed.onnx", "/elsewhere/plan.yaml"]
 
 
@@ -109,7 +111,7 @@ def test_what_was_written_is_read(tmp_path):
         ('{"version": 1, "cases": 3}', "not a report of pytest-int8acc"),
         ('{"version": 1, "cases": [{"nodeid": "a"}]}', "not a report of pytest-int8acc"),
         ('{"version": 1, "cases": [], "errors": ["a"]}', "not a report of pytest-int8acc"),
-        ('{"version": 9, "cases": []}', "version 9 of a report, expected 1; run all shards with the same"),
+        ('{"version": 9, "cases": []}', "version 9 of a report, expected 2; run all shards with the same"),
     ],
 )
 def test_what_is_no_report_is_one_clear_error(tmp_path, content, said):
@@ -124,3 +126,14 @@ def test_an_entry_that_holds_no_result_says_which():
     broken = {**entry(case()), "outputs": "none"}
     with pytest.raises(Int8accError, match=r"models/resnet18\.int8acc\.yaml::resnet18: not an entry"):
         restore_entry(broken)
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs os.fork")
+def test_two_runs_into_one_folder_both_write_their_report(tmp_path: Path) -> None:
+    def write(count: int) -> None:
+        for _ in range(30):
+            write_json(tmp_path, report(*[entry(None, verdict="skipped")] * count))
+            assert len(read_json(tmp_path)["cases"]) in (1, 30)
+
+    at_once(lambda: write(1), lambda: write(30))
+    assert os.listdir(tmp_path) == ["report.json"]

@@ -31,8 +31,10 @@ def test_the_summary_reads_like_this():
     told = "\n".join(lines)
     assert "\n### models/resnet18" in told
     assert "### models/yolo" not in told  # its row has said it
-    assert "\nThe scale of one tensor is 61x too wide; /layer2/0/conv1/Conv loses 31 dB by it.\n" in told
-    assert "\n| /layer2/0/conv1/Conv | Conv | logits cosine 0.9312 | scale of '/layer1/1/relu/Relu" in told
+    assert "\n2 layers at fault\\: scale\\-too\\-wide in /layer2/0/conv1/Conv; saturation in " in told
+    assert (
+        "\n| /layer2/0/conv1/Conv | Conv | logits cosine 0.9312 | scale 61.2x too wide\\: '/layer1/1" in told
+    )
     assert "\nFix verified \\(built and run on all samples" in told
     assert "\nCheaper fix: recalibrating /layer2/0/conv1/Conv with percentile 99.99 alone" in told
 

@@ -123,11 +123,11 @@ def test_result_with_a_search_survives_plain_types() -> None:
 
 
 def test_report_json(tmp_path: Path) -> None:
-    entry = case_entry("a.int8acc.yaml::digits", "failed", 1.5, to_plain(case(FOUND)))
+    entry = case_entry("a.int8acc.yaml::digits", "failed", 1.5, case(FOUND))
     cases = [entry, case_entry("b.int8acc.yaml::b", "error", 0.1, None)]
     path = write_json(tmp_path / "out", report_of(cases))
     report = json.loads(path.read_text())
-    assert report["version"] == 1
+    assert report["version"] == 2
     first, second = report["cases"]
     assert first["verdict"] == "failed"
     assert first["scores"][0]["margin"] == pytest.approx(-0.1249)

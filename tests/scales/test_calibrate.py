@@ -15,7 +15,8 @@ from pytest_int8acc.engines.calibrators import ENTROPY_BINS, entropy_amax
 from pytest_int8acc.errors import ScalesError
 from pytest_int8acc.graph.model import Model, make_model
 from pytest_int8acc.scales import amax_to_scale
-from pytest_int8acc.scales.calibrate import Method, calibrate, mse_amax, percentile_amax
+from pytest_int8acc.scales.calibrate import calibrate, mse_amax, percentile_amax
+from pytest_int8acc.spec.int8 import CalibrationMethod
 
 RNG = np.random.default_rng(7)
 GAUSS = RNG.standard_normal((200, 50)).astype(np.float32)
@@ -42,7 +43,7 @@ def model_of(body: str = "y = Relu(x)", width: int = 50) -> Model:
     return make_model(parser.parse_model(f'<ir_version: 8, opset_import: ["": 17]>\n{graph}'))
 
 
-def amax_of(x: Any, method: Method, batch: int = 64, **options: Any) -> float:
+def amax_of(x: Any, method: CalibrationMethod, batch: int = 64, **options: Any) -> float:
     scales = calibrate(model_of(), ["x"], Samples(x, batch), method=method, **options)  # type: ignore[arg-type]
     return scales.values["x"] * 127
 
@@ -106,19 +107,19 @@ def test_entropy_is_not_drawn_in_by_the_zeros_of_a_relu() -> None:
 
 
 @pytest.mark.parametrize("method", ["minmax", "entropy", "percentile", "mse", "topk"])
-def test_the_batch_size_makes_no_difference(method: Method) -> None:
+def test_the_batch_size_makes_no_difference(method: CalibrationMethod) -> None:
     assert amax_of(HEAVY, method, batch=200) == pytest.approx(amax_of(HEAVY, method, batch=7), rel=1e-5)
 
 
 @pytest.mark.parametrize("method", ["minmax", "entropy", "percentile", "mse", "topk"])
-def test_no_method_widens_the_range_or_gives_zero(method: Method) -> None:
+def test_no_method_widens_the_range_or_gives_zero(method: CalibrationMethod) -> None:
     for x in (GAUSS * 1e-20, GAUSS * 1e20, np.full((3, 50), 5, np.float32), GAUSS[:1]):
         amax = amax_of(x.astype(np.float32), method)
         assert 0 < amax <= float(np.abs(x).max()) * 1.000001
 
 
 @pytest.mark.parametrize("method", ["minmax", "entropy", "topk"])
-def test_a_tensor_that_is_always_zero_gets_a_harmless_scale_and_a_note(method: Method) -> None:
+def test_a_tensor_that_is_always_zero_gets_a_harmless_scale_and_a_note(method: CalibrationMethod) -> None:
     model = model_of("y = Sub(x, x)")
     scales = calibrate(model, ["x", "y"], Samples(GAUSS[:8]), method=method)  # type: ignore[arg-type]
     assert scales.values["y"] == np.float32(1 / 127)
@@ -126,7 +127,7 @@ def test_a_tensor_that_is_always_zero_gets_a_harmless_scale_and_a_note(method: M
 
 
 @pytest.mark.parametrize("method", ["minmax", "entropy", "mse"])
-def test_an_overflow_in_calibration_names_the_tensor(method: Method) -> None:
+def test_an_overflow_in_calibration_names_the_tensor(method: CalibrationMethod) -> None:
     with pytest.raises(ScalesError, match=r"inf or nan in 'y'.*calibration data"):
         calibrate(model_of("y = Log(x)"), ["x", "y"], Samples(GAUSS[:8]), method=method)  # type: ignore[arg-type]
 

@@ -11,8 +11,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from pytest_int8acc.errors import ScalesError
+from pytest_int8acc.scales.files import read_text
 from pytest_int8acc.scales.load import load_scales
-from pytest_int8acc.scales.ranges import parse_ranges
+from pytest_int8acc.scales.ranges import Ranges, ranges_of_text
 
 HEADER = "TRT-8501-EntropyCalibration2"
 
@@ -21,6 +22,10 @@ def written(tmp_path: Path, content: str | bytes) -> Path:
     path = tmp_path / "ranges.json"
     path.write_bytes(content.encode() if isinstance(content, str) else content)
     return path
+
+
+def parse_ranges(path: Path) -> Ranges:
+    return ranges_of_text(read_text(path), path)
 
 
 def amax_of(tmp_path: Path, ranges: dict[str, Any], *tensors: str) -> dict[str, float]:

@@ -91,16 +91,13 @@ class Built:
     """Keeps the engine's folder as long as it lives: the store's entry, or a temporary folder."""
 
 
-def build(
-    request: BuildRequest, platform: Platform, store: EngineStore | None = None, *, logs: Path | None = None
-) -> Built:
+def build(request: BuildRequest, platform: Platform, store: EngineStore | None = None) -> Built:
     """Build an engine, or take it from ``store``.
 
     Args:
         request: The engine.
         platform: From ``find_platform``.
         store: Where engines are kept; None builds into a temporary folder that lives as long as the result.
-        logs: Folder for the logs of failed builds; None takes a new temporary folder for each.
 
     Raises:
         MissingBackendError: Nothing can be built here.
@@ -113,9 +110,9 @@ def build(
     if store is None:
         keep = temporary = tempfile.TemporaryDirectory(prefix="int8acc-engine-", ignore_cleanup_errors=True)
         folder, made = Path(temporary.name), True
-        _make(request, platform, folder, None, logs)
+        _make(request, platform, folder, None)
     else:
-        entry = store.fetch(key, lambda folder: _make(request, platform, folder, store, logs))
+        entry = store.fetch(key, lambda folder: _make(request, platform, folder, store))
         folder, made, keep = entry.folder, entry.made, entry
     built = _read(request, platform, folder, made, keep)
     if not made:
@@ -171,9 +168,7 @@ def explain(outcome: Outcome, meta: Mapping[str, Any] | None, log: str, timeout:
     return f"TensorRT says: {words}"
 
 
-def _make(
-    request: BuildRequest, platform: Platform, folder: Path, store: EngineStore | None, logs: Path | None
-) -> None:
+def _make(request: BuildRequest, platform: Platform, folder: Path, store: EngineStore | None) -> None:
     """Fill ``folder`` with an engine and all that belongs to it."""
     job_folder = folder / "job"
     job_folder.mkdir()
@@ -187,7 +182,7 @@ def _make(
     outcome, meta = run_worker(job, job_folder, platform, limit, f"building {request}")
     problem = explain(outcome, meta, read_log(job_folder / LOG), limit)
     if problem or meta is None:
-        kept = _keep_log(request, platform, job_folder / LOG, logs)
+        kept = _keep_log(job_folder / LOG)
         raise EngineError(f"{request}: {platform.name} built no engine: {problem}. The whole log: {kept}")
     (job_folder / worker.META).write_text(json.dumps({**meta, "seconds": outcome.seconds}), encoding="utf-8")
     if store is not None and (job_folder / worker.TIMING).exists():
@@ -255,13 +250,9 @@ def _prepare_calibration(request: BuildRequest, implicit: Implicit, folder: Path
     return usual
 
 
-def _keep_log(request: BuildRequest, platform: Platform, log: Path, logs: Path | None) -> Path:
+def _keep_log(log: Path) -> Path:
     """Copy a failed build's log to where it outlives the build."""
-    if logs is None:
-        kept = Path(tempfile.mkdtemp(prefix="int8acc-log-")) / LOG
-    else:
-        logs.mkdir(parents=True, exist_ok=True)
-        kept = logs / f"{request.role.replace(' ', '-')}-{request.fingerprint(platform)[:8]}.log"
+    kept = Path(tempfile.mkdtemp(prefix="int8acc-log-")) / LOG
     shutil.copyfile(log, kept)
     return kept
 

@@ -147,18 +147,15 @@ def require(platform: Platform, feature: Feature) -> None:
     raise EngineError(f"{platform.name} has no {feature}: {need.who}")
 
 
-def find_platform(prefer: Flavor = "tensorrt") -> Platform | None:
+def find_platform(prefer: Flavor = "tensorrt") -> tuple[Platform | None, str]:
     """What is installed: one that can run before one that can only build; None where neither loads.
 
     Args:
         prefer: Which to take where both serve.
+
+    Returns:
+        The platform, and why nothing better was found; empty where it can run.
     """
-    platform, _ = look(prefer)
-    return platform
-
-
-def look(prefer: Flavor = "tensorrt") -> tuple[Platform | None, str]:
-    """As ``find_platform``, with the reason why nothing better was found; empty where it can run."""
     flavors: tuple[Flavor, ...] = ("rtx", "tensorrt") if prefer == "rtx" else ("tensorrt", "rtx")
     installed = [flavor for flavor in flavors if _is_installed(_MODULES[flavor])]
     if not installed:

@@ -5,12 +5,33 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from enum import Enum
 from typing import Literal
+
+from pytest_int8acc.results.causes import Cause, OddRanges, Stage
 
 Bound = Literal["min", "max"]
 #: What a layer of an engine computes in.
+LayerKind = Literal["weighted", "qdq", "reformat", "other"]
 Kind = Literal["int8", "fp8", "fp16", "bf16", "fp32", "other"]
 Severity = Literal["error", "warning", "note"]
+#: Of a line: INT8 is one value, small or large by a factor, or shifted.
+Meaning = Literal["constant", "small", "large", "shifted"]
+
+
+class Role(str, Enum):
+    """What a form of a case is run as."""
+
+    BASELINE = "baseline"
+    BASELINE_AGAIN = "baseline again"
+    INT8 = "INT8"
+    FIXED = "fixed"
+    FP32 = "FP32"
+    FP16 = "FP16"
+    SIMULATED = "simulated"
+    IMPLICIT = "implicit"
+
+    __str__ = str.__str__
 
 
 @dataclass(frozen=True)
@@ -63,8 +84,14 @@ class LineFit:
     slope: float
     offset: float
     correlation: float
-    note: str = ""
-    """What a slope far from 1, or an offset far from 0, suggests; empty where both are near."""
+    meanings: tuple[Meaning, ...] = ()
+    """Empty where INT8 lies near the baseline, or on no line."""
+    shift: float = 0.0
+    """INT8's mean less the baseline's."""
+    deviation: float = 0.0
+    """The baseline's standard deviation."""
+    told: str = ""
+    """The sentence of a report of version 1; empty in others."""
 
 
 @dataclass(frozen=True)
@@ -97,7 +124,7 @@ class EngineLayer:
     name: str
     nodes: tuple[str, ...]
     """The ONNX nodes that were fused into it; empty for what TensorRT adds."""
-    kind: Literal["weighted", "qdq", "reformat", "other"]
+    kind: LayerKind
     """qdq: a Quantize or Dequantize that stands alone."""
     precision: Kind
 
@@ -118,8 +145,7 @@ class Latency:
 class EngineInfo:
     """One engine of a case, as built."""
 
-    role: str
-    """baseline, INT8 or fixed."""
+    role: Role
     description: str
     build_seconds: float
     """0 where it was not built in this run."""
@@ -166,33 +192,6 @@ class Finding:
     remedy: str
     severity: Severity
     source: Literal["lint", "data"] = "lint"
-
-
-@dataclass(frozen=True)
-class Histogram:
-    """Absolute values of one tensor."""
-
-    edges: tuple[float, ...]
-    """One more than ``counts``."""
-    counts: tuple[int, ...]
-
-
-@dataclass(frozen=True)
-class Cause:
-    """Why a group loses accuracy in INT8."""
-
-    kind: str
-    """One of ``diagnose.causes.CAUSES``."""
-    text: str
-    """What was measured, in a sentence with its numbers."""
-    advice: str
-    tensor: str = ""
-    numbers: Mapping[str, float] = field(default_factory=dict)
-    histogram: Histogram | None = None
-    amax: float | None = None
-    """Greatest absolute value seen."""
-    reach: float | None = None
-    """Greatest absolute value that the scale can express: 127 steps."""
 
 
 @dataclass(frozen=True)
@@ -273,13 +272,21 @@ class SearchOutcome:
 
 @dataclass(frozen=True)
 class StageLine:
-    """One step of the way from the framework to the INT8 engine, compared with the step before."""
+    """One step of the way from the framework to the INT8 engine, compared with a step before."""
 
-    name: str
+    name: Stage
     passed: bool
     scores: tuple[Score, ...]
-    text: str = ""
-    """What it means where this is the first that fails."""
+    against: Stage | None = None
+    """The step before that it was compared with; None in a report of version 1."""
+    problems: Mapping[str, str] = field(default_factory=dict)
+    """Why outputs fail whatever their scores, by name."""
+    fits: Mapping[str, LineFit] = field(default_factory=dict)
+    """Where it fails: the outputs that lie on another line than the step before, by name."""
+    together: Stage | None = None
+    """The step that it leaves by more than the limit though no step between them does; None elsewhere."""
+    told: str = ""
+    """The sentence of a report of version 1; empty in others."""
 
 
 @dataclass(frozen=True)
@@ -340,16 +347,23 @@ class CalibrationLine:
 class Diagnosis:
     """Why a case fails, and what mends it."""
 
-    summary: str
-    """One sentence: what was wrong."""
+    met: bool | None = None
+    """INT8 meets its criteria of accuracy; None where a case was mended without a diagnosis."""
     stages: tuple[StageLine, ...] = ()
-    first_stage: str = ""
-    """The first stage that leaves its limit; empty where none does."""
+    first_stage: Stage | None = None
+    """The first stage that leaves its limit; None where none does."""
+    ranges: OddRanges | None = None
+    slip: str = ""
+    """Rule of the finding that tells what is wrong with the calibration data; empty where none counts."""
+    fixed: str = ""
+    """What the network says of Q/DQ pairs that no plan takes off; empty where there are none."""
     repairs: tuple[Repair, ...] = ()
     """Those that meet the criteria, cheapest first."""
     layers: tuple[LayerError, ...] = ()
     calibrations: tuple[CalibrationLine, ...] = ()
     notes: tuple[str, ...] = ()
+    told: str = ""
+    """The summary of a report of version 1; empty in others."""
 
 
 @dataclass(frozen=True)
