@@ -35,7 +35,6 @@ from pytest_int8acc.lab.sweep import EdgeMeter
 from pytest_int8acc.measure.measured import Measured
 from pytest_int8acc.scores.compare import compare_outputs
 from pytest_int8acc.scores.criteria import OutputLimits
-from pytest_int8acc.scores.demands import loss_of
 from pytest_int8acc.tensors import Outputs
 
 LIMITS = (OutputLimits("*", limits={"sqnr_db": 20, "cosine": 0.98, "mean_abs": 0.5}),)
@@ -84,8 +83,8 @@ def test_a_trial_is_the_model_built_from_the_plan(
     built = run(lab.int8.under(plan).model, lab.measured.inputs)
     expected = compare_outputs(baseline, built, LIMITS)
     scores = [s for output in expected for s in output.scores if s.limit is not None]
-    np.testing.assert_allclose(trial.losses, [loss_of(s) for s in scores], rtol=1e-2, atol=1e-4)
-    near_limit = any(abs(loss_of(s) - 1) < 0.01 for s in scores)
+    np.testing.assert_allclose(trial.losses, [s.strain for s in scores], rtol=1e-2, atol=1e-4)
+    near_limit = any(abs(s.strain - 1) < 0.01 for s in scores)
     assert near_limit or trial.passed == all(output.passed for output in expected)
     assert trial.high == frozenset(i for i, g in enumerate(lab.groups) if g.name in plan.high)
 
