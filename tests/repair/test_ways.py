@@ -115,7 +115,7 @@ def test_channels_are_moved_where_they_stick_out(outlying: Lab) -> None:
         migration = candidate.base.migration
         assert migration is not None
         assert (migration.folded, migration.inserted) == ((NORM,), ())
-        assert tensor in migration.touched
+        assert tensor in candidate.base.touched
     assert work.best.choice.badness < before.choice.badness
     assert outlying.simulator.trial(candidates[0].plan).passed
 
