@@ -27,6 +27,7 @@ from pytest_int8acc.repair import scales
 from pytest_int8acc.repair.precision import Found, find_precision
 from pytest_int8acc.repair.repair import Repaired, repair
 from pytest_int8acc.report.diagnosis import repair_line
+from pytest_int8acc.report.repairs import repair_text
 from pytest_int8acc.results import Ending, Latency, SearchOutcome
 from pytest_int8acc.scales.calibrate import calibrate
 
@@ -86,8 +87,8 @@ def test_a_wide_scale_is_recalibrated_and_no_layer_leaves_int8(
     case, repaired = lab.measured, repair(lab, outcome, found)
     first, last = repaired.repairs
     assert (first.kind, first.layers, first.price, first.verified) == ("recalibrate", (), 0.0, True)
-    assert first.text.startswith("no layer needs FP16: other scales for 1 tensor (")
-    assert "the compared inputs themselves" in first.text
+    assert repair_text(first).startswith("no layer needs FP16: other scales for 1 tensor (")
+    assert "the compared inputs themselves" in repair_text(first)
     (change,) = first.rescales
     assert 40 < change.old / change.new < 70
     assert (last.kind, last.layers) == ("high", tuple(c.layer for c in outcome.culprits))
@@ -103,7 +104,7 @@ def test_ranges_come_from_the_calibration_data_where_there_is_some(tmp_path: Pat
     case = measured(tmp_path, planted("cnn"), {"sqnr_db": 25}, "calibrate")
     repaired = mended(case)[1]
     assert repaired.repairs[0].kind == "recalibrate"
-    assert "the calibration data, calibration.npz" in repaired.repairs[0].text
+    assert "the calibration data, calibration.npz" in repair_text(repaired.repairs[0])
 
 
 def test_outlier_channels_of_a_transformer_are_migrated_into_the_norm_before(tmp_path: Path) -> None:
@@ -112,8 +113,8 @@ def test_outlier_channels_of_a_transformer_are_migrated_into_the_norm_before(tmp
     assert [culprit.layer for culprit in outcome.culprits] == [READER]
     first, best = repaired.repairs[0], repaired.proofs[0]
     assert (first.kind, first.layers, first.verified) == ("migrate", (), True)
-    assert f"folded into '{NORM}'" in first.text
-    assert "Mul" not in first.text
+    assert f"folded into '{NORM}'" in repair_text(first)
+    assert "Mul" not in repair_text(first)
     assert best.plan.moves
     assert judged(case, built_anew(case, best.plan))
     assert case.int8 is not None
@@ -127,7 +128,7 @@ def test_weights_with_one_scale_for_all_channels_get_scales_of_their_own(tmp_pat
     case = measured(tmp_path, network, {"cosine": 0.9995})
     first = mended(case)[1].repairs[0]
     assert (first.kind, first.layers, first.verified) == ("migrate", (), True)
-    assert "scales of 1 weight taken anew" in first.text
+    assert "scales of 1 weight taken anew" in repair_text(first)
 
 
 def test_what_no_scale_mends_stays_high(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -153,7 +154,9 @@ def test_of_two_kinds_of_faults_one_is_mended_and_one_stays_high(tmp_path: Path)
     assert set(first.layers) < culprits
     assert WIDE not in first.layers
     assert 0 < first.price < last.price
-    assert first.text.startswith(f"{len(first.layers)} of {len(culprits)} layers in FP16: other scales for")
+    assert repair_text(first).startswith(
+        f"{len(first.layers)} of {len(culprits)} layers in FP16: other scales for"
+    )
     plan = repaired.proofs[0].plan
     assert judged(case, built_anew(case, plan))
     for layer in first.layers:  # each of them must
