@@ -17,9 +17,9 @@ from pydantic.fields import FieldInfo
 from pydantic_core import PydanticUndefined
 
 import pytest_int8acc
-from pytest_int8acc.diagnose.causes import CAUSES
 from pytest_int8acc.engines import Engine
 from pytest_int8acc.graph.lint.rules import RULES
+from pytest_int8acc.report.causes import ADVICE
 from pytest_int8acc.scales import calibrate
 from pytest_int8acc.scores.metrics import METRICS
 from pytest_int8acc.settings import SETTINGS, Setting
@@ -261,7 +261,7 @@ def _causes() -> Iterator[str]:
     """A table of the causes of a culprit."""
     yield "Why a layer loses accuracy in INT8, as reports name it."
     yield ""
-    yield from _table(("cause", "what to do"), [(f"`{kind}`", todo) for kind, todo in CAUSES.items()])
+    yield from _table(("cause", "what to do"), [(f"`{kind}`", todo) for kind, todo in ADVICE.items()])
 
 
 def _table(header: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> Iterator[str]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -12,9 +12,9 @@ from pytest_int8acc.fix import FixFiles, write_fix
 from pytest_int8acc.goldens.request import Goldens
 from pytest_int8acc.lab.lab import Lab, Proof
 from pytest_int8acc.measure.measured import Measured, measure
-from pytest_int8acc.repair.precision import QAT_ADVICE, Found, find_precision
+from pytest_int8acc.repair.precision import Found, find_precision
 from pytest_int8acc.repair.repair import Repaired, repair
-from pytest_int8acc.results import CaseResult, Diagnosis, Rescale
+from pytest_int8acc.results import CaseResult, Diagnosis
 from pytest_int8acc.settings import Settings
 from pytest_int8acc.spec.models import Case
 
@@ -110,27 +110,29 @@ class _Steps:
 
     def repair(self, result: CaseResult) -> CaseResult:
         """The cheapest way to meet the criteria."""
-        outcome, diagnosis = result.search, result.diagnosis or Diagnosis("")
+        outcome, diagnosis = result.search, result.diagnosis or Diagnosis()
         if outcome is None or self.found is None:
             return result
         self.repaired = repaired = repair(self.lab, outcome, self.found)
-        if repaired.proofs and not repaired.proofs[0].plan.high:
-            outcome = replace(outcome, notes=tuple(n for n in outcome.notes if QAT_ADVICE not in n))
         notes = (*diagnosis.notes, *repaired.notes)
         diagnosis = replace(diagnosis, repairs=repaired.repairs, notes=notes)
-        return replace(result, search=outcome, diagnosis=diagnosis)
+        return replace(result, diagnosis=diagnosis)
 
     def write_fix(self, result: CaseResult) -> CaseResult:
         """The cheapest fix as files, and what the search found where that is another."""
         assert self.folder is not None
-        ways = (
-            [] if self.repaired is None else [*zip(self.repaired.repairs, self.repaired.proofs, strict=True)]
-        )
-        for way, proof in ways:
-            folder = self.folder if proof is ways[0][1] else self.folder / "high"
-            written = write_fix(folder, self._files(proof, way.rescales))
+        proofs = self._proofs()
+        for proof in proofs:
+            folder = self.folder if proof is proofs[0] else self.folder / "high"
+            written = write_fix(folder, self._files(proof))
             result = replace(result, written=(*result.written, *written))
         return result
+
+    def _proofs(self) -> tuple[Proof, ...]:
+        """What was proved, cheapest first; what the search found alone where there was no repair."""
+        if self.repaired is not None:
+            return self.repaired.proofs
+        return () if self.found is None or self.found.fix is None else (self.found.fix,)
 
     def write_pieces(self, result: CaseResult) -> CaseResult:
         """Reproducers of the culprits, where they are wanted."""
@@ -140,17 +142,8 @@ class _Steps:
         written = write_pieces(self.lab.measured, layers, self.folder / "reduced")
         return replace(result, written=(*result.written, *written))
 
-    def _files(self, proof: Proof, rescales: Sequence[Rescale]) -> FixFiles:
+    def _files(self, proof: Proof) -> FixFiles:
         measured, int8 = self.lab.measured, self.lab.int8
+        path, plan = measured.case.path(measured.case.model), int8.complete(proof.plan)
         model, by_flags = measured.backend.deployed(proof.form)
-        return FixFiles(
-            model,
-            int8.complete(proof.plan),
-            int8.every,
-            measured.model,
-            measured.case.path(measured.case.model),
-            int8.rest,
-            tuple(rescales),
-            tells_all=True,
-            by_flags=by_flags,
-        )
+        return FixFiles(model, plan, int8.every, measured.model, path, int8.rest, by_flags=by_flags)

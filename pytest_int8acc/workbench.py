@@ -14,15 +14,17 @@ from typing import Any, Literal, get_args
 import numpy as np
 from pydantic import ValidationError
 
-from pytest_int8acc.backends.backend import Backend, open_backend
+from pytest_int8acc.backends.open import open_backend
+from pytest_int8acc.backends.protocol import Backend
+from pytest_int8acc.case.data import open_source
 from pytest_int8acc.case.forms import (
     Form,
+    ModelForm,
     baseline_form,
-    engine_form,
-    implicit_form,
+    candidate_form,
+    fp32_form,
     int8_form,
     load_float,
-    open_source,
 )
 from pytest_int8acc.check import check
 from pytest_int8acc.data import Dataset
@@ -34,7 +36,7 @@ from pytest_int8acc.graph.load import load_model
 from pytest_int8acc.graph.model import Model
 from pytest_int8acc.graph.qdq import is_qdq
 from pytest_int8acc.measure.measured import measure
-from pytest_int8acc.results import CaseResult
+from pytest_int8acc.results import CaseResult, Role
 from pytest_int8acc.settings import Backend as BackendName
 from pytest_int8acc.settings import Settings
 from pytest_int8acc.spec.load import load_spec
@@ -42,7 +44,8 @@ from pytest_int8acc.spec.models import Case
 from pytest_int8acc.tensors import Array, did_you_mean
 
 Precision = Literal["fp32", "fp16", "int8"]
-Role = Literal["baseline", "int8", "fp32"]
+Side = Literal["baseline", "int8", "fp32"]
+_ROLES: Mapping[Side, Role] = {"baseline": Role.BASELINE, "int8": Role.INT8, "fp32": Role.FP32}
 
 
 @dataclass(frozen=True)
@@ -76,7 +79,7 @@ class LoadedCase:
     settings: Settings
     _host: Host = field(repr=False)
     _bench: _Bench = field(repr=False)
-    _engines: dict[Role, Engine] = field(default_factory=dict, repr=False)
+    _engines: dict[Side, Engine] = field(default_factory=dict, repr=False)
 
     def check(self) -> CaseResult:
         """Run, judge and, where it fails and the settings want it, search; as the case's own test does.
@@ -96,7 +99,7 @@ class LoadedCase:
         measured.close()
         return measured.result
 
-    def engine(self, role: Role) -> Engine:
+    def engine(self, role: Side) -> Engine:
         """The case's engine of that role, ready to be called with a feed dict; built on the first call.
 
         Args:
@@ -105,31 +108,27 @@ class LoadedCase:
         Raises:
             Int8accError: There is no such role, or a model, the calibration data or a scale file is at fault.
         """
-        _check_word("role", role, get_args(Role))
+        _check_word("role", role, get_args(Side))
         if role not in self._engines:
             with self._host.where_it_can_run(self.settings):
                 self._engines[role] = self._open(role)
         return self._engines[role]
 
-    def _open(self, role: Role) -> Engine:
+    def _open(self, role: Side) -> Engine:
         backend = open_backend(self.case, self.settings)
-        form = self._form(role, backend.is_tensorrt)
+        form = self._form(role, backend)
         inputs = open_source(self.case, self.case.inputs, form.model, "inputs", self.settings.samples)
-        return self._bench.open(backend, form, role, inputs)
+        return self._bench.open(backend, form, _ROLES[role], inputs)
 
-    def _form(self, role: Role, tensorrt: bool) -> Form:
+    def _form(self, role: Side, backend: Backend) -> Form:
         model = load_float(self.case)
         if role == "fp32":
-            return Form(model, "FP32")
+            return fp32_form(model)
         if role == "baseline":
             return baseline_form(self.case, model)
-        if self.case.int8.engine is not None:
-            return engine_form(self.case, model)
-        if self.case.int8.implicit is not None and tensorrt:
-            return implicit_form(self.case, model)
-        return int8_form(self.case, model, self.settings).under()
+        return candidate_form(self.case, model, self.settings, implicit=backend.quantizes_implicitly)[0]
 
-    def outputs(self, role: Role) -> dict[str, Array]:
+    def outputs(self, role: Side) -> dict[str, Array]:
         """All outputs of that role on the case's inputs, samples first.
 
         Raises:
@@ -209,14 +208,14 @@ class Workbench:
         case = case.model_copy(update={"inputs": self._bench.data(samples, self._host.root)})
         settings = self._host.settings(case.settings())
         if quantized:
-            form = Form(loaded, f"{path.name} as it is")
+            form: Form = ModelForm.as_it_is(loaded, f"{path.name} as it is")
         elif precision == "int8":
             form = int8_form(case, loaded, settings).under()
         else:
-            form = Form(loaded, "FP32") if precision == "fp32" else baseline_form(case, loaded)
+            form = fp32_form(loaded) if precision == "fp32" else baseline_form(case, loaded)
         inputs = open_source(case, case.inputs, loaded, "calibrate", None)
         with self._host.where_it_can_run(settings):
-            return self._bench.open(open_backend(case, settings), form, precision, inputs)
+            return self._bench.open(open_backend(case, settings), form, Role(precision.upper()), inputs)
 
     def close(self) -> None:
         """Let go of all engines."""
@@ -241,7 +240,7 @@ class _Bench:
         self._folder = tempfile.TemporaryDirectory(prefix="int8acc-", ignore_cleanup_errors=True)
         self._files = 0
 
-    def open(self, backend: Backend, form: Form, role: str, inputs: Dataset) -> Engine:
+    def open(self, backend: Backend, form: Form, role: Role, inputs: Dataset) -> Engine:
         self._backends.append(backend)  # one each: a backend holds one engine per role
         return backend.open(form, role, inputs)
 

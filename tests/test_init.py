@@ -12,7 +12,8 @@ import pytest
 from onnx import TensorProto, helper
 from zoo import ZOO
 
-from pytest_int8acc.case.forms import load_float, open_source
+from pytest_int8acc.case.data import open_source
+from pytest_int8acc.case.forms import load_float
 from pytest_int8acc.errors import Int8accError, ModelError
 from pytest_int8acc.graph.load import load_model
 from pytest_int8acc.graph.model import save_model

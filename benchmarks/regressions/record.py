@@ -15,6 +15,8 @@ from benchmarks.regressions.entry import Entry, Planted, Truth, write
 from benchmarks.regressions.truth import Prover, Verdict, prove
 from pytest_int8acc.check import check
 from pytest_int8acc.errors import Int8accError
+from pytest_int8acc.report.search import reason
+from pytest_int8acc.report.summary import summary
 from pytest_int8acc.results import CaseResult, Culprit
 from pytest_int8acc.settings import Settings
 from pytest_int8acc.spec.load import load_spec
@@ -136,7 +138,7 @@ def _of_result(
     judged = list(_judged(truth, search.culprits if search else ()))
     right = sum(judged)
     enough = len(judged) if truth.causes else (len(judged) + 1) // 2
-    fix, reason = _fix(result)
+    fix, why_not = _fix(result)
     return Record(
         entry.name,
         entry.kind,
@@ -144,7 +146,7 @@ def _of_result(
         truth.shows,
         _margin(planted),
         "passed" if result.passed else "failed",
-        result.diagnosis.summary if result.diagnosis else "",
+        summary(result),
         detected=not result.passed or by_finding or by_words,
         named=by_finding or by_words or (bool(judged) and right >= enough),
         causes_right=right,
@@ -155,7 +157,7 @@ def _of_result(
         proof=proof,
         fix=fix,
         int8_fix=truth.int8_fix,
-        reason=reason,
+        reason=why_not,
         trials=len(search.trials) if search else 0,
         cost=search.cost if search else 0.0,
         builds=search.builds if search else 0,
@@ -180,7 +182,7 @@ def _fix(result: CaseResult) -> tuple[str, str]:
         return ("INT8" if not first.layers else "mixed" if first.kind == "mixed" else "FP16"), ""
     if result.search is None:
         return "", ""
-    return ("FP16", "") if result.search.verified else ("", result.search.reason)
+    return ("FP16", "") if result.search.verified else ("", reason(result.search))
 
 
 def _margin(planted: Planted) -> float | None:

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from pytest_int8acc.case.forms import Form, ImplicitForm
+from pytest_int8acc.case.forms import EngineForm, Form, ImplicitForm, ModelForm
 from pytest_int8acc.data import Dataset
 from pytest_int8acc.engines import Engine
 from pytest_int8acc.engines.inspector import read_layers, untold_nodes
@@ -21,20 +21,23 @@ from pytest_int8acc.engines.tensorrt.calibration import (
     algorithm_of,
     calibrate_on,
     read_cache,
+    read_content,
     tensor_names,
     write_cache,
 )
 from pytest_int8acc.engines.tensorrt.engine import TrtEngine, open_built, open_engine
 from pytest_int8acc.engines.tensorrt.latency import layer_times, measure_latency
 from pytest_int8acc.engines.tensorrt.options import BuildOptions, Shape
+from pytest_int8acc.engines.tensorrt.plan_file import read_header
 from pytest_int8acc.engines.tensorrt.platform import Platform
 from pytest_int8acc.engines.tensorrt.profiles import make_profiles, seen_shapes
 from pytest_int8acc.engines.tensorrt.request import BuildRequest, Flag, Outputs, fit_model
 from pytest_int8acc.errors import MissingBackendError
 from pytest_int8acc.graph.groups import WEIGHTED
 from pytest_int8acc.graph.model import Model
+from pytest_int8acc.graph.network import Precision
 from pytest_int8acc.graph.qdq import is_qdq
-from pytest_int8acc.results import EngineInfo
+from pytest_int8acc.results import EngineInfo, Role
 from pytest_int8acc.settings import Settings, to_bytes
 from pytest_int8acc.spec.models import Case
 from pytest_int8acc.tensors import Feed
@@ -54,17 +57,21 @@ class TrtBackend:
         settings: The engine store's.
     """
 
-    is_tensorrt = True
+    builds_engines = True
+    times_engines = True
+    quantizes_implicitly = True  # a platform that cannot says so when it is asked to build
+    needs_simulation = True
 
     def __init__(self, platform: Platform, case: Case, settings: Settings) -> None:
         self.platform = platform
         self.notes: tuple[str, ...] = ()
+        self.output_settings: Mapping[str, str] = {}
         self.calibration_cache: Path | None = None
         self._options = _options(case)
         self._store = store_of(settings)
-        self._running: dict[str, TrtEngine] = {}
-        self._infos: dict[str, EngineInfo] = {}
-        self._built: dict[str, Built] = {}
+        self._running: dict[Role, TrtEngine] = {}
+        self._infos: dict[Role, EngineInfo] = {}
+        self._built: dict[Role, Built] = {}
         self._seen: Mapping[str, Counter[Shape]] | None = None
         self._folder = tempfile.TemporaryDirectory(prefix="int8acc-", ignore_cleanup_errors=True)
 
@@ -73,7 +80,18 @@ class TrtBackend:
         """The engines made so far, the latest of each role."""
         return tuple(self._infos.values())
 
-    def open(self, form: Form, role: str, inputs: Dataset) -> Engine:
+    def check(self, form: Form) -> None:
+        """Refuse what can be seen to be wrong before anything is built.
+
+        Raises:
+            EngineError: An engine or a calibration cache of the form is not there, or is none.
+        """
+        if isinstance(form, EngineForm):
+            read_header(form.path)
+        elif isinstance(form, ImplicitForm) and form.cache is not None and form.samples is None:
+            read_content(form.cache)
+
+    def open(self, form: Form, role: Role, inputs: Dataset) -> Engine:
         """Build a form, or load its engine, and put it on the GPU.
 
         Raises:
@@ -82,10 +100,10 @@ class TrtBackend:
         """
         if role in self._running:
             self._running.pop(role).close()
-        if form.engine is not None:
+        if isinstance(form, EngineForm):
             shape = form.model
-            engine = open_engine(form.engine, self.platform, shape.inputs, shape.outputs, self._options)
-            size = form.engine.stat().st_size
+            engine = open_engine(form.path, self.platform, shape.inputs, shape.outputs, self._options)
+            size = form.path.stat().st_size
             info = _tells(EngineInfo(role, form.description, 0.0, False, size), engine.layers, form.model)
         else:
             built = self._build(form, role, inputs)
@@ -105,17 +123,17 @@ class TrtBackend:
         Raises:
             EngineError: This TensorRT cannot read it.
         """
-        if self.platform.strongly_typed and form.implicit is None:
+        if self.platform.strongly_typed and not isinstance(form, ImplicitForm):
             return form.model, False
-        return fit_model(form.model if form.single is None else form.single, self.platform), True
+        return fit_model(form.original if isinstance(form, ModelForm) else form.model, self.platform), True
 
-    def measure_latency(self, roles: Sequence[str], inputs: Dataset) -> None:
+    def measure_latency(self, roles: Sequence[Role], inputs: Dataset) -> None:
         """Time the engines of these roles in turn on the first batch, for ``engines`` to tell."""
         engines = {role: self._running[role] for role in roles if role in self._running}
         for role, latency in measure_latency(engines, next(inputs.batches()).feed).items():
             self._infos[role] = replace(self._infos[role], latency=latency)
 
-    def node_times(self, role: str, inputs: Dataset) -> dict[str, float]:
+    def node_times(self, role: Role, inputs: Dataset) -> dict[str, float]:
         """ONNX node to its share of its layer's time, in ms; empty where the engine does not name all."""
         if role not in self._running or self._infos[role].untold:  # a golden stands in for the baseline
             return {}
@@ -126,14 +144,20 @@ class TrtBackend:
                 found[node] = found.get(node, 0.0) + times.get(layer.name, 0.0) / len(layer.nodes)
         return found
 
+    def shows_tensors(self, form: Form) -> bool:
+        """Of engines that are built here."""
+        return not isinstance(form, EngineForm)
+
     def inner_tensors(
-        self, form: Form, role: str, inputs: Dataset, feed: Feed, wanted: Sequence[str]
+        self, form: Form, role: Role, inputs: Dataset, feed: Feed, wanted: Sequence[str]
     ) -> tuple[Feed, str]:
         """Tensors inside an engine built to show them, and in words what that does to the engine.
 
         Raises:
             EngineError: It does not build, load or run.
         """
+        if isinstance(form, EngineForm):
+            return {}, ""
         debug = self.platform.has("debug tensors")
         with open_built(self._build(form, role, inputs, "debug" if debug else tuple(wanted))) as engine:
             return engine.run_all(feed), _AS_DEBUG if debug else _AS_OUTPUTS
@@ -146,24 +170,25 @@ class TrtBackend:
         self._built.clear()
         self._folder.cleanup()
 
-    def _build(self, form: Form, role: str, inputs: Dataset, outputs: Outputs = "own") -> Built:
+    def _build(
+        self, form: ModelForm | ImplicitForm, role: Role, inputs: Dataset, outputs: Outputs = "own"
+    ) -> Built:
         model, by_flags = self.deployed(form)
-        implicit = None if form.implicit is None else self._implicit(form.implicit, model)
-        held = {} if form.implicit is None else dict(form.implicit.high)
+        implicit = self._implicit(form, model) if isinstance(form, ImplicitForm) else None
         request = BuildRequest(
             model,
             role,
             make_profiles(model.inputs, self._options.shapes, self._shapes(inputs)),
             typing="weak" if by_flags else "strong",
             flags=_flags(form) if by_flags else frozenset(),
-            precisions={**dict.fromkeys(form.fp32, "fp32"), **held} if by_flags else {},
+            precisions=_precisions(form) if by_flags else {},
             implicit=implicit,
             outputs=outputs,
             options=self._options,
         )
         built = build(request, self.platform, self._store)
-        if form.implicit is not None and implicit is not None:
-            self._keep_cache(form.implicit, implicit, model, built)
+        if isinstance(form, ImplicitForm) and implicit is not None:
+            self._keep_cache(form, implicit, model, built)
         self.notes = tuple(dict.fromkeys((*self.notes, *built.notes)))
         return built
 
@@ -201,7 +226,7 @@ class TrtBackend:
         """The stand-in of an engine that cannot run; raises once baseline and candidate have been built."""
         layers = len(built.network)
         logger.info("%s: %s builds it, %d layers", built.name, self.platform.name, layers)
-        if built.role == "baseline":
+        if built.role == Role.BASELINE:
             return _Unrun(built)
         raise MissingBackendError(
             f"{self.platform.name} parses and builds baseline and INT8 ({layers} layers); they were not "
@@ -236,7 +261,12 @@ def _options(case: Case) -> BuildOptions:
 def _flags(form: Form) -> frozenset[Flag]:
     """What a builder that chooses precisions may choose."""
     flags: list[Flag] = ["fp16"] if form.half else []
-    return frozenset([*flags, "int8"] if form.implicit is not None or is_qdq(form.model) else flags)
+    return frozenset([*flags, "int8"] if isinstance(form, ImplicitForm) or is_qdq(form.model) else flags)
+
+
+def _precisions(form: ModelForm | ImplicitForm) -> dict[str, Precision]:
+    """Nodes that a builder that chooses precisions must hold in one."""
+    return dict(form.held) if isinstance(form, ImplicitForm) else dict.fromkeys(form.in_fp32, "fp32")
 
 
 def _tells(info: EngineInfo, text: str, model: Model) -> EngineInfo:

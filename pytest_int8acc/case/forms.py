@@ -2,78 +2,112 @@
 
 from __future__ import annotations
 
-import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
 
-from pytest_int8acc.case.plan_file import read_plan
-from pytest_int8acc.data import Dataset, RandomSource, open_dataset
-from pytest_int8acc.engines.remote import store_of
+from pytest_int8acc.case.data import calibration_samples
+from pytest_int8acc.case.plan_reader import read_plan
+from pytest_int8acc.case.scales import find_scales
+from pytest_int8acc.data import Dataset
 from pytest_int8acc.errors import ModelError
-from pytest_int8acc.graph.groups import Layout, find_groups, origins
+from pytest_int8acc.graph.groups import find_groups
 from pytest_int8acc.graph.load import load_model
 from pytest_int8acc.graph.model import Model
 from pytest_int8acc.graph.network import Network, Plan, Precision
 from pytest_int8acc.graph.plan import apply, fp32_nodes, guard, merge
 from pytest_int8acc.graph.qdq import is_qdq, read_qdq
 from pytest_int8acc.graph.quantize import quantize
-from pytest_int8acc.graph.to_fp16 import Fp16Model, to_fp16
-from pytest_int8acc.scales import Scales
-from pytest_int8acc.scales.calibrate import calibrate
-from pytest_int8acc.scales.load import load_scales
+from pytest_int8acc.graph.to_fp16 import to_fp16
 from pytest_int8acc.settings import Settings
-from pytest_int8acc.spec.int8 import (
-    Algorithm,
-    BaselineModel,
-    Calibration,
-    CalibrationMethod,
-    ImplicitCalibration,
-    Source,
-)
-from pytest_int8acc.spec.int8 import RandomSource as RandomSpec
+from pytest_int8acc.spec.int8 import Algorithm, BaselineModel, Implicit
 from pytest_int8acc.spec.models import Case
-
-logger = logging.getLogger("pytest_int8acc")
 
 
 @dataclass(frozen=True, eq=False)
-class Form:
+class _Form:
     """A model as it will run, and what the report says of it."""
 
     model: Model
+    """Tells what it takes and gives, whatever runs in its place."""
     description: str
     notes: tuple[str, ...] = ()
-    overflows: tuple[str, ...] = ()
-    """Constants that FP16 cannot hold."""
-    single: Model | None = None
-    """The same before it was halved, for a TensorRT that halves by itself; None where nothing was halved."""
-    fp32: frozenset[str] = frozenset()
-    """Nodes that were not halved."""
-    engine: Path | None = None
-    """A TensorRT engine that is built already and runs in place of ``model``, which tells its interface."""
-    implicit: ImplicitForm | None = None
-    """How TensorRT quantizes ``model`` by itself."""
 
     @property
     def half(self) -> bool:
         """Whether it computes in FP16."""
-        return self.single is not None or any(t.dtype == np.float16 for t in self.model.values().values())
+        return any(tensor.dtype == np.float16 for tensor in self.model.values().values())
 
 
-@dataclass(frozen=True, eq=False)
-class ImplicitForm:
-    """Implicit quantization: TensorRT below 11 calibrates or reads a cache, and chooses what runs in INT8."""
+@dataclass(frozen=True, eq=False, kw_only=True)
+class ModelForm(_Form):
+    """A model to build, and to run as it is written."""
+
+    original: Model
+    """The same before it was halved, for a TensorRT that halves by itself; where nothing was, ``model``."""
+    in_fp32: frozenset[str] = frozenset()
+    """Nodes that were not halved."""
+    overflows: tuple[str, ...] = ()
+    """Constants that FP16 cannot hold."""
+
+    @classmethod
+    def as_it_is(cls, model: Model, description: str, notes: tuple[str, ...] = ()) -> ModelForm:
+        """A model that is built as it stands."""
+        return cls(model, description, notes, original=model)
+
+    @classmethod
+    def halved(
+        cls, original: Model, description: str, notes: tuple[str, ...] = (), in_fp32: Collection[str] = ()
+    ) -> ModelForm:
+        """``original`` in FP16, but for the nodes ``in_fp32``."""
+        half = to_fp16(original, in_fp32)
+        return cls(
+            half.model,
+            description,
+            (*notes, *half.notes),
+            original=original,
+            in_fp32=frozenset(in_fp32),
+            overflows=half.overflows,
+        )
+
+    @property
+    def half(self) -> bool:
+        """Whether it computes in FP16."""
+        return self.original is not self.model or super().half
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class EngineForm(_Form):
+    """A TensorRT engine that is built already; of its layers nothing is known."""
+
+    path: Path
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class ImplicitForm(_Form):
+    """A model that TensorRT below 11 quantizes itself, from ranges of its own or of a cache."""
 
     algorithm: Algorithm
     samples: Dataset | None
     """Calibration samples; None where the cache must be there."""
     cache: Path | None
     """The cache to read; written where it is not there and ``samples`` are."""
-    high: Mapping[str, Precision] = field(default_factory=dict)
+    held: Mapping[str, Precision] = field(default_factory=dict)
     """Node to the precision that it is held in."""
+
+    @property
+    def half(self) -> bool:
+        """The builder may take FP16 wherever it does not take INT8."""
+        return True
+
+    def holding(self, held: Mapping[str, Precision], cache: Path | None) -> ImplicitForm:
+        """The same, calibrated already, with nodes held in another precision."""
+        return replace(self, samples=None, cache=cache, held=held)
+
+
+Form = ModelForm | EngineForm | ImplicitForm
 
 
 @dataclass(frozen=True, eq=False)
@@ -99,7 +133,7 @@ class Int8Form:
         """``plan`` over the case's own one."""
         return merge(self.given, plan or Plan())
 
-    def under(self, plan: Plan | None = None) -> Form:
+    def under(self, plan: Plan | None = None) -> ModelForm:
         """The candidate with ``plan`` over the case's own; by default all else that can be is INT8."""
         network, plan = self.every, self.complete(plan)
         mixed = apply(network, plan)
@@ -107,21 +141,8 @@ class Int8Form:
         every = len(network.groups) + len(network.left_high)
         description = f"INT8 in {count} of {every} groups, {self.source}, rest {self.rest.upper()}"
         if self.rest == "fp32":
-            return Form(mixed, description, self.notes)
-        fp32 = fp32_nodes(network, plan)
-        halved = to_fp16(mixed, fp32)
-        notes = (*self.notes, *halved.notes)
-        return Form(halved.model, description, notes, halved.overflows, mixed, frozenset(fp32))
-
-
-@dataclass(frozen=True, eq=False)
-class Fix:
-    """A plan that was built and met the criteria."""
-
-    int8: Int8Form
-    """The case's own, or one with weights quantized anew or migrated; ``under(plan)`` gives the form."""
-    plan: Plan
-    form: Form
+            return ModelForm.as_it_is(mixed, description, self.notes)
+        return ModelForm.halved(mixed, description, self.notes, fp32_nodes(network, plan))
 
 
 def load_float(case: Case) -> Model:
@@ -137,17 +158,43 @@ def load_float(case: Case) -> Model:
 
 def baseline_form(case: Case, model: Model) -> Form:
     """What INT8 is compared with."""
-    if isinstance(case.baseline, BaselineModel):
-        if case.baseline.engine is not None:
-            path = case.path(case.baseline.engine)
-            return Form(model, f"engine {case.baseline.engine}", engine=path)
-        assert case.baseline.model is not None  # the spec demands one of both
-        own = load_model(case.path(case.baseline.model))
-        return Form(own, f"{case.baseline.model} as it is")
-    if case.baseline == "fp32":
-        return Form(model, "FP32")
-    halved: Fp16Model = to_fp16(model)
-    return Form(halved.model, "FP16", halved.notes, halved.overflows, model)
+    baseline = case.baseline
+    if isinstance(baseline, BaselineModel):
+        if baseline.engine is not None:
+            return EngineForm(model, f"engine {baseline.engine}", path=case.path(baseline.engine))
+        assert baseline.model is not None  # the spec demands one of both
+        return ModelForm.as_it_is(load_model(case.path(baseline.model)), f"{baseline.model} as it is")
+    if baseline == "fp32":
+        return fp32_form(model)
+    return ModelForm.halved(model, "FP16")
+
+
+def fp32_form(model: Model) -> ModelForm:
+    """The float model as it is."""
+    return ModelForm.as_it_is(model, "FP32")
+
+
+def candidate_form(
+    case: Case, model: Model, settings: Settings, *, implicit: bool
+) -> tuple[Form, Int8Form | None]:
+    """The INT8 side as it is built, and its network where that is known before.
+
+    Args:
+        case: Any.
+        model: The case's float model.
+        settings: As for ``int8_form``.
+        implicit: Whether implicit quantization stays so where the case wants it; else it becomes explicit.
+
+    Raises:
+        Int8accError: A model, the calibration data or a scale file is at fault.
+    """
+    engine = case.int8.engine
+    if engine is not None:
+        return EngineForm(model, f"engine {engine}", path=case.path(engine)), None
+    if case.int8.implicit is not None and implicit:
+        return _implicit_form(case, case.int8.implicit, model), None
+    int8 = int8_form(case, model, settings)
+    return int8.under(), int8
 
 
 def int8_form(case: Case, model: Model, settings: Settings, cache: Path | None = None) -> Int8Form:
@@ -170,7 +217,7 @@ def int8_form(case: Case, model: Model, settings: Settings, cache: Path | None =
         notes = (*network.notes, *_left_high(network, rest))
         return _guarded(case, Int8Form(network, f"read from {case.int8.model}", rest, notes))
     layout = find_groups(model, case.int8.exclude)
-    scales = _scales(case, model, layout, settings, cache)
+    scales = find_scales(case, model, layout, settings, cache)
     network = quantize(model, layout, scales.values)
     notes = (*scales.notes, *_left_high(network, rest))
     return _guarded(case, Int8Form(network, scales.source, rest, notes))
@@ -185,103 +232,23 @@ def _guarded(case: Case, form: Int8Form) -> Int8Form:
     return replace(form, network=guard(form.network, plan), source=source, whole=form.network, given=plan)
 
 
-def engine_form(case: Case, model: Model) -> Form:
-    """The candidate where the case names an engine that is built already."""
-    assert case.int8.engine is not None
-    return Form(model, f"engine {case.int8.engine}", engine=case.path(case.int8.engine))
-
-
-def implicit_form(case: Case, model: Model) -> Form:
+def _implicit_form(case: Case, wish: Implicit, model: Model) -> ImplicitForm:
     """The candidate where TensorRT quantizes by itself."""
-    implicit = case.int8.implicit
-    assert implicit is not None
-    cache = None if implicit.cache is None else case.path(implicit.cache)
-    calibration = implicit.calibrate
+    cache = None if wish.cache is None else case.path(wish.cache)
+    calibration = wish.calibrate
     if calibration is None:
-        description = f"INT8 by TensorRT itself, ranges of {implicit.cache}"
-        return Form(model, description, single=model, implicit=ImplicitForm("entropy2", None, cache))
+        description = f"INT8 by TensorRT itself, ranges of {wish.cache}"
+        return ImplicitForm(model, description, algorithm="entropy2", samples=None, cache=cache)
     description = f"INT8 by TensorRT itself, {calibration.algorithm} calibration"
-    wanted = ImplicitForm(calibration.algorithm, _calibration_samples(case, model, calibration), cache)
-    return Form(model, description, single=model, implicit=wanted)
-
-
-def open_source(case: Case, source: Source, model: Model, what: str, samples: int | None) -> Dataset:
-    """The data that a spec's ``inputs`` or ``calibrate.data`` means."""
-    base = case.path("")
-    wanted = (
-        RandomSource(source.random.samples, source.random.seed) if isinstance(source, RandomSpec) else source
-    )
-    return open_dataset(wanted, model.inputs, samples=samples, batch=case.batch, base=base, what=what)
-
-
-def calibration_data(case: Case, model: Model) -> Dataset | None:
-    """The samples that scales come from, where the case has some apart from its inputs."""
-    int8 = case.int8
-    calibration = int8.calibrate or (int8.implicit.calibrate if int8.implicit else None)
-    if calibration is None or calibration.data is None:
-        return None
-    return open_source(case, calibration.data, model, "calibrate.data", calibration.samples)
-
-
-def _calibration_samples(case: Case, model: Model, calibration: Calibration | ImplicitCalibration) -> Dataset:
-    """What to calibrate on: samples of its own, or the inputs."""
-    own = calibration_data(case, model)
-    return own or open_source(case, case.inputs, model, "inputs", calibration.samples)
-
-
-#: What comes nearest to each of TensorRT's calibrators.
-_LIKE: Mapping[Algorithm, CalibrationMethod] = {
-    "entropy2": "entropy",
-    "entropy": "entropy",
-    "minmax": "minmax",
-    "legacy": "percentile",
-}
-
-
-def _scales(case: Case, model: Model, layout: Layout, settings: Settings, cache: Path | None) -> Scales:
-    implicit, file = case.int8.implicit, cache
-    if case.int8.scales is not None:
-        file = case.path(case.int8.scales)
-    elif file is None and implicit is not None and implicit.cache is not None:
-        given = case.path(implicit.cache)
-        file = given if implicit.calibrate is None or given.exists() else None
-    if file is not None:
-        makers = {tensor: node.name for tensor, node in model.index.producer.items()}
-        return load_scales(file, layout.activations, makers, origins(model))
-    calibration = case.int8.calibrate
-    if implicit is not None and implicit.calibrate is not None:
-        wish = implicit.calibrate
-        calibration = Calibration(data=wish.data, samples=wish.samples, method=_LIKE[wish.algorithm])
-    assert calibration is not None  # the spec demands a source
-    return _calibrated(case, calibration, model, layout, settings)
-
-
-def _calibrated(
-    case: Case, calibration: Calibration, model: Model, layout: Layout, settings: Settings
-) -> Scales:
-    samples = _calibration_samples(case, model, calibration)
-    logger.info("%s: calibrating %d tensors (%s)", case.name, len(layout.activations), calibration.method)
-    scales = calibrate(
-        model,
-        layout.activations,
-        samples,
-        method=calibration.method,
-        percentile=calibration.percentile,
-        top_k=calibration.top_k,
-        provider=settings.provider,
-        store=store_of(settings),
-    )
-    if calibration.data is None:
-        own = "calibrated on the very inputs that are compared; 'calibrate: {data: ...}' keeps them apart"
-        return replace(scales, notes=(*scales.notes, own))
-    return scales
+    samples = calibration_samples(case, model, calibration)
+    return ImplicitForm(model, description, algorithm=calibration.algorithm, samples=samples, cache=cache)
 
 
 def _left_high(network: Network, rest: Precision) -> Sequence[str]:
     """A note on weighted nodes that stay in high precision, reasons first seen first."""
     if not network.left_high:
         return ()
-    named = "; ".join(f"{name}: {why}" for name, why in list(network.left_high.items())[:5])
+    named = "; ".join(f"{name}: {why.text}" for name, why in list(network.left_high.items())[:5])
     more = len(network.left_high) - 5
     return (
         f"{len(network.left_high)} layers stay in {rest.upper()}: {named}"

@@ -64,6 +64,13 @@ class Dataset:
         """What the reader of a verdict must know: casts, names taken on trust; complete after a full pass."""
         return tuple(self._notes)
 
+    def read_once(self) -> str:
+        """The digest, after a full pass where there was none; ``samples`` is known from then on."""
+        if self.digest is None:
+            for _ in self.batches():
+                pass
+        return self.digest or ""
+
     def batches(self) -> Iterator[Batch]:
         """One pass; nothing is read ahead of the batch that is handed out.
 

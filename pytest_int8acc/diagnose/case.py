@@ -8,18 +8,19 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
+from pytest_int8acc.case.forms import ImplicitForm
 from pytest_int8acc.diagnose.calibrations import compare_calibrations
 from pytest_int8acc.diagnose.causes import explain
 from pytest_int8acc.diagnose.engine_layers import engine_errors
 from pytest_int8acc.diagnose.layers import layer_errors
 from pytest_int8acc.diagnose.ranges import survey
 from pytest_int8acc.diagnose.reduce import reduce
-from pytest_int8acc.diagnose.stages import place, read_reference, stage_outputs
-from pytest_int8acc.diagnose.summary import summarize
-from pytest_int8acc.graph.qdq import FIXED
+from pytest_int8acc.diagnose.stages import place, stage_outputs
+from pytest_int8acc.diagnose.summary import odd_ranges, telling_slip
 from pytest_int8acc.lab.lab import Lab
 from pytest_int8acc.measure.measured import Measured
-from pytest_int8acc.results import Culprit, Diagnosis, LayerError, StageLine
+from pytest_int8acc.results import Culprit, Diagnosis, LayerError
+from pytest_int8acc.results.causes import OddRanges, Stage
 from pytest_int8acc.tensors import Feed, Outputs
 
 logger = logging.getLogger("pytest_int8acc")
@@ -36,33 +37,39 @@ def diagnose(
         culprits: What a search found; empty where the case passes or nothing was found.
 
     Raises:
-        Int8accError: A model of the diagnosis does not run, or the reference cannot be read.
+        Int8accError: A model of the diagnosis does not run.
     """
     logger.info("%s: diagnosing", measured.case.name)
     lines, first = place(_outputs(measured), measured.judge)
-    explained = tuple(culprits)
-    if lab is not None and culprits:
-        found = explain(
-            lab.network,
-            [culprit.layer for culprit in culprits],
-            measured.inputs,
-            measured.model,
-            measured.settings.provider,
-            rest=lab.int8.rest,
-            engine_only=_is_engine_only(measured),
-            unstable=_is_noise(measured),
-        )
-        explained = tuple(replace(culprit, cause=found.get(culprit.layer)) for culprit in culprits)
+    explained = _explained(measured, lab, culprits) if lab is not None else tuple(culprits)
     layers, notes = _layers(measured)
+    ranges = _ranges(measured, lab)
     diagnosis = Diagnosis(
-        summary=_summary(measured, lines, first, explained),
+        met=measured.int8_passed,
         stages=lines,
         first_stage=first,
+        ranges=ranges,
+        slip=telling_slip(measured.result.findings, explained, ranges),
+        fixed_pairs=measured.int8.network.fixed_pairs if measured.int8 is not None else (),
         layers=layers,
         calibrations=compare_calibrations(lab) if lab is not None and measured.settings.calibrations else (),
         notes=notes,
     )
     return diagnosis, explained
+
+
+def _explained(measured: Measured, lab: Lab, culprits: Sequence[Culprit]) -> tuple[Culprit, ...]:
+    """The culprits with their causes."""
+    if not culprits:
+        return ()
+    found = explain(
+        lab.meter,
+        [culprit.layer for culprit in culprits],
+        rest=lab.int8.rest,
+        engine_only=_is_engine_only(measured),
+        unstable=_is_noise(measured),
+    )
+    return tuple(replace(culprit, cause=found.get(culprit.layer)) for culprit in culprits)
 
 
 def wants_diagnosis(measured: Measured) -> bool:
@@ -73,17 +80,13 @@ def wants_diagnosis(measured: Measured) -> bool:
     )
 
 
-def _outputs(measured: Measured) -> dict[str, Outputs]:
-    case, runs = measured.case, measured.runs
-    framework = None
-    if case.reference is not None:
-        framework = read_reference(case.path(case.reference), runs.reference)
+def _outputs(measured: Measured) -> dict[Stage, Outputs]:
     return stage_outputs(
-        runs,
-        tensorrt=measured.backend.is_tensorrt,
+        measured.runs,
+        engines=measured.backend.builds_engines,
         half=measured.half,
-        implicit=measured.candidate.implicit is not None,
-        framework=framework,
+        implicit=isinstance(measured.candidate, ImplicitForm),
+        framework=measured.framework,
     )
 
 
@@ -100,16 +103,11 @@ def _is_noise(measured: Measured) -> bool:
     return bool(missed) and all(score.limit_in_noise for score in missed)
 
 
-def _summary(measured: Measured, lines: Sequence[StageLine], first: str, culprits: Sequence[Culprit]) -> str:
-    if measured.int8_passed:
-        return "INT8 meets its criteria" if not first else f"INT8 meets its criteria; {first} alone does not"
-    outputs, findings = measured.result.outputs, measured.result.findings
-    if measured.int8 is None:
-        return summarize(lines, first, culprits, outputs, findings=findings)
-    network, provider = measured.int8.network, measured.settings.provider
-    ranges = survey(network, measured.inputs, measured.model, provider)
-    fixed = next((note for note in network.notes if FIXED in note), "")
-    return summarize(lines, first, culprits, outputs, ranges, findings, fixed)
+def _ranges(measured: Measured, lab: Lab | None) -> OddRanges | None:
+    """The dynamic ranges, where INT8 fails and most of them are wrong."""
+    if lab is None or measured.int8_passed:
+        return None
+    return odd_ranges(survey(lab.meter))
 
 
 def _layers(measured: Measured) -> tuple[tuple[LayerError, ...], tuple[str, ...]]:
@@ -117,8 +115,7 @@ def _layers(measured: Measured) -> tuple[tuple[LayerError, ...], tuple[str, ...]
     asked = measured.settings.layers
     if measured.int8 is None or (measured.int8_passed and not asked):
         return (), ()
-    provider = measured.settings.provider
-    layers = layer_errors(measured.int8.network, measured.inputs, measured.int8.rest, provider)
+    layers = layer_errors(measured.int8.network, measured.inputs, measured.int8.rest, measured.sessions)
     if not asked and not _is_engine_only(measured):
         return layers, ()
     return engine_errors(measured, layers)
@@ -145,7 +142,7 @@ def write_pieces(measured: Measured, layers: Sequence[str], folder: Path) -> tup
             folder / name,
             samples=samples,
             worst=worst,
-            provider=measured.settings.provider,
+            sessions=measured.sessions,
         )
         written.append(str(path))
     return tuple(written)

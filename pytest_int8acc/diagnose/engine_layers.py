@@ -17,7 +17,7 @@ from pytest_int8acc.diagnose.layers import errors_between, outputs_of_groups
 from pytest_int8acc.errors import EngineError
 from pytest_int8acc.graph.network import Network
 from pytest_int8acc.measure.measured import Measured
-from pytest_int8acc.results import LayerError
+from pytest_int8acc.results import LayerError, Role
 from pytest_int8acc.tensors import Feed
 
 logger = logging.getLogger("pytest_int8acc")
@@ -36,20 +36,18 @@ def engine_errors(
         measured: From ``measure``.
         layers: From ``layer_errors``.
     """
-    forms = {"baseline": measured.reference, "INT8": measured.candidate}
-    if measured.int8 is None or any(form.engine is not None for form in forms.values()):
+    backend, forms = measured.backend, {Role.BASELINE: measured.reference, Role.INT8: measured.candidate}
+    if measured.int8 is None or not all(map(backend.shows_tensors, forms.values())):
         return tuple(layers), ()
-    batch, found, how = next(measured.inputs.batches()), dict[str, Feed](), ""
+    batch, found, how = next(measured.inputs.batches()), dict[Role, Feed](), ""
     chains = _chains(measured.int8.network)
     wanted = sorted({chain[-1] for chain in chains.values()})
     logger.info("%s: building engines that show their tensors", measured.case.name)
     try:
         for role, form in forms.items():
-            found[role], how = measured.backend.inner_tensors(form, role, measured.inputs, batch.feed, wanted)
+            found[role], how = backend.inner_tensors(form, role, measured.inputs, batch.feed, wanted)
     except EngineError as error:  # the verdict stands without them
         return tuple(layers), (f"layers on engines: not compared: {error}",)
-    if not found["INT8"]:
-        return tuple(layers), ()
     compared = tuple(_compared(layer, chains.get(layer.layer, ()), found, batch) for layer in layers)
     count = sum(layer.engine_sqnr_db is not None for layer in compared)
     return compared, (f"layers on engines: {count} of {len(compared)} on {batch.rows} samples; {how}",)
@@ -71,10 +69,12 @@ def _chains(network: Network) -> dict[str, tuple[str, ...]]:
     return {group: tuple(behind(tensor)) for group, tensor in outputs_of_groups(network).items()}
 
 
-def _compared(layer: LayerError, chain: Sequence[str], found: Mapping[str, Feed], batch: Batch) -> LayerError:
+def _compared(
+    layer: LayerError, chain: Sequence[str], found: Mapping[Role, Feed], batch: Batch
+) -> LayerError:
     """``layer`` with the error of the first tensor of ``chain`` that both engines show in floating point."""
     for tensor in chain:
-        pair = [found[role].get(tensor) for role in ("baseline", "INT8")]
+        pair = [found[role].get(tensor) for role in (Role.BASELINE, Role.INT8)]
         arrays = [real_rows(array, batch) for array in pair if array is not None and array.dtype.kind == "f"]
         if len(arrays) == 2:
             sqnr, cosine = errors_between(arrays[:1], arrays[1:])

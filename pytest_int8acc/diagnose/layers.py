@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 from onnx import helper
 
 from pytest_int8acc.data import Batch, Dataset
 from pytest_int8acc.data.chunks import real_rows
-from pytest_int8acc.engines.onnxruntime import OrtEngine, Provider
+from pytest_int8acc.engines.onnxruntime import CPU, OrtEngine, Sessions
 from pytest_int8acc.graph.alone import beside
 from pytest_int8acc.graph.fp16_network import emulate_network, network_to_fp16
 from pytest_int8acc.graph.network import Group, Network, Precision
@@ -34,7 +35,7 @@ def layer_errors(
     network: Network,
     inputs: Dataset,
     rest: Precision = "fp16",
-    provider: Provider = "cpu",
+    sessions: Sessions = CPU,
     *,
     samples: int = SAMPLES,
 ) -> tuple[LayerError, ...]:
@@ -47,7 +48,7 @@ def layer_errors(
         network: The INT8 side of the case, no plan applied.
         inputs: What the case is judged on.
         rest: What runs beside INT8, and what errors are measured against.
-        provider: Where it runs.
+        sessions: Where it runs.
         samples: How many of the inputs are run, a whole batch at least where the model fixes it.
 
     Raises:
@@ -61,7 +62,7 @@ def layer_errors(
     models = plain, apply(shown)
     few = FirstSamples(inputs, network.model, samples)
     logger.info("diagnosis: errors of %d layers on %d samples", len(watched), few.samples or 0)
-    runs = _Runs([OrtEngine(model, "exact", provider) for model in models], watched, alone)
+    runs = _Runs([sessions.exact(model) for model in models], watched, alone)
     for batch in few.batches():
         runs.add(batch)
     return tuple(runs.error(group) for group in network.groups)
@@ -85,7 +86,7 @@ def _with_outputs(network: Network, watched: Mapping[str, str]) -> Network:
         if tensor not in known:
             info = helper.make_tensor_value_info(tensor, types.get(tensor, FLOAT), None)
             editor.graph.output.append(info)
-    return Network(editor.done(), network.groups, network.left_high, network.notes)
+    return replace(network, model=editor.done())
 
 
 class _Runs:

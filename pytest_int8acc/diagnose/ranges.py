@@ -4,12 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from pytest_int8acc.data import Dataset
-from pytest_int8acc.graph.model import Model
-from pytest_int8acc.graph.network import Network
 from pytest_int8acc.lab.statistics import lost_db, reach
-from pytest_int8acc.lab.sweep import FirstSamples, measure_network
-from pytest_int8acc.settings import Provider
+from pytest_int8acc.lab.sweep import EdgeMeter
 
 
 @dataclass(frozen=True)
@@ -27,17 +23,14 @@ class Range:
     """Share of the values beyond the range."""
 
 
-def survey(
-    network: Network, inputs: Dataset, model: Model, provider: Provider = "cpu", *, samples: int = 16
-) -> tuple[Range, ...]:
+def survey(meter: EdgeMeter, *, samples: int = 16) -> tuple[Range, ...]:
     """Every activation range of a network against what its tensor holds, in the order of the groups.
 
     Raises:
         EngineError: The float model does not run.
         DataError: The inputs cannot be read.
     """
-    edges = [edge for group in network.groups for edge in group.edges]
-    measured = measure_network(network, edges, model, FirstSamples(inputs, model, samples), provider, {})
+    measured = meter.measure((edge for group in meter.network.groups for edge in group.edges), samples)
     ranges = []
     for tensor, (stats, quantizations) in measured.items():
         for edge in quantizations.values():

@@ -20,7 +20,7 @@ import onnx
 from onnx import helper
 
 from pytest_int8acc.diagnose.reproducer import Origin, Piece, shows, worst_sqnr, write_piece
-from pytest_int8acc.engines.onnxruntime import OrtEngine, Provider
+from pytest_int8acc.engines.onnxruntime import CPU, Sessions
 from pytest_int8acc.errors import EngineError, ModelError
 from pytest_int8acc.graph.index import captured
 from pytest_int8acc.graph.model import Model
@@ -47,7 +47,7 @@ def reduce(
     *,
     samples: range = range(1),
     worst: int = 0,
-    provider: Provider = "cpu",
+    sessions: Sessions = CPU,
 ) -> Path:
     """Write the smallest piece around ``group`` that shows its error, and check it by running the files.
 
@@ -63,7 +63,7 @@ def reduce(
         folder: Made where it is missing; files of these names are replaced.
         samples: Those in ``feed``, as indices into the case's data; for the README, like ``worst``.
         worst: The one of them with the greatest error.
-        provider: Where ONNX Runtime runs.
+        sessions: Where ONNX Runtime runs.
 
     Returns:
         ``folder``.
@@ -74,18 +74,18 @@ def reduce(
         Int8accError: The folder cannot be written.
     """
     logger.info("%s: cutting out the smallest piece that shows the error of '%s'", network.model.name, group)
-    whole = _Whole(model, network, rest, provider)
+    whole = _Whole(model, network, rest, sessions)
     found = _Search(whole, _group(network, group), feed)
     origin = Origin(network.model.name, found.group, rest, len(whole.nodes), samples, worst, found.sqnr)
-    write_piece(folder, found.piece(), origin, provider)
+    write_piece(folder, found.piece(), origin, sessions)
     return folder
 
 
 class _Whole:
     """The whole model in both forms, any tensor of which can be read."""
 
-    def __init__(self, model: Model, network: Network, rest: Precision, provider: Provider) -> None:
-        self.network, self.rest, self.provider = network, rest, provider
+    def __init__(self, model: Model, network: Network, rest: Precision, sessions: Sessions) -> None:
+        self.network, self.rest, self.sessions = network, rest, sessions
         self.baseline = model if _agree(model, network.model) else network.model
         self.index = network.model.index
         self.nodes, self.producer = self.index.nodes, self.index.producer
@@ -111,7 +111,7 @@ class _Whole:
 
     def once(self, model: Model, feed: Feed) -> Feed:
         """One run; inputs that the model does not take are left out."""
-        engine = OrtEngine(model, "exact", self.provider)
+        engine = self.sessions.exact(model)
         return engine({info.name: feed[info.name] for info in engine.inputs})
 
     def borders(self, nodes: AbstractSet[str]) -> list[str]:

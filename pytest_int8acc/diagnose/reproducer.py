@@ -10,12 +10,12 @@ from pathlib import Path
 
 import numpy as np
 
-from pytest_int8acc.engines.onnxruntime import OrtEngine, Provider
+from pytest_int8acc.engines.onnxruntime import Sessions
 from pytest_int8acc.errors import EngineError, Int8accError
-from pytest_int8acc.graph.formats import INT8
 from pytest_int8acc.graph.load import load_model
 from pytest_int8acc.graph.model import Model, replacing_models, write_model
 from pytest_int8acc.graph.network import Group, Precision
+from pytest_int8acc.lab.statistics import reach
 from pytest_int8acc.scores.metrics import sqnr_db
 from pytest_int8acc.scores.pairs import Pair
 from pytest_int8acc.tensors import Array, Feed
@@ -72,7 +72,7 @@ def worst_sqnr(baseline: Mapping[str, Array], candidate: Mapping[str, Array]) ->
     return min((-math.inf if math.isnan(value) else value for value in values), default=math.inf)
 
 
-def write_piece(folder: Path, piece: Piece, origin: Origin, provider: Provider) -> None:
+def write_piece(folder: Path, piece: Piece, origin: Origin, sessions: Sessions) -> None:
     """Write the folder; its files were read again, run and seen to hold before any takes its place.
 
     Raises:
@@ -89,7 +89,7 @@ def write_piece(folder: Path, piece: Piece, origin: Origin, provider: Provider) 
             for name, feed in arrays.items():
                 _save_npz(drafts / f"{name}.npz", feed)
             (drafts / "inputs.json").write_text(to_json([piece.inputs]), encoding="utf-8")
-            runtime = _check(drafts, folder, origin, provider)
+            runtime = _check(drafts, folder, origin, sessions)
             (drafts / "README.md").write_text(_readme(piece, origin, runtime), encoding="utf-8")
     except OSError as error:
         raise Int8accError(f"{folder}: cannot be written: {error.strerror or error}") from error
@@ -103,13 +103,13 @@ def _save_npz(path: Path, arrays: Mapping[str, Array]) -> None:
                 np.lib.format.write_array(stream, np.asanyarray(array), allow_pickle=False)
 
 
-def _check(drafts: Path, folder: Path, origin: Origin, provider: Provider) -> str:
+def _check(drafts: Path, folder: Path, origin: Origin, sessions: Sessions) -> str:
     """The files give the outputs that lie beside them, and those show the error; what they were run by."""
     with np.load(drafts / "inputs.npz") as stored:
         feed = dict(stored)
     outputs = []
     for model, file in (("float.onnx", "expected.npz"), ("int8.onnx", "int8.npz")):
-        engine = OrtEngine(load_model(drafts / model), "exact", provider)
+        engine = sessions.exact(load_model(drafts / model))
         found = engine(feed)
         with np.load(drafts / file) as stored:
             same = all(
@@ -168,9 +168,8 @@ def _scale_lines(piece: Piece) -> Iterator[str]:
         for edge in group.edges:
             scale = np.asarray(edge.quantization.scale, np.float64)
             text = f"{scale:.6g}" if scale.size == 1 else f"{scale.min():.6g} to {scale.max():.6g}"
-            reach = f"{INT8.levels * scale.max():.6g}"
-            kind = edge.quantization.format.name
-            yield f"| `{edge.tensor}` | `{edge.node}` | {kind} | {text} | {reach} |"
+            kind, most = edge.quantization.format.name, f"{reach(edge.quantization):.6g}"
+            yield f"| `{edge.tensor}` | `{edge.node}` | {kind} | {text} | {most} |"
 
 
 _README = """# Error of `{group}` in INT8

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
 
 import onnx
 
@@ -12,11 +13,14 @@ from pytest_int8acc.graph.model import Model
 from pytest_int8acc.graph.network import Edge, Group, Network
 from pytest_int8acc.lab.statistics import WIDE, EdgeStats, reach
 from pytest_int8acc.lab.values import TensorValues
+from pytest_int8acc.results.causes import Cause
 
 _SENSITIVE = frozenset(
     {"Softmax", "LogSoftmax", "LayerNormalization", "GroupNormalization", "InstanceNormalization", "Gelu"}
     | {"SimplifiedLayerNormalization", "RMSNormalization", "Erf", "Exp", "Log", "Pow", "Sqrt", "ReduceMean"}
 )
+#: INT8 leaves no more than some 50 dB of values that are spread; above this they sit at a few exact codes.
+_MASKED_DB = 60.0
 _DECODING = frozenset({"Mul", "Add", "Sub", "Div", "Concat", "Sigmoid", "Tanh", "Clip", "Split", "Slice"})
 
 
@@ -63,8 +67,8 @@ class Surroundings:
 
     def shares_with(
         self, edge: Edge, measured: Mapping[str, tuple[TensorValues, dict[int, EdgeStats]]]
-    ) -> tuple[str, str, float] | None:
-        """The node, the tensor and its amax, whose right range is the range of ``edge`` as well."""
+    ) -> tuple[onnx.NodeProto, str, float] | None:
+        """Where they meet, the tensor and its amax, whose right range is that of ``edge`` as well."""
         extent = reach(edge.quantization)
         for node, others in self._meetings(edge.tensor):
             for other in sorted(others & measured.keys()):
@@ -72,32 +76,45 @@ class Surroundings:
                 for known in quantizations.values():
                     equal = abs(reach(known.quantization) / extent - 1) < 0.01
                     if equal and stats.amax <= WIDE * extent and extent <= WIDE * stats.amax:
-                        return f"{node.op_type} '{node.name}'", other, stats.amax
+                        return node, other, stats.amax
         return None
 
-    def concat_before(self, tensor: str) -> str:
-        """The Concat that made ``tensor``, in words."""
+    def concat_before(self, tensor: str) -> onnx.NodeProto | None:
+        """The Concat that made ``tensor``."""
         node = self.index.producer.get(self.root(tensor))
-        return f"Concat '{node.name}'" if node is not None and node.op_type == "Concat" else ""
+        return node if node is not None and node.op_type == "Concat" else None
 
-    def sensitive(self, group: Group, tensors: Sequence[str]) -> str:
-        """Why TensorRT's guide advises against INT8 here; empty where it does not."""
+    def sensitive(self, group: Group, worst: Cause, tensors: Sequence[str]) -> Cause | None:
+        """Why TensorRT's guide advises against INT8 here; None where it does not.
+
+        Args:
+            group: The culprit.
+            worst: What its noisiest edge shows.
+            tensors: Of the edges whose noise counts.
+        """
         leader = self.index.nodes[group.name]
+        masked = worst.numbers["sqnr_db"] > _MASKED_DB
         if leader.op_type in _SENSITIVE:
-            return f"{leader.op_type} loses much by quantized inputs"
+            return worst.showing("sensitive-op", "quantized-inputs", op_type=leader.op_type, masked=masked)
         for tensor in tensors:
             node = self.index.producer.get(self.root(tensor))
-            if node is not None and node.op_type in ("Softmax", "LogSoftmax"):
-                return (
-                    f"'{tensor}' is made by {node.op_type} '{node.name}', whose small shares vanish in INT8"
-                )
-            if node is not None and self._is_gelu(node):
-                return f"'{tensor}' comes from a GELU, whose small negative tail vanishes in INT8"
+            if node is None:
+                continue
+            facts: dict[str, Any] = {
+                "others": (tensor,),
+                "node": node.name,
+                "op_type": node.op_type,
+                "masked": masked,
+            }
+            if node.op_type in ("Softmax", "LogSoftmax"):
+                return worst.showing("sensitive-op", "after-softmax", **facts)
+            if self._is_gelu(node):
+                return worst.showing("sensitive-op", "after-gelu", **facts)
         if leader.op_type == "MatMul" and self.index.constants.isdisjoint(leader.input):
-            return "it is a product of two activations, as in attention"
+            return worst.showing("sensitive-op", "product-of-activations", masked=masked)
         if leader.op_type in _DECODING and leader.name not in self._before_weighted:
-            return f"{leader.op_type} decodes the outputs at the end: its values differ widely in size"
-        return ""
+            return worst.showing("sensitive-op", "decoding", op_type=leader.op_type, masked=masked)
+        return None
 
     def _is_gelu(self, node: onnx.NodeProto, steps: int = 4) -> bool:
         if node.op_type in ("Gelu", "Erf"):

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import numpy as np
 import onnx
 from numpy.typing import NDArray
@@ -18,12 +16,10 @@ from pytest_int8acc.lab.statistics import (
     LOST_DB,
     SOUND_DB,
     WIDE,
-    EdgeFinding,
-    percent,
     reach,
 )
 from pytest_int8acc.lab.values import decibels
-from pytest_int8acc.results import Histogram
+from pytest_int8acc.results.causes import Cause, Histogram
 from pytest_int8acc.tensors import Array
 
 #: Scales made for another axis agree with its channels' amax / 127 up to rounding.
@@ -39,8 +35,8 @@ def inspect_weight(
     network: Model,
     model: Model,
     energy: NDArray[np.float64] | None = None,
-) -> EdgeFinding:
-    """A quantized constant against its float original.
+) -> Cause:
+    """A quantized constant against its float original; noise that adds up where nothing is wrong with it.
 
     Args:
         edge: An edge whose quantization holds integers.
@@ -53,7 +49,7 @@ def inspect_weight(
     quantization = edge.quantization
     given = quantization.dequantize().astype(np.float64)
     name, original = _original(edge, network, model, given.shape)
-    edge, weight, axis = replace(edge, tensor=name), original.astype(np.float64), quantization.axis
+    weight, axis = original.astype(np.float64), quantization.axis
     if node.op_type in WEIGHTED:
         axis = channel_axis(node, edge.index, weight.ndim)
     best = quantize_weight(weight.astype(np.float32), axis).dequantize()
@@ -61,11 +57,12 @@ def inspect_weight(
     signal = float((shares * weight**2).sum())
     sqnr, best_db = (decibels(signal, float((shares * (weight - w) ** 2).sum())) for w in (given, best))
     best_db = min(best_db, CEILING_DB)
-    kind, text = _fault(edge, weight, shares, axis, sqnr, best_db)
-    numbers = {"lost_db": max(best_db - sqnr, 0.0), "channel_ratio": _spread(weight, axis)}
-    numbers |= _range_of_factors(quantization, weight)
+    numbers = {"sqnr_db": sqnr, "best_sqnr_db": best_db, "lost_db": max(best_db - sqnr, 0.0)}
+    numbers |= {"channel_ratio": _spread(weight, axis), **_range_of_factors(quantization, weight)}
     histogram, amax = _histogram(weight)
-    return EdgeFinding(name, sqnr, best_db, kind, text, numbers, histogram, amax, reach(quantization))
+    extent = reach(quantization)
+    cause = Cause("accumulated-noise", "noise-adds-up", name, numbers, histogram, amax, extent)
+    return _fault(cause, quantization, weight, shares, axis)
 
 
 def _histogram(weight: NDArray[np.float64]) -> tuple[Histogram, float]:
@@ -84,42 +81,32 @@ def _range_of_factors(quantization: Quantization, weight: NDArray[np.float64]) -
 
 
 def _fault(
-    edge: Edge,
+    cause: Cause,
+    quantization: Quantization,
     weight: NDArray[np.float64],
     shares: NDArray[np.float64],
     axis: int | None,
-    sqnr: float,
-    best_db: float,
-) -> tuple[str, str]:
-    """Kind and text; empty where nothing is wrong with the edge."""
-    quantization = edge.quantization
+) -> Cause:
+    """What is wrong with the weight; ``cause`` where nothing is."""
     factors = _factors(quantization, weight)
-    if not np.isfinite(quantization.scale).all() or float(quantization.scale.min()) < FP32.normal:
-        return "zero-scale", f"weight '{edge.tensor}' has the scale {float(quantization.scale.min()):.3g}"
-    cost = f"it keeps {sqnr:.3g} dB, scales from its channels {best_db:.3g}"
+    least = float(quantization.scale.min())
+    sqnr, best_db = cause.numbers["sqnr_db"], cause.numbers["best_sqnr_db"]
+    if not np.isfinite(quantization.scale).all() or least < FP32.normal:
+        return cause.showing("zero-scale", "vanishing-weight-scale", {"scale": least})
     if np.isinf(sqnr) and weight.any():
         used = float(_steps(quantization).max()) / INT8.levels
         if used < _FEW_CODES:
-            return "weight-scale", f"weight '{edge.tensor}' uses {percent(used)} of its INT8 codes"
+            return cause.showing("weight-scale", "few-codes", {"codes_used": used})
     if best_db - sqnr >= LOST_DB:
         other = _other_axis(quantization, weight, axis)
-        if other is not None:
-            return "wrong-axis", (
-                f"the scales of weight '{edge.tensor}' are those of axis {other}, its channels lie along "
-                f"axis {axis}: {cost}"
+        if other is not None and axis is not None:
+            return cause.showing(
+                "wrong-axis", "scales-of-other-axis", {"axis": axis, "axis_of_scales": other}
             )
         if quantization.axis is None and axis is not None and 1 / WIDE < factors.max() < WIDE:
-            return "weight-outliers", (
-                f"weight '{edge.tensor}' has one scale for all channels, of which the greatest reaches "
-                f"{_spread(weight, axis):.3g}x the usual one: {cost}"
-            )
-        return "weight-scale", f"{_in_words(edge.tensor, factors)}: {cost}"
-    if best_db < SOUND_DB:
-        return "weight-outliers", (
-            f"{_large_values(edge.tensor, weight, shares)}: even scales from its channels keep "
-            f"{best_db:.3g} dB only"
-        )
-    return "", ""
+            return cause.showing("weight-outliers", "one-scale-for-channels")
+        return cause.showing("weight-scale", "weight-scales-off", _scales_off(factors))
+    return _large_values(cause, weight, shares) if best_db < SOUND_DB else cause
 
 
 def _shares(
@@ -189,20 +176,18 @@ def _spread(weight: NDArray[np.float64], axis: int | None) -> float:
     return float(present.max() / np.median(present)) if present.size else 1.0
 
 
-def _large_values(tensor: str, weight: NDArray[np.float64], shares: NDArray[np.float64]) -> str:
-    """What values make the range of a weight, in words."""
+def _large_values(cause: Cause, weight: NDArray[np.float64], shares: NDArray[np.float64]) -> Cause:
+    """What values make the range of a weight."""
     amax, rest = float(np.abs(weight).max()), float(np.quantile(np.abs(weight), 0.999))
     used = float(np.abs(weight[np.broadcast_to(shares > 0.01 * shares.mean(), weight.shape)]).max(initial=0))
     if used < amax / 2:
-        return f"weight '{tensor}' reaches {amax:.3g} where its inputs are next to 0, {used:.3g} elsewhere"
-    times = f", {amax / rest:.3g}x the 99.9th percentile" if rest else ""
-    return f"a few values of weight '{tensor}' reach {amax:.3g}{times}"
+        return cause.showing("weight-outliers", "large-idle-weights", {"amax_in_use": used})
+    return cause.showing("weight-outliers", "large-weights", {"p99.9": rest})
 
 
-def _in_words(tensor: str, factors: NDArray[np.float64]) -> str:
+def _scales_off(factors: NDArray[np.float64]) -> dict[str, float]:
+    """How many scales are off in the direction of the one that is most, and by how much that is."""
     wide, narrow = float(factors.max()), float(factors.min())
     most = wide if wide * narrow >= 1 else narrow
-    count = int((factors > WIDE).sum() if most == wide else (factors < 1 / WIDE).sum())
-    many = f"{count} of {factors.size} scales" if factors.size > 1 else "the scale"
-    fault = f"up to {wide:.3g}x too wide" if most == wide else f"down to {narrow:.3g} of what they must reach"
-    return f"{many} of weight '{tensor}' {'are' if factors.size > 1 else 'is'} {fault}"
+    off = (factors > WIDE).sum() if most == wide else (factors < 1 / WIDE).sum()
+    return {"scales": factors.size, "scales_off": int(off), "factor": most}

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from onnx import TensorProto, helper
 
 from pytest_int8acc.data.chunks import real_rows
-from pytest_int8acc.engines.onnxruntime import OrtEngine, Provider
+from pytest_int8acc.engines.onnxruntime import CPU, Sessions
 from pytest_int8acc.engines.run import with_progress
 from pytest_int8acc.graph.formats import FP32
 from pytest_int8acc.graph.model import Editor, Model
@@ -65,7 +65,7 @@ class Maxima:
 
 
 def collect_maxima(
-    model: Model, tensors: Sequence[str], dataset: Dataset, provider: Provider = "cpu"
+    model: Model, tensors: Sequence[str], dataset: Dataset, sessions: Sessions = CPU
 ) -> Maxima:
     """Greatest magnitude of each tensor in each sample, the model run in float.
 
@@ -73,7 +73,7 @@ def collect_maxima(
         model: A float model.
         tensors: Float tensors of its main graph, of rank 1 or more; at least one.
         dataset: Calibration samples; read once.
-        provider: Where it runs.
+        sessions: Where it runs.
 
     Raises:
         EngineError: The model does not run.
@@ -89,7 +89,7 @@ def collect_maxima(
         n: TensorProto.INT64 for _, n in names.values()
     }
     _set_outputs(edit, types)
-    engine = OrtEngine(edit.done(), provider=provider)
+    engine = sessions.exact(edit.done())
     found: dict[str, list[Array]] = {tensor: [] for tensor in tensors}
     sizes = dict.fromkeys(tensors, 0)
     samples = 0
@@ -110,7 +110,7 @@ def collect_histograms(
     bins: int,
     *,
     zeros: bool = True,
-    provider: Provider = "cpu",
+    sessions: Sessions = CPU,
 ) -> dict[str, NDArray[np.int64]]:
     """How often values occur, counted by ONNX Runtime's ``HistogramCollector``.
 
@@ -121,7 +121,7 @@ def collect_histograms(
         dataset: Calibration samples; read once for each ``CHUNK_BYTES`` of activations that a run makes.
         bins: Number of bins, even, equally wide over [-amax, amax].
         zeros: False leaves values that are exactly 0 out.
-        provider: Where it runs.
+        sessions: Where it runs.
 
     Returns:
         Counts of shape [bins] per tensor.
@@ -139,7 +139,7 @@ def collect_histograms(
         edit = model.edit()
         names = {tensor: _add_cast(edit, tensor) for tensor in chunk}
         _set_outputs(edit, dict.fromkeys(names.values(), TensorProto.FLOAT))
-        engine = OrtEngine(edit.done(), provider=provider)
+        engine = sessions.exact(edit.done())
         what = f"calibration: histograms of {len(chunk)} tensors (pass {n} of {len(chunks)})"
         for batch in with_progress(dataset, what):
             outputs = engine(batch.feed)

@@ -18,8 +18,7 @@ from pytest_int8acc.errors import EngineError
 from pytest_int8acc.graph.emulate import emulate_half
 from pytest_int8acc.graph.formats import INT8
 from pytest_int8acc.graph.model import Model, make_model, save_model
-from pytest_int8acc.settings import Mode as Mode
-from pytest_int8acc.settings import Provider as Provider
+from pytest_int8acc.settings import Mode, Provider, Settings
 from pytest_int8acc.tensors import Array, Feed, TensorInfo
 
 #: Models of more bytes than this are handed over as files: ONNX Runtime maps weights from there, where a
@@ -91,6 +90,31 @@ class OrtEngine:
         for name in self._passed_through:  # may share memory with the feed (microsoft/onnxruntime#21922)
             outputs[name] = outputs[name].copy()
         return outputs
+
+
+@dataclass(frozen=True)
+class Sessions:
+    """Opens models in ONNX Runtime, all where the settings say; by default on the CPU."""
+
+    provider: Provider = "cpu"
+    mode: Mode = "exact"
+
+    def exact(self, model: Model) -> OrtEngine:
+        """A session with Q/DQ unfused, whatever the mode; raises EngineError where it does not open."""
+        return OrtEngine(model, "exact", self.provider)
+
+    def configured(self, model: Model) -> OrtEngine:
+        """A session in the mode of the settings; raises EngineError where it does not open."""
+        return OrtEngine(model, self.mode, self.provider)
+
+
+#: Sessions as they are where nothing is set.
+CPU = Sessions()
+
+
+def sessions_of(settings: Settings) -> Sessions:
+    """Sessions as the settings want them."""
+    return Sessions(settings.provider, settings.mode)
 
 
 @dataclass(frozen=True)

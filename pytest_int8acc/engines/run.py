@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
 
@@ -18,9 +18,10 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("pytest_int8acc")
 _LOG_SECONDS = 1.0
+_Name = TypeVar("_Name", bound=str)
 
 
-def run_together(engines: Mapping[str, Engine], dataset: Dataset) -> dict[str, Outputs]:
+def run_together(engines: Mapping[_Name, Engine], dataset: Dataset) -> dict[_Name, Outputs]:
     """Give each batch of ``dataset`` to every engine before the next batch is read.
 
     Args:
@@ -34,7 +35,7 @@ def run_together(engines: Mapping[str, Engine], dataset: Dataset) -> dict[str, O
         EngineError: An engine refuses a batch.
         DataError: The inputs cannot be read; or a batch had to be filled, and an output cannot be cut back.
     """
-    results: dict[str, Outputs] = {name: {o.name: [] for o in e.outputs} for name, e in engines.items()}
+    results: dict[_Name, Outputs] = {name: {o.name: [] for o in e.outputs} for name, e in engines.items()}
     what = f"running {', '.join(engines)}"
     for batch in with_progress(dataset, what):
         for name, engine in engines.items():

@@ -29,16 +29,14 @@ def write_fix(folder: Path, fix: FixFiles) -> tuple[str, ...]:
     float.onnx              only where node names in the user's file are not those of the plan
     ======================  ===============================================================
 
-    Where a plan cannot say all of the fix, ``fixed.onnx`` alone is written.
+    Other tools cannot be told of moves, nor of other scales for weights: their files say so.
 
     Raises:
         Int8accError: The folder cannot be made or written.
     """
-    if not fix.tells_all:
-        return _write(folder, {"fixed.onnx": fix.model}, {})
     named = name_nodes(fix, folder)
     texts = {
-        "plan.yaml": plan_text(fix.plan, fix.network, fix.float_path.name, fix.rescales),
+        "plan.yaml": plan_text(fix.plan, fix.network, fix.float_path.name),
         "exclude_nodes.txt": commands.exclude_nodes(named),
         "modelopt.sh": commands.modelopt(named),
         "ort_quantize.py": scripts.ort_quantize(named),

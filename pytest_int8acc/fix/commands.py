@@ -38,6 +38,7 @@ def modelopt(named: Named) -> str:
     if named.high:
         lines += ["--nodes_to_exclude", *(shlex.quote(pattern(name)) for name in named.high)]
     head = _MODELOPT.replace("MODEL_PATH", shlex.quote(named.model))
+    head = head.replace("set -eu\n", "".join(f"# {line}\n" for line in named.untold) + "set -eu\n")
     return head + " \\\n    ".join(lines) + "\n"
 
 
@@ -52,6 +53,7 @@ def layer_precisions(named: Named) -> str:
         "# TensorRT below 11, implicit quantization (--int8 with a calibration cache); for a POSIX shell.",
         "# A Gemm or MatMul may become several layers; postprocess.py finds them all.",
         "# What lies before them must not give its result in INT8; for Polygraphy, postprocess.py says so.",
+        *(f"# {line}" for line in named.untold),
         "# Polygraphy:",
         *_polygraphy(named.high),
         "# trtexec:",
@@ -89,7 +91,8 @@ def commands(named: Named, fix: FixFiles) -> str:
     parts = [_HEAD, *_shapes(named), *(_by_flags(named) if fix.by_flags else _by_types(named, fix.model))]
     if not all(map(_on_one_line, named.high)):
         parts.append("\nexclude_nodes.txt lacks the names that have a line break in them.\n")
-    return "".join(parts) + _ANEW.replace("MODEL", model)
+    lacking = "".join(f"   {line}\n" for line in named.untold)
+    return "".join(parts) + _ANEW.replace("LACKING\n", lacking).replace("MODEL", model)
 
 
 def _by_types(named: Named, fixed: Model) -> Iterator[str]:
@@ -180,10 +183,12 @@ _ANEW = """
      sh modelopt.sh calibration.npz quantized.onnx
      python ort_quantize.py calibration.npz quantized.onnx
 
+LACKING
    Every tool places Q/DQ by rules of its own. Before you ship quantized.onnx, name it in a spec
    (int8: {model: quantized.onnx}) and run it.
 
 3. Implicit quantization, TensorRT below 11, with the calibration cache that you have:
+LACKING
      polygraphy convert MODEL --convert-to trt -o fixed.engine --int8 --fp16 \\
        --calibration-cache calibration.cache --precision-constraints obey \\
        --trt-network-postprocess-script postprocess.py

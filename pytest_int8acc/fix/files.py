@@ -11,9 +11,10 @@ import onnx
 
 from pytest_int8acc.files import seen_from
 from pytest_int8acc.graph.load import LEAST_OPSET
+from pytest_int8acc.graph.migrate import migrate
 from pytest_int8acc.graph.model import Model, make_model
 from pytest_int8acc.graph.network import Network, Plan, Precision
-from pytest_int8acc.results import Rescale
+from pytest_int8acc.graph.plan import quantized_tensors
 
 #: Written beside the fix where the names in the user's own file are not those that the plan uses.
 NAMED_MODEL = "float.onnx"
@@ -34,10 +35,6 @@ class FixFiles:
     """Its file."""
     precision: Precision
     """What is not INT8 runs in this, where the plan says nothing else."""
-    rescales: tuple[Rescale, ...] = ()
-    """Where the plan's scales come from."""
-    tells_all: bool = True
-    """False where the fix changes more than a plan says: weights were scaled anew, or channels migrated."""
     by_flags: bool = False
     """True where ``model`` is in FP32 and flags allow the other types, as TensorRT below 10 wants it."""
 
@@ -57,12 +54,14 @@ class Named:
     op_types: tuple[str, ...]
     """Of the nodes in ``int8``."""
     scales: Mapping[str, float]
-    """Activation tensor to the scale that the plan gives it."""
+    """Activation tensor to the scale that the plan gives it, where other tools can be told it."""
     inputs: tuple[str, ...]
     """Inputs of open size, as text."""
     precision: Precision
     feeding: Mapping[str, Precision] = field(default_factory=dict)
     """Node in INT8 to the type that it must give its result in, for a reader in ``high``."""
+    untold: tuple[str, ...] = ()
+    """A line on what of the plan other tools cannot be told; none where they can be told all."""
 
 
 def name_nodes(fix: FixFiles, folder: Path) -> Named:
@@ -80,6 +79,7 @@ def name_nodes(fix: FixFiles, folder: Path) -> Named:
         for edge in group.edges:
             int8[edge.node].append(edge.index)
     high.update(dict.fromkeys(fix.network.left_high, fix.precision))
+    scales = _tellable(fix)
     kept = {name: tuple(sorted(int8[name])) for name in nodes if name in int8}
     own_file = _has_names(fix.float_path, fix.float_model)
     return Named(
@@ -88,11 +88,30 @@ def name_nodes(fix: FixFiles, folder: Path) -> Named:
         high={name: high[name] for name in nodes if name in high},
         int8=kept,
         op_types=tuple(sorted({nodes[name] for name in kept})),
-        scales={tensor: float(wanted.scale) for tensor, wanted in fix.plan.scales.items()},
+        scales=scales,
         inputs=tuple(str(t) for t in fix.model.inputs if not _is_fixed(t.shape)),
         precision=fix.precision,
         feeding=_feeding(fix.float_model, high),
+        untold=_untold(fix.plan, scales),
     )
+
+
+def _tellable(fix: FixFiles) -> dict[str, float]:
+    """Scales, symmetric and per tensor, of activations that hold what they hold in the float model."""
+    own, moves = quantized_tensors(fix.network), fix.plan.moves
+    touched = migrate(fix.network, moves).touched if moves else ()
+    return {
+        tensor: float(wanted.scale)
+        for tensor, wanted in fix.plan.scales.items()
+        if tensor in own and own[tensor].values is None and tensor not in touched
+        if wanted.axis is None and wanted.is_symmetric
+    }
+
+
+def _untold(plan: Plan, scales: Mapping[str, float]) -> tuple[str, ...]:
+    counts = {"scales": len(plan.scales) - len(scales), "moved channels": len(plan.moves)}
+    parts = [f"the {what} of {n} tensor{'' if n == 1 else 's'}" for what, n in counts.items() if n]
+    return (f"This lacks {' and '.join(parts)}, which only fixed.onnx can have.",) if parts else ()
 
 
 def _feeding(model: Model, high: Mapping[str, Precision]) -> dict[str, Precision]:

@@ -17,6 +17,7 @@ def ort_quantize(named: Named) -> str:
         *_dict("INT8_INPUTS", named.int8),
         f"OP_TYPES = {list(named.op_types)!r}",
         "# Tensor: the scale that the plan gives it in place of a calibrated one.",
+        *(f"# {line}" for line in named.untold),
         *_dict("SCALES", named.scales),
     ]
     return _ORT.replace("# DATA", "\n".join(data))
@@ -29,6 +30,7 @@ def postprocess(named: Named) -> str:
         "# ONNX node: the precision that its layers run in.",
         *_dict("PRECISIONS", named.high),
         "# Tensor: its greatest absolute value in INT8.",
+        *(f"# {line}" for line in named.untold),
         *_dict("RANGES", ranges),
     ]
     return _POSTPROCESS.replace("# DATA", "\n".join(data))

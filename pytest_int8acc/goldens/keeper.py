@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from pytest_int8acc.case.forms import Form, baseline_form, open_source
+from pytest_int8acc.case.data import open_source
+from pytest_int8acc.case.forms import Form, ModelForm, baseline_form, fp32_form
 from pytest_int8acc.case.judge import Judge
 from pytest_int8acc.data import Dataset
 from pytest_int8acc.goldens import ratchet
@@ -69,7 +70,7 @@ class Keeper:
         Raises:
             GoldenError: The golden is missing or stale, and nobody wants a candidate.
         """
-        _read(inputs)
+        inputs.read_once()
         if self.recording:
             return self
         problem = self.problem or self._problem(inputs)
@@ -82,10 +83,10 @@ class Keeper:
         if self.replaces_baseline:
             assert self.record is not None
             note = "the baseline is a golden: its noise is not known"
-            single = model if self.record.baseline == "fp16" else None
-            return Form(model, f"golden ({self.record.baseline.upper()})", (note,), single=single)
+            make = ModelForm.halved if self.record.baseline == "fp16" else ModelForm.as_it_is
+            return replace(make(model, f"golden ({self.record.baseline.upper()})"), notes=(note,))
         if self.case.baseline == "golden" and self.record is not None and self.record.baseline == "fp32":
-            return Form(model, "FP32")
+            return fp32_form(model)
         return baseline_form(self.case, model)
 
     def outputs(self, candidate: Outputs) -> Outputs:
@@ -101,6 +102,31 @@ class Keeper:
     def named(self, metrics: tuple[Score, ...], own: Judge, judge: Judge) -> tuple[Score, ...]:
         """Scores of users' metrics from ``judge``; those of the ratchet say what was accepted."""
         return metrics if self.record is None else ratchet.named(metrics, own, judge, self.record)
+
+    def finish(self, result: CaseResult, run: Compared) -> CaseResult:
+        """The result with what the golden has to say, after the golden or a candidate was written.
+
+        Raises:
+            GoldenError: The golden is missing, stale or damaged, or cannot be written.
+        """
+        if self.recording:
+            return _recorded(self, result, run)
+        if self.problem:
+            raise GoldenError(f"{self.problem}{_candidate(self, result, run)}")
+        record = self.record
+        assert record is not None
+        update = f"`pytest {display(self.case.file)}::{self.case.name} --int8acc-update=all`"
+        said = _said(self, record)
+        if self.case.golden and not self.replaces_baseline:
+            rows, said = _against_golden(self, record, result.baseline, run)
+            result = replace(result, metrics=(*result.metrics, *rows))
+        notes = (
+            *ratchet.improvements(result, self.wanted, record, update),
+            *remarks(record, self.origin, run.engine),
+        )
+        if not result.passed:
+            said += _candidate(self, result, run)
+        return replace(result, golden=said, notes=(*result.notes, *notes))
 
     def _problem(self, inputs: Dataset) -> str:
         """Why this golden does not serve; empty where it does."""
@@ -134,15 +160,62 @@ class Compared:
     model: Model
 
 
-def open_keeper(case: Case, settings: Settings, goldens: Goldens, *, is_tensorrt: bool) -> Keeper | None:
-    """The keeper of a case; None for a case that keeps no golden.
+@dataclass(frozen=True, eq=False)
+class NoGolden:
+    """What stands in the place of a :class:`Keeper` where a case keeps no golden: nothing changes."""
+
+    case: Case
+    settings: Settings
+
+    replaces_baseline = False
+
+    @property
+    def limit(self) -> int | None:
+        """How many samples to use: as many as the settings say."""
+        return self.settings.samples
+
+    def check(self, inputs: Dataset) -> NoGolden:
+        """Itself: there is nothing to be stale."""
+        return self
+
+    def form(self, model: Model) -> Form:
+        """What INT8 is compared with: the baseline."""
+        return baseline_form(self.case, model)
+
+    def outputs(self, candidate: Outputs) -> Outputs:
+        """None of any output."""
+        return {}
+
+    def tighten(self, judge: Judge) -> Judge:
+        """``judge`` itself: nothing was accepted."""
+        return judge
+
+    def named(self, metrics: tuple[Score, ...], own: Judge, judge: Judge) -> tuple[Score, ...]:
+        """``metrics`` themselves."""
+        return metrics
+
+    def finish(self, result: CaseResult, run: Compared) -> CaseResult:
+        """``result`` itself."""
+        return result
+
+
+def open_keeper(
+    case: Case, settings: Settings, goldens: Goldens, output_settings: Mapping[str, str]
+) -> Keeper | NoGolden:
+    """The keeper of a case.
+
+    Args:
+        case: From ``load_spec``.
+        settings: How many samples are used.
+        goldens: Where the golden lies, and what may be written.
+        output_settings: What the backend says that outputs depend on.
 
     Raises:
         GoldenError: The golden cannot be read.
         CriterionError: The ratchet names a metric that does not exist.
     """
     if not keeps_golden(case):
-        return None
+        return NoGolden(case, settings)
     wanted = ratchet.regressions(case)
     place = place_of(case, goldens.folder)
     try:
@@ -151,34 +224,8 @@ def open_keeper(case: Case, settings: Settings, goldens: Goldens, *, is_tensorrt
         if goldens.update != "all":  # which replaces what is damaged, too
             raise
         record = None
-    origin = origin_of(case, settings, is_tensorrt=is_tensorrt)
+    origin = origin_of(case, output_settings)
     return Keeper(case, settings, goldens, place, record, origin, wanted)
-
-
-def finish(keeper: Keeper, result: CaseResult, run: Compared) -> CaseResult:
-    """The result with what the golden has to say, after the golden or a candidate was written.
-
-    Raises:
-        GoldenError: The golden is missing, stale or damaged, or cannot be written.
-    """
-    if keeper.recording:
-        return _recorded(keeper, result, run)
-    if keeper.problem:
-        raise GoldenError(f"{keeper.problem}{_candidate(keeper, result, run)}")
-    record = keeper.record
-    assert record is not None
-    update = f"`pytest {display(keeper.case.file)}::{keeper.case.name} --int8acc-update=all`"
-    said = _said(keeper, record)
-    if keeper.case.golden and not keeper.replaces_baseline:
-        rows, said = _against_golden(keeper, record, result.baseline, run)
-        result = replace(result, metrics=(*result.metrics, *rows))
-    notes = (
-        *ratchet.improvements(result, keeper.wanted, record, update),
-        *remarks(record, keeper.origin, run.engine),
-    )
-    if not result.passed:
-        said += _candidate(keeper, result, run)
-    return replace(result, golden=said, notes=(*result.notes, *notes))
 
 
 def _said(keeper: Keeper, record: Record) -> str:
@@ -193,16 +240,14 @@ def _against_golden(keeper: Keeper, record: Record, baseline: str, run: Compared
     assert record.kept is not None
     live = first_samples(run.baseline, record.samples, record.kept.samples)
     golden = _cut(keeper.place, record, live)
-    rows = [
-        replace(score, subject=f"{baseline} against its golden: {score.subject}", note="")
-        for score in _judged(run.own, golden, live, labelled=record.kept.samples == record.samples)
-    ]
-    missed = [score for score in rows if not score.passed]
+    judged = list(_judged(run.own, golden, live, labelled=record.kept.samples == record.samples))
+    rows = [replace(s, subject=f"{baseline} against its golden: {s.subject}", note="") for s in judged]
+    missed = [score for score in judged if not score.passed]
     if not missed:
         return rows, f"{baseline} keeps to {_said(keeper, record)}"
     worst = missed[0]
     return rows, (
-        f"{baseline} itself moved: {worst.subject.rpartition(': ')[2]} {worst.metric} {worst.value:.6g} "
+        f"{baseline} itself moved: {worst.subject} {worst.metric} {worst.value:.6g} "
         f"against {_said(keeper, record)}, limit {worst.limit:g}; where that is meant, {keeper.place.again}"
     )
 
@@ -223,7 +268,6 @@ def _recorded(keeper: Keeper, result: CaseResult, run: Compared) -> CaseResult:
     record, data = _make(keeper, result, run)
     if not keeper.place.write(record, data, replace=keeper.goldens.update == "all"):
         return replace(result, golden=f"{keeper.place} was recorded by another process meanwhile")
-    lines = [f"accepted {line}" for line in compared(keeper.record, record)]
     what = f"{len(record.scores)} scores"
     if record.kept is not None:
         what += f" and {record.baseline.upper()} outputs of {record.kept.samples} samples"
@@ -232,7 +276,7 @@ def _recorded(keeper: Keeper, result: CaseResult, run: Compared) -> CaseResult:
             what += " (unchanged)" if before.sha256 == record.kept.sha256 else " (changed)"
     fails = "" if result.passed else "; the case fails its limits all the same"
     said = f"recorded {what} in {keeper.place}{fails}"
-    return replace(result, golden=said, notes=(*result.notes, *lines))
+    return replace(result, golden=said, recorded=tuple(compared(keeper.record, record)))
 
 
 def _candidate(keeper: Keeper, result: CaseResult, run: Compared) -> str:
@@ -286,7 +330,7 @@ def _pack(keeper: Keeper, run: Compared) -> tuple[Kept | None, bytes | None]:
     digest = run.inputs.digest or ""
     if count < samples:
         first = open_source(case, case.inputs, run.model, "inputs", count)
-        digest = _read(first)
+        digest = first.read_once()
     data, outputs = pack(first_samples(run.baseline, samples, count), count, dtype)
     sha256 = hashlib.sha256(data).hexdigest()
     file = f"{case.name}.{sha256[:HASH]}.npz"
@@ -299,11 +343,3 @@ def _cut(place: Place, record: Record, other: Outputs) -> Outputs:
         return cut_like(place.outputs(record), other)
     except ValueError as error:
         raise GoldenError(f"{place}: the golden does not fit: {error}; {place.again}") from error
-
-
-def _read(inputs: Dataset) -> str:
-    """The digest of the data, read here where nobody has yet."""
-    if inputs.digest is None:
-        for _ in inputs.batches():
-            pass
-    return inputs.digest or ""

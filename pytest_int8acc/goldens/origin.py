@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import logging
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
@@ -15,7 +15,6 @@ from google.protobuf.message import DecodeError
 from pytest_int8acc.data import Dataset
 from pytest_int8acc.engines.manifest import digest_file
 from pytest_int8acc.goldens.record import Record
-from pytest_int8acc.settings import Settings
 from pytest_int8acc.spec.criteria import MetricCriterion
 from pytest_int8acc.spec.int8 import BaselineModel
 from pytest_int8acc.spec.models import Case
@@ -36,8 +35,8 @@ class Origin:
     scripts: dict[str, str]
 
 
-def origin_of(case: Case, settings: Settings, *, is_tensorrt: bool) -> Origin:
-    """Hash the case's files and name the settings that change outputs."""
+def origin_of(case: Case, output_settings: Mapping[str, str]) -> Origin:
+    """Hash the case's files; ``output_settings`` are those that the backend says change outputs."""
     files = {"model": digest_model(case.path(case.model))}
     baseline: str = case.baseline if isinstance(case.baseline, str) else "model"
     if isinstance(case.baseline, BaselineModel):
@@ -46,9 +45,7 @@ def origin_of(case: Case, settings: Settings, *, is_tensorrt: bool) -> Origin:
             files["baseline engine"] = digest_file(path) if path.is_file() else ""
         elif case.baseline.model is not None:
             files["baseline model"] = digest_model(case.path(case.baseline.model))
-    return Origin(
-        files, baseline, {} if is_tensorrt else {"mode": settings.mode}, dict(sorted(_scripts(case)))
-    )
+    return Origin(files, baseline, dict(output_settings), dict(sorted(_scripts(case))))
 
 
 def digest_model(path: Path) -> str:

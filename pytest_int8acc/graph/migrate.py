@@ -75,6 +75,11 @@ def sites(network: Network) -> dict[str, Site]:
     return found
 
 
+def find_site(network: Network, tensor: str) -> Site | None:
+    """The site of one tensor; None where its channels cannot be evened out."""
+    return _Graph(network).site(tensor)
+
+
 def weight_maxima(network: Network, site: Site) -> Array:
     """Greatest magnitude of the weights that read each channel, float32 [channels]."""
     constants, nodes = network.model.constants(), network.model.index.nodes

@@ -18,7 +18,7 @@ from pytest_int8acc.graph.fp16_constants import to_half
 from pytest_int8acc.graph.groups import WEIGHTED, channel_axis
 from pytest_int8acc.graph.migrate import migrate
 from pytest_int8acc.graph.model import Editor, Model
-from pytest_int8acc.graph.network import Edge, Network, Plan, Quantization, TensorScale, with_edges
+from pytest_int8acc.graph.network import Edge, LeftHigh, Network, Plan, Quantization, TensorScale, with_edges
 from pytest_int8acc.graph.quantize import quantize_weight
 from pytest_int8acc.tensors import Array, did_you_mean
 
@@ -93,7 +93,7 @@ def guard(network: Network, plan: Plan) -> Network:
     """
     network = moved(network, plan)
     kept = tuple(group for group in network.groups if group.name not in plan.high)
-    by_plan = {name: f"kept in {precision.upper()} by the plan" for name, precision in plan.high.items()}
+    by_plan = {name: LeftHigh("planned", (precision.upper(),)) for name, precision in plan.high.items()}
     return replace(network, groups=kept, left_high={**network.left_high, **by_plan})
 
 
@@ -190,7 +190,7 @@ def _with_scales(network: Network, scales: Mapping[str, TensorScale]) -> Network
         key = (edge.tensor, old.values is None, str(old.scale.dtype))
         if key not in made:
             array = None if old.values is None else constants[edge.tensor]
-            wrong = misfit(scales[edge.tensor], array)
+            wrong = misfit(scales[edge.tensor], None if array is None else array.shape)
             if wrong:
                 raise ModelError(f"{network.model.name}: the plan's scale of '{edge.tensor}': {wrong}")
             made[key] = _quantization(edge.tensor, scales[edge.tensor], old.scale.dtype, array)
@@ -199,8 +199,8 @@ def _with_scales(network: Network, scales: Mapping[str, TensorScale]) -> Network
     return with_edges(network, scaled) if scales else network
 
 
-def misfit(wanted: TensorScale, constant: Array | None = None) -> str:
-    """What is wrong with a scale, for a constant or (None) an activation; empty where nothing is."""
+def misfit(wanted: TensorScale, shape: tuple[int, ...] | None = None) -> str:
+    """What is wrong with a scale for a constant of ``shape``, or (None) any activation; empty if nothing."""
     scale = wanted.scale
     if not (np.isfinite(scale) & (scale > 0)).all():
         return "it must be greater than 0"
@@ -208,11 +208,11 @@ def misfit(wanted: TensorScale, constant: Array | None = None) -> str:
         return "one per tensor, or a list and an axis"
     if wanted.zero_point is not None and wanted.zero_point.shape != scale.shape:
         return f"{wanted.zero_point.size} zero points for {scale.size} scales"
-    if constant is None or wanted.axis is None:
+    if shape is None or wanted.axis is None:
         return ""
-    if not -constant.ndim <= wanted.axis < constant.ndim:
-        return f"axis {wanted.axis} of a tensor with {constant.ndim} dimensions"
-    length = constant.shape[wanted.axis]
+    if not -len(shape) <= wanted.axis < len(shape):
+        return f"axis {wanted.axis} of a tensor with {len(shape)} dimensions"
+    length = shape[wanted.axis]
     return (
         "" if length == scale.size else f"{scale.size} numbers along axis {wanted.axis}, which has {length}"
     )

@@ -9,14 +9,13 @@ import numpy as np
 import onnx
 from onnx import TensorProto, helper, numpy_helper
 
-from pytest_int8acc.engines.onnxruntime import OrtEngine
+from pytest_int8acc.engines.onnxruntime import Sessions
 from pytest_int8acc.graph.formats import FP16
 from pytest_int8acc.graph.fp16_network import emulate_network, network_to_fp16
 from pytest_int8acc.graph.index import subgraphs
 from pytest_int8acc.graph.model import Model
 from pytest_int8acc.graph.network import Edge, Network, Precision, TensorScale
 from pytest_int8acc.graph.switchboard import build_switchboard
-from pytest_int8acc.settings import Provider
 from pytest_int8acc.tensors import Array, Feed
 
 
@@ -43,13 +42,13 @@ class _Slot:
 class Board:
     """One network in ONNX Runtime, exact, with a switch for each group and a scale for each activation."""
 
-    def __init__(self, network: Network, rest: Precision, provider: Provider) -> None:
+    def __init__(self, network: Network, rest: Precision, sessions: Sessions) -> None:
         """Halve, emulate and switch the network.
 
         Args:
             network: What plans are tried on.
             rest: What runs beside INT8.
-            provider: Where ONNX Runtime runs.
+            sessions: Where ONNX Runtime runs.
 
         Raises:
             EngineError: ONNX Runtime refuses the model.
@@ -61,7 +60,7 @@ class Board:
         switched = build_switchboard(self.as_run)
         places = list(_places(network, halved, self.as_run))
         model, self._slots = _open_scales(switched.model, places)
-        self._engine = OrtEngine(model, "exact", provider)
+        self._engine = sessions.exact(model)
         self._switch = switched.switch
         self._index = {name: i for i, name in enumerate(switched.groups)}
 

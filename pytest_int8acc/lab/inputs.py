@@ -67,7 +67,6 @@ class Inputs:
         every = sum(counts)
         fitting = max(_LEAST_ROWS, _RUN_BYTES * every // max(nbytes, 1))
         self._most = self._layout.size or min(max(counts), fitting)
-        self._size = self._layout.size or min(self._most, max(_LEAST_ROWS, -(-len(places) // _RUNS)))
         self._kept = None if nbytes > MEMORY_BYTES else dict(self._samples(kept))
         self._table = self._as_table()
         if self._table is not None:
@@ -81,10 +80,15 @@ class Inputs:
         """The dataset's rows that make up these samples, by index."""
         return [row for sample in samples for row in self._rows[sample]]
 
-    def runs(self, order: Sequence[int]) -> Iterator[tuple[list[int], Batch]]:
-        """Runs that hold the samples of ``order``; in that order where the inputs are in memory."""
+    def runs(self, order: Sequence[int], among: int | None = None) -> Iterator[tuple[list[int], Batch]]:
+        """Runs that hold the samples of ``order``; in that order where the inputs are in memory.
+
+        The first takes a small part of ``among`` samples, by default of all: a plan may be rejected after it.
+        """
+        first = max(_LEAST_ROWS, -(-(among or len(self)) // _RUNS))
+        first = self._layout.size or min(self._most, first)
         if self._table is not None:
-            for start, size in self._cuts(len(order)):
+            for start, size in self._cuts(len(order), first):
                 rows = list(order[start : start + size])
                 feed = {name: array[rows] for name, array in self._table.items()}
                 yield rows, fill(feed, len(rows), self._layout)
@@ -100,12 +104,12 @@ class Inputs:
                 taken.append(sample)
                 yield batch.feed
 
-        for batch in rechunk(feeds(), self._layout, self._size):
+        for batch in rechunk(feeds(), self._layout, first):
             yield [taken.popleft() for _ in range(batch.rows)], batch
 
-    def _cuts(self, count: int) -> Iterator[tuple[int, int]]:
+    def _cuts(self, count: int, size: int) -> Iterator[tuple[int, int]]:
         """Start and length of each run: short ones first, since most rejections come early."""
-        start, size = 0, self._size
+        start = 0
         while start < count:
             yield start, size
             start += size

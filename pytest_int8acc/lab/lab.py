@@ -8,22 +8,22 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
-from pytest_int8acc.case.forms import Form, Int8Form, calibration_data
+from pytest_int8acc.case.data import calibration_data
+from pytest_int8acc.case.forms import Form, Int8Form
 from pytest_int8acc.case.judge import Verdict
 from pytest_int8acc.data import Dataset
-from pytest_int8acc.engines.onnxruntime import OrtEngine
 from pytest_int8acc.engines.run import run_together
 from pytest_int8acc.graph.groups import WEIGHTED
 from pytest_int8acc.graph.macs import macs, sized_tensors
-from pytest_int8acc.graph.network import Edge, Network, Plan
+from pytest_int8acc.graph.network import Network, Plan
 from pytest_int8acc.graph.plan import moved
 from pytest_int8acc.lab.evaluators import Built, Simulated
 from pytest_int8acc.lab.shapes import group_shapes, tensor_shapes
 from pytest_int8acc.lab.simulator import Simulator, plan_key
-from pytest_int8acc.lab.sweep import FirstSamples, Measurement, measure_network
+from pytest_int8acc.lab.sweep import EdgeMeter
 from pytest_int8acc.lab.values import Values
 from pytest_int8acc.measure.measured import Measured
-from pytest_int8acc.results import Latency
+from pytest_int8acc.results import Latency, Role
 from pytest_int8acc.search.types import GroupInfo
 from pytest_int8acc.tensors import Outputs
 
@@ -44,7 +44,8 @@ class Source:
     """Samples that ranges may come from."""
 
     data: Dataset
-    words: str
+    description: str
+    """Of calibration data; empty for the compared inputs."""
 
 
 class Lab:
@@ -59,12 +60,10 @@ class Lab:
         """
         self.measured, self.int8 = measured, int8
         self.network: Network = int8.network
-        self.provider = measured.settings.provider
+        self.sessions = measured.sessions
         self.builds = 0
         self._proofs: dict[object, Proof] = {}
         self._values: dict[object, Values] = {}
-        self._few: dict[int, Dataset] = {}
-        self._edges: dict[int, dict[str, Measurement]] = {}
 
     # What groups cost
 
@@ -73,7 +72,7 @@ class Lab:
         """Of what groups quantize, and of what tells their work and outputs, in the first batch."""
         feed = next(self.measured.inputs.batches()).feed
         wanted = dict.fromkeys([*sized_tensors(self.network), *_readers(self.network)])
-        return tensor_shapes(self.network.model, feed, wanted, self.provider)
+        return tensor_shapes(self.network.model, feed, wanted, self.sessions)
 
     @cached_property
     def _nbytes(self) -> Mapping[str, int]:
@@ -109,13 +108,13 @@ class Lab:
         between measurements do not count.
         """
         backend, inputs = self.measured.backend, self.measured.inputs
-        if not backend.engines:
+        if not backend.times_engines:
             return None
-        usual = next((info.latency for info in backend.engines if info.role == "INT8"), None)
-        backend.open(form, "fixed", inputs)
-        backend.measure_latency(("INT8", "fixed"), inputs)
+        usual = next((info.latency for info in backend.engines if info.role == Role.INT8), None)
+        backend.open(form, Role.FIXED, inputs)
+        backend.measure_latency((Role.INT8, Role.FIXED), inputs)
         told = {info.role: info.latency for info in backend.engines}
-        fixed, now = told.get("fixed"), told.get("INT8")
+        fixed, now = told.get(Role.FIXED), told.get(Role.INT8)
         if fixed is None or now is None or usual is None:
             return fixed
         drift = usual.median_ms / now.median_ms
@@ -139,7 +138,7 @@ class Lab:
             measured.judge,
             groups=self.groups,
             rest=self.int8.rest,
-            provider=self.provider,
+            sessions=self.sessions,
         )
 
     def simulated(self, samples: Sequence[int] | None = None, base: Plan | None = None) -> Simulated:
@@ -176,15 +175,14 @@ class Lab:
         return self._proofs[key]
 
     def judged_here(self, plan: Plan) -> Verdict:
-        """A plan run by ONNX Runtime on all samples and judged; exact where its engines are TensorRT's.
+        """A plan run by ONNX Runtime on all samples and judged; exact where the case's backend is another.
 
         Raises:
             EngineError: It does not run.
         """
-        measured = self.measured
-        mode = "exact" if measured.backend.is_tensorrt else measured.settings.mode
-        engine = OrtEngine(self.int8.under(plan).model, mode, self.provider)
-        return measured.judged(run_together({"here": engine}, measured.inputs)["here"])
+        measured, form = self.measured, self.int8.under(plan)
+        opened = self.sessions.exact if measured.backend.needs_simulation else self.sessions.configured
+        return measured.judged(run_together({"here": opened(form.model)}, measured.inputs)["here"])
 
     # What the float model holds
 
@@ -195,9 +193,9 @@ class Lab:
         Raises:
             DataError: The calibration data cannot be read.
         """
-        inputs = Source(self.measured.inputs, "the compared inputs themselves")
+        inputs = Source(self.measured.inputs, "")
         data = calibration_data(self.measured.case, self.measured.model)
-        own = () if data is None else (Source(data, f"the calibration data, {data.description}"),)
+        own = () if data is None else (Source(data, data.description),)
         return (*own, inputs)
 
     def values(self, dataset: Dataset, plan: Plan | None = None) -> Values:
@@ -207,25 +205,15 @@ class Lab:
         if key not in self._values:
             network = moved(self.network, plan)
             self._values[key] = Values(
-                network.model, dataset, self.provider, readers=_readers(network), nbytes=self._nbytes
+                network.model, dataset, self.sessions, readers=_readers(network), nbytes=self._nbytes
             )
         return self._values[key]
 
-    def measure(self, edges: Iterable[Edge], samples: int) -> dict[str, Measurement]:
-        """Activation edges of the network measured on the first inputs, by tensor; each tensor once.
-
-        Raises:
-            EngineError: A model does not run.
-            DataError: The inputs cannot be read.
-        """
-        wanted = [edge for edge in edges if edge.quantization.values is None]
-        model, known = self.measured.model, self._edges.setdefault(samples, {})
-        missing = {edge.tensor for edge in wanted} - known.keys()
-        if missing:
-            few = self._few.setdefault(samples, FirstSamples(self.measured.inputs, model, samples))
-            every = [e for g in self.network.groups for e in g.edges if e.tensor in missing]
-            known |= measure_network(self.network, every, model, few, self.provider, self._nbytes)
-        return {edge.tensor: known[edge.tensor] for edge in wanted}
+    @cached_property
+    def meter(self) -> EdgeMeter:
+        """What each quantization does to the values of its tensor."""
+        measured = self.measured
+        return EdgeMeter(self.network, measured.model, measured.inputs, self.sessions, self._nbytes)
 
 
 def _readers(network: Network) -> dict[str, tuple[str, int]]:
@@ -246,8 +234,8 @@ def _latency_prices(measured: Measured, network: Network, work: Mapping[str, flo
 
     Layers are timed one by one, which is good enough to order groups; the price of a fix is measured whole.
     """
-    slow = measured.backend.node_times("baseline", measured.inputs)
-    fast = measured.backend.node_times("INT8", measured.inputs)
+    slow = measured.backend.node_times(Role.BASELINE, measured.inputs)
+    fast = measured.backend.node_times(Role.INT8, measured.inputs)
     if not slow or not fast:
         return work
     least = 1e-3 * sum(slow.values()) / max(len(network.groups), 1)

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from onnx import TensorProto, helper
 
-from pytest_int8acc.engines.onnxruntime import OrtEngine, Provider
+from pytest_int8acc.engines.onnxruntime import CPU, Sessions
 from pytest_int8acc.graph.macs import leading_outputs
 from pytest_int8acc.graph.model import Model
 from pytest_int8acc.graph.network import Network
@@ -14,7 +14,7 @@ from pytest_int8acc.tensors import Feed
 
 
 def tensor_shapes(
-    model: Model, feed: Feed, tensors: Iterable[str], provider: Provider = "cpu"
+    model: Model, feed: Feed, tensors: Iterable[str], sessions: Sessions = CPU
 ) -> dict[str, tuple[int, ...]]:
     """Tensor to its shape in one run of the model.
 
@@ -22,7 +22,7 @@ def tensor_shapes(
         model: In float; runs as it is.
         feed: One batch: an array per input.
         tensors: Of the main graph: inputs, constants, or what its nodes make.
-        provider: Where it runs.
+        sessions: Opens the model.
 
     Raises:
         EngineError: The model does not run.
@@ -37,7 +37,7 @@ def tensor_shapes(
     editor.graph.output.extend(
         helper.make_tensor_value_info(name, TensorProto.INT64, None) for name in names.values()
     )
-    found = OrtEngine(editor.done(), provider=provider)(feed)
+    found = sessions.exact(editor.done())(feed)
     return {tensor: tuple(found[name].tolist()) for tensor, name in names.items()}
 
 

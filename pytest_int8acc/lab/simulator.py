@@ -11,6 +11,7 @@ import numpy as np
 from pytest_int8acc.case.judge import Judge
 from pytest_int8acc.case.trials import Gathered, SampleJudge, SampleOutputs
 from pytest_int8acc.data import Batch, Dataset
+from pytest_int8acc.engines.onnxruntime import CPU, Sessions
 from pytest_int8acc.graph.formats import INT8
 from pytest_int8acc.graph.network import Network, Plan, Precision, Quantization, TensorScale
 from pytest_int8acc.graph.plan import moved
@@ -19,7 +20,6 @@ from pytest_int8acc.lab.inputs import Inputs
 from pytest_int8acc.lab.vectors import Prober
 from pytest_int8acc.search.evaluator import Enough
 from pytest_int8acc.search.types import GroupInfo, Probe, Trial
-from pytest_int8acc.settings import Provider
 from pytest_int8acc.tensors import Array, Outputs
 
 #: Samples on which plans are compared that differ in scales; a choice is confirmed on all.
@@ -58,7 +58,7 @@ class Simulator:
         *,
         groups: Sequence[GroupInfo],
         rest: Precision = "fp16",
-        provider: Provider = "cpu",
+        sessions: Sessions = CPU,
     ) -> None:
         """Read the inputs.
 
@@ -69,7 +69,7 @@ class Simulator:
             judge: The case's criteria; labels of all samples.
             groups: Those of the network, with their prices.
             rest: What runs beside INT8.
-            provider: Where ONNX Runtime runs.
+            sessions: Where ONNX Runtime runs.
 
         Raises:
             DataError: The dataset cannot be read.
@@ -78,7 +78,7 @@ class Simulator:
         self.inputs = Inputs(dataset, network.model.inputs, baseline)
         self._baseline = self.inputs.cut(baseline)
         self._case_judge = judge
-        self._rest, self._provider = rest, provider
+        self._rest, self._sessions = rest, sessions
         self._boards: dict[object, Board] = {}
         self._seen: dict[tuple[int, ...], Seen] = {}
         self._known: dict[object, Trial] = {}
@@ -117,7 +117,7 @@ class Simulator:
         if key not in self._boards:
             if len(self._boards) > _BOARDS:
                 del self._boards[list(self._boards)[1]]  # the first is the case's own network
-            self._boards[key] = Board(moved(self.network, made), self._rest, self._provider)
+            self._boards[key] = Board(moved(self.network, made), self._rest, self._sessions)
         return self._boards[key]
 
     def trial(
@@ -140,7 +140,7 @@ class Simulator:
         board, gathered = self.board(plan), Gathered(seen.judge)
         place = {sample: i for i, sample in enumerate(seen.samples)}
         wanted = range(len(seen.samples)) if order is None else order
-        for samples, batch in self.inputs.runs([seen.samples[i] for i in wanted]):
+        for samples, batch in self.inputs.runs([seen.samples[i] for i in wanted], len(seen.samples)):
             gathered.add([place[i] for i in samples], self._run(board, plan, samples, batch))
             if enough is not None and not gathered.seen.all() and enough(gathered.parts()):
                 break

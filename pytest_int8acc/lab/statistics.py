@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
@@ -11,7 +10,6 @@ from numpy.typing import NDArray
 from pytest_int8acc.graph.formats import INT8, along
 from pytest_int8acc.graph.network import Quantization
 from pytest_int8acc.lab.values import TensorValues, decibels
-from pytest_int8acc.results import Histogram
 from pytest_int8acc.tensors import Array
 
 #: INT8 does no better than this on values that fill their range evenly; finer differences are luck.
@@ -101,35 +99,6 @@ class EdgeStats:
         found = np.stack([energy, squared.sum(axis=others)])
         if self.channels is None or self.channels.shape == found.shape:
             self.channels = found if self.channels is None else self.channels + found
-
-
-@dataclass(frozen=True, eq=False)
-class EdgeFinding:
-    """One edge measured, and its fault where it has one."""
-
-    tensor: str
-    sqnr_db: float
-    best_db: float
-    """SQNR of the best scale for the same values."""
-    kind: str = ""
-    """One of ``causes.CAUSES``; empty where nothing is wrong."""
-    text: str = ""
-    numbers: Mapping[str, float] = field(default_factory=dict)
-    histogram: Histogram | None = None
-    amax: float | None = None
-    reach: float | None = None
-    rank: float | None = None
-    """What edges are ranked by where that is not ``sqnr_db``: large channels do not hide the others here."""
-
-    @property
-    def rank_db(self) -> float:
-        """SQNR by which the noisiest edge is found."""
-        return self.sqnr_db if self.rank is None else self.rank
-
-
-def percent(share: float) -> str:
-    """A share in words."""
-    return f"{100 * share:.2g} %" if share < 0.995 else f"{100 * share:.3g} %"
 
 
 def reach(quantization: Quantization) -> float:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from types import MappingProxyType
 
 import numpy as np
 import onnx
@@ -11,7 +12,7 @@ from numpy.typing import NDArray
 
 from pytest_int8acc.data import Batch, Dataset
 from pytest_int8acc.data.layout import read_layout
-from pytest_int8acc.engines.onnxruntime import Provider
+from pytest_int8acc.engines.onnxruntime import CPU, Sessions
 from pytest_int8acc.graph.model import Model
 from pytest_int8acc.graph.network import Edge, Network
 from pytest_int8acc.lab.statistics import EdgeStats
@@ -19,8 +20,6 @@ from pytest_int8acc.lab.values import TensorValues, channel_axis, sweep
 
 #: Samples that are looked at: shares and ranges of activations are steady long before.
 SAMPLES = 64
-#: Activations of one run that leave the graph together, in bytes.
-CHUNK_BYTES = 1 << 28
 #: Values that are looked at together: their copies in float64 stay small.
 _PIECE = 1 << 20
 
@@ -61,7 +60,7 @@ def measure_edges(
     edges: Sequence[Edge],
     readers: Mapping[str, onnx.NodeProto],
     few: Dataset,
-    provider: Provider,
+    sessions: Sessions,
     nbytes: Mapping[str, int],
 ) -> dict[str, Measurement]:
     """Measure every activation edge, the model run in float.
@@ -71,7 +70,7 @@ def measure_edges(
         edges: Activation edges; constants are left out.
         readers: Nodes by name, to know which axis of a tensor holds channels.
         few: Samples.
-        provider: Where the model runs.
+        sessions: Where the model runs.
         nbytes: Tensor to its size in a run, about, as float32.
 
     Returns:
@@ -98,7 +97,7 @@ def measure_edges(
             for piece in pieces(values):
                 quantization.add(piece, axis)
 
-    sweep(model, {tensor: nbytes.get(tensor, 0) for tensor in found}, few, provider, visit)
+    sweep(model, {tensor: nbytes.get(tensor, 0) for tensor in found}, few, sessions, visit)
     return found
 
 
@@ -108,34 +107,60 @@ def pieces(values: NDArray[np.float32]) -> Iterator[NDArray[np.float32]]:
     yield from (values[i : i + step] for i in range(0, len(values), step))
 
 
-def measure_network(
-    network: Network,
-    edges: Sequence[Edge],
-    model: Model,
-    few: Dataset,
-    provider: Provider,
-    nbytes: Mapping[str, int],
-) -> dict[str, Measurement]:
-    """Measure activation edges on the case's float model, by tensor of the network.
+class EdgeMeter:
+    """Quantizations of a network measured on the first inputs of a case; each tensor once."""
 
-    A network that was read from a Q/DQ model may have dequantized weights, and lack a Relu that a quantizer
-    folded into a range. Tensors that the float model does not have are measured on the network itself.
+    def __init__(
+        self,
+        network: Network,
+        model: Model,
+        inputs: Dataset,
+        sessions: Sessions = CPU,
+        nbytes: Mapping[str, int] = MappingProxyType({}),
+    ) -> None:
+        """Keep what is needed; nothing is run.
 
-    Raises:
-        EngineError: A model does not run.
-        DataError: The inputs cannot be read.
-    """
-    nodes = network.model.index.nodes
-    theirs = _tensors_of(model, network.model)
-    known = [replace(edge, tensor=theirs[edge.tensor]) for edge in edges if edge.tensor in theirs]
-    found = measure_edges(model, known, nodes, few, provider, nbytes)
-    ours = [edge for edge in edges if edge.tensor not in theirs]
-    alone = measure_edges(network.model, ours, nodes, few, provider, nbytes)
-    return {
-        e.tensor: found[theirs[e.tensor]] if e.tensor in theirs else alone[e.tensor]
-        for e in edges
-        if e.quantization.values is None
-    }
+        Args:
+            network: The INT8 side of a case, no plan applied.
+            model: The case's float model.
+            inputs: What the case is judged on.
+            sessions: Opens the models.
+            nbytes: Tensor to its size in a run, about, as float32.
+        """
+        self.network, self.model = network, model
+        self._inputs, self._sessions, self._nbytes = inputs, sessions, nbytes
+        self._known: dict[int, dict[str, Measurement]] = {}
+
+    def measure(self, edges: Iterable[Edge], samples: int) -> dict[str, Measurement]:
+        """Activation edges measured on the case's float model, by tensor of the network.
+
+        A network that was read from a Q/DQ model may have dequantized weights, and lack a Relu that a
+        quantizer folded into a range. Tensors that the float model does not have are measured on the network.
+
+        Raises:
+            EngineError: A model does not run.
+            DataError: The inputs cannot be read.
+        """
+        wanted = list(dict.fromkeys(e.tensor for e in edges if e.quantization.values is None))
+        known = self._known.setdefault(samples, {})
+        missing = set(wanted) - known.keys()
+        if missing:
+            every = [e for g in self.network.groups for e in g.edges if e.tensor in missing]
+            known |= self._measured(every, FirstSamples(self._inputs, self.model, samples))
+        return {tensor: known[tensor] for tensor in wanted}
+
+    def _measured(self, edges: Sequence[Edge], few: Dataset) -> dict[str, Measurement]:
+        nodes, own = self.network.model.index.nodes, self.network.model
+        theirs = _tensors_of(self.model, own)
+        known = [replace(edge, tensor=theirs[edge.tensor]) for edge in edges if edge.tensor in theirs]
+        found = measure_edges(self.model, known, nodes, few, self._sessions, self._nbytes)
+        ours = [edge for edge in edges if edge.tensor not in theirs]
+        alone = measure_edges(own, ours, nodes, few, self._sessions, self._nbytes)
+        return {
+            e.tensor: found[theirs[e.tensor]] if e.tensor in theirs else alone[e.tensor]
+            for e in edges
+            if e.quantization.values is None
+        }
 
 
 def _tensors_of(model: Model, network: Model) -> dict[str, str]:

@@ -13,13 +13,12 @@ from onnx import TensorProto, helper
 from pytest_int8acc.data import Dataset
 from pytest_int8acc.data.chunks import real_rows
 from pytest_int8acc.engines.calibrators import chunked
-from pytest_int8acc.engines.onnxruntime import OrtEngine
+from pytest_int8acc.engines.onnxruntime import OrtEngine, Sessions
 from pytest_int8acc.engines.run import with_progress
 from pytest_int8acc.graph.formats import INT8
 from pytest_int8acc.graph.model import Model
-from pytest_int8acc.results import Histogram
+from pytest_int8acc.results.causes import Histogram
 from pytest_int8acc.scales.calibrate import mse_amax
-from pytest_int8acc.settings import Provider
 
 #: Bins over [-limit, limit]: at the narrowest range tried, amax / 128, a bin is still no wider than a step.
 BINS = 1 << 16
@@ -38,10 +37,14 @@ class TensorValues:
 
     tensor: str
     counts: NDArray[np.int64] = field(default_factory=lambda: np.zeros(BINS, np.int64))
-    """Values other than 0 in bins over [-limit, limit]; all 0 where the tensor holds inf or nan."""
+    """Values other than 0 in bins over [-limit, limit]; all 0 where the tensor holds inf, nan or more than
+    ``_MOST_AMAX``."""
     limit: float = 0.0
-    """A power of two, at least ``amax``; 0 before anything but 0 was seen."""
+    """The least power of two above ``amax``; 0 where nothing is counted."""
     zeros: int = 0
+    """Of values that are 0, or less than float32 tells from it beside others; 0 where ``counts`` must be."""
+    amax: float = 0.0
+    """Greatest magnitude; may be 0 or inf."""
     channel_amax: NDArray[np.float32] | None = None
     """Shape [channels], along the channel axis of the tensor's first reader; None without such an axis."""
     _maxima: list[NDArray[np.float32]] = field(default_factory=list)
@@ -50,11 +53,6 @@ class TensorValues:
     def maxima(self) -> NDArray[np.float32]:
         """Greatest magnitude of each sample, or of each batch where rows are no samples; inf for nan."""
         return np.concatenate(self._maxima) if self._maxima else np.zeros(1, np.float32)
-
-    @property
-    def amax(self) -> float:
-        """Greatest magnitude; may be 0 or inf."""
-        return float(self.maxima.max())
 
     @property
     def is_counted(self) -> bool:
@@ -74,17 +72,18 @@ class TensorValues:
         found = magnitudes.reshape(rows if by_row else 1, -1).max(axis=1, initial=0.0).astype(np.float32)
         self._maxima.append(found)
         self._add_channels(magnitudes, axis)
-        amax = float(found.max())
-        if not self.is_counted or not amax:
-            self.zeros += values.size if not amax else 0
+        self.amax = max(self.amax, float(found.max()))
+        if self.amax >= _MOST_AMAX:
+            self.counts, self.limit, self.zeros = np.zeros(BINS, np.int64), 0.0, 0
             return
-        self._widen(amax)
+        self._widen()
         flat = values.reshape(-1)
         for piece in (flat[i : i + _PIECE] for i in range(0, flat.size, _PIECE)):
-            present = piece[piece != 0].astype(np.float64)
+            present = piece[np.abs(piece) > _LEAST_AMAX].astype(np.float64)
             self.zeros += piece.size - present.size
-            bins = ((present / self.limit + 1) * (BINS // 2)).astype(np.int64)
-            self.counts += np.bincount(np.clip(bins, 0, BINS - 1), minlength=BINS)
+            if present.size:
+                bins = np.floor(present * (BINS // 2 / self.limit)).astype(np.int64) + BINS // 2
+                self.counts += np.bincount(bins, minlength=BINS)
 
     def quantile(self, share: float) -> float:
         """The magnitude that ``share`` of all values do not pass; zeros count."""
@@ -148,13 +147,13 @@ class TensorValues:
         if known is None or known.shape == found.shape:
             self.channel_amax = found if known is None else np.maximum(known, found)
 
-    def _widen(self, amax: float) -> None:
-        """Double the limit until it holds ``amax``; bins join, so that none is ever split."""
-        if amax <= self.limit:
+    def _widen(self) -> None:
+        """Double the limit until it exceeds ``amax``; bins join, so that none is ever split."""
+        if self.amax < self.limit or self.amax <= _LEAST_AMAX:
             return
-        wider = 2.0 ** math.ceil(math.log2(amax))
+        wider = math.ldexp(1.0, math.frexp(self.amax)[1])
         if self.counts.any():
-            joined = min(int(wider / self.limit), BINS // 2) if wider / self.limit < BINS else BINS // 2
+            joined = int(min(wider / self.limit, BINS // 2))
             inner = self.counts.reshape(-1, joined).sum(axis=1)
             self.counts = np.zeros(BINS, np.int64)
             first = (BINS - inner.size) // 2
@@ -180,7 +179,7 @@ class Values:
         self,
         model: Model,
         dataset: Dataset,
-        provider: Provider,
+        sessions: Sessions,
         *,
         readers: Mapping[str, tuple[str, int]],
         nbytes: Mapping[str, int],
@@ -190,13 +189,13 @@ class Values:
         Args:
             model: In float.
             dataset: Samples; must give the same ones each time.
-            provider: Where the model runs.
+            sessions: Where the model runs.
             readers: Tensor to its first reader's operator and the input there, which tell the channels' axis.
             nbytes: Tensor to its size in a run, about, as float32.
         """
         self.dataset = dataset
         self._nbytes = nbytes
-        self._model, self._provider, self._readers = model, provider, readers
+        self._model, self._sessions, self._readers = model, sessions, readers
         self._known: dict[str, TensorValues] = {}
 
     def of(self, tensors: Iterable[str]) -> Mapping[str, TensorValues]:
@@ -216,7 +215,7 @@ class Values:
             found[tensor].add(values, axis, rows)
 
         sizes = {tensor: self._nbytes.get(tensor, 0) for tensor in missing}
-        sweep(self._model, sizes, self.dataset, self._provider, visit)
+        sweep(self._model, sizes, self.dataset, self._sessions, visit)
         self._known |= found
         return {tensor: self._known[tensor] for tensor in wanted}
 
@@ -230,14 +229,14 @@ def channel_axis(op_type: str, index: int, rank: int) -> int | None:
     return 1 if rank != 3 or op_type.startswith("Conv") else 2
 
 
-def sweep(model: Model, sizes: Mapping[str, int], dataset: Dataset, provider: Provider, visit: Visit) -> None:
+def sweep(model: Model, sizes: Mapping[str, int], dataset: Dataset, sessions: Sessions, visit: Visit) -> None:
     """Run a model over the samples and show tensors' values, batch by batch.
 
     Args:
         model: In float.
         sizes: Tensors, and their size in a run, in bytes; more than ``CHUNK_BYTES`` take several passes.
         dataset: Samples.
-        provider: Where it runs.
+        sessions: Where it runs.
         visit: Told the tensor, its values and how many samples they are of.
 
     Raises:
@@ -245,14 +244,14 @@ def sweep(model: Model, sizes: Mapping[str, int], dataset: Dataset, provider: Pr
         DataError: The samples cannot be read.
     """
     for chunk in chunked(sizes, CHUNK_BYTES):
-        engine, names = _showing(model, chunk, provider)
+        engine, names = _showing(model, chunk, sessions)
         for batch in with_progress(dataset, f"measuring {len(chunk)} tensors"):
             outputs = engine(batch.feed)
             for tensor, name in names.items():
                 visit(tensor, np.asarray(real_rows(outputs[name], batch), np.float32), batch.rows)
 
 
-def _showing(model: Model, tensors: Sequence[str], provider: Provider) -> tuple[OrtEngine, dict[str, str]]:
+def _showing(model: Model, tensors: Sequence[str], sessions: Sessions) -> tuple[OrtEngine, dict[str, str]]:
     """An engine whose outputs are these tensors in FP32, and each one's name there."""
     edit = model.edit()
     names = {tensor: edit.unique(f"{tensor}/float") for tensor in tensors}
@@ -262,4 +261,4 @@ def _showing(model: Model, tensors: Sequence[str], provider: Provider) -> tuple[
     edit.graph.output.extend(
         helper.make_tensor_value_info(n, TensorProto.FLOAT, None) for n in names.values()
     )
-    return OrtEngine(edit.done(), provider=provider), names
+    return sessions.exact(edit.done()), names

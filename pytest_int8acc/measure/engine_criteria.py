@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from pytest_int8acc.backends.backend import Backend
-from pytest_int8acc.results import EngineInfo, Score
+from pytest_int8acc.backends.protocol import Backend
+from pytest_int8acc.results import EngineInfo, Role, Score
 from pytest_int8acc.spec.criteria import EngineCriterion
 from pytest_int8acc.spec.models import Case
 
@@ -16,20 +16,20 @@ def engine_scores(case: Case, backend: Backend) -> tuple[tuple[Score, ...], tupl
     Without a criterion, the share of INT8 and the speedup are reported all the same where they are known.
     """
     wanted = [c for c in case.criteria if isinstance(c, EngineCriterion)]
-    if not backend.is_tensorrt:
+    if not backend.builds_engines:
         names = [key for c in wanted for key in EngineCriterion.limits() if getattr(c, key) is not None]
         said = f"{', '.join(names)} not judged: ONNX Runtime builds no engine (backend: tensorrt does)"
         return (), (said,) if names else ()
     return _scores({info.role: info for info in backend.engines}, wanted), ()
 
 
-def _scores(engines: dict[str, EngineInfo], wanted: Iterable[EngineCriterion]) -> tuple[Score, ...]:
+def _scores(engines: dict[Role, EngineInfo], wanted: Iterable[EngineCriterion]) -> tuple[Score, ...]:
     limits: dict[str, float] = {}
     for criterion in wanted:
         for key in EngineCriterion.limits():
             if (limit := getattr(criterion, key)) is not None:
                 limits[key] = limit
-    int8, baseline = engines.get("INT8"), engines.get("baseline")
+    int8, baseline = engines.get(Role.INT8), engines.get(Role.BASELINE)
     scores = []
     if int8 is not None and (int8.weighted or "int8_layers" in limits):
         scores.append(_share(int8, limits.get("int8_layers")))

@@ -10,23 +10,25 @@ to know the noise below which no limit means anything.
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from pytest_int8acc.backends.backend import Backend, open_backend
+from pytest_int8acc.backends.open import open_backend
+from pytest_int8acc.backends.protocol import Backend
+from pytest_int8acc.case.data import open_source
 from pytest_int8acc.case.forms import (
     Form,
+    ImplicitForm,
     Int8Form,
-    baseline_form,
-    engine_form,
-    implicit_form,
+    candidate_form,
     int8_form,
     load_float,
-    open_source,
 )
 from pytest_int8acc.case.judge import Judge, Verdict, load_judge
 from pytest_int8acc.data import Dataset
+from pytest_int8acc.engines.onnxruntime import Sessions, sessions_of
 from pytest_int8acc.engines.run import run_together
-from pytest_int8acc.goldens.keeper import Compared, Keeper, finish, open_keeper
+from pytest_int8acc.goldens.keeper import Compared, Keeper, NoGolden, open_keeper
 from pytest_int8acc.goldens.request import Goldens
 from pytest_int8acc.graph.model import Model
 from pytest_int8acc.graph.network import Precision
@@ -34,8 +36,9 @@ from pytest_int8acc.measure.caveats import caveats, nothing_compared
 from pytest_int8acc.measure.engine_criteria import engine_scores
 from pytest_int8acc.measure.overflow import lost_by_baseline, refuse_overflow
 from pytest_int8acc.measure.preflight import compare_data, lint_model, lint_network
-from pytest_int8acc.measure.runs import Runs, run_forms
-from pytest_int8acc.results import CaseResult
+from pytest_int8acc.measure.reference import Reference, read_reference
+from pytest_int8acc.measure.runs import Forms, Runs, run_forms
+from pytest_int8acc.results import CaseResult, Finding, Role, Score
 from pytest_int8acc.settings import Settings
 from pytest_int8acc.spec.models import Case
 from pytest_int8acc.tensors import Outputs
@@ -61,6 +64,10 @@ class Measured:
     reference: Form
     """What INT8 is compared with."""
     candidate: Form
+    sessions: Sessions
+    """Where ONNX Runtime runs what is not the backend's."""
+    framework: Outputs
+    """The training framework's outputs, in the batches of the others; none where the spec names none."""
 
     @property
     def half(self) -> bool:
@@ -82,7 +89,7 @@ class Measured:
         """The baseline's second run; None where the baseline is a golden."""
         return self.runs.again
 
-    def run(self, form: Form, role: str = "fixed") -> Outputs:
+    def run(self, form: Form, role: Role = Role.FIXED) -> Outputs:
         """Another form of the case, built by its own backend and run on all samples.
 
         Raises:
@@ -114,65 +121,88 @@ def measure(case: Case, settings: Settings, goldens: Goldens | None = None) -> M
     """
     backend = open_backend(case, settings)
     try:
-        keeper = open_keeper(case, settings, goldens or Goldens(), is_tensorrt=backend.is_tensorrt)
+        keeper = open_keeper(case, settings, goldens or Goldens(), backend.output_settings)
         return _measure(case, settings, backend, keeper)
     except BaseException:
         backend.close()
         raise
 
 
-def _measure(case: Case, settings: Settings, backend: Backend, keeper: Keeper | None) -> Measured:
-    started, model = time.perf_counter(), load_float(case)
-    limit = settings.samples if keeper is None else keeper.limit
-    inputs = open_source(case, case.inputs, model, "inputs", limit)
-    keeper = keeper and keeper.check(inputs)
+@dataclass(frozen=True, eq=False)
+class _Setup:
+    """A case with all that its spec names opened, before anything is built."""
+
+    case: Case
+    settings: Settings
+    backend: Backend
+    keeper: Keeper | NoGolden
+    inputs: Dataset
+    own: Judge
+    """The case's own criteria, without the ratchet."""
+    framework: Reference
+    findings: tuple[Finding, ...]
+    forms: Forms
+    int8: Int8Form | None
+    """None where the candidate was built already, or is quantized while it is built."""
+
+
+def _set_up(case: Case, settings: Settings, backend: Backend, keeper: Keeper | NoGolden) -> _Setup:
+    model = load_float(case)
+    inputs = open_source(case, case.inputs, model, "inputs", keeper.limit)
+    keeper = keeper.check(inputs)
+    if case.labels is not None and inputs.samples is None:  # they must be as many
+        inputs.read_once()
+    own = load_judge(case, settings.but(samples=keeper.limit), inputs.samples or 0)
+    framework = read_reference(case, model)
     findings = lint_model(case, model, settings.lint)
-    baseline = baseline_form(case, model) if keeper is None else keeper.form(model)
-    int8, candidate = _candidate(case, model, settings, backend)
-    kept = keeper.outputs if keeper and keeper.replaces_baseline else None
-    runs = run_forms(case.name, backend, settings.provider, inputs, model, baseline, candidate, kept)
-    if candidate.implicit is not None:
-        int8 = int8_form(case, model, settings, backend.calibration_cache)
-    findings += lint_network(case, int8.network if int8 else None, settings.lint)
-    own = load_judge(case, settings.but(samples=limit), inputs.samples or 0)
-    judge = own if keeper is None else keeper.tighten(own)
+    baseline = keeper.form(model)
+    candidate, int8 = candidate_form(case, model, settings, implicit=backend.quantizes_implicitly)
+    findings += lint_network(case, int8, settings.lint)
+    forms = Forms(model, baseline, candidate)
+    return _Setup(case, settings, backend, keeper, inputs, own, framework, findings, forms, int8)
+
+
+def _measure(case: Case, settings: Settings, backend: Backend, keeper: Keeper | NoGolden) -> Measured:
+    started, sessions = time.perf_counter(), sessions_of(settings)
+    setup = _set_up(case, settings, backend, keeper)
+    keeper, inputs, forms = setup.keeper, setup.inputs, setup.forms
+    kept = keeper.outputs if keeper.replaces_baseline else None
+    runs = run_forms(case.name, backend, forms, inputs, sessions, kept)
+    framework = setup.framework.in_batches(runs.reference)
+    if isinstance(forms.candidate, ImplicitForm):
+        setup = _with_ranges(setup)
+    judge = keeper.tighten(setup.own)
     lost = lost_by_baseline(judge, runs)
-    refuse_overflow(lost, runs, baseline, model, inputs, settings.provider)
+    refuse_overflow(lost, runs, forms, inputs, sessions)
     verdict = judge(runs.baseline, runs.candidate, runs.again)
-    if keeper is not None:
-        verdict = verdict._replace(metrics=keeper.named(verdict.metrics, own, judge))
-    backend.measure_latency(("baseline", "INT8"), inputs)
-    result = _result(case, inputs, backend, runs, (baseline, candidate), int8, verdict)
-    warned = caveats(settings, int8, baseline, result.outputs, verdict.metrics, lost)
-    result = replace(
-        result,
-        warnings=(*nothing_compared(runs), *warned, *result.warnings),
-        findings=(*findings, *compare_data(case, model, inputs)),
-    )
-    if keeper is not None:
-        run = Compared(runs.baseline, runs.candidate, runs.backend, own, inputs, model)
-        result = finish(keeper, result, run)
-    result = replace(result, seconds=time.perf_counter() - started)
+    verdict = verdict._replace(metrics=keeper.named(verdict.metrics, setup.own, judge))
+    backend.measure_latency((Role.BASELINE, Role.INT8), inputs)
+    result = _result(setup, runs, verdict, lost)
+    run = Compared(runs.baseline, runs.candidate, runs.backend, setup.own, inputs, forms.model)
+    result = replace(keeper.finish(result, run), seconds=time.perf_counter() - started)
     return Measured(
-        *(case, settings, result, model, inputs, int8, judge, backend, runs),
+        *(case, settings, result, forms.model, inputs, setup.int8, judge, backend, runs),
         int8_passed=verdict.passed,
-        reference=baseline,
-        candidate=candidate,
+        reference=forms.baseline,
+        candidate=forms.candidate,
+        sessions=sessions,
+        framework=framework,
     )
 
 
-def _result(
-    case: Case,
-    inputs: Dataset,
-    backend: Backend,
-    runs: Runs,
-    forms: tuple[Form, Form],
-    int8: Int8Form | None,
-    verdict: Verdict,
-) -> CaseResult:
-    """What was compared, and how it was judged; ``forms`` are baseline and candidate."""
-    baseline, candidate = forms
+def _with_ranges(setup: _Setup) -> _Setup:
+    """The network that implicit quantization comes to, whose ranges are known since it was built."""
+    cache, lint = setup.backend.calibration_cache, setup.settings.lint
+    int8 = int8_form(setup.case, setup.forms.model, setup.settings, cache)
+    return replace(setup, int8=int8, findings=(*setup.findings, *lint_network(setup.case, int8, lint)))
+
+
+def _result(setup: _Setup, runs: Runs, verdict: Verdict, lost: Sequence[Score]) -> CaseResult:
+    """What was compared, how it was judged, and what makes that worth less."""
+    case, inputs, backend, int8 = setup.case, setup.inputs, setup.backend, setup.int8
+    baseline, candidate = setup.forms.baseline, setup.forms.candidate
     gained, unjudged = engine_scores(case, backend)
+    warned = caveats(setup.settings, int8, baseline, verdict.outputs, verdict.metrics, lost)
     notes = (*candidate.notes, *baseline.notes, *inputs.notes, *backend.notes, *runs.notes)
     return CaseResult(
         name=case.name,
@@ -186,19 +216,8 @@ def _result(
         metrics=(*verdict.metrics, *gained),
         int8_groups=len(int8.network.groups) if int8 else 0,
         high_groups=len(int8.network.left_high) if int8 else 0,
-        warnings=unjudged,
+        warnings=(*nothing_compared(runs), *warned, *unjudged),
         notes=tuple(dict.fromkeys(notes)),
         engines=backend.engines,
+        findings=(*setup.findings, *compare_data(case, setup.forms.model, inputs)),
     )
-
-
-def _candidate(
-    case: Case, model: Model, settings: Settings, backend: Backend
-) -> tuple[Int8Form | None, Form]:
-    """The INT8 side: its network where that is known before it is built, and what is built."""
-    if case.int8.engine is not None:
-        return None, engine_form(case, model)
-    if case.int8.implicit is not None and backend.is_tensorrt:
-        return None, implicit_form(case, model)
-    int8 = int8_form(case, model, settings)
-    return int8, int8.under()

@@ -6,17 +6,17 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from pytest_int8acc.case.forms import Form
+from pytest_int8acc.case.forms import ModelForm
 from pytest_int8acc.case.judge import Judge
 from pytest_int8acc.data import Dataset
 from pytest_int8acc.engines.calibrators import collect_maxima
+from pytest_int8acc.engines.onnxruntime import Sessions
 from pytest_int8acc.errors import ModelError
 from pytest_int8acc.graph.formats import FP16
 from pytest_int8acc.graph.model import Model
-from pytest_int8acc.measure.runs import Runs
+from pytest_int8acc.measure.runs import Forms, Runs
 from pytest_int8acc.results import Score
 from pytest_int8acc.scores.compare import compare_outputs
-from pytest_int8acc.settings import Provider
 from pytest_int8acc.tensors import Array
 
 
@@ -28,7 +28,7 @@ def lost_by_baseline(judge: Judge, runs: Runs) -> list[Score]:
 
 
 def refuse_overflow(
-    lost: Sequence[Score], runs: Runs, baseline: Form, model: Model, inputs: Dataset, provider: Provider
+    lost: Sequence[Score], runs: Runs, forms: Forms, inputs: Dataset, sessions: Sessions
 ) -> None:
     """Raise ModelError, naming the tensors at fault, where FP16 gives inf inside the model and is lost by it.
 
@@ -39,14 +39,16 @@ def refuse_overflow(
         for name, arrays in runs.baseline.items()
         if not _finite(arrays) and _finite(runs.reference[name])
     ]
+    model, baseline = forms.model, forms.baseline
     if not baseline.half or not (bad or lost):
         return
-    where = [*baseline.overflows, *_overflowing(model, inputs, provider)]
+    known = baseline.overflows if isinstance(baseline, ModelForm) else ()
+    where = [*known, *_overflowing(model, inputs, sessions)]
     if bad or where:
         worst = f"output '{bad[0]}' is not finite" if bad else f"{lost[0].subject} {lost[0].metric} is lost"
         how, remedy = "an overflow", f"keep these values below {FP16.highest:g} in the model"
         if not where:
-            where = [*_vanishing(model), *_broken(baseline.model, inputs, provider)]
+            where = [*_vanishing(model), *_broken(baseline.model, inputs, sessions)]
             how, remedy = "numbers too small for FP16", "keep them above 6e-8 in the model"
         raise ModelError(
             f"{model.name}: in FP16 {worst}, by {how} inside the model; INT8 is not the problem. "
@@ -59,12 +61,12 @@ def _finite(arrays: Sequence[Array]) -> bool:
     return all(a.dtype.kind != "f" or bool(np.isfinite(a).all()) for a in arrays)
 
 
-def _overflowing(model: Model, inputs: Dataset, provider: Provider) -> Iterator[str]:
+def _overflowing(model: Model, inputs: Dataset, sessions: Sessions) -> Iterator[str]:
     """Tensors whose FP32 values exceed what FP16 holds, in topological order."""
     floats = [name for name, info in model.values().items() if info.dtype == np.float32 and info.shape]
     makers = model.index.producer
     tensors = [name for name in makers if name in set(floats)]
-    maxima = collect_maxima(model, tensors, inputs, provider)
+    maxima = collect_maxima(model, tensors, inputs, sessions)
     for tensor in tensors:
         if FP16.highest < maxima.amax(tensor) < np.inf:
             node = makers[tensor]
@@ -82,13 +84,13 @@ def _vanishing(model: Model) -> Iterator[str]:
             yield f"'{name}' of {node.op_type} '{node.name}' is {amax:.4g}, which is 0 in FP16"
 
 
-def _broken(half: Model, inputs: Dataset, provider: Provider) -> Iterator[str]:
+def _broken(half: Model, inputs: Dataset, sessions: Sessions) -> Iterator[str]:
     """Nodes of a model in FP16 that make inf or NaN of finite numbers, in topological order."""
     floats = {n for n, info in half.values().items() if info.dtype in (np.float16, np.float32) and info.shape}
     made = [name for node in half.graph.node for name in node.output if name in floats]
     if not made:
         return
-    maxima = collect_maxima(half, made, inputs, provider)
+    maxima = collect_maxima(half, made, inputs, sessions)
     lost = {name for name in made if not np.isfinite(maxima.amax(name))}
     for node in half.graph.node:
         bad = lost.intersection(node.output)

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from pytest_int8acc.case.forms import calibration_data
+from pytest_int8acc.case.data import calibration_data
+from pytest_int8acc.case.forms import Int8Form
 from pytest_int8acc.data import Dataset
 from pytest_int8acc.data.slips import compare_inputs, sample_arrays
 from pytest_int8acc.errors import ModelError
 from pytest_int8acc.graph.lint import lint, lint_scales
 from pytest_int8acc.graph.load import read_model
 from pytest_int8acc.graph.model import Model
-from pytest_int8acc.graph.network import Network
 from pytest_int8acc.results import Finding
 from pytest_int8acc.settings import Lint
 from pytest_int8acc.spec.models import Case
@@ -29,15 +29,15 @@ def lint_model(case: Case, model: Model, wanted: Lint) -> tuple[Finding, ...]:
     return _judged(case.int8.model, found, wanted)
 
 
-def lint_network(case: Case, network: Network | None, wanted: Lint) -> tuple[Finding, ...]:
+def lint_network(case: Case, int8: Int8Form | None, wanted: Lint) -> tuple[Finding, ...]:
     """What lint says of scales from a file; a network read from a Q/DQ model has been linted as that.
 
     Raises:
         ModelError: ``wanted`` is error, and there is an error among them.
     """
-    if wanted == "off" or network is None or case.int8.model is not None:
+    if wanted == "off" or int8 is None or case.int8.model is not None:
         return ()
-    return _judged(case.model, lint_scales(network), wanted)
+    return _judged(case.model, lint_scales(int8.network), wanted)
 
 
 def compare_data(case: Case, model: Model, inputs: Dataset) -> tuple[Finding, ...]:

@@ -6,15 +6,15 @@ import logging
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from pytest_int8acc.backends.backend import Backend
-from pytest_int8acc.case.forms import Form
+from pytest_int8acc.backends.protocol import Backend
+from pytest_int8acc.case.forms import Form, ModelForm
 from pytest_int8acc.data import Dataset
 from pytest_int8acc.engines import Engine
-from pytest_int8acc.engines.onnxruntime import OrtEngine
+from pytest_int8acc.engines.onnxruntime import Sessions
 from pytest_int8acc.engines.run import run_together
 from pytest_int8acc.errors import EngineError, ModelError
 from pytest_int8acc.graph.model import Model
-from pytest_int8acc.settings import Provider
+from pytest_int8acc.results import Role
 from pytest_int8acc.tensors import Outputs, describe
 
 logger = logging.getLogger("pytest_int8acc")
@@ -36,14 +36,24 @@ class Runs:
     notes: tuple[str, ...] = ()
 
 
+@dataclass(frozen=True, eq=False)
+class Forms:
+    """The forms of one case."""
+
+    model: Model
+    """The float model, run in FP32."""
+    baseline: Form
+    """What INT8 is compared with."""
+    candidate: Form
+    """The INT8 side."""
+
+
 def run_forms(
     name: str,
     backend: Backend,
-    provider: Provider,
+    forms: Forms,
     inputs: Dataset,
-    model: Model,
-    baseline: Form,
-    candidate: Form,
+    sessions: Sessions,
     kept: Callable[[Outputs], Outputs] | None = None,
 ) -> Runs:
     """Build an engine for each form and run all of them over the inputs, batch by batch.
@@ -51,59 +61,60 @@ def run_forms(
     Args:
         name: The case's, for the log.
         backend: Where baseline and candidate run.
-        provider: Where ONNX Runtime runs the FP32 reference, and the simulation beside TensorRT.
+        forms: The case's.
         inputs: Read once.
-        model: The float model.
-        baseline: What INT8 is compared with.
-        candidate: The INT8 side.
-        kept: Gives the baseline's outputs in the batches of the candidate's; then ``baseline`` is not run.
+        sessions: Where the FP32 reference runs, and the simulation beside engines.
+        kept: Gives the baseline's outputs in the batches of the candidate's; then the baseline is not run.
 
     Raises:
         EngineError: A form does not build or run.
         ModelError: A form takes other inputs, or gives other outputs, than the model.
     """
     logger.info("%s: building engines", name)
-    engines: dict[str, Engine] = {}
-    for role, form in (("baseline", baseline), ("INT8", candidate)):
-        _check_interface(form.model, model)
-        if role == "INT8" or kept is None:
-            engines[role] = backend.open(form, role, inputs)
-    if kept is None:
-        engines["baseline again"] = engines["baseline"]
-    notes = _beside(engines, backend, provider, model, baseline, candidate)
+    engines = _open(backend, forms, inputs, with_baseline=kept is None)
+    notes = _beside(engines, backend, forms, sessions)
     found = run_together(engines, inputs)
     if kept is not None:
-        found["baseline"] = kept(found["INT8"])
+        found[Role.BASELINE] = kept(found[Role.INT8])
     return Runs(
-        reference=found.get("FP32", found["baseline"]),
-        baseline=found["baseline"],
-        again=found.get("baseline again"),
-        candidate=found["INT8"],
-        simulated=found.get("simulated"),
-        backend=engines["INT8"].description,
+        reference=found.get(Role.FP32, found[Role.BASELINE]),
+        baseline=found[Role.BASELINE],
+        again=found.get(Role.BASELINE_AGAIN),
+        candidate=found[Role.INT8],
+        simulated=found.get(Role.SIMULATED),
+        backend=engines[Role.INT8].description,
         notes=notes,
     )
 
 
+def _open(backend: Backend, forms: Forms, inputs: Dataset, *, with_baseline: bool) -> dict[Role, Engine]:
+    """The engines of the forms, both checked before one is built; the baseline's under two roles."""
+    for form in (forms.baseline, forms.candidate):
+        _check_interface(form.model, forms.model)
+        backend.check(form)
+    engines: dict[Role, Engine] = {}
+    if with_baseline:
+        engines[Role.BASELINE] = backend.open(forms.baseline, Role.BASELINE, inputs)
+    engines[Role.INT8] = backend.open(forms.candidate, Role.INT8, inputs)
+    if with_baseline:
+        engines[Role.BASELINE_AGAIN] = engines[Role.BASELINE]
+    return engines
+
+
 def _beside(
-    engines: dict[str, Engine],
-    backend: Backend,
-    provider: Provider,
-    model: Model,
-    baseline: Form,
-    candidate: Form,
+    engines: dict[Role, Engine], backend: Backend, forms: Forms, sessions: Sessions
 ) -> tuple[str, ...]:
     """Add what ONNX Runtime runs beside baseline and candidate; a note where it cannot."""
-    if not backend.is_tensorrt:
-        if baseline.model is not model or "baseline" not in engines:
-            engines["FP32"] = OrtEngine(model, "exact", provider)
+    if not backend.needs_simulation:
+        if forms.baseline.model is not forms.model or Role.BASELINE not in engines:
+            engines[Role.FP32] = sessions.exact(forms.model)
         return ()
     try:  # TensorRT runs plugins that ONNX Runtime does not know
-        engines["FP32"] = OrtEngine(model, "exact", provider)
-        if candidate.engine is None and candidate.implicit is None:
-            engines["simulated"] = OrtEngine(candidate.model, "exact", provider)
+        engines[Role.FP32] = sessions.exact(forms.model)
+        if isinstance(forms.candidate, ModelForm):
+            engines[Role.SIMULATED] = sessions.exact(forms.candidate.model)
     except EngineError as error:
-        engines.pop("FP32", None)
+        engines.pop(Role.FP32, None)
         return (f"no FP32 reference and no simulation: {error}",)
     return ()
 

@@ -74,7 +74,7 @@ class Ranges:
 
         Args:
             held: By tensor, from ``Lab.values``.
-            entropy_bins: Of the entropy search; a divisor of ``values.BINS`` and a multiple of 128.
+            entropy_bins: Of the entropy search; a multiple of 128, far fewer than ``values.BINS``.
         """
         self.held = {tensor: values for tensor, values in held.items() if values.is_counted}
         self._known: dict[tuple[str, str], float] = {}

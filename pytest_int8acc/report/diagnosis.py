@@ -1,4 +1,4 @@
-"""Why a case fails and what mends it, as text: findings, stages, repairs, layers, calibration methods."""
+"""Why a case fails and what mends it, as text: findings, repairs, layers, calibration methods."""
 
 from __future__ import annotations
 
@@ -6,16 +6,15 @@ import math
 from collections.abc import Sequence
 
 from pytest_int8acc.report.ranking import worst_first
+from pytest_int8acc.report.repairs import repair_text
 from pytest_int8acc.report.table import count, number, table
-from pytest_int8acc.report.words import relation, shorten
+from pytest_int8acc.report.words import relation
 from pytest_int8acc.results import (
     CalibrationLine,
     CaseResult,
-    Diagnosis,
     Finding,
     LayerError,
     Repair,
-    StageLine,
 )
 
 _FINDINGS = 5
@@ -42,17 +41,6 @@ def worst_findings(findings: Sequence[Finding]) -> list[Finding]:
     return sorted(findings, key=lambda finding: _SEVERITIES.index(finding.severity))
 
 
-def stage_lines(diagnosis: Diagnosis) -> list[str]:
-    """The way from the framework to the engine in one line, and what the first bad stage means."""
-    if not diagnosis.stages:
-        return []
-    lines = ["Stages: " + " > ".join(_stage(stage) for stage in diagnosis.stages)]
-    first = next((stage for stage in diagnosis.stages if stage.name == diagnosis.first_stage), None)
-    if first is not None and first.text:
-        lines.append(f"  {first.name}: {first.text}")
-    return lines
-
-
 def cheaper_fix(result: CaseResult) -> Repair | None:
     """The cheapest repair, where it leaves more of the network in INT8 than the plan found."""
     if result.diagnosis is None or not result.diagnosis.repairs:
@@ -69,7 +57,7 @@ def repair_line(repair: Repair) -> str:
     said = [relation(judged[0])] if judged else []
     said += ["verified" if repair.verified else "not verified"]
     said += [f"{repair.latency.median_ms:.3g} ms"] if repair.latency is not None else []
-    return f"{repair.text} ({', '.join(said)})"
+    return f"{repair_text(repair)} ({', '.join(said)})"
 
 
 def layer_lines(layers: Sequence[LayerError]) -> list[str]:
@@ -119,10 +107,3 @@ def calibration_lines(calibrations: Sequence[CalibrationLine]) -> list[str]:
         "Calibration methods",
         *("  " + line for line in table(("method", "verdict", "most critical"), rows)),
     ]
-
-
-def _stage(stage: StageLine) -> str:
-    if stage.passed:
-        return f"{stage.name} ok"
-    missed = next((score for score in worst_first(stage.scores) if not score.passed), None)
-    return f"{stage.name} off" + (f" ({shorten(relation(missed), 60)})" if missed else "")

@@ -5,18 +5,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from pytest_int8acc.report.table import count, number
-from pytest_int8acc.results import EngineInfo, Latency
-
-_INT8 = "INT8"
+from pytest_int8acc.results import EngineInfo, Latency, Role
 
 
 def engine_lines(engines: Sequence[EngineInfo], verbosity: int = 0) -> list[str]:
     """A line for each engine that was to run in INT8; with ``verbosity`` 2 for the baseline's, too."""
-    baseline = _latency(engines, "baseline")
+    baseline = _latency(engines, Role.BASELINE)
     return [
         f"{engine.role} engine: {_told(engine)}{_speed(engine.latency, baseline)}"
         for engine in engines
-        if verbosity >= 2 or engine.role != "baseline"
+        if verbosity >= 2 or engine.role != Role.BASELINE
     ]
 
 
@@ -25,13 +23,13 @@ def no_int8(engines: Sequence[EngineInfo]) -> list[str]:
     return [
         f"You asked for INT8 and 0 of {count(engine.weighted, 'layer')} {_verb(engine.weighted)} in it"
         for engine in engines
-        if engine.role == _INT8 and engine.weighted and not engine.int8 and not engine.untold
+        if engine.role == Role.INT8 and engine.weighted and not engine.int8 and not engine.untold
     ]
 
 
 def speedup(engines: Sequence[EngineInfo]) -> float | None:
     """How many times as fast as the baseline's the INT8 engine is; None where either was not timed."""
-    baseline, int8 = _latency(engines, "baseline"), _latency(engines, _INT8)
+    baseline, int8 = _latency(engines, Role.BASELINE), _latency(engines, Role.INT8)
     if baseline is None or int8 is None or int8.median_ms <= 0:
         return None
     return baseline.median_ms / int8.median_ms
@@ -39,7 +37,7 @@ def speedup(engines: Sequence[EngineInfo]) -> float | None:
 
 def int8_layers(engines: Sequence[EngineInfo]) -> str:
     """Like ``45 of 54``, for the INT8 engine; empty where it does not tell."""
-    told = [engine for engine in engines if engine.role == _INT8 and engine.weighted]
+    told = [engine for engine in engines if engine.role == Role.INT8 and engine.weighted]
     if not told:
         return ""
     untold = f", {told[0].untold} untold" if told[0].untold else ""
@@ -50,7 +48,7 @@ def _told(engine: EngineInfo) -> str:
     if not engine.layers:
         return "does not tell its layers"
     layers = count(engine.weighted, "weighted layer")
-    said = f"{engine.int8} of {layers} in INT8" if engine.role != "baseline" else layers
+    said = f"{engine.int8} of {layers} in INT8" if engine.role != Role.BASELINE else layers
     extra = [f"{engine.untold} more in fused regions that tell nothing"] if engine.untold else []
     if engine.count("qdq"):
         extra.append(f"{engine.count('qdq')} standalone Q/DQ")
@@ -69,7 +67,7 @@ def _speed(latency: Latency | None, baseline: Latency | None) -> str:
     return f"{said} against {number(baseline.median_ms, 3)} ms: {times}x"
 
 
-def _latency(engines: Sequence[EngineInfo], role: str) -> Latency | None:
+def _latency(engines: Sequence[EngineInfo], role: Role) -> Latency | None:
     return next((engine.latency for engine in engines if engine.role == role), None)
 
 

@@ -11,8 +11,10 @@ from collections.abc import Mapping
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
+from pytest_int8acc.report.causes import advice, cause_text
 from pytest_int8acc.report.charts import HEIGHT, WIDTH
 from pytest_int8acc.report.plain import restore, to_plain
+from pytest_int8acc.report.stages import stage_text
 from pytest_int8acc.report.table import number
 from pytest_int8acc.report.text import failure_line, status
 from pytest_int8acc.report.view import case_views, measured_view, tallies
@@ -71,7 +73,14 @@ def _environment() -> jinja2.Environment:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.filters |= {"number": number, "relation": relation, "plain": to_plain}
+    environment.filters |= {
+        "number": number,
+        "relation": relation,
+        "plain": to_plain,
+        "cause_text": cause_text,
+        "advice": advice,
+        "stage_text": stage_text,
+    }
     return environment
 
 

@@ -9,9 +9,12 @@ from typing import Any, TypeGuard
 
 from pytest_int8acc.errors import Int8accError
 from pytest_int8acc.files import replace_file
+from pytest_int8acc.report.older import newest
+from pytest_int8acc.report.sentences import told
+from pytest_int8acc.results import CaseResult
 
 #: Raised when a key changes its meaning or goes away; new keys may come at any time.
-VERSION = 1
+VERSION = 2
 NAME = "report.json"
 #: Of the verdicts on one case, the one that counts.
 RANK = ("skipped", "passed", "xpassed", "xfailed", "error", "failed")
@@ -19,7 +22,7 @@ BAD = ("failed", "error")
 #: What an entry holds of the result as it is, beside what scripts ask for most.
 _AS_MEASURED = (
     *("spec", "samples", "data", "baseline", "candidate", "backend", "outputs", "metrics", "int8_groups"),
-    *("high_groups", "warnings", "notes", "search", "engines", "findings", "diagnosis", "golden"),
+    *("high_groups", "warnings", "notes", "search", "engines", "findings", "diagnosis", "golden", "recorded"),
 )
 
 
@@ -53,14 +56,13 @@ def write_text(folder: Path, name: str, text: str) -> Path:
         OSError: The folder cannot be made or written.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    folder.mkdir(parents=True, exist_ok=True)
     # A name that is no Unicode (a path with undecodable bytes) must not cost the report.
     replace_file(folder / name, text.encode("utf-8", errors="backslashreplace"))
     return folder / name
 
 
 def read_json(folder: Path) -> dict[str, Any]:
-    """The report in ``folder``.
+    """The report in ``folder``; one of an older version as the newest would hold it.
 
     Raises:
         Int8accError: There is none, or it is none of ours.
@@ -76,12 +78,12 @@ def read_json(folder: Path) -> dict[str, Any]:
         raise Int8accError(f"{path}: not JSON ({error}); run those cases again") from None
     if not _is_report(report):
         raise Int8accError(f"{path}: not a report of pytest-int8acc; run those cases again")
-    if report.get("version") != VERSION:
+    if report.get("version") not in (1, VERSION):
         raise Int8accError(
             f"{path}: version {report.get('version')} of a report, expected {VERSION}; run all shards with "
             "the same pytest-int8acc"
         )
-    return report
+    return newest(report) if report["version"] < VERSION else report
 
 
 def _is_report(report: Any) -> TypeGuard[dict[str, Any]]:
@@ -110,7 +112,7 @@ def case_entry(
     nodeid: str,
     verdict: str,
     seconds: float,
-    details: Mapping[str, Any] | None,
+    result: CaseResult | None,
     folder: Path | None = None,
     **more: Any,
 ) -> dict[str, Any]:
@@ -120,13 +122,14 @@ def case_entry(
         nodeid: pytest's name of the item.
         verdict: passed, failed, error, skipped, xfailed or xpassed.
         seconds: The item's duration.
-        details: ``to_plain`` of the CaseResult; None where there is no result.
+        result: What was measured; None where nothing was.
         folder: The report folder; files written into it are named from there.
         more: ``line`` in the spec, ``finished`` (ISO 8601), ``message``, ``settings``.
     """
     entry: dict[str, Any] = {"nodeid": nodeid, "verdict": verdict, "seconds": seconds, **more}
-    if details is None:
+    if result is None:
         return entry
+    details = told(result)
     search = details["search"] or {}
     culprits = search.get("culprits", [])
     scores = [score for output in details["outputs"] for score in output["scores"]] + details["metrics"]

@@ -11,11 +11,14 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from pytest_int8acc.report.diagnosis import cheaper_fix, repair_line, stage_lines
+from pytest_int8acc.report.causes import cause_text
+from pytest_int8acc.report.diagnosis import cheaper_fix, repair_line
 from pytest_int8acc.report.engines import engine_lines
 from pytest_int8acc.report.json import BAD
 from pytest_int8acc.report.plain import restore_entry
-from pytest_int8acc.report.search import fix_line
+from pytest_int8acc.report.search import alone_text, fix_line
+from pytest_int8acc.report.stages import stage_lines
+from pytest_int8acc.report.summary import summary as why
 from pytest_int8acc.report.table import count
 from pytest_int8acc.report.terminal import said_of, tally
 from pytest_int8acc.report.words import shorten
@@ -100,7 +103,7 @@ def _section(entry: Mapping[str, Any]) -> str:
 def _story(result: CaseResult) -> Iterator[str]:
     """Why, where and what mends it."""
     if result.diagnosis is not None:
-        yield f"{escape(result.diagnosis.summary)}\n"
+        yield f"{escape(why(result))}\n"
         for line in stage_lines(result.diagnosis):
             yield f"{escape(line.strip())}\n"
     for line in engine_lines(result.engines):
@@ -109,8 +112,8 @@ def _story(result: CaseResult) -> Iterator[str]:
     if search is not None and search.culprits:
         yield "| culprit | type | alone in INT8 | cause | price |\n|---|---|---|---|---|"
         for culprit in search.culprits[:_CULPRITS]:
-            cause = culprit.cause.text if culprit.cause else ""
-            cells = (culprit.layer, culprit.op_type, culprit.alone, cause, f"{culprit.price:.1%}")
+            cause = cause_text(culprit.cause) if culprit.cause else ""
+            cells = (culprit.layer, culprit.op_type, alone_text(culprit), cause, f"{culprit.price:.1%}")
             yield f"| {' | '.join(escape(shorten(cell, _CELL)) for cell in cells)} |"
         more = len(search.culprits) - _CULPRITS
         yield f"\n... and {more} more\n" if more > 0 else ""

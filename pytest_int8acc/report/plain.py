@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from enum import Enum
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
@@ -14,17 +15,27 @@ from pytest_int8acc.results import CaseResult
 if TYPE_CHECKING:
     from pydantic import TypeAdapter
 
+_NOTHING: Mapping[type, Mapping[str, Callable[[Any], Any]]] = {}
 
-def to_plain(value: Any) -> Any:
-    """``value`` as plain JSON types: dataclasses as dicts, inf and nan as text, NumPy scalars as numbers."""
+
+def to_plain(value: Any, more: Mapping[type, Mapping[str, Callable[[Any], Any]]] = _NOTHING) -> Any:
+    """``value`` as plain JSON types: dataclasses as dicts, inf and nan as text, NumPy scalars as numbers.
+
+    Args:
+        value: Of any type; what is none of these becomes text.
+        more: By dataclass, further keys and what makes their values.
+    """
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        return {f.name: to_plain(getattr(value, f.name)) for f in dataclasses.fields(value)}
+        plain = {f.name: to_plain(getattr(value, f.name), more) for f in dataclasses.fields(value)}
+        return plain | {key: make(value) for key, make in more.get(type(value), {}).items()}
     if isinstance(value, dict):
-        return {str(k): to_plain(v) for k, v in value.items()}
+        return {str(k): to_plain(v, more) for k, v in value.items()}
     if isinstance(value, list | tuple | set | frozenset):
-        return [to_plain(v) for v in value]
+        return [to_plain(v, more) for v in value]
     if hasattr(value, "item") and not isinstance(value, str | bytes):
         value = value.item()
+    if isinstance(value, Enum):
+        return value.value
     if isinstance(value, float) and not math.isfinite(value):
         return str(value)
     if value is None or isinstance(value, str | int | float | bool):

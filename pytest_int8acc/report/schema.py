@@ -6,15 +6,16 @@ meaning raises ``version``.
 
 from __future__ import annotations
 
-import ast
 import inspect
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from pytest_int8acc import results
 from pytest_int8acc.report.json import RANK, VERSION
-from pytest_int8acc.results import CaseResult
+from pytest_int8acc.report.sentences import SENTENCES
+from pytest_int8acc.report.summary import summary
+from pytest_int8acc.results import CaseResult, Diagnosis
 
 FILE = Path(__file__).parent / "schema.json"
 _NUMBER = {"$ref": "#/definitions/number"}
@@ -55,24 +56,15 @@ _CASE: dict[str, Any] = {
         "description": "Files of the case, from the report folder on.",
     },
 }
+#: What a search holds beside its fields and sentences.
+_SEARCH: dict[str, Any] = {
+    "interrupted": {"type": "boolean", "description": "Ctrl-C ended it; what stands here was known by then."},
+    "remarks": {"type": "array", "items": _TEXT, "description": "What came of certifying, and advice."},
+}
 
 
 def json_schema() -> dict[str, Any]:
     """The schema of the whole file."""
-    from pydantic import TypeAdapter
-
-    generated = TypeAdapter(CaseResult).json_schema(ref_template="#/definitions/{model}")
-    told = _docstrings()
-    definitions = {name: _tidy(schema, told.get(name, {})) for name, schema in generated.pop("$defs").items()}
-    definitions["number"] = {
-        "oneOf": [{"type": "number"}, {"enum": ["inf", "-inf", "nan"]}],
-        "description": "A number; what JSON cannot say stands as text.",
-    }
-    case = _tidy(generated, told["CaseResult"])
-    case["properties"] = {**case["properties"], **_CASE}
-    case["required"] = ["nodeid", "verdict", "seconds"]
-    case["description"] = "One case; what is not required is there where the case was measured."
-    definitions["Case"] = case
     return {
         "$schema": "http://json-schema.org/draft-07/schema#",
         "title": "pytest-int8acc report",
@@ -94,8 +86,38 @@ def json_schema() -> dict[str, Any]:
                 },
             },
         },
-        "definitions": dict(sorted(definitions.items())),
+        "definitions": dict(sorted(_definitions().items())),
     }
+
+
+def _definitions() -> dict[str, Any]:
+    """Each class of a result, with its sentences, and what else a case holds."""
+    from pydantic import BaseModel, ConfigDict
+
+    class Measured(BaseModel):
+        """Its configuration is that of the dataclasses in it."""
+
+        model_config = ConfigDict(use_attribute_docstrings=True)
+        case: CaseResult
+
+    definitions: dict[str, Any] = _plain(
+        Measured.model_json_schema(ref_template="#/definitions/{model}")["$defs"]
+    )
+    for made, sentences in (*SENTENCES.items(), (Diagnosis, {"summary": summary})):
+        told = {key: {**_TEXT, "description": _first_line(make)} for key, make in sentences.items()}
+        definitions[made.__name__]["properties"] |= told
+        definitions[made.__name__]["required"] += told
+    definitions["SearchOutcome"]["properties"] |= _SEARCH
+    definitions["number"] = {
+        "oneOf": [{"type": "number"}, {"enum": ["inf", "-inf", "nan"]}],
+        "description": "A number; what JSON cannot say stands as text.",
+    }
+    case = definitions.pop("CaseResult")
+    case["properties"] = {**case["properties"], **_CASE}
+    case["required"] = ["nodeid", "verdict", "seconds"]
+    case["description"] = "One case; what is not required is there where the case was measured."
+    definitions["Case"] = case
+    return definitions
 
 
 def text() -> str:
@@ -103,45 +125,25 @@ def text() -> str:
     return json.dumps(json_schema(), indent=1, ensure_ascii=False) + "\n"
 
 
-def _tidy(schema: dict[str, Any], told: dict[str, str]) -> dict[str, Any]:
-    """One definition: descriptions from the source, numbers that may be infinite, no titles or defaults."""
-    tidy: dict[str, Any] = _plain(schema)
-    for name, description in told.items():
-        if name in tidy.get("properties", {}):
-            tidy["properties"][name] = {**tidy["properties"][name], "description": description}
-    return tidy
+def _first_line(function: Callable[..., str]) -> str:
+    return (inspect.getdoc(function) or "").partition("\n")[0]
 
 
 def _plain(schema: Any) -> Any:
+    """Descriptions in one line, numbers that may be infinite, no titles or defaults."""
     if isinstance(schema, list):
         return [_plain(inner) for inner in schema]
     if not isinstance(schema, dict):
         return schema
+    said = {"description": " ".join(schema["description"].split())} if "description" in schema else {}
     if schema.get("type") == "number":
-        return _NUMBER
+        return _NUMBER | said
     if schema.get("type") == "array":  # a tuple's lengths say nothing here
-        return {"type": "array", "items": _plain(schema["items"])}
+        return {"type": "array", "items": _plain(schema["items"])} | said
     if "properties" in schema:
         inner = {name: _plain(value) for name, value in schema["properties"].items()}
         return {"type": "object", "properties": inner, "required": schema.get("required", [])}
-    return {key: _plain(value) for key, value in schema.items() if key not in ("title", "default")}
-
-
-def _docstrings() -> dict[str, dict[str, str]]:
-    """The docstring of each field, by class and name."""
-    found = {}
-    for node in ast.parse(inspect.getsource(results)).body:
-        if isinstance(node, ast.ClassDef):
-            found[node.name] = {
-                field.target.id: " ".join(said.value.value.split())
-                for field, said in zip(node.body, node.body[1:], strict=False)
-                if isinstance(field, ast.AnnAssign)
-                and isinstance(field.target, ast.Name)
-                and isinstance(said, ast.Expr)
-                and isinstance(said.value, ast.Constant)
-                and isinstance(said.value.value, str)
-            }
-    return found
+    return {k: _plain(value) for k, value in schema.items() if k not in ("title", "default")} | said
 
 
 if __name__ == "__main__":

@@ -15,7 +15,7 @@ from pytest_int8acc.engines.calibrators import (
     collect_maxima,
     entropy_amax,
 )
-from pytest_int8acc.engines.onnxruntime import Provider
+from pytest_int8acc.engines.onnxruntime import CPU, Sessions
 from pytest_int8acc.engines.remote import RemoteStore
 from pytest_int8acc.engines.run import Progress
 from pytest_int8acc.engines.store import Store
@@ -44,7 +44,7 @@ def calibrate(
     method: CalibrationMethod = "entropy",
     percentile: float = 99.99,
     top_k: int = 5,
-    provider: Provider = "cpu",
+    sessions: Sessions = CPU,
     store: Store | RemoteStore | None = None,
 ) -> Scales:
     """Choose a symmetric range for each tensor from what it holds on ``dataset``.
@@ -63,7 +63,7 @@ def calibrate(
         method: How the range is chosen.
         percentile: In (0, 100].
         top_k: 1 or more; with fewer samples, the mean of all their maxima.
-        provider: Where the float model runs.
+        sessions: Where the float model runs.
         store: Where ranges of the entropy method, which is slow, are kept; None keeps none.
 
     Raises:
@@ -71,7 +71,7 @@ def calibrate(
         EngineError: The model does not run.
         DataError: The samples cannot be read.
     """
-    maxima = collect_maxima(model, tensors, dataset, provider)
+    maxima = collect_maxima(model, tensors, dataset, sessions)
     amax = {tensor: maxima.amax(tensor) for tensor in tensors}
     _, notes = amax_to_scale(amax)  # before a second pass over broken data
     if method == "topk":
@@ -79,7 +79,7 @@ def calibrate(
     elif method != "minmax":
         bins = ENTROPY_BINS if method == "entropy" else _FINE_BINS
         zeros = method == "percentile"  # elsewhere they say nothing, being exact at any scale
-        histograms = collect_histograms(model, maxima, dataset, bins, zeros=zeros, provider=provider)
+        histograms = collect_histograms(model, maxima, dataset, bins, zeros=zeros, sessions=sessions)
         choose = partial(_from_histograms, histograms, amax, method, percentile)
         if store is not None and method == "entropy":
             amax |= keep_ranges(store, histograms, amax, choose)

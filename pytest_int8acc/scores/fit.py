@@ -6,13 +6,13 @@ import math
 
 import numpy as np
 
-from pytest_int8acc.results import LineFit
+from pytest_int8acc.results import LineFit, Meaning
 from pytest_int8acc.scores.pairs import Pair, dot
 
-#: Below this correlation a line says nothing, and no suggestion is drawn from it.
-MIN_CORRELATION = 0.8
+#: Below this correlation a line says nothing.
+_MIN_CORRELATION = 0.8
 #: A slope off by this much, or a shift of this share of the standard deviation, costs 20 dB SQNR on its own.
-FAR = 0.1
+_FAR = 0.1
 #: A variance of this share of the mean square is rounding: the values are all the same.
 _ROUNDING = 1e-24
 
@@ -39,41 +39,23 @@ def fit_line(pair: Pair) -> LineFit | None:
         mean_c += d_c * b.size / n
     if var_b <= _ROUNDING * pair.sums.bb:
         return None
-    constant = var_c <= _ROUNDING * pair.sums.cc
+    if var_c <= _ROUNDING * pair.sums.cc:
+        return LineFit(0.0, mean_c, 0.0, ("constant",))
     slope = cov / var_b
     offset = mean_c - slope * mean_b
-    correlation = 0.0 if constant else float(np.clip(cov / math.sqrt(var_b) / math.sqrt(var_c), -1, 1))
-    note = _suggestion(slope, offset, mean_c - mean_b, math.sqrt(var_b / n), correlation)
-    if constant:
-        note = (
-            f"INT8 is {mean_c:.4g} everywhere while the baseline varies: a tensor on the way to this output "
-            f"is quantized to a single value, its scale is far too wide or it is cut off entirely"
-        )
-    return LineFit(slope, offset, correlation, note)
+    correlation = float(np.clip(cov / math.sqrt(var_b) / math.sqrt(var_c), -1, 1))
+    shift, deviation = mean_c - mean_b, math.sqrt(var_b / n)
+    meanings = (
+        _meanings(slope, offset / deviation, shift / deviation) if correlation > _MIN_CORRELATION else ()
+    )
+    return LineFit(slope, offset, correlation, meanings, shift, deviation)
 
 
-def _suggestion(slope: float, offset: float, shift: float, deviation: float, correlation: float) -> str:
-    if correlation <= MIN_CORRELATION:
-        return ""
-    parts = []
-    if slope < 1 - FAR:
-        parts.append(
-            f"INT8 values are {slope:.3g} of the baseline's throughout: a scale is wrong for all samples, "
-            f"either a dynamic range too narrow, which cuts values off, or one far too wide, which rounds "
-            f"small values to 0"
-        )
-    elif slope > 1 + FAR:
-        parts.append(
-            f"INT8 values are {slope:.3g} times the baseline's throughout: a scale is wrong for all samples, "
-            f"look for a dynamic range far from what its tensor holds"
-        )
+def _meanings(slope: float, offset: float, shift: float) -> tuple[Meaning, ...]:
+    """What a line means, with offset and shift in standard deviations of the baseline."""
+    found: tuple[Meaning, ...] = ("small",) if slope < 1 - _FAR else ("large",) if slope > 1 + _FAR else ()
     # Far from 0, a slope of 0.99 alone moves the offset; only a shift of the mean as well is a shift.
-    if abs(offset) > FAR * deviation and abs(shift) > FAR * deviation:
-        parts.append(
-            f"INT8 values are shifted by {shift:.3g} on average ({abs(shift) / deviation:.2g} of the "
-            f"baseline's standard deviation): values cut off on one side only, or a wrong bias or zero point"
-        )
-    return "; ".join(parts)
+    return (*found, "shifted") if min(abs(offset), abs(shift)) > _FAR else found
 
 
 def worst_sample(pair: Pair) -> int | None:

@@ -165,7 +165,7 @@ class Case(Closed):
     )
     plan: fields.File | None = Field(
         None,
-        description="A plan.yaml, as written for a failed case: layers kept out of INT8, and other scales.",
+        description="A plan.yaml, as written for a failed case: layers kept out of INT8, scales, moves.",
         examples=["plan.yaml"],
     )
     backend: Annotated[Backend, one_of(Backend)] | None = Field(

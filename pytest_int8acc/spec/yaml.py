@@ -101,13 +101,13 @@ class _UnreadableError(Exception):
         self.mistake = Mistake(mark, text)
 
 
-def parse(raw: bytes) -> Document:
+def parse(raw: bytes, max_bytes: int = MAX_BYTES, max_nodes: int = MAX_NODES) -> Document:
     """The one YAML document in ``raw``, UTF-8; never raises, all mistakes are in the result."""
     mistakes: list[Mistake] = []
     text = ""
     try:
-        text = _decode(raw)
-        return Document(_Composer(text, mistakes).document(), mistakes)
+        text = _decode(raw, max_bytes)
+        return Document(_Composer(text, mistakes, max_nodes).document(), mistakes)
     except _UnreadableError as error:
         mistakes.append(error.mistake)
     except yaml.YAMLError as error:
@@ -139,10 +139,11 @@ def resolve(text: str) -> Scalar:
     return text
 
 
-def _decode(raw: bytes) -> str:
+def _decode(raw: bytes, max_bytes: int) -> str:
     """``raw`` as text, a byte order mark of UTF-8 dropped."""
-    if len(raw) > MAX_BYTES:
-        raise _UnreadableError(Mark(1, 1), "the file is larger than 1 MiB, too large for a spec")
+    if len(raw) > max_bytes:
+        text = f"the file is larger than {max_bytes >> 20} MiB, too large for a spec"
+        raise _UnreadableError(Mark(1, 1), text)
     if raw.startswith((b"\xff\xfe", b"\xfe\xff")):
         raise _UnreadableError(Mark(1, 1), "the file is UTF-16; save it as UTF-8")
     try:
@@ -174,9 +175,10 @@ def _mark(mark: Any) -> Mark:
 class _Composer:
     """Makes nodes of the parser's events."""
 
-    def __init__(self, text: str, mistakes: list[Mistake]) -> None:
+    def __init__(self, text: str, mistakes: list[Mistake], max_nodes: int) -> None:
         self.events: Iterator[Any] = yaml.parse(text, Loader=LOADER)
         self.mistakes = mistakes
+        self.max_nodes = max_nodes
         self.anchors: dict[str, Node | None] = {}
         """None while the anchored node is still open."""
         self.count = 0
@@ -233,8 +235,9 @@ class _Composer:
     def grow(self, nodes: int, mark: Mark) -> None:
         """Counts nodes, aliases written out."""
         self.count += nodes
-        if self.count > MAX_NODES:
-            raise _UnreadableError(mark, f"more than {MAX_NODES} values, aliases written out; split the spec")
+        if self.count > self.max_nodes:
+            text = f"more than {self.max_nodes} values, aliases written out; split the spec"
+            raise _UnreadableError(mark, text)
 
     def limit(self, depth: int, mark: Mark) -> None:
         """Refuses deep nesting before Python's stack does."""

@@ -9,12 +9,14 @@ import numpy as np
 import onnx
 import pytest
 import yaml
+from labs import lab_of
 from zoo import ZOO, sample_feed
 
 from pytest_int8acc.diagnose.calibrations import compare_calibrations
+from pytest_int8acc.diagnose.case import diagnose
 from pytest_int8acc.measure.measured import Measured, measure
-from pytest_int8acc.repair.rescale import METHODS
 from pytest_int8acc.results import CalibrationLine
+from pytest_int8acc.scales.methods import METHODS
 from pytest_int8acc.settings import Settings
 from pytest_int8acc.spec.load import load_spec
 
@@ -44,7 +46,7 @@ def table(tmp_path_factory: pytest.TempPathFactory) -> dict[str, CalibrationLine
     measured = case(
         tmp_path_factory.mktemp("table"), "mlp", {"data": "calibration.npz", "method": "topk", "top_k": 2}
     )
-    return {line.method: line for line in compare_calibrations(measured)}
+    return {line.method: line for line in compare_calibrations(lab_of(measured))}
 
 
 def test_one_line_per_method_after_the_case_itself(table: dict[str, CalibrationLine]) -> None:
@@ -72,5 +74,6 @@ def test_a_line_is_what_the_case_calibrated_so_would_score(
 
 
 def test_a_case_whose_layers_are_not_known_has_no_table(tmp_path: Path) -> None:
-    measured = case(tmp_path, "mlp", {"method": "minmax"})
-    assert compare_calibrations(replace(measured, int8=None)) == ()
+    measured = replace(case(tmp_path, "mlp", {"method": "minmax"}), int8=None)
+    wanted = replace(measured, settings=Settings(calibrations=True))
+    assert diagnose(wanted, None)[0].calibrations == ()

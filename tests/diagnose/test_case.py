@@ -15,6 +15,7 @@ from pytest_int8acc.diagnose.case import write_pieces
 from pytest_int8acc.graph.load import load_model
 from pytest_int8acc.graph.model import put_constant, save_model
 from pytest_int8acc.measure.measured import measure
+from pytest_int8acc.report.summary import summary
 from pytest_int8acc.report.text import failure
 from pytest_int8acc.results import CaseResult
 from pytest_int8acc.settings import Settings
@@ -34,7 +35,7 @@ def sentence(result: CaseResult) -> str:
     """What the report says first of a failing case."""
     assert not result.passed
     assert result.diagnosis is not None
-    said = result.diagnosis.summary
+    said = summary(result)
     assert "\n" not in said
     assert said in failure(result)
     return said

@@ -9,17 +9,18 @@ from pathlib import Path
 import pytest
 from onnx import helper
 
-from pytest_int8acc.backends.backend import OrtBackend
-from pytest_int8acc.case.forms import Form
+from pytest_int8acc.backends.onnxruntime import OrtBackend
+from pytest_int8acc.case.forms import EngineForm, Form
 from pytest_int8acc.data import Dataset
 from pytest_int8acc.diagnose.case import diagnose
 from pytest_int8acc.diagnose.engine_layers import engine_errors
 from pytest_int8acc.diagnose.layers import layer_errors
 from pytest_int8acc.engines.onnxruntime import OrtEngine
 from pytest_int8acc.errors import EngineError
+from pytest_int8acc.lab.lab import Lab
 from pytest_int8acc.measure.measured import Measured, measure
 from pytest_int8acc.report.diagnosis import layer_lines
-from pytest_int8acc.results import LayerError
+from pytest_int8acc.results import LayerError, Role
 from pytest_int8acc.settings import Settings
 from pytest_int8acc.spec.load import load_spec
 from pytest_int8acc.tensors import Feed
@@ -35,8 +36,11 @@ class Showing(OrtBackend):
         super().__init__(settings)
         self.shows = shows
 
+    def shows_tensors(self, form: Form) -> bool:
+        return not isinstance(form, EngineForm)
+
     def inner_tensors(
-        self, form: Form, role: str, inputs: Dataset, feed: Feed, wanted: Sequence[str]
+        self, form: Form, role: Role, inputs: Dataset, feed: Feed, wanted: Sequence[str]
     ) -> tuple[Feed, str]:
         edit, types = form.model.edit(), form.model.values()
         known = {value.name for value in edit.graph.output}
@@ -87,7 +91,7 @@ def test_a_fused_layer_is_compared_behind_what_is_fused_with_it(measured, layers
 
 def test_where_engines_show_nothing_the_table_stays_as_it_was(measured, layers):
     assert engine_errors(measured, layers) == (layers, ())
-    built_already = replace(measured.candidate, engine=Path("int8.plan"))
+    built_already = EngineForm(measured.model, "engine int8.plan", path=Path("int8.plan"))
     showing = shown_by(measured, lambda _: True)
     assert engine_errors(replace(showing, candidate=built_already), layers) == (layers, ())
 
@@ -96,8 +100,8 @@ def test_an_engine_that_cannot_be_built_so_is_said_and_the_verdict_stands(measur
     def refuse(*_: object) -> None:
         raise EngineError("digits (INT8): TensorRT 8.6.1 built no engine: out of memory")
 
-    monkeypatch.setattr(OrtBackend, "inner_tensors", refuse)
-    found, notes = engine_errors(measured, layers)
+    monkeypatch.setattr(Showing, "inner_tensors", refuse)
+    found, notes = engine_errors(shown_by(measured, lambda _: True), layers)
     assert found == layers
     assert notes == (
         "layers on engines: not compared: digits (INT8): TensorRT 8.6.1 built no engine: out of memory",
@@ -109,6 +113,7 @@ def test_engines_are_asked_only_where_somebody_wants_it(measured, asked):
     """A failing case builds no more engines than it must."""
     settings = measured.settings.but(layers=asked)
     showing = replace(shown_by(measured, lambda _: True), settings=settings)
-    diagnosis, _ = diagnose(showing)
+    assert showing.int8 is not None
+    diagnosis, _ = diagnose(showing, Lab(showing, showing.int8))
     assert any(line.engine_sqnr_db is not None for line in diagnosis.layers) == asked
     assert any(HOW in note for note in diagnosis.notes) == asked

@@ -24,7 +24,7 @@ from pytest_int8acc.errors import EngineError, Int8accError, ModelError
 from pytest_int8acc.graph.groups import find_groups
 from pytest_int8acc.graph.load import load_model, normalize
 from pytest_int8acc.graph.model import Model, make_model
-from pytest_int8acc.graph.network import Network
+from pytest_int8acc.graph.network import Edge, Network, Quantization, with_edges
 from pytest_int8acc.graph.plan import apply
 from pytest_int8acc.graph.qdq import read_qdq
 from pytest_int8acc.graph.quantize import quantize
@@ -106,6 +106,19 @@ def test_a_culprit_is_cut_out(name: str, index: int, rest: str, tmp_path: Path) 
     assert f"# Error of `{group.name}` in INT8" in text
     assert f"| {group.op_type}" not in text
     assert f"1 of {len(model.graph.node)} nodes, 1 of them" in text
+
+
+def test_the_readme_says_how_far_each_type_reaches(tmp_path: Path) -> None:
+    model, network, feeds = of_zoo("mlp", 1)
+    group = network.groups[1]
+
+    def unsigned(edge: Edge) -> Edge:
+        if edge.node != group.name or edge.quantization.values is not None:
+            return edge
+        return replace(edge, quantization=Quantization(np.array(2, np.float32), np.array(0, np.uint8)))
+
+    folder = reduce(model, with_edges(network, unsigned), group.name, feeds[0], "fp32", tmp_path)
+    assert f"| `{group.name}` | uint8 | 2 | 510 |" in (folder / "README.md").read_text()
 
 
 def chain(length: int) -> tuple[Model, list[Feed]]:

@@ -24,7 +24,8 @@ from benchmarks.regressions.record import Record, measure  # noqa: E402
 from benchmarks.regressions.tables import by_entry, by_kind, summary  # noqa: E402
 from benchmarks.regressions.truth import Prover, by_weight, prove  # noqa: E402
 from pytest_int8acc.check import check  # noqa: E402
-from pytest_int8acc.results import Cause, Diagnosis, Finding, Repair  # noqa: E402
+from pytest_int8acc.results import Diagnosis, Finding, Repair  # noqa: E402
+from pytest_int8acc.results.causes import Cause  # noqa: E402
 from pytest_int8acc.scores.compare import compare_outputs  # noqa: E402
 from pytest_int8acc.scores.criteria import OutputLimits  # noqa: E402
 from pytest_int8acc.settings import Settings  # noqa: E402
@@ -191,9 +192,9 @@ def test_causes_findings_and_repairs_are_counted(tmp_path):
     (culprit,) = result.search.culprits
 
     def of(kind="", repairs=(), findings=(), truth=planted.truth) -> Record:
-        cause = Cause(kind, "", "") if kind else None
+        cause = Cause(kind) if kind else None
         search = replace(result.search, culprits=(replace(culprit, cause=cause),))
-        told = replace(result, search=search, findings=findings, diagnosis=Diagnosis("", repairs=repairs))
+        told = replace(result, search=search, findings=findings, diagnosis=Diagnosis(repairs=repairs))
         return record._of_result(entry, replace(planted, truth=truth), told, None, 0.0)
 
     assert of("scale-too-wide").named
@@ -204,7 +205,7 @@ def test_causes_findings_and_repairs_are_counted(tmp_path):
     everywhere = Truth(anywhere=frozenset({"scale-too-wide"}), rules=("*factor*",))
     assert of(findings=(finding,), truth=everywhere).named
     assert not of(truth=everywhere).named
-    mended = Repair("recalibrate", "", (), (), (), verified=True, price=0.0)
+    mended = Repair("recalibrate", (), (), (), verified=True, price=0.0)
     assert of(repairs=(mended,)).fix == "INT8"
     assert of(repairs=(replace(mended, verified=False),)).fix == "FP16"
     assert of(repairs=(replace(mended, kind="mixed", layers=("a",)),)).fix == "mixed"

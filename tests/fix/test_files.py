@@ -28,7 +28,8 @@ from plans import plain
 from rtx import build
 from zoo import ZOO
 
-from pytest_int8acc.case.plan_file import fingerprint, plan_text, read_plan
+from pytest_int8acc.case.plan_file import fingerprint, plan_text, rescales
+from pytest_int8acc.case.plan_reader import read_plan
 from pytest_int8acc.check import conclude
 from pytest_int8acc.errors import Int8accError, SpecError
 from pytest_int8acc.fix import write_fix
@@ -36,12 +37,12 @@ from pytest_int8acc.fix.commands import layer_precisions, pattern
 from pytest_int8acc.fix.files import Named, name_nodes
 from pytest_int8acc.fix.scripts import ort_quantize, postprocess
 from pytest_int8acc.graph.load import load_model
+from pytest_int8acc.graph.migrate import sites
 from pytest_int8acc.graph.model import Model
-from pytest_int8acc.graph.network import Network, Plan, Precision, symmetric
-from pytest_int8acc.graph.plan import activation_scales, apply, guard, merge
+from pytest_int8acc.graph.network import LeftHigh, Network, Plan, Precision, symmetric
+from pytest_int8acc.graph.plan import activation_scales, apply, fresh_weights, guard, merge
 from pytest_int8acc.graph.qdq import read_qdq
 from pytest_int8acc.measure.measured import measure
-from pytest_int8acc.results import Rescale
 from pytest_int8acc.settings import Settings
 from pytest_int8acc.spec.load import load_spec
 
@@ -353,7 +354,9 @@ def test_commands_for_a_builder_that_goes_by_flags(tmp_path: Path, precision: Pr
 def test_nodes_that_only_the_qdq_model_has_are_not_named(tmp_path: Path) -> None:
     network = read_qdq(load_model(EXAMPLE / "digits.qdq.onnx"), load_model(DIGITS))
     group = replace(network.groups[0], nodes=(*network.groups[0].nodes, "stand-in"))
-    network = replace(network, groups=(group, *network.groups[1:]), left_high={"/head/Gemm": "excluded"})
+    network = replace(
+        network, groups=(group, *network.groups[1:]), left_high={"/head/Gemm": LeftHigh("excluded", ("*",))}
+    )
     fix = replace(fix_of(DIGITS, Plan({group.name: "fp16"}), network), precision="fp32")
     names = name_nodes(fix, tmp_path)
     assert names.high == {group.name: "fp16", "/head/Gemm": "fp32"}
@@ -396,10 +399,12 @@ def digits() -> Network:
 def test_a_plan_is_read_back(tmp_path: Path, digits: Network) -> None:
     plan = Plan({"/head/Gemm": "fp32", "/block1/conv1/Conv": "fp16"}, {"image": symmetric(1e-05)})
     path = tmp_path / "plan.yaml"
-    path.write_text(plan_text(plan, digits, "digits.onnx", [Rescale("image", "mse", 0.1, 1e-05)]))
+    path.write_text(plan_text(plan, digits, "digits.onnx"))
     assert plain(read_plan(path, digits)) == plain(plan)
     assert yaml.safe_load(path.read_text())["scales"] == {"image": 1e-05}  # YAML 1.1 reads it alike
-    assert "# mse, was 0.1" in path.read_text()
+    (line,) = rescales(digits, plan, {"image": "mse"})
+    assert (line.method, line.new) == ("mse", pytest.approx(1e-05))
+    assert f"# was {line.old:.6g}" in path.read_text()
 
 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=40)
@@ -419,10 +424,13 @@ def test_every_name_is_read_back(
 @pytest.mark.parametrize(
     ("text", "messages"),
     [
-        ("", ["1:1: the file is empty; a plan is a mapping like {version: 1, high: {/conv1/Conv: fp16}}"]),
+        ("", ["1:1: the file is empty; a plan is a mapping like {version: 2, high: {/conv1/Conv: fp16}}"]),
         ("[1]", ["1:1: a plan is a mapping like .*, found a list"]),
-        ("high: {}", ["1:1: 'version' is missing: add 'version: 1'"]),
-        ("version: 2\nhih: {}", ["1:10: version: expected 1, found 2; update pytest-int8acc to read it"]),
+        ("high: {}", ["1:1: 'version' is missing: add 'version: 2'"]),
+        (
+            "version: 3\nhih: {}",
+            ["1:10: version: expected 1 to 2, found 3; update pytest-int8acc to read it"],
+        ),
         ("version: 1\nhih: {}", [r"2:1: unknown key 'hih' \(did you mean 'high'\?\)"]),
         ("version: 1\nhigh: [a]", ["2:7: high: expected a mapping, {} where it is empty, found a list"]),
         ("version: 1\nhigh:", ["2:6: high: expected a mapping, {} where it is empty, found nothing"]),
@@ -432,7 +440,7 @@ def test_every_name_is_read_back(
             [
                 r"3:3: '/head/Gem' is no layer of digits.onnx that can be INT8 \(did you mean '/head/Gemm'",
                 r"4:20: '/stem/conv/Conv': expected one of fp16, fp32, found 'fp61' \(did you mean 'fp16'",
-                r"5:3: 'unfit' is not in INT8 anyway \(too odd\); remove this line",
+                r"5:3: 'unfit' is not in INT8 anyway \(both inputs are constants\); remove this line",
             ],
         ),
         (
@@ -451,7 +459,7 @@ def test_mistakes_in_a_plan_are_told_with_their_places(
     path = tmp_path / "plan.yaml"
     path.write_text(text)
     with pytest.raises(SpecError) as caught:
-        read_plan(path, replace(digits, left_high={"unfit": "too odd"}))
+        read_plan(path, replace(digits, left_high={"unfit": LeftHigh("constant")}))
     lines = str(caught.value).splitlines()
     assert len(lines) == len(messages)
     for line, message in zip(lines, messages, strict=True):
@@ -575,3 +583,26 @@ def test_under_a_part_of_the_plan_a_search_finds_the_rest(tmp_path: Path) -> Non
     types = {tensor.name: str(tensor.dtype) for tensor in fixed.values().values()}
     made = {node.name: types[node.output[0]] for node in fixed.graph.node if node.name in plan.high}
     assert made == {name: {"fp16": "float16", "fp32": "float32"}[p] for name, p in plan.high.items()}
+
+
+def test_files_for_other_tools_say_what_they_lack(tmp_path: Path) -> None:
+    """No tool can be told of moves or of weights' scales, nor of scales that hold after a move alone."""
+    network = network_of(load_model(DIGITS))
+    tensor, site = next((t, s) for t, s in sites(network).items() if s.absorbed)
+    weights = fresh_weights(network, ["head.weight"])
+    scales = {"image": symmetric(0.5), tensor: symmetric(0.25), **weights}
+    plan = Plan({"/head/Gemm": "fp16"}, scales, {tensor: np.full(site.channels, 2, np.float32)})
+    fix = fix_of(DIGITS, plan)
+    written = write_fix(tmp_path, fix)
+    assert name_nodes(fix, tmp_path).scales == {"image": 0.5}
+    lacking = "the scales of 2 tensors and the moved channels of 1 tensor"
+    line = f"This lacks {lacking}, which only fixed.onnx can have."
+    silent = {"fixed.onnx", "plan.yaml", "exclude_nodes.txt"}
+    for path in map(Path, written):
+        assert path.name in silent or line in path.read_text(encoding="utf-8"), path.name
+    ranges = module(tmp_path / "postprocess.py").RANGES
+    assert ranges == {"image": pytest.approx(63.5)}
+    subprocess.run(["sh", "-n", tmp_path / "modelopt.sh"], check=True)
+    assert "LACKING" not in (tmp_path / "commands.txt").read_text(encoding="utf-8")
+    whole = name_nodes(fix_of(DIGITS, Plan({"/head/Gemm": "fp16"}, {"image": symmetric(0.5)})), tmp_path)
+    assert whole.untold == ()

@@ -12,10 +12,10 @@ from zoo_networks import read_back, zoo_network
 
 from pytest_int8acc.engines.onnxruntime import OrtEngine
 from pytest_int8acc.errors import ModelError
+from pytest_int8acc.graph.formats import along
 from pytest_int8acc.graph.migrate import sites
 from pytest_int8acc.graph.network import Network, Plan, TensorScale, symmetric
 from pytest_int8acc.graph.plan import apply, fresh_weights, guard, merge, moved, quantized_tensors
-from pytest_int8acc.graph.quantize import along
 
 NAMES = [name for name in ZOO if len(zoo_network(name).groups) > 1]
 ANY = settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.too_slow])

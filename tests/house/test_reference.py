@@ -13,8 +13,8 @@ from typing import get_args
 import pytest
 from plugin_support import LOAD
 
-from pytest_int8acc.diagnose.causes import CAUSES
 from pytest_int8acc.graph.lint.rules import RULES
+from pytest_int8acc.report.causes import ADVICE
 from pytest_int8acc.scores.metrics import METRICS
 from pytest_int8acc.spec.int8 import CalibrationMethod
 from pytest_int8acc.spec.models import Case
@@ -99,6 +99,6 @@ def test_every_fixture_is_in_it(name: str) -> None:
 
 def test_every_metric_method_rule_and_cause_is_in_it() -> None:
     rows = words(r"^\| `([a-z][a-z0-9_-]+)` \|", REFERENCE)
-    assert rows == {*METRICS, *RULES, *CAUSES}
+    assert rows == {*METRICS, *RULES, *ADVICE}
     section = REFERENCE.partition("## Calibration methods")[2].partition("\n## ")[0]
     assert words(r"^- `([a-z]+)`", section) == set(get_args(CalibrationMethod))

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from zoo_networks import dataset_for, zoo_network
 
+from pytest_int8acc.case.judge import Judge
 from pytest_int8acc.engines.onnxruntime import OrtEngine
 from pytest_int8acc.engines.run import run_together
 from pytest_int8acc.graph.groups import find_groups
@@ -16,9 +17,9 @@ from pytest_int8acc.graph.macs import macs, sized_tensors
 from pytest_int8acc.graph.network import Network, Plan
 from pytest_int8acc.graph.plan import apply
 from pytest_int8acc.graph.quantize import quantize
-from pytest_int8acc.graph.switchboard import build_switchboard
+from pytest_int8acc.lab.evaluators import Simulated
 from pytest_int8acc.lab.shapes import tensor_shapes
-from pytest_int8acc.lab.simulator import Criteria, Simulator
+from pytest_int8acc.lab.simulator import Simulator
 from pytest_int8acc.scales.calibrate import calibrate
 from pytest_int8acc.scores.compare import compare_outputs
 from pytest_int8acc.scores.criteria import OutputLimits
@@ -55,13 +56,14 @@ class Planted:
         found = self.sqnr(self.network, high)
         return all(found[c.output] >= c.limits["sqnr_db"] for c in self.limits)
 
-    def simulator(self) -> Simulator:
-        board = build_switchboard(self.network)
+    def simulated(self) -> Simulated:
         feed, wanted = next(iter(self.data.batches())).feed, sized_tensors(self.network)
         prices = macs(self.network, tensor_shapes(self.network.model, feed, wanted))
-        groups = [GroupInfo(name, prices[name]) for name in board.groups]
-        engine = OrtEngine(board.model)
-        return Simulator(engine, board.switch, groups, self.data, self.baseline, Criteria(self.limits))
+        groups = [GroupInfo(group.name, prices[group.name]) for group in self.network.groups]
+        judge = Judge(self.limits)
+        return Simulated(
+            Simulator(self.network, self.data, self.baseline, judge, groups=groups, rest="fp32"), keep="fp32"
+        )
 
 
 @pytest.mark.parametrize("seed", [0, 1])
@@ -69,8 +71,8 @@ class Planted:
 @pytest.mark.parametrize("name", ["residual", "inception", "yolo", "vit_gelu", "unet"])
 def test_minimal_finds_wrong_scales_and_no_more(name: str, tensors: int, seed: int, tmp_path: Path) -> None:
     planted = Planted(name, tensors, seed, tmp_path)
-    result = STRATEGIES["minimal"](planted.simulator())
-    assert (result.passed, result.minimal, result.stopped) == (True, True, False)
+    result = STRATEGIES["minimal"](planted.simulated())
+    assert (result.passed, result.minimal, result.ending.early) == (True, True, False)
     assert planted.passes(result.high), "the rebuilt model says otherwise"
     for one in result.high:
         assert not planted.passes(set(result.high) - {one}), f"{one} need not leave"

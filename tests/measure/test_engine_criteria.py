@@ -10,13 +10,13 @@ import pytest
 from projects import CALIBRATED, Project
 
 import pytest_int8acc.measure.measured
-from pytest_int8acc.backends.backend import OrtBackend
+from pytest_int8acc.backends.onnxruntime import OrtBackend
 from pytest_int8acc.report.engines import engine_lines, int8_layers, no_int8
-from pytest_int8acc.results import CaseResult, EngineInfo, EngineLayer, Latency, Score
+from pytest_int8acc.results import CaseResult, EngineInfo, EngineLayer, Latency, Role, Score
 from pytest_int8acc.settings import Settings
 
 
-def engine(role: str, ms: float | None, *precisions: str) -> EngineInfo:
+def engine(role: Role, ms: float | None, *precisions: str) -> EngineInfo:
     layers = tuple(
         EngineLayer(str(i), (), "weighted", precision)  # type: ignore[arg-type]
         for i, precision in enumerate(precisions)
@@ -39,7 +39,7 @@ def judged(
 
     def backend(case: object, settings: Settings) -> OrtBackend:
         made = OrtBackend(settings)
-        made.is_tensorrt, made.engines = bool(engines), engines
+        made.builds_engines, made.engines = bool(engines), engines
         return made
 
     monkeypatch.setattr(pytest_int8acc.measure.measured, "open_backend", backend)
@@ -52,7 +52,7 @@ def score(result: CaseResult, metric: str) -> Score:
 
 
 def test_the_share_of_layers_in_int8_is_a_gate(monkeypatch, project):
-    engines = engine("baseline", 2.0, "fp16"), engine("INT8", 1.0, "int8", "int8", "fp16", "int8")
+    engines = engine(Role.BASELINE, 2.0, "fp16"), engine(Role.INT8, 1.0, "int8", "int8", "fp16", "int8")
     result = judged(monkeypatch, project, "{int8_layers: 0.75}", *engines)
     assert result.passed
     assert score(result, "int8_layers").value == 0.75
@@ -64,8 +64,10 @@ def test_the_share_of_layers_in_int8_is_a_gate(monkeypatch, project):
 )
 def test_layers_that_are_not_told_pass_no_limit(monkeypatch, project, limit, value, passed):
     """Of four layers one is in INT8, one is not, and two are in a fused region."""
-    int8 = replace(engine("INT8", 1.0, "int8", "fp16"), untold=2)
-    result = judged(monkeypatch, project, f"{{int8_layers: {limit}}}", engine("baseline", 2.0, "fp16"), int8)
+    int8 = replace(engine(Role.INT8, 1.0, "int8", "fp16"), untold=2)
+    result = judged(
+        monkeypatch, project, f"{{int8_layers: {limit}}}", engine(Role.BASELINE, 2.0, "fp16"), int8
+    )
     found = score(result, "int8_layers")
     assert found.value == pytest.approx(value, nan_ok=True)
     assert result.passed == passed
@@ -75,13 +77,13 @@ def test_layers_that_are_not_told_pass_no_limit(monkeypatch, project, limit, val
 
 
 def test_none_in_int8_is_no_warning_where_not_all_is_told():
-    int8 = engine("INT8", 1.0, "fp16")
+    int8 = engine(Role.INT8, 1.0, "fp16")
     assert no_int8([int8])
     assert not no_int8([replace(int8, untold=2)])
 
 
 def test_the_speedup_is_a_gate_and_starts_no_search(monkeypatch, project):
-    engines = engine("baseline", 2.0, "fp16"), engine("INT8", 1.6, "int8")
+    engines = engine(Role.BASELINE, 2.0, "fp16"), engine(Role.INT8, 1.6, "int8")
     assert judged(monkeypatch, project, "{speedup: 1.25}", *engines).passed
     result = judged(monkeypatch, project, "{speedup: 1.3}", *engines)
     assert not result.passed
@@ -91,7 +93,7 @@ def test_the_speedup_is_a_gate_and_starts_no_search(monkeypatch, project):
 
 
 def test_a_latency_that_is_not_known_passes_no_limit(monkeypatch, project):
-    engines = engine("baseline", None, "fp16"), engine("INT8", None)
+    engines = engine(Role.BASELINE, None, "fp16"), engine(Role.INT8, None)
     result = judged(monkeypatch, project, "{speedup: 1.1, int8_layers: 0}", *engines)
     assert math.isnan(score(result, "speedup").value)
     assert math.isnan(score(result, "int8_layers").value)

@@ -9,13 +9,16 @@ import numpy as np
 import pytest
 import yaml
 from faulty_digits import faulty
+from labs import lab_of
 
+from pytest_int8acc.case.plan_reader import read_plan
 from pytest_int8acc.check import check, conclude
 from pytest_int8acc.engines.onnxruntime import OrtEngine
 from pytest_int8acc.graph.load import load_model
 from pytest_int8acc.graph.network import Plan
+from pytest_int8acc.lab.lab import Lab
 from pytest_int8acc.measure.measured import Measured
-from pytest_int8acc.repair.precision import investigate
+from pytest_int8acc.repair.precision import find_precision
 from pytest_int8acc.results import CaseResult
 from pytest_int8acc.settings import Settings
 
@@ -38,7 +41,8 @@ def judged(measured: Measured, high: tuple[str, ...]) -> bool:
 def test_fix_is_verified_and_minimal(tmp_path: Path, name: str, limit: float) -> None:
     measured = faulty(tmp_path, name, 60, 2, limit)
     assert not measured.result.passed
-    outcome, fix = investigate(measured)
+    outcome, found = find_precision(lab_of(measured))
+    fix = found.fix
     assert outcome.found
     assert outcome.verified
     assert outcome.minimal
@@ -71,7 +75,7 @@ def _scores(measured: Measured, high: tuple[str, ...]) -> tuple[object, ...]:
 def test_every_strategy_returns_what_was_verified(tmp_path: Path, strategy: str) -> None:
     measured = faulty(tmp_path, "residual", 60, 2, 22)
     measured = replace(measured, settings=Settings(strategy=strategy))  # type: ignore[arg-type]
-    outcome, _ = investigate(measured)
+    outcome, _ = find_precision(lab_of(measured))
     assert outcome.strategy == strategy
     assert outcome.verified
     assert judged(measured, tuple(c.layer for c in outcome.culprits))
@@ -84,30 +88,38 @@ def test_int8_that_is_not_the_cause_is_said_after_one_trial(tmp_path: Path) -> N
         tmp_path, "residual", 1, 0, 200
     )  # not even FP16 against itself with Q/DQ gone reaches it
     broken = {name: [a + 1 for a in arrays] for name, arrays in measured.baseline.items()}
-    outcome, fix = investigate(replace(measured, runs=replace(measured.runs, baseline=broken)))
+    lab = lab_of(replace(measured, runs=replace(measured.runs, baseline=broken)))
+    outcome, found = find_precision(lab)
     assert not outcome.found
-    assert fix is None
-    assert "INT8 is not the cause" in outcome.reason
+    assert (found.proof, found.fix) == (None, None)
+    assert outcome.ending.kind == "high-fails"
     assert len(outcome.trials) == 1
 
 
 def test_certify_builds_a_model_for_each_culprit(tmp_path: Path) -> None:
     measured = faulty(tmp_path, "residual", 60, 2, 22)
-    outcome, _ = investigate(replace(measured, settings=Settings(certify=True, max_builds=20)))
-    assert any(note.startswith("certified: ") for note in outcome.notes)
+    measured = replace(measured, settings=Settings(certify=True, max_builds=20))
+    outcome, _ = find_precision(lab_of(measured))
+    assert outcome.certificate
+    assert outcome.certificate.passed
+    assert outcome.certificate.ending.kind == "proven"
     assert outcome.builds >= 2 + len(outcome.culprits)
 
 
 def test_certify_without_enough_builds_says_so(tmp_path: Path) -> None:
     measured = faulty(tmp_path, "residual", 60, 2, 22)
-    outcome, _ = investigate(replace(measured, settings=Settings(certify=True, max_builds=2)))
+    measured = replace(measured, settings=Settings(certify=True, max_builds=2))
+    outcome, _ = find_precision(lab_of(measured))
     assert outcome.verified
-    assert any(note.startswith("not certified") for note in outcome.notes)
+    assert outcome.certificate
+    assert not outcome.certificate.passed
+    assert outcome.certificate.ending.kind == "trials-spent"
 
 
 def test_keep_fp32_runs_the_culprits_in_fp32(tmp_path: Path) -> None:
     measured = faulty(tmp_path, "residual", 60, 2, 22, "search: {keep: fp32}\n")
-    outcome, fix = investigate(measured)
+    outcome, found = find_precision(lab_of(measured))
+    fix = found.fix
     assert outcome.precision == "fp32"
     assert outcome.verified
     assert fix is not None
@@ -133,10 +145,10 @@ def test_native_kernels_that_disagree_with_the_simulation_are_said(tmp_path: Pat
                 kept.pop(name)
             return self.inner.under(Plan(kept))  # type: ignore[attr-defined]
 
-    outcome, fix = investigate(replace(measured, int8=Worse(measured.int8)))  # type: ignore[arg-type]
+    outcome, found = find_precision(Lab(measured, Worse(measured.int8)))  # type: ignore[arg-type]
     assert any("the simulation and the built model disagree" in note for note in outcome.notes)
     assert outcome.builds <= measured.settings.max_builds + 2
-    assert outcome.verified is (fix is not None)
+    assert outcome.verified is found.verified is (found.fix is not None)
 
 
 def test_files_of_the_fix_are_the_fix(tmp_path: Path) -> None:
@@ -155,7 +167,8 @@ def test_files_of_the_fix_are_the_fix(tmp_path: Path) -> None:
         fixed = OrtEngine(load_model(folder / "fixed.onnx"))
         feed = next(iter(measured.inputs.batches())).feed
         assert measured.int8 is not None
-        expected = OrtEngine(measured.int8.under(Plan(plan["high"], plan["scales"])).model)(feed)
+        read = read_plan(folder / "plan.yaml", measured.int8.every)
+        expected = OrtEngine(measured.int8.under(read).model)(feed)
         for output, array in fixed(feed).items():
             np.testing.assert_allclose(array, expected[output], rtol=1e-6)
 
@@ -167,7 +180,7 @@ def test_search_of_a_passing_case_only_when_asked(tmp_path: Path, when: str, sea
     assert (result.search is not None) is searched
     if result.search is not None:
         assert not result.search.culprits
-        assert "nothing has to leave" in result.search.reason
+        assert result.search.ending.kind == "int8-passes"
 
 
 def test_search_off_leaves_a_failing_case_alone(tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from labs import lab_of
 from planted_repairs import measured
 from repair_support import KINDS, NORM, READER, SAMPLES, WIDE, planted
 
@@ -16,21 +17,24 @@ from benchmarks.nets import digits, trained
 from pytest_int8acc.case.forms import Form
 from pytest_int8acc.engines.onnxruntime import OrtEngine
 from pytest_int8acc.graph.groups import find_groups
-from pytest_int8acc.graph.network import Edge, Quantization
+from pytest_int8acc.graph.network import Edge, Plan, Quantization
+from pytest_int8acc.graph.plan import moved
 from pytest_int8acc.graph.quantize import quantize
+from pytest_int8acc.lab.lab import Lab
 from pytest_int8acc.measure.measured import Measured
-from pytest_int8acc.repair import rescale
-from pytest_int8acc.repair.precision import investigate
+from pytest_int8acc.repair import repair as repairing
+from pytest_int8acc.repair import scales
+from pytest_int8acc.repair.precision import Found, find_precision
 from pytest_int8acc.repair.repair import Repaired, repair
 from pytest_int8acc.report.diagnosis import repair_line
-from pytest_int8acc.results import Latency, SearchOutcome
+from pytest_int8acc.results import Ending, Latency, SearchOutcome
 from pytest_int8acc.scales.calibrate import calibrate
 
 
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without candidates by entropy: they take most of the time, and are seen to in test_rescale.py."""
-    monkeypatch.setattr(rescale, "METHODS", tuple(m for m in rescale.METHODS if m != "entropy"))
+    """Without candidates by entropy: they take most of the time, and are seen to in test_scales.py."""
+    monkeypatch.setattr(scales, "METHODS", {k: m for k, m in scales.METHODS.items() if k != "entropy"})
 
 
 def measured_kind(folder: Path, kind: str) -> Measured:
@@ -38,10 +42,17 @@ def measured_kind(folder: Path, kind: str) -> Measured:
     return measured(folder, network(), limits)
 
 
-def mended(case: Measured, **options: object) -> tuple[SearchOutcome, Repaired]:
+def mended(case: Measured) -> tuple[SearchOutcome, Repaired]:
     assert not case.result.passed
-    outcome, _ = investigate(case)
-    return outcome, repair(case, outcome, **options)  # type: ignore[arg-type]
+    lab = lab_of(case)
+    outcome, found = find_precision(lab)
+    return outcome, repair(lab, outcome, found)
+
+
+def built_anew(case: Measured, plan: Plan) -> Form:
+    """The case's form under a plan, made by nobody else."""
+    assert case.int8 is not None
+    return case.int8.under(plan)
 
 
 def judged(case: Measured, form: Form) -> bool:
@@ -53,22 +64,26 @@ def judged(case: Measured, form: Form) -> bool:
     return all(output.passed for output in case.judge(case.baseline, found)[0])
 
 
+Searched = tuple[Lab, SearchOutcome, Found]
+
+
 @pytest.fixture(scope="module")
-def wide(tmp_path_factory: pytest.TempPathFactory) -> tuple[Measured, SearchOutcome]:
+def wide(tmp_path_factory: pytest.TempPathFactory) -> Searched:
     """A case of which one range is 50 times too wide, searched."""
     network = planted("cnn", factors={WIDE: 50})
     case = measured(tmp_path_factory.mktemp("wide"), network, {"sqnr_db": 20}, "scales")
-    return case, investigate(case)[0]
+    lab = lab_of(case)
+    return lab, *find_precision(lab)
 
 
 @pytest.mark.parametrize("form", ["model", "scales"])
 def test_a_wide_scale_is_recalibrated_and_no_layer_leaves_int8(
-    tmp_path: Path, wide: tuple[Measured, SearchOutcome], form: str
+    tmp_path: Path, wide: Searched, form: str
 ) -> None:
-    case, outcome = wide
+    lab, outcome, found = wide
     if form == "model":
-        case = measured_kind(tmp_path, "recalibrate")
-    repaired = repair(case, outcome)
+        lab = lab_of(measured_kind(tmp_path, "recalibrate"))
+    case, repaired = lab.measured, repair(lab, outcome, found)
     first, last = repaired.repairs
     assert (first.kind, first.layers, first.price, first.verified) == ("recalibrate", (), 0.0, True)
     assert first.text.startswith("no layer needs FP16: other scales for 1 tensor (")
@@ -76,11 +91,11 @@ def test_a_wide_scale_is_recalibrated_and_no_layer_leaves_int8(
     (change,) = first.rescales
     assert 40 < change.old / change.new < 70
     assert (last.kind, last.layers) == ("high", tuple(c.layer for c in outcome.culprits))
-    best = repaired.best
-    assert best is not None
+    assert repaired.proofs[1] is found.fix
+    best = repaired.proofs[0]
     assert not best.plan.high
     assert judged(case, best.form)
-    assert judged(case, best.int8.under(best.plan))
+    assert judged(case, built_anew(case, best.plan))
     assert all(score.passed for score in first.scores)
 
 
@@ -95,13 +110,14 @@ def test_outlier_channels_of_a_transformer_are_migrated_into_the_norm_before(tmp
     case = measured_kind(tmp_path, "migrate")
     outcome, repaired = mended(case)
     assert [culprit.layer for culprit in outcome.culprits] == [READER]
-    first, best = repaired.repairs[0], repaired.best
+    first, best = repaired.repairs[0], repaired.proofs[0]
     assert (first.kind, first.layers, first.verified) == ("migrate", (), True)
     assert f"folded into '{NORM}'" in first.text
     assert "Mul" not in first.text
-    assert best is not None
-    assert judged(case, best.int8.under(best.plan))
-    assert len(best.int8.network.model.graph.node) == len(case.model.graph.node)
+    assert best.plan.moves
+    assert judged(case, built_anew(case, best.plan))
+    assert case.int8 is not None
+    assert len(moved(case.int8.network, best.plan).model.graph.node) == len(case.model.graph.node)
 
 
 def test_weights_with_one_scale_for_all_channels_get_scales_of_their_own(tmp_path: Path) -> None:
@@ -114,11 +130,13 @@ def test_weights_with_one_scale_for_all_channels_get_scales_of_their_own(tmp_pat
     assert "scales of 1 weight taken anew" in first.text
 
 
-def test_what_no_scale_mends_stays_high(tmp_path: Path) -> None:
+def test_what_no_scale_mends_stays_high(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(repairing, "TRIALS", 30)
     case = measured_kind(tmp_path, "high")
-    outcome, repaired = mended(case, trials=30)
+    outcome, repaired = mended(case)
     assert [r.kind for r in repaired.repairs] == ["high"]
-    assert repaired.best is None
+    assert [set(p.plan.high) for p in repaired.proofs] == [{c.layer for c in outcome.culprits}]
+    assert repaired.trials <= 31
     assert repaired.builds == 0  # the simulation knew
     assert repaired.repairs[0].layers == tuple(c.layer for c in outcome.culprits)
     assert repaired.repairs[0].scores == outcome.fixed
@@ -136,11 +154,11 @@ def test_of_two_kinds_of_faults_one_is_mended_and_one_stays_high(tmp_path: Path)
     assert WIDE not in first.layers
     assert 0 < first.price < last.price
     assert first.text.startswith(f"{len(first.layers)} of {len(culprits)} layers in FP16: other scales for")
-    assert repaired.best is not None
-    assert judged(case, repaired.best.int8.under(repaired.best.plan))
+    plan = repaired.proofs[0].plan
+    assert judged(case, built_anew(case, plan))
     for layer in first.layers:  # each of them must
-        rest = {name: p for name, p in repaired.best.plan.high.items() if name != layer}
-        assert not judged(case, repaired.best.int8.under(replace(repaired.best.plan, high=rest)))
+        rest = {name: p for name, p in plan.high.items() if name != layer}
+        assert not judged(case, built_anew(case, replace(plan, high=rest)))
 
 
 def test_asymmetric_uint8_becomes_symmetric_int8(tmp_path: Path) -> None:
@@ -155,8 +173,7 @@ def test_asymmetric_uint8_becomes_symmetric_int8(tmp_path: Path) -> None:
     case = measured(tmp_path, replace(network, groups=groups), {"sqnr_db": 20})
     repaired = mended(case)[1]
     assert repaired.repairs[0].kind == "recalibrate"
-    assert repaired.best is not None
-    types = {t.data_type for t in repaired.best.form.model.graph.initializer if "zero_point" in t.name}
+    types = {t.data_type for t in repaired.proofs[0].form.model.graph.initializer if "zero_point" in t.name}
     assert types == {3}  # INT8
 
 
@@ -165,8 +182,7 @@ def test_a_plan_that_the_case_has_already_stays(tmp_path: Path) -> None:
     case = measured(tmp_path, planted("cnn", factors={WIDE: 50}), {"sqnr_db": 20}, "scales", plan="own.yaml")
     repaired = mended(case)[1]
     assert repaired.repairs[0].kind == "recalibrate"
-    assert repaired.best is not None
-    form = repaired.best.int8.under(repaired.best.plan)
+    form = built_anew(case, repaired.proofs[0].plan)
     assert judged(case, form)
     quantized = [n.name for n in form.model.graph.node if n.op_type == "DequantizeLinear"]
     assert not any(name.startswith("/0/conv/Conv") for name in quantized)
@@ -176,29 +192,31 @@ def test_a_plan_that_the_case_has_already_stays(tmp_path: Path) -> None:
     ("spread", "first"),
     [(0.4, "high"), (40.0, "recalibrate")],  # FP16 is faster here; beyond doubt or not
 )
-def test_a_time_measured_by_the_caller_orders_the_repairs(
-    wide: tuple[Measured, SearchOutcome], spread: float, first: str
+def test_times_measured_order_the_repairs(
+    wide: Searched, monkeypatch: pytest.MonkeyPatch, spread: float, first: str
 ) -> None:
-    def price(form: Form) -> Latency:
+    def price(lab: Lab, form: Form) -> Latency:
         ms = float(len(form.model.graph.node))  # the pairs of a layer in FP16 are gone
         return Latency(ms, ms - spread, ms + spread, 100)
 
-    case, outcome = wide
-    repairs = repair(case, outcome, price=price).repairs
+    monkeypatch.setattr(Lab, "latency", price)
+    repaired = repair(*wide)
+    repairs = repaired.repairs
     times = {r.kind: r.latency.median_ms for r in repairs if r.latency is not None}
     assert times["high"] <= times["recalibrate"] - 1
     assert repairs[0].kind == first
+    assert [sorted(proof.plan.high) for proof in repaired.proofs] == [sorted(r.layers) for r in repairs]
     assert repair_line(repairs[0]).endswith(" ms)")
 
 
-def test_without_times_the_work_that_leaves_int8_orders_the_repairs(
-    wide: tuple[Measured, SearchOutcome],
-) -> None:
-    assert [r.kind for r in repair(*wide, price=lambda _: None).repairs] == ["recalibrate", "high"]
+def test_without_times_the_work_that_leaves_int8_orders_the_repairs(wide: Searched) -> None:
+    repairs = repair(*wide).repairs
+    assert [(r.kind, r.latency) for r in repairs] == [("recalibrate", None), ("high", None)]
 
 
-def test_no_trials_leave_the_plan_of_the_search(wide: tuple[Measured, SearchOutcome]) -> None:
-    assert [r.kind for r in repair(*wide, trials=0).repairs] == ["high"]
+def test_no_trials_leave_the_plan_of_the_search(wide: Searched, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(repairing, "TRIALS", 0)
+    assert [r.kind for r in repair(*wide).repairs] == ["high"]
 
 
 def test_nothing_is_mended_where_int8_is_not_the_cause(tmp_path: Path) -> None:
@@ -211,11 +229,11 @@ def test_nothing_is_mended_where_int8_is_not_the_cause(tmp_path: Path) -> None:
 
 
 def test_what_no_search_found_is_looked_for_in_all_groups(
-    wide: tuple[Measured, SearchOutcome],
+    wide: Searched,
 ) -> None:
-    case, outcome = wide
-    lost = replace(outcome, found=False, culprits=(), reason="stopped early: the budget of 1 s is spent")
-    repaired = repair(case, lost)
+    lab, outcome, found = wide
+    lost = replace(outcome, found=False, culprits=(), ending=Ending("seconds-spent", max_seconds=1))
+    repaired = repair(lab, lost, replace(found, proof=None))
     assert [r.kind for r in repaired.repairs] == ["recalibrate"]
     assert any(abs(r.old / r.new) > 40 for r in repaired.repairs[0].rescales)
 
@@ -226,4 +244,5 @@ def test_healthy_ranges_need_no_repair_of_their_own(tmp_path: Path) -> None:
     opened = dataset(model, digits("calibration", SAMPLES), tmp_path)
     network = quantize(model, layout, calibrate(model, layout.activations, opened, method="minmax").values)
     case = measured(tmp_path, network, {"sqnr_db": 20})
-    assert repair(case, investigate(case)[0]).repairs == ()
+    lab = lab_of(case)
+    assert repair(lab, *find_precision(lab)).repairs == ()

@@ -1,6 +1,6 @@
 """report.json of a real run, held against the one kept beside this file.
 
-After a change that is meant: REWRITE_GOLDEN=1 pytest tests/test_report_golden.py, and read the difference.
+After a change that is meant: REWRITE_GOLDEN=1 pytest tests/report/test_golden.py, and read the difference.
 """
 
 from __future__ import annotations

@@ -8,7 +8,7 @@ import math
 import re
 from dataclasses import replace
 from html.parser import HTMLParser
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 import report_cases
@@ -20,7 +20,8 @@ from report_results import RESULTS, SCORES
 from pytest_int8acc.report.charts import HEIGHT, WIDTH, histogram, layer_bars, score_place
 from pytest_int8acc.report.folder import texts
 from pytest_int8acc.report.plain import to_plain
-from pytest_int8acc.results import Cause, Histogram, LayerError, Score
+from pytest_int8acc.results import EndingKind, LayerError, Score
+from pytest_int8acc.results.causes import Cause, CauseKind, Histogram, Stage
 
 pytest.importorskip("jinja2", reason="pip install 'pytest-int8acc[html]'")
 from pytest_int8acc.report.html import fragment, page
@@ -38,8 +39,16 @@ HOSTILE = (
     "&lt;b&gt; \u202e \x00 é",
 )
 #: Keys and values that a user has no say in.
-CLOSED = ("bound", "precision", "severity", "source")
-WORDS = ("weighted", "qdq", "reformat", "recalibrate", "high", "inf", "nan")
+CLOSED = (
+    *("bound", "precision", "severity", "source", "verdict", "finished"),
+    *("symptom", "meanings", "first_stage", "against", "together", "role"),
+)
+WORDS = (
+    *("weighted", "qdq", "reformat", "recalibrate", "high", "inf", "nan"),
+    *get_args(CauseKind),
+    *get_args(EndingKind),
+    *get_args(Stage),
+)
 
 
 class Reader(HTMLParser):
@@ -80,10 +89,7 @@ def hostile(name: str) -> dict[str, Any]:
             return {k: rename(v, k) for k, v in value.items()}
         if isinstance(value, list):
             return [rename(v, key) for v in value]
-        kept = ("bound", "precision", "severity", "source", "verdict", "finished")
-        fixed = key in kept or (
-            key == "kind" and value in ("weighted", "qdq", "reformat", "recalibrate", "high")
-        )
+        fixed = key in CLOSED or (key in ("kind", "name") and value in WORDS)
         return name if isinstance(value, str) and not fixed and value not in ("inf", "nan") else value
 
     plain = rename(to_plain(case(written=("x",))))
@@ -155,9 +161,11 @@ def test_a_person_who_cannot_see_it_finds_the_way():
 def test_the_page_tells_what_a_failure_tells():
     told = " ".join(" ".join(Reader(page(full_report(), {})).texts).split())
     for text in (
-        "The scale of one tensor is 61x too wide",
+        "2 layers at fault: scale-too-wide in /layer2/0/conv1/Conv; saturation in /layer4/1/conv2/Conv",
+        "quantization loses it: scales, or layers that INT8 does not suit",
         "≥ 0.999",
-        "scale of '/layer1/1/relu/Relu_output_0' is 61x too wide: 97 % of the INT8 codes are unused",
+        "scale 61.2x too wide: '/layer1/1/relu/Relu_output_0' reaches 4.2, its range 257, so 97 %",
+        "calibrate this tensor anew: its range should end where its values do",
         "scale reaches 257 →",
         "Cheaper recalibrating /layer2/0/conv1/Conv with percentile 99.99",
         "Fix verified (built and run on all samples",
@@ -235,7 +243,7 @@ def test_the_worst_layer_has_the_longest_bar():
 @given(st.lists(st.integers(0, 10**9), min_size=1, max_size=64), st.floats(1e-30, 1e30), st.none() | NUMBERS)
 def test_histograms_stay_in_their_frame(counts, amax, reach):
     edges = tuple(amax * i / len(counts) for i in range(len(counts) + 1))
-    chart = histogram(Cause("k", "t", "a", "x", {}, Histogram(edges, tuple(counts)), amax, reach))
+    chart = histogram(Cause("saturation", "cut-off", "x", {}, Histogram(edges, tuple(counts)), amax, reach))
     if chart is None:
         assert reach is not None
         assert not math.isfinite(reach)

@@ -15,7 +15,7 @@ from report_results import RESULTS
 
 from pytest_int8acc.errors import Int8accError
 from pytest_int8acc.report.json import case_entry, one_per_case, read_json, write_json
-from pytest_int8acc.report.plain import restore_entry, to_plain
+from pytest_int8acc.report.plain import restore_entry
 from pytest_int8acc.report.schema import FILE, json_schema, text
 
 jsonschema = pytest.importorskip("jsonschema", reason="pip install jsonschema")
@@ -82,8 +82,8 @@ def test_the_schema_refuses_what_is_wrong(spoil):
 
 def test_files_are_named_from_the_report_folder_on():
     folder = Path("/reports")
-    plain = to_plain(case(written=("/reports/models/a/fixed.onnx", "/elsewhere/plan.yaml")))
-    found = case_entry("a.int8acc.yaml::a", "failed", 1.0, plain, folder)
+    result = case(written=("/reports/models/a/fixed.onnx", "/elsewhere/plan.yaml"))
+    found = case_entry("a.int8acc.yaml::a", "failed", 1.0, result, folder)
     assert found["written"] == ["models/a/fixed.onnx", "/elsewhere/plan.yaml"]
 
 
@@ -111,7 +111,7 @@ def test_what_was_written_is_read(tmp_path):
         ('{"version": 1, "cases": 3}', "not a report of pytest-int8acc"),
         ('{"version": 1, "cases": [{"nodeid": "a"}]}', "not a report of pytest-int8acc"),
         ('{"version": 1, "cases": [], "errors": ["a"]}', "not a report of pytest-int8acc"),
-        ('{"version": 9, "cases": []}', "version 9 of a report, expected 1; run all shards with the same"),
+        ('{"version": 9, "cases": []}', "version 9 of a report, expected 2; run all shards with the same"),
     ],
 )
 def test_what_is_no_report_is_one_clear_error(tmp_path, content, said):

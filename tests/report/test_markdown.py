@@ -26,13 +26,15 @@ def test_the_summary_reads_like_this():
         r"| 💥 error | models/yolo.int8acc.yaml\:\:yolo "
         r"| models/yolo.onnx\: no such file; write the model's path relative to the spec | 12.5 |",
         r"| ✅ passed | models/mobilenet.int8acc.yaml\:\:mobilenet "
-        r"| 'logits' sqnr\_db 24.5 &gt;= 20 \(margin 4.5\), TensorRT 10.4, NVIDIA L4 | 12.5 |",
+        r"| 'logits' cosine 0.9995 &gt;= 0.999 \(margin 0.0005\), TensorRT 10.4, NVIDIA L4 | 12.5 |",
     ]
     told = "\n".join(lines)
     assert "\n### models/resnet18" in told
     assert "### models/yolo" not in told  # its row has said it
-    assert "\nThe scale of one tensor is 61x too wide; /layer2/0/conv1/Conv loses 31 dB by it.\n" in told
-    assert "\n| /layer2/0/conv1/Conv | Conv | logits cosine 0.9312 | scale of '/layer1/1/relu/Relu" in told
+    assert "\n2 layers at fault\\: scale\\-too\\-wide in /layer2/0/conv1/Conv; saturation in " in told
+    assert (
+        "\n| /layer2/0/conv1/Conv | Conv | logits cosine 0.9312 | scale 61.2x too wide\\: '/layer1/1" in told
+    )
     assert "\nFix verified \\(built and run on all samples" in told
     assert "\nCheaper fix: recalibrating /layer2/0/conv1/Conv with percentile 99.99 alone" in told
 

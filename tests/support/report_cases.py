@@ -7,33 +7,34 @@ from dataclasses import replace
 from typing import Any
 
 from pytest_int8acc.report.json import case_entry, report_of
-from pytest_int8acc.report.plain import to_plain
 from pytest_int8acc.results import (
     CalibrationLine,
     CaseResult,
-    Cause,
     Culprit,
     Diagnosis,
+    Ending,
     EngineInfo,
     EngineLayer,
     Finding,
-    Histogram,
     Latency,
     LayerError,
     LineFit,
     OutputResult,
     Repair,
     Rescale,
+    Role,
     Score,
     SearchOutcome,
     StageLine,
     TrialLine,
 )
+from pytest_int8acc.results.causes import Cause, Histogram
 
 WIDE, NARROW = "/layer2/0/conv1/Conv", "/layer4/1/conv2/Conv"
 COSINE = Score("logits", "cosine", 0.8741, limit=0.999, noise=1.0)
 SQNR = Score("logits", "sqnr_db", 24.5, limit=20.0, noise=float("inf"))
 TOP1 = Score("metrics.py:top1", "top1", 0.921, limit=0.98, noise=0.0, baseline=0.985)
+LINE = LineFit(0.75, -0.5, 0.89, ("small", "shifted"), -0.4, 1.6)
 REPORTED = Score("logits", "max_abs", 0.0625)
 
 
@@ -43,7 +44,7 @@ def values(amax: float, bins: int = 48) -> Histogram:
     return Histogram(tuple(amax * i / bins for i in range(bins + 1)), tuple(counts))
 
 
-def engine(role: str, weighted: int, int8: int, ms: float | None) -> EngineInfo:
+def engine(role: Role, weighted: int, int8: int, ms: float | None) -> EngineInfo:
     """An engine with ``int8`` of its ``weighted`` layers in INT8, and a few others."""
     layers = [
         EngineLayer(f"conv{i}", (f"/conv{i}/Conv",), "weighted", "int8" if i < int8 else "fp16")
@@ -58,7 +59,11 @@ def engine(role: str, weighted: int, int8: int, ms: float | None) -> EngineInfo:
     )
 
 
-ENGINES = (engine("baseline", 54, 0, 0.82), engine("INT8", 54, 45, 0.61), engine("fixed", 54, 43, 0.63))
+ENGINES = (
+    engine(Role.BASELINE, 54, 0, 0.82),
+    engine(Role.INT8, 54, 45, 0.61),
+    engine(Role.FIXED, 54, 43, 0.63),
+)
 FINDINGS = (
     Finding(
         "nonzero-zero-point",
@@ -76,14 +81,13 @@ CULPRITS = (
         WIDE,
         "Conv",
         (WIDE, "/layer2/0/relu/Relu"),
-        "logits cosine 0.9312",
+        replace(COSINE, value=0.9312),
         0.083,
         Cause(
             "scale-too-wide",
-            "scale of '/layer1/1/relu/Relu_output_0' is 61x too wide: 97 % of the INT8 codes are unused",
-            "recalibrate this tensor with percentile 99.99",
+            "range-too-wide",
             "/layer1/1/relu/Relu_output_0",
-            {"factor": 61.2, "codes_used": 0.03, "lost_db": 31.0},
+            {"sqnr_db": 9.5, "best_sqnr_db": 40.5, "lost_db": 31.0, "factor": 61.2, "codes_used": 0.03},
             values(4.2),
             4.2,
             257.0,
@@ -93,14 +97,13 @@ CULPRITS = (
         NARROW,
         "Conv",
         (NARROW,),
-        "logits cosine 0.9941",
+        replace(COSINE, value=0.9941),
         0.021,
         Cause(
             "saturation",
-            "8.1 % of the values lie beyond the scale and are clipped",
-            "widen the range to 11.8",
+            "cut-off",
             "/layer4/1/relu/Relu_output_0",
-            {"clipped": 0.081},
+            {"sqnr_db": 17.0, "best_sqnr_db": 38.0, "clipped": 0.081, "clipped_energy": 0.02},
             values(11.8),
             11.8,
             5.1,
@@ -115,7 +118,7 @@ SEARCH = SearchOutcome(
     minimal=True,
     verified=True,
     fixed=(replace(COSINE, value=0.9996), replace(SQNR, value=33.1), replace(TOP1, value=0.984)),
-    reason="each of the 2 groups kept high was tried in INT8 and fails",
+    ending=Ending("proven", 2, 54),
     trials=(
         TrialLine((), False, 126.0, 1.0, "nothing kept high"),
         TrialLine((WIDE, NARROW), True, 0.4, 0.5, "drop"),
@@ -136,25 +139,25 @@ LAYERS = tuple(
     ]
 )
 DIAGNOSIS = Diagnosis(
-    summary=f"The scale of one tensor is 61x too wide; {WIDE} loses 31 dB by it.",
+    met=False,
     stages=(
-        StageLine("framework to ONNX", True, (replace(COSINE, value=0.9999999),)),
-        StageLine("FP16", True, (replace(COSINE, value=0.99999),)),
-        StageLine("Q/DQ, simulated", False, (COSINE,), "quantization itself costs the accuracy"),
-        StageLine("INT8 engine", True, (replace(COSINE, value=0.99993),)),
+        StageLine("FP32 ONNX", True, (replace(COSINE, value=0.9999999),), "framework"),
+        StageLine("FP16", True, (replace(COSINE, value=0.99999),), "FP32 ONNX"),
+        StageLine("Q/DQ in ONNX Runtime", False, (COSINE,), "FP16", fits={"logits": LINE}),
+        StageLine("engine INT8", True, (replace(COSINE, value=0.99993),), "Q/DQ in ONNX Runtime"),
     ),
-    first_stage="Q/DQ, simulated",
+    first_stage="Q/DQ in ONNX Runtime",
     repairs=(
         Repair(
             "recalibrate",
-            f"recalibrating {WIDE} with percentile 99.99 alone meets the criteria in full INT8",
             (),
             (Rescale("/layer1/1/relu/Relu_output_0", "percentile 99.99", 2.02, 0.033),),
             (replace(COSINE, value=0.9993),),
             True,
             0.0,
+            culprits=2,
         ),
-        Repair("high", "2 groups in FP16", (WIDE, NARROW), (), (replace(COSINE, value=0.9996),), True, 0.104),
+        Repair("high", (WIDE, NARROW), (), (replace(COSINE, value=0.9996),), True, 0.104, culprits=2),
     ),
     layers=LAYERS,
     calibrations=(
@@ -171,7 +174,7 @@ def case(name: str = "resnet18", value: float = 0.8741, **changes: Any) -> CaseR
     good = cosine.passed
     output = OutputResult("logits", "float32", "(256, 1000)", (cosine, SQNR, REPORTED))
     if not good:
-        output = replace(output, fit=LineFit(0.75, -0.5, 0.89, "a scale is wrong"), worst_sample=182)
+        output = replace(output, fit=LINE, worst_sample=182)
     result = CaseResult(
         name=name,
         spec=f"models/{name}.int8acc.yaml",
@@ -201,7 +204,7 @@ def entry(
         verdict = verdict or ("passed" if result.passed else "failed")
         more = {"message": "" if result.passed else "INT8 accuracy: missed", **more}
     said = {"line": 1, "finished": "2026-01-02T03:04:05.678+00:00", "message": "", **more}
-    return case_entry(nodeid, verdict, 12.5, None if result is None else to_plain(result), None, **said)
+    return case_entry(nodeid, verdict, 12.5, result, None, **said)
 
 
 def report(*entries: dict[str, Any], **more: Any) -> dict[str, Any]:

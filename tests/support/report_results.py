@@ -25,7 +25,10 @@ SCORES = st.builds(
 )
 
 
-FITS = st.builds(LineFit, ANY, ANY, ANY, st.text(max_size=5))
+MEANINGS = st.sampled_from([(), ("constant",), ("small",), ("large", "shifted"), ("shifted",)])
+
+
+FITS = st.builds(LineFit, ANY, ANY, ANY, MEANINGS, ANY, FINITE.filter(bool), st.text(max_size=5))
 
 
 OUTPUTS = st.builds(

@@ -63,10 +63,7 @@ def calibrate_on(dataset: Dataset, algorithm: Algorithm) -> Implicit:
     Raises:
         DataError: The samples cannot be read.
     """
-    if dataset.digest is None:
-        for _ in dataset.batches():
-            pass
-    return Implicit(algorithm, feeds=_Feeds(dataset), data=dataset.digest or "")
+    return Implicit(algorithm, feeds=_Feeds(dataset), data=dataset.read_once())
 
 
 class _Feeds:
@@ -144,14 +141,19 @@ def read_cache(cache: Path, wanted: Provenance, names: Collection[str]) -> tuple
     Raises:
         EngineError: It cannot be read, or does not fit; says why.
     """
+    content = read_content(cache)
+    check_names(content, str(cache), wanted.algorithm, names)
+    return content, check_sidecar(cache, content, wanted)
+
+
+def read_content(cache: Path) -> bytes:
+    """The bytes of a calibration cache; EngineError where there is none."""
     try:
-        content = cache.read_bytes()
+        return cache.read_bytes()
     except OSError as error:
         raise EngineError(
             f"{cache}: the calibration cache cannot be read: {error.strerror or error}"
         ) from error
-    check_names(content, str(cache), wanted.algorithm, names)
-    return content, check_sidecar(cache, content, wanted)
 
 
 def check_sidecar(cache: Path, content: bytes, wanted: Provenance) -> str:
@@ -231,12 +233,7 @@ def algorithm_of(cache: Path) -> Algorithm:
     Raises:
         EngineError: It cannot be read.
     """
-    try:
-        first = cache.read_bytes().decode("utf-8", errors="replace").partition("\n")[0]
-    except OSError as error:
-        raise EngineError(
-            f"{cache}: the calibration cache cannot be read: {error.strerror or error}"
-        ) from error
+    first = read_content(cache).decode("utf-8", errors="replace").partition("\n")[0]
     return next((name for name in HEADERS if name == named_algorithm(first)), "entropy2")
 
 

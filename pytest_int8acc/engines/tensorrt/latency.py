@@ -5,8 +5,8 @@ from __future__ import annotations
 import ctypes
 import logging
 import time
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Collection, Mapping
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -21,11 +21,12 @@ logger = logging.getLogger("pytest_int8acc")
 #: Rounds before timing begins, and at least so many seconds: a GPU raises its clock slowly.
 WARM_UP_ROUNDS, WARM_UP_SECONDS = 10, 0.5
 LEAST_RUNS = 20
+_Name = TypeVar("_Name", bound=str)
 
 
 def measure_latency(
-    engines: Mapping[str, TrtEngine], feed: Feed, *, seconds: float = 3.0, runs: int | None = None
-) -> dict[str, Latency]:
+    engines: Mapping[_Name, TrtEngine], feed: Feed, *, seconds: float = 3.0, runs: int | None = None
+) -> dict[_Name, Latency]:
     """Time one execution of each engine, taking turns, so that clock and temperature are alike for all.
 
     Args:
@@ -44,9 +45,9 @@ def measure_latency(
     for engine in engines.values():
         engine.run_all(feed)  # sets shapes and addresses, which later executions reuse
     timers = {role: _Timer(engine) for role, engine in engines.items()}
-    times: dict[str, list[float]] = {role: [] for role in engines}
+    times: dict[_Name, list[float]] = {role: [] for role in engines}
     try:
-        _warm_up(timers)
+        _warm_up(timers.values())
         started = time.monotonic()
         while True:
             for role, timer in timers.items():
@@ -140,9 +141,9 @@ class _Timer:
             raise EngineError(f"{self._name}: CUDA error {code} while its time was taken")
 
 
-def _warm_up(timers: Mapping[str, _Timer]) -> None:
+def _warm_up(timers: Collection[_Timer]) -> None:
     started, rounds = time.monotonic(), 0
     while timers and (rounds < WARM_UP_ROUNDS or time.monotonic() - started < WARM_UP_SECONDS):
-        for timer in timers.values():
+        for timer in timers:
             timer.run()
         rounds += 1

@@ -9,15 +9,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from rejecting import reject
+from sample_outputs import Samples, one, trial_of
 
 from pytest_int8acc.case.judge import Judge
 from pytest_int8acc.case.trials import Gathered, SampleJudge
 from pytest_int8acc.errors import CriterionError
-from pytest_int8acc.lab.vectors import ELEMENTS, Prober, sampled
-from pytest_int8acc.results import Score
+from pytest_int8acc.lab.vectors import Prober
 from pytest_int8acc.scores.compare import compare_outputs
 from pytest_int8acc.scores.criteria import MetricLimit, OutputLimits
-from pytest_int8acc.scores.demands import loss_of
 from pytest_int8acc.scores.metrics import METRICS
 from pytest_int8acc.scores.user_metric import evaluate_metric
 from pytest_int8acc.search.types import Trial
@@ -44,7 +43,6 @@ LIMITS: dict[str, st.SearchStrategy[float]] = {
     "top5_agreement": st.floats(0, 1),
     "agreement": st.floats(0, 1),
 }
-Samples = dict[str, list[Array]]
 
 
 def judged(judge: SampleJudge, candidate: Samples, order: list[int], step: int = 1) -> tuple[Trial, Trial]:
@@ -117,20 +115,6 @@ def check_parts(judge: SampleJudge, trial: Trial) -> None:
             assert ((parts > 1).sum() > criterion.allowed) == (loss > 1)
         elif "cosine" not in criterion.text or score > 0:
             np.testing.assert_allclose(parts.mean(), loss, rtol=1e-6, atol=1e-9)
-
-
-def one(count: int = 6, *shape: int, noise: float = 0.1, seed: int = 0) -> tuple[list[Array], list[Array]]:
-    """Baseline and candidate of one output."""
-    rng = np.random.default_rng(seed)
-    baseline = rng.normal(size=(count, 1, *shape)).astype(np.float32)
-    return list(baseline), list(baseline + noise * rng.normal(size=baseline.shape).astype(np.float32))
-
-
-def trial_of(judge: SampleJudge, candidate: Samples, samples: list[int] | None = None) -> Trial:
-    gathered = Gathered(judge)
-    some = list(range(judge.samples)) if samples is None else samples
-    gathered.add(some, {name: [arrays[i] for i in some] for name, arrays in candidate.items()})
-    return judge.trial(frozenset(), gathered)
 
 
 def test_criteria_follow_the_scores_of_the_case() -> None:
@@ -253,58 +237,6 @@ def test_users_metrics_are_asked_only_when_all_samples_are_seen() -> None:
     assert np.linalg.norm(vectors) > 0
 
 
-@pytest.mark.parametrize(
-    ("score", "loss"),
-    [
-        (Score("y", "sqnr_db", 17.0, 20.0), 10**0.3),
-        (Score("y", "sqnr_db", math.inf, 20.0), 0.0),
-        (Score("y", "sqnr_db", -math.inf, 20.0), 1e300),
-        (Score("y", "psnr_db", 30.0, 20.0), 0.1),
-        (Score("y", "cosine", 0.98, 0.99), 2.0),
-        (Score("y", "cosine", 1.0, 1.0), 0.0),
-        (Score("y", "cosine", 0.9999, 1.0), math.inf),
-        (Score("y", "cosine", math.nan, 0.9), math.inf),
-        (Score("y", "max_abs", 3.0, 2.0, bound="max"), 1.5),
-        (Score("y", "max_abs", 0.0, 0.0, bound="max"), 0.0),
-        (Score("y", "max_abs", 0.1, 0.0, bound="max"), math.inf),
-        (Score("y", "agreement", 0.97, 0.99), 3.0),
-        (Score("y", "agreement", math.nextafter(0.001, 0), 0.001), 1.0),
-        (Score("m", "top1", 0.79, 0.8 - 0.02, baseline=0.8), 0.5),
-        (Score("m", "top1", 0.9, 0.78, baseline=0.8), 0.0),
-        (Score("m", "top1", 0.7, 0.9, baseline=0.8), math.inf),
-        (Score("m", "loss", 1.3, 1.2, bound="max", baseline=1.0), 1.5),
-        (Score("m", "loss", 0.9, 1.2, bound="max", baseline=1.0), 0.0),
-    ],
-)
-def test_losses(score: Score, loss: float) -> None:
-    assert loss_of(score) == pytest.approx(loss)
-    assert (loss_of(score) <= 1) == score.passed
-
-
-@pytest.mark.parametrize(
-    ("metric", "limit"), [("sqnr_db", 20.0), ("psnr_db", 30.0), ("cosine", 0.99), ("kl", 0.01)]
-)
-def test_squared_lengths_of_vectors_are_the_parts(metric: str, limit: float) -> None:
-    """Exactly for squared errors, to second order in the error for cosine and KL."""
-    b, c = one(8, 20, noise=1e-3)
-    judge = SampleJudge({"y": b}, Judge([OutputLimits("y", limits={metric: limit})]))
-    some = [5, 1, 2]
-    probe = Prober(judge).probe(some, {"y": [c[i] for i in some]})
-    lengths = np.square(probe.vectors[0]).sum(axis=1)
-    np.testing.assert_allclose(lengths, probe.parts[0], rtol=1e-5 if "db" in metric else 0.02)
-
-
-@pytest.mark.parametrize("metric", [name for name in FLOATS if name != "kl"])
-def test_vectors_are_linear_in_the_error(metric: str) -> None:
-    b, c = one(4, 7)
-    judge = SampleJudge({"y": b}, Judge([OutputLimits("y", limits={metric: 0.5})]))
-    twice = [y + 2 * (z - y) for y, z in zip(b, c, strict=True)]
-    once, double = (Prober(judge).probe([0, 3], {"y": [a[0], a[3]]}).vectors[0] for a in (c, twice))
-    if metric.startswith("top"):  # only what moves towards another class counts
-        once, double = np.maximum(once, 0), np.maximum(double, 0)
-    np.testing.assert_allclose(double, 2 * once, rtol=1e-4, atol=1e-5)
-
-
 def test_a_sample_on_the_way_to_another_class() -> None:
     b = [np.array([[3.0, 1.0, 0.0, 0.0, 0.0, 0.0]], np.float32)] * 3
     c = [
@@ -316,30 +248,3 @@ def test_a_sample_on_the_way_to_another_class() -> None:
     trial = trial_of(judge, {"y": c})
     np.testing.assert_allclose(trial.parts[0], [0.5, 1.0, 1.5])
     assert (trial.scores, judge.criteria[0].allowed, trial.losses) == ((2 / 3,), 1, (1.0,))
-
-
-def test_long_vectors_are_sampled_evenly_and_keep_their_length() -> None:
-    rows = np.random.default_rng(0).normal(size=(3, 50_000)).astype(np.float32)
-    short = sampled(rows)
-    assert short.shape == (3, ELEMENTS)
-    np.testing.assert_array_equal(short, sampled(rows))
-    np.testing.assert_allclose(np.linalg.norm(short, axis=1), np.linalg.norm(rows, axis=1), rtol=0.05)
-    ragged = sampled([rows[0, :10], rows[1, :30]])
-    assert ragged.shape == (2, 30)
-    np.testing.assert_array_equal(ragged[1], rows[1, :30])
-
-
-def test_broken_candidates_make_long_vectors_and_no_nan() -> None:
-    b, c = one(4, 7, noise=0.01)
-    for metric in FLOATS:
-        judge = SampleJudge({"y": b}, Judge([OutputLimits("y", limits={metric: 0.5})]))
-        broken = [np.full_like(c[0], np.nan), c[1][:, :5], np.where(c[2] > 0, np.inf, c[2])]
-        probe = Prober(judge).probe([0, 1, 2], {"y": broken})
-        assert np.isfinite(probe.vectors[0]).all(), metric
-        good = Prober(judge).probe([0, 1, 2], {"y": c[:3]})
-        lengths = np.linalg.norm(probe.vectors[0], axis=1)
-        assert (lengths > np.linalg.norm(good.vectors[0], axis=1)).all(), metric
-        assert lengths[0] > 2 * lengths[1] or not metric.endswith(("_db", "_abs")), (
-            "NaN is worse than nothing"
-        )
-        assert np.isposinf(probe.parts).all(), metric

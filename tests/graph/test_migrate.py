@@ -2,21 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
-
 import numpy as np
 import pytest
 from graphs import feed_of, float_models
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from onnx import TensorProto, helper, parser
-from pytest_int8acc.repair.migrate import channel_maxima, factors, migration, outlying_sites
+from onnx import parser
 from zoo import ZOO, sample_feed
 
-from benchmarks.faults import outlier_channel
-from benchmarks.nets import digits, trained
-from pytest_int8acc.data import Batch
 from pytest_int8acc.engines.onnxruntime import OrtEngine
 from pytest_int8acc.errors import ModelError
 from pytest_int8acc.graph.groups import find_groups
@@ -27,18 +20,6 @@ from pytest_int8acc.graph.network import Network
 from pytest_int8acc.graph.plan import apply
 from pytest_int8acc.graph.quantize import quantize
 from pytest_int8acc.tensors import Feed
-
-
-@dataclass(frozen=True)
-class Samples:
-    """A dataset of one batch in memory."""
-
-    feed: Feed
-    samples: int = 1
-    description: str = "arrays"
-
-    def batches(self) -> Iterator[Batch]:
-        yield Batch(self.feed, 1)
 
 
 def network_of(model: Model) -> Network:
@@ -168,39 +149,6 @@ def test_what_no_weights_read_has_no_site() -> None:
         migrate(network, {"t": np.ones(4)})
 
 
-def test_factors_balance_activation_and_weight() -> None:
-    rng = np.random.default_rng(0)
-    x, w = (np.exp(rng.normal(size=50)).astype("f") for _ in range(2))
-    half = factors(x, w, 0.5)
-    np.testing.assert_allclose(x / half / (w * half), np.mean(x / half / (w * half)), rtol=1e-5)
-    everything = factors(x, w, 1.0)
-    np.testing.assert_allclose(x / everything, (x / everything)[0], rtol=1e-5)
-    assert float(np.exp(np.log(half).mean())) == pytest.approx(1, rel=1e-5)
-
-
-def test_dead_channels_keep_a_factor_of_one() -> None:
-    found = factors(np.array([0, 2, 8], np.float32), np.array([1, 1, 0], np.float32), 0.5)
-    assert found[0] == 1
-    assert found[2] == 1
-    assert np.isfinite(found).all()
-
-
-@pytest.mark.parametrize("name", ["plain", "mlp", "conv1d", "vit_gelu", "mobilenet"])
-def test_maxima_per_channel_are_those_of_numpy(name: str) -> None:
-    proto = ZOO[name]()
-    model = normalize(make_model(proto))
-    wanted = sites(network_of(model))
-    feed = sample_feed(proto)
-    found = channel_maxima(model, wanted.values(), Samples(feed), "cpu")  # type: ignore[arg-type]
-    editor = model.edit()
-    made = [t for t in wanted if t not in feed]
-    editor.graph.output.extend(helper.make_tensor_value_info(t, TensorProto.FLOAT, None) for t in made)
-    arrays = {**feed, **OrtEngine(editor.done())(feed)}
-    for tensor, site in wanted.items():
-        channels = np.moveaxis(np.abs(arrays[tensor]), site.axis, 0).reshape(site.channels, -1)
-        np.testing.assert_array_equal(found[tensor], channels.max(axis=1))
-
-
 def test_depthwise_and_grouped_weights_are_read_by_their_channels() -> None:
     for name in ("mobilenet", "grouped"):
         network = network_of(normalize(make_model(ZOO[name]())))
@@ -219,31 +167,3 @@ def test_depthwise_and_grouped_weights_are_read_by_their_channels() -> None:
                 for i in range(weight.shape[1])
             ]
             np.testing.assert_array_equal(weight_maxima(network, site), np.array(expected, np.float32))
-
-
-def test_a_planted_outlier_channel_is_found_and_taken_back() -> None:
-    norm, reader = "/blocks/blocks.1/norm2/LayerNormalization", "/blocks/blocks.1/fc1/MatMul"
-    healthy = trained("vit")
-    network = network_of(outlier_channel(healthy, norm, [reader], 7, 80))
-    tensors = [e.tensor for g in network.groups if g.name == reader for e in g.edges][:1]
-    data = Samples(digits("calibration", 16), 16)
-    outlying = outlying_sites(network, tensors, data, "cpu")  # type: ignore[arg-type]
-    assert list(outlying) == tensors
-    found = migration(network, outlying, 0.5)[tensors[0]]
-    own = network_of(healthy)
-    (site,) = [s for t, s in sites(own).items() if t == tensors[0]]
-    maxima = channel_maxima(own.model, [site], data, "cpu")[site.tensor]  # type: ignore[arg-type]
-    honest = factors(maxima, weight_maxima(own, site), 0.5)
-    ratio = found / honest
-    assert ratio[7] / np.delete(ratio, 7).mean() == pytest.approx(80, rel=0.01)
-
-
-def test_an_even_activation_is_left_alone() -> None:
-    network = network_of(trained("vit"))
-    norms = [t for t in sites(network) if "norm" in t]
-    data = Samples(digits("calibration", 16), 16)
-    maxima = channel_maxima(network.model, [sites(network)[t] for t in norms], data, "cpu")  # type: ignore[arg-type]
-    found = outlying_sites(network, norms, data, "cpu")  # type: ignore[arg-type]
-    for tensor in norms:
-        uneven = maxima[tensor].max() > 3 * np.median(maxima[tensor])
-        assert (tensor in found) is bool(uneven)

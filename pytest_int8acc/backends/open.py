@@ -1,0 +1,31 @@
+"""Where a case's engines come from: TensorRT where it can run, else ONNX Runtime."""
+
+from __future__ import annotations
+
+from pytest_int8acc.backends.onnxruntime import OrtBackend
+from pytest_int8acc.backends.protocol import Backend
+from pytest_int8acc.engines.tensorrt.platform import find_platform, may_have_gpu
+from pytest_int8acc.errors import MissingBackendError
+from pytest_int8acc.settings import Settings
+from pytest_int8acc.spec.models import Case
+
+
+def open_backend(case: Case, settings: Settings) -> Backend:
+    """The backend that the settings want; ``auto`` is TensorRT where it can run.
+
+    Raises:
+        MissingBackendError: TensorRT is wanted, and neither runs nor builds here.
+        EngineError: The engine store cannot be used.
+    """
+    if settings.backend == "onnxruntime":
+        return OrtBackend(settings)
+    if settings.backend == "auto" and not may_have_gpu():
+        return OrtBackend(settings, "no NVIDIA GPU is seen")
+    platform, why = find_platform()
+    if platform is not None and (platform.can_run or (settings.backend == "tensorrt" and platform.can_build)):
+        from pytest_int8acc.backends.tensorrt import TrtBackend
+
+        return TrtBackend(platform, case, settings)
+    if settings.backend == "auto":
+        return OrtBackend(settings, why)
+    raise MissingBackendError(f"backend tensorrt: {why}")

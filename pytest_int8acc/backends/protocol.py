@@ -1,0 +1,84 @@
+"""What a backend is asked for: engines of forms, what they tell of themselves, and what it can do."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Protocol
+
+from pytest_int8acc.case.forms import Form
+from pytest_int8acc.data import Dataset
+from pytest_int8acc.engines import Engine
+from pytest_int8acc.graph.model import Model
+from pytest_int8acc.results import EngineInfo, Role
+from pytest_int8acc.tensors import Feed
+
+
+class Backend(Protocol):
+    """Makes engines of forms, and knows what it made."""
+
+    @property
+    def builds_engines(self) -> bool:
+        """Whether ``engines`` tell what runs in INT8."""
+
+    @property
+    def times_engines(self) -> bool:
+        """Whether ``measure_latency`` gives a time that is worth a price."""
+
+    @property
+    def quantizes_implicitly(self) -> bool:
+        """Whether a case that wants it quantized by its builder gets a form that is."""
+
+    @property
+    def needs_simulation(self) -> bool:
+        """Whether engines need their model run exactly beside them, to tell what is their own doing."""
+
+    @property
+    def output_settings(self) -> Mapping[str, str]:
+        """Settings that outputs of one model depend on, for goldens to note."""
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What the reader must know of the choice."""
+
+    @property
+    def engines(self) -> tuple[EngineInfo, ...]:
+        """The engines made so far that can tell of themselves, the latest of each role."""
+
+    @property
+    def calibration_cache(self) -> Path | None:
+        """The cache that TensorRT's calibrator left, or read; None where none ran."""
+
+    def check(self, form: Form) -> None:
+        """Refuse what can be seen to be wrong before anything is built.
+
+        Raises:
+            MissingBackendError: It cannot run such a form.
+            EngineError: A file of the form is not there.
+        """
+
+    def open(self, form: Form, role: Role, inputs: Dataset) -> Engine:
+        """Make a form run on inputs like these; raises EngineError where it does not build."""
+
+    def deployed(self, form: Form) -> tuple[Model, bool]:
+        """The model that the engine of a form is made from; True where flags choose its types, not itself."""
+
+    def measure_latency(self, roles: Sequence[Role], inputs: Dataset) -> None:
+        """Time the engines of these roles in turn on the first batch, for ``engines`` to tell."""
+
+    def node_times(self, role: Role, inputs: Dataset) -> Mapping[str, float]:
+        """ONNX node to its time in the engine of that role, in ms; empty where that is not known."""
+
+    def shows_tensors(self, form: Form) -> bool:
+        """Whether ``inner_tensors`` has any of an engine of that form."""
+
+    def inner_tensors(
+        self, form: Form, role: Role, inputs: Dataset, feed: Feed, wanted: Sequence[str]
+    ) -> tuple[Feed, str]:
+        """Tensors inside an engine of a form, run on ``feed``, and in words what having them does to it.
+
+        An engine that shows tensors only at a cost shows those of ``wanted`` at most.
+        """
+
+    def close(self) -> None:
+        """Let go of all engines."""

@@ -1,0 +1,286 @@
+"""Reads a ``plan.yaml`` against the network that it is for; every mistake is told with its place."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path, PurePath
+from typing import get_args
+
+import numpy as np
+
+from pytest_int8acc.case.plan_file import VERSION, fingerprint
+from pytest_int8acc.errors import SpecError
+from pytest_int8acc.graph.formats import INT8, INTEGERS, Format
+from pytest_int8acc.graph.migrate import find_site, migrate, sites
+from pytest_int8acc.graph.network import Network, Plan, Precision, TensorScale
+from pytest_int8acc.graph.plan import activation_scales, misfit, quantized_tensors
+from pytest_int8acc.spec.fields import closest, found
+from pytest_int8acc.spec.load import display
+from pytest_int8acc.spec.yaml import Mark, Mistake, Node, parse
+from pytest_int8acc.tensors import Array, did_you_mean
+
+#: A plan holds numbers for each channel; a spec is smaller.
+_MAX_BYTES = 1 << 26
+_KEYS_1 = ("version", "model", "high", "scales")
+_KEYS = (*_KEYS_1, "moves")
+_MODEL_KEYS = ("file", "graph", "weights")
+_SCALE_KEYS = ("scale", "axis", "zero_point", "dtype")
+_TYPES = {known.name: known for known in INTEGERS}
+
+
+def read_plan(path: Path, network: Network) -> Plan:
+    """Read a plan, and check it against the network that it is to be applied to.
+
+    Args:
+        path: A ``plan.yaml``.
+        network: Its groups and tensors are those a plan may name.
+
+    Raises:
+        SpecError: Every mistake in the file, one ``file:line:col: message`` per line, by place: no plan, a
+            name that the network does not have, or a model that is not the one that the plan was found for.
+    """
+    try:
+        with path.open("rb") as stream:
+            raw = stream.read(_MAX_BYTES + 1)
+    except OSError as error:
+        raise SpecError(f"{display(path)}:1:1: cannot read the plan: {error.strerror}") from None
+    reader = _Reader(network)
+    if not raw.strip():
+        reader.mistakes.append(Mistake(Mark(1, 1), f"the file is empty; {_EXPECTED}"))
+    else:
+        document = parse(raw, max_bytes=_MAX_BYTES, max_nodes=len(raw))
+        reader.mistakes += document.mistakes
+        if document.root is not None:
+            reader.read(document.root)
+    if reader.mistakes:
+        lines = (f"{display(path)}:{m.line}:{m.column}: {text}" for m, text in sorted(set(reader.mistakes)))
+        raise SpecError("\n".join(lines))
+    return Plan(reader.high, reader.scales, reader.moves)
+
+
+_EXPECTED = f"a plan is a mapping like {{version: {VERSION}, high: {{/conv1/Conv: fp16}}}}"
+
+
+class _Reader:
+    """Takes a plan from its tree; mistakes gather."""
+
+    def __init__(self, network: Network) -> None:
+        self.network = network
+        self.name = PurePath(network.model.name).name
+        self.groups = {group.name for group in network.groups}
+        self.mistakes: list[Mistake] = []
+        self.high: dict[str, Precision] = {}
+        self.scales: dict[str, TensorScale] = {}
+        self.moves: dict[str, Array] = {}
+        self.moved = network
+        """With the moves so far."""
+        self.shapes: dict[str, tuple[int, ...] | None] = {}
+        """Tensor that is quantized, before the moves or after one, to its shape where it is a constant."""
+
+    def read(self, root: Node) -> None:
+        if not isinstance(root.value, dict):
+            self.mistakes.append(Mistake(root.mark, f"{_EXPECTED}, found {found(root.plain())}"))
+            return
+        version = self._version(root)
+        if version is None:
+            return
+        self._known_keys(root, _KEYS if version > 1 else _KEYS_1)
+        if self._stale(root):
+            return
+        self._entries(root, "high", self._group)
+        if version == 1:
+            self._entries(root, "scales", self._scale_1)
+            return
+        self._look_at(self.network)
+        self._entries(root, "moves", self._move)
+        self._entries(root, "scales", self._scale)
+
+    def _version(self, root: Node) -> int | None:
+        """The version; None where it is not known here."""
+        node = root.entries.get("version")
+        if node is None:
+            self.mistakes.append(Mistake(root.mark, f"'version' is missing: add 'version: {VERSION}'"))
+        elif isinstance(node.value, int) and not isinstance(node.value, bool) and 0 < node.value <= VERSION:
+            return node.value
+        else:
+            text = f"version: expected 1 to {VERSION}, found {found(node.plain())}"
+            self.mistakes.append(Mistake(node.mark, f"{text}; update pytest-int8acc to read it"))
+        return None
+
+    def _known_keys(self, node: Node, known: Sequence[str]) -> None:
+        for key, mark in node.keys.items():
+            if key not in known:
+                near = closest(key, known)
+                advice = f"did you mean '{near}'?" if near else f"known here: {', '.join(known)}"
+                self.mistakes.append(Mistake(mark, f"unknown key {found(key)} ({advice})"))
+
+    def _stale(self, root: Node) -> bool:
+        """Whether the plan was found for another model; says what differs."""
+        node = root.entries.get("model")
+        if node is None:
+            return False
+        if not isinstance(node.value, dict):
+            text = f"model: expected a mapping {{graph: HASH, weights: HASH}}, found {found(node.plain())}"
+            self.mistakes.append(Mistake(node.mark, text))
+            return False
+        self._known_keys(node, _MODEL_KEYS)
+        now = fingerprint(self.network.model)
+        wanted = {key: node.entries[key] for key in ("graph", "weights") if key in node.entries}
+        changed = [key for key, child in wanted.items() if child.value != getattr(now, key)]
+        if not changed:
+            return False
+        text = (
+            f"the plan was found for another model: the {' and the '.join(changed)} of {self.name} changed "
+            f"since{self._gone(root)}. Take 'plan:' out of the spec and run pytest --int8acc "
+            "--int8acc-report DIR for a new plan; or, to keep this one as it is, remove its 'model:' section"
+        )
+        self.mistakes.append(Mistake(root.keys["model"], text))
+        return True
+
+    def _gone(self, root: Node) -> str:
+        """The groups of the plan that the model no longer has."""
+        named = list(root.entries["high"].entries) if "high" in root.entries else []
+        gone = [name for name in named if name not in self.groups]
+        if not gone:
+            return ""
+        listed = ", ".join(map(found, gone[:3])) + (f" and {len(gone) - 3} more" if len(gone) > 3 else "")
+        return f"; {len(gone)} of the plan's {len(named)} layers are not in it: {listed}"
+
+    def _entries(self, root: Node, key: str, take: Callable[[str, Mark, Node], None]) -> None:
+        node = root.entries.get(key)
+        if node is None:
+            return
+        if not isinstance(node.value, dict):
+            text = f"{key}: expected a mapping, {{}} where it is empty, found {found(node.plain())}"
+            self.mistakes.append(Mistake(node.mark, text))
+            return
+        for name, child in node.entries.items():
+            take(name, node.keys[name], child)
+
+    def _group(self, name: str, mark: Mark, node: Node) -> None:
+        if name not in self.groups:
+            self.mistakes.append(Mistake(mark, self._no_group(name)))
+        for precision in get_args(Precision):
+            if node.value == precision:
+                self.high[name] = precision
+                return
+        words = ", ".join(get_args(Precision))
+        near = did_you_mean(str(node.value), get_args(Precision))
+        text = f"{found(name)}: expected one of {words}, found {found(node.plain())}{near}"
+        self.mistakes.append(Mistake(node.mark, text))
+
+    def _no_group(self, name: str) -> str:
+        if name in self.network.left_high:
+            why = self.network.left_high[name]
+            return f"{found(name)} is not in INT8 anyway ({why.text}); remove this line"
+        near = did_you_mean(name, sorted(self.groups))
+        return f"{found(name)} is no layer of {self.name} that can be INT8{near}"
+
+    def _look_at(self, network: Network) -> None:
+        """Know what is quantized in ``network``."""
+        constants = network.model.constants()
+        for name, own in quantized_tensors(network).items():
+            self.shapes.setdefault(name, None if own.values is None else constants[name].shape)
+
+    def _move(self, name: str, mark: Mark, node: Node) -> None:
+        site = find_site(self.moved, name)
+        factors = None if site is None else self._positive(name, "a factor", node)
+        if site is None:
+            near = did_you_mean(name, sorted(sites(self.moved)))
+            text = f"{found(name)} is no tensor of {self.name} whose channels can be moved{near}"
+            self.mistakes.append(Mistake(mark, text))
+        elif factors is not None and factors.shape != (site.channels,):
+            told = f"{factors.size}" if factors.ndim else found(node.plain())
+            text = f"{found(name)}: expected a list of {site.channels} factors, found {told}"
+            self.mistakes.append(Mistake(node.mark, text))
+        elif factors is not None:
+            self.moves[name] = factors
+            self.moved = migrate(self.moved, {name: factors}).network
+            self._look_at(self.moved)
+
+    def _scale_1(self, name: str, mark: Mark, node: Node) -> None:
+        """Of version 1: an activation's, which keeps its own zero point."""
+        known = activation_scales(self.network)
+        if name not in known:
+            self.mistakes.append(Mistake(mark, self._no_tensor(name, known)))
+        value = self._positive(name, "a scale", node, several=False)
+        if value is not None and name in known:
+            own = next(
+                e.quantization
+                for group in self.network.groups
+                for e in group.edges
+                if e.tensor == name and e.quantization.axis is None
+            )
+            self.scales[name] = TensorScale(value, zero_point=own.zero_point)
+
+    def _scale(self, name: str, mark: Mark, node: Node) -> None:
+        if name not in self.shapes:
+            self.mistakes.append(Mistake(mark, self._no_tensor(name, self.shapes)))
+        before = len(self.mistakes)
+        self._known_keys(node, _SCALE_KEYS)
+        entries = node.entries if isinstance(node.value, dict) else {"scale": node}
+        if "scale" not in entries:
+            self.mistakes.append(Mistake(node.mark, f"{found(name)}: 'scale' is missing, a number or a list"))
+            return
+        scale = self._positive(name, "a scale", entries["scale"])
+        axis = self._axis(name, entries["axis"]) if "axis" in entries else None
+        zero_point = None if scale is None else self._zero_point(name, entries, scale.shape)
+        if scale is None or len(self.mistakes) > before:
+            return
+        self.scales[name] = TensorScale(scale, axis, zero_point)
+        wrong = misfit(self.scales[name], self.shapes.get(name))
+        if wrong:
+            self.mistakes.append(Mistake(node.mark, f"{found(name)}: {wrong}"))
+
+    def _no_tensor(self, name: str, known: Iterable[str]) -> str:
+        return f"{found(name)} is no quantized tensor of {self.name}{did_you_mean(name, sorted(known))}"
+
+    def _positive(self, name: str, what: str, node: Node, *, several: bool = True) -> Array | None:
+        """float32 of a number, or of a list of them where that may be; None where one is not above 0."""
+        items = node.value if several and isinstance(node.value, list) else [node]
+        values = [item.value for item in items]
+        for item in items:
+            if not _is_positive(item.value):
+                text = f"{found(name)}: expected {what}, a number greater than 0, found {found(item.plain())}"
+                self.mistakes.append(Mistake(item.mark, text))
+                return None
+        return np.array(values if items is node.value else values[0], np.float32)
+
+    def _axis(self, name: str, node: Node) -> int | None:
+        if isinstance(node.value, int) and not isinstance(node.value, bool):
+            return node.value
+        text = f"{found(name)}: expected an axis, an integer, found {found(node.plain())}"
+        self.mistakes.append(Mistake(node.mark, text))
+        return None
+
+    def _zero_point(self, name: str, entries: Mapping[str, Node], shape: tuple[int, ...]) -> Array | None:
+        """Of a scale's type and shape, 0 where only the type is given; None where neither is."""
+        kind, node = entries.get("dtype"), entries.get("zero_point")
+        if kind is None and node is None:
+            return None
+        type_name = INT8.name if kind is None else str(kind.value)
+        if kind is not None and type_name not in _TYPES:
+            near = did_you_mean(type_name, _TYPES)
+            text = f"{found(name)}: expected one of {', '.join(_TYPES)}, found {found(kind.plain())}{near}"
+            self.mistakes.append(Mistake(kind.mark, text))
+            return None
+        wanted = _TYPES[type_name]
+        items = [] if node is None else node.value if isinstance(node.value, list) else [node]
+        for item in items:
+            if not _is_held(item.value, wanted):
+                text = f"{found(name)}: expected a zero point, an integer that {wanted.name} holds"
+                self.mistakes.append(Mistake(item.mark, f"{text}, found {found(item.plain())}"))
+                return None
+        values = np.array([item.value for item in items] or [0], wanted.dtype)
+        return values if node is not None and items is node.value else np.full(shape, values[0])
+
+
+def _is_positive(value: object) -> bool:
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return False
+    with np.errstate(over="ignore"):
+        return bool(0 < np.float32(value) < np.inf)
+
+
+def _is_held(value: object, wanted: Format) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and wanted.lowest <= value <= wanted.highest

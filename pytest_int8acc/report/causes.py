@@ -1,0 +1,149 @@
+"""Why a layer loses accuracy in INT8, as sentences, and what to do about it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+from pytest_int8acc.report.words import percent
+from pytest_int8acc.results.causes import Cause, CauseKind, Symptom
+
+#: Every kind of cause, with what to do.
+ADVICE: Mapping[CauseKind, str] = {
+    "scale-too-wide": "calibrate this tensor anew: its range should end where its values do",
+    "saturation": "widen the range: calibrate by minmax or a higher percentile, on data like the real inputs",
+    "zero-point": "quantize to int8 with zero point 0; TensorRT takes nothing else",
+    "zero-scale": "give the tensor a scale above 0: its greatest magnitude divided by 127",
+    "missing-scale": "calibrate the tensor, or add it to the scale file; until then the layer is not in INT8",
+    "activation-outliers": "move the range of the large channels into the weights (as SmoothQuant does), "
+    "clip the outliers by percentile, or keep the layer in FP16",
+    "weight-outliers": "give each output channel its own scale; where it has one, keep the layer in FP16",
+    "weight-scale": "make the scale anew from the weights: max |w| of each channel divided by 127",
+    "wrong-axis": "put the scales along the output channels: axis 0 of a Conv, axis 1 of a MatMul's right",
+    "mismatched-scales": "scale the tensors alike before they meet, or keep what joins them in FP16",
+    "sensitive-op": "keep it in FP16: TensorRT's guide advises against INT8 here",
+    "accumulated-noise": "no other scale will help: keep the layer in FP16, or train with quantization (QAT)",
+    "engine-only": "try another TensorRT version or other tactics, and report it with the minimal reproducer",
+    "non-determinism": "loosen the limit above the noise, or make the runs deterministic",
+}
+_COST = "keeps {sqnr_db:.3g} dB, the best scale {best_sqnr_db:.3g}"
+_WEIGHT_COST = "it keeps {sqnr_db:.3g} dB, scales from its channels {best_sqnr_db:.3g}"
+_WEIGHT_LEFT = "even scales from its channels keep {best_sqnr_db:.3g} dB only"
+#: A sentence for every symptom: of the cause's fields, its numbers and the phrases below.
+_SENTENCES: Mapping[Symptom, str] = {
+    "range-too-wide": "scale {factor:.3g}x too wide: '{tensor}' reaches {amax:.3g}, its range {reach:.3g}, "
+    "so {codes_unused:%} of the INT8 codes are unused; " + _COST,
+    "cut-off": "'{tensor}' is cut off at {reach:.3g} while it reaches {amax:.3g}: {clipped:%} of the values, "
+    "with {clipped_energy:%} of the energy lost; " + _COST,
+    "one-sided": "'{tensor}' is {format} with zero point {zero_point:g}, which holds only {low:.3g} to "
+    "{high:.3g}: {clipped:%} of the values are cut off on one side; " + _COST,
+    "vanishing-scale": "'{tensor}' has the scale {scale:.3g}, below {least_scale:.3g}, the least that "
+    "{precision} holds",
+    "vanishing-weight-scale": "weight '{tensor}' has the scale {scale:.3g}",
+    "no-scale": "no scale for {named_others}: the layer is not in INT8",
+    "large-channels": "{named_channels} {channel_amax:.3g}, {channel_ratio:.3g}x the usual channel: the "
+    "others share {codes_left:g} of 127 codes",
+    "large-values": "a few values of '{tensor}' reach {amax:.3g}{times}, and the range with them",
+    "stretched-range": "a few values of '{tensor}' reach {amax:.3g}{times}, and the range with them; "
+    + _COST,
+    "uneven-parts": "{op_type} '{node}' joins channels that reach {channel_amax:.3g} with others that reach "
+    "{quarter_amax:.3g} or less, and '{tensor}' has one scale for all",
+    "range-of-partner": "'{tensor}' reaches {amax:.3g} but has the scale of {named_others}, which reaches "
+    "{partner_amax:.3g} and meets it at {op_type} '{node}'; " + _COST,
+    "few-codes": "weight '{tensor}' uses {codes_used:%} of its INT8 codes",
+    "weight-scales-off": "{many_scales} {how_far}: " + _WEIGHT_COST,
+    "scales-of-other-axis": "the scales of weight '{tensor}' are those of axis {axis_of_scales:g}, its "
+    "channels lie along axis {axis:g}: " + _WEIGHT_COST,
+    "one-scale-for-channels": "weight '{tensor}' has one scale for all channels, of which the greatest "
+    "reaches {channel_ratio:.3g}x the usual one: " + _WEIGHT_COST,
+    "large-weights": "a few values of weight '{tensor}' reach {amax:.3g}{times}: " + _WEIGHT_LEFT,
+    "large-idle-weights": "weight '{tensor}' reaches {amax:.3g} where its inputs are next to 0, "
+    "{amax_in_use:.3g} elsewhere: " + _WEIGHT_LEFT,
+    "quantized-inputs": "{op_type} loses much by quantized inputs; {left}",
+    "after-softmax": "{named_others} is made by {op_type} '{node}', whose small shares vanish in "
+    "INT8; {left}",
+    "after-gelu": "{named_others} comes from a GELU, whose small negative tail vanishes in INT8; {left}",
+    "product-of-activations": "it is a product of two activations, as in attention; {left}",
+    "decoding": "{op_type} decodes the outputs at the end: its values differ widely in size; {left}",
+    "noise-adds-up": "nothing stands out: its noisiest edge '{tensor}' keeps {sqnr_db:.3g} dB, "
+    "{below_best:.2g} dB from the best that INT8 can do; the noise of several layers adds up",
+    "engine-differs": "the same Q/DQ model meets the criteria in ONNX Runtime's exact INT8, the engine does "
+    "not; its noisiest edge '{tensor}' keeps {sqnr_db:.3g} dB",
+    "within-noise": "the limit lies within the noise between two runs of the baseline, and no scale is at "
+    "fault",
+}
+
+
+class _Number(float):
+    """A number whose format ``%`` is a share in words."""
+
+    def __format__(self, spec: str) -> str:
+        return percent(self) if spec == "%" else super().__format__(spec)
+
+
+class _Facts(dict[str, str | _Number]):
+    """Fields and numbers of a cause by name; phrases are made where a sentence asks for them."""
+
+    def __init__(self, cause: Cause) -> None:
+        texts = {"tensor": cause.tensor, "node": cause.node, "op_type": cause.op_type, "format": cause.format}
+        ranges = {"amax": cause.amax, "reach": cause.reach}
+        numbers = {k: _Number(v) for k, v in {**cause.numbers, **ranges}.items() if v is not None}
+        super().__init__({**texts, **numbers})
+        self.cause = cause
+
+    def __missing__(self, name: str) -> str | _Number:
+        return _PHRASES[name](self.cause)
+
+
+def cause_text(cause: Cause) -> str:
+    """What was measured, in a sentence with its numbers."""
+    return cause.told if cause.symptom is None else _SENTENCES[cause.symptom].format_map(_Facts(cause))
+
+
+def advice(cause: Cause) -> str:
+    """What to do."""
+    return ADVICE[cause.kind]
+
+
+def _named_channels(cause: Cause) -> str:
+    large = list(cause.channels)
+    named = ", ".join(map(str, large[:5])) + (f" and {len(large) - 5} more" if len(large) > 5 else "")
+    return f"channel{'s' * (len(large) > 1)} {named} of '{cause.tensor}' reach{'es' * (len(large) == 1)}"
+
+
+def _times(cause: Cause) -> str:
+    usual = cause.numbers["p99.9"]
+    return f", {(cause.amax or 0.0) / usual:.3g}x the 99.9th percentile" if usual else ""
+
+
+def _left(cause: Cause) -> str:
+    """What INT8 leaves of an edge's values; of those beside a mask, hardly anything."""
+    if cause.masked:
+        return (
+            f"'{cause.tensor}' reaches {cause.amax:.3g}, as a mask does, and what is small beside that "
+            "shares a few codes"
+        )
+    return f"'{cause.tensor}' keeps {cause.numbers['sqnr_db']:.3g} dB"
+
+
+def _many_scales(cause: Cause) -> str:
+    count = round(cause.numbers["scales"])
+    many = f"{cause.numbers['scales_off']:g} of {count} scales" if count > 1 else "the scale"
+    return f"{many} of weight '{cause.tensor}' {'are' if count > 1 else 'is'}"
+
+
+def _how_far(cause: Cause) -> str:
+    factor = cause.numbers["factor"]
+    return f"up to {factor:.3g}x too wide" if factor > 1 else f"down to {factor:.3g} of what they must reach"
+
+
+_PHRASES: Mapping[str, Callable[[Cause], str | _Number]] = {
+    "codes_unused": lambda cause: _Number(1 - cause.numbers["codes_used"]),
+    "below_best": lambda c: _Number(max(c.numbers["best_sqnr_db"] - c.numbers["sqnr_db"], 0.0)),
+    "named_others": lambda cause: ", ".join(f"'{name}'" for name in cause.others),
+    "precision": lambda cause: cause.format.upper(),
+    "named_channels": _named_channels,
+    "times": _times,
+    "left": _left,
+    "many_scales": _many_scales,
+    "how_far": _how_far,
+}

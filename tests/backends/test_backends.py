@@ -1,0 +1,119 @@
+"""What backends say that they can do, and what they refuse before anything is built."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from projects import CALIBRATED, Project
+
+from pytest_int8acc.backends.onnxruntime import OrtBackend
+from pytest_int8acc.backends.protocol import Backend
+from pytest_int8acc.backends.tensorrt import TrtBackend
+from pytest_int8acc.case.forms import EngineForm, ImplicitForm, ModelForm, fp32_form
+from pytest_int8acc.engines.tensorrt.platform import Platform
+from pytest_int8acc.errors import EngineError, MissingBackendError
+from pytest_int8acc.graph.load import load_model
+from pytest_int8acc.graph.model import Model
+from pytest_int8acc.results import Role
+from pytest_int8acc.settings import Settings
+from pytest_int8acc.spec.load import load_spec
+from pytest_int8acc.spec.models import Case
+
+SETTINGS = Settings(no_cache=True)
+
+
+@pytest.fixture
+def case(tmp_path: Path) -> Case:
+    project = Project(tmp_path)
+    project.data(project.model("plain"))
+    path = tmp_path / "case.int8acc.yaml"
+    path.write_text(f"model: model.onnx\ninputs: data.npz\n{CALIBRATED}")
+    (found,) = load_spec(path)
+    return found
+
+
+@pytest.fixture
+def model(case: Case) -> Model:
+    return load_model(case.path(case.model))
+
+
+@pytest.fixture(params=[(8, 6, 1), (10, 13, 0)], ids=str)
+def tensorrt(case: Case, request: pytest.FixtureRequest) -> Iterator[TrtBackend]:
+    made = TrtBackend(Platform("tensorrt", request.param, "a GPU", (8, 9)), case, SETTINGS)
+    yield made
+    made.close()
+
+
+def implicit(model: Model, cache: Path) -> ImplicitForm:
+    return ImplicitForm(model, "implicit", algorithm="minmax", samples=None, cache=cache)
+
+
+def test_onnx_runtime_builds_nothing_and_its_mode_changes_outputs() -> None:
+    backend: Backend = OrtBackend(SETTINGS.but(mode="native"))
+    assert not any((backend.builds_engines, backend.times_engines, backend.quantizes_implicitly))
+    assert not backend.needs_simulation
+    assert backend.output_settings == {"mode": "native"}
+
+
+def test_engines_of_tensorrt_tell_of_themselves_and_are_simulated_beside(tensorrt: Backend) -> None:
+    assert all((tensorrt.builds_engines, tensorrt.times_engines, tensorrt.quantizes_implicitly))
+    assert tensorrt.needs_simulation
+    assert tensorrt.output_settings == {}
+
+
+def test_tensors_are_shown_of_engines_that_are_built_here(tensorrt: Backend, model: Model) -> None:
+    engine = EngineForm(model, "an engine", path=Path("a.engine"))
+    assert tensorrt.shows_tensors(fp32_form(model))
+    assert not tensorrt.shows_tensors(engine)
+    assert not OrtBackend(SETTINGS).shows_tensors(fp32_form(model))
+
+
+def test_onnx_runtime_refuses_an_engine_at_once(model: Model) -> None:
+    backend = OrtBackend(SETTINGS, "no NVIDIA GPU is seen")
+    backend.check(fp32_form(model))
+    with pytest.raises(MissingBackendError, match=r"a\.engine: a TensorRT engine, and no NVIDIA GPU is seen"):
+        backend.check(EngineForm(model, "an engine", path=Path("a.engine")))
+
+
+def test_files_that_are_not_there_are_missed_before_anything_is_built(
+    tensorrt: TrtBackend, model: Model, tmp_path: Path
+) -> None:
+    tensorrt.check(fp32_form(model))
+    with pytest.raises(EngineError, match=r"b\.engine: the engine cannot be read: No such file"):
+        tensorrt.check(EngineForm(model, "an engine", path=tmp_path / "b.engine"))
+    with pytest.raises(EngineError, match=r"b\.cache: the calibration cache cannot be read: No such file"):
+        tensorrt.check(implicit(model, tmp_path / "b.cache"))
+    (tmp_path / "b.cache").write_bytes(b"TRT-8601-MinMaxCalibration\n")
+    tensorrt.check(implicit(model, tmp_path / "b.cache"))
+
+
+def test_a_candidate_that_cannot_run_is_refused_before_the_baseline_is_opened(
+    case: Case, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def opened(*_: object) -> None:
+        raise AssertionError("nothing is opened")
+
+    monkeypatch.setattr(OrtBackend, "open", opened)
+    project = Project(case.file.parent)
+    with pytest.raises(MissingBackendError, match="a TensorRT engine"):
+        project.check("int8: {engine: a.engine}\n", Settings(backend="onnxruntime"))
+
+
+def test_flags_choose_types_below_tensorrt_10_and_under_implicit_quantization(
+    tensorrt: TrtBackend, model: Model
+) -> None:
+    halved = ModelForm.halved(model, "FP16")
+    deployed, by_flags = tensorrt.deployed(halved)
+    assert by_flags == (tensorrt.platform.version < (10,))
+    assert (deployed is halved.model) == (not by_flags)
+    half = {tensor.dtype.name for tensor in deployed.values().values()} >= {"float16"}
+    assert half != by_flags, "what flags halve is handed over as it was before"
+    assert tensorrt.deployed(implicit(model, Path("a.cache")))[1]
+
+
+def test_roles_are_their_words() -> None:
+    assert f"{Role.BASELINE_AGAIN}" == "baseline again"
+    assert str(Role.INT8) == "INT8"
+    assert Role("fixed") is Role.FIXED

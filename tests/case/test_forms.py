@@ -1,0 +1,91 @@
+"""The three kinds of form: a model to build, an engine, a model that TensorRT quantizes itself."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from projects import CALIBRATED, Project
+
+from pytest_int8acc.case.forms import (
+    EngineForm,
+    ImplicitForm,
+    ModelForm,
+    baseline_form,
+    candidate_form,
+    fp32_form,
+    load_float,
+)
+from pytest_int8acc.settings import Settings
+from pytest_int8acc.spec.load import load_spec
+from pytest_int8acc.spec.models import Case
+
+IMPLICIT = "int8: {implicit: {calibrate: {algorithm: minmax}, cache: a.cache}}\n"
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Project:
+    made = Project(tmp_path)
+    made.data(made.model())
+    return made
+
+
+def case_of(project: Project, spec: str) -> Case:
+    path = project.folder / "case.int8acc.yaml"
+    path.write_text("model: model.onnx\ninputs: data.npz\n" + spec)
+    (case,) = load_spec(path)
+    return case
+
+
+def test_a_baseline_in_fp16_keeps_the_model_that_it_was_made_of(project: Project) -> None:
+    case = case_of(project, CALIBRATED)
+    model = load_float(case)
+    form = baseline_form(case, model)
+    assert isinstance(form, ModelForm)
+    assert form.original is model
+    assert form.half
+    assert any(t.dtype == np.float16 for t in form.model.values().values())
+    plain = fp32_form(model)
+    assert (plain.model, plain.original, plain.half) == (model, model, False)
+
+
+def test_nodes_that_stay_in_fp32_are_told(project: Project) -> None:
+    model = load_float(case_of(project, CALIBRATED))
+    node = model.graph.node[0]
+    form = ModelForm.halved(model, "FP16", in_fp32=[node.name])
+    assert form.in_fp32 == {node.name}
+    types = {name: tensor.dtype for name, tensor in form.model.values().items()}
+    kept = next(n for n in form.model.graph.node if n.name == node.name)
+    assert types[kept.output[0]] == np.float32
+
+
+def test_an_engine_is_a_form_of_its_own(project: Project) -> None:
+    case = case_of(project, "baseline: {engine: a.engine}\nint8: {engine: b.engine}\n")
+    model = load_float(case)
+    baseline, (candidate, int8) = (
+        baseline_form(case, model),
+        candidate_form(case, model, Settings(), implicit=True),
+    )
+    assert isinstance(baseline, EngineForm)
+    assert isinstance(candidate, EngineForm)
+    assert int8 is None, "nothing is known of its layers"
+    assert (baseline.path, baseline.description) == (project.folder / "a.engine", "engine a.engine")
+    assert (candidate.path, candidate.half) == (project.folder / "b.engine", False)
+
+
+def test_implicit_quantization_stays_so_only_where_the_backend_does_it(project: Project) -> None:
+    case = case_of(project, IMPLICIT)
+    model = load_float(case)
+    form, int8 = candidate_form(case, model, Settings(), implicit=True)
+    assert isinstance(form, ImplicitForm)
+    assert int8 is None
+    assert form.half, "the builder may take FP16 where it does not take INT8"
+    assert (form.algorithm, form.cache) == ("minmax", project.folder / "a.cache")
+    assert form.samples is not None
+    held = form.holding({"conv": "fp16"}, project.folder / "b.cache")
+    assert (held.samples, held.cache, held.held) == (None, project.folder / "b.cache", {"conv": "fp16"})
+    explicit, int8 = candidate_form(case, model, Settings(), implicit=False)
+    assert isinstance(explicit, ModelForm)
+    assert int8 is not None
+    assert int8.under().description == explicit.description

@@ -1,0 +1,197 @@
+"""A plan as a file: whatever it says is read back to the bit, and every mistake in it has a place."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import numpy as np
+import pytest
+import yaml
+from fixes import DIGITS, network_of
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from plans import plain, plans
+from repair_support import KINDS, write_case
+from zoo import ZOO
+from zoo_networks import read_back, zoo_network
+
+from pytest_int8acc.case.plan_file import plan_text
+from pytest_int8acc.case.plan_reader import read_plan
+from pytest_int8acc.check import conclude
+from pytest_int8acc.errors import SpecError
+from pytest_int8acc.graph.load import load_model
+from pytest_int8acc.graph.network import Network, Plan, TensorScale, symmetric
+from pytest_int8acc.graph.plan import apply, moved, quantized_tensors
+from pytest_int8acc.measure.measured import measure
+from pytest_int8acc.repair import scales
+from pytest_int8acc.settings import Settings
+from pytest_int8acc.spec.load import load_spec
+
+NAMES = [name for name in ZOO if len(zoo_network(name).groups) > 1]
+
+
+@pytest.fixture(scope="module")
+def digits() -> Network:
+    return network_of(load_model(DIGITS))
+
+
+def read_text(folder: Path, text: str, network: Network) -> Plan:
+    path = folder / "plan.yaml"
+    path.write_text(text, encoding="utf-8")
+    return read_plan(path, network)
+
+
+@settings(
+    max_examples=40,
+    deadline=None,
+    suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture],
+)
+@given(st.sampled_from(NAMES), st.data())
+def test_a_plan_read_back_makes_the_same_model(tmp_path: Path, name: str, data: st.DataObject) -> None:
+    network = zoo_network(name)
+    plan = data.draw(plans(network))
+    text = plan_text(plan, network, name)
+    assert max(map(len, text.splitlines())) <= 110
+    again = read_text(tmp_path, text, network)
+    assert plain(again) == plain(plan)
+    assert list(again.moves) == list(plan.moves)
+    assert apply(network, again).serialize() == apply(network, plan).serialize()
+    loaded = yaml.safe_load(text)  # YAML 1.1 reads it alike
+    for tensor, factors in plan.moves.items():
+        np.testing.assert_array_equal(np.array(loaded["moves"][tensor], np.float32), factors)
+
+
+@settings(deadline=None)
+@given(st.floats(0, exclude_min=True, allow_infinity=False, width=32))
+def test_every_float32_is_read_back(value: float) -> None:
+    network = zoo_network("plain")
+    tensor = next(iter(quantized_tensors(network)))
+    text = plan_text(Plan(scales={tensor: symmetric(value)}), network, "")
+    assert np.float32(yaml.safe_load(text)["scales"][tensor]) == np.float32(value)
+
+
+def test_digits_that_two_roundings_lead_astray_are_more(tmp_path: Path) -> None:
+    """7.038531e-26 is nearest to one float32, and by way of float64 becomes the one beside it."""
+    network = zoo_network("plain")
+    tensor = next(iter(quantized_tensors(network)))
+    odd = np.nextafter(np.float32(7.038531e-26), np.float32(0))
+    for value in (odd, np.float32(7.038531e-26)):
+        plan = Plan(scales={tensor: TensorScale(np.array(value))})
+        assert plain(read_text(tmp_path, plan_text(plan, network, ""), network)) == plain(plan)
+
+
+def test_a_plan_of_many_channels_is_no_spec_too_large(tmp_path: Path) -> None:
+    network = zoo_network("plain")
+    text = "version: 2\nmoves: {nowhere: [" + "1.0, " * 300_000 + "1.0]}\n"
+    with pytest.raises(SpecError, match="'nowhere' is no tensor of model whose channels can be moved"):
+        read_text(tmp_path, text, network)
+
+
+def test_a_scale_of_version_1_keeps_the_tensors_own_zero_point(tmp_path: Path) -> None:
+    own = Plan(scales={"x": TensorScale(np.array(0.5, np.float32), zero_point=np.array(7, np.uint8))})
+    network = read_back(moved(zoo_network("plain"), own))
+    for version, dtype in ((1, np.uint8), (2, np.int8)):
+        plan = read_text(tmp_path, f"version: {version}\nscales: {{x: 0.25}}\n", network)
+        found = quantized_tensors(moved(network, plan))["x"]
+        assert (float(found.scale), found.zero_point.dtype) == (0.25, dtype)
+        assert int(found.zero_point) == (7 if version == 1 else 0)
+
+
+def test_a_plan_of_version_1_is_read(tmp_path: Path, digits: Network) -> None:
+    text = "version: 1\nhigh: {/head/Gemm: fp32}\nscales: {image: 0.1}\n"
+    plan = read_text(tmp_path, text, digits)
+    assert plain(plan) == plain(Plan({"/head/Gemm": "fp32"}, {"image": symmetric(0.1)}))
+
+
+def test_scales_may_be_written_in_every_way(tmp_path: Path, digits: Network) -> None:
+    text = (
+        "version: 2\nscales:\n  image: {scale: 1e-3, zero_point: 3, dtype: uint8}\n"
+        "  head.weight: {axis: 0, scale: [1, 2, 3, 4, 5, 6, 7, 8, 9, 10], zero_point: 1}\n"
+    )
+    plan = read_text(tmp_path, text, digits)
+    image, weight = plan.scales["image"], plan.scales["head.weight"]
+    assert (float(image.scale), image.axis) == (pytest.approx(1e-3), None)
+    assert image.zero_point is not None
+    assert (int(image.zero_point), image.zero_point.dtype) == (3, np.uint8)
+    assert weight.axis == 0
+    assert weight.zero_point is not None
+    assert weight.zero_point.tolist() == [1] * 10
+
+
+@pytest.mark.parametrize(
+    ("text", "messages"),
+    [
+        ("moves: [1]", ["2:8: moves: expected a mapping, {} where it is empty, found a list"]),
+        ("moves: {imag: [1]}", ["2:9: 'imag' is no tensor of digits.onnx whose channels can be moved"]),
+        ("moves: {image: [1, 2]}", ["2:16: 'image': expected a list of 1 factors, found 2"]),
+        ("moves: {image: 3}", ["2:16: 'image': expected a list of 1 factors, found 3"]),
+        ("moves: {image: [0]}", ["2:17: 'image': expected a factor, a number greater than 0, found 0"]),
+        ("moves: {image: [x]}", ["2:17: 'image': expected a factor, a number greater than 0, found 'x'"]),
+        ("scales: {image: true}", ["2:17: 'image': expected a scale, a number greater than 0, found true"]),
+        ("scales: {image: 1e-60}", ["2:17: 'image': expected a scale, a number greater than 0, found 1e-60"]),
+        (
+            "scales: {image: 1e60}",
+            ["2:17: 'image': expected a scale, a number greater than 0, found 1e[+]60"],
+        ),
+        ("scales: {image: [1, 2]}", ["2:17: 'image': one per tensor, or a list and an axis"]),
+        ("scales: {image: {axis: 0}}", ["2:17: 'image': 'scale' is missing, a number or a list"]),
+        ("scales: {image: {scale: 1, axes: 0}}", [r"2:28: unknown key 'axes' \(did you mean 'axis'\?\)"]),
+        ("scales: {image: {scale: 1, axis: x}}", ["2:34: 'image': expected an axis, an integer, found 'x'"]),
+        (
+            "scales: {image: {scale: 1, zero_point: 200}}",
+            ["2:40: 'image': expected a zero point, an integer that int8 holds, found 200"],
+        ),
+        (
+            "scales: {image: {scale: 1, dtype: uint3}}",
+            [r"2:35: 'image': expected one of int8, uint8, int16, uint16, int32, found 'uint3' \(did you"],
+        ),
+        (
+            "scales: {head.weight: {scale: [1, 2], axis: 9}}",
+            ["2:23: 'head.weight': axis 9 of a tensor with 2 dimensions"],
+        ),
+        (
+            "scales: {head.weight: {scale: [1, 2], axis: 0}}",
+            ["2:23: 'head.weight': 2 numbers along axis 0, which has 10"],
+        ),
+        (
+            "scales: {image: {scale: 1, zero_point: [1, 2]}}",
+            ["2:17: 'image': 2 zero points for 1 scales"],
+        ),
+        (
+            "scales: {x: 1, image_migrated: 1}\nmoves: {image: [2]}",
+            ["2:10: 'x' is no quantized tensor of digits.onnx"],
+        ),
+    ],
+)
+def test_mistakes_are_told_with_their_places(
+    tmp_path: Path, digits: Network, text: str, messages: list[str]
+) -> None:
+    with pytest.raises(SpecError) as caught:
+        read_text(tmp_path, f"version: 2\n{text}\n", digits)
+    lines = str(caught.value).splitlines()
+    assert len(lines) == len(messages)
+    for line, message in zip(lines, messages, strict=True):
+        assert re.match(f".*plan.yaml:{message.replace('{', '[{]')}", line), line
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_spec_guards_the_model_that_was_verified(
+    tmp_path: Path, kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The plan.yaml of each kind of fix, named in the spec, gives the fixed model to the bit."""
+    monkeypatch.setattr(scales, "METHODS", {k: m for k, m in scales.METHODS.items() if k != "entropy"})
+    make, limits = KINDS[kind]
+    spec = write_case(tmp_path, make(), limits, "scales" if kind == "migrate" else "model")
+    conclude(measure(load_spec(spec)[0], Settings()), tmp_path / "report")
+    without, fixes = spec.read_text(), [path.parent for path in (tmp_path / "report").rglob("plan.yaml")]
+    assert fixes
+    for folder in fixes:
+        spec.write_text(f"{without}plan: {folder.relative_to(tmp_path) / 'plan.yaml'}\n")
+        guarded = measure(load_spec(spec)[0], Settings())
+        assert guarded.result.passed
+        assert guarded.int8 is not None
+        assert (folder / "fixed.onnx").read_bytes() == guarded.int8.under().model.serialize()
+        if folder.name == "report":
+            plan = guarded.int8.given
+            assert (bool(plan.high), bool(plan.moves)) == (kind in ("mixed", "high"), kind == "migrate")

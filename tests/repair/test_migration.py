@@ -1,0 +1,117 @@
+"""Factors are found where channels stick out, and even them out against the weights that read them."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+from onnx import TensorProto, helper
+from zoo import ZOO, sample_feed
+
+from benchmarks.faults import outlier_channel
+from benchmarks.nets import digits, trained
+from pytest_int8acc.data import Batch
+from pytest_int8acc.engines.onnxruntime import OrtEngine
+from pytest_int8acc.graph.groups import find_groups
+from pytest_int8acc.graph.load import normalize
+from pytest_int8acc.graph.migrate import sites, weight_maxima
+from pytest_int8acc.graph.model import Model, make_model
+from pytest_int8acc.graph.network import Network
+from pytest_int8acc.graph.quantize import quantize
+from pytest_int8acc.lab.lab import Lab
+from pytest_int8acc.lab.values import TensorValues
+from pytest_int8acc.repair.migration import factors, migration, outlying_sites
+from pytest_int8acc.settings import Settings
+from pytest_int8acc.tensors import Feed
+
+
+@dataclass(frozen=True)
+class Samples:
+    """A dataset of one batch in memory."""
+
+    feed: Feed
+    samples: int = 1
+    description: str = "arrays"
+
+    def batches(self) -> Iterator[Batch]:
+        yield Batch(self.feed, 1)
+
+
+def network_of(model: Model) -> Network:
+    layout = find_groups(model)
+    return quantize(model, layout, dict.fromkeys(layout.activations, 0.05))
+
+
+def held(network: Network, tensors: Collection[str], data: Samples) -> dict[str, TensorValues]:
+    """What tensors hold, as a lab measures it."""
+    measured, int8 = SimpleNamespace(settings=Settings(), inputs=data), SimpleNamespace(network=network)
+    lab = Lab(measured, int8)  # type: ignore[arg-type]
+    return dict(lab.values(data).of(tensors))  # type: ignore[arg-type]
+
+
+def test_factors_balance_activation_and_weight() -> None:
+    rng = np.random.default_rng(0)
+    x, w = (np.exp(rng.normal(size=50)).astype("f") for _ in range(2))
+    half = factors(x, w, 0.5)
+    np.testing.assert_allclose(x / half / (w * half), np.mean(x / half / (w * half)), rtol=1e-5)
+    everything = factors(x, w, 1.0)
+    np.testing.assert_allclose(x / everything, (x / everything)[0], rtol=1e-5)
+    assert float(np.exp(np.log(half).mean())) == pytest.approx(1, rel=1e-5)
+
+
+def test_dead_channels_keep_a_factor_of_one() -> None:
+    found = factors(np.array([0, 2, 8], np.float32), np.array([1, 1, 0], np.float32), 0.5)
+    assert found[0] == 1
+    assert found[2] == 1
+    assert np.isfinite(found).all()
+
+
+@pytest.mark.parametrize("name", ["plain", "mlp", "conv1d", "vit_gelu", "mobilenet"])
+def test_maxima_per_channel_are_those_of_numpy(name: str) -> None:
+    proto = ZOO[name]()
+    model = normalize(make_model(proto))
+    network = network_of(model)
+    wanted = sites(network)
+    feed = sample_feed(proto)
+    found = held(network, wanted, Samples(feed))
+    editor = model.edit()
+    made = [t for t in wanted if t not in feed]
+    editor.graph.output.extend(helper.make_tensor_value_info(t, TensorProto.FLOAT, None) for t in made)
+    arrays = {**feed, **OrtEngine(editor.done())(feed)}
+    for tensor, site in wanted.items():
+        channels = np.moveaxis(np.abs(arrays[tensor]), site.axis, 0).reshape(site.channels, -1)
+        np.testing.assert_array_equal(found[tensor].channel_amax, channels.max(axis=1))
+
+
+def test_a_planted_outlier_channel_is_found_and_taken_back() -> None:
+    norm, reader = "/blocks/blocks.1/norm2/LayerNormalization", "/blocks/blocks.1/fc1/MatMul"
+    healthy = trained("vit")
+    network = network_of(outlier_channel(healthy, norm, [reader], 7, 80))
+    tensors = [e.tensor for g in network.groups if g.name == reader for e in g.edges][:1]
+    data = Samples(digits("calibration", 16), 16)
+    outlying = outlying_sites(network, held(network, tensors, data))
+    assert list(outlying) == tensors
+    found = migration(network, outlying, 0.5)[tensors[0]]
+    own = network_of(healthy)
+    (site,) = [s for t, s in sites(own).items() if t == tensors[0]]
+    maxima = held(own, [site.tensor], data)[site.tensor].channel_amax
+    assert maxima is not None
+    honest = factors(maxima, weight_maxima(own, site), 0.5)
+    ratio = found / honest
+    assert ratio[7] / np.delete(ratio, 7).mean() == pytest.approx(80, rel=0.01)
+
+
+def test_an_even_activation_is_left_alone() -> None:
+    network = network_of(trained("vit"))
+    norms = [t for t in sites(network) if "norm" in t]
+    data = Samples(digits("calibration", 16), 16)
+    values = held(network, norms, data)
+    found = outlying_sites(network, values)
+    for tensor in norms:
+        maxima = values[tensor].channel_amax
+        assert maxima is not None
+        uneven = maxima.max() > 3 * np.median(maxima)
+        assert (tensor in found) is bool(uneven)

@@ -1,0 +1,259 @@
+"""Scales tried as inputs are those of a model built with them; candidates, weights and their choice."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from labs import lab_of
+from planted_repairs import measured
+from repair_support import WIDE, planted
+from zoo import ZOO, sample_feed
+
+from benchmarks.case import dataset
+from benchmarks.faults import outlier_channel, per_tensor_weights
+from benchmarks.nets import digits, trained
+from pytest_int8acc.engines.calibrators import ENTROPY_BINS
+from pytest_int8acc.engines.onnxruntime import CPU, OrtEngine
+from pytest_int8acc.graph.groups import find_groups
+from pytest_int8acc.graph.load import normalize
+from pytest_int8acc.graph.model import make_model
+from pytest_int8acc.graph.network import Network, Plan, Quantization, symmetric
+from pytest_int8acc.graph.plan import activation_scales, apply, fresh_weights, moved
+from pytest_int8acc.graph.quantize import quantize
+from pytest_int8acc.lab.lab import Lab
+from pytest_int8acc.lab.values import TensorValues, Values
+from pytest_int8acc.measure.measured import Measured
+from pytest_int8acc.repair.scales import (
+    Choice,
+    Chooser,
+    Purse,
+    Ranges,
+    activations,
+    plan_with,
+    units,
+    worse_weights,
+)
+from pytest_int8acc.scales.calibrate import calibrate
+from pytest_int8acc.scales.methods import METHODS
+from pytest_int8acc.spec.int8 import CalibrationMethod
+from pytest_int8acc.tensors import Outputs
+
+#: Percentiles among the methods.
+LADDER = [float(name.split()[1]) for name in METHODS if name.startswith("percentile ")]
+
+
+@pytest.fixture(scope="module")
+def wide(tmp_path_factory: pytest.TempPathFactory) -> Lab:
+    """A case of which one range is 50 times too wide."""
+    folder = tmp_path_factory.mktemp("wide")
+    return lab_of(measured(folder, planted("cnn", factors={WIDE: 50}), {"sqnr_db": 20}))
+
+
+def ranges_of(lab: Lab, bins: int = 512) -> Ranges:
+    return Ranges(lab.values(lab.measured.inputs).of(activations(lab.network)), bins)
+
+
+def chooser_of(lab: Lab, trials: int = 200) -> Chooser:
+    return Chooser(lab.simulator, Plan(), activation_scales(lab.network), Purse(trials, None))
+
+
+def culprit_of(lab: Lab) -> str:
+    return next(e.tensor for g in lab.network.groups if g.name == WIDE for e in g.edges)
+
+
+def run(case: Measured, plan: Plan) -> Outputs:
+    assert case.int8 is not None
+    engine = OrtEngine(case.int8.under(plan).model)
+    found: Outputs = {name: [] for name in case.baseline}
+    for batch in case.inputs.batches():
+        for name, array in engine(batch.feed).items():
+            found[name].append(array[: batch.rows])
+    return found
+
+
+@pytest.mark.parametrize(("name", "seed"), [("cnn", 0), ("cnn", 1), ("mobilenet", 0), ("vit", 1)])
+def test_a_trial_is_the_model_built_with_these_scales(tmp_path: Path, name: str, seed: int) -> None:
+    case = measured(tmp_path, planted(name), {"sqnr_db": 20})
+    lab, rng = lab_of(case), np.random.default_rng(seed)
+    own = activation_scales(lab.network)
+    assert lab.simulator.board(Plan()).own == pytest.approx(own)
+    scales = {t: symmetric(s * float(np.exp(rng.normal()))) for t, s in own.items() if rng.random() < 0.5}
+    names = [g.name for g in lab.groups if rng.random() < 0.3]
+    plan = Plan(dict.fromkeys(names, "fp16"), scales)
+    trial = lab.simulator.trial(plan)
+    built, _ = case.judge(case.baseline, run(case, plan))
+    (score,) = [s for output in built for s in output.scores if s.limit is not None]
+    assert trial.scores == pytest.approx((score.value,), abs=0.02)
+    assert trial.passed is score.passed
+
+
+def test_badness_is_one_where_the_limit_is(wide: Lab) -> None:
+    (score,) = wide.simulator.trial(Plan()).scores
+    assert wide.simulator.badness(Plan()) == pytest.approx(10 ** ((20 - score) / 10), rel=0.05)
+
+
+@pytest.mark.parametrize("method", ["minmax", "mse", "topk", "entropy", "percentile"])
+def test_candidates_are_what_calibration_would_choose(wide: Lab, method: CalibrationMethod) -> None:
+    ranges, tensors = ranges_of(wide, ENTROPY_BINS), activations(wide.network)[1:2]
+
+    for percentile in LADDER if method == "percentile" else (99.9,):
+        model, inputs = wide.network.model, wide.measured.inputs
+        scales = calibrate(model, tensors, inputs, method=method, percentile=percentile, top_k=5).values
+        name = {"topk": "topk 5", "percentile": f"percentile {percentile:g}"}.get(method, method)
+        for tensor in tensors:
+            # Bins reach up to the next power of two here, and up to amax there.
+            close = 0.05 if method == "entropy" else 1e-3
+            assert ranges.scale(tensor, name) == pytest.approx(scales[tensor], rel=close)
+
+
+def test_the_loss_of_a_scale_is_against_the_best(wide: Lab) -> None:
+    ranges = ranges_of(wide)
+    tensor = activations(wide.network)[2]
+    best = ranges.scale(tensor, "mse")
+    assert ranges.loss_db(tensor, best) == pytest.approx(0, abs=0.1)
+    # Noise grows with the square of the step as long as nothing is clipped.
+    wider = ranges.loss_db(tensor, best * 40) - ranges.loss_db(tensor, best * 4)
+    assert wider == pytest.approx(20, abs=3)
+    assert ranges.loss_db(tensor, best / 50) > 20
+
+
+def test_only_the_scale_at_fault_is_changed(wide: Lab) -> None:
+    chooser, ranges = chooser_of(wide), ranges_of(wide)
+    wanted = units(wide.network, activations(wide.network), ranges)
+    choice = chooser.prune(wanted, chooser.rescale(wanted), {})
+    culprit = culprit_of(wide)
+    assert culprit in choice.scales
+    assert chooser.own[culprit] / choice.scales[culprit] > 30
+    assert wide.simulator.trial(chooser.plan(choice)).passed
+    without = choice.only(set(choice.scales) - {culprit})
+    assert not wide.simulator.trial(chooser.plan(without)).passed
+
+
+def test_scales_that_do_no_good_are_taken_back(wide: Lab) -> None:
+    chooser, ranges = chooser_of(wide), ranges_of(wide)
+    culprit = culprit_of(wide)
+    scales = {**chooser.own, culprit: chooser.own[culprit] / 50}
+    choice = chooser.weighed(Choice(scales, dict.fromkeys(scales, "given")), {})
+    wanted = units(wide.network, scales, ranges)
+    assert set(chooser.prune(wanted, choice, {}).scales) == {culprit}
+
+
+def test_one_tensor_at_a_time_mends_faults_that_no_method_for_all_does(tmp_path: Path) -> None:
+    """With so few candidates left that only a mixture of methods can be good."""
+    lab = lab_of(measured(tmp_path, planted("cnn"), {"sqnr_db": 35}))
+    chooser, ranges = chooser_of(lab, 100), ranges_of(lab)
+    tensors = activations(lab.network)[1:4]
+    for number, method in enumerate(METHODS):  # each method is right for one tensor in turn, else far off
+        for index, tensor in enumerate(tensors):
+            good = number % 3 == index
+            ranges._known[tensor, method] = chooser.own[tensor] * (1 if good else 30)
+    start = Choice({t: chooser.own[t] * 20 for t in tensors}, dict.fromkeys(tensors, "given"))
+    wanted = units(lab.network, tensors, ranges)
+    choice = chooser.rescale(wanted, start=start)
+    assert dict(choice.scales) == pytest.approx({t: chooser.own[t] for t in tensors})
+    assert lab.simulator.trial(chooser.plan(choice)).passed
+
+
+def test_an_empty_purse_changes_nothing(wide: Lab) -> None:
+    chooser, ranges = chooser_of(wide, 0), ranges_of(wide)
+    wanted = units(wide.network, activations(wide.network), ranges)
+    assert chooser.rescale(wanted).scales == {}
+    assert chooser.purse.trials == 0
+    assert Purse(10, 0.0).empty
+
+
+def test_tensors_of_a_concat_get_one_scale(tmp_path: Path) -> None:
+    proto = ZOO["inception"]()
+    model = normalize(make_model(proto))
+    layout = find_groups(model)
+    assert layout.shared
+    network = quantize(model, layout, dict.fromkeys(layout.activations, 0.05))
+    quantized = set(activations(network))
+    tied = next(s & quantized for s in layout.shared if len(s & quantized) > 1)
+    feed = {name: np.concatenate([array] * 2) for name, array in sample_feed(proto).items()}
+    data = dataset(model, feed, tmp_path, batch=2)
+    ranges = Ranges(Values(model, data, CPU, readers={}, nbytes={}).of(quantized))
+    (unit,) = units(network, [min(tied)], ranges)
+    assert set(unit.tensors) == tied
+    assert unit.scale("minmax") == max(ranges.scale(t, "minmax") for t in tied)
+    assert set(unit.choice("mse").scales) == tied
+
+
+def test_weights_with_scales_of_the_wrong_kind_are_found_and_mended() -> None:
+    first = "/2/first/conv/Conv"
+    model = outlier_channel(trained("resnet"), first, (), 4, 60)
+    layout = find_groups(model)
+    healthy = quantize(model, layout, dict.fromkeys(layout.activations, 0.05))
+    assert worse_weights(healthy) == ()
+    bad = per_tensor_weights(healthy, [first])
+    (weight,) = worse_weights(bad)
+    assert worse_weights(bad, ["/3/first/conv/Conv"]) == ()
+    assert_mended(healthy, moved(bad, Plan(scales=fresh_weights(bad, [weight]))), weight)
+
+
+@pytest.mark.parametrize("factor", [0.1, 4.0])
+def test_weight_scales_off_by_a_factor_are_mended(factor: float) -> None:
+    model = trained("cnn")
+    layout = find_groups(model)
+    healthy = quantize(model, layout, dict.fromkeys(layout.activations, 0.05))
+    weight = next(e.tensor for g in healthy.groups if g.name == WIDE for e in g.edges if e.index == 1)
+
+    def off(old: Quantization) -> Quantization:
+        wide = replace(old, scale=(old.scale * factor).astype(np.float32))
+        return replace(wide, values=wide.quantize(model.constants()[weight]))
+
+    groups = tuple(
+        replace(
+            g,
+            edges=tuple(
+                replace(e, quantization=off(e.quantization)) if e.tensor == weight else e for e in g.edges
+            ),
+        )
+        for g in healthy.groups
+    )
+    bad = replace(healthy, groups=groups)
+    assert worse_weights(bad) == (weight,)
+    assert_mended(healthy, moved(bad, Plan(scales=fresh_weights(bad, [weight]))), weight)
+
+
+def assert_mended(healthy: Network, mended: Network, weight: str) -> None:
+    for ours, theirs in zip(healthy.groups, mended.groups, strict=True):
+        for a, b in zip(ours.edges, theirs.edges, strict=True):
+            np.testing.assert_array_equal(a.quantization.scale, b.quantization.scale)
+            if a.tensor == weight:
+                np.testing.assert_array_equal(a.quantization.values, b.quantization.values)
+
+
+def test_a_choice_is_the_plan_with_those_scales_that_differ() -> None:
+    network = planted("cnn")
+    own = activation_scales(network)
+    first, *some = list(own)[:4]
+    choice = Choice({first: own[first] * (1 + 1e-8)} | {t: own[t] * 3 for t in some})
+    base = Plan(scales={some[0]: symmetric(1.0), first: symmetric(own[first] * 2)})
+    plan = plan_with(base, own, choice, {WIDE: "fp16"})
+    assert plan.high == {WIDE: "fp16"}
+    assert {t: float(s.scale) for t, s in plan.scales.items()} == pytest.approx(
+        {t: own[t] * 3 for t in some} | {first: own[first] * 2}
+    )
+    feed = digits("validation", 4)
+    ours = OrtEngine(apply(network, plan))(feed)
+    theirs = OrtEngine(apply(moved(network, Plan(scales=plan.scales)), Plan({WIDE: "fp16"})))(feed)
+    for name, array in ours.items():
+        np.testing.assert_array_equal(array, theirs[name])
+
+
+def test_scales_of_what_has_no_scale_per_tensor_are_no_part_of_the_plan() -> None:
+    assert plan_with(Plan(), {}, Choice({"elsewhere": 1.0}), {}).scales == {}
+
+
+def test_tensors_without_a_histogram_get_no_candidates(wide: Lab) -> None:
+    held = {name: TensorValues(name) for name in ("zero", "inf", "one")}
+    for name, value in (("zero", 0.0), ("inf", np.inf), ("one", 1.0)):
+        held[name].add(np.full((2, 3), value, np.float32), None, 2)
+    ranges = Ranges(held)
+    assert [name in ranges for name in held] == [False, False, True]
+    assert [unit.tensors for unit in units(wide.network, held, ranges)] == [("one",)]
+    assert ranges.loss_db("inf", 1.0) == 0

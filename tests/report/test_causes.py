@@ -1,0 +1,174 @@
+"""A sentence and an advice for whatever a cause shows."""
+
+from __future__ import annotations
+
+from typing import Any, get_args
+
+import pytest
+
+from pytest_int8acc.report.causes import ADVICE, advice, cause_text
+from pytest_int8acc.results.causes import Cause, CauseKind, Symptom
+
+LOSS = {"sqnr_db": 12.34, "best_sqnr_db": 40.0}
+LEFT = "'t' keeps 12.3 dB"
+COST = "keeps 12.3 dB, the best scale 40"
+WEIGHT = "it keeps 12.3 dB, scales from its channels 40"
+CHANNELS = {"channel_amax": 60.0, "channel_ratio": 30.0, "codes_left": 4}
+GIVEN: dict[Symptom, tuple[dict[str, float], dict[str, Any], str]] = {
+    "range-too-wide": (
+        {"factor": 61.24, "codes_used": 0.0163},
+        {},
+        f"scale 61.2x too wide: 't' reaches 4.2, its range 257, so 98 % of the INT8 codes are unused; {COST}",
+    ),
+    "cut-off": (
+        {"clipped": 0.0813, "clipped_energy": 0.9987},
+        {"amax": 11.8, "reach": 5.1},
+        "'t' is cut off at 5.1 while it reaches 11.8: 8.1 % of the values, with 99.9 % of the energy lost; "
+        + COST,
+    ),
+    "one-sided": (
+        {"zero_point": -100, "low": -0.5, "high": 4.0, "clipped": 0.02},
+        {"format": "int8"},
+        "'t' is int8 with zero point -100, which holds only -0.5 to 4: 2 % of the values are cut off on one "
+        f"side; {COST}",
+    ),
+    "vanishing-scale": (
+        {"scale": 1e-9, "least_scale": 6e-8},
+        {"format": "fp16"},
+        "'t' has the scale 1e-09, below 6e-08, the least that FP16 holds",
+    ),
+    "vanishing-weight-scale": ({"scale": 0.0}, {}, "weight 't' has the scale 0"),
+    "no-scale": ({}, {"others": ("a", "b")}, "no scale for 'a', 'b': the layer is not in INT8"),
+    "large-channels": (
+        CHANNELS,
+        {"channels": {5: 60.0}},
+        "channel 5 of 't' reaches 60, 30x the usual channel: the others share 4 of 127 codes",
+    ),
+    "large-values": (
+        {"p99.9": 0.5},
+        {},
+        "a few values of 't' reach 4.2, 8.4x the 99.9th percentile, and the range with them",
+    ),
+    "stretched-range": (
+        {"p99.9": 0.0},
+        {},
+        f"a few values of 't' reach 4.2, and the range with them; {COST}",
+    ),
+    "uneven-parts": (
+        {"channel_amax": 40.0, "quarter_amax": 1.5},
+        {"op_type": "Concat", "node": "c"},
+        "Concat 'c' joins channels that reach 40 with others that reach 1.5 or less, and 't' has one scale "
+        "for all",
+    ),
+    "range-of-partner": (
+        {"partner_amax": 250.0},
+        {"others": ("o",), "op_type": "Add", "node": "plus"},
+        f"'t' reaches 4.2 but has the scale of 'o', which reaches 250 and meets it at Add 'plus'; {COST}",
+    ),
+    "few-codes": ({"codes_used": 0.25}, {}, "weight 't' uses 25 % of its INT8 codes"),
+    "weight-scales-off": (
+        {"scales": 16, "scales_off": 3, "factor": 8.0},
+        {},
+        f"3 of 16 scales of weight 't' are up to 8x too wide: {WEIGHT}",
+    ),
+    "scales-of-other-axis": (
+        {"axis": 0, "axis_of_scales": 1},
+        {},
+        f"the scales of weight 't' are those of axis 1, its channels lie along axis 0: {WEIGHT}",
+    ),
+    "one-scale-for-channels": (
+        {"channel_ratio": 60.0},
+        {},
+        "weight 't' has one scale for all channels, of which the greatest reaches 60x the usual one: "
+        + WEIGHT,
+    ),
+    "large-weights": (
+        {"p99.9": 2.1},
+        {},
+        "a few values of weight 't' reach 4.2, 2x the 99.9th percentile: even scales from its channels keep "
+        "40 dB only",
+    ),
+    "large-idle-weights": (
+        {"amax_in_use": 0.1},
+        {},
+        "weight 't' reaches 4.2 where its inputs are next to 0, 0.1 elsewhere: even scales from its channels "
+        "keep 40 dB only",
+    ),
+    "quantized-inputs": ({}, {"op_type": "Exp"}, f"Exp loses much by quantized inputs; {LEFT}"),
+    "after-softmax": (
+        {},
+        {"others": ("p",), "op_type": "Softmax", "node": "s"},
+        f"'p' is made by Softmax 's', whose small shares vanish in INT8; {LEFT}",
+    ),
+    "after-gelu": (
+        {},
+        {"others": ("g",)},
+        f"'g' comes from a GELU, whose small negative tail vanishes in INT8; {LEFT}",
+    ),
+    "product-of-activations": ({}, {}, f"it is a product of two activations, as in attention; {LEFT}"),
+    "decoding": (
+        {},
+        {"op_type": "Mul"},
+        f"Mul decodes the outputs at the end: its values differ widely in size; {LEFT}",
+    ),
+    "noise-adds-up": (
+        {},
+        {},
+        "nothing stands out: its noisiest edge 't' keeps 12.3 dB, 28 dB from the best that INT8 can do; the "
+        "noise of several layers adds up",
+    ),
+    "engine-differs": (
+        {},
+        {},
+        "the same Q/DQ model meets the criteria in ONNX Runtime's exact INT8, the engine does not; its "
+        "noisiest edge 't' keeps 12.3 dB",
+    ),
+    "within-noise": (
+        {},
+        {},
+        "the limit lies within the noise between two runs of the baseline, and no scale is at fault",
+    ),
+}
+
+
+def cause(symptom: Symptom, numbers: dict[str, float], **facts: Any) -> Cause:
+    facts = {"amax": 4.2, "reach": 257.0, "tensor": "t", **facts}
+    return Cause("saturation", symptom, numbers={**LOSS, **numbers}, **facts)
+
+
+@pytest.mark.parametrize("symptom", get_args(Symptom))
+def test_every_symptom_has_its_sentence(symptom: Symptom) -> None:
+    numbers, facts, text = GIVEN[symptom]
+    assert cause_text(cause(symptom, numbers, **facts)) == text
+
+
+def test_every_kind_has_its_advice() -> None:
+    assert set(ADVICE) == set(get_args(CauseKind))
+    assert advice(Cause("zero-point")).startswith("quantize to int8 with zero point 0")
+
+
+def test_many_channels_are_counted() -> None:
+    text = cause_text(cause("large-channels", CHANNELS, channels={i: 60.0 - i for i in range(7)}))
+    assert text.startswith("channels 0, 1, 2, 3, 4 and 2 more of 't' reach 60, 30x the usual channel")
+
+
+def test_one_scale_too_narrow() -> None:
+    text = cause_text(cause("weight-scales-off", {"scales": 1, "scales_off": 1, "factor": 0.25}))
+    assert text == f"the scale of weight 't' is down to 0.25 of what they must reach: {WEIGHT}"
+
+
+def test_a_mask_is_called_one() -> None:
+    text = cause_text(cause("quantized-inputs", {}, op_type="Softmax", masked=True, amax=1e9))
+    assert text == (
+        "Softmax loses much by quantized inputs; 't' reaches 1e+09, as a mask does, and what is small beside "
+        "that shares a few codes"
+    )
+
+
+def test_what_an_older_report_told_is_told() -> None:
+    assert cause_text(Cause("saturation", told="cut off")) == "cut off"
+
+
+def test_a_name_is_no_template() -> None:
+    hostile = Cause("zero-scale", "vanishing-weight-scale", "{scale} {0}", {"scale": 0.5})
+    assert cause_text(hostile) == "weight '{scale} {0}' has the scale 0.5"

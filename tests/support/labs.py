@@ -1,0 +1,12 @@
+"""Labs of measured cases."""
+
+from __future__ import annotations
+
+from pytest_int8acc.lab.lab import Lab
+from pytest_int8acc.measure.measured import Measured
+
+
+def lab_of(case: Measured) -> Lab:
+    """A fresh lab, which has built and tried nothing yet."""
+    assert case.int8 is not None
+    return Lab(case, case.int8)

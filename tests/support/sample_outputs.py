@@ -1,0 +1,25 @@
+"""Outputs cut into samples, and trials of them."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from pytest_int8acc.case.trials import Gathered, SampleJudge
+from pytest_int8acc.search.types import Trial
+from pytest_int8acc.tensors import Array
+
+Samples = dict[str, list[Array]]
+
+
+def one(count: int = 6, *shape: int, noise: float = 0.1, seed: int = 0) -> tuple[list[Array], list[Array]]:
+    """Baseline and candidate of one output."""
+    rng = np.random.default_rng(seed)
+    baseline = rng.normal(size=(count, 1, *shape)).astype(np.float32)
+    return list(baseline), list(baseline + noise * rng.normal(size=baseline.shape).astype(np.float32))
+
+
+def trial_of(judge: SampleJudge, candidate: Samples, samples: list[int] | None = None) -> Trial:
+    gathered = Gathered(judge)
+    some = list(range(judge.samples)) if samples is None else samples
+    gathered.add(some, {name: [arrays[i] for i in some] for name, arrays in candidate.items()})
+    return judge.trial(frozenset(), gathered)
