@@ -408,7 +408,7 @@ def test_a_step_that_fails_takes_nothing_away(
     assert [c.layer for c in result.search.culprits] == [c.layer for c in whole.search.culprits]
     assert result.search.fixed == whole.search.fixed
     assert (result.outputs, result.passed) == (whole.outputs, False)
-    assert (result.diagnosis is None or not result.diagnosis.summary) is (function == "diagnose")
+    assert (result.diagnosis is None or result.diagnosis.met is None) is (function == "diagnose")
     repairs = result.diagnosis.repairs if result.diagnosis else ()
     assert [r.kind for r in repairs] == ([] if function == "repair" else ["recalibrate", "high"])
     assert bool(result.written) is (function != "write_fix")
@@ -437,7 +437,8 @@ def test_a_search_that_fails_leaves_the_verdict_and_the_diagnosis(
     assert result.warnings == (*failing.result.warnings, "no search: out of memory")
     assert result.search is None
     assert result.diagnosis is not None
-    assert result.diagnosis.summary
+    assert result.diagnosis.met is False
+    assert result.diagnosis.stages
     assert result.outputs == failing.result.outputs
 
 

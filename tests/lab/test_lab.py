@@ -21,7 +21,7 @@ from zoo_networks import dataset_for, zoo_network
 
 from pytest_int8acc.case.forms import Int8Form
 from pytest_int8acc.case.judge import Judge
-from pytest_int8acc.engines.onnxruntime import OrtEngine
+from pytest_int8acc.engines.onnxruntime import CPU, OrtEngine
 from pytest_int8acc.engines.run import run_together
 from pytest_int8acc.errors import ModelError
 from pytest_int8acc.graph.migrate import sites
@@ -31,11 +31,11 @@ from pytest_int8acc.graph.plan import activation_scales, fresh_weights, quantize
 from pytest_int8acc.graph.to_fp16 import to_fp16
 from pytest_int8acc.lab import simulator as module
 from pytest_int8acc.lab.lab import Lab
+from pytest_int8acc.lab.sweep import EdgeMeter
 from pytest_int8acc.measure.measured import Measured
 from pytest_int8acc.scores.compare import compare_outputs
 from pytest_int8acc.scores.criteria import OutputLimits
 from pytest_int8acc.scores.demands import loss_of
-from pytest_int8acc.settings import Settings
 from pytest_int8acc.tensors import Outputs
 
 LIMITS = (OutputLimits("*", limits={"sqnr_db": 20, "cosine": 0.98, "mean_abs": 0.5}),)
@@ -48,13 +48,13 @@ def bench(name: str, rest: Precision, folder: Path) -> tuple[Lab, Outputs]:
     model = to_fp16(network.model).model if rest == "fp16" else network.model
     baseline = run(model, data)
     measured: Any = SimpleNamespace(
-        settings=Settings(),
+        sessions=CPU,
         inputs=data,
         baseline=baseline,
         judge=Judge(LIMITS),
         keep="fp16",
         model=network.model,
-        backend=SimpleNamespace(node_times=lambda role, inputs: {}, is_tensorrt=False),
+        backend=SimpleNamespace(node_times=lambda role, inputs: {}, needs_simulation=False),
         case=SimpleNamespace(name=name),
     )
     return Lab(measured, Int8Form(network, "by hand", rest)), baseline
@@ -228,22 +228,21 @@ def test_the_trial_of_a_case_is_its_verdict(case: Measured) -> None:
 
 def test_tensors_are_measured_once(case: Measured) -> None:
     data = Counted(case.inputs)
-    lab = lab_of(replace(case, inputs=data))
-    edges = [e for group in lab.network.groups for e in group.edges]
+    network = lab_of(case).network
+    meter = EdgeMeter(network, case.model, data)
+    edges = [e for group in network.groups for e in group.edges]
     activations = list(dict.fromkeys(e.tensor for e in edges if e.quantization.values is None))
-    assert lab.work
-    assert lab.measure([], 16) == {}
-    before = data.passes
-    first = lab.measure(edges[:1], 16)
-    assert (list(first), data.passes) == ([edges[0].tensor], before + 1)
-    every = lab.measure(edges, 16)
-    assert set(every) == set(activations)
+    assert (meter.measure([], 16), data.passes) == ({}, 0)
+    first = meter.measure(edges[:1], 16)
+    assert (list(first), data.passes) == ([edges[0].tensor], 1)
+    every = meter.measure(edges, 16)
+    assert (set(every), data.passes) == (set(activations), 2)
     assert every[edges[0].tensor] is first[edges[0].tensor]
-    assert lab.measure(edges, 16).keys() == every.keys()
-    assert data.passes == before + 1, "the first samples stay in memory"
+    assert meter.measure(edges, 16).keys() == every.keys()
+    assert data.passes == 2
     assert sum(held.maxima.size for held, _ in every.values()) == 16 * len(every)
-    lab.measure(edges[:1], 8)
-    assert data.passes == before + 2
+    meter.measure(edges[:1], 8)
+    assert data.passes == 3
 
 
 def test_values_are_measured_once_per_moves(case: Measured) -> None:
