@@ -35,7 +35,7 @@ def replace_file(path: Path, data: bytes, draft: Path | None = None) -> None:
     draft = draft or path.with_name(f"{path.name}.{uuid.uuid4().hex}.tmp")
     try:
         draft.write_bytes(data)
-        draft.replace(path)
+        os.replace(draft, path)
     finally:
         with contextlib.suppress(OSError):
             draft.unlink(missing_ok=True)

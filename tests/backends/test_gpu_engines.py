@@ -427,7 +427,7 @@ def test_a_builder_killed_half_way_leaves_nothing_bad(
     moments = {
         "early": f"    threading.Timer(2.5, lambda: {die}).start()\n",
         "late": "    real = os.replace\n"
-        f"    os.replace = lambda a, b: {die} if b == 'meta.json' else real(a, b)\n",
+        f"    os.replace = lambda a, b: {die} if str(b) == 'meta.json' else real(a, b)\n",
     }
     for moment, code in moments.items():
         (tmp_path / moment).mkdir()

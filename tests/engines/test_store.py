@@ -486,6 +486,9 @@ def test_the_default_folder_follows_the_user(tmp_path, monkeypatch):
         monkeypatch.setenv("HOME", str(tmp_path))
         assert default_folder() == tmp_path / ".cache" / "pytest-int8acc"
     assert open_store("~/engines").folder == tmp_path / "engines"
+    monkeypatch.setattr(os.path, "expanduser", str)  # as for a user without a home
+    with pytest.raises(EngineError, match=r"no folder to keep engines in .*--int8acc-cache-dir"):
+        default_folder()
 
 
 # --- shared storage

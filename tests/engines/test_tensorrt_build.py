@@ -190,7 +190,8 @@ def test_a_builder_killed_half_way_leaves_nothing(
     """The engine file is there, and its process died before it said so: the store stays empty."""
     kill = (
         "import os, signal\nreal = os.replace\n"
-        "os.replace = lambda a, b: os.kill(os.getpid(), signal.SIGKILL) if b == 'meta.json' else real(a, b)"
+        "die = lambda: os.kill(os.getpid(), signal.SIGKILL)\n"
+        "os.replace = lambda a, b: die() if str(b) == 'meta.json' else real(a, b)"
     )
     store = Store(tmp_path / "store")
     with monkeypatch.context() as patch:
@@ -223,7 +224,7 @@ def test_a_builder_does_not_outlive_a_killed_session(
     hang = (
         "import os, pathlib, time\nreal = os.replace\n"
         "def wait(a, b):\n"
-        "    if b == 'meta.json':\n"
+        "    if str(b) == 'meta.json':\n"
         f"        pathlib.Path({str(pid)!r}).write_text(str(os.getpid()))\n"
         "        time.sleep(600)\n"
         "    real(a, b)\n"

@@ -14,13 +14,8 @@ ROOT = Path(pytest_int8acc.__file__).parent
 FUNCTION, MODULE, POSITIONAL = 40, 400, 6
 #: Files at the root, each of which every room may come to know.
 AT_ROOT = 9
-#: Functions that may take more positional arguments, and how many.
-MORE_ARGUMENTS = {
-    "diagnose/causes.py:__init__": 7,
-    "diagnose/summary.py:summarize": 7,
-    "measure/measured.py:_result": 7,
-    "measure/runs.py:run_forms": 8,
-}
+#: Modules that may be longer, and how long.
+LONGER = {"results/__init__.py": 560}
 FILES = sorted(ROOT.rglob("*.py"))
 
 
@@ -40,11 +35,12 @@ def code_lines(node: ast.FunctionDef) -> int:
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.relative_to(ROOT).as_posix())
 def test_limits(path):
-    assert len(path.read_text(encoding="utf-8").splitlines()) <= MODULE
+    limit = LONGER.get(path.relative_to(ROOT).as_posix(), MODULE)
+    assert len(path.read_text(encoding="utf-8").splitlines()) <= limit
     for name, node in functions(path):
         assert code_lines(node) <= FUNCTION, name
         named = [a.arg for a in (*node.args.posonlyargs, *node.args.args) if a.arg not in ("self", "cls")]
-        assert len(named) <= MORE_ARGUMENTS.get(name, POSITIONAL), name
+        assert len(named) <= POSITIONAL, name
 
 
 def test_the_root_stays_small():
