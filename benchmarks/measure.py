@@ -16,6 +16,7 @@ from benchmarks.judge import Judge
 from benchmarks.memory import session_bytes
 from benchmarks.simulate import simulator, switchboard
 from pytest_int8acc.engines.onnxruntime import OrtEngine
+from pytest_int8acc.report.search import ending_text
 from pytest_int8acc.search import STRATEGIES, Evaluator, SearchResult
 
 #: Random plans that the price of a trial is taken from.
@@ -161,5 +162,5 @@ def _row(
         macs=macs,
         excess_groups=len(result.high) - len(best),
         excess_macs=macs - math.fsum(price[name] for name in best),
-        reason=result.reason,
+        reason=ending_text(result.ending),
     )

@@ -12,7 +12,7 @@ from pytest_int8acc.fix import FixFiles, write_fix
 from pytest_int8acc.goldens.request import Goldens
 from pytest_int8acc.lab.lab import Lab, Proof
 from pytest_int8acc.measure.measured import Measured, measure
-from pytest_int8acc.repair.precision import QAT_ADVICE, Found, find_precision
+from pytest_int8acc.repair.precision import Found, find_precision
 from pytest_int8acc.repair.repair import Repaired, repair
 from pytest_int8acc.results import CaseResult, Diagnosis
 from pytest_int8acc.settings import Settings
@@ -114,21 +114,25 @@ class _Steps:
         if outcome is None or self.found is None:
             return result
         self.repaired = repaired = repair(self.lab, outcome, self.found)
-        if repaired.proofs and not repaired.proofs[0].plan.high:
-            outcome = replace(outcome, notes=tuple(n for n in outcome.notes if QAT_ADVICE not in n))
         notes = (*diagnosis.notes, *repaired.notes)
         diagnosis = replace(diagnosis, repairs=repaired.repairs, notes=notes)
-        return replace(result, search=outcome, diagnosis=diagnosis)
+        return replace(result, diagnosis=diagnosis)
 
     def write_fix(self, result: CaseResult) -> CaseResult:
         """The cheapest fix as files, and what the search found where that is another."""
         assert self.folder is not None
-        proofs = () if self.repaired is None else self.repaired.proofs
+        proofs = self._proofs()
         for proof in proofs:
             folder = self.folder if proof is proofs[0] else self.folder / "high"
             written = write_fix(folder, self._files(proof))
             result = replace(result, written=(*result.written, *written))
         return result
+
+    def _proofs(self) -> tuple[Proof, ...]:
+        """What was proved, cheapest first; what the search found alone where there was no repair."""
+        if self.repaired is not None:
+            return self.repaired.proofs
+        return () if self.found is None or self.found.fix is None else (self.found.fix,)
 
     def write_pieces(self, result: CaseResult) -> CaseResult:
         """Reproducers of the culprits, where they are wanted."""

@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
+
+#: Names that a message lists.
+_LISTED = 5
+
 
 class Int8accError(Exception):
     """A case cannot be judged: says what is wrong, where, what was expected and what to do next."""
@@ -33,3 +38,10 @@ class MissingBackendError(EngineError):
 
 class CriterionError(Int8accError):
     """A criterion does not fit the model's outputs, or a user's metric function failed."""
+
+
+def listed(names: Sequence[str] | Iterable[str]) -> str:
+    """The first names, and how many more there are."""
+    known = list(names)
+    rest = len(known) - _LISTED
+    return ", ".join(f"'{name}'" for name in known[:_LISTED]) + (f" and {rest} more" if rest > 0 else "")

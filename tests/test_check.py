@@ -8,18 +8,21 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
+from faulty_digits import faulty
 from onnx import numpy_helper, parser
 from projects import CALIBRATED, Project
 from zoo import ZOO
 
-from pytest_int8acc.check import check
-from pytest_int8acc.errors import CriterionError, DataError, EngineError, ModelError
+from pytest_int8acc import check as steps
+from pytest_int8acc.check import check, conclude
+from pytest_int8acc.errors import CriterionError, DataError, EngineError, Int8accError, ModelError
 from pytest_int8acc.graph.groups import find_groups
 from pytest_int8acc.graph.load import load_model
 from pytest_int8acc.graph.model import save_model
 from pytest_int8acc.graph.plan import apply
 from pytest_int8acc.graph.quantize import quantize
 from pytest_int8acc.graph.to_fp16 import to_fp16
+from pytest_int8acc.measure.measured import Measured
 from pytest_int8acc.settings import Settings
 from pytest_int8acc.spec.load import load_spec
 
@@ -378,3 +381,74 @@ def test_calibration_data_are_looked_at_as_far_as_they_are_used(tmp_path: Path) 
     assert "data-few-samples" in {finding.rule for finding in few.findings}
     enough = project.check(spec.format(""))
     assert "data-few-samples" not in {finding.rule for finding in enough.findings}
+
+
+def broken(*_: object) -> None:
+    raise EngineError("out of memory")
+
+
+@pytest.fixture
+def failing(tmp_path: Path) -> Measured:
+    return faulty(tmp_path, "residual", 60, 2, 22)
+
+
+@pytest.mark.parametrize(
+    ("function", "step"), [("diagnose", "diagnosis"), ("repair", "repair"), ("write_fix", "fix as files")]
+)
+def test_a_step_that_fails_takes_nothing_away(
+    failing: Measured, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, function: str, step: str
+) -> None:
+    whole = conclude(failing, tmp_path / "whole")
+    monkeypatch.setattr(steps, function, broken)
+    result = conclude(failing, tmp_path / "part")
+    assert result.warnings == (*whole.warnings, f"no {step}: out of memory")
+    assert result.search is not None
+    assert whole.search is not None
+    assert result.search.verified
+    assert [c.layer for c in result.search.culprits] == [c.layer for c in whole.search.culprits]
+    assert result.search.fixed == whole.search.fixed
+    assert (result.outputs, result.passed) == (whole.outputs, False)
+    assert (result.diagnosis is None or result.diagnosis.met is None) is (function == "diagnose")
+    repairs = result.diagnosis.repairs if result.diagnosis else ()
+    assert [r.kind for r in repairs] == ([] if function == "repair" else ["recalibrate", "high"])
+    assert bool(result.written) is (function != "write_fix")
+    if function == "repair":
+        fix = load_model(tmp_path / "part" / "fixed.onnx")  # what the search found is written all the same
+        assert fix.serialize() == load_model(tmp_path / "whole" / "high" / "fixed.onnx").serialize()
+
+
+def test_a_folder_that_cannot_be_written_takes_nothing_away(failing: Measured, tmp_path: Path) -> None:
+    (tmp_path / "report").write_text("a file where the folder should be")
+    result = conclude(failing, tmp_path / "report" / "case")
+    (warning,) = [w for w in result.warnings if w.startswith("no ")]
+    assert warning.startswith(f"no fix as files: {tmp_path / 'report' / 'case'}: cannot be written: ")
+    assert result.search is not None
+    assert result.search.verified
+    assert result.diagnosis is not None
+    assert result.diagnosis.repairs[0].verified
+    assert result.written == ()
+
+
+def test_a_search_that_fails_leaves_the_verdict_and_the_diagnosis(
+    failing: Measured, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(steps, "find_precision", broken)
+    result = conclude(failing)
+    assert result.warnings == (*failing.result.warnings, "no search: out of memory")
+    assert result.search is None
+    assert result.diagnosis is not None
+    assert result.diagnosis.met is False
+    assert result.diagnosis.stages
+    assert result.outputs == failing.result.outputs
+
+
+def test_data_that_differ_on_each_reading_are_no_warning(
+    failing: Measured, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def changed(*_: object) -> None:
+        raise DataError("yields different data on each call")
+
+    monkeypatch.setattr(steps, "repair", changed)
+    with pytest.raises(DataError, match="different data"):
+        conclude(failing)
+    assert issubclass(DataError, Int8accError)

@@ -15,6 +15,7 @@ from benchmarks.regressions.entry import Entry, Planted, Truth, write
 from benchmarks.regressions.truth import Prover, Verdict, prove
 from pytest_int8acc.check import check
 from pytest_int8acc.errors import Int8accError
+from pytest_int8acc.report.search import reason
 from pytest_int8acc.report.summary import summary
 from pytest_int8acc.results import CaseResult, Culprit
 from pytest_int8acc.settings import Settings
@@ -137,7 +138,7 @@ def _of_result(
     judged = list(_judged(truth, search.culprits if search else ()))
     right = sum(judged)
     enough = len(judged) if truth.causes else (len(judged) + 1) // 2
-    fix, reason = _fix(result)
+    fix, why_not = _fix(result)
     return Record(
         entry.name,
         entry.kind,
@@ -156,7 +157,7 @@ def _of_result(
         proof=proof,
         fix=fix,
         int8_fix=truth.int8_fix,
-        reason=reason,
+        reason=why_not,
         trials=len(search.trials) if search else 0,
         cost=search.cost if search else 0.0,
         builds=search.builds if search else 0,
@@ -181,7 +182,7 @@ def _fix(result: CaseResult) -> tuple[str, str]:
         return ("INT8" if not first.layers else "mixed" if first.kind == "mixed" else "FP16"), ""
     if result.search is None:
         return "", ""
-    return ("FP16", "") if result.search.verified else ("", result.search.reason)
+    return ("FP16", "") if result.search.verified else ("", reason(result.search))
 
 
 def _margin(planted: Planted) -> float | None:

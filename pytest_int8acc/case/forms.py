@@ -248,7 +248,7 @@ def _left_high(network: Network, rest: Precision) -> Sequence[str]:
     """A note on weighted nodes that stay in high precision, reasons first seen first."""
     if not network.left_high:
         return ()
-    named = "; ".join(f"{name}: {why}" for name, why in list(network.left_high.items())[:5])
+    named = "; ".join(f"{name}: {why.text}" for name, why in list(network.left_high.items())[:5])
     more = len(network.left_high) - 5
     return (
         f"{len(network.left_high)} layers stay in {rest.upper()}: {named}"

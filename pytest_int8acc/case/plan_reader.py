@@ -172,7 +172,7 @@ class _Reader:
     def _no_group(self, name: str) -> str:
         if name in self.network.left_high:
             why = self.network.left_high[name]
-            return f"{found(name)} is not in INT8 anyway ({why}); remove this line"
+            return f"{found(name)} is not in INT8 anyway ({why.text}); remove this line"
         near = did_you_mean(name, sorted(self.groups))
         return f"{found(name)} is no layer of {self.name} that can be INT8{near}"
 

@@ -10,9 +10,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pytest_int8acc.case.judge import Judge
-from pytest_int8acc.results import Score
+from pytest_int8acc.results import Score, consistent
 from pytest_int8acc.scores.criteria import Criterion, kind_of
-from pytest_int8acc.scores.demands import consistent, demands_on, loss_of
+from pytest_int8acc.scores.demands import demands_on
 from pytest_int8acc.scores.pairs import F64
 from pytest_int8acc.search.types import Trial
 from pytest_int8acc.tensors import Array, Outputs
@@ -42,8 +42,10 @@ class SampleJudge:
         self._joined = {name: join(arrays) for name, arrays in self.baseline.items()}
         _, own = judge.score(self._joined, self._joined, metrics=True)
         self.demands = demands_on(self._joined, self.samples, judge.limits, metrics_given=bool(judge.metrics))
-        texts = [f"{s.subject} {'≥' if s.bound == 'min' else '≤'} {s.limit:g}" for s in own]
-        self.criteria = (*(d.criterion for d in self.demands), *(Criterion(text, "whole") for text in texts))
+        whole = (
+            Criterion(s.subject, s.metric, s.limit, s.bound, "whole") for s in own if s.limit is not None
+        )
+        self.criteria = (*(d.criterion for d in self.demands), *whole)
 
     def trial(self, high: frozenset[int], gathered: Gathered) -> Trial:
         """The verdict on what was gathered; a plan passes only where all samples were.
@@ -70,7 +72,7 @@ class SampleJudge:
         return Trial(
             high=high,
             passed=whole and all(o.passed for o in outputs) and all(s.passed for s in own),
-            losses=(*losses, *map(loss_of, own), *[0.0] * missing),
+            losses=(*losses, *(score.strain for score in own), *[0.0] * missing),
             scores=(*(s.value for _, s in judged), *(s.value for s in own), *[math.nan] * missing),
             parts=parts,
             cost=len(seen) / self.samples,
@@ -80,7 +82,7 @@ class SampleJudge:
     def _loss(self, index: int, score: Score, parts: F64) -> float:
         criterion = self.criteria[index]
         if criterion.pool != "rank":
-            return loss_of(score)
+            return score.strain
         ranked = np.sort(parts)[::-1]
         loss = float(ranked[criterion.allowed]) if criterion.allowed < len(ranked) else 0.0
         return consistent(loss, score.passed)

@@ -28,7 +28,7 @@ def compare_calibrations(lab: Lab) -> tuple[CalibrationLine, ...]:
         Int8accError: A model does not build or run, or the samples cannot be read.
     """
     name, source = lab.measured.case.name, lab.sources[0]
-    logger.info("%s: comparing calibration methods, ranges from %s", name, source.words)
+    logger.info("%s: comparing calibration methods, ranges from %s", name, source.description or "the inputs")
     tensors = activations(lab.network)
     ranges = Ranges(lab.values(source.data).of(tensors), ENTROPY_BINS)
     wanted = units(lab.network, tensors, ranges)

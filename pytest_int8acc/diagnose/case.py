@@ -17,7 +17,6 @@ from pytest_int8acc.diagnose.ranges import survey
 from pytest_int8acc.diagnose.reduce import reduce
 from pytest_int8acc.diagnose.stages import place, stage_outputs
 from pytest_int8acc.diagnose.summary import odd_ranges, telling_slip
-from pytest_int8acc.graph.qdq import FIXED
 from pytest_int8acc.lab.lab import Lab
 from pytest_int8acc.measure.measured import Measured
 from pytest_int8acc.results import Culprit, Diagnosis, LayerError
@@ -51,7 +50,7 @@ def diagnose(
         first_stage=first,
         ranges=ranges,
         slip=telling_slip(measured.result.findings, explained, ranges),
-        fixed=_fixed(measured),
+        fixed_pairs=measured.int8.network.fixed_pairs if measured.int8 is not None else (),
         layers=layers,
         calibrations=compare_calibrations(lab) if lab is not None and measured.settings.calibrations else (),
         notes=notes,
@@ -109,12 +108,6 @@ def _ranges(measured: Measured, lab: Lab | None) -> OddRanges | None:
     if lab is None or measured.int8_passed:
         return None
     return odd_ranges(survey(lab.meter))
-
-
-def _fixed(measured: Measured) -> str:
-    """What the network says of Q/DQ pairs that no plan takes off."""
-    notes = measured.int8.network.notes if measured.int8 is not None else ()
-    return next((note for note in notes if FIXED in note), "")
 
 
 def _layers(measured: Measured) -> tuple[tuple[LayerError, ...], tuple[str, ...]]:

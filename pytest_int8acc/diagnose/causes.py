@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import logging
 import math
-import re
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -19,7 +18,7 @@ from pytest_int8acc.diagnose.surroundings import Surroundings
 from pytest_int8acc.diagnose.weights import inspect_weight
 from pytest_int8acc.errors import ModelError
 from pytest_int8acc.graph.formats import FP16, FP32, INT8, UINT8
-from pytest_int8acc.graph.network import Edge, Group, Precision
+from pytest_int8acc.graph.network import Edge, Group, LeftHigh, Precision
 from pytest_int8acc.lab.statistics import (
     CEILING_DB,
     LOST_DB,
@@ -81,10 +80,10 @@ def explain(
     return {name: cause for name in groups if (cause := found[name]) is not None}
 
 
-def _missing(why: str) -> Cause | None:
-    if not why.startswith("no scale"):
+def _missing(why: LeftHigh) -> Cause | None:
+    if why.kind != "no-scale":
         return None
-    return Cause("missing-scale", "no-scale", others=tuple(re.findall("'(.*?)'", why)))
+    return Cause("missing-scale", "no-scale", others=why.facts)
 
 
 class _Explainer:

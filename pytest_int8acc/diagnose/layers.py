@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 from onnx import helper
 
@@ -85,7 +86,7 @@ def _with_outputs(network: Network, watched: Mapping[str, str]) -> Network:
         if tensor not in known:
             info = helper.make_tensor_value_info(tensor, types.get(tensor, FLOAT), None)
             editor.graph.output.append(info)
-    return Network(editor.done(), network.groups, network.left_high, network.notes)
+    return replace(network, model=editor.done())
 
 
 class _Runs:

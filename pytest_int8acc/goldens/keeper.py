@@ -240,16 +240,14 @@ def _against_golden(keeper: Keeper, record: Record, baseline: str, run: Compared
     assert record.kept is not None
     live = first_samples(run.baseline, record.samples, record.kept.samples)
     golden = _cut(keeper.place, record, live)
-    rows = [
-        replace(score, subject=f"{baseline} against its golden: {score.subject}", note="")
-        for score in _judged(run.own, golden, live, labelled=record.kept.samples == record.samples)
-    ]
-    missed = [score for score in rows if not score.passed]
+    judged = list(_judged(run.own, golden, live, labelled=record.kept.samples == record.samples))
+    rows = [replace(s, subject=f"{baseline} against its golden: {s.subject}", note="") for s in judged]
+    missed = [score for score in judged if not score.passed]
     if not missed:
         return rows, f"{baseline} keeps to {_said(keeper, record)}"
     worst = missed[0]
     return rows, (
-        f"{baseline} itself moved: {worst.subject.rpartition(': ')[2]} {worst.metric} {worst.value:.6g} "
+        f"{baseline} itself moved: {worst.subject} {worst.metric} {worst.value:.6g} "
         f"against {_said(keeper, record)}, limit {worst.limit:g}; where that is meant, {keeper.place.again}"
     )
 
@@ -270,7 +268,6 @@ def _recorded(keeper: Keeper, result: CaseResult, run: Compared) -> CaseResult:
     record, data = _make(keeper, result, run)
     if not keeper.place.write(record, data, replace=keeper.goldens.update == "all"):
         return replace(result, golden=f"{keeper.place} was recorded by another process meanwhile")
-    lines = [f"accepted {line}" for line in compared(keeper.record, record)]
     what = f"{len(record.scores)} scores"
     if record.kept is not None:
         what += f" and {record.baseline.upper()} outputs of {record.kept.samples} samples"
@@ -279,7 +276,7 @@ def _recorded(keeper: Keeper, result: CaseResult, run: Compared) -> CaseResult:
             what += " (unchanged)" if before.sha256 == record.kept.sha256 else " (changed)"
     fails = "" if result.passed else "; the case fails its limits all the same"
     said = f"recorded {what} in {keeper.place}{fails}"
-    return replace(result, golden=said, notes=(*result.notes, *lines))
+    return replace(result, golden=said, recorded=tuple(compared(keeper.record, record)))
 
 
 def _candidate(keeper: Keeper, result: CaseResult, run: Compared) -> str:

@@ -9,7 +9,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, ValidationError
 
 from pytest_int8acc.engines.manifest import inside
 from pytest_int8acc.errors import Int8accError
-from pytest_int8acc.results import Bound
+from pytest_int8acc.results import Acceptance, Bound
 from pytest_int8acc.spec.models import GoldenType
 
 
@@ -121,15 +121,10 @@ def read_record(text: bytes, where: str, again: str) -> Record:
         ) from None
 
 
-def compared(old: Record | None, new: Record) -> Iterator[str]:
-    """``logits cosine: 0.9996 -> 0.9998`` for every score of either, those that stay the same too."""
-    before = {} if old is None else {score.key: score for score in old.scores}
+def compared(old: Record | None, new: Record) -> Iterator[Acceptance]:
+    """Old and new value of every score of either, those that stay the same too."""
+    before = {} if old is None else {score.key: score.value for score in old.scores}
     for score in new.scores:
-        was = before.pop(score.key, None)
-        yield f"{_name(score)}: {'none' if was is None else f'{was.value:.6g}'} -> {score.value:.6g}"
-    for score in before.values():
-        yield f"{_name(score)}: {score.value:.6g} -> none"
-
-
-def _name(score: Accepted) -> str:
-    return score.subject if score.subject.endswith(f":{score.metric}") else f"{score.subject} {score.metric}"
+        yield Acceptance(*score.key, before.pop(score.key, None), score.value)
+    for (subject, metric), value in before.items():
+        yield Acceptance(subject, metric, value, None)

@@ -23,6 +23,7 @@ import onnx
 from pytest_int8acc.errors import ModelError
 from pytest_int8acc.graph.index import Index, all_nodes
 from pytest_int8acc.graph.model import Model
+from pytest_int8acc.graph.network import LeftHigh
 from pytest_int8acc.tensors import Array, did_you_mean
 
 #: Nodes with INT8 kernels of their own.
@@ -51,7 +52,7 @@ class Layout:
 
     slots: Mapping[str, tuple[Slot, ...]]
     """Group name to its slots, in topological order."""
-    left_high: Mapping[str, str]
+    left_high: Mapping[str, LeftHigh]
     """Weighted nodes that stay in high precision, with the reason."""
     shared: tuple[frozenset[str], ...]
     """Sets of activation tensors that must have one scale: what meets in a Concat."""
@@ -82,9 +83,9 @@ def find_groups(model: Model, exclude: Sequence[str] = ()) -> Layout:
             slots[node.name] = found
     for node in all_nodes(model.graph):
         if node.op_type in WEIGHTED and node.name not in model.index.nodes:
-            finder.left_high[node.name or node.output[0]] = "lies inside an If, Loop or Scan"
+            finder.left_high[node.name or node.output[0]] = LeftHigh("nested")
     if not slots:
-        reasons = "; ".join(f"{n}: {why}" for n, why in list(finder.left_high.items())[:5])
+        reasons = "; ".join(f"{n}: {why.text}" for n, why in list(finder.left_high.items())[:5])
         raise ModelError(f"{model.name}: nothing to quantize ({reasons or 'no Conv, Gemm or MatMul in it'})")
     return Layout(slots, finder.left_high, tuple(_shared_scales(model, slots)))
 
@@ -96,7 +97,7 @@ class _Finder:
         self.index = model.index
         self.constants = model.constants()
         self.values = model.values()
-        self.left_high: dict[str, str] = {}
+        self.left_high: dict[str, LeftHigh] = {}
         self.excluded = match_nodes(model, exclude)
         self.in_int8: set[str] = set()
 
@@ -105,7 +106,7 @@ class _Finder:
             return ()
         if node.op_type in WEIGHTED:
             reason = self.excluded.get(node.name) or self._unfit(node)
-            if reason:
+            if reason is not None:
                 self.left_high[node.name] = reason
                 return ()
             self.in_int8.add(node.name)
@@ -115,24 +116,24 @@ class _Finder:
             return (Slot(node.name, residual, node.input[residual], constant=False),)
         return ()
 
-    def _unfit(self, node: onnx.NodeProto) -> str:
-        """Why a weighted node cannot run in INT8; empty where it can."""
+    def _unfit(self, node: onnx.NodeProto) -> LeftHigh | None:
+        """Why a weighted node cannot run in INT8; None where it can."""
         for name in node.input[:2]:
             info = self.values.get(name)
             array = self.constants.get(name)
             dtype = array.dtype if array is not None else (info.dtype if info else np.dtype("f4"))
             if dtype != np.float32:
-                return f"input '{name}' is {dtype}, not float32"
+                return LeftHigh("wrong-dtype", (name, str(dtype)))
             shape = array.shape if array is not None else (info.shape if info else None)
             if shape == ():
-                return f"input '{name}' is a scalar"
+                return LeftHigh("scalar", (name,))
         if all(name in self.constants for name in node.input[:2]):
-            return "both inputs are constants"
+            return LeftHigh("constant")
         if node.op_type.startswith("Conv"):
             if node.input[1] not in self.constants:
-                return "its weights are computed at run time"
+                return LeftHigh("computed-weights")
             return unfit_groups(node, self.constants[node.input[1]])
-        return ""
+        return None
 
     def _slot(self, node: onnx.NodeProto, index: int) -> Slot:
         tensor = node.input[index]
@@ -162,20 +163,20 @@ class _Finder:
         return producer.name if is_convolution else None
 
 
-def match_nodes(model: Model, patterns: Sequence[str]) -> dict[str, str]:
-    """Nodes whose name one of the fnmatch ``patterns`` matches, with the reason 'excluded by ...'.
+def match_nodes(model: Model, patterns: Sequence[str]) -> dict[str, LeftHigh]:
+    """Nodes whose name one of the fnmatch ``patterns`` matches, with the pattern as the reason.
 
     Raises:
         ModelError: A pattern matches no node.
     """
     nodes = list(model.index.nodes)
-    matched: dict[str, str] = {}
+    matched: dict[str, LeftHigh] = {}
     for pattern in patterns:
         found = [name for name in nodes if name == pattern or fnmatchcase(name, pattern)]
         if not found:
             hint = did_you_mean(pattern, nodes)
             raise ModelError(f"{model.name}: 'exclude' pattern '{pattern}' matches no node{hint}")
-        matched.update(dict.fromkeys(found, f"excluded by '{pattern}'"))
+        matched.update(dict.fromkeys(found, LeftHigh("excluded", (pattern,))))
     return matched
 
 
@@ -197,18 +198,18 @@ def channel_axis(node: onnx.NodeProto, index: int, rank: int) -> int | None:
     return int(transposed != (index == 1))
 
 
-def unfit_groups(node: onnx.NodeProto, weight: Array) -> str:
-    """Why a grouped convolution cannot run in INT8; empty where it can."""
+def unfit_groups(node: onnx.NodeProto, weight: Array) -> LeftHigh | None:
+    """Why a grouped convolution cannot run in INT8; None where it can."""
     groups = _attribute(node, "group", 1)
     if groups == 1:
-        return ""
+        return None
     if node.op_type == "Conv":
         per_group = (weight.shape[1], weight.shape[0] // groups)
     else:
         per_group = (weight.shape[0] // groups, weight.shape[1])
     if per_group[0] == 1 or all(n % 4 == 0 for n in per_group):
-        return ""
-    return f"{per_group[0]} to {per_group[1]} channels per group; INT8 needs multiples of 4, or depthwise"
+        return None
+    return LeftHigh("odd-channels", (str(per_group[0]), str(per_group[1])))
 
 
 def _attribute(node: onnx.NodeProto, name: str, default: int) -> int:

@@ -13,6 +13,17 @@ from pytest_int8acc.graph.model import Model
 from pytest_int8acc.tensors import Array
 
 Precision = Literal["fp16", "fp32"]
+LeftHighKind = Literal[
+    "no-scale",
+    "excluded",
+    "planned",
+    "nested",
+    "wrong-dtype",
+    "scalar",
+    "constant",
+    "computed-weights",
+    "odd-channels",
+]
 
 
 @dataclass(frozen=True, eq=False)
@@ -68,15 +79,46 @@ class Group:
     edges: tuple[Edge, ...]
 
 
+#: Why a node stays in high precision, and what is said of it; braces stand for the facts.
+_LEFT_HIGH = {
+    "no-scale": "no scale for {tensors}",
+    "excluded": "excluded by '{0}'",
+    "planned": "kept in {0} by the plan",
+    "nested": "lies inside an If, Loop or Scan",
+    "wrong-dtype": "input '{0}' is {1}, not float32",
+    "scalar": "input '{0}' is a scalar",
+    "constant": "both inputs are constants",
+    "computed-weights": "its weights are computed at run time",
+    "odd-channels": "{0} to {1} channels per group; INT8 needs multiples of 4, or depthwise",
+}
+
+
+@dataclass(frozen=True)
+class LeftHigh:
+    """Why a node stays in high precision."""
+
+    kind: LeftHighKind
+    facts: tuple[str, ...] = ()
+    """Tensors without a scale; the pattern of ``exclude``; the plan's precision; an input, and its dtype;
+    channels per group, in and out; otherwise empty."""
+
+    @property
+    def text(self) -> str:
+        """In words, for people."""
+        return _LEFT_HIGH[self.kind].format(*self.facts, tensors=", ".join(map(repr, self.facts)))
+
+
 @dataclass(frozen=True, eq=False)
 class Network:
     """A float model and its groups in topological order."""
 
     model: Model
     groups: tuple[Group, ...]
-    left_high: Mapping[str, str] = field(default_factory=dict)
+    left_high: Mapping[str, LeftHigh] = field(default_factory=dict)
     """Weighted nodes that are in no group, with the reason."""
     notes: tuple[str, ...] = ()
+    fixed_pairs: tuple[str, ...] = ()
+    """DequantizeLinear nodes that no plan takes off: blocked, FP8, INT4, or no pair."""
 
 
 @dataclass(frozen=True, eq=False)

@@ -18,7 +18,7 @@ from pytest_int8acc.graph.fp16_constants import to_half
 from pytest_int8acc.graph.groups import WEIGHTED, channel_axis
 from pytest_int8acc.graph.migrate import migrate
 from pytest_int8acc.graph.model import Editor, Model
-from pytest_int8acc.graph.network import Edge, Network, Plan, Quantization, TensorScale, with_edges
+from pytest_int8acc.graph.network import Edge, LeftHigh, Network, Plan, Quantization, TensorScale, with_edges
 from pytest_int8acc.graph.quantize import quantize_weight
 from pytest_int8acc.tensors import Array, did_you_mean
 
@@ -93,7 +93,7 @@ def guard(network: Network, plan: Plan) -> Network:
     """
     network = moved(network, plan)
     kept = tuple(group for group in network.groups if group.name not in plan.high)
-    by_plan = {name: f"kept in {precision.upper()} by the plan" for name, precision in plan.high.items()}
+    by_plan = {name: LeftHigh("planned", (precision.upper(),)) for name, precision in plan.high.items()}
     return replace(network, groups=kept, left_high={**network.left_high, **by_plan})
 
 

@@ -27,8 +27,6 @@ from pytest_int8acc.tensors import Array
 
 #: Attributes that a pair may have and still be an ordinary integer pair.
 _PLAIN_ATTRIBUTES = frozenset({"axis", "saturate"})
-#: In the note on pairs that could not be taken off.
-FIXED = "stay as they are"
 _TYPES = frozenset(known.dtype for known in INTEGERS)
 _OPERATOR_FORMAT = frozenset(
     {"QLinearConv", "QLinearMatMul", "ConvInteger", "MatMulInteger", "DynamicQuantizeLinear", "QGemm"}
@@ -72,7 +70,8 @@ def read_qdq(model: Model, original: Model | None = None, exclude: Sequence[str]
     if not is_qdq(model):
         raise ModelError(f"{model.name}: no QuantizeLinear or DequantizeLinear in it; is it the float model?")
     reader = _Reader(model)
-    stripped, edges, notes = reader.strip()
+    stripped, edges, fixed = reader.strip()
+    notes = [fixed_note(fixed)] if fixed else []
     if original is not None:
         restored = restore(stripped, edges, original)
         stripped = restored.model
@@ -81,7 +80,13 @@ def read_qdq(model: Model, original: Model | None = None, exclude: Sequence[str]
     groups = _grouped(stripped, edges)
     left_high = {group.name: excluded[group.name] for group in groups if group.name in excluded}
     kept = tuple(group for group in groups if group.name not in excluded)
-    return Network(stripped, kept, left_high, tuple(notes))
+    return Network(stripped, kept, left_high, tuple(notes), tuple(fixed))
+
+
+def fixed_note(fixed: Sequence[str]) -> str:
+    """What is said of pairs that no plan takes off."""
+    named = ", ".join(fixed[:5])
+    return f"{len(fixed)} DequantizeLinear nodes stay as they are (blocked, FP8, INT4, or no pair): {named}"
 
 
 class _Reader:
@@ -93,7 +98,7 @@ class _Reader:
         self.constants_read = 0
 
     def strip(self) -> tuple[Model, list[Edge], list[str]]:
-        """The model without its pairs, the edges they stood on, and what had to stay."""
+        """The model without its pairs, the edges they stood on, and the nodes that had to stay."""
         editor = self.model.edit()
         pairs: dict[str, _Pair] = {}
         fixed: list[str] = []
@@ -106,13 +111,7 @@ class _Reader:
                     pairs[node.output[0]] = pair
         self.constants_read = sum(pair.quantization.values is not None for pair in pairs.values())
         edges = self._rewire(editor, pairs)
-        notes = []
-        if fixed:
-            notes.append(
-                f"{len(fixed)} DequantizeLinear nodes {FIXED} (blocked, FP8, INT4, or no pair): "
-                + ", ".join(fixed[:5])
-            )
-        return editor.done(), edges, notes
+        return editor.done(), edges, fixed
 
     def _pair(self, editor: Editor, node: onnx.NodeProto) -> _Pair | None:
         parameters = self._parameters(node)

@@ -10,7 +10,7 @@ from pytest_int8acc.errors import ModelError
 from pytest_int8acc.graph.formats import FP16, INT8
 from pytest_int8acc.graph.groups import Layout, Slot
 from pytest_int8acc.graph.model import Model
-from pytest_int8acc.graph.network import Edge, Group, Network, Quantization
+from pytest_int8acc.graph.network import Edge, Group, LeftHigh, Network, Quantization
 from pytest_int8acc.tensors import Array
 
 
@@ -31,9 +31,9 @@ def quantize(model: Model, layout: Layout, scales: Mapping[str, float]) -> Netwo
     quantizer = _Quantizer(model, known)
     groups, left_high = [], dict(layout.left_high)
     for name, slots in layout.slots.items():
-        missing = [s.tensor for s in slots if not s.constant and s.tensor not in known]
+        missing = tuple(s.tensor for s in slots if not s.constant and s.tensor not in known)
         if missing:
-            left_high[name] = f"no scale for {', '.join(map(repr, missing))}"
+            left_high[name] = LeftHigh("no-scale", missing)
             continue
         groups.append(
             Group(name, model.index.nodes[name].op_type, (name,), tuple(quantizer.edge(s) for s in slots))

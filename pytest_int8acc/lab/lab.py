@@ -44,7 +44,8 @@ class Source:
     """Samples that ranges may come from."""
 
     data: Dataset
-    words: str
+    description: str
+    """Of calibration data; empty for the compared inputs."""
 
 
 class Lab:
@@ -192,9 +193,9 @@ class Lab:
         Raises:
             DataError: The calibration data cannot be read.
         """
-        inputs = Source(self.measured.inputs, "the compared inputs themselves")
+        inputs = Source(self.measured.inputs, "")
         data = calibration_data(self.measured.case, self.measured.model)
-        own = () if data is None else (Source(data, f"the calibration data, {data.description}"),)
+        own = () if data is None else (Source(data, data.description),)
         return (*own, inputs)
 
     def values(self, dataset: Dataset, plan: Plan | None = None) -> Values:

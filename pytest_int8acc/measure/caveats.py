@@ -48,7 +48,7 @@ def caveats(
                 f"({score.noise:g} between two runs of the baseline): its verdict means little"
             )
     left_high = int8.network.left_high if int8 else {}
-    without = [name for name, why in left_high.items() if why.startswith("no scale")]
+    without = [name for name, why in left_high.items() if why.kind == "no-scale"]
     if int8 and without:
         every = len(int8.network.groups) + len(left_high)
         yield f"{len(without)} of {every} groups have no scale and are not in INT8"

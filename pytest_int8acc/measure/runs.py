@@ -70,16 +70,8 @@ def run_forms(
         EngineError: A form does not build or run.
         ModelError: A form takes other inputs, or gives other outputs, than the model.
     """
-    for form in (forms.baseline, forms.candidate):
-        _check_interface(form.model, forms.model)
-        backend.check(form)
     logger.info("%s: building engines", name)
-    engines: dict[Role, Engine] = {}
-    if kept is None:
-        engines[Role.BASELINE] = backend.open(forms.baseline, Role.BASELINE, inputs)
-    engines[Role.INT8] = backend.open(forms.candidate, Role.INT8, inputs)
-    if kept is None:
-        engines[Role.BASELINE_AGAIN] = engines[Role.BASELINE]
+    engines = _open(backend, forms, inputs, with_baseline=kept is None)
     notes = _beside(engines, backend, forms, sessions)
     found = run_together(engines, inputs)
     if kept is not None:
@@ -93,6 +85,20 @@ def run_forms(
         backend=engines[Role.INT8].description,
         notes=notes,
     )
+
+
+def _open(backend: Backend, forms: Forms, inputs: Dataset, *, with_baseline: bool) -> dict[Role, Engine]:
+    """The engines of the forms, both checked before one is built; the baseline's under two roles."""
+    for form in (forms.baseline, forms.candidate):
+        _check_interface(form.model, forms.model)
+        backend.check(form)
+    engines: dict[Role, Engine] = {}
+    if with_baseline:
+        engines[Role.BASELINE] = backend.open(forms.baseline, Role.BASELINE, inputs)
+    engines[Role.INT8] = backend.open(forms.candidate, Role.INT8, inputs)
+    if with_baseline:
+        engines[Role.BASELINE_AGAIN] = engines[Role.BASELINE]
+    return engines
 
 
 def _beside(

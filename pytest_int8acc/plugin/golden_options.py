@@ -52,20 +52,17 @@ def _tell_recorded(terminalreporter: pytest.TerminalReporter) -> None:
         return
     terminalreporter.write_sep("=", "int8acc goldens")
     for nodeid, text in recorded:
-        first, *rest = text.split("\n")
-        terminalreporter.write_line(f"{nodeid}: {first}")
-        for line in rest:
-            terminalreporter.write_line(f"    {line}")
+        terminalreporter.write_line(f"{nodeid}: " + text.replace("\n", "\n    "))
 
 
 def _recorded(terminalreporter: pytest.TerminalReporter) -> Iterator[tuple[str, str]]:
     """Node id and lines of each golden recorded, once."""
     found = {}
     for _, report in judged_reports(terminalreporter):
-        said = dict(getattr(report, "user_properties", ()))
-        if RECORDED in said:
+        properties = dict(getattr(report, "user_properties", ()))
+        if RECORDED in properties:
             path, _, name = report.nodeid.rpartition("::")
-            found[f"{path}::{name.partition('@')[0]}"] = str(said[RECORDED])
+            found[f"{path}::{name.partition('@')[0]}"] = str(properties[RECORDED])
     yield from found.items()
 
 

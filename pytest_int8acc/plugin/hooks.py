@@ -277,6 +277,6 @@ class _Last:
             from pytest_int8acc.plugin.items import report_folder
             from pytest_int8acc.plugin.reporting import write_reports
 
-            for line in write_reports(terminalreporter, report_folder(config)):
-                terminalreporter.write_line(line, red="cannot be written" in line)
+            for line, failed in write_reports(terminalreporter, report_folder(config)):
+                terminalreporter.write_line(line, red=failed)
         return result

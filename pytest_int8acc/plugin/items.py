@@ -12,8 +12,9 @@ import pytest
 from pytest_int8acc.errors import EngineError, Int8accError, MissingBackendError, SpecError
 from pytest_int8acc.plugin.devices import take
 from pytest_int8acc.plugin.golden_options import RECORDED, golden_folder, spec_stem
+from pytest_int8acc.plugin.verdicts import MISSED
 from pytest_int8acc.report.properties import properties
-from pytest_int8acc.report.text import failure, failure_line
+from pytest_int8acc.report.text import acceptances, failure, failure_line
 from pytest_int8acc.results import CaseResult
 from pytest_int8acc.settings import SETTINGS, Settings, resolve
 
@@ -120,7 +121,7 @@ class SpecItem(pytest.Function):
         assert self.measured is not None  # setup() has raised otherwise
         result = conclude(self.measured, self._folder())
         self._publish(result)
-        if result.search is not None and result.search.interrupted:
+        if result.search is not None and result.search.ending.kind == "interrupted":
             self.session.shouldstop = "interrupted (Ctrl-C) in a precision search"
         return result
 
@@ -158,9 +159,8 @@ class SpecItem(pytest.Function):
 
     def _tell_recorded(self, result: CaseResult) -> None:
         """Let the report carry what was recorded, if anything was."""
-        if result.golden.startswith("recorded"):
-            lines = [result.golden, *(note for note in result.notes if note.startswith("accepted "))]
-            self.user_properties.append((RECORDED, "\n".join(lines)))
+        if result.recorded is not None:
+            self.user_properties.append((RECORDED, "\n".join([result.golden, *acceptances(result)])))
 
     def _publish(self, result: CaseResult) -> None:
         """Let the report carry ``result``, in place of an earlier one."""
@@ -220,4 +220,5 @@ def verdict(request: pytest.FixtureRequest) -> None:
     """Passes where the case's INT8 model meets its criteria."""
     result = request.node.conclude()
     if not result.passed:
+        request.node.user_properties.append((MISSED, True))
         raise AccuracyError(result)

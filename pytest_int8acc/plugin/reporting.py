@@ -12,13 +12,15 @@ from typing import Any
 import pytest
 
 from pytest_int8acc.errors import Int8accError
-from pytest_int8acc.plugin.verdicts import judged_reports
+from pytest_int8acc.plugin.verdicts import judged_reports, missed
 from pytest_int8acc.settings import SUFFIXES
 
 _STEP_SUMMARY = "GITHUB_STEP_SUMMARY"
 #: A traceback longer than this is cut in the report's files.
 _MESSAGE = 20_000
 
+#: A line to print, and whether it tells of a failure.
+Line = tuple[str, bool]
 #: A verdict and the report that bears it.
 Judged = tuple[str, pytest.TestReport]
 
@@ -26,7 +28,6 @@ Judged = tuple[str, pytest.TestReport]
 def write_section(terminalreporter: pytest.TerminalReporter, verbosity: int) -> None:
     """Writes a line for each case, those that failed alone with -q, and its details with -v and -vv."""
     from pytest_int8acc.report.terminal import detail_lines, status_line
-    from pytest_int8acc.report.text import FAILURE
 
     reports = [
         (verdict, report)
@@ -37,12 +38,9 @@ def write_section(terminalreporter: pytest.TerminalReporter, verbosity: int) -> 
         terminalreporter.write_sep("=", "int8acc")  # section() leaves its line open
     for verdict, report in reports:
         terminalreporter.write(f"{verdict.upper()} ", **{color(verdict): True})
-        message = _first_line(report)
-        # A case may also fail for another reason than its scores: a teardown, a strict xfail that passes.
-        told = not report.failed or message.startswith(FAILURE)
-        said = dict(report.user_properties) if told else {}
-        terminalreporter.write_line(status_line(nodeid_of(report), said, message))
-        for line in detail_lines(said, verbosity, failed=report.failed):
+        properties = dict(report.user_properties) if not report.failed or missed(report) else {}
+        terminalreporter.write_line(status_line(nodeid_of(report), properties, _first_line(report)))
+        for line in detail_lines(properties, verbosity, failed=report.failed):
             terminalreporter.write_line("    " + line)
 
 
@@ -67,13 +65,13 @@ def color(verdict: str) -> str:
     return {"passed": "green", "failed": "red", "error": "red"}.get(verdict, "yellow")
 
 
-def write_reports(terminalreporter: pytest.TerminalReporter, folder: Path | None) -> list[str]:
+def write_reports(terminalreporter: pytest.TerminalReporter, folder: Path | None) -> list[Line]:
     """Writes the report folder and GitHub's step summary, where they are wanted.
 
     A folder or file that cannot be written costs a line, not the run.
 
     Returns:
-        Lines to print last: where the report is.
+        Lines to print last, where the report is; each with whether it tells of a file that cannot be written.
     """
     if folder is None and not os.environ.get(_STEP_SUMMARY):
         return []
@@ -86,10 +84,10 @@ def write_reports(terminalreporter: pytest.TerminalReporter, folder: Path | None
     try:
         return lines + _named(write_folder(folder, report))
     except (OSError, Int8accError) as error:
-        return [*lines, f"int8acc: {folder}: cannot be written: {_why(error)}"]
+        return [*lines, (f"int8acc: {folder}: cannot be written: {_why(error)}", True)]
 
 
-def _summarize(report: dict[str, Any]) -> list[str]:
+def _summarize(report: dict[str, Any]) -> list[Line]:
     """Appends to GitHub's step summary, where there is one; a line where that fails."""
     path = os.environ.get(_STEP_SUMMARY)
     if not path:
@@ -99,13 +97,13 @@ def _summarize(report: dict[str, Any]) -> list[str]:
     try:
         append_summary(Path(path), report)
     except (OSError, Int8accError) as error:
-        return [f"int8acc: {_STEP_SUMMARY} {path}: cannot be written: {_why(error)}"]
+        return [(f"int8acc: {_STEP_SUMMARY} {path}: cannot be written: {_why(error)}", True)]
     return []
 
 
-def _named(lines: Sequence[str]) -> list[str]:
+def _named(lines: Sequence[str]) -> list[Line]:
     """The lines, each saying whose it is."""
-    return [f"int8acc: {line}" for line in lines]
+    return [(f"int8acc: {line}", False) for line in lines]
 
 
 def gather(terminalreporter: pytest.TerminalReporter, folder: Path | None) -> dict[str, Any]:
@@ -137,20 +135,19 @@ def _entry(verdict: str, report: pytest.TestReport, folder: Path | None) -> dict
     """One case of ``report.json``."""
     from pytest_int8acc.report.json import case_entry
     from pytest_int8acc.report.plain import restore
-    from pytest_int8acc.report.text import FAILURE
 
-    said = dict(report.user_properties)
-    details = said.get("int8acc.details")
+    properties = dict(report.user_properties)
+    details = properties.get("int8acc.details")
     first = _first_line(report)
-    whole = verdict in ("failed", "error") and not first.startswith(FAILURE)
+    whole = verdict in ("failed", "error") and not missed(report)
     message = _whole(report, first) if whole else first
     more: dict[str, Any] = {
         "line": (report.location[1] or 0) + 1,
         "finished": _iso(report.stop),
         "message": message,
     }
-    if "int8acc.settings" in said:
-        more["settings"] = str(said["int8acc.settings"])
+    if "int8acc.settings" in properties:
+        more["settings"] = str(properties["int8acc.settings"])
     result = None if details is None else restore(json.loads(str(details)))
     return case_entry(nodeid_of(report), verdict, report.duration, result, folder, **more)
 
@@ -224,7 +221,7 @@ def merge(config: pytest.Config, folders: Sequence[str], out: Path | None) -> in
         raise pytest.UsageError(
             f"--int8acc-merge: {error.filename or out}: cannot be written: {_why(error)}"
         ) from None
-    for line in [*merged_lines(report), *_summarize(report), *_named(written)]:
-        print(line)
+    told = [line for line, _ in (*_summarize(report), *_named(written))]
+    print(*merged_lines(report), *told, sep="\n")
     bad = report["errors"] or any(case["verdict"] in ("failed", "error") for case in report["cases"])
     return pytest.ExitCode.TESTS_FAILED if bad else pytest.ExitCode.OK

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     import pytest
 
+#: What the report of a case carries whose scores miss their limits.
+MISSED = "int8acc.missed"
 #: The words under which pytest's terminal reporter keeps reports.
 VERDICTS = ("passed", "failed", "error", "xfailed", "xpassed", "skipped")
 
@@ -19,3 +21,8 @@ def judged_reports(
     for verdict in VERDICTS:
         for report in terminalreporter.getreports(verdict):
             yield verdict, report
+
+
+def missed(report: pytest.TestReport) -> bool:
+    """Whether a case failed for its scores, and not in a teardown, or as a strict xfail that passes."""
+    return report.when == "call" and MISSED in dict(report.user_properties)

@@ -9,25 +9,19 @@ Where the built model contradicts the simulation, that is said, and the search g
 from __future__ import annotations
 
 import logging
-import re
 import time
 from dataclasses import dataclass, replace
 
 from pytest_int8acc.case.forms import ImplicitForm
 from pytest_int8acc.errors import EngineError
-from pytest_int8acc.graph.qdq import FIXED
 from pytest_int8acc.lab.evaluators import Simulated
 from pytest_int8acc.lab.inputs import split
 from pytest_int8acc.lab.lab import Lab, Proof
-from pytest_int8acc.results import Culprit, LayerLine, Role, SearchOutcome, TrialLine
+from pytest_int8acc.results import Certificate, Culprit, LayerLine, Role, Score, SearchOutcome, TrialLine
 from pytest_int8acc.search import certify, search
-from pytest_int8acc.search.ledger import NOT_THE_CAUSE
 from pytest_int8acc.search.types import Budget, SearchResult, Trial
 
 logger = logging.getLogger("pytest_int8acc")
-#: Where more than this share of the MACs would have to leave INT8, training with quantization is advised.
-QAT_SHARE = 0.5
-QAT_ADVICE = "quantization-aware training (QAT) is the better way"
 
 
 @dataclass(frozen=True, eq=False)
@@ -41,6 +35,7 @@ class Found:
     held_out: int
     """Samples that the search did not see."""
     notes: tuple[str, ...] = ()
+    certificate: Certificate | None = None
 
     @property
     def verified(self) -> bool:
@@ -78,7 +73,7 @@ def _find(lab: Lab) -> Found:
     if found.proof is None or found.verified:
         return found
     notes: list[str] = []
-    if held and not found.result.stopped:
+    if held and not found.result.ending.early:
         notes.append(f"a plan that passed on {len(seen)} samples failed on all: searched again on all")
         found = _searched(lab, lab.simulated(), 0)
     if found.proof is not None and not found.verified:
@@ -118,7 +113,7 @@ def _slimmer(lab: Lab, found: Found) -> Found:
     if not result.passed or len(result.high) >= len(high) or lab.builds >= settings.max_builds:
         return found
     kept = replace(
-        found.result, high=result.high, price=result.price, minimal=result.minimal, reason=result.reason
+        found.result, high=result.high, price=result.price, minimal=result.minimal, ending=result.ending
     )
     proof = _proof(lab, everything, kept)
     note = f"on all samples {len(result.high)} of the {len(high)} layers found suffice"
@@ -134,11 +129,10 @@ def _certified(lab: Lab, found: Found) -> Found:
     result = certify(lab.built(everything), high, budget=budget)
     count = len(result.trials)
     if not result.passed or not result.minimal:
-        return replace(found, notes=(*found.notes, f"not certified by {count} built models: {result.reason}"))
+        return replace(found, certificate=Certificate(count, False, result.ending))
     proof = found.proof if result.high == found.result.high else _proof(lab, everything, result)
     kept = replace(found.result, high=result.high, minimal=True, price=result.price)
-    notes = (*found.notes, f"certified: {count} built models show that each culprit must leave INT8")
-    return replace(found, result=kept, proof=proof, notes=notes)
+    return replace(found, result=kept, proof=proof, certificate=Certificate(count, True, result.ending))
 
 
 def _as_layer_precisions(lab: Lab, result: SearchResult) -> str:
@@ -162,7 +156,7 @@ def _builds_left(lab: Lab) -> int:
 
 
 def _outcome(lab: Lab, found: Found, seconds: float) -> SearchOutcome:
-    result, share = found.result, lab.share(found.result.high)
+    result = found.result
     return SearchOutcome(
         strategy=result.strategy,
         precision=lab.measured.keep,
@@ -171,20 +165,21 @@ def _outcome(lab: Lab, found: Found, seconds: float) -> SearchOutcome:
         minimal=result.minimal,
         verified=found.verified,
         fixed=found.proof.verdict.scores if found.proof else (),
-        reason=_reason(lab, result),
+        ending=result.ending,
         trials=tuple(TrialLine(t.high, t.passed, t.loss, t.cost, t.why) for t in result.trials),
         probes=result.probes,
         cost=result.cost,
         builds=lab.builds,
         seconds=seconds,
-        int8_share=1.0 - share,
+        int8_share=1.0 - lab.share(result.high),
         held_out=found.held_out,
-        notes=(*found.notes, *_advice(result.passed, share)),
+        notes=found.notes,
         table=tuple(
             LayerLine(r.index, r.layer, r.shape, r.similarity, r.chosen, r.line) for r in result.table
         ),
-        interrupted="Ctrl-C" in result.reason,
         price_ms=_price_ms(lab) if found.fix is not None else None,
+        certificate=found.certificate,
+        fixed_pairs=lab.network.fixed_pairs,
     )
 
 
@@ -195,14 +190,6 @@ def _price_ms(lab: Lab) -> float | None:
     times = {info.role: info.latency for info in backend.engines}
     fixed, int8 = times.get(Role.FIXED), times.get(Role.INT8)
     return None if fixed is None or int8 is None else fixed.median_ms - int8.median_ms
-
-
-def _reason(lab: Lab, result: SearchResult) -> str:
-    """Why the search ended; Q/DQ that is part of every plan is named where no plan passes."""
-    fixed = next((note for note in lab.network.notes if FIXED in note), "")
-    if result.reason != NOT_THE_CAUSE or not fixed:
-        return result.reason
-    return f"{NOT_THE_CAUSE.partition(':')[0]}: {fixed}; no plan takes them off"
 
 
 def _culprits(lab: Lab, found: Found) -> tuple[Culprit, ...]:
@@ -220,20 +207,13 @@ def _culprits(lab: Lab, found: Found) -> tuple[Culprit, ...]:
     return tuple(culprits)
 
 
-def _worst(evaluator: Simulated, trial: Trial) -> str:
-    """The criterion that is worst in a trial, in words."""
+def _worst(evaluator: Simulated, trial: Trial) -> Score:
+    """The score that is worst in a trial."""
     worst = max(range(len(trial.losses)), key=trial.losses.__getitem__)
-    criterion = re.split(" [≥≤] ", evaluator.criteria[worst].text)[0]
-    return f"{criterion} {trial.scores[worst]:.6g}"
+    return evaluator.criteria[worst].score(trial.scores[worst])
 
 
 def _worst_of(proof: Proof) -> str:
     """The first limit missed."""
     missed = next((s for s in proof.verdict.scores if not s.passed), None)
     return "is not comparable" if missed is None else f"misses {missed.subject} {missed.metric}"
-
-
-def _advice(passed: bool, share: float) -> list[str]:
-    if passed and share > QAT_SHARE:
-        return [f"{share:.0%} of the multiply-accumulates would leave INT8: {QAT_ADVICE}"]
-    return []

@@ -12,16 +12,12 @@ from pytest_int8acc.graph.plan import activation_scales
 from pytest_int8acc.lab.lab import Lab, Proof
 from pytest_int8acc.repair.precision import Found
 from pytest_int8acc.repair.scales import Purse, units
-from pytest_int8acc.repair.ways import WAYS, Candidate, Migration, Work
+from pytest_int8acc.repair.ways import WAYS, Candidate, Work
 from pytest_int8acc.results import Repair, Rescale, SearchOutcome
-from pytest_int8acc.scales import listed
-from pytest_int8acc.search.ledger import NOT_THE_CAUSE
 
 logger = logging.getLogger("pytest_int8acc")
 #: Trials of scales, on a few samples each, that one repair may cost.
 TRIALS = 400
-#: How the reason of a search begins where not even all groups high meet the criteria.
-_IN_VAIN = NOT_THE_CAUSE.partition(":")[0]
 
 
 @dataclass(frozen=True, eq=False)
@@ -55,7 +51,7 @@ def repair(lab: Lab, outcome: SearchOutcome, found: Found) -> Repaired:
     repairing = _Repairing(lab, outcome)
     ways: list[tuple[Repair, Proof]] = []
     try:
-        if not outcome.reason.startswith(_IN_VAIN) and (not outcome.found or outcome.culprits):
+        if outcome.ending.kind != "high-fails" and (not outcome.found or outcome.culprits):
             ways += repairing.first_proved()
     except KeyboardInterrupt:
         repairing.notes.append("repair stopped early: interrupted (Ctrl-C)")
@@ -124,25 +120,27 @@ class _Repairing:
 
     def _repair(self, candidate: Candidate, proof: Proof) -> Repair:
         layers = tuple(group.name for group in self.lab.groups if group.name in candidate.high)
-        rescales = tuple(_rescales(self.lab.network, candidate))
         migrated = candidate.base.migration is not None
         return Repair(
             kind="mixed" if layers else "migrate" if migrated else "recalibrate",
-            text=_text(self.outcome, candidate, layers, rescales),
             layers=layers,
-            rescales=rescales,
+            rescales=tuple(_rescales(self.lab.network, candidate)),
             scores=proof.verdict.scores,
             verified=True,
             price=self.lab.share(layers),
+            precision=self.outcome.precision,
+            culprits=len(self.outcome.culprits),
+            weights=candidate.base.weights,
+            migration=candidate.base.migration,
+            data=candidate.base.source.description,
         )
 
 
 def _high(outcome: SearchOutcome) -> Repair:
     """The search's own plan."""
     layers = tuple(culprit.layer for culprit in outcome.culprits)
-    text = f"{_count(len(layers), 'layer')} in {outcome.precision.upper()}"
     share = 1.0 - outcome.int8_share
-    return Repair("high", text, layers, (), outcome.fixed, outcome.verified, share)
+    return Repair("high", layers, (), outcome.fixed, outcome.verified, share, outcome.precision, len(layers))
 
 
 def _rescales(original: Network, candidate: Candidate) -> Iterator[Rescale]:
@@ -153,37 +151,3 @@ def _rescales(original: Network, candidate: Candidate) -> Iterator[Rescale]:
         if tensor in news and news[tensor] is not base.plan.scales.get(tensor):
             was = old.get(tensor, base.own[tensor])
             yield Rescale(tensor, candidate.choice.methods[tensor], was, scale)
-
-
-def _text(
-    outcome: SearchOutcome, candidate: Candidate, high: tuple[str, ...], rescales: tuple[Rescale, ...]
-) -> str:
-    """What is done, in a sentence or two; what matters most comes first."""
-    base, precision = candidate.base, outcome.precision.upper()
-    every = len(outcome.culprits)
-    head = (
-        f"{len(high)} of {_count(every, 'layer')} in {precision}" if high else f"no layer needs {precision}"
-    )
-    parts = []
-    if rescales:
-        methods = ", ".join(dict.fromkeys(r.method for r in rescales))
-        parts.append(f"other scales for {_count(len(rescales), 'tensor')} ({methods})")
-    if base.weights:
-        parts.append(f"scales of {_count(len(base.weights), 'weight')} taken anew from the values")
-    if base.migration is not None:
-        parts.append(_migration_text(base.migration))
-    done = "; ".join(parts) or "symmetric INT8 throughout"
-    return f"{head}: {done}; ranges from {base.source.words}"
-
-
-def _migration_text(migration: Migration) -> str:
-    parts = []
-    if migration.folded:
-        parts.append(f"folded into {listed(migration.folded)}")
-    if migration.inserted:
-        parts.append(f"{len(migration.inserted)} Mul inserted, one more elementwise pass over a tensor each")
-    return f"channels evened out by migration to the weights (alpha {migration.alpha:g}; {'; '.join(parts)})"
-
-
-def _count(number: int, noun: str) -> str:
-    return f"{number} {noun}" + ("" if number == 1 else "s")

@@ -30,24 +30,12 @@ from pytest_int8acc.repair.scales import (
     with_tied,
     worse_weights,
 )
+from pytest_int8acc.results import Migration
 from pytest_int8acc.search import certify
 from pytest_int8acc.search.types import Budget
 from pytest_int8acc.tensors import Array
 
 logger = logging.getLogger("pytest_int8acc")
-
-
-@dataclass(frozen=True, eq=False)
-class Migration:
-    """Range moved from activations into weights."""
-
-    alpha: float
-    touched: tuple[str, ...]
-    """Activations that are quantized and whose values changed."""
-    folded: tuple[str, ...]
-    """Nodes that took factors."""
-    inserted: tuple[str, ...]
-    """Mul nodes that had to be inserted."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -66,6 +54,8 @@ class Base:
     """The best scales so far, with everything in INT8."""
     weights: tuple[str, ...] = ()
     """Constants with scales taken anew."""
+    touched: tuple[str, ...] = ()
+    """Activations whose values changed by moving range."""
     migration: Migration | None = None
 
 
@@ -116,7 +106,7 @@ Way = Callable[[Work], Iterator[Candidate]]
 def recalibrate(work: Work) -> Iterator[Candidate]:
     """Other scales for what the culprits read, from calibration data and from the inputs."""
     for source in work.lab.sources:
-        work.log("looking for other scales, ranges from %s", source.words)
+        work.log("looking for other scales, ranges from %s", source.description or "the inputs")
         work.bases.append(_base(work, source))
         yield from _rescaled(work, len(work.bases) - 1, work.groups)
 
@@ -162,7 +152,7 @@ def mix(work: Work) -> Iterator[Candidate]:
         return
     base, keep = work.best, work.lab.measured.keep
     chooser = work.chooser(base)
-    choice = base.choice.only(base.migration.touched if base.migration else ())
+    choice = base.choice.only(base.touched)
     for name in work.culprits:
         wanted = units(base.network, activations(base.network, [name]), base.ranges)
         others = dict.fromkeys((c for c in work.culprits if c != name), keep)
@@ -201,10 +191,10 @@ def _on(work: Work, base: Base) -> Base:
 def _migrated(work: Work, base: Base, moves: Mapping[str, Array], alpha: float) -> Base:
     """A migrated base: new ranges for what it touched, the best scales so far elsewhere."""
     done = migrate(base.network, moves)
-    facts = Migration(alpha, done.touched, done.folded, done.inserted)
+    facts = Migration(alpha, done.folded, done.inserted)
     plan = replace(base.plan, moves=moves)
     kept = set(activations(done.network)).difference(done.touched)
-    moved = replace(base, plan=plan, migration=facts)
+    moved = replace(base, plan=plan, migration=facts, touched=done.touched)
     ranges = _ranges(work, moved, [*kept.intersection(base.ranges.held), *done.touched])
     moved = _on(work, replace(moved, ranges=ranges))
     wanted = units(moved.network, done.touched, ranges)
@@ -213,7 +203,7 @@ def _migrated(work: Work, base: Base, moves: Mapping[str, Array], alpha: float) 
 
 def _ranges(work: Work, base: Base, tensors: Sequence[str]) -> Ranges:
     """Ranges of a base's tensors; what a migration did not touch holds what it held before."""
-    touched = set(base.migration.touched if base.migration else ())
+    touched = set(base.touched)
     before, after = ([t for t in tensors if (t in touched) == moved] for moved in (False, True))
     data = base.source.data
     return Ranges({**work.lab.values(data).of(before), **work.lab.values(data, base.plan).of(after)})

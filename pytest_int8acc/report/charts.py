@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from pytest_int8acc.report.diagnosis import worst_layers
-from pytest_int8acc.report.ranking import strain
 from pytest_int8acc.report.table import number
 from pytest_int8acc.results import LayerError, Score
 from pytest_int8acc.results.causes import Cause
@@ -78,7 +77,7 @@ def score_place(score: Score) -> float | None:
     """Where a judged score lies between 0 (perfect), 50 (its limit) and 100 (infinitely off)."""
     if score.limit is None:
         return None
-    used = strain(score)
+    used = score.strain
     if used <= 1:
         return 50 * used
     return 100 - 50 / used if math.isfinite(used) else 100.0

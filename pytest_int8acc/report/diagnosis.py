@@ -6,6 +6,7 @@ import math
 from collections.abc import Sequence
 
 from pytest_int8acc.report.ranking import worst_first
+from pytest_int8acc.report.repairs import repair_text
 from pytest_int8acc.report.table import count, number, table
 from pytest_int8acc.report.words import relation
 from pytest_int8acc.results import (
@@ -56,7 +57,7 @@ def repair_line(repair: Repair) -> str:
     said = [relation(judged[0])] if judged else []
     said += ["verified" if repair.verified else "not verified"]
     said += [f"{repair.latency.median_ms:.3g} ms"] if repair.latency is not None else []
-    return f"{repair.text} ({', '.join(said)})"
+    return f"{repair_text(repair)} ({', '.join(said)})"
 
 
 def layer_lines(layers: Sequence[LayerError]) -> list[str]:

@@ -22,7 +22,7 @@ BAD = ("failed", "error")
 #: What an entry holds of the result as it is, beside what scripts ask for most.
 _AS_MEASURED = (
     *("spec", "samples", "data", "baseline", "candidate", "backend", "outputs", "metrics", "int8_groups"),
-    *("high_groups", "warnings", "notes", "search", "engines", "findings", "diagnosis", "golden"),
+    *("high_groups", "warnings", "notes", "search", "engines", "findings", "diagnosis", "golden", "recorded"),
 )
 
 
@@ -55,7 +55,6 @@ def write_text(folder: Path, name: str, text: str) -> Path:
     Raises:
         OSError: The folder cannot be made or written.
     """
-    folder.mkdir(parents=True, exist_ok=True)
     folder.mkdir(parents=True, exist_ok=True)
     # A name that is no Unicode (a path with undecodable bytes) must not cost the report.
     replace_file(folder / name, text.encode("utf-8", errors="backslashreplace"))

@@ -16,7 +16,7 @@ from pytest_int8acc.report.diagnosis import cheaper_fix, repair_line
 from pytest_int8acc.report.engines import engine_lines
 from pytest_int8acc.report.json import BAD
 from pytest_int8acc.report.plain import restore_entry
-from pytest_int8acc.report.search import fix_line
+from pytest_int8acc.report.search import alone_text, fix_line
 from pytest_int8acc.report.stages import stage_lines
 from pytest_int8acc.report.summary import summary as why
 from pytest_int8acc.report.table import count
@@ -113,7 +113,7 @@ def _story(result: CaseResult) -> Iterator[str]:
         yield "| culprit | type | alone in INT8 | cause | price |\n|---|---|---|---|---|"
         for culprit in search.culprits[:_CULPRITS]:
             cause = cause_text(culprit.cause) if culprit.cause else ""
-            cells = (culprit.layer, culprit.op_type, culprit.alone, cause, f"{culprit.price:.1%}")
+            cells = (culprit.layer, culprit.op_type, alone_text(culprit), cause, f"{culprit.price:.1%}")
             yield f"| {' | '.join(escape(shorten(cell, _CELL)) for cell in cells)} |"
         more = len(search.culprits) - _CULPRITS
         yield f"\n... and {more} more\n" if more > 0 else ""

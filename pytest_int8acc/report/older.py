@@ -9,6 +9,7 @@ _SENTENCES = (
     ({"slope", "note"}, "note"),
     ({"advice", "text"}, "text"),
     ({"scores", "passed", "text"}, "text"),
+    ({"rescales", "text"}, "text"),
     ({"stages", "summary"}, "summary"),
 )
 
@@ -20,6 +21,11 @@ def newest(value: Any) -> Any:
     if not isinstance(value, dict):
         return value
     raised = {key: newest(inner) for key, inner in value.items()}
+    if {"alone", "price"} <= value.keys():
+        raised |= {"worst_alone": None, "told": value["alone"]}
+    if {"reason", "culprits"} <= value.keys():
+        kind = "interrupted" if value.get("interrupted") else "told"
+        raised["ending"] = {"kind": kind, "told": value["reason"]}
     for keys, key in _SENTENCES:
         if keys <= value.keys():
             raised["told"] = value[key]

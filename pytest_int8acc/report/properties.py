@@ -7,6 +7,7 @@ import json
 from pytest_int8acc.report.diagnosis import cheaper_fix
 from pytest_int8acc.report.engines import int8_layers, speedup
 from pytest_int8acc.report.plain import to_plain
+from pytest_int8acc.report.repairs import repair_text
 from pytest_int8acc.report.summary import summary
 from pytest_int8acc.report.text import status
 from pytest_int8acc.results import CaseResult, SearchOutcome
@@ -28,7 +29,7 @@ def facts(result: CaseResult) -> list[tuple[str, object]]:
         found += [("int8acc.why", summary(result)), ("int8acc.stage", result.diagnosis.first_stage or "")]
     cheaper = cheaper_fix(result)
     if cheaper is not None:
-        found.append(("int8acc.cheaper_fix", cheaper.text))
+        found.append(("int8acc.cheaper_fix", repair_text(cheaper)))
     found.append(("int8acc.int8_layers", int8_layers(result.engines)))
     ratio = speedup(result.engines)
     if ratio is not None:

@@ -56,6 +56,11 @@ _CASE: dict[str, Any] = {
         "description": "Files of the case, from the report folder on.",
     },
 }
+#: What a search holds beside its fields and sentences.
+_SEARCH: dict[str, Any] = {
+    "interrupted": {"type": "boolean", "description": "Ctrl-C ended it; what stands here was known by then."},
+    "remarks": {"type": "array", "items": _TEXT, "description": "What came of certifying, and advice."},
+}
 
 
 def json_schema() -> dict[str, Any]:
@@ -102,6 +107,7 @@ def _definitions() -> dict[str, Any]:
         told = {key: {**_TEXT, "description": _first_line(make)} for key, make in sentences.items()}
         definitions[made.__name__]["properties"] |= told
         definitions[made.__name__]["required"] += told
+    definitions["SearchOutcome"]["properties"] |= _SEARCH
     definitions["number"] = {
         "oneOf": [{"type": "number"}, {"enum": ["inf", "-inf", "nan"]}],
         "description": "A number; what JSON cannot say stands as text.",

@@ -2,14 +2,33 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+
 from pytest_int8acc.report.causes import cause_text
 from pytest_int8acc.report.table import number, table
-from pytest_int8acc.report.words import shorten
-from pytest_int8acc.results import Culprit, SearchOutcome
+from pytest_int8acc.report.words import pairs_text, shorten
+from pytest_int8acc.results import Culprit, Ending, EndingKind, Repair, SearchOutcome
 
 _CULPRITS = 20
 _TRIALS = 40
 _CAUSE = 60
+#: Where more than this share of the MACs would have to leave INT8, training with quantization is advised.
+_QAT_SHARE = 0.5
+_END = "{high} of {groups} groups: no shorter one was found, and groups within it may be innocent"
+_ENDINGS: Mapping[EndingKind, str] = {
+    "proven": "proven minimal: each of the {high} groups kept high was sent back to INT8 alone, and fails",
+    "int8-passes": "with all groups in INT8 the criteria are met: nothing has to leave INT8",
+    "high-fails": "with all groups in high precision the criteria fail too: {cause}",
+    "plan-fails": "the plan to certify fails",
+    "first": f"the first {_END}",
+    "last": f"the last {_END}",
+    "worst": "the {high} of {groups} groups that add most error: groups among them may be innocent",
+    "visited": "all groups were visited, {high} chosen: some may be innocent once later ones were chosen",
+    "trials-spent": "stopped early: the budget of {max_trials} trials is spent",
+    "seconds-spent": "stopped early: the budget of {max_seconds:g} s is spent",
+    "interrupted": "stopped early: interrupted (Ctrl-C)",
+    "told": "{told}",
+}
 
 
 def brief(outcome: SearchOutcome) -> str:
@@ -22,11 +41,45 @@ def brief(outcome: SearchOutcome) -> str:
     return f"{count} {what}, fix {'verified' if outcome.verified else 'not verified'}"
 
 
-def search_lines(outcome: SearchOutcome, verbosity: int = 0) -> list[str]:
+def ending_text(ending: Ending, fixed_pairs: Sequence[str] = ()) -> str:
+    """Why a search ended; Q/DQ that is part of every plan is named where no plan passes."""
+    cause = "INT8 is not the cause"
+    if fixed_pairs:
+        cause = f"{pairs_text(fixed_pairs)}; no plan takes them off"
+    return _ENDINGS[ending.kind].format(**vars(ending), cause=cause)
+
+
+def reason(outcome: SearchOutcome) -> str:
+    """Why the search ended."""
+    return ending_text(outcome.ending, outcome.fixed_pairs)
+
+
+def alone_text(culprit: Culprit) -> str:
+    """What is worst when this group alone runs in INT8, like ``logits cosine 0.93``; may be empty."""
+    score = culprit.worst_alone
+    return culprit.told if score is None else f"{score.name} {score.value:.6g}"
+
+
+def remarks(outcome: SearchOutcome, repairs: Sequence[Repair] = ()) -> list[str]:
+    """Whether the plan was certified; training is advised where no repair keeps all layers in INT8."""
+    notes, certificate = [], outcome.certificate
+    if certificate is not None and certificate.passed:
+        notes.append(f"certified: {certificate.builds} built models show that each culprit must leave INT8")
+    elif certificate is not None:
+        said = ending_text(certificate.ending)
+        notes.append(f"not certified by {certificate.builds} built models: {said}")
+    share = 1 - outcome.int8_share
+    if outcome.found and share > _QAT_SHARE and (not repairs or repairs[0].layers):
+        said = "quantization-aware training (QAT) is the better way"
+        notes.append(f"{share:.0%} of the multiply-accumulates would leave INT8: {said}")
+    return notes
+
+
+def search_lines(outcome: SearchOutcome, verbosity: int = 0, repairs: Sequence[Repair] = ()) -> list[str]:
     """Culprits, the fix, and what the search cost; with ``verbosity`` 2 every trial."""
     lines = [
         *_culprits(outcome, verbosity),
-        *(f"note: {note}" for note in outcome.notes),
+        *(f"note: {note}" for note in (*outcome.notes, *remarks(outcome, repairs))),
         fix_line(outcome),
         cost_line(outcome),
     ]
@@ -52,7 +105,9 @@ def _culprits(outcome: SearchOutcome, verbosity: int) -> list[str]:
     else:
         title = "Layers to keep high (not shown to be minimal)"
     shown = outcome.culprits[:_CULPRITS]
-    rows = [(c.layer, c.op_type, c.alone, _cause(c, verbosity), f"{c.price:.1%} of MACs") for c in shown]
+    rows = [
+        (c.layer, c.op_type, alone_text(c), _cause(c, verbosity), f"{c.price:.1%} of MACs") for c in shown
+    ]
     more = len(outcome.culprits) - len(shown)
     header = ("layer", "type", "alone in INT8", "cause", "price")
     lines = [title, *("  " + line for line in table(header, rows))]
@@ -70,7 +125,7 @@ def _cause(culprit: Culprit, verbosity: int) -> str:
 def fix_line(outcome: SearchOutcome) -> str:
     """The fix in a sentence, or why there is none."""
     if not outcome.found:
-        return f"No fix: {outcome.reason}"
+        return f"No fix: {reason(outcome)}"
     if not outcome.culprits:
         return ""
     groups = "this group" if len(outcome.culprits) == 1 else f"these {len(outcome.culprits)} groups"
@@ -90,7 +145,7 @@ def cost_line(outcome: SearchOutcome) -> str:
     return (
         f"Search '{outcome.strategy}': {count} trials and {outcome.probes} probes (as much as "
         f"{number(outcome.cost, 3)} runs over all samples), {builds} built, in "
-        f"{number(outcome.seconds, 3)} s; {outcome.reason}"
+        f"{number(outcome.seconds, 3)} s; {reason(outcome)}"
     )
 
 

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from pytest_int8acc.report.causes import cause_text
 from pytest_int8acc.report.fits import fit_phrase
 from pytest_int8acc.report.stages import first_line, stage_text
+from pytest_int8acc.report.words import pairs_text
 from pytest_int8acc.results import CaseResult, Culprit, Diagnosis, Finding
 from pytest_int8acc.results.causes import OddRanges
 
@@ -43,15 +44,15 @@ def _parts(result: CaseResult, diagnosis: Diagnosis) -> Iterator[str]:
     culprits = _of_culprits(result.search.culprits) if result.search is not None else ""
     if culprits:
         yield culprits
-    elif diagnosis.fixed:
-        yield _of_pairs(result.findings, diagnosis.fixed)
+    elif diagnosis.fixed_pairs:
+        yield _of_pairs(result.findings, diagnosis.fixed_pairs)
 
 
-def _of_pairs(findings: Sequence[Finding], fixed: str) -> str:
+def _of_pairs(findings: Sequence[Finding], fixed: Sequence[str]) -> str:
     """Q/DQ pairs that change more than rounding does, and stay in every plan."""
     unequal = [f for f in findings if f.rule == "unequal-pair"]
     if not unequal:
-        return f"{fixed}: no plan takes them off"
+        return f"{pairs_text(fixed)}: no plan takes them off"
     more = f" (and {len(unequal) - 1} more alike)" if len(unequal) > 1 else ""
     return f"Q and DQ disagree at {unequal[0].subject}: {unequal[0].text}{more}; no plan takes that off"
 

@@ -19,7 +19,7 @@ from pytest_int8acc.report.stages import stage_lines
 from pytest_int8acc.report.summary import summary
 from pytest_int8acc.report.table import count, number, table
 from pytest_int8acc.report.words import name_of, relation, value_and_limit
-from pytest_int8acc.results import CaseResult, Score
+from pytest_int8acc.results import CaseResult, Score, score_name
 
 #: How the first line of a failure begins.
 FAILURE = "INT8 accuracy: "
@@ -71,7 +71,7 @@ def remedies(result: CaseResult, verbosity: int = 0) -> list[str]:
     if diagnosis is not None:
         lines += stage_lines(diagnosis)
     if result.search is not None:
-        lines += search_lines(result.search, verbosity)
+        lines += search_lines(result.search, verbosity, diagnosis.repairs if diagnosis else ())
     cheaper = cheaper_fix(result)
     if cheaper is not None:
         lines.append(f"Cheaper fix: {repair_line(cheaper)}")
@@ -121,7 +121,7 @@ def details(result: CaseResult, verbosity: int = 0) -> list[str]:
     if verbosity >= 2:
         scores += [score for score in result.scores if score.limit is None]
     hidden = 0 if verbosity >= 2 else max(len(scores) - _ROWS, 0)
-    fixed = {(s.subject, s.metric): s for s in result.search.fixed} if result.search else {}
+    fixed = {(s.subject, s.metric): s for s in result.fixed}
     rows = [_row(score, fixed) for score in scores[: len(scores) - hidden]]
     lines = [f"'{output.name}': {output.problem}" for output in result.outputs if output.problem]
     lines += table(_HEADER, rows) if rows else []
@@ -176,7 +176,19 @@ def notes_of(result: CaseResult, verbosity: int) -> list[str]:
             notes.append(f"'{output.name}': {line} (correlation {number(fit.correlation)}){said}")
         if output.worst_sample is not None and (verbosity >= 2 or not output.passed):
             notes.append(f"'{output.name}': sample {output.worst_sample} has the lowest SQNR")
-    return notes + list(result.notes)
+    return [*notes, *result.notes, *acceptances(result)]
+
+
+def acceptances(result: CaseResult) -> list[str]:
+    """Each score that the golden accepts from now on, like ``accepted logits cosine: 0.9996 -> 0.9998``."""
+    return [
+        f"accepted {score_name(s.subject, s.metric)}: {_accepted(s.before)} -> {_accepted(s.now)}"
+        for s in result.recorded or ()
+    ]
+
+
+def _accepted(value: float | None) -> str:
+    return "none" if value is None else f"{value:.6g}"
 
 
 def _notes_of_scores(scores: Iterable[Score]) -> list[str]:

@@ -15,8 +15,8 @@ from pytest_int8acc.report.diagnosis import cheaper_fix, repair_line, worst_find
 from pytest_int8acc.report.engines import int8_layers, speedup
 from pytest_int8acc.report.json import BAD, RANK
 from pytest_int8acc.report.plain import restore_entry
-from pytest_int8acc.report.ranking import strain, worst_first
-from pytest_int8acc.report.search import cost_line, fix_line
+from pytest_int8acc.report.ranking import worst_first
+from pytest_int8acc.report.search import alone_text, cost_line, fix_line, remarks
 from pytest_int8acc.report.summary import summary
 from pytest_int8acc.report.table import number
 from pytest_int8acc.report.terminal import said_of
@@ -47,6 +47,7 @@ class CulpritCard:
     """A culprit and the values behind its cause."""
 
     culprit: Culprit
+    alone: str
     price: str
     chart: HistogramChart | None
     numbers: tuple[tuple[str, str], ...]
@@ -164,7 +165,7 @@ def _measured(result: CaseResult, texts: Mapping[str, str]) -> dict[str, Any]:
     search, diagnosis = result.search, result.diagnosis
     culprits = search.culprits if search else ()
     cheaper = cheaper_fix(result)
-    worst = max((strain(score) for score in judged), default=-1.0)
+    worst = max((score.strain for score in judged), default=-1.0)
     return {
         "result": result,
         "strain": worst if math.isfinite(worst) else 1e308,
@@ -172,7 +173,7 @@ def _measured(result: CaseResult, texts: Mapping[str, str]) -> dict[str, Any]:
         "why": summary(result),
         "headline": headline(result),
         "warnings": tuple(warnings_of(result)),
-        "notes": (*notes_of(result, 2), *(search.notes if search else ()), *_diagnosis_notes(result)),
+        "notes": (*notes_of(result, 2), *_search_notes(result), *_diagnosis_notes(result)),
         "scores": _rows(result),
         "culprits": tuple(map(_card, culprits)),
         "bars": tuple(layer_bars(diagnosis.layers, [c.layer for c in culprits])) if diagnosis else (),
@@ -191,7 +192,7 @@ def _measured(result: CaseResult, texts: Mapping[str, str]) -> dict[str, Any]:
 
 def _rows(result: CaseResult) -> tuple[ScoreRow, ...]:
     """Missed limits first, then those kept, then what is reported only."""
-    fixed = {(s.subject, s.metric): s for s in result.search.fixed} if result.search else {}
+    fixed = {(s.subject, s.metric): s for s in result.fixed}
     scores = worst_first(result.scores) + [s for s in result.scores if s.limit is None]
     return tuple(_row(score, fixed.get((score.subject, score.metric))) for score in scores)
 
@@ -220,6 +221,7 @@ def _card(culprit: Culprit) -> CulpritCard:
     numbers = cause.numbers if cause else {}
     return CulpritCard(
         culprit=culprit,
+        alone=alone_text(culprit),
         price=f"{culprit.price:.1%}",
         chart=histogram(cause) if cause else None,
         numbers=tuple((name, number(value)) for name, value in numbers.items()),
@@ -248,6 +250,12 @@ def _link(name: str) -> FileLink:
     path = PurePosixPath(name)
     outside = path.is_absolute() or ".." in path.parts or "\\" in name
     return FileLink(name, "" if outside else f"./{quote(name, errors='backslashreplace')}")
+
+
+def _search_notes(result: CaseResult) -> Sequence[str]:
+    if result.search is None:
+        return ()
+    return *result.search.notes, *remarks(result.search, result.diagnosis.repairs if result.diagnosis else ())
 
 
 def _diagnosis_notes(result: CaseResult) -> Sequence[str]:

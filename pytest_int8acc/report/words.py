@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 from pytest_int8acc.report.table import number, number_pair
 from pytest_int8acc.results import Score
@@ -23,8 +24,7 @@ def relation(score: Score) -> str:
 
 def name_of(score: Score) -> str:
     """A user's function stands for itself, an output needs the metric beside it."""
-    own = score.subject.endswith(f":{score.metric}")
-    return f"'{score.subject}'" if own else f"'{score.subject}' {score.metric}"
+    return f"'{score.subject}'" if score.name == score.subject else f"'{score.subject}' {score.metric}"
 
 
 def value_and_limit(score: Score, limit: float) -> tuple[str, str]:
@@ -43,3 +43,9 @@ def shorten(text: str, most: int) -> str:
 def percent(share: float) -> str:
     """A share in words."""
     return f"{100 * share:.2g} %" if share < 0.995 else f"{100 * share:.3g} %"
+
+
+def pairs_text(nodes: Sequence[str]) -> str:
+    """What is said of Q/DQ pairs that no plan takes off."""
+    named = ", ".join(nodes[:5])
+    return f"{len(nodes)} DequantizeLinear nodes stay as they are (blocked, FP8, INT4, or no pair): {named}"

@@ -15,6 +15,23 @@ Bound = Literal["min", "max"]
 LayerKind = Literal["weighted", "qdq", "reformat", "other"]
 Kind = Literal["int8", "fp8", "fp16", "bf16", "fp32", "other"]
 Severity = Literal["error", "warning", "note"]
+#: Why a search ended. proven: each group kept high, sent back to INT8 alone, fails. int8-passes: nothing has
+#: to leave INT8. high-fails: INT8 is not the cause. plan-fails: the plan to certify does. first, last, worst,
+#: visited: the strategy is through, with the first or last groups high, those that add most error, or some.
+EndingKind = Literal[
+    "proven",
+    "int8-passes",
+    "high-fails",
+    "plan-fails",
+    "first",
+    "last",
+    "worst",
+    "visited",
+    "trials-spent",
+    "seconds-spent",
+    "interrupted",
+    "told",
+]
 #: Of a line: INT8 is one value, small or large by a factor, or shifted.
 Meaning = Literal["constant", "small", "large", "shifted"]
 
@@ -54,6 +71,11 @@ class Score:
     note: str = ""
 
     @property
+    def name(self) -> str:
+        """Subject and metric; a user's function stands for itself."""
+        return score_name(self.subject, self.metric)
+
+    @property
     def passed(self) -> bool:
         """True where there is no limit, or the value keeps it; nan never passes a limit."""
         if self.limit is None:
@@ -68,6 +90,31 @@ class Score:
         return self.value - self.limit if self.bound == "min" else self.limit - self.value
 
     @property
+    def strain(self) -> float:
+        """How much of what the limit allows is used up: 0 is perfect, 1 exactly the limit, more is missed.
+
+        Makes scores of different metrics comparable: the ratio of noise powers for decibels, of values for a
+        greatest value; otherwise what is lost over what may be lost, against the baseline's own value of a
+        user's metric, or against 1. Inf where it cannot be computed, 0 without a limit.
+        """
+        if self.limit is None:
+            return 0.0
+        if math.isnan(self.value):
+            return math.inf
+        if self.metric.endswith("_db"):
+            return consistent(10 ** min((self.limit - self.value) / 10, 300.0), self.passed)
+        sign = 1.0 if self.bound == "min" else -1.0
+        known = self.baseline is not None and math.isfinite(self.baseline)
+        perfect = self.baseline if known and self.baseline is not None else max(sign, 0.0)
+        if not known and perfect < self.limit * sign:  # a speedup, say: no value is the best
+            perfect, used, allowed = 0.0, self.limit, self.value
+        else:
+            used, allowed = sign * (perfect - self.value), sign * (perfect - self.limit)
+        if allowed > 0:
+            return consistent(max(used, 0.0) / allowed, self.passed)
+        return consistent(math.inf if used > 0 else 0.0, self.passed)
+
+    @property
     def limit_in_noise(self) -> bool:
         """True where the baseline, compared with itself, would not keep the limit either."""
         if self.limit is None or self.noise is None:
@@ -75,6 +122,16 @@ class Score:
         if self.baseline is not None:  # a user's metric: noise is a difference of values
             return self.noise > abs(self.baseline - self.limit)
         return self.noise < self.limit if self.bound == "min" else self.noise > self.limit
+
+
+def score_name(subject: str, metric: str) -> str:
+    """Like ``logits cosine``; a user's function ``metrics.py:top1`` stands for itself."""
+    return subject if subject.endswith(f":{metric}") else f"{subject} {metric}"
+
+
+def consistent(strain: float, passed: bool) -> float:
+    """``strain`` on the side of 1 that the verdict says, where rounding has put it on the other."""
+    return min(strain, 1.0) if passed else max(strain, math.nextafter(1.0, 2.0))
 
 
 @dataclass(frozen=True)
@@ -202,11 +259,13 @@ class Culprit:
     """The ONNX node that leads the group."""
     op_type: str
     nodes: tuple[str, ...]
-    alone: str
-    """What is worst when this group alone runs in INT8, like ``logits cosine 0.93``; may be empty."""
+    worst_alone: Score | None
+    """The judged score nearest to its limit, or farthest beyond it, when this group alone runs in INT8."""
     price: float
     """Its multiply-accumulates, as a share of those of all groups."""
     cause: Cause | None = None
+    told: str = ""
+    """What a report of version 1 says of it alone in INT8; empty in others."""
 
 
 @dataclass(frozen=True)
@@ -235,6 +294,38 @@ class LayerLine:
 
 
 @dataclass(frozen=True)
+class Ending:
+    """Why a search ended, and the numbers that go with it."""
+
+    kind: EndingKind
+    high: int = 0
+    """Groups kept high."""
+    groups: int = 0
+    """Of so many."""
+    max_trials: int = 0
+    """The budget of trials, where that was spent."""
+    max_seconds: float = 0.0
+    """The budget of time, where that was spent."""
+    told: str = ""
+    """The sentence of a report of version 1; empty in others."""
+
+    @property
+    def early(self) -> bool:
+        """True where a budget or Ctrl-C ended the search before the strategy did."""
+        return self.kind in ("trials-spent", "seconds-spent", "interrupted")
+
+
+@dataclass(frozen=True)
+class Certificate:
+    """What came of proving a plan by built models alone."""
+
+    builds: int
+    passed: bool
+    """Each culprit, sent back to INT8 in a built model, breaks the criteria."""
+    ending: Ending
+
+
+@dataclass(frozen=True)
 class SearchOutcome:
     """What a precision search found, and what came of building it."""
 
@@ -250,8 +341,7 @@ class SearchOutcome:
     """The fixed model was built and run by the case's own backend, on all samples, and met the criteria."""
     fixed: tuple[Score, ...]
     """The fixed model's scores; empty where none was built."""
-    reason: str
-    """Why the search stopped."""
+    ending: Ending
     trials: tuple[TrialLine, ...]
     probes: int
     cost: float
@@ -264,10 +354,12 @@ class SearchOutcome:
     """Samples that the search did not see and the proof did."""
     notes: tuple[str, ...] = ()
     table: tuple[LayerLine, ...] = ()
-    interrupted: bool = False
-    """Ctrl-C ended it; what stands here was known by then."""
     price_ms: float | None = None
     """The fixed engine's median latency less the INT8 engine's; None where no engine was timed."""
+    certificate: Certificate | None = None
+    """None where none was wanted, or there was nothing to certify."""
+    fixed_pairs: tuple[str, ...] = ()
+    """DequantizeLinear nodes that are part of every plan: blocked, FP8, INT4, or no pair."""
 
 
 @dataclass(frozen=True)
@@ -317,12 +409,23 @@ class Rescale:
 
 
 @dataclass(frozen=True)
+class Migration:
+    """Range moved from the channels of activations into the weights that read them."""
+
+    alpha: float
+    """How much of an activation's spread goes to the weights."""
+    folded: tuple[str, ...] = ()
+    """Nodes that took factors."""
+    inserted: tuple[str, ...] = ()
+    """Mul nodes that had to be inserted."""
+
+
+@dataclass(frozen=True)
 class Repair:
     """A way to meet the criteria, dearest last."""
 
     kind: Literal["recalibrate", "migrate", "mixed", "high"]
     """mixed: some layers recalibrated, some high."""
-    text: str
     layers: tuple[str, ...]
     """Layers that leave INT8; empty where none has to."""
     rescales: tuple[Rescale, ...]
@@ -330,8 +433,19 @@ class Repair:
     verified: bool
     price: float
     """Share of the multiply-accumulates that leaves INT8."""
+    precision: str = "fp16"
+    """What layers run in that leave INT8."""
+    culprits: int = 0
+    """Layers that the search found."""
+    weights: tuple[str, ...] = ()
+    """Constants whose scales are taken from their values anew."""
+    migration: Migration | None = None
+    data: str = ""
+    """The calibration data that ranges come from; empty: the compared inputs themselves."""
     latency: Latency | None = None
     """Of its engine; None where it was not timed."""
+    told: str = ""
+    """The sentence of a report of version 1; empty in others."""
 
 
 @dataclass(frozen=True)
@@ -355,8 +469,8 @@ class Diagnosis:
     ranges: OddRanges | None = None
     slip: str = ""
     """Rule of the finding that tells what is wrong with the calibration data; empty where none counts."""
-    fixed: str = ""
-    """What the network says of Q/DQ pairs that no plan takes off; empty where there are none."""
+    fixed_pairs: tuple[str, ...] = ()
+    """DequantizeLinear nodes that no plan takes off."""
     repairs: tuple[Repair, ...] = ()
     """Those that meet the criteria, cheapest first."""
     layers: tuple[LayerError, ...] = ()
@@ -364,6 +478,18 @@ class Diagnosis:
     notes: tuple[str, ...] = ()
     told: str = ""
     """The summary of a report of version 1; empty in others."""
+
+
+@dataclass(frozen=True)
+class Acceptance:
+    """A score that a golden accepts from now on, beside the one that it accepted before."""
+
+    subject: str
+    metric: str
+    before: float | None
+    """None where there was none."""
+    now: float | None
+    """None where there is none any more."""
 
 
 @dataclass(frozen=True)
@@ -399,6 +525,20 @@ class CaseResult:
     diagnosis: Diagnosis | None = None
     golden: str = ""
     """How the case stands to its golden, in words; empty where it has none."""
+    recorded: tuple[Acceptance, ...] | None = None
+    """What the golden that this run wrote accepts; None where it wrote none."""
+
+    @property
+    def answer(self) -> Repair | None:
+        """The way to meet the criteria that is recommended; its files lead the report folder."""
+        return self.diagnosis.repairs[0] if self.diagnosis and self.diagnosis.repairs else None
+
+    @property
+    def fixed(self) -> tuple[Score, ...]:
+        """Scores of the answer; of the search's own plan where there is none."""
+        if self.answer is not None:
+            return self.answer.scores
+        return self.search.fixed if self.search else ()
 
     @property
     def scores(self) -> tuple[Score, ...]:

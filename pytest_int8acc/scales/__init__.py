@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
 
-from pytest_int8acc.errors import ScalesError
+from pytest_int8acc.errors import ScalesError, listed
 from pytest_int8acc.graph.formats import FP32, INT8
-
-_LISTED = 5
 
 
 @dataclass(frozen=True)
@@ -68,10 +66,3 @@ def problem(scale: float) -> str:
     if scale > FP32.highest:
         return f"is {scale:g}, too large for float32"
     return ""
-
-
-def listed(names: Sequence[str] | Iterable[str]) -> str:
-    """The first names, and how many more there are."""
-    known = list(names)
-    rest = len(known) - _LISTED
-    return ", ".join(f"'{name}'" for name in known[:_LISTED]) + (f" and {rest} more" if rest > 0 else "")

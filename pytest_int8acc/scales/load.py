@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
-from pytest_int8acc.errors import ScalesError
-from pytest_int8acc.scales import Scales, listed
+from pytest_int8acc.errors import ScalesError, listed
+from pytest_int8acc.scales import Scales
 from pytest_int8acc.scales.files import read_text
 from pytest_int8acc.scales.ranges import ranges_of_text
 from pytest_int8acc.scales.trt_cache import cache_of_text

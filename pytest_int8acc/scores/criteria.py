@@ -8,6 +8,7 @@ from fnmatch import fnmatchcase
 from typing import Literal
 
 from pytest_int8acc.errors import CriterionError
+from pytest_int8acc.results import Bound, Score
 from pytest_int8acc.scores.metrics import METRICS, Metric
 from pytest_int8acc.scores.pairs import REL_FLOOR
 from pytest_int8acc.tensors import Array, did_you_mean
@@ -28,11 +29,23 @@ Pool = Literal["mean", "rank", "whole"]
 class Criterion:
     """One thing that is judged."""
 
-    text: str
-    """In words, as reports show it."""
+    subject: str
+    """The output's name, or the user's metric function as written in the spec."""
+    metric: str
+    limit: float
+    bound: Bound
     pool: Pool = "mean"
     allowed: int = 0
     """Samples that may have a part above 1; 0 where the worst sample decides, more for top-1 agreement."""
+
+    @property
+    def text(self) -> str:
+        """In words, like ``logits cosine ≥ 0.99``."""
+        return f"{self.score(self.limit).name} {'≥' if self.bound == 'min' else '≤'} {self.limit:g}"
+
+    def score(self, value: float) -> Score:
+        """A value reached, against the limit."""
+        return Score(self.subject, self.metric, value, self.limit, self.bound)
 
 
 @dataclass(frozen=True)

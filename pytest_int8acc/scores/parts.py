@@ -61,8 +61,8 @@ class Demand(ABC):
         self.samples = whole.samples
         self.budget = self._budget(whole)
         """How much of what ``measure`` gives meets the limit exactly, as a mean over all samples."""
-        sign = "≥" if METRICS[metric].bound == "min" else "≤"
-        self.criterion = Criterion(f"{output} {metric} {sign} {limit:g}", self.pool, self._spared(whole))
+        bound, allowed = METRICS[metric].bound, self._spared(whole)
+        self.criterion = Criterion(output, metric, limit, bound, self.pool, allowed)
 
     def measure(self, b: Array, c: Array, samples: int) -> F64:
         """What parts are made of, [samples, n]."""

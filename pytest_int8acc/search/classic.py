@@ -9,17 +9,16 @@ from collections.abc import Callable
 
 import numpy as np
 
+from pytest_int8acc.results import Ending
 from pytest_int8acc.search.evaluator import Evaluator
-from pytest_int8acc.search.ledger import NOT_THE_CAUSE, NOTHING_TO_DO, Ledger, run
+from pytest_int8acc.search.ledger import Ledger, run
 from pytest_int8acc.search.types import Budget, SearchResult, TableRow
-
-_PREFIX = "the {end} {count} of {n} groups: no shorter one was found, and groups within it may be innocent"
 
 
 def bisect(evaluator: Evaluator, *, budget: Budget | None = None, reverse: bool = False) -> SearchResult:
     """Halve the number of first (or last) groups kept high: ``polygraphy debug precision --mode bisect``."""
 
-    def body(ledger: Ledger) -> str:
+    def body(ledger: Ledger) -> Ending:
         count = len(ledger.groups)
         fails, passes = 0, count
         while passes - fails > 1:
@@ -28,7 +27,7 @@ def bisect(evaluator: Evaluator, *, budget: Budget | None = None, reverse: bool 
                 passes = middle
             else:
                 fails = middle
-        return _PREFIX.format(end="last" if reverse else "first", count=passes, n=count)
+        return ledger.ending("last" if reverse else "first", passes)
 
     return run("bisect-reverse" if reverse else "bisect", _opened(body), evaluator, budget)
 
@@ -36,12 +35,12 @@ def bisect(evaluator: Evaluator, *, budget: Budget | None = None, reverse: bool 
 def linear(evaluator: Evaluator, *, budget: Budget | None = None, reverse: bool = False) -> SearchResult:
     """Keep one more of the first (or last) groups high until it passes: ``--mode linear``."""
 
-    def body(ledger: Ledger) -> str:
+    def body(ledger: Ledger) -> Ending:
         count = len(ledger.groups)
         for kept in range(1, count + 1):
             if ledger.trial(_end(count, kept, reverse), _why(kept, reverse)).passed:
                 break
-        return _PREFIX.format(end="last" if reverse else "first", count=kept, n=count)
+        return ledger.ending("last" if reverse else "first", kept)
 
     return run("linear-reverse" if reverse else "linear", _opened(body), evaluator, budget)
 
@@ -53,13 +52,13 @@ def worst_first(evaluator: Evaluator, *, budget: Budget | None = None) -> Search
     error at the model's outputs with all groups up to this one in INT8.
     """
 
-    def body(ledger: Ledger) -> str:
+    def body(ledger: Ledger) -> Ending:
         increase = np.diff(_prefix_errors(ledger), prepend=0.0)
         worst = [int(i) for i in np.argsort(-increase, kind="stable")]
         for kept in range(1, len(worst) + 1):
             if ledger.trial(frozenset(worst[:kept]), f"the {kept} groups that add most error").passed:
                 break
-        return f"the {kept} of {len(worst)} groups that add most error: groups among them may be innocent"
+        return ledger.ending("worst", kept)
 
     return run("worst-first", _opened(body), evaluator, budget)
 
@@ -70,7 +69,7 @@ def forward(evaluator: Evaluator, *, budget: Budget | None = None) -> SearchResu
     The algorithm of NVIDIA's ``layer_analyzer.py`` (eLinux wiki, TensorRT/INT8 Accuracy), with its table.
     """
 
-    def body(ledger: Ledger) -> str:
+    def body(ledger: Ledger) -> Ending:
         high = ledger.everything
         for index, group in enumerate(ledger.groups):
             trial = ledger.trial(high - {index}, f"'{group.name}' too in INT8", least=ledger.samples.count)
@@ -88,20 +87,19 @@ def forward(evaluator: Evaluator, *, budget: Budget | None = None) -> SearchResu
             ledger.table.append(
                 TableRow(index, group.name, group.shape, similarity, chosen=not trial.passed, line=line)
             )
-        chosen = len(high)
-        return f"all groups were visited, {chosen} chosen: some may be innocent once later ones were chosen"
+        return ledger.ending("visited", len(high))
 
     return run("forward", _opened(body), evaluator, budget)
 
 
-def _opened(body: Callable[[Ledger], str]) -> Callable[[Ledger], str]:
+def _opened(body: Callable[[Ledger], Ending]) -> Callable[[Ledger], Ending]:
     """The body, after 'nothing kept' and 'all high' have been tried and neither settles the matter."""
 
-    def opened(ledger: Ledger) -> str:
+    def opened(ledger: Ledger) -> Ending:
         if ledger.trial(frozenset(), "nothing kept high").passed:
-            return NOTHING_TO_DO
+            return ledger.ending("int8-passes")
         if not ledger.trial(ledger.everything, "all groups high").passed:
-            return NOT_THE_CAUSE
+            return ledger.ending("high-fails", len(ledger.everything))
         return body(ledger)
 
     return opened

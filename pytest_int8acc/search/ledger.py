@@ -11,12 +11,11 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
+from pytest_int8acc.results import Ending, EndingKind
 from pytest_int8acc.search.evaluator import Evaluator
 from pytest_int8acc.search.samples import Samples
 from pytest_int8acc.search.types import Budget, Probe, SearchResult, TableRow, Trial, TrialRecord
 
-NOT_THE_CAUSE = "with all groups in high precision the criteria fail too: INT8 is not the cause"
-NOTHING_TO_DO = "with all groups in INT8 the criteria are met: nothing has to leave INT8"
 #: What one group more is worth, as a share of the mean price: groups that cost nothing (an Add has no MACs)
 #: are not worth a longer list.
 _PER_GROUP = 0.01
@@ -28,7 +27,11 @@ _LOG = logging.getLogger("pytest_int8acc")
 
 
 class StopSearch(Exception):  # noqa: N818 - not an error: it unwinds a strategy
-    """The budget is spent; the message says which."""
+    """The budget is spent."""
+
+    def __init__(self, ending: Ending) -> None:
+        super().__init__(ending)
+        self.ending = ending
 
 
 class Ledger:
@@ -42,7 +45,6 @@ class Ledger:
         self.weights = _weights([group.price for group in self.groups])
         self.best: Trial | None = None
         self.cost = 0.0
-        self.alone: dict[str, float] = {}
         self.table: list[TableRow] = []
         self._probes = 0
         self._budget = budget
@@ -103,7 +105,11 @@ class Ledger:
         """Names of the groups, in topological order."""
         return tuple(self.groups[i].name for i in sorted(high))
 
-    def result(self, strategy: str, reason: str, *, stopped: bool) -> SearchResult:
+    def ending(self, kind: EndingKind, high: int = 0) -> Ending:
+        """An ending with so many groups kept high."""
+        return Ending(kind, high, len(self.groups))
+
+    def result(self, strategy: str, ending: Ending) -> SearchResult:
         """The best verified plan, or all groups high where none passes."""
         best = self.best or self._trials.get(self.everything)
         high = self.everything if best is None else best.high
@@ -113,8 +119,7 @@ class Ledger:
             high=self.names(high),
             passed=best is not None and best.passed,
             minimal=best is not None and best.passed and self._proven_minimal(high),
-            reason=reason,
-            stopped=stopped,
+            ending=ending,
             trials=tuple(self._records),
             loss=math.nan if best is None else best.loss,
             scores=() if best is None else best.scores,
@@ -122,7 +127,6 @@ class Ledger:
             cost=self.cost,
             seconds=self.seconds,
             price=sum(prices[i] for i in high) / (sum(prices) or 1.0),
-            alone=dict(self.alone),
             table=tuple(self.table),
         )
 
@@ -144,25 +148,23 @@ class Ledger:
     def _check(self, *, trial: bool = False) -> None:
         budget, paid = self._budget, sum(record.cost > 0 for record in self._records)
         if trial and budget.max_trials is not None and paid >= budget.max_trials:
-            raise StopSearch(f"the budget of {budget.max_trials} trials is spent")
+            raise StopSearch(Ending("trials-spent", max_trials=budget.max_trials))
         if budget.max_seconds is not None and self.seconds >= budget.max_seconds:
-            raise StopSearch(f"the budget of {budget.max_seconds:g} s is spent")
-        if budget.stop is not None and budget.stop():
-            raise StopSearch("it was told to stop")
+            raise StopSearch(Ending("seconds-spent", max_seconds=budget.max_seconds))
 
 
 def run(
-    strategy: str, body: Callable[[Ledger], str], evaluator: Evaluator, budget: Budget | None
+    strategy: str, body: Callable[[Ledger], Ending], evaluator: Evaluator, budget: Budget | None
 ) -> SearchResult:
     """Run a strategy's body to its end, its budget or Ctrl-C, whichever comes first."""
     ledger = Ledger(evaluator, budget or Budget())
     try:
-        reason, stopped = body(ledger), False
+        ending = body(ledger)
     except StopSearch as stop:
-        reason, stopped = f"stopped early: {stop}", True
+        ending = stop.ending
     except KeyboardInterrupt:
-        reason, stopped = "stopped early: interrupted (Ctrl-C)", True
-    return ledger.result(strategy, reason, stopped=stopped)
+        ending = Ending("interrupted")
+    return ledger.result(strategy, ending)
 
 
 def _finite(vectors: NDArray[np.float32]) -> NDArray[np.float32]:

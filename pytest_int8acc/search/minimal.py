@@ -6,8 +6,9 @@ import math
 
 import numpy as np
 
+from pytest_int8acc.results import Ending
 from pytest_int8acc.search.evaluator import Evaluator
-from pytest_int8acc.search.ledger import NOT_THE_CAUSE, NOTHING_TO_DO, Ledger, run
+from pytest_int8acc.search.ledger import Ledger, run
 from pytest_int8acc.search.probes import probe
 from pytest_int8acc.search.shrink import shrink
 from pytest_int8acc.search.solve import EXHAUSTIVE, Solver
@@ -28,21 +29,21 @@ def minimal(evaluator: Evaluator, *, budget: Budget | None = None) -> SearchResu
 def certify(evaluator: Evaluator, high: frozenset[int], *, budget: Budget | None = None) -> SearchResult:
     """Prove by trials alone that a plan passes and is 1-minimal; where it is not, drop what can go."""
 
-    def body(ledger: Ledger) -> str:
+    def body(ledger: Ledger) -> Ending:
         if not ledger.trial(high, "the plan to certify").passed:
-            return "the plan to certify fails"
+            return ledger.ending("plan-fails", len(high))
         shrink(ledger, high, lambda plan: 2.0, lambda trial: None)
         return _proven(ledger)
 
     return run("certify", body, evaluator, budget)
 
 
-def _minimal(ledger: Ledger) -> str:
+def _minimal(ledger: Ledger) -> Ending:
     if not ledger.trial(ledger.everything, "all groups high").passed:
-        return NOT_THE_CAUSE
+        return ledger.ending("high-fails", len(ledger.everything))
     candidate = ledger.trial(frozenset(), "nothing kept high", least=max(8, ledger.samples.count // 4))
     if candidate.passed:
-        return NOTHING_TO_DO
+        return ledger.ending("int8-passes")
     search = _Search(ledger, candidate)
     search.descend()
     for _ in range(2):
@@ -54,9 +55,8 @@ def _minimal(ledger: Ledger) -> str:
     return _proven(ledger)
 
 
-def _proven(ledger: Ledger) -> str:
-    count = 0 if ledger.best is None else len(ledger.best.high)
-    return f"proven minimal: each of the {count} groups kept high was sent back to INT8 alone, and fails"
+def _proven(ledger: Ledger) -> Ending:
+    return ledger.ending("proven", 0 if ledger.best is None else len(ledger.best.high))
 
 
 class _Search:

@@ -69,8 +69,6 @@ def probe(ledger: Ledger, trial: Trial, *, closely: bool = False) -> Probed:
     single = np.zeros(n, dtype=np.bool_)
     single[index] = True
     surrogate = _surrogate(ledger, trial, samples, vectors, base, found)
-    for i in index:
-        ledger.alone[ledger.groups[i].name] = float(surrogate.losses(ledger.everything - {i}).max())
     return Probed(surrogate, single, samples)
 
 

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
+
+from pytest_int8acc.results import Ending
 
 
 @dataclass(frozen=True)
@@ -113,8 +114,6 @@ class Budget:
     max_trials: int | None = None
     """Probes do not count: an engine is built for a trial only."""
     max_seconds: float | None = None
-    stop: Callable[[], bool] | None = None
-    """Asked before every run; True stops the search."""
 
 
 @dataclass(frozen=True)
@@ -128,10 +127,7 @@ class SearchResult:
     """True where exactly this plan was evaluated on all samples and met the criteria."""
     minimal: bool
     """True where each single group of ``high``, sent back to INT8, was tried and breaks the criteria."""
-    reason: str
-    """Why the search stopped, in one sentence."""
-    stopped: bool
-    """True where a budget, ``stop`` or Ctrl-C ended the search before the strategy did."""
+    ending: Ending
     trials: tuple[TrialRecord, ...]
     loss: float
     """Of the plan; 1 is exactly the limit."""
@@ -144,7 +140,5 @@ class SearchResult:
     seconds: float
     price: float
     """Of the groups kept high, as a share of the price of all groups."""
-    alone: Mapping[str, float] = field(default_factory=dict)
-    """Group to loss when it alone is in INT8, where probed, on the hardest samples (1 is the limit)."""
     table: tuple[TableRow, ...] = ()
     """The layer analyzer's table; only from ``forward``."""

@@ -60,15 +60,18 @@ def test_nodes_that_stay_in_fp32_are_told(project: Project) -> None:
     assert types[kept.output[0]] == np.float32
 
 
-@pytest.mark.parametrize("side", ["baseline", "int8"])
-def test_an_engine_is_a_form_of_its_own(project: Project, side: str) -> None:
-    other = "" if side == "int8" else CALIBRATED
-    case = case_of(project, f"{side}: {{engine: a.engine}}\n{other}")
+def test_an_engine_is_a_form_of_its_own(project: Project) -> None:
+    case = case_of(project, "baseline: {engine: a.engine}\nint8: {engine: b.engine}\n")
     model = load_float(case)
-    form = candidate_form(case, model, Settings(), implicit=True)[0] if other == "" else None
-    form = form or baseline_form(case, model)
-    assert isinstance(form, EngineForm)
-    assert (form.path, form.description) == (project.folder / "a.engine", "engine a.engine")
+    baseline, (candidate, int8) = (
+        baseline_form(case, model),
+        candidate_form(case, model, Settings(), implicit=True),
+    )
+    assert isinstance(baseline, EngineForm)
+    assert isinstance(candidate, EngineForm)
+    assert int8 is None, "nothing is known of its layers"
+    assert (baseline.path, baseline.description) == (project.folder / "a.engine", "engine a.engine")
+    assert (candidate.path, candidate.half) == (project.folder / "b.engine", False)
 
 
 def test_implicit_quantization_stays_so_only_where_the_backend_does_it(project: Project) -> None:

@@ -445,7 +445,8 @@ def test_histogram_numbers_and_ranges(network: Network) -> None:
     assert len(cause.histogram.counts) == 64
     assert len(cause.histogram.edges) == 65
     assert cause.histogram.edges[-1] == pytest.approx(cause.amax)
-    stats = {r.tensor: r for r in survey(with_scale(network, CONV, 60), images(network.model), network.model)}
+    meter = EdgeMeter(with_scale(network, CONV, 60), network.model, images(network.model))
+    stats = {r.tensor: r for r in survey(meter)}
     assert stats[cause.tensor].reach == pytest.approx(cause.reach)
     assert sum(r.lost_db > 4 for r in stats.values()) <= 2
 
@@ -473,7 +474,7 @@ def test_relus_that_a_quantizer_took_away(digits: Model, tmp_path: Path) -> None
     assert sum(node.op_type == "Relu" for node in network.model.graph.node) < 3
     found = explain(EdgeMeter(network, digits, images(digits)), names(network))
     assert {cause.kind for cause in found.values()} <= QUIET | {"weight-outliers"}
-    assert not [r for r in survey(network, images(digits), digits) if r.lost_db > 4]
+    assert not [r for r in survey(EdgeMeter(network, digits, images(digits))) if r.lost_db > 4]
 
 
 def test_unknown_group_is_one_message(network: Network) -> None:

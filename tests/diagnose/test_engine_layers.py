@@ -17,6 +17,7 @@ from pytest_int8acc.diagnose.engine_layers import engine_errors
 from pytest_int8acc.diagnose.layers import layer_errors
 from pytest_int8acc.engines.onnxruntime import OrtEngine
 from pytest_int8acc.errors import EngineError
+from pytest_int8acc.lab.lab import Lab
 from pytest_int8acc.measure.measured import Measured, measure
 from pytest_int8acc.report.diagnosis import layer_lines
 from pytest_int8acc.results import LayerError, Role
@@ -112,6 +113,7 @@ def test_engines_are_asked_only_where_somebody_wants_it(measured, asked):
     """A failing case builds no more engines than it must."""
     settings = measured.settings.but(layers=asked)
     showing = replace(shown_by(measured, lambda _: True), settings=settings)
-    diagnosis, _ = diagnose(showing)
+    assert showing.int8 is not None
+    diagnosis, _ = diagnose(showing, Lab(showing, showing.int8))
     assert any(line.engine_sqnr_db is not None for line in diagnosis.layers) == asked
     assert any(HOW in note for note in diagnosis.notes) == asked

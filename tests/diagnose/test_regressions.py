@@ -205,7 +205,7 @@ def test_causes_findings_and_repairs_are_counted(tmp_path):
     everywhere = Truth(anywhere=frozenset({"scale-too-wide"}), rules=("*factor*",))
     assert of(findings=(finding,), truth=everywhere).named
     assert not of(truth=everywhere).named
-    mended = Repair("recalibrate", "", (), (), (), verified=True, price=0.0)
+    mended = Repair("recalibrate", (), (), (), verified=True, price=0.0)
     assert of(repairs=(mended,)).fix == "INT8"
     assert of(repairs=(replace(mended, verified=False),)).fix == "FP16"
     assert of(repairs=(replace(mended, kind="mixed", layers=("a",)),)).fix == "mixed"

@@ -39,7 +39,7 @@ from pytest_int8acc.fix.scripts import ort_quantize, postprocess
 from pytest_int8acc.graph.load import load_model
 from pytest_int8acc.graph.migrate import sites
 from pytest_int8acc.graph.model import Model
-from pytest_int8acc.graph.network import Network, Plan, Precision, symmetric
+from pytest_int8acc.graph.network import LeftHigh, Network, Plan, Precision, symmetric
 from pytest_int8acc.graph.plan import activation_scales, apply, fresh_weights, guard, merge
 from pytest_int8acc.graph.qdq import read_qdq
 from pytest_int8acc.measure.measured import measure
@@ -354,7 +354,9 @@ def test_commands_for_a_builder_that_goes_by_flags(tmp_path: Path, precision: Pr
 def test_nodes_that_only_the_qdq_model_has_are_not_named(tmp_path: Path) -> None:
     network = read_qdq(load_model(EXAMPLE / "digits.qdq.onnx"), load_model(DIGITS))
     group = replace(network.groups[0], nodes=(*network.groups[0].nodes, "stand-in"))
-    network = replace(network, groups=(group, *network.groups[1:]), left_high={"/head/Gemm": "excluded"})
+    network = replace(
+        network, groups=(group, *network.groups[1:]), left_high={"/head/Gemm": LeftHigh("excluded", ("*",))}
+    )
     fix = replace(fix_of(DIGITS, Plan({group.name: "fp16"}), network), precision="fp32")
     names = name_nodes(fix, tmp_path)
     assert names.high == {group.name: "fp16", "/head/Gemm": "fp32"}
@@ -438,7 +440,7 @@ def test_every_name_is_read_back(
             [
                 r"3:3: '/head/Gem' is no layer of digits.onnx that can be INT8 \(did you mean '/head/Gemm'",
                 r"4:20: '/stem/conv/Conv': expected one of fp16, fp32, found 'fp61' \(did you mean 'fp16'",
-                r"5:3: 'unfit' is not in INT8 anyway \(too odd\); remove this line",
+                r"5:3: 'unfit' is not in INT8 anyway \(both inputs are constants\); remove this line",
             ],
         ),
         (
@@ -457,7 +459,7 @@ def test_mistakes_in_a_plan_are_told_with_their_places(
     path = tmp_path / "plan.yaml"
     path.write_text(text)
     with pytest.raises(SpecError) as caught:
-        read_plan(path, replace(digits, left_high={"unfit": "too odd"}))
+        read_plan(path, replace(digits, left_high={"unfit": LeftHigh("constant")}))
     lines = str(caught.value).splitlines()
     assert len(lines) == len(messages)
     for line, message in zip(lines, messages, strict=True):

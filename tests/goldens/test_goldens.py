@@ -36,6 +36,7 @@ from pytest_int8acc.goldens.prune import delete, survey
 from pytest_int8acc.goldens.record import GoldenError, Kept, Record
 from pytest_int8acc.goldens.request import Goldens
 from pytest_int8acc.measure.measured import Measured, measure
+from pytest_int8acc.report.text import acceptances
 from pytest_int8acc.results import CaseResult
 from pytest_int8acc.settings import Settings
 from pytest_int8acc.spec.load import load_spec
@@ -92,9 +93,12 @@ def test_a_golden_stands_in_for_the_baseline(project: Project) -> None:
     live = project.run(MINMAX + "criteria: [{sqnr_db: 20}]\n")
     recorded = project.run(STANDING, "missing")
     assert recorded.golden.startswith("recorded 9 scores and FP16 outputs of 64 samples in ")
-    assert any(note.startswith("accepted logits sqnr_db: none -> ") for note in recorded.notes)
+    assert recorded.recorded
+    (sqnr,) = (score for score in recorded.recorded if score.metric == "sqnr_db")
+    assert (sqnr.subject, sqnr.before, sqnr.now) == ("logits", None, scores(live)["logits", "sqnr_db"])
     measured = project.measure(STANDING)
     result = measured.result
+    assert result.recorded is None
     assert scores(result) == scores(live) == scores(recorded)
     assert result.baseline == "golden (FP16)"
     assert "its noise is not known" in " ".join(result.notes)
@@ -173,7 +177,7 @@ def test_update_all_takes_over_and_names_old_and_new(project: Project) -> None:
     project.run(LIVE, "missing")
     before = project.record()
     result = project.run(LIVE.replace(MINMAX, WIDE), "all")
-    (line,) = [note for note in result.notes if note.startswith("accepted logits sqnr_db")]
+    (line,) = [line for line in acceptances(result) if line.startswith("accepted logits sqnr_db")]
     old = next(s["value"] for s in before["scores"] if s["metric"] == "sqnr_db")
     assert line == f"accepted logits sqnr_db: {old:.6g} -> {scores(result)['logits', 'sqnr_db']:.6g}"
     assert "outputs of 64 samples (unchanged)" in result.golden

@@ -12,6 +12,7 @@ from pytest_int8acc.errors import ModelError
 from pytest_int8acc.graph.groups import find_groups
 from pytest_int8acc.graph.load import normalize
 from pytest_int8acc.graph.model import Model, make_model
+from pytest_int8acc.graph.network import LeftHigh
 from pytest_int8acc.graph.plan import apply
 from pytest_int8acc.graph.quantize import quantize, quantize_weight
 
@@ -134,7 +135,7 @@ def test_grouped_convolution_needs_multiples_of_four(group: int, shape: tuple[in
     layout = find_groups(model_of(text, w=shape, v=(4, shape[0], 1, 1)))
     assert ("node_of_t" in layout.slots) is fits
     if not fits:
-        assert "multiples of 4" in layout.left_high["node_of_t"]
+        assert layout.left_high["node_of_t"].kind == "odd-channels"
 
 
 def test_concat_shares_the_scale_of_what_is_quantized_around_it() -> None:
@@ -152,13 +153,13 @@ def test_group_without_a_scale_stays_high_and_says_so() -> None:
     model = model_of(RESIDUAL, w1=(4, 4, 3, 3), w2=(4, 4, 3, 3), b1=(4,))
     network = quantize(model, find_groups(model), {"x": 0.1})
     assert [g.name for g in network.groups] == ["node_of_a", "node_of_s"]
-    assert network.left_high == {"node_of_c": "no scale for 'r'"}
+    assert network.left_high == {"node_of_c": LeftHigh("no-scale", ("r",))}
 
 
 def test_exclude_takes_patterns_and_refuses_what_matches_nothing() -> None:
     model = model_of(RESIDUAL, w1=(4, 4, 3, 3), w2=(4, 4, 3, 3), b1=(4,))
     assert "node_of_a" not in slots(model, ("*_of_a",))
-    assert find_groups(model, ("*_of_a",)).left_high["node_of_a"] == "excluded by '*_of_a'"
+    assert find_groups(model, ("*_of_a",)).left_high["node_of_a"].text == "excluded by '*_of_a'"
     with pytest.raises(ModelError, match=r"'exclude' pattern 'node_of_d' matches no node \(did you mean"):
         find_groups(model, ("node_of_d",))
 

@@ -19,7 +19,7 @@ from pytest_int8acc.graph.formats import INT8
 from pytest_int8acc.graph.groups import find_groups
 from pytest_int8acc.graph.load import load_model, normalize
 from pytest_int8acc.graph.model import Model, make_model, put_constant
-from pytest_int8acc.graph.network import Plan, symmetric
+from pytest_int8acc.graph.network import LeftHigh, Plan, symmetric
 from pytest_int8acc.graph.plan import apply
 from pytest_int8acc.graph.qdq import read_qdq
 from pytest_int8acc.graph.quantize import quantize
@@ -295,6 +295,7 @@ def test_unlike_pairs_stay_and_are_named() -> None:
     network = read_qdq(model)
     assert "1 DequantizeLinear nodes stay as they are" in network.notes[0]
     assert "node_of_b" in network.notes[0]
+    assert network.fixed_pairs == ("node_of_b",)
     feed = {"x": np.random.default_rng(1).normal(size=(2, 4)).astype(np.float32)}
     assert_same(model, apply(network), feed)
 
@@ -318,7 +319,7 @@ def test_exclude_frees_groups_and_refuses_what_matches_nothing() -> None:
     body, _ = SHAPES["one quantizer, two dequantizers"]
     network = read_qdq(qdq_of(body), exclude=["node_of_d"])
     assert [g.name for g in network.groups] == ["node_of_e"]
-    assert network.left_high == {"node_of_d": "excluded by 'node_of_d'"}
+    assert network.left_high == {"node_of_d": LeftHigh("excluded", ("node_of_d",))}
     with pytest.raises(ModelError, match="matches no node"):
         read_qdq(qdq_of(body), exclude=["head/*"])
 

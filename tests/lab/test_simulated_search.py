@@ -72,7 +72,7 @@ class Planted:
 def test_minimal_finds_wrong_scales_and_no_more(name: str, tensors: int, seed: int, tmp_path: Path) -> None:
     planted = Planted(name, tensors, seed, tmp_path)
     result = STRATEGIES["minimal"](planted.simulated())
-    assert (result.passed, result.minimal, result.stopped) == (True, True, False)
+    assert (result.passed, result.minimal, result.ending.early) == (True, True, False)
     assert planted.passes(result.high), "the rebuilt model says otherwise"
     for one in result.high:
         assert not planted.passes(set(result.high) - {one}), f"{one} need not leave"

@@ -31,7 +31,6 @@ from pytest_int8acc.lab.inputs import Inputs, split
 from pytest_int8acc.lab.simulator import Simulator
 from pytest_int8acc.scores.compare import compare_outputs
 from pytest_int8acc.scores.criteria import MetricLimit, OutputLimits
-from pytest_int8acc.scores.demands import loss_of
 from pytest_int8acc.search.types import GroupInfo
 from pytest_int8acc.tensors import Array, Feed, Outputs
 
@@ -74,7 +73,7 @@ def test_scores_are_those_of_the_rebuilt_model(name: str, form: str, tmp_path: P
         order = rng.permutation(bench.evaluator.samples).tolist()
         trial = bench.evaluator.trial(high, order, None)
         expected = compare_outputs(bench.baseline, bench.rebuilt(high), bench.limits)
-        losses = [loss_of(s) for output in expected for s in output.scores if s.limit is not None]
+        losses = [s.strain for output in expected for s in output.scores if s.limit is not None]
         np.testing.assert_allclose(trial.losses, losses, rtol=1e-3, atol=1e-5)
         assert trial.passed == all(output.passed for output in expected)
 

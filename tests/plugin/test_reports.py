@@ -202,8 +202,8 @@ def test_junit_holds_the_facts_of_the_verdict(project, run):
     assert found["int8acc.int8_share"] == "0.896"
     assert found["int8acc.int8_layers"] == "45 of 54"
     assert found["int8acc.speedup"] == "1.3443"
-    assert found["int8acc.stage"] == "Q/DQ, simulated"
-    assert found["int8acc.why"].startswith("The scale of one tensor is 61x too wide")
+    assert found["int8acc.stage"] == "Q/DQ in ONNX Runtime"
+    assert found["int8acc.why"].startswith("2 layers at fault: scale-too-wide in")
     assert found["int8acc.cheaper_fix"].startswith("recalibrating /layer2/0/conv1/Conv")
     good = suite.find("testcase[@name='rich-good']")
     names = {p.get("name") for p in good.iter("property")}

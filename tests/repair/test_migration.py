@@ -14,7 +14,7 @@ from zoo import ZOO, sample_feed
 from benchmarks.faults import outlier_channel
 from benchmarks.nets import digits, trained
 from pytest_int8acc.data import Batch
-from pytest_int8acc.engines.onnxruntime import OrtEngine
+from pytest_int8acc.engines.onnxruntime import CPU, OrtEngine
 from pytest_int8acc.graph.groups import find_groups
 from pytest_int8acc.graph.load import normalize
 from pytest_int8acc.graph.migrate import sites, weight_maxima
@@ -24,7 +24,6 @@ from pytest_int8acc.graph.quantize import quantize
 from pytest_int8acc.lab.lab import Lab
 from pytest_int8acc.lab.values import TensorValues
 from pytest_int8acc.repair.migration import factors, migration, outlying_sites
-from pytest_int8acc.settings import Settings
 from pytest_int8acc.tensors import Feed
 
 
@@ -47,7 +46,7 @@ def network_of(model: Model) -> Network:
 
 def held(network: Network, tensors: Collection[str], data: Samples) -> dict[str, TensorValues]:
     """What tensors hold, as a lab measures it."""
-    measured, int8 = SimpleNamespace(settings=Settings()), SimpleNamespace(network=network)
+    measured, int8 = SimpleNamespace(sessions=CPU, inputs=data), SimpleNamespace(network=network)
     lab = Lab(measured, int8)  # type: ignore[arg-type]
     return dict(lab.values(data).of(tensors))  # type: ignore[arg-type]
 

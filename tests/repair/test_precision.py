@@ -92,7 +92,7 @@ def test_int8_that_is_not_the_cause_is_said_after_one_trial(tmp_path: Path) -> N
     outcome, found = find_precision(lab)
     assert not outcome.found
     assert (found.proof, found.fix) == (None, None)
-    assert "INT8 is not the cause" in outcome.reason
+    assert outcome.ending.kind == "high-fails"
     assert len(outcome.trials) == 1
 
 
@@ -100,7 +100,9 @@ def test_certify_builds_a_model_for_each_culprit(tmp_path: Path) -> None:
     measured = faulty(tmp_path, "residual", 60, 2, 22)
     measured = replace(measured, settings=Settings(certify=True, max_builds=20))
     outcome, _ = find_precision(lab_of(measured))
-    assert any(note.startswith("certified: ") for note in outcome.notes)
+    assert outcome.certificate
+    assert outcome.certificate.passed
+    assert outcome.certificate.ending.kind == "proven"
     assert outcome.builds >= 2 + len(outcome.culprits)
 
 
@@ -109,7 +111,9 @@ def test_certify_without_enough_builds_says_so(tmp_path: Path) -> None:
     measured = replace(measured, settings=Settings(certify=True, max_builds=2))
     outcome, _ = find_precision(lab_of(measured))
     assert outcome.verified
-    assert any(note.startswith("not certified") for note in outcome.notes)
+    assert outcome.certificate
+    assert not outcome.certificate.passed
+    assert outcome.certificate.ending.kind == "trials-spent"
 
 
 def test_keep_fp32_runs_the_culprits_in_fp32(tmp_path: Path) -> None:
@@ -176,7 +180,7 @@ def test_search_of_a_passing_case_only_when_asked(tmp_path: Path, when: str, sea
     assert (result.search is not None) is searched
     if result.search is not None:
         assert not result.search.culprits
-        assert "nothing has to leave" in result.search.reason
+        assert result.search.ending.kind == "int8-passes"
 
 
 def test_search_off_leaves_a_failing_case_alone(tmp_path: Path) -> None:

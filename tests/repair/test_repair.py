@@ -27,7 +27,7 @@ from pytest_int8acc.repair import scales
 from pytest_int8acc.repair.precision import Found, find_precision
 from pytest_int8acc.repair.repair import Repaired, repair
 from pytest_int8acc.report.diagnosis import repair_line
-from pytest_int8acc.results import Latency, SearchOutcome
+from pytest_int8acc.results import Ending, Latency, SearchOutcome
 from pytest_int8acc.scales.calibrate import calibrate
 
 
@@ -232,7 +232,7 @@ def test_what_no_search_found_is_looked_for_in_all_groups(
     wide: Searched,
 ) -> None:
     lab, outcome, found = wide
-    lost = replace(outcome, found=False, culprits=(), reason="stopped early: the budget of 1 s is spent")
+    lost = replace(outcome, found=False, culprits=(), ending=Ending("seconds-spent", max_seconds=1))
     repaired = repair(lab, lost, replace(found, proof=None))
     assert [r.kind for r in repaired.repairs] == ["recalibrate"]
     assert any(abs(r.old / r.new) > 40 for r in repaired.repairs[0].rescales)

@@ -20,7 +20,7 @@ from report_results import RESULTS, SCORES
 from pytest_int8acc.report.charts import HEIGHT, WIDTH, histogram, layer_bars, score_place
 from pytest_int8acc.report.folder import texts
 from pytest_int8acc.report.plain import to_plain
-from pytest_int8acc.results import LayerError, Score
+from pytest_int8acc.results import EndingKind, LayerError, Score
 from pytest_int8acc.results.causes import Cause, CauseKind, Histogram, Stage
 
 pytest.importorskip("jinja2", reason="pip install 'pytest-int8acc[html]'")
@@ -41,11 +41,12 @@ HOSTILE = (
 #: Keys and values that a user has no say in.
 CLOSED = (
     *("bound", "precision", "severity", "source", "verdict", "finished"),
-    *("symptom", "meanings", "first_stage", "against", "together"),
+    *("symptom", "meanings", "first_stage", "against", "together", "role"),
 )
 WORDS = (
     *("weighted", "qdq", "reformat", "recalibrate", "high", "inf", "nan"),
     *get_args(CauseKind),
+    *get_args(EndingKind),
     *get_args(Stage),
 )
 

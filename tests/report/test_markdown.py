@@ -26,7 +26,7 @@ def test_the_summary_reads_like_this():
         r"| 💥 error | models/yolo.int8acc.yaml\:\:yolo "
         r"| models/yolo.onnx\: no such file; write the model's path relative to the spec | 12.5 |",
         r"| ✅ passed | models/mobilenet.int8acc.yaml\:\:mobilenet "
-        r"| 'logits' sqnr\_db 24.5 &gt;= 20 \(margin 4.5\), TensorRT 10.4, NVIDIA L4 | 12.5 |",
+        r"| 'logits' cosine 0.9995 &gt;= 0.999 \(margin 0.0005\), TensorRT 10.4, NVIDIA L4 | 12.5 |",
     ]
     told = "\n".join(lines)
     assert "\n### models/resnet18" in told

@@ -20,6 +20,7 @@ from pytest_int8acc.report.schema import json_schema
 NEW = {
     *("symptom", "channels", "others", "node", "format", "masked", "told", "meanings", "shift"),
     *("deviation", "against", "problems", "fits", "together", "met", "ranges", "slip"),
+    *("worst_alone", "ending", "certificate", "fixed_pairs", "remarks", "recorded"),
 }
 
 
@@ -29,7 +30,7 @@ def older(value: Any) -> Any:
         return [older(inner) for inner in value]
     if not isinstance(value, dict):
         return value
-    gone = NEW | ({"op_type"} if "advice" in value else {"fixed"} if "stages" in value else set())
+    gone = NEW | ({"op_type"} if "advice" in value else set())
     return {key: older(inner) for key, inner in value.items() if key not in gone}
 
 
@@ -43,6 +44,8 @@ def folder(tmp_path: Path) -> Path:
     found["outputs"][0]["fit"]["note"] = "line, told before"
     for culprit in (*found["culprits"], *found["search"]["culprits"]):
         culprit["cause"]["text"] = "cause, told before"
+        culprit["alone"] = "alone, told before"
+    found["search"]["reason"] = "ending, told before"
     (tmp_path / "old").mkdir()
     (tmp_path / "old" / NAME).write_text(json.dumps(plain), encoding="utf-8")
     return tmp_path / "old"
@@ -56,7 +59,7 @@ def test_its_sentences_are_told_again(folder: Path) -> None:
     assert result.diagnosis is not None
     assert result.diagnosis.first_stage == "Q/DQ in ONNX Runtime"
     html, text = page(found, {}), markdown(found)
-    for said in ("why", "stage", "line", "cause"):
+    for said in ("why", "stage", "line", "cause", "alone", "ending"):
         assert f"{said}, told before" in html, said
     assert "why, told before" in text
     assert "cause, told before" in text

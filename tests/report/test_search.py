@@ -10,13 +10,16 @@ import pytest
 
 from pytest_int8acc.report.json import case_entry, report_of, write_json
 from pytest_int8acc.report.plain import restore, to_plain
-from pytest_int8acc.report.search import brief, fix_line, search_lines
+from pytest_int8acc.report.search import brief, fix_line, reason, remarks, search_lines
 from pytest_int8acc.report.text import failure
 from pytest_int8acc.results import (
     CaseResult,
+    Certificate,
     Culprit,
+    Ending,
     LayerLine,
     OutputResult,
+    Repair,
     Score,
     SearchOutcome,
     TrialLine,
@@ -27,14 +30,14 @@ FOUND = SearchOutcome(
     strategy="minimal",
     precision="fp16",
     culprits=(
-        Culprit("/conv5/Conv", "Conv", ("/conv5/Conv",), "logits cosine 0.9312", 0.125),
-        Culprit("/fc/Gemm", "Gemm", ("/fc/Gemm",), "", 0.01),
+        Culprit("/conv5/Conv", "Conv", ("/conv5/Conv",), replace(MISSED, value=0.9312), 0.125),
+        Culprit("/fc/Gemm", "Gemm", ("/fc/Gemm",), None, 0.01),
     ),
     found=True,
     minimal=True,
     verified=True,
     fixed=(replace(MISSED, value=0.9996),),
-    reason="each of the 2 groups kept high was tried in INT8 and fails",
+    ending=Ending("proven", 2, 20),
     trials=(
         TrialLine((), False, 126.0, 1.0, "nothing kept high"),
         TrialLine(("a", "b"), True, 0.4, 0.5, "drop"),
@@ -78,7 +81,7 @@ def test_failure_with_a_verified_fix_reads_like_this() -> None:
         "Fix verified (built and run on all samples, 51 of them not seen by the search): these 2 groups in "
         "FP16, 86% of the MACs stay in INT8",
         "Search 'minimal': 2 trials and 18 probes (as much as 2.75 runs over all samples), 1 model built, in "
-        "1.23 s; each of the 2 groups kept high was tried in INT8 and fails",
+        "1.23 s; proven minimal: each of the 2 groups kept high was sent back to INT8 alone, and fails",
     ]
 
 
@@ -97,16 +100,57 @@ def test_first_line_never_claims_more_than_was_proved(outcome: SearchOutcome, sa
 
 
 def test_a_search_that_was_stopped_does_not_claim_minimality() -> None:
-    lines = search_lines(
-        replace(FOUND, minimal=False, reason="stopped early: the budget of 8 trials is spent")
-    )
+    lines = search_lines(replace(FOUND, minimal=False, ending=Ending("trials-spent", max_trials=8)))
     assert lines[0] == "Layers to keep high (not shown to be minimal)"
-    assert "stopped early" in lines[-1]
+    assert lines[-1].endswith("; stopped early: the budget of 8 trials is spent")
 
 
 def test_no_fix_says_why() -> None:
-    outcome = replace(FOUND, found=False, verified=False, culprits=(), reason="INT8 is not the cause")
-    assert "No fix: INT8 is not the cause" in search_lines(outcome)
+    outcome = replace(FOUND, found=False, verified=False, culprits=(), ending=Ending("high-fails", 20, 20))
+    begin = "No fix: with all groups in high precision the criteria fail too: "
+    assert f"{begin}INT8 is not the cause" in search_lines(outcome)
+    fixed = search_lines(replace(outcome, fixed_pairs=("a_DQ", "b_DQ")))
+    text = "2 DequantizeLinear nodes stay as they are (blocked, FP8, INT4, or no pair): a_DQ, b_DQ"
+    assert f"{begin}{text}; no plan takes them off" in fixed
+
+
+@pytest.mark.parametrize(
+    ("ending", "text"),
+    [
+        (Ending("int8-passes"), "with all groups in INT8 the criteria are met: nothing has to leave INT8"),
+        (Ending("plan-fails", 1, 20), "the plan to certify fails"),
+        (
+            Ending("first", 13, 20),
+            "the first 13 of 20 groups: no shorter one was found, and groups within",
+        ),
+        (Ending("last", 13, 20), "the last 13 of 20 groups: no shorter one was found, and groups within it"),
+        (Ending("worst", 3, 20), "the 3 of 20 groups that add most error: groups among them may be innocent"),
+        (Ending("visited", 2, 20), "all groups were visited, 2 chosen: some may be innocent once later ones"),
+        (Ending("seconds-spent", max_seconds=0.5), "stopped early: the budget of 0.5 s is spent"),
+        (Ending("interrupted"), "stopped early: interrupted (Ctrl-C)"),
+    ],
+)
+def test_every_ending_reads_as_a_sentence(ending: Ending, text: str) -> None:
+    assert reason(replace(FOUND, ending=ending)).startswith(text)
+
+
+def test_what_building_alone_shows_is_a_remark() -> None:
+    passed = replace(FOUND, certificate=Certificate(3, True, Ending("proven", 2, 2)))
+    assert remarks(passed) == ["certified: 3 built models show that each culprit must leave INT8"]
+    spent = replace(FOUND, certificate=Certificate(2, False, Ending("trials-spent", max_trials=2)))
+    assert remarks(spent) == [
+        "not certified by 2 built models: stopped early: the budget of 2 trials is spent"
+    ]
+
+
+def test_training_is_advised_where_most_would_leave_int8_and_nothing_else_helps() -> None:
+    outcome = replace(FOUND, int8_share=0.3)
+    advice = "quantization-aware training (QAT) is the better way"
+    said = f"70% of the multiply-accumulates would leave INT8: {advice}"
+    high = Repair("high", "2 layers in FP16", ("a", "b"), (), (), True, 0.7)
+    assert remarks(outcome) == remarks(outcome, (high,)) == [said]
+    assert not remarks(outcome, (replace(high, kind="recalibrate", layers=()), high))
+    assert not remarks(replace(outcome, found=False)) + remarks(FOUND)
 
 
 def test_vv_lists_the_trials_and_the_analyzers_table() -> None:

@@ -67,12 +67,13 @@ def test_ranges_come_before_layers() -> None:
 
 def test_pairs_that_stay_are_named_where_no_layer_is() -> None:
     unequal = Finding("unequal-pair", "conv5_DQ", "scale 1 and scale 2", "", "warning")
-    fixed = "1 DequantizeLinear nodes stay as they are: conv5_DQ"
-    assert summary(failing(findings=(unequal, unequal), fixed=fixed)) == (
+    fixed = ("conv5_DQ",)
+    stay = "1 DequantizeLinear nodes stay as they are (blocked, FP8, INT4, or no pair): conv5_DQ"
+    assert summary(failing(findings=(unequal, unequal), fixed_pairs=fixed)) == (
         "Q and DQ disagree at conv5_DQ: scale 1 and scale 2 (and 1 more alike); no plan takes that off"
     )
-    assert summary(failing(fixed=fixed)) == f"{fixed}: no plan takes them off"
-    assert summary(failing(WIDE, findings=(unequal,), fixed=fixed)) == "conv60: 60x too wide"
+    assert summary(failing(fixed_pairs=fixed)) == f"{stay}: no plan takes them off"
+    assert summary(failing(WIDE, findings=(unequal,), fixed_pairs=fixed)) == "conv60: 60x too wide"
 
 
 def test_a_line_through_the_outputs_comes_last() -> None:

@@ -8,6 +8,7 @@ from fake_evaluators import indices
 from fake_suite import accumulated, additive
 
 from pytest_int8acc.errors import SpecError
+from pytest_int8acc.results import Ending
 from pytest_int8acc.search import STRATEGIES, Budget, search
 
 
@@ -19,7 +20,10 @@ def problem():
 @pytest.mark.parametrize("trials", [1, 2, 3, 5, 8])
 def test_trials(strategy, trials):
     evaluator = problem()
-    check_stopped(evaluator, search(evaluator, strategy, budget=Budget(max_trials=trials)), trials)
+    result = search(evaluator, strategy, budget=Budget(max_trials=trials))
+    check_stopped(evaluator, result, trials)
+    if result.ending.early:
+        assert result.ending == Ending("trials-spent", max_trials=trials)
 
 
 @pytest.mark.parametrize("strategy", STRATEGIES)
@@ -29,18 +33,17 @@ def test_ctrl_c(strategy, trials):
     evaluator.interrupt_at = trials
     result = search(evaluator, strategy)
     check_stopped(evaluator, result, trials)
-    if result.stopped:
-        assert result.reason == "stopped early: interrupted (Ctrl-C)"
+    if result.ending.early:
+        assert result.ending == Ending("interrupted")
 
 
 def check_stopped(evaluator, result, trials):
     """The best of what was verified before the end."""
     assert len(evaluator.trials) == len(result.trials) <= trials
     assert result.cost == pytest.approx(evaluator.cost)
-    if not result.stopped:  # the strategy was done in time
+    if not result.ending.early:  # the strategy was done in time
         return
     assert len(result.trials) == trials
-    assert "stopped early" in result.reason
     verified = {plan: evaluator.passes(plan) for plan, _ in evaluator.trials}
     high = indices(evaluator, result.high)
     if any(verified.values()):
@@ -81,22 +84,8 @@ def test_a_trial_that_costs_nothing_is_not_counted():
 
 def test_seconds():
     result = search(problem(), budget=Budget(max_seconds=0))
-    assert result.stopped
-    assert result.reason == "stopped early: the budget of 0 s is spent"
+    assert result.ending == Ending("seconds-spent")
     assert not result.passed
-
-
-def test_stop():
-    asked = []
-
-    def stop():
-        asked.append(True)
-        return len(asked) > 4
-
-    result = search(problem(), budget=Budget(stop=stop))
-    assert result.stopped
-    assert result.reason == "stopped early: it was told to stop"
-    assert len(asked) == 5
 
 
 def test_unknown_strategy():

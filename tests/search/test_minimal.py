@@ -5,12 +5,13 @@ from itertools import combinations
 
 import numpy as np
 import pytest
-from fake_evaluators import Additive, Fake, Limit, indices
+from fake_evaluators import Additive, Fake, Limit, criterion, indices
 from fake_suite import accumulated, additive, cancelling, interacting, masked, mismatched, planted, suite
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pytest_int8acc.search import STRATEGIES, Criterion, GroupInfo, certify, search
+from pytest_int8acc.results import Ending
+from pytest_int8acc.search import STRATEGIES, GroupInfo, certify, search
 
 SUITE = dict(suite())
 
@@ -20,7 +21,7 @@ def check(evaluator, result):
     high = indices(evaluator, result.high)
     assert result.passed
     assert evaluator.passes(high)
-    assert not result.stopped
+    assert not result.ending.early
     assert result.minimal
     assert not [i for i in high if evaluator.passes(high - {i})]
     assert result.cost == pytest.approx(evaluator.cost)
@@ -109,10 +110,7 @@ def test_finds_the_culprits():
     result = search(evaluator)
     assert result.high == ("g7", "g21", "g50")
     assert len(result.trials) == 6
-    assert result.reason == (
-        "proven minimal: each of the 3 groups kept high was sent back to INT8 alone, and fails"
-    )
-    assert result.alone["g50"] > result.alone["g7"] > result.alone["g21"] > 1
+    assert result.ending == Ending("proven", 3, 60)
     assert result.price == pytest.approx(
         sum(evaluator.groups[i].price for i in (7, 21, 50)) / sum(g.price for g in evaluator.groups)
     )
@@ -140,7 +138,7 @@ def test_nothing_to_do(strategy):
     evaluator = additive(np.random.default_rng(0), 8, 16)
     result = search(evaluator, strategy)
     assert (result.high, result.passed, result.minimal, result.price) == ((), True, True, 0)
-    assert "nothing has to leave INT8" in result.reason
+    assert result.ending.kind == "int8-passes"
     assert len(result.trials) <= 2
 
 
@@ -158,7 +156,7 @@ def test_int8_is_not_the_cause(strategy):
     result = search(evaluator, strategy)
     assert not result.passed
     assert not result.minimal
-    assert "INT8 is not the cause" in result.reason
+    assert result.ending.kind == "high-fails"
     assert len(result.trials) == (1 if strategy == "minimal" else 2)
 
 
@@ -190,7 +188,7 @@ class Whole(Additive):
     """A user's metric: one number from all samples."""
 
     def _criterion(self, limit):
-        return Criterion("metric.py:top1 max_drop 0.01", "whole")
+        return criterion("metric.py:top1 max_drop 0.01", "whole")
 
     def _parts(self, limit, e, samples):
         return np.full(len(samples), math.nan)
@@ -267,4 +265,4 @@ def test_certify_refuses_a_failing_plan():
     evaluator = additive(np.random.default_rng(3), 20, 32, culprits=[(7, 3.0), (12, 2.0)])
     result = certify(evaluator, frozenset({7}))
     assert not result.passed
-    assert result.reason == "the plan to certify fails"
+    assert result.ending.kind == "plan-fails"

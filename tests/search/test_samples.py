@@ -4,13 +4,14 @@ import math
 
 import numpy as np
 import pytest
+from fake_evaluators import criterion
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pytest_int8acc.search import Criterion, Trial
+from pytest_int8acc.search import Trial
 from pytest_int8acc.search.samples import Samples
 
-MEAN, WORST = Criterion("mean"), Criterion("worst", "rank")
+MEAN, WORST = criterion("mean"), criterion("worst", "rank")
 
 
 def trial(parts, *, passed=False):
@@ -31,7 +32,7 @@ def partly(parts, order, count):
 @given(
     count=st.integers(1, 70),
     seed=st.integers(0, 1000),
-    criteria=st.lists(st.sampled_from([MEAN, WORST, Criterion("user", "whole")]), min_size=1, max_size=3),
+    criteria=st.lists(st.sampled_from([MEAN, WORST, criterion("user", "whole")]), min_size=1, max_size=3),
 )
 @settings(max_examples=60, deadline=None, derandomize=True)
 def test_order_is_all_samples(count, seed, criteria):
@@ -77,11 +78,11 @@ def test_samples_not_seen_keep_their_rank():
     [
         (WORST, [0.9, 1.0, math.nan], False),
         (WORST, [0.9, 1.01, math.nan], True),
-        (Criterion("top-1", "rank", 1), [1.5, 0.2, math.nan], False),
-        (Criterion("top-1", "rank", 1), [1.5, 1.2, math.nan], True),
+        (criterion("top-1", "rank", 1), [1.5, 0.2, math.nan], False),
+        (criterion("top-1", "rank", 1), [1.5, 1.2, math.nan], True),
         (MEAN, [2.9, math.nan, math.nan], False),
         (MEAN, [3.1, math.nan, math.nan], True),
-        (Criterion("user", "whole"), [math.nan] * 3, False),
+        (criterion("user", "whole"), [math.nan] * 3, False),
     ],
 )
 def test_proofs(criterion, parts, rejected):
@@ -151,5 +152,5 @@ def test_estimate():
 
 
 def test_estimate_of_a_rank_is_what_was_seen():
-    samples = Samples([Criterion("top-1", "rank", 1)], 4)
+    samples = Samples([criterion("top-1", "rank", 1)], 4)
     assert samples.estimate(trial([3.0, 2.0, 1.5, math.nan]), None)[0] == 2.0

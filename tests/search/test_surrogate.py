@@ -4,12 +4,13 @@ from itertools import combinations
 
 import numpy as np
 import pytest
+from fake_evaluators import criterion
 
-from pytest_int8acc.search import Criterion, Probe, Target
+from pytest_int8acc.search import Probe, Target
 from pytest_int8acc.search.solve import Solver
 from pytest_int8acc.search.surrogate import Surrogate
 
-ONE = [Target(0)], [Criterion("sqnr")]
+ONE = [Target(0)], [criterion("sqnr")]
 
 
 def surrogate(vectors, base=None):
@@ -36,7 +37,7 @@ def test_errors_that_stand_at_right_angles_or_in_line_add_exactly():
 def test_worst_sample_has_a_row_of_its_own():
     vectors = np.zeros((2, 2, 3), np.float32)
     vectors[0, 0, 0], vectors[1, 1, 1] = 3.0, 2.0
-    model = Surrogate([Target(0)], [Criterion("max", "rank")], [vectors], [np.zeros((2, 3), np.float32)])
+    model = Surrogate([Target(0)], [criterion("max", "rank")], [vectors], [np.zeros((2, 3), np.float32)])
     assert model.rows(np.array([[1, 1]])).tolist() == [[9.0, 4.0]]
     assert model.loss(frozenset({0})) == 4.0
     mean = surrogate(vectors)
@@ -70,7 +71,7 @@ def test_power_of_one():
     target = Target(0, power=1)
     model = Surrogate(
         [target],
-        [Criterion("max_abs", "rank")],
+        [criterion("max_abs", "rank")],
         [np.eye(2, dtype=np.float32)[:, None]],
         [np.zeros((1, 2), np.float32)],
     )

@@ -12,6 +12,7 @@ from pytest_int8acc.results import (
     CaseResult,
     Culprit,
     Diagnosis,
+    Ending,
     EngineInfo,
     EngineLayer,
     Finding,
@@ -80,7 +81,7 @@ CULPRITS = (
         WIDE,
         "Conv",
         (WIDE, "/layer2/0/relu/Relu"),
-        "logits cosine 0.9312",
+        replace(COSINE, value=0.9312),
         0.083,
         Cause(
             "scale-too-wide",
@@ -96,7 +97,7 @@ CULPRITS = (
         NARROW,
         "Conv",
         (NARROW,),
-        "logits cosine 0.9941",
+        replace(COSINE, value=0.9941),
         0.021,
         Cause(
             "saturation",
@@ -117,7 +118,7 @@ SEARCH = SearchOutcome(
     minimal=True,
     verified=True,
     fixed=(replace(COSINE, value=0.9996), replace(SQNR, value=33.1), replace(TOP1, value=0.984)),
-    reason="each of the 2 groups kept high was tried in INT8 and fails",
+    ending=Ending("proven", 2, 54),
     trials=(
         TrialLine((), False, 126.0, 1.0, "nothing kept high"),
         TrialLine((WIDE, NARROW), True, 0.4, 0.5, "drop"),
@@ -149,14 +150,14 @@ DIAGNOSIS = Diagnosis(
     repairs=(
         Repair(
             "recalibrate",
-            f"recalibrating {WIDE} with percentile 99.99 alone meets the criteria in full INT8",
             (),
             (Rescale("/layer1/1/relu/Relu_output_0", "percentile 99.99", 2.02, 0.033),),
             (replace(COSINE, value=0.9993),),
             True,
             0.0,
+            culprits=2,
         ),
-        Repair("high", "2 groups in FP16", (WIDE, NARROW), (), (replace(COSINE, value=0.9996),), True, 0.104),
+        Repair("high", (WIDE, NARROW), (), (replace(COSINE, value=0.9996),), True, 0.104, culprits=2),
     ),
     layers=LAYERS,
     calibrations=(

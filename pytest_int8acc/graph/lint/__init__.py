@@ -99,8 +99,8 @@ def _origin(tensor: str, sources: dict[str, str]) -> str:
 
 def _missing(network: Network) -> Iterator[Finding]:
     for name, reason in network.left_high.items():
-        if reason.startswith("no scale for"):
-            yield find("missing-scale", name, reason)
+        if reason.kind == "no-scale":
+            yield find("missing-scale", name, reason.text)
 
 
 def _sorted(found: list[Finding]) -> tuple[Finding, ...]:

@@ -173,8 +173,8 @@ def _grouped(view: View, node: onnx.NodeProto) -> Iterator[Finding]:
     if not node.op_type.startswith("Conv") or not shape or not all(isinstance(d, int) for d in shape):
         return
     reason = unfit_groups(node, np.broadcast_to(INT8.dtype.type(0), shape))  # type: ignore[arg-type]
-    if reason:
-        yield find("grouped-channels", node.name, f"{node.op_type} in INT8 with {reason}")
+    if reason is not None:
+        yield find("grouped-channels", node.name, f"{node.op_type} in INT8 with {reason.text}")
 
 
 def _convolution(view: View, tensor: str) -> onnx.NodeProto | None:

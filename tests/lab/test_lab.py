@@ -1,0 +1,266 @@
+"""One laboratory: any plan is one inference, what was made is kept, and trials are what building gives."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import cache
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+from counted import Counted
+from faulty_digits import faulty
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from labs import lab_of
+from plans import plans
+from zoo import ZOO
+from zoo_networks import dataset_for, zoo_network
+
+from pytest_int8acc.case.forms import Int8Form
+from pytest_int8acc.case.judge import Judge
+from pytest_int8acc.engines.onnxruntime import CPU, OrtEngine
+from pytest_int8acc.engines.run import run_together
+from pytest_int8acc.errors import ModelError
+from pytest_int8acc.graph.migrate import sites
+from pytest_int8acc.graph.model import Model
+from pytest_int8acc.graph.network import Network, Plan, Precision, TensorScale, symmetric
+from pytest_int8acc.graph.plan import activation_scales, fresh_weights, quantized_tensors
+from pytest_int8acc.graph.to_fp16 import to_fp16
+from pytest_int8acc.lab import simulator as module
+from pytest_int8acc.lab.lab import Lab
+from pytest_int8acc.lab.sweep import EdgeMeter
+from pytest_int8acc.measure.measured import Measured
+from pytest_int8acc.scores.compare import compare_outputs
+from pytest_int8acc.scores.criteria import OutputLimits
+from pytest_int8acc.scores.demands import loss_of
+from pytest_int8acc.tensors import Outputs
+
+LIMITS = (OutputLimits("*", limits={"sqnr_db": 20, "cosine": 0.98, "mean_abs": 0.5}),)
+
+
+@cache
+def bench(name: str, rest: Precision, folder: Path) -> tuple[Lab, Outputs]:
+    """A lab of a network of the zoo, and the baseline."""
+    network, data = zoo_network(name), dataset_for(name, folder)
+    model = to_fp16(network.model).model if rest == "fp16" else network.model
+    baseline = run(model, data)
+    measured: Any = SimpleNamespace(
+        sessions=CPU,
+        inputs=data,
+        baseline=baseline,
+        judge=Judge(LIMITS),
+        keep="fp16",
+        model=network.model,
+        backend=SimpleNamespace(node_times=lambda role, inputs: {}, needs_simulation=False),
+        case=SimpleNamespace(name=name),
+    )
+    return Lab(measured, Int8Form(network, "by hand", rest)), baseline
+
+
+def run(model: Model, data: Any) -> Outputs:
+    return run_together({"it": OrtEngine(model)}, data)["it"]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("lab")
+
+
+@pytest.mark.parametrize("rest", ["fp32", "fp16"])
+@settings(max_examples=25, deadline=None, suppress_health_check=list(HealthCheck))
+@given(st.sampled_from(sorted(ZOO)), st.data())
+def test_a_trial_is_the_model_built_from_the_plan(
+    folder: Path, rest: Precision, name: str, data: st.DataObject
+) -> None:
+    """Groups high, scales of activations and weights, and moves, to float rounding."""
+    place = folder / name
+    place.mkdir(exist_ok=True)
+    lab, baseline = bench(name, rest, place)
+    plan = near(lab.network, data.draw(plans(lab.network, zero_points=False)))
+    trial = lab.simulator.trial(plan)
+    built = run(lab.int8.under(plan).model, lab.measured.inputs)
+    expected = compare_outputs(baseline, built, LIMITS)
+    scores = [s for output in expected for s in output.scores if s.limit is not None]
+    np.testing.assert_allclose(trial.losses, [loss_of(s) for s in scores], rtol=1e-2, atol=1e-4)
+    near_limit = any(abs(loss_of(s) - 1) < 0.01 for s in scores)
+    assert near_limit or trial.passed == all(output.passed for output in expected)
+    assert trial.high == frozenset(i for i, g in enumerate(lab.groups) if g.name in plan.high)
+
+
+def near(network: Network, plan: Plan) -> Plan:
+    """The plan with scales near the network's own: where few codes are left, rounding that moves one shows.
+
+    High is FP16: beside FP16, a board runs nothing in FP32.
+    """
+    own = {t: q for t, q in quantized_tensors(network).items() if q.values is None and q.scale.ndim == 0}
+    scales = {
+        t: symmetric(float(own[t].scale) * float(np.clip(s.scale, 0.5, 3))) if t in own else s
+        for t, s in plan.scales.items()
+    }
+    return replace(plan, high=dict.fromkeys(plan.high, "fp16"), scales=scales)
+
+
+def test_plans_that_differ_in_scales_of_activations_share_a_board(tmp_path: Path) -> None:
+    lab, _ = bench("residual", "fp16", tmp_path)
+    own = activation_scales(lab.network)
+    first, second = list(own)[:2]
+    group = lab.groups[0].name
+    plain = lab.simulator.board(Plan())
+    for plan in (
+        Plan({group: "fp16"}),
+        Plan(scales={first: symmetric(0.1)}),
+        Plan(scales={first: symmetric(0.2), second: symmetric(0.3)}),
+    ):
+        assert lab.simulator.board(plan) is plain
+    scores = {lab.simulator.trial(Plan(scales={first: symmetric(own[first] * f)})).scores for f in (1, 2, 9)}
+    assert len(scores) == 3
+    assert lab.simulator.trial(Plan(scales={first: symmetric(own[first])})).scores == (
+        lab.simulator.trial(Plan()).scores
+    )
+
+
+def test_moves_and_scales_of_weights_make_a_board_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lab, _ = bench("residual", "fp32", tmp_path)
+    made: list[Network] = []
+    real = module.Board
+
+    def board(network: Network, *rest: Any) -> Any:
+        made.append(network)
+        return real(network, *rest)
+
+    monkeypatch.setattr(module, "Board", board)
+    tensor, site = next(iter(sites(lab.network).items()))
+    weight = next(t for t, q in quantized_tensors(lab.network).items() if q.values is not None)
+    activation = list(activation_scales(lab.network))[-1]
+    moves = {tensor: np.linspace(0.5, 2, site.channels, dtype=np.float32)}
+    bases = [Plan(), Plan(moves=moves), Plan(scales=dict(fresh_weights(lab.network, [weight])))]
+    boards = [lab.simulator.board(plan) for plan in bases]
+    assert len({id(b) for b in boards}) == len(made) == 3
+    for plan, found in zip(bases, boards, strict=True):
+        more = replace(plan, scales={**plan.scales, activation: symmetric(0.1)}, high={})
+        again = replace(plan, moves={t: f.copy() for t, f in plan.moves.items()})
+        assert lab.simulator.board(more) is lab.simulator.board(again) is found
+        lab.simulator.trial(plan)
+        lab.simulator.badness(more)
+    assert len(made) == 3
+    other = replace(bases[1], moves={tensor: moves[tensor] * 2})
+    assert lab.simulator.board(other) not in boards
+
+
+def test_scales_that_are_not_plain_make_a_board_of_their_own(tmp_path: Path) -> None:
+    lab, baseline = bench("plain", "fp32", tmp_path)
+    tensor, own = next(iter(activation_scales(lab.network).items()))
+    odd = TensorScale(np.array(own / 2, np.float32), zero_point=np.array(90, np.uint8))
+    plan = Plan(scales={tensor: odd})
+    assert lab.simulator.board(plan) is not lab.simulator.board(Plan())
+    built = compare_outputs(baseline, run(lab.int8.under(plan).model, lab.measured.inputs), LIMITS)
+    expected = [s.value for output in built for s in output.scores if s.limit is not None]
+    np.testing.assert_allclose(lab.simulator.trial(plan).scores, expected, rtol=1e-3)
+
+
+@pytest.mark.parametrize(
+    "plan", [Plan(scales={"nowhere": symmetric(1)}), Plan(moves={"nowhere": np.ones(3)})]
+)
+def test_plans_of_what_is_not_there_are_refused(tmp_path: Path, plan: Plan) -> None:
+    lab, _ = bench("plain", "fp32", tmp_path)
+    with pytest.raises(ModelError, match="nowhere"):
+        lab.simulator.trial(plan)
+
+
+def test_many_boards_let_go_of_the_oldest_but_the_first(tmp_path: Path) -> None:
+    lab, _ = bench("residual", "fp32", tmp_path)
+    first = lab.simulator.board(Plan())
+    tensor, site = next(iter(sites(lab.network).items()))
+    for factor in range(1, 8):
+        lab.simulator.board(Plan(moves={tensor: np.full(site.channels, factor, np.float32)}))
+        assert len(lab.simulator._boards) <= 4
+    assert lab.simulator.board(Plan()) is first
+
+
+@pytest.fixture(scope="module")
+def case(tmp_path_factory: pytest.TempPathFactory) -> Measured:
+    return faulty(tmp_path_factory.mktemp("case"), "residual", 60, 2, 22)
+
+
+def test_a_plan_is_built_once_however_often_it_is_proved(case: Measured) -> None:
+    lab = lab_of(case)
+    names = [group.name for group in lab.groups]
+    tensor, own = next(iter(activation_scales(lab.network).items()))
+    plans_ = [
+        Plan(),
+        Plan({names[0]: "fp16"}),
+        Plan({names[0]: "fp32"}),
+        Plan(scales={tensor: symmetric(own / 2)}),
+    ]
+    proofs = [lab.prove(plan) for plan in plans_]
+    assert lab.builds == 4
+    again = [
+        lab.prove(Plan(dict(reversed(plan.high.items())), dict(plan.scales), dict(plan.moves)))
+        for plan in plans_
+    ]
+    assert all(a is b for a, b in zip(proofs, again, strict=True))
+    assert lab.builds == 4
+    assert proofs[0].verdict.outputs == case.result.outputs
+    two = Plan(dict.fromkeys(names[:2], "fp16")), Plan(dict.fromkeys(reversed(names[:2]), "fp16"))
+    assert lab.prove(two[0]) is lab.prove(two[1])
+    for proof in proofs:
+        assert proof.verdict.scores == case.judged(case.run(case.int8.under(proof.plan))).scores  # type: ignore[union-attr]
+
+
+def test_a_plan_judged_here_is_the_plan_built_where_ort_is_the_backend(case: Measured) -> None:
+    lab = lab_of(case)
+    for plan in (Plan(), Plan({lab.groups[0].name: "fp16"})):
+        assert lab.judged_here(plan).scores == lab.prove(plan).verdict.scores
+
+
+def test_the_trial_of_a_case_is_its_verdict(case: Measured) -> None:
+    lab = lab_of(case)
+    scores = [s.value for s in case.result.scores if s.limit is not None]
+    np.testing.assert_allclose(lab.simulator.trial(Plan()).scores, scores, atol=0.02)
+    assert lab.share(group.name for group in lab.groups) == pytest.approx(1)
+    assert lab.latency(case.candidate) is None
+
+
+def test_tensors_are_measured_once(case: Measured) -> None:
+    data = Counted(case.inputs)
+    network = lab_of(case).network
+    meter = EdgeMeter(network, case.model, data)
+    edges = [e for group in network.groups for e in group.edges]
+    activations = list(dict.fromkeys(e.tensor for e in edges if e.quantization.values is None))
+    assert (meter.measure([], 16), data.passes) == ({}, 0)
+    first = meter.measure(edges[:1], 16)
+    assert (list(first), data.passes) == ([edges[0].tensor], 1)
+    every = meter.measure(edges, 16)
+    assert (set(every), data.passes) == (set(activations), 2)
+    assert every[edges[0].tensor] is first[edges[0].tensor]
+    assert meter.measure(edges, 16).keys() == every.keys()
+    assert data.passes == 2
+    assert sum(held.maxima.size for held, _ in every.values()) == 16 * len(every)
+    meter.measure(edges[:1], 8)
+    assert data.passes == 3
+
+
+def test_values_are_measured_once_per_moves(case: Measured) -> None:
+    data = Counted(case.inputs)
+    lab = lab_of(replace(case, inputs=data))
+    tensor, site = next((t, s) for t, s in sites(lab.network).items() if s.absorbed)
+    assert lab.work
+    before = data.passes
+    values = lab.values(data)
+    own = values.of([tensor])[tensor]
+    assert data.passes == before + 1
+    same = lab.values(data, Plan({lab.groups[0].name: "fp16"}, {tensor: symmetric(1)}))
+    assert same is values
+    assert same.of([tensor])[tensor] is own
+    assert data.passes == before + 1
+    moves = {tensor: np.full(site.channels, 2, np.float32)}
+    after = lab.values(data, Plan(moves=moves))
+    assert after is lab.values(data, Plan(scales={tensor: symmetric(3)}, moves=dict(moves)))
+    assert after.of([tensor])[tensor].amax == pytest.approx(own.amax / 2, rel=1e-4)
+    after.of([tensor])
+    assert data.passes == before + 2

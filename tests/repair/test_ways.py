@@ -1,0 +1,146 @@
+"""Each way of mending proposes what it says, and leaves to the next what it learned."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from labs import lab_of
+from planted_repairs import measured
+from repair_support import KINDS, NORM, READER, WIDE, planted
+
+from pytest_int8acc.graph.network import Edge, Plan, Quantization, with_edges
+from pytest_int8acc.graph.plan import activation_scales
+from pytest_int8acc.lab.lab import Lab
+from pytest_int8acc.repair import scales
+from pytest_int8acc.repair.scales import Purse
+from pytest_int8acc.repair.ways import WAYS, Work, migrate_ranges, mix, recalibrate, rescale_all
+
+
+@pytest.fixture(autouse=True)
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without candidates by entropy: they take most of the time, and are seen to in test_scales.py."""
+    monkeypatch.setattr(scales, "METHODS", {k: m for k, m in scales.METHODS.items() if k != "entropy"})
+
+
+@pytest.fixture(scope="module")
+def wide(tmp_path_factory: pytest.TempPathFactory) -> Lab:
+    """A case of which one range is 50 times too wide."""
+    folder = tmp_path_factory.mktemp("wide")
+    return lab_of(measured(folder, planted("cnn", factors={WIDE: 50}), {"sqnr_db": 20}))
+
+
+@pytest.fixture(scope="module")
+def outlying(tmp_path_factory: pytest.TempPathFactory) -> Lab:
+    """A case of which channels of one activation stick out."""
+    network, limits = KINDS["migrate"]
+    return lab_of(measured(tmp_path_factory.mktemp("outlying"), network(), limits))
+
+
+def work_of(lab: Lab, *culprits: str, trials: int = 100) -> Work:
+    return Work(lab, culprits, Purse(trials, None))
+
+
+def read_by(lab: Lab, group: str) -> str:
+    return next(e.tensor for g in lab.network.groups if g.name == group for e in g.edges)
+
+
+def test_the_cheapest_comes_first() -> None:
+    assert (recalibrate, migrate_ranges, rescale_all, mix) == WAYS
+
+
+def test_recalibration_changes_what_the_culprits_read_and_nothing_else(wide: Lab) -> None:
+    work = work_of(wide, WIDE)
+    candidates = list(recalibrate(work))
+    tensor = read_by(wide, WIDE)
+    for candidate in candidates:
+        assert (candidate.plan.high, candidate.plan.moves) == ({}, {})
+        assert set(candidate.plan.scales) == {tensor}
+    assert wide.simulator.trial(candidates[0].plan).passed
+    assert len(work.bases) == len(wide.sources) == 1
+    assert work.best.choice == candidates[-1].choice
+    assert work.best.own == activation_scales(wide.network)
+    assert work.best.choice.badness < wide.simulator.badness(Plan())
+
+
+def test_without_trials_the_case_itself_is_proposed(wide: Lab) -> None:
+    work = work_of(wide, WIDE, trials=0)
+    (candidate,) = recalibrate(work)
+    assert (candidate.plan.scales, candidate.plan.high, candidate.plan.moves) == ({}, {}, {})
+    assert work.purse.trials == 0
+    assert list(mix(work)) == []
+
+
+def test_without_culprits_all_groups_are_looked_at_once(wide: Lab) -> None:
+    work = work_of(wide)
+    first = next(recalibrate(work))
+    assert read_by(wide, WIDE) in first.plan.scales
+    assert list(rescale_all(work)) == [], "they were"
+    assert list(mix(work)) == []
+
+
+def test_one_culprit_cannot_be_mixed(wide: Lab) -> None:
+    work = work_of(wide, WIDE)
+    next(recalibrate(work))
+    assert list(mix(work)) == []
+
+
+def test_mixed_plans_meet_the_criteria_with_fewer_layers_high(tmp_path: Path) -> None:
+    network, limits = KINDS["mixed"]
+    lab = lab_of(measured(tmp_path, network(), limits))
+    names = [group.name for group in lab.groups]
+    culprits = (WIDE, *(name for name in names if name != WIDE))
+    work = work_of(lab, *culprits, trials=200)
+    next(recalibrate(work))
+    (candidate,) = mix(work)
+    assert 0 < len(candidate.high) < len(culprits)
+    assert WIDE not in candidate.high
+    assert lab.simulator.trial(candidate.plan).passed
+    assert not lab.simulator.trial(replace(candidate.plan, high={})).passed
+    assert lab.builds == 0
+
+
+def test_channels_are_moved_where_they_stick_out(outlying: Lab) -> None:
+    work = work_of(outlying, READER, trials=60)
+    for _ in recalibrate(work):
+        pass
+    before = work.best
+    candidates = list(migrate_ranges(work))
+    tensor = read_by(outlying, READER)
+    assert candidates
+    for candidate in candidates:
+        assert set(candidate.plan.moves) == {tensor}
+        migration = candidate.base.migration
+        assert migration is not None
+        assert (migration.folded, migration.inserted) == ((NORM,), ())
+        assert tensor in migration.touched
+    assert work.best.choice.badness < before.choice.badness
+    assert outlying.simulator.trial(candidates[0].plan).passed
+
+
+def test_what_the_cases_own_plan_moves_is_not_moved_again(outlying: Lab) -> None:
+    given = Plan(moves={read_by(outlying, READER): np.ones(3, np.float32)})
+    lab = Lab(outlying.measured, replace(outlying.int8, given=given))
+    work = work_of(lab, READER, trials=3)
+    next(recalibrate(work))
+    assert list(migrate_ranges(work)) == []
+    assert len(work.bases) == 1
+
+
+def test_asymmetric_activations_start_from_symmetric_ones(tmp_path: Path) -> None:
+    def unsigned(edge: Edge) -> Edge:
+        if edge.quantization.values is not None:
+            return edge
+        return replace(edge, quantization=Quantization(edge.quantization.scale, np.array(128, np.uint8)))
+
+    lab = lab_of(measured(tmp_path, with_edges(planted("cnn"), unsigned), {"sqnr_db": 20}))
+    work = work_of(lab, WIDE, trials=2)
+    candidate = next(recalibrate(work))
+    every = activation_scales(lab.network)
+    assert set(candidate.plan.scales) == set(every)
+    assert all(scale.zero_point is None for scale in candidate.plan.scales.values())
+    values = lab.values(lab.sources[0].data).of(every)
+    for tensor, scale in candidate.base.plan.scales.items():
+        assert float(scale.scale) == pytest.approx(values[tensor].amax / 127, rel=1e-6)
