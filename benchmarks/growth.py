@@ -30,6 +30,7 @@ from pytest_int8acc.graph.plan import apply
 from pytest_int8acc.graph.qdq import read_qdq
 from pytest_int8acc.graph.quantize import quantize
 from pytest_int8acc.graph.switchboard import build_switchboard
+from pytest_int8acc.results.causes import Cause
 from pytest_int8acc.search import STRATEGIES
 
 #: Transformer blocks, for 18, 50, 98 and 298 groups.
@@ -97,11 +98,11 @@ def passes(model: Model) -> tuple[Network, Mapping[str, Callable[[], object]]]:
 
 def _surroundings(network: Network) -> None:
     """What a diagnosis asks of the graph, for every group."""
-    around = Surroundings(network)
+    around, worst = Surroundings(network), Cause("sensitive-op", numbers={"sqnr_db": 30.0})
     for group in network.groups:
         tensors = [edge.tensor for edge in group.edges if edge.quantization.values is None]
         around.partner_edges(set(tensors))
-        around.sensitive(group, tensors)
+        around.sensitive(group, worst, tensors)
 
 
 def _fresh(model: Model) -> Model:
