@@ -55,8 +55,8 @@ pytestmark = needs_gpu_below_11
 
 @pytest.fixture(scope="module")
 def here() -> Platform:
-    found = find_platform()
-    assert found is not None
+    found, why = find_platform()
+    assert found is not None, why
     assert found.can_run, found.problem
     print(f"\n{found.description}, compute capability {found.capability}, version {found.version}")
     return found
