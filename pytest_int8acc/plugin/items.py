@@ -13,7 +13,7 @@ from pytest_int8acc.errors import EngineError, Int8accError, MissingBackendError
 from pytest_int8acc.plugin.devices import take
 from pytest_int8acc.plugin.golden_options import RECORDED, golden_folder, spec_stem
 from pytest_int8acc.plugin.verdicts import MISSED
-from pytest_int8acc.report.properties import properties
+from pytest_int8acc.report.plain import properties
 from pytest_int8acc.report.text import acceptances, failure, failure_line
 from pytest_int8acc.results import CaseResult
 from pytest_int8acc.settings import SETTINGS, Settings, resolve

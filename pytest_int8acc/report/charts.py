@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from pytest_int8acc.report.diagnosis import worst_layers
-from pytest_int8acc.report.table import number
+from pytest_int8acc.report.words import number
 from pytest_int8acc.results import LayerError, Score
 from pytest_int8acc.results.causes import Cause
 

@@ -3,19 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
-from pytest_int8acc.report.ranking import worst_first
-from pytest_int8acc.report.repairs import repair_text
-from pytest_int8acc.report.table import count, number, table
-from pytest_int8acc.report.words import relation
-from pytest_int8acc.results import (
-    CalibrationLine,
-    CaseResult,
-    Finding,
-    LayerError,
-    Repair,
-)
+from pytest_int8acc.errors import listed
+from pytest_int8acc.report.words import count, number, relation, table, worst_first
+from pytest_int8acc.results import CalibrationLine, CaseResult, Finding, LayerError, Migration, Repair
 
 _FINDINGS = 5
 _LAYERS = 40
@@ -58,6 +50,36 @@ def repair_line(repair: Repair) -> str:
     said += ["verified" if repair.verified else "not verified"]
     said += [f"{repair.latency.median_ms:.3g} ms"] if repair.latency is not None else []
     return f"{repair_text(repair)} ({', '.join(said)})"
+
+
+def repair_text(repair: Repair) -> str:
+    """What is done, in a sentence or two; what matters most comes first."""
+    if repair.told:
+        return repair.told
+    layers, precision = len(repair.layers), repair.precision.upper()
+    if repair.kind == "high":
+        return f"{count(layers, 'layer')} in {precision}"
+    head = f"{layers} of {count(repair.culprits, 'layer')} in {precision}"
+    done = "; ".join(_done(repair)) or "symmetric INT8 throughout"
+    data = f"the calibration data, {repair.data}" if repair.data else "the compared inputs themselves"
+    return f"{head if layers else f'no layer needs {precision}'}: {done}; ranges from {data}"
+
+
+def _done(repair: Repair) -> Iterator[str]:
+    if repair.rescales:
+        methods = ", ".join(dict.fromkeys(r.method for r in repair.rescales))
+        yield f"other scales for {count(len(repair.rescales), 'tensor')} ({methods})"
+    if repair.weights:
+        yield f"scales of {count(len(repair.weights), 'weight')} taken anew from the values"
+    if repair.migration is not None:
+        yield _migration(repair.migration)
+
+
+def _migration(migration: Migration) -> str:
+    parts = [f"folded into {listed(migration.folded)}"] if migration.folded else []
+    if migration.inserted:
+        parts.append(f"{len(migration.inserted)} Mul inserted, one more elementwise pass over a tensor each")
+    return f"channels evened out by migration to the weights (alpha {migration.alpha:g}; {'; '.join(parts)})"
 
 
 def layer_lines(layers: Sequence[LayerError]) -> list[str]:

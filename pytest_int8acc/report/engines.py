@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from pytest_int8acc.report.table import count, number
+from pytest_int8acc.report.words import count, number
 from pytest_int8acc.results import EngineInfo, Latency, Role
 
 

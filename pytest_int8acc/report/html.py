@@ -14,11 +14,10 @@ from typing import TYPE_CHECKING, Any
 from pytest_int8acc.report.causes import advice, cause_text
 from pytest_int8acc.report.charts import HEIGHT, WIDTH
 from pytest_int8acc.report.plain import restore, to_plain
-from pytest_int8acc.report.stages import stage_text
-from pytest_int8acc.report.table import number
+from pytest_int8acc.report.summary import stage_text
 from pytest_int8acc.report.text import failure_line, status
 from pytest_int8acc.report.view import case_views, measured_view, tallies
-from pytest_int8acc.report.words import relation
+from pytest_int8acc.report.words import number, relation
 
 if TYPE_CHECKING:
     import jinja2

@@ -17,11 +17,10 @@ from pytest_int8acc.report.engines import engine_lines
 from pytest_int8acc.report.json import BAD
 from pytest_int8acc.report.plain import restore_entry
 from pytest_int8acc.report.search import alone_text, fix_line
-from pytest_int8acc.report.stages import stage_lines
+from pytest_int8acc.report.summary import stage_lines
 from pytest_int8acc.report.summary import summary as why
-from pytest_int8acc.report.table import count
 from pytest_int8acc.report.terminal import said_of, tally
-from pytest_int8acc.report.words import shorten
+from pytest_int8acc.report.words import count, shorten
 from pytest_int8acc.results import CaseResult
 
 #: What GitHub takes of one step; more than that and nothing of it is shown.

@@ -12,8 +12,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from pytest_int8acc.report.json import RANK, VERSION
-from pytest_int8acc.report.sentences import SENTENCES
+from pytest_int8acc.report.json import RANK, SENTENCES, VERSION
 from pytest_int8acc.report.summary import summary
 from pytest_int8acc.results import CaseResult, Diagnosis
 

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from pytest_int8acc.report.causes import cause_text
-from pytest_int8acc.report.table import number, table
-from pytest_int8acc.report.words import pairs_text, shorten
+from pytest_int8acc.report.words import number, pairs_text, shorten, table
 from pytest_int8acc.results import Culprit, Ending, EndingKind, Repair, SearchOutcome
 
 _CULPRITS = 20

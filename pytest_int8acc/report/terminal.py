@@ -8,8 +8,8 @@ from typing import Any
 
 from pytest_int8acc.report.json import BAD, RANK
 from pytest_int8acc.report.plain import restore, restore_entry
-from pytest_int8acc.report.table import count
 from pytest_int8acc.report.text import FAILURE, details, headline, remedies, status
+from pytest_int8acc.report.words import count
 from pytest_int8acc.results import CaseResult
 
 

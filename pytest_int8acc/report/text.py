@@ -12,13 +12,9 @@ from pytest_int8acc.report.diagnosis import (
     repair_line,
 )
 from pytest_int8acc.report.engines import engine_lines, no_int8
-from pytest_int8acc.report.fits import fit_note
-from pytest_int8acc.report.ranking import worst_first
 from pytest_int8acc.report.search import brief, search_lines
-from pytest_int8acc.report.stages import stage_lines
-from pytest_int8acc.report.summary import summary
-from pytest_int8acc.report.table import count, number, table
-from pytest_int8acc.report.words import name_of, relation, value_and_limit
+from pytest_int8acc.report.summary import fit_note, stage_lines, summary
+from pytest_int8acc.report.words import count, name_of, number, relation, table, value_and_limit, worst_first
 from pytest_int8acc.results import CaseResult, Score, score_name
 
 #: How the first line of a failure begins.

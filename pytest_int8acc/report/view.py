@@ -15,13 +15,11 @@ from pytest_int8acc.report.diagnosis import cheaper_fix, repair_line, worst_find
 from pytest_int8acc.report.engines import int8_layers, speedup
 from pytest_int8acc.report.json import BAD, RANK
 from pytest_int8acc.report.plain import restore_entry
-from pytest_int8acc.report.ranking import worst_first
 from pytest_int8acc.report.search import alone_text, cost_line, fix_line, remarks
 from pytest_int8acc.report.summary import summary
-from pytest_int8acc.report.table import number
 from pytest_int8acc.report.terminal import said_of
 from pytest_int8acc.report.text import headline, most_critical, notes_of, warnings_of
-from pytest_int8acc.report.words import value_and_limit
+from pytest_int8acc.report.words import number, value_and_limit, worst_first
 from pytest_int8acc.results import CaseResult, Culprit, EngineInfo, Finding, Score
 
 
