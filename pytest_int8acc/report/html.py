@@ -12,11 +12,13 @@ from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from pytest_int8acc.report.causes import advice, cause_text
-from pytest_int8acc.report.charts import HEIGHT, WIDTH
+from pytest_int8acc.report.charts import HEIGHT, WIDTH, histogram
+from pytest_int8acc.report.diagnosis import worst_findings
 from pytest_int8acc.report.plain import restore, to_plain
+from pytest_int8acc.report.search import alone_text
 from pytest_int8acc.report.summary import stage_text
 from pytest_int8acc.report.text import failure_line, status
-from pytest_int8acc.report.view import case_views, measured_view, tallies
+from pytest_int8acc.report.view import case_views, measured_view, size_text, tallies, time_text
 from pytest_int8acc.report.words import number, relation
 
 if TYPE_CHECKING:
@@ -57,7 +59,7 @@ def fragment(details: Mapping[str, Any]) -> str:
     """
     result = restore(details)
     said = status(result) if result.passed else failure_line(result)
-    return _environment().get_template("fragment.html").render(case=measured_view(result), said=said)
+    return _environment().get_template("fragment.html").render(case=measured_view(result, {}), said=said)
 
 
 @cache
@@ -79,6 +81,12 @@ def _environment() -> jinja2.Environment:
         "cause_text": cause_text,
         "advice": advice,
         "stage_text": stage_text,
+        "alone_text": alone_text,
+        "worst_findings": worst_findings,
+        "histogram": histogram,
+        "time": time_text,
+        "size": size_text,
+        "share": "{:.1%}".format,
     }
     return environment
 

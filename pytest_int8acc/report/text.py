@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 
 from pytest_int8acc.report.diagnosis import (
     calibration_lines,
@@ -14,7 +14,7 @@ from pytest_int8acc.report.diagnosis import (
 from pytest_int8acc.report.engines import engine_lines, no_int8
 from pytest_int8acc.report.search import brief, search_lines
 from pytest_int8acc.report.summary import fit_note, stage_lines, summary
-from pytest_int8acc.report.words import count, name_of, number, relation, table, value_and_limit, worst_first
+from pytest_int8acc.report.words import count, name_of, number, relation, score_cells, table, worst_first
 from pytest_int8acc.results import CaseResult, Score, score_name
 
 #: How the first line of a failure begins.
@@ -118,7 +118,10 @@ def details(result: CaseResult, verbosity: int = 0) -> list[str]:
         scores += [score for score in result.scores if score.limit is None]
     hidden = 0 if verbosity >= 2 else max(len(scores) - _ROWS, 0)
     fixed = {(s.subject, s.metric): s for s in result.fixed}
-    rows = [_row(score, fixed) for score in scores[: len(scores) - hidden]]
+    rows = [
+        ("" if s.passed else ">", *score_cells(s, fixed.get((s.subject, s.metric))).values())
+        for s in scores[: len(scores) - hidden]
+    ]
     lines = [f"'{output.name}': {output.problem}" for output in result.outputs if output.problem]
     lines += table(_HEADER, rows) if rows else []
     if hidden:
@@ -128,24 +131,6 @@ def details(result: CaseResult, verbosity: int = 0) -> list[str]:
     lines += engine_lines(result.engines, verbosity)
     lines += [f"golden: {result.golden}"] if result.golden else []
     return lines + [f"note: {note}" for note in notes_of(result, verbosity)]
-
-
-def _row(score: Score, fixed: Mapping[tuple[str, str], Score]) -> tuple[str, ...]:
-    value, limit = number(score.value), ""
-    after = fixed.get((score.subject, score.metric))
-    if score.limit is not None:
-        value, limit = value_and_limit(score, score.limit)
-        limit = (">= " if score.bound == "min" else "<= ") + limit
-    return (
-        "" if score.passed else ">",
-        score.subject,
-        score.metric,
-        value,
-        limit,
-        "" if score.noise is None else number(score.noise, 2),
-        "" if score.baseline is None else number(score.baseline),
-        "" if after is None else number(after.value),
-    )
 
 
 def _missed(result: CaseResult) -> list[str]:

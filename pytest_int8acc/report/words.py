@@ -70,6 +70,23 @@ def value_and_limit(score: Score, limit: float) -> tuple[str, str]:
     return number_pair(score.value, limit, most=8 if score.passed else 17)
 
 
+def score_cells(score: Score, fixed: Score | None, signs: Sequence[str] = (">= ", "<= ")) -> dict[str, str]:
+    """A score as cells of a table; ``signs`` stand before a least and before a greatest value."""
+    value, limit = number(score.value), ""
+    if score.limit is not None:
+        value, limit = value_and_limit(score, score.limit)
+        limit = signs[score.bound == "max"] + limit
+    return {
+        "subject": score.subject,
+        "metric": score.metric,
+        "value": value,
+        "limit": limit,
+        "noise": "" if score.noise is None else number(score.noise, 2),
+        "baseline": "" if score.baseline is None else number(score.baseline),
+        "fixed": "" if fixed is None else number(fixed.value),
+    }
+
+
 def shorten(text: str, most: int) -> str:
     """``text`` up to ``most`` characters, cut between words; what is cut shows as dots."""
     if len(text) <= most:
