@@ -6,7 +6,8 @@ from collections.abc import Mapping, Sequence
 
 from pytest_int8acc.report.causes import cause_text
 from pytest_int8acc.report.words import number, pairs_text, shorten, table
-from pytest_int8acc.results import Culprit, Ending, EndingKind, Repair, SearchOutcome
+from pytest_int8acc.results.causes import Repair
+from pytest_int8acc.results.search import Culprit, Ending, EndingKind, SearchOutcome
 
 _CULPRITS = 20
 _TRIALS = 40

@@ -15,7 +15,8 @@ from pytest_int8acc.report.engines import engine_lines, no_int8
 from pytest_int8acc.report.search import brief, search_lines
 from pytest_int8acc.report.summary import fit_note, stage_lines, summary
 from pytest_int8acc.report.words import count, name_of, number, relation, score_cells, table, worst_first
-from pytest_int8acc.results import CaseResult, Score, score_name
+from pytest_int8acc.results import CaseResult
+from pytest_int8acc.results.scores import Score, score_name
 
 #: How the first line of a failure begins.
 FAILURE = "INT8 accuracy: "

@@ -20,8 +20,9 @@ from report_results import RESULTS, SCORES
 from pytest_int8acc.report.charts import HEIGHT, WIDTH, histogram, layer_bars, score_place
 from pytest_int8acc.report.folder import texts
 from pytest_int8acc.report.plain import to_plain
-from pytest_int8acc.results import EndingKind, LayerError, Score
+from pytest_int8acc.results import LayerError, Score
 from pytest_int8acc.results.causes import Cause, CauseKind, Histogram, Stage
+from pytest_int8acc.results.search import EndingKind
 
 pytest.importorskip("jinja2", reason="pip install 'pytest-int8acc[html]'")
 from pytest_int8acc.report.html import fragment, page
