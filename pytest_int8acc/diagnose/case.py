@@ -9,18 +9,19 @@ from dataclasses import replace
 from pathlib import Path
 
 from pytest_int8acc.case.forms import ImplicitForm
-from pytest_int8acc.diagnose.calibrations import compare_calibrations
 from pytest_int8acc.diagnose.causes import explain
-from pytest_int8acc.diagnose.engine_layers import engine_errors
-from pytest_int8acc.diagnose.layers import layer_errors
-from pytest_int8acc.diagnose.ranges import survey
+from pytest_int8acc.diagnose.layers import engine_errors, layer_errors
+from pytest_int8acc.diagnose.ranges import odd_ranges, survey, telling_slip
 from pytest_int8acc.diagnose.reduce import reduce
 from pytest_int8acc.diagnose.stages import place, stage_outputs
-from pytest_int8acc.diagnose.summary import odd_ranges, telling_slip
+from pytest_int8acc.engines.calibrators import ENTROPY_BINS
+from pytest_int8acc.graph.network import Plan, symmetric
 from pytest_int8acc.lab.lab import Lab
 from pytest_int8acc.measure.measured import Measured
-from pytest_int8acc.results import Culprit, Diagnosis, LayerError
+from pytest_int8acc.repair.scales import Ranges, activations, units
+from pytest_int8acc.results import CalibrationLine, Culprit, Diagnosis, LayerError
 from pytest_int8acc.results.causes import OddRanges, Stage
+from pytest_int8acc.scales.methods import METHODS
 from pytest_int8acc.tensors import Feed, Outputs
 
 logger = logging.getLogger("pytest_int8acc")
@@ -119,6 +120,34 @@ def _layers(measured: Measured) -> tuple[tuple[LayerError, ...], tuple[str, ...]
     if not asked and not _is_engine_only(measured):
         return layers, ()
     return engine_errors(measured, layers)
+
+
+def compare_calibrations(lab: Lab) -> tuple[CalibrationLine, ...]:
+    """The case with its activations calibrated anew by each method, from one histogram each, on all samples.
+
+    Samples are the case's calibration data where it has some, otherwise its inputs; weights keep their
+    scales. Models run in ONNX Runtime: with Q/DQ exact where the case's backend builds engines, since one
+    engine per method would take minutes.
+
+    Returns:
+        The case as it is, then one line per method.
+
+    Raises:
+        Int8accError: A model does not build or run, or the samples cannot be read.
+    """
+    name, source = lab.measured.case.name, lab.sources[0]
+    logger.info("%s: comparing calibration methods, ranges from %s", name, source.description or "the inputs")
+    tensors = activations(lab.network)
+    ranges = Ranges(lab.values(source.data).of(tensors), ENTROPY_BINS)
+    wanted = units(lab.network, tensors, ranges)
+    result = lab.measured.result
+    lines = [CalibrationLine("as it is", result.scores, result.passed)]
+    for method in METHODS:
+        logger.info("%s: calibrated by %s", name, method)
+        scales = {t: symmetric(unit.scale(method)) for unit in wanted for t in unit.tensors}
+        verdict = lab.judged_here(Plan(scales=scales))
+        lines.append(CalibrationLine(method, verdict.scores, verdict.passed))
+    return tuple(lines)
 
 
 def write_pieces(measured: Measured, layers: Sequence[str], folder: Path) -> tuple[str, ...]:
