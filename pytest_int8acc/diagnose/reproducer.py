@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import zipfile
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,6 +11,7 @@ import numpy as np
 
 from pytest_int8acc.engines.onnxruntime import Sessions
 from pytest_int8acc.errors import EngineError, Int8accError
+from pytest_int8acc.goldens.arrays import write_npz
 from pytest_int8acc.graph.load import load_model
 from pytest_int8acc.graph.model import Model, replacing_models, write_model
 from pytest_int8acc.graph.network import Group, Precision
@@ -87,20 +87,12 @@ def write_piece(folder: Path, piece: Piece, origin: Origin, sessions: Sessions) 
             write_model(piece.int8, drafts / "int8.onnx")
             arrays = {"inputs": piece.inputs, "expected": piece.expected, "int8": piece.found}
             for name, feed in arrays.items():
-                _save_npz(drafts / f"{name}.npz", feed)
+                write_npz(drafts / f"{name}.npz", feed.items())
             (drafts / "inputs.json").write_text(to_json([piece.inputs]), encoding="utf-8")
             runtime = _check(drafts, folder, origin, sessions)
             (drafts / "README.md").write_text(_readme(piece, origin, runtime), encoding="utf-8")
     except OSError as error:
         raise Int8accError(f"{folder}: cannot be written: {error.strerror or error}") from error
-
-
-def _save_npz(path: Path, arrays: Mapping[str, Array]) -> None:
-    """Like ``np.savez``, which takes names as keyword arguments and so has no array named ``file``."""
-    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
-        for name, array in arrays.items():
-            with archive.open(f"{name}.npy", "w", force_zip64=True) as stream:
-                np.lib.format.write_array(stream, np.asanyarray(array), allow_pickle=False)
 
 
 def _check(drafts: Path, folder: Path, origin: Origin, sessions: Sessions) -> str:

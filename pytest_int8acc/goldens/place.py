@@ -57,13 +57,8 @@ class Place:
         Raises:
             GoldenError: It cannot be read, or is none.
         """
-        try:
-            text = read_bytes(self.file)
-        except FileNotFoundError:
-            return None
-        except OSError as error:
-            raise GoldenError(f"{self}: the golden cannot be read: {error.strerror or error}") from error
-        return read_record(text, str(self), self.again)
+        text = _read(self.file)
+        return None if text is None else read_record(text, str(self), self.again)
 
     def outputs(self, record: Record) -> Stored:
         """The baseline's outputs.
@@ -74,12 +69,9 @@ class Place:
         assert record.kept is not None  # the caller asks no record of scores alone
         where = shown(f"{self.folder}/{record.kept.file}")
         mend = f"restore it from version control, or {self.again}"
-        try:
-            data = read_bytes(f"{self.folder}/{record.kept.file}")
-        except FileNotFoundError:
-            raise GoldenError(f"{where}: missing, and {self} names it; {mend}") from None
-        except OSError as error:
-            raise GoldenError(f"{where}: the golden cannot be read: {error.strerror or error}") from error
+        data = _read(f"{self.folder}/{record.kept.file}")
+        if data is None:
+            raise GoldenError(f"{where}: missing, and {self} names it; {mend}")
         if hashlib.sha256(data).hexdigest() != record.kept.sha256:
             if data.startswith(b"version https://git-lfs"):
                 raise GoldenError(f"{where}: a Git LFS pointer, not the golden; run `git lfs pull`")
@@ -185,6 +177,13 @@ def _content(where: str) -> bytes | None:
         return read_bytes(where)
     except FileNotFoundError:
         return None
+
+
+def _read(where: str) -> bytes | None:
+    try:
+        return _content(where)
+    except OSError as error:
+        raise GoldenError(f"{shown(where)}: the golden cannot be read: {error.strerror or error}") from error
 
 
 def _put(where: str, data: bytes) -> None:

@@ -94,9 +94,7 @@ def tighten(judge: Judge, wanted: Mapping[str, float], record: Record | None) ->
         metrics += of_users
     # A limit that speaks of nothing: what has only a regression is not judged by the default limits.
     return replace(
-        judge,
-        limits=(*judge.limits, *limits, OutputLimits("*")),
-        metrics=(*judge.metrics, *metrics),
+        judge, limits=(*judge.limits, *limits, OutputLimits("*")), metrics=(*judge.metrics, *metrics)
     )
 
 
@@ -111,11 +109,11 @@ def named(metrics: Sequence[Score], own: Judge, judge: Judge, record: Record) ->
     """
     count = len(judge.metrics) - len(own.metrics)
     start = len(metrics) - count
-    values = {score.subject: score.value for score in record.scores}
-    return (
-        *metrics[:start],
-        *(replace(s, note=_joined(s.note, f"accepted {values[s.subject]:.6g}")) for s in metrics[start:]),
+    values = {score.subject: f"accepted {score.value:.6g}" for score in record.scores}
+    ratcheted = (
+        replace(s, note="; ".join(filter(None, (s.note, values[s.subject])))) for s in metrics[start:]
     )
+    return (*metrics[:start], *ratcheted)
 
 
 def improvements(result: CaseResult, wanted: Mapping[str, float], record: Record, update: str) -> list[str]:
@@ -168,19 +166,14 @@ def _metric_limits(
         score = accepted.get(limit.ref)
         if score is None or name not in (limit.ref, _function(limit.ref)):
             continue
-        bar = _limit(score, amount)
-        least, most = (None, bar) if _bound(limit) == "max" else (bar, None)
-        yield (
-            MetricLimit(limit.ref, min=least, max=most, lower_is_better=limit.lower_is_better),
-            function,
-        )
+        bar = {_bound(limit): _limit(score, amount)}
+        yield MetricLimit(limit.ref, **bar, lower_is_better=limit.lower_is_better), function
 
 
 def _limit(score: Accepted, amount: float) -> float:
     """The value that is just kept: 0.7 where 0.8 was accepted and 0.1 may be lost."""
     rounded = amount > 0 and math.isfinite(score.value)
-    rounding = 4 * sys.float_info.epsilon * abs(score.value) if rounded else 0.0
-    loss = amount + rounding
+    loss = amount + (4 * sys.float_info.epsilon * abs(score.value) if rounded else 0.0)
     return score.value - loss if score.bound == "min" else score.value + loss
 
 
@@ -190,7 +183,3 @@ def _bound(limit: MetricLimit) -> Bound:
 
 def _function(ref: str) -> str:
     return ref.rpartition(":")[2]
-
-
-def _joined(*notes: str) -> str:
-    return "; ".join(filter(None, notes))

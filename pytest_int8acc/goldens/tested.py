@@ -13,9 +13,10 @@ import numpy as np
 
 from pytest_int8acc.engines.remote import read_bytes, write_bytes_atomic
 from pytest_int8acc.errors import CriterionError
+from pytest_int8acc.goldens import Update
+from pytest_int8acc.goldens.arrays import write_npz
 from pytest_int8acc.goldens.place import shown
 from pytest_int8acc.goldens.record import GoldenError
-from pytest_int8acc.goldens.request import Update
 from pytest_int8acc.results import OutputResult
 from pytest_int8acc.scores.compare import compare_outputs
 from pytest_int8acc.scores.criteria import OutputLimits, kind_of
@@ -65,7 +66,8 @@ class ArrayGoldens:
         if not _NAME.fullmatch(name):
             raise GoldenError(f"golden {name!r}: a name holds letters, digits, '_', '-' and '.'")
         _check_limits(limits)
-        named = {k: np.asarray(v) for k, v in _by_name(arrays).items()}
+        by_name = arrays if isinstance(arrays, Mapping) else {"array": arrays}
+        named = {k: np.asarray(v) for k, v in by_name.items()}
         file = f"{self.folder}/{name}.npz"
         stored = _read(file)
         if self.update == "all" or (self.update == "missing" and stored is None):
@@ -87,17 +89,12 @@ class ArrayGoldens:
 
     def _keep_candidate(self, name: str, arrays: Mapping[str, Array]) -> None:
         if self.candidates is not None:
-            self.candidates.mkdir(parents=True, exist_ok=True)
             _write(str(self.candidates / f"{name}.npz"), arrays)
 
     def _where(self, name: str) -> str:
         if self.candidates is None:
             return ""
         return f", or commit {shown(str(self.candidates / f'{name}.npz'))} in its place"
-
-
-def _by_name(arrays: Mapping[str, Array] | Array) -> Mapping[str, Array]:
-    return arrays if isinstance(arrays, Mapping) else {"array": arrays}
 
 
 def _check_limits(limits: Mapping[str, float]) -> None:
@@ -123,10 +120,8 @@ def _read(file: str) -> dict[str, Array] | None:
 
 def _write(file: str, arrays: Mapping[str, Array]) -> None:
     buffer = io.BytesIO()
-    np.savez_compressed(buffer, **arrays)  # type: ignore[arg-type]  # numpy's stubs take names for options
+    write_npz(buffer, arrays.items())
     try:
-        if "://" not in file:
-            Path(file).parent.mkdir(parents=True, exist_ok=True)
         write_bytes_atomic(file, buffer.getvalue())
     except OSError as error:
         raise GoldenError(f"{shown(file)}: cannot be written: {error.strerror or error}") from error
