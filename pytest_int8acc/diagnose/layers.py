@@ -118,10 +118,6 @@ def engine_errors(
     the engine stays as it was. Older ones show a tensor only as an output, which breaks fusions up; so only
     the last tensor of each layer is asked for: where an engine fuses a layer with the nodes behind it, what
     the last of them gives is compared.
-
-    Args:
-        measured: From ``measure``.
-        layers: From ``layer_errors``.
     """
     backend, forms = measured.backend, {Role.BASELINE: measured.reference, Role.INT8: measured.candidate}
     if measured.int8 is None or not all(map(backend.shows_tensors, forms.values())):

@@ -61,13 +61,7 @@ def odd_ranges(ranges: Sequence[Range]) -> OddRanges | None:
 
 
 def telling_slip(findings: Sequence[Finding], culprits: Sequence[Culprit], ranges: OddRanges | None) -> str:
-    """Rule of the weightiest slip of the calibration samples; of a weak one where values are cut off.
-
-    Args:
-        findings: Of the case, before anything ran in INT8.
-        culprits: Of the search, with their causes.
-        ranges: From ``odd_ranges``.
-    """
+    """Rule of the weightiest slip of the calibration samples; of a weak one where values are cut off."""
     narrow = ranges is not None and bool(ranges.narrow)
     cut_off = narrow or any(c.cause is not None and c.cause.kind == "saturation" for c in culprits)
     slips = [f.rule for f in findings if f.source == "data" and f.severity == "warning"]

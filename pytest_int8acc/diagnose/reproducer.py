@@ -117,41 +117,25 @@ def _check(drafts: Path, folder: Path, origin: Origin, sessions: Sessions) -> st
 
 
 def _readme(piece: Piece, origin: Origin, runtime: str) -> str:
-    greatest = _greatest(piece)
-    return _README.format(
-        model=origin.model,
-        group=origin.group.name,
-        op_type=origin.group.op_type,
-        rest=origin.rest.upper(),
-        samples=_samples(origin),
-        whole=origin.sqnr,
-        piece=piece.sqnr,
-        close=CLOSE_DB,
-        greatest=greatest,
-        atol=f"{greatest / 2:.3g}",
-        nodes=piece.nodes,
-        all_nodes=origin.nodes,
-        groups=len(piece.groups),
-        scales="\n".join(dict.fromkeys(_scale_lines(piece))),
-        runtime=runtime,
-    )
-
-
-def _samples(origin: Origin) -> str:
-    text = f"sample {origin.worst} of the case's data"
-    if len(origin.samples) == 1:
-        return text
-    return f"{text},\nrun at once with samples {origin.samples[0]} to {origin.samples[-1]}"
-
-
-def _greatest(piece: Piece) -> float:
-    """The greatest finite difference between the two forms."""
     errors = [
         np.abs(piece.expected[n].astype(np.float64) - piece.found[n].astype(np.float64)).ravel()
         for n in piece.expected
     ]
     joined = np.concatenate(errors)
-    return float(joined[np.isfinite(joined)].max(initial=0.0))
+    greatest = float(joined[np.isfinite(joined)].max(initial=0.0))
+    samples = f"sample {origin.worst} of the case's data"
+    if len(origin.samples) != 1:
+        samples += f",\nrun at once with samples {origin.samples[0]} to {origin.samples[-1]}"
+    return _README.format(
+        **vars(origin) | {"rest": origin.rest.upper(), "samples": samples},
+        piece=piece,
+        close=CLOSE_DB,
+        greatest=greatest,
+        atol=f"{greatest / 2:.3g}",
+        groups=len(piece.groups),
+        scales="\n".join(dict.fromkeys(_scale_lines(piece))),
+        runtime=runtime,
+    )
 
 
 def _scale_lines(piece: Piece) -> Iterator[str]:
@@ -164,16 +148,16 @@ def _scale_lines(piece: Piece) -> Iterator[str]:
             yield f"| `{edge.tensor}` | `{edge.node}` | {kind} | {text} | {most} |"
 
 
-_README = """# Error of `{group}` in INT8
+_README = """# Error of `{group.name}` in INT8
 
-Cut out of `{model}`: {nodes} of {all_nodes} nodes, {groups} of them quantized layers, around the {op_type}
-`{group}`. `float.onnx` is the baseline ({rest}), `int8.onnx` the same piece with Q/DQ, the rest {rest}.
+Cut out of `{model}`: {piece.nodes} of {nodes} nodes, {groups} of them quantized layers, around the {group.op_type}
+`{group.name}`. `float.onnx` is the baseline ({rest}), `int8.onnx` the same piece with Q/DQ, the rest {rest}.
 Inputs: what the baseline computes there for {samples}.
 
-| | SQNR at the outputs of `{group}` |
+| | SQNR at the outputs of `{group.name}` |
 | --- | --- |
-| whole model, all in INT8 | {whole:.1f} dB |
-| this piece | {piece:.1f} dB |
+| whole model, all in INT8 | {sqnr:.1f} dB |
+| this piece | {piece.sqnr:.1f} dB |
 
 The piece counts as showing the error up to {close:g} dB above the whole model's SQNR, half the noise power.
 Greatest difference here: {greatest:.6g}.

@@ -84,13 +84,8 @@ class Place:
     def write(self, record: Record, data: bytes | None, *, replace: bool) -> bool:
         """Put ``record`` and the outputs that it names in place; a golden that is the same stays untouched.
 
-        Args:
-            record: What to keep.
-            data: The .npz; None where the record names none.
-            replace: Whether a golden that is there is replaced.
-
-        Returns:
-            False where one was there and is not to be replaced.
+        ``data`` is the .npz, None where the record names none. Returns False where a golden was there and is
+        not to be replaced.
 
         Raises:
             GoldenError: It cannot be written; what was there still is.
@@ -147,12 +142,7 @@ class Place:
 
 
 def place_of(case: Case, folder: str | None = None) -> Place:
-    """Where the golden of ``case`` lies.
-
-    Args:
-        case: From ``load_spec``.
-        folder: Path or URL of the folder for its spec; None: beside the spec.
-    """
+    """Where the golden of ``case`` lies: in a folder or URL for its spec; None: beside the spec."""
     beside = case.file.parent / FOLDER / stem(case.file.name)
     update = f"`pytest {display(case.file)}::{case.name} --int8acc-update=all`"
     return Place(str(beside) if folder is None else folder, case.name, f"record it again with {update}")

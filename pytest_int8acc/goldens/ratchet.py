@@ -48,11 +48,7 @@ def accepted_scores(
 ) -> Iterator[Accepted]:
     """Every metric that fits an output, limited or not, and users' metrics; none that is nan.
 
-    Args:
-        judge: The case's own criteria, for axes.
-        baseline: What INT8 is compared with.
-        candidate: INT8's outputs.
-        metrics: Scores of users' metrics.
+    ``judge``, the case's own criteria, says along which axes; ``metrics`` are the scores of users' metrics.
     """
     for name, arrays in baseline.items():
         for score in _all_scores(name, arrays, candidate[name], limits_for(name, judge.limits)):
@@ -99,21 +95,11 @@ def tighten(judge: Judge, wanted: Mapping[str, float], record: Record | None) ->
 
 
 def named(metrics: Sequence[Score], own: Judge, judge: Judge, record: Record) -> tuple[Score, ...]:
-    """Scores of users' metrics, those of the ratchet with a note on what was accepted.
-
-    Args:
-        metrics: From ``judge``.
-        own: The case's own criteria.
-        judge: The same, tightened.
-        record: What was accepted.
-    """
-    count = len(judge.metrics) - len(own.metrics)
-    start = len(metrics) - count
+    """Users' metrics as ``judge``, ``own`` tightened, gave them; those added say what was accepted."""
+    start = len(metrics) - len(judge.metrics) + len(own.metrics)
     values = {score.subject: f"accepted {score.value:.6g}" for score in record.scores}
-    ratcheted = (
-        replace(s, note="; ".join(filter(None, (s.note, values[s.subject])))) for s in metrics[start:]
-    )
-    return (*metrics[:start], *ratcheted)
+    notes = ["; ".join(filter(None, (s.note, values[s.subject]))) for s in metrics[start:]]
+    return *metrics[:start], *(replace(s, note=n) for s, n in zip(metrics[start:], notes, strict=True))
 
 
 def improvements(result: CaseResult, wanted: Mapping[str, float], record: Record, update: str) -> list[str]:

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 
 from pytest_int8acc.errors import listed
 from pytest_int8acc.report.words import count, number, relation, table, worst_first
-from pytest_int8acc.results import CalibrationLine, CaseResult, Finding, LayerError, Migration, Repair
+from pytest_int8acc.results import CalibrationLine, CaseResult, Finding, LayerError, Repair
 
 _FINDINGS = 5
 _LAYERS = 40
@@ -71,15 +71,11 @@ def _done(repair: Repair) -> Iterator[str]:
         yield f"other scales for {count(len(repair.rescales), 'tensor')} ({methods})"
     if repair.weights:
         yield f"scales of {count(len(repair.weights), 'weight')} taken anew from the values"
-    if repair.migration is not None:
-        yield _migration(repair.migration)
-
-
-def _migration(migration: Migration) -> str:
-    parts = [f"folded into {listed(migration.folded)}"] if migration.folded else []
-    if migration.inserted:
-        parts.append(f"{len(migration.inserted)} Mul inserted, one more elementwise pass over a tensor each")
-    return f"channels evened out by migration to the weights (alpha {migration.alpha:g}; {'; '.join(parts)})"
+    if (moved := repair.migration) is not None:
+        parts = [f"folded into {listed(moved.folded)}"] if moved.folded else []
+        if moved.inserted:
+            parts.append(f"{len(moved.inserted)} Mul inserted, one more elementwise pass over a tensor each")
+        yield f"channels evened out by migration to the weights (alpha {moved.alpha:g}; {'; '.join(parts)})"
 
 
 def layer_lines(layers: Sequence[LayerError]) -> list[str]:
@@ -95,7 +91,7 @@ def layer_lines(layers: Sequence[LayerError]) -> list[str]:
             number(layer.alone_cosine),
             number(layer.sqnr_db, 3),
             number(layer.cosine),
-            *(_if_known(value) for value in (layer.engine_sqnr_db, layer.engine_cosine)),
+            *("" if v is None else number(v) for v in (layer.engine_sqnr_db, layer.engine_cosine)),
         )
         for layer in ranked[:_LAYERS]
     ]
@@ -105,10 +101,6 @@ def layer_lines(layers: Sequence[LayerError]) -> list[str]:
     lines += ["  " + line for line in table(header, rows)]
     more = len(ranked) - len(rows)
     return [*lines, f"  ... and {more} more (all in report.json)"] if more else lines
-
-
-def _if_known(value: float | None) -> str:
-    return "" if value is None else number(value)
 
 
 def worst_layers(layers: Sequence[LayerError]) -> list[LayerError]:

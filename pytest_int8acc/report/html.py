@@ -12,13 +12,21 @@ from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from pytest_int8acc.report.causes import advice, cause_text
-from pytest_int8acc.report.charts import HEIGHT, WIDTH, histogram
 from pytest_int8acc.report.diagnosis import worst_findings
 from pytest_int8acc.report.plain import restore, to_plain
 from pytest_int8acc.report.search import alone_text
 from pytest_int8acc.report.summary import stage_text
 from pytest_int8acc.report.text import failure_line, status
-from pytest_int8acc.report.view import case_views, measured_view, size_text, tallies, time_text
+from pytest_int8acc.report.view import (
+    HEIGHT,
+    WIDTH,
+    case_views,
+    histogram,
+    measured_view,
+    size_text,
+    tallies,
+    time_text,
+)
 from pytest_int8acc.report.words import number, relation
 
 if TYPE_CHECKING:
@@ -28,11 +36,7 @@ _FOLDER = "report/templates"
 
 
 def page(report: Mapping[str, Any], texts: Mapping[str, str]) -> str:
-    """The whole page.
-
-    Args:
-        report: As ``report.json`` holds it.
-        texts: Of the files that cases have written, by name.
+    """The whole page of what ``report.json`` holds, with the ``texts`` of files written by cases, by name.
 
     Raises:
         Int8accError: The report holds an entry that is none.
@@ -52,11 +56,7 @@ def page(report: Mapping[str, Any], texts: Mapping[str, str]) -> str:
 
 
 def fragment(details: Mapping[str, Any]) -> str:
-    """The scores and culprits of one case, to stand in another page.
-
-    Args:
-        details: ``to_plain`` of the CaseResult.
-    """
+    """The scores and culprits of one case, ``to_plain`` of its result, to stand in another page."""
     result = restore(details)
     said = status(result) if result.passed else failure_line(result)
     return _environment().get_template("fragment.html").render(case=measured_view(result, {}), said=said)

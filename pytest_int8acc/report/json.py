@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path, PurePath
 from typing import Any, TypeGuard
@@ -153,11 +154,12 @@ def case_entry(
     details = told(result)
     search = details["search"] or {}
     culprits = search.get("culprits", [])
+    margins = (None if s.margin is None or not math.isfinite(s.margin) else s.margin for s in result.scores)
     scores = [score for output in details["outputs"] for score in output["scores"]] + details["metrics"]
     return {
         **entry,
         "name": details["name"],
-        "scores": [{**score, "margin": _margin(score)} for score in scores],
+        "scores": [{**score, "margin": m} for score, m in zip(scores, margins, strict=True)],
         "culprits": culprits,
         "plan": {culprit["layer"]: search["precision"] for culprit in culprits},
         "trials": len(search.get("trials", [])),
@@ -197,13 +199,6 @@ def _from(folder: Path | None, path: str) -> str:
     if folder is None or folder not in PurePath(path).parents:
         return path
     return PurePath(path).relative_to(folder).as_posix()
-
-
-def _margin(score: Mapping[str, Any]) -> float | None:
-    if score["limit"] is None or isinstance(score["value"], str):
-        return None
-    distance = float(score["value"]) - float(score["limit"])
-    return distance if score["bound"] == "min" else -distance
 
 
 def newest(value: Any) -> Any:

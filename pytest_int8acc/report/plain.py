@@ -15,7 +15,7 @@ from pytest_int8acc.report.diagnosis import cheaper_fix, repair_text
 from pytest_int8acc.report.engines import int8_layers, speedup
 from pytest_int8acc.report.summary import summary
 from pytest_int8acc.report.text import status
-from pytest_int8acc.results import CaseResult, SearchOutcome
+from pytest_int8acc.results import CaseResult
 
 if TYPE_CHECKING:
     from pydantic import TypeAdapter
@@ -26,9 +26,7 @@ _NOTHING: Mapping[type, Mapping[str, Callable[[Any], Any]]] = {}
 def to_plain(value: Any, more: Mapping[type, Mapping[str, Callable[[Any], Any]]] = _NOTHING) -> Any:
     """``value`` as plain JSON types: dataclasses as dicts, inf and nan as text, NumPy scalars as numbers.
 
-    Args:
-        value: Of any type; what is none of these becomes text.
-        more: By dataclass, further keys and what makes their values.
+    What is none of these becomes text; ``more`` is, by dataclass, further keys and what makes their values.
     """
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         plain = {f.name: to_plain(getattr(value, f.name), more) for f in dataclasses.fields(value)}
@@ -87,7 +85,12 @@ def facts(result: CaseResult) -> list[tuple[str, object]]:
     """What can be filtered and plotted without reading the details; only what is known."""
     found: list[tuple[str, object]] = [("int8acc.passed", result.passed)]
     if result.search is not None:
-        found += _of_search(result.search)
+        search, fix = result.search, "verified" if result.search.verified else "not verified"
+        found += [
+            ("int8acc.culprits", " ".join(culprit.layer for culprit in search.culprits)),
+            ("int8acc.fix", fix if search.found else "none"),
+            ("int8acc.int8_share", round(search.int8_share, 6)),
+        ]
     if result.diagnosis is not None:
         found += [("int8acc.why", summary(result)), ("int8acc.stage", result.diagnosis.first_stage or "")]
     cheaper = cheaper_fix(result)
@@ -98,12 +101,3 @@ def facts(result: CaseResult) -> list[tuple[str, object]]:
     if ratio is not None:
         found.append(("int8acc.speedup", round(ratio, 4)))
     return [(name, value) for name, value in found if value != ""]
-
-
-def _of_search(search: SearchOutcome) -> list[tuple[str, object]]:
-    fix = "none" if not search.found else "verified" if search.verified else "not verified"
-    return [
-        ("int8acc.culprits", " ".join(culprit.layer for culprit in search.culprits)),
-        ("int8acc.fix", fix),
-        ("int8acc.int8_share", round(search.int8_share, 6)),
-    ]

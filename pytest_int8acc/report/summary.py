@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 
 from pytest_int8acc.report.causes import cause_text
-from pytest_int8acc.report.words import pairs_text, relation, shorten, worst_first
+from pytest_int8acc.report.words import few, pairs_text, relation, shorten, worst_first
 from pytest_int8acc.results import CaseResult, Culprit, Diagnosis, Finding, LineFit, StageLine
 from pytest_int8acc.results.causes import OddRanges, Stage
 
@@ -180,8 +180,5 @@ def _of_culprits(culprits: Sequence[Culprit]) -> str:
         layer, cause = told[0]
         more = f" (and {len(told) - 1} more layer{'s' * (len(told) > 2)} alike)" if len(told) > 1 else ""
         return f"{layer}: {cause_text(cause)}{more}"
-    parts = [
-        f"{kind} in {', '.join(layers[:3])}" + (f" and {len(layers) - 3} more" if len(layers) > 3 else "")
-        for kind, layers in kinds.items()
-    ]
+    parts = [f"{kind} in {few(layers, 3)}" for kind, layers in kinds.items()]
     return f"{len(told)} layers at fault: {'; '.join(parts)}"

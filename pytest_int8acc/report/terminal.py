@@ -14,13 +14,7 @@ from pytest_int8acc.results import CaseResult
 
 
 def status_line(nodeid: str, properties: Mapping[str, Any], message: str) -> str:
-    """A case in one line, after its verdict.
-
-    Args:
-        nodeid: the case.
-        properties: what the case's report carries.
-        message: why the case was not measured, used where ``properties`` say nothing.
-    """
+    """A case in one line, after its verdict: what its report carries, else why it was not measured."""
     said = properties.get("int8acc.summary", message)
     return f"{nodeid} - {said}" if said else nodeid
 

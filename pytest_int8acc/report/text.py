@@ -14,7 +14,7 @@ from pytest_int8acc.report.diagnosis import (
 from pytest_int8acc.report.engines import engine_lines, no_int8
 from pytest_int8acc.report.search import brief, search_lines
 from pytest_int8acc.report.summary import fit_note, stage_lines, summary
-from pytest_int8acc.report.words import count, name_of, number, relation, score_cells, table, worst_first
+from pytest_int8acc.report.words import count, few, name_of, number, relation, score_cells, table, worst_first
 from pytest_int8acc.results import CaseResult
 from pytest_int8acc.results.scores import Score, score_name
 
@@ -110,9 +110,7 @@ def warnings_of(result: CaseResult) -> list[str]:
 def details(result: CaseResult, verbosity: int = 0) -> list[str]:
     """Problems, the table of scores, warnings, findings, engines and the notes.
 
-    Args:
-        result: the case.
-        verbosity: pytest's; from 2 on, the table is whole and holds the scores that have no limit, too.
+    From pytest's ``verbosity`` 2 on, the table is whole and holds the scores that have no limit, too.
     """
     scores = worst_first(result.scores)
     if verbosity >= 2:
@@ -179,9 +177,4 @@ def _notes_of_scores(scores: Iterable[Score]) -> list[str]:
     for score in scores:
         if score.note:
             bearers.setdefault(score.note, []).append(name_of(score))
-    return [
-        ", ".join(names[:_NAMES])
-        + (f" and {len(names) - _NAMES} more" if names[_NAMES:] else "")
-        + f": {note}"
-        for note, names in bearers.items()
-    ]
+    return [f"{few(names, _NAMES)}: {note}" for note, names in bearers.items()]

@@ -87,6 +87,11 @@ def score_cells(score: Score, fixed: Score | None, signs: Sequence[str] = (">= "
     }
 
 
+def few(names: Sequence[str], most: int) -> str:
+    """The first names, and how many more there are."""
+    return ", ".join(names[:most]) + (f" and {len(names) - most} more" if len(names) > most else "")
+
+
 def shorten(text: str, most: int) -> str:
     """``text`` up to ``most`` characters, cut between words; what is cut shows as dots."""
     if len(text) <= most:
