@@ -59,14 +59,10 @@ def unpack(data: bytes, outputs: Mapping[str, KeptOutput]) -> Stored:
     """
     found: Stored = {}
     try:
-        with zipfile.ZipFile(io.BytesIO(data)) as file:
+        with np.load(io.BytesIO(data), allow_pickle=False) as file:
             for name, kept in outputs.items():
-                numbers = [None] if kept.parts is None else range(kept.parts)
-                arrays = []
-                for number in numbers:
-                    with file.open(f"{_member(name, number)}.npy") as stream:
-                        arrays.append(np.lib.format.read_array(stream, allow_pickle=False))
-                arrays = [array.astype(np.dtype(kept.dtype)) for array in arrays]
+                members = [_member(name, n) for n in ([None] if kept.parts is None else range(kept.parts))]
+                arrays = [file[f"{member}.npy"].astype(np.dtype(kept.dtype)) for member in members]
                 found[name] = arrays[0] if kept.parts is None else arrays
     except (zipfile.BadZipFile, KeyError, EOFError, OSError) as error:
         raise ValueError(str(error)) from error
@@ -112,9 +108,7 @@ def first_samples(outputs: Outputs, samples: int, wanted: int) -> Outputs:
                 "kept alone; remove 'samples' under 'golden'"
             )
         starts = accumulate(map(len, batches), initial=0)
-        found[name] = [
-            b[: wanted - start] for b, start in zip(batches, starts, strict=False) if start < wanted
-        ]
+        found[name] = [b[: wanted - n] for b, n in zip(batches, starts, strict=False) if n < wanted]
     return found
 
 

@@ -121,15 +121,12 @@ class Place:
         # Not beside the golden: lock files stay, and would be committed.
         user = getattr(os, "getuid", getpass.getuser)()
         name = hashlib.sha256(f"{user}\0{Path(self.file).resolve()}".encode()).hexdigest()[:24]
-        lock = FileLock(Path(tempfile.gettempdir()) / f"int8acc-golden-{name}.lock")
+        lock = Path(tempfile.gettempdir()) / f"int8acc-golden-{name}.lock"
         try:
-            lock.acquire(timeout=_PATIENCE)
+            with FileLock(lock, timeout=_PATIENCE):
+                yield
         except Timeout:
             raise GoldenError(f"{self}: another process has been writing this golden for minutes") from None
-        try:
-            yield
-        finally:
-            lock.release()
 
     def _drop(self, old: bytes | None, new: Record) -> None:
         """Remove the .npz that was replaced. In shared storage it stays: others may be about to name it."""

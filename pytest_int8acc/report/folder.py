@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -59,19 +58,8 @@ def _text(folder: Path, name: str) -> str | None:
         return None
 
 
-@dataclass(frozen=True, eq=False)
-class _Shard:
-    folder: Path
-    report: Mapping[str, Any]
-
-    @property
-    def finished(self) -> str:
-        """When the run ended; ISO 8601 in UTC sorts as text."""
-        return str(self.report.get("finished", ""))
-
-
-#: By nodeid: the shard whose entry counts, and the entry.
-_Winners = dict[str, tuple[_Shard, Mapping[str, Any]]]
+#: The folder and the report of a machine.
+_Shard = tuple[Path, Mapping[str, Any]]
 
 
 def merge_folders(folders: Sequence[Path], out: Path, *, tool: Mapping[str, str]) -> dict[str, Any]:
@@ -85,33 +73,29 @@ def merge_folders(folders: Sequence[Path], out: Path, *, tool: Mapping[str, str]
         Int8accError: A folder holds no report of this version.
         OSError: A file cannot be copied.
     """
-    shards = sorted((_Shard(folder, read_json(folder)) for folder in folders), key=lambda s: s.finished)
-    winners = _latest(shards)
+    shards = sorted(
+        ((folder, read_json(folder)) for folder in folders), key=lambda shard: _finished(shard[1])
+    )
+    winners: dict[str, Mapping[str, Any]] = {}
+    for _, report in shards:
+        for entry in report["cases"]:
+            if _finished(entry) >= _finished(winners.get(entry["nodeid"], {})):
+                winners[entry["nodeid"]] = entry
     for source, target in _copies(shards, winners, out):
         with replacing_files(target.parent) as drafts:
             shutil.copyfile(source, drafts / target.name)
     return report_of(
-        sorted((entry for _, entry in winners.values()), key=_place),
+        sorted(winners.values(), key=_place),
         _errors(shards),
         tool=dict(tool),
-        finished=shards[-1].finished,
+        finished=_finished(shards[-1][1]),
         merged=[folder.name for folder in folders],
     )
 
 
-def _latest(shards: Sequence[_Shard]) -> _Winners:
-    """Of each case the run that finished last."""
-    found: _Winners = {}
-    for shard in shards:
-        for entry in shard.report["cases"]:
-            other = found.get(entry["nodeid"])
-            if other is None or _finished(entry) >= _finished(other[1]):
-                found[entry["nodeid"]] = shard, entry
-    return found
-
-
-def _finished(entry: Mapping[str, Any]) -> str:
-    return str(entry.get("finished", ""))
+def _finished(run: Mapping[str, Any]) -> str:
+    """When a case or a whole run ended; ISO 8601 in UTC sorts as text."""
+    return str(run.get("finished", ""))
 
 
 def _place(entry: Mapping[str, Any]) -> tuple[str, int, str]:
@@ -123,38 +107,32 @@ def _place(entry: Mapping[str, Any]) -> tuple[str, int, str]:
 def _errors(shards: Sequence[_Shard]) -> list[dict[str, str]]:
     """The specs that could not be read, but for those that a later shard has read."""
     standing: dict[str, dict[str, str]] = {}
-    for shard in shards:
-        for entry in shard.report["cases"]:
+    for _, report in shards:
+        for entry in report["cases"]:
             standing.pop(str(entry["nodeid"]).rpartition("::")[0], None)
-        for error in shard.report.get("errors", ()):
+        for error in report.get("errors", ()):
             standing[str(error["nodeid"])] = error
     return [standing[nodeid] for nodeid in sorted(standing)]
 
 
-def _copies(shards: Sequence[_Shard], winners: _Winners, out: Path) -> Iterator[tuple[Path, Path]]:
+def _copies(
+    shards: Sequence[_Shard], winners: Mapping[str, Mapping[str, Any]], out: Path
+) -> Iterator[tuple[Path, Path]]:
     """Each file to copy and its copy; those that a case names come last, and win."""
     of_cases = []
-    for shard in shards:
-        if shard.folder.resolve() == out.resolve():
+    for folder, report in shards:
+        if folder.resolve() == out.resolve():
             continue
-        named, lost = _named(shard, winners)
-        for name in _files(shard.folder, out):
-            pair = shard.folder / name, out / name
-            if name in named:
+        named: dict[bool, set[str]] = {True: set(), False: set()}  # of entries that count, and of others
+        for entry in report["cases"]:
+            named[winners[entry["nodeid"]] is entry].update(map(str, entry.get("written", ())))
+        for name in _files(folder, out):
+            pair = folder / name, out / name
+            if name in named[True]:
                 of_cases.append(pair)
-            elif name not in lost and name not in _OURS:
+            elif name not in named[False] and name not in _OURS:
                 yield pair
     yield from of_cases
-
-
-def _named(shard: _Shard, winners: _Winners) -> tuple[set[str], set[str]]:
-    """Files that the shard's cases have written: of those that count, and of those that do not."""
-    named: set[str] = set()
-    lost: set[str] = set()
-    for entry in shard.report["cases"]:
-        counts = winners[entry["nodeid"]][1] is entry
-        (named if counts else lost).update(map(str, entry.get("written", ())))
-    return named, lost - named
 
 
 def _files(folder: Path, out: Path) -> Iterator[str]:

@@ -101,11 +101,9 @@ def _section(entry: Mapping[str, Any]) -> str:
 
 def _story(result: CaseResult) -> Iterator[str]:
     """Why, where and what mends it."""
-    if result.diagnosis is not None:
-        yield f"{escape(why(result))}\n"
-        for line in stage_lines(result.diagnosis):
-            yield f"{escape(line.strip())}\n"
-    for line in engine_lines(result.engines):
+    stages = stage_lines(result.diagnosis) if result.diagnosis is not None else []
+    told = [why(result)] if result.diagnosis is not None else []
+    for line in (*told, *map(str.strip, stages), *engine_lines(result.engines)):
         yield f"{escape(line)}\n"
     search = result.search
     if search is not None and search.culprits:

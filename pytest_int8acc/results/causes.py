@@ -9,61 +9,25 @@ from typing import Any, Literal
 from pytest_int8acc.results.engines import Latency
 from pytest_int8acc.results.scores import LineFit, Score
 
+_ModelStage = Literal["framework", "FP32 ONNX", "FP16", "Q/DQ in ONNX Runtime"]
+_EngineStage = Literal["engine FP16", "engine FP32", "engine INT8", "implicit INT8"]
 #: A step of the way from the framework to the INT8 engine.
-Stage = Literal[
-    "framework",
-    "FP32 ONNX",
-    "FP16",
-    "Q/DQ in ONNX Runtime",
-    "engine FP16",
-    "engine FP32",
-    "engine INT8",
-    "implicit INT8",
+Stage = Literal[_ModelStage, _EngineStage]
+_OfScale = Literal["scale-too-wide", "saturation", "zero-point", "zero-scale", "missing-scale"]
+_OfTensor = Literal[
+    "activation-outliers", "weight-outliers", "weight-scale", "wrong-axis", "mismatched-scales"
 ]
-CauseKind = Literal[
-    "scale-too-wide",
-    "saturation",
-    "zero-point",
-    "zero-scale",
-    "missing-scale",
-    "activation-outliers",
-    "weight-outliers",
-    "weight-scale",
-    "wrong-axis",
-    "mismatched-scales",
-    "sensitive-op",
-    "accumulated-noise",
-    "engine-only",
-    "non-determinism",
-]
+_OfRest = Literal["mismatched-scales", "sensitive-op", "accumulated-noise", "engine-only", "non-determinism"]
+CauseKind = Literal[_OfScale, _OfTensor, _OfRest]
+_Range = Literal["range-too-wide", "cut-off", "one-sided"]
+_Scale = Literal["vanishing-scale", "vanishing-weight-scale", "no-scale"]
+_Values = Literal["large-channels", "large-values", "stretched-range", "uneven-parts", "range-of-partner"]
+_Codes = Literal["few-codes", "weight-scales-off", "scales-of-other-axis", "one-scale-for-channels"]
+_Weight = Literal["large-weights", "large-idle-weights"]
+_Place = Literal["quantized-inputs", "after-softmax", "after-gelu", "product-of-activations", "decoding"]
+_Whole = Literal["noise-adds-up", "engine-differs", "within-noise"]
 #: What a tensor, its scale or its surroundings show.
-Symptom = Literal[
-    "range-too-wide",
-    "cut-off",
-    "one-sided",
-    "vanishing-scale",
-    "vanishing-weight-scale",
-    "no-scale",
-    "large-channels",
-    "large-values",
-    "stretched-range",
-    "uneven-parts",
-    "range-of-partner",
-    "few-codes",
-    "weight-scales-off",
-    "scales-of-other-axis",
-    "one-scale-for-channels",
-    "large-weights",
-    "large-idle-weights",
-    "quantized-inputs",
-    "after-softmax",
-    "after-gelu",
-    "product-of-activations",
-    "decoding",
-    "noise-adds-up",
-    "engine-differs",
-    "within-noise",
-]
+Symptom = Literal[_Range, _Scale, _Values, _Codes, _Weight, _Place, _Whole]
 
 
 @dataclass(frozen=True)

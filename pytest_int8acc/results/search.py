@@ -8,23 +8,13 @@ from typing import Literal
 from pytest_int8acc.results.causes import Cause
 from pytest_int8acc.results.scores import Score
 
+_Certain = Literal["proven", "int8-passes", "high-fails", "plan-fails"]
+_Through = Literal["first", "last", "worst", "visited"]
+_Early = Literal["trials-spent", "seconds-spent", "interrupted"]
 #: Why a search ended. proven: each group kept high, sent back to INT8 alone, fails. int8-passes: nothing has
 #: to leave INT8. high-fails: INT8 is not the cause. plan-fails: the plan to certify does. first, last, worst,
 #: visited: the strategy is through, with the first or last groups high, those that add most error, or some.
-EndingKind = Literal[
-    "proven",
-    "int8-passes",
-    "high-fails",
-    "plan-fails",
-    "first",
-    "last",
-    "worst",
-    "visited",
-    "trials-spent",
-    "seconds-spent",
-    "interrupted",
-    "told",
-]
+EndingKind = Literal[_Certain, _Through, _Early, "told"]
 
 
 @dataclass(frozen=True)
