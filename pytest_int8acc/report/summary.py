@@ -41,7 +41,12 @@ def stage_lines(diagnosis: Diagnosis) -> list[str]:
     """The way from the framework to the engine in one line, and what the first bad stage means."""
     if not diagnosis.stages:
         return []
-    lines = ["Stages: " + " > ".join(_stage(stage) for stage in diagnosis.stages)]
+    stages = []
+    for stage in diagnosis.stages:
+        missed = [score for score in worst_first(stage.scores) if not score.passed]
+        why = f" ({shorten(relation(missed[0]), 60)})" if missed else ""
+        stages.append(f"{stage.name} ok" if stage.passed else f"{stage.name} off{why}")
+    lines = ["Stages: " + " > ".join(stages)]
     first = first_line(diagnosis)
     if first is not None and (text := stage_text(first)):
         lines.append(f"  {first.name}: {text}")
@@ -51,13 +56,6 @@ def stage_lines(diagnosis: Diagnosis) -> list[str]:
 def first_line(diagnosis: Diagnosis) -> StageLine | None:
     """The line of the first stage that leaves its limit."""
     return next((stage for stage in diagnosis.stages if stage.name == diagnosis.first_stage), None)
-
-
-def _stage(stage: StageLine) -> str:
-    if stage.passed:
-        return f"{stage.name} ok"
-    missed = next((score for score in worst_first(stage.scores) if not score.passed), None)
-    return f"{stage.name} off" + (f" ({shorten(relation(missed), 60)})" if missed else "")
 
 
 def fit_note(fit: LineFit) -> str:

@@ -14,9 +14,7 @@ _EngineStage = Literal["engine FP16", "engine FP32", "engine INT8", "implicit IN
 #: A step of the way from the framework to the INT8 engine.
 Stage = Literal[_ModelStage, _EngineStage]
 _OfScale = Literal["scale-too-wide", "saturation", "zero-point", "zero-scale", "missing-scale"]
-_OfTensor = Literal[
-    "activation-outliers", "weight-outliers", "weight-scale", "wrong-axis", "mismatched-scales"
-]
+_OfTensor = Literal["activation-outliers", "weight-outliers", "weight-scale", "wrong-axis"]
 _OfRest = Literal["mismatched-scales", "sensitive-op", "accumulated-noise", "engine-only", "non-determinism"]
 CauseKind = Literal[_OfScale, _OfTensor, _OfRest]
 _Range = Literal["range-too-wide", "cut-off", "one-sided"]
