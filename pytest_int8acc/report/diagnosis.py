@@ -35,10 +35,8 @@ def worst_findings(findings: Sequence[Finding]) -> list[Finding]:
 
 def cheaper_fix(result: CaseResult) -> Repair | None:
     """The cheapest repair, where it leaves more of the network in INT8 than the plan found."""
-    if result.diagnosis is None or not result.diagnosis.repairs:
-        return None
-    first, search = result.diagnosis.repairs[0], result.search
-    if search is None or not search.found:
+    first, search = result.answer, result.search
+    if first is None or search is None or not search.found:
         return first
     return first if first.kind != "high" and first.price < 1 - search.int8_share - 1e-9 else None
 
@@ -117,7 +115,5 @@ def calibration_lines(calibrations: Sequence[CalibrationLine]) -> list[str]:
         judged = worst_first(line.scores)
         worst = relation(judged[0]) if judged else ""
         rows.append((line.method, "passes" if line.passed else "fails", worst))
-    return [
-        "Calibration methods",
-        *("  " + line for line in table(("method", "verdict", "most critical"), rows)),
-    ]
+    lines = table(("method", "verdict", "most critical"), rows)
+    return ["Calibration methods", *("  " + line for line in lines)]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
@@ -39,23 +40,13 @@ def write_folder(folder: Path, report: Mapping[str, Any]) -> list[str]:
 def texts(folder: Path, report: Mapping[str, Any]) -> dict[str, str]:
     """Text of the small files that the cases have written, by path from ``folder``; of none outside it."""
     found = {}
-    for case in report["cases"]:
-        for name in case.get("written", ()):
-            text = _text(folder, str(name))
-            if text is not None:
-                found[str(name)] = text
+    for name in (str(name) for case in report["cases"] for name in case.get("written", ())):
+        path = folder / name
+        with contextlib.suppress(OSError, ValueError):
+            inside = folder.resolve() in path.resolve().parents
+            if inside and path.suffix in _TEXTS and path.stat().st_size <= _LARGEST:
+                found[name] = path.read_text(encoding="utf-8")
     return found
-
-
-def _text(folder: Path, name: str) -> str | None:
-    path = folder / name
-    try:
-        inside = folder.resolve() in path.resolve().parents
-        if not inside or path.suffix not in _TEXTS or path.stat().st_size > _LARGEST:
-            return None
-        return path.read_text(encoding="utf-8")
-    except (OSError, ValueError):
-        return None
 
 
 #: The folder and the report of a machine.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from pytest_int8acc.report.json import BAD, RANK
@@ -59,7 +59,11 @@ def said_of(entry: Mapping[str, Any], say: Callable[[CaseResult], str] = status)
 
 def tally(report: Mapping[str, Any]) -> str:
     """Like ``1 failed, 1 error, 20 passed``, with the specs that could not be read."""
-    verdicts = [entry["verdict"] for entry in report["cases"]] + ["error"] * len(report["errors"])
-    counts = {verdict: verdicts.count(verdict) for verdict in reversed(RANK)}
-    said = [f"{n} {verdict}" for verdict, n in counts.items() if n]
-    return ", ".join(said) or "nothing ran"
+    unread = ["error"] * len(report["errors"])
+    return ", ".join(f"{n} {verdict}" for verdict, n in tallies(report, unread)) or "nothing ran"
+
+
+def tallies(report: Mapping[str, Any], more: Sequence[str] = ()) -> list[tuple[str, int]]:
+    """How many cases, and ``more``, have each verdict, the worst first."""
+    verdicts = [*(entry["verdict"] for entry in report["cases"]), *more]
+    return [(verdict, n) for verdict in reversed(RANK) if (n := verdicts.count(verdict))]

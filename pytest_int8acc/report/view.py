@@ -12,7 +12,7 @@ from urllib.parse import quote
 
 from pytest_int8acc.report.diagnosis import cheaper_fix, repair_line, worst_layers
 from pytest_int8acc.report.engines import int8_layers, speedup
-from pytest_int8acc.report.json import BAD, RANK
+from pytest_int8acc.report.json import BAD
 from pytest_int8acc.report.plain import restore_entry
 from pytest_int8acc.report.search import cost_line, fix_line, remarks
 from pytest_int8acc.report.summary import summary
@@ -38,12 +38,6 @@ def case_views(report: Mapping[str, Any], texts: Mapping[str, str]) -> list[dict
         Int8accError: An entry is none of ours.
     """
     return [_case(f"case-{i}", entry, texts) for i, entry in enumerate(report["cases"], 1)]
-
-
-def tallies(report: Mapping[str, Any]) -> list[tuple[str, int]]:
-    """How many cases have each verdict, the worst first."""
-    verdicts = [entry["verdict"] for entry in report["cases"]]
-    return [(verdict, n) for verdict in reversed(RANK) if (n := verdicts.count(verdict))]
 
 
 def _case(anchor: str, entry: Mapping[str, Any], texts: Mapping[str, str]) -> dict[str, Any]:
