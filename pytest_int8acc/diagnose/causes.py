@@ -140,8 +140,12 @@ class _Explainer:
             return self._wrong_range(cause, edge, stats, measured)
         joint = self.graph.concat_before(edge.tensor)
         if joint is not None and stats.channel_ratio(0.25) >= OUTLIER_RATIO:
+            assert stats.channel_amax is not None
+            amax = stats.channel_amax[stats.channel_amax > 0]
+            # what the greatest channel reaches, and what a quarter of the channels do not pass
+            uneven = {"channel_amax": float(amax.max()), "quarter_amax": float(np.quantile(amax, 0.25))}
             facts = {"node": joint.name, "op_type": joint.op_type}
-            return cause.showing("mismatched-scales", "uneven-parts", _uneven(stats), **facts)
+            return cause.showing("mismatched-scales", "uneven-parts", uneven, **facts)
         if stats.channel_ratio() >= OUTLIER_RATIO:
             return _large_channels(cause, stats)
         if stats.counts.any() and stats.sqnr_db(stats.best_reach()) < SOUND_DB:
@@ -199,13 +203,6 @@ def _large_channels(cause: Cause, stats: TensorValues) -> Cause:
     large = {int(i): float(amax[i]) for i in np.argsort(-amax) if amax[i] > bound}
     numbers = {"channel_amax": most, "codes_left": max(1, round(INT8.levels * usual / most))}
     return cause.showing("activation-outliers", "large-channels", numbers, channels=large)
-
-
-def _uneven(stats: TensorValues) -> dict[str, float]:
-    """What the greatest channel reaches, and what a quarter of the channels do not pass."""
-    assert stats.channel_amax is not None
-    amax = stats.channel_amax[stats.channel_amax > 0]
-    return {"channel_amax": float(amax.max()), "quarter_amax": float(np.quantile(amax, 0.25))}
 
 
 def _one_sided(edge: Edge) -> dict[str, float]:

@@ -267,11 +267,10 @@ class _Search:
 
 
 def _group(network: Network, name: str) -> Group:
-    for group in network.groups:
-        if group.name == name:
-            return group
-    hint = did_you_mean(name, [group.name for group in network.groups])
-    raise ModelError(f"{network.model.name}: no group is named '{name}'{hint}")
+    known = {group.name: group for group in network.groups}
+    if name not in known:
+        raise ModelError(f"{network.model.name}: no group is named '{name}'{did_you_mean(name, known)}")
+    return known[name]
 
 
 def _agree(first: Model, second: Model) -> bool:
