@@ -18,8 +18,8 @@ from benchmarks.architectures import csp_tiny, vit_tiny
 from benchmarks.case import Case
 from benchmarks.nets import large
 from benchmarks.simulate import simulator
+from pytest_int8acc.diagnose.causes import Surroundings
 from pytest_int8acc.diagnose.layers import outputs_of_groups
-from pytest_int8acc.diagnose.surroundings import Surroundings
 from pytest_int8acc.graph.alone import beside
 from pytest_int8acc.graph.fp16_network import emulate_network, network_to_fp16
 from pytest_int8acc.graph.groups import find_groups

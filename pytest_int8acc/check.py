@@ -9,7 +9,7 @@ from pathlib import Path
 from pytest_int8acc.diagnose.case import diagnose, wants_diagnosis, write_pieces
 from pytest_int8acc.errors import DataError, Int8accError
 from pytest_int8acc.fix import FixFiles, write_fix
-from pytest_int8acc.goldens.request import Goldens
+from pytest_int8acc.goldens import Goldens
 from pytest_int8acc.lab.lab import Lab, Proof
 from pytest_int8acc.measure.measured import Measured, measure
 from pytest_int8acc.repair.precision import Found, find_precision

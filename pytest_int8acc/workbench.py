@@ -31,7 +31,7 @@ from pytest_int8acc.data import Dataset
 from pytest_int8acc.engines import Engine
 from pytest_int8acc.engines.run import run_together
 from pytest_int8acc.errors import DataError, Int8accError, MissingBackendError, ModelError, SpecError
-from pytest_int8acc.goldens.request import Goldens
+from pytest_int8acc.goldens import Goldens
 from pytest_int8acc.graph.load import load_model
 from pytest_int8acc.graph.model import Model
 from pytest_int8acc.graph.qdq import is_qdq

@@ -26,7 +26,7 @@ from pytest_int8acc.graph.formats import INT8
 from pytest_int8acc.graph.model import Model
 from pytest_int8acc.graph.network import Network, Plan, TensorScale
 from pytest_int8acc.graph.plan import activation_scales
-from pytest_int8acc.results import Rescale
+from pytest_int8acc.results.causes import Rescale
 from pytest_int8acc.tensors import Array
 
 #: The version of the format that is written; all up to it are read.

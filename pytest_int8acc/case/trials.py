@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pytest_int8acc.case.judge import Judge
-from pytest_int8acc.results import Score, consistent
+from pytest_int8acc.results.scores import Score, consistent
 from pytest_int8acc.scores.criteria import Criterion, kind_of
 from pytest_int8acc.scores.demands import demands_on
 from pytest_int8acc.scores.pairs import F64

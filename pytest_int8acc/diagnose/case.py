@@ -9,19 +9,19 @@ from dataclasses import replace
 from pathlib import Path
 
 from pytest_int8acc.case.forms import ImplicitForm
-from pytest_int8acc.diagnose.calibrations import compare_calibrations
 from pytest_int8acc.diagnose.causes import explain
-from pytest_int8acc.diagnose.engine_layers import engine_errors
-from pytest_int8acc.diagnose.layers import layer_errors
-from pytest_int8acc.diagnose.ranges import survey
+from pytest_int8acc.diagnose.layers import engine_errors, layer_errors
+from pytest_int8acc.diagnose.ranges import odd_ranges, survey, telling_slip
 from pytest_int8acc.diagnose.reduce import reduce
 from pytest_int8acc.diagnose.stages import place, stage_outputs
-from pytest_int8acc.diagnose.summary import odd_ranges, telling_slip
+from pytest_int8acc.engines.calibrators import ENTROPY_BINS
+from pytest_int8acc.graph.network import Plan, symmetric
 from pytest_int8acc.lab.lab import Lab
 from pytest_int8acc.measure.measured import Measured
-from pytest_int8acc.results import Culprit, Diagnosis, LayerError
-from pytest_int8acc.results.causes import OddRanges, Stage
-from pytest_int8acc.tensors import Feed, Outputs
+from pytest_int8acc.repair.scales import Ranges, activations, units
+from pytest_int8acc.results import CalibrationLine, Culprit, Diagnosis, LayerError
+from pytest_int8acc.scales.methods import METHODS
+from pytest_int8acc.tensors import Feed
 
 logger = logging.getLogger("pytest_int8acc")
 
@@ -40,10 +40,17 @@ def diagnose(
         Int8accError: A model of the diagnosis does not run.
     """
     logger.info("%s: diagnosing", measured.case.name)
-    lines, first = place(_outputs(measured), measured.judge)
+    stages = stage_outputs(
+        measured.runs,
+        engines=measured.backend.builds_engines,
+        half=measured.half,
+        implicit=isinstance(measured.candidate, ImplicitForm),
+        framework=measured.framework,
+    )
+    lines, first = place(stages, measured.judge)
     explained = _explained(measured, lab, culprits) if lab is not None else tuple(culprits)
     layers, notes = _layers(measured)
-    ranges = _ranges(measured, lab)
+    ranges = None if lab is None or measured.int8_passed else odd_ranges(survey(lab.meter))
     diagnosis = Diagnosis(
         met=measured.int8_passed,
         stages=lines,
@@ -62,12 +69,13 @@ def _explained(measured: Measured, lab: Lab, culprits: Sequence[Culprit]) -> tup
     """The culprits with their causes."""
     if not culprits:
         return ()
+    missed = [score for score in measured.result.scores if not score.passed]
     found = explain(
         lab.meter,
         [culprit.layer for culprit in culprits],
         rest=lab.int8.rest,
         engine_only=_is_engine_only(measured),
-        unstable=_is_noise(measured),
+        unstable=bool(missed) and all(score.limit_in_noise for score in missed),
     )
     return tuple(replace(culprit, cause=found.get(culprit.layer)) for culprit in culprits)
 
@@ -80,34 +88,10 @@ def wants_diagnosis(measured: Measured) -> bool:
     )
 
 
-def _outputs(measured: Measured) -> dict[Stage, Outputs]:
-    return stage_outputs(
-        measured.runs,
-        engines=measured.backend.builds_engines,
-        half=measured.half,
-        implicit=isinstance(measured.candidate, ImplicitForm),
-        framework=measured.framework,
-    )
-
-
 def _is_engine_only(measured: Measured) -> bool:
     """True where the same Q/DQ model passes in ONNX Runtime: the drop is TensorRT's own doing."""
-    if measured.runs.simulated is None:
-        return False
-    return measured.judged(measured.runs.simulated).passed
-
-
-def _is_noise(measured: Measured) -> bool:
-    """True where every limit that is missed lies inside the baseline's own noise."""
-    missed = [score for score in measured.result.scores if not score.passed]
-    return bool(missed) and all(score.limit_in_noise for score in missed)
-
-
-def _ranges(measured: Measured, lab: Lab | None) -> OddRanges | None:
-    """The dynamic ranges, where INT8 fails and most of them are wrong."""
-    if lab is None or measured.int8_passed:
-        return None
-    return odd_ranges(survey(lab.meter))
+    simulated = measured.runs.simulated
+    return simulated is not None and measured.judged(simulated).passed
 
 
 def _layers(measured: Measured) -> tuple[tuple[LayerError, ...], tuple[str, ...]]:
@@ -119,6 +103,34 @@ def _layers(measured: Measured) -> tuple[tuple[LayerError, ...], tuple[str, ...]
     if not asked and not _is_engine_only(measured):
         return layers, ()
     return engine_errors(measured, layers)
+
+
+def compare_calibrations(lab: Lab) -> tuple[CalibrationLine, ...]:
+    """The case with its activations calibrated anew by each method, from one histogram each, on all samples.
+
+    Samples are the case's calibration data where it has some, otherwise its inputs; weights keep their
+    scales. Models run in ONNX Runtime: with Q/DQ exact where the case's backend builds engines, since one
+    engine per method would take minutes.
+
+    Returns:
+        The case as it is, then one line per method.
+
+    Raises:
+        Int8accError: A model does not build or run, or the samples cannot be read.
+    """
+    name, source = lab.measured.case.name, lab.sources[0]
+    logger.info("%s: comparing calibration methods, ranges from %s", name, source.description or "the inputs")
+    tensors = activations(lab.network)
+    ranges = Ranges(lab.values(source.data).of(tensors), ENTROPY_BINS)
+    wanted = units(lab.network, tensors, ranges)
+    result = lab.measured.result
+    lines = [CalibrationLine("as it is", result.scores, result.passed)]
+    for method in METHODS:
+        logger.info("%s: calibrated by %s", name, method)
+        scales = {t: symmetric(unit.scale(method)) for unit in wanted for t in unit.tensors}
+        verdict = lab.judged_here(Plan(scales=scales))
+        lines.append(CalibrationLine(method, verdict.scores, verdict.passed))
+    return tuple(lines)
 
 
 def write_pieces(measured: Measured, layers: Sequence[str], folder: Path) -> tuple[str, ...]:

@@ -8,26 +8,22 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Sequence
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
+import onnx
 from numpy.typing import NDArray
 
-from pytest_int8acc.diagnose.surroundings import Surroundings
 from pytest_int8acc.diagnose.weights import inspect_weight
 from pytest_int8acc.errors import ModelError
 from pytest_int8acc.graph.formats import FP16, FP32, INT8, UINT8
-from pytest_int8acc.graph.network import Edge, Group, LeftHigh, Precision
-from pytest_int8acc.lab.statistics import (
-    CEILING_DB,
-    LOST_DB,
-    SOUND_DB,
-    WIDE,
-    EdgeStats,
-    lost_db,
-    reach,
-)
+from pytest_int8acc.graph.groups import WEIGHTED, origins
+from pytest_int8acc.graph.model import Model
+from pytest_int8acc.graph.network import Edge, Group, Network, Precision
+from pytest_int8acc.lab.statistics import CEILING_DB, LOST_DB, SOUND_DB, WIDE, EdgeStats, lost_db, reach
 from pytest_int8acc.lab.sweep import SAMPLES, EdgeMeter
 from pytest_int8acc.lab.values import TensorValues
 from pytest_int8acc.results.causes import Cause
@@ -40,6 +36,13 @@ RELEVANT_DB = 10.0
 #: Channels are outliers where the greatest is so many times the usual one, which is left three bits fewer: 16
 #: codes of 127. Healthy networks stay below 6.
 OUTLIER_RATIO = 8.0
+_SENSITIVE = frozenset(
+    {"Softmax", "LogSoftmax", "LayerNormalization", "GroupNormalization", "InstanceNormalization", "Gelu"}
+    | {"SimplifiedLayerNormalization", "RMSNormalization", "Erf", "Exp", "Log", "Pow", "Sqrt", "ReduceMean"}
+)
+#: INT8 leaves no more than some 50 dB of values that are spread; above this they sit at a few exact codes.
+_MASKED_DB = 60.0
+_DECODING = frozenset({"Mul", "Add", "Sub", "Div", "Concat", "Sigmoid", "Tanh", "Clip", "Split", "Slice"})
 
 
 def explain(
@@ -72,18 +75,14 @@ def explain(
     for name in groups:
         if name not in known and name not in network.left_high:
             raise ModelError(f"{network.model.name}: no group '{name}'{did_you_mean(name, list(known))}")
-    found = {n: _missing(network.left_high[n]) for n in groups if n in network.left_high}
+    left = {n: network.left_high[n] for n in groups if n in network.left_high}
+    missing = {name: why.facts for name, why in left.items() if why.kind == "no-scale"}
+    found = {n: Cause("missing-scale", "no-scale", others=facts) for n, facts in missing.items()}
     logger.info("diagnosis: causes of %d groups", len(groups))
     wanted = [known[name] for name in groups if name in known]
     explainer = _Explainer(meter, wanted, rest, samples)
     found |= {group.name: explainer.cause(group, engine_only, unstable) for group in wanted}
-    return {name: cause for name in groups if (cause := found[name]) is not None}
-
-
-def _missing(why: LeftHigh) -> Cause | None:
-    if why.kind != "no-scale":
-        return None
-    return Cause("missing-scale", "no-scale", others=why.facts)
+    return {name: found[name] for name in groups if name in found}
 
 
 class _Explainer:
@@ -118,15 +117,8 @@ class _Explainer:
             )
         stats, quantizations = self.measured[edge.tensor]
         measured = quantizations[id(edge.quantization)]
-        cause = Cause(
-            "accumulated-noise",
-            "noise-adds-up",
-            edge.tensor,
-            _numbers(stats, measured),
-            stats.report(),
-            stats.amax,
-            reach(edge.quantization),
-        )
+        seen = stats.report(), stats.amax, reach(edge.quantization)
+        cause = Cause("accumulated-noise", "noise-adds-up", edge.tensor, _numbers(stats, measured), *seen)
         return self._fault(cause, edge, stats, measured)
 
     def _energy(self, weight: Edge, group: Group) -> NDArray[np.float64] | None:
@@ -148,8 +140,12 @@ class _Explainer:
             return self._wrong_range(cause, edge, stats, measured)
         joint = self.graph.concat_before(edge.tensor)
         if joint is not None and stats.channel_ratio(0.25) >= OUTLIER_RATIO:
+            assert stats.channel_amax is not None
+            amax = stats.channel_amax[stats.channel_amax > 0]
+            # what the greatest channel reaches, and what a quarter of the channels do not pass
+            uneven = {"channel_amax": float(amax.max()), "quarter_amax": float(np.quantile(amax, 0.25))}
             facts = {"node": joint.name, "op_type": joint.op_type}
-            return cause.showing("mismatched-scales", "uneven-parts", _uneven(stats), **facts)
+            return cause.showing("mismatched-scales", "uneven-parts", uneven, **facts)
         if stats.channel_ratio() >= OUTLIER_RATIO:
             return _large_channels(cause, stats)
         if stats.counts.any() and stats.sqnr_db(stats.best_reach()) < SOUND_DB:
@@ -169,14 +165,8 @@ class _Explainer:
         partner = self.graph.shares_with(edge, self.measured)
         if partner:
             node, other, amax = partner
-            return cause.showing(
-                "mismatched-scales",
-                "range-of-partner",
-                {"partner_amax": amax},
-                others=(other,),
-                node=node.name,
-                op_type=node.op_type,
-            )
+            facts = {"others": (other,), "node": node.name, "op_type": node.op_type}
+            return cause.showing("mismatched-scales", "range-of-partner", {"partner_amax": amax}, **facts)
         if extent >= WIDE * stats.amax:
             return cause.showing("scale-too-wide", "range-too-wide")
         return cause.showing("activation-outliers", "stretched-range")
@@ -215,16 +205,113 @@ def _large_channels(cause: Cause, stats: TensorValues) -> Cause:
     return cause.showing("activation-outliers", "large-channels", numbers, channels=large)
 
 
-def _uneven(stats: TensorValues) -> dict[str, float]:
-    """What the greatest channel reaches, and what a quarter of the channels do not pass."""
-    assert stats.channel_amax is not None
-    amax = stats.channel_amax[stats.channel_amax > 0]
-    return {"channel_amax": float(amax.max()), "quarter_amax": float(np.quantile(amax, 0.25))}
-
-
 def _one_sided(edge: Edge) -> dict[str, float]:
     """The zero point, and the least and greatest values that can be held."""
     quantization = edge.quantization
     codes = quantization.format
     scale, zero = float(quantization.scale.max()), int(quantization.zero_point.ravel()[0])
     return {"zero_point": zero, "low": (codes.lowest - zero) * scale, "high": (codes.highest - zero) * scale}
+
+
+class Surroundings:
+    """The network's graph, asked which ops are sensitive and which tensors meet."""
+
+    def __init__(self, network: Network) -> None:
+        self.index = network.model.index
+        self._origin = origins(network.model)
+        self._edges: dict[str, list[Edge]] = defaultdict(list)
+        """Tensor to the edges that quantize it."""
+        for edge in (e for g in network.groups for e in g.edges if e.quantization.values is None):
+            self._edges[edge.tensor].append(edge)
+        self._quantized: dict[str, set[str]] = defaultdict(set)
+        """Root to the quantized tensors that hold its values."""
+        for tensor in self._edges:
+            self._quantized[self.root(tensor)].add(tensor)
+        self._joins: dict[str, list[onnx.NodeProto]] = defaultdict(list)
+        """Root to each Concat and Add that its values go into."""
+        for node in self.index.nodes.values():
+            if node.op_type in ("Concat", "Add", "Sum"):
+                for root in {self.root(name) for name in node.input}:
+                    self._joins[root].append(node)
+        self._before_weighted = _before_weighted(network.model)
+
+    def root(self, tensor: str) -> str:
+        """The tensor that this one holds values of."""
+        while tensor in self._origin:
+            tensor = self._origin[tensor]
+        return tensor
+
+    def partner_edges(self, tensors: set[str]) -> list[Edge]:
+        """Edges of tensors that meet one of ``tensors``."""
+        meeting = {other for tensor in tensors for _, others in self._meetings(tensor) for other in others}
+        return [edge for tensor in sorted(meeting) for edge in self._edges[tensor]]
+
+    def _meetings(self, tensor: str) -> Iterator[tuple[onnx.NodeProto, set[str]]]:
+        """Each Concat and Add that ``tensor`` goes into, with the other quantized tensors there."""
+        root = self.root(tensor)
+        for node in self._joins.get(root, ()):
+            roots = {self.root(name) for name in node.input} - {root}
+            roots |= {node.output[0]} if node.op_type == "Concat" else set()
+            yield node, {other for name in roots for other in self._quantized.get(name, ())}
+
+    def shares_with(
+        self, edge: Edge, measured: Mapping[str, tuple[TensorValues, dict[int, EdgeStats]]]
+    ) -> tuple[onnx.NodeProto, str, float] | None:
+        """Where they meet, the tensor and its amax, whose right range is that of ``edge`` as well."""
+        extent = reach(edge.quantization)
+        for node, others in self._meetings(edge.tensor):
+            for other in sorted(others & measured.keys()):
+                stats, quantizations = measured[other]
+                for known in quantizations.values():
+                    equal = abs(reach(known.quantization) / extent - 1) < 0.01
+                    if equal and stats.amax <= WIDE * extent and extent <= WIDE * stats.amax:
+                        return node, other, stats.amax
+        return None
+
+    def concat_before(self, tensor: str) -> onnx.NodeProto | None:
+        """The Concat that made ``tensor``."""
+        node = self.index.producer.get(self.root(tensor))
+        return node if node is not None and node.op_type == "Concat" else None
+
+    def sensitive(self, group: Group, worst: Cause, tensors: Sequence[str]) -> Cause | None:
+        """Why TensorRT's guide advises against INT8 here; None where it does not.
+
+        ``worst`` is what the culprit's noisiest edge shows, ``tensors`` are of edges whose noise counts.
+        """
+        leader = self.index.nodes[group.name]
+        masked = worst.numbers["sqnr_db"] > _MASKED_DB
+        if leader.op_type in _SENSITIVE:
+            return worst.showing("sensitive-op", "quantized-inputs", op_type=leader.op_type, masked=masked)
+        for tensor in tensors:
+            node = self.index.producer.get(self.root(tensor))
+            if node is None:
+                continue
+            facts: dict[str, Any] = {"others": (tensor,), "node": node.name, "op_type": node.op_type}
+            facts["masked"] = masked
+            if node.op_type in ("Softmax", "LogSoftmax"):
+                return worst.showing("sensitive-op", "after-softmax", **facts)
+            if self._is_gelu(node):
+                return worst.showing("sensitive-op", "after-gelu", **facts)
+        if leader.op_type == "MatMul" and self.index.constants.isdisjoint(leader.input):
+            return worst.showing("sensitive-op", "product-of-activations", masked=masked)
+        if leader.op_type in _DECODING and leader.name not in self._before_weighted:
+            return worst.showing("sensitive-op", "decoding", op_type=leader.op_type, masked=masked)
+        return None
+
+    def _is_gelu(self, node: onnx.NodeProto, steps: int = 4) -> bool:
+        if node.op_type in ("Gelu", "Erf"):
+            return True
+        producer = self.index.producer
+        before = [producer[name] for name in node.input if name in producer]
+        follows = node.op_type in ("Mul", "Add", "Div") and steps > 0
+        return follows and any(self._is_gelu(n, steps - 1) for n in before)
+
+
+def _before_weighted(model: Model) -> set[str]:
+    """Nodes with a weighted node somewhere behind them."""
+    before: set[str] = set()
+    for node in reversed(model.graph.node):
+        readers = (reader for name in node.output for reader, _ in model.index.readers(name))
+        if any(reader.op_type in WEIGHTED or reader.name in before for reader in readers):
+            before.add(node.name)
+    return before

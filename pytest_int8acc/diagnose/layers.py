@@ -1,4 +1,4 @@
-"""The error of every group's output: with all of INT8, and with that group alone in INT8.
+"""The error of every group's output: with all of INT8, with that group alone in INT8, and between engines.
 
 The first is what arrives there, the second what is made there. Two models give both, each in one run: one
 with all in INT8, and one with nothing in INT8 that holds each group once more in INT8 (see graph/alone.py).
@@ -7,26 +7,30 @@ with all in INT8, and one with nothing in INT8 that holds each group once more i
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from onnx import helper
 
 from pytest_int8acc.data import Batch, Dataset
 from pytest_int8acc.data.chunks import real_rows
-from pytest_int8acc.engines.onnxruntime import CPU, OrtEngine, Sessions
+from pytest_int8acc.engines.onnxruntime import CPU, Sessions
+from pytest_int8acc.errors import EngineError
 from pytest_int8acc.graph.alone import beside
 from pytest_int8acc.graph.fp16_network import emulate_network, network_to_fp16
-from pytest_int8acc.graph.network import Group, Network, Precision
+from pytest_int8acc.graph.network import Network, Precision
 from pytest_int8acc.graph.plan import apply
 from pytest_int8acc.graph.types import FLOAT, value_types
 from pytest_int8acc.lab.sweep import FirstSamples
-from pytest_int8acc.results import LayerError
+from pytest_int8acc.measure.measured import Measured
+from pytest_int8acc.results import LayerError, Role
 from pytest_int8acc.scores.metrics import METRICS
 from pytest_int8acc.scores.pairs import Pair
-from pytest_int8acc.tensors import Array
+from pytest_int8acc.tensors import Array, Feed
 
 logger = logging.getLogger("pytest_int8acc")
+#: Nodes behind a layer that an engine may fuse with it: bias, BatchNormalization, activation.
+_FUSED = 4
 #: Errors of whole tensors are steady on few samples, and the tensors are kept.
 SAMPLES = 8
 
@@ -62,10 +66,18 @@ def layer_errors(
     models = plain, apply(shown)
     few = FirstSamples(inputs, network.model, samples)
     logger.info("diagnosis: errors of %d layers on %d samples", len(watched), few.samples or 0)
-    runs = _Runs([sessions.exact(model) for model in models], watched, alone)
+    engines = [sessions.exact(model) for model in models]
+    # by group, batch by batch: with nothing in INT8, with all of it, with the group alone
+    found: dict[str, tuple[list[Array], ...]] = {name: ([], [], []) for name in watched}
     for batch in few.batches():
-        runs.add(batch)
-    return tuple(runs.error(group) for group in network.groups)
+        high, int8 = ({n: real_rows(a, batch) for n, a in engine(batch.feed).items()} for engine in engines)
+        for name, tensor in watched.items():
+            for held, array in zip(found[name], (high[tensor], int8[tensor], high[alone[name]]), strict=True):
+                held.append(array)
+    return tuple(
+        LayerError(g.name, g.op_type, *errors_between(high, int8), *errors_between(high, apart))
+        for g, (high, int8, apart) in ((g, found[g.name]) for g in network.groups)
+    )
 
 
 def outputs_of_groups(network: Network) -> dict[str, str]:
@@ -89,39 +101,65 @@ def _with_outputs(network: Network, watched: Mapping[str, str]) -> Network:
     return replace(network, model=editor.done())
 
 
-class _Runs:
-    """The outputs of every group, batch by batch: high, with all in INT8, and alone in INT8."""
-
-    def __init__(
-        self, engines: Sequence[OrtEngine], watched: Mapping[str, str], alone: Mapping[str, str]
-    ) -> None:
-        self.engines = engines
-        self.watched, self.made_alone = watched, alone
-        self.high: dict[str, list[Array]] = {name: [] for name in watched}
-        self.int8: dict[str, list[Array]] = {name: [] for name in watched}
-        self.alone: dict[str, list[Array]] = {name: [] for name in watched}
-
-    def add(self, batch: Batch) -> None:
-        """Run one batch with nothing and with all in INT8."""
-        plain, int8 = (
-            {name: real_rows(array, batch) for name, array in engine(batch.feed).items()}
-            for engine in self.engines
-        )
-        for name, tensor in self.watched.items():
-            self.high[name].append(plain[tensor])
-            self.int8[name].append(int8[tensor])
-            self.alone[name].append(plain[self.made_alone[name]])
-
-    def error(self, group: Group) -> LayerError:
-        """What all batches so far show of one group."""
-        high = self.high[group.name]
-        everything, alone = (errors_between(high, found[group.name]) for found in (self.int8, self.alone))
-        return LayerError(group.name, group.op_type, *everything, *alone)
-
-
 def errors_between(baseline: list[Array], candidate: list[Array]) -> tuple[float, float]:
     """SQNR in dB and cosine; nan where the values cannot be compared."""
     if any(a.shape != b.shape for a, b in zip(baseline, candidate, strict=True)):
         return float("nan"), float("nan")
     pair = Pair(baseline, candidate)
     return METRICS["sqnr_db"](pair), METRICS["cosine"](pair)
+
+
+def engine_errors(
+    measured: Measured, layers: Sequence[LayerError]
+) -> tuple[tuple[LayerError, ...], tuple[str, ...]]:
+    """``layers`` with their errors between engines on the first batch, and how they were had, in words.
+
+    From TensorRT 10.12 on, and in TensorRT-RTX, tensors that no kernel swallows are had as debug tensors, and
+    the engine stays as it was. Older ones show a tensor only as an output, which breaks fusions up; so only
+    the last tensor of each layer is asked for: where an engine fuses a layer with the nodes behind it, what
+    the last of them gives is compared.
+    """
+    backend, forms = measured.backend, {Role.BASELINE: measured.reference, Role.INT8: measured.candidate}
+    if measured.int8 is None or not all(map(backend.shows_tensors, forms.values())):
+        return tuple(layers), ()
+    batch, found, how = next(measured.inputs.batches()), dict[Role, Feed](), ""
+    chains = _chains(measured.int8.network)
+    wanted = sorted({chain[-1] for chain in chains.values()})
+    logger.info("%s: building engines that show their tensors", measured.case.name)
+    try:
+        for role, form in forms.items():
+            found[role], how = backend.inner_tensors(form, role, measured.inputs, batch.feed, wanted)
+    except EngineError as error:  # the verdict stands without them
+        return tuple(layers), (f"layers on engines: not compared: {error}",)
+    compared = tuple(_compared(layer, chains.get(layer.layer, ()), found, batch) for layer in layers)
+    count = sum(layer.engine_sqnr_db is not None for layer in compared)
+    return compared, (f"layers on engines: {count} of {len(compared)} on {batch.rows} samples; {how}",)
+
+
+def _chains(network: Network) -> dict[str, tuple[str, ...]]:
+    """Group to the output of its last node, and those of nodes behind it: only readers, and in no group."""
+    index = network.model.index
+    grouped = {node for group in network.groups for node in group.nodes}
+
+    def behind(tensor: str) -> Iterator[str]:
+        for _ in range(_FUSED + 1):
+            yield tensor
+            after = index.only_reader(tensor)
+            if after is None or len(after.output) != 1 or after.name in grouped:
+                return
+            tensor = after.output[0]
+
+    return {group: tuple(behind(tensor)) for group, tensor in outputs_of_groups(network).items()}
+
+
+def _compared(
+    layer: LayerError, chain: Sequence[str], found: Mapping[Role, Feed], batch: Batch
+) -> LayerError:
+    """``layer`` with the error of the first tensor of ``chain`` that both engines show in floating point."""
+    for tensor in chain:
+        pair = [found[role].get(tensor) for role in (Role.BASELINE, Role.INT8)]
+        arrays = [real_rows(array, batch) for array in pair if array is not None and array.dtype.kind == "f"]
+        if len(arrays) == 2:
+            sqnr, cosine = errors_between(arrays[:1], arrays[1:])
+            return replace(layer, engine_sqnr_db=sqnr, engine_cosine=cosine)
+    return layer

@@ -19,7 +19,7 @@ from pathlib import Path
 import onnx
 from onnx import helper
 
-from pytest_int8acc.diagnose.reproducer import Origin, Piece, shows, worst_sqnr, write_piece
+from pytest_int8acc.diagnose.reproducer import Piece, shows, worst_sqnr, write_piece
 from pytest_int8acc.engines.onnxruntime import CPU, Sessions
 from pytest_int8acc.errors import EngineError, ModelError
 from pytest_int8acc.graph.index import captured
@@ -75,9 +75,8 @@ def reduce(
     """
     logger.info("%s: cutting out the smallest piece that shows the error of '%s'", network.model.name, group)
     whole = _Whole(model, network, rest, sessions)
-    found = _Search(whole, _group(network, group), feed)
-    origin = Origin(network.model.name, found.group, rest, len(whole.nodes), samples, worst, found.sqnr)
-    write_piece(folder, found.piece(), origin, sessions)
+    search = _Search(whole, _group(network, group), feed)
+    write_piece(folder, search.finished(search.smallest(), samples, worst), sessions)
     return folder
 
 
@@ -96,9 +95,8 @@ class _Whole:
         """``tensors`` of the baseline and of the INT8 model."""
         infos = [helper.make_tensor_value_info(name, self.types[name], None) for name in tensors]
         baseline = self.as_run(_with_outputs(self.baseline, infos))
-        return self.once(baseline, feed), self.once(
-            self.quantized(_with_outputs(self.network.model, infos)), feed
-        )
+        int8 = self.quantized(_with_outputs(self.network.model, infos))
+        return self.once(baseline, feed), self.once(int8, feed)
 
     def quantized(self, model: Model, nodes: AbstractSet[str] | None = None) -> Model:
         """``model``, a part of the network's, with the groups among ``nodes`` (None: all) in INT8."""
@@ -179,11 +177,11 @@ class _Search:
                 "reduce a group that the report names as a culprit"
             )
 
-    def piece(self) -> Piece:
+    def smallest(self) -> _Cut:
         """The smallest piece found: the least growth that shows the error, less what it can spare."""
         growth, parts, short = self._growth(), [set(self.group.nodes)], 0
         cut = self._cut(parts)
-        while not self.shows(cut):
+        while not shows(cut.sqnr, self.sqnr):
             short = len(parts)
             parts.extend(islice(growth, short))
             if len(parts) == short:
@@ -197,15 +195,11 @@ class _Search:
         while len(parts) - short > 1:
             middle = (short + len(parts)) // 2
             trial = self._cut(parts[:middle])
-            if self.shows(trial):
+            if shows(trial.sqnr, self.sqnr):
                 parts, cut = parts[:middle], trial
             else:
                 short = middle
-        return self._finished(self._trimmed(parts, cut))
-
-    def shows(self, cut: _Cut) -> bool:
-        """True where the cut's error has at least half the power of the whole model's."""
-        return shows(cut.sqnr, self.sqnr)
+        return self._trimmed(parts, cut)
 
     def _growth(self) -> Iterator[set[str]]:
         """What to add to the group, node by node (groups whole), until nothing is left before it."""
@@ -223,7 +217,7 @@ class _Search:
             tried += 1
             fewer = [other for other in parts if other is not part]
             trial = self._cut(fewer)
-            if self.shows(trial):
+            if shows(trial.sqnr, self.sqnr):
                 parts, cut = fewer, trial
         return cut
 
@@ -254,29 +248,29 @@ class _Search:
         found = whole.once(model, inputs)
         return _Cut(frozenset(nodes), inputs, model, found, worst_sqnr(self.expected, found))
 
-    def _finished(self, cut: _Cut) -> Piece:
-        """``cut`` with its baseline."""
+    def finished(self, cut: _Cut, samples: range, worst: int) -> Piece:
+        """``cut`` with its baseline, and where it comes from."""
         whole = self.whole
         baseline = whole.as_run(_part(self._ending(whole.baseline), cut.nodes, cut.inputs))
         groups = tuple(g for g in whole.network.groups if cut.nodes.issuperset(g.nodes))
         expected = whole.once(baseline, cut.inputs)
-        return Piece(baseline, cut.int8, groups, len(cut.nodes), cut.inputs, expected, cut.found)
+        return Piece(
+            *(baseline, cut.int8, groups, len(cut.nodes), cut.inputs, expected, cut.found),
+            *(whole.network.model.name, len(whole.nodes), self.group, whole.rest, samples, worst, self.sqnr),
+        )
 
     def _ending(self, model: Model) -> Model:
         """``model`` that ends with the group's outputs."""
-        shapes = {name: array.shape for name, array in self.expected.items()}
-        types = self.whole.types
-        return _with_outputs(
-            model, [helper.make_tensor_value_info(n, types[n], shapes[n]) for n in self.outputs]
-        )
+        types, arrays = self.whole.types, self.expected
+        infos = [helper.make_tensor_value_info(n, types[n], arrays[n].shape) for n in self.outputs]
+        return _with_outputs(model, infos)
 
 
 def _group(network: Network, name: str) -> Group:
-    for group in network.groups:
-        if group.name == name:
-            return group
-    hint = did_you_mean(name, [group.name for group in network.groups])
-    raise ModelError(f"{network.model.name}: no group is named '{name}'{hint}")
+    known = {group.name: group for group in network.groups}
+    if name not in known:
+        raise ModelError(f"{network.model.name}: no group is named '{name}'{did_you_mean(name, known)}")
+    return known[name]
 
 
 def _agree(first: Model, second: Model) -> bool:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import zipfile
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,6 +11,7 @@ import numpy as np
 
 from pytest_int8acc.engines.onnxruntime import Sessions
 from pytest_int8acc.errors import EngineError, Int8accError
+from pytest_int8acc.goldens.arrays import write_npz
 from pytest_int8acc.graph.load import load_model
 from pytest_int8acc.graph.model import Model, replacing_models, write_model
 from pytest_int8acc.graph.network import Group, Precision
@@ -26,7 +26,7 @@ CLOSE_DB = 3.0
 
 @dataclass(frozen=True, eq=False)
 class Piece:
-    """A part of a model in both forms, with the inputs it was cut at and what it gives for them."""
+    """A part of a model in both forms, with the inputs it was cut at, what it gives, and its origin."""
 
     baseline: Model
     int8: Model
@@ -37,28 +37,19 @@ class Piece:
     """Outputs of ``baseline``."""
     found: Feed
     """Outputs of ``int8``."""
-
-    @property
-    def sqnr(self) -> float:
-        """Of its worst output, in dB."""
-        return worst_sqnr(self.expected, self.found)
-
-
-@dataclass(frozen=True, eq=False)
-class Origin:
-    """Where a piece comes from."""
-
     model: str
+    """The whole model's name."""
+    all_nodes: int
+    """Of the whole model."""
     group: Group
     """The culprit."""
     rest: Precision
-    nodes: int
     samples: range
     """Those run at once, as indices into the case's data."""
     worst: int
     """The one of them that the piece is for."""
-    sqnr: float
-    """At the culprit's outputs in the whole model, in dB."""
+    whole: float
+    """SQNR at the culprit's outputs in the whole model, in dB."""
 
 
 def shows(sqnr: float, whole: float) -> bool:
@@ -72,7 +63,7 @@ def worst_sqnr(baseline: Mapping[str, Array], candidate: Mapping[str, Array]) ->
     return min((-math.inf if math.isnan(value) else value for value in values), default=math.inf)
 
 
-def write_piece(folder: Path, piece: Piece, origin: Origin, sessions: Sessions) -> None:
+def write_piece(folder: Path, piece: Piece, sessions: Sessions) -> None:
     """Write the folder; its files were read again, run and seen to hold before any takes its place.
 
     Raises:
@@ -87,23 +78,15 @@ def write_piece(folder: Path, piece: Piece, origin: Origin, sessions: Sessions) 
             write_model(piece.int8, drafts / "int8.onnx")
             arrays = {"inputs": piece.inputs, "expected": piece.expected, "int8": piece.found}
             for name, feed in arrays.items():
-                _save_npz(drafts / f"{name}.npz", feed)
+                write_npz(drafts / f"{name}.npz", feed.items())
             (drafts / "inputs.json").write_text(to_json([piece.inputs]), encoding="utf-8")
-            runtime = _check(drafts, folder, origin, sessions)
-            (drafts / "README.md").write_text(_readme(piece, origin, runtime), encoding="utf-8")
+            runtime = _check(drafts, folder, piece, sessions)
+            (drafts / "README.md").write_text(_readme(piece, runtime), encoding="utf-8")
     except OSError as error:
         raise Int8accError(f"{folder}: cannot be written: {error.strerror or error}") from error
 
 
-def _save_npz(path: Path, arrays: Mapping[str, Array]) -> None:
-    """Like ``np.savez``, which takes names as keyword arguments and so has no array named ``file``."""
-    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
-        for name, array in arrays.items():
-            with archive.open(f"{name}.npy", "w", force_zip64=True) as stream:
-                np.lib.format.write_array(stream, np.asanyarray(array), allow_pickle=False)
-
-
-def _check(drafts: Path, folder: Path, origin: Origin, sessions: Sessions) -> str:
+def _check(drafts: Path, folder: Path, piece: Piece, sessions: Sessions) -> str:
     """The files give the outputs that lie beside them, and those show the error; what they were run by."""
     with np.load(drafts / "inputs.npz") as stored:
         feed = dict(stored)
@@ -119,47 +102,31 @@ def _check(drafts: Path, folder: Path, origin: Origin, sessions: Sessions) -> st
             raise EngineError(f"{folder / model}: gives other outputs than {file} when it is run again")
         outputs.append(found)
     reached = worst_sqnr(*outputs)
-    if not shows(reached, origin.sqnr):
-        raise EngineError(f"{folder}: shows an SQNR of {reached:.1f} dB instead of {origin.sqnr:.1f}")
+    if not shows(reached, piece.whole):
+        raise EngineError(f"{folder}: shows an SQNR of {reached:.1f} dB instead of {piece.whole:.1f}")
     return engine.description
 
 
-def _readme(piece: Piece, origin: Origin, runtime: str) -> str:
-    greatest = _greatest(piece)
-    return _README.format(
-        model=origin.model,
-        group=origin.group.name,
-        op_type=origin.group.op_type,
-        rest=origin.rest.upper(),
-        samples=_samples(origin),
-        whole=origin.sqnr,
-        piece=piece.sqnr,
-        close=CLOSE_DB,
-        greatest=greatest,
-        atol=f"{greatest / 2:.3g}",
-        nodes=piece.nodes,
-        all_nodes=origin.nodes,
-        groups=len(piece.groups),
-        scales="\n".join(dict.fromkeys(_scale_lines(piece))),
-        runtime=runtime,
-    )
-
-
-def _samples(origin: Origin) -> str:
-    text = f"sample {origin.worst} of the case's data"
-    if len(origin.samples) == 1:
-        return text
-    return f"{text},\nrun at once with samples {origin.samples[0]} to {origin.samples[-1]}"
-
-
-def _greatest(piece: Piece) -> float:
-    """The greatest finite difference between the two forms."""
+def _readme(piece: Piece, runtime: str) -> str:
     errors = [
         np.abs(piece.expected[n].astype(np.float64) - piece.found[n].astype(np.float64)).ravel()
         for n in piece.expected
     ]
     joined = np.concatenate(errors)
-    return float(joined[np.isfinite(joined)].max(initial=0.0))
+    greatest = float(joined[np.isfinite(joined)].max(initial=0.0))
+    samples = f"sample {piece.worst} of the case's data"
+    if len(piece.samples) != 1:
+        samples += f",\nrun at once with samples {piece.samples[0]} to {piece.samples[-1]}"
+    return _README.format(
+        **vars(piece) | {"rest": piece.rest.upper(), "samples": samples, "groups": len(piece.groups)},
+        op_type=piece.group.op_type,
+        sqnr=worst_sqnr(piece.expected, piece.found),
+        close=CLOSE_DB,
+        greatest=greatest,
+        atol=f"{greatest / 2:.3g}",
+        scales="\n".join(dict.fromkeys(_scale_lines(piece))),
+        runtime=runtime,
+    )
 
 
 def _scale_lines(piece: Piece) -> Iterator[str]:
@@ -172,16 +139,16 @@ def _scale_lines(piece: Piece) -> Iterator[str]:
             yield f"| `{edge.tensor}` | `{edge.node}` | {kind} | {text} | {most} |"
 
 
-_README = """# Error of `{group}` in INT8
+_README = """# Error of `{group.name}` in INT8
 
 Cut out of `{model}`: {nodes} of {all_nodes} nodes, {groups} of them quantized layers, around the {op_type}
-`{group}`. `float.onnx` is the baseline ({rest}), `int8.onnx` the same piece with Q/DQ, the rest {rest}.
+`{group.name}`. `float.onnx` is the baseline ({rest}), `int8.onnx` the same piece with Q/DQ, the rest {rest}.
 Inputs: what the baseline computes there for {samples}.
 
-| | SQNR at the outputs of `{group}` |
+| | SQNR at the outputs of `{group.name}` |
 | --- | --- |
 | whole model, all in INT8 | {whole:.1f} dB |
-| this piece | {piece:.1f} dB |
+| this piece | {sqnr:.1f} dB |
 
 The piece counts as showing the error up to {close:g} dB above the whole model's SQNR, half the noise power.
 Greatest difference here: {greatest:.6g}.

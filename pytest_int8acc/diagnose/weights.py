@@ -11,13 +11,7 @@ from pytest_int8acc.graph.groups import WEIGHTED, channel_axis
 from pytest_int8acc.graph.model import Model
 from pytest_int8acc.graph.network import Edge, Quantization
 from pytest_int8acc.graph.quantize import quantize_weight
-from pytest_int8acc.lab.statistics import (
-    CEILING_DB,
-    LOST_DB,
-    SOUND_DB,
-    WIDE,
-    reach,
-)
+from pytest_int8acc.lab.statistics import CEILING_DB, LOST_DB, SOUND_DB, WIDE, reach
 from pytest_int8acc.lab.values import decibels
 from pytest_int8acc.results.causes import Cause, Histogram
 from pytest_int8acc.tensors import Array
@@ -58,26 +52,17 @@ def inspect_weight(
     sqnr, best_db = (decibels(signal, float((shares * (weight - w) ** 2).sum())) for w in (given, best))
     best_db = min(best_db, CEILING_DB)
     numbers = {"sqnr_db": sqnr, "best_sqnr_db": best_db, "lost_db": max(best_db - sqnr, 0.0)}
-    numbers |= {"channel_ratio": _spread(weight, axis), **_range_of_factors(quantization, weight)}
-    histogram, amax = _histogram(weight)
-    extent = reach(quantization)
-    cause = Cause("accumulated-noise", "noise-adds-up", name, numbers, histogram, amax, extent)
-    return _fault(cause, quantization, weight, shares, axis)
-
-
-def _histogram(weight: NDArray[np.float64]) -> tuple[Histogram, float]:
-    """Of the magnitudes, and the greatest."""
+    factors = _factors(quantization, weight)
+    numbers |= {
+        "factor_least": float(factors.min(initial=np.inf)),
+        "factor_most": float(factors.max(initial=0)),
+    }
+    numbers["channel_ratio"] = _spread(weight, axis)
     amax = float(np.abs(weight).max())
     counts, edges = np.histogram(np.abs(weight), _BINS, (0.0, amax or 1.0))
-    return Histogram(tuple(map(float, edges)), tuple(map(int, counts))), amax
-
-
-def _range_of_factors(quantization: Quantization, weight: NDArray[np.float64]) -> dict[str, float]:
-    factors = _factors(quantization, weight)
-    return {
-        "factor_least": float(factors.min(initial=np.inf)),
-        "factor_most": float(factors.max(initial=0.0)),
-    }
+    values = Histogram(tuple(map(float, edges)), tuple(map(int, counts)))
+    cause = Cause("accumulated-noise", "noise-adds-up", name, numbers, values, amax, reach(quantization))
+    return _fault(cause, quantization, weight, shares, axis)
 
 
 def _fault(

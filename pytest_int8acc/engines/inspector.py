@@ -13,7 +13,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import Any
 
 from pytest_int8acc.errors import EngineError
-from pytest_int8acc.results import EngineLayer, Kind, LayerKind
+from pytest_int8acc.results.engines import EngineLayer, Kind, LayerKind
 
 #: Words of a tensor's format, and what they mean for a layer that reads it; see _WORDS.
 _TYPES: dict[str, Kind] = {

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from pathlib import Path
 
 from pytest_int8acc.case.plan_file import plan_text
 from pytest_int8acc.errors import Int8accError
 from pytest_int8acc.fix import commands, scripts
 from pytest_int8acc.fix.files import NAMED_MODEL, FixFiles, name_nodes
-from pytest_int8acc.graph.model import Model, replacing_models, write_model
+from pytest_int8acc.graph.model import replacing_models, write_model
 
 __all__ = ["FixFiles", "write_fix"]
 
@@ -47,10 +46,6 @@ def write_fix(folder: Path, fix: FixFiles) -> tuple[str, ...]:
     models = {"fixed.onnx": fix.model}
     if not named.own_file:
         models[NAMED_MODEL] = fix.float_model
-    return _write(folder, models, texts)
-
-
-def _write(folder: Path, models: Mapping[str, Model], texts: Mapping[str, str]) -> tuple[str, ...]:
     try:
         with replacing_models(folder) as drafts:
             for name, model in models.items():

@@ -88,7 +88,11 @@ def _cannot(name: str) -> str:
 def commands(named: Named, fix: FixFiles) -> str:
     """``commands.txt``: how to build the fix with the tools of each TensorRT."""
     model = shlex.quote(named.model)
-    parts = [_HEAD, *_shapes(named), *(_by_flags(named) if fix.by_flags else _by_types(named, fix.model))]
+    parts = [
+        "Commands to build this fix. Run them in this folder, in a POSIX shell.\n",
+        *_shapes(named),
+        *(_by_flags(named) if fix.by_flags else _by_types(named, fix.model)),
+    ]
     if not all(map(_on_one_line, named.high)):
         parts.append("\nexclude_nodes.txt lacks the names that have a line break in them.\n")
     lacking = "".join(f"   {line}\n" for line in named.untold)
@@ -151,10 +155,6 @@ case $model in
 *) model=$(dirname -- "$0")/$model ;;
 esac
 model=${3:-$model}
-"""
-
-_HEAD = """\
-Commands to build this fix. Run them in this folder, in a POSIX shell.
 """
 
 _FIXED = """

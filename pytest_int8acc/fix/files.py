@@ -81,6 +81,8 @@ def name_nodes(fix: FixFiles, folder: Path) -> Named:
     high.update(dict.fromkeys(fix.network.left_high, fix.precision))
     scales = _tellable(fix)
     kept = {name: tuple(sorted(int8[name])) for name in nodes if name in int8}
+    counts = {"scales": len(fix.plan.scales) - len(scales), "moved channels": len(fix.plan.moves)}
+    lacking = [f"the {what} of {n} tensor{'' if n == 1 else 's'}" for what, n in counts.items() if n]
     own_file = _has_names(fix.float_path, fix.float_model)
     return Named(
         model=seen_from(folder, fix.float_path) if own_file else NAMED_MODEL,
@@ -92,7 +94,7 @@ def name_nodes(fix: FixFiles, folder: Path) -> Named:
         inputs=tuple(str(t) for t in fix.model.inputs if not _is_fixed(t.shape)),
         precision=fix.precision,
         feeding=_feeding(fix.float_model, high),
-        untold=_untold(fix.plan, scales),
+        untold=(f"This lacks {' and '.join(lacking)}, which only fixed.onnx can have.",) if lacking else (),
     )
 
 
@@ -106,12 +108,6 @@ def _tellable(fix: FixFiles) -> dict[str, float]:
         if tensor in own and own[tensor].values is None and tensor not in touched
         if wanted.axis is None and wanted.is_symmetric
     }
-
-
-def _untold(plan: Plan, scales: Mapping[str, float]) -> tuple[str, ...]:
-    counts = {"scales": len(plan.scales) - len(scales), "moved channels": len(plan.moves)}
-    parts = [f"the {what} of {n} tensor{'' if n == 1 else 's'}" for what, n in counts.items() if n]
-    return (f"This lacks {' and '.join(parts)}, which only fixed.onnx can have.",) if parts else ()
 
 
 def _feeding(model: Model, high: Mapping[str, Precision]) -> dict[str, Precision]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 
 from pytest_int8acc.fix.files import Named
 from pytest_int8acc.graph.formats import INT8
@@ -12,7 +12,7 @@ def ort_quantize(named: Named) -> str:
     """``ort_quantize.py``: the float model quantized anew by ONNX Runtime, the plan's layers left out."""
     data = [
         f"MODEL = Path(__file__).resolve().parent / {named.model!r}",
-        *_list("NODES_TO_EXCLUDE", named.high),
+        *("NODES_TO_EXCLUDE = [", *(f"    {name!r}," for name in named.high), "]"),
         "# Node: which of its inputs are quantized; all others stay float.",
         *_dict("INT8_INPUTS", named.int8),
         f"OP_TYPES = {list(named.op_types)!r}",
@@ -34,10 +34,6 @@ def postprocess(named: Named) -> str:
         *_dict("RANGES", ranges),
     ]
     return _POSTPROCESS.replace("# DATA", "\n".join(data))
-
-
-def _list(name: str, items: Iterable[str]) -> list[str]:
-    return [f"{name} = [", *(f"    {item!r}," for item in items), "]"]
 
 
 def _dict(name: str, items: Mapping[str, object]) -> list[str]:

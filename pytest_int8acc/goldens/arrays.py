@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import io
 import zipfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import accumulate
+from pathlib import Path
 
 import numpy as np
 
@@ -27,20 +29,26 @@ def pack(outputs: Outputs, samples: int, dtype: GoldenType) -> tuple[bytes, dict
     Raises:
         GoldenError: An output cannot be kept so.
     """
-    buffer = io.BytesIO()
-    kept = {}
-    with zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED) as file:
-        for name, batches in outputs.items():
-            joined = _join(batches, samples)
-            parts = batches if joined is None else [joined]
-            kept[name] = KeptOutput(dtype=str(batches[0].dtype), parts=len(parts) if joined is None else None)
-            for number, array in enumerate(parts):
-                # ZipInfo's own date, 1980: equal outputs make equal files
-                member = zipfile.ZipInfo(_member(name, number if joined is None else None))
-                member.compress_type = zipfile.ZIP_DEFLATED
-                with file.open(member, "w", force_zip64=True) as stream:
-                    np.lib.format.write_array(stream, _narrow(name, array, dtype), allow_pickle=False)
+    buffer, kept, members = io.BytesIO(), {}, []
+    for name, batches in outputs.items():
+        joined = _join(batches, samples)
+        parts = len(batches) if joined is None else None
+        kept[name] = KeptOutput(dtype=str(batches[0].dtype), parts=parts)
+        for number, array in enumerate(batches if joined is None else [joined]):
+            member = _member(name, None if parts is None else number)
+            members.append((member, _narrow(name, array, dtype)))
+    write_npz(buffer, members)
     return buffer.getvalue(), kept
+
+
+def write_npz(file: io.BytesIO | Path, arrays: Iterable[tuple[str, Array]]) -> None:
+    """Like ``np.savez_compressed``, for arrays of any name; equal arrays make equal files."""
+    with zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED) as archive:
+        for name, array in arrays:
+            member = zipfile.ZipInfo(f"{name}.npy")  # its own date, 1980
+            member.compress_type = zipfile.ZIP_DEFLATED
+            with archive.open(member, "w", force_zip64=True) as stream:
+                np.lib.format.write_array(stream, np.asanyarray(array), allow_pickle=False)
 
 
 def unpack(data: bytes, outputs: Mapping[str, KeptOutput]) -> Stored:
@@ -51,14 +59,10 @@ def unpack(data: bytes, outputs: Mapping[str, KeptOutput]) -> Stored:
     """
     found: Stored = {}
     try:
-        with zipfile.ZipFile(io.BytesIO(data)) as file:
+        with np.load(io.BytesIO(data), allow_pickle=False) as file:
             for name, kept in outputs.items():
-                numbers = [None] if kept.parts is None else range(kept.parts)
-                arrays = []
-                for number in numbers:
-                    with file.open(_member(name, number)) as stream:
-                        arrays.append(np.lib.format.read_array(stream, allow_pickle=False))
-                arrays = [array.astype(np.dtype(kept.dtype)) for array in arrays]
+                members = [_member(name, n) for n in ([None] if kept.parts is None else range(kept.parts))]
+                arrays = [file[f"{member}.npy"].astype(np.dtype(kept.dtype)) for member in members]
                 found[name] = arrays[0] if kept.parts is None else arrays
     except (zipfile.BadZipFile, KeyError, EOFError, OSError) as error:
         raise ValueError(str(error)) from error
@@ -103,12 +107,8 @@ def first_samples(outputs: Outputs, samples: int, wanted: int) -> Outputs:
                 f"golden: output '{name}' has no axis of {samples} samples, so its first {wanted} cannot be "
                 "kept alone; remove 'samples' under 'golden'"
             )
-        left, cut = wanted, []
-        for batch in batches:
-            if left > 0:
-                cut.append(batch[:left])
-                left -= len(batch)
-        found[name] = cut
+        starts = accumulate(map(len, batches), initial=0)
+        found[name] = [b[: wanted - n] for b, n in zip(batches, starts, strict=False) if n < wanted]
     return found
 
 
@@ -137,5 +137,5 @@ def _narrow(name: str, array: Array, dtype: GoldenType) -> Array:
 
 
 def _member(name: str, number: int | None) -> str:
-    """The name in the .npz, without the ``.npy`` as ``np.load`` shows it."""
-    return f"{name}.npy" if number is None else f"{name}.{number}.npy"
+    """The name in the .npz, as ``np.load`` shows it."""
+    return name if number is None else f"{name}.{number}"

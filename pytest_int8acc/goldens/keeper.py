@@ -10,12 +10,11 @@ from pytest_int8acc.case.data import open_source
 from pytest_int8acc.case.forms import Form, ModelForm, baseline_form, fp32_form
 from pytest_int8acc.case.judge import Judge
 from pytest_int8acc.data import Dataset
-from pytest_int8acc.goldens import ratchet
+from pytest_int8acc.goldens import Goldens, keeps_golden, ratchet
 from pytest_int8acc.goldens.arrays import cut_like, first_samples, pack
 from pytest_int8acc.goldens.origin import Origin, changes, data_changes, made_with, origin_of, remarks
 from pytest_int8acc.goldens.place import HASH, Place, place_of, shown
 from pytest_int8acc.goldens.record import GoldenError, Kept, Record, compared
-from pytest_int8acc.goldens.request import Goldens, keeps_golden
 from pytest_int8acc.graph.model import Model
 from pytest_int8acc.results import CaseResult, OutputResult, Score
 from pytest_int8acc.scores.compare import compare_outputs
@@ -295,21 +294,17 @@ def _candidate(keeper: Keeper, result: CaseResult, run: Compared) -> str:
 def _make(keeper: Keeper, result: CaseResult, run: Compared) -> tuple[Record, bytes | None]:
     """What an update would keep of this run."""
     old, origin = keeper.record, keeper.origin
-    files, baseline = dict(origin.files), origin.baseline
     if keeper.case.baseline == "golden":
-        baseline = "fp32" if old is not None and old.baseline == "fp32" else "fp16"
+        origin = replace(origin, baseline="fp32" if old is not None and old.baseline == "fp32" else "fp16")
         if keeper.replaces_baseline and old is not None:
-            files, baseline = dict(old.files), old.baseline
+            origin = replace(origin, files=old.files, baseline=old.baseline)
     scores = tuple(ratchet.accepted_scores(run.own, run.baseline, run.candidate, result.metrics))
     kept, data = _pack(keeper, run)
     record = Record(
         case=keeper.case.name,
-        files=files,
-        baseline=baseline,
         samples=run.inputs.samples or 0,
         data=run.inputs.digest or "",
-        settings=origin.settings,
-        scripts=origin.scripts,
+        **vars(origin),
         made_with=made_with(run.engine),
         scores=scores,
         kept=kept,

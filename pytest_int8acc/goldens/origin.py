@@ -111,13 +111,7 @@ def changes(record: Record, now: Origin, case: Case) -> Iterator[str]:
 
 
 def data_changes(samples: int, digest: str, inputs: Dataset) -> Iterator[str]:
-    """Why the data is not that of a golden.
-
-    Args:
-        samples: The golden's.
-        digest: The golden's.
-        inputs: Read once.
-    """
+    """Why ``inputs``, read once, are not the data of a golden of so many samples and this digest."""
     if inputs.samples != samples:
         yield f"it is of {samples} samples, this run has {inputs.samples} ({inputs.description})"
     elif inputs.digest != digest:

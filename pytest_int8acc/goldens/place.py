@@ -57,13 +57,8 @@ class Place:
         Raises:
             GoldenError: It cannot be read, or is none.
         """
-        try:
-            text = read_bytes(self.file)
-        except FileNotFoundError:
-            return None
-        except OSError as error:
-            raise GoldenError(f"{self}: the golden cannot be read: {error.strerror or error}") from error
-        return read_record(text, str(self), self.again)
+        text = _read(self.file)
+        return None if text is None else read_record(text, str(self), self.again)
 
     def outputs(self, record: Record) -> Stored:
         """The baseline's outputs.
@@ -74,12 +69,9 @@ class Place:
         assert record.kept is not None  # the caller asks no record of scores alone
         where = shown(f"{self.folder}/{record.kept.file}")
         mend = f"restore it from version control, or {self.again}"
-        try:
-            data = read_bytes(f"{self.folder}/{record.kept.file}")
-        except FileNotFoundError:
-            raise GoldenError(f"{where}: missing, and {self} names it; {mend}") from None
-        except OSError as error:
-            raise GoldenError(f"{where}: the golden cannot be read: {error.strerror or error}") from error
+        data = _read(f"{self.folder}/{record.kept.file}")
+        if data is None:
+            raise GoldenError(f"{where}: missing, and {self} names it; {mend}")
         if hashlib.sha256(data).hexdigest() != record.kept.sha256:
             if data.startswith(b"version https://git-lfs"):
                 raise GoldenError(f"{where}: a Git LFS pointer, not the golden; run `git lfs pull`")
@@ -92,13 +84,8 @@ class Place:
     def write(self, record: Record, data: bytes | None, *, replace: bool) -> bool:
         """Put ``record`` and the outputs that it names in place; a golden that is the same stays untouched.
 
-        Args:
-            record: What to keep.
-            data: The .npz; None where the record names none.
-            replace: Whether a golden that is there is replaced.
-
-        Returns:
-            False where one was there and is not to be replaced.
+        ``data`` is the .npz, None where the record names none. Returns False where a golden was there and is
+        not to be replaced.
 
         Raises:
             GoldenError: It cannot be written; what was there still is.
@@ -134,15 +121,12 @@ class Place:
         # Not beside the golden: lock files stay, and would be committed.
         user = getattr(os, "getuid", getpass.getuser)()
         name = hashlib.sha256(f"{user}\0{Path(self.file).resolve()}".encode()).hexdigest()[:24]
-        lock = FileLock(Path(tempfile.gettempdir()) / f"int8acc-golden-{name}.lock")
+        lock = Path(tempfile.gettempdir()) / f"int8acc-golden-{name}.lock"
         try:
-            lock.acquire(timeout=_PATIENCE)
+            with FileLock(lock, timeout=_PATIENCE):
+                yield
         except Timeout:
             raise GoldenError(f"{self}: another process has been writing this golden for minutes") from None
-        try:
-            yield
-        finally:
-            lock.release()
 
     def _drop(self, old: bytes | None, new: Record) -> None:
         """Remove the .npz that was replaced. In shared storage it stays: others may be about to name it."""
@@ -155,12 +139,7 @@ class Place:
 
 
 def place_of(case: Case, folder: str | None = None) -> Place:
-    """Where the golden of ``case`` lies.
-
-    Args:
-        case: From ``load_spec``.
-        folder: Path or URL of the folder for its spec; None: beside the spec.
-    """
+    """Where the golden of ``case`` lies: in a folder or URL for its spec; None: beside the spec."""
     beside = case.file.parent / FOLDER / stem(case.file.name)
     update = f"`pytest {display(case.file)}::{case.name} --int8acc-update=all`"
     return Place(str(beside) if folder is None else folder, case.name, f"record it again with {update}")
@@ -185,6 +164,13 @@ def _content(where: str) -> bytes | None:
         return read_bytes(where)
     except FileNotFoundError:
         return None
+
+
+def _read(where: str) -> bytes | None:
+    try:
+        return _content(where)
+    except OSError as error:
+        raise GoldenError(f"{shown(where)}: the golden cannot be read: {error.strerror or error}") from error
 
 
 def _put(where: str, data: bytes) -> None:

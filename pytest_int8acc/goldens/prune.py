@@ -9,12 +9,11 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
-from pytest_int8acc.engines.remote import is_url, read_bytes
+from pytest_int8acc.engines.remote import is_url, reach, talking
 from pytest_int8acc.errors import SpecError
+from pytest_int8acc.goldens import keeps_golden
 from pytest_int8acc.goldens.place import FOLDER, HASH, Place, shown
-from pytest_int8acc.goldens.record import GoldenError, read_record
-from pytest_int8acc.goldens.request import keeps_golden
-from pytest_int8acc.goldens.storage import list_files, remove_file
+from pytest_int8acc.goldens.record import GoldenError
 from pytest_int8acc.settings import SUFFIXES
 from pytest_int8acc.spec.load import display, load_spec
 
@@ -83,7 +82,10 @@ def delete(orphan: Orphan) -> bool:
             if name.endswith(".npz") and _is_named(folder, name, {orphan.case}):
                 return False
             if is_url(orphan.file):
-                remove_file(orphan.file)
+                with talking(orphan.file):
+                    system, path = reach(orphan.file)
+                    if system.exists(path):
+                        system.rm_file(path)
                 return True
             Path(orphan.file).unlink(missing_ok=True)
             with contextlib.suppress(OSError):  # not empty
@@ -95,19 +97,14 @@ def delete(orphan: Orphan) -> bool:
 
 def _orphans(folder: str, names: list[str], spec: Path, wanted: set[str] | None) -> Iterator[Orphan]:
     """The orphans of one spec's folder; a golden's JSON first, so that none is left without its outputs."""
-    dead = set()
-    for name in names:
-        case = name.removesuffix(".json")
-        if case == name or (wanted is not None and case in wanted) or not _is_record(f"{folder}/{name}"):
-            continue
-        dead.add(name)
-        why = (
-            f"there is no {display(spec)}"
-            if wanted is None
-            else f"no case '{case}' of {display(spec)} keeps a golden"
-        )
-        yield Orphan(f"{folder}/{name}", case, why)
-    living = {name.removesuffix(".json") for name in names if name.endswith(".json") and name not in dead}
+    cases = [name.removesuffix(".json") for name in names if name.endswith(".json")]
+    living = set(cases)
+    for case in cases:
+        if (wanted is None or case not in wanted) and _is_record(Place(folder, case)):
+            living.remove(case)
+            known = f"no case '{case}' of {display(spec)} keeps a golden"
+            why = f"there is no {display(spec)}" if wanted is None else known
+            yield Orphan(f"{folder}/{case}.json", case, why)
     for name in names:
         if (npz := _NPZ.fullmatch(name)) and not _is_named(folder, name, living):
             yield Orphan(f"{folder}/{name}", npz[1], "no golden names it")
@@ -127,7 +124,7 @@ def _folders(root: Path, goldens: str | None, skip: frozenset[str]) -> Iterator[
                 inner.clear()
     elif is_url(goldens):
         by_folder: dict[str, list[str]] = {}
-        for path in list_files(goldens):
+        for path in _stored_files(goldens):
             inside, _, name = path.rpartition("/")
             by_folder.setdefault(inside, []).append(name)
         for inside, names in sorted(by_folder.items()):
@@ -143,26 +140,31 @@ def _files(folder: Path) -> list[str]:
     return sorted(path.name for path in folder.iterdir() if path.is_file())
 
 
-def _is_record(where: str) -> bool:
+def _stored_files(url: str) -> list[str]:
+    """The files below a URL, relative to it; none where it is not there."""
+    with talking(url):
+        system, path = reach(url.rstrip("/"))
+        if not system.exists(path):
+            return []
+        start = path.rstrip("/") + "/"
+        return sorted(str(file).removeprefix(start) for file in system.find(path))
+
+
+def _is_record(place: Place) -> bool:
     """Whether a JSON is a golden's: others' files are none of ours."""
     try:
-        read_record(read_bytes(where), "", "")
-    except (GoldenError, OSError):
+        return place.read() is not None
+    except GoldenError:
         return False
-    return True
 
 
 def _is_named(folder: str, npz: str, cases: Iterable[str]) -> bool:
     """Whether the golden of one of ``cases`` needs an .npz; what cannot be read may need it."""
     for case in cases:
-        if not npz.startswith(f"{case}."):
-            continue
         try:
-            kept = read_record(read_bytes(f"{folder}/{case}.json"), "", "").kept
-        except FileNotFoundError:
-            continue
-        except (GoldenError, OSError):
+            record = Place(folder, case).read() if npz.startswith(f"{case}.") else None
+        except GoldenError:
             return True
-        if kept is not None and kept.file == npz:
+        if record is not None and record.kept is not None and record.kept.file == npz:
             return True
     return False

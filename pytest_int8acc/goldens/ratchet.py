@@ -48,11 +48,7 @@ def accepted_scores(
 ) -> Iterator[Accepted]:
     """Every metric that fits an output, limited or not, and users' metrics; none that is nan.
 
-    Args:
-        judge: The case's own criteria, for axes.
-        baseline: What INT8 is compared with.
-        candidate: INT8's outputs.
-        metrics: Scores of users' metrics.
+    ``judge``, the case's own criteria, says along which axes; ``metrics`` are the scores of users' metrics.
     """
     for name, arrays in baseline.items():
         for score in _all_scores(name, arrays, candidate[name], limits_for(name, judge.limits)):
@@ -94,28 +90,16 @@ def tighten(judge: Judge, wanted: Mapping[str, float], record: Record | None) ->
         metrics += of_users
     # A limit that speaks of nothing: what has only a regression is not judged by the default limits.
     return replace(
-        judge,
-        limits=(*judge.limits, *limits, OutputLimits("*")),
-        metrics=(*judge.metrics, *metrics),
+        judge, limits=(*judge.limits, *limits, OutputLimits("*")), metrics=(*judge.metrics, *metrics)
     )
 
 
 def named(metrics: Sequence[Score], own: Judge, judge: Judge, record: Record) -> tuple[Score, ...]:
-    """Scores of users' metrics, those of the ratchet with a note on what was accepted.
-
-    Args:
-        metrics: From ``judge``.
-        own: The case's own criteria.
-        judge: The same, tightened.
-        record: What was accepted.
-    """
-    count = len(judge.metrics) - len(own.metrics)
-    start = len(metrics) - count
-    values = {score.subject: score.value for score in record.scores}
-    return (
-        *metrics[:start],
-        *(replace(s, note=_joined(s.note, f"accepted {values[s.subject]:.6g}")) for s in metrics[start:]),
-    )
+    """Users' metrics as ``judge``, ``own`` tightened, gave them; those added say what was accepted."""
+    start = len(metrics) - len(judge.metrics) + len(own.metrics)
+    values = {score.subject: f"accepted {score.value:.6g}" for score in record.scores}
+    notes = ["; ".join(filter(None, (s.note, values[s.subject]))) for s in metrics[start:]]
+    return *metrics[:start], *(replace(s, note=n) for s, n in zip(metrics[start:], notes, strict=True))
 
 
 def improvements(result: CaseResult, wanted: Mapping[str, float], record: Record, update: str) -> list[str]:
@@ -168,19 +152,14 @@ def _metric_limits(
         score = accepted.get(limit.ref)
         if score is None or name not in (limit.ref, _function(limit.ref)):
             continue
-        bar = _limit(score, amount)
-        least, most = (None, bar) if _bound(limit) == "max" else (bar, None)
-        yield (
-            MetricLimit(limit.ref, min=least, max=most, lower_is_better=limit.lower_is_better),
-            function,
-        )
+        bar = {_bound(limit): _limit(score, amount)}
+        yield MetricLimit(limit.ref, **bar, lower_is_better=limit.lower_is_better), function
 
 
 def _limit(score: Accepted, amount: float) -> float:
     """The value that is just kept: 0.7 where 0.8 was accepted and 0.1 may be lost."""
     rounded = amount > 0 and math.isfinite(score.value)
-    rounding = 4 * sys.float_info.epsilon * abs(score.value) if rounded else 0.0
-    loss = amount + rounding
+    loss = amount + (4 * sys.float_info.epsilon * abs(score.value) if rounded else 0.0)
     return score.value - loss if score.bound == "min" else score.value + loss
 
 
@@ -190,7 +169,3 @@ def _bound(limit: MetricLimit) -> Bound:
 
 def _function(ref: str) -> str:
     return ref.rpartition(":")[2]
-
-
-def _joined(*notes: str) -> str:
-    return "; ".join(filter(None, notes))

@@ -94,12 +94,7 @@ class Record(_Frozen):
 
 
 def read_record(text: bytes, where: str, again: str) -> Record:
-    """The record that ``text`` holds.
-
-    Args:
-        text: The file's content.
-        where: The file, for messages.
-        again: What to type to record it anew.
+    """The record that ``text`` holds; messages name the file, and what to type to record it anew.
 
     Raises:
         GoldenError: It is none.

@@ -13,9 +13,10 @@ import numpy as np
 
 from pytest_int8acc.engines.remote import read_bytes, write_bytes_atomic
 from pytest_int8acc.errors import CriterionError
+from pytest_int8acc.goldens import Update
+from pytest_int8acc.goldens.arrays import write_npz
 from pytest_int8acc.goldens.place import shown
 from pytest_int8acc.goldens.record import GoldenError
-from pytest_int8acc.goldens.request import Update
 from pytest_int8acc.results import OutputResult
 from pytest_int8acc.scores.compare import compare_outputs
 from pytest_int8acc.scores.criteria import OutputLimits, kind_of
@@ -64,47 +65,37 @@ class ArrayGoldens:
         """
         if not _NAME.fullmatch(name):
             raise GoldenError(f"golden {name!r}: a name holds letters, digits, '_', '-' and '.'")
-        _check_limits(limits)
-        named = {k: np.asarray(v) for k, v in _by_name(arrays).items()}
+        known = OutputCriterion.limits()
+        for key in limits:
+            if key not in known:
+                raise CriterionError(f"unknown limit '{key}'{did_you_mean(key, known)}: {', '.join(known)}")
+        by_name = arrays if isinstance(arrays, Mapping) else {"array": arrays}
+        named = {k: np.asarray(v) for k, v in by_name.items()}
         file = f"{self.folder}/{name}.npz"
         stored = _read(file)
         if self.update == "all" or (self.update == "missing" and stored is None):
             _write(file, named)
             stored = named
         if stored is None:
-            self._keep_candidate(name, named)
-            raise GoldenError(
-                f"{shown(file)}: no golden yet; record it with --int8acc-update=missing" + self._where(name)
-            )
+            hint = "record it with --int8acc-update=missing" + self._candidate(name, named)
+            raise GoldenError(f"{shown(file)}: no golden yet; {hint}")
         results = _compare(stored, named, axis, limits or LIMITS)
-        problems = [*_others(stored, named), *_missed(results)]
+        problems = [f"array '{key}' is gone" for key in stored if key not in named]
+        problems += [f"array '{key}' is new" for key in named if key not in stored]
+        problems += _missed(results)
         if problems:
-            self._keep_candidate(name, named)
             lines = "\n".join(f"  {problem}" for problem in problems)
-            hint = "record what is right now with --int8acc-update=all" + self._where(name)
+            hint = "record what is right now with --int8acc-update=all" + self._candidate(name, named)
             raise AssertionError(f"golden {name} ({shown(file)}):\n{lines}\n{hint}")
         return results
 
-    def _keep_candidate(self, name: str, arrays: Mapping[str, Array]) -> None:
-        if self.candidates is not None:
-            self.candidates.mkdir(parents=True, exist_ok=True)
-            _write(str(self.candidates / f"{name}.npz"), arrays)
-
-    def _where(self, name: str) -> str:
+    def _candidate(self, name: str, arrays: Mapping[str, Array]) -> str:
+        """Keep ``arrays`` where somebody may fetch them; says where, or nothing."""
         if self.candidates is None:
             return ""
-        return f", or commit {shown(str(self.candidates / f'{name}.npz'))} in its place"
-
-
-def _by_name(arrays: Mapping[str, Array] | Array) -> Mapping[str, Array]:
-    return arrays if isinstance(arrays, Mapping) else {"array": arrays}
-
-
-def _check_limits(limits: Mapping[str, float]) -> None:
-    known = OutputCriterion.limits()
-    for key in limits:
-        if key not in known:
-            raise CriterionError(f"unknown limit '{key}'{did_you_mean(key, known)}: {', '.join(known)}")
+        file = str(self.candidates / f"{name}.npz")
+        _write(file, arrays)
+        return f", or commit {shown(file)} in its place"
 
 
 def _read(file: str) -> dict[str, Array] | None:
@@ -123,10 +114,8 @@ def _read(file: str) -> dict[str, Array] | None:
 
 def _write(file: str, arrays: Mapping[str, Array]) -> None:
     buffer = io.BytesIO()
-    np.savez_compressed(buffer, **arrays)  # type: ignore[arg-type]  # numpy's stubs take names for options
+    write_npz(buffer, arrays.items())
     try:
-        if "://" not in file:
-            Path(file).parent.mkdir(parents=True, exist_ok=True)
         write_bytes_atomic(file, buffer.getvalue())
     except OSError as error:
         raise GoldenError(f"{shown(file)}: cannot be written: {error.strerror or error}") from error
@@ -145,11 +134,6 @@ def _fitting(array: Array, limits: Mapping[str, float]) -> Mapping[str, float]:
     kind = kind_of(array)
     fitting = {name: limit for name, limit in limits.items() if kind in METRICS[name].kinds}
     return fitting or (LIMITS if kind == "floats" else {"agreement": 1.0})
-
-
-def _others(stored: Mapping[str, Array], found: Mapping[str, Array]) -> list[str]:
-    absent = [f"array '{name}' is gone" for name in stored if name not in found]
-    return absent + [f"array '{name}' is new" for name in found if name not in stored]
 
 
 def _missed(results: tuple[OutputResult, ...]) -> list[str]:

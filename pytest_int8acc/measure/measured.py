@@ -28,8 +28,8 @@ from pytest_int8acc.case.judge import Judge, Verdict, load_judge
 from pytest_int8acc.data import Dataset
 from pytest_int8acc.engines.onnxruntime import Sessions, sessions_of
 from pytest_int8acc.engines.run import run_together
+from pytest_int8acc.goldens import Goldens
 from pytest_int8acc.goldens.keeper import Compared, Keeper, NoGolden, open_keeper
-from pytest_int8acc.goldens.request import Goldens
 from pytest_int8acc.graph.model import Model
 from pytest_int8acc.graph.network import Precision
 from pytest_int8acc.measure.caveats import caveats, nothing_compared

@@ -21,7 +21,7 @@ def int8acc(request: pytest.FixtureRequest) -> Iterator[Workbench]:
     Paths start from pytest's root folder. A backend that is not there skips the test, as it skips a case, or
     fails it where ini ``int8acc_missing`` says so.
     """
-    from pytest_int8acc.goldens.request import Goldens
+    from pytest_int8acc.goldens import Goldens
     from pytest_int8acc.plugin.golden_options import golden_folder
     from pytest_int8acc.plugin.items import settings_for, skip_unavailable
     from pytest_int8acc.workbench import Host, Workbench

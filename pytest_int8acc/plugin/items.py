@@ -13,13 +13,13 @@ from pytest_int8acc.errors import EngineError, Int8accError, MissingBackendError
 from pytest_int8acc.plugin.devices import take
 from pytest_int8acc.plugin.golden_options import RECORDED, golden_folder, spec_stem
 from pytest_int8acc.plugin.verdicts import MISSED
-from pytest_int8acc.report.properties import properties
+from pytest_int8acc.report.plain import properties
 from pytest_int8acc.report.text import acceptances, failure, failure_line
 from pytest_int8acc.results import CaseResult
 from pytest_int8acc.settings import SETTINGS, Settings, resolve
 
 if TYPE_CHECKING:
-    from pytest_int8acc.goldens.request import Goldens
+    from pytest_int8acc.goldens import Goldens
     from pytest_int8acc.measure.measured import Measured
     from pytest_int8acc.spec.models import Case
 
@@ -146,7 +146,7 @@ class SpecItem(pytest.Function):
 
     def _goldens(self) -> Goldens | None:
         """Where this case's golden lies and what may be written; None for a case that keeps none."""
-        from pytest_int8acc.goldens.request import Goldens, keeps_golden
+        from pytest_int8acc.goldens import Goldens, keeps_golden
 
         if not keeps_golden(self.case):
             return None

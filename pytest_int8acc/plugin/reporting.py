@@ -205,8 +205,7 @@ def merge(config: pytest.Config, folders: Sequence[str], out: Path | None) -> in
     Raises:
         pytest.UsageError: There is no ``--int8acc-report``, or a folder holds no report.
     """
-    from pytest_int8acc.report.folder import write_folder
-    from pytest_int8acc.report.merge import merge_folders
+    from pytest_int8acc.report.folder import merge_folders, write_folder
     from pytest_int8acc.report.terminal import merged_lines
 
     if out is None:

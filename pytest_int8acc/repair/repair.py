@@ -13,7 +13,8 @@ from pytest_int8acc.lab.lab import Lab, Proof
 from pytest_int8acc.repair.precision import Found
 from pytest_int8acc.repair.scales import Purse, units
 from pytest_int8acc.repair.ways import WAYS, Candidate, Work
-from pytest_int8acc.results import Repair, Rescale, SearchOutcome
+from pytest_int8acc.results import Repair, SearchOutcome
+from pytest_int8acc.results.causes import Rescale
 
 logger = logging.getLogger("pytest_int8acc")
 #: Trials of scales, on a few samples each, that one repair may cost.

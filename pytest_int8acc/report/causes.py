@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
-from pytest_int8acc.report.words import percent
+from pytest_int8acc.report.words import few, percent
 from pytest_int8acc.results.causes import Cause, CauseKind, Symptom
 
 #: Every kind of cause, with what to do.
@@ -106,7 +106,7 @@ def advice(cause: Cause) -> str:
 
 def _named_channels(cause: Cause) -> str:
     large = list(cause.channels)
-    named = ", ".join(map(str, large[:5])) + (f" and {len(large) - 5} more" if len(large) > 5 else "")
+    named = few([str(channel) for channel in large], 5)
     return f"channel{'s' * (len(large) > 1)} {named} of '{cause.tensor}' reach{'es' * (len(large) == 1)}"
 
 

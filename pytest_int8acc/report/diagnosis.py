@@ -3,19 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
-from pytest_int8acc.report.ranking import worst_first
-from pytest_int8acc.report.repairs import repair_text
-from pytest_int8acc.report.table import count, number, table
-from pytest_int8acc.report.words import relation
-from pytest_int8acc.results import (
-    CalibrationLine,
-    CaseResult,
-    Finding,
-    LayerError,
-    Repair,
-)
+from pytest_int8acc.errors import listed
+from pytest_int8acc.report.words import count, number, relation, table, worst_first
+from pytest_int8acc.results import CalibrationLine, CaseResult, Finding, LayerError, Repair
 
 _FINDINGS = 5
 _LAYERS = 40
@@ -43,10 +35,8 @@ def worst_findings(findings: Sequence[Finding]) -> list[Finding]:
 
 def cheaper_fix(result: CaseResult) -> Repair | None:
     """The cheapest repair, where it leaves more of the network in INT8 than the plan found."""
-    if result.diagnosis is None or not result.diagnosis.repairs:
-        return None
-    first, search = result.diagnosis.repairs[0], result.search
-    if search is None or not search.found:
+    first, search = result.answer, result.search
+    if first is None or search is None or not search.found:
         return first
     return first if first.kind != "high" and first.price < 1 - search.int8_share - 1e-9 else None
 
@@ -58,6 +48,32 @@ def repair_line(repair: Repair) -> str:
     said += ["verified" if repair.verified else "not verified"]
     said += [f"{repair.latency.median_ms:.3g} ms"] if repair.latency is not None else []
     return f"{repair_text(repair)} ({', '.join(said)})"
+
+
+def repair_text(repair: Repair) -> str:
+    """What is done, in a sentence or two; what matters most comes first."""
+    if repair.told:
+        return repair.told
+    layers, precision = len(repair.layers), repair.precision.upper()
+    if repair.kind == "high":
+        return f"{count(layers, 'layer')} in {precision}"
+    head = f"{layers} of {count(repair.culprits, 'layer')} in {precision}"
+    done = "; ".join(_done(repair)) or "symmetric INT8 throughout"
+    data = f"the calibration data, {repair.data}" if repair.data else "the compared inputs themselves"
+    return f"{head if layers else f'no layer needs {precision}'}: {done}; ranges from {data}"
+
+
+def _done(repair: Repair) -> Iterator[str]:
+    if repair.rescales:
+        methods = ", ".join(dict.fromkeys(r.method for r in repair.rescales))
+        yield f"other scales for {count(len(repair.rescales), 'tensor')} ({methods})"
+    if repair.weights:
+        yield f"scales of {count(len(repair.weights), 'weight')} taken anew from the values"
+    if (moved := repair.migration) is not None:
+        parts = [f"folded into {listed(moved.folded)}"] if moved.folded else []
+        if moved.inserted:
+            parts.append(f"{len(moved.inserted)} Mul inserted, one more elementwise pass over a tensor each")
+        yield f"channels evened out by migration to the weights (alpha {moved.alpha:g}; {'; '.join(parts)})"
 
 
 def layer_lines(layers: Sequence[LayerError]) -> list[str]:
@@ -73,7 +89,7 @@ def layer_lines(layers: Sequence[LayerError]) -> list[str]:
             number(layer.alone_cosine),
             number(layer.sqnr_db, 3),
             number(layer.cosine),
-            *(_if_known(value) for value in (layer.engine_sqnr_db, layer.engine_cosine)),
+            *("" if v is None else number(v) for v in (layer.engine_sqnr_db, layer.engine_cosine)),
         )
         for layer in ranked[:_LAYERS]
     ]
@@ -83,10 +99,6 @@ def layer_lines(layers: Sequence[LayerError]) -> list[str]:
     lines += ["  " + line for line in table(header, rows)]
     more = len(ranked) - len(rows)
     return [*lines, f"  ... and {more} more (all in report.json)"] if more else lines
-
-
-def _if_known(value: float | None) -> str:
-    return "" if value is None else number(value)
 
 
 def worst_layers(layers: Sequence[LayerError]) -> list[LayerError]:
@@ -103,7 +115,5 @@ def calibration_lines(calibrations: Sequence[CalibrationLine]) -> list[str]:
         judged = worst_first(line.scores)
         worst = relation(judged[0]) if judged else ""
         rows.append((line.method, "passes" if line.passed else "fails", worst))
-    return [
-        "Calibration methods",
-        *("  " + line for line in table(("method", "verdict", "most critical"), rows)),
-    ]
+    lines = table(("method", "verdict", "most critical"), rows)
+    return ["Calibration methods", *("  " + line for line in lines)]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from pytest_int8acc.report.table import count, number
+from pytest_int8acc.report.words import count, number
 from pytest_int8acc.results import EngineInfo, Latency, Role
 
 
@@ -21,7 +21,8 @@ def engine_lines(engines: Sequence[EngineInfo], verbosity: int = 0) -> list[str]
 def no_int8(engines: Sequence[EngineInfo]) -> list[str]:
     """A warning where an INT8 engine runs none of its weighted layers in INT8."""
     return [
-        f"You asked for INT8 and 0 of {count(engine.weighted, 'layer')} {_verb(engine.weighted)} in it"
+        "You asked for INT8 and 0 of "
+        + ("1 layer runs in it" if engine.weighted == 1 else f"{engine.weighted} layers run in it")
         for engine in engines
         if engine.role == Role.INT8 and engine.weighted and not engine.int8 and not engine.untold
     ]
@@ -69,7 +70,3 @@ def _speed(latency: Latency | None, baseline: Latency | None) -> str:
 
 def _latency(engines: Sequence[EngineInfo], role: Role) -> Latency | None:
     return next((engine.latency for engine in engines if engine.role == role), None)
-
-
-def _verb(n: int) -> str:
-    return "runs" if n == 1 else "run"

@@ -1,17 +1,23 @@
-"""The report folder: ``report.json``, and ``report.html`` where jinja2 is there."""
+"""The report folder: ``report.json``, and ``report.html`` where jinja2 is there; those of shards as one."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import contextlib
+import os
+import shutil
+from collections.abc import Iterator, Mapping, Sequence
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from pytest_int8acc.report.json import write_json, write_text
+from pytest_int8acc.files import replacing_files
+from pytest_int8acc.report.json import NAME, read_json, report_of, write_json, write_text
 
 #: Files whose text a page holds, so that it can be copied from there.
 _TEXTS = (".cfg", ".json", ".md", ".py", ".sh", ".txt", ".yaml", ".yml")
 _LARGEST = 64 << 10
+#: Made anew for the whole where folders are merged.
+_OURS = (NAME, "report.html")
 
 
 def write_folder(folder: Path, report: Mapping[str, Any]) -> list[str]:
@@ -34,20 +40,97 @@ def write_folder(folder: Path, report: Mapping[str, Any]) -> list[str]:
 def texts(folder: Path, report: Mapping[str, Any]) -> dict[str, str]:
     """Text of the small files that the cases have written, by path from ``folder``; of none outside it."""
     found = {}
-    for case in report["cases"]:
-        for name in case.get("written", ()):
-            text = _text(folder, str(name))
-            if text is not None:
-                found[str(name)] = text
+    for name in (str(name) for case in report["cases"] for name in case.get("written", ())):
+        path = folder / name
+        with contextlib.suppress(OSError, ValueError):
+            inside = folder.resolve() in path.resolve().parents
+            if inside and path.suffix in _TEXTS and path.stat().st_size <= _LARGEST:
+                found[name] = path.read_text(encoding="utf-8")
     return found
 
 
-def _text(folder: Path, name: str) -> str | None:
-    path = folder / name
-    try:
-        inside = folder.resolve() in path.resolve().parents
-        if not inside or path.suffix not in _TEXTS or path.stat().st_size > _LARGEST:
-            return None
-        return path.read_text(encoding="utf-8")
-    except (OSError, ValueError):
-        return None
+#: The folder and the report of a machine.
+_Shard = tuple[Path, Mapping[str, Any]]
+
+
+def merge_folders(folders: Sequence[Path], out: Path, *, tool: Mapping[str, str]) -> dict[str, Any]:
+    """The cases of all ``folders`` as one report, and their other files copied into ``out``.
+
+    Cases stand in the order of their files and lines, as in a run that was not split. Of a case that several
+    shards ran, the run that finished last counts and its files alone are copied: a rerun replaces what it
+    repeats. A spec that could not be read counts unless a later shard ran its cases.
+
+    Raises:
+        Int8accError: A folder holds no report of this version.
+        OSError: A file cannot be copied.
+    """
+    shards = sorted(
+        ((folder, read_json(folder)) for folder in folders), key=lambda shard: _finished(shard[1])
+    )
+    winners: dict[str, Mapping[str, Any]] = {}
+    for _, report in shards:
+        for entry in report["cases"]:
+            if _finished(entry) >= _finished(winners.get(entry["nodeid"], {})):
+                winners[entry["nodeid"]] = entry
+    for source, target in _copies(shards, winners, out):
+        with replacing_files(target.parent) as drafts:
+            shutil.copyfile(source, drafts / target.name)
+    return report_of(
+        sorted(winners.values(), key=_place),
+        _errors(shards),
+        tool=dict(tool),
+        finished=_finished(shards[-1][1]),
+        merged=[folder.name for folder in folders],
+    )
+
+
+def _finished(run: Mapping[str, Any]) -> str:
+    """When a case or a whole run ended; ISO 8601 in UTC sorts as text."""
+    return str(run.get("finished", ""))
+
+
+def _place(entry: Mapping[str, Any]) -> tuple[str, int, str]:
+    """Where a case stands: its file, its line."""
+    nodeid = str(entry["nodeid"])
+    return nodeid.rpartition("::")[0], int(entry.get("line", 0)), nodeid
+
+
+def _errors(shards: Sequence[_Shard]) -> list[dict[str, str]]:
+    """The specs that could not be read, but for those that a later shard has read."""
+    standing: dict[str, dict[str, str]] = {}
+    for _, report in shards:
+        for entry in report["cases"]:
+            standing.pop(str(entry["nodeid"]).rpartition("::")[0], None)
+        for error in report.get("errors", ()):
+            standing[str(error["nodeid"])] = error
+    return [standing[nodeid] for nodeid in sorted(standing)]
+
+
+def _copies(
+    shards: Sequence[_Shard], winners: Mapping[str, Mapping[str, Any]], out: Path
+) -> Iterator[tuple[Path, Path]]:
+    """Each file to copy and its copy; those that a case names come last, and win."""
+    of_cases = []
+    for folder, report in shards:
+        if folder.resolve() == out.resolve():
+            continue
+        named: dict[bool, set[str]] = {True: set(), False: set()}  # of entries that count, and of others
+        for entry in report["cases"]:
+            named[winners[entry["nodeid"]] is entry].update(map(str, entry.get("written", ())))
+        for name in _files(folder, out):
+            pair = folder / name, out / name
+            if name in named[True]:
+                of_cases.append(pair)
+            elif name not in named[False] and name not in _OURS:
+                yield pair
+    yield from of_cases
+
+
+def _files(folder: Path, out: Path) -> Iterator[str]:
+    """Paths from ``folder`` of all its files, links and what lies in ``out`` left out."""
+    for here, folders, names in os.walk(folder):
+        folders[:] = sorted(name for name in folders if (Path(here) / name).resolve() != out.resolve())
+        for name in sorted(names):
+            path = Path(here) / name
+            if path.is_file() and not path.is_symlink():
+                yield path.relative_to(folder).as_posix()

@@ -11,54 +11,53 @@ from collections.abc import Mapping
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
+from pytest_int8acc.report import view
 from pytest_int8acc.report.causes import advice, cause_text
-from pytest_int8acc.report.charts import HEIGHT, WIDTH
+from pytest_int8acc.report.diagnosis import worst_findings
 from pytest_int8acc.report.plain import restore, to_plain
-from pytest_int8acc.report.stages import stage_text
-from pytest_int8acc.report.table import number
+from pytest_int8acc.report.search import alone_text
+from pytest_int8acc.report.summary import stage_text
+from pytest_int8acc.report.terminal import tallies
 from pytest_int8acc.report.text import failure_line, status
-from pytest_int8acc.report.view import case_views, measured_view, tallies
-from pytest_int8acc.report.words import relation
+from pytest_int8acc.report.words import number, relation
 
 if TYPE_CHECKING:
     import jinja2
 
 _FOLDER = "report/templates"
+#: Nothing from anywhere; the one script is known by its hash.
+_POLICY = (
+    "default-src 'none'; img-src data:; style-src 'unsafe-inline'; script-src 'sha256-{digest}'; "
+    "base-uri 'none'; form-action 'none'"
+)
 
 
 def page(report: Mapping[str, Any], texts: Mapping[str, str]) -> str:
-    """The whole page.
-
-    Args:
-        report: As ``report.json`` holds it.
-        texts: Of the files that cases have written, by name.
+    """The whole page of what ``report.json`` holds, with the ``texts`` of files written by cases, by name.
 
     Raises:
         Int8accError: The report holds an entry that is none.
     """
     environment = _environment()
     script = _source(environment, "script.js")
+    digest = base64.b64encode(hashlib.sha256(f"\n{script}\n".encode()).digest()).decode()
     return environment.get_template("page.html").render(
         report=report,
-        cases=case_views(report, texts),
+        cases=view.case_views(report, texts),
         tallies=tallies(report),
         style=_source(environment, "style.css"),
         script=script,
-        policy=_policy(script),
-        width=WIDTH,
-        height=HEIGHT,
+        policy=_POLICY.format(digest=digest),
+        width=view.WIDTH,
+        height=view.HEIGHT,
     )
 
 
 def fragment(details: Mapping[str, Any]) -> str:
-    """The scores and culprits of one case, to stand in another page.
-
-    Args:
-        details: ``to_plain`` of the CaseResult.
-    """
+    """The scores and culprits of one case, ``to_plain`` of its result, to stand in another page."""
     result = restore(details)
     said = status(result) if result.passed else failure_line(result)
-    return _environment().get_template("fragment.html").render(case=measured_view(result), said=said)
+    return _environment().get_template("fragment.html").render(case=view.measured_view(result, {}), said=said)
 
 
 @cache
@@ -80,6 +79,12 @@ def _environment() -> jinja2.Environment:
         "cause_text": cause_text,
         "advice": advice,
         "stage_text": stage_text,
+        "alone_text": alone_text,
+        "worst_findings": worst_findings,
+        "histogram": view.histogram,
+        "time": view.time_text,
+        "size": view.size_text,
+        "share": "{:.1%}".format,
     }
     return environment
 
@@ -88,12 +93,3 @@ def _source(environment: jinja2.Environment, name: str) -> str:
     """A file of ours as it is: it goes into the page unescaped."""
     assert environment.loader is not None
     return environment.loader.get_source(environment, name)[0].strip()
-
-
-def _policy(script: str) -> str:
-    """Nothing from anywhere; the one script is known by its hash."""
-    digest = base64.b64encode(hashlib.sha256(f"\n{script}\n".encode()).digest()).decode()
-    return (
-        f"default-src 'none'; img-src data:; style-src 'unsafe-inline'; script-src 'sha256-{digest}'; "
-        "base-uri 'none'; form-action 'none'"
-    )

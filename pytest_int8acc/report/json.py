@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path, PurePath
 from typing import Any, TypeGuard
 
 from pytest_int8acc.errors import Int8accError
 from pytest_int8acc.files import replace_file
-from pytest_int8acc.report.older import newest
-from pytest_int8acc.report.sentences import told
-from pytest_int8acc.results import CaseResult
+from pytest_int8acc.report.causes import advice, cause_text
+from pytest_int8acc.report.diagnosis import repair_text
+from pytest_int8acc.report.plain import to_plain
+from pytest_int8acc.report.search import alone_text, reason, remarks
+from pytest_int8acc.report.summary import fit_note, stage_text, summary
+from pytest_int8acc.results import CaseResult, Culprit, LineFit, Repair, SearchOutcome, StageLine
+from pytest_int8acc.results.causes import Cause
 
 #: Raised when a key changes its meaning or goes away; new keys may come at any time.
 VERSION = 2
@@ -23,6 +28,23 @@ BAD = ("failed", "error")
 _AS_MEASURED = (
     *("spec", "samples", "data", "baseline", "candidate", "backend", "outputs", "metrics", "int8_groups"),
     *("high_groups", "warnings", "notes", "search", "engines", "findings", "diagnosis", "golden", "recorded"),
+)
+#: By class, the key of each sentence and what makes it.
+SENTENCES: Mapping[type, Mapping[str, Callable[[Any], str]]] = {
+    Cause: {"text": cause_text, "advice": advice},
+    LineFit: {"note": fit_note},
+    Repair: {"text": repair_text},
+    StageLine: {"text": stage_text},
+    Culprit: {"alone": alone_text},
+    SearchOutcome: {"reason": reason},
+}
+#: In reports of version 1, keys by which an object is known, and the one of its sentence: all of a reason.
+_OLDER = (
+    ({"slope", "note"}, "note"),
+    ({"advice", "text"}, "text"),
+    ({"scores", "passed", "text"}, "text"),
+    ({"rescales", "text"}, "text"),
+    ({"stages", "summary"}, "summary"),
 )
 
 
@@ -132,11 +154,12 @@ def case_entry(
     details = told(result)
     search = details["search"] or {}
     culprits = search.get("culprits", [])
+    margins = (None if s.margin is None or not math.isfinite(s.margin) else s.margin for s in result.scores)
     scores = [score for output in details["outputs"] for score in output["scores"]] + details["metrics"]
     return {
         **entry,
         "name": details["name"],
-        "scores": [{**score, "margin": _margin(score)} for score in scores],
+        "scores": [{**score, "margin": m} for score, m in zip(scores, margins, strict=True)],
         "culprits": culprits,
         "plan": {culprit["layer"]: search["precision"] for culprit in culprits},
         "trials": len(search.get("trials", [])),
@@ -144,6 +167,18 @@ def case_entry(
         "written": [_from(folder, path) for path in details.get("written", [])],
         **{key: details[key] for key in _AS_MEASURED if key in details},
     }
+
+
+def told(result: CaseResult) -> dict[str, Any]:
+    """``result`` as plain types, with the sentences."""
+    plain: dict[str, Any] = to_plain(result, SENTENCES)
+    if plain["diagnosis"] is not None:
+        plain["diagnosis"]["summary"] = summary(result)
+    if result.search is not None:
+        repairs = result.diagnosis.repairs if result.diagnosis else ()
+        plain["search"]["remarks"] = remarks(result.search, repairs)
+        plain["search"]["interrupted"] = result.search.ending.kind == "interrupted"
+    return plain
 
 
 def one_per_case(entries: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
@@ -166,8 +201,19 @@ def _from(folder: Path | None, path: str) -> str:
     return PurePath(path).relative_to(folder).as_posix()
 
 
-def _margin(score: Mapping[str, Any]) -> float | None:
-    if score["limit"] is None or isinstance(score["value"], str):
-        return None
-    distance = float(score["value"]) - float(score["limit"])
-    return distance if score["bound"] == "min" else -distance
+def newest(value: Any) -> Any:
+    """A report of version 1, or a part of it, with its sentences under ``told`` as well."""
+    if isinstance(value, list):
+        return [newest(inner) for inner in value]
+    if not isinstance(value, dict):
+        return value
+    raised = {key: newest(inner) for key, inner in value.items()}
+    if {"alone", "price"} <= value.keys():
+        raised |= {"worst_alone": None, "told": value["alone"]}
+    if {"reason", "culprits"} <= value.keys():
+        kind = "interrupted" if value.get("interrupted") else "told"
+        raised["ending"] = {"kind": kind, "told": value["reason"]}
+    for keys, key in _OLDER:
+        if keys <= value.keys():
+            raised["told"] = value[key]
+    return raised | ({"first_stage": None} if value.get("first_stage") == "" else {})

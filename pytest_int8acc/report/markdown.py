@@ -17,11 +17,10 @@ from pytest_int8acc.report.engines import engine_lines
 from pytest_int8acc.report.json import BAD
 from pytest_int8acc.report.plain import restore_entry
 from pytest_int8acc.report.search import alone_text, fix_line
-from pytest_int8acc.report.stages import stage_lines
+from pytest_int8acc.report.summary import stage_lines
 from pytest_int8acc.report.summary import summary as why
-from pytest_int8acc.report.table import count
 from pytest_int8acc.report.terminal import said_of, tally
-from pytest_int8acc.report.words import shorten
+from pytest_int8acc.report.words import count, shorten
 from pytest_int8acc.results import CaseResult
 
 #: What GitHub takes of one step; more than that and nothing of it is shown.
@@ -102,11 +101,9 @@ def _section(entry: Mapping[str, Any]) -> str:
 
 def _story(result: CaseResult) -> Iterator[str]:
     """Why, where and what mends it."""
-    if result.diagnosis is not None:
-        yield f"{escape(why(result))}\n"
-        for line in stage_lines(result.diagnosis):
-            yield f"{escape(line.strip())}\n"
-    for line in engine_lines(result.engines):
+    stages = stage_lines(result.diagnosis) if result.diagnosis is not None else []
+    told = [why(result)] if result.diagnosis is not None else []
+    for line in (*told, *map(str.strip, stages), *engine_lines(result.engines)):
         yield f"{escape(line)}\n"
     search = result.search
     if search is not None and search.culprits:

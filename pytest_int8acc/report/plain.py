@@ -1,8 +1,9 @@
-"""A result as plain types that JSON and pytest-xdist carry, and read back from them."""
+"""A result as plain types that JSON, pytest-xdist and JUnit carry, and read back from them."""
 
 from __future__ import annotations
 
 import dataclasses
+import json
 import math
 from collections.abc import Callable, Mapping
 from enum import Enum
@@ -10,6 +11,10 @@ from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from pytest_int8acc.errors import Int8accError
+from pytest_int8acc.report.diagnosis import cheaper_fix, repair_text
+from pytest_int8acc.report.engines import int8_layers, speedup
+from pytest_int8acc.report.summary import summary
+from pytest_int8acc.report.text import status
 from pytest_int8acc.results import CaseResult
 
 if TYPE_CHECKING:
@@ -21,9 +26,7 @@ _NOTHING: Mapping[type, Mapping[str, Callable[[Any], Any]]] = {}
 def to_plain(value: Any, more: Mapping[type, Mapping[str, Callable[[Any], Any]]] = _NOTHING) -> Any:
     """``value`` as plain JSON types: dataclasses as dicts, inf and nan as text, NumPy scalars as numbers.
 
-    Args:
-        value: Of any type; what is none of these becomes text.
-        more: By dataclass, further keys and what makes their values.
+    What is none of these becomes text; ``more`` is, by dataclass, further keys and what makes their values.
     """
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         plain = {f.name: to_plain(getattr(value, f.name), more) for f in dataclasses.fields(value)}
@@ -69,3 +72,32 @@ def restore_entry(entry: Mapping[str, Any]) -> CaseResult | None:
     except ValueError as error:  # pydantic's
         where = f"{entry.get('nodeid')}: not an entry of a report"
         raise Int8accError(f"{where}: {str(error).partition(chr(10))[0]}; run the case again") from None
+
+
+def properties(result: CaseResult) -> list[tuple[str, object]]:
+    """Every score, the facts of the verdict, the case in a line, and the whole result; plain types only."""
+    scores = [(f"int8acc.{score.subject}.{score.metric}", to_plain(score.value)) for score in result.scores]
+    details = json.dumps(to_plain(result), allow_nan=False, ensure_ascii=False)
+    return [*scores, *facts(result), ("int8acc.summary", status(result)), ("int8acc.details", details)]
+
+
+def facts(result: CaseResult) -> list[tuple[str, object]]:
+    """What can be filtered and plotted without reading the details; only what is known."""
+    found: list[tuple[str, object]] = [("int8acc.passed", result.passed)]
+    if result.search is not None:
+        search, fix = result.search, "verified" if result.search.verified else "not verified"
+        found += [
+            ("int8acc.culprits", " ".join(culprit.layer for culprit in search.culprits)),
+            ("int8acc.fix", fix if search.found else "none"),
+            ("int8acc.int8_share", round(search.int8_share, 6)),
+        ]
+    if result.diagnosis is not None:
+        found += [("int8acc.why", summary(result)), ("int8acc.stage", result.diagnosis.first_stage or "")]
+    cheaper = cheaper_fix(result)
+    if cheaper is not None:
+        found.append(("int8acc.cheaper_fix", repair_text(cheaper)))
+    found.append(("int8acc.int8_layers", int8_layers(result.engines)))
+    ratio = speedup(result.engines)
+    if ratio is not None:
+        found.append(("int8acc.speedup", round(ratio, 4)))
+    return [(name, value) for name, value in found if value != ""]

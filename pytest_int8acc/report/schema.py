@@ -8,63 +8,50 @@ from __future__ import annotations
 
 import inspect
 import json
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from pytest_int8acc.report.json import RANK, VERSION
-from pytest_int8acc.report.sentences import SENTENCES
+from pytest_int8acc.report.json import RANK, SENTENCES, VERSION
 from pytest_int8acc.report.summary import summary
 from pytest_int8acc.results import CaseResult, Diagnosis
 
 FILE = Path(__file__).parent / "schema.json"
 _NUMBER = {"$ref": "#/definitions/number"}
 _TEXT = {"type": "string"}
+
+
+def _kind(kind: str | list[str], said: str, **more: Any) -> dict[str, Any]:
+    return {"type": kind, **more, "description": said}
+
+
+_MARGIN = {"margin": _kind(["number", "null"], "Distance to the limit, positive where it is kept.")}
 #: What a case holds beside its result, or in another shape; only the first three are there without a result.
 _CASE: dict[str, Any] = {
-    "nodeid": {"type": "string", "description": "pytest's name of the item."},
+    "nodeid": _kind("string", "pytest's name of the item."),
     "verdict": {"enum": sorted(RANK)},
-    "seconds": {"type": "number", "description": "The item's duration."},
-    "line": {"type": "integer", "minimum": 1, "description": "Where the case stands in its spec."},
-    "finished": {"type": "string", "description": "ISO 8601, UTC."},
-    "message": {"type": "string", "description": "Why the case did not pass; empty where it did."},
-    "settings": {"type": "string", "description": "Each setting, with its source."},
-    "scores": {
-        "type": "array",
-        "description": "All scores, outputs first.",
-        "items": {
-            "allOf": [{"$ref": "#/definitions/Score"}],
-            "properties": {
-                "margin": {
-                    "type": ["number", "null"],
-                    "description": "Distance to the limit, positive where it is kept.",
-                }
-            },
-        },
-    },
+    "seconds": _kind("number", "The item's duration."),
+    "line": _kind("integer", "Where the case stands in its spec.", minimum=1),
+    "finished": _kind("string", "ISO 8601, UTC."),
+    "message": _kind("string", "Why the case did not pass; empty where it did."),
+    "settings": _kind("string", "Each setting, with its source."),
+    "scores": _kind("array", "All scores, outputs first.")
+    | {"items": {"allOf": [{"$ref": "#/definitions/Score"}], "properties": _MARGIN}},
     "culprits": {"type": "array", "items": {"$ref": "#/definitions/Culprit"}},
-    "plan": {
-        "type": "object",
-        "additionalProperties": _TEXT,
-        "description": "The precision of each layer that leaves INT8.",
-    },
-    "trials": {"type": "integer", "description": "How many plans the search tried."},
-    "builds": {"type": "integer", "description": "How many models the search built."},
-    "written": {
-        "type": "array",
-        "items": _TEXT,
-        "description": "Files of the case, from the report folder on.",
-    },
+    "plan": _kind("object", "The precision of each layer that leaves INT8.", additionalProperties=_TEXT),
+    "trials": _kind("integer", "How many plans the search tried."),
+    "builds": _kind("integer", "How many models the search built."),
+    "written": _kind("array", "Files of the case, from the report folder on.", items=_TEXT),
 }
 #: What a search holds beside its fields and sentences.
 _SEARCH: dict[str, Any] = {
-    "interrupted": {"type": "boolean", "description": "Ctrl-C ended it; what stands here was known by then."},
-    "remarks": {"type": "array", "items": _TEXT, "description": "What came of certifying, and advice."},
+    "interrupted": _kind("boolean", "Ctrl-C ended it; what stands here was known by then."),
+    "remarks": _kind("array", "What came of certifying, and advice.", items=_TEXT),
 }
 
 
 def json_schema() -> dict[str, Any]:
     """The schema of the whole file."""
+    error = {"nodeid": _TEXT, "message": _TEXT}
     return {
         "$schema": "http://json-schema.org/draft-07/schema#",
         "title": "pytest-int8acc report",
@@ -73,18 +60,11 @@ def json_schema() -> dict[str, Any]:
         "properties": {
             "version": {"const": VERSION},
             "tool": {"type": "object", "properties": {"name": _TEXT, "version": _TEXT}},
-            "finished": {"type": "string", "description": "When the run ended; ISO 8601, UTC."},
-            "merged": {"type": "array", "items": _TEXT, "description": "The shards' folders."},
+            "finished": _kind("string", "When the run ended; ISO 8601, UTC."),
+            "merged": _kind("array", "The shards' folders.", items=_TEXT),
             "cases": {"type": "array", "items": {"$ref": "#/definitions/Case"}},
-            "errors": {
-                "type": "array",
-                "description": "Spec files that could not be read.",
-                "items": {
-                    "type": "object",
-                    "required": ["nodeid", "message"],
-                    "properties": {"nodeid": _TEXT, "message": _TEXT},
-                },
-            },
+            "errors": _kind("array", "Spec files that could not be read.")
+            | {"items": {"type": "object", "required": list(error), "properties": error}},
         },
         "definitions": dict(sorted(_definitions().items())),
     }
@@ -104,7 +84,8 @@ def _definitions() -> dict[str, Any]:
         Measured.model_json_schema(ref_template="#/definitions/{model}")["$defs"]
     )
     for made, sentences in (*SENTENCES.items(), (Diagnosis, {"summary": summary})):
-        told = {key: {**_TEXT, "description": _first_line(make)} for key, make in sentences.items()}
+        said = {key: (inspect.getdoc(make) or "").partition("\n")[0] for key, make in sentences.items()}
+        told = {key: _kind("string", text) for key, text in said.items()}
         definitions[made.__name__]["properties"] |= told
         definitions[made.__name__]["required"] += told
     definitions["SearchOutcome"]["properties"] |= _SEARCH
@@ -123,10 +104,6 @@ def _definitions() -> dict[str, Any]:
 def text() -> str:
     """The shipped file's content."""
     return json.dumps(json_schema(), indent=1, ensure_ascii=False) + "\n"
-
-
-def _first_line(function: Callable[..., str]) -> str:
-    return (inspect.getdoc(function) or "").partition("\n")[0]
 
 
 def _plain(schema: Any) -> Any:

@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from pytest_int8acc.report.causes import cause_text
-from pytest_int8acc.report.table import number, table
-from pytest_int8acc.report.words import pairs_text, shorten
-from pytest_int8acc.results import Culprit, Ending, EndingKind, Repair, SearchOutcome
+from pytest_int8acc.report.words import few, number, pairs_text, shorten, table
+from pytest_int8acc.results.causes import Repair
+from pytest_int8acc.results.search import Culprit, Ending, EndingKind, SearchOutcome
 
 _CULPRITS = 20
 _TRIALS = 40
 _CAUSE = 60
+_TOLD = ("fails", "passes")
 #: Where more than this share of the MACs would have to leave INT8, training with quantization is advised.
 _QAT_SHARE = 0.5
 _END = "{high} of {groups} groups: no shorter one was found, and groups within it may be innocent"
@@ -151,22 +152,9 @@ def cost_line(outcome: SearchOutcome) -> str:
 
 def _trials(outcome: SearchOutcome) -> list[str]:
     rows = [
-        (
-            str(i),
-            "passes" if t.passed else "fails",
-            number(t.loss, 3),
-            number(t.cost, 2),
-            t.why,
-            _kept(t.high),
-        )
+        (str(i), _TOLD[t.passed], number(t.loss, 3), number(t.cost, 2), t.why, few(t.high, 4) or "nothing")
         for i, t in enumerate(outcome.trials[:_TRIALS], 1)
     ]
     more = len(outcome.trials) - len(rows)
     lines = table(("trial", "verdict", "loss", "cost", "why", "kept high"), rows)
     return [*lines, f"... and {more} more (all in report.json)"] if more else lines
-
-
-def _kept(high: tuple[str, ...]) -> str:
-    return (
-        ", ".join(high[:4]) + (f" and {len(high) - 4} more" if len(high) > 4 else "") if high else "nothing"
-    )

@@ -1,18 +1,101 @@
-"""What was wrong with a case, in one sentence."""
+"""What was wrong with a case: what a line fit and a stage mean, and all of it in one sentence."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from pytest_int8acc.report.causes import cause_text
-from pytest_int8acc.report.fits import fit_phrase
-from pytest_int8acc.report.stages import first_line, stage_text
-from pytest_int8acc.report.words import pairs_text
-from pytest_int8acc.results import CaseResult, Culprit, Diagnosis, Finding
-from pytest_int8acc.results.causes import OddRanges
+from pytest_int8acc.report.words import few, pairs_text, relation, shorten, worst_first
+from pytest_int8acc.results import CaseResult, Culprit, Diagnosis, Finding, LineFit, StageLine
+from pytest_int8acc.results.causes import OddRanges, Stage
 
+_OWN = "TensorRT's own doing"
+#: What it means where a stage is the first that fails.
+_MEANINGS: Mapping[Stage, str] = {
+    "framework": "",
+    "FP32 ONNX": "the export to ONNX changed the model, or inputs are prepared otherwise there",
+    "FP16": "FP16 is off already: INT8 is not the problem",
+    "Q/DQ in ONNX Runtime": "quantization loses it: scales, or layers that INT8 does not suit",
+    "engine FP16": f"the FP16 engine differs from its model: {_OWN}",
+    "engine FP32": f"the FP32 engine differs from its model: {_OWN}",
+    "engine INT8": f"the Q/DQ model is fine, the engine made of it is not: {_OWN}",
+    "implicit INT8": "quantization loses it: ranges of TensorRT's calibration, or layers that INT8 does not "
+    "suit",
+}
 #: Where these fail first, quantization is not at fault, and nothing else is said.
 _ELSEWHERE = ("FP32 ONNX", "FP16", "engine FP16", "engine INT8")
+
+
+def stage_text(line: StageLine) -> str:
+    """What it means where this is the first stage that fails; empty where it passes."""
+    if line.told or (line.passed and line.together is None):
+        return line.told
+    if line.together is not None:
+        return f"no step leaves its limit alone; together they do, against {line.together}"
+    parts = [_MEANINGS[line.name], *(f"'{name}': {problem}" for name, problem in line.problems.items())]
+    parts += [fit_phrase(name, fit, line.against or "") for name, fit in line.fits.items()]
+    return "; ".join(filter(None, parts))
+
+
+def stage_lines(diagnosis: Diagnosis) -> list[str]:
+    """The way from the framework to the engine in one line, and what the first bad stage means."""
+    if not diagnosis.stages:
+        return []
+    stages = []
+    for stage in diagnosis.stages:
+        missed = [score for score in worst_first(stage.scores) if not score.passed]
+        why = f" ({shorten(relation(missed[0]), 60)})" if missed else ""
+        stages.append(f"{stage.name} ok" if stage.passed else f"{stage.name} off{why}")
+    lines = ["Stages: " + " > ".join(stages)]
+    first = first_line(diagnosis)
+    if first is not None and (text := stage_text(first)):
+        lines.append(f"  {first.name}: {text}")
+    return lines
+
+
+def first_line(diagnosis: Diagnosis) -> StageLine | None:
+    """The line of the first stage that leaves its limit."""
+    return next((stage for stage in diagnosis.stages if stage.name == diagnosis.first_stage), None)
+
+
+def fit_note(fit: LineFit) -> str:
+    """What a slope far from 1, or a shift, suggests; empty where INT8 lies near the baseline."""
+    if "constant" in fit.meanings:
+        return (
+            f"INT8 is {fit.offset:.4g} everywhere while the baseline varies: a tensor on the way to this "
+            f"output is quantized to a single value, its scale is far too wide or it is cut off entirely"
+        )
+    parts = [fit.told] if fit.told else []
+    if "small" in fit.meanings:
+        parts.append(
+            f"INT8 values are {fit.slope:.3g} of the baseline's throughout: a scale is wrong for all "
+            f"samples, either a dynamic range too narrow, which cuts values off, or one far too wide, which "
+            f"rounds small values to 0"
+        )
+    if "large" in fit.meanings:
+        parts.append(
+            f"INT8 values are {fit.slope:.3g} times the baseline's throughout: a scale is wrong for all "
+            f"samples, look for a dynamic range far from what its tensor holds"
+        )
+    if "shifted" in fit.meanings:
+        parts.append(
+            f"INT8 values are shifted by {fit.shift:.3g} on average ({abs(fit.shift) / fit.deviation:.2g} of "
+            f"the baseline's standard deviation): values cut off on one side only, or a wrong bias or zero "
+            f"point"
+        )
+    return "; ".join(parts)
+
+
+def fit_phrase(output: str, fit: LineFit | None, before: str) -> str:
+    """Slope and shift of an output against ``before``; empty where it lies near that, or on no line."""
+    if fit is None or not fit.meanings:
+        return ""
+    if "constant" in fit.meanings:
+        return f"'{output}' comes out as one value throughout"
+    scaled = "small" in fit.meanings or "large" in fit.meanings
+    how = [f"{fit.slope:.3g} times what {before} gives"] if scaled else []
+    how += [f"shifted by {fit.offset:.3g}"] if "shifted" in fit.meanings else []
+    return f"'{output}' comes out {' and '.join(how)}"
 
 
 def summary(result: CaseResult) -> str:
@@ -95,8 +178,5 @@ def _of_culprits(culprits: Sequence[Culprit]) -> str:
         layer, cause = told[0]
         more = f" (and {len(told) - 1} more layer{'s' * (len(told) > 2)} alike)" if len(told) > 1 else ""
         return f"{layer}: {cause_text(cause)}{more}"
-    parts = [
-        f"{kind} in {', '.join(layers[:3])}" + (f" and {len(layers) - 3} more" if len(layers) > 3 else "")
-        for kind, layers in kinds.items()
-    ]
+    parts = [f"{kind} in {few(layers, 3)}" for kind, layers in kinds.items()]
     return f"{len(told)} layers at fault: {'; '.join(parts)}"

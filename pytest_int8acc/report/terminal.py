@@ -3,24 +3,18 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from pytest_int8acc.report.json import BAD, RANK
 from pytest_int8acc.report.plain import restore, restore_entry
-from pytest_int8acc.report.table import count
 from pytest_int8acc.report.text import FAILURE, details, headline, remedies, status
+from pytest_int8acc.report.words import count
 from pytest_int8acc.results import CaseResult
 
 
 def status_line(nodeid: str, properties: Mapping[str, Any], message: str) -> str:
-    """A case in one line, after its verdict.
-
-    Args:
-        nodeid: the case.
-        properties: what the case's report carries.
-        message: why the case was not measured, used where ``properties`` say nothing.
-    """
+    """A case in one line, after its verdict: what its report carries, else why it was not measured."""
     said = properties.get("int8acc.summary", message)
     return f"{nodeid} - {said}" if said else nodeid
 
@@ -65,7 +59,11 @@ def said_of(entry: Mapping[str, Any], say: Callable[[CaseResult], str] = status)
 
 def tally(report: Mapping[str, Any]) -> str:
     """Like ``1 failed, 1 error, 20 passed``, with the specs that could not be read."""
-    verdicts = [entry["verdict"] for entry in report["cases"]] + ["error"] * len(report["errors"])
-    counts = {verdict: verdicts.count(verdict) for verdict in reversed(RANK)}
-    said = [f"{n} {verdict}" for verdict, n in counts.items() if n]
-    return ", ".join(said) or "nothing ran"
+    unread = ["error"] * len(report["errors"])
+    return ", ".join(f"{n} {verdict}" for verdict, n in tallies(report, unread)) or "nothing ran"
+
+
+def tallies(report: Mapping[str, Any], more: Sequence[str] = ()) -> list[tuple[str, int]]:
+    """How many cases, and ``more``, have each verdict, the worst first."""
+    verdicts = [*(entry["verdict"] for entry in report["cases"]), *more]
+    return [(verdict, n) for verdict in reversed(RANK) if (n := verdicts.count(verdict))]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 
 from pytest_int8acc.report.diagnosis import (
     calibration_lines,
@@ -12,14 +12,11 @@ from pytest_int8acc.report.diagnosis import (
     repair_line,
 )
 from pytest_int8acc.report.engines import engine_lines, no_int8
-from pytest_int8acc.report.fits import fit_note
-from pytest_int8acc.report.ranking import worst_first
 from pytest_int8acc.report.search import brief, search_lines
-from pytest_int8acc.report.stages import stage_lines
-from pytest_int8acc.report.summary import summary
-from pytest_int8acc.report.table import count, number, table
-from pytest_int8acc.report.words import name_of, relation, value_and_limit
-from pytest_int8acc.results import CaseResult, Score, score_name
+from pytest_int8acc.report.summary import fit_note, stage_lines, summary
+from pytest_int8acc.report.words import count, few, name_of, number, relation, score_cells, table, worst_first
+from pytest_int8acc.results import CaseResult
+from pytest_int8acc.results.scores import Score, score_name
 
 #: How the first line of a failure begins.
 FAILURE = "INT8 accuracy: "
@@ -113,16 +110,17 @@ def warnings_of(result: CaseResult) -> list[str]:
 def details(result: CaseResult, verbosity: int = 0) -> list[str]:
     """Problems, the table of scores, warnings, findings, engines and the notes.
 
-    Args:
-        result: the case.
-        verbosity: pytest's; from 2 on, the table is whole and holds the scores that have no limit, too.
+    From pytest's ``verbosity`` 2 on, the table is whole and holds the scores that have no limit, too.
     """
     scores = worst_first(result.scores)
     if verbosity >= 2:
         scores += [score for score in result.scores if score.limit is None]
     hidden = 0 if verbosity >= 2 else max(len(scores) - _ROWS, 0)
     fixed = {(s.subject, s.metric): s for s in result.fixed}
-    rows = [_row(score, fixed) for score in scores[: len(scores) - hidden]]
+    rows = [
+        ("" if s.passed else ">", *score_cells(s, fixed.get((s.subject, s.metric))).values())
+        for s in scores[: len(scores) - hidden]
+    ]
     lines = [f"'{output.name}': {output.problem}" for output in result.outputs if output.problem]
     lines += table(_HEADER, rows) if rows else []
     if hidden:
@@ -132,24 +130,6 @@ def details(result: CaseResult, verbosity: int = 0) -> list[str]:
     lines += engine_lines(result.engines, verbosity)
     lines += [f"golden: {result.golden}"] if result.golden else []
     return lines + [f"note: {note}" for note in notes_of(result, verbosity)]
-
-
-def _row(score: Score, fixed: Mapping[tuple[str, str], Score]) -> tuple[str, ...]:
-    value, limit = number(score.value), ""
-    after = fixed.get((score.subject, score.metric))
-    if score.limit is not None:
-        value, limit = value_and_limit(score, score.limit)
-        limit = (">= " if score.bound == "min" else "<= ") + limit
-    return (
-        "" if score.passed else ">",
-        score.subject,
-        score.metric,
-        value,
-        limit,
-        "" if score.noise is None else number(score.noise, 2),
-        "" if score.baseline is None else number(score.baseline),
-        "" if after is None else number(after.value),
-    )
 
 
 def _missed(result: CaseResult) -> list[str]:
@@ -197,9 +177,4 @@ def _notes_of_scores(scores: Iterable[Score]) -> list[str]:
     for score in scores:
         if score.note:
             bearers.setdefault(score.note, []).append(name_of(score))
-    return [
-        ", ".join(names[:_NAMES])
-        + (f" and {len(names) - _NAMES} more" if names[_NAMES:] else "")
-        + f": {note}"
-        for note, names in bearers.items()
-    ]
+    return [f"{few(names, _NAMES)}: {note}" for note, names in bearers.items()]

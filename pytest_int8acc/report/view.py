@@ -10,112 +10,29 @@ from pathlib import PurePosixPath
 from typing import Any
 from urllib.parse import quote
 
-from pytest_int8acc.report.charts import Bar, HistogramChart, histogram, layer_bars, score_place
-from pytest_int8acc.report.diagnosis import cheaper_fix, repair_line, worst_findings
+from pytest_int8acc.report.diagnosis import cheaper_fix, repair_line, worst_layers
 from pytest_int8acc.report.engines import int8_layers, speedup
-from pytest_int8acc.report.json import BAD, RANK
+from pytest_int8acc.report.json import BAD
 from pytest_int8acc.report.plain import restore_entry
-from pytest_int8acc.report.ranking import worst_first
-from pytest_int8acc.report.search import alone_text, cost_line, fix_line, remarks
+from pytest_int8acc.report.search import cost_line, fix_line, remarks
 from pytest_int8acc.report.summary import summary
-from pytest_int8acc.report.table import number
 from pytest_int8acc.report.terminal import said_of
-from pytest_int8acc.report.text import headline, most_critical, notes_of, warnings_of
-from pytest_int8acc.report.words import value_and_limit
-from pytest_int8acc.results import CaseResult, Culprit, EngineInfo, Finding, Score
+from pytest_int8acc.report.text import FAILURE, headline, most_critical, notes_of, warnings_of
+from pytest_int8acc.report.words import number, score_cells, worst_first
+from pytest_int8acc.results import CaseResult, Latency, LayerError, Score
+from pytest_int8acc.results.causes import Cause
+
+#: Width and height of a histogram in its own units; the axis lies below.
+WIDTH, HEIGHT = 480.0, 96.0
+_LAYERS = 40
+#: How many times the greatest value the axis may reach, to show a scale that is too wide.
+_BEYOND = 4.0
 
 
-@dataclass(frozen=True)
-class ScoreRow:
-    """A score and where it lies against its limit."""
+def case_views(report: Mapping[str, Any], texts: Mapping[str, str]) -> list[dict[str, Any]]:
+    """The cases of a report, each as what its section says beside the result; templates know the keys.
 
-    subject: str
-    metric: str
-    value: str
-    limit: str
-    noise: str
-    baseline: str
-    fixed: str
-    passed: bool
-    place: float | None
-    """0 to 100, the limit at 50; None without a limit."""
-    fixed_place: float | None
-
-
-@dataclass(frozen=True)
-class CulpritCard:
-    """A culprit and the values behind its cause."""
-
-    culprit: Culprit
-    alone: str
-    price: str
-    chart: HistogramChart | None
-    numbers: tuple[tuple[str, str], ...]
-
-
-@dataclass(frozen=True)
-class Snippet:
-    """Text to be copied."""
-
-    title: str
-    text: str
-
-
-@dataclass(frozen=True)
-class FileLink:
-    """A file of the report folder; no ``href`` where it lies elsewhere."""
-
-    name: str
-    href: str
-
-
-@dataclass(frozen=True)
-class CaseView:
-    """One case of the page; of one that was not measured ``result`` is None."""
-
-    anchor: str
-    nodeid: str
-    verdict: str
-    said: str
-    message: str
-    seconds: float
-    settings: str
-    strain: float
-    """Of its worst score: 1 at the limit; -1 where nothing was judged."""
-    place: float | None
-    result: CaseResult | None = None
-    why: str = ""
-    headline: str = ""
-    warnings: tuple[str, ...] = ()
-    notes: tuple[str, ...] = ()
-    scores: tuple[ScoreRow, ...] = ()
-    culprits: tuple[CulpritCard, ...] = ()
-    bars: tuple[Bar, ...] = ()
-    findings: tuple[Finding, ...] = ()
-    engines: tuple[tuple[EngineInfo, str, str], ...] = ()
-    """Each with its median time and its size."""
-    speedup: float | None = None
-    int8: str = ""
-    fix: str = ""
-    cheaper: str = ""
-    repairs: tuple[str, ...] = ()
-    """The other ways to meet the criteria."""
-    cost: str = ""
-    snippets: tuple[Snippet, ...] = ()
-    files: tuple[FileLink, ...] = ()
-
-    @property
-    def bad(self) -> bool:
-        """The case makes the run fail."""
-        return self.verdict in BAD
-
-
-def case_views(report: Mapping[str, Any], texts: Mapping[str, str]) -> list[CaseView]:
-    """The cases of a report.
-
-    Args:
-        report: As read from ``report.json``.
-        texts: Of the files that cases have written, by name.
+    ``texts`` are those of the files that cases have written, by name.
 
     Raises:
         Int8accError: An entry is none of ours.
@@ -123,152 +40,232 @@ def case_views(report: Mapping[str, Any], texts: Mapping[str, str]) -> list[Case
     return [_case(f"case-{i}", entry, texts) for i, entry in enumerate(report["cases"], 1)]
 
 
-def measured_view(result: CaseResult) -> CaseView:
-    """A result by itself."""
-    frame: dict[str, Any] = {"nodeid": result.name, "verdict": "passed" if result.passed else "failed"}
-    frame |= {"anchor": "", "said": "", "message": "", "seconds": result.seconds, "settings": ""}
-    return CaseView(**frame, **_measured(result, {}))
-
-
-def tallies(report: Mapping[str, Any]) -> list[tuple[str, int]]:
-    """How many cases have each verdict, the worst first."""
-    verdicts = [entry["verdict"] for entry in report["cases"]]
-    return [(verdict, n) for verdict in reversed(RANK) if (n := verdicts.count(verdict))]
-
-
-def _case(anchor: str, entry: Mapping[str, Any], texts: Mapping[str, str]) -> CaseView:
+def _case(anchor: str, entry: Mapping[str, Any], texts: Mapping[str, str]) -> dict[str, Any]:
     result = restore_entry(entry)
-    said = said_of(entry, most_critical)
-    message = str(entry.get("message", ""))
-    frame: dict[str, Any] = {
+    said, message = said_of(entry, most_critical), str(entry.get("message", ""))
+    repeats = result is not None and message.startswith(FAILURE)
+    return {
         "anchor": anchor,
         "nodeid": entry["nodeid"],
         "verdict": entry["verdict"],
+        "bad": entry["verdict"] in BAD,
         "said": said,
-        "message": message if message.strip() != said and _tells(message, result) else "",
+        "message": "" if repeats or message.strip() == said else message,
         "seconds": entry["seconds"],
         "settings": str(entry.get("settings", "")),
         "strain": -1.0,
         "place": None,
+        "result": None,
+        "warnings": (),
+        "int8": "",
+        "speedup": None,
+        **({} if result is None else measured_view(result, texts)),
     }
-    return CaseView(**frame) if result is None else CaseView(**frame | _measured(result, texts))
 
 
-def _tells(message: str, result: CaseResult | None) -> bool:
-    """A message says something that the result does not."""
-    return result is None or not message.startswith("INT8 accuracy")
-
-
-def _measured(result: CaseResult, texts: Mapping[str, str]) -> dict[str, Any]:
-    """What a view holds of a case that was measured."""
-    judged = worst_first(result.scores)
+def measured_view(result: CaseResult, texts: Mapping[str, str]) -> dict[str, Any]:
+    """What a page says of a case that was measured; ``texts`` are of the files it has written, by name."""
+    judged, cheaper = worst_first(result.scores), cheaper_fix(result)
     search, diagnosis = result.search, result.diagnosis
-    culprits = search.culprits if search else ()
-    cheaper = cheaper_fix(result)
+    repairs = diagnosis.repairs if diagnosis else ()
+    # how much of its limit the worst score uses up, 1 at the limit; -1 where nothing was judged
     worst = max((score.strain for score in judged), default=-1.0)
+    layers = [culprit.layer for culprit in search.culprits] if search else []
+    notes = (*search.notes, *remarks(search, repairs)) if search else ()
     return {
         "result": result,
         "strain": worst if math.isfinite(worst) else 1e308,
         "place": max((place for s in judged if (place := score_place(s)) is not None), default=None),
         "why": summary(result),
         "headline": headline(result),
-        "warnings": tuple(warnings_of(result)),
-        "notes": (*notes_of(result, 2), *_search_notes(result), *_diagnosis_notes(result)),
+        "warnings": warnings_of(result),
+        "notes": (*notes_of(result, 2), *notes, *(diagnosis.notes if diagnosis else ())),
         "scores": _rows(result),
-        "culprits": tuple(map(_card, culprits)),
-        "bars": tuple(layer_bars(diagnosis.layers, [c.layer for c in culprits])) if diagnosis else (),
-        "findings": tuple(worst_findings(result.findings)),
-        "engines": tuple((engine, _time(engine), _size(engine.nbytes)) for engine in result.engines),
+        "bars": layer_bars(diagnosis.layers, layers) if diagnosis else (),
         "speedup": speedup(result.engines),
         "int8": int8_layers(result.engines),
         "fix": fix_line(search) if search else "",
         "cheaper": repair_line(cheaper) if cheaper else "",
-        "repairs": tuple(repair_line(r) for r in diagnosis.repairs if r is not cheaper) if diagnosis else (),
+        "repairs": [repair_line(repair) for repair in repairs if repair is not cheaper],
         "cost": cost_line(search) if search else "",
-        "snippets": tuple(_snippets(result, texts)),
-        "files": tuple(map(_link, result.written)),
+        "snippets": _snippets(result, texts),
+        "files": [(name, _href(name)) for name in result.written],
     }
 
 
-def _rows(result: CaseResult) -> tuple[ScoreRow, ...]:
-    """Missed limits first, then those kept, then what is reported only."""
+def _rows(result: CaseResult) -> list[dict[str, Any]]:
+    """Missed limits first, then those kept, then what is reported only; with places against the limit."""
     fixed = {(s.subject, s.metric): s for s in result.fixed}
     scores = worst_first(result.scores) + [s for s in result.scores if s.limit is None]
-    return tuple(_row(score, fixed.get((score.subject, score.metric))) for score in scores)
+    rows = []
+    for score in scores:
+        after = fixed.get((score.subject, score.metric))
+        places = {"place": score_place(score), "fixed_place": None if after is None else score_place(after)}
+        rows.append(score_cells(score, after, ("≥ ", "≤ ")) | places | {"passed": score.passed})
+    return rows
 
 
-def _row(score: Score, fixed: Score | None) -> ScoreRow:
-    value, limit = number(score.value), ""
-    if score.limit is not None:
-        value, limit = value_and_limit(score, score.limit)
-        limit = ("≥ " if score.bound == "min" else "≤ ") + limit
-    return ScoreRow(
-        subject=score.subject,
-        metric=score.metric,
-        value=value,
-        limit=limit,
-        noise="" if score.noise is None else number(score.noise, 2),
-        baseline="" if score.baseline is None else number(score.baseline),
-        fixed="" if fixed is None else number(fixed.value),
-        passed=score.passed,
-        place=score_place(score),
-        fixed_place=None if fixed is None else score_place(fixed),
-    )
-
-
-def _card(culprit: Culprit) -> CulpritCard:
-    cause = culprit.cause
-    numbers = cause.numbers if cause else {}
-    return CulpritCard(
-        culprit=culprit,
-        alone=alone_text(culprit),
-        price=f"{culprit.price:.1%}",
-        chart=histogram(cause) if cause else None,
-        numbers=tuple((name, number(value)) for name, value in numbers.items()),
-    )
-
-
-def _snippets(result: CaseResult, texts: Mapping[str, str]) -> list[Snippet]:
-    """The fix as text: the files written, and what can be said without them."""
-    written = [Snippet(PurePosixPath(name).name, texts[name]) for name in result.written if name in texts]
+def _snippets(result: CaseResult, texts: Mapping[str, str]) -> list[tuple[str, str]]:
+    """The fix as text, each with its title: what can be said without files, and the files written."""
+    written = [(PurePosixPath(name).name, texts[name]) for name in result.written if name in texts]
     search = result.search
     if search is None or not search.culprits:
         return written
-    titles = {snippet.title for snippet in written}
-    made = []
+    titles, made = dict(written), []
     if "exclude_nodes.txt" not in titles:
         nodes = [node for culprit in search.culprits for node in culprit.nodes]
-        made.append(Snippet("nodes to exclude from quantization", "\n".join(nodes) + "\n"))
+        made.append(("nodes to exclude from quantization", "\n".join(nodes) + "\n"))
     if "plan.yaml" not in titles:
         high = [f"  {json.dumps(c.layer, ensure_ascii=False)}: {search.precision}" for c in search.culprits]
-        made.append(Snippet("plan.yaml", "\n".join(["high:", *high, "scales: {}"]) + "\n"))
+        made.append(("plan.yaml", "\n".join(["high:", *high, "scales: {}"]) + "\n"))
     return made + written
 
 
-def _link(name: str) -> FileLink:
-    """A link from the page's own folder on; ``./`` keeps a name from being read as an address."""
+def _href(name: str) -> str:
+    """A link from the page's own folder on, empty where the file lies elsewhere; ``./``: no address."""
     path = PurePosixPath(name)
     outside = path.is_absolute() or ".." in path.parts or "\\" in name
-    return FileLink(name, "" if outside else f"./{quote(name, errors='backslashreplace')}")
+    return "" if outside else f"./{quote(name, errors='backslashreplace')}"
 
 
-def _search_notes(result: CaseResult) -> Sequence[str]:
-    if result.search is None:
-        return ()
-    return *result.search.notes, *remarks(result.search, result.diagnosis.repairs if result.diagnosis else ())
-
-
-def _diagnosis_notes(result: CaseResult) -> Sequence[str]:
-    return result.diagnosis.notes if result.diagnosis else ()
-
-
-def _time(engine: EngineInfo) -> str:
-    latency = engine.latency
+def time_text(latency: Latency | None) -> str:
+    """Like ``1.2 ms (1.1 to 1.4)``; empty where nothing was timed."""
     if latency is None:
         return ""
     low, high = number(latency.low_ms, 3), number(latency.high_ms, 3)
     return f"{number(latency.median_ms, 3)} ms ({low} to {high})"
 
 
-def _size(nbytes: int) -> str:
+def size_text(nbytes: int) -> str:
+    """Bytes in KiB or MiB."""
     return f"{nbytes / 2**20:.1f} MiB" if nbytes >= 2**20 else f"{nbytes / 2**10:.0f} KiB"
+
+
+@dataclass(frozen=True)
+class Bar:
+    """A bar of a chart of layers."""
+
+    label: str
+    kind: str
+    width: float
+    """In percent."""
+    rest: float
+    """In percent: the error with everything in INT8."""
+    text: str
+    marked: bool
+    """A culprit."""
+
+
+@dataclass(frozen=True)
+class Mark:
+    """A vertical line on a histogram; ``beyond``: it lies off the right edge."""
+
+    x: float
+    text: str
+    beyond: bool = False
+
+    @property
+    def anchor(self) -> str:
+        """Which end of the text stands at the line."""
+        return "end" if self.x > WIDTH / 2 else "start"
+
+
+@dataclass(frozen=True)
+class Bin:
+    """A bar of a histogram."""
+
+    x: float
+    y: float
+    width: float
+    height: float
+    clipped: bool
+    """Its values lie beyond what the scale can express."""
+
+
+@dataclass(frozen=True)
+class HistogramChart:
+    """The absolute values of one tensor, and how far its scale reaches."""
+
+    title: str
+    bins: tuple[Bin, ...]
+    amax: Mark | None
+    reach: Mark | None
+    right: str
+    """The value at the right edge."""
+    used: float | None
+    """Share of the scale's reach that the values take, in percent; None where they go beyond it."""
+
+
+def score_place(score: Score) -> float | None:
+    """Where a judged score lies between 0 (perfect), 50 (its limit) and 100 (infinitely off)."""
+    if score.limit is None:
+        return None
+    used = score.strain
+    if used <= 1:
+        return 50 * used
+    return 100 - 50 / used if math.isfinite(used) else 100.0
+
+
+def layer_bars(layers: Sequence[LayerError], culprits: Sequence[str]) -> list[Bar]:
+    """The worst layers by the error that each makes alone, as a share of the signal."""
+    ranked = worst_layers(layers)[:_LAYERS]
+    shares = [(_share(layer.alone_sqnr_db), _share(layer.sqnr_db)) for layer in ranked]
+    longest = max((value for pair in shares for value in pair if math.isfinite(value)), default=0.0) or 1.0
+    between = "; {} dB between engines, all in INT8"
+    return [
+        Bar(
+            label=layer.layer,
+            kind=layer.op_type,
+            width=_percent(alone / longest),
+            rest=_percent(rest / longest),
+            text=f"{number(100 * alone, 3)}% ({number(layer.alone_sqnr_db, 3)} dB"
+            + ("" if layer.engine_sqnr_db is None else between.format(number(layer.engine_sqnr_db, 3)))
+            + ")",
+            marked=layer.layer in culprits,
+        )
+        for layer, (alone, rest) in zip(ranked, shares, strict=True)
+    ]
+
+
+def histogram(cause: Cause) -> HistogramChart | None:
+    """The values behind a cause, heights in logarithms; None where there are none."""
+    values = cause.histogram
+    if values is None or not values.counts or len(values.edges) != len(values.counts) + 1:
+        return None
+    amax = cause.amax if cause.amax is not None else values.edges[-1]
+    reach = cause.reach
+    right = max(values.edges[-1], min(reach or 0.0, _BEYOND * amax))
+    if not (math.isfinite(right) and right > 0):
+        return None
+    tallest = math.log1p(max(values.counts)) or 1.0
+    bins = []
+    for low, high, n in zip(values.edges, values.edges[1:], values.counts, strict=False):
+        tall = HEIGHT * math.log1p(n) / tallest
+        x, width = WIDTH * low / right, max(WIDTH * (high - low) / right - 0.5, 0.5)
+        bins.append(Bin(x, HEIGHT - tall, width, tall, reach is not None and low >= reach))
+    return HistogramChart(
+        title=cause.tensor,
+        bins=tuple(bins),
+        amax=_mark(amax, right, "largest value"),
+        reach=None if reach is None else _mark(reach, right, "scale reaches"),
+        right=number(right, 3),
+        used=_percent(amax / reach) if reach and amax <= reach else None,
+    )
+
+
+def _mark(value: float, right: float, what: str) -> Mark | None:
+    if not math.isfinite(value):
+        return None
+    text = f"{what} {number(value, 3)}"
+    return Mark(WIDTH * min(value / right, 1.0), text, beyond=value > right)
+
+
+def _share(sqnr_db: float) -> float:
+    """Root of the noise's share of the signal; inf where it cannot be computed."""
+    if math.isnan(sqnr_db):
+        return math.inf
+    return float(10 ** min(-sqnr_db / 20, 300))
+
+
+def _percent(share: float) -> float:
+    return round(100 * min(max(share, 0.0), 1.0), 2) if not math.isnan(share) else 0.0

@@ -1,12 +1,50 @@
-"""Scores and long sentences in few words."""
+"""Numbers, tables and scores in few words."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
-from pytest_int8acc.report.table import number, number_pair
 from pytest_int8acc.results import Score
+
+
+def table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
+    """Lines of left-aligned columns, two spaces apart; columns whose cells are all empty are left out."""
+    kept = [i for i in range(len(header)) if any(row[i] for row in rows)]
+    widths = [max(len(line[i]) for line in (header, *rows)) for i in kept]
+    return [
+        "  ".join(line[i].ljust(width) for i, width in zip(kept, widths, strict=True)).rstrip()
+        for line in (header, *rows)
+    ]
+
+
+def number(value: float, digits: int = 4) -> str:
+    """``value`` with ``digits`` significant digits, more just below 1; whole ones below 1e6 in full."""
+    if abs(value) < 1e6 and value == int(value):
+        return str(int(value))
+    if 0.99 < abs(value) < 1:  # a cosine of 0.99998 is not 1
+        digits = max(digits, 1 + math.ceil(-math.log10(1 - abs(value))))
+    return f"{value:.{digits}g}".replace("e-0", "e-").replace("e+0", "e")
+
+
+def number_pair(value: float, limit: float, most: int = 17) -> tuple[str, str]:
+    """Both numbers with as many significant digits, 4 to ``most``, as it takes to print them differently."""
+    for digits in range(4, most + 1):
+        texts = number(value, digits), number(limit, digits)
+        if texts[0] != texts[1]:
+            return texts
+    return number(value), number(limit)
+
+
+def count(n: int, thing: str) -> str:
+    """Like ``1 layer`` and ``2 layers``."""
+    return f"{n} {thing}" if n == 1 else f"{n} {thing}s"
+
+
+def worst_first(scores: Iterable[Score]) -> list[Score]:
+    """The judged ones among ``scores``: missed limits first, each part by falling strain."""
+    judged = (score for score in scores if score.limit is not None)
+    return sorted(judged, key=lambda score: (score.passed, -score.strain))
 
 
 def relation(score: Score) -> str:
@@ -30,6 +68,28 @@ def name_of(score: Score) -> str:
 def value_and_limit(score: Score, limit: float) -> tuple[str, str]:
     """Both as text: a miss shows by how little it missed, a limit kept to the last digit may look equal."""
     return number_pair(score.value, limit, most=8 if score.passed else 17)
+
+
+def score_cells(score: Score, fixed: Score | None, signs: Sequence[str] = (">= ", "<= ")) -> dict[str, str]:
+    """A score as cells of a table; ``signs`` stand before a least and before a greatest value."""
+    value, limit = number(score.value), ""
+    if score.limit is not None:
+        value, limit = value_and_limit(score, score.limit)
+        limit = signs[score.bound == "max"] + limit
+    return {
+        "subject": score.subject,
+        "metric": score.metric,
+        "value": value,
+        "limit": limit,
+        "noise": "" if score.noise is None else number(score.noise, 2),
+        "baseline": "" if score.baseline is None else number(score.baseline),
+        "fixed": "" if fixed is None else number(fixed.value),
+    }
+
+
+def few(names: Sequence[str], most: int) -> str:
+    """The first names, and how many more there are."""
+    return ", ".join(names[:most]) + (f" and {len(names) - most} more" if len(names) > most else "")
 
 
 def shorten(text: str, most: int) -> str:

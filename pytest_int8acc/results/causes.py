@@ -1,4 +1,4 @@
-"""Where and why INT8 loses accuracy, as kinds, names and numbers; ``report/`` says it in words."""
+"""Where and why INT8 loses accuracy, and what mends it; ``report/`` says it in words."""
 
 from __future__ import annotations
 
@@ -6,61 +6,26 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
+from pytest_int8acc.results.engines import Latency
+from pytest_int8acc.results.scores import LineFit, Score
+
+_ModelStage = Literal["framework", "FP32 ONNX", "FP16", "Q/DQ in ONNX Runtime"]
+_EngineStage = Literal["engine FP16", "engine FP32", "engine INT8", "implicit INT8"]
 #: A step of the way from the framework to the INT8 engine.
-Stage = Literal[
-    "framework",
-    "FP32 ONNX",
-    "FP16",
-    "Q/DQ in ONNX Runtime",
-    "engine FP16",
-    "engine FP32",
-    "engine INT8",
-    "implicit INT8",
-]
-CauseKind = Literal[
-    "scale-too-wide",
-    "saturation",
-    "zero-point",
-    "zero-scale",
-    "missing-scale",
-    "activation-outliers",
-    "weight-outliers",
-    "weight-scale",
-    "wrong-axis",
-    "mismatched-scales",
-    "sensitive-op",
-    "accumulated-noise",
-    "engine-only",
-    "non-determinism",
-]
+Stage = Literal[_ModelStage, _EngineStage]
+_OfScale = Literal["scale-too-wide", "saturation", "zero-point", "zero-scale", "missing-scale"]
+_OfTensor = Literal["activation-outliers", "weight-outliers", "weight-scale", "wrong-axis"]
+_OfRest = Literal["mismatched-scales", "sensitive-op", "accumulated-noise", "engine-only", "non-determinism"]
+CauseKind = Literal[_OfScale, _OfTensor, _OfRest]
+_Range = Literal["range-too-wide", "cut-off", "one-sided"]
+_Scale = Literal["vanishing-scale", "vanishing-weight-scale", "no-scale"]
+_Values = Literal["large-channels", "large-values", "stretched-range", "uneven-parts", "range-of-partner"]
+_Codes = Literal["few-codes", "weight-scales-off", "scales-of-other-axis", "one-scale-for-channels"]
+_Weight = Literal["large-weights", "large-idle-weights"]
+_Place = Literal["quantized-inputs", "after-softmax", "after-gelu", "product-of-activations", "decoding"]
+_Whole = Literal["noise-adds-up", "engine-differs", "within-noise"]
 #: What a tensor, its scale or its surroundings show.
-Symptom = Literal[
-    "range-too-wide",
-    "cut-off",
-    "one-sided",
-    "vanishing-scale",
-    "vanishing-weight-scale",
-    "no-scale",
-    "large-channels",
-    "large-values",
-    "stretched-range",
-    "uneven-parts",
-    "range-of-partner",
-    "few-codes",
-    "weight-scales-off",
-    "scales-of-other-axis",
-    "one-scale-for-channels",
-    "large-weights",
-    "large-idle-weights",
-    "quantized-inputs",
-    "after-softmax",
-    "after-gelu",
-    "product-of-activations",
-    "decoding",
-    "noise-adds-up",
-    "engine-differs",
-    "within-noise",
-]
+Symptom = Literal[_Range, _Scale, _Values, _Codes, _Weight, _Place, _Whole]
 
 
 @dataclass(frozen=True)
@@ -123,3 +88,121 @@ class OddRanges:
     """Of those too narrow, what their tensors reach over what they express."""
     by_hand: tuple[float, ...] = ()
     """The values they take most often, where these are so few that somebody set them."""
+
+
+@dataclass(frozen=True)
+class StageLine:
+    """One step of the way from the framework to the INT8 engine, compared with a step before."""
+
+    name: Stage
+    passed: bool
+    scores: tuple[Score, ...]
+    against: Stage | None = None
+    """The step before that it was compared with; None in a report of version 1."""
+    problems: Mapping[str, str] = field(default_factory=dict)
+    """Why outputs fail whatever their scores, by name."""
+    fits: Mapping[str, LineFit] = field(default_factory=dict)
+    """Where it fails: the outputs that lie on another line than the step before, by name."""
+    together: Stage | None = None
+    """The step that it leaves by more than the limit though no step between them does; None elsewhere."""
+    told: str = ""
+    """The sentence of a report of version 1; empty in others."""
+
+
+@dataclass(frozen=True)
+class LayerError:
+    """The error of one group's output against the baseline."""
+
+    layer: str
+    op_type: str
+    sqnr_db: float
+    """With everything in INT8."""
+    cosine: float
+    alone_sqnr_db: float
+    """With this group alone in INT8: the error made here, without the error passed on."""
+    alone_cosine: float
+    engine_sqnr_db: float | None = None
+    """With everything in INT8, between engines of TensorRT; None where they do not show it."""
+    engine_cosine: float | None = None
+
+
+@dataclass(frozen=True)
+class Rescale:
+    """Another scale for one tensor."""
+
+    tensor: str
+    method: str
+    old: float
+    new: float
+
+
+@dataclass(frozen=True)
+class Migration:
+    """Range moved from the channels of activations into the weights that read them."""
+
+    alpha: float
+    """How much of an activation's spread goes to the weights."""
+    folded: tuple[str, ...] = ()
+    """Nodes that took factors."""
+    inserted: tuple[str, ...] = ()
+    """Mul nodes that had to be inserted."""
+
+
+@dataclass(frozen=True)
+class Repair:
+    """A way to meet the criteria, dearest last."""
+
+    kind: Literal["recalibrate", "migrate", "mixed", "high"]
+    """mixed: some layers recalibrated, some high."""
+    layers: tuple[str, ...]
+    """Layers that leave INT8; empty where none has to."""
+    rescales: tuple[Rescale, ...]
+    scores: tuple[Score, ...]
+    verified: bool
+    price: float
+    """Share of the multiply-accumulates that leaves INT8."""
+    precision: str = "fp16"
+    """What layers run in that leave INT8."""
+    culprits: int = 0
+    """Layers that the search found."""
+    weights: tuple[str, ...] = ()
+    """Constants whose scales are taken from their values anew."""
+    migration: Migration | None = None
+    data: str = ""
+    """The calibration data that ranges come from; empty: the compared inputs themselves."""
+    latency: Latency | None = None
+    """Of its engine; None where it was not timed."""
+    told: str = ""
+    """The sentence of a report of version 1; empty in others."""
+
+
+@dataclass(frozen=True)
+class CalibrationLine:
+    """One calibration method for the whole case."""
+
+    method: str
+    scores: tuple[Score, ...]
+    passed: bool
+
+
+@dataclass(frozen=True)
+class Diagnosis:
+    """Why a case fails, and what mends it."""
+
+    met: bool | None = None
+    """INT8 meets its criteria of accuracy; None where a case was mended without a diagnosis."""
+    stages: tuple[StageLine, ...] = ()
+    first_stage: Stage | None = None
+    """The first stage that leaves its limit; None where none does."""
+    ranges: OddRanges | None = None
+    slip: str = ""
+    """Rule of the finding that tells what is wrong with the calibration data; empty where none counts."""
+    fixed_pairs: tuple[str, ...] = ()
+    """DequantizeLinear nodes that no plan takes off."""
+    repairs: tuple[Repair, ...] = ()
+    """Those that meet the criteria, cheapest first."""
+    layers: tuple[LayerError, ...] = ()
+    calibrations: tuple[CalibrationLine, ...] = ()
+    notes: tuple[str, ...] = ()
+    told: str = ""
+    """The summary of a report of version 1; empty in others."""

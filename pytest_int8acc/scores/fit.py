@@ -6,7 +6,7 @@ import math
 
 import numpy as np
 
-from pytest_int8acc.results import LineFit, Meaning
+from pytest_int8acc.results.scores import LineFit, Meaning
 from pytest_int8acc.scores.pairs import Pair, dot
 
 #: Below this correlation a line says nothing.

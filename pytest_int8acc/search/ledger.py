@@ -11,7 +11,7 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
-from pytest_int8acc.results import Ending, EndingKind
+from pytest_int8acc.results.search import Ending, EndingKind
 from pytest_int8acc.search.evaluator import Evaluator
 from pytest_int8acc.search.samples import Samples
 from pytest_int8acc.search.types import Budget, Probe, SearchResult, TableRow, Trial, TrialRecord

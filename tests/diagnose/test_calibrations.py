@@ -12,8 +12,7 @@ import yaml
 from labs import lab_of
 from zoo import ZOO, sample_feed
 
-from pytest_int8acc.diagnose.calibrations import compare_calibrations
-from pytest_int8acc.diagnose.case import diagnose
+from pytest_int8acc.diagnose.case import compare_calibrations, diagnose
 from pytest_int8acc.measure.measured import Measured, measure
 from pytest_int8acc.results import CalibrationLine
 from pytest_int8acc.scales.methods import METHODS

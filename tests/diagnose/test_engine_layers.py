@@ -13,8 +13,7 @@ from pytest_int8acc.backends.onnxruntime import OrtBackend
 from pytest_int8acc.case.forms import EngineForm, Form
 from pytest_int8acc.data import Dataset
 from pytest_int8acc.diagnose.case import diagnose
-from pytest_int8acc.diagnose.engine_layers import engine_errors
-from pytest_int8acc.diagnose.layers import layer_errors
+from pytest_int8acc.diagnose.layers import engine_errors, layer_errors
 from pytest_int8acc.engines.onnxruntime import OrtEngine
 from pytest_int8acc.errors import EngineError
 from pytest_int8acc.lab.lab import Lab

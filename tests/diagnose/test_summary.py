@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from pytest_int8acc.diagnose.ranges import Range
-from pytest_int8acc.diagnose.summary import odd_ranges, telling_slip
+from pytest_int8acc.diagnose.ranges import Range, odd_ranges, telling_slip
 from pytest_int8acc.results import Culprit, Finding
 from pytest_int8acc.results.causes import Cause, CauseKind, OddRanges
 
@@ -34,9 +33,9 @@ def test_weak_slips_count_only_where_values_are_cut_off() -> None:
 
 def test_ranges_too_wide_and_too_narrow() -> None:
     ranges = [
-        Range("a", 60.0, 3.0, 12.0, 0.0),
-        Range("b", 1.0, 4.0, 20.0, 0.5),
-        Range("c", 2.0, 2.0, 0.0, 0.0),
+        Range("a", 60.0, 3.0, 12.0),
+        Range("b", 1.0, 4.0, 20.0),
+        Range("c", 2.0, 2.0, 0.0),
     ]
     assert odd_ranges(ranges) == OddRanges(3, (20.0,), (4.0,))
     assert odd_ranges(ranges[1:]) is None
@@ -44,11 +43,11 @@ def test_ranges_too_wide_and_too_narrow() -> None:
 
 @pytest.mark.parametrize(("reach", "by_hand"), [(50.0, (50.0,)), (51.0, ())])
 def test_few_values_were_set_by_hand(reach: float, by_hand: tuple[float, ...]) -> None:
-    ranges = [Range(name, 50.0, 5.0, 12.0, 0.0) for name in "abcde"] + [Range("f", reach, 5.0, 12.0, 0.0)]
+    ranges = [Range(name, 50.0, 5.0, 12.0) for name in "abcde"] + [Range("f", reach, 5.0, 12.0)]
     found = odd_ranges(ranges if by_hand else ranges[3:])
     assert found is not None
     assert found.by_hand == by_hand
 
 
 def test_a_range_of_0_is_no_division() -> None:
-    assert odd_ranges([Range("a", 0.0, 1.0, 40.0, 1.0), Range("b", 9.0, 1.0, 9.0, 0.0)]) is None
+    assert odd_ranges([Range("a", 0.0, 1.0, 40.0), Range("b", 9.0, 1.0, 9.0)]) is None

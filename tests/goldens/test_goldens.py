@@ -30,11 +30,11 @@ from kills import killed_at
 
 from pytest_int8acc.check import conclude
 from pytest_int8acc.errors import CriterionError, Int8accError
+from pytest_int8acc.goldens import Goldens
 from pytest_int8acc.goldens.arrays import cut_like, first_samples, pack, unpack
 from pytest_int8acc.goldens.place import Place
 from pytest_int8acc.goldens.prune import delete, survey
 from pytest_int8acc.goldens.record import GoldenError, Kept, Record
-from pytest_int8acc.goldens.request import Goldens
 from pytest_int8acc.measure.measured import Measured, measure
 from pytest_int8acc.report.text import acceptances
 from pytest_int8acc.results import CaseResult

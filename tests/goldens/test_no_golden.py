@@ -10,8 +10,8 @@ from projects import CALIBRATED, Project
 
 from pytest_int8acc.case.judge import Judge
 from pytest_int8acc.errors import CriterionError
+from pytest_int8acc.goldens import Goldens
 from pytest_int8acc.goldens.keeper import Keeper, NoGolden, open_keeper
-from pytest_int8acc.goldens.request import Goldens
 from pytest_int8acc.settings import Settings
 from pytest_int8acc.spec.load import load_spec
 

@@ -28,7 +28,7 @@ NUMBERS = {"engines/calibrators.py": "ONNX Runtime's own default of 128 bins"}
 WORDS = {
     *("spec/int8.py", "spec/load.py", "spec/models.py", "workbench.py"),
     *("backends/tensorrt.py", "engines/inspector.py", "engines/tensorrt/engine.py"),
-    *("engines/tensorrt/request.py", "results/__init__.py", "report/view.py", "diagnose/reproducer.py"),
+    *("engines/tensorrt/request.py", "results/engines.py", "report/view.py", "diagnose/reproducer.py"),
 }
 
 

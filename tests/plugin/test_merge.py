@@ -13,8 +13,8 @@ from report_cases import case, entry, report
 from rich_project import RICH, normal
 
 from pytest_int8acc.errors import Int8accError
+from pytest_int8acc.report.folder import merge_folders
 from pytest_int8acc.report.json import read_json, write_json
-from pytest_int8acc.report.merge import merge_folders
 
 TOOL = {"name": "pytest-int8acc", "version": "0.1.0"}
 EARLY, LATE = "2026-01-01T00:00:00.000+00:00", "2026-01-02T00:00:00.000+00:00"

@@ -26,8 +26,7 @@ from pytest_int8acc.repair import repair as repairing
 from pytest_int8acc.repair import scales
 from pytest_int8acc.repair.precision import Found, find_precision
 from pytest_int8acc.repair.repair import Repaired, repair
-from pytest_int8acc.report.diagnosis import repair_line
-from pytest_int8acc.report.repairs import repair_text
+from pytest_int8acc.report.diagnosis import repair_line, repair_text
 from pytest_int8acc.results import Ending, Latency, SearchOutcome
 from pytest_int8acc.scales.calibrate import calibrate
 

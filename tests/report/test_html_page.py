@@ -17,11 +17,12 @@ from hypothesis import strategies as st
 from report_cases import case, entry, full_report, report
 from report_results import RESULTS, SCORES
 
-from pytest_int8acc.report.charts import HEIGHT, WIDTH, histogram, layer_bars, score_place
 from pytest_int8acc.report.folder import texts
 from pytest_int8acc.report.plain import to_plain
-from pytest_int8acc.results import EndingKind, LayerError, Score
+from pytest_int8acc.report.view import HEIGHT, WIDTH, histogram, layer_bars, score_place
+from pytest_int8acc.results import LayerError, Score
 from pytest_int8acc.results.causes import Cause, CauseKind, Histogram, Stage
+from pytest_int8acc.results.search import EndingKind
 
 pytest.importorskip("jinja2", reason="pip install 'pytest-int8acc[html]'")
 from pytest_int8acc.report.html import fragment, page

@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 from report_cases import case, entry, full_report, report
 
+from pytest_int8acc.report.folder import merge_folders
 from pytest_int8acc.report.html import page
 from pytest_int8acc.report.json import NAME, read_json
 from pytest_int8acc.report.markdown import summary as markdown
-from pytest_int8acc.report.merge import merge_folders
 from pytest_int8acc.report.plain import restore_entry
 from pytest_int8acc.report.schema import json_schema
 

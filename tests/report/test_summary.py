@@ -8,9 +8,7 @@ from typing import Any, get_args
 import pytest
 import report_cases
 
-from pytest_int8acc.report.fits import fit_note, fit_phrase
-from pytest_int8acc.report.stages import stage_text
-from pytest_int8acc.report.summary import summary
+from pytest_int8acc.report.summary import fit_note, fit_phrase, stage_text, summary
 from pytest_int8acc.results import CaseResult, Culprit, Diagnosis, Finding, LineFit, StageLine
 from pytest_int8acc.results.causes import Cause, CauseKind, OddRanges, Stage
 

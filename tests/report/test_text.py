@@ -13,11 +13,9 @@ from hypothesis import strategies as st
 from report_results import FINITE, RESULTS, SCORES
 
 from pytest_int8acc.report.plain import restore, to_plain
-from pytest_int8acc.report.ranking import worst_first
-from pytest_int8acc.report.table import number, number_pair, table
 from pytest_int8acc.report.terminal import detail_lines, status_line
 from pytest_int8acc.report.text import details, failure, failure_line, status
-from pytest_int8acc.report.words import relation, shorten
+from pytest_int8acc.report.words import number, number_pair, relation, shorten, table, worst_first
 from pytest_int8acc.results import CaseResult, LineFit, OutputResult, Role, Score
 
 

@@ -21,14 +21,13 @@ from pytest_int8acc.results import (
     LineFit,
     OutputResult,
     Repair,
-    Rescale,
     Role,
     Score,
     SearchOutcome,
     StageLine,
     TrialLine,
 )
-from pytest_int8acc.results.causes import Cause, Histogram
+from pytest_int8acc.results.causes import Cause, Histogram, Rescale
 
 WIDE, NARROW = "/layer2/0/conv1/Conv", "/layer4/1/conv2/Conv"
 COSINE = Score("logits", "cosine", 0.8741, limit=0.999, noise=1.0)

@@ -1,0 +1,146 @@
+"""Scores and outputs: what INT8 reached, and the limits it must keep."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Literal
+
+Bound = Literal["min", "max"]
+#: Of a line: INT8 is one value, small or large by a factor, or shifted.
+Meaning = Literal["constant", "small", "large", "shifted"]
+
+
+@dataclass(frozen=True)
+class Score:
+    """One number that INT8 reached, and the limit it must keep."""
+
+    subject: str
+    """The output's name, or the user's metric function as written in the spec."""
+    metric: str
+    value: float
+    """May be inf (SQNR of identical outputs) or nan (cannot be computed, never passes)."""
+    limit: float | None = None
+    """None: reported only."""
+    bound: Bound = "min"
+    """Whether ``limit`` is the least or the greatest value accepted."""
+    noise: float | None = None
+    """The same metric between two runs of the baseline; for a user's metric, the absolute difference."""
+    baseline: float | None = None
+    """The baseline's own value, for a user's metric."""
+    note: str = ""
+
+    @property
+    def name(self) -> str:
+        """Subject and metric; a user's function stands for itself."""
+        return score_name(self.subject, self.metric)
+
+    @property
+    def passed(self) -> bool:
+        """True where there is no limit, or the value keeps it; nan never passes a limit."""
+        if self.limit is None:
+            return True
+        return self.value >= self.limit if self.bound == "min" else self.value <= self.limit
+
+    @property
+    def margin(self) -> float | None:
+        """Distance to the limit, positive where it is kept."""
+        if self.limit is None:
+            return None
+        return self.value - self.limit if self.bound == "min" else self.limit - self.value
+
+    @property
+    def strain(self) -> float:
+        """How much of what the limit allows is used up: 0 is perfect, 1 exactly the limit, more is missed.
+
+        Makes scores of different metrics comparable: the ratio of noise powers for decibels, of values for a
+        greatest value; otherwise what is lost over what may be lost, against the baseline's own value of a
+        user's metric, or against 1. Inf where it cannot be computed, 0 without a limit.
+        """
+        if self.limit is None:
+            return 0.0
+        if math.isnan(self.value):
+            return math.inf
+        if self.metric.endswith("_db"):
+            return consistent(10 ** min((self.limit - self.value) / 10, 300.0), self.passed)
+        sign = 1.0 if self.bound == "min" else -1.0
+        known = self.baseline is not None and math.isfinite(self.baseline)
+        perfect = self.baseline if known and self.baseline is not None else max(sign, 0.0)
+        if not known and perfect < self.limit * sign:  # a speedup, say: no value is the best
+            perfect, used, allowed = 0.0, self.limit, self.value
+        else:
+            used, allowed = sign * (perfect - self.value), sign * (perfect - self.limit)
+        if allowed > 0:
+            return consistent(max(used, 0.0) / allowed, self.passed)
+        return consistent(math.inf if used > 0 else 0.0, self.passed)
+
+    @property
+    def limit_in_noise(self) -> bool:
+        """True where the baseline, compared with itself, would not keep the limit either."""
+        if self.limit is None or self.noise is None:
+            return False
+        if self.baseline is not None:  # a user's metric: noise is a difference of values
+            return self.noise > abs(self.baseline - self.limit)
+        return self.noise < self.limit if self.bound == "min" else self.noise > self.limit
+
+
+def score_name(subject: str, metric: str) -> str:
+    """Like ``logits cosine``; a user's function ``metrics.py:top1`` stands for itself."""
+    return subject if subject.endswith(f":{metric}") else f"{subject} {metric}"
+
+
+def consistent(strain: float, passed: bool) -> float:
+    """``strain`` on the side of 1 that the verdict says, where rounding has put it on the other."""
+    return min(strain, 1.0) if passed else max(strain, math.nextafter(1.0, 2.0))
+
+
+@dataclass(frozen=True)
+class LineFit:
+    """Least squares ``INT8 = slope * baseline + offset`` over all elements of one output."""
+
+    slope: float
+    offset: float
+    correlation: float
+    meanings: tuple[Meaning, ...] = ()
+    """Empty where INT8 lies near the baseline, or on no line."""
+    shift: float = 0.0
+    """INT8's mean less the baseline's."""
+    deviation: float = 0.0
+    """The baseline's standard deviation."""
+    told: str = ""
+    """The sentence of a report of version 1; empty in others."""
+
+
+@dataclass(frozen=True)
+class OutputResult:
+    """One output compared: its judged scores first, then those only reported."""
+
+    name: str
+    dtype: str
+    shape: str
+    """Like ``(397, 10)``; ``397 arrays`` where the shape varies."""
+    scores: tuple[Score, ...]
+    fit: LineFit | None = None
+    worst_sample: int | None = None
+    """Index of the sample with the lowest SQNR."""
+    problem: str = ""
+    """Why the output fails whatever its scores: NaN in INT8 only, shapes that differ."""
+    note: str = ""
+    """What the reader must know of this output: elements left out, noise unknown."""
+
+    @property
+    def passed(self) -> bool:
+        """True where no problem stands and every limit is kept."""
+        return not self.problem and all(score.passed for score in self.scores)
+
+
+@dataclass(frozen=True)
+class Acceptance:
+    """A score that a golden accepts from now on, beside the one that it accepted before."""
+
+    subject: str
+    metric: str
+    before: float | None
+    """None where there was none."""
+    now: float | None
+    """None where there is none any more."""

@@ -1,0 +1,128 @@
+"""A precision search: the culprits it found, and what it tried."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from pytest_int8acc.results.causes import Cause
+from pytest_int8acc.results.scores import Score
+
+_Certain = Literal["proven", "int8-passes", "high-fails", "plan-fails"]
+_Through = Literal["first", "last", "worst", "visited"]
+_Early = Literal["trials-spent", "seconds-spent", "interrupted"]
+#: Why a search ended. proven: each group kept high, sent back to INT8 alone, fails. int8-passes: nothing has
+#: to leave INT8. high-fails: INT8 is not the cause. plan-fails: the plan to certify does. first, last, worst,
+#: visited: the strategy is through, with the first or last groups high, those that add most error, or some.
+EndingKind = Literal[_Certain, _Through, _Early, "told"]
+
+
+@dataclass(frozen=True)
+class Culprit:
+    """A group of the plan found: it must leave INT8."""
+
+    layer: str
+    """The ONNX node that leads the group."""
+    op_type: str
+    nodes: tuple[str, ...]
+    worst_alone: Score | None
+    """The judged score nearest to its limit, or farthest beyond it, when this group alone runs in INT8."""
+    price: float
+    """Its multiply-accumulates, as a share of those of all groups."""
+    cause: Cause | None = None
+    told: str = ""
+    """What a report of version 1 says of it alone in INT8; empty in others."""
+
+
+@dataclass(frozen=True)
+class TrialLine:
+    """One plan that a search tried."""
+
+    high: tuple[str, ...]
+    passed: bool
+    loss: float
+    """The worst criterion's, 1 at the limit."""
+    cost: float
+    """In runs over all samples."""
+    why: str
+
+
+@dataclass(frozen=True)
+class LayerLine:
+    """A line of the layer analyzer's table (strategy ``forward``)."""
+
+    index: int
+    layer: str
+    shape: str
+    similarity: float
+    chosen: bool
+    line: str
+
+
+@dataclass(frozen=True)
+class Ending:
+    """Why a search ended, and the numbers that go with it."""
+
+    kind: EndingKind
+    high: int = 0
+    """Groups kept high."""
+    groups: int = 0
+    """Of so many."""
+    max_trials: int = 0
+    """The budget of trials, where that was spent."""
+    max_seconds: float = 0.0
+    """The budget of time, where that was spent."""
+    told: str = ""
+    """The sentence of a report of version 1; empty in others."""
+
+    @property
+    def early(self) -> bool:
+        """True where a budget or Ctrl-C ended the search before the strategy did."""
+        return self.kind in ("trials-spent", "seconds-spent", "interrupted")
+
+
+@dataclass(frozen=True)
+class Certificate:
+    """What came of proving a plan by built models alone."""
+
+    builds: int
+    passed: bool
+    """Each culprit, sent back to INT8 in a built model, breaks the criteria."""
+    ending: Ending
+
+
+@dataclass(frozen=True)
+class SearchOutcome:
+    """What a precision search found, and what came of building it."""
+
+    strategy: str
+    precision: str
+    """What the culprits run in instead of INT8."""
+    culprits: tuple[Culprit, ...]
+    found: bool
+    """The plan met the criteria in the search."""
+    minimal: bool
+    """Each culprit, sent back to INT8, breaks the criteria."""
+    verified: bool
+    """The fixed model was built and run by the case's own backend, on all samples, and met the criteria."""
+    fixed: tuple[Score, ...]
+    """The fixed model's scores; empty where none was built."""
+    ending: Ending
+    trials: tuple[TrialLine, ...]
+    probes: int
+    cost: float
+    """Trials and probes together, in runs over all samples."""
+    builds: int
+    seconds: float
+    int8_share: float
+    """Share of the multiply-accumulates of all groups that stays in INT8."""
+    held_out: int
+    """Samples that the search did not see and the proof did."""
+    notes: tuple[str, ...] = ()
+    table: tuple[LayerLine, ...] = ()
+    price_ms: float | None = None
+    """The fixed engine's median latency less the INT8 engine's; None where no engine was timed."""
+    certificate: Certificate | None = None
+    """None where none was wanted, or there was nothing to certify."""
+    fixed_pairs: tuple[str, ...] = ()
+    """DequantizeLinear nodes that are part of every plan: blocked, FP8, INT4, or no pair."""
