@@ -8,9 +8,8 @@ from pathlib import Path
 
 import numpy as np
 
-from pytest_int8acc.case.data import calibration_samples
+from pytest_int8acc.case.data import calibration_samples, find_scales
 from pytest_int8acc.case.plan_reader import read_plan
-from pytest_int8acc.case.scales import find_scales
 from pytest_int8acc.data import Dataset
 from pytest_int8acc.errors import ModelError
 from pytest_int8acc.graph.groups import find_groups

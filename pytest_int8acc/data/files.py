@@ -10,11 +10,22 @@ from typing import TypeVar
 import numpy as np
 
 from pytest_int8acc.errors import DataError
-from pytest_int8acc.tensors import Array
+from pytest_int8acc.tensors import Array, did_you_mean
 
 _NPY = b"\x93NUMPY"
 _ZIP = b"PK"
 _T = TypeVar("_T")
+
+
+def find(written: str, base: Path, where: str) -> Path:
+    """The existing file or folder that ``written`` names relative to ``base``, or DataError."""
+    path = base / written
+    if path.exists():
+        return path
+    if not path.parent.is_dir():
+        raise DataError(f"{where}: no such file; there is no folder {path.parent}")
+    near = did_you_mean(path.name, sorted(p.name for p in path.parent.iterdir()))
+    raise DataError(f"{where}: no such file or folder in {path.parent}{near}")
 
 
 def read_npy(path: Path, where: str) -> Array:

@@ -7,9 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from pytest_int8acc.data.files import read_arrays
+from pytest_int8acc.data.files import find, read_arrays
 from pytest_int8acc.data.scripts import load_function, run_user
-from pytest_int8acc.data.source import find
 from pytest_int8acc.errors import DataError
 from pytest_int8acc.tensors import Array
 

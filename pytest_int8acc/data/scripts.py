@@ -18,7 +18,7 @@ from pathlib import Path, PurePath
 from types import ModuleType
 from typing import Any, TypeVar
 
-from pytest_int8acc.data.source import find
+from pytest_int8acc.data.files import find
 from pytest_int8acc.errors import DataError, Int8accError
 from pytest_int8acc.tensors import did_you_mean
 

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from pytest_int8acc.data import Batch
-from pytest_int8acc.data.chunks import real_rows
+from pytest_int8acc.data.dataset import real_rows
 from pytest_int8acc.diagnose.layers import errors_between, outputs_of_groups
 from pytest_int8acc.errors import EngineError
 from pytest_int8acc.graph.network import Network

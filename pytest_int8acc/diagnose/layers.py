@@ -13,7 +13,7 @@ from dataclasses import replace
 from onnx import helper
 
 from pytest_int8acc.data import Batch, Dataset
-from pytest_int8acc.data.chunks import real_rows
+from pytest_int8acc.data.dataset import real_rows
 from pytest_int8acc.engines.onnxruntime import CPU, OrtEngine, Sessions
 from pytest_int8acc.graph.alone import beside
 from pytest_int8acc.graph.fp16_network import emulate_network, network_to_fp16

@@ -32,12 +32,15 @@ from pytest_int8acc.goldens.keeper import Compared, Keeper, NoGolden, open_keepe
 from pytest_int8acc.goldens.request import Goldens
 from pytest_int8acc.graph.model import Model
 from pytest_int8acc.graph.network import Precision
-from pytest_int8acc.measure.caveats import caveats, nothing_compared
-from pytest_int8acc.measure.engine_criteria import engine_scores
-from pytest_int8acc.measure.overflow import lost_by_baseline, refuse_overflow
-from pytest_int8acc.measure.preflight import compare_data, lint_model, lint_network
-from pytest_int8acc.measure.reference import Reference, read_reference
-from pytest_int8acc.measure.runs import Forms, Runs, run_forms
+from pytest_int8acc.measure.caveats import caveats, engine_scores, nothing_compared
+from pytest_int8acc.measure.preflight import (
+    compare_data,
+    lint_model,
+    lint_network,
+    lost_by_baseline,
+    refuse_overflow,
+)
+from pytest_int8acc.measure.runs import Forms, Reference, Runs, read_reference, run_forms
 from pytest_int8acc.results import CaseResult, Finding, Role, Score
 from pytest_int8acc.settings import Settings
 from pytest_int8acc.spec.models import Case

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from pytest_int8acc.errors import Int8accError
-from pytest_int8acc.plugin.verdicts import judged_reports
+from pytest_int8acc.plugin.reporting import judged_reports
 
 #: What a report carries of a golden that was recorded: its lines.
 RECORDED = "int8acc.recorded"

@@ -196,7 +196,7 @@ def pytest_xdist_auto_num_workers(config: pytest.Config) -> int | None:
     backend = config.getoption("int8acc_backend") or config.getini("int8acc_backend")
     if not _gate(config) or backend != "tensorrt":
         return None
-    from pytest_int8acc.plugin.devices import visible_devices
+    from pytest_int8acc.plugin.items import visible_devices
 
     return len(visible_devices()) or None
 
@@ -254,7 +254,7 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: p
 
 def _reported(terminalreporter: pytest.TerminalReporter) -> Iterator[str]:
     """The file of each report of this run."""
-    from pytest_int8acc.plugin.verdicts import judged_reports
+    from pytest_int8acc.plugin.reporting import judged_reports
 
     for _, report in judged_reports(terminalreporter):
         yield getattr(report, "nodeid", "").partition("::")[0]

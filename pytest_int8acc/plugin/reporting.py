@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import pytest
 import json
 import os
 from collections.abc import Sequence
@@ -12,9 +17,12 @@ from typing import Any
 import pytest
 
 from pytest_int8acc.errors import Int8accError
-from pytest_int8acc.plugin.verdicts import judged_reports, missed
 from pytest_int8acc.settings import SUFFIXES
 
+#: What the report of a case carries whose scores miss their limits.
+MISSED = "int8acc.missed"
+#: The words under which pytest's terminal reporter keeps reports.
+VERDICTS = ("passed", "failed", "error", "xfailed", "xpassed", "skipped")
 _STEP_SUMMARY = "GITHUB_STEP_SUMMARY"
 #: A traceback longer than this is cut in the report's files.
 _MESSAGE = 20_000
@@ -23,6 +31,20 @@ _MESSAGE = 20_000
 Line = tuple[str, bool]
 #: A verdict and the report that bears it.
 Judged = tuple[str, pytest.TestReport]
+
+
+def judged_reports(
+    terminalreporter: pytest.TerminalReporter,
+) -> Iterator[tuple[str, pytest.TestReport | pytest.CollectReport]]:
+    """Verdict and report of every test and every collector that has one."""
+    for verdict in VERDICTS:
+        for report in terminalreporter.getreports(verdict):
+            yield verdict, report
+
+
+def missed(report: pytest.TestReport) -> bool:
+    """Whether a case failed for its scores, and not in a teardown, or as a strict xfail that passes."""
+    return report.when == "call" and MISSED in dict(report.user_properties)
 
 
 def write_section(terminalreporter: pytest.TerminalReporter, verbosity: int) -> None:

@@ -8,10 +8,11 @@ from functools import partial
 from pytest_int8acc.errors import SpecError
 from pytest_int8acc.scores.criteria import Criterion, Pool
 from pytest_int8acc.search.classic import bisect, forward, linear, worst_first
-from pytest_int8acc.search.evaluator import Enough, Evaluator
 from pytest_int8acc.search.minimal import certify, minimal
 from pytest_int8acc.search.types import (
     Budget,
+    Enough,
+    Evaluator,
     GroupInfo,
     Probe,
     SearchResult,

@@ -10,9 +10,8 @@ from collections.abc import Callable
 import numpy as np
 
 from pytest_int8acc.results import Ending
-from pytest_int8acc.search.evaluator import Evaluator
 from pytest_int8acc.search.ledger import Ledger, run
-from pytest_int8acc.search.types import Budget, SearchResult, TableRow
+from pytest_int8acc.search.types import Budget, Evaluator, SearchResult, TableRow
 
 
 def bisect(evaluator: Evaluator, *, budget: Budget | None = None, reverse: bool = False) -> SearchResult:

@@ -8,8 +8,7 @@ from typing import Annotated, Any, NamedTuple
 from pydantic import Discriminator, Field, Tag
 
 from pytest_int8acc.spec import fields
-from pytest_int8acc.spec.closed import Closed
-from pytest_int8acc.spec.fields import closest, found
+from pytest_int8acc.spec.fields import Closed, closest, found
 
 _CRITERION = "a criterion like {output: logits, cosine: 0.99} or {metric: metrics.py:top1, max_drop: 0.01}"
 

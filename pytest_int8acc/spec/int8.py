@@ -8,8 +8,7 @@ from typing import Annotated, Any, ClassVar, Literal, get_args
 from pydantic import BaseModel, Discriminator, Field, Tag
 
 from pytest_int8acc.spec import fields
-from pytest_int8acc.spec.closed import Closed
-from pytest_int8acc.spec.fields import closest, expect_list, one_of
+from pytest_int8acc.spec.fields import Closed, closest, expect_list, one_of
 
 CalibrationMethod = Literal["minmax", "entropy", "percentile", "mse", "topk"]
 #: Calibrators of TensorRT below 11.

@@ -13,9 +13,8 @@ from pydantic import BaseModel, Discriminator, Field, PrivateAttr, Tag
 
 from pytest_int8acc.settings import Backend, Mode, Provider, Strategy, When
 from pytest_int8acc.spec import fields
-from pytest_int8acc.spec.closed import Closed
 from pytest_int8acc.spec.criteria import Criterion
-from pytest_int8acc.spec.fields import expect_list, one_of
+from pytest_int8acc.spec.fields import Closed, expect_list, one_of
 from pytest_int8acc.spec.int8 import Baseline, Int8, Source
 
 Keep = Literal["fp16", "fp32"]

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pytest_int8acc.scores.fit import fit_line, worst_sample
+from pytest_int8acc.scores.compare import fit_line, worst_sample
 from pytest_int8acc.scores.pairs import Pair
 
 RNG = np.random.default_rng(3)
