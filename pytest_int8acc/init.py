@@ -105,7 +105,6 @@ def _write(path: Path, text: str) -> None:
 
 
 def _check(model: Model) -> None:
-    """Raise ModelError for a model that a first run cannot cope with."""
     for node in all_nodes(model.graph):
         if node.domain not in _KNOWN:
             raise ModelError(
@@ -161,7 +160,6 @@ def _identifier(text: str) -> str:
 
 
 def _can_draw(model: Model) -> bool:
-    """Whether random data fit the model."""
     try:
         open_dataset(RandomSource(SAMPLES), model.inputs, base=Path())
     except DataError:
@@ -187,7 +185,6 @@ def _float_model(model: Model, path: Path) -> Path | None:
 
 
 def _lines(facts: _Facts) -> Iterator[str]:
-    """The spec, line by line."""
     model = facts.model
     layers = "1 layer" if facts.groups == 1 else f"{facts.groups} layers"
     yield f"# INT8 accuracy of {_comment(facts.file)}. See to what is marked TODO, then run: pytest --int8acc"
@@ -286,7 +283,6 @@ def _criterion(tensor: TensorInfo) -> Iterator[str]:
 
 
 def _is_classes(shape: Sequence[object] | None) -> bool:
-    """True for [N, C] with enough columns to be classes."""
     return shape is not None and len(shape) == 2 and isinstance(shape[1], int) and shape[1] >= CLASSES
 
 
@@ -296,12 +292,10 @@ def _scalar(text: str) -> str:
 
 
 def _comment(text: str) -> str:
-    """``text`` without what would end a comment."""
     return "".join(c if c.isprintable() else "?" for c in text)
 
 
 def _loader(facts: _Facts) -> str:
-    """A loader that makes feeds of fixed sizes up."""
     shapes = []
     for tensor in facts.model.inputs:
         sizes = tuple(_sizes(tensor, OPEN_BATCH))

@@ -23,7 +23,6 @@ _SIZES = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
 
 
 def _setting(default: Any, help: str, choices: Any = None, kind: Kind = "count") -> Any:
-    """A Setting, as the type that its value has."""
     return Setting(default, help, choices, kind)
 
 

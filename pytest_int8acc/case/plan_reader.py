@@ -177,7 +177,6 @@ class _Reader:
         return f"{found(name)} is no layer of {self.name} that can be INT8{near}"
 
     def _look_at(self, network: Network) -> None:
-        """Know what is quantized in ``network``."""
         constants = network.model.constants()
         for name, own in quantized_tensors(network).items():
             self.shapes.setdefault(name, None if own.values is None else constants[name].shape)

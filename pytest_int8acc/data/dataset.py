@@ -72,7 +72,6 @@ def rechunk(feeds: Iterable[Feed], layout: Layout, size: int | None) -> Iterator
 
 
 def _joinable(one: Feed, other: Feed, layout: Layout) -> bool:
-    """True where rows of both may run together."""
     return all(
         a.shape[1:] == other[name].shape[1:]
         if name in layout.batched
@@ -199,7 +198,6 @@ class Dataset:
         )
 
     def _feeds(self, digest: _Digest) -> Iterator[Feed]:
-        """Checked feeds up to the limit."""
         for where, raw in self._source.read():
             inspect(raw, self._layout, where)
             if self._limit is not None:
@@ -292,7 +290,6 @@ def _check_batch(batch: int | None, layout: Layout, what: str) -> None:
 
 
 def _describe(source: str | RandomSource, samples: int | None) -> str:
-    """Where the data come from, in words."""
     if isinstance(source, RandomSource):
         text = f"random data ({source.samples} samples, seed {source.seed})"
     else:
@@ -301,7 +298,6 @@ def _describe(source: str | RandomSource, samples: int | None) -> str:
 
 
 def _open(source: str | RandomSource, layout: Layout, size: int, base: Path, what: str) -> Source:
-    """The source's own kind of reader."""
     if isinstance(source, RandomSource):
         return random_source(source, layout, size, what)
     if ".py:" in source or source.endswith(".py"):

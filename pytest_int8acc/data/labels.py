@@ -59,7 +59,6 @@ def _to_array(value: Any, where: str) -> Array:
 
 
 def _fit(array: Array, samples: int, limited: bool, where: str) -> Array:
-    """The labels of the samples used."""
     found = len(array) if array.ndim else 0
     if found < samples or (found > samples and not limited):
         raise DataError(

@@ -97,7 +97,6 @@ def _finding(rule: str, name: str, text: str, remedy: str) -> Finding:
 
 
 def _compare(name: str, calibration: Array, validation: Array) -> Iterator[Finding]:
-    """Slips of one input's values."""
     here, there = calibration.shape[1:], validation.shape[1:]
     if here != there and len(there) == 3 and here in (there[1:] + there[:1], there[-1:] + there[:-1]):
         text = f"calibration samples of '{name}' have shape {here}, the inputs {there}"
@@ -280,7 +279,6 @@ def _repeats(
 
 
 def _digests(arrays: Mapping[str, Array], names: list[str]) -> list[bytes]:
-    """One digest per sample, over all inputs."""
     count = min((len(arrays[name]) for name in names), default=0)
     found = []
     for i in range(count):

@@ -201,7 +201,6 @@ def _with_ranges(setup: _Setup) -> _Setup:
 
 
 def _result(setup: _Setup, runs: Runs, verdict: Verdict, lost: Sequence[Score]) -> CaseResult:
-    """What was compared, how it was judged, and what makes that worth less."""
     case, inputs, backend, int8 = setup.case, setup.inputs, setup.backend, setup.int8
     baseline, candidate = setup.forms.baseline, setup.forms.candidate
     gained, unjudged = engine_scores(case, backend)

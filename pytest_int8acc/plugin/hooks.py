@@ -41,7 +41,6 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def _add_golden_options(group: pytest.OptionGroup, parser: pytest.Parser) -> None:
-    """Adds what a session may say of goldens."""
     group.addoption(
         "--int8acc-update",
         choices=("missing", "all"),
@@ -68,7 +67,6 @@ def _add_golden_options(group: pytest.OptionGroup, parser: pytest.Parser) -> Non
 
 
 def _add_setting(group: pytest.OptionGroup, parser: pytest.Parser, setting: Setting) -> None:
-    """One setting as an option and as an ini key."""
     if setting.kind == "choice":
         group.addoption(setting.flag, choices=setting.choices, help=setting.help)
         parser.addini(setting.ini, setting.help, default=None)
@@ -87,8 +85,6 @@ def _add_setting(group: pytest.OptionGroup, parser: pytest.Parser, setting: Sett
 
 
 def _argument(setting: Setting) -> Callable[[str], object]:
-    """What argparse calls to read ``setting``."""
-
     def parse(text: str) -> object:
         try:
             return setting.parse(text)
@@ -99,7 +95,6 @@ def _argument(setting: Setting) -> Callable[[str], object]:
 
 
 def _device(text: str) -> int:
-    """What argparse calls to read a GPU's number."""
     if not text.isdecimal():
         raise argparse.ArgumentTypeError(f"{text!r} is not a GPU's number: expected 0, 1 or so on")
     return int(text)
@@ -155,7 +150,6 @@ def _getini(config: pytest.Config, key: str, expected: str) -> Any:
 
 
 def _gate(config: pytest.Config) -> bool:
-    """True where all spec files run."""
     return bool(config.getoption("int8acc") or config.getini("int8acc"))
 
 
@@ -253,7 +247,6 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: p
 
 
 def _reported(terminalreporter: pytest.TerminalReporter) -> Iterator[str]:
-    """The file of each report of this run."""
     from pytest_int8acc.plugin.reporting import judged_reports
 
     for _, report in judged_reports(terminalreporter):

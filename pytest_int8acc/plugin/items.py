@@ -131,7 +131,6 @@ class SpecItem(pytest.Function):
             self.add_marker(pytest.mark.xfail(reason=self.case.xfail, raises=AccuracyError))
 
     def _add_named(self, name: str) -> None:
-        """Adds a mark; a warning of it points to the spec, not to this line."""
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always")
             self.add_marker(name)
@@ -208,19 +207,16 @@ class SpecItem(pytest.Function):
         )
 
     def _tell_recorded(self, result: CaseResult) -> None:
-        """Let the report carry what was recorded, if anything was."""
         if result.recorded is not None:
             self.user_properties.append((RECORDED, "\n".join([result.golden, *acceptances(result)])))
 
     def _publish(self, result: CaseResult) -> None:
-        """Let the report carry ``result``, in place of an earlier one."""
         assert self.measured is not None
         self.result = result
         settings = ("int8acc.settings", self.measured.settings.describe())
         self.user_properties[:] = (dict(self.user_properties) | dict([*properties(result), settings])).items()
 
     def _settings(self) -> Settings:
-        """What this case runs with."""
         return settings_for(self.config, self.case.settings())
 
 

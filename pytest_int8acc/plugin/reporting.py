@@ -110,7 +110,6 @@ def write_reports(terminalreporter: pytest.TerminalReporter, folder: Path | None
 
 
 def _summarize(report: dict[str, Any]) -> list[Line]:
-    """Appends to GitHub's step summary, where there is one; a line where that fails."""
     path = os.environ.get(_STEP_SUMMARY)
     if not path:
         return []
@@ -124,7 +123,6 @@ def _summarize(report: dict[str, Any]) -> list[Line]:
 
 
 def _named(lines: Sequence[str]) -> list[Line]:
-    """The lines, each saying whose it is."""
     return [(f"int8acc: {line}", False) for line in lines]
 
 
@@ -154,7 +152,6 @@ def tool() -> dict[str, str]:
 
 
 def _entry(verdict: str, report: pytest.TestReport, folder: Path | None) -> dict[str, Any]:
-    """One case of ``report.json``."""
     from pytest_int8acc.report.json import case_entry
     from pytest_int8acc.report.plain import restore
 
@@ -175,14 +172,12 @@ def _entry(verdict: str, report: pytest.TestReport, folder: Path | None) -> dict
 
 
 def _iso(seconds: float | None) -> str:
-    """A time since the epoch, or now, in UTC."""
     now = datetime.now(timezone.utc)
     when = datetime.fromtimestamp(seconds, timezone.utc) if seconds else now
     return when.isoformat(timespec="milliseconds")
 
 
 def _first_line(report: pytest.TestReport) -> str:
-    """The first line of why a case did not pass."""
     if isinstance(report.longrepr, tuple):
         return report.longrepr[2].removeprefix("Skipped: ")
     crash = getattr(report.longrepr, "reprcrash", None)

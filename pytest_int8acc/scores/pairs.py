@@ -93,7 +93,6 @@ class Pair:
             yield b64[whole], c64[whole]
 
     def _pieces(self) -> Iterator[tuple[Array, Array]]:
-        """Both sides, a few samples at a time."""
         for b, c in zip(self.baseline, self.candidate, strict=True):
             count = samples_in(b)
             step = max(1, _PIECE * count // max(b.size, 1))

@@ -114,7 +114,6 @@ class Surrogate:
         self._anchor[usable] = np.clip(measured[usable] / model[usable], 1 / _STRETCH, _STRETCH)
 
     def _lengths(self, probe: Probe) -> Floats:
-        """Squared length of a probe's error vectors, per row."""
         return np.array([float(f @ f) for f in self._flats(probe.vectors)])
 
     def calibrate(self, high: frozenset[int], losses: Floats) -> None:

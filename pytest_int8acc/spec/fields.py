@@ -6,6 +6,7 @@ import difflib
 import math
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import partial
 from typing import Annotated, Any, ClassVar, get_args
 
 from pydantic import (
@@ -50,6 +51,15 @@ def found(value: object) -> str:
     return "a list" if isinstance(value, list) else str(value)
 
 
+def option(description: str, default: Any = None, **more: Any) -> Any:
+    """A key that may be left out, with what the schema says of it."""
+    return Field(default, description=description, **more)
+
+
+def _wrong(text: str) -> PydanticCustomError:
+    return PydanticCustomError(VALUE, text)
+
+
 def expect(what: str, hint: Callable[[Any], str] = lambda value: "") -> WrapValidator:
     """Says ``expected <what>, found ...`` of a value; mistakes inside it speak for themselves."""
 
@@ -59,7 +69,7 @@ def expect(what: str, hint: Callable[[Any], str] = lambda value: "") -> WrapVali
         except ValidationError as error:
             if any(detail["loc"] or detail["type"] == VALUE for detail in error.errors(include_url=False)):
                 raise
-        raise PydanticCustomError(VALUE, f"expected {what}, found {found(value)}{hint(value)}")
+        raise _wrong(f"expected {what}, found {found(value)}{hint(value)}")
 
     return WrapValidator(validate)
 
@@ -76,7 +86,6 @@ def one_of(literal: Any, or_else: str = "") -> WrapValidator:
 
 
 def _number_hint(value: Any) -> str:
-    """What to write instead of a number that YAML reads as text."""
     try:
         number = float(value) if isinstance(value, str) else math.nan
     except ValueError:
@@ -85,12 +94,10 @@ def _number_hint(value: Any) -> str:
 
 
 def _text_hint(value: Any) -> str:
-    """What to do where text was meant."""
     return "; put it in quotes if it is meant as text" if isinstance(value, bool | int | float) else ""
 
 
 def _list_hint(value: Any) -> str:
-    """How to write a list."""
     if isinstance(value, dict):
         return "; start each item with '- '"
     return f"; write [{found(value)}]" if isinstance(value, str) else ""
@@ -105,47 +112,36 @@ def _named_function(value: str) -> str:
     """``value``, unless it names a Python file without a function in it."""
     script = re.search(r"^.*?\.py(?=:|$)", value)
     if script and not re.search(FUNCTION, value):
-        text = f"expected a function in {script[0]}, as '{script[0]}:function', found {found(value)}"
-        raise PydanticCustomError(VALUE, text)
+        raise _wrong(f"expected a function in {script[0]}, as '{script[0]}:function', found {found(value)}")
     return value
 
 
 def _known_mark(value: str) -> str:
     """``value``, unless it is a pytest mark that needs more than its name."""
     if value in ("skip", "xfail"):
-        raise PydanticCustomError(
-            VALUE, f"'{value}' needs a reason: use the key '{value}: why' instead of a mark"
-        )
+        raise _wrong(f"'{value}' needs a reason: use the key '{value}: why' instead of a mark")
     if value in ("skipif", "parametrize", "usefixtures", "filterwarnings"):
-        raise PydanticCustomError(
-            VALUE, f"'{value}' takes arguments, which a spec cannot give; use a conftest.py"
-        )
+        raise _wrong(f"'{value}' takes arguments, which a spec cannot give; use a conftest.py")
     return value
 
 
 def _worded(value: str) -> str:
     """``value``, unless it is what older YAML takes for a boolean: ``skip: no`` would skip."""
     if value.lower() in ("yes", "no", "on", "off", "y", "n"):
-        raise PydanticCustomError(
-            VALUE, f"expected the reason, as text, found {found(value)}, which is no reason"
-        )
+        raise _wrong(f"expected the reason, as text, found {found(value)}, which is no reason")
     return value
 
 
 def _growing(value: tuple[tuple[int, ...], ...]) -> tuple[tuple[int, ...], ...]:
     """``value``, unless it is not three shapes, or they differ in rank or shrink."""
     if len(value) != 3:
-        raise PydanticCustomError(VALUE, f"expected {_PROFILE}, found {len(value)}")
-    least, usual, most = value
-    if len({len(shape) for shape in value}) > 1 or not all(
-        a <= b <= c for a, b, c in zip(least, usual, most, strict=False)
-    ):
-        raise PydanticCustomError(VALUE, "the three shapes must have one rank, and no dimension may shrink")
+        raise _wrong(f"expected {_PROFILE}, found {len(value)}")
+    if len(set(map(len, value))) > 1 or not all(a <= b <= c for a, b, c in zip(*value, strict=False)):
+        raise _wrong("the three shapes must have one rank, and no dimension may shrink")
     return value
 
 
 def _drop_kind(value: object) -> str:
-    """The tag of the branch that ``max_drop: value`` means."""
     return "(text)" if isinstance(value, str) else "(number)"
 
 
@@ -153,51 +149,43 @@ _PRINTABLE = r"^[^\x00-\x1f]+$"
 _PROFILE = "three shapes, smallest, usual and largest, like [[1, 3], [8, 3], [32, 3]]"
 _DROP = "a number of at least 0, or a percentage of the baseline's value like '1%'"
 
-Text = Annotated[str, Field(strict=True, pattern=_PRINTABLE), expect("text", _text_hint)]
-File = Annotated[str, Field(strict=True, pattern=_PRINTABLE), expect("a file's path", _text_hint)]
+_text = partial(expect, hint=_text_hint)
+_number = partial(expect, hint=_number_hint)
+_Line = Annotated[str, Field(strict=True, pattern=_PRINTABLE)]
+_Place = Annotated[_Line, AfterValidator(_named_function)]
+_Float = Annotated[float, Field(strict=True, allow_inf_nan=False)]
+
+Text = Annotated[_Line, _text("text")]
+File = Annotated[_Line, _text("a file's path")]
 Reason = Annotated[
-    str, Field(strict=True, min_length=1), AfterValidator(_worded), expect("the reason, as text", _text_hint)
+    str, Field(strict=True, min_length=1), AfterValidator(_worded), _text("the reason, as text")
 ]
 Name = Annotated[
     str,
     Field(strict=True, pattern=NAME),
-    expect(
-        "a name of letters, digits, '_', '-' and '.' that starts with a letter, a digit or '_'", _text_hint
-    ),
+    _text("a name of letters, digits, '_', '-' and '.' that starts with a letter, a digit or '_'"),
 ]
 MarkName = Annotated[
     str,
     Field(strict=True, pattern=r"^[A-Za-z][A-Za-z0-9_]*$"),
     AfterValidator(_known_mark),
-    expect("the name of a pytest mark (letters, digits and '_')", _text_hint),
+    _text("the name of a pytest mark (letters, digits and '_')"),
 ]
 Function = Annotated[
     str,
     Field(strict=True, pattern=FUNCTION),
     AfterValidator(_named_function),
-    expect("a Python function as 'file.py:function'", _text_hint),
+    _text("a Python function as 'file.py:function'"),
 ]
-DataPath = Annotated[
-    str,
-    Field(strict=True, pattern=_PRINTABLE),
-    AfterValidator(_named_function),
-    expect("a file, a folder, 'file.py:function' or {random: {samples: N}}", _text_hint),
-]
-LabelsPath = Annotated[
-    str,
-    Field(strict=True, pattern=_PRINTABLE),
-    AfterValidator(_named_function),
-    expect("a .npy or .npz file, or 'file.py:function'", _text_hint),
-]
+DataPath = Annotated[_Place, _text("a file, a folder, 'file.py:function' or {random: {samples: N}}")]
+LabelsPath = Annotated[_Place, _text("a .npy or .npz file, or 'file.py:function'")]
 
-Count = Annotated[int, Field(strict=True, ge=1), expect("a whole number of at least 1", _number_hint)]
-Level = Annotated[int, Field(strict=True, ge=0, le=5), expect("a whole number from 0 to 5", _number_hint)]
+Count = Annotated[int, Field(strict=True, ge=1), _number("a whole number of at least 1")]
+Level = Annotated[int, Field(strict=True, ge=0, le=5), _number("a whole number from 0 to 5")]
 Size = Annotated[
-    str,
-    Field(strict=True, pattern=r"^0*[1-9][0-9]* ?[KMGTkmgt]?$"),
-    expect("a size like 500M or 4G", _text_hint),
+    str, Field(strict=True, pattern=r"^0*[1-9][0-9]* ?[KMGTkmgt]?$"), _text("a size like 500M or 4G")
 ]
-Seed = Annotated[int, Field(strict=True, ge=0), expect("a whole number of at least 0", _number_hint)]
+Seed = Annotated[int, Field(strict=True, ge=0), _number("a whole number of at least 0")]
 Shape = Annotated[tuple[Seed, ...], expect("a shape like [8, 3, 224, 224]")]
 Profile = Annotated[
     tuple[Shape, ...],
@@ -205,27 +193,19 @@ Profile = Annotated[
     AfterValidator(_growing),
     expect(_PROFILE),
 ]
-Axis = Annotated[int, Field(strict=True), expect("a whole number", _number_hint)]
+Axis = Annotated[int, Field(strict=True), _number("a whole number")]
 Flag = Annotated[bool, Field(strict=True), expect("true or false")]
-Number = Annotated[float, Field(strict=True, allow_inf_nan=False), expect("a number", _number_hint)]
-Positive = Annotated[
-    float, Field(strict=True, gt=0, allow_inf_nan=False), expect("a number greater than 0", _number_hint)
-]
-NonNegative = Annotated[
-    float, Field(strict=True, ge=0, allow_inf_nan=False), expect("a number of at least 0", _number_hint)
-]
-Fraction = Annotated[float, Field(strict=True, ge=0, le=1), expect("a number between 0 and 1", _number_hint)]
-Cosine = Annotated[float, Field(strict=True, ge=-1, le=1), expect("a number between -1 and 1", _number_hint)]
+Number = Annotated[_Float, _number("a number")]
+Positive = Annotated[_Float, Field(gt=0), _number("a number greater than 0")]
+NonNegative = Annotated[_Float, Field(ge=0), _number("a number of at least 0")]
+Fraction = Annotated[float, Field(strict=True, ge=0, le=1), _number("a number between 0 and 1")]
+Cosine = Annotated[float, Field(strict=True, ge=-1, le=1), _number("a number between -1 and 1")]
 Percentile = Annotated[
-    float,
-    Field(strict=True, gt=50, le=100),
-    expect("a percentile greater than 50 and at most 100", _number_hint),
+    float, Field(strict=True, gt=50, le=100), _number("a percentile greater than 50 and at most 100")
 ]
 Drop = Annotated[
-    Annotated[float, Field(strict=True, ge=0, allow_inf_nan=False), expect(_DROP), Tag("(number)")]
-    | Annotated[
-        str, Field(strict=True, pattern=r"^[0-9]+(\.[0-9]+)? ?%$"), expect(_DROP, _number_hint), Tag("(text)")
-    ],
+    Annotated[_Float, Field(ge=0), expect(_DROP), Tag("(number)")]
+    | Annotated[str, Field(strict=True, pattern=r"^[0-9]+(\.[0-9]+)? ?%$"), _number(_DROP), Tag("(text)")],
     Discriminator(_drop_kind),
 ]
 
@@ -266,7 +246,6 @@ class Closed(BaseModel):
 
 
 def _detail(kind: str, text: str, loc: tuple[str | int, ...] = (), value: Any = None) -> InitErrorDetails:
-    """One error whose message is ``text`` as it stands."""
     return InitErrorDetails(type=PydanticCustomError(kind, text), loc=loc, input=value)
 
 
@@ -288,7 +267,6 @@ def _reworded(model: type[Closed], value: Any, error: ValidationError) -> list[I
 
 
 def _unknown_key(model: type[Closed], key: str) -> str:
-    """What to say of a key that ``model`` does not have."""
     homes = _homes(key)
     inside = [home for home in homes if home.startswith(f"{model.where}.")]
     if model.where in homes:
@@ -303,19 +281,18 @@ def _unknown_key(model: type[Closed], key: str) -> str:
     return f"unknown key {found(key)} ({advice})"
 
 
-def _homes(key: str) -> list[str]:
+def _homes(key: str, known: type[Closed] = Closed) -> list[str]:
     """The places in a case where ``key`` is known."""
-    return [model.where for model in Closed.__subclasses__() if key in model.model_fields]
+    models = known.__subclasses__()
+    return [home for m in models for home in [m.where] * (key in m.model_fields) + _homes(key, m)]
 
 
 def _missing_key(model: type[Closed], key: str) -> str:
-    """What to say of a key that ``model`` must have."""
     examples = model.model_fields[key].examples or ["..."]
     return f"'{key}' is missing: add '{key}: {_flow(examples[0])}'"
 
 
 def _flow(value: Any) -> str:
-    """A value as YAML on one line."""
     if isinstance(value, dict):
         return "{" + ", ".join(f"{key}: {_flow(inner)}" for key, inner in value.items()) + "}"
     return str(value)

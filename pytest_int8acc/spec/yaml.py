@@ -162,13 +162,11 @@ def _decode(raw: bytes, max_bytes: int) -> str:
 
 
 def _mark_at(before: str) -> Mark:
-    """The place right after the text ``before``."""
     lines = _BREAK.split(before)
     return Mark(len(lines), len(lines[-1]) + 1)
 
 
 def _mark(mark: Any) -> Mark:
-    """A PyYAML mark, counted from 1."""
     return Mark(mark.line + 1, mark.column + 1)
 
 
@@ -184,7 +182,6 @@ class _Composer:
         self.count = 0
 
     def document(self) -> Node:
-        """The file's only document."""
         next(self.events)  # the stream's start
         if isinstance(next(self.events), yaml.StreamEndEvent):
             raise _UnreadableError(
@@ -222,7 +219,6 @@ class _Composer:
         return node
 
     def alias(self, anchor: str, mark: Mark, depth: int) -> Node:
-        """The node that ``*anchor`` stands for."""
         if anchor not in self.anchors:
             raise _UnreadableError(mark, f"unknown alias '*{anchor}': nothing above is named '&{anchor}'")
         node = self.anchors[anchor]
@@ -245,7 +241,6 @@ class _Composer:
             raise _UnreadableError(mark, f"nested more than {MAX_DEPTH} levels deep; a spec needs 6 at most")
 
     def scalar(self, event: Any, mark: Mark) -> Node:
-        """A leaf."""
         if any("\ud800" <= character <= "\udfff" for character in event.value):
             raise _UnreadableError(
                 mark, "half of a surrogate pair is not a character; write the character itself"
@@ -253,7 +248,6 @@ class _Composer:
         return Node(mark, resolve(event.value) if event.implicit[0] else event.value)
 
     def sequence(self, mark: Mark, depth: int) -> Node:
-        """A list, its start already taken."""
         items = []
         while not isinstance(event := next(self.events), yaml.SequenceEndEvent):
             items.append(self.node(event, depth + 1))
@@ -275,7 +269,6 @@ class _Composer:
         return _collection(mark, entries, list(entries.values()), keys)
 
     def key(self, event: Any, mark: Mark) -> str:
-        """The text of a key."""
         if not isinstance(event, yaml.ScalarEvent):
             raise _UnreadableError(mark, "a key must be plain text, not a list, a mapping or an alias")
         if event.value == "<<" and event.implicit[0]:
@@ -286,7 +279,6 @@ class _Composer:
 
 
 def _collection(mark: Mark, value: Any, children: list[Node], keys: dict[str, Mark] | None = None) -> Node:
-    """A list or mapping over ``children``."""
     depth = 1 + max((child.depth for child in children), default=0)
     return Node(mark, value, keys or {}, depth, 1 + sum(child.size for child in children))
 
@@ -318,7 +310,6 @@ def _advice_at_start(problem: str, context: str) -> str:
 
 
 def _advice(problem: str, context: str, mark: Mark, text: str) -> str:
-    """The parser's ``problem`` with what to do about it."""
     if "mapping values are not allowed" in problem:
         return "a ':' cannot stand here; check the indentation, or quote the text that it belongs to"
     if "cannot start any token" in problem:
