@@ -59,15 +59,8 @@ def find_scales(
 ) -> Scales:
     """Scales from where the spec says: a file, a calibration, or what comes nearest to TensorRT's own.
 
-    Args:
-        case: Any whose INT8 side is a float model quantized here.
-        model: The case's float model.
-        layout: What of it is quantized.
-        settings: Where calibration runs, and where its ranges are kept.
-        cache: What TensorRT's calibrator left; None takes the spec's file, or calibrates in its manner.
-
-    Raises:
-        Int8accError: The calibration data or a scale file is at fault.
+    ``cache`` is what TensorRT's calibrator left; None takes the spec's file, or calibrates in its manner.
+    Raises Int8accError where the calibration data or a scale file is at fault.
     """
     implicit, file = case.int8.implicit, cache
     if case.int8.scales is not None:

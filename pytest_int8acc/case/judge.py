@@ -92,14 +92,9 @@ class Judge:
 def load_judge(case: Case, settings: Settings, samples: int) -> Judge:
     """The case's criteria with users' functions and labels loaded.
 
-    Args:
-        case: From ``load_spec``.
-        settings: Whether only some of the samples are used.
-        samples: Number of samples.
-
     Raises:
         CriterionError: A user's function cannot be loaded.
-        DataError: The labels cannot be read, or are not as many as the samples.
+        DataError: The labels cannot be read, or are not as many as the ``samples``.
     """
     limits = tuple(_output_limits(c) for c in case.criteria if isinstance(c, OutputCriterion))
     wanted = [_metric_limit(c) for c in case.criteria if isinstance(c, MetricCriterion)]
@@ -132,11 +127,7 @@ class SampleJudge:
     """A case's judge, and the baseline of the samples that a search sees."""
 
     def __init__(self, baseline: SampleOutputs, judge: Judge) -> None:
-        """Check that the criteria fit the baseline.
-
-        Args:
-            baseline: Of these samples.
-            judge: The case's, with labels of these samples.
+        """Check that the criteria fit the baseline, by the case's judge with labels of these samples.
 
         Raises:
             CriterionError: One does not.
@@ -153,10 +144,9 @@ class SampleJudge:
         self.criteria = (*(d.criterion for d in self.demands), *whole)
 
     def trial(self, high: frozenset[int], gathered: Gathered) -> Trial:
-        """The verdict on what was gathered; a plan passes only where all samples were.
+        """The verdict on what was gathered, a pass only where all samples were.
 
-        Raises:
-            CriterionError: A user's function fails.
+        Raises CriterionError where a user's function fails.
         """
         seen = gathered.seen.nonzero()[0]
         whole = len(seen) == self.samples

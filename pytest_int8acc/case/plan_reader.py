@@ -31,10 +31,6 @@ _TYPES = {known.name: known for known in INTEGERS}
 def read_plan(path: Path, network: Network) -> Plan:
     """Read a plan, and check it against the network that it is to be applied to.
 
-    Args:
-        path: A ``plan.yaml``.
-        network: Its groups and tensors are those a plan may name.
-
     Raises:
         SpecError: Every mistake in the file, one ``file:line:col: message`` per line, by place: no plan, a
             name that the network does not have, or a model that is not the one that the plan was found for.

@@ -31,8 +31,7 @@ def find(written: str, base: Path, where: str) -> Path:
 def read_npy(path: Path, where: str) -> Array:
     """The array of a .npy file, mapped into memory: pages are read when they are used.
 
-    Raises:
-        DataError: The file is no .npy file, is cut short, or holds Python objects.
+    Raises DataError for a file that is no .npy file, is cut short, or holds Python objects.
     """
     _check_magic(path, _NPY, where)
     return np.asarray(_guarded(lambda: np.load(path, mmap_mode="r", allow_pickle=False), where))
@@ -41,8 +40,7 @@ def read_npy(path: Path, where: str) -> Array:
 def read_npz(path: Path, where: str) -> dict[str, Array]:
     """All arrays of a .npz file by name, plain or compressed, read whole.
 
-    Raises:
-        DataError: The file is no .npz file, is damaged, is empty, or holds Python objects or other files.
+    Raises DataError for a file that is none, is damaged or empty, or holds Python objects or other files.
     """
     _check_magic(path, _ZIP, where)
     arrays: dict[str, Array] = {}

@@ -20,8 +20,8 @@ def load_labels(source: str, samples: int, base: Path, *, limited: bool = False)
         source: Relative to ``base``: .npy, .npz (with one array or several), or ``file.py:function`` that
             takes nothing and returns an array or a dict of arrays.
         samples: How many samples the inputs have.
-        base: The folder that ``source`` is relative to.
-        limited: The inputs were cut to ``samples``, so more labels are cut too; otherwise they are an error.
+        base: A folder.
+        limited: The inputs were cut to ``samples``, so more labels are cut too.
 
     Raises:
         DataError: The labels cannot be read, or are too few or too many.

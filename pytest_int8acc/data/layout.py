@@ -73,10 +73,7 @@ def check_names(names: Iterable[str], inputs: Sequence[TensorInfo], where: str) 
 def inspect(feed: Feed, layout: Layout, where: str) -> None:
     """Raise DataError unless names, dtypes, ranks, sizes and sample counts fit; values are not read.
 
-    Args:
-        feed: Batched inputs (rows, ...) with any number of rows; others as the model shapes them.
-        layout: The model's inputs.
-        where: The file, and the feed in it, for messages.
+    Batched inputs are (rows, ...) with any number of rows; others as the model shapes them.
     """
     check_names(feed, layout.inputs, where)
     for tensor in layout.inputs:
@@ -93,15 +90,9 @@ def inspect(feed: Feed, layout: Layout, where: str) -> None:
 def convert(feed: Feed, layout: Layout, where: str, first: int, note: Callable[[str], None]) -> Feed:
     """The feed in the model's dtypes, native byte order and C order; in the order of the model's inputs.
 
-    Args:
-        feed: What :func:`inspect` let pass.
-        layout: The model's inputs.
-        where: For messages.
-        first: Index of the feed's first sample in the whole data set, for messages.
-        note: Told about each cast to another dtype.
-
-    Raises:
-        DataError: A value is nan or inf, or does not fit the model's dtype.
+    Takes what :func:`inspect` let pass; ``first`` is the index of its first sample in the whole data set.
+    ``note`` is told about each cast to another dtype. Raises DataError for a value that is nan or inf, or
+    does not fit the model's dtype.
     """
     converted = {}
     for tensor in layout.inputs:

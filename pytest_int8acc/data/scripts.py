@@ -51,12 +51,7 @@ class UserFunction:
 
 
 def load_function(ref: str, base: Path, error: type[Int8accError] = DataError) -> UserFunction:
-    """Run the script of ``ref`` in a module of its own and return the function it names.
-
-    Args:
-        ref: ``file.py:function``, the file relative to ``base``.
-        base: The folder that paths in the spec are relative to.
-        error: What to raise.
+    """Run the script of ``ref``, a ``file.py:function`` below ``base``, in a module of its own; its function.
 
     Raises:
         error: The script or function is missing, does not compile, fails when run, or is not callable.
@@ -81,13 +76,7 @@ def load_function(ref: str, base: Path, error: type[Int8accError] = DataError) -
 
 
 def run_user(ref: str, function: Callable[..., _T], *args: Any, error: type[Int8accError] = DataError) -> _T:
-    """``function(*args)``, with the user's exception turned into ``error``.
-
-    Args:
-        ref: How the user named the function, for the message.
-        function: A :class:`UserFunction`, or any other callable.
-        args: Passed on.
-        error: What to raise.
+    """``function(*args)``, with the user's exception turned into ``error``; the user calls it ``ref``.
 
     Raises:
         error: ``loaders.py:12: ValueError: its text (in loaders.py:function)``; the line is the innermost one

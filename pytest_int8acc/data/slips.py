@@ -47,10 +47,7 @@ def sample_arrays(dataset: Dataset, inputs: tuple[TensorInfo, ...]) -> dict[str,
     """The first samples of a dataset, one array per batched input, samples first.
 
     Inputs that are no samples (the same for every run) and samples of another shape than the first are left
-    out.
-
-    Raises:
-        DataError: The data cannot be read.
+    out. Raises DataError where the data cannot be read.
     """
     layout = read_layout(inputs)
     found: dict[str, list[Array]] = {}
@@ -70,14 +67,10 @@ def sample_arrays(dataset: Dataset, inputs: tuple[TensorInfo, ...]) -> dict[str,
 
 
 def compare_inputs(calibration: Mapping[str, Array], validation: Mapping[str, Array]) -> tuple[Finding, ...]:
-    """What differs between calibration samples and the inputs, weightiest first.
+    """What differs between calibration samples and the inputs that a case is judged on, weightiest first.
 
-    Args:
-        calibration: One array per input, samples along the first axis, any sizes.
-        validation: The same of what the case is judged on; inputs missing on one side are not compared.
-
-    Returns:
-        Findings of source "data".
+    Both give one array per input, samples along the first axis, any sizes; inputs missing on one side are not
+    compared.
     """
     names = [name for name in validation if name in calibration and calibration[name].ndim]
     findings = [finding for name in names for finding in _compare(name, calibration[name], validation[name])]

@@ -50,14 +50,8 @@ class Source:
 def array_source(arrays: Mapping[str, Array], layout: Layout, size: int, where: str) -> Source:
     """Feeds of ``size`` rows, sliced from ``arrays`` as needed; names, dtypes and sizes are checked now.
 
-    Args:
-        arrays: One per model input, at the model's rank with samples first, or with one axis more for feeds.
-        layout: The model's inputs.
-        size: Rows per slice.
-        where: The file, for messages.
-
-    Raises:
-        DataError: The arrays do not fit the model.
+    There is one array per model input, at the model's rank with samples first, or with one axis more for
+    feeds. Raises DataError, naming ``where``, for arrays that do not fit the model.
     """
     check_names(arrays, layout.inputs, where)
     feed = dict(arrays)
@@ -78,8 +72,7 @@ def array_source(arrays: Mapping[str, Array], layout: Layout, size: int, where: 
 def stacked_names(feed: Feed, layout: Layout, where: str) -> frozenset[str]:
     """Names of the arrays that hold whole feeds along axis 0; empty where samples come first.
 
-    Raises:
-        DataError: The model has no batch axis, so samples cannot come first, but no array holds feeds.
+    Raises DataError where the model has no batch axis, so samples cannot come first, but none holds feeds.
     """
     over = frozenset(
         t.name for t in layout.inputs if t.shape is not None and feed[t.name].ndim == len(t.shape) + 1
@@ -129,9 +122,7 @@ def folder_source(folder: Path, layout: Layout, size: int, where: str) -> Source
 
     ``<input>.npy`` for each input, samples first; many .npy files, each a sample or a batch of the one input;
     a folder of such files for each input, the n-th files together a feed; or Polygraphy's ``<index>.json``.
-
-    Raises:
-        DataError: The folder is empty or fits none of these, or its files do not fit the model.
+    Raises DataError for a folder that is empty or none of these, or whose files do not fit the model.
     """
     files = sorted(folder.glob("*.npy"), key=natural)
     names = [t.name for t in layout.inputs]
@@ -197,9 +188,7 @@ def read_feeds(path: Path, where: str) -> Iterator[Located]:
     The format is that of polygraphy.json 0.53: a list of ``{input: array}``, or one of them; an array is
     ``{"array": base64 of a .npy file, "polygraphy_class": "ndarray"}``. It is decoded here, not by
     ``polygraphy.json.load_json``, which decodes whatever class a file names, also torch tensors.
-
-    Raises:
-        DataError: The file is not JSON, or not of feed dicts of NumPy arrays.
+    Raises DataError for a file that is not JSON, or not of feed dicts of NumPy arrays.
     """
     data = _parse(path, where)
     for index, feed in enumerate(data if isinstance(data, list) else [data]):
@@ -259,8 +248,7 @@ def _check_feed(feed: Any, here: str) -> Feed:
 def loader_source(ref: str, base: Path, what: str) -> Source:
     """The feeds of ``file.py:function``; the script is run afresh for each pass, the first time here.
 
-    Raises:
-        DataError: The script or its function cannot be loaded.
+    Its function yields feed dicts, as for Polygraphy. Raises DataError where it cannot be loaded.
     """
     load_function(ref, base)
     return Source(lambda: _feeds(ref, base, what))
@@ -293,10 +281,8 @@ def _to_feed(item: Any, here: str) -> Feed:
 def random_source(random: RandomSource, layout: Layout, size: int, where: str) -> Source:
     """Floats uniform in [0, 1], integers and booleans 0 or 1: the ranges of Polygraphy's data loader.
 
-    A sample's values depend on the seed, the input's position and the sample's index, not on ``size``.
-
-    Raises:
-        DataError: A size beyond the batch axis is not fixed by the model, or its dtype cannot be drawn.
+    A sample's values depend on the seed, the input's position and the sample's index, not on ``size``. Raises
+    DataError where the model does not fix a size beyond the batch axis, or a dtype cannot be drawn.
     """
     if random.samples < 1 or random.seed < 0:
         raise DataError(f"{where}: expected samples of at least 1 and a seed of at least 0")

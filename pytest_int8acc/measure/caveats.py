@@ -55,10 +55,6 @@ def caveats(
     if int8 and without:
         every = len(int8.network.groups) + len(left_high)
         yield f"{len(without)} of {every} groups have no scale and are not in INT8"
-    yield from _saturation(settings)
-
-
-def _saturation(settings: Settings) -> Iterator[str]:
     if settings.mode == "native" and saturation().saturates:
         check = saturation()
         yield (

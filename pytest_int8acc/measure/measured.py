@@ -93,11 +93,7 @@ class Measured:
         return self.runs.again
 
     def run(self, form: Form, role: Role = Role.FIXED) -> Outputs:
-        """Another form of the case, built by its own backend and run on all samples.
-
-        Raises:
-            EngineError: It does not build or run.
-        """
+        """Another form, built by the case's own backend and run on all samples; else EngineError."""
         return run_together({role: self.backend.open(form, role, self.inputs)}, self.inputs)[role]
 
     def judged(self, outputs: Outputs) -> Verdict:
@@ -112,10 +108,7 @@ class Measured:
 def measure(case: Case, settings: Settings, goldens: Goldens | None = None) -> Measured:
     """Run one case and score it.
 
-    Args:
-        case: From ``load_spec``.
-        settings: What command line, spec and configuration say together.
-        goldens: Where the case's golden lies and whether it is written; None: beside the spec, read only.
+    ``goldens`` says where the case's golden lies and whether it is written; None: beside the spec, read only.
 
     Raises:
         MissingBackendError: The backend that the settings want is not there.

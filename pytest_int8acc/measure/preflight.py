@@ -29,8 +29,7 @@ from pytest_int8acc.tensors import Array
 def lint_model(case: Case, model: Model, wanted: Lint) -> tuple[Finding, ...]:
     """What lint says of the case's own Q/DQ model, read as it is in the file; nothing where it has none.
 
-    Raises:
-        ModelError: ``wanted`` is error, and TensorRT rejects it; or the file cannot be read.
+    Raises ModelError where ``wanted`` is error, and TensorRT rejects it; or the file cannot be read.
     """
     if wanted == "off" or case.int8.model is None:
         return ()
@@ -41,8 +40,7 @@ def lint_model(case: Case, model: Model, wanted: Lint) -> tuple[Finding, ...]:
 def lint_network(case: Case, int8: Int8Form | None, wanted: Lint) -> tuple[Finding, ...]:
     """What lint says of scales from a file; a network read from a Q/DQ model has been linted as that.
 
-    Raises:
-        ModelError: ``wanted`` is error, and there is an error among them.
+    Raises ModelError where ``wanted`` is error, and there is an error among them.
     """
     if wanted == "off" or int8 is None or case.int8.model is not None:
         return ()

@@ -63,13 +63,8 @@ def run_forms(
 ) -> Runs:
     """Build an engine for each form and run all of them over the inputs, batch by batch.
 
-    Args:
-        name: The case's, for the log.
-        backend: Where baseline and candidate run.
-        forms: The case's.
-        inputs: Read once.
-        sessions: Where the FP32 reference runs, and the simulation beside engines.
-        kept: Gives the baseline's outputs in the batches of the candidate's; then the baseline is not run.
+    Baseline and candidate run on ``backend``, the FP32 reference and the simulation beside engines in
+    ``sessions``. ``kept`` gives the baseline's outputs in the candidate's batches; then it is not run.
 
     Raises:
         EngineError: A form does not build or run.
@@ -155,11 +150,7 @@ class Reference:
     """By output, samples first; none where the spec names no file."""
 
     def in_batches(self, like: Outputs) -> Outputs:
-        """The arrays in the batches and dtypes of ``like``, the outputs of another form.
-
-        Raises:
-            DataError: An array is of another shape.
-        """
+        """The arrays in the batches and dtypes of another form's outputs; DataError for another shape."""
         return {name: self._cut(name, arrays) for name, arrays in like.items() if name in self.arrays}
 
     def _cut(self, name: str, like: Sequence[Array]) -> list[Array]:
@@ -176,8 +167,7 @@ class Reference:
 def read_reference(case: Case, model: Model) -> Reference:
     """The case's reference: a .npz of one array per output, or of some; or a .npy for one output.
 
-    Raises:
-        DataError: The file is not there or cannot be read, or an array is no output's.
+    Raises DataError where the file is not there or cannot be read, or an array is no output's.
     """
     if case.reference is None:
         return Reference()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -33,7 +34,7 @@ def int8acc(request: pytest.FixtureRequest) -> Iterator[Workbench]:
         goldens=lambda case: Goldens(golden_folder(config, case.file)),
         unavailable=skip_unavailable,
     )
-    with Workbench(host) as bench:
+    with closing(Workbench(host)) as bench:
         yield bench
 
 

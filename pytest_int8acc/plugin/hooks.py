@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Generator, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from pytest_int8acc.settings import SETTINGS, SUFFIXES, Setting
+from pytest_int8acc.settings import SETTINGS, SUFFIXES, Kind, Setting
 
 if TYPE_CHECKING:
     from pytest_int8acc.plugin.items import SpecFile
@@ -67,21 +67,16 @@ def _add_golden_options(group: pytest.OptionGroup, parser: pytest.Parser) -> Non
 
 
 def _add_setting(group: pytest.OptionGroup, parser: pytest.Parser, setting: Setting) -> None:
-    if setting.kind == "choice":
-        group.addoption(setting.flag, choices=setting.choices, help=setting.help)
-        parser.addini(setting.ini, setting.help, default=None)
-    elif setting.kind == "count":
-        group.addoption(setting.flag, type=_argument(setting), metavar="N", help=setting.help)
-        parser.addini(setting.ini, setting.help, type="int", default=None)
-    elif setting.kind == "size":
-        group.addoption(setting.flag, type=_argument(setting), metavar="SIZE", help=setting.help)
-        parser.addini(setting.ini, setting.help, default=None)
-    elif setting.kind == "flag":
-        group.addoption(setting.flag, action="store_true", default=None, help=setting.help)
-        parser.addini(setting.ini, setting.help, type="bool", default=None)
-    else:
-        group.addoption(setting.flag, metavar="DIR", help=setting.help)
-        parser.addini(setting.ini, setting.help, default=None)
+    ways: Mapping[Kind, dict[str, Any]] = {
+        "choice": {"choices": setting.choices},
+        "count": {"type": _argument(setting), "metavar": "N"},
+        "size": {"type": _argument(setting), "metavar": "SIZE"},
+        "flag": {"action": "store_true", "default": None},
+        "folder": {"metavar": "DIR"},
+    }
+    group.addoption(setting.flag, help=setting.help, **ways[setting.kind])
+    types: Mapping[Kind, Any] = {"count": "int", "flag": "bool"}
+    parser.addini(setting.ini, setting.help, type=types.get(setting.kind), default=None)
 
 
 def _argument(setting: Setting) -> Callable[[str], object]:

@@ -49,13 +49,8 @@ def visible_devices(environment: Mapping[str, str] = os.environ, driver: Path = 
 def choose(worker: str | None, wanted: int | None, visible: list[str]) -> str | None:
     """The entry of ``visible`` that this process takes; None leaves all to it.
 
-    Args:
-        worker: pytest-xdist's name of this process, like gw3; None outside of xdist.
-        wanted: The entry that the user asks for, from 0; it holds for every worker.
-        visible: From ``visible_devices``.
-
-    Raises:
-        ValueError: There is no such entry.
+    ``worker`` is pytest-xdist's name of this process, like gw3, None outside of xdist; ``wanted`` the entry
+    that the user asks for, from 0, for every worker. Raises ValueError where there is no such entry.
     """
     if wanted is not None:
         if wanted >= len(visible):
@@ -144,12 +139,10 @@ class SpecItem(pytest.Function):
             return
         from pytest_int8acc.measure.measured import measure
 
-        settings = self._settings()
+        settings = settings_for(self.config, self.case.settings())
         try:
-            if goldens := self._goldens():
-                self.measured = measure(self.case, settings, goldens)
-            else:
-                self.measured = measure(self.case, settings)
+            goldens = self._goldens()
+            self.measured = measure(self.case, settings, goldens)
         except MissingBackendError as error:
             skip_unavailable(error, settings)
             raise
@@ -215,9 +208,6 @@ class SpecItem(pytest.Function):
         self.result = result
         settings = ("int8acc.settings", self.measured.settings.describe())
         self.user_properties[:] = (dict(self.user_properties) | dict([*properties(result), settings])).items()
-
-    def _settings(self) -> Settings:
-        return settings_for(self.config, self.case.settings())
 
 
 def skip_unavailable(error: MissingBackendError, settings: Settings) -> None:

@@ -90,10 +90,8 @@ def color(verdict: str) -> str:
 def write_reports(terminalreporter: pytest.TerminalReporter, folder: Path | None) -> list[Line]:
     """Writes the report folder and GitHub's step summary, where they are wanted.
 
-    A folder or file that cannot be written costs a line, not the run.
-
-    Returns:
-        Lines to print last, where the report is; each with whether it tells of a file that cannot be written.
+    Gives lines to print last, where the report is: a folder or file that cannot be written costs a line, not
+    the run.
     """
     if folder is None and not os.environ.get(_STEP_SUMMARY):
         return []
@@ -199,12 +197,7 @@ def _why(error: Exception) -> str:
 
 
 def attach(pytest_html: Any, report: Any) -> None:
-    """Gives pytest-html's row of a case its scores and culprits.
-
-    Args:
-        pytest_html: The plugin, as the plugin manager knows it.
-        report: Of the call phase.
-    """
+    """Gives pytest-html's row of a case its scores and culprits; ``report`` is of the call phase."""
     from pytest_int8acc.report.html import fragment
 
     details = dict(report.user_properties).get("int8acc.details")
@@ -216,11 +209,8 @@ def attach(pytest_html: Any, report: Any) -> None:
 def merge(config: pytest.Config, folders: Sequence[str], out: Path | None) -> int:
     """Merges the report folders of shards into one, and prints what came of it.
 
-    Returns:
-        pytest's exit status: 1 where a case failed or a spec could not be read, else 0.
-
-    Raises:
-        pytest.UsageError: There is no ``--int8acc-report``, or a folder holds no report.
+    Gives pytest's exit status: 1 where a case failed or a spec could not be read, else 0. Raises
+    pytest.UsageError without ``--int8acc-report``, or where a folder holds no report.
     """
     from pytest_int8acc.report.folder import write_folder
     from pytest_int8acc.report.merge import merge_folders

@@ -44,17 +44,11 @@ class Obstacle:
 
 
 def look(name: str, baseline: Sequence[Array], candidate: Sequence[Array], *, judged: bool) -> Obstacle:
-    """Look for whatever forbids comparing the candidate with the baseline.
+    """Look for whatever forbids comparing the candidate with the baseline, one array per batch each.
 
-    Args:
-        name: The output's name.
-        baseline: One array per batch, samples along the first axis.
-        candidate: The same for INT8.
-        judged: Whether a limit stands on this output. Without one, shapes that differ are a note and not a
-            problem, since the number of detections may well differ; NaN in INT8 alone is a problem still.
-
-    Raises:
-        CriterionError: There is a limit, but the baseline is not finite or holds no element.
+    ``judged``: whether a limit stands on this output. Without one, shapes that differ are a note and not a
+    problem, since the number of detections may well differ; NaN in INT8 alone is a problem still. With one,
+    raises CriterionError where the baseline is not finite or holds no element.
     """
     difference = differ(baseline, candidate, "INT8")
     if difference:
@@ -235,14 +229,19 @@ def compare_output(
     judged = _check_limits(name, baseline, limits)
     obstacle = look(name, baseline, candidate, judged=bool(judged))
     unstable = noise is not None and bool(differ(baseline, noise, "the second run"))
-    runs = _Runs(baseline, candidate if obstacle.comparable else None, None if unstable else noise)
-    pairs = (None, None) if judged_only else _pairs(runs, OutputLimits(name))
+    others = (candidate if obstacle.comparable else None, None if unstable else noise)
+    scores = []
+    for criterion in limits:
+        both = _pairs(baseline, others, criterion)
+        for metric, limit in criterion.limits.items():
+            scores.append(replace(_score(name, METRICS[metric], both, criterion.note), limit=limit))
+    pairs = (None, None) if judged_only else _pairs(baseline, others, OutputLimits(name))
     pair = pairs[0] if kind_of(baseline[0]) == "floats" else None
     return OutputResult(
         name=name,
         dtype=str(baseline[0].dtype),
         shape=_shape_text(baseline),
-        scores=(*_judged(name, runs, limits), *_reported(name, runs.baseline, judged, pairs)),
+        scores=(*scores, *_reported(name, baseline, judged, pairs)),
         fit=fit_line(pair) if pair else None,
         worst_sample=worst_sample(pair) if pair else None,
         problem=obstacle.problem,
@@ -260,34 +259,15 @@ def _check_limits(name: str, baseline: Sequence[Array], limits: Sequence[OutputL
     return [metric for criterion in limits for metric in criterion.limits]
 
 
-@dataclass(frozen=True, eq=False)
-class _Runs:
-    """One output's arrays from the three runs."""
-
-    baseline: Sequence[Array]
-    candidate: Sequence[Array] | None
-    """None where its numbers cannot be compared."""
-    noise: Sequence[Array] | None
-    """None where there is no second run of the baseline to compare."""
-
-
-def _pairs(runs: _Runs, criterion: OutputLimits) -> _Pairs:
+def _pairs(
+    baseline: Sequence[Array], others: Sequence[Sequence[Array] | None], criterion: OutputLimits
+) -> _Pairs:
     """The pairs that the metrics of one criterion share, and with them their sums."""
     measured, noise = (
-        None if other is None else Pair(runs.baseline, other, criterion.axis, criterion.rel_floor)
-        for other in (runs.candidate, runs.noise)
+        None if other is None else Pair(baseline, other, criterion.axis, criterion.rel_floor)
+        for other in others
     )
     return measured, noise
-
-
-def _judged(name: str, runs: _Runs, limits: Sequence[OutputLimits]) -> list[Score]:
-    scores = []
-    for criterion in limits:
-        pairs = _pairs(runs, criterion)
-        for metric, limit in criterion.limits.items():
-            score = _score(name, METRICS[metric], pairs, criterion.note)
-            scores.append(replace(score, limit=limit))
-    return scores
 
 
 def _reported(name: str, baseline: Sequence[Array], judged: Sequence[str], pairs: _Pairs) -> list[Score]:

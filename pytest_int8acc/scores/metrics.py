@@ -11,7 +11,6 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
 from pytest_int8acc.results import Bound
 from pytest_int8acc.scores.pairs import F64, Pair
@@ -66,7 +65,7 @@ def max_rel(pair: Pair) -> float:
     inf where the floor and b are 0 and c is not; nan without elements.
     """
     greatest = 0.0 if pair.sums.count else math.nan
-    floor = _floor(pair)
+    floor = pair.rel_floor * pair.sums.peak
     for b, c in pair.values():
         if b.size:
             greatest = float(np.maximum(greatest, _relative(b, c, floor).max()))
@@ -77,7 +76,7 @@ def mean_rel(pair: Pair) -> float:
     """Mean of |b - c| / max(|b|, floor), a ratio; the floor is that of ``max_rel``; nan without elements."""
     if not pair.sums.count:
         return math.nan
-    floor = _floor(pair)
+    floor = pair.rel_floor * pair.sums.peak
     return sum(float(_relative(b, c, floor).sum()) for b, c in pair.values()) / pair.sums.count
 
 
@@ -133,10 +132,6 @@ def _decibels(signal: float, noise: float) -> float:
     return 10.0 * (math.log10(signal) - math.log10(noise))
 
 
-def _floor(pair: Pair) -> float:
-    return pair.rel_floor * pair.sums.peak
-
-
 def _relative(b: F64, c: F64, floor: float) -> F64:
     error = np.abs(b - c)
     return np.where(error == 0, 0.0, error / np.maximum(np.abs(b), floor))
@@ -151,19 +146,13 @@ def log_softmax(rows: F64) -> F64:
 def _topk(pair: Pair, k: int) -> float:
     agreeing = rows = 0
     for b, c in pair.rows():
-        agreeing += int(np.count_nonzero(_ranks(c, b.argmax(axis=-1)) < k))
+        top = b.argmax(axis=-1)[:, None]
+        own = np.take_along_axis(c, top, axis=-1)
+        before = (c > own) | ((c == own) & (np.arange(c.shape[-1]) < top))
+        ranked = np.count_nonzero(before, axis=-1) < k
+        agreeing += int(np.count_nonzero(ranked & np.isfinite(c.max(axis=-1))))
         rows += len(b)
     return agreeing / rows if rows else math.nan
-
-
-def _ranks(rows: F64, classes: NDArray[np.intp]) -> NDArray[np.intp]:
-    """How many classes come before ``classes[i]`` in row i; all of them where the row holds NaN or +inf."""
-    own = np.take_along_axis(rows, classes[:, None], axis=-1)
-    earlier = np.arange(rows.shape[-1]) < classes[:, None]
-    before = (rows > own) | ((rows == own) & earlier)
-    ranks: NDArray[np.intp] = np.count_nonzero(before, axis=-1)
-    ranks[~np.isfinite(rows.max(axis=-1))] = rows.shape[-1]
-    return ranks
 
 
 @dataclass(frozen=True)

@@ -107,8 +107,19 @@ class Pair:
         """The sums that most metrics are made of, in one pass."""
         total = Sums()
         for b, c in self.values():
-            if b.size:
-                total = _added(total, b, c)
+            if not b.size:
+                continue
+            error = np.abs(b - c)
+            total = Sums(
+                count=total.count + b.size,
+                bb=total.bb + dot(b, b),
+                cc=total.cc + dot(c, c),
+                bc=total.bc + dot(b, c),
+                squared=total.squared + dot(error, error),
+                absolute=total.absolute + float(error.sum()),
+                max_error=float(np.maximum(total.max_error, error.max())),
+                peak=float(np.maximum(total.peak, np.abs(b).max())),
+            )
         return total
 
 
@@ -120,20 +131,6 @@ def _same_non_finite(b: Array, c: Array) -> NDArray[np.bool_]:
 def dot(x: F64, y: F64) -> float:
     """Sum of the products, on one thread: a threaded BLAS stalls where the cores are busy."""
     return float(np.einsum("i,i->", x, y))
-
-
-def _added(total: Sums, b: F64, c: F64) -> Sums:
-    error = np.abs(b - c)
-    return Sums(
-        count=total.count + b.size,
-        bb=total.bb + dot(b, b),
-        cc=total.cc + dot(c, c),
-        bc=total.bc + dot(b, c),
-        squared=total.squared + dot(error, error),
-        absolute=total.absolute + float(error.sum()),
-        max_error=float(np.maximum(total.max_error, error.max())),
-        peak=float(np.maximum(total.peak, np.abs(b).max())),
-    )
 
 
 def samples_in(array: Array) -> int:

@@ -36,13 +36,8 @@ def evaluate_metric(
     argument. All limits bind the INT8 value; ``max_drop`` sets that limit below the baseline's value, or
     above it where lower is better. An INT8 value of nan or inf becomes nan, which never passes.
 
-    Args:
-        limit: The limits and the function's name for messages.
-        function: The user's function.
-        baseline: The high-precision outputs, per batch.
-        candidate: The INT8 outputs, per batch.
-        labels: What the spec's ``labels:`` holds.
-        noise: A second run of the baseline; the noise is the absolute difference of the two values.
+    Outputs come per batch. ``noise`` is a second run of the baseline: the absolute difference of the two
+    values is the score's noise.
 
     Raises:
         CriterionError: The function raises, takes other arguments, wants labels that the spec does not give,

@@ -16,7 +16,6 @@ from pytest_int8acc.search.types import (
     GroupInfo,
     Probe,
     SearchResult,
-    TableRow,
     Target,
     Trial,
     TrialRecord,
@@ -33,7 +32,6 @@ __all__ = [
     "Pool",
     "Probe",
     "SearchResult",
-    "TableRow",
     "Target",
     "Trial",
     "TrialRecord",
@@ -56,8 +54,7 @@ STRATEGIES: Mapping[str, Callable[..., SearchResult]] = {
 def search(evaluator: Evaluator, strategy: str = "minimal", *, budget: Budget | None = None) -> SearchResult:
     """Search for groups to keep in high precision such that all criteria are met.
 
-    Raises:
-        SpecError: There is no such strategy.
+    Raises SpecError where there is no such strategy.
     """
     if strategy not in STRATEGIES:
         known = ", ".join(STRATEGIES)

@@ -9,39 +9,35 @@ from collections.abc import Callable
 
 import numpy as np
 
-from pytest_int8acc.results import Ending
+from pytest_int8acc.results import Ending, LayerLine
 from pytest_int8acc.search.ledger import Ledger, run
-from pytest_int8acc.search.types import Budget, Evaluator, SearchResult, TableRow
+from pytest_int8acc.search.types import Budget, Evaluator, SearchResult
 
 
 def bisect(evaluator: Evaluator, *, budget: Budget | None = None, reverse: bool = False) -> SearchResult:
     """Halve the number of first (or last) groups kept high: ``polygraphy debug precision --mode bisect``."""
 
     def body(ledger: Ledger) -> Ending:
-        count = len(ledger.groups)
-        fails, passes = 0, count
+        fails, passes = 0, len(ledger.groups)
         while passes - fails > 1:
             middle = (fails + passes) // 2
-            if ledger.trial(_end(count, middle, reverse), _why(middle, reverse)).passed:
+            if _passes(ledger, middle, reverse):
                 passes = middle
             else:
                 fails = middle
         return ledger.ending("last" if reverse else "first", passes)
 
-    return run("bisect-reverse" if reverse else "bisect", _opened(body), evaluator, budget)
+    return _run("bisect-reverse" if reverse else "bisect", body, evaluator, budget)
 
 
 def linear(evaluator: Evaluator, *, budget: Budget | None = None, reverse: bool = False) -> SearchResult:
     """Keep one more of the first (or last) groups high until it passes: ``--mode linear``."""
 
     def body(ledger: Ledger) -> Ending:
-        count = len(ledger.groups)
-        for kept in range(1, count + 1):
-            if ledger.trial(_end(count, kept, reverse), _why(kept, reverse)).passed:
-                break
+        kept = next(k for k in range(1, len(ledger.groups) + 1) if _passes(ledger, k, reverse))
         return ledger.ending("last" if reverse else "first", kept)
 
-    return run("linear-reverse" if reverse else "linear", _opened(body), evaluator, budget)
+    return _run("linear-reverse" if reverse else "linear", body, evaluator, budget)
 
 
 def worst_first(evaluator: Evaluator, *, budget: Budget | None = None) -> SearchResult:
@@ -59,7 +55,7 @@ def worst_first(evaluator: Evaluator, *, budget: Budget | None = None) -> Search
                 break
         return ledger.ending("worst", kept)
 
-    return run("worst-first", _opened(body), evaluator, budget)
+    return _run("worst-first", body, evaluator, budget)
 
 
 def forward(evaluator: Evaluator, *, budget: Budget | None = None) -> SearchResult:
@@ -84,15 +80,17 @@ def forward(evaluator: Evaluator, *, budget: Budget | None = None) -> SearchResu
             else:
                 high -= {index}
             ledger.table.append(
-                TableRow(index, group.name, group.shape, similarity, chosen=not trial.passed, line=line)
+                LayerLine(index, group.name, group.shape, similarity, chosen=not trial.passed, line=line)
             )
         return ledger.ending("visited", len(high))
 
-    return run("forward", _opened(body), evaluator, budget)
+    return _run("forward", body, evaluator, budget)
 
 
-def _opened(body: Callable[[Ledger], Ending]) -> Callable[[Ledger], Ending]:
-    """The body, after 'nothing kept' and 'all high' have been tried and neither settles the matter."""
+def _run(
+    strategy: str, body: Callable[[Ledger], Ending], evaluator: Evaluator, budget: Budget | None
+) -> SearchResult:
+    """Run the body, after 'nothing kept' and 'all high' have been tried and neither settles the matter."""
 
     def opened(ledger: Ledger) -> Ending:
         if ledger.trial(frozenset(), "nothing kept high").passed:
@@ -101,15 +99,13 @@ def _opened(body: Callable[[Ledger], Ending]) -> Callable[[Ledger], Ending]:
             return ledger.ending("high-fails", len(ledger.everything))
         return body(ledger)
 
-    return opened
+    return run(strategy, opened, evaluator, budget)
 
 
-def _end(count: int, kept: int, reverse: bool) -> frozenset[int]:
-    return frozenset(range(count - kept, count) if reverse else range(kept))
-
-
-def _why(kept: int, reverse: bool) -> str:
-    return f"the {'last' if reverse else 'first'} {kept}"
+def _passes(ledger: Ledger, kept: int, reverse: bool) -> bool:
+    count = len(ledger.groups)
+    high = range(count - kept, count) if reverse else range(kept)
+    return ledger.trial(frozenset(high), f"the {'last' if reverse else 'first'} {kept}").passed
 
 
 def _prefix_errors(ledger: Ledger) -> list[float]:

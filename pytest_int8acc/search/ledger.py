@@ -11,9 +11,9 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
-from pytest_int8acc.results import Ending, EndingKind
+from pytest_int8acc.results import Ending, EndingKind, LayerLine
 from pytest_int8acc.scores.criteria import Criterion
-from pytest_int8acc.search.types import Budget, Evaluator, Probe, SearchResult, TableRow, Trial, TrialRecord
+from pytest_int8acc.search.types import Budget, Evaluator, Probe, SearchResult, Trial, TrialRecord
 
 Floats = NDArray[np.float64]
 #: A mean is rejected on a part of the samples with at least this many of them.
@@ -151,7 +151,7 @@ class Ledger:
         self.weights = _weights([group.price for group in self.groups])
         self.best: Trial | None = None
         self.cost = 0.0
-        self.table: list[TableRow] = []
+        self.table: list[LayerLine] = []
         self._probes = 0
         self._budget = budget
         self._began = time.monotonic()
@@ -174,8 +174,7 @@ class Ledger:
     def trial(self, high: frozenset[int], why: str, *, least: int = 1) -> Trial:
         """Judge a plan; a pass has seen all samples, a rejection ``least`` of them. Free where known.
 
-        Raises:
-            StopSearch: The budget is spent.
+        Raises StopSearch where the budget is spent, as ``probe`` does.
         """
         known = self._trials.get(high)
         if known is not None and (known.confirmed or self.samples.ran(known.parts) >= least):
@@ -196,16 +195,17 @@ class Ledger:
         return trial
 
     def probe(self, plans: Sequence[frozenset[int]], samples: Sequence[int]) -> list[Probe]:
-        """Measure the errors of several plans on a few samples.
-
-        Raises:
-            StopSearch: The budget is spent.
-        """
+        """Measure the errors of several plans on a few samples."""
         self._check()
         found = self.evaluator.probe(plans, samples)
         self._probes += len(plans)
         self.cost += len(plans) * len(samples) / self.samples.count
-        return [Probe([_finite(v) for v in p.vectors], np.minimum(p.parts, _HUGE)) for p in found]
+        return [
+            Probe(
+                [np.nan_to_num(v, nan=_LONG).clip(-_LONG, _LONG) for v in p.vectors], p.parts.clip(max=_HUGE)
+            )
+            for p in found
+        ]
 
     def names(self, high: Iterable[int]) -> tuple[str, ...]:
         """Names of the groups, in topological order."""
@@ -271,11 +271,6 @@ def run(
     except KeyboardInterrupt:
         ending = Ending("interrupted")
     return ledger.result(strategy, ending)
-
-
-def _finite(vectors: NDArray[np.float32]) -> NDArray[np.float32]:
-    """Error vectors in which what is no number is a very long error."""
-    return np.clip(np.nan_to_num(vectors, nan=_LONG), -_LONG, _LONG)
 
 
 def _weights(prices: Sequence[float]) -> NDArray[np.float64]:

@@ -24,15 +24,8 @@ def shrink(
 
     Groups that cost much and whose loss is foretold low go first. After a success twice as many are dropped
     at once, as long as that is foretold to pass. Nothing is taken for granted from another plan's trial.
-
-    Args:
-        ledger: Runs and remembers the trials.
-        high: A plan that passed.
-        foretell: The expected loss of a plan; 1 is the limit.
-        learn: Told every trial.
-
-    Returns:
-        The plan that was reached; it passed.
+    ``foretell`` gives the expected loss of a plan (1 is the limit), ``learn`` is told every trial. The plan
+    that is returned passed, as ``high`` did.
     """
     stubborn: set[int] = set()
     batch = 1

@@ -51,13 +51,13 @@ class Surrogate:
         vectors: Sequence[Vectors],
         base: Sequence[Vectors],
     ) -> None:
-        """Build the forms.
+        """Build the forms from what INT8 in one group adds to the error, and the error that is always there.
 
         Args:
             targets: What the arrays mean.
             criteria: What the targets refer to.
-            vectors: Per target [groups, samples, elements]: what INT8 in one group adds to the error.
-            base: Per target [samples, elements]: the error that is there whatever the plan.
+            vectors: Per target [groups, samples, elements].
+            base: Per target [samples, elements].
         """
         self.targets, self.criteria = tuple(targets), tuple(criteria)
         self.scale = np.ones(len(self.targets))
@@ -173,13 +173,9 @@ class Probed:
 def probe(ledger: Ledger, trial: Trial, *, closely: bool = False) -> Probed:
     """Measure what each group alone in INT8 adds to the error, on a few samples.
 
-    Where that would cost much, blocks of neighbours come first, and only those that matter are taken apart;
-    the others count as an error that is always there.
-
-    Args:
-        ledger: Pays for the runs.
-        trial: Tells which samples to take, and how much of its loss they stand for.
-        closely: True probes every group alone, whatever it costs.
+    Where that would cost much, blocks of neighbours come first, and only those that matter are taken apart,
+    unless ``closely``; the others count as an error that is always there. ``trial`` tells which samples to
+    take, and how much of its loss they stand for.
     """
     n = len(ledger.groups)
     samples = _choose(ledger, trial)

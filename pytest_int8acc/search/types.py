@@ -9,7 +9,7 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from pytest_int8acc.results import Ending
+from pytest_int8acc.results import Ending, LayerLine
 from pytest_int8acc.scores.criteria import Criterion
 
 #: Told the parts of the samples seen so far; True where the verdict needs no more of them.
@@ -100,20 +100,6 @@ class TrialRecord:
 
 
 @dataclass(frozen=True)
-class TableRow:
-    """A line of the layer analyzer's table."""
-
-    index: int
-    layer: str
-    shape: str
-    similarity: float
-    """The first criterion's score with this group and all before it in INT8, save those chosen."""
-    chosen: bool
-    line: str = ""
-    """Why the layer was chosen, in words; empty where it was not."""
-
-
-@dataclass(frozen=True)
 class Budget:
     """When to stop early; a search that is stopped returns the best plan verified so far."""
 
@@ -146,8 +132,9 @@ class SearchResult:
     seconds: float
     price: float
     """Of the groups kept high, as a share of the price of all groups."""
-    table: tuple[TableRow, ...] = ()
-    """The layer analyzer's table; only from ``forward``."""
+    table: tuple[LayerLine, ...] = ()
+    """The layer analyzer's table, only from ``forward``: with each group and all before it in INT8, save
+    those chosen, the first criterion's score, and why the layer was chosen."""
 
 
 class Evaluator(Protocol):
@@ -173,14 +160,11 @@ class Evaluator(Protocol):
         """What :meth:`probe` measures; at least one."""
 
     def trial(self, high: frozenset[int], order: Sequence[int], enough: Enough | None) -> Trial:
-        """Judge a plan on all samples.
+        """Judge a plan on all samples, which should run in ``order``.
 
-        Args:
-            high: Groups kept in high precision.
-            order: All sample indices, in the order in which they should run.
-            enough: Asked between batches with the parts so far, [criteria, samples], nan where not seen; True
-                ends the trial at once, without the samples left. None: run all. An evaluator for which
-                samples come together (an engine) may ignore both.
+        ``enough`` is asked between batches with the parts so far, [criteria, samples], nan where not seen;
+        True ends the trial at once, without the samples left. None: run all. An evaluator for which samples
+        come together (an engine) may ignore both.
         """
 
     def probe(self, plans: Sequence[frozenset[int]], samples: Sequence[int]) -> list[Probe]:
