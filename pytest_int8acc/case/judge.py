@@ -17,7 +17,7 @@ from pytest_int8acc.errors import CriterionError
 from pytest_int8acc.results import OutputResult, Score, consistent
 from pytest_int8acc.scores.compare import compare_outputs
 from pytest_int8acc.scores.criteria import Criterion, MetricLimit, OutputLimits, kind_of
-from pytest_int8acc.scores.pairs import F64
+from pytest_int8acc.scores.metrics import F64
 from pytest_int8acc.scores.parts import demands_on
 from pytest_int8acc.scores.user_metric import UserMetric, evaluate_metric
 from pytest_int8acc.search.types import Trial

@@ -22,8 +22,7 @@ from pytest_int8acc.graph.plan import apply
 from pytest_int8acc.graph.types import FLOAT, value_types
 from pytest_int8acc.lab.sweep import FirstSamples
 from pytest_int8acc.results import LayerError
-from pytest_int8acc.scores.metrics import METRICS
-from pytest_int8acc.scores.pairs import Pair
+from pytest_int8acc.scores.metrics import METRICS, Pair
 from pytest_int8acc.tensors import Array
 
 logger = logging.getLogger("pytest_int8acc")

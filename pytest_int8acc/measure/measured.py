@@ -32,12 +32,14 @@ from pytest_int8acc.goldens.keeper import Compared, Keeper, NoGolden, open_keepe
 from pytest_int8acc.goldens.request import Goldens
 from pytest_int8acc.graph.model import Model
 from pytest_int8acc.graph.network import Precision
-from pytest_int8acc.measure.caveats import caveats, engine_scores, nothing_compared
-from pytest_int8acc.measure.preflight import (
+from pytest_int8acc.measure.caveats import (
+    caveats,
     compare_data,
+    engine_scores,
     lint_model,
     lint_network,
     lost_by_baseline,
+    nothing_compared,
     refuse_overflow,
 )
 from pytest_int8acc.measure.runs import Forms, Reference, Runs, read_reference, run_forms

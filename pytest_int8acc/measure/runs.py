@@ -18,7 +18,7 @@ from pytest_int8acc.engines.run import run_together
 from pytest_int8acc.errors import DataError, EngineError, ModelError
 from pytest_int8acc.graph.model import Model
 from pytest_int8acc.results import Role
-from pytest_int8acc.scores.pairs import samples_in
+from pytest_int8acc.scores.metrics import samples_in
 from pytest_int8acc.spec.models import Case
 from pytest_int8acc.tensors import Array, Outputs, describe, did_you_mean
 

@@ -119,7 +119,7 @@ def pytest_configure(config: pytest.Config) -> None:
     config.stash[_NOT_RUN] = set()
     config.pluginmanager.register(_Last(), "int8acc-last")
     if config.getoption("int8acc_update") or config.getoption("int8acc_prune"):
-        from pytest_int8acc.plugin.golden_options import GoldenHooks
+        from pytest_int8acc.plugin.reporting import GoldenHooks
 
         config.pluginmanager.register(GoldenHooks(), "int8acc-goldens")
     _getini(config, "int8acc", "true or false")

@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from pytest_int8acc.errors import EngineError, Int8accError, MissingBackendError, SpecError
-from pytest_int8acc.plugin.golden_options import RECORDED, golden_folder, spec_stem
-from pytest_int8acc.plugin.reporting import MISSED
+from pytest_int8acc.plugin.reporting import MISSED, RECORDED, golden_folder, spec_stem
 from pytest_int8acc.report.properties import properties
 from pytest_int8acc.report.text import acceptances, failure, failure_line
 from pytest_int8acc.results import CaseResult

@@ -18,8 +18,7 @@ from pytest_int8acc.scores.criteria import (
     kind_of,
     limits_for,
 )
-from pytest_int8acc.scores.metrics import METRICS, Metric
-from pytest_int8acc.scores.pairs import Pair, dot, find_non_finite, samples_in
+from pytest_int8acc.scores.metrics import METRICS, Metric, Pair, dot, find_non_finite, samples_in
 from pytest_int8acc.tensors import Array, Outputs
 
 #: Below this correlation a line says nothing.

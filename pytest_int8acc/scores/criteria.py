@@ -9,8 +9,7 @@ from typing import Literal
 
 from pytest_int8acc.errors import CriterionError
 from pytest_int8acc.results import Bound, Score
-from pytest_int8acc.scores.metrics import METRICS, Metric
-from pytest_int8acc.scores.pairs import REL_FLOOR
+from pytest_int8acc.scores.metrics import METRICS, REL_FLOOR, Metric
 from pytest_int8acc.tensors import Array, did_you_mean
 
 #: Used when a case has no criteria at all: metric and limit for floats, and for everything else.

@@ -19,8 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pytest_int8acc.scores.criteria import Criterion, OutputLimits, Pool, default_limits, limits_for
-from pytest_int8acc.scores.metrics import METRICS, log_softmax
-from pytest_int8acc.scores.pairs import F64, Pair
+from pytest_int8acc.scores.metrics import F64, METRICS, Pair, log_softmax
 from pytest_int8acc.tensors import Array, Outputs
 
 #: The least positive number, so that nothing is divided by zero.

@@ -7,8 +7,7 @@ from functools import partial
 
 from pytest_int8acc.errors import SpecError
 from pytest_int8acc.scores.criteria import Criterion, Pool
-from pytest_int8acc.search.classic import bisect, forward, linear, worst_first
-from pytest_int8acc.search.minimal import certify, minimal
+from pytest_int8acc.search.strategies import bisect, certify, forward, linear, minimal, worst_first
 from pytest_int8acc.search.types import (
     Budget,
     Enough,
