@@ -269,9 +269,11 @@ def open_dataset(
     _check_batch(batch, layout, what)
     opened = _open(source, layout, layout.size or batch or _ROWS, base, what)
     size = (layout.size or batch or (_ROWS if opened.joins else None)) if layout.batched else None
-    return Dataset(
-        opened, layout, what=what, description=_describe(source, samples), size=size, limit=samples
-    )
+    described = source
+    if isinstance(source, RandomSource):
+        described = f"random data ({source.samples} samples, seed {source.seed})"
+    description = f"{described}" if samples is None else f"{described}, first {samples} samples"
+    return Dataset(opened, layout, what=what, description=description, size=size, limit=samples)
 
 
 def _check_batch(batch: int | None, layout: Layout, what: str) -> None:
@@ -287,14 +289,6 @@ def _check_batch(batch: int | None, layout: Layout, what: str) -> None:
             f"{what}: a batch of {batch} does not fit the model, which fixes it at {layout.size}; "
             f"leave the batch out"
         )
-
-
-def _describe(source: str | RandomSource, samples: int | None) -> str:
-    if isinstance(source, RandomSource):
-        text = f"random data ({source.samples} samples, seed {source.seed})"
-    else:
-        text = source
-    return text if samples is None else f"{text}, first {samples} samples"
 
 
 def _open(source: str | RandomSource, layout: Layout, size: int, base: Path, what: str) -> Source:

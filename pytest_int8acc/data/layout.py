@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -79,12 +79,15 @@ def inspect(feed: Feed, layout: Layout, where: str) -> None:
     for tensor in layout.inputs:
         _check_dtype(feed[tensor.name].dtype, tensor, where)
         _check_shape(feed[tensor.name].shape, tensor, layout, where)
-    counts = {t.name: feed[t.name].shape[0] for t in layout.inputs if t.name in layout.batched}
+    counts = {f"'{t.name}'": feed[t.name].shape[0] for t in layout.inputs if t.name in layout.batched}
+    check_equal(counts, f"{where}: sample counts differ", "axis 0 of each must hold the same samples")
+
+
+def check_equal(counts: Mapping[str, int], what: str, advice: str) -> None:
+    """Raise DataError unless all counts are one."""
     if len(set(counts.values())) > 1:
-        listed = ", ".join(f"'{name}' {count}" for name, count in counts.items())
-        raise DataError(
-            f"{where}: sample counts differ ({listed}); axis 0 of each must hold the same samples"
-        )
+        listed = ", ".join(f"{name} {count}" for name, count in counts.items())
+        raise DataError(f"{what} ({listed}); {advice}")
 
 
 def convert(feed: Feed, layout: Layout, where: str, first: int, note: Callable[[str], None]) -> Feed:

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from pytest_int8acc.data.files import find, natural, read_arrays, read_npy
-from pytest_int8acc.data.layout import Layout, check_names, inspect, kind
+from pytest_int8acc.data.layout import Layout, check_equal, check_names, inspect, kind
 from pytest_int8acc.data.scripts import iterate_user, load_function, run_user
 from pytest_int8acc.errors import DataError
 from pytest_int8acc.tensors import Array, Feed, TensorInfo, describe
@@ -103,12 +103,8 @@ def _pick(feed: Feed, stacked: frozenset[str], index: int) -> Feed:
 
 def _check_stack(feed: Feed, stacked: frozenset[str], layout: Layout, where: str) -> int:
     """Samples in whole feeds, after checking that there are equally many of each input and that they fit."""
-    counts = {name: len(feed[name]) for name in sorted(stacked)}
-    if len(set(counts.values())) > 1:
-        listed = ", ".join(f"'{name}' {count}" for name, count in counts.items())
-        raise DataError(
-            f"{where}: numbers of feeds differ ({listed}); axis 0 of each must hold the same feeds"
-        )
+    counts = {f"'{name}'": len(feed[name]) for name in sorted(stacked)}
+    check_equal(counts, f"{where}: numbers of feeds differ", "axis 0 of each must hold the same feeds")
     count = next(iter(counts.values()))
     if not count:
         raise DataError(f"{where}: is empty; give at least one feed")
@@ -133,7 +129,7 @@ def folder_source(folder: Path, layout: Layout, size: int, where: str) -> Source
         return _many({names[0]: files}, layout, size, where)
     documents = sorted(folder.glob("*.json"), key=natural)
     if documents:
-        return Source(lambda: _documents(documents, where))
+        return Source(lambda: (f for file in documents for f in read_feeds(file, f"{where}/{file.name}")))
     folders = {sub.name: sorted(sub.glob("*.npy"), key=natural) for sub in folder.iterdir() if sub.is_dir()}
     found = {name: paths for name, paths in folders.items() if paths}
     if not found:
@@ -145,17 +141,10 @@ def folder_source(folder: Path, layout: Layout, size: int, where: str) -> Source
     return _many(found, layout, size, where)
 
 
-def _documents(files: list[Path], where: str) -> Iterator[Located]:
-    for file in files:
-        yield from read_feeds(file, f"{where}/{file.name}")
-
-
 def _many(files: dict[str, list[Path]], layout: Layout, size: int, where: str) -> Source:
     """The n-th file of each input together as a sample, a batch, or a stack of feeds."""
-    counts = {name: len(paths) for name, paths in files.items()}
-    if len(set(counts.values())) > 1:
-        listed = ", ".join(f"{name}/ {count}" for name, count in sorted(counts.items()))
-        raise DataError(f"{where}: numbers of files differ ({listed}); each input needs one file per sample")
+    counts = {f"{name}/": len(files[name]) for name in sorted(files)}
+    check_equal(counts, f"{where}: numbers of files differ", "each input needs one file per sample")
     return Source(lambda: _read_many(files, layout, size, where), joins=bool(layout.batched))
 
 
@@ -324,9 +313,7 @@ def _draw(random: RandomSource, layout: Layout, size: int, where: str) -> Iterat
 def _values(tensor: TensorInfo, rows: int, batched: bool, stream: np.random.Generator) -> Array:
     dims = tuple(dim for dim in (tensor.shape or ())[batched:] if isinstance(dim, int))
     values = np.asarray(stream.random((rows, *dims) if batched else dims))
-    return (
-        values.astype(tensor.dtype) if kind(tensor.dtype) == "float" else (values >= 0.5).astype(tensor.dtype)
-    )
+    return np.asarray(values if kind(tensor.dtype) == "float" else values >= 0.5).astype(tensor.dtype)
 
 
 def load_labels(source: str, samples: int, base: Path, *, limited: bool = False) -> Array | dict[str, Array]:
@@ -344,23 +331,18 @@ def load_labels(source: str, samples: int, base: Path, *, limited: bool = False)
     """
     where = f"labels: {source}"
     if ".py:" in source or source.endswith(".py"):
-        arrays = _from_script(run_user(source, load_function(source, base)), where)
+        arrays = run_user(source, load_function(source, base))
     else:
         path = find(source, base, where)
         if path.suffix not in (".npy", ".npz"):
             raise DataError(f"{where}: expected .npy, .npz, or file.py:function")
         arrays = read_arrays(path, where)
         if len(arrays) == 1:
-            return _fit(next(iter(arrays.values())), samples, limited, where)
+            arrays = next(iter(arrays.values()))
     if isinstance(arrays, dict):
-        return {name: _fit(a, samples, limited, f"{where}: '{name}'") for name, a in arrays.items()}
-    return _fit(arrays, samples, limited, where)
-
-
-def _from_script(value: Any, where: str) -> Array | dict[str, Array]:
-    if isinstance(value, dict):
-        return {str(name): _to_array(item, f"{where}: '{name}'") for name, item in value.items()}
-    return _to_array(value, where)
+        found = {str(name): _to_array(item, f"{where}: '{name}'") for name, item in arrays.items()}
+        return {name: _fit(a, samples, limited, f"{where}: '{name}'") for name, a in found.items()}
+    return _fit(_to_array(arrays, where), samples, limited, where)
 
 
 def _to_array(value: Any, where: str) -> Array:

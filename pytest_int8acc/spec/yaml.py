@@ -9,7 +9,7 @@ several documents, aliases that contain themselves or blow up the file.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -24,11 +24,13 @@ MAX_NODES = 50_000
 
 _UNPRINTABLE = re.compile("[^\t\n\r\x20-\x7e\x85\xa0-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 _BREAK = re.compile("\r\n|[\n\r\x85\u2028\u2029]")
-_INTEGER = re.compile(r"[-+]?[0-9]{1,30}")
-_OCTAL = re.compile(r"0o[0-7]{1,21}")
-_HEXADECIMAL = re.compile(r"0x[0-9a-fA-F]{1,16}")
-_FLOAT = re.compile(r"[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?")
-_INFINITY = re.compile(r"[-+]?\.(inf|Inf|INF)")
+#: How a number is written, and what reads it.
+_NUMBERS: tuple[tuple[str, Callable[[str], int | float]], ...] = (
+    (r"[-+]?[0-9]{1,30}", int),
+    (r"0o[0-7]{1,21}|0x[0-9a-fA-F]{1,16}", lambda text: int(text, 0)),
+    (r"[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?", float),
+    (r"[-+]?\.(inf|Inf|INF)|\.(nan|NaN|NAN)", lambda text: float(text.replace(".", ""))),
+)
 _WORDS = dict.fromkeys(("", "~", "null", "Null", "NULL")) | {
     word: word.lower() == "true" for word in ("true", "True", "TRUE", "false", "False", "FALSE")
 }
@@ -126,17 +128,7 @@ def resolve(text: str) -> Scalar:
     """
     if text in _WORDS:
         return _WORDS[text]
-    if _INTEGER.fullmatch(text):
-        return int(text)
-    if _OCTAL.fullmatch(text):
-        return int(text[2:], 8)
-    if _HEXADECIMAL.fullmatch(text):
-        return int(text[2:], 16)
-    if _FLOAT.fullmatch(text):
-        return float(text)
-    if _INFINITY.fullmatch(text) or text in (".nan", ".NaN", ".NAN"):
-        return float(text.replace(".", ""))
-    return text
+    return next((read(text) for pattern, read in _NUMBERS if re.fullmatch(pattern, text)), text)
 
 
 def _decode(raw: bytes, max_bytes: int) -> str:
@@ -200,8 +192,7 @@ class _Composer:
         mark = _mark(event.start_mark)
         if isinstance(event, yaml.AliasEvent):
             return self.alias(str(event.anchor), mark, depth)
-        self.grow(1, mark)
-        self.limit(depth, mark)
+        self.take(1, depth, mark)
         if event.anchor is not None:
             self.anchors[event.anchor] = None
         if event.tag is not None:
@@ -224,19 +215,15 @@ class _Composer:
         node = self.anchors[anchor]
         if node is None:
             raise _UnreadableError(mark, f"alias '*{anchor}' contains itself; write the value out")
-        self.grow(node.size, mark)
-        self.limit(depth + node.depth - 1, mark)
+        self.take(node.size, depth + node.depth - 1, mark)
         return node
 
-    def grow(self, nodes: int, mark: Mark) -> None:
-        """Counts nodes, aliases written out."""
+    def take(self, nodes: int, depth: int, mark: Mark) -> None:
+        """Counts nodes, aliases written out, and refuses deep nesting before Python's stack does."""
         self.count += nodes
         if self.count > self.max_nodes:
             text = f"more than {self.max_nodes} values, aliases written out; split the spec"
             raise _UnreadableError(mark, text)
-
-    def limit(self, depth: int, mark: Mark) -> None:
-        """Refuses deep nesting before Python's stack does."""
         if depth > MAX_DEPTH:
             raise _UnreadableError(mark, f"nested more than {MAX_DEPTH} levels deep; a spec needs 6 at most")
 
