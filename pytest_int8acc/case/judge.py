@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
@@ -60,13 +60,13 @@ class Judge:
 
     def __call__(self, baseline: Outputs, candidate: Outputs, again: Outputs | None = None) -> Verdict:
         """All outputs and all metrics, judged before anything fails; ``again`` gives the noise."""
-        outputs = compare_outputs(
-            baseline, candidate, self.limits, noise=again, metrics_given=bool(self.metrics)
-        )
-        metrics: list[Score] = []
+        given = bool(self.metrics)
+        outputs = compare_outputs(baseline, candidate, self.limits, noise=again, metrics_given=given)
+        return Verdict(outputs, tuple(self._own(baseline, candidate, again)))
+
+    def _own(self, baseline: Outputs, candidate: Outputs, again: Outputs | None = None) -> Iterator[Score]:
         for limit, function in self.metrics:
-            metrics += evaluate_metric(limit, function, baseline, candidate, self.labels, noise=again)
-        return Verdict(outputs, tuple(metrics))
+            yield from evaluate_metric(limit, function, baseline, candidate, self.labels, noise=again)
 
     def score(
         self, baseline: Outputs, candidate: Outputs, *, metrics: bool
@@ -75,9 +75,7 @@ class Judge:
         outputs = compare_outputs(
             baseline, candidate, self.limits, metrics_given=bool(self.metrics), judged_only=True
         )
-        own: list[Score] = []
-        for limit, function in self.metrics if metrics else ():
-            own += evaluate_metric(limit, function, baseline, candidate, self.labels)
+        own = self._own(baseline, candidate) if metrics else ()
         return outputs, [score for score in own if score.limit is not None]
 
     def of_rows(self, rows: Sequence[int]) -> Judge:
@@ -112,15 +110,11 @@ def _output_limits(criterion: OutputCriterion) -> OutputLimits:
 
 
 def _metric_limit(criterion: MetricCriterion) -> MetricLimit:
-    drop = criterion.drop
-    return MetricLimit(
-        criterion.metric,
-        min=criterion.min,
-        max=criterion.max,
-        max_drop=drop.amount if drop and not drop.relative else None,
-        max_drop_relative=drop.amount if drop and drop.relative else None,
-        lower_is_better=criterion.lower_is_better,
+    limit = MetricLimit(
+        criterion.metric, criterion.min, criterion.max, lower_is_better=criterion.lower_is_better
     )
+    amount, relative = criterion.drop or (None, False)
+    return replace(limit, max_drop_relative=amount) if relative else replace(limit, max_drop=amount)
 
 
 class SampleJudge:

@@ -53,19 +53,14 @@ def fingerprint(model: Model) -> Fingerprint:
         wiring = (node.op_type, node.domain, node.name, list(node.input), list(node.output))
         graph.update(repr(wiring).encode())
         for attribute in sorted(node.attribute, key=lambda a: a.name):
-            graph.update(_plain(attribute).SerializeToString(deterministic=True))
+            plain = onnx.AttributeProto.FromString(attribute.SerializeToString())
+            plain.ClearField("doc_string")
+            graph.update(plain.SerializeToString(deterministic=True))
     weights = hashlib.blake2b(digest_size=16)
     for name, array in sorted(model.constants().items()):
         weights.update(repr((name, str(array.dtype), array.shape)).encode())
         weights.update(_bytes(array))
     return Fingerprint(graph.hexdigest(), weights.hexdigest())
-
-
-def _plain(attribute: onnx.AttributeProto) -> onnx.AttributeProto:
-    copy = onnx.AttributeProto()
-    copy.CopyFrom(attribute)
-    copy.ClearField("doc_string")
-    return copy
 
 
 def _bytes(array: Array) -> memoryview | bytes:

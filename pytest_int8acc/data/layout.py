@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from pytest_int8acc.errors import DataError
-from pytest_int8acc.tensors import Array, Dim, Feed, TensorInfo, describe, did_you_mean
+from pytest_int8acc.tensors import Array, Feed, TensorInfo, describe, did_you_mean
 
 #: How torch.onnx.export, tf2onnx and Paddle2ONNX name open dimensions that have no name.
 _NUMBERED = re.compile(r"_dynamic_axes_|^unk__\d+$|DynamicDimension\.\d+$")
@@ -39,17 +39,14 @@ def read_layout(inputs: Sequence[TensorInfo]) -> Layout:
     firsts = {t.name: t.shape[0] if t.shape else None for t in inputs if t.shape != ()}
     symbolic = {name for name, first in firsts.items() if not isinstance(first, int)}
     if symbolic:
-        axes = {_axis_name(firsts[name]) for name in symbolic} - {None}
+        axes = {
+            dim for name in symbolic if isinstance(dim := firsts[name], str) and not _NUMBERED.search(dim)
+        }
         return Layout(tuple(inputs), frozenset(symbolic if len(axes) < 2 else ()), None)
     sizes = {first for first in firsts.values() if isinstance(first, int)}
     if len(sizes) != 1:
         return Layout(tuple(inputs), frozenset(), None)
     return Layout(tuple(inputs), frozenset(firsts), sizes.pop())
-
-
-def _axis_name(dim: Dim) -> str | None:
-    """The name its author gave a dimension; None where an exporter has numbered it."""
-    return dim if isinstance(dim, str) and not _NUMBERED.search(dim) else None
 
 
 def check_names(names: Iterable[str], inputs: Sequence[TensorInfo], where: str) -> None:

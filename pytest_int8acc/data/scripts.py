@@ -177,10 +177,6 @@ def _place(failure: BaseException, ref: str) -> str | None:
     if not files:
         return None
     folder = files[0][0].parent
-    file, line = [f for f in files if folder in f[0].parents and not _installed(f[0].relative_to(folder))][-1]
-    return f"{(PurePath(ref.rpartition(':')[0]).parent / file.relative_to(folder)).as_posix()}:{line}"
-
-
-def _installed(path: Path) -> bool:
-    """True for a library in a virtual environment below the user's folder."""
-    return "site-packages" in path.parts
+    own = [(file.relative_to(folder), line) for file, line in files if folder in file.parents]
+    file, line = [f for f in own if "site-packages" not in f[0].parts][-1]  # no library in a venv below it
+    return f"{(PurePath(ref.rpartition(':')[0]).parent / file).as_posix()}:{line}"

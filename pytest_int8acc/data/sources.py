@@ -240,13 +240,13 @@ def loader_source(ref: str, base: Path, what: str) -> Source:
     Its function yields feed dicts, as for Polygraphy. Raises DataError where it cannot be loaded.
     """
     load_function(ref, base)
-    return Source(lambda: _feeds(ref, base, what))
 
+    def feeds() -> Iterator[Located]:
+        for index, item in enumerate(iterate_user(ref, load_function(ref, base))):
+            here = f"{what}: {ref}: feed {index}"
+            yield here, _to_feed(item, here)
 
-def _feeds(ref: str, base: Path, what: str) -> Iterator[Located]:
-    for index, item in enumerate(iterate_user(ref, load_function(ref, base))):
-        here = f"{what}: {ref}: feed {index}"
-        yield here, _to_feed(item, here)
+    return Source(feeds)
 
 
 def _to_feed(item: Any, here: str) -> Feed:

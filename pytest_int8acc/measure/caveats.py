@@ -60,18 +60,12 @@ def compare_data(case: Case, model: Model, inputs: Dataset) -> tuple[Finding, ..
 
 
 def _judged(name: str, found: tuple[Finding, ...], wanted: Lint) -> tuple[Finding, ...]:
-    errors = list(_lines(found))
+    errors = [f"  {f.rule}: {f.subject}: {f.text}; {f.remedy}" for f in found if f.severity == "error"]
     if wanted == "error" and errors:
         raise ModelError(
             f"{name}: TensorRT rejects this Q/DQ, and lint is set to error:\n" + "\n".join(errors)
         )
     return found
-
-
-def _lines(found: tuple[Finding, ...]) -> Iterator[str]:
-    for finding in found:
-        if finding.severity == "error":
-            yield f"  {finding.rule}: {finding.subject}: {finding.text}; {finding.remedy}"
 
 
 def lost_by_baseline(judge: Judge, runs: Runs) -> list[Score]:

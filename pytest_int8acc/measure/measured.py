@@ -167,8 +167,10 @@ def _measure(case: Case, settings: Settings, backend: Backend, keeper: Keeper | 
     kept = keeper.outputs if keeper.replaces_baseline else None
     runs = run_forms(case.name, backend, forms, inputs, sessions, kept)
     framework = setup.framework.in_batches(runs.reference)
-    if isinstance(forms.candidate, ImplicitForm):
-        setup = _with_ranges(setup)
+    if isinstance(forms.candidate, ImplicitForm):  # its ranges are known since it was built
+        int8 = int8_form(case, forms.model, settings, backend.calibration_cache)
+        findings = (*setup.findings, *lint_network(case, int8, settings.lint))
+        setup = replace(setup, int8=int8, findings=findings)
     judge = keeper.tighten(setup.own)
     lost = lost_by_baseline(judge, runs)
     refuse_overflow(lost, runs, forms, inputs, sessions)
@@ -186,13 +188,6 @@ def _measure(case: Case, settings: Settings, backend: Backend, keeper: Keeper | 
         sessions=sessions,
         framework=framework,
     )
-
-
-def _with_ranges(setup: _Setup) -> _Setup:
-    """The network that implicit quantization comes to, whose ranges are known since it was built."""
-    cache, lint = setup.backend.calibration_cache, setup.settings.lint
-    int8 = int8_form(setup.case, setup.forms.model, setup.settings, cache)
-    return replace(setup, int8=int8, findings=(*setup.findings, *lint_network(setup.case, int8, lint)))
 
 
 def _result(setup: _Setup, runs: Runs, verdict: Verdict, lost: Sequence[Score]) -> CaseResult:

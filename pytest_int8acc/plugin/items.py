@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import warnings
 from collections.abc import Iterator, Mapping
+from itertools import takewhile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -33,12 +34,8 @@ def visible_devices(environment: Mapping[str, str] = os.environ, driver: Path = 
     An index below 0 ends the list, as for CUDA itself.
     """
     if (given := environment.get(_VARIABLE)) is not None:
-        devices = []
-        for entry in (part.strip() for part in given.split(",")):
-            if not entry or entry.startswith("-"):
-                break
-            devices.append(entry)
-        return devices
+        entries = (part.strip() for part in given.split(","))
+        return list(takewhile(lambda entry: entry and not entry.startswith("-"), entries))
     try:
         return [str(i) for i in range(len(os.listdir(driver)))]
     except OSError:
@@ -139,15 +136,16 @@ class SpecItem(pytest.Function):
         from pytest_int8acc.measure.measured import measure
 
         settings = settings_for(self.config, self.case.settings())
+        goldens = self._goldens()
         try:
-            goldens = self._goldens()
             self.measured = measure(self.case, settings, goldens)
         except MissingBackendError as error:
             skip_unavailable(error, settings)
             raise
-        self._publish(self.measured.result)
-        if goldens:
-            self._tell_recorded(self.measured.result)
+        result = self.measured.result
+        self._publish(result)
+        if goldens and result.recorded is not None:
+            self.user_properties.append((RECORDED, "\n".join([result.golden, *acceptances(result)])))
 
     def teardown(self) -> None:
         """Lets go of the engines, then of the fixtures."""
@@ -197,10 +195,6 @@ class SpecItem(pytest.Function):
             self.config.getoption("int8acc_update") or "off",
             None if folder is None else folder / "golden",
         )
-
-    def _tell_recorded(self, result: CaseResult) -> None:
-        if result.recorded is not None:
-            self.user_properties.append((RECORDED, "\n".join([result.golden, *acceptances(result)])))
 
     def _publish(self, result: CaseResult) -> None:
         assert self.measured is not None

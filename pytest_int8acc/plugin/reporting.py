@@ -242,7 +242,8 @@ class GoldenHooks:
     def pytest_configure(self, config: pytest.Config) -> None:
         """Raises UsageError where goldens must not be recorded, or nothing says how."""
         update = config.getoption("int8acc_update")
-        if update and _in_ci() and not config.getoption("int8acc_update_in_ci"):
+        in_ci = os.environ.get("CI", "").lower() not in ("", "0", "false")
+        if update and in_ci and not config.getoption("int8acc_update_in_ci"):
             raise pytest.UsageError(
                 "--int8acc-update records nothing where the variable CI is set: goldens are looked at and "
                 "committed by people. Run it on your own machine; or run with --int8acc-report DIR here, "
@@ -261,29 +262,19 @@ class GoldenHooks:
             _prune(terminalreporter, config, delete=wish == "delete")
 
 
-def _in_ci() -> bool:
-    return os.environ.get("CI", "").lower() not in ("", "0", "false")
-
-
 def _tell_recorded(terminalreporter: pytest.TerminalReporter) -> None:
-    recorded = sorted(_recorded(terminalreporter))
-    if not recorded:
-        terminalreporter.write_line("int8acc: no case's golden was recorded", yellow=True)
-        return
-    terminalreporter.write_sep("=", "int8acc goldens")
-    for nodeid, text in recorded:
-        terminalreporter.write_line(f"{nodeid}: " + text.replace("\n", "\n    "))
-
-
-def _recorded(terminalreporter: pytest.TerminalReporter) -> Iterator[tuple[str, str]]:
-    """Node id and lines of each golden recorded, once."""
-    found = {}
+    recorded = {}
     for _, report in judged_reports(terminalreporter):
         properties = dict(getattr(report, "user_properties", ()))
         if RECORDED in properties:
             path, _, name = report.nodeid.rpartition("::")
-            found[f"{path}::{name.partition('@')[0]}"] = str(properties[RECORDED])
-    yield from found.items()
+            recorded[f"{path}::{name.partition('@')[0]}"] = str(properties[RECORDED])
+    if not recorded:
+        terminalreporter.write_line("int8acc: no case's golden was recorded", yellow=True)
+        return
+    terminalreporter.write_sep("=", "int8acc goldens")
+    for nodeid, text in sorted(recorded.items()):
+        terminalreporter.write_line(f"{nodeid}: " + text.replace("\n", "\n    "))
 
 
 def _prune(terminalreporter: pytest.TerminalReporter, config: pytest.Config, *, delete: bool) -> None:
@@ -302,18 +293,12 @@ def _prune(terminalreporter: pytest.TerminalReporter, config: pytest.Config, *, 
     how = " (--int8acc-prune=delete deletes them)" if count and not delete else ""
     terminalreporter.write_line(f"int8acc: {said if count else 'no orphans'} among the goldens{how}")
     for orphan in found.orphans:
-        _list_or_delete(terminalreporter, orphan, delete=delete)
-
-
-def _list_or_delete(terminalreporter: pytest.TerminalReporter, orphan: Any, *, delete: bool) -> None:
-    from pytest_int8acc.goldens import prune
-
-    try:
-        gone = delete and prune.delete(orphan)
-    except Int8accError as error:
-        terminalreporter.write_line(f"    {error}", red=True)
-        return
-    terminalreporter.write_line(f"    {'deleted ' if gone else ''}{orphan}")
+        try:
+            gone = delete and prune.delete(orphan)
+        except Int8accError as error:
+            terminalreporter.write_line(f"    {error}", red=True)
+        else:
+            terminalreporter.write_line(f"    {'deleted ' if gone else ''}{orphan}")
 
 
 def golden_folder(config: pytest.Config, spec: Path) -> str | None:

@@ -235,6 +235,7 @@ def compare_output(
         for metric, limit in criterion.limits.items():
             scores.append(replace(_score(name, METRICS[metric], both, criterion.note), limit=limit))
     pairs = (None, None) if judged_only else _pairs(baseline, others, OutputLimits(name))
+    notes = [obstacle.note, "two runs of the baseline differ in shape: noise unknown" * unstable]
     pair = pairs[0] if kind_of(baseline[0]) == "floats" else None
     return OutputResult(
         name=name,
@@ -244,7 +245,7 @@ def compare_output(
         fit=fit_line(pair) if pair else None,
         worst_sample=worst_sample(pair) if pair else None,
         problem=obstacle.problem,
-        note=_joined([obstacle.note, "two runs of the baseline differ in shape: noise unknown" * unstable]),
+        note="; ".join(filter(None, notes)),
     )
 
 
@@ -296,11 +297,9 @@ def _score(name: str, metric: Metric, pairs: _Pairs, note: str = "") -> Score:
         if math.isnan(noise):
             noise = None
             notes.append("two runs of the baseline cannot be compared: noise unknown")
-    return Score(name, metric.name, value, bound=metric.bound, noise=noise, note=_joined(notes))
-
-
-def _joined(notes: Sequence[str]) -> str:
-    return "; ".join(filter(None, notes))
+    return Score(
+        name, metric.name, value, bound=metric.bound, noise=noise, note="; ".join(filter(None, notes))
+    )
 
 
 def _are_probabilities(pair: Pair) -> bool:

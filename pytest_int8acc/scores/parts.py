@@ -267,7 +267,9 @@ class Flips(Demand):
     def __init__(self, output: str, metric: str, limit: float, whole: Whole) -> None:
         self.k = 5 if metric.startswith("top5") else 1
         self.rows = whole.rows
-        if self.rows == whole.samples and all(_one_row(a, whole) for a in whole.arrays):
+        if self.rows == whole.samples and all(
+            a.size == len(a) * a.shape[whole.limits.axis] for a in whole.arrays
+        ):
             self.pool = "rank"
         super().__init__(output, metric, limit, whole)
 
@@ -323,10 +325,6 @@ def _rows(array: Array, axis: int, samples: int) -> F64:
 def _counted(y: F64) -> NDArray[np.bool_]:
     """Which rows count: those whose greatest baseline value is finite, [samples, rows]."""
     return np.asarray(np.isfinite(y.max(axis=-1)))
-
-
-def _one_row(array: Array, whole: Whole) -> bool:
-    return bool(array.size == len(array) * array.shape[whole.limits.axis])
 
 
 def _finite(error: F64) -> F64:

@@ -6,34 +6,20 @@ from collections.abc import Callable, Mapping
 from functools import partial
 
 from pytest_int8acc.errors import SpecError
-from pytest_int8acc.scores.criteria import Criterion, Pool
+from pytest_int8acc.scores.criteria import Criterion
 from pytest_int8acc.search.strategies import bisect, certify, forward, linear, minimal, worst_first
-from pytest_int8acc.search.types import (
-    Budget,
-    Enough,
-    Evaluator,
-    GroupInfo,
-    Probe,
-    SearchResult,
-    Target,
-    Trial,
-    TrialRecord,
-)
+from pytest_int8acc.search.types import Budget, Evaluator, GroupInfo, Probe, SearchResult, Target, Trial
 from pytest_int8acc.tensors import did_you_mean
 
 __all__ = [
     "STRATEGIES",
     "Budget",
     "Criterion",
-    "Enough",
-    "Evaluator",
     "GroupInfo",
-    "Pool",
     "Probe",
     "SearchResult",
     "Target",
     "Trial",
-    "TrialRecord",
     "certify",
     "search",
 ]

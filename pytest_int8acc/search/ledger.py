@@ -219,12 +219,13 @@ class Ledger:
         """The best verified plan, or all groups high where none passes."""
         best = self.best or self._trials.get(self.everything)
         high = self.everything if best is None else best.high
+        drops = [self._trials.get(high - {i}) for i in high]
         prices = [group.price for group in self.groups]
         return SearchResult(
             strategy=strategy,
             high=self.names(high),
             passed=best is not None and best.passed,
-            minimal=best is not None and best.passed and self._proven_minimal(high),
+            minimal=best is not None and best.passed and all(drop and not drop.passed for drop in drops),
             ending=ending,
             trials=tuple(self._records),
             loss=math.nan if best is None else best.loss,
@@ -235,10 +236,6 @@ class Ledger:
             price=sum(prices[i] for i in high) / (sum(prices) or 1.0),
             table=tuple(self.table),
         )
-
-    def _proven_minimal(self, high: frozenset[int]) -> bool:
-        drops = (self._trials.get(high - {i}) for i in high)
-        return all(drop is not None and not drop.passed for drop in drops)
 
     def _record(self, trial: Trial, why: str) -> None:
         names, verdict = self.names(trial.high), "passes" if trial.passed else "fails"

@@ -150,15 +150,15 @@ def _criterion(value: Any) -> str:
     keys: Iterable[str] = value if isinstance(value, dict) else ()
     if "metric" in keys:
         return "(metric)"
-    known = {tag: _knows(model, keys) for tag, model in _KINDS.items()}
+    known = {
+        tag: (
+            sum(k in model.model_fields for k in keys),
+            sum(bool(closest(k, model.model_fields)) for k in keys),
+        )
+        for tag, model in _KINDS.items()
+    }  # how many keys the kind has, and how many are near to one that it has
     best = max(known.values())
     return "(output)" if known["(output)"] == best else max(known, key=lambda tag: known[tag])
-
-
-def _knows(model: type[Closed], keys: Iterable[str]) -> tuple[int, int]:
-    """How many of ``keys`` the model has, and how many are near to one that it has."""
-    known = model.model_fields
-    return sum(key in known for key in keys), sum(closest(key, known) is not None for key in keys)
 
 
 Criterion = Annotated[

@@ -141,10 +141,6 @@ def _growing(value: tuple[tuple[int, ...], ...]) -> tuple[tuple[int, ...], ...]:
     return value
 
 
-def _drop_kind(value: object) -> str:
-    return "(text)" if isinstance(value, str) else "(number)"
-
-
 _PRINTABLE = r"^[^\x00-\x1f]+$"
 _PROFILE = "three shapes, smallest, usual and largest, like [[1, 3], [8, 3], [32, 3]]"
 _DROP = "a number of at least 0, or a percentage of the baseline's value like '1%'"
@@ -206,7 +202,7 @@ Percentile = Annotated[
 Drop = Annotated[
     Annotated[_Float, Field(ge=0), expect(_DROP), Tag("(number)")]
     | Annotated[str, Field(strict=True, pattern=r"^[0-9]+(\.[0-9]+)? ?%$"), _number(_DROP), Tag("(text)")],
-    Discriminator(_drop_kind),
+    Discriminator(lambda value: "(text)" if isinstance(value, str) else "(number)"),
 ]
 
 

@@ -75,14 +75,10 @@ class Golden(Closed):
     samples: fields.Count | None = option("Keep only the first N samples.")
 
 
-def _flag_or_mapping(value: Any) -> str:
-    return "(mapping)" if isinstance(value, dict | BaseModel) else "(flag)"
-
-
 GoldenWish = Annotated[
     Annotated[bool, Field(strict=True), fields.expect(Golden.expected), Tag("(flag)")]
     | Annotated[Golden, Tag("(mapping)")],
-    Discriminator(_flag_or_mapping),
+    Discriminator(lambda value: "(mapping)" if isinstance(value, dict | BaseModel) else "(flag)"),
 ]
 
 
