@@ -34,6 +34,8 @@ logger = logging.getLogger("pytest_int8acc")
 
 LOG = "build.log"
 _WORKER = "pytest_int8acc.engines.tensorrt.worker"
+#: What is given up where TensorRT has no kernel for it.
+UNFED = "held layers read INT8 results: TensorRT has no kernels that give the layers before them another type"
 _KEPT = (worker.ENGINE, worker.LAYERS, worker.NETWORK, worker.CACHE, worker.META)
 _LOG_SECONDS = 30.0
 
@@ -266,11 +268,9 @@ def _read(request: BuildRequest, platform: Platform, folder: Path, made: bool, k
         raise EngineError(f"{folder}: a damaged entry of the engine store ({error}); delete it") from error
     cache = folder / worker.CACHE
     absent = meta["absent"]
-    notes = (
-        [f"nodes without a layer of their own, so no precision was set: {', '.join(absent)}"]
-        if absent
-        else []
-    )
+    notes = [UNFED] if meta.get("unfed") else []
+    if absent:
+        notes.append(f"nodes without a layer of their own, so no precision was set: {', '.join(absent)}")
     return Built(
         role=request.role,
         name=request.model.name,
