@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TextIO
 
-from pytest_int8acc.case.plan_file import quoted
+from pytest_int8acc.case.plan_file import comment, quoted
 from pytest_int8acc.data import RandomSource, open_dataset
 from pytest_int8acc.data.layout import read_layout
 from pytest_int8acc.errors import DataError, Int8accError, ModelError
@@ -38,15 +38,7 @@ _PLAIN = re.compile(r"[A-Za-z0-9_/][A-Za-z0-9_./-]*")
 
 
 def run(paths: Iterable[str | Path], stream: TextIO) -> int:
-    """Write a spec for each model, and say so line by line on ``stream``.
-
-    Args:
-        paths: Models, relative to the current folder.
-        stream: Where lines go, errors included.
-
-    Returns:
-        How many models got no spec.
-    """
+    """Write a spec for each model, say so or why not on ``stream``, and count the models that got none."""
     failed = 0
     for path in paths:
         try:
@@ -64,12 +56,7 @@ def run(paths: Iterable[str | Path], stream: TextIO) -> int:
 def write_spec(model_path: str | Path, folder: Path | None = None) -> Path:
     """Write a commented spec for a model, and a loader beside it where random data cannot be drawn.
 
-    Args:
-        model_path: A float ONNX model, or one with Q/DQ.
-        folder: Where the spec goes; by default beside the model.
-
-    Returns:
-        The spec.
+    The model is a float ONNX model, or one with Q/DQ; the spec goes into ``folder``, by default beside it.
 
     Raises:
         ModelError: The model cannot be read, has nothing to quantize, or has operators or inputs that a first
@@ -79,7 +66,7 @@ def write_spec(model_path: str | Path, folder: Path | None = None) -> Path:
     path = Path(model_path)
     folder = path.parent if folder is None else folder
     spec = folder / (path.stem + SUFFIXES[0])
-    loader = folder / f"{_identifier(path.stem)}_inputs.py"
+    loader = folder / f"{re.sub(r'[^A-Za-z0-9_]', '_', path.stem)}_inputs.py"
     model = load_model(path)
     _check(model)
     facts = _Facts.of(model, path, folder, loader.name)
@@ -91,21 +78,15 @@ def write_spec(model_path: str | Path, folder: Path | None = None) -> Path:
                 f"{display(file)}: is there already and is left as it is; move it away to have a new one"
             )
     for file, text in texts.items():
-        _write(file, text)
+        try:
+            with file.open("x", encoding="utf-8", newline="\n") as stream:  # what came since then stays
+                stream.write(text)
+        except OSError as error:
+            raise Int8accError(f"{display(file)}: cannot be written: {error.strerror or error}") from error
     return spec
 
 
-def _write(path: Path, text: str) -> None:
-    """Write a new file; what stands there since it was looked for stays."""
-    try:
-        with path.open("x", encoding="utf-8", newline="\n") as stream:
-            stream.write(text)
-    except OSError as error:
-        raise Int8accError(f"{display(path)}: cannot be written: {error.strerror or error}") from error
-
-
 def _check(model: Model) -> None:
-    """Raise ModelError for a model that a first run cannot cope with."""
     for node in all_nodes(model.graph):
         if node.domain not in _KNOWN:
             raise ModelError(
@@ -156,12 +137,7 @@ class _Facts:
         )
 
 
-def _identifier(text: str) -> str:
-    return re.sub(r"\W", "_", text, flags=re.ASCII)
-
-
 def _can_draw(model: Model) -> bool:
-    """Whether random data fit the model."""
     try:
         open_dataset(RandomSource(SAMPLES), model.inputs, base=Path())
     except DataError:
@@ -187,18 +163,20 @@ def _float_model(model: Model, path: Path) -> Path | None:
 
 
 def _lines(facts: _Facts) -> Iterator[str]:
-    """The spec, line by line."""
     model = facts.model
     layers = "1 layer" if facts.groups == 1 else f"{facts.groups} layers"
-    yield f"# INT8 accuracy of {_comment(facts.file)}. See to what is marked TODO, then run: pytest --int8acc"
+    yield f"# INT8 accuracy of {comment(facts.file)}. See to what is marked TODO, then run: pytest --int8acc"
     yield "#"
-    yield f"# Takes  {_comment(describe(model.inputs))}"
-    yield f"# Gives  {_comment(describe(model.outputs))}"
+    yield f"# Takes  {comment(describe(model.inputs))}"
+    yield f"# Gives  {comment(describe(model.outputs))}"
     yield f"# INT8   {layers} {'with Q/DQ' if facts.quantized else 'that can be quantized'}"
     yield ""
     if facts.name:
         yield f"name: {facts.name}"
-    yield from _model(facts)
+    if facts.quantized:
+        yield "# TODO: the float model that the one under 'int8' was made from."
+    known = facts.float_file if facts.quantized else facts.file
+    yield f"model: {'FLOAT_MODEL.onnx' if known is None else _scalar(known)}"
     yield ""
     yield from _inputs(facts)
     yield ""
@@ -217,30 +195,18 @@ def _lines(facts: _Facts) -> Iterator[str]:
     yield "  #   max_drop: 0.005"
 
 
-def _model(facts: _Facts) -> Iterator[str]:
-    if facts.quantized:
-        yield "# TODO: the float model that the one under 'int8' was made from."
-    if facts.quantized and facts.float_file is None:
-        yield "model: FLOAT_MODEL.onnx"
-    else:
-        yield f"model: {_scalar(facts.float_file or facts.file)}"
-
-
 def _inputs(facts: _Facts) -> Iterator[str]:
-    names = ", ".join(_comment(tensor.name) for tensor in facts.model.inputs)
+    names = ", ".join(comment(tensor.name) for tensor in facts.model.inputs)
     yield "# TODO: real data, such as an .npz with one array per input, samples first:"
     yield f"# inputs: validation.npz               # holding {names}"
     if facts.loader:
         yield f"inputs: {facts.loader}:load_data    # made up; the sizes that it leaves open are set there"
     else:
-        samples = _samples(facts.model)
+        size = read_layout(facts.model.inputs).size or 1
+        samples = (
+            -(-SAMPLES // size) * size
+        )  # whole batches: an output without a row per sample cannot be cut
         yield f"inputs: {{random: {{samples: {samples}}}}}        # shows that it runs, not how well"
-
-
-def _samples(model: Model) -> int:
-    """Whole batches: an output without a row per sample cannot be cut."""
-    size = read_layout(model.inputs).size or 1
-    return -(-SAMPLES // size) * size
 
 
 def _int8(facts: _Facts) -> Iterator[str]:
@@ -265,7 +231,7 @@ def _shapes(model: Model) -> Iterator[str]:
     yield "#   shapes:"
     for tensor in loose:
         shapes = ", ".join(str(_sizes(tensor, batch)) for batch in (1, OPEN_BATCH, 2 * OPEN_BATCH))
-        yield f"#     {_comment(_scalar(tensor.name))}: [{shapes}]"
+        yield f"#     {comment(_scalar(tensor.name))}: [{shapes}]"
 
 
 def _sizes(tensor: TensorInfo, batch: int) -> list[int]:
@@ -281,13 +247,9 @@ def _criterion(tensor: TensorInfo) -> Iterator[str]:
     if tensor.shape not in ((), (1,)):
         yield "    cosine: 0.99"
     yield "    sqnr_db: 20                        # noise is a tenth of the signal at most"
-    if _is_classes(tensor.shape):
+    columns = tensor.shape[1] if tensor.shape and len(tensor.shape) == 2 else None
+    if isinstance(columns, int) and columns >= CLASSES:
         yield "    top1_agreement: 0.99               # at most 1 % of the samples change their class"
-
-
-def _is_classes(shape: Sequence[object] | None) -> bool:
-    """True for [N, C] with enough columns to be classes."""
-    return shape is not None and len(shape) == 2 and isinstance(shape[1], int) and shape[1] >= CLASSES
 
 
 def _scalar(text: str) -> str:
@@ -295,17 +257,11 @@ def _scalar(text: str) -> str:
     return text if _PLAIN.fullmatch(text) and isinstance(resolve(text), str) else quoted(text)
 
 
-def _comment(text: str) -> str:
-    """``text`` without what would end a comment."""
-    return "".join(c if c.isprintable() else "?" for c in text)
-
-
 def _loader(facts: _Facts) -> str:
-    """A loader that makes feeds of fixed sizes up."""
     shapes = []
     for tensor in facts.model.inputs:
         sizes = tuple(_sizes(tensor, OPEN_BATCH))
-        written = "scalar" if tensor.shape == () else _comment(str(tensor))
+        written = "scalar" if tensor.shape == () else comment(str(tensor))
         shapes.append(f"    {tensor.name!r}: ({sizes!r}, {str(tensor.dtype)!r}),  # {written}")
     return _LOADER.format(runs=RUNS, shapes="\n".join(shapes))
 

@@ -22,11 +22,6 @@ Kind = Literal["choice", "count", "flag", "folder", "size"]
 _SIZES = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
 
 
-def _setting(default: Any, help: str, choices: Any = None, kind: Kind = "count") -> Any:
-    """A Setting, as the type that its value has."""
-    return Setting(default, help, choices, kind)
-
-
 def to_bytes(text: str) -> int:
     """``500M`` or ``20G`` as a number of bytes; ValueError for anything else."""
     size = re.fullmatch(r"(\d+)\s*([KMGT]?)(?:I?B)?", text.strip().upper())
@@ -93,6 +88,9 @@ class Setting:
     def read(self, value: Any) -> Any:
         """A configured value as this setting's type; None says nothing."""
         return None if value is None or value == "" else self.parse(value)
+
+
+_setting: Any = Setting  # on an instance of Settings, it has the type of its value
 
 
 class Settings:

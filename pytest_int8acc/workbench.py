@@ -8,7 +8,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Literal, get_args
 
 import numpy as np
@@ -77,8 +76,7 @@ class LoadedCase:
 
     case: Case
     settings: Settings
-    _host: Host = field(repr=False)
-    _bench: _Bench = field(repr=False)
+    _bench: Workbench = field(repr=False)
     _engines: dict[Side, Engine] = field(default_factory=dict, repr=False)
 
     def check(self) -> CaseResult:
@@ -89,13 +87,13 @@ class LoadedCase:
         Raises:
             Int8accError: There is no verdict.
         """
-        with self._host.where_it_can_run(self.settings):
-            return check(self.case, self.settings, self._host.goldens(self.case))
+        with self._bench.host.where_it_can_run(self.settings):
+            return check(self.case, self.settings, self._bench.host.goldens(self.case))
 
     def measure(self) -> CaseResult:
         """Run and judge, without a search; raises Int8accError where there is no verdict."""
-        with self._host.where_it_can_run(self.settings):
-            measured = measure(self.case, self.settings, self._host.goldens(self.case))
+        with self._bench.host.where_it_can_run(self.settings):
+            measured = measure(self.case, self.settings, self._bench.host.goldens(self.case))
         measured.close()
         return measured.result
 
@@ -110,7 +108,7 @@ class LoadedCase:
         """
         _check_word("role", role, get_args(Side))
         if role not in self._engines:
-            with self._host.where_it_can_run(self.settings):
+            with self._bench.host.where_it_can_run(self.settings):
                 self._engines[role] = self._open(role)
         return self._engines[role]
 
@@ -118,7 +116,7 @@ class LoadedCase:
         backend = open_backend(self.case, self.settings)
         form = self._form(role, backend)
         inputs = open_source(self.case, self.case.inputs, form.model, "inputs", self.settings.samples)
-        return self._bench.open(backend, form, _ROLES[role], inputs)
+        return self._bench._open(backend, form, _ROLES[role], inputs)
 
     def _form(self, role: Side, backend: Backend) -> Form:
         model = load_float(self.case)
@@ -146,8 +144,10 @@ class Workbench:
     """What the fixture ``int8acc`` gives: cases of specs, and engines of models."""
 
     def __init__(self, host: Host) -> None:
-        self._host = host
-        self._bench = _Bench()
+        self.host = host
+        self._backends: list[Backend] = []
+        self._folder = tempfile.TemporaryDirectory(prefix="int8acc-", ignore_cleanup_errors=True)
+        self._files = 0
 
     def load(self, spec: str | Path, case: str | None = None) -> LoadedCase:
         """A case of a spec, by name where the spec has several.
@@ -155,7 +155,7 @@ class Workbench:
         Raises:
             SpecError: The spec has mistakes, or no such case.
         """
-        path = self._host.root / spec
+        path = self.host.root / spec
         cases = {found.name: found for found in load_spec(path)}
         if case is None and len(cases) == 1:
             case = next(iter(cases))
@@ -163,8 +163,8 @@ class Workbench:
             hint = did_you_mean(case, cases) if case else ""
             said = f"no case '{case}'{hint}" if case else "several cases: name one"
             raise SpecError(f"{path}: {said}; it holds {', '.join(cases)}")
-        settings = self._host.settings(cases[case].settings())
-        return LoadedCase(cases[case], settings, self._host, self._bench)
+        settings = self.host.settings(cases[case].settings())
+        return LoadedCase(cases[case], settings, self)
 
     def engine(
         self,
@@ -193,7 +193,7 @@ class Workbench:
             Int8accError: The model cannot be read, or does not build.
         """
         _check_word("precision", precision, get_args(Precision))
-        path = (self._host.root / model).resolve()
+        path = (self.host.root / model).resolve()
         loaded = load_model(path)
         quantized = is_qdq(loaded)
         if quantized and precision != "int8":
@@ -205,8 +205,8 @@ class Workbench:
             )
         case = _case(path, method, shapes, quantized, backend)
         samples = _usual(loaded, case.tensorrt.shapes) if calibrate is None else calibrate
-        case = case.model_copy(update={"inputs": self._bench.data(samples, self._host.root)})
-        settings = self._host.settings(case.settings())
+        case = case.model_copy(update={"inputs": self._data(samples)})
+        settings = self.host.settings(case.settings())
         if quantized:
             form: Form = ModelForm.as_it_is(loaded, f"{path.name} as it is")
         elif precision == "int8":
@@ -214,40 +214,17 @@ class Workbench:
         else:
             form = fp32_form(loaded) if precision == "fp32" else baseline_form(case, loaded)
         inputs = open_source(case, case.inputs, loaded, "calibrate", None)
-        with self._host.where_it_can_run(settings):
-            return self._bench.open(open_backend(case, settings), form, Role(precision.upper()), inputs)
+        with self.host.where_it_can_run(settings):
+            return self._open(open_backend(case, settings), form, Role(precision.upper()), inputs)
 
-    def close(self) -> None:
-        """Let go of all engines."""
-        self._bench.close()
-
-    def __enter__(self) -> Workbench:
-        """The workbench itself."""
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        """Let go of all engines."""
-        self.close()
-
-
-class _Bench:
-    """Backends that stay open, and data on disk for as long as they do."""
-
-    def __init__(self) -> None:
-        self._backends: list[Backend] = []
-        self._folder = tempfile.TemporaryDirectory(prefix="int8acc-", ignore_cleanup_errors=True)
-        self._files = 0
-
-    def open(self, backend: Backend, form: Form, role: Role, inputs: Dataset) -> Engine:
+    def _open(self, backend: Backend, form: Form, role: Role, inputs: Dataset) -> Engine:
         self._backends.append(backend)  # one each: a backend holds one engine per role
         return backend.open(form, role, inputs)
 
-    def data(self, given: str | Path | Mapping[str, Array], root: Path) -> str:
+    def _data(self, given: str | Path | Mapping[str, Array]) -> str:
         """``given`` as a path or loader that a spec may name."""
         if not isinstance(given, Mapping):
-            return str(root / given)
+            return str(self.host.root / given)
         self._files += 1
         path = Path(self._folder.name) / f"{self._files}.npz"
         with zipfile.ZipFile(path, "w") as archive:  # np.savez has names of its own, which no input may have
@@ -257,6 +234,7 @@ class _Bench:
         return str(path)
 
     def close(self) -> None:
+        """Let go of all engines, and of data on disk."""
         for backend in self._backends:
             backend.close()
         self._backends.clear()

@@ -1,12 +1,33 @@
-"""The samples of a case: those that are compared, and those that scales come from."""
+"""The samples of a case, and the scales that come from them or from a file of ranges."""
 
 from __future__ import annotations
 
+import logging
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+
 from pytest_int8acc.data import Dataset, RandomSource, open_dataset
+from pytest_int8acc.engines.onnxruntime import sessions_of
+from pytest_int8acc.engines.remote import store_of
+from pytest_int8acc.graph.groups import Layout, origins
 from pytest_int8acc.graph.model import Model
-from pytest_int8acc.spec.int8 import Calibration, ImplicitCalibration, Source
+from pytest_int8acc.scales import Scales
+from pytest_int8acc.scales.calibrate import calibrate
+from pytest_int8acc.scales.load import load_scales
+from pytest_int8acc.settings import Settings
+from pytest_int8acc.spec.int8 import Algorithm, Calibration, CalibrationMethod, ImplicitCalibration, Source
 from pytest_int8acc.spec.int8 import RandomSource as RandomSpec
 from pytest_int8acc.spec.models import Case
+
+logger = logging.getLogger("pytest_int8acc")
+#: What comes nearest to each of TensorRT's calibrators.
+_LIKE: Mapping[Algorithm, CalibrationMethod] = {
+    "entropy2": "entropy",
+    "entropy": "entropy",
+    "minmax": "minmax",
+    "legacy": "percentile",
+}
 
 
 def open_source(case: Case, source: Source, model: Model, what: str, samples: int | None) -> Dataset:
@@ -31,3 +52,49 @@ def calibration_samples(case: Case, model: Model, calibration: Calibration | Imp
     """What to calibrate on: samples of its own, or the inputs."""
     own = calibration_data(case, model)
     return own or open_source(case, case.inputs, model, "inputs", calibration.samples)
+
+
+def find_scales(
+    case: Case, model: Model, layout: Layout, settings: Settings, cache: Path | None = None
+) -> Scales:
+    """Scales from where the spec says: a file, a calibration, or what comes nearest to TensorRT's own.
+
+    ``cache`` is what TensorRT's calibrator left; None takes the spec's file, or calibrates in its manner.
+    Raises Int8accError where the calibration data or a scale file is at fault.
+    """
+    implicit, file = case.int8.implicit, cache
+    if case.int8.scales is not None:
+        file = case.path(case.int8.scales)
+    elif file is None and implicit is not None and implicit.cache is not None:
+        given = case.path(implicit.cache)
+        file = given if implicit.calibrate is None or given.exists() else None
+    if file is not None:
+        makers = {tensor: node.name for tensor, node in model.index.producer.items()}
+        return load_scales(file, layout.activations, makers, origins(model))
+    calibration = case.int8.calibrate
+    if implicit is not None and implicit.calibrate is not None:
+        wish = implicit.calibrate
+        calibration = Calibration(data=wish.data, samples=wish.samples, method=_LIKE[wish.algorithm])
+    assert calibration is not None  # the spec demands a source
+    return _calibrated(case, calibration, model, layout, settings)
+
+
+def _calibrated(
+    case: Case, calibration: Calibration, model: Model, layout: Layout, settings: Settings
+) -> Scales:
+    samples = calibration_samples(case, model, calibration)
+    logger.info("%s: calibrating %d tensors (%s)", case.name, len(layout.activations), calibration.method)
+    scales = calibrate(
+        model,
+        layout.activations,
+        samples,
+        method=calibration.method,
+        percentile=calibration.percentile,
+        top_k=calibration.top_k,
+        sessions=sessions_of(settings),
+        store=store_of(settings),
+    )
+    if calibration.data is None:
+        own = "calibrated on the very inputs that are compared; 'calibrate: {data: ...}' keeps them apart"
+        return replace(scales, notes=(*scales.notes, own))
+    return scales

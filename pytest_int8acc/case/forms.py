@@ -8,9 +8,8 @@ from pathlib import Path
 
 import numpy as np
 
-from pytest_int8acc.case.data import calibration_samples
+from pytest_int8acc.case.data import calibration_samples, find_scales
 from pytest_int8acc.case.plan_reader import read_plan
-from pytest_int8acc.case.scales import find_scales
 from pytest_int8acc.data import Dataset
 from pytest_int8acc.errors import ModelError
 from pytest_int8acc.graph.groups import find_groups
@@ -179,14 +178,8 @@ def candidate_form(
 ) -> tuple[Form, Int8Form | None]:
     """The INT8 side as it is built, and its network where that is known before.
 
-    Args:
-        case: Any.
-        model: The case's float model.
-        settings: As for ``int8_form``.
-        implicit: Whether implicit quantization stays so where the case wants it; else it becomes explicit.
-
-    Raises:
-        Int8accError: A model, the calibration data or a scale file is at fault.
+    ``implicit``: whether implicit quantization stays so where the case wants it; else it becomes explicit.
+    Raises Int8accError where a model, the calibration data or a scale file is at fault.
     """
     engine = case.int8.engine
     if engine is not None:
@@ -200,16 +193,9 @@ def candidate_form(
 def int8_form(case: Case, model: Model, settings: Settings, cache: Path | None = None) -> Int8Form:
     """The network of the case's INT8 side, with scales from where the spec says.
 
-    Implicit quantization becomes explicit here.
-
-    Args:
-        case: Any but one whose INT8 side is an engine.
-        model: The case's float model.
-        settings: Where calibration runs, and where its ranges are kept.
-        cache: What TensorRT's calibrator left; None takes the spec's, or calibrates in its manner.
-
-    Raises:
-        Int8accError: A model, the calibration data or a scale file is at fault.
+    Implicit quantization becomes explicit here: ``cache`` is what TensorRT's calibrator left; None takes the
+    spec's, or calibrates in its manner. Not for a case whose INT8 side is an engine. Raises Int8accError
+    where a model, the calibration data or a scale file is at fault.
     """
     rest: Precision = "fp32" if case.baseline == "fp32" else "fp16"
     if case.int8.model is not None:

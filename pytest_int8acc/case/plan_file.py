@@ -53,19 +53,14 @@ def fingerprint(model: Model) -> Fingerprint:
         wiring = (node.op_type, node.domain, node.name, list(node.input), list(node.output))
         graph.update(repr(wiring).encode())
         for attribute in sorted(node.attribute, key=lambda a: a.name):
-            graph.update(_plain(attribute).SerializeToString(deterministic=True))
+            plain = onnx.AttributeProto.FromString(attribute.SerializeToString())
+            plain.ClearField("doc_string")
+            graph.update(plain.SerializeToString(deterministic=True))
     weights = hashlib.blake2b(digest_size=16)
     for name, array in sorted(model.constants().items()):
         weights.update(repr((name, str(array.dtype), array.shape)).encode())
         weights.update(_bytes(array))
     return Fingerprint(graph.hexdigest(), weights.hexdigest())
-
-
-def _plain(attribute: onnx.AttributeProto) -> onnx.AttributeProto:
-    copy = onnx.AttributeProto()
-    copy.CopyFrom(attribute)
-    copy.ClearField("doc_string")
-    return copy
 
 
 def _bytes(array: Array) -> memoryview | bytes:
@@ -76,12 +71,9 @@ def _bytes(array: Array) -> memoryview | bytes:
 
 
 def rescales(network: Network, plan: Plan, methods: Mapping[str, str] | None = None) -> tuple[Rescale, ...]:
-    """The activations of a network that a plan gives another scale, one per tensor before and after.
+    """The activations of a plan's network that it gives another scale, one per tensor before and after.
 
-    Args:
-        network: That the plan is a plan of.
-        plan: Any.
-        methods: Tensor to the method that its scale is by, where that is known.
+    ``methods`` maps a tensor to the method that its scale is by, where that is known.
     """
     own = activation_scales(network)
     return tuple(
@@ -94,19 +86,16 @@ def rescales(network: Network, plan: Plan, methods: Mapping[str, str] | None = N
 
 
 def plan_text(plan: Plan, network: Network, file: str) -> str:
-    """``plan`` as YAML with comments, as ``read_plan`` reads it.
+    """``plan``, of ``network``, as YAML with comments, as ``read_plan`` reads it.
 
-    Args:
-        plan: Of ``network``.
-        network: The groups and the model that the plan is for.
-        file: The model's file, for readers; not compared.
+    ``file`` names the model's file for readers; it is not compared.
     """
     known = fingerprint(network.model)
     was = {r.tensor: f"  # was {r.old:.6g}" for r in rescales(network, plan)}
     model = {"file": file, "graph": known.graph, "weights": known.weights}
     return "\n".join(
         [
-            f"# Plan by pytest-int8acc for {_comment(file)}: the layers that leave INT8, other scales and",
+            f"# Plan by pytest-int8acc for {comment(file)}: the layers that leave INT8, other scales and",
             "# moves, so that it meets its criteria. To guard it, name this file in the spec, by its path",
             "# from there:",
             "#",
@@ -185,6 +174,6 @@ def _number(value: np.generic) -> str:
     return digits + ("" if "." in digits or not e else ".0") + e + exponent
 
 
-def _comment(text: str) -> str:
+def comment(text: str) -> str:
     """``text`` without what would end a comment."""
     return "".join(c if c.isprintable() else "?" for c in text)

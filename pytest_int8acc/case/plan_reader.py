@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path, PurePath
-from typing import get_args
+from typing import TypeGuard, cast, get_args
 
 import numpy as np
 
 from pytest_int8acc.case.plan_file import VERSION, fingerprint
 from pytest_int8acc.errors import SpecError
-from pytest_int8acc.graph.formats import INT8, INTEGERS, Format
+from pytest_int8acc.graph.formats import INT8, INTEGERS
 from pytest_int8acc.graph.migrate import find_site, migrate, sites
 from pytest_int8acc.graph.network import Network, Plan, Precision, TensorScale
 from pytest_int8acc.graph.plan import activation_scales, misfit, quantized_tensors
@@ -30,10 +30,6 @@ _TYPES = {known.name: known for known in INTEGERS}
 
 def read_plan(path: Path, network: Network) -> Plan:
     """Read a plan, and check it against the network that it is to be applied to.
-
-    Args:
-        path: A ``plan.yaml``.
-        network: Its groups and tensors are those a plan may name.
 
     Raises:
         SpecError: Every mistake in the file, one ``file:line:col: message`` per line, by place: no plan, a
@@ -100,7 +96,7 @@ class _Reader:
         node = root.entries.get("version")
         if node is None:
             self.mistakes.append(Mistake(root.mark, f"'version' is missing: add 'version: {VERSION}'"))
-        elif isinstance(node.value, int) and not isinstance(node.value, bool) and 0 < node.value <= VERSION:
+        elif _is_integer(node.value) and 0 < node.value <= VERSION:
             return node.value
         else:
             text = f"version: expected 1 to {VERSION}, found {found(node.plain())}"
@@ -160,13 +156,17 @@ class _Reader:
     def _group(self, name: str, mark: Mark, node: Node) -> None:
         if name not in self.groups:
             self.mistakes.append(Mistake(mark, self._no_group(name)))
-        for precision in get_args(Precision):
-            if node.value == precision:
-                self.high[name] = precision
-                return
-        words = ", ".join(get_args(Precision))
-        near = did_you_mean(str(node.value), get_args(Precision))
-        text = f"{found(name)}: expected one of {words}, found {found(node.plain())}{near}"
+        known = get_args(Precision)
+        if node.value in known:
+            self.high[name] = cast("Precision", node.value)
+        else:
+            self._not_one_of(name, known, str(node.value), node)
+
+    def _not_one_of(
+        self, name: str, known: Sequence[str] | Mapping[str, object], given: str, node: Node
+    ) -> None:
+        expected = f"{found(name)}: expected one of {', '.join(known)}"
+        text = f"{expected}, found {found(node.plain())}{did_you_mean(given, known)}"
         self.mistakes.append(Mistake(node.mark, text))
 
     def _no_group(self, name: str) -> str:
@@ -177,7 +177,6 @@ class _Reader:
         return f"{found(name)} is no layer of {self.name} that can be INT8{near}"
 
     def _look_at(self, network: Network) -> None:
-        """Know what is quantized in ``network``."""
         constants = network.model.constants()
         for name, own in quantized_tensors(network).items():
             self.shapes.setdefault(name, None if own.values is None else constants[name].shape)
@@ -247,7 +246,7 @@ class _Reader:
         return np.array(values if items is node.value else values[0], np.float32)
 
     def _axis(self, name: str, node: Node) -> int | None:
-        if isinstance(node.value, int) and not isinstance(node.value, bool):
+        if _is_integer(node.value):
             return node.value
         text = f"{found(name)}: expected an axis, an integer, found {found(node.plain())}"
         self.mistakes.append(Mistake(node.mark, text))
@@ -260,14 +259,12 @@ class _Reader:
             return None
         type_name = INT8.name if kind is None else str(kind.value)
         if kind is not None and type_name not in _TYPES:
-            near = did_you_mean(type_name, _TYPES)
-            text = f"{found(name)}: expected one of {', '.join(_TYPES)}, found {found(kind.plain())}{near}"
-            self.mistakes.append(Mistake(kind.mark, text))
+            self._not_one_of(name, _TYPES, type_name, kind)
             return None
         wanted = _TYPES[type_name]
         items = [] if node is None else node.value if isinstance(node.value, list) else [node]
         for item in items:
-            if not _is_held(item.value, wanted):
+            if not (_is_integer(item.value) and wanted.lowest <= item.value <= wanted.highest):
                 text = f"{found(name)}: expected a zero point, an integer that {wanted.name} holds"
                 self.mistakes.append(Mistake(item.mark, f"{text}, found {found(item.plain())}"))
                 return None
@@ -282,5 +279,5 @@ def _is_positive(value: object) -> bool:
         return bool(0 < np.float32(value) < np.inf)
 
 
-def _is_held(value: object, wanted: Format) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and wanted.lowest <= value <= wanted.highest
+def _is_integer(value: object) -> TypeGuard[int]:
+    return isinstance(value, int) and not isinstance(value, bool)

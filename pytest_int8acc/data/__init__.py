@@ -15,9 +15,7 @@ Which axis is the batch axis follows from the model's inputs alone:
 Files are read without pickle. A loader script is user code: it runs, afresh for each pass.
 """
 
-from pytest_int8acc.data.chunks import Batch
-from pytest_int8acc.data.dataset import Dataset, open_dataset
-from pytest_int8acc.data.labels import load_labels
-from pytest_int8acc.data.source import RandomSource
+from pytest_int8acc.data.dataset import Batch, Dataset, open_dataset
+from pytest_int8acc.data.sources import RandomSource, load_labels
 
 __all__ = ["Batch", "Dataset", "RandomSource", "load_labels", "open_dataset"]

@@ -3,24 +3,112 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator, Sequence
+from collections import deque
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
-from pytest_int8acc.data.arrays import array_source
-from pytest_int8acc.data.chunks import Batch, rechunk
-from pytest_int8acc.data.conform import convert, inspect
-from pytest_int8acc.data.files import read_arrays
-from pytest_int8acc.data.folder import folder_source
-from pytest_int8acc.data.layout import Layout, read_layout
-from pytest_int8acc.data.loader import loader_source
-from pytest_int8acc.data.polygraphy_json import read_feeds
-from pytest_int8acc.data.source import RandomSource, Source, find
-from pytest_int8acc.data.synthetic import random_source
+import numpy as np
+
+from pytest_int8acc.data.files import find, read_arrays
+from pytest_int8acc.data.layout import Layout, convert, inspect, read_layout
+from pytest_int8acc.data.sources import (
+    RandomSource,
+    Source,
+    array_source,
+    folder_source,
+    loader_source,
+    random_source,
+    read_feeds,
+)
 from pytest_int8acc.errors import DataError
-from pytest_int8acc.tensors import Feed, TensorInfo, describe
+from pytest_int8acc.tensors import Array, Feed, TensorInfo, describe
 
 #: Rows per run where neither the model nor the caller says.
 _ROWS = 32
+
+
+@dataclass(frozen=True, eq=False)
+class Batch:
+    """What one run takes."""
+
+    feed: Feed
+    rows: int
+    """Samples that count, the first ones of each batched input; 1 where a feed cannot be cut."""
+    padding: int = 0
+    """Rows after those, repeated only to fill a fixed batch; outputs are cut only where this is not 0."""
+
+
+def real_rows(array: Array, batch: Batch) -> Array:
+    """``array`` without the rows that only filled the batch, where they can be told."""
+    filled = batch.padding and array.ndim and array.shape[0] == batch.rows + batch.padding
+    return array[: batch.rows] if filled else array
+
+
+def rechunk(feeds: Iterable[Feed], layout: Layout, size: int | None) -> Iterator[Batch]:
+    """Join and cut ``feeds`` into batches of ``size`` rows, or pass each on as it is where ``size`` is None.
+
+    A batch is handed out before the next feed is asked for. Feeds whose sizes beyond axis 0, or whose inputs
+    that are not batched, differ are not joined. A batch that stays short is padded only where the model fixes
+    its size.
+    """
+    if size is None:
+        for feed in feeds:
+            yield Batch(feed, layout.rows(feed))
+        return
+    waiting: deque[Feed] = deque()
+    count = 0
+    for feed in feeds:
+        if waiting and not _joinable(waiting[-1], feed, layout):
+            yield fill(_take(waiting, count, layout), count, layout)
+            count = 0
+        waiting.append(feed)
+        count += layout.rows(feed)
+        while count >= size:
+            yield Batch(_take(waiting, size, layout), size)
+            count -= size
+    if count:
+        yield fill(_take(waiting, count, layout), count, layout)
+
+
+def _joinable(one: Feed, other: Feed, layout: Layout) -> bool:
+    return all(
+        a.shape[1:] == other[name].shape[1:]
+        if name in layout.batched
+        else np.array_equal(a, other[name])  # keeps 0-d and 1-d apart: shapes must be equal too
+        for name, a in one.items()
+    )
+
+
+def _take(waiting: deque[Feed], rows: int, layout: Layout) -> Feed:
+    """Remove the first ``rows`` rows, which must be there; copies only where feeds are joined."""
+    parts: list[Feed] = []
+    while rows:
+        feed = waiting.popleft()
+        have = layout.rows(feed)
+        if have > rows:
+            waiting.appendleft(layout.cut(feed, rows, have))
+            feed, have = layout.cut(feed, 0, rows), rows
+        parts.append(feed)
+        rows -= have
+    if len(parts) == 1:
+        return parts[0]
+    return {
+        name: np.concatenate([part[name] for part in parts]) if name in layout.batched else a
+        for name, a in parts[0].items()
+    }
+
+
+def fill(feed: Feed, rows: int, layout: Layout) -> Batch:
+    """A short batch, brought to the model's fixed size by repeating the last row."""
+    padding = 0 if layout.size is None else layout.size - rows
+    if not padding:
+        return Batch(feed, rows)
+
+    def pad(a: Array) -> Array:
+        return np.concatenate([a, np.repeat(a[-1:], padding, axis=0)])
+
+    return Batch({n: pad(a) if n in layout.batched else a for n, a in feed.items()}, rows, padding)
 
 
 class Dataset:
@@ -110,7 +198,6 @@ class Dataset:
         )
 
     def _feeds(self, digest: _Digest) -> Iterator[Feed]:
-        """Checked feeds up to the limit."""
         for where, raw in self._source.read():
             inspect(raw, self._layout, where)
             if self._limit is not None:
@@ -182,9 +269,11 @@ def open_dataset(
     _check_batch(batch, layout, what)
     opened = _open(source, layout, layout.size or batch or _ROWS, base, what)
     size = (layout.size or batch or (_ROWS if opened.joins else None)) if layout.batched else None
-    return Dataset(
-        opened, layout, what=what, description=_describe(source, samples), size=size, limit=samples
-    )
+    described = source
+    if isinstance(source, RandomSource):
+        described = f"random data ({source.samples} samples, seed {source.seed})"
+    description = f"{described}" if samples is None else f"{described}, first {samples} samples"
+    return Dataset(opened, layout, what=what, description=description, size=size, limit=samples)
 
 
 def _check_batch(batch: int | None, layout: Layout, what: str) -> None:
@@ -202,17 +291,7 @@ def _check_batch(batch: int | None, layout: Layout, what: str) -> None:
         )
 
 
-def _describe(source: str | RandomSource, samples: int | None) -> str:
-    """Where the data come from, in words."""
-    if isinstance(source, RandomSource):
-        text = f"random data ({source.samples} samples, seed {source.seed})"
-    else:
-        text = source
-    return text if samples is None else f"{text}, first {samples} samples"
-
-
 def _open(source: str | RandomSource, layout: Layout, size: int, base: Path, what: str) -> Source:
-    """The source's own kind of reader."""
     if isinstance(source, RandomSource):
         return random_source(source, layout, size, what)
     if ".py:" in source or source.endswith(".py"):

@@ -10,18 +10,28 @@ from typing import TypeVar
 import numpy as np
 
 from pytest_int8acc.errors import DataError
-from pytest_int8acc.tensors import Array
+from pytest_int8acc.tensors import Array, did_you_mean
 
 _NPY = b"\x93NUMPY"
 _ZIP = b"PK"
 _T = TypeVar("_T")
 
 
+def find(written: str, base: Path, where: str) -> Path:
+    """The existing file or folder that ``written`` names relative to ``base``, or DataError."""
+    path = base / written
+    if path.exists():
+        return path
+    if not path.parent.is_dir():
+        raise DataError(f"{where}: no such file; there is no folder {path.parent}")
+    near = did_you_mean(path.name, sorted(p.name for p in path.parent.iterdir()))
+    raise DataError(f"{where}: no such file or folder in {path.parent}{near}")
+
+
 def read_npy(path: Path, where: str) -> Array:
     """The array of a .npy file, mapped into memory: pages are read when they are used.
 
-    Raises:
-        DataError: The file is no .npy file, is cut short, or holds Python objects.
+    Raises DataError for a file that is no .npy file, is cut short, or holds Python objects.
     """
     _check_magic(path, _NPY, where)
     return np.asarray(_guarded(lambda: np.load(path, mmap_mode="r", allow_pickle=False), where))
@@ -30,8 +40,7 @@ def read_npy(path: Path, where: str) -> Array:
 def read_npz(path: Path, where: str) -> dict[str, Array]:
     """All arrays of a .npz file by name, plain or compressed, read whole.
 
-    Raises:
-        DataError: The file is no .npz file, is damaged, is empty, or holds Python objects or other files.
+    Raises DataError for a file that is none, is damaged or empty, or holds Python objects or other files.
     """
     _check_magic(path, _ZIP, where)
     arrays: dict[str, Array] = {}

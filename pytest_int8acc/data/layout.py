@@ -1,12 +1,15 @@
-"""Which inputs of a model are cut into samples, and how many samples one run takes."""
+"""Which inputs of a model are cut into samples, and whether feeds fit it; casts are made only where said."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from pytest_int8acc.tensors import Dim, Feed, TensorInfo
+import numpy as np
+
+from pytest_int8acc.errors import DataError
+from pytest_int8acc.tensors import Array, Feed, TensorInfo, describe, did_you_mean
 
 #: How torch.onnx.export, tf2onnx and Paddle2ONNX name open dimensions that have no name.
 _NUMBERED = re.compile(r"_dynamic_axes_|^unk__\d+$|DynamicDimension\.\d+$")
@@ -36,7 +39,9 @@ def read_layout(inputs: Sequence[TensorInfo]) -> Layout:
     firsts = {t.name: t.shape[0] if t.shape else None for t in inputs if t.shape != ()}
     symbolic = {name for name, first in firsts.items() if not isinstance(first, int)}
     if symbolic:
-        axes = {_axis_name(firsts[name]) for name in symbolic} - {None}
+        axes = {
+            dim for name in symbolic if isinstance(dim := firsts[name], str) and not _NUMBERED.search(dim)
+        }
         return Layout(tuple(inputs), frozenset(symbolic if len(axes) < 2 else ()), None)
     sizes = {first for first in firsts.values() if isinstance(first, int)}
     if len(sizes) != 1:
@@ -44,6 +49,143 @@ def read_layout(inputs: Sequence[TensorInfo]) -> Layout:
     return Layout(tuple(inputs), frozenset(firsts), sizes.pop())
 
 
-def _axis_name(dim: Dim) -> str | None:
-    """The name its author gave a dimension; None where an exporter has numbered it."""
-    return dim if isinstance(dim, str) and not _NUMBERED.search(dim) else None
+def check_names(names: Iterable[str], inputs: Sequence[TensorInfo], where: str) -> None:
+    """Raise DataError unless ``names`` are the names of ``inputs``."""
+    found = list(names)
+    known = [t.name for t in inputs]
+    extra = [name for name in found if name not in known]
+    missing = [name for name in known if name not in found]
+    if extra:
+        raise DataError(
+            f"{where}: '{extra[0]}' is no input of the model{did_you_mean(extra[0], missing or known)}; "
+            f"it takes {describe(inputs)}; rename it or leave it out"
+        )
+    if missing:
+        raise DataError(
+            f"{where}: nothing for the model's input '{missing[0]}'; "
+            f"found {', '.join(found) or 'nothing'}, expected {describe(inputs)}"
+        )
+
+
+def inspect(feed: Feed, layout: Layout, where: str) -> None:
+    """Raise DataError unless names, dtypes, ranks, sizes and sample counts fit; values are not read.
+
+    Batched inputs are (rows, ...) with any number of rows; others as the model shapes them.
+    """
+    check_names(feed, layout.inputs, where)
+    for tensor in layout.inputs:
+        _check_dtype(feed[tensor.name].dtype, tensor, where)
+        _check_shape(feed[tensor.name].shape, tensor, layout, where)
+    counts = {f"'{t.name}'": feed[t.name].shape[0] for t in layout.inputs if t.name in layout.batched}
+    check_equal(counts, f"{where}: sample counts differ", "axis 0 of each must hold the same samples")
+
+
+def check_equal(counts: Mapping[str, int], what: str, advice: str) -> None:
+    """Raise DataError unless all counts are one."""
+    if len(set(counts.values())) > 1:
+        listed = ", ".join(f"{name} {count}" for name, count in counts.items())
+        raise DataError(f"{what} ({listed}); {advice}")
+
+
+def convert(feed: Feed, layout: Layout, where: str, first: int, note: Callable[[str], None]) -> Feed:
+    """The feed in the model's dtypes, native byte order and C order; in the order of the model's inputs.
+
+    Takes what :func:`inspect` let pass; ``first`` is the index of its first sample in the whole data set.
+    ``note`` is told about each cast to another dtype. Raises DataError for a value that is nan or inf, or
+    does not fit the model's dtype.
+    """
+    converted = {}
+    for tensor in layout.inputs:
+        array = np.asarray(feed[tensor.name], order="C")
+        here = f"{where}: '{tensor.name}'"
+        index = first if tensor.name in layout.batched or not layout.batched else None
+        _check_finite(array, here, index, tensor.name in layout.batched)
+        if array.dtype.newbyteorder("=") != tensor.dtype:
+            note(f"'{tensor.name}' cast from {array.dtype.name} to {tensor.dtype.name}")
+        converted[tensor.name] = _cast(array, tensor, here)
+    return converted
+
+
+def kind(dtype: np.dtype[np.generic]) -> str:
+    """``float``, ``int``, ``bool``, or ``other`` (text, objects, complex numbers, raw bytes)."""
+    if dtype.kind == "f" or dtype.name.startswith(("bfloat16", "float8")):
+        return "float"
+    return {"i": "int", "u": "int", "b": "bool"}.get(dtype.kind, "other")
+
+
+def _check_dtype(found: np.dtype[np.generic], tensor: TensorInfo, where: str) -> None:
+    """Floats go to floats, integers and booleans to integers, booleans to booleans."""
+    have, want = kind(found), kind(tensor.dtype)
+    if (
+        found.newbyteorder("=") == tensor.dtype
+        or (have == want != "other")
+        or (have, want) == ("bool", "int")
+    ):
+        return
+    advice = f"save it with .astype('{tensor.dtype.name}')"
+    if have == "int" and want == "float":
+        advice += ", scaled as the model was trained"
+    if have == "other":
+        advice = f"save plain {tensor.dtype.name} numbers"
+    raise DataError(
+        f"{where}: '{tensor.name}' is {found.name}, the model takes {tensor.dtype.name}, "
+        f"to which it is not converted silently; {advice}"
+    )
+
+
+def _check_shape(shape: tuple[int, ...], tensor: TensorInfo, layout: Layout, where: str) -> None:
+    """Rank and fixed sizes as the model's; axis 0 of a batched input may have any size but 0."""
+    here = f"{where}: '{tensor.name}'"
+    batched = tensor.name in layout.batched
+    dims = tensor.shape if tensor.shape is not None else (None,) * max(len(shape), 1)
+    if len(shape) != len(dims):
+        advice = "samples on axis 0" if batched else "one array for each run"
+        if len(shape) == len(dims) - 1:
+            advice += "; add the missing axis with x[None]"
+        raise DataError(
+            f"{here} has rank {len(shape)} (shape {shape}), expected rank {len(dims)}; "
+            f"the model takes {tensor}, {advice}"
+        )
+    for axis, (size, dim) in enumerate(zip(shape, dims, strict=True)):
+        if isinstance(dim, int) and size != dim and not (batched and axis == 0):
+            raise DataError(
+                f"{here} has size {size} on axis {axis} (shape {shape}), expected {dim}; "
+                f"the model takes {tensor}"
+            )
+    if 0 in shape:
+        raise DataError(f"{here} is empty (shape {shape}); give at least one sample")
+
+
+def _check_finite(array: Array, here: str, first: int | None, batched: bool) -> None:
+    """No comparison of outputs means anything where the input is nan or inf."""
+    if kind(array.dtype) != "float":
+        return
+    bad = ~np.isfinite(array)
+    if not bad.any():
+        return
+    value = array[bad][0]
+    row = int(np.argmax(bad.reshape(len(array), -1).any(axis=1))) if batched else 0
+    if first is None:
+        raise DataError(f"{here} has {value}; a verdict needs finite inputs")
+    raise DataError(
+        f"{here} has {value} in sample {first + row} (the first sample is 0); "
+        f"a verdict needs finite inputs: remove or repair that sample"
+    )
+
+
+def _cast(array: Array, tensor: TensorInfo, here: str) -> Array:
+    """To the model's dtype; raises DataError where a value does not survive."""
+    if array.dtype == tensor.dtype:
+        return array
+    if kind(tensor.dtype) == "int" and kind(array.dtype) == "int":
+        limits = np.iinfo(tensor.dtype)
+        low, high = int(array.min()), int(array.max())
+        if low < limits.min or high > limits.max:
+            wrong = low if low < limits.min else high
+            raise DataError(f"{here} holds {wrong}, which does not fit the model's {tensor.dtype.name}")
+    with np.errstate(over="ignore"):
+        cast = array.astype(tensor.dtype)
+    if kind(tensor.dtype) == "float" and not np.isfinite(cast).all():
+        wrong = array[~np.isfinite(cast)][0]
+        raise DataError(f"{here} holds {wrong}, which does not fit the model's {tensor.dtype.name}")
+    return cast

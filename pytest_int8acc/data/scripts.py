@@ -18,7 +18,7 @@ from pathlib import Path, PurePath
 from types import ModuleType
 from typing import Any, TypeVar
 
-from pytest_int8acc.data.source import find
+from pytest_int8acc.data.files import find
 from pytest_int8acc.errors import DataError, Int8accError
 from pytest_int8acc.tensors import did_you_mean
 
@@ -51,12 +51,7 @@ class UserFunction:
 
 
 def load_function(ref: str, base: Path, error: type[Int8accError] = DataError) -> UserFunction:
-    """Run the script of ``ref`` in a module of its own and return the function it names.
-
-    Args:
-        ref: ``file.py:function``, the file relative to ``base``.
-        base: The folder that paths in the spec are relative to.
-        error: What to raise.
+    """Run the script of ``ref``, a ``file.py:function`` below ``base``, in a module of its own; its function.
 
     Raises:
         error: The script or function is missing, does not compile, fails when run, or is not callable.
@@ -81,13 +76,7 @@ def load_function(ref: str, base: Path, error: type[Int8accError] = DataError) -
 
 
 def run_user(ref: str, function: Callable[..., _T], *args: Any, error: type[Int8accError] = DataError) -> _T:
-    """``function(*args)``, with the user's exception turned into ``error``.
-
-    Args:
-        ref: How the user named the function, for the message.
-        function: A :class:`UserFunction`, or any other callable.
-        args: Passed on.
-        error: What to raise.
+    """``function(*args)``, with the user's exception turned into ``error``; the user calls it ``ref``.
 
     Raises:
         error: ``loaders.py:12: ValueError: its text (in loaders.py:function)``; the line is the innermost one
@@ -188,10 +177,6 @@ def _place(failure: BaseException, ref: str) -> str | None:
     if not files:
         return None
     folder = files[0][0].parent
-    file, line = [f for f in files if folder in f[0].parents and not _installed(f[0].relative_to(folder))][-1]
-    return f"{(PurePath(ref.rpartition(':')[0]).parent / file.relative_to(folder)).as_posix()}:{line}"
-
-
-def _installed(path: Path) -> bool:
-    """True for a library in a virtual environment below the user's folder."""
-    return "site-packages" in path.parts
+    own = [(file.relative_to(folder), line) for file, line in files if folder in file.parents]
+    file, line = [f for f in own if "site-packages" not in f[0].parts][-1]  # no library in a venv below it
+    return f"{(PurePath(ref.rpartition(':')[0]).parent / file).as_posix()}:{line}"

@@ -47,10 +47,7 @@ def sample_arrays(dataset: Dataset, inputs: tuple[TensorInfo, ...]) -> dict[str,
     """The first samples of a dataset, one array per batched input, samples first.
 
     Inputs that are no samples (the same for every run) and samples of another shape than the first are left
-    out.
-
-    Raises:
-        DataError: The data cannot be read.
+    out. Raises DataError where the data cannot be read.
     """
     layout = read_layout(inputs)
     found: dict[str, list[Array]] = {}
@@ -70,14 +67,10 @@ def sample_arrays(dataset: Dataset, inputs: tuple[TensorInfo, ...]) -> dict[str,
 
 
 def compare_inputs(calibration: Mapping[str, Array], validation: Mapping[str, Array]) -> tuple[Finding, ...]:
-    """What differs between calibration samples and the inputs, weightiest first.
+    """What differs between calibration samples and the inputs that a case is judged on, weightiest first.
 
-    Args:
-        calibration: One array per input, samples along the first axis, any sizes.
-        validation: The same of what the case is judged on; inputs missing on one side are not compared.
-
-    Returns:
-        Findings of source "data".
+    Both give one array per input, samples along the first axis, any sizes; inputs missing on one side are not
+    compared.
     """
     names = [name for name in validation if name in calibration and calibration[name].ndim]
     findings = [finding for name in names for finding in _compare(name, calibration[name], validation[name])]
@@ -97,7 +90,6 @@ def _finding(rule: str, name: str, text: str, remedy: str) -> Finding:
 
 
 def _compare(name: str, calibration: Array, validation: Array) -> Iterator[Finding]:
-    """Slips of one input's values."""
     here, there = calibration.shape[1:], validation.shape[1:]
     if here != there and len(there) == 3 and here in (there[1:] + there[:1], there[-1:] + there[:-1]):
         text = f"calibration samples of '{name}' have shape {here}, the inputs {there}"
@@ -280,7 +272,6 @@ def _repeats(
 
 
 def _digests(arrays: Mapping[str, Array], names: list[str]) -> list[bytes]:
-    """One digest per sample, over all inputs."""
     count = min((len(arrays[name]) for name in names), default=0)
     found = []
     for i in range(count):

@@ -13,7 +13,7 @@ from dataclasses import replace
 from onnx import helper
 
 from pytest_int8acc.data import Batch, Dataset
-from pytest_int8acc.data.chunks import real_rows
+from pytest_int8acc.data.dataset import real_rows
 from pytest_int8acc.engines.onnxruntime import CPU, Sessions
 from pytest_int8acc.errors import EngineError
 from pytest_int8acc.graph.alone import beside
@@ -24,8 +24,7 @@ from pytest_int8acc.graph.types import FLOAT, value_types
 from pytest_int8acc.lab.sweep import FirstSamples
 from pytest_int8acc.measure.measured import Measured
 from pytest_int8acc.results import LayerError, Role
-from pytest_int8acc.scores.metrics import METRICS
-from pytest_int8acc.scores.pairs import Pair
+from pytest_int8acc.scores.metrics import METRICS, Pair
 from pytest_int8acc.tensors import Array, Feed
 
 logger = logging.getLogger("pytest_int8acc")

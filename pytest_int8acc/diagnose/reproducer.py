@@ -16,8 +16,7 @@ from pytest_int8acc.graph.load import load_model
 from pytest_int8acc.graph.model import Model, replacing_models, write_model
 from pytest_int8acc.graph.network import Group, Precision
 from pytest_int8acc.lab.statistics import reach
-from pytest_int8acc.scores.metrics import sqnr_db
-from pytest_int8acc.scores.pairs import Pair
+from pytest_int8acc.scores.metrics import Pair, sqnr_db
 from pytest_int8acc.tensors import Array, Feed
 
 #: A piece shows an error where its SQNR is at most so many dB above the whole model's: half the noise power.

@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 from onnx import TensorProto, helper
 
-from pytest_int8acc.data.chunks import real_rows
+from pytest_int8acc.data.dataset import real_rows
 from pytest_int8acc.engines.onnxruntime import CPU, Sessions
 from pytest_int8acc.engines.run import with_progress
 from pytest_int8acc.graph.formats import FP32

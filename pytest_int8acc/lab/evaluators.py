@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 
-from pytest_int8acc.case.trials import Gathered
+from pytest_int8acc.case.judge import Gathered
 from pytest_int8acc.graph.network import Plan, Precision
 from pytest_int8acc.lab.simulator import Simulator
 from pytest_int8acc.scores.criteria import Criterion
-from pytest_int8acc.search.evaluator import Enough
-from pytest_int8acc.search.types import GroupInfo, Probe, Target, Trial
+from pytest_int8acc.search.types import Enough, GroupInfo, Probe, Target, Trial
 from pytest_int8acc.tensors import Outputs
 
 

@@ -7,9 +7,9 @@ from collections.abc import Iterable, Iterator, Sequence
 
 import numpy as np
 
-from pytest_int8acc.case.trials import SampleOutputs
+from pytest_int8acc.case.judge import SampleOutputs
 from pytest_int8acc.data import Batch, Dataset
-from pytest_int8acc.data.chunks import fill, rechunk
+from pytest_int8acc.data.dataset import fill, rechunk
 from pytest_int8acc.data.layout import read_layout
 from pytest_int8acc.tensors import Feed, Outputs, TensorInfo
 

@@ -8,8 +8,7 @@ from functools import cached_property
 
 import numpy as np
 
-from pytest_int8acc.case.judge import Judge
-from pytest_int8acc.case.trials import Gathered, SampleJudge, SampleOutputs
+from pytest_int8acc.case.judge import Gathered, Judge, SampleJudge, SampleOutputs
 from pytest_int8acc.data import Batch, Dataset
 from pytest_int8acc.engines.onnxruntime import CPU, Sessions
 from pytest_int8acc.graph.formats import INT8
@@ -18,8 +17,7 @@ from pytest_int8acc.graph.plan import moved
 from pytest_int8acc.lab.board import Board
 from pytest_int8acc.lab.inputs import Inputs
 from pytest_int8acc.lab.vectors import Prober
-from pytest_int8acc.search.evaluator import Enough
-from pytest_int8acc.search.types import GroupInfo, Probe, Trial
+from pytest_int8acc.search.types import Enough, GroupInfo, Probe, Trial
 from pytest_int8acc.tensors import Array, Outputs
 
 #: Samples on which plans are compared that differ in scales; a choice is confirmed on all.

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from onnx import TensorProto, helper
 
 from pytest_int8acc.data import Dataset
-from pytest_int8acc.data.chunks import real_rows
+from pytest_int8acc.data.dataset import real_rows
 from pytest_int8acc.engines.calibrators import chunked
 from pytest_int8acc.engines.onnxruntime import OrtEngine, Sessions
 from pytest_int8acc.engines.run import with_progress

@@ -32,12 +32,17 @@ from pytest_int8acc.goldens import Goldens
 from pytest_int8acc.goldens.keeper import Compared, Keeper, NoGolden, open_keeper
 from pytest_int8acc.graph.model import Model
 from pytest_int8acc.graph.network import Precision
-from pytest_int8acc.measure.caveats import caveats, nothing_compared
-from pytest_int8acc.measure.engine_criteria import engine_scores
-from pytest_int8acc.measure.overflow import lost_by_baseline, refuse_overflow
-from pytest_int8acc.measure.preflight import compare_data, lint_model, lint_network
-from pytest_int8acc.measure.reference import Reference, read_reference
-from pytest_int8acc.measure.runs import Forms, Runs, run_forms
+from pytest_int8acc.measure.caveats import (
+    caveats,
+    compare_data,
+    engine_scores,
+    lint_model,
+    lint_network,
+    lost_by_baseline,
+    nothing_compared,
+    refuse_overflow,
+)
+from pytest_int8acc.measure.runs import Forms, Reference, Runs, read_reference, run_forms
 from pytest_int8acc.results import CaseResult, Finding, Role, Score
 from pytest_int8acc.settings import Settings
 from pytest_int8acc.spec.models import Case
@@ -90,11 +95,7 @@ class Measured:
         return self.runs.again
 
     def run(self, form: Form, role: Role = Role.FIXED) -> Outputs:
-        """Another form of the case, built by its own backend and run on all samples.
-
-        Raises:
-            EngineError: It does not build or run.
-        """
+        """Another form, built by the case's own backend and run on all samples; else EngineError."""
         return run_together({role: self.backend.open(form, role, self.inputs)}, self.inputs)[role]
 
     def judged(self, outputs: Outputs) -> Verdict:
@@ -109,10 +110,7 @@ class Measured:
 def measure(case: Case, settings: Settings, goldens: Goldens | None = None) -> Measured:
     """Run one case and score it.
 
-    Args:
-        case: From ``load_spec``.
-        settings: What command line, spec and configuration say together.
-        goldens: Where the case's golden lies and whether it is written; None: beside the spec, read only.
+    ``goldens`` says where the case's golden lies and whether it is written; None: beside the spec, read only.
 
     Raises:
         MissingBackendError: The backend that the settings want is not there.
@@ -169,8 +167,10 @@ def _measure(case: Case, settings: Settings, backend: Backend, keeper: Keeper | 
     kept = keeper.outputs if keeper.replaces_baseline else None
     runs = run_forms(case.name, backend, forms, inputs, sessions, kept)
     framework = setup.framework.in_batches(runs.reference)
-    if isinstance(forms.candidate, ImplicitForm):
-        setup = _with_ranges(setup)
+    if isinstance(forms.candidate, ImplicitForm):  # its ranges are known since it was built
+        int8 = int8_form(case, forms.model, settings, backend.calibration_cache)
+        findings = (*setup.findings, *lint_network(case, int8, settings.lint))
+        setup = replace(setup, int8=int8, findings=findings)
     judge = keeper.tighten(setup.own)
     lost = lost_by_baseline(judge, runs)
     refuse_overflow(lost, runs, forms, inputs, sessions)
@@ -190,15 +190,7 @@ def _measure(case: Case, settings: Settings, backend: Backend, keeper: Keeper | 
     )
 
 
-def _with_ranges(setup: _Setup) -> _Setup:
-    """The network that implicit quantization comes to, whose ranges are known since it was built."""
-    cache, lint = setup.backend.calibration_cache, setup.settings.lint
-    int8 = int8_form(setup.case, setup.forms.model, setup.settings, cache)
-    return replace(setup, int8=int8, findings=(*setup.findings, *lint_network(setup.case, int8, lint)))
-
-
 def _result(setup: _Setup, runs: Runs, verdict: Verdict, lost: Sequence[Score]) -> CaseResult:
-    """What was compared, how it was judged, and what makes that worth less."""
     case, inputs, backend, int8 = setup.case, setup.inputs, setup.backend, setup.int8
     baseline, candidate = setup.forms.baseline, setup.forms.candidate
     gained, unjudged = engine_scores(case, backend)

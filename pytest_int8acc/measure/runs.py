@@ -1,21 +1,26 @@
-"""All forms of a case run on the same inputs, in lock-step."""
+"""All forms of a case run on the same inputs, in lock-step; and the training framework's outputs."""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
 
 from pytest_int8acc.backends.protocol import Backend
 from pytest_int8acc.case.forms import Form, ModelForm
 from pytest_int8acc.data import Dataset
+from pytest_int8acc.data.files import find, read_arrays
 from pytest_int8acc.engines import Engine
 from pytest_int8acc.engines.onnxruntime import Sessions
 from pytest_int8acc.engines.run import run_together
-from pytest_int8acc.errors import EngineError, ModelError
+from pytest_int8acc.errors import DataError, EngineError, ModelError
 from pytest_int8acc.graph.model import Model
 from pytest_int8acc.results import Role
-from pytest_int8acc.tensors import Outputs, describe
+from pytest_int8acc.scores.metrics import samples_in
+from pytest_int8acc.spec.models import Case
+from pytest_int8acc.tensors import Array, Outputs, describe, did_you_mean
 
 logger = logging.getLogger("pytest_int8acc")
 
@@ -58,13 +63,8 @@ def run_forms(
 ) -> Runs:
     """Build an engine for each form and run all of them over the inputs, batch by batch.
 
-    Args:
-        name: The case's, for the log.
-        backend: Where baseline and candidate run.
-        forms: The case's.
-        inputs: Read once.
-        sessions: Where the FP32 reference runs, and the simulation beside engines.
-        kept: Gives the baseline's outputs in the batches of the candidate's; then the baseline is not run.
+    Baseline and candidate run on ``backend``, the FP32 reference and the simulation beside engines in
+    ``sessions``. ``kept`` gives the baseline's outputs in the candidate's batches; then it is not run.
 
     Raises:
         EngineError: A form does not build or run.
@@ -138,3 +138,52 @@ def _check_interface(form: Model, model: Model) -> None:
                 f"{form.name}: it takes {tensor}, but {model.name} takes {wanted[tensor.name]}; "
                 "export both alike"
             )
+
+
+@dataclass(frozen=True, eq=False)
+class Reference:
+    """What a spec's ``reference`` holds."""
+
+    where: str = ""
+    """The file, for messages."""
+    arrays: Mapping[str, Array] = field(default_factory=dict)
+    """By output, samples first; none where the spec names no file."""
+
+    def in_batches(self, like: Outputs) -> Outputs:
+        """The arrays in the batches and dtypes of another form's outputs; DataError for another shape."""
+        return {name: self._cut(name, arrays) for name, arrays in like.items() if name in self.arrays}
+
+    def _cut(self, name: str, like: Sequence[Array]) -> list[Array]:
+        array, expected = self.arrays[name], (sum(map(samples_in, like)), *like[0].shape[1:])
+        if array.ndim == 0 or array.shape != expected:
+            raise DataError(
+                f"{self.where}: '{name}' has shape {array.shape}, the model gives {expected}: save the "
+                "framework's outputs for the same samples, in the same order, samples first"
+            )
+        ends = np.cumsum([samples_in(a) for a in like])
+        return [np.asarray(part, like[0].dtype) for part in np.split(array, ends[:-1])]
+
+
+def read_reference(case: Case, model: Model) -> Reference:
+    """The case's reference: a .npz of one array per output, or of some; or a .npy for one output.
+
+    Raises DataError where the file is not there or cannot be read, or an array is no output's.
+    """
+    if case.reference is None:
+        return Reference()
+    where = f"reference: {case.reference}"
+    try:
+        path = find(case.reference, case.path(""), where)
+    except DataError as error:
+        raise DataError(
+            f"{error}; save the framework's outputs there (np.savez), or take 'reference' out of the spec"
+        ) from error
+    arrays, names = read_arrays(path, where), [output.name for output in model.outputs]
+    if len(names) == 1 and len(arrays) == 1:
+        return Reference(where, {names[0]: next(iter(arrays.values()))})
+    for name in arrays:
+        if name not in names:
+            raise DataError(
+                f"{where}: '{name}' is no output of the model{did_you_mean(name, names)}: {', '.join(names)}"
+            )
+    return Reference(where, arrays)

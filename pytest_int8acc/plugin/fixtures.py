@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -22,8 +23,8 @@ def int8acc(request: pytest.FixtureRequest) -> Iterator[Workbench]:
     fails it where ini ``int8acc_missing`` says so.
     """
     from pytest_int8acc.goldens import Goldens
-    from pytest_int8acc.plugin.golden_options import golden_folder
     from pytest_int8acc.plugin.items import settings_for, skip_unavailable
+    from pytest_int8acc.plugin.reporting import golden_folder
     from pytest_int8acc.workbench import Host, Workbench
 
     config = request.config
@@ -33,7 +34,7 @@ def int8acc(request: pytest.FixtureRequest) -> Iterator[Workbench]:
         goldens=lambda case: Goldens(golden_folder(config, case.file)),
         unavailable=skip_unavailable,
     )
-    with Workbench(host) as bench:
+    with closing(Workbench(host)) as bench:
         yield bench
 
 
@@ -58,8 +59,8 @@ def int8acc_golden(request: pytest.FixtureRequest) -> Callable[..., object]:
     ``int8acc_goldens`` says.
     """
     from pytest_int8acc.goldens.tested import ArrayGoldens
-    from pytest_int8acc.plugin.golden_options import golden_root
     from pytest_int8acc.plugin.items import report_folder
+    from pytest_int8acc.plugin.reporting import golden_root
 
     config = request.config
     root = golden_root(config) or str(config.rootpath / "__int8acc__")

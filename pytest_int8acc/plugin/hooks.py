@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Generator, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from pytest_int8acc.settings import SETTINGS, SUFFIXES, Setting
+from pytest_int8acc.settings import SETTINGS, SUFFIXES, Kind, Setting
 
 if TYPE_CHECKING:
     from pytest_int8acc.plugin.items import SpecFile
@@ -41,7 +41,6 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def _add_golden_options(group: pytest.OptionGroup, parser: pytest.Parser) -> None:
-    """Adds what a session may say of goldens."""
     group.addoption(
         "--int8acc-update",
         choices=("missing", "all"),
@@ -68,27 +67,19 @@ def _add_golden_options(group: pytest.OptionGroup, parser: pytest.Parser) -> Non
 
 
 def _add_setting(group: pytest.OptionGroup, parser: pytest.Parser, setting: Setting) -> None:
-    """One setting as an option and as an ini key."""
-    if setting.kind == "choice":
-        group.addoption(setting.flag, choices=setting.choices, help=setting.help)
-        parser.addini(setting.ini, setting.help, default=None)
-    elif setting.kind == "count":
-        group.addoption(setting.flag, type=_argument(setting), metavar="N", help=setting.help)
-        parser.addini(setting.ini, setting.help, type="int", default=None)
-    elif setting.kind == "size":
-        group.addoption(setting.flag, type=_argument(setting), metavar="SIZE", help=setting.help)
-        parser.addini(setting.ini, setting.help, default=None)
-    elif setting.kind == "flag":
-        group.addoption(setting.flag, action="store_true", default=None, help=setting.help)
-        parser.addini(setting.ini, setting.help, type="bool", default=None)
-    else:
-        group.addoption(setting.flag, metavar="DIR", help=setting.help)
-        parser.addini(setting.ini, setting.help, default=None)
+    ways: Mapping[Kind, dict[str, Any]] = {
+        "choice": {"choices": setting.choices},
+        "count": {"type": _argument(setting), "metavar": "N"},
+        "size": {"type": _argument(setting), "metavar": "SIZE"},
+        "flag": {"action": "store_true", "default": None},
+        "folder": {"metavar": "DIR"},
+    }
+    group.addoption(setting.flag, help=setting.help, **ways[setting.kind])
+    types: Mapping[Kind, Any] = {"count": "int", "flag": "bool"}
+    parser.addini(setting.ini, setting.help, type=types.get(setting.kind), default=None)
 
 
 def _argument(setting: Setting) -> Callable[[str], object]:
-    """What argparse calls to read ``setting``."""
-
     def parse(text: str) -> object:
         try:
             return setting.parse(text)
@@ -99,7 +90,6 @@ def _argument(setting: Setting) -> Callable[[str], object]:
 
 
 def _device(text: str) -> int:
-    """What argparse calls to read a GPU's number."""
     if not text.isdecimal():
         raise argparse.ArgumentTypeError(f"{text!r} is not a GPU's number: expected 0, 1 or so on")
     return int(text)
@@ -129,7 +119,7 @@ def pytest_configure(config: pytest.Config) -> None:
     config.stash[_NOT_RUN] = set()
     config.pluginmanager.register(_Last(), "int8acc-last")
     if config.getoption("int8acc_update") or config.getoption("int8acc_prune"):
-        from pytest_int8acc.plugin.golden_options import GoldenHooks
+        from pytest_int8acc.plugin.reporting import GoldenHooks
 
         config.pluginmanager.register(GoldenHooks(), "int8acc-goldens")
     _getini(config, "int8acc", "true or false")
@@ -155,7 +145,6 @@ def _getini(config: pytest.Config, key: str, expected: str) -> Any:
 
 
 def _gate(config: pytest.Config) -> bool:
-    """True where all spec files run."""
     return bool(config.getoption("int8acc") or config.getini("int8acc"))
 
 
@@ -196,7 +185,7 @@ def pytest_xdist_auto_num_workers(config: pytest.Config) -> int | None:
     backend = config.getoption("int8acc_backend") or config.getini("int8acc_backend")
     if not _gate(config) or backend != "tensorrt":
         return None
-    from pytest_int8acc.plugin.devices import visible_devices
+    from pytest_int8acc.plugin.items import visible_devices
 
     return len(visible_devices()) or None
 
@@ -253,8 +242,7 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: p
 
 
 def _reported(terminalreporter: pytest.TerminalReporter) -> Iterator[str]:
-    """The file of each report of this run."""
-    from pytest_int8acc.plugin.verdicts import judged_reports
+    from pytest_int8acc.plugin.reporting import judged_reports
 
     for _, report in judged_reports(terminalreporter):
         yield getattr(report, "nodeid", "").partition("::")[0]

@@ -1,18 +1,18 @@
-"""Spec files and their cases as pytest collectors and items."""
+"""Spec files and their cases as pytest collectors and items, and the GPU that they run on."""
 
 from __future__ import annotations
 
+import os
 import warnings
 from collections.abc import Iterator, Mapping
+from itertools import takewhile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from pytest_int8acc.errors import EngineError, Int8accError, MissingBackendError, SpecError
-from pytest_int8acc.plugin.devices import take
-from pytest_int8acc.plugin.golden_options import RECORDED, golden_folder, spec_stem
-from pytest_int8acc.plugin.verdicts import MISSED
+from pytest_int8acc.plugin.reporting import MISSED, RECORDED, golden_folder, spec_stem
 from pytest_int8acc.report.plain import properties
 from pytest_int8acc.report.text import acceptances, failure, failure_line
 from pytest_int8acc.results import CaseResult
@@ -22,6 +22,47 @@ if TYPE_CHECKING:
     from pytest_int8acc.goldens import Goldens
     from pytest_int8acc.measure.measured import Measured
     from pytest_int8acc.spec.models import Case
+
+_VARIABLE = "CUDA_VISIBLE_DEVICES"
+#: One folder per GPU, written by NVIDIA's driver on Linux.
+_DRIVER = Path("/proc/driver/nvidia/gpus")
+
+
+def visible_devices(environment: Mapping[str, str] = os.environ, driver: Path = _DRIVER) -> list[str]:
+    """The GPUs that the caller allows, as CUDA_VISIBLE_DEVICES names them; all where it says nothing.
+
+    An index below 0 ends the list, as for CUDA itself.
+    """
+    if (given := environment.get(_VARIABLE)) is not None:
+        entries = (part.strip() for part in given.split(","))
+        return list(takewhile(lambda entry: entry and not entry.startswith("-"), entries))
+    try:
+        return [str(i) for i in range(len(os.listdir(driver)))]
+    except OSError:
+        return []
+
+
+def choose(worker: str | None, wanted: int | None, visible: list[str]) -> str | None:
+    """The entry of ``visible`` that this process takes; None leaves all to it.
+
+    ``worker`` is pytest-xdist's name of this process, like gw3, None outside of xdist; ``wanted`` the entry
+    that the user asks for, from 0, for every worker. Raises ValueError where there is no such entry.
+    """
+    if wanted is not None:
+        if wanted >= len(visible):
+            seen = f"{len(visible)} GPUs are" if len(visible) != 1 else "1 GPU is"
+            raise ValueError(f"there is no GPU {wanted}: {seen} visible; count from 0")
+        return visible[wanted]
+    if worker is None or not visible or not worker[2:].isdecimal():
+        return None
+    return visible[int(worker[2:]) % len(visible)]
+
+
+def take(worker: str | None, wanted: int | None) -> None:
+    """Let CUDA see one GPU only, where one is chosen; raises ValueError where there is no such one."""
+    chosen = choose(worker, wanted, visible_devices())
+    if chosen is not None:
+        os.environ[_VARIABLE] = chosen
 
 
 class AccuracyError(AssertionError):
@@ -81,7 +122,6 @@ class SpecItem(pytest.Function):
             self.add_marker(pytest.mark.xfail(reason=self.case.xfail, raises=AccuracyError))
 
     def _add_named(self, name: str) -> None:
-        """Adds a mark; a warning of it points to the spec, not to this line."""
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always")
             self.add_marker(name)
@@ -95,18 +135,17 @@ class SpecItem(pytest.Function):
             return
         from pytest_int8acc.measure.measured import measure
 
-        settings = self._settings()
+        settings = settings_for(self.config, self.case.settings())
+        goldens = self._goldens()
         try:
-            if goldens := self._goldens():
-                self.measured = measure(self.case, settings, goldens)
-            else:
-                self.measured = measure(self.case, settings)
+            self.measured = measure(self.case, settings, goldens)
         except MissingBackendError as error:
             skip_unavailable(error, settings)
             raise
-        self._publish(self.measured.result)
-        if goldens:
-            self._tell_recorded(self.measured.result)
+        result = self.measured.result
+        self._publish(result)
+        if goldens and result.recorded is not None:
+            self.user_properties.append((RECORDED, "\n".join([result.golden, *acceptances(result)])))
 
     def teardown(self) -> None:
         """Lets go of the engines, then of the fixtures."""
@@ -157,21 +196,11 @@ class SpecItem(pytest.Function):
             None if folder is None else folder / "golden",
         )
 
-    def _tell_recorded(self, result: CaseResult) -> None:
-        """Let the report carry what was recorded, if anything was."""
-        if result.recorded is not None:
-            self.user_properties.append((RECORDED, "\n".join([result.golden, *acceptances(result)])))
-
     def _publish(self, result: CaseResult) -> None:
-        """Let the report carry ``result``, in place of an earlier one."""
         assert self.measured is not None
         self.result = result
         settings = ("int8acc.settings", self.measured.settings.describe())
         self.user_properties[:] = (dict(self.user_properties) | dict([*properties(result), settings])).items()
-
-    def _settings(self) -> Settings:
-        """What this case runs with."""
-        return settings_for(self.config, self.case.settings())
 
 
 def skip_unavailable(error: MissingBackendError, settings: Settings) -> None:

@@ -1,7 +1,12 @@
-"""What a session tells when it ends: the terminal section, report files, extras; and merging."""
+"""What a session tells when it ends: the terminal section, report files, goldens, extras; and merging."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import pytest
 import json
 import os
 from collections.abc import Sequence
@@ -12,9 +17,12 @@ from typing import Any
 import pytest
 
 from pytest_int8acc.errors import Int8accError
-from pytest_int8acc.plugin.verdicts import judged_reports, missed
 from pytest_int8acc.settings import SUFFIXES
 
+#: What the report of a case carries whose scores miss their limits.
+MISSED = "int8acc.missed"
+#: The words under which pytest's terminal reporter keeps reports.
+VERDICTS = ("passed", "failed", "error", "xfailed", "xpassed", "skipped")
 _STEP_SUMMARY = "GITHUB_STEP_SUMMARY"
 #: A traceback longer than this is cut in the report's files.
 _MESSAGE = 20_000
@@ -23,6 +31,22 @@ _MESSAGE = 20_000
 Line = tuple[str, bool]
 #: A verdict and the report that bears it.
 Judged = tuple[str, pytest.TestReport]
+#: What a report carries of a golden that was recorded: its lines.
+RECORDED = "int8acc.recorded"
+
+
+def judged_reports(
+    terminalreporter: pytest.TerminalReporter,
+) -> Iterator[tuple[str, pytest.TestReport | pytest.CollectReport]]:
+    """Verdict and report of every test and every collector that has one."""
+    for verdict in VERDICTS:
+        for report in terminalreporter.getreports(verdict):
+            yield verdict, report
+
+
+def missed(report: pytest.TestReport) -> bool:
+    """Whether a case failed for its scores, and not in a teardown, or as a strict xfail that passes."""
+    return report.when == "call" and MISSED in dict(report.user_properties)
 
 
 def write_section(terminalreporter: pytest.TerminalReporter, verbosity: int) -> None:
@@ -68,10 +92,8 @@ def color(verdict: str) -> str:
 def write_reports(terminalreporter: pytest.TerminalReporter, folder: Path | None) -> list[Line]:
     """Writes the report folder and GitHub's step summary, where they are wanted.
 
-    A folder or file that cannot be written costs a line, not the run.
-
-    Returns:
-        Lines to print last, where the report is; each with whether it tells of a file that cannot be written.
+    Gives lines to print last, where the report is: a folder or file that cannot be written costs a line, not
+    the run.
     """
     if folder is None and not os.environ.get(_STEP_SUMMARY):
         return []
@@ -88,7 +110,6 @@ def write_reports(terminalreporter: pytest.TerminalReporter, folder: Path | None
 
 
 def _summarize(report: dict[str, Any]) -> list[Line]:
-    """Appends to GitHub's step summary, where there is one; a line where that fails."""
     path = os.environ.get(_STEP_SUMMARY)
     if not path:
         return []
@@ -102,7 +123,6 @@ def _summarize(report: dict[str, Any]) -> list[Line]:
 
 
 def _named(lines: Sequence[str]) -> list[Line]:
-    """The lines, each saying whose it is."""
     return [(f"int8acc: {line}", False) for line in lines]
 
 
@@ -132,7 +152,6 @@ def tool() -> dict[str, str]:
 
 
 def _entry(verdict: str, report: pytest.TestReport, folder: Path | None) -> dict[str, Any]:
-    """One case of ``report.json``."""
     from pytest_int8acc.report.json import case_entry
     from pytest_int8acc.report.plain import restore
 
@@ -153,14 +172,12 @@ def _entry(verdict: str, report: pytest.TestReport, folder: Path | None) -> dict
 
 
 def _iso(seconds: float | None) -> str:
-    """A time since the epoch, or now, in UTC."""
     now = datetime.now(timezone.utc)
     when = datetime.fromtimestamp(seconds, timezone.utc) if seconds else now
     return when.isoformat(timespec="milliseconds")
 
 
 def _first_line(report: pytest.TestReport) -> str:
-    """The first line of why a case did not pass."""
     if isinstance(report.longrepr, tuple):
         return report.longrepr[2].removeprefix("Skipped: ")
     crash = getattr(report.longrepr, "reprcrash", None)
@@ -182,12 +199,7 @@ def _why(error: Exception) -> str:
 
 
 def attach(pytest_html: Any, report: Any) -> None:
-    """Gives pytest-html's row of a case its scores and culprits.
-
-    Args:
-        pytest_html: The plugin, as the plugin manager knows it.
-        report: Of the call phase.
-    """
+    """Gives pytest-html's row of a case its scores and culprits; ``report`` is of the call phase."""
     from pytest_int8acc.report.html import fragment
 
     details = dict(report.user_properties).get("int8acc.details")
@@ -199,11 +211,8 @@ def attach(pytest_html: Any, report: Any) -> None:
 def merge(config: pytest.Config, folders: Sequence[str], out: Path | None) -> int:
     """Merges the report folders of shards into one, and prints what came of it.
 
-    Returns:
-        pytest's exit status: 1 where a case failed or a spec could not be read, else 0.
-
-    Raises:
-        pytest.UsageError: There is no ``--int8acc-report``, or a folder holds no report.
+    Gives pytest's exit status: 1 where a case failed or a spec could not be read, else 0. Raises
+    pytest.UsageError without ``--int8acc-report``, or where a folder holds no report.
     """
     from pytest_int8acc.report.folder import merge_folders, write_folder
     from pytest_int8acc.report.terminal import merged_lines
@@ -224,3 +233,89 @@ def merge(config: pytest.Config, folders: Sequence[str], out: Path | None) -> in
     print(*merged_lines(report), *told, sep="\n")
     bad = report["errors"] or any(case["verdict"] in ("failed", "error") for case in report["cases"])
     return pytest.ExitCode.TESTS_FAILED if bad else pytest.ExitCode.OK
+
+
+class GoldenHooks:
+    """What pytest calls when goldens are recorded or pruned."""
+
+    def pytest_configure(self, config: pytest.Config) -> None:
+        """Raises UsageError where goldens must not be recorded, or nothing says how."""
+        update = config.getoption("int8acc_update")
+        in_ci = os.environ.get("CI", "").lower() not in ("", "0", "false")
+        if update and in_ci and not config.getoption("int8acc_update_in_ci"):
+            raise pytest.UsageError(
+                "--int8acc-update records nothing where the variable CI is set: goldens are looked at and "
+                "committed by people. Run it on your own machine; or run with --int8acc-report DIR here, "
+                "fetch the candidates from DIR and commit them; or add --int8acc-update-in-ci"
+            )
+
+    def pytest_terminal_summary(
+        self, terminalreporter: pytest.TerminalReporter, config: pytest.Config
+    ) -> None:
+        """Tells old and new scores of each golden recorded, and what is orphaned."""
+        if hasattr(config, "workerinput"):  # pytest calls this in pytest-xdist's workers, too
+            return
+        if config.getoption("int8acc_update") and not config.getoption("collectonly", False):
+            _tell_recorded(terminalreporter)
+        if wish := config.getoption("int8acc_prune"):
+            _prune(terminalreporter, config, delete=wish == "delete")
+
+
+def _tell_recorded(terminalreporter: pytest.TerminalReporter) -> None:
+    recorded = {}
+    for _, report in judged_reports(terminalreporter):
+        properties = dict(getattr(report, "user_properties", ()))
+        if RECORDED in properties:
+            path, _, name = report.nodeid.rpartition("::")
+            recorded[f"{path}::{name.partition('@')[0]}"] = str(properties[RECORDED])
+    if not recorded:
+        terminalreporter.write_line("int8acc: no case's golden was recorded", yellow=True)
+        return
+    terminalreporter.write_sep("=", "int8acc goldens")
+    for nodeid, text in sorted(recorded.items()):
+        terminalreporter.write_line(f"{nodeid}: " + text.replace("\n", "\n    "))
+
+
+def _prune(terminalreporter: pytest.TerminalReporter, config: pytest.Config, *, delete: bool) -> None:
+    """Lists orphans, or deletes them; a controller does, never a worker."""
+    from pytest_int8acc.goldens import prune
+
+    try:
+        found = prune.survey(config.rootpath, golden_root(config), config.getini("norecursedirs"))
+    except (Int8accError, OSError) as error:
+        terminalreporter.write_line(f"int8acc: {error}", red=True)
+        return
+    for text in found.unknown:
+        terminalreporter.write_line(f"int8acc: {text}", yellow=True)
+    count = len(found.orphans)
+    said = "1 orphan" if count == 1 else f"{count} orphans"
+    how = " (--int8acc-prune=delete deletes them)" if count and not delete else ""
+    terminalreporter.write_line(f"int8acc: {said if count else 'no orphans'} among the goldens{how}")
+    for orphan in found.orphans:
+        try:
+            gone = delete and prune.delete(orphan)
+        except Int8accError as error:
+            terminalreporter.write_line(f"    {error}", red=True)
+        else:
+            terminalreporter.write_line(f"    {'deleted ' if gone else ''}{orphan}")
+
+
+def golden_folder(config: pytest.Config, spec: Path) -> str | None:
+    """The folder or URL of the goldens of ``spec``; None where they lie beside it."""
+    root = golden_root(config)
+    return None if root is None else f"{root.rstrip('/')}/{spec_stem(config, spec).as_posix()}"
+
+
+def spec_stem(config: pytest.Config, spec: Path) -> Path:
+    """A spec's path from the root, without its suffix; its name alone where it lies elsewhere."""
+    below = config.rootpath in spec.parents
+    path = spec.relative_to(config.rootpath) if below else Path(spec.name)
+    return path.with_name(path.name.partition(".int8acc.")[0])
+
+
+def golden_root(config: pytest.Config) -> str | None:
+    """The folder or URL of all goldens; None where each lies beside its spec."""
+    given = config.getini("int8acc_goldens")
+    if not given:
+        return None
+    return str(given) if "://" in str(given) else str(config.rootpath / str(given))

@@ -9,8 +9,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from pytest_int8acc.errors import CriterionError
-from pytest_int8acc.results import OutputResult, Score
-from pytest_int8acc.scores.comparability import differ, look
+from pytest_int8acc.results import LineFit, OutputResult, Score
+from pytest_int8acc.results.scores import Meaning
 from pytest_int8acc.scores.criteria import (
     OutputLimits,
     check_fits,
@@ -19,14 +19,145 @@ from pytest_int8acc.scores.criteria import (
     kind_of,
     limits_for,
 )
-from pytest_int8acc.scores.fit import fit_line, worst_sample
-from pytest_int8acc.scores.metrics import METRICS, Metric
-from pytest_int8acc.scores.pairs import Pair, samples_in
+from pytest_int8acc.scores.metrics import METRICS, Metric, Pair, dot, find_non_finite, samples_in
 from pytest_int8acc.tensors import Array, Outputs
 
+#: Below this correlation a line says nothing.
+_MIN_CORRELATION = 0.8
+#: A slope off by this much, or a shift of this share of the standard deviation, costs 20 dB SQNR on its own.
+_FAR = 0.1
+#: A variance of this share of the mean square is rounding: the values are all the same.
+_ROUNDING = 1e-24
 #: Baseline with candidate, and baseline with its second run; None where they cannot be compared.
 _Pairs = tuple[Pair | None, Pair | None]
 _REPORTED_FLOAT = ("cosine", "sqnr_db", "max_abs", "mean_abs")
+
+
+@dataclass(frozen=True)
+class Obstacle:
+    """Whether the numbers of two runs can be compared, and what the reader must know."""
+
+    comparable: bool = True
+    problem: str = ""
+    """Why the output fails, if it does."""
+    note: str = ""
+
+
+def look(name: str, baseline: Sequence[Array], candidate: Sequence[Array], *, judged: bool) -> Obstacle:
+    """Look for whatever forbids comparing the candidate with the baseline, one array per batch each.
+
+    ``judged``: whether a limit stands on this output. Without one, shapes that differ are a note and not a
+    problem, since the number of detections may well differ; NaN in INT8 alone is a problem still. With one,
+    raises CriterionError where the baseline is not finite or holds no element.
+    """
+    difference = differ(baseline, candidate, "INT8")
+    if difference:
+        return Obstacle(False, problem=difference) if judged else Obstacle(False, note=difference)
+    if not any(array.size for array in baseline):
+        text = f"output '{name}' holds no element in {len(baseline)} array(s): there is nothing to compare"
+        if judged:
+            raise CriterionError(f"{text}; give data for which it does, or put the limit on another output")
+        return Obstacle(False, note=text)
+    if kind_of(baseline[0]) != "floats":
+        return Obstacle()
+    return _look_for_non_finite(name, Pair(baseline, candidate), judged=judged)
+
+
+def differ(baseline: Sequence[Array], other: Sequence[Array], who: str) -> str:
+    """In words how ``who``'s batches, kinds or shapes differ from the baseline's; empty where they do not."""
+    if len(baseline) != len(other):
+        return f"the baseline gave {len(baseline)} arrays, {who} {len(other)}"
+    for index, (b, o) in enumerate(zip(baseline, other, strict=True)):
+        if kind_of(b) != kind_of(o):
+            return f"the baseline holds {kind_of(b)} ({b.dtype}), {who} {kind_of(o)} ({o.dtype})"
+        if b.shape != o.shape:
+            return (
+                f"shapes differ in batch {index}: the baseline has {b.shape}, {who} {o.shape}; "
+                f"if a NonMaxSuppression decides the size, compare an output before it"
+            )
+    return ""
+
+
+def _look_for_non_finite(name: str, pair: Pair, *, judged: bool) -> Obstacle:
+    found = find_non_finite(pair)
+    total = sum(array.size for array in pair.baseline)
+    note = ""
+    if found.baseline or found.both == total:
+        sample = found.baseline_sample or 0
+        note = (
+            f"output '{name}': the baseline itself is not finite in {found.baseline or total} of {total} "
+            f"elements, first in sample {sample}; INT8 cannot be judged against it"
+        )
+        if judged:
+            raise CriterionError(
+                f"{note}. If FP16 overflows, set `baseline: fp32`; otherwise look at the inputs"
+            )
+    elif found.both:
+        note = f"{found.both} of {total} elements are the same NaN or inf in both and are left out"
+    if found.candidate:
+        problem = (
+            f"INT8 is NaN or inf in {found.candidate} of {total} elements where the baseline is finite, "
+            f"first in sample {found.candidate_sample}"
+        )
+        return Obstacle(False, problem=problem, note=note)
+    return Obstacle(comparable=not found.baseline and found.both < total, note=note)
+
+
+def fit_line(pair: Pair) -> LineFit | None:
+    """Least squares of candidate = slope * baseline + offset over all elements; None for a constant baseline.
+
+    Means and moments of the batches are merged as in Chan, Golub and LeVeque (1979), so that a large common
+    value does not swallow the differences. The correlation is Pearson's, 0 for a constant candidate.
+    """
+    n, mean_b, mean_c, var_b, var_c, cov = 0, 0.0, 0.0, 0.0, 0.0, 0.0
+    for b, c in pair.values():
+        if not b.size:
+            continue
+        batch_b, batch_c = float(b.mean()), float(c.mean())
+        d_b, d_c = batch_b - mean_b, batch_c - mean_c
+        b, c = b - batch_b, c - batch_c
+        weight = n * b.size / (n + b.size)
+        var_b += dot(b, b) + d_b * d_b * weight
+        var_c += dot(c, c) + d_c * d_c * weight
+        cov += dot(b, c) + d_b * d_c * weight
+        n += b.size
+        mean_b += d_b * b.size / n
+        mean_c += d_c * b.size / n
+    if var_b <= _ROUNDING * pair.sums.bb:
+        return None
+    if var_c <= _ROUNDING * pair.sums.cc:
+        return LineFit(0.0, mean_c, 0.0, ("constant",))
+    slope = cov / var_b
+    offset = mean_c - slope * mean_b
+    correlation = float(np.clip(cov / math.sqrt(var_b) / math.sqrt(var_c), -1, 1))
+    shift, deviation = mean_c - mean_b, math.sqrt(var_b / n)
+    meanings = (
+        _meanings(slope, offset / deviation, shift / deviation) if correlation > _MIN_CORRELATION else ()
+    )
+    return LineFit(slope, offset, correlation, meanings, shift, deviation)
+
+
+def _meanings(slope: float, offset: float, shift: float) -> tuple[Meaning, ...]:
+    """What a line means, with offset and shift in standard deviations of the baseline."""
+    found: tuple[Meaning, ...] = ("small",) if slope < 1 - _FAR else ("large",) if slope > 1 + _FAR else ()
+    # Far from 0, a slope of 0.99 alone moves the offset; only a shift of the mean as well is a shift.
+    return (*found, "shifted") if min(abs(offset), abs(shift)) > _FAR else found
+
+
+def worst_sample(pair: Pair) -> int | None:
+    """Index of the sample with the lowest SQNR, counted over all batches; None where no sample differs."""
+    worst: int | None = None
+    lowest, seen = math.inf, 0
+    for b, c in pair.samples():
+        if b.size:
+            signal, noise = (np.einsum("ij,ij->i", x, x) for x in (b, b - c))
+            with np.errstate(divide="ignore", invalid="ignore"):
+                ratio = np.where(noise == 0, math.inf, signal / noise)
+            index = int(ratio.argmin())
+            if ratio[index] < lowest:
+                lowest, worst = float(ratio[index]), seen + index
+        seen += len(b)
+    return worst
 
 
 def compare_outputs(
@@ -98,18 +229,24 @@ def compare_output(
     judged = _check_limits(name, baseline, limits)
     obstacle = look(name, baseline, candidate, judged=bool(judged))
     unstable = noise is not None and bool(differ(baseline, noise, "the second run"))
-    runs = _Runs(baseline, candidate if obstacle.comparable else None, None if unstable else noise)
-    pairs = (None, None) if judged_only else _pairs(runs, OutputLimits(name))
+    others = (candidate if obstacle.comparable else None, None if unstable else noise)
+    scores = []
+    for criterion in limits:
+        both = _pairs(baseline, others, criterion)
+        for metric, limit in criterion.limits.items():
+            scores.append(replace(_score(name, METRICS[metric], both, criterion.note), limit=limit))
+    pairs = (None, None) if judged_only else _pairs(baseline, others, OutputLimits(name))
+    notes = [obstacle.note, "two runs of the baseline differ in shape: noise unknown" * unstable]
     pair = pairs[0] if kind_of(baseline[0]) == "floats" else None
     return OutputResult(
         name=name,
         dtype=str(baseline[0].dtype),
         shape=_shape_text(baseline),
-        scores=(*_judged(name, runs, limits), *_reported(name, runs.baseline, judged, pairs)),
+        scores=(*scores, *_reported(name, baseline, judged, pairs)),
         fit=fit_line(pair) if pair else None,
         worst_sample=worst_sample(pair) if pair else None,
         problem=obstacle.problem,
-        note=_joined([obstacle.note, "two runs of the baseline differ in shape: noise unknown" * unstable]),
+        note="; ".join(filter(None, notes)),
     )
 
 
@@ -123,34 +260,15 @@ def _check_limits(name: str, baseline: Sequence[Array], limits: Sequence[OutputL
     return [metric for criterion in limits for metric in criterion.limits]
 
 
-@dataclass(frozen=True, eq=False)
-class _Runs:
-    """One output's arrays from the three runs."""
-
-    baseline: Sequence[Array]
-    candidate: Sequence[Array] | None
-    """None where its numbers cannot be compared."""
-    noise: Sequence[Array] | None
-    """None where there is no second run of the baseline to compare."""
-
-
-def _pairs(runs: _Runs, criterion: OutputLimits) -> _Pairs:
+def _pairs(
+    baseline: Sequence[Array], others: Sequence[Sequence[Array] | None], criterion: OutputLimits
+) -> _Pairs:
     """The pairs that the metrics of one criterion share, and with them their sums."""
     measured, noise = (
-        None if other is None else Pair(runs.baseline, other, criterion.axis, criterion.rel_floor)
-        for other in (runs.candidate, runs.noise)
+        None if other is None else Pair(baseline, other, criterion.axis, criterion.rel_floor)
+        for other in others
     )
     return measured, noise
-
-
-def _judged(name: str, runs: _Runs, limits: Sequence[OutputLimits]) -> list[Score]:
-    scores = []
-    for criterion in limits:
-        pairs = _pairs(runs, criterion)
-        for metric, limit in criterion.limits.items():
-            score = _score(name, METRICS[metric], pairs, criterion.note)
-            scores.append(replace(score, limit=limit))
-    return scores
 
 
 def _reported(name: str, baseline: Sequence[Array], judged: Sequence[str], pairs: _Pairs) -> list[Score]:
@@ -180,11 +298,9 @@ def _score(name: str, metric: Metric, pairs: _Pairs, note: str = "") -> Score:
         if math.isnan(noise):
             noise = None
             notes.append("two runs of the baseline cannot be compared: noise unknown")
-    return Score(name, metric.name, value, bound=metric.bound, noise=noise, note=_joined(notes))
-
-
-def _joined(notes: Sequence[str]) -> str:
-    return "; ".join(filter(None, notes))
+    return Score(
+        name, metric.name, value, bound=metric.bound, noise=noise, note="; ".join(filter(None, notes))
+    )
 
 
 def _are_probabilities(pair: Pair) -> bool:

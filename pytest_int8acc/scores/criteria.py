@@ -9,8 +9,7 @@ from typing import Literal
 
 from pytest_int8acc.errors import CriterionError
 from pytest_int8acc.results import Bound, Score
-from pytest_int8acc.scores.metrics import METRICS, Metric
-from pytest_int8acc.scores.pairs import REL_FLOOR
+from pytest_int8acc.scores.metrics import METRICS, REL_FLOOR, Metric
 from pytest_int8acc.tensors import Array, did_you_mean
 
 #: Used when a case has no criteria at all: metric and limit for floats, and for everything else.
@@ -124,25 +123,15 @@ def check_fits(metric: Metric, name: str, arrays: Sequence[Array], axis: int) ->
             f"output '{name}': {metric.name} needs {' or '.join(metric.kinds)}, but the output holds {kind} "
             f"({arrays[0].dtype}); " + (f"use one of: {fitting}" if fitting else "no metric can judge it")
         )
-    if metric.min_classes:
-        _check_axis(metric, name, arrays, axis)
-
-
-def _check_axis(metric: Metric, name: str, arrays: Sequence[Array], axis: int) -> None:
-    for array in arrays:
-        if not -array.ndim <= axis < array.ndim:
-            raise CriterionError(
-                f"output '{name}': {metric.name} along axis {axis}, but the output has shape {array.shape}; "
-                f"set `axis:` to its class axis"
-            )
-        if axis % array.ndim == 0:
-            raise CriterionError(
-                f"output '{name}': {metric.name} along axis {axis}, but axis 0 of shape {array.shape} counts "
-                f"the samples; set `axis:` to its class axis"
-            )
-        if array.shape[axis] < metric.min_classes:
-            raise CriterionError(
-                f"output '{name}': {metric.name} needs at least {metric.min_classes} classes, but axis "
-                f"{axis} of shape {array.shape} has {array.shape[axis]}; set `axis:` to its class axis, or "
-                f"use another metric"
-            )
+    for shape in [array.shape for array in arrays] if metric.min_classes else ():
+        if not -len(shape) <= axis < len(shape):
+            wrong, remedy = f"along axis {axis}, but the output has shape {shape}", ""
+        elif axis % len(shape) == 0:
+            wrong, remedy = f"along axis {axis}, but axis 0 of shape {shape} counts the samples", ""
+        elif shape[axis] < metric.min_classes:
+            few = f"but axis {axis} of shape {shape} has {shape[axis]}"
+            wrong = f"needs at least {metric.min_classes} classes, {few}"
+            remedy = ", or use another metric"
+        else:
+            continue
+        raise CriterionError(f"output '{name}': {metric.name} {wrong}; set `axis:` to its class axis{remedy}")

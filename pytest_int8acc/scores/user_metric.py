@@ -36,13 +36,8 @@ def evaluate_metric(
     argument. All limits bind the INT8 value; ``max_drop`` sets that limit below the baseline's value, or
     above it where lower is better. An INT8 value of nan or inf becomes nan, which never passes.
 
-    Args:
-        limit: The limits and the function's name for messages.
-        function: The user's function.
-        baseline: The high-precision outputs, per batch.
-        candidate: The INT8 outputs, per batch.
-        labels: What the spec's ``labels:`` holds.
-        noise: A second run of the baseline; the noise is the absolute difference of the two values.
+    Outputs come per batch. ``noise`` is a second run of the baseline: the absolute difference of the two
+    values is the score's noise.
 
     Raises:
         CriterionError: The function raises, takes other arguments, wants labels that the spec does not give,
@@ -100,22 +95,18 @@ def _int8_value(call: _Call, candidate: Outputs) -> tuple[float, list[str]]:
 
 def _bars(limit: MetricLimit, reference: float) -> list[tuple[float | None, Bound, str]]:
     """Each limit on the INT8 value, its bound, and where it comes from."""
-    bars: list[tuple[float | None, Bound, str]] = []
-    if limit.min is not None:
-        bars.append((limit.min, "min", ""))
-    if limit.max is not None:
-        bars.append((limit.max, "max", ""))
-    drops = []
-    if limit.max_drop is not None:
-        drops.append((limit.max_drop, f"{limit.max_drop:g}"))
-    if limit.max_drop_relative is not None:
-        drops.append((limit.max_drop_relative * abs(reference), f"{100 * limit.max_drop_relative:g}%"))
+    bars: list[tuple[float | None, Bound, str]] = [(limit.min, "min", ""), (limit.max, "max", "")]
     bound: Bound = "max" if limit.lower_is_better else "min"
+    share = limit.max_drop_relative
     rounding = 4 * sys.float_info.epsilon * abs(reference)  # 0.7 keeps a drop of 0.1 from 0.8
-    for drop, written in drops:
-        bar = reference + drop + rounding if limit.lower_is_better else reference - drop - rounding
-        bars.append((bar, bound, f"max_drop {written} from the baseline's {reference:.6g}"))
-    return bars or [(None, bound, "")]
+    for drop, written in (
+        (limit.max_drop, f"{limit.max_drop or 0:g}"),
+        (None if share is None else share * abs(reference), f"{100 * (share or 0):g}%"),
+    ):
+        if drop is not None:
+            bar = reference + drop + rounding if limit.lower_is_better else reference - drop - rounding
+            bars.append((bar, bound, f"max_drop {written} from the baseline's {reference:.6g}"))
+    return [bar for bar in bars if bar[0] is not None] or [(None, bound, "")]
 
 
 def _joined(outputs: Outputs) -> dict[str, Array | list[Array]]:

@@ -6,36 +6,20 @@ from collections.abc import Callable, Mapping
 from functools import partial
 
 from pytest_int8acc.errors import SpecError
-from pytest_int8acc.scores.criteria import Criterion, Pool
-from pytest_int8acc.search.classic import bisect, forward, linear, worst_first
-from pytest_int8acc.search.evaluator import Enough, Evaluator
-from pytest_int8acc.search.minimal import certify, minimal
-from pytest_int8acc.search.types import (
-    Budget,
-    GroupInfo,
-    Probe,
-    SearchResult,
-    TableRow,
-    Target,
-    Trial,
-    TrialRecord,
-)
+from pytest_int8acc.scores.criteria import Criterion
+from pytest_int8acc.search.strategies import bisect, certify, forward, linear, minimal, worst_first
+from pytest_int8acc.search.types import Budget, Evaluator, GroupInfo, Probe, SearchResult, Target, Trial
 from pytest_int8acc.tensors import did_you_mean
 
 __all__ = [
     "STRATEGIES",
     "Budget",
     "Criterion",
-    "Enough",
-    "Evaluator",
     "GroupInfo",
-    "Pool",
     "Probe",
     "SearchResult",
-    "TableRow",
     "Target",
     "Trial",
-    "TrialRecord",
     "certify",
     "search",
 ]
@@ -55,8 +39,7 @@ STRATEGIES: Mapping[str, Callable[..., SearchResult]] = {
 def search(evaluator: Evaluator, strategy: str = "minimal", *, budget: Budget | None = None) -> SearchResult:
     """Search for groups to keep in high precision such that all criteria are met.
 
-    Raises:
-        SpecError: There is no such strategy.
+    Raises SpecError where there is no such strategy.
     """
     if strategy not in STRATEGIES:
         known = ", ".join(STRATEGIES)

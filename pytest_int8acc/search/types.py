@@ -1,13 +1,19 @@
-"""What a search is told and what it returns: groups, trials and results as frozen dataclasses."""
+"""What a search is told and what it returns; and the evaluator, which judges its plans."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
-from pytest_int8acc.results import Ending
+from pytest_int8acc.results import Ending, LayerLine
+from pytest_int8acc.scores.criteria import Criterion
+
+#: Told the parts of the samples seen so far; True where the verdict needs no more of them.
+Enough = Callable[[NDArray[np.float64]], bool]
 
 
 @dataclass(frozen=True)
@@ -94,20 +100,6 @@ class TrialRecord:
 
 
 @dataclass(frozen=True)
-class TableRow:
-    """A line of the layer analyzer's table."""
-
-    index: int
-    layer: str
-    shape: str
-    similarity: float
-    """The first criterion's score with this group and all before it in INT8, save those chosen."""
-    chosen: bool
-    line: str = ""
-    """Why the layer was chosen, in words; empty where it was not."""
-
-
-@dataclass(frozen=True)
 class Budget:
     """When to stop early; a search that is stopped returns the best plan verified so far."""
 
@@ -140,5 +132,43 @@ class SearchResult:
     seconds: float
     price: float
     """Of the groups kept high, as a share of the price of all groups."""
-    table: tuple[TableRow, ...] = ()
-    """The layer analyzer's table; only from ``forward``."""
+    table: tuple[LayerLine, ...] = ()
+    """The layer analyzer's table, only from ``forward``: with each group and all before it in INT8, save
+    those chosen, the first criterion's score, and why the layer was chosen."""
+
+
+class Evaluator(Protocol):
+    """Judges plans; a plan is the set of groups kept high, by index, all others being INT8.
+
+    Trials and error vectors may come from different places: engines to judge, a simulation to rank.
+    """
+
+    @property
+    def groups(self) -> Sequence[GroupInfo]:
+        """What can be switched, in topological order."""
+
+    @property
+    def criteria(self) -> Sequence[Criterion]:
+        """What is judged; losses and scores follow this order."""
+
+    @property
+    def samples(self) -> int:
+        """Number of samples, at least 1."""
+
+    @property
+    def targets(self) -> Sequence[Target]:
+        """What :meth:`probe` measures; at least one."""
+
+    def trial(self, high: frozenset[int], order: Sequence[int], enough: Enough | None) -> Trial:
+        """Judge a plan on all samples, which should run in ``order``.
+
+        ``enough`` is asked between batches with the parts so far, [criteria, samples], nan where not seen;
+        True ends the trial at once, without the samples left. None: run all. An evaluator for which samples
+        come together (an engine) may ignore both.
+        """
+
+    def probe(self, plans: Sequence[frozenset[int]], samples: Sequence[int]) -> list[Probe]:
+        """Measure the errors of several plans on the given samples.
+
+        Costs ``len(plans) * len(samples) / self.samples``.
+        """

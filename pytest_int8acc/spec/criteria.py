@@ -3,64 +3,66 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Annotated, Any, NamedTuple
+from typing import Annotated, Any, ClassVar, NamedTuple
 
 from pydantic import Discriminator, Field, Tag
 
 from pytest_int8acc.spec import fields
-from pytest_int8acc.spec.closed import Closed
-from pytest_int8acc.spec.fields import closest, found
-
-_CRITERION = "a criterion like {output: logits, cosine: 0.99} or {metric: metrics.py:top1, max_drop: 0.01}"
+from pytest_int8acc.spec.fields import Closed, closest, found, option
 
 
-class OutputCriterion(Closed):
-    """Limits on how far an output may be from the baseline's."""
+class _Limits(Closed):
+    """A criterion, which needs a limit."""
 
     where = "criteria"
-    expected = _CRITERION
-
-    output: fields.Text = Field("*", description="The output's name, or a pattern (*, ?, [seq]) of names.")
-    axis: fields.Axis = Field(-1, description="The axis of classes, for kl and the top-k agreements.")
-    cosine: fields.Cosine | None = Field(None, description="Least cosine similarity.")
-    sqnr_db: fields.Number | None = Field(
-        None,
-        description="Least signal-to-quantization-noise ratio in dB; 20: noise is a tenth of the signal.",
-    )
-    psnr_db: fields.Number | None = Field(None, description="Least peak signal-to-noise ratio, in dB.")
-    max_abs: fields.NonNegative | None = Field(None, description="Greatest absolute error of any element.")
-    mean_abs: fields.NonNegative | None = Field(None, description="Greatest mean absolute error.")
-    max_rel: fields.NonNegative | None = Field(None, description="Greatest relative error of any element.")
-    mean_rel: fields.NonNegative | None = Field(None, description="Greatest mean relative error.")
-    rel_floor: fields.Positive = Field(
-        1e-3,
-        description="For max_rel and mean_rel: baseline values below this fraction of the output's largest "
-        "absolute baseline value count as that large, so that values near zero do not blow the error up.",
-    )
-    kl: fields.NonNegative | None = Field(
-        None, description="Greatest mean KL divergence of the softmax over 'axis', in nats."
-    )
-    agreement: fields.Fraction | None = Field(
-        None, description="Least fraction of equal elements, for outputs without floats."
-    )
-    top1_agreement: fields.Fraction | None = Field(
-        None, description="Least fraction of samples whose top class over 'axis' is the baseline's."
-    )
-    top5_agreement: fields.Fraction | None = Field(
-        None,
-        description="Least fraction of samples with the baseline's top class among their five greatest.",
-    )
+    expected = "a criterion like {output: logits, cosine: 0.99} or {metric: metrics.py:top1, max_drop: 0.01}"
+    what: ClassVar[str] = "criterion"
+    beside: ClassVar[tuple[str, ...]] = ()
+    """Keys that set no limit."""
 
     @classmethod
     def limits(cls) -> tuple[str, ...]:
         """The keys that set a limit."""
-        return tuple(key for key in cls.model_fields if key not in ("output", "axis", "rel_floor"))
+        return tuple(key for key in cls.model_fields if key not in cls.beside)
 
     @classmethod
     def conflicts(cls, given: Mapping[str, Any]) -> Iterator[tuple[str | None, str]]:
         """No limit at all."""
         if not any(key in given for key in cls.limits()):
-            yield None, f"a criterion needs a limit; add one or more of {', '.join(cls.limits())}"
+            yield None, f"a {cls.what} needs a limit; add one or more of {', '.join(cls.limits())}"
+
+
+class OutputCriterion(_Limits):
+    """Limits on how far an output may be from the baseline's."""
+
+    beside = ("output", "axis", "rel_floor")
+
+    output: fields.Text = option("The output's name, or a pattern (*, ?, [seq]) of names.", "*")
+    axis: fields.Axis = option("The axis of classes, for kl and the top-k agreements.", -1)
+    cosine: fields.Cosine | None = option("Least cosine similarity.")
+    sqnr_db: fields.Number | None = option(
+        "Least signal-to-quantization-noise ratio in dB; 20: noise is a tenth of the signal."
+    )
+    psnr_db: fields.Number | None = option("Least peak signal-to-noise ratio, in dB.")
+    max_abs: fields.NonNegative | None = option("Greatest absolute error of any element.")
+    mean_abs: fields.NonNegative | None = option("Greatest mean absolute error.")
+    max_rel: fields.NonNegative | None = option("Greatest relative error of any element.")
+    mean_rel: fields.NonNegative | None = option("Greatest mean relative error.")
+    rel_floor: fields.Positive = option(
+        "For max_rel and mean_rel: baseline values below this fraction of the output's largest "
+        "absolute baseline value count as that large, so that values near zero do not blow the error up.",
+        1e-3,
+    )
+    kl: fields.NonNegative | None = option("Greatest mean KL divergence of the softmax over 'axis', in nats.")
+    agreement: fields.Fraction | None = option(
+        "Least fraction of equal elements, for outputs without floats."
+    )
+    top1_agreement: fields.Fraction | None = option(
+        "Least fraction of samples whose top class over 'axis' is the baseline's."
+    )
+    top5_agreement: fields.Fraction | None = option(
+        "Least fraction of samples with the baseline's top class among their five greatest."
+    )
 
 
 class MaxDrop(NamedTuple):
@@ -72,25 +74,24 @@ class MaxDrop(NamedTuple):
     """Whether ``amount`` is to be multiplied by the absolute value that the baseline reaches."""
 
 
-class MetricCriterion(Closed):
+class MetricCriterion(_Limits):
     """Limits on a function of your own."""
 
-    where = "criteria"
-    expected = _CRITERION
+    what = "metric"
+    beside = ("metric", "lower_is_better")
 
     metric: fields.Function = Field(
         description="Your function (outputs, labels) -> number, as 'file.py:function'.",
         examples=["metrics.py:top1"],
     )
-    min: fields.Number | None = Field(None, description="Least value that INT8 must reach.")
-    max: fields.Number | None = Field(None, description="Greatest value that INT8 may reach.")
-    max_drop: fields.Drop | None = Field(
-        None,
-        description="How much worse than the baseline INT8 may be: a number in the metric's own unit, or a "
-        "percentage of the baseline's value like '1%'.",
+    min: fields.Number | None = option("Least value that INT8 must reach.")
+    max: fields.Number | None = option("Greatest value that INT8 may reach.")
+    max_drop: fields.Drop | None = option(
+        "How much worse than the baseline INT8 may be: a number in the metric's own unit, or a "
+        "percentage of the baseline's value like '1%'."
     )
-    lower_is_better: fields.Flag = Field(
-        False, description="Whether a lower value is better; 'max_drop' is then a rise."
+    lower_is_better: fields.Flag = option(
+        "Whether a lower value is better; 'max_drop' is then a rise.", False
     )
 
     @property
@@ -101,54 +102,27 @@ class MetricCriterion(Closed):
         return None if self.max_drop is None else MaxDrop(self.max_drop, relative=False)
 
     @classmethod
-    def limits(cls) -> tuple[str, ...]:
-        """The keys that set a limit."""
-        return ("min", "max", "max_drop")
-
-    @classmethod
     def conflicts(cls, given: Mapping[str, Any]) -> Iterator[tuple[str | None, str]]:
         """No limit at all, or limits that nothing meets."""
-        if not any(key in given for key in cls.limits()):
-            yield None, f"a metric needs a limit; add one or more of {', '.join(cls.limits())}"
+        yield from super().conflicts(given)
         low, high = given.get("min"), given.get("max")
         if isinstance(low, int | float) and isinstance(high, int | float) and low > high:
             yield "min", f"'min' {found(low)} is greater than 'max' {found(high)}: nothing can pass"
 
 
-class EngineCriterion(Closed):
+class EngineCriterion(_Limits):
     """Limits on what an engine of TensorRT is and gains; ONNX Runtime cannot judge them."""
 
-    where = "criteria"
-    expected = _CRITERION
-
-    int8_layers: fields.Fraction | None = Field(
-        None,
-        description="Least share of the engine's layers with weights that run in INT8.",
-        examples=[0.9],
+    int8_layers: fields.Fraction | None = option(
+        "Least share of the engine's layers with weights that run in INT8.", examples=[0.9]
     )
-    speedup: fields.Positive | None = Field(
-        None,
-        description="How many times as fast as the baseline's engine the INT8 engine must be (medians).",
-        examples=[1.3],
+    speedup: fields.Positive | None = option(
+        "How many times as fast as the baseline's engine the INT8 engine must be (medians).", examples=[1.3]
     )
 
-    @classmethod
-    def limits(cls) -> tuple[str, ...]:
-        """The keys that set a limit."""
-        return ("int8_layers", "speedup")
 
-    @classmethod
-    def conflicts(cls, given: Mapping[str, Any]) -> Iterator[tuple[str | None, str]]:
-        """No limit at all."""
-        if not any(key in given for key in cls.limits()):
-            yield None, f"a criterion needs a limit; add one or more of {', '.join(cls.limits())}"
-
-
-class RegressionCriterion(Closed):
+class RegressionCriterion(_Limits):
     """How much worse than the accepted scores, kept with the golden, a case may become."""
-
-    where = "criteria"
-    expected = _CRITERION
 
     regression: Annotated[
         dict[str, fields.NonNegative],
@@ -159,11 +133,6 @@ class RegressionCriterion(Closed):
         "worse than accepted it may become, in the metric's own unit.",
         examples=[{"cosine": 0.0001}],
     )
-
-    @classmethod
-    def limits(cls) -> tuple[str, ...]:
-        """The keys that set a limit."""
-        return ("regression",)
 
 
 _KINDS: Mapping[str, type[Closed]] = {
@@ -181,15 +150,15 @@ def _criterion(value: Any) -> str:
     keys: Iterable[str] = value if isinstance(value, dict) else ()
     if "metric" in keys:
         return "(metric)"
-    known = {tag: _knows(model, keys) for tag, model in _KINDS.items()}
+    known = {
+        tag: (
+            sum(k in model.model_fields for k in keys),
+            sum(bool(closest(k, model.model_fields)) for k in keys),
+        )
+        for tag, model in _KINDS.items()
+    }  # how many keys the kind has, and how many are near to one that it has
     best = max(known.values())
     return "(output)" if known["(output)"] == best else max(known, key=lambda tag: known[tag])
-
-
-def _knows(model: type[Closed], keys: Iterable[str]) -> tuple[int, int]:
-    """How many of ``keys`` the model has, and how many are near to one that it has."""
-    known = model.model_fields
-    return sum(key in known for key in keys), sum(closest(key, known) is not None for key in keys)
 
 
 Criterion = Annotated[

@@ -1,15 +1,27 @@
-"""Leaf values of a spec: what each accepts, and how a mistake in one reads."""
+"""Leaf values and mappings of a spec: what each accepts, and how a mistake in one reads."""
 
 from __future__ import annotations
 
 import difflib
 import math
 import re
-from collections.abc import Callable, Iterable
-from typing import Annotated, Any, get_args
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import partial
+from typing import Annotated, Any, ClassVar, get_args
 
-from pydantic import AfterValidator, Discriminator, Field, Tag, ValidationError, WrapValidator
-from pydantic_core import PydanticCustomError
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    ConfigDict,
+    Discriminator,
+    Field,
+    ModelWrapValidatorHandler,
+    Tag,
+    ValidationError,
+    WrapValidator,
+    model_validator,
+)
+from pydantic_core import InitErrorDetails, PydanticCustomError
 
 #: Types of the errors that carry a message in plain words: about a value, about a key, about an absent key.
 VALUE, KEY, MISSING = "int8acc_value", "int8acc_key", "int8acc_missing"
@@ -39,6 +51,15 @@ def found(value: object) -> str:
     return "a list" if isinstance(value, list) else str(value)
 
 
+def option(description: str, default: Any = None, **more: Any) -> Any:
+    """A key that may be left out, with what the schema says of it."""
+    return Field(default, description=description, **more)
+
+
+def _wrong(text: str) -> PydanticCustomError:
+    return PydanticCustomError(VALUE, text)
+
+
 def expect(what: str, hint: Callable[[Any], str] = lambda value: "") -> WrapValidator:
     """Says ``expected <what>, found ...`` of a value; mistakes inside it speak for themselves."""
 
@@ -48,7 +69,7 @@ def expect(what: str, hint: Callable[[Any], str] = lambda value: "") -> WrapVali
         except ValidationError as error:
             if any(detail["loc"] or detail["type"] == VALUE for detail in error.errors(include_url=False)):
                 raise
-        raise PydanticCustomError(VALUE, f"expected {what}, found {found(value)}{hint(value)}")
+        raise _wrong(f"expected {what}, found {found(value)}{hint(value)}")
 
     return WrapValidator(validate)
 
@@ -65,7 +86,6 @@ def one_of(literal: Any, or_else: str = "") -> WrapValidator:
 
 
 def _number_hint(value: Any) -> str:
-    """What to write instead of a number that YAML reads as text."""
     try:
         number = float(value) if isinstance(value, str) else math.nan
     except ValueError:
@@ -74,12 +94,10 @@ def _number_hint(value: Any) -> str:
 
 
 def _text_hint(value: Any) -> str:
-    """What to do where text was meant."""
     return "; put it in quotes if it is meant as text" if isinstance(value, bool | int | float) else ""
 
 
 def _list_hint(value: Any) -> str:
-    """How to write a list."""
     if isinstance(value, dict):
         return "; start each item with '- '"
     return f"; write [{found(value)}]" if isinstance(value, str) else ""
@@ -94,99 +112,76 @@ def _named_function(value: str) -> str:
     """``value``, unless it names a Python file without a function in it."""
     script = re.search(r"^.*?\.py(?=:|$)", value)
     if script and not re.search(FUNCTION, value):
-        text = f"expected a function in {script[0]}, as '{script[0]}:function', found {found(value)}"
-        raise PydanticCustomError(VALUE, text)
+        raise _wrong(f"expected a function in {script[0]}, as '{script[0]}:function', found {found(value)}")
     return value
 
 
 def _known_mark(value: str) -> str:
     """``value``, unless it is a pytest mark that needs more than its name."""
     if value in ("skip", "xfail"):
-        raise PydanticCustomError(
-            VALUE, f"'{value}' needs a reason: use the key '{value}: why' instead of a mark"
-        )
+        raise _wrong(f"'{value}' needs a reason: use the key '{value}: why' instead of a mark")
     if value in ("skipif", "parametrize", "usefixtures", "filterwarnings"):
-        raise PydanticCustomError(
-            VALUE, f"'{value}' takes arguments, which a spec cannot give; use a conftest.py"
-        )
+        raise _wrong(f"'{value}' takes arguments, which a spec cannot give; use a conftest.py")
     return value
 
 
 def _worded(value: str) -> str:
     """``value``, unless it is what older YAML takes for a boolean: ``skip: no`` would skip."""
     if value.lower() in ("yes", "no", "on", "off", "y", "n"):
-        raise PydanticCustomError(
-            VALUE, f"expected the reason, as text, found {found(value)}, which is no reason"
-        )
+        raise _wrong(f"expected the reason, as text, found {found(value)}, which is no reason")
     return value
 
 
 def _growing(value: tuple[tuple[int, ...], ...]) -> tuple[tuple[int, ...], ...]:
     """``value``, unless it is not three shapes, or they differ in rank or shrink."""
     if len(value) != 3:
-        raise PydanticCustomError(VALUE, f"expected {_PROFILE}, found {len(value)}")
-    least, usual, most = value
-    if len({len(shape) for shape in value}) > 1 or not all(
-        a <= b <= c for a, b, c in zip(least, usual, most, strict=False)
-    ):
-        raise PydanticCustomError(VALUE, "the three shapes must have one rank, and no dimension may shrink")
+        raise _wrong(f"expected {_PROFILE}, found {len(value)}")
+    if len(set(map(len, value))) > 1 or not all(a <= b <= c for a, b, c in zip(*value, strict=False)):
+        raise _wrong("the three shapes must have one rank, and no dimension may shrink")
     return value
-
-
-def _drop_kind(value: object) -> str:
-    """The tag of the branch that ``max_drop: value`` means."""
-    return "(text)" if isinstance(value, str) else "(number)"
 
 
 _PRINTABLE = r"^[^\x00-\x1f]+$"
 _PROFILE = "three shapes, smallest, usual and largest, like [[1, 3], [8, 3], [32, 3]]"
 _DROP = "a number of at least 0, or a percentage of the baseline's value like '1%'"
 
-Text = Annotated[str, Field(strict=True, pattern=_PRINTABLE), expect("text", _text_hint)]
-File = Annotated[str, Field(strict=True, pattern=_PRINTABLE), expect("a file's path", _text_hint)]
+_text = partial(expect, hint=_text_hint)
+_number = partial(expect, hint=_number_hint)
+_Line = Annotated[str, Field(strict=True, pattern=_PRINTABLE)]
+_Place = Annotated[_Line, AfterValidator(_named_function)]
+_Float = Annotated[float, Field(strict=True, allow_inf_nan=False)]
+
+Text = Annotated[_Line, _text("text")]
+File = Annotated[_Line, _text("a file's path")]
 Reason = Annotated[
-    str, Field(strict=True, min_length=1), AfterValidator(_worded), expect("the reason, as text", _text_hint)
+    str, Field(strict=True, min_length=1), AfterValidator(_worded), _text("the reason, as text")
 ]
 Name = Annotated[
     str,
     Field(strict=True, pattern=NAME),
-    expect(
-        "a name of letters, digits, '_', '-' and '.' that starts with a letter, a digit or '_'", _text_hint
-    ),
+    _text("a name of letters, digits, '_', '-' and '.' that starts with a letter, a digit or '_'"),
 ]
 MarkName = Annotated[
     str,
     Field(strict=True, pattern=r"^[A-Za-z][A-Za-z0-9_]*$"),
     AfterValidator(_known_mark),
-    expect("the name of a pytest mark (letters, digits and '_')", _text_hint),
+    _text("the name of a pytest mark (letters, digits and '_')"),
 ]
 Function = Annotated[
     str,
     Field(strict=True, pattern=FUNCTION),
     AfterValidator(_named_function),
-    expect("a Python function as 'file.py:function'", _text_hint),
+    _text("a Python function as 'file.py:function'"),
 ]
-DataPath = Annotated[
-    str,
-    Field(strict=True, pattern=_PRINTABLE),
-    AfterValidator(_named_function),
-    expect("a file, a folder, 'file.py:function' or {random: {samples: N}}", _text_hint),
-]
-LabelsPath = Annotated[
-    str,
-    Field(strict=True, pattern=_PRINTABLE),
-    AfterValidator(_named_function),
-    expect("a .npy or .npz file, or 'file.py:function'", _text_hint),
-]
+DataPath = Annotated[_Place, _text("a file, a folder, 'file.py:function' or {random: {samples: N}}")]
+LabelsPath = Annotated[_Place, _text("a .npy or .npz file, or 'file.py:function'")]
 
-Count = Annotated[int, Field(strict=True, ge=1), expect("a whole number of at least 1", _number_hint)]
-Level = Annotated[int, Field(strict=True, ge=0, le=5), expect("a whole number from 0 to 5", _number_hint)]
+Count = Annotated[int, Field(strict=True, ge=1), _number("a whole number of at least 1")]
+Level = Annotated[int, Field(strict=True, ge=0, le=5), _number("a whole number from 0 to 5")]
 Size = Annotated[
-    str,
-    Field(strict=True, pattern=r"^0*[1-9][0-9]* ?[KMGTkmgt]?$"),
-    expect("a size like 500M or 4G", _text_hint),
+    str, Field(strict=True, pattern=r"^0*[1-9][0-9]* ?[KMGTkmgt]?$"), _text("a size like 500M or 4G")
 ]
-Seed = Annotated[int, Field(strict=True, ge=0), expect("a whole number of at least 0", _number_hint)]
+Seed = Annotated[int, Field(strict=True, ge=0), _number("a whole number of at least 0")]
 Shape = Annotated[tuple[Seed, ...], expect("a shape like [8, 3, 224, 224]")]
 Profile = Annotated[
     tuple[Shape, ...],
@@ -194,26 +189,111 @@ Profile = Annotated[
     AfterValidator(_growing),
     expect(_PROFILE),
 ]
-Axis = Annotated[int, Field(strict=True), expect("a whole number", _number_hint)]
+Axis = Annotated[int, Field(strict=True), _number("a whole number")]
 Flag = Annotated[bool, Field(strict=True), expect("true or false")]
-Number = Annotated[float, Field(strict=True, allow_inf_nan=False), expect("a number", _number_hint)]
-Positive = Annotated[
-    float, Field(strict=True, gt=0, allow_inf_nan=False), expect("a number greater than 0", _number_hint)
-]
-NonNegative = Annotated[
-    float, Field(strict=True, ge=0, allow_inf_nan=False), expect("a number of at least 0", _number_hint)
-]
-Fraction = Annotated[float, Field(strict=True, ge=0, le=1), expect("a number between 0 and 1", _number_hint)]
-Cosine = Annotated[float, Field(strict=True, ge=-1, le=1), expect("a number between -1 and 1", _number_hint)]
+Number = Annotated[_Float, _number("a number")]
+Positive = Annotated[_Float, Field(gt=0), _number("a number greater than 0")]
+NonNegative = Annotated[_Float, Field(ge=0), _number("a number of at least 0")]
+Fraction = Annotated[float, Field(strict=True, ge=0, le=1), _number("a number between 0 and 1")]
+Cosine = Annotated[float, Field(strict=True, ge=-1, le=1), _number("a number between -1 and 1")]
 Percentile = Annotated[
-    float,
-    Field(strict=True, gt=50, le=100),
-    expect("a percentile greater than 50 and at most 100", _number_hint),
+    float, Field(strict=True, gt=50, le=100), _number("a percentile greater than 50 and at most 100")
 ]
 Drop = Annotated[
-    Annotated[float, Field(strict=True, ge=0, allow_inf_nan=False), expect(_DROP), Tag("(number)")]
-    | Annotated[
-        str, Field(strict=True, pattern=r"^[0-9]+(\.[0-9]+)? ?%$"), expect(_DROP, _number_hint), Tag("(text)")
-    ],
-    Discriminator(_drop_kind),
+    Annotated[_Float, Field(ge=0), expect(_DROP), Tag("(number)")]
+    | Annotated[str, Field(strict=True, pattern=r"^[0-9]+(\.[0-9]+)? ?%$"), _number(_DROP), Tag("(text)")],
+    Discriminator(lambda value: "(text)" if isinstance(value, str) else "(number)"),
 ]
+
+
+class Closed(BaseModel):
+    """A mapping with known keys only."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    where: ClassVar[str]
+    """The key, or dotted keys, in a case under which such a mapping stands; empty for the case itself."""
+    expected: ClassVar[str]
+    """What a message asks for where something else stands."""
+
+    @classmethod
+    def conflicts(cls, given: Mapping[str, Any]) -> Iterator[tuple[str | None, str]]:
+        """What is wrong between keys, of which ``given`` has any values: (the key at fault or None, why)."""
+        return iter(())
+
+    @model_validator(mode="wrap")
+    @classmethod
+    def _in_plain_words(cls, value: Any, handler: ModelWrapValidatorHandler[Any]) -> Any:
+        details: list[InitErrorDetails] = []
+        validated = None
+        try:
+            validated = handler(value)
+        except ValidationError as error:
+            details = _reworded(cls, value, error)
+        if isinstance(value, dict):
+            given = {_meant(cls, key) or key: v for key, v in value.items() if v is not None}
+            details += [
+                _detail(KEY, text, (key,)) if key else _detail(VALUE, text)
+                for key, text in cls.conflicts(given)
+            ]
+        if details:
+            raise ValidationError.from_exception_data(cls.__name__, details)
+        return validated
+
+
+def _detail(kind: str, text: str, loc: tuple[str | int, ...] = (), value: Any = None) -> InitErrorDetails:
+    return InitErrorDetails(type=PydanticCustomError(kind, text), loc=loc, input=value)
+
+
+def _reworded(model: type[Closed], value: Any, error: ValidationError) -> list[InitErrorDetails]:
+    """The errors of ``error``, those about the mapping itself in plain words."""
+    details = []
+    for detail in error.errors(include_url=False):
+        kind, loc = detail["type"], detail["loc"]
+        if kind == "extra_forbidden" and len(loc) == 1:
+            details.append(_detail(KEY, _unknown_key(model, str(loc[0])), loc))
+        elif kind == "missing" and len(loc) == 1:
+            if all(_meant(model, key) != loc[0] for key in value):
+                details.append(_detail(MISSING, _missing_key(model, str(loc[0]))))
+        elif kind == "model_type" and not loc:
+            details.append(_detail(VALUE, f"expected {model.expected}, found {found(value)}"))
+        else:
+            details.append(_detail(kind, detail["msg"], loc, detail["input"]))
+    return details
+
+
+def _unknown_key(model: type[Closed], key: str) -> str:
+    homes = _homes(key)
+    inside = [home for home in homes if home.startswith(f"{model.where}.")]
+    if model.where in homes:
+        advice = f"it belongs in another item of '{model.where}'"
+    elif homes:
+        places = [f"under '{home}'" if home else "at the top of the case" for home in inside or homes]
+        advice = f"it belongs {' or '.join(places)}"
+    elif near := closest(key, model.model_fields):
+        advice = f"did you mean '{near}'?"
+    else:
+        advice = f"known here: {', '.join(model.model_fields)}"
+    return f"unknown key {found(key)} ({advice})"
+
+
+def _homes(key: str, known: type[Closed] = Closed) -> list[str]:
+    """The places in a case where ``key`` is known."""
+    models = known.__subclasses__()
+    return [home for m in models for home in [m.where] * (key in m.model_fields) + _homes(key, m)]
+
+
+def _missing_key(model: type[Closed], key: str) -> str:
+    examples = model.model_fields[key].examples or ["..."]
+    return f"'{key}' is missing: add '{key}: {_flow(examples[0])}'"
+
+
+def _flow(value: Any) -> str:
+    if isinstance(value, dict):
+        return "{" + ", ".join(f"{key}: {_flow(inner)}" for key, inner in value.items()) + "}"
+    return str(value)
+
+
+def _meant(model: type[Closed], key: str) -> str | None:
+    """The key of ``model`` that an unknown ``key`` was probably meant to be; None for one known somewhere."""
+    return None if _homes(key) else closest(key, model.model_fields)

@@ -8,8 +8,7 @@ from typing import Annotated, Any, ClassVar, Literal, get_args
 from pydantic import BaseModel, Discriminator, Field, Tag
 
 from pytest_int8acc.spec import fields
-from pytest_int8acc.spec.closed import Closed
-from pytest_int8acc.spec.fields import closest, expect_list, one_of
+from pytest_int8acc.spec.fields import Closed, closest, expect_list, one_of, option
 
 CalibrationMethod = Literal["minmax", "entropy", "percentile", "mse", "topk"]
 #: Calibrators of TensorRT below 11.
@@ -35,7 +34,7 @@ class RandomData(Closed):
     expected = "{samples: N, seed: N}"
 
     samples: fields.Count = Field(description="How many samples to draw.", examples=[64])
-    seed: fields.Seed = Field(0, description="Seed of the generator.")
+    seed: fields.Seed = option("Seed of the generator.", 0)
 
 
 class RandomSource(Closed):
@@ -61,22 +60,17 @@ class Calibration(Closed):
     where = "int8.calibrate"
     expected = "a mapping like {data: calib.npz, method: entropy}"
 
-    data: Source | None = Field(
-        None, description="Calibration samples, given like 'inputs' (default: the case's inputs)."
-    )
-    method: Annotated[CalibrationMethod, one_of(CalibrationMethod)] = Field(
-        "entropy",
-        description="How a tensor's range follows from the values seen: all of it (minmax), least KL "
+    data: Source | None = option("Calibration samples, given like 'inputs' (default: the case's inputs).")
+    method: Annotated[CalibrationMethod, one_of(CalibrationMethod)] = option(
+        "How a tensor's range follows from the values seen: all of it (minmax), least KL "
         "divergence (entropy), a percentile, least squared error (mse), mean of the largest maxima (topk).",
+        "entropy",
     )
-    samples: fields.Count | None = Field(None, description="Use only the first N samples.")
-    percentile: fields.Percentile = Field(
-        99.99,
-        description="For method percentile: the part of the absolute values, in %, that is not clipped.",
+    samples: fields.Count | None = option("Use only the first N samples.")
+    percentile: fields.Percentile = option(
+        "For method percentile: the part of the absolute values, in %, that is not clipped.", 99.99
     )
-    top_k: fields.Count = Field(
-        5, description="For method topk: how many of the largest maxima are averaged."
-    )
+    top_k: fields.Count = option("For method topk: how many of the largest maxima are averaged.", 5)
 
     @classmethod
     def conflicts(cls, given: Mapping[str, Any]) -> Iterator[tuple[str | None, str]]:
@@ -93,13 +87,11 @@ class ImplicitCalibration(Closed):
     where = "int8.implicit.calibrate"
     expected = "a mapping like {data: calib.npz, algorithm: entropy2}"
 
-    data: Source | None = Field(
-        None, description="Calibration samples, given like 'inputs' (default: the case's inputs)."
+    data: Source | None = option("Calibration samples, given like 'inputs' (default: the case's inputs).")
+    algorithm: Annotated[Algorithm, one_of(Algorithm)] = option(
+        "TensorRT's calibrator: entropy2 for CNNs, minmax for transformers.", "entropy2"
     )
-    algorithm: Annotated[Algorithm, one_of(Algorithm)] = Field(
-        "entropy2", description="TensorRT's calibrator: entropy2 for CNNs, minmax for transformers."
-    )
-    samples: fields.Count | None = Field(None, description="Use only the first N samples.")
+    samples: fields.Count | None = option("Use only the first N samples.")
 
 
 class Implicit(Closed):
@@ -108,12 +100,9 @@ class Implicit(Closed):
     where = "int8.implicit"
     expected = "a mapping with 'calibrate', 'cache' or both"
 
-    calibrate: ImplicitCalibration | None = Field(
-        None, description="Calibrate with TensorRT; {} takes the defaults."
-    )
-    cache: fields.File | None = Field(
-        None,
-        description="A calibration cache to read; with 'calibrate', it is written where it is not there.",
+    calibrate: ImplicitCalibration | None = option("Calibrate with TensorRT; {} takes the defaults.")
+    cache: fields.File | None = option(
+        "A calibration cache to read; with 'calibrate', it is written where it is not there.",
         examples=["calibration.cache"],
     )
 
@@ -131,27 +120,23 @@ class Int8(Closed):
     expected = "a mapping with one of 'calibrate', 'scales', 'model', 'implicit' or 'engine'"
     sources: ClassVar[tuple[str, ...]] = ("calibrate", "scales", "model", "implicit", "engine")
 
-    calibrate: Calibration | None = Field(
-        None, description="Find scales by calibration; {} takes the defaults."
-    )
-    scales: fields.File | None = Field(
-        None,
-        description="Scales from a file: a TensorRT calibration cache, or a JSON of dynamic ranges.",
+    calibrate: Calibration | None = option("Find scales by calibration; {} takes the defaults.")
+    scales: fields.File | None = option(
+        "Scales from a file: a TensorRT calibration cache, or a JSON of dynamic ranges.",
         examples=["calibration.cache"],
     )
-    model: fields.File | None = Field(
-        None,
-        description="An ONNX model that is quantized already (Q/DQ), as by ModelOpt, ONNX Runtime or QAT.",
+    model: fields.File | None = option(
+        "An ONNX model that is quantized already (Q/DQ), as by ModelOpt, ONNX Runtime or QAT.",
         examples=["resnet50.qdq.onnx"],
     )
-    implicit: Implicit | None = Field(
-        None, description="Implicit quantization by TensorRT 8.6 to 10: {calibrate: {}} or {cache: FILE}."
+    implicit: Implicit | None = option(
+        "Implicit quantization by TensorRT 8.6 to 10: {calibrate: {}} or {cache: FILE}."
     )
-    engine: fields.File | None = Field(
-        None, description="A TensorRT engine that is built already.", examples=["resnet50_int8.engine"]
+    engine: fields.File | None = option(
+        "A TensorRT engine that is built already.", examples=["resnet50_int8.engine"]
     )
-    exclude: Annotated[tuple[fields.Text, ...], expect_list("node names or patterns")] = Field(
-        (), description="ONNX nodes kept out of INT8, by name or pattern (*, ?, [seq])."
+    exclude: Annotated[tuple[fields.Text, ...], expect_list("node names or patterns")] = option(
+        "ONNX nodes kept out of INT8, by name or pattern (*, ?, [seq]).", ()
     )
 
     @classmethod
@@ -178,12 +163,8 @@ class BaselineModel(Closed):
     where = "baseline"
     expected = "fp16, fp32, golden, {model: FILE} or {engine: FILE}"
 
-    model: fields.File | None = Field(
-        None, description="The baseline's ONNX model, run as it is.", examples=["resnet50.onnx"]
-    )
-    engine: fields.File | None = Field(
-        None, description="The baseline's TensorRT engine.", examples=["resnet50_fp16.engine"]
-    )
+    model: fields.File | None = option("The baseline's ONNX model, run as it is.", examples=["resnet50.onnx"])
+    engine: fields.File | None = option("The baseline's TensorRT engine.", examples=["resnet50_fp16.engine"])
 
     @classmethod
     def conflicts(cls, given: Mapping[str, Any]) -> Iterator[tuple[str | None, str]]:

@@ -151,7 +151,6 @@ def _defaults(root: Node, file: Path, mistakes: list[Mistake]) -> Node | None:
 
 
 def _list_of_cases(root: Node, mistakes: list[Mistake]) -> list[Node]:
-    """The items of ``cases:``."""
     node = root.entries.get("cases")
     if node is None:
         text = (
@@ -209,12 +208,10 @@ def _translated(kind: str, loc: tuple[int | str, ...], text: str, node: Node) ->
 
 
 def _empty_keys(node: Node) -> Iterator[str]:
-    """The keys of a mapping that have no value."""
     return (key for key, child in node.entries.items() if child.value is None)
 
 
 def _empty(node: Node) -> Iterator[Mistake]:
-    """Every key in ``node`` that has no value."""
     for key in _empty_keys(node):
         yield Mistake(node.keys[key], f"{found(key)} has no value; give one, or remove the key")
     for child in node.value if isinstance(node.value, list) else node.entries.values():

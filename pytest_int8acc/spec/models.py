@@ -13,9 +13,8 @@ from pydantic import BaseModel, Discriminator, Field, PrivateAttr, Tag
 
 from pytest_int8acc.settings import Backend, Mode, Provider, Strategy, When
 from pytest_int8acc.spec import fields
-from pytest_int8acc.spec.closed import Closed
 from pytest_int8acc.spec.criteria import Criterion
-from pytest_int8acc.spec.fields import expect_list, one_of
+from pytest_int8acc.spec.fields import Closed, expect_list, one_of, option
 from pytest_int8acc.spec.int8 import Baseline, Int8, Source
 
 Keep = Literal["fp16", "fp32"]
@@ -28,13 +27,12 @@ class OnnxRuntime(Closed):
     where = "onnxruntime"
     expected = "a mapping like {mode: exact, provider: cpu}"
 
-    mode: Annotated[Mode, one_of(Mode)] | None = Field(
-        None,
-        description="exact: Q/DQ computed unfused, the same on every CPU; native: the fused INT8 kernels "
-        "that ONNX Runtime would deploy (default: exact).",
+    mode: Annotated[Mode, one_of(Mode)] | None = option(
+        "exact: Q/DQ computed unfused, the same on every CPU; native: the fused INT8 kernels "
+        "that ONNX Runtime would deploy (default: exact)."
     )
-    provider: Annotated[Provider, one_of(Provider)] | None = Field(
-        None, description="Where ONNX Runtime computes (default: cpu)."
+    provider: Annotated[Provider, one_of(Provider)] | None = option(
+        "Where ONNX Runtime computes (default: cpu)."
     )
 
 
@@ -52,21 +50,19 @@ class TensorRt(Closed):
         description="Per input its smallest, usual and largest shape (default: from the data).",
         examples=[{"image": [[1, 3, 224, 224], [8, 3, 224, 224], [32, 3, 224, 224]]}],
     )
-    plugins: Annotated[tuple[fields.File, ...], expect_list("plugin libraries")] = Field(
-        (), description="Shared libraries with plugins, loaded before the model is read."
+    plugins: Annotated[tuple[fields.File, ...], expect_list("plugin libraries")] = option(
+        "Shared libraries with plugins, loaded before the model is read.", ()
     )
-    workspace: fields.Size | None = Field(
-        None,
-        description="Memory that the builder's tactics may take, like 4G (default: all).",
-        examples=["4G"],
+    workspace: fields.Size | None = option(
+        "Memory that the builder's tactics may take, like 4G (default: all).", examples=["4G"]
     )
-    optimization_level: fields.Level | None = Field(
-        None, description="The builder's effort, 0 to 5 (default: TensorRT's own, 3)."
+    optimization_level: fields.Level | None = option(
+        "The builder's effort, 0 to 5 (default: TensorRT's own, 3)."
     )
-    tactic_sources: Annotated[tuple[fields.Text, ...], expect_list("tactic sources")] | None = Field(
-        None, description="Tactic sources of the builder, like CUBLAS; [] takes none (default: TensorRT's)."
+    tactic_sources: Annotated[tuple[fields.Text, ...], expect_list("tactic sources")] | None = option(
+        "Tactic sources of the builder, like CUBLAS; [] takes none (default: TensorRT's)."
     )
-    timeout: fields.Count = Field(1800, description="Seconds that one build may take.")
+    timeout: fields.Count = option("Seconds that one build may take.", 1800)
 
 
 class Golden(Closed):
@@ -75,20 +71,14 @@ class Golden(Closed):
     where = "golden"
     expected = "true, or a mapping like {dtype: float16, samples: 64}"
 
-    dtype: Annotated[GoldenType, one_of(GoldenType)] = Field(
-        "float32", description="How float outputs are kept."
-    )
-    samples: fields.Count | None = Field(None, description="Keep only the first N samples.")
-
-
-def _flag_or_mapping(value: Any) -> str:
-    return "(mapping)" if isinstance(value, dict | BaseModel) else "(flag)"
+    dtype: Annotated[GoldenType, one_of(GoldenType)] = option("How float outputs are kept.", "float32")
+    samples: fields.Count | None = option("Keep only the first N samples.")
 
 
 GoldenWish = Annotated[
     Annotated[bool, Field(strict=True), fields.expect(Golden.expected), Tag("(flag)")]
     | Annotated[Golden, Tag("(mapping)")],
-    Discriminator(_flag_or_mapping),
+    Discriminator(lambda value: "(mapping)" if isinstance(value, dict | BaseModel) else "(flag)"),
 ]
 
 
@@ -98,24 +88,23 @@ class Search(Closed):
     where = "search"
     expected = "a mapping like {strategy: minimal, keep: fp16, max_builds: 8}"
 
-    when: Annotated[When, one_of(When)] | None = Field(
-        None, description="auto: where the case fails; always; or off (default: auto)."
+    when: Annotated[When, one_of(When)] | None = option(
+        "auto: where the case fails; always; or off (default: auto)."
     )
-    strategy: Annotated[Strategy, one_of(Strategy)] | None = Field(
-        None, description="How to search (default: minimal, the fewest and cheapest layers)."
+    strategy: Annotated[Strategy, one_of(Strategy)] | None = option(
+        "How to search (default: minimal, the fewest and cheapest layers)."
     )
-    keep: Annotated[Keep, one_of(Keep)] = Field(
-        "fp16",
-        description="The precision of the layers that leave INT8; fp32 wherever the baseline is in FP32.",
+    keep: Annotated[Keep, one_of(Keep)] = option(
+        "The precision of the layers that leave INT8; fp32 wherever the baseline is in FP32.", "fp16"
     )
-    max_builds: fields.Count | None = Field(
-        None, description="Engines that one search may build, the proof included (default: 8)."
+    max_builds: fields.Count | None = option(
+        "Engines that one search may build, the proof included (default: 8)."
     )
-    max_seconds: fields.Count | None = Field(
-        None, description="Stop after this many seconds with the best plan so far (default: never)."
+    max_seconds: fields.Count | None = option(
+        "Stop after this many seconds with the best plan so far (default: never)."
     )
-    certify: fields.Flag | None = Field(
-        None, description="Prove on engines of its own that each culprit must leave INT8 (default: false)."
+    certify: fields.Flag | None = option(
+        "Prove on engines of its own that each culprit must leave INT8 (default: false)."
     )
 
 
@@ -136,54 +125,49 @@ class Case(Closed):
         "of .npy, Polygraphy's JSON, a loader 'file.py:function', or {random: {samples: N}}.",
         examples=["data/val.npz"],
     )
-    labels: fields.LabelsPath | None = Field(
-        None, description="Labels for metrics: a .npy or .npz file, or 'file.py:function'."
+    labels: fields.LabelsPath | None = option(
+        "Labels for metrics: a .npy or .npz file, or 'file.py:function'."
     )
-    batch: fields.Count | None = Field(
-        None, description="Samples per run where the model leaves its batch size open."
-    )
-    samples: fields.Count | None = Field(None, description="Use only the first N samples.")
+    batch: fields.Count | None = option("Samples per run where the model leaves its batch size open.")
+    samples: fields.Count | None = option("Use only the first N samples.")
     int8: Int8 = Field(
         description="How the INT8 form of the model comes about.",
         examples=[{"calibrate": {"data": "calib.npz"}}],
     )
-    baseline: Baseline = Field(
-        "fp16",
-        description="What INT8 is compared with: the model in FP16 or FP32, another model or engine, or "
+    baseline: Baseline = option(
+        "What INT8 is compared with: the model in FP16 or FP32, another model or engine, or "
         "outputs kept in the repository (golden).",
+        "fp16",
     )
-    golden: GoldenWish = Field(
-        False,
-        description="Compare the baseline's outputs with those kept in the repository, too, and keep the "
+    golden: GoldenWish = option(
+        "Compare the baseline's outputs with those kept in the repository, too, and keep the "
         "accepted scores.",
+        False,
     )
-    reference: fields.File | None = Field(
-        None,
-        description="The training framework's outputs, an .npz of one array per output: shows where a "
-        "drop begins.",
+    reference: fields.File | None = option(
+        "The training framework's outputs, an .npz of one array per output: shows where a drop begins.",
         examples=["torch_outputs.npz"],
     )
-    plan: fields.File | None = Field(
-        None,
-        description="A plan.yaml, as written for a failed case: layers kept out of INT8, scales, moves.",
+    plan: fields.File | None = option(
+        "A plan.yaml, as written for a failed case: layers kept out of INT8, scales, moves.",
         examples=["plan.yaml"],
     )
-    backend: Annotated[Backend, one_of(Backend)] | None = Field(
-        None, description="The runtime; auto takes the best that can run here (default: auto)."
+    backend: Annotated[Backend, one_of(Backend)] | None = option(
+        "The runtime; auto takes the best that can run here (default: auto)."
     )
-    onnxruntime: OnnxRuntime | None = Field(None, description="Options of the ONNX Runtime backend.")
-    tensorrt: TensorRt = Field(TensorRt(), description="How TensorRT builds its engines.")
-    search: Search = Field(Search(), description="How the layers that must leave INT8 are searched.")
-    criteria: Annotated[tuple[Criterion, ...], expect_list("criteria")] = Field(
-        (),
-        description="What INT8 must keep to. If nothing is given: an SQNR of 20 dB on every output, or 99 % "
+    onnxruntime: OnnxRuntime | None = option("Options of the ONNX Runtime backend.")
+    tensorrt: TensorRt = option("How TensorRT builds its engines.", TensorRt())
+    search: Search = option("How the layers that must leave INT8 are searched.", Search())
+    criteria: Annotated[tuple[Criterion, ...], expect_list("criteria")] = option(
+        "What INT8 must keep to. If nothing is given: an SQNR of 20 dB on every output, or 99 % "
         "equal elements where an output holds no floats.",
+        (),
     )
-    marks: Annotated[tuple[fields.MarkName, ...], expect_list("pytest marks")] = Field(
-        (), description="Names of pytest marks that the test carries."
+    marks: Annotated[tuple[fields.MarkName, ...], expect_list("pytest marks")] = option(
+        "Names of pytest marks that the test carries.", ()
     )
-    xfail: fields.Reason | None = Field(None, description="Why the test is expected to fail.")
-    skip: fields.Reason | None = Field(None, description="Why the test is not run.")
+    xfail: fields.Reason | None = option("Why the test is expected to fail.")
+    skip: fields.Reason | None = option("Why the test is not run.")
 
     @classmethod
     def conflicts(cls, given: Mapping[str, Any]) -> Iterator[tuple[str | None, str]]:

@@ -58,7 +58,6 @@ def text() -> str:
 def _mapping(
     description: str, properties: dict[str, Any], required: list[str] | None = None
 ) -> dict[str, Any]:
-    """The schema of a mapping with these keys and no others."""
     schema = {
         "type": "object",
         "description": description,
@@ -69,7 +68,6 @@ def _mapping(
 
 
 def _need_one_of(schema: dict[str, Any], keyword: str, keys: tuple[str, ...]) -> None:
-    """Asks for exactly one (oneOf) or at least one (anyOf) of ``keys``."""
     schema[keyword] = [{"required": [key]} for key in keys]
 
 

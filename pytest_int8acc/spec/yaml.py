@@ -9,7 +9,7 @@ several documents, aliases that contain themselves or blow up the file.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -24,11 +24,13 @@ MAX_NODES = 50_000
 
 _UNPRINTABLE = re.compile("[^\t\n\r\x20-\x7e\x85\xa0-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 _BREAK = re.compile("\r\n|[\n\r\x85\u2028\u2029]")
-_INTEGER = re.compile(r"[-+]?[0-9]{1,30}")
-_OCTAL = re.compile(r"0o[0-7]{1,21}")
-_HEXADECIMAL = re.compile(r"0x[0-9a-fA-F]{1,16}")
-_FLOAT = re.compile(r"[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?")
-_INFINITY = re.compile(r"[-+]?\.(inf|Inf|INF)")
+#: How a number is written, and what reads it.
+_NUMBERS: tuple[tuple[str, Callable[[str], int | float]], ...] = (
+    (r"[-+]?[0-9]{1,30}", int),
+    (r"0o[0-7]{1,21}|0x[0-9a-fA-F]{1,16}", lambda text: int(text, 0)),
+    (r"[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?", float),
+    (r"[-+]?\.(inf|Inf|INF)|\.(nan|NaN|NAN)", lambda text: float(text.replace(".", ""))),
+)
 _WORDS = dict.fromkeys(("", "~", "null", "Null", "NULL")) | {
     word: word.lower() == "true" for word in ("true", "True", "TRUE", "false", "False", "FALSE")
 }
@@ -126,17 +128,7 @@ def resolve(text: str) -> Scalar:
     """
     if text in _WORDS:
         return _WORDS[text]
-    if _INTEGER.fullmatch(text):
-        return int(text)
-    if _OCTAL.fullmatch(text):
-        return int(text[2:], 8)
-    if _HEXADECIMAL.fullmatch(text):
-        return int(text[2:], 16)
-    if _FLOAT.fullmatch(text):
-        return float(text)
-    if _INFINITY.fullmatch(text) or text in (".nan", ".NaN", ".NAN"):
-        return float(text.replace(".", ""))
-    return text
+    return next((read(text) for pattern, read in _NUMBERS if re.fullmatch(pattern, text)), text)
 
 
 def _decode(raw: bytes, max_bytes: int) -> str:
@@ -162,13 +154,11 @@ def _decode(raw: bytes, max_bytes: int) -> str:
 
 
 def _mark_at(before: str) -> Mark:
-    """The place right after the text ``before``."""
     lines = _BREAK.split(before)
     return Mark(len(lines), len(lines[-1]) + 1)
 
 
 def _mark(mark: Any) -> Mark:
-    """A PyYAML mark, counted from 1."""
     return Mark(mark.line + 1, mark.column + 1)
 
 
@@ -184,7 +174,6 @@ class _Composer:
         self.count = 0
 
     def document(self) -> Node:
-        """The file's only document."""
         next(self.events)  # the stream's start
         if isinstance(next(self.events), yaml.StreamEndEvent):
             raise _UnreadableError(
@@ -203,8 +192,7 @@ class _Composer:
         mark = _mark(event.start_mark)
         if isinstance(event, yaml.AliasEvent):
             return self.alias(str(event.anchor), mark, depth)
-        self.grow(1, mark)
-        self.limit(depth, mark)
+        self.take(1, depth, mark)
         if event.anchor is not None:
             self.anchors[event.anchor] = None
         if event.tag is not None:
@@ -222,30 +210,24 @@ class _Composer:
         return node
 
     def alias(self, anchor: str, mark: Mark, depth: int) -> Node:
-        """The node that ``*anchor`` stands for."""
         if anchor not in self.anchors:
             raise _UnreadableError(mark, f"unknown alias '*{anchor}': nothing above is named '&{anchor}'")
         node = self.anchors[anchor]
         if node is None:
             raise _UnreadableError(mark, f"alias '*{anchor}' contains itself; write the value out")
-        self.grow(node.size, mark)
-        self.limit(depth + node.depth - 1, mark)
+        self.take(node.size, depth + node.depth - 1, mark)
         return node
 
-    def grow(self, nodes: int, mark: Mark) -> None:
-        """Counts nodes, aliases written out."""
+    def take(self, nodes: int, depth: int, mark: Mark) -> None:
+        """Counts nodes, aliases written out, and refuses deep nesting before Python's stack does."""
         self.count += nodes
         if self.count > self.max_nodes:
             text = f"more than {self.max_nodes} values, aliases written out; split the spec"
             raise _UnreadableError(mark, text)
-
-    def limit(self, depth: int, mark: Mark) -> None:
-        """Refuses deep nesting before Python's stack does."""
         if depth > MAX_DEPTH:
             raise _UnreadableError(mark, f"nested more than {MAX_DEPTH} levels deep; a spec needs 6 at most")
 
     def scalar(self, event: Any, mark: Mark) -> Node:
-        """A leaf."""
         if any("\ud800" <= character <= "\udfff" for character in event.value):
             raise _UnreadableError(
                 mark, "half of a surrogate pair is not a character; write the character itself"
@@ -253,7 +235,6 @@ class _Composer:
         return Node(mark, resolve(event.value) if event.implicit[0] else event.value)
 
     def sequence(self, mark: Mark, depth: int) -> Node:
-        """A list, its start already taken."""
         items = []
         while not isinstance(event := next(self.events), yaml.SequenceEndEvent):
             items.append(self.node(event, depth + 1))
@@ -275,7 +256,6 @@ class _Composer:
         return _collection(mark, entries, list(entries.values()), keys)
 
     def key(self, event: Any, mark: Mark) -> str:
-        """The text of a key."""
         if not isinstance(event, yaml.ScalarEvent):
             raise _UnreadableError(mark, "a key must be plain text, not a list, a mapping or an alias")
         if event.value == "<<" and event.implicit[0]:
@@ -286,7 +266,6 @@ class _Composer:
 
 
 def _collection(mark: Mark, value: Any, children: list[Node], keys: dict[str, Mark] | None = None) -> Node:
-    """A list or mapping over ``children``."""
     depth = 1 + max((child.depth for child in children), default=0)
     return Node(mark, value, keys or {}, depth, 1 + sum(child.size for child in children))
 
@@ -318,7 +297,6 @@ def _advice_at_start(problem: str, context: str) -> str:
 
 
 def _advice(problem: str, context: str, mark: Mark, text: str) -> str:
-    """The parser's ``problem`` with what to do about it."""
     if "mapping values are not allowed" in problem:
         return "a ':' cannot stand here; check the indentation, or quote the text that it belongs to"
     if "cannot start any token" in problem:

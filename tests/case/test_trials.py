@@ -11,8 +11,7 @@ from hypothesis import strategies as st
 from rejecting import reject
 from sample_outputs import Samples, one, trial_of
 
-from pytest_int8acc.case.judge import Judge
-from pytest_int8acc.case.trials import Gathered, SampleJudge
+from pytest_int8acc.case.judge import Gathered, Judge, SampleJudge
 from pytest_int8acc.errors import CriterionError
 from pytest_int8acc.lab.vectors import Prober
 from pytest_int8acc.scores.compare import compare_outputs

@@ -9,7 +9,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from pytest_int8acc.data import Batch, Dataset, RandomSource, open_dataset
-from pytest_int8acc.data.chunks import rechunk
+from pytest_int8acc.data.dataset import rechunk
 from pytest_int8acc.data.layout import Layout
 from pytest_int8acc.errors import DataError
 from pytest_int8acc.tensors import Dim, Feed, TensorInfo

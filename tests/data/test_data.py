@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from pytest_int8acc.data import Dataset, RandomSource, open_dataset
-from pytest_int8acc.data.chunks import rechunk
+from pytest_int8acc.data.dataset import rechunk
 from pytest_int8acc.data.layout import read_layout
 from pytest_int8acc.errors import DataError
 from pytest_int8acc.tensors import Dim, Feed, TensorInfo

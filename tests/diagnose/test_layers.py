@@ -23,8 +23,7 @@ from pytest_int8acc.graph.qdq import read_qdq
 from pytest_int8acc.graph.quantize import quantize
 from pytest_int8acc.graph.to_fp16 import to_fp16
 from pytest_int8acc.scales.calibrate import calibrate
-from pytest_int8acc.scores.metrics import sqnr_db
-from pytest_int8acc.scores.pairs import Pair
+from pytest_int8acc.scores.metrics import Pair, sqnr_db
 
 DIGITS = Path(__file__).parents[2] / "example_project"
 

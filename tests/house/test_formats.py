@@ -18,10 +18,10 @@ ENDS = {127, 128, 65504}
 FP16_POWERS = {"2 ** (-14)", "2 ** (-24)", "2.0 ** (-14)", "2.0 ** (-24)"}
 #: Limits of NumPy's types by the files that mean the type that an array has, not the format of a layer.
 LIMITS = {
-    "data/conform.py": "inputs of a model that are integers",
+    "data/layout.py": "inputs of a model that are integers",
     "engines/tensorrt/engine.py": "TensorRT's dimensions are int32",
     "scores/parts.py": "sums in float64",
-    "search/samples.py": "sums in float64",
+    "search/ledger.py": "sums in float64",
 }
 NUMBERS = {"engines/calibrators.py": "ONNX Runtime's own default of 128 bins"}
 #: Where the word is another's: of specs and calls, of TensorRT's flags and layers, of results and files.

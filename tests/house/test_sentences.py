@@ -48,7 +48,6 @@ FORMATS = {
     "engines.tensorrt.calibration": "calibration caches",
     "engines.tensorrt.platform": "what a child process tells of the machine",
     "goldens.record": "Git LFS pointers",
-    "init": "names of files",
     "plugin.reporting": "what pytest and pytest-xdist write",
     "scales.files": "files that may be binary",
     "scales.ranges": "JSON",

@@ -12,7 +12,7 @@ import pytest_int8acc.measure.measured
 import pytest_int8acc.repair.precision
 from pytest_int8acc.errors import DataError
 from pytest_int8acc.graph.load import load_model
-from pytest_int8acc.measure.reference import Reference, read_reference
+from pytest_int8acc.measure.runs import Reference, read_reference
 from pytest_int8acc.spec.load import load_spec
 
 FAILING = CALIBRATED + "criteria: [{sqnr_db: 90}]\nreference: torch.npz\n"

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from pytest_int8acc.plugin.devices import choose, visible_devices
+from pytest_int8acc.plugin.items import choose, visible_devices
 
 
 def gpus(folder: Path, count: int) -> Path:

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pytest_int8acc.scores.fit import fit_line, worst_sample
-from pytest_int8acc.scores.pairs import Pair
+from pytest_int8acc.scores.compare import fit_line, worst_sample
+from pytest_int8acc.scores.metrics import Pair
 
 RNG = np.random.default_rng(3)
 X = RNG.normal(0, 1, (200, 10)).astype(np.float32)

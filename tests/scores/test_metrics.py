@@ -11,8 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from pytest_int8acc.scores.metrics import METRICS
-from pytest_int8acc.scores.pairs import Pair, find_non_finite
+from pytest_int8acc.scores.metrics import METRICS, Pair, find_non_finite
 from pytest_int8acc.spec.criteria import OutputCriterion
 
 

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pytest_int8acc.search import Trial
-from pytest_int8acc.search.samples import Samples
+from pytest_int8acc.search.ledger import Samples
 
 MEAN, WORST = criterion("mean"), criterion("worst", "rank")
 

@@ -14,7 +14,7 @@ from spec_schema import is_valid
 from spec_texts import VALID
 
 from pytest_int8acc.errors import SpecError
-from pytest_int8acc.spec.closed import Closed
+from pytest_int8acc.spec.fields import Closed
 from pytest_int8acc.spec.load import load_spec
 from pytest_int8acc.spec.models import Case
 from pytest_int8acc.spec.schema import json_schema

@@ -10,7 +10,7 @@ from malformed_specs import ALL
 from spec_schema import ANNOTATIONS, JUDGED, is_valid
 from spec_texts import VALID
 
-from pytest_int8acc.spec.closed import Closed
+from pytest_int8acc.spec.fields import Closed
 from pytest_int8acc.spec.load import load_spec
 from pytest_int8acc.spec.schema import FILE, json_schema, text
 from pytest_int8acc.spec.yaml import parse
