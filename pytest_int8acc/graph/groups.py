@@ -21,7 +21,7 @@ import numpy as np
 import onnx
 
 from pytest_int8acc.errors import ModelError
-from pytest_int8acc.graph.index import Index, all_nodes
+from pytest_int8acc.graph.index import Index, all_nodes, attribute
 from pytest_int8acc.graph.model import Model
 from pytest_int8acc.graph.network import LeftHigh
 from pytest_int8acc.tensors import Array, did_you_mean
@@ -189,18 +189,18 @@ def channel_axis(node: onnx.NodeProto, index: int, rank: int) -> int | None:
     if node.op_type == "Conv":
         return 0
     if node.op_type == "ConvTranspose":
-        return 1 if _attribute(node, "group", 1) == 1 else None
+        return 1 if attribute(node, "group", 1) == 1 else None
     if rank != 2:
         return None
     if node.op_type == "MatMul":
         return 1 if index == 1 else 0
-    transposed = bool(_attribute(node, "transB" if index == 1 else "transA", 0))
+    transposed = bool(attribute(node, "transB" if index == 1 else "transA", 0))
     return int(transposed != (index == 1))
 
 
 def unfit_groups(node: onnx.NodeProto, weight: Array) -> LeftHigh | None:
     """Why a grouped convolution cannot run in INT8; None where it can."""
-    groups = _attribute(node, "group", 1)
+    groups = attribute(node, "group", 1)
     if groups == 1:
         return None
     if node.op_type == "Conv":
@@ -210,10 +210,6 @@ def unfit_groups(node: onnx.NodeProto, weight: Array) -> LeftHigh | None:
     if per_group[0] == 1 or all(n % 4 == 0 for n in per_group):
         return None
     return LeftHigh("odd-channels", (str(per_group[0]), str(per_group[1])))
-
-
-def _attribute(node: onnx.NodeProto, name: str, default: int) -> int:
-    return next((int(a.i) for a in node.attribute if a.name == name), default)
 
 
 def _shared_scales(model: Model, slots: Mapping[str, tuple[Slot, ...]]) -> Iterator[frozenset[str]]:
@@ -265,5 +261,5 @@ def origins(model: Model) -> dict[str, str]:
 def moves_values(node: onnx.NodeProto) -> bool:
     """True for nodes whose output holds input values only, so that both can share a scale."""
     if node.op_type == "Resize":
-        return next((a.s for a in node.attribute if a.name == "mode"), b"nearest") == b"nearest"
+        return bool(attribute(node, "mode", b"nearest") == b"nearest")
     return node.op_type in COMMUTING and node.domain in ("", "ai.onnx")

@@ -19,7 +19,7 @@ from onnx import helper
 from pytest_int8acc.errors import ModelError
 from pytest_int8acc.graph.formats import INTEGERS, UINT8
 from pytest_int8acc.graph.groups import WEIGHTED, match_nodes, moves_values
-from pytest_int8acc.graph.index import Index
+from pytest_int8acc.graph.index import Index, attribute
 from pytest_int8acc.graph.model import Editor, Model
 from pytest_int8acc.graph.network import Edge, Group, Network, Quantization
 from pytest_int8acc.graph.restore import restore
@@ -152,8 +152,7 @@ class _Reader:
             return scale.reshape(()), zero_point.reshape(()), None
         if scale.ndim != 1:
             return None  # blocked
-        axis = next((int(a.i) for a in node.attribute if a.name == "axis"), 1)
-        return scale, zero_point, axis
+        return scale, zero_point, attribute(node, "axis", 1)
 
     def _implied_type(self, node: onnx.NodeProto) -> np.dtype[np.generic]:
         """Type of an absent zero point: the constant's own, otherwise uint8 as the ONNX standard says."""

@@ -6,6 +6,7 @@ QDQRemovableActivation): the codes cut off in its place. Without the pair the ne
 
 from __future__ import annotations
 
+import copy
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -156,8 +157,7 @@ def _after(
     editor: Editor, node: onnx.NodeProto, activation: onnx.NodeProto, constants: dict[str, Array]
 ) -> onnx.NodeProto:
     """``activation`` between ``node`` and those that read it."""
-    restored = onnx.NodeProto()
-    restored.CopyFrom(activation)
+    restored = copy.deepcopy(activation)
     restored.name = editor.unique(activation.name)
     restored.output[0] = node.output[0]
     restored.input[0] = node.output[0] = editor.unique(activation.input[0])

@@ -11,7 +11,7 @@ Costs are measured in docs/benchmarks.md.
 
 from __future__ import annotations
 
-from collections import defaultdict
+import copy
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -22,7 +22,7 @@ from onnx import TensorProto, helper
 
 from pytest_int8acc.graph.index import subgraphs
 from pytest_int8acc.graph.model import APART_BYTES, Editor, Model, put_constant
-from pytest_int8acc.graph.network import Edge, Network
+from pytest_int8acc.graph.network import Edge, Network, by_node
 from pytest_int8acc.graph.types import value_types
 from pytest_int8acc.tensors import Array
 
@@ -31,8 +31,6 @@ _TAIL = frozenset(
     {"Relu", "LeakyRelu", "Clip", "Sigmoid", "Tanh", "HardSigmoid", "BatchNormalization"}
     | {"MaxPool", "AveragePool", "GlobalAveragePool", "GlobalMaxPool"}
 )
-
-
 #: Nodes whose weights stay outside: packed weights of products take the place of the plain ones only there.
 _PRODUCTS = frozenset({"MatMul", "Gemm"})
 
@@ -101,13 +99,11 @@ class _Finder:
         self.graph, self.index = network.model.graph, network.model.index
         self.types = value_types(network.model)
         self.constants = network.model.constants()
-        self.edges: dict[str, list[Edge]] = defaultdict(list)
+        self.edges = by_node(network.edges)
         self.conditions: dict[str, str] = {}
         """Switch of each node that belongs to a group."""
         for group, condition in zip(network.groups, conditions, strict=True):
             self.conditions.update(dict.fromkeys(group.nodes, condition))
-            for edge in group.edges:
-                self.edges[edge.node].append(edge)
         self.made_of_constants: set[str] = set()
         for node in self.graph.node:
             names = [name for name in node.input if name]
@@ -198,8 +194,7 @@ class _Writer:
 
     def _copy(self, original: onnx.NodeProto, branch: _Branch) -> None:
         """Add ``original`` to ``branch`` under names of its own, with quantized inputs where it is so."""
-        node = onnx.NodeProto()
-        node.CopyFrom(original)
+        node = copy.deepcopy(original)
         node.name = self.editor.unique(f"{original.name}/{branch.label}")
         quantized = {e.index: e for e in self.finder.edges.get(original.name, ()) if branch.quantized}
         for index, name in enumerate(original.input):
@@ -214,11 +209,10 @@ class _Writer:
 
     def _outside(self, node: onnx.NodeProto) -> Iterator[onnx.NodeProto]:
         """``node`` with each quantized input chosen by an If of its own."""
-        copy = onnx.NodeProto()
-        copy.CopyFrom(node)
+        outside = copy.deepcopy(node)
         for edge in self.finder.edges.get(node.name, ()):
             base = f"{edge.node}_input{edge.index}"
-            result = copy.input[edge.index] = self.editor.unique(f"{base}_chosen")
+            result = outside.input[edge.index] = self.editor.unique(f"{base}_chosen")
             results = {result: int(helper.np_dtype_to_tensor_dtype(edge.quantization.scale.dtype))}
             graphs: dict[str, Any] = {}
             for branch in (_Branch("then", True), _Branch("else", False)):
@@ -229,7 +223,7 @@ class _Writer:
                 graphs[f"{branch.label}_branch"] = branch.graph(base, results)
             name = self.editor.unique(f"{base}/If")
             yield helper.make_node("If", [self.finder.conditions[node.name]], [result], name, **graphs)
-        yield copy
+        yield outside
 
     def _quantized(self, edge: Edge, branch: _Branch) -> str:
         """What the reader of ``edge`` reads in INT8: a pair added to ``branch``, or a constant."""

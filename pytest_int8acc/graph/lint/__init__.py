@@ -66,11 +66,9 @@ def lint_scales(network: Network) -> tuple[Finding, ...]:
 
 def _scale_findings(network: Network) -> Iterator[Finding]:
     seen: set[tuple[str, int | None]] = set()
-    for group in network.groups:
-        for edge in group.edges:
-            key = edge.tensor, edge.quantization.axis
-            if key in seen:
-                continue
+    for edge in network.edges:
+        key = edge.tensor, edge.quantization.axis
+        if key not in seen:
             seen.add(key)
             wrong = numbers.bad_numbers(edge.quantization.scale)
             if wrong:

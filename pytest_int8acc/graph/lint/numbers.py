@@ -9,10 +9,10 @@ import onnx
 from onnx import TensorProto
 
 from pytest_int8acc.graph.formats import FP16, UINT8
-from pytest_int8acc.graph.fp16_constants import COARSE
-from pytest_int8acc.graph.index import all_nodes
+from pytest_int8acc.graph.index import all_nodes, attribute
 from pytest_int8acc.graph.lint.rules import find
-from pytest_int8acc.graph.lint.view import BYTES, DEQUANTIZE, QUANTIZE, Half, View, attribute
+from pytest_int8acc.graph.lint.view import BYTES, DEQUANTIZE, QUANTIZE, Half, View
+from pytest_int8acc.graph.to_fp16 import COARSE
 from pytest_int8acc.graph.types import Signature, signature
 from pytest_int8acc.results import Finding
 from pytest_int8acc.tensors import Array

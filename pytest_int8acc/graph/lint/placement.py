@@ -9,8 +9,9 @@ import onnx
 
 from pytest_int8acc.graph.formats import INT8, along
 from pytest_int8acc.graph.groups import WEIGHTED, moves_values, unfit_groups
+from pytest_int8acc.graph.index import attribute
 from pytest_int8acc.graph.lint.rules import find
-from pytest_int8acc.graph.lint.view import BYTES, QUANTIZE, Half, View, attribute, moved_axis
+from pytest_int8acc.graph.lint.view import BYTES, QUANTIZE, Half, View, moved_axis
 from pytest_int8acc.graph.model import Model
 from pytest_int8acc.graph.restore import folded
 from pytest_int8acc.results import Finding
