@@ -17,37 +17,24 @@ from pytest_int8acc.tensors import Feed
 class Backend(Protocol):
     """Makes engines of forms, and knows what it made."""
 
-    @property
-    def builds_engines(self) -> bool:
-        """Whether ``engines`` tell what runs in INT8."""
-
-    @property
-    def times_engines(self) -> bool:
-        """Whether ``measure_latency`` gives a time that is worth a price."""
-
-    @property
-    def quantizes_implicitly(self) -> bool:
-        """Whether a case that wants it quantized by its builder gets a form that is."""
-
-    @property
-    def needs_simulation(self) -> bool:
-        """Whether engines need their model run exactly beside them, to tell what is their own doing."""
-
-    @property
-    def output_settings(self) -> Mapping[str, str]:
-        """Settings that outputs of one model depend on, for goldens to note."""
-
-    @property
-    def notes(self) -> tuple[str, ...]:
-        """What the reader must know of the choice."""
+    calibration_cache: Path | None
+    """The cache that TensorRT's calibrator left, or read; None where none ran."""
+    builds_engines: bool
+    """Whether ``engines`` tell what runs in INT8."""
+    times_engines: bool
+    """Whether ``measure_latency`` gives a time that is worth a price."""
+    quantizes_implicitly: bool
+    """Whether a case that wants it quantized by its builder gets a form that is."""
+    needs_simulation: bool
+    """Whether engines need their model run exactly beside them, to tell what is their own doing."""
+    output_settings: Mapping[str, str]
+    """Settings that outputs of one model depend on, for goldens to note."""
+    notes: tuple[str, ...]
+    """What the reader must know of the choice."""
 
     @property
     def engines(self) -> tuple[EngineInfo, ...]:
         """The engines made so far that can tell of themselves, the latest of each role."""
-
-    @property
-    def calibration_cache(self) -> Path | None:
-        """The cache that TensorRT's calibrator left, or read; None where none ran."""
 
     def check(self, form: Form) -> None:
         """Refuse what can be seen to be wrong before anything is built.

@@ -25,13 +25,11 @@ from pytest_int8acc.engines.tensorrt.calibration import (
     tensor_names,
     write_cache,
 )
-from pytest_int8acc.engines.tensorrt.engine import TrtEngine, open_built, open_engine
+from pytest_int8acc.engines.tensorrt.engine import TrtEngine, open_built, open_engine, read_header
 from pytest_int8acc.engines.tensorrt.latency import layer_times, measure_latency
-from pytest_int8acc.engines.tensorrt.options import BuildOptions, Shape
-from pytest_int8acc.engines.tensorrt.plan_file import read_header
 from pytest_int8acc.engines.tensorrt.platform import Platform
-from pytest_int8acc.engines.tensorrt.profiles import make_profiles, seen_shapes
-from pytest_int8acc.engines.tensorrt.request import BuildRequest, Flag, Outputs, fit_model
+from pytest_int8acc.engines.tensorrt.profiles import Shape, make_profiles, seen_shapes
+from pytest_int8acc.engines.tensorrt.request import BuildOptions, BuildRequest, Flag, Outputs, fit_model
 from pytest_int8acc.errors import MissingBackendError
 from pytest_int8acc.graph.groups import WEIGHTED
 from pytest_int8acc.graph.model import Model

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -39,13 +39,6 @@ _QUANTIZED_BINS = 128
 _TINY, _HUGE = FP32.normal, FP32.highest / 4
 #: ReduceMax takes its axes as an input from this opset on.
 _AXES_ARE_INPUT = 18
-
-
-class _Constants(NamedTuple):
-    """Names of the initializers that all maxima share; the edit drops those that the opset does not need."""
-
-    infinity: str
-    axes: str
 
 
 @dataclass(frozen=True, eq=False)
@@ -80,15 +73,13 @@ def collect_maxima(
         DataError: The samples cannot be read.
     """
     edit = model.edit()
-    constants = _Constants(
-        infinity=edit.add_constant("calibration/inf", np.array(np.inf, np.float32)),
-        axes=edit.add_constant("calibration/axes", np.array([1], np.int64)),
-    )
-    names = {tensor: _add_maximum(edit, tensor, constants, model.opset) for tensor in tensors}
-    types = {m: TensorProto.FLOAT for m, _ in names.values()} | {
-        n: TensorProto.INT64 for _, n in names.values()
-    }
-    _set_outputs(edit, types)
+    infinity = edit.add_constant("calibration/inf", np.array(np.inf, np.float32))
+    axes = ""
+    if model.opset >= _AXES_ARE_INPUT:
+        axes = edit.add_constant("calibration/axes", np.array([1], np.int64))
+    names = {tensor: _add_maximum(edit, tensor, infinity, axes) for tensor in tensors}
+    maxima = {m: TensorProto.FLOAT for m, _ in names.values()}
+    _set_outputs(edit, maxima | {n: TensorProto.INT64 for _, n in names.values()})
     engine = sessions.exact(edit.done())
     found: dict[str, list[Array]] = {tensor: [] for tensor in tensors}
     sizes = dict.fromkeys(tensors, 0)
@@ -233,25 +224,25 @@ def _add_cast(edit: Editor, tensor: str) -> str:
     return output
 
 
-def _add_maximum(edit: Editor, tensor: str, constants: _Constants, opset: int) -> tuple[str, str]:
-    """Add max|x| over all but the first dimension, inf where there is NaN, and the number of elements."""
+def _add_maximum(edit: Editor, tensor: str, infinity: str, axes: str) -> tuple[str, str]:
+    """Add max|x| over all but the first dimension, inf where there is NaN, and the number of elements.
+
+    ``axes`` names the constant [1] where ReduceMax takes its axes as an input.
+    """
     value = _add_cast(edit, tensor)
     nan, absolute, finite, rows, maximum, size = (
         edit.unique(f"{tensor}/{part}") for part in ("nan", "abs", "finite", "rows", "max", "size")
     )
-    reduce = helper.make_node("ReduceMax", [rows], [maximum], keepdims=0)
-    if opset < _AXES_ARE_INPUT:
-        reduce.attribute.append(helper.make_attribute("axes", [1]))
-    else:
-        reduce.input.append(constants.axes)
+    make = helper.make_node
+    along: dict[str, Any] = {} if axes else {"axes": [1]}
     edit.graph.node.extend(
         [
-            helper.make_node("IsNaN", [value], [nan]),
-            helper.make_node("Abs", [value], [absolute]),
-            helper.make_node("Where", [nan, constants.infinity, absolute], [finite]),
-            helper.make_node("Flatten", [finite], [rows], axis=1),
-            reduce,
-            helper.make_node("Size", [value], [size]),
+            make("IsNaN", [value], [nan]),
+            make("Abs", [value], [absolute]),
+            make("Where", [nan, infinity, absolute], [finite]),
+            make("Flatten", [finite], [rows], axis=1),
+            make("ReduceMax", [rows, axes] if axes else [rows], [maximum], keepdims=0, **along),
+            make("Size", [value], [size]),
         ]
     )
     return maximum, size

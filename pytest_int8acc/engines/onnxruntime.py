@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import functools
 import importlib
+import os
 import re
 import tempfile
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -13,7 +15,6 @@ from typing import Any
 import numpy as np
 from onnx import numpy_helper, parser
 
-from pytest_int8acc.engines.cores import share_of_cores
 from pytest_int8acc.errors import EngineError
 from pytest_int8acc.graph.emulate import emulate_half
 from pytest_int8acc.graph.formats import INT8
@@ -232,3 +233,12 @@ def _brief(error: Exception) -> str:
     """ONNX Runtime's message without status codes and places in its own source."""
     text = _SOURCE.sub("", _STATUS.sub("", " ".join(str(error).split())))
     return text if len(text) <= 500 else text[:500] + " ..."
+
+
+def share_of_cores(environment: Mapping[str, str] = os.environ) -> int | None:
+    """Threads that one of pytest-xdist's workers should use, at least 1; None outside of xdist."""
+    workers = environment.get("PYTEST_XDIST_WORKER_COUNT", "")
+    if not workers.isdecimal() or workers == "0":
+        return None
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return max(1, cores // int(workers))

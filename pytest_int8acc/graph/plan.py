@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -110,8 +110,10 @@ def fp32_nodes(network: Network, plan: Plan) -> set[str]:
 class QdqWriter:
     """Adds Q/DQ before one reader at a time; scales, zero points and integer weights are shared."""
 
-    def __init__(self, editor: Editor) -> None:
+    def __init__(self, editor: Editor, add: Callable[[str, Array], str] | None = None) -> None:
         self.editor = editor
+        self.add = add or editor.add_constant
+        """Takes a name wanted and an array, gives the name of a constant of it."""
         self.names: dict[int, str] = {}
         """Name of each array written so far, by id; the network keeps them alive."""
 
@@ -135,7 +137,7 @@ class QdqWriter:
 
     def _constant(self, wanted: str, array: Array) -> str:
         if id(array) not in self.names:
-            self.names[id(array)] = self.editor.add_constant(wanted, array)
+            self.names[id(array)] = self.add(wanted, array)
         return self.names[id(array)]
 
 

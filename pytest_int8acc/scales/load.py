@@ -6,8 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from pytest_int8acc.errors import ScalesError, listed
-from pytest_int8acc.scales import Scales
-from pytest_int8acc.scales.files import read_text
+from pytest_int8acc.scales import Scales, read_text
 from pytest_int8acc.scales.ranges import ranges_of_text
 from pytest_int8acc.scales.trt_cache import cache_of_text
 from pytest_int8acc.tensors import did_you_mean

@@ -23,10 +23,9 @@ from zoo import ZOO
 
 from pytest_int8acc.engines.store import Store
 from pytest_int8acc.engines.tensorrt.build import Built, build
-from pytest_int8acc.engines.tensorrt.engine import open_built, open_engine
-from pytest_int8acc.engines.tensorrt.options import BuildOptions
-from pytest_int8acc.engines.tensorrt.plan_file import read_header
+from pytest_int8acc.engines.tensorrt.engine import open_built, open_engine, read_header
 from pytest_int8acc.engines.tensorrt.platform import Platform, find_platform
+from pytest_int8acc.engines.tensorrt.request import BuildOptions
 from pytest_int8acc.errors import EngineError, MissingBackendError
 from pytest_int8acc.graph.groups import find_groups
 from pytest_int8acc.graph.load import normalize

@@ -14,10 +14,9 @@ from zoo import ZOO
 from pytest_int8acc.engines.tensorrt import worker
 from pytest_int8acc.engines.tensorrt.build import explain
 from pytest_int8acc.engines.tensorrt.child import Outcome
-from pytest_int8acc.engines.tensorrt.engine import TrtEngine
+from pytest_int8acc.engines.tensorrt.engine import TrtEngine, read_header
 from pytest_int8acc.engines.tensorrt.latency import summarize
-from pytest_int8acc.engines.tensorrt.log import last_words, ran_out_of_memory
-from pytest_int8acc.engines.tensorrt.plan_file import read_header
+from pytest_int8acc.engines.tensorrt.runtime import last_words, ran_out_of_memory
 from pytest_int8acc.errors import EngineError
 from pytest_int8acc.graph.model import make_model
 from pytest_int8acc.results import Latency

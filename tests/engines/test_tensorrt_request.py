@@ -16,10 +16,9 @@ from zoo import ZOO
 
 from pytest_int8acc.engines.onnxruntime import OrtEngine
 from pytest_int8acc.engines.tensorrt.calibration import Implicit
-from pytest_int8acc.engines.tensorrt.options import BuildOptions
 from pytest_int8acc.engines.tensorrt.platform import Platform
 from pytest_int8acc.engines.tensorrt.profiles import make_profiles, seen_shapes, within
-from pytest_int8acc.engines.tensorrt.request import BuildRequest, fit_model
+from pytest_int8acc.engines.tensorrt.request import BuildOptions, BuildRequest, fit_model
 from pytest_int8acc.errors import EngineError, MissingBackendError
 from pytest_int8acc.graph.load import load_model, raise_opset
 from pytest_int8acc.graph.model import Model, make_model, save_model

@@ -11,7 +11,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from pytest_int8acc.errors import ScalesError
-from pytest_int8acc.scales.files import read_text
+from pytest_int8acc.scales import read_text
 from pytest_int8acc.scales.load import load_scales
 from pytest_int8acc.scales.ranges import Ranges, ranges_of_text
 

@@ -11,21 +11,22 @@ import json
 import logging
 import shutil
 import tempfile
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
+from pytest_int8acc.engines.remote import RemoteStore
+from pytest_int8acc.engines.store import Store
 from pytest_int8acc.engines.tensorrt import worker
 from pytest_int8acc.engines.tensorrt.calibration import Implicit
 from pytest_int8acc.engines.tensorrt.child import Outcome, run_child
-from pytest_int8acc.engines.tensorrt.log import last_words, ran_out_of_memory, read_log
-from pytest_int8acc.engines.tensorrt.options import Range, Shape
 from pytest_int8acc.engines.tensorrt.platform import Platform
-from pytest_int8acc.engines.tensorrt.profiles import in_batches
+from pytest_int8acc.engines.tensorrt.profiles import Range, Shape, in_batches
 from pytest_int8acc.engines.tensorrt.request import BuildRequest
+from pytest_int8acc.engines.tensorrt.runtime import last_words, ran_out_of_memory, read_log
 from pytest_int8acc.errors import EngineError
 from pytest_int8acc.graph.model import save_model
 from pytest_int8acc.tensors import TensorInfo
@@ -36,29 +37,6 @@ LOG = "build.log"
 _WORKER = "pytest_int8acc.engines.tensorrt.worker"
 _KEPT = (worker.ENGINE, worker.LAYERS, worker.NETWORK, worker.CACHE, worker.META)
 _LOG_SECONDS = 30.0
-
-
-class _Entry(Protocol):
-    """What a store hands out."""
-
-    @property
-    def folder(self) -> Path: ...
-
-    @property
-    def made(self) -> bool: ...
-
-
-class EngineStore(Protocol):
-    """What a build wants of the engine store."""
-
-    def fetch(self, key: str, make: Callable[[Path], None]) -> _Entry:
-        """The folder of ``key``, filled by ``make`` where there is none."""
-
-    def timing_cache(self, provenance: str) -> Path | None:
-        """A timing cache of this provenance, if there is one."""
-
-    def publish_timing_cache(self, provenance: str, path: Path) -> None:
-        """Keep the timing cache at ``path``."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -91,7 +69,7 @@ class Built:
     """Keeps the engine's folder as long as it lives: the store's entry, or a temporary folder."""
 
 
-def build(request: BuildRequest, platform: Platform, store: EngineStore | None = None) -> Built:
+def build(request: BuildRequest, platform: Platform, store: Store | RemoteStore | None = None) -> Built:
     """Build an engine, or take it from ``store``.
 
     Args:
@@ -141,10 +119,9 @@ def run_worker(
     rtx = {"POLYGRAPHY_USE_TENSORRT_RTX": "1" if platform.is_rtx else "0"}
     outcome = run_child(_WORKER, [], folder, folder / LOG, timeout, environment=rtx, waiting=waiting)
     try:
-        meta: dict[str, Any] = json.loads((folder / worker.META).read_bytes())
+        return outcome, json.loads((folder / worker.META).read_bytes())
     except (OSError, ValueError):
         return outcome, None
-    return outcome, meta
 
 
 def explain(outcome: Outcome, meta: Mapping[str, Any] | None, log: str, timeout: float) -> str:
@@ -168,7 +145,7 @@ def explain(outcome: Outcome, meta: Mapping[str, Any] | None, log: str, timeout:
     return f"TensorRT says: {words}"
 
 
-def _make(request: BuildRequest, platform: Platform, folder: Path, store: EngineStore | None) -> None:
+def _make(request: BuildRequest, platform: Platform, folder: Path, store: Store | RemoteStore | None) -> None:
     """Fill ``folder`` with an engine and all that belongs to it."""
     job_folder = folder / "job"
     job_folder.mkdir()
@@ -265,12 +242,8 @@ def _read(request: BuildRequest, platform: Platform, folder: Path, made: bool, k
     except (OSError, ValueError) as error:
         raise EngineError(f"{folder}: a damaged entry of the engine store ({error}); delete it") from error
     cache = folder / worker.CACHE
-    absent = meta["absent"]
-    notes = (
-        [f"nodes without a layer of their own, so no precision was set: {', '.join(absent)}"]
-        if absent
-        else []
-    )
+    absent = ", ".join(meta["absent"])
+    note = f"nodes without a layer of their own, so no precision was set: {absent}"
     return Built(
         role=request.role,
         name=request.model.name,
@@ -287,6 +260,6 @@ def _read(request: BuildRequest, platform: Platform, folder: Path, made: bool, k
         outputs=request.model.outputs,
         profiles=request.profiles,
         plugins=request.options.plugins,
-        notes=tuple(notes),
+        notes=(note,) if absent else (),
         keep=keep,
     )

@@ -1,9 +1,11 @@
-"""A built engine ready to run, on Polygraphy's runner."""
+"""A built engine: what its file says of itself, and the engine ready to run, on Polygraphy's runner."""
 
 from __future__ import annotations
 
+import struct
 import tempfile
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -11,12 +13,10 @@ import numpy as np
 
 from pytest_int8acc.engines.tensorrt import worker
 from pytest_int8acc.engines.tensorrt.build import LOG, Built, explain, run_worker
-from pytest_int8acc.engines.tensorrt.log import read_log
-from pytest_int8acc.engines.tensorrt.options import BuildOptions, Range
-from pytest_int8acc.engines.tensorrt.plan_file import PlanHeader, read_header
-from pytest_int8acc.engines.tensorrt.platform import Platform, require
-from pytest_int8acc.engines.tensorrt.profiles import shown, within
-from pytest_int8acc.engines.tensorrt.runtime import backend, speaking_of
+from pytest_int8acc.engines.tensorrt.platform import NAMES, Flavor, Platform, require
+from pytest_int8acc.engines.tensorrt.profiles import Range, shown, within
+from pytest_int8acc.engines.tensorrt.request import BuildOptions
+from pytest_int8acc.engines.tensorrt.runtime import backend, read_log, speaking_of
 from pytest_int8acc.errors import EngineError
 from pytest_int8acc.tensors import Array, Feed, TensorInfo, describe
 
@@ -30,6 +30,8 @@ _DTYPES = {
     "UINT8": "uint8",
     "BOOL": "bool",
 }
+_TAGS: dict[bytes, Flavor] = {b"ftrt": "tensorrt", b"vtrt": "rtx"}
+_HEADER = 28
 
 
 class TrtEngine:
@@ -80,7 +82,8 @@ class TrtEngine:
             self.engine: Any = trt.EngineFromBytes(path.read_bytes())()
             self.runner: Any = trt.TrtRunner(self.engine)
             self.runner.activate()
-        self._dtypes = {n: _dtype(self.engine.get_tensor_dtype(n).name) for n in self._names()}
+        names = [self.engine.get_tensor_name(i) for i in range(self.engine.num_io_tensors)]
+        self._dtypes = {name: _dtype(self.engine.get_tensor_dtype(name).name) for name in names}
 
     def __call__(self, feed: Feed) -> Feed:
         """Run once.
@@ -112,15 +115,10 @@ class TrtEngine:
             self.runner = self.engine = None
 
     def __enter__(self) -> TrtEngine:
-        """The engine itself."""
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Free its memory."""
         self.close()
-
-    def _names(self) -> list[str]:
-        return [self.engine.get_tensor_name(i) for i in range(self.engine.num_io_tensors)]
 
     def adapted(self, feed: Feed) -> Feed:
         """The feed in the engine's dtypes; raises EngineError where it does not fit."""
@@ -202,13 +200,7 @@ def _examine(
     with tempfile.TemporaryDirectory(prefix="int8acc-", ignore_cleanup_errors=True) as name:
         folder = Path(name)
         plugins = [str(plugin.resolve()) for plugin in options.plugins]
-        job = {
-            "kind": "examine",
-            "examine": True,
-            "engine": str(path.resolve()),
-            "profiles": {},
-            "plugins": plugins,
-        }
+        job = {"kind": "examine", "examine": True, "engine": str(path.resolve()), "plugins": plugins}
         outcome, meta = run_worker(job, folder, platform, options.timeout, f"loading {path}")
         log = read_log(folder / LOG)
         problem = explain(outcome, meta, log, options.timeout)
@@ -229,12 +221,8 @@ def _why(header: PlanHeader, platform: Platform, log: str, problem: str) -> str:
 
 
 def _profiles(tensors: Sequence[Mapping[str, Any]]) -> dict[str, Range]:
-    found: dict[str, Range] = {}
-    for tensor in tensors:
-        if tensor["profile"]:
-            least, usual, most = (tuple(shape) for shape in tensor["profile"])
-            found[tensor["name"]] = (least, usual, most)
-    return found
+    given = {tensor["name"]: map(tuple, tensor["profile"]) for tensor in tensors if tensor["profile"]}
+    return {name: (least, usual, most) for name, (least, usual, most) in given.items()}
 
 
 def _check_tensors(
@@ -297,3 +285,56 @@ def _to_model(name: str, tensor: TensorInfo, array: Array) -> Array:
     raise EngineError(
         f"{name}: output '{tensor.name}' is {array.dtype} in the engine, {tensor.dtype} in the model"
     )
+
+
+@dataclass(frozen=True)
+class PlanHeader:
+    """What a plan file says of itself."""
+
+    flavor: Flavor
+    version: tuple[int, ...] | None
+    """Major, minor, patch, build; None in a header of another layout."""
+
+    def __str__(self) -> str:
+        name = NAMES[self.flavor]
+        return f"{name} {'.'.join(map(str, self.version[:3]))}" if self.version else f"another {name}"
+
+
+def read_header(path: Path) -> PlanHeader:
+    """Read what the first bytes of an engine say: is it one, of which TensorRT, and is it whole.
+
+    The layout is trtexec's own (samples/common/sampleEngines.cpp, ``printPlanVersion``, since 8.6): a tag of
+    four bytes, a header version (0), and TensorRT's version in bytes 24 to 27. TensorRT-RTX has a tag of its
+    own, and the file's size in bytes 16 to 23.
+
+    Raises:
+        EngineError: It cannot be read, or is no engine of TensorRT 8.6 or later.
+    """
+    try:
+        with path.open("rb") as stream:
+            head = stream.read(_HEADER)
+        size = path.stat().st_size
+    except OSError as error:
+        raise EngineError(f"{path}: the engine cannot be read: {error.strerror or error}") from error
+    flavor = _TAGS.get(head[:4])
+    if flavor is None or len(head) < _HEADER:
+        raise EngineError(
+            f"{path}: not an engine of TensorRT 8.6 or later ({_guess(head)}); build one with "
+            "trtexec --saveEngine, or name the ONNX model under 'model'"
+        )
+    if struct.unpack_from("<I", head, 4)[0] != 0:
+        return PlanHeader(flavor, None)
+    if flavor == "rtx" and size < struct.unpack_from("<Q", head, 16)[0]:
+        raise EngineError(f"{path}: the engine is cut off after {size} bytes; copy or build it again")
+    return PlanHeader(flavor, tuple(head[24:28]))
+
+
+def _guess(head: bytes) -> str:
+    """What else the file may be."""
+    if not head:
+        return "the file is empty"
+    if head.startswith(b"version https://git-lfs"):
+        return "it is a Git LFS pointer: run 'git lfs pull'"
+    if head[:1] == b"\x08":  # the first field of an ONNX model, ir_version
+        return "it looks like an ONNX model"
+    return f"it begins with {head[:4]!r}"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import importlib
 import logging
 import time
 from collections.abc import Collection, Mapping
@@ -11,7 +12,8 @@ from typing import Any, TypeVar
 import numpy as np
 
 from pytest_int8acc.engines.tensorrt.engine import TrtEngine
-from pytest_int8acc.engines.tensorrt.runtime import backend, speaking_of, tensorrt
+from pytest_int8acc.engines.tensorrt.platform import MODULES
+from pytest_int8acc.engines.tensorrt.runtime import backend, speaking_of
 from pytest_int8acc.errors import EngineError
 from pytest_int8acc.results import Latency
 from pytest_int8acc.tensors import Feed
@@ -73,9 +75,7 @@ def layer_times(engine: TrtEngine, feed: Feed) -> dict[str, float]:
     Raises:
         EngineError: TensorRT fails.
     """
-    trt = tensorrt(engine.platform)
-
-    base: Any = trt.IProfiler
+    base: Any = importlib.import_module(MODULES[engine.platform.flavor]).IProfiler
 
     class Profiler(base):  # type: ignore[misc]
         """Collects each layer's times."""

@@ -13,9 +13,9 @@ import os
 import sys
 import tempfile
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 from pytest_int8acc.engines.tensorrt.child import run_child
 from pytest_int8acc.errors import EngineError, MissingBackendError
@@ -25,12 +25,8 @@ Feature = Literal[
     "run", "build", "strong typing", "weak typing", "implicit quantization", "debug tensors", "timing cache"
 ]
 
-_MODULES: dict[Flavor, str] = {"tensorrt": "tensorrt", "rtx": "tensorrt_rtx"}
-_NAMES: dict[Flavor, str] = {"tensorrt": "TensorRT", "rtx": "TensorRT-RTX"}
-_EXTRAS: dict[Flavor, str] = {
-    "tensorrt": "pip install 'pytest-int8acc[tensorrt]'",
-    "rtx": "pip install 'pytest-int8acc[rtx]'",
-}
+MODULES: dict[Flavor, str] = {"tensorrt": "tensorrt", "rtx": "tensorrt_rtx"}
+NAMES: dict[Flavor, str] = {"tensorrt": "TensorRT", "rtx": "TensorRT-RTX"}
 _LEAST = (8, 6)
 #: Device files of NVIDIA's drivers on Linux: of servers, of Windows' subsystem, of Jetson boards.
 _DEVICES = ("/dev/nvidiactl", "/dev/dxg", "/dev/nvhost-gpu", "/dev/nvgpu", "/dev/nvmap")
@@ -52,7 +48,7 @@ class Platform:
     @property
     def name(self) -> str:
         """Like ``TensorRT 8.6.0``."""
-        return f"{_NAMES[self.flavor]} {'.'.join(map(str, self.version[:3]))}"
+        return f"{NAMES[self.flavor]} {'.'.join(map(str, self.version[:3]))}"
 
     @property
     def description(self) -> str:
@@ -84,11 +80,6 @@ class Platform:
         """True where builder flags can choose precisions: TensorRT below 11."""
         return not self.is_rtx and self.version < (11,)
 
-    @property
-    def implicit(self) -> bool:
-        """True where TensorRT calibrates by itself."""
-        return self.weakly_typed
-
     def has(self, feature: Feature) -> bool:
         """True where it has the feature, here."""
         return _NEEDS[feature].has(self)
@@ -108,12 +99,11 @@ class Platform:
         return self.is_rtx or self.version >= (10,)
 
 
-class _Need:
+class _Need(NamedTuple):
     """A feature: who has it, and in words."""
 
-    def __init__(self, has: Callable[[Platform], bool], who: str) -> None:
-        self.has = has
-        self.who = who
+    has: Callable[[Platform], bool]
+    who: str
 
 
 _BELOW_11 = "TensorRT 8.6 to 10 has it, 11 and TensorRT-RTX do not"
@@ -123,7 +113,7 @@ _NEEDS: dict[Feature, _Need] = {
     "strong typing": _Need(lambda p: p.strongly_typed, "TensorRT 10 and later and TensorRT-RTX have it"),
     "weak typing": _Need(lambda p: p.weakly_typed, _BELOW_11),
     "implicit quantization": _Need(
-        lambda p: p.implicit, f"{_BELOW_11}; use 'int8: {{calibrate: {{}}}}' or 'int8: {{scales: FILE}}'"
+        lambda p: p.weakly_typed, f"{_BELOW_11}; use 'int8: {{calibrate: {{}}}}' or 'int8: {{scales: FILE}}'"
     ),
     "debug tensors": _Need(
         lambda p: p.is_rtx or p.version >= (10, 12), "TensorRT 10.12 and later and TensorRT-RTX have them"
@@ -157,16 +147,17 @@ def find_platform(prefer: Flavor = "tensorrt") -> tuple[Platform | None, str]:
         The platform, and why nothing better was found; empty where it can run.
     """
     flavors: tuple[Flavor, ...] = ("rtx", "tensorrt") if prefer == "rtx" else ("tensorrt", "rtx")
-    installed = [flavor for flavor in flavors if _is_installed(_MODULES[flavor])]
+    installed = [flavor for flavor in flavors if _is_installed(MODULES[flavor])]
     if not installed:
-        return None, f"TensorRT is not installed: {_EXTRAS['tensorrt']}"
+        return None, "TensorRT is not installed: pip install 'pytest-int8acc[tensorrt]'"
     facts = _facts(os.environ.get("CUDA_VISIBLE_DEVICES"))
     broken, found = [], []
     for flavor in installed:
-        version = facts.get(_MODULES[flavor], {}).get("version")
+        version = facts.get(MODULES[flavor], {}).get("version")
         if version is None:
-            why = facts.get(_MODULES[flavor], {}).get("error", "its import ends the process")
-            broken.append(f"{_NAMES[flavor]} is installed but does not load ({why}): {_EXTRAS[flavor]}")
+            why = facts.get(MODULES[flavor], {}).get("error", "its import ends the process")
+            install = f"pip install 'pytest-int8acc[{flavor}]'"
+            broken.append(f"{NAMES[flavor]} is installed but does not load ({why}): {install}")
         else:
             found.append(_platform(flavor, version, facts))
     if not found:
@@ -196,7 +187,7 @@ def _platform(flavor: Flavor, version: str, facts: dict[str, Any]) -> Platform:
     gpu = facts.get("gpu", {})
     capability = tuple(gpu["capability"]) if "capability" in gpu else None
     platform = Platform(flavor, numbers, gpu.get("name"), capability)
-    return Platform(flavor, numbers, platform.gpu, capability, _problem(platform, facts))
+    return replace(platform, problem=_problem(platform, facts))
 
 
 def _problem(platform: Platform, facts: dict[str, Any]) -> str:
@@ -209,7 +200,7 @@ def _problem(platform: Platform, facts: dict[str, Any]) -> str:
             f"the CUDA runtime library is not found ({facts['cudart']['error']}): add the folder of "
             "libcudart.so to LD_LIBRARY_PATH, or pip install nvidia-cuda-runtime-cu12"
         )
-    targets = facts.get(_MODULES[platform.flavor], {}).get("capabilities")
+    targets = facts.get(MODULES[platform.flavor], {}).get("capabilities")
     if platform.is_rtx and targets and platform.capability not in [tuple(t) for t in targets]:
         known = ", ".join(f"{major}.{minor}" for major, minor in targets)
         own = ".".join(map(str, platform.capability or ()))

@@ -7,9 +7,12 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 import numpy as np
 
-from pytest_int8acc.engines.tensorrt.options import Range, Shape
 from pytest_int8acc.errors import EngineError
 from pytest_int8acc.tensors import Feed, TensorInfo, did_you_mean
+
+Shape = tuple[int, ...]
+#: Smallest, usual and largest shape of one input.
+Range = tuple[Shape, Shape, Shape]
 
 
 def seen_shapes(feeds: Iterable[Feed]) -> dict[str, Counter[Shape]]:

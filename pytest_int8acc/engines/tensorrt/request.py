@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Literal
 
-from pytest_int8acc.engines.tensorrt.calibration import Implicit, check_header, model_digest
-from pytest_int8acc.engines.tensorrt.options import BuildOptions, Range
+from pytest_int8acc.engines.tensorrt.calibration import Implicit, check_header, digest_of, model_digest
 from pytest_int8acc.engines.tensorrt.platform import Platform, require
+from pytest_int8acc.engines.tensorrt.profiles import Range
 from pytest_int8acc.errors import EngineError, ModelError
 from pytest_int8acc.graph.model import Model
 from pytest_int8acc.graph.opset import float_weights, lower_opset
@@ -23,6 +23,23 @@ Outputs = Literal["own", "debug"] | tuple[str, ...]
 
 #: Raised where the worker makes another engine of the same request.
 _FORMAT = 2
+
+
+@dataclass(frozen=True)
+class BuildOptions:
+    """What a user may say of one build; all but ``timeout`` are part of what an engine depends on."""
+
+    shapes: Mapping[str, Range] = field(default_factory=dict)
+    """Input to its profile; inputs left out follow from the data."""
+    plugins: tuple[Path, ...] = ()
+    """Libraries loaded before the model is read."""
+    workspace: int | None = None
+    """Bytes that tactics may take; None leaves TensorRT all of the device's memory."""
+    optimization_level: int | None = None
+    tactic_sources: tuple[str, ...] | None = None
+    """Names such as CUBLAS; empty means none, None means TensorRT's own choice."""
+    timeout: float = 1800.0
+    """Seconds that one build may take."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -93,7 +110,6 @@ class BuildRequest:
         Raises:
             EngineError: A plugin library cannot be read.
         """
-        digest = hashlib.blake2b(digest_size=20)
         facts = {
             "format": _FORMAT,
             "model": model_digest(self.model),
@@ -105,12 +121,9 @@ class BuildRequest:
         }
         if self.implicit is not None:
             cache = self.implicit.cache
-            known = (
-                self.implicit.data if cache is None else hashlib.blake2b(cache, digest_size=20).hexdigest()
-            )
+            known = self.implicit.data if cache is None else digest_of(cache)
             facts["implicit"] = [self.implicit.algorithm, cache is None, known]
-        digest.update(json.dumps(facts, sort_keys=True).encode())
-        return digest.hexdigest()
+        return digest_of(json.dumps(facts, sort_keys=True).encode())
 
 
 def fit_model(model: Model, platform: Platform) -> Model:
@@ -130,12 +143,8 @@ def fit_model(model: Model, platform: Platform) -> Model:
     return lowered if platform.integer_weights else float_weights(lowered)
 
 
-def _file_digest(path: object) -> str:
+def _file_digest(path: Path) -> str:
     try:
-        with open(str(path), "rb") as stream:
-            digest = hashlib.blake2b(digest_size=20)
-            while chunk := stream.read(1 << 20):
-                digest.update(chunk)
+        return digest_of(path.read_bytes())
     except OSError as error:
         raise EngineError(f"tensorrt plugins: {path}: cannot be read: {error.strerror or error}") from error
-    return digest.hexdigest()

@@ -9,6 +9,7 @@ Polygraphy say goes to standard output.
 from __future__ import annotations
 
 import ctypes
+import importlib
 import json
 import re
 import signal
@@ -49,7 +50,7 @@ def main() -> int:
         _load_plugins(job["plugins"])
         meta = _build(job) if job["kind"] == "build" else {}
         if job["examine"]:
-            meta["tensors"] = _examine(job["engine"], job["profiles"])
+            meta["tensors"] = _examine(job["engine"], job.get("profiles", {}))
     except Exception as error:  # whatever it is, the parent says it to the user
         traceback.print_exc()
         meta = {"error": str(error).strip() or type(error).__name__}
@@ -67,13 +68,7 @@ def _tensorrt() -> Any:
     """The module that Polygraphy uses."""
     from polygraphy.config import USE_TENSORRT_RTX
 
-    if USE_TENSORRT_RTX:
-        import tensorrt_rtx
-
-        return tensorrt_rtx
-    import tensorrt
-
-    return tensorrt
+    return importlib.import_module("tensorrt_rtx" if USE_TENSORRT_RTX else "tensorrt")
 
 
 def _load_plugins(plugins: list[str]) -> None:
