@@ -95,13 +95,7 @@ def collect_maxima(
 
 
 def collect_histograms(
-    model: Model,
-    maxima: Maxima,
-    dataset: Dataset,
-    bins: int,
-    *,
-    zeros: bool = True,
-    sessions: Sessions = CPU,
+    model: Model, maxima: Maxima, dataset: Dataset, bins: int, *, zeros: bool = True, sessions: Sessions = CPU
 ) -> dict[str, NDArray[np.int64]]:
     """How often values occur, counted by ONNX Runtime's ``HistogramCollector``.
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import importlib
 import os
@@ -214,19 +215,17 @@ def _options(runtime: Any, mode: Mode, threads: int | None) -> Any:
 
 def _session(runtime: Any, model: Model, options: Any, providers: list[tuple[str, dict[str, str]]]) -> Any:
     """A session made from bytes, or from files where the model is large."""
-    if model.nbytes <= INLINE_BYTES:
-        return _open(runtime, model.serialize(), model.name, options, providers)
-    with tempfile.TemporaryDirectory(prefix="int8acc-", ignore_cleanup_errors=True) as folder:
-        path = Path(folder) / "model.onnx"
-        save_model(model, path, weights_apart=True)
-        return _open(runtime, str(path), model.name, options, providers)
-
-
-def _open(runtime: Any, source: str | bytes, name: str, options: Any, providers: Any) -> Any:
-    try:
-        return runtime.InferenceSession(source, options, providers, enable_fallback=0)
-    except Exception as error:  # ONNX Runtime's errors have no common base class
-        raise EngineError(f"{name}: ONNX Runtime cannot load it: {_brief(error)}") from error
+    with contextlib.ExitStack() as stack:
+        if model.nbytes <= INLINE_BYTES:
+            source: str | bytes = model.serialize()
+        else:
+            folder = tempfile.TemporaryDirectory(prefix="int8acc-", ignore_cleanup_errors=True)
+            source = str(Path(stack.enter_context(folder)) / "model.onnx")
+            save_model(model, Path(source), weights_apart=True)
+        try:
+            return runtime.InferenceSession(source, options, providers, enable_fallback=0)
+        except Exception as error:  # ONNX Runtime's errors have no common base class
+            raise EngineError(f"{model.name}: ONNX Runtime cannot load it: {_brief(error)}") from error
 
 
 def _brief(error: Exception) -> str:

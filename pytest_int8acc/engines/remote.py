@@ -15,15 +15,9 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Annotated, Any
 
-from pydantic import AfterValidator, BaseModel, ConfigDict
+from pydantic import AfterValidator
 
-from pytest_int8acc.engines.manifest import (
-    Manifest,
-    TimingNote,
-    describe_folder,
-    digest_file,
-    inside,
-)
+from pytest_int8acc.engines.manifest import Manifest, Note, TimingNote, describe_folder, digest_file, inside
 from pytest_int8acc.engines.store import Entry, Store, default_folder
 from pytest_int8acc.errors import EngineError
 from pytest_int8acc.files import replace_file
@@ -32,10 +26,8 @@ from pytest_int8acc.settings import Settings
 logger = logging.getLogger("pytest_int8acc")
 
 
-class Publication(BaseModel):
+class Publication(Note):
     """Makes an entry visible in shared storage: written last, at one stroke."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     part: Annotated[str, AfterValidator(inside)]
     """The folder of its files, below ``entries``, which nobody else writes."""

@@ -21,7 +21,7 @@ from onnx.inliner import inline_local_functions
 from onnx.reference import ReferenceEvaluator
 
 from pytest_int8acc.errors import ModelError
-from pytest_int8acc.graph.index import attribute, captured, refill, subgraphs
+from pytest_int8acc.graph.index import attribute, captured, refill, subgraphs, take_name
 from pytest_int8acc.graph.model import Model, make_model, put_constant
 from pytest_int8acc.tensors import Array
 
@@ -190,13 +190,7 @@ def _name_nodes(graph: onnx.GraphProto) -> None:
     """Give unnamed nodes TensorRT's name for them (``node_of_<output>``), and repeated names a number."""
     taken: set[str] = set()
     for node in graph.node:
-        wanted = node.name or f"node_of_{next(filter(None, node.output), node.op_type)}"
-        name, n = wanted, 1
-        while name in taken:
-            n += 1
-            name = f"{wanted}_{n}"
-        node.name = name
-        taken.add(name)
+        node.name = take_name(node.name or f"node_of_{next(filter(None, node.output), node.op_type)}", taken)
 
 
 def _check(model: Model) -> None:

@@ -23,7 +23,7 @@ from onnx import TensorProto, numpy_helper
 
 from pytest_int8acc.errors import ModelError
 from pytest_int8acc.files import replacing_files
-from pytest_int8acc.graph.index import Index, all_initializers, all_nodes, refill, subgraphs
+from pytest_int8acc.graph.index import Index, all_initializers, all_nodes, refill, subgraphs, take_name
 from pytest_int8acc.tensors import Array, TensorInfo
 
 #: Initializers of more bytes than this live beside the graph.
@@ -120,12 +120,7 @@ class Editor:
 
     def unique(self, wanted: str) -> str:
         """``wanted``, or ``wanted_2`` and so on where that name is in use; taken from now on."""
-        name, n = wanted, 1
-        while name in self._taken:
-            n += 1
-            name = f"{wanted}_{n}"
-        self._taken.add(name)
-        return name
+        return take_name(wanted, self._taken)
 
     def add_constant(self, wanted: str, array: Array) -> str:
         """Add an initializer; returns the name it got."""
@@ -236,12 +231,10 @@ def _dtype(data_type: int) -> np.dtype[np.generic]:
 
 def _all_names(graph: onnx.GraphProto) -> Iterator[str]:
     yield from (value.name for value in (*graph.input, *graph.output, *graph.initializer))
-    for node in all_nodes(graph):
-        yield node.name
-        yield from node.input
-        yield from node.output
+    for node in graph.node:
+        yield from (node.name, *node.input, *node.output)
         for inner in subgraphs(node):
-            yield from (value.name for value in (*inner.input, *inner.output, *inner.initializer))
+            yield from _all_names(inner)
 
 
 def _tensor_info(value: onnx.ValueInfoProto) -> TensorInfo:

@@ -71,7 +71,10 @@ def read_qdq(model: Model, original: Model | None = None, exclude: Sequence[str]
         raise ModelError(f"{model.name}: no QuantizeLinear or DequantizeLinear in it; is it the float model?")
     reader = _Reader(model)
     stripped, edges, fixed = reader.strip()
-    notes = [fixed_note(fixed)] if fixed else []
+    notes = []
+    if fixed:
+        what = f"{len(fixed)} DequantizeLinear nodes stay as they are (blocked, FP8, INT4, or no pair)"
+        notes.append(f"{what}: {', '.join(fixed[:5])}")
     if original is not None:
         restored = restore(stripped, edges, original)
         stripped = restored.model
@@ -83,18 +86,11 @@ def read_qdq(model: Model, original: Model | None = None, exclude: Sequence[str]
     return Network(stripped, kept, left_high, tuple(notes), tuple(fixed))
 
 
-def fixed_note(fixed: Sequence[str]) -> str:
-    """What is said of pairs that no plan takes off."""
-    named = ", ".join(fixed[:5])
-    return f"{len(fixed)} DequantizeLinear nodes stay as they are (blocked, FP8, INT4, or no pair): {named}"
-
-
 class _Reader:
     def __init__(self, model: Model) -> None:
         self.model = model
         self.constants = model.constants()
         self.index = model.index
-        self.values: dict[tuple[str, str, str], Quantization] = {}
         self.constants_read = 0
 
     def strip(self) -> tuple[Model, list[Edge], list[str]]:
@@ -123,7 +119,8 @@ class _Reader:
             if codes.dtype != zero_point.dtype:
                 return None
             quantization = Quantization(scale, zero_point, axis, codes)
-            return _Pair(node, self._stand_in(editor, node, quantization), quantization)
+            stand_in = editor.add_constant(f"{node.output[0]}_float", quantization.dequantize())
+            return _Pair(node, stand_in, quantization)
         quantize = self.index.producer.get(node.input[0])
         if quantize is None or quantize.op_type != "QuantizeLinear":
             return None
@@ -141,11 +138,12 @@ class _Reader:
         if any(a.name not in _PLAIN_ATTRIBUTES for a in node.attribute if _is_set(a)):
             return None
         scale = self.constants.get(node.input[1])
-        has_zero_point = len(node.input) > 2 and node.input[2]
-        if has_zero_point:
+        if len(node.input) > 2 and node.input[2]:
             zero_point = self.constants.get(node.input[2])
-        else:
-            zero_point = None if scale is None else np.zeros(scale.shape, self._implied_type(node))
+        else:  # of the constant's own type, otherwise of uint8 as the ONNX standard says
+            codes = self.constants.get(node.input[0]) if node.op_type == "DequantizeLinear" else None
+            dtype = UINT8.dtype if codes is None else codes.dtype
+            zero_point = None if scale is None else np.zeros(scale.shape, dtype)
         if scale is None or zero_point is None or zero_point.dtype not in _TYPES:
             return None
         if scale.size == 1:
@@ -153,15 +151,6 @@ class _Reader:
         if scale.ndim != 1:
             return None  # blocked
         return scale, zero_point, attribute(node, "axis", 1)
-
-    def _implied_type(self, node: onnx.NodeProto) -> np.dtype[np.generic]:
-        """Type of an absent zero point: the constant's own, otherwise uint8 as the ONNX standard says."""
-        codes = self.constants.get(node.input[0]) if node.op_type == "DequantizeLinear" else None
-        return UINT8.dtype if codes is None else codes.dtype
-
-    def _stand_in(self, editor: Editor, node: onnx.NodeProto, quantization: Quantization) -> str:
-        """A float constant equal to what the DequantizeLinear makes."""
-        return editor.add_constant(f"{node.output[0]}_float", quantization.dequantize())
 
     def _rewire(self, editor: Editor, pairs: Mapping[str, _Pair]) -> list[Edge]:
         """Make every reader of a pair read its source, as an edge; drop nodes that nothing reads then.
@@ -187,14 +176,9 @@ class _Reader:
                         node.input[index] = pairs[name].source
                         edges.append(Edge(node.name, index, pairs[name].source, pairs[name].quantization))
             kept.append(node)
-        editor.set_nodes(_without_unread(kept, self.index.public))
+        read = self.index.public.union(name for node in kept for name in node.input)
+        editor.set_nodes([n for n in kept if n.op_type != "QuantizeLinear" or n.output[0] in read])
         return edges
-
-
-def _without_unread(nodes: list[onnx.NodeProto], public: frozenset[str]) -> list[onnx.NodeProto]:
-    """``nodes`` without the QuantizeLinear nodes whose pairs are gone."""
-    read = public.union(name for node in nodes for name in node.input)
-    return [n for n in nodes if n.op_type != "QuantizeLinear" or n.output[0] in read]
 
 
 def _is_set(attribute: onnx.AttributeProto) -> bool:

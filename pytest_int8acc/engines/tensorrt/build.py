@@ -159,7 +159,8 @@ def _make(request: BuildRequest, platform: Platform, folder: Path, store: Store 
     outcome, meta = run_worker(job, job_folder, platform, limit, f"building {request}")
     problem = explain(outcome, meta, read_log(job_folder / LOG), limit)
     if problem or meta is None:
-        kept = _keep_log(job_folder / LOG)
+        kept = Path(tempfile.mkdtemp(prefix="int8acc-log-")) / LOG  # outlives the build
+        shutil.copyfile(job_folder / LOG, kept)
         raise EngineError(f"{request}: {platform.name} built no engine: {problem}. The whole log: {kept}")
     (job_folder / worker.META).write_text(json.dumps({**meta, "seconds": outcome.seconds}), encoding="utf-8")
     if store is not None and (job_folder / worker.TIMING).exists():
@@ -225,13 +226,6 @@ def _prepare_calibration(request: BuildRequest, implicit: Implicit, folder: Path
     if left_out:
         logger.info("%s: calibrates on %d batches, %d of other shapes left out", request, count, left_out)
     return usual
-
-
-def _keep_log(log: Path) -> Path:
-    """Copy a failed build's log to where it outlives the build."""
-    kept = Path(tempfile.mkdtemp(prefix="int8acc-log-")) / LOG
-    shutil.copyfile(log, kept)
-    return kept
 
 
 def _read(request: BuildRequest, platform: Platform, folder: Path, made: bool, keep: object) -> Built:

@@ -11,7 +11,7 @@ import dataclasses
 import hashlib
 import json
 import re
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -63,17 +63,8 @@ def calibrate_on(dataset: Dataset, algorithm: Algorithm) -> Implicit:
     Raises:
         DataError: The samples cannot be read.
     """
-    return Implicit(algorithm, feeds=_Feeds(dataset), data=dataset.read_once())
-
-
-class _Feeds:
-    """The feeds of a dataset, as often as wanted."""
-
-    def __init__(self, dataset: Dataset) -> None:
-        self._dataset = dataset
-
-    def __iter__(self) -> Iterator[Feed]:
-        return (batch.feed for batch in self._dataset.batches())
+    digest = dataset.read_once()
+    return Implicit(algorithm, feeds=(batch.feed for batch in dataset.batches()), data=digest)
 
 
 @dataclass(frozen=True)
@@ -151,9 +142,8 @@ def read_content(cache: Path) -> bytes:
     try:
         return cache.read_bytes()
     except OSError as error:
-        raise EngineError(
-            f"{cache}: the calibration cache cannot be read: {error.strerror or error}"
-        ) from error
+        why = error.strerror or error
+        raise EngineError(f"{cache}: the calibration cache cannot be read: {why}") from error
 
 
 def check_sidecar(cache: Path, content: bytes, wanted: Provenance) -> str:
