@@ -172,11 +172,13 @@ class TrtBackend:
         self, form: ModelForm | ImplicitForm, role: Role, inputs: Dataset, outputs: Outputs = "own"
     ) -> Built:
         model, by_flags = self.deployed(form)
+        if self._seen is None:
+            self._seen = seen_shapes(batch.feed for batch in inputs.batches())
         implicit = self._implicit(form, model) if isinstance(form, ImplicitForm) else None
         request = BuildRequest(
             model,
             role,
-            make_profiles(model.inputs, self._options.shapes, self._shapes(inputs)),
+            make_profiles(model.inputs, self._options.shapes, self._seen),
             typing="weak" if by_flags else "strong",
             flags=_flags(form) if by_flags else frozenset(),
             precisions=_precisions(form) if by_flags else {},
@@ -189,11 +191,6 @@ class TrtBackend:
             self._keep_cache(form, implicit, model, built)
         self.notes = tuple(dict.fromkeys((*self.notes, *built.notes)))
         return built
-
-    def _shapes(self, inputs: Dataset) -> Mapping[str, Counter[Shape]]:
-        if self._seen is None:
-            self._seen = seen_shapes(batch.feed for batch in inputs.batches())
-        return self._seen
 
     def _implicit(self, form: ImplicitForm, model: Model) -> Implicit:
         """Where the calibrator's ranges come from: a cache that fits, or the data."""

@@ -21,6 +21,7 @@ from pytest_int8acc.data.chunks import real_rows
 from pytest_int8acc.engines.onnxruntime import CPU, Sessions
 from pytest_int8acc.engines.run import with_progress
 from pytest_int8acc.graph.formats import FP32
+from pytest_int8acc.graph.index import refill
 from pytest_int8acc.graph.model import Editor, Model
 from pytest_int8acc.tensors import Array
 
@@ -244,5 +245,4 @@ def _add_maximum(edit: Editor, tensor: str, infinity: str, axes: str) -> tuple[s
 
 def _set_outputs(edit: Editor, types: Mapping[str, int]) -> None:
     """Make ``types``, name to ONNX element type, the only outputs; what they do not need is then not run."""
-    del edit.graph.output[:]
-    edit.graph.output.extend(helper.make_tensor_value_info(n, t, None) for n, t in types.items())
+    refill(edit.graph.output, [helper.make_tensor_value_info(n, t, None) for n, t in types.items()])

@@ -123,8 +123,7 @@ class RemoteStore:
             for name in known.manifest.files:
                 (folder / name).parent.mkdir(parents=True, exist_ok=True)
                 with talking(self.url):
-                    source = f"{self.url}/entries/{known.part}/{name}"
-                    system, path = reach(source)
+                    system, path = reach(f"{self.url}/entries/{known.part}/{name}")
                     system.get_file(path, str(folder / name))
             damage = "" if describe_folder(folder) == known.manifest else "a file was changed"
         except ValueError:
@@ -234,8 +233,7 @@ def read_bytes(where: str) -> bytes:
         return Path(where).read_bytes()
     with talking(where):
         system, path = reach(where)
-        data: bytes = system.cat_file(path)
-        return data
+        return bytes(system.cat_file(path))
 
 
 def write_bytes_atomic(where: str, data: bytes) -> None:
@@ -279,11 +277,11 @@ def reach(url: str) -> tuple[Any, str]:
         ) from error
     try:
         system, path = fsspec.core.url_to_fs(url)
+        return system, path
     except ImportError as error:
         raise EngineError(f"{_shown(url)}: a library is missing: {error}") from error
     except ValueError as error:
         raise EngineError(f"{_shown(url)}: not a URL that fsspec knows: {error}") from error
-    return system, path
 
 
 @contextlib.contextmanager

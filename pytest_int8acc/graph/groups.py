@@ -76,11 +76,7 @@ def find_groups(model: Model, exclude: Sequence[str] = ()) -> Layout:
         ModelError: A pattern of ``exclude`` matches no node, or the model has nothing to quantize.
     """
     finder = _Finder(model, exclude)
-    slots: dict[str, tuple[Slot, ...]] = {}
-    for node in model.graph.node:
-        found = finder.slots_of(node)
-        if found:
-            slots[node.name] = found
+    slots = {node.name: found for node in model.graph.node if (found := finder.slots_of(node))}
     for node in all_nodes(model.graph):
         if node.op_type in WEIGHTED and node.name not in model.index.nodes:
             finder.left_high[node.name or node.output[0]] = LeftHigh("nested")
@@ -136,10 +132,9 @@ class _Finder:
         return None
 
     def _slot(self, node: onnx.NodeProto, index: int) -> Slot:
-        tensor = node.input[index]
-        if tensor not in self.constants:
-            return Slot(node.name, index, tensor, constant=False)
-        return Slot(node.name, index, tensor, True, channel_axis(node, index, self.constants[tensor].ndim))
+        array = self.constants.get(node.input[index])
+        axis = None if array is None else channel_axis(node, index, array.ndim)
+        return Slot(node.name, index, node.input[index], array is not None, axis)
 
     def _residual_input(self, node: onnx.NodeProto) -> int | None:
         """Index of the Add's residual where its other input is a convolution in INT8; None for other Adds."""

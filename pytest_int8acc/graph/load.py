@@ -54,9 +54,8 @@ def read_model(path: Path) -> Model:
 
 def normalize(model: Model) -> Model:
     """``model`` in the normal form of this module; see its docstring."""
-    proto, name = model.proto, model.name
-    if proto.functions:
-        proto = inline_local_functions(proto)
+    name = model.name
+    proto = inline_local_functions(model.proto) if model.proto.functions else model.proto
     model = make_model(proto, model.weights, name)
     _drop_initializers_from_inputs(model.graph)
     _open_negative_sizes(model.graph)

@@ -258,8 +258,7 @@ class _Edit:
         for reader in site.readers:
             node = self.nodes[reader]
             weight = self.constants[node.input[1]]
-            scaled = _by_input(weight, node, site.channels) * _spread(factors, weight, node, site.channels)
-            self.replace_constant(reader, 1, _undo(scaled, weight, node))
+            self.replace_constant(reader, 1, weight * _spread(factors, weight, node))
 
     def replace_constant(self, node: str, index: int, array: Array) -> None:
         """Let one node read ``array`` in place of its constant, which others may go on reading."""
@@ -335,14 +334,10 @@ def _by_input(weight: Array, node: onnx.NodeProto, channels: int) -> Array:
     return np.asarray(weight if attribute(node, "transB", 0) else weight.T)[None]
 
 
-def _undo(split: Array, weight: Array, node: onnx.NodeProto) -> Array:
-    """The inverse of ``_by_input``."""
-    if node.op_type == "Conv":
-        return split.reshape(weight.shape)
-    return np.asarray(split[0] if attribute(node, "transB", 0) else split[0].T)
-
-
-def _spread(factors: Array, weight: Array, node: onnx.NodeProto, channels: int) -> Array:
-    """Factors shaped for what ``_by_input`` makes of ``weight``."""
-    groups = channels // weight.shape[1] if node.op_type == "Conv" else 1
-    return factors.reshape(groups, 1, channels // groups, *[1] * (weight.ndim - 2))
+def _spread(factors: Array, weight: Array, node: onnx.NodeProto) -> Array:
+    """Factors of input channels, shaped to multiply ``weight``."""
+    if node.op_type != "Conv":
+        return along(factors, 1 if attribute(node, "transB", 0) else 0, 2)
+    groups = factors.size // weight.shape[1]
+    rows = factors.reshape(groups, -1).repeat(weight.shape[0] // groups, axis=0)
+    return rows.reshape(*weight.shape[:2], *[1] * (weight.ndim - 2))

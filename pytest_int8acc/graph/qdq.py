@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 import onnx
@@ -31,16 +31,8 @@ _TYPES = frozenset(known.dtype for known in INTEGERS)
 _OPERATOR_FORMAT = frozenset(
     {"QLinearConv", "QLinearMatMul", "ConvInteger", "MatMulInteger", "DynamicQuantizeLinear", "QGemm"}
 )
-
-
-@dataclass(frozen=True)
-class _Pair:
-    """A DequantizeLinear that can be taken off, with the QuantizeLinear before it where there is one."""
-
-    dequantize: onnx.NodeProto
-    source: str
-    """The tensor that is quantized; the float stand-in of an integer constant."""
-    quantization: Quantization
+#: The tensor that is quantized, or the float stand-in of an integer constant; and how it is.
+_Pair = tuple[str, Quantization]
 
 
 def is_qdq(model: Model) -> bool:
@@ -76,9 +68,8 @@ def read_qdq(model: Model, original: Model | None = None, exclude: Sequence[str]
         what = f"{len(fixed)} DequantizeLinear nodes stay as they are (blocked, FP8, INT4, or no pair)"
         notes.append(f"{what}: {', '.join(fixed[:5])}")
     if original is not None:
-        restored = restore(stripped, edges, original)
-        stripped = restored.model
-        notes.extend(restored.notes(reader.constants_read, original.name))
+        stripped, told = restore(stripped, edges, original, reader.constants_read)
+        notes += told
     excluded = match_nodes(stripped, exclude)
     groups = _grouped(stripped, edges)
     left_high = {group.name: excluded[group.name] for group in groups if group.name in excluded}
@@ -105,7 +96,7 @@ class _Reader:
                     fixed.append(node.name)
                 else:
                     pairs[node.output[0]] = pair
-        self.constants_read = sum(pair.quantization.values is not None for pair in pairs.values())
+        self.constants_read = sum(made.values is not None for _, made in pairs.values())
         edges = self._rewire(editor, pairs)
         return editor.done(), edges, fixed
 
@@ -120,7 +111,7 @@ class _Reader:
                 return None
             quantization = Quantization(scale, zero_point, axis, codes)
             stand_in = editor.add_constant(f"{node.output[0]}_float", quantization.dequantize())
-            return _Pair(node, stand_in, quantization)
+            return stand_in, quantization
         quantize = self.index.producer.get(node.input[0])
         if quantize is None or quantize.op_type != "QuantizeLinear":
             return None
@@ -131,7 +122,7 @@ class _Reader:
         quantization = Quantization(scale, zero_point, axis)
         if source in self.constants:
             quantization = replace(quantization, values=quantization.quantize(self.constants[source]))
-        return _Pair(node, source, quantization)
+        return source, quantization
 
     def _parameters(self, node: onnx.NodeProto) -> tuple[Array, Array, int | None] | None:
         """Scale, zero point and channel axis; None where the node is no ordinary integer Q or DQ."""
@@ -158,7 +149,7 @@ class _Reader:
         Where a dequantized tensor is a graph output, is read inside an If or Loop, or is quantized
         again, an Identity takes the pair's place and carries the edge.
         """
-        quantized_again = {p.source for p in pairs.values()} & set(pairs)
+        quantized_again = {source for source, _ in pairs.values()} & set(pairs)
         edges: list[Edge] = []
         kept: list[onnx.NodeProto] = []
         for node in editor.graph.node:
@@ -167,14 +158,14 @@ class _Reader:
             if pair is not None:
                 if output in self.index.public or output in quantized_again:
                     name = editor.unique(f"{node.name}_identity")
-                    kept.append(helper.make_node("Identity", [pair.source], [output], name=name))
-                    edges.append(Edge(name, 0, pair.source, pair.quantization))
+                    kept.append(helper.make_node("Identity", [pair[0]], [output], name=name))
+                    edges.append(Edge(name, 0, *pair))
                 continue
             if node.op_type != "QuantizeLinear":
                 for index, name in enumerate(node.input):
                     if name in pairs:
-                        node.input[index] = pairs[name].source
-                        edges.append(Edge(node.name, index, pairs[name].source, pairs[name].quantization))
+                        node.input[index] = pairs[name][0]
+                        edges.append(Edge(node.name, index, *pairs[name]))
             kept.append(node)
         read = self.index.public.union(name for node in kept for name in node.input)
         editor.set_nodes([n for n in kept if n.op_type != "QuantizeLinear" or n.output[0] in read])

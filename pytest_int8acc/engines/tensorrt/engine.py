@@ -122,8 +122,7 @@ class TrtEngine:
 
     def adapted(self, feed: Feed) -> Feed:
         """The feed in the engine's dtypes; raises EngineError where it does not fit."""
-        missing = [tensor.name for tensor in self.inputs if tensor.name not in feed]
-        if missing:
+        if missing := [tensor.name for tensor in self.inputs if tensor.name not in feed]:
             raise EngineError(f"{self.name}: the feed lacks {', '.join(missing)}")
         arrays = {}
         for tensor in self.inputs:

@@ -102,6 +102,10 @@ def check_silu(view: View) -> Iterator[Finding]:
             yield from _between_factors(view, node)
 
 
+#: What is asked of a Q/DQ model by itself.
+CHECKS = (check_weighted, check_activations, check_adds, check_concats, check_silu)
+
+
 def check_weights(view: View, original: Model) -> Iterator[Finding]:
     """Quantized weights against those of the float model's nodes of the same name."""
     theirs = original.index.nodes
