@@ -9,6 +9,7 @@ arithmetic with other constants folded into one initializer.
 from __future__ import annotations
 
 import copy
+import math
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -123,9 +124,8 @@ def _map_external(proto: onnx.ModelProto, path: Path) -> dict[str, Array]:
 
 
 def _map(tensor: TensorProto, file: Path, offset: int, path: Path) -> Array:
-    dtype = np.dtype(onnx.helper.tensor_dtype_to_np_dtype(tensor.data_type))
-    shape = tuple(tensor.dims)
-    nbytes = int(np.prod(shape, dtype=np.int64)) * dtype.itemsize
+    dtype, shape = np.dtype(onnx.helper.tensor_dtype_to_np_dtype(tensor.data_type)), tuple(tensor.dims)
+    nbytes = math.prod(shape) * dtype.itemsize
     try:
         size = file.stat().st_size
     except OSError:

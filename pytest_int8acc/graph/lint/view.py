@@ -139,11 +139,8 @@ class View:
     def _halves(self) -> Iterator[Half]:
         kinds: dict[str, str] = {}
         for node in self.model.graph.node:
-            if (
-                node.op_type not in (QUANTIZE, DEQUANTIZE)
-                or node.domain not in _DOMAINS
-                or len(node.input) < 2
-            ):
+            is_half = node.op_type in (QUANTIZE, DEQUANTIZE) and node.domain in _DOMAINS
+            if not is_half or len(node.input) < 2:
                 continue
             scale = self.constants.get(node.input[1])
             zero_point = self.constants.get(node.input[2]) if len(node.input) > 2 else None
