@@ -121,7 +121,7 @@ def test_a_second_run_takes_engines_from_the_store(project: Path, tmp_path: Path
     second = pytest_run(project, "digits.int8acc.yaml", "--log-cli-level=INFO", store=tmp_path / "s")
     assert first.count("built in") == 2
     assert second.count("built in") == 0
-    assert second.count("taken from the store") == 2
+    assert second.count("engine taken from the store") == 2
 
 
 def test_workers_build_each_engine_once(project: Path, tmp_path: Path) -> None:

@@ -23,7 +23,7 @@ from zoo import ZOO
 from pytest_int8acc.engines.inspector import read_layers
 from pytest_int8acc.engines.onnxruntime import OrtEngine
 from pytest_int8acc.engines.store import Store
-from pytest_int8acc.engines.tensorrt.build import Built, build, timing_provenance
+from pytest_int8acc.engines.tensorrt.build import UNFED, Built, build, timing_provenance
 from pytest_int8acc.engines.tensorrt.calibration import (
     HEADERS,
     Implicit,
@@ -295,7 +295,7 @@ def test_a_cache_is_read_and_layer_precisions_are_obeyed(
     held = {weighted[1]: "fp32", weighted[2]: "fp16"}
     calibration = Implicit("entropy2", cache=implicit.calibration)
     made = build(implicit_request(digits, feed, calibration, options, precisions=held), here)
-    assert made.notes == ()
+    assert set(made.notes) <= {UNFED}
     assert made.calibration == implicit.calibration
     found, free = precisions(made, nodes), precisions(implicit, nodes)
     print(f"\nheld {held}: { ({n: (free.get(n), found.get(n)) for n in weighted}) }")

@@ -40,8 +40,9 @@ def assert_each_group_errs_alone(network: Network, feed: Feed) -> None:
         others = Plan({g.name: "fp32" for g in network.groups if g.name != group})
         alone = OrtEngine(with_output(apply(network, others), tensor), "exact")(feed)
         np.testing.assert_array_equal(found[made[group]], alone[tensor], err_msg=group)
-    for value in network.model.outputs:
-        np.testing.assert_array_equal(found[value.name], OrtEngine(network.model, "exact")(feed)[value.name])
+    plain = OrtEngine(network.model, "exact")(feed)
+    for value in network.model.outputs:  # with more readers of a tensor, ONNX Runtime fuses less
+        np.testing.assert_allclose(found[value.name], plain[value.name], rtol=1e-5, atol=1e-6)
 
 
 @settings(deadline=None, max_examples=25)

@@ -50,8 +50,8 @@ FORMATS = {
     "goldens.record": "Git LFS pointers",
     "init": "names of files",
     "plugin.reporting": "what pytest and pytest-xdist write",
-    "scales.files": "files that may be binary",
-    "scales.ranges": "JSON",
+    "scales.__init__": "files that may be binary",
+    "scales.load": "JSON",
     "scales.trt_cache": "calibration caches",
     "spec.yaml": "YAML, and what PyYAML says of it",
 }

@@ -249,7 +249,7 @@ def test_a_failure_of_everything_reads_like_this():
         "INT8 in 54 of 54 groups, entropy over 500 samples, rest FP16 against FP16; 256 samples: "
         "data/val.npz; TensorRT 10.4, NVIDIA L4",
         "     output           metric   INT8    limit     noise  baseline  fixed",
-        "  >  logits           cosine   0.8741  >= 0.999  1                0.9996",
+        "  >  logits           cosine   0.8741  >= 0.999  1                0.9993",
         "  >  metrics.py:top1  top1     0.921   >= 0.98   0      0.985     0.984",
         "     logits           sqnr_db  24.5    >= 20     inf              33.1",
         "  error: '/stem/QuantizeLinear': zero point 3 on 'images'; TensorRT rejects the model "
@@ -286,8 +286,8 @@ def test_a_failure_of_everything_reads_like_this():
         "FP16, 90% of the MACs stay in INT8",
         "Search 'minimal': 2 trials and 18 probes (as much as 2.75 runs over all samples), 1 model built, in "
         "3.2 s; proven minimal: each of the 2 groups kept high was sent back to INT8 alone, and fails",
-        "Cheaper fix: recalibrating /layer2/0/conv1/Conv with percentile 99.99 alone meets the criteria in "
-        "full INT8 ('logits' cosine 0.9993 >= 0.999, verified)",
+        "Cheaper fix: no layer needs FP16: other scales for 1 tensor (percentile 99.99); ranges from the "
+        "compared inputs themselves ('logits' cosine 0.9993 >= 0.999, verified)",
         "Calibration methods",
         "  method   verdict  most critical",
         "  minmax   fails    'logits' cosine 0.91 < 0.999",

@@ -152,7 +152,7 @@ DIAGNOSIS = Diagnosis(
             "recalibrate",
             (),
             (Rescale("/layer1/1/relu/Relu_output_0", "percentile 99.99", 2.02, 0.033),),
-            (replace(COSINE, value=0.9993),),
+            (replace(COSINE, value=0.9993), replace(SQNR, value=33.1), replace(TOP1, value=0.984)),
             True,
             0.0,
             culprits=2,

@@ -35,6 +35,8 @@ logger = logging.getLogger("pytest_int8acc")
 
 LOG = "build.log"
 _WORKER = "pytest_int8acc.engines.tensorrt.worker"
+#: What is given up where TensorRT has no kernel for it.
+UNFED = "held layers read INT8 results: TensorRT has no kernels that give the layers before them another type"
 _KEPT = (worker.ENGINE, worker.LAYERS, worker.NETWORK, worker.CACHE, worker.META)
 _LOG_SECONDS = 30.0
 
@@ -236,8 +238,10 @@ def _read(request: BuildRequest, platform: Platform, folder: Path, made: bool, k
     except (OSError, ValueError) as error:
         raise EngineError(f"{folder}: a damaged entry of the engine store ({error}); delete it") from error
     cache = folder / worker.CACHE
-    absent = ", ".join(meta["absent"])
-    note = f"nodes without a layer of their own, so no precision was set: {absent}"
+    absent = meta["absent"]
+    notes = [UNFED] if meta.get("unfed") else []
+    if absent:
+        notes.append(f"nodes without a layer of their own, so no precision was set: {', '.join(absent)}")
     return Built(
         role=request.role,
         name=request.model.name,
@@ -254,6 +258,6 @@ def _read(request: BuildRequest, platform: Platform, folder: Path, made: bool, k
         outputs=request.model.outputs,
         profiles=request.profiles,
         plugins=request.options.plugins,
-        notes=(note,) if absent else (),
+        notes=tuple(notes),
         keep=keep,
     )

@@ -82,13 +82,29 @@ def _load_plugins(plugins: list[str]) -> None:
 
 
 def _build(job: dict[str, Any]) -> dict[str, Any]:
-    """Parse the model, build it, and write the engine."""
+    """Parse the model, build it, and write the engine.
+
+    Where TensorRT quantizes by itself, it may have no kernel for an INT8 layer that gives a held layer's
+    type; then it is built once more without asking for that.
+    """
+    from polygraphy.exception import PolygraphyException
+
+    held = job["algorithm"] is not None and bool(job["precisions"])
+    try:
+        return _built(job, fed=held)
+    except PolygraphyException:
+        if not held:
+            raise
+        return _built(job, fed=False) | {"unfed": True}
+
+
+def _built(job: dict[str, Any], *, fed: bool) -> dict[str, Any]:
     from polygraphy.backend.trt import EngineBytesFromNetwork, NetworkFromOnnxPath
 
     builder, network, parser = NetworkFromOnnxPath(MODEL, **_network_options(job))()
     if isinstance(job["outputs"], list):
         _mark(network, set(job["outputs"]))
-    absent = _hold_precisions(network, job["precisions"], implicit=job["algorithm"] is not None)
+    absent = _hold_precisions(network, job["precisions"], fed=fed)
     Path(NETWORK).write_text(json.dumps(list(_layers(network))), encoding="utf-8")
     saved = TIMING if job["timing"] else None
     batches = _Batches(job["calibration_shapes"] or ())
@@ -207,7 +223,7 @@ def _layers(network: Any) -> Iterator[dict[str, Any]]:
         }
 
 
-def _hold_precisions(network: Any, precisions: dict[str, str], *, implicit: bool) -> list[str]:
+def _hold_precisions(network: Any, precisions: dict[str, str], *, fed: bool) -> list[str]:
     """Set the precision of the layers of each node; returns the nodes that have no layer."""
     if not precisions:
         return []
@@ -224,7 +240,7 @@ def _hold_precisions(network: Any, precisions: dict[str, str], *, implicit: bool
         if set(layer["outputs"].values()) <= _FLOATS and layer["type"] not in ("SHAPE", "CONSTANT"):
             wanted[layer["name"]] = types[precisions[node]]
     set_layer_precisions((None, network), wanted)
-    if implicit:
+    if fed:
         _feed_in_type(network, wanted)
     return sorted(set(precisions) - found)
 
