@@ -11,7 +11,7 @@ import dataclasses
 import hashlib
 import json
 import re
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -63,8 +63,17 @@ def calibrate_on(dataset: Dataset, algorithm: Algorithm) -> Implicit:
     Raises:
         DataError: The samples cannot be read.
     """
-    digest = dataset.read_once()
-    return Implicit(algorithm, feeds=(batch.feed for batch in dataset.batches()), data=digest)
+    return Implicit(algorithm, feeds=_Feeds(dataset), data=dataset.read_once())
+
+
+class _Feeds:
+    """The feeds of a dataset, as often as wanted."""
+
+    def __init__(self, dataset: Dataset) -> None:
+        self._dataset = dataset
+
+    def __iter__(self) -> Iterator[Feed]:
+        return (batch.feed for batch in self._dataset.batches())
 
 
 @dataclass(frozen=True)
