@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,6 +21,7 @@ from pytest_int8acc.data.dataset import real_rows
 from pytest_int8acc.engines.onnxruntime import CPU, Sessions
 from pytest_int8acc.engines.run import with_progress
 from pytest_int8acc.graph.formats import FP32
+from pytest_int8acc.graph.index import refill
 from pytest_int8acc.graph.model import Editor, Model
 from pytest_int8acc.tensors import Array
 
@@ -39,13 +40,6 @@ _QUANTIZED_BINS = 128
 _TINY, _HUGE = FP32.normal, FP32.highest / 4
 #: ReduceMax takes its axes as an input from this opset on.
 _AXES_ARE_INPUT = 18
-
-
-class _Constants(NamedTuple):
-    """Names of the initializers that all maxima share; the edit drops those that the opset does not need."""
-
-    infinity: str
-    axes: str
 
 
 @dataclass(frozen=True, eq=False)
@@ -80,15 +74,13 @@ def collect_maxima(
         DataError: The samples cannot be read.
     """
     edit = model.edit()
-    constants = _Constants(
-        infinity=edit.add_constant("calibration/inf", np.array(np.inf, np.float32)),
-        axes=edit.add_constant("calibration/axes", np.array([1], np.int64)),
-    )
-    names = {tensor: _add_maximum(edit, tensor, constants, model.opset) for tensor in tensors}
-    types = {m: TensorProto.FLOAT for m, _ in names.values()} | {
-        n: TensorProto.INT64 for _, n in names.values()
-    }
-    _set_outputs(edit, types)
+    infinity = edit.add_constant("calibration/inf", np.array(np.inf, np.float32))
+    axes = ""
+    if model.opset >= _AXES_ARE_INPUT:
+        axes = edit.add_constant("calibration/axes", np.array([1], np.int64))
+    names = {tensor: _add_maximum(edit, tensor, infinity, axes) for tensor in tensors}
+    maxima = {m: TensorProto.FLOAT for m, _ in names.values()}
+    _set_outputs(edit, maxima | {n: TensorProto.INT64 for _, n in names.values()})
     engine = sessions.exact(edit.done())
     found: dict[str, list[Array]] = {tensor: [] for tensor in tensors}
     sizes = dict.fromkeys(tensors, 0)
@@ -104,13 +96,7 @@ def collect_maxima(
 
 
 def collect_histograms(
-    model: Model,
-    maxima: Maxima,
-    dataset: Dataset,
-    bins: int,
-    *,
-    zeros: bool = True,
-    sessions: Sessions = CPU,
+    model: Model, maxima: Maxima, dataset: Dataset, bins: int, *, zeros: bool = True, sessions: Sessions = CPU
 ) -> dict[str, NDArray[np.int64]]:
     """How often values occur, counted by ONNX Runtime's ``HistogramCollector``.
 
@@ -233,25 +219,25 @@ def _add_cast(edit: Editor, tensor: str) -> str:
     return output
 
 
-def _add_maximum(edit: Editor, tensor: str, constants: _Constants, opset: int) -> tuple[str, str]:
-    """Add max|x| over all but the first dimension, inf where there is NaN, and the number of elements."""
+def _add_maximum(edit: Editor, tensor: str, infinity: str, axes: str) -> tuple[str, str]:
+    """Add max|x| over all but the first dimension, inf where there is NaN, and the number of elements.
+
+    ``axes`` names the constant [1] where ReduceMax takes its axes as an input.
+    """
     value = _add_cast(edit, tensor)
     nan, absolute, finite, rows, maximum, size = (
         edit.unique(f"{tensor}/{part}") for part in ("nan", "abs", "finite", "rows", "max", "size")
     )
-    reduce = helper.make_node("ReduceMax", [rows], [maximum], keepdims=0)
-    if opset < _AXES_ARE_INPUT:
-        reduce.attribute.append(helper.make_attribute("axes", [1]))
-    else:
-        reduce.input.append(constants.axes)
+    make = helper.make_node
+    along: dict[str, Any] = {} if axes else {"axes": [1]}
     edit.graph.node.extend(
         [
-            helper.make_node("IsNaN", [value], [nan]),
-            helper.make_node("Abs", [value], [absolute]),
-            helper.make_node("Where", [nan, constants.infinity, absolute], [finite]),
-            helper.make_node("Flatten", [finite], [rows], axis=1),
-            reduce,
-            helper.make_node("Size", [value], [size]),
+            make("IsNaN", [value], [nan]),
+            make("Abs", [value], [absolute]),
+            make("Where", [nan, infinity, absolute], [finite]),
+            make("Flatten", [finite], [rows], axis=1),
+            make("ReduceMax", [rows, axes] if axes else [rows], [maximum], keepdims=0, **along),
+            make("Size", [value], [size]),
         ]
     )
     return maximum, size
@@ -259,5 +245,4 @@ def _add_maximum(edit: Editor, tensor: str, constants: _Constants, opset: int) -
 
 def _set_outputs(edit: Editor, types: Mapping[str, int]) -> None:
     """Make ``types``, name to ONNX element type, the only outputs; what they do not need is then not run."""
-    del edit.graph.output[:]
-    edit.graph.output.extend(helper.make_tensor_value_info(n, t, None) for n, t in types.items())
+    refill(edit.graph.output, [helper.make_tensor_value_info(n, t, None) for n, t in types.items()])

@@ -13,34 +13,18 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import Any
 
 from pytest_int8acc.errors import EngineError
-from pytest_int8acc.results.engines import EngineLayer, Kind, LayerKind
+from pytest_int8acc.results import EngineLayer
+from pytest_int8acc.results.engines import Kind, LayerKind
 
 #: Words of a tensor's format, and what they mean for a layer that reads it; see _WORDS.
 _TYPES: dict[str, Kind] = {
-    "BFLOAT16": "bf16",
-    "BF16": "bf16",
-    "FLOAT16": "fp16",
-    "FP16": "fp16",
-    "HALF": "fp16",
-    "FLOAT32": "fp32",
-    "FLOAT": "fp32",
-    "FP32": "fp32",
-    "TF32": "fp32",
-    "FLOAT8": "fp8",
-    "FP8": "fp8",
-    "E4M3": "fp8",
-    "E5M2": "fp8",
-    "FLOAT64": "other",
-    "FLOAT4": "other",
-    "FP4": "other",
-    "UINT8": "other",
-    "INT8": "int8",
-    "INT4": "other",
-    "UINT4": "other",
-    "INT16": "other",
-    "INT32": "other",
-    "INT64": "other",
-    "BOOL": "other",
+    **dict.fromkeys(("BFLOAT16", "BF16"), "bf16"),
+    **dict.fromkeys(("FLOAT16", "FP16", "HALF"), "fp16"),
+    **dict.fromkeys(("FLOAT32", "FLOAT", "FP32", "TF32"), "fp32"),
+    **dict.fromkeys(("FLOAT8", "FP8", "E4M3", "E5M2"), "fp8"),
+    **dict.fromkeys(("INT8",), "int8"),
+    **dict.fromkeys(("FLOAT64", "FLOAT4", "FP4", "BOOL", "UINT8", "UINT4"), "other"),
+    **dict.fromkeys(("INT4", "INT16", "INT32", "INT64"), "other"),
 }
 #: Longest first: BFLOAT16 holds FLOAT16 and FLOAT, UINT8 holds INT8.
 _WORDS = re.compile("|".join(sorted(_TYPES, key=len, reverse=True)))
@@ -74,6 +58,7 @@ _PROFILE = re.compile(r" \[profile [1-9]\d*\]$")
 _SUFFIX = re.compile(r"(?:_myl\d*_\d+|_clone_\d+)$")
 #: How the names begin that TensorRT gives to what it adds.
 _ADDED = re.compile(r"__my|\(Unnamed Layer\*|\{|Reformatting |\[")
+_EXPECTED = "expected the text of IEngineInspector.get_engine_information in the format JSON"
 
 
 def read_layers(text: str, nodes: Collection[str] = ()) -> tuple[EngineLayer, ...]:
@@ -120,17 +105,11 @@ def _layers(text: str) -> list[Any]:
     try:
         data = json.loads(text, strict=False)
     except (ValueError, RecursionError) as error:
-        raise EngineError(
-            f"the engine inspector's answer is not JSON ({error}): expected the text of "
-            "IEngineInspector.get_engine_information in the format JSON"
-        ) from error
+        raise EngineError(f"the engine inspector's answer is not JSON ({error}): {_EXPECTED}") from error
     if isinstance(data, Mapping):
         data = data.get("Layers", [data] if "Name" in data else None)
     if not isinstance(data, list):
-        raise EngineError(
-            "the engine inspector's JSON has no list 'Layers': expected the text of "
-            "IEngineInspector.get_engine_information in the format JSON"
-        )
+        raise EngineError(f"the engine inspector's JSON has no list 'Layers': {_EXPECTED}")
     return data
 
 
@@ -141,9 +120,7 @@ def _read_layer(layer: Any, known: frozenset[str]) -> EngineLayer:
     name = _text(layer, "Name")
     nodes = _nodes(name, _text(layer, "Metadata"), known)
     kind = _kind(layer, nodes)
-    if kind == "reformat":
-        nodes = ()
-    return EngineLayer(name, nodes, kind, _precision(layer, kind))
+    return EngineLayer(name, () if kind == "reformat" else nodes, kind, _precision(layer, kind))
 
 
 def _kind(layer: Mapping[str, Any], nodes: tuple[str, ...]) -> LayerKind:
@@ -187,7 +164,8 @@ def _product_precision(
     layer: Mapping[str, Any], inputs: list[Kind | None], outputs: list[Kind | None]
 ) -> Kind:
     weights = [found for found in map(_type, _weights(layer)) if found]
-    tactic = _tactic(_text(layer, "TacticName"))
+    kernel = _text(layer, "TacticName").lower()
+    tactic = next((kind for pattern, kind in _TACTICS if pattern.search(kernel)), None)
     # Dynamic shapes without a context give no formats: weights and kernel must do.
     fed = "int8" in inputs or not any(inputs)
     operands = inputs.count("int8") > 1 if not weights and tactic is None else False
@@ -206,11 +184,6 @@ def _type(tensor: Mapping[str, Any]) -> Kind | None:
         if found:
             return _TYPES[found[0]]
     return None
-
-
-def _tactic(name: str) -> Kind | None:
-    """What a kernel multiplies, by its name; None where that does not tell."""
-    return next((kind for pattern, kind in _TACTICS if pattern.search(name.lower())), None)
 
 
 def _tensors(layer: Mapping[str, Any], key: str) -> list[Mapping[str, Any]]:

@@ -26,19 +26,21 @@ def inside(name: str) -> str:
     return name
 
 
-class FileRecord(BaseModel):
-    """What one file of an entry must be."""
+class Note(BaseModel):
+    """Frozen, and nothing beside its fields."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class FileRecord(Note):
+    """What one file of an entry must be."""
 
     sha256: str
     nbytes: int
 
 
-class Manifest(BaseModel):
+class Manifest(Note):
     """What an entry holds: file names with ``/`` to their records."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     format: Literal[1] = 1
     files: dict[Annotated[str, AfterValidator(inside)], FileRecord]
@@ -49,10 +51,8 @@ class Manifest(BaseModel):
         return sum(record.nbytes for record in self.files.values())
 
 
-class TimingNote(BaseModel):
+class TimingNote(Note):
     """Names the file of a timing cache: replacing this note replaces the cache, at one stroke."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     provenance: str
     file: Annotated[str, AfterValidator(inside)]
@@ -62,14 +62,9 @@ class TimingNote(BaseModel):
 def describe_folder(folder: Path) -> Manifest:
     """The manifest of the files below ``folder``."""
     paths = sorted(path for path in folder.rglob("*") if path.is_file())
-    return Manifest(
-        files={
-            path.relative_to(folder).as_posix(): FileRecord(
-                sha256=digest_file(path), nbytes=path.stat().st_size
-            )
-            for path in paths
-        }
-    )
+    records = (FileRecord(sha256=digest_file(path), nbytes=path.stat().st_size) for path in paths)
+    names = (path.relative_to(folder).as_posix() for path in paths)
+    return Manifest(files=dict(zip(names, records, strict=True)))
 
 
 def check_folder(folder: Path) -> Manifest:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import importlib
+import os
 import re
 import tempfile
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -13,7 +16,6 @@ from typing import Any
 import numpy as np
 from onnx import numpy_helper, parser
 
-from pytest_int8acc.engines.cores import share_of_cores
 from pytest_int8acc.errors import EngineError
 from pytest_int8acc.graph.emulate import emulate_half
 from pytest_int8acc.graph.formats import INT8
@@ -213,22 +215,29 @@ def _options(runtime: Any, mode: Mode, threads: int | None) -> Any:
 
 def _session(runtime: Any, model: Model, options: Any, providers: list[tuple[str, dict[str, str]]]) -> Any:
     """A session made from bytes, or from files where the model is large."""
-    if model.nbytes <= INLINE_BYTES:
-        return _open(runtime, model.serialize(), model.name, options, providers)
-    with tempfile.TemporaryDirectory(prefix="int8acc-", ignore_cleanup_errors=True) as folder:
-        path = Path(folder) / "model.onnx"
-        save_model(model, path, weights_apart=True)
-        return _open(runtime, str(path), model.name, options, providers)
-
-
-def _open(runtime: Any, source: str | bytes, name: str, options: Any, providers: Any) -> Any:
-    try:
-        return runtime.InferenceSession(source, options, providers, enable_fallback=0)
-    except Exception as error:  # ONNX Runtime's errors have no common base class
-        raise EngineError(f"{name}: ONNX Runtime cannot load it: {_brief(error)}") from error
+    with contextlib.ExitStack() as stack:
+        if model.nbytes <= INLINE_BYTES:
+            source: str | bytes = model.serialize()
+        else:
+            folder = tempfile.TemporaryDirectory(prefix="int8acc-", ignore_cleanup_errors=True)
+            source = str(Path(stack.enter_context(folder)) / "model.onnx")
+            save_model(model, Path(source), weights_apart=True)
+        try:
+            return runtime.InferenceSession(source, options, providers, enable_fallback=0)
+        except Exception as error:  # ONNX Runtime's errors have no common base class
+            raise EngineError(f"{model.name}: ONNX Runtime cannot load it: {_brief(error)}") from error
 
 
 def _brief(error: Exception) -> str:
     """ONNX Runtime's message without status codes and places in its own source."""
     text = _SOURCE.sub("", _STATUS.sub("", " ".join(str(error).split())))
     return text if len(text) <= 500 else text[:500] + " ..."
+
+
+def share_of_cores(environment: Mapping[str, str] = os.environ) -> int | None:
+    """Threads that one of pytest-xdist's workers should use, at least 1; None outside of xdist."""
+    workers = environment.get("PYTEST_XDIST_WORKER_COUNT", "")
+    if not workers.isdecimal() or workers == "0":
+        return None
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return max(1, cores // int(workers))

@@ -15,15 +15,9 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Annotated, Any
 
-from pydantic import AfterValidator, BaseModel, ConfigDict
+from pydantic import AfterValidator
 
-from pytest_int8acc.engines.manifest import (
-    Manifest,
-    TimingNote,
-    describe_folder,
-    digest_file,
-    inside,
-)
+from pytest_int8acc.engines.manifest import Manifest, Note, TimingNote, describe_folder, digest_file, inside
 from pytest_int8acc.engines.store import Entry, Store, default_folder
 from pytest_int8acc.errors import EngineError
 from pytest_int8acc.files import replace_file
@@ -32,10 +26,8 @@ from pytest_int8acc.settings import Settings
 logger = logging.getLogger("pytest_int8acc")
 
 
-class Publication(BaseModel):
+class Publication(Note):
     """Makes an entry visible in shared storage: written last, at one stroke."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     part: Annotated[str, AfterValidator(inside)]
     """The folder of its files, below ``entries``, which nobody else writes."""
@@ -131,8 +123,7 @@ class RemoteStore:
             for name in known.manifest.files:
                 (folder / name).parent.mkdir(parents=True, exist_ok=True)
                 with talking(self.url):
-                    source = f"{self.url}/entries/{known.part}/{name}"
-                    system, path = reach(source)
+                    system, path = reach(f"{self.url}/entries/{known.part}/{name}")
                     system.get_file(path, str(folder / name))
             damage = "" if describe_folder(folder) == known.manifest else "a file was changed"
         except ValueError:
@@ -242,8 +233,7 @@ def read_bytes(where: str) -> bytes:
         return Path(where).read_bytes()
     with talking(where):
         system, path = reach(where)
-        data: bytes = system.cat_file(path)
-        return data
+        return bytes(system.cat_file(path))
 
 
 def write_bytes_atomic(where: str, data: bytes) -> None:
@@ -287,11 +277,11 @@ def reach(url: str) -> tuple[Any, str]:
         ) from error
     try:
         system, path = fsspec.core.url_to_fs(url)
+        return system, path
     except ImportError as error:
         raise EngineError(f"{_shown(url)}: a library is missing: {error}") from error
     except ValueError as error:
         raise EngineError(f"{_shown(url)}: not a URL that fsspec knows: {error}") from error
-    return system, path
 
 
 @contextlib.contextmanager

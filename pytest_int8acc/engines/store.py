@@ -82,9 +82,7 @@ class Entry:
         self.close()
 
 
-def _clear(
-    method: Callable[Concatenate[Store, P], R],
-) -> Callable[Concatenate[Store, P], R]:
+def _clear(method: Callable[Concatenate[Store, P], R]) -> Callable[Concatenate[Store, P], R]:
     """Turn what the file system refuses ``method`` into one EngineError that says what to do."""
 
     @functools.wraps(method)
@@ -256,8 +254,12 @@ class Store:
         """Fill a temporary folder and rename it into place; nothing is left where that fails."""
         folder = self._begin(key)
         try:
-            self._fill(folder, make)
+            make(folder)
             return self._publish(key, folder)
+        except OSError as error:
+            if error.errno in _NO_ROOM:
+                raise self.unusable(error) from error
+            raise
         finally:
             shutil.rmtree(folder, ignore_errors=True)
 
@@ -277,14 +279,6 @@ class Store:
         folder = self.folder / "temporary" / f"{key}.{uuid.uuid4().hex}"
         folder.mkdir()
         return folder
-
-    def _fill(self, folder: Path, make: Callable[[Path], None]) -> None:
-        try:
-            make(folder)
-        except OSError as error:
-            if error.errno in _NO_ROOM:
-                raise self.unusable(error) from error
-            raise
 
     @_clear
     def _publish(self, key: str, folder: Path) -> Manifest:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Collection, Iterator, Mapping
+from copy import deepcopy
 from dataclasses import dataclass, field, replace
 
 import onnx
@@ -14,7 +15,7 @@ from onnx import helper
 
 from pytest_int8acc.graph.index import Index
 from pytest_int8acc.graph.model import Model
-from pytest_int8acc.graph.network import Edge, Group, Network
+from pytest_int8acc.graph.network import Edge, Network, by_node
 from pytest_int8acc.graph.plan import QdqWriter
 from pytest_int8acc.graph.types import FLOAT, value_types
 
@@ -30,7 +31,7 @@ def beside(network: Network, watched: Mapping[str, str]) -> tuple[Model, dict[st
         The model, with the copies of the watched tensors among its outputs; group to its copy's name.
     """
     writer, types = QdqWriter(network.model.edit()), value_types(network.model)
-    copies = [_Copy(group.name, _edges(group)) for group in network.groups]
+    copies = [_Copy(group.name, by_node(group.edges)) for group in network.groups]
     copied: dict[str, list[_Copy]] = defaultdict(list)
     for copy in copies:
         for name in _between(copy.edges, watched[copy.group], network.model.index):
@@ -62,8 +63,7 @@ class _Copy:
 
     def of(self, node: onnx.NodeProto, writer: QdqWriter) -> Iterator[onnx.NodeProto]:
         """The copy of ``node``, which has a part in the watched tensor's error, with its Q/DQ."""
-        copy = onnx.NodeProto()
-        copy.CopyFrom(node)
+        copy = deepcopy(node)
         copy.name = writer.editor.unique(f"{node.name}/alone")
         copy.input[:] = [self.names.get(name, name) for name in copy.input]
         for edge in self.edges.get(node.name, []):
@@ -72,13 +72,6 @@ class _Copy:
             if name:
                 copy.output[i] = self.names[name] = writer.editor.unique(f"{name}/alone")
         yield copy
-
-
-def _edges(group: Group) -> dict[str, list[Edge]]:
-    found: dict[str, list[Edge]] = defaultdict(list)
-    for edge in group.edges:
-        found[edge.node].append(edge)
-    return found
 
 
 def _between(starts: Collection[str], tensor: str, index: Index) -> set[str]:

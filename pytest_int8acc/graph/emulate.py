@@ -18,6 +18,7 @@ import onnx
 from onnx import helper
 
 from pytest_int8acc.graph.groups import moves_values
+from pytest_int8acc.graph.index import refill
 from pytest_int8acc.graph.model import Model, put_constant
 from pytest_int8acc.graph.types import FLOAT, FLOAT16, signature, value_types
 
@@ -98,7 +99,7 @@ class _Emulation:
         follows = all(f.variable in bound for f, name in made if name in halves)
         if node.op_type == "DequantizeLinear":
             follows = node.input[1] in self.half
-            _drop_output_type(node)
+            refill(node.attribute, [a for a in node.attribute if a.name != "output_dtype"])  # its scale's
         node.input[:] = [self.wide.get(name, name) for name in node.input]
         if follows:
             yield from self._rounded(node, halves)
@@ -165,10 +166,3 @@ class _Emulation:
 
 def _keeps_values(node: onnx.NodeProto) -> bool:
     return node.op_type in _SELECTING or moves_values(node)
-
-
-def _drop_output_type(node: onnx.NodeProto) -> None:
-    """Let a DequantizeLinear make its scale's type."""
-    for attribute in list(node.attribute):
-        if attribute.name == "output_dtype":
-            node.attribute.remove(attribute)

@@ -14,13 +14,11 @@ from onnx import helper
 
 from pytest_int8acc.graph.emulate import emulate_half
 from pytest_int8acc.graph.formats import INT32
-from pytest_int8acc.graph.fp16_constants import to_half
 from pytest_int8acc.graph.load import normalize, raise_opset
 from pytest_int8acc.graph.model import Model
-from pytest_int8acc.graph.network import Edge, Group, Network, Quantization
-from pytest_int8acc.graph.to_fp16 import QDQ_OPSET, computes_in_half, to_fp16
+from pytest_int8acc.graph.network import Edge, Group, Network, Quantization, by_node
+from pytest_int8acc.graph.to_fp16 import QDQ_OPSET, computes_in_half, scale_in, to_fp16
 from pytest_int8acc.graph.types import FLOAT16, value_types
-from pytest_int8acc.tensors import Array
 
 _Place = tuple[str, int]
 """A node's name and the position of an input."""
@@ -35,21 +33,21 @@ def network_to_fp16(network: Network) -> Network:
     Raises:
         ModelError: The opset cannot be lifted to 19, where FP16 Q/DQ begins.
     """
-    edges = [edge for group in network.groups for edge in group.edges]
+    edges = list(network.edges)
     marked, markers = _mark(network.model, edges)
     if marked.opset < QDQ_OPSET and not computes_in_half(marked, value_types(marked)):
         marked = normalize(raise_opset(marked, QDQ_OPSET))
-    wide = [markers[edge.node, edge.index] for edge in edges if _is_bias(edge)]
+    # Int32 constants are biases: their scale is a product of two, often below what FP16 holds.
+    biases = (e for e in edges if e.quantization.values is not None and e.quantization.format is INT32)
+    wide = [markers[edge.node, edge.index] for edge in biases]
     halved, places = _unmark(to_fp16(marked, wide).model, markers)
     return _rewired(network, halved, places)
 
 
 def emulate_network(network: Network) -> Network:
     """The network with FP16 spelled out in FP32 (see ``emulate_half``), as an exact run computes it."""
-    readers = {edge.node for group in network.groups for edge in group.edges}
-    model = emulate_half(network.model, readers)
-    places = {(e.node, e.index): (e.node, e.index) for group in network.groups for e in group.edges}
-    return _rewired(network, model, places)
+    places = {(edge.node, edge.index): (edge.node, edge.index) for edge in network.edges}
+    return _rewired(network, emulate_half(network.model, {node for node, _ in places}), places)
 
 
 def _mark(model: Model, edges: list[Edge]) -> tuple[Model, dict[_Place, str]]:
@@ -58,13 +56,11 @@ def _mark(model: Model, edges: list[Edge]) -> tuple[Model, dict[_Place, str]]:
     Any operator that keeps types and is never folded will do: the marked model is not run.
     """
     editor = model.edit()
-    places: dict[str, list[int]] = {}
-    for edge in edges:
-        places.setdefault(edge.node, []).append(edge.index)
+    places = by_node(edges)
     markers: dict[_Place, str] = {}
     nodes: list[onnx.NodeProto] = []
     for node in editor.graph.node:
-        for index in places.get(node.name, ()):
+        for index in (edge.index for edge in places[node.name]):
             name = markers[node.name, index] = editor.unique(f"{node.name}_input{index}_edge")
             nodes.append(helper.make_node("Neg", [node.input[index]], [f"{name}/out"], name=name))
             node.input[index] = f"{name}/out"
@@ -104,7 +100,10 @@ def _rewired(network: Network, model: Model, places: Mapping[_Place, _Place]) ->
         half = types.get(tensor) == FLOAT16
         key = id(edge.quantization), half
         if key not in known:  # shared arrays stay shared
-            known[key] = _with_scale(edge, half)
+            scale = edge.quantization.scale
+            own = np.dtype(np.float32) if scale.dtype == np.float16 else scale.dtype
+            scale = scale_in(scale, np.float16 if half else own)
+            known[key] = replace(edge.quantization, scale=scale)
         return Edge(node, index, tensor, known[key])
 
     groups = []
@@ -113,17 +112,3 @@ def _rewired(network: Network, model: Model, places: Mapping[_Place, _Place]) ->
         members = dict.fromkeys([*group.nodes, *(edge.node for edge in edges)])
         groups.append(Group(group.name, group.op_type, tuple(members), edges))
     return replace(network, model=model, groups=tuple(groups))
-
-
-def _with_scale(edge: Edge, half: bool) -> Quantization:
-    scale: Array = edge.quantization.scale
-    if half and scale.dtype == np.float32:
-        scale = to_half(edge.tensor, scale, (), is_scale=True).values
-    elif not half and scale.dtype == np.float16:
-        scale = scale.astype(np.float32)
-    return replace(edge.quantization, scale=scale)
-
-
-def _is_bias(edge: Edge) -> bool:
-    """True for int32 constants: their scale is a product of two, often below what FP16 holds."""
-    return edge.quantization.values is not None and edge.quantization.format is INT32

@@ -21,7 +21,7 @@ import numpy as np
 import onnx
 
 from pytest_int8acc.errors import ModelError
-from pytest_int8acc.graph.index import Index, all_nodes
+from pytest_int8acc.graph.index import Index, all_nodes, attribute
 from pytest_int8acc.graph.model import Model
 from pytest_int8acc.graph.network import LeftHigh
 from pytest_int8acc.tensors import Array, did_you_mean
@@ -76,11 +76,7 @@ def find_groups(model: Model, exclude: Sequence[str] = ()) -> Layout:
         ModelError: A pattern of ``exclude`` matches no node, or the model has nothing to quantize.
     """
     finder = _Finder(model, exclude)
-    slots: dict[str, tuple[Slot, ...]] = {}
-    for node in model.graph.node:
-        found = finder.slots_of(node)
-        if found:
-            slots[node.name] = found
+    slots = {node.name: found for node in model.graph.node if (found := finder.slots_of(node))}
     for node in all_nodes(model.graph):
         if node.op_type in WEIGHTED and node.name not in model.index.nodes:
             finder.left_high[node.name or node.output[0]] = LeftHigh("nested")
@@ -136,10 +132,9 @@ class _Finder:
         return None
 
     def _slot(self, node: onnx.NodeProto, index: int) -> Slot:
-        tensor = node.input[index]
-        if tensor not in self.constants:
-            return Slot(node.name, index, tensor, constant=False)
-        return Slot(node.name, index, tensor, True, channel_axis(node, index, self.constants[tensor].ndim))
+        array = self.constants.get(node.input[index])
+        axis = None if array is None else channel_axis(node, index, array.ndim)
+        return Slot(node.name, index, node.input[index], array is not None, axis)
 
     def _residual_input(self, node: onnx.NodeProto) -> int | None:
         """Index of the Add's residual where its other input is a convolution in INT8; None for other Adds."""
@@ -189,18 +184,18 @@ def channel_axis(node: onnx.NodeProto, index: int, rank: int) -> int | None:
     if node.op_type == "Conv":
         return 0
     if node.op_type == "ConvTranspose":
-        return 1 if _attribute(node, "group", 1) == 1 else None
+        return 1 if attribute(node, "group", 1) == 1 else None
     if rank != 2:
         return None
     if node.op_type == "MatMul":
         return 1 if index == 1 else 0
-    transposed = bool(_attribute(node, "transB" if index == 1 else "transA", 0))
+    transposed = bool(attribute(node, "transB" if index == 1 else "transA", 0))
     return int(transposed != (index == 1))
 
 
 def unfit_groups(node: onnx.NodeProto, weight: Array) -> LeftHigh | None:
     """Why a grouped convolution cannot run in INT8; None where it can."""
-    groups = _attribute(node, "group", 1)
+    groups = attribute(node, "group", 1)
     if groups == 1:
         return None
     if node.op_type == "Conv":
@@ -210,10 +205,6 @@ def unfit_groups(node: onnx.NodeProto, weight: Array) -> LeftHigh | None:
     if per_group[0] == 1 or all(n % 4 == 0 for n in per_group):
         return None
     return LeftHigh("odd-channels", (str(per_group[0]), str(per_group[1])))
-
-
-def _attribute(node: onnx.NodeProto, name: str, default: int) -> int:
-    return next((int(a.i) for a in node.attribute if a.name == name), default)
 
 
 def _shared_scales(model: Model, slots: Mapping[str, tuple[Slot, ...]]) -> Iterator[frozenset[str]]:
@@ -265,5 +256,5 @@ def origins(model: Model) -> dict[str, str]:
 def moves_values(node: onnx.NodeProto) -> bool:
     """True for nodes whose output holds input values only, so that both can share a scale."""
     if node.op_type == "Resize":
-        return next((a.s for a in node.attribute if a.name == "mode"), b"nearest") == b"nearest"
+        return bool(attribute(node, "mode", b"nearest") == b"nearest")
     return node.op_type in COMMUTING and node.domain in ("", "ai.onnx")

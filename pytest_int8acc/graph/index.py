@@ -5,12 +5,15 @@ Passes over a graph stay linear in its nodes as long as they ask here instead of
 
 from __future__ import annotations
 
+import copy
+import itertools
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from functools import cached_property
+from typing import Any
 
 import onnx
-from onnx import TensorProto
+from onnx import TensorProto, helper
 
 #: A node, and the position of the input at which it reads.
 Reader = tuple[onnx.NodeProto, int]
@@ -86,6 +89,26 @@ def all_initializers(graph: onnx.GraphProto) -> Iterator[TensorProto]:
     for node in graph.node:
         for inner in subgraphs(node):
             yield from all_initializers(inner)
+
+
+def attribute(node: onnx.NodeProto, name: str, default: Any) -> Any:
+    """An attribute of ``node`` as Python has it; strings are bytes."""
+    return next((helper.get_attribute_value(a) for a in node.attribute if a.name == name), default)
+
+
+def take_name(wanted: str, taken: set[str]) -> str:
+    """``wanted``, or ``wanted_2`` and so on where that is ``taken``; it is from now on."""
+    numbered = (f"{wanted}_{n}" for n in itertools.count(2))
+    name = next(name for name in itertools.chain([wanted], numbered) if name not in taken)
+    taken.add(name)
+    return name
+
+
+def refill(field: Any, messages: Iterable[Any]) -> None:
+    """Replace what a repeated field holds; ``messages`` may be of those in it."""
+    copies = [copy.deepcopy(message) for message in messages]
+    del field[:]
+    field.extend(copies)
 
 
 def subgraphs(node: onnx.NodeProto) -> list[onnx.GraphProto]:

@@ -8,6 +8,8 @@ arithmetic with other constants folded into one initializer.
 
 from __future__ import annotations
 
+import copy
+import math
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -20,7 +22,7 @@ from onnx.inliner import inline_local_functions
 from onnx.reference import ReferenceEvaluator
 
 from pytest_int8acc.errors import ModelError
-from pytest_int8acc.graph.index import captured, subgraphs
+from pytest_int8acc.graph.index import attribute, captured, refill, subgraphs, take_name
 from pytest_int8acc.graph.model import Model, make_model, put_constant
 from pytest_int8acc.tensors import Array
 
@@ -48,15 +50,13 @@ def read_model(path: Path) -> Model:
         ModelError: The file is missing, no ONNX model, or incomplete.
     """
     proto = _read(path)
-    weights = _map_external(proto, path)
-    return make_model(proto, weights, str(path))
+    return make_model(proto, _map_external(proto, path), str(path))
 
 
 def normalize(model: Model) -> Model:
     """``model`` in the normal form of this module; see its docstring."""
-    proto, name = model.proto, model.name
-    if proto.functions:
-        proto = inline_local_functions(proto)
+    name = model.name
+    proto = inline_local_functions(model.proto) if model.proto.functions else model.proto
     model = make_model(proto, model.weights, name)
     _drop_initializers_from_inputs(model.graph)
     _open_negative_sizes(model.graph)
@@ -66,9 +66,7 @@ def normalize(model: Model) -> Model:
     model = make_model(model.proto, model.weights, name)
     _name_nodes(model.graph)
     _check(model)
-    model = _fold(model)
-    _tell_kernels(model)
-    return model
+    return _tell_kernels(_fold(model))
 
 
 def raise_opset(model: Model, least: int) -> Model:
@@ -126,9 +124,8 @@ def _map_external(proto: onnx.ModelProto, path: Path) -> dict[str, Array]:
 
 
 def _map(tensor: TensorProto, file: Path, offset: int, path: Path) -> Array:
-    dtype = np.dtype(onnx.helper.tensor_dtype_to_np_dtype(tensor.data_type))
-    shape = tuple(tensor.dims)
-    nbytes = int(np.prod(shape, dtype=np.int64)) * dtype.itemsize
+    dtype, shape = np.dtype(onnx.helper.tensor_dtype_to_np_dtype(tensor.data_type)), tuple(tensor.dims)
+    nbytes = math.prod(shape) * dtype.itemsize
     try:
         size = file.stat().st_size
     except OSError:
@@ -149,11 +146,7 @@ def _map(tensor: TensorProto, file: Path, offset: int, path: Path) -> Array:
 def _drop_initializers_from_inputs(graph: onnx.GraphProto) -> None:
     """IR version 3 lists initializers among the inputs; they are constants all the same."""
     constant = {tensor.name for tensor in graph.initializer}
-    kept = [value for value in graph.input if value.name not in constant]
-    if len(kept) < len(graph.input):
-        copies = [onnx.ValueInfoProto.FromString(value.SerializeToString()) for value in kept]
-        del graph.input[:]
-        graph.input.extend(copies)
+    refill(graph.input, [value for value in graph.input if value.name not in constant])
 
 
 def _open_negative_sizes(graph: onnx.GraphProto) -> None:
@@ -176,21 +169,18 @@ def _hoist_constants(model: Model) -> None:
             tensor.name = node.output[0]
             graph.initializer.append(tensor)
     if len(kept) < len(graph.node):
-        copies = [onnx.NodeProto.FromString(node.SerializeToString()) for node in kept]
-        del graph.node[:]
-        graph.node.extend(copies)
+        refill(graph.node, kept)
 
 
 def _constant_value(node: onnx.NodeProto) -> TensorProto | None:
-    for attribute in node.attribute:
-        value = onnx.helper.get_attribute_value(attribute)
-        if attribute.name == "value":
-            copy = TensorProto()
-            copy.CopyFrom(value)
-            return copy
-        if attribute.name in ("value_float", "value_floats"):
+    for said in node.attribute:
+        value = onnx.helper.get_attribute_value(said)
+        if said.name == "value":
+            tensor: TensorProto = copy.deepcopy(value)
+            return tensor
+        if said.name in ("value_float", "value_floats"):
             return numpy_helper.from_array(np.array(value, np.float32))
-        if attribute.name in ("value_int", "value_ints"):
+        if said.name in ("value_int", "value_ints"):
             return numpy_helper.from_array(np.array(value, np.int64))
     return None  # strings and sparse tensors are no concern of quantization
 
@@ -199,13 +189,7 @@ def _name_nodes(graph: onnx.GraphProto) -> None:
     """Give unnamed nodes TensorRT's name for them (``node_of_<output>``), and repeated names a number."""
     taken: set[str] = set()
     for node in graph.node:
-        wanted = node.name or f"node_of_{next(filter(None, node.output), node.op_type)}"
-        name, n = wanted, 1
-        while name in taken:
-            n += 1
-            name = f"{wanted}_{n}"
-        node.name = name
-        taken.add(name)
+        node.name = take_name(node.name or f"node_of_{next(filter(None, node.output), node.op_type)}", taken)
 
 
 def _check(model: Model) -> None:
@@ -227,17 +211,15 @@ def _check(model: Model) -> None:
             raise ModelError(f"{model.name}: nothing makes the output '{value.name}'")
 
 
-def _tell_kernels(model: Model) -> None:
+def _tell_kernels(model: Model) -> Model:
     """Write out each convolution's ``kernel_shape``, in place: TensorRT 8.6 sees none behind Q/DQ."""
     silent = [
         node
         for node in model.graph.node
         if node.op_type in ("Conv", "ConvTranspose")
         and node.domain == ""
-        and not any(attribute.name == "kernel_shape" for attribute in node.attribute)
+        and attribute(node, "kernel_shape", None) is None
     ]
-    if not silent:
-        return
     shapes = {name: array.shape for name, array in model.constants().items()}
     if any(node.input[1] not in shapes for node in silent):
         shapes |= {name: info.shape for name, info in model.values().items() if info.shape}
@@ -245,6 +227,7 @@ def _tell_kernels(model: Model) -> None:
         kernel = shapes.get(node.input[1], ())[2:]
         if kernel and all(isinstance(size, int) for size in kernel):
             node.attribute.append(onnx.helper.make_attribute("kernel_shape", list(kernel)))
+    return model
 
 
 def _inner_names(node: onnx.NodeProto) -> set[str]:

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 import onnx
 
 from pytest_int8acc.graph.groups import WEIGHTED
+from pytest_int8acc.graph.index import attribute
 from pytest_int8acc.graph.network import Network
 from pytest_int8acc.graph.types import value_types
 
@@ -68,7 +69,6 @@ def _of_node(node: onnx.NodeProto, shapes: Mapping[str, _Shape]) -> int:
     if node.op_type == "MatMul":
         return math.prod(third) * first[-1]
     if node.op_type == "Gemm":
-        transposed = any(a.name == "transA" and a.i for a in node.attribute)
-        return math.prod(third) * first[0 if transposed else 1]
+        return math.prod(third) * first[0 if attribute(node, "transA", 0) else 1]
     # Each step of each sample meets all weights of input and state, of all gates and directions.
     return math.prod(first[:2]) * (math.prod(second) + math.prod(third))

@@ -19,6 +19,7 @@ from onnx import helper
 
 from pytest_int8acc.errors import ModelError
 from pytest_int8acc.graph.formats import INT32, along
+from pytest_int8acc.graph.index import attribute
 from pytest_int8acc.graph.model import Editor
 from pytest_int8acc.graph.network import Edge, Network, Quantization, with_edges
 from pytest_int8acc.graph.quantize import quantize_weight
@@ -66,12 +67,11 @@ def sites(network: Network) -> dict[str, Site]:
     """Activation to its site, in topological order of the first reader."""
     graph = _Graph(network)
     found: dict[str, Site] = {}
-    for group in network.groups:
-        for edge in group.edges:
-            if edge.tensor not in found and edge.index == 0 and edge.quantization.values is None:
-                site = graph.site(edge.tensor)
-                if site is not None:
-                    found[edge.tensor] = site
+    for edge in network.edges:
+        if edge.tensor not in found and edge.index == 0 and edge.quantization.values is None:
+            site = graph.site(edge.tensor)
+            if site is not None:
+                found[edge.tensor] = site
     return found
 
 
@@ -105,19 +105,35 @@ def migrate(network: Network, factors: Mapping[str, Array]) -> Migrated:
     Raises:
         ModelError: There is no site for a tensor, or its factors are not one number above 0 per channel.
     """
-    surgeon = _Surgeon(network)
+    touched: dict[str, None] = {}
+    folded: dict[str, None] = {}
+    inserted: list[str] = []
     for tensor, factor in factors.items():
-        surgeon.migrate(tensor, np.asarray(factor, np.float32))
-    return surgeon.done()
-
-
-@dataclass(frozen=True)
-class _Step:
-    """One node that takes factors, or lets them through."""
-
-    node: str
-    tensor: str
-    """Its output, whose values change."""
+        factor, graph = (
+            np.asarray(factor, np.float32),
+            _Graph(network),
+        )  # which the one before may have changed
+        site = graph.site(tensor)
+        if site is None:
+            raise ModelError(f"{network.model.name}: no constant weights read '{tensor}' alone")
+        if factor.shape != (site.channels,) or not (np.isfinite(factor) & (factor > 0)).all():
+            wanted = f"{site.channels} factors greater than 0"
+            raise ModelError(f"{network.model.name}: moving '{tensor}' takes {wanted}")
+        edit, steps = _Edit(network), graph.path(site)
+        edit.scale_weights(site, factor)
+        if steps is None:
+            name, result = edit.insert_mul(tensor, site, 1 / factor)
+            inserted.append(name)
+            touched[result] = None
+        else:
+            makers = [graph.index.producer[step].name for step in steps]
+            for maker in makers:
+                edit.divide(maker, factor)
+            touched.update(dict.fromkeys(steps))
+            folded[makers[-1]] = None
+        network = edit.done()
+    quantized = {edge.tensor for edge in network.edges}
+    return Migrated(network, tuple(t for t in touched if t in quantized), tuple(folded), tuple(inserted))
 
 
 class _Graph:
@@ -147,23 +163,23 @@ class _Graph:
         found = Site(tensor, axis, rank, channels, tuple(readers), absorbed=False)
         return replace(found, absorbed=self.path(found) is not None)
 
-    def path(self, site: Site) -> list[_Step] | None:
-        """Steps from the site's tensor up to the node that takes its factors; None where there is none."""
+    def path(self, site: Site) -> list[str] | None:
+        """From the site's tensor up to the one whose node takes its factors; None where there is none."""
         flat = all(self.nodes[reader].op_type == "Gemm" for reader in site.readers)
         axes = (-1, 1) if flat else (site.axis,)  # of a matrix these are one
         return next(filter(None, (self._path(site, axis) for axis in axes)), None)
 
-    def _path(self, site: Site, axis: int) -> list[_Step] | None:
+    def _path(self, site: Site, axis: int) -> list[str] | None:
         tensor, readers = site.tensor, site.readers
         reading = [(node.name, position) for node, position in self.index.readers(tensor)]
         if tensor in self.index.public or reading != [(name, 0) for name in readers]:
             return None
-        steps: list[_Step] = []
+        steps: list[str] = []
         while True:
             node = self.index.producer.get(tensor)
             if node is None or node.domain not in ("", "ai.onnx") or len([o for o in node.output if o]) > 1:
                 return None
-            steps.append(_Step(node.name, tensor))
+            steps.append(tensor)
             if self._takes(node, axis, site.channels):
                 return steps
             passed = self._passes(node, axis, site.channels)
@@ -184,7 +200,7 @@ class _Graph:
     def _channels(self, node: onnx.NodeProto) -> int:
         weight = self.constants[node.input[1]]
         if node.op_type == "Conv":
-            return int(weight.shape[1]) * attribute(node, "group", 1)
+            return int(weight.shape[1] * attribute(node, "group", 1))
         return int(weight.shape[1 if attribute(node, "transB", 0) else 0])
 
     def _takes(self, node: onnx.NodeProto, axis: int, channels: int) -> bool:
@@ -218,56 +234,12 @@ class _Graph:
             pooled = before is not None and before.op_type in _GLOBAL
             return (node.input[0], 1) if pooled and attribute(node, "axis", 1) == 1 else None
         if node.op_type == "Transpose":
-            perm = next((list(a.ints) for a in node.attribute if a.name == "perm"), [])
-            if not perm:
-                return None
-            source = perm[axis]
-            return (node.input[0], -1) if source == len(perm) - 1 else (node.input[0], source)
+            perm = attribute(node, "perm", [])
+            last = len(perm) - 1
+            return (node.input[0], -1 if perm[axis] == last else perm[axis]) if perm else None
         if node.op_type == "Add" and axis == -1 and self._constant_input(node, channels):
             return next(name for name in node.input if name not in self.constants), axis
         return None
-
-
-class _Surgeon:
-    """Changes a network, tensor by tensor."""
-
-    def __init__(self, network: Network) -> None:
-        self.network = network
-        self.touched: dict[str, None] = {}
-        self.folded: dict[str, None] = {}
-        self.inserted: list[str] = []
-
-    def done(self) -> Migrated:
-        quantized = {edge.tensor for group in self.network.groups for edge in group.edges}
-        touched = tuple(tensor for tensor in self.touched if tensor in quantized)
-        return Migrated(self.network, touched, tuple(self.folded), tuple(self.inserted))
-
-    def migrate(self, tensor: str, factors: Array) -> None:
-        """One tensor; the graph is read anew, since the one before may have changed it."""
-        graph = _Graph(self.network)
-        site = graph.site(tensor)
-        if site is None:
-            raise ModelError(f"{self.network.model.name}: no constant weights read '{tensor}' alone")
-        if factors.shape != (site.channels,) or not (np.isfinite(factors) & (factors > 0)).all():
-            wanted = f"{site.channels} factors greater than 0"
-            raise ModelError(f"{self.network.model.name}: moving '{tensor}' takes {wanted}")
-        edit = _Edit(self.network)
-        for reader in site.readers:
-            node = edit.nodes[reader]
-            weight = edit.constants[node.input[1]]
-            scaled = _by_input(weight, node, site.channels) * _spread(factors, weight, node, site.channels)
-            edit.replace_constant(reader, 1, _undo(scaled, weight, node))
-        steps = graph.path(site)
-        if steps is None:
-            name, result = edit.insert_mul(tensor, site, 1 / factors)
-            self.inserted.append(name)
-            self.touched[result] = None
-        else:
-            for step in steps:
-                edit.divide(step, factors)
-                self.touched[step.tensor] = None
-            self.folded[steps[-1].node] = None
-        self.network = edit.done()
 
 
 class _Edit:
@@ -281,6 +253,13 @@ class _Edit:
         self.arrays: dict[tuple[str, int], Array] = {}
         self.moved: dict[tuple[str, int], str] = {}
 
+    def scale_weights(self, site: Site, factors: Array) -> None:
+        """Multiply by ``factors`` the weights that read the site."""
+        for reader in site.readers:
+            node = self.nodes[reader]
+            weight = self.constants[node.input[1]]
+            self.replace_constant(reader, 1, weight * _spread(factors, weight, node))
+
     def replace_constant(self, node: str, index: int, array: Array) -> None:
         """Let one node read ``array`` in place of its constant, which others may go on reading."""
         old = self.nodes[node].input[index]
@@ -290,9 +269,9 @@ class _Edit:
         self.constants[name] = self.arrays[node, index] = array
         self.moved[node, index] = name
 
-    def divide(self, step: _Step, factors: Array) -> None:
+    def divide(self, name: str, factors: Array) -> None:
         """Divide by ``factors`` what a node adds to, or makes of, its output's channels."""
-        node = self.nodes[step.node]
+        node = self.nodes[name]
         if node.op_type in _NORMS:
             places = [(i, 0) for i in (1, 2)]
         elif node.op_type == "Conv":
@@ -300,7 +279,7 @@ class _Edit:
         elif node.op_type == "Gemm":
             places = [(1, 0 if attribute(node, "transB", 0) else 1), (2, -1)]
         elif node.op_type in ("MatMul", "Mul", "Div", "Add"):
-            places = [(i, -1) for i, name in enumerate(node.input) if name in self.constants]
+            places = [(i, -1) for i, read in enumerate(node.input) if read in self.constants]
         else:
             return
         for index, axis in places:
@@ -308,7 +287,7 @@ class _Edit:
                 continue
             array = self.constants[node.input[index]]
             by = along(factors, axis, max(array.ndim, 1))
-            self.replace_constant(step.node, index, array * by if node.op_type == "Div" else array / by)
+            self.replace_constant(name, index, array * by if node.op_type == "Div" else array / by)
 
     def insert_mul(self, tensor: str, site: Site, factors: Array) -> tuple[str, str]:
         """A Mul between ``tensor`` and the site's readers; its name and its output."""
@@ -355,19 +334,10 @@ def _by_input(weight: Array, node: onnx.NodeProto, channels: int) -> Array:
     return np.asarray(weight if attribute(node, "transB", 0) else weight.T)[None]
 
 
-def _undo(split: Array, weight: Array, node: onnx.NodeProto) -> Array:
-    """The inverse of ``_by_input``."""
-    if node.op_type == "Conv":
-        return split.reshape(weight.shape)
-    return np.asarray(split[0] if attribute(node, "transB", 0) else split[0].T)
-
-
-def _spread(factors: Array, weight: Array, node: onnx.NodeProto, channels: int) -> Array:
-    """Factors shaped for what ``_by_input`` makes of ``weight``."""
-    groups = channels // weight.shape[1] if node.op_type == "Conv" else 1
-    return factors.reshape(groups, 1, channels // groups, *[1] * (weight.ndim - 2))
-
-
-def attribute(node: onnx.NodeProto, name: str, default: int) -> int:
-    """An integer attribute of ``node``."""
-    return next((int(a.i) for a in node.attribute if a.name == name), default)
+def _spread(factors: Array, weight: Array, node: onnx.NodeProto) -> Array:
+    """Factors of input channels, shaped to multiply ``weight``."""
+    if node.op_type != "Conv":
+        return along(factors, 1 if attribute(node, "transB", 0) else 0, 2)
+    groups = factors.size // weight.shape[1]
+    rows = factors.reshape(groups, -1).repeat(weight.shape[0] // groups, axis=0)
+    return rows.reshape(*weight.shape[:2], *[1] * (weight.ndim - 2))

@@ -8,6 +8,7 @@ initializer is kept as an array (mapped from its file where it is external data)
 from __future__ import annotations
 
 import contextlib
+import copy
 import math
 import uuid
 from collections.abc import Iterator, Mapping
@@ -22,8 +23,8 @@ from onnx import TensorProto, numpy_helper
 
 from pytest_int8acc.errors import ModelError
 from pytest_int8acc.files import replacing_files
-from pytest_int8acc.graph.index import Index, all_initializers, all_nodes, subgraphs
-from pytest_int8acc.tensors import Array, Dim, TensorInfo
+from pytest_int8acc.graph.index import Index, all_initializers, all_nodes, refill, subgraphs, take_name
+from pytest_int8acc.tensors import Array, TensorInfo
 
 #: Initializers of more bytes than this live beside the graph.
 APART_BYTES = 1024
@@ -33,21 +34,8 @@ SHAPE_BYTES = 1 << 20
 INLINE_BYTES = 1 << 30
 _PLACEHOLDER = "weights-are-kept-apart"
 _PLAIN_TYPES = frozenset(
-    getattr(TensorProto, name)
-    for name in [
-        "FLOAT",
-        "FLOAT16",
-        "DOUBLE",
-        "INT8",
-        "UINT8",
-        "INT16",
-        "UINT16",
-        "INT32",
-        "UINT32",
-        "INT64",
-        "UINT64",
-        "BOOL",
-    ]
+    onnx.helper.np_dtype_to_tensor_dtype(np.dtype(code))
+    for code in ("f2", "f4", "f8", "?", "i1", "u1", "i2", "u2", "i4", "u4", "i8", "u8")
 )
 
 
@@ -105,9 +93,7 @@ class Model:
 
     def edit(self) -> Editor:
         """A copy of the graph to change; the weights are shared, not copied."""
-        proto = onnx.ModelProto()
-        proto.CopyFrom(self.proto)
-        return Editor(proto, dict(self.weights), self.name)
+        return Editor(copy.deepcopy(self.proto), dict(self.weights), self.name)
 
     def serialize(self) -> bytes:
         """The whole model as bytes; raises ModelError above ``INLINE_BYTES`` (then use ``save_model``)."""
@@ -115,11 +101,10 @@ class Model:
             raise ModelError(
                 f"{self.name}: {self.nbytes} bytes are too many for one message; save it to a file"
             )
-        proto = onnx.ModelProto()
-        proto.CopyFrom(self.proto)
+        proto = copy.deepcopy(self.proto)
         for tensor in all_initializers(proto.graph):
             if is_apart(tensor):
-                _fill(tensor, self.weights[tensor.name])
+                tensor.CopyFrom(numpy_helper.from_array(self.weights[tensor.name], tensor.name))
         return bytes(proto.SerializeToString())
 
 
@@ -135,35 +120,23 @@ class Editor:
 
     def unique(self, wanted: str) -> str:
         """``wanted``, or ``wanted_2`` and so on where that name is in use; taken from now on."""
-        name, n = wanted, 1
-        while name in self._taken:
-            n += 1
-            name = f"{wanted}_{n}"
-        self._taken.add(name)
-        return name
+        return take_name(wanted, self._taken)
 
     def add_constant(self, wanted: str, array: Array) -> str:
         """Add an initializer; returns the name it got."""
         name = self.unique(wanted)
-        tensor = self.graph.initializer.add()
-        put_constant(tensor, name, array, self.weights)
+        put_constant(self.graph.initializer.add(), name, array, self.weights)
         return name
 
     def set_nodes(self, nodes: list[onnx.NodeProto]) -> None:
         """Replace the graph's nodes; ``nodes`` must be in topological order."""
-        kept = [onnx.NodeProto.FromString(node.SerializeToString()) for node in nodes]
-        del self.graph.node[:]
-        self.graph.node.extend(kept)
+        refill(self.graph.node, nodes)
 
     def done(self) -> Model:
         """The changed model, without initializers that nothing reads and without stale value types."""
         used = {name for node in all_nodes(self.graph) for name in node.input}
         used.update(value.name for value in self.graph.output)
-        kept = [tensor for tensor in self.graph.initializer if tensor.name in used]
-        if len(kept) < len(self.graph.initializer):
-            copies = [TensorProto.FromString(tensor.SerializeToString()) for tensor in kept]
-            del self.graph.initializer[:]
-            self.graph.initializer.extend(copies)
+        refill(self.graph.initializer, [t for t in self.graph.initializer if t.name in used])
         del self.graph.value_info[:]
         return Model(self.proto, {k: v for k, v in self.weights.items() if k in used}, self.name)
 
@@ -181,7 +154,7 @@ def make_model(
     for tensor in proto.graph.initializer:
         if is_apart(tensor) or tensor.data_type not in _PLAIN_TYPES:
             continue
-        if _is_large(tensor.data_type, math.prod(tensor.dims) * _itemsize(tensor.data_type)):
+        if _is_large(tensor.data_type, math.prod(tensor.dims) * _dtype(tensor.data_type).itemsize):
             put_constant(tensor, tensor.name, numpy_helper.to_array(tensor), apart)
     return Model(proto, apart, name)
 
@@ -205,15 +178,14 @@ def write_model(model: Model, path: Path, *, weights_apart: bool = False) -> Non
     if model.nbytes <= INLINE_BYTES and not weights_apart:
         path.write_bytes(model.serialize())
         return
-    proto = onnx.ModelProto()
-    proto.CopyFrom(model.proto)
+    proto = copy.deepcopy(model.proto)
     data = path.with_name(f"{path.name}.{uuid.uuid4().hex[:8]}.data")
     with data.open("wb") as stream:
         for tensor in all_initializers(proto.graph):
             if is_apart(tensor):
                 array = np.ascontiguousarray(model.weights[tensor.name])
                 stream.write(b"\0" * (-stream.tell() % 4096))  # lets readers map the file
-                _point(tensor, data.name, stream.tell(), array.nbytes)
+                _point(tensor, location=data.name, offset=stream.tell(), length=array.nbytes)
                 array.tofile(stream)
     path.write_bytes(proto.SerializeToString())
 
@@ -237,9 +209,7 @@ def put_constant(tensor: TensorProto, name: str, array: Array, weights: dict[str
     tensor.name, tensor.data_type = name, data_type
     tensor.dims.extend(array.shape)
     if data_type in _PLAIN_TYPES and _is_large(data_type, array.nbytes):
-        tensor.data_location = TensorProto.EXTERNAL
-        entry = tensor.external_data.add()
-        entry.key, entry.value = "location", _PLACEHOLDER
+        _point(tensor, location=_PLACEHOLDER)
         weights[name] = array
     else:
         tensor.raw_data = np.ascontiguousarray(array).tobytes()
@@ -249,31 +219,22 @@ def _is_large(data_type: int, nbytes: int) -> bool:
     return nbytes > (SHAPE_BYTES if data_type == TensorProto.INT64 else APART_BYTES)
 
 
-def _fill(tensor: TensorProto, array: Array) -> None:
-    del tensor.external_data[:]
-    tensor.data_location = TensorProto.DEFAULT
-    tensor.raw_data = np.ascontiguousarray(array).tobytes()
+def _point(tensor: TensorProto, **entries: object) -> None:
+    tensor.data_location = TensorProto.EXTERNAL
+    entry = onnx.StringStringEntryProto
+    refill(tensor.external_data, [entry(key=key, value=str(value)) for key, value in entries.items()])
 
 
-def _point(tensor: TensorProto, location: str, offset: int, length: int) -> None:
-    del tensor.external_data[:]
-    for key, value in (("location", location), ("offset", offset), ("length", length)):
-        entry = tensor.external_data.add()
-        entry.key, entry.value = key, str(value)
-
-
-def _itemsize(data_type: int) -> int:
-    return int(np.dtype(onnx.helper.tensor_dtype_to_np_dtype(data_type)).itemsize)
+def _dtype(data_type: int) -> np.dtype[np.generic]:
+    return np.dtype(onnx.helper.tensor_dtype_to_np_dtype(data_type))
 
 
 def _all_names(graph: onnx.GraphProto) -> Iterator[str]:
     yield from (value.name for value in (*graph.input, *graph.output, *graph.initializer))
-    for node in all_nodes(graph):
-        yield node.name
-        yield from node.input
-        yield from node.output
+    for node in graph.node:
+        yield from (node.name, *node.input, *node.output)
         for inner in subgraphs(node):
-            yield from (value.name for value in (*inner.input, *inner.output, *inner.initializer))
+            yield from _all_names(inner)
 
 
 def _tensor_info(value: onnx.ValueInfoProto) -> TensorInfo:
@@ -282,11 +243,6 @@ def _tensor_info(value: onnx.ValueInfoProto) -> TensorInfo:
         raise ModelError(
             f"'{value.name}' is a {value.type.WhichOneof('value')}; only tensors can be compared"
         )
-    dtype = (
-        np.dtype(onnx.helper.tensor_dtype_to_np_dtype(kind.elem_type)) if kind.elem_type else np.dtype("f4")
-    )
-    return TensorInfo(value.name, dtype, _dims(kind.shape) if kind.HasField("shape") else None)
-
-
-def _dims(shape: onnx.TensorShapeProto) -> tuple[Dim, ...]:
-    return tuple(d.dim_value if d.HasField("dim_value") else (d.dim_param or None) for d in shape.dim)
+    dims = [d.dim_value if d.HasField("dim_value") else (d.dim_param or None) for d in kind.shape.dim]
+    dtype = _dtype(kind.elem_type or TensorProto.FLOAT)
+    return TensorInfo(value.name, dtype, tuple(dims) if kind.HasField("shape") else None)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
@@ -120,6 +121,11 @@ class Network:
     fixed_pairs: tuple[str, ...] = ()
     """DequantizeLinear nodes that no plan takes off: blocked, FP8, INT4, or no pair."""
 
+    @property
+    def edges(self) -> Iterator[Edge]:
+        """Those of all groups, in their order."""
+        return (edge for group in self.groups for edge in group.edges)
+
 
 @dataclass(frozen=True, eq=False)
 class TensorScale:
@@ -155,6 +161,14 @@ class Plan:
     moves: Mapping[str, Array] = field(default_factory=dict)
     """Activation to factors above 0, float32 [channels]: its channels are divided by them, and the weights
     that read it multiplied; in order."""
+
+
+def by_node(edges: Iterable[Edge]) -> dict[str, list[Edge]]:
+    """Node to those of ``edges`` that are its inputs; empty for nodes without."""
+    found: dict[str, list[Edge]] = defaultdict(list)
+    for edge in edges:
+        found[edge.node].append(edge)
+    return found
 
 
 def with_edges(network: Network, change: Callable[[Edge], Edge]) -> Network:

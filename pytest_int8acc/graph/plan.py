@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -14,12 +14,21 @@ from onnx import helper
 
 from pytest_int8acc.errors import ModelError
 from pytest_int8acc.graph.formats import INT8
-from pytest_int8acc.graph.fp16_constants import to_half
 from pytest_int8acc.graph.groups import WEIGHTED, channel_axis
 from pytest_int8acc.graph.migrate import migrate
 from pytest_int8acc.graph.model import Editor, Model
-from pytest_int8acc.graph.network import Edge, LeftHigh, Network, Plan, Quantization, TensorScale, with_edges
+from pytest_int8acc.graph.network import (
+    Edge,
+    LeftHigh,
+    Network,
+    Plan,
+    Quantization,
+    TensorScale,
+    by_node,
+    with_edges,
+)
 from pytest_int8acc.graph.quantize import quantize_weight
+from pytest_int8acc.graph.to_fp16 import scale_in
 from pytest_int8acc.tensors import Array, did_you_mean
 
 
@@ -34,11 +43,7 @@ def apply(network: Network, plan: Plan | None = None) -> Model:
     """
     plan = plan or Plan()
     network = moved(network, plan)
-    edges: dict[str, list[Edge]] = defaultdict(list)
-    for group in network.groups:
-        if group.name not in plan.high:
-            for edge in group.edges:
-                edges[edge.node].append(edge)
+    edges = by_node(e for group in network.groups if group.name not in plan.high for e in group.edges)
     writer = QdqWriter(network.model.edit())
     nodes: list[onnx.NodeProto] = []
     for node in writer.editor.graph.node:
@@ -105,8 +110,10 @@ def fp32_nodes(network: Network, plan: Plan) -> set[str]:
 class QdqWriter:
     """Adds Q/DQ before one reader at a time; scales, zero points and integer weights are shared."""
 
-    def __init__(self, editor: Editor) -> None:
+    def __init__(self, editor: Editor, add: Callable[[str, Array], str] | None = None) -> None:
         self.editor = editor
+        self.add = add or editor.add_constant
+        """Takes a name wanted and an array, gives the name of a constant of it."""
         self.names: dict[int, str] = {}
         """Name of each array written so far, by id; the network keeps them alive."""
 
@@ -114,36 +121,31 @@ class QdqWriter:
         """Nodes to put before ``node``, whose input ``edge.index`` is made to read the last one."""
         quantization = edge.quantization
         base = f"{edge.node}_input{edge.index}"
-        parameters = [
-            self._constant(f"{edge.tensor}_scale", quantization.scale),
-            self._constant(f"{edge.tensor}_zero_point", quantization.zero_point),
-        ]
-        attributes: dict[str, Any] = {} if quantization.axis is None else {"axis": quantization.axis}
+        scale = self._constant(f"{edge.tensor}_scale", quantization.scale)
+        parameters = scale, self._constant(f"{edge.tensor}_zero_point", quantization.zero_point)
+        axis: dict[str, Any] = {} if quantization.axis is None else {"axis": quantization.axis}
         if quantization.values is not None:
             codes = self._constant(f"{edge.tensor}_{quantization.values.dtype}", quantization.values)
         else:
             codes = self.editor.unique(f"{base}_quantized")
             name = self.editor.unique(f"{base}_QuantizeLinear")
-            yield helper.make_node(
-                "QuantizeLinear", [edge.tensor, *parameters], [codes], name=name, **attributes
-            )
+            yield helper.make_node("QuantizeLinear", [edge.tensor, *parameters], [codes], name, **axis)
         result = self.editor.unique(f"{base}_dequantized")
         name = self.editor.unique(f"{base}_DequantizeLinear")
-        yield helper.make_node("DequantizeLinear", [codes, *parameters], [result], name=name, **attributes)
+        yield helper.make_node("DequantizeLinear", [codes, *parameters], [result], name, **axis)
         node.input[edge.index] = result
 
     def _constant(self, wanted: str, array: Array) -> str:
         if id(array) not in self.names:
-            self.names[id(array)] = self.editor.add_constant(wanted, array)
+            self.names[id(array)] = self.add(wanted, array)
         return self.names[id(array)]
 
 
 def quantized_tensors(network: Network) -> dict[str, Quantization]:
     """Every tensor that is quantized, with how its first reader takes it; in topological order."""
     found: dict[str, Quantization] = {}
-    for group in network.groups:
-        for edge in group.edges:
-            found.setdefault(edge.tensor, edge.quantization)
+    for edge in network.edges:
+        found.setdefault(edge.tensor, edge.quantization)
     return found
 
 
@@ -158,10 +160,9 @@ def fresh_weights(network: Network, names: Iterable[str]) -> dict[str, TensorSca
     constants = network.model.constants()
     nodes = network.model.index.nodes
     axes: dict[str, set[int | None]] = defaultdict(set)
-    for group in network.groups:
-        for edge in group.edges:
-            if edge.quantization.values is not None:
-                axes[edge.tensor].add(weight_axis(nodes[edge.node], edge, constants[edge.tensor].ndim))
+    for edge in network.edges:
+        if edge.quantization.values is not None:
+            axes[edge.tensor].add(weight_axis(nodes[edge.node], edge, constants[edge.tensor].ndim))
     found: dict[str, TensorScale] = {}
     for name in names:
         if name not in axes:
@@ -193,7 +194,7 @@ def _with_scales(network: Network, scales: Mapping[str, TensorScale]) -> Network
             wrong = misfit(scales[edge.tensor], None if array is None else array.shape)
             if wrong:
                 raise ModelError(f"{network.model.name}: the plan's scale of '{edge.tensor}': {wrong}")
-            made[key] = _quantization(edge.tensor, scales[edge.tensor], old.scale.dtype, array)
+            made[key] = _quantization(scales[edge.tensor], old.scale.dtype, array)
         return replace(edge, quantization=made[key])
 
     return with_edges(network, scaled) if scales else network
@@ -212,15 +213,13 @@ def misfit(wanted: TensorScale, shape: tuple[int, ...] | None = None) -> str:
         return ""
     if not -len(shape) <= wanted.axis < len(shape):
         return f"axis {wanted.axis} of a tensor with {len(shape)} dimensions"
-    length = shape[wanted.axis]
-    return (
-        "" if length == scale.size else f"{scale.size} numbers along axis {wanted.axis}, which has {length}"
-    )
+    if shape[wanted.axis] != scale.size:
+        return f"{scale.size} numbers along axis {wanted.axis}, which has {shape[wanted.axis]}"
+    return ""
 
 
-def _quantization(name: str, wanted: TensorScale, dtype: DTypeLike, constant: Array | None) -> Quantization:
-    scale = np.asarray(wanted.scale, np.float32)
-    scale = to_half(name, scale, (), is_scale=True).values if dtype == np.float16 else scale.astype(dtype)
+def _quantization(wanted: TensorScale, dtype: DTypeLike, constant: Array | None) -> Quantization:
+    scale = scale_in(np.asarray(wanted.scale, np.float32), dtype)
     zero_point = INT8.zeros(scale) if wanted.zero_point is None else wanted.zero_point
     found = Quantization(scale, zero_point, wanted.axis)
     return found if constant is None else replace(found, values=found.quantize(constant))
@@ -239,7 +238,6 @@ def activation_scales(network: Network) -> dict[str, float]:
     """Scale of every activation that is quantized per tensor."""
     return {
         edge.tensor: float(edge.quantization.scale)
-        for group in network.groups
-        for edge in group.edges
+        for edge in network.edges
         if edge.quantization.values is None and edge.quantization.axis is None
     }

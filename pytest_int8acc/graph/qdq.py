@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 import onnx
@@ -19,7 +19,7 @@ from onnx import helper
 from pytest_int8acc.errors import ModelError
 from pytest_int8acc.graph.formats import INTEGERS, UINT8
 from pytest_int8acc.graph.groups import WEIGHTED, match_nodes, moves_values
-from pytest_int8acc.graph.index import Index
+from pytest_int8acc.graph.index import Index, attribute
 from pytest_int8acc.graph.model import Editor, Model
 from pytest_int8acc.graph.network import Edge, Group, Network, Quantization
 from pytest_int8acc.graph.restore import restore
@@ -31,16 +31,8 @@ _TYPES = frozenset(known.dtype for known in INTEGERS)
 _OPERATOR_FORMAT = frozenset(
     {"QLinearConv", "QLinearMatMul", "ConvInteger", "MatMulInteger", "DynamicQuantizeLinear", "QGemm"}
 )
-
-
-@dataclass(frozen=True)
-class _Pair:
-    """A DequantizeLinear that can be taken off, with the QuantizeLinear before it where there is one."""
-
-    dequantize: onnx.NodeProto
-    source: str
-    """The tensor that is quantized; the float stand-in of an integer constant."""
-    quantization: Quantization
+#: The tensor that is quantized, or the float stand-in of an integer constant; and how it is.
+_Pair = tuple[str, Quantization]
 
 
 def is_qdq(model: Model) -> bool:
@@ -71,11 +63,13 @@ def read_qdq(model: Model, original: Model | None = None, exclude: Sequence[str]
         raise ModelError(f"{model.name}: no QuantizeLinear or DequantizeLinear in it; is it the float model?")
     reader = _Reader(model)
     stripped, edges, fixed = reader.strip()
-    notes = [fixed_note(fixed)] if fixed else []
+    notes = []
+    if fixed:
+        what = f"{len(fixed)} DequantizeLinear nodes stay as they are (blocked, FP8, INT4, or no pair)"
+        notes.append(f"{what}: {', '.join(fixed[:5])}")
     if original is not None:
-        restored = restore(stripped, edges, original)
-        stripped = restored.model
-        notes.extend(restored.notes(reader.constants_read, original.name))
+        stripped, told = restore(stripped, edges, original, reader.constants_read)
+        notes += told
     excluded = match_nodes(stripped, exclude)
     groups = _grouped(stripped, edges)
     left_high = {group.name: excluded[group.name] for group in groups if group.name in excluded}
@@ -83,18 +77,11 @@ def read_qdq(model: Model, original: Model | None = None, exclude: Sequence[str]
     return Network(stripped, kept, left_high, tuple(notes), tuple(fixed))
 
 
-def fixed_note(fixed: Sequence[str]) -> str:
-    """What is said of pairs that no plan takes off."""
-    named = ", ".join(fixed[:5])
-    return f"{len(fixed)} DequantizeLinear nodes stay as they are (blocked, FP8, INT4, or no pair): {named}"
-
-
 class _Reader:
     def __init__(self, model: Model) -> None:
         self.model = model
         self.constants = model.constants()
         self.index = model.index
-        self.values: dict[tuple[str, str, str], Quantization] = {}
         self.constants_read = 0
 
     def strip(self) -> tuple[Model, list[Edge], list[str]]:
@@ -109,7 +96,7 @@ class _Reader:
                     fixed.append(node.name)
                 else:
                     pairs[node.output[0]] = pair
-        self.constants_read = sum(pair.quantization.values is not None for pair in pairs.values())
+        self.constants_read = sum(made.values is not None for _, made in pairs.values())
         edges = self._rewire(editor, pairs)
         return editor.done(), edges, fixed
 
@@ -123,7 +110,8 @@ class _Reader:
             if codes.dtype != zero_point.dtype:
                 return None
             quantization = Quantization(scale, zero_point, axis, codes)
-            return _Pair(node, self._stand_in(editor, node, quantization), quantization)
+            stand_in = editor.add_constant(f"{node.output[0]}_float", quantization.dequantize())
+            return stand_in, quantization
         quantize = self.index.producer.get(node.input[0])
         if quantize is None or quantize.op_type != "QuantizeLinear":
             return None
@@ -134,35 +122,26 @@ class _Reader:
         quantization = Quantization(scale, zero_point, axis)
         if source in self.constants:
             quantization = replace(quantization, values=quantization.quantize(self.constants[source]))
-        return _Pair(node, source, quantization)
+        return source, quantization
 
     def _parameters(self, node: onnx.NodeProto) -> tuple[Array, Array, int | None] | None:
         """Scale, zero point and channel axis; None where the node is no ordinary integer Q or DQ."""
         if any(a.name not in _PLAIN_ATTRIBUTES for a in node.attribute if _is_set(a)):
             return None
         scale = self.constants.get(node.input[1])
-        has_zero_point = len(node.input) > 2 and node.input[2]
-        if has_zero_point:
+        if len(node.input) > 2 and node.input[2]:
             zero_point = self.constants.get(node.input[2])
-        else:
-            zero_point = None if scale is None else np.zeros(scale.shape, self._implied_type(node))
+        else:  # of the constant's own type, otherwise of uint8 as the ONNX standard says
+            codes = self.constants.get(node.input[0]) if node.op_type == "DequantizeLinear" else None
+            dtype = UINT8.dtype if codes is None else codes.dtype
+            zero_point = None if scale is None else np.zeros(scale.shape, dtype)
         if scale is None or zero_point is None or zero_point.dtype not in _TYPES:
             return None
         if scale.size == 1:
             return scale.reshape(()), zero_point.reshape(()), None
         if scale.ndim != 1:
             return None  # blocked
-        axis = next((int(a.i) for a in node.attribute if a.name == "axis"), 1)
-        return scale, zero_point, axis
-
-    def _implied_type(self, node: onnx.NodeProto) -> np.dtype[np.generic]:
-        """Type of an absent zero point: the constant's own, otherwise uint8 as the ONNX standard says."""
-        codes = self.constants.get(node.input[0]) if node.op_type == "DequantizeLinear" else None
-        return UINT8.dtype if codes is None else codes.dtype
-
-    def _stand_in(self, editor: Editor, node: onnx.NodeProto, quantization: Quantization) -> str:
-        """A float constant equal to what the DequantizeLinear makes."""
-        return editor.add_constant(f"{node.output[0]}_float", quantization.dequantize())
+        return scale, zero_point, attribute(node, "axis", 1)
 
     def _rewire(self, editor: Editor, pairs: Mapping[str, _Pair]) -> list[Edge]:
         """Make every reader of a pair read its source, as an edge; drop nodes that nothing reads then.
@@ -170,7 +149,7 @@ class _Reader:
         Where a dequantized tensor is a graph output, is read inside an If or Loop, or is quantized
         again, an Identity takes the pair's place and carries the edge.
         """
-        quantized_again = {p.source for p in pairs.values()} & set(pairs)
+        quantized_again = {source for source, _ in pairs.values()} & set(pairs)
         edges: list[Edge] = []
         kept: list[onnx.NodeProto] = []
         for node in editor.graph.node:
@@ -179,23 +158,18 @@ class _Reader:
             if pair is not None:
                 if output in self.index.public or output in quantized_again:
                     name = editor.unique(f"{node.name}_identity")
-                    kept.append(helper.make_node("Identity", [pair.source], [output], name=name))
-                    edges.append(Edge(name, 0, pair.source, pair.quantization))
+                    kept.append(helper.make_node("Identity", [pair[0]], [output], name=name))
+                    edges.append(Edge(name, 0, *pair))
                 continue
             if node.op_type != "QuantizeLinear":
                 for index, name in enumerate(node.input):
                     if name in pairs:
-                        node.input[index] = pairs[name].source
-                        edges.append(Edge(node.name, index, pairs[name].source, pairs[name].quantization))
+                        node.input[index] = pairs[name][0]
+                        edges.append(Edge(node.name, index, *pairs[name]))
             kept.append(node)
-        editor.set_nodes(_without_unread(kept, self.index.public))
+        read = self.index.public.union(name for node in kept for name in node.input)
+        editor.set_nodes([n for n in kept if n.op_type != "QuantizeLinear" or n.output[0] in read])
         return edges
-
-
-def _without_unread(nodes: list[onnx.NodeProto], public: frozenset[str]) -> list[onnx.NodeProto]:
-    """``nodes`` without the QuantizeLinear nodes whose pairs are gone."""
-    read = public.union(name for node in nodes for name in node.input)
-    return [n for n in nodes if n.op_type != "QuantizeLinear" or n.output[0] in read]
 
 
 def _is_set(attribute: onnx.AttributeProto) -> bool:

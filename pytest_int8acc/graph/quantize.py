@@ -28,16 +28,26 @@ def quantize(model: Model, layout: Layout, scales: Mapping[str, float]) -> Netwo
         ModelError: No group is left to quantize, or a weight holds nan or inf.
     """
     known = _joined(layout, scales)
-    quantizer = _Quantizer(model, known)
+    constants = model.constants()
+    made: dict[tuple[str, int | None], Quantization] = {}
+
+    def edge(slot: Slot) -> Edge:
+        key = slot.tensor, slot.axis
+        if key not in made:  # readers of one tensor share its scale, and its codes
+            if slot.constant:
+                made[key] = _of_weight(slot, constants[slot.tensor], model.name)
+            else:
+                scale = np.array(known[slot.tensor], np.float32)
+                made[key] = Quantization(scale, INT8.zeros(scale))
+        return Edge(slot.node, slot.index, slot.tensor, made[key])
+
     groups, left_high = [], dict(layout.left_high)
     for name, slots in layout.slots.items():
         missing = tuple(s.tensor for s in slots if not s.constant and s.tensor not in known)
         if missing:
             left_high[name] = LeftHigh("no-scale", missing)
             continue
-        groups.append(
-            Group(name, model.index.nodes[name].op_type, (name,), tuple(quantizer.edge(s) for s in slots))
-        )
+        groups.append(Group(name, model.index.nodes[name].op_type, (name,), tuple(map(edge, slots))))
     if not groups:
         raise ModelError(f"{model.name}: nothing to quantize: the scales cover none of the tensors needed")
     return Network(model, tuple(groups), left_high)
@@ -64,27 +74,10 @@ def quantize_weight(weight: Array, axis: int | None) -> Quantization:
     return Quantization(scale, INT8.zeros(scale), axis, codes)
 
 
-class _Quantizer:
-    def __init__(self, model: Model, scales: Mapping[str, float]) -> None:
-        self.name = model.name
-        self.scales = scales
-        self.constants = model.constants()
-        self.activations: dict[str, Quantization] = {}
-        self.weights: dict[tuple[str, int | None], Quantization] = {}
-
-    def edge(self, slot: Slot) -> Edge:
-        if not slot.constant:
-            if slot.tensor not in self.activations:
-                scale = np.array(self.scales[slot.tensor], np.float32)
-                self.activations[slot.tensor] = Quantization(scale, INT8.zeros(scale))
-            return Edge(slot.node, slot.index, slot.tensor, self.activations[slot.tensor])
-        key = (slot.tensor, slot.axis)
-        if key not in self.weights:  # nodes that share a weight share its codes
-            weight = self.constants[slot.tensor]
-            if not np.isfinite(weight).all():
-                raise ModelError(f"{self.name}: weight '{slot.tensor}' of '{slot.node}' holds nan or inf")
-            self.weights[key] = quantize_weight(weight, slot.axis)
-        return Edge(slot.node, slot.index, slot.tensor, self.weights[key])
+def _of_weight(slot: Slot, weight: Array, model: str) -> Quantization:
+    if not np.isfinite(weight).all():
+        raise ModelError(f"{model}: weight '{slot.tensor}' of '{slot.node}' holds nan or inf")
+    return quantize_weight(weight, slot.axis)
 
 
 def _joined(layout: Layout, scales: Mapping[str, float]) -> dict[str, float]:

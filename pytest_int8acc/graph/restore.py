@@ -6,9 +6,9 @@ QDQRemovableActivation): the codes cut off in its place. Without the pair the ne
 
 from __future__ import annotations
 
+import copy
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 import onnx
@@ -21,41 +21,7 @@ from pytest_int8acc.tensors import Array
 _FOLDED = frozenset({"Relu", "Clip"})
 
 
-@dataclass(frozen=True)
-class Restored:
-    """A stripped Q/DQ model with what its float original tells, and an account of it."""
-
-    model: Model
-    fitting: int
-    """Weights that round to the codes read."""
-    wrong: tuple[str, ...]
-    """Weights that do not, restored nevertheless: they were quantized wrongly."""
-    activations: tuple[str, ...]
-    """Nodes put back."""
-    lost: tuple[str, ...]
-    """Nodes that are gone, and the ranges do not cut off where they did: they stay away."""
-
-    def notes(self, weights: int, original: str) -> Iterator[str]:
-        """The account in sentences; ``weights`` is how many the Q/DQ model holds."""
-        yield f"{self.fitting} of {weights} quantized weights have their float originals"
-        if self.wrong:
-            yield (
-                f"{len(self.wrong)} quantized weights are not those of {original}, rounded; out of INT8, "
-                f"its own are taken: {', '.join(self.wrong[:5])}"
-            )
-        if self.activations:
-            yield (
-                f"{len(self.activations)} activations that the quantizer folded into ranges are put back: "
-                + ", ".join(self.activations[:5])
-            )
-        if self.lost:
-            yield (
-                f"{len(self.lost)} activations of {original} are gone and cannot be put back, so with all "
-                f"layers high it is another model: {', '.join(self.lost[:5])}"
-            )
-
-
-def restore(model: Model, edges: Sequence[Edge], original: Model) -> Restored:
+def restore(model: Model, edges: Sequence[Edge], original: Model, weights: int) -> tuple[Model, list[str]]:
     """Put back what ``original`` has and the Q/DQ model, its pairs taken off, has not.
 
     A weight fits where it rounds to the very codes that the Q/DQ model holds, one step allowed for. Where
@@ -67,6 +33,10 @@ def restore(model: Model, edges: Sequence[Edge], original: Model) -> Restored:
         model: The Q/DQ model without pairs.
         edges: Where they stood.
         original: The float model it was made from; nodes and tensors are known by name.
+        weights: How many quantized constants the Q/DQ model holds.
+
+    Returns:
+        The model with what is put back, and an account of it in sentences.
     """
     fitting, others = _weights(model, edges, original)
     wrong = others if len(others) < len(fitting) else {}
@@ -75,7 +45,21 @@ def restore(model: Model, edges: Sequence[Edge], original: Model) -> Restored:
     for name, weight in {**wrong, **fitting}.items():
         put_constant(slots[name], name, weight, editor.weights)
     back, lost = _restore_activations(editor, model.index, edges, original)
-    return Restored(editor.done(), len(fitting), tuple(wrong), tuple(back), tuple(lost))
+    notes = [f"{len(fitting)} of {weights} quantized weights have their float originals"]
+    if wrong:
+        notes.append(
+            f"{len(wrong)} quantized weights are not those of {original.name}, rounded; out of INT8, "
+            f"its own are taken: {', '.join(list(wrong)[:5])}"
+        )
+    if back:
+        what = f"{len(back)} activations that the quantizer folded into ranges are put back"
+        notes.append(f"{what}: {', '.join(back[:5])}")
+    if lost:
+        notes.append(
+            f"{len(lost)} activations of {original.name} are gone and cannot be put back, so with all "
+            f"layers high it is another model: {', '.join(lost[:5])}"
+        )
+    return editor.done(), notes
 
 
 def folded(graph: onnx.GraphProto, original: Model) -> Iterator[tuple[onnx.NodeProto, onnx.NodeProto]]:
@@ -156,8 +140,7 @@ def _after(
     editor: Editor, node: onnx.NodeProto, activation: onnx.NodeProto, constants: dict[str, Array]
 ) -> onnx.NodeProto:
     """``activation`` between ``node`` and those that read it."""
-    restored = onnx.NodeProto()
-    restored.CopyFrom(activation)
+    restored = copy.deepcopy(activation)
     restored.name = editor.unique(activation.name)
     restored.output[0] = node.output[0]
     restored.input[0] = node.output[0] = editor.unique(activation.input[0])

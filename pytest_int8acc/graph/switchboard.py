@@ -11,9 +11,9 @@ Costs are measured in docs/benchmarks.md.
 
 from __future__ import annotations
 
-from collections import defaultdict
+import copy
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -22,7 +22,8 @@ from onnx import TensorProto, helper
 
 from pytest_int8acc.graph.index import subgraphs
 from pytest_int8acc.graph.model import APART_BYTES, Editor, Model, put_constant
-from pytest_int8acc.graph.network import Edge, Network
+from pytest_int8acc.graph.network import Edge, Network, by_node
+from pytest_int8acc.graph.plan import QdqWriter
 from pytest_int8acc.graph.types import value_types
 from pytest_int8acc.tensors import Array
 
@@ -31,8 +32,6 @@ _TAIL = frozenset(
     {"Relu", "LeakyRelu", "Clip", "Sigmoid", "Tanh", "HardSigmoid", "BatchNormalization"}
     | {"MaxPool", "AveragePool", "GlobalAveragePool", "GlobalMaxPool"}
 )
-
-
 #: Nodes whose weights stay outside: packed weights of products take the place of the plain ones only there.
 _PRODUCTS = frozenset({"MatMul", "Gemm"})
 
@@ -85,8 +84,8 @@ class _Branch:
     nodes: list[onnx.NodeProto] = field(default_factory=list)
     constants: list[TensorProto] = field(default_factory=list)
     names: dict[str, str] = field(default_factory=dict)
-    arrays: dict[int, str] = field(default_factory=dict)
-    """Names of constants by the id of the array that they hold."""
+    pairs: QdqWriter | None = None
+    """Adds Q/DQ to it."""
 
     def graph(self, name: str, results: Mapping[str, int]) -> onnx.GraphProto:
         """The graph that gives ``results``, tensor to element type, which have names of their own inside."""
@@ -101,13 +100,11 @@ class _Finder:
         self.graph, self.index = network.model.graph, network.model.index
         self.types = value_types(network.model)
         self.constants = network.model.constants()
-        self.edges: dict[str, list[Edge]] = defaultdict(list)
+        self.edges = by_node(network.edges)
         self.conditions: dict[str, str] = {}
         """Switch of each node that belongs to a group."""
         for group, condition in zip(network.groups, conditions, strict=True):
             self.conditions.update(dict.fromkeys(group.nodes, condition))
-            for edge in group.edges:
-                self.edges[edge.node].append(edge)
         self.made_of_constants: set[str] = set()
         for node in self.graph.node:
             names = [name for name in node.input if name]
@@ -198,13 +195,12 @@ class _Writer:
 
     def _copy(self, original: onnx.NodeProto, branch: _Branch) -> None:
         """Add ``original`` to ``branch`` under names of its own, with quantized inputs where it is so."""
-        node = onnx.NodeProto()
-        node.CopyFrom(original)
+        node = copy.deepcopy(original)
         node.name = self.editor.unique(f"{original.name}/{branch.label}")
         quantized = {e.index: e for e in self.finder.edges.get(original.name, ()) if branch.quantized}
         for index, name in enumerate(original.input):
             if index in quantized:
-                node.input[index] = self._quantized(quantized[index], branch)
+                self._quantize(node, quantized[index], branch)
             elif name:
                 node.input[index] = self._local(name, branch)
         for index, name in enumerate(original.output):
@@ -214,40 +210,32 @@ class _Writer:
 
     def _outside(self, node: onnx.NodeProto) -> Iterator[onnx.NodeProto]:
         """``node`` with each quantized input chosen by an If of its own."""
-        copy = onnx.NodeProto()
-        copy.CopyFrom(node)
+        outside = copy.deepcopy(node)
         for edge in self.finder.edges.get(node.name, ()):
             base = f"{edge.node}_input{edge.index}"
-            result = copy.input[edge.index] = self.editor.unique(f"{base}_chosen")
+            result = outside.input[edge.index] = self.editor.unique(f"{base}_chosen")
             results = {result: int(helper.np_dtype_to_tensor_dtype(edge.quantization.scale.dtype))}
             graphs: dict[str, Any] = {}
             for branch in (_Branch("then", True), _Branch("else", False)):
-                read = self._quantized(edge, branch) if branch.quantized else self._local(edge.tensor, branch)
                 given = branch.names[result] = self.editor.unique(f"{result}/{branch.label}")
                 name = self.editor.unique(f"{base}/{branch.label}")
-                branch.nodes.append(helper.make_node("Identity", [read], [given], name))
+                chosen = helper.make_node("Identity", [self._local(edge.tensor, branch)], [given], name)
+                if branch.quantized:
+                    self._quantize(chosen, replace(edge, index=0), branch)
+                branch.nodes.append(chosen)
                 graphs[f"{branch.label}_branch"] = branch.graph(base, results)
             name = self.editor.unique(f"{base}/If")
             yield helper.make_node("If", [self.finder.conditions[node.name]], [result], name, **graphs)
-        yield copy
+        yield outside
 
-    def _quantized(self, edge: Edge, branch: _Branch) -> str:
-        """What the reader of ``edge`` reads in INT8: a pair added to ``branch``, or a constant."""
-        quantization = edge.quantization
-        if quantization.values is not None:
-            return self._weight(edge, branch)
-        base = f"{edge.node}_input{edge.index}"
-        parameters = [
-            self._array(f"{base}_{part}", array, branch)
-            for part, array in (("scale", quantization.scale), ("zero_point", quantization.zero_point))
-        ]
-        axis: dict[str, Any] = {} if quantization.axis is None else {"axis": quantization.axis}
-        codes, result = (self.editor.unique(f"{base}_{part}") for part in ("quantized", "dequantized"))
-        q, dq = (self.editor.unique(f"{base}_{op}") for op in ("QuantizeLinear", "DequantizeLinear"))
-        source = self._local(edge.tensor, branch)
-        branch.nodes.append(helper.make_node("QuantizeLinear", [source, *parameters], [codes], q, **axis))
-        branch.nodes.append(helper.make_node("DequantizeLinear", [codes, *parameters], [result], dq, **axis))
-        return result
+    def _quantize(self, node: onnx.NodeProto, edge: Edge, branch: _Branch) -> None:
+        """Have ``node`` read ``edge`` in INT8: a pair added to ``branch``, or a constant."""
+        if edge.quantization.values is not None:
+            node.input[edge.index] = self._weight(edge, branch)
+            return
+        if branch.pairs is None:
+            branch.pairs = QdqWriter(self.editor, lambda name, array: self._constant(name, array, branch))
+        branch.nodes.extend(branch.pairs.write(node, replace(edge, tensor=self._local(edge.tensor, branch))))
 
     def _weight(self, edge: Edge, branch: _Branch) -> str:
         key, name = id(edge.quantization), f"{edge.tensor}/int8"
@@ -265,11 +253,6 @@ class _Writer:
                 local = self._constant(f"{name}/{branch.label}", self.finder.constants[name], branch)
             branch.names[name] = local
         return branch.names[name]
-
-    def _array(self, wanted: str, array: Array, branch: _Branch) -> str:
-        if id(array) not in branch.arrays:
-            branch.arrays[id(array)] = self._constant(f"{wanted}/{branch.label}", array, branch)
-        return branch.arrays[id(array)]
 
     def _constant(self, wanted: str, array: Array, branch: _Branch) -> str:
         tensor = TensorProto()

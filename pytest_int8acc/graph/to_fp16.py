@@ -8,22 +8,24 @@ allow in FP16, operators of other domains, graphs inside If, Loop and Scan, arit
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import onnx
+from numpy.typing import DTypeLike
 from onnx import helper
 
 from pytest_int8acc.errors import ModelError
-from pytest_int8acc.graph.fp16_constants import to_half
-from pytest_int8acc.graph.index import subgraphs
+from pytest_int8acc.graph.formats import FP16
+from pytest_int8acc.graph.index import attribute, refill, subgraphs
 from pytest_int8acc.graph.load import normalize, raise_opset
-from pytest_int8acc.graph.model import Model, put_constant
-from pytest_int8acc.graph.norms import combine_norms
+from pytest_int8acc.graph.model import Editor, Model, put_constant
 from pytest_int8acc.graph.types import FLOAT, FLOAT16, Signature, pairs, signature, value_types
 from pytest_int8acc.tensors import Array, did_you_mean
 
+#: A scale that FP16 rounding changes by more than this share is said; normal numbers change by 2**-11.
+COARSE = 0.01
 #: Q/DQ takes FP16 from here on (ONNX operator changelog).
 QDQ_OPSET = 19
 _QDQ = frozenset({"QuantizeLinear", "DequantizeLinear"})
@@ -65,7 +67,7 @@ def to_fp16(model: Model, keep_fp32: Collection[str] = ()) -> Fp16Model:
     elif model.opset < QDQ_OPSET and any(node.op_type in _QDQ for node in model.graph.node):
         model = normalize(raise_opset(model, QDQ_OPSET))
     if not typed:
-        model = combine_norms(model, keep_fp32)
+        model = _combine_norms(model, keep_fp32)
         types = value_types(model)
     typing = _Typing(model, types, keep_fp32, FLOAT if typed else FLOAT16)
     if typing.foreign and not typed:
@@ -284,8 +286,98 @@ def _readers(model: Model, typing: _Typing) -> tuple[dict[str, list[str]], set[s
 def _set_types(node: onnx.NodeProto, typing: _Typing) -> None:
     """Let a Cast say what it makes now; a DequantizeLinear makes its scale's type where it says nothing."""
     made = typing.made.get(node.output[0]) if node.output else None
-    for attribute in list(node.attribute):
-        if (node.op_type, attribute.name) == ("Cast", "to") and made:
-            attribute.i = made
-        elif (node.op_type, attribute.name) == ("DequantizeLinear", "output_dtype") and attribute.i != made:
-            node.attribute.remove(attribute)
+    for said in list(node.attribute):
+        if (node.op_type, said.name) == ("Cast", "to") and made:
+            said.i = made
+        elif (node.op_type, said.name) == ("DequantizeLinear", "output_dtype") and said.i != made:
+            node.attribute.remove(said)
+
+
+def _combine_norms(model: Model, keep: Collection[str]) -> Model:
+    """``model`` with the statistics of each BatchNormalization worked into its scale and bias.
+
+    Mean and variance become 0 and 1, epsilon 0. TensorRT's parser (onnx-tensorrt) combines them in FP32,
+    too, so a variance that FP16 cannot hold does no harm. Left as they are: nodes named in ``keep``, in
+    training mode, or with parameters that are no FP32 constants.
+    """
+    constants, editor, found = model.constants(), model.edit(), False
+    for node in editor.graph.node:
+        arrays = [constants.get(name) for name in node.input[1:]]
+        plain = node.op_type == "BatchNormalization" and node.domain == "" and node.name not in keep
+        if plain and all(array is not None and array.dtype == np.float32 for array in arrays):
+            found |= _combine(node, [array for array in arrays if array is not None], editor)
+    return editor.done() if found else model
+
+
+def _combine(node: onnx.NodeProto, arrays: list[Array], editor: Editor) -> bool:
+    if attribute(node, "training_mode", 0):
+        return False
+    scale, bias, mean, variance = (array.astype(np.float64) for array in arrays)
+    factor = scale / np.sqrt(variance + attribute(node, "epsilon", 1e-5))
+    combined = {"scale": factor, "bias": bias - mean * factor, "mean": 0 * mean, "variance": 0 * mean + 1}
+    for i, (part, array) in enumerate(combined.items(), 1):
+        node.input[i] = editor.add_constant(f"{node.name}/{part}", array.astype(np.float32))
+    kept = [a for a in node.attribute if a.name != "epsilon"]
+    refill(node.attribute, [*kept, helper.make_attribute("epsilon", 0.0)])
+    return True
+
+
+@dataclass(frozen=True, eq=False)
+class HalfConstant:
+    """A constant in FP16, and what became of its numbers."""
+
+    values: Array
+    overflow: str = ""
+    """A sentence naming the constant and its readers where finite numbers became inf, else empty."""
+    note: str = ""
+    """A sentence where a scale was raised above zero or rounded coarsely, or all numbers vanished."""
+
+
+def to_half(name: str, values: Array, readers: Sequence[str], *, is_scale: bool) -> HalfConstant:
+    """``values`` (float32, any shape) rounded to float16, to nearest even; beyond 65504 they become inf.
+
+    A Q/DQ scale that would become zero is raised to 2**-24 instead: TensorRT takes positive scales only.
+    """
+    wide = np.asarray(values)  # a mapped file is read here, one weight at a time
+    half = FP16.round(wide)
+    if not wide.size:
+        return HalfConstant(half)
+    who = f"'{name}' (read by {', '.join(readers)})"
+    extent = max(-wide.min(), wide.max())  # abs() would copy the weight; nan where it holds one
+    note = ""
+    if is_scale:
+        half, note = _positive_scale(who, wide, half)
+    elif 0 < extent < FP16.smallest and not half.any():
+        note = f"{who}: all numbers vanish in FP16 (largest {extent:g}, FP16 ends at 2**-24)"
+    return HalfConstant(half, "" if extent <= FP16.highest else _overflow(who, wide, half), note)
+
+
+def scale_in(scale: Array, dtype: DTypeLike) -> Array:
+    """Q/DQ scales in float16 or float32, above zero."""
+    if dtype == np.float16 and scale.dtype == np.float32:
+        return to_half("", scale, (), is_scale=True).values
+    return scale.astype(dtype, copy=False)
+
+
+def _positive_scale(who: str, wide: Array, half: Array) -> tuple[Array, str]:
+    vanished = (half == 0) & (wide > 0)
+    if vanished.any():
+        note = f"scale {who}: {_count_of(vanished)} below what FP16 holds, raised to 2**-24"
+        return np.where(vanished, np.float16(FP16.smallest), half), note
+    normal = np.isfinite(half) & (wide > 0)
+    change = np.abs(half[normal] / wide[normal] - 1).max(initial=0)
+    if change > COARSE:
+        return half, f"scale {who}: changes by up to {change:.1%} in FP16, which has few digits below 2**-14"
+    return half, ""
+
+
+def _overflow(who: str, wide: Array, half: Array) -> str:
+    lost = np.isinf(half) & np.isfinite(wide)
+    if not lost.any():
+        return ""
+    largest = np.abs(wide[lost]).max()
+    return f"{who}: {_count_of(lost)} beyond {FP16.highest:g} become inf in FP16 (largest {largest:g})"
+
+
+def _count_of(mask: Array) -> str:
+    return f"{np.count_nonzero(mask)} of {mask.size} numbers"

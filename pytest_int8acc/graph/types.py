@@ -91,8 +91,5 @@ def _resolve(node: onnx.NodeProto, formals: Signature | None, types: dict[str, i
 
 def _spread(parameters: Sequence[onnx.defs.OpSchema.FormalParameter], count: int) -> tuple[Formal, ...]:
     """One formal per actual argument: a variadic last one covers the rest."""
-    formals = []
-    for i in range(count):
-        parameter = parameters[min(i, len(parameters) - 1)]
-        formals.append(Formal(parameter.type_str, _HALF in parameter.types))
-    return tuple(formals)
+    actual = (parameters[min(i, len(parameters) - 1)] for i in range(count))
+    return tuple(Formal(parameter.type_str, _HALF in parameter.types) for parameter in actual)

@@ -5,11 +5,17 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 
 from pytest_int8acc.errors import ScalesError, listed
 from pytest_int8acc.graph.formats import FP32, INT8
+
+EXPECTED = (
+    "expected a TensorRT calibration cache (first line TRT-<version>-<algorithm>), "
+    'or a JSON object of dynamic ranges like {"tensor": 6.0}'
+)
 
 
 @dataclass(frozen=True)
@@ -44,10 +50,8 @@ def amax_to_scale(amax: Mapping[str, float]) -> tuple[dict[str, float], tuple[st
         )
     zero = [tensor for tensor, value in amax.items() if value / INT8.levels < FP32.normal]
     scales = {t: to_float32((1.0 if t in set(zero) else value) / INT8.levels) for t, value in amax.items()}
-    notes = (
-        (f"always zero in calibration, so given the scale 1/{INT8.levels}: {listed(zero)}",) if zero else ()
-    )
-    return scales, notes
+    note = f"always zero in calibration, so given the scale 1/{INT8.levels}: {listed(zero)}"
+    return scales, (note,) if zero else ()
 
 
 def to_float32(value: float) -> float:
@@ -57,7 +61,7 @@ def to_float32(value: float) -> float:
 
 def problem(scale: float) -> str:
     """What keeps ``scale`` from being one; empty where nothing does."""
-    if math.isnan(scale) or math.isinf(scale):
+    if not math.isfinite(scale):
         return f"is {scale}"
     if scale <= 0:
         return f"is {scale:g}, not above 0"
@@ -66,3 +70,22 @@ def problem(scale: float) -> str:
     if scale > FP32.highest:
         return f"is {scale:g}, too large for float32"
     return ""
+
+
+def read_text(path: Path) -> str:
+    """The whole file as text, without a byte order mark; ScalesError where there is none."""
+    try:
+        data = path.read_bytes()
+    except OSError as error:
+        raise ScalesError(f"{path}: cannot be read: {error.strerror or error}; {EXPECTED}") from error
+    except ValueError as error:  # a null character in the name
+        raise ScalesError(f"{str(path)!r}: is no file name; {EXPECTED}") from error
+    try:
+        text = data.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise ScalesError(f"{path}: holds bytes that are no text (at {error.start}); {EXPECTED}") from error
+    if "\0" in text:
+        raise ScalesError(f"{path}: is a binary file; {EXPECTED}")
+    if not text.strip():
+        raise ScalesError(f"{path}: is empty; {EXPECTED}")
+    return text

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
+import logging
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -14,22 +18,26 @@ from pytest_int8acc.engines.calibrators import (
     collect_histograms,
     collect_maxima,
     entropy_amax,
+    runtime_version,
 )
 from pytest_int8acc.engines.onnxruntime import CPU, Sessions
 from pytest_int8acc.engines.remote import RemoteStore
 from pytest_int8acc.engines.run import Progress
 from pytest_int8acc.engines.store import Store
+from pytest_int8acc.errors import EngineError
 from pytest_int8acc.graph.formats import INT8
 from pytest_int8acc.graph.model import Model
 from pytest_int8acc.scales import Scales, amax_to_scale
-from pytest_int8acc.scales.kept import keep_ranges
 from pytest_int8acc.spec.int8 import CalibrationMethod
 
 if TYPE_CHECKING:
     from pytest_int8acc.data import Dataset
 
+logger = logging.getLogger("pytest_int8acc")
 Histogram = NDArray[np.int64]
 
+#: The file of ranges in the store, and what is raised where the same histogram gives another range.
+_FILE, _FORMAT = "ranges.json", 1
 #: Bins over [-amax, amax] where ONNX Runtime's entropy search does not set the price.
 _FINE_BINS = 1 << 15
 #: Ranges that the mse method tries, as fractions of amax: 1 down to 1/128 in steps of 4 %.
@@ -102,8 +110,7 @@ def _from_histograms(
         "mse": mse_amax,
         "percentile": lambda counts, most: percentile_amax(counts, most, percentile),
     }[method]
-    chosen = {}
-    progress = Progress(f"calibration: choosing ranges by {method}, tensors")
+    chosen, progress = {}, Progress(f"calibration: choosing ranges by {method}, tensors")
     for tensor, counts in histograms.items():
         chosen[tensor] = choose(counts, amax[tensor])
         progress.add(1, len(histograms))
@@ -155,3 +162,46 @@ def _in_words(method: CalibrationMethod, percentile: float, top_k: int) -> str:
     if method == "percentile":
         return f"percentile {percentile:g}"
     return f"mean of the top {top_k} maxima" if method == "topk" else method
+
+
+def keep_ranges(
+    store: Store | RemoteStore,
+    histograms: Mapping[str, Histogram],
+    amax: Mapping[str, float],
+    choose: Callable[[], dict[str, float]],
+) -> dict[str, float]:
+    """The ranges that ``choose`` gives, or gave before for the same histograms.
+
+    ONNX Runtime's entropy search takes up to a second per tensor, and its answer depends on the histogram
+    alone. Where the store cannot be used, that is logged, and the ranges are chosen anew.
+
+    Args:
+        store: Where they are kept; processes that want the same ones wait for the first.
+        histograms: Per tensor, over [-amax, amax].
+        amax: Greatest magnitude of each tensor.
+        choose: Gives a magnitude per tensor.
+    """
+    found: dict[str, float] = {}
+
+    def fill(folder: Path) -> None:
+        found.update(choose())
+        (folder / _FILE).write_text(json.dumps(list(found.values())), encoding="utf-8")
+
+    try:
+        with store.fetch(_key(histograms, amax), fill) as entry:
+            if not found:
+                ranges = json.loads(entry.path(_FILE).read_text(encoding="utf-8"))
+                found.update(zip(histograms, ranges, strict=True))
+                logger.info("calibration: %d ranges taken from the store, %s", len(found), entry.folder)
+    except EngineError as error:
+        logger.info("calibration: ranges are not kept: %s", error)
+    return found or choose()
+
+
+def _key(histograms: Mapping[str, Histogram], amax: Mapping[str, float]) -> str:
+    """BLAKE2b of the histograms in their order; the tensors' names have no part in it."""
+    digest = hashlib.blake2b(f"{_FORMAT} {runtime_version()}".encode(), digest_size=20)
+    for tensor, counts in histograms.items():
+        digest.update(f"{float(amax[tensor]).hex()} {counts.size} ".encode())
+        digest.update(np.ascontiguousarray(counts).data)
+    return digest.hexdigest()

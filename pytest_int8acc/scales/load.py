@@ -1,16 +1,34 @@
-"""Scales from a file, whichever kind it is, for the tensors of a model."""
+"""Scales from a file, a TensorRT calibration cache or dynamic ranges, for the tensors of a model.
+
+Dynamic ranges are a JSON object, tensor name or pattern to amax or [min, max]::
+
+    {"input": [-2.1, 2.6], "*/relu*": 6.0, "conv5_out": 50}
+
+Patterns are those of ``fnmatch``, case-sensitive; of several that match, the last counts, and an exact name
+beats them all. The scale is max(-min, max) / 127.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+import json
+import re
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from fnmatch import fnmatchcase
 from pathlib import Path
+from typing import Any
 
 from pytest_int8acc.errors import ScalesError, listed
-from pytest_int8acc.scales import Scales
-from pytest_int8acc.scales.files import read_text
-from pytest_int8acc.scales.ranges import ranges_of_text
+from pytest_int8acc.graph.formats import INT8
+from pytest_int8acc.scales import Scales, problem, read_text, to_float32
 from pytest_int8acc.scales.trt_cache import cache_of_text
+from pytest_int8acc.spec.yaml import parse
 from pytest_int8acc.tensors import did_you_mean
+
+_EXPECTED = 'expected a JSON object of dynamic ranges like {"tensor": 6.0}'
+_WANTED = "expected the greatest magnitude, a number above 0, or [min, max]"
+_SHOWN = 20
+_WILDCARD = re.compile(r"[*?\[]")
 
 
 def load_scales(
@@ -90,3 +108,102 @@ def _no_coverage(path: Path, entries: Sequence[str], tensors: Sequence[str]) -> 
         f"{path}: was this made for another model? It names {listed(entries)}{near}; the model needs scales "
         f"for {listed(tensors)}. Give the file that belongs to this model, or calibrate"
     )
+
+
+@dataclass(frozen=True)
+class Ranges:
+    """Ranges as the file gives them."""
+
+    scales: Mapping[str, float]
+    """Name or pattern to scale (amax / 127, float32), in the file's order."""
+    path: Path
+    text: str
+    """What the file holds."""
+
+    def place(self, key: str, *, value: bool = False) -> str:
+        """``file:line:col`` of a key or its value; the file alone where YAML does not read what JSON does."""
+        root = parse(self.text.encode()).root
+        if root is None or key not in root.keys:
+            return str(self.path)
+        mark = root.entries[key].mark if value else root.keys[key]
+        return f"{self.path}:{mark.line}:{mark.column}"
+
+    def exact(self, known: Collection[str]) -> dict[str, float]:
+        """Entries that are no patterns: names in ``known``, and names without ``*``, ``?`` and ``[``."""
+        return {n: s for n, s in self.scales.items() if n in known or not _WILDCARD.search(n)}
+
+    def matched(self, tensors: Sequence[str], known: Collection[str]) -> dict[str, float]:
+        """Scales of those of ``tensors`` that a pattern matches; names in ``known`` are no patterns.
+
+        Raises:
+            ScalesError: A pattern matches no tensor.
+        """
+        found: dict[str, float] = {}
+        exact = self.exact(known)
+        for pattern, scale in self.scales.items():
+            if pattern in exact:
+                continue
+            matched = [tensor for tensor in tensors if fnmatchcase(tensor, pattern)]
+            if not matched:
+                near = did_you_mean(pattern.replace("*", ""), tensors)
+                raise ScalesError(
+                    f"{self.place(pattern)}: the pattern '{pattern}' matches none of the {len(tensors)} "
+                    f"tensors to quantize{near}; correct or remove it"
+                )
+            found.update(dict.fromkeys(matched, scale))
+        return found
+
+
+def ranges_of_text(text: str, path: Path) -> Ranges:
+    """The dynamic ranges that ``text`` holds; ``path`` is for messages.
+
+    Raises:
+        ScalesError: It is no JSON object, repeats a key, or holds a value that is no range; names line and
+            column.
+    """
+    try:
+        # Pairs in place of a dict: what is there twice shows. Numbers as floats: none has too many digits.
+        entries = json.loads(text, object_pairs_hook=tuple, parse_int=float)
+    except json.JSONDecodeError as error:
+        place = f"{path}:{error.lineno}:{error.colno}"
+        raise ScalesError(f"{place}: not valid JSON: {error.msg}; {_found(text, error.pos)}") from None
+    except RecursionError:
+        raise ScalesError(f"{path}: nested too deeply; {_EXPECTED}") from None
+    if not isinstance(entries, tuple) or not entries:
+        empty = "the object is empty; " if entries == () else ""
+        raise ScalesError(f"{path}:1:1: {empty}{_EXPECTED}; {_found(text.lstrip(), 0)}")
+    ranges = Ranges({}, path, text)
+    if len(dict(entries)) < len(entries):
+        raise ScalesError(_repeated(entries, ranges))
+    return replace(ranges, scales={key: _scale(key, value, ranges) for key, value in entries})
+
+
+def _repeated(entries: Sequence[tuple[str, Any]], ranges: Ranges) -> str:
+    keys = [key for key, _ in entries]
+    key = next(key for at, key in enumerate(keys) if key in keys[:at])
+    mistakes = parse(ranges.text.encode()).mistakes
+    where = f"{ranges.path}:{mistakes[0].mark.line}:{mistakes[0].mark.column}" if mistakes else ranges.path
+    return f"{where}: '{key}' is there a second time, first at {ranges.place(key)}; remove one"
+
+
+def _scale(key: str, value: Any, ranges: Ranges) -> float:
+    bounds = value if isinstance(value, list) else [0.0, value]
+    wrong = ""
+    if len(bounds) != 2 or not all(type(bound) is float and bound == bound for bound in bounds):
+        wrong = f"{_WANTED}; found {_shown(value)}"
+    elif bounds[0] > bounds[1]:
+        wrong = f"{bounds[1]:g} is below {bounds[0]:g}; {_WANTED}"
+    elif said := problem(scale := max(map(abs, bounds)) / INT8.levels):
+        wrong = f"the range divided by {INT8.levels} {said}; {_WANTED}"
+    if wrong:
+        raise ScalesError(f"{ranges.place(key, value=True)}: '{key}': {wrong}")
+    return to_float32(scale)
+
+
+def _shown(value: Any) -> str:
+    return "an object" if isinstance(value, tuple) else json.dumps(value)[:_SHOWN]
+
+
+def _found(text: str, at: int) -> str:
+    found = text[at : at + _SHOWN].split("\n")[0].strip()
+    return f"found {found!r}" if found else "the file or line ends here"

@@ -48,18 +48,6 @@ class Method:
     """The range of a tensor, with so many bins for the entropy search."""
 
 
-def _minmax(held: Held, bins: int) -> float:
-    return held.amax
-
-
-def _mse(held: Held, bins: int) -> float:
-    return mse_amax(held.counts, held.amax, held.limit)
-
-
-def _topk(held: Held, bins: int, count: int = _TOP) -> float:
-    return float(np.sort(held.maxima)[-count:].mean())
-
-
 def _percentile(held: Held, bins: int, percentile: float) -> float:
     counts = held.counts.copy()
     counts[counts.size // 2] += held.zeros
@@ -78,9 +66,9 @@ def _entropy(held: Held, bins: int) -> float:
 METHODS: Mapping[str, Method] = {
     method.name: method
     for method in (
-        Method("mse", False, _mse),
-        Method("minmax", False, _minmax),
-        Method(f"topk {_TOP}", False, _topk),
+        Method("mse", False, lambda held, bins: mse_amax(held.counts, held.amax, held.limit)),
+        Method("minmax", False, lambda held, bins: held.amax),
+        Method(f"topk {_TOP}", False, lambda held, bins: float(np.sort(held.maxima)[-_TOP:].mean())),
         *(
             Method(f"percentile {p:g}", False, partial(_percentile, percentile=p))
             for p in (99.999, 99.99, 99.9, 99.0)

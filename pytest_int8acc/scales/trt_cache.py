@@ -21,8 +21,7 @@ from pathlib import Path
 
 from pytest_int8acc.engines.tensorrt.calibration import named_algorithm
 from pytest_int8acc.errors import ScalesError
-from pytest_int8acc.scales import problem
-from pytest_int8acc.scales.files import EXPECTED
+from pytest_int8acc.scales import EXPECTED, problem
 
 _HEX = re.compile(r"[0-9A-Fa-f]{1,8}")
 _DECIMAL = re.compile(r"\S.* [-+]?(?:\d+\.?\d*|\.\d+|nan|inf)(?:e[-+]?\d+)?\s*", re.IGNORECASE)

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from projects import CALIBRATED, Project
 
-from pytest_int8acc.backends.onnxruntime import OrtBackend
+from pytest_int8acc.backends.open import OrtBackend
 from pytest_int8acc.backends.protocol import Backend
 from pytest_int8acc.backends.tensorrt import TrtBackend
 from pytest_int8acc.case.forms import EngineForm, ImplicitForm, ModelForm, fp32_form

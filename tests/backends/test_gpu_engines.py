@@ -33,12 +33,11 @@ from pytest_int8acc.engines.tensorrt.calibration import (
     tensor_names,
     write_cache,
 )
-from pytest_int8acc.engines.tensorrt.engine import TrtEngine, open_built, open_engine
+from pytest_int8acc.engines.tensorrt.engine import TrtEngine, open_built, open_engine, read_header
 from pytest_int8acc.engines.tensorrt.latency import layer_times, measure_latency
-from pytest_int8acc.engines.tensorrt.options import BuildOptions, Range
-from pytest_int8acc.engines.tensorrt.plan_file import read_header
 from pytest_int8acc.engines.tensorrt.platform import Platform, find_platform
-from pytest_int8acc.engines.tensorrt.request import BuildRequest, fit_model
+from pytest_int8acc.engines.tensorrt.profiles import Range
+from pytest_int8acc.engines.tensorrt.request import BuildOptions, BuildRequest, fit_model
 from pytest_int8acc.errors import EngineError
 from pytest_int8acc.graph.load import load_model, normalize
 from pytest_int8acc.graph.model import Model, make_model

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from onnx import helper
 
-from pytest_int8acc.backends.onnxruntime import OrtBackend
+from pytest_int8acc.backends.open import OrtBackend
 from pytest_int8acc.case.forms import EngineForm, Form
 from pytest_int8acc.data import Dataset
 from pytest_int8acc.diagnose.case import diagnose

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from pytest_int8acc.engines.cores import share_of_cores
+from pytest_int8acc.engines.onnxruntime import share_of_cores
 
 
 @pytest.mark.parametrize(

@@ -122,7 +122,7 @@ def test_the_builder_has_held_layers_fed_in_their_type(
 
     monkeypatch.setattr(polygraphy.backend.trt, "set_layer_precisions", set_precisions)
     network = Network()
-    assert worker._hold_precisions(network, {"conv2": "fp32", "gone": "fp16"}, implicit=implicit) == ["gone"]
+    assert worker._hold_precisions(network, {"conv2": "fp32", "gone": "fp16"}, fed=implicit) == ["gone"]
     fed = {"relu1": (None, {0: FLOAT})} if implicit else {}
     assert network.told() == {**fed, "conv2": (FLOAT, {})}
 

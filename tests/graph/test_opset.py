@@ -14,11 +14,10 @@ from zoo import ZOO
 
 from pytest_int8acc.engines.onnxruntime import OrtEngine
 from pytest_int8acc.errors import ModelError
-from pytest_int8acc.graph.float_weights import float_weights
 from pytest_int8acc.graph.groups import find_groups
 from pytest_int8acc.graph.load import normalize, raise_opset
 from pytest_int8acc.graph.model import Model, make_model
-from pytest_int8acc.graph.opset import lower_opset
+from pytest_int8acc.graph.opset import float_weights, lower_opset
 from pytest_int8acc.graph.plan import apply
 from pytest_int8acc.graph.qdq import is_qdq
 from pytest_int8acc.graph.quantize import quantize

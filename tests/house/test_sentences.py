@@ -49,8 +49,8 @@ FORMATS = {
     "engines.tensorrt.platform": "what a child process tells of the machine",
     "goldens.record": "Git LFS pointers",
     "plugin.reporting": "what pytest and pytest-xdist write",
-    "scales.files": "files that may be binary",
-    "scales.ranges": "JSON",
+    "scales.__init__": "files that may be binary",
+    "scales.load": "JSON",
     "scales.trt_cache": "calibration caches",
     "spec.yaml": "YAML, and what PyYAML says of it",
 }

@@ -10,7 +10,7 @@ import pytest
 from projects import CALIBRATED, Project
 
 import pytest_int8acc.measure.measured
-from pytest_int8acc.backends.onnxruntime import OrtBackend
+from pytest_int8acc.backends.open import OrtBackend
 from pytest_int8acc.report.engines import engine_lines, int8_layers, no_int8
 from pytest_int8acc.results import CaseResult, EngineInfo, EngineLayer, Latency, Role, Score
 from pytest_int8acc.settings import Settings

@@ -15,7 +15,6 @@ from pytest_int8acc.graph.groups import find_groups
 from pytest_int8acc.graph.load import normalize
 from pytest_int8acc.graph.model import Model, make_model
 from pytest_int8acc.scales import calibrate as module
-from pytest_int8acc.scales import kept
 from pytest_int8acc.scales.calibrate import calibrate
 
 
@@ -74,7 +73,7 @@ def test_other_samples_are_searched_anew(model, store, tmp_path, monkeypatch):
 def test_another_onnx_runtime_searches_anew(model, store, tmp_path, monkeypatch):
     tensors, calls = find_groups(model).activations, counted(monkeypatch)
     calibrate(model, tensors, data(model, tmp_path), store=store)
-    monkeypatch.setattr(kept, "runtime_version", lambda: "0.0")
+    monkeypatch.setattr(module, "runtime_version", lambda: "0.0")
     calibrate(model, tensors, data(model, tmp_path), store=store)
     assert len(calls) == 2 * len(tensors)
 

@@ -11,9 +11,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from pytest_int8acc.errors import ScalesError
-from pytest_int8acc.scales.files import read_text
-from pytest_int8acc.scales.load import load_scales
-from pytest_int8acc.scales.ranges import Ranges, ranges_of_text
+from pytest_int8acc.scales import read_text
+from pytest_int8acc.scales.load import Ranges, load_scales, ranges_of_text
 
 HEADER = "TRT-8501-EntropyCalibration2"
 

@@ -9,7 +9,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from pytest_int8acc.errors import ScalesError
-from pytest_int8acc.scales.files import read_text
+from pytest_int8acc.scales import read_text
 from pytest_int8acc.scales.trt_cache import Cache, cache_of_text
 
 HEADER = "TRT-8501-EntropyCalibration2"

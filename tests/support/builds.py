@@ -6,8 +6,7 @@ from typing import Any
 
 from zoo import ZOO
 
-from pytest_int8acc.engines.tensorrt.options import BuildOptions
-from pytest_int8acc.engines.tensorrt.request import BuildRequest
+from pytest_int8acc.engines.tensorrt.request import BuildOptions, BuildRequest
 from pytest_int8acc.graph.load import normalize
 from pytest_int8acc.graph.model import Model, make_model
 

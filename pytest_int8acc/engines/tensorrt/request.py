@@ -12,9 +12,8 @@ from pytest_int8acc.engines.tensorrt.calibration import Implicit, check_header, 
 from pytest_int8acc.engines.tensorrt.options import BuildOptions, Range
 from pytest_int8acc.engines.tensorrt.platform import Platform, require
 from pytest_int8acc.errors import EngineError, ModelError
-from pytest_int8acc.graph.float_weights import float_weights
 from pytest_int8acc.graph.model import Model
-from pytest_int8acc.graph.opset import lower_opset
+from pytest_int8acc.graph.opset import float_weights, lower_opset
 
 Typing = Literal["strong", "weak"]
 Flag = Literal["int8", "fp16"]

@@ -38,13 +38,7 @@ def lint(model: Model, *, float_model: Model | None = None) -> tuple[Finding, ..
     for half in view.halves.values():
         found.extend(numbers.check_half(view, half))
     found.extend(numbers.check_types(view))
-    for check in (
-        placement.check_weighted,
-        placement.check_activations,
-        placement.check_adds,
-        placement.check_concats,
-        placement.check_silu,
-    ):
+    for check in placement.CHECKS:
         found.extend(check(view))
     if float_model is not None:
         found.extend(placement.check_weights(view, float_model))
@@ -61,16 +55,16 @@ def lint_scales(network: Network) -> tuple[Finding, ...]:
     Returns:
         One finding for each tensor and rule, errors first; the subject is a tensor, a layer or the file.
     """
-    return _sorted([*_scale_findings(network), *_equal_scales(network), *_missing(network)])
+    high = network.left_high.items()
+    missing = [find("missing-scale", name, why.text) for name, why in high if why.kind == "no-scale"]
+    return _sorted([*_scale_findings(network), *_equal_scales(network), *missing])
 
 
 def _scale_findings(network: Network) -> Iterator[Finding]:
     seen: set[tuple[str, int | None]] = set()
-    for group in network.groups:
-        for edge in group.edges:
-            key = edge.tensor, edge.quantization.axis
-            if key in seen:
-                continue
+    for edge in network.edges:
+        key = edge.tensor, edge.quantization.axis
+        if key not in seen:
             seen.add(key)
             wrong = numbers.bad_numbers(edge.quantization.scale)
             if wrong:
@@ -95,12 +89,6 @@ def _origin(tensor: str, sources: dict[str, str]) -> str:
     while tensor in sources:
         tensor = sources[tensor]
     return tensor
-
-
-def _missing(network: Network) -> Iterator[Finding]:
-    for name, reason in network.left_high.items():
-        if reason.kind == "no-scale":
-            yield find("missing-scale", name, reason.text)
 
 
 def _sorted(found: list[Finding]) -> tuple[Finding, ...]:

@@ -9,10 +9,10 @@ import onnx
 from onnx import TensorProto
 
 from pytest_int8acc.graph.formats import FP16, UINT8
-from pytest_int8acc.graph.fp16_constants import COARSE
-from pytest_int8acc.graph.index import all_nodes
+from pytest_int8acc.graph.index import all_nodes, attribute
 from pytest_int8acc.graph.lint.rules import find
-from pytest_int8acc.graph.lint.view import BYTES, DEQUANTIZE, QUANTIZE, Half, View, attribute
+from pytest_int8acc.graph.lint.view import BYTES, DEQUANTIZE, QUANTIZE, Half, View
+from pytest_int8acc.graph.to_fp16 import COARSE
 from pytest_int8acc.graph.types import Signature, signature
 from pytest_int8acc.results import Finding
 from pytest_int8acc.tensors import Array
@@ -51,7 +51,7 @@ def check_half(view: View, half: Half) -> Iterator[Finding]:
         yield from _check_type(half)
         yield from _check_scale(half)
         yield from _check_opset(view, half)
-        if _is_scalar(view, half):
+        if view.shapes.get(half.source) == ():
             yield find("scalar-qdq", half.node.name, f"'{half.source}' is a scalar")
         for index, what in ((1, "scale"), (2, "zero point")):
             name = half.node.input[index] if len(half.node.input) > index else ""
@@ -111,15 +111,12 @@ def _check_type(half: Half) -> Iterator[Finding]:
         yield find("unsupported-integer", name, f"it quantizes to {half.kind}")
     elif shifted and zero_point is not None:
         first = zero_point.ravel()[np.flatnonzero(zero_point)[0]]
-        count = (
-            "zero point" if zero_point.size == 1 else f"{shifted} of {zero_point.size} zero points, the first"
-        )
+        many = f"{shifted} of {zero_point.size} zero points, the first"
+        count = "zero point" if zero_point.size == 1 else many
         yield find("nonzero-zero-point", name, f"{half.kind} with {count} {int(first)}")
     elif half.kind == UINT8.name:
-        said = (
-            "uint8 with zero point 0" if zero_point is not None else "no zero point, so uint8 by the standard"
-        )
-        yield find("uint8-as-int8", name, said)
+        absent = "no zero point, so uint8 by the standard"
+        yield find("uint8-as-int8", name, absent if zero_point is None else "uint8 with zero point 0")
 
 
 def _check_scale(half: Half) -> Iterator[Finding]:
@@ -147,10 +144,6 @@ def _check_opset(view: View, half: Half) -> Iterator[Finding]:
         yield find("opset-fp16", half.node.name, f"an FP16 scale in opset {view.opset}")
 
 
-def _is_scalar(view: View, half: Half) -> bool:
-    return view.shapes.get(half.source) == ()
-
-
 def _same(first: Half, second: Half) -> bool:
     """True where both say the same; scales of different float types are the same where FP16 makes them so."""
     if first.kind != second.kind or first.axis != second.axis or first.scale is None or second.scale is None:
@@ -167,10 +160,8 @@ def _unequal(before: Half, half: Half) -> Iterator[Finding]:
     if before.scale is None or half.scale is None:
         return
     a, b = (np.asarray(h.scale, np.float64).ravel()[0] for h in (before, half))
-    points = [
-        0 if h.zero_point is None or not h.zero_point.size else int(h.zero_point.flat[0])
-        for h in (before, half)
-    ]
+    zeros = [h.zero_point for h in (before, half)]
+    points = [0 if zero is None or not zero.size else int(zero.flat[0]) for zero in zeros]
     said = (
         f"'{before.node.name}' has {before.kind}, scale {a:g}, zero point {points[0]}; this one {half.kind}, "
         f"scale {b:g}, zero point {points[1]}"

@@ -9,8 +9,9 @@ import onnx
 
 from pytest_int8acc.graph.formats import INT8, along
 from pytest_int8acc.graph.groups import WEIGHTED, moves_values, unfit_groups
+from pytest_int8acc.graph.index import attribute
 from pytest_int8acc.graph.lint.rules import find
-from pytest_int8acc.graph.lint.view import BYTES, QUANTIZE, Half, View, attribute, moved_axis
+from pytest_int8acc.graph.lint.view import BYTES, QUANTIZE, Half, View, moved_axis
 from pytest_int8acc.graph.model import Model
 from pytest_int8acc.graph.restore import folded
 from pytest_int8acc.results import Finding
@@ -64,18 +65,12 @@ def check_adds(view: View) -> Iterator[Finding]:
         fused = {i: conv for i, name in enumerate(node.input) if (conv := _convolution(view, name))}
         pairs = {i: view.behind(name)[0] for i, name in enumerate(node.input)}
         bare = [i for i in pairs if pairs[i] is None]
-        if (
-            len(bare) == 2
-            and fused
-            and _same_shape(view, node)
-            and any(view.quantizers(node.output[0], _POINTWISE))
-        ):
+        alike = len({view.shapes.get(name) for name in node.input} - {None}) < 2
+        if len(bare) == 2 and fused and alike and any(view.quantizers(node.output[0], _POINTWISE)):
             index = max(fused, key=lambda i: order[fused[i].name])
             residual = node.input[1 - index]
-            text = (
-                f"it adds '{residual}', which is not quantized, to the INT8 convolution '{fused[index].name}'"
-            )
-            yield find("residual-not-quantized", node.name, text)
+            what = f"it adds '{residual}', which is not quantized, to the INT8 convolution"
+            yield find("residual-not-quantized", node.name, f"{what} '{fused[index].name}'")
         if not bare:
             yield from _needless(view, node, order)
 
@@ -87,10 +82,8 @@ def check_concats(view: View) -> Iterator[Finding]:
             continue
         after = {h.result: h for h in view.quantizers(node.output[0])}
         before = {h.result: h for name in node.input for h in _scales_behind(view, name)}
-        together = [
-            h for h in (*after.values(), *before.values()) if h.scale is not None and h.scale.size == 1
-        ]
-        scales = sorted({float(h.scale.reshape(())) for h in together if h.scale is not None})
+        together = [h.scale for h in (*after.values(), *before.values())]
+        scales = sorted({float(s.reshape(())) for s in together if s is not None and s.size == 1})
         if after and len(scales) > 1 and scales[-1] > scales[0] * (1 + _EQUAL):
             text = f"scales from {scales[0]:g} to {scales[-1]:g} meet in it"
             yield find("unequal-concat-scales", node.name, text)
@@ -107,6 +100,10 @@ def check_silu(view: View) -> Iterator[Finding]:
             yield find("breaks-silu", half.node.name, text)
         elif node.op_type == "Sigmoid":
             yield from _between_factors(view, node)
+
+
+#: What is asked of a Q/DQ model by itself.
+CHECKS = (check_weighted, check_activations, check_adds, check_concats, check_silu)
 
 
 def check_weights(view: View, original: Model) -> Iterator[Finding]:
@@ -188,11 +185,6 @@ def _convolution(view: View, tensor: str) -> onnx.NodeProto | None:
         return None
     halves = [view.behind(name)[0] for name in node.input[:2]]
     return node if all(half is not None and half.kind in BYTES for half in halves) else None
-
-
-def _same_shape(view: View, node: onnx.NodeProto) -> bool:
-    first, second = (view.shapes.get(name) for name in node.input)
-    return first is None or second is None or first == second
 
 
 def _needless(view: View, node: onnx.NodeProto, order: dict[str, int]) -> Iterator[Finding]:

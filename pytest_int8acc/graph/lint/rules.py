@@ -29,180 +29,163 @@ class Rule:
 _SYMMETRIC = "quantize symmetrically (ONNX Runtime: ActivationSymmetric and WeightSymmetric; ModelOpt does)"
 _DIGITS = "keep this scale in FP32 (opset 23: output_dtype on DequantizeLinear), or leave the layer in FP16"
 
+#: Severity to rules by name, each with its consequence, remedy and source.
+_TABLE: Mapping[Severity, Mapping[str, tuple[str, str, str]]] = {
+    "error": {
+        "nonzero-zero-point": ("TensorRT takes symmetric INT8 only", _SYMMETRIC, "header, built"),
+        "nonpositive-scale": (
+            "a scale must be finite and above zero",
+            "calibrate this tensor anew, on data that reaches it; for a dead channel any positive scale "
+            "will do",
+            "header, built",
+        ),
+        "scale-length": (
+            "a channel without a scale has no meaning",
+            "give one scale per channel of the axis, or a single scale",
+            "ONNX, built",
+        ),
+        "int32-bias": (
+            "TensorRT takes no INT32 in Q/DQ",
+            "leave the bias in floating point (ONNX Runtime: QuantizeBias=False)",
+            "built",
+        ),
+        "unsupported-integer": (
+            "TensorRT quantizes activations to INT8 or FP8 only",
+            "quantize to int8",
+            "header, built",
+        ),
+        "dynamic-quantization": (
+            "TensorRT takes no INT8 scale that is measured while running",
+            "quantize statically, with calibration data",
+            "built",
+        ),
+        "operator-format": (
+            "TensorRT takes Q/DQ pairs, not quantized operators",
+            "export with Q/DQ (ONNX Runtime: quant_format=QuantFormat.QDQ)",
+            "guide, built",
+        ),
+        "mixed-types": (
+            "a strongly typed TensorRT network joins equal types only, and never casts by itself",
+            "give the DequantizeLinear nodes scales in the type of the model, or put Cast nodes between",
+            "header, built",
+        ),
+        "scalar-qdq": (
+            "TensorRT forbids Q/DQ on a tensor without dimensions",
+            "leave the scalar in floating point",
+            "header, built",
+        ),
+        "runtime-scale": (
+            "TensorRT wants constants there; it fuses no INT8 kernel otherwise, and its builder may crash",
+            "fold the constants (polygraphy surgeon sanitize --fold-constants), or quantize statically",
+            "header, built",
+        ),
+    },
+    "warning": {
+        "uint8-as-int8": (
+            "TensorRT reads the codes as INT8, so all that lies above half of the range is clipped",
+            "quantize to int8, with a scale of amax / 127",
+            "built",
+        ),
+        "unequal-pair": (
+            "values come back changed by more than their rounding",
+            "give both nodes the same scale, zero point and axis",
+            "ONNX",
+        ),
+        "one-sided": (
+            "the layer stays in floating point, and its Q/DQ only costs accuracy and time",
+            "quantize both inputs, or neither",
+            "guide, built",
+        ),
+        "per-channel-activation": (
+            "TensorRT has INT8 kernels for one scale per activation, and may take the wrong scales or none",
+            "quantize activations per tensor; only weights per channel",
+            "header, built",
+        ),
+        "wrong-channel-axis": (
+            "the sums of an INT8 kernel run across channels of different scale",
+            "quantize the weight along its output channels",
+            "guide, built",
+        ),
+        "int8-bias": (
+            "8 bits are too coarse for a bias, and the pair may keep it from joining the kernel",
+            "leave the bias in floating point",
+            "guide, built",
+        ),
+        "grouped-channels": (
+            "TensorRT has no INT8 kernel for it",
+            "leave this convolution in floating point",
+            "header",
+        ),
+        "residual-not-quantized": (
+            "the convolution before the Add cannot give INT8, and a quantization of its own follows",
+            "quantize the residual input of the Add as well",
+            "guide",
+        ),
+        "needless-add-input": (
+            "the pair keeps the convolution from fusing with the Add, and rounds its result",
+            "quantize the Add's other input, the residual, alone",
+            "guide",
+        ),
+        "unequal-concat-scales": (
+            "Q/DQ cannot move through the Concat, so each input is converted by a kernel of its own",
+            "give what meets in the Concat one scale, the greatest",
+            "guide",
+        ),
+        "breaks-silu": (
+            "the layer and its activation run as separate kernels, and the activation reads rounded values",
+            "quantize after the activation only",
+            "guide",
+        ),
+        "coarse-fp16-scale": (
+            "FP16 has few digits below 2**-14, so the scale is off by that",
+            _DIGITS,
+            "IEEE 754",
+        ),
+        "fp16-scale-range": (
+            "FP16 holds 2**-24 to 65504: in an FP16 model it becomes 0 or inf",
+            _DIGITS,
+            "IEEE 754",
+        ),
+        "unread-pair": (
+            "it does nothing, and may be meant for a node that reads the tensor before it",
+            "remove it, or let its reader read it",
+            "ONNX",
+        ),
+        "opset-per-channel": (
+            "per-channel Q/DQ begins at opset 13: before, runtimes refuse it or take one scale for all",
+            "export with opset 13 or later",
+            "ONNX",
+        ),
+        "opset-fp16": (
+            "Q/DQ takes FP16 from opset 19 on: ONNX Runtime refuses it, though TensorRT may take it",
+            "export with opset 19 or later",
+            "ONNX, built",
+        ),
+        "other-weights": (
+            "the INT8 model was made from other weights than the float model that it is compared with",
+            "quantize the float model of this case anew, or name the float model that it was made from",
+            "ONNX",
+        ),
+        "folded-activation": (
+            "in symmetric INT8, or out of INT8, what it cut off comes through",
+            "quantize symmetrically, which keeps it (ONNX Runtime: ActivationSymmetric)",
+            "ONNX Runtime",
+        ),
+        "equal-scales": (
+            "tensors of a real network differ in range, so these were set by hand, not calibrated",
+            "calibrate: int8: {calibrate: {data: ...}}",
+            "guide",
+        ),
+        "missing-scale": (
+            "the layer stays in high precision",
+            "calibrate these tensors, or add them to the file of scales",
+            "guide",
+        ),
+    },
+}
 #: By name, those that TensorRT rejects first.
 RULES: Mapping[str, Rule] = {
-    "nonzero-zero-point": Rule("error", "TensorRT takes symmetric INT8 only", _SYMMETRIC, "header, built"),
-    "nonpositive-scale": Rule(
-        "error",
-        "a scale must be finite and above zero",
-        "calibrate this tensor anew, on data that reaches it; for a dead channel any positive scale will do",
-        "header, built",
-    ),
-    "scale-length": Rule(
-        "error",
-        "a channel without a scale has no meaning",
-        "give one scale per channel of the axis, or a single scale",
-        "ONNX, built",
-    ),
-    "int32-bias": Rule(
-        "error",
-        "TensorRT takes no INT32 in Q/DQ",
-        "leave the bias in floating point (ONNX Runtime: QuantizeBias=False)",
-        "built",
-    ),
-    "unsupported-integer": Rule(
-        "error",
-        "TensorRT quantizes activations to INT8 or FP8 only",
-        "quantize to int8",
-        "header, built",
-    ),
-    "dynamic-quantization": Rule(
-        "error",
-        "TensorRT takes no INT8 scale that is measured while running",
-        "quantize statically, with calibration data",
-        "built",
-    ),
-    "operator-format": Rule(
-        "error",
-        "TensorRT takes Q/DQ pairs, not quantized operators",
-        "export with Q/DQ (ONNX Runtime: quant_format=QuantFormat.QDQ)",
-        "guide, built",
-    ),
-    "mixed-types": Rule(
-        "error",
-        "a strongly typed TensorRT network joins equal types only, and never casts by itself",
-        "give the DequantizeLinear nodes scales in the type of the model, or put Cast nodes between",
-        "header, built",
-    ),
-    "scalar-qdq": Rule(
-        "error",
-        "TensorRT forbids Q/DQ on a tensor without dimensions",
-        "leave the scalar in floating point",
-        "header, built",
-    ),
-    "runtime-scale": Rule(
-        "error",
-        "TensorRT wants constants there; it fuses no INT8 kernel otherwise, and its builder may crash",
-        "fold the constants (polygraphy surgeon sanitize --fold-constants), or quantize statically",
-        "header, built",
-    ),
-    "uint8-as-int8": Rule(
-        "warning",
-        "TensorRT reads the codes as INT8, so all that lies above half of the range is clipped",
-        "quantize to int8, with a scale of amax / 127",
-        "built",
-    ),
-    "unequal-pair": Rule(
-        "warning",
-        "values come back changed by more than their rounding",
-        "give both nodes the same scale, zero point and axis",
-        "ONNX",
-    ),
-    "one-sided": Rule(
-        "warning",
-        "the layer stays in floating point, and its Q/DQ only costs accuracy and time",
-        "quantize both inputs, or neither",
-        "guide, built",
-    ),
-    "per-channel-activation": Rule(
-        "warning",
-        "TensorRT has INT8 kernels for one scale per activation, and may take the wrong scales or none",
-        "quantize activations per tensor; only weights per channel",
-        "header, built",
-    ),
-    "wrong-channel-axis": Rule(
-        "warning",
-        "the sums of an INT8 kernel run across channels of different scale",
-        "quantize the weight along its output channels",
-        "guide, built",
-    ),
-    "int8-bias": Rule(
-        "warning",
-        "8 bits are too coarse for a bias, and the pair may keep it from joining the kernel",
-        "leave the bias in floating point",
-        "guide, built",
-    ),
-    "grouped-channels": Rule(
-        "warning",
-        "TensorRT has no INT8 kernel for it",
-        "leave this convolution in floating point",
-        "header",
-    ),
-    "residual-not-quantized": Rule(
-        "warning",
-        "the convolution before the Add cannot give INT8, and a quantization of its own follows",
-        "quantize the residual input of the Add as well",
-        "guide",
-    ),
-    "needless-add-input": Rule(
-        "warning",
-        "the pair keeps the convolution from fusing with the Add, and rounds its result",
-        "quantize the Add's other input, the residual, alone",
-        "guide",
-    ),
-    "unequal-concat-scales": Rule(
-        "warning",
-        "Q/DQ cannot move through the Concat, so each input is converted by a kernel of its own",
-        "give what meets in the Concat one scale, the greatest",
-        "guide",
-    ),
-    "breaks-silu": Rule(
-        "warning",
-        "the layer and its activation run as separate kernels, and the activation reads rounded values",
-        "quantize after the activation only",
-        "guide",
-    ),
-    "coarse-fp16-scale": Rule(
-        "warning", "FP16 has few digits below 2**-14, so the scale is off by that", _DIGITS, "IEEE 754"
-    ),
-    "fp16-scale-range": Rule(
-        "warning",
-        "FP16 holds 2**-24 to 65504: in an FP16 model it becomes 0 or inf",
-        _DIGITS,
-        "IEEE 754",
-    ),
-    "unread-pair": Rule(
-        "warning",
-        "it does nothing, and may be meant for a node that reads the tensor before it",
-        "remove it, or let its reader read it",
-        "ONNX",
-    ),
-    "opset-per-channel": Rule(
-        "warning",
-        "per-channel Q/DQ begins at opset 13: before, runtimes refuse it or take one scale for all",
-        "export with opset 13 or later",
-        "ONNX",
-    ),
-    "opset-fp16": Rule(
-        "warning",
-        "Q/DQ takes FP16 from opset 19 on: ONNX Runtime refuses it, though TensorRT may take it",
-        "export with opset 19 or later",
-        "ONNX, built",
-    ),
-    "other-weights": Rule(
-        "warning",
-        "the INT8 model was made from other weights than the float model that it is compared with",
-        "quantize the float model of this case anew, or name the float model that it was made from",
-        "ONNX",
-    ),
-    "folded-activation": Rule(
-        "warning",
-        "in symmetric INT8, or out of INT8, what it cut off comes through",
-        "quantize symmetrically, which keeps it (ONNX Runtime: ActivationSymmetric)",
-        "ONNX Runtime",
-    ),
-    "equal-scales": Rule(
-        "warning",
-        "tensors of a real network differ in range, so these were set by hand, not calibrated",
-        "calibrate: int8: {calibrate: {data: ...}}",
-        "guide",
-    ),
-    "missing-scale": Rule(
-        "warning",
-        "the layer stays in high precision",
-        "calibrate these tensors, or add them to the file of scales",
-        "guide",
-    ),
+    name: Rule(severity, *said) for severity, rules in _TABLE.items() for name, said in rules.items()
 }
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -13,7 +14,7 @@ import onnx
 from pytest_int8acc.errors import ModelError
 from pytest_int8acc.graph.formats import INT8, UINT8
 from pytest_int8acc.graph.groups import moves_values
-from pytest_int8acc.graph.index import captured
+from pytest_int8acc.graph.index import attribute, captured
 from pytest_int8acc.graph.load import normalize
 from pytest_int8acc.graph.model import Model
 from pytest_int8acc.tensors import Array
@@ -138,11 +139,8 @@ class View:
     def _halves(self) -> Iterator[Half]:
         kinds: dict[str, str] = {}
         for node in self.model.graph.node:
-            if (
-                node.op_type not in (QUANTIZE, DEQUANTIZE)
-                or node.domain not in _DOMAINS
-                or len(node.input) < 2
-            ):
+            is_half = node.op_type in (QUANTIZE, DEQUANTIZE) and node.domain in _DOMAINS
+            if not is_half or len(node.input) < 2:
                 continue
             scale = self.constants.get(node.input[1])
             zero_point = self.constants.get(node.input[2]) if len(node.input) > 2 else None
@@ -154,18 +152,12 @@ class View:
             yield Half(node, scale, zero_point, kind, axis, constant, node.input[0] in self.rooted)
 
 
-def attribute(node: onnx.NodeProto, name: str, default: int) -> int:
-    """An integer attribute of ``node``."""
-    return next((int(a.i) for a in node.attribute if a.name == name), default)
-
-
 def moved_axis(axis: int, rank: int, moves: list[onnx.NodeProto]) -> int | None:
     """Where ``axis`` of a tensor of ``rank`` comes to lie behind ``moves``; None where that is not plain."""
     axis %= rank
     for node in moves:
         if node.op_type == "Transpose":
-            perm = next((list(a.ints) for a in node.attribute if a.name == "perm"), list(range(rank))[::-1])
-            axis = perm.index(axis)
+            axis = attribute(node, "perm", list(range(rank))[::-1]).index(axis)
         elif node.op_type not in ("Identity", "Dropout"):
             return None
     return axis
@@ -173,10 +165,8 @@ def moved_axis(axis: int, rank: int, moves: list[onnx.NodeProto]) -> int | None:
 
 def _tidied(model: Model) -> Model:
     """A copy in normal form; as it is where its opset cannot be raised."""
-    proto = onnx.ModelProto()
-    proto.CopyFrom(model.proto)
     try:
-        return normalize(Model(proto, dict(model.weights), model.name))
+        return normalize(Model(copy.deepcopy(model.proto), dict(model.weights), model.name))
     except ModelError:
         return model
 
