@@ -5,7 +5,7 @@ from __future__ import annotations
 import tempfile
 import time
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
 from pathlib import Path
 
@@ -13,13 +13,16 @@ from benchmarks.regressions import judge
 from benchmarks.regressions.corpus import corpus
 from benchmarks.regressions.entry import Entry, Planted, Truth, write
 from benchmarks.regressions.truth import Prover, Verdict, prove
-from pytest_int8acc.check import check
+from pytest_int8acc.case.plan_reader import read_plan
+from pytest_int8acc.check import conclude
 from pytest_int8acc.errors import Int8accError
+from pytest_int8acc.measure.measured import measure as run_case
 from pytest_int8acc.report.search import reason
 from pytest_int8acc.report.summary import summary
 from pytest_int8acc.results import CaseResult, Culprit
 from pytest_int8acc.settings import Settings
 from pytest_int8acc.spec.load import load_spec
+from pytest_int8acc.spec.models import Case
 
 #: Nearer to a limit than this, in decibels, FP16 may decide where FP32 did not.
 NEAR = 0.3
@@ -58,6 +61,10 @@ class Record:
     trials: int = 0
     cost: float = 0.0
     builds: int = 0
+    plans: int = 0
+    """plan.yaml files written."""
+    plans_alike: int = 0
+    """Of them, those that give fixed.onnx beside them byte for byte when they are read back."""
     seconds: float = 0.0
     findings: tuple[str, ...] = field(default=())
     """``severity rule`` of each finding, each once."""
@@ -89,9 +96,9 @@ def measure(name: str, prove_culprits: bool = True) -> Record:
     with tempfile.TemporaryDirectory() as folder:
         (case,) = load_spec(write(entry, planted, Path(folder)))
         began = time.perf_counter()
-        result, verdict, message = None, "", ""
+        result, verdict, message, plans = None, "", "", (0, 0)
         try:
-            result = check(case, Settings(backend="onnxruntime"))
+            result, plans = _checked(case, Path(folder) / "report")
             verdict = "passed" if result.passed else "failed"
         except Int8accError as error:
             verdict, message = "refused", str(error)
@@ -103,7 +110,24 @@ def measure(name: str, prove_culprits: bool = True) -> Record:
         proof = None
         if prove_culprits and verdict == "failed" and planted.truth.causes and planted.candidate is not None:
             proof = prove(Prover(planted, Path(folder)), _layers(result), planted.truth.causes)
-    return _of_result(entry, planted, result, proof, seconds)
+    record = _of_result(entry, planted, result, proof, seconds)
+    return replace(record, plans=plans[0], plans_alike=plans[1])
+
+
+def _checked(case: Case, folder: Path) -> tuple[CaseResult, tuple[int, int]]:
+    """The case's result; how many plans were written, and how many give their model when read back."""
+    measured = run_case(case, Settings(backend="onnxruntime"))
+    try:
+        result = conclude(measured, folder)
+        plans = list(folder.rglob("plan.yaml"))
+        alike = 0
+        for path in plans:
+            assert measured.int8 is not None
+            form = measured.int8.under(read_plan(path, measured.int8.every))
+            alike += form.model.serialize() == path.with_name("fixed.onnx").read_bytes()
+        return result, (len(plans), alike)
+    finally:
+        measured.close()
 
 
 def _without_result(entry: Entry, planted: Planted, verdict: str, message: str, seconds: float) -> Record:

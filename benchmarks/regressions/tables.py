@@ -74,6 +74,8 @@ def summary(records: Sequence[Record]) -> str:
         f"cause named: {sum(r.named for r in moved)} of {len(moved)} entries; of culprits "
         f"{sum(r.causes_right for r in named)} of {sum(r.causes_judged for r in named)}",
         _fixes(moved),
+        f"plans written: {sum(r.plans for r in records)}, of them those that give the verified model bit for "
+        f"bit when they are read back: {sum(r.plans_alike for r in records)}",
     ]
     return "\n".join(f"- {line}" for line in lines)
 
