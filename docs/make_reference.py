@@ -1,4 +1,4 @@
-"""Writes docs/reference.md from the code; tests/test_reference.py compares.
+"""Writes docs/reference.md from the code; tests/house/test_reference.py compares.
 
 Run as ``python docs/make_reference.py``.
 """

@@ -49,7 +49,7 @@ def diagnose(
     )
     lines, first = place(stages, measured.judge)
     explained = _explained(measured, lab, culprits) if lab is not None else tuple(culprits)
-    layers, notes = _layers(measured)
+    layers, notes = _layers(measured, lab)
     ranges = None if lab is None or measured.int8_passed else odd_ranges(survey(lab.meter))
     diagnosis = Diagnosis(
         met=measured.int8_passed,
@@ -94,12 +94,12 @@ def _is_engine_only(measured: Measured) -> bool:
     return simulated is not None and measured.judged(simulated).passed
 
 
-def _layers(measured: Measured) -> tuple[tuple[LayerError, ...], tuple[str, ...]]:
+def _layers(measured: Measured, lab: Lab | None) -> tuple[tuple[LayerError, ...], tuple[str, ...]]:
     """The error of every layer; between engines, too, where that was asked for or they alone can tell."""
     asked = measured.settings.layers
-    if measured.int8 is None or (measured.int8_passed and not asked):
+    if lab is None or (measured.int8_passed and not asked):
         return (), ()
-    layers = layer_errors(measured.int8.network, measured.inputs, measured.int8.rest, measured.sessions)
+    layers = layer_errors(lab.simulator.board(Plan()).as_run, measured.inputs, measured.sessions)
     if not asked and not _is_engine_only(measured):
         return layers, ()
     return engine_errors(measured, layers)

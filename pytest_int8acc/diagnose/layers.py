@@ -17,8 +17,7 @@ from pytest_int8acc.data.dataset import real_rows
 from pytest_int8acc.engines.onnxruntime import CPU, Sessions
 from pytest_int8acc.errors import EngineError
 from pytest_int8acc.graph.alone import beside
-from pytest_int8acc.graph.fp16_network import emulate_network, network_to_fp16
-from pytest_int8acc.graph.network import Network, Precision
+from pytest_int8acc.graph.network import Network
 from pytest_int8acc.graph.plan import apply
 from pytest_int8acc.graph.types import FLOAT, value_types
 from pytest_int8acc.lab.sweep import FirstSamples
@@ -35,12 +34,7 @@ SAMPLES = 8
 
 
 def layer_errors(
-    network: Network,
-    inputs: Dataset,
-    rest: Precision = "fp16",
-    sessions: Sessions = CPU,
-    *,
-    samples: int = SAMPLES,
+    seen: Network, inputs: Dataset, sessions: Sessions = CPU, *, samples: int = SAMPLES
 ) -> tuple[LayerError, ...]:
     """The error of each group's output against the network with nothing in INT8, in the groups' order.
 
@@ -48,9 +42,8 @@ def layer_errors(
     and before a BatchNormalization or an Add that an engine fuses with it.
 
     Args:
-        network: The INT8 side of the case, no plan applied.
+        seen: The INT8 side of the case as it runs, no plan applied; see ``Board.as_run``.
         inputs: What the case is judged on.
-        rest: What runs beside INT8, and what errors are measured against.
         sessions: Where it runs.
         samples: How many of the inputs are run, a whole batch at least where the model fixes it.
 
@@ -58,12 +51,11 @@ def layer_errors(
         EngineError: A model does not run.
         DataError: The inputs cannot be read.
     """
-    seen = emulate_network(network_to_fp16(network)) if rest == "fp16" else network
     watched = outputs_of_groups(seen)
     shown = _with_outputs(seen, watched)
     plain, alone = beside(shown, watched)
     models = plain, apply(shown)
-    few = FirstSamples(inputs, network.model, samples)
+    few = FirstSamples(inputs, seen.model, samples)
     logger.info("diagnosis: errors of %d layers on %d samples", len(watched), few.samples or 0)
     engines = [sessions.exact(model) for model in models]
     # by group, batch by batch: with nothing in INT8, with all of it, with the group alone
@@ -75,7 +67,7 @@ def layer_errors(
                 held.append(array)
     return tuple(
         LayerError(g.name, g.op_type, *errors_between(high, int8), *errors_between(high, apart))
-        for g, (high, int8, apart) in ((g, found[g.name]) for g in network.groups)
+        for g, (high, int8, apart) in ((g, found[g.name]) for g in seen.groups)
     )
 
 

@@ -39,6 +39,14 @@ class _Slot:
         return np.array(scale, np.float32)
 
 
+def as_it_runs(network: Network, rest: Precision) -> tuple[Network, Network]:
+    """The network with what is not INT8 in the precision of the rest; and the same with FP16 spelled out."""
+    if rest == "fp32":
+        return network, network
+    halved = network_to_fp16(network)
+    return halved, emulate_network(halved)
+
+
 class Board:
     """One network in ONNX Runtime, exact, with a switch for each group and a scale for each activation."""
 
@@ -54,9 +62,7 @@ class Board:
             EngineError: ONNX Runtime refuses the model.
         """
         self.network = network
-        halved = network_to_fp16(network) if rest == "fp16" else network
-        self.as_run = emulate_network(halved) if rest == "fp16" else network
-        """The network as its model computes, FP16 spelled out."""
+        halved, self.as_run = as_it_runs(network, rest)
         switched = build_switchboard(self.as_run)
         places = list(_places(network, halved, self.as_run))
         model, self._slots = _open_scales(switched.model, places)

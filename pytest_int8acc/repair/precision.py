@@ -17,7 +17,7 @@ from pytest_int8acc.errors import EngineError
 from pytest_int8acc.lab.evaluators import Simulated
 from pytest_int8acc.lab.inputs import split
 from pytest_int8acc.lab.lab import Lab, Proof
-from pytest_int8acc.results import Certificate, Culprit, LayerLine, Role, Score, SearchOutcome, TrialLine
+from pytest_int8acc.results import Certificate, Culprit, Role, Score, SearchOutcome, TrialLine
 from pytest_int8acc.search import certify, search
 from pytest_int8acc.search.types import Budget, SearchResult, Trial
 
@@ -174,9 +174,7 @@ def _outcome(lab: Lab, found: Found, seconds: float) -> SearchOutcome:
         int8_share=1.0 - lab.share(result.high),
         held_out=found.held_out,
         notes=found.notes,
-        table=tuple(
-            LayerLine(r.index, r.layer, r.shape, r.similarity, r.chosen, r.line) for r in result.table
-        ),
+        table=result.table,
         price_ms=_price_ms(lab) if found.fix is not None else None,
         certificate=found.certificate,
         fixed_pairs=lab.network.fixed_pairs,

@@ -117,7 +117,7 @@ def _snippets(result: CaseResult, texts: Mapping[str, str]) -> list[tuple[str, s
         made.append(("nodes to exclude from quantization", "\n".join(nodes) + "\n"))
     if "plan.yaml" not in titles:
         high = [f"  {json.dumps(c.layer, ensure_ascii=False)}: {search.precision}" for c in search.culprits]
-        made.append(("plan.yaml", "\n".join(["high:", *high, "scales: {}"]) + "\n"))
+        made.append(("plan.yaml", "\n".join(["version: 2", "high:", *high]) + "\n"))
     return made + written
 
 

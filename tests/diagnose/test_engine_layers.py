@@ -16,6 +16,7 @@ from pytest_int8acc.diagnose.case import diagnose
 from pytest_int8acc.diagnose.layers import engine_errors, layer_errors
 from pytest_int8acc.engines.onnxruntime import OrtEngine
 from pytest_int8acc.errors import EngineError
+from pytest_int8acc.lab.board import as_it_runs
 from pytest_int8acc.lab.lab import Lab
 from pytest_int8acc.measure.measured import Measured, measure
 from pytest_int8acc.report.diagnosis import layer_lines
@@ -62,7 +63,7 @@ def measured() -> Iterator[Measured]:
 @pytest.fixture(scope="module")
 def layers(measured: Measured) -> tuple[LayerError, ...]:
     assert measured.int8 is not None
-    return layer_errors(measured.int8.network, measured.inputs, samples=32)
+    return layer_errors(as_it_runs(measured.int8.network, "fp16")[1], measured.inputs, samples=32)
 
 
 def shown_by(measured: Measured, shows: Callable[[str], bool]) -> Measured:

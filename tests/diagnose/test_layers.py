@@ -22,6 +22,7 @@ from pytest_int8acc.graph.plan import apply
 from pytest_int8acc.graph.qdq import read_qdq
 from pytest_int8acc.graph.quantize import quantize
 from pytest_int8acc.graph.to_fp16 import to_fp16
+from pytest_int8acc.lab.board import as_it_runs
 from pytest_int8acc.scales.calibrate import calibrate
 from pytest_int8acc.scores.metrics import Pair, sqnr_db
 
@@ -39,7 +40,7 @@ def digits(factor: float, tensor: str) -> tuple[Network, Dataset]:
 
 def test_error_made_and_error_passed_on() -> None:
     network, data = digits(60, "/block1/relu1/Relu_output_0")
-    errors = {line.layer: line for line in layer_errors(network, data)}
+    errors = {line.layer: line for line in layer_errors(as_it_runs(network, "fp16")[1], data)}
     assert list(errors) == [group.name for group in network.groups]
     guilty = errors["/block1/conv2/Conv"]
     assert guilty.alone_sqnr_db < 15
@@ -56,7 +57,7 @@ def test_error_made_and_error_passed_on() -> None:
 @pytest.mark.parametrize("rest", ["fp16", "fp32"])
 def test_numbers_are_those_of_models_built_one_by_one(rest: str) -> None:
     network, data = digits(20, "/block2/relu1/Relu_output_0")
-    errors = {line.layer: line for line in layer_errors(network, data, rest)}  # type: ignore[arg-type]
+    errors = {line.layer: line for line in layer_errors(as_it_runs(network, rest)[1], data)}  # type: ignore[arg-type]
     names = [group.name for group in network.groups]
     feed = {"image": next(iter(data.batches())).feed["image"][:8]}
 
@@ -90,7 +91,7 @@ def test_every_group_of_the_zoo_has_its_line(name: str, tmp_path: Path) -> None:
     data = open_dataset("data.npz", model.inputs, base=tmp_path)
     layout = find_groups(model)
     network = quantize(model, layout, calibrate(model, layout.activations, data, method="minmax").values)
-    lines = layer_errors(network, data, samples=4)
+    lines = layer_errors(as_it_runs(network, "fp16")[1], data, samples=4)
     assert [line.layer for line in lines] == [group.name for group in network.groups]
     assert [line.op_type for line in lines] == [group.op_type for group in network.groups]
     for line in lines:
@@ -105,7 +106,7 @@ def test_groups_of_a_qdq_model() -> None:
     model = load_model(DIGITS / "digits.onnx")
     network = read_qdq(load_model(DIGITS / "digits.qdq.onnx"), model)
     data = open_dataset("validation.npz", model.inputs, base=DIGITS / "data")
-    lines = layer_errors(network, data)
+    lines = layer_errors(as_it_runs(network, "fp16")[1], data)
     assert len(lines) == len(network.groups)
     assert all(math.isfinite(line.sqnr_db) or line.sqnr_db == math.inf for line in lines)
     assert sum(line.alone_sqnr_db < 60 for line in lines) > len(lines) // 2
@@ -114,7 +115,7 @@ def test_groups_of_a_qdq_model() -> None:
 def test_nothing_of_the_model_is_changed() -> None:
     network, data = digits(1, "image")
     before = network.model.proto.SerializeToString()
-    layer_errors(network, data, samples=2)
+    layer_errors(as_it_runs(network, "fp16")[1], data, samples=2)
     assert network.model.proto.SerializeToString() == before
     assert isinstance(network.model, Model)
     onnx.checker.check_model(onnx.load(DIGITS / "digits.onnx"))
