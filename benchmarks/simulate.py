@@ -12,7 +12,7 @@ from pytest_int8acc.engines.run import run_together
 from pytest_int8acc.graph.fp16_network import emulate_network, network_to_fp16
 from pytest_int8acc.graph.macs import macs, sized_tensors
 from pytest_int8acc.graph.model import Model
-from pytest_int8acc.graph.network import Network
+from pytest_int8acc.graph.network import Network, Plan
 from pytest_int8acc.graph.switchboard import Switchboard, build_switchboard
 from pytest_int8acc.graph.to_fp16 import to_fp16
 from pytest_int8acc.lab.evaluators import Simulated
@@ -27,7 +27,9 @@ def simulator(case: Case, batch: int = BATCH) -> Simulated:
         opened = dataset(case.network.model, case.data, Path(folder), batch)
         baseline = run_together({"baseline": OrtEngine(baseline_model(case.network))}, opened)["baseline"]
         judge = Judge(case.limits, case.metrics, case.labels)
-        return Simulated(Simulator(case.network, opened, baseline, judge, groups=groups(case)))
+        made = Simulator(case.network, opened, baseline, judge, groups=groups(case))
+        made.board(Plan())  # a search's seconds are its trials'
+        return Simulated(made)
 
 
 def baseline_model(network: Network) -> Model:
