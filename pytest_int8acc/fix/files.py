@@ -106,7 +106,7 @@ def _tellable(fix: FixFiles) -> dict[str, float]:
         tensor: float(wanted.scale)
         for tensor, wanted in fix.plan.scales.items()
         if tensor in own and own[tensor].values is None and tensor not in touched
-        if wanted.axis is None and wanted.is_symmetric
+        if wanted.is_plain
     }
 
 

@@ -48,6 +48,11 @@ class Quantization:
         """What the codes are numbers of."""
         return format_of(self.zero_point.dtype)
 
+    @property
+    def is_plain(self) -> bool:
+        """Whether it is one scale of INT8 with its zero at 0."""
+        return self.axis is None and self.format is INT8 and not self.zero_point.any()
+
     def quantize(self, values: Array) -> Array:
         """The codes of ``values``, of any shape that has the channels; see ``Format.quantize``."""
         return self.format.quantize(values, self.scale, self.zero_point, self.axis)
@@ -139,10 +144,11 @@ class TensorScale:
     """Same shape as ``scale``; its dtype is the quantized type. None: symmetric INT8."""
 
     @property
-    def is_symmetric(self) -> bool:
-        """Whether it is INT8 with its zero at 0."""
+    def is_plain(self) -> bool:
+        """Whether it is one scale of INT8 with its zero at 0."""
         zero_point = self.zero_point
-        return zero_point is None or (format_of(zero_point.dtype) is INT8 and not zero_point.any())
+        symmetric = zero_point is None or (format_of(zero_point.dtype) is INT8 and not zero_point.any())
+        return self.axis is None and symmetric
 
 
 def symmetric(scale: float) -> TensorScale:

@@ -11,8 +11,7 @@ import numpy as np
 from pytest_int8acc.case.judge import Gathered, Judge, SampleJudge, SampleOutputs
 from pytest_int8acc.data import Batch, Dataset
 from pytest_int8acc.engines.onnxruntime import CPU, Sessions
-from pytest_int8acc.graph.formats import INT8
-from pytest_int8acc.graph.network import Edge, Network, Plan, Precision, Quantization, TensorScale
+from pytest_int8acc.graph.network import Edge, Network, Plan, Precision, TensorScale
 from pytest_int8acc.graph.plan import moved
 from pytest_int8acc.lab.board import Board
 from pytest_int8acc.lab.inputs import Inputs
@@ -189,9 +188,9 @@ class Simulator:
         plain, odd = self._activations(plan.moves)
         made = {}
         for tensor, scale in plan.scales.items():
-            if tensor in odd and is_plain(scale):
+            if tensor in odd and scale.is_plain:
                 made[tensor] = _SOME  # an input, too, once it is symmetric
-            elif tensor not in plain or not is_plain(scale):
+            elif tensor not in plain or not scale.is_plain:
                 made[tensor] = scale
         return Plan(scales=made, moves=plan.moves)
 
@@ -204,7 +203,7 @@ class Simulator:
         if key not in self._kinds:
             before = _readers(self.network)
             after = _readers(moved(self.network, Plan(moves=moves)))
-            odd = {t for t, edges in after.items() if not all(is_symmetric(e.quantization) for e in edges)}
+            odd = {t for t, edges in after.items() if not all(e.quantization.is_plain for e in edges)}
             split = {t for t, edges in after.items() if len(edges) < len(before.get(t, ()))}
             self._kinds[key] = frozenset(after.keys() - odd - split), frozenset(odd - split)
         return self._kinds[key]
@@ -220,16 +219,6 @@ def _readers(network: Network) -> dict[str, list[Edge]]:
 
 #: Stands for a scale that is an input of the board.
 _SOME = TensorScale(np.array(1.0, np.float32))
-
-
-def is_plain(scale: TensorScale) -> bool:
-    """True for one symmetric scale, which a board takes as an input."""
-    return scale.scale.ndim == 0 and scale.zero_point is None
-
-
-def is_symmetric(quantization: Quantization) -> bool:
-    """True for symmetric INT8 per tensor."""
-    return quantization.axis is None and quantization.format is INT8 and not quantization.zero_point.any()
 
 
 def plan_key(plan: Plan) -> object:

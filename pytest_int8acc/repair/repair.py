@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import time
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
@@ -30,7 +29,6 @@ class Repaired:
     """Of each repair."""
     trials: int
     builds: int
-    seconds: float
     notes: tuple[str, ...] = ()
 
 
@@ -48,7 +46,7 @@ def repair(lab: Lab, outcome: SearchOutcome, found: Found) -> Repaired:
     Raises:
         Int8accError: A model does not build or run, or the data cannot be read.
     """
-    started, built = time.perf_counter(), lab.builds
+    built = lab.builds
     repairing = _Repairing(lab, outcome)
     ways: list[tuple[Repair, Proof]] = []
     try:
@@ -63,7 +61,7 @@ def repair(lab: Lab, outcome: SearchOutcome, found: Found) -> Repaired:
     spent = repairing.work.purse.trials
     notes = (*repairing.notes, *([f"{spent} trials of other scales"] if spent else []))
     repairs, proofs = tuple(way for way, _ in ways), tuple(proof for _, proof in ways)
-    return Repaired(repairs, proofs, spent, lab.builds - built, time.perf_counter() - started, notes)
+    return Repaired(repairs, proofs, spent, lab.builds - built, notes)
 
 
 def _fastest_first(found: list[tuple[Repair, Proof]]) -> list[tuple[Repair, Proof]]:

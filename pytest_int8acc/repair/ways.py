@@ -16,7 +16,6 @@ from pytest_int8acc.graph.migrate import migrate
 from pytest_int8acc.graph.network import Network, Plan, Precision, symmetric
 from pytest_int8acc.graph.plan import activation_scales, fresh_weights
 from pytest_int8acc.lab.lab import Lab, Source
-from pytest_int8acc.lab.simulator import is_symmetric
 from pytest_int8acc.repair.migration import ALPHAS, migration, outlying_sites
 from pytest_int8acc.repair.scales import (
     ENOUGH,
@@ -224,5 +223,5 @@ def _rescaled(work: Work, place: int, groups: tuple[str, ...] | None) -> Iterato
 def _not_symmetric(network: Network) -> list[str]:
     """Activations that are not quantized to symmetric INT8, per tensor."""
     edges = (edge for group in network.groups for edge in group.edges)
-    odd = (e.tensor for e in edges if e.quantization.values is None and not is_symmetric(e.quantization))
+    odd = (e.tensor for e in edges if e.quantization.values is None and not e.quantization.is_plain)
     return list(dict.fromkeys(odd))
