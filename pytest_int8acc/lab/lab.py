@@ -61,6 +61,7 @@ class Lab:
         self.measured, self.int8 = measured, int8
         self.network: Network = int8.network
         self.sessions = measured.sessions
+        self.clock = measured.clock
         self.builds = 0
         self._proofs: dict[object, Proof] = {}
         self._values: dict[object, Values] = {}
@@ -107,9 +108,12 @@ class Lab:
         Times are set off against how fast that one ran in its first measurement, so that clocks which change
         between measurements do not count.
         """
-        backend, inputs = self.measured.backend, self.measured.inputs
-        if not backend.times_engines:
+        if not self.measured.backend.times_engines:
             return None
+        return self.clock.attempt("latency", lambda: self._latency(form), None)
+
+    def _latency(self, form: Form) -> Latency | None:
+        backend, inputs = self.measured.backend, self.measured.inputs
         usual = next((info.latency for info in backend.engines if info.role == Role.INT8), None)
         backend.open(form, Role.FIXED, inputs)
         backend.measure_latency((Role.INT8, Role.FIXED), inputs)

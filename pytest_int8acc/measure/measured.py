@@ -9,7 +9,6 @@ to know the noise below which no limit means anything.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
@@ -25,6 +24,7 @@ from pytest_int8acc.case.forms import (
     load_float,
 )
 from pytest_int8acc.case.judge import Judge, Verdict, load_judge
+from pytest_int8acc.clock import Clock, current
 from pytest_int8acc.data import Dataset
 from pytest_int8acc.engines.onnxruntime import Sessions, sessions_of
 from pytest_int8acc.engines.run import run_together
@@ -73,6 +73,8 @@ class Measured:
     """Where ONNX Runtime runs what is not the backend's."""
     framework: Outputs
     """The training framework's outputs, in the batches of the others; none where the spec names none."""
+    clock: Clock
+    """Of all that the case does, from its setup on."""
 
     @property
     def half(self) -> bool:
@@ -107,23 +109,35 @@ class Measured:
         self.backend.close()
 
 
-def measure(case: Case, settings: Settings, goldens: Goldens | None = None) -> Measured:
+def measure(
+    case: Case, settings: Settings, goldens: Goldens | None = None, clock: Clock | None = None
+) -> Measured:
     """Run one case and score it.
 
     ``goldens`` says where the case's golden lies and whether it is written; None: beside the spec, read only.
+    ``clock`` lets others see how far it is.
 
     Raises:
         MissingBackendError: The backend that the settings want is not there.
         GoldenError: The case's golden is missing, stale or damaged, or cannot be written.
         Int8accError: There is no verdict: a model, the data, a scale file or a criterion is at fault.
     """
-    backend = open_backend(case, settings)
-    try:
-        keeper = open_keeper(case, settings, goldens or Goldens(), backend.output_settings)
-        return _measure(case, settings, backend, keeper)
-    except BaseException:
-        backend.close()
-        raise
+    clock = clock or Clock()
+    with clock.running(), clock.phase("setup"):
+        backend = open_backend(case, settings)
+        try:
+            keeper = open_keeper(case, settings, goldens or Goldens(), backend.output_settings)
+            measured = _measure(case, settings, backend, keeper)
+        except BaseException:
+            backend.close()
+            raise
+    return replace(measured, result=timed(measured.result, clock))
+
+
+def timed(result: CaseResult, clock: Clock) -> CaseResult:
+    """``result`` with where its time went so far, and what ended it early."""
+    phases = clock.phases
+    return replace(result, seconds=sum(p.seconds for p in phases), phases=phases, stopped=clock.stop)
 
 
 @dataclass(frozen=True, eq=False)
@@ -154,18 +168,20 @@ def _set_up(case: Case, settings: Settings, backend: Backend, keeper: Keeper | N
     framework = read_reference(case, model)
     findings = lint_model(case, model, settings.lint)
     baseline = keeper.form(model)
-    candidate, int8 = candidate_form(case, model, settings, implicit=backend.quantizes_implicitly)
+    with current().phase("calibration"):
+        candidate, int8 = candidate_form(case, model, settings, implicit=backend.quantizes_implicitly)
     findings += lint_network(case, int8, settings.lint)
     forms = Forms(model, baseline, candidate)
     return _Setup(case, settings, backend, keeper, inputs, own, framework, findings, forms, int8)
 
 
 def _measure(case: Case, settings: Settings, backend: Backend, keeper: Keeper | NoGolden) -> Measured:
-    started, sessions = time.perf_counter(), sessions_of(settings)
+    sessions, clock = sessions_of(settings), current()
     setup = _set_up(case, settings, backend, keeper)
     keeper, inputs, forms = setup.keeper, setup.inputs, setup.forms
     kept = keeper.outputs if keeper.replaces_baseline else None
-    runs = run_forms(case.name, backend, forms, inputs, sessions, kept)
+    with clock.phase("runs"):
+        runs = run_forms(case.name, backend, forms, inputs, sessions, kept)
     framework = setup.framework.in_batches(runs.reference)
     if isinstance(forms.candidate, ImplicitForm):  # its ranges are known since it was built
         int8 = int8_form(case, forms.model, settings, backend.calibration_cache)
@@ -174,12 +190,13 @@ def _measure(case: Case, settings: Settings, backend: Backend, keeper: Keeper | 
     judge = keeper.tighten(setup.own)
     lost = lost_by_baseline(judge, runs)
     refuse_overflow(lost, runs, forms, inputs, sessions)
-    verdict = judge(runs.baseline, runs.candidate, runs.again)
+    with clock.phase("runs"):
+        verdict = judge(runs.baseline, runs.candidate, runs.again)
     verdict = verdict._replace(metrics=keeper.named(verdict.metrics, setup.own, judge))
     backend.measure_latency((Role.BASELINE, Role.INT8), inputs)
     result = _result(setup, runs, verdict, lost)
     run = Compared(runs.baseline, runs.candidate, runs.backend, setup.own, inputs, forms.model)
-    result = replace(keeper.finish(result, run), seconds=time.perf_counter() - started)
+    result = keeper.finish(result, run)
     return Measured(
         *(case, settings, result, forms.model, inputs, setup.int8, judge, backend, runs),
         int8_passed=verdict.passed,
@@ -187,6 +204,7 @@ def _measure(case: Case, settings: Settings, backend: Backend, keeper: Keeper | 
         candidate=forms.candidate,
         sessions=sessions,
         framework=framework,
+        clock=clock,
     )
 
 

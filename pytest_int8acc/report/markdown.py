@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from pytest_int8acc.report.causes import cause_text
+from pytest_int8acc.report.course import course_lines
 from pytest_int8acc.report.diagnosis import cheaper_fix, repair_line
 from pytest_int8acc.report.engines import engine_lines
 from pytest_int8acc.report.json import BAD
@@ -116,6 +117,8 @@ def _story(result: CaseResult) -> Iterator[str]:
         yield f"\n... and {more} more\n" if more > 0 else ""
     if search is not None:
         yield f"{escape(fix_line(search))}\n"
+    for line in course_lines(result):
+        yield f"{escape(line)}\n"
     cheaper = cheaper_fix(result)
     if cheaper is not None:
         yield f"Cheaper fix: {escape(repair_line(cheaper))}\n"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
+from pytest_int8acc.report.course import course_lines
 from pytest_int8acc.report.diagnosis import (
     calibration_lines,
     cheaper_fix,
@@ -76,6 +77,7 @@ def remedies(result: CaseResult, verbosity: int = 0) -> list[str]:
         lines += calibration_lines(diagnosis.calibrations)
         lines += layer_lines(diagnosis.layers) if verbosity >= 2 else []
         lines += [f"note: {note}" for note in diagnosis.notes]
+    lines += course_lines(result, verbosity)
     return ["", *lines] if lines else []
 
 

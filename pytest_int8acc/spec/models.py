@@ -101,7 +101,7 @@ class Search(Closed):
         "Engines that one search may build, the proof included (default: 8)."
     )
     max_seconds: fields.Count | None = option(
-        "Stop after this many seconds with the best plan so far (default: never)."
+        "End all that follows the verdict after this many seconds, with what is known by then (default: 300)."
     )
     certify: fields.Flag | None = option(
         "Prove on engines of its own that each culprit must leave INT8 (default: false)."

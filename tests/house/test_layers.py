@@ -20,7 +20,7 @@ PACKAGE = ROOT.name
 ROOMS_DOWNWARD = (
     *("plugin", "workbench", "init", "check", "report", "fix", "diagnose", "repair", "lab", "measure"),
     *("goldens", "backends", "case", "search", "scales", "engines", "scores", "spec", "data", "graph"),
-    *("settings", "results", "tensors", "files", "errors"),
+    *("settings", "clock", "results", "tensors", "files", "errors"),
 )
 FLOOR = {room: number for number, room in enumerate(ROOMS_DOWNWARD)}
 
