@@ -6,22 +6,12 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
-from typing import NamedTuple, TypeVar
+from typing import TypeVar
 
-from pytest_int8acc.results.course import Part, Phase, PhaseName, Stop
+from pytest_int8acc.results.course import Doing, Part, Phase, PhaseName, Stop
 
 _T = TypeVar("_T")
 _U = TypeVar("_U")
-
-
-class Doing(NamedTuple):
-    """What a case is doing, and how far it is."""
-
-    phase: PhaseName
-    thing: str = ""
-    """What is counted, in the singular; empty where nothing is."""
-    done: int = 0
-    total: int | None = None
 
 
 class OutOfTime(Exception):  # noqa: N818 - not an error: it unwinds what time is up for

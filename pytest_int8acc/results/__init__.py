@@ -6,14 +6,14 @@ from dataclasses import dataclass
 from typing import Literal
 
 from pytest_int8acc.results.causes import CalibrationLine, Diagnosis, LayerError, Migration, Repair, StageLine
-from pytest_int8acc.results.course import Part, Phase, PhaseName, Stop
+from pytest_int8acc.results.course import Doing, Part, Phase, PhaseName, Stop
 from pytest_int8acc.results.engines import EngineInfo, EngineLayer, Latency, Role
 from pytest_int8acc.results.scores import Acceptance, Bound, LineFit, OutputResult, Score
 from pytest_int8acc.results.search import Certificate, Culprit, Ending, LayerLine, SearchOutcome, TrialLine
 
 __all__ = ["CaseResult", "Finding", "Severity"]
 __all__ += ["CalibrationLine", "Diagnosis", "LayerError", "Migration", "Repair", "StageLine"]
-__all__ += ["Part", "Phase", "PhaseName", "Stop"]
+__all__ += ["Doing", "Part", "Phase", "PhaseName", "Stop"]
 __all__ += ["EngineInfo", "EngineLayer", "Latency", "Role"]
 __all__ += ["Acceptance", "Bound", "LineFit", "OutputResult", "Score"]
 __all__ += ["Certificate", "Culprit", "Ending", "LayerLine", "SearchOutcome", "TrialLine"]

@@ -33,3 +33,14 @@ class Stop:
     """The bound on all that follows the verdict."""
     left_out: tuple[Part, ...]
     """In whole or in part, in the order in which it was met."""
+
+
+@dataclass(frozen=True)
+class Doing:
+    """What a case is doing, and how far it is."""
+
+    phase: PhaseName
+    thing: str = ""
+    """What is counted, in the singular; empty where nothing is."""
+    done: int = 0
+    total: int | None = None

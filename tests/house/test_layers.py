@@ -46,6 +46,7 @@ LIGHT = (
     "__init__",
     "plugin",
     "settings",
+    "clock",
     "errors",
     "files",
     "results",
