@@ -67,6 +67,11 @@ class Clock:
         if self.doing is not None:
             self.doing = Doing(self.doing.phase, thing, done, total)
 
+    def tick(self, thing: str) -> None:
+        """One more is done in this phase."""
+        doing = self.doing
+        self.count(thing, 1 + (doing.done if doing is not None and doing.thing == thing else 0))
+
     def limit(self, seconds: float) -> None:
         """Bound all that follows."""
         self.bound = seconds

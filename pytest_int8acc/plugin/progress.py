@@ -72,7 +72,9 @@ class Screen:
         self._captures = config.getoption("capture") != "no"
         self._encoding = getattr(sys.stdout, "encoding", None) or "utf-8"
         self._shown = ""
-        self.moves = os.isatty(self._fd) and os.environ.get("TERM") != "dumb"
+        # Live logs say as much, and would be written over.
+        logs = config.getini("log_cli") or config.getoption("log_cli_level")
+        self.moves = os.isatty(self._fd) and os.environ.get("TERM") != "dumb" and not logs
 
     def show(self, text: str) -> None:
         """Put a line below what pytest has written, or in place of the one before."""

@@ -86,7 +86,10 @@ class _Repairing:
         self._built = lab.builds
 
     def first_proved(self) -> Iterator[tuple[Repair, Proof]]:
-        """The first candidate that meets the criteria when it is built; nothing where none does."""
+        """The first candidate that meets the criteria when it is built; nothing where none does.
+
+        Raises OutOfTime where there might have been one.
+        """
         for way in WAYS:
             for candidate in way(self.work):
                 self.lab.clock.check()
@@ -94,6 +97,7 @@ class _Repairing:
                 if proof is not None:
                     yield proof
                     return
+            self.lab.clock.check()
 
     def _confirmed(self, candidate: Candidate) -> tuple[Repair, Proof] | None:
         """The candidate on all samples of the simulation, then built; None where either fails."""

@@ -58,7 +58,7 @@ class Purse:
     def pay(self) -> None:
         """Count one trial."""
         self.trials += 1
-        self.clock.count("trial", self.trials)
+        self.clock.tick("trial")
 
 
 class Ranges:

@@ -246,7 +246,7 @@ class Ledger:
         )
         self._records.append(record)
         if self._budget.clock is not None:
-            self._budget.clock.count("trial", len(self._records))
+            self._budget.clock.tick("trial")
         _LOG.info(
             "search, trial %d: %d of %d groups high (%s) %s with %.3g times the error allowed",
             *(len(self._records), len(names), len(self.groups), why, verdict, trial.loss),
