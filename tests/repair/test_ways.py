@@ -124,7 +124,7 @@ def test_what_the_cases_own_plan_moves_is_not_moved_again(outlying: Lab) -> None
     given = Plan(moves={read_by(outlying, READER): np.ones(3, np.float32)})
     lab = Lab(outlying.measured, replace(outlying.int8, given=given))
     work = work_of(lab, READER, trials=3)
-    next(recalibrate(work))
+    list(recalibrate(work))
     assert list(migrate_ranges(work)) == []
     assert len(work.bases) == 1
 
