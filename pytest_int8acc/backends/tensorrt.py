@@ -123,9 +123,12 @@ class TrtBackend:
         Raises:
             EngineError: This TensorRT cannot read it.
         """
-        if self.platform.strongly_typed and not isinstance(form, ImplicitForm):
-            return form.model, False
-        return fit_model(form.original if isinstance(form, ModelForm) else form.model, self.platform), True
+        if not isinstance(form, ModelForm):
+            by_flags = isinstance(form, ImplicitForm) or not self.platform.strongly_typed
+            return fit_model(form.model, self.platform) if by_flags else form.model, by_flags
+        if self.platform.strongly_typed:
+            return form.showing(form.model), False
+        return form.showing(fit_model(form.original, self.platform)), True
 
     def measure_latency(self, roles: Sequence[Role], inputs: Dataset) -> None:
         """Time the engines of these roles in turn on the first batch, for ``engines`` to tell."""
@@ -190,7 +193,8 @@ class TrtBackend:
         if isinstance(form, ImplicitForm) and implicit is not None:
             self._keep_cache(form, implicit, model, built)
         self.notes = tuple(dict.fromkeys((*self.notes, *built.notes)))
-        return built
+        own = {output.name for output in form.model.outputs}
+        return replace(built, outputs=tuple(output for output in built.outputs if output.name in own))
 
     def _shapes(self, inputs: Dataset) -> Mapping[str, Counter[Shape]]:
         if self._seen is None:

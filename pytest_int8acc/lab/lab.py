@@ -168,11 +168,17 @@ class Lab:
         Raises:
             EngineError: It does not build or run.
         """
-        key = (plan_key(plan), tuple(sorted(plan.high.items())))
+        key = (plan_key(plan), tuple(sorted(plan.high.items())), plan.outputs)
         if key not in self._proofs:
             form, outputs = self.build(plan)
             self._proofs[key] = Proof(plan, form, self.measured.judged(outputs))
         return self._proofs[key]
+
+    @property
+    def refuted(self) -> tuple[Plan, ...]:
+        """Plans that fail as built and pass by inference on all samples: the builder is at fault there."""
+        failed = (proof.plan for proof in self._proofs.values() if not proof.verdict.passed)
+        return tuple(plan for plan in failed if self.simulator.trial(plan).passed)
 
     def judged_here(self, plan: Plan) -> Verdict:
         """A plan run by ONNX Runtime on all samples and judged; exact where the case's backend is another.
