@@ -30,6 +30,8 @@ from pytest_int8acc.graph.plan import (
 )
 
 NAMES = [name for name in ZOO if len(zoo_network(name).groups) > 1]
+#: Networks with operators that opset 17 lacks.
+TOO_NEW = ("vit_gelu", "opset21", "opset23")
 ANY = settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 
 
@@ -175,8 +177,11 @@ def test_every_float_can_be_an_output_of_the_model_that_is_built(name: str) -> N
     network = zoo_network(name)
     tensors = tuple(computed_floats(network.model))
     form = Int8Form(network, "by hand", "fp16").under(Plan(outputs=tensors))
-    old = Platform("tensorrt", (8, 6, 0), "NVIDIA H100", (9, 0))
-    for model in (form.showing(form.model), form.showing(fit_model(form.original, old))):
+    models = [form.showing(form.model)]
+    if name not in TOO_NEW:
+        old = Platform("tensorrt", (8, 6, 0), "NVIDIA H100", (9, 0))
+        models.append(form.showing(fit_model(form.original, old)))
+    for model in models:
         found = OrtEngine(model)(sample_feed(ZOO[name]()))
         assert set(found) == {*(o.name for o in network.model.outputs), *tensors}
     assert {o.name for o in form.model.outputs} == {o.name for o in network.model.outputs}
