@@ -44,6 +44,9 @@ class OrtBackend:
                 f"{form.path}: a TensorRT engine, and {self._why or 'backend: onnxruntime'}"
             )
 
+    def begin(self, form: Form, role: Role, inputs: Dataset) -> None:
+        """Nothing: a session is made at once."""
+
     def open(self, form: Form, role: Role, inputs: Dataset) -> Engine:
         """Make a form run.
 

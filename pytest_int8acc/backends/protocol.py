@@ -57,6 +57,12 @@ class Backend(Protocol):
             EngineError: A file of the form is not there.
         """
 
+    def begin(self, form: Form, role: Role, inputs: Dataset) -> None:
+        """Begin what ``open`` of the same form and role will wait for, beside whatever is opened first.
+
+        What goes wrong is raised there. Nothing happens where the host has neither GPU nor core to spare.
+        """
+
     def open(self, form: Form, role: Role, inputs: Dataset) -> Engine:
         """Make a form run on inputs like these; raises EngineError where it does not build."""
 
