@@ -299,7 +299,7 @@ def test_postprocess_finds_its_layers_in_a_real_network(odd: Path) -> None:
 @needs_gpu_below_11[0]
 @needs_gpu_below_11[1]
 def test_postprocess_holds_its_layers_in_tensorrt(odd: Path) -> None:
-    import tensorrt as trt
+    trt = pytest.importorskip("tensorrt")
     from polygraphy.backend.trt import NetworkFromOnnxPath
 
     script = module(odd / "postprocess.py")
