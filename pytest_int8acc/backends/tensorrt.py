@@ -18,6 +18,7 @@ from pytest_int8acc.engines import Engine
 from pytest_int8acc.engines.inspector import read_layers, untold_nodes
 from pytest_int8acc.engines.onnxruntime import share_of_cores
 from pytest_int8acc.engines.remote import store_of
+from pytest_int8acc.engines.store import Store
 from pytest_int8acc.engines.tensorrt.build import Built, build
 from pytest_int8acc.engines.tensorrt.calibration import (
     Implicit,
@@ -72,7 +73,6 @@ class TrtBackend:
         self.output_settings: Mapping[str, str] = {}
         self.calibration_cache: Path | None = None
         self._options = _options(case)
-        self._store = store_of(settings)
         self._running: dict[Role, TrtEngine] = {}
         self._infos: dict[Role, EngineInfo] = {}
         self._built: dict[Role, Built] = {}
@@ -81,6 +81,8 @@ class TrtBackend:
         self._closing = Event()
         self._beside = ThreadPoolExecutor(1)
         self._folder = tempfile.TemporaryDirectory(prefix="int8acc-", ignore_cleanup_errors=True)
+        # Where nothing is to be kept, engines are for as long as the case lives: a fix is built, and timed later.
+        self._store = store_of(settings) or Store(Path(self._folder.name) / "engines")
 
     @property
     def engines(self) -> tuple[EngineInfo, ...]:

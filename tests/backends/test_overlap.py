@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -174,6 +175,28 @@ def test_real_builds_overlap(case: Case, monkeypatch: pytest.MonkeyPatch, tmp_pa
     with pytest.raises(MissingBackendError, match="parses and builds baseline and INT8"):
         measure(case, Settings(cache_dir=str(tmp_path / "store"), backend="tensorrt"))
     assert len(done) == 2
+
+
+@pytest.mark.rtx
+def test_what_a_case_builds_it_builds_once_though_nothing_is_kept(
+    case: Case, caplog: pytest.LogCaptureFixture
+) -> None:
+    found, _ = find_platform("rtx")
+    if found is None or not found.is_rtx:
+        pytest.skip("needs TensorRT-RTX: pip install 'pytest-int8acc[rtx]'")
+    if found.can_run:
+        pytest.skip("there is a GPU")
+    caplog.set_level(logging.INFO, "pytest_int8acc")
+    backend, forms = TrtBackend(found, case, SETTINGS), forms_of(case)
+    inputs = open_source(case, case.inputs, forms.model, "inputs", None)
+    for _ in range(2):
+        backend.open(forms.baseline, Role.BASELINE, inputs)
+    said = [record.getMessage() for record in caplog.records]
+    assert sum("MB built in" in line for line in said) == 1
+    folder = Path(next(line for line in said if "taken from the store" in line).rpartition(", ")[2])
+    assert folder.exists()
+    backend.close()
+    assert not folder.exists()
 
 
 def test_a_gpu_is_for_one_process_at_a_time() -> None:
