@@ -81,7 +81,7 @@ class TrtBackend:
         self._closing = Event()
         self._beside = ThreadPoolExecutor(1)
         self._folder = tempfile.TemporaryDirectory(prefix="int8acc-", ignore_cleanup_errors=True)
-        # Where nothing is to be kept, engines are for as long as the case lives: a fix is built, and timed later.
+        # Where nothing is to be kept, engines are while the case lives: a fix is built, and timed later.
         self._store = store_of(settings) or Store(Path(self._folder.name) / "engines")
 
     @property
