@@ -23,6 +23,7 @@ class OrtBackend:
     times_engines = False
     quantizes_implicitly = False
     needs_simulation = False
+    other_levels: tuple[int, ...] = ()
     engines: tuple[EngineInfo, ...] = ()
     calibration_cache: Path | None = None
 

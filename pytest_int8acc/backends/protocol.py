@@ -34,6 +34,10 @@ class Backend(Protocol):
         """Whether engines need their model run exactly beside them, to tell what is their own doing."""
 
     @property
+    def other_levels(self) -> tuple[int, ...]:
+        """Optimization levels below the case's, at which a builder takes other kernels, the nearest first."""
+
+    @property
     def output_settings(self) -> Mapping[str, str]:
         """Settings that outputs of one model depend on, for goldens to note."""
 

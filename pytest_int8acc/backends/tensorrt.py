@@ -48,6 +48,8 @@ from pytest_int8acc.spec.models import Case
 from pytest_int8acc.tensors import Feed
 
 logger = logging.getLogger("pytest_int8acc")
+#: Levels that leave kernels out, and TensorRT's own where nobody says one.
+_LEVELS, _USUAL_LEVEL = (1, 0), 3
 #: What it does to an engine to show its tensors.
 _AS_OUTPUTS = "the tensors are outputs, so less is fused: these are not the engines of the verdict"
 _AS_DEBUG = "tensors that TensorRT leaves unfused, as debug tensors: the engines are those of the verdict"
@@ -73,6 +75,10 @@ class TrtBackend:
         self.output_settings: Mapping[str, str] = {}
         self.calibration_cache: Path | None = None
         self._options = _options(case)
+        own = self._options.optimization_level
+        self.other_levels = tuple(
+            level for level in _LEVELS if level < (_USUAL_LEVEL if own is None else own)
+        )
         self._running: dict[Role, TrtEngine] = {}
         self._infos: dict[Role, EngineInfo] = {}
         self._built: dict[Role, Built] = {}
@@ -218,6 +224,8 @@ class TrtBackend:
     ) -> BuildRequest:
         model, by_flags = self.deployed(form)
         implicit = self._implicit(form, model) if isinstance(form, ImplicitForm) else None
+        level = form.level if isinstance(form, ModelForm) else None
+        options = self._options if level is None else replace(self._options, optimization_level=level)
         return BuildRequest(
             model,
             role,
@@ -227,7 +235,7 @@ class TrtBackend:
             precisions=_precisions(form) if by_flags else {},
             implicit=implicit,
             outputs=outputs,
-            options=self._options,
+            options=options,
         )
 
     def _shapes(self, inputs: Dataset) -> Mapping[str, Counter[Shape]]:

@@ -52,6 +52,8 @@ class ModelForm(_Form):
     """Constants that FP16 cannot hold."""
     shown: tuple[str, ...] = ()
     """Tensors that its engine gives beside its outputs, for nobody to read; see ``Plan.outputs``."""
+    level: int | None = None
+    """The optimization level that its engine is built at; None: the case's own."""
 
     @classmethod
     def as_it_is(cls, model: Model, description: str, notes: tuple[str, ...] = ()) -> ModelForm:

@@ -157,10 +157,17 @@ class Lab:
         Raises:
             EngineError: It does not build or run.
         """
-        self.builds += 1
         logger.info("%s: building a model with %d groups high", self.measured.case.name, len(plan.high))
         form = self.int8.under(plan)
-        return form, self.measured.run(form)
+        return form, self._outputs(form)
+
+    def _outputs(self, form: Form) -> Outputs:
+        self.builds += 1
+        return self.measured.run(form)
+
+    def judged(self, form: Form) -> Verdict:
+        """Any form, built and run on all samples; raises EngineError where it does not build or run."""
+        return self.measured.judged(self._outputs(form))
 
     def prove(self, plan: Plan) -> Proof:
         """A plan built, run on all samples and judged; built once, however often it is asked for.

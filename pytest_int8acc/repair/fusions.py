@@ -49,10 +49,29 @@ def fewest_outputs(
     if not enough:
         return (), (
             "the engine fails where its model passes, and more outputs, which break fusions up, do not mend "
-            f"it: {len(tried)} engines built{early}"
+            f"it: {len(tried)} engines built{early}{_by_other_kernels(lab, plan, spent)}"
         )
     best = min((best, *(outputs for outputs, passed in tried.items() if passed)), key=len)
     return best, f"{_at_fault(lab, best)}: {len(tried)} engines built to find it{early}"
+
+
+def _by_other_kernels(lab: Lab, plan: Plan, spent: Callable[[], bool]) -> str:
+    """In words, what comes of building a plan at levels at which TensorRT takes other kernels."""
+    levels = []
+    for level in lab.measured.backend.other_levels:
+        if spent():
+            break
+        levels.append(str(level))
+        form = replace(lab.int8.under(plan), level=level)
+        try:
+            passed = lab.judged(form).passed
+        except EngineError:  # there may be no kernel at all
+            continue
+        if passed:
+            latency = lab.latency(form)
+            price = "" if latency is None else f", {latency.median_ms:.3g} ms"
+            return f"; 'tensorrt: {{optimization_level: {level}}}' in the spec mends it (verified{price})"
+    return f"; nor do the optimization levels {' and '.join(levels)}" if levels else ""
 
 
 def fewest_that(passes: Callable[[tuple[str, ...]], bool], enough: Sequence[str]) -> tuple[str, ...]:

@@ -106,13 +106,21 @@ def test_within_few_builds_what_mends_is_kept_and_said_to_be_more_than_needed(
     assert any("stopped early: the budget of builds or time is spent" in note for note in repaired.notes)
 
 
+@pytest.mark.parametrize(
+    ("right_at", "said"),
+    [
+        (-1, "do not mend it: 3 engines built; nor do the optimization levels 1 and 0"),
+        (0, "'tensorrt: {optimization_level: 0}' in the spec mends it (verified)"),
+    ],
+)
 def test_where_no_output_helps_that_is_said(
-    spec: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    spec: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, right_at: int, said: str
 ) -> None:
     """The last node's result is an output already, and the engine is wrong all the same."""
     model = load_model(tmp_path / "model.onnx")
     last = model.index.producer[model.outputs[0].name].name
-    lab = lab_of(measured_wrong(spec, [last], monkeypatch))
+    lab = lab_of(measured_wrong(spec, [last], monkeypatch, right_at=right_at))
     repaired = repair(lab, *find_precision(lab))
     assert all(way.kind != "unfuse" for way in repaired.repairs)
-    assert any("do not mend it" in note for note in repaired.notes)
+    (note,) = (note for note in repaired.notes if "do not mend it" in note)
+    assert said in note

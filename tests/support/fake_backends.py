@@ -27,9 +27,10 @@ class WrongBackend(OrtBackend):
     builds_engines = True
     needs_simulation = True
 
-    def __init__(self, settings: Settings, wrong: Sequence[str] = ()) -> None:
+    def __init__(self, settings: Settings, wrong: Sequence[str] = (), right_at: int = -1) -> None:
         super().__init__(settings)
-        self.wrong = tuple(wrong)
+        self.wrong, self.right_at = tuple(wrong), right_at
+        self.other_levels = (1, 0)
         self.opened: list[Role] = []
 
     def open(self, form: Form, role: Role, inputs: Dataset) -> Engine:
@@ -39,7 +40,8 @@ class WrongBackend(OrtBackend):
         layers = (EngineLayer("a + b", (*self.wrong, "behind"), "weighted", "int8"),)
         if role == Role.INT8:
             self.engines = (EngineInfo(role, "", 1.0, False, 1, layers),)
-        return _Wrong(engine) if any(fused(form, node) for node in self.wrong) else engine
+        wrong = form.level != self.right_at and any(fused(form, node) for node in self.wrong)
+        return _Wrong(engine) if wrong else engine
 
 
 def fused(form: ModelForm, name: str) -> bool:
@@ -65,11 +67,15 @@ class _Wrong:
 
 
 def measured_wrong(
-    spec: Path, wrong: Sequence[str], monkeypatch: pytest.MonkeyPatch, settings: Settings | None = None
+    spec: Path,
+    wrong: Sequence[str],
+    monkeypatch: pytest.MonkeyPatch,
+    settings: Settings | None = None,
+    right_at: int = -1,
 ) -> Measured:
     """A case measured by a ``WrongBackend``."""
     settings = settings or Settings()
-    monkeypatch.setattr(measuring, "open_backend", lambda case, _: WrongBackend(settings, wrong))
+    monkeypatch.setattr(measuring, "open_backend", lambda case, _: WrongBackend(settings, wrong, right_at))
     (case,) = load_spec(spec)
     return measure(case, settings)
 
