@@ -51,7 +51,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     if all(item.get_closest_marker("gpu") for item in items):
         ranked = sorted(items, key=lambda item: -SECONDS.get(item.name.partition("[")[0], 0))
         workers = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
-        items[:] = [item for first in range(workers) for item in ranked[first::workers]]
+        items[:] = [item for first in reversed(range(workers)) for item in ranked[first::workers]]
 
 
 @pytest.fixture(autouse=True)

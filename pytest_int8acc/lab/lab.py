@@ -28,6 +28,8 @@ from pytest_int8acc.search.types import GroupInfo
 from pytest_int8acc.tensors import Outputs
 
 logger = logging.getLogger("pytest_int8acc")
+#: What an engine may lose more than its model, as TensorRT's rounding does: 1 dB.
+_FAR = 1.25
 
 
 @dataclass(frozen=True, eq=False)
@@ -183,9 +185,15 @@ class Lab:
 
     @property
     def refuted(self) -> tuple[Plan, ...]:
-        """Plans that fail as built and pass by inference on all samples: the builder is at fault there."""
-        failed = (proof.plan for proof in self._proofs.values() if not proof.verdict.passed)
-        return tuple(plan for plan in failed if self.simulator.trial(plan).passed)
+        """Plans that pass by inference on all samples, and as built fail by far: the builder is at fault."""
+        return tuple(proof.plan for proof in self._proofs.values() if self._is_refuted(proof))
+
+    def _is_refuted(self, proof: Proof) -> bool:
+        if proof.verdict.passed:
+            return False
+        trial = self.simulator.trial(proof.plan)
+        strain = max((score.strain for score in proof.verdict.scores), default=math.inf)
+        return trial.passed and strain > _FAR * trial.loss
 
     def judged_here(self, plan: Plan) -> Verdict:
         """A plan run by ONNX Runtime on all samples and judged; exact where the case's backend is another.

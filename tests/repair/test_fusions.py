@@ -106,6 +106,20 @@ def test_within_few_builds_what_mends_is_kept_and_said_to_be_more_than_needed(
     assert any("stopped early: the budget of builds or time is spent" in note for note in repaired.notes)
 
 
+def test_an_engine_that_is_a_little_off_has_no_fusion_at_fault(
+    spec: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    wrong = weighted(load_model(tmp_path / "model.onnx"))[2]
+    lab = lab_of(measured_wrong(spec, [wrong], monkeypatch))
+    outcome, found = find_precision(lab)
+    assert lab.refuted
+    monkeypatch.setattr("pytest_int8acc.lab.lab._FAR", 1e9)
+    assert not lab.refuted
+    repaired = repair(lab, outcome, found)
+    assert all(way.kind != "unfuse" for way in repaired.repairs)
+    assert not any("fuses" in note for note in repaired.notes)
+
+
 @pytest.mark.parametrize(
     ("right_at", "said"),
     [
