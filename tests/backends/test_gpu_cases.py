@@ -61,6 +61,8 @@ def test_the_example_project_passes_and_fails_as_it_should(project: Path, gpu_st
     assert repairs.keys() == {"recalibrate", "high"}
     assert all(repair["verified"] and repair["latency"] for repair in repairs.values())
     engines = {e["role"]: e for e in found["digits"]["engines"]}  # type: ignore[attr-defined]
+    builds = [engine["build_seconds"] for engine in engines.values()]
+    print(f"digits: {found['digits']['seconds']:.1f} s, its builds {builds}")
     for role in ("baseline", "INT8"):
         assert engines[role]["latency"]["median_ms"] > 0
     weighted = [layer for layer in engines["INT8"]["layers"] if layer["kind"] == "weighted"]
