@@ -181,11 +181,15 @@ class Lab:
         Raises:
             EngineError: It does not build or run.
         """
-        key = (plan_key(plan), tuple(sorted(plan.high.items())), plan.outputs)
+        key = _proof_key(plan)
         if key not in self._proofs:
             form, outputs = self.build(plan)
             self._proofs[key] = Proof(plan, form, self.measured.judged(outputs))
         return self._proofs[key]
+
+    def is_proved(self, plan: Plan) -> bool:
+        """Whether ``prove`` has its answer already."""
+        return _proof_key(plan) in self._proofs
 
     @property
     def refuted(self) -> tuple[Plan, ...]:
@@ -239,6 +243,10 @@ class Lab:
         """What each quantization does to the values of its tensor."""
         measured = self.measured
         return EdgeMeter(self.network, measured.model, measured.inputs, self.sessions, self._nbytes)
+
+
+def _proof_key(plan: Plan) -> object:
+    return plan_key(plan), tuple(sorted(plan.high.items())), plan.outputs
 
 
 def _readers(network: Network) -> dict[str, tuple[str, int]]:
