@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
+from pytest_int8acc.backends.protocol import ENGINE
 from pytest_int8acc.case.forms import EngineForm, Form, ImplicitForm, ModelForm
 from pytest_int8acc.data import Dataset
 from pytest_int8acc.engines import Engine
@@ -65,7 +66,7 @@ class TrtBackend:
     def __init__(self, platform: Platform, case: Case, settings: Settings) -> None:
         self.platform = platform
         self.notes: tuple[str, ...] = ()
-        self.output_settings: Mapping[str, str] = {}
+        self.output_settings: Mapping[str, str] = {"mode": ENGINE}
         self.calibration_cache: Path | None = None
         self._options = _options(case)
         self._store = store_of(settings)

@@ -95,7 +95,8 @@ def load_judge(case: Case, settings: Settings, samples: int) -> Judge:
         CriterionError: A user's function cannot be loaded.
         DataError: The labels cannot be read, or are not as many as the ``samples``.
     """
-    limits = tuple(_output_limits(c) for c in case.criteria if isinstance(c, OutputCriterion))
+    left_out = (OutputLimits(name, unjudged=True) for name in case.unjudged)
+    limits = (*(_output_limits(c) for c in case.criteria if isinstance(c, OutputCriterion)), *left_out)
     wanted = [_metric_limit(c) for c in case.criteria if isinstance(c, MetricCriterion)]
     metrics = tuple((limit, load_function(limit.ref, case.path(""), CriterionError)) for limit in wanted)
     labels = None

@@ -39,6 +39,7 @@ from pytest_int8acc.measure.caveats import (
     lint_model,
     lint_network,
     lost_by_baseline,
+    not_judged,
     nothing_compared,
     refuse_overflow,
 )
@@ -193,7 +194,8 @@ def _measure(case: Case, settings: Settings, backend: Backend, keeper: Keeper | 
 def _result(setup: _Setup, runs: Runs, verdict: Verdict, lost: Sequence[Score]) -> CaseResult:
     case, inputs, backend, int8 = setup.case, setup.inputs, setup.backend, setup.int8
     baseline, candidate = setup.forms.baseline, setup.forms.candidate
-    gained, unjudged = engine_scores(case, backend)
+    gained, untold = engine_scores(case, backend)
+    free = not_judged(case, verdict.outputs, bool(setup.keeper.recording))
     warned = caveats(setup.settings, int8, baseline, verdict.outputs, verdict.metrics, lost)
     notes = (*candidate.notes, *baseline.notes, *inputs.notes, *backend.notes, *runs.notes)
     return CaseResult(
@@ -208,7 +210,7 @@ def _result(setup: _Setup, runs: Runs, verdict: Verdict, lost: Sequence[Score]) 
         metrics=(*verdict.metrics, *gained),
         int8_groups=len(int8.network.groups) if int8 else 0,
         high_groups=len(int8.network.left_high) if int8 else 0,
-        warnings=(*nothing_compared(runs), *warned, *unjudged),
+        warnings=(*nothing_compared(runs), *warned, *untold, *free),
         notes=tuple(dict.fromkeys(notes)),
         engines=backend.engines,
         findings=(*setup.findings, *compare_data(case, setup.forms.model, inputs)),

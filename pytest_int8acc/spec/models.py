@@ -159,9 +159,12 @@ class Case(Closed):
     tensorrt: TensorRt = option("How TensorRT builds its engines.", TensorRt())
     search: Search = option("How the layers that must leave INT8 are searched.", Search())
     criteria: Annotated[tuple[Criterion, ...], expect_list("criteria")] = option(
-        "What INT8 must keep to. If nothing is given: an SQNR of 20 dB on every output, or 99 % "
-        "equal elements where an output holds no floats.",
+        "What INT8 must keep to. An output that none of them names must keep an SQNR of 20 dB, or 99 % "
+        "equal elements where it holds no floats, unless a metric of your own judges.",
         (),
+    )
+    unjudged: Annotated[tuple[fields.Text, ...], expect_list("output names or patterns")] = option(
+        "Outputs that no criterion judges, by name or pattern (*, ?, [seq]); the report says so.", ()
     )
     marks: Annotated[tuple[fields.MarkName, ...], expect_list("pytest marks")] = option(
         "Names of pytest marks that the test carries.", ()
