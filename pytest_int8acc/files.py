@@ -6,6 +6,7 @@ import contextlib
 import glob
 import os
 import shutil
+import stat
 import tempfile
 import time
 import uuid
@@ -64,6 +65,17 @@ def replacing_files(folder: Path) -> Iterator[Path]:
             os.replace(draft, folder / draft.name)
     finally:
         shutil.rmtree(drafts, ignore_errors=True)
+
+
+def special(path: Path) -> str:
+    """What ``path`` is in words where reading it might never end; empty for a file, a folder or nothing."""
+    try:
+        mode = path.stat().st_mode
+    except (OSError, ValueError):
+        return ""
+    if stat.S_ISREG(mode) or stat.S_ISDIR(mode):
+        return ""
+    return "a FIFO" if stat.S_ISFIFO(mode) else "a socket" if stat.S_ISSOCK(mode) else "a device"
 
 
 def seen_from(folder: Path, path: Path) -> str:

@@ -97,12 +97,16 @@ def load_judge(case: Case, settings: Settings, samples: int) -> Judge:
     """
     left_out = (OutputLimits(name, unjudged=True) for name in case.unjudged)
     limits = (*(_output_limits(c) for c in case.criteria if isinstance(c, OutputCriterion)), *left_out)
-    wanted = [_metric_limit(c) for c in case.criteria if isinstance(c, MetricCriterion)]
-    metrics = tuple((limit, load_function(limit.ref, case.path(""), CriterionError)) for limit in wanted)
-    labels = None
+    metrics, labels = [], None
+    for index, criterion in enumerate(case.criteria):
+        if isinstance(criterion, MetricCriterion):
+            with case.at(f"criteria.{index}.metric"):
+                function = load_function(criterion.metric, case.path(""), CriterionError)
+                metrics.append((_metric_limit(criterion), function))
     if case.labels is not None:
-        limited = settings.samples is not None
-        labels = load_labels(case.labels, samples, case.path(""), limited=limited)
+        with case.at("labels"):
+            limited = settings.samples is not None
+            labels = load_labels(case.labels, samples, case.path(""), limited=limited, most=case.most_bytes)
     return Judge(limits, metrics, labels)
 
 

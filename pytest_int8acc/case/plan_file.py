@@ -26,6 +26,7 @@ from pytest_int8acc.graph.formats import INT8
 from pytest_int8acc.graph.model import Model
 from pytest_int8acc.graph.network import Network, Plan, TensorScale
 from pytest_int8acc.graph.plan import activation_scales
+from pytest_int8acc.names import shown
 from pytest_int8acc.results.causes import Rescale
 from pytest_int8acc.tensors import Array
 
@@ -95,7 +96,7 @@ def plan_text(plan: Plan, network: Network, file: str) -> str:
     model = {"file": file, "graph": known.graph, "weights": known.weights}
     return "\n".join(
         [
-            f"# Plan by pytest-int8acc for {comment(file)}: the layers that leave INT8, other scales and",
+            f"# Plan by pytest-int8acc for {shown(file)}: the layers that leave INT8, other scales and",
             "# moves, so that it meets its criteria. To guard it, name this file in the spec, by its path",
             "# from there:",
             "#",
@@ -172,8 +173,3 @@ def _number(value: np.generic) -> str:
         text = repr(float(value))
     digits, e, exponent = text.partition("e")
     return digits + ("" if "." in digits or not e else ".0") + e + exponent
-
-
-def comment(text: str) -> str:
-    """``text`` without what would end a comment."""
-    return "".join(c if c.isprintable() else "?" for c in text)

@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 
 from pytest_int8acc.backends.open import open_backend
 from pytest_int8acc.backends.protocol import Backend
-from pytest_int8acc.case.data import open_source
+from pytest_int8acc.case.data import check_files, open_source
 from pytest_int8acc.case.forms import (
     Form,
     ImplicitForm,
@@ -118,13 +118,15 @@ def measure(case: Case, settings: Settings, goldens: Goldens | None = None) -> M
         GoldenError: The case's golden is missing, stale or damaged, or cannot be written.
         Int8accError: There is no verdict: a model, the data, a scale file or a criterion is at fault.
     """
-    backend = open_backend(case, settings)
-    try:
-        keeper = open_keeper(case, settings, goldens or Goldens(), backend.output_settings)
-        return _measure(case, settings, backend, keeper)
-    except BaseException:
-        backend.close()
-        raise
+    with case.at():
+        check_files(case)
+        backend = open_backend(case, settings)
+        try:
+            keeper = open_keeper(case, settings, goldens or Goldens(), backend.output_settings)
+            return _measure(case, settings, backend, keeper)
+        except BaseException:
+            backend.close()
+            raise
 
 
 @dataclass(frozen=True, eq=False)
@@ -173,9 +175,12 @@ def _measure(case: Case, settings: Settings, backend: Backend, keeper: Keeper | 
         findings = (*setup.findings, *lint_network(case, int8, settings.lint))
         setup = replace(setup, int8=int8, findings=findings)
     judge = keeper.tighten(setup.own)
-    lost = lost_by_baseline(judge, runs)
-    refuse_overflow(lost, runs, forms, inputs, sessions)
-    verdict = judge(runs.baseline, runs.candidate, runs.again)
+    with case.at("criteria"):
+        lost = lost_by_baseline(judge, runs)
+    with case.at("baseline"):
+        refuse_overflow(lost, runs, forms, inputs, sessions)
+    with case.at("criteria"):
+        verdict = judge(runs.baseline, runs.candidate, runs.again)
     verdict = verdict._replace(metrics=keeper.named(verdict.metrics, setup.own, judge))
     backend.measure_latency((Role.BASELINE, Role.INT8), inputs)
     result = _result(setup, runs, verdict, lost)

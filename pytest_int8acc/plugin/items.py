@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from pytest_int8acc.errors import EngineError, Int8accError, MissingBackendError, SpecError
+from pytest_int8acc.names import shown
 from pytest_int8acc.plugin.reporting import MISSED, RECORDED, golden_folder, spec_stem
-from pytest_int8acc.report.plain import properties
+from pytest_int8acc.report.plain import for_people, properties
 from pytest_int8acc.report.text import acceptances, failure, failure_line
 from pytest_int8acc.results import CaseResult
 from pytest_int8acc.settings import SETTINGS, Settings, resolve
@@ -116,10 +117,10 @@ class SpecItem(pytest.Function):
                 place = f"{display(self.path)}:{self.case.line + 1}:1"
                 raise SpecError(f"{place}: mark '{name}' of case '{self.name}': {error}") from None
         if self.case.skip is not None:
-            self.add_marker(pytest.mark.skip(reason=self.case.skip))
+            self.add_marker(pytest.mark.skip(reason=shown(self.case.skip)))
         if self.case.xfail is not None:
             # Accuracy alone may fail as expected: a case that cannot be judged stays an error.
-            self.add_marker(pytest.mark.xfail(reason=self.case.xfail, raises=AccuracyError))
+            self.add_marker(pytest.mark.xfail(reason=shown(self.case.xfail), raises=AccuracyError))
 
     def _add_named(self, name: str) -> None:
         with warnings.catch_warnings(record=True) as caught:
@@ -142,7 +143,7 @@ class SpecItem(pytest.Function):
         except MissingBackendError as error:
             skip_unavailable(error, settings)
             raise
-        result = self.measured.result
+        result = for_people(self.measured.result)
         self._publish(result)
         if goldens and result.recorded is not None:
             self.user_properties.append((RECORDED, "\n".join([result.golden, *acceptances(result)])))
@@ -158,7 +159,7 @@ class SpecItem(pytest.Function):
         from pytest_int8acc.check import conclude
 
         assert self.measured is not None  # setup() has raised otherwise
-        result = conclude(self.measured, self._folder())
+        result = for_people(conclude(self.measured, self._folder()))
         self._publish(result)
         if result.search is not None and result.search.ending.kind == "interrupted":
             self.session.shouldstop = "interrupted (Ctrl-C) in a precision search"
@@ -199,7 +200,7 @@ class SpecItem(pytest.Function):
     def _publish(self, result: CaseResult) -> None:
         assert self.measured is not None
         self.result = result
-        settings = ("int8acc.settings", self.measured.settings.describe())
+        settings = ("int8acc.settings", shown(self.measured.settings.describe()))
         self.user_properties[:] = (dict(self.user_properties) | dict([*properties(result), settings])).items()
 
 

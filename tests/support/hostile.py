@@ -1,0 +1,65 @@
+"""Names that a model, a case, a file or a metric may bear, and what a runner of CI would do with a log."""
+
+from __future__ import annotations
+
+import re
+
+from hypothesis import strategies as st
+
+HOSTILE = (
+    "\x1b[31mred\x1b[0m\x1b]0;title\x07",
+    "bell\x07 and\x08back\x7f",
+    "a\nb",
+    "a\r\nb\rc",
+    "\n::error file=a.py,line=1::owned",
+    "::set-output name=x::y",
+    "  ::add-mask::secret",
+    "x\n##[set-env name=PATH]/tmp",
+    "##vso[task.setvariable variable=x]y",
+    "##teamcity[testFailed name='x']",
+    "tab\there\x0bthere\x0c",
+    "rtl \u202egnp.exe\u2069 \u200f\u061c",
+    "zero\u200bwidth\ufeff\u00adsoft",
+    "line\u2028and\u2029paragraph\x85next",
+    "\ufffe\uffff\U0001fffe",
+    "</td><script>alert(1)</script><td>",
+    "]]><!-- & -->&#x1b;&lt;",
+    "a|b | **c** `d` [e](javascript:f) # g @h $i$",
+    "'; touch owned; '",
+    '"$(touch owned)" `touch owned` $HOME !x',
+    "--option=value",
+    "../../../etc/passwd",
+    "..",
+    "{{ 7*7 }} {% raw %} ${x} %(y)s {0} {name}",
+    "'''\"\"\"\\",
+    "back\\slash\\n",
+    "*?[a-z]",
+    "a,b:c=d;e",
+    "\u540d\u524d/Conv_\u00e9\u00df \U0001f600",
+    " leading and trailing ",
+    "n" * 65_536,
+    "spaced " * 9_000,
+    "::" * 20_000,
+)
+#: Only where no ONNX file is asked: protobuf refuses half a pair, and C cuts a name at NUL.
+NOT_IN_ONNX = ("nul\x00byte", "half \ud800 and \udfff", "")
+NAMES = st.one_of(
+    st.sampled_from([name for name in HOSTILE if len(name) < 1000]),
+    st.text(st.characters(exclude_categories=()), max_size=40),
+    st.text(st.sampled_from(":#[]\n\r\x1b\u2028 a"), max_size=30),
+)
+
+
+def obeyed(log: str) -> list[str]:
+    """The lines of a log that GitHub's, Azure's or TeamCity's runner takes for a command.
+
+    As the runners do: https://github.com/actions/runner, ActionCommand.cs (``TryParseV2`` trims the line's
+    start, ``TryParse`` searches ``##[``), https://github.com/microsoft/azure-pipelines-agent, Command.cs.
+    """
+    lines = re.split("\r\n|[\n\r\x0b\x0c\x1c\x1d\x1e\x85\u2028\u2029]", log)
+    return [line for line in lines if line.strip().startswith("::") or re.search(r"##[A-Za-z]*\[", line)]
+
+
+def acts(text: str) -> list[str]:
+    """Characters of ``text`` that do something in a terminal, or stand for what they do not show."""
+    return sorted({c for c in text if not c.isprintable() and c not in "\n\t"})
