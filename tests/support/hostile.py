@@ -3,8 +3,14 @@
 from __future__ import annotations
 
 import re
+from typing import Any, get_args
 
 from hypothesis import strategies as st
+from report_cases import case, entry
+
+from pytest_int8acc.report.plain import to_plain
+from pytest_int8acc.results.causes import CauseKind, Stage
+from pytest_int8acc.results.search import EndingKind
 
 HOSTILE = (
     "\x1b[31mred\x1b[0m\x1b]0;title\x07",
@@ -63,3 +69,36 @@ def obeyed(log: str) -> list[str]:
 def acts(text: str) -> list[str]:
     """Characters of ``text`` that do something in a terminal, or stand for what they do not show."""
     return sorted({c for c in text if not c.isprintable() and c not in "\n\t"})
+
+
+#: Keys and values that a user has no say in.
+CLOSED = (
+    *("bound", "precision", "severity", "source", "verdict", "finished"),
+    *("symptom", "meanings", "first_stage", "against", "together", "role"),
+)
+WORDS = (
+    *("weighted", "qdq", "reformat", "recalibrate", "high", "inf", "nan"),
+    *get_args(CauseKind),
+    *get_args(EndingKind),
+    *get_args(Stage),
+)
+
+
+def renamed(name: str) -> dict[str, Any]:
+    """A case in which all that a user may name bears ``name``."""
+
+    def rename(value: Any, key: str = "") -> Any:
+        if isinstance(value, dict):
+            return {k: rename(v, k) for k, v in value.items()}
+        if isinstance(value, list):
+            return [rename(v, key) for v in value]
+        fixed = key in CLOSED or (key in ("kind", "name") and value in WORDS)
+        return name if isinstance(value, str) and not fixed and value not in ("inf", "nan") else value
+
+    plain = rename(to_plain(case(written=("x",))))
+    return {
+        **entry(case()),
+        **{k: v for k, v in plain.items() if k != "seconds"},
+        "nodeid": name,
+        "settings": name,
+    }
