@@ -168,7 +168,7 @@ class Case(Closed):
         "equal elements where it holds no floats, unless a metric of your own judges.",
         (),
     )
-    unjudged: Annotated[tuple[fields.Text, ...], expect_list("output names or patterns")] = option(
+    unjudged: Annotated[tuple[fields.GraphName, ...], expect_list("output names or patterns")] = option(
         "Outputs that no criterion judges, by name or pattern (*, ?, [seq]); the report says so.", ()
     )
     marks: Annotated[tuple[fields.MarkName, ...], expect_list("pytest marks")] = option(
