@@ -30,17 +30,21 @@ def regressions(case: Case) -> dict[str, float]:
     functions = [c.metric for c in case.criteria if isinstance(c, MetricCriterion)]
     known = [*METRICS, *(_function(ref) for ref in functions), *functions]
     found: dict[str, float] = {}
-    for criterion in case.criteria:
-        if not isinstance(criterion, RegressionCriterion):
-            continue
-        for name, amount in criterion.regression.items():
-            if name not in known:
-                raise CriterionError(
-                    f"regression: unknown metric '{name}'{did_you_mean(name, known)}; metrics: "
-                    f"{', '.join(METRICS)}; your own function needs a criterion {{metric: file.py:function}}"
-                )
-            found[name] = min(amount, found.get(name, math.inf))
+    for index, criterion in enumerate(case.criteria):
+        if isinstance(criterion, RegressionCriterion):
+            for name, amount in criterion.regression.items():
+                with case.at(f"criteria.{index}.regression.{name}"):
+                    _check_known(name, known)
+                found[name] = min(amount, found.get(name, math.inf))
     return found
+
+
+def _check_known(name: str, known: Sequence[str]) -> None:
+    if name not in known:
+        raise CriterionError(
+            f"regression: unknown metric '{name}'{did_you_mean(name, known)}; metrics: "
+            f"{', '.join(METRICS)}; your own function needs a criterion {{metric: file.py:function}}"
+        )
 
 
 def accepted_scores(

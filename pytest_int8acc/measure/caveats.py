@@ -38,8 +38,9 @@ def lint_model(case: Case, model: Model, wanted: Lint) -> tuple[Finding, ...]:
     """
     if wanted == "off" or case.int8.model is None:
         return ()
-    found = lint(read_model(case.path(case.int8.model)), float_model=model)
-    return _judged(case.int8.model, found, wanted)
+    with case.at("int8.model"):
+        found = lint(read_model(case.path(case.int8.model)), float_model=model)
+        return _judged(case.int8.model, found, wanted)
 
 
 def lint_network(case: Case, int8: Int8Form | None, wanted: Lint) -> tuple[Finding, ...]:

@@ -24,7 +24,7 @@ from pytest_int8acc.case.forms import (
     int8_form,
     load_float,
 )
-from pytest_int8acc.case.judge import Judge, Verdict, load_judge
+from pytest_int8acc.case.judge import Judge, Verdict, check_outputs, load_judge
 from pytest_int8acc.data import Dataset
 from pytest_int8acc.engines.onnxruntime import Sessions, sessions_of
 from pytest_int8acc.engines.run import run_together
@@ -149,8 +149,10 @@ class _Setup:
 
 def _set_up(case: Case, settings: Settings, backend: Backend, keeper: Keeper | NoGolden) -> _Setup:
     model = load_float(case)
+    check_outputs(case, [output.name for output in model.outputs])
     inputs = open_source(case, case.inputs, model, "inputs", keeper.limit)
-    keeper = keeper.check(inputs)
+    with case.at("golden" if case.golden else "baseline"):
+        keeper = keeper.check(inputs)
     if case.labels is not None and inputs.samples is None:  # they must be as many
         inputs.read_once()
     own = load_judge(case, settings.but(samples=keeper.limit), inputs.samples or 0)
