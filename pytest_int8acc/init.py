@@ -12,7 +12,7 @@ from pytest_int8acc.case.plan_file import quoted
 from pytest_int8acc.data import RandomSource, open_dataset
 from pytest_int8acc.data.layout import read_layout
 from pytest_int8acc.errors import DataError, Int8accError, ModelError
-from pytest_int8acc.files import seen_from
+from pytest_int8acc.files import create_file, seen_from
 from pytest_int8acc.graph.groups import find_groups
 from pytest_int8acc.graph.index import all_nodes
 from pytest_int8acc.graph.load import load_model
@@ -79,8 +79,7 @@ def write_spec(model_path: str | Path, folder: Path | None = None) -> Path:
             )
     for file, text in texts.items():
         try:
-            with file.open("x", encoding="utf-8", newline="\n") as stream:  # what came since then stays
-                stream.write(text)
+            create_file(file, text.encode())  # what came since then stays
         except OSError as error:
             raise Int8accError(f"{display(file)}: cannot be written: {error.strerror or error}") from error
     return spec
