@@ -1,4 +1,4 @@
-"""Killed at every write of goldens, the store, fixes, reports, caches: each file is the old or the new one."""
+"""Killed at every write of goldens, the store, fixes, reports, caches: each file is the old or the new."""
 
 from __future__ import annotations
 
