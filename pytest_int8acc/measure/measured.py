@@ -187,7 +187,8 @@ def _measure(case: Case, settings: Settings, backend: Backend, keeper: Keeper | 
     backend.measure_latency((Role.BASELINE, Role.INT8), inputs)
     result = _result(setup, runs, verdict, lost)
     run = Compared(runs.baseline, runs.candidate, runs.backend, setup.own, inputs, forms.model)
-    result = replace(keeper.finish(result, run), seconds=time.perf_counter() - started)
+    with case.at("golden" if case.golden else "baseline"):
+        result = replace(keeper.finish(result, run), seconds=time.perf_counter() - started)
     return Measured(
         *(case, settings, result, forms.model, inputs, setup.int8, judge, backend, runs),
         int8_passed=verdict.passed,
