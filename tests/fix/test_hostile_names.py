@@ -38,8 +38,16 @@ def model(path: Path, name: str) -> Path:
     return path
 
 
+@pytest.fixture(scope="module")
+def ordinary(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """commands.txt of a fix whose names are none of these."""
+    home = tmp_path_factory.mktemp("ordinary")
+    write_fix(home, fix_of(model(home / "model.onnx", ""), Plan({"/head/Gemm": "fp16"})))
+    return (home / "commands.txt").read_text(encoding="utf-8")
+
+
 @pytest.mark.parametrize("name", NAMES, ids=range(len(NAMES)))
-def test_files_of_a_fix_do_nothing_and_name_the_nodes(tmp_path: Path, name: str) -> None:
+def test_files_of_a_fix_do_nothing_and_name_the_nodes(tmp_path: Path, name: str, ordinary: str) -> None:
     path = model(tmp_path / "model.onnx", name)
     high = [f"{name}/block1/conv1/Conv", f"{name}/head/Gemm"]
     plan = Plan(dict.fromkeys(high, "fp16"), {f"{name}image": symmetric(1 / 127)})
@@ -51,7 +59,7 @@ def test_files_of_a_fix_do_nothing_and_name_the_nodes(tmp_path: Path, name: str)
     for file, text in files.items():
         assert not acts(text), file
     assert not obeyed(files["commands.txt"])
-    assert _lines(files["commands.txt"]) == _lines(_ordinary(tmp_path)["commands.txt"])
+    assert _lines(files["commands.txt"]) == _lines(ordinary)
     _check_shell(folder, files, high)
     held = [n for n in name_nodes(fix, folder).high if n in high]
     for script in ("ort_quantize.py", "postprocess.py"):
@@ -60,20 +68,12 @@ def test_files_of_a_fix_do_nothing_and_name_the_nodes(tmp_path: Path, name: str)
         assert told.issuperset(held), script
     again = read_plan(folder / "plan.yaml", fix.network)
     assert (dict(again.high), set(again.scales)) == (dict(plan.high), set(plan.scales))
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["fix", "model.onnx", "ordinary"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["fix", "model.onnx"]
 
 
 def _lines(commands: str) -> int:
     """Lines but for the note on what exclude_nodes.txt lacks."""
     return len([line for line in commands.splitlines() if line and "exclude_nodes.txt lacks" not in line])
-
-
-def _ordinary(folder: Path) -> dict[str, str]:
-    home = folder / "ordinary"
-    home.mkdir()
-    path = model(home / "model.onnx", "")
-    write_fix(home / "fix", fix_of(path, Plan({"/head/Gemm": "fp16"})))
-    return {"commands.txt": (home / "fix" / "commands.txt").read_text(encoding="utf-8")}
 
 
 def _check_shell(folder: Path, files: dict[str, str], high: list[str]) -> None:
