@@ -38,6 +38,11 @@ def in_markdown(text: str) -> str:
     return re.sub(r"([\\`*_{}\[\]()#+!|~:@$-])", r"\\\1", plain)
 
 
+def in_code(name: str) -> str:
+    """``name`` as Markdown's code, in a cell of a table too; else as :func:`in_markdown`."""
+    return in_markdown(name) if set("`|") & set(name) or not name.strip() else f"`{shown(name)}`"
+
+
 def file_name(name: str) -> str:
     """``name`` as the name of a file or folder anywhere: 100 of ``A-Za-z0-9_.-`` at most, no dot in front."""
     plain = re.sub(r"[^A-Za-z0-9_.-]+", "_", name).strip("_.-") or "unnamed"

@@ -13,7 +13,7 @@ from hostile import HOSTILE, NAMES, NOT_IN_ONNX, acts, obeyed
 from hypothesis import given
 
 from pytest_int8acc.errors import Int8accError, blaming
-from pytest_int8acc.names import file_name, in_markdown, shown, shown_lines
+from pytest_int8acc.names import file_name, in_code, in_markdown, shown, shown_lines
 
 ALL = (*HOSTILE, *NOT_IN_ONNX)
 
@@ -34,6 +34,8 @@ def check(name: str) -> None:
     assert cell.isprintable()
     assert not re.search(r"(?<!\\)[|`*_\[\]#@$]", cell)
     assert not re.search("[<>]", cell)
+    code = in_code(name)
+    assert code == cell or re.fullmatch("`[^`|]+`", code)
 
 
 @pytest.mark.parametrize("name", ALL, ids=range(len(ALL)))

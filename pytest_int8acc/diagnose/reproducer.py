@@ -16,7 +16,7 @@ from pytest_int8acc.graph.load import load_model
 from pytest_int8acc.graph.model import Model, replacing_models, write_model
 from pytest_int8acc.graph.network import Group, Precision
 from pytest_int8acc.lab.statistics import reach
-from pytest_int8acc.names import in_markdown
+from pytest_int8acc.names import in_code, in_markdown
 from pytest_int8acc.scores.metrics import Pair, sqnr_db
 from pytest_int8acc.tensors import Array, Feed
 
@@ -117,10 +117,10 @@ def _readme(piece: Piece, runtime: str) -> str:
     samples = f"sample {piece.worst} of the case's data"
     if len(piece.samples) != 1:
         samples += f",\nrun at once with samples {piece.samples[0]} to {piece.samples[-1]}"
-    told = {"rest": piece.rest.upper(), "samples": samples, "model": in_markdown(piece.model)}
+    told = {"rest": piece.rest.upper(), "samples": samples, "model": in_code(piece.model)}
     return _README.format(
         **vars(piece) | told | {"groups": len(piece.groups)},
-        name=in_markdown(piece.group.name),
+        name=in_code(piece.group.name),
         op_type=in_markdown(piece.group.op_type),
         sqnr=worst_sqnr(piece.expected, piece.found),
         close=CLOSE_DB,
@@ -138,7 +138,7 @@ def _scale_lines(piece: Piece) -> Iterator[str]:
             scale = np.asarray(edge.quantization.scale, np.float64)
             text = f"{scale:.6g}" if scale.size == 1 else f"{scale.min():.6g} to {scale.max():.6g}"
             kind, most = edge.quantization.format.name, f"{reach(edge.quantization):.6g}"
-            yield f"| {in_markdown(edge.tensor)} | {in_markdown(edge.node)} | {kind} | {text} | {most} |"
+            yield f"| {in_code(edge.tensor)} | {in_code(edge.node)} | {kind} | {text} | {most} |"
 
 
 _README = """# Error of {name} in INT8
