@@ -95,6 +95,8 @@ def _open(backend: Backend, forms: Forms, inputs: Dataset, *, with_baseline: boo
             backend.check(form)
     engines: dict[Role, Engine] = {}
     if with_baseline:
+        with blaming(forms.candidate.place):
+            backend.begin(forms.candidate, Role.INT8, inputs)
         with blaming(forms.baseline.place):
             engines[Role.BASELINE] = backend.open(forms.baseline, Role.BASELINE, inputs)
     with blaming(forms.candidate.place):
