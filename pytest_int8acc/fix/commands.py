@@ -136,7 +136,7 @@ def _outputs(fix: FixFiles) -> Iterator[str]:
             "\nfixed.onnx and its engine give outputs that your model does not. They keep TensorRT from\n"
             "fusing across them what it computes wrong; give them memory, and leave them unread:\n"
         )
-        yield from (f"  {name}\n" if _on_one_line(name) else f"  {name!r}\n" for name in fix.plan.outputs)
+        yield from (f"  {shown(name)}\n" for name in fix.plan.outputs)
 
 
 def _shapes(named: Named) -> Iterator[str]:
