@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import re
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
@@ -19,6 +18,7 @@ from pytest_int8acc.engines.calibrators import ENTROPY_BINS
 from pytest_int8acc.graph.network import Plan, TensorScale, symmetric
 from pytest_int8acc.lab.lab import Lab
 from pytest_int8acc.measure.measured import Measured
+from pytest_int8acc.names import digest, file_name
 from pytest_int8acc.repair.scales import Ranges, Unit, activations, units
 from pytest_int8acc.results import CalibrationLine, Culprit, Diagnosis, LayerError, StageLine
 from pytest_int8acc.results.causes import Stage
@@ -173,7 +173,9 @@ def write_pieces(measured: Measured, layers: Sequence[str], folder: Path) -> tup
     feed, samples, worst = _worst_feed(measured)
     written = []
     for layer in layers:
-        name = re.sub(r"[^A-Za-z0-9_.-]+", "_", layer).strip("_") or "layer"
+        name = file_name(layer)
+        if str(folder / name) in written:
+            name += f"-{digest(layer)}"
         logger.info("%s: reducing the model to what shows the error of %s", measured.case.name, layer)
         piece = partial(
             reduce,

@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 
 from pytest_int8acc.backends.open import open_backend
 from pytest_int8acc.backends.protocol import Backend
-from pytest_int8acc.case.data import open_source
+from pytest_int8acc.case.data import check_files, open_source
 from pytest_int8acc.case.forms import (
     Form,
     ImplicitForm,
@@ -23,7 +23,7 @@ from pytest_int8acc.case.forms import (
     int8_form,
     load_float,
 )
-from pytest_int8acc.case.judge import Judge, Verdict, load_judge
+from pytest_int8acc.case.judge import Judge, Verdict, check_outputs, load_judge
 from pytest_int8acc.clock import Clock, current
 from pytest_int8acc.data import Dataset
 from pytest_int8acc.engines.onnxruntime import Sessions, sessions_of
@@ -39,6 +39,7 @@ from pytest_int8acc.measure.caveats import (
     lint_model,
     lint_network,
     lost_by_baseline,
+    not_judged,
     nothing_compared,
     refuse_overflow,
 )
@@ -123,7 +124,8 @@ def measure(
         Int8accError: There is no verdict: a model, the data, a scale file or a criterion is at fault.
     """
     clock = clock or Clock()
-    with clock.running(), clock.phase("setup"):
+    with clock.running(), clock.phase("setup"), case.at():
+        check_files(case)
         backend = open_backend(case, settings)
         try:
             keeper = open_keeper(case, settings, goldens or Goldens(), backend.output_settings)
@@ -160,8 +162,10 @@ class _Setup:
 
 def _set_up(case: Case, settings: Settings, backend: Backend, keeper: Keeper | NoGolden) -> _Setup:
     model = load_float(case)
+    check_outputs(case, [output.name for output in model.outputs])
     inputs = open_source(case, case.inputs, model, "inputs", keeper.limit)
-    keeper = keeper.check(inputs)
+    with case.at("golden" if case.golden else "baseline"):
+        keeper = keeper.check(inputs)
     if case.labels is not None and inputs.samples is None:  # they must be as many
         inputs.read_once()
     own = load_judge(case, settings.but(samples=keeper.limit), inputs.samples or 0)
@@ -188,15 +192,18 @@ def _measure(case: Case, settings: Settings, backend: Backend, keeper: Keeper | 
         findings = (*setup.findings, *lint_network(case, int8, settings.lint))
         setup = replace(setup, int8=int8, findings=findings)
     judge = keeper.tighten(setup.own)
-    lost = lost_by_baseline(judge, runs)
-    refuse_overflow(lost, runs, forms, inputs, sessions)
-    with clock.phase("runs"):
+    with case.at("criteria"):
+        lost = lost_by_baseline(judge, runs)
+    with case.at("baseline"):
+        refuse_overflow(lost, runs, forms, inputs, sessions)
+    with case.at("criteria"), clock.phase("runs"):
         verdict = judge(runs.baseline, runs.candidate, runs.again)
     verdict = verdict._replace(metrics=keeper.named(verdict.metrics, setup.own, judge))
     backend.measure_latency((Role.BASELINE, Role.INT8), inputs)
     result = _result(setup, runs, verdict, lost)
     run = Compared(runs.baseline, runs.candidate, runs.backend, setup.own, inputs, forms.model)
-    result = keeper.finish(result, run)
+    with case.at("golden" if case.golden else "baseline"):
+        result = keeper.finish(result, run)
     return Measured(
         *(case, settings, result, forms.model, inputs, setup.int8, judge, backend, runs),
         int8_passed=verdict.passed,
@@ -211,7 +218,8 @@ def _measure(case: Case, settings: Settings, backend: Backend, keeper: Keeper | 
 def _result(setup: _Setup, runs: Runs, verdict: Verdict, lost: Sequence[Score]) -> CaseResult:
     case, inputs, backend, int8 = setup.case, setup.inputs, setup.backend, setup.int8
     baseline, candidate = setup.forms.baseline, setup.forms.candidate
-    gained, unjudged = engine_scores(case, backend)
+    gained, untold = engine_scores(case, backend)
+    free = not_judged(case, verdict.outputs, bool(setup.keeper.recording))
     warned = caveats(setup.settings, int8, baseline, verdict.outputs, verdict.metrics, lost)
     notes = (*candidate.notes, *baseline.notes, *inputs.notes, *backend.notes, *runs.notes)
     return CaseResult(
@@ -226,7 +234,7 @@ def _result(setup: _Setup, runs: Runs, verdict: Verdict, lost: Sequence[Score]) 
         metrics=(*verdict.metrics, *gained),
         int8_groups=len(int8.network.groups) if int8 else 0,
         high_groups=len(int8.network.left_high) if int8 else 0,
-        warnings=(*nothing_compared(runs), *warned, *unjudged),
+        warnings=(*nothing_compared(runs), *warned, *untold, *free),
         notes=tuple(dict.fromkeys(notes)),
         engines=backend.engines,
         findings=(*setup.findings, *compare_data(case, setup.forms.model, inputs)),

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from pytest_int8acc.names import shown
 from pytest_int8acc.settings import SETTINGS, SUFFIXES, Kind, Setting
 
 if TYPE_CHECKING:
@@ -283,5 +284,5 @@ class _Last:
             from pytest_int8acc.plugin.reporting import write_reports
 
             for line, failed in write_reports(terminalreporter, report_folder(config)):
-                terminalreporter.write_line(line, red=failed)
+                terminalreporter.write_line(shown(line), red=failed)
         return result

@@ -14,9 +14,10 @@ import pytest
 
 from pytest_int8acc.clock import Clock
 from pytest_int8acc.errors import EngineError, Int8accError, MissingBackendError, SpecError
+from pytest_int8acc.names import shown
 from pytest_int8acc.plugin.progress import watching
 from pytest_int8acc.plugin.reporting import MISSED, RECORDED, golden_folder, spec_stem
-from pytest_int8acc.report.plain import properties
+from pytest_int8acc.report.plain import for_people, properties
 from pytest_int8acc.report.text import acceptances, failure, failure_line
 from pytest_int8acc.results import CaseResult
 from pytest_int8acc.settings import SETTINGS, Settings, resolve
@@ -122,10 +123,10 @@ class SpecItem(pytest.Function):
                 place = f"{display(self.path)}:{self.case.line + 1}:1"
                 raise SpecError(f"{place}: mark '{name}' of case '{self.name}': {error}") from None
         if self.case.skip is not None:
-            self.add_marker(pytest.mark.skip(reason=self.case.skip))
+            self.add_marker(pytest.mark.skip(reason=shown(self.case.skip)))
         if self.case.xfail is not None:
             # Accuracy alone may fail as expected: a case that cannot be judged stays an error.
-            self.add_marker(pytest.mark.xfail(reason=self.case.xfail, raises=AccuracyError))
+            self.add_marker(pytest.mark.xfail(reason=shown(self.case.xfail), raises=AccuracyError))
 
     def _add_named(self, name: str) -> None:
         with warnings.catch_warnings(record=True) as caught:
@@ -150,7 +151,7 @@ class SpecItem(pytest.Function):
         except MissingBackendError as error:
             skip_unavailable(error, settings)
             raise
-        result = self.measured.result
+        result = for_people(self.measured.result)
         self._publish(result)
         if goldens and result.recorded is not None:
             self.user_properties.append((RECORDED, "\n".join([result.golden, *acceptances(result)])))
@@ -167,7 +168,7 @@ class SpecItem(pytest.Function):
 
         assert self.measured is not None  # setup() has raised otherwise
         with watching(self):
-            result = conclude(self.measured, self._folder())
+            result = for_people(conclude(self.measured, self._folder()))
         self._publish(result)
         stop_where_interrupted(self.session, result)
         return result
@@ -207,7 +208,7 @@ class SpecItem(pytest.Function):
     def _publish(self, result: CaseResult) -> None:
         assert self.measured is not None
         self.result = result
-        settings = ("int8acc.settings", self.measured.settings.describe())
+        settings = ("int8acc.settings", shown(self.measured.settings.describe()))
         self.user_properties[:] = (dict(self.user_properties) | dict([*properties(result), settings])).items()
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
+from pytest_int8acc.names import shown
 from pytest_int8acc.report.course import course_lines
 from pytest_int8acc.report.diagnosis import (
     calibration_lines,
@@ -46,7 +47,7 @@ def failure(result: CaseResult, verbosity: int = 0) -> str:
     lines += [headline(result), *("  " + line for line in details(result, verbosity))]
     lines += remedies(result, verbosity)
     if result.written:
-        lines.append(f"Written: {_gathered(result.written)}")
+        lines.append(shown(f"Written: {_gathered(result.written)}"))
     return "\n".join(lines)
 
 
