@@ -22,7 +22,7 @@ from pytest_int8acc.graph.lint.rules import RULES
 from pytest_int8acc.report.causes import ADVICE
 from pytest_int8acc.scales import calibrate
 from pytest_int8acc.scores.metrics import METRICS
-from pytest_int8acc.settings import SETTINGS, Setting
+from pytest_int8acc.settings import SETTINGS
 from pytest_int8acc.spec.criteria import (
     EngineCriterion,
     MetricCriterion,
@@ -95,10 +95,10 @@ RUN = (
     ),
 )
 #: What is documented of the objects that fixtures give, each under the name that a test has for it.
-_OBJECTS: tuple[tuple[str, str, type, tuple[str, ...]], ...] = (
-    ("The fixture `int8acc`", "int8acc", Workbench, ("load", "engine")),
-    ("A case, as `int8acc.load` gives it", "case", LoadedCase, ("check", "measure", "engine", "outputs")),
-    ("An engine", "engine", Engine, ("__call__", "description", "inputs", "outputs")),
+_OBJECTS: tuple[tuple[str, type, tuple[str, ...]], ...] = (
+    ("int8acc", Workbench, ("load", "engine")),
+    ("case", LoadedCase, ("check", "measure", "engine", "outputs")),
+    ("engine", Engine, ("__call__", "description", "inputs", "outputs")),
 )
 _CRITERIA = (OutputCriterion, MetricCriterion, EngineCriterion, RegressionCriterion)
 
@@ -107,61 +107,53 @@ def text() -> str:
     """The whole document."""
     parts = ["# Reference", "", "Made from the code by `python docs/make_reference.py`.", ""]
     parts += ["The command line goes before the spec, the spec before the pytest configuration.", ""]
-    parts += ["## Options of a run", "", *_run_options(), "## Settings", ""]
-    for setting in SETTINGS:
-        parts += _setting(setting)
+    parts += ["## Options of a run", "", *_run_options(), "## Settings", "", *_settings()]
     parts += ["## Keys of a spec", "", *_keys(Case, ""), "## Criteria", ""]
     for criterion in _CRITERIA:
-        parts += [f"{_first(criterion.__doc__)}", "", *_keys(criterion, "criteria: ")]
+        parts += [f"{_first(criterion.__doc__)}", "", *_keys(criterion, "")]
     parts += ["## Metrics", "", *_metrics(), "## Calibration methods", "", *_calibrations()]
     parts += ["## Fixtures", "", *_fixtures(), "## Lint rules", "", *_rules(), "## Causes", "", *_causes()]
     return "\n".join(parts).rstrip() + "\n"
 
 
 def _run_options() -> Iterator[str]:
-    for option, ini, default, said in RUN:
-        yield f"### `{option or ini}`"
-        yield ""
-        yield from (said, "")
-        yield from _block(option, ini, "", default)
+    """A table of the options that concern a whole run."""
+    header = ("command line", "pytest configuration", "default", "what it does")
+    yield from _table(header, [(_code(option), _code(ini), known, said) for option, ini, known, said in RUN])
 
 
-def _setting(setting: Setting) -> Iterator[str]:
-    values = {"count": " N", "size": " SIZE", "folder": " DIR", "flag": ""}
-    value = values.get(setting.kind, " {" + ",".join(setting.choices) + "}")
-    said, _, default = setting.help.rpartition(" (default: ")
-    yield f"### {setting.name}"
-    yield ""
-    yield f"{_sentence(said or setting.help)}"
-    yield ""
-    known = default.rstrip(")") if said else {False: "false", None: "none"}.get(setting.default, "")  # type: ignore[call-overload]
-    yield from _block(setting.flag + value, setting.ini, _SPEC_KEYS.get(setting.name, ""), known)
+def _settings() -> Iterator[str]:
+    """A table of what the command line, the pytest configuration and a spec may set."""
+    rows = []
+    for setting in SETTINGS:
+        values = {"count": " N", "size": " SIZE", "folder": " DIR", "flag": ""}
+        value = values.get(setting.kind, " {" + ",".join(setting.choices) + "}")
+        said, _, default = setting.help.rpartition(" (default: ")
+        plain = {False: "false", None: "none"}.get(setting.default, "")  # type: ignore[call-overload]
+        places = (setting.flag + value, setting.ini, _SPEC_KEYS.get(setting.name, ""))
+        rows.append(
+            (*map(_code, places), default.rstrip(")") if said else plain, _sentence(said or setting.help))
+        )
+    yield from _table(("command line", "pytest configuration", "spec", "default", "what it does"), rows)
 
 
-def _block(option: str, ini: str, key: str, default: str) -> Iterator[str]:
-    yield "| command line | pytest configuration | spec | default |"
-    yield "|---|---|---|---|"
-    cells = [f"`{cell}`" if cell else "" for cell in (option.replace("|", "\\|"), ini, key)]
-    yield f"| {' | '.join(cells)} | {default} |"
-    yield ""
+def _code(said: str) -> str:
+    return f"`{said}`" if said else ""
 
 
 def _keys(model: type[BaseModel], prefix: str) -> Iterator[str]:
-    """One line per key of a mapping, those of mappings inside it below."""
-    inner = []
+    """A table of the keys of a mapping, and of the mappings inside it."""
+    yield from _table(("key", "default", "what it says"), _rows(model, prefix))
+
+
+def _rows(model: type[BaseModel], prefix: str) -> Iterator[tuple[str, str, str]]:
     for name, field in model.model_fields.items():
-        default = _default(field)
-        said = (field.description or "").replace("|", "\\|")
-        shown = f" Default: `{default}`." if default and "default:" not in said else ""
-        required = " **Required.**" if field.is_required() else ""
-        yield f"- `{prefix}{name}`: {said}{shown}{required}"
-        inner += [(f"{prefix}{name}.", nested) for nested in _models(field.annotation)]
-    yield ""
-    for deeper, nested in inner:
-        if not issubclass(nested, _CRITERIA):
-            yield f"`{deeper[:-1]}`: {_first(nested.__doc__)}"
-            yield ""
-            yield from _keys(nested, deeper)
+        default = "required" if field.is_required() else _code(_default(field))
+        said = field.description or ""
+        yield f"`{prefix}{name}`", "" if "default:" in said else default, said
+        for nested in _models(field.annotation):
+            if not issubclass(nested, _CRITERIA):
+                yield from _rows(nested, f"{prefix}{name}.")
 
 
 def _models(annotation: Any) -> list[type[BaseModel]]:
@@ -194,12 +186,13 @@ def _metrics() -> Iterator[str]:
 
 
 def _calibrations() -> Iterator[str]:
-    """The methods, as the function that calibrates tells them."""
+    """A table of the methods, as the function that calibrates tells them."""
     listed = inspect.getdoc(calibrate.calibrate) or ""
+    rows = []
     for line in listed.partition("- *")[2].partition("\n\nArgs:")[0].split("\n- *"):
         name, _, said = " ".join(line.split()).partition("*: ")
-        yield f"- `{name}`: {_marked(said.partition(', see ')[0].rstrip('.'))}."
-    yield ""
+        rows.append((f"`{name}`", _marked(said.partition(", see ")[0].rstrip("."))))
+    yield from _table(("method", "range of a tensor"), rows)
 
 
 def _fixtures() -> Iterator[str]:
@@ -208,12 +201,8 @@ def _fixtures() -> Iterator[str]:
     yield ""
     for name, said in fixtures().items():
         yield from (f"### `{name}`", "", _marked(said), "")
-    for title, owner, kind, names in _OBJECTS:
-        yield f"{title}:"
-        yield ""
-        for name in names:
-            yield _member(owner, kind, name)
-        yield ""
+    rows = [_member(owner, kind, name) for owner, kind, names in _OBJECTS for name in names]
+    yield from _table(("of the objects that they give", "what it does"), rows)
 
 
 def fixtures() -> dict[str, str]:
@@ -228,13 +217,12 @@ def fixtures() -> dict[str, str]:
     return found
 
 
-def _member(owner: str, kind: type, name: str) -> str:
-    """One method or property of a fixture's object, with its first sentence."""
+def _member(owner: str, kind: type, name: str) -> tuple[str, str]:
+    """One method or property of a fixture's object, and its first sentence."""
     member = inspect.getattr_static(kind, name)
-    if isinstance(member, property):
-        return f"- `{owner}.{name}`: {_marked(_first(member.__doc__))}"
     shown = owner if name == "__call__" else f"{owner}.{name}"
-    return f"- `{shown}{_parameters(member)}`: {_marked(_first(member.__doc__))}"
+    shown += "" if isinstance(member, property) else _parameters(member)
+    return f"`{shown}`", _marked(_first(member.__doc__))
 
 
 def _parameters(function: Callable[..., Any]) -> str:

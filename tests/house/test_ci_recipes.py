@@ -59,7 +59,9 @@ RECIPES = recipes()
 def clone(tmp_path: Path) -> Path:
     """A repository with two specs, one of which keeps a golden that nobody has recorded."""
     repository = tmp_path / "repository"
-    ignored = shutil.ignore_patterns("test_*", "__pycache__", "*by_hand*", "train.py")
+    ignored = shutil.ignore_patterns(
+        "test_*", "__pycache__", "*by_hand*", "train*", "detector", "transformer"
+    )
     shutil.copytree(ROOT / "example_project", repository, ignore=ignored)
     for spec in repository.glob("*.yaml"):
         text = spec.read_text(encoding="utf-8").replace("entropy", "minmax")

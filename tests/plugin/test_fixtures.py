@@ -122,7 +122,7 @@ def test_one_clear_error(int8acc, wrong, words):
 @pytest.fixture
 def project(pytester: pytest.Pytester) -> pytest.Pytester:
     """The example project without its own tests."""
-    ignored = shutil.ignore_patterns("test_*", "__pycache__", "*.ini")
+    ignored = shutil.ignore_patterns("test_*", "__pycache__", "*.ini", "detector", "transformer")
     shutil.copytree(EXAMPLE, pytester.path, dirs_exist_ok=True, ignore=ignored)
     spec = pytester.path / "digits.int8acc.yaml"
     spec.write_text(spec.read_text().replace("entropy", "minmax"))  # takes a hundredth of the time

@@ -62,9 +62,10 @@ def tactics() -> str:
 
 
 def copy_example(folder: Path) -> Path:
-    """The example project in ``folder``, its specs with a ``tensorrt`` section."""
+    """The example project's digits in ``folder``, their specs with a ``tensorrt`` section."""
     project = folder / "project"
-    shutil.copytree(EXAMPLE, project, ignore=shutil.ignore_patterns("__pycache__", "test_*"))
+    ignored = shutil.ignore_patterns("__pycache__", "test_*", "detector", "transformer")
+    shutil.copytree(EXAMPLE, project, ignore=ignored)
     for spec in project.glob("*.int8acc.yaml"):
         spec.write_text(spec.read_text(encoding="utf-8") + "\n" + tactics(), encoding="utf-8")
     return project
