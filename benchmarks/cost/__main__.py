@@ -44,12 +44,13 @@ def main(arguments: Sequence[str] | None = None) -> None:
     for topic in options.only:
         with tempfile.TemporaryDirectory() as folder:
             lines[topic] = []
-            for line in TOPICS[topic](Setup(Path(folder), options.environments, options.limit)):
+            setup = Setup(Path(folder), options.environments, options.limit, options.rounds)
+            for line in TOPICS[topic](setup):
                 lines[topic].append(line)
                 print(table(_HEADER, [_cells(line)]).splitlines()[-1], flush=True)
-        if options.json:
-            told = {t: [dataclasses.asdict(line) for line in found] for t, found in lines.items()}
-            options.json.write_text(json.dumps({"machine": about, **told}, indent=1))
+                if options.json:
+                    told = {t: [dataclasses.asdict(line) for line in found] for t, found in lines.items()}
+                    options.json.write_text(json.dumps({"machine": about, **told}, indent=1))
     print(f"\n{table(_HEADER, [_cells(line) for found in lines.values() for line in found])}")
 
 
@@ -81,6 +82,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--install", action="store_true", help="make the environments that are missing, by pip"
     )
+    parser.add_argument("--rounds", type=int, default=3, help="of which the median is taken (default: 3)")
     parser.add_argument("--limit", type=int, default=900, help="CPU s one process may take (default: 900)")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write all numbers here")
     return parser

@@ -22,7 +22,6 @@ from benchmarks.nets import CASES, digits, trained
 
 #: What starting pytest, its imports and reports may take, in CPU seconds.
 START = 3.0
-ROUNDS = 3
 _RIVALS = {"mobilenet": 0.6, "vit": 0.6, "cnn": 1.0}
 _NOISE = ("vit_accumulated", "resnet50_accumulated")
 _OCR = ("rec", "det", "cls")
@@ -59,6 +58,8 @@ class Setup:
     environments: Path
     limit: int
     """CPU seconds that one process may take."""
+    rounds: int
+    """Of which the median is taken."""
 
     def python(self, environment: str) -> Path:
         """The interpreter of an environment; SystemExit where it is not there."""
@@ -74,7 +75,7 @@ def rivals(setup: Setup) -> Iterator[Line]:
     for name, goal in _RIVALS.items():
         case, task = write_rival(name, setup.folder / "rivals")
         theirs = [setup.python("nncf"), "-m", "benchmarks.rivals.nncf_control", task]
-        pairs = [(check(case.spec, limit=setup.limit, fails=True), run(theirs)) for _ in range(ROUNDS)]
+        pairs = [(check(case.spec, limit=setup.limit, fails=True), run(theirs)) for _ in range(setup.rounds)]
         ratio = statistics.median(ours.cpu / nncf.cpu for ours, nncf in pairs)
         phases = [ours.phases for ours, _ in pairs]
         shares += [(p["diagnose"] + p["repair"]) / p["search"] for p in phases if "repair" in p]
@@ -89,22 +90,20 @@ def suite(setup: Setup) -> Iterator[Line]:
     for name, build in CASES.items():
         case = write_case(build(), setup.folder / "suite" / name)
         ran = check(case.spec, limit=setup.limit, fails=True)
-        found.append(_in_passes(f"failing {name}", [ran], case, 100 if name in _NOISE else None))
+        found.append(_in_passes(f"failing {name}", ran, case, 100 if name in _NOISE else None))
         yield found[-1]
     for name in _RIVALS:
         case, _ = write_rival(name, setup.folder / "suite")
         ran = check(case.spec, limit=setup.limit, fails=True)
-        found.append(_in_passes(f"failing {name}", [ran], case, None))
+        found.append(_in_passes(f"failing {name}", ran, case, None))
     yield Line("median of all failing cases", statistics.median(one.figure for one in found), 40, "u")
 
 
-def _in_passes(what: str, ran: list[Ran], case: Written, goal: float | None, beside: float = 0.0) -> Line:
+def _in_passes(what: str, ran: Ran, case: Written, goal: float | None, beside: float = 0.0) -> Line:
     """CPU seconds less those of starting and ``beside``, in plain passes."""
-    u = statistics.median(case.plain_pass() for _ in range(ROUNDS))
-    cpu = statistics.median(one.cpu for one in ran)
-    more = {"cpu": [one.cpu for one in ran], "u": u, "beside": beside, "phases": [one.phases for one in ran]}
-    figure = max(0.0, (cpu - START - beside) / u)
-    return Line(what, figure, goal, f"u beyond {START:g} s", any(one.cut for one in ran), more)
+    u = statistics.median(case.plain_pass() for _ in range(3))
+    more = {"cpu": ran.cpu, "u": u, "beside": beside, "phases": ran.phases}
+    return Line(what, (ran.cpu - START - beside) / u, goal, f"u beyond {START:g} s", ran.cut, more)
 
 
 def ocr(setup: Setup) -> Iterator[Line]:
@@ -120,9 +119,9 @@ def ocr(setup: Setup) -> Iterator[Line]:
         case = write(setup.folder / "ocr" / name, model, feed, {"calibrate": {}}, [], batch=8)
         tensors = 0.2 * len(case.activations())
         verdict = check(case.spec, "--int8acc-search=off", limit=setup.limit, steps=False)
-        yield _in_passes(f"{name}: verdict, entropy aside", [verdict], case, 15, tensors)
+        yield _in_passes(f"{name}: verdict, entropy aside", verdict, case, 15, tensors)
         answer = check(case.spec, limit=setup.limit)
-        yield _in_passes(f"{name}: answer, entropy aside", [answer], case, 100, tensors)
+        yield _in_passes(f"{name}: answer, entropy aside", answer, case, 100, tensors)
 
 
 def passing(setup: Setup) -> Iterator[Line]:
@@ -132,14 +131,14 @@ def passing(setup: Setup) -> Iterator[Line]:
     for name, build in NETWORKS.items():
         case = write_large(build(), setup.folder / name)
         ours, hand = [], []
-        for _ in range(ROUNDS):
+        for _ in range(setup.rounds):
             ours.append(check(case.spec, limit=setup.limit, fails=False, steps=False).cpu - start.figure)
             hand.append(case.by_hand())
         pairs = [o / h for o, h in zip(ours, hand, strict=True)]
         more = {"ours": ours, "by hand": hand}
         yield Line(f"passing {name} / two forms by hand", statistics.median(pairs), 1.35, more=more)
-        u, count = statistics.median(case.plain_pass() for _ in range(ROUNDS)), len(case.activations())
-        minmax = statistics.median(case.calibrate("minmax")[1] for _ in range(ROUNDS))
+        u, count = statistics.median(case.plain_pass() for _ in range(setup.rounds)), len(case.activations())
+        minmax = statistics.median(case.calibrate("minmax")[1] for _ in range(setup.rounds))
         yield Line(f"{name}: minmax", minmax / u, 1.2, "u", more={"u": u})
         entropy = case.calibrate("entropy")[1]
         yield Line(f"{name}: entropy", entropy / count, 0.2, "s per tensor", more={"tensors": count, "u": u})
@@ -152,7 +151,7 @@ def small(setup: Setup) -> Line:
     int8 = {"calibrate": {"data": "calibration.npz", "method": "minmax"}}
     case = write(folder, trained("cnn"), digits("validation", 400), int8, [{"cosine": 0.99}])
     np.savez(folder / "calibration.npz", **calibration)
-    cpu = [check(case.spec, fails=False, steps=False).cpu for _ in range(2 * ROUNDS)]
+    cpu = [check(case.spec, fails=False, steps=False).cpu for _ in range(setup.rounds + 1)]
     return Line("passing small case", statistics.median(cpu[1:]), 1.4, "s", more={"all": cpu})
 
 

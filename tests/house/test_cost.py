@@ -10,12 +10,12 @@ import pytest
 
 sys.path.append(str(Path(__file__).parents[2]))
 
-from benchmarks.cost.__main__ import main  # noqa: E402
-from benchmarks.cost.lines import TOPICS, Line  # noqa: E402
-from benchmarks.cost.process import check, plain, run  # noqa: E402
-from benchmarks.cost.specs import write_large, write_rival  # noqa: E402
-from benchmarks.nets import trained  # noqa: E402
-from pytest_int8acc.graph.model import save_model  # noqa: E402
+from benchmarks.cost.__main__ import main
+from benchmarks.cost.lines import TOPICS, Line
+from benchmarks.cost.process import check, plain, run
+from benchmarks.cost.specs import write_large, write_rival
+from benchmarks.nets import trained
+from pytest_int8acc.graph.model import save_model
 
 BUSY = "x = 0\nfor i in range({}): x += i"
 
