@@ -11,7 +11,7 @@ import pytest
 sys.path.append(str(Path(__file__).parents[2]))
 
 from benchmarks.cost.__main__ import main
-from benchmarks.cost.lines import TOPICS, Line
+from benchmarks.cost.lines import TOPICS, Line, median
 from benchmarks.cost.process import check, plain, run
 from benchmarks.cost.specs import write_large, write_rival
 from benchmarks.nets import trained
@@ -78,6 +78,13 @@ def test_memory_of_a_session_is_told(tmp_path):
 )
 def test_a_goal_is_met_by_what_was_measured_to_the_end(line, met):
     assert line.met is met
+
+
+def test_a_median_is_a_bound_where_a_case_that_was_cut_may_lie_beyond_it():
+    lines = [Line("x", figure, None) for figure in (5.0, 30.0)]
+    assert median([*lines, Line("x", 70.0, None, least=True)]).met
+    low = median([*lines, Line("x", 20.0, None, least=True)])
+    assert (low.figure, low.least, low.met) == (20.0, True, False)
 
 
 def test_the_command_prints_and_keeps_its_lines(tmp_path, monkeypatch, capsys):
