@@ -95,8 +95,10 @@ def _processor() -> str:
         lines = Path("/proc/cpuinfo").read_text().splitlines()
     except OSError:
         return platform.processor()
-    models = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
-    return models[0] if models else platform.processor()
+    told = {key.strip(): value.strip() for key, _, value in (line.partition(":") for line in lines)}
+    wide = [name for name in ("avx2", "avx512f", "avx512_vnni") if name in told.get("flags", "").split()]
+    family = f"family {told.get('cpu family', '?')}"
+    return ", ".join([told.get("model name", platform.processor()), family, *wide])
 
 
 if __name__ == "__main__":
