@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import os
 import resource
+import signal
 import subprocess
 import sys
 import tempfile
@@ -64,7 +65,7 @@ def run(command: Sequence[str | Path], limit: int = 0, may_fail: bool = False) -
         output.seek(0)
         said = output.read()
     cpu = usage.ru_utime + usage.ru_stime
-    cut = code < 0 and bool(limit) and cpu >= limit - 1
+    cut = code == -signal.SIGXCPU
     if code and not cut and not (may_fail and code == 1):
         raise SystemExit(f"{' '.join(map(str, command))} ended with {code}:\n{said[-3000:]}")
     return Ran(cpu, 1024 * usage.ru_maxrss, cut, said, {}, {})

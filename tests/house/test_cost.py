@@ -32,7 +32,7 @@ def test_cpu_seconds_are_those_of_the_whole_tree(tmp_path):
 def test_a_process_is_cut_at_the_limit():
     ran = run([sys.executable, "-c", BUSY.format(10**10)], limit=1)
     assert ran.cut
-    assert 0.9 < ran.cpu < 3
+    assert 0.5 < ran.cpu < 3
 
 
 def test_a_process_that_fails_ends_the_benchmark():
@@ -81,10 +81,10 @@ def test_a_goal_is_met_by_what_was_measured_to_the_end(line, met):
 
 
 def test_a_median_is_a_bound_where_a_case_that_was_cut_may_lie_beyond_it():
-    lines = [Line("x", figure, None) for figure in (5.0, 30.0)]
-    assert median([*lines, Line("x", 70.0, None, least=True)]).met
-    low = median([*lines, Line("x", 20.0, None, least=True)])
-    assert (low.figure, low.least, low.met) == (20.0, True, False)
+    lines = [Line("x", figure, 1) for figure in (0.1, 0.9)]
+    assert median([*lines, Line("x", 3.0, 1, least=True)]).met
+    low = median([*lines, Line("x", 0.5, 1, least=True)])
+    assert (low.figure, low.least, low.met) == (0.5, True, False)
 
 
 def test_the_command_prints_and_keeps_its_lines(tmp_path, monkeypatch, capsys):
