@@ -63,6 +63,7 @@ class Lab:
         self.measured, self.int8 = measured, int8
         self.network: Network = int8.network
         self.sessions = measured.sessions
+        self.clock = measured.clock
         self.builds = 0
         self._proofs: dict[object, Proof] = {}
         self._values: dict[object, Values] = {}
@@ -109,9 +110,12 @@ class Lab:
         Times are set off against how fast that one ran in its first measurement, so that clocks which change
         between measurements do not count.
         """
-        backend, inputs = self.measured.backend, self.measured.inputs
-        if not backend.times_engines:
+        if not self.measured.backend.times_engines:
             return None
+        return self.clock.attempt("latency", lambda: self._latency(form), None)
+
+    def _latency(self, form: Form) -> Latency | None:
+        backend, inputs = self.measured.backend, self.measured.inputs
         usual = next((info.latency for info in backend.engines if info.role == Role.INT8), None)
         backend.open(form, Role.FIXED, inputs)
         backend.measure_latency((Role.INT8, Role.FIXED), inputs)
@@ -177,11 +181,15 @@ class Lab:
         Raises:
             EngineError: It does not build or run.
         """
-        key = (plan_key(plan), tuple(sorted(plan.high.items())), plan.outputs)
+        key = _proof_key(plan)
         if key not in self._proofs:
             form, outputs = self.build(plan)
             self._proofs[key] = Proof(plan, form, self.measured.judged(outputs))
         return self._proofs[key]
+
+    def is_proved(self, plan: Plan) -> bool:
+        """Whether ``prove`` has its answer already."""
+        return _proof_key(plan) in self._proofs
 
     @property
     def refuted(self) -> tuple[Plan, ...]:
@@ -235,6 +243,10 @@ class Lab:
         """What each quantization does to the values of its tensor."""
         measured = self.measured
         return EdgeMeter(self.network, measured.model, measured.inputs, self.sessions, self._nbytes)
+
+
+def _proof_key(plan: Plan) -> object:
+    return plan_key(plan), tuple(sorted(plan.high.items())), plan.outputs
 
 
 def _readers(network: Network) -> dict[str, tuple[str, int]]:
