@@ -80,7 +80,7 @@ def rivals(setup: Setup) -> Iterator[Line]:
         pairs = [(check(case.spec, limit=setup.limit, fails=True), run(theirs)) for _ in range(setup.rounds)]
         ratio = statistics.median(ours.cpu / nncf.cpu for ours, nncf in pairs)
         phases = [ours.phases for ours, _ in pairs]
-        shares += [(p["diagnose"] + p["repair"]) / p["search"] for p in phases if "repair" in p]
+        shares += [(p["causes"] + p["repair"]) / (p["search"] + p["proof"]) for p in phases if p]
         more = {"ours": [p.cpu for p, _ in pairs], "nncf": [n.cpu for _, n in pairs], "phases": phases}
         yield Line(f"failing {name} / NNCF", ratio, goal, least=any(p.cut for p, _ in pairs), more=more)
     yield Line("diagnosis and repair / search with proof", statistics.median(shares), 2, more={"all": shares})
@@ -126,7 +126,7 @@ def ocr(setup: Setup) -> Iterator[Line]:
         (model,) = models.glob(f"*_{name}_infer.onnx")
         case = write(setup.folder / "ocr" / name, model, feed, {"calibrate": {}}, [], batch=8)
         tensors = len(case.activations())
-        verdict = check(case.spec, "--int8acc-search=off", limit=setup.limit, steps=False)
+        verdict = check(case.spec, "--int8acc-search=off", limit=setup.limit)
         yield _in_passes(f"{name}: verdict", verdict, case, 15, tensors)
         answer = check(case.spec, limit=setup.limit)
         yield _in_passes(f"{name}: answer", answer, case, 100, tensors)
@@ -140,7 +140,7 @@ def passing(setup: Setup) -> Iterator[Line]:
         case = write_large(build(), setup.folder / name)
         ours, hand = [], []
         for _ in range(setup.rounds):
-            ours.append(check(case.spec, limit=setup.limit, fails=False, steps=False).cpu - start.figure)
+            ours.append(check(case.spec, limit=setup.limit, fails=False).cpu - start.figure)
             hand.append(case.by_hand())
         pairs = [o / h for o, h in zip(ours, hand, strict=True)]
         more = {"ours": ours, "by hand": hand}
@@ -161,7 +161,7 @@ def small(setup: Setup) -> Line:
     int8 = {"calibrate": {"data": "calibration.npz", "method": "minmax"}}
     case = write(folder, trained("cnn"), digits("validation", 400), int8, [{"cosine": 0.99}])
     np.savez(folder / "calibration.npz", **calibration)
-    cpu = [check(case.spec, fails=False, steps=False).cpu for _ in range(setup.rounds + 1)]
+    cpu = [check(case.spec, fails=False).cpu for _ in range(setup.rounds + 1)]
     return Line("passing small case", statistics.median(cpu[1:]), 1.4, "s", more={"all": cpu})
 
 
@@ -174,7 +174,7 @@ def memory(setup: Setup) -> Iterator[Line]:
         x = np.random.default_rng(0).standard_normal((count, 1, 256, 256)).astype(np.float32)
         int8 = {"calibrate": {"method": "minmax"}}
         case = write(setup.folder / f"dense{count}", model, {"x": x}, int8, [{"sqnr_db": 20}], batch=4)
-        peaks[count] = check(case.spec, fails=False, steps=False).peak
+        peaks[count] = check(case.spec, fails=False).peak
     figure = (peaks[64] - peaks[4]) / (60 * size)
     yield Line("memory / one form's outputs", figure, 1.3, more={"peaks": peaks})
 

@@ -13,11 +13,11 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
 
 ROOT = Path(__file__).parents[2]
+_UNBOUND = 10**6
 #: The plugin takes one thread where as many workers share the machine as it has cores.
 ONE_THREAD = {
     "PYTEST_XDIST_WORKER_COUNT": str(os.cpu_count()),
@@ -37,10 +37,8 @@ class Ran:
     cut: bool
     """Whether it was ended at the limit; then ``cpu`` is the least it would have taken."""
     said: str
-    report: Mapping[str, Any]
-    """The case in report.json; empty where there is none."""
-    phases: Mapping[str, float]
-    """CPU seconds of the steps after the verdict."""
+    phases: Mapping[str, float] = field(default_factory=dict)
+    """Seconds of wall clock of a case's phases, as report.json tells them; none where it was cut."""
 
 
 def run(command: Sequence[str | Path], limit: int = 0, may_fail: bool = False) -> Ran:
@@ -68,39 +66,33 @@ def run(command: Sequence[str | Path], limit: int = 0, may_fail: bool = False) -
     cut = code == -signal.SIGXCPU
     if code and not cut and not (may_fail and code == 1):
         raise SystemExit(f"{' '.join(map(str, command))} ended with {code}:\n{said[-3000:]}")
-    return Ran(cpu, 1024 * usage.ru_maxrss, cut, said, {}, {})
+    return Ran(cpu, 1024 * usage.ru_maxrss, cut, said)
 
 
 def _limited(seconds: int) -> Callable[[], None] | None:
     return (lambda: resource.setrlimit(resource.RLIMIT_CPU, (seconds, seconds + 5))) if seconds else None
 
 
-def check(spec: Path, *options: str, limit: int = 0, fails: bool | None = None, steps: bool = True) -> Ran:
-    """Run pytest on one spec of one case, nothing kept from other runs; ``steps`` puts a clock around each.
+def check(spec: Path, *options: str, limit: int = 0, fails: bool | None = None) -> Ran:
+    """Run pytest on one spec of one case, nothing kept from other runs, no bound on what follows the verdict.
 
     Raises:
         SystemExit: The case gave no verdict, or, where ``fails`` says which, the other one.
     """
     with tempfile.TemporaryDirectory() as folder:
-        told = Path(folder) / "phases.json"
         command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--rootdir", spec.parent]
-        command += ["--int8acc-no-cache", "--int8acc-report", folder, "-c", os.devnull, spec, *options]
-        if steps:
-            command += ["-p", "benchmarks.cost.phases", "--phases", told]
-        ran = run(command, limit, may_fail=True)
-        report, phases = Path(folder) / "report.json", {}
-        case: Mapping[str, Any] = {}
+        command += ["-c", os.devnull, "--int8acc-no-cache", "--int8acc-report", folder]
+        ran = run([*command, f"--int8acc-max-seconds={_UNBOUND}", spec, *options], limit, may_fail=True)
+        report, case = Path(folder) / "report.json", {}
         if report.exists():
             case = json.loads(report.read_text())["cases"][0]
-        if told.exists():
-            phases = json.loads(told.read_text())
     verdict = case.get("verdict", "nothing")
     if (
         not ran.cut
         and verdict not in {True: ["failed"], False: ["passed"], None: ["failed", "passed"]}[fails]
     ):
         raise SystemExit(f"{spec}: {verdict}\n{ran.said[-3000:]}")
-    return Ran(ran.cpu, ran.peak, ran.cut, ran.said, case, phases)
+    return replace(ran, phases={phase["name"]: phase["seconds"] for phase in case.get("phases", ())})
 
 
 def plain(what: str, *arguments: Path | int) -> float:

@@ -44,21 +44,18 @@ def test_a_failing_case_is_measured_step_by_step(tmp_path):
     case, task = write_rival("cnn", tmp_path)
     assert (task / "model.onnx").exists()
     ran = check(case.spec, fails=True)
-    assert ran.report["verdict"] == "failed"
-    assert 0 < sum(ran.phases.values()) < ran.cpu
-    assert {"search", "diagnose", "repair"} <= set(ran.phases)
+    assert {"runs", "search", "proof", "causes", "repair"} <= set(ran.phases)
+    assert min(ran.phases.values()) > 0
     assert 0 < case.plain_pass() < ran.cpu
     with pytest.raises(SystemExit, match="failed"):
-        check(case.spec, "--int8acc-search=off", fails=False, steps=False)
+        check(case.spec, "--int8acc-search=off", fails=False)
 
 
 def test_forms_by_hand_are_what_the_case_runs(tmp_path):
     model = trained("resnet")
     case = write_large(model, tmp_path / "resnet")
     assert case.by_hand() > 0
-    ran = check(case.spec, fails=False, steps=False)
-    assert ran.report["samples"] == 16
-    assert not ran.phases
+    assert "search" not in check(case.spec, fails=False).phases
 
 
 def test_memory_of_a_session_is_told(tmp_path):
