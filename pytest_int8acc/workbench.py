@@ -29,7 +29,14 @@ from pytest_int8acc.check import check
 from pytest_int8acc.data import Dataset
 from pytest_int8acc.engines import Engine
 from pytest_int8acc.engines.run import run_together
-from pytest_int8acc.errors import DataError, Int8accError, MissingBackendError, ModelError, SpecError
+from pytest_int8acc.errors import (
+    DataError,
+    Int8accError,
+    MissingBackendError,
+    ModelError,
+    SpecError,
+    own_faults,
+)
 from pytest_int8acc.goldens import Goldens
 from pytest_int8acc.graph.load import load_model
 from pytest_int8acc.graph.model import Model
@@ -62,9 +69,10 @@ class Host:
 
     @contextmanager
     def where_it_can_run(self, settings: Settings) -> Iterator[None]:
-        """Let ``unavailable`` have a say before a MissingBackendError is raised."""
+        """Let ``unavailable`` have a say before a MissingBackendError is raised; own faults told so."""
         try:
-            yield
+            with own_faults():
+                yield
         except MissingBackendError as error:
             self.unavailable(error, settings)
             raise

@@ -16,7 +16,7 @@ import numpy as np
 from pytest_int8acc.data.files import find, natural, read_arrays, read_npy
 from pytest_int8acc.data.layout import Layout, check_equal, check_names, inspect, kind
 from pytest_int8acc.data.scripts import iterate_user, load_function, run_user
-from pytest_int8acc.errors import DataError
+from pytest_int8acc.errors import DataError, told
 from pytest_int8acc.tensors import Array, Feed, TensorInfo, describe
 
 #: A feed, and where it was found, for messages.
@@ -261,8 +261,8 @@ def _to_feed(item: Any, here: str) -> Feed:
             feed[name] = np.array(value)
         except Exception as error:  # whatever an object's own __array__ raises
             raise DataError(
-                f"{here}: '{name}' of type {type(value).__name__} cannot become a NumPy array ({error}); "
-                f"yield NumPy arrays"
+                f"{here}: '{name}' of type {type(value).__name__} cannot become a NumPy array "
+                f"({told(error)}); yield NumPy arrays"
             ) from error
     return feed
 
@@ -349,7 +349,9 @@ def _to_array(value: Any, where: str) -> Array:
     try:
         array = np.asarray(value)
     except Exception as error:  # whatever an object's own __array__ raises
-        raise DataError(f"{where}: {type(value).__name__} cannot become a NumPy array ({error})") from error
+        raise DataError(
+            f"{where}: {type(value).__name__} cannot become a NumPy array ({told(error)})"
+        ) from error
     if array.dtype == object:
         found = "nothing" if value is None else f"Python objects ({type(value).__name__})"
         raise DataError(f"{where}: returned {found}, expected an array of numbers or text, or a dict of them")

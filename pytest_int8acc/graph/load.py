@@ -42,7 +42,9 @@ def load_model(path: Path) -> Model:
     Raises:
         ModelError: The file is missing, no ONNX model, incomplete, or cannot be brought into normal form.
     """
-    return normalize(read_model(path))
+    model = normalize(read_model(path))
+    _check_outputs(model)
+    return model
 
 
 def read_model(path: Path) -> Model:
@@ -110,6 +112,21 @@ def _read(path: Path) -> onnx.ModelProto:
     if not proto.graph.node:
         raise ModelError(f"{path}: not an ONNX model, or one without a single node")
     return proto
+
+
+def _check_outputs(model: Model) -> None:
+    """Outputs are declared as what the model makes, where ONNX can tell; ModelError otherwise."""
+    editor = model.edit()
+    for value in editor.graph.output:
+        value.ClearField("type")
+    made = Model(editor.proto, model.weights, model.name).inferred().output
+    for declared, value in zip(model.graph.output, made, strict=True):
+        said, found = (v.type.tensor_type.elem_type for v in (declared, value))
+        if said != found and said and found:
+            kinds = [TensorProto.DataType.Name(kind) for kind in (said, found)]
+            raise ModelError(
+                f"{model.name}: output '{value.name}' is declared {kinds[0]}, and the model makes {kinds[1]}"
+            )
 
 
 def _drop_initializers_from_inputs(graph: onnx.GraphProto) -> None:
