@@ -260,9 +260,7 @@ def _check_functions(proto: onnx.ModelProto, name: str) -> None:
         if key not in functions:
             return 0
         if key in callers or len(callers) > _CALLS:
-            raise ModelError(
-                f"{name}: function '{node.op_type}' calls itself, or is one of {_CALLS} in a row"
-            )
+            raise ModelError(f"{name}: function '{node.op_type}' calls itself, or {_CALLS} others deep")
         if len(node.input) > len(functions[key].input) or len(node.output) > len(functions[key].output):
             raise ModelError(f"{name}: {_called(node)} gives or takes more than its function does")
         if key not in sizes:
@@ -271,9 +269,7 @@ def _check_functions(proto: onnx.ModelProto, name: str) -> None:
 
     total = sum(size(f.node, (key,)) for key, f in functions.items()) + size(proto.graph.node, ())
     if functions and total > _INLINED:
-        raise ModelError(
-            f"{name}: its functions come to {total} nodes when inlined; expected {_INLINED} at most"
-        )
+        raise ModelError(f"{name}: its functions come to {total} nodes inlined; expected {_INLINED} at most")
 
 
 def _key(holder: onnx.FunctionProto | onnx.NodeProto, called: str) -> _Key:

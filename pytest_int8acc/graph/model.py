@@ -223,7 +223,7 @@ def put_constant(tensor: TensorProto, name: str, array: Array, weights: dict[str
         _point(tensor, location=_PLACEHOLDER)
         weights[name] = array
     else:
-        tensor.raw_data = np.ascontiguousarray(array).tobytes()
+        tensor.CopyFrom(numpy_helper.from_array(array, name))
 
 
 def _is_large(data_type: int, nbytes: int) -> bool:

@@ -60,9 +60,7 @@ def check_stored(tensor: TensorProto, where: str) -> None:
     found = len(tensor.raw_data if raw else getattr(tensor, own))
     if found != wanted:
         what = "bytes" if raw else "entries"
-        raise ModelError(
-            f"{where} of sizes {list(tensor.dims)} wants {wanted} {what} of data, and has {found}"
-        )
+        raise ModelError(f"{where} of sizes {list(tensor.dims)} wants {wanted} {what}, and has {found}")
     _check_strings(tensor, where)
 
 
