@@ -69,10 +69,9 @@ class Host:
 
     @contextmanager
     def where_it_can_run(self, settings: Settings) -> Iterator[None]:
-        """Let ``unavailable`` have a say before a MissingBackendError is raised; own faults told so."""
+        """Let ``unavailable`` have a say before a MissingBackendError is raised."""
         try:
-            with own_faults():
-                yield
+            yield
         except MissingBackendError as error:
             self.unavailable(error, settings)
             raise
@@ -87,6 +86,7 @@ class LoadedCase:
     _bench: Workbench = field(repr=False)
     _engines: dict[Side, Engine] = field(default_factory=dict, repr=False)
 
+    @own_faults()
     def check(self) -> CaseResult:
         """Run, judge and, where it fails and the settings want it, search; as the case's own test does.
 
@@ -98,6 +98,7 @@ class LoadedCase:
         with self._bench.host.where_it_can_run(self.settings):
             return check(self.case, self.settings, self._bench.host.goldens(self.case))
 
+    @own_faults()
     def measure(self) -> CaseResult:
         """Run and judge, without a search; raises Int8accError where there is no verdict."""
         with self._bench.host.where_it_can_run(self.settings):
@@ -105,6 +106,7 @@ class LoadedCase:
         measured.close()
         return measured.result
 
+    @own_faults()
     def engine(self, role: Side) -> Engine:
         """The case's engine of that role, ready to be called with a feed dict; built on the first call.
 
@@ -134,6 +136,7 @@ class LoadedCase:
             return baseline_form(self.case, model)
         return candidate_form(self.case, model, self.settings, implicit=backend.quantizes_implicitly)[0]
 
+    @own_faults()
     def outputs(self, role: Side) -> dict[str, Array]:
         """All outputs of that role on the case's inputs, samples first.
 
@@ -157,6 +160,7 @@ class Workbench:
         self._folder = tempfile.TemporaryDirectory(prefix="int8acc-", ignore_cleanup_errors=True)
         self._files = 0
 
+    @own_faults()
     def load(self, spec: str | Path, case: str | None = None) -> LoadedCase:
         """A case of a spec, by name where the spec has several.
 
@@ -174,6 +178,7 @@ class Workbench:
         settings = self.host.settings(cases[case].settings())
         return LoadedCase(cases[case], settings, self)
 
+    @own_faults()
     def engine(
         self,
         model: str | Path,

@@ -87,7 +87,7 @@ def run_user(ref: str, function: Callable[..., _T], *args: Any, error: type[Int8
     except (KeyboardInterrupt, GeneratorExit):
         raise
     except BaseException as failure:
-        if not isinstance(failure, Exception) and type(failure).__module__.startswith("_pytest."):
+        if any(kind.__module__.startswith("_pytest.") for kind in type(failure).__mro__):
             raise  # a script may skip its test
         raise error(_blame(failure, ref)) from failure
 

@@ -254,12 +254,14 @@ def _to_feed(item: Any, here: str) -> Feed:
     if not isinstance(item, Mapping):
         raise DataError(f"{here} is of type {type(item).__name__}, expected a dict of input name to array")
     feed: Feed = {}
-    for name, value in item.items():
+    for name, value in run_user(here, lambda: list(item.items())):
         if not isinstance(name, str):
             raise DataError(f"{here} has the key {name!r}, expected the name of an input")
         try:
             feed[name] = np.array(value)
-        except Exception as error:  # whatever an object's own __array__ raises
+        except KeyboardInterrupt:
+            raise
+        except BaseException as error:  # whatever an object's own __array__ raises
             raise DataError(
                 f"{here}: '{name}' of type {type(value).__name__} cannot become a NumPy array "
                 f"({told(error)}); yield NumPy arrays"

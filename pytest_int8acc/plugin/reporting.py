@@ -230,7 +230,8 @@ def merge(config: pytest.Config, folders: Sequence[str], out: Path | None) -> in
             f"--int8acc-merge: {error.filename or out}: cannot be written: {_why(error)}"
         ) from None
     told = [line for line, _ in (*_summarize(report), *_named(written))]
-    print(*merged_lines(report), *told, sep="\n")
+    text = "\n".join([*merged_lines(report), *told])
+    print(text.encode(errors="backslashreplace").decode())  # JSON can spell what no terminal takes
     bad = report["errors"] or any(case["verdict"] in ("failed", "error") for case in report["cases"])
     return pytest.ExitCode.TESTS_FAILED if bad else pytest.ExitCode.OK
 
