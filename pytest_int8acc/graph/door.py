@@ -204,6 +204,8 @@ def _check_nodes(
             raise ModelError(f"{name}: {_called(node)} names no operator")
         if node.op_type in _PAIR and (len(node.input) < 2 or not all((*node.input[:2], *node.output[:1]))):
             raise ModelError(f"{name}: {_called(node)} wants a tensor and a scale, and makes one tensor")
+        if any(said.name == "group" and said.type == said.INT and said.i < 1 for said in node.attribute):
+            raise ModelError(f"{name}: {_called(node)} has fewer than 1 group")
         if twice := [said for said, count in Counter(a.name for a in node.attribute).items() if count > 1]:
             raise ModelError(f"{name}: {_called(node)} has its attribute '{twice[0]}' twice")
         try:

@@ -176,6 +176,10 @@ GRAPHS: dict[str, tuple[Change, str]] = {
         lambda p: node(p, "c1").attribute.add(name="group", ref_attr_name="g", type=2),
         "refers to an attribute of a function it is not in",
     ),
+    "group 0": (
+        lambda p: node(p, "c1").attribute[1].CopyFrom(helper.make_attribute("group", 0)),
+        "node 'c1' (Conv) has fewer than 1 group",
+    ),
     "no operator": (lambda p: node(p, "r1").ClearField("op_type"), "names no operator"),
     "Reshape": (ints("sizes", [5, 5, 5, 5]), "(Reshape) cannot be computed from its constants"),
     "Squeeze": (ints("front", [3]), "(Squeeze) cannot be computed from its constants"),

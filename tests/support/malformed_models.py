@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import random
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -210,13 +211,15 @@ def write_data(folder: Path) -> None:
 
 
 def malformed(base: str, seed: int) -> bytes:
-    """The model ``base`` after one to three mutations; every fifth seed mutates bytes, the others fields."""
+    """The model ``base``, malformed: of five seeds, one mutates bytes, one an attribute's numbers, one a
+    tensor's type and values, and two any fields of any messages, one to three of them."""
     rng = random.Random(f"{base}-{seed}")
     proto = BASES[base]()
     if seed % 5 == 0:
         return _mutated_bytes(rng, proto.SerializeToString())
-    for _ in range(rng.choice((1, 1, 1, 2, 3))):
-        _mutate(rng, proto)
+    changes = {1: _odd_attribute, 2: _odd_tensor}
+    for _ in range(1 if seed % 5 in changes else rng.choice((1, 1, 1, 2, 3))):
+        changes.get(seed % 5, _mutate)(rng, proto)
     for tensor in proto.graph.initializer:
         if tensor.name == "trips" and any(n > 9 for n in tensor.int64_data):
             tensor.int64_data[:] = [9]  # a loop without end is a whole model
@@ -238,6 +241,40 @@ def _mutated_bytes(rng: random.Random, data: bytes) -> bytes:
                 start = rng.randrange(len(raw))
                 raw[at:at] = raw[start : start + rng.choice((1, 8, 60))]
     return bytes(raw)
+
+
+def _odd_attribute(rng: random.Random, proto: onnx.ModelProto) -> None:
+    """Other integers in an attribute of its own type."""
+    said = [m for m in _messages(proto) if isinstance(m, onnx.AttributeProto) and m.type in (2, 7)]
+    if not said:
+        return _odd_tensor(rng, proto)
+    attribute = rng.choice(said)
+    if attribute.type == onnx.AttributeProto.INT:
+        attribute.i = rng.choice(_INTS)
+    else:
+        attribute.ints[rng.randrange(len(attribute.ints))] = rng.choice(_INTS)
+    return None
+
+
+def _odd_tensor(rng: random.Random, proto: onnx.ModelProto) -> None:
+    """A tensor of another element type, other sizes or other values, whole in itself."""
+    tensor = rng.choice([m for m in _messages(proto) if isinstance(m, TensorProto)])
+    if tensor.data_location == TensorProto.EXTERNAL:
+        return
+    array = np.array(numpy_helper.to_array(tensor))
+    how = rng.randrange(3)
+    if how == 0:
+        array = array.astype(rng.choice(("f2", "f8", "i1", "u1", "i4", "i8", "?", "c8", "U")))
+    elif how == 1:
+        flat = array.reshape(-1)
+        shapes = ((), (0,), (1,), flat.shape, (1, *array.shape), array.shape[::-1], (*array.shape, 0))
+        shape = rng.choice(shapes)
+        array = flat[: math.prod(shape)].reshape(shape)
+    elif array.dtype.kind == "f":
+        array[...] = rng.choice(_FLOATS)
+    else:
+        array[...] = rng.choice((0, 1, -1, 127)) if array.dtype.kind in "iu" else 0
+    tensor.CopyFrom(numpy_helper.from_array(array, tensor.name))
 
 
 def _messages(message: Message) -> Iterator[Message]:
