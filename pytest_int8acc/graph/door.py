@@ -69,6 +69,7 @@ def admit(proto: onnx.ModelProto, path: Path) -> dict[str, Array]:
         own = _check_versions(function.opset_import, name)
         _check_nodes(function.node, opsets | own, proto.ir_version, name)
     _check_functions(proto, name)
+    _check_scales(proto.graph, name)
     for holder in (proto.graph, *proto.functions):
         _settle(holder, frozenset(), name)
     return weights
@@ -191,6 +192,19 @@ def _check_inputs(graph: onnx.GraphProto, name: str) -> None:
                 f"{name}: input '{value.name}' of sizes {sizes} is fixed at {math.prod(sizes)} elements; "
                 f"expected fewer than {_ELEMENTS}"
             )
+
+
+def _check_scales(graph: onnx.GraphProto, name: str) -> None:
+    """Constant scales are floats, which neither ONNX's checker nor its type inference asks."""
+    values = {
+        node.output[0]: a.t for node in graph.node for a in node.attribute if node.op_type == "Constant"
+    }
+    tensors = values | {tensor.name: tensor for tensor in graph.initializer}
+    for node in graph.node:
+        scale = tensors.get(node.input[1]) if node.op_type in _PAIR else None
+        kind = "FLOAT" if scale is None else TensorProto.DataType.Name(scale.data_type)
+        if kind != "DOUBLE" and "FLOAT" not in kind:
+            raise ModelError(f"{name}: {_called(node)} has a scale of type {kind}; expected floats")
 
 
 def _check_nodes(

@@ -372,6 +372,13 @@ def test_a_pipe_is_no_model(tmp_path: Path) -> None:
         load_model(tmp_path / "model.onnx")
 
 
+@pytest.mark.parametrize("kind", ["U", "?", "i4", "c8"])
+def test_scales_are_floats(kind: str, tmp_path: Path) -> None:
+    proto = BASES["quantized"]()
+    weight(proto, "sw").CopyFrom(numpy_helper.from_array(np.ones(8).astype(kind), "sw"))
+    assert "(DequantizeLinear) has a scale of type" in refused(proto, tmp_path)
+
+
 def test_q_of_another_domain_wants_a_scale_too(tmp_path: Path) -> None:
     proto = parser.parse_model(
         """<ir_version: 8, opset_import: ["": 17, "com.microsoft": 1]>
