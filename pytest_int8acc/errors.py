@@ -8,6 +8,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
+from pytest_int8acc.names import shown, shown_lines
+
 #: Names that a message lists.
 _LISTED = 5
 #: Whose versions a fault of ours may depend on.
@@ -24,7 +26,17 @@ _NAMED = (
 
 
 class Int8accError(Exception):
-    """A case cannot be judged: says what is wrong, where, what was expected and what to do next."""
+    """A case cannot be judged: says what is wrong, where, what was expected and what to do next.
+
+    Attributes:
+        place: ``file:line:col`` of the spec's key that is to blame; empty where that is not known.
+    """
+
+    place = ""
+
+    def __str__(self) -> str:
+        """The message, fit for people, after its place."""
+        return ": ".join(filter(None, (self.place, shown_lines(super().__str__()))))
 
 
 class SpecError(Int8accError):
@@ -106,8 +118,25 @@ def _fault(error: Exception) -> str:
     )
 
 
+@contextmanager
+def blaming(place: str) -> Iterator[None]:
+    """Let errors of ours that are raised here, and know no place yet, begin with ``place``.
+
+    A backend that is missing is no mistake in a spec.
+    """
+    try:
+        yield
+    except MissingBackendError:
+        raise
+    except Int8accError as error:
+        error.place = error.place or place
+        raise
+
+
 def listed(names: Sequence[str] | Iterable[str]) -> str:
     """The first names, and how many more there are."""
     known = list(names)
     rest = len(known) - _LISTED
-    return ", ".join(f"'{name}'" for name in known[:_LISTED]) + (f" and {rest} more" if rest > 0 else "")
+    return ", ".join(f"'{shown(name)}'" for name in known[:_LISTED]) + (
+        f" and {rest} more" if rest > 0 else ""
+    )

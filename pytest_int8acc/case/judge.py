@@ -17,7 +17,7 @@ from pytest_int8acc.errors import CriterionError
 from pytest_int8acc.results import OutputResult, Score
 from pytest_int8acc.results.scores import consistent
 from pytest_int8acc.scores.compare import compare_outputs
-from pytest_int8acc.scores.criteria import Criterion, MetricLimit, OutputLimits, kind_of
+from pytest_int8acc.scores.criteria import Criterion, MetricLimit, OutputLimits, check_patterns, kind_of
 from pytest_int8acc.scores.metrics import F64
 from pytest_int8acc.scores.parts import demands_on
 from pytest_int8acc.scores.user_metric import UserMetric, evaluate_metric
@@ -95,14 +95,30 @@ def load_judge(case: Case, settings: Settings, samples: int) -> Judge:
         CriterionError: A user's function cannot be loaded.
         DataError: The labels cannot be read, or are not as many as the ``samples``.
     """
-    limits = tuple(_output_limits(c) for c in case.criteria if isinstance(c, OutputCriterion))
-    wanted = [_metric_limit(c) for c in case.criteria if isinstance(c, MetricCriterion)]
-    metrics = tuple((limit, load_function(limit.ref, case.path(""), CriterionError)) for limit in wanted)
-    labels = None
+    left_out = (OutputLimits(name, unjudged=True) for name in case.unjudged)
+    limits = (*(_output_limits(c) for c in case.criteria if isinstance(c, OutputCriterion)), *left_out)
+    metrics, labels = [], None
+    for index, criterion in enumerate(case.criteria):
+        if isinstance(criterion, MetricCriterion):
+            with case.at(f"criteria.{index}.metric"):
+                function = load_function(criterion.metric, case.path(""), CriterionError)
+                metrics.append((_metric_limit(criterion), function))
     if case.labels is not None:
-        limited = settings.samples is not None
-        labels = load_labels(case.labels, samples, case.path(""), limited=limited)
+        with case.at("labels"):
+            limited = settings.samples is not None
+            labels = load_labels(case.labels, samples, case.path(""), limited=limited, most=case.most_bytes)
     return Judge(limits, metrics, labels)
+
+
+def check_outputs(case: Case, names: Sequence[str]) -> None:
+    """Raise CriterionError, at its place, for a criterion that speaks of no output of ``names``."""
+    for index, criterion in enumerate(case.criteria):
+        if isinstance(criterion, OutputCriterion):
+            with case.at(f"criteria.{index}.output"):
+                check_patterns([_output_limits(criterion)], names)
+    for index, name in enumerate(case.unjudged):
+        with case.at(f"unjudged.{index}"):
+            check_patterns([OutputLimits(name, unjudged=True)], names)
 
 
 def _output_limits(criterion: OutputCriterion) -> OutputLimits:

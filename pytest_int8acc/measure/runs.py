@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -15,7 +15,7 @@ from pytest_int8acc.data.files import find, read_arrays
 from pytest_int8acc.engines import Engine
 from pytest_int8acc.engines.onnxruntime import Sessions
 from pytest_int8acc.engines.run import run_together
-from pytest_int8acc.errors import DataError, EngineError, ModelError
+from pytest_int8acc.errors import DataError, EngineError, ModelError, blaming
 from pytest_int8acc.graph.model import Model
 from pytest_int8acc.results import Role
 from pytest_int8acc.scores.metrics import samples_in
@@ -90,12 +90,17 @@ def run_forms(
 def _open(backend: Backend, forms: Forms, inputs: Dataset, *, with_baseline: bool) -> dict[Role, Engine]:
     """The engines of the forms, both checked before one is built; the baseline's under two roles."""
     for form in (forms.baseline, forms.candidate):
-        _check_interface(form.model, forms.model)
-        backend.check(form)
+        with blaming(form.place):
+            _check_interface(form.model, forms.model)
+            backend.check(form)
     engines: dict[Role, Engine] = {}
     if with_baseline:
-        engines[Role.BASELINE] = backend.open(forms.baseline, Role.BASELINE, inputs)
-    engines[Role.INT8] = backend.open(forms.candidate, Role.INT8, inputs)
+        with blaming(forms.candidate.place):
+            backend.begin(forms.candidate, Role.INT8, inputs)
+        with blaming(forms.baseline.place):
+            engines[Role.BASELINE] = backend.open(forms.baseline, Role.BASELINE, inputs)
+    with blaming(forms.candidate.place):
+        engines[Role.INT8] = backend.open(forms.candidate, Role.INT8, inputs)
     if with_baseline:
         engines[Role.BASELINE_AGAIN] = engines[Role.BASELINE]
     return engines
@@ -146,12 +151,15 @@ class Reference:
 
     where: str = ""
     """The file, for messages."""
+    place: str = ""
+    """The spec's key, as ``file:line:col``."""
     arrays: Mapping[str, Array] = field(default_factory=dict)
     """By output, samples first; none where the spec names no file."""
 
     def in_batches(self, like: Outputs) -> Outputs:
         """The arrays in the batches and dtypes of another form's outputs; DataError for another shape."""
-        return {name: self._cut(name, arrays) for name, arrays in like.items() if name in self.arrays}
+        with blaming(self.place):
+            return {name: self._cut(name, arrays) for name, arrays in like.items() if name in self.arrays}
 
     def _cut(self, name: str, like: Sequence[Array]) -> list[Array]:
         array, expected = self.arrays[name], (sum(map(samples_in, like)), *like[0].shape[1:])
@@ -171,19 +179,26 @@ def read_reference(case: Case, model: Model) -> Reference:
     """
     if case.reference is None:
         return Reference()
-    where = f"reference: {case.reference}"
+    with case.at("reference"):
+        found = _read(case.reference, case, [output.name for output in model.outputs])
+        return replace(found, place=case.place("reference"))
+
+
+def _read(file: str, case: Case, names: Sequence[str]) -> Reference:
+    """The reference of a model that gives ``names``."""
+    where = f"reference: {file}"
     try:
-        path = find(case.reference, case.path(""), where)
+        path = find(file, case.path(""), where)
     except DataError as error:
         raise DataError(
             f"{error}; save the framework's outputs there (np.savez), or take 'reference' out of the spec"
         ) from error
-    arrays, names = read_arrays(path, where), [output.name for output in model.outputs]
+    arrays = read_arrays(path, where, case.most_bytes)
     if len(names) == 1 and len(arrays) == 1:
-        return Reference(where, {names[0]: next(iter(arrays.values()))})
+        return Reference(where, arrays={names[0]: next(iter(arrays.values()))})
     for name in arrays:
         if name not in names:
             raise DataError(
                 f"{where}: '{name}' is no output of the model{did_you_mean(name, names)}: {', '.join(names)}"
             )
-    return Reference(where, arrays)
+    return Reference(where, arrays=arrays)

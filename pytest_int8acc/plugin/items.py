@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 import warnings
 from collections.abc import Iterator, Mapping
 from itertools import takewhile
@@ -11,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from pytest_int8acc.clock import Clock
 from pytest_int8acc.errors import (
     EngineError,
     Int8accError,
@@ -19,8 +21,10 @@ from pytest_int8acc.errors import (
     SpecError,
     own_faults,
 )
+from pytest_int8acc.names import shown
+from pytest_int8acc.plugin.progress import watching
 from pytest_int8acc.plugin.reporting import MISSED, RECORDED, golden_folder, spec_stem
-from pytest_int8acc.report.plain import properties
+from pytest_int8acc.report.plain import for_people, properties
 from pytest_int8acc.report.text import acceptances, failure, failure_line
 from pytest_int8acc.results import CaseResult
 from pytest_int8acc.settings import SETTINGS, Settings, resolve
@@ -112,6 +116,9 @@ class SpecItem(pytest.Function):
         """What is known so far: None before setup, without a search before the call."""
         self.fault: InternalError | None = None
         """What the call phase did not foresee."""
+        self.clock = Clock()
+        self.began = 0.0
+        """By ``time.monotonic``."""
 
     def mark(self) -> None:
         """Gives the item the case's marks; raises SpecError where pytest refuses one."""
@@ -125,10 +132,10 @@ class SpecItem(pytest.Function):
                 place = f"{display(self.path)}:{self.case.line + 1}:1"
                 raise SpecError(f"{place}: mark '{name}' of case '{self.name}': {error}") from None
         if self.case.skip is not None:
-            self.add_marker(pytest.mark.skip(reason=self.case.skip))
+            self.add_marker(pytest.mark.skip(reason=shown(self.case.skip)))
         if self.case.xfail is not None:
             # Accuracy alone may fail as expected: a case that cannot be judged stays an error.
-            self.add_marker(pytest.mark.xfail(reason=self.case.xfail, raises=AccuracyError))
+            self.add_marker(pytest.mark.xfail(reason=shown(self.case.xfail), raises=AccuracyError))
 
     def _add_named(self, name: str) -> None:
         with warnings.catch_warnings(record=True) as caught:
@@ -144,15 +151,16 @@ class SpecItem(pytest.Function):
             return
         from pytest_int8acc.measure.measured import measure
 
+        self.clock, self.began = Clock(), time.monotonic()
         settings = settings_for(self.config, self.case.settings())
         goldens = self._goldens()
         try:
-            with own_faults():
-                self.measured = measure(self.case, settings, goldens)
+            with own_faults(), watching(self):
+                self.measured = measure(self.case, settings, goldens, self.clock)
         except MissingBackendError as error:
             skip_unavailable(error, settings)
             raise
-        result = self.measured.result
+        result = for_people(self.measured.result)
         self._publish(result)
         if goldens and result.recorded is not None:
             self.user_properties.append((RECORDED, "\n".join([result.golden, *acceptances(result)])))
@@ -174,14 +182,13 @@ class SpecItem(pytest.Function):
 
         assert self.measured is not None  # setup() has raised otherwise
         try:
-            with own_faults():
-                result = conclude(self.measured, self._folder())
+            with own_faults(), watching(self):
+                result = for_people(conclude(self.measured, self._folder()))
         except InternalError as fault:
             self.fault = fault
             return self.measured.result
         self._publish(result)
-        if result.search is not None and result.search.ending.kind == "interrupted":
-            self.session.shouldstop = "interrupted (Ctrl-C) in a precision search"
+        stop_where_interrupted(self.session, result)
         return result
 
     def reportinfo(self) -> tuple[Any, int, str]:
@@ -217,7 +224,7 @@ class SpecItem(pytest.Function):
     def _publish(self, result: CaseResult) -> None:
         assert self.measured is not None
         self.result = result
-        settings = ("int8acc.settings", self.measured.settings.describe())
+        settings = ("int8acc.settings", shown(self.measured.settings.describe()))
         self.user_properties[:] = (dict(self.user_properties) | dict([*properties(result), settings])).items()
 
 
@@ -225,6 +232,12 @@ def plain(config: pytest.Config, error: BaseException) -> str | None:
     """An error of ours as text alone; None where a traceback is due, as for faults of ours with --tb=long."""
     whole = isinstance(error, InternalError) and config.getoption("tbstyle") in ("long", "native")
     return str(error) if isinstance(error, Int8accError) and not whole else None
+
+
+def stop_where_interrupted(session: pytest.Session, result: CaseResult) -> None:
+    """Ends the session where Ctrl-C has ended what followed a verdict."""
+    if result.stopped is not None and result.stopped.kind == "interrupted":
+        session.shouldstop = f"interrupted (Ctrl-C) after the verdict on {result.name}"
 
 
 def skip_unavailable(error: MissingBackendError, settings: Settings) -> None:

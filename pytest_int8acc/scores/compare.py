@@ -15,9 +15,8 @@ from pytest_int8acc.scores.criteria import (
     OutputLimits,
     check_fits,
     check_patterns,
-    default_limits,
     kind_of,
-    limits_for,
+    limits_on,
 )
 from pytest_int8acc.scores.metrics import METRICS, Metric, Pair, dot, find_non_finite, samples_in
 from pytest_int8acc.tensors import Array, Outputs
@@ -174,10 +173,10 @@ def compare_outputs(
     Args:
         baseline: The high-precision outputs, per batch, samples along the first axis.
         candidate: The INT8 outputs of the same data in the same batches.
-        criteria: Limits; an output that none of them names is reported only.
+        criteria: Limits; an output that none of them names must keep the default one (SQNR 20 dB, or
+            agreement 0.99 where it holds no floats).
         noise: A second run of the baseline on the same data, for the noise floor.
-        metrics_given: Whether the case judges by a user's metric; without that and without ``criteria``,
-            every output must keep the default limit (SQNR 20 dB, or agreement 0.99 where it holds no floats).
+        metrics_given: Whether the case judges by a user's metric; then there is no default limit.
         judged_only: Leaves out what no limit needs: other scores, the line, the worst sample.
 
     Raises:
@@ -191,10 +190,9 @@ def compare_outputs(
             f"the INT8 model has no output {', '.join(map(repr, missing))}; it gives: "
             f"{', '.join(candidate) or 'none'}; both models need the same output names"
         )
-    use_defaults = not criteria and not metrics_given
     results = []
     for name, arrays in baseline.items():
-        limits = default_limits(name, arrays) if use_defaults else limits_for(name, criteria)
+        limits = limits_on(name, arrays, criteria, metrics_given=metrics_given)
         second_run = None if noise is None else noise.get(name)
         results.append(
             compare_output(name, arrays, candidate[name], limits, noise=second_run, judged_only=judged_only)

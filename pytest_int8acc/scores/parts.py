@@ -18,7 +18,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from pytest_int8acc.scores.criteria import Criterion, OutputLimits, Pool, default_limits, limits_for
+from pytest_int8acc.scores.criteria import Criterion, OutputLimits, Pool, limits_on
 from pytest_int8acc.scores.metrics import F64, METRICS, Pair, log_softmax
 from pytest_int8acc.tensors import Array, Outputs
 
@@ -357,10 +357,9 @@ def demands_on(
         criteria: As for ``compare_outputs``.
         metrics_given: As for ``compare_outputs``.
     """
-    default = not criteria and not metrics_given
     return [
         _KINDS[metric](name, metric, limit, Whole(arrays, samples, limits))
         for name, arrays in baseline.items()
-        for limits in (default_limits(name, arrays) if default else limits_for(name, criteria))
+        for limits in limits_on(name, arrays, criteria, metrics_given=metrics_given)
         for metric, limit in limits.limits.items()
     ]
