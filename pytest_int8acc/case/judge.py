@@ -4,31 +4,37 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from pytest_int8acc.data import load_labels
 from pytest_int8acc.data.scripts import load_function
 from pytest_int8acc.errors import CriterionError
 from pytest_int8acc.results import OutputResult, Score
 from pytest_int8acc.results.scores import consistent
-from pytest_int8acc.scores.compare import compare_outputs
-from pytest_int8acc.scores.criteria import Criterion, MetricLimit, OutputLimits, kind_of
-from pytest_int8acc.scores.metrics import F64
+from pytest_int8acc.scores.compare import Comparison, compare_outputs, result
+from pytest_int8acc.scores.criteria import Criterion, MetricLimit, OutputLimits, kind_of, limits_for
 from pytest_int8acc.scores.parts import demands_on
-from pytest_int8acc.scores.user_metric import UserMetric, evaluate_metric
+from pytest_int8acc.scores.sums import AT, F64, PIECE
+from pytest_int8acc.scores.tally import Tally
+from pytest_int8acc.scores.user_metric import (
+    Labels,
+    MetricRun,
+    UserMetric,
+    evaluate_metric,
+    metric_scores,
+    of_samples,
+)
 from pytest_int8acc.search.types import Trial
 from pytest_int8acc.settings import Settings
 from pytest_int8acc.spec.criteria import MetricCriterion, OutputCriterion
 from pytest_int8acc.spec.models import Case
-from pytest_int8acc.tensors import Array, Outputs
+from pytest_int8acc.tensors import Array, Feed, Outputs
 
-#: Elements that are measured at a time, about.
-_PIECE = 2**16
 #: Outputs cut into samples: by name, one array per sample; a sample's arrays keep the axis that counted it.
 SampleOutputs = Mapping[str, Sequence[Array]]
 
@@ -56,36 +62,88 @@ class Judge:
 
     limits: Sequence[OutputLimits] = ()
     metrics: Sequence[tuple[MetricLimit, UserMetric]] = ()
-    labels: Array | Mapping[str, Array] | None = None
-    """For the metrics: one entry per sample on axis 0; one array, or several by name."""
+    labels: Labels = None
+    """For the metrics."""
 
     def __call__(self, baseline: Outputs, candidate: Outputs, again: Outputs | None = None) -> Verdict:
         """All outputs and all metrics, judged before anything fails; ``again`` gives the noise."""
         given = bool(self.metrics)
         outputs = compare_outputs(baseline, candidate, self.limits, noise=again, metrics_given=given)
-        return Verdict(outputs, tuple(self._own(baseline, candidate, again)))
-
-    def _own(self, baseline: Outputs, candidate: Outputs, again: Outputs | None = None) -> Iterator[Score]:
-        for limit, function in self.metrics:
-            yield from evaluate_metric(limit, function, baseline, candidate, self.labels, noise=again)
-
-    def score(
-        self, baseline: Outputs, candidate: Outputs, *, metrics: bool
-    ) -> tuple[tuple[OutputResult, ...], list[Score]]:
-        """What has a limit: outputs compared, and where ``metrics``, scores of users' functions."""
-        outputs = compare_outputs(
-            baseline, candidate, self.limits, metrics_given=bool(self.metrics), judged_only=True
+        scores = (
+            score
+            for limit, function in self.metrics
+            for score in evaluate_metric(limit, function, baseline, candidate, self.labels, noise=again)
         )
-        own = self._own(baseline, candidate) if metrics else ()
-        return outputs, [score for score in own if score.limit is not None]
+        return Verdict(outputs, tuple(scores))
 
     def of_rows(self, rows: Sequence[int]) -> Judge:
         """The same with the labels of some samples, by index."""
-        if self.labels is None:
-            return self
-        if isinstance(self.labels, Mapping):
-            return replace(self, labels={name: array[list(rows)] for name, array in self.labels.items()})
-        return replace(self, labels=self.labels[list(rows)])
+        return replace(self, labels=of_samples(self.labels, rows))
+
+    def on(self, outputs: Collection[str]) -> Judge:
+        """What speaks of these outputs alone, without users' metrics."""
+        limits = tuple(limit for limit in self.limits if any(limits_for(name, [limit]) for name in outputs))
+        return replace(self, limits=limits, metrics=())
+
+
+class Scoring:
+    """One form compared with another batch by batch, by a case's criteria."""
+
+    def __init__(self, judge: Judge, like: Scoring | None = None, *, judged_only: bool = False) -> None:
+        """Nothing is compared yet.
+
+        Args:
+            judge: The criteria.
+            judged_only: Leaves out what no limit on an output needs, users' metrics too.
+            like: Another form against the same baseline on the same samples, fed before: tells users' metrics
+                of the baseline. None: they are fed with it.
+
+        Raises:
+            CriterionError: A user's metric takes other arguments.
+        """
+        self.judged_only, self._like = judged_only, like
+        self.outputs = Comparison(judge.limits, metrics_given=bool(judge.metrics), judged_only=judged_only)
+        metrics = () if judged_only else judge.metrics
+        self._metrics = [MetricRun(limit, function, judge.labels) for limit, function in metrics]
+        self._baseline = [MetricRun(*metric, judge.labels) for metric in metrics if like is None]
+        self._references: list[float] = []
+        self._samples = 0
+
+    def add(self, baseline: Feed, candidate: Feed, rows: int) -> None:
+        """Compare the next batch, of so many samples; CriterionError where a criterion does not fit."""
+        self.outputs.add(baseline, candidate)
+        samples = range(self._samples, self._samples + rows)
+        self._samples += rows
+        for run in self._metrics:
+            run.add(baseline, candidate, samples)
+        for run in self._baseline:
+            run.add(baseline, baseline, samples)
+
+    def reference(self, index: int) -> float:
+        """What a user's metric gives for the baseline, by its place; CriterionError unless it is finite."""
+        if self._like is not None:
+            return self._like.reference(index)
+        for run in self._baseline[len(self._references) : index + 1]:
+            self._references.append(run.reference("the baseline's outputs"))
+        return self._references[index]
+
+    def verdict(self, noise: Scoring | None = None) -> Verdict:
+        """All outputs and all metrics, judged before anything fails.
+
+        ``noise``: the baseline and its second run, of these samples or of others.
+
+        Raises:
+            CriterionError: A limit stands on a baseline that is not finite, or a user's metric fails.
+        """
+        outputs = self.outputs.results(noise.outputs if noise else None)
+        scores = (
+            score
+            for index, run in enumerate(self._metrics)
+            for score in metric_scores(
+                run.limit, self.reference(index), run, noise._metrics[index] if noise else None
+            )
+        )
+        return Verdict(outputs, tuple(scores))
 
 
 def load_judge(case: Case, settings: Settings, samples: int) -> Judge:
@@ -112,7 +170,11 @@ def _output_limits(criterion: OutputCriterion) -> OutputLimits:
 
 def _metric_limit(criterion: MetricCriterion) -> MetricLimit:
     limit = MetricLimit(
-        criterion.metric, criterion.min, criterion.max, lower_is_better=criterion.lower_is_better
+        criterion.metric,
+        criterion.min,
+        criterion.max,
+        lower_is_better=criterion.lower_is_better,
+        streaming=criterion.streaming,
     )
     amount, relative = criterion.drop or (None, False)
     return replace(limit, max_drop_relative=amount) if relative else replace(limit, max_drop=amount)
@@ -121,22 +183,58 @@ def _metric_limit(criterion: MetricCriterion) -> MetricLimit:
 class SampleJudge:
     """A case's judge, and the baseline of the samples that a search sees."""
 
-    def __init__(self, baseline: SampleOutputs, judge: Judge) -> None:
-        """Check that the criteria fit the baseline, by the case's judge with labels of these samples.
+    def __init__(self, baseline: SampleOutputs, judge: Judge, rows: Sequence[int] | None = None) -> None:
+        """Check that the criteria fit the baseline.
+
+        Args:
+            baseline: Its outputs, cut into samples.
+            judge: The case's judge with labels of these samples.
+            rows: How many labels belong to each sample; None: one.
 
         Raises:
-            CriterionError: One does not.
+            CriterionError: A criterion does not fit.
         """
         self.baseline = {name: list(arrays) for name, arrays in baseline.items()}
         self.samples = len(next(iter(self.baseline.values())))
+        ends = np.cumsum([1] * self.samples if rows is None else rows).tolist()
+        self._rows = [range(start, end) for start, end in pairwise([0, *ends])]
         self._judge = judge
-        self._joined = {name: join(arrays) for name, arrays in self.baseline.items()}
-        _, own = judge.score(self._joined, self._joined, metrics=True)
-        self.demands = demands_on(self._joined, self.samples, judge.limits, metrics_given=bool(judge.metrics))
-        whole = (
-            Criterion(s.subject, s.metric, s.limit, s.bound, "whole") for s in own if s.limit is not None
+        self.whole = self._compared_with_itself()
+        self.demands = demands_on(self.whole)
+        own: list[Score] = []
+        self.references: list[float] = []
+        """What users' metrics give for the baseline."""
+        for run in self.metric_runs():
+            self.feed(run, range(self.samples), self.baseline)
+            self.references.append(run.reference("the baseline's outputs"))
+            own += metric_scores(run.limit, self.references[-1], run)
+        self.criteria = (
+            *(d.criterion for d in self.demands),
+            *(Criterion(s.subject, s.metric, s.limit, s.bound, "whole") for s in own if s.limit is not None),
         )
-        self.criteria = (*(d.criterion for d in self.demands), *whole)
+
+    def _compared_with_itself(self) -> Mapping[str, Tally]:
+        found = Comparison(self._judge.limits, metrics_given=bool(self._judge.metrics), judged_only=True)
+        found.open(list(self.baseline), list(self.baseline))
+        for name, tally in found.tallies.items():
+            for b, _, samples in alike(self.baseline[name], self.baseline[name]):
+                tally.add(b, b, len(samples))
+        found.results()
+        return found.tallies
+
+    def metric_runs(self) -> list[MetricRun]:
+        """Users' metrics, fed with nothing yet."""
+        return [MetricRun(limit, function, self._judge.labels) for limit, function in self._judge.metrics]
+
+    def feed(self, run: MetricRun, samples: Sequence[int], outputs: SampleOutputs) -> None:
+        """Give outputs of some samples to a user's metric; of all of them, where it does not stream."""
+        if not run.streams:
+            run.add_all({}, {name: join(arrays) for name, arrays in outputs.items()})
+            return
+        for place, sample in enumerate(samples):
+            ours = {name: _alone(arrays[sample]) for name, arrays in self.baseline.items()}
+            theirs = {name: _alone(arrays[place]) for name, arrays in outputs.items()}
+            run.add(ours, theirs, self._rows[sample])
 
     def trial(self, high: frozenset[int], gathered: Gathered) -> Trial:
         """The verdict on what was gathered, a pass only where all samples were.
@@ -145,11 +243,7 @@ class SampleJudge:
         """
         seen = gathered.seen.nonzero()[0]
         whole = len(seen) == self.samples
-        if whole:
-            baseline, candidate = self._joined, {n: join(a) for n, a in gathered.outputs.items()}
-        else:
-            baseline, candidate = _joined(self.baseline, seen), _joined(gathered.outputs, seen)
-        outputs, own = self._judge.score(baseline, candidate, metrics=whole)
+        outputs, own = gathered.results(), gathered.metric_scores() if whole else []
         parts = gathered.parts()
         judged = [(o, s) for o in outputs for s in o.scores if s.limit is not None]
         unjudged = [o for o in outputs if all(s.limit is None for s in o.scores)]
@@ -179,80 +273,116 @@ class SampleJudge:
 
 
 class Gathered:
-    """One plan's outputs, sample by sample in any order, and what they add to the losses."""
+    """What one plan's outputs add to the losses, sample by sample in any order.
+
+    The outputs themselves are kept only for users' metrics that want all of them at once.
+    """
 
     def __init__(self, judge: SampleJudge) -> None:
-        self.outputs: dict[str, list[Array]] = {
-            name: [np.empty(0)] * judge.samples for name in judge.baseline
-        }
         self.seen = np.zeros(judge.samples, np.bool_)
-        self._new: list[int] = []
         self._judge = judge
-        self._broken = np.zeros((len(judge.demands), judge.samples), np.bool_)
-        self._measured: list[F64] = [np.empty((judge.samples, 0))] * len(judge.demands)
-        self._of: dict[str, list[int]] = defaultdict(list)
-        for index, demand in enumerate(judge.demands):
-            self._of[demand.output].append(index)
+        self._tallies = {
+            name: Tally(name, tally.limits, judged_only=True, peak=tally.peak)
+            for name, tally in judge.whole.items()
+        }
+        self._order: dict[str, list[int]] = {name: [] for name in self._tallies}
+        self._unlike: dict[str, list[int]] = {name: [] for name in self._tallies}
+        self._apart: list[list[F64]] = [[] for _ in judge.demands]
+        self._metrics = judge.metric_runs()
+        keeps = any(not run.streams for run in self._metrics)
+        self._kept = {name: [np.empty(0)] * judge.samples for name in judge.baseline if keeps}
 
     def add(self, samples: Sequence[int], outputs: SampleOutputs) -> None:
         """Take the outputs of ``samples``, in that order."""
         self.seen[list(samples)] = True
-        self._new.extend(samples)
-        for name, kept in self.outputs.items():
+        for name in self._tallies:
+            self._compare(name, samples, outputs[name])
+        for name, kept in self._kept.items():
             for sample, array in zip(samples, outputs[name], strict=True):
                 kept[sample] = array
+        for run in self._metrics:
+            if run.streams:
+                self._judge.feed(run, samples, outputs)
+
+    def _compare(self, name: str, samples: Sequence[int], arrays: Sequence[Array]) -> None:
+        tally = self._tallies[name]
+        for b, c, places in alike([self._judge.baseline[name][i] for i in samples], arrays):
+            some = [samples[place] for place in places]
+            tally.add(b, c, len(some))
+            if b.shape != c.shape or kind_of(b) != kind_of(c):
+                self._unlike[name] += some
+                continue
+            self._order[name] += some
+            for demand, rows in zip(self._judge.demands, self._apart, strict=True):
+                if demand.apart and demand.output == name:
+                    rows.append(demand.measure(b, c, len(some)))
+
+    def results(self) -> tuple[OutputResult, ...]:
+        """What has a limit, of the samples that were added."""
+        return tuple(map(result, self._tallies.values()))
+
+    def metric_scores(self) -> list[Score]:
+        """Those of users' metrics that have a limit, once all samples were added."""
+        found: list[Score] = []
+        for run, reference in zip(self._metrics, self._judge.references, strict=True):
+            if not run.streams:
+                self._judge.feed(run, range(self._judge.samples), self._kept)
+            found += metric_scores(run.limit, reference, run)
+        return [score for score in found if score.limit is not None]
 
     def parts(self) -> F64:
         """[criteria, samples], nan where not seen and for users' metrics."""
-        for name in self.outputs:
-            self._measure_new(name)
-        self._new.clear()
-        parts = np.full((len(self._judge.criteria), self._judge.samples), np.nan)
-        for index, demand in enumerate(self._judge.demands):
-            good = self.seen & ~self._broken[index]
+        judge = self._judge
+        parts = np.full((len(judge.criteria), judge.samples), np.nan)
+        spoilt = {name: self._spoilt(name) for name in self._tallies}
+        judged = {demand.output for demand in judge.demands}
+        for index, demand in enumerate(judge.demands):
+            tally, order = self._tallies[demand.output], np.array(self._order[demand.output], np.intp)
+            rows = (
+                np.concatenate([np.empty((0, 1)), *self._apart[index]])
+                if demand.apart
+                else tally.rows(demand.metric, demand.limits)
+            )
+            good = ~np.isin(order, spoilt[demand.output])
             parts[index, self.seen] = np.inf
             if good.any():
-                parts[index, good] = demand.parts(self._measured[index][good])
+                parts[index, order[good]] = demand.parts(rows[good])
+        for name in spoilt.keys() - judged:  # NaN spoils a case even where no limit looks
+            parts[: len(judge.demands), spoilt[name]] = np.inf
+        for name in judged:
+            own = [i for i, demand in enumerate(judge.demands) if demand.output == name]
+            parts[np.ix_(own, self._unlike[name])] = np.inf
         return parts
 
-    def _measure_new(self, name: str) -> None:
-        """Measure one output of the samples that came since the last time, those of one shape together."""
-        alike: dict[tuple[int, ...], list[int]] = defaultdict(list)
-        for sample in self._new:
-            alike[self.outputs[name][sample].shape].append(sample)
-        for shape, samples in alike.items():
-            fitting = [sample for sample in samples if self._judge.baseline[name][sample].shape == shape]
-            if fitting:
-                self._measure(name, fitting)
-            for index in self._of[name]:
-                self._broken[index, list(set(samples).difference(fitting))] = True
+    def _spoilt(self, name: str) -> list[int]:
+        """Samples that are not finite where the baseline is."""
+        lost = self._tallies[name].errors[:, AT["lost"]] > 0
+        return [sample for sample, bad in zip(self._order[name], lost, strict=False) if bad]
 
-    def _measure(self, name: str, samples: list[int]) -> None:
-        """Measure samples of one shape, a few at a time, which stay in a cache."""
-        step = max(1, _PIECE // max(self.outputs[name][samples[0]].size, 1))
-        for start in range(0, len(samples), step):
-            self._measure_piece(name, samples[start : start + step])
 
-    def _measure_piece(self, name: str, samples: list[int]) -> None:
-        b = concatenated([self._judge.baseline[name][i] for i in samples])
-        c = concatenated([self.outputs[name][i] for i in samples])
-        if kind_of(b) != kind_of(c):
-            self._broken[self._of[name]] = True
-            return
-        if kind_of(b) == "floats" and not np.isfinite(c).all():
-            bad = (np.isfinite(b) & ~np.isfinite(c)).reshape(len(samples), -1).any(axis=1)
-            judged = self._of[name] or range(len(self._broken))  # NaN spoils a case even where no limit looks
-            for index in judged:
-                self._broken[index, np.array(samples)[bad]] = True
-        for index in self._of[name]:
-            rows = self._judge.demands[index].measure(b, c, len(samples))
-            if not self._measured[index].size:
-                self._measured[index] = np.full((self._judge.samples, rows.shape[1]), np.nan)
-            self._measured[index][samples] = rows
+def alike(
+    baseline: Sequence[Array], candidate: Sequence[Array]
+) -> Iterator[tuple[Array, Array, Sequence[int]]]:
+    """Samples of the same shapes, a few at a time joined along the first axis, with their places."""
+    groups: dict[object, list[int]] = defaultdict(list)
+    for place, (b, c) in enumerate(zip(baseline, candidate, strict=True)):
+        groups[b.shape, c.shape].append(place)
+    for places in groups.values():
+        step = max(1, PIECE // max(baseline[places[0]].size, 1))
+        for start in range(0, len(places), step):
+            some = places[start : start + step]
+            yield concatenated([baseline[i] for i in some]), concatenated([candidate[i] for i in some]), some
+
+
+def _alone(array: Array) -> Array:
+    """One sample as a batch."""
+    return array if array.ndim else array[None]
 
 
 def concatenated(arrays: Sequence[Array]) -> Array:
     """Samples of one shape as one array, samples first."""
+    if len(arrays) == 1 and arrays[0].ndim:
+        return arrays[0]
     return np.concatenate(arrays) if arrays[0].ndim else np.stack(arrays)
 
 
@@ -261,7 +391,3 @@ def join(arrays: Sequence[Array]) -> list[Array]:
     if all(a.ndim and a.shape[1:] == arrays[0].shape[1:] and a.dtype == arrays[0].dtype for a in arrays):
         return [np.concatenate(arrays)]
     return list(arrays)
-
-
-def _joined(outputs: SampleOutputs, samples: NDArray[np.intp]) -> Outputs:
-    return {name: join([arrays[i] for i in samples]) for name, arrays in outputs.items()}

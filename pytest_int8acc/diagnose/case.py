@@ -13,13 +13,14 @@ from pytest_int8acc.diagnose.causes import explain
 from pytest_int8acc.diagnose.layers import engine_errors, layer_errors
 from pytest_int8acc.diagnose.ranges import odd_ranges, survey, telling_slip
 from pytest_int8acc.diagnose.reduce import reduce
-from pytest_int8acc.diagnose.stages import place, stage_outputs
+from pytest_int8acc.diagnose.stages import place, stages_of
 from pytest_int8acc.engines.calibrators import ENTROPY_BINS
 from pytest_int8acc.graph.network import Plan, symmetric
 from pytest_int8acc.lab.lab import Lab
 from pytest_int8acc.measure.measured import Measured
 from pytest_int8acc.repair.scales import Ranges, activations, units
-from pytest_int8acc.results import CalibrationLine, Culprit, Diagnosis, LayerError
+from pytest_int8acc.results import CalibrationLine, Culprit, Diagnosis, LayerError, Role, StageLine
+from pytest_int8acc.results.causes import Stage
 from pytest_int8acc.scales.methods import METHODS
 from pytest_int8acc.tensors import Feed
 
@@ -40,14 +41,7 @@ def diagnose(
         Int8accError: A model of the diagnosis does not run.
     """
     logger.info("%s: diagnosing", measured.case.name)
-    stages = stage_outputs(
-        measured.runs,
-        engines=measured.backend.builds_engines,
-        half=measured.half,
-        implicit=isinstance(measured.candidate, ImplicitForm),
-        framework=measured.framework,
-    )
-    lines, first = place(stages, measured.judge)
+    lines, first = _placed(measured)
     explained = _explained(measured, lab, culprits) if lab is not None else tuple(culprits)
     layers, notes = _layers(measured, lab)
     ranges = None if lab is None or measured.int8_passed else odd_ranges(survey(lab.meter))
@@ -63,6 +57,22 @@ def diagnose(
         notes=notes,
     )
     return diagnosis, explained
+
+
+def _placed(measured: Measured) -> tuple[tuple[StageLine, ...], Stage | None]:
+    """The stages of the case, and the first that leaves its limit."""
+    runs = measured.runs
+    stages = stages_of(
+        runs.roles,
+        engines=measured.backend.builds_engines,
+        half=measured.half,
+        implicit=isinstance(measured.candidate, ImplicitForm),
+    )
+    return place(
+        stages,
+        lambda against, stage: runs.scoring(stages[against], stages[stage]).verdict(),
+        [stage for stage, role in stages.items() if runs.broken[role]],
+    )
 
 
 def _explained(measured: Measured, lab: Lab, culprits: Sequence[Culprit]) -> tuple[Culprit, ...]:
@@ -90,8 +100,8 @@ def wants_diagnosis(measured: Measured) -> bool:
 
 def _is_engine_only(measured: Measured) -> bool:
     """True where the same Q/DQ model passes in ONNX Runtime: the drop is TensorRT's own doing."""
-    simulated = measured.runs.simulated
-    return simulated is not None and measured.judged(simulated).passed
+    runs = measured.runs
+    return Role.SIMULATED in runs.roles and runs.scoring(Role.BASELINE, Role.SIMULATED).verdict().passed
 
 
 def _layers(measured: Measured, lab: Lab | None) -> tuple[tuple[LayerError, ...], tuple[str, ...]]:

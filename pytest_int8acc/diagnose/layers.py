@@ -10,6 +10,7 @@ import logging
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
+import numpy as np
 from onnx import helper
 
 from pytest_int8acc.data import Batch, Dataset
@@ -23,7 +24,8 @@ from pytest_int8acc.graph.types import FLOAT, value_types
 from pytest_int8acc.lab.sweep import FirstSamples
 from pytest_int8acc.measure.measured import Measured
 from pytest_int8acc.results import LayerError, Role
-from pytest_int8acc.scores.metrics import METRICS, Pair
+from pytest_int8acc.scores.metrics import METRICS
+from pytest_int8acc.scores.sums import errors, samples_in
 from pytest_int8acc.tensors import Array, Feed
 
 logger = logging.getLogger("pytest_int8acc")
@@ -96,8 +98,9 @@ def errors_between(baseline: list[Array], candidate: list[Array]) -> tuple[float
     """SQNR in dB and cosine; nan where the values cannot be compared."""
     if any(a.shape != b.shape for a, b in zip(baseline, candidate, strict=True)):
         return float("nan"), float("nan")
-    pair = Pair(baseline, candidate)
-    return METRICS["sqnr_db"](pair), METRICS["cosine"](pair)
+    pairs = zip(baseline, candidate, strict=True)
+    sums = np.concatenate([errors(a, b, samples_in(a), full=False) for a, b in pairs])
+    return METRICS["sqnr_db"](sums), METRICS["cosine"](sums)
 
 
 def engine_errors(

@@ -125,6 +125,14 @@ class Inputs:
             for name, array in outputs.items()
         }
 
+    def samples_of(self, batch: int, outputs: Feed) -> tuple[list[int], SampleOutputs]:
+        """The samples of one batch of the dataset, by its place, and what it gave, cut into them."""
+        places = [(sample, row) for (b, row), sample in self._places.items() if b == batch]
+        return [sample for sample, _ in places], {
+            name: [array[row : row + 1] if self._by_row else array for _, row in places]
+            for name, array in outputs.items()
+        }
+
     def cut(self, outputs: Outputs) -> SampleOutputs:
         """Outputs of the whole dataset, batch by batch, cut into samples."""
         return {

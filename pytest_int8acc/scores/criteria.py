@@ -9,7 +9,8 @@ from typing import Literal
 
 from pytest_int8acc.errors import CriterionError
 from pytest_int8acc.results import Bound, Score
-from pytest_int8acc.scores.metrics import METRICS, REL_FLOOR, Metric
+from pytest_int8acc.scores.measures import REL_FLOOR
+from pytest_int8acc.scores.metrics import METRICS, Metric
 from pytest_int8acc.tensors import Array, did_you_mean
 
 #: Used when a case has no criteria at all: metric and limit for floats, and for everything else.
@@ -77,6 +78,8 @@ class MetricLimit:
     """Greatest loss as a share of the baseline's magnitude."""
     lower_is_better: bool = False
     """Whether a rise, not a fall, is the loss."""
+    streaming: bool = False
+    """Whether the function's mean over batches, weighted by samples, is its value."""
 
 
 def kind_of(array: Array) -> str:
