@@ -28,7 +28,7 @@ ROOT = Path(__file__).parents[1]
 #: Of a segmenting network: 64 samples of 21x256x256 are 352 MB.
 CLASSES, SIZE, SAMPLES = 21, 256, 64
 #: Samples of the case that memory is measured against: the process, the models and a batch are in both.
-FEW = 8
+FEW = 16
 #: Least SQNR in dB of a case that passes, and of one that fails and is searched, explained and mended.
 LIMITS = {"passes": 5.0, "fails": 38.0}
 

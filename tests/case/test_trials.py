@@ -170,9 +170,8 @@ def test_integers_and_strings_agree_element_by_element() -> None:
     assert trial.losses[0] == pytest.approx(1.5)
     assert trial.losses[1] == math.inf
     np.testing.assert_allclose(trial.parts[0], [0, 0, 2.5, 2.5, 2.5], rtol=1e-6)
-    (vectors, _) = (
-        Prober(judge).probe([2, 0], [([2, 0], {"tokens": [wrong[2], wrong[0]], "words": words[:2]})]).vectors
-    )
+    run = [2, 0], {"tokens": [wrong[2], wrong[0]], "words": words[:2]}
+    (vectors, _) = Prober(judge).probe([2, 0], [run]).vectors
     assert (vectors[0] > 0).tolist() == [False, False, True, False]
 
 

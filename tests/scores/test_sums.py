@@ -1,4 +1,4 @@
-"""Sums against exact ones, at the ends of every type, for any subset of samples, and without holding arrays."""
+"""Sums against exact ones, at the ends of every type, of any subset of samples; no array is held."""
 
 from __future__ import annotations
 
