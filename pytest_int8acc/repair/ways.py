@@ -12,6 +12,8 @@ import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
+import numpy as np
+
 from pytest_int8acc.graph.migrate import migrate
 from pytest_int8acc.graph.network import Network, Plan, Precision, symmetric
 from pytest_int8acc.graph.plan import activation_scales, fresh_weights
@@ -19,6 +21,7 @@ from pytest_int8acc.lab.lab import Lab, Source
 from pytest_int8acc.repair.migration import ALPHAS, migration, outlying_sites
 from pytest_int8acc.repair.scales import (
     ENOUGH,
+    NEAR,
     Choice,
     Chooser,
     Purse,
@@ -106,12 +109,15 @@ def recalibrate(work: Work) -> Iterator[Candidate]:
     """Other scales for what the culprits read, from calibration data and from the inputs."""
     for source in work.lab.sources:
         work.log("looking for other scales, ranges from %s", source.description or "the inputs")
-        work.bases.append(_base(work, source))
+        base = _base(work, source)
+        if work.bases and work.best.choice.badness > NEAR and base.ranges.like(work.best.ranges):
+            return  # what these ranges lead to is known
+        work.bases.append(base)
         yield from _rescaled(work, len(work.bases) - 1, work.groups)
 
 
 def migrate_ranges(work: Work) -> Iterator[Candidate]:
-    """Channels evened out; the alpha that is best with plain ranges is looked at closely.
+    """Channels evened out, with the first alpha that does, else the best one, with plain ranges.
 
     Not what the case's own plan moves already.
     """
@@ -120,7 +126,7 @@ def migrate_ranges(work: Work) -> Iterator[Candidate]:
     outlying = outlying_sites(base.network, lab.values(base.source.data, base.plan).of(wanted))
     best = base
     for alpha in ALPHAS if outlying else ():
-        if work.purse.empty:
+        if work.purse.empty or (best is not base and best.choice.badness <= ENOUGH):
             break
         work.log("migrating %d activations, alpha %g", len(outlying), alpha)
         moves = migration(base.network, outlying, alpha)
@@ -212,12 +218,14 @@ def _rescaled(work: Work, place: int, groups: tuple[str, ...] | None) -> Iterato
     """Other scales for what some groups read (None: all do), all of them in INT8, at a place in the bases."""
     base = work.bases[place]
     wanted = units(base.network, activations(base.network, groups), base.ranges)
-    for enough in (ENOUGH, 0.0):
+    proposed = None
+    for enough in (1.0, ENOUGH):
         choice = work.chooser(base).rescale(wanted, start=base.choice, enough=enough)
         base = work.bases[place] = replace(base, choice=choice)
-        yield Candidate(base, choice)
-        if choice.badness > ENOUGH:
+        if NEAR < choice.badness < np.inf or choice == proposed:
             return
+        yield Candidate(base, choice)
+        proposed = choice
 
 
 def _not_symmetric(network: Network) -> list[str]:
