@@ -23,7 +23,7 @@ from pytest_int8acc.spec.int8 import RandomSource as RandomSpec
 from pytest_int8acc.spec.models import Case
 
 #: Elements of outputs per run, about, where a model tells their shapes.
-_RUN_ELEMENTS = 1 << 22
+_RUN_ELEMENTS = 1 << 20
 logger = logging.getLogger("pytest_int8acc")
 #: What comes nearest to each of TensorRT's calibrators.
 _LIKE: Mapping[Algorithm, CalibrationMethod] = {

@@ -17,7 +17,7 @@ from pytest_int8acc.tensors import Array
 #: Elements per sample that error vectors have at most.
 ELEMENTS = 4096
 #: Elements of outputs that are held at a time, about.
-_TOGETHER = 1 << 22
+_TOGETHER = 1 << 20
 #: What stands in for NaN and infinity, in units of the baseline's greatest magnitude.
 _FAR = 10.0
 
@@ -94,17 +94,19 @@ class Prober:
 def _pooled(
     runs: Iterable[tuple[Sequence[int], SampleOutputs]],
 ) -> Iterator[tuple[Sequence[int], SampleOutputs]]:
-    """The same with short runs put together: of a few samples an error's direction is known badly."""
-    waiting: tuple[list[int], dict[str, list[Array]]] = [], defaultdict(list)
-    for some, outputs in runs:
-        waiting[0].extend(some)
-        for name, arrays in outputs.items():
-            waiting[1][name].extend(arrays)
-        if sum(array.size for arrays in waiting[1].values() for array in arrays) >= _TOGETHER:
-            yield waiting
-            waiting = [], defaultdict(list)
-    if waiting[0]:
-        yield waiting
+    """The same in larger or smaller parts: of few values an error's direction is known badly."""
+    some, outputs, size = list[int](), defaultdict[str, list[Array]](list), 0
+    for samples, found in runs:
+        for place, sample in enumerate(samples):
+            some.append(sample)
+            for name, arrays in found.items():
+                outputs[name].append(arrays[place])
+                size += arrays[place].size
+            if size >= _TOGETHER:
+                yield some, outputs
+                some, outputs, size = [], defaultdict(list), 0
+    if some:
+        yield some, outputs
 
 
 def sampled(rows: Sequence[Vectors] | Vectors, longest: int) -> Vectors:
