@@ -2,14 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+
+from pytest_int8acc.names import shown, shown_lines
 
 #: Names that a message lists.
 _LISTED = 5
 
 
 class Int8accError(Exception):
-    """A case cannot be judged: says what is wrong, where, what was expected and what to do next."""
+    """A case cannot be judged: says what is wrong, where, what was expected and what to do next.
+
+    Attributes:
+        place: ``file:line:col`` of the spec's key that is to blame; empty where that is not known.
+    """
+
+    place = ""
+
+    def __str__(self) -> str:
+        """The message, fit for people, after its place."""
+        return ": ".join(filter(None, (self.place, shown_lines(super().__str__()))))
 
 
 class SpecError(Int8accError):
@@ -40,8 +53,25 @@ class CriterionError(Int8accError):
     """A criterion does not fit the model's outputs, or a user's metric function failed."""
 
 
+@contextmanager
+def blaming(place: str) -> Iterator[None]:
+    """Let errors of ours that are raised here, and know no place yet, begin with ``place``.
+
+    A backend that is missing is no mistake in a spec.
+    """
+    try:
+        yield
+    except MissingBackendError:
+        raise
+    except Int8accError as error:
+        error.place = error.place or place
+        raise
+
+
 def listed(names: Sequence[str] | Iterable[str]) -> str:
     """The first names, and how many more there are."""
     known = list(names)
     rest = len(known) - _LISTED
-    return ", ".join(f"'{name}'" for name in known[:_LISTED]) + (f" and {rest} more" if rest > 0 else "")
+    return ", ".join(f"'{shown(name)}'" for name in known[:_LISTED]) + (
+        f" and {rest} more" if rest > 0 else ""
+    )

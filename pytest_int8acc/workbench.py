@@ -59,6 +59,8 @@ class Host:
     """Where a case's golden lies."""
     unavailable: Callable[[MissingBackendError, Settings], None]
     """What becomes of a test whose backend is not there; where this returns, the error is raised."""
+    checked: Callable[[CaseResult], None]
+    """Told each result of ``check``: Ctrl-C may have ended what followed its verdict."""
 
     @contextmanager
     def where_it_can_run(self, settings: Settings) -> Iterator[None]:
@@ -88,7 +90,9 @@ class LoadedCase:
             Int8accError: There is no verdict.
         """
         with self._bench.host.where_it_can_run(self.settings):
-            return check(self.case, self.settings, self._bench.host.goldens(self.case))
+            result = check(self.case, self.settings, self._bench.host.goldens(self.case))
+        self._bench.host.checked(result)
+        return result
 
     def measure(self) -> CaseResult:
         """Run and judge, without a search; raises Int8accError where there is no verdict."""

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from pytest_int8acc.data.files import find, natural, read_arrays, read_npy
+from pytest_int8acc.data.files import MOST_BYTES, find, natural, read_arrays, read_npy
 from pytest_int8acc.data.layout import Layout, check_equal, check_names, inspect, kind
 from pytest_int8acc.data.scripts import iterate_user, load_function, run_user
 from pytest_int8acc.errors import DataError
@@ -44,6 +44,8 @@ class Source:
     joins: bool = False
     """True where rows are stored samples that may share a run; False where each feed is its own run."""
     is_random: bool = False
+    endless: bool = False
+    """True where nothing says that a pass ends."""
     notes: tuple[str, ...] = ()
 
 
@@ -246,7 +248,7 @@ def loader_source(ref: str, base: Path, what: str) -> Source:
             here = f"{what}: {ref}: feed {index}"
             yield here, _to_feed(item, here)
 
-    return Source(feeds)
+    return Source(feeds, endless=True)
 
 
 def _to_feed(item: Any, here: str) -> Feed:
@@ -316,7 +318,9 @@ def _values(tensor: TensorInfo, rows: int, batched: bool, stream: np.random.Gene
     return np.asarray(values if kind(tensor.dtype) == "float" else values >= 0.5).astype(tensor.dtype)
 
 
-def load_labels(source: str, samples: int, base: Path, *, limited: bool = False) -> Array | dict[str, Array]:
+def load_labels(
+    source: str, samples: int, base: Path, *, limited: bool = False, most: int = MOST_BYTES
+) -> Array | dict[str, Array]:
     """Labels with one entry per sample on axis 0; one array, or several by name.
 
     Args:
@@ -325,6 +329,7 @@ def load_labels(source: str, samples: int, base: Path, *, limited: bool = False)
         samples: How many samples the inputs have.
         base: A folder.
         limited: The inputs were cut to ``samples``, so more labels are cut too.
+        most: Bytes that an .npz may unpack to.
 
     Raises:
         DataError: The labels cannot be read, or are too few or too many.
@@ -336,7 +341,7 @@ def load_labels(source: str, samples: int, base: Path, *, limited: bool = False)
         path = find(source, base, where)
         if path.suffix not in (".npy", ".npz"):
             raise DataError(f"{where}: expected .npy, .npz, or file.py:function")
-        arrays = read_arrays(path, where)
+        arrays = read_arrays(path, where, most)
         if len(arrays) == 1:
             arrays = next(iter(arrays.values()))
     if isinstance(arrays, dict):

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
 
+from pytest_int8acc.clock import current
 from pytest_int8acc.engines import Engine
 from pytest_int8acc.errors import DataError
 from pytest_int8acc.tensors import Array, Feed, Outputs
@@ -77,9 +78,13 @@ class Progress:
 def with_progress(dataset: Dataset, what: str) -> Iterator[Batch]:
     """The batches of ``dataset``, with progress in samples."""
     progress = Progress(f"{what}, samples")
-    for batch in dataset.batches():
+    clock = current()
+    done = 0
+    for batch in clock.bounded(dataset.batches()):
         yield batch
+        done += batch.rows
         progress.add(batch.rows, dataset.samples)
+        clock.count("sample", done, dataset.samples)
 
 
 def _cut(array: Array, batch: Batch, output: str) -> Array:

@@ -176,6 +176,7 @@ class NoGolden:
     case: Case
     settings: Settings
 
+    recording = False
     replaces_baseline = False
 
     @property

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 
-from pytest_int8acc.case.judge import Gathered
+from pytest_int8acc.case.trials import Gathered
 from pytest_int8acc.graph.network import Plan, Precision
 from pytest_int8acc.lab.simulator import Simulator
 from pytest_int8acc.scores.criteria import Criterion

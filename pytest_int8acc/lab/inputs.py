@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Sequence
 
 import numpy as np
 
-from pytest_int8acc.case.judge import SampleOutputs
+from pytest_int8acc.case.trials import SampleOutputs
 from pytest_int8acc.data import Batch, Dataset
 from pytest_int8acc.data.dataset import fill, rechunk
 from pytest_int8acc.data.layout import read_layout

@@ -8,7 +8,9 @@ from functools import cached_property
 
 import numpy as np
 
-from pytest_int8acc.case.judge import Gathered, Judge, SampleJudge, SampleOutputs
+from pytest_int8acc.case.judge import Judge
+from pytest_int8acc.case.trials import Gathered, SampleJudge, SampleOutputs
+from pytest_int8acc.clock import current
 from pytest_int8acc.data import Batch, Dataset
 from pytest_int8acc.engines.onnxruntime import CPU, Sessions
 from pytest_int8acc.graph.network import Edge, Network, Plan, Precision, TensorScale
@@ -139,7 +141,8 @@ class Simulator:
         board, gathered = self.board(plan), Gathered(seen.judge)
         place = {sample: i for i, sample in enumerate(seen.samples)}
         wanted = range(len(seen.samples)) if order is None else order
-        for samples, batch in self.inputs.runs([seen.samples[i] for i in wanted], len(seen.samples)):
+        runs = self.inputs.runs([seen.samples[i] for i in wanted], len(seen.samples))
+        for samples, batch in current().bounded(runs):
             gathered.add([place[i] for i in samples], self._run(board, plan, samples, batch))
             if enough is not None and not gathered.seen.all() and enough(gathered.parts()):
                 break

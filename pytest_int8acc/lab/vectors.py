@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from pytest_int8acc.case.judge import Gathered, SampleJudge, SampleOutputs, concatenated
+from pytest_int8acc.case.trials import Gathered, SampleJudge, SampleOutputs, concatenated
 from pytest_int8acc.scores.criteria import kind_of
 from pytest_int8acc.scores.parts import TINY, error
 from pytest_int8acc.search.types import Probe, Target

@@ -9,13 +9,12 @@ to know the noise below which no limit means anything.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from pytest_int8acc.backends.open import open_backend
 from pytest_int8acc.backends.protocol import Backend
-from pytest_int8acc.case.data import open_source
+from pytest_int8acc.case.data import check_files, open_source
 from pytest_int8acc.case.forms import (
     Form,
     ImplicitForm,
@@ -24,7 +23,8 @@ from pytest_int8acc.case.forms import (
     int8_form,
     load_float,
 )
-from pytest_int8acc.case.judge import Judge, Verdict, load_judge
+from pytest_int8acc.case.judge import Judge, Verdict, check_outputs, load_judge
+from pytest_int8acc.clock import Clock, current
 from pytest_int8acc.data import Dataset
 from pytest_int8acc.engines import Engine
 from pytest_int8acc.engines.onnxruntime import Sessions, sessions_of
@@ -40,6 +40,7 @@ from pytest_int8acc.measure.caveats import (
     lint_model,
     lint_network,
     lost_by_baseline,
+    not_judged,
     nothing_compared,
     refuse_overflow,
 )
@@ -72,6 +73,8 @@ class Measured:
     candidate: Form
     sessions: Sessions
     """Where ONNX Runtime runs what is not the backend's."""
+    clock: Clock
+    """Of all that the case does, from its setup on."""
 
     @property
     def half(self) -> bool:
@@ -109,23 +112,36 @@ class Measured:
         self.backend.close()
 
 
-def measure(case: Case, settings: Settings, goldens: Goldens | None = None) -> Measured:
+def measure(
+    case: Case, settings: Settings, goldens: Goldens | None = None, clock: Clock | None = None
+) -> Measured:
     """Run one case and score it.
 
     ``goldens`` says where the case's golden lies and whether it is written; None: beside the spec, read only.
+    ``clock`` lets others see how far it is.
 
     Raises:
         MissingBackendError: The backend that the settings want is not there.
         GoldenError: The case's golden is missing, stale or damaged, or cannot be written.
         Int8accError: There is no verdict: a model, the data, a scale file or a criterion is at fault.
     """
-    backend = open_backend(case, settings)
-    try:
-        keeper = open_keeper(case, settings, goldens or Goldens(), backend.output_settings)
-        return _measure(case, settings, backend, keeper)
-    except BaseException:
-        backend.close()
-        raise
+    clock = clock or Clock()
+    with clock.running(), clock.phase("setup"), case.at():
+        check_files(case)
+        backend = open_backend(case, settings)
+        try:
+            keeper = open_keeper(case, settings, goldens or Goldens(), backend.output_settings)
+            measured = _measure(case, settings, backend, keeper)
+        except BaseException:
+            backend.close()
+            raise
+    return replace(measured, result=timed(measured.result, clock))
+
+
+def timed(result: CaseResult, clock: Clock) -> CaseResult:
+    """``result`` with where its time went so far, and what ended it early."""
+    phases = clock.phases
+    return replace(result, seconds=sum(p.seconds for p in phases), phases=phases, stopped=clock.stop)
 
 
 @dataclass(frozen=True, eq=False)
@@ -148,58 +164,69 @@ class _Setup:
 
 def _set_up(case: Case, settings: Settings, backend: Backend, keeper: Keeper | NoGolden) -> _Setup:
     model = load_float(case)
+    check_outputs(case, [output.name for output in model.outputs])
     inputs = open_source(case, case.inputs, model, "inputs", keeper.limit)
-    keeper = keeper.check(inputs)
+    with case.at("golden" if case.golden else "baseline"):
+        keeper = keeper.check(inputs)
     if case.labels is not None and inputs.samples is None:  # they must be as many
         inputs.read_once()
     own = load_judge(case, settings.but(samples=keeper.limit), inputs.samples or 0)
     framework = read_reference(case, model)
     findings = lint_model(case, model, settings.lint)
     baseline = keeper.form(model)
-    candidate, int8 = candidate_form(case, model, settings, implicit=backend.quantizes_implicitly)
+    with current().phase("calibration"):
+        candidate, int8 = candidate_form(case, model, settings, implicit=backend.quantizes_implicitly)
     findings += lint_network(case, int8, settings.lint)
     forms = Forms(model, baseline, candidate)
     return _Setup(case, settings, backend, keeper, inputs, own, framework, findings, forms, int8)
 
 
 def _measure(case: Case, settings: Settings, backend: Backend, keeper: Keeper | NoGolden) -> Measured:
-    started, sessions = time.perf_counter(), sessions_of(settings)
+    sessions, clock = sessions_of(settings), current()
     setup = _set_up(case, settings, backend, keeper)
     keeper, inputs, forms = setup.keeper, setup.inputs, setup.forms
     judge = keeper.tighten(setup.own)
     wanted = Wanted(
         judge,
+        place=case.place("criteria"),
         baseline=settings.search != "off" or keeper.wants_baseline,
         candidate=keeper.wants_candidate,
         golden=keeper.cutter() if keeper.replaces_baseline else None,
         reference=setup.framework,
     )
-    runs = run_forms(case.name, backend, forms, inputs, sessions, wanted)
+    with clock.phase("runs"):
+        runs = run_forms(case.name, backend, forms, inputs, sessions, wanted)
     if isinstance(forms.candidate, ImplicitForm):  # its ranges are known since it was built
         int8 = int8_form(case, forms.model, settings, backend.calibration_cache)
         findings = (*setup.findings, *lint_network(case, int8, settings.lint))
         setup = replace(setup, int8=int8, findings=findings)
-    lost = lost_by_baseline(runs)
-    refuse_overflow(lost, runs, forms, inputs, sessions)
-    verdict = runs.scorings[Role.BASELINE, Role.INT8].verdict(runs.noise)
+    with case.at("criteria"):
+        lost = lost_by_baseline(runs)
+    with case.at("baseline"):
+        refuse_overflow(lost, runs, forms, inputs, sessions)
+    with case.at("criteria"), clock.phase("runs"):
+        verdict = runs.scorings[Role.BASELINE, Role.INT8].verdict(runs.noise)
     verdict = verdict._replace(metrics=keeper.named(verdict.metrics, setup.own, judge))
     backend.measure_latency((Role.BASELINE, Role.INT8), inputs)
     result = _result(setup, runs, verdict, lost)
     run = Compared(runs.baseline, runs.candidate, runs.backend, setup.own, inputs, forms.model)
-    result = replace(keeper.finish(result, run), seconds=time.perf_counter() - started)
+    with case.at("golden" if case.golden else "baseline"):
+        result = keeper.finish(result, run)
     return Measured(
         *(case, settings, result, forms.model, inputs, setup.int8, judge, backend, runs),
         int8_passed=verdict.passed,
         reference=forms.baseline,
         candidate=forms.candidate,
         sessions=sessions,
+        clock=clock,
     )
 
 
 def _result(setup: _Setup, runs: Runs, verdict: Verdict, lost: Sequence[Score]) -> CaseResult:
     case, inputs, backend, int8 = setup.case, setup.inputs, setup.backend, setup.int8
     baseline, candidate = setup.forms.baseline, setup.forms.candidate
-    gained, unjudged = engine_scores(case, backend)
+    gained, untold = engine_scores(case, backend)
+    free = not_judged(case, verdict.outputs, bool(setup.keeper.recording))
     warned = caveats(setup.settings, int8, baseline, verdict.outputs, verdict.metrics, lost)
     notes = (*candidate.notes, *baseline.notes, *inputs.notes, *backend.notes, *runs.notes)
     return CaseResult(
@@ -214,7 +241,7 @@ def _result(setup: _Setup, runs: Runs, verdict: Verdict, lost: Sequence[Score]) 
         metrics=(*verdict.metrics, *gained),
         int8_groups=len(int8.network.groups) if int8 else 0,
         high_groups=len(int8.network.left_high) if int8 else 0,
-        warnings=(*nothing_compared(runs), *warned, *unjudged),
+        warnings=(*nothing_compared(runs), *warned, *untold, *free),
         notes=tuple(dict.fromkeys(notes)),
         engines=backend.engines,
         findings=(*setup.findings, *compare_data(case, setup.forms.model, inputs)),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections import defaultdict
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -12,12 +12,13 @@ import numpy as np
 from pytest_int8acc.backends.protocol import Backend
 from pytest_int8acc.case.forms import Form, ModelForm
 from pytest_int8acc.case.judge import Judge, Scoring, Verdict
+from pytest_int8acc.clock import current
 from pytest_int8acc.data import Dataset
 from pytest_int8acc.data.files import find, read_arrays
 from pytest_int8acc.engines import Engine
 from pytest_int8acc.engines.onnxruntime import Sessions
 from pytest_int8acc.engines.run import lock_step
-from pytest_int8acc.errors import DataError, EngineError, ModelError
+from pytest_int8acc.errors import DataError, EngineError, ModelError, blaming
 from pytest_int8acc.goldens.arrays import Cutter
 from pytest_int8acc.graph.model import Model
 from pytest_int8acc.results import Role
@@ -45,8 +46,9 @@ class Runs:
     """INT8's; none where no golden may be written."""
     broken: dict[Role, set[str]] = field(default_factory=lambda: defaultdict(set))
     """Form to its outputs that hold NaN or infinities."""
-    zero: dict[str, bool] = field(default_factory=dict)
-    """Output to whether the baseline's holds numbers and is 0 throughout."""
+    zero: dict[Role, set[str]] = field(default_factory=lambda: defaultdict(set))
+    """Form to its outputs that hold numbers and are 0 throughout."""
+    _nonzero: dict[Role, set[str]] = field(default_factory=lambda: defaultdict(set))
 
     @property
     def roles(self) -> set[Role]:
@@ -58,14 +60,28 @@ class Runs:
         """The baseline's second run against the first; None where the baseline was kept and not run."""
         return self.scorings.get((Role.BASELINE, Role.BASELINE_AGAIN))
 
+    def look(self, role: Role, outputs: Feed) -> None:
+        """Note what a batch of a form holds."""
+        for name, array in outputs.items():
+            if array.dtype.kind == "f" and not np.isfinite(array).all():
+                self.broken[role].add(name)
+            if name not in self._nonzero[role]:
+                empty = array.dtype.kind in "fiub" and not array.any()
+                (self.zero if empty else self._nonzero)[role].add(name)
+                if not empty:
+                    self.zero[role].discard(name)
+
     def scoring(self, against: Role, form: Role) -> Scoring:
         """A form compared with another; where that was not done in full, what was not kept runs again.
 
         Raises:
             EngineError: One does not run.
+            OutOfTime: One would have to run, and time is up.
         """
-        known = self.scorings.get((against, form))
-        if known is None or known.judged_only:
+        known, clock = self.scorings.get((against, form)), current()
+        if known is None:
+            clock.check()
+        if known is None or (known.judged_only and not clock.over):
             known = self.scorings[against, form] = Scoring(self.judge)
             both = zip(self._outputs(against), self._outputs(form), strict=True)
             for (rows, before), (others, outputs) in both:
@@ -100,6 +116,8 @@ class Wanted:
     """What comes of the outputs of a run."""
 
     judge: Judge
+    place: str = ""
+    """The spec's criteria, as ``file:line:col``."""
     baseline: bool = True
     """Whether the baseline's are kept."""
     candidate: bool = False
@@ -134,7 +152,10 @@ def run_forms(
         engine = sessions.exact(forms.model) if fp32 else backend.open(forms.candidate, Role.INT8, inputs)
         return ((rows, outputs[role]) for rows, outputs in lock_step({role: engine}, inputs))
 
-    scorings = _scorings(wanted, {*engines, Role.BASELINE}, [output.name for output in forms.model.outputs])
+    with blaming(wanted.place):
+        scorings = _scorings(
+            wanted, {*engines, Role.BASELINE}, [output.name for output in forms.model.outputs]
+        )
     runs = Runs(engines[Role.INT8].description, notes, wanted.judge, run, scorings)
     for rows, found in lock_step(engines, inputs):
         _add(runs, wanted, rows, dict(found))
@@ -172,22 +193,17 @@ def _add(runs: Runs, wanted: Wanted, rows: int, outputs: dict[Role, Feed]) -> No
         outputs[Role.BASELINE] = wanted.golden(outputs[Role.INT8])
     if wanted.reference is not None:
         outputs[Role.FRAMEWORK] = wanted.reference.next(outputs[Role.BASELINE])
-    for (against, form), scoring in runs.scorings.items():
-        scoring.add(outputs[against], outputs[form], rows)
+    with blaming(wanted.place):
+        for (against, form), scoring in runs.scorings.items():
+            scoring.add(outputs[against], outputs[form], rows)
     for role, feed in outputs.items():
-        runs.broken[role].update(name for name, array in feed.items() if not _finite(array))
-    for name, array in outputs[Role.BASELINE].items():
-        runs.zero[name] = runs.zero.get(name, array.dtype.kind in "fiub") and not array.any()
+        runs.look(role, feed)
     for role, kept, keeps in (
         (Role.BASELINE, runs.baseline, wanted.baseline),
         (Role.INT8, runs.candidate, wanted.candidate),
     ):
         for name, array in outputs[role].items() if keeps else ():
             kept.setdefault(name, []).append(array)
-
-
-def _finite(array: Array) -> bool:
-    return array.dtype.kind != "f" or bool(np.isfinite(array).all())
 
 
 def _batches(outputs: Outputs) -> Iterator[tuple[int, Feed]]:
@@ -198,12 +214,17 @@ def _batches(outputs: Outputs) -> Iterator[tuple[int, Feed]]:
 def _open(backend: Backend, forms: Forms, inputs: Dataset, *, with_baseline: bool) -> dict[Role, Engine]:
     """The engines of the forms, both checked before one is built; the baseline's under two roles."""
     for form in (forms.baseline, forms.candidate):
-        _check_interface(form.model, forms.model)
-        backend.check(form)
+        with blaming(form.place):
+            _check_interface(form.model, forms.model)
+            backend.check(form)
     engines: dict[Role, Engine] = {}
     if with_baseline:
-        engines[Role.BASELINE] = backend.open(forms.baseline, Role.BASELINE, inputs)
-    engines[Role.INT8] = backend.open(forms.candidate, Role.INT8, inputs)
+        with blaming(forms.candidate.place):
+            backend.begin(forms.candidate, Role.INT8, inputs)
+        with blaming(forms.baseline.place):
+            engines[Role.BASELINE] = backend.open(forms.baseline, Role.BASELINE, inputs)
+    with blaming(forms.candidate.place):
+        engines[Role.INT8] = backend.open(forms.candidate, Role.INT8, inputs)
     if with_baseline:
         engines[Role.BASELINE_AGAIN] = engines[Role.BASELINE]
     return engines
@@ -254,6 +275,8 @@ class Reference:
 
     where: str
     """The file, for messages."""
+    place: str
+    """The spec's key, as ``file:line:col``."""
     arrays: Mapping[str, Array]
     """By output, samples first."""
     _seen: dict[str, tuple[int, ...]] = field(default_factory=dict)
@@ -267,7 +290,7 @@ class Reference:
                 start, rows = self._seen.get(name, (0,))[0], samples_in(array)
                 self._seen[name] = (start + rows, *array.shape[1:])
                 if self.arrays[name].shape[1:] != array.shape[1:] or not self.arrays[name].ndim:
-                    raise self._misfit(name, f"batches of {array.shape}")
+                    self._refuse(name, f"batches of {array.shape}")
                 found[name] = np.asarray(self.arrays[name][start : start + rows], array.dtype)
         return found
 
@@ -275,13 +298,14 @@ class Reference:
         """Raise DataError where an array holds more or fewer samples than it was compared with."""
         for name, expected in self._seen.items():
             if self.arrays[name].shape != expected:
-                raise self._misfit(name, str(expected))
+                self._refuse(name, str(expected))
 
-    def _misfit(self, name: str, expected: str) -> DataError:
-        return DataError(
-            f"{self.where}: '{name}' has shape {self.arrays[name].shape}, the model gives {expected}: "
-            "save the framework's outputs for the same samples, in the same order, samples first"
-        )
+    def _refuse(self, name: str, expected: str) -> None:
+        with blaming(self.place):
+            raise DataError(
+                f"{self.where}: '{name}' has shape {self.arrays[name].shape}, the model gives {expected}: "
+                "save the framework's outputs for the same samples, in the same order, samples first"
+            )
 
     def judge(self, judge: Judge, outputs: Collection[str]) -> Judge:
         """A case's criteria on its ``outputs``, as far as there are arrays for them."""
@@ -295,19 +319,26 @@ def read_reference(case: Case, model: Model) -> Reference | None:
     """
     if case.reference is None:
         return None
-    where = f"reference: {case.reference}"
+    with case.at("reference"):
+        where = f"reference: {case.reference}"
+        arrays = _read(case.reference, where, case, [output.name for output in model.outputs])
+    return Reference(where, case.place("reference"), arrays)
+
+
+def _read(file: str, where: str, case: Case, names: Sequence[str]) -> Mapping[str, Array]:
+    """The arrays of a model that gives ``names``."""
     try:
-        path = find(case.reference, case.path(""), where)
+        path = find(file, case.path(""), where)
     except DataError as error:
         raise DataError(
             f"{error}; save the framework's outputs there (np.savez), or take 'reference' out of the spec"
         ) from error
-    arrays, names = read_arrays(path, where), [output.name for output in model.outputs]
+    arrays = read_arrays(path, where, case.most_bytes)
     if len(names) == 1 and len(arrays) == 1:
-        return Reference(where, {names[0]: next(iter(arrays.values()))})
+        return {names[0]: next(iter(arrays.values()))}
     for name in arrays:
         if name not in names:
             raise DataError(
                 f"{where}: '{name}' is no output of the model{did_you_mean(name, names)}: {', '.join(names)}"
             )
-    return Reference(where, arrays)
+    return arrays

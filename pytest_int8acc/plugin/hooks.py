@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from pytest_int8acc.names import shown
 from pytest_int8acc.settings import SETTINGS, SUFFIXES, Kind, Setting
 
 if TYPE_CHECKING:
@@ -179,6 +180,23 @@ def pytest_collect_file(file_path: Path, parent: pytest.Collector) -> SpecFile |
     return None
 
 
+def pytest_collection_finish(session: pytest.Session) -> None:
+    """Makes ready to tell what cases do, where there are any."""
+    if any(item.path.name.endswith(SUFFIXES) for item in session.items):
+        from pytest_int8acc.plugin.progress import start
+
+        start(session.config)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_configure_node(node: Any) -> None:
+    """Makes ready to tell what a worker of pytest-xdist does."""
+    if _gate(node.config) or any(".int8acc.y" in arg for arg in node.config.args):
+        from pytest_int8acc.plugin.progress import start
+
+        start(node.config).share(node)
+
+
 @pytest.hookimpl(optionalhook=True, tryfirst=True)
 def pytest_xdist_auto_num_workers(config: pytest.Config) -> int | None:
     """One worker per GPU for ``-n auto`` where specs run on TensorRT; None leaves it to pytest-xdist."""
@@ -266,5 +284,5 @@ class _Last:
             from pytest_int8acc.plugin.reporting import write_reports
 
             for line, failed in write_reports(terminalreporter, report_folder(config)):
-                terminalreporter.write_line(line, red=failed)
+                terminalreporter.write_line(shown(line), red=failed)
         return result

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 import warnings
 from collections.abc import Iterator, Mapping
 from itertools import takewhile
@@ -11,9 +12,12 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from pytest_int8acc.clock import Clock
 from pytest_int8acc.errors import EngineError, Int8accError, MissingBackendError, SpecError
+from pytest_int8acc.names import shown
+from pytest_int8acc.plugin.progress import watching
 from pytest_int8acc.plugin.reporting import MISSED, RECORDED, golden_folder, spec_stem
-from pytest_int8acc.report.plain import properties
+from pytest_int8acc.report.plain import for_people, properties
 from pytest_int8acc.report.text import acceptances, failure, failure_line
 from pytest_int8acc.results import CaseResult
 from pytest_int8acc.settings import SETTINGS, Settings, resolve
@@ -103,6 +107,9 @@ class SpecItem(pytest.Function):
         self.measured: Measured | None = None
         self.result: CaseResult | None = None
         """What is known so far: None before setup, without a search before the call."""
+        self.clock = Clock()
+        self.began = 0.0
+        """By ``time.monotonic``."""
 
     def mark(self) -> None:
         """Gives the item the case's marks; raises SpecError where pytest refuses one."""
@@ -116,10 +123,10 @@ class SpecItem(pytest.Function):
                 place = f"{display(self.path)}:{self.case.line + 1}:1"
                 raise SpecError(f"{place}: mark '{name}' of case '{self.name}': {error}") from None
         if self.case.skip is not None:
-            self.add_marker(pytest.mark.skip(reason=self.case.skip))
+            self.add_marker(pytest.mark.skip(reason=shown(self.case.skip)))
         if self.case.xfail is not None:
             # Accuracy alone may fail as expected: a case that cannot be judged stays an error.
-            self.add_marker(pytest.mark.xfail(reason=self.case.xfail, raises=AccuracyError))
+            self.add_marker(pytest.mark.xfail(reason=shown(self.case.xfail), raises=AccuracyError))
 
     def _add_named(self, name: str) -> None:
         with warnings.catch_warnings(record=True) as caught:
@@ -135,14 +142,16 @@ class SpecItem(pytest.Function):
             return
         from pytest_int8acc.measure.measured import measure
 
+        self.clock, self.began = Clock(), time.monotonic()
         settings = settings_for(self.config, self.case.settings())
         goldens = self._goldens()
         try:
-            self.measured = measure(self.case, settings, goldens)
+            with watching(self):
+                self.measured = measure(self.case, settings, goldens, self.clock)
         except MissingBackendError as error:
             skip_unavailable(error, settings)
             raise
-        result = self.measured.result
+        result = for_people(self.measured.result)
         self._publish(result)
         if goldens and result.recorded is not None:
             self.user_properties.append((RECORDED, "\n".join([result.golden, *acceptances(result)])))
@@ -158,10 +167,10 @@ class SpecItem(pytest.Function):
         from pytest_int8acc.check import conclude
 
         assert self.measured is not None  # setup() has raised otherwise
-        result = conclude(self.measured, self._folder())
+        with watching(self):
+            result = for_people(conclude(self.measured, self._folder()))
         self._publish(result)
-        if result.search is not None and result.search.ending.kind == "interrupted":
-            self.session.shouldstop = "interrupted (Ctrl-C) in a precision search"
+        stop_where_interrupted(self.session, result)
         return result
 
     def reportinfo(self) -> tuple[Any, int, str]:
@@ -199,8 +208,14 @@ class SpecItem(pytest.Function):
     def _publish(self, result: CaseResult) -> None:
         assert self.measured is not None
         self.result = result
-        settings = ("int8acc.settings", self.measured.settings.describe())
+        settings = ("int8acc.settings", shown(self.measured.settings.describe()))
         self.user_properties[:] = (dict(self.user_properties) | dict([*properties(result), settings])).items()
+
+
+def stop_where_interrupted(session: pytest.Session, result: CaseResult) -> None:
+    """Ends the session where Ctrl-C has ended what followed a verdict."""
+    if result.stopped is not None and result.stopped.kind == "interrupted":
+        session.shouldstop = f"interrupted (Ctrl-C) after the verdict on {result.name}"
 
 
 def skip_unavailable(error: MissingBackendError, settings: Settings) -> None:

@@ -1,6 +1,6 @@
 """The ways of mending a case, cheapest first: each proposes plans, best first, until one is proved.
 
-    recalibrate ─fails→ migrate ─fails→ all scales ─fails→ mixed: some culprits high
+    unfuse ─fails→ recalibrate ─fails→ migrate ─fails→ all scales ─fails→ mixed: some culprits high
 
 A way is a function of a ``Work``; what it learns it leaves there for the ways after it (NVIDIA's INT8
 debugging guide tries them in this order).
@@ -18,6 +18,7 @@ from pytest_int8acc.graph.migrate import migrate
 from pytest_int8acc.graph.network import Network, Plan, Precision, symmetric
 from pytest_int8acc.graph.plan import activation_scales, fresh_weights
 from pytest_int8acc.lab.lab import Lab, Source
+from pytest_int8acc.repair.fusions import fewest_outputs
 from pytest_int8acc.repair.migration import ALPHAS, migration, outlying_sites
 from pytest_int8acc.repair.scales import (
     ENOUGH,
@@ -82,6 +83,7 @@ class Work:
         """Keep what is needed; culprits may be empty, then all groups are looked at."""
         self.lab, self.culprits, self.purse = lab, culprits, purse
         self.bases: list[Base] = []
+        self.notes: list[str] = []
 
     @property
     def groups(self) -> tuple[str, ...] | None:
@@ -103,6 +105,24 @@ class Work:
 
 
 Way = Callable[[Work], Iterator[Candidate]]
+
+
+def unfuse(work: Work) -> Iterator[Candidate]:
+    """Outputs that break up what an engine fuses wrong, where its model is right; see ``fusions``."""
+    lab = work.lab
+    most = lab.builds + lab.measured.settings.max_builds - 1  # the ways after it have one
+
+    def spent() -> bool:
+        return lab.builds >= most or work.purse.empty
+
+    for plan in lab.refuted if lab.measured.backend.builds_engines else ():
+        work.log("looking for the fusion that computes wrong")
+        outputs, note = fewest_outputs(lab, plan, work.culprits, spent)
+        work.notes.append(note)
+        if outputs:
+            base = Plan(plan.high, plan.scales, plan.moves, outputs)
+            source = Source(lab.measured.inputs, "")
+            yield Candidate(Base(base, lab.network, {}, Ranges({}), source), Choice(), plan.high)
 
 
 def recalibrate(work: Work) -> Iterator[Candidate]:
@@ -164,13 +184,13 @@ def mix(work: Work) -> Iterator[Candidate]:
         choice = chooser.rescale(wanted, start=choice, high=others)
     evaluator = work.lab.simulated(base=chooser.plan(choice))
     everything = evaluator.indices(work.culprits)
-    result = certify(evaluator, everything, budget=Budget(max_seconds=work.purse.seconds_left))
+    result = certify(evaluator, everything, budget=Budget(clock=work.lab.clock))
     if result.passed and len(result.high) < len(work.culprits):
         yield Candidate(base, choice, dict.fromkeys(result.high, keep))
 
 
 #: Cheapest first; what keeps all culprits high is the search's own plan.
-WAYS: tuple[Way, ...] = (recalibrate, migrate_ranges, rescale_all, mix)
+WAYS: tuple[Way, ...] = (unfuse, recalibrate, migrate_ranges, rescale_all, mix)
 
 
 def _base(work: Work, source: Source) -> Base:

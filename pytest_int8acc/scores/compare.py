@@ -37,7 +37,7 @@ class Comparison:
     ) -> None:
         """Nothing is compared yet; arguments as for ``compare_outputs``."""
         self._criteria, self._judged_only = criteria, judged_only
-        self._use_defaults = not criteria and not metrics_given
+        self._use_defaults = not metrics_given
         self.tallies: dict[str, Tally] = {}
 
     def open(self, baseline: Sequence[str], candidate: Sequence[str]) -> None:
@@ -50,8 +50,9 @@ class Comparison:
                 f"{', '.join(candidate) or 'none'}; both models need the same output names"
             )
         for name in baseline:
-            limits = None if self._use_defaults else limits_for(name, self._criteria)
-            self.tallies[name] = Tally(name, limits, judged_only=self._judged_only)
+            limits = limits_for(name, self._criteria)
+            default = not limits and self._use_defaults
+            self.tallies[name] = Tally(name, None if default else limits, judged_only=self._judged_only)
 
     def add(self, baseline: Feed, candidate: Feed) -> None:
         """Compare the next batch; CriterionError where a criterion or the candidate does not fit."""
@@ -115,10 +116,10 @@ def compare_outputs(
     Args:
         baseline: The high-precision outputs, per batch, samples along the first axis.
         candidate: The INT8 outputs of the same data in the same batches.
-        criteria: Limits; an output that none of them names is reported only.
+        criteria: Limits; an output that none of them names must keep the default one (SQNR 20 dB, or
+            agreement 0.99 where it holds no floats).
         noise: A second run of the baseline on the same data, for the noise floor.
-        metrics_given: Whether the case judges by a user's metric; without that and without ``criteria``,
-            every output must keep the default limit (SQNR 20 dB, or agreement 0.99 where it holds no floats).
+        metrics_given: Whether the case judges by a user's metric; then there is no default limit.
         judged_only: Leaves out what no limit needs: other scores, the line, the worst sample.
 
     Raises:

@@ -37,7 +37,7 @@ class OutputCriterion(_Limits):
 
     beside = ("output", "axis", "rel_floor")
 
-    output: fields.Text = option("The output's name, or a pattern (*, ?, [seq]) of names.", "*")
+    output: fields.GraphName = option("The output's name, or a pattern (*, ?, [seq]) of names.", "*")
     axis: fields.Axis = option("The axis of classes, for kl and the top-k agreements.", -1)
     cosine: fields.Cosine | None = option("Least cosine similarity.")
     sqnr_db: fields.Number | None = option(

@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 from rejecting import reject
 from sample_outputs import Samples, one, trial_of
 
-from pytest_int8acc.case.judge import Gathered, Judge, SampleJudge
+from pytest_int8acc.case.judge import Judge
+from pytest_int8acc.case.trials import Gathered, SampleJudge
 from pytest_int8acc.errors import CriterionError
 from pytest_int8acc.lab.vectors import Prober
 from pytest_int8acc.scores.compare import compare_outputs
@@ -175,9 +176,12 @@ def test_integers_and_strings_agree_element_by_element() -> None:
     assert (vectors[0] > 0).tolist() == [False, False, True, False]
 
 
+FREE = OutputLimits("*o*", unjudged=True)
+
+
 def test_nan_in_an_output_without_limits_fails_the_plan_at_once() -> None:
     b, c = one()
-    judge = SampleJudge({"y": b, "other": b}, Judge([OutputLimits("y", limits={"sqnr_db": -50})]))
+    judge = SampleJudge({"y": b, "other": b}, Judge([OutputLimits("y", limits={"sqnr_db": -50}), FREE]))
     assert trial_of(judge, {"y": c, "other": c}).passed
     full = [np.full_like(a, np.nan) if i == 3 else a for i, a in enumerate(c)]
     trial = trial_of(judge, {"y": c, "other": full})
@@ -197,7 +201,7 @@ def test_nan_in_an_output_with_limits_spoils_those_alone() -> None:
 
 def test_shapes_that_differ_matter_where_there_is_a_limit() -> None:
     b, c = one(4, 5)
-    judge = SampleJudge({"y": b, "boxes": b}, Judge([OutputLimits("y", limits={"sqnr_db": 5})]))
+    judge = SampleJudge({"y": b, "boxes": b}, Judge([OutputLimits("y", limits={"sqnr_db": 5}), FREE]))
     fewer = [array[:, :3] for array in b]
     assert trial_of(judge, {"y": c, "boxes": fewer}).passed
     trial = trial_of(judge, {"y": fewer, "boxes": b})

@@ -15,6 +15,7 @@ from zoo import ZOO, sample_feed
 from benchmarks.case import dataset
 from benchmarks.faults import outlier_channel, per_tensor_weights
 from benchmarks.nets import digits, trained
+from pytest_int8acc.clock import Clock
 from pytest_int8acc.engines.calibrators import ENTROPY_BINS
 from pytest_int8acc.engines.onnxruntime import CPU, OrtEngine
 from pytest_int8acc.graph.groups import find_groups
@@ -58,7 +59,7 @@ def ranges_of(lab: Lab, bins: int = 512) -> Ranges:
 
 
 def chooser_of(lab: Lab, trials: int = 200) -> Chooser:
-    return Chooser(lab.simulator, Plan(), activation_scales(lab.network), Purse(trials, None))
+    return Chooser(lab.simulator, Plan(), activation_scales(lab.network), Purse(trials, Clock()))
 
 
 def culprit_of(lab: Lab) -> str:
@@ -193,7 +194,6 @@ def test_an_empty_purse_changes_nothing(wide: Lab) -> None:
     wanted = units(wide.network, activations(wide.network), ranges)
     assert chooser.rescale(wanted).scales == {}
     assert chooser.purse.trials == 0
-    assert Purse(10, 0.0).empty
 
 
 def test_tensors_of_a_concat_get_one_scale(tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ from pytest_int8acc.lab.lab import Lab
 from pytest_int8acc.repair import scales
 from pytest_int8acc.repair.migration import ALPHAS
 from pytest_int8acc.repair.scales import ENOUGH, Purse
-from pytest_int8acc.repair.ways import WAYS, Work, migrate_ranges, mix, recalibrate, rescale_all
+from pytest_int8acc.repair.ways import WAYS, Work, migrate_ranges, mix, recalibrate, rescale_all, unfuse
 
 
 @pytest.fixture(autouse=True)
@@ -41,7 +41,7 @@ def outlying(tmp_path_factory: pytest.TempPathFactory) -> Lab:
 
 
 def work_of(lab: Lab, *culprits: str, trials: int = 100) -> Work:
-    return Work(lab, culprits, Purse(trials, None))
+    return Work(lab, culprits, Purse(trials, lab.clock))
 
 
 def read_by(lab: Lab, group: str) -> str:
@@ -49,7 +49,7 @@ def read_by(lab: Lab, group: str) -> str:
 
 
 def test_the_cheapest_comes_first() -> None:
-    assert (recalibrate, migrate_ranges, rescale_all, mix) == WAYS
+    assert (unfuse, recalibrate, migrate_ranges, rescale_all, mix) == WAYS
 
 
 def test_recalibration_changes_what_the_culprits_read_and_nothing_else(wide: Lab) -> None:
