@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -12,7 +12,6 @@ from pytest_int8acc.case.data import calibration_data
 from pytest_int8acc.case.forms import Form, Int8Form
 from pytest_int8acc.case.judge import Verdict
 from pytest_int8acc.data import Dataset
-from pytest_int8acc.engines.run import run_together
 from pytest_int8acc.graph.groups import WEIGHTED
 from pytest_int8acc.graph.macs import macs, sized_tensors
 from pytest_int8acc.graph.network import Network, Plan
@@ -25,7 +24,7 @@ from pytest_int8acc.lab.values import Values
 from pytest_int8acc.measure.measured import Measured
 from pytest_int8acc.results import Latency, Role
 from pytest_int8acc.search.types import GroupInfo
-from pytest_int8acc.tensors import Outputs
+from pytest_int8acc.tensors import Feed
 
 logger = logging.getLogger("pytest_int8acc")
 #: What an engine may lose more than its model, as TensorRT's rounding does: 1 dB.
@@ -155,10 +154,10 @@ class Lab:
 
     def built(self, simulated: Simulated) -> Built:
         """The same, judged by building a model for each plan."""
-        return Built(simulated, lambda plan: self.build(plan)[1])
+        return Built(simulated, lambda plan: (feed for _, feed in self.build(plan)[1]))
 
-    def build(self, plan: Plan) -> tuple[Form, Outputs]:
-        """A plan's form, built by the case's backend, and its outputs on all samples.
+    def build(self, plan: Plan) -> tuple[Form, Iterator[tuple[int, Feed]]]:
+        """A plan's form, built by the case's backend; rows and outputs of each batch, run when asked for.
 
         Raises:
             EngineError: It does not build or run.
@@ -167,7 +166,7 @@ class Lab:
         form = self.int8.under(plan)
         return form, self._outputs(form)
 
-    def _outputs(self, form: Form) -> Outputs:
+    def _outputs(self, form: Form) -> Iterator[tuple[int, Feed]]:
         self.builds += 1
         return self.measured.run(form)
 
@@ -211,7 +210,7 @@ class Lab:
         """
         measured, form = self.measured, self.int8.under(plan)
         opened = self.sessions.exact if measured.backend.needs_simulation else self.sessions.configured
-        return measured.judged(run_together({"here": opened(form.model)}, measured.inputs)["here"])
+        return measured.judged(measured.outputs_of(opened(form.model)))
 
     # What the float model holds
 

@@ -12,7 +12,6 @@ import numpy as np
 from pytest_int8acc.backends.protocol import Backend
 from pytest_int8acc.case.data import calibration_data
 from pytest_int8acc.case.forms import Form, Int8Form, ModelForm
-from pytest_int8acc.case.judge import Judge
 from pytest_int8acc.data import Dataset
 from pytest_int8acc.data.slips import compare_inputs, sample_arrays
 from pytest_int8acc.engines.calibrators import collect_maxima
@@ -24,11 +23,9 @@ from pytest_int8acc.graph.load import read_model
 from pytest_int8acc.graph.model import Model
 from pytest_int8acc.measure.runs import Forms, Runs
 from pytest_int8acc.results import EngineInfo, Finding, OutputResult, Role, Score
-from pytest_int8acc.scores.compare import compare_outputs
 from pytest_int8acc.settings import Lint, Settings
 from pytest_int8acc.spec.criteria import EngineCriterion, MetricCriterion
 from pytest_int8acc.spec.models import Case
-from pytest_int8acc.tensors import Array
 
 
 def lint_model(case: Case, model: Model, wanted: Lint) -> tuple[Finding, ...]:
@@ -70,10 +67,10 @@ def _judged(name: str, found: tuple[Finding, ...], wanted: Lint) -> tuple[Findin
     return found
 
 
-def lost_by_baseline(judge: Judge, runs: Runs) -> list[Score]:
+def lost_by_baseline(runs: Runs) -> list[Score]:
     """Limits of the case that the baseline itself misses against FP32."""
-    given = bool(judge.metrics)
-    outputs = compare_outputs(runs.reference, runs.baseline, judge.limits, metrics_given=given)
+    compared = runs.scorings.get((Role.FP32, Role.BASELINE))
+    outputs = compared.outputs.results() if compared else ()
     return [score for output in outputs for score in output.scores if not score.passed]
 
 
@@ -84,15 +81,11 @@ def refuse_overflow(
 
     An inf need not reach an output: one that is divided by gives 0, in the baseline and in INT8 alike.
     """
-    bad = [
-        name
-        for name, arrays in runs.baseline.items()
-        if not _finite(arrays) and _finite(runs.reference[name])
-    ]
+    fp32 = Role.FP32 in runs.roles
+    bad = sorted(runs.broken[Role.BASELINE] - runs.broken[Role.FP32]) if fp32 else []
     gone = [
         f"output '{name}' is 0 in all samples, and not in FP32"
-        for name, arrays in runs.baseline.items()
-        if arrays[0].dtype.kind == "f" and _zero(arrays) and not _zero(runs.reference[name])
+        for name in sorted(runs.zero[Role.BASELINE] - runs.zero[Role.FP32] if fp32 else ())
     ]
     model, baseline = forms.model, forms.baseline
     if not baseline.half or not (bad or lost or gone):
@@ -111,14 +104,6 @@ def refuse_overflow(
             + "".join(f"{sentence}. " for sentence in ["; ".join(where[:3])] if sentence)
             + f"Compare with 'baseline: fp32', or {remedy}."
         )
-
-
-def _zero(arrays: Sequence[Array]) -> bool:
-    return all(array.dtype.kind in "fiub" and not array.any() for array in arrays)
-
-
-def _finite(arrays: Sequence[Array]) -> bool:
-    return all(a.dtype.kind != "f" or bool(np.isfinite(a).all()) for a in arrays)
 
 
 def _overflowing(model: Model, inputs: Dataset, sessions: Sessions) -> Iterator[str]:
@@ -160,9 +145,8 @@ def _broken(half: Model, inputs: Dataset, sessions: Sessions) -> Iterator[str]:
 
 def nothing_compared(runs: Runs) -> Iterator[str]:
     """Outputs that are zero throughout: any model that gives zeros passes."""
-    for name, arrays in runs.baseline.items():
-        if _zero(arrays):
-            yield f"output '{name}' is 0 in all samples: nothing is compared"
+    for name in sorted(runs.zero[Role.BASELINE]):
+        yield f"output '{name}' is 0 in all samples: nothing is compared"
 
 
 def not_judged(case: Case, outputs: Sequence[OutputResult], recorded: bool) -> Iterator[str]:

@@ -9,7 +9,7 @@ to know the noise below which no limit means anything.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from pytest_int8acc.backends.open import open_backend
@@ -26,8 +26,9 @@ from pytest_int8acc.case.forms import (
 from pytest_int8acc.case.judge import Judge, Verdict, check_outputs, load_judge
 from pytest_int8acc.clock import Clock, current
 from pytest_int8acc.data import Dataset
+from pytest_int8acc.engines import Engine
 from pytest_int8acc.engines.onnxruntime import Sessions, sessions_of
-from pytest_int8acc.engines.run import run_together
+from pytest_int8acc.engines.run import lock_step
 from pytest_int8acc.goldens import Goldens
 from pytest_int8acc.goldens.keeper import Compared, Keeper, NoGolden, open_keeper
 from pytest_int8acc.graph.model import Model
@@ -43,11 +44,11 @@ from pytest_int8acc.measure.caveats import (
     nothing_compared,
     refuse_overflow,
 )
-from pytest_int8acc.measure.runs import Forms, Reference, Runs, read_reference, run_forms
+from pytest_int8acc.measure.runs import Forms, Reference, Runs, Wanted, read_reference, run_forms
 from pytest_int8acc.results import CaseResult, Finding, Role, Score
 from pytest_int8acc.settings import Settings
 from pytest_int8acc.spec.models import Case
-from pytest_int8acc.tensors import Outputs
+from pytest_int8acc.tensors import Feed, Outputs
 
 
 @dataclass(frozen=True, eq=False)
@@ -72,8 +73,6 @@ class Measured:
     candidate: Form
     sessions: Sessions
     """Where ONNX Runtime runs what is not the backend's."""
-    framework: Outputs
-    """The training framework's outputs, in the batches of the others; none where the spec names none."""
     clock: Clock
     """Of all that the case does, from its setup on."""
 
@@ -89,21 +88,24 @@ class Measured:
 
     @property
     def baseline(self) -> Outputs:
-        """The baseline's outputs."""
+        """The baseline's outputs; none where the settings want no search."""
         return self.runs.baseline
 
-    @property
-    def again(self) -> Outputs | None:
-        """The baseline's second run; None where the baseline is a golden."""
-        return self.runs.again
+    def run(self, form: Form, role: Role = Role.FIXED) -> Iterator[tuple[int, Feed]]:
+        """Another form, built by the case's own backend; rows and outputs of each batch, run when asked for.
 
-    def run(self, form: Form, role: Role = Role.FIXED) -> Outputs:
-        """Another form, built by the case's own backend and run on all samples; else EngineError."""
-        return run_together({role: self.backend.open(form, role, self.inputs)}, self.inputs)[role]
+        Raises:
+            EngineError: It does not build or run.
+        """
+        return self.outputs_of(self.backend.open(form, role, self.inputs))
 
-    def judged(self, outputs: Outputs) -> Verdict:
-        """Outputs of another form, by the case's criteria."""
-        return self.judge(self.baseline, outputs, self.again)
+    def outputs_of(self, engine: Engine) -> Iterator[tuple[int, Feed]]:
+        """Rows and outputs of each batch of the inputs, run when asked for."""
+        return ((rows, outputs["it"]) for rows, outputs in lock_step({"it": engine}, self.inputs))
+
+    def judged(self, outputs: Iterable[tuple[int, Feed]]) -> Verdict:
+        """Outputs of another form, batch by batch, by the case's criteria."""
+        return self.runs.judged(outputs)
 
     def close(self) -> None:
         """Let go of the engines."""
@@ -153,7 +155,7 @@ class _Setup:
     inputs: Dataset
     own: Judge
     """The case's own criteria, without the ratchet."""
-    framework: Reference
+    framework: Reference | None
     findings: tuple[Finding, ...]
     forms: Forms
     int8: Int8Form | None
@@ -183,21 +185,27 @@ def _measure(case: Case, settings: Settings, backend: Backend, keeper: Keeper | 
     sessions, clock = sessions_of(settings), current()
     setup = _set_up(case, settings, backend, keeper)
     keeper, inputs, forms = setup.keeper, setup.inputs, setup.forms
-    kept = keeper.outputs if keeper.replaces_baseline else None
+    judge = keeper.tighten(setup.own)
+    wanted = Wanted(
+        judge,
+        place=case.place("criteria"),
+        baseline=settings.search != "off" or keeper.wants_baseline,
+        candidate=keeper.wants_candidate,
+        golden=keeper.cutter() if keeper.replaces_baseline else None,
+        reference=setup.framework,
+    )
     with clock.phase("runs"):
-        runs = run_forms(case.name, backend, forms, inputs, sessions, kept)
-    framework = setup.framework.in_batches(runs.reference)
+        runs = run_forms(case.name, backend, forms, inputs, sessions, wanted)
     if isinstance(forms.candidate, ImplicitForm):  # its ranges are known since it was built
         int8 = int8_form(case, forms.model, settings, backend.calibration_cache)
         findings = (*setup.findings, *lint_network(case, int8, settings.lint))
         setup = replace(setup, int8=int8, findings=findings)
-    judge = keeper.tighten(setup.own)
     with case.at("criteria"):
-        lost = lost_by_baseline(judge, runs)
+        lost = lost_by_baseline(runs)
     with case.at("baseline"):
         refuse_overflow(lost, runs, forms, inputs, sessions)
     with case.at("criteria"), clock.phase("runs"):
-        verdict = judge(runs.baseline, runs.candidate, runs.again)
+        verdict = runs.scorings[Role.BASELINE, Role.INT8].verdict(runs.noise)
     verdict = verdict._replace(metrics=keeper.named(verdict.metrics, setup.own, judge))
     backend.measure_latency((Role.BASELINE, Role.INT8), inputs)
     result = _result(setup, runs, verdict, lost)
@@ -210,7 +218,6 @@ def _measure(case: Case, settings: Settings, backend: Backend, keeper: Keeper | 
         reference=forms.baseline,
         candidate=forms.candidate,
         sessions=sessions,
-        framework=framework,
         clock=clock,
     )
 
