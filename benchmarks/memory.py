@@ -1,9 +1,6 @@
-"""Memory that ONNX Runtime takes for a model and one batch, and that a case takes for its outputs.
+"""Memory that a case takes for its outputs, each measured in a process of its own.
 
-python -m benchmarks.memory                       what a case grows by, in units of one form's outputs
-python -m benchmarks.memory MODEL.onnx FEED.npz   what a session and one run take, in bytes
-
-Each is measured in a process of its own.
+python -m benchmarks.memory    what a case grows by, in units of one form's outputs
 """
 
 from __future__ import annotations
@@ -14,7 +11,6 @@ import tempfile
 from pathlib import Path
 
 import numpy as np
-import onnxruntime
 from onnx import TensorProto, helper
 
 from benchmarks.builder import Builder
@@ -22,7 +18,6 @@ from pytest_int8acc.check import check
 from pytest_int8acc.graph.model import Model, save_model
 from pytest_int8acc.settings import Settings
 from pytest_int8acc.spec.load import load_spec
-from pytest_int8acc.tensors import Feed
 
 ROOT = Path(__file__).parents[1]
 #: Of a segmenting network: 64 samples of 21x256x256 are 352 MB.
@@ -31,15 +26,6 @@ CLASSES, SIZE, SAMPLES = 21, 256, 64
 FEW = 16
 #: Least SQNR in dB of a case that passes, and of one that fails and is searched, explained and mended.
 LIMITS = {"passes": 5.0, "fails": 38.0}
-
-
-def session_bytes(model: Model, feed: Feed) -> int:
-    """Growth of a fresh process's resident memory from before the session to after its first run."""
-    with tempfile.TemporaryDirectory() as folder:
-        path, data = Path(folder) / "model.onnx", Path(folder) / "feed.npz"
-        save_model(model, path, weights_apart=True)  # as OrtEngine hands over what is not small
-        np.savez(data, **feed)
-        return int(_alone(str(path), str(data)))
 
 
 def outputs_ratio(limit: float, samples: int = SAMPLES, size: int = SIZE) -> float:
@@ -58,12 +44,6 @@ def outputs_ratio(limit: float, samples: int = SAMPLES, size: int = SIZE) -> flo
 def _alone(*arguments: str) -> str:
     command = [sys.executable, "-m", "benchmarks.memory", *arguments]
     return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout
-
-
-def resident() -> int:
-    """Bytes of this process in memory (Linux)."""
-    pages = int(Path("/proc/self/statm").read_text().split()[1])
-    return pages * 4096
 
 
 def peak() -> int:
@@ -106,18 +86,8 @@ def main() -> None:
         for name, limit in LIMITS.items():
             print(f"a case that {name}: {outputs_ratio(limit):.2f} times one form's outputs")
         return
-    if sys.argv[1] == "case":
-        _case(Path(sys.argv[2]), float(sys.argv[3]), int(sys.argv[4]), int(sys.argv[5]))
-        print(peak())
-        return
-    with np.load(sys.argv[2]) as data:
-        feed = dict(data)
-    options = onnxruntime.SessionOptions()
-    options.add_session_config_entry("session.disable_quant_qdq", "1")
-    before = resident()
-    session = onnxruntime.InferenceSession(sys.argv[1], options)
-    session.run(None, feed)
-    print(resident() - before)
+    _case(Path(sys.argv[2]), float(sys.argv[3]), int(sys.argv[4]), int(sys.argv[5]))
+    print(peak())
 
 
 if __name__ == "__main__":

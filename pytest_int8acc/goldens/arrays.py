@@ -10,6 +10,7 @@ from pathlib import Path
 
 import numpy as np
 
+from pytest_int8acc.errors import told
 from pytest_int8acc.goldens.record import GoldenError, KeptOutput
 from pytest_int8acc.spec.models import GoldenType
 from pytest_int8acc.tensors import Array, Feed, Outputs
@@ -63,9 +64,11 @@ def unpack(data: bytes, outputs: Mapping[str, KeptOutput]) -> Stored:
             for name, kept in outputs.items():
                 members = [_member(name, n) for n in ([None] if kept.parts is None else range(kept.parts))]
                 arrays = [file[f"{member}.npy"].astype(np.dtype(kept.dtype)) for member in members]
+                if kept.parts is None and not arrays[0].ndim:
+                    raise ValueError(f"'{name}' is a single number, and no sample of it")
                 found[name] = arrays[0] if kept.parts is None else arrays
-    except (zipfile.BadZipFile, KeyError, EOFError, OSError) as error:
-        raise ValueError(str(error)) from error
+    except Exception as error:  # of what is damaged, NumPy and zipfile raise many kinds
+        raise ValueError(told(error)) from error
     return found
 
 

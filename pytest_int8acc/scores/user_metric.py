@@ -254,9 +254,18 @@ def _number(ref: str, value: object, whose: str) -> float:
     if isinstance(value, np.ndarray) and value.ndim == 0:
         value = value[()]
     if isinstance(value, bool | np.bool_) or not isinstance(value, numbers.Real):
-        shown = f"an array of shape {value.shape}" if isinstance(value, np.ndarray) else repr(value)[:80]
+        shown = (
+            f"an array of shape {value.shape}"
+            if isinstance(value, np.ndarray)
+            else run_user(ref, repr, value, error=CriterionError)[:80]
+        )
         raise CriterionError(
             f"metric {ref} returned {shown} ({type(value).__name__}) on {whose}, expected one number; "
             f"return float(...)"
         )
-    return float(value)
+    try:
+        return float(value)
+    except OverflowError:
+        raise CriterionError(
+            f"metric {ref} returned a number beyond 1e308 on {whose}; return float(...) of a smaller one"
+        ) from None

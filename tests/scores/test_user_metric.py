@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import math
+import re
 from fractions import Fraction
 
 import numpy as np
@@ -283,6 +284,40 @@ def test_the_users_own_exception_is_an_error_that_names_the_function(tmp_path):
     assert evaluate(load_function("metrics.py:fine", tmp_path))[0].value == 1.0
     with pytest.raises(CriterionError, match="give `labels:`"):
         evaluate(load_function("metrics.py:fine", tmp_path), labels=None)
+
+
+class MuteError(Exception):
+    def __str__(self):
+        raise ValueError("no text")
+
+
+class Shy:
+    def __repr__(self):
+        raise ValueError("no picture")
+
+
+def raises(error):
+    raise error
+
+
+@pytest.mark.parametrize(
+    ("metric", "text"),
+    [
+        (lambda outputs: 10**400, "returned a number beyond 1e308 on the baseline's outputs"),
+        (lambda outputs: Fraction(10**400), "returned a number beyond 1e308"),
+        (lambda outputs: raises(MuteError()), "MuteError, whose text cannot be made"),
+        (lambda outputs: raises(BaseException("boom")), "BaseException: boom"),
+        (lambda outputs: Shy(), "ValueError: no picture"),
+    ],
+)
+def test_what_fails_in_a_metric_is_told_as_the_users(metric, text):
+    with pytest.raises(CriterionError, match=re.escape(text)):
+        evaluate(metric)
+
+
+def test_ctrl_c_in_a_metric_passes():
+    with pytest.raises(KeyboardInterrupt):
+        evaluate(lambda outputs: raises(KeyboardInterrupt()))
 
 
 # Fed batch by batch
