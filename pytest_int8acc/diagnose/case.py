@@ -42,6 +42,8 @@ def diagnose(
     logger.info("%s: diagnosing", measured.case.name)
     stages = stage_outputs(
         measured.runs,
+        measured.fp32,
+        measured.simulated,
         engines=measured.backend.builds_engines,
         half=measured.half,
         implicit=isinstance(measured.candidate, ImplicitForm),
@@ -90,7 +92,7 @@ def wants_diagnosis(measured: Measured) -> bool:
 
 def _is_engine_only(measured: Measured) -> bool:
     """True where the same Q/DQ model passes in ONNX Runtime: the drop is TensorRT's own doing."""
-    simulated = measured.runs.simulated
+    simulated = measured.simulated
     return simulated is not None and measured.judged(simulated).passed
 
 

@@ -69,24 +69,33 @@ def place(outputs: Mapping[Stage, Outputs], judge: Judge) -> tuple[tuple[StageLi
 
 
 def stage_outputs(
-    runs: Runs, *, engines: bool, half: bool, implicit: bool = False, framework: Outputs | None = None
+    runs: Runs,
+    fp32: Outputs,
+    simulated: Outputs | None = None,
+    *,
+    engines: bool,
+    half: bool,
+    implicit: bool = False,
+    framework: Outputs | None = None,
 ) -> dict[Stage, Outputs]:
     """The stages that a case's runs hold, for ``place``.
 
     Args:
         runs: The case's.
+        fp32: FP32 on the same inputs; the baseline's own outputs where it is not known.
+        simulated: The model that an INT8 engine is built from, run exactly; None where there is none.
         engines: Baseline and candidate are built, not run as models.
         half: The baseline computes in FP16, not in FP32.
         implicit: TensorRT quantizes by itself.
         framework: The training framework's outputs, where they are known.
     """
     found: dict[Stage, Outputs] = {FRAMEWORK: framework} if framework else {}
-    if runs.reference is not runs.baseline or not (engines or half):
-        found[FP32] = runs.reference
+    if fp32 is not runs.baseline or not (engines or half):
+        found[FP32] = fp32
     if engines:
         found |= {ENGINE_FP16 if half else ENGINE_FP32: runs.baseline}
         found |= {IMPLICIT if implicit else ENGINE_INT8: runs.candidate}
-        return found if runs.simulated is None else found | {QDQ: runs.simulated}
+        return found if simulated is None else found | {QDQ: simulated}
     return found | ({FP16: runs.baseline} if half else {}) | {QDQ: runs.candidate}
 
 

@@ -21,13 +21,16 @@ from pytest_int8acc.graph.formats import FP16
 from pytest_int8acc.graph.lint import lint, lint_scales
 from pytest_int8acc.graph.load import read_model
 from pytest_int8acc.graph.model import Model
-from pytest_int8acc.measure.runs import Forms, Runs
+from pytest_int8acc.measure.runs import Runs, Sides
 from pytest_int8acc.results import EngineInfo, Finding, OutputResult, Role, Score
 from pytest_int8acc.scores.compare import compare_outputs
 from pytest_int8acc.settings import Lint, Settings
 from pytest_int8acc.spec.criteria import EngineCriterion
 from pytest_int8acc.spec.models import Case
 from pytest_int8acc.tensors import Array
+
+#: A sample is not expected to reach this many times what the first ones reach.
+_HEADROOM = 64
 
 
 def lint_model(case: Case, model: Model, wanted: Lint) -> tuple[Finding, ...]:
@@ -68,7 +71,7 @@ def _judged(name: str, found: tuple[Finding, ...], wanted: Lint) -> tuple[Findin
     return found
 
 
-def lost_by_baseline(judge: Judge, runs: Runs) -> list[Score]:
+def lost_by_baseline(judge: Judge, runs: Sides) -> list[Score]:
     """Limits of the case that the baseline itself misses against FP32."""
     given = bool(judge.metrics)
     outputs = compare_outputs(runs.reference, runs.baseline, judge.limits, metrics_given=given)
@@ -76,7 +79,7 @@ def lost_by_baseline(judge: Judge, runs: Runs) -> list[Score]:
 
 
 def refuse_overflow(
-    lost: Sequence[Score], runs: Runs, forms: Forms, inputs: Dataset, sessions: Sessions
+    lost: Sequence[Score], runs: Sides, model: Model, baseline: Form, inputs: Dataset, sessions: Sessions
 ) -> None:
     """Raise ModelError, naming the tensors at fault, where FP16 gives inf inside the model and is lost by it.
 
@@ -87,7 +90,6 @@ def refuse_overflow(
         for name, arrays in runs.baseline.items()
         if not _finite(arrays) and _finite(runs.reference[name])
     ]
-    model, baseline = forms.model, forms.baseline
     if not baseline.half or not (bad or lost):
         return
     known = baseline.overflows if isinstance(baseline, ModelForm) else ()
@@ -111,15 +113,26 @@ def _finite(arrays: Sequence[Array]) -> bool:
 
 def _overflowing(model: Model, inputs: Dataset, sessions: Sessions) -> Iterator[str]:
     """Tensors whose FP32 values exceed what FP16 holds, in topological order."""
-    floats = [name for name, info in model.values().items() if info.dtype == np.float32 and info.shape]
-    makers = model.index.producer
-    tensors = [name for name in makers if name in set(floats)]
+    tensors, makers = _made_floats(model), model.index.producer
     maxima = collect_maxima(model, tensors, inputs, sessions)
     for tensor in tensors:
         if FP16.highest < maxima.amax(tensor) < np.inf:
             node = makers[tensor]
             reached = f"reaches {maxima.amax(tensor):.4g}, FP16 ends at {FP16.highest:g}"
             yield f"'{tensor}' of {node.op_type} '{node.name}' {reached}"
+
+
+def near_overflow(model: Model, inputs: Dataset, sessions: Sessions) -> bool:
+    """Whether FP32 values of these samples come so near to the end of FP16 that others may pass it."""
+    tensors = _made_floats(model)
+    maxima = collect_maxima(model, tensors, inputs, sessions)
+    return any(maxima.amax(tensor) > FP16.highest / _HEADROOM for tensor in tensors)
+
+
+def _made_floats(model: Model) -> list[str]:
+    """Float tensors that nodes make, in topological order."""
+    floats = {name for name, info in model.values().items() if info.dtype == np.float32 and info.shape}
+    return [name for name in model.index.producer if name in floats]
 
 
 def _vanishing(model: Model) -> Iterator[str]:

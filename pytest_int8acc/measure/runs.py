@@ -2,124 +2,88 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from pytest_int8acc.backends.protocol import Backend
-from pytest_int8acc.case.forms import Form, ModelForm
+from pytest_int8acc.case.forms import Form
 from pytest_int8acc.data import Dataset
 from pytest_int8acc.data.files import find, read_arrays
 from pytest_int8acc.engines import Engine
-from pytest_int8acc.engines.onnxruntime import Sessions
 from pytest_int8acc.engines.run import run_together
-from pytest_int8acc.errors import DataError, EngineError, ModelError
+from pytest_int8acc.errors import DataError, ModelError
 from pytest_int8acc.graph.model import Model
 from pytest_int8acc.results import Role
 from pytest_int8acc.scores.metrics import samples_in
 from pytest_int8acc.spec.models import Case
 from pytest_int8acc.tensors import Array, Outputs, describe, did_you_mean
 
-logger = logging.getLogger("pytest_int8acc")
+if TYPE_CHECKING:
+    from pytest_int8acc.measure.preflight import Preflight
+
+
+@dataclass(frozen=True, eq=False)
+class Sides:
+    """What FP16 is judged by: outputs of FP32 and of the baseline on the same inputs."""
+
+    reference: Outputs
+    """FP32."""
+    baseline: Outputs
 
 
 @dataclass(frozen=True, eq=False)
 class Runs:
     """Outputs of all forms on the same inputs."""
 
-    reference: Outputs
-    """FP32; the baseline's own where that is FP32, or where ONNX Runtime cannot run the model."""
+    reference: Outputs | None
+    """FP32; the baseline's own where that is FP32, or where ONNX Runtime cannot run the model; None where
+    nothing has asked for it on all samples."""
     baseline: Outputs
     again: Outputs | None
-    """The baseline's second run; None where the baseline was kept and not run."""
+    """The baseline's second run: ``baseline`` itself where it repeats itself bit for bit; None where the
+    baseline was kept and not run."""
     candidate: Outputs
-    simulated: Outputs | None
-    """The candidate in ONNX Runtime, exact; None where the candidate itself is that, or has no model."""
     backend: str
-    notes: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True, eq=False)
-class Forms:
-    """The forms of one case."""
-
-    model: Model
-    """The float model, run in FP32."""
-    baseline: Form
-    """What INT8 is compared with."""
-    candidate: Form
-    """The INT8 side."""
 
 
 def run_forms(
-    name: str,
     backend: Backend,
-    forms: Forms,
+    candidate: Form,
     inputs: Dataset,
-    sessions: Sessions,
+    early: Preflight,
     kept: Callable[[Outputs], Outputs] | None = None,
 ) -> Runs:
-    """Build an engine for each form and run all of them over the inputs, batch by batch.
+    """Build the candidate, and run it over the inputs, batch by batch with the engines that ``early`` opened.
 
-    Baseline and candidate run on ``backend``, the FP32 reference and the simulation beside engines in
-    ``sessions``. ``kept`` gives the baseline's outputs in the candidate's batches; then it is not run.
+    The baseline runs a second time where it was seen not to repeat itself, FP32 where there was doubt.
+    ``kept`` gives the baseline's outputs in the candidate's batches; then it is not run.
 
     Raises:
         EngineError: A form does not build or run.
-        ModelError: A form takes other inputs, or gives other outputs, than the model.
     """
-    logger.info("%s: building engines", name)
-    engines = _open(backend, forms, inputs, with_baseline=kept is None)
-    notes = _beside(engines, backend, forms, sessions)
+    engines: dict[Role, Engine] = {}
+    if early.baseline is not None:
+        engines[Role.BASELINE] = early.baseline
+    engines[Role.INT8] = backend.open(candidate, Role.INT8, inputs)
+    if early.baseline is not None and not early.steady:
+        engines[Role.BASELINE_AGAIN] = early.baseline
+    if early.fp32 is not None and early.doubtful:
+        engines[Role.FP32] = early.fp32
     found = run_together(engines, inputs)
-    if kept is not None:
-        found[Role.BASELINE] = kept(found[Role.INT8])
+    baseline = found[Role.BASELINE] if kept is None else kept(found[Role.INT8])
     return Runs(
-        reference=found.get(Role.FP32, found[Role.BASELINE]),
-        baseline=found[Role.BASELINE],
-        again=found.get(Role.BASELINE_AGAIN),
+        reference=baseline if early.fp32 is None else found.get(Role.FP32, early.reference),
+        baseline=baseline,
+        again=baseline if early.steady else found.get(Role.BASELINE_AGAIN),
         candidate=found[Role.INT8],
-        simulated=found.get(Role.SIMULATED),
         backend=engines[Role.INT8].description,
-        notes=notes,
     )
 
 
-def _open(backend: Backend, forms: Forms, inputs: Dataset, *, with_baseline: bool) -> dict[Role, Engine]:
-    """The engines of the forms, both checked before one is built; the baseline's under two roles."""
-    for form in (forms.baseline, forms.candidate):
-        _check_interface(form.model, forms.model)
-        backend.check(form)
-    engines: dict[Role, Engine] = {}
-    if with_baseline:
-        engines[Role.BASELINE] = backend.open(forms.baseline, Role.BASELINE, inputs)
-    engines[Role.INT8] = backend.open(forms.candidate, Role.INT8, inputs)
-    if with_baseline:
-        engines[Role.BASELINE_AGAIN] = engines[Role.BASELINE]
-    return engines
-
-
-def _beside(
-    engines: dict[Role, Engine], backend: Backend, forms: Forms, sessions: Sessions
-) -> tuple[str, ...]:
-    """Add what ONNX Runtime runs beside baseline and candidate; a note where it cannot."""
-    if not backend.needs_simulation:
-        if forms.baseline.model is not forms.model or Role.BASELINE not in engines:
-            engines[Role.FP32] = sessions.exact(forms.model)
-        return ()
-    try:  # TensorRT runs plugins that ONNX Runtime does not know
-        engines[Role.FP32] = sessions.exact(forms.model)
-        if isinstance(forms.candidate, ModelForm):
-            engines[Role.SIMULATED] = sessions.exact(forms.candidate.model)
-    except EngineError as error:
-        engines.pop(Role.FP32, None)
-        return (f"no FP32 reference and no simulation: {error}",)
-    return ()
-
-
-def _check_interface(form: Model, model: Model) -> None:
+def check_interface(form: Model, model: Model) -> None:
     """Raise ModelError where a form takes other inputs or gives other outputs than the case's model."""
     for what, theirs, ours in (
         ("inputs", form.inputs, model.inputs),

@@ -175,7 +175,8 @@ def compare_outputs(
         baseline: The high-precision outputs, per batch, samples along the first axis.
         candidate: The INT8 outputs of the same data in the same batches.
         criteria: Limits; an output that none of them names is reported only.
-        noise: A second run of the baseline on the same data, for the noise floor.
+        noise: A second run of the baseline on the same data, for the noise floor; the baseline itself where
+            it is known to repeat itself.
         metrics_given: Whether the case judges by a user's metric; without that and without ``criteria``,
             every output must keep the default limit (SQNR 20 dB, or agreement 0.99 where it holds no floats).
         judged_only: Leaves out what no limit needs: other scores, the line, the worst sample.
@@ -294,7 +295,7 @@ def _score(name: str, metric: Metric, pairs: _Pairs, note: str = "") -> Score:
         elif metric.name == "kl" and _are_probabilities(measured):
             notes.append("the output holds probabilities already; kl takes their softmax again: too small")
     if rerun is not None:
-        noise = metric(rerun)
+        noise = metric.perfect if rerun.candidate is rerun.baseline else metric(rerun)
         if math.isnan(noise):
             noise = None
             notes.append("two runs of the baseline cannot be compared: noise unknown")

@@ -316,6 +316,13 @@ class Metric:
     min_classes: int = 0
     """Least size of the class axis with which it can be anything but perfect; 0: needs no class axis."""
 
+    @property
+    def perfect(self) -> float:
+        """What it is of two runs that are the same."""
+        if self.bound == "max":
+            return 0.0
+        return math.inf if self.name.endswith("_db") else 1.0
+
     def __call__(self, pair: Pair) -> float:
         """The metric of ``pair``; nan where it cannot be computed."""
         with np.errstate(all="ignore"):  # inf and nan are answers here

@@ -37,7 +37,7 @@ def evaluate_metric(
     above it where lower is better. An INT8 value of nan or inf becomes nan, which never passes.
 
     Outputs come per batch. ``noise`` is a second run of the baseline: the absolute difference of the two
-    values is the score's noise.
+    values is the score's noise; 0 where it is the baseline itself.
 
     Raises:
         CriterionError: The function raises, takes other arguments, wants labels that the spec does not give,
@@ -47,7 +47,9 @@ def evaluate_metric(
     call = _Call(limit.ref, function, arguments)
     reference = call.finite(baseline, "the baseline's outputs")
     value, notes = _int8_value(call, candidate)
-    spread = None if noise is None else abs(reference - call.finite(noise, "the baseline's second run"))
+    spread = None if noise is None else 0.0
+    if noise is not None and noise is not baseline:
+        spread = abs(reference - call.finite(noise, "the baseline's second run"))
     score = Score(limit.ref, limit.ref.rpartition(":")[2], value, noise=spread, baseline=reference)
     return tuple(
         replace(score, limit=bar, bound=bound, note="; ".join(filter(None, [text, *notes])))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 from typing import get_args
 
@@ -140,17 +139,16 @@ def test_a_reference_of_some_outputs(good: dict[Stage, Outputs]) -> None:
 
 def test_stages_of_runs(good: dict[Stage, Outputs]) -> None:
     fp32, fp16, int8 = good[FP32], good[FP16], good[QDQ]
-    cpu = Runs(fp32, fp16, fp16, int8, None, "")
-    assert list(stage_outputs(cpu, engines=False, half=True)) == [FP32, FP16, QDQ]
-    full = Runs(fp32, fp32, fp32, int8, None, "")
-    assert list(stage_outputs(full, engines=False, half=False)) == [FP32, QDQ]
-    engines = Runs(fp32, fp16, fp16, int8, int8, "")
-    found = stage_outputs(engines, engines=True, half=True, framework=fp32)
+    cpu = Runs(fp32, fp16, fp16, int8, "")
+    assert list(stage_outputs(cpu, fp32, engines=False, half=True)) == [FP32, FP16, QDQ]
+    full = Runs(fp32, fp32, fp32, int8, "")
+    assert list(stage_outputs(full, fp32, engines=False, half=False)) == [FP32, QDQ]
+    found = stage_outputs(cpu, fp32, int8, engines=True, half=True, framework=fp32)
     assert set(found) == {FRAMEWORK, FP32, ENGINE_FP16, ENGINE_INT8, QDQ}
-    implicit = stage_outputs(replace(engines, simulated=None), engines=True, half=True, implicit=True)
+    implicit = stage_outputs(cpu, fp32, engines=True, half=True, implicit=True)
     assert set(implicit) == {FP32, ENGINE_FP16, IMPLICIT}
-    blind = Runs(fp16, fp16, fp16, int8, None, "")
-    assert set(stage_outputs(blind, engines=True, half=True)) == {ENGINE_FP16, ENGINE_INT8}
+    blind = Runs(fp16, fp16, fp16, int8, "")
+    assert set(stage_outputs(blind, fp16, engines=True, half=True)) == {ENGINE_FP16, ENGINE_INT8}
 
 
 def test_implicit_quantization_is_not_blamed_on_the_engine(good: dict[Stage, Outputs]) -> None:

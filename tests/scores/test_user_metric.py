@@ -150,7 +150,7 @@ def test_a_baseline_value_that_is_not_finite_cannot_judge(value):
         evaluate(constant(value, 1.0), min=0)
     runs = iter([1.0, 1.0, value])
     with pytest.raises(CriterionError, match="on the baseline's second run, expected a finite number"):
-        evaluate(lambda outputs: next(runs), noise=BASELINE)
+        evaluate(lambda outputs: next(runs), noise=dict(BASELINE))
 
 
 @pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
