@@ -40,7 +40,7 @@ def run_together(engines: Mapping[_Name, Engine], dataset: Dataset) -> dict[_Nam
     for batch in with_progress(dataset, what):
         for name, engine in engines.items():
             for output, array in engine(batch.feed).items():
-                results[name][output].append(_cut(array, batch, output))
+                results[name][output].append(cut(array, batch, output))
     return results
 
 
@@ -68,8 +68,8 @@ def with_progress(dataset: Dataset, what: str) -> Iterator[Batch]:
         progress.add(batch.rows, dataset.samples)
 
 
-def _cut(array: Array, batch: Batch, output: str) -> Array:
-    """``array`` without the rows that only filled the batch."""
+def cut(array: Array, batch: Batch, output: str) -> Array:
+    """``array`` without the rows that only filled the batch; DataError where these cannot be told."""
     if not batch.padding:
         return array
     size = batch.rows + batch.padding

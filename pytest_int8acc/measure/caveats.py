@@ -29,9 +29,6 @@ from pytest_int8acc.spec.criteria import EngineCriterion
 from pytest_int8acc.spec.models import Case
 from pytest_int8acc.tensors import Array
 
-#: A sample is not expected to reach this many times what the first ones reach.
-_HEADROOM = 64
-
 
 def lint_model(case: Case, model: Model, wanted: Lint) -> tuple[Finding, ...]:
     """What lint says of the case's own Q/DQ model, read as it is in the file; nothing where it has none.
@@ -113,7 +110,7 @@ def _finite(arrays: Sequence[Array]) -> bool:
 
 def _overflowing(model: Model, inputs: Dataset, sessions: Sessions) -> Iterator[str]:
     """Tensors whose FP32 values exceed what FP16 holds, in topological order."""
-    tensors, makers = _made_floats(model), model.index.producer
+    tensors, makers = made_floats(model), model.index.producer
     maxima = collect_maxima(model, tensors, inputs, sessions)
     for tensor in tensors:
         if FP16.highest < maxima.amax(tensor) < np.inf:
@@ -122,14 +119,7 @@ def _overflowing(model: Model, inputs: Dataset, sessions: Sessions) -> Iterator[
             yield f"'{tensor}' of {node.op_type} '{node.name}' {reached}"
 
 
-def near_overflow(model: Model, inputs: Dataset, sessions: Sessions) -> bool:
-    """Whether FP32 values of these samples come so near to the end of FP16 that others may pass it."""
-    tensors = _made_floats(model)
-    maxima = collect_maxima(model, tensors, inputs, sessions)
-    return any(maxima.amax(tensor) > FP16.highest / _HEADROOM for tensor in tensors)
-
-
-def _made_floats(model: Model) -> list[str]:
+def made_floats(model: Model) -> list[str]:
     """Float tensors that nodes make, in topological order."""
     floats = {name for name, info in model.values().items() if info.dtype == np.float32 and info.shape}
     return [name for name in model.index.producer if name in floats]

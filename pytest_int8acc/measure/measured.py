@@ -259,7 +259,7 @@ def _judged(
     lost, seen = early.lost, early.reference is not None
     verdict = None if spoilt(runs.baseline) and not seen else judge(runs.baseline, runs.candidate, runs.again)
     if runs.reference is None and early.fp32 is not None and (verdict is None or not verdict.passed):
-        found = run_together({Role.FP32: early.fp32}, setup.inputs)
+        found = run_together({Role.FP32: early.fp32()}, setup.inputs)
         runs = replace(runs, reference=found[Role.FP32])
     if runs.reference is not None and runs.reference is not runs.baseline and not seen:
         sides = Sides(runs.reference, runs.baseline)

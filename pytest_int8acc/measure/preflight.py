@@ -7,9 +7,14 @@ leave no doubt, FP32 is not run on the other samples, unless INT8 fails.
 
 from __future__ import annotations
 
+import math
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
+import onnx
+from onnx import TensorProto, helper
 
 from pytest_int8acc.backends.protocol import Backend
 from pytest_int8acc.case.forms import Form
@@ -17,14 +22,21 @@ from pytest_int8acc.case.judge import Judge
 from pytest_int8acc.data import Dataset
 from pytest_int8acc.engines import Engine
 from pytest_int8acc.engines.onnxruntime import Sessions
-from pytest_int8acc.engines.run import run_together
+from pytest_int8acc.engines.run import cut, run_together
 from pytest_int8acc.errors import EngineError
+from pytest_int8acc.graph.formats import FP16
+from pytest_int8acc.graph.groups import moves_values
 from pytest_int8acc.graph.model import Model
-from pytest_int8acc.measure.caveats import lost_by_baseline, near_overflow, refuse_overflow
+from pytest_int8acc.measure.caveats import lost_by_baseline, made_floats, refuse_overflow
 from pytest_int8acc.measure.runs import Sides, check_interface
 from pytest_int8acc.results import Role, Score
-from pytest_int8acc.tensors import Outputs
+from pytest_int8acc.tensors import Array, Outputs
 
+#: The outputs that tell the ends of all values; what finds them in one tensor, and among tensors.
+_PEAKS = {"int8acc/max": ("ReduceMax", "Max"), "int8acc/min": ("ReduceMin", "Min")}
+_WITHIN = frozenset({"Relu", "Clip", "Softmax", "Sigmoid", "Tanh", "Erf", "Concat", "GlobalAveragePool"})
+#: Other samples are not expected to reach this many times what the first ones reach.
+_HEADROOM = 64
 #: The share of the samples that is looked at first.
 _SHARE = 1 / 16
 #: As many samples are supposed of data that must be read to be counted.
@@ -37,11 +49,11 @@ class Preflight:
 
     baseline: Engine | None = None
     """None where the baseline was kept and is not run."""
-    fp32: Engine | None = None
-    """The float model; None where the baseline is that, or where ONNX Runtime cannot run it."""
+    fp32: Callable[[], Engine] | None = None
+    """Opens the float model; None where the baseline is that, or where ONNX Runtime cannot run it."""
     steady: bool = False
     """Whether two runs of the baseline give the same numbers, bit for bit."""
-    doubtful: bool = True
+    doubtful: bool = False
     """Whether FP32 is wanted on all samples whatever INT8 gives."""
     reference: Outputs | None = None
     """FP32 on all samples, where it was run on them already."""
@@ -71,46 +83,73 @@ def preflight(
     check_interface(form.model, model)
     backend.check(form)
     engine = backend.open(form, Role.BASELINE, inputs)
-    fp32, notes = _open_fp32(backend, model, form, sessions)
     few = inputs.first(max(1, int(_SHARE * (inputs.samples or _SUPPOSED))))
-    engines = {Role.BASELINE: engine, Role.BASELINE_AGAIN: engine} | ({Role.FP32: fp32} if fp32 else {})
-    found = run_together(engines, few)
-    steady = same(found[Role.BASELINE], found[Role.BASELINE_AGAIN])
-    if fp32 is None:
-        return Preflight(engine, None, steady, doubtful=False, notes=notes)
-    sides = Sides(found[Role.FP32], found[Role.BASELINE])
-    if not spoilt(sides.baseline) and not lost_by_baseline(judge, sides):
-        doubtful = form.half and near_overflow(model, few, sessions)
-        return Preflight(engine, fp32, steady, doubtful=doubtful, notes=notes)
-    found = run_together({Role.FP32: fp32, Role.BASELINE: engine}, inputs)
+    found = run_together({Role.BASELINE: engine, Role.BASELINE_AGAIN: engine}, few)
+    baseline, steady = found[Role.BASELINE], same(found[Role.BASELINE], found[Role.BASELINE_AGAIN])
+    if form.model is model and not backend.needs_simulation:
+        return Preflight(engine, steady=steady)
+    try:
+        reference, peak = _watched_run(model, few, sessions)
+    except EngineError as error:
+        if not backend.needs_simulation:
+            raise
+        return Preflight(engine, steady=steady, notes=(f"no FP32 reference and no simulation: {error}",))
+    fp32, near = partial(sessions.exact, model), form.half and not peak < FP16.highest / _HEADROOM
+    if not spoilt(baseline) and not lost_by_baseline(judge, Sides(reference, baseline)):
+        return Preflight(engine, fp32, steady, doubtful=near)
+    found = run_together({Role.FP32: fp32(), Role.BASELINE: engine}, inputs)
     sides = Sides(found[Role.FP32], found[Role.BASELINE])
     lost = lost_by_baseline(judge, sides)
     refuse_overflow(lost, sides, model, form, inputs, sessions)
-    return Preflight(
-        engine, fp32, steady, doubtful=False, reference=sides.reference, lost=tuple(lost), notes=notes
-    )
+    return Preflight(engine, fp32, steady, reference=sides.reference, lost=tuple(lost))
 
 
 def beside_golden(backend: Backend, model: Model, sessions: Sessions) -> Preflight:
     """What there is to know where a golden stands in for the baseline: FP32 runs on all samples."""
-    fp32, notes = _open_fp32(backend, model, None, sessions)
-    return Preflight(fp32=fp32, notes=notes)
+    try:
+        engine = sessions.exact(model)
+    except EngineError as error:  # TensorRT runs plugins that ONNX Runtime does not know
+        if not backend.needs_simulation:
+            raise
+        return Preflight(notes=(f"no FP32 reference and no simulation: {error}",))
+    return Preflight(fp32=lambda: engine, doubtful=True)
 
 
-def _open_fp32(
-    backend: Backend, model: Model, form: Form | None, sessions: Sessions
-) -> tuple[Engine | None, tuple[str, ...]]:
-    """The float model in ONNX Runtime; None where the baseline is that, or with a note where it cannot run.
+def _watched_run(model: Model, few: Dataset, sessions: Sessions) -> tuple[Outputs, float]:
+    """Outputs of FP32, and the greatest magnitude inside the model; nan where that is not known.
 
-    ``form`` is the baseline's, None where it is not run. Raises EngineError where the float model does not
-    open, and nothing but ONNX Runtime runs the case.
+    Raises EngineError where ONNX Runtime cannot run the model.
     """
-    if not backend.needs_simulation:
-        return (None if form is not None and form.model is model else sessions.exact(model)), ()
-    try:  # TensorRT runs plugins that ONNX Runtime does not know
-        return sessions.exact(model), ()
-    except EngineError as error:
-        return None, (f"no FP32 reference and no simulation: {error}",)
+    found: dict[str, list[Array]] = {output.name: [] for output in model.outputs}
+    peaks = [0.0]
+    try:
+        engine = sessions.exact(_watched(model))
+        for batch in few.batches():
+            outputs = engine(batch.feed)
+            peaks += [abs(float(outputs[name].item())) for name in _PEAKS]
+            for name, arrays in found.items():
+                arrays.append(cut(outputs[name], batch, name))
+    except EngineError:  # of a tensor without elements there is no greatest
+        return run_together({Role.FP32: sessions.exact(model)}, few)[Role.FP32], math.nan
+    return found, float(np.max(peaks))
+
+
+def _watched(model: Model) -> Model:
+    """The model with two outputs more: the greatest and the least of all float values that nodes compute."""
+    editor, makers = model.edit(), model.index.producer
+    made = [name for name in made_floats(model) if not _stays_within(makers[name])]
+    for name, (reduce, join) in _PEAKS.items():
+        each = [editor.unique(f"{tensor}/{name}") for tensor in made]
+        for tensor, peak in zip(made, each, strict=True):
+            editor.graph.node.append(helper.make_node(reduce, [tensor], [peak], peak, keepdims=0))
+        editor.graph.node.append(helper.make_node(join, each, [name], name))
+        editor.graph.output.append(helper.make_tensor_value_info(name, TensorProto.FLOAT, []))
+    return editor.done()
+
+
+def _stays_within(node: onnx.NodeProto) -> bool:
+    """Whether the results of ``node`` exceed neither 1 nor its inputs."""
+    return moves_values(node) or node.op_type in _WITHIN
 
 
 def spoilt(outputs: Outputs) -> bool:

@@ -71,7 +71,7 @@ def run_forms(
     if early.baseline is not None and not early.steady:
         engines[Role.BASELINE_AGAIN] = early.baseline
     if early.fp32 is not None and early.doubtful:
-        engines[Role.FP32] = early.fp32
+        engines[Role.FP32] = early.fp32()
     found = run_together(engines, inputs)
     baseline = found[Role.BASELINE] if kept is None else kept(found[Role.INT8])
     return Runs(
