@@ -19,7 +19,6 @@ import onnx.version_converter
 from google.protobuf.message import DecodeError
 from onnx import TensorProto, numpy_helper
 from onnx.inliner import inline_local_functions
-from onnx.reference import ReferenceEvaluator
 
 from pytest_int8acc.errors import ModelError
 from pytest_int8acc.graph.index import attribute, captured, refill, subgraphs, take_name
@@ -247,6 +246,8 @@ def _fold(model: Model) -> Model:
     kept = []
     for node in editor.graph.node:
         if _folds(node, constants):
+            from onnx.reference import ReferenceEvaluator  # heavy, and few models hold such nodes
+
             evaluator = ReferenceEvaluator(node, opsets={"": model.opset})
             results = evaluator.run(None, {name: np.asarray(constants[name]) for name in node.input})
             array = np.asarray(next(iter(results)))
