@@ -75,6 +75,14 @@ class Index:
         return dict(readers)
 
 
+def all_graphs(graph: onnx.GraphProto) -> Iterator[onnx.GraphProto]:
+    """``graph`` and the graphs inside its nodes (If, Loop, Scan), at any depth."""
+    yield graph
+    for node in graph.node:
+        for inner in subgraphs(node):
+            yield from all_graphs(inner)
+
+
 def all_nodes(graph: onnx.GraphProto) -> Iterator[onnx.NodeProto]:
     """Every node of ``graph`` and of the graphs inside its nodes (If, Loop, Scan)."""
     for node in graph.node:
