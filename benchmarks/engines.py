@@ -67,7 +67,7 @@ def run(name: str, tactic_sources: Sequence[str] | None = None) -> list[dict[str
         rows = []
         for role, outputs, simulated in (
             ("baseline", runs.baseline, None),
-            ("INT8", runs.candidate, measured.simulated),
+            ("INT8", runs.candidate, runs.simulated),
         ):
             info = engines[role]
             latency = info.latency
@@ -82,8 +82,8 @@ def run(name: str, tactic_sources: Sequence[str] | None = None) -> list[dict[str
                     "" if role == "baseline" else f"{speedup:.2f}",
                     f"{info.int8} of {info.weighted}" + f", {info.untold} untold" * (info.untold > 0),
                 ),
-                *(info.count("qdq"), info.count("reformat"), f"{sqnr(measured.fp32, outputs):.2f}"),
-                "" if simulated is None else f"{sqnr(measured.fp32, simulated):.2f}",
+                *(info.count("qdq"), info.count("reformat"), f"{sqnr(runs.reference, outputs):.2f}"),
+                "" if simulated is None else f"{sqnr(runs.reference, simulated):.2f}",
             )
             rows.append(dict(zip(_HEADER, values, strict=True)))
         return rows

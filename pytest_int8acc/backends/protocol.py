@@ -13,6 +13,9 @@ from pytest_int8acc.graph.model import Model
 from pytest_int8acc.results import EngineInfo, Role
 from pytest_int8acc.tensors import Feed
 
+#: What ``output_settings`` call the mode of an engine that was built.
+ENGINE = "engine"
+
 
 class Backend(Protocol):
     """Makes engines of forms, and knows what it made."""
@@ -32,6 +35,10 @@ class Backend(Protocol):
     @property
     def needs_simulation(self) -> bool:
         """Whether engines need their model run exactly beside them, to tell what is their own doing."""
+
+    @property
+    def other_levels(self) -> tuple[int, ...]:
+        """Optimization levels below the case's, at which a builder takes other kernels, the nearest first."""
 
     @property
     def output_settings(self) -> Mapping[str, str]:
@@ -55,6 +62,12 @@ class Backend(Protocol):
         Raises:
             MissingBackendError: It cannot run such a form.
             EngineError: A file of the form is not there.
+        """
+
+    def begin(self, form: Form, role: Role, inputs: Dataset) -> None:
+        """Begin what ``open`` of the same form and role will wait for, beside whatever is opened first.
+
+        What goes wrong is raised there. Nothing happens where the host has neither GPU nor core to spare.
         """
 
     def open(self, form: Form, role: Role, inputs: Dataset) -> Engine:

@@ -1,14 +1,15 @@
 """A plan as a file: ``plan.yaml`` is written for a failed case, and read where a spec says ``plan: FILE``.
 
-    version: 2
+    version: 3
     model: {file: resnet50.onnx, graph: HASH, weights: HASH}
     high: {/conv5/Conv: fp16}
     scales: {/relu4/Relu_output_0: 0.0123, fc.weight: {axis: 0, scale: [0.01, 0.02]}}
     moves: {/norm/LayerNormalization_output_0: [1.0, 2.5]}
+    outputs: [/conv2/Conv_output_0]
 
 A scale that is a number alone is symmetric INT8 per tensor; ``zero_point`` and ``dtype`` say otherwise. In
-version 1 it kept the tensor's own zero point, and there were no moves. The hashes tie a plan to its model;
-without ``model:`` nothing is compared.
+version 1 it kept the tensor's own zero point, and there were no moves; before version 3 there were no
+outputs. The hashes tie a plan to its model; without ``model:`` nothing is compared.
 """
 
 from __future__ import annotations
@@ -26,12 +27,15 @@ from pytest_int8acc.graph.formats import INT8
 from pytest_int8acc.graph.model import Model
 from pytest_int8acc.graph.network import Network, Plan, TensorScale
 from pytest_int8acc.graph.plan import activation_scales
+from pytest_int8acc.names import shown
 from pytest_int8acc.results.causes import Rescale
 from pytest_int8acc.tensors import Array
 
 #: The version of the format that is written; all up to it are read.
-VERSION = 2
+VERSION = 3
 _COLUMNS = 100
+#: A longer key needs a '?' in YAML (https://yaml.org/spec/1.2.2/, 7.4.3: 1024 characters at most).
+_KEY = 1000
 
 
 @dataclass(frozen=True)
@@ -95,7 +99,7 @@ def plan_text(plan: Plan, network: Network, file: str) -> str:
     model = {"file": file, "graph": known.graph, "weights": known.weights}
     return "\n".join(
         [
-            f"# Plan by pytest-int8acc for {comment(file)}: the layers that leave INT8, other scales and",
+            f"# Plan by pytest-int8acc for {shown(file)}: the layers that leave INT8, other scales and",
             "# moves, so that it meets its criteria. To guard it, name this file in the spec, by its path",
             "# from there:",
             "#",
@@ -118,19 +122,26 @@ def plan_text(plan: Plan, network: Network, file: str) -> str:
             "# Tensor: what each of its channels is divided by; the weights that read it are multiplied.",
             *_section("moves", {name: _wrapped(_listed(v)) for name, v in plan.moves.items()}),
             "",
+            "# Tensors that the engine gives beside the model's outputs, so that TensorRT fuses nothing",
+            "# across them; nobody has to read them.",
+            "outputs:" if plan.outputs else "outputs: []",
+            *(f"  - {quoted(name)}" for name in plan.outputs),
+            "",
         ]
     )
 
 
 def quoted(text: str) -> str:
-    """``text`` as a YAML scalar between double quotes, whatever it holds."""
-    return "".join(c if c.isprintable() else f"\\U{ord(c):08x}" for c in json.dumps(text, ensure_ascii=False))
+    """``text`` as a YAML scalar between double quotes, whatever it holds, and no CI's command."""
+    text = json.dumps(text, ensure_ascii=False).replace("##", r"#\x23")
+    return "".join(c if c.isprintable() else f"\\U{ord(c):08x}" for c in text)
 
 
 def _section(key: str, entries: Mapping[str, str]) -> Iterator[str]:
     yield f"{key}:" if entries else f"{key}: {{}}"
     for name, value in entries.items():
-        yield f"  {quoted(name)}:{value}"
+        text = quoted(name)
+        yield f"  {text}:{value}" if len(text) < _KEY else f"  ? {text}\n  :{value}"
 
 
 def _scale(wanted: TensorScale) -> str:
@@ -172,8 +183,3 @@ def _number(value: np.generic) -> str:
         text = repr(float(value))
     digits, e, exponent = text.partition("e")
     return digits + ("" if "." in digits or not e else ".0") + e + exponent
-
-
-def comment(text: str) -> str:
-    """``text`` without what would end a comment."""
-    return "".join(c if c.isprintable() else "?" for c in text)

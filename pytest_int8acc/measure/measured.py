@@ -10,28 +10,27 @@ limit means anything; a few samples of both come first, and all of them only whe
 from __future__ import annotations
 
 import logging
-import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
 
 from pytest_int8acc.backends.open import open_backend
 from pytest_int8acc.backends.protocol import Backend
-from pytest_int8acc.case.data import open_source
+from pytest_int8acc.case.data import check_files, open_source
 from pytest_int8acc.case.forms import (
     Form,
     ImplicitForm,
     Int8Form,
-    ModelForm,
     candidate_form,
     int8_form,
     load_float,
 )
-from pytest_int8acc.case.judge import Judge, Verdict, load_judge
+from pytest_int8acc.case.judge import Judge, Verdict, check_outputs, load_judge
+from pytest_int8acc.clock import Clock, current
 from pytest_int8acc.data import Dataset
+from pytest_int8acc.engines import Engine
 from pytest_int8acc.engines.onnxruntime import Sessions, sessions_of
-from pytest_int8acc.engines.run import run_together
-from pytest_int8acc.errors import EngineError
+from pytest_int8acc.engines.run import lock_step
+from pytest_int8acc.errors import blaming
 from pytest_int8acc.goldens import Goldens
 from pytest_int8acc.goldens.keeper import Compared, Keeper, NoGolden, open_keeper
 from pytest_int8acc.graph.model import Model
@@ -43,14 +42,16 @@ from pytest_int8acc.measure.caveats import (
     lint_model,
     lint_network,
     lost_by_baseline,
+    not_judged,
     nothing_compared,
     refuse_overflow,
 )
-from pytest_int8acc.measure.preflight import Preflight, beside_golden, preflight, spoilt
+from pytest_int8acc.measure.preflight import Preflight, beside_golden, preflight
 from pytest_int8acc.measure.runs import (
+    Forms,
     Reference,
     Runs,
-    Sides,
+    Wanted,
     check_interface,
     read_reference,
     run_forms,
@@ -58,7 +59,7 @@ from pytest_int8acc.measure.runs import (
 from pytest_int8acc.results import CaseResult, Finding, Role, Score
 from pytest_int8acc.settings import Settings
 from pytest_int8acc.spec.models import Case
-from pytest_int8acc.tensors import Outputs
+from pytest_int8acc.tensors import Feed, Outputs
 
 logger = logging.getLogger("pytest_int8acc")
 
@@ -85,27 +86,8 @@ class Measured:
     candidate: Form
     sessions: Sessions
     """Where ONNX Runtime runs what is not the backend's."""
-    framework: Outputs
-    """The training framework's outputs, in the batches of the others; none where the spec names none."""
-
-    @cached_property
-    def fp32(self) -> Outputs:
-        """FP32 on all samples; the baseline's own outputs where ONNX Runtime cannot run it."""
-        if self.runs.reference is not None:
-            return self.runs.reference
-        return run_together({Role.FP32: self.sessions.exact(self.model)}, self.inputs)[Role.FP32]
-
-    @cached_property
-    def simulated(self) -> Outputs | None:
-        """The candidate in ONNX Runtime, exact; None where it is that already, or does not run there."""
-        if not self.backend.needs_simulation or not isinstance(self.candidate, ModelForm):
-            return None
-        try:  # TensorRT runs plugins that ONNX Runtime does not know
-            engine = self.sessions.exact(self.candidate.model)
-        except EngineError as error:
-            logger.info("%s: no simulation: %s", self.case.name, error)
-            return None
-        return run_together({Role.SIMULATED: engine}, self.inputs)[Role.SIMULATED]
+    clock: Clock
+    """Of all that the case does, from its setup on."""
 
     @property
     def half(self) -> bool:
@@ -119,44 +101,60 @@ class Measured:
 
     @property
     def baseline(self) -> Outputs:
-        """The baseline's outputs."""
+        """The baseline's outputs; none where the settings want no search."""
         return self.runs.baseline
 
-    @property
-    def again(self) -> Outputs | None:
-        """The baseline's second run, or itself where it is steady; None where the baseline is a golden."""
-        return self.runs.again
+    def run(self, form: Form, role: Role = Role.FIXED) -> Iterator[tuple[int, Feed]]:
+        """Another form, built by the case's own backend; rows and outputs of each batch, run when asked for.
 
-    def run(self, form: Form, role: Role = Role.FIXED) -> Outputs:
-        """Another form, built by the case's own backend and run on all samples; else EngineError."""
-        return run_together({role: self.backend.open(form, role, self.inputs)}, self.inputs)[role]
+        Raises:
+            EngineError: It does not build or run.
+        """
+        return self.outputs_of(self.backend.open(form, role, self.inputs))
 
-    def judged(self, outputs: Outputs) -> Verdict:
-        """Outputs of another form, by the case's criteria."""
-        return self.judge(self.baseline, outputs, self.again)
+    def outputs_of(self, engine: Engine) -> Iterator[tuple[int, Feed]]:
+        """Rows and outputs of each batch of the inputs, run when asked for."""
+        return ((rows, outputs["it"]) for rows, outputs in lock_step({"it": engine}, self.inputs))
+
+    def judged(self, outputs: Iterable[tuple[int, Feed]]) -> Verdict:
+        """Outputs of another form, batch by batch, by the case's criteria."""
+        return self.runs.judged(outputs)
 
     def close(self) -> None:
         """Let go of the engines."""
         self.backend.close()
 
 
-def measure(case: Case, settings: Settings, goldens: Goldens | None = None) -> Measured:
+def measure(
+    case: Case, settings: Settings, goldens: Goldens | None = None, clock: Clock | None = None
+) -> Measured:
     """Run one case and score it.
 
     ``goldens`` says where the case's golden lies and whether it is written; None: beside the spec, read only.
+    ``clock`` lets others see how far it is.
 
     Raises:
         MissingBackendError: The backend that the settings want is not there.
         GoldenError: The case's golden is missing, stale or damaged, or cannot be written.
         Int8accError: There is no verdict: a model, the data, a scale file or a criterion is at fault.
     """
-    backend = open_backend(case, settings)
-    try:
-        keeper = open_keeper(case, settings, goldens or Goldens(), backend.output_settings)
-        return _measure(case, settings, backend, keeper)
-    except BaseException:
-        backend.close()
-        raise
+    clock = clock or Clock()
+    with clock.running(), clock.phase("setup"), case.at():
+        check_files(case)
+        backend = open_backend(case, settings)
+        try:
+            keeper = open_keeper(case, settings, goldens or Goldens(), backend.output_settings)
+            measured = _measure(case, settings, backend, keeper)
+        except BaseException:
+            backend.close()
+            raise
+    return replace(measured, result=timed(measured.result, clock))
+
+
+def timed(result: CaseResult, clock: Clock) -> CaseResult:
+    """``result`` with where its time went so far, and what ended it early."""
+    phases = clock.phases
+    return replace(result, seconds=sum(p.seconds for p in phases), phases=phases, stopped=clock.stop)
 
 
 @dataclass(frozen=True, eq=False)
@@ -170,7 +168,7 @@ class _Setup:
     inputs: Dataset
     own: Judge
     """The case's own criteria, without the ratchet."""
-    framework: Reference
+    framework: Reference | None
     findings: tuple[Finding, ...]
     slips: tuple[Finding, ...]
     """How calibration data and inputs differ."""
@@ -182,19 +180,21 @@ class _Setup:
     """None where the candidate was built already, or is quantized while it is built."""
 
     @property
-    def tested(self) -> Form:
-        """The candidate of a case that is calibrated."""
+    def forms(self) -> Forms:
+        """All forms, of a case that is calibrated."""
         assert self.candidate is not None
-        return self.candidate
+        return Forms(self.model, self.baseline, self.candidate)
 
     def calibrated(self) -> _Setup:
         """The same with the candidate, which fits the model and can run."""
         if self.candidate is not None:
             return self
         implicit = self.backend.quantizes_implicitly
-        candidate, int8 = candidate_form(self.case, self.model, self.settings, implicit=implicit)
-        check_interface(candidate.model, self.model)
-        self.backend.check(candidate)
+        with current().phase("calibration"):
+            candidate, int8 = candidate_form(self.case, self.model, self.settings, implicit=implicit)
+        with blaming(candidate.place):
+            check_interface(candidate.model, self.model)
+            self.backend.check(candidate)
         return replace(self, candidate=candidate, int8=int8).linted()
 
     def linted(self) -> _Setup:
@@ -205,8 +205,10 @@ class _Setup:
 
 def _set_up(case: Case, settings: Settings, backend: Backend, keeper: Keeper | NoGolden) -> _Setup:
     model = load_float(case)
+    check_outputs(case, [output.name for output in model.outputs])
     inputs = open_source(case, case.inputs, model, "inputs", keeper.limit)
-    keeper = keeper.check(inputs)
+    with case.at("golden" if case.golden else "baseline"):
+        keeper = keeper.check(inputs)
     if case.labels is not None and inputs.samples is None:  # they must be as many
         inputs.read_once()
     own = load_judge(case, settings.but(samples=keeper.limit), inputs.samples or 0)
@@ -215,67 +217,98 @@ def _set_up(case: Case, settings: Settings, backend: Backend, keeper: Keeper | N
     baseline = keeper.form(model)
     setup = _Setup(case, settings, backend, keeper, inputs, own, framework, findings, slips, model, baseline)
     like_implicit = case.int8.implicit is not None and not backend.quantizes_implicitly
-    return setup if case.int8.calibrate is not None or like_implicit else setup.calibrated()
+    waits = case.int8.calibrate is not None or like_implicit
+    # Engines take longer to build than scales to find, and two of them are built side by side.
+    return setup if waits and not backend.builds_engines else setup.calibrated()
 
 
 def _measure(case: Case, settings: Settings, backend: Backend, keeper: Keeper | NoGolden) -> Measured:
-    started, sessions = time.perf_counter(), sessions_of(settings)
+    sessions, clock = sessions_of(settings), current()
     setup = _set_up(case, settings, backend, keeper)
-    keeper, inputs, model = setup.keeper, setup.inputs, setup.model
+    keeper, inputs = setup.keeper, setup.inputs
     judge = keeper.tighten(setup.own)
+    wanted = Wanted(
+        judge,
+        place=case.place("criteria"),
+        baseline=settings.search != "off" or keeper.wants_baseline,
+        candidate=keeper.wants_candidate,
+        golden=keeper.cutter() if keeper.replaces_baseline else None,
+        reference=setup.framework,
+    )
     logger.info("%s: building engines", case.name)
-    if keeper.replaces_baseline:
-        early, kept = beside_golden(backend, model, sessions), keeper.outputs
-    else:
-        early, kept = preflight(backend, model, setup.baseline, inputs, judge, sessions), None
+    with clock.phase("runs"):
+        early = _first_look(setup, judge, sessions)
     setup = setup.calibrated()
-    runs = run_forms(backend, setup.tested, inputs, early, kept)
-    framework = setup.framework.in_batches(runs.baseline)
-    if isinstance(setup.candidate, ImplicitForm):  # its ranges are known since it was built
-        setup = replace(setup, int8=int8_form(case, model, settings, backend.calibration_cache)).linted()
-    runs, lost, verdict = _judged(setup, runs, early, judge, sessions)
+    forms = setup.forms
+    with clock.phase("runs"):
+        runs = run_forms(backend, forms, inputs, sessions, wanted, early)
+    if isinstance(forms.candidate, ImplicitForm):  # its ranges are known since it was built
+        int8 = int8_form(case, forms.model, settings, backend.calibration_cache)
+        setup = replace(setup, int8=int8).linted()
+    with clock.phase("runs"):
+        lost, verdict = _judged(setup, runs, early, sessions)
     verdict = verdict._replace(metrics=keeper.named(verdict.metrics, setup.own, judge))
     backend.measure_latency((Role.BASELINE, Role.INT8), inputs)
-    result = _result(setup, runs, verdict, lost, early.notes)
-    run = Compared(runs.baseline, runs.candidate, runs.backend, setup.own, inputs, model)
-    result = replace(keeper.finish(result, run), seconds=time.perf_counter() - started)
+    result = _result(setup, runs, verdict, lost)
+    run = Compared(runs.baseline, runs.candidate, runs.backend, setup.own, inputs, forms.model)
+    with case.at("golden" if case.golden else "baseline"):
+        result = keeper.finish(result, run)
     return Measured(
-        *(case, settings, result, model, inputs, setup.int8, judge, backend, runs),
+        *(case, settings, result, forms.model, inputs, setup.int8, judge, backend, runs),
         int8_passed=verdict.passed,
-        reference=setup.baseline,
-        candidate=setup.tested,
+        reference=forms.baseline,
+        candidate=forms.candidate,
         sessions=sessions,
-        framework=framework,
+        clock=clock,
+    )
+
+
+def _first_look(setup: _Setup, judge: Judge, sessions: Sessions) -> Preflight:
+    """What the first samples say."""
+    if setup.keeper.replaces_baseline:
+        return beside_golden(setup.backend, setup.model, sessions)
+    return preflight(
+        *(setup.case, setup.backend, setup.model, setup.baseline, setup.inputs),
+        candidate=setup.candidate,
+        judge=judge,
+        sessions=sessions,
     )
 
 
 def _judged(
-    setup: _Setup, runs: Runs, early: Preflight, judge: Judge, sessions: Sessions
-) -> tuple[Runs, Sequence[Score], Verdict]:
-    """The verdict, and the limits that the baseline itself misses; FP32 runs on all samples where INT8 fails.
+    setup: _Setup, runs: Runs, early: Preflight, sessions: Sessions
+) -> tuple[Sequence[Score], Verdict]:
+    """The limits that the baseline itself misses, and the verdict; FP32 runs on all samples where INT8 fails.
 
     Raises ModelError where FP16 overflows, and is lost by that.
     """
-    lost, seen = early.lost, early.reference is not None
-    verdict = None if spoilt(runs.baseline) and not seen else judge(runs.baseline, runs.candidate, runs.again)
-    if runs.reference is None and early.fp32 is not None and (verdict is None or not verdict.passed):
-        found = run_together({Role.FP32: early.fp32()}, setup.inputs)
-        runs = replace(runs, reference=found[Role.FP32])
-    if runs.reference is not None and runs.reference is not runs.baseline and not seen:
-        sides = Sides(runs.reference, runs.baseline)
-        lost = tuple(lost_by_baseline(judge, sides))
-        refuse_overflow(lost, sides, setup.model, setup.baseline, setup.inputs, sessions)
-    return runs, lost, verdict or judge(runs.baseline, runs.candidate, runs.again)
+    case, scoring, verdict = setup.case, runs.scorings[Role.BASELINE, Role.INT8], None
+    with case.at("criteria"):
+        if early.settled or not runs.spoilt:
+            verdict = scoring.verdict(runs.noise)
+        passed = verdict is not None and verdict.passed
+        if early.fp32 is not None and is_explained(case, setup.settings, int8_passed=passed):
+            runs.compare_fp32()
+        lost = lost_by_baseline(runs)
+    with case.at("baseline"):
+        if not early.settled:
+            refuse_overflow(lost, runs, setup.model, setup.baseline, setup.inputs, sessions)
+    with case.at("criteria"):
+        return lost, verdict or scoring.verdict(runs.noise)
 
 
-def _result(
-    setup: _Setup, runs: Runs, verdict: Verdict, lost: Sequence[Score], told: Sequence[str]
-) -> CaseResult:
+def is_explained(case: Case, settings: Settings, *, int8_passed: bool) -> bool:
+    """Whether a case is diagnosed: where it fails, or where a view of a passing one is asked for."""
+    return not int8_passed or settings.layers or settings.calibrations or bool(case.reference)
+
+
+def _result(setup: _Setup, runs: Runs, verdict: Verdict, lost: Sequence[Score]) -> CaseResult:
     case, inputs, backend, int8 = setup.case, setup.inputs, setup.backend, setup.int8
-    baseline, candidate = setup.baseline, setup.tested
-    gained, unjudged = engine_scores(case, backend)
+    baseline, candidate = setup.baseline, setup.forms.candidate
+    gained, untold = engine_scores(case, backend)
+    free = not_judged(case, verdict.outputs, bool(setup.keeper.recording))
     warned = caveats(setup.settings, int8, baseline, verdict.outputs, verdict.metrics, lost)
-    notes = (*candidate.notes, *baseline.notes, *inputs.notes, *backend.notes, *told)
+    notes = (*candidate.notes, *baseline.notes, *inputs.notes, *backend.notes, *runs.notes)
     return CaseResult(
         name=case.name,
         spec=str(case.file),
@@ -288,7 +321,7 @@ def _result(
         metrics=(*verdict.metrics, *gained),
         int8_groups=len(int8.network.groups) if int8 else 0,
         high_groups=len(int8.network.left_high) if int8 else 0,
-        warnings=(*nothing_compared(runs), *warned, *unjudged),
+        warnings=(*nothing_compared(runs), *warned, *untold, *free),
         notes=tuple(dict.fromkeys(notes)),
         engines=backend.engines,
         findings=(*setup.findings, *setup.slips),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from typing import Literal
 
 from pytest_int8acc.graph.network import Network
 from pytest_int8acc.graph.plan import activation_scales
@@ -36,7 +37,7 @@ def repair(lab: Lab, outcome: SearchOutcome, found: Found) -> Repaired:
     """Look for the cheapest way to meet a failing case's criteria.
 
     Dearer ways are not tried where a cheaper one is verified. Ends early, with what is verified by then, when
-    the settings' ``max_seconds`` or the trials are spent, or on Ctrl-C.
+    the trials are spent, time is up, or on Ctrl-C.
 
     Args:
         lab: Of a failing case.
@@ -49,17 +50,14 @@ def repair(lab: Lab, outcome: SearchOutcome, found: Found) -> Repaired:
     built = lab.builds
     repairing = _Repairing(lab, outcome)
     ways: list[tuple[Repair, Proof]] = []
-    try:
-        if outcome.ending.kind != "high-fails" and (not outcome.found or outcome.culprits):
-            ways += repairing.first_proved()
-    except KeyboardInterrupt:
-        repairing.notes.append("repair stopped early: interrupted (Ctrl-C)")
+    if outcome.ending.kind != "high-fails" and (not outcome.found or outcome.culprits):
+        ways += lab.clock.attempt("repair", lambda: list(repairing.first_proved()), [])
     if found.fix is not None:
         ways.append((_high(outcome), found.fix))
     if len(ways) > 1:
         ways = _fastest_first([(replace(way, latency=lab.latency(p.form)), p) for way, p in ways])
     spent = repairing.work.purse.trials
-    notes = (*repairing.notes, *([f"{spent} trials of other scales"] if spent else []))
+    notes = (*repairing.work.notes, *repairing.notes, *([f"{spent} trials of other scales"] if spent else []))
     repairs, proofs = tuple(way for way, _ in ways), tuple(proof for _, proof in ways)
     return Repaired(repairs, proofs, spent, lab.builds - built, notes)
 
@@ -84,18 +82,24 @@ class _Repairing:
     def __init__(self, lab: Lab, outcome: SearchOutcome) -> None:
         culprits = tuple(culprit.layer for culprit in outcome.culprits)
         self.lab, self.outcome = lab, outcome
-        self.work = Work(lab, culprits, Purse(TRIALS, lab.measured.settings.max_seconds))
+        self.work = Work(lab, culprits, Purse(TRIALS, lab.clock))
         self.notes: list[str] = []
         self._built = lab.builds
 
     def first_proved(self) -> Iterator[tuple[Repair, Proof]]:
-        """The first candidate that meets the criteria when it is built; nothing where none does."""
+        """The first candidate that meets the criteria when it is built; nothing where none does.
+
+        Raises OutOfTime where there might have been one.
+        """
         for way in WAYS:
             for candidate in way(self.work):
+                if not self.lab.is_proved(candidate.plan):
+                    self.lab.clock.check()
                 proof = self._confirmed(candidate)
                 if proof is not None:
                     yield proof
                     return
+            self.lab.clock.check()
 
     def _confirmed(self, candidate: Candidate) -> tuple[Repair, Proof] | None:
         """The candidate on all samples of the simulation, then built; None where either fails."""
@@ -119,9 +123,10 @@ class _Repairing:
 
     def _repair(self, candidate: Candidate, proof: Proof) -> Repair:
         layers = tuple(group.name for group in self.lab.groups if group.name in candidate.high)
-        migrated = candidate.base.migration is not None
+        migrated, outputs = candidate.base.migration is not None, candidate.base.plan.outputs
+        kept_apart: Literal["unfuse", "mixed"] = "unfuse" if outputs else "mixed"
         return Repair(
-            kind="mixed" if layers else "migrate" if migrated else "recalibrate",
+            kind=kept_apart if layers or outputs else "migrate" if migrated else "recalibrate",
             layers=layers,
             rescales=tuple(_rescales(self.lab.network, candidate)),
             scores=proof.verdict.scores,
@@ -132,6 +137,7 @@ class _Repairing:
             weights=candidate.base.weights,
             migration=candidate.base.migration,
             data=candidate.base.source.description,
+            outputs=outputs,
         )
 
 

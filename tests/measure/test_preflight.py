@@ -126,10 +126,18 @@ def test_a_passing_case_runs_fp32_and_the_second_run_on_a_few_samples(
 
 def test_a_failing_case_runs_fp32_on_all_samples_once(project: Project, rows: Counter[str]) -> None:
     np.savez(project.folder / "data.npz", x=network(project))
-    result = project.check(CALIBRATED + "criteria: [{sqnr_db: 200}]\n", Settings(search="off"))
+    result = project.check(CALIBRATED + "criteria: [{sqnr_db: 50}]\n", Settings(search="off"))
     assert not result.passed
     assert rows["FP32"] == COUNT + COUNT // 16
+
+
+def test_a_limit_that_the_baseline_misses_is_told_of_all_samples(
+    project: Project, rows: Counter[str]
+) -> None:
+    np.savez(project.folder / "data.npz", x=network(project))
+    result = project.check(CALIBRATED + "criteria: [{sqnr_db: 200}]\n", Settings(search="off"))
     assert any("FP16 is off already" in warning for warning in result.warnings)
+    assert rows["FP32"] == 2 * COUNT + COUNT // 16
 
 
 @pytest.mark.parametrize("place", [COUNT // 16, COUNT - 1])
