@@ -9,7 +9,6 @@ from pathlib import Path
 
 from pytest_int8acc.data import Dataset, RandomSource, open_dataset
 from pytest_int8acc.engines.onnxruntime import sessions_of
-from pytest_int8acc.engines.remote import store_of
 from pytest_int8acc.graph.groups import Layout, origins
 from pytest_int8acc.graph.model import Model
 from pytest_int8acc.scales import Scales
@@ -92,7 +91,6 @@ def _calibrated(
         percentile=calibration.percentile,
         top_k=calibration.top_k,
         sessions=sessions_of(settings),
-        store=store_of(settings),
     )
     if calibration.data is None:
         own = "calibrated on the very inputs that are compared; 'calibrate: {data: ...}' keeps them apart"

@@ -20,6 +20,7 @@ from pytest_int8acc.graph.plan import apply, fp32_nodes, guard, merge
 from pytest_int8acc.graph.qdq import is_qdq, read_qdq
 from pytest_int8acc.graph.quantize import quantize
 from pytest_int8acc.graph.to_fp16 import to_fp16
+from pytest_int8acc.scales.observed import Observed
 from pytest_int8acc.settings import Settings
 from pytest_int8acc.spec.int8 import Algorithm, BaselineModel, Implicit
 from pytest_int8acc.spec.models import Case
@@ -122,6 +123,8 @@ class Int8Form:
     """``network`` with the groups that the case's own plan keeps high; None where the case has no plan."""
     given: Plan = field(default_factory=Plan)
     """The case's own plan."""
+    observed: Observed | None = None
+    """What calibration measured of the network's model; None where nothing was."""
 
     @property
     def every(self) -> Network:
@@ -206,7 +209,7 @@ def int8_form(case: Case, model: Model, settings: Settings, cache: Path | None =
     scales = find_scales(case, model, layout, settings, cache)
     network = quantize(model, layout, scales.values)
     notes = (*scales.notes, *_left_high(network, rest))
-    return _guarded(case, Int8Form(network, scales.source, rest, notes))
+    return _guarded(case, Int8Form(network, scales.source, rest, notes, observed=scales.observed))
 
 
 def _guarded(case: Case, form: Int8Form) -> Int8Form:

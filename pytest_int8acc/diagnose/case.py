@@ -14,13 +14,13 @@ from pytest_int8acc.diagnose.layers import engine_errors, layer_errors
 from pytest_int8acc.diagnose.ranges import odd_ranges, survey, telling_slip
 from pytest_int8acc.diagnose.reduce import reduce
 from pytest_int8acc.diagnose.stages import place, stage_outputs
-from pytest_int8acc.engines.calibrators import ENTROPY_BINS
 from pytest_int8acc.graph.network import Plan, symmetric
 from pytest_int8acc.lab.lab import Lab
 from pytest_int8acc.measure.measured import Measured
 from pytest_int8acc.repair.scales import Ranges, activations, units
 from pytest_int8acc.results import CalibrationLine, Culprit, Diagnosis, LayerError
 from pytest_int8acc.scales.methods import METHODS
+from pytest_int8acc.scales.ranges import ENTROPY_BINS
 from pytest_int8acc.tensors import Feed
 
 logger = logging.getLogger("pytest_int8acc")

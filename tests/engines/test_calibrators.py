@@ -13,7 +13,8 @@ from zoo import ZOO, sample_feed
 
 from pytest_int8acc.data import Batch
 from pytest_int8acc.engines import calibrators
-from pytest_int8acc.engines.calibrators import ENTROPY_BINS, collect_histograms, collect_maxima, entropy_amax
+from pytest_int8acc.engines.calibrators import collect_histograms, collect_maxima
+from pytest_int8acc.scales.ranges import ENTROPY_BINS, entropy_amax
 from pytest_int8acc.graph.model import Model, make_model
 from pytest_int8acc.scales.calibrate import calibrate
 from pytest_int8acc.tensors import Array, Feed

@@ -15,7 +15,7 @@ from zoo import ZOO, sample_feed
 from benchmarks.case import dataset
 from benchmarks.faults import outlier_channel, per_tensor_weights
 from benchmarks.nets import digits, trained
-from pytest_int8acc.engines.calibrators import ENTROPY_BINS
+from pytest_int8acc.scales.ranges import ENTROPY_BINS
 from pytest_int8acc.engines.onnxruntime import CPU, OrtEngine
 from pytest_int8acc.graph.groups import find_groups
 from pytest_int8acc.graph.load import normalize
