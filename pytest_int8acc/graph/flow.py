@@ -84,12 +84,9 @@ def _sees_all(node: onnx.NodeProto) -> bool:
     """False for a convolution whose steps may pass values over, between windows or at the end."""
     if node.op_type != "Conv":
         return True
-    strides, kernel = attribute(node, "strides", ()), attribute(node, "kernel_shape", ())
-    if (
-        any(step > 1 for step in attribute(node, "dilations", ()))
-        or attribute(node, "auto_pad", b"") == b"VALID"
-    ):
-        return False
+    strides, dilations = attribute(node, "strides", []), attribute(node, "dilations", [])
+    if any(step > 1 for step in dilations) or attribute(node, "auto_pad", b"") == b"VALID":
+        return all(step == 1 for step in (*strides, *dilations))
+    kernel = attribute(node, "kernel_shape", [1] * len(strides))
     ends = attribute(node, "pads", [0] * 2 * len(strides))[len(strides) :]
-    windows = zip(strides, kernel or [1] * len(strides), ends, strict=True)
-    return all(step <= size and step - 1 <= end for step, size, end in windows)
+    return all(s <= k and s - 1 <= end for s, k, end in zip(strides, kernel, ends, strict=False))

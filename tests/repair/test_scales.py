@@ -15,7 +15,6 @@ from zoo import ZOO, sample_feed
 from benchmarks.case import dataset
 from benchmarks.faults import outlier_channel, per_tensor_weights
 from benchmarks.nets import digits, trained
-from pytest_int8acc.scales.ranges import ENTROPY_BINS
 from pytest_int8acc.engines.onnxruntime import CPU, OrtEngine
 from pytest_int8acc.graph.groups import find_groups
 from pytest_int8acc.graph.load import normalize
@@ -38,6 +37,7 @@ from pytest_int8acc.repair.scales import (
 )
 from pytest_int8acc.scales.calibrate import calibrate
 from pytest_int8acc.scales.methods import METHODS
+from pytest_int8acc.scales.ranges import ENTROPY_BINS
 from pytest_int8acc.spec.int8 import CalibrationMethod
 from pytest_int8acc.tensors import Outputs
 
