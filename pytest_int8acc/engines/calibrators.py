@@ -23,7 +23,7 @@ from pytest_int8acc.data.layout import Layout, read_layout
 from pytest_int8acc.engines.bins import SCATTER_ADDS, Bins, add_counts, add_node, can_count
 from pytest_int8acc.engines.onnxruntime import CPU, Sessions
 from pytest_int8acc.engines.run import with_progress
-from pytest_int8acc.graph.flow import channel_axes, not_negative, shown_at_outputs
+from pytest_int8acc.graph.flow import channel_axes, not_negative, shown_at
 from pytest_int8acc.graph.index import refill
 from pytest_int8acc.graph.model import Editor, Model
 from pytest_int8acc.tensors import Array, Feed
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 #: Activations of one run that leave the graph together, in bytes; batches are cut, then tensors divided.
 CHUNK_BYTES = 1 << 27
 #: Reductions take their axes as an input from these opsets on.
-_AXES_ARE_INPUT = {"ReduceMax": 18, "ReduceMin": 18, "ReduceSum": 13}
+_AXES_ARE_INPUT = {"ReduceMax": 18, "ReduceMin": 18, "ReduceL1": 18}
 _FIRST = np.zeros(1, np.int64)
 
 
@@ -89,8 +89,8 @@ def collect_maxima(
         DataError: The samples cannot be read.
     """
     outputs = {info.name for info in model.outputs if np.issubdtype(info.dtype, np.floating) and info.shape}
-    hidden = set(tensors) if sessions.on_device else set(tensors) - shown_at_outputs(model)
-    found, is_broken = _maxima(model, tensors, hidden | outputs, dataset, sessions)
+    shown = set() if sessions.on_device else shown_at(model, outputs)  # what kernels there keep is not known
+    found, is_broken = _maxima(model, tensors, outputs.union(tensors) - (shown - outputs), dataset, sessions)
     return _maxima(model, tensors, set(tensors), dataset, sessions)[0] if is_broken else found
 
 
@@ -101,7 +101,7 @@ def _maxima(
     reduced = _Reduced(model, tensors, summed)
     engine = sessions.exact(reduced.edit.done())
     rows: dict[str, list[Array]] = {tensor: [] for tensor in tensors}
-    channels: dict[str, list[Array]] = {tensor: [] for tensor in tensors}
+    channels: dict[str, NDArray[np.float32] | None] = {}
     sizes, run_rows, samples, is_broken = dict.fromkeys(tensors, 0), 1, 0, False
     for batch in with_progress(dataset, f"calibration: ranges of {len(tensors)} tensors"):
         outputs = engine(batch.feed)
@@ -111,14 +111,17 @@ def _maxima(
         for tensor in tensors:
             found = reduced.magnitudes(tensor, outputs)
             rows[tensor].append(_of_samples(found.max(axis=1, initial=0.0), batch))
-            channels[tensor].append(found[: batch.rows if len(found) == size else None].max(axis=0))
+            if tensor in reduced.axes:
+                real = found[: batch.rows if len(found) == size else None].max(axis=0, initial=0.0)
+                channels[tensor] = _joined(channels.get(tensor, real), real)
             sizes[tensor] = max(sizes[tensor], 4 * reduced.size(tensor, outputs))
+    known = {tensor: array for tensor, array in channels.items() if array is not None}
     per_sample = {tensor: np.concatenate(parts).astype(np.float32) for tensor, parts in rows.items()}
-    return Maxima(per_sample, _joined(channels, reduced.axes), sizes, run_rows, samples), is_broken
+    return Maxima(per_sample, known, sizes, run_rows, samples), is_broken
 
 
 class _Reduced:
-    """A model whose outputs are its tensors' extremes, per row and channel, some sums, and the sizes."""
+    """A model whose outputs are its tensors' extremes, per row and channel, sums of magnitudes of some, and sizes."""
 
     def __init__(self, model: Model, tensors: Sequence[str], summed: set[str]) -> None:
         self.edit, self._opset = model.edit(), model.opset
@@ -186,7 +189,7 @@ class _Reduced:
         if axis is None:
             value, axes = add_node(self.edit, "Flatten", f"{tensor}/rows", value, axis=1), [1]
         if is_summed:
-            self.sums[tensor] = self._reduced("ReduceSum", tensor, value, axes)
+            self.sums[tensor] = self._reduced("ReduceL1", tensor, value, axes)
         if not is_wanted:
             return
         if self._row_size(tensor) is None:
@@ -209,13 +212,9 @@ class _Reduced:
         return add_node(self.edit, op_type, name, value, given, keepdims=0)
 
 
-def _joined(parts: Mapping[str, list[Array]], axes: Mapping[str, object]) -> dict[str, NDArray[np.float32]]:
-    """The greatest of each channel over all runs, where there are channels and always as many."""
-    return {
-        tensor: np.max(found, axis=0)
-        for tensor, found in parts.items()
-        if tensor in axes and len({len(part) for part in found}) == 1
-    }
+def _joined(known: NDArray[np.float32] | None, found: NDArray[np.float32]) -> NDArray[np.float32] | None:
+    """The greatest of each channel; None as soon as one run has another number of them."""
+    return None if known is None or known.shape != found.shape else np.maximum(known, found)
 
 
 def collect_histograms(

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 
-import numpy as np
 import onnx
 
 from pytest_int8acc.graph.groups import WEIGHTED
@@ -70,10 +69,9 @@ def not_negative(model: Model) -> set[str]:
     return found
 
 
-def shown_at_outputs(model: Model) -> set[str]:
-    """Tensors whose NaN, wherever it lies, makes NaN in a float output of the model."""
-    floats = {info.name for info in model.outputs if np.issubdtype(info.dtype, np.floating)}
-    found = set(floats)
+def shown_at(model: Model, outputs: Collection[str]) -> set[str]:
+    """Tensors whose NaN, wherever it lies, makes NaN in one of ``outputs``; with these."""
+    found = set(outputs)
     for node in reversed(model.graph.node):
         if node.op_type in _KEEP_NAN and found.intersection(node.output) and _sees_all(node):
             found.update(node.input)

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -79,6 +81,54 @@ def test_what_is_not_finite_shows_as_inf(bad: float) -> None:
     x[5, 3] = bad
     maxima = collect_maxima(model_of(TANH), ["x", "t"], Samples(x, 4))
     assert np.isinf(maxima.per_sample["x"]).tolist() == [i == 5 for i in range(8)]
+
+
+def test_nan_is_found_where_a_pooling_hides_it() -> None:
+    """At whatever place: the greatest of NaN and numbers may be either."""
+    model = model_of(
+        "agraph (float[N, 2, 4, 4] x) => (float[N, 2, 2, 2] y) "
+        "{ r = Relu(x)\n y = MaxPool<kernel_shape = [2, 2], strides = [2, 2]>(r) }"
+    )
+    for place in range(32):
+        x = np.abs(normal(6, place, 32)).reshape(6, 2, 4, 4)
+        x[4].flat[place] = np.nan
+        maxima = collect_maxima(model, ["x", "r"], Samples(x, 3))
+        for tensor in ("x", "r"):
+            assert np.isinf(maxima.per_sample[tensor]).tolist() == [i == 4 for i in range(6)]
+
+
+def test_channels_are_those_of_numpy() -> None:
+    model = model_of(
+        "agraph (float[N, 3, 4, 5] x) => (float[N, 3, 4, 5] y) <float[3, 3, 1, 1] w = {1,0,0,0,1,0,0,0,1}> "
+        "{ r = Relu(x)\n c = Conv(r, w)\n y = Conv(c, w) }"
+    )
+    x = normal(6, width=60).reshape(6, 3, 4, 5)
+    maxima = collect_maxima(model, ["x", "r", "c"], Samples(x, 4, padding=1))
+    np.testing.assert_array_equal(maxima.channels["r"], np.maximum(x, 0).max(axis=(0, 2, 3)))
+    np.testing.assert_array_equal(maxima.channels["x"], np.abs(x).max(axis=(0, 2, 3)))
+
+
+@pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="needs Linux, to read resident memory")
+def test_maxima_take_no_more_memory_than_the_model(tmp_path: Path) -> None:
+    """Thirty tensors of 8 MB each, of which the model alone holds two at a time."""
+    body = "\n".join(f"t{n + 1} = Tanh(t{n})" for n in range(30))
+    graph = f"agraph (float[N, 8, 512, 512] t0) => (float[N, 8, 512, 512] t30) {{ {body} }}"
+    onnx.save(model_of(graph).proto, tmp_path / "model.onnx")
+    script = (
+        "import resource, sys, numpy as np; from pathlib import Path\n"
+        "from pytest_int8acc.data import open_dataset\n"
+        "from pytest_int8acc.engines.calibrators import collect_maxima\n"
+        "from pytest_int8acc.graph.load import load_model\n"
+        "model = load_model(Path(sys.argv[1]))\n"
+        "feeds = open_dataset('x.npy', model.inputs, base=Path(sys.argv[1]).parent, batch=1)\n"
+        "before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss\n"
+        "collect_maxima(model, [f't{n}' for n in range(31)], feeds)\n"
+        "print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before)\n"
+    )
+    np.save(tmp_path / "x.npy", np.ones((3, 8, 512, 512), np.float32))
+    command = [sys.executable, "-c", script, str(tmp_path / "model.onnx")]
+    found = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert int(found.stdout) < 100_000, "KiB; all of them are 248,000"
 
 
 def test_half_precision_activations_are_measured_in_float32() -> None:

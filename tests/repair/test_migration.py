@@ -46,7 +46,10 @@ def network_of(model: Model) -> Network:
 
 def held(network: Network, tensors: Collection[str], data: Samples) -> dict[str, TensorValues]:
     """What tensors hold, as a lab measures it."""
-    measured, int8 = SimpleNamespace(sessions=CPU, inputs=data), SimpleNamespace(network=network)
+    measured, int8 = (
+        SimpleNamespace(sessions=CPU, inputs=data),
+        SimpleNamespace(network=network, observed=None),
+    )
     lab = Lab(measured, int8)  # type: ignore[arg-type]
     return dict(lab.values(data).of(tensors))  # type: ignore[arg-type]
 
