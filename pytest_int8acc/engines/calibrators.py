@@ -121,7 +121,7 @@ def _maxima(
 
 
 class _Reduced:
-    """A model whose outputs are its tensors' extremes, per row and channel, sums of magnitudes of some, and sizes."""
+    """A model that gives its tensors' extremes per row and channel, sums of magnitudes, and sizes."""
 
     def __init__(self, model: Model, tensors: Sequence[str], summed: set[str]) -> None:
         self.edit, self._opset = model.edit(), model.opset
