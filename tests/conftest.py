@@ -4,21 +4,54 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
+
+#: Seconds that the engines of a test on a GPU take to build, about, where that is long.
+SECONDS = {
+    "test_a_fusion_that_is_computed_wrong_is_broken_up": 150,
+    "test_the_example_project_passes_and_fails_as_it_should": 80,
+    "test_each_kind_of_fix_is_verified_with_its_price": 60,
+    "test_implicit_quantization_that_fails_gets_an_explicit_fix": 60,
+    "test_layers_are_compared_between_engines": 50,
+    "test_simulated_sqnr_is_the_engines": 40,
+    "test_a_cache_is_read_and_layer_precisions_are_obeyed": 30,
+    "test_implicit_quantization_writes_reads_and_refuses_caches": 30,
+    "test_a_golden_on_tensorrt_spares_the_baseline_s_engine": 25,
+}
 
 pytest_plugins = ["pytester", "digits_project"]
 
 
-@pytest.fixture(autouse=True, scope="session")
-def _own_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """Nothing is read from the user's cache folder, or left in it; workers of pytest-xdist share one."""
+@pytest.fixture(scope="session")
+def shared(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder that workers of pytest-xdist share."""
     base = tmp_path_factory.getbasetemp()
+    return base.parent if "PYTEST_XDIST_WORKER" in os.environ else base
+
+
+@pytest.fixture(scope="session")
+def gpu_store(shared: Path) -> Path:
+    """One engine store for all tests and workers, so that each engine is built once."""
+    return shared / "engines"
+
+
+@pytest.fixture(autouse=True, scope="session")
+def _own_cache(shared: Path) -> Iterator[None]:
+    """Nothing is read from the user's cache folder, or left in it; workers of pytest-xdist share one."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setenv(
-            "XDG_CACHE_HOME", str((base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / "cache")
-        )
+        patch.setenv("XDG_CACHE_HOME", str(shared / "cache"))
         yield
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """What builds for long comes first, dealt out to the blocks that pytest-xdist's workers begin with."""
+    if all(item.get_closest_marker("gpu") for item in items):
+        ranked = sorted(items, key=lambda item: -SECONDS.get(item.name.partition("[")[0], 0))
+        workers = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
+        items[:] = [item for first in reversed(range(workers)) for item in ranked[first::workers]]
 
 
 @pytest.fixture(autouse=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from pytest_int8acc.case.forms import EngineForm, Form
+from pytest_int8acc.case.forms import EngineForm, Form, ModelForm
 from pytest_int8acc.data import Dataset
 from pytest_int8acc.engines import Engine
 from pytest_int8acc.engines.onnxruntime import sessions_of
@@ -23,6 +23,7 @@ class OrtBackend:
     times_engines = False
     quantizes_implicitly = False
     needs_simulation = False
+    other_levels: tuple[int, ...] = ()
     engines: tuple[EngineInfo, ...] = ()
     calibration_cache: Path | None = None
 
@@ -44,6 +45,9 @@ class OrtBackend:
                 f"{form.path}: a TensorRT engine, and {self._why or 'backend: onnxruntime'}"
             )
 
+    def begin(self, form: Form, role: Role, inputs: Dataset) -> None:
+        """Nothing: a session is made at once."""
+
     def open(self, form: Form, role: Role, inputs: Dataset) -> Engine:
         """Make a form run.
 
@@ -56,7 +60,7 @@ class OrtBackend:
 
     def deployed(self, form: Form) -> tuple[Model, bool]:
         """The form's own model."""
-        return form.model, False
+        return form.showing(form.model) if isinstance(form, ModelForm) else form.model, False
 
     def measure_latency(self, roles: Sequence[Role], inputs: Dataset) -> None:
         """Nothing: the time of a session says little of an engine's."""

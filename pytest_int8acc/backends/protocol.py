@@ -34,6 +34,10 @@ class Backend(Protocol):
         """Whether engines need their model run exactly beside them, to tell what is their own doing."""
 
     @property
+    def other_levels(self) -> tuple[int, ...]:
+        """Optimization levels below the case's, at which a builder takes other kernels, the nearest first."""
+
+    @property
     def output_settings(self) -> Mapping[str, str]:
         """Settings that outputs of one model depend on, for goldens to note."""
 
@@ -55,6 +59,12 @@ class Backend(Protocol):
         Raises:
             MissingBackendError: It cannot run such a form.
             EngineError: A file of the form is not there.
+        """
+
+    def begin(self, form: Form, role: Role, inputs: Dataset) -> None:
+        """Begin what ``open`` of the same form and role will wait for, beside whatever is opened first.
+
+        What goes wrong is raised there. Nothing happens where the host has neither GPU nor core to spare.
         """
 
     def open(self, form: Form, role: Role, inputs: Dataset) -> Engine:

@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 import logging
+import os
 import tempfile
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
+from threading import Event
 
 from pytest_int8acc.case.forms import EngineForm, Form, ImplicitForm, ModelForm
 from pytest_int8acc.data import Dataset
 from pytest_int8acc.engines import Engine
 from pytest_int8acc.engines.inspector import read_layers, untold_nodes
+from pytest_int8acc.engines.onnxruntime import share_of_cores
 from pytest_int8acc.engines.remote import store_of
+from pytest_int8acc.engines.store import Store
 from pytest_int8acc.engines.tensorrt.build import Built, build
 from pytest_int8acc.engines.tensorrt.calibration import (
     Implicit,
@@ -29,7 +34,7 @@ from pytest_int8acc.engines.tensorrt.engine import TrtEngine, open_built, open_e
 from pytest_int8acc.engines.tensorrt.latency import layer_times, measure_latency
 from pytest_int8acc.engines.tensorrt.options import BuildOptions, Shape
 from pytest_int8acc.engines.tensorrt.plan_file import read_header
-from pytest_int8acc.engines.tensorrt.platform import Platform
+from pytest_int8acc.engines.tensorrt.platform import Device, Platform
 from pytest_int8acc.engines.tensorrt.profiles import make_profiles, seen_shapes
 from pytest_int8acc.engines.tensorrt.request import BuildRequest, Flag, Outputs, fit_model
 from pytest_int8acc.errors import MissingBackendError
@@ -43,6 +48,8 @@ from pytest_int8acc.spec.models import Case
 from pytest_int8acc.tensors import Feed
 
 logger = logging.getLogger("pytest_int8acc")
+#: Levels that leave kernels out, and TensorRT's own where nobody says one.
+_LEVELS, _USUAL_LEVEL = (1, 0), 3
 #: What it does to an engine to show its tensors.
 _AS_OUTPUTS = "the tensors are outputs, so less is fused: these are not the engines of the verdict"
 _AS_DEBUG = "tensors that TensorRT leaves unfused, as debug tensors: the engines are those of the verdict"
@@ -68,12 +75,20 @@ class TrtBackend:
         self.output_settings: Mapping[str, str] = {}
         self.calibration_cache: Path | None = None
         self._options = _options(case)
-        self._store = store_of(settings)
+        own = self._options.optimization_level
+        self.other_levels = tuple(
+            level for level in _LEVELS if level < (_USUAL_LEVEL if own is None else own)
+        )
         self._running: dict[Role, TrtEngine] = {}
         self._infos: dict[Role, EngineInfo] = {}
         self._built: dict[Role, Built] = {}
         self._seen: Mapping[str, Counter[Shape]] | None = None
+        self._begun: dict[Role, tuple[BuildRequest, Future[Built]]] = {}
+        self._closing = Event()
+        self._beside = ThreadPoolExecutor(1)
         self._folder = tempfile.TemporaryDirectory(prefix="int8acc-", ignore_cleanup_errors=True)
+        # Where nothing is to be kept, engines are while the case lives: a fix is built, and timed later.
+        self._store = store_of(settings) or Store(Path(self._folder.name) / "engines")
 
     @property
     def engines(self) -> tuple[EngineInfo, ...]:
@@ -90,6 +105,17 @@ class TrtBackend:
             read_header(form.path)
         elif isinstance(form, ImplicitForm) and form.cache is not None and form.samples is None:
             read_content(form.cache)
+
+    def begin(self, form: Form, role: Role, inputs: Dataset) -> None:
+        """Build what ``open`` will be asked for beside the next build: on another GPU where there is one.
+
+        On one GPU what comes before the kernels are timed goes on beside the other build.
+        """
+        if isinstance(form, EngineForm) or (share_of_cores() or os.cpu_count()) == 1:
+            return
+        request = self._request(form, role, inputs)
+        device = next(iter(self.platform.devices[1:]), None)
+        self._begun[role] = request, self._beside.submit(self._make, request, device)
 
     def open(self, form: Form, role: Role, inputs: Dataset) -> Engine:
         """Build a form, or load its engine, and put it on the GPU.
@@ -123,9 +149,12 @@ class TrtBackend:
         Raises:
             EngineError: This TensorRT cannot read it.
         """
-        if self.platform.strongly_typed and not isinstance(form, ImplicitForm):
-            return form.model, False
-        return fit_model(form.original if isinstance(form, ModelForm) else form.model, self.platform), True
+        if not isinstance(form, ModelForm):
+            by_flags = isinstance(form, ImplicitForm) or not self.platform.strongly_typed
+            return fit_model(form.model, self.platform) if by_flags else form.model, by_flags
+        if self.platform.strongly_typed:
+            return form.showing(form.model), False
+        return form.showing(fit_model(form.original, self.platform)), True
 
     def measure_latency(self, roles: Sequence[Role], inputs: Dataset) -> None:
         """Time the engines of these roles in turn on the first batch, for ``engines`` to tell."""
@@ -163,7 +192,9 @@ class TrtBackend:
             return engine.run_all(feed), _AS_DEBUG if debug else _AS_OUTPUTS
 
     def close(self) -> None:
-        """Free all engines."""
+        """Free all engines; builds that go on are ended."""
+        self._closing.set()
+        self._beside.shutdown(wait=False)
         for engine in self._running.values():
             engine.close()
         self._running.clear()
@@ -173,9 +204,29 @@ class TrtBackend:
     def _build(
         self, form: ModelForm | ImplicitForm, role: Role, inputs: Dataset, outputs: Outputs = "own"
     ) -> Built:
+        if role in self._begun:
+            request, future = self._begun.pop(role)
+            built = future.result()
+        else:
+            request = self._request(form, role, inputs, outputs)
+            built = self._make(request)
+        if isinstance(form, ImplicitForm) and request.implicit is not None:
+            self._keep_cache(form, request.implicit, request.model, built)
+        self.notes = tuple(dict.fromkeys((*self.notes, *built.notes)))
+        own = {output.name for output in form.model.outputs}
+        return replace(built, outputs=tuple(output for output in built.outputs if output.name in own))
+
+    def _make(self, request: BuildRequest, device: Device | None = None) -> Built:
+        return build(request, self.platform, self._store, device=device, stopped=self._closing.is_set)
+
+    def _request(
+        self, form: ModelForm | ImplicitForm, role: Role, inputs: Dataset, outputs: Outputs = "own"
+    ) -> BuildRequest:
         model, by_flags = self.deployed(form)
         implicit = self._implicit(form, model) if isinstance(form, ImplicitForm) else None
-        request = BuildRequest(
+        level = form.level if isinstance(form, ModelForm) else None
+        options = self._options if level is None else replace(self._options, optimization_level=level)
+        return BuildRequest(
             model,
             role,
             make_profiles(model.inputs, self._options.shapes, self._shapes(inputs)),
@@ -184,13 +235,8 @@ class TrtBackend:
             precisions=_precisions(form) if by_flags else {},
             implicit=implicit,
             outputs=outputs,
-            options=self._options,
+            options=options,
         )
-        built = build(request, self.platform, self._store)
-        if isinstance(form, ImplicitForm) and implicit is not None:
-            self._keep_cache(form, implicit, model, built)
-        self.notes = tuple(dict.fromkeys((*self.notes, *built.notes)))
-        return built
 
     def _shapes(self, inputs: Dataset) -> Mapping[str, Counter[Shape]]:
         if self._seen is None:

@@ -16,7 +16,7 @@ from pytest_int8acc.graph.groups import find_groups
 from pytest_int8acc.graph.load import load_model
 from pytest_int8acc.graph.model import Model
 from pytest_int8acc.graph.network import Network, Plan, Precision
-from pytest_int8acc.graph.plan import apply, fp32_nodes, guard, merge
+from pytest_int8acc.graph.plan import apply, fp32_nodes, guard, merge, with_outputs
 from pytest_int8acc.graph.qdq import is_qdq, read_qdq
 from pytest_int8acc.graph.quantize import quantize
 from pytest_int8acc.graph.to_fp16 import to_fp16
@@ -51,6 +51,10 @@ class ModelForm(_Form):
     """Nodes that were not halved."""
     overflows: tuple[str, ...] = ()
     """Constants that FP16 cannot hold."""
+    shown: tuple[str, ...] = ()
+    """Tensors that its engine gives beside its outputs, for nobody to read; see ``Plan.outputs``."""
+    level: int | None = None
+    """The optimization level that its engine is built at; None: the case's own."""
 
     @classmethod
     def as_it_is(cls, model: Model, description: str, notes: tuple[str, ...] = ()) -> ModelForm:
@@ -76,6 +80,10 @@ class ModelForm(_Form):
     def half(self) -> bool:
         """Whether it computes in FP16."""
         return self.original is not self.model or super().half
+
+    def showing(self, model: Model) -> Model:
+        """``model`` or ``original``, whatever TensorRT wanted of it done, with the tensors ``shown``."""
+        return with_outputs(model, self.shown)
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -143,8 +151,10 @@ class Int8Form:
         every = len(network.groups) + len(network.left_high)
         description = f"INT8 in {count} of {every} groups, {self.source}, rest {self.rest.upper()}"
         if self.rest == "fp32":
-            return ModelForm.as_it_is(mixed, description, self.notes)
-        return ModelForm.halved(mixed, description, self.notes, fp32_nodes(network, plan))
+            form = ModelForm.as_it_is(mixed, description, self.notes)
+        else:
+            form = ModelForm.halved(mixed, description, self.notes, fp32_nodes(network, plan))
+        return replace(form, shown=plan.outputs)
 
 
 def load_float(case: Case) -> Model:

@@ -1,14 +1,15 @@
 """A plan as a file: ``plan.yaml`` is written for a failed case, and read where a spec says ``plan: FILE``.
 
-    version: 2
+    version: 3
     model: {file: resnet50.onnx, graph: HASH, weights: HASH}
     high: {/conv5/Conv: fp16}
     scales: {/relu4/Relu_output_0: 0.0123, fc.weight: {axis: 0, scale: [0.01, 0.02]}}
     moves: {/norm/LayerNormalization_output_0: [1.0, 2.5]}
+    outputs: [/conv2/Conv_output_0]
 
 A scale that is a number alone is symmetric INT8 per tensor; ``zero_point`` and ``dtype`` say otherwise. In
-version 1 it kept the tensor's own zero point, and there were no moves. The hashes tie a plan to its model;
-without ``model:`` nothing is compared.
+version 1 it kept the tensor's own zero point, and there were no moves; before version 3 there were no
+outputs. The hashes tie a plan to its model; without ``model:`` nothing is compared.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ from pytest_int8acc.results.causes import Rescale
 from pytest_int8acc.tensors import Array
 
 #: The version of the format that is written; all up to it are read.
-VERSION = 2
+VERSION = 3
 _COLUMNS = 100
 
 
@@ -117,6 +118,11 @@ def plan_text(plan: Plan, network: Network, file: str) -> str:
             "",
             "# Tensor: what each of its channels is divided by; the weights that read it are multiplied.",
             *_section("moves", {name: _wrapped(_listed(v)) for name, v in plan.moves.items()}),
+            "",
+            "# Tensors that the engine gives beside the model's outputs, so that TensorRT fuses nothing",
+            "# across them; nobody has to read them.",
+            "outputs:" if plan.outputs else "outputs: []",
+            *(f"  - {quoted(name)}" for name in plan.outputs),
             "",
         ]
     )

@@ -13,7 +13,7 @@ from pytest_int8acc.errors import SpecError
 from pytest_int8acc.graph.formats import INT8, INTEGERS
 from pytest_int8acc.graph.migrate import find_site, migrate, sites
 from pytest_int8acc.graph.network import Network, Plan, Precision, TensorScale
-from pytest_int8acc.graph.plan import activation_scales, misfit, quantized_tensors
+from pytest_int8acc.graph.plan import activation_scales, computed_floats, misfit, quantized_tensors
 from pytest_int8acc.spec.fields import closest, found
 from pytest_int8acc.spec.load import display
 from pytest_int8acc.spec.yaml import Mark, Mistake, Node, parse
@@ -22,7 +22,9 @@ from pytest_int8acc.tensors import Array, did_you_mean
 #: A plan holds numbers for each channel; a spec is smaller.
 _MAX_BYTES = 1 << 26
 _KEYS_1 = ("version", "model", "high", "scales")
-_KEYS = (*_KEYS_1, "moves")
+_KEYS_2 = (*_KEYS_1, "moves")
+#: By version.
+_KEYS = {1: _KEYS_1, 2: _KEYS_2, VERSION: (*_KEYS_2, "outputs")}
 _MODEL_KEYS = ("file", "graph", "weights")
 _SCALE_KEYS = ("scale", "axis", "zero_point", "dtype")
 _TYPES = {known.name: known for known in INTEGERS}
@@ -51,7 +53,7 @@ def read_plan(path: Path, network: Network) -> Plan:
     if reader.mistakes:
         lines = (f"{display(path)}:{m.line}:{m.column}: {text}" for m, text in sorted(set(reader.mistakes)))
         raise SpecError("\n".join(lines))
-    return Plan(reader.high, reader.scales, reader.moves)
+    return Plan(reader.high, reader.scales, reader.moves, tuple(reader.outputs))
 
 
 _EXPECTED = f"a plan is a mapping like {{version: {VERSION}, high: {{/conv1/Conv: fp16}}}}"
@@ -68,6 +70,7 @@ class _Reader:
         self.high: dict[str, Precision] = {}
         self.scales: dict[str, TensorScale] = {}
         self.moves: dict[str, Array] = {}
+        self.outputs: dict[str, None] = {}
         self.moved = network
         """With the moves so far."""
         self.shapes: dict[str, tuple[int, ...] | None] = {}
@@ -80,7 +83,7 @@ class _Reader:
         version = self._version(root)
         if version is None:
             return
-        self._known_keys(root, _KEYS if version > 1 else _KEYS_1)
+        self._known_keys(root, _KEYS[version])
         if self._stale(root):
             return
         self._entries(root, "high", self._group)
@@ -90,6 +93,7 @@ class _Reader:
         self._look_at(self.network)
         self._entries(root, "moves", self._move)
         self._entries(root, "scales", self._scale)
+        self._outputs(root)
 
     def _version(self, root: Node) -> int | None:
         """The version; None where it is not known here."""
@@ -196,6 +200,23 @@ class _Reader:
             self.moves[name] = factors
             self.moved = migrate(self.moved, {name: factors}).network
             self._look_at(self.moved)
+
+    def _outputs(self, root: Node) -> None:
+        node = root.entries.get("outputs")
+        if node is None:
+            return
+        if not isinstance(node.value, list):
+            text = f"outputs: expected a list, [] where it is empty, found {found(node.plain())}"
+            self.mistakes.append(Mistake(node.mark, text))
+            return
+        known = computed_floats(self.moved.model)
+        for item in node.value:
+            if isinstance(item.value, str) and item.value in known:
+                self.outputs[item.value] = None
+                continue
+            near = did_you_mean(item.value, known) if isinstance(item.value, str) else ""
+            text = f"outputs: {found(item.plain())} is no tensor that {self.name} computes in floats{near}"
+            self.mistakes.append(Mistake(item.mark, text))
 
     def _scale_1(self, name: str, mark: Mark, node: Node) -> None:
         """Of version 1: an activation's, which keeps its own zero point."""

@@ -91,6 +91,7 @@ def commands(named: Named, fix: FixFiles) -> str:
     parts = [
         "Commands to build this fix. Run them in this folder, in a POSIX shell.\n",
         *_shapes(named),
+        *_outputs(fix),
         *(_by_flags(named) if fix.by_flags else _by_types(named, fix.model)),
     ]
     if not all(map(_on_one_line, named.high)):
@@ -127,6 +128,15 @@ def _weak(named: Named, held: Mapping[str, Precision]) -> Iterator[str]:
     ]
     for command, arguments in tools:
         yield "     " + " \\\n       ".join([command, *arguments]) + "\n"
+
+
+def _outputs(fix: FixFiles) -> Iterator[str]:
+    if fix.plan.outputs:
+        yield (
+            "\nfixed.onnx and its engine give outputs that your model does not. They keep TensorRT from\n"
+            "fusing across them what it computes wrong; give them memory, and leave them unread:\n"
+        )
+        yield from (f"  {name}\n" if _on_one_line(name) else f"  {name!r}\n" for name in fix.plan.outputs)
 
 
 def _shapes(named: Named) -> Iterator[str]:

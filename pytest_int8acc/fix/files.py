@@ -82,6 +82,7 @@ def name_nodes(fix: FixFiles, folder: Path) -> Named:
     scales = _tellable(fix)
     kept = {name: tuple(sorted(int8[name])) for name in nodes if name in int8}
     counts = {"scales": len(fix.plan.scales) - len(scales), "moved channels": len(fix.plan.moves)}
+    counts["output"] = len(fix.plan.outputs)
     lacking = [f"the {what} of {n} tensor{'' if n == 1 else 's'}" for what, n in counts.items() if n]
     own_file = _has_names(fix.float_path, fix.float_model)
     return Named(

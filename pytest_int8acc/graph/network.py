@@ -167,6 +167,8 @@ class Plan:
     moves: Mapping[str, Array] = field(default_factory=dict)
     """Activation to factors above 0, float32 [channels]: its channels are divided by them, and the weights
     that read it multiplied; in order."""
+    outputs: tuple[str, ...] = ()
+    """Tensors that an engine gives beside the model's outputs: TensorRT fuses nothing across them."""
 
 
 def by_node(edges: Iterable[Edge]) -> dict[str, list[Edge]]:

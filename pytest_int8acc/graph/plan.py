@@ -29,6 +29,7 @@ from pytest_int8acc.graph.network import (
 )
 from pytest_int8acc.graph.quantize import quantize_weight
 from pytest_int8acc.graph.to_fp16 import scale_in
+from pytest_int8acc.graph.types import FLOAT, FLOAT16, value_types
 from pytest_int8acc.tensors import Array, did_you_mean
 
 
@@ -86,8 +87,37 @@ def merge(first: Plan, second: Plan) -> Plan:
         if tensor in first.moves:
             raise ModelError(f"'{tensor}' is moved by the case's plan already; it cannot be moved again")
     return Plan(
-        {**first.high, **second.high}, {**first.scales, **second.scales}, {**first.moves, **second.moves}
+        {**first.high, **second.high},
+        {**first.scales, **second.scales},
+        {**first.moves, **second.moves},
+        tuple(dict.fromkeys((*first.outputs, *second.outputs))),
     )
+
+
+def computed_floats(model: Model) -> dict[str, int]:
+    """Floating-point tensors of the main graph that nodes make and that are no outputs, to their types."""
+    types, own = value_types(model), {output.name for output in model.outputs}
+    made = (name for node in model.graph.node for name in node.output)
+    return {name: types[name] for name in made if types.get(name) in (FLOAT, FLOAT16) and name not in own}
+
+
+def with_outputs(model: Model, tensors: Iterable[str]) -> Model:
+    """The model with further outputs; those that it has already are left out.
+
+    Raises:
+        ModelError: A tensor is none that a node computes in floating point.
+    """
+    wanted = [tensor for tensor in tensors if tensor not in {output.name for output in model.outputs}]
+    if not wanted:
+        return model
+    types, editor = computed_floats(model), model.edit()
+    shaped = {v.name: v for v in onnx.shape_inference.infer_shapes(model.proto).graph.value_info}
+    for tensor in wanted:
+        if tensor not in types:
+            raise ModelError(f"{model.name}: '{tensor}' cannot be an output: no node computes it as floats")
+        value = shaped.get(tensor) or helper.make_tensor_value_info(tensor, types[tensor], None)
+        editor.graph.output.append(value)
+    return editor.done()
 
 
 def guard(network: Network, plan: Plan) -> Network:

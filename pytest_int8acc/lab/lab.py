@@ -28,6 +28,8 @@ from pytest_int8acc.search.types import GroupInfo
 from pytest_int8acc.tensors import Outputs
 
 logger = logging.getLogger("pytest_int8acc")
+#: What an engine may lose more than its model, as TensorRT's rounding does: 1 dB.
+_FAR = 1.25
 
 
 @dataclass(frozen=True, eq=False)
@@ -157,10 +159,17 @@ class Lab:
         Raises:
             EngineError: It does not build or run.
         """
-        self.builds += 1
         logger.info("%s: building a model with %d groups high", self.measured.case.name, len(plan.high))
         form = self.int8.under(plan)
-        return form, self.measured.run(form)
+        return form, self._outputs(form)
+
+    def _outputs(self, form: Form) -> Outputs:
+        self.builds += 1
+        return self.measured.run(form)
+
+    def judged(self, form: Form) -> Verdict:
+        """Any form, built and run on all samples; raises EngineError where it does not build or run."""
+        return self.measured.judged(self._outputs(form))
 
     def prove(self, plan: Plan) -> Proof:
         """A plan built, run on all samples and judged; built once, however often it is asked for.
@@ -168,11 +177,23 @@ class Lab:
         Raises:
             EngineError: It does not build or run.
         """
-        key = (plan_key(plan), tuple(sorted(plan.high.items())))
+        key = (plan_key(plan), tuple(sorted(plan.high.items())), plan.outputs)
         if key not in self._proofs:
             form, outputs = self.build(plan)
             self._proofs[key] = Proof(plan, form, self.measured.judged(outputs))
         return self._proofs[key]
+
+    @property
+    def refuted(self) -> tuple[Plan, ...]:
+        """Plans that pass by inference on all samples, and as built fail by far: the builder is at fault."""
+        return tuple(proof.plan for proof in self._proofs.values() if self._is_refuted(proof))
+
+    def _is_refuted(self, proof: Proof) -> bool:
+        if proof.verdict.passed:
+            return False
+        trial = self.simulator.trial(proof.plan)
+        strain = max((score.strain for score in proof.verdict.scores), default=math.inf)
+        return trial.passed and strain > _FAR * trial.loss
 
     def judged_here(self, plan: Plan) -> Verdict:
         """A plan run by ONNX Runtime on all samples and judged; exact where the case's backend is another.

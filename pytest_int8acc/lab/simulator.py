@@ -79,6 +79,7 @@ class Simulator:
         self._boards: dict[object, Board] = {}
         self._seen: dict[tuple[int, ...], Seen] = {}
         self._known: dict[object, Trial] = {}
+        self._badness: dict[object, float] = {}
         self._kinds: dict[object, tuple[frozenset[str], frozenset[str]]] = {}
         self._batches: list[tuple[list[int], Batch]] = []
         self._probed: tuple[int, ...] = ()
@@ -169,8 +170,14 @@ class Simulator:
 
         The greatest over the criteria of the squared error, in units of what the limit allows, and a little
         of the others, so that a change that helps one of them counts. The mean over the samples; of the
-        worst quarter where the limit is for the worst.
+        worst quarter where the limit is for the worst. Remembered.
         """
+        key = plan_key(plan), frozenset(plan.high)
+        if key not in self._badness:
+            self._badness[key] = self._measured_badness(plan)
+        return self._badness[key]
+
+    def _measured_badness(self, plan: Plan) -> float:
         seen = self.seen()
         probe, errors = self.probe(plan, seen, self.few), []
         for target, vectors in zip(seen.prober.targets, probe.vectors, strict=True):

@@ -94,6 +94,7 @@ def _open(backend: Backend, forms: Forms, inputs: Dataset, *, with_baseline: boo
         backend.check(form)
     engines: dict[Role, Engine] = {}
     if with_baseline:
+        backend.begin(forms.candidate, Role.INT8, inputs)
         engines[Role.BASELINE] = backend.open(forms.baseline, Role.BASELINE, inputs)
     engines[Role.INT8] = backend.open(forms.candidate, Role.INT8, inputs)
     if with_baseline:

@@ -22,6 +22,8 @@ from pytest_int8acc.search import certify, search
 from pytest_int8acc.search.types import Budget, SearchResult, Trial
 
 logger = logging.getLogger("pytest_int8acc")
+#: Samples, at most, on which each culprit is seen alone in INT8.
+_ALONE = 64
 
 
 @dataclass(frozen=True, eq=False)
@@ -191,8 +193,9 @@ def _price_ms(lab: Lab) -> float | None:
 
 
 def _culprits(lab: Lab, found: Found) -> tuple[Culprit, ...]:
-    """The groups of the plan, each with what it does alone in INT8 and with its price."""
-    evaluator, result = found.evaluator, found.result
+    """The groups of the plan, each with what it does alone in INT8 to some samples, and with its price."""
+    result, seen = found.result, found.evaluator.seen.samples
+    evaluator = lab.simulated(seen[:: -(-len(seen) // _ALONE)])
     groups = {group.name: group for group in lab.network.groups}
     order = {group.name: i for i, group in enumerate(evaluator.groups)}
     everything = frozenset(order.values())

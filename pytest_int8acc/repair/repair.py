@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from typing import Literal
 
 from pytest_int8acc.graph.network import Network
 from pytest_int8acc.graph.plan import activation_scales
@@ -59,7 +60,7 @@ def repair(lab: Lab, outcome: SearchOutcome, found: Found) -> Repaired:
     if len(ways) > 1:
         ways = _fastest_first([(replace(way, latency=lab.latency(p.form)), p) for way, p in ways])
     spent = repairing.work.purse.trials
-    notes = (*repairing.notes, *([f"{spent} trials of other scales"] if spent else []))
+    notes = (*repairing.work.notes, *repairing.notes, *([f"{spent} trials of other scales"] if spent else []))
     repairs, proofs = tuple(way for way, _ in ways), tuple(proof for _, proof in ways)
     return Repaired(repairs, proofs, spent, lab.builds - built, notes)
 
@@ -119,9 +120,10 @@ class _Repairing:
 
     def _repair(self, candidate: Candidate, proof: Proof) -> Repair:
         layers = tuple(group.name for group in self.lab.groups if group.name in candidate.high)
-        migrated = candidate.base.migration is not None
+        migrated, outputs = candidate.base.migration is not None, candidate.base.plan.outputs
+        kept_apart: Literal["unfuse", "mixed"] = "unfuse" if outputs else "mixed"
         return Repair(
-            kind="mixed" if layers else "migrate" if migrated else "recalibrate",
+            kind=kept_apart if layers or outputs else "migrate" if migrated else "recalibrate",
             layers=layers,
             rescales=tuple(_rescales(self.lab.network, candidate)),
             scores=proof.verdict.scores,
@@ -132,6 +134,7 @@ class _Repairing:
             weights=candidate.base.weights,
             migration=candidate.base.migration,
             data=candidate.base.source.description,
+            outputs=outputs,
         )
 
 

@@ -25,6 +25,8 @@ from pytest_int8acc.lab.values import TensorValues
 from pytest_int8acc.scales.methods import FEW_BINS, METHODS
 from pytest_int8acc.tensors import Array
 
+#: Ranges of two datasets are alike that differ by less than this factor, by each of these methods.
+_LIKE, _SPREAD = 1.4, ("minmax", "percentile 99.9", "percentile 99")
 #: Scales nearer to each other than this are one candidate.
 _ALIKE = 0.03
 #: A change of a scale must lower the error by this share to be kept.
@@ -33,10 +35,12 @@ _WORTH = 0.005
 _GAIN_DB = 1.0
 #: Outputs that err no more than this, in units of what the criteria allow, need no better scales.
 ENOUGH = 0.5
-#: With more than ``_MANY`` tensors to choose for, this much badness is not worth changing them one by one.
-HOPELESS, _MANY = 4.0, 8
+#: Outputs that err more than this on a few samples do not meet the criteria on all.
+NEAR = 1.6
 #: Rounds of changing one tensor at a time.
 _SWEEPS = 2
+#: Slow methods choose for so many tensors at most.
+_MANY = 8
 #: A scale that differs by no more than this share is the same.
 _SAME = 1e-6
 #: Errors below the signal by more than this do not count.
@@ -90,6 +94,14 @@ class Ranges:
             amax = METHODS[method].amax(self.held[tensor], self._bins)
             self._known[key] = float(np.float32(amax / INT8.levels))
         return self._known[key]
+
+    def like(self, other: Ranges) -> bool:
+        """True where both hold the same tensors, and values that spread over about the same range."""
+        return self.held.keys() == other.held.keys() and all(
+            1 / _LIKE < self.scale(tensor, method) / other.scale(tensor, method) < _LIKE
+            for tensor in self.held
+            for method in _SPREAD
+        )
 
     def loss_db(self, tensor: str, scale: float) -> float:
         """By how much the tensor's own INT8 error at ``scale`` exceeds the least possible, in dB."""
@@ -175,18 +187,18 @@ class Chooser:
             wanted: What may change.
             start: Scales of other tensors, kept as they are, and of these, improved on.
             high: Groups that do not run in INT8 meanwhile, and what they run in.
-            enough: The badness at which no better scales are looked for.
+            enough: The badness at which tensors are no longer changed one by one.
         """
         high = high or {}
-        best = self.uniform(wanted, start or Choice(), high, enough)
-        if best.badness > HOPELESS and len(wanted) > _MANY:
-            return best
+        best = self.uniform(wanted, start or Choice(), high)
         worst_first = sorted(wanted, key=lambda unit: -self._loss_db(unit, best))
         for _ in range(_SWEEPS):
             before = best
-            for unit in worst_first:
+            for done, unit in enumerate(worst_first):
+                if best.badness <= enough or _foretold(before, best, done, len(wanted)) > enough:
+                    return best
                 for choice in self._others(unit, best):
-                    if self.purse.empty or best.badness <= enough:
+                    if self.purse.empty:
                         return best
                     best = _better(best, self.weighed(best.plus(choice), high))
             if best is before:
@@ -194,23 +206,22 @@ class Chooser:
         return best
 
     def uniform(
-        self,
-        wanted: Sequence[Unit],
-        start: Choice,
-        high: Mapping[str, Precision] | None = None,
-        enough: float = ENOUGH,
+        self, wanted: Sequence[Unit], start: Choice, high: Mapping[str, Precision] | None = None
     ) -> Choice:
         """The best of the scales as they are, and of one method for all of ``wanted``; see ``rescale``."""
-        best = replace(start, badness=np.inf)  # what it was measured with may have been other groups high
-        methods = [m.name for m in METHODS.values() if not m.slow or len(wanted) <= _MANY]
-        for method in (None, *methods):
-            if best.badness <= enough or self.purse.empty:
+        if self.purse.empty:
+            return replace(start, badness=np.inf)
+        best = self.weighed(start, high or {})  # it may have been measured with other groups high
+        tried = [dict(start.scales)]
+        for method in (m.name for m in METHODS.values() if not m.slow or len(wanted) <= _MANY):
+            if best.badness <= ENOUGH or self.purse.empty:
                 break
-            tried = start
-            for unit in wanted if method else ():
-                tried = tried.plus(unit.choice(str(method)))
-            tried = self.weighed(tried, high or {})
-            best = _better(best, tried) if method else tried
+            choice = start
+            for unit in wanted:
+                choice = choice.plus(unit.choice(method))
+            if choice.scales not in tried:
+                tried.append(dict(choice.scales))
+                best = _better(best, self.weighed(choice, high or {}))
         return best
 
     def prune(self, wanted: Sequence[Unit], choice: Choice, high: Mapping[str, Precision]) -> Choice:
@@ -306,6 +317,11 @@ def _error(quantization: Quantization, weight: Array) -> float:
     """Squared error of a constant's integers, relative to its own square."""
     values = weight.astype(np.float64)
     return float(((quantization.dequantize() - values) ** 2).sum() / max((values**2).sum(), 1e-30))
+
+
+def _foretold(before: Choice, best: Choice, done: int, units: int) -> float:
+    """The badness after a sweep over all units, if each of the others gains what those done have gained."""
+    return before.badness - (before.badness - best.badness) * units / done if done else 0.0
 
 
 def _better(best: Choice, tried: Choice) -> Choice:

@@ -1,6 +1,6 @@
 """The ways of mending a case, cheapest first: each proposes plans, best first, until one is proved.
 
-    recalibrate ─fails→ migrate ─fails→ all scales ─fails→ mixed: some culprits high
+    unfuse ─fails→ recalibrate ─fails→ migrate ─fails→ all scales ─fails→ mixed: some culprits high
 
 A way is a function of a ``Work``; what it learns it leaves there for the ways after it (NVIDIA's INT8
 debugging guide tries them in this order).
@@ -12,13 +12,17 @@ import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
+import numpy as np
+
 from pytest_int8acc.graph.migrate import migrate
 from pytest_int8acc.graph.network import Network, Plan, Precision, symmetric
 from pytest_int8acc.graph.plan import activation_scales, fresh_weights
 from pytest_int8acc.lab.lab import Lab, Source
+from pytest_int8acc.repair.fusions import fewest_outputs
 from pytest_int8acc.repair.migration import ALPHAS, migration, outlying_sites
 from pytest_int8acc.repair.scales import (
     ENOUGH,
+    NEAR,
     Choice,
     Chooser,
     Purse,
@@ -79,6 +83,7 @@ class Work:
         """Keep what is needed; culprits may be empty, then all groups are looked at."""
         self.lab, self.culprits, self.purse = lab, culprits, purse
         self.bases: list[Base] = []
+        self.notes: list[str] = []
 
     @property
     def groups(self) -> tuple[str, ...] | None:
@@ -102,16 +107,37 @@ class Work:
 Way = Callable[[Work], Iterator[Candidate]]
 
 
+def unfuse(work: Work) -> Iterator[Candidate]:
+    """Outputs that break up what an engine fuses wrong, where its model is right; see ``fusions``."""
+    lab = work.lab
+    most = lab.builds + lab.measured.settings.max_builds - 1  # the ways after it have one
+
+    def spent() -> bool:
+        return lab.builds >= most or work.purse.empty
+
+    for plan in lab.refuted if lab.measured.backend.builds_engines else ():
+        work.log("looking for the fusion that computes wrong")
+        outputs, note = fewest_outputs(lab, plan, work.culprits, spent)
+        work.notes.append(note)
+        if outputs:
+            base = Plan(plan.high, plan.scales, plan.moves, outputs)
+            source = Source(lab.measured.inputs, "")
+            yield Candidate(Base(base, lab.network, {}, Ranges({}), source), Choice(), plan.high)
+
+
 def recalibrate(work: Work) -> Iterator[Candidate]:
     """Other scales for what the culprits read, from calibration data and from the inputs."""
     for source in work.lab.sources:
         work.log("looking for other scales, ranges from %s", source.description or "the inputs")
-        work.bases.append(_base(work, source))
+        base = _base(work, source)
+        if work.bases and work.best.choice.badness > NEAR and base.ranges.like(work.best.ranges):
+            return  # what these ranges lead to is known
+        work.bases.append(base)
         yield from _rescaled(work, len(work.bases) - 1, work.groups)
 
 
 def migrate_ranges(work: Work) -> Iterator[Candidate]:
-    """Channels evened out; the alpha that is best with plain ranges is looked at closely.
+    """Channels evened out, with the first alpha that does, else the best one, with plain ranges.
 
     Not what the case's own plan moves already.
     """
@@ -120,7 +146,7 @@ def migrate_ranges(work: Work) -> Iterator[Candidate]:
     outlying = outlying_sites(base.network, lab.values(base.source.data, base.plan).of(wanted))
     best = base
     for alpha in ALPHAS if outlying else ():
-        if work.purse.empty:
+        if work.purse.empty or (best is not base and best.choice.badness <= ENOUGH):
             break
         work.log("migrating %d activations, alpha %g", len(outlying), alpha)
         moves = migration(base.network, outlying, alpha)
@@ -164,7 +190,7 @@ def mix(work: Work) -> Iterator[Candidate]:
 
 
 #: Cheapest first; what keeps all culprits high is the search's own plan.
-WAYS: tuple[Way, ...] = (recalibrate, migrate_ranges, rescale_all, mix)
+WAYS: tuple[Way, ...] = (unfuse, recalibrate, migrate_ranges, rescale_all, mix)
 
 
 def _base(work: Work, source: Source) -> Base:
@@ -212,12 +238,14 @@ def _rescaled(work: Work, place: int, groups: tuple[str, ...] | None) -> Iterato
     """Other scales for what some groups read (None: all do), all of them in INT8, at a place in the bases."""
     base = work.bases[place]
     wanted = units(base.network, activations(base.network, groups), base.ranges)
-    for enough in (ENOUGH, 0.0):
+    proposed = None
+    for enough in (1.0, ENOUGH):
         choice = work.chooser(base).rescale(wanted, start=base.choice, enough=enough)
         base = work.bases[place] = replace(base, choice=choice)
-        yield Candidate(base, choice)
-        if choice.badness > ENOUGH:
+        if NEAR < choice.badness < np.inf or choice == proposed:
             return
+        yield Candidate(base, choice)
+        proposed = choice
 
 
 def _not_symmetric(network: Network) -> list[str]:

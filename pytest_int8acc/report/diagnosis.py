@@ -59,11 +59,16 @@ def repair_text(repair: Repair) -> str:
         return f"{count(layers, 'layer')} in {precision}"
     head = f"{layers} of {count(repair.culprits, 'layer')} in {precision}"
     done = "; ".join(_done(repair)) or "symmetric INT8 throughout"
+    if repair.kind == "unfuse":
+        return f"{head if layers else f'no layer needs {precision}'}: {done}"
     data = f"the calibration data, {repair.data}" if repair.data else "the compared inputs themselves"
     return f"{head if layers else f'no layer needs {precision}'}: {done}; ranges from {data}"
 
 
 def _done(repair: Repair) -> Iterator[str]:
+    if repair.outputs:
+        several = count(len(repair.outputs), "more output")
+        yield f"{several} of the engine, to be left unread ({listed(repair.outputs)}), breaks a wrong fusion"
     if repair.rescales:
         methods = ", ".join(dict.fromkeys(r.method for r in repair.rescales))
         yield f"other scales for {count(len(repair.rescales), 'tensor')} ({methods})"

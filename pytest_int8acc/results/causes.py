@@ -152,8 +152,8 @@ class Migration:
 class Repair:
     """A way to meet the criteria, dearest last."""
 
-    kind: Literal["recalibrate", "migrate", "mixed", "high"]
-    """mixed: some layers recalibrated, some high."""
+    kind: Literal["unfuse", "recalibrate", "migrate", "mixed", "high"]
+    """unfuse: fusions of the engine broken up by outputs; mixed: some layers recalibrated, some high."""
     layers: tuple[str, ...]
     """Layers that leave INT8; empty where none has to."""
     rescales: tuple[Rescale, ...]
@@ -174,6 +174,8 @@ class Repair:
     """Of its engine; None where it was not timed."""
     told: str = ""
     """The sentence of a report of version 1; empty in others."""
+    outputs: tuple[str, ...] = ()
+    """Tensors that the engine gives beside the model's outputs, so that nothing is fused across them."""
 
 
 @dataclass(frozen=True)

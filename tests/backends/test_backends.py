@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterator
 from pathlib import Path
 
+import numpy as np
 import pytest
 from projects import CALIBRATED, Project
 
@@ -12,6 +14,7 @@ from pytest_int8acc.backends.open import OrtBackend
 from pytest_int8acc.backends.protocol import Backend
 from pytest_int8acc.backends.tensorrt import TrtBackend
 from pytest_int8acc.case.forms import EngineForm, ImplicitForm, ModelForm, fp32_form
+from pytest_int8acc.data import open_dataset
 from pytest_int8acc.engines.tensorrt.platform import Platform
 from pytest_int8acc.errors import EngineError, MissingBackendError
 from pytest_int8acc.graph.load import load_model
@@ -61,6 +64,26 @@ def test_engines_of_tensorrt_tell_of_themselves_and_are_simulated_beside(tensorr
     assert all((tensorrt.builds_engines, tensorrt.times_engines, tensorrt.quantizes_implicitly))
     assert tensorrt.needs_simulation
     assert tensorrt.output_settings == {}
+
+
+@pytest.mark.parametrize(("own", "others"), [(None, (1, 0)), (5, (1, 0)), (1, (0,)), (0, ())])
+def test_levels_below_the_case_s_own_can_be_built(
+    case: Case, own: int | None, others: tuple[int, ...]
+) -> None:
+    said = case.tensorrt.model_copy(update={"optimization_level": own})
+    case = case.model_copy(update={"tensorrt": said})
+    made = TrtBackend(Platform("tensorrt", (10, 13, 0), "a GPU", (8, 9)), case, SETTINGS)
+    model = load_model(Path(__file__).parents[2] / "example_project" / "digits.onnx")
+    form = fp32_form(model)
+    assert made.other_levels == others
+    with np.load(Path(model.name).parent / "data" / "validation.npz") as data:
+        np.savez(case.file.parent / "image.npz", image=data["image"][:4])
+    inputs = open_dataset("image.npz", model.inputs, base=case.file.parent)
+    for level in (None, *others):
+        request = made._request(dataclasses.replace(form, level=level), Role.FIXED, inputs)
+        assert request.options.optimization_level == (own if level is None else level)
+    made.close()
+    assert OrtBackend(SETTINGS).other_levels == ()
 
 
 def test_tensors_are_shown_of_engines_that_are_built_here(tensorrt: Backend, model: Model) -> None:

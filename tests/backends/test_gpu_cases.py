@@ -14,7 +14,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from gpu_support import copy_example, gpus, needs_gpu, outcome, pytest_run, tactics
+from gpu_support import copy_example, gpus, needs_gpu, outcome, pytest_run, small_project, tactics
 from repair_support import KINDS, write_case
 
 from benchmarks.builder import Builder
@@ -44,27 +44,25 @@ def project(tmp_path: Path) -> Path:
     return copy_example(tmp_path)
 
 
-@pytest.fixture(scope="module")
-def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """One engine store for the module and for all workers, so that each engine is built once."""
-    base = tmp_path_factory.getbasetemp()
-    return (base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / "store"
-
-
 def cases(project: Path) -> dict[str, dict[str, object]]:
     report = json.loads((project / "out" / "report.json").read_text(encoding="utf-8"))
     return {case["name"]: case for case in report["cases"] if "name" in case}
 
 
-def test_the_example_project_passes_and_fails_as_it_should(project: Path, store: Path) -> None:
-    printed = pytest_run(project, "-v", "--int8acc-report", "out", "--runxfail", store=store)
+def test_the_example_project_passes_and_fails_as_it_should(project: Path, gpu_store: Path) -> None:
+    printed = pytest_run(project, "-v", "--int8acc-report", "out", "--runxfail", store=gpu_store)
     assert outcome(printed) == {"passed": 2, "failed": 1}
     found = cases(project)
     failed = found["digits_by_hand"]
     assert "TensorRT" in str(failed["backend"])
     assert {c["layer"] for c in failed["culprits"]} >= {"/block2/conv1/Conv"}  # type: ignore[attr-defined]
     assert failed["search"]["verified"]  # type: ignore[index]
+    repairs = {repair["kind"]: repair for repair in failed["diagnosis"]["repairs"]}  # type: ignore[index]
+    assert repairs.keys() == {"recalibrate", "high"}
+    assert all(repair["verified"] and repair["latency"] for repair in repairs.values())
     engines = {e["role"]: e for e in found["digits"]["engines"]}  # type: ignore[attr-defined]
+    builds = [engine["build_seconds"] for engine in engines.values()]
+    print(f"digits: {found['digits']['seconds']:.1f} s, its builds {builds}")
     for role in ("baseline", "INT8"):
         assert engines[role]["latency"]["median_ms"] > 0
     weighted = [layer for layer in engines["INT8"]["layers"] if layer["kind"] == "weighted"]
@@ -72,12 +70,12 @@ def test_the_example_project_passes_and_fails_as_it_should(project: Path, store:
     assert not any(layer["precision"] == "int8" for layer in engines["baseline"]["layers"])
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_each_kind_of_fix_is_verified_with_its_price(tmp_path: Path, store: Path, kind: str) -> None:
+@pytest.mark.parametrize("kind", ["migrate", "mixed"])  # the example project has the others
+def test_each_kind_of_fix_is_verified_with_its_price(tmp_path: Path, gpu_store: Path, kind: str) -> None:
     network, limits = KINDS[kind]
     made = {"tactic_sources": [], "optimization_level": 1}
     write_case(tmp_path, network(), limits, tensorrt=made)
-    printed = pytest_run(tmp_path, "case.int8acc.yaml", "--int8acc-report", "out", store=store)
+    printed = pytest_run(tmp_path, "case.int8acc.yaml", "--int8acc-report", "out", store=gpu_store)
     assert outcome(printed) == {"failed": 1}
     found = cases(tmp_path)["case"]
     repairs = {repair["kind"]: repair for repair in found["diagnosis"]["repairs"]}  # type: ignore[index]
@@ -88,10 +86,10 @@ def test_each_kind_of_fix_is_verified_with_its_price(tmp_path: Path, store: Path
     assert repairs[kind]["verified"]
 
 
-def test_layers_are_compared_between_engines(project: Path, store: Path) -> None:
+def test_layers_are_compared_between_engines(project: Path, gpu_store: Path) -> None:
     spec = "digits_by_hand.int8acc.yaml"
     arguments = (spec, "--runxfail", "-vv", "--int8acc-layers", "--int8acc-report", "out")
-    printed = pytest_run(project, *arguments, store=store)
+    printed = pytest_run(project, *arguments, store=gpu_store)
     assert outcome(printed) == {"failed": 1}
     assert "between engines: SQNR dB" in printed
     layers = cases(project)["digits_by_hand"]["diagnosis"]["layers"]  # type: ignore[index]
@@ -101,7 +99,7 @@ def test_layers_are_compared_between_engines(project: Path, store: Path) -> None
     assert np.median(off) < 1
 
 
-def test_engine_criteria_gate(project: Path, store: Path) -> None:
+def test_engine_criteria_gate(project: Path, gpu_store: Path) -> None:
     spec = project / "digits.int8acc.yaml"
     text = spec.read_text(encoding="utf-8")
     (project / "layers.int8acc.yaml").write_text(
@@ -110,46 +108,41 @@ def test_engine_criteria_gate(project: Path, store: Path) -> None:
     (project / "speed.int8acc.yaml").write_text(
         text.replace("criteria:", "criteria:\n  - {speedup: 1000}", 1), encoding="utf-8"
     )
-    printed = pytest_run(project, "layers.int8acc.yaml", "speed.int8acc.yaml", store=store)
+    printed = pytest_run(project, "layers.int8acc.yaml", "speed.int8acc.yaml", store=gpu_store)
     assert outcome(printed) == {"passed": 1, "failed": 1}
     assert "'engine' speedup" in printed
     assert "< 1000" in printed
 
 
-def test_a_second_run_takes_engines_from_the_store(project: Path, tmp_path: Path) -> None:
-    first = pytest_run(project, "digits.int8acc.yaml", "--log-cli-level=INFO", store=tmp_path / "s")
-    second = pytest_run(project, "digits.int8acc.yaml", "--log-cli-level=INFO", store=tmp_path / "s")
-    assert first.count("built in") == 2
-    assert second.count("built in") == 0
-    assert second.count("engine taken from the store") == 2
-
-
-def test_workers_build_each_engine_once(project: Path, tmp_path: Path) -> None:
-    for n in range(3):
-        text = (project / "digits.int8acc.yaml").read_text(encoding="utf-8")
-        (project / f"copy{n}.int8acc.yaml").write_text(text, encoding="utf-8")
-    names = [f"copy{n}.int8acc.yaml" for n in range(3)]
-    printed = pytest_run(project, "-n", "2", *names, "--int8acc-report", "out", store=tmp_path / "s")
-    assert outcome(printed) == {"passed": 3}
+def test_workers_build_each_engine_once_and_a_second_run_none(tmp_path: Path) -> None:
+    project = small_project(tmp_path)
+    text = (project / "small.int8acc.yaml").read_text(encoding="utf-8")
+    (project / "copy.int8acc.yaml").write_text(text, encoding="utf-8")
+    arguments = ("--int8acc-report", "out", "--log-cli-level=INFO")
+    printed = pytest_run(project, "-n", "2", *arguments, store=tmp_path / "s")
+    assert outcome(printed) == {"passed": 2}
     engines = [e for case in cases(project).values() for e in case["engines"]]  # type: ignore[attr-defined]
-    assert len(engines) == 6
+    assert len(engines) == 4
     assert sum(not e["stored"] for e in engines) == 2
+    again = pytest_run(project, "small.int8acc.yaml", *arguments, store=tmp_path / "s")
+    assert again.count("built in") == 0
+    assert again.count("engine taken from the store") == 2
 
 
-def test_implicit_quantization_writes_reads_and_refuses_caches(project: Path, store: Path) -> None:
+def test_implicit_quantization_writes_reads_and_refuses_caches(project: Path, gpu_store: Path) -> None:
     spec = project / "implicit.int8acc.yaml"
     text = IMPLICIT.replace("ALGORITHM", "minmax").replace("CACHE", "digits.cache") + tactics()
     spec.write_text(text, encoding="utf-8")
-    printed = pytest_run(project, spec.name, "-vv", store=store)
+    printed = pytest_run(project, spec.name, "-vv", store=gpu_store)
     assert outcome(printed) == {"passed": 1}
     cache = project / "digits.cache"
     written = cache.read_bytes()
     assert written.startswith(b"TRT-")
-    assert outcome(pytest_run(project, spec.name, store=store)) == {"passed": 1}
+    assert outcome(pytest_run(project, spec.name, store=gpu_store)) == {"passed": 1}
     assert cache.read_bytes() == written
     data = dict(np.load(project / "data" / "calibration.npz"))
     np.savez(project / "data" / "calibration.npz", **{k: v[::2] * 0.5 for k, v in data.items()})
-    printed = pytest_run(project, spec.name, store=store)
+    printed = pytest_run(project, spec.name, store=gpu_store)
     assert outcome(printed) == {"error": 1}
     assert "it is of other calibration data" in printed
 
@@ -163,7 +156,7 @@ def wide_network() -> Model:
     return b.model(b.head(x, cin))
 
 
-def test_implicit_quantization_that_fails_gets_an_explicit_fix(tmp_path: Path, store: Path) -> None:
+def test_implicit_quantization_that_fails_gets_an_explicit_fix(tmp_path: Path, gpu_store: Path) -> None:
     save_model(wide_network(), tmp_path / "wide.onnx")
     rng = np.random.default_rng(0)
     for part in ("calibration", "validation"):
@@ -173,7 +166,7 @@ def test_implicit_quantization_that_fails_gets_an_explicit_fix(tmp_path: Path, s
     text = "model: wide.onnx\ninputs: validation.npz\nbatch: 32\ncriteria: [{sqnr_db: 20}]\n" + tactics()
     first = "int8: {implicit: {calibrate: {data: calibration.npz, algorithm: minmax}, cache: wide.cache}}\n"
     spec.write_text(text + first, encoding="utf-8")
-    passed = pytest_run(tmp_path, spec.name, "-vv", "--int8acc-report", "out", store=store)
+    passed = pytest_run(tmp_path, spec.name, "-vv", "--int8acc-report", "out", store=gpu_store)
     assert outcome(passed) == {"passed": 1}
     assert "0 of 6 layers" not in passed
     wide = {node.input[0] for node in load_model(tmp_path / "wide.onnx").graph.node if node.name in WIDE}
@@ -186,46 +179,40 @@ def test_implicit_quantization_that_fails_gets_an_explicit_fix(tmp_path: Path, s
     cache.write_text("\n".join([header, *lines]) + "\n")
     sidecar_path(cache).unlink()
     spec.write_text(text + "int8: {implicit: {cache: wide.cache}}\n", encoding="utf-8")
-    printed = pytest_run(tmp_path, spec.name, "-vv", "--int8acc-report", "out", store=store)
+    printed = pytest_run(tmp_path, spec.name, "-vv", "--int8acc-report", "out", store=gpu_store)
     assert outcome(printed) == {"failed": 1}
     case = cases(tmp_path)["implicit"]
     assert {culprit["layer"] for culprit in case["culprits"]} & WIDE  # type: ignore[attr-defined]
     assert case["search"]["verified"]  # type: ignore[index]
 
 
-def test_prebuilt_engines_as_baseline_and_candidate(project: Path, tmp_path: Path) -> None:
-    kept = tmp_path / "s"
-    pytest_run(project, "digits.int8acc.yaml", "--int8acc-report", "out", store=kept)
-    engines = {e["role"]: e for e in cases(project)["digits"]["engines"]}  # type: ignore[attr-defined]
+def test_prebuilt_engines_as_baseline_and_candidate(tmp_path: Path) -> None:
+    project, kept = small_project(tmp_path), tmp_path / "s"
+    pytest_run(project, "--int8acc-report", "out", store=kept)
+    engines = {e["role"]: e for e in cases(project)["small"]["engines"]}  # type: ignore[attr-defined]
     files = {path.stat().st_size: path for path in kept.rglob("engine.plan")}
     for role in ("baseline", "INT8"):
         (project / f"{role}.engine").write_bytes(files[engines[role]["nbytes"]].read_bytes())
-    text = (project / "digits.int8acc.yaml").read_text(encoding="utf-8")
-    head, _, tail = text.partition("int8:")
-    rest = tail[tail.index("criteria:") :]
     spec = project / "prebuilt.int8acc.yaml"
-    spec.write_text(
-        f"{head}int8: {{engine: INT8.engine}}\nbaseline: {{engine: baseline.engine}}\nbatch: 32\n{rest}",
-        encoding="utf-8",
-    )
-    printed = pytest_run(project, spec.name, "-vv", store=kept)
-    first = outcome(printed)
+    text = (project / "small.int8acc.yaml").read_text(encoding="utf-8")
+    engine = "int8: {engine: INT8.engine}\nbaseline: {engine: baseline.engine}"
+    spec.write_text(text.replace("int8: {calibrate: {method: minmax}}", engine), encoding="utf-8")
+    assert outcome(pytest_run(project, spec.name, "-vv", store=kept)) == {"passed": 1}
     (project / "INT8.engine").write_bytes(b"no engine")
     assert outcome(pytest_run(project, spec.name, store=kept)) == {"error": 1}
-    assert first == {"passed": 1} or "outside the engine's profile" in printed
 
 
-def test_dynamic_shapes(project: Path, store: Path) -> None:
-    spec = project / "dynamic.int8acc.yaml"
-    text = (project / "digits.int8acc.yaml").read_text(encoding="utf-8")
-    text = text.replace(tactics(), "")
-    shapes = tactics().replace("}", ", shapes: {image: [[1, 1, 8, 8], [50, 1, 8, 8], [64, 1, 8, 8]]}}")
-    spec.write_text(f"{text}\nbatch: 50\n{shapes}", encoding="utf-8")  # 360 = 7 * 50 + 10
-    assert outcome(pytest_run(project, spec.name, store=store)) == {"passed": 1}
-    spec.write_text(f"{text}\nbatch: 100\n{shapes}", encoding="utf-8")
-    printed = pytest_run(project, spec.name, store=store)
+def test_dynamic_shapes(tmp_path: Path, gpu_store: Path) -> None:
+    project = small_project(tmp_path, samples=110)  # 2 * 50 + 10
+    spec = project / "small.int8acc.yaml"
+    text = spec.read_text(encoding="utf-8").replace(tactics(), "")
+    shapes = tactics().replace("}", ", shapes: {x: [[1, 3, 8, 8], [50, 3, 8, 8], [64, 3, 8, 8]]}}")
+    spec.write_text(f"{text}batch: 50\n{shapes}", encoding="utf-8")
+    assert outcome(pytest_run(project, spec.name, store=gpu_store)) == {"passed": 1}
+    spec.write_text(f"{text}batch: 100\n{shapes}", encoding="utf-8")
+    printed = pytest_run(project, spec.name, store=gpu_store)
     assert outcome(printed) == {"error": 1}
-    assert "outside its profile [1, 1, 8, 8] to [64, 1, 8, 8]" in printed
+    assert "outside its profile [1, 3, 8, 8] to [64, 3, 8, 8]" in printed
 
 
 @pytest.mark.skipif(gpus() < 2, reason="needs two NVIDIA GPUs: run pytest -m gpu -s on such a host")

@@ -2,7 +2,7 @@
 
 Run on a machine with an NVIDIA GPU and TensorRT 8.6 to 10:
 
-    pip install 'pytest-int8acc[cpu,tensorrt,dev]' && pytest -m gpu -s tests/test_gpu_engines.py
+    pip install 'pytest-int8acc[cpu,tensorrt,dev]' && pytest -m gpu -s tests/backends/test_gpu_engines.py
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from gpu_support import needs_gpu_below_11
+from gpu_support import needs_gpu_below_11, small, small_inputs
 from zoo import ZOO
 
 from pytest_int8acc.engines.inspector import read_layers
@@ -41,7 +41,7 @@ from pytest_int8acc.engines.tensorrt.request import BuildOptions, BuildRequest, 
 from pytest_int8acc.errors import EngineError
 from pytest_int8acc.graph.load import load_model, normalize
 from pytest_int8acc.graph.model import Model, make_model
-from pytest_int8acc.graph.plan import apply
+from pytest_int8acc.graph.plan import apply, with_outputs
 from pytest_int8acc.graph.qdq import read_qdq
 from pytest_int8acc.graph.to_fp16 import to_fp16
 from pytest_int8acc.tensors import Feed
@@ -67,10 +67,21 @@ def options(here: Platform) -> BuildOptions:
     return BuildOptions(tactic_sources=() if here.version < (9,) else None, optimization_level=1, timeout=300)
 
 
-@pytest.fixture
-def quick(options: BuildOptions) -> BuildOptions:
-    """For builds whose speed and accuracy nobody looks at."""
-    return BuildOptions(tactic_sources=options.tactic_sources, optimization_level=1, timeout=300)
+@pytest.fixture(scope="module")
+def store(gpu_store: Path) -> Store:
+    """Shared by all workers."""
+    return Store(gpu_store)
+
+
+@pytest.fixture(scope="module")
+def little() -> Model:
+    """For builds whose network nobody looks at."""
+    return small()
+
+
+@pytest.fixture(scope="module")
+def little_feed() -> Feed:
+    return small_inputs(32)
 
 
 @pytest.fixture(scope="module")
@@ -107,15 +118,15 @@ def typed(model: Model, here: Platform, *flags: str) -> dict[str, Any]:
 
 
 @pytest.fixture(scope="module")
-def baseline(digits: Model, feed: Feed, here: Platform, options: BuildOptions) -> Built:
+def baseline(digits: Model, feed: Feed, here: Platform, options: BuildOptions, store: Store) -> Built:
     parts = typed(digits, here, "fp16")
-    return build(BuildRequest(role="baseline", profiles=fixed(feed), options=options, **parts), here)
+    return build(BuildRequest(role="baseline", profiles=fixed(feed), options=options, **parts), here, store)
 
 
 @pytest.fixture(scope="module")
-def candidate(digits_int8: Model, feed: Feed, here: Platform, options: BuildOptions) -> Built:
+def candidate(digits_int8: Model, feed: Feed, here: Platform, options: BuildOptions, store: Store) -> Built:
     parts = typed(digits_int8, here, "int8", "fp16")
-    return build(BuildRequest(role="INT8", profiles=fixed(feed), options=options, **parts), here)
+    return build(BuildRequest(role="INT8", profiles=fixed(feed), options=options, **parts), here, store)
 
 
 @pytest.fixture(scope="module")
@@ -235,20 +246,22 @@ def test_prebuilt_engines_that_do_not_fit_are_refused(
     print(error.value)
 
 
-def test_dynamic_shapes_run_within_their_profile(digits: Model, here: Platform, quick: BuildOptions) -> None:
-    (images,) = (feed["image"] for feed in batches("validation.npz", 360))
-    profile: dict[str, Range] = {"image": ((1, 1, 8, 8), (16, 1, 8, 8), (64, 1, 8, 8))}
-    request = BuildRequest(role="baseline", profiles=profile, options=quick, **typed(digits, here, "fp16"))
+def test_dynamic_shapes_run_within_their_profile(
+    little: Model, here: Platform, options: BuildOptions
+) -> None:
+    images = small_inputs(65)["x"]
+    profile: dict[str, Range] = {"x": ((1, 3, 8, 8), (16, 3, 8, 8), (64, 3, 8, 8))}
+    request = BuildRequest(role="baseline", profiles=profile, options=options, **typed(little, here, "fp16"))
     made = build(request, here)
-    reference = OrtEngine(digits)
+    reference = OrtEngine(little)
     with open_built(made) as engine:
         for size in (64, 1, 16, 3):
-            one = {"image": images[:size]}
+            one = {"x": images[:size]}
             assert sqnr(reference(one), engine(one)) > 45
         with pytest.raises(
-            EngineError, match=r"outside the engine's profile \[1, 1, 8, 8\] to \[64, 1, 8, 8\]"
+            EngineError, match=r"outside the engine's profile \[1, 3, 8, 8\] to \[64, 3, 8, 8\]"
         ):
-            engine({"image": images[:65]})
+            engine({"x": images})
 
 
 def implicit_request(
@@ -261,11 +274,11 @@ def implicit_request(
 
 
 @pytest.fixture(scope="module")
-def implicit(digits: Model, feed: Feed, here: Platform, options: BuildOptions) -> Built:
+def implicit(digits: Model, feed: Feed, here: Platform, options: BuildOptions, store: Store) -> Built:
     """Calibrated in batches of another size than the engine's."""
     needs_weak(here)
     calibration = Implicit("entropy2", feeds=batches("calibration.npz", 50), data="calibration.npz")
-    return build(implicit_request(digits, feed, calibration, options), here)
+    return build(implicit_request(digits, feed, calibration, options), here, store)
 
 
 def test_implicit_quantization_calibrates_and_writes_its_cache(
@@ -304,56 +317,60 @@ def test_a_cache_is_read_and_layer_precisions_are_obeyed(
 
 @pytest.mark.parametrize("algorithm", ["minmax", "entropy", "legacy"])
 def test_other_calibrators_write_their_own_header(
-    algorithm: Any, digits: Model, feed: Feed, here: Platform, quick: BuildOptions
+    algorithm: Any, little: Model, little_feed: Feed, here: Platform, options: BuildOptions
 ) -> None:
     needs_weak(here)
-    calibration = Implicit(algorithm, feeds=batches("calibration.npz", 50), data="calibration.npz")
-    made = build(implicit_request(digits, feed, calibration, quick), here)
+    feeds = [small_inputs(50, seed) for seed in (1, 2)]
+    calibration = Implicit(algorithm, feeds=feeds, data="random")
+    made = build(implicit_request(little, little_feed, calibration, options), here)
     assert made.calibration is not None
     print(f"\n{algorithm}:\n{made.calibration.decode()}")
-    check_names(made.calibration, "its cache", algorithm, tensor_names(digits))
+    check_names(made.calibration, "its cache", algorithm, tensor_names(little))
     with open_built(made) as engine:
-        found = sqnr(OrtEngine(digits)(feed), engine(feed))
+        found = sqnr(OrtEngine(little)(little_feed), engine(little_feed))
     print(f"\n{algorithm}: {found:.2f} dB, built in {made.seconds:.1f} s")
     assert found > 5
 
 
 def test_fp32_is_held_in_a_quantized_network(
-    digits_int8: Model, digits: Model, feed: Feed, here: Platform, quick: BuildOptions
+    digits_int8: Model, digits: Model, feed: Feed, here: Platform, options: BuildOptions
 ) -> None:
     needs_weak(here)
     last = [node.name for node in digits.graph.node if node.op_type in ("Conv", "Gemm", "MatMul")][-1]
     high = apply(read_qdq(load_model(DIGITS / "digits.qdq.onnx"), original=digits, exclude=(last,)))
     flags = frozenset({"int8", "fp16"})
     made = build(
-        BuildRequest(high, "fixed", fixed(feed), "weak", flags, precisions={last: "fp32"}, options=quick),
+        BuildRequest(high, "fixed", fixed(feed), "weak", flags, precisions={last: "fp32"}, options=options),
         here,
     )
     assert precisions(made, [last]) == {last: "fp32"}
 
 
-def test_inner_tensors_can_be_had(digits: Model, feed: Feed, here: Platform, quick: BuildOptions) -> None:
-    inner = digits.graph.node[0].output[0]
+def test_inner_tensors_can_be_had(
+    little: Model, little_feed: Feed, here: Platform, options: BuildOptions
+) -> None:
+    inner, (output,) = little.graph.node[0].output[0], little.outputs
     request = BuildRequest(
-        role="layers", profiles=fixed(feed), outputs=(inner,), options=quick, **typed(digits, here, "fp16")
+        role="layers",
+        profiles=fixed(little_feed),
+        outputs=(inner,),
+        options=options,
+        **typed(little, here, "fp16"),
     )
     made = build(request, here)
     with open_built(made) as engine:
-        assert set(engine(feed)) == {"logits"}
-        found = engine.run_all(feed)
-    assert set(found) == {inner, "logits"}
-    editor = digits.edit()
-    value = editor.graph.output.add()
-    value.name, value.type.tensor_type.elem_type = inner, 1
-    expected = OrtEngine(editor.done())(feed)
+        assert set(engine(little_feed)) == {output.name}
+        found = engine.run_all(little_feed)
+    assert set(found) == {inner, output.name}
+    expected = OrtEngine(with_outputs(little, [inner]))(little_feed)
     assert sqnr({inner: expected[inner]}, found) > 40
 
 
-def test_int64_inputs_are_narrowed_where_the_engine_is(here: Platform, quick: BuildOptions) -> None:
+def test_int64_inputs_are_narrowed_where_the_engine_is(here: Platform, options: BuildOptions) -> None:
     model = normalize(make_model(ZOO["embedding"](), name="embedding.onnx"))
     tokens = {"tokens": np.arange(12, dtype=np.int64).reshape(2, 6) % 8}
     request = BuildRequest(
-        role="baseline", profiles=fixed(tokens), options=quick, **typed(model, here, "fp16")
+        role="baseline", profiles=fixed(tokens), options=options, **typed(model, here, "fp16")
     )
     made = build(request, here)
     with open_built(made) as engine:
@@ -388,11 +405,11 @@ def test_layers_are_timed(engines: dict[str, TrtEngine], candidate: Built, feed:
 
 
 def test_the_store_builds_once_and_keeps_timings(
-    digits: Model, feed: Feed, here: Platform, quick: BuildOptions, tmp_path: Path
+    little: Model, little_feed: Feed, here: Platform, options: BuildOptions, tmp_path: Path
 ) -> None:
     store = Store(tmp_path / "store")
     request = BuildRequest(
-        role="baseline", profiles=fixed(feed), options=quick, **typed(digits, here, "fp16")
+        role="baseline", profiles=fixed(little_feed), options=options, **typed(little, here, "fp16")
     )
     first = build(request, here, store)
     again = build(request, here, store)
@@ -400,31 +417,31 @@ def test_the_store_builds_once_and_keeps_timings(
     assert again.layers == first.layers
     assert store.timing_cache(timing_provenance(here)) is not None
     with open_built(again) as engine:
-        assert sqnr(OrtEngine(digits)(feed), engine(feed)) > 45
-    half = {"image": feed["image"][: BATCH // 2]}
-    other = BuildRequest(role="half", profiles=fixed(half), options=quick, **typed(digits, here, "fp16"))
+        assert sqnr(OrtEngine(little)(little_feed), engine(little_feed)) > 45
+    half = {"x": little_feed["x"][:16]}
+    other = BuildRequest(role="half", profiles=fixed(half), options=options, **typed(little, here, "fp16"))
     second = build(other, here, store)
     print(f"\nbuilt in {first.seconds:.1f} s, with a timing cache {second.seconds:.1f} s")
     assert not second.stored
 
 
 def test_a_builder_killed_half_way_leaves_nothing_bad(
-    digits: Model,
-    feed: Feed,
+    little: Model,
+    little_feed: Feed,
     here: Platform,
-    quick: BuildOptions,
+    options: BuildOptions,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Its process dies while it builds, and again when the engine file is there but not vouched for."""
     store = Store(tmp_path / "store")
     request = BuildRequest(
-        role="baseline", profiles=fixed(feed), options=quick, **typed(digits, here, "fp16")
+        role="baseline", profiles=fixed(little_feed), options=options, **typed(little, here, "fp16")
     )
     head = "import os, signal, sys, threading\nif any('tensorrt.worker' in w for w in sys.orig_argv):\n"
     die = "os.kill(os.getpid(), signal.SIGKILL)"
     moments = {
-        "early": f"    threading.Timer(2.5, lambda: {die}).start()\n",
+        "early": f"    threading.Timer(1.0, lambda: {die}).start()\n",
         "late": "    real = os.replace\n"
         f"    os.replace = lambda a, b: {die} if str(b) == 'meta.json' else real(a, b)\n",
     }
@@ -440,4 +457,4 @@ def test_a_builder_killed_half_way_leaves_nothing_bad(
     made = build(request, here, store)
     assert not made.stored
     with open_built(made) as engine:
-        assert sqnr(OrtEngine(digits)(feed), engine(feed)) > 45
+        assert sqnr(OrtEngine(little)(little_feed), engine(little_feed)) > 45

@@ -85,3 +85,13 @@ def test_children_of_several_threads_do_not_disturb_each_other(
     for thread in threads:
         thread.join()
     assert [log.read_text().strip() for log in logs] == [log.name for log in logs]
+
+
+def test_time_in_which_a_child_waits_for_others_is_not_counted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "some_child.py").write_text("import time\ntime.sleep(3)")
+    monkeypatch.syspath_prepend(tmp_path)
+    outcome = run_child("some_child", [], tmp_path, tmp_path / "log", 1, idle=lambda: True)
+    assert outcome.code == 0
+    assert run_child("some_child", [], tmp_path, tmp_path / "log", 1).code is None

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import json
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from pytest_int8acc.engines.tensorrt import platform as platform_module
+from pytest_int8acc.engines.tensorrt import probe
 from pytest_int8acc.engines.tensorrt.platform import Feature, Platform, find_platform, require
 from pytest_int8acc.errors import EngineError, MissingBackendError
 
@@ -158,3 +161,48 @@ def test_old_parsers_limit_the_opset() -> None:
     limits = [Platform("tensorrt", v).opset_limit for v in [(8, 6), (9, 3), (10, 0), (11, 4)]]
     assert limits == [17, 17, None, None]
     assert Platform("rtx", (1, 7)).opset_limit is None
+
+
+class Cuda:
+    """A driver library with three GPUs, of which the last is another one."""
+
+    NAMES = (b"NVIDIA H100", b"NVIDIA H100", b"NVIDIA L4")
+
+    def cuInit(self, flags: int) -> int:  # noqa: N802
+        return 0
+
+    def cuDeviceGetCount(self, count: Any) -> int:  # noqa: N802
+        count._obj.value = len(self.NAMES)
+        return 0
+
+    def cuDeviceGet(self, device: Any, index: int) -> int:  # noqa: N802
+        device._obj.value = index
+        return 0
+
+    def cuDeviceGetName(self, name: Any, size: int, device: Any) -> int:  # noqa: N802
+        name.value = self.NAMES[device.value]
+        return 0
+
+    def cuDeviceGetPCIBusId(self, bus: Any, size: int, device: Any) -> int:  # noqa: N802
+        bus.value = b"0000:0%d:00.0" % device.value
+        return 0
+
+    def cuDeviceGetAttribute(self, value: Any, attribute: int, device: Any) -> int:  # noqa: N802
+        value._obj.value = 9
+        return 0
+
+
+@pytest.mark.parametrize(("visible", "names"), [(None, ["0", "1"]), ("4, GPU-b,7", ["4", "GPU-b"])])
+def test_gpus_like_the_first_can_build_for_it(
+    visible: str | None, names: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(probe.ctypes, "CDLL", lambda name: Cuda())
+    if visible is None:
+        monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    else:
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
+    facts = {"gpu": json.loads(json.dumps(probe._gpu())), "tensorrt": {"version": "8.6.0"}}
+    found = platform_module._platform("tensorrt", "8.6.0", facts)
+    assert (found.gpu, found.capability, found.can_run) == ("NVIDIA H100", (9, 9), True)
+    assert [device.visible for device in found.devices] == names
+    assert [device.bus for device in found.devices] == ["0000:00:00.0", "0000:01:00.0"]

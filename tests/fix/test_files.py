@@ -299,7 +299,7 @@ def test_postprocess_finds_its_layers_in_a_real_network(odd: Path) -> None:
 @needs_gpu_below_11[0]
 @needs_gpu_below_11[1]
 def test_postprocess_holds_its_layers_in_tensorrt(odd: Path) -> None:
-    import tensorrt as trt
+    trt = pytest.importorskip("tensorrt")
     from polygraphy.backend.trt import NetworkFromOnnxPath
 
     script = module(odd / "postprocess.py")
@@ -424,12 +424,12 @@ def test_every_name_is_read_back(
 @pytest.mark.parametrize(
     ("text", "messages"),
     [
-        ("", ["1:1: the file is empty; a plan is a mapping like {version: 2, high: {/conv1/Conv: fp16}}"]),
+        ("", ["1:1: the file is empty; a plan is a mapping like {version: 3, high: {/conv1/Conv: fp16}}"]),
         ("[1]", ["1:1: a plan is a mapping like .*, found a list"]),
-        ("high: {}", ["1:1: 'version' is missing: add 'version: 2'"]),
+        ("high: {}", ["1:1: 'version' is missing: add 'version: 3'"]),
         (
-            "version: 3\nhih: {}",
-            ["1:10: version: expected 1 to 2, found 3; update pytest-int8acc to read it"],
+            "version: 4\nhih: {}",
+            ["1:10: version: expected 1 to 3, found 4; update pytest-int8acc to read it"],
         ),
         ("version: 1\nhih: {}", [r"2:1: unknown key 'hih' \(did you mean 'high'\?\)"]),
         ("version: 1\nhigh: [a]", ["2:7: high: expected a mapping, {} where it is empty, found a list"]),
@@ -448,6 +448,18 @@ def test_every_name_is_read_back(
             [
                 r"2:10: 'imag' is no quantized tensor of digits.onnx \(did you mean 'image'\?\)",
                 "2:26: 'image': expected a scale, a number greater than 0, found -1",
+            ],
+        ),
+        ("version: 2\noutputs: []", ["2:1: unknown key 'outputs'"]),
+        ("version: 3\noutputs: x", ["2:10: outputs: expected a list, .. where it is empty, found 'x'"]),
+        (
+            "version: 3\noutputs: [/head/Gem, [a], image, logits, 3]",
+            [
+                "2:11: outputs: '/head/Gem' is no tensor that digits.onnx computes in floats",
+                "2:22: outputs: a list is no tensor that",
+                "2:27: outputs: 'image' is no tensor that",
+                "2:34: outputs: 'logits' is no tensor that",
+                "2:42: outputs: 3 is no tensor that",
             ],
         ),
         ("version: 1\nhigh: {a: fp16", ["2:7: not valid YAML: the '{' that opens here lacks"]),

@@ -732,11 +732,12 @@ def test_shared_storage_that_is_not_known_is_an_error(project: Project) -> None:
 
 @needs_gpu[0]
 @needs_gpu[1]
-def test_a_golden_on_tensorrt_spares_the_baseline_s_engine(project: Project) -> None:
+def test_a_golden_on_tensorrt_spares_the_baseline_s_engine(project: Project, gpu_store: Path) -> None:
     base = BASE.replace("backend: onnxruntime\n", "backend: tensorrt\n") + tactics()
-    recorded = project.run(STANDING, "missing", base=base, no_cache=True)
+    kept = {"cache_dir": str(gpu_store)}
+    recorded = project.run(STANDING, "missing", base=base, **kept)
     assert {engine.role for engine in recorded.engines} == {"baseline", "INT8"}
-    result = project.run(STANDING, base=base, no_cache=True)
+    result = project.run(STANDING, base=base, **kept)
     assert result.passed
     assert {engine.role for engine in result.engines} == {"INT8"}
     assert project.record()["settings"] == {}
@@ -745,7 +746,7 @@ def test_a_golden_on_tensorrt_spares_the_baseline_s_engine(project: Project) -> 
     path = project.folder / "case.int8acc.yaml"
     path.write_text(base + STANDING.replace(MINMAX, WIDE).replace("20", "31"))
     (case,) = load_spec(path)
-    measured = measure(case, Settings(no_cache=True))
+    measured = measure(case, Settings(**kept))
     try:
         assert not measured.int8_passed
         assert conclude(measured).search is not None

@@ -10,14 +10,28 @@ from plans import plans
 from zoo import ZOO, sample_feed
 from zoo_networks import read_back, zoo_network
 
+from pytest_int8acc.case.forms import Int8Form
 from pytest_int8acc.engines.onnxruntime import OrtEngine
+from pytest_int8acc.engines.tensorrt.platform import Platform
+from pytest_int8acc.engines.tensorrt.request import fit_model
 from pytest_int8acc.errors import ModelError
 from pytest_int8acc.graph.formats import along
 from pytest_int8acc.graph.migrate import sites
 from pytest_int8acc.graph.network import Network, Plan, TensorScale, symmetric
-from pytest_int8acc.graph.plan import apply, fresh_weights, guard, merge, moved, quantized_tensors
+from pytest_int8acc.graph.plan import (
+    apply,
+    computed_floats,
+    fresh_weights,
+    guard,
+    merge,
+    moved,
+    quantized_tensors,
+    with_outputs,
+)
 
 NAMES = [name for name in ZOO if len(zoo_network(name).groups) > 1]
+#: Networks with operators that opset 17 lacks.
+TOO_NEW = ("vit_gelu", "opset21", "opset23")
 ANY = settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 
 
@@ -155,3 +169,31 @@ def two_readers() -> Network:
         if any(last in s.readers and len(s.readers) > 1 for s in sites(network).values()):
             return network
     raise AssertionError
+
+
+@pytest.mark.parametrize("name", ZOO)
+def test_every_float_can_be_an_output_of_the_model_that_is_built(name: str) -> None:
+    """Of the Q/DQ model in FP16, and of the one that TensorRT 8.6 reads."""
+    network = zoo_network(name)
+    tensors = tuple(computed_floats(network.model))
+    form = Int8Form(network, "by hand", "fp16").under(Plan(outputs=tensors))
+    models = [form.showing(form.model)]
+    if name not in TOO_NEW:
+        old = Platform("tensorrt", (8, 6, 0), "NVIDIA H100", (9, 0))
+        models.append(form.showing(fit_model(form.original, old)))
+    for model in models:
+        found = OrtEngine(model)(sample_feed(ZOO[name]()))
+        assert set(found) == {*(o.name for o in network.model.outputs), *tensors}
+    assert {o.name for o in form.model.outputs} == {o.name for o in network.model.outputs}
+
+
+def test_what_no_node_computes_in_floats_is_refused_as_an_output() -> None:
+    model = zoo_network("plain").model
+    with pytest.raises(ModelError, match="'nowhere' cannot be an output"):
+        with_outputs(model, ["nowhere"])
+    own = [output.name for output in model.outputs]
+    assert with_outputs(model, own) is model
+
+
+def test_outputs_of_two_plans_are_all_kept_once() -> None:
+    assert merge(Plan(outputs=("a", "b")), Plan(outputs=("b", "c"))).outputs == ("a", "b", "c")

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 import yaml
-from gpu_support import copy_example, gpus, needs_gpu
+from gpu_support import DRY, REACHED, gpus, needs_gpu, small_project
 from plugin_support import LOAD
 
 ROOT = Path(__file__).parents[2]
@@ -147,15 +147,17 @@ def test_shards_become_one_report(name: str, clone: Path) -> None:
 @pytest.mark.parametrize("name", [name for name, recipe in RECIPES.items() if "gpu" in jobs(recipe)])
 def test_a_gpu_job_runs_on_every_gpu(name: str, tmp_path: Path) -> None:
     """The second run, with the cache that the first has left, builds nothing."""
-    project = copy_example(tmp_path)
+    project = small_project(tmp_path)
     script = shell(jobs(RECIPES[name])["gpu"])
     counts = []
+    if DRY in os.environ:
+        pytest.skip(REACHED)
     for _ in range(2):
         done = run(script, project)
         print(done.stdout, done.stderr)
         assert done.returncode == 0, done.stdout
         assert done.stdout.count("\nGPU ") + done.stdout.startswith("GPU ") == gpus()
-        assert "2 passed, 1 xfailed" in done.stdout
+        assert "1 passed" in done.stdout
         engines = [e for case in report(project)["cases"] for e in case["engines"]]
         counts.append(sum(not engine["stored"] for engine in engines))
     assert counts[0] > 0

@@ -26,6 +26,7 @@ from pytest_int8acc.lab.lab import Lab
 from pytest_int8acc.lab.values import TensorValues, Values
 from pytest_int8acc.measure.measured import Measured
 from pytest_int8acc.repair.scales import (
+    NEAR,
     Choice,
     Chooser,
     Purse,
@@ -129,6 +130,36 @@ def test_only_the_scale_at_fault_is_changed(wide: Lab) -> None:
     assert wide.simulator.trial(chooser.plan(choice)).passed
     without = choice.only(set(choice.scales) - {culprit})
     assert not wide.simulator.trial(chooser.plan(without)).passed
+
+
+def test_where_one_tensor_gains_nothing_the_others_are_not_tried(tmp_path: Path) -> None:
+    """Every weight of every layer is rounded far too coarsely: no scale of an activation helps."""
+    lab = lab_of(measured(tmp_path, planted("cnn"), {"sqnr_db": 60}))
+    chooser, ranges = chooser_of(lab), ranges_of(lab)
+    wanted = units(lab.network, activations(lab.network), ranges)
+    choice = chooser.rescale(wanted)
+    assert choice.badness > NEAR
+    assert chooser.purse.trials <= 2 * len(METHODS)  # each method for all tensors, and for one of them
+
+
+def test_a_plan_is_measured_once(wide: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
+    plan = Plan(scales={culprit_of(wide): symmetric(0.125)})
+    first = wide.simulator.badness(plan)
+    monkeypatch.setattr(wide.simulator, "probe", None)
+    assert wide.simulator.badness(plan) == first
+
+
+@pytest.mark.parametrize(("factor", "alike"), [(1.0, True), (1.2, True), (0.5, False), (30.0, False)])
+def test_ranges_are_alike_where_values_spread_alike(wide: Lab, factor: float, alike: bool) -> None:
+    ranges, tensor = ranges_of(wide), activations(wide.network)[1]
+    other = TensorValues(tensor)
+    for batch in wide.measured.inputs.batches():
+        other.add(factor * next(iter(batch.feed.values())), 1, batch.rows)
+    own = TensorValues(tensor)
+    for batch in wide.measured.inputs.batches():
+        own.add(next(iter(batch.feed.values())), 1, batch.rows)
+    assert Ranges({tensor: own}).like(Ranges({tensor: other})) is alike
+    assert not Ranges({tensor: own}).like(ranges), "other tensors"
 
 
 def test_scales_that_do_no_good_are_taken_back(wide: Lab) -> None:

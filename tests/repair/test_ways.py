@@ -15,8 +15,9 @@ from pytest_int8acc.graph.network import Edge, Plan, Quantization, with_edges
 from pytest_int8acc.graph.plan import activation_scales
 from pytest_int8acc.lab.lab import Lab
 from pytest_int8acc.repair import scales
-from pytest_int8acc.repair.scales import Purse
-from pytest_int8acc.repair.ways import WAYS, Work, migrate_ranges, mix, recalibrate, rescale_all
+from pytest_int8acc.repair.migration import ALPHAS
+from pytest_int8acc.repair.scales import ENOUGH, Purse
+from pytest_int8acc.repair.ways import WAYS, Work, migrate_ranges, mix, recalibrate, rescale_all, unfuse
 
 
 @pytest.fixture(autouse=True)
@@ -48,7 +49,7 @@ def read_by(lab: Lab, group: str) -> str:
 
 
 def test_the_cheapest_comes_first() -> None:
-    assert (recalibrate, migrate_ranges, rescale_all, mix) == WAYS
+    assert (unfuse, recalibrate, migrate_ranges, rescale_all, mix) == WAYS
 
 
 def test_recalibration_changes_what_the_culprits_read_and_nothing_else(wide: Lab) -> None:
@@ -63,6 +64,24 @@ def test_recalibration_changes_what_the_culprits_read_and_nothing_else(wide: Lab
     assert work.best.choice == candidates[-1].choice
     assert work.best.own == activation_scales(wide.network)
     assert work.best.choice.badness < wide.simulator.badness(Plan())
+
+
+def test_ranges_of_the_inputs_are_left_out_where_they_are_those_of_the_calibration_data(
+    outlying: Lab, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source = outlying.sources[0]
+    monkeypatch.setattr(outlying, "sources", (replace(source, description="calibration"), source))
+    work = work_of(outlying, READER)
+    assert list(recalibrate(work)) == []
+    assert [base.source.description for base in work.bases] == ["calibration"]
+
+
+def test_the_first_alpha_that_does_is_taken(outlying: Lab) -> None:
+    work = work_of(outlying, READER)
+    list(recalibrate(work))
+    candidate = next(migrate_ranges(work))
+    assert candidate.base.migration is not None
+    assert (candidate.base.migration.alpha, candidate.choice.badness <= ENOUGH) == (ALPHAS[0], True)
 
 
 def test_without_trials_the_case_itself_is_proposed(wide: Lab) -> None:
@@ -124,7 +143,7 @@ def test_what_the_cases_own_plan_moves_is_not_moved_again(outlying: Lab) -> None
     given = Plan(moves={read_by(outlying, READER): np.ones(3, np.float32)})
     lab = Lab(outlying.measured, replace(outlying.int8, given=given))
     work = work_of(lab, READER, trials=3)
-    next(recalibrate(work))
+    list(recalibrate(work))
     assert list(migrate_ranges(work)) == []
     assert len(work.bases) == 1
 

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from pytest_int8acc.graph.migrate import migrate, sites
 from pytest_int8acc.graph.network import Network, Plan, TensorScale
-from pytest_int8acc.graph.plan import fresh_weights, quantized_tensors
+from pytest_int8acc.graph.plan import computed_floats, fresh_weights, quantized_tensors
 from pytest_int8acc.tensors import Array
 
 
@@ -19,6 +19,7 @@ def plain(plan: Plan) -> dict[str, Any]:
         "high": dict(plan.high),
         "scales": {name: _scale(scale) for name, scale in plan.scales.items()},
         "moves": {name: _array(factors) for name, factors in plan.moves.items()},
+        "outputs": plan.outputs,
     }
 
 
@@ -35,7 +36,7 @@ def _array(array: Array) -> tuple[str, tuple[int, ...], bytes]:
 
 @st.composite
 def plans(draw: st.DrawFn, network: Network, *, zero_points: bool = True) -> Plan:
-    """Any plan of a network: groups high, activations and weights scaled, channels moved."""
+    """Any plan of a network: groups high, activations and weights scaled, channels moved, tensors shown."""
     rng = np.random.default_rng(draw(st.integers(0, 2**32 - 1)))
     names = [group.name for group in network.groups]
     high = {name: draw(st.sampled_from(["fp16", "fp32"])) for name in draw(_some(names))}
@@ -50,7 +51,8 @@ def plans(draw: st.DrawFn, network: Network, *, zero_points: bool = True) -> Pla
     for where in (network, after):
         for tensor in draw(_some(list(quantized_tensors(where)))):
             scales[tensor] = _any_scale(where, tensor, rng, zero_points)
-    return Plan(high, scales, moves)  # type: ignore[arg-type]
+    outputs = tuple(draw(_some(list(computed_floats(network.model)))))
+    return Plan(high, scales, moves, outputs)  # type: ignore[arg-type]
 
 
 def _some(names: list[str]) -> st.SearchStrategy[list[str]]:

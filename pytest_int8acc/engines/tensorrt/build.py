@@ -19,11 +19,12 @@ from typing import Any, Protocol
 import numpy as np
 
 from pytest_int8acc.engines.tensorrt import worker
+from pytest_int8acc.engines.tensorrt.alone import lock_of
 from pytest_int8acc.engines.tensorrt.calibration import Implicit
 from pytest_int8acc.engines.tensorrt.child import Outcome, run_child
 from pytest_int8acc.engines.tensorrt.log import last_words, ran_out_of_memory, read_log
 from pytest_int8acc.engines.tensorrt.options import Range, Shape
-from pytest_int8acc.engines.tensorrt.platform import Platform
+from pytest_int8acc.engines.tensorrt.platform import Device, Platform
 from pytest_int8acc.engines.tensorrt.profiles import in_batches
 from pytest_int8acc.engines.tensorrt.request import BuildRequest
 from pytest_int8acc.errors import EngineError
@@ -93,13 +94,22 @@ class Built:
     """Keeps the engine's folder as long as it lives: the store's entry, or a temporary folder."""
 
 
-def build(request: BuildRequest, platform: Platform, store: EngineStore | None = None) -> Built:
+def build(
+    request: BuildRequest,
+    platform: Platform,
+    store: EngineStore | None = None,
+    *,
+    device: Device | None = None,
+    stopped: Callable[[], bool] = lambda: False,
+) -> Built:
     """Build an engine, or take it from ``store``.
 
     Args:
         request: The engine.
         platform: From ``find_platform``.
         store: Where engines are kept; None builds into a temporary folder that lives as long as the result.
+        device: The GPU to build on, like the platform's first, which is taken where none is given.
+        stopped: Asked again and again; True ends the build with an EngineError.
 
     Raises:
         MissingBackendError: Nothing can be built here.
@@ -107,14 +117,15 @@ def build(request: BuildRequest, platform: Platform, store: EngineStore | None =
             or out of time; says what happened and where the whole log is.
     """
     request.check(platform)
+    where = _Where(platform, device or next(iter(platform.devices), None), stopped)
     key = request.fingerprint(platform)
     keep: object
     if store is None:
         keep = temporary = tempfile.TemporaryDirectory(prefix="int8acc-engine-", ignore_cleanup_errors=True)
         folder, made = Path(temporary.name), True
-        _make(request, platform, folder, None)
+        _make(request, where, folder, None)
     else:
-        entry = store.fetch(key, lambda folder: _make(request, platform, folder, store))
+        entry = store.fetch(key, lambda folder: _make(request, where, folder, store))
         folder, made, keep = entry.folder, entry.made, entry
     built = _read(request, platform, folder, made, keep)
     if not made:
@@ -127,8 +138,24 @@ def timing_provenance(platform: Platform) -> str:
     return f"{platform.name} ({'.'.join(map(str, platform.version))}) on {platform.gpu}"
 
 
+@dataclass(frozen=True)
+class _Where:
+    """What builds, and on which GPU."""
+
+    platform: Platform
+    device: Device | None
+    stopped: Callable[[], bool]
+
+
 def run_worker(
-    job: Mapping[str, Any], folder: Path, platform: Platform, timeout: float, what: str
+    job: Mapping[str, Any],
+    folder: Path,
+    platform: Platform,
+    timeout: float,
+    what: str,
+    *,
+    device: Device | None = None,
+    stopped: Callable[[], bool] = lambda: False,
 ) -> tuple[Outcome, dict[str, Any] | None]:
     """Have a child do ``job`` in ``folder``; how it ended, and its ``meta.json`` where it wrote one."""
     (folder / worker.JOB).write_text(json.dumps(job), encoding="utf-8")
@@ -136,12 +163,25 @@ def run_worker(
 
     def waiting(seconds: float) -> None:
         nonlocal last
+        if stopped():
+            raise EngineError(f"{what}: stopped")
         if seconds - last >= _LOG_SECONDS:
             last = seconds
             logger.info("%s: %.0f s so far", what, seconds)
 
-    rtx = {"POLYGRAPHY_USE_TENSORRT_RTX": "1" if platform.is_rtx else "0"}
-    outcome = run_child(_WORKER, [], folder, folder / LOG, timeout, environment=rtx, waiting=waiting)
+    outcome = run_child(
+        _WORKER,
+        [],
+        folder,
+        folder / LOG,
+        timeout,
+        environment={
+            "POLYGRAPHY_USE_TENSORRT_RTX": "1" if platform.is_rtx else "0",
+            **({"CUDA_VISIBLE_DEVICES": device.visible} if device in platform.devices[1:] else {}),
+        },
+        waiting=waiting,
+        idle=(folder / worker.WAITING).exists,
+    )
     try:
         meta: dict[str, Any] = json.loads((folder / worker.META).read_bytes())
     except (OSError, ValueError):
@@ -170,31 +210,36 @@ def explain(outcome: Outcome, meta: Mapping[str, Any] | None, log: str, timeout:
     return f"TensorRT says: {words}"
 
 
-def _make(request: BuildRequest, platform: Platform, folder: Path, store: EngineStore | None) -> None:
+def _make(request: BuildRequest, where: _Where, folder: Path, store: EngineStore | None) -> None:
     """Fill ``folder`` with an engine and all that belongs to it."""
+    platform, device = where.platform, where.device
     job_folder = folder / "job"
     job_folder.mkdir()
     logger.info("%s: building an engine with %s", request, platform.description)
     provenance = timing_provenance(platform)
-    job = _prepare(request, platform, job_folder)
+    job = {**_prepare(request, platform, job_folder), "lock": None}
+    if device is not None and (lock := lock_of(device.bus)) is not None:
+        job["lock"] = str(lock)
     cached = store.timing_cache(provenance) if store is not None and job["timing"] else None
     if cached is not None:
         shutil.copyfile(cached, job_folder / worker.TIMING)
     limit = request.options.timeout
-    outcome, meta = run_worker(job, job_folder, platform, limit, f"building {request}")
+    outcome, meta = run_worker(
+        job, job_folder, platform, limit, f"building {request}", device=device, stopped=where.stopped
+    )
     problem = explain(outcome, meta, read_log(job_folder / LOG), limit)
     if problem or meta is None:
         kept = _keep_log(job_folder / LOG)
         raise EngineError(f"{request}: {platform.name} built no engine: {problem}. The whole log: {kept}")
-    (job_folder / worker.META).write_text(json.dumps({**meta, "seconds": outcome.seconds}), encoding="utf-8")
+    seconds = outcome.seconds - meta["waited"]
+    (job_folder / worker.META).write_text(json.dumps({**meta, "seconds": seconds}), encoding="utf-8")
     if store is not None and (job_folder / worker.TIMING).exists():
         store.publish_timing_cache(provenance, job_folder / worker.TIMING)
     for name in (*_KEPT, LOG):
         if (job_folder / name).exists():
             (job_folder / name).replace(folder / name)
     shutil.rmtree(job_folder)
-    megabytes = meta["nbytes"] / 1e6
-    logger.info("%s: engine of %.1f MB built in %.1f s", request, megabytes, outcome.seconds)
+    logger.info("%s: engine of %.1f MB built in %.1f s", request, meta["nbytes"] / 1e6, seconds)
 
 
 def _prepare(request: BuildRequest, platform: Platform, folder: Path) -> dict[str, Any]:

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-_POLL_SECONDS = 5.0
+_POLL_SECONDS = 0.5
 
 
 @dataclass(frozen=True)
@@ -44,6 +44,7 @@ def run_child(
     *,
     environment: Mapping[str, str] | None = None,
     waiting: Callable[[float], None] = lambda seconds: None,
+    idle: Callable[[], bool] = lambda: False,
 ) -> Outcome:
     """Run ``python -m module`` in ``folder``, importing from where this process does.
 
@@ -54,7 +55,8 @@ def run_child(
         log: Gets its standard output and error.
         timeout: Seconds until its process group is killed.
         environment: Added to this process's own.
-        waiting: Called every few seconds with those gone by.
+        waiting: Called again and again with the seconds gone by; what it raises ends the child.
+        idle: Whether the child waits for others; that time is not counted against ``timeout``.
     """
     started = time.monotonic()
     with log.open("ab") as stream:
@@ -68,7 +70,7 @@ def run_child(
             start_new_session=True,
         )
     try:
-        code = _wait(child, started, timeout, waiting)
+        code = _wait(child, timeout, waiting, idle)
     finally:  # also on Ctrl-C: the child, in a group of its own, does not hear it
         _kill(child)
     return Outcome(code, time.monotonic() - started)
@@ -81,14 +83,21 @@ def _environment() -> dict[str, str]:
 
 
 def _wait(
-    child: subprocess.Popen[bytes], started: float, timeout: float, waiting: Callable[[float], None]
+    child: subprocess.Popen[bytes],
+    timeout: float,
+    waiting: Callable[[float], None],
+    idle: Callable[[], bool],
 ) -> int | None:
     """The child's exit status, or None where the time is up."""
-    while (left := started + timeout - time.monotonic()) > 0:
+    started = last = time.monotonic()
+    left = timeout
+    while left > 0:
         try:
             return child.wait(min(left, _POLL_SECONDS))
         except subprocess.TimeoutExpired:
-            waiting(time.monotonic() - started)
+            before, last = last, time.monotonic()
+            left -= 0 if idle() else last - before
+            waiting(last - started)
     return None
 
 

@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
+from pytest_int8acc.engines.tensorrt.alone import alone, lock_of
 from pytest_int8acc.engines.tensorrt.engine import TrtEngine
 from pytest_int8acc.engines.tensorrt.runtime import backend, speaking_of, tensorrt
 from pytest_int8acc.errors import EngineError
@@ -25,9 +26,11 @@ _Name = TypeVar("_Name", bound=str)
 
 
 def measure_latency(
-    engines: Mapping[_Name, TrtEngine], feed: Feed, *, seconds: float = 3.0, runs: int | None = None
+    engines: Mapping[_Name, TrtEngine], feed: Feed, *, seconds: float = 1.0, runs: int | None = None
 ) -> dict[_Name, Latency]:
     """Time one execution of each engine, taking turns, so that clock and temperature are alike for all.
+
+    Nothing of this plugin builds or is timed on the GPU meanwhile, in whatever process.
 
     Args:
         engines: Engines by role; all take ``feed``.
@@ -45,21 +48,29 @@ def measure_latency(
     for engine in engines.values():
         engine.run_all(feed)  # sets shapes and addresses, which later executions reuse
     timers = {role: _Timer(engine) for role, engine in engines.items()}
-    times: dict[_Name, list[float]] = {role: [] for role in engines}
+    devices = [device for engine in engines.values() for device in engine.platform.devices]
     try:
-        _warm_up(timers.values())
-        started = time.monotonic()
-        while True:
-            for role, timer in timers.items():
-                times[role].append(timer.run())
-            done = min(map(len, times.values()), default=0)
-            over = time.monotonic() - started >= seconds and done >= LEAST_RUNS
-            if not times or (done >= runs if runs is not None else over):
-                break
+        with alone(lock_of(devices[0].bus) if devices else None):
+            times = _in_turn(timers, seconds, runs)
     finally:
         for timer in timers.values():
             timer.free()
     return {role: summarize(found) for role, found in times.items()}
+
+
+def _in_turn(timers: Mapping[_Name, _Timer], seconds: float, runs: int | None) -> dict[_Name, list[float]]:
+    """Milliseconds of each engine's executions, after a warm-up."""
+    times: dict[_Name, list[float]] = {role: [] for role in timers}
+    _warm_up(timers.values())
+    started = time.monotonic()
+    while times:
+        for role, timer in timers.items():
+            times[role].append(timer.run())
+        done = min(map(len, times.values()))
+        over = time.monotonic() - started >= seconds and done >= LEAST_RUNS
+        if done >= runs if runs is not None else over:
+            break
+    return times
 
 
 def layer_times(engine: TrtEngine, feed: Feed) -> dict[str, float]:

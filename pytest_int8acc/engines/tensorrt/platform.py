@@ -13,9 +13,9 @@ import os
 import sys
 import tempfile
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 from pytest_int8acc.engines.tensorrt.child import run_child
 from pytest_int8acc.errors import EngineError, MissingBackendError
@@ -37,6 +37,15 @@ _DEVICES = ("/dev/nvidiactl", "/dev/dxg", "/dev/nvhost-gpu", "/dev/nvgpu", "/dev
 _PROBE_SECONDS = 120.0
 
 
+class Device(NamedTuple):
+    """One GPU."""
+
+    visible: str
+    """What CUDA_VISIBLE_DEVICES says for a process that is to see it alone."""
+    bus: str
+    """Its PCI bus id; empty where the driver does not tell."""
+
+
 @dataclass(frozen=True)
 class Platform:
     """An installed TensorRT and the GPU it would use."""
@@ -48,6 +57,8 @@ class Platform:
     capability: tuple[int, int] | None = None
     problem: str = ""
     """Why engines cannot run here, and what to do; empty where they can."""
+    devices: tuple[Device, ...] = ()
+    """The GPUs that this process sees and that are like the first: engines of one run on all."""
 
     @property
     def name(self) -> str:
@@ -195,8 +206,20 @@ def _platform(flavor: Flavor, version: str, facts: dict[str, Any]) -> Platform:
     numbers = tuple(int(part) for part in version.split(".") if part.isdecimal())
     gpu = facts.get("gpu", {})
     capability = tuple(gpu["capability"]) if "capability" in gpu else None
-    platform = Platform(flavor, numbers, gpu.get("name"), capability)
-    return Platform(flavor, numbers, platform.gpu, capability, _problem(platform, facts))
+    platform = Platform(flavor, numbers, gpu.get("name"), capability, devices=_devices(gpu))
+    return replace(platform, problem=_problem(platform, facts))
+
+
+def _devices(gpu: dict[str, Any]) -> tuple[Device, ...]:
+    """GPUs like the first by the names that CUDA_VISIBLE_DEVICES has for them."""
+    given = os.environ.get("CUDA_VISIBLE_DEVICES")
+    names = None if given is None else [entry.strip() for entry in given.split(",")]
+    alike = {int(index): str(bus) for index, bus in gpu.get("alike", {}).items()}
+    return tuple(
+        Device(str(index) if names is None else names[index], bus)
+        for index, bus in sorted(alike.items())
+        if names is None or index < len(names)
+    )
 
 
 def _problem(platform: Platform, facts: dict[str, Any]) -> str:

@@ -24,27 +24,36 @@ def _tell(name: str, fact: dict[str, Any]) -> None:
 
 
 def _gpu() -> dict[str, Any]:
-    """Name and compute capability of device 0, by the driver library."""
+    """Name and compute capability of device 0, and the devices that are like it, by the driver library."""
     library = "nvcuda.dll" if sys.platform == "win32" else "libcuda.so.1"
     try:
         cuda = ctypes.CDLL(library)
     except OSError:
         return {"error": f"the driver's {library} is missing"}
-    count, device, value = ctypes.c_int(), ctypes.c_int(), ctypes.c_int()
-    name = ctypes.create_string_buffer(256)
-    code = (
-        cuda.cuInit(0)
-        or cuda.cuDeviceGetCount(ctypes.byref(count))
-        or (count.value and cuda.cuDeviceGet(ctypes.byref(device), 0))
-        or (count.value and cuda.cuDeviceGetName(name, len(name), device))
-    )
+    count = ctypes.c_int()
+    code = cuda.cuInit(0) or cuda.cuDeviceGetCount(ctypes.byref(count))
     if code or not count.value:
         return {"error": f"the driver gives error {code}" if code else "the driver has no device"}
+    found = [_device(cuda, index) for index in range(count.value)]
+    first = found[0][0]
+    if "error" in first:
+        return first
+    return {**first, "alike": {i: bus for i, (facts, bus) in enumerate(found) if facts == first}}
+
+
+def _device(cuda: Any, index: int) -> tuple[dict[str, Any], str]:
+    """A device's name and compute capability, and its PCI bus id."""
+    device, value = ctypes.c_int(), ctypes.c_int()
+    name, bus = ctypes.create_string_buffer(256), ctypes.create_string_buffer(32)
+    code = cuda.cuDeviceGet(ctypes.byref(device), index) or cuda.cuDeviceGetName(name, len(name), device)
+    if code:
+        return {"error": f"the driver gives error {code}"}, ""
     capability = []
     for attribute in (_MAJOR, _MINOR):
         cuda.cuDeviceGetAttribute(ctypes.byref(value), attribute, device)
         capability.append(value.value)
-    return {"name": name.value.decode(errors="replace"), "capability": capability}
+    place = "" if cuda.cuDeviceGetPCIBusId(bus, len(bus), device) else bus.value.decode(errors="replace")
+    return {"name": name.value.decode(errors="replace"), "capability": capability}, place
 
 
 def _cudart() -> dict[str, Any]:

@@ -18,11 +18,14 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
+from pytest_int8acc.engines.tensorrt.alone import alone
 from pytest_int8acc.files import replace_file
 
 MODEL, ENGINE, LAYERS, NETWORK = "model.onnx", "engine.plan", "layers.json", "network.json"
 JOB, META, CACHE, TIMING = "job.json", "meta.json", "calibration.cache", "timing.cache"
 BATCHES = "batches"
+#: There as long as the build waits for the GPU.
+WAITING = "waiting"
 
 #: The legacy calibrator's parameters; Polygraphy's own quantile of 0.5 would cut half of the values off.
 _QUANTILE, _CUTOFF = 0.9999, 1.0
@@ -113,12 +116,16 @@ def _built(job: dict[str, Any], *, fed: bool) -> dict[str, Any]:
     Path(NETWORK).write_text(json.dumps(list(_layers(network))), encoding="utf-8")
     saved = TIMING if job["timing"] else None
     batches = _Batches(job["calibration_shapes"] or ())
-    config = _config(job, batches)
-    engine = bytes(EngineBytesFromNetwork((builder, network, parser), config, save_timing_cache=saved)())
+    made = EngineBytesFromNetwork((builder, network, parser), _config(job, batches), save_timing_cache=saved)
+    Path(WAITING).touch()
+    with alone(job["lock"] and Path(job["lock"])) as waited:
+        Path(WAITING).unlink()
+        engine = bytes(made())
     if batches.asked_for and not batches.names:
         raise RuntimeError("TensorRT does not take the calibration cache; it may be of another version")
     Path(ENGINE).write_bytes(engine)
-    return {"absent": absent, "nbytes": len(engine), "tensorrt": str(_tensorrt().__version__)}
+    found = {"absent": absent, "nbytes": len(engine), "waited": waited}
+    return found | {"tensorrt": str(_tensorrt().__version__)}
 
 
 def _network_options(job: dict[str, Any]) -> dict[str, bool]:

@@ -1,0 +1,85 @@
+"""A backend whose builder fuses wrong: ONNX Runtime stands in for engines, with a fault planted."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from pytest_int8acc.backends.onnxruntime import OrtBackend
+from pytest_int8acc.case.forms import Form, ModelForm
+from pytest_int8acc.data import Dataset
+from pytest_int8acc.engines import Engine
+from pytest_int8acc.graph.model import Model
+from pytest_int8acc.measure import measured as measuring
+from pytest_int8acc.measure.measured import Measured, measure
+from pytest_int8acc.results import EngineInfo, EngineLayer, Role
+from pytest_int8acc.settings import Settings
+from pytest_int8acc.spec.load import load_spec
+from pytest_int8acc.tensors import Feed
+
+
+class WrongBackend(OrtBackend):
+    """Engines that are wrong where a node of ``wrong`` runs in INT8 and its result is no output."""
+
+    builds_engines = True
+    needs_simulation = True
+
+    def __init__(self, settings: Settings, wrong: Sequence[str] = (), right_at: int = -1) -> None:
+        super().__init__(settings)
+        self.wrong, self.right_at = tuple(wrong), right_at
+        self.other_levels = (1, 0)
+        self.opened: list[Role] = []
+
+    def open(self, form: Form, role: Role, inputs: Dataset) -> Engine:
+        self.opened.append(role)
+        engine = super().open(form, role, inputs)
+        assert isinstance(form, ModelForm)
+        layers = (EngineLayer("a + b", (*self.wrong, "behind"), "weighted", "int8"),)
+        if role == Role.INT8:
+            self.engines = (EngineInfo(role, "", 1.0, False, 1, layers),)
+        wrong = form.level != self.right_at and any(fused(form, node) for node in self.wrong)
+        return _Wrong(engine) if wrong else engine
+
+
+def fused(form: ModelForm, name: str) -> bool:
+    """Whether a builder would fuse a node with what reads it: in INT8, and its result no output."""
+    index = form.original.index
+    node = index.nodes[name]
+    makers = [index.producer[tensor].op_type for tensor in node.input if tensor in index.producer]
+    return "DequantizeLinear" in makers and node.output[0] not in form.shown
+
+
+class _Wrong:
+    """An engine with half of each output wrong."""
+
+    def __init__(self, engine: Engine) -> None:
+        self.description, self._engine = engine.description, engine
+        self.inputs, self.outputs = engine.inputs, engine.outputs
+
+    def __call__(self, feed: Feed) -> Feed:
+        return {
+            name: np.where(np.arange(a.size).reshape(a.shape) % 2, a, -a)
+            for name, a in self._engine(feed).items()
+        }
+
+
+def measured_wrong(
+    spec: Path,
+    wrong: Sequence[str],
+    monkeypatch: pytest.MonkeyPatch,
+    settings: Settings | None = None,
+    right_at: int = -1,
+) -> Measured:
+    """A case measured by a ``WrongBackend``."""
+    settings = settings or Settings()
+    monkeypatch.setattr(measuring, "open_backend", lambda case, _: WrongBackend(settings, wrong, right_at))
+    (case,) = load_spec(spec)
+    return measure(case, settings)
+
+
+def weighted(model: Model) -> list[str]:
+    """Convolutions and matrix products."""
+    return [n.name for n in model.graph.node if n.op_type in ("Conv", "Gemm", "MatMul")]
