@@ -33,6 +33,8 @@ if TYPE_CHECKING:
 
 #: Activations of one run that leave the graph together, in bytes; batches are cut, then tensors divided.
 CHUNK_BYTES = 1 << 27
+#: Activations that a run makes where maxima are taken, in bytes, about: larger ones leave the caches.
+RUN_BYTES = 1 << 28
 #: Reductions take their axes as an input from these opsets on.
 _AXES_ARE_INPUT = {"ReduceMax": 18, "ReduceMin": 18, "ReduceL1": 18}
 _FIRST = np.zeros(1, np.int64)
@@ -103,7 +105,9 @@ def _maxima(
     rows: dict[str, list[Array]] = {tensor: [] for tensor in tensors}
     channels: dict[str, NDArray[np.float32] | None] = {}
     sizes, run_rows, samples, is_broken = dict.fromkeys(tensors, 0), 1, 0, False
-    for batch in with_progress(dataset, f"calibration: ranges of {len(tensors)} tensors"):
+    what = f"calibration: ranges of {len(tensors)} tensors"
+    most = CHUNK_BYTES if sessions.on_device else RUN_BYTES
+    for batch in _batches(dataset, what, model, reduced.row_bytes, most):
         outputs = engine(batch.feed)
         samples, size = samples + batch.rows, batch.rows + batch.padding
         run_rows = max(run_rows, size)
@@ -157,6 +161,11 @@ class _Reduced:
             if row is None
             else row * len(outputs[self.highest[tensor]])
         )
+
+    @property
+    def row_bytes(self) -> int:
+        """Of all tensors in one row, as float32; those whose size the model does not tell are left out."""
+        return sum(4 * (self._row_size(tensor) or 0) for tensor in self.highest)
 
     def _row_size(self, tensor: str) -> int | None:
         """Elements of a row where the model tells; an operator that asked for it would undo layouts."""
@@ -236,27 +245,34 @@ def collect_histograms(
     """
     found = {t: Bins(maxima.amax(t), bins) for t in maxima.per_sample if can_count(maxima.amax(t))}
     layout = read_layout(model.inputs)
-    can_cut = bool(layout.batched) and layout.size is None
-    sizes = {t: maxima.run_bytes[t] // (maxima.run_rows if can_cut else 1) for t in found}
+    rows = maxima.run_rows if _can_cut(layout) else 1
+    sizes = {tensor: maxima.run_bytes[tensor] // rows for tensor in found}
     in_graph = sessions.on_device and model.opset >= SCATTER_ADDS
     chunks = [list(sizes)] if in_graph and sizes else list(chunked(sizes, CHUNK_BYTES))
     for n, chunk in enumerate(chunks, 1):
         what = f"calibration: histograms of {len(chunk)} tensors (pass {n} of {len(chunks)})"
         at_once = [sizes[tensor] for tensor in chunk]
-        rows = CHUNK_BYTES // max(max(at_once) if in_graph else sum(at_once), 1)
-        batches = with_progress(dataset, what)
-        if can_cut:
-            batches = (part for batch in batches for part in _parts(batch, layout, max(rows, 1)))
+        batches = _batches(dataset, what, model, max(at_once) if in_graph else sum(at_once), CHUNK_BYTES)
         count = _count_in_graph if in_graph else _count
         count(model, {tensor: found[tensor] for tensor in chunk}, batches, sessions)
     return found
 
 
-def _parts(batch: Batch, layout: Layout, rows: int) -> Iterator[Batch]:
-    """A batch cut into some of at most ``rows`` rows."""
-    for start in range(0, batch.rows, rows):
-        stop = min(start + rows, batch.rows)
-        yield Batch(layout.cut(batch.feed, start, stop), stop - start)
+def _batches(dataset: Dataset, what: str, model: Model, row_bytes: int, most: int) -> Iterator[Batch]:
+    """Batches cut, where the model allows it, to as many rows as ``most`` bytes hold, or one."""
+    layout = read_layout(model.inputs)
+    rows = max(1, most // max(row_bytes, 1))
+    for batch in with_progress(dataset, what):
+        if batch.rows <= rows or not _can_cut(layout):
+            yield batch
+            continue
+        for start in range(0, batch.rows, rows):
+            stop = min(start + rows, batch.rows)
+            yield Batch(layout.cut(batch.feed, start, stop), stop - start)
+
+
+def _can_cut(layout: Layout) -> bool:
+    return bool(layout.batched) and layout.size is None
 
 
 def _count(model: Model, found: Mapping[str, Bins], batches: Iterable[Batch], sessions: Sessions) -> None:
