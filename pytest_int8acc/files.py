@@ -6,6 +6,7 @@ import contextlib
 import glob
 import os
 import shutil
+import stat
 import tempfile
 import time
 import uuid
@@ -41,6 +42,26 @@ def replace_file(path: Path, data: bytes, draft: Path | None = None) -> None:
             draft.unlink(missing_ok=True)
 
 
+def create_file(path: Path, data: bytes) -> None:
+    """As :func:`replace_file` for a file that must not be there.
+
+    Raises:
+        FileExistsError: It is there, and stays as it is.
+        OSError: The file system refuses it.
+    """
+    _clear(path.parent, f"{glob.escape(path.name)}.{'[0-9a-f]' * 32}.tmp")
+    draft = path.with_name(f"{path.name}.{uuid.uuid4().hex}.tmp")
+    try:
+        draft.write_bytes(data)
+        try:
+            os.link(draft, path)  # unlike a rename, it replaces nothing
+        except PermissionError:  # a file system without links
+            os.rename(draft, path)
+    finally:
+        with contextlib.suppress(OSError):
+            draft.unlink(missing_ok=True)
+
+
 @contextlib.contextmanager
 def replacing_files(folder: Path) -> Iterator[Path]:
     """An empty folder for new files, which move into ``folder`` where the block ends without an error.
@@ -64,6 +85,17 @@ def replacing_files(folder: Path) -> Iterator[Path]:
             os.replace(draft, folder / draft.name)
     finally:
         shutil.rmtree(drafts, ignore_errors=True)
+
+
+def special(path: Path) -> str:
+    """What ``path`` is in words where reading it might never end; empty for a file, a folder or nothing."""
+    try:
+        mode = path.stat().st_mode
+    except (OSError, ValueError):
+        return ""
+    if stat.S_ISREG(mode) or stat.S_ISDIR(mode):
+        return ""
+    return "a FIFO" if stat.S_ISFIFO(mode) else "a socket" if stat.S_ISSOCK(mode) else "a device"
 
 
 def seen_from(folder: Path, path: Path) -> str:

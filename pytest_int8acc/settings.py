@@ -114,8 +114,8 @@ class Settings:
     )
     strategy: Strategy = _setting("minimal", "how to search (default: minimal)", Strategy)
     max_builds: int = _setting(8, "engines that one search may build, the proof included (default: 8)")
-    max_seconds: int | None = _setting(
-        None, "stop a search after N seconds with the best plan so far (default: never)"
+    max_seconds: int = _setting(
+        300, "end all that follows a verdict after N seconds, with what is known by then (default: 300)"
     )
     certify: bool = _setting(
         False, "prove on engines of its own that each culprit must leave INT8", kind="flag"

@@ -9,6 +9,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from pytest_int8acc.names import shown
+
 #: An array of any dtype and shape.
 Array = NDArray[Any]
 #: One inference's inputs, or outputs, by tensor name.
@@ -29,8 +31,10 @@ class TensorInfo:
     """None where not even the rank is known."""
 
     def __str__(self) -> str:
-        dims = "?" if self.shape is None else ", ".join("?" if d is None else str(d) for d in self.shape)
-        return f"{self.name}: {self.dtype} [{dims}]"
+        dims = (
+            "?" if self.shape is None else ", ".join("?" if d is None else shown(str(d)) for d in self.shape)
+        )
+        return f"{shown(self.name)}: {self.dtype} [{dims}]"
 
 
 def describe(tensors: Iterable[TensorInfo]) -> str:
@@ -43,4 +47,4 @@ def did_you_mean(wrong: str, known: Sequence[str] | Mapping[str, object]) -> str
     import difflib
 
     close = difflib.get_close_matches(wrong, list(known), n=1, cutoff=0.6)
-    return f" (did you mean '{close[0]}'?)" if close else ""
+    return f" (did you mean '{shown(close[0])}'?)" if close else ""

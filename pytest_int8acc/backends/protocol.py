@@ -13,6 +13,9 @@ from pytest_int8acc.graph.model import Model
 from pytest_int8acc.results import EngineInfo, Role
 from pytest_int8acc.tensors import Feed
 
+#: What ``output_settings`` call the mode of an engine that was built.
+ENGINE = "engine"
+
 
 class Backend(Protocol):
     """Makes engines of forms, and knows what it made."""

@@ -12,6 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 from threading import Event
 
+from pytest_int8acc.backends.protocol import ENGINE
 from pytest_int8acc.case.forms import EngineForm, Form, ImplicitForm, ModelForm
 from pytest_int8acc.data import Dataset
 from pytest_int8acc.engines import Engine
@@ -72,7 +73,7 @@ class TrtBackend:
     def __init__(self, platform: Platform, case: Case, settings: Settings) -> None:
         self.platform = platform
         self.notes: tuple[str, ...] = ()
-        self.output_settings: Mapping[str, str] = {}
+        self.output_settings: Mapping[str, str] = {"mode": ENGINE}
         self.calibration_cache: Path | None = None
         self._options = _options(case)
         own = self._options.optimization_level

@@ -3,22 +3,35 @@
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
 from pytest_int8acc.data import Dataset, RandomSource, open_dataset
+from pytest_int8acc.data.dataset import ROWS
 from pytest_int8acc.engines.onnxruntime import sessions_of
+from pytest_int8acc.errors import DataError
+from pytest_int8acc.files import special
 from pytest_int8acc.graph.groups import Layout, origins
 from pytest_int8acc.graph.model import Model
 from pytest_int8acc.scales import Scales
 from pytest_int8acc.scales.calibrate import calibrate
 from pytest_int8acc.scales.load import load_scales
 from pytest_int8acc.settings import Settings
-from pytest_int8acc.spec.int8 import Algorithm, Calibration, CalibrationMethod, ImplicitCalibration, Source
+from pytest_int8acc.spec.int8 import (
+    Algorithm,
+    BaselineModel,
+    Calibration,
+    CalibrationMethod,
+    ImplicitCalibration,
+    Source,
+)
 from pytest_int8acc.spec.int8 import RandomSource as RandomSpec
 from pytest_int8acc.spec.models import Case
 
+#: Elements of outputs per run, about, where a model tells their shapes.
+_RUN_ELEMENTS = 1 << 20
 logger = logging.getLogger("pytest_int8acc")
 #: What comes nearest to each of TensorRT's calibrators.
 _LIKE: Mapping[Algorithm, CalibrationMethod] = {
@@ -29,13 +42,46 @@ _LIKE: Mapping[Algorithm, CalibrationMethod] = {
 }
 
 
+def check_files(case: Case) -> None:
+    """Raise DataError, at its key's place, for a file of the case whose reading might never end."""
+    int8, baseline = case.int8, case.baseline if isinstance(case.baseline, BaselineModel) else None
+    named = {key: getattr(case, key) for key in ("model", "inputs", "labels", "reference", "plan")}
+    named |= {f"int8.{key}": getattr(int8, key) for key in ("scales", "model", "engine")}
+    named |= {f"baseline.{key}": getattr(baseline, key, None) for key in ("model", "engine")}
+    named["int8.implicit.cache"] = int8.implicit and int8.implicit.cache
+    for key, name in named.items():
+        if isinstance(name, str) and (kind := special(case.path(name))):
+            with case.at(key):
+                raise DataError(f"{key}: {name} is {kind}, which has no end to read to; give a file")
+
+
 def open_source(case: Case, source: Source, model: Model, what: str, samples: int | None) -> Dataset:
     """The data that a spec's ``inputs`` or ``calibrate.data`` means."""
     base = case.path("")
     wanted = (
         RandomSource(source.random.samples, source.random.seed) if isinstance(source, RandomSpec) else source
     )
-    return open_dataset(wanted, model.inputs, samples=samples, batch=case.batch, base=base, what=what)
+    key = what if what == "inputs" else f"int8.{'implicit.' if case.int8.implicit else ''}{what}"
+    with case.at(key):
+        opened = open_dataset(
+            wanted,
+            model.inputs,
+            base=base,
+            samples=samples,
+            batch=case.batch,
+            rows=_rows(model),
+            what=what,
+            most=case.most_bytes,
+        )
+    opened.place = case.place(key)
+    return opened
+
+
+def _rows(model: Model) -> int:
+    """Rows per run where nobody says: fewer where outputs are large, since each form's are held at once."""
+    shapes = [tensor.shape[1:] for tensor in model.outputs if tensor.shape]
+    sizes = [math.prod(dim for dim in shape if isinstance(dim, int)) for shape in shapes]
+    return max(1, min(ROWS, _RUN_ELEMENTS // max(sum(sizes), 1)))
 
 
 def calibration_data(case: Case, model: Model) -> Dataset | None:

@@ -34,6 +34,8 @@ class _Form:
     """Tells what it takes and gives, whatever runs in its place."""
     description: str
     notes: tuple[str, ...] = ()
+    place: str = ""
+    """The key of the spec that it comes from, as ``file:line:col``."""
 
     @property
     def half(self) -> bool:
@@ -159,13 +161,14 @@ class Int8Form:
 
 def load_float(case: Case) -> Model:
     """The case's float model; ModelError where it cannot be read, or is quantized already."""
-    model = load_model(case.path(case.model))
-    if is_qdq(model):
-        raise ModelError(
-            f"{model.name}: holds Q/DQ already; 'model' wants the float model it was made from, and "
-            "this one belongs under 'int8: {model: ...}'"
-        )
-    return model
+    with case.at("model"):
+        model = load_model(case.path(case.model))
+        if is_qdq(model):
+            raise ModelError(
+                f"{model.name}: holds Q/DQ already; 'model' wants the float model it was made from, and "
+                "this one belongs under 'int8: {model: ...}'"
+            )
+        return model
 
 
 def baseline_form(case: Case, model: Model) -> Form:
@@ -173,9 +176,12 @@ def baseline_form(case: Case, model: Model) -> Form:
     baseline = case.baseline
     if isinstance(baseline, BaselineModel):
         if baseline.engine is not None:
-            return EngineForm(model, f"engine {baseline.engine}", path=case.path(baseline.engine))
+            place, path = case.place("baseline.engine"), case.path(baseline.engine)
+            return EngineForm(model, f"engine {baseline.engine}", place=place, path=path)
         assert baseline.model is not None  # the spec demands one of both
-        return ModelForm.as_it_is(load_model(case.path(baseline.model)), f"{baseline.model} as it is")
+        with case.at("baseline.model"):
+            form = ModelForm.as_it_is(load_model(case.path(baseline.model)), f"{baseline.model} as it is")
+            return replace(form, place=case.place("baseline.model"))
     if baseline == "fp32":
         return fp32_form(model)
     return ModelForm.halved(model, "FP16")
@@ -196,11 +202,12 @@ def candidate_form(
     """
     engine = case.int8.engine
     if engine is not None:
-        return EngineForm(model, f"engine {engine}", path=case.path(engine)), None
+        path = case.path(engine)
+        return EngineForm(model, f"engine {engine}", place=case.place("int8.engine"), path=path), None
     if case.int8.implicit is not None and implicit:
         return _implicit_form(case, case.int8.implicit, model), None
     int8 = int8_form(case, model, settings)
-    return int8.under(), int8
+    return replace(int8.under(), place=case.place("int8.model")), int8
 
 
 def int8_form(case: Case, model: Model, settings: Settings, cache: Path | None = None) -> Int8Form:
@@ -212,23 +219,54 @@ def int8_form(case: Case, model: Model, settings: Settings, cache: Path | None =
     """
     rest: Precision = "fp32" if case.baseline == "fp32" else "fp16"
     if case.int8.model is not None:
-        network = read_qdq(load_model(case.path(case.int8.model)), original=model, exclude=case.int8.exclude)
-        notes = (*network.notes, *_left_high(network, rest))
-        return _guarded(case, Int8Form(network, f"read from {case.int8.model}", rest, notes))
-    layout = find_groups(model, case.int8.exclude)
-    scales = find_scales(case, model, layout, settings, cache)
-    network = quantize(model, layout, scales.values)
-    notes = (*scales.notes, *_left_high(network, rest))
-    return _guarded(case, Int8Form(network, scales.source, rest, notes, observed=scales.observed))
+        with case.at("int8.model"):
+            given = load_model(case.path(case.int8.model))
+            network = read_qdq(given, original=model, exclude=case.int8.exclude)
+        notes, source, observed = network.notes, f"read from {case.int8.model}", None
+    else:
+        with case.at("int8.exclude"):
+            layout = find_groups(model, case.int8.exclude)
+        with case.at("int8.scales"):
+            scales = find_scales(case, model, layout, settings, cache)
+            network = quantize(model, layout, scales.values)
+        notes, source, observed = scales.notes, scales.source, scales.observed
+    notes = (*notes, *_left_high(network, rest))
+    with case.at("int8.model"):
+        return _guarded(case, Int8Form(network, source, rest, notes, observed=observed))
 
 
 def _guarded(case: Case, form: Int8Form) -> Int8Form:
-    """``form`` under the case's own plan, where it has one; a search sees what the plan leaves in INT8."""
+    """``form`` under the case's own plan, where it has one; a search sees what the plan leaves in INT8.
+
+    Raises ModelError where nothing is left in INT8: the baseline would be compared with itself.
+    """
+    if not form.network.groups and not _other_pairs(form.network):
+        raise ModelError(
+            f"nothing is in INT8 ({form.source}): no layer's inputs or weights are quantized, so the "
+            "baseline would be compared with itself; name the quantized model, or scales of its tensors"
+        )
     if case.plan is None:
         return form
-    plan = read_plan(case.path(case.plan), form.network)
+    with case.at("plan"):
+        plan = read_plan(case.path(case.plan), form.network)
+        if form.network.groups and len(plan.high) == len(form.network.groups):
+            raise ModelError(
+                f"{case.plan}: keeps all {len(plan.high)} layers out of INT8, so the baseline would be "
+                "compared with itself; leave one in INT8 at least, or take the case out"
+            )
     source = f"{form.source}, under {case.plan}"
     return replace(form, network=guard(form.network, plan), source=source, whole=form.network, given=plan)
+
+
+def _other_pairs(network: Network) -> bool:
+    """Whether Q/DQ stays that no plan takes off: FP8, INT4 or blocked."""
+    constants, nodes, makers = (
+        network.model.constants(),
+        network.model.index.nodes,
+        network.model.index.producer,
+    )
+    read = [nodes[name].input[0] for name in network.fixed_pairs]
+    return any(n in constants or (n in makers and makers[n].op_type == "QuantizeLinear") for n in read)
 
 
 def _implicit_form(case: Case, wish: Implicit, model: Model) -> ImplicitForm:
@@ -237,7 +275,8 @@ def _implicit_form(case: Case, wish: Implicit, model: Model) -> ImplicitForm:
     calibration = wish.calibrate
     if calibration is None:
         description = f"INT8 by TensorRT itself, ranges of {wish.cache}"
-        return ImplicitForm(model, description, algorithm="entropy2", samples=None, cache=cache)
+        place = case.place("int8.implicit.cache")
+        return ImplicitForm(model, description, place=place, algorithm="entropy2", samples=None, cache=cache)
     description = f"INT8 by TensorRT itself, {calibration.algorithm} calibration"
     samples = calibration_samples(case, model, calibration)
     return ImplicitForm(model, description, algorithm=calibration.algorithm, samples=samples, cache=cache)

@@ -27,12 +27,15 @@ from pytest_int8acc.graph.formats import INT8
 from pytest_int8acc.graph.model import Model
 from pytest_int8acc.graph.network import Network, Plan, TensorScale
 from pytest_int8acc.graph.plan import activation_scales
+from pytest_int8acc.names import shown
 from pytest_int8acc.results.causes import Rescale
 from pytest_int8acc.tensors import Array
 
 #: The version of the format that is written; all up to it are read.
 VERSION = 3
 _COLUMNS = 100
+#: A longer key needs a '?' in YAML (https://yaml.org/spec/1.2.2/, 7.4.3: 1024 characters at most).
+_KEY = 1000
 
 
 @dataclass(frozen=True)
@@ -96,7 +99,7 @@ def plan_text(plan: Plan, network: Network, file: str) -> str:
     model = {"file": file, "graph": known.graph, "weights": known.weights}
     return "\n".join(
         [
-            f"# Plan by pytest-int8acc for {comment(file)}: the layers that leave INT8, other scales and",
+            f"# Plan by pytest-int8acc for {shown(file)}: the layers that leave INT8, other scales and",
             "# moves, so that it meets its criteria. To guard it, name this file in the spec, by its path",
             "# from there:",
             "#",
@@ -129,14 +132,16 @@ def plan_text(plan: Plan, network: Network, file: str) -> str:
 
 
 def quoted(text: str) -> str:
-    """``text`` as a YAML scalar between double quotes, whatever it holds."""
-    return "".join(c if c.isprintable() else f"\\U{ord(c):08x}" for c in json.dumps(text, ensure_ascii=False))
+    """``text`` as a YAML scalar between double quotes, whatever it holds, and no CI's command."""
+    text = json.dumps(text, ensure_ascii=False).replace("##", r"#\x23")
+    return "".join(c if c.isprintable() else f"\\U{ord(c):08x}" for c in text)
 
 
 def _section(key: str, entries: Mapping[str, str]) -> Iterator[str]:
     yield f"{key}:" if entries else f"{key}: {{}}"
     for name, value in entries.items():
-        yield f"  {quoted(name)}:{value}"
+        text = quoted(name)
+        yield f"  {text}:{value}" if len(text) < _KEY else f"  ? {text}\n  :{value}"
 
 
 def _scale(wanted: TensorScale) -> str:
@@ -178,8 +183,3 @@ def _number(value: np.generic) -> str:
         text = repr(float(value))
     digits, e, exponent = text.partition("e")
     return digits + ("" if "." in digits or not e else ".0") + e + exponent
-
-
-def comment(text: str) -> str:
-    """``text`` without what would end a comment."""
-    return "".join(c if c.isprintable() else "?" for c in text)

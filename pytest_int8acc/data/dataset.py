@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import math
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -10,7 +11,7 @@ from pathlib import Path
 
 import numpy as np
 
-from pytest_int8acc.data.files import find, read_arrays
+from pytest_int8acc.data.files import MOST_BYTES, find, in_gib, read_arrays, too_much
 from pytest_int8acc.data.layout import Layout, convert, inspect, read_layout
 from pytest_int8acc.data.sources import (
     RandomSource,
@@ -21,11 +22,13 @@ from pytest_int8acc.data.sources import (
     random_source,
     read_feeds,
 )
-from pytest_int8acc.errors import DataError
+from pytest_int8acc.errors import DataError, blaming
 from pytest_int8acc.tensors import Array, Feed, TensorInfo, describe
 
 #: Rows per run where neither the model nor the caller says.
-_ROWS = 32
+ROWS = 32
+#: Samples that a loader may give where nobody says how many.
+_ENDLESS = 1_000_000
 
 
 @dataclass(frozen=True, eq=False)
@@ -117,6 +120,7 @@ class Dataset:
     Attributes:
         description: Where the data come from, in words.
         is_random: True where the data are drawn, not given.
+        place: The spec's key that names the data, as ``file:line:col``: errors begin with it.
         samples: How many samples a pass gives; None until a source that must be read to know was read once.
         digest: BLAKE2b of the converted samples in order, in hex, the same for any batch size; None until the
             first full pass.
@@ -131,9 +135,14 @@ class Dataset:
         description: str,
         size: int | None,
         limit: int | None,
+        most: int = MOST_BYTES,
     ) -> None:
-        """Keep ``source`` for passes in runs of ``size`` rows over the first ``limit`` samples."""
+        """Keep ``source`` for passes in runs of ``size`` rows over the first ``limit`` samples.
+
+        One that may have no end gives ``most`` bytes at most where there is no ``limit``.
+        """
         self.description = description
+        self.place = ""
         self.is_random = source.is_random
         self.samples = (
             source.samples if limit is None or source.samples is None else min(source.samples, limit)
@@ -145,6 +154,7 @@ class Dataset:
         self._what = what
         self._size = size
         self._limit = limit
+        self._most = most if source.endless and limit is None else None
         self._notes = dict.fromkeys(source.notes)
 
     @property
@@ -169,7 +179,10 @@ class Dataset:
             DataError: The data cannot be read, do not fit the model, are empty, hold nan or inf, or differ
                 from those of an earlier full pass.
         """
-        digest = _Digest(self._layout)
+        with blaming(self.place):
+            yield from self._pass(_Digest(self._layout))
+
+    def _pass(self, digest: _Digest) -> Iterator[Batch]:
         for number, batch in enumerate(rechunk(self._feeds(digest), self._layout, self._size)):
             if number == 0:
                 self._compare_first(batch)
@@ -198,12 +211,20 @@ class Dataset:
         )
 
     def _feeds(self, digest: _Digest) -> Iterator[Feed]:
+        nbytes = 0
         for where, raw in self._source.read():
             inspect(raw, self._layout, where)
             if self._limit is not None:
                 raw = self._layout.cut(raw, 0, self._limit - digest.samples)
             feed = convert(raw, self._layout, where, digest.samples, self._note)
             digest.update(feed)
+            nbytes += sum(array.nbytes for array in feed.values())
+            if self._most is not None and (nbytes > self._most or digest.samples > _ENDLESS):
+                gave = f"{self._what}: {self.description} gave {digest.samples} samples, {in_gib(nbytes)}"
+                raise DataError(
+                    f"{gave}, and goes on; 'samples: N' takes the first N. Without it {_ENDLESS} samples are "
+                    f"the most, and {in_gib(self._most)} (max_data)"
+                )
             yield feed
             if digest.samples == self._limit:
                 return
@@ -246,7 +267,9 @@ def open_dataset(
     base: Path,
     samples: int | None = None,
     batch: int | None = None,
+    rows: int = ROWS,
     what: str = "inputs",
+    most: int = MOST_BYTES,
 ) -> Dataset:
     """Open data for a model that takes ``inputs``; all is checked that needs no reading of every value.
 
@@ -256,9 +279,11 @@ def open_dataset(
         inputs: The model's inputs; the docstring of :mod:`pytest_int8acc.data` says which axis is the batch.
         base: The folder that ``source`` is relative to.
         samples: Use only the first so many samples, at least 1.
-        batch: Rows per run where the model leaves that open; without it stored arrays run in chunks of 32,
-            and a loader's or Polygraphy's feeds as they come.
+        batch: Rows per run where the model leaves that open; without it stored arrays run in chunks of
+            ``rows``, and a loader's or Polygraphy's feeds as they come.
+        rows: See there.
         what: The spec key, for messages.
+        most: Bytes that random data, an .npz unpacked, or a loader without ``samples`` may give.
 
     Raises:
         DataError: The source is missing, of no known kind, or does not fit the model.
@@ -267,13 +292,26 @@ def open_dataset(
     if not layout.inputs:
         raise DataError(f"{what}: the model takes no inputs, so there is nothing to compare on")
     _check_batch(batch, layout, what)
-    opened = _open(source, layout, layout.size or batch or _ROWS, base, what)
-    size = (layout.size or batch or (_ROWS if opened.joins else None)) if layout.batched else None
+    opened = _open(source, layout, layout.size or batch or rows, base, what, most)
+    size = (layout.size or batch or (rows if opened.joins else None)) if layout.batched else None
     described = source
     if isinstance(source, RandomSource):
+        _check_random(min(samples or source.samples, source.samples), layout, what, most)
         described = f"random data ({source.samples} samples, seed {source.seed})"
     description = f"{described}" if samples is None else f"{described}, first {samples} samples"
-    return Dataset(opened, layout, what=what, description=description, size=size, limit=samples)
+    return Dataset(opened, layout, what=what, description=description, size=size, limit=samples, most=most)
+
+
+def _check_random(samples: int, layout: Layout, what: str, most: int) -> None:
+    nbytes = samples * sum(
+        t.dtype.itemsize
+        * math.prod(d for d in (t.shape or ())[t.name in layout.batched :] if isinstance(d, int))
+        for t in layout.inputs
+    )
+    if nbytes > most:
+        raise DataError(
+            f"{what}: {samples} random samples are {in_gib(nbytes)}, {too_much(most)}; or draw fewer"
+        )
 
 
 def _check_batch(batch: int | None, layout: Layout, what: str) -> None:
@@ -291,7 +329,7 @@ def _check_batch(batch: int | None, layout: Layout, what: str) -> None:
         )
 
 
-def _open(source: str | RandomSource, layout: Layout, size: int, base: Path, what: str) -> Source:
+def _open(source: str | RandomSource, layout: Layout, size: int, base: Path, what: str, most: int) -> Source:
     if isinstance(source, RandomSource):
         return random_source(source, layout, size, what)
     if ".py:" in source or source.endswith(".py"):
@@ -307,7 +345,7 @@ def _open(source: str | RandomSource, layout: Layout, size: int, base: Path, wha
             f"{where}: not a kind of data this reads; expected .npz, .npy, a folder of .npy files, .json of "
             f"'polygraphy run --save-inputs', or a loader file.py:function"
         )
-    arrays = read_arrays(path, where)
+    arrays = read_arrays(path, where, most)
     only, first = next(iter(arrays)), layout.inputs[0].name
     if len(arrays) > 1 or len(layout.inputs) > 1 or only == first:
         return array_source(arrays, layout, size, where)

@@ -10,17 +10,32 @@ from typing import TypeVar
 import numpy as np
 
 from pytest_int8acc.errors import DataError
+from pytest_int8acc.files import special
 from pytest_int8acc.tensors import Array, did_you_mean
 
 _NPY = b"\x93NUMPY"
 _ZIP = b"PK"
 _T = TypeVar("_T")
+#: What is read or made up at most where nobody allows more.
+MOST_BYTES = 4 << 30
+
+
+def in_gib(nbytes: int) -> str:
+    """Like ``4 GiB``."""
+    return f"{nbytes / 2**30:.3g} GiB"
+
+
+def too_much(most: int) -> str:
+    """That more than ``most`` bytes are too much, and how to raise that."""
+    return f"more than the {in_gib(most)} that 'max_data' allows (unless set, 4G): raise it in the case"
 
 
 def find(written: str, base: Path, where: str) -> Path:
     """The existing file or folder that ``written`` names relative to ``base``, or DataError."""
     path = base / written
     if path.exists():
+        if kind := special(path):
+            raise DataError(f"{where}: is {kind}, which has no end to read to; give a file or a folder")
         return path
     if not path.parent.is_dir():
         raise DataError(f"{where}: no such file; there is no folder {path.parent}")
@@ -37,14 +52,18 @@ def read_npy(path: Path, where: str) -> Array:
     return np.asarray(_guarded(lambda: np.load(path, mmap_mode="r", allow_pickle=False), where))
 
 
-def read_npz(path: Path, where: str) -> dict[str, Array]:
+def read_npz(path: Path, where: str, most: int = MOST_BYTES) -> dict[str, Array]:
     """All arrays of a .npz file by name, plain or compressed, read whole.
 
-    Raises DataError for a file that is none, is damaged or empty, or holds Python objects or other files.
+    Raises DataError for a file that is none, is damaged or empty, holds Python objects or other files, or
+    unpacks to more than ``most`` bytes.
     """
     _check_magic(path, _ZIP, where)
     arrays: dict[str, Array] = {}
     with _guarded(lambda: np.load(path, allow_pickle=False), where) as archive:
+        nbytes = sum(member.file_size for member in archive.zip.infolist())
+        if nbytes > most:
+            raise DataError(f"{where}: unpacks to {in_gib(nbytes)}, {too_much(most)}, or save .npy files")
         for name in archive.files:
             array = _guarded(lambda name=name: archive[name], f"{where}: '{name}'")  # type: ignore[misc]
             if not isinstance(array, np.ndarray):
@@ -55,9 +74,9 @@ def read_npz(path: Path, where: str) -> dict[str, Array]:
     return arrays
 
 
-def read_arrays(path: Path, where: str) -> dict[str, Array]:
+def read_arrays(path: Path, where: str, most: int = MOST_BYTES) -> dict[str, Array]:
     """The arrays of a .npz file, or the one array of a .npy file under the file's stem."""
-    return read_npz(path, where) if path.suffix == ".npz" else {path.stem: read_npy(path, where)}
+    return read_npz(path, where, most) if path.suffix == ".npz" else {path.stem: read_npy(path, where)}
 
 
 def natural(path: Path) -> list[tuple[int, int, str]]:
@@ -68,6 +87,8 @@ def natural(path: Path) -> list[tuple[int, int, str]]:
 
 def _check_magic(path: Path, magic: bytes, where: str) -> None:
     """NumPy takes whatever it does not know for a pickle, and says so; tell the cases apart first."""
+    if kind := special(path):
+        raise DataError(f"{where}: is {kind}, which has no end to read to; give a file")
     try:
         with path.open("rb") as file:
             start = file.read(6)

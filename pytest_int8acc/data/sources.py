@@ -13,10 +13,10 @@ from typing import Any
 
 import numpy as np
 
-from pytest_int8acc.data.files import find, natural, read_arrays, read_npy
+from pytest_int8acc.data.files import MOST_BYTES, find, natural, read_arrays, read_npy
 from pytest_int8acc.data.layout import Layout, check_equal, check_names, inspect, kind
 from pytest_int8acc.data.scripts import iterate_user, load_function, run_user
-from pytest_int8acc.errors import DataError
+from pytest_int8acc.errors import DataError, told
 from pytest_int8acc.tensors import Array, Feed, TensorInfo, describe
 
 #: A feed, and where it was found, for messages.
@@ -44,6 +44,8 @@ class Source:
     joins: bool = False
     """True where rows are stored samples that may share a run; False where each feed is its own run."""
     is_random: bool = False
+    endless: bool = False
+    """True where nothing says that a pass ends."""
     notes: tuple[str, ...] = ()
 
 
@@ -246,7 +248,7 @@ def loader_source(ref: str, base: Path, what: str) -> Source:
             here = f"{what}: {ref}: feed {index}"
             yield here, _to_feed(item, here)
 
-    return Source(feeds)
+    return Source(feeds, endless=True)
 
 
 def _to_feed(item: Any, here: str) -> Feed:
@@ -254,15 +256,17 @@ def _to_feed(item: Any, here: str) -> Feed:
     if not isinstance(item, Mapping):
         raise DataError(f"{here} is of type {type(item).__name__}, expected a dict of input name to array")
     feed: Feed = {}
-    for name, value in item.items():
+    for name, value in run_user(here, lambda: list(item.items())):
         if not isinstance(name, str):
             raise DataError(f"{here} has the key {name!r}, expected the name of an input")
         try:
             feed[name] = np.array(value)
-        except Exception as error:  # whatever an object's own __array__ raises
+        except KeyboardInterrupt:
+            raise
+        except BaseException as error:  # whatever an object's own __array__ raises
             raise DataError(
-                f"{here}: '{name}' of type {type(value).__name__} cannot become a NumPy array ({error}); "
-                f"yield NumPy arrays"
+                f"{here}: '{name}' of type {type(value).__name__} cannot become a NumPy array "
+                f"({told(error)}); yield NumPy arrays"
             ) from error
     return feed
 
@@ -316,7 +320,9 @@ def _values(tensor: TensorInfo, rows: int, batched: bool, stream: np.random.Gene
     return np.asarray(values if kind(tensor.dtype) == "float" else values >= 0.5).astype(tensor.dtype)
 
 
-def load_labels(source: str, samples: int, base: Path, *, limited: bool = False) -> Array | dict[str, Array]:
+def load_labels(
+    source: str, samples: int, base: Path, *, limited: bool = False, most: int = MOST_BYTES
+) -> Array | dict[str, Array]:
     """Labels with one entry per sample on axis 0; one array, or several by name.
 
     Args:
@@ -325,6 +331,7 @@ def load_labels(source: str, samples: int, base: Path, *, limited: bool = False)
         samples: How many samples the inputs have.
         base: A folder.
         limited: The inputs were cut to ``samples``, so more labels are cut too.
+        most: Bytes that an .npz may unpack to.
 
     Raises:
         DataError: The labels cannot be read, or are too few or too many.
@@ -336,7 +343,7 @@ def load_labels(source: str, samples: int, base: Path, *, limited: bool = False)
         path = find(source, base, where)
         if path.suffix not in (".npy", ".npz"):
             raise DataError(f"{where}: expected .npy, .npz, or file.py:function")
-        arrays = read_arrays(path, where)
+        arrays = read_arrays(path, where, most)
         if len(arrays) == 1:
             arrays = next(iter(arrays.values()))
     if isinstance(arrays, dict):
@@ -349,7 +356,9 @@ def _to_array(value: Any, where: str) -> Array:
     try:
         array = np.asarray(value)
     except Exception as error:  # whatever an object's own __array__ raises
-        raise DataError(f"{where}: {type(value).__name__} cannot become a NumPy array ({error})") from error
+        raise DataError(
+            f"{where}: {type(value).__name__} cannot become a NumPy array ({told(error)})"
+        ) from error
     if array.dtype == object:
         found = "nothing" if value is None else f"Python objects ({type(value).__name__})"
         raise DataError(f"{where}: returned {found}, expected an array of numbers or text, or a dict of them")

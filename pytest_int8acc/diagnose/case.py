@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import logging
-import re
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 from pytest_int8acc.case.forms import ImplicitForm
@@ -13,12 +13,14 @@ from pytest_int8acc.diagnose.causes import explain
 from pytest_int8acc.diagnose.layers import engine_errors, layer_errors
 from pytest_int8acc.diagnose.ranges import odd_ranges, survey, telling_slip
 from pytest_int8acc.diagnose.reduce import reduce
-from pytest_int8acc.diagnose.stages import place, stage_outputs
-from pytest_int8acc.graph.network import Plan, symmetric
+from pytest_int8acc.diagnose.stages import place, stages_of
+from pytest_int8acc.graph.network import Plan, TensorScale, symmetric
 from pytest_int8acc.lab.lab import Lab
 from pytest_int8acc.measure.measured import Measured
-from pytest_int8acc.repair.scales import Ranges, activations, units
-from pytest_int8acc.results import CalibrationLine, Culprit, Diagnosis, LayerError
+from pytest_int8acc.names import digest, file_name
+from pytest_int8acc.repair.scales import Ranges, Unit, activations, units
+from pytest_int8acc.results import CalibrationLine, Culprit, Diagnosis, LayerError, Role, StageLine
+from pytest_int8acc.results.causes import Stage
 from pytest_int8acc.scales.methods import METHODS
 from pytest_int8acc.scales.ranges import ENTROPY_BINS
 from pytest_int8acc.tensors import Feed
@@ -40,17 +42,15 @@ def diagnose(
         Int8accError: A model of the diagnosis does not run.
     """
     logger.info("%s: diagnosing", measured.case.name)
-    stages = stage_outputs(
-        measured.runs,
-        engines=measured.backend.builds_engines,
-        half=measured.half,
-        implicit=isinstance(measured.candidate, ImplicitForm),
-        framework=measured.framework,
-    )
-    lines, first = place(stages, measured.judge)
-    explained = _explained(measured, lab, culprits) if lab is not None else tuple(culprits)
+    clock, explained = measured.clock, tuple(culprits)
+    late = not clock.interrupted  # it runs nothing
+    lines, first = clock.attempt("stages", lambda: _stages(measured), ((), None), late=late)
+    if lab is not None and culprits:
+        explained = clock.attempt("causes", lambda: _explained(measured, lab, culprits), explained)
     layers, notes = _layers(measured, lab)
-    ranges = None if lab is None or measured.int8_passed else odd_ranges(survey(lab.meter))
+    ranges = None
+    if lab is not None and not measured.int8_passed:
+        ranges = clock.attempt("ranges", lambda: odd_ranges(survey(lab.meter)), None)
     diagnosis = Diagnosis(
         met=measured.int8_passed,
         stages=lines,
@@ -59,16 +59,30 @@ def diagnose(
         slip=telling_slip(measured.result.findings, explained, ranges),
         fixed_pairs=measured.int8.network.fixed_pairs if measured.int8 is not None else (),
         layers=layers,
-        calibrations=compare_calibrations(lab) if lab is not None and measured.settings.calibrations else (),
+        calibrations=_calibrations(lab) if lab is not None and measured.settings.calibrations else (),
         notes=notes,
     )
     return diagnosis, explained
 
 
+def _stages(measured: Measured) -> tuple[tuple[StageLine, ...], Stage | None]:
+    """The case on the line from the framework to the INT8 engine."""
+    runs = measured.runs
+    stages = stages_of(
+        runs.roles,
+        engines=measured.backend.builds_engines,
+        half=measured.half,
+        implicit=isinstance(measured.candidate, ImplicitForm),
+    )
+    return place(
+        stages,
+        lambda against, stage: runs.scoring(stages[against], stages[stage]).verdict(),
+        [stage for stage, role in stages.items() if runs.broken[role]],
+    )
+
+
 def _explained(measured: Measured, lab: Lab, culprits: Sequence[Culprit]) -> tuple[Culprit, ...]:
     """The culprits with their causes."""
-    if not culprits:
-        return ()
     missed = [score for score in measured.result.scores if not score.passed]
     found = explain(
         lab.meter,
@@ -90,8 +104,8 @@ def wants_diagnosis(measured: Measured) -> bool:
 
 def _is_engine_only(measured: Measured) -> bool:
     """True where the same Q/DQ model passes in ONNX Runtime: the drop is TensorRT's own doing."""
-    simulated = measured.runs.simulated
-    return simulated is not None and measured.judged(simulated).passed
+    runs = measured.runs
+    return Role.SIMULATED in runs.roles and runs.scoring(Role.BASELINE, Role.SIMULATED).verdict().passed
 
 
 def _layers(measured: Measured, lab: Lab | None) -> tuple[tuple[LayerError, ...], tuple[str, ...]]:
@@ -99,10 +113,19 @@ def _layers(measured: Measured, lab: Lab | None) -> tuple[tuple[LayerError, ...]
     asked = measured.settings.layers
     if lab is None or (measured.int8_passed and not asked):
         return (), ()
-    layers = layer_errors(lab.simulator.board(Plan()).as_run, measured.inputs, measured.sessions)
-    if not asked and not _is_engine_only(measured):
+    clock = measured.clock
+
+    def found() -> tuple[LayerError, ...]:
+        return layer_errors(lab.simulator.board(Plan()).as_run, measured.inputs, measured.sessions)
+
+    layers = clock.attempt("layers", found, ())
+    if not layers or (not asked and not _is_engine_only(measured)):
         return layers, ()
-    return engine_errors(measured, layers)
+    return clock.attempt("engine-layers", lambda: engine_errors(measured, layers), (layers, ()))
+
+
+def _calibrations(lab: Lab) -> tuple[CalibrationLine, ...]:
+    return lab.clock.attempt("calibrations", lambda: compare_calibrations(lab), ())
 
 
 def compare_calibrations(lab: Lab) -> tuple[CalibrationLine, ...]:
@@ -127,10 +150,19 @@ def compare_calibrations(lab: Lab) -> tuple[CalibrationLine, ...]:
     lines = [CalibrationLine("as it is", result.scores, result.passed)]
     for method in METHODS:
         logger.info("%s: calibrated by %s", name, method)
-        scales = {t: symmetric(unit.scale(method)) for unit in wanted for t in unit.tensors}
-        verdict = lab.judged_here(Plan(scales=scales))
-        lines.append(CalibrationLine(method, verdict.scores, verdict.passed))
+        line = lab.clock.attempt("calibrations", partial(_calibrated, lab, wanted, method), None)
+        lines += [line] if line else []
     return tuple(lines)
+
+
+def _calibrated(lab: Lab, wanted: Sequence[Unit], method: str) -> CalibrationLine:
+    """The case with every activation calibrated by one method."""
+    scales: dict[str, TensorScale] = {}
+    for unit in wanted:
+        lab.clock.check()
+        scales |= dict.fromkeys(unit.tensors, symmetric(unit.scale(method)))
+    verdict = lab.judged_here(Plan(scales=scales))
+    return CalibrationLine(method, verdict.scores, verdict.passed)
 
 
 def write_pieces(measured: Measured, layers: Sequence[str], folder: Path) -> tuple[str, ...]:
@@ -138,14 +170,19 @@ def write_pieces(measured: Measured, layers: Sequence[str], folder: Path) -> tup
 
     Raises:
         Int8accError: A piece does not show it, or cannot be written.
+        OutOfTime: Before it begins.
     """
     assert measured.int8 is not None
+    measured.clock.check()
     feed, samples, worst = _worst_feed(measured)
     written = []
     for layer in layers:
-        name = re.sub(r"[^A-Za-z0-9_.-]+", "_", layer).strip("_") or "layer"
+        name = file_name(layer)
+        if str(folder / name) in written:
+            name += f"-{digest(layer)}"
         logger.info("%s: reducing the model to what shows the error of %s", measured.case.name, layer)
-        path = reduce(
+        piece = partial(
+            reduce,
             measured.model,
             measured.int8.network,
             layer,
@@ -156,7 +193,8 @@ def write_pieces(measured: Measured, layers: Sequence[str], folder: Path) -> tup
             worst=worst,
             sessions=measured.sessions,
         )
-        written.append(str(path))
+        path = measured.clock.attempt("reproducer", piece, None)
+        written += [str(path)] if path else []
     return tuple(written)
 
 

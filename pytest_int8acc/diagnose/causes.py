@@ -17,6 +17,7 @@ import numpy as np
 import onnx
 from numpy.typing import NDArray
 
+from pytest_int8acc.clock import current
 from pytest_int8acc.diagnose.weights import inspect_weight
 from pytest_int8acc.errors import ModelError
 from pytest_int8acc.graph.formats import FP16, FP32, INT8, UINT8
@@ -81,7 +82,13 @@ def explain(
     logger.info("diagnosis: causes of %d groups", len(groups))
     wanted = [known[name] for name in groups if name in known]
     explainer = _Explainer(meter, wanted, rest, samples)
-    found |= {group.name: explainer.cause(group, engine_only, unstable) for group in wanted}
+    clock = current()
+    for done, group in enumerate(wanted):
+        if clock.over:
+            clock.leave("causes")
+            break
+        clock.count("layer", done, len(wanted))
+        found[group.name] = explainer.cause(group, engine_only, unstable)
     return {name: found[name] for name in groups if name in found}
 
 

@@ -19,6 +19,7 @@ from pathlib import Path
 import onnx
 from onnx import helper
 
+from pytest_int8acc.clock import current
 from pytest_int8acc.diagnose.reproducer import Piece, shows, worst_sqnr, write_piece
 from pytest_int8acc.engines.onnxruntime import CPU, Sessions
 from pytest_int8acc.errors import EngineError, ModelError
@@ -240,6 +241,7 @@ class _Search:
         return self._values[name]
 
     def _cut(self, parts: Sequence[set[str]]) -> _Cut:
+        current().check()
         whole = self.whole
         nodes = _leading_to(whole, whole.closed({node for part in parts for node in part}), self.outputs)
         borders = whole.borders(nodes)

@@ -16,7 +16,9 @@ from pytest_int8acc.graph.load import load_model
 from pytest_int8acc.graph.model import Model, replacing_models, write_model
 from pytest_int8acc.graph.network import Group, Precision
 from pytest_int8acc.lab.statistics import reach
-from pytest_int8acc.scores.metrics import Pair, sqnr_db
+from pytest_int8acc.names import in_code, in_markdown
+from pytest_int8acc.scores.metrics import sqnr_db
+from pytest_int8acc.scores.sums import errors
 from pytest_int8acc.tensors import Array, Feed
 
 #: A piece shows an error where its SQNR is at most so many dB above the whole model's: half the noise power.
@@ -58,7 +60,7 @@ def shows(sqnr: float, whole: float) -> bool:
 
 def worst_sqnr(baseline: Mapping[str, Array], candidate: Mapping[str, Array]) -> float:
     """SQNR in dB of the output with the least; -inf where it cannot be computed, inf without outputs."""
-    values = [sqnr_db(Pair([np.atleast_1d(baseline[n])], [np.atleast_1d(candidate[n])])) for n in baseline]
+    values = [sqnr_db(errors(baseline[n], candidate[n], 1, full=False)) for n in baseline]
     return min((-math.inf if math.isnan(value) else value for value in values), default=math.inf)
 
 
@@ -116,9 +118,11 @@ def _readme(piece: Piece, runtime: str) -> str:
     samples = f"sample {piece.worst} of the case's data"
     if len(piece.samples) != 1:
         samples += f",\nrun at once with samples {piece.samples[0]} to {piece.samples[-1]}"
+    told = {"rest": piece.rest.upper(), "samples": samples, "model": in_code(piece.model)}
     return _README.format(
-        **vars(piece) | {"rest": piece.rest.upper(), "samples": samples, "groups": len(piece.groups)},
-        op_type=piece.group.op_type,
+        **vars(piece) | told | {"groups": len(piece.groups)},
+        name=in_code(piece.group.name),
+        op_type=in_markdown(piece.group.op_type),
         sqnr=worst_sqnr(piece.expected, piece.found),
         close=CLOSE_DB,
         greatest=greatest,
@@ -135,16 +139,16 @@ def _scale_lines(piece: Piece) -> Iterator[str]:
             scale = np.asarray(edge.quantization.scale, np.float64)
             text = f"{scale:.6g}" if scale.size == 1 else f"{scale.min():.6g} to {scale.max():.6g}"
             kind, most = edge.quantization.format.name, f"{reach(edge.quantization):.6g}"
-            yield f"| `{edge.tensor}` | `{edge.node}` | {kind} | {text} | {most} |"
+            yield f"| {in_code(edge.tensor)} | {in_code(edge.node)} | {kind} | {text} | {most} |"
 
 
-_README = """# Error of `{group.name}` in INT8
+_README = """# Error of {name} in INT8
 
-Cut out of `{model}`: {nodes} of {all_nodes} nodes, {groups} of them quantized layers, around the {op_type}
-`{group.name}`. `float.onnx` is the baseline ({rest}), `int8.onnx` the same piece with Q/DQ, the rest {rest}.
+Cut out of {model}: {nodes} of {all_nodes} nodes, {groups} of them quantized layers, around the {op_type}
+{name}. `float.onnx` is the baseline ({rest}), `int8.onnx` the same piece with Q/DQ, the rest {rest}.
 Inputs: what the baseline computes there for {samples}.
 
-| | SQNR at the outputs of `{group.name}` |
+| | SQNR at the outputs of {name} |
 | --- | --- |
 | whole model, all in INT8 | {whole:.1f} dB |
 | this piece | {sqnr:.1f} dB |

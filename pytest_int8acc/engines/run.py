@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
 
+from pytest_int8acc.clock import current
 from pytest_int8acc.engines import Engine
 from pytest_int8acc.errors import DataError
-from pytest_int8acc.tensors import Array, Outputs
+from pytest_int8acc.tensors import Array, Feed, Outputs
 
 if TYPE_CHECKING:
     from pytest_int8acc.data import Batch, Dataset
@@ -36,12 +37,26 @@ def run_together(engines: Mapping[_Name, Engine], dataset: Dataset) -> dict[_Nam
         DataError: The inputs cannot be read; or a batch had to be filled, and an output cannot be cut back.
     """
     results: dict[_Name, Outputs] = {name: {o.name: [] for o in e.outputs} for name, e in engines.items()}
-    what = f"running {', '.join(engines)}"
-    for batch in with_progress(dataset, what):
-        for name, engine in engines.items():
-            for output, array in engine(batch.feed).items():
-                results[name][output].append(_cut(array, batch, output))
+    for _, outputs in lock_step(engines, dataset):
+        for name, feed in outputs.items():
+            for output, array in feed.items():
+                results[name][output].append(array)
     return results
+
+
+def lock_step(engines: Mapping[_Name, Engine], dataset: Dataset) -> Iterator[tuple[int, dict[_Name, Feed]]]:
+    """The same batch by batch: how many samples it holds, and per engine its outputs; nothing is kept.
+
+    Raises what ``run_together`` does.
+    """
+    for batch in with_progress(dataset, f"running {', '.join(engines)}"):
+        yield (
+            batch.rows,
+            {
+                name: {output: _cut(array, batch, output) for output, array in engine(batch.feed).items()}
+                for name, engine in engines.items()
+            },
+        )
 
 
 class Progress:
@@ -63,9 +78,13 @@ class Progress:
 def with_progress(dataset: Dataset, what: str) -> Iterator[Batch]:
     """The batches of ``dataset``, with progress in samples."""
     progress = Progress(f"{what}, samples")
-    for batch in dataset.batches():
+    clock = current()
+    done = 0
+    for batch in clock.bounded(dataset.batches()):
         yield batch
+        done += batch.rows
         progress.add(batch.rows, dataset.samples)
+        clock.count("sample", done, dataset.samples)
 
 
 def _cut(array: Array, batch: Batch, output: str) -> Array:

@@ -9,21 +9,19 @@ from collections.abc import Iterator, Mapping
 from pytest_int8acc.fix.files import FixFiles, Named
 from pytest_int8acc.graph.model import Model
 from pytest_int8acc.graph.network import Precision
+from pytest_int8acc.names import shown
 
 _POLYGRAPHY = {"fp16": "float16", "fp32": "float32"}
 #: What trtexec splits a list of layer precisions at, or takes for a pattern.
 _TRTEXEC = re.compile("[,'*]")
+_BACKSLASH = "\\"
 #: The last opset that TensorRT 8.6 and 9 read.
 _OPSET_8 = 17
 
 
 def exclude_nodes(named: Named) -> str:
-    """``exclude_nodes.txt``: a node's name a line, without quotes; names with a line break are left out."""
-    return "".join(f"{name}\n" for name in named.high if _on_one_line(name))
-
-
-def _on_one_line(name: str) -> bool:
-    return name.splitlines() == [name]
+    """``exclude_nodes.txt``: a node's name a line, without quotes; those not printable are left out."""
+    return "".join(f"{name}\n" for name in named.high if name.isprintable())
 
 
 def modelopt(named: Named) -> str:
@@ -43,8 +41,8 @@ def modelopt(named: Named) -> str:
 
 
 def pattern(name: str) -> str:
-    """A regular expression that Python's ``re.match`` finds in ``name`` and in no other name."""
-    return rf"^{re.escape(name)}\Z"
+    """A printable regular expression that Python's ``re.match`` finds in ``name`` and in no other name."""
+    return rf"^{''.join(re.escape(c) if c.isprintable() else f'{_BACKSLASH}U{ord(c):08x}' for c in name)}\Z"
 
 
 def layer_precisions(named: Named) -> str:
@@ -64,8 +62,9 @@ def layer_precisions(named: Named) -> str:
 
 def _polygraphy(high: Mapping[str, Precision]) -> Iterator[str]:
     """A name that begins with '-' would be taken for an option."""
-    yield from (_cannot(name) for name in high if name.startswith("-"))
-    pairs = [f"{name}:{_POLYGRAPHY[p]}" for name, p in high.items() if not name.startswith("-")]
+    bad = {name for name in high if name.startswith("-") or not name.isprintable()}
+    yield from (_cannot(name) for name in high if name in bad)
+    pairs = [f"{name}:{_POLYGRAPHY[p]}" for name, p in high.items() if name not in bad]
     if pairs:
         yield shlex.join(["--precision-constraints", "obey", "--layer-precisions", *pairs])
 
@@ -74,8 +73,9 @@ def _trtexec(high: Mapping[str, Precision], feeding: Mapping[str, Precision] | N
     wanted = {"layerPrecisions": high, "layerOutputTypes": feeding or {}}
     arguments = []
     for option, names in wanted.items():
-        yield from (_cannot(name) for name in names if _TRTEXEC.search(name))
-        pairs = [f"{name}:{precision}" for name, precision in names.items() if not _TRTEXEC.search(name)]
+        bad = {name for name in names if _TRTEXEC.search(name) or not name.isprintable()}
+        yield from (_cannot(name) for name in names if name in bad)
+        pairs = [f"{name}:{precision}" for name, precision in names.items() if name not in bad]
         arguments += [f"--{option}={','.join(pairs)}"] if pairs else []
     if arguments:
         yield shlex.join(["--precisionConstraints=obey", *arguments])
@@ -94,8 +94,8 @@ def commands(named: Named, fix: FixFiles) -> str:
         *_outputs(fix),
         *(_by_flags(named) if fix.by_flags else _by_types(named, fix.model)),
     ]
-    if not all(map(_on_one_line, named.high)):
-        parts.append("\nexclude_nodes.txt lacks the names that have a line break in them.\n")
+    if not all(map(str.isprintable, named.high)):
+        parts.append("\nexclude_nodes.txt lacks the names that cannot be printed on a line.\n")
     lacking = "".join(f"   {line}\n" for line in named.untold)
     return "".join(parts) + _ANEW.replace("LACKING\n", lacking).replace("MODEL", model)
 
@@ -136,13 +136,13 @@ def _outputs(fix: FixFiles) -> Iterator[str]:
             "\nfixed.onnx and its engine give outputs that your model does not. They keep TensorRT from\n"
             "fusing across them what it computes wrong; give them memory, and leave them unread:\n"
         )
-        yield from (f"  {name}\n" if _on_one_line(name) else f"  {name!r}\n" for name in fix.plan.outputs)
+        yield from (f"  {shown(name)}\n" for name in fix.plan.outputs)
 
 
 def _shapes(named: Named) -> Iterator[str]:
     if named.inputs:
         yield (
-            f"\nInputs of open size ({'; '.join(named.inputs)}) need shapes as well:\n"
+            f"\nInputs of open size ({'; '.join(map(shown, named.inputs))}) need shapes as well:\n"
             "  trtexec --minShapes=NAME:1x3x8x8 --optShapes=... --maxShapes=...\n"
             "  polygraphy --trt-min-shapes NAME:[1,3,8,8] --trt-opt-shapes ... --trt-max-shapes ...\n"
         )

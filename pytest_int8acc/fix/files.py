@@ -84,9 +84,10 @@ def name_nodes(fix: FixFiles, folder: Path) -> Named:
     counts = {"scales": len(fix.plan.scales) - len(scales), "moved channels": len(fix.plan.moves)}
     counts["output"] = len(fix.plan.outputs)
     lacking = [f"the {what} of {n} tensor{'' if n == 1 else 's'}" for what, n in counts.items() if n]
-    own_file = _has_names(fix.float_path, fix.float_model)
+    path = seen_from(folder, fix.float_path)
+    own_file = path.isprintable() and _has_names(fix.float_path, fix.float_model)
     return Named(
-        model=seen_from(folder, fix.float_path) if own_file else NAMED_MODEL,
+        model=path if own_file else NAMED_MODEL,
         own_file=own_file,
         high={name: high[name] for name in nodes if name in high},
         int8=kept,

@@ -30,36 +30,38 @@ def regressions(case: Case) -> dict[str, float]:
     functions = [c.metric for c in case.criteria if isinstance(c, MetricCriterion)]
     known = [*METRICS, *(_function(ref) for ref in functions), *functions]
     found: dict[str, float] = {}
-    for criterion in case.criteria:
-        if not isinstance(criterion, RegressionCriterion):
-            continue
-        for name, amount in criterion.regression.items():
-            if name not in known:
-                raise CriterionError(
-                    f"regression: unknown metric '{name}'{did_you_mean(name, known)}; metrics: "
-                    f"{', '.join(METRICS)}; your own function needs a criterion {{metric: file.py:function}}"
-                )
-            found[name] = min(amount, found.get(name, math.inf))
+    for index, criterion in enumerate(case.criteria):
+        if isinstance(criterion, RegressionCriterion):
+            for name, amount in criterion.regression.items():
+                with case.at(f"criteria.{index}.regression.{name}"):
+                    _check_known(name, known)
+                found[name] = min(amount, found.get(name, math.inf))
     return found
+
+
+def _check_known(name: str, known: Sequence[str]) -> None:
+    if name not in known:
+        raise CriterionError(
+            f"regression: unknown metric '{name}'{did_you_mean(name, known)}; metrics: "
+            f"{', '.join(METRICS)}; your own function needs a criterion {{metric: file.py:function}}"
+        )
 
 
 def accepted_scores(
     judge: Judge, baseline: Outputs, candidate: Outputs, metrics: Sequence[Score]
 ) -> Iterator[Accepted]:
-    """Every metric that fits an output, limited or not, and users' metrics; none that is nan.
+    """Every metric that fits an output, limited or not, and users' metrics; none that bounds nothing.
 
     ``judge``, the case's own criteria, says along which axes; ``metrics`` are the scores of users' metrics.
     """
     for name, arrays in baseline.items():
         for score in _all_scores(name, arrays, candidate[name], limits_for(name, judge.limits)):
-            if not math.isnan(score.value):
-                yield Accepted(
-                    subject=name, metric=score.metric, value=score.value, bound=METRICS[score.metric].bound
-                )
+            if _bounds(score.value, score.bound):
+                yield Accepted(subject=name, metric=score.metric, value=score.value, bound=score.bound)
     values = {score.subject: score.value for score in metrics}
     for limit, _ in {limit.ref: (limit, function) for limit, function in judge.metrics}.values():
-        if not math.isnan(value := values.get(limit.ref, math.nan)):
-            bound = _bound(limit)
+        bound = _bound(limit)
+        if _bounds(value := values.get(limit.ref, math.nan), bound):
             yield Accepted(subject=limit.ref, metric=_function(limit.ref), value=value, bound=bound)
 
 
@@ -72,7 +74,7 @@ def tighten(judge: Judge, wanted: Mapping[str, float], record: Record | None) ->
         record: The golden; None sets no limits, and keeps the default ones away all the same.
 
     Raises:
-        GoldenError: No score was accepted for one of the metrics.
+        GoldenError: No score was accepted for one of the metrics, or one that bounds nothing.
     """
     if not wanted:
         return judge
@@ -88,10 +90,9 @@ def tighten(judge: Judge, wanted: Mapping[str, float], record: Record | None) ->
             )
         limits += of_outputs
         metrics += of_users
-    # A limit that speaks of nothing: what has only a regression is not judged by the default limits.
-    return replace(
-        judge, limits=(*judge.limits, *limits, OutputLimits("*")), metrics=(*judge.metrics, *metrics)
-    )
+    # Without a record a limit that speaks of nothing: what has only a regression has no default one.
+    bare = () if record else (OutputLimits("*"),)
+    return replace(judge, limits=(*judge.limits, *limits, *bare), metrics=(*judge.metrics, *metrics))
 
 
 def named(metrics: Sequence[Score], own: Judge, judge: Judge, record: Record) -> tuple[Score, ...]:
@@ -152,15 +153,29 @@ def _metric_limits(
         score = accepted.get(limit.ref)
         if score is None or name not in (limit.ref, _function(limit.ref)):
             continue
-        bar = {_bound(limit): _limit(score, amount)}
-        yield MetricLimit(limit.ref, **bar, lower_is_better=limit.lower_is_better), function
+        bar, least = _limit(score, amount), _bound(limit) == "min"
+        low, high = (bar, None) if least else (None, bar)
+        yield replace(limit, min=low, max=high, max_drop=None, max_drop_relative=None), function
 
 
 def _limit(score: Accepted, amount: float) -> float:
-    """The value that is just kept: 0.7 where 0.8 was accepted and 0.1 may be lost."""
+    """The value that is just kept: 0.7 where 0.8 was accepted and 0.1 may be lost.
+
+    Raises GoldenError where any value would be kept.
+    """
+    if not _bounds(score.value, score.bound):
+        raise GoldenError(
+            f"regression: the accepted {score.subject} {score.metric} is {score.value:g}, which any value "
+            "keeps: restore the golden from version control, or record it again"
+        )
     rounded = amount > 0 and math.isfinite(score.value)
     loss = amount + (4 * sys.float_info.epsilon * abs(score.value) if rounded else 0.0)
     return score.value - loss if score.bound == "min" else score.value + loss
+
+
+def _bounds(value: float, bound: Bound) -> bool:
+    """Whether a score as a limit excludes anything: nan and the worst infinity do not."""
+    return not math.isnan(value) and value != (-math.inf if bound == "min" else math.inf)
 
 
 def _bound(limit: MetricLimit) -> Bound:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -12,7 +12,6 @@ from pytest_int8acc.case.data import calibration_data
 from pytest_int8acc.case.forms import Form, Int8Form
 from pytest_int8acc.case.judge import Verdict
 from pytest_int8acc.data import Dataset
-from pytest_int8acc.engines.run import run_together
 from pytest_int8acc.graph.macs import macs, sized_tensors
 from pytest_int8acc.graph.network import Network, Plan
 from pytest_int8acc.graph.plan import moved
@@ -25,7 +24,7 @@ from pytest_int8acc.measure.measured import Measured
 from pytest_int8acc.results import Latency, Role
 from pytest_int8acc.scales.observed import Observed
 from pytest_int8acc.search.types import GroupInfo
-from pytest_int8acc.tensors import Outputs
+from pytest_int8acc.tensors import Feed
 
 logger = logging.getLogger("pytest_int8acc")
 #: What an engine may lose more than its model, as TensorRT's rounding does: 1 dB.
@@ -63,6 +62,7 @@ class Lab:
         self.measured, self.int8 = measured, int8
         self.network: Network = int8.network
         self.sessions = measured.sessions
+        self.clock = measured.clock
         self.builds = 0
         self._proofs: dict[object, Proof] = {}
         self._values: dict[object, Values] = {}
@@ -109,9 +109,12 @@ class Lab:
         Times are set off against how fast that one ran in its first measurement, so that clocks which change
         between measurements do not count.
         """
-        backend, inputs = self.measured.backend, self.measured.inputs
-        if not backend.times_engines:
+        if not self.measured.backend.times_engines:
             return None
+        return self.clock.attempt("latency", lambda: self._latency(form), None)
+
+    def _latency(self, form: Form) -> Latency | None:
+        backend, inputs = self.measured.backend, self.measured.inputs
         usual = next((info.latency for info in backend.engines if info.role == Role.INT8), None)
         backend.open(form, Role.FIXED, inputs)
         backend.measure_latency((Role.INT8, Role.FIXED), inputs)
@@ -151,10 +154,10 @@ class Lab:
 
     def built(self, simulated: Simulated) -> Built:
         """The same, judged by building a model for each plan."""
-        return Built(simulated, lambda plan: self.build(plan)[1])
+        return Built(simulated, lambda plan: (feed for _, feed in self.build(plan)[1]))
 
-    def build(self, plan: Plan) -> tuple[Form, Outputs]:
-        """A plan's form, built by the case's backend, and its outputs on all samples.
+    def build(self, plan: Plan) -> tuple[Form, Iterator[tuple[int, Feed]]]:
+        """A plan's form, built by the case's backend; rows and outputs of each batch, run when asked for.
 
         Raises:
             EngineError: It does not build or run.
@@ -163,7 +166,7 @@ class Lab:
         form = self.int8.under(plan)
         return form, self._outputs(form)
 
-    def _outputs(self, form: Form) -> Outputs:
+    def _outputs(self, form: Form) -> Iterator[tuple[int, Feed]]:
         self.builds += 1
         return self.measured.run(form)
 
@@ -177,11 +180,15 @@ class Lab:
         Raises:
             EngineError: It does not build or run.
         """
-        key = (plan_key(plan), tuple(sorted(plan.high.items())), plan.outputs)
+        key = _proof_key(plan)
         if key not in self._proofs:
             form, outputs = self.build(plan)
             self._proofs[key] = Proof(plan, form, self.measured.judged(outputs))
         return self._proofs[key]
+
+    def is_proved(self, plan: Plan) -> bool:
+        """Whether ``prove`` has its answer already."""
+        return _proof_key(plan) in self._proofs
 
     @property
     def refuted(self) -> tuple[Plan, ...]:
@@ -203,7 +210,7 @@ class Lab:
         """
         measured, form = self.measured, self.int8.under(plan)
         opened = self.sessions.exact if measured.backend.needs_simulation else self.sessions.configured
-        return measured.judged(run_together({"here": opened(form.model)}, measured.inputs)["here"])
+        return measured.judged(measured.outputs_of(opened(form.model)))
 
     # What the float model holds
 
@@ -237,6 +244,10 @@ class Lab:
         """What each quantization does to the values of its tensor."""
         measured = self.measured
         return EdgeMeter(self.network, measured.model, measured.inputs, self.sessions, self._nbytes)
+
+
+def _proof_key(plan: Plan) -> object:
+    return plan_key(plan), tuple(sorted(plan.high.items())), plan.outputs
 
 
 def _is_same(one: Dataset, other: Dataset) -> bool:

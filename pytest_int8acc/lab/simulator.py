@@ -8,7 +8,9 @@ from functools import cached_property
 
 import numpy as np
 
-from pytest_int8acc.case.judge import Gathered, Judge, SampleJudge, SampleOutputs
+from pytest_int8acc.case.judge import Judge
+from pytest_int8acc.case.trials import Gathered, SampleJudge, SampleOutputs
+from pytest_int8acc.clock import current
 from pytest_int8acc.data import Batch, Dataset
 from pytest_int8acc.engines.onnxruntime import CPU, Sessions
 from pytest_int8acc.graph.network import Edge, Network, Plan, Precision, TensorScale
@@ -94,7 +96,8 @@ class Simulator:
         if wanted not in self._seen:
             cut = {name: [arrays[i] for i in wanted] for name, arrays in self._baseline.items()}
             judge = self._case_judge.of_rows(self.inputs.rows(wanted))
-            self._seen[wanted] = Seen(wanted, SampleJudge(cut, judge))
+            rows = [len(self.inputs.rows([sample])) for sample in wanted]
+            self._seen[wanted] = Seen(wanted, SampleJudge(cut, judge, rows))
         return self._seen[wanted]
 
     @cached_property
@@ -138,7 +141,8 @@ class Simulator:
         board, gathered = self.board(plan), Gathered(seen.judge)
         place = {sample: i for i, sample in enumerate(seen.samples)}
         wanted = range(len(seen.samples)) if order is None else order
-        for samples, batch in self.inputs.runs([seen.samples[i] for i in wanted], len(seen.samples)):
+        runs = self.inputs.runs([seen.samples[i] for i in wanted], len(seen.samples))
+        for samples, batch in current().bounded(runs):
             gathered.add([place[i] for i in samples], self._run(board, plan, samples, batch))
             if enough is not None and not gathered.seen.all() and enough(gathered.parts()):
                 break
@@ -158,12 +162,9 @@ class Simulator:
         if self._probed != wanted:
             self._probed, self._batches = wanted, list(self.inputs.runs(wanted))
         board = self.board(plan)
-        found: dict[str, dict[int, Array]] = {name: {} for name in self._baseline}
-        for run, batch in self._batches:
-            for name, arrays in self._run(board, plan, run, batch).items():
-                found[name].update(zip(run, arrays, strict=True))
-        outputs = {name: [arrays[i] for i in wanted] for name, arrays in found.items()}
-        return seen.prober.probe(samples, outputs)
+        place = {sample: i for i, sample in enumerate(seen.samples)}
+        runs = (([place[i] for i in run], self._run(board, plan, run, batch)) for run, batch in self._batches)
+        return seen.prober.probe(samples, runs)
 
     def badness(self, plan: Plan) -> float:
         """How far the outputs of a few samples are off, about 1 where a criterion is at its limit.

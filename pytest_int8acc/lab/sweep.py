@@ -11,6 +11,7 @@ import onnx
 from numpy.typing import NDArray
 from onnx import TensorProto, helper
 
+from pytest_int8acc.clock import current
 from pytest_int8acc.data import Batch, Dataset
 from pytest_int8acc.data.dataset import real_rows
 from pytest_int8acc.data.layout import read_layout
@@ -134,8 +135,10 @@ def sweep(model: Model, sizes: Mapping[str, int], dataset: Dataset, sessions: Se
     Raises:
         EngineError: The model does not run.
         DataError: The samples cannot be read.
+        OutOfTime: Before a pass begins.
     """
     for chunk in chunked(sizes, CHUNK_BYTES):
+        current().check()
         engine, names = _showing(model, chunk, sessions)
         for batch in with_progress(dataset, f"measuring {len(chunk)} tensors"):
             outputs = engine(batch.feed)

@@ -5,29 +5,27 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
+from fnmatch import fnmatchcase
 
 import numpy as np
 
 from pytest_int8acc.backends.protocol import Backend
 from pytest_int8acc.case.data import calibration_data
 from pytest_int8acc.case.forms import Form, Int8Form, ModelForm
-from pytest_int8acc.case.judge import Judge
 from pytest_int8acc.data import Dataset
 from pytest_int8acc.data.slips import compare_inputs, sample_arrays
 from pytest_int8acc.engines.calibrators import collect_maxima
 from pytest_int8acc.engines.onnxruntime import Sessions, saturation
-from pytest_int8acc.errors import ModelError
+from pytest_int8acc.errors import ModelError, listed
 from pytest_int8acc.graph.formats import FP16
 from pytest_int8acc.graph.lint import lint, lint_scales
 from pytest_int8acc.graph.load import read_model
 from pytest_int8acc.graph.model import Model
 from pytest_int8acc.measure.runs import Forms, Runs
 from pytest_int8acc.results import EngineInfo, Finding, OutputResult, Role, Score
-from pytest_int8acc.scores.compare import compare_outputs
 from pytest_int8acc.settings import Lint, Settings
-from pytest_int8acc.spec.criteria import EngineCriterion
+from pytest_int8acc.spec.criteria import EngineCriterion, MetricCriterion
 from pytest_int8acc.spec.models import Case
-from pytest_int8acc.tensors import Array
 
 
 def lint_model(case: Case, model: Model, wanted: Lint) -> tuple[Finding, ...]:
@@ -37,8 +35,9 @@ def lint_model(case: Case, model: Model, wanted: Lint) -> tuple[Finding, ...]:
     """
     if wanted == "off" or case.int8.model is None:
         return ()
-    found = lint(read_model(case.path(case.int8.model)), float_model=model)
-    return _judged(case.int8.model, found, wanted)
+    with case.at("int8.model"):
+        found = lint(read_model(case.path(case.int8.model)), float_model=model)
+        return _judged(case.int8.model, found, wanted)
 
 
 def lint_network(case: Case, int8: Int8Form | None, wanted: Lint) -> tuple[Finding, ...]:
@@ -68,32 +67,34 @@ def _judged(name: str, found: tuple[Finding, ...], wanted: Lint) -> tuple[Findin
     return found
 
 
-def lost_by_baseline(judge: Judge, runs: Runs) -> list[Score]:
+def lost_by_baseline(runs: Runs) -> list[Score]:
     """Limits of the case that the baseline itself misses against FP32."""
-    given = bool(judge.metrics)
-    outputs = compare_outputs(runs.reference, runs.baseline, judge.limits, metrics_given=given)
+    compared = runs.scorings.get((Role.FP32, Role.BASELINE))
+    outputs = compared.outputs.results() if compared else ()
     return [score for output in outputs for score in output.scores if not score.passed]
 
 
 def refuse_overflow(
     lost: Sequence[Score], runs: Runs, forms: Forms, inputs: Dataset, sessions: Sessions
 ) -> None:
-    """Raise ModelError, naming the tensors at fault, where FP16 gives inf inside the model and is lost by it.
+    """Raise ModelError, naming the tensors at fault, where FP16 gives inf, or 0 alone, and is lost by it.
 
     An inf need not reach an output: one that is divided by gives 0, in the baseline and in INT8 alike.
     """
-    bad = [
-        name
-        for name, arrays in runs.baseline.items()
-        if not _finite(arrays) and _finite(runs.reference[name])
+    fp32 = Role.FP32 in runs.roles
+    bad = sorted(runs.broken[Role.BASELINE] - runs.broken[Role.FP32]) if fp32 else []
+    gone = [
+        f"output '{name}' is 0 in all samples, and not in FP32"
+        for name in sorted(runs.zero[Role.BASELINE] - runs.zero[Role.FP32] if fp32 else ())
     ]
     model, baseline = forms.model, forms.baseline
-    if not baseline.half or not (bad or lost):
+    if not baseline.half or not (bad or lost or gone):
         return
     known = baseline.overflows if isinstance(baseline, ModelForm) else ()
     where = [*known, *_overflowing(model, inputs, sessions)]
-    if bad or where:
-        worst = f"output '{bad[0]}' is not finite" if bad else f"{lost[0].subject} {lost[0].metric} is lost"
+    if bad or where or gone:
+        lacking = gone or [f"{score.subject} {score.metric} is lost" for score in lost]
+        worst = f"output '{bad[0]}' is not finite" if bad else lacking[0]
         how, remedy = "an overflow", f"keep these values below {FP16.highest:g} in the model"
         if not where:
             where = [*_vanishing(model), *_broken(baseline.model, inputs, sessions)]
@@ -103,10 +104,6 @@ def refuse_overflow(
             + "".join(f"{sentence}. " for sentence in ["; ".join(where[:3])] if sentence)
             + f"Compare with 'baseline: fp32', or {remedy}."
         )
-
-
-def _finite(arrays: Sequence[Array]) -> bool:
-    return all(a.dtype.kind != "f" or bool(np.isfinite(a).all()) for a in arrays)
 
 
 def _overflowing(model: Model, inputs: Dataset, sessions: Sessions) -> Iterator[str]:
@@ -148,9 +145,25 @@ def _broken(half: Model, inputs: Dataset, sessions: Sessions) -> Iterator[str]:
 
 def nothing_compared(runs: Runs) -> Iterator[str]:
     """Outputs that are zero throughout: any model that gives zeros passes."""
-    for name, arrays in runs.baseline.items():
-        if not any(array.any() for array in arrays if array.dtype.kind in "fiub"):
-            yield f"output '{name}' is 0 in all samples: nothing is compared"
+    for name in sorted(runs.zero[Role.BASELINE]):
+        yield f"output '{name}' is 0 in all samples: nothing is compared"
+
+
+def not_judged(case: Case, outputs: Sequence[OutputResult], recorded: bool) -> Iterator[str]:
+    """What no criterion looks at: outputs without a limit, labels that no metric reads.
+
+    ``recorded``: whether a golden is recorded, whose limits are those of the next run.
+    """
+    free = [o.name for o in outputs if not o.problem and all(score.limit is None for score in o.scores)]
+    own = [c.metric for c in case.criteria if isinstance(c, MetricCriterion)]
+    left_out = [n for n in free if any(n == wish or fnmatchcase(n, wish) for wish in case.unjudged)]
+    seen = [name for name in free if name not in left_out] if len(outputs) > 1 and not recorded else []
+    if left_out:
+        yield f"not judged, as 'unjudged' says: {listed(left_out)}"
+    if seen and own:
+        yield f"no limit on {listed(seen)}: only {', '.join(dict.fromkeys(own))} may look there"
+    if case.labels is not None and not own:
+        yield f"labels: {case.labels} are read by no criterion; name a metric: {{metric: file.py:function}}"
 
 
 def caveats(

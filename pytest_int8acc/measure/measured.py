@@ -9,13 +9,12 @@ to know the noise below which no limit means anything.
 
 from __future__ import annotations
 
-import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from pytest_int8acc.backends.open import open_backend
 from pytest_int8acc.backends.protocol import Backend
-from pytest_int8acc.case.data import open_source
+from pytest_int8acc.case.data import check_files, open_source
 from pytest_int8acc.case.forms import (
     Form,
     ImplicitForm,
@@ -24,10 +23,12 @@ from pytest_int8acc.case.forms import (
     int8_form,
     load_float,
 )
-from pytest_int8acc.case.judge import Judge, Verdict, load_judge
+from pytest_int8acc.case.judge import Judge, Verdict, check_outputs, load_judge
+from pytest_int8acc.clock import Clock, current
 from pytest_int8acc.data import Dataset
+from pytest_int8acc.engines import Engine
 from pytest_int8acc.engines.onnxruntime import Sessions, sessions_of
-from pytest_int8acc.engines.run import run_together
+from pytest_int8acc.engines.run import lock_step
 from pytest_int8acc.goldens import Goldens
 from pytest_int8acc.goldens.keeper import Compared, Keeper, NoGolden, open_keeper
 from pytest_int8acc.graph.model import Model
@@ -39,14 +40,15 @@ from pytest_int8acc.measure.caveats import (
     lint_model,
     lint_network,
     lost_by_baseline,
+    not_judged,
     nothing_compared,
     refuse_overflow,
 )
-from pytest_int8acc.measure.runs import Forms, Reference, Runs, read_reference, run_forms
+from pytest_int8acc.measure.runs import Forms, Reference, Runs, Wanted, read_reference, run_forms
 from pytest_int8acc.results import CaseResult, Finding, Role, Score
 from pytest_int8acc.settings import Settings
 from pytest_int8acc.spec.models import Case
-from pytest_int8acc.tensors import Outputs
+from pytest_int8acc.tensors import Feed, Outputs
 
 
 @dataclass(frozen=True, eq=False)
@@ -71,8 +73,8 @@ class Measured:
     candidate: Form
     sessions: Sessions
     """Where ONNX Runtime runs what is not the backend's."""
-    framework: Outputs
-    """The training framework's outputs, in the batches of the others; none where the spec names none."""
+    clock: Clock
+    """Of all that the case does, from its setup on."""
 
     @property
     def half(self) -> bool:
@@ -86,44 +88,60 @@ class Measured:
 
     @property
     def baseline(self) -> Outputs:
-        """The baseline's outputs."""
+        """The baseline's outputs; none where the settings want no search."""
         return self.runs.baseline
 
-    @property
-    def again(self) -> Outputs | None:
-        """The baseline's second run; None where the baseline is a golden."""
-        return self.runs.again
+    def run(self, form: Form, role: Role = Role.FIXED) -> Iterator[tuple[int, Feed]]:
+        """Another form, built by the case's own backend; rows and outputs of each batch, run when asked for.
 
-    def run(self, form: Form, role: Role = Role.FIXED) -> Outputs:
-        """Another form, built by the case's own backend and run on all samples; else EngineError."""
-        return run_together({role: self.backend.open(form, role, self.inputs)}, self.inputs)[role]
+        Raises:
+            EngineError: It does not build or run.
+        """
+        return self.outputs_of(self.backend.open(form, role, self.inputs))
 
-    def judged(self, outputs: Outputs) -> Verdict:
-        """Outputs of another form, by the case's criteria."""
-        return self.judge(self.baseline, outputs, self.again)
+    def outputs_of(self, engine: Engine) -> Iterator[tuple[int, Feed]]:
+        """Rows and outputs of each batch of the inputs, run when asked for."""
+        return ((rows, outputs["it"]) for rows, outputs in lock_step({"it": engine}, self.inputs))
+
+    def judged(self, outputs: Iterable[tuple[int, Feed]]) -> Verdict:
+        """Outputs of another form, batch by batch, by the case's criteria."""
+        return self.runs.judged(outputs)
 
     def close(self) -> None:
         """Let go of the engines."""
         self.backend.close()
 
 
-def measure(case: Case, settings: Settings, goldens: Goldens | None = None) -> Measured:
+def measure(
+    case: Case, settings: Settings, goldens: Goldens | None = None, clock: Clock | None = None
+) -> Measured:
     """Run one case and score it.
 
     ``goldens`` says where the case's golden lies and whether it is written; None: beside the spec, read only.
+    ``clock`` lets others see how far it is.
 
     Raises:
         MissingBackendError: The backend that the settings want is not there.
         GoldenError: The case's golden is missing, stale or damaged, or cannot be written.
         Int8accError: There is no verdict: a model, the data, a scale file or a criterion is at fault.
     """
-    backend = open_backend(case, settings)
-    try:
-        keeper = open_keeper(case, settings, goldens or Goldens(), backend.output_settings)
-        return _measure(case, settings, backend, keeper)
-    except BaseException:
-        backend.close()
-        raise
+    clock = clock or Clock()
+    with clock.running(), clock.phase("setup"), case.at():
+        check_files(case)
+        backend = open_backend(case, settings)
+        try:
+            keeper = open_keeper(case, settings, goldens or Goldens(), backend.output_settings)
+            measured = _measure(case, settings, backend, keeper)
+        except BaseException:
+            backend.close()
+            raise
+    return replace(measured, result=timed(measured.result, clock))
+
+
+def timed(result: CaseResult, clock: Clock) -> CaseResult:
+    """``result`` with where its time went so far, and what ended it early."""
+    phases = clock.phases
+    return replace(result, seconds=sum(p.seconds for p in phases), phases=phases, stopped=clock.stop)
 
 
 @dataclass(frozen=True, eq=False)
@@ -137,7 +155,7 @@ class _Setup:
     inputs: Dataset
     own: Judge
     """The case's own criteria, without the ratchet."""
-    framework: Reference
+    framework: Reference | None
     findings: tuple[Finding, ...]
     forms: Forms
     int8: Int8Form | None
@@ -146,54 +164,69 @@ class _Setup:
 
 def _set_up(case: Case, settings: Settings, backend: Backend, keeper: Keeper | NoGolden) -> _Setup:
     model = load_float(case)
+    check_outputs(case, [output.name for output in model.outputs])
     inputs = open_source(case, case.inputs, model, "inputs", keeper.limit)
-    keeper = keeper.check(inputs)
+    with case.at("golden" if case.golden else "baseline"):
+        keeper = keeper.check(inputs)
     if case.labels is not None and inputs.samples is None:  # they must be as many
         inputs.read_once()
     own = load_judge(case, settings.but(samples=keeper.limit), inputs.samples or 0)
     framework = read_reference(case, model)
     findings = lint_model(case, model, settings.lint)
     baseline = keeper.form(model)
-    candidate, int8 = candidate_form(case, model, settings, implicit=backend.quantizes_implicitly)
+    with current().phase("calibration"):
+        candidate, int8 = candidate_form(case, model, settings, implicit=backend.quantizes_implicitly)
     findings += lint_network(case, int8, settings.lint)
     forms = Forms(model, baseline, candidate)
     return _Setup(case, settings, backend, keeper, inputs, own, framework, findings, forms, int8)
 
 
 def _measure(case: Case, settings: Settings, backend: Backend, keeper: Keeper | NoGolden) -> Measured:
-    started, sessions = time.perf_counter(), sessions_of(settings)
+    sessions, clock = sessions_of(settings), current()
     setup = _set_up(case, settings, backend, keeper)
     keeper, inputs, forms = setup.keeper, setup.inputs, setup.forms
-    kept = keeper.outputs if keeper.replaces_baseline else None
-    runs = run_forms(case.name, backend, forms, inputs, sessions, kept)
-    framework = setup.framework.in_batches(runs.reference)
+    judge = keeper.tighten(setup.own)
+    wanted = Wanted(
+        judge,
+        place=case.place("criteria"),
+        baseline=settings.search != "off" or keeper.wants_baseline,
+        candidate=keeper.wants_candidate,
+        golden=keeper.cutter() if keeper.replaces_baseline else None,
+        reference=setup.framework,
+    )
+    with clock.phase("runs"):
+        runs = run_forms(case.name, backend, forms, inputs, sessions, wanted)
     if isinstance(forms.candidate, ImplicitForm):  # its ranges are known since it was built
         int8 = int8_form(case, forms.model, settings, backend.calibration_cache)
         findings = (*setup.findings, *lint_network(case, int8, settings.lint))
         setup = replace(setup, int8=int8, findings=findings)
-    judge = keeper.tighten(setup.own)
-    lost = lost_by_baseline(judge, runs)
-    refuse_overflow(lost, runs, forms, inputs, sessions)
-    verdict = judge(runs.baseline, runs.candidate, runs.again)
+    with case.at("criteria"):
+        lost = lost_by_baseline(runs)
+    with case.at("baseline"):
+        refuse_overflow(lost, runs, forms, inputs, sessions)
+    with case.at("criteria"), clock.phase("runs"):
+        verdict = runs.scorings[Role.BASELINE, Role.INT8].verdict(runs.noise)
     verdict = verdict._replace(metrics=keeper.named(verdict.metrics, setup.own, judge))
     backend.measure_latency((Role.BASELINE, Role.INT8), inputs)
     result = _result(setup, runs, verdict, lost)
     run = Compared(runs.baseline, runs.candidate, runs.backend, setup.own, inputs, forms.model)
-    result = replace(keeper.finish(result, run), seconds=time.perf_counter() - started)
+    with case.at("golden" if case.golden else "baseline"):
+        result = keeper.finish(result, run)
     return Measured(
         *(case, settings, result, forms.model, inputs, setup.int8, judge, backend, runs),
         int8_passed=verdict.passed,
         reference=forms.baseline,
         candidate=forms.candidate,
         sessions=sessions,
-        framework=framework,
+        clock=clock,
     )
 
 
 def _result(setup: _Setup, runs: Runs, verdict: Verdict, lost: Sequence[Score]) -> CaseResult:
     case, inputs, backend, int8 = setup.case, setup.inputs, setup.backend, setup.int8
     baseline, candidate = setup.forms.baseline, setup.forms.candidate
-    gained, unjudged = engine_scores(case, backend)
+    gained, untold = engine_scores(case, backend)
+    free = not_judged(case, verdict.outputs, bool(setup.keeper.recording))
     warned = caveats(setup.settings, int8, baseline, verdict.outputs, verdict.metrics, lost)
     notes = (*candidate.notes, *baseline.notes, *inputs.notes, *backend.notes, *runs.notes)
     return CaseResult(
@@ -208,7 +241,7 @@ def _result(setup: _Setup, runs: Runs, verdict: Verdict, lost: Sequence[Score]) 
         metrics=(*verdict.metrics, *gained),
         int8_groups=len(int8.network.groups) if int8 else 0,
         high_groups=len(int8.network.left_high) if int8 else 0,
-        warnings=(*nothing_compared(runs), *warned, *unjudged),
+        warnings=(*nothing_compared(runs), *warned, *untold, *free),
         notes=tuple(dict.fromkeys(notes)),
         engines=backend.engines,
         findings=(*setup.findings, *compare_data(case, setup.forms.model, inputs)),

@@ -23,7 +23,7 @@ def int8acc(request: pytest.FixtureRequest) -> Iterator[Workbench]:
     fails it where ini ``int8acc_missing`` says so.
     """
     from pytest_int8acc.goldens import Goldens
-    from pytest_int8acc.plugin.items import settings_for, skip_unavailable
+    from pytest_int8acc.plugin.items import settings_for, skip_unavailable, stop_where_interrupted
     from pytest_int8acc.plugin.reporting import golden_folder
     from pytest_int8acc.workbench import Host, Workbench
 
@@ -33,6 +33,7 @@ def int8acc(request: pytest.FixtureRequest) -> Iterator[Workbench]:
         settings=lambda spec: settings_for(config, spec),
         goldens=lambda case: Goldens(golden_folder(config, case.file)),
         unavailable=skip_unavailable,
+        checked=lambda result: stop_where_interrupted(request.session, result),
     )
     with closing(Workbench(host)) as bench:
         yield bench

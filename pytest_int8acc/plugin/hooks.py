@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from pytest_int8acc.names import shown
 from pytest_int8acc.settings import SETTINGS, SUFFIXES, Kind, Setting
 
 if TYPE_CHECKING:
@@ -179,6 +180,23 @@ def pytest_collect_file(file_path: Path, parent: pytest.Collector) -> SpecFile |
     return None
 
 
+def pytest_collection_finish(session: pytest.Session) -> None:
+    """Makes ready to tell what cases do, where there are any."""
+    if any(item.path.name.endswith(SUFFIXES) for item in session.items):
+        from pytest_int8acc.plugin.progress import start
+
+        start(session.config)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_configure_node(node: Any) -> None:
+    """Makes ready to tell what a worker of pytest-xdist does."""
+    if _gate(node.config) or any(".int8acc.y" in arg for arg in node.config.args):
+        from pytest_int8acc.plugin.progress import start
+
+        start(node.config).share(node)
+
+
 @pytest.hookimpl(optionalhook=True, tryfirst=True)
 def pytest_xdist_auto_num_workers(config: pytest.Config) -> int | None:
     """One worker per GPU for ``-n auto`` where specs run on TensorRT; None leaves it to pytest-xdist."""
@@ -194,14 +212,13 @@ def pytest_xdist_auto_num_workers(config: pytest.Config) -> int | None:
 def pytest_runtest_makereport(
     item: pytest.Item, call: pytest.CallInfo[None]
 ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
-    """Reports a case that cannot be judged as text alone: pytest asks no item how a setup error reads."""
+    """Reports a case that cannot be judged as text alone: pytest asks items about the call phase only."""
     report = yield
-    if call.when == "setup" and call.excinfo is not None and item.path.name.endswith(SUFFIXES):
-        from pytest_int8acc.errors import Int8accError
-        from pytest_int8acc.plugin.items import SpecItem
+    if call.when != "call" and call.excinfo is not None and item.path.name.endswith(SUFFIXES):
+        from pytest_int8acc.plugin.items import SpecItem, plain
 
-        if isinstance(item, SpecItem) and isinstance(call.excinfo.value, Int8accError):
-            report.longrepr = str(call.excinfo.value)
+        if isinstance(item, SpecItem) and (text := plain(item.config, call.excinfo.value)) is not None:
+            report.longrepr = text
         elif isinstance(item, SpecItem) and report.skipped and isinstance(report.longrepr, tuple):
             report.longrepr = (str(item.path), item.case.line + 1, report.longrepr[2])  # not where we raised
     if call.when == "call" and item.config.getoption("htmlpath", None) and item.path.name.endswith(SUFFIXES):
@@ -266,5 +283,5 @@ class _Last:
             from pytest_int8acc.plugin.reporting import write_reports
 
             for line, failed in write_reports(terminalreporter, report_folder(config)):
-                terminalreporter.write_line(line, red=failed)
+                terminalreporter.write_line(shown(line), red=failed)
         return result

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 import warnings
 from collections.abc import Iterator, Mapping
 from itertools import takewhile
@@ -11,9 +12,19 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from pytest_int8acc.errors import EngineError, Int8accError, MissingBackendError, SpecError
+from pytest_int8acc.clock import Clock
+from pytest_int8acc.errors import (
+    EngineError,
+    Int8accError,
+    InternalError,
+    MissingBackendError,
+    SpecError,
+    own_faults,
+)
+from pytest_int8acc.names import shown
+from pytest_int8acc.plugin.progress import watching
 from pytest_int8acc.plugin.reporting import MISSED, RECORDED, golden_folder, spec_stem
-from pytest_int8acc.report.plain import properties
+from pytest_int8acc.report.plain import for_people, properties
 from pytest_int8acc.report.text import acceptances, failure, failure_line
 from pytest_int8acc.results import CaseResult
 from pytest_int8acc.settings import SETTINGS, Settings, resolve
@@ -82,16 +93,16 @@ class SpecFile(pytest.Module):
         """One item per case; raises SpecError with every mistake in the file. Reads no model."""
         from pytest_int8acc.spec.load import load_spec
 
-        for case in load_spec(self.path):
+        with own_faults():
+            cases = load_spec(self.path)
+        for case in cases:
             item = SpecItem.from_parent(self, name=case.name, callobj=verdict, case=case)
             item.mark()
             yield item
 
     def repr_failure(self, excinfo: pytest.ExceptionInfo[BaseException]) -> Any:  # type: ignore[override]
         """A mistake in the spec as text alone, anything else with its traceback."""
-        if isinstance(excinfo.value, Int8accError):
-            return str(excinfo.value)
-        return super().repr_failure(excinfo)
+        return plain(self.config, excinfo.value) or super().repr_failure(excinfo)
 
 
 class SpecItem(pytest.Function):
@@ -103,6 +114,11 @@ class SpecItem(pytest.Function):
         self.measured: Measured | None = None
         self.result: CaseResult | None = None
         """What is known so far: None before setup, without a search before the call."""
+        self.fault: InternalError | None = None
+        """What the call phase did not foresee."""
+        self.clock = Clock()
+        self.began = 0.0
+        """By ``time.monotonic``."""
 
     def mark(self) -> None:
         """Gives the item the case's marks; raises SpecError where pytest refuses one."""
@@ -116,10 +132,10 @@ class SpecItem(pytest.Function):
                 place = f"{display(self.path)}:{self.case.line + 1}:1"
                 raise SpecError(f"{place}: mark '{name}' of case '{self.name}': {error}") from None
         if self.case.skip is not None:
-            self.add_marker(pytest.mark.skip(reason=self.case.skip))
+            self.add_marker(pytest.mark.skip(reason=shown(self.case.skip)))
         if self.case.xfail is not None:
             # Accuracy alone may fail as expected: a case that cannot be judged stays an error.
-            self.add_marker(pytest.mark.xfail(reason=self.case.xfail, raises=AccuracyError))
+            self.add_marker(pytest.mark.xfail(reason=shown(self.case.xfail), raises=AccuracyError))
 
     def _add_named(self, name: str) -> None:
         with warnings.catch_warnings(record=True) as caught:
@@ -135,33 +151,44 @@ class SpecItem(pytest.Function):
             return
         from pytest_int8acc.measure.measured import measure
 
+        self.clock, self.began = Clock(), time.monotonic()
         settings = settings_for(self.config, self.case.settings())
         goldens = self._goldens()
         try:
-            self.measured = measure(self.case, settings, goldens)
+            with own_faults(), watching(self):
+                self.measured = measure(self.case, settings, goldens, self.clock)
         except MissingBackendError as error:
             skip_unavailable(error, settings)
             raise
-        result = self.measured.result
+        result = for_people(self.measured.result)
         self._publish(result)
         if goldens and result.recorded is not None:
             self.user_properties.append((RECORDED, "\n".join([result.golden, *acceptances(result)])))
 
     def teardown(self) -> None:
-        """Lets go of the engines, then of the fixtures."""
+        """Lets go of the engines, then of the fixtures; tells what the call phase did not foresee."""
         if self.measured is not None:
             self.measured.close()
         super().teardown()
+        if self.fault is not None:
+            raise self.fault
 
     def conclude(self) -> CaseResult:
-        """The result, with what a search found where one was wanted; the report carries it from now on."""
+        """The result, with what a search found where one was wanted; the report carries it from now on.
+
+        Where something unforeseen ends it, what was measured stands, and the teardown is an error.
+        """
         from pytest_int8acc.check import conclude
 
         assert self.measured is not None  # setup() has raised otherwise
-        result = conclude(self.measured, self._folder())
+        try:
+            with own_faults(), watching(self):
+                result = for_people(conclude(self.measured, self._folder()))
+        except InternalError as fault:
+            self.fault = fault
+            return self.measured.result
         self._publish(result)
-        if result.search is not None and result.search.ending.kind == "interrupted":
-            self.session.shouldstop = "interrupted (Ctrl-C) in a precision search"
+        stop_where_interrupted(self.session, result)
         return result
 
     def reportinfo(self) -> tuple[Any, int, str]:
@@ -172,9 +199,7 @@ class SpecItem(pytest.Function):
         """Missed criteria and errors of ours as text alone, anything else with its traceback."""
         if isinstance(excinfo.value, AccuracyError):
             return failure(excinfo.value.result, self.config.get_verbosity())
-        if isinstance(excinfo.value, Int8accError):
-            return str(excinfo.value)
-        return super().repr_failure(excinfo)
+        return plain(self.config, excinfo.value) or super().repr_failure(excinfo)
 
     def _folder(self) -> Path | None:
         """This case's own folder in the report folder: the spec's path from the root, and the case's name."""
@@ -199,8 +224,20 @@ class SpecItem(pytest.Function):
     def _publish(self, result: CaseResult) -> None:
         assert self.measured is not None
         self.result = result
-        settings = ("int8acc.settings", self.measured.settings.describe())
+        settings = ("int8acc.settings", shown(self.measured.settings.describe()))
         self.user_properties[:] = (dict(self.user_properties) | dict([*properties(result), settings])).items()
+
+
+def plain(config: pytest.Config, error: BaseException) -> str | None:
+    """An error of ours as text alone; None where a traceback is due, as for faults of ours with --tb=long."""
+    whole = isinstance(error, InternalError) and config.getoption("tbstyle") in ("long", "native")
+    return str(error) if isinstance(error, Int8accError) and not whole else None
+
+
+def stop_where_interrupted(session: pytest.Session, result: CaseResult) -> None:
+    """Ends the session where Ctrl-C has ended what followed a verdict."""
+    if result.stopped is not None and result.stopped.kind == "interrupted":
+        session.shouldstop = f"interrupted (Ctrl-C) after the verdict on {result.name}"
 
 
 def skip_unavailable(error: MissingBackendError, settings: Settings) -> None:

@@ -17,6 +17,7 @@ from typing import Any
 import pytest
 
 from pytest_int8acc.errors import Int8accError
+from pytest_int8acc.names import shown, shown_lines
 from pytest_int8acc.settings import SUFFIXES
 
 #: What the report of a case carries whose scores miss their limits.
@@ -63,9 +64,9 @@ def write_section(terminalreporter: pytest.TerminalReporter, verbosity: int) -> 
     for verdict, report in reports:
         terminalreporter.write(f"{verdict.upper()} ", **{color(verdict): True})
         properties = dict(report.user_properties) if not report.failed or missed(report) else {}
-        terminalreporter.write_line(status_line(nodeid_of(report), properties, _first_line(report)))
+        terminalreporter.write_line(shown(status_line(nodeid_of(report), properties, _first_line(report))))
         for line in detail_lines(properties, verbosity, failed=report.failed):
-            terminalreporter.write_line("    " + line)
+            terminalreporter.write_line("    " + shown(line))
 
 
 def case_reports(terminalreporter: pytest.TerminalReporter) -> list[Judged]:
@@ -230,7 +231,7 @@ def merge(config: pytest.Config, folders: Sequence[str], out: Path | None) -> in
             f"--int8acc-merge: {error.filename or out}: cannot be written: {_why(error)}"
         ) from None
     told = [line for line, _ in (*_summarize(report), *_named(written))]
-    print(*merged_lines(report), *told, sep="\n")
+    print(*map(shown, (*merged_lines(report), *told)), sep="\n")
     bad = report["errors"] or any(case["verdict"] in ("failed", "error") for case in report["cases"])
     return pytest.ExitCode.TESTS_FAILED if bad else pytest.ExitCode.OK
 
@@ -273,7 +274,7 @@ def _tell_recorded(terminalreporter: pytest.TerminalReporter) -> None:
         return
     terminalreporter.write_sep("=", "int8acc goldens")
     for nodeid, text in sorted(recorded.items()):
-        terminalreporter.write_line(f"{nodeid}: " + text.replace("\n", "\n    "))
+        terminalreporter.write_line(shown_lines(f"{nodeid}: " + text.replace("\n", "\n    ")))
 
 
 def _prune(terminalreporter: pytest.TerminalReporter, config: pytest.Config, *, delete: bool) -> None:
@@ -286,7 +287,7 @@ def _prune(terminalreporter: pytest.TerminalReporter, config: pytest.Config, *, 
         terminalreporter.write_line(f"int8acc: {error}", red=True)
         return
     for text in found.unknown:
-        terminalreporter.write_line(f"int8acc: {text}", yellow=True)
+        terminalreporter.write_line(shown(f"int8acc: {text}"), yellow=True)
     count = len(found.orphans)
     said = "1 orphan" if count == 1 else f"{count} orphans"
     how = " (--int8acc-prune=delete deletes them)" if count and not delete else ""
@@ -297,7 +298,7 @@ def _prune(terminalreporter: pytest.TerminalReporter, config: pytest.Config, *, 
         except Int8accError as error:
             terminalreporter.write_line(f"    {error}", red=True)
         else:
-            terminalreporter.write_line(f"    {'deleted ' if gone else ''}{orphan}")
+            terminalreporter.write_line(shown(f"    {'deleted ' if gone else ''}{orphan}"))
 
 
 def golden_folder(config: pytest.Config, spec: Path) -> str | None:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import logging
 import time
 from dataclasses import dataclass, replace
+from functools import partial
 
 from pytest_int8acc.case.forms import ImplicitForm
 from pytest_int8acc.errors import EngineError
@@ -19,7 +20,7 @@ from pytest_int8acc.lab.inputs import split
 from pytest_int8acc.lab.lab import Lab, Proof
 from pytest_int8acc.results import Certificate, Culprit, Role, Score, SearchOutcome, TrialLine
 from pytest_int8acc.search import certify, search
-from pytest_int8acc.search.types import Budget, SearchResult, Trial
+from pytest_int8acc.search.types import Budget, SearchResult
 
 logger = logging.getLogger("pytest_int8acc")
 #: Samples, at most, on which each culprit is seen alone in INT8.
@@ -56,13 +57,14 @@ def find_precision(lab: Lab) -> tuple[SearchOutcome, Found]:
     Raises:
         Int8accError: A model of the search does not build or run.
     """
-    started = time.perf_counter()
+    started, clock = time.perf_counter(), lab.clock
     logger.info("%s: searching the groups that must leave INT8", lab.measured.case.name)
     found = _find(lab)
     if lab.measured.settings.certify and found.fix is not None:
-        found = _certified(lab, found)
+        found = clock.attempt("certification", partial(_certified, lab, found), found)
     if found.fix is not None and isinstance(lab.measured.candidate, ImplicitForm):
-        found = replace(found, notes=(*found.notes, _as_layer_precisions(lab, found.result)))
+        said = clock.attempt("layer-precisions", partial(_as_layer_precisions, lab, found.result), "")
+        found = replace(found, notes=(*found.notes, *filter(None, [said])))
     return _outcome(lab, found, time.perf_counter() - started), found
 
 
@@ -71,8 +73,8 @@ def _find(lab: Lab) -> Found:
     seen, held = split(len(lab.simulator.inputs))
     found = _searched(lab, lab.simulated(seen), len(lab.simulator.inputs.rows(held)))
     if found.verified and held:
-        return _slimmer(lab, found)
-    if found.proof is None or found.verified:
+        return lab.clock.attempt("fewer-layers", partial(_slimmer, lab, found), found)
+    if found.proof is None or found.verified or lab.clock.over:
         return found
     notes: list[str] = []
     if held and not found.result.ending.early:
@@ -89,21 +91,26 @@ def _find(lab: Lab) -> Found:
 
 def _searched(lab: Lab, evaluator: Simulated, held_out: int) -> Found:
     """The cheapest plan by simulation, and its proof."""
-    settings = lab.measured.settings
-    result = search(evaluator, settings.strategy, budget=Budget(max_seconds=settings.max_seconds))
+    result = search(evaluator, lab.measured.settings.strategy, budget=Budget(clock=lab.clock))
     return Found(result, evaluator, _proof(lab, evaluator, result), held_out)
 
 
 def _searched_by_building(lab: Lab, evaluator: Simulated) -> Found:
     """The search once more, with verdicts of built models and the simulation's ranking."""
-    settings = lab.measured.settings
-    budget = Budget(max_trials=_builds_left(lab), max_seconds=settings.max_seconds)
-    result = search(lab.built(evaluator), settings.strategy, budget=budget)
+    budget = Budget(_builds_left(lab), lab.clock)
+    result = search(lab.built(evaluator), lab.measured.settings.strategy, budget=budget)
     return Found(result, evaluator, _proof(lab, evaluator, result), 0)
 
 
 def _proof(lab: Lab, evaluator: Simulated, result: SearchResult) -> Proof | None:
-    return lab.prove(evaluator.plan(evaluator.indices(result.high))) if result.passed else None
+    """The plan built, where there is one; even where time is up, so that the best so far is verified."""
+    if result.ending.kind in ("seconds-spent", "interrupted"):
+        lab.clock.leave("search")
+    if not result.passed:
+        return None
+    plan = evaluator.plan(evaluator.indices(result.high))
+    with lab.clock.phase("proof"):
+        return lab.clock.attempt("proof", lambda: lab.prove(plan), None, late=not lab.clock.interrupted)
 
 
 def _slimmer(lab: Lab, found: Found) -> Found:
@@ -111,7 +118,10 @@ def _slimmer(lab: Lab, found: Found) -> Found:
     settings = lab.measured.settings
     everything = lab.simulated()
     high = everything.indices(found.result.high)
-    result = certify(everything, high, budget=Budget(max_seconds=settings.max_seconds))
+    result = certify(everything, high, budget=Budget(clock=lab.clock))
+    if lab.clock.over:
+        lab.clock.leave("fewer-layers")
+        return found
     if not result.passed or len(result.high) >= len(high) or lab.builds >= settings.max_builds:
         return found
     kept = replace(
@@ -127,12 +137,16 @@ def _certified(lab: Lab, found: Found) -> Found:
     """Minimality shown on built models; where one of them shows a culprit to be none, without that one."""
     everything = lab.simulated()
     high = everything.indices(found.result.high)
-    budget = Budget(max_trials=_builds_left(lab), max_seconds=lab.measured.settings.max_seconds)
-    result = certify(lab.built(everything), high, budget=budget)
+    with lab.clock.phase("proof"):
+        result = certify(lab.built(everything), high, budget=Budget(_builds_left(lab), lab.clock))
     count = len(result.trials)
+    if result.ending.kind in ("seconds-spent", "interrupted"):
+        lab.clock.leave("certification")
     if not result.passed or not result.minimal:
         return replace(found, certificate=Certificate(count, False, result.ending))
     proof = found.proof if result.high == found.result.high else _proof(lab, everything, result)
+    if proof is None:
+        return found
     kept = replace(found.result, high=result.high, minimal=True, price=result.price)
     return replace(found, result=kept, proof=proof, certificate=Certificate(count, True, result.ending))
 
@@ -186,7 +200,10 @@ def _outcome(lab: Lab, found: Found, seconds: float) -> SearchOutcome:
 def _price_ms(lab: Lab) -> float | None:
     """How much longer the fixed engine takes than the INT8 one, both timed in turn."""
     backend = lab.measured.backend
-    backend.measure_latency((Role.BASELINE, Role.INT8, Role.FIXED), lab.measured.inputs)
+    if not backend.times_engines:
+        return None
+    roles = (Role.BASELINE, Role.INT8, Role.FIXED)
+    lab.clock.attempt("latency", lambda: backend.measure_latency(roles, lab.measured.inputs), None)
     times = {info.role: info.latency for info in backend.engines}
     fixed, int8 = times.get(Role.FIXED), times.get(Role.INT8)
     return None if fixed is None or int8 is None else fixed.median_ms - int8.median_ms
@@ -201,15 +218,16 @@ def _culprits(lab: Lab, found: Found) -> tuple[Culprit, ...]:
     everything = frozenset(order.values())
     culprits = []
     for name in result.high:
-        trial = evaluator.trial(everything - {order[name]}, range(evaluator.samples), None)
+        plan = everything - {order[name]}
+        worst = lab.clock.attempt("alone", partial(_worst_alone, evaluator, plan), None)
         group = groups[name]
-        worst = _worst(evaluator, trial)
         culprits.append(Culprit(name, group.op_type, group.nodes, worst, lab.work[name]))
     return tuple(culprits)
 
 
-def _worst(evaluator: Simulated, trial: Trial) -> Score:
-    """The score that is worst in a trial."""
+def _worst_alone(evaluator: Simulated, high: frozenset[int]) -> Score:
+    """The score that is worst under a plan, on all samples that the search saw."""
+    trial = evaluator.trial(high, range(evaluator.samples), None)
     worst = max(range(len(trial.losses)), key=trial.losses.__getitem__)
     return evaluator.criteria[worst].score(trial.scores[worst])
 

@@ -37,7 +37,7 @@ def repair(lab: Lab, outcome: SearchOutcome, found: Found) -> Repaired:
     """Look for the cheapest way to meet a failing case's criteria.
 
     Dearer ways are not tried where a cheaper one is verified. Ends early, with what is verified by then, when
-    the settings' ``max_seconds`` or the trials are spent, or on Ctrl-C.
+    the trials are spent, time is up, or on Ctrl-C.
 
     Args:
         lab: Of a failing case.
@@ -50,11 +50,8 @@ def repair(lab: Lab, outcome: SearchOutcome, found: Found) -> Repaired:
     built = lab.builds
     repairing = _Repairing(lab, outcome)
     ways: list[tuple[Repair, Proof]] = []
-    try:
-        if outcome.ending.kind != "high-fails" and (not outcome.found or outcome.culprits):
-            ways += repairing.first_proved()
-    except KeyboardInterrupt:
-        repairing.notes.append("repair stopped early: interrupted (Ctrl-C)")
+    if outcome.ending.kind != "high-fails" and (not outcome.found or outcome.culprits):
+        ways += lab.clock.attempt("repair", lambda: list(repairing.first_proved()), [])
     if found.fix is not None:
         ways.append((_high(outcome), found.fix))
     if len(ways) > 1:
@@ -85,18 +82,24 @@ class _Repairing:
     def __init__(self, lab: Lab, outcome: SearchOutcome) -> None:
         culprits = tuple(culprit.layer for culprit in outcome.culprits)
         self.lab, self.outcome = lab, outcome
-        self.work = Work(lab, culprits, Purse(TRIALS, lab.measured.settings.max_seconds))
+        self.work = Work(lab, culprits, Purse(TRIALS, lab.clock))
         self.notes: list[str] = []
         self._built = lab.builds
 
     def first_proved(self) -> Iterator[tuple[Repair, Proof]]:
-        """The first candidate that meets the criteria when it is built; nothing where none does."""
+        """The first candidate that meets the criteria when it is built; nothing where none does.
+
+        Raises OutOfTime where there might have been one.
+        """
         for way in WAYS:
             for candidate in way(self.work):
+                if not self.lab.is_proved(candidate.plan):
+                    self.lab.clock.check()
                 proof = self._confirmed(candidate)
                 if proof is not None:
                     yield proof
                     return
+            self.lab.clock.check()
 
     def _confirmed(self, candidate: Candidate) -> tuple[Repair, Proof] | None:
         """The candidate on all samples of the simulation, then built; None where either fails."""

@@ -8,12 +8,12 @@ is one inference on a few samples.
 from __future__ import annotations
 
 import math
-import time
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
 
+from pytest_int8acc.clock import Clock
 from pytest_int8acc.errors import ModelError
 from pytest_int8acc.graph.formats import INT8, INT32
 from pytest_int8acc.graph.groups import find_groups
@@ -50,24 +50,19 @@ _SILENT_DB = 300.0
 class Purse:
     """Trials and time that a repair may still spend."""
 
-    def __init__(self, trials: int, seconds: float | None) -> None:
-        self.trials = 0
+    def __init__(self, trials: int, clock: Clock) -> None:
+        self.trials, self.clock = 0, clock
         self._most = trials
-        self._end = None if seconds is None else time.monotonic() + seconds
 
     @property
     def empty(self) -> bool:
         """True where nothing more may be tried."""
-        return self.trials >= self._most or (self._end is not None and time.monotonic() >= self._end)
-
-    @property
-    def seconds_left(self) -> float | None:
-        """Until time is up; None where it is never."""
-        return None if self._end is None else max(0.0, self._end - time.monotonic())
+        return self.trials >= self._most or self.clock.over
 
     def pay(self) -> None:
         """Count one trial."""
         self.trials += 1
+        self.clock.tick("trial")
 
 
 class Ranges:

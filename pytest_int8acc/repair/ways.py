@@ -184,7 +184,7 @@ def mix(work: Work) -> Iterator[Candidate]:
         choice = chooser.rescale(wanted, start=choice, high=others)
     evaluator = work.lab.simulated(base=chooser.plan(choice))
     everything = evaluator.indices(work.culprits)
-    result = certify(evaluator, everything, budget=Budget(max_seconds=work.purse.seconds_left))
+    result = certify(evaluator, everything, budget=Budget(clock=work.lab.clock))
     if result.passed and len(result.high) < len(work.culprits):
         yield Candidate(base, choice, dict.fromkeys(result.high, keep))
 

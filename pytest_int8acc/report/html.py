@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
+from pytest_int8acc.names import shown_lines
 from pytest_int8acc.report import view
 from pytest_int8acc.report.causes import advice, cause_text
 from pytest_int8acc.report.diagnosis import worst_findings
@@ -68,11 +69,13 @@ def _environment() -> jinja2.Environment:
     environment = jinja2.Environment(
         loader=jinja2.PackageLoader("pytest_int8acc", _FOLDER),
         autoescape=True,
+        finalize=lambda value: shown_lines(value) if type(value) is str else value,
         undefined=jinja2.StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
     )
     environment.filters |= {
+        "exact": jinja2.filters.do_forceescape,
         "number": number,
         "relation": relation,
         "plain": to_plain,

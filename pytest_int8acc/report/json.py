@@ -11,11 +11,12 @@ from typing import Any, TypeGuard
 from pytest_int8acc.errors import Int8accError
 from pytest_int8acc.files import replace_file
 from pytest_int8acc.report.causes import advice, cause_text
+from pytest_int8acc.report.course import stop_text
 from pytest_int8acc.report.diagnosis import repair_text
 from pytest_int8acc.report.plain import to_plain
 from pytest_int8acc.report.search import alone_text, reason, remarks
 from pytest_int8acc.report.summary import fit_note, stage_text, summary
-from pytest_int8acc.results import CaseResult, Culprit, LineFit, Repair, SearchOutcome, StageLine
+from pytest_int8acc.results import CaseResult, Culprit, LineFit, Repair, SearchOutcome, StageLine, Stop
 from pytest_int8acc.results.causes import Cause
 
 #: Raised when a key changes its meaning or goes away; new keys may come at any time.
@@ -28,6 +29,7 @@ BAD = ("failed", "error")
 _AS_MEASURED = (
     *("spec", "samples", "data", "baseline", "candidate", "backend", "outputs", "metrics", "int8_groups"),
     *("high_groups", "warnings", "notes", "search", "engines", "findings", "diagnosis", "golden", "recorded"),
+    *("phases", "stopped"),
 )
 #: By class, the key of each sentence and what makes it.
 SENTENCES: Mapping[type, Mapping[str, Callable[[Any], str]]] = {
@@ -36,6 +38,7 @@ SENTENCES: Mapping[type, Mapping[str, Callable[[Any], str]]] = {
     Repair: {"text": repair_text},
     StageLine: {"text": stage_text},
     Culprit: {"alone": alone_text},
+    Stop: {"text": stop_text},
     SearchOutcome: {"reason": reason},
 }
 #: In reports of version 1, keys by which an object is known, and the one of its sentence: all of a reason.
@@ -96,7 +99,7 @@ def read_json(folder: Path) -> dict[str, Any]:
         raise Int8accError(
             f"{path}: {error.strerror or error}; expected the folder of a run with --int8acc-report"
         ) from None
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise Int8accError(f"{path}: not JSON ({error}); run those cases again") from None
     if not _is_report(report):
         raise Int8accError(f"{path}: not a report of pytest-int8acc; run those cases again")
@@ -143,7 +146,7 @@ def case_entry(
     Args:
         nodeid: pytest's name of the item.
         verdict: passed, failed, error, skipped, xfailed or xpassed.
-        seconds: The item's duration.
+        seconds: The item's duration; of a case measured, its own seconds stand instead.
         result: What was measured; None where nothing was.
         folder: The report folder; files written into it are named from there.
         more: ``line`` in the spec, ``finished`` (ISO 8601), ``message``, ``settings``.
@@ -158,6 +161,7 @@ def case_entry(
     scores = [score for output in details["outputs"] for score in output["scores"]] + details["metrics"]
     return {
         **entry,
+        "seconds": result.seconds or seconds,
         "name": details["name"],
         "scores": [{**score, "margin": m} for score, m in zip(scores, margins, strict=True)],
         "culprits": culprits,

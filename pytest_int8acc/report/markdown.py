@@ -5,13 +5,13 @@ https://docs.github.com/actions/reference/workflow-commands-for-github-actions#a
 
 from __future__ import annotations
 
-import html
-import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from pytest_int8acc.names import in_markdown
 from pytest_int8acc.report.causes import cause_text
+from pytest_int8acc.report.course import course_lines
 from pytest_int8acc.report.diagnosis import cheaper_fix, repair_line
 from pytest_int8acc.report.engines import engine_lines
 from pytest_int8acc.report.json import BAD
@@ -50,17 +50,11 @@ def summary(report: Mapping[str, Any], limit: int = LIMIT) -> str:
     cases = report["cases"]
     # Where room is scarce, those that are not well are told first.
     ordered = [c for c in cases if c["verdict"] in BAD] + [c for c in cases if c["verdict"] not in BAD]
-    parts = [f"## INT8 accuracy: {escape(tally(report))}\n\n"]
+    parts = [f"## INT8 accuracy: {in_markdown(tally(report))}\n\n"]
     parts += [_error(error) for error in report["errors"]]
     table = ["| | case | said | seconds |\n|---|---|---|---|\n", *map(_row, ordered)]
     sections = [_section(entry) for entry in ordered if entry["verdict"] in BAD]
     return _fitting([*parts, *table, "\n", *sections], limit)
-
-
-def escape(text: str) -> str:
-    """``text`` such that Markdown and HTML show it as it is, in one line."""
-    plain = html.escape(re.sub(r"\s+", " ", text), quote=False)
-    return re.sub(r"([\\`*_{}\[\]()#+!|~:@$-])", r"\\\1", plain)
 
 
 def _fitting(parts: list[str], limit: int) -> str:
@@ -81,21 +75,21 @@ def _row(entry: Mapping[str, Any]) -> str:
     sign = _SIGNS.get(entry["verdict"], "⚠️")
     cells = (
         f"{sign} {entry['verdict']}",
-        escape(shorten(entry["nodeid"], _CELL)),
-        escape(shorten(said_of(entry), _CELL)),
+        in_markdown(shorten(entry["nodeid"], _CELL)),
+        in_markdown(shorten(said_of(entry), _CELL)),
         f"{entry['seconds']:.1f}",
     )
     return f"| {' | '.join(cells)} |\n"
 
 
 def _error(error: Mapping[str, str]) -> str:
-    return f"💥 {escape(error['nodeid'])}: {escape(shorten(error['message'], _CELL))}\n\n"
+    return f"💥 {in_markdown(error['nodeid'])}: {in_markdown(shorten(error['message'], _CELL))}\n\n"
 
 
 def _section(entry: Mapping[str, Any]) -> str:
     result = restore_entry(entry)
     lines = list(_story(result)) if result is not None else []
-    title = f"### {escape(shorten(entry['nodeid'], _CELL))}\n\n"
+    title = f"### {in_markdown(shorten(entry['nodeid'], _CELL))}\n\n"
     return title + "".join(f"{line}\n" for line in lines) + "\n" if lines else ""
 
 
@@ -104,18 +98,20 @@ def _story(result: CaseResult) -> Iterator[str]:
     stages = stage_lines(result.diagnosis) if result.diagnosis is not None else []
     told = [why(result)] if result.diagnosis is not None else []
     for line in (*told, *map(str.strip, stages), *engine_lines(result.engines)):
-        yield f"{escape(line)}\n"
+        yield f"{in_markdown(line)}\n"
     search = result.search
     if search is not None and search.culprits:
         yield "| culprit | type | alone in INT8 | cause | price |\n|---|---|---|---|---|"
         for culprit in search.culprits[:_CULPRITS]:
             cause = cause_text(culprit.cause) if culprit.cause else ""
             cells = (culprit.layer, culprit.op_type, alone_text(culprit), cause, f"{culprit.price:.1%}")
-            yield f"| {' | '.join(escape(shorten(cell, _CELL)) for cell in cells)} |"
+            yield f"| {' | '.join(in_markdown(shorten(cell, _CELL)) for cell in cells)} |"
         more = len(search.culprits) - _CULPRITS
         yield f"\n... and {more} more\n" if more > 0 else ""
     if search is not None:
-        yield f"{escape(fix_line(search))}\n"
+        yield f"{in_markdown(fix_line(search))}\n"
+    for line in course_lines(result):
+        yield f"{in_markdown(line)}\n"
     cheaper = cheaper_fix(result)
     if cheaper is not None:
-        yield f"Cheaper fix: {escape(repair_line(cheaper))}\n"
+        yield f"Cheaper fix: {in_markdown(repair_line(cheaper))}\n"

@@ -11,6 +11,7 @@ from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from pytest_int8acc.errors import Int8accError
+from pytest_int8acc.names import shown
 from pytest_int8acc.report.diagnosis import cheaper_fix, repair_text
 from pytest_int8acc.report.engines import int8_layers, speedup
 from pytest_int8acc.report.summary import summary
@@ -46,6 +47,25 @@ def to_plain(value: Any, more: Mapping[type, Mapping[str, Callable[[Any], Any]]]
     return str(value)
 
 
+def for_people(result: CaseResult) -> CaseResult:
+    """``result`` with all texts as :func:`shown` gives them, but for the paths of files written."""
+    fit: CaseResult = _fit(result)
+    return fit
+
+
+def _fit(value: Any) -> Any:
+    if isinstance(value, str) and not isinstance(value, Enum):
+        return shown(value)
+    if isinstance(value, tuple | list):
+        return type(value)(map(_fit, value))
+    if isinstance(value, dict):
+        return {_fit(key): _fit(inner) for key, inner in value.items()}
+    if not dataclasses.is_dataclass(value) or isinstance(value, type):
+        return value
+    fields = (f.name for f in dataclasses.fields(value) if f.init and f.name != "written")
+    return dataclasses.replace(value, **{name: _fit(getattr(value, name)) for name in fields})
+
+
 def restore(plain: Mapping[str, Any]) -> CaseResult:
     """The CaseResult that ``plain`` was made of."""
     return _adapter().validate_python(plain)
@@ -77,7 +97,7 @@ def restore_entry(entry: Mapping[str, Any]) -> CaseResult | None:
 def properties(result: CaseResult) -> list[tuple[str, object]]:
     """Every score, the facts of the verdict, the case in a line, and the whole result; plain types only."""
     scores = [(f"int8acc.{score.subject}.{score.metric}", to_plain(score.value)) for score in result.scores]
-    details = json.dumps(to_plain(result), allow_nan=False, ensure_ascii=False)
+    details = json.dumps(to_plain(result), allow_nan=False)
     return [*scores, *facts(result), ("int8acc.summary", status(result)), ("int8acc.details", details)]
 
 

@@ -29,7 +29,7 @@ _MARGIN = {"margin": _kind(["number", "null"], "Distance to the limit, positive 
 _CASE: dict[str, Any] = {
     "nodeid": _kind("string", "pytest's name of the item."),
     "verdict": {"enum": sorted(RANK)},
-    "seconds": _kind("number", "The item's duration."),
+    "seconds": _kind("number", "What the case took, setup included."),
     "line": _kind("integer", "Where the case stands in its spec.", minimum=1),
     "finished": _kind("string", "ISO 8601, UTC."),
     "message": _kind("string", "Why the case did not pass; empty where it did."),

@@ -114,7 +114,8 @@ def summary(result: CaseResult) -> str:
     if not parts and meaning:
         return meaning
     fits = (fit_phrase(output.name, output.fit, "the baseline") for output in result.outputs)
-    return "; ".join([*parts, *list(filter(None, fits))[:1]]) or "no single cause was found"
+    none = "" if result.stopped else "no single cause was found"
+    return "; ".join([*parts, *list(filter(None, fits))[:1]]) or none
 
 
 def _parts(result: CaseResult, diagnosis: Diagnosis) -> Iterator[str]:

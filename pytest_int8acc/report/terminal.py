@@ -8,15 +8,46 @@ from typing import Any
 
 from pytest_int8acc.report.json import BAD, RANK
 from pytest_int8acc.report.plain import restore, restore_entry
-from pytest_int8acc.report.text import FAILURE, details, headline, remedies, status
+from pytest_int8acc.report.text import FAILURE, details, headline, most_critical, remedies, status
 from pytest_int8acc.report.words import count
-from pytest_int8acc.results import CaseResult
+from pytest_int8acc.results import CaseResult, Doing, PhaseName
+
+_DOING: Mapping[PhaseName, str] = {
+    "setup": "reading model and data",
+    "calibration": "calibrating",
+    "runs": "running both forms",
+    "search": "searching the layers at fault",
+    "proof": "building and running the fix",
+    "causes": "looking for causes",
+    "repair": "looking for cheaper fixes",
+    "files": "writing files",
+}
 
 
 def status_line(nodeid: str, properties: Mapping[str, Any], message: str) -> str:
     """A case in one line, after its verdict: what its report carries, else why it was not measured."""
     said = properties.get("int8acc.summary", message)
     return f"{nodeid} - {said}" if said else nodeid
+
+
+def progress_line(name: str, doing: Doing, seconds: float, result: CaseResult | None) -> str:
+    """What a case is doing, like ``net: FAILED so far, 'y' cosine 0.9 < 0.99; searching ..., 9 trials, 8 s``.
+
+    Args:
+        name: Of the case.
+        doing: What, and how far it is.
+        seconds: Since the case began.
+        result: What is known of it.
+    """
+    parts = []
+    if result is not None:
+        parts.append(f"{'PASSED' if result.passed else 'FAILED so far'}, {most_critical(result)}; ")
+    parts.append(_DOING[doing.phase])
+    if doing.total is not None:
+        parts.append(f", {doing.done} of {count(doing.total, doing.thing)}")
+    elif doing.thing:
+        parts.append(f", {count(doing.done, doing.thing)}")
+    return f"{name}: {''.join(parts)}, {seconds:.0f} s"
 
 
 def detail_lines(properties: Mapping[str, Any], verbosity: int, *, failed: bool) -> list[str]:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
+from pytest_int8acc.names import shown
+from pytest_int8acc.report.course import course_lines
 from pytest_int8acc.report.diagnosis import (
     calibration_lines,
     cheaper_fix,
@@ -45,7 +47,7 @@ def failure(result: CaseResult, verbosity: int = 0) -> str:
     lines += [headline(result), *("  " + line for line in details(result, verbosity))]
     lines += remedies(result, verbosity)
     if result.written:
-        lines.append(f"Written: {_gathered(result.written)}")
+        lines.append(shown(f"Written: {_gathered(result.written)}"))
     return "\n".join(lines)
 
 
@@ -76,6 +78,7 @@ def remedies(result: CaseResult, verbosity: int = 0) -> list[str]:
         lines += calibration_lines(diagnosis.calibrations)
         lines += layer_lines(diagnosis.layers) if verbosity >= 2 else []
         lines += [f"note: {note}" for note in diagnosis.notes]
+    lines += course_lines(result, verbosity)
     return ["", *lines] if lines else []
 
 

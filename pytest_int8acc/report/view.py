@@ -10,6 +10,7 @@ from pathlib import PurePosixPath
 from typing import Any
 from urllib.parse import quote
 
+from pytest_int8acc.report.course import phases_text, stop_text
 from pytest_int8acc.report.diagnosis import cheaper_fix, repair_line, worst_layers
 from pytest_int8acc.report.engines import int8_layers, speedup
 from pytest_int8acc.report.json import BAD
@@ -59,6 +60,7 @@ def _case(anchor: str, entry: Mapping[str, Any], texts: Mapping[str, str]) -> di
         "warnings": (),
         "int8": "",
         "speedup": None,
+        "phases": "",
         **({} if result is None else measured_view(result, texts)),
     }
 
@@ -88,6 +90,8 @@ def measured_view(result: CaseResult, texts: Mapping[str, str]) -> dict[str, Any
         "cheaper": repair_line(cheaper) if cheaper else "",
         "repairs": [repair_line(repair) for repair in repairs if repair is not cheaper],
         "cost": cost_line(search) if search else "",
+        "stopped": stop_text(result.stopped) if result.stopped else "",
+        "phases": phases_text(result),
         "snippets": _snippets(result, texts),
         "files": [(name, _href(name)) for name in result.written],
     }

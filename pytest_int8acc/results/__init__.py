@@ -6,12 +6,14 @@ from dataclasses import dataclass
 from typing import Literal
 
 from pytest_int8acc.results.causes import CalibrationLine, Diagnosis, LayerError, Migration, Repair, StageLine
+from pytest_int8acc.results.course import Doing, Part, Phase, PhaseName, Stop
 from pytest_int8acc.results.engines import EngineInfo, EngineLayer, Latency, Role
 from pytest_int8acc.results.scores import Acceptance, Bound, LineFit, OutputResult, Score
 from pytest_int8acc.results.search import Certificate, Culprit, Ending, LayerLine, SearchOutcome, TrialLine
 
 __all__ = ["CaseResult", "Finding", "Severity"]
 __all__ += ["CalibrationLine", "Diagnosis", "LayerError", "Migration", "Repair", "StageLine"]
+__all__ += ["Doing", "Part", "Phase", "PhaseName", "Stop"]
 __all__ += ["EngineInfo", "EngineLayer", "Latency", "Role"]
 __all__ += ["Acceptance", "Bound", "LineFit", "OutputResult", "Score"]
 __all__ += ["Certificate", "Culprit", "Ending", "LayerLine", "SearchOutcome", "TrialLine"]
@@ -56,6 +58,11 @@ class CaseResult:
     notes: tuple[str, ...] = ()
     """What the reader must know to trust the verdict: random data, coverage, noise, FP16 against FP32."""
     seconds: float = 0.0
+    """All phases together."""
+    phases: tuple[Phase, ...] = ()
+    """Where the time went, in the order in which phases began."""
+    stopped: Stop | None = None
+    """What ended the case after its verdict; None where all that was wanted was done."""
     search: SearchOutcome | None = None
     """What a search found, where one was run."""
     written: tuple[str, ...] = ()

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING
 
+from pytest_int8acc.clock import current
 from pytest_int8acc.engines.bins import Bins
 from pytest_int8acc.engines.calibrators import Maxima, collect_histograms, collect_maxima
 from pytest_int8acc.engines.onnxruntime import Sessions
@@ -39,10 +40,12 @@ class Observed:
         Raises:
             EngineError: The model does not run.
             DataError: The samples cannot be read.
+            OutOfTime: Before a pass begins.
         """
         known = {} if self._maxima is None else self._maxima.per_sample
         missing = [tensor for tensor in dict.fromkeys(tensors) if tensor not in known]
         if missing or self._maxima is None:
+            current().check()
             found = collect_maxima(self.model, missing, self.dataset, self._sessions)
             self._maxima = found if self._maxima is None else self._maxima.plus(found)
         return self._maxima
@@ -53,11 +56,13 @@ class Observed:
         Raises:
             EngineError: The model does not run.
             DataError: The samples cannot be read.
+            OutOfTime: Before a pass begins.
         """
         wanted = list(dict.fromkeys(tensors))
         maxima = self.maxima(wanted)
         missing = [tensor for tensor in wanted if tensor not in self._bins]
         if missing:
+            current().check()
             self._bins |= collect_histograms(
                 self.model, maxima.of(missing), self.dataset, BINS, sessions=self._sessions
             )

@@ -9,10 +9,11 @@ from typing import Literal
 
 from pytest_int8acc.errors import CriterionError
 from pytest_int8acc.results import Bound, Score
-from pytest_int8acc.scores.metrics import METRICS, REL_FLOOR, Metric
+from pytest_int8acc.scores.measures import REL_FLOOR
+from pytest_int8acc.scores.metrics import METRICS, Metric
 from pytest_int8acc.tensors import Array, did_you_mean
 
-#: Used when a case has no criteria at all: metric and limit for floats, and for everything else.
+#: Used where no criterion names an output: metric and limit for floats, and for everything else.
 DEFAULT_FLOAT = ("sqnr_db", 20.0)
 DEFAULT_EXACT = ("agreement", 0.99)
 
@@ -61,6 +62,8 @@ class OutputLimits:
     """Least denominator of the relative errors, as a share of the baseline's greatest magnitude."""
     note: str = ""
     """Copied to every score judged by these limits."""
+    unjudged: bool = False
+    """Takes these outputs out of all other limits."""
 
 
 @dataclass(frozen=True)
@@ -77,6 +80,8 @@ class MetricLimit:
     """Greatest loss as a share of the baseline's magnitude."""
     lower_is_better: bool = False
     """Whether a rise, not a fall, is the loss."""
+    streaming: bool = False
+    """Whether the function's mean over batches, weighted by samples, is its value."""
 
 
 def kind_of(array: Array) -> str:
@@ -88,12 +93,13 @@ def kind_of(array: Array) -> str:
 
 
 def limits_for(name: str, criteria: Sequence[OutputLimits]) -> list[OutputLimits]:
-    """Those of ``criteria`` that speak of output ``name``, in order."""
-    return [c for c in criteria if c.output == name or fnmatchcase(name, c.output)]
+    """Those of ``criteria`` that speak of output ``name``, in order, or what leaves it unjudged."""
+    mine = [c for c in criteria if c.output == name or fnmatchcase(name, c.output)]
+    return [c for c in mine if c.unjudged] or mine
 
 
 def default_limits(name: str, arrays: Sequence[Array]) -> list[OutputLimits]:
-    """The limit an output must keep where a case has no criteria: SQNR for floats, agreement for the rest."""
+    """The limit of an output that no criterion names: SQNR for floats, agreement for the rest."""
     metric, limit = DEFAULT_FLOAT if not arrays or kind_of(arrays[0]) == "floats" else DEFAULT_EXACT
     return [OutputLimits(name, limits={metric: limit}, note="default limit")]
 
@@ -102,8 +108,9 @@ def check_patterns(criteria: Sequence[OutputLimits], outputs: Sequence[str]) -> 
     """Raise CriterionError for a criterion that matches no output, or a metric that does not exist."""
     for criterion in criteria:
         if not any(limits_for(name, [criterion]) for name in outputs):
+            what = "unjudged:" if criterion.unjudged else "criterion for output"
             raise CriterionError(
-                f"criterion for output '{criterion.output}' matches no output of the model"
+                f"{what} '{criterion.output}' matches no output of the model"
                 f"{did_you_mean(criterion.output, outputs)}; outputs: {', '.join(outputs) or 'none'}"
             )
         for metric in criterion.limits:

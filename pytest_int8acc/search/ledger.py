@@ -11,6 +11,7 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
+from pytest_int8acc.clock import Clock, OutOfTime
 from pytest_int8acc.results import Ending, LayerLine
 from pytest_int8acc.results.search import EndingKind
 from pytest_int8acc.scores.criteria import Criterion
@@ -244,6 +245,8 @@ class Ledger:
             names, trial.passed, trial.confirmed, trial.loss, trial.scores, trial.cost, self.seconds, why
         )
         self._records.append(record)
+        if self._budget.clock is not None:
+            self._budget.clock.tick("trial")
         _LOG.info(
             "search, trial %d: %d of %d groups high (%s) %s with %.3g times the error allowed",
             *(len(self._records), len(names), len(self.groups), why, verdict, trial.loss),
@@ -253,22 +256,33 @@ class Ledger:
         budget, paid = self._budget, sum(record.cost > 0 for record in self._records)
         if trial and budget.max_trials is not None and paid >= budget.max_trials:
             raise StopSearch(Ending("trials-spent", max_trials=budget.max_trials))
-        if budget.max_seconds is not None and self.seconds >= budget.max_seconds:
-            raise StopSearch(Ending("seconds-spent", max_seconds=budget.max_seconds))
+        if budget.clock is not None and budget.clock.over:
+            raise StopSearch(_over(budget.clock))
 
 
 def run(
     strategy: str, body: Callable[[Ledger], Ending], evaluator: Evaluator, budget: Budget | None
 ) -> SearchResult:
     """Run a strategy's body to its end, its budget or Ctrl-C, whichever comes first."""
-    ledger = Ledger(evaluator, budget or Budget())
+    budget = budget or Budget()
+    ledger = Ledger(evaluator, budget)
+    clock = budget.clock or Clock()
     try:
         ending = body(ledger)
     except StopSearch as stop:
         ending = stop.ending
     except KeyboardInterrupt:
-        ending = Ending("interrupted")
+        clock.interrupt()
+        ending = _over(clock)
+    except OutOfTime:
+        ending = _over(clock)
     return ledger.result(strategy, ending)
+
+
+def _over(clock: Clock) -> Ending:
+    if clock.interrupted:
+        return Ending("interrupted")
+    return Ending("seconds-spent", max_seconds=clock.bound or 0.0)
 
 
 def _weights(prices: Sequence[float]) -> NDArray[np.float64]:

@@ -9,6 +9,7 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from pytest_int8acc.clock import Clock
 from pytest_int8acc.results import Ending, LayerLine
 from pytest_int8acc.scores.criteria import Criterion
 
@@ -105,7 +106,8 @@ class Budget:
 
     max_trials: int | None = None
     """Probes do not count: an engine is built for a trial only."""
-    max_seconds: float | None = None
+    clock: Clock | None = None
+    """Tells when time is up."""
 
 
 @dataclass(frozen=True)

@@ -152,6 +152,8 @@ _Place = Annotated[_Line, AfterValidator(_named_function)]
 _Float = Annotated[float, Field(strict=True, allow_inf_nan=False)]
 
 Text = Annotated[_Line, _text("text")]
+#: Of a node or a tensor, which may hold anything; or a pattern of them.
+GraphName = Annotated[str, Field(strict=True, min_length=1), _text("text")]
 File = Annotated[_Line, _text("a file's path")]
 Reason = Annotated[
     str, Field(strict=True, min_length=1), AfterValidator(_worded), _text("the reason, as text")

@@ -135,7 +135,7 @@ class Int8(Closed):
     engine: fields.File | None = option(
         "A TensorRT engine that is built already.", examples=["resnet50_int8.engine"]
     )
-    exclude: Annotated[tuple[fields.Text, ...], expect_list("node names or patterns")] = option(
+    exclude: Annotated[tuple[fields.GraphName, ...], expect_list("node names or patterns")] = option(
         "ONNX nodes kept out of INT8, by name or pattern (*, ?, [seq]).", ()
     )
 

@@ -11,6 +11,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from pytest_int8acc.errors import SpecError
+from pytest_int8acc.names import shown
 from pytest_int8acc.settings import SUFFIXES
 from pytest_int8acc.spec.fields import KEY, MISSING, NAME, closest, found
 from pytest_int8acc.spec.int8 import Int8
@@ -54,8 +55,7 @@ def display(path: Path) -> str:
 def _lines(file: Path, mistakes: Iterable[Mistake]) -> Iterator[str]:
     """One line per mistake, by place, none twice."""
     for (line, column), text in sorted(set(mistakes)):
-        shown = "".join(c if c.isprintable() else f"\\u{ord(c):04x}" for c in text)
-        yield f"{display(file)}:{line}:{column}: {shown}"
+        yield f"{display(file)}:{line}:{column}: {shown(text)}"
 
 
 def _cases(root: Node, file: Path, mistakes: list[Mistake]) -> list[Case]:
@@ -183,12 +183,21 @@ def _validated(
 ) -> list[Case]:
     """The case that ``values`` make, or none; where not ``complete``, absent keys are no mistake."""
     try:
-        return [Case.model_validate(values).placed(file, node.mark.line - 1)]
+        case = Case.model_validate(values)
+        return [case.placed(file, node.mark.line - 1, dict(_places(node, display(file))))]
     except ValidationError as error:
         for detail in error.errors(include_url=False):
             if complete or detail["type"] != MISSING or detail["loc"]:
                 mistakes += _translated(detail["type"], detail["loc"], detail["msg"], node)
     return []
+
+
+def _places(node: Node, file: str, key: str = "") -> Iterator[tuple[str, str]]:
+    """Where each value below ``node`` stands, as ``file:line:col``, by its dotted key."""
+    yield key, f"{file}:{node.mark.line}:{node.mark.column}"
+    inner = node.value if isinstance(node.value, list | dict) else ()
+    for step, child in inner.items() if isinstance(inner, dict) else enumerate(inner):
+        yield from _places(child, file, f"{key}.{step}".lstrip("."))
 
 
 def _translated(kind: str, loc: tuple[int | str, ...], text: str, node: Node) -> Iterator[Mistake]:

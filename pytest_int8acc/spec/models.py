@@ -6,12 +6,14 @@ Paths stay as written: ``Case.path`` makes them relative to the spec.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, Discriminator, Field, PrivateAttr, Tag
 
-from pytest_int8acc.settings import Backend, Mode, Provider, Strategy, When
+from pytest_int8acc.errors import blaming
+from pytest_int8acc.settings import Backend, Mode, Provider, Strategy, When, to_bytes
 from pytest_int8acc.spec import fields
 from pytest_int8acc.spec.criteria import Criterion
 from pytest_int8acc.spec.fields import Closed, expect_list, one_of, option
@@ -101,7 +103,7 @@ class Search(Closed):
         "Engines that one search may build, the proof included (default: 8)."
     )
     max_seconds: fields.Count | None = option(
-        "Stop after this many seconds with the best plan so far (default: never)."
+        "End all that follows the verdict after this many seconds, with what is known by then (default: 300)."
     )
     certify: fields.Flag | None = option(
         "Prove on engines of its own that each culprit must leave INT8 (default: false)."
@@ -130,6 +132,9 @@ class Case(Closed):
     )
     batch: fields.Count | None = option("Samples per run where the model leaves its batch size open.")
     samples: fields.Count | None = option("Use only the first N samples.")
+    max_data: fields.Size = option(
+        "What random data, an .npz unpacked, and a loader without 'samples' may give.", "4G"
+    )
     int8: Int8 = Field(
         description="How the INT8 form of the model comes about.",
         examples=[{"calibrate": {"data": "calib.npz"}}],
@@ -159,9 +164,12 @@ class Case(Closed):
     tensorrt: TensorRt = option("How TensorRT builds its engines.", TensorRt())
     search: Search = option("How the layers that must leave INT8 are searched.", Search())
     criteria: Annotated[tuple[Criterion, ...], expect_list("criteria")] = option(
-        "What INT8 must keep to. If nothing is given: an SQNR of 20 dB on every output, or 99 % "
-        "equal elements where an output holds no floats.",
+        "What INT8 must keep to. An output that none of them names must keep an SQNR of 20 dB, or 99 % "
+        "equal elements where it holds no floats, unless a metric of your own judges.",
         (),
+    )
+    unjudged: Annotated[tuple[fields.GraphName, ...], expect_list("output names or patterns")] = option(
+        "Outputs that no criterion judges, by name or pattern (*, ?, [seq]); the report says so.", ()
     )
     marks: Annotated[tuple[fields.MarkName, ...], expect_list("pytest marks")] = option(
         "Names of pytest marks that the test carries.", ()
@@ -181,6 +189,7 @@ class Case(Closed):
 
     _file: Path = PrivateAttr(Path("case.int8acc.yaml"))
     _line: int = PrivateAttr(0)
+    _places: Mapping[str, str] = PrivateAttr({})
 
     @property
     def file(self) -> Path:
@@ -208,8 +217,27 @@ class Case(Closed):
         """A path written in the spec, relative to the spec's folder."""
         return self._file.parent / value
 
-    def placed(self, file: Path, line: int) -> Case:
-        """The same case as read from ``line`` (from 0) of ``file``."""
+    @property
+    def most_bytes(self) -> int:
+        """``max_data`` as a number."""
+        return to_bytes(self.max_data)
+
+    def at(self, key: str = "") -> AbstractContextManager[None]:
+        """Where ``key`` is opened or read: errors of ours begin with its :meth:`place`."""
+        return blaming(self.place(key))
+
+    def place(self, key: str = "") -> str:
+        """``file:line:col`` of a key's value, like ``int8.calibrate.data`` or ``criteria.0``.
+
+        Of what it would stand in where the spec does not say it; of the case for no key. Empty where the case
+        is of no file.
+        """
+        while key not in self._places and key:
+            key = key.rpartition(".")[0]
+        return self._places.get(key, "")
+
+    def placed(self, file: Path, line: int, places: Mapping[str, str] | None = None) -> Case:
+        """The same case as read from ``line`` (from 0) of ``file``, each key's value at its place."""
         case = self.model_copy()
-        case._file, case._line = file, line
+        case._file, case._line, case._places = file, line, places or {}
         return case

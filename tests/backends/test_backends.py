@@ -63,7 +63,7 @@ def test_onnx_runtime_builds_nothing_and_its_mode_changes_outputs() -> None:
 def test_engines_of_tensorrt_tell_of_themselves_and_are_simulated_beside(tensorrt: Backend) -> None:
     assert all((tensorrt.builds_engines, tensorrt.times_engines, tensorrt.quantizes_implicitly))
     assert tensorrt.needs_simulation
-    assert tensorrt.output_settings == {}
+    assert tensorrt.output_settings == {"mode": "engine"}
 
 
 @pytest.mark.parametrize(("own", "others"), [(None, (1, 0)), (5, (1, 0)), (1, (0,)), (0, ())])

@@ -293,3 +293,43 @@ def test_strided_arrays_come_out_contiguous(tmp_path: Path) -> None:
         assert batch.feed["x"].flags.c_contiguous
         assert type(batch.feed["x"]) is np.ndarray
     assert np.array_equal(joined(open_dataset("x.npy", [tensor("x", 4, 2, 3)], base=tmp_path)), x)
+
+
+def endless(tmp_path: Path, rows: int) -> str:
+    text = "import itertools, numpy as np\n"
+    text += f"def f(): return ({{'x': np.ones(({rows}, 2), 'f4')}} for _ in itertools.count())\n"
+    (tmp_path / "endless.py").write_text(text)
+    return "endless.py:f"
+
+
+X = TensorInfo("x", np.dtype(np.float32), ("N", 2))
+
+
+def test_a_loader_without_end_is_stopped_and_says_how_to_go_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source = endless(tmp_path, 1000)
+    data = open_dataset(source, [X], base=tmp_path, most=1 << 20)
+    with pytest.raises(DataError, match=r"gave 132000 samples, .* and goes on; 'samples: N' takes"):
+        data.read_once()
+    limited = open_dataset(source, [X], base=tmp_path, most=1 << 10, samples=3000)
+    limited.read_once()
+    assert limited.samples == 3000
+    monkeypatch.setattr("pytest_int8acc.data.dataset._ENDLESS", 5000)
+    with pytest.raises(DataError, match="gave 6000 samples"):
+        open_dataset(source, [X], base=tmp_path).read_once()
+
+
+def test_too_many_random_samples_are_refused_before_any_is_drawn() -> None:
+    many = RandomSource(999_999_999_999)
+    with pytest.raises(DataError, match=r"999999999999 random samples are 7.45e\+03 GiB, more than"):
+        open_dataset(many, [X], base=Path())
+    assert open_dataset(many, [X], base=Path(), samples=8).samples == 8
+
+
+def test_what_an_archive_unpacks_to_is_bounded(tmp_path: Path) -> None:
+    np.savez_compressed(tmp_path / "bomb.npz", x=np.zeros((1 << 18, 2), np.float32))
+    assert (tmp_path / "bomb.npz").stat().st_size < 10_000
+    with pytest.raises(DataError, match=r"bomb.npz: unpacks to .*'max_data' allows .*raise it in the case"):
+        open_dataset("bomb.npz", [X], base=tmp_path, most=1 << 20)
+    assert open_dataset("bomb.npz", [X], base=tmp_path, most=1 << 22).samples == 1 << 18

@@ -103,7 +103,7 @@ def test_a_golden_stands_in_for_the_baseline(project: Project) -> None:
     assert result.baseline == "golden (FP16)"
     assert "its noise is not known" in " ".join(result.notes)
     assert {s.noise for s in result.scores} == {None}
-    assert measured.again is None
+    assert measured.runs.noise is None
     assert result.passed
     assert set(os.listdir(project.goldens)) == {"case.json", project.record()["kept"]["file"]}
 
@@ -416,6 +416,36 @@ def test_a_regression_alone_is_no_default_limit(project: Project) -> None:
     assert [s for s in project.run(spec, "missing").scores if s.limit is not None] == []
     (judged,) = [s for s in project.run(spec).scores if s.limit is not None]
     assert judged.metric == "cosine"
+
+
+def test_a_golden_without_its_settings_is_stale(project: Project) -> None:
+    project.run(LIVE, "missing")
+    project.change(settings={})
+    with pytest.raises(GoldenError, match="stale: mode was not said, this run has exact"):
+        project.run(LIVE)
+    project.change(settings={"mode": "engine"})  # one of TensorRT serves on ONNX Runtime
+    assert project.run(LIVE).passed
+
+
+@pytest.mark.parametrize(("bound", "value"), [("min", "-Infinity"), ("max", "Infinity"), ("min", "NaN")])
+def test_an_accepted_score_that_any_value_keeps_is_refused(project: Project, bound: str, value: str) -> None:
+    metric = "cosine" if bound == "min" else "max_abs"
+    ratchet = MINMAX + f"criteria: [{{regression: {{{metric}: 0.1}}}}]\n"
+    project.run(ratchet, "missing")
+    scores = [s | ({"value": value} if s["metric"] == metric else {}) for s in project.record()["scores"]]
+    project.change(scores=scores)
+    with pytest.raises(GoldenError, match=rf"the accepted .* {metric} is .*, which any value keeps"):
+        project.run(ratchet)
+
+
+def test_a_score_that_bounds_nothing_is_not_accepted(project: Project) -> None:
+    script = (
+        "CALLS = []\ndef worst(outputs):\n    CALLS.append(1)\n    return -{} if len(CALLS) == 2 else 0.5\n"
+    )
+    (project.folder / "metric.py").write_text(script.format("float('inf')"))
+    spec = MINMAX + "golden: true\ncriteria: [{metric: metric.py:worst, max: 1}]\n"
+    project.run(spec, "missing")
+    assert "worst" not in [score["metric"] for score in project.record()["scores"]]
 
 
 def test_an_unknown_metric_is_named(project: Project) -> None:
@@ -740,7 +770,7 @@ def test_a_golden_on_tensorrt_spares_the_baseline_s_engine(project: Project, gpu
     result = project.run(STANDING, base=base, **kept)
     assert result.passed
     assert {engine.role for engine in result.engines} == {"INT8"}
-    assert project.record()["settings"] == {}
+    assert project.record()["settings"] == {"mode": "engine"}
     assert "TensorRT" in project.record()["made_with"]["engine"]
     # A search has no baseline's engine to time, and finds its way all the same.
     path = project.folder / "case.int8acc.yaml"

@@ -20,7 +20,7 @@ PACKAGE = ROOT.name
 ROOMS_DOWNWARD = (
     *("plugin", "workbench", "init", "check", "report", "fix", "diagnose", "repair", "lab", "measure"),
     *("goldens", "backends", "case", "search", "scales", "engines", "scores", "spec", "data", "graph"),
-    *("settings", "results", "tensors", "files", "errors"),
+    *("settings", "clock", "results", "tensors", "files", "errors", "names"),
 )
 FLOOR = {room: number for number, room in enumerate(ROOMS_DOWNWARD)}
 
@@ -46,7 +46,9 @@ LIGHT = (
     "__init__",
     "plugin",
     "settings",
+    "clock",
     "errors",
+    "names",
     "files",
     "results",
     "report",
@@ -115,6 +117,7 @@ def test_report_sees_results_and_nothing_else(room, name, tree):
                 "report",
                 "results",
                 "errors",
+                "names",
                 "files",
                 "tensors",
             }, f"{name} imports {imported}"

@@ -48,6 +48,7 @@ FORMATS = {
     "engines.tensorrt.calibration": "calibration caches",
     "engines.tensorrt.platform": "what a child process tells of the machine",
     "goldens.record": "Git LFS pointers",
+    "names": "names and texts of others",
     "plugin.reporting": "what pytest and pytest-xdist write",
     "scales.__init__": "files that may be binary",
     "scales.load": "JSON",

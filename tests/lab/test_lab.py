@@ -21,6 +21,7 @@ from zoo_networks import dataset_for, zoo_network
 
 from pytest_int8acc.case.forms import Int8Form
 from pytest_int8acc.case.judge import Judge
+from pytest_int8acc.clock import Clock
 from pytest_int8acc.engines.onnxruntime import CPU, OrtEngine
 from pytest_int8acc.engines.run import run_together
 from pytest_int8acc.errors import ModelError
@@ -49,6 +50,7 @@ def bench(name: str, rest: Precision, folder: Path) -> tuple[Lab, Outputs]:
     baseline = run(model, data)
     measured: Any = SimpleNamespace(
         sessions=CPU,
+        clock=Clock(),
         inputs=data,
         baseline=baseline,
         judge=Judge(LIMITS),

@@ -252,3 +252,31 @@ def test_pytest_lists_and_documents_them(pytester: pytest.Pytester) -> None:
             "*int8acc_engine('net.onnx', precision='int8', calibrate='calib.npz')*",
         ]
     )
+
+
+def test_ctrl_c_after_the_verdict_of_a_case_ends_the_session_after_its_test(digits):
+    digits.makeconftest(
+        """
+        import pytest_int8acc.check as steps
+
+        def find_precision(lab):
+            raise KeyboardInterrupt
+
+        steps.find_precision = find_precision
+        """
+    )
+    digits.makepyfile(
+        """
+        def test_first(int8acc):
+            result = int8acc.load("digits.int8acc.yaml", "by-hand").check()
+            assert not result.passed
+            assert result.stopped.kind == "interrupted"
+
+        def test_second():
+            pass
+        """
+    )
+    result = digits.runpytest_subprocess(*LOAD)
+    result.assert_outcomes(passed=1)
+    assert result.ret == pytest.ExitCode.INTERRUPTED
+    result.stdout.fnmatch_lines(["*interrupted (Ctrl-C) after the verdict on by-hand*"])

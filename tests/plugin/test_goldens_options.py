@@ -180,8 +180,8 @@ def test_candidates_are_fetched_from_the_report_folder_and_committed(project, ru
     result.assert_outcomes(errors=3, passed=1)
     result.stdout.fnmatch_lines(
         [
-            "models/__int8acc__/net/beside.json: no golden yet; * The candidate is in "
-            "out/models/net/beside/golden: copy its files to models/__int8acc__/net and commit them"
+            "models/net.int8acc.yaml:*: models/__int8acc__/net/beside.json: no golden yet; * The candidate "
+            "is in out/models/net/beside/golden: copy its files to models/__int8acc__/net and commit them"
         ]
     )
     assert not goldens(project).exists()

@@ -13,6 +13,7 @@ from zoo import ZOO, sample_feed
 
 from benchmarks.faults import outlier_channel
 from benchmarks.nets import digits, trained
+from pytest_int8acc.clock import Clock
 from pytest_int8acc.data import Batch
 from pytest_int8acc.engines.onnxruntime import CPU, OrtEngine
 from pytest_int8acc.graph.groups import find_groups
@@ -47,7 +48,7 @@ def network_of(model: Model) -> Network:
 def held(network: Network, tensors: Collection[str], data: Samples) -> dict[str, TensorValues]:
     """What tensors hold, as a lab measures it."""
     measured, int8 = (
-        SimpleNamespace(sessions=CPU, inputs=data),
+        SimpleNamespace(sessions=CPU, inputs=data, clock=Clock()),
         SimpleNamespace(network=network, observed=None),
     )
     lab = Lab(measured, int8)  # type: ignore[arg-type]

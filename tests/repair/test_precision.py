@@ -185,7 +185,7 @@ def test_search_of_a_passing_case_only_when_asked(tmp_path: Path, when: str, sea
 
 def test_search_off_leaves_a_failing_case_alone(tmp_path: Path) -> None:
     measured = faulty(tmp_path, "residual", 60, 2, 22)
-    assert conclude(replace(measured, settings=Settings(search="off"))) is measured.result
+    assert conclude(replace(measured, settings=Settings(search="off"))) == measured.result
 
 
 def test_check_is_measure_and_conclude(tmp_path: Path) -> None:

@@ -15,6 +15,8 @@ from zoo import ZOO, sample_feed
 from benchmarks.case import dataset
 from benchmarks.faults import outlier_channel, per_tensor_weights
 from benchmarks.nets import digits, trained
+from pytest_int8acc.clock import Clock
+from pytest_int8acc.engines.bins import Bins
 from pytest_int8acc.engines.onnxruntime import CPU, OrtEngine
 from pytest_int8acc.graph.groups import find_groups
 from pytest_int8acc.graph.load import normalize
@@ -38,7 +40,7 @@ from pytest_int8acc.repair.scales import (
 )
 from pytest_int8acc.scales.calibrate import calibrate
 from pytest_int8acc.scales.methods import METHODS
-from pytest_int8acc.scales.observed import Observed
+from pytest_int8acc.scales.observed import BINS, Observed
 from pytest_int8acc.scales.ranges import ENTROPY_BINS
 from pytest_int8acc.spec.int8 import CalibrationMethod
 from pytest_int8acc.tensors import Outputs
@@ -59,7 +61,7 @@ def ranges_of(lab: Lab, bins: int = 512) -> Ranges:
 
 
 def chooser_of(lab: Lab, trials: int = 200) -> Chooser:
-    return Chooser(lab.simulator, Plan(), activation_scales(lab.network), Purse(trials, None))
+    return Chooser(lab.simulator, Plan(), activation_scales(lab.network), Purse(trials, Clock()))
 
 
 def culprit_of(lab: Lab) -> str:
@@ -152,12 +154,14 @@ def test_a_plan_is_measured_once(wide: Lab, monkeypatch: pytest.MonkeyPatch) -> 
 @pytest.mark.parametrize(("factor", "alike"), [(1.0, True), (1.2, True), (0.5, False), (30.0, False)])
 def test_ranges_are_alike_where_values_spread_alike(wide: Lab, factor: float, alike: bool) -> None:
     ranges, tensor = ranges_of(wide), activations(wide.network)[1]
-    other = TensorValues(tensor)
-    for batch in wide.measured.inputs.batches():
-        other.add(factor * next(iter(batch.feed.values())), 1, batch.rows)
-    own = TensorValues(tensor)
-    for batch in wide.measured.inputs.batches():
-        own.add(next(iter(batch.feed.values())), 1, batch.rows)
+    values = [next(iter(batch.feed.values())) for batch in wide.measured.inputs.batches()]
+    own, other = (
+        TensorValues(tensor, Bins(amax, BINS), np.array([amax], np.float32))
+        for amax in (float(max(np.abs(array).max() for array in values)) * f for f in (1.0, factor))
+    )
+    for array in values:
+        own.bins.add(array)
+        other.bins.add(np.float32(factor) * array)
     assert Ranges({tensor: own}).like(Ranges({tensor: other})) is alike
     assert not Ranges({tensor: own}).like(ranges), "other tensors"
 
@@ -192,7 +196,6 @@ def test_an_empty_purse_changes_nothing(wide: Lab) -> None:
     wanted = units(wide.network, activations(wide.network), ranges)
     assert chooser.rescale(wanted).scales == {}
     assert chooser.purse.trials == 0
-    assert Purse(10, 0.0).empty
 
 
 def test_tensors_of_a_concat_get_one_scale(tmp_path: Path) -> None:

@@ -41,7 +41,7 @@ def outlying(tmp_path_factory: pytest.TempPathFactory) -> Lab:
 
 
 def work_of(lab: Lab, *culprits: str, trials: int = 100) -> Work:
-    return Work(lab, culprits, Purse(trials, None))
+    return Work(lab, culprits, Purse(trials, lab.clock))
 
 
 def read_by(lab: Lab, group: str) -> str:

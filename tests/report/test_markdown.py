@@ -9,7 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from report_cases import case, entry, full_report, report
 
-from pytest_int8acc.report.markdown import LIMIT, append_summary, escape, summary
+from pytest_int8acc.names import in_markdown
+from pytest_int8acc.report.markdown import LIMIT, append_summary, summary
 
 
 def test_the_summary_reads_like_this():
@@ -41,7 +42,7 @@ def test_the_summary_reads_like_this():
 
 @given(st.text())
 def test_a_name_is_one_line_without_markup(name):
-    text = escape(name)
+    text = in_markdown(name)
     assert not re.search(r"[<>\n\r]", text)
     assert not re.search(r"(?<!\\)(\\\\)*[|`*_\[\]]", text)
 

@@ -266,10 +266,10 @@ BOTH = {"logits": batches(LOGITS), "aux/ids": batches(IDS)}
 CANDIDATE = {"logits": batches(NEAR), "aux/ids": batches(IDS)}
 
 
-def test_limits_go_by_name_and_pattern_and_the_rest_is_reported():
+def test_limits_go_by_name_and_pattern_and_the_rest_keeps_the_default():
     logits, ids = compare_outputs(BOTH, CANDIDATE, [limits("log*", cosine=0.9)])
     assert [s.limit for s in logits.scores][:2] == [0.9, None]
-    assert [s.limit for s in ids.scores] == [None]
+    assert [s.limit for s in ids.scores] == [0.99]
     logits, ids = compare_outputs(
         BOTH, CANDIDATE, [limits("aux/ids", agreement=0.9), limits("*s", sqnr_db=0)]
     )

@@ -7,6 +7,7 @@ import pytest
 from fake_evaluators import indices
 from fake_suite import accumulated, additive
 
+from pytest_int8acc.clock import Clock
 from pytest_int8acc.errors import SpecError
 from pytest_int8acc.results import Ending
 from pytest_int8acc.search import STRATEGIES, Budget, search
@@ -83,9 +84,24 @@ def test_a_trial_that_costs_nothing_is_not_counted():
 
 
 def test_seconds():
-    result = search(problem(), budget=Budget(max_seconds=0))
+    clock = Clock()
+    clock.limit(0)
+    result = search(problem(), budget=Budget(clock=clock))
     assert result.ending == Ending("seconds-spent")
     assert not result.passed
+
+
+def test_a_pass_that_outlasts_the_bound_ends_between_batches():
+    evaluator, clock = problem(), Clock()
+    trial, clock.bound = evaluator.trial, 0.0
+
+    def slow(high, order, enough):
+        return trial(high, list(clock.bounded(order)), enough)
+
+    evaluator.trial = slow
+    result = search(evaluator, budget=Budget(clock=clock))
+    assert result.ending == Ending("seconds-spent")
+    assert not evaluator.trials
 
 
 def test_unknown_strategy():

@@ -8,16 +8,17 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TextIO
 
-from pytest_int8acc.case.plan_file import comment, quoted
+from pytest_int8acc.case.plan_file import quoted
 from pytest_int8acc.data import RandomSource, open_dataset
 from pytest_int8acc.data.layout import read_layout
 from pytest_int8acc.errors import DataError, Int8accError, ModelError
-from pytest_int8acc.files import seen_from
+from pytest_int8acc.files import create_file, seen_from
 from pytest_int8acc.graph.groups import find_groups
 from pytest_int8acc.graph.index import all_nodes
 from pytest_int8acc.graph.load import load_model
 from pytest_int8acc.graph.model import Model
 from pytest_int8acc.graph.qdq import is_qdq, read_qdq
+from pytest_int8acc.names import shown
 from pytest_int8acc.settings import SUFFIXES
 from pytest_int8acc.spec.fields import NAME
 from pytest_int8acc.spec.load import display
@@ -47,9 +48,8 @@ def run(paths: Iterable[str | Path], stream: TextIO) -> int:
             failed += 1
             stream.write(f"int8acc: {error}\n")
         else:
-            stream.write(
-                f"int8acc: wrote {display(spec)}; see to what is marked TODO, then: pytest {display(spec)}\n"
-            )
+            wrote = shown(display(spec))
+            stream.write(f"int8acc: wrote {wrote}; see to what is marked TODO, then: pytest {wrote}\n")
     return failed
 
 
@@ -79,8 +79,7 @@ def write_spec(model_path: str | Path, folder: Path | None = None) -> Path:
             )
     for file, text in texts.items():
         try:
-            with file.open("x", encoding="utf-8", newline="\n") as stream:  # what came since then stays
-                stream.write(text)
+            create_file(file, text.encode())  # what came since then stays
         except OSError as error:
             raise Int8accError(f"{display(file)}: cannot be written: {error.strerror or error}") from error
     return spec
@@ -165,10 +164,10 @@ def _float_model(model: Model, path: Path) -> Path | None:
 def _lines(facts: _Facts) -> Iterator[str]:
     model = facts.model
     layers = "1 layer" if facts.groups == 1 else f"{facts.groups} layers"
-    yield f"# INT8 accuracy of {comment(facts.file)}. See to what is marked TODO, then run: pytest --int8acc"
+    yield f"# INT8 accuracy of {shown(facts.file)}. See to what is marked TODO, then run: pytest --int8acc"
     yield "#"
-    yield f"# Takes  {comment(describe(model.inputs))}"
-    yield f"# Gives  {comment(describe(model.outputs))}"
+    yield f"# Takes  {shown(describe(model.inputs))}"
+    yield f"# Gives  {shown(describe(model.outputs))}"
     yield f"# INT8   {layers} {'with Q/DQ' if facts.quantized else 'that can be quantized'}"
     yield ""
     if facts.name:
@@ -196,7 +195,7 @@ def _lines(facts: _Facts) -> Iterator[str]:
 
 
 def _inputs(facts: _Facts) -> Iterator[str]:
-    names = ", ".join(comment(tensor.name) for tensor in facts.model.inputs)
+    names = ", ".join(shown(tensor.name) for tensor in facts.model.inputs)
     yield "# TODO: real data, such as an .npz with one array per input, samples first:"
     yield f"# inputs: validation.npz               # holding {names}"
     if facts.loader:
@@ -231,7 +230,7 @@ def _shapes(model: Model) -> Iterator[str]:
     yield "#   shapes:"
     for tensor in loose:
         shapes = ", ".join(str(_sizes(tensor, batch)) for batch in (1, OPEN_BATCH, 2 * OPEN_BATCH))
-        yield f"#     {comment(_scalar(tensor.name))}: [{shapes}]"
+        yield f"#     {shown(_scalar(tensor.name))}: [{shapes}]"
 
 
 def _sizes(tensor: TensorInfo, batch: int) -> list[int]:
@@ -261,7 +260,7 @@ def _loader(facts: _Facts) -> str:
     shapes = []
     for tensor in facts.model.inputs:
         sizes = tuple(_sizes(tensor, OPEN_BATCH))
-        written = "scalar" if tensor.shape == () else comment(str(tensor))
+        written = "scalar" if tensor.shape == () else shown(str(tensor))
         shapes.append(f"    {tensor.name!r}: ({sizes!r}, {str(tensor.dtype)!r}),  # {written}")
     return _LOADER.format(runs=RUNS, shapes="\n".join(shapes))
 

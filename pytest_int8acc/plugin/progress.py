@@ -1,0 +1,283 @@
+"""A word while a case is at work: a line that moves on a terminal, a plain one now and then elsewhere.
+
+A thread looks at the clock of the case under way and writes to a copy of pytest's stdout, made while pytest
+captures nothing. A worker of pytest-xdist leaves its line as a file in a folder that the controller shows; so
+it does with the report of a case that Ctrl-C has ended, since the controller takes nothing more from it then.
+"""
+
+from __future__ import annotations
+
+import _thread
+import contextlib
+import json
+import os
+import shutil
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Generator, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from pytest_int8acc.files import replace_file
+from pytest_int8acc.settings import SUFFIXES
+
+if TYPE_CHECKING:
+    from pytest_int8acc.plugin.items import SpecItem
+
+NAME = "int8acc-progress"
+#: Where workers leave their lines, in what the controller gives them.
+FOLDER = "int8acc_progress"
+#: Seconds: a case that ends before is not told of; between two plain lines; between two looks.
+QUIET, PLAIN, LOOK = 2.0, 30.0, 0.2
+#: How long the controller waits after Ctrl-C for workers to report the cases that they have judged.
+PATIENCE = 30.0
+_STOP, _BUSY, _REPORT = "stop", ".busy", ".report"
+
+
+@contextmanager
+def watching(item: SpecItem) -> Iterator[None]:
+    """Tell what a case does meanwhile."""
+    progress: Progress | None = item.config.pluginmanager.get_plugin(NAME)
+    if progress is None:
+        yield
+        return
+    progress.begin(item)
+    try:
+        yield
+    finally:
+        progress.end()
+
+
+def start(config: pytest.Config) -> Progress:
+    """The session's one; called while pytest captures nothing."""
+    found: Progress | None = config.pluginmanager.get_plugin(NAME)
+    if found is None:
+        found = Progress(config)
+        config.pluginmanager.register(found, NAME)
+    return found
+
+
+class Screen:
+    """pytest's stdout as it is beneath all capturing."""
+
+    def __init__(self, config: pytest.Config) -> None:
+        """Raises OSError where stdout is no file."""
+        self._fd = os.dup(sys.stdout.fileno())
+        self._writer = config.get_terminal_writer()
+        self._captures = config.getoption("capture") != "no"
+        self._encoding = getattr(sys.stdout, "encoding", None) or "utf-8"
+        self._shown = ""
+        # Live logs say as much, and would be written over.
+        logs = config.getini("log_cli") or config.getoption("log_cli_level")
+        self.moves = os.isatty(self._fd) and os.environ.get("TERM") != "dumb" and not logs
+
+    def show(self, text: str) -> None:
+        """Put a line below what pytest has written, or in place of the one before."""
+        if text == self._shown:
+            return
+        start = "\r\x1b[K" if self._shown else "\r\n" if self._writer.width_of_current_line else ""
+        self._write(start + text[: max(shutil.get_terminal_size().columns - 1, 20)])
+        self._shown = text
+
+    def hide(self) -> None:
+        """Take the line away, and go back to where pytest was writing, where tests cannot have written."""
+        if self._shown:
+            column = self._writer.width_of_current_line
+            back = f"\x1b[A\x1b[{column}C" if column and self._captures else ""
+            self._write("\r\x1b[K" + back)
+            self._shown = ""
+
+    def tell(self, text: str) -> None:
+        """Write a line that stays."""
+        self._write(("\n" if self._writer.width_of_current_line else "") + text + "\n")
+
+    def close(self) -> None:
+        """Let go of the file."""
+        os.close(self._fd)
+
+    def _write(self, text: str) -> None:
+        with contextlib.suppress(OSError):  # a pipe that nobody reads any more
+            os.write(self._fd, text.encode(self._encoding, "replace"))
+
+
+class Progress:
+    """What cases are doing, told by a thread of its own from the first case to the session's end."""
+
+    def __init__(self, config: pytest.Config) -> None:
+        self._config = config
+        self._worker: str | None = getattr(config, "workerinput", {}).get("workerid")
+        given = getattr(config, "workerinput", {}).get(FOLDER)
+        self.folder: Path | None = Path(given) if given else None
+        self._screen: Screen | None = None
+        if self._worker is None and config.get_verbosity() > -2:
+            with contextlib.suppress(OSError, ValueError):  # stdout is no file
+                self._screen = Screen(config)
+        self._item: SpecItem | None = None
+        self._lock, self._ended = threading.RLock(), threading.Event()
+        self._thread = threading.Thread(target=self._look, name=NAME, daemon=True)
+        self._told: dict[str, float] = {}
+        self._seen: set[str] = set()
+
+    # A case of this process
+
+    def begin(self, item: SpecItem) -> None:
+        """Look at this case from now on."""
+        self._item = item
+        self._leave()
+        self._wake()
+
+    def end(self) -> None:
+        """Look at no case; the line is gone when this returns."""
+        with self._lock:
+            self._item = None
+            if self._screen is not None:
+                self._screen.hide()
+
+    def _line(self) -> str:
+        """What the case under way is doing; empty where there is none, or it has only begun."""
+        item = self._item
+        doing = None if item is None else item.clock.doing
+        seconds = 0.0 if item is None else time.monotonic() - item.began
+        if item is None or doing is None or seconds < QUIET:
+            return ""
+        from pytest_int8acc.report.terminal import progress_line
+
+        return progress_line(item.name, doing, seconds, item.result)
+
+    # All cases
+
+    def _wake(self) -> None:
+        wanted = self._screen is not None or self.folder is not None
+        if wanted and not self._thread.is_alive() and not self._ended.is_set():
+            self._thread.start()
+
+    def _look(self) -> None:
+        while not self._ended.wait(LOOK):
+            if self._worker is not None:
+                self._leave()
+                self._obey()
+                continue
+            with self._lock:
+                self._show(self._lines())
+
+    def _lines(self) -> dict[str, str]:
+        """A line for each worker that has one; this process's own without pytest-xdist."""
+        if self.folder is None:
+            return {"": line} if (line := self._line()) else {}
+        told = {path.stem: _read(path).get("line", "") for path in sorted(self.folder.glob("*" + _BUSY))}
+        return {worker: f"{worker} {line}" for worker, line in told.items() if line}
+
+    def _show(self, lines: dict[str, str]) -> None:
+        screen, now = self._screen, time.monotonic()
+        if screen is None:
+            return
+        if screen.moves:
+            screen.show(" | ".join(lines.values())) if lines else screen.hide()
+            return
+        for gone in self._told.keys() - lines.keys():
+            del self._told[gone]
+        for worker, line in lines.items():
+            if now - self._told.setdefault(worker, now - QUIET) >= PLAIN:
+                self._told[worker] = now
+                screen.tell(f"int8acc: {line}")
+
+    # Workers of pytest-xdist
+
+    def share(self, node: Any) -> None:
+        """Give a worker the folder for its lines."""
+        if self.folder is None:
+            self.folder = Path(tempfile.mkdtemp(prefix="int8acc-"))
+        node.workerinput[FOLDER] = str(self.folder)
+        self._wake()
+
+    def _leave(self) -> None:
+        """Leave this worker's line, and whether its case has a verdict."""
+        with self._lock:
+            item = self._item
+            if self._worker is not None:
+                judged = item is not None and item.measured is not None
+                self._put(
+                    _BUSY, {"line": self._line(), "nodeid": item.nodeid if item else "", "judged": judged}
+                )
+
+    def _put(self, suffix: str, facts: dict[str, Any]) -> None:
+        if self._worker is not None and self.folder is not None:
+            with contextlib.suppress(OSError):  # the controller is on another machine, or gone
+                replace_file(self.folder / (self._worker + suffix), json.dumps(facts).encode())
+
+    def _obey(self) -> None:
+        """End what follows a verdict where Ctrl-C has reached the controller alone."""
+        item = self._item
+        if item is None or self.folder is None or item.measured is None or item.clock.interrupted:
+            return
+        with contextlib.suppress(OSError):
+            if time.time() - (self.folder / _STOP).stat().st_mtime > 1:
+                _thread.interrupt_main()
+
+    @pytest.hookimpl(wrapper=True, tryfirst=True)
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> Generator[None, Any, Any]:
+        """Keeps the line away from what pytest writes; a worker leaves what it reports of a case."""
+        with self._lock:
+            if self._screen is not None:
+                self._screen.hide()
+            self._seen.add(f"{report.nodeid} {report.when}")
+            if report.when == "call" and report.location[0].endswith(SUFFIXES):
+                hook = self._config.hook
+                self._put(_REPORT, hook.pytest_report_to_serializable(config=self._config, report=report))
+            self._leave()
+            return (yield)
+
+    def pytest_keyboard_interrupt(self) -> None:
+        """Takes in the reports of cases that workers had judged when Ctrl-C came; a second one ends that."""
+        if self._worker is not None or self.folder is None:
+            return
+        (self.folder / _STOP).touch()
+        until = time.monotonic() + PATIENCE
+        with contextlib.suppress(KeyboardInterrupt):
+            while self._awaited() and time.monotonic() < until:
+                time.sleep(LOOK)
+        for path in sorted(self.folder.glob("*" + _REPORT)):
+            data = _read(path)
+            if data and f"{data['nodeid']} {data['when']}" not in self._seen:
+                data["location"] = tuple(data["location"])
+                hook = self._config.hook
+                report = hook.pytest_report_from_serializable(config=self._config, data=data)
+                hook.pytest_runtest_logreport(report=report)
+
+    def _awaited(self) -> bool:
+        """Whether a worker has judged a case and not yet left its report."""
+        assert self.folder is not None
+        busy = [_read(path) for path in self.folder.glob("*" + _BUSY)]
+        left = {_read(path).get("nodeid") for path in self.folder.glob("*" + _REPORT)}
+        return any(b.get("judged") and b["nodeid"] not in left for b in busy)
+
+    @pytest.hookimpl(wrapper=True, tryfirst=True)
+    def pytest_sessionfinish(self) -> Generator[None, Any, Any]:
+        """Ends the thread before pytest sums up."""
+        self._ended.set()
+        if self._thread.is_alive():
+            self._thread.join()
+        if self._screen is not None:
+            self._screen.hide()
+        return (yield)
+
+    def pytest_unconfigure(self) -> None:
+        """Lets go of the file and the folder."""
+        if self._screen is not None:
+            self._screen.close()
+        if self.folder is not None and self._worker is None:
+            shutil.rmtree(self.folder, ignore_errors=True)
+
+
+def _read(path: Path) -> dict[str, Any]:
+    """A file that a worker has left; nothing where it is not there."""
+    try:
+        found: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return {}
+    return found

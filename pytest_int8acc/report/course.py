@@ -1,0 +1,55 @@
+"""Where a case's time went, and what it left out, as text."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from pytest_int8acc.report.words import number
+from pytest_int8acc.results import CaseResult, Part, Phase, Stop
+
+_PARTS: Mapping[Part, str] = {
+    "search": "the rest of the search",
+    "proof": "the proof of its plan",
+    "certification": "certification",
+    "fewer-layers": "whether fewer layers do",
+    "alone": "what each culprit does alone",
+    "layer-precisions": "the fix as layer precisions",
+    "engine-layers": "errors between engines",
+    "latency": "the time of the fix",
+    "stages": "stages",
+    "causes": "causes",
+    "layers": "errors of the layers",
+    "ranges": "a look at all ranges",
+    "calibrations": "calibration methods",
+    "repair": "cheaper fixes",
+    "fix": "files of the fix",
+    "reproducer": "reproducers",
+}
+
+
+def stop_text(stop: Stop) -> str:
+    """What ended the case after its verdict, what was left out, and how to have it."""
+    left = ", ".join(_PARTS[part] for part in stop.left_out) or "nothing"
+    if stop.kind == "interrupted":
+        return f"interrupted (Ctrl-C) after the verdict; left out, in whole or in part: {left}"
+    return (
+        f"the {number(stop.max_seconds)} s that max-seconds allows after a verdict are spent; left out, in "
+        f"whole or in part: {left}"
+    )
+
+
+def phases_text(result: CaseResult) -> str:
+    """Where the time went, like ``12 s: setup 1.2, runs 0.4, search 10``; empty where that is not known."""
+    spent = ", ".join(f"{phase.name} {_seconds(phase)}" for phase in result.phases)
+    return f"{number(result.seconds, 3)} s: {spent}" if spent else ""
+
+
+def course_lines(result: CaseResult, verbosity: int = 0) -> list[str]:
+    """What was left out; with ``verbosity`` 1 also where the time went."""
+    lines = [f"Stopped early: {stop_text(result.stopped)}"] if result.stopped is not None else []
+    spent = phases_text(result) if verbosity >= 1 else ""
+    return [*lines, f"Time: {spent}"] if spent else lines
+
+
+def _seconds(phase: Phase) -> str:
+    return number(round(phase.seconds, 2), 3)

@@ -1,0 +1,178 @@
+"""What a key of a spec causes is told at its place: messages begin with the spec's file, line and column."""
+
+from __future__ import annotations
+
+import os
+import socket
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+from hostile import acts
+from projects import Project
+
+from pytest_int8acc.check import check
+from pytest_int8acc.errors import Int8accError, MissingBackendError
+from pytest_int8acc.settings import Settings
+from pytest_int8acc.spec.load import load_spec
+
+INT8 = "int8: {calibrate: {method: minmax}}\n"
+BASE = {"model": "model.onnx", "inputs": "data.npz", "int8": "{calibrate: {method: minmax}}"}
+#: Mistakes by name: what the spec says beside BASE, '@' where the message must point to; what else it says.
+MISTAKES = {
+    "no model": ("model: @nowhere.onnx", "nowhere.onnx: no such model file"),
+    "no ONNX": ("model: @text.txt", "not an ONNX model"),
+    "a folder": ("model: @folder", "cannot be read"),
+    "model is Q/DQ": ("model: @q.onnx", "holds Q/DQ already"),
+    "no inputs": ("inputs: @nowhere.npz", "inputs: nowhere.npz: no such file"),
+    "inputs misnamed": ("inputs: @other.npz", "is no input of the model"),
+    "inputs with nan, at the first run": ("inputs: @nan.npz", "has nan in sample 5"),
+    "inputs of no kind": ("inputs: @text.txt", "not a kind of data"),
+    "inputs damaged": ("inputs: @bad.npz", "damaged"),
+    "loader without a function": ("inputs: @loader.py:nothing", "the script has no 'nothing'"),
+    "loader that fails later": ("inputs: @loader.py:late", "ValueError: later"),
+    "loader that changes": (
+        "inputs: @loader.py:changes\nlabels: pair.npy\ncriteria: [{metric: m.py:two, min: 0}]",
+        "different data on each call",
+    ),
+    "loader of nothing": ("inputs: @loader.py:empty", "gives no samples"),
+    "too much random": ("inputs: @{random: {samples: 999999999999}}", "'max_data' allows"),
+    "endless": ("inputs: @loader.py:endless\nmax_data: 100K", "and goes on; 'samples: N' takes"),
+    "a bomb": ("inputs: @bomb.npz\nmax_data: 1M", "unpacks to"),
+    "no labels": (
+        METRIC := "labels: @nowhere.npy\ncriteria: [{metric: m.py:two, min: 0}]",
+        "labels: nowhere.npy",
+    ),
+    "few labels": (METRIC.replace("nowhere", "few"), "3 labels"),
+    "a bomb of labels": (METRIC.replace("nowhere.npy", "bomb.npz") + "\nmax_data: 1M", "unpacks to"),
+    "no metric": ("criteria:\n  - cosine: 0.9\n  - metric: @nowhere.py:f\n    min: 1", "no such file"),
+    "metric fails": ("criteria:\n  @- metric: m.py:fails\n    min: 1", "m.py:5: ZeroDivisionError"),
+    "no such output": ("criteria: [{output: @lgits, cosine: 0.9}]", "matches no output"),
+    "nothing unjudged": ("unjudged: [@lgits]", "unjudged: 'lgits' matches no output"),
+    "a metric that does not fit": ("criteria: @[{axis: 0, kl: 1}]", "axis 0"),
+    "unknown regression": ("criteria: [{regression: {cosin: @0.1}}]", "unknown metric 'cosin'"),
+    "no golden": ("golden: @true", "no golden yet"),
+    "no golden in place": ("baseline: @golden", "no golden yet"),
+    "no reference": ("reference: @nowhere.npz", "reference: nowhere.npz"),
+    "reference misnamed": ("reference: @two.npz", "is no output of the model"),
+    "reference of a shape": ("reference: @shape.npz", "the model gives"),
+    "no Q/DQ model": ("int8: {model: @nowhere.onnx}", "no such model file"),
+    "no Q/DQ in it": ("int8: {model: @model.onnx}", "no QuantizeLinear"),
+    "no scales": ("int8: {scales: @nowhere.cache}", "nowhere.cache"),
+    "scales of nothing": ("int8: {scales: @nothing.json}", "nothing.json"),
+    "no calibration data": ("int8: {calibrate: {data: @nowhere.npz}}", "calibrate.data: nowhere.npz"),
+    "nan in calibration data": ("int8: {calibrate: {data: @nan.npz}}", "has nan in sample 5"),
+    "nothing excluded": ("int8: {calibrate: {}, exclude: @[nope]}", "nope"),
+    "no plan": ("plan: @nowhere.yaml", "nowhere.yaml:1:1: cannot read the plan"),
+    "a bad plan": ("plan: @bad.yaml", "bad.yaml:2:1: unknown key"),
+    "no baseline": ("baseline: {model: @nowhere.onnx}", "no such model file"),
+    "another baseline": ("baseline: {model: @other.onnx}", "are not those of"),
+    "a FIFO of inputs": ("inputs: @fifo.npz", "is a FIFO"),
+    "a FIFO in a folder": ("inputs: @fifos", "is a FIFO"),
+    "a FIFO as the model": ("model: @fifo.npz\ngolden: true", "is a FIFO"),
+    "a FIFO of scales": ("int8: {scales: @fifo.npz}", "is a FIFO"),
+    "a FIFO of labels": ("labels: @fifo.npz", "is a FIFO"),
+    "a FIFO as the reference": ("reference: @fifo.npz", "is a FIFO"),
+    "a FIFO as the plan": ("plan: @fifo.npz", "is a FIFO"),
+    "a socket": ("inputs: @socket.npz", "is a socket"),
+    "a device": ("model: @device", "is a device"),
+}
+LOADER = """
+import itertools
+import numpy as np
+CALLS = itertools.count(int(__import__("time").time_ns()))
+
+def nth(i): return {"image": np.random.default_rng(i).normal(size=(2, 1, 8, 8)).astype(np.float32)}
+def late():
+    yield nth(0)
+    raise ValueError("later")
+def changes(): yield nth(next(CALLS))
+def empty(): return []
+def endless(): return map(nth, itertools.count())
+"""
+METRICS = """
+def two(outputs, labels): return 1.0
+
+def fails(outputs):
+    return 1 / 0
+"""
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A project in which each mistake can be made."""
+    made = Project(tmp_path_factory.mktemp("places"))
+    proto, folder = made.model("plain"), made.folder
+    made.data(proto)
+    (name,) = np.load(folder / "data.npz").files
+    data = np.load(folder / "data.npz")[name]
+    made.model("yolo", "other.onnx")
+    quantized = onnx.ModelProto.FromString(proto.SerializeToString())
+    pair = onnx.helper.make_node("DequantizeLinear", [name, "s"], ["dq"], "dq")
+    quantized.graph.node.insert(0, pair)
+    quantized.graph.initializer.append(onnx.numpy_helper.from_array(np.float32(1), "s"))
+    onnx.save(quantized, folder / "q.onnx")
+    np.savez(folder / "other.npz", imag=data, mask=data)
+    spoilt = data.copy()
+    spoilt[5] = np.nan
+    np.savez(folder / "nan.npz", **{name: spoilt})
+    np.savez_compressed(folder / "bomb.npz", **{name: np.zeros((1 << 12, *data.shape[1:]), data.dtype)})
+    np.savez(folder / "two.npz", one=data, two=data)
+    np.savez(folder / "shape.npz", whatever=data[:2, :1])
+    np.save(folder / "few.npy", np.zeros(3))
+    np.save(folder / "pair.npy", np.zeros(2))
+    loader = LOADER.replace('"image"', repr(name)).replace("(2, 1, 8, 8)", repr((2, *data.shape[1:])))
+    texts = {"loader.py": loader, "m.py": METRICS, "bad.yaml": "version: 2\nhih: {}\n", "text.txt": "text"}
+    for file, text in {**texts, "nothing.json": '{"nothing": 1.0}', "bad.npz": "PK\x03\x04 no"}.items():
+        (folder / file).write_text(text)
+    (folder / "folder").mkdir()
+    (folder / "fifos").mkdir()
+    os.mkfifo(folder / "fifo.npz")
+    os.mkfifo(folder / "fifos" / f"{name}.npy")
+    (folder / "device").symlink_to("/dev/zero")
+    with socket.socket(socket.AF_UNIX) as made_there:
+        here = Path.cwd()
+        os.chdir(folder)  # such a path may be short only
+        made_there.bind("socket.npz")
+        os.chdir(here)
+    return folder
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="needs os.mkfifo")
+@pytest.mark.parametrize("mistake", MISTAKES)
+def test_a_mistake_is_told_at_its_key(folder: Path, mistake: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(folder)
+    said, why = MISTAKES[mistake]
+    keys = {line.partition(":")[0] for line in said.splitlines()}
+    rest = "".join(f"{key}: {value}\n" for key, value in BASE.items() if key not in keys)
+    text = f"# {mistake}\n{rest}{said}\n"
+    before = text[: text.index("@")].splitlines()
+    path = folder / "case.int8acc.yaml"
+    path.write_text(text.replace("@", ""), encoding="utf-8")
+    (case,) = load_spec(path)
+    with pytest.raises(Int8accError) as caught:
+        check(case, Settings(search="off"))
+    message = str(caught.value)
+    assert message.startswith(f"case.int8acc.yaml:{len(before)}:{len(before[-1]) + 1}: ")
+    assert message.count("case.int8acc.yaml:") == 1 + message.count("`pytest case.int8acc.yaml::")
+    assert why in message
+    assert not acts(message)
+
+
+def test_a_key_of_the_defaults_is_blamed_where_it_stands(tmp_path: Path) -> None:
+    path = tmp_path / "two.int8acc.yaml"
+    defaults = "defaults:\n  model: nowhere.onnx\n  inputs: data.npz\n  int8: {calibrate: {}}\n"
+    path.write_text(f"{defaults}cases:\n  - name: one\n")
+    (case,) = load_spec(path)
+    with pytest.raises(Int8accError, match=r"two.int8acc.yaml:2:10: .*nowhere.onnx: no such model file"):
+        check(case, Settings())
+
+
+def test_a_backend_that_is_missing_is_no_mistake_in_a_spec(folder: Path) -> None:
+    path = folder / "engine.int8acc.yaml"
+    path.write_text("model: model.onnx\ninputs: data.npz\nint8: {engine: e.engine}\nbackend: onnxruntime\n")
+    (case,) = load_spec(path)
+    with pytest.raises(MissingBackendError) as caught:
+        check(case, Settings(backend="onnxruntime"))
+    assert "int8acc.yaml" not in str(caught.value)

@@ -1,0 +1,77 @@
+"""pytest in a process of its own, on a pseudo-terminal or not, with slow cases, and Ctrl-C in one of them."""
+
+from __future__ import annotations
+
+import os
+import select
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+from plugin_support import LOAD
+
+#: A conftest: a function takes its time, and leaves a file when it is called; a word comes soon.
+_SLOW = """
+import pathlib
+import time
+
+import pytest_int8acc.plugin.progress as progress
+from {module} import {owner} as owner
+
+progress.QUIET, progress.PLAIN, progress.LOOK = 0.0, 0.3, 0.05
+function = owner.{name}
+
+
+def slow(*args, **named):
+    pathlib.Path("ready").touch()
+    time.sleep({seconds})
+    return function(*args, **named)
+
+
+owner.{name} = slow
+"""
+SLOW_TRIALS = _SLOW.format(
+    module="pytest_int8acc.lab.simulator", owner="Simulator", name="trial", seconds=0.3
+)
+SLOW_SETUP = _SLOW.format(module="pytest_int8acc.measure", owner="measured", name="candidate_form", seconds=5)
+_LIMIT = 120.0
+
+
+def run(folder: Path, *args: str, terminal: bool, ctrl_c: str = "") -> tuple[int, str]:
+    """Exit code and all that was written.
+
+    Args:
+        folder: Of the project.
+        args: Of pytest.
+        terminal: On a terminal of 150 columns, else into a pipe.
+        ctrl_c: Comes once ``ready`` is there: to the whole ``group``, or to the ``first`` process alone.
+    """
+    out, inner = os.openpty() if terminal else os.pipe()
+    command = [sys.executable, "-m", "pytest", *LOAD, "-p", "no:cacheprovider", "--int8acc", *args]
+    process = subprocess.Popen(
+        command, cwd=folder, stdin=subprocess.DEVNULL, stdout=inner, stderr=inner, start_new_session=True,
+        env={**os.environ, "COLUMNS": "150", "TERM": "xterm"},
+    )  # fmt: skip
+    os.close(inner)
+    written, until = b"", time.monotonic() + _LIMIT
+    try:
+        while time.monotonic() < until:
+            if ctrl_c and (folder / "ready").exists():
+                send = os.killpg if ctrl_c == "group" else os.kill
+                send(process.pid, signal.SIGINT)
+                ctrl_c = ""
+            if select.select([out], [], [], 0.05)[0]:
+                try:
+                    more = os.read(out, 1 << 16)
+                except OSError:  # the terminal's other side is closed
+                    break
+                if not more:
+                    break
+                written += more
+        return process.wait(_LIMIT), written.decode()
+    finally:
+        os.close(out)
+        process.kill()
+        process.wait()
