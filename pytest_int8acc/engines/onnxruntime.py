@@ -108,6 +108,11 @@ class Sessions:
     provider: Provider = "cpu"
     mode: Mode = "exact"
 
+    @property
+    def on_device(self) -> bool:
+        """Whether tensors lie where only the graph can read them fast."""
+        return self.provider != "cpu"
+
     def exact(self, model: Model, *, optimized: bool = True) -> OrtEngine:
         """A session with Q/DQ unfused, whatever the mode; raises EngineError where it does not open."""
         return OrtEngine(model, "exact", self.provider, optimized=optimized)
