@@ -11,7 +11,6 @@ from pathlib import Path
 from pytest_int8acc.data import Dataset, RandomSource, open_dataset
 from pytest_int8acc.data.dataset import ROWS
 from pytest_int8acc.engines.onnxruntime import sessions_of
-from pytest_int8acc.engines.remote import store_of
 from pytest_int8acc.errors import DataError
 from pytest_int8acc.files import special
 from pytest_int8acc.graph.groups import Layout, origins
@@ -138,7 +137,6 @@ def _calibrated(
         percentile=calibration.percentile,
         top_k=calibration.top_k,
         sessions=sessions_of(settings),
-        store=store_of(settings),
     )
     if calibration.data is None:
         own = "calibrated on the very inputs that are compared; 'calibrate: {data: ...}' keeps them apart"

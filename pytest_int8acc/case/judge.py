@@ -122,17 +122,20 @@ class Scoring:
     def verdict(self, noise: Scoring | None = None) -> Verdict:
         """All outputs and all metrics, judged before anything fails.
 
-        ``noise``: the baseline and its second run, of these samples or of others.
+        ``noise``: the baseline and its second run, of these samples or of others; where users' metrics were
+        left out of it, the two are the same.
 
         Raises:
             CriterionError: A limit stands on a baseline that is not finite, or a user's metric fails.
         """
         outputs = self.outputs.results(noise.outputs if noise else None)
+        reruns = noise._metrics if noise is not None else []
         scores = (
             score
             for index, run in enumerate(self._metrics)
             for score in metric_scores(
-                run.limit, self.reference(index), run, noise._metrics[index] if noise else None
+                *(run.limit, self.reference(index), run, reruns[index] if reruns else None),
+                steady=noise is not None and not reruns,
             )
         )
         return Verdict(outputs, tuple(scores))

@@ -169,6 +169,20 @@ class Dataset:
                 pass
         return self.digest or ""
 
+    def first(self, count: int) -> Dataset:
+        """The first ``count`` samples alone."""
+        limit = count if self._limit is None else min(count, self._limit)
+        few = Dataset(
+            self._source,
+            self._layout,
+            what=self._what,
+            description=self.description,
+            size=self._size,
+            limit=limit,
+        )
+        few.place = self.place
+        return few
+
     def batches(self) -> Iterator[Batch]:
         """One pass; nothing is read ahead of the batch that is handed out.
 

@@ -14,15 +14,15 @@ from pytest_int8acc.diagnose.layers import engine_errors, layer_errors
 from pytest_int8acc.diagnose.ranges import odd_ranges, survey, telling_slip
 from pytest_int8acc.diagnose.reduce import reduce
 from pytest_int8acc.diagnose.stages import place, stages_of
-from pytest_int8acc.engines.calibrators import ENTROPY_BINS
 from pytest_int8acc.graph.network import Plan, TensorScale, symmetric
 from pytest_int8acc.lab.lab import Lab
-from pytest_int8acc.measure.measured import Measured
+from pytest_int8acc.measure.measured import Measured, is_explained
 from pytest_int8acc.names import digest, file_name
 from pytest_int8acc.repair.scales import Ranges, Unit, activations, units
 from pytest_int8acc.results import CalibrationLine, Culprit, Diagnosis, LayerError, Role, StageLine
 from pytest_int8acc.results.causes import Stage
 from pytest_int8acc.scales.methods import METHODS
+from pytest_int8acc.scales.ranges import ENTROPY_BINS
 from pytest_int8acc.tensors import Feed
 
 logger = logging.getLogger("pytest_int8acc")
@@ -96,10 +96,7 @@ def _explained(measured: Measured, lab: Lab, culprits: Sequence[Culprit]) -> tup
 
 def wants_diagnosis(measured: Measured) -> bool:
     """True where a case fails, or the settings ask for a view of a passing one."""
-    settings = measured.settings
-    return (
-        not measured.int8_passed or settings.layers or settings.calibrations or bool(measured.case.reference)
-    )
+    return is_explained(measured.case, measured.settings, int8_passed=measured.int8_passed)
 
 
 def _is_engine_only(measured: Measured) -> bool:

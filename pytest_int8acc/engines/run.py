@@ -53,7 +53,7 @@ def lock_step(engines: Mapping[_Name, Engine], dataset: Dataset) -> Iterator[tup
         yield (
             batch.rows,
             {
-                name: {output: _cut(array, batch, output) for output, array in engine(batch.feed).items()}
+                name: {output: cut(array, batch, output) for output, array in engine(batch.feed).items()}
                 for name, engine in engines.items()
             },
         )
@@ -87,8 +87,8 @@ def with_progress(dataset: Dataset, what: str) -> Iterator[Batch]:
         clock.count("sample", done, dataset.samples)
 
 
-def _cut(array: Array, batch: Batch, output: str) -> Array:
-    """``array`` without the rows that only filled the batch."""
+def cut(array: Array, batch: Batch, output: str) -> Array:
+    """``array`` without the rows that only filled the batch; DataError where these cannot be told."""
     if not batch.padding:
         return array
     size = batch.rows + batch.padding

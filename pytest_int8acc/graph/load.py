@@ -19,7 +19,6 @@ import onnx.version_converter
 from google.protobuf.message import DecodeError
 from onnx import TensorProto, numpy_helper
 from onnx.inliner import inline_local_functions
-from onnx.reference import ReferenceEvaluator
 
 from pytest_int8acc.errors import ModelError
 from pytest_int8acc.graph.door import admit
@@ -217,6 +216,8 @@ def _fold(model: Model) -> Model:
 
 def _computed(node: onnx.NodeProto, constants: Mapping[str, Array], model: Model) -> Array:
     """What ``node`` makes of constants, by ONNX's reference; ModelError where it cannot."""
+    from onnx.reference import ReferenceEvaluator  # heavy, and few models hold such nodes
+
     try:
         evaluator = ReferenceEvaluator(node, opsets={"": model.opset})
         results = evaluator.run(None, {name: np.asarray(array) for name, array in constants.items()})

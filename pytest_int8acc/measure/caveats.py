@@ -21,7 +21,7 @@ from pytest_int8acc.graph.formats import FP16
 from pytest_int8acc.graph.lint import lint, lint_scales
 from pytest_int8acc.graph.load import read_model
 from pytest_int8acc.graph.model import Model
-from pytest_int8acc.measure.runs import Forms, Runs
+from pytest_int8acc.measure.runs import Runs
 from pytest_int8acc.results import EngineInfo, Finding, OutputResult, Role, Score
 from pytest_int8acc.settings import Lint, Settings
 from pytest_int8acc.spec.criteria import EngineCriterion, MetricCriterion
@@ -75,7 +75,7 @@ def lost_by_baseline(runs: Runs) -> list[Score]:
 
 
 def refuse_overflow(
-    lost: Sequence[Score], runs: Runs, forms: Forms, inputs: Dataset, sessions: Sessions
+    lost: Sequence[Score], runs: Runs, model: Model, baseline: Form, inputs: Dataset, sessions: Sessions
 ) -> None:
     """Raise ModelError, naming the tensors at fault, where FP16 gives inf, or 0 alone, and is lost by it.
 
@@ -87,7 +87,6 @@ def refuse_overflow(
         f"output '{name}' is 0 in all samples, and not in FP32"
         for name in sorted(runs.zero[Role.BASELINE] - runs.zero[Role.FP32] if fp32 else ())
     ]
-    model, baseline = forms.model, forms.baseline
     if not baseline.half or not (bad or lost or gone):
         return
     known = baseline.overflows if isinstance(baseline, ModelForm) else ()
@@ -108,15 +107,19 @@ def refuse_overflow(
 
 def _overflowing(model: Model, inputs: Dataset, sessions: Sessions) -> Iterator[str]:
     """Tensors whose FP32 values exceed what FP16 holds, in topological order."""
-    floats = [name for name, info in model.values().items() if info.dtype == np.float32 and info.shape]
-    makers = model.index.producer
-    tensors = [name for name in makers if name in set(floats)]
+    tensors, makers = made_floats(model), model.index.producer
     maxima = collect_maxima(model, tensors, inputs, sessions)
     for tensor in tensors:
         if FP16.highest < maxima.amax(tensor) < np.inf:
             node = makers[tensor]
             reached = f"reaches {maxima.amax(tensor):.4g}, FP16 ends at {FP16.highest:g}"
             yield f"'{tensor}' of {node.op_type} '{node.name}' {reached}"
+
+
+def made_floats(model: Model) -> list[str]:
+    """Float tensors that nodes make, in topological order."""
+    floats = {name for name, info in model.values().items() if info.dtype == np.float32 and info.shape}
+    return [name for name in model.index.producer if name in floats]
 
 
 def _vanishing(model: Model) -> Iterator[str]:

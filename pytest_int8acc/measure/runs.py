@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import logging
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -26,7 +26,8 @@ from pytest_int8acc.scores.sums import samples_in
 from pytest_int8acc.spec.models import Case
 from pytest_int8acc.tensors import Array, Feed, Outputs, describe, did_you_mean
 
-logger = logging.getLogger("pytest_int8acc")
+if TYPE_CHECKING:
+    from pytest_int8acc.measure.preflight import Preflight
 
 
 @dataclass(eq=False)
@@ -37,7 +38,7 @@ class Runs:
     notes: tuple[str, ...]
     judge: Judge
     run: Callable[[Role], Iterator[tuple[int, Feed]]]
-    """Runs a form again: rows and outputs, batch by batch."""
+    """Runs a form, again or for the first time: rows and outputs, batch by batch."""
     scorings: dict[tuple[Role, Role], Scoring]
     """What a form was compared with, and the form."""
     baseline: Outputs = field(default_factory=dict)
@@ -48,6 +49,8 @@ class Runs:
     """Form to its outputs that hold NaN or infinities."""
     zero: dict[Role, set[str]] = field(default_factory=lambda: defaultdict(set))
     """Form to its outputs that hold numbers and are 0 throughout."""
+    steady: Scoring | None = None
+    """Two runs of the baseline on the first samples, where they were the same; None where they were not."""
     _nonzero: dict[Role, set[str]] = field(default_factory=lambda: defaultdict(set))
 
     @property
@@ -58,7 +61,12 @@ class Runs:
     @property
     def noise(self) -> Scoring | None:
         """The baseline's second run against the first; None where the baseline was kept and not run."""
-        return self.scorings.get((Role.BASELINE, Role.BASELINE_AGAIN))
+        return self.scorings.get((Role.BASELINE, Role.BASELINE_AGAIN), self.steady)
+
+    @property
+    def spoilt(self) -> bool:
+        """Whether an output of the baseline holds NaN or infinities, or nothing but zeros."""
+        return bool(self.broken[Role.BASELINE] or self.zero[Role.BASELINE])
 
     def look(self, role: Role, outputs: Feed) -> None:
         """Note what a batch of a form holds."""
@@ -88,8 +96,19 @@ class Runs:
                 known.add(before, outputs, max(rows, others))
         return known
 
+    def compare_fp32(self) -> None:
+        """Compare the baseline with FP32, where that was not done; raises EngineError where FP32 fails."""
+        if Role.FP32 in self.roles:
+            return
+        scoring = self.scorings[Role.FP32, Role.BASELINE] = Scoring(self.judge)
+        both = zip(self.run(Role.FP32), self._outputs(Role.BASELINE), strict=True)
+        for (rows, reference), (_, baseline) in both:
+            scoring.add(reference, baseline, rows)
+            self.look(Role.FP32, reference)
+
     def _outputs(self, role: Role) -> Iterator[tuple[int, Feed]]:
-        return _batches(self.baseline) if role == Role.BASELINE else self.run(role)
+        kept = role == Role.BASELINE and bool(self.baseline)
+        return _batches(self.baseline) if kept else self.run(role)
 
     def judged(self, outputs: Iterable[tuple[int, Feed]]) -> Verdict:
         """Another form on the same inputs against the baseline; rows and outputs, batch by batch."""
@@ -129,34 +148,40 @@ class Wanted:
 
 
 def run_forms(
-    name: str, backend: Backend, forms: Forms, inputs: Dataset, sessions: Sessions, wanted: Wanted
+    backend: Backend, forms: Forms, inputs: Dataset, sessions: Sessions, wanted: Wanted, early: Preflight
 ) -> Runs:
-    """Build an engine for each form, run all of them over the inputs batch by batch, and compare them.
+    """Build the candidate, run it and the baseline over the inputs batch by batch, and compare them.
 
-    Baseline and candidate run on ``backend``, the FP32 reference and the simulation beside engines in
-    ``sessions``.
+    The baseline is the engine that ``early`` opened. It runs a second time where it was seen not to repeat
+    itself; FP32 runs beside them where there was doubt, and where a stage on the way needs it.
 
     Raises:
-        EngineError: A form does not build or run.
-        ModelError: A form takes other inputs, or gives other outputs, than the model.
+        EngineError: The candidate does not build, or a form does not run.
         CriterionError: A criterion does not fit the outputs.
         DataError: The inputs cannot be read, or the framework's outputs do not fit them.
         GoldenError: The golden does not fit this run.
     """
-    logger.info("%s: building engines", name)
-    engines = _open(backend, forms, inputs, with_baseline=wanted.golden is None)
-    notes = _beside(engines, backend, forms, sessions)
+    with blaming(forms.candidate.place):
+        tested = early.candidate or backend.open(forms.candidate, Role.INT8, inputs)
+    engines: dict[Role, Engine] = {Role.INT8: tested}
+    if early.baseline is not None:
+        engines = {Role.BASELINE: early.baseline, **engines}
+        engines |= {} if early.steady else {Role.BASELINE_AGAIN: early.baseline}
+    notes = (*early.notes, *_beside(engines, backend, forms, sessions, early, wanted))
 
     def run(role: Role) -> Iterator[tuple[int, Feed]]:
-        fp32 = role == Role.FP32
-        engine = sessions.exact(forms.model) if fp32 else backend.open(forms.candidate, Role.INT8, inputs)
+        if role == Role.FP32:
+            engine: Engine = sessions.exact(forms.model)
+        else:
+            form = forms.baseline if role == Role.BASELINE else forms.candidate
+            engine = backend.open(form, role, inputs)
         return ((rows, outputs[role]) for rows, outputs in lock_step({role: engine}, inputs))
 
     with blaming(wanted.place):
         scorings = _scorings(
             wanted, {*engines, Role.BASELINE}, [output.name for output in forms.model.outputs]
         )
-    runs = Runs(engines[Role.INT8].description, notes, wanted.judge, run, scorings)
+    runs = Runs(engines[Role.INT8].description, notes, wanted.judge, run, scorings, steady=early.steady)
     for rows, found in lock_step(engines, inputs):
         _add(runs, wanted, rows, dict(found))
     if wanted.golden is not None:
@@ -211,44 +236,28 @@ def _batches(outputs: Outputs) -> Iterator[tuple[int, Feed]]:
     return ((0, dict(zip(outputs, arrays, strict=True))) for arrays in zip(*outputs.values(), strict=True))
 
 
-def _open(backend: Backend, forms: Forms, inputs: Dataset, *, with_baseline: bool) -> dict[Role, Engine]:
-    """The engines of the forms, both checked before one is built; the baseline's under two roles."""
-    for form in (forms.baseline, forms.candidate):
-        with blaming(form.place):
-            _check_interface(form.model, forms.model)
-            backend.check(form)
-    engines: dict[Role, Engine] = {}
-    if with_baseline:
-        with blaming(forms.candidate.place):
-            backend.begin(forms.candidate, Role.INT8, inputs)
-        with blaming(forms.baseline.place):
-            engines[Role.BASELINE] = backend.open(forms.baseline, Role.BASELINE, inputs)
-    with blaming(forms.candidate.place):
-        engines[Role.INT8] = backend.open(forms.candidate, Role.INT8, inputs)
-    if with_baseline:
-        engines[Role.BASELINE_AGAIN] = engines[Role.BASELINE]
-    return engines
-
-
 def _beside(
-    engines: dict[Role, Engine], backend: Backend, forms: Forms, sessions: Sessions
+    engines: dict[Role, Engine],
+    backend: Backend,
+    forms: Forms,
+    sessions: Sessions,
+    early: Preflight,
+    wanted: Wanted,
 ) -> tuple[str, ...]:
     """Add what ONNX Runtime runs beside baseline and candidate; a note where it cannot."""
-    if not backend.needs_simulation:
-        if forms.baseline.model is not forms.model or Role.BASELINE not in engines:
-            engines[Role.FP32] = sessions.exact(forms.model)
+    if early.fp32 is None:
         return ()
-    try:  # TensorRT runs plugins that ONNX Runtime does not know
-        engines[Role.FP32] = sessions.exact(forms.model)
-        if isinstance(forms.candidate, ModelForm):
+    if early.doubtful or backend.needs_simulation or wanted.reference is not None:
+        engines[Role.FP32] = early.fp32()
+    if backend.needs_simulation and isinstance(forms.candidate, ModelForm):
+        try:
             engines[Role.SIMULATED] = sessions.exact(forms.candidate.model)
-    except EngineError as error:
-        engines.pop(Role.FP32, None)
-        return (f"no FP32 reference and no simulation: {error}",)
+        except EngineError as error:  # of a type that it does not know, say
+            return (f"no simulation: {error}",)
     return ()
 
 
-def _check_interface(form: Model, model: Model) -> None:
+def check_interface(form: Model, model: Model) -> None:
     """Raise ModelError where a form takes other inputs or gives other outputs than the case's model."""
     for what, theirs, ours in (
         ("inputs", form.inputs, model.inputs),

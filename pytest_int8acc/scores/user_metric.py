@@ -53,11 +53,18 @@ def evaluate_metric(
 
 
 def metric_scores(
-    limit: MetricLimit, reference: float, candidate: MetricRun, noise: MetricRun | None = None
+    limit: MetricLimit,
+    reference: float,
+    candidate: MetricRun,
+    noise: MetricRun | None = None,
+    *,
+    steady: bool = False,
 ) -> tuple[Score, ...]:
-    """As ``evaluate_metric``, from the baseline's value and from what was fed."""
+    """As ``evaluate_metric``, from the baseline's value and from what was fed; ``steady``: the noise is 0."""
     value, notes = candidate.int8_value()
-    spread = None if noise is None else abs(reference - noise.reference("the baseline's second run"))
+    spread = 0.0 if steady else None
+    if noise is not None:
+        spread = abs(reference - noise.reference("the baseline's second run"))
     score = Score(limit.ref, limit.ref.rpartition(":")[2], value, noise=spread, baseline=reference)
     return tuple(
         replace(score, limit=bar, bound=bound, note="; ".join(filter(None, [text, *notes])))

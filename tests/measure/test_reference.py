@@ -75,7 +75,7 @@ def test_a_misspelt_reference_ends_the_case_before_anything_is_built_or_searched
     project: Project, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     np.savez(project.folder / "torhc.npz", y=np.zeros((12, 4), np.float32))
-    monkeypatch.setattr(pytest_int8acc.measure.measured, "run_forms", forbidden)
+    monkeypatch.setattr(pytest_int8acc.measure.measured, "preflight", forbidden)
     monkeypatch.setattr(pytest_int8acc.repair.precision, "search", forbidden)
     wanted = r"reference: torch.npz: no such file .*did you mean 'torhc.npz'.*save the framework's outputs"
     with pytest.raises(DataError, match=wanted):
@@ -92,7 +92,7 @@ def test_a_misspelt_reference_ends_the_case_before_anything_is_built_or_searched
 def test_labels_and_metrics_are_opened_before_anything_is_built(
     project: Project, monkeypatch: pytest.MonkeyPatch, line: str, said: str
 ) -> None:
-    monkeypatch.setattr(pytest_int8acc.measure.measured, "run_forms", forbidden)
+    monkeypatch.setattr(pytest_int8acc.measure.measured, "preflight", forbidden)
     with pytest.raises(Exception, match=said):
         project.check(f"{CALIBRATED}{line}\n")
 
