@@ -66,7 +66,8 @@ def unframed(lines: Iterable[str], folder: Path) -> list[str]:
 
 def steady(lines: Iterable[str]) -> list[str]:
     """``lines`` without what differs from run to run and from machine to machine."""
-    plain = (re.sub(r"\d[\d.]*(e[+-]\d+)?", "#", line) for line in lines)
+    untimed = (re.sub(r" \(\d+:\d\d:\d\d\)", "", line) for line in lines)
+    plain = (re.sub(r"\d[\d.]*(e[+-]\d+)?", "#", line) for line in untimed)
     return [re.sub(r"([=_-])\1+", r"\1", re.sub(r"\s+", " ", line)).strip() for line in plain if line.strip()]
 
 
