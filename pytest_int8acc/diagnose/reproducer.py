@@ -175,5 +175,6 @@ Run with {runtime}: Q/DQ unfused, FP16 rounded operator by operator.
         --rtol 0 --atol {atol}
 
 The tolerance is half the greatest difference: the second and third command fail as long as the error is
-there. Without `--graph-optimization-level`, ONNX Runtime fuses Q/DQ into its own INT8 kernels.
+there. Without `--graph-optimization-level` (of Polygraphy 0.53.6 and later) ONNX Runtime fuses Q/DQ into its
+own INT8 kernels.
 """

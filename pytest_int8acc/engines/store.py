@@ -363,7 +363,7 @@ def default_folder() -> Path:
     """The user's cache folder of this plugin.
 
     Raises:
-        EngineError: The user has no home folder.
+        EngineError: The user has no home folder, or XDG_CACHE_HOME is relative.
     """
     try:
         folder = platformdirs.user_cache_path("pytest-int8acc", appauthor=False, opinion=False)
@@ -371,8 +371,8 @@ def default_folder() -> Path:
         folder = Path("~")  # as older versions give it
     if not folder.is_absolute():
         raise EngineError(
-            "no folder to keep engines in (the user has no home folder): name one with --int8acc-cache-dir, "
-            "or keep nothing with --int8acc-no-cache"
+            "no folder to keep engines in (the user has no home folder, or XDG_CACHE_HOME is relative): "
+            "name one with --int8acc-cache-dir, or keep nothing with --int8acc-no-cache"
         )
     return folder
 

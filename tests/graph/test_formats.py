@@ -125,6 +125,7 @@ def test_what_float64_holds_is_computed_in_float64(x: np.ndarray, scale: float) 
     np.testing.assert_array_equal(found, np.clip(np.rint(wide / scale), -128, 127) * scale)
 
 
+@settings(deadline=None)
 @given(npst.arrays(np.float32, (50,), elements=st.floats(width=32)))
 def test_floats_are_rounded_as_numpy_does(values: np.ndarray) -> None:
     with np.errstate(over="ignore"):

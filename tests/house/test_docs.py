@@ -14,12 +14,9 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from xml.etree import ElementTree
 
-import numpy as np
-import onnx
 import pytest
 import yaml
 from plugin_support import LOAD
-from zoo import ZOO, sample_feed
 
 ROOT = Path(__file__).parents[2]
 PROJECT = (ROOT / "pyproject.toml").read_text(encoding="utf-8")
@@ -31,12 +28,6 @@ FRAME = re.compile(
     r"|collect|Running \d+ items|int8acc: (onnxruntime|tensorrt)|.*\[ *\d+%\]$|bringing up|^$"
 )
 SUMMARY = re.compile(r"=+ short test summary info =+$")
-MODEL_SPEC = """
-model: {name}.onnx
-inputs: {{random: {{samples: 32, seed: 1}}}}
-int8: {{calibrate: {{method: minmax}}}}
-criteria: [{{sqnr_db: 20}}]
-"""
 
 
 def label(page: Path) -> str:
@@ -106,23 +97,8 @@ def project(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> pytes
     return pytester
 
 
-def add_what_the_fixtures_page_speaks_of(example: Path) -> None:
-    """A detector, its images, and models with a spec each."""
-    detector = ZOO["yolo"]()
-    onnx.save(detector, example / "detector.onnx")
-    feeds = [sample_feed(detector, seed)["images"] for seed in range(8)]
-    np.save(example / "data" / "street.npy", feeds[0])
-    np.save(example / "data" / "street_calibration.npy", np.concatenate(feeds[1:]))
-    (example / "models").mkdir()
-    for name in ("residual", "mobilenet", "silu"):
-        onnx.save(ZOO[name](), example / "models" / f"{name}.onnx")
-        (example / "models" / f"{name}.int8acc.yaml").write_text(MODEL_SPEC.format(name=name))
-
-
 @pytest.mark.parametrize("page", RUN, ids=label)
 def test_what_a_page_shows_is_what_comes(page: Path, project: pytest.Pytester) -> None:
-    if page.name == "fixtures.md":
-        add_what_the_fixtures_page_speaks_of(project.path / "example_project")
     whole = page.read_text(encoding="utf-8")
     for language, text in blocks(page):
         if language == "console":
