@@ -18,6 +18,8 @@ import pytest
 import yaml
 from plugin_support import LOAD
 
+from pytest_int8acc.spec.models import Case
+
 ROOT = Path(__file__).parents[2]
 PROJECT = (ROOT / "pyproject.toml").read_text(encoding="utf-8")
 PAGES = sorted({*ROOT.glob("*.md"), *ROOT.glob("docs/*.md"), *ROOT.glob("example_project/**/*.md")})
@@ -121,6 +123,16 @@ def test_every_example_is_run() -> None:
             if language in ("yaml", "python") and "backend: tensorrt" not in text:
                 name = text.partition("\n")[0][2:].strip()
                 assert f" {name}" in commands, f"{label(page)}: {name}"
+
+
+SNIPPET = re.compile(r"`((?:int8|baseline|criteria|golden|inputs|plan|search|backend): [^`]+)`")
+
+
+@pytest.mark.parametrize("page", PAGES, ids=label)
+def test_keys_in_prose_make_a_spec(page: Path) -> None:
+    for text in SNIPPET.findall(BLOCK.sub("", page.read_text(encoding="utf-8"))):
+        shown = yaml.safe_load(text)
+        Case.model_validate({"name": "a", "model": "a", "inputs": "a", "int8": {"scales": "s"}, **shown})
 
 
 def test_commands_that_are_not_run_install_or_need_a_gpu() -> None:
