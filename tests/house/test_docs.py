@@ -45,13 +45,13 @@ RUN = [page for page in PAGES if any(language == "console" for language, _ in bl
 
 
 def unframed(lines: Iterable[str], folder: Path) -> list[str]:
-    """What a run printed, without pytest's frame and without the folder's own path."""
+    """What a run printed, without pytest's frame and without the folder's own path, which may be cut."""
     kept: list[str] = []
     summary = False
     for line in lines:
         summary = bool(SUMMARY.match(line)) or (summary and line.startswith(("FAILED ", "ERROR ", "XFAIL ")))
         if not summary and not (FRAME.match(line) and (line or not kept or not kept[-1])):
-            kept.append(line.rstrip().replace(f"{folder}{os.sep}", ""))
+            kept.append(re.sub(rf"/\S*\b{re.escape(folder.name)}/", "", line.rstrip()))
     while kept and not kept[-1]:
         kept.pop()
     return kept
