@@ -7,8 +7,8 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
-import onnxruntime
 import pytest
+from zoo import OLD_RUNTIME
 
 #: Seconds that the engines of a test on a GPU take to build, about, where that is long.
 SECONDS = {
@@ -49,9 +49,8 @@ def _own_cache(workers_folder: Path) -> Iterator[None]:
 
 @pytest.fixture(autouse=True)
 def _opset_23(request: pytest.FixtureRequest) -> None:
-    """ONNX Runtime runs Q/DQ of opset 23 from 1.24 on, which wants Python 3.11."""
-    old = [int(part) for part in onnxruntime.__version__.split(".")[:2]] < [1, 24]
-    if old and re.search(r"\[(opset23|inception-23)\b", request.node.name):
+    """An old ONNX Runtime is not asked for opset 23."""
+    if OLD_RUNTIME and re.search(r"\[(opset23|inception-23)\b", request.node.name):
         pytest.skip("this ONNX Runtime does not run opset 23")
 
 

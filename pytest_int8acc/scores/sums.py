@@ -156,6 +156,8 @@ def _errors(b: Array, c: Array, full: bool) -> F64:
 def _equal(b: Array, c: Array) -> bool:
     """Whether both are the same, as two runs of the baseline mostly are; a few elements tell them apart."""
     few = 16
+    if {b.dtype.kind, c.dtype.kind} == {"i", "u"}:
+        return False  # NumPy before 1.25 compares them as float64
     return np.array_equal(b[:1, :few], c[:1, :few]) and np.array_equal(b, c)
 
 

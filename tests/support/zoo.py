@@ -6,10 +6,14 @@ from collections.abc import Callable
 
 import numpy as np
 import onnx
+import onnxruntime
 from builder import Builder, sample_feed
 from onnx import TensorProto, numpy_helper
 
-__all__ = ["ZOO", "sample_feed"]
+__all__ = ["OLD_RUNTIME", "ZOO", "sample_feed"]
+
+#: Q/DQ of opset 23 runs from ONNX Runtime 1.24 on, which wants Python 3.11.
+OLD_RUNTIME = [int(part) for part in onnxruntime.__version__.split(".")[:2]] < [1, 24]
 
 ZOO: dict[str, Callable[[], onnx.ModelProto]] = {}
 
