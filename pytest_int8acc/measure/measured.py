@@ -170,11 +170,12 @@ def _set_up(case: Case, settings: Settings, backend: Backend, keeper: Keeper | N
         inputs.read_once()
     own = load_judge(case, settings.but(samples=keeper.limit), inputs.samples or 0)
     framework = read_reference(case, model)
-    findings = lint_model(case, model, settings.lint)
+    parses = settings.backend == "auto" and not backend.builds_engines  # which would parse it anyway
+    findings = lint_model(case, model, settings, parses)
     baseline = keeper.form(model)
     with current().phase("calibration"):
         candidate, int8 = candidate_form(case, model, settings, implicit=backend.quantizes_implicitly)
-    findings += lint_network(case, int8, settings.lint)
+    findings += lint_network(case, int8, settings)
     forms = Forms(model, baseline, candidate)
     return _Setup(case, settings, backend, keeper, inputs, own, framework, findings, forms, int8)
 
@@ -189,7 +190,7 @@ def _measure(case: Case, settings: Settings, backend: Backend, keeper: Keeper | 
     framework = setup.framework.in_batches(runs.reference)
     if isinstance(forms.candidate, ImplicitForm):  # its ranges are known since it was built
         int8 = int8_form(case, forms.model, settings, backend.calibration_cache)
-        findings = (*setup.findings, *lint_network(case, int8, settings.lint))
+        findings = (*setup.findings, *lint_network(case, int8, settings))
         setup = replace(setup, int8=int8, findings=findings)
     judge = keeper.tighten(setup.own)
     with case.at("criteria"):
@@ -221,7 +222,9 @@ def _result(setup: _Setup, runs: Runs, verdict: Verdict, lost: Sequence[Score]) 
     gained, untold = engine_scores(case, backend)
     free = not_judged(case, verdict.outputs, bool(setup.keeper.recording))
     warned = caveats(setup.settings, int8, baseline, verdict.outputs, verdict.metrics, lost)
-    notes = (*candidate.notes, *baseline.notes, *inputs.notes, *backend.notes, *runs.notes)
+    random = inputs.notes if inputs.is_random else ()
+    drawn = () if random else inputs.notes
+    notes = (*candidate.notes, *baseline.notes, *drawn, *backend.notes, *runs.notes)
     return CaseResult(
         name=case.name,
         spec=str(case.file),
@@ -234,7 +237,7 @@ def _result(setup: _Setup, runs: Runs, verdict: Verdict, lost: Sequence[Score]) 
         metrics=(*verdict.metrics, *gained),
         int8_groups=len(int8.network.groups) if int8 else 0,
         high_groups=len(int8.network.left_high) if int8 else 0,
-        warnings=(*nothing_compared(runs), *warned, *untold, *free),
+        warnings=(*nothing_compared(runs), *warned, *random, *untold, *free),
         notes=tuple(dict.fromkeys(notes)),
         engines=backend.engines,
         findings=(*setup.findings, *compare_data(case, setup.forms.model, inputs)),
