@@ -60,12 +60,13 @@ def failure_line(result: CaseResult) -> str:
 def answer(result: CaseResult, verbosity: int = 0) -> list[str]:
     """At most ``LINES`` lines of ``WIDTH`` characters; with ``verbosity`` 1 more layers, and all cautions."""
     lines = [failure_line(result)]
-    if why := first_fitting([f"Why: {text}" for text in why_texts(result)], _LINES_OF_WHY * WIDTH - 15):
-        lines += _wrapped(why)
+    if whys := [f"Why: {text}" for text in why_texts(result) if text]:
+        lines += _wrapped(first_fitting(whys, _LINES_OF_WHY * WIDTH - 15))
     lines += fix_lines(result)
     lines += culprit_lines(result, 20 if verbosity else _CULPRITS)
-    lines += _caution_lines(cautions(result), None if verbosity else _CAUTIONS)
-    return [*lines, _more(result)]
+    told = [*cautions(result), *_own_inputs(result)]
+    lines += _caution_lines(told, None if verbosity else _CAUTIONS)
+    return [*lines, _more(result, verbosity)]
 
 
 def _wrapped(text: str) -> list[str]:
@@ -178,9 +179,11 @@ def _culprit_line(culprit: Culprit) -> str:
     alone = culprit.worst_alone
     if not said:
         said = f"alone in INT8: {_score(alone)}" if alone is not None else alone_text(culprit)
-    kind = middle(culprit.op_type, 20)
-    text = f" ({kind}): {said}"
-    return fitted(f"  {middle(culprit.layer, max(WIDTH - 2 - len(text), NAME))}{text}")
+    said = f": {said}" if said else ""
+    kind = f" ({middle(culprit.op_type, 20)})"
+    room = WIDTH - 2 - len(said)
+    text = kind + said if len(kind) + NAME <= room else said
+    return fitted(f"  {middle(culprit.layer, max(WIDTH - 2 - len(text), 20))}{text}")
 
 
 def _score(score: Score) -> str:
@@ -198,6 +201,13 @@ def cautions(result: CaseResult) -> list[str]:
     return list(dict.fromkeys([*lint, *no_int8(result.engines), *result.warnings, *stopped, *groups]))
 
 
+def _own_inputs(result: CaseResult) -> list[str]:
+    """What to doubt of the fix."""
+    repair = result.answer
+    own = repair is not None and bool(repair.rescales) and not repair.data
+    return ["the fix has its scales from the compared inputs, not from calibration data"] if own else []
+
+
 def _caution_lines(told: Sequence[str], most: int | None) -> list[str]:
     hidden = 0 if most is None else max(len(told) - most, 0)
     kept = told[: len(told) - hidden]
@@ -208,16 +218,15 @@ def _caution_lines(told: Sequence[str], most: int | None) -> list[str]:
     return lines
 
 
-def _more(result: CaseResult) -> str:
+def _more(result: CaseResult, verbosity: int) -> str:
     """Where the rest is."""
+    shows = (
+        "-vv shows every finding, trial and layer" if verbosity else "-v shows scores, stages and other ways"
+    )
     if not result.written:
         what = "fixed.onnx and a report" if any(_recommended(result)) else "a report"
-        return f"More: -v shows scores, stages and other ways; --int8acc-report DIR writes {what}"
-    folder = commonpath([dirname(path) for path in result.written]) if _alike(result.written) else ""
-    where = f"files in {middle(folder, 50)}" if folder else count(len(result.written), "file")
-    return f"More: {where}; -v shows scores, stages and other ways"
-
-
-def _alike(paths: Sequence[str]) -> bool:
-    """Whether the paths have a folder in common."""
-    return len({path.startswith("/") for path in paths}) == 1
+        return f"More: {shows}; --int8acc-report DIR writes {what}"
+    alike = len({path.startswith("/") for path in result.written}) == 1
+    folder = commonpath([dirname(path) for path in result.written]) if alike else ""
+    files = f"More: files in {folder}" if folder else f"More: {count(len(result.written), 'file')}"
+    return first_fitting([f"{files}; {shows}", files])

@@ -69,8 +69,6 @@ def changes(repair: Repair) -> Iterator[str]:
         yield f"{verb}, {1 - repair.price:.0%} of the multiply-accumulates stay in INT8"
         yield verb
         return
-    if repair.kind != "unfuse" and not repair.data:
-        yield f"{' and '.join(done)} (from the compared inputs), {kept}"
     yield f"{' and '.join(done)}, {kept}"
     yield " and ".join(done)
 

@@ -59,8 +59,9 @@ def main(path: str) -> None:
     print(f"\n{_SAID}{json.dumps('loaded')}", flush=True)
     logger = runtime.Logger(runtime.Logger.ERROR)
     flag = 1 << int(runtime.NetworkDefinitionCreationFlag.STRONGLY_TYPED)
-    builder = runtime.Builder(logger)  # which must outlive its network
-    parser = runtime.OnnxParser(builder.create_network(flag), logger)
+    builder = runtime.Builder(logger)
+    network = builder.create_network(flag)  # builder and network must outlive the parser
+    parser = runtime.OnnxParser(network, logger)
     told = None
     if not parser.parse_from_file(path):
         errors = [parser.get_error(i) for i in range(parser.num_errors)]
