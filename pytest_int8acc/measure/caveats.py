@@ -58,7 +58,7 @@ def lint_network(case: Case, int8: Int8Form | None, settings: Settings) -> tuple
     """
     if settings.lint == "off" or int8 is None or case.int8.model is not None:
         return ()
-    with case.at("int8"):
+    with case.at("int8.scales"):
         return _judged(case.model, lint_scales(int8.network), settings)
 
 
@@ -88,11 +88,13 @@ def _judged(name: str, found: tuple[Finding, ...], settings: Settings) -> tuple[
     if not (refused and groups):
         return found
     counts = [f"{group[0].rule} ({len(group)} node{'s' * (len(group) > 1)})" for group in groups]
-    lines = [f"{name}: TensorRT refuses this INT8 model, so nothing is compared: {', '.join(counts)}"]
+    lines = [f"{name}: TensorRT refuses this INT8 model: {', '.join(counts)}; nothing was compared"]
     for first, *_ in groups:
         lines += [f"  {first.rule}, as at '{first.subject}': {first.text}", f"    {first.remedy}"]
-    allowed = "" if settings.lint == "error" else "say 'backend: onnxruntime' where it runs there alone, or "
-    raise ModelError("\n".join([*lines, f"To compare it all the same, {allowed}set int8acc_lint = warn."]))
+    if settings.lint == "auto":
+        lines.append("Where ONNX Runtime alone runs it, say 'backend: onnxruntime' in the spec.")
+    lines.append("To compare it all the same, set int8acc_lint = warn in the pytest configuration.")
+    raise ModelError("\n".join(lines))
 
 
 def lost_by_baseline(judge: Judge, runs: Runs) -> list[Score]:
@@ -132,8 +134,8 @@ def refuse_overflow(
             where = [*_vanishing(model), *_broken(baseline.model, inputs, sessions)]
             how, remedy = "numbers too small for FP16", "keep them above 6e-8 in the model"
         raise ModelError(
-            f"{model.name}: in FP16 {worst}, by {how} inside the model; INT8 is not the problem. "
-            + "".join(f"{sentence}. " for sentence in ["; ".join(where[:3])] if sentence)
+            f"{model.name}: in FP16 {worst}, by {how} inside the model; INT8 is not the problem.\n"
+            + "".join(f"  {sentence}\n" for sentence in where[:3])
             + f"Compare with 'baseline: fp32', or {remedy}."
         )
 

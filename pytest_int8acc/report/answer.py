@@ -205,7 +205,7 @@ def _own_inputs(result: CaseResult) -> list[str]:
     """What to doubt of the fix."""
     repair = result.answer
     own = repair is not None and bool(repair.rescales) and not repair.data
-    return ["the fix has its scales from the compared inputs, not from calibration data"] if own else []
+    return ["the fix has its scales from the compared inputs: try it on others"] if own else []
 
 
 def _caution_lines(told: Sequence[str], most: int | None) -> list[str]:
@@ -228,5 +228,9 @@ def _more(result: CaseResult, verbosity: int) -> str:
         return f"More: {shows}; --int8acc-report DIR writes {what}"
     alike = len({path.startswith("/") for path in result.written}) == 1
     folder = commonpath([dirname(path) for path in result.written]) if alike else ""
-    files = f"More: files in {folder}" if folder else f"More: {count(len(result.written), 'file')}"
+    many = len(result.written)
+    fixed = f"{folder}/fixed.onnx" in result.written if folder else "fixed.onnx" in result.written
+    what = "fixed.onnx" if fixed else count(many, "file")
+    what += f" and {count(many - 1, 'more file')}" if fixed and many > 1 else ""
+    files = f"More: {what} in {folder}" if folder else f"More: {what}"
     return first_fitting([f"{files}; {shows}", files])

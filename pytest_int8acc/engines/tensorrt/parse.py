@@ -32,7 +32,7 @@ def refusal(model: Path) -> Refusal | None:
     Raises:
         OSError: The file is not there.
     """
-    if not is_installed("rtx"):
+    if not is_installed("tensorrt_rtx"):
         return None
     status = model.stat()
     return _refusal(model.resolve(), status.st_mtime_ns, status.st_size)
