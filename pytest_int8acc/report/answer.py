@@ -63,9 +63,9 @@ def answer(result: CaseResult, verbosity: int = 0) -> list[str]:
     if whys := [f"Why: {text}" for text in why_texts(result) if text]:
         lines += _wrapped(first_fitting(whys, _LINES_OF_WHY * WIDTH - 15))
     lines += fix_lines(result)
-    lines += culprit_lines(result, 20 if verbosity else _CULPRITS)
+    lines += culprit_lines(result, 20 if verbosity > 0 else _CULPRITS)
     told = [*cautions(result), *_own_inputs(result)]
-    lines += _caution_lines(told, None if verbosity else _CAUTIONS)
+    lines += _caution_lines(told, None if verbosity > 0 else _CAUTIONS)
     return [*lines, _more(result, verbosity)]
 
 
@@ -220,9 +220,7 @@ def _caution_lines(told: Sequence[str], most: int | None) -> list[str]:
 
 def _more(result: CaseResult, verbosity: int) -> str:
     """Where the rest is."""
-    shows = (
-        "-vv shows every finding, trial and layer" if verbosity else "-v shows scores, stages and other ways"
-    )
+    shows = "-vv shows all there is" if verbosity > 0 else "-v shows scores, stages and other ways"
     if not result.written:
         what = "fixed.onnx and a report" if any(_recommended(result)) else "a report"
         return f"More: {shows}; --int8acc-report DIR writes {what}"

@@ -42,7 +42,7 @@ def failure(result: CaseResult, verbosity: int = 0) -> str:
         lines = [failure_line(result), "", *filter(None, [summary(result)]), *fix_lines(result), ""]
         lines += [headline(result), *("  " + line for line in details(result, verbosity))]
         lines += remedies(result, verbosity)
-    if result.written and verbosity:
+    if result.written and verbosity > 0:
         lines.append(shown(f"Written: {_gathered(result.written)}"))
     return "\n".join(lines)
 

@@ -257,8 +257,9 @@ def test_a_failure_of_everything_reads_like_this():
         "  /layer4/1/conv2/Conv (Conv): values up to 11.8 are cut off at 5.1, 8.1 % of them",
         "Caution: TensorRT refuses this INT8 model: nonzero-zero-point (1 node)",
         "Caution: 'images': values reach 255 (and 1 more caution)",
-        "More: files in out; -v shows scores, stages and other ways",
+        "More: fixed.onnx in out; -v shows scores, stages and other ways",
     ]
+    assert failure(result, -1) == failure(result)
 
 
 def test_v_adds_scores_findings_stages_other_ways_and_vv_all_there_is():
