@@ -1,20 +1,16 @@
-"""How costs grow with the number of groups: of a search, and of the work on graphs.
+"""How costs grow with the number of groups: of a search, and of the work on graphs, where nothing is run.
 
-    python -m benchmarks.growth [BLOCKS ...]
-
-prints CPU milliseconds per group of each pass over a graph, the least of three rounds; nothing is run there.
-The search's growth is a part of benchmarks/search.py.
+The search's growth is a part of benchmarks/search.py, that of graphs of benchmarks/cost.
 """
 
 from __future__ import annotations
 
 import math
-import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from benchmarks.architectures import csp_tiny, vit_tiny
+from benchmarks.architectures import vit_tiny
 from benchmarks.case import Case
 from benchmarks.nets import large
 from benchmarks.simulate import simulator
@@ -35,8 +31,6 @@ from pytest_int8acc.search import STRATEGIES
 
 #: Transformer blocks, for 18, 50, 98 and 298 groups.
 BLOCKS = (2, 6, 12, 37)
-#: For 98, 298, 602 and 1002 groups.
-GRAPH_BLOCKS = (12, 37, 75, 125)
 ROUNDS = 3
 
 
@@ -114,7 +108,7 @@ def _anew(network: Network) -> Network:
 
 
 def graph_seconds(model: Model) -> tuple[int, dict[str, float]]:
-    """Number of groups, and CPU seconds of each pass."""
+    """Number of groups, and CPU seconds of each pass, the least of three rounds."""
     network, calls = passes(model)
     return len(network.groups), {name: min(map(_seconds, [call] * ROUNDS)) for name, call in calls.items()}
 
@@ -123,18 +117,3 @@ def _seconds(call: Callable[[], object]) -> float:
     began = time.process_time()
     call()
     return time.process_time() - began
-
-
-def main() -> None:
-    """Measure and print a table per family of networks."""
-    for build in (vit_tiny, csp_tiny):
-        found = [graph_seconds(build(int(blocks))) for blocks in sys.argv[1:] or GRAPH_BLOCKS]
-        print(f"\n| ms per group, {build.__name__} | {' | '.join(f'{n} groups' for n, _ in found)} |")
-        print("|---|" + "---|" * len(found))
-        for name in found[0][1]:
-            print(f"| {name} | {' | '.join(f'{1e3 * s[name] / n:.2f}' for n, s in found)} |")
-        print(f"| all | {' | '.join(f'{1e3 * sum(s.values()) / n:.2f}' for n, s in found)} |", flush=True)
-
-
-if __name__ == "__main__":
-    main()

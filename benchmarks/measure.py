@@ -4,20 +4,24 @@ from __future__ import annotations
 
 import math
 import statistics
+import tempfile
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 
 from benchmarks.best import optimum, prices, weight
 from benchmarks.case import BATCH, Case
+from benchmarks.cost.process import plain
 from benchmarks.judge import Judge
-from benchmarks.memory import session_bytes
 from benchmarks.simulate import simulator, switchboard
 from pytest_int8acc.engines.onnxruntime import OrtEngine
+from pytest_int8acc.graph.model import Model, save_model
 from pytest_int8acc.report.search import ending_text
 from pytest_int8acc.search import STRATEGIES, Evaluator, SearchResult
+from pytest_int8acc.tensors import Feed
 
 #: Random plans that the price of a trial is taken from.
 _PLANS = 9
@@ -135,6 +139,15 @@ def memory_ratio(case: Case) -> float:
     feed = {name: array[:_ROWS] for name, array in case.data.items()}
     switches = {board.switch: np.ones(len(board.groups), np.bool_)}
     return session_bytes(board.model, feed | switches) / session_bytes(case.network.model, feed)
+
+
+def session_bytes(model: Model, feed: Feed) -> int:
+    """What a session and its first run add to the resident memory of a process of its own."""
+    with tempfile.TemporaryDirectory() as folder:
+        path, data = Path(folder) / "model.onnx", Path(folder) / "feed.npz"
+        save_model(model, path, weights_apart=True)  # as OrtEngine hands over what is not small
+        np.savez(data, **feed)
+        return int(plain("memory", path, data))
 
 
 def _row(

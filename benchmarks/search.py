@@ -32,9 +32,9 @@ from pytest_int8acc.search import STRATEGIES
 def main(arguments: Sequence[str] | None = None) -> None:
     """Measure what was asked for and print it."""
     options = _parser().parse_args(arguments)
-    machine = dict(_machine())
-    print("\n".join(f"{name}: {value}" for name, value in machine.items()), flush=True)
-    results: dict[str, Any] = {"machine": machine}
+    about = dict(machine("benchmarks.search"))
+    print("\n".join(f"{name}: {value}" for name, value in about.items()), flush=True)
+    results: dict[str, Any] = {"machine": about}
     reports: list[CaseReport] = []
     for name in options.cases:
         reports.append(measure(CASES[name](), options.strategies))
@@ -78,9 +78,9 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-def _machine() -> Iterator[tuple[str, str]]:
-    """What the figures depend on."""
-    yield "command", shlex.join([Path(sys.executable).name, "-m", "benchmarks.search", *sys.argv[1:]])
+def machine(module: str) -> Iterator[tuple[str, str]]:
+    """What the figures of a module depend on."""
+    yield "command", shlex.join([Path(sys.executable).name, "-m", module, *sys.argv[1:]])
     yield (
         "machine",
         f"{_processor()}, {os.cpu_count()} cores, load {os.getloadavg()[0]:.1f}, {platform.system()}",
@@ -95,8 +95,10 @@ def _processor() -> str:
         lines = Path("/proc/cpuinfo").read_text().splitlines()
     except OSError:
         return platform.processor()
-    models = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
-    return models[0] if models else platform.processor()
+    told = {key.strip(): value.strip() for key, _, value in (line.partition(":") for line in lines)}
+    wide = [name for name in ("avx2", "avx512f", "avx512_vnni") if name in told.get("flags", "").split()]
+    family = f"family {told.get('cpu family', '?')}"
+    return ", ".join([told.get("model name", platform.processor()), family, *wide])
 
 
 if __name__ == "__main__":

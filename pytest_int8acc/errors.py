@@ -2,13 +2,27 @@
 
 from __future__ import annotations
 
+import platform
+import traceback
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 
 from pytest_int8acc.names import shown, shown_lines
 
 #: Names that a message lists.
 _LISTED = 5
+#: Whose versions a fault of ours may depend on.
+_NAMED = (
+    "pytest-int8acc",
+    "pytest",
+    "numpy",
+    "onnx",
+    "onnxruntime",
+    "onnxruntime-gpu",
+    "tensorrt",
+    "polygraphy",
+)
 
 
 class Int8accError(Exception):
@@ -51,6 +65,57 @@ class MissingBackendError(EngineError):
 
 class CriterionError(Int8accError):
     """A criterion does not fit the model's outputs, or a user's metric function failed."""
+
+
+class InternalError(Int8accError):
+    """Something that pytest-int8acc did not foresee; says what to report, and keeps its cause."""
+
+
+@contextmanager
+def own_faults() -> Iterator[None]:
+    """Turn what is no Int8accError into an InternalError; KeyboardInterrupt and pytest's skips pass.
+
+    Raises:
+        InternalError: From the exception that nobody foresaw.
+    """
+    try:
+        yield
+    except Int8accError:
+        raise
+    except MemoryError as error:
+        raise InternalError(
+            f"out of memory ({told(error)}); use fewer samples, a smaller batch, or a machine with more"
+        ) from error
+    except Exception as error:
+        raise InternalError(_fault(error)) from error
+
+
+def told(error: BaseException) -> str:
+    """What ``error`` says, or its type where it says nothing or fails to."""
+    try:
+        return str(error) or type(error).__name__
+    except Exception:
+        return f"{type(error).__name__}, whose text cannot be made"
+
+
+def _fault(error: Exception) -> str:
+    from importlib import metadata
+
+    package = Path(__file__).parent
+    frames = traceback.extract_tb(error.__traceback__)
+    own = [frame for frame in frames if package in Path(frame.filename).parents]
+    place = "".join(f" in {Path(f.filename).relative_to(package)}:{f.lineno}" for f in own[-1:])
+    versions = [f"Python {platform.python_version()}", platform.platform()]
+    for name in _NAMED:
+        try:
+            versions.append(f"{name} {metadata.version(name)}")
+        except metadata.PackageNotFoundError:
+            continue
+    return (
+        f"this is a fault of pytest-int8acc, please report it: {type(error).__name__}{place}: {told(error)}\n"
+        f"  with: {', '.join(versions)}\n"
+        "  and with the traceback, which --tb=long shows, and the model and spec where you may give them away"
+    )
 
 
 @contextmanager

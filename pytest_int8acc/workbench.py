@@ -29,7 +29,14 @@ from pytest_int8acc.check import check
 from pytest_int8acc.data import Dataset
 from pytest_int8acc.engines import Engine
 from pytest_int8acc.engines.run import run_together
-from pytest_int8acc.errors import DataError, Int8accError, MissingBackendError, ModelError, SpecError
+from pytest_int8acc.errors import (
+    DataError,
+    Int8accError,
+    MissingBackendError,
+    ModelError,
+    SpecError,
+    own_faults,
+)
 from pytest_int8acc.goldens import Goldens
 from pytest_int8acc.graph.load import load_model
 from pytest_int8acc.graph.model import Model
@@ -81,6 +88,7 @@ class LoadedCase:
     _bench: Workbench = field(repr=False)
     _engines: dict[Side, Engine] = field(default_factory=dict, repr=False)
 
+    @own_faults()
     def check(self) -> CaseResult:
         """Run, judge and, where it fails and the settings want it, search; as the case's own test does.
 
@@ -94,6 +102,7 @@ class LoadedCase:
         self._bench.host.checked(result)
         return result
 
+    @own_faults()
     def measure(self) -> CaseResult:
         """Run and judge, without a search; raises Int8accError where there is no verdict."""
         with self._bench.host.where_it_can_run(self.settings):
@@ -102,6 +111,7 @@ class LoadedCase:
         self._bench.host.checked(measured.result)
         return measured.result
 
+    @own_faults()
     def engine(self, role: Side) -> Engine:
         """The case's engine of that role, ready to be called with a feed dict; built on the first call.
 
@@ -131,6 +141,7 @@ class LoadedCase:
             return baseline_form(self.case, model)
         return candidate_form(self.case, model, self.settings, implicit=backend.quantizes_implicitly)[0]
 
+    @own_faults()
     def outputs(self, role: Side) -> dict[str, Array]:
         """All outputs of that role on the case's inputs, samples first.
 
@@ -154,6 +165,7 @@ class Workbench:
         self._folder = tempfile.TemporaryDirectory(prefix="int8acc-", ignore_cleanup_errors=True)
         self._files = 0
 
+    @own_faults()
     def load(self, spec: str | Path, case: str | None = None) -> LoadedCase:
         """A case of a spec, by name where the spec has several.
 
@@ -171,6 +183,7 @@ class Workbench:
         settings = self.host.settings(cases[case].settings())
         return LoadedCase(cases[case], settings, self)
 
+    @own_faults()
     def engine(
         self,
         model: str | Path,

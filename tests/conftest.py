@@ -25,23 +25,23 @@ pytest_plugins = ["pytester", "digits_project"]
 
 
 @pytest.fixture(scope="session")
-def shared(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def workers_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder that workers of pytest-xdist share."""
     base = tmp_path_factory.getbasetemp()
     return base.parent if "PYTEST_XDIST_WORKER" in os.environ else base
 
 
 @pytest.fixture(scope="session")
-def gpu_store(shared: Path) -> Path:
+def gpu_store(workers_folder: Path) -> Path:
     """One engine store for all tests and workers, so that each engine is built once."""
-    return shared / "engines"
+    return workers_folder / "engines"
 
 
 @pytest.fixture(autouse=True, scope="session")
-def _own_cache(shared: Path) -> Iterator[None]:
+def _own_cache(workers_folder: Path) -> Iterator[None]:
     """Nothing is read from the user's cache folder, or left in it; workers of pytest-xdist share one."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("XDG_CACHE_HOME", str(shared / "cache"))
+        patch.setenv("XDG_CACHE_HOME", str(workers_folder / "cache"))
         yield
 
 

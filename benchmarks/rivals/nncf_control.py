@@ -7,6 +7,7 @@ With ``transformer`` NNCF also applies SmoothQuant, which moves outliers into th
 
 from __future__ import annotations
 
+import os
 import sys
 import time
 from collections.abc import Callable, Iterable
@@ -36,8 +37,21 @@ def in_int8(model: onnx.ModelProto) -> set[str]:
     return {node.name for node in layers if all(map(quantized, node.input[:2]))}
 
 
+def one_thread() -> None:
+    """Give every session of this process one thread, NNCF's own, too."""
+    session = onnxruntime.InferenceSession
+
+    def opened(model: bytes, options: onnxruntime.SessionOptions, **more: object) -> object:
+        options.intra_op_num_threads = 1
+        return session(model, options, **more)
+
+    onnxruntime.InferenceSession = opened
+
+
 def main() -> None:
     """Quantize with accuracy control and report what was kept."""
+    if os.environ.get("OMP_NUM_THREADS") == "1":
+        one_thread()
     task = Task.load(Path(sys.argv[1]))
     model = onnx.load(task.model)
     calibration = nncf.Dataset(list(task.calibration), lambda image: {"image": image[None]})

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
 from pytest_int8acc.data import Dataset, RandomSource, open_dataset
+from pytest_int8acc.data.dataset import ROWS
 from pytest_int8acc.engines.onnxruntime import sessions_of
-from pytest_int8acc.engines.remote import store_of
 from pytest_int8acc.errors import DataError
 from pytest_int8acc.files import special
 from pytest_int8acc.graph.groups import Layout, origins
@@ -29,6 +30,8 @@ from pytest_int8acc.spec.int8 import (
 from pytest_int8acc.spec.int8 import RandomSource as RandomSpec
 from pytest_int8acc.spec.models import Case
 
+#: Elements of outputs per run, about, where a model tells their shapes.
+_RUN_ELEMENTS = 1 << 20
 logger = logging.getLogger("pytest_int8acc")
 #: What comes nearest to each of TensorRT's calibrators.
 _LIKE: Mapping[Algorithm, CalibrationMethod] = {
@@ -66,11 +69,19 @@ def open_source(case: Case, source: Source, model: Model, what: str, samples: in
             base=base,
             samples=samples,
             batch=case.batch,
+            rows=_rows(model),
             what=what,
             most=case.most_bytes,
         )
     opened.place = case.place(key)
     return opened
+
+
+def _rows(model: Model) -> int:
+    """Rows per run where nobody says: fewer where outputs are large, since each form's are held at once."""
+    shapes = [tensor.shape[1:] for tensor in model.outputs if tensor.shape]
+    sizes = [math.prod(dim for dim in shape if isinstance(dim, int)) for shape in shapes]
+    return max(1, min(ROWS, _RUN_ELEMENTS // max(sum(sizes), 1)))
 
 
 def calibration_data(case: Case, model: Model) -> Dataset | None:
@@ -126,7 +137,6 @@ def _calibrated(
         percentile=calibration.percentile,
         top_k=calibration.top_k,
         sessions=sessions_of(settings),
-        store=store_of(settings),
     )
     if calibration.data is None:
         own = "calibrated on the very inputs that are compared; 'calibrate: {data: ...}' keeps them apart"

@@ -20,6 +20,7 @@ from pytest_int8acc.graph.plan import apply, fp32_nodes, guard, merge, with_outp
 from pytest_int8acc.graph.qdq import is_qdq, read_qdq
 from pytest_int8acc.graph.quantize import quantize
 from pytest_int8acc.graph.to_fp16 import to_fp16
+from pytest_int8acc.scales.observed import Observed
 from pytest_int8acc.settings import Settings
 from pytest_int8acc.spec.int8 import Algorithm, BaselineModel, Implicit
 from pytest_int8acc.spec.models import Case
@@ -132,6 +133,8 @@ class Int8Form:
     """``network`` with the groups that the case's own plan keeps high; None where the case has no plan."""
     given: Plan = field(default_factory=Plan)
     """The case's own plan."""
+    observed: Observed | None = None
+    """What calibration measured of the network's model; None where nothing was."""
 
     @property
     def every(self) -> Network:
@@ -219,17 +222,17 @@ def int8_form(case: Case, model: Model, settings: Settings, cache: Path | None =
         with case.at("int8.model"):
             given = load_model(case.path(case.int8.model))
             network = read_qdq(given, original=model, exclude=case.int8.exclude)
-        notes, source = network.notes, f"read from {case.int8.model}"
+        notes, source, observed = network.notes, f"read from {case.int8.model}", None
     else:
         with case.at("int8.exclude"):
             layout = find_groups(model, case.int8.exclude)
         with case.at("int8.scales"):
             scales = find_scales(case, model, layout, settings, cache)
             network = quantize(model, layout, scales.values)
-        notes, source = scales.notes, scales.source
+        notes, source, observed = scales.notes, scales.source, scales.observed
     notes = (*notes, *_left_high(network, rest))
     with case.at("int8.model"):
-        return _guarded(case, Int8Form(network, source, rest, notes))
+        return _guarded(case, Int8Form(network, source, rest, notes, observed=observed))
 
 
 def _guarded(case: Case, form: Int8Form) -> Int8Form:

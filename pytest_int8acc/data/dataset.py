@@ -26,7 +26,7 @@ from pytest_int8acc.errors import DataError, blaming
 from pytest_int8acc.tensors import Array, Feed, TensorInfo, describe
 
 #: Rows per run where neither the model nor the caller says.
-_ROWS = 32
+ROWS = 32
 #: Samples that a loader may give where nobody says how many.
 _ENDLESS = 1_000_000
 
@@ -169,6 +169,20 @@ class Dataset:
                 pass
         return self.digest or ""
 
+    def first(self, count: int) -> Dataset:
+        """The first ``count`` samples alone."""
+        limit = count if self._limit is None else min(count, self._limit)
+        few = Dataset(
+            self._source,
+            self._layout,
+            what=self._what,
+            description=self.description,
+            size=self._size,
+            limit=limit,
+        )
+        few.place = self.place
+        return few
+
     def batches(self) -> Iterator[Batch]:
         """One pass; nothing is read ahead of the batch that is handed out.
 
@@ -267,6 +281,7 @@ def open_dataset(
     base: Path,
     samples: int | None = None,
     batch: int | None = None,
+    rows: int = ROWS,
     what: str = "inputs",
     most: int = MOST_BYTES,
 ) -> Dataset:
@@ -278,8 +293,9 @@ def open_dataset(
         inputs: The model's inputs; the docstring of :mod:`pytest_int8acc.data` says which axis is the batch.
         base: The folder that ``source`` is relative to.
         samples: Use only the first so many samples, at least 1.
-        batch: Rows per run where the model leaves that open; without it stored arrays run in chunks of 32,
-            and a loader's or Polygraphy's feeds as they come.
+        batch: Rows per run where the model leaves that open; without it stored arrays run in chunks of
+            ``rows``, and a loader's or Polygraphy's feeds as they come.
+        rows: See there.
         what: The spec key, for messages.
         most: Bytes that random data, an .npz unpacked, or a loader without ``samples`` may give.
 
@@ -290,8 +306,8 @@ def open_dataset(
     if not layout.inputs:
         raise DataError(f"{what}: the model takes no inputs, so there is nothing to compare on")
     _check_batch(batch, layout, what)
-    opened = _open(source, layout, layout.size or batch or _ROWS, base, what, most)
-    size = (layout.size or batch or (_ROWS if opened.joins else None)) if layout.batched else None
+    opened = _open(source, layout, layout.size or batch or rows, base, what, most)
+    size = (layout.size or batch or (rows if opened.joins else None)) if layout.batched else None
     described = source
     if isinstance(source, RandomSource):
         _check_random(min(samples or source.samples, source.samples), layout, what, most)

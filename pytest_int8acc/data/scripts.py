@@ -19,7 +19,7 @@ from types import ModuleType
 from typing import Any, TypeVar
 
 from pytest_int8acc.data.files import find
-from pytest_int8acc.errors import DataError, Int8accError
+from pytest_int8acc.errors import DataError, Int8accError, told
 from pytest_int8acc.tensors import did_you_mean
 
 _T = TypeVar("_T")
@@ -84,7 +84,11 @@ def run_user(ref: str, function: Callable[..., _T], *args: Any, error: type[Int8
     """
     try:
         return function(*args)
-    except (Exception, SystemExit) as failure:
+    except (KeyboardInterrupt, GeneratorExit):
+        raise
+    except BaseException as failure:
+        if any(kind.__module__.startswith("_pytest.") for kind in type(failure).__mro__):
+            raise  # a script may skip its test
         raise error(_blame(failure, ref)) from failure
 
 
@@ -160,7 +164,8 @@ def _member(module: ModuleType, name: str, ref: str, error: type[Int8accError]) 
 
 def _blame(failure: BaseException, ref: str) -> str:
     """``file:line: Type: text (in ref)`` for an exception out of the user's code."""
-    text = f"{type(failure).__name__}: {failure}".rstrip(": ")
+    said = told(failure)
+    text = type(failure).__name__ + ("" if said == type(failure).__name__ else f": {said}")
     if isinstance(failure, SyntaxError):
         text = f"{type(failure).__name__}: {failure.msg}"
     place = _place(failure, ref)

@@ -127,14 +127,17 @@ class _Side:
         self.values: F64 = array.astype(np.float64)
         self.count = len(array)
         flat = self.values.reshape(self.count, -1)
-        self.mean = float(flat.mean())
-        self.spread = float(flat.std())
         self.means: F64 = flat.mean(axis=1)
+        self.mean = float(self.means.mean())
+        centred = flat - self.means[:, None]
+        about_own = np.einsum("ij,ij->i", centred, centred) / flat.shape[1]
+        about_all = about_own + (self.means - self.mean) ** 2
+        self.spread = float(np.sqrt(about_all.mean()))
         # About its own mean: the mean of all hangs on a few bright samples.
-        centre = self.means[:, None] if flat.shape[1] >= _LEAST else self.mean
-        deviations = np.sqrt(((flat - centre) ** 2).mean(axis=1))
+        deviations = np.sqrt(about_own if flat.shape[1] >= _LEAST else about_all)
         self.log_spreads: F64 = np.log(np.maximum(deviations, 1e-9 * max(self.spread, 1e-300)))
-        self.variation = float(flat.var(axis=0).mean()) / self.spread**2 if self.spread else 0.0
+        explained = float(flat.mean(axis=0).var())  # by the mean sample
+        self.variation = max(1 - explained / self.spread**2, 0.0) if self.spread else 0.0
 
     def contrasts(self) -> list[F64]:
         """First channel minus last, in mean and in spread; empty where no axis looks like color channels."""

@@ -16,7 +16,7 @@ import numpy as np
 from pytest_int8acc.data.files import MOST_BYTES, find, natural, read_arrays, read_npy
 from pytest_int8acc.data.layout import Layout, check_equal, check_names, inspect, kind
 from pytest_int8acc.data.scripts import iterate_user, load_function, run_user
-from pytest_int8acc.errors import DataError
+from pytest_int8acc.errors import DataError, told
 from pytest_int8acc.tensors import Array, Feed, TensorInfo, describe
 
 #: A feed, and where it was found, for messages.
@@ -256,15 +256,17 @@ def _to_feed(item: Any, here: str) -> Feed:
     if not isinstance(item, Mapping):
         raise DataError(f"{here} is of type {type(item).__name__}, expected a dict of input name to array")
     feed: Feed = {}
-    for name, value in item.items():
+    for name, value in run_user(here, lambda: list(item.items())):
         if not isinstance(name, str):
             raise DataError(f"{here} has the key {name!r}, expected the name of an input")
         try:
             feed[name] = np.array(value)
-        except Exception as error:  # whatever an object's own __array__ raises
+        except KeyboardInterrupt:
+            raise
+        except BaseException as error:  # whatever an object's own __array__ raises
             raise DataError(
-                f"{here}: '{name}' of type {type(value).__name__} cannot become a NumPy array ({error}); "
-                f"yield NumPy arrays"
+                f"{here}: '{name}' of type {type(value).__name__} cannot become a NumPy array "
+                f"({told(error)}); yield NumPy arrays"
             ) from error
     return feed
 
@@ -354,7 +356,9 @@ def _to_array(value: Any, where: str) -> Array:
     try:
         array = np.asarray(value)
     except Exception as error:  # whatever an object's own __array__ raises
-        raise DataError(f"{where}: {type(value).__name__} cannot become a NumPy array ({error})") from error
+        raise DataError(
+            f"{where}: {type(value).__name__} cannot become a NumPy array ({told(error)})"
+        ) from error
     if array.dtype == object:
         found = "nothing" if value is None else f"Python objects ({type(value).__name__})"
         raise DataError(f"{where}: returned {found}, expected an array of numbers or text, or a dict of them")

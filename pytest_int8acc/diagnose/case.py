@@ -13,16 +13,16 @@ from pytest_int8acc.diagnose.causes import explain
 from pytest_int8acc.diagnose.layers import engine_errors, layer_errors
 from pytest_int8acc.diagnose.ranges import odd_ranges, survey, telling_slip
 from pytest_int8acc.diagnose.reduce import reduce
-from pytest_int8acc.diagnose.stages import place, stage_outputs
-from pytest_int8acc.engines.calibrators import ENTROPY_BINS
+from pytest_int8acc.diagnose.stages import place, stages_of
 from pytest_int8acc.graph.network import Plan, TensorScale, symmetric
 from pytest_int8acc.lab.lab import Lab
-from pytest_int8acc.measure.measured import Measured
+from pytest_int8acc.measure.measured import Measured, is_explained
 from pytest_int8acc.names import digest, file_name
 from pytest_int8acc.repair.scales import Ranges, Unit, activations, units
-from pytest_int8acc.results import CalibrationLine, Culprit, Diagnosis, LayerError, StageLine
+from pytest_int8acc.results import CalibrationLine, Culprit, Diagnosis, LayerError, Role, StageLine
 from pytest_int8acc.results.causes import Stage
 from pytest_int8acc.scales.methods import METHODS
+from pytest_int8acc.scales.ranges import ENTROPY_BINS
 from pytest_int8acc.tensors import Feed
 
 logger = logging.getLogger("pytest_int8acc")
@@ -67,14 +67,18 @@ def diagnose(
 
 def _stages(measured: Measured) -> tuple[tuple[StageLine, ...], Stage | None]:
     """The case on the line from the framework to the INT8 engine."""
-    stages = stage_outputs(
-        measured.runs,
+    runs = measured.runs
+    stages = stages_of(
+        runs.roles,
         engines=measured.backend.builds_engines,
         half=measured.half,
         implicit=isinstance(measured.candidate, ImplicitForm),
-        framework=measured.framework,
     )
-    return place(stages, measured.judge)
+    return place(
+        stages,
+        lambda against, stage: runs.scoring(stages[against], stages[stage]).verdict(),
+        [stage for stage, role in stages.items() if runs.broken[role]],
+    )
 
 
 def _explained(measured: Measured, lab: Lab, culprits: Sequence[Culprit]) -> tuple[Culprit, ...]:
@@ -92,16 +96,13 @@ def _explained(measured: Measured, lab: Lab, culprits: Sequence[Culprit]) -> tup
 
 def wants_diagnosis(measured: Measured) -> bool:
     """True where a case fails, or the settings ask for a view of a passing one."""
-    settings = measured.settings
-    return (
-        not measured.int8_passed or settings.layers or settings.calibrations or bool(measured.case.reference)
-    )
+    return is_explained(measured.case, measured.settings, int8_passed=measured.int8_passed)
 
 
 def _is_engine_only(measured: Measured) -> bool:
     """True where the same Q/DQ model passes in ONNX Runtime: the drop is TensorRT's own doing."""
-    simulated = measured.runs.simulated
-    return simulated is not None and measured.judged(simulated).passed
+    runs = measured.runs
+    return Role.SIMULATED in runs.roles and runs.scoring(Role.BASELINE, Role.SIMULATED).verdict().passed
 
 
 def _layers(measured: Measured, lab: Lab | None) -> tuple[tuple[LayerError, ...], tuple[str, ...]]:

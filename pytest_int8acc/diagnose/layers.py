@@ -10,6 +10,7 @@ import logging
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
+import numpy as np
 from onnx import helper
 
 from pytest_int8acc.data import Batch, Dataset
@@ -23,7 +24,8 @@ from pytest_int8acc.graph.types import FLOAT, value_types
 from pytest_int8acc.lab.sweep import FirstSamples
 from pytest_int8acc.measure.measured import Measured
 from pytest_int8acc.results import LayerError, Role
-from pytest_int8acc.scores.metrics import METRICS, Pair
+from pytest_int8acc.scores.metrics import METRICS
+from pytest_int8acc.scores.sums import AT, F64, errors, samples_in
 from pytest_int8acc.tensors import Array, Feed
 
 logger = logging.getLogger("pytest_int8acc")
@@ -58,17 +60,15 @@ def layer_errors(
     few = FirstSamples(inputs, seen.model, samples)
     logger.info("diagnosis: errors of %d layers on %d samples", len(watched), few.samples or 0)
     engines = [sessions.exact(model) for model in models]
-    # by group, batch by batch: with nothing in INT8, with all of it, with the group alone
-    found: dict[str, tuple[list[Array], ...]] = {name: ([], [], []) for name in watched}
+    # by group, batch by batch: with nothing in INT8 against all of it, and against the group alone
+    found: dict[str, tuple[list[F64], list[F64]]] = {name: ([], []) for name in watched}
     for batch in few.batches():
         high, int8 = ({n: real_rows(a, batch) for n, a in engine(batch.feed).items()} for engine in engines)
         for name, tensor in watched.items():
-            for held, array in zip(found[name], (high[tensor], int8[tensor], high[alone[name]]), strict=True):
-                held.append(array)
-    return tuple(
-        LayerError(g.name, g.op_type, *errors_between(high, int8), *errors_between(high, apart))
-        for g, (high, int8, apart) in ((g, found[g.name]) for g in seen.groups)
-    )
+            for rows, array in zip(found[name], (int8[tensor], high[alone[name]]), strict=True):
+                rows.append(_rows(high[tensor], array))
+    scores = {name: [score for rows in both for score in _scores(rows)] for name, both in found.items()}
+    return tuple(LayerError(g.name, g.op_type, *scores[g.name]) for g in seen.groups)
 
 
 def outputs_of_groups(network: Network) -> dict[str, str]:
@@ -92,12 +92,17 @@ def _with_outputs(network: Network, watched: Mapping[str, str]) -> Network:
     return replace(network, model=editor.done())
 
 
-def errors_between(baseline: list[Array], candidate: list[Array]) -> tuple[float, float]:
-    """SQNR in dB and cosine; nan where the values cannot be compared."""
-    if any(a.shape != b.shape for a, b in zip(baseline, candidate, strict=True)):
-        return float("nan"), float("nan")
-    pair = Pair(baseline, candidate)
-    return METRICS["sqnr_db"](pair), METRICS["cosine"](pair)
+def _rows(baseline: Array, candidate: Array) -> F64:
+    """Rows of ``Sums``; nan where the two cannot be compared."""
+    if baseline.shape != candidate.shape:
+        return np.full((1, len(AT)), np.nan)
+    return errors(baseline, candidate, samples_in(baseline), full=False)
+
+
+def _scores(rows: Sequence[F64]) -> tuple[float, float]:
+    """SQNR in dB and cosine; nan where they cannot be computed."""
+    sums = np.concatenate(rows)
+    return METRICS["sqnr_db"](sums), METRICS["cosine"](sums)
 
 
 def engine_errors(
@@ -151,6 +156,6 @@ def _compared(
         pair = [found[role].get(tensor) for role in (Role.BASELINE, Role.INT8)]
         arrays = [real_rows(array, batch) for array in pair if array is not None and array.dtype.kind == "f"]
         if len(arrays) == 2:
-            sqnr, cosine = errors_between(arrays[:1], arrays[1:])
+            sqnr, cosine = _scores([_rows(*arrays)])
             return replace(layer, engine_sqnr_db=sqnr, engine_cosine=cosine)
     return layer

@@ -17,7 +17,8 @@ from pytest_int8acc.graph.model import Model, replacing_models, write_model
 from pytest_int8acc.graph.network import Group, Precision
 from pytest_int8acc.lab.statistics import reach
 from pytest_int8acc.names import in_code, in_markdown
-from pytest_int8acc.scores.metrics import Pair, sqnr_db
+from pytest_int8acc.scores.metrics import sqnr_db
+from pytest_int8acc.scores.sums import errors
 from pytest_int8acc.tensors import Array, Feed
 
 #: A piece shows an error where its SQNR is at most so many dB above the whole model's: half the noise power.
@@ -59,7 +60,7 @@ def shows(sqnr: float, whole: float) -> bool:
 
 def worst_sqnr(baseline: Mapping[str, Array], candidate: Mapping[str, Array]) -> float:
     """SQNR in dB of the output with the least; -inf where it cannot be computed, inf without outputs."""
-    values = [sqnr_db(Pair([np.atleast_1d(baseline[n])], [np.atleast_1d(candidate[n])])) for n in baseline]
+    values = [sqnr_db(errors(baseline[n], candidate[n], 1, full=False)) for n in baseline]
     return min((-math.inf if math.isnan(value) else value for value in values), default=math.inf)
 
 

@@ -10,17 +10,12 @@ quantization there is no such model: the builder chooses what runs in INT8.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 
-import numpy as np
-
-from pytest_int8acc.case.judge import Judge
-from pytest_int8acc.measure.runs import Runs
-from pytest_int8acc.results import StageLine
+from pytest_int8acc.case.judge import Verdict
+from pytest_int8acc.results import Role, StageLine
 from pytest_int8acc.results.causes import Stage
-from pytest_int8acc.scores.criteria import limits_for
-from pytest_int8acc.tensors import Outputs
 
 FRAMEWORK: Stage = "framework"
 FP32: Stage = "FP32 ONNX"
@@ -44,13 +39,15 @@ STAGES: Mapping[Stage, tuple[Stage, ...]] = {
 }
 
 
-def place(outputs: Mapping[Stage, Outputs], judge: Judge) -> tuple[tuple[StageLine, ...], Stage | None]:
+def place(
+    stages: Collection[Stage], compare: Callable[[Stage, Stage], Verdict], broken: Collection[Stage] = ()
+) -> tuple[tuple[StageLine, ...], Stage | None]:
     """Compare each stage with the one before it, by the case's criteria.
 
     Args:
-        outputs: By stage; all for the same samples and in the same batches. Stages that are missing are left
-            out.
-        judge: The case's criteria.
+        stages: Those that there are outputs of.
+        compare: The verdict on a stage, named second, against another.
+        broken: Stages whose outputs are not finite.
 
     Returns:
         A line for each stage that has one before it, and the first that fails; None where none does. Where no
@@ -61,43 +58,39 @@ def place(outputs: Mapping[Stage, Outputs], judge: Judge) -> tuple[tuple[StageLi
     """
     lines: list[StageLine] = []
     for name, preceding in STAGES.items():
-        before = [stage for stage in preceding if stage in outputs]
-        if name in outputs and before:
-            lines.append(_line(name, before, outputs, judge))
+        before = [stage for stage in preceding if stage in stages]
+        if name in stages and before:
+            against = next((stage for stage in before if stage not in broken), before[0])
+            lines.append(_line(name, against, compare(against, name)))
     first = next((line.name for line in lines if not line.passed), None)
-    return (tuple(lines), first) if first or not lines else _together(lines, outputs, judge)
+    return (tuple(lines), first) if first or not lines else _together(lines, stages, compare)
 
 
-def stage_outputs(
-    runs: Runs, *, engines: bool, half: bool, implicit: bool = False, framework: Outputs | None = None
-) -> dict[Stage, Outputs]:
-    """The stages that a case's runs hold, for ``place``.
+def stages_of(
+    roles: Collection[Role], *, engines: bool, half: bool, implicit: bool = False
+) -> dict[Stage, Role]:
+    """The stages that a case's runs hold, for ``place``, by the form that is each.
 
     Args:
-        runs: The case's.
+        roles: The forms that were run.
         engines: Baseline and candidate are built, not run as models.
         half: The baseline computes in FP16, not in FP32.
         implicit: TensorRT quantizes by itself.
-        framework: The training framework's outputs, where they are known.
     """
-    found: dict[Stage, Outputs] = {FRAMEWORK: framework} if framework else {}
-    if runs.reference is not runs.baseline or not (engines or half):
-        found[FP32] = runs.reference
+    found: dict[Stage, Role] = {FRAMEWORK: Role.FRAMEWORK} if Role.FRAMEWORK in roles else {}
+    if Role.FP32 in roles:
+        found[FP32] = Role.FP32
+    elif not (engines or half):
+        found[FP32] = Role.BASELINE
     if engines:
-        found |= {ENGINE_FP16 if half else ENGINE_FP32: runs.baseline}
-        found |= {IMPLICIT if implicit else ENGINE_INT8: runs.candidate}
-        return found if runs.simulated is None else found | {QDQ: runs.simulated}
-    return found | ({FP16: runs.baseline} if half else {}) | {QDQ: runs.candidate}
+        found[ENGINE_FP16 if half else ENGINE_FP32] = Role.BASELINE
+        found[IMPLICIT if implicit else ENGINE_INT8] = Role.INT8
+        return found | ({QDQ: Role.SIMULATED} if Role.SIMULATED in roles else {})
+    return found | ({FP16: Role.BASELINE} if half else {}) | {QDQ: Role.INT8}
 
 
-def _line(name: Stage, before: Sequence[Stage], outputs: Mapping[Stage, Outputs], judge: Judge) -> StageLine:
-    """One stage compared with the first of ``before`` that is finite."""
-    against = next((stage for stage in before if _finite(outputs[stage])), before[0])
-    common = {key: value for key, value in outputs[against].items() if key in outputs[name]}
-    if len(common) < len(outputs[name]):  # the framework gave some of the outputs only
-        limits = tuple(limit for limit in judge.limits if any(limits_for(key, [limit]) for key in common))
-        judge = replace(judge, limits=limits, metrics=())
-    verdict = judge(common, outputs[name])
+def _line(name: Stage, against: Stage, verdict: Verdict) -> StageLine:
+    """What is told of a stage compared with another."""
     judged, metrics = verdict
     scores = (*(s for o in judged for s in o.scores if s.limit is not None), *metrics)
     if verdict.passed:
@@ -108,18 +101,12 @@ def _line(name: Stage, before: Sequence[Stage], outputs: Mapping[Stage, Outputs]
 
 
 def _together(
-    lines: Sequence[StageLine], outputs: Mapping[Stage, Outputs], judge: Judge
+    lines: Sequence[StageLine], stages: Collection[Stage], compare: Callable[[Stage, Stage], Verdict]
 ) -> tuple[tuple[StageLine, ...], Stage | None]:
     """Where no step fails alone: the last INT8 stage against what the case compares it with."""
-    last = next((s for s in (IMPLICIT, ENGINE_INT8, QDQ) if s in outputs), None)
+    last = next((s for s in (IMPLICIT, ENGINE_INT8, QDQ) if s in stages), None)
     order = (FP16, FP32) if last == QDQ else (ENGINE_FP16, ENGINE_FP32, FP16, FP32)
-    against = next((s for s in order if s in outputs), None)
-    if last is None or against is None or _line(last, [against], outputs, judge).passed:
+    against = next((s for s in order if s in stages), None)
+    if last is None or against is None or compare(against, last).passed:
         return tuple(lines), None
     return tuple(replace(line, together=against) if line.name == last else line for line in lines), last
-
-
-def _finite(outputs: Outputs) -> bool:
-    return all(
-        bool(np.isfinite(a).all()) for arrays in outputs.values() for a in arrays if a.dtype.kind == "f"
-    )

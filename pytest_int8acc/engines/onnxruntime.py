@@ -47,13 +47,20 @@ class OrtEngine:
         provider: Where it runs. With CUDA, TF32 is off, and nodes without a CUDA kernel run on the CPU.
         threads: Threads inside an operator; None: this worker's share of the cores under pytest-xdist,
             otherwise what ONNX Runtime takes.
+        optimized: False for a session that opens fast, in linear time whatever the graph, and runs slower.
 
     Raises:
         EngineError: ONNX Runtime or the provider is missing, or it refuses the model.
     """
 
     def __init__(
-        self, model: Model, mode: Mode = "exact", provider: Provider = "cpu", *, threads: int | None = None
+        self,
+        model: Model,
+        mode: Mode = "exact",
+        provider: Provider = "cpu",
+        *,
+        threads: int | None = None,
+        optimized: bool = True,
     ) -> None:
         runtime = _runtime()
         if mode == "exact":
@@ -64,7 +71,7 @@ class OrtEngine:
         self.description = f"ONNX Runtime {runtime.__version__}, {provider.upper()}, {mode}"
         providers = _providers(runtime, provider)
         self._names = [output.name for output in self.outputs]
-        self._session = _session(runtime, model, _options(runtime, mode, threads), providers)
+        self._session = _session(runtime, model, _options(runtime, mode, threads, optimized), providers)
         self._passed_through = {i.name for i in self.inputs} & set(self._names)
         if self._session.get_providers()[0] != providers[0][0]:
             raise EngineError(
@@ -103,9 +110,14 @@ class Sessions:
     provider: Provider = "cpu"
     mode: Mode = "exact"
 
-    def exact(self, model: Model) -> OrtEngine:
+    @property
+    def on_device(self) -> bool:
+        """Whether tensors lie where only the graph can read them fast."""
+        return self.provider != "cpu"
+
+    def exact(self, model: Model, *, optimized: bool = True) -> OrtEngine:
         """A session with Q/DQ unfused, whatever the mode; raises EngineError where it does not open."""
-        return OrtEngine(model, "exact", self.provider)
+        return OrtEngine(model, "exact", self.provider, optimized=optimized)
 
     def configured(self, model: Model) -> OrtEngine:
         """A session in the mode of the settings; raises EngineError where it does not open."""
@@ -202,13 +214,16 @@ def _providers(runtime: Any, provider: Provider) -> list[tuple[str, dict[str, st
     return [("CUDAExecutionProvider", {"use_tf32": "0", "cudnn_conv_algo_search": "HEURISTIC"}), cpu]
 
 
-def _options(runtime: Any, mode: Mode, threads: int | None) -> Any:
+def _options(runtime: Any, mode: Mode, threads: int | None, optimized: bool) -> Any:
     options = runtime.SessionOptions()
     options.log_severity_level = _SEVERITY_FATAL
-    options.graph_optimization_level = runtime.GraphOptimizationLevel.ORT_ENABLE_ALL
+    levels = runtime.GraphOptimizationLevel
+    options.graph_optimization_level = levels.ORT_ENABLE_ALL if optimized else levels.ORT_DISABLE_ALL
     options.use_deterministic_compute = True
-    # Idle threads that spin take the cores of other sessions and of workers beside this one.
-    options.add_session_config_entry("session.force_spinning_stop", "1")
+    # Threads that spin take the cores of other sessions and of workers beside this one: a sixth to a half of
+    # a run's CPU time, and no shorter a run.
+    for pool in ("intra", "inter"):
+        options.add_session_config_entry(f"session.{pool}_op.allow_spinning", "0")
     if mode == "exact":
         options.add_session_config_entry("session.disable_quant_qdq", "1")
     options.intra_op_num_threads = threads or share_of_cores() or 0

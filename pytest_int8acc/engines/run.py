@@ -12,7 +12,7 @@ import numpy as np
 from pytest_int8acc.clock import current
 from pytest_int8acc.engines import Engine
 from pytest_int8acc.errors import DataError
-from pytest_int8acc.tensors import Array, Outputs
+from pytest_int8acc.tensors import Array, Feed, Outputs
 
 if TYPE_CHECKING:
     from pytest_int8acc.data import Batch, Dataset
@@ -37,12 +37,26 @@ def run_together(engines: Mapping[_Name, Engine], dataset: Dataset) -> dict[_Nam
         DataError: The inputs cannot be read; or a batch had to be filled, and an output cannot be cut back.
     """
     results: dict[_Name, Outputs] = {name: {o.name: [] for o in e.outputs} for name, e in engines.items()}
-    what = f"running {', '.join(engines)}"
-    for batch in with_progress(dataset, what):
-        for name, engine in engines.items():
-            for output, array in engine(batch.feed).items():
-                results[name][output].append(_cut(array, batch, output))
+    for _, outputs in lock_step(engines, dataset):
+        for name, feed in outputs.items():
+            for output, array in feed.items():
+                results[name][output].append(array)
     return results
+
+
+def lock_step(engines: Mapping[_Name, Engine], dataset: Dataset) -> Iterator[tuple[int, dict[_Name, Feed]]]:
+    """The same batch by batch: how many samples it holds, and per engine its outputs; nothing is kept.
+
+    Raises what ``run_together`` does.
+    """
+    for batch in with_progress(dataset, f"running {', '.join(engines)}"):
+        yield (
+            batch.rows,
+            {
+                name: {output: cut(array, batch, output) for output, array in engine(batch.feed).items()}
+                for name, engine in engines.items()
+            },
+        )
 
 
 class Progress:
@@ -73,8 +87,8 @@ def with_progress(dataset: Dataset, what: str) -> Iterator[Batch]:
         clock.count("sample", done, dataset.samples)
 
 
-def _cut(array: Array, batch: Batch, output: str) -> Array:
-    """``array`` without the rows that only filled the batch."""
+def cut(array: Array, batch: Batch, output: str) -> Array:
+    """``array`` without the rows that only filled the batch; DataError where these cannot be told."""
     if not batch.padding:
         return array
     size = batch.rows + batch.padding

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import io
 import zipfile
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import accumulate
 from pathlib import Path
 
 import numpy as np
 
+from pytest_int8acc.errors import told
 from pytest_int8acc.goldens.record import GoldenError, KeptOutput
 from pytest_int8acc.spec.models import GoldenType
-from pytest_int8acc.tensors import Array, Outputs
+from pytest_int8acc.tensors import Array, Feed, Outputs
 
 #: Outputs as kept: one array of all samples, or one per batch where they do not join.
 Stored = dict[str, Array | list[Array]]
@@ -63,10 +64,46 @@ def unpack(data: bytes, outputs: Mapping[str, KeptOutput]) -> Stored:
             for name, kept in outputs.items():
                 members = [_member(name, n) for n in ([None] if kept.parts is None else range(kept.parts))]
                 arrays = [file[f"{member}.npy"].astype(np.dtype(kept.dtype)) for member in members]
+                if kept.parts is None and not arrays[0].ndim:
+                    raise ValueError(f"'{name}' is a single number, and no sample of it")
                 found[name] = arrays[0] if kept.parts is None else arrays
-    except (zipfile.BadZipFile, KeyError, EOFError, OSError) as error:
-        raise ValueError(str(error)) from error
+    except Exception as error:  # of what is damaged, NumPy and zipfile raise many kinds
+        raise ValueError(told(error)) from error
     return found
+
+
+class Cutter:
+    """Kept outputs, cut into the batches of another run on the same samples."""
+
+    def __init__(self, stored: Stored, misfit: Callable[[str], Exception] = ValueError) -> None:
+        """Start at the first batch; ``misfit`` makes the error where outputs do not fit, of what is wrong."""
+        self._stored, self._misfit, self._batches = stored, misfit, 0
+        self._rows = dict.fromkeys(stored, 0)
+
+    def __call__(self, other: Feed) -> Feed:
+        """What was kept of the next batch; too little where the two do not fit, which ``end`` says."""
+        found = {}
+        for name, array in other.items():
+            kept = self._stored.get(name)
+            if kept is None:
+                raise self._misfit(f"it holds no output '{name}'")
+            if isinstance(kept, list):
+                found[name] = kept[min(self._batches, len(kept) - 1)]
+                continue
+            start, rows = self._rows[name], array.shape[0] if array.ndim else 0
+            self._rows[name] = start + rows
+            found[name] = kept[start : start + rows]
+        self._batches += 1
+        return found
+
+    def end(self) -> None:
+        """Check that all was used, once; raises what ``misfit`` makes."""
+        for name, kept in self._stored.items():
+            rows, batches = self._rows[name], self._batches
+            if isinstance(kept, list) and len(kept) != batches:
+                raise self._misfit(f"'{name}' is kept in {len(kept)} batches, and this run has {batches}")
+            if not isinstance(kept, list) and rows != len(kept):
+                raise self._misfit(f"'{name}' is kept with {len(kept)} rows, and this run has {rows}")
 
 
 def cut_like(stored: Stored, other: Outputs) -> Outputs:
@@ -75,21 +112,11 @@ def cut_like(stored: Stored, other: Outputs) -> Outputs:
     Raises:
         ValueError: They cannot be brought together; says why.
     """
-    found: Outputs = {}
-    for name, arrays in other.items():
-        kept = stored.get(name)
-        if kept is None:
-            raise ValueError(f"it holds no output '{name}'")
-        if isinstance(kept, list):
-            if len(kept) != len(arrays):
-                raise ValueError(f"'{name}' is kept in {len(kept)} batches, and this run has {len(arrays)}")
-            found[name] = kept
-            continue
-        rows = [array.shape[0] if array.ndim else 0 for array in arrays]
-        if sum(rows) != len(kept):
-            raise ValueError(f"'{name}' is kept with {len(kept)} rows, and this run has {sum(rows)}")
-        found[name] = np.split(kept, np.cumsum(rows)[:-1])
-    return found
+    cutter = Cutter({name: stored[name] for name in other if name in stored})
+    batches = zip(*other.values(), strict=True)
+    feeds = [cutter(dict(zip(other, batch, strict=True))) for batch in batches]
+    cutter.end()
+    return {name: [feed[name] for feed in feeds] for name in other}
 
 
 def first_samples(outputs: Outputs, samples: int, wanted: int) -> Outputs:

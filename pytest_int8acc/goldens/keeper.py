@@ -11,7 +11,7 @@ from pytest_int8acc.case.forms import Form, ModelForm, baseline_form, fp32_form
 from pytest_int8acc.case.judge import Judge
 from pytest_int8acc.data import Dataset
 from pytest_int8acc.goldens import Goldens, keeps_golden, ratchet
-from pytest_int8acc.goldens.arrays import cut_like, first_samples, pack
+from pytest_int8acc.goldens.arrays import Cutter, cut_like, first_samples, pack
 from pytest_int8acc.goldens.origin import Origin, changes, data_changes, made_with, origin_of, remarks
 from pytest_int8acc.goldens.place import HASH, Place, place_of, shown
 from pytest_int8acc.goldens.record import GoldenError, Kept, Record, compared
@@ -88,10 +88,20 @@ class Keeper:
             return fp32_form(model)
         return baseline_form(self.case, model)
 
-    def outputs(self, candidate: Outputs) -> Outputs:
-        """The golden's outputs in the candidate's batches; GoldenError where it is damaged."""
+    @property
+    def wants_baseline(self) -> bool:
+        """Whether the baseline's outputs are compared with the golden, or may be written."""
+        return bool(self.case.golden) or self.case.baseline == "golden"
+
+    @property
+    def wants_candidate(self) -> bool:
+        """Whether scores of INT8's outputs may be written."""
+        return self.recording or self.goldens.candidates is not None
+
+    def cutter(self) -> Cutter:
+        """The golden's outputs, to be cut into batches; GoldenError where it is damaged."""
         assert self.record is not None
-        return _cut(self.place, self.record, candidate)
+        return Cutter(self.place.outputs(self.record), lambda said: _misfit(self.place, said))
 
     def tighten(self, judge: Judge) -> Judge:
         """``judge`` under the ratchet."""
@@ -182,9 +192,19 @@ class NoGolden:
         """What INT8 is compared with: the baseline."""
         return baseline_form(self.case, model)
 
-    def outputs(self, candidate: Outputs) -> Outputs:
-        """None of any output."""
-        return {}
+    @property
+    def wants_baseline(self) -> bool:
+        """No: nothing is compared with it."""
+        return False
+
+    @property
+    def wants_candidate(self) -> bool:
+        """No: nothing is written."""
+        return False
+
+    def cutter(self) -> Cutter | None:
+        """None: nothing was kept."""
+        return None
 
     def tighten(self, judge: Judge) -> Judge:
         """``judge`` itself: nothing was accepted."""
@@ -338,4 +358,8 @@ def _cut(place: Place, record: Record, other: Outputs) -> Outputs:
     try:
         return cut_like(place.outputs(record), other)
     except ValueError as error:
-        raise GoldenError(f"{place}: the golden does not fit: {error}; {place.again}") from error
+        raise _misfit(place, str(error)) from error
+
+
+def _misfit(place: Place, said: str) -> GoldenError:
+    return GoldenError(f"{place}: the golden does not fit: {said}; {place.again}")

@@ -153,8 +153,9 @@ def _metric_limits(
         score = accepted.get(limit.ref)
         if score is None or name not in (limit.ref, _function(limit.ref)):
             continue
-        bar = {_bound(limit): _limit(score, amount)}
-        yield MetricLimit(limit.ref, **bar, lower_is_better=limit.lower_is_better), function
+        bar, least = _limit(score, amount), _bound(limit) == "min"
+        low, high = (bar, None) if least else (None, bar)
+        yield replace(limit, min=low, max=high, max_drop=None, max_drop_relative=None), function
 
 
 def _limit(score: Accepted, amount: float) -> float:

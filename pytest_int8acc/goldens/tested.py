@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 
 from pytest_int8acc.engines.remote import read_bytes, write_bytes_atomic
-from pytest_int8acc.errors import CriterionError
+from pytest_int8acc.errors import CriterionError, own_faults
 from pytest_int8acc.goldens import Update
 from pytest_int8acc.goldens.arrays import write_npz
 from pytest_int8acc.goldens.place import shown
@@ -79,7 +79,8 @@ class ArrayGoldens:
         if stored is None:
             hint = "record it with --int8acc-update=missing" + self._candidate(name, named)
             raise GoldenError(f"{shown(file)}: no golden yet; {hint}")
-        results = _compare(stored, named, axis, limits or LIMITS)
+        with own_faults():
+            results = _compare(stored, named, axis, limits or LIMITS)
         problems = [f"array '{key}' is gone" for key in stored if key not in named]
         problems += [f"array '{key}' is new" for key in named if key not in stored]
         problems += _missed(results)

@@ -18,7 +18,7 @@ import onnx
 from onnx import helper
 
 from pytest_int8acc.graph.groups import moves_values
-from pytest_int8acc.graph.index import refill
+from pytest_int8acc.graph.index import all_graphs, attribute, refill
 from pytest_int8acc.graph.model import Model, put_constant
 from pytest_int8acc.graph.types import FLOAT, FLOAT16, signature, value_types
 
@@ -27,22 +27,45 @@ _SELECTING = frozenset(
     {"Relu", "Clip", "Max", "Min", "Where", "Concat", "Pad", "Neg", "Abs", "GlobalMaxPool"}
 )
 
+#: Attributes by which an operator other than Cast chooses the type of what it makes.
+_TYPE_ATTRIBUTES = frozenset({"dtype", "output_dtype"})
+
 
 def emulate_half(model: Model, rounded_before: Collection[str] = ()) -> Model:
     """``model`` with every FP16 tensor of its main graph held in FP32, each value an FP16 number.
 
     Inputs, outputs and node names stay. Nodes of other domains, and nodes that hold graphs, stay in
-    FP16 as they are. A model without FP16 is returned as it is.
+    FP16 as they are. A model without FP16, or with none but what such casts make, is returned as it is.
 
     Args:
         model: In normal form.
         rounded_before: Names of nodes that must read rounded values, even where they only move or select
             them: those whose inputs may be quantized.
     """
+    if _is_spelled_out(model):
+        return model
     types = value_types(model)
     if FLOAT16 not in types.values():
         return model
     return _Emulation(model, types, rounded_before).done()
+
+
+def _is_spelled_out(model: Model) -> bool:
+    """Whether nothing is FP16 but what lies between two Casts: seen without inferring types."""
+    graphs = list(all_graphs(model.graph))
+    nodes = [node for graph in graphs for node in graph.node]
+    if any(t.data_type == FLOAT16 for graph in graphs for t in graph.initializer):
+        return False
+    if any(
+        v.type.tensor_type.elem_type == FLOAT16 for graph in graphs for v in (*graph.input, *graph.output)
+    ):
+        return False
+    for a in (a for node in nodes if node.op_type != "Cast" for a in node.attribute):
+        if a.t.data_type == FLOAT16 or (a.name in _TYPE_ATTRIBUTES and a.i == FLOAT16):
+            return False
+    narrow = {n.output[0] for n in nodes if n.op_type == "Cast" and attribute(n, "to", 0) == FLOAT16}
+    read = {name for node in nodes if node.op_type != "Cast" for name in node.input}
+    return narrow.isdisjoint(read) and narrow.isdisjoint(v.name for graph in graphs for v in graph.output)
 
 
 class _Emulation:

@@ -17,7 +17,8 @@ from onnx import TensorProto, helper
 
 #: A node, and the position of the input at which it reads.
 Reader = tuple[onnx.NodeProto, int]
-_GRAPHS = frozenset({onnx.AttributeProto.GRAPH, onnx.AttributeProto.GRAPHS})
+#: Types of attributes that hold graphs.
+GRAPHS = frozenset({onnx.AttributeProto.GRAPH, onnx.AttributeProto.GRAPHS})
 
 
 class Index:
@@ -75,6 +76,14 @@ class Index:
         return dict(readers)
 
 
+def all_graphs(graph: onnx.GraphProto) -> Iterator[onnx.GraphProto]:
+    """``graph`` and the graphs inside its nodes (If, Loop, Scan), at any depth."""
+    yield graph
+    for node in graph.node:
+        for inner in subgraphs(node):
+            yield from all_graphs(inner)
+
+
 def all_nodes(graph: onnx.GraphProto) -> Iterator[onnx.NodeProto]:
     """Every node of ``graph`` and of the graphs inside its nodes (If, Loop, Scan)."""
     for node in graph.node:
@@ -85,10 +94,7 @@ def all_nodes(graph: onnx.GraphProto) -> Iterator[onnx.NodeProto]:
 
 def all_initializers(graph: onnx.GraphProto) -> Iterator[TensorProto]:
     """Every initializer of ``graph`` and of the graphs inside its nodes."""
-    yield from graph.initializer
-    for node in graph.node:
-        for inner in subgraphs(node):
-            yield from all_initializers(inner)
+    return (tensor for each in all_graphs(graph) for tensor in each.initializer)
 
 
 def attribute(node: onnx.NodeProto, name: str, default: Any) -> Any:
@@ -113,7 +119,7 @@ def refill(field: Any, messages: Iterable[Any]) -> None:
 
 def subgraphs(node: onnx.NodeProto) -> list[onnx.GraphProto]:
     """The graphs that ``node`` holds as attributes."""
-    return [graph for a in node.attribute if a.type in _GRAPHS for graph in (a.graphs or [a.g])]
+    return [graph for a in node.attribute if a.type in GRAPHS for graph in (a.graphs or [a.g])]
 
 
 def captured(node: onnx.NodeProto) -> set[str]:
@@ -121,3 +127,10 @@ def captured(node: onnx.NodeProto) -> set[str]:
     graphs = subgraphs(node)
     read = {name for graph in graphs for inner in all_nodes(graph) for name in inner.input if name}
     return read.union(value.name for graph in graphs for value in graph.output)
+
+
+def inner_names(node: onnx.NodeProto) -> set[str]:
+    """Names defined inside the graphs of ``node``, at any depth."""
+    graphs = [each for graph in subgraphs(node) for each in all_graphs(graph)]
+    names = {value.name for graph in graphs for value in (*graph.input, *graph.initializer)}
+    return names.union(name for graph in graphs for inner in graph.node for name in inner.output)

@@ -74,10 +74,21 @@ class Model:
         return next((int(o.version) for o in self.proto.opset_import if o.domain in ("", "ai.onnx")), 1)
 
     def values(self) -> dict[str, TensorInfo]:
-        """Dtype and shape of every tensor of the main graph that ONNX's shape inference can tell."""
-        inferred = onnx.shape_inference.infer_shapes(self.proto).graph
+        """Dtype and shape of every tensor of the main graph that ONNX's shape inference can tell.
+
+        Raises ModelError where the model contradicts itself.
+        """
+        inferred = self.inferred()
         tensors = (*inferred.value_info, *inferred.input, *inferred.output)
         return {v.name: _tensor_info(v) for v in tensors if v.type.HasField("tensor_type")}
+
+    def inferred(self) -> onnx.GraphProto:
+        """The main graph as ONNX's shape inference fills it in; ModelError where it contradicts itself."""
+        try:
+            return onnx.shape_inference.infer_shapes(self.proto).graph
+        except (onnx.shape_inference.InferenceError, RuntimeError, ValueError) as error:
+            line = str(error).strip().partition("\n")[0]
+            raise ModelError(f"{self.name}: not a valid ONNX model: {line}") from error
 
     @property
     def nbytes(self) -> int:
@@ -212,7 +223,7 @@ def put_constant(tensor: TensorProto, name: str, array: Array, weights: dict[str
         _point(tensor, location=_PLACEHOLDER)
         weights[name] = array
     else:
-        tensor.raw_data = np.ascontiguousarray(array).tobytes()
+        tensor.CopyFrom(numpy_helper.from_array(array, name))
 
 
 def _is_large(data_type: int, nbytes: int) -> bool:

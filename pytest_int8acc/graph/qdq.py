@@ -109,6 +109,7 @@ class _Reader:
             codes = self.constants[node.input[0]]
             if codes.dtype != zero_point.dtype:
                 return None
+            self._check(node, scale, axis, codes)
             quantization = Quantization(scale, zero_point, axis, codes)
             stand_in = editor.add_constant(f"{node.output[0]}_float", quantization.dequantize())
             return stand_in, quantization
@@ -121,6 +122,7 @@ class _Reader:
         source = quantize.input[0]
         quantization = Quantization(scale, zero_point, axis)
         if source in self.constants:
+            self._check(quantize, scale, axis, self.constants[source])
             quantization = replace(quantization, values=quantization.quantize(self.constants[source]))
         return source, quantization
 
@@ -137,11 +139,25 @@ class _Reader:
             zero_point = None if scale is None else np.zeros(scale.shape, dtype)
         if scale is None or zero_point is None or zero_point.dtype not in _TYPES:
             return None
+        if scale.size != zero_point.size:
+            raise ModelError(
+                f"{self.model.name}: '{node.name}' has {scale.size} scales and {zero_point.size} zero "
+                "points; expected one for each"
+            )
         if scale.size == 1:
             return scale.reshape(()), zero_point.reshape(()), None
         if scale.ndim != 1:
             return None  # blocked
         return scale, zero_point, attribute(node, "axis", 1)
+
+    def _check(self, node: onnx.NodeProto, scale: Array, axis: int | None, values: Array) -> None:
+        """Raise ModelError unless ``values`` have a channel for each scale along ``axis``."""
+        there = axis is None or -values.ndim <= axis < values.ndim
+        if not there or (axis is not None and values.shape[axis] != scale.size):
+            raise ModelError(
+                f"{self.model.name}: '{node.name}' has {scale.size} scales along axis {axis} of a tensor of "
+                f"sizes {list(values.shape)}; expected one for each channel"
+            )
 
     def _rewire(self, editor: Editor, pairs: Mapping[str, _Pair]) -> list[Edge]:
         """Make every reader of a pair read its source, as an edge; drop nodes that nothing reads then.

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 import onnx
 from numpy.typing import DTypeLike
-from onnx import helper
+from onnx import TensorProto, helper
 
 from pytest_int8acc.errors import ModelError
 from pytest_int8acc.graph.formats import FP16
@@ -113,7 +113,7 @@ class _Typing:
         """Tensors whose name must go on meaning the type it meant."""
         self.foreign: set[str] = set()
         """Operators that ONNX has no plain schema for: of other domains, or holding graphs."""
-        self._keep, self._low = frozenset(keep_fp32), low
+        self._keep, self._low, self._name = frozenset(keep_fp32), low, model.name
         self._shapes = _shape_tensors(model)
         for node in model.graph.node:
             formals = signature(node, model.opset)
@@ -158,6 +158,13 @@ class _Typing:
         for name, formal in zip(node.input, formals.inputs, strict=True):
             if name and formal.allows_half and self.types[name] in high:
                 bound[formal.variable] = FLOAT if kept else high[self.types[name]]
+        for name, formal in zip(node.input, formals.inputs, strict=True):
+            if name and formal.variable in bound and self.types[name] not in high:
+                kind = TensorProto.DataType.Name(self.types[name])
+                raise ModelError(
+                    f"{self._name}: '{node.name}' ({node.op_type}) reads '{name}', which is {kind}, beside "
+                    "floats; ONNX wants them of one type"
+                )
         return bound
 
     def _retype_cast(self, node: onnx.NodeProto) -> None:

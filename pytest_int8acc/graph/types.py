@@ -9,7 +9,6 @@ from dataclasses import dataclass
 import onnx
 from onnx import TensorProto
 
-from pytest_int8acc.errors import ModelError
 from pytest_int8acc.graph.index import subgraphs
 from pytest_int8acc.graph.model import Model
 
@@ -59,11 +58,7 @@ def value_types(model: Model) -> dict[str, int]:
     Raises:
         ModelError: The model contradicts itself.
     """
-    try:
-        inferred = onnx.shape_inference.infer_shapes(model.proto)
-    except onnx.shape_inference.InferenceError as error:
-        raise ModelError(f"{model.name}: not a valid ONNX model: {error}") from error
-    graph = inferred.graph
+    graph = model.inferred()
     types = {t.name: int(t.data_type) for t in graph.initializer}
     for value in (*graph.input, *graph.value_info, *graph.output):
         if value.type.HasField("tensor_type") and value.type.tensor_type.elem_type:

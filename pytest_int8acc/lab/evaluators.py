@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 
-from pytest_int8acc.case.judge import Gathered
+from pytest_int8acc.case.trials import Gathered
 from pytest_int8acc.graph.network import Plan, Precision
 from pytest_int8acc.lab.simulator import Simulator
 from pytest_int8acc.scores.criteria import Criterion
 from pytest_int8acc.search.types import Enough, GroupInfo, Probe, Target, Trial
-from pytest_int8acc.tensors import Outputs
+from pytest_int8acc.tensors import Feed
 
 
 class Simulated:
@@ -85,12 +85,12 @@ class Simulated:
 class Built(Simulated):
     """An Evaluator whose verdicts come from models built for each plan, and whose probes from simulation."""
 
-    def __init__(self, simulated: Simulated, build: Callable[[Plan], Outputs]) -> None:
+    def __init__(self, simulated: Simulated, build: Callable[[Plan], Iterable[Feed]]) -> None:
         """Take over the samples.
 
         Args:
             simulated: Knows the criteria, the baseline and the samples.
-            build: Builds a plan and runs it on the whole dataset in its batches, as the baseline was run.
+            build: Builds a plan and gives its outputs on the whole dataset in batches, as the baseline's.
         """
         super().__init__(simulated.simulator, simulated.plan(()), simulated.seen.samples, simulated.keep)
         self._build = build
@@ -104,9 +104,12 @@ class Built(Simulated):
         """
         if high in self._known:
             return replace(self._known[high], cost=0.0)
-        outputs = self.simulator.inputs.cut(self._build(self.plan(high)))
-        gathered = Gathered(self.seen.judge)
-        chosen = {name: [arrays[i] for i in self.seen.samples] for name, arrays in outputs.items()}
-        gathered.add(range(self.samples), chosen)
+        gathered, places = Gathered(self.seen.judge), {s: i for i, s in enumerate(self.seen.samples)}
+        for batch, feed in enumerate(self._build(self.plan(high))):
+            samples, outputs = self.simulator.inputs.samples_of(batch, feed)
+            chosen = [place for place, sample in enumerate(samples) if sample in places]
+            cut = {name: [arrays[place] for place in chosen] for name, arrays in outputs.items()}
+            if chosen:
+                gathered.add([places[samples[place]] for place in chosen], cut)
         self._known[high] = self.seen.judge.trial(high, gathered)
         return self._known[high]

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Sequence
 
 import numpy as np
 
-from pytest_int8acc.case.judge import SampleOutputs
+from pytest_int8acc.case.trials import SampleOutputs
 from pytest_int8acc.data import Batch, Dataset
 from pytest_int8acc.data.dataset import fill, rechunk
 from pytest_int8acc.data.layout import read_layout
@@ -122,6 +122,14 @@ class Inputs:
             name: [array[k : k + 1] for k in range(len(samples))]
             if self._by_row and array.ndim and array.shape[0] == size
             else [array] * len(samples)
+            for name, array in outputs.items()
+        }
+
+    def samples_of(self, batch: int, outputs: Feed) -> tuple[list[int], SampleOutputs]:
+        """The samples of one batch of the dataset, by its place, and what it gave, cut into them."""
+        places = [(sample, row) for (b, row), sample in self._places.items() if b == batch]
+        return [sample for sample, _ in places], {
+            name: [array[row : row + 1] if self._by_row else array for _, row in places]
             for name, array in outputs.items()
         }
 

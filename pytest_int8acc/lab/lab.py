@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -12,8 +12,6 @@ from pytest_int8acc.case.data import calibration_data
 from pytest_int8acc.case.forms import Form, Int8Form
 from pytest_int8acc.case.judge import Verdict
 from pytest_int8acc.data import Dataset
-from pytest_int8acc.engines.run import run_together
-from pytest_int8acc.graph.groups import WEIGHTED
 from pytest_int8acc.graph.macs import macs, sized_tensors
 from pytest_int8acc.graph.network import Network, Plan
 from pytest_int8acc.graph.plan import moved
@@ -24,8 +22,9 @@ from pytest_int8acc.lab.sweep import EdgeMeter
 from pytest_int8acc.lab.values import Values
 from pytest_int8acc.measure.measured import Measured
 from pytest_int8acc.results import Latency, Role
+from pytest_int8acc.scales.observed import Observed
 from pytest_int8acc.search.types import GroupInfo
-from pytest_int8acc.tensors import Outputs
+from pytest_int8acc.tensors import Feed
 
 logger = logging.getLogger("pytest_int8acc")
 #: What an engine may lose more than its model, as TensorRT's rounding does: 1 dB.
@@ -74,7 +73,7 @@ class Lab:
     def _shapes(self) -> Mapping[str, tuple[int, ...]]:
         """Of what groups quantize, and of what tells their work and outputs, in the first batch."""
         feed = next(self.measured.inputs.batches()).feed
-        wanted = dict.fromkeys([*sized_tensors(self.network), *_readers(self.network)])
+        wanted = dict.fromkeys([*sized_tensors(self.network), *(edge.tensor for edge in self.network.edges)])
         return tensor_shapes(self.network.model, feed, wanted, self.sessions)
 
     @cached_property
@@ -155,10 +154,10 @@ class Lab:
 
     def built(self, simulated: Simulated) -> Built:
         """The same, judged by building a model for each plan."""
-        return Built(simulated, lambda plan: self.build(plan)[1])
+        return Built(simulated, lambda plan: (feed for _, feed in self.build(plan)[1]))
 
-    def build(self, plan: Plan) -> tuple[Form, Outputs]:
-        """A plan's form, built by the case's backend, and its outputs on all samples.
+    def build(self, plan: Plan) -> tuple[Form, Iterator[tuple[int, Feed]]]:
+        """A plan's form, built by the case's backend; rows and outputs of each batch, run when asked for.
 
         Raises:
             EngineError: It does not build or run.
@@ -167,7 +166,7 @@ class Lab:
         form = self.int8.under(plan)
         return form, self._outputs(form)
 
-    def _outputs(self, form: Form) -> Outputs:
+    def _outputs(self, form: Form) -> Iterator[tuple[int, Feed]]:
         self.builds += 1
         return self.measured.run(form)
 
@@ -211,7 +210,7 @@ class Lab:
         """
         measured, form = self.measured, self.int8.under(plan)
         opened = self.sessions.exact if measured.backend.needs_simulation else self.sessions.configured
-        return measured.judged(run_together({"here": opened(form.model)}, measured.inputs)["here"])
+        return measured.judged(measured.outputs_of(opened(form.model)))
 
     # What the float model holds
 
@@ -224,6 +223,8 @@ class Lab:
         """
         inputs = Source(self.measured.inputs, "")
         data = calibration_data(self.measured.case, self.measured.model)
+        if data is not None and self.int8.observed is not None:  # the same, read already
+            data = self.int8.observed.dataset
         own = () if data is None else (Source(data, data.description),)
         return (*own, inputs)
 
@@ -232,10 +233,10 @@ class Lab:
         plan = Plan(moves=plan.moves) if plan else Plan()
         key = (id(dataset), plan_key(plan))
         if key not in self._values:
-            network = moved(self.network, plan)
-            self._values[key] = Values(
-                network.model, dataset, self.sessions, readers=_readers(network), nbytes=self._nbytes
-            )
+            model, known = moved(self.network, plan).model, self.int8.observed
+            if known is None or known.model is not model or not _is_same(known.dataset, dataset):
+                known = Observed(model, dataset, self.sessions)
+            self._values[key] = Values(known)
         return self._values[key]
 
     @cached_property
@@ -249,17 +250,9 @@ def _proof_key(plan: Plan) -> object:
     return plan_key(plan), tuple(sorted(plan.high.items())), plan.outputs
 
 
-def _readers(network: Network) -> dict[str, tuple[str, int]]:
-    """Quantized activations, and operator and input of a reader: the first with weights, else the first."""
-    nodes = network.model.index.nodes
-    found: dict[str, tuple[str, int]] = {}
-    for group in network.groups:
-        for edge in group.edges:
-            op_type = nodes[edge.node].op_type
-            known = found.get(edge.tensor)
-            if known is None or (known[0] not in WEIGHTED and op_type in WEIGHTED):
-                found[edge.tensor] = op_type, edge.index
-    return found
+def _is_same(one: Dataset, other: Dataset) -> bool:
+    """Whether both are known to hold the same samples in the same order."""
+    return one is other or (one.digest is not None and one.digest == other.digest)
 
 
 def _latency_prices(measured: Measured, network: Network, work: Mapping[str, float]) -> Mapping[str, float]:

@@ -8,7 +8,8 @@ from functools import cached_property
 
 import numpy as np
 
-from pytest_int8acc.case.judge import Gathered, Judge, SampleJudge, SampleOutputs
+from pytest_int8acc.case.judge import Judge
+from pytest_int8acc.case.trials import Gathered, SampleJudge, SampleOutputs
 from pytest_int8acc.clock import current
 from pytest_int8acc.data import Batch, Dataset
 from pytest_int8acc.engines.onnxruntime import CPU, Sessions
@@ -20,8 +21,9 @@ from pytest_int8acc.lab.vectors import Prober
 from pytest_int8acc.search.types import Enough, GroupInfo, Probe, Trial
 from pytest_int8acc.tensors import Array, Outputs
 
-#: Samples on which plans are compared that differ in scales; a choice is confirmed on all.
-FEW = 32
+#: Samples on which plans are compared that differ in scales: a third of all, within these; a choice is
+#: confirmed on all.
+FEWEST, FEW = 8, 32
 #: Networks that are held ready beside the first: a session holds its weights.
 _BOARDS = 3
 #: Stands for an error that is no number.
@@ -95,14 +97,15 @@ class Simulator:
         if wanted not in self._seen:
             cut = {name: [arrays[i] for i in wanted] for name, arrays in self._baseline.items()}
             judge = self._case_judge.of_rows(self.inputs.rows(wanted))
-            self._seen[wanted] = Seen(wanted, SampleJudge(cut, judge))
+            rows = [len(self.inputs.rows([sample])) for sample in wanted]
+            self._seen[wanted] = Seen(wanted, SampleJudge(cut, judge, rows))
         return self._seen[wanted]
 
     @cached_property
     def few(self) -> tuple[int, ...]:
         """Samples drawn once, on which plans are compared."""
         order = np.random.default_rng(0).permutation(len(self.inputs))
-        return tuple(sorted(order[:FEW].tolist()))
+        return tuple(sorted(order[: min(FEW, max(FEWEST, len(order) // 3))].tolist()))
 
     def board(self, plan: Plan) -> Board:
         """The network that ``plan`` leads to, with its groups and the scales of its activations open.
@@ -160,12 +163,9 @@ class Simulator:
         if self._probed != wanted:
             self._probed, self._batches = wanted, list(self.inputs.runs(wanted))
         board = self.board(plan)
-        found: dict[str, dict[int, Array]] = {name: {} for name in self._baseline}
-        for run, batch in self._batches:
-            for name, arrays in self._run(board, plan, run, batch).items():
-                found[name].update(zip(run, arrays, strict=True))
-        outputs = {name: [arrays[i] for i in wanted] for name, arrays in found.items()}
-        return seen.prober.probe(samples, outputs)
+        place = {sample: i for i, sample in enumerate(seen.samples)}
+        runs = (([place[i] for i in run], self._run(board, plan, run, batch)) for run, batch in self._batches)
+        return seen.prober.probe(samples, runs)
 
     def badness(self, plan: Plan) -> float:
         """How far the outputs of a few samples are off, about 1 where a criterion is at its limit.

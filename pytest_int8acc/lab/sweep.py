@@ -2,24 +2,34 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from types import MappingProxyType
 
 import numpy as np
 import onnx
 from numpy.typing import NDArray
+from onnx import TensorProto, helper
 
+from pytest_int8acc.clock import current
 from pytest_int8acc.data import Batch, Dataset
+from pytest_int8acc.data.dataset import real_rows
 from pytest_int8acc.data.layout import read_layout
-from pytest_int8acc.engines.onnxruntime import CPU, Sessions
+from pytest_int8acc.engines.bins import Bins, can_count
+from pytest_int8acc.engines.calibrators import chunked, collect_maxima
+from pytest_int8acc.engines.onnxruntime import CPU, OrtEngine, Sessions
+from pytest_int8acc.engines.run import with_progress
+from pytest_int8acc.graph.flow import channel_axis
 from pytest_int8acc.graph.model import Model
 from pytest_int8acc.graph.network import Edge, Network
 from pytest_int8acc.lab.statistics import EdgeStats
-from pytest_int8acc.lab.values import TensorValues, channel_axis, sweep
+from pytest_int8acc.lab.values import TensorValues, tensor_values
+from pytest_int8acc.scales.observed import BINS
 
 #: Samples that are looked at: shares and ranges of activations are steady long before.
 SAMPLES = 64
+#: Activations of one run that leave the graph together, in bytes.
+CHUNK_BYTES = 1 << 28
 #: Values that are looked at together: their copies in float64 stay small.
 _PIECE = 1 << 20
 
@@ -82,29 +92,71 @@ def measure_edges(
     wanted = [edge for edge in edges if edge.quantization.values is None]
     if not wanted:
         return {}
-    found: dict[str, Measurement] = {}
-    first: dict[str, Edge] = {}
+    first = {edge.tensor: edge for edge in reversed(wanted)}
+    maxima = collect_maxima(model, list(first), few, sessions)
+    bins = {t: Bins(maxima.amax(t), BINS) for t in first if can_count(maxima.amax(t))}
+    stats: dict[str, dict[int, EdgeStats]] = {tensor: {} for tensor in first}
     for edge in wanted:
-        first.setdefault(edge.tensor, edge)
-        stats = found.setdefault(edge.tensor, (TensorValues(edge.tensor), {}))
-        stats[1].setdefault(id(edge.quantization), EdgeStats(edge.quantization))
+        stats[edge.tensor].setdefault(id(edge.quantization), EdgeStats(edge.quantization))
 
-    def visit(tensor: str, values: NDArray[np.float32], rows: int) -> None:
-        edge, (held, quantizations) = first[tensor], found[tensor]
+    def visit(tensor: str, values: NDArray[np.float32]) -> None:
+        edge = first[tensor]
         axis = channel_axis(readers[edge.node].op_type, edge.index, values.ndim)
-        held.add(values, axis, rows)
-        for quantization in quantizations.values():
+        if tensor in bins:
+            bins[tensor].add(values)
+        for quantization in stats[tensor].values():
             for piece in pieces(values):
                 quantization.add(piece, axis)
 
-    sweep(model, {tensor: nbytes.get(tensor, 0) for tensor in found}, few, sessions, visit)
-    return found
+    sweep(model, {tensor: nbytes.get(tensor, 0) for tensor in first}, few, sessions, visit)
+    return {tensor: (tensor_values(tensor, maxima, bins), stats[tensor]) for tensor in first}
 
 
 def pieces(values: NDArray[np.float32]) -> Iterator[NDArray[np.float32]]:
     """A few samples at a time."""
     step = max(1, _PIECE * len(values) // max(values.size, 1))
     yield from (values[i : i + step] for i in range(0, len(values), step))
+
+
+#: What is told of each batch of a tensor: the tensor, and its values.
+Visit = Callable[[str, NDArray[np.float32]], None]
+
+
+def sweep(model: Model, sizes: Mapping[str, int], dataset: Dataset, sessions: Sessions, visit: Visit) -> None:
+    """Run a model over the samples and show tensors' values, batch by batch.
+
+    Args:
+        model: In float.
+        sizes: Tensors, and their size in a run, in bytes; more than ``CHUNK_BYTES`` take several passes.
+        dataset: Samples.
+        sessions: Where it runs.
+        visit: Told the tensor and its values.
+
+    Raises:
+        EngineError: The model does not run.
+        DataError: The samples cannot be read.
+        OutOfTime: Before a pass begins.
+    """
+    for chunk in chunked(sizes, CHUNK_BYTES):
+        current().check()
+        engine, names = _showing(model, chunk, sessions)
+        for batch in with_progress(dataset, f"measuring {len(chunk)} tensors"):
+            outputs = engine(batch.feed)
+            for tensor, name in names.items():
+                visit(tensor, np.asarray(real_rows(outputs[name], batch), np.float32))
+
+
+def _showing(model: Model, tensors: Sequence[str], sessions: Sessions) -> tuple[OrtEngine, dict[str, str]]:
+    """An engine whose outputs are these tensors in FP32, and each one's name there."""
+    edit = model.edit()
+    names = {tensor: edit.unique(f"{tensor}/float") for tensor in tensors}
+    for tensor, name in names.items():
+        edit.graph.node.append(helper.make_node("Cast", [tensor], [name], to=TensorProto.FLOAT))
+    del edit.graph.output[:]
+    edit.graph.output.extend(
+        helper.make_tensor_value_info(n, TensorProto.FLOAT, None) for n in names.values()
+    )
+    return sessions.exact(edit.done()), names
 
 
 class EdgeMeter:

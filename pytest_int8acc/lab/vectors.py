@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
 
-from pytest_int8acc.case.judge import Gathered, SampleJudge, SampleOutputs, concatenated
+from pytest_int8acc.case.trials import Gathered, SampleJudge, SampleOutputs, concatenated
 from pytest_int8acc.scores.criteria import kind_of
 from pytest_int8acc.scores.parts import TINY, error
 from pytest_int8acc.search.types import Probe, Target
@@ -15,6 +16,8 @@ from pytest_int8acc.tensors import Array
 
 #: Elements per sample that error vectors have at most.
 ELEMENTS = 4096
+#: Elements of outputs that are held at a time, about.
+_TOGETHER = 1 << 20
 #: What stands in for NaN and infinity, in units of the baseline's greatest magnitude.
 _FAR = 10.0
 
@@ -34,36 +37,49 @@ class Prober:
         self._peaks = {name: max(map(_peak, arrays)) for name, arrays in numbers.items()}
         self._energies = {name: float(np.mean([*map(_energy, a)])) for name, a in numbers.items()}
 
-    def probe(self, samples: Sequence[int], outputs: SampleOutputs) -> Probe:
-        """Vectors and parts of a plan whose outputs on ``samples`` are these."""
-        gathered = Gathered(self._judge)
-        gathered.add(samples, outputs)
-        vectors = [
-            self._vectors(demand.output, samples, outputs, demand.vectors) for demand in self._judge.demands
-        ]
+    def probe(self, samples: Sequence[int], runs: Iterable[tuple[Sequence[int], SampleOutputs]]) -> Probe:
+        """Vectors and parts of a plan on ``samples``, whose outputs come in runs, each with its samples.
+
+        Few outputs are held at a time, where they are large.
+        """
+        gathered, found = Gathered(self._judge), dict[int, list[Vectors]]()
+        for some, outputs in _pooled(runs):
+            gathered.add(some, outputs)
+            vectors = self._all_vectors(samples, some, outputs)
+            found |= {sample: [rows[i] for rows in vectors] for i, sample in enumerate(some)}
+        targets = [np.stack([found[i][target] for i in samples]) for target in range(len(self.targets))]
+        return Probe(targets, gathered.parts()[:, list(samples)])
+
+    def _all_vectors(
+        self, samples: Sequence[int], some: Sequence[int], outputs: SampleOutputs
+    ) -> list[Vectors]:
+        """For each target, of some of the ``samples`` that a probe is of."""
+        vectors = []
+        for demand in self._judge.demands:
+            longest = max(self._judge.baseline[demand.output][i].size for i in samples)
+            vectors.append(self._vectors(demand.output, some, outputs, demand.vectors, longest))
         own = len(self.targets) - len(vectors)
-        if own:
-            vectors += [self._all_outputs(samples, outputs)] * own
-        return Probe(vectors, gathered.parts()[:, list(samples)])
+        return vectors + [self._of_outputs(samples, some, outputs)] * own
 
     def _vectors(
-        self, name: str, samples: Sequence[int], outputs: SampleOutputs, measure: _Measure
+        self, name: str, some: Sequence[int], outputs: SampleOutputs, measure: _Measure, longest: int
     ) -> Vectors:
-        baseline = [self._judge.baseline[name][i] for i in samples]
+        baseline = [self._judge.baseline[name][i] for i in some]
         candidate = [self._tamed(name, b, c) for b, c in zip(baseline, outputs[name], strict=True)]
         if len({array.shape for array in baseline}) == 1:
-            return sampled(measure(concatenated(baseline), concatenated(candidate), len(samples)))
-        return sampled([measure(b, c, 1)[0] for b, c in zip(baseline, candidate, strict=True)])
+            return sampled(measure(concatenated(baseline), concatenated(candidate), len(some)), longest)
+        return sampled([measure(b, c, 1)[0] for b, c in zip(baseline, candidate, strict=True)], longest)
 
-    def _all_outputs(self, samples: Sequence[int], outputs: SampleOutputs) -> Vectors:
+    def _of_outputs(self, samples: Sequence[int], some: Sequence[int], outputs: SampleOutputs) -> Vectors:
         """Errors of all outputs of numbers, each in units of its mean energy: for users' metrics."""
-        vectors = [np.zeros((len(samples), 1), np.float32)]
+        vectors = [np.zeros((len(some), 1), np.float32)]
         for name, energy in self._energies.items():
 
             def measure(b: Array, c: Array, count: int, energy: float = energy) -> Vectors:
                 return np.asarray(error(b, c, count) / max(energy, TINY) ** 0.5, np.float32)
 
-            vectors.append(self._vectors(name, samples, outputs, measure))
+            longest = max(self._judge.baseline[name][i].size for i in samples)
+            vectors.append(self._vectors(name, some, outputs, measure, longest))
         return np.concatenate(vectors, axis=1)
 
     def _tamed(self, name: str, b: Array, c: Array) -> Array:
@@ -75,12 +91,31 @@ class Prober:
         return np.where(np.isfinite(b) & ~np.isfinite(c), -_FAR * self._peaks[name], c)
 
 
-def sampled(rows: Sequence[Vectors] | Vectors) -> Vectors:
+def _pooled(
+    runs: Iterable[tuple[Sequence[int], SampleOutputs]],
+) -> Iterator[tuple[Sequence[int], SampleOutputs]]:
+    """The same in larger or smaller parts: of few values an error's direction is known badly."""
+    some, outputs, size = list[int](), defaultdict[str, list[Array]](list), 0
+    for samples, found in runs:
+        for place, sample in enumerate(samples):
+            some.append(sample)
+            for name, arrays in found.items():
+                outputs[name].append(arrays[place])
+                size += arrays[place].size
+            if size >= _TOGETHER:
+                yield some, outputs
+                some, outputs, size = [], defaultdict(list), 0
+    if some:
+        yield some, outputs
+
+
+def sampled(rows: Sequence[Vectors] | Vectors, longest: int) -> Vectors:
     """[samples, elements] of at most ``ELEMENTS`` elements, evenly spread, always the same ones.
+
+    ``longest``: elements of the longest row, these and others.
 
     Longer rows are scaled so that squared lengths stay on average; shorter ones among longer are stretched.
     """
-    longest = max(map(len, rows))
     if longest <= ELEMENTS and all(len(row) == longest for row in rows):
         return np.asarray(rows)
     count = min(longest, ELEMENTS)

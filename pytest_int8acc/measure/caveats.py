@@ -13,7 +13,6 @@ import numpy as np
 from pytest_int8acc.backends.protocol import Backend
 from pytest_int8acc.case.data import calibration_data
 from pytest_int8acc.case.forms import Form, Int8Form, ModelForm
-from pytest_int8acc.case.judge import Judge
 from pytest_int8acc.data import Dataset
 from pytest_int8acc.data.slips import compare_inputs, sample_arrays
 from pytest_int8acc.engines.calibrators import collect_maxima
@@ -25,13 +24,11 @@ from pytest_int8acc.graph.lint import lint, lint_scales
 from pytest_int8acc.graph.lint.rules import find
 from pytest_int8acc.graph.load import read_model
 from pytest_int8acc.graph.model import Model
-from pytest_int8acc.measure.runs import Forms, Runs
+from pytest_int8acc.measure.runs import Runs
 from pytest_int8acc.results import EngineInfo, Finding, OutputResult, Role, Score, by_rule
-from pytest_int8acc.scores.compare import compare_outputs
 from pytest_int8acc.settings import Settings
 from pytest_int8acc.spec.criteria import EngineCriterion, MetricCriterion
 from pytest_int8acc.spec.models import Case
-from pytest_int8acc.tensors import Array
 
 
 def lint_model(case: Case, model: Model, settings: Settings, parses: bool) -> tuple[Finding, ...]:
@@ -97,31 +94,26 @@ def _judged(name: str, found: tuple[Finding, ...], settings: Settings) -> tuple[
     raise ModelError("\n".join(lines))
 
 
-def lost_by_baseline(judge: Judge, runs: Runs) -> list[Score]:
+def lost_by_baseline(runs: Runs) -> list[Score]:
     """Limits of the case that the baseline itself misses against FP32."""
-    given = bool(judge.metrics)
-    outputs = compare_outputs(runs.reference, runs.baseline, judge.limits, metrics_given=given)
+    compared = runs.scorings.get((Role.FP32, Role.BASELINE))
+    outputs = compared.outputs.results() if compared else ()
     return [score for output in outputs for score in output.scores if not score.passed]
 
 
 def refuse_overflow(
-    lost: Sequence[Score], runs: Runs, forms: Forms, inputs: Dataset, sessions: Sessions
+    lost: Sequence[Score], runs: Runs, model: Model, baseline: Form, inputs: Dataset, sessions: Sessions
 ) -> None:
     """Raise ModelError, naming the tensors at fault, where FP16 gives inf, or 0 alone, and is lost by it.
 
     An inf need not reach an output: one that is divided by gives 0, in the baseline and in INT8 alike.
     """
-    bad = [
-        name
-        for name, arrays in runs.baseline.items()
-        if not _finite(arrays) and _finite(runs.reference[name])
-    ]
+    fp32 = Role.FP32 in runs.roles
+    bad = sorted(runs.broken[Role.BASELINE] - runs.broken[Role.FP32]) if fp32 else []
     gone = [
         f"output '{name}' is 0 in all samples, and not in FP32"
-        for name, arrays in runs.baseline.items()
-        if arrays[0].dtype.kind == "f" and _zero(arrays) and not _zero(runs.reference[name])
+        for name in sorted(runs.zero[Role.BASELINE] - runs.zero[Role.FP32] if fp32 else ())
     ]
-    model, baseline = forms.model, forms.baseline
     if not baseline.half or not (bad or lost or gone):
         return
     known = baseline.overflows if isinstance(baseline, ModelForm) else ()
@@ -140,25 +132,21 @@ def refuse_overflow(
         )
 
 
-def _zero(arrays: Sequence[Array]) -> bool:
-    return all(array.dtype.kind in "fiub" and not array.any() for array in arrays)
-
-
-def _finite(arrays: Sequence[Array]) -> bool:
-    return all(a.dtype.kind != "f" or bool(np.isfinite(a).all()) for a in arrays)
-
-
 def _overflowing(model: Model, inputs: Dataset, sessions: Sessions) -> Iterator[str]:
     """Tensors whose FP32 values exceed what FP16 holds, in topological order."""
-    floats = [name for name, info in model.values().items() if info.dtype == np.float32 and info.shape]
-    makers = model.index.producer
-    tensors = [name for name in makers if name in set(floats)]
+    tensors, makers = made_floats(model), model.index.producer
     maxima = collect_maxima(model, tensors, inputs, sessions)
     for tensor in tensors:
         if FP16.highest < maxima.amax(tensor) < np.inf:
             node = makers[tensor]
             reached = f"reaches {maxima.amax(tensor):.4g}, FP16 ends at {FP16.highest:g}"
             yield f"'{tensor}' of {node.op_type} '{node.name}' {reached}"
+
+
+def made_floats(model: Model) -> list[str]:
+    """Float tensors that nodes make, in topological order."""
+    floats = {name for name, info in model.values().items() if info.dtype == np.float32 and info.shape}
+    return [name for name in model.index.producer if name in floats]
 
 
 def _vanishing(model: Model) -> Iterator[str]:
@@ -187,9 +175,8 @@ def _broken(half: Model, inputs: Dataset, sessions: Sessions) -> Iterator[str]:
 
 def nothing_compared(runs: Runs) -> Iterator[str]:
     """Outputs that are zero throughout: any model that gives zeros passes."""
-    for name, arrays in runs.baseline.items():
-        if _zero(arrays):
-            yield f"output '{name}' is 0 in all samples: nothing is compared"
+    for name in sorted(runs.zero[Role.BASELINE]):
+        yield f"output '{name}' is 0 in all samples: nothing is compared"
 
 
 def not_judged(case: Case, outputs: Sequence[OutputResult], recorded: bool) -> Iterator[str]:

@@ -3,13 +3,14 @@
     float model ── halve ──────────────→ baseline ──┐
          └── groups + scales ── Q/DQ ──→ candidate ─┴─ same inputs → outputs → scores
 
-FP32 runs beside them, to tell 'INT8 is off' from 'FP16 is off already', and the baseline runs twice,
-to know the noise below which no limit means anything.
+FP32 tells 'INT8 is off' from 'FP16 is off already', and the baseline's second run the noise below which no
+limit means anything; a few samples of both come first, and all of them only where these leave doubt.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import logging
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from pytest_int8acc.backends.open import open_backend
@@ -26,8 +27,10 @@ from pytest_int8acc.case.forms import (
 from pytest_int8acc.case.judge import Judge, Verdict, check_outputs, load_judge
 from pytest_int8acc.clock import Clock, current
 from pytest_int8acc.data import Dataset
+from pytest_int8acc.engines import Engine
 from pytest_int8acc.engines.onnxruntime import Sessions, sessions_of
-from pytest_int8acc.engines.run import run_together
+from pytest_int8acc.engines.run import lock_step
+from pytest_int8acc.errors import blaming
 from pytest_int8acc.goldens import Goldens
 from pytest_int8acc.goldens.keeper import Compared, Keeper, NoGolden, open_keeper
 from pytest_int8acc.graph.model import Model
@@ -43,11 +46,22 @@ from pytest_int8acc.measure.caveats import (
     nothing_compared,
     refuse_overflow,
 )
-from pytest_int8acc.measure.runs import Forms, Reference, Runs, read_reference, run_forms
+from pytest_int8acc.measure.preflight import Preflight, beside_golden, preflight
+from pytest_int8acc.measure.runs import (
+    Forms,
+    Reference,
+    Runs,
+    Wanted,
+    check_interface,
+    read_reference,
+    run_forms,
+)
 from pytest_int8acc.results import CaseResult, Finding, Role, Score
 from pytest_int8acc.settings import Settings
 from pytest_int8acc.spec.models import Case
-from pytest_int8acc.tensors import Outputs
+from pytest_int8acc.tensors import Feed, Outputs
+
+logger = logging.getLogger("pytest_int8acc")
 
 
 @dataclass(frozen=True, eq=False)
@@ -72,8 +86,6 @@ class Measured:
     candidate: Form
     sessions: Sessions
     """Where ONNX Runtime runs what is not the backend's."""
-    framework: Outputs
-    """The training framework's outputs, in the batches of the others; none where the spec names none."""
     clock: Clock
     """Of all that the case does, from its setup on."""
 
@@ -89,21 +101,24 @@ class Measured:
 
     @property
     def baseline(self) -> Outputs:
-        """The baseline's outputs."""
+        """The baseline's outputs; none where the settings want no search."""
         return self.runs.baseline
 
-    @property
-    def again(self) -> Outputs | None:
-        """The baseline's second run; None where the baseline is a golden."""
-        return self.runs.again
+    def run(self, form: Form, role: Role = Role.FIXED) -> Iterator[tuple[int, Feed]]:
+        """Another form, built by the case's own backend; rows and outputs of each batch, run when asked for.
 
-    def run(self, form: Form, role: Role = Role.FIXED) -> Outputs:
-        """Another form, built by the case's own backend and run on all samples; else EngineError."""
-        return run_together({role: self.backend.open(form, role, self.inputs)}, self.inputs)[role]
+        Raises:
+            EngineError: It does not build or run.
+        """
+        return self.outputs_of(self.backend.open(form, role, self.inputs))
 
-    def judged(self, outputs: Outputs) -> Verdict:
-        """Outputs of another form, by the case's criteria."""
-        return self.judge(self.baseline, outputs, self.again)
+    def outputs_of(self, engine: Engine) -> Iterator[tuple[int, Feed]]:
+        """Rows and outputs of each batch of the inputs, run when asked for."""
+        return ((rows, outputs["it"]) for rows, outputs in lock_step({"it": engine}, self.inputs))
+
+    def judged(self, outputs: Iterable[tuple[int, Feed]]) -> Verdict:
+        """Outputs of another form, batch by batch, by the case's criteria."""
+        return self.runs.judged(outputs)
 
     def close(self) -> None:
         """Let go of the engines."""
@@ -153,11 +168,39 @@ class _Setup:
     inputs: Dataset
     own: Judge
     """The case's own criteria, without the ratchet."""
-    framework: Reference
+    framework: Reference | None
     findings: tuple[Finding, ...]
-    forms: Forms
-    int8: Int8Form | None
+    slips: tuple[Finding, ...]
+    """How calibration data and inputs differ."""
+    model: Model
+    baseline: Form
+    candidate: Form | None = None
+    """None until it is calibrated, where the case wants that."""
+    int8: Int8Form | None = None
     """None where the candidate was built already, or is quantized while it is built."""
+
+    @property
+    def forms(self) -> Forms:
+        """All forms, of a case that is calibrated."""
+        assert self.candidate is not None
+        return Forms(self.model, self.baseline, self.candidate)
+
+    def calibrated(self) -> _Setup:
+        """The same with the candidate, which fits the model and can run."""
+        if self.candidate is not None:
+            return self
+        implicit = self.backend.quantizes_implicitly
+        with current().phase("calibration"):
+            candidate, int8 = candidate_form(self.case, self.model, self.settings, implicit=implicit)
+        with blaming(candidate.place):
+            check_interface(candidate.model, self.model)
+            self.backend.check(candidate)
+        return replace(self, candidate=candidate, int8=int8).linted()
+
+    def linted(self) -> _Setup:
+        """The same with what lint says of the scales."""
+        findings = lint_network(self.case, self.int8, self.settings)
+        return replace(self, findings=(*self.findings, *findings))
 
 
 def _set_up(case: Case, settings: Settings, backend: Backend, keeper: Keeper | NoGolden) -> _Setup:
@@ -171,34 +214,40 @@ def _set_up(case: Case, settings: Settings, backend: Backend, keeper: Keeper | N
     own = load_judge(case, settings.but(samples=keeper.limit), inputs.samples or 0)
     framework = read_reference(case, model)
     parses = settings.backend == "auto" and not backend.builds_engines  # which would parse it anyway
-    findings = lint_model(case, model, settings, parses)
+    findings, slips = lint_model(case, model, settings, parses), compare_data(case, model, inputs)
     baseline = keeper.form(model)
-    with current().phase("calibration"):
-        candidate, int8 = candidate_form(case, model, settings, implicit=backend.quantizes_implicitly)
-    findings += lint_network(case, int8, settings)
-    forms = Forms(model, baseline, candidate)
-    return _Setup(case, settings, backend, keeper, inputs, own, framework, findings, forms, int8)
+    setup = _Setup(case, settings, backend, keeper, inputs, own, framework, findings, slips, model, baseline)
+    like_implicit = case.int8.implicit is not None and not backend.quantizes_implicitly
+    waits = case.int8.calibrate is not None or like_implicit
+    # Engines take longer to build than scales to find, and two of them are built side by side.
+    return setup if waits and not backend.builds_engines else setup.calibrated()
 
 
 def _measure(case: Case, settings: Settings, backend: Backend, keeper: Keeper | NoGolden) -> Measured:
     sessions, clock = sessions_of(settings), current()
     setup = _set_up(case, settings, backend, keeper)
-    keeper, inputs, forms = setup.keeper, setup.inputs, setup.forms
-    kept = keeper.outputs if keeper.replaces_baseline else None
+    keeper, inputs = setup.keeper, setup.inputs
+    judge = keeper.tighten(setup.own)
+    wanted = Wanted(
+        judge,
+        place=case.place("criteria"),
+        baseline=settings.search != "off" or keeper.wants_baseline,
+        candidate=keeper.wants_candidate,
+        golden=keeper.cutter() if keeper.replaces_baseline else None,
+        reference=setup.framework,
+    )
+    logger.info("%s: building engines", case.name)
     with clock.phase("runs"):
-        runs = run_forms(case.name, backend, forms, inputs, sessions, kept)
-    framework = setup.framework.in_batches(runs.reference)
+        early = _first_look(setup, judge, sessions)
+    setup = setup.calibrated()
+    forms = setup.forms
+    with clock.phase("runs"):
+        runs = run_forms(backend, forms, inputs, sessions, wanted, early)
     if isinstance(forms.candidate, ImplicitForm):  # its ranges are known since it was built
         int8 = int8_form(case, forms.model, settings, backend.calibration_cache)
-        findings = (*setup.findings, *lint_network(case, int8, settings))
-        setup = replace(setup, int8=int8, findings=findings)
-    judge = keeper.tighten(setup.own)
-    with case.at("criteria"):
-        lost = lost_by_baseline(judge, runs)
-    with case.at("baseline"):
-        refuse_overflow(lost, runs, forms, inputs, sessions)
-    with case.at("criteria"), clock.phase("runs"):
-        verdict = judge(runs.baseline, runs.candidate, runs.again)
+        setup = replace(setup, int8=int8).linted()
+    with clock.phase("runs"):
+        lost, verdict = _judged(setup, runs, early, sessions)
     verdict = verdict._replace(metrics=keeper.named(verdict.metrics, setup.own, judge))
     backend.measure_latency((Role.BASELINE, Role.INT8), inputs)
     result = _result(setup, runs, verdict, lost)
@@ -211,14 +260,52 @@ def _measure(case: Case, settings: Settings, backend: Backend, keeper: Keeper | 
         reference=forms.baseline,
         candidate=forms.candidate,
         sessions=sessions,
-        framework=framework,
         clock=clock,
     )
 
 
+def _first_look(setup: _Setup, judge: Judge, sessions: Sessions) -> Preflight:
+    """What the first samples say."""
+    if setup.keeper.replaces_baseline:
+        return beside_golden(setup.backend, setup.model, sessions)
+    return preflight(
+        *(setup.case, setup.backend, setup.model, setup.baseline, setup.inputs),
+        candidate=setup.candidate,
+        judge=judge,
+        sessions=sessions,
+    )
+
+
+def _judged(
+    setup: _Setup, runs: Runs, early: Preflight, sessions: Sessions
+) -> tuple[Sequence[Score], Verdict]:
+    """The limits that the baseline itself misses, and the verdict; FP32 runs on all samples where INT8 fails.
+
+    Raises ModelError where FP16 overflows, and is lost by that.
+    """
+    case, scoring, verdict = setup.case, runs.scorings[Role.BASELINE, Role.INT8], None
+    with case.at("criteria"):
+        if early.settled or not runs.spoilt:
+            verdict = scoring.verdict(runs.noise)
+        passed = verdict is not None and verdict.passed
+        if early.fp32 is not None and is_explained(case, setup.settings, int8_passed=passed):
+            runs.compare_fp32()
+        lost = lost_by_baseline(runs)
+    with case.at("baseline"):
+        if not early.settled:
+            refuse_overflow(lost, runs, setup.model, setup.baseline, setup.inputs, sessions)
+    with case.at("criteria"):
+        return lost, verdict or scoring.verdict(runs.noise)
+
+
+def is_explained(case: Case, settings: Settings, *, int8_passed: bool) -> bool:
+    """Whether a case is diagnosed: where it fails, or where a view of a passing one is asked for."""
+    return not int8_passed or settings.layers or settings.calibrations or bool(case.reference)
+
+
 def _result(setup: _Setup, runs: Runs, verdict: Verdict, lost: Sequence[Score]) -> CaseResult:
     case, inputs, backend, int8 = setup.case, setup.inputs, setup.backend, setup.int8
-    baseline, candidate = setup.forms.baseline, setup.forms.candidate
+    baseline, candidate = setup.baseline, setup.forms.candidate
     gained, untold = engine_scores(case, backend)
     free = not_judged(case, verdict.outputs, bool(setup.keeper.recording))
     warned = caveats(setup.settings, int8, baseline, verdict.outputs, verdict.metrics, lost)
@@ -240,5 +327,5 @@ def _result(setup: _Setup, runs: Runs, verdict: Verdict, lost: Sequence[Score]) 
         warnings=(*nothing_compared(runs), *warned, *random, *untold, *free),
         notes=tuple(dict.fromkeys(notes)),
         engines=backend.engines,
-        findings=(*setup.findings, *compare_data(case, setup.forms.model, inputs)),
+        findings=(*setup.findings, *setup.slips),
     )

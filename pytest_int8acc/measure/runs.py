@@ -2,43 +2,120 @@
 
 from __future__ import annotations
 
-import logging
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections import defaultdict
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from pytest_int8acc.backends.protocol import Backend
 from pytest_int8acc.case.forms import Form, ModelForm
+from pytest_int8acc.case.judge import Judge, Scoring, Verdict
+from pytest_int8acc.clock import current
 from pytest_int8acc.data import Dataset
 from pytest_int8acc.data.files import find, read_arrays
 from pytest_int8acc.engines import Engine
 from pytest_int8acc.engines.onnxruntime import Sessions
-from pytest_int8acc.engines.run import run_together
+from pytest_int8acc.engines.run import lock_step
 from pytest_int8acc.errors import DataError, EngineError, ModelError, blaming
+from pytest_int8acc.goldens.arrays import Cutter
 from pytest_int8acc.graph.model import Model
 from pytest_int8acc.results import Role
-from pytest_int8acc.scores.metrics import samples_in
+from pytest_int8acc.scores.sums import samples_in
 from pytest_int8acc.spec.models import Case
-from pytest_int8acc.tensors import Array, Outputs, describe, did_you_mean
+from pytest_int8acc.tensors import Array, Feed, Outputs, describe, did_you_mean
 
-logger = logging.getLogger("pytest_int8acc")
+if TYPE_CHECKING:
+    from pytest_int8acc.measure.preflight import Preflight
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(eq=False)
 class Runs:
-    """Outputs of all forms on the same inputs."""
+    """All forms on the same inputs, compared batch by batch; of their outputs few are kept."""
 
-    reference: Outputs
-    """FP32; the baseline's own where that is FP32, or where ONNX Runtime cannot run the model."""
-    baseline: Outputs
-    again: Outputs | None
-    """The baseline's second run; None where the baseline was kept and not run."""
-    candidate: Outputs
-    simulated: Outputs | None
-    """The candidate in ONNX Runtime, exact; None where the candidate itself is that, or has no model."""
     backend: str
-    notes: tuple[str, ...] = ()
+    notes: tuple[str, ...]
+    judge: Judge
+    run: Callable[[Role], Iterator[tuple[int, Feed]]]
+    """Runs a form, again or for the first time: rows and outputs, batch by batch."""
+    scorings: dict[tuple[Role, Role], Scoring]
+    """What a form was compared with, and the form."""
+    baseline: Outputs = field(default_factory=dict)
+    """The baseline's, for what is compared with it later; none where they are not kept."""
+    candidate: Outputs = field(default_factory=dict)
+    """INT8's; none where no golden may be written."""
+    broken: dict[Role, set[str]] = field(default_factory=lambda: defaultdict(set))
+    """Form to its outputs that hold NaN or infinities."""
+    zero: dict[Role, set[str]] = field(default_factory=lambda: defaultdict(set))
+    """Form to its outputs that hold numbers and are 0 throughout."""
+    steady: Scoring | None = None
+    """Two runs of the baseline on the first samples, where they were the same; None where they were not."""
+    _nonzero: dict[Role, set[str]] = field(default_factory=lambda: defaultdict(set))
+
+    @property
+    def roles(self) -> set[Role]:
+        """The forms that were compared."""
+        return {role for pair in self.scorings for role in pair}
+
+    @property
+    def noise(self) -> Scoring | None:
+        """The baseline's second run against the first; None where the baseline was kept and not run."""
+        return self.scorings.get((Role.BASELINE, Role.BASELINE_AGAIN), self.steady)
+
+    @property
+    def spoilt(self) -> bool:
+        """Whether an output of the baseline holds NaN or infinities, or nothing but zeros."""
+        return bool(self.broken[Role.BASELINE] or self.zero[Role.BASELINE])
+
+    def look(self, role: Role, outputs: Feed) -> None:
+        """Note what a batch of a form holds."""
+        for name, array in outputs.items():
+            if array.dtype.kind == "f" and not np.isfinite(array).all():
+                self.broken[role].add(name)
+            if name not in self._nonzero[role]:
+                empty = array.dtype.kind in "fiub" and not array.any()
+                (self.zero if empty else self._nonzero)[role].add(name)
+                if not empty:
+                    self.zero[role].discard(name)
+
+    def scoring(self, against: Role, form: Role) -> Scoring:
+        """A form compared with another; where that was not done in full, what was not kept runs again.
+
+        Raises:
+            EngineError: One does not run.
+            OutOfTime: One would have to run, and time is up.
+        """
+        known, clock = self.scorings.get((against, form)), current()
+        if known is None:
+            clock.check()
+        if known is None or (known.judged_only and not clock.over):
+            known = self.scorings[against, form] = Scoring(self.judge)
+            both = zip(self._outputs(against), self._outputs(form), strict=True)
+            for (rows, before), (others, outputs) in both:
+                known.add(before, outputs, max(rows, others))
+        return known
+
+    def compare_fp32(self) -> None:
+        """Compare the baseline with FP32, where that was not done; raises EngineError where FP32 fails."""
+        if Role.FP32 in self.roles:
+            return
+        scoring = self.scorings[Role.FP32, Role.BASELINE] = Scoring(self.judge)
+        both = zip(self.run(Role.FP32), self._outputs(Role.BASELINE), strict=True)
+        for (rows, reference), (_, baseline) in both:
+            scoring.add(reference, baseline, rows)
+            self.look(Role.FP32, reference)
+
+    def _outputs(self, role: Role) -> Iterator[tuple[int, Feed]]:
+        kept = role == Role.BASELINE and bool(self.baseline)
+        return _batches(self.baseline) if kept else self.run(role)
+
+    def judged(self, outputs: Iterable[tuple[int, Feed]]) -> Verdict:
+        """Another form on the same inputs against the baseline; rows and outputs, batch by batch."""
+        scoring = Scoring(self.judge, self.scorings[Role.BASELINE, Role.INT8])
+        for (_, before), (rows, feed) in zip(_batches(self.baseline), outputs, strict=True):
+            scoring.add(before, feed, rows)
+        return scoring.verdict(self.noise)
 
 
 @dataclass(frozen=True, eq=False)
@@ -53,78 +130,134 @@ class Forms:
     """The INT8 side."""
 
 
-def run_forms(
-    name: str,
-    backend: Backend,
-    forms: Forms,
-    inputs: Dataset,
-    sessions: Sessions,
-    kept: Callable[[Outputs], Outputs] | None = None,
-) -> Runs:
-    """Build an engine for each form and run all of them over the inputs, batch by batch.
+@dataclass(frozen=True, eq=False)
+class Wanted:
+    """What comes of the outputs of a run."""
 
-    Baseline and candidate run on ``backend``, the FP32 reference and the simulation beside engines in
-    ``sessions``. ``kept`` gives the baseline's outputs in the candidate's batches; then it is not run.
+    judge: Judge
+    place: str = ""
+    """The spec's criteria, as ``file:line:col``."""
+    baseline: bool = True
+    """Whether the baseline's are kept."""
+    candidate: bool = False
+    """Whether INT8's are kept."""
+    golden: Cutter | None = None
+    """The baseline's outputs; then it is not run."""
+    reference: Reference | None = None
+    """The training framework's."""
+
+
+def run_forms(
+    backend: Backend, forms: Forms, inputs: Dataset, sessions: Sessions, wanted: Wanted, early: Preflight
+) -> Runs:
+    """Build the candidate, run it and the baseline over the inputs batch by batch, and compare them.
+
+    The baseline is the engine that ``early`` opened. It runs a second time where it was seen not to repeat
+    itself; FP32 runs beside them where there was doubt, and where a stage on the way needs it.
 
     Raises:
-        EngineError: A form does not build or run.
-        ModelError: A form takes other inputs, or gives other outputs, than the model.
+        EngineError: The candidate does not build, or a form does not run.
+        CriterionError: A criterion does not fit the outputs.
+        DataError: The inputs cannot be read, or the framework's outputs do not fit them.
+        GoldenError: The golden does not fit this run.
     """
-    logger.info("%s: building engines", name)
-    engines = _open(backend, forms, inputs, with_baseline=kept is None)
-    notes = _beside(engines, backend, forms, sessions)
-    found = run_together(engines, inputs)
-    if kept is not None:
-        found[Role.BASELINE] = kept(found[Role.INT8])
-    return Runs(
-        reference=found.get(Role.FP32, found[Role.BASELINE]),
-        baseline=found[Role.BASELINE],
-        again=found.get(Role.BASELINE_AGAIN),
-        candidate=found[Role.INT8],
-        simulated=found.get(Role.SIMULATED),
-        backend=engines[Role.INT8].description,
-        notes=notes,
-    )
-
-
-def _open(backend: Backend, forms: Forms, inputs: Dataset, *, with_baseline: bool) -> dict[Role, Engine]:
-    """The engines of the forms, both checked before one is built; the baseline's under two roles."""
-    for form in (forms.baseline, forms.candidate):
-        with blaming(form.place):
-            _check_interface(form.model, forms.model)
-            backend.check(form)
-    engines: dict[Role, Engine] = {}
-    if with_baseline:
-        with blaming(forms.candidate.place):
-            backend.begin(forms.candidate, Role.INT8, inputs)
-        with blaming(forms.baseline.place):
-            engines[Role.BASELINE] = backend.open(forms.baseline, Role.BASELINE, inputs)
     with blaming(forms.candidate.place):
-        engines[Role.INT8] = backend.open(forms.candidate, Role.INT8, inputs)
-    if with_baseline:
-        engines[Role.BASELINE_AGAIN] = engines[Role.BASELINE]
-    return engines
+        tested = early.candidate or backend.open(forms.candidate, Role.INT8, inputs)
+    engines: dict[Role, Engine] = {Role.INT8: tested}
+    if early.baseline is not None:
+        engines = {Role.BASELINE: early.baseline, **engines}
+        engines |= {} if early.steady else {Role.BASELINE_AGAIN: early.baseline}
+    notes = (*early.notes, *_beside(engines, backend, forms, sessions, early, wanted))
+
+    def run(role: Role) -> Iterator[tuple[int, Feed]]:
+        if role == Role.FP32:
+            engine: Engine = sessions.exact(forms.model)
+        else:
+            form = forms.baseline if role == Role.BASELINE else forms.candidate
+            engine = backend.open(form, role, inputs)
+        return ((rows, outputs[role]) for rows, outputs in lock_step({role: engine}, inputs))
+
+    with blaming(wanted.place):
+        scorings = _scorings(
+            wanted, {*engines, Role.BASELINE}, [output.name for output in forms.model.outputs]
+        )
+    runs = Runs(engines[Role.INT8].description, notes, wanted.judge, run, scorings, steady=early.steady)
+    for rows, found in lock_step(engines, inputs):
+        _add(runs, wanted, rows, dict(found))
+    if wanted.golden is not None:
+        wanted.golden.end()
+    if wanted.reference is not None:
+        wanted.reference.end()
+    return runs
+
+
+def _scorings(
+    wanted: Wanted, roles: Collection[Role], outputs: Collection[str]
+) -> dict[tuple[Role, Role], Scoring]:
+    """All that a verdict needs; beside engines, and a framework's outputs, the stages on the way, too."""
+    main = Scoring(wanted.judge)
+    found = {(Role.BASELINE, Role.INT8): main}
+    if Role.BASELINE_AGAIN in roles:
+        found[Role.BASELINE, Role.BASELINE_AGAIN] = Scoring(wanted.judge, main)
+    if Role.FP32 in roles:
+        found[Role.FP32, Role.BASELINE] = Scoring(wanted.judge, judged_only=True)
+    if Role.SIMULATED in roles:
+        found[Role.BASELINE, Role.SIMULATED] = Scoring(wanted.judge, main)
+        found[Role.SIMULATED, Role.INT8] = Scoring(wanted.judge)
+        found |= {(Role.FP32, role): Scoring(wanted.judge) for role in (Role.INT8, Role.SIMULATED)}
+    if wanted.reference is not None:
+        judge = wanted.reference.judge(wanted.judge, outputs)
+        stages = [role for role in Role if role in roles and role != Role.BASELINE_AGAIN]
+        found |= {(Role.FRAMEWORK, role): Scoring(judge) for role in stages}
+    return found
+
+
+def _add(runs: Runs, wanted: Wanted, rows: int, outputs: dict[Role, Feed]) -> None:
+    """Compare one batch of all forms, and keep what is wanted of it."""
+    if wanted.golden is not None:
+        outputs[Role.BASELINE] = wanted.golden(outputs[Role.INT8])
+    if wanted.reference is not None:
+        outputs[Role.FRAMEWORK] = wanted.reference.next(outputs[Role.BASELINE])
+    with blaming(wanted.place):
+        for (against, form), scoring in runs.scorings.items():
+            scoring.add(outputs[against], outputs[form], rows)
+    for role, feed in outputs.items():
+        runs.look(role, feed)
+    for role, kept, keeps in (
+        (Role.BASELINE, runs.baseline, wanted.baseline),
+        (Role.INT8, runs.candidate, wanted.candidate),
+    ):
+        for name, array in outputs[role].items() if keeps else ():
+            kept.setdefault(name, []).append(array)
+
+
+def _batches(outputs: Outputs) -> Iterator[tuple[int, Feed]]:
+    """Outputs batch by batch; how many samples each holds is not known."""
+    return ((0, dict(zip(outputs, arrays, strict=True))) for arrays in zip(*outputs.values(), strict=True))
 
 
 def _beside(
-    engines: dict[Role, Engine], backend: Backend, forms: Forms, sessions: Sessions
+    engines: dict[Role, Engine],
+    backend: Backend,
+    forms: Forms,
+    sessions: Sessions,
+    early: Preflight,
+    wanted: Wanted,
 ) -> tuple[str, ...]:
     """Add what ONNX Runtime runs beside baseline and candidate; a note where it cannot."""
-    if not backend.needs_simulation:
-        if forms.baseline.model is not forms.model or Role.BASELINE not in engines:
-            engines[Role.FP32] = sessions.exact(forms.model)
+    if early.fp32 is None:
         return ()
-    try:  # TensorRT runs plugins that ONNX Runtime does not know
-        engines[Role.FP32] = sessions.exact(forms.model)
-        if isinstance(forms.candidate, ModelForm):
+    if early.doubtful or backend.needs_simulation or wanted.reference is not None:
+        engines[Role.FP32] = early.fp32()
+    if backend.needs_simulation and isinstance(forms.candidate, ModelForm):
+        try:
             engines[Role.SIMULATED] = sessions.exact(forms.candidate.model)
-    except EngineError as error:
-        engines.pop(Role.FP32, None)
-        return (f"no FP32 reference and no simulation: {error}",)
+        except EngineError as error:  # of a type that it does not know, say
+            return (f"no simulation: {error}",)
     return ()
 
 
-def _check_interface(form: Model, model: Model) -> None:
+def check_interface(form: Model, model: Model) -> None:
     """Raise ModelError where a form takes other inputs or gives other outputs than the case's model."""
     for what, theirs, ours in (
         ("inputs", form.inputs, model.inputs),
@@ -145,48 +278,64 @@ def _check_interface(form: Model, model: Model) -> None:
             )
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(eq=False)
 class Reference:
     """What a spec's ``reference`` holds."""
 
-    where: str = ""
+    where: str
     """The file, for messages."""
-    place: str = ""
+    place: str
     """The spec's key, as ``file:line:col``."""
-    arrays: Mapping[str, Array] = field(default_factory=dict)
-    """By output, samples first; none where the spec names no file."""
+    arrays: Mapping[str, Array]
+    """By output, samples first."""
+    _seen: dict[str, tuple[int, ...]] = field(default_factory=dict)
+    """The shape, as far as it is known, of what each is compared with."""
 
-    def in_batches(self, like: Outputs) -> Outputs:
-        """The arrays in the batches and dtypes of another form's outputs; DataError for another shape."""
+    def next(self, like: Feed) -> Feed:
+        """The arrays of the next batch, in another form's dtypes; DataError where their shape is another."""
+        found = {}
+        for name, array in like.items():
+            if name in self.arrays:
+                start, rows = self._seen.get(name, (0,))[0], samples_in(array)
+                self._seen[name] = (start + rows, *array.shape[1:])
+                if self.arrays[name].shape[1:] != array.shape[1:] or not self.arrays[name].ndim:
+                    self._refuse(name, f"batches of {array.shape}")
+                found[name] = np.asarray(self.arrays[name][start : start + rows], array.dtype)
+        return found
+
+    def end(self) -> None:
+        """Raise DataError where an array holds more or fewer samples than it was compared with."""
+        for name, expected in self._seen.items():
+            if self.arrays[name].shape != expected:
+                self._refuse(name, str(expected))
+
+    def _refuse(self, name: str, expected: str) -> None:
         with blaming(self.place):
-            return {name: self._cut(name, arrays) for name, arrays in like.items() if name in self.arrays}
-
-    def _cut(self, name: str, like: Sequence[Array]) -> list[Array]:
-        array, expected = self.arrays[name], (sum(map(samples_in, like)), *like[0].shape[1:])
-        if array.ndim == 0 or array.shape != expected:
             raise DataError(
-                f"{self.where}: '{name}' has shape {array.shape}, the model gives {expected}: save the "
-                "framework's outputs for the same samples, in the same order, samples first"
+                f"{self.where}: '{name}' has shape {self.arrays[name].shape}, the model gives {expected}: "
+                "save the framework's outputs for the same samples, in the same order, samples first"
             )
-        ends = np.cumsum([samples_in(a) for a in like])
-        return [np.asarray(part, like[0].dtype) for part in np.split(array, ends[:-1])]
+
+    def judge(self, judge: Judge, outputs: Collection[str]) -> Judge:
+        """A case's criteria on its ``outputs``, as far as there are arrays for them."""
+        return judge if self.arrays.keys() >= set(outputs) else judge.on(self.arrays)
 
 
-def read_reference(case: Case, model: Model) -> Reference:
-    """The case's reference: a .npz of one array per output, or of some; or a .npy for one output.
+def read_reference(case: Case, model: Model) -> Reference | None:
+    """The case's reference: a .npz of one array per output, or of some; or a .npy for one; None without.
 
     Raises DataError where the file is not there or cannot be read, or an array is no output's.
     """
     if case.reference is None:
-        return Reference()
+        return None
     with case.at("reference"):
-        found = _read(case.reference, case, [output.name for output in model.outputs])
-        return replace(found, place=case.place("reference"))
+        where = f"reference: {case.reference}"
+        arrays = _read(case.reference, where, case, [output.name for output in model.outputs])
+    return Reference(where, case.place("reference"), arrays)
 
 
-def _read(file: str, case: Case, names: Sequence[str]) -> Reference:
-    """The reference of a model that gives ``names``."""
-    where = f"reference: {file}"
+def _read(file: str, where: str, case: Case, names: Sequence[str]) -> Mapping[str, Array]:
+    """The arrays of a model that gives ``names``."""
     try:
         path = find(file, case.path(""), where)
     except DataError as error:
@@ -195,10 +344,10 @@ def _read(file: str, case: Case, names: Sequence[str]) -> Reference:
         ) from error
     arrays = read_arrays(path, where, case.most_bytes)
     if len(names) == 1 and len(arrays) == 1:
-        return Reference(where, arrays={names[0]: next(iter(arrays.values()))})
+        return {names[0]: next(iter(arrays.values()))}
     for name in arrays:
         if name not in names:
             raise DataError(
                 f"{where}: '{name}' is no output of the model{did_you_mean(name, names)}: {', '.join(names)}"
             )
-    return Reference(where, arrays=arrays)
+    return arrays

@@ -215,14 +215,13 @@ def pytest_xdist_auto_num_workers(config: pytest.Config) -> int | None:
 def pytest_runtest_makereport(
     item: pytest.Item, call: pytest.CallInfo[None]
 ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
-    """Reports a case that cannot be judged as text alone: pytest asks no item how a setup error reads."""
+    """Reports a case that cannot be judged as text alone: pytest asks items about the call phase only."""
     report = yield
-    if call.when == "setup" and call.excinfo is not None and item.path.name.endswith(SUFFIXES):
-        from pytest_int8acc.errors import Int8accError
-        from pytest_int8acc.plugin.items import SpecItem
+    if call.when != "call" and call.excinfo is not None and item.path.name.endswith(SUFFIXES):
+        from pytest_int8acc.plugin.items import SpecItem, plain
 
-        if isinstance(item, SpecItem) and isinstance(call.excinfo.value, Int8accError):
-            report.longrepr = str(call.excinfo.value)
+        if isinstance(item, SpecItem) and (text := plain(item.config, call.excinfo.value)) is not None:
+            report.longrepr = text
         elif isinstance(item, SpecItem) and report.skipped and isinstance(report.longrepr, tuple):
             report.longrepr = (str(item.path), item.case.line + 1, report.longrepr[2])  # not where we raised
     if call.when == "call" and report.failed:

@@ -13,7 +13,14 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from pytest_int8acc.clock import Clock
-from pytest_int8acc.errors import EngineError, Int8accError, MissingBackendError, SpecError
+from pytest_int8acc.errors import (
+    EngineError,
+    Int8accError,
+    InternalError,
+    MissingBackendError,
+    SpecError,
+    own_faults,
+)
 from pytest_int8acc.names import shown
 from pytest_int8acc.plugin.progress import watching
 from pytest_int8acc.plugin.reporting import MISSED, RECORDED, golden_folder, spec_stem
@@ -87,16 +94,16 @@ class SpecFile(pytest.Module):
         """One item per case; raises SpecError with every mistake in the file. Reads no model."""
         from pytest_int8acc.spec.load import load_spec
 
-        for case in load_spec(self.path):
+        with own_faults():
+            cases = load_spec(self.path)
+        for case in cases:
             item = SpecItem.from_parent(self, name=case.name, callobj=verdict, case=case)
             item.mark()
             yield item
 
     def repr_failure(self, excinfo: pytest.ExceptionInfo[BaseException]) -> Any:  # type: ignore[override]
         """A mistake in the spec as text alone, anything else with its traceback."""
-        if isinstance(excinfo.value, Int8accError):
-            return str(excinfo.value)
-        return super().repr_failure(excinfo)
+        return plain(self.config, excinfo.value) or super().repr_failure(excinfo)
 
 
 class SpecItem(pytest.Function):
@@ -108,6 +115,8 @@ class SpecItem(pytest.Function):
         self.measured: Measured | None = None
         self.result: CaseResult | None = None
         """What is known so far: None before setup, without a search before the call."""
+        self.fault: InternalError | None = None
+        """What the call phase did not foresee."""
         self.clock = Clock()
         self.began = 0.0
         """By ``time.monotonic``."""
@@ -147,7 +156,7 @@ class SpecItem(pytest.Function):
         settings = settings_for(self.config, self.case.settings())
         goldens = self._goldens()
         try:
-            with watching(self):
+            with own_faults(), watching(self):
                 self.measured = measure(self.case, settings, goldens, self.clock)
         except MissingBackendError as error:
             skip_unavailable(error, settings)
@@ -158,18 +167,27 @@ class SpecItem(pytest.Function):
             self.user_properties.append((RECORDED, "\n".join([result.golden, *acceptances(result)])))
 
     def teardown(self) -> None:
-        """Lets go of the engines, then of the fixtures."""
+        """Lets go of the engines, then of the fixtures; tells what the call phase did not foresee."""
         if self.measured is not None:
             self.measured.close()
         super().teardown()
+        if self.fault is not None:
+            raise self.fault
 
     def conclude(self) -> CaseResult:
-        """The result, with what a search found where one was wanted; the report carries it from now on."""
+        """The result, with what a search found where one was wanted; the report carries it from now on.
+
+        Where something unforeseen ends it, what was measured stands, and the teardown is an error.
+        """
         from pytest_int8acc.check import conclude
 
         assert self.measured is not None  # setup() has raised otherwise
-        with watching(self):
-            result = for_people(conclude(self.measured, self._folder()))
+        try:
+            with own_faults(), watching(self):
+                result = for_people(conclude(self.measured, self._folder()))
+        except InternalError as fault:
+            self.fault = fault
+            return self.measured.result
         self._publish(result)
         stop_where_interrupted(self.session, result)
         return result
@@ -182,9 +200,7 @@ class SpecItem(pytest.Function):
         """Missed criteria and errors of ours as text alone, anything else with its traceback."""
         if isinstance(excinfo.value, AccuracyError):
             return failure(excinfo.value.result, self.config.get_verbosity())
-        if isinstance(excinfo.value, Int8accError):
-            return str(excinfo.value)
-        return super().repr_failure(excinfo)
+        return plain(self.config, excinfo.value) or super().repr_failure(excinfo)
 
     def _folder(self) -> Path | None:
         """This case's own folder in the report folder: the spec's path from the root, and the case's name."""
@@ -211,6 +227,12 @@ class SpecItem(pytest.Function):
         self.result = result
         settings = ("int8acc.settings", shown(self.measured.settings.describe()))
         self.user_properties[:] = (dict(self.user_properties) | dict([*properties(result), settings])).items()
+
+
+def plain(config: pytest.Config, error: BaseException) -> str | None:
+    """An error of ours as text alone; None where a traceback is due, as for faults of ours with --tb=long."""
+    whole = isinstance(error, InternalError) and config.getoption("tbstyle") in ("long", "native")
+    return str(error) if isinstance(error, Int8accError) and not whole else None
 
 
 def stop_where_interrupted(session: pytest.Session, result: CaseResult) -> None:

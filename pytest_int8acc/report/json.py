@@ -99,7 +99,7 @@ def read_json(folder: Path) -> dict[str, Any]:
         raise Int8accError(
             f"{path}: {error.strerror or error}; expected the folder of a run with --int8acc-report"
         ) from None
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise Int8accError(f"{path}: not JSON ({error}); run those cases again") from None
     if not _is_report(report):
         raise Int8accError(f"{path}: not a report of pytest-int8acc; run those cases again")

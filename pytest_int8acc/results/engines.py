@@ -23,6 +23,7 @@ class Role(str, Enum):
     FP16 = "FP16"
     SIMULATED = "simulated"
     IMPLICIT = "implicit"
+    FRAMEWORK = "framework"
 
     __str__ = str.__str__
 

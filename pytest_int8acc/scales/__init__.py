@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from pytest_int8acc.errors import ScalesError, listed
 from pytest_int8acc.graph.formats import FP32, INT8
+
+if TYPE_CHECKING:
+    from pytest_int8acc.scales.observed import Observed
 
 EXPECTED = (
     "expected a TensorRT calibration cache (first line TRT-<version>-<algorithm>), "
@@ -28,6 +32,8 @@ class Scales:
     """Where they come from, in words."""
     notes: tuple[str, ...] = ()
     """What the reader must know: number of samples, random data, coverage, tensors that are always zero."""
+    observed: Observed | None = field(default=None, compare=False, repr=False)
+    """What calibration measured; None where nothing was."""
 
 
 def amax_to_scale(amax: Mapping[str, float]) -> tuple[dict[str, float], tuple[str, ...]]:

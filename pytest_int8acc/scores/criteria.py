@@ -9,7 +9,8 @@ from typing import Literal
 
 from pytest_int8acc.errors import CriterionError
 from pytest_int8acc.results import Bound, Score
-from pytest_int8acc.scores.metrics import METRICS, REL_FLOOR, Metric
+from pytest_int8acc.scores.measures import REL_FLOOR
+from pytest_int8acc.scores.metrics import METRICS, Metric
 from pytest_int8acc.tensors import Array, did_you_mean
 
 #: Used where no criterion names an output: metric and limit for floats, and for everything else.
@@ -79,6 +80,8 @@ class MetricLimit:
     """Greatest loss as a share of the baseline's magnitude."""
     lower_is_better: bool = False
     """Whether a rise, not a fall, is the loss."""
+    streaming: bool = False
+    """Whether the function's mean over batches, weighted by samples, is its value."""
 
 
 def kind_of(array: Array) -> str:
@@ -93,13 +96,6 @@ def limits_for(name: str, criteria: Sequence[OutputLimits]) -> list[OutputLimits
     """Those of ``criteria`` that speak of output ``name``, in order, or what leaves it unjudged."""
     mine = [c for c in criteria if c.output == name or fnmatchcase(name, c.output)]
     return [c for c in mine if c.unjudged] or mine
-
-
-def limits_on(
-    name: str, arrays: Sequence[Array], criteria: Sequence[OutputLimits], *, metrics_given: bool
-) -> list[OutputLimits]:
-    """What output ``name`` must keep: the default where nothing speaks of it and no user's metric judges."""
-    return limits_for(name, criteria) or ([] if metrics_given else default_limits(name, arrays))
 
 
 def default_limits(name: str, arrays: Sequence[Array]) -> list[OutputLimits]:

@@ -12,15 +12,17 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping
 
 import numpy as np
 from numpy.typing import NDArray
 
-from pytest_int8acc.scores.criteria import Criterion, OutputLimits, Pool, limits_on
-from pytest_int8acc.scores.metrics import F64, METRICS, Pair, log_softmax
-from pytest_int8acc.tensors import Array, Outputs
+from pytest_int8acc.scores.criteria import Criterion, OutputLimits, Pool
+from pytest_int8acc.scores.measures import COUNTED, log_softmax, rows_of
+from pytest_int8acc.scores.metrics import METRICS
+from pytest_int8acc.scores.sums import AT, F64, difference
+from pytest_int8acc.scores.tally import Tally
+from pytest_int8acc.tensors import Array
 
 #: The least positive number, so that nothing is divided by zero.
 TINY = float(np.finfo(np.float64).tiny)
@@ -31,72 +33,72 @@ _LONG = 1e15
 _CLOSE = 0.01
 
 
-@dataclass(frozen=True, eq=False)
-class Whole:
-    """All that a search sees of one output's baseline."""
-
-    arrays: Sequence[Array]
-    samples: int
-    limits: OutputLimits
-
-    @property
-    def pair(self) -> Pair:
-        """The baseline beside itself."""
-        return Pair(self.arrays, self.arrays, self.limits.axis, self.limits.rel_floor)
-
-    @property
-    def rows(self) -> int:
-        """Rows along the class axis that count."""
-        return sum(len(rows) for rows, _ in self.pair.rows())
-
-
 class Demand(ABC):
     """One limit on one output."""
 
     power: int = 1
     """Of the error's length, that the loss grows with (see ``Target``)."""
     pool: Pool = "mean"
+    apart = False
+    """Whether parts are made of what ``measure`` gives, not of the metric's own sums."""
 
-    def __init__(self, output: str, metric: str, limit: float, whole: Whole) -> None:
-        self.output, self.metric, self.limit, self.axis = output, metric, limit, whole.limits.axis
-        self.samples = whole.samples
+    def __init__(self, metric: str, limits: OutputLimits, whole: Tally) -> None:
+        """Find the budget.
+
+        Args:
+            metric: What is limited.
+            limits: Holds the limit, and how to look at the output.
+            whole: All that a search sees of the output's baseline, compared with itself.
+        """
+        self.output, self.metric, self.limit = whole.name, METRICS[metric], limits.limits[metric]
+        self.limits, self.samples = limits, whole.samples
+        self.unit = int(whole.sums.exponent) if len(whole.errors) else 0
+        """Binary exponent that values are divided by; 0 but for very small and very large doubles."""
         self.budget = self._budget(whole)
-        """How much of what ``measure`` gives meets the limit exactly, as a mean over all samples."""
-        bound, allowed = METRICS[metric].bound, self._spared(whole)
-        self.criterion = Criterion(output, metric, limit, bound, self.pool, allowed)
+        """How much of what is measured meets the limit exactly, as a mean over all samples."""
+        bound, allowed = self.metric.bound, self._spared(whole)
+        self.criterion = Criterion(self.output, metric, self.limit, bound, self.pool, allowed)
 
     def measure(self, b: Array, c: Array, samples: int) -> F64:
-        """What parts are made of, [samples, n]."""
-        with np.errstate(all="ignore"):  # inf and nan are answers here
-            return self._measure(b, c, samples)
+        """What parts are made of where they are measured apart, [samples, n]."""
+        raise NotImplementedError
 
-    def parts(self, measured: F64) -> F64:
-        """Parts of the samples seen, [seen], from what was measured of them, [seen, n]; nan counts as inf."""
-        with np.errstate(all="ignore"):
-            return np.nan_to_num(self._parts(measured), nan=np.inf, posinf=np.inf)
+    def parts(self, rows: F64) -> F64:
+        """Parts of the samples seen, [seen], from the metric's row for each; nan counts as inf."""
+        with np.errstate(all="ignore"):  # inf and nan are answers here
+            return np.nan_to_num(self._parts(rows), nan=np.inf, posinf=np.inf)
 
     def vectors(self, b: Array, c: Array, samples: int) -> NDArray[np.float32]:
         """Vectors linear in the error, the longer the worse, [samples, elements].
 
         ``c`` must be finite wherever ``b`` is.
         """
+        if self.unit:
+            b, c = (np.ldexp(a.astype(np.float64), -self.unit) for a in (b, c))
         with np.errstate(all="ignore"):
             vectors = np.clip(self._vectors(b, c, samples), -_LONG, _LONG)
         return np.asarray(vectors, np.float32)
 
     @abstractmethod
-    def _measure(self, b: Array, c: Array, samples: int) -> F64: ...
-
-    @abstractmethod
     def _vectors(self, b: Array, c: Array, samples: int) -> F64: ...
 
     @abstractmethod
-    def _budget(self, whole: Whole) -> float: ...
+    def _budget(self, whole: Tally) -> float: ...
 
-    def _parts(self, measured: F64) -> F64:
-        return _SAFE * ratio(measured[:, 0], self.budget)
+    @abstractmethod
+    def _measured(self, rows: F64) -> F64:
+        """What adds up to a loss, [seen]."""
 
-    def _spared(self, whole: Whole) -> int:
+    def _parts(self, rows: F64) -> F64:
+        return _SAFE * ratio(self._measured(rows), self.budget)
+
+    def _column(self, rows: F64, field: str) -> F64:
+        """A field of ``Sums`` in this demand's unit, [seen]; squares in its square."""
+        power = 2 if field in ("bb", "be", "ee") else 1
+        shift = rows[:, AT["exponent"]] - self.unit
+        return np.asarray(np.ldexp(rows[:, AT[field]], (power * shift).astype(int)))
+
+    def _spared(self, whole: Tally) -> int:
         """Samples that may have a part above 1."""
         return 0
 
@@ -106,14 +108,13 @@ class Squares(Demand):
 
     power = 2
 
-    def _budget(self, whole: Whole) -> float:
-        sums = whole.pair.sums
-        signal = sums.bb if self.metric == "sqnr_db" else sums.peak**2 * sums.count
+    def _budget(self, whole: Tally) -> float:
+        sums = whole.sums
+        signal = sums.bb if self.metric.name == "sqnr_db" else sums.peak**2 * sums.elements
         return max(signal / 10 ** (self.limit / 10) / whole.samples, TINY)
 
-    def _measure(self, b: Array, c: Array, samples: int) -> F64:
-        e = error(b, c, samples)
-        return dots(e, e)[:, None]
+    def _measured(self, rows: F64) -> F64:
+        return self._column(rows, "ee")
 
     def _vectors(self, b: Array, c: Array, samples: int) -> F64:
         return error(b, c, samples) / math.sqrt(self.budget)
@@ -129,25 +130,24 @@ class Cosine(Demand):
 
     power = 2
 
-    def _budget(self, whole: Whole) -> float:
-        return max(whole.pair.sums.bb / whole.samples, TINY)
+    def _budget(self, whole: Tally) -> float:
+        return max(whole.sums.bb / whole.samples, TINY)
 
-    def _measure(self, b: Array, c: Array, samples: int) -> F64:
-        y, e = flat(b, samples), error(b, c, samples)
-        return np.stack([dots(y, y), dots(y, e), dots(e, e)], axis=1)
-
-    def _parts(self, measured: F64) -> F64:
-        yy, ye, ee = measured.sum(axis=0)
+    def _measured(self, rows: F64) -> F64:
+        each = [self._column(rows, field) for field in ("bb", "be", "ee")]
+        yy, ye, ee = (column.sum() for column in each)
         if yy + ye <= 0:  # at a right angle or worse: nothing is explained
-            unexplained, across = yy, measured[:, 0]
+            unexplained, across = yy, each[0]
         else:
             unexplained = max(yy * ee - ye * ye, 0.0) / max(yy + 2 * ye + ee, TINY)
             tilt = ye / yy
-            across = measured[:, 2] - 2 * tilt * measured[:, 1] + tilt**2 * measured[:, 0]
+            across = each[2] - 2 * tilt * each[1] + tilt**2 * each[0]
         best = math.sqrt(max(1 - unexplained / (self.budget * self.samples), 0.0))
         across = np.maximum(across, 0.0)
-        share = across / max(across.sum(), TINY)
-        return _SAFE * self.samples * ratio(share * (1 - best), 1 - self.limit)
+        return np.asarray(across / max(across.sum(), TINY) * (1 - best))
+
+    def _parts(self, rows: F64) -> F64:
+        return _SAFE * self.samples * ratio(self._measured(rows), 1 - self.limit)
 
     def _vectors(self, b: Array, c: Array, samples: int) -> F64:
         y, e = flat(b, samples), error(b, c, samples)
@@ -158,25 +158,24 @@ class Cosine(Demand):
 class Means(Demand):
     """Mean absolute and relative error."""
 
-    def __init__(self, output: str, metric: str, limit: float, whole: Whole) -> None:
-        relative = metric.endswith("_rel")
-        self.floor = whole.limits.rel_floor * whole.pair.sums.peak if relative else None
-        super().__init__(output, metric, limit, whole)
+    def __init__(self, metric: str, limits: OutputLimits, whole: Tally) -> None:
+        self.floor = limits.rel_floor * (whole.peak or 0.0) if metric.endswith("_rel") else None
+        super().__init__(metric, limits, whole)
 
-    def _budget(self, whole: Whole) -> float:
-        return self.limit * whole.pair.sums.count / whole.samples
+    def _budget(self, whole: Tally) -> float:
+        return math.ldexp(self.limit, 0 if self.floor is not None else -self.unit) * self._count(whole)
 
-    def _measure(self, b: Array, c: Array, samples: int) -> F64:
-        return total(np.abs(self._weighted(b, c, samples)))
+    def _count(self, whole: Tally) -> float:
+        return whole.sums.elements / whole.samples
+
+    def _measured(self, rows: F64) -> F64:
+        return self._column(rows, "absolute") if self.floor is None else rows[:, 1]
 
     def _vectors(self, b: Array, c: Array, samples: int) -> F64:
-        return self._weighted(b, c, samples) / max(self.budget, TINY)
-
-    def _weighted(self, b: Array, c: Array, samples: int) -> F64:
         e = error(b, c, samples)
-        if self.floor is None:
-            return e
-        return ratio(e, np.maximum(np.abs(flat(b, samples)), self.floor))
+        if self.floor is not None:
+            e = ratio(e, np.maximum(np.abs(flat(b, samples)), self.floor))
+        return e / max(self.budget, TINY)
 
 
 class Largest(Means):
@@ -184,24 +183,24 @@ class Largest(Means):
 
     pool = "rank"
 
-    def _budget(self, whole: Whole) -> float:
-        return self.limit
+    def _count(self, whole: Tally) -> float:
+        return 1.0
 
-    def _measure(self, b: Array, c: Array, samples: int) -> F64:
-        return np.asarray(np.abs(self._weighted(b, c, samples)).max(axis=1, initial=0.0)[:, None])
+    def _measured(self, rows: F64) -> F64:
+        return self._column(rows, "max_error") if self.floor is None else rows[:, 0]
 
-    def _parts(self, measured: F64) -> F64:
-        return ratio(measured[:, 0], self.budget)
+    def _parts(self, rows: F64) -> F64:
+        return ratio(self._measured(rows), self.budget)
 
 
 class Unequal(Demand):
     """Agreement of integers, booleans and strings, element by element."""
 
-    def _budget(self, whole: Whole) -> float:
-        return (1 - self.limit) * sum(array.size for array in whole.arrays) / whole.samples
+    def _budget(self, whole: Tally) -> float:
+        return (1 - self.limit) * whole.elements / whole.samples
 
-    def _measure(self, b: Array, c: Array, samples: int) -> F64:
-        return total(np.asarray(b != c, np.bool_).reshape(samples, -1))
+    def _measured(self, rows: F64) -> F64:
+        return rows[:, 0]
 
     def _vectors(self, b: Array, c: Array, samples: int) -> F64:
         return np.asarray(b != c, np.float64).reshape(samples, -1) / max(self.budget, TINY)
@@ -216,19 +215,9 @@ def flat(array: Array, samples: int) -> F64:
 
 def error(b: Array, c: Array, samples: int) -> F64:
     """Candidate minus baseline, [samples, elements]; 0 where the baseline is not finite."""
-    e = np.subtract(c, b, dtype=np.float64).reshape(samples, -1)
+    e = difference(b, c, b.astype(np.float64), c.astype(np.float64)).reshape(samples, -1)
     finite = np.isfinite(b)
     return e if finite.all() else np.where(finite.reshape(samples, -1), e, 0.0)
-
-
-def dots(x: F64, y: F64) -> F64:
-    """Scalar product of each sample's elements, [samples]."""
-    return np.asarray(np.einsum("ij,ij->i", x, y))
-
-
-def total(values: NDArray[np.generic]) -> F64:
-    """Sum over all but the samples, [samples, 1]."""
-    return np.asarray(values.reshape(len(values), -1).sum(axis=1, dtype=np.float64)[:, None])
 
 
 def ratio(value: F64, limit: F64 | float) -> F64:
@@ -241,18 +230,16 @@ class Divergence(Demand):
 
     power = 2
 
-    def _budget(self, whole: Whole) -> float:
-        return self.limit * whole.rows / whole.samples
+    def _budget(self, whole: Tally) -> float:
+        return self.limit * float(whole.rows(self.metric, self.limits)[:, COUNTED].sum()) / whole.samples
 
-    def _measure(self, b: Array, c: Array, samples: int) -> F64:
-        y, z = log_softmax(_rows(b, self.axis, samples)), log_softmax(_rows(c, self.axis, samples))
-        terms = np.where(np.isneginf(y), 0.0, np.exp(y) * (y - z)).sum(axis=-1)
-        return total(np.where(_counted(y), np.maximum(terms, 0.0), 0.0))
+    def _measured(self, rows: F64) -> F64:
+        return np.maximum(rows[:, 0], 0.0)
 
     def _vectors(self, b: Array, c: Array, samples: int) -> F64:
-        y = _rows(b, self.axis, samples)
+        y, z = (rows_of(a, self.limits.axis, samples) for a in (b, c))
         p = np.exp(log_softmax(y))
-        e = _finite(_rows(c, self.axis, samples) - y)
+        e = _finite(z - y)
         e = np.sqrt(p) * (e - (p * e).sum(axis=-1, keepdims=True))
         return flat(np.where(_counted(y)[..., None], e, 0.0), samples) / math.sqrt(max(2 * self.budget, TINY))
 
@@ -264,47 +251,47 @@ class Flips(Demand):
     count the rows that have flipped.
     """
 
-    def __init__(self, output: str, metric: str, limit: float, whole: Whole) -> None:
+    def __init__(self, metric: str, limits: OutputLimits, whole: Tally) -> None:
         self.k = 5 if metric.startswith("top5") else 1
-        self.rows = whole.rows
-        if self.rows == whole.samples and all(
-            a.size == len(a) * a.shape[whole.limits.axis] for a in whole.arrays
-        ):
-            self.pool = "rank"
-        super().__init__(output, metric, limit, whole)
+        rows = whole.rows(METRICS[metric], limits)
+        self.rows = int(rows[:, COUNTED].sum())
+        if (rows[:, COUNTED:] == 1).all():  # those that count, and all
+            self.pool, self.apart = "rank", True
+        super().__init__(metric, limits, whole)
 
-    def _budget(self, whole: Whole) -> float:
+    def _budget(self, whole: Tally) -> float:
         return (1 - self.limit) * self.rows / whole.samples
 
-    def _spared(self, whole: Whole) -> int:
-        if self.pool != "rank":
+    def _spared(self, whole: Tally) -> int:
+        if not self.apart:
             return 0
         spared = min(int((1 - self.limit) * self.rows) + 1, self.rows)
         while spared > 0 and (self.rows - spared) / self.rows < self.limit:
             spared -= 1
         return spared
 
-    def _measure(self, b: Array, c: Array, samples: int) -> F64:
-        y, z = _rows(b, self.axis, samples), _rows(c, self.axis, samples)
-        top = y.argmax(axis=-1)[..., None]
-        own = np.take_along_axis(z, top, axis=-1)
-        earlier = np.arange(y.shape[-1]) < top
-        flipped = ((z > own) | ((z == own) & earlier)).sum(axis=-1) >= self.k
-        flipped &= _counted(y)
-        if self.pool != "rank":
-            return total(flipped)
-        way = np.partition(self._ways(y, z - y, 0.0), -self.k, axis=-1)[..., -self.k]
-        above = np.where(flipped, np.maximum(way, math.nextafter(1.0, 2.0)), np.clip(way, 0.0, 1.0))
-        return np.asarray(above.reshape(samples, 1))
+    def measure(self, b: Array, c: Array, samples: int) -> F64:
+        """How far each sample is on the way to another class, above 1 where it has flipped, [samples, 1]."""
+        with np.errstate(all="ignore"):
+            y, z = (rows_of(a, self.limits.axis, samples)[:, 0] for a in (b, c))
+            top = y.argmax(axis=-1)[..., None]
+            own = np.take_along_axis(z, top, axis=-1)
+            earlier = np.arange(y.shape[-1]) < top
+            flipped = ((z > own) | ((z == own) & earlier)).sum(axis=-1) >= self.k
+            way = np.partition(self._ways(y, z - y, 0.0), -self.k, axis=-1)[..., -self.k]
+        return np.where(flipped, np.maximum(way, math.nextafter(1.0, 2.0)), np.clip(way, 0.0, 1.0))[:, None]
 
-    def _parts(self, measured: F64) -> F64:
-        return measured[:, 0] if self.pool == "rank" else super()._parts(measured)
+    def _measured(self, rows: F64) -> F64:
+        return rows[:, 0] if self.apart else rows[:, COUNTED] - rows[:, 0]
+
+    def _parts(self, rows: F64) -> F64:
+        return self._measured(rows) if self.apart else super()._parts(rows)
 
     def _vectors(self, b: Array, c: Array, samples: int) -> F64:
-        y = _rows(b, self.axis, samples)
+        y, z = (rows_of(a, self.limits.axis, samples) for a in (b, c))
         margin = y.max(axis=-1, keepdims=True) - y
         floor = _CLOSE * float(np.mean(margin[np.isfinite(margin)])) if margin.size else 0.0
-        e = _finite(_rows(c, self.axis, samples) - y)
+        e = _finite(z - y)
         return flat(np.where(_counted(y)[..., None], self._ways(y, e, max(floor, TINY)), 0.0), samples)
 
     @staticmethod
@@ -314,12 +301,6 @@ class Flips(Demand):
         gain = e - np.take_along_axis(e, top, axis=-1)
         margin = np.take_along_axis(y, top, axis=-1) - y
         return np.nan_to_num(ratio(gain, np.maximum(margin, floor)), nan=0.0, posinf=np.inf, neginf=0.0)
-
-
-def _rows(array: Array, axis: int, samples: int) -> F64:
-    """[samples, rows, classes] in float64."""
-    moved = np.moveaxis(array, axis, -1).astype(np.float64)
-    return moved.reshape(samples, -1, moved.shape[-1])
 
 
 def _counted(y: F64) -> NDArray[np.bool_]:
@@ -346,20 +327,14 @@ _KINDS: dict[str, type[Demand]] = {
 }
 
 
-def demands_on(
-    baseline: Outputs, samples: int, criteria: Sequence[OutputLimits], *, metrics_given: bool
-) -> list[Demand]:
+def demands_on(whole: Mapping[str, Tally]) -> list[Demand]:
     """One demand per limit, in the order in which ``compare_outputs`` gives the scores that have one.
 
-    Args:
-        baseline: All that a search sees of the outputs, one array or several each.
-        samples: How many samples those hold.
-        criteria: As for ``compare_outputs``.
-        metrics_given: As for ``compare_outputs``.
+    ``whole``: all that a search sees of each output's baseline, compared with itself.
     """
     return [
-        _KINDS[metric](name, metric, limit, Whole(arrays, samples, limits))
-        for name, arrays in baseline.items()
-        for limits in limits_on(name, arrays, criteria, metrics_given=metrics_given)
-        for metric, limit in limits.limits.items()
+        _KINDS[metric](metric, limits, tally)
+        for tally in whole.values()
+        for limits in tally.limits
+        for metric in limits.limits
     ]

@@ -1,4 +1,4 @@
-"""A user's own metric: a function that makes one number of all outputs and the labels."""
+"""A user's own metric: a function or a class that makes one number of all outputs and the labels."""
 
 from __future__ import annotations
 
@@ -7,8 +7,10 @@ import inspect
 import math
 import numbers
 import sys
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
+from dataclasses import replace
+from typing import Any
 
 import numpy as np
 
@@ -16,9 +18,11 @@ from pytest_int8acc.data.scripts import UserFunction, run_user
 from pytest_int8acc.errors import CriterionError
 from pytest_int8acc.results import Bound, Score
 from pytest_int8acc.scores.criteria import MetricLimit, kind_of
-from pytest_int8acc.tensors import Array, Outputs
+from pytest_int8acc.tensors import Array, Feed, Outputs
 
 UserMetric = Callable[..., object]
+#: One entry per sample on axis 0; one array, or several by name.
+Labels = Array | Mapping[str, Array] | None
 
 
 def evaluate_metric(
@@ -26,28 +30,41 @@ def evaluate_metric(
     function: UserMetric,
     baseline: Outputs,
     candidate: Outputs,
-    labels: object | None = None,
+    labels: Labels = None,
     noise: Outputs | None = None,
 ) -> tuple[Score, ...]:
     """One score per limit of ``limit``, or one without a limit where it has none.
 
-    The function gets ``outputs``, a dict of arrays with all samples along the first axis (a list of arrays,
-    one per batch, where shapes differ), which are its own copies, and ``labels`` where it takes a second
-    argument. All limits bind the INT8 value; ``max_drop`` sets that limit below the baseline's value, or
-    above it where lower is better. An INT8 value of nan or inf becomes nan, which never passes.
-
-    Outputs come per batch. ``noise`` is a second run of the baseline: the absolute difference of the two
-    values is the score's noise.
+    Outputs come per batch; see ``MetricRun`` for what the function gets. All limits bind the INT8 value;
+    ``max_drop`` sets that limit below the baseline's value, or above it where lower is better. An INT8 value
+    of nan or inf becomes nan, which never passes. ``noise`` is a second run of the baseline: the absolute
+    difference of the two values is the score's noise.
 
     Raises:
         CriterionError: The function raises, takes other arguments, wants labels that the spec does not give,
             or returns no number, or none that is finite for the baseline.
     """
-    arguments = (labels,) if _wants_labels(limit.ref, function, labels is not None) else ()
-    call = _Call(limit.ref, function, arguments)
-    reference = call.finite(baseline, "the baseline's outputs")
-    value, notes = _int8_value(call, candidate)
-    spread = None if noise is None else abs(reference - call.finite(noise, "the baseline's second run"))
+    runs = []
+    for outputs in (baseline, candidate, *([] if noise is None else [noise])):
+        runs.append(MetricRun(limit, function, labels))
+        runs[-1].add_all(baseline, outputs)
+    reference = runs[0].reference("the baseline's outputs")
+    return metric_scores(limit, reference, *runs[1:])
+
+
+def metric_scores(
+    limit: MetricLimit,
+    reference: float,
+    candidate: MetricRun,
+    noise: MetricRun | None = None,
+    *,
+    steady: bool = False,
+) -> tuple[Score, ...]:
+    """As ``evaluate_metric``, from the baseline's value and from what was fed; ``steady``: the noise is 0."""
+    value, notes = candidate.int8_value()
+    spread = 0.0 if steady else None
+    if noise is not None:
+        spread = abs(reference - noise.reference("the baseline's second run"))
     score = Score(limit.ref, limit.ref.rpartition(":")[2], value, noise=spread, baseline=reference)
     return tuple(
         replace(score, limit=bar, bound=bound, note="; ".join(filter(None, [text, *notes])))
@@ -55,42 +72,127 @@ def evaluate_metric(
     )
 
 
-@dataclass(frozen=True, eq=False)
-class _Call:
-    """The user's function with its further arguments, as outputs -> number."""
+class MetricRun:
+    """A user's metric on its way over one form, batch by batch.
 
-    ref: str
-    function: UserMetric
-    arguments: tuple[object, ...]
+    Three kinds of metric, which get ``outputs``, a dict of arrays of their own, and ``labels`` where they
+    take them:
 
-    def __call__(self, outputs: Outputs, whose: str) -> float:
-        """The function's number, possibly nan or inf; CriterionError where it fails or gives none."""
-        arguments = copy.deepcopy(self.arguments)  # functions may write into what they get
-        result = run_user(self.ref, self.function, _joined(outputs), *arguments, error=CriterionError)
-        return _number(self.ref, result, whose)
+    - a function: once, with all samples along the first axis of each array (a list of arrays, one per batch,
+      where shapes differ); all outputs are kept for it;
+    - a function whose limit says ``streaming``: batch by batch; its value is the mean of what it returns,
+      weighted by samples;
+    - a class: ``update`` batch by batch, then ``compute`` once; an object of its own for each form.
 
-    def finite(self, outputs: Outputs, whose: str) -> float:
-        """The function's number for a run of the baseline; CriterionError unless it is finite."""
-        value = self(outputs, whose)
+    Those fed batch by batch may take ``baseline`` and ``candidate`` (in this order, the first by that name)
+    in place of ``outputs``; for the baseline's own value they get it twice.
+    """
+
+    def __init__(self, limit: MetricLimit, function: UserMetric, labels: Labels) -> None:
+        """Feed nothing yet; CriterionError where the metric takes other arguments, or misses labels."""
+        self.limit, self._function, self._labels = limit, function, labels
+        made = function.function if isinstance(function, UserFunction) else function
+        self._object: Any = None
+        self._failure: CriterionError | None = None
+        if inspect.isclass(made) and all(callable(getattr(made, n, None)) for n in ("update", "compute")):
+            self._object = run_user(limit.ref, function, error=CriterionError)
+            made = self._object.update
+        self.streams = limit.streaming or self._object is not None
+        """Whether nothing is kept for it."""
+        self._pair, self._labelled = _parameters(limit.ref, made, labels is not None, self.streams)
+        self._kept: Outputs = {}
+        self._total, self._rows, self._finite = 0.0, 0, True
+
+    def add_all(self, baseline: Outputs, outputs: Outputs) -> None:
+        """All batches of one form; rows are counted along the first axis of the first output that has one."""
+        if not self.streams:
+            self._kept = outputs
+            return
+        names, start = list(outputs), 0
+        for ours, theirs in zip(
+            zip(*baseline.values(), strict=True), zip(*outputs.values(), strict=True), strict=True
+        ):
+            rows = next((len(array) for array in theirs if array.ndim), 1)
+            before = dict(zip(baseline, ours, strict=True))
+            self.add(before, dict(zip(names, theirs, strict=True)), range(start, start + rows))
+            start += rows
+
+    def add(self, baseline: Feed, outputs: Feed, samples: Sequence[int]) -> None:
+        """The next batch, and which samples it holds.
+
+        Raises CriterionError where the metric fails on finite outputs; else ``value`` does.
+        """
+        if not self.streams:
+            for name, array in outputs.items():
+                self._kept.setdefault(name, []).append(array)
+            return
+        self._finite = self._finite and _finite({name: [array] for name, array in outputs.items()})
+        try:
+            if self._failure is None:
+                self._feed(baseline, outputs, samples)
+        except CriterionError as error:
+            if self._finite:
+                raise
+            self._failure = error
+
+    def _feed(self, baseline: Feed, outputs: Feed, samples: Sequence[int]) -> None:
+        feeds = (baseline, outputs) if self._pair else (outputs,)
+        given = [{name: np.array(array) for name, array in feed.items()} for feed in feeds]
+        labels = of_samples(self._labels, samples)
+        if self._object is not None:
+            self._call(self._object.update, *given, labels=labels)
+            return
+        value = _number(self.limit.ref, self._call(self._function, *given, labels=labels), "a batch")
+        self._total, self._rows = self._total + len(samples) * value, self._rows + len(samples)
+
+    def _call(self, function: UserMetric, *given: object, labels: Labels) -> object:
+        arguments = (*given, copy.deepcopy(labels)) if self._labelled else given  # which may be written into
+        with self._function.active() if isinstance(self._function, UserFunction) else nullcontext():
+            return run_user(self.limit.ref, function, *arguments, error=CriterionError)
+
+    def value(self, whose: str) -> float:
+        """The metric's number, possibly nan or inf; CriterionError where it fails or gives none."""
+        if self._failure is not None:
+            raise self._failure
+        if self._object is not None:
+            with self._function.active() if isinstance(self._function, UserFunction) else nullcontext():
+                result = run_user(self.limit.ref, self._object.compute, error=CriterionError)
+        elif self.streams:
+            result = self._total / self._rows
+        else:
+            result = self._call(self._function, _joined(self._kept), labels=self._labels)
+        return _number(self.limit.ref, result, whose)
+
+    def reference(self, whose: str) -> float:
+        """The metric's number for a run of the baseline; CriterionError unless it is finite."""
+        value = self.value(whose)
         if not math.isfinite(value):
             raise CriterionError(
-                f"metric {self.ref} returned {value} on {whose}, expected a finite number; "
+                f"metric {self.limit.ref} returned {value} on {whose}, expected a finite number; "
                 f"INT8 cannot be judged against it"
             )
         return value
 
+    def int8_value(self) -> tuple[float, list[str]]:
+        """The value for INT8, and notes; nan where it is not finite, or the metric failed because of NaN."""
+        try:
+            value = self.value("the INT8 outputs")
+        except CriterionError as error:
+            if self._finite and _finite(self._kept):
+                raise
+            return math.nan, [f"failed on INT8 outputs with NaN or inf: {error}"]
+        if math.isfinite(value):
+            return value, []
+        return math.nan, [f"returned {value} on the INT8 outputs"]
 
-def _int8_value(call: _Call, candidate: Outputs) -> tuple[float, list[str]]:
-    """The value for INT8, and notes; nan where it is not finite, or the function failed because of NaN."""
-    try:
-        value = call(candidate, "the INT8 outputs")
-    except CriterionError as error:
-        if _finite(candidate):
-            raise
-        return math.nan, [f"failed on INT8 outputs with NaN or inf: {error}"]
-    if math.isfinite(value):
-        return value, []
-    return math.nan, [f"returned {value} on the INT8 outputs"]
+
+def of_samples(labels: Labels, samples: Sequence[int]) -> Labels:
+    """The labels of some samples, by index."""
+    if labels is None:
+        return None
+    if isinstance(labels, Mapping):
+        return {name: array[list(samples)] for name, array in labels.items()}
+    return np.asarray(labels)[list(samples)]
 
 
 def _bars(limit: MetricLimit, reference: float) -> list[tuple[float | None, Bound, str]]:
@@ -126,8 +228,11 @@ def _finite(outputs: Outputs) -> bool:
     return all(np.isfinite(array).all() for array in floats)
 
 
-def _wants_labels(ref: str, function: UserMetric, given: bool) -> bool:
-    """Whether to pass labels: where the second parameter has no default, or is called ``labels``."""
+def _parameters(ref: str, function: UserMetric, given: bool, streams: bool) -> tuple[bool, bool]:
+    """Whether to pass baseline and candidate in place of outputs, and whether to pass labels.
+
+    Labels go where the parameter after those has no default, or is called ``labels``.
+    """
     expected = "expected `def f(outputs)` or `def f(outputs, labels)`"
     try:
         signature = inspect.signature(function.function if isinstance(function, UserFunction) else function)
@@ -137,14 +242,18 @@ def _wants_labels(ref: str, function: UserMetric, given: bool) -> bool:
     positional = [p for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
     required = [p for p in positional if p.default is p.empty]
     keywords = [p for p in parameters if p.kind is p.KEYWORD_ONLY and p.default is p.empty]
-    if not positional or len(required) > 2 or keywords:
+    pair = streams and bool(positional) and positional[0].name == "baseline"
+    own = 2 if pair else 1
+    if len(positional) < own or len(required) > own + 1 or keywords:
         raise CriterionError(f"metric {ref} takes {signature}; {expected}")
-    if len(required) == 2 and not given:
+    if len(required) == own + 1 and not given:
+        place = "third" if pair else "second"
         raise CriterionError(
-            f"metric {ref} takes '{required[1].name}' as its second argument, but the case has no labels; "
+            f"metric {ref} takes '{required[own].name}' as its {place} argument, but the case has no labels; "
             f"give `labels:` in the spec"
         )
-    return given and (len(required) == 2 or any(p.name == "labels" for p in positional[1:2]))
+    labelled = len(required) == own + 1 or any(p.name == "labels" for p in positional[own : own + 1])
+    return pair, given and labelled
 
 
 def _number(ref: str, value: object, whose: str) -> float:
@@ -152,9 +261,18 @@ def _number(ref: str, value: object, whose: str) -> float:
     if isinstance(value, np.ndarray) and value.ndim == 0:
         value = value[()]
     if isinstance(value, bool | np.bool_) or not isinstance(value, numbers.Real):
-        shown = f"an array of shape {value.shape}" if isinstance(value, np.ndarray) else repr(value)[:80]
+        shown = (
+            f"an array of shape {value.shape}"
+            if isinstance(value, np.ndarray)
+            else run_user(ref, repr, value, error=CriterionError)[:80]
+        )
         raise CriterionError(
             f"metric {ref} returned {shown} ({type(value).__name__}) on {whose}, expected one number; "
             f"return float(...)"
         )
-    return float(value)
+    try:
+        return float(value)
+    except OverflowError:
+        raise CriterionError(
+            f"metric {ref} returned a number beyond 1e308 on {whose}; return float(...) of a smaller one"
+        ) from None

@@ -115,7 +115,7 @@ class _Search:
         plan = self._solver.solve(1.0)
         if self._cancelling() and self._single(everything if plan is None else plan):
             return
-        certain = frozenset(i for i in everything if self.model.loss(everything - {i}) > 1)
+        certain = frozenset(np.flatnonzero(self.model.alone() > 1).tolist())
         promising = 0 < len(certain) < len(everything) and (plan is None or weigh(certain) < weigh(plan))
         if promising and self._attempt(certain, "groups that fail alone", screen=2.0):
             return

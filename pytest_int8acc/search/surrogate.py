@@ -93,6 +93,11 @@ class Surrogate:
         """Foretold loss of one plan, squared where the loss grows with the error's length: its worst row."""
         return float(self.rows(self.mask(high)[None]).max())
 
+    def alone(self) -> Floats:
+        """Foretold loss of each group in INT8 by itself, as ``loss`` gives it."""
+        forms = np.diagonal(self.gram, axis1=1, axis2=2) + 2 * self.linear + self.constant[:, None]
+        return np.asarray((np.maximum(forms, 0.0) * self.row_scale[:, None]).max(axis=0))
+
     def losses(self, high: frozenset[int]) -> Floats:
         """Foretold loss of one plan, per target, as trials give it."""
         rows = self.rows(self.mask(high)[None])[0]

@@ -78,10 +78,12 @@ class MetricCriterion(_Limits):
     """Limits on a function of your own."""
 
     what = "metric"
-    beside = ("metric", "lower_is_better")
+    beside = ("metric", "lower_is_better", "streaming")
 
     metric: fields.Function = Field(
-        description="Your function (outputs, labels) -> number, as 'file.py:function'.",
+        description="Your function (outputs, labels) -> number, or your class with update(outputs, labels), "
+        "called batch by batch, and compute() -> number, as 'file.py:function'. For a function all outputs "
+        "are kept in memory.",
         examples=["metrics.py:top1"],
     )
     min: fields.Number | None = option("Least value that INT8 must reach.")
@@ -92,6 +94,11 @@ class MetricCriterion(_Limits):
     )
     lower_is_better: fields.Flag = option(
         "Whether a lower value is better; 'max_drop' is then a rise.", False
+    )
+    streaming: fields.Flag = option(
+        "Whether your function may be called batch by batch, its value being the mean of what it returns, "
+        "weighted by samples; like a class's update, it may then take (baseline, candidate, labels).",
+        False,
     )
 
     @property

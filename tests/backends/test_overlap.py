@@ -25,7 +25,7 @@ from pytest_int8acc.engines.tensorrt.build import Built
 from pytest_int8acc.engines.tensorrt.platform import Device, Platform, find_platform
 from pytest_int8acc.errors import EngineError, MissingBackendError
 from pytest_int8acc.measure.measured import measure
-from pytest_int8acc.measure.runs import Forms, _open
+from pytest_int8acc.measure.runs import Forms
 from pytest_int8acc.results import Role
 from pytest_int8acc.settings import Settings
 from pytest_int8acc.spec.load import load_spec
@@ -63,7 +63,10 @@ def opened(case: Case, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[...
         backend = TrtBackend(platform, case, SETTINGS)
         made.append(backend)
         forms = forms_of(case)
-        _open(backend, forms, open_source(case, case.inputs, forms.model, "inputs", None), with_baseline=True)
+        inputs = open_source(case, case.inputs, forms.model, "inputs", None)
+        backend.begin(forms.candidate, Role.INT8, inputs)  # in the order of a case that is measured
+        backend.open(forms.baseline, Role.BASELINE, inputs)
+        backend.open(forms.candidate, Role.INT8, inputs)
         return backend
 
     yield opening

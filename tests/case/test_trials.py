@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 from rejecting import reject
 from sample_outputs import Samples, one, trial_of
 
-from pytest_int8acc.case.judge import Gathered, Judge, SampleJudge
+from pytest_int8acc.case.judge import Judge
+from pytest_int8acc.case.trials import Gathered, SampleJudge
 from pytest_int8acc.errors import CriterionError
 from pytest_int8acc.lab.vectors import Prober
 from pytest_int8acc.scores.compare import compare_outputs
@@ -170,7 +171,8 @@ def test_integers_and_strings_agree_element_by_element() -> None:
     assert trial.losses[0] == pytest.approx(1.5)
     assert trial.losses[1] == math.inf
     np.testing.assert_allclose(trial.parts[0], [0, 0, 2.5, 2.5, 2.5], rtol=1e-6)
-    (vectors, _) = Prober(judge).probe([2, 0], {"tokens": [wrong[2], wrong[0]], "words": words[:2]}).vectors
+    run = [2, 0], {"tokens": [wrong[2], wrong[0]], "words": words[:2]}
+    (vectors, _) = Prober(judge).probe([2, 0], [run]).vectors
     assert (vectors[0] > 0).tolist() == [False, False, True, False]
 
 
@@ -235,7 +237,7 @@ def test_users_metrics_are_asked_only_when_all_samples_are_seen() -> None:
     (score,) = evaluate_metric(limits, first, {"y": [np.concatenate(b)]}, {"y": [np.concatenate(c)]}, labels)
     whole = trial_of(judge, {"y": c}, [3, 1, 0, 2, 4, 5])
     assert (whole.passed, whole.scores) == (score.passed, (score.value,))
-    vectors = Prober(judge).probe([1, 2], {"y": c[1:3]}).vectors[0]
+    vectors = Prober(judge).probe([1, 2], [([1, 2], {"y": c[1:3]})]).vectors[0]
     assert np.linalg.norm(vectors) > 0
 
 

@@ -298,6 +298,27 @@ LOADERS: dict[str, tuple[str, list[str]]] = {
         "import numpy as np\ndef load():\n  for v in 0., 1., np.nan:\n    yield {'x': np.full((2, 3, 4), v)}",
         ["feed 2: 'x' has nan in sample 4"],
     ),
+    "a plain BaseException": (
+        "def load():\n  raise BaseException('boom')\n  yield",
+        ["loaders.py:2: BaseException: boom"],
+    ),
+    "a BaseException of its own": (
+        "class Stop(BaseException): pass\ndef load():\n  yield {}\n  raise Stop",
+        ["nothing for the model's input 'x'"],
+    ),
+    "an exit": ("import sys\ndef load():\n  sys.exit(3)\n  yield", ["loaders.py:3: SystemExit: 3"]),
+    "an exception without text": (
+        "class Mute(Exception):\n  def __str__(self): raise ValueError\ndef load():\n  raise Mute\n  yield",
+        ["loaders.py:4: Mute: Mute, whose text cannot be made (in loaders.py:load)"],
+    ),
+    "an array that is none": (
+        "class A:\n  def __array__(self, *a): raise BaseException('no')\ndef load():\n  yield {'x': A()}",
+        ["feed 0: 'x' of type A cannot become a NumPy array (no)"],
+    ),
+    "items that fail": (
+        "class D(dict):\n  def items(self): raise KeyError('no')\ndef load():\n  yield D()",
+        ["KeyError"],
+    ),
     "takes arguments": ("def load(path):\n  yield path\n", ["loaders.py:load: TypeError", "path"]),
 }
 

@@ -15,6 +15,7 @@ from zoo import ZOO, sample_feed
 from pytest_int8acc.data import Dataset, open_dataset
 from pytest_int8acc.diagnose.causes import explain
 from pytest_int8acc.diagnose.ranges import survey
+from pytest_int8acc.engines.bins import Bins
 from pytest_int8acc.errors import ModelError
 from pytest_int8acc.graph.formats import INT8
 from pytest_int8acc.graph.groups import find_groups
@@ -29,6 +30,7 @@ from pytest_int8acc.lab.sweep import EdgeMeter, FirstSamples
 from pytest_int8acc.lab.values import TensorValues
 from pytest_int8acc.results.causes import Cause
 from pytest_int8acc.scales.calibrate import calibrate
+from pytest_int8acc.scales.observed import BINS
 
 ROOT = Path(__file__).parents[2]
 sys.path.insert(0, str(ROOT))
@@ -225,11 +227,11 @@ def test_concat_of_parts_of_different_size(tmp_path: Path) -> None:
 def test_outlier_values(network: Network) -> None:
     """One input in thousands far beyond the rest, and a range that follows it."""
     rng = np.random.default_rng(0)
-    stats = TensorValues("t")
     values = rng.normal(size=(64, 1000)).astype(np.float32)
     values[3, 7] = 60
-    stats.add(values, None, 64)
-    assert (stats.amax, stats.limit) == (60, 64)
+    stats = TensorValues("t", Bins(60, BINS), np.abs(values).max(axis=1))
+    stats.bins.add(values)
+    assert stats.amax == 60
     assert stats.best_reach() < 60
     assert stats.sqnr_db(60) < 30 < stats.sqnr_db(stats.best_reach()) + 20
     assert stats.quantile(0.99) == pytest.approx(np.quantile(np.abs(values), 0.99), rel=0.01)

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 from typing import get_args
 
 import numpy as np
 import pytest
 
-from pytest_int8acc.case.judge import Judge
+from pytest_int8acc.case.judge import Judge, Verdict
 from pytest_int8acc.data import Dataset, open_dataset
 from pytest_int8acc.diagnose.stages import (
     ENGINE_FP16,
@@ -21,7 +20,7 @@ from pytest_int8acc.diagnose.stages import (
     QDQ,
     STAGES,
     place,
-    stage_outputs,
+    stages_of,
 )
 from pytest_int8acc.engines.onnxruntime import OrtEngine
 from pytest_int8acc.engines.run import run_together
@@ -31,7 +30,7 @@ from pytest_int8acc.graph.model import Model
 from pytest_int8acc.graph.plan import apply
 from pytest_int8acc.graph.quantize import quantize
 from pytest_int8acc.graph.to_fp16 import to_fp16
-from pytest_int8acc.measure.runs import Runs
+from pytest_int8acc.results import Role, StageLine
 from pytest_int8acc.results.causes import Stage
 from pytest_int8acc.scales.calibrate import calibrate
 from pytest_int8acc.scores.criteria import OutputLimits
@@ -68,8 +67,17 @@ def changed(outputs: Outputs, factor: float, shift: float = 0.0) -> Outputs:
     }
 
 
+def placed(outputs: dict[Stage, Outputs], judge: Judge) -> tuple[tuple[StageLine, ...], Stage | None]:
+    def compare(against: Stage, stage: Stage) -> Verdict:
+        before, after = outputs[against], outputs[stage]
+        return (judge if before.keys() >= after.keys() else judge.on(before))(before, after)
+
+    broken = [s for s, found in outputs.items() if not np.isfinite(np.concatenate(found["logits"])).all()]
+    return place(outputs, compare, broken)
+
+
 def test_a_healthy_case_fails_nowhere(good: dict[Stage, Outputs]) -> None:
-    lines, first = place(good, JUDGE)
+    lines, first = placed(good, JUDGE)
     assert first is None
     assert [line.name for line in lines] == [FP32, FP16, QDQ, ENGINE_FP16, ENGINE_INT8]
     assert all(line.passed and line.scores and not line.fits for line in lines)
@@ -89,7 +97,7 @@ def test_the_first_stage_that_leaves_its_limit_is_named(
     good: dict[Stage, Outputs], stages: tuple[Stage, ...], first: Stage, against: Stage
 ) -> None:
     outputs = good | {name: changed(good[name], 0.7, 0.5) for name in stages}
-    lines, found = place(outputs, JUDGE)
+    lines, found = placed(outputs, JUDGE)
     assert found == first
     failing = [line for line in lines if not line.passed]
     assert [(line.name, line.against, line.together) for line in failing] == [(first, against, None)]
@@ -97,17 +105,17 @@ def test_the_first_stage_that_leaves_its_limit_is_named(
 
 
 def test_stages_that_are_missing_are_left_out(good: dict[Stage, Outputs]) -> None:
-    lines, first = place({FP32: good[FP32], QDQ: changed(good[QDQ], 3)}, JUDGE)
+    lines, first = placed({FP32: good[FP32], QDQ: changed(good[QDQ], 3)}, JUDGE)
     assert [line.name for line in lines] == [QDQ]
     assert first == QDQ
-    assert place({}, JUDGE) == ((), None)
-    assert place({QDQ: good[QDQ]}, JUDGE) == ((), None)
+    assert placed({}, JUDGE) == ((), None)
+    assert placed({QDQ: good[QDQ]}, JUDGE) == ((), None)
 
 
 def test_fp16_overflow_fails_there_and_nothing_after_it_is_blamed(good: dict[Stage, Outputs]) -> None:
     lost = {"logits": [np.full_like(a, np.inf) for a in good[FP16]["logits"]]}
     outputs = {name: arrays for name, arrays in good.items() if name != ENGINE_FP16} | {FP16: lost}
-    lines, first = place(outputs, JUDGE)
+    lines, first = placed(outputs, JUDGE)
     assert first == FP16
     (problems,) = [line.problems for line in lines if line.problems]
     assert list(problems) == ["logits"]
@@ -119,7 +127,7 @@ def test_steps_that_fail_only_together(good: dict[Stage, Outputs]) -> None:
     judge = Judge((OutputLimits("logits", limits={"sqnr_db": 24}),), (), None)
     baseline = good[FP32]
     outputs = {FP32: baseline, FP16: changed(baseline, 1.05), QDQ: changed(baseline, 1.1)}
-    lines, first = place(outputs | {ENGINE_INT8: changed(baseline, 1.15)}, judge)
+    lines, first = placed(outputs | {ENGINE_INT8: changed(baseline, 1.15)}, judge)
     assert all(line.passed for line in lines)
     assert first == ENGINE_INT8
     assert (lines[-1].against, lines[-1].together) == (QDQ, FP16)
@@ -133,29 +141,26 @@ def test_every_stage_has_its_place() -> None:
 def test_a_reference_of_some_outputs(good: dict[Stage, Outputs]) -> None:
     both = {"logits": good[FP32]["logits"], "boxes": good[FP32]["logits"]}
     judge = Judge((*JUDGE.limits, OutputLimits("boxes", limits={"cosine": 0.9})), (), None)
-    lines, first = place({FRAMEWORK: good[FRAMEWORK], FP32: both, QDQ: both}, judge)
+    lines, first = placed({FRAMEWORK: good[FRAMEWORK], FP32: both, QDQ: both}, judge)
     assert first is None
     assert [len(line.scores) for line in lines] == [2, 3]
 
 
-def test_stages_of_runs(good: dict[Stage, Outputs]) -> None:
-    fp32, fp16, int8 = good[FP32], good[FP16], good[QDQ]
-    cpu = Runs(fp32, fp16, fp16, int8, None, "")
-    assert list(stage_outputs(cpu, engines=False, half=True)) == [FP32, FP16, QDQ]
-    full = Runs(fp32, fp32, fp32, int8, None, "")
-    assert list(stage_outputs(full, engines=False, half=False)) == [FP32, QDQ]
-    engines = Runs(fp32, fp16, fp16, int8, int8, "")
-    found = stage_outputs(engines, engines=True, half=True, framework=fp32)
-    assert set(found) == {FRAMEWORK, FP32, ENGINE_FP16, ENGINE_INT8, QDQ}
-    implicit = stage_outputs(replace(engines, simulated=None), engines=True, half=True, implicit=True)
+def test_stages_of_runs() -> None:
+    ours = {Role.BASELINE, Role.BASELINE_AGAIN, Role.INT8}
+    cpu = stages_of(ours | {Role.FP32}, engines=False, half=True)
+    assert cpu == {FP32: Role.FP32, FP16: Role.BASELINE, QDQ: Role.INT8}
+    assert stages_of(ours, engines=False, half=False) == {FP32: Role.BASELINE, QDQ: Role.INT8}
+    all_ = ours | {Role.FP32, Role.SIMULATED, Role.FRAMEWORK}
+    assert set(stages_of(all_, engines=True, half=True)) == {FRAMEWORK, FP32, ENGINE_FP16, ENGINE_INT8, QDQ}
+    implicit = stages_of(ours | {Role.FP32}, engines=True, half=True, implicit=True)
     assert set(implicit) == {FP32, ENGINE_FP16, IMPLICIT}
-    blind = Runs(fp16, fp16, fp16, int8, None, "")
-    assert set(stage_outputs(blind, engines=True, half=True)) == {ENGINE_FP16, ENGINE_INT8}
+    assert set(stages_of(ours, engines=True, half=True)) == {ENGINE_FP16, ENGINE_INT8}
 
 
 def test_implicit_quantization_is_not_blamed_on_the_engine(good: dict[Stage, Outputs]) -> None:
     """There is no Q/DQ model that would be fine: its layers are what is at fault."""
     outputs = {FP32: good[FP32], ENGINE_FP16: good[ENGINE_FP16], IMPLICIT: changed(good[QDQ], 0.5)}
-    lines, first = place(outputs, JUDGE)
+    lines, first = placed(outputs, JUDGE)
     assert first == IMPLICIT
     assert (lines[-1].against, lines[-1].fits["logits"].meanings) == (ENGINE_FP16, ("small",))

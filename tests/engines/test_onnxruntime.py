@@ -58,6 +58,20 @@ def test_exact_mode_keeps_quantization_unfused_and_native_does_not(monkeypatch: 
     assert seen == ["1", "unset"]
 
 
+def test_no_thread_spins(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[tuple[str, str]] = []
+    original = onnxruntime.InferenceSession
+
+    def spy(source: bytes, options: onnxruntime.SessionOptions, *rest: object, **named: object) -> object:
+        keys = (f"session.{pool}_op.allow_spinning" for pool in ("intra", "inter"))
+        seen.append(tuple(map(options.get_session_config_entry, keys)))
+        return original(source, options, *rest, **named)
+
+    monkeypatch.setattr(onnxruntime, "InferenceSession", spy)
+    OrtEngine(qdq_conv())
+    assert seen == [("0", "0")]
+
+
 def test_saturation_agrees_with_the_cpu() -> None:
     measured = saturation()
     assert measured.expected == 256.0

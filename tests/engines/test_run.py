@@ -3,6 +3,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -80,7 +81,7 @@ def test_long_runs_tell_how_far_they_are(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, tmp_path: Path
 ) -> None:
     ticks = iter(np.arange(0, 100, 0.7))
-    monkeypatch.setattr(run.time, "monotonic", lambda: float(next(ticks)))
+    monkeypatch.setattr(run, "time", SimpleNamespace(monotonic=lambda: float(next(ticks))))
     with caplog.at_level(logging.INFO, logger="pytest_int8acc"):
         run_together({"baseline": Recorder([], "", lambda x: x)}, dataset_of(tmp_path, rows(16), 4))
     messages = [r.getMessage() for r in caplog.records]

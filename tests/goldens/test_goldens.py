@@ -103,7 +103,7 @@ def test_a_golden_stands_in_for_the_baseline(project: Project) -> None:
     assert result.baseline == "golden (FP16)"
     assert "its noise is not known" in " ".join(result.notes)
     assert {s.noise for s in result.scores} == {None}
-    assert measured.again is None
+    assert measured.runs.noise is None
     assert result.passed
     assert set(os.listdir(project.goldens)) == {"case.json", project.record()["kept"]["file"]}
 

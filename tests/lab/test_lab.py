@@ -32,8 +32,9 @@ from pytest_int8acc.graph.plan import activation_scales, fresh_weights, quantize
 from pytest_int8acc.graph.to_fp16 import to_fp16
 from pytest_int8acc.lab import simulator as module
 from pytest_int8acc.lab.lab import Lab
-from pytest_int8acc.lab.sweep import EdgeMeter
+from pytest_int8acc.lab.sweep import EdgeMeter, FirstSamples
 from pytest_int8acc.measure.measured import Measured
+from pytest_int8acc.scales.calibrate import calibrate
 from pytest_int8acc.scores.compare import compare_outputs
 from pytest_int8acc.scores.criteria import OutputLimits
 from pytest_int8acc.tensors import Outputs
@@ -261,6 +262,23 @@ def test_tensors_are_measured_once(case: Measured) -> None:
     assert data.passes == 3
 
 
+def test_what_calibration_measured_on_the_same_samples_is_not_measured_again(case: Measured) -> None:
+    assert case.int8 is not None
+    network = case.int8.network
+    tensors = list(dict.fromkeys(e.tensor for e in network.edges if e.quantization.values is None))
+    observed = calibrate(network.model, tensors, case.inputs, method="mse").observed
+    data = Counted(case.inputs)
+    lab = Lab(replace(case, inputs=data), replace(case.int8, observed=observed))
+    found = lab.values(data).of(tensors)
+    assert data.passes == 0
+    alone = Lab(case, replace(case.int8, observed=None)).values(case.inputs).of(tensors)
+    assert all((found[tensor].counts == alone[tensor].counts).all() for tensor in tensors)
+    other = FirstSamples(case.inputs, network.model, 8)
+    other.digest = "of other samples"
+    lab.values(other).of(tensors)
+    assert found[tensors[0]].maxima.size > lab.values(other).of(tensors)[tensors[0]].maxima.size
+
+
 def test_values_are_measured_once_per_moves(case: Measured) -> None:
     data = Counted(case.inputs)
     lab = lab_of(replace(case, inputs=data))
@@ -269,14 +287,14 @@ def test_values_are_measured_once_per_moves(case: Measured) -> None:
     before = data.passes
     values = lab.values(data)
     own = values.of([tensor])[tensor]
-    assert data.passes == before + 1
+    assert data.passes == before + 2
     same = lab.values(data, Plan({lab.groups[0].name: "fp16"}, {tensor: symmetric(1)}))
     assert same is values
     assert same.of([tensor])[tensor] is own
-    assert data.passes == before + 1
+    assert data.passes == before + 2
     moves = {tensor: np.full(site.channels, 2, np.float32)}
     after = lab.values(data, Plan(moves=moves))
     assert after is lab.values(data, Plan(scales={tensor: symmetric(3)}, moves=dict(moves)))
     assert after.of([tensor])[tensor].amax == pytest.approx(own.amax / 2, rel=1e-4)
     after.of([tensor])
-    assert data.passes == before + 2
+    assert data.passes == before + 4

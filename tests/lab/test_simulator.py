@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -235,9 +235,10 @@ def test_built_models_are_judged_on_the_same_samples(name: str, tmp_path: Path) 
     simulator = Simulated(bench.simulator, None, seen)
     builds: list[frozenset[int]] = []
 
-    def build(plan: Plan) -> Outputs:
+    def build(plan: Plan) -> Iterator[Feed]:
         builds.append(simulator.indices(plan.high))
-        return bench.rebuilt(builds[-1])
+        outputs = bench.rebuilt(builds[-1])
+        return (dict(zip(outputs, arrays, strict=True)) for arrays in zip(*outputs.values(), strict=True))
 
     evaluator = Built(simulator, build)
     for attribute in ("groups", "criteria", "samples", "targets"):

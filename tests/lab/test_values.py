@@ -12,11 +12,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from zoo_networks import dataset_for, zoo_network
 
+from pytest_int8acc.engines.bins import Bins, can_count
+from pytest_int8acc.engines.calibrators import Maxima
 from pytest_int8acc.engines.onnxruntime import CPU, OrtEngine
+from pytest_int8acc.graph.flow import channel_axis
 from pytest_int8acc.graph.formats import INT8
-from pytest_int8acc.lab import values as module
-from pytest_int8acc.lab.values import BINS, TensorValues, Values, channel_axis
+from pytest_int8acc.lab.values import TensorValues, Values, tensor_values
+from pytest_int8acc.scales.calibrate import calibrate
 from pytest_int8acc.scales.methods import METHODS
+from pytest_int8acc.scales.observed import BINS, Observed
+from pytest_int8acc.spec.int8 import CalibrationMethod
 from pytest_int8acc.tensors import Array
 
 HALF = BINS // 2
@@ -39,15 +44,20 @@ def batches(draw: st.DrawFn) -> Batches:
     return found
 
 
-def held(found: Batches, axis: int | None = 1) -> TensorValues:
-    values = TensorValues("t")
-    for batch in found:
-        values.add(batch, axis, len(batch))
-    return values
+def held(found: Batches) -> TensorValues:
+    """As measured in two passes: maxima first, then bins up to the greatest."""
+    with np.errstate(invalid="ignore"):
+        maxima = np.nan_to_num(np.abs(np.concatenate(found)).max(axis=(1, 2)), nan=np.inf, posinf=np.inf)
+    channels = np.max([np.abs(batch).max(axis=(0, 2)) for batch in found], axis=0)
+    measured = Maxima({"t": maxima}, {"t": channels}, {"t": 0}, 1, len(maxima))
+    bins = {"t": Bins(float(maxima.max()), BINS)} if can_count(float(maxima.max())) else {}
+    for batch in found if bins else ():
+        bins["t"].add(batch)
+    return tensor_values("t", measured, bins)
 
 
 def bin_width(values: TensorValues) -> float:
-    return values.limit / HALF
+    return values.amax / HALF
 
 
 @ANY
@@ -57,73 +67,31 @@ def test_any_order_of_batches_gives_the_histogram_of_all(found: Batches, random:
     order = list(found)
     random.shuffle(order)  # type: ignore[attr-defined]
     one, other = held(found), held(order)
-    present = whole[whole != 0].astype(np.float64)
-    assert one.limit == other.limit
-    assert one.zeros == other.zeros == (whole == 0).sum()
     np.testing.assert_array_equal(one.counts, other.counts)
-    np.testing.assert_array_equal(one.maxima, np.abs(whole).max(axis=(1, 2)))
-    assert sorted(one.maxima) == sorted(other.maxima)
     assert one.amax == other.amax == np.abs(whole).max()
-    np.testing.assert_array_equal(one.channel_amax, np.abs(whole).max(axis=(0, 2)))
-    np.testing.assert_array_equal(other.channel_amax, one.channel_amax)
-    if not present.size:
-        assert (one.limit, one.is_counted) == (0, False)
+    if not whole.any():
+        assert not one.is_counted
         return
-    assert math.frexp(one.limit)[0] == 0.5, "a power of two"
-    assert one.limit / 2 <= one.amax < one.limit
-    places = np.floor(present / one.limit * HALF).astype(np.int64) + HALF
-    np.testing.assert_array_equal(one.counts, np.bincount(places, minlength=BINS))
-    np.testing.assert_array_equal(one.magnitudes.sum(), present.size)
-
-
-@ANY
-@given(batches(), st.floats(1, 2**20))
-def test_a_wider_limit_splits_no_bin(found: Batches, factor: float) -> None:
-    values = held(found)
-    if not values.is_counted:
-        return
-    before, limit = values.counts.copy(), values.limit
-    values.add(np.full((1, 3, 4), np.float32(limit * factor)), 1, 1)
-    ratio = values.limit / limit
-    assert ratio == int(ratio)
-    places = (np.flatnonzero(before) - HALF) // int(ratio) + HALF
-    expected = np.bincount(places, before[before > 0], BINS)
-    expected[np.flatnonzero(values.counts)[-1]] += 12
-    np.testing.assert_array_equal(values.counts, expected)
-
-
-@ANY
-@given(batches(), st.sampled_from([np.inf, -np.inf, np.nan, 1e35]), st.integers(0, 5))
-def test_what_is_not_finite_is_not_counted_wherever_it_comes(
-    found: Batches, broken: float, place: int
-) -> None:
-    bad = np.zeros((2, 3, 4), np.float32)
-    bad[1, 2, 0] = broken
-    values = held([*found[:place], bad, *found[place:]])
-    assert not values.counts.any()
-    assert (values.limit, values.zeros, values.is_counted, values.report()) == (0, 0, False, None)
-    assert values.amax == (np.float32(1e35) if broken == 1e35 else np.inf)
-    assert (values.maxima >= 1e35).sum() == 1, "one sample is to blame"
-    assert values.channel_amax is not None
-    assert values.channel_amax[2] == values.amax > values.channel_amax[1]
-    assert values.best_reach() == values.amax
-    assert values.quantile(0.9) == 0
+    expected, _ = np.histogram(whole, BINS, range=(-np.abs(whole).max(), np.abs(whole).max()))
+    np.testing.assert_array_equal(one.bins.with_zeros, expected)
+    assert one.zeros == other.zeros == (whole == 0).sum()
+    assert one.magnitudes.sum() == whole.size - one.zeros
 
 
 def test_nothing_but_zeros() -> None:
     values = held([np.zeros((2, 3, 4), np.float32)] * 2)
-    assert (values.zeros, values.limit, values.amax, values.is_counted) == (48, 0, 0, False)
+    assert (values.amax, values.is_counted, values.counts.any()) == (0, False, False)
     assert (values.report(), values.quantile(1.0), values.best_reach()) == (None, 0, 0)
     assert (values.channel_gain_db, values.channel_ratio()) == (0, 1)
     assert TensorValues("t").amax == 0
 
 
-@pytest.mark.parametrize("first", [0, 1])
-def test_values_that_float32_cannot_square_count_as_zeros(first: int) -> None:
-    parts = [np.full((1, 3, 4), 1e-38, np.float32), np.ones((1, 3, 4), np.float32)]
-    values = held([parts[first], parts[1 - first]])
-    assert (values.zeros, int(values.counts.sum()), values.limit) == (12, 12, 2)
-    assert not held(parts[:1]).is_counted
+@pytest.mark.parametrize("broken", [np.inf, -np.inf, np.nan, 1e35])
+def test_what_is_not_finite_is_not_counted(broken: float) -> None:
+    values = held([np.full((2, 3, 4), broken, np.float32)])
+    assert (values.is_counted, values.counts.any(), values.report()) == (False, False, None)
+    assert values.best_reach() == values.amax == (np.float32(1e35) if broken == 1e35 else np.inf)
+    assert values.quantile(0.9) == 0
 
 
 @ANY
@@ -210,23 +178,8 @@ def test_the_report_counts_every_value(found: Batches) -> None:
     assert (drift <= near).all()
 
 
-def test_maxima_of_a_batch_whose_rows_are_no_samples() -> None:
-    values = TensorValues("t")
-    values.add(np.array([[1, -5], [2, 3], [0, 4]], np.float32), None, 2)
-    values.add(np.float32(7), None, 2)  # type: ignore[arg-type]
-    assert values.maxima.tolist() == [5, 7]
-    values = TensorValues("t")
-    values.add(np.array([[1, -5], [2, 3], [0, 4], [0, -6]], np.float32), None, 2)
-    assert values.maxima.tolist() == [5, 6]
-    assert values.channel_amax is None
-
-
 def test_channels_that_stick_out() -> None:
-    values = TensorValues("t")
-    values.add(np.array([[[1.0, 0.5]], [[8.0, 0.0]]], np.float32).transpose(1, 0, 2), 1, 1)
-    values.add(np.array([[[2.0, 0.5]], [[-4.0, 0.0]]], np.float32).transpose(1, 0, 2), 1, 1)
-    assert values.channel_amax is not None
-    assert values.channel_amax.tolist() == [2, 8]
+    values = TensorValues("t", channel_amax=np.array([2, 8], np.float32))
     assert values.channel_ratio() == pytest.approx(8 / 5)
     assert values.channel_gain_db == pytest.approx(10 * math.log10(64 / 34))
 
@@ -247,44 +200,38 @@ def test_where_channels_lie(op_type: str, index: int, rank: int, axis: int | Non
     assert channel_axis(op_type, index, rank) == axis
 
 
-def values_of(name: str, data: Counted, nbytes: dict[str, int] | None = None) -> Values:
-    return Values(zoo_network(name).model, data, CPU, readers={}, nbytes=nbytes or {})
-
-
 @pytest.mark.parametrize("name", ["residual", "mlp", "vit_gelu", "dynamic"])
-def test_tensors_are_measured_once_in_one_pass(name: str, tmp_path: Path) -> None:
+def test_tensors_are_measured_once_in_two_passes(name: str, tmp_path: Path) -> None:
     data = Counted(dataset_for(name, tmp_path))
     tensors = [e.tensor for g in zoo_network(name).groups for e in g.edges if e.quantization.values is None]
-    values = values_of(name, data)
+    values = Values(Observed(zoo_network(name).model, data, CPU))
     assert data.passes == 0
     first = values.of(tensors[:2])
-    assert (set(first), data.passes) == (set(tensors[:2]), 1)
+    assert (set(first), data.passes) == (set(tensors[:2]), 2)
     every = values.of([*tensors, *tensors])
-    assert (set(every), data.passes) == (set(tensors), 2 if len(set(tensors)) > 2 else 1)
+    passes = 4 if len(set(tensors)) > 2 else 2
+    assert (set(every), data.passes) == (set(tensors), passes)
     assert all(every[tensor] is found for tensor, found in first.items())
     values.of(tensors)
     values.of([])
-    assert data.passes <= 2
+    assert data.passes == passes
 
 
-@pytest.mark.parametrize("name", ["residual", "inception", "vit_gelu"])
-def test_tensors_too_large_together_take_several_passes(
-    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(("method", "passes"), [("minmax", 1), ("topk", 1), ("entropy", 0), ("mse", 0)])
+def test_what_calibration_measured_is_not_measured_again(
+    method: CalibrationMethod, passes: int, tmp_path: Path
 ) -> None:
-    data = Counted(dataset_for(name, tmp_path))
-    tensors = list(
-        dict.fromkeys(
-            e.tensor for g in zoo_network(name).groups for e in g.edges if e.quantization.values is None
-        )
-    )
-    nbytes = dict.fromkeys(tensors, 400)
-    together = values_of(name, data, nbytes).of(tensors)
-    assert data.passes == 1
-    monkeypatch.setattr(module, "CHUNK_BYTES", 800)
-    apart = values_of(name, data, nbytes).of(tensors)
-    assert data.passes == 1 + math.ceil(len(tensors) / 2)
+    data, network = Counted(dataset_for("residual", tmp_path)), zoo_network("residual")
+    tensors = [e.tensor for g in network.groups for e in g.edges if e.quantization.values is None]
+    observed = calibrate(network.model, list(dict.fromkeys(tensors)), data, method=method).observed
+    assert observed is not None
+    before = data.passes
+    found = Values(observed).of(tensors)
+    assert data.passes - before == passes
+    alone = Values(Observed(network.model, data, CPU)).of(tensors)
     for tensor in tensors:
-        np.testing.assert_array_equal(together[tensor].counts, apart[tensor].counts)
+        np.testing.assert_array_equal(found[tensor].counts, alone[tensor].counts)
+        np.testing.assert_array_equal(found[tensor].maxima, alone[tensor].maxima)
 
 
 @pytest.mark.parametrize("name", ["residual", "mobilenet", "vit_gelu"])
@@ -300,7 +247,7 @@ def test_values_are_those_that_the_model_computes(name: str, tmp_path: Path) -> 
     infos = {v.name: v for v in edit.graph.value_info}
     edit.graph.output.extend(infos[t] for t in shown if t in infos)
     run = OrtEngine(edit.done())
-    found = Values(network.model, data, CPU, readers=readers, nbytes={}).of(readers)
+    found = Values(Observed(network.model, data, CPU)).of(readers)
     seen: dict[str, list[Array]] = {}
     for batch in data.batches():
         for tensor, array in {**batch.feed, **run(batch.feed)}.items():
@@ -310,6 +257,6 @@ def test_values_are_those_that_the_model_computes(name: str, tmp_path: Path) -> 
         assert found[tensor].amax == pytest.approx(float(np.abs(whole).max()), rel=1e-5)
         assert found[tensor].counts.sum() + found[tensor].zeros == whole.size
         axis = channel_axis(*readers[tensor], whole.ndim)
-        if axis is not None:
+        if axis:
             others = tuple(i for i in range(whole.ndim) if i != axis)
             np.testing.assert_allclose(found[tensor].channel_amax, np.abs(whole).max(axis=others), rtol=1e-5)

@@ -4,14 +4,20 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from sample_outputs import one
+from sample_outputs import Samples, one
 
-from pytest_int8acc.case.judge import Judge, SampleJudge
+from pytest_int8acc.case.judge import Judge
+from pytest_int8acc.case.trials import SampleJudge
 from pytest_int8acc.lab.vectors import ELEMENTS, Prober, sampled
 from pytest_int8acc.scores.criteria import OutputLimits
 from pytest_int8acc.scores.metrics import METRICS
+from pytest_int8acc.search.types import Probe
 
 FLOATS = [name for name, metric in METRICS.items() if "floats" in metric.kinds]
+
+
+def probed(judge: SampleJudge, samples: list[int], outputs: Samples) -> Probe:
+    return Prober(judge).probe(samples, [(samples, outputs)])
 
 
 @pytest.mark.parametrize(
@@ -22,7 +28,7 @@ def test_squared_lengths_of_vectors_are_the_parts(metric: str, limit: float) -> 
     b, c = one(8, 20, noise=1e-3)
     judge = SampleJudge({"y": b}, Judge([OutputLimits("y", limits={metric: limit})]))
     some = [5, 1, 2]
-    probe = Prober(judge).probe(some, {"y": [c[i] for i in some]})
+    probe = probed(judge, some, {"y": [c[i] for i in some]})
     lengths = np.square(probe.vectors[0]).sum(axis=1)
     np.testing.assert_allclose(lengths, probe.parts[0], rtol=1e-5 if "db" in metric else 0.02)
 
@@ -32,7 +38,7 @@ def test_vectors_are_linear_in_the_error(metric: str) -> None:
     b, c = one(4, 7)
     judge = SampleJudge({"y": b}, Judge([OutputLimits("y", limits={metric: 0.5})]))
     twice = [y + 2 * (z - y) for y, z in zip(b, c, strict=True)]
-    once, double = (Prober(judge).probe([0, 3], {"y": [a[0], a[3]]}).vectors[0] for a in (c, twice))
+    once, double = (probed(judge, [0, 3], {"y": [a[0], a[3]]}).vectors[0] for a in (c, twice))
     if metric.startswith("top"):  # only what moves towards another class counts
         once, double = np.maximum(once, 0), np.maximum(double, 0)
     np.testing.assert_allclose(double, 2 * once, rtol=1e-4, atol=1e-5)
@@ -40,11 +46,11 @@ def test_vectors_are_linear_in_the_error(metric: str) -> None:
 
 def test_long_vectors_are_sampled_evenly_and_keep_their_length() -> None:
     rows = np.random.default_rng(0).normal(size=(3, 50_000)).astype(np.float32)
-    short = sampled(rows)
+    short = sampled(rows, 50_000)
     assert short.shape == (3, ELEMENTS)
-    np.testing.assert_array_equal(short, sampled(rows))
+    np.testing.assert_array_equal(short, sampled(rows, 50_000))
     np.testing.assert_allclose(np.linalg.norm(short, axis=1), np.linalg.norm(rows, axis=1), rtol=0.05)
-    ragged = sampled([rows[0, :10], rows[1, :30]])
+    ragged = sampled([rows[0, :10], rows[1, :30]], 30)
     assert ragged.shape == (2, 30)
     np.testing.assert_array_equal(ragged[1], rows[1, :30])
 
@@ -54,9 +60,9 @@ def test_broken_candidates_make_long_vectors_and_no_nan() -> None:
     for metric in FLOATS:
         judge = SampleJudge({"y": b}, Judge([OutputLimits("y", limits={metric: 0.5})]))
         broken = [np.full_like(c[0], np.nan), c[1][:, :5], np.where(c[2] > 0, np.inf, c[2])]
-        probe = Prober(judge).probe([0, 1, 2], {"y": broken})
+        probe = probed(judge, [0, 1, 2], {"y": broken})
         assert np.isfinite(probe.vectors[0]).all(), metric
-        good = Prober(judge).probe([0, 1, 2], {"y": c[:3]})
+        good = probed(judge, [0, 1, 2], {"y": c[:3]})
         lengths = np.linalg.norm(probe.vectors[0], axis=1)
         assert (lengths > np.linalg.norm(good.vectors[0], axis=1)).all(), metric
         assert lengths[0] > 2 * lengths[1] or not metric.endswith(("_db", "_abs")), (

@@ -29,7 +29,9 @@ def read(project: Project, name: str = "torch.npz") -> Reference:
     spec = project.folder / "case.int8acc.yaml"
     spec.write_text(f"model: model.onnx\ninputs: data.npz\n{CALIBRATED}reference: {name}\n")
     (case,) = load_spec(spec)
-    return read_reference(case, load_model(project.folder / "model.onnx"))
+    found = read_reference(case, load_model(project.folder / "model.onnx"))
+    assert found is not None
+    return found
 
 
 def forbidden(*_: object, **__: object) -> None:
@@ -44,17 +46,19 @@ def test_an_array_of_the_only_output_may_have_any_name(project: Project, name: s
     else:
         np.save(project.folder / name, logits)
     output = load_model(project.folder / "model.onnx").outputs[0].name
-    like = {output: [np.zeros((4, 4), np.float32), np.zeros((2, 4), np.float32)]}
-    found = read(project, name).in_batches(like)[output]
+    like = [{output: np.zeros((rows, 4), np.float32)} for rows in (4, 2)]
+    reference = read(project, name)
+    found = [reference.next(feed)[output] for feed in like]
+    reference.end()
     assert [(a.shape, a.dtype) for a in found] == [((4, 4), np.float32), ((2, 4), np.float32)]
     np.testing.assert_array_equal(np.concatenate(found), logits)
-    short = {output: like[output][:1]}
-    with pytest.raises(DataError, match=rf"reference: {name}: '{output}' has shape .*samples first"):
-        read(project, name).in_batches(short)
-
-
-def test_a_case_without_a_reference_has_an_empty_one(project: Project) -> None:
-    assert Reference().in_batches({"y": [np.zeros((1, 4), np.float32)]}) == {}
+    short = read(project, name)
+    short.next(like[0])
+    wrong = rf"reference: {name}: '{output}' has shape .*samples first"
+    with pytest.raises(DataError, match=wrong):
+        short.end()
+    with pytest.raises(DataError, match=wrong):
+        short.next({output: np.zeros((4, 5), np.float32)})
 
 
 def test_an_array_that_is_no_output_is_named(tmp_path: Path) -> None:
@@ -71,7 +75,7 @@ def test_a_misspelt_reference_ends_the_case_before_anything_is_built_or_searched
     project: Project, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     np.savez(project.folder / "torhc.npz", y=np.zeros((12, 4), np.float32))
-    monkeypatch.setattr(pytest_int8acc.measure.measured, "run_forms", forbidden)
+    monkeypatch.setattr(pytest_int8acc.measure.measured, "preflight", forbidden)
     monkeypatch.setattr(pytest_int8acc.repair.precision, "search", forbidden)
     wanted = r"reference: torch.npz: no such file .*did you mean 'torhc.npz'.*save the framework's outputs"
     with pytest.raises(DataError, match=wanted):
@@ -88,7 +92,7 @@ def test_a_misspelt_reference_ends_the_case_before_anything_is_built_or_searched
 def test_labels_and_metrics_are_opened_before_anything_is_built(
     project: Project, monkeypatch: pytest.MonkeyPatch, line: str, said: str
 ) -> None:
-    monkeypatch.setattr(pytest_int8acc.measure.measured, "run_forms", forbidden)
+    monkeypatch.setattr(pytest_int8acc.measure.measured, "preflight", forbidden)
     with pytest.raises(Exception, match=said):
         project.check(f"{CALIBRATED}{line}\n")
 

@@ -202,3 +202,22 @@ def test_what_cannot_be_merged_is_one_line(run, pytester, args, said):
     result = run(*args)
     assert result.ret == pytest.ExitCode.USAGE_ERROR
     result.stderr.fnmatch_lines([f"ERROR: {said}"])
+
+
+@pytest.mark.parametrize("text", ["[" * 100_000, '{"cases":' * 100_000, "[" * 100_000 + "]" * 100_000])
+def test_a_report_of_nothing_but_brackets(tmp_path, text):
+    write(tmp_path / "1" / "report.json", text)
+    with pytest.raises(Int8accError, match=r"report\.json: not JSON .*; run those cases again"):
+        merge(tmp_path / "out", tmp_path / "1")
+
+
+def test_a_lone_surrogate_in_a_report_is_merged_and_printed(pytester: pytest.Pytester):
+    """As JSON may spell it; no file can hold it as it is."""
+    entry = ran("\\ud800", EARLY)
+    report = shard(pytester.path / "1", entry) / "report.json"
+    report.write_text(report.read_text().replace("\\\\ud800", "\\ud800"))
+    assert "\ud800" in json.loads(report.read_text())["cases"][0]["nodeid"]
+    done = pytester.runpytest_subprocess(*LOAD, "--int8acc-merge", "1", "--int8acc-report", "out")
+    assert done.ret == pytest.ExitCode.TESTS_FAILED
+    assert "Traceback" not in done.stdout.str() + done.stderr.str()
+    assert (pytester.path / "out" / "report.html").is_file()

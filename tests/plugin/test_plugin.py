@@ -61,7 +61,7 @@ def test_verdicts_and_the_terminal_section(project, run):
             "PASSED m.int8acc.yaml::good - 'logits' cosine 0.9996 >= 0.999 (margin 0.0006), auto/exact/cpu",
             "FAILED m.int8acc.yaml::bad - 'logits' cosine 0.8741 < 0.999, auto/exact/cpu",
             "ERROR m.int8acc.yaml::broken - broken.onnx: no such file; write the model's path*",
-            "ERROR m.int8acc.yaml::crash - RuntimeError: a mistake of ours",
+            "ERROR m.int8acc.yaml::crash - this is a fault of pytest-int8acc, *: RuntimeError in*",
             "*short test summary*",
             "FAILED m.int8acc.yaml::bad*",
         ]
@@ -69,7 +69,7 @@ def test_verdicts_and_the_terminal_section(project, run):
     if pytest.version_tuple >= (9, 2):  # older ones leave text out of the short summary
         result.stdout.fnmatch_lines(["FAILED m.int8acc.yaml::bad - INT8 accuracy: 'logits' cosine 0.8741*"])
     text = result.stdout.str()
-    assert ">           raise RuntimeError" in text  # a traceback for a mistake of ours, and for nothing else
+    assert ">           raise RuntimeError" not in text
     assert ">           raise ModelError" not in text
     assert "raise AccuracyError" not in text
 

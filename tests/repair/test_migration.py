@@ -49,7 +49,7 @@ def held(network: Network, tensors: Collection[str], data: Samples) -> dict[str,
     """What tensors hold, as a lab measures it."""
     measured, int8 = (
         SimpleNamespace(sessions=CPU, inputs=data, clock=Clock()),
-        SimpleNamespace(network=network),
+        SimpleNamespace(network=network, observed=None),
     )
     lab = Lab(measured, int8)  # type: ignore[arg-type]
     return dict(lab.values(data).of(tensors))  # type: ignore[arg-type]

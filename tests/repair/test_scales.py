@@ -16,7 +16,7 @@ from benchmarks.case import dataset
 from benchmarks.faults import outlier_channel, per_tensor_weights
 from benchmarks.nets import digits, trained
 from pytest_int8acc.clock import Clock
-from pytest_int8acc.engines.calibrators import ENTROPY_BINS
+from pytest_int8acc.engines.bins import Bins
 from pytest_int8acc.engines.onnxruntime import CPU, OrtEngine
 from pytest_int8acc.graph.groups import find_groups
 from pytest_int8acc.graph.load import normalize
@@ -40,6 +40,8 @@ from pytest_int8acc.repair.scales import (
 )
 from pytest_int8acc.scales.calibrate import calibrate
 from pytest_int8acc.scales.methods import METHODS
+from pytest_int8acc.scales.observed import BINS, Observed
+from pytest_int8acc.scales.ranges import ENTROPY_BINS
 from pytest_int8acc.spec.int8 import CalibrationMethod
 from pytest_int8acc.tensors import Outputs
 
@@ -106,9 +108,7 @@ def test_candidates_are_what_calibration_would_choose(wide: Lab, method: Calibra
         scales = calibrate(model, tensors, inputs, method=method, percentile=percentile, top_k=5).values
         name = {"topk": "topk 5", "percentile": f"percentile {percentile:g}"}.get(method, method)
         for tensor in tensors:
-            # Bins reach up to the next power of two here, and up to amax there.
-            close = 0.05 if method == "entropy" else 1e-3
-            assert ranges.scale(tensor, name) == pytest.approx(scales[tensor], rel=close)
+            assert ranges.scale(tensor, name) == pytest.approx(scales[tensor], rel=1e-6)
 
 
 def test_the_loss_of_a_scale_is_against_the_best(wide: Lab) -> None:
@@ -154,12 +154,14 @@ def test_a_plan_is_measured_once(wide: Lab, monkeypatch: pytest.MonkeyPatch) -> 
 @pytest.mark.parametrize(("factor", "alike"), [(1.0, True), (1.2, True), (0.5, False), (30.0, False)])
 def test_ranges_are_alike_where_values_spread_alike(wide: Lab, factor: float, alike: bool) -> None:
     ranges, tensor = ranges_of(wide), activations(wide.network)[1]
-    other = TensorValues(tensor)
-    for batch in wide.measured.inputs.batches():
-        other.add(factor * next(iter(batch.feed.values())), 1, batch.rows)
-    own = TensorValues(tensor)
-    for batch in wide.measured.inputs.batches():
-        own.add(next(iter(batch.feed.values())), 1, batch.rows)
+    values = [next(iter(batch.feed.values())) for batch in wide.measured.inputs.batches()]
+    own, other = (
+        TensorValues(tensor, Bins(amax, BINS), np.array([amax], np.float32))
+        for amax in (float(max(np.abs(array).max() for array in values)) * f for f in (1.0, factor))
+    )
+    for array in values:
+        own.bins.add(array)
+        other.bins.add(np.float32(factor) * array)
     assert Ranges({tensor: own}).like(Ranges({tensor: other})) is alike
     assert not Ranges({tensor: own}).like(ranges), "other tensors"
 
@@ -206,7 +208,7 @@ def test_tensors_of_a_concat_get_one_scale(tmp_path: Path) -> None:
     tied = next(s & quantized for s in layout.shared if len(s & quantized) > 1)
     feed = {name: np.concatenate([array] * 2) for name, array in sample_feed(proto).items()}
     data = dataset(model, feed, tmp_path, batch=2)
-    ranges = Ranges(Values(model, data, CPU, readers={}, nbytes={}).of(quantized))
+    ranges = Ranges(Values(Observed(model, data, CPU)).of(quantized))
     (unit,) = units(network, [min(tied)], ranges)
     assert set(unit.tensors) == tied
     assert unit.scale("minmax") == max(ranges.scale(t, "minmax") for t in tied)
@@ -281,9 +283,11 @@ def test_scales_of_what_has_no_scale_per_tensor_are_no_part_of_the_plan() -> Non
 
 
 def test_tensors_without_a_histogram_get_no_candidates(wide: Lab) -> None:
-    held = {name: TensorValues(name) for name in ("zero", "inf", "one")}
-    for name, value in (("zero", 0.0), ("inf", np.inf), ("one", 1.0)):
-        held[name].add(np.full((2, 3), value, np.float32), None, 2)
+    held = {
+        name: TensorValues(name, maxima=np.array([amax], np.float32))
+        for name, amax in (("zero", 0.0), ("inf", np.inf), ("one", 1.0))
+    }
+    held["one"].bins.add(np.ones(3, np.float32))
     ranges = Ranges(held)
     assert [name in ranges for name in held] == [False, False, True]
     assert [unit.tensors for unit in units(wide.network, held, ranges)] == [("one",)]

@@ -11,11 +11,11 @@ from hypothesis import strategies as st
 from onnx import parser
 
 from pytest_int8acc.data import Batch, RandomSource, open_dataset
-from pytest_int8acc.engines.calibrators import ENTROPY_BINS, entropy_amax
 from pytest_int8acc.errors import ScalesError
 from pytest_int8acc.graph.model import Model, make_model
 from pytest_int8acc.scales import amax_to_scale
-from pytest_int8acc.scales.calibrate import calibrate, mse_amax, percentile_amax
+from pytest_int8acc.scales.calibrate import calibrate
+from pytest_int8acc.scales.ranges import ENTROPY_BINS, entropy_amax, mse_amax, percentile_amax
 from pytest_int8acc.spec.int8 import CalibrationMethod
 
 RNG = np.random.default_rng(7)

@@ -10,14 +10,30 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pytest_int8acc.scores.compare import fit_line, worst_sample
-from pytest_int8acc.scores.metrics import Pair
+from pytest_int8acc.scores.criteria import OutputLimits
+from pytest_int8acc.scores.tally import Tally
 
 RNG = np.random.default_rng(3)
 X = RNG.normal(0, 1, (200, 10)).astype(np.float32)
 
 
+def tallied(baseline, candidate):
+    tally = Tally("y", [OutputLimits("y")])
+    for b, c in zip(baseline, candidate, strict=True):
+        tally.add(b, c)
+    return tally
+
+
+def fit_of(baseline, candidate):
+    return fit_line(tallied(baseline, candidate).sums)
+
+
+def worst_of(baseline, candidate):
+    return worst_sample(tallied(baseline, candidate).errors)
+
+
 def fit(baseline, candidate):
-    return fit_line(Pair([np.asarray(baseline)], [np.asarray(candidate)]))
+    return fit_of([np.asarray(baseline)], [np.asarray(candidate)])
 
 
 @settings(max_examples=60, deadline=None)
@@ -30,7 +46,7 @@ def test_fit_equals_lstsq_however_the_samples_are_batched(seed, mean, cuts):
     rng = np.random.default_rng(seed)
     b = rng.normal(mean, 1, (40, 3))
     c = rng.uniform(-2, 2) * b + rng.uniform(-5, 5) + rng.normal(0, 0.3, b.shape)
-    got = fit_line(Pair(np.split(b, sorted(cuts)), np.split(c, sorted(cuts))))
+    got = fit_of(np.split(b, sorted(cuts)), np.split(c, sorted(cuts)))
     # Centred by hand, since lstsq with a large mean loses the digits that the merged moments keep.
     slope = np.linalg.lstsq((b - b.mean()).reshape(-1, 1), (c - c.mean()).ravel(), rcond=None)[0][0]
     assert got.slope == pytest.approx(slope, rel=1e-9, abs=1e-9)
@@ -115,7 +131,7 @@ def test_constant_int8_is_known(value):
 def test_equal_holes_and_empty_batches_do_not_touch_the_line():
     hole = np.full((1, 10), np.nan, np.float32)
     empty = np.zeros((0, 10), np.float32)
-    got = fit_line(Pair([X, hole, empty], [2 * X, hole, empty]))
+    got = fit_of([X, hole, empty], [2 * X, hole, empty])
     assert (got.slope, got.correlation) == (pytest.approx(2.0), pytest.approx(1.0))
 
 
@@ -123,29 +139,29 @@ def test_worst_sample_is_the_one_with_the_lowest_sqnr():
     candidate = X * 1.01
     candidate[7] = X[7] * 1.5
     candidate[150] = X[150] * 1.2
-    assert worst_sample(Pair([X], [candidate])) == 7
-    assert worst_sample(Pair([X[:3], X[3:8], X[8:]], [candidate[:3], candidate[3:8], candidate[8:]])) == 7
+    assert worst_of([X], [candidate]) == 7
+    assert worst_of([X[:3], X[3:8], X[8:]], [candidate[:3], candidate[3:8], candidate[8:]]) == 7
 
 
 def test_worst_sample_in_a_batch_too_large_for_one_piece():
     baseline = RNG.normal(0, 1, (40, 8000)).astype(np.float32)
     candidate = baseline * 1.01
     candidate[39] *= 2
-    assert worst_sample(Pair([baseline[:1], baseline[1:]], [candidate[:1], candidate[1:]])) == 39
+    assert worst_of([baseline[:1], baseline[1:]], [candidate[:1], candidate[1:]]) == 39
 
 
 def test_worst_sample_of_identical_outputs_is_none():
-    assert worst_sample(Pair([X], [X.copy()])) is None
+    assert worst_of([X], [X.copy()]) is None
 
 
 def test_worst_sample_leaves_equal_holes_out_and_takes_samples_of_zeros():
     b, c = X[:4].copy(), X[:4] * 1.1
     b[1] = c[1] = np.nan
     b[2] = 0.0
-    assert worst_sample(Pair([b], [c])) == 2  # all of it is error: -inf dB
-    assert math.isfinite(fit_line(Pair([b], [c])).slope)
+    assert worst_of([b], [c]) == 2  # all of it is error: -inf dB
+    assert math.isfinite(fit_of([b], [c]).slope)
 
 
 def test_one_sample_per_array_without_axes():
     b, c = np.float32([1, 2, 3]), np.float32([1, 2, 4])
-    assert worst_sample(Pair([*map(np.asarray, b)], [*map(np.asarray, c)])) == 2
+    assert worst_of([*map(np.asarray, b)], [*map(np.asarray, c)]) == 2

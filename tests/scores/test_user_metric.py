@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import math
+import re
 from fractions import Fraction
 
 import numpy as np
@@ -283,3 +284,113 @@ def test_the_users_own_exception_is_an_error_that_names_the_function(tmp_path):
     assert evaluate(load_function("metrics.py:fine", tmp_path))[0].value == 1.0
     with pytest.raises(CriterionError, match="give `labels:`"):
         evaluate(load_function("metrics.py:fine", tmp_path), labels=None)
+
+
+class MuteError(Exception):
+    def __str__(self):
+        raise ValueError("no text")
+
+
+class Shy:
+    def __repr__(self):
+        raise ValueError("no picture")
+
+
+def raises(error):
+    raise error
+
+
+@pytest.mark.parametrize(
+    ("metric", "text"),
+    [
+        (lambda outputs: 10**400, "returned a number beyond 1e308 on the baseline's outputs"),
+        (lambda outputs: Fraction(10**400), "returned a number beyond 1e308"),
+        (lambda outputs: raises(MuteError()), "MuteError, whose text cannot be made"),
+        (lambda outputs: raises(BaseException("boom")), "BaseException: boom"),
+        (lambda outputs: Shy(), "ValueError: no picture"),
+    ],
+)
+def test_what_fails_in_a_metric_is_told_as_the_users(metric, text):
+    with pytest.raises(CriterionError, match=re.escape(text)):
+        evaluate(metric)
+
+
+def test_ctrl_c_in_a_metric_passes():
+    with pytest.raises(KeyboardInterrupt):
+        evaluate(lambda outputs: raises(KeyboardInterrupt()))
+
+
+# Fed batch by batch
+
+
+class Top1:
+    """As a user writes it: a class that is fed."""
+
+    def __init__(self):
+        self.right = self.seen = 0
+
+    def update(self, outputs, labels):
+        self.right += int((outputs["logits"].argmax(1) == labels).sum())
+        self.seen += len(labels)
+        outputs["logits"][:] = 7  # its own copy
+
+    def compute(self):
+        return self.right / self.seen
+
+
+class Distance:
+    def __init__(self):
+        self.total = 0.0
+
+    def update(self, baseline, candidate):
+        self.total += float(np.abs(baseline["logits"] - candidate["logits"]).sum())
+
+    def compute(self):
+        return self.total
+
+
+def one_by_one(outputs):
+    return {name: [row[None] for array in arrays for row in array] for name, arrays in outputs.items()}
+
+
+def test_a_class_is_fed_batch_by_batch_and_scores_as_a_function_does():
+    assert evaluate(Top1, one_by_one(BASELINE), one_by_one(CANDIDATE), max_drop=0.1) == evaluate(
+        top1, max_drop=0.1
+    )
+
+
+def test_a_streaming_function_gives_the_mean_over_samples():
+    batches = []
+
+    def share(outputs, labels):
+        batches.append(len(labels))
+        return float((outputs["logits"].argmax(1) == labels).mean())
+
+    assert evaluate(share, streaming=True) == evaluate(top1)
+    assert batches == [3, 1] * 2
+
+
+def test_what_is_fed_may_compare_with_the_baseline():
+    (score,) = evaluate(Distance, one_by_one(BASELINE), one_by_one(CANDIDATE), labels=None, max=1e9)
+    expected = sum(np.abs(b - c).sum() for b, c in zip(BASELINE["logits"], CANDIDATE["logits"], strict=True))
+    assert (score.baseline, score.value) == (0.0, pytest.approx(float(expected)))
+
+
+def test_a_class_that_fails_on_nan_of_int8_fails_the_score_and_on_finite_outputs_the_case():
+    class Strict(Top1):
+        def update(self, outputs, labels):
+            if not np.isfinite(outputs["logits"]).all():
+                raise ValueError("Input contains NaN")
+            super().update(outputs, labels)
+
+    broken = {"logits": [np.full_like(array, np.nan) for array in CANDIDATE["logits"]]}
+    (score,) = evaluate(Strict, candidate=broken, min=0.1)
+    assert math.isnan(score.value)
+    assert "Input contains NaN" in score.note
+    with pytest.raises(CriterionError, match="Input contains NaN"):
+        evaluate(Strict, baseline=broken, min=0.1)
+
+
+def test_labels_that_update_wants_and_the_case_lacks():
+    with pytest.raises(CriterionError, match=r"takes 'labels' as its second argument.*no labels"):
+        evaluate(Top1, labels=None)

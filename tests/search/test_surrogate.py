@@ -128,3 +128,14 @@ def test_groups_not_free_stay_in_int8():
     solver = Solver(model, np.array([1.0, 2.0, 0.1]), np.array([False, True, True]))
     assert solver.solve(1.0) == {1}
     assert solver.solve(0.5) is None
+
+
+@pytest.mark.parametrize("pool", ["mean", "rank"])
+def test_each_group_alone_is_foretold_as_its_plan_is(pool):
+    rng = np.random.default_rng(3)
+    vectors = rng.standard_normal((9, 4, 5)).astype(np.float32)
+    base = 0.1 * rng.standard_normal((4, 5)).astype(np.float32)
+    model = Surrogate([Target(0)], [criterion("sqnr", pool)], [vectors], [base])
+    everything = frozenset(range(9))
+    expected = [model.loss(everything - {group}) for group in range(9)]
+    np.testing.assert_allclose(model.alone(), expected, rtol=1e-9)

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from pytest_int8acc.case.judge import SampleJudge
+from pytest_int8acc.case.trials import SampleJudge
 from pytest_int8acc.tensors import Array
 
 

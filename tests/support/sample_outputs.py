@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from pytest_int8acc.case.judge import Gathered, SampleJudge
+from pytest_int8acc.case.trials import Gathered, SampleJudge
 from pytest_int8acc.search.types import Trial
 from pytest_int8acc.tensors import Array
 

@@ -240,8 +240,14 @@ def _between_factors(view: View, sigmoid: onnx.NodeProto) -> Iterator[Finding]:
 
 
 def _related(half: Half, codes: Array, weight: Array) -> float:
-    """Median over channels of the cosine of a weight and its codes, blind to a factor for each channel."""
+    """Median over channels of the cosine of a weight and its codes, blind to a factor for each channel.
+
+    1.0 where scales and channels do not fit, which other rules tell.
+    """
     axis = half.axis if half.axis is not None else 0
+    sizes = {1, *([] if half.zero_point is None else [half.zero_point.size])}
+    if not -codes.ndim <= axis < codes.ndim or not sizes <= {1, codes.shape[axis]}:
+        return 1.0
     zero_point = 0 if half.zero_point is None else half.zero_point
     shifts = np.asarray(zero_point, np.float32)
     ours = codes.astype(np.float32) - along(shifts, half.axis, codes.ndim)

@@ -72,7 +72,7 @@ class View:
         """Shape of each tensor where ONNX's inference can tell."""
         try:
             values = self.model.values()
-        except (onnx.shape_inference.InferenceError, ModelError):
+        except ModelError:
             values = {}
         shapes: dict[str, tuple[object, ...] | None] = {name: info.shape for name, info in values.items()}
         return shapes | {name: array.shape for name, array in self.constants.items()}
@@ -157,7 +157,10 @@ def moved_axis(axis: int, rank: int, moves: list[onnx.NodeProto]) -> int | None:
     axis %= rank
     for node in moves:
         if node.op_type == "Transpose":
-            axis = attribute(node, "perm", list(range(rank))[::-1]).index(axis)
+            order = attribute(node, "perm", list(range(rank))[::-1])
+            if sorted(order) != list(range(rank)):
+                return None
+            axis = order.index(axis)
         elif node.op_type not in ("Identity", "Dropout"):
             return None
     return axis

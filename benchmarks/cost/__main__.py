@@ -1,0 +1,92 @@
+"""What a case costs: CPU seconds of whole processes, one thread each, beside its goals.
+
+    python -m benchmarks.cost --install                # makes what other tools' environments are missing
+    python -m benchmarks.cost --only a c --json cost.json
+
+Topics: a: failing cases against NNCF; b: failing cases in plain passes (u: CPU seconds of one FP32 pass of
+ONNX Runtime over all samples); c: networks of rapidocr; d: passing cases and calibration; e: memory; f:
+growth with the number of groups; g: a suite without specs.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+
+from benchmarks.cost.lines import TOPICS, Line, Setup
+from benchmarks.cost.process import ONE_THREAD
+from benchmarks.search import machine
+from benchmarks.tables import table
+
+#: Environment to what is installed there, dependencies aside where it begins with --no-deps.
+PACKAGES = {
+    "nncf": ["nncf==3.4.0", "onnx==1.23.2", "onnxruntime==1.31.1"],
+    "ocr": ["--no-deps", "rapidocr-onnxruntime==1.4.4", "pillow", "numpy"],
+}
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Measure what was asked for and print it."""
+    options = _parser().parse_args(arguments)
+    os.environ.update(ONE_THREAD)
+    if options.install:
+        install(options.environments)
+    about = dict(machine("benchmarks.cost"))
+    print("\n".join(f"{name}: {value}" for name, value in about.items()), flush=True)
+    lines: dict[str, list[Line]] = {}
+    for topic in options.only:
+        with tempfile.TemporaryDirectory() as folder:
+            lines[topic] = []
+            setup = Setup(Path(folder), options.environments, options.limit, options.rounds)
+            for line in TOPICS[topic](setup):
+                lines[topic].append(line)
+                print(table(_HEADER, [_cells(line)]).splitlines()[-1], flush=True)
+                if options.json:
+                    told = {t: [dataclasses.asdict(line) for line in found] for t, found in lines.items()}
+                    options.json.write_text(json.dumps({"machine": about, **told}, indent=1))
+    print(f"\n{table(_HEADER, [_cells(line) for found in lines.values() for line in found])}")
+
+
+_HEADER = ("", "figure", "goal", "unit", "met")
+
+
+def _cells(line: Line) -> tuple[object, ...]:
+    goal = "" if line.goal is None else f"{line.goal:g}"
+    met = {None: "", True: "yes", False: "no"}[line.met]
+    return line.what, f"{'> ' if line.least else ''}{line.figure:.3g}", goal, line.unit, met
+
+
+def install(folder: Path) -> None:
+    """Make the environments that are not there."""
+    for name, packages in PACKAGES.items():
+        if not (folder / name).exists():
+            subprocess.run([sys.executable, "-m", "venv", folder / name], check=True)
+            subprocess.run([folder / name / "bin" / "pip", "install", "-q", *packages], check=True)
+
+
+def _parser() -> argparse.ArgumentParser:
+    formatter = argparse.RawDescriptionHelpFormatter
+    parser = argparse.ArgumentParser(
+        "python -m benchmarks.cost", description=__doc__, formatter_class=formatter
+    )
+    parser.add_argument("--only", nargs="+", choices=TOPICS, default=list(TOPICS), help="default: all")
+    default = Path.home() / ".cache" / "int8acc-benchmarks"
+    parser.add_argument("--environments", type=Path, default=default, help=f"default: {default}")
+    parser.add_argument(
+        "--install", action="store_true", help="make the environments that are missing, by pip"
+    )
+    parser.add_argument("--rounds", type=int, default=3, help="of which the median is taken (default: 3)")
+    parser.add_argument("--limit", type=int, default=900, help="CPU s one process may take (default: 900)")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write all numbers here")
+    return parser
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,90 @@
+"""What the graph tells of its activations before it runs: channels, signs, and where NaN would show."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable
+
+import onnx
+
+from pytest_int8acc.graph.groups import WEIGHTED
+from pytest_int8acc.graph.index import attribute
+from pytest_int8acc.graph.model import Model
+
+#: Make nothing below 0 of what is not.
+_KEEP_SIGN = {
+    *("AveragePool", "Concat", "Flatten", "GlobalAveragePool", "GlobalMaxPool", "Identity", "MaxPool"),
+    *("Reshape", "Squeeze", "Transpose", "Unsqueeze"),
+}
+#: Make NaN of a NaN in whichever input, wherever it lies there.
+_KEEP_NAN = {
+    *("Abs", "Add", "BatchNormalization", "Clip", "Concat", "Conv", "Div", "Erf", "Exp", "Flatten", "Gelu"),
+    *("Gemm", "GlobalAveragePool", "Identity", "InstanceNormalization", "LayerNormalization", "LeakyRelu"),
+    *("MatMul", "Mul", "Neg", "ReduceMean", "ReduceSum", "Relu", "Reshape", "Sigmoid", "Softmax", "Sqrt"),
+    *("Squeeze", "Sub", "Tanh", "Transpose", "Unsqueeze"),
+}
+
+
+def channel_axis(op_type: str, index: int, rank: int) -> int | None:
+    """The axis of an activation that holds its channels, which its reader sums over; None: no such axis."""
+    if rank < 2:
+        return None
+    if op_type in ("MatMul", "Gemm"):
+        return rank - 1 if index == 0 else rank - 2
+    return 1 if rank != 3 or op_type.startswith("Conv") else 2
+
+
+def channel_axes(model: Model, tensors: Iterable[str]) -> dict[str, tuple[int, int]]:
+    """Tensor to its channel axis and its rank, by its reader: the first with weights, else the first.
+
+    Tensors are left out whose rank is not known, or whose channels lie on the first axis.
+    """
+    values, found = model.values(), dict[str, tuple[int, int]]()
+    for tensor in tensors:
+        readers = model.index.readers(tensor)
+        shape = values[tensor].shape if tensor in values else None
+        if not readers or shape is None:
+            continue
+        node, index = next((r for r in readers if r[0].op_type in WEIGHTED), readers[0])
+        axis = channel_axis(node.op_type, index, len(shape))
+        if axis:
+            found[tensor] = axis, len(shape)
+    return found
+
+
+def not_negative(model: Model) -> set[str]:
+    """Tensors that hold nothing below 0: of Relu, of Clip from 0 on, and of what keeps that."""
+    constants, found = model.constants(), set[str]()
+
+    def is_floored(node: onnx.NodeProto) -> bool:
+        if node.op_type == "Clip":
+            low = constants.get(node.input[1]) if len(node.input) > 1 else None
+            return low is not None and low.size == 1 and float(low.item()) >= 0
+        data = node.input if node.op_type in ("Add", "Concat") else node.input[:1]
+        keeps = node.op_type in _KEEP_SIGN or node.op_type == "Add"
+        return node.op_type == "Relu" or (keeps and all(name in found for name in data))
+
+    for node in model.graph.node:
+        if is_floored(node):
+            found.update(node.output)
+    return found
+
+
+def shown_at(model: Model, outputs: Collection[str]) -> set[str]:
+    """Tensors whose NaN, wherever it lies, makes NaN in one of ``outputs``; with these."""
+    found = set(outputs)
+    for node in reversed(model.graph.node):
+        if node.op_type in _KEEP_NAN and found.intersection(node.output) and _sees_all(node):
+            found.update(node.input)
+    return found
+
+
+def _sees_all(node: onnx.NodeProto) -> bool:
+    """False for a convolution whose steps may pass values over, between windows or at the end."""
+    if node.op_type != "Conv":
+        return True
+    strides, dilations = attribute(node, "strides", []), attribute(node, "dilations", [])
+    if any(step > 1 for step in dilations) or attribute(node, "auto_pad", b"") == b"VALID":
+        return all(step == 1 for step in (*strides, *dilations))
+    kernel = attribute(node, "kernel_shape", [1] * len(strides))
+    ends = attribute(node, "pads", [0] * 2 * len(strides))[len(strides) :]
+    return all(s <= k and s - 1 <= end for s, k, end in zip(strides, kernel, ends, strict=False))

@@ -1,0 +1,207 @@
+"""What can be told of a case before it is calibrated: its first samples run in FP32 and by the baseline.
+
+They say whether the baseline repeats itself, and whether FP16 may be at fault: a limit that it misses against
+FP32, an output that is not finite or nothing but zeros, a tensor that comes near the end of FP16. Where they
+leave no doubt, FP32 is not run on the other samples, unless INT8 fails.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+
+import numpy as np
+import onnx
+from onnx import TensorProto, helper
+
+from pytest_int8acc.backends.protocol import Backend
+from pytest_int8acc.case.forms import Form
+from pytest_int8acc.case.judge import Judge, Scoring
+from pytest_int8acc.data import Dataset
+from pytest_int8acc.engines import Engine
+from pytest_int8acc.engines.onnxruntime import Sessions
+from pytest_int8acc.engines.run import cut, lock_step
+from pytest_int8acc.errors import EngineError, blaming
+from pytest_int8acc.graph.formats import FP16
+from pytest_int8acc.graph.groups import moves_values
+from pytest_int8acc.graph.model import Model
+from pytest_int8acc.measure.caveats import lost_by_baseline, made_floats, refuse_overflow
+from pytest_int8acc.measure.runs import Runs, check_interface
+from pytest_int8acc.results import Role
+from pytest_int8acc.spec.models import Case
+from pytest_int8acc.tensors import Feed
+
+#: The outputs that tell the ends of all values; what finds them in one tensor, and among tensors.
+_PEAKS = {"int8acc/max": ("ReduceMax", "Max"), "int8acc/min": ("ReduceMin", "Min")}
+#: Operators whose results exceed neither 1 nor their inputs, beside those that move values.
+_WITHIN = frozenset({"Relu", "Clip", "Softmax", "Sigmoid", "Tanh", "Erf", "Concat", "GlobalAveragePool"})
+#: Other samples are not expected to reach this many times what the first ones reach.
+_HEADROOM = 64
+#: The share of the samples that is looked at first.
+_SHARE = 1 / 16
+#: As many samples are supposed of data that must be read to be counted.
+_SUPPOSED = 64
+
+
+@dataclass(frozen=True, eq=False)
+class Preflight:
+    """What the first samples say, and the engines that they were run on."""
+
+    baseline: Engine | None = None
+    """None where the baseline was kept and is not run."""
+    candidate: Engine | None = None
+    """None where it is still to be calibrated."""
+    fp32: Callable[[], Engine] | None = None
+    """Opens the float model; None where the baseline is that, or where ONNX Runtime cannot run it."""
+    steady: Scoring | None = None
+    """Two runs of the baseline, where they gave the same numbers bit for bit; None where they did not."""
+    doubtful: bool = False
+    """Whether FP32 is wanted on all samples whatever INT8 gives."""
+    settled: bool = False
+    """Whether FP16 was found not to overflow on all samples."""
+    notes: tuple[str, ...] = ()
+
+
+def preflight(
+    case: Case,
+    backend: Backend,
+    model: Model,
+    form: Form,
+    inputs: Dataset,
+    *,
+    candidate: Form | None,
+    judge: Judge,
+    sessions: Sessions,
+) -> Preflight:
+    """Open the baseline and FP32, the candidate too where it is known, and run the first samples.
+
+    Args:
+        case: Whose keys are named where one is at fault.
+        backend: Where the baseline runs.
+        model: The float model.
+        form: The baseline's.
+        inputs: All samples.
+        candidate: The candidate's form; None where it is still to be calibrated.
+        judge: The case's criteria.
+        sessions: Where FP32 runs.
+
+    Raises:
+        EngineError: The baseline does not build or run.
+        ModelError: The baseline takes other inputs, or gives other outputs, than the model; or FP16 overflows
+            in it, and a limit or an output is lost by that.
+    """
+    engine, tested = _opened(backend, model, form, candidate, inputs)
+    few = inputs.first(max(1, int(_SHARE * (inputs.samples or _SUPPOSED))))
+    twice = [found for _, found in lock_step({Role.BASELINE: engine, Role.BASELINE_AGAIN: engine}, few)]
+    with case.at("criteria"):
+        steady = _steady(judge, twice)
+    if form.model is model and not backend.needs_simulation:
+        return Preflight(engine, tested, steady=steady)
+    try:
+        reference, peak = _watched_run(model, few, sessions)
+    except EngineError as error:
+        if not backend.needs_simulation:
+            raise
+        notes = (f"no FP32 reference and no simulation: {error}",)
+        return Preflight(engine, tested, steady=steady, notes=notes)
+    fp32, near = partial(sessions.exact, model), form.half and not peak < FP16.highest / _HEADROOM
+    place = case.place("criteria")
+    sides = _compared(judge, place, ({**a, Role.FP32: b} for a, b in zip(twice, reference, strict=True)))
+    if not sides.spoilt and not lost_by_baseline(sides):
+        return Preflight(engine, tested, fp32, steady, doubtful=near)
+    both = lock_step({Role.FP32: fp32(), Role.BASELINE: engine}, inputs)
+    sides = _compared(judge, place, (found for _, found in both))
+    lost = lost_by_baseline(sides)
+    with case.at("baseline"):
+        refuse_overflow(lost, sides, model, form, inputs, sessions)
+    return Preflight(engine, tested, fp32, steady, doubtful=True, settled=True)
+
+
+def _opened(
+    backend: Backend, model: Model, form: Form, candidate: Form | None, inputs: Dataset
+) -> tuple[Engine, Engine | None]:
+    """The baseline's engine and the candidate's, which are built side by side where they can be."""
+    with blaming(form.place):
+        check_interface(form.model, model)
+        backend.check(form)
+    if candidate is not None:
+        with blaming(candidate.place):
+            backend.begin(candidate, Role.INT8, inputs)
+    with blaming(form.place):
+        engine = backend.open(form, Role.BASELINE, inputs)
+    if candidate is None:
+        return engine, None
+    with blaming(candidate.place):
+        return engine, backend.open(candidate, Role.INT8, inputs)
+
+
+def beside_golden(backend: Backend, model: Model, sessions: Sessions) -> Preflight:
+    """What there is to know where a golden stands in for the baseline: FP32 runs on all samples."""
+    try:
+        engine = sessions.exact(model)
+    except EngineError as error:  # TensorRT runs plugins that ONNX Runtime does not know
+        if not backend.needs_simulation:
+            raise
+        return Preflight(notes=(f"no FP32 reference and no simulation: {error}",))
+    return Preflight(fp32=lambda: engine, doubtful=True)
+
+
+def _steady(judge: Judge, twice: Sequence[Mapping[Role, Feed]]) -> Scoring | None:
+    """Two runs of the baseline compared, by no user's metric; None where they differ."""
+    scoring = Scoring(replace(judge, metrics=()))
+    for found in twice:
+        one, again = found[Role.BASELINE], found[Role.BASELINE_AGAIN]
+        if any(a.shape != again[n].shape or a.tobytes() != again[n].tobytes() for n, a in one.items()):
+            return None
+        scoring.add(one, again, 0)
+    return scoring
+
+
+def _compared(judge: Judge, place: str, batches: Iterable[Mapping[Role, Feed]]) -> Runs:
+    """FP32 and the baseline compared, by the limits on outputs alone, which stand at ``place``."""
+    scoring = Scoring(judge, judged_only=True)
+    runs = Runs("", (), judge, lambda _: iter(()), {(Role.FP32, Role.BASELINE): scoring})
+    for found in batches:
+        with blaming(place):
+            scoring.add(found[Role.FP32], found[Role.BASELINE], 0)
+        for role in (Role.FP32, Role.BASELINE):
+            runs.look(role, found[role])
+    return runs
+
+
+def _watched_run(model: Model, few: Dataset, sessions: Sessions) -> tuple[list[Feed], float]:
+    """Outputs of FP32, and the greatest magnitude inside the model; nan where that is not known.
+
+    Raises EngineError where ONNX Runtime cannot run the model.
+    """
+    outputs, peaks = list[Feed](), [0.0]
+    try:
+        engine = sessions.exact(_watched(model), optimized=False)
+        for batch in few.batches():
+            found = engine(batch.feed)
+            peaks += [abs(float(found.pop(name).item())) for name in _PEAKS]
+            outputs.append({name: cut(array, batch, name) for name, array in found.items()})
+    except EngineError:  # of a tensor without elements there is no greatest
+        plain = lock_step({Role.FP32: sessions.exact(model)}, few)
+        return [feeds[Role.FP32] for _, feeds in plain], math.nan
+    return outputs, float(np.max(peaks))
+
+
+def _watched(model: Model) -> Model:
+    """The model with two outputs more: the greatest and the least of all float values that nodes compute."""
+    editor, makers = model.edit(), model.index.producer
+    made = [name for name in made_floats(model) if not _stays_within(makers[name])]
+    for name, (reduce, join) in _PEAKS.items():
+        each = [editor.unique(f"{tensor}/{name}") for tensor in made]
+        for tensor, peak in zip(made, each, strict=True):
+            editor.graph.node.append(helper.make_node(reduce, [tensor], [peak], keepdims=0))
+        editor.graph.node.append(helper.make_node(join, each, [name]))
+        editor.graph.output.append(helper.make_tensor_value_info(name, TensorProto.FLOAT, []))
+    return editor.done()
+
+
+def _stays_within(node: onnx.NodeProto) -> bool:
+    """Whether the results of ``node`` exceed neither 1 nor its inputs."""
+    return moves_values(node) or node.op_type in _WITHIN

@@ -1,0 +1,132 @@
+"""Ranges chosen from histograms: percentile, least squared error, least information lost."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pytest_int8acc.graph.formats import INT8
+
+Histogram = NDArray[np.int64]
+
+#: Bins over [-amax, amax] for the entropy threshold; a multiple of the quantized bins, since ONNX Runtime
+#: counts what is left over in its last candidate, the whole range, as lost.
+ENTROPY_BINS = 2048
+#: ONNX Runtime's own default.
+_QUANTIZED_BINS = 128
+#: What ONNX Runtime gives to bins that hold nothing, taken from those that do (its ``smooth_distribution``).
+_SMOOTHING = 1e-4
+#: Ranges that the mse method tries, as fractions of amax: 1 down to 1/128 in steps of 4 %.
+_FRACTIONS = 2.0 ** -np.arange(0, 7.01, 1 / 16)
+
+
+def percentile_amax(counts: Histogram, amax: float, percentile: float) -> float:
+    """The least bin edge that ``percentile`` % of the magnitudes do not pass.
+
+    ONNX Runtime takes the lower edge of that bin, which is 0 where one outlier leaves all other values in the
+    first bin (microsoft/onnxruntime#10571).
+
+    Args:
+        counts: Histogram over [-amax, amax], with an even number of bins.
+        amax: Greatest magnitude, above 0.
+        percentile: In (0, 100].
+    """
+    cumulated = np.cumsum(folded(counts))
+    index = int(np.searchsorted(cumulated, percentile / 100 * cumulated[-1]))
+    return amax * (index + 1) / cumulated.size
+
+
+def mse_amax(counts: Histogram, amax: float) -> float:
+    """The range, of 113 down to amax / 128, whose INT8 error has the least mean square over the histogram.
+
+    Each bin counts as its centre, rounded to the range's grid of 127 steps and clipped there (as
+    ``HistogramCalibrator.compute_amax("mse")`` of NVIDIA's pytorch-quantization and ModelOpt). With k the
+    code of x, the error sum (x - k s)^2 = sum x^2 - 2 s sum k x + s^2 sum k^2, and sums over k are sums of
+    what lies beyond each k - 1/2, which cumulative sums give.
+
+    Args:
+        counts: Histogram over [-amax, amax], with an even number of bins.
+        amax: Greatest magnitude, above 0.
+    """
+    weights = folded(counts).astype(np.float64)
+    centres = (np.arange(weights.size) + 0.5) / weights.size
+    codes = np.arange(1, INT8.levels + 1)
+    steps = _FRACTIONS[:, None] / INT8.levels
+    beyond = np.searchsorted(centres, (codes - 0.5) * steps)
+    count, total = (_tails(values)[beyond] for values in (weights, weights * centres))
+    squares = (steps[:, 0] ** 2) * ((2 * codes - 1) * count).sum(axis=1)
+    return float(amax * _FRACTIONS[int(np.argmin(squares - 2 * steps[:, 0] * total.sum(axis=1)))])
+
+
+def entropy_amax(counts: Histogram, amax: float) -> float:
+    """The range that loses the least information, ONNX Runtime's ``get_entropy_threshold`` to the bit.
+
+    Compares the histogram, clipped at each candidate, with its 128-bin self by Kullback-Leibler divergence
+    (S. Migacz, 8-bit Inference with TensorRT, GTC 2017). ONNX Runtime's default of 128 bins leaves a single
+    candidate, the whole range; use ``ENTROPY_BINS``. Leave values that are exactly 0 out of the counts: they
+    are exact at any scale, and after a ReLU their peak draws the threshold far into the distribution.
+
+    Args:
+        counts: Histogram over [-amax, amax], its number of bins a multiple of 128.
+        amax: Greatest magnitude, above 0.
+
+    Returns:
+        A magnitude in (0, amax].
+    """
+    limit, middle = np.float32(amax), counts.size // 2
+    edges = np.linspace(-limit, limit, counts.size + 1, dtype=np.float32)
+    sums = np.concatenate([[0], np.cumsum(counts)])
+    filled = np.concatenate([[0], np.cumsum(counts != 0)])
+    reaches = range(_QUANTIZED_BINS // 2, middle + 1)
+    losses = [
+        _information_lost(counts, sums, filled, middle - reach, min(middle + reach + 1, counts.size))
+        for reach in reaches
+    ]
+    reach = reaches[int(np.argmin(losses))]
+    low, high = edges[middle - reach], edges[min(middle + reach + 1, counts.size)]
+    return float(min(max(abs(low), abs(high)), amax))
+
+
+def _information_lost(counts: Histogram, sums: Histogram, filled: Histogram, start: int, end: int) -> float:
+    """Divergence of bins ``start`` to ``end``, all else added to the outermost, from their 128-bin self.
+
+    Sums of counts come from cumulative sums, exact in integers; the rest keeps ONNX Runtime's float32 and
+    its order, so that of nearly equal candidates the same one wins.
+    """
+    p = counts[start:end].copy()
+    p[0] += sums[start]
+    p[-1] += sums[-1] - sums[end]
+    width = p.size // _QUANTIZED_BINS
+    bounds = start + width * np.arange(_QUANTIZED_BINS + 1)
+    held, present = np.diff(sums[bounds]), np.diff(filled[bounds])
+    held[-1] += sums[end] - sums[bounds[-1]]
+    present[0] += int(p[0] != 0) - int(counts[start] != 0)
+    q = np.zeros(p.size, np.int64)
+    means = np.where(present > 0, held / np.maximum(present, 1), 0).astype(np.int64)
+    q[: width * _QUANTIZED_BINS] = np.repeat(means, width)
+    if not (p.any() and q.any()):
+        return float("inf")
+    p_shares, q_shares = _smoothed(p), _smoothed(q)
+    return float((p_shares * np.log(p_shares / q_shares)).sum())
+
+
+def _smoothed(counts: Histogram) -> NDArray[np.float32]:
+    """Shares in float32, none of them 0."""
+    empty = counts == 0
+    zeros = int(np.count_nonzero(empty))
+    shares = counts.astype(np.float32)
+    shares -= np.float32(_SMOOTHING * zeros / (counts.size - zeros))
+    shares[empty] = _SMOOTHING
+    shares /= shares.sum()
+    return shares
+
+
+def _tails(values: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Sums from each index to the end, shape [size + 1]."""
+    return np.concatenate([np.cumsum(values[::-1])[::-1], [0.0]])
+
+
+def folded(counts: Histogram) -> Histogram:
+    """The histogram of |x| over [0, amax]."""
+    half = counts.size // 2
+    return np.asarray(counts[half:] + counts[:half][::-1])

@@ -1,0 +1,266 @@
+"""The sums that most metrics are made of: two arrays in, one row of float64 per sample out.
+
+Below, b is an element of the baseline, c the same element of the candidate. Elements that are the same NaN
+or infinity in both are left out. A few samples, or a part of one, are taken at a time, so that float64
+copies stay in a core's cache; all sums are float64, within 1e-12 of those of Python's exact ``math.fsum``.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pytest_int8acc.tensors import Array
+
+F64 = NDArray[np.float64]
+#: Elements per piece: 0.25 MB in float64.
+PIECE = 2**15
+#: Longest product of vectors that BLAS computes on one thread: more of them stall where cores are busy.
+_ONE_THREAD = 2**13
+#: Below this length rows are summed across, not along.
+_NARROW = 64
+#: Binary exponents beyond which squares of doubles leave float64; such samples are scaled.
+_FAR = 400
+#: A square of the mean above this share of the mean square: moments are taken about the mean.
+_OFF_CENTRE = 0.9
+
+
+class Sums(NamedTuple):
+    """Sums over elements: of one sample or of several, squares and products in units of ``4 ** exponent``."""
+
+    elements: float = 0.0
+    """Those left out not counted."""
+    same: float = 0.0
+    """Elements left out."""
+    lost: float = 0.0
+    """NaN or infinite in the candidate only."""
+    bad: float = 0.0
+    """NaN or infinite in the baseline, with something else in the candidate."""
+    exponent: float = 0.0
+    """What is not squared is in units of ``2 ** exponent``; 0 but for very small and very large doubles."""
+    bb: float = 0.0
+    cc: float = 0.0
+    be: float = 0.0
+    """Sum of b (c - b)."""
+    ee: float = 0.0
+    """Sum of (c - b)^2."""
+    absolute: float = 0.0
+    """Sum of |c - b|; this and what follows is nan where only squares were asked for."""
+    max_error: float = 0.0
+    """Greatest |c - b|; nan if any is nan."""
+    peak: float = 0.0
+    """Greatest |b|."""
+    b: float = 0.0
+    c: float = 0.0
+    var_b: float = 0.0
+    """Sum of (b - mean)^2."""
+    cov: float = 0.0
+    """Sum of (b - mean b) (c - mean c)."""
+    var_c: float = 0.0
+
+    def scaled(self, value: float) -> float:
+        """``value``, a sum of what is not squared, in the output's own unit."""
+        return math.ldexp(value, int(self.exponent))
+
+
+#: Field of ``Sums`` to its place in a row.
+AT = {field: place for place, field in enumerate(Sums._fields)}
+_LINEAR = [AT["absolute"], AT["max_error"], AT["peak"], AT["b"], AT["c"]]
+_SQUARES = [AT["bb"], AT["cc"], AT["be"], AT["ee"], AT["var_b"], AT["cov"], AT["var_c"]]
+_GREATEST = [AT["max_error"], AT["peak"]]
+
+
+def samples_in(array: Array) -> int:
+    """Number of samples in one batch: the size of the first axis, 1 without axes."""
+    return array.shape[0] if array.ndim else 1
+
+
+def sums_of(rows: F64) -> Sums:
+    """The sums of several samples together, from rows of ``ERRORS`` or ``SQUARES``."""
+    return Sums(*pool_errors(rows).tolist())
+
+
+def pool_errors(rows: F64) -> F64:
+    """Several rows as one; moments about the means are merged as by Chan, Golub and LeVeque (1979)."""
+    rows = _in_one_unit(rows)
+    with np.errstate(all="ignore"):  # inf and nan are answers here
+        pooled = np.asarray(rows.sum(axis=0))
+        pooled[_GREATEST] = rows[:, _GREATEST].max(axis=0, initial=0.0)
+        pooled[AT["exponent"]] = rows[:, AT["exponent"]].max(initial=-np.inf) if len(rows) else 0.0
+        weights = rows[:, AT["elements"]]
+        if not pooled[AT["elements"]]:
+            return pooled
+        b, c = (
+            np.divide(rows[:, i], weights, out=np.zeros_like(weights), where=weights > 0)
+            - pooled[i] / pooled[AT["elements"]]
+            for i in (AT["b"], AT["c"])
+        )
+        pooled[[AT["var_b"], AT["cov"], AT["var_c"]]] += [
+            np.sum(weights * x * y) for x, y in ((b, b), (b, c), (c, c))
+        ]
+    return pooled
+
+
+def _in_one_unit(rows: F64) -> F64:
+    """The same rows in units of the greatest exponent of those that hold anything but 0."""
+    exponents = rows[:, AT["exponent"]]
+    if not exponents.any():
+        return rows
+    held = (rows[:, _SQUARES[:4]] != 0).any(axis=1)
+    top = exponents[held].max(initial=-np.inf)
+    rows = rows.copy()
+    shift = np.where(held, exponents - top, 0.0).astype(int)[:, None] if np.isfinite(top) else 0
+    rows[:, _LINEAR] = np.ldexp(rows[:, _LINEAR], shift)
+    rows[:, _SQUARES] = np.ldexp(rows[:, _SQUARES], 2 * np.asarray(shift))
+    rows[:, AT["exponent"]] = top if np.isfinite(top) else 0.0
+    return rows
+
+
+def errors(b: Array, c: Array, samples: int, *, full: bool) -> F64:
+    """Rows of ``Sums``, [samples, fields]; ``full``: with all that is not squared, too."""
+    rows = np.empty((samples, len(AT)))
+    if not samples:
+        return rows
+    with np.errstate(all="ignore"):
+        flat_b, flat_c = b.reshape(samples, -1), c.reshape(samples, -1)
+        size = flat_b.shape[1]
+        if size > PIECE:
+            for i in range(samples):
+                cuts = (slice(start, start + PIECE) for start in range(0, size, PIECE))
+                parts = [_errors(flat_b[i : i + 1, cut], flat_c[i : i + 1, cut], full) for cut in cuts]
+                rows[i] = pool_errors(np.concatenate(parts))
+            return rows
+        step = max(1, PIECE // max(size, 1))
+        for start in range(0, samples, step):
+            cut = slice(start, start + step)
+            rows[cut] = _errors(flat_b[cut], flat_c[cut], full)
+    return rows
+
+
+def _errors(b: Array, c: Array, full: bool) -> F64:
+    """Of one piece, [samples, elements]; what is not finite or far from 1 goes the long way."""
+    if not b.shape[1]:
+        return np.zeros((len(b), len(AT)))
+    x = _wide(b)
+    y = x if _equal(b, c) else _wide(c)
+    rows = _sums(x, y, None if y is x else difference(b, c, x, y), full)
+    squares = rows[:, [AT["bb"], AT["cc"], AT["ee"]]]
+    if not np.isfinite(squares).all() or (b.dtype.itemsize == 8 and b.dtype.kind == "f" and _leaves(x, y)):
+        return _errors_anew(b, c, full)
+    return rows
+
+
+def _equal(b: Array, c: Array) -> bool:
+    """Whether both are the same, as two runs of the baseline mostly are; a few elements tell them apart."""
+    few = 16
+    return np.array_equal(b[:1, :few], c[:1, :few]) and np.array_equal(b, c)
+
+
+def _wide(array: Array) -> F64:
+    """In float64, [samples, elements], laid out so that rows are summed fast."""
+    if array.shape[1] < _NARROW:
+        return array.T.astype(np.float64, order="C").T
+    return array.astype(np.float64)
+
+
+def _leaves(b: F64, c: F64) -> bool:
+    """Whether squares of a sample leave float64."""
+    return bool(_exponents(b, c).any())
+
+
+def _exponents(b: F64, c: F64) -> NDArray[np.intp]:
+    """Binary exponent of each sample's greatest finite magnitude where squares may leave float64; else 0."""
+    greatest = np.maximum(*(np.where(np.isfinite(a), np.abs(a), 0.0).max(axis=1) for a in (b, c)))
+    exponents = np.frexp(greatest)[1].astype(np.intp)
+    return np.where(np.abs(exponents) > _FAR, exponents, 0)
+
+
+def _errors_anew(b: Array, c: Array, full: bool) -> F64:
+    """Of a piece that holds what is not finite, or doubles whose squares leave float64."""
+    x, y = b.astype(np.float64), c.astype(np.float64)
+    bad_b, bad_c = ~np.isfinite(x), ~np.isfinite(y)
+    same = same_non_finite(x, y)
+    x[same] = y[same] = 0.0
+    exponents = _exponents(x, y)
+    x, y = (np.ldexp(a, -exponents[:, None]) for a in (x, y))
+    rows = _sums(x, y, y - x if exponents.any() else difference(b, c, x, y), full, ~same)
+    rows[:, AT["exponent"]] = exponents
+    for column, which in ((AT["same"], same), (AT["lost"], bad_c & ~bad_b), (AT["bad"], bad_b & ~same)):
+        rows[:, column] = which.sum(axis=1)
+    return rows
+
+
+def difference(b: Array, c: Array, x: F64, y: F64) -> F64:
+    """``y - x``, what b and c are in float64; integers of 64 bits near each other are subtracted as such."""
+    e = y - x
+    if b.dtype.kind in "iu" and max(b.dtype.itemsize, c.dtype.itemsize) == 8:
+        exact = c.astype(np.uint64) - b.astype(np.uint64)  # modulo 2**64, as all below
+        return np.where(np.abs(e) < 2.0**62, exact.view(np.int64).astype(np.float64), e)
+    return e
+
+
+def same_non_finite(b: F64, c: F64) -> NDArray[np.bool_]:
+    """Where both hold the same NaN or infinity."""
+    bad = np.asarray(~np.isfinite(b))
+    return bad & ((b == c) | (np.isnan(b) & np.isnan(c))) if bad.any() else bad
+
+
+def _sums(b: F64, c: F64, e: F64 | None, full: bool, counted: NDArray[np.bool_] | None = None) -> F64:
+    """The sums of a piece, [samples, fields].
+
+    Args:
+        b: The baseline, [samples, elements].
+        c: The candidate.
+        e: Their difference; overwritten. None: there is none.
+        full: Whether all sums are wanted, or squares alone.
+        counted: Elements that are not left out, which are 0; None: all.
+    """
+    rows = np.zeros((len(b), len(AT)))
+    rows[:, AT["elements"]] = b.shape[1] if counted is None else counted.sum(axis=1)
+    rows[:, AT["bb"]] = _dots(b, b)
+    rows[:, AT["cc"]] = rows[:, AT["bb"]] if e is None else _dots(c, c)
+    if e is not None:
+        rows[:, AT["be"]], rows[:, AT["ee"]] = _dots(b, e), _dots(e, e)
+    if not full:
+        rows[:, AT["absolute"] :] = np.nan
+        return rows
+    rows[:, AT["b"]] = b.sum(axis=1)
+    rows[:, AT["c"]] = rows[:, AT["b"]] if e is None else c.sum(axis=1)
+    _moments(rows, b, c, counted)
+    rows[:, AT["peak"]] = np.maximum(b.max(axis=1), -b.min(axis=1))
+    if e is not None:
+        np.abs(e, out=e)
+        rows[:, AT["absolute"]], rows[:, AT["max_error"]] = e.sum(axis=1), e.max(axis=1)
+    return rows
+
+
+def _moments(rows: F64, b: F64, c: F64, counted: NDArray[np.bool_] | None) -> None:
+    """Fill in moments about the means; about 0 first, which is exact enough where the means are small."""
+    count = np.maximum(rows[:, AT["elements"]], 1.0)
+    bb, cc, be = (rows[:, i] for i in (AT["bb"], AT["cc"], AT["be"]))
+    mean_b, mean_c = rows[:, AT["b"]] / count, rows[:, AT["c"]] / count
+    far = (mean_b**2 * count > _OFF_CENTRE * bb) | (mean_c**2 * count > _OFF_CENTRE * cc)
+    if far.any():
+        b, c = b - mean_b[:, None], c - mean_c[:, None]
+        if counted is not None:
+            b, c = np.where(counted, b, 0.0), np.where(counted, c, 0.0)
+        moments = _dots(b, b), _dots(b, c), _dots(c, c)
+    else:
+        moments = bb - mean_b**2 * count, bb + be - mean_b * mean_c * count, cc - mean_c**2 * count
+    rows[:, AT["var_b"]], rows[:, AT["cov"]], rows[:, AT["var_c"]] = moments
+
+
+def _dots(x: F64, y: F64) -> F64:
+    """Scalar product of each sample's elements, [samples]."""
+    samples, size = x.shape
+    if size < _NARROW:
+        return np.asarray(np.einsum("ij,ij->j", x.T, y.T))
+    if samples == 1 and size % _ONE_THREAD == 0:
+        x, y = x.reshape(-1, _ONE_THREAD), y.reshape(-1, _ONE_THREAD)
+    elif size > _ONE_THREAD:
+        return np.asarray(np.einsum("ij,ij->i", x, y))
+    products = np.matmul(x[:, None, :], y[:, :, None]).reshape(-1)
+    return np.asarray(products if len(products) == samples else products.sum(keepdims=True))

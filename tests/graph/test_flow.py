@@ -1,0 +1,99 @@
+"""What the graph is said to tell of activations is so when it runs."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from onnx import parser
+from zoo import ZOO, sample_feed
+
+from pytest_int8acc.engines.onnxruntime import OrtEngine
+from pytest_int8acc.graph.flow import channel_axes, not_negative, shown_at
+from pytest_int8acc.graph.load import normalize
+from pytest_int8acc.graph.model import Model, make_model
+from pytest_int8acc.tensors import Array, Feed
+
+
+def model_of(body: str, shape: str = "N, 4, 6, 6") -> Model:
+    constants = (
+        "<float zero = {0}, float six = {6}, float minus = {-1}, float[4, 4, 1, 1] one = {"
+        + ", ".join(["1"] * 16)
+        + "}>"
+    )
+    graph = f"g (float[{shape}] x) => (float[{shape}] y) {constants} {{ {body} }}"
+    text = f'<ir_version: 8, opset_import: ["": 17]> {graph}'
+    return normalize(make_model(parser.parse_model(text)))
+
+
+def showing(model: Model, feed: Feed) -> dict[str, Array]:
+    """Every float tensor of the main graph in one run."""
+    edit, values = model.edit(), model.values()
+    infos = {v.name: v for v in model.edit().graph.value_info}
+    own = {v.name for v in edit.graph.output}
+    edit.graph.output.extend(
+        infos[n] for n in model.index.producer if n in infos and n not in own and values[n].dtype == np.single
+    )
+    return OrtEngine(edit.done())(feed)
+
+
+@pytest.mark.parametrize("name", sorted(ZOO))
+def test_what_is_never_negative_is_not(name: str) -> None:
+    model = normalize(make_model(ZOO[name](), name=name))
+    found, floored = showing(model, sample_feed(model)), not_negative(model)
+    assert all((found[tensor] >= 0).all() for tensor in floored & found.keys())
+
+
+@pytest.mark.parametrize(
+    ("body", "floored"),
+    [
+        ("y = Relu(x)", True),
+        ("y = Clip(x, zero, six)", True),
+        ("y = Clip(x, minus, six)", False),
+        ("y = Clip(x)", False),
+        ("a = Relu(x)\n y = Add(a, a)", True),
+        ("a = Relu(x)\n y = Add(a, x)", False),
+        ("a = Relu(x)\n y = Sub(a, a)", False),
+        ("y = MaxPool<kernel_shape = [1, 1]>(x)", False),
+    ],
+)
+def test_signs(body: str, floored: bool) -> None:
+    assert ("y" in not_negative(model_of(body))) is floored
+
+
+def floats(model: Model) -> list[str]:
+    return [info.name for info in model.outputs if info.dtype == np.float32]
+
+
+@pytest.mark.parametrize("name", sorted(ZOO))
+def test_nan_in_what_shows_at_outputs_shows_there(name: str) -> None:
+    """At every place of the inputs, a few of them tried."""
+    model = normalize(make_model(ZOO[name](), name=name))
+    shown, engine = shown_at(model, floats(model)), OrtEngine(model)
+    feed, rng = sample_feed(model), np.random.default_rng(0)
+    for info in model.inputs:
+        if info.name not in shown or info.dtype != np.float32:
+            continue
+        for place in rng.integers(feed[info.name].size, size=8):
+            broken = feed[info.name].copy()
+            broken.flat[place] = np.nan
+            outputs = engine({**feed, info.name: broken})
+            assert any(np.isnan(array).any() for array in outputs.values() if array.dtype.kind == "f")
+
+
+@pytest.mark.parametrize(
+    ("body", "shown"),
+    [
+        ("y = Conv(x, one)", True),
+        ("y = Conv<strides = [2, 2]>(x, one)", False),
+        ("y = Conv<strides = [2, 2], kernel_shape = [1, 1], pads = [1, 1, 1, 1]>(x, one)", False),
+        ("y = MaxPool<kernel_shape = [2, 2]>(x)", False),
+        ("a = Conv(x, one)\n b = MaxPool<kernel_shape = [2, 2]>(a)\n y = Add(x, zero)", True),
+    ],
+)
+def test_where_nan_may_be_passed_over(body: str, shown: bool) -> None:
+    assert ("x" in shown_at(model_of(body), ["y"])) is shown
+
+
+def test_channels_are_those_of_the_reader_with_weights() -> None:
+    model = model_of("a = Relu(x)\n b = Sigmoid(a)\n c = Conv(a, one)\n y = Add(b, c)")
+    assert channel_axes(model, ["x", "a", "y"]) == {"x": (1, 4), "a": (1, 4)}

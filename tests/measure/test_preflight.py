@@ -1,0 +1,203 @@
+"""What is told before anything is calibrated; FP32 and the second run on a few samples, and on all."""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+from onnx import numpy_helper, parser
+from projects import CALIBRATED, Project
+
+import pytest_int8acc.case.data
+from pytest_int8acc.check import check
+from pytest_int8acc.engines.onnxruntime import OrtEngine
+from pytest_int8acc.errors import CriterionError, DataError, ModelError
+from pytest_int8acc.graph.model import Model
+from pytest_int8acc.settings import Settings
+from pytest_int8acc.spec.load import load_spec
+from pytest_int8acc.tensors import Feed
+
+COUNT = 64
+
+
+@pytest.fixture
+def rows(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
+    """Samples that each form was run on, in rows; FP32 is the model without FP16 and Q/DQ."""
+    counted: Counter[str] = Counter()
+    plain, call = OrtEngine.__init__, OrtEngine.__call__
+    kinds: dict[int, str] = {}
+
+    def opened(self: OrtEngine, model: Model, *rest: str, **more: int) -> None:
+        types = {t.data_type for t in model.graph.initializer}
+        quantized = any(node.op_type == "QuantizeLinear" for node in model.graph.node)
+        half = any(t == onnx.TensorProto.FLOAT16 for t in types)
+        calibrating = "y" not in {output.name for output in model.outputs}
+        kinds[id(self)] = "INT8" if quantized else "FP16" if half else "maxima" if calibrating else "FP32"
+        plain(self, model, *rest, **more)
+
+    def ran(self: OrtEngine, feed: Feed) -> Feed:
+        counted[kinds[id(self)]] += len(next(iter(feed.values())))
+        return call(self, feed)
+
+    monkeypatch.setattr(OrtEngine, "__init__", opened)
+    monkeypatch.setattr(OrtEngine, "__call__", ran)
+    return counted
+
+
+def network(project: Project, *, size: float = 1.0) -> np.ndarray:
+    """A model that divides by the root of a mean of squares, as norms do; its data are given back."""
+    proto = parser.parse_model(
+        """<ir_version: 8, opset_import: ["": 17]> g (float[n, 8] x) => (float[n, 4] y) {
+            h = MatMul(x, w)
+            squares = Mul(h, h)
+            mean = ReduceMean<axes=[1], keepdims=1>(squares)
+            root = Sqrt(mean)
+            normed = Div(h, root)
+            y = MatMul(normed, v)
+        }"""
+    )
+    rng = np.random.default_rng(0)
+    for name, shape, factor in (("w", (8, 16), size), ("v", (16, 4), 1.0)):
+        array = (rng.normal(size=shape) * factor).astype(np.float32)
+        proto.graph.initializer.append(numpy_helper.from_array(array, name))
+    onnx.save(proto, project.folder / "model.onnx")
+    return rng.normal(size=(COUNT, 8)).astype(np.float32)
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Project:
+    return Project(tmp_path)
+
+
+def forbidden(*_: object, **__: object) -> None:
+    raise AssertionError("nothing is calibrated")
+
+
+LIMIT = "criteria: [{sqnr_db: 5}]\n"
+
+
+@pytest.mark.parametrize("calibrate", ["{method: entropy}", "{data: broken.npz}"])
+def test_an_overflow_in_the_first_samples_is_told_before_anything_is_calibrated(
+    project: Project, monkeypatch: pytest.MonkeyPatch, calibrate: str
+) -> None:
+    np.savez(project.folder / "data.npz", x=network(project, size=1000))
+    np.savez(project.folder / "broken.npz", x=np.full((4, 8), 1e38, np.float32))
+    monkeypatch.setattr(pytest_int8acc.case.data, "calibrate", forbidden)
+    with pytest.raises(ModelError, match=r"by an overflow inside the model.*'squares' of Mul"):
+        project.check(f"int8: {{calibrate: {calibrate}}}\n{LIMIT}")
+
+
+@pytest.mark.parametrize(
+    ("spec", "error", "said"),
+    [
+        ("int8: {calibrate: {data: wide.npz}}\n", DataError, "calibrate.data: wide.npz"),
+        (f"{CALIBRATED}criteria: [{{output: z, sqnr_db: 5}}]\n", CriterionError, "'z'"),
+        (f"{CALIBRATED}labels: labels.npy\n", DataError, "labels"),
+    ],
+)
+def test_what_does_not_fit_is_told_before_anything_is_calibrated(
+    project: Project, monkeypatch: pytest.MonkeyPatch, spec: str, error: type[Exception], said: str
+) -> None:
+    np.savez(project.folder / "data.npz", x=network(project))
+    np.savez(project.folder / "wide.npz", x=np.ones((4, 9), np.float32))
+    np.save(project.folder / "labels.npy", np.zeros(3))
+    monkeypatch.setattr(pytest_int8acc.case.data, "calibrate", forbidden)
+    with pytest.raises(error, match=said):
+        project.check(spec)
+
+
+def test_a_passing_case_runs_fp32_and_the_second_run_on_a_few_samples(
+    project: Project, rows: Counter[str]
+) -> None:
+    np.savez(project.folder / "data.npz", x=network(project))
+    result = project.check(CALIBRATED + LIMIT)
+    assert result.passed
+    few = COUNT // 16
+    assert rows == {"FP32": few, "FP16": COUNT + 2 * few, "INT8": COUNT, "maxima": COUNT}
+    assert {s.noise for s in result.scores if s.metric in ("sqnr_db", "cosine", "max_abs")} == {
+        np.inf,
+        1.0,
+        0.0,
+    }
+
+
+def test_a_failing_case_runs_fp32_on_all_samples_once(project: Project, rows: Counter[str]) -> None:
+    np.savez(project.folder / "data.npz", x=network(project))
+    result = project.check(CALIBRATED + "criteria: [{sqnr_db: 50}]\n", Settings(search="off"))
+    assert not result.passed
+    assert rows["FP32"] == COUNT + COUNT // 16
+
+
+def test_a_limit_that_the_baseline_misses_is_told_of_all_samples(
+    project: Project, rows: Counter[str]
+) -> None:
+    np.savez(project.folder / "data.npz", x=network(project))
+    result = project.check(CALIBRATED + "criteria: [{sqnr_db: 200}]\n", Settings(search="off"))
+    assert any("FP16 is off already" in warning for warning in result.warnings)
+    assert rows["FP32"] == 2 * COUNT + COUNT // 16
+
+
+@pytest.mark.parametrize("place", [COUNT // 16, COUNT - 1])
+def test_an_overflow_in_later_samples_alone_is_found(project: Project, place: int) -> None:
+    """The first samples come within a factor of 64 of the end of FP16, so that FP32 runs on all."""
+    data = network(project, size=8)
+    data[place] *= 3e3
+    np.savez(project.folder / "data.npz", x=data)
+    with pytest.raises(ModelError, match=r"by an overflow inside the model.*'squares' of Mul"):
+        project.check(CALIBRATED + "criteria: [{max_abs: 0.5}]\n")
+
+
+def test_a_baseline_that_is_not_finite_in_later_samples_is_found(project: Project) -> None:
+    proto = parser.parse_model(
+        """<ir_version: 8, opset_import: ["": 17]> g (float[n, 8] x) => (float[n, 4] y) {
+            h = MatMul(x, w)
+            y = Mul(h, f)
+        }"""
+    )
+    rng = np.random.default_rng(0)
+    weight = rng.normal(size=(8, 4)).astype(np.float32)
+    proto.graph.initializer.extend(
+        [numpy_helper.from_array(weight, "w"), numpy_helper.from_array(np.float32(10), "f")]
+    )
+    onnx.save(proto, project.folder / "model.onnx")
+    data = rng.normal(size=(COUNT, 8)).astype(np.float32)
+    data[-1] *= 1e4
+    np.savez(project.folder / "data.npz", x=data)
+    with pytest.raises(ModelError, match=r"in FP16 output 'y' is not finite"):
+        project.check(CALIBRATED)
+
+
+def test_a_baseline_that_does_not_repeat_itself_runs_twice_on_all_samples(
+    project: Project, rows: Counter[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The noise is that of all samples then."""
+    np.savez(project.folder / "data.npz", x=network(project))
+    call, rng = OrtEngine.__call__, np.random.default_rng(0)
+
+    def shaken(self: OrtEngine, feed: Feed) -> Feed:
+        return {k: v + rng.normal(size=v.shape).astype(v.dtype) * 1e-3 for k, v in call(self, feed).items()}
+
+    monkeypatch.setattr(OrtEngine, "__call__", shaken)
+    result = project.check(CALIBRATED + LIMIT)
+    assert rows["FP16"] == 2 * COUNT + 2 * (COUNT // 16)
+    (sqnr,) = (score for score in result.scores if score.metric == "sqnr_db")
+    assert 60 < (sqnr.noise or 0) < 80
+
+
+def test_samples_of_a_loader_that_nobody_counted_are_looked_at_too(
+    project: Project, rows: Counter[str]
+) -> None:
+    np.save(project.folder / "x.npy", network(project))
+    (project.folder / "load.py").write_text(
+        "import numpy as np\nfrom pathlib import Path\n\n"
+        "def load():\n    for row in np.load(Path(__file__).with_name('x.npy')):\n"
+        "        yield {'x': row[None]}\n"
+    )
+    path = project.folder / "case.int8acc.yaml"
+    path.write_text(f"model: model.onnx\ninputs: load.py:load\n{CALIBRATED}{LIMIT}")
+    (case,) = load_spec(path)
+    assert check(case, Settings()).passed
+    assert rows["FP32"] == 4

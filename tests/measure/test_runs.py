@@ -1,0 +1,107 @@
+"""Forms compared batch by batch: what is kept, what runs again, and scores as of whole outputs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from projects import CALIBRATED, Project
+
+from pytest_int8acc.check import conclude
+from pytest_int8acc.engines.run import run_together
+from pytest_int8acc.measure.measured import Measured, measure
+from pytest_int8acc.results import CaseResult, Role
+from pytest_int8acc.settings import Settings
+from pytest_int8acc.spec.load import load_spec
+from pytest_int8acc.tensors import Outputs
+
+METRICS = """
+import numpy as np
+
+def top1(outputs, labels):
+    (name,) = outputs
+    return float((outputs[name].reshape(len(labels), -1).argmax(1) == labels).mean())
+
+class Top1:
+    def __init__(self):
+        self.right = self.seen = 0
+
+    def update(self, outputs, labels):
+        self.right += top1(outputs, labels) * len(labels)
+        self.seen += len(labels)
+
+    def compute(self):
+        return self.right / self.seen
+"""
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Project:
+    made = Project(tmp_path)
+    made.data(made.model("plain"))
+    (tmp_path / "metrics.py").write_text(METRICS)
+    np.save(tmp_path / "labels.npy", np.zeros(12, np.int64))
+    return made
+
+
+def measured(project: Project, spec: str, settings: Settings | None = None) -> Measured:
+    path = project.folder / "case.int8acc.yaml"
+    path.write_text(f"model: model.onnx\ninputs: data.npz\n{CALIBRATED}{spec}")
+    (case,) = load_spec(path)
+    return measure(case, settings or Settings())
+
+
+def outputs_of(case: Measured) -> Iterator[Outputs]:
+    """Of baseline and INT8, run anew and kept."""
+    for form, role in ((case.reference, Role.BASELINE), (case.candidate, Role.INT8)):
+        engine = case.backend.open(form, role, case.inputs)
+        yield run_together({"it": engine}, case.inputs)["it"]
+
+
+def test_scores_are_those_of_whole_outputs(project: Project) -> None:
+    criteria = "[{max_rel: 9, kl: 1}, {metric: 'metrics.py:top1', min: 0}]"
+    case = measured(project, f"labels: labels.npy\ncriteria: {criteria}\n")
+    baseline, candidate = outputs_of(case)
+    whole = case.judge(baseline, candidate, baseline)
+    assert (*whole.outputs, *whole.metrics) == (*case.result.outputs, *case.result.metrics)
+
+
+@pytest.mark.parametrize(("search", "kept"), [("auto", 6), ("off", 0)])
+def test_the_baseline_is_kept_where_a_search_may_want_it_and_int8_is_not(
+    project: Project, search: str, kept: int
+) -> None:
+    case = measured(project, "criteria: [{sqnr_db: 5}]\n", Settings(search=search))  # type: ignore[arg-type]
+    assert [len(arrays) for arrays in case.baseline.values()] == [kept] * bool(kept)
+    assert case.runs.candidate == {}
+
+
+def test_what_was_compared_in_part_runs_again_where_all_is_asked_for(project: Project) -> None:
+    case = measured(project, "criteria: [{sqnr_db: 5}]\n")
+    known = case.runs.scorings[Role.FP32, Role.BASELINE]
+    assert known.judged_only
+    (lean,) = known.verdict().outputs
+    (full,) = case.runs.scoring(Role.FP32, Role.BASELINE).verdict().outputs
+    assert (lean.fit, full.fit is None) == (None, False)
+    assert full.scores[0] == lean.scores[0]
+    reference = run_together({"it": case.sessions.exact(case.model)}, case.inputs)["it"]
+    assert full == case.judge(reference, case.baseline).outputs[0]
+    int8 = case.runs.scoring(Role.FP32, Role.INT8).verdict()
+    assert int8 == case.judge(reference, next(iter([*outputs_of(case)][1:])))
+
+
+def told(result: CaseResult) -> tuple[object, ...]:
+    """What two runs of a case have in common whose metric differs in name only."""
+    assert result.search is not None
+    scores = [replace(s, subject="", metric="") for s in (*result.scores, *result.search.fixed)]
+    return scores, [culprit.layer for culprit in result.search.culprits], result.search.verified
+
+
+def test_a_class_finds_what_a_function_does(project: Project) -> None:
+    spec = "labels: labels.npy\ncriteria: [{sqnr_db: 60}, {metric: 'metrics.py:%s', max_drop: 0.5}]\n"
+    whole, fed = (conclude(measured(project, spec % name)) for name in ("top1", "Top1"))
+    assert told(whole) == told(fed)
+    streaming = conclude(measured(project, (spec % "top1").replace("max_drop", "streaming: true, max_drop")))
+    assert told(streaming) == told(fed)

@@ -1,0 +1,127 @@
+"""Sums against exact ones, at the ends of every type, of any subset of samples; no array is held."""
+
+from __future__ import annotations
+
+import gc
+import math
+import weakref
+from fractions import Fraction
+
+import numpy as np
+import pytest
+
+from pytest_int8acc.scores.compare import compare_output
+from pytest_int8acc.scores.criteria import OutputLimits
+from pytest_int8acc.scores.metrics import METRICS
+from pytest_int8acc.scores.sums import PIECE, Sums, errors, sums_of
+from pytest_int8acc.scores.tally import Tally
+from pytest_int8acc.tensors import Array
+
+RNG = np.random.default_rng(11)
+
+
+def exact(b: Array, c: Array) -> dict[str, float]:
+    """The sums in rational numbers."""
+    x, y = ([Fraction(v) for v in a.ravel().tolist()] for a in (b, c))
+    e = [q - p for p, q in zip(x, y, strict=True)]
+    mean_b, mean_c = sum(x) / len(x), sum(y) / len(y)
+    return {
+        "bb": float(sum(p * p for p in x)),
+        "cc": float(sum(q * q for q in y)),
+        "ee": float(sum(d * d for d in e)),
+        "absolute": float(sum(map(abs, e))),
+        "max_error": float(max(map(abs, e))),
+        "peak": float(max(map(abs, x))),
+        "var_b": float(sum((p - mean_b) ** 2 for p in x)),
+        "var_c": float(sum((q - mean_c) ** 2 for q in y)),
+    }
+
+
+@pytest.mark.parametrize("shape", [(3, 5), (2, 700), (1, PIECE + 9), (1, 2 * PIECE)])
+@pytest.mark.parametrize("mean", [0.0, 1e4])
+@pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64])
+def test_sums_are_those_of_exact_arithmetic(shape: tuple[int, ...], mean: float, dtype: type) -> None:
+    b = RNG.normal(mean, 1, shape).astype(dtype)
+    c = (b + RNG.normal(0, 1e-2, shape)).astype(dtype)
+    found = sums_of(errors(b, c, len(b), full=True))._asdict()
+    for field, value in exact(b, c).items():
+        assert found[field] == pytest.approx(value, rel=1e-11), field
+
+
+def scores(b: Array, c: Array) -> dict[str, float]:
+    names = ("sqnr_db", "psnr_db", "cosine", "max_abs", "mean_abs", "max_rel", "mean_rel")
+    result = compare_output("y", [b], [c], [OutputLimits("y", limits=dict.fromkeys(names, 0.0))])
+    return {score.metric: score.value for score in result.scores}
+
+
+@pytest.mark.parametrize("unit", [1e-320, 1e-300, 1e-165, 1e-100, 1e100, 1e160, 1e300])
+def test_doubles_near_the_ends_of_their_range_score_as_others_do(unit: float) -> None:
+    b = np.round(RNG.normal(0, 40, (6, 50))) + 0.0
+    c = b + np.round(RNG.normal(0, 4, b.shape))
+    far, near = scores(b * unit, c * unit), scores(b, c)
+    for metric, value in near.items():
+        expected = value * unit if metric.endswith("_abs") else value
+        assert far[metric] == pytest.approx(expected, rel=1e-9 if unit > 1e-310 else 1e-2), metric
+    assert scores(b * unit, -b * unit)["sqnr_db"] == pytest.approx(-20 * math.log10(2))
+
+
+def test_samples_of_very_different_size_are_summed_in_one_unit() -> None:
+    b = np.array([[1e-165, 2e-165], [0.0, 0.0], [3e160, 4e160], [1.0, 2.0]])
+    c = b * 1.1
+    assert scores(b, c)["sqnr_db"] == pytest.approx(20.0)
+    tally = Tally("y", [OutputLimits("y", limits={"sqnr_db": 0.0})])
+    tally.add(b, c)
+    sqnr = METRICS["sqnr_db"]
+    for some in ([0], [0, 1], [2, 3], [3, 0], [0, 0]):
+        assert tally.value(sqnr, tally.limits[0], some) == pytest.approx(20.0)
+
+
+@pytest.mark.parametrize(
+    ("ours", "theirs"), [(np.int64, np.int64), (np.uint64, np.uint64), (np.uint64, np.int64)]
+)
+def test_integers_beyond_two_to_the_53rd_differ(ours: type, theirs: type) -> None:
+    b = np.array([[2**53, 2**62 - 1, 2**60]], ours)
+    c = (b.astype(object) + 1).astype(theirs)
+    found = scores(b, c)
+    assert (found["max_abs"], found["mean_abs"]) == (1.0, 1.0)
+    assert found["sqnr_db"] < math.inf
+    wide = scores(np.array([[-(2**63)]]), np.array([[2**63 - 1]]))
+    assert wide["max_abs"] == 2.0**64
+
+
+@pytest.mark.parametrize("metric", [name for name, metric in METRICS.items() if "floats" in metric.kinds])
+def test_any_samples_score_as_if_they_had_been_run_alone(metric: str) -> None:
+    b = RNG.normal(0, 3, (9, 7)).astype(np.float32)
+    b[0, 0] = 40  # the floor of relative errors is that of all samples
+    c = b + RNG.normal(0, 0.3, b.shape).astype(np.float32)
+    limits = OutputLimits("y", limits={metric: 0.0})
+    tally = Tally("y", [limits])
+    for cut in (slice(0, 4), slice(4, 9)):
+        tally.add(b[cut], c[cut])
+    for some in ([0, 3], [8, 0, 5, 5, 5], list(range(9))):
+        alone = Tally("y", [limits])
+        alone.add(b[some], c[some])
+        value = alone.value(METRICS[metric], limits)
+        assert tally.value(METRICS[metric], limits, some) == pytest.approx(value, rel=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("metric", "held"), [("sqnr_db", 0), ("kl", 0), ("top1_agreement", 0), ("max_rel", 2)]
+)
+def test_arrays_are_let_go(metric: str, held: int) -> None:
+    tally, alive = Tally("y", [OutputLimits("y", limits={metric: 1.0})]), []
+    for _ in range(2):
+        b = RNG.normal(size=(4, 6))
+        c = b + 1
+        alive.append(weakref.ref(c))
+        tally.add(b, c)
+    del b, c
+    gc.collect()
+    assert sum(ref() is not None for ref in alive) == held
+    tally.value(METRICS[metric], tally.limits[0])
+    gc.collect()
+    assert not any(ref() is not None for ref in alive)
+
+
+def test_sums_of_nothing_are_zero() -> None:
+    assert sums_of(np.zeros((0, len(Sums._fields)))).elements == 0
