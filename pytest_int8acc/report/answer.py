@@ -51,15 +51,22 @@ def missed_limits(result: CaseResult, most: int | None = None) -> list[str]:
 
 
 def failure_line(result: CaseResult) -> str:
-    """The first line of a failure: the worst miss with value and limit, and how many more there are."""
+    """The first line of a failure: the worst miss with value and limit, whence the limit, how many more."""
     missed = missed_limits(result, NAME)
-    more = f" (+{len(missed) - 1} more)" if len(missed) > 1 else ""
-    return FAILURE + fitted(missed[0], WIDTH - len(FAILURE) - len(more)) + more
+    more = [f"+{len(missed) - 1} more"] if len(missed) > 1 else []
+    worst = worst_first(result.scores)[:1]
+    notes = [score.note for score in worst if score.note and relation(score, NAME) == missed[0]]
+    said = (f" ({'; '.join(parts)})" if parts else "" for parts in ([*notes, *more], more))
+    texts = [FAILURE + missed[0] + text for text in said]
+    room = WIDTH - len(texts[-1]) + len(FAILURE + missed[0])
+    return first_fitting([*texts, fitted(FAILURE + missed[0], room) + texts[-1][len(FAILURE + missed[0]) :]])
 
 
 def answer(result: CaseResult, verbosity: int = 0) -> list[str]:
     """At most ``LINES`` lines of ``WIDTH`` characters; with ``verbosity`` 1 more layers, and all cautions."""
     lines = [failure_line(result)]
+    if _is_golden_s(result):  # which says what to do, too
+        return [*lines, *_wrapped(f"Why: {result.golden}", 4), _more(result, verbosity)]
     if whys := [f"Why: {text}" for text in why_texts(result) if text]:
         lines += _wrapped(first_fitting(whys, _LINES_OF_WHY * WIDTH - 15))
     lines += fix_lines(result)
@@ -69,12 +76,18 @@ def answer(result: CaseResult, verbosity: int = 0) -> list[str]:
     return [*lines, _more(result, verbosity)]
 
 
-def _wrapped(text: str) -> list[str]:
-    """``text`` in two lines at most."""
-    for most in range(_LINES_OF_WHY * WIDTH, 0, -4):  # words that do not fit leave a line short
+def _is_golden_s(result: CaseResult) -> bool:
+    """Whether the worst miss is the baseline's, which has left its golden."""
+    missed = [score for score in worst_first(result.scores) if not score.passed]
+    return bool(result.golden and missed) and missed[0].subject.startswith(f"{result.baseline} against its")
+
+
+def _wrapped(text: str, most_lines: int = _LINES_OF_WHY) -> list[str]:
+    """``text`` in two lines at most, or so many."""
+    for most in range(most_lines * WIDTH, 0, -4):  # words that do not fit leave a line short
         kept = fitted(text, most).replace(" %", "\N{NO-BREAK SPACE}%")
         lines = textwrap.wrap(kept, WIDTH, subsequent_indent="  ", break_on_hyphens=False)
-        if len(lines) <= _LINES_OF_WHY:
+        if len(lines) <= most_lines:
             break
     return [line.replace("\N{NO-BREAK SPACE}", " ") for line in lines]
 
