@@ -52,14 +52,18 @@ def missed_limits(result: CaseResult, most: int | None = None) -> list[str]:
 
 def failure_line(result: CaseResult) -> str:
     """The first line of a failure: the worst miss with value and limit, whence the limit, how many more."""
-    missed = missed_limits(result, NAME)
-    more = [f"+{len(missed) - 1} more"] if len(missed) > 1 else []
     worst = worst_first(result.scores)[:1]
-    notes = [score.note for score in worst if score.note and relation(score, NAME) == missed[0]]
-    said = (f" ({'; '.join(parts)})" if parts else "" for parts in ([*notes, *more], more))
-    texts = [FAILURE + missed[0] + text for text in said]
-    room = WIDTH - len(texts[-1]) + len(FAILURE + missed[0])
-    return first_fitting([*texts, fitted(FAILURE + missed[0], room) + texts[-1][len(FAILURE + missed[0]) :]])
+    notes = [s.note for s in worst if s.note and missed_limits(result, NAME)[0] == relation(s, NAME)]
+    texts = [FAILURE + worst_miss(result, [*notes[:n]]) for n in (1, 0)]
+    return next((text for text in texts if len(text) <= WIDTH), texts[-1])
+
+
+def worst_miss(result: CaseResult, notes: Sequence[str] = ()) -> str:
+    """The worst miss with value and limit, ``notes`` on it, and how many more misses there are."""
+    missed = missed_limits(result, NAME)
+    more = [*notes, *([f"+{len(missed) - 1} more"] if len(missed) > 1 else [])]
+    end = f" ({'; '.join(more)})" if more else ""
+    return missed[0] + end if notes else fitted(missed[0], WIDTH - len(FAILURE) - len(end)) + end
 
 
 def answer(result: CaseResult, verbosity: int = 0) -> list[str]:
@@ -157,8 +161,8 @@ def _no_fix(result: CaseResult) -> Iterator[str]:
     """Why there is no fix, and what to do; the fullest first."""
     search, stopped = result.search, result.stopped
     if stopped is not None:
-        more = "run again" if stopped.kind == "interrupted" else "give it more: --int8acc-max-seconds N"
-        yield f"none found in the time; {more}"
+        late = "none found in the time; give it more: --int8acc-max-seconds N"
+        yield "none found before Ctrl-C; run again" if stopped.kind == "interrupted" else late
     elif search is not None and search.found:
         yield reason(search)
     elif search is not None:

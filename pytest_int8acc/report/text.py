@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from pytest_int8acc.names import shown
-from pytest_int8acc.report.answer import FAILURE, alternatives, answer, cautions, failure_line, fix_lines
+from pytest_int8acc.report.answer import alternatives, answer, cautions, failure_line, fix_lines, worst_miss
 from pytest_int8acc.report.course import course_lines
 from pytest_int8acc.report.diagnosis import calibration_lines, finding_lines, layer_lines
 from pytest_int8acc.report.engines import engine_lines, no_int8
@@ -93,7 +93,7 @@ def status(result: CaseResult) -> str:
 def most_critical(result: CaseResult) -> str:
     """The worst miss and how many more, or the score nearest to its limit and by how much it keeps it."""
     if not result.passed:
-        return failure_line(result).removeprefix(FAILURE)
+        return worst_miss(result)
     judged = worst_first(result.scores)
     if not judged:
         return "no limits"

@@ -21,7 +21,7 @@ def test_verdicts_of_real_models(digits, workers):
     result.stdout.fnmatch_lines(
         [
             "*modle.onnx: no such *",
-            "INT8 accuracy: 'metrics.py:top1' 0.* < 0.98 (+1 more*",
+            "INT8 accuracy: 'metrics.py:top1' 0.* < 0.98 (*+1 more)",
             "PASSED digits.int8acc.yaml::calibrated - *, ONNX Runtime *, CPU, exact",
             "    *INT8* against FP16; 64 samples: inputs.npz; ONNX Runtime *, CPU, exact",
             "FAILED digits.int8acc.yaml::by-hand - *",
