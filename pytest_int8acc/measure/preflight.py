@@ -93,7 +93,7 @@ def preflight(
             in it, and a limit or an output is lost by that.
     """
     engine, tested = _opened(backend, model, form, candidate, inputs)
-    few = inputs.first(max(1, int(_SHARE * (inputs.samples or _SUPPOSED))))
+    few = _first(inputs, whole=backend.builds_engines)
     twice = [found for _, found in lock_step({Role.BASELINE: engine, Role.BASELINE_AGAIN: engine}, few)]
     with case.at("criteria"):
         steady = _steady(judge, twice)
@@ -117,6 +117,13 @@ def preflight(
     with case.at("baseline"):
         refuse_overflow(lost, sides, model, form, inputs, sessions)
     return Preflight(engine, tested, fp32, steady, doubtful=True, settled=True)
+
+
+def _first(inputs: Dataset, *, whole: bool) -> Dataset:
+    """The samples that are looked at first; ``whole``: a batch, since engines are built for its size."""
+    if whole:
+        return inputs.first(next(inputs.batches()).rows)
+    return inputs.first(max(1, int(_SHARE * (inputs.samples or _SUPPOSED))))
 
 
 def _opened(

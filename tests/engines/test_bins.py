@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import importlib.util
 import shutil
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
+import onnxruntime
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -25,8 +25,9 @@ from pytest_int8acc.graph.model import Model, make_model
 needs_cuda = [
     pytest.mark.gpu,
     pytest.mark.skipif(
-        shutil.which("nvidia-smi") is None or importlib.util.find_spec("onnxruntime") is None,
-        reason="needs an NVIDIA GPU: pip install 'pytest-int8acc[gpu,dev]', then pytest -m gpu -s",
+        shutil.which("nvidia-smi") is None
+        or "CUDAExecutionProvider" not in onnxruntime.get_available_providers(),
+        reason="needs an NVIDIA GPU and CUDA: pip install 'pytest-int8acc[gpu,dev]', then pytest -m gpu -s",
     ),
 ]
 

@@ -13,12 +13,14 @@ from projects import CALIBRATED, Project
 
 import pytest_int8acc.case.data
 from pytest_int8acc.check import check
+from pytest_int8acc.data import open_dataset
 from pytest_int8acc.engines.onnxruntime import OrtEngine
 from pytest_int8acc.errors import CriterionError, DataError, ModelError
 from pytest_int8acc.graph.model import Model
+from pytest_int8acc.measure import preflight
 from pytest_int8acc.settings import Settings
 from pytest_int8acc.spec.load import load_spec
-from pytest_int8acc.tensors import Feed
+from pytest_int8acc.tensors import Feed, TensorInfo
 
 COUNT = 64
 
@@ -201,3 +203,13 @@ def test_samples_of_a_loader_that_nobody_counted_are_looked_at_too(
     (case,) = load_spec(path)
     assert check(case, Settings()).passed
     assert rows["FP32"] == 4
+
+
+def test_engines_are_shown_whole_batches_and_sessions_a_few_samples(tmp_path: Path) -> None:
+    """An engine takes the batches that it was built for."""
+    np.save(tmp_path / "x.npy", np.zeros((40, 3), np.float32))
+    inputs = open_dataset(
+        "x.npy", (TensorInfo("x", np.dtype(np.float32), ("n", 3)),), base=tmp_path, batch=32
+    )
+    assert [b.rows for b in preflight._first(inputs, whole=True).batches()] == [32]
+    assert [b.rows for b in preflight._first(inputs, whole=False).batches()] == [2]
