@@ -11,7 +11,7 @@ SUFFIXES = (".int8acc.yaml", ".int8acc.yml")
 
 Backend = Literal["auto", "onnxruntime", "tensorrt"]
 Missing = Literal["skip", "fail"]
-Lint = Literal["warn", "error", "off"]
+Lint = Literal["auto", "warn", "error", "off"]
 Mode = Literal["exact", "native"]
 Provider = Literal["cpu", "cuda"]
 When = Literal["auto", "always", "off"]
@@ -129,9 +129,9 @@ class Settings:
         "skip", "what a case does whose backend is not there (default: skip)", Missing
     )
     lint: Lint = _setting(
-        "warn",
-        "what becomes of Q/DQ that TensorRT rejects; warn: said in the report; error: the case is not "
-        "judged (default: warn)",
+        "auto",
+        "what becomes of Q/DQ that TensorRT rejects; error: the case is an ERROR; warn: said in the report; "
+        "auto: error, and warn with backend onnxruntime (default: auto)",
         Lint,
     )
     layers: bool = _setting(

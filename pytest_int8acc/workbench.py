@@ -67,7 +67,7 @@ class Host:
     unavailable: Callable[[MissingBackendError, Settings], None]
     """What becomes of a test whose backend is not there; where this returns, the error is raised."""
     checked: Callable[[CaseResult], None]
-    """Told each result of ``check``: Ctrl-C may have ended what followed its verdict."""
+    """Told each result: a test that fails shows it, and Ctrl-C may have ended what followed its verdict."""
 
     @contextmanager
     def where_it_can_run(self, settings: Settings) -> Iterator[None]:
@@ -108,6 +108,7 @@ class LoadedCase:
         with self._bench.host.where_it_can_run(self.settings):
             measured = measure(self.case, self.settings, self._bench.host.goldens(self.case))
         measured.close()
+        self._bench.host.checked(measured.result)
         return measured.result
 
     @own_faults()

@@ -2,9 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Protocol
 
-from pytest_int8acc.tensors import Feed, TensorInfo
+from pytest_int8acc.errors import EngineError, listed
+from pytest_int8acc.tensors import Feed, TensorInfo, did_you_mean
+
+
+def check_names(model: str, feed: Feed, inputs: Sequence[TensorInfo]) -> None:
+    """Raise EngineError where ``feed`` does not name the inputs of ``model``; says which it does not."""
+    known = [tensor.name for tensor in inputs]
+    strange = [name for name in feed if name not in known]
+    missing = [name for name in known if name not in feed]
+    if strange or missing:
+        said = [f"no input is called '{name}'{did_you_mean(name, known)}" for name in strange[:1]]
+        said += [f"no array for {listed(missing)}"] if missing else []
+        raise EngineError(f"{model}: {'; '.join(said)}; its inputs are {listed(known)}")
 
 
 class Engine(Protocol):

@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 from onnx import numpy_helper, parser
 
+from pytest_int8acc.engines import check_names
 from pytest_int8acc.errors import EngineError
 from pytest_int8acc.graph.emulate import emulate_half
 from pytest_int8acc.graph.formats import INT8
@@ -94,6 +95,7 @@ class OrtEngine:
         try:
             arrays: list[Array] = self._session.run(self._names, feed)
         except Exception as error:  # ONNX Runtime's errors have no common base class
+            check_names(self.name, feed, self.inputs)
             raise EngineError(f"{self.name}: does not run in ONNX Runtime: {_brief(error)}") from error
         outputs = dict(zip(self._names, arrays, strict=True))
         for name in self._passed_through:  # may share memory with the feed (microsoft/onnxruntime#21922)

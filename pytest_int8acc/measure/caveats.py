@@ -6,6 +6,7 @@ import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from fnmatch import fnmatchcase
+from pathlib import Path
 
 import numpy as np
 
@@ -16,38 +17,54 @@ from pytest_int8acc.data import Dataset
 from pytest_int8acc.data.slips import compare_inputs, sample_arrays
 from pytest_int8acc.engines.calibrators import collect_maxima
 from pytest_int8acc.engines.onnxruntime import Sessions, saturation
+from pytest_int8acc.engines.tensorrt.parse import refusal
 from pytest_int8acc.errors import ModelError, listed
 from pytest_int8acc.graph.formats import FP16
 from pytest_int8acc.graph.lint import lint, lint_scales
+from pytest_int8acc.graph.lint.rules import find
 from pytest_int8acc.graph.load import read_model
 from pytest_int8acc.graph.model import Model
 from pytest_int8acc.measure.runs import Runs
-from pytest_int8acc.results import EngineInfo, Finding, OutputResult, Role, Score
-from pytest_int8acc.settings import Lint, Settings
+from pytest_int8acc.results import EngineInfo, Finding, OutputResult, Role, Score, by_rule
+from pytest_int8acc.settings import Settings
 from pytest_int8acc.spec.criteria import EngineCriterion, MetricCriterion
 from pytest_int8acc.spec.models import Case
 
 
-def lint_model(case: Case, model: Model, wanted: Lint) -> tuple[Finding, ...]:
+def lint_model(case: Case, model: Model, settings: Settings, parses: bool) -> tuple[Finding, ...]:
     """What lint says of the case's own Q/DQ model, read as it is in the file; nothing where it has none.
 
-    Raises ModelError where ``wanted`` is error, and TensorRT rejects it; or the file cannot be read.
+    Where ``parses``, and lint finds no error, TensorRT-RTX's parser is asked too, if it is installed.
+
+    Raises ModelError where the settings make an error of what TensorRT rejects; or the file cannot be read.
     """
-    if wanted == "off" or case.int8.model is None:
+    if settings.lint == "off" or case.int8.model is None:
         return ()
     with case.at("int8.model"):
-        found = lint(read_model(case.path(case.int8.model)), float_model=model)
-        return _judged(case.int8.model, found, wanted)
+        path = case.path(case.int8.model)
+        found = lint(read_model(path), float_model=model)
+        if parses and not case.tensorrt.plugins and not _errors(found):
+            found += _not_parsed(path)
+        return _judged(case.int8.model, found, settings)
 
 
-def lint_network(case: Case, int8: Int8Form | None, wanted: Lint) -> tuple[Finding, ...]:
+def lint_network(case: Case, int8: Int8Form | None, settings: Settings) -> tuple[Finding, ...]:
     """What lint says of scales from a file; a network read from a Q/DQ model has been linted as that.
 
-    Raises ModelError where ``wanted`` is error, and there is an error among them.
+    Raises ModelError where the settings make an error of what TensorRT rejects.
     """
-    if wanted == "off" or int8 is None or case.int8.model is not None:
+    if settings.lint == "off" or int8 is None or case.int8.model is not None:
         return ()
-    return _judged(case.model, lint_scales(int8.network), wanted)
+    with case.at("int8.scales"):
+        return _judged(case.model, lint_scales(int8.network), settings)
+
+
+def _not_parsed(path: Path) -> tuple[Finding, ...]:
+    """What TensorRT-RTX's parser says against a model; nothing where it takes it, or is not installed."""
+    told = refusal(path)
+    if told is None:
+        return ()
+    return (find("not-parsed", told.node or path.name, f"TensorRT-RTX says: {told.message}"),)
 
 
 def compare_data(case: Case, model: Model, inputs: Dataset) -> tuple[Finding, ...]:
@@ -58,13 +75,23 @@ def compare_data(case: Case, model: Model, inputs: Dataset) -> tuple[Finding, ..
     return compare_inputs(sample_arrays(samples, model.inputs), sample_arrays(inputs, model.inputs))
 
 
-def _judged(name: str, found: tuple[Finding, ...], wanted: Lint) -> tuple[Finding, ...]:
-    errors = [f"  {f.rule}: {f.subject}: {f.text}; {f.remedy}" for f in found if f.severity == "error"]
-    if wanted == "error" and errors:
-        raise ModelError(
-            f"{name}: TensorRT rejects this Q/DQ, and lint is set to error:\n" + "\n".join(errors)
-        )
-    return found
+def _errors(found: Iterable[Finding]) -> list[Finding]:
+    return [finding for finding in found if finding.severity == "error"]
+
+
+def _judged(name: str, found: tuple[Finding, ...], settings: Settings) -> tuple[Finding, ...]:
+    groups = by_rule(_errors(found))
+    refused = settings.lint == "error" or (settings.lint == "auto" and settings.backend != "onnxruntime")
+    if not (refused and groups):
+        return found
+    counts = [f"{group[0].rule} ({len(group)} node{'s' * (len(group) > 1)})" for group in groups]
+    lines = [f"{name}: TensorRT refuses this INT8 model: {', '.join(counts)}; nothing was compared"]
+    for first, *_ in groups:
+        lines += [f"  {first.rule}, as at '{first.subject}': {first.text}", f"    {first.remedy}"]
+    if settings.lint == "auto":
+        lines.append("Where ONNX Runtime alone runs it, say 'backend: onnxruntime' in the spec.")
+    lines.append("To compare it all the same, set int8acc_lint = warn in the pytest configuration.")
+    raise ModelError("\n".join(lines))
 
 
 def lost_by_baseline(runs: Runs) -> list[Score]:
@@ -99,8 +126,8 @@ def refuse_overflow(
             where = [*_vanishing(model), *_broken(baseline.model, inputs, sessions)]
             how, remedy = "numbers too small for FP16", "keep them above 6e-8 in the model"
         raise ModelError(
-            f"{model.name}: in FP16 {worst}, by {how} inside the model; INT8 is not the problem. "
-            + "".join(f"{sentence}. " for sentence in ["; ".join(where[:3])] if sentence)
+            f"{model.name}: in FP16 {worst}, by {how} inside the model; INT8 is not the problem.\n"
+            + "".join(f"  {sentence}\n" for sentence in where[:3])
             + f"Compare with 'baseline: fp32', or {remedy}."
         )
 

@@ -199,7 +199,7 @@ class _Setup:
 
     def linted(self) -> _Setup:
         """The same with what lint says of the scales."""
-        findings = lint_network(self.case, self.int8, self.settings.lint)
+        findings = lint_network(self.case, self.int8, self.settings)
         return replace(self, findings=(*self.findings, *findings))
 
 
@@ -213,7 +213,8 @@ def _set_up(case: Case, settings: Settings, backend: Backend, keeper: Keeper | N
         inputs.read_once()
     own = load_judge(case, settings.but(samples=keeper.limit), inputs.samples or 0)
     framework = read_reference(case, model)
-    findings, slips = lint_model(case, model, settings.lint), compare_data(case, model, inputs)
+    parses = settings.backend == "auto" and not backend.builds_engines  # which would parse it anyway
+    findings, slips = lint_model(case, model, settings, parses), compare_data(case, model, inputs)
     baseline = keeper.form(model)
     setup = _Setup(case, settings, backend, keeper, inputs, own, framework, findings, slips, model, baseline)
     like_implicit = case.int8.implicit is not None and not backend.quantizes_implicitly
@@ -308,7 +309,9 @@ def _result(setup: _Setup, runs: Runs, verdict: Verdict, lost: Sequence[Score]) 
     gained, untold = engine_scores(case, backend)
     free = not_judged(case, verdict.outputs, bool(setup.keeper.recording))
     warned = caveats(setup.settings, int8, baseline, verdict.outputs, verdict.metrics, lost)
-    notes = (*candidate.notes, *baseline.notes, *inputs.notes, *backend.notes, *runs.notes)
+    random = inputs.notes if inputs.is_random else ()
+    drawn = () if random else inputs.notes
+    notes = (*candidate.notes, *baseline.notes, *drawn, *backend.notes, *runs.notes)
     return CaseResult(
         name=case.name,
         spec=str(case.file),
@@ -321,7 +324,7 @@ def _result(setup: _Setup, runs: Runs, verdict: Verdict, lost: Sequence[Score]) 
         metrics=(*verdict.metrics, *gained),
         int8_groups=len(int8.network.groups) if int8 else 0,
         high_groups=len(int8.network.left_high) if int8 else 0,
-        warnings=(*nothing_compared(runs), *warned, *untold, *free),
+        warnings=(*nothing_compared(runs), *warned, *random, *untold, *free),
         notes=tuple(dict.fromkeys(notes)),
         engines=backend.engines,
         findings=(*setup.findings, *setup.slips),

@@ -10,6 +10,7 @@ import pytest
 
 if TYPE_CHECKING:
     from pytest_int8acc.engines import Engine
+    from pytest_int8acc.results import CaseResult
     from pytest_int8acc.workbench import Workbench
 
 
@@ -19,21 +20,28 @@ def int8acc(request: pytest.FixtureRequest) -> Iterator[Workbench]:
 
     A loaded case has ``check()``, ``measure()``, ``engine(role)`` and ``outputs(role)``; roles are baseline,
     int8 and fp32. Where a spec has several cases, name one: ``int8acc.load('net.int8acc.yaml', 'by-hand')``.
-    Paths start from pytest's root folder. A backend that is not there skips the test, as it skips a case, or
-    fails it where ini ``int8acc_missing`` says so.
+    Paths start from pytest's root folder. A test that fails shows what its failed cases say. Where a backend
+    is not there the test is skipped, as a case is, or fails where ini ``int8acc_missing`` says so.
     """
     from pytest_int8acc.goldens import Goldens
+    from pytest_int8acc.plugin.hooks import ASKED
     from pytest_int8acc.plugin.items import settings_for, skip_unavailable, stop_where_interrupted
     from pytest_int8acc.plugin.reporting import golden_folder
     from pytest_int8acc.workbench import Host, Workbench
 
     config = request.config
+    asked = config.stash.setdefault(ASKED, [])
+
+    def checked(result: CaseResult) -> None:
+        asked.append(result)
+        stop_where_interrupted(request.session, result)
+
     host = Host(
         root=config.rootpath,
         settings=lambda spec: settings_for(config, spec),
         goldens=lambda case: Goldens(golden_folder(config, case.file)),
         unavailable=skip_unavailable,
-        checked=lambda result: stop_where_interrupted(request.session, result),
+        checked=checked,
     )
     with closing(Workbench(host)) as bench:
         yield bench

@@ -15,7 +15,10 @@ from pytest_int8acc.settings import SETTINGS, SUFFIXES, Kind, Setting
 
 if TYPE_CHECKING:
     from pytest_int8acc.plugin.items import SpecFile
+    from pytest_int8acc.results import CaseResult
 
+#: The results that the running test has asked for; there once the fixture ``int8acc`` is.
+ASKED: pytest.StashKey[list[CaseResult]] = pytest.StashKey()
 _NOT_RUN = pytest.StashKey[set[str]]()
 _NOT_RUN_OUTPUT = "int8acc_not_run"
 
@@ -221,11 +224,32 @@ def pytest_runtest_makereport(
             report.longrepr = text
         elif isinstance(item, SpecItem) and report.skipped and isinstance(report.longrepr, tuple):
             report.longrepr = (str(item.path), item.case.line + 1, report.longrepr[2])  # not where we raised
+    if call.when == "call" and report.failed:
+        _show_cases(item, report)
+    if call.when == "teardown":
+        item.config.stash.get(ASKED, []).clear()
     if call.when == "call" and item.config.getoption("htmlpath", None) and item.path.name.endswith(SUFFIXES):
         from pytest_int8acc.plugin.reporting import attach
 
         attach(item.config.pluginmanager.getplugin("html"), report)
     return report
+
+
+def _show_cases(item: pytest.Item, report: pytest.TestReport) -> None:
+    """Adds what the failed cases say that a user's own test has asked for, or has from a fixture."""
+    asked = item.config.stash.get(ASKED, [])
+    given = getattr(item, "funcargs", {}).values() if ASKED in item.config.stash else ()
+    if not asked and not given:
+        return
+    from pytest_int8acc.report.plain import for_people
+    from pytest_int8acc.report.text import failure
+    from pytest_int8acc.results import CaseResult
+
+    known = {id(result): result for result in (*asked, *given) if isinstance(result, CaseResult)}
+    for result in map(for_people, known.values()):
+        if not result.passed:
+            title = f"int8acc: {result.name}"
+            report.sections.append((title, failure(result, item.config.get_verbosity())))
 
 
 def pytest_sessionfinish(session: pytest.Session) -> None:

@@ -24,8 +24,9 @@ from pytest_int8acc.errors import (
 from pytest_int8acc.names import shown
 from pytest_int8acc.plugin.progress import watching
 from pytest_int8acc.plugin.reporting import MISSED, RECORDED, golden_folder, spec_stem
+from pytest_int8acc.report.answer import failure_line
 from pytest_int8acc.report.plain import for_people, properties
-from pytest_int8acc.report.text import acceptances, failure, failure_line
+from pytest_int8acc.report.text import acceptances, failure
 from pytest_int8acc.results import CaseResult
 from pytest_int8acc.settings import SETTINGS, Settings, resolve
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
-from pytest_int8acc.report.words import few, percent
+from pytest_int8acc.report.words import count, few, middle, percent
 from pytest_int8acc.results.causes import Cause, CauseKind, Symptom
 
 #: Every kind of cause, with what to do.
@@ -71,6 +71,52 @@ _SENTENCES: Mapping[Symptom, str] = {
     "within-noise": "the limit lies within the noise between two runs of the baseline, and no scale is at "
     "fault",
 }
+#: What a kind of cause is called, in the plural.
+KINDS: Mapping[CauseKind, str] = {
+    "scale-too-wide": "scales far too wide",
+    "saturation": "scales that cut values off",
+    "zero-point": "zero points",
+    "zero-scale": "scales that are 0 or vanish",
+    "missing-scale": "missing scales",
+    "activation-outliers": "outliers in activations",
+    "weight-outliers": "outliers in weights",
+    "weight-scale": "scales that do not fit their weights",
+    "wrong-axis": "weight scales along the wrong axis",
+    "mismatched-scales": "one scale for tensors of different ranges",
+    "sensitive-op": "operators that INT8 does not suit",
+    "accumulated-noise": "rounding that adds up",
+    "engine-only": "an engine that differs from its model",
+    "non-determinism": "noise from run to run",
+}
+_SHORT_COST = "SQNR {sqnr_db:.3g} dB where {best_sqnr_db:.3g} is possible"
+#: A clause for every symptom, which names no tensor: beside the layer's name it fits in a line.
+_CLAUSES: Mapping[Symptom, str] = {
+    "range-too-wide": "scale {factor:.3g}x too wide, " + _SHORT_COST,
+    "cut-off": "values up to {amax:.3g} are cut off at {reach:.3g}, {clipped:%} of them",
+    "one-sided": "{format} with zero point {zero_point:g} cuts off {clipped:%} of the values",
+    "vanishing-scale": "scale {scale:.3g} is below {least_scale:.3g}, the least that {precision} holds",
+    "vanishing-weight-scale": "weights with the scale {scale:.3g}",
+    "no-scale": "no scale, so it is not in INT8",
+    "large-channels": "{many_channels} {channel_ratio:.3g}x the usual, 127 codes shrink to {codes_left:g}",
+    "large-values": "a few values reach {amax:.3g}{times_usual}",
+    "stretched-range": "a few values reach {amax:.3g}, " + _SHORT_COST,
+    "uneven-parts": "channels up to {channel_amax:.3g} share a scale with some below {quarter_amax:.3g}",
+    "range-of-partner": "its values reach {amax:.3g}, its scale is for {partner_amax:.3g}",
+    "few-codes": "weights use {codes_used:%} of their INT8 codes",
+    "weight-scales-off": "weight scales {how_far}",
+    "scales-of-other-axis": "weight scales along axis {axis_of_scales:g}, its channels lie along {axis:g}",
+    "one-scale-for-channels": "one scale for weights, a channel of which is {channel_ratio:.3g}x the usual",
+    "large-weights": "a few weights reach {amax:.3g}{times_usual}",
+    "large-idle-weights": "weights reach {amax:.3g}, those in use {amax_in_use:.3g}",
+    "quantized-inputs": "{short_op} loses much by quantized inputs: {short_left}",
+    "after-softmax": "small shares of {short_op} vanish: {short_left}",
+    "after-gelu": "the small negative tail of a GELU vanishes: {short_left}",
+    "product-of-activations": "product of two activations: {short_left}",
+    "decoding": "decodes outputs of very different size: {short_left}",
+    "noise-adds-up": "nothing stands out, rounding adds up: {short_left}",
+    "engine-differs": "the engine is off, its model is not: {short_left}",
+    "within-noise": "the limit lies within the noise from run to run",
+}
 
 
 class _Number(float):
@@ -99,6 +145,11 @@ def cause_text(cause: Cause) -> str:
     return cause.told if cause.symptom is None else _SENTENCES[cause.symptom].format_map(_Facts(cause))
 
 
+def cause_clause(cause: Cause) -> str:
+    """The same in few words, without the names of tensors."""
+    return cause.told if cause.symptom is None else _CLAUSES[cause.symptom].format_map(_Facts(cause))
+
+
 def advice(cause: Cause) -> str:
     """What to do."""
     return ADVICE[cause.kind]
@@ -111,8 +162,12 @@ def _named_channels(cause: Cause) -> str:
 
 
 def _times(cause: Cause) -> str:
+    return f", {times}x the 99.9th percentile" if (times := _ratio_to_usual(cause)) else ""
+
+
+def _ratio_to_usual(cause: Cause) -> str:
     usual = cause.numbers["p99.9"]
-    return f", {(cause.amax or 0.0) / usual:.3g}x the 99.9th percentile" if usual else ""
+    return f"{(cause.amax or 0.0) / usual:.3g}" if usual else ""
 
 
 def _left(cause: Cause) -> str:
@@ -123,6 +178,12 @@ def _left(cause: Cause) -> str:
             "shares a few codes"
         )
     return f"'{cause.tensor}' keeps {cause.numbers['sqnr_db']:.3g} dB"
+
+
+def _short_left(cause: Cause) -> str:
+    if cause.masked:
+        return f"values of {cause.amax:.3g}, as of a mask, take the codes"
+    return f"{cause.numbers['sqnr_db']:.3g} dB left"
 
 
 def _many_scales(cause: Cause) -> str:
@@ -143,6 +204,10 @@ _PHRASES: Mapping[str, Callable[[Cause], str | _Number]] = {
     "precision": lambda cause: cause.format.upper(),
     "named_channels": _named_channels,
     "times": _times,
+    "times_usual": lambda cause: f", {times}x most others" if (times := _ratio_to_usual(cause)) else "",
+    "many_channels": lambda cause: count(max(len(cause.channels), 1), "channel"),
+    "short_op": lambda cause: middle(cause.op_type, 20),
+    "short_left": _short_left,
     "left": _left,
     "many_scales": _many_scales,
     "how_far": _how_far,

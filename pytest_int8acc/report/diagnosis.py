@@ -7,30 +7,37 @@ from collections.abc import Iterator, Sequence
 
 from pytest_int8acc.errors import listed
 from pytest_int8acc.report.words import count, number, relation, table, worst_first
-from pytest_int8acc.results import CalibrationLine, CaseResult, Finding, LayerError, Repair
+from pytest_int8acc.results import CalibrationLine, CaseResult, Finding, LayerError, Repair, by_rule
 
-_FINDINGS = 5
 _LAYERS = 40
-_SEVERITIES = ("error", "warning", "note")
 
 
 def finding_lines(findings: Sequence[Finding], verbosity: int = 0) -> list[str]:
-    """Errors first, then warnings, a few of them; with ``verbosity`` 2 all, and the notes."""
-    ranked = worst_findings(findings)
-    shown = ranked if verbosity >= 2 else [f for f in ranked if f.severity != "note"][:_FINDINGS]
+    """A line for each rule, errors first, then warnings; with ``verbosity`` 2 each finding, notes too."""
+    groups = [group for group in by_rule(findings) if verbosity >= 2 or group[0].severity != "note"]
     lines = []
-    for finding in shown:
-        what = "data " if finding.source == "data" else ""
-        lines.append(f"{what}{finding.severity}: '{finding.subject}': {finding.text} [{finding.rule}]")
-        if finding.remedy:
-            lines.append(f"    {finding.remedy}")
-    more = len(ranked) - len(shown)
-    return [*lines, f"... and {count(more, 'finding')} more (all with -vv)"] if more else lines
+    for group in groups:
+        first = group[0]
+        what = "data " if first.source == "data" else ""
+        lines.append(f"{what}{first.severity}: {rule_line(group)} [{first.rule}]")
+        if verbosity >= 2:
+            lines += [f"    '{finding.subject}': {finding.text}" for finding in group[1:]]
+        if first.remedy:
+            lines.append(f"    {first.remedy}")
+    hidden = len({finding.rule for finding in findings if finding.severity == "note"})
+    more = [f"... and notes of {count(hidden, 'rule')} (all with -vv)"] if hidden and verbosity < 2 else []
+    return [*lines, *more]
 
 
-def worst_findings(findings: Sequence[Finding]) -> list[Finding]:
-    """The findings, errors first."""
-    return sorted(findings, key=lambda finding: _SEVERITIES.index(finding.severity))
+def rule_line(group: Sequence[Finding]) -> str:
+    """What a rule has found, by its first finding, and how many more there are."""
+    more = f" (and {len(group) - 1} more like it)" if len(group) > 1 else ""
+    return f"'{group[0].subject}': {group[0].text}{more}"
+
+
+def rules_text(findings: Sequence[Finding]) -> str:
+    """Like ``nonzero-zero-point (172 nodes), int32-bias (1 node)``."""
+    return ", ".join(f"{group[0].rule} ({count(len(group), 'node')})" for group in by_rule(findings))
 
 
 def cheaper_fix(result: CaseResult) -> Repair | None:
@@ -48,6 +55,33 @@ def repair_line(repair: Repair) -> str:
     said += ["verified" if repair.verified else "not verified"]
     said += [f"{repair.latency.median_ms:.3g} ms"] if repair.latency is not None else []
     return f"{repair_text(repair)} ({', '.join(said)})"
+
+
+def changes(repair: Repair) -> Iterator[str]:
+    """What is changed, the fullest first: words for the line that recommends it."""
+    layers, precision = len(repair.layers), repair.precision.upper()
+    kept = f"{count(layers, 'layer')} in {precision}" if layers else "all in INT8"
+    done = list(_changed(repair))
+    if repair.told:
+        yield repair.told
+    if repair.kind == "high" or not done:
+        verb = f"keep {kept}" if layers else "symmetric INT8 throughout"
+        yield f"{verb}, {1 - repair.price:.0%} of the multiply-accumulates stay in INT8"
+        yield verb
+        return
+    yield f"{' and '.join(done)}, {kept}"
+    yield " and ".join(done)
+
+
+def _changed(repair: Repair) -> Iterator[str]:
+    if repair.outputs:
+        yield f"{count(len(repair.outputs), 'output')} more, to be left unread, against a wrong fusion"
+    if repair.migration is not None:
+        yield "range moved into weights"
+    scaled = [count(len(repair.rescales), "tensor")] if repair.rescales else []
+    scaled += [count(len(repair.weights), "weight")] if repair.weights else []
+    if scaled:
+        yield f"other scales for {' and '.join(scaled)}"
 
 
 def repair_text(repair: Repair) -> str:

@@ -13,14 +13,15 @@ from typing import TYPE_CHECKING, Any
 
 from pytest_int8acc.names import shown_lines
 from pytest_int8acc.report import view
+from pytest_int8acc.report.answer import failure_line
 from pytest_int8acc.report.causes import advice, cause_text
-from pytest_int8acc.report.diagnosis import worst_findings
 from pytest_int8acc.report.plain import restore, to_plain
 from pytest_int8acc.report.search import alone_text
 from pytest_int8acc.report.summary import stage_text
 from pytest_int8acc.report.terminal import tallies
-from pytest_int8acc.report.text import failure_line, status
+from pytest_int8acc.report.text import status
 from pytest_int8acc.report.words import number, relation
+from pytest_int8acc.results import by_rule
 
 if TYPE_CHECKING:
     import jinja2
@@ -83,7 +84,7 @@ def _environment() -> jinja2.Environment:
         "advice": advice,
         "stage_text": stage_text,
         "alone_text": alone_text,
-        "worst_findings": worst_findings,
+        "by_rule": by_rule,
         "histogram": view.histogram,
         "time": view.time_text,
         "size": view.size_text,

@@ -10,9 +10,10 @@ from pathlib import Path
 from typing import Any
 
 from pytest_int8acc.names import in_markdown
+from pytest_int8acc.report.answer import alternatives, fix_lines
 from pytest_int8acc.report.causes import cause_text
 from pytest_int8acc.report.course import course_lines
-from pytest_int8acc.report.diagnosis import cheaper_fix, repair_line
+from pytest_int8acc.report.diagnosis import finding_lines
 from pytest_int8acc.report.engines import engine_lines
 from pytest_int8acc.report.json import BAD
 from pytest_int8acc.report.plain import restore_entry
@@ -96,8 +97,9 @@ def _section(entry: Mapping[str, Any]) -> str:
 def _story(result: CaseResult) -> Iterator[str]:
     """Why, where and what mends it."""
     stages = stage_lines(result.diagnosis) if result.diagnosis is not None else []
-    told = [why(result)] if result.diagnosis is not None else []
-    for line in (*told, *map(str.strip, stages), *engine_lines(result.engines)):
+    told = [*([why(result)] if result.diagnosis is not None else []), *fix_lines(result)]
+    findings = map(str.strip, finding_lines(result.findings))
+    for line in (*told, *map(str.strip, stages), *findings, *engine_lines(result.engines)):
         yield f"{in_markdown(line)}\n"
     search = result.search
     if search is not None and search.culprits:
@@ -112,6 +114,5 @@ def _story(result: CaseResult) -> Iterator[str]:
         yield f"{in_markdown(fix_line(search))}\n"
     for line in course_lines(result):
         yield f"{in_markdown(line)}\n"
-    cheaper = cheaper_fix(result)
-    if cheaper is not None:
-        yield f"Cheaper fix: {in_markdown(repair_line(cheaper))}\n"
+    for way in alternatives(result):
+        yield f"Another way: {in_markdown(way)}\n"

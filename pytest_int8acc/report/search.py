@@ -5,13 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from pytest_int8acc.report.causes import cause_text
-from pytest_int8acc.report.words import few, number, pairs_text, shorten, table
+from pytest_int8acc.report.words import few, number, pairs_text, table
 from pytest_int8acc.results.causes import Repair
 from pytest_int8acc.results.search import Culprit, Ending, EndingKind, SearchOutcome
 
 _CULPRITS = 20
 _TRIALS = 40
-_CAUSE = 60
 _TOLD = ("fails", "passes")
 #: Where more than this share of the MACs would have to leave INT8, training with quantization is advised.
 _QAT_SHARE = 0.5
@@ -30,16 +29,6 @@ _ENDINGS: Mapping[EndingKind, str] = {
     "interrupted": "stopped early: interrupted (Ctrl-C)",
     "told": "{told}",
 }
-
-
-def brief(outcome: SearchOutcome) -> str:
-    """What the first line of a failure says of the search, like ``3 culprits, fix verified``."""
-    count = len(outcome.culprits)
-    if not outcome.found or not count:
-        return "no fix found"
-    several = "" if count == 1 else "s"
-    what = f"culprit{several}" if outcome.minimal else f"layer{several} to keep high"
-    return f"{count} {what}, fix {'verified' if outcome.verified else 'not verified'}"
 
 
 def ending_text(ending: Ending, fixed_pairs: Sequence[str] = ()) -> str:
@@ -77,13 +66,10 @@ def remarks(outcome: SearchOutcome, repairs: Sequence[Repair] = ()) -> list[str]
 
 
 def search_lines(outcome: SearchOutcome, verbosity: int = 0, repairs: Sequence[Repair] = ()) -> list[str]:
-    """Culprits, the fix, and what the search cost; with ``verbosity`` 2 every trial."""
-    lines = [
-        *_culprits(outcome, verbosity),
-        *(f"note: {note}" for note in (*outcome.notes, *remarks(outcome, repairs))),
-        fix_line(outcome),
-        cost_line(outcome),
-    ]
+    """Remarks and the table of similarities; with ``verbosity`` 2 culprits, plan, cost and every trial."""
+    lines = _culprits(outcome) if verbosity >= 2 else []
+    lines += [f"note: {note}" for note in (*outcome.notes, *remarks(outcome, repairs))]
+    lines += [fix_line(outcome), cost_line(outcome)] if verbosity >= 2 else []
     if outcome.table:
         lines += table(
             ("index", "layer", "shape", "similarity", ""),
@@ -98,7 +84,7 @@ def search_lines(outcome: SearchOutcome, verbosity: int = 0, repairs: Sequence[R
     return [line for line in lines if line]
 
 
-def _culprits(outcome: SearchOutcome, verbosity: int) -> list[str]:
+def _culprits(outcome: SearchOutcome) -> list[str]:
     if not outcome.culprits:
         return []
     if outcome.minimal:
@@ -107,7 +93,8 @@ def _culprits(outcome: SearchOutcome, verbosity: int) -> list[str]:
         title = "Layers to keep high (not shown to be minimal)"
     shown = outcome.culprits[:_CULPRITS]
     rows = [
-        (c.layer, c.op_type, alone_text(c), _cause(c, verbosity), f"{c.price:.1%} of MACs") for c in shown
+        (c.layer, c.op_type, alone_text(c), cause_text(c.cause) if c.cause else "", f"{c.price:.1%} of MACs")
+        for c in shown
     ]
     more = len(outcome.culprits) - len(shown)
     header = ("layer", "type", "alone in INT8", "cause", "price")
@@ -115,16 +102,8 @@ def _culprits(outcome: SearchOutcome, verbosity: int) -> list[str]:
     return [*lines, f"  ... and {more} more"] if more else lines
 
 
-def _cause(culprit: Culprit, verbosity: int) -> str:
-    """Why, in few words; with -vv in full."""
-    if culprit.cause is None:
-        return ""
-    text = cause_text(culprit.cause)
-    return text if verbosity >= 2 else shorten(text.partition(": ")[0], _CAUSE)
-
-
 def fix_line(outcome: SearchOutcome) -> str:
-    """The fix in a sentence, or why there is none."""
+    """What the search found, in a sentence, or why there is no fix."""
     if not outcome.found:
         return f"No fix: {reason(outcome)}"
     if not outcome.culprits:
@@ -134,9 +113,9 @@ def fix_line(outcome: SearchOutcome) -> str:
     if outcome.price_ms is not None:
         plan += f", {outcome.price_ms:+.2g} ms"
     if not outcome.verified:
-        return f"Fix not verified: {plan}"
+        return f"Plan of the search, not verified: {plan}"
     unseen = f", {outcome.held_out} of them not seen by the search" if outcome.held_out else ""
-    return f"Fix verified (built and run on all samples{unseen}): {plan}"
+    return f"Plan of the search, verified (built and run on all samples{unseen}): {plan}"
 
 
 def cost_line(outcome: SearchOutcome) -> str:

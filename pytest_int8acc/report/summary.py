@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
 
-from pytest_int8acc.report.causes import cause_text
-from pytest_int8acc.report.words import few, pairs_text, relation, shorten, worst_first
+from pytest_int8acc.report.causes import KINDS, cause_clause, cause_text
+from pytest_int8acc.report.words import NAME, count, few, middle, pairs_text, relation, shorten, worst_first
 from pytest_int8acc.results import CaseResult, Culprit, Diagnosis, Finding, LineFit, StageLine
-from pytest_int8acc.results.causes import OddRanges, Stage
+from pytest_int8acc.results.causes import Cause, CauseKind, OddRanges, Stage
 
 _OWN = "TensorRT's own doing"
 #: What it means where a stage is the first that fails.
@@ -100,32 +103,49 @@ def fit_phrase(output: str, fit: LineFit | None, before: str) -> str:
 
 def summary(result: CaseResult) -> str:
     """What was wrong: slips of the data, then the ranges or layers at fault; empty without a diagnosis."""
+    return next(_summaries(result, (_of_culprits,)))
+
+
+def why_texts(result: CaseResult) -> Iterator[str]:
+    """The same for a failure's few lines, the fullest first: several layers by their kinds of cause."""
+    yield from _summaries(result, (_of_kinds, partial(_of_kinds, say=cause_clause)))
+
+
+def _summaries(result: CaseResult, sayings: Sequence[Callable[[Sequence[Culprit]], str]]) -> Iterator[str]:
     diagnosis = result.diagnosis
     if diagnosis is None or diagnosis.met is None:
-        return diagnosis.told if diagnosis is not None else ""
+        yield diagnosis.told if diagnosis is not None else ""
+        return
     first = diagnosis.first_stage
     if diagnosis.met:
-        return f"INT8 meets its criteria; {first} alone does not" if first else "INT8 meets its criteria"
+        yield f"INT8 meets its criteria; {first} alone does not" if first else "INT8 meets its criteria"
+        return
     line = first_line(diagnosis)
     meaning = stage_text(line) if line is not None else ""
     if first in _ELSEWHERE and line is not None and not line.passed:
-        return f"{first}: {meaning}"
-    parts = list(_parts(result, diagnosis))
-    if not parts and meaning:
-        return meaning
+        yield f"{first}: {meaning}"
+        return
     fits = (fit_phrase(output.name, output.fit, "the baseline") for output in result.outputs)
-    none = "" if result.stopped else "no single cause was found"
-    return "; ".join([*parts, *list(filter(None, fits))[:1]]) or none
+    fit = list(filter(None, fits))[:1]
+    for say in sayings:
+        parts = list(_parts(result, diagnosis, say))
+        if not parts and meaning:
+            yield meaning
+            return
+        yield "; ".join([*parts, *fit]) or ("" if result.stopped else "no single cause was found")
+        yield "; ".join(parts)
 
 
-def _parts(result: CaseResult, diagnosis: Diagnosis) -> Iterator[str]:
+def _parts(
+    result: CaseResult, diagnosis: Diagnosis, say: Callable[[Sequence[Culprit]], str]
+) -> Iterator[str]:
     """The slip of the data, and the ranges, layers or pairs at fault."""
     slips = (f.text for f in result.findings if f.source == "data" and f.rule == diagnosis.slip)
     yield from list(slips)[:1]
     if diagnosis.ranges is not None:
         yield _of_ranges(diagnosis.ranges)
         return
-    culprits = _of_culprits(result.search.culprits) if result.search is not None else ""
+    culprits = say(result.search.culprits) if result.search is not None else ""
     if culprits:
         yield culprits
     elif diagnosis.fixed_pairs:
@@ -172,12 +192,34 @@ def _of_culprits(culprits: Sequence[Culprit]) -> str:
     told = [(c.layer, c.cause) for c in culprits if c.cause is not None]
     if not told:
         return ""
-    kinds: dict[str, list[str]] = {}
+    kinds: dict[CauseKind, list[str]] = {}
     for layer, cause in told:
         kinds.setdefault(cause.kind, []).append(layer)
     if len(kinds) == 1:
         layer, cause = told[0]
-        more = f" (and {len(told) - 1} more layer{'s' * (len(told) > 2)} alike)" if len(told) > 1 else ""
+        more = f" (and {count(len(told) - 1, 'more layer')} alike)" if len(told) > 1 else ""
         return f"{layer}: {cause_text(cause)}{more}"
-    parts = [f"{kind} in {few(layers, 3)}" for kind, layers in kinds.items()]
+    parts = [f"{KINDS[kind]} in {few(layers, 3)}" for kind, layers in kinds.items()]
     return f"{len(told)} layers at fault: {'; '.join(parts)}"
+
+
+def _of_kinds(culprits: Sequence[Culprit], say: Callable[[Cause], str] = cause_text) -> str:
+    """The one culprit and what ``say`` makes of its cause; of several, how many each kind of cause has."""
+    told = [(culprit, culprit.cause) for culprit in culprits if culprit.cause is not None]
+    if len(culprits) == 1 and told:
+        culprit, cause = told[0]
+        layer, kind = middle(culprit.layer, NAME), middle(culprit.op_type, NAME)
+        return f"{kind} '{layer}' is at fault: {say(_short(cause))}"
+    kinds = Counter(cause.kind for _, cause in told)
+    return "; ".join(f"{KINDS[kind]} in {count(n, 'layer')}" for kind, n in kinds.most_common())
+
+
+def _short(cause: Cause) -> Cause:
+    """``cause`` with names that fit in a line."""
+    return replace(
+        cause,
+        tensor=middle(cause.tensor, NAME),
+        node=middle(cause.node, NAME),
+        op_type=middle(cause.op_type, NAME),
+        others=tuple(middle(name, NAME) for name in cause.others[:2]),
+    )

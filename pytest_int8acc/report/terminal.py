@@ -6,9 +6,10 @@ import json
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from pytest_int8acc.report.answer import FAILURE
 from pytest_int8acc.report.json import BAD, RANK
 from pytest_int8acc.report.plain import restore, restore_entry
-from pytest_int8acc.report.text import FAILURE, details, headline, most_critical, remedies, status
+from pytest_int8acc.report.text import details, headline, most_critical, remedies, status
 from pytest_int8acc.report.words import count
 from pytest_int8acc.results import CaseResult, Doing, PhaseName
 

@@ -5,48 +5,44 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from pytest_int8acc.names import shown
+from pytest_int8acc.report.answer import alternatives, answer, cautions, failure_line, fix_lines, worst_miss
 from pytest_int8acc.report.course import course_lines
-from pytest_int8acc.report.diagnosis import (
-    calibration_lines,
-    cheaper_fix,
-    finding_lines,
-    layer_lines,
-    repair_line,
-)
+from pytest_int8acc.report.diagnosis import calibration_lines, finding_lines, layer_lines
 from pytest_int8acc.report.engines import engine_lines, no_int8
-from pytest_int8acc.report.search import brief, search_lines
+from pytest_int8acc.report.search import search_lines
 from pytest_int8acc.report.summary import fit_note, stage_lines, summary
-from pytest_int8acc.report.words import count, few, name_of, number, relation, score_cells, table, worst_first
+from pytest_int8acc.report.words import (
+    NAME,
+    count,
+    few,
+    fitted,
+    name_of,
+    number,
+    relation,
+    score_cells,
+    table,
+    worst_first,
+)
 from pytest_int8acc.results import CaseResult
 from pytest_int8acc.results.scores import Score, score_name
 
-#: How the first line of a failure begins.
-FAILURE = "INT8 accuracy: "
 _ROWS = 20
 _NAMES = 3
 _HEADER = ("", "output", "metric", "INT8", "limit", "noise", "baseline", "fixed")
 
 
-def failure_line(result: CaseResult) -> str:
-    """The first line of a failure: the worst miss with value and limit, how many more, and the fix."""
-    missed = _missed(result)
-    more = [f"+{len(missed) - 1} more"] if len(missed) > 1 else []
-    mended = cheaper_fix(result)
-    if mended is not None and not mended.layers and mended.verified:
-        more.append("no layer needs FP16: mended in full INT8, verified")
-    if result.search is not None:
-        more.append(brief(result.search))
-    return f"{FAILURE}{missed[0]}" + (f" ({'; '.join(more)})" if more else "")
-
-
 def failure(result: CaseResult, verbosity: int = 0) -> str:
-    """What a failed case reads like: its first line, why, one table, the notes, culprits and fix."""
-    lines = [failure_line(result), ""]
-    if why := summary(result):
-        lines += [why, ""]
-    lines += [headline(result), *("  " + line for line in details(result, verbosity))]
-    lines += remedies(result, verbosity)
-    if result.written:
+    """What a failed case reads like: ``answer.LINES`` lines at most; more with -v, everything with -vv."""
+    if verbosity < 2:
+        lines = answer(result, verbosity)
+        if verbosity == 1:
+            rest = [line for line in details(result, 1) if line not in lines]
+            lines += ["", headline(result), *("  " + line for line in rest), *remedies(result, 1)]
+    else:
+        lines = [failure_line(result), "", *filter(None, [summary(result)]), *fix_lines(result), ""]
+        lines += [headline(result), *("  " + line for line in details(result, verbosity))]
+        lines += remedies(result, verbosity)
+    if result.written and verbosity > 0:
         lines.append(shown(f"Written: {_gathered(result.written)}"))
     return "\n".join(lines)
 
@@ -64,16 +60,14 @@ def _gathered(paths: Sequence[str]) -> str:
 
 
 def remedies(result: CaseResult, verbosity: int = 0) -> list[str]:
-    """Where the accuracy is lost, and what mends it; begins with an empty line where there is any."""
+    """Where the accuracy is lost, and what else mends it; begins with an empty line where there is any."""
     lines = []
     diagnosis = result.diagnosis
     if diagnosis is not None:
         lines += stage_lines(diagnosis)
     if result.search is not None:
         lines += search_lines(result.search, verbosity, diagnosis.repairs if diagnosis else ())
-    cheaper = cheaper_fix(result)
-    if cheaper is not None:
-        lines.append(f"Cheaper fix: {repair_line(cheaper)}")
+    lines += [f"Another way: {way}" for way in alternatives(result)]
     if diagnosis is not None:
         lines += calibration_lines(diagnosis.calibrations)
         lines += layer_lines(diagnosis.layers) if verbosity >= 2 else []
@@ -89,20 +83,22 @@ def headline(result: CaseResult) -> str:
 
 
 def status(result: CaseResult) -> str:
-    """One line for the terminal section: the most critical score, its limit and margin, the backend."""
-    return "; warning: ".join([f"{most_critical(result)}, {result.backend}", *warnings_of(result)])
+    """One line for the terminal section: the most critical score, the backend, the worst of the warnings."""
+    told = cautions(result)
+    worst = fitted(told[0]) if told else ""
+    many = f"{len(told)} warnings, the worst: {worst}" if len(told) > 1 else f"warning: {worst}"
+    return "; ".join([f"{most_critical(result)}, {result.backend}", *([many] if told else [])])
 
 
 def most_critical(result: CaseResult) -> str:
     """The worst miss and how many more, or the score nearest to its limit and by how much it keeps it."""
-    missed = _missed(result)
-    if missed:
-        return _worst_of(missed)
+    if not result.passed:
+        return worst_miss(result)
     judged = worst_first(result.scores)
     if not judged:
         return "no limits"
     margin = judged[0].margin
-    return relation(judged[0]) + ("" if margin is None else f" (margin {number(margin, 2)})")
+    return relation(judged[0], NAME) + ("" if margin is None else f" (margin {number(margin, 2)})")
 
 
 def warnings_of(result: CaseResult) -> list[str]:
@@ -135,16 +131,6 @@ def details(result: CaseResult, verbosity: int = 0) -> list[str]:
     return lines + [f"note: {note}" for note in notes_of(result, verbosity)]
 
 
-def _missed(result: CaseResult) -> list[str]:
-    """Each problem and each missed limit, the worst first."""
-    problems = [f"'{output.name}': {output.problem}" for output in result.outputs if output.problem]
-    return problems + [relation(score) for score in worst_first(result.scores) if not score.passed]
-
-
-def _worst_of(missed: list[str]) -> str:
-    return f"{missed[0]} (+{len(missed) - 1} more)" if len(missed) > 1 else missed[0]
-
-
 def notes_of(result: CaseResult, verbosity: int) -> list[str]:
     """What else there is to say, most telling first."""
     notes = _notes_of_scores(s for s in result.scores if s.limit is not None or verbosity >= 2)
@@ -152,7 +138,7 @@ def notes_of(result: CaseResult, verbosity: int) -> list[str]:
         if output.note:
             notes.append(f"'{output.name}': {output.note}")
         fit, meaning = output.fit, fit_note(output.fit) if output.fit is not None else ""
-        if fit is not None and (meaning or not output.passed or verbosity >= 2):
+        if fit is not None and (meaning or (verbosity >= 2 and not output.passed)):
             sign = "-" if fit.offset < 0 else "+"
             line = f"INT8 = {number(fit.slope)} * baseline {sign} {number(abs(fit.offset))}"
             said = f": {meaning}" if meaning else ""

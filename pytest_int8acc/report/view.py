@@ -10,6 +10,7 @@ from pathlib import PurePosixPath
 from typing import Any
 from urllib.parse import quote
 
+from pytest_int8acc.report.answer import FAILURE
 from pytest_int8acc.report.course import phases_text, stop_text
 from pytest_int8acc.report.diagnosis import cheaper_fix, repair_line, worst_layers
 from pytest_int8acc.report.engines import int8_layers, speedup
@@ -18,7 +19,7 @@ from pytest_int8acc.report.plain import restore_entry
 from pytest_int8acc.report.search import cost_line, fix_line, remarks
 from pytest_int8acc.report.summary import summary
 from pytest_int8acc.report.terminal import said_of
-from pytest_int8acc.report.text import FAILURE, headline, most_critical, notes_of, warnings_of
+from pytest_int8acc.report.text import headline, most_critical, notes_of, warnings_of
 from pytest_int8acc.report.words import number, score_cells, worst_first
 from pytest_int8acc.results import CaseResult, Latency, LayerError, Score
 from pytest_int8acc.results.causes import Cause

@@ -7,6 +7,9 @@ from collections.abc import Iterable, Sequence
 
 from pytest_int8acc.results import Score
 
+#: Characters of a line that a person reads in a log, and of a name in it.
+WIDTH, NAME = 110, 40
+
 
 def table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
     """Lines of left-aligned columns, two spaces apart; columns whose cells are all empty are left out."""
@@ -47,9 +50,9 @@ def worst_first(scores: Iterable[Score]) -> list[Score]:
     return sorted(judged, key=lambda score: (score.passed, -score.strain))
 
 
-def relation(score: Score) -> str:
-    """A judged score as ``'logits' cosine 0.8741 < 0.999``."""
-    name = name_of(score)
+def relation(score: Score, most: int | None = None) -> str:
+    """A judged score as ``'logits' cosine 0.8741 < 0.999``; each name has at most ``most`` characters."""
+    name = name_of(score, most)
     if score.limit is None:
         return f"{name} {number(score.value)}"
     value, limit = value_and_limit(score, score.limit)
@@ -60,9 +63,10 @@ def relation(score: Score) -> str:
     return f"{name} {value} {sign} {limit}"
 
 
-def name_of(score: Score) -> str:
+def name_of(score: Score, most: int | None = None) -> str:
     """A user's function stands for itself, an output needs the metric beside it."""
-    return f"'{score.subject}'" if score.name == score.subject else f"'{score.subject}' {score.metric}"
+    subject, metric = (middle(name, most or len(name)) for name in (score.subject, score.metric))
+    return f"'{subject}'" if score.name == score.subject else f"'{subject}' {metric}"
 
 
 def value_and_limit(score: Score, limit: float) -> tuple[str, str]:
@@ -100,6 +104,28 @@ def shorten(text: str, most: int) -> str:
     return cut[: cut.rfind(" ") if " " in cut[most // 2 :] else None].rstrip(" ,;:") + "..."
 
 
+def middle(text: str, most: int) -> str:
+    """``text`` of at most ``most`` characters: what is cut is cut in the middle."""
+    end = (most - 3) * 2 // 3  # of a path, the end tells most
+    return text if len(text) <= most else f"{text[: most - 3 - end]}...{text[len(text) - end :]}"
+
+
+def fitted(text: str, most: int = WIDTH) -> str:
+    """``text`` of at most ``most`` characters: long names cut in the middle, then words at the end."""
+    words = text.split(" ")
+    for word in sorted(words, key=len, reverse=True):
+        beyond = sum(map(len, words)) + len(words) - 1 - most
+        if beyond <= 0 or len(word) <= NAME:
+            break
+        words[words.index(word)] = middle(word, max(len(word) - beyond, NAME))
+    return shorten(" ".join(words), most)
+
+
+def first_fitting(texts: Sequence[str], most: int = WIDTH) -> str:
+    """The first of ``texts`` that has at most ``most`` characters, else the last, made to fit."""
+    return next((text for text in texts if len(text) <= most), fitted(texts[-1], most))
+
+
 def percent(share: float) -> str:
     """A share in words."""
     return f"{100 * share:.2g} %" if share < 0.995 else f"{100 * share:.3g} %"
@@ -107,5 +133,6 @@ def percent(share: float) -> str:
 
 def pairs_text(nodes: Sequence[str]) -> str:
     """What is said of Q/DQ pairs that no plan takes off."""
-    named = ", ".join(nodes[:5])
-    return f"{len(nodes)} DequantizeLinear nodes stay as they are (blocked, FP8, INT4, or no pair): {named}"
+    many = count(len(nodes), "DequantizeLinear node")
+    stay = "stays as it is" if len(nodes) == 1 else "stay as they are"
+    return f"{many} {stay} (blocked, FP8, INT4, or no pair): {', '.join(nodes[:5])}"

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, get_args
 
 from pytest_int8acc.results.causes import CalibrationLine, Diagnosis, LayerError, Migration, Repair, StageLine
 from pytest_int8acc.results.course import Doing, Part, Phase, PhaseName, Stop
@@ -11,7 +12,7 @@ from pytest_int8acc.results.engines import EngineInfo, EngineLayer, Latency, Rol
 from pytest_int8acc.results.scores import Acceptance, Bound, LineFit, OutputResult, Score
 from pytest_int8acc.results.search import Certificate, Culprit, Ending, LayerLine, SearchOutcome, TrialLine
 
-__all__ = ["CaseResult", "Finding", "Severity"]
+__all__ = ["CaseResult", "Finding", "Severity", "by_rule"]
 __all__ += ["CalibrationLine", "Diagnosis", "LayerError", "Migration", "Repair", "StageLine"]
 __all__ += ["Doing", "Part", "Phase", "PhaseName", "Stop"]
 __all__ += ["EngineInfo", "EngineLayer", "Latency", "Role"]
@@ -36,7 +37,16 @@ class Finding:
     source: Literal["lint", "data"] = "lint"
 
 
-@dataclass(frozen=True)
+def by_rule(findings: Iterable[Finding]) -> list[list[Finding]]:
+    """The findings of each rule together, errors first, else in the order in which rules are met."""
+    rules: dict[tuple[str, str, str], list[Finding]] = {}
+    for finding in findings:
+        rules.setdefault((finding.severity, finding.source, finding.rule), []).append(finding)
+    severities = get_args(Severity)
+    return sorted(rules.values(), key=lambda group: severities.index(group[0].severity))
+
+
+@dataclass(frozen=True, repr=False)
 class CaseResult:
     """One case, measured."""
 
@@ -76,6 +86,13 @@ class CaseResult:
     """How the case stands to its golden, in words; empty where it has none."""
     recorded: tuple[Acceptance, ...] | None = None
     """What the golden that this run wrote accepts; None where it wrote none."""
+
+    def __repr__(self) -> str:
+        """One line, for a test that asserts on it: ``<CaseResult digits: failed, 4 of 4 limits missed>``."""
+        judged = [score for score in self.scores if score.limit is not None]
+        missed = sum(not score.passed for score in judged)
+        limits = f"{missed} of {len(judged)} limits missed" if judged else "no limits"
+        return f"<CaseResult {self.name}: {'passed' if self.passed else 'failed'}, {limits}>"
 
     @property
     def answer(self) -> Repair | None:

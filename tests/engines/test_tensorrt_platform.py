@@ -33,8 +33,8 @@ def fake_package(folder: Path, name: str, code: str, monkeypatch: pytest.MonkeyP
 
 
 def hide(monkeypatch: pytest.MonkeyPatch, *modules: str) -> None:
-    real = platform_module._is_installed
-    monkeypatch.setattr(platform_module, "_is_installed", lambda m: m not in modules and real(m))
+    real = platform_module.is_installed
+    monkeypatch.setattr(platform_module, "is_installed", lambda m: m not in modules and real(m))
 
 
 @pytest.mark.rtx
@@ -62,7 +62,7 @@ def test_a_folder_named_tensorrt_is_none(tmp_path: Path, monkeypatch: pytest.Mon
     monkeypatch.syspath_prepend(tmp_path)
     if any((Path(p) / "tensorrt" / "__init__.py").exists() for p in sys.path):
         pytest.skip("TensorRT is installed")
-    assert not platform_module._is_installed("tensorrt")
+    assert not platform_module.is_installed("tensorrt")
 
 
 @pytest.mark.parametrize(

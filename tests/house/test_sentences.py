@@ -46,6 +46,7 @@ FORMATS = {
     "case.plan_file": "numbers as Python writes them",
     "data.files": "a file's first lines",
     "engines.tensorrt.calibration": "calibration caches",
+    "engines.tensorrt.parse": "what a child process tells of a model",
     "engines.tensorrt.platform": "what a child process tells of the machine",
     "goldens.record": "Git LFS pointers",
     "names": "names and texts of others",

@@ -111,6 +111,9 @@ SPEC = "two.int8acc.yaml"
     (lambda f: f.engine("digits.onnx", "int8", calibrate="x.npz"), r"x.npz"),
     (lambda f: f.engine("digits.onnx", "int8", calibrate={"image": np.zeros((2, 8, 9), "f4")}), "image"),
     (lambda f: f.engine("digits.onnx", "int8", calibrate="x.npz", method="mes"), "method: .*'mes'"),
+    (lambda f: f.engine("digits.onnx")({"imgae": np.zeros((1, 1, 8, 8), "f4")}),
+     "digits.onnx.*: no input is called 'imgae' .did you mean 'image'.*; its inputs are 'image'"),
+    (lambda f: f.engine("digits.onnx")({}), "digits.onnx.*: no array for 'image'; its inputs are 'image'"),
     (lambda f: f.engine("digits.onnx", shapes={"image": [[8, 1], [1, 1], [9, 1]]}), "shrink"),
 ])
 def test_one_clear_error(int8acc, wrong, words):
@@ -139,6 +142,50 @@ def test_cases_as_objects(project: pytest.Pytester, arguments: tuple[str, ...], 
 
 
 @PLAIN
+def test_a_test_that_fails_shows_what_its_case_says(
+    project: pytest.Pytester, workers: tuple[str, ...]
+) -> None:
+    project.makepyfile(
+        """
+        import pytest
+
+        @pytest.fixture(scope="module")
+        def by_hand(int8acc):
+            return int8acc.load("digits_by_hand.int8acc.yaml").check()
+
+        def test_plain(int8acc):
+            assert int8acc.load("digits_by_hand.int8acc.yaml").measure().passed
+
+        def test_well(int8acc):
+            assert not int8acc.load("digits_by_hand.int8acc.yaml").measure().passed
+            assert int8acc.load("digits_qdq.int8acc.yaml").measure().passed
+
+        def test_of_a_fixture(by_hand):
+            assert by_hand.samples
+            assert by_hand.passed
+
+        def test_of_its_own():
+            assert False
+        """
+    )
+    result = project.runpytest(*LOAD, *workers)
+    result.assert_outcomes(passed=1, failed=3)
+    result.stdout.fnmatch_lines(
+        ["E*where*= <CaseResult digits_by_hand: failed, 4 of 4 limits missed>.passed"]
+    )
+    titles = [line for line in result.outlines if line.strip("- ") == "int8acc: digits_by_hand"]
+    assert len(titles) == 2
+    result.stdout.fnmatch_lines_random(
+        [
+            "INT8 accuracy: 'logits' cosine 0.9* < 0.998 (+3 more)",
+            "Fix: other scales for 2 tensors, all in INT8; *, verified",
+            "Layers at fault *",
+        ]
+    )
+    assert max(map(len, (line for line in result.outlines if "OutputResult" in line)), default=0) == 0
+
+
+@PLAIN
 def test_engines_of_models(project: pytest.Pytester, workers: tuple[str, ...]) -> None:
     project.makepyfile(ENGINES)
     project.runpytest(*LOAD, *workers).assert_outcomes(passed=7)
@@ -150,7 +197,7 @@ def test_mistakes_are_one_clear_error(project: pytest.Pytester) -> None:
     (project.path / "two.int8acc.yaml").write_text(shared + cases)
     project.makepyfile(ERRORS)
     result = project.runpytest(*LOAD)
-    result.assert_outcomes(passed=14)
+    result.assert_outcomes(passed=16)
 
 
 def test_settings_reach_fixtures(project: pytest.Pytester) -> None:

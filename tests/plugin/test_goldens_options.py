@@ -112,11 +112,11 @@ def test_goldens_are_recorded_kept_to_and_updated(project, run, workers):
     result.assert_outcomes(passed=3, failed=1)
     result.stdout.fnmatch_lines(
         [
-            "INT8 accuracy: 'logits' sqnr_db * < 35.35 (+1 more)",
-            "*note: 'logits' sqnr_db: accepted *, may lose 0.5",
-            "*note: 'metrics.py:top1': accepted 0.984375",
+            "INT8 accuracy: 'logits' sqnr_db * < 35.35 (accepted *, may lose 0.5; +1 more)",
         ]
     )
+    result = run("--int8acc-search=off", "-v")
+    result.stdout.fnmatch_lines(["*note: 'metrics.py:top1': accepted 0.984375"])
     result = run("--int8acc-update=all")
     result.assert_outcomes(passed=4)
     result.stdout.re_match_lines([r"    accepted logits sqnr_db: [1-9.]+\d* -> [1-9.]+\d*$"])
@@ -204,10 +204,12 @@ def test_fp16_that_moved_fails_the_case(project, run):
     result.stdout.fnmatch_lines(
         [
             "INT8 accuracy: 'FP16 against its golden: logits' sqnr_db 9.542 < 20",
-            "*golden: FP16 itself moved: logits sqnr_db 9.54243 against models/__int8acc__/net/beside.json "
-            "*, limit 20; where that is meant, record it again with `pytest *",
+            "Why: FP16 itself moved: logits sqnr_db 9.54243 against models/__int8acc__/net/beside.json *",
         ]
     )
+    told = result.stdout.str().replace("\n  ", " ")
+    assert "where that is meant, record it again with `pytest models/net.int8acc.yaml::beside" in told
+    assert "Fix: " not in told
     assert "Culprits" not in result.stdout.str()  # INT8 is not the problem: nothing is searched
 
 

@@ -53,10 +53,8 @@ def test_verdicts_and_the_terminal_section(project, run):
         [
             "broken.onnx: no such file; write the model's path relative to the spec",
             "INT8 accuracy: 'logits' cosine 0.8741 < 0.999",
-            "INT8 against FP16; 397 samples: val.npz; auto/exact/cpu",
-            "  >  logits  cosine   0.8741  >= 0.999  1",
-            "     logits  sqnr_db  inf     >= 20",
-            "  note: the data is random",
+            "Fix: an engine cannot be searched: name the model it was made from, 'int8: {model: FILE}'",
+            "More: -v shows scores, stages and other ways; --int8acc-report DIR writes a report",
             "*= int8acc =*",
             "PASSED m.int8acc.yaml::good - 'logits' cosine 0.9996 >= 0.999 (margin 0.0006), auto/exact/cpu",
             "FAILED m.int8acc.yaml::bad - 'logits' cosine 0.8741 < 0.999, auto/exact/cpu",

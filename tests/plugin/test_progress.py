@@ -99,7 +99,7 @@ def test_ctrl_c_after_a_verdict_loses_nothing(slow: Path, more: tuple[str, ...],
         assert case["stopped"]["kind"] == "interrupted"
         assert case["stopped"]["left_out"][0] == "search"
         assert case["search"]["interrupted"]
-    assert "Stopped early: interrupted (Ctrl-C) after the verdict; left out" in written
+    assert "Caution: interrupted (Ctrl-C) after the verdict; left out" in written
     assert "Stopped early" in (slow / "out" / "report.html").read_text()
     suite = ElementTree.parse(slow / "junit.xml").getroot()[0]
     assert suite.get("failures") == str(len(cases))

@@ -21,7 +21,7 @@ def test_verdicts_of_real_models(digits, workers):
     result.stdout.fnmatch_lines(
         [
             "*modle.onnx: no such *",
-            "INT8 accuracy: 'metrics.py:top1' 0.* < 0.98 (+1 more*",
+            "INT8 accuracy: 'metrics.py:top1' 0.* < 0.98 (*+1 more)",
             "PASSED digits.int8acc.yaml::calibrated - *, ONNX Runtime *, CPU, exact",
             "    *INT8* against FP16; 64 samples: inputs.npz; ONNX Runtime *, CPU, exact",
             "FAILED digits.int8acc.yaml::by-hand - *",
@@ -149,6 +149,12 @@ def test_without_a_gpu_tensorrt_rtx_still_parses_and_builds(digits: pytest.Pytes
         spec = f"model: model.onnx\ninputs: inputs.npz\nint8: {int8}\nbackend: tensorrt\n"
         (digits.path / f"{name}.int8acc.yaml").write_text(spec)
     arguments = ("good.int8acc.yaml", "shifted.int8acc.yaml", "--int8acc-no-cache", "-rs")
+    result = digits.runpytest_subprocess(*LOAD, "shifted.int8acc.yaml")
+    result.assert_outcomes(errors=1)
+    result.stdout.fnmatch_lines(
+        ["*shifted.onnx: TensorRT refuses this INT8 model: nonzero-zero-point (1 node)*"]
+    )
+    arguments += ("--int8acc-lint=warn",)  # ask the builder
     result = digits.runpytest_subprocess(*LOAD, *arguments)
     result.assert_outcomes(skipped=1, errors=1)
     result.stdout.fnmatch_lines(["*TensorRT-RTX * parses and builds baseline and INT8 (* layers)*"])

@@ -170,7 +170,7 @@ def test_a_summary_for_github(project, run, monkeypatch):
     text = path.read_text(encoding="utf-8")
     assert text.startswith("# Of the step before\n## INT8 accuracy: 1 failed, 2 error, 1 xfailed, 2 passed\n")
     assert "| ❌ failed | a.int8acc.yaml\\:\\:rich\\-bad | 'logits' cosine 0.8741 &lt; 0.999" in text
-    assert "\nCheaper fix: no layer needs FP16" in text
+    assert "other scales for 1 tensor, all in INT8; 'logits' cosine 0.9993" in text
 
 
 def test_a_summary_that_cannot_be_written_costs_a_line(project, run, monkeypatch):
@@ -203,7 +203,7 @@ def test_junit_holds_the_facts_of_the_verdict(project, run):
     assert found["int8acc.int8_layers"] == "45 of 54"
     assert found["int8acc.speedup"] == "1.3443"
     assert found["int8acc.stage"] == "Q/DQ in ONNX Runtime"
-    assert found["int8acc.why"].startswith("2 layers at fault: scale-too-wide in")
+    assert found["int8acc.why"].startswith("2 layers at fault: scales far too wide in")
     assert found["int8acc.cheaper_fix"].startswith("no layer needs FP16: other scales")
     good = suite.find("testcase[@name='rich-good']")
     names = {p.get("name") for p in good.iter("property")}

@@ -23,7 +23,8 @@ def test_the_summary_reads_like_this():
         "| | case | said | seconds |",
         "|---|---|---|---|",
         r"| ❌ failed | models/resnet18.int8acc.yaml\:\:resnet18 "
-        r"| 'logits' cosine 0.8741 &lt; 0.999 \(\+1 more\), TensorRT 10.4, NVIDIA L4 | 12.5 |",
+        r"| 'logits' cosine 0.8741 &lt; 0.999 \(\+1 more\), TensorRT 10.4, NVIDIA L4; 2 warnings, "
+        r"the worst\: TensorRT refuses this INT8 model\: nonzero\-zero\-point \(1 node\) | 12.5 |",
         r"| 💥 error | models/yolo.int8acc.yaml\:\:yolo "
         r"| models/yolo.onnx\: no such file; write the model's path relative to the spec | 12.5 |",
         r"| ✅ passed | models/mobilenet.int8acc.yaml\:\:mobilenet "
@@ -32,12 +33,15 @@ def test_the_summary_reads_like_this():
     told = "\n".join(lines)
     assert "\n### models/resnet18" in told
     assert "### models/yolo" not in told  # its row has said it
-    assert "\n2 layers at fault\\: scale\\-too\\-wide in /layer2/0/conv1/Conv; saturation in " in told
+    assert "\n2 layers at fault\\: scales far too wide in /layer2/0/conv1/Conv; scales that cut" in told
     assert (
         "\n| /layer2/0/conv1/Conv | Conv | logits cosine 0.9312 | scale 61.2x too wide\\: '/layer1/1" in told
     )
-    assert "\nFix verified \\(built and run on all samples" in told
-    assert "\nCheaper fix: no layer needs FP16\\: other scales for 1 tensor" in told
+    fix = "other scales for 1 tensor, all in INT8; 'logits' cosine 0.9993 &gt;= 0.999, verified"
+    assert f"\nFix\\: use fixed.onnx\\: {fix}" in told
+    assert "\nerror\\: '/stem/QuantizeLinear'\\: zero point 3 on 'images'" in told
+    assert "\nPlan of the search, verified \\(built and run on all samples" in told
+    assert "\nAnother way: keep 2 layers in FP16, 90% of the multiply" in told
 
 
 @given(st.text())

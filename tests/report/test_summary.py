@@ -35,7 +35,7 @@ def test_culprits_alike_are_told_by_the_first_others_by_kind() -> None:
     assert summary(failing(WIDE)) == "conv60: 60x too wide"
     assert summary(failing(WIDE, WIDE_TOO)) == "conv60: 60x too wide (and 1 more layer alike)"
     assert summary(failing(WIDE, WIDE_TOO, CUT)) == (
-        "3 layers at fault: scale-too-wide in conv60, conv58; saturation in fc"
+        "3 layers at fault: scales far too wide in conv60, conv58; scales that cut values off in fc"
     )
     assert summary(failing()) == "no single cause was found"
 
@@ -66,7 +66,7 @@ def test_ranges_come_before_layers() -> None:
 def test_pairs_that_stay_are_named_where_no_layer_is() -> None:
     unequal = Finding("unequal-pair", "conv5_DQ", "scale 1 and scale 2", "", "warning")
     fixed = ("conv5_DQ",)
-    stay = "1 DequantizeLinear nodes stay as they are (blocked, FP8, INT4, or no pair): conv5_DQ"
+    stay = "1 DequantizeLinear node stays as it is (blocked, FP8, INT4, or no pair): conv5_DQ"
     assert summary(failing(findings=(unequal, unequal), fixed_pairs=fixed)) == (
         "Q and DQ disagree at conv5_DQ: scale 1 and scale 2 (and 1 more alike); no plan takes that off"
     )

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from pytest_int8acc.engines import check_names
 from pytest_int8acc.engines.tensorrt import worker
 from pytest_int8acc.engines.tensorrt.build import LOG, Built, explain, run_worker
 from pytest_int8acc.engines.tensorrt.log import read_log
@@ -124,9 +125,8 @@ class TrtEngine:
 
     def adapted(self, feed: Feed) -> Feed:
         """The feed in the engine's dtypes; raises EngineError where it does not fit."""
-        missing = [tensor.name for tensor in self.inputs if tensor.name not in feed]
-        if missing:
-            raise EngineError(f"{self.name}: the feed lacks {', '.join(missing)}")
+        if any(tensor.name not in feed for tensor in self.inputs):
+            check_names(self.name, feed, self.inputs)
         arrays = {}
         for tensor in self.inputs:
             array = np.asarray(feed[tensor.name])

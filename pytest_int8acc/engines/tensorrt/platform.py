@@ -168,7 +168,7 @@ def find_platform(prefer: Flavor = "tensorrt") -> tuple[Platform | None, str]:
         The platform, and why nothing better was found; empty where it can run.
     """
     flavors: tuple[Flavor, ...] = ("rtx", "tensorrt") if prefer == "rtx" else ("tensorrt", "rtx")
-    installed = [flavor for flavor in flavors if _is_installed(_MODULES[flavor])]
+    installed = [flavor for flavor in flavors if is_installed(_MODULES[flavor])]
     if not installed:
         return None, f"TensorRT is not installed: {_EXTRAS['tensorrt']}"
     facts = _facts(os.environ.get("CUDA_VISIBLE_DEVICES"))
@@ -193,7 +193,7 @@ def may_have_gpu() -> bool:
     return any(os.path.exists(device) for device in _DEVICES)
 
 
-def _is_installed(module: str) -> bool:
+def is_installed(module: str) -> bool:
     """True where ``module`` is a package; a folder of that name without an ``__init__.py`` is none."""
     try:
         spec = importlib.util.find_spec(module)

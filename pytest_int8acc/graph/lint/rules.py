@@ -79,6 +79,11 @@ _TABLE: Mapping[Severity, Mapping[str, tuple[str, str, str]]] = {
             "fold the constants (polygraphy surgeon sanitize --fold-constants), or quantize statically",
             "header, built",
         ),
+        "not-parsed": (
+            "what its parser refuses, no TensorRT of that kind builds",
+            "change the node that it names, or leave TensorRT out: backend: onnxruntime",
+            "built",
+        ),
     },
     "warning": {
         "uint8-as-int8": (

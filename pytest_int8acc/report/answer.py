@@ -1,0 +1,251 @@
+"""A failed case in few lines: is it wrong, why, what to do, where, what to doubt, what else there is."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Iterator, Mapping, Sequence
+from posixpath import commonpath, dirname
+
+from pytest_int8acc.report.causes import cause_clause
+from pytest_int8acc.report.course import stop_text
+from pytest_int8acc.report.diagnosis import changes, rule_line, rules_text
+from pytest_int8acc.report.engines import no_int8
+from pytest_int8acc.report.search import alone_text, reason
+from pytest_int8acc.report.summary import first_line, why_texts
+from pytest_int8acc.report.words import (
+    NAME,
+    WIDTH,
+    count,
+    first_fitting,
+    fitted,
+    middle,
+    relation,
+    worst_first,
+)
+from pytest_int8acc.results import CaseResult, Culprit, Finding, Repair, Score, SearchOutcome, by_rule
+from pytest_int8acc.results.causes import Stage
+
+#: How the first line of a failure begins.
+FAILURE = "INT8 accuracy: "
+#: Lines of a failure at most, without -v: 1 verdict, 2 why, 2 fix, 7 layers, 2 cautions, 1 more.
+LINES = 15
+_CULPRITS, _CAUTIONS, _LINES_OF_WHY = 5, 2, 2
+#: What to do where these stages fail first: no layer that leaves INT8 mends it.
+_ELSEWHERE: Mapping[Stage, str] = {
+    "FP32 ONNX": "mend the export, or the preparation of its inputs, then run again",
+    "FP16": "compare with 'baseline: fp32', or keep what overflows below 65504 in the model",
+    "engine FP16": "try another TensorRT version, and report it",
+    "engine FP32": "try another TensorRT version, and report it",
+}
+_BY_ENGINE = "try another TensorRT version or a lower optimization_level, and report it"
+
+
+def missed_limits(result: CaseResult, most: int | None = None) -> list[str]:
+    """Each problem and each missed limit, the worst first; names of at most ``most`` characters."""
+    problems = [
+        f"'{middle(output.name, most or len(output.name))}': {output.problem}"
+        for output in result.outputs
+        if output.problem
+    ]
+    return problems + [relation(score, most) for score in worst_first(result.scores) if not score.passed]
+
+
+def failure_line(result: CaseResult) -> str:
+    """The first line of a failure: the worst miss with value and limit, whence the limit, how many more."""
+    worst = worst_first(result.scores)[:1]
+    notes = [s.note for s in worst if s.note and missed_limits(result, NAME)[0] == relation(s, NAME)]
+    texts = [FAILURE + worst_miss(result, [*notes[:n]]) for n in (1, 0)]
+    return next((text for text in texts if len(text) <= WIDTH), texts[-1])
+
+
+def worst_miss(result: CaseResult, notes: Sequence[str] = ()) -> str:
+    """The worst miss with value and limit, ``notes`` on it, and how many more misses there are."""
+    missed = missed_limits(result, NAME)
+    more = [*notes, *([f"+{len(missed) - 1} more"] if len(missed) > 1 else [])]
+    end = f" ({'; '.join(more)})" if more else ""
+    return missed[0] + end if notes else fitted(missed[0], WIDTH - len(FAILURE) - len(end)) + end
+
+
+def answer(result: CaseResult, verbosity: int = 0) -> list[str]:
+    """At most ``LINES`` lines of ``WIDTH`` characters; with ``verbosity`` 1 more layers, and all cautions."""
+    lines = [failure_line(result)]
+    if _is_golden_s(result):  # which says what to do, too
+        return [*lines, *_wrapped(f"Why: {result.golden}", 4), _more(result, verbosity)]
+    if whys := [f"Why: {text}" for text in why_texts(result) if text]:
+        lines += _wrapped(first_fitting(whys, _LINES_OF_WHY * WIDTH - 15))
+    lines += fix_lines(result)
+    lines += culprit_lines(result, 20 if verbosity > 0 else _CULPRITS)
+    told = [*cautions(result), *_own_inputs(result)]
+    lines += _caution_lines(told, None if verbosity > 0 else _CAUTIONS)
+    return [*lines, _more(result, verbosity)]
+
+
+def _is_golden_s(result: CaseResult) -> bool:
+    """Whether the worst miss is the baseline's, which has left its golden."""
+    missed = [score for score in worst_first(result.scores) if not score.passed]
+    return bool(result.golden and missed) and missed[0].subject.startswith(f"{result.baseline} against its")
+
+
+def _wrapped(text: str, most_lines: int = _LINES_OF_WHY) -> list[str]:
+    """``text`` in two lines at most, or so many."""
+    for most in range(most_lines * WIDTH, 0, -4):  # words that do not fit leave a line short
+        kept = fitted(text, most).replace(" %", "\N{NO-BREAK SPACE}%")
+        lines = textwrap.wrap(kept, WIDTH, subsequent_indent="  ", break_on_hyphens=False)
+        if len(lines) <= most_lines:
+            break
+    return [line.replace("\N{NO-BREAK SPACE}", " ") for line in lines]
+
+
+def fix_lines(result: CaseResult) -> list[str]:
+    """What to do: the data first where they are wrong, then the recommended fix, or why there is none."""
+    known = [f.remedy for f in result.findings if _is_slip(result, f) and f.remedy]
+    lines = [f"Fix: {remedy}, and run again" for remedy in known[:1]]
+    elsewhere = _elsewhere(result)
+    if elsewhere and not lines:
+        return [fitted(f"Fix: {elsewhere}")]
+    told = list(_recommended(result))
+    if told:
+        label = "Or: " if lines else "Fix: "
+        lines.append(first_fitting([label + text for text in told]))
+    return [fitted(line) for line in lines] or [first_fitting([f"Fix: {text}" for text in _no_fix(result)])]
+
+
+def _is_slip(result: CaseResult, finding: Finding) -> bool:
+    slip = result.diagnosis.slip if result.diagnosis is not None else ""
+    return finding.source == "data" and finding.rule == slip
+
+
+def _elsewhere(result: CaseResult) -> str:
+    """What to do where INT8 is not the problem; else empty."""
+    line = first_line(result.diagnosis) if result.diagnosis is not None else None
+    return "" if line is None or line.passed else _ELSEWHERE.get(line.name, "")
+
+
+def _recommended(result: CaseResult) -> Iterator[str]:
+    """The fix in a sentence, the fullest first; nothing where there is none."""
+    repair, search = result.answer, result.search
+    use = "use fixed.onnx: " if result.written else ""
+    if repair is not None:
+        said, verified, scores = list(changes(repair)), repair.verified, repair.scores
+    elif search is not None and search.found and search.culprits:
+        said, verified, scores = list(_kept(search)), search.verified, search.fixed
+    else:
+        return
+    by = result.backend.partition(",")[0]
+    reached = [f"; {relation(score, most)}" for score in worst_first(scores)[:1] for most in (NAME, 16)]
+    proved = [f", verified on {by}", ", verified"] if verified else ["; not verified"]
+    for text in said:
+        for score in reached or [""]:
+            yield from (f"{use}{text}{score}{proof}" for proof in proved)
+    yield f"{use}{said[-1]}{proved[-1]}"
+
+
+def _kept(search: SearchOutcome) -> Iterator[str]:
+    layers, share = count(len(search.culprits), "layer"), f"{search.int8_share:.0%}"
+    yield f"keep {layers} in {search.precision.upper()}, {share} of the multiply-accumulates stay in INT8"
+    yield f"keep {layers} in {search.precision.upper()}"
+
+
+def alternatives(result: CaseResult) -> list[str]:
+    """Other ways to meet the criteria than the recommended one, cheapest first."""
+    repairs = result.diagnosis.repairs[1:] if result.diagnosis is not None else ()
+    return [_told(repair) for repair in repairs]
+
+
+def _told(repair: Repair) -> str:
+    scores = [relation(score) for score in worst_first(repair.scores)[:1]]
+    return "; ".join([next(changes(repair)), *scores, "verified" if repair.verified else "not verified"])
+
+
+def _no_fix(result: CaseResult) -> Iterator[str]:
+    """Why there is no fix, and what to do; the fullest first."""
+    search, stopped = result.search, result.stopped
+    if stopped is not None:
+        late = "none found in the time; give it more: --int8acc-max-seconds N"
+        yield "none found before Ctrl-C; run again" if stopped.kind == "interrupted" else late
+    elif search is not None and search.found:
+        yield reason(search)
+    elif search is not None:
+        lint = [f.remedy for f in result.findings if f.source == "lint" and f.severity != "note" and f.remedy]
+        yield "; ".join([*lint[:1], f"none found: {reason(search)}"])
+        yield lint[0] if lint else "none found: with every layer out of INT8 the criteria fail too"
+    elif result.diagnosis is not None and result.diagnosis.first_stage == "engine INT8":
+        yield _BY_ENGINE
+    elif not result.int8_groups:
+        yield "an engine cannot be searched: name the model it was made from, 'int8: {model: FILE}'"
+    else:
+        yield "none looked for; --int8acc-search=always names the layers at fault, and mends them"
+
+
+def culprit_lines(result: CaseResult, most: int) -> list[str]:
+    """The layers at fault, each in a line with its cause and number; ``most`` of them."""
+    search = result.search
+    if search is None or not search.culprits or _elsewhere(result):
+        return []
+    if len(search.culprits) == 1:  # the sentence why has said it
+        return []
+    title = "at fault (with any one of them in INT8 the criteria fail)"
+    more = len(search.culprits) - most
+    lines = [f"Layers {title if search.minimal else 'kept out of INT8 (some may be innocent)'}:"]
+    lines += map(_culprit_line, search.culprits[:most])
+    return [*lines, f"  and {more} more"] if more > 0 else lines
+
+
+def _culprit_line(culprit: Culprit) -> str:
+    said = cause_clause(culprit.cause) if culprit.cause is not None else ""
+    alone = culprit.worst_alone
+    if not said:
+        said = f"alone in INT8: {_score(alone)}" if alone is not None else alone_text(culprit)
+    said = f": {said}" if said else ""
+    kind = f" ({middle(culprit.op_type, 20)})"
+    room = WIDTH - 2 - len(said)
+    text = kind + said if len(kind) + NAME <= room else said
+    return fitted(f"  {middle(culprit.layer, max(WIDTH - 2 - len(text), 20))}{text}")
+
+
+def _score(score: Score) -> str:
+    return relation(score, 24)
+
+
+def cautions(result: CaseResult) -> list[str]:
+    """What makes a verdict worth less than it looks, the worst first."""
+    broken = [f for f in result.findings if f.source == "lint" and f.severity == "error"]
+    data = [f for f in result.findings if f.source == "data" and f.severity != "note"]
+    known = [f for f in data if not _is_slip(result, f)]
+    lint = [f"TensorRT refuses this INT8 model: {rules_text(broken)}"] if broken else []
+    stopped = [stop_text(result.stopped)] if result.stopped is not None else []
+    groups = [rule_line(group) for group in by_rule(known)]
+    return list(dict.fromkeys([*lint, *no_int8(result.engines), *result.warnings, *stopped, *groups]))
+
+
+def _own_inputs(result: CaseResult) -> list[str]:
+    """What to doubt of the fix."""
+    repair = result.answer
+    own = repair is not None and bool(repair.rescales) and not repair.data
+    return ["the fix has its scales from the compared inputs: try it on others"] if own else []
+
+
+def _caution_lines(told: Sequence[str], most: int | None) -> list[str]:
+    hidden = 0 if most is None else max(len(told) - most, 0)
+    kept = told[: len(told) - hidden]
+    lines = [fitted(f"Caution: {text}") for text in kept]
+    if hidden:
+        more = f" (and {count(hidden, 'more caution')})"
+        lines[-1] = fitted(f"Caution: {kept[-1]}", WIDTH - len(more)) + more
+    return lines
+
+
+def _more(result: CaseResult, verbosity: int) -> str:
+    """Where the rest is."""
+    shows = "-vv shows all there is" if verbosity > 0 else "-v shows scores, stages and other ways"
+    if not result.written:
+        what = "fixed.onnx and a report" if any(_recommended(result)) else "a report"
+        return f"More: {shows}; --int8acc-report DIR writes {what}"
+    alike = len({path.startswith("/") for path in result.written}) == 1
+    folder = commonpath([dirname(path) for path in result.written]) if alike else ""
+    many = len(result.written)
+    fixed = f"{folder}/fixed.onnx" in result.written if folder else "fixed.onnx" in result.written
+    what = "fixed.onnx" if fixed else count(many, "file")
+    what += f" and {count(many - 1, 'more file')}" if fixed and many > 1 else ""
+    files = f"More: {what} in {folder}" if folder else f"More: {what}"
+    return first_fitting([f"{files}; {shows}", files])

@@ -1,0 +1,140 @@
+"""What TensorRT refuses is red where it may be deployed, and green where only ONNX Runtime runs it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+from onnxruntime.quantization import CalibrationDataReader, quantize_static
+from projects import Project
+from zoo import ZOO, sample_feed
+
+from pytest_int8acc.backends.onnxruntime import OrtBackend
+from pytest_int8acc.engines.tensorrt import parse
+from pytest_int8acc.engines.tensorrt.child import Outcome
+from pytest_int8acc.errors import ModelError
+from pytest_int8acc.settings import Settings
+
+#: A small convolutional net and a transformer block.
+NETWORKS = ("mobilenet", "vit_erf")
+SPEC = "int8: {model: int8.onnx}\ncriteria: [{sqnr_db: 5}]\n"
+
+
+class Reader(CalibrationDataReader):
+    """A few samples, one by one."""
+
+    def __init__(self, model: onnx.ModelProto) -> None:
+        self.feeds = iter([sample_feed(model, seed) for seed in range(8)])
+
+    def get_next(self) -> dict[str, np.ndarray] | None:
+        return next(self.feeds, None)
+
+
+def default_of_onnxruntime(folder: Path, network: str, **options: Any) -> Project:
+    """A network, and what ``quantize_static`` makes of it as it is called in its documentation."""
+    model = ZOO[network]()
+    onnx.save(model, folder / "model.onnx")
+    quantize_static(folder / "model.onnx", folder / "int8.onnx", Reader(model), **options)
+    np.savez(folder / "data.npz", **sample_feed(model, 1))
+    return Project(folder)
+
+
+@pytest.mark.parametrize("network", NETWORKS)
+@pytest.mark.parametrize("backend", ["auto", "tensorrt"])
+def test_onnxruntime_s_default_is_red(
+    tmp_path: Path, network: str, backend: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    opened = "pytest_int8acc.measure.measured.open_backend"  # no GPU, or no TensorRT, is no excuse
+    monkeypatch.setattr(opened, lambda case, settings: OrtBackend(settings))
+    project = default_of_onnxruntime(tmp_path, network)
+    with pytest.raises(ModelError) as caught:
+        project.check(SPEC, Settings(backend=backend))
+    first, *lines = str(caught.value).splitlines()
+    assert "int8.onnx: TensorRT refuses this INT8 model: nonzero-zero-point (" in first
+    assert "TensorRT takes symmetric INT8 only" in lines[0]
+    assert "ActivationSymmetric" in lines[1]
+    assert len(lines) <= 10
+    assert lines[-2:] == [
+        "Where ONNX Runtime alone runs it, say 'backend: onnxruntime' in the spec.",
+        "To compare it all the same, set int8acc_lint = warn in the pytest configuration.",
+    ]
+
+
+@pytest.mark.parametrize("network", NETWORKS)
+def test_and_green_where_nothing_else_runs_it(tmp_path: Path, network: str) -> None:
+    result = default_of_onnxruntime(tmp_path, network).check(SPEC, Settings(backend="onnxruntime"))
+    assert result.passed
+    assert {"nonzero-zero-point", "int32-bias"} & {finding.rule for finding in result.findings}
+
+
+def test_the_settings_allow_it(tmp_path: Path) -> None:
+    project = default_of_onnxruntime(tmp_path, "mobilenet")
+    assert project.check(SPEC, Settings(lint="warn")).passed
+    assert project.check(SPEC, Settings(lint="off")).findings == ()
+    with pytest.raises(ModelError, match="To compare it all the same, set int8acc_lint = warn"):
+        project.check(SPEC, Settings(lint="error", backend="onnxruntime"))
+
+
+@pytest.mark.rtx
+def test_auto_has_tensorrt_rtx_parse_what_lint_lets_pass(tmp_path: Path) -> None:
+    pytest.importorskip("tensorrt_rtx", reason="needs TensorRT-RTX: pip install 'pytest-int8acc[rtx]'")
+    options = {"ActivationSymmetric": True, "WeightSymmetric": True, "QuantizeBias": False}
+    project = default_of_onnxruntime(tmp_path, "mobilenet", extra_options=options)
+    assert parse.refusal(tmp_path / "int8.onnx") is None
+    assert project.check(SPEC, Settings()).passed
+    model = onnx.load(tmp_path / "int8.onnx")
+    last = model.graph.node[-1]
+    last.output[0], given = "before_last", last.output[0]
+    model.graph.node.append(onnx.helper.make_node("BitShift", ["bits", "one"], ["shifted"], direction="LEFT"))
+    model.graph.node.append(onnx.helper.make_node("Identity", ["before_last"], [given], "last"))
+    for name in ("bits", "one"):
+        model.graph.initializer.append(onnx.numpy_helper.from_array(np.ones(1, np.uint64), name))
+    onnx.save(model, tmp_path / "int8.onnx")
+    told = parse.refusal(tmp_path / "int8.onnx")
+    assert told is not None
+    with pytest.raises(ModelError, match=r"not-parsed.*\n.*TensorRT-RTX says: "):
+        project.check(SPEC, Settings())
+    assert project.check(SPEC, Settings(backend="onnxruntime")).passed
+    (finding,) = [f for f in project.check(SPEC, Settings(lint="warn")).findings if f.rule == "not-parsed"]
+    assert told.message in finding.text
+
+
+def test_without_tensorrt_rtx_nothing_is_asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(parse, "is_installed", lambda flavor: False)
+    assert parse.refusal(tmp_path / "none.onnx") is None
+
+
+@pytest.mark.parametrize(
+    ("said", "told"),
+    [
+        ("ImportError", None),
+        ('SAID "loaded"', parse.Refusal("", "its parser ended by SIGKILL")),
+        ('SAID "loaded"\nSAID null', None),
+        (
+            'SAID "loaded"\nnoise\nSAID ["conv", "no such operator"]',
+            parse.Refusal("conv", "no such operator"),
+        ),
+    ],
+)
+def test_what_the_parser_s_process_says_is_what_is_known(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, said: str, told: parse.Refusal | None
+) -> None:
+    calls = []
+
+    def run(module: str, arguments: list[str], folder: Path, log: Path, timeout: float) -> Outcome:
+        calls.append(arguments)
+        log.write_text(said + "\n")
+        return Outcome(-9, 0.1)
+
+    monkeypatch.setattr(parse, "is_installed", lambda flavor: True)
+    monkeypatch.setattr(parse, "run_child", run)
+    model = tmp_path / "net.onnx"
+    model.write_bytes(b"a model")
+    assert [parse.refusal(model), parse.refusal(model)] == [told, told]
+    assert calls == [[str(model)]]  # asked once
+    model.write_bytes(b"another model")
+    assert parse.refusal(model) == told
+    assert len(calls) == 2

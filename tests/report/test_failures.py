@@ -1,0 +1,78 @@
+"""How ten failing cases read, kept word for word; ``REWRITE_GOLDEN=1`` keeps what is told now."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from benchmarks.regressions.corpus import corpus
+from benchmarks.regressions.entry import write
+from pytest_int8acc.check import conclude
+from pytest_int8acc.errors import Int8accError
+from pytest_int8acc.measure.measured import measure
+from pytest_int8acc.report.answer import LINES
+from pytest_int8acc.report.plain import for_people
+from pytest_int8acc.report.text import failure
+from pytest_int8acc.report.words import WIDTH
+from pytest_int8acc.settings import Settings
+from pytest_int8acc.spec.load import load_spec
+
+KEPT = Path(__file__).with_name("failures.txt")
+#: Entries of the corpus; the last two are refused, under ``auto``.
+ENTRIES = (
+    "by_hand_cnn_50",
+    "wide_resnet_x30",
+    "mixed_inception",
+    "data_black_cnn",
+    "outlier_cnn_x60",
+    "accumulated_cnn",
+    "weight_dead_mlp_x20",
+    "unequal_pair_cnn",
+    "asymmetric_cnn",
+    "fp16_overflow_cnn",
+)
+
+
+def told(name: str, folder: Path) -> str:
+    """What pytest shows of an entry without ``-v``, its folder left out."""
+    entry = corpus()[name]
+    (case,) = load_spec(write(entry, entry.plant(), folder))
+    try:
+        measured = measure(case, Settings())
+    except Int8accError as error:
+        return str(error).replace(f"{folder}/", "")
+    try:
+        result = for_people(conclude(measured, folder / "report"))
+    finally:
+        measured.close()
+    return failure(replace(result, written=tuple(path.replace(f"{folder}/", "") for path in result.written)))
+
+
+def kept() -> Iterator[tuple[str, str]]:
+    """Name and text of each entry kept."""
+    for part in KEPT.read_text(encoding="utf-8").split("=== ")[1:]:
+        name, _, text = part.partition("\n")
+        yield name.strip(), text.strip("\n")
+
+
+def steady(text: str) -> str:
+    """``text`` without its numbers' digits, which differ from machine to machine."""
+    return re.sub(r"\d[\d.e+-]*", "#", text)
+
+
+@pytest.mark.parametrize("name", ENTRIES)
+def test_a_failure_reads_as_it_did(name: str, tmp_path: Path) -> None:
+    text = told(name, tmp_path)
+    lines = text.split("\n")
+    assert len(lines) <= LINES
+    if "REWRITE_GOLDEN" in os.environ:
+        texts = (dict(kept()) if KEPT.exists() else {}) | {name: text}
+        KEPT.write_text("\n".join(f"=== {n}\n{texts[n]}\n" for n in ENTRIES if n in texts), encoding="utf-8")
+    assert [steady(line) for line in lines] == [steady(line) for line in dict(kept())[name].split("\n")]
+    if lines[0].startswith("INT8 accuracy: "):
+        assert max(map(len, lines)) <= WIDTH
