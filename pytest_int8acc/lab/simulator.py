@@ -21,9 +21,8 @@ from pytest_int8acc.lab.vectors import Prober
 from pytest_int8acc.search.types import Enough, GroupInfo, Probe, Trial
 from pytest_int8acc.tensors import Array, Outputs
 
-#: Samples on which plans are compared that differ in scales: a third of all, within these; a choice is
-#: confirmed on all.
-FEWEST, FEW = 8, 32
+#: Samples on which plans are compared that differ in scales; a choice is confirmed on all.
+FEW = 32
 #: Networks that are held ready beside the first: a session holds its weights.
 _BOARDS = 3
 #: Stands for an error that is no number.
@@ -105,7 +104,7 @@ class Simulator:
     def few(self) -> tuple[int, ...]:
         """Samples drawn once, on which plans are compared."""
         order = np.random.default_rng(0).permutation(len(self.inputs))
-        return tuple(sorted(order[: min(FEW, max(FEWEST, len(order) // 3))].tolist()))
+        return tuple(sorted(order[:FEW].tolist()))
 
     def board(self, plan: Plan) -> Board:
         """The network that ``plan`` leads to, with its groups and the scales of its activations open.

@@ -20,6 +20,7 @@ from pytest_int8acc.backends.protocol import Backend
 from pytest_int8acc.case.forms import Form
 from pytest_int8acc.case.judge import Judge, Scoring
 from pytest_int8acc.data import Dataset
+from pytest_int8acc.data.layout import read_layout
 from pytest_int8acc.engines import Engine
 from pytest_int8acc.engines.onnxruntime import Sessions
 from pytest_int8acc.engines.run import cut, lock_step
@@ -93,7 +94,7 @@ def preflight(
             in it, and a limit or an output is lost by that.
     """
     engine, tested = _opened(backend, model, form, candidate, inputs)
-    few = _first(inputs, whole=backend.builds_engines)
+    few = _first(inputs, whole=backend.builds_engines or read_layout(model.inputs).size is not None)
     twice = [found for _, found in lock_step({Role.BASELINE: engine, Role.BASELINE_AGAIN: engine}, few)]
     with case.at("criteria"):
         steady = _steady(judge, twice)
@@ -120,7 +121,7 @@ def preflight(
 
 
 def _first(inputs: Dataset, *, whole: bool) -> Dataset:
-    """The samples that are looked at first; ``whole``: a batch, since engines are built for its size."""
+    """The samples that are looked at first; ``whole``: a batch, where engine or model take no other size."""
     if whole:
         return inputs.first(next(inputs.batches()).rows)
     return inputs.first(max(1, int(_SHARE * (inputs.samples or _SUPPOSED))))

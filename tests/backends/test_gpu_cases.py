@@ -75,7 +75,8 @@ def test_each_kind_of_fix_is_verified_with_its_price(tmp_path: Path, gpu_store: 
     network, limits = KINDS[kind]
     made = {"tactic_sources": [], "optimization_level": 1}
     write_case(tmp_path, network(), limits, tensorrt=made)
-    printed = pytest_run(tmp_path, "case.int8acc.yaml", "--int8acc-report", "out", store=gpu_store)
+    options = ("--int8acc-report", "out", "--int8acc-max-seconds", "3600")  # other workers build, too
+    printed = pytest_run(tmp_path, "case.int8acc.yaml", *options, store=gpu_store)
     assert outcome(printed) == {"failed": 1}
     found = cases(tmp_path)["case"]
     repairs = {repair["kind"]: repair for repair in found["diagnosis"]["repairs"]}  # type: ignore[index]

@@ -159,7 +159,9 @@ def test_a_fusion_that_is_computed_wrong_is_broken_up(
     )
     monkeypatch.setattr(backends, "fit_model", lambda model, platform: lower_opset(model, 17))
     (case,) = load_spec(spec)
-    measured = measure(case, Settings(backend="tensorrt", max_builds=6, cache_dir=str(gpu_store)))
+    measured = measure(
+        case, Settings(backend="tensorrt", max_builds=6, max_seconds=3600, cache_dir=str(gpu_store))
+    )
     try:
         print([f"{score.name} {score.value:.2f}" for score in measured.result.scores])
         assert measured.runs.scoring(Role.BASELINE, Role.SIMULATED).verdict().passed

@@ -124,7 +124,7 @@ def test_data_that_change_between_readings_are_one_error_in_words(digits: pytest
     spec = "model: model.onnx\ninputs: loaders.py:load\nint8: {scales: ranges.json}\n"
     (digits.path / "changing.int8acc.yaml").write_text(spec)
     result = digits.runpytest_subprocess(*LOAD, "changing.int8acc.yaml")
-    result.assert_outcomes(failed=1)
+    result.assert_outcomes(errors=1)
     result.stdout.fnmatch_lines(["*loaders.py:load yields different data on each call*"])
     result.stdout.no_fnmatch_line("*Traceback*")
     result.stdout.no_fnmatch_line("*dataset.py*")
