@@ -35,6 +35,12 @@ SETTINGS = Settings(no_cache=True, backend="tensorrt")
 FIRST, SECOND = Device("0", "0000:01:00.0"), Device("1", "0000:02:00.0")
 
 
+@pytest.fixture(autouse=True)
+def cores(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two to spare, however many workers run these tests."""
+    monkeypatch.setattr(backends, "share_of_cores", lambda: 2)
+
+
 @pytest.fixture
 def case(tmp_path: Path) -> Case:
     project = Project(tmp_path)
