@@ -82,6 +82,7 @@ def check(spec: Path, *options: str, limit: int = 0, fails: bool | None = None) 
     with tempfile.TemporaryDirectory() as folder:
         command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--rootdir", spec.parent]
         command += ["-c", os.devnull, "--int8acc-no-cache", "--int8acc-report", folder]
+        command += ["-p", "no:hypothesispytest"]  # of the tests' own extra: it costs half a second
         ran = run([*command, f"--int8acc-max-seconds={_UNBOUND}", spec, *options], limit, may_fail=True)
         report, case = Path(folder) / "report.json", {}
         if report.exists():
