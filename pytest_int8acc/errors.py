@@ -5,7 +5,7 @@ from __future__ import annotations
 import platform
 import traceback
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from pytest_int8acc.names import shown, shown_lines
@@ -98,19 +98,24 @@ def told(error: BaseException) -> str:
         return f"{type(error).__name__}, whose text cannot be made"
 
 
-def _fault(error: Exception) -> str:
+def installed(names: Iterable[str]) -> dict[str, str]:
+    """Those of the distributions that are installed, and their versions."""
     from importlib import metadata
 
+    found = {}
+    for name in names:
+        with suppress(metadata.PackageNotFoundError):
+            found[name] = metadata.version(name)
+    return found
+
+
+def _fault(error: Exception) -> str:
     package = Path(__file__).parent
     frames = traceback.extract_tb(error.__traceback__)
     own = [frame for frame in frames if package in Path(frame.filename).parents]
     place = "".join(f" in {Path(f.filename).relative_to(package)}:{f.lineno}" for f in own[-1:])
     versions = [f"Python {platform.python_version()}", platform.platform()]
-    for name in _NAMED:
-        try:
-            versions.append(f"{name} {metadata.version(name)}")
-        except metadata.PackageNotFoundError:
-            continue
+    versions += [f"{name} {version}" for name, version in installed(_NAMED).items()]
     return (
         f"this is a fault of pytest-int8acc, please report it: {type(error).__name__}{place}: {told(error)}\n"
         f"  with: {', '.join(versions)}\n"

@@ -32,8 +32,6 @@ class Ran:
 
     cpu: float
     """Seconds, user and system, of the process and all that it started."""
-    peak: int
-    """Bytes resident at most."""
     cut: bool
     """Whether it was ended at the limit; then ``cpu`` is the least it would have taken."""
     said: str
@@ -66,7 +64,7 @@ def run(command: Sequence[str | Path], limit: int = 0, may_fail: bool = False) -
     cut = code == -signal.SIGXCPU
     if code and not cut and not (may_fail and code == 1):
         raise SystemExit(f"{' '.join(map(str, command))} ended with {code}:\n{said[-3000:]}")
-    return Ran(cpu, 1024 * usage.ru_maxrss, cut, said)
+    return Ran(cpu, cut, said)
 
 
 def _limited(seconds: int) -> Callable[[], None] | None:

@@ -6,7 +6,6 @@ import hashlib
 import logging
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from importlib import metadata
 from pathlib import Path
 
 import onnx
@@ -15,6 +14,7 @@ from google.protobuf.message import DecodeError
 from pytest_int8acc.backends.protocol import ENGINE
 from pytest_int8acc.data import Dataset
 from pytest_int8acc.engines.manifest import digest_file
+from pytest_int8acc.errors import installed
 from pytest_int8acc.goldens.record import Record
 from pytest_int8acc.spec.criteria import MetricCriterion
 from pytest_int8acc.spec.int8 import BaselineModel
@@ -86,13 +86,7 @@ def _scripts(case: Case) -> Iterator[tuple[str, str]]:
 
 def made_with(engine: str) -> dict[str, str]:
     """Versions of what took part, and where the baseline ran."""
-    found = {"engine": engine}
-    for name in _VERSIONS:
-        try:
-            found[name] = metadata.version(name)
-        except metadata.PackageNotFoundError:
-            continue
-    return found
+    return {"engine": engine, **installed(_VERSIONS)}
 
 
 def changes(record: Record, now: Origin, case: Case) -> Iterator[str]:

@@ -156,14 +156,10 @@ def pytest_report_header(config: pytest.Config) -> str | None:
     """The runtimes installed, where the gate is open."""
     if not _gate(config):
         return None
-    from importlib import metadata
+    from pytest_int8acc.errors import installed
 
-    found = []
-    for name in ("onnxruntime", "onnxruntime-gpu", "tensorrt", "tensorrt-rtx"):
-        try:
-            found.append(f"{name} {metadata.version(name)}")
-        except metadata.PackageNotFoundError:
-            continue
+    runtimes = installed(("onnxruntime", "onnxruntime-gpu", "tensorrt", "tensorrt-rtx"))
+    found = [f"{name} {version}" for name, version in runtimes.items()]
     return "int8acc: " + (", ".join(found) or "no runtime installed (pip install 'pytest-int8acc[cpu]')")
 
 

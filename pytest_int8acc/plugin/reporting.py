@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from pytest_int8acc.errors import Int8accError
+from pytest_int8acc.errors import Int8accError, installed
 from pytest_int8acc.names import shown, shown_lines
 from pytest_int8acc.settings import SUFFIXES
 
@@ -143,13 +143,8 @@ def gather(terminalreporter: pytest.TerminalReporter, folder: Path | None) -> di
 
 def tool() -> dict[str, str]:
     """Who writes the report."""
-    from importlib import metadata
-
-    try:
-        version = metadata.version("pytest-int8acc")
-    except metadata.PackageNotFoundError:  # run from its source, with -p pytest_int8acc.plugin
-        version = "unknown"
-    return {"name": "pytest-int8acc", "version": version}
+    name = "pytest-int8acc"  # not installed where it is run from its source, with -p pytest_int8acc.plugin
+    return {"name": name, "version": installed([name]).get(name, "unknown")}
 
 
 def _entry(verdict: str, report: pytest.TestReport, folder: Path | None) -> dict[str, Any]:

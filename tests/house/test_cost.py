@@ -26,7 +26,6 @@ def test_cpu_seconds_are_those_of_the_whole_tree(tmp_path):
     within = run([sys.executable, "-c", child])
     assert 0.1 < alone.cpu <= within.cpu * 1.5
     assert not alone.cut
-    assert alone.peak > 1 << 20
 
 
 def test_a_process_is_cut_at_the_limit():

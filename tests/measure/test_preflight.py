@@ -49,26 +49,6 @@ def rows(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
     return counted
 
 
-def network(project: Project, *, size: float = 1.0) -> np.ndarray:
-    """A model that divides by the root of a mean of squares, as norms do; its data are given back."""
-    proto = parser.parse_model(
-        """<ir_version: 8, opset_import: ["": 17]> g (float[n, 8] x) => (float[n, 4] y) {
-            h = MatMul(x, w)
-            squares = Mul(h, h)
-            mean = ReduceMean<axes=[1], keepdims=1>(squares)
-            root = Sqrt(mean)
-            normed = Div(h, root)
-            y = MatMul(normed, v)
-        }"""
-    )
-    rng = np.random.default_rng(0)
-    for name, shape, factor in (("w", (8, 16), size), ("v", (16, 4), 1.0)):
-        array = (rng.normal(size=shape) * factor).astype(np.float32)
-        proto.graph.initializer.append(numpy_helper.from_array(array, name))
-    onnx.save(proto, project.folder / "model.onnx")
-    return rng.normal(size=(COUNT, 8)).astype(np.float32)
-
-
 @pytest.fixture
 def project(tmp_path: Path) -> Project:
     return Project(tmp_path)
@@ -85,7 +65,7 @@ LIMIT = "criteria: [{sqnr_db: 5}]\n"
 def test_an_overflow_in_the_first_samples_is_told_before_anything_is_calibrated(
     project: Project, monkeypatch: pytest.MonkeyPatch, calibrate: str
 ) -> None:
-    np.savez(project.folder / "data.npz", x=network(project, size=1000))
+    np.savez(project.folder / "data.npz", x=project.norm(COUNT, size=1000))
     np.savez(project.folder / "broken.npz", x=np.full((4, 8), 1e38, np.float32))
     monkeypatch.setattr(pytest_int8acc.case.data, "calibrate", forbidden)
     with pytest.raises(ModelError, match=r"(?s)by an overflow inside the model.*'squares' of Mul"):
@@ -103,7 +83,7 @@ def test_an_overflow_in_the_first_samples_is_told_before_anything_is_calibrated(
 def test_what_does_not_fit_is_told_before_anything_is_calibrated(
     project: Project, monkeypatch: pytest.MonkeyPatch, spec: str, error: type[Exception], said: str
 ) -> None:
-    np.savez(project.folder / "data.npz", x=network(project))
+    np.savez(project.folder / "data.npz", x=project.norm(COUNT))
     np.savez(project.folder / "wide.npz", x=np.ones((4, 9), np.float32))
     np.save(project.folder / "labels.npy", np.zeros(3))
     monkeypatch.setattr(pytest_int8acc.case.data, "calibrate", forbidden)
@@ -114,7 +94,7 @@ def test_what_does_not_fit_is_told_before_anything_is_calibrated(
 def test_a_passing_case_runs_fp32_and_the_second_run_on_a_few_samples(
     project: Project, rows: Counter[str]
 ) -> None:
-    np.savez(project.folder / "data.npz", x=network(project))
+    np.savez(project.folder / "data.npz", x=project.norm(COUNT))
     result = project.check(CALIBRATED + LIMIT)
     assert result.passed
     few = COUNT // 16
@@ -127,7 +107,7 @@ def test_a_passing_case_runs_fp32_and_the_second_run_on_a_few_samples(
 
 
 def test_a_failing_case_runs_fp32_on_all_samples_once(project: Project, rows: Counter[str]) -> None:
-    np.savez(project.folder / "data.npz", x=network(project))
+    np.savez(project.folder / "data.npz", x=project.norm(COUNT))
     result = project.check(CALIBRATED + "criteria: [{sqnr_db: 50}]\n", Settings(search="off"))
     assert not result.passed
     assert rows["FP32"] == COUNT + COUNT // 16
@@ -136,7 +116,7 @@ def test_a_failing_case_runs_fp32_on_all_samples_once(project: Project, rows: Co
 def test_a_limit_that_the_baseline_misses_is_told_of_all_samples(
     project: Project, rows: Counter[str]
 ) -> None:
-    np.savez(project.folder / "data.npz", x=network(project))
+    np.savez(project.folder / "data.npz", x=project.norm(COUNT))
     result = project.check(CALIBRATED + "criteria: [{sqnr_db: 200}]\n", Settings(search="off"))
     assert any("FP16 is off already" in warning for warning in result.warnings)
     assert rows["FP32"] == 2 * COUNT + COUNT // 16
@@ -145,7 +125,7 @@ def test_a_limit_that_the_baseline_misses_is_told_of_all_samples(
 @pytest.mark.parametrize("place", [COUNT // 16, COUNT - 1])
 def test_an_overflow_in_later_samples_alone_is_found(project: Project, place: int) -> None:
     """The first samples come within a factor of 64 of the end of FP16, so that FP32 runs on all."""
-    data = network(project, size=8)
+    data = project.norm(COUNT, size=8)
     data[place] *= 3e3
     np.savez(project.folder / "data.npz", x=data)
     with pytest.raises(ModelError, match=r"(?s)by an overflow inside the model.*'squares' of Mul"):
@@ -176,7 +156,7 @@ def test_a_baseline_that_does_not_repeat_itself_runs_twice_on_all_samples(
     project: Project, rows: Counter[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The noise is that of all samples then."""
-    np.savez(project.folder / "data.npz", x=network(project))
+    np.savez(project.folder / "data.npz", x=project.norm(COUNT))
     call, rng = OrtEngine.__call__, np.random.default_rng(0)
 
     def shaken(self: OrtEngine, feed: Feed) -> Feed:
@@ -192,7 +172,7 @@ def test_a_baseline_that_does_not_repeat_itself_runs_twice_on_all_samples(
 def test_samples_of_a_loader_that_nobody_counted_are_looked_at_too(
     project: Project, rows: Counter[str]
 ) -> None:
-    np.save(project.folder / "x.npy", network(project))
+    np.save(project.folder / "x.npy", project.norm(COUNT))
     (project.folder / "load.py").write_text(
         "import numpy as np\nfrom pathlib import Path\n\n"
         "def load():\n    for row in np.load(Path(__file__).with_name('x.npy')):\n"

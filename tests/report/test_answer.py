@@ -12,6 +12,7 @@ from report_results import RESULTS
 
 from pytest_int8acc.report.answer import LINES, answer, failure_line
 from pytest_int8acc.report.causes import _CLAUSES, cause_clause
+from pytest_int8acc.report.plain import for_people
 from pytest_int8acc.report.text import failure, status
 from pytest_int8acc.report.words import WIDTH, fitted, middle
 from pytest_int8acc.results import CaseResult, Culprit, Finding, Repair, Stop
@@ -88,7 +89,7 @@ def results(draw: st.DrawFn) -> CaseResult:
 
 
 def keeps_its_bounds(result: CaseResult) -> None:
-    lines = failure(result).split("\n")
+    lines = failure(for_people(result)).split("\n")  # as all that report it do
     assert len(lines) <= LINES
     assert max(map(len, lines)) <= WIDTH
     assert all(line.strip() for line in lines)

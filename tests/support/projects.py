@@ -6,6 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import onnx
+from onnx import numpy_helper, parser
 from zoo import ZOO, sample_feed
 
 from pytest_int8acc.check import check
@@ -24,6 +25,28 @@ class Project:
         proto = ZOO[name]()
         onnx.save(proto, self.folder / file)
         return proto
+
+    def norm(self, samples: int, *, size: float = 1.0) -> np.ndarray:
+        """Write a model that divides by the root of a mean of squares, as norms do; gives inputs for it.
+
+        With a ``size`` of 1000 its squares overflow in FP16.
+        """
+        proto = parser.parse_model(
+            """<ir_version: 8, opset_import: ["": 17]> g (float[n, 8] x) => (float[n, 4] y) {
+                h = MatMul(x, w)
+                squares = Mul(h, h)
+                mean = ReduceMean<axes=[1], keepdims=1>(squares)
+                root = Sqrt(mean)
+                normed = Div(h, root)
+                y = MatMul(normed, v)
+            }"""
+        )
+        rng = np.random.default_rng(0)
+        for name, shape, factor in (("w", (8, 16), size), ("v", (16, 4), 1.0)):
+            array = (rng.normal(size=shape) * factor).astype(np.float32)
+            proto.graph.initializer.append(numpy_helper.from_array(array, name))
+        onnx.save(proto, self.folder / "model.onnx")
+        return rng.normal(size=(samples, 8)).astype(np.float32)
 
     def data(self, proto: onnx.ModelProto, runs: int = 6, file: str = "data.npz") -> None:
         feeds = [sample_feed(proto, seed, 2) for seed in range(runs)]
