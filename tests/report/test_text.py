@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from report_results import FINITE, RESULTS, SCORES
 
 from pytest_int8acc.report.answer import failure_line
-from pytest_int8acc.report.plain import restore, to_plain
+from pytest_int8acc.report.plain import for_people, restore, to_plain
 from pytest_int8acc.report.terminal import detail_lines, status_line
 from pytest_int8acc.report.text import details, failure, status
 from pytest_int8acc.report.words import number, number_pair, relation, shorten, table, worst_first
@@ -240,7 +240,8 @@ def test_every_result_has_its_text_and_survives_json(result):
     assert "\n" not in status(result).replace(result.backend, "")
     details(result, 2)
     if not result.passed:
-        assert failure(result).splitlines()[0] == failure_line(result)
+        told = for_people(result)  # as all that report it do
+        assert failure(told).splitlines()[0] == failure_line(told)
 
 
 def test_a_failure_of_everything_reads_like_this():
