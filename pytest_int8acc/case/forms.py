@@ -240,7 +240,7 @@ def _guarded(case: Case, form: Int8Form) -> Int8Form:
 
     Raises ModelError where nothing is left in INT8: the baseline would be compared with itself.
     """
-    if not form.network.groups and not _other_pairs(form.network):
+    if not form.network.groups:
         raise ModelError(
             f"nothing is in INT8 ({form.source}): no layer's inputs or weights are quantized, so the "
             "baseline would be compared with itself; name the quantized model, or scales of its tensors"
@@ -249,24 +249,13 @@ def _guarded(case: Case, form: Int8Form) -> Int8Form:
         return form
     with case.at("plan"):
         plan = read_plan(case.path(case.plan), form.network)
-        if form.network.groups and len(plan.high) == len(form.network.groups):
+        if len(plan.high) == len(form.network.groups):
             raise ModelError(
                 f"{case.plan}: keeps all {len(plan.high)} layers out of INT8, so the baseline would be "
                 "compared with itself; leave one in INT8 at least, or take the case out"
             )
     source = f"{form.source}, under {case.plan}"
     return replace(form, network=guard(form.network, plan), source=source, whole=form.network, given=plan)
-
-
-def _other_pairs(network: Network) -> bool:
-    """Whether Q/DQ stays that no plan takes off: FP8, INT4 or blocked."""
-    constants, nodes, makers = (
-        network.model.constants(),
-        network.model.index.nodes,
-        network.model.index.producer,
-    )
-    read = [nodes[name].input[0] for name in network.fixed_pairs]
-    return any(n in constants or (n in makers and makers[n].op_type == "QuantizeLinear") for n in read)
 
 
 def _implicit_form(case: Case, wish: Implicit, model: Model) -> ImplicitForm:

@@ -14,12 +14,13 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from onnx import numpy_helper, parser
+from onnx import TensorProto, helper, numpy_helper, parser
 
 from pytest_int8acc.engines import check_names
 from pytest_int8acc.errors import EngineError
 from pytest_int8acc.graph.emulate import emulate_half
 from pytest_int8acc.graph.formats import INT8
+from pytest_int8acc.graph.index import all_graphs
 from pytest_int8acc.graph.model import Model, make_model, save_model
 from pytest_int8acc.settings import Mode, Provider, Settings
 from pytest_int8acc.tensors import Array, Feed, TensorInfo
@@ -29,6 +30,15 @@ from pytest_int8acc.tensors import Array, Feed, TensorInfo
 INLINE_BYTES = 16 << 20
 #: Only what ends the process is logged: all else is in the exception.
 _SEVERITY_FATAL = 4
+#: Optimizers that take the zero point for one of 8-bit integers: a Relu before FP8 or INT4 is dropped (ONNX
+#: Runtime 1.20 to 1.31, checked in :func:`keeps_relu`), a model with a Clip there is refused.
+_WRONG = ("ReluQuantRewrite", "ClipQuantRewrite")
+_NARROW = frozenset({TensorProto.INT4, TensorProto.UINT4, TensorProto.FLOAT4E2M1}) | {
+    TensorProto.FLOAT8E4M3FN,
+    TensorProto.FLOAT8E4M3FNUZ,
+    TensorProto.FLOAT8E5M2,
+    TensorProto.FLOAT8E5M2FNUZ,
+}
 _STATUS = re.compile(r"^\[ONNXRuntimeError\] : \d+ : [A-Z_]+ : ")
 _SOURCE = re.compile(r"\S+\.(?:cc|cpp|cu|h):\d+ (?:[^()]*::[^()]*\(.*?\)(?: const)? )?")
 
@@ -50,7 +60,7 @@ class OrtEngine:
         optimized: False for a session that opens fast, in linear time whatever the graph, and runs slower.
 
     Raises:
-        EngineError: ONNX Runtime or the provider is missing, or it refuses the model.
+        EngineError: ONNX Runtime or the provider is missing, it refuses the model, or computes it wrong.
     """
 
     def __init__(
@@ -65,13 +75,18 @@ class OrtEngine:
         runtime = _runtime()
         if mode == "exact":
             model = emulate_half(model)
+            if _holds_narrow(model) and not keeps_relu():
+                raise EngineError(
+                    f"{model.name}: holds FP8 or INT4, and ONNX Runtime {runtime.__version__} drops a Relu "
+                    "in front of such a QuantizeLinear, whatever it is told: install another version"
+                )
         self.name = model.name
         self.inputs: tuple[TensorInfo, ...] = model.inputs
         self.outputs: tuple[TensorInfo, ...] = model.outputs
         self.description = f"ONNX Runtime {runtime.__version__}, {provider.upper()}, {mode}"
         providers = _providers(runtime, provider)
         self._names = [output.name for output in self.outputs]
-        self._session = _session(runtime, model, _options(runtime, mode, threads, optimized), providers)
+        self._session = _session(runtime, model, mode, _options(runtime, mode, threads, optimized), providers)
         self._passed_through = {i.name for i in self.inputs} & set(self._names)
         if self._session.get_providers()[0] != providers[0][0]:
             raise EngineError(
@@ -160,6 +175,38 @@ def saturation() -> Saturation:
     return Saturation(expected=256.0, measured=float(output["y"].item()))
 
 
+@functools.lru_cache(maxsize=1)
+def keeps_relu() -> bool:
+    """Whether -1 is 0 after a Relu and a QuantizeLinear to FP8, in a session of mode exact.
+
+    Raises:
+        EngineError: ONNX Runtime is missing, or cannot run FP8.
+    """
+    runtime, shape = _runtime(), [1]
+    ends = [helper.make_tensor_value_info(name, TensorProto.FLOAT, shape) for name in ("x", "y")]
+    nodes = [
+        helper.make_node("Relu", ["x"], ["r"]),
+        helper.make_node("QuantizeLinear", ["r", "one", "zero"], ["q"]),
+        helper.make_node("DequantizeLinear", ["q", "one", "zero"], ["y"]),
+    ]
+    constants = [
+        helper.make_tensor("one", TensorProto.FLOAT, [], [1.0]),
+        helper.make_tensor("zero", TensorProto.FLOAT8E4M3FN, [], [0.0]),
+    ]
+    graph = helper.make_graph(nodes, "relu", ends[:1], ends[1:], constants)
+    proto = helper.make_model(graph, ir_version=9, opset_imports=[helper.make_opsetid("", 19)])
+    options = _options(runtime, "exact", 1, optimized=True)
+    session = _session(
+        runtime, make_model(proto, name="Relu check"), "exact", options, _providers(runtime, "cpu")
+    )
+    return float(session.run(None, {"x": np.array([-1], np.float32)})[0].item()) == 0.0
+
+
+def _holds_narrow(model: Model) -> bool:
+    """Whether a constant is of FP8 or of 4 bits, as zero points are."""
+    return any(t.data_type in _NARROW for graph in all_graphs(model.graph) for t in graph.initializer)
+
+
 def _worst_case() -> Model:
     """A Q/DQ convolution of 256 channels whose inputs and weights are all 1."""
     text = """
@@ -230,8 +277,11 @@ def _options(runtime: Any, mode: Mode, threads: int | None, optimized: bool) -> 
     return options
 
 
-def _session(runtime: Any, model: Model, options: Any, providers: list[tuple[str, dict[str, str]]]) -> Any:
+def _session(
+    runtime: Any, model: Model, mode: Mode, options: Any, providers: list[tuple[str, dict[str, str]]]
+) -> Any:
     """A session made from bytes, or from files where the model is large."""
+    wrong = _WRONG if mode == "exact" else ()
     with contextlib.ExitStack() as stack:
         if model.nbytes <= INLINE_BYTES:
             source: str | bytes = model.serialize()
@@ -240,7 +290,9 @@ def _session(runtime: Any, model: Model, options: Any, providers: list[tuple[str
             source = str(Path(stack.enter_context(folder)) / "model.onnx")
             save_model(model, Path(source), weights_apart=True)
         try:
-            return runtime.InferenceSession(source, options, providers, enable_fallback=0)
+            return runtime.InferenceSession(
+                source, options, providers, enable_fallback=0, disabled_optimizers=wrong
+            )
         except Exception as error:  # ONNX Runtime's errors have no common base class
             raise EngineError(f"{model.name}: ONNX Runtime cannot load it: {_brief(error)}") from error
 

@@ -14,7 +14,7 @@ from dataclasses import replace
 
 import numpy as np
 import onnx
-from onnx import helper
+from onnx import TensorProto, helper
 
 from pytest_int8acc.errors import ModelError
 from pytest_int8acc.graph.formats import INTEGERS, UINT8
@@ -23,6 +23,7 @@ from pytest_int8acc.graph.index import Index, attribute
 from pytest_int8acc.graph.model import Editor, Model
 from pytest_int8acc.graph.network import Edge, Group, Network, Quantization
 from pytest_int8acc.graph.restore import restore
+from pytest_int8acc.graph.types import value_types
 from pytest_int8acc.tensors import Array
 
 #: Attributes that a pair may have and still be an ordinary integer pair.
@@ -31,6 +32,20 @@ _TYPES = frozenset(known.dtype for known in INTEGERS)
 _OPERATOR_FORMAT = frozenset(
     {"QLinearConv", "QLinearMatMul", "ConvInteger", "MatMulInteger", "DynamicQuantizeLinear", "QGemm"}
 )
+#: What codes of these types are, and what TensorRT's own operators quantize to.
+_OTHER_TYPES: Mapping[int, str] = {
+    TensorProto.FLOAT8E4M3FN: "FP8",
+    TensorProto.FLOAT8E5M2: "FP8 E5M2",
+    TensorProto.FLOAT4E2M1: "FP4",
+    TensorProto.INT4: "INT4",
+    TensorProto.UINT4: "UINT4",
+}
+_OTHER_OPERATORS = {
+    "TRT_MXFP8DynamicQuantize": "MXFP8",
+    "TRT_FP4DynamicQuantize": "NVFP4",
+    "TRT_FP8QuantizeLinear": "FP8 by TensorRT's own operators",
+    "TRT_INT4DequantizeLinear": "INT4 by TensorRT's own operators",
+}
 #: The tensor that is quantized, or the float stand-in of an integer constant; and how it is.
 _Pair = tuple[str, Quantization]
 
@@ -38,6 +53,25 @@ _Pair = tuple[str, Quantization]
 def is_qdq(model: Model) -> bool:
     """True where the model has a DequantizeLinear."""
     return any(node.op_type == "DequantizeLinear" for node in model.graph.node)
+
+
+def check_formats(model: Model) -> None:
+    """Raise ModelError for a model, in normal form or not, that is quantized, and nowhere to INT8."""
+    types, found = value_types(model), dict[str, None]()
+    for node in model.graph.node:
+        said = _OTHER_OPERATORS.get(node.op_type, "")
+        if node.op_type == "DequantizeLinear" and not said:
+            read = types.get(node.input[0], 0)
+            said = _OTHER_TYPES.get(read, "")
+            if read and not said:
+                return
+        found.update({said: None} if said else {})
+    if found:
+        raise ModelError(
+            f"{model.name}: quantized to {', '.join(found)}, and nothing to INT8: FP8 and INT4 are judged "
+            "beside layers in INT8 only, as QuantizeLinear and DequantizeLinear with constant scales; name a "
+            "model with such layers"
+        )
 
 
 def read_qdq(model: Model, original: Model | None = None, exclude: Sequence[str] = ()) -> Network:
@@ -50,8 +84,8 @@ def read_qdq(model: Model, original: Model | None = None, exclude: Sequence[str]
         exclude: fnmatch patterns of node names whose Q/DQ is taken off.
 
     Raises:
-        ModelError: The model has no Q/DQ pair, is in ONNX Runtime's operator format, or a pattern of
-            ``exclude`` matches no node.
+        ModelError: The model has no Q/DQ pair, or none of integers, is in ONNX Runtime's operator format, or
+            a pattern of ``exclude`` matches no node.
     """
     operators = sorted({node.op_type for node in model.graph.node} & _OPERATOR_FORMAT)
     if operators:
@@ -59,6 +93,7 @@ def read_qdq(model: Model, original: Model | None = None, exclude: Sequence[str]
             f"{model.name}: holds {', '.join(operators)} (operator format), which TensorRT does not take; "
             "export it with QuantizeLinear and DequantizeLinear instead (quant_format=QuantFormat.QDQ)"
         )
+    check_formats(model)
     if not is_qdq(model):
         raise ModelError(f"{model.name}: no QuantizeLinear or DequantizeLinear in it; is it the float model?")
     reader = _Reader(model)

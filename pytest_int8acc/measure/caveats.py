@@ -24,6 +24,7 @@ from pytest_int8acc.graph.lint import lint, lint_scales
 from pytest_int8acc.graph.lint.rules import find
 from pytest_int8acc.graph.load import read_model
 from pytest_int8acc.graph.model import Model
+from pytest_int8acc.graph.qdq import check_formats
 from pytest_int8acc.measure.runs import Runs
 from pytest_int8acc.results import EngineInfo, Finding, OutputResult, Role, Score, by_rule
 from pytest_int8acc.settings import Settings
@@ -36,13 +37,16 @@ def lint_model(case: Case, model: Model, settings: Settings, parses: bool) -> tu
 
     Where ``parses``, and lint finds no error, TensorRT-RTX's parser is asked too, if it is installed.
 
-    Raises ModelError where the settings make an error of what TensorRT rejects; or the file cannot be read.
+    Raises ModelError where the settings make an error of what TensorRT rejects; or the file cannot be read,
+    or is quantized to other formats than INT8 alone.
     """
     if settings.lint == "off" or case.int8.model is None:
         return ()
     with case.at("int8.model"):
         path = case.path(case.int8.model)
-        found = lint(read_model(path), float_model=model)
+        given = read_model(path)
+        check_formats(given)
+        found = lint(given, float_model=model)
         if parses and not case.tensorrt.plugins and not _errors(found):
             found += _not_parsed(path)
         return _judged(case.int8.model, found, settings)

@@ -8,6 +8,8 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
+from narrow import ACTIVATIONS, blocks, conv_act_conv, images
+from onnx.reference import ReferenceEvaluator
 from onnxruntime.quantization import CalibrationDataReader, quantize_static
 from projects import Project
 from zoo import ZOO, sample_feed
@@ -138,3 +140,48 @@ def test_what_the_parser_s_process_says_is_what_is_known(
     model.write_bytes(b"another model")
     assert parse.refusal(model) == told
     assert len(calls) == 2
+
+
+# --- formats other than INT8
+
+
+@pytest.mark.parametrize("backend", ["auto", "onnxruntime"])
+@pytest.mark.parametrize("narrow", ["fp8", "int4", "TRT_MXFP8DynamicQuantize", "TRT_FP4DynamicQuantize"])
+def test_a_model_without_int8_is_one_error_that_names_its_formats(
+    tmp_path: Path, narrow: str, backend: str
+) -> None:
+    if narrow.startswith("TRT_"):
+        blocks(narrow, tmp_path)
+        np.savez(tmp_path / "data.npz", x=np.ones((4, 32), np.float32))
+    else:
+        onnx.save(conv_act_conv("Relu"), tmp_path / "model.onnx")
+        onnx.save(conv_act_conv("Relu", narrow, narrow), tmp_path / "q.onnx")
+        np.savez(tmp_path / "data.npz", x=images(4))
+    name = {"TRT_MXFP8DynamicQuantize": "MXFP8", "TRT_FP4DynamicQuantize": "NVFP4"}.get(
+        narrow, narrow.upper()
+    )
+    settings = Settings(backend=backend, lint="off" if backend == "onnxruntime" else "auto")
+    with pytest.raises(ModelError, match=f"yaml:3:15: .*quantized to {name}, and nothing to INT8: FP8 and"):
+        Project(tmp_path).check("int8: {model: q.onnx}\n", settings)
+
+
+@pytest.mark.parametrize("baseline", ["fp16", "fp32"])
+@pytest.mark.parametrize("activation", ACTIVATIONS)
+def test_fp8_beside_int8_is_judged_right_and_searched(tmp_path: Path, activation: str, baseline: str) -> None:
+    onnx.save(conv_act_conv(activation), tmp_path / "model.onnx")
+    quantized = conv_act_conv(activation, "int8", "fp8")
+    onnx.save(quantized, tmp_path / "q.onnx")
+    x = images(16)
+    np.savez(tmp_path / "data.npz", x=x)
+    spec = f"int8: {{model: q.onnx}}\nbaseline: {baseline}\ncriteria: [{{sqnr_db: 60}}]\n"
+    result = Project(tmp_path).check(spec, Settings(backend="onnxruntime"))
+    truth, made = (
+        ReferenceEvaluator(m).run(None, {"x": x})[0] for m in (conv_act_conv(activation), quantized)
+    )
+    error = np.square((made - truth).astype(np.float64)).sum()
+    expected = 10 * np.log10(np.square(truth.astype(np.float64)).sum() / error)
+    (score,) = (s for s in result.scores if s.metric == "sqnr_db")
+    assert score.value == pytest.approx(expected, abs=0.1)
+    assert result.search is not None
+    assert not result.search.found
+    assert not result.warnings
