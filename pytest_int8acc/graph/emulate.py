@@ -1,4 +1,4 @@
-"""FP16 arithmetic spelled out in FP32, for runtimes without FP16 kernels.
+"""FP16 and BF16 arithmetic spelled out in FP32, for runtimes without such kernels.
 
 ONNX Runtime computes FP16 operators on the CPU in FP32 and takes away the casts between them: results
 are milder than a real engine's, and an overflow does not show. Here every FP16 result is rounded by a
@@ -20,7 +20,7 @@ from onnx import helper
 from pytest_int8acc.graph.groups import moves_values
 from pytest_int8acc.graph.index import all_graphs, attribute, refill
 from pytest_int8acc.graph.model import Model, put_constant
-from pytest_int8acc.graph.types import FLOAT, FLOAT16, signature, value_types
+from pytest_int8acc.graph.types import BFLOAT16, FLOAT, FLOAT16, signature, value_types
 
 #: Operators that give values of their input, or 0: rounding before or after them is the same.
 _SELECTING = frozenset(
@@ -29,10 +29,11 @@ _SELECTING = frozenset(
 
 #: Attributes by which an operator other than Cast chooses the type of what it makes.
 _TYPE_ATTRIBUTES = frozenset({"dtype", "output_dtype"})
+_HALVES = frozenset({FLOAT16, BFLOAT16})
 
 
 def emulate_half(model: Model, rounded_before: Collection[str] = ()) -> Model:
-    """``model`` with every FP16 tensor of its main graph held in FP32, each value an FP16 number.
+    """``model`` with every FP16 or BF16 tensor of its main graph held in FP32, each value such a number.
 
     Inputs, outputs and node names stay. Nodes of other domains, and nodes that hold graphs, stay in
     FP16 as they are. A model without FP16, or with none but what such casts make, is returned as it is.
@@ -45,7 +46,7 @@ def emulate_half(model: Model, rounded_before: Collection[str] = ()) -> Model:
     if _is_spelled_out(model):
         return model
     types = value_types(model)
-    if FLOAT16 not in types.values():
+    if _HALVES.isdisjoint(types.values()):
         return model
     return _Emulation(model, types, rounded_before).done()
 
@@ -54,16 +55,16 @@ def _is_spelled_out(model: Model) -> bool:
     """Whether nothing is FP16 but what lies between two Casts: seen without inferring types."""
     graphs = list(all_graphs(model.graph))
     nodes = [node for graph in graphs for node in graph.node]
-    if any(t.data_type == FLOAT16 for graph in graphs for t in graph.initializer):
+    if any(t.data_type in _HALVES for graph in graphs for t in graph.initializer):
         return False
     if any(
-        v.type.tensor_type.elem_type == FLOAT16 for graph in graphs for v in (*graph.input, *graph.output)
+        v.type.tensor_type.elem_type in _HALVES for graph in graphs for v in (*graph.input, *graph.output)
     ):
         return False
     for a in (a for node in nodes if node.op_type != "Cast" for a in node.attribute):
-        if a.t.data_type == FLOAT16 or (a.name in _TYPE_ATTRIBUTES and a.i == FLOAT16):
+        if a.t.data_type in _HALVES or (a.name in _TYPE_ATTRIBUTES and a.i in _HALVES):
             return False
-    narrow = {n.output[0] for n in nodes if n.op_type == "Cast" and attribute(n, "to", 0) == FLOAT16}
+    narrow = {n.output[0] for n in nodes if n.op_type == "Cast" and attribute(n, "to", 0) in _HALVES}
     read = {name for node in nodes if node.op_type != "Cast" for name in node.input}
     return narrow.isdisjoint(read) and narrow.isdisjoint(v.name for graph in graphs for v in graph.output)
 
@@ -74,7 +75,7 @@ class _Emulation:
         self.model, self.index = model, model.index
         self.editor = model.edit()
         self.opset = model.opset
-        self.half = {name for name, data_type in types.items() if data_type == FLOAT16}
+        self.half = {name: data_type for name, data_type in types.items() if data_type in _HALVES}
         self.public = {value.name for value in model.graph.input} | self.index.public
         for node in model.graph.node:
             if signature(node, self.opset) is None:
@@ -147,9 +148,9 @@ class _Emulation:
             else:
                 raw = node.output[index] = self.editor.unique(f"{name}_unrounded")
                 narrow = self.editor.unique(f"{name}_rounded")
-                after += [self._cast_node(raw, narrow, FLOAT16), self._cast_node(narrow, wide, FLOAT)]
+                after += [self._cast_node(raw, narrow, self.half[name]), self._cast_node(narrow, wide, FLOAT)]
             if name in self.public:
-                after.append(self._cast_node(wide, name, FLOAT16))
+                after.append(self._cast_node(wide, name, self.half[name]))
         yield node
         yield from after
 
@@ -165,7 +166,7 @@ class _Emulation:
         return _keeps_values(reader) and computed == [name]
 
     def _cast(self, node: onnx.NodeProto) -> Iterator[onnx.NodeProto]:
-        """A Cast to FP16 rounds; one from FP16 reads the stand-in."""
+        """A Cast to 16 bits rounds; one from them reads the stand-in."""
         source, result = node.input[0], node.output[0]
         node.input[0] = self.wide.get(source, source)
         if result in self.half:

@@ -1,9 +1,10 @@
-"""FP32 to FP16: the model that a strongly typed TensorRT engine holds.
+"""FP32 to FP16 or BF16: the model that a strongly typed TensorRT engine holds.
 
 Every operator whose ONNX schema allows float16 computes in it; the model's inputs and outputs keep
 their types, with Cast nodes at the borders. In FP32 remain: operators and inputs that ONNX does not
 allow in FP16, operators of other domains, graphs inside If, Loop and Scan, arithmetic on shapes
-(FP16 holds every integer only up to 2048), and the nodes that the caller keeps.
+(FP16 holds every integer only up to 2048), and the nodes that the caller keeps. BF16 lifts the opset to 22,
+where ONNX allows it in convolutions and pools.
 """
 
 from __future__ import annotations
@@ -17,23 +18,26 @@ from numpy.typing import DTypeLike
 from onnx import TensorProto, helper
 
 from pytest_int8acc.errors import ModelError
-from pytest_int8acc.graph.formats import FP16
+from pytest_int8acc.graph.formats import BF16, FP16, Format
 from pytest_int8acc.graph.index import attribute, refill, subgraphs
 from pytest_int8acc.graph.load import normalize, raise_opset
 from pytest_int8acc.graph.model import Editor, Model, put_constant
-from pytest_int8acc.graph.types import FLOAT, FLOAT16, Signature, pairs, signature, value_types
+from pytest_int8acc.graph.types import BFLOAT16, FLOAT, FLOAT16, Signature, pairs, signature, value_types
 from pytest_int8acc.tensors import Array, did_you_mean
 
 #: A scale that FP16 rounding changes by more than this share is said; normal numbers change by 2**-11.
 COARSE = 0.01
 #: Q/DQ takes FP16 from here on (ONNX operator changelog).
 QDQ_OPSET = 19
+#: Conv, pools and most others take BF16 from here on.
+BF16_OPSET = 22
 _QDQ = frozenset({"QuantizeLinear", "DequantizeLinear"})
 _WEIGHTED = frozenset({"Conv", "ConvTranspose", "MatMul", "Gemm", "Einsum"})
 #: The output's type is an attribute, or follows the input where the attribute is absent: left as they are.
 _SELF_TYPED = frozenset({"RandomNormalLike", "RandomUniformLike", "EyeLike", "Bernoulli", "BitCast"})
 _INT32 = int(onnx.TensorProto.INT32)
-_SUFFIX = {FLOAT: "fp32", FLOAT16: "fp16"}
+_SUFFIX = {FLOAT: "fp32", FLOAT16: "fp16", BFLOAT16: "bf16"}
+_KINDS = {FP16.name: FLOAT16, BF16.name: BFLOAT16}
 
 
 @dataclass(frozen=True, eq=False)
@@ -46,8 +50,8 @@ class Fp16Model:
     notes: tuple[str, ...] = ()
 
 
-def to_fp16(model: Model, keep_fp32: Collection[str] = ()) -> Fp16Model:
-    """``model`` (normal form, float or Q/DQ) in FP16, except the nodes named in ``keep_fp32``.
+def to_fp16(model: Model, keep_fp32: Collection[str] = (), low: Format = FP16) -> Fp16Model:
+    """``model`` (normal form, float or Q/DQ) in FP16 or BF16, except the nodes named in ``keep_fp32``.
 
     Names of nodes, inputs and outputs stay; a tensor keeps its name for its new type unless it is an
     output, or read inside an If, Loop or Scan. Q/DQ scales become FP16 (one below the smallest FP16
@@ -64,12 +68,10 @@ def to_fp16(model: Model, keep_fp32: Collection[str] = ()) -> Fp16Model:
     typed = computes_in_half(model, types)
     if typed:
         notes.append(f"{model.name} computes in FP16 already: its own types are kept")
-    elif model.opset < QDQ_OPSET and any(node.op_type in _QDQ for node in model.graph.node):
-        model = normalize(raise_opset(model, QDQ_OPSET))
-    if not typed:
-        model = _combine_norms(model, keep_fp32)
+    else:
+        model = _prepared(model, low, keep_fp32)
         types = value_types(model)
-    typing = _Typing(model, types, keep_fp32, FLOAT if typed else FLOAT16)
+    typing = _Typing(model, types, keep_fp32, FLOAT if typed else _KINDS[low.name])
     if typing.foreign and not typed:
         notes.append(
             f"operators that stay in FP32, with all inside them: {', '.join(sorted(typing.foreign))}"
@@ -87,10 +89,25 @@ def _check_names(model: Model, keep_fp32: Collection[str]) -> None:
         )
 
 
+def _prepared(model: Model, low: Format, keep_fp32: Collection[str]) -> Model:
+    """``model`` in an opset that allows the types, statistics of norms worked into scale and bias."""
+    quantized = any(node.op_type in _QDQ for node in model.graph.node)
+    least = BF16_OPSET if low is BF16 else QDQ_OPSET if quantized else model.opset
+    if model.opset < least:
+        model = normalize(raise_opset(model, least))
+    return _combine_norms(model, keep_fp32)
+
+
+def low_nodes(model: Model, low: Format) -> frozenset[str]:
+    """Names of the nodes that compute in ``low`` where nothing is kept in FP32; ``model`` in normal form."""
+    prepared = _prepared(model, low, ())
+    return frozenset(_Typing(prepared, value_types(prepared), (), _KINDS[low.name]).bound)
+
+
 def computes_in_half(model: Model, types: dict[str, int]) -> bool:
-    """True where a node other than a Cast reads FP16."""
+    """True where a node other than a Cast reads FP16 or BF16."""
     return any(
-        types.get(name) == FLOAT16
+        types.get(name) in (FLOAT16, BFLOAT16)
         for node in model.graph.node
         if node.op_type != "Cast"
         for name in node.input
@@ -113,6 +130,8 @@ class _Typing:
         """Tensors whose name must go on meaning the type it meant."""
         self.foreign: set[str] = set()
         """Operators that ONNX has no plain schema for: of other domains, or holding graphs."""
+        self.bound: set[str] = set()
+        """Nodes of which an input or a result has the low type."""
         self._keep, self._low, self._name = frozenset(keep_fp32), low, model.name
         self._shapes = _shape_tensors(model)
         for node in model.graph.node:
@@ -127,6 +146,8 @@ class _Typing:
 
     def _decide(self, node: onnx.NodeProto, formals: Signature | None) -> None:
         bound = self._bind(node, formals) if formals else {}
+        if self._low in bound.values():
+            self.bound.add(node.name)
         wanted: dict[int, int] = {}
         for i, name in enumerate(node.input):
             if name not in self.types or _takes_any(node):
@@ -153,11 +174,12 @@ class _Typing:
             return {}  # a bias: its scale is a product of two, often below what FP16 holds
         if not kept and not self._shapes.isdisjoint(node.output):
             return {}
-        high = {FLOAT: self._low, FLOAT16: FLOAT16}
+        high = {FLOAT: self._low, FLOAT16: FLOAT16, BFLOAT16: BFLOAT16}
         bound = {}
         for name, formal in zip(node.input, formals.inputs, strict=True):
-            if name and formal.allows_half and self.types[name] in high:
-                bound[formal.variable] = FLOAT if kept else high[self.types[name]]
+            wanted = FLOAT if kept else high.get(self.types.get(name, 0), 0)
+            if name and formal.halves and self.types[name] in high and wanted in (FLOAT, *formal.halves):
+                bound[formal.variable] = wanted
         for name, formal in zip(node.input, formals.inputs, strict=True):
             if name and formal.variable in bound and self.types[name] not in high:
                 kind = TensorProto.DataType.Name(self.types[name])
@@ -168,16 +190,16 @@ class _Typing:
         return bound
 
     def _retype_cast(self, node: onnx.NodeProto) -> None:
-        """A Cast to FP32 that is read in FP16 only casts to FP16; shape arithmetic is cast after it."""
+        """A Cast to FP32 that is read in 16 bits only casts to that; shape arithmetic is cast after it."""
         name = node.output[0] if node.output else ""
         if (
             node.op_type == "Cast"
             and self.made.get(name) == FLOAT
-            and self.needed.get(name) == {FLOAT16}
+            and self.needed.get(name) in ({FLOAT16}, {BFLOAT16})
             and node.name not in self._keep
             and name not in self._shapes
         ):
-            self.made[name] = FLOAT16
+            (self.made[name],) = self.needed[name]
 
 
 def _takes_any(node: onnx.NodeProto) -> bool:
@@ -269,6 +291,8 @@ class _Rewrite:
         values = self._constants[name]
         if target == FLOAT:
             return np.asarray(values, np.float32)
+        if target == BFLOAT16:
+            return BF16.round(values)
         half = to_half(name, values, self._readers.get(name, []), is_scale=name in self._scales)
         if half.overflow and name in self._readers:
             self.overflows.append(half.overflow)

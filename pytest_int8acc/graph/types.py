@@ -12,8 +12,12 @@ from onnx import TensorProto
 from pytest_int8acc.graph.index import subgraphs
 from pytest_int8acc.graph.model import Model
 
-FLOAT, FLOAT16 = int(TensorProto.FLOAT), int(TensorProto.FLOAT16)
-_HALF = "tensor(float16)"
+FLOAT, FLOAT16, BFLOAT16 = (
+    int(TensorProto.FLOAT),
+    int(TensorProto.FLOAT16),
+    int(TensorProto.BFLOAT16),
+)
+_HALVES = {"tensor(float16)": FLOAT16, "tensor(bfloat16)": BFLOAT16}
 
 
 @dataclass(frozen=True)
@@ -22,7 +26,8 @@ class Formal:
 
     variable: str
     """A type variable such as ``T1``, or a concrete type such as ``tensor(float)``."""
-    allows_half: bool
+    halves: frozenset[int]
+    """The types of 16 bits that it may be: FLOAT16, BFLOAT16."""
 
 
 @dataclass(frozen=True)
@@ -87,4 +92,7 @@ def _resolve(node: onnx.NodeProto, formals: Signature | None, types: dict[str, i
 def _spread(parameters: Sequence[onnx.defs.OpSchema.FormalParameter], count: int) -> tuple[Formal, ...]:
     """One formal per actual argument: a variadic last one covers the rest."""
     actual = (parameters[min(i, len(parameters) - 1)] for i in range(count))
-    return tuple(Formal(parameter.type_str, _HALF in parameter.types) for parameter in actual)
+    return tuple(
+        Formal(parameter.type_str, frozenset(_HALVES[kind] for kind in _HALVES.keys() & parameter.types))
+        for parameter in actual
+    )
