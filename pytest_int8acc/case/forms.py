@@ -11,9 +11,11 @@ import numpy as np
 from pytest_int8acc.case.data import calibration_samples, find_scales
 from pytest_int8acc.case.plan_reader import read_plan
 from pytest_int8acc.data import Dataset
-from pytest_int8acc.errors import ModelError
+from pytest_int8acc.errors import ModelError, SpecError
+from pytest_int8acc.graph.formats import FORMATS, FP16, INT8, Format
 from pytest_int8acc.graph.groups import find_groups
 from pytest_int8acc.graph.load import load_model
+from pytest_int8acc.graph.low_network import low_network
 from pytest_int8acc.graph.model import Model
 from pytest_int8acc.graph.network import Network, Plan, Precision
 from pytest_int8acc.graph.plan import apply, fp32_nodes, guard, merge, with_outputs
@@ -65,10 +67,15 @@ class ModelForm(_Form):
 
     @classmethod
     def halved(
-        cls, original: Model, description: str, notes: tuple[str, ...] = (), in_fp32: Collection[str] = ()
+        cls,
+        original: Model,
+        description: str,
+        notes: tuple[str, ...] = (),
+        in_fp32: Collection[str] = (),
+        low: Format = FP16,
     ) -> ModelForm:
-        """``original`` in FP16, but for the nodes ``in_fp32``."""
-        half = to_fp16(original, in_fp32)
+        """``original`` in FP16 or BF16, but for the nodes ``in_fp32``."""
+        half = to_fp16(original, in_fp32, low)
         return cls(
             half.model,
             description,
@@ -122,7 +129,10 @@ Form = ModelForm | EngineForm | ImplicitForm
 
 @dataclass(frozen=True, eq=False)
 class Int8Form:
-    """The INT8 side of a case before a plan: its network, and where its scales come from."""
+    """The INT8 side of a case before a plan: its network, and where its scales come from.
+
+    Of a case in FP16 or BF16: that side, whose network has groups without edges.
+    """
 
     network: Network
     source: str
@@ -135,6 +145,8 @@ class Int8Form:
     """The case's own plan."""
     observed: Observed | None = None
     """What calibration measured of the network's model; None where nothing was."""
+    low: Format = INT8
+    """What groups run in that no plan keeps high."""
 
     @property
     def every(self) -> Network:
@@ -148,6 +160,8 @@ class Int8Form:
     def under(self, plan: Plan | None = None) -> ModelForm:
         """The candidate with ``plan`` over the case's own; by default all else that can be is INT8."""
         network, plan = self.every, self.complete(plan)
+        if self.low is not INT8:
+            return self._narrow(network, plan)
         mixed = apply(network, plan)
         count = len(network.groups) - len(plan.high)
         every = len(network.groups) + len(network.left_high)
@@ -157,6 +171,13 @@ class Int8Form:
         else:
             form = ModelForm.halved(mixed, description, self.notes, fp32_nodes(network, plan))
         return replace(form, shown=plan.outputs)
+
+    def _narrow(self, network: Network, plan: Plan) -> ModelForm:
+        """The model in FP16 or BF16, but for the plan's groups."""
+        count, every = len(network.groups) - len(plan.high), len(network.groups)
+        description = f"{self.low.name.upper()} in {count} of {every} groups{self.source}, rest FP32"
+        kept = fp32_nodes(network, plan)
+        return ModelForm.halved(network.model, description, self.notes, kept, self.low)
 
 
 def load_float(case: Case) -> Model:
@@ -182,7 +203,7 @@ def baseline_form(case: Case, model: Model) -> Form:
         with case.at("baseline.model"):
             form = ModelForm.as_it_is(load_model(case.path(baseline.model)), f"{baseline.model} as it is")
             return replace(form, place=case.place("baseline.model"))
-    if baseline == "fp32":
+    if baseline == "fp32" or case.candidate is not None:
         return fp32_form(model)
     return ModelForm.halved(model, "FP16")
 
@@ -200,6 +221,9 @@ def candidate_form(
     ``implicit``: whether implicit quantization stays so where the case wants it; else it becomes explicit.
     Raises Int8accError where a model, the calibration data or a scale file is at fault.
     """
+    if case.candidate is not None:
+        form = _low_form(case, FORMATS[case.candidate], model, settings)
+        return replace(form.under(), place=case.place("candidate")), form
     engine = case.int8.engine
     if engine is not None:
         path = case.path(engine)
@@ -235,6 +259,18 @@ def int8_form(case: Case, model: Model, settings: Settings, cache: Path | None =
         return _guarded(case, Int8Form(network, source, rest, notes, observed=observed))
 
 
+def _low_form(case: Case, low: Format, model: Model, settings: Settings) -> Int8Form:
+    """The FP16 or BF16 side of a case; raises SpecError where the settings ask for what it does not have."""
+    with case.at("candidate"):
+        for name in ("calibrations", "layers", "reduce"):
+            if getattr(settings, name):
+                flag = f"--int8acc-{name}"
+                raise SpecError(f"candidate: {low.name}: {flag} is for INT8 only; leave it out, or this case")
+        with case.at("model"):
+            network = low_network(model, low)
+    return _under_plan(case, Int8Form(network, "", "fp32", low=low))
+
+
 def _guarded(case: Case, form: Int8Form) -> Int8Form:
     """``form`` under the case's own plan, where it has one; a search sees what the plan leaves in INT8.
 
@@ -245,14 +281,23 @@ def _guarded(case: Case, form: Int8Form) -> Int8Form:
             f"nothing is in INT8 ({form.source}): no layer's inputs or weights are quantized, so the "
             "baseline would be compared with itself; name the quantized model, or scales of its tensors"
         )
+    return _under_plan(case, form)
+
+
+def _under_plan(case: Case, form: Int8Form) -> Int8Form:
+    """``form`` under the case's plan; raises SpecError and ModelError as ``_guarded``."""
     if case.plan is None:
         return form
     with case.at("plan"):
-        plan = read_plan(case.path(case.plan), form.network)
+        plan, low = read_plan(case.path(case.plan), form.network), form.low.name.upper()
         if len(plan.high) == len(form.network.groups):
             raise ModelError(
-                f"{case.plan}: keeps all {len(plan.high)} layers out of INT8, so the baseline would be "
-                "compared with itself; leave one in INT8 at least, or take the case out"
+                f"{case.plan}: keeps all {len(plan.high)} layers out of {low}, so the baseline would be "
+                f"compared with itself; leave one in {low} at least, or take the case out"
+            )
+        if form.low is not INT8 and "fp16" in plan.high.values():
+            raise ModelError(
+                f"{case.plan}: keeps layers in fp16; what leaves {low} in this case runs in fp32"
             )
     source = f"{form.source}, under {case.plan}"
     return replace(form, network=guard(form.network, plan), source=source, whole=form.network, given=plan)

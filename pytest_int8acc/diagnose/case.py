@@ -10,6 +10,7 @@ from pathlib import Path
 
 from pytest_int8acc.case.forms import ImplicitForm
 from pytest_int8acc.diagnose.causes import explain
+from pytest_int8acc.diagnose.half import low_cause
 from pytest_int8acc.diagnose.layers import engine_errors, layer_errors
 from pytest_int8acc.diagnose.ranges import odd_ranges, survey, telling_slip
 from pytest_int8acc.diagnose.reduce import reduce
@@ -49,7 +50,7 @@ def diagnose(
         explained = clock.attempt("causes", lambda: _explained(measured, lab, culprits), explained)
     layers, notes = _layers(measured, lab)
     ranges = None
-    if lab is not None and not measured.int8_passed:
+    if lab is not None and not lab.is_narrow and not measured.int8_passed:
         ranges = clock.attempt("ranges", lambda: odd_ranges(survey(lab.meter)), None)
     diagnosis = Diagnosis(
         met=measured.int8_passed,
@@ -73,6 +74,7 @@ def _stages(measured: Measured) -> tuple[tuple[StageLine, ...], Stage | None]:
         engines=measured.backend.builds_engines,
         half=measured.half,
         implicit=isinstance(measured.candidate, ImplicitForm),
+        narrow=measured.case.candidate is not None,
     )
     return place(
         stages,
@@ -83,6 +85,8 @@ def _stages(measured: Measured) -> tuple[tuple[StageLine, ...], Stage | None]:
 
 def _explained(measured: Measured, lab: Lab, culprits: Sequence[Culprit]) -> tuple[Culprit, ...]:
     """The culprits with their causes."""
+    if lab.is_narrow:
+        return tuple(replace(culprit, cause=low_cause(lab, culprit)) for culprit in culprits)
     missed = [score for score in measured.result.scores if not score.passed]
     found = explain(
         lab.meter,
@@ -108,7 +112,7 @@ def _is_engine_only(measured: Measured) -> bool:
 def _layers(measured: Measured, lab: Lab | None) -> tuple[tuple[LayerError, ...], tuple[str, ...]]:
     """The error of every layer; between engines, too, where that was asked for or they alone can tell."""
     asked = measured.settings.layers
-    if lab is None or (measured.int8_passed and not asked):
+    if lab is None or lab.is_narrow or (measured.int8_passed and not asked):
         return (), ()
     clock = measured.clock
 

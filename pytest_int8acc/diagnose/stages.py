@@ -67,7 +67,7 @@ def place(
 
 
 def stages_of(
-    roles: Collection[Role], *, engines: bool, half: bool, implicit: bool = False
+    roles: Collection[Role], *, engines: bool, half: bool, implicit: bool = False, narrow: bool = False
 ) -> dict[Stage, Role]:
     """The stages that a case's runs hold, for ``place``, by the form that is each.
 
@@ -76,12 +76,15 @@ def stages_of(
         engines: Baseline and candidate are built, not run as models.
         half: The baseline computes in FP16, not in FP32.
         implicit: TensorRT quantizes by itself.
+        narrow: The candidate is in FP16 or BF16: the line ends before it, in FP32.
     """
     found: dict[Stage, Role] = {FRAMEWORK: Role.FRAMEWORK} if Role.FRAMEWORK in roles else {}
     if Role.FP32 in roles:
         found[FP32] = Role.FP32
     elif not (engines or half):
         found[FP32] = Role.BASELINE
+    if narrow:
+        return found
     if engines:
         found[ENGINE_FP16 if half else ENGINE_FP32] = Role.BASELINE
         found[IMPLICIT if implicit else ENGINE_INT8] = Role.INT8

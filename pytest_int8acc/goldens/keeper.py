@@ -316,7 +316,8 @@ def _make(keeper: Keeper, result: CaseResult, run: Compared) -> tuple[Record, by
     """What an update would keep of this run."""
     old, origin = keeper.record, keeper.origin
     if keeper.case.baseline == "golden":
-        origin = replace(origin, baseline="fp32" if old is not None and old.baseline == "fp32" else "fp16")
+        in_fp32 = keeper.case.candidate is not None or (old is not None and old.baseline == "fp32")
+        origin = replace(origin, baseline="fp32" if in_fp32 else "fp16")
         if keeper.replaces_baseline and old is not None:
             origin = replace(origin, files=old.files, baseline=old.baseline)
     scores = tuple(ratchet.accepted_scores(run.own, run.baseline, run.candidate, result.metrics))

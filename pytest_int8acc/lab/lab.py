@@ -12,10 +12,12 @@ from pytest_int8acc.case.data import calibration_data
 from pytest_int8acc.case.forms import Form, Int8Form
 from pytest_int8acc.case.judge import Verdict
 from pytest_int8acc.data import Dataset
+from pytest_int8acc.graph.formats import INT8
 from pytest_int8acc.graph.macs import macs, sized_tensors
 from pytest_int8acc.graph.network import Network, Plan
 from pytest_int8acc.graph.plan import moved
 from pytest_int8acc.lab.evaluators import Built, Simulated
+from pytest_int8acc.lab.losses import Loss, group_losses
 from pytest_int8acc.lab.shapes import group_shapes, tensor_shapes
 from pytest_int8acc.lab.simulator import Simulator, plan_key
 from pytest_int8acc.lab.sweep import EdgeMeter
@@ -143,12 +145,35 @@ class Lab:
             measured.judge,
             groups=self.groups,
             rest=self.int8.rest,
+            low=self.int8.low,
             sessions=self.sessions,
         )
 
     def simulated(self, samples: Sequence[int] | None = None, base: Plan | None = None) -> Simulated:
         """Groups kept high over a plan, judged by inference on some samples; None: all."""
         return Simulated(self.simulator, base, samples, self.measured.keep)
+
+    @cached_property
+    def losses(self) -> Mapping[str, Loss]:
+        """What each group of a case in FP16 or BF16 loses by itself, the most first.
+
+        Raises:
+            EngineError: The float model does not run.
+        """
+        return group_losses(self.network, self.int8.low, self.measured.inputs, self.sessions)
+
+    @property
+    def is_narrow(self) -> bool:
+        """Whether groups run in FP16 or BF16 in place of INT8."""
+        return self.int8.low is not INT8
+
+    @property
+    def suspects(self) -> tuple[int, ...] | None:
+        """All groups by their place, the most suspicious first; None for INT8, where sums of errors tell."""
+        if not self.is_narrow:
+            return None
+        place = {group.name: i for i, group in enumerate(self.network.groups)}
+        return tuple(place[name] for name in self.losses)
 
     # Plans by building
 

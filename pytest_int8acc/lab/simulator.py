@@ -13,10 +13,12 @@ from pytest_int8acc.case.trials import Gathered, SampleJudge, SampleOutputs
 from pytest_int8acc.clock import current
 from pytest_int8acc.data import Batch, Dataset
 from pytest_int8acc.engines.onnxruntime import CPU, Sessions
+from pytest_int8acc.graph.formats import INT8, Format
 from pytest_int8acc.graph.network import Edge, Network, Plan, Precision, TensorScale
 from pytest_int8acc.graph.plan import moved
 from pytest_int8acc.lab.board import Board
 from pytest_int8acc.lab.inputs import Inputs
+from pytest_int8acc.lab.low_board import LowBoard
 from pytest_int8acc.lab.vectors import Prober
 from pytest_int8acc.search.types import Enough, GroupInfo, Probe, Trial
 from pytest_int8acc.tensors import Array, Outputs
@@ -57,6 +59,7 @@ class Simulator:
         *,
         groups: Sequence[GroupInfo],
         rest: Precision = "fp16",
+        low: Format = INT8,
         sessions: Sessions = CPU,
     ) -> None:
         """Read the inputs.
@@ -68,6 +71,7 @@ class Simulator:
             judge: The case's criteria; labels of all samples.
             groups: Those of the network, with their prices.
             rest: What runs beside INT8.
+            low: What groups run in that no plan keeps high.
             sessions: Where ONNX Runtime runs.
 
         Raises:
@@ -77,8 +81,8 @@ class Simulator:
         self.inputs = Inputs(dataset, network.model.inputs, baseline)
         self._baseline = self.inputs.cut(baseline)
         self._case_judge = judge
-        self._rest, self._sessions = rest, sessions
-        self._boards: dict[object, Board] = {}
+        self._rest, self._low, self._sessions = rest, low, sessions
+        self._boards: dict[object, Board | LowBoard] = {}
         self._seen: dict[tuple[int, ...], Seen] = {}
         self._known: dict[object, Trial] = {}
         self._badness: dict[object, float] = {}
@@ -106,7 +110,7 @@ class Simulator:
         order = np.random.default_rng(0).permutation(len(self.inputs))
         return tuple(sorted(order[:FEW].tolist()))
 
-    def board(self, plan: Plan) -> Board:
+    def board(self, plan: Plan) -> Board | LowBoard:
         """The network that ``plan`` leads to, with its groups and the scales of its activations open.
 
         Raises:
@@ -118,7 +122,12 @@ class Simulator:
         if key not in self._boards:
             if len(self._boards) > _BOARDS:
                 del self._boards[list(self._boards)[1]]  # the first is the case's own network
-            self._boards[key] = Board(moved(self.network, made), self._rest, self._sessions)
+            network = moved(self.network, made)
+            self._boards[key] = (
+                Board(network, self._rest, self._sessions)
+                if self._low is INT8
+                else LowBoard(network, self._low, self._sessions)
+            )
         return self._boards[key]
 
     def trial(
@@ -188,7 +197,9 @@ class Simulator:
             errors.append(float(np.nan_to_num(squares.mean(), nan=_FAR, posinf=_FAR)))
         return max(errors) + 0.01 * float(np.mean(errors))
 
-    def _run(self, board: Board, plan: Plan, samples: Sequence[int], batch: Batch) -> SampleOutputs:
+    def _run(
+        self, board: Board | LowBoard, plan: Plan, samples: Sequence[int], batch: Batch
+    ) -> SampleOutputs:
         return self.inputs.outputs_of(samples, batch, board.run(batch.feed, plan.high, plan.scales))
 
     def _made(self, plan: Plan) -> Plan:

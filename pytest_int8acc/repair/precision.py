@@ -19,7 +19,7 @@ from pytest_int8acc.lab.evaluators import Simulated
 from pytest_int8acc.lab.inputs import split
 from pytest_int8acc.lab.lab import Lab, Proof
 from pytest_int8acc.results import Certificate, Culprit, Role, Score, SearchOutcome, TrialLine
-from pytest_int8acc.search import certify, search
+from pytest_int8acc.search import certify, fewest, search
 from pytest_int8acc.search.types import Budget, SearchResult
 
 logger = logging.getLogger("pytest_int8acc")
@@ -91,14 +91,22 @@ def _find(lab: Lab) -> Found:
 
 def _searched(lab: Lab, evaluator: Simulated, held_out: int) -> Found:
     """The cheapest plan by simulation, and its proof."""
-    result = search(evaluator, lab.measured.settings.strategy, budget=Budget(clock=lab.clock))
+    result = _result(lab, evaluator, Budget(clock=lab.clock))
     return Found(result, evaluator, _proof(lab, evaluator, result), held_out)
+
+
+def _result(lab: Lab, evaluator: Simulated, budget: Budget) -> SearchResult:
+    """What the strategy of the settings finds; groups in FP16 or BF16 are searched by suspicion."""
+    strategy, suspects = lab.measured.settings.strategy, lab.suspects
+    if suspects is not None and strategy == "minimal":
+        return fewest(evaluator, suspects, budget=budget)
+    return search(evaluator, strategy, budget=budget)
 
 
 def _searched_by_building(lab: Lab, evaluator: Simulated) -> Found:
     """The search once more, with verdicts of built models and the simulation's ranking."""
     budget = Budget(_builds_left(lab), lab.clock)
-    result = search(lab.built(evaluator), lab.measured.settings.strategy, budget=budget)
+    result = _result(lab, lab.built(evaluator), budget)
     return Found(result, evaluator, _proof(lab, evaluator, result), 0)
 
 

@@ -50,7 +50,8 @@ def repair(lab: Lab, outcome: SearchOutcome, found: Found) -> Repaired:
     built = lab.builds
     repairing = _Repairing(lab, outcome)
     ways: list[tuple[Repair, Proof]] = []
-    if outcome.ending.kind != "high-fails" and (not outcome.found or outcome.culprits):
+    scaled = not lab.is_narrow and outcome.ending.kind != "high-fails"
+    if scaled and (not outcome.found or outcome.culprits):
         ways += lab.clock.attempt("repair", lambda: list(repairing.first_proved()), [])
     if found.fix is not None:
         ways.append((_high(outcome), found.fix))

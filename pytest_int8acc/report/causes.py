@@ -24,6 +24,10 @@ ADVICE: Mapping[CauseKind, str] = {
     "accumulated-noise": "no other scale will help: keep the layer in FP16, or train with quantization (QAT)",
     "engine-only": "try another TensorRT version or other tactics, and report it with the minimal reproducer",
     "non-determinism": "loosen the limit above the noise, or make the runs deterministic",
+    "overflow": "keep it in FP32, or scale the values down in the model",
+    "underflow": "keep it in FP32, or scale the values up in the model",
+    "cancellation": "keep it in FP32, or have the model subtract before it squares or sums",
+    "rounding": "keep it in FP32",
 }
 _COST = "keeps {sqnr_db:.3g} dB, the best scale {best_sqnr_db:.3g}"
 _WEIGHT_COST = "it keeps {sqnr_db:.3g} dB, scales from its channels {best_sqnr_db:.3g}"
@@ -70,6 +74,15 @@ _SENTENCES: Mapping[Symptom, str] = {
     "not; its noisiest edge '{tensor}' keeps {sqnr_db:.3g} dB",
     "within-noise": "the limit lies within the noise between two runs of the baseline, and no scale is at "
     "fault",
+    "beyond-range": "'{tensor}' reaches {amax:.4g}, {precision} ends at {reach:g}",
+    "reads-beyond-range": "it reads '{tensor}', which reaches {amax:.4g}; {precision} ends at {reach:g}",
+    "constant-beyond-range": "its constant '{tensor}' holds {amax:.4g}, {precision} ends at {reach:g}",
+    "vanishing-values": "{lost:g} values of '{tensor}' become 0 in {precision}, which ends at {smallest:.2g}",
+    "vanishing-constant": "its constant '{tensor}' is {amax:.3g}, which is 0 in {precision}",
+    "cancelling": "'{tensor}' is a small difference of large values: rounding them to {precision} changes it "
+    "by {share:%}",
+    "needs-digits": "nothing of it overflows or vanishes; '{tensor}' loses digits in {precision} that what "
+    "reads it needs",
 }
 #: What a kind of cause is called, in the plural.
 KINDS: Mapping[CauseKind, str] = {
@@ -87,6 +100,10 @@ KINDS: Mapping[CauseKind, str] = {
     "accumulated-noise": "rounding that adds up",
     "engine-only": "an engine that differs from its model",
     "non-determinism": "noise from run to run",
+    "overflow": "values beyond the format",
+    "underflow": "values that vanish",
+    "cancellation": "differences that cancel",
+    "rounding": "digits that are needed",
 }
 _SHORT_COST = "SQNR {sqnr_db:.3g} dB where {best_sqnr_db:.3g} is possible"
 #: A clause for every symptom, which names no tensor: beside the layer's name it fits in a line.
@@ -116,6 +133,13 @@ _CLAUSES: Mapping[Symptom, str] = {
     "noise-adds-up": "nothing stands out, rounding adds up: {short_left}",
     "engine-differs": "the engine is off, its model is not: {short_left}",
     "within-noise": "the limit lies within the noise from run to run",
+    "beyond-range": "reaches {amax:.4g}, {precision} ends at {reach:g}",
+    "reads-beyond-range": "reads {amax:.4g}, {precision} ends at {reach:g}",
+    "constant-beyond-range": "a constant is {amax:.4g}, {precision} ends at {reach:g}",
+    "vanishing-values": "{lost:g} values become 0 in {precision}",
+    "vanishing-constant": "a constant of {amax:.3g} is 0 in {precision}",
+    "cancelling": "a difference changes by {share:%} when rounded to {precision}",
+    "needs-digits": "loses digits that what reads it needs",
 }
 
 

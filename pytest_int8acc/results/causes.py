@@ -16,7 +16,8 @@ Stage = Literal[_ModelStage, _EngineStage]
 _OfScale = Literal["scale-too-wide", "saturation", "zero-point", "zero-scale", "missing-scale"]
 _OfTensor = Literal["activation-outliers", "weight-outliers", "weight-scale", "wrong-axis"]
 _OfRest = Literal["mismatched-scales", "sensitive-op", "accumulated-noise", "engine-only", "non-determinism"]
-CauseKind = Literal[_OfScale, _OfTensor, _OfRest]
+_OfLow = Literal["overflow", "underflow", "cancellation", "rounding"]
+CauseKind = Literal[_OfScale, _OfTensor, _OfRest, _OfLow]
 _Range = Literal["range-too-wide", "cut-off", "one-sided"]
 _Scale = Literal["vanishing-scale", "vanishing-weight-scale", "no-scale"]
 _Values = Literal["large-channels", "large-values", "stretched-range", "uneven-parts", "range-of-partner"]
@@ -24,8 +25,12 @@ _Codes = Literal["few-codes", "weight-scales-off", "scales-of-other-axis", "one-
 _Weight = Literal["large-weights", "large-idle-weights"]
 _Place = Literal["quantized-inputs", "after-softmax", "after-gelu", "product-of-activations", "decoding"]
 _Whole = Literal["noise-adds-up", "engine-differs", "within-noise"]
+_Beyond = Literal["beyond-range", "reads-beyond-range", "constant-beyond-range"]
+_Vanishing = Literal["vanishing-values", "vanishing-constant"]
+_Digits = Literal["cancelling", "needs-digits"]
+_Low = Literal[_Beyond, _Vanishing, _Digits]
 #: What a tensor, its scale or its surroundings show.
-Symptom = Literal[_Range, _Scale, _Values, _Codes, _Weight, _Place, _Whole]
+Symptom = Literal[_Range, _Scale, _Values, _Codes, _Weight, _Place, _Whole, _Low]
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@ originals they try 'nothing kept' first, and return only what was evaluated and 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
@@ -74,6 +74,41 @@ def certify(evaluator: Evaluator, high: frozenset[int], *, budget: Budget | None
         return _proven(ledger)
 
     return run("certify", body, evaluator, budget)
+
+
+def fewest(evaluator: Evaluator, order: Sequence[int], *, budget: Budget | None = None) -> SearchResult:
+    """Find a plan that passes and is proven 1-minimal, where some groups are suspected and sums tell nothing.
+
+    An overflow is all or nothing, and is gone only with all groups high that it passes through. Doubling the
+    number of suspects finds a plan that passes; dividing that (QuickXplain: Junker, AAAI 2004) finds k
+    culprits among n in about k log(n / k) trials.
+
+    Args:
+        evaluator: Judges plans.
+        order: All groups by index, the most suspicious first.
+        budget: When to stop early.
+    """
+
+    def body(ledger: Ledger) -> Ending:
+        size = 1
+        while not ledger.trial(frozenset(order[:size]), f"the {size} most suspicious").passed:
+            size *= 2
+        high = _needed(ledger, frozenset(), order[:size], fresh=False)
+        shrink(ledger, high, lambda plan: 2.0, lambda trial: None)
+        return _proven(ledger)
+
+    return _run("minimal", body, evaluator, budget)
+
+
+def _needed(ledger: Ledger, kept: frozenset[int], among: Sequence[int], *, fresh: bool) -> frozenset[int]:
+    """The groups of ``among`` without which ``kept`` does not pass; ``fresh``: whether that was added to."""
+    if fresh and ledger.trial(kept, "without half of them").passed:
+        return frozenset()
+    if len(among) == 1:
+        return frozenset(among)
+    first, second = among[: len(among) // 2], among[len(among) // 2 :]
+    of_second = _needed(ledger, kept | set(first), second, fresh=True)
+    return of_second | _needed(ledger, kept | of_second, first, fresh=bool(of_second))
 
 
 def _minimal(ledger: Ledger) -> Ending:

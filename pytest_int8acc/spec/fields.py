@@ -223,6 +223,11 @@ class Closed(BaseModel):
         """What is wrong between keys, of which ``given`` has any values: (the key at fault or None, why)."""
         return iter(())
 
+    @classmethod
+    def lacking(cls, given: Mapping[str, Any]) -> Iterator[str]:
+        """What must be said in one of several ways, and is not in ``given``."""
+        return iter(())
+
     @model_validator(mode="wrap")
     @classmethod
     def _in_plain_words(cls, value: Any, handler: ModelWrapValidatorHandler[Any]) -> Any:
@@ -238,6 +243,7 @@ class Closed(BaseModel):
                 _detail(KEY, text, (key,)) if key else _detail(VALUE, text)
                 for key, text in cls.conflicts(given)
             ]
+            details += [_detail(MISSING, text) for text in cls.lacking(given)]
         if details:
             raise ValidationError.from_exception_data(cls.__name__, details)
         return validated

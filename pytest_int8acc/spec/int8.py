@@ -14,6 +14,8 @@ CalibrationMethod = Literal["minmax", "entropy", "percentile", "mse", "topk"]
 #: Calibrators of TensorRT below 11.
 Algorithm = Literal["entropy2", "entropy", "minmax", "legacy"]
 BaselinePrecision = Literal["fp16", "fp32", "golden"]
+#: What a case may be in place of INT8.
+Low = Literal["fp16", "bf16"]
 
 
 def _text_or(*known: str) -> Discriminator:

@@ -20,6 +20,8 @@ from pytest_int8acc.spec.yaml import MAX_BYTES, Mark, Mistake, Node, parse
 
 #: Keys whose mappings a case may fill up key by key; what else it says replaces the default as a whole.
 _SECTIONS = frozenset({"int8", "calibrate", "onnxruntime", "tensorrt", "search"})
+#: Of these, a case takes one; its own replaces the default's.
+_INSTEAD = frozenset({"int8", "candidate"})
 #: Of these, a case of its own takes one.
 _SOURCES = frozenset(Int8.sources)
 
@@ -104,6 +106,10 @@ def _several(root: Node, file: Path, mistakes: list[Mistake]) -> list[Case]:
 
 def _with_defaults(node: Node, shared: Node) -> Node:
     """A case over the defaults: its keys win; in sections that hold settings, key by key as well."""
+    instead = (
+        _INSTEAD if isinstance(node.value, dict) and node.entries.keys() & _INSTEAD else frozenset[str]()
+    )
+    shared = shared.only(key for key in shared.keys if key in node.keys or key not in instead)
     merged = dict(node.over(shared).entries)
     for key in _SECTIONS & node.entries.keys() & shared.entries.keys():
         own, default = node.entries[key], shared.entries[key]

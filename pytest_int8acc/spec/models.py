@@ -10,14 +10,14 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, Discriminator, Field, PrivateAttr, Tag
+from pydantic import BaseModel, Discriminator, Field, PrivateAttr, Tag, model_validator
 
 from pytest_int8acc.errors import blaming
 from pytest_int8acc.settings import Backend, Mode, Provider, Strategy, When, to_bytes
 from pytest_int8acc.spec import fields
 from pytest_int8acc.spec.criteria import Criterion
 from pytest_int8acc.spec.fields import Closed, expect_list, one_of, option
-from pytest_int8acc.spec.int8 import Baseline, Int8, Source
+from pytest_int8acc.spec.int8 import Baseline, Int8, Low, Source
 
 Keep = Literal["fp16", "fp32"]
 GoldenType = Literal["float32", "float16"]
@@ -110,6 +110,20 @@ class Search(Closed):
     )
 
 
+def _conflicts_of_low(given: Mapping[str, Any]) -> Iterator[tuple[str | None, str]]:
+    """What a case in FP16 or BF16 cannot have."""
+    low, search, criteria = given["candidate"], given.get("search"), given.get("criteria")
+    criteria = criteria if isinstance(criteria, list | tuple) else ()
+    if "int8" in given:
+        yield "int8", "'int8' and 'candidate' exclude each other: keep one"
+    if given.get("baseline") == "fp16":
+        yield "baseline", f"'candidate: {low}' is compared with FP32: remove 'baseline', or write 'fp32'"
+    if isinstance(search, dict) and search.get("keep") == "fp16":
+        yield "search", f"with 'candidate: {low}', layers are kept in FP32: remove 'keep'"
+    if any(isinstance(c, dict) and "int8_layers" in c for c in criteria):
+        yield "criteria", f"'int8_layers' says nothing of 'candidate: {low}': remove it"
+
+
 class Case(Closed):
     """A model, its data, how its INT8 form comes about, and what it must keep to."""
 
@@ -136,12 +150,16 @@ class Case(Closed):
         "What random data, an .npz unpacked, and a loader without 'samples' may give.", "4G"
     )
     int8: Int8 = Field(
+        default_factory=Int8.model_construct,
         description="How the INT8 form of the model comes about.",
         examples=[{"calibrate": {"data": "calib.npz"}}],
     )
+    candidate: Annotated[Low, one_of(Low)] | None = option(
+        "In place of 'int8': the model in fp16 or bf16, compared with FP32.", examples=["fp16"]
+    )
     baseline: Baseline = option(
-        "What INT8 is compared with: the model in FP16 or FP32, another model or engine, or "
-        "outputs kept in the repository (golden).",
+        "What is compared with: the model in FP16 or FP32, another model or engine, or outputs kept in "
+        "the repository (golden); with 'candidate' FP32 by default.",
         "fp16",
     )
     golden: GoldenWish = option(
@@ -177,9 +195,24 @@ class Case(Closed):
     xfail: fields.Reason | None = option("Why the test is expected to fail.")
     skip: fields.Reason | None = option("Why the test is not run.")
 
+    @model_validator(mode="before")
+    @classmethod
+    def _against_fp32(cls, given: Any) -> Any:
+        """Without a baseline, a case in FP16 or BF16 has FP32."""
+        lacks = isinstance(given, dict) and "candidate" in given and "baseline" not in given
+        return {**given, "baseline": "fp32"} if lacks else given
+
+    @classmethod
+    def lacking(cls, given: Mapping[str, Any]) -> Iterator[str]:
+        """Neither INT8 nor another format."""
+        if "int8" not in given and "candidate" not in given:
+            yield "'int8' is missing: add 'int8: {calibrate: {data: calib.npz}}', or 'candidate: fp16'"
+
     @classmethod
     def conflicts(cls, given: Mapping[str, Any]) -> Iterator[tuple[str | None, str]]:
-        """A plan for what no plan can change."""
+        """A plan for what no plan can change; what speaks of INT8 alone, where another format is judged."""
+        if "candidate" in given:
+            yield from _conflicts_of_low(given)
         int8 = given.get("int8")
         sources = int8 if "plan" in given and isinstance(int8, dict) else ()
         if "engine" in sources:

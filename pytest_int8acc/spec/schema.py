@@ -29,6 +29,7 @@ def json_schema() -> dict[str, Any]:
     _need_one_of(definitions["BaselineModel"], "oneOf", tuple(BaselineModel.model_fields))
     case = _tidy(generated)
     definitions["Case"] = case | {"required": [key for key in case["required"] if key != "name"]}
+    _need_one_of(definitions["Case"], "oneOf", ("int8", "candidate"))
     shared = {key: {"$ref": f"#/definitions/Case/properties/{key}"} for key in case["properties"]}
     one_of_several = _mapping("A case of several; what it lacks comes from 'defaults'.", shared, ["name"])
     defaults = _mapping(

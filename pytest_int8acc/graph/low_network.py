@@ -1,0 +1,128 @@
+"""A float model whose nodes may run in FP16 or BF16: which change precision together, the Casts between."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Iterator
+
+import onnx
+
+from pytest_int8acc.errors import ModelError
+from pytest_int8acc.graph.formats import BF16, Format
+from pytest_int8acc.graph.groups import WEIGHTED, moves_values
+from pytest_int8acc.graph.index import Index
+from pytest_int8acc.graph.load import normalize, raise_opset
+from pytest_int8acc.graph.model import Model
+from pytest_int8acc.graph.network import Group, Network
+from pytest_int8acc.graph.to_fp16 import BF16_OPSET, computes_in_half, low_nodes
+from pytest_int8acc.graph.types import value_types
+
+#: Operators of one operand that give its values or bounds: rounded before or after them, it is the same.
+_SELECTING = frozenset({"Relu", "Clip", "Neg", "Abs"})
+#: Nodes between two that stay in FP32 which are looked at for a run without Casts.
+_GAP = 3
+
+
+def low_network(model: Model, low: Format) -> Network:
+    """The model with a group for each node that computes in ``low``, and those behind it that move values.
+
+    Args:
+        model: Float, in normal form. For BF16 its opset is lifted to 22.
+        low: FP16 or BF16.
+
+    Raises:
+        ModelError: The model computes in 16 bits already, nothing in it can, or its opset cannot be lifted.
+    """
+    if computes_in_half(model, value_types(model)):
+        raise ModelError(
+            f"{model.name}: computes in FP16 or BF16 already; 'model' wants the FP32 model it was made from"
+        )
+    if low is BF16 and model.opset < BF16_OPSET:
+        model = normalize(raise_opset(model, BF16_OPSET))
+    narrow = low_nodes(model, low)
+    members: dict[str, list[onnx.NodeProto]] = {}
+    leader: dict[str, str] = {}
+    for node in (node for node in model.graph.node if node.name in narrow):
+        maker = model.index.producer.get(node.input[0]) if node.input else None
+        follows = moves_values(node) or node.op_type in _SELECTING
+        led_by = leader.get(maker.name, node.name) if maker is not None and follows else node.name
+        leader[node.name] = led_by
+        members.setdefault(led_by, []).append(node)
+    if not members:
+        raise ModelError(
+            f"{model.name}: no node of it computes in floating point that could be {low.name.upper()}"
+        )
+    groups = (Group(n, nodes[0].op_type, tuple(x.name for x in nodes), ()) for n, nodes in members.items())
+    return Network(model, tuple(groups))
+
+
+def fewer_casts(network: Network, high: Collection[str]) -> tuple[str, ...]:
+    """Groups that may join ``high``, groups kept in FP32, so that the model needs fewer Casts.
+
+    None of them holds a convolution or product. Greedy: one group, or a run of up to three that lie between
+    such as are kept, as long as each saves a Cast.
+    """
+    wiring = _Wiring(network)
+    kept, added = set(high), list[str]()
+    while run := next(wiring.savings(kept), None):
+        kept.update(run)
+        added += run
+    return tuple(added)
+
+
+class _Wiring:
+    """Which groups meet at which tensors."""
+
+    def __init__(self, network: Network) -> None:
+        index: Index = network.model.index
+        types = value_types(network.model)
+        self.group_of = {node: group.name for group in network.groups for node in group.nodes}
+        nodes = index.nodes
+        self.light = {
+            group.name
+            for group in network.groups
+            if all(nodes[name].op_type not in WEIGHTED for name in group.nodes)
+        }
+        self.makers: dict[str, str | None] = {}
+        self.readers: dict[str, set[str | None]] = {}
+        self.touched: dict[str, set[str]] = {group.name: set() for group in network.groups}
+        """Group to the tensors that it reads or makes; None stands for what is FP32 always."""
+        outputs = {value.name for value in network.model.graph.output}
+        inputs = [value.name for value in network.model.graph.input]
+        for tensor in (*inputs, *index.producer):
+            if types.get(tensor) != onnx.TensorProto.FLOAT:
+                continue
+            maker = index.producer.get(tensor)
+            self.makers[tensor] = self.group_of.get(maker.name) if maker is not None else None
+            read = [
+                node for node, _ in index.readers(tensor) if node.op_type not in ("Shape", "Size", "Cast")
+            ]
+            self.readers[tensor] = {self.group_of.get(node.name) for node in read}
+            self.readers[tensor] |= {None} if tensor in outputs else set()
+            for group in {self.makers[tensor], *self.readers[tensor]} - {None}:
+                self.touched[group or ""].add(tensor)
+
+    def savings(self, kept: Collection[str]) -> Iterator[tuple[str, ...]]:
+        """Runs of groups that save a Cast when they are kept, too."""
+        for first in self._beside(kept, kept):
+            run: tuple[str, ...] = (first,)
+            while len(run) <= _GAP:
+                if self._casts({*kept, *run}, run) < self._casts(kept, run):
+                    yield run
+                    break
+                following = next((g for g in self._beside(run, {*kept, *run})), None)
+                if following is None:
+                    break
+                run = (*run, following)
+
+    def _beside(self, groups: Collection[str], known: Collection[str]) -> Iterable[str]:
+        """Light groups that share a tensor with ``groups``, in order; none of ``known``."""
+        shared = {t for name in groups for t in self.touched[name]}
+        return (n for n in self.touched if n in self.light and n not in known and self.touched[n] & shared)
+
+    def _casts(self, kept: Collection[str], around: Iterable[str]) -> int:
+        """Casts at the tensors of some groups, with these kept in FP32."""
+        count = 0
+        for tensor in {t for name in around for t in self.touched[name]}:
+            made = self.makers[tensor] is None or self.makers[tensor] in kept
+            count += any((reader is None or reader in kept) != made for reader in self.readers[tensor])
+        return count
