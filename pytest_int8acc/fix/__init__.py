@@ -6,8 +6,8 @@ from pathlib import Path
 
 from pytest_int8acc.case.plan_file import plan_text
 from pytest_int8acc.errors import Int8accError
-from pytest_int8acc.fix import commands, scripts
-from pytest_int8acc.fix.files import NAMED_MODEL, FixFiles, name_nodes
+from pytest_int8acc.fix import commands, low, scripts
+from pytest_int8acc.fix.files import NAMED_MODEL, FixFiles, Named, name_nodes
 from pytest_int8acc.graph.model import replacing_models, write_model
 
 __all__ = ["FixFiles", "write_fix"]
@@ -28,21 +28,17 @@ def write_fix(folder: Path, fix: FixFiles) -> tuple[str, ...]:
     float.onnx              only where node names in the user's file are not those of the plan
     ======================  ===============================================================
 
+    Of a model in FP16 or BF16: ``fixed.onnx``, ``plan.yaml``, ``commands.txt``, ``layer_precisions.txt``,
+    ``fp32_nodes.txt``, ``autocast.sh`` (ModelOpt), and in FP16 ``convert_fp16.py`` (onnxconverter-common).
+
     Other tools cannot be told of moves, nor of other scales for weights: their files say so.
 
     Raises:
         Int8accError: The folder cannot be made or written.
     """
     named = name_nodes(fix, folder)
-    texts = {
-        "plan.yaml": plan_text(fix.plan, fix.network, fix.float_path.name),
-        "exclude_nodes.txt": commands.exclude_nodes(named),
-        "modelopt.sh": commands.modelopt(named),
-        "ort_quantize.py": scripts.ort_quantize(named),
-        "layer_precisions.txt": commands.layer_precisions(named),
-        "postprocess.py": scripts.postprocess(named),
-        "commands.txt": commands.commands(named, fix),
-    }
+    plan = {"plan.yaml": plan_text(fix.plan, fix.network, fix.float_path.name, fix.low)}
+    texts = plan | (low.texts(named, fix.low) if fix.low != "int8" else _texts(named, fix))
     models = {"fixed.onnx": fix.model}
     if not named.own_file:
         models[NAMED_MODEL] = fix.float_model
@@ -55,3 +51,15 @@ def write_fix(folder: Path, fix: FixFiles) -> tuple[str, ...]:
     except OSError as error:
         raise Int8accError(f"{folder}: cannot be written: {error.strerror or error}") from error
     return tuple(str(folder / name) for name in ("fixed.onnx", *texts, *list(models)[1:]))
+
+
+def _texts(named: Named, fix: FixFiles) -> dict[str, str]:
+    """Files on a fix in INT8, beside its plan."""
+    return {
+        "exclude_nodes.txt": commands.exclude_nodes(named),
+        "modelopt.sh": commands.modelopt(named),
+        "ort_quantize.py": scripts.ort_quantize(named),
+        "layer_precisions.txt": commands.layer_precisions(named),
+        "postprocess.py": scripts.postprocess(named),
+        "commands.txt": commands.commands(named, fix),
+    }

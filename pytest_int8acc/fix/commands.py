@@ -34,13 +34,13 @@ def modelopt(named: Named) -> str:
         '--output_path "$output"',
     ]
     if named.high:
-        lines += ["--nodes_to_exclude", *(shlex.quote(pattern(name)) for name in named.high)]
+        lines += ["--nodes_to_exclude", *(shlex.quote(modelopt_pattern(name)) for name in named.high)]
     head = _MODELOPT.replace("MODEL_PATH", shlex.quote(named.model))
     head = head.replace("set -eu\n", "".join(f"# {line}\n" for line in named.untold) + "set -eu\n")
     return head + " \\\n    ".join(lines) + "\n"
 
 
-def pattern(name: str) -> str:
+def modelopt_pattern(name: str) -> str:
     """A printable regular expression that Python's ``re.match`` finds in ``name`` and in no other name."""
     return rf"^{''.join(re.escape(c) if c.isprintable() else f'{_BACKSLASH}U{ord(c):08x}' for c in name)}\Z"
 
@@ -55,7 +55,7 @@ def layer_precisions(named: Named) -> str:
         "# Polygraphy:",
         *_polygraphy(named.high),
         "# trtexec:",
-        *_trtexec(named.high, named.feeding),
+        *for_trtexec(named.high, named.feeding),
     ]
     return "\n".join(lines) + "\n"
 
@@ -69,7 +69,10 @@ def _polygraphy(high: Mapping[str, Precision]) -> Iterator[str]:
         yield shlex.join(["--precision-constraints", "obey", "--layer-precisions", *pairs])
 
 
-def _trtexec(high: Mapping[str, Precision], feeding: Mapping[str, Precision] | None = None) -> Iterator[str]:
+def for_trtexec(
+    high: Mapping[str, Precision], feeding: Mapping[str, Precision] | None = None
+) -> Iterator[str]:
+    """Arguments of trtexec for nodes in a precision, and for the types that nodes give their results in."""
     wanted = {"layerPrecisions": high, "layerOutputTypes": feeding or {}}
     arguments = []
     for option, names in wanted.items():
@@ -102,7 +105,7 @@ def commands(named: Named, fix: FixFiles) -> str:
 
 def _by_types(named: Named, fixed: Model) -> Iterator[str]:
     """The types in the model are the engine's; a TensorRT that chooses by flags takes it in FP32 only."""
-    yield _FIXED
+    yield FIXED
     if fixed.opset > _OPSET_8:
         yield (
             f"   TensorRT 8.6 and 9 read opset {_OPSET_8} at most, and fixed.onnx has {fixed.opset}: "
@@ -123,7 +126,7 @@ def _weak(named: Named, held: Mapping[str, Precision]) -> Iterator[str]:
     """The commands for a builder that chooses among the types that flags allow."""
     flags = "--int8" if named.precision == "fp32" else "--int8 --fp16"
     tools = [
-        (f"trtexec --onnx=fixed.onnx {flags} --saveEngine=fixed.engine", _trtexec(held)),
+        (f"trtexec --onnx=fixed.onnx {flags} --saveEngine=fixed.engine", for_trtexec(held)),
         (f"polygraphy convert fixed.onnx --convert-to trt {flags} -o fixed.engine", _polygraphy(held)),
     ]
     for command, arguments in tools:
@@ -167,7 +170,7 @@ esac
 model=${3:-$model}
 """
 
-_FIXED = """
+FIXED = """
 1. fixed.onnx: the mixed-precision model that met the criteria. Nothing needs to be quantized anew.
 
    TensorRT 11:

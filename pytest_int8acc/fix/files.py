@@ -35,6 +35,8 @@ class FixFiles:
     """Its file."""
     precision: Precision
     """What is not INT8 runs in this, where the plan says nothing else."""
+    low: str = "int8"
+    """What groups run in that the plan does not keep high."""
     by_flags: bool = False
     """True where ``model`` is in FP32 and flags allow the other types, as TensorRT below 10 wants it."""
 

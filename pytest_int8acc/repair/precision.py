@@ -15,6 +15,7 @@ from functools import partial
 
 from pytest_int8acc.case.forms import ImplicitForm
 from pytest_int8acc.errors import EngineError
+from pytest_int8acc.graph.low_network import fewer_casts
 from pytest_int8acc.lab.evaluators import Simulated
 from pytest_int8acc.lab.inputs import split
 from pytest_int8acc.lab.lab import Lab, Proof
@@ -39,6 +40,8 @@ class Found:
     """Samples that the search did not see."""
     notes: tuple[str, ...] = ()
     certificate: Certificate | None = None
+    joined: tuple[str, ...] = ()
+    """Groups high beside those found, so that fewer Casts are needed."""
 
     @property
     def verified(self) -> bool:
@@ -60,6 +63,8 @@ def find_precision(lab: Lab) -> tuple[SearchOutcome, Found]:
     started, clock = time.perf_counter(), lab.clock
     logger.info("%s: searching the groups that must leave INT8", lab.measured.case.name)
     found = _find(lab)
+    if lab.is_narrow and found.fix is not None:
+        found = clock.attempt("fewer-layers", partial(_joined, lab, found), found)
     if lab.measured.settings.certify and found.fix is not None:
         found = clock.attempt("certification", partial(_certified, lab, found), found)
     if found.fix is not None and isinstance(lab.measured.candidate, ImplicitForm):
@@ -141,6 +146,25 @@ def _slimmer(lab: Lab, found: Found) -> Found:
     return slim if slim.verified else found
 
 
+def _joined(lab: Lab, found: Found) -> Found:
+    """The plan with what lies between its groups high, too, where that saves Casts and passes as well."""
+    joined = fewer_casts(lab.network, found.result.high)
+    if not joined or len(joined) + len(found.result.high) == len(lab.network.groups):
+        return found
+    evaluator = lab.simulated()
+    proof = lab.prove(evaluator.plan(evaluator.indices((*found.result.high, *joined))))
+    return replace(found, proof=proof, joined=joined) if proof.verdict.passed else found
+
+
+def _casts(lab: Lab, found: Found) -> int | None:
+    """Casts of the fixed model that the float model has not; None for INT8."""
+    if found.fix is None or not lab.is_narrow:
+        return None
+    models = (found.fix.form.model, lab.network.model)
+    fixed, plain = (len([n for n in model.graph.node if n.op_type == "Cast"]) for model in models)
+    return fixed - plain
+
+
 def _certified(lab: Lab, found: Found) -> Found:
     """Minimality shown on built models; where one of them shows a culprit to be none, without that one."""
     everything = lab.simulated()
@@ -202,6 +226,9 @@ def _outcome(lab: Lab, found: Found, seconds: float) -> SearchOutcome:
         price_ms=_price_ms(lab) if found.fix is not None else None,
         certificate=found.certificate,
         fixed_pairs=lab.network.fixed_pairs,
+        low=lab.int8.low.name,
+        joined=found.joined,
+        casts=_casts(lab, found),
     )
 
 

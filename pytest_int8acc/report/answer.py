@@ -18,6 +18,7 @@ from pytest_int8acc.report.words import (
     count,
     first_fitting,
     fitted,
+    in_low,
     middle,
     relation,
     worst_first,
@@ -27,6 +28,8 @@ from pytest_int8acc.results.causes import Stage
 
 #: How the first line of a failure begins.
 FAILURE = "INT8 accuracy: "
+#: The same of every format.
+FAILURES = tuple(in_low(FAILURE, low) for low in ("int8", "fp16", "bf16"))
 #: Lines of a failure at most, without -v: 1 verdict, 2 why, 2 fix, 7 layers, 2 cautions, 1 more.
 LINES = 15
 _CULPRITS, _CAUTIONS, _LINES_OF_WHY = 5, 2, 2
@@ -54,7 +57,7 @@ def failure_line(result: CaseResult) -> str:
     """The first line of a failure: the worst miss with value and limit, whence the limit, how many more."""
     worst = worst_first(result.scores)[:1]
     notes = [s.note for s in worst if s.note and missed_limits(result, NAME)[0] == relation(s, NAME)]
-    texts = [FAILURE + worst_miss(result, [*notes[:n]]) for n in (1, 0)]
+    texts = [in_low(FAILURE, result.low) + worst_miss(result, [*notes[:n]]) for n in (1, 0)]
     return next((text for text in texts if len(text) <= WIDTH), texts[-1])
 
 
@@ -68,6 +71,10 @@ def worst_miss(result: CaseResult, notes: Sequence[str] = ()) -> str:
 
 def answer(result: CaseResult, verbosity: int = 0) -> list[str]:
     """At most ``LINES`` lines of ``WIDTH`` characters; with ``verbosity`` 1 more layers, and all cautions."""
+    return [in_low(line, result.low) for line in _answer(result, verbosity)]
+
+
+def _answer(result: CaseResult, verbosity: int) -> list[str]:
     lines = [failure_line(result)]
     if _is_golden_s(result):  # which says what to do, too
         return [*lines, *_wrapped(f"Why: {result.golden}", 4), _more(result, verbosity)]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from pathlib import Path, PurePath
 from typing import Any, TypeGuard
 
@@ -16,6 +17,7 @@ from pytest_int8acc.report.diagnosis import repair_text
 from pytest_int8acc.report.plain import to_plain
 from pytest_int8acc.report.search import alone_text, reason, remarks
 from pytest_int8acc.report.summary import fit_note, stage_text, summary
+from pytest_int8acc.report.words import all_in_low, in_low
 from pytest_int8acc.results import CaseResult, Culprit, LineFit, Repair, SearchOutcome, StageLine, Stop
 from pytest_int8acc.results.causes import Cause
 
@@ -28,7 +30,18 @@ BAD = ("failed", "error")
 #: What an entry holds of the result as it is, beside what scripts ask for most.
 _AS_MEASURED = (
     *("spec", "samples", "data", "baseline", "candidate", "backend", "outputs", "metrics", "int8_groups"),
-    *("high_groups", "warnings", "notes", "search", "engines", "findings", "diagnosis", "golden", "recorded"),
+    *(
+        "high_groups",
+        "low",
+        "warnings",
+        "notes",
+        "search",
+        "engines",
+        "findings",
+        "diagnosis",
+        "golden",
+        "recorded",
+    ),
     *("phases", "stopped"),
 )
 #: By class, the key of each sentence and what makes it.
@@ -175,14 +188,25 @@ def case_entry(
 
 def told(result: CaseResult) -> dict[str, Any]:
     """``result`` as plain types, with the sentences."""
-    plain: dict[str, Any] = to_plain(result, SENTENCES)
+    plain: dict[str, Any] = to_plain(result, _sentences(result.low))
     if plain["diagnosis"] is not None:
-        plain["diagnosis"]["summary"] = summary(result)
+        plain["diagnosis"]["summary"] = in_low(summary(result), result.low)
     if result.search is not None:
         repairs = result.diagnosis.repairs if result.diagnosis else ()
-        plain["search"]["remarks"] = remarks(result.search, repairs)
+        plain["search"]["remarks"] = all_in_low(remarks(result.search, repairs), result.low)
         plain["search"]["interrupted"] = result.search.ending.kind == "interrupted"
     return plain
+
+
+def _sentences(low: str) -> Mapping[type, Mapping[str, Callable[[Any], str]]]:
+    """``SENTENCES`` of a case in this format."""
+    if low == "int8":
+        return SENTENCES
+
+    def said(make: Callable[[Any], str], value: Any) -> str:
+        return in_low(make(value), low)
+
+    return {kind: {key: partial(said, make) for key, make in own.items()} for kind, own in SENTENCES.items()}
 
 
 def one_per_case(entries: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:

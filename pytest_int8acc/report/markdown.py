@@ -21,7 +21,7 @@ from pytest_int8acc.report.search import alone_text, fix_line
 from pytest_int8acc.report.summary import stage_lines
 from pytest_int8acc.report.summary import summary as why
 from pytest_int8acc.report.terminal import said_of, tally
-from pytest_int8acc.report.words import count, shorten
+from pytest_int8acc.report.words import count, in_low, shorten
 from pytest_int8acc.results import CaseResult
 
 #: What GitHub takes of one step; more than that and nothing of it is shown.
@@ -90,6 +90,7 @@ def _error(error: Mapping[str, str]) -> str:
 def _section(entry: Mapping[str, Any]) -> str:
     result = restore_entry(entry)
     lines = list(_story(result)) if result is not None else []
+    lines = [in_low(line, result.low) for line in lines] if result is not None else []
     title = f"### {in_markdown(shorten(entry['nodeid'], _CELL))}\n\n"
     return title + "".join(f"{line}\n" for line in lines) + "\n" if lines else ""
 

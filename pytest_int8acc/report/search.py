@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from pytest_int8acc.report.causes import cause_text
-from pytest_int8acc.report.words import few, number, pairs_text, table
+from pytest_int8acc.report.words import count, few, number, pairs_text, table
 from pytest_int8acc.results.causes import Repair
 from pytest_int8acc.results.search import Culprit, Ending, EndingKind, SearchOutcome
 
@@ -59,7 +59,12 @@ def remarks(outcome: SearchOutcome, repairs: Sequence[Repair] = ()) -> list[str]
         said = ending_text(certificate.ending)
         notes.append(f"not certified by {certificate.builds} built models: {said}")
     share = 1 - outcome.int8_share
-    if outcome.found and share > _QAT_SHARE and (not repairs or repairs[0].layers):
+    if outcome.joined:
+        joined = f"{count(len(outcome.joined), 'more node')} between them run in {outcome.precision.upper()}"
+        notes.append(f"{joined}, so that fewer Casts are needed: {few(outcome.joined, 5)}")
+    if outcome.casts is not None:
+        notes.append(f"the fixed model has {count(outcome.casts, 'Cast')} more than the float model")
+    if outcome.low == "int8" and outcome.found and share > _QAT_SHARE and (not repairs or repairs[0].layers):
         said = "quantization-aware training (QAT) is the better way"
         notes.append(f"{share:.0%} of the multiply-accumulates would leave INT8: {said}")
     return notes

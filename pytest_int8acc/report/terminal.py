@@ -6,11 +6,11 @@ import json
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from pytest_int8acc.report.answer import FAILURE
+from pytest_int8acc.report.answer import FAILURES
 from pytest_int8acc.report.json import BAD, RANK
 from pytest_int8acc.report.plain import restore, restore_entry
 from pytest_int8acc.report.text import details, headline, most_critical, remedies, status
-from pytest_int8acc.report.words import count
+from pytest_int8acc.report.words import count, in_low
 from pytest_int8acc.results import CaseResult, Doing, PhaseName
 
 _DOING: Mapping[PhaseName, str] = {
@@ -63,7 +63,7 @@ def detail_lines(properties: Mapping[str, Any], verbosity: int, *, failed: bool)
         return [settings]
     result = restore(json.loads(properties["int8acc.details"]))
     lines = [headline(result), *details(result, verbosity), *remedies(result, verbosity)]
-    return [*(line for line in lines if line), settings]
+    return [*(in_low(line, result.low) for line in lines if line), settings]
 
 
 def merged_lines(report: Mapping[str, Any]) -> list[str]:
@@ -84,7 +84,7 @@ def said_of(entry: Mapping[str, Any], say: Callable[[CaseResult], str] = status)
     """An entry of ``report.json`` in a line: what ``say`` makes of its result, or why there is none."""
     message = str(entry.get("message", ""))
     result = restore_entry(entry)
-    if result is None or (entry["verdict"] in BAD and not message.startswith(FAILURE)):
+    if result is None or (entry["verdict"] in BAD and not message.startswith(FAILURES)):
         return message.strip().partition("\n")[0]
     return say(result)
 

@@ -16,6 +16,7 @@ from pytest_int8acc.report.words import (
     count,
     few,
     fitted,
+    in_low,
     name_of,
     number,
     relation,
@@ -44,7 +45,7 @@ def failure(result: CaseResult, verbosity: int = 0) -> str:
         lines += remedies(result, verbosity)
     if result.written and verbosity > 0:
         lines.append(shown(f"Written: {_gathered(result.written)}"))
-    return "\n".join(lines)
+    return "\n".join(in_low(line, result.low) for line in lines)
 
 
 def _gathered(paths: Sequence[str]) -> str:
@@ -87,7 +88,8 @@ def status(result: CaseResult) -> str:
     told = cautions(result)
     worst = fitted(told[0]) if told else ""
     many = f"{len(told)} warnings, the worst: {worst}" if len(told) > 1 else f"warning: {worst}"
-    return "; ".join([f"{most_critical(result)}, {result.backend}", *([many] if told else [])])
+    cautioned = [in_low(many, result.low)] if told else []
+    return "; ".join([f"{most_critical(result)}, {result.backend}", *cautioned])
 
 
 def most_critical(result: CaseResult) -> str:

@@ -10,7 +10,7 @@ from pathlib import PurePosixPath
 from typing import Any
 from urllib.parse import quote
 
-from pytest_int8acc.report.answer import FAILURE
+from pytest_int8acc.report.answer import FAILURES
 from pytest_int8acc.report.course import phases_text, stop_text
 from pytest_int8acc.report.diagnosis import cheaper_fix, repair_line, worst_layers
 from pytest_int8acc.report.engines import int8_layers, speedup
@@ -20,7 +20,7 @@ from pytest_int8acc.report.search import cost_line, fix_line, remarks
 from pytest_int8acc.report.summary import summary
 from pytest_int8acc.report.terminal import said_of
 from pytest_int8acc.report.text import headline, most_critical, notes_of, warnings_of
-from pytest_int8acc.report.words import number, score_cells, worst_first
+from pytest_int8acc.report.words import all_in_low, number, score_cells, worst_first
 from pytest_int8acc.results import CaseResult, Latency, LayerError, Score
 from pytest_int8acc.results.causes import Cause
 
@@ -29,6 +29,8 @@ WIDTH, HEIGHT = 480.0, 96.0
 _LAYERS = 40
 #: How many times the greatest value the axis may reach, to show a scale that is too wide.
 _BEYOND = 4.0
+#: What of a view holds no sentences of ours.
+_AS_IT_IS = frozenset({"result", "snippets", "files", "bars"})
 
 
 def case_views(report: Mapping[str, Any], texts: Mapping[str, str]) -> list[dict[str, Any]]:
@@ -45,7 +47,7 @@ def case_views(report: Mapping[str, Any], texts: Mapping[str, str]) -> list[dict
 def _case(anchor: str, entry: Mapping[str, Any], texts: Mapping[str, str]) -> dict[str, Any]:
     result = restore_entry(entry)
     said, message = said_of(entry, most_critical), str(entry.get("message", ""))
-    repeats = result is not None and message.startswith(FAILURE)
+    repeats = result is not None and message.startswith(FAILURES)
     return {
         "anchor": anchor,
         "nodeid": entry["nodeid"],
@@ -68,6 +70,11 @@ def _case(anchor: str, entry: Mapping[str, Any], texts: Mapping[str, str]) -> di
 
 def measured_view(result: CaseResult, texts: Mapping[str, str]) -> dict[str, Any]:
     """What a page says of a case that was measured; ``texts`` are of the files it has written, by name."""
+    said = _said_of_measured(result, texts)
+    return {key: value if key in _AS_IT_IS else all_in_low(value, result.low) for key, value in said.items()}
+
+
+def _said_of_measured(result: CaseResult, texts: Mapping[str, str]) -> dict[str, Any]:
     judged, cheaper = worst_first(result.scores), cheaper_fix(result)
     search, diagnosis = result.search, result.diagnosis
     repairs = diagnosis.repairs if diagnosis else ()

@@ -126,3 +126,9 @@ class SearchOutcome:
     """None where none was wanted, or there was nothing to certify."""
     fixed_pairs: tuple[str, ...] = ()
     """DequantizeLinear nodes that are part of every plan: blocked, FP8, INT4, or no pair."""
+    low: str = "int8"
+    """What groups run in that no plan keeps high: ``int8``, ``fp16`` or ``bf16``."""
+    joined: tuple[str, ...] = ()
+    """Groups in FP32 beside the culprits, so that there are fewer Casts between."""
+    casts: int | None = None
+    """Casts of the fixed model that the float model has not; None for INT8, and where none was built."""

@@ -33,7 +33,7 @@ from pytest_int8acc.case.plan_reader import read_plan
 from pytest_int8acc.check import conclude
 from pytest_int8acc.errors import Int8accError, SpecError
 from pytest_int8acc.fix import write_fix
-from pytest_int8acc.fix.commands import layer_precisions, pattern
+from pytest_int8acc.fix.commands import layer_precisions, modelopt_pattern
 from pytest_int8acc.fix.files import Named, name_nodes
 from pytest_int8acc.fix.scripts import ort_quantize, postprocess
 from pytest_int8acc.graph.load import load_model
@@ -212,9 +212,9 @@ def test_modelopt_without_data_says_what_to_type(odd: Path) -> None:
 @settings(deadline=None, max_examples=30)
 @given(TEXT, TEXT)
 def test_a_pattern_matches_its_own_name_only(name: str, other: str) -> None:
-    assert re.match(pattern(name), name)
+    assert re.match(modelopt_pattern(name), name)
     for longer in (name + other, other + name, name + "\n"):
-        assert not re.match(pattern(name), longer)
+        assert not re.match(modelopt_pattern(name), longer)
 
 
 @settings(deadline=None, max_examples=50)
