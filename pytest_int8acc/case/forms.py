@@ -296,9 +296,7 @@ def _under_plan(case: Case, form: Int8Form) -> Int8Form:
                 f"compared with itself; leave one in {low} at least, or take the case out"
             )
         if form.low is not INT8 and "fp16" in plan.high.values():
-            raise ModelError(
-                f"{case.plan}: keeps layers in fp16; what leaves {low} in this case runs in fp32"
-            )
+            raise ModelError(f"{case.plan}: keeps layers in fp16; what leaves {low} here runs in fp32")
     source = f"{form.source}, under {case.plan}"
     return replace(form, network=guard(form.network, plan), source=source, whole=form.network, given=plan)
 

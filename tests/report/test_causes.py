@@ -128,6 +128,41 @@ GIVEN: dict[Symptom, tuple[dict[str, float], dict[str, Any], str]] = {
         {},
         "the limit lies within the noise between two runs of the baseline, and no scale is at fault",
     ),
+    "beyond-range": (
+        {},
+        {"amax": 1e6, "reach": 65504.0, "format": "fp16"},
+        "'t' reaches 1e+06, FP16 ends at 65504",
+    ),
+    "reads-beyond-range": (
+        {},
+        {"amax": 1e6, "reach": 65504.0, "format": "fp16"},
+        "it reads 't', which reaches 1e+06; FP16 ends at 65504",
+    ),
+    "constant-beyond-range": (
+        {},
+        {"amax": 1e6, "reach": 65504.0, "format": "fp16"},
+        "its constant 't' holds 1e+06, FP16 ends at 65504",
+    ),
+    "vanishing-values": (
+        {"lost": 12, "smallest": 2.0**-24},
+        {"format": "fp16"},
+        "12 values of 't' become 0 in FP16, which ends at 6e-08",
+    ),
+    "vanishing-constant": (
+        {"smallest": 2.0**-24},
+        {"amax": 1e-12, "format": "fp16"},
+        "its constant 't' is 1e-12, which is 0 in FP16",
+    ),
+    "cancelling": (
+        {"share": 0.25},
+        {"format": "bf16"},
+        "'t' is a small difference of large values: rounding them to BF16 changes it by 25 %",
+    ),
+    "needs-digits": (
+        {},
+        {"format": "bf16"},
+        "nothing of it overflows or vanishes; 't' loses digits in BF16 that what reads it needs",
+    ),
 }
 
 

@@ -1,0 +1,1 @@
+"""Faults of FP16 planted in networks: what is found, and what is not blamed."""
