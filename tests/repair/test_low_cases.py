@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import json
 import subprocess
 import sys
 from pathlib import Path
@@ -10,6 +11,7 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
+from plugin_support import LOAD
 from projects import Project
 from rtx import build
 
@@ -20,8 +22,9 @@ from benchmarks.half.measure import LIMIT_DB, measure, run  # noqa: E402
 from benchmarks.half.networks import NETWORKS, inputs  # noqa: E402
 from benchmarks.half.networks import build as network_of  # noqa: E402
 from benchmarks.half.parts import FAULTS, HEALTHY  # noqa: E402
-from pytest_int8acc.check import conclude  # noqa: E402
+from pytest_int8acc.check import check, conclude  # noqa: E402
 from pytest_int8acc.errors import ModelError, SpecError  # noqa: E402
+from pytest_int8acc.goldens import Goldens  # noqa: E402
 from pytest_int8acc.graph.model import save_model  # noqa: E402
 from pytest_int8acc.measure.measured import measure as measured_of  # noqa: E402
 from pytest_int8acc.report.text import failure  # noqa: E402
@@ -210,3 +213,45 @@ def test_a_plan_that_leaves_nothing_low_is_refused(tmp_path: Path) -> None:
     (tmp_path / "plan.yaml").write_text(f"version: 3\nhigh: {{{high}}}\n")
     with pytest.raises(ModelError, match=r"keeps all 6 layers out of FP16, so the baseline would be"):
         project.check("candidate: fp16\nplan: plan.yaml\n")
+
+
+# --- goldens, and pytest-xdist
+
+
+@pytest.mark.parametrize("baseline", ["golden: true\n", "baseline: golden\n"])
+def test_goldens_of_fp32_are_kept_to(baseline: str, tmp_path: Path) -> None:
+    planted(tmp_path, "plain")
+    spec = tmp_path / "case.int8acc.yaml"
+    spec.write_text(f"model: model.onnx\ninputs: data.npz\ncandidate: fp16\n{baseline}{LIMITS}")
+    (case,) = load_spec(spec)
+    recorded = check(case, Settings(), Goldens(update="all"))
+    assert recorded.recorded
+    again = check(case, Settings())
+    assert again.passed
+    assert "FP32" in again.golden + again.baseline
+
+
+@pytest.mark.parametrize("workers", [("-n0",), ("-n2",)], ids=["n0", "n2"])
+def test_from_the_command_line(workers: tuple[str, ...], pytester: pytest.Pytester) -> None:
+    pytest.importorskip("xdist")
+    planted(pytester.path, "layernorm_100")
+    for low in ("fp16", "bf16"):
+        text = f"model: model.onnx\ninputs: data.npz\ncandidate: {low}\ncriteria: [{{sqnr_db: 40}}]\n"
+        (pytester.path / f"{low}.int8acc.yaml").write_text(text)
+    result = pytester.runpytest(*LOAD, *workers, "--int8acc", "--int8acc-report=report")
+    result.assert_outcomes(passed=1, failed=1)
+    result.stdout.fnmatch_lines(
+        [
+            "FP16 accuracy: * sqnr_db * < 40*",
+            "Why: values beyond the format in 2 layers*",
+            "Fix: use fixed.onnx: keep 2 layers in FP32; *, verified on ONNX Runtime *",
+            "  part/square (Pow): reaches *, FP16 ends at 65504",
+            "PASSED bf16.int8acc.yaml::bf16 - *",
+        ]
+    )
+    entry = next(
+        c for c in json.loads((pytester.path / "report/report.json").read_text())["cases"] if c["culprits"]
+    )
+    assert entry["low"] == "fp16"
+    assert entry["plan"] == {"part/square": "fp32", "part/variance": "fp32"}
+    assert (pytester.path / "report/fp16/convert_fp16.py").is_file()

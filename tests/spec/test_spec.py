@@ -353,3 +353,23 @@ cases:
     assert other.inputs == "data.npz"
     assert [c.cosine for c in other.criteria] == [None]
     assert as_it_is.int8.calibrate.data == "calib.npz"
+
+
+@pytest.mark.parametrize("low", ["fp16", "bf16"])
+def test_a_candidate_stands_for_int8_and_is_compared_with_fp32(low: str, tmp_path: Path) -> None:
+    (case,) = load(f"model: a.onnx\ninputs: a.npz\ncandidate: {low}\n", tmp_path)
+    assert (case.candidate, case.baseline) == (low, "fp32")
+    (case,) = load(f"model: a.onnx\ninputs: a.npz\ncandidate: {low}\nbaseline: golden\n", tmp_path)
+    assert case.baseline == "golden"
+
+
+def test_a_case_s_own_candidate_replaces_int8_of_the_defaults_and_the_other_way_round(tmp_path: Path) -> None:
+    text = "defaults: {{model: a, inputs: a, {}}}\ncases: [{{name: one, {}}}, {{name: two}}]\n"
+    one, two = load(text.format("int8: {calibrate: {}}", "candidate: fp16"), tmp_path)
+    assert one.candidate == "fp16"
+    assert one.int8.calibrate is None
+    assert two.candidate is None
+    one, two = load(text.format("candidate: bf16", "int8: {scales: s}"), tmp_path)
+    assert one.candidate is None
+    assert one.int8.scales == "s"
+    assert (one.baseline, two.baseline) == ("fp16", "fp32")

@@ -444,6 +444,30 @@ FILES = {
         "model: a\ninputs: a\nint8: {calibrat: {}}",
         [(3, 8, "'calibrat' (did you mean 'calibrate'?)")],
     ),
+    "candidate typo": (
+        "model: a\ninputs: a\ncandidate: fp61",
+        [(3, 12, "candidate: expected one of fp16, bf16, found 'fp61' (did you mean 'fp16'?)")],
+    ),
+    "candidate beside int8": (
+        "model: a\ninputs: a\nint8: {calibrate: {}}\ncandidate: fp16",
+        [(3, 1, "'int8' and 'candidate' exclude each other: keep one")],
+    ),
+    "candidate against fp16": (
+        "model: a\ninputs: a\ncandidate: bf16\nbaseline: fp16",
+        [(4, 1, "'candidate: bf16' is compared with FP32: remove 'baseline', or write 'fp32'")],
+    ),
+    "candidate that keeps fp16": (
+        "model: a\ninputs: a\ncandidate: fp16\nsearch: {keep: fp16}",
+        [(4, 1, "with 'candidate: fp16', layers are kept in FP32: remove 'keep'")],
+    ),
+    "candidate with int8 layers": (
+        "model: a\ninputs: a\ncandidate: fp16\ncriteria:\n  - {int8_layers: 0.9}",
+        [(4, 1, "'int8_layers' says nothing of 'candidate: fp16': remove it")],
+    ),
+    "neither int8 nor candidate": (
+        "model: a\ninputs: a",
+        [(1, 1, "'int8' is missing: add 'int8: {calibrate: {data: calib.npz}}', or 'candidate: fp16'")],
+    ),
     "int8 of two": (
         "model: a\ninputs: a\nint8:\n  calibrate: {}\n  scales: s",
         [(5, 3, "'scales' and 'calibrate' exclude each other: keep one")],
