@@ -143,7 +143,7 @@ class _Steps:
         path = measured.case.path(measured.case.model)
         for name, proof in zip(("", "high"), self._proofs(), strict=False):
             plan, (model, by_flags) = int8.complete(proof.plan), measured.backend.deployed(proof.form)
-            fix = FixFiles(model, plan, int8.every, measured.model, path, int8.rest, int8.low.name, by_flags)
+            fix = FixFiles(model, plan, int8.every, measured.model, path, int8.rest, int8.other, by_flags)
             written = (*self.result.written, *write_fix(folder / name, fix))
             self.result = replace(self.result, written=written)
         return self.result

@@ -149,6 +149,11 @@ class Int8Form:
     """What groups run in that no plan keeps high."""
 
     @property
+    def other(self) -> str:
+        """``low`` as results have it: ``fp16`` or ``bf16``; empty for INT8."""
+        return "" if self.low is INT8 else self.low.name
+
+    @property
     def every(self) -> Network:
         """The network that ``complete`` plans are plans of."""
         return self.network if self.whole is None else self.whole

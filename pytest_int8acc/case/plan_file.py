@@ -89,17 +89,19 @@ def rescales(network: Network, plan: Plan, methods: Mapping[str, str] | None = N
     )
 
 
-def plan_text(plan: Plan, network: Network, file: str, low: str = INT8.name) -> str:
+def plan_text(plan: Plan, network: Network, file: str, low: str = "") -> str:
     """``plan``, of ``network``, as YAML with comments, as ``read_plan`` reads it.
 
-    ``file`` names the model's file for readers; it is not compared. ``low`` is what the plan's layers leave.
+    ``file`` names the model's file for readers; it is not compared. ``low`` is what layers leave, ``fp16`` or
+    ``bf16``; empty for INT8.
     """
+    left = (low or INT8.name).upper()
     known = fingerprint(network.model)
     was = {r.tensor: f"  # was {r.old:.6g}" for r in rescales(network, plan)}
     model = {"file": file, "graph": known.graph, "weights": known.weights}
     return "\n".join(
         [
-            f"# Plan by pytest-int8acc for {shown(file)}: layers that leave {low.upper()}, other scales and",
+            f"# Plan by pytest-int8acc for {shown(file)}: layers that leave {left}, other scales and",
             "# moves, so that it meets its criteria. To guard it, name this file in the spec, by its path",
             "# from there:",
             "#",
@@ -112,7 +114,7 @@ def plan_text(plan: Plan, network: Network, file: str, low: str = INT8.name) -> 
             "model:",
             *(f"  {key}: {quoted(value)}" for key, value in model.items()),
             "",
-            f"# Layer: the precision that it runs in instead of {low.upper()} (fp16 or fp32).",
+            f"# Layer: the precision that it runs in instead of {left} (fp16 or fp32).",
             *_section("high", {name: f" {precision}" for name, precision in plan.high.items()}),
             "",
             "# Tensor: the scale that takes the place of its own; one INT8 step, the range's end / 127.",

@@ -38,7 +38,7 @@ def write_fix(folder: Path, fix: FixFiles) -> tuple[str, ...]:
     """
     named = name_nodes(fix, folder)
     plan = {"plan.yaml": plan_text(fix.plan, fix.network, fix.float_path.name, fix.low)}
-    texts = plan | (low.texts(named, fix.low) if fix.low != "int8" else _texts(named, fix))
+    texts = plan | (low.texts(named, fix.low) if fix.low else _texts(named, fix))
     models = {"fixed.onnx": fix.model}
     if not named.own_file:
         models[NAMED_MODEL] = fix.float_model

@@ -19,9 +19,10 @@ from onnx import TensorProto, helper
 
 from pytest_int8acc.errors import ModelError
 from pytest_int8acc.graph.formats import BF16, FP16, Format
-from pytest_int8acc.graph.index import attribute, refill, subgraphs
+from pytest_int8acc.graph.index import subgraphs
 from pytest_int8acc.graph.load import normalize, raise_opset
-from pytest_int8acc.graph.model import Editor, Model, put_constant
+from pytest_int8acc.graph.model import Model, put_constant
+from pytest_int8acc.graph.norms import combine_norms
 from pytest_int8acc.graph.types import BFLOAT16, FLOAT, FLOAT16, Signature, pairs, signature, value_types
 from pytest_int8acc.tensors import Array, did_you_mean
 
@@ -95,7 +96,7 @@ def _prepared(model: Model, low: Format, keep_fp32: Collection[str]) -> Model:
     least = BF16_OPSET if low is BF16 else QDQ_OPSET if quantized else model.opset
     if model.opset < least:
         model = normalize(raise_opset(model, least))
-    return _combine_norms(model, keep_fp32)
+    return combine_norms(model, keep_fp32)
 
 
 def low_nodes(model: Model, low: Format) -> frozenset[str]:
@@ -322,35 +323,6 @@ def _set_types(node: onnx.NodeProto, typing: _Typing) -> None:
             said.i = made
         elif (node.op_type, said.name) == ("DequantizeLinear", "output_dtype") and said.i != made:
             node.attribute.remove(said)
-
-
-def _combine_norms(model: Model, keep: Collection[str]) -> Model:
-    """``model`` with the statistics of each BatchNormalization worked into its scale and bias.
-
-    Mean and variance become 0 and 1, epsilon 0. TensorRT's parser (onnx-tensorrt) combines them in FP32,
-    too, so a variance that FP16 cannot hold does no harm. Left as they are: nodes named in ``keep``, in
-    training mode, or with parameters that are no FP32 constants.
-    """
-    constants, editor, found = model.constants(), model.edit(), False
-    for node in editor.graph.node:
-        arrays = [constants.get(name) for name in node.input[1:]]
-        plain = node.op_type == "BatchNormalization" and node.domain == "" and node.name not in keep
-        if plain and all(array is not None and array.dtype == np.float32 for array in arrays):
-            found |= _combine(node, [array for array in arrays if array is not None], editor)
-    return editor.done() if found else model
-
-
-def _combine(node: onnx.NodeProto, arrays: list[Array], editor: Editor) -> bool:
-    if attribute(node, "training_mode", 0):
-        return False
-    scale, bias, mean, variance = (array.astype(np.float64) for array in arrays)
-    factor = scale / np.sqrt(variance + attribute(node, "epsilon", 1e-5))
-    combined = {"scale": factor, "bias": bias - mean * factor, "mean": 0 * mean, "variance": 0 * mean + 1}
-    for i, (part, array) in enumerate(combined.items(), 1):
-        node.input[i] = editor.add_constant(f"{node.name}/{part}", array.astype(np.float32))
-    kept = [a for a in node.attribute if a.name != "epsilon"]
-    refill(node.attribute, [*kept, helper.make_attribute("epsilon", 0.0)])
-    return True
 
 
 @dataclass(frozen=True, eq=False)

@@ -226,7 +226,7 @@ def _outcome(lab: Lab, found: Found, seconds: float) -> SearchOutcome:
         price_ms=_price_ms(lab) if found.fix is not None else None,
         certificate=found.certificate,
         fixed_pairs=lab.network.fixed_pairs,
-        low=lab.int8.low.name,
+        low=lab.int8.other,
         joined=found.joined,
         casts=_casts(lab, found),
     )

@@ -189,7 +189,7 @@ def told(result: CaseResult) -> dict[str, Any]:
 
 def _sentences(low: str) -> Mapping[type, Mapping[str, Callable[[Any], str]]]:
     """``SENTENCES`` of a case in this format."""
-    if low == "int8":
+    if not low:
         return SENTENCES
 
     def said(make: Callable[[Any], str], value: Any) -> str:

@@ -18,13 +18,13 @@ _INT8 = re.compile(r"(?<![\w/.'\"-])INT8(?![\w/'\"-]|\.\w)")
 
 
 def in_low(text: str, low: str) -> str:
-    """A sentence on INT8 as one on another format, ``fp16`` or ``bf16``; names stay."""
-    return text if low == "int8" else _INT8.sub(low.upper(), text)
+    """A sentence on INT8 as one on another format, ``fp16`` or ``bf16``; empty for INT8. Names stay."""
+    return _INT8.sub(low.upper(), text) if low else text
 
 
 def all_in_low(value: Any, low: str) -> Any:
     """The same for all sentences in a list, tuple or mapping; what else it holds is left as it is."""
-    if low == "int8" or not isinstance(value, str | list | tuple | dict):
+    if not low or not isinstance(value, str | list | tuple | dict):
         return value
     if isinstance(value, str):
         return in_low(value, low)

@@ -63,8 +63,8 @@ class CaseResult:
     metrics: tuple[Score, ...] = ()
     int8_groups: int = 0
     high_groups: int = 0
-    low: str = "int8"
-    """What the candidate's groups run in: ``int8``, ``fp16`` or ``bf16``."""
+    low: str = ""
+    """What the candidate's groups run in, ``fp16`` or ``bf16``; empty for INT8."""
     warnings: tuple[str, ...] = ()
     """What makes the verdict worth less than it looks; shown even where the case passes."""
     notes: tuple[str, ...] = ()

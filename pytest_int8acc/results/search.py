@@ -126,8 +126,8 @@ class SearchOutcome:
     """None where none was wanted, or there was nothing to certify."""
     fixed_pairs: tuple[str, ...] = ()
     """DequantizeLinear nodes that are part of every plan: blocked, FP8, INT4, or no pair."""
-    low: str = "int8"
-    """What groups run in that no plan keeps high: ``int8``, ``fp16`` or ``bf16``."""
+    low: str = ""
+    """What groups run in that no plan keeps high, ``fp16`` or ``bf16``; empty for INT8."""
     joined: tuple[str, ...] = ()
     """Groups in FP32 beside the culprits, so that there are fewer Casts between."""
     casts: int | None = None

@@ -26,7 +26,7 @@ LIMITS = {
 NUMBERS = {"scales/ranges.py": "ONNX Runtime's own default of 128 bins"}
 #: Where the word is another's: of specs and calls, of TensorRT's flags and layers, of results and files.
 WORDS = {
-    *("spec/int8.py", "spec/load.py", "spec/models.py", "workbench.py"),
+    *("spec/int8.py", "spec/load.py", "spec/models.py", "spec/schema.py", "workbench.py"),
     *("backends/tensorrt.py", "engines/inspector.py", "engines/tensorrt/engine.py"),
     *("engines/tensorrt/request.py", "results/engines.py", "report/view.py", "diagnose/reproducer.py"),
 }
