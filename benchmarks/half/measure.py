@@ -96,7 +96,11 @@ class Judge:
 
     def sqnr_db(self, kept: frozenset[str]) -> float:
         """Of the model in FP16 with these nodes in FP32; -inf where it is not finite."""
-        error = np.square(self._run(to_fp16(self.model, kept).model) - self.truth).sum()
+        return self.score(to_fp16(self.model, kept).model)
+
+    def score(self, model: Model) -> float:
+        """The same of any other model."""
+        error = np.square(self._run(model) - self.truth).sum()
         if not np.isfinite(error):
             return -np.inf
         return float(10 * np.log10(np.square(self.truth).sum() / max(error, 1e-300)))
