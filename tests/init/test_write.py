@@ -23,7 +23,7 @@ from pytest_int8acc.settings import Settings
 from pytest_int8acc.spec.load import load_spec
 from pytest_int8acc.spec.models import Case
 
-EXAMPLE = Path(__file__).parents[1] / "example_project"
+EXAMPLE = Path(__file__).parents[2] / "example_project"
 
 
 def saved(folder: Path, proto: onnx.ModelProto, name: str = "model.onnx") -> Path:
