@@ -15,6 +15,7 @@ from pytest_int8acc.data.files import natural, read_arrays
 from pytest_int8acc.errors import DataError
 from pytest_int8acc.graph.model import Model
 from pytest_int8acc.init.sizes import image_axes, wave_axis
+from pytest_int8acc.spec.load import display
 from pytest_int8acc.tensors import Array, TensorInfo, describe
 
 IMAGES = frozenset({".bmp", ".jpeg", ".jpg", ".png", ".ppm", ".tif", ".tiff", ".webp"})
@@ -70,14 +71,14 @@ def look(path: Path, model: Model) -> Given:
         DataError: Nothing is there, it is of no known kind, or no input of the model takes it.
     """
     if not path.exists():
-        raise DataError(f"{path}: no such file or folder; --int8acc-data takes {_TAKES}")
+        raise DataError(f"{display(path)}: no such file or folder; --int8acc-data takes {_TAKES}")
     if path.is_dir():
         for kind, suffixes in (("images", IMAGES), ("audio", AUDIO)):
             files = sorted((p for p in path.rglob("*") if p.suffix.lower() in suffixes), key=_order)
             if files and not any(path.glob("*.npy")):
                 return _of_files(path, "images" if kind == "images" else "audio", files, model)
     elif path.suffix not in (".npy", ".npz", ".json"):
-        raise DataError(f"{path}: is of no known kind; --int8acc-data takes {_TAKES}")
+        raise DataError(f"{display(path)}: is of no known kind; --int8acc-data takes {_TAKES}")
     return _of_arrays(path, model)
 
 
@@ -93,16 +94,17 @@ def _of_files(path: Path, kind: Literal["images", "audio"], files: list[Path], m
     tensor = next((t for t in model.inputs if takes(t) is not None), None)
     if tensor is None and kind == "images":
         raise DataError(
-            f"{path}: holds images, and no input of the model takes any ({describe(model.inputs)}); expected "
-            "one of 1, 3 or 4 channels. Give arrays as the model takes them, as an .npz with samples first"
+            f"{display(path)}: holds images, and the model takes none ({describe(model.inputs)}); expected "
+            "an input of 1, 3 or 4 channels. Give arrays as the model takes them, as an .npz with samples first"
         )
     tensor = tensor or next((t for t in model.inputs if t.dtype.kind == "f" and t.shape), None)
     if tensor is None:
         raise DataError(
-            f"{path}: holds audio, and the model takes no floats ({describe(model.inputs)}); "
+            f"{display(path)}: holds audio, and the model takes no floats ({describe(model.inputs)}); "
             "give arrays as the model takes them, as an .npz with samples first"
         )
-    labels = _labels(path, files)
+    cut = kind == "audio" or len(tensor.shape or ()) > 3  # else an image is no row, and labels belong to rows
+    labels = _labels(path, files) if cut else Labels()
     return Given(path, kind, tuple(files), tensor, rate=_rate(files), labels=labels)
 
 
@@ -141,7 +143,7 @@ def _listed(file: Path) -> Mapping[str, object]:
         found = json.loads("\n".join(_lines(file)))
     except ValueError as error:
         raise DataError(
-            f"{file}: not JSON ({error}); expected {{file: label}}, or move it away: it lies with the data"
+            f"{display(file)}: not JSON ({error}); expected {{file: label}}, or move the file away"
         ) from error
     return found if isinstance(found, dict) else {}
 
@@ -151,14 +153,14 @@ def _lines(file: Path) -> list[str]:
         return [line.strip() for line in file.read_text(encoding="utf-8").splitlines() if line.strip()]
     except (OSError, UnicodeDecodeError) as error:
         raise DataError(
-            f"{file}: cannot be read ({error}); expected a line 'file label' for each file, or move it away"
+            f"{display(file)}: cannot be read ({error}); expected lines 'file label', or move the file away"
         ) from error
 
 
 def _of_arrays(path: Path, model: Model) -> Given:
     """Stored arrays, ready where they fit the model as they are."""
     try:
-        for _ in open_dataset(str(path.resolve()), model.inputs, base=Path()).first(1).batches():
+        for _ in open_dataset(path.name, model.inputs, base=path.resolve().parent).first(1).batches():
             pass
     except DataError as error:
         if path.suffix not in (".npy", ".npz"):

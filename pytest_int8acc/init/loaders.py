@@ -54,9 +54,10 @@ class Known:
         return read_layout(self.model.inputs).batched
 
     def shape(self, tensor: TensorInfo) -> tuple[int, ...]:
-        """The shape of an input that holds one sample, where it holds samples."""
+        """The shape of an input of one sample, where it holds samples; an image without a batch is whole."""
         shape = self.trial.inputs[tensor.name]
-        return (1, *shape[1:]) if tensor.name in self.batched else shape
+        alone = len(shape) == 3 and image_axes(tensor) is not None
+        return (1, *shape[1:]) if tensor.name in self.batched and not alone else shape
 
 
 def made_up(known: Known) -> str:

@@ -80,19 +80,20 @@ def selectors(model: Model) -> list[str]:
 def before_selection(model: Model) -> list[str]:
     """The float tensors of the main graph that are read where boxes are chosen, or behind that.
 
-    They hold every box and score, and can be compared element by element; of parts of one tensor, it alone.
+    They hold every box and score, and can be compared element by element; in place of many parts, the whole.
     """
     made = model.index.producer
-    late, early = _behind_selection(model), dict[str, None]()
+    late, early = _behind_selection(model), dict[str, set[str]]()
     types, fed = value_types(model), {t.name for t in model.inputs}
     floats = {onnx.TensorProto.FLOAT, onnx.TensorProto.FLOAT16}
     for node in model.graph.node:
         if not late.isdisjoint(node.output):
             read = [name for name in (*node.input, *captured(node)) if name in fed - late]
-            early.update(dict.fromkeys(_whole(name, made) for name in read if types.get(name) in floats))
+            for name in (name for name in read if name in made and types.get(name) in floats):
+                early.setdefault(_whole(name, made), set()).add(name)
         if not fed.isdisjoint((*node.input, *captured(node))):
             fed.update(filter(None, node.output))
-    return [name for name in early if name in made]
+    return [whole if len(parts) > 1 else parts.pop() for whole, parts in early.items()]
 
 
 def _whole(name: str, made: Mapping[str, onnx.NodeProto]) -> str:

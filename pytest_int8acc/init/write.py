@@ -62,6 +62,8 @@ def run(paths: Iterable[str | Path], stream: TextIO, data: Path | None = None) -
             stream.write(f"int8acc: wrote {wrote}; see to what is marked TODO, then: pytest {spec}\n")
             if facts.needs:
                 stream.write(f"int8acc: {spec} does not run yet: {facts.needs}\n")
+            if chosen := " and ".join(selectors(facts.model)):
+                stream.write(f"int8acc: {spec} compares what {chosen} chose: see there how to cut that off\n")
     return failed
 
 
@@ -276,12 +278,11 @@ def _inputs(facts: _Facts) -> Iterator[str]:
     if _one_by_one(facts):
         yield "batch: 1                               # the model refuses more rows in a run"
     if given is not None and given.labels:
-        file = given.labels.file
-        source = (
-            f"{facts.loader}:load_labels" if facts.loader else seen_from(facts.folder, file or given.path)
-        )
+        source = f"{facts.loader}:load_labels"
+        if not facts.loader:
+            source = _scalar(seen_from(facts.folder, given.labels.file or given.path))
         mark = "" if facts.classes and facts.loader else "# "
-        yield f"{mark}labels: {_scalar(source)}    # for a metric; TODO: see how they are told there"
+        yield f"{mark}labels: {source}    # for a metric; TODO: see that they are told right"
 
 
 def _one_by_one(facts: _Facts) -> bool:
