@@ -95,7 +95,7 @@ def _of_files(path: Path, kind: Literal["images", "audio"], files: list[Path], m
     if tensor is None and kind == "images":
         raise DataError(
             f"{display(path)}: holds images, and the model takes none ({describe(model.inputs)}); expected "
-            "an input of 1, 3 or 4 channels. Give arrays as the model takes them, as an .npz with samples first"
+            "an input of 1, 3 or 4 channels. Give arrays as the model takes them, in an .npz, samples first"
         )
     tensor = tensor or next((t for t in model.inputs if t.dtype.kind == "f" and t.shape), None)
     if tensor is None:
