@@ -128,7 +128,8 @@ def feed(path):
 READ_IMAGE = '''
 
 def read(path):
-    """One image as the model takes it, {taken}."""
+    """One image as the model takes it."""
+    # It takes {taken}
     with Image.open(path) as image:
         image = image.convert(MODE).resize((WIDTH, HEIGHT))  # TODO: cut or padded as the model was trained
     pixels = np.asarray(image).reshape(HEIGHT, WIDTH, {channels}){scale}
@@ -142,7 +143,8 @@ MEAN = """\
 READ_WAVE = '''
 
 def read(path):
-    """The beginning of one recording as the model takes it, {taken}."""
+    """The beginning of one recording as the model takes it."""
+    # It takes {taken}
     samples, rate = decode(path)
     if rate != RATE:  # TODO: a resampler of yours; this one has no filter
         samples = np.interp(np.arange(0, len(samples), rate / RATE), np.arange(len(samples)), samples)
@@ -153,7 +155,7 @@ def read(path):
 READ_FEATURES = '''
 
 def read(path):
-    """One recording as the model takes it, {taken}."""
+    """One recording as the model takes it."""
     samples, rate = decode(path)
     raise NotImplementedError("TODO: make of the samples what the model takes: " {taken!r})
 '''

@@ -95,10 +95,8 @@ def _texts(path: Path, folder: Path, data: Path | None) -> tuple[_Facts, dict[Pa
     facts = _Facts.of(model, path, folder, data)
     texts = {}
     if facts.loader:
-        given = facts.given if facts.given is not None and facts.given.kind != "ready" else None
-        texts[folder / facts.loader] = (
-            of_given(facts.known, given, folder, facts.classes) if given else made_up(facts.known)
-        )
+        given = facts.given and of_given(facts.known, facts.given, folder, facts.classes)
+        texts[folder / facts.loader] = given or made_up(facts.known)
     texts[spec] = "".join(f"{line}\n" for line in _lines(facts))
     return facts, texts
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+import warnings
 from pathlib import Path
 
 import numpy as np
@@ -268,3 +269,22 @@ def test_data_that_cannot_be_taken_are_refused(tmp_path: Path, name: str, messag
     with pytest.raises(DataError, match=message):
         write_spec(saved(tmp_path, proto), data=tmp_path / name)
     assert not (tmp_path / "model.int8acc.yaml").exists()
+
+
+HOSTILE = 'x"""\n\\ {0} \'] # %s'
+
+
+@pytest.mark.parametrize("kind", ["images", "arrays", "nothing"])
+def test_hostile_names_stay_data(tmp_path: Path, kind: str) -> None:
+    proto = dense(12, "logits", shape=["N", 3, "H", "W"])
+    proto.graph.input[0].name = proto.graph.node[0].input[0] = HOSTILE
+    data = {"images": tmp_path / 'it\'s {} "1"', "arrays": tmp_path / "val.npz", "nothing": None}[kind]
+    if kind == "images":
+        pytest.importorskip("PIL")
+        write_images(data, ["a'{}.png", 'b#".png', "c.PNG"])
+    np.savez(tmp_path / "val.npz", images=np.zeros((2, 8, 8, 3), np.uint8))
+    spec = write_spec(saved(tmp_path, proto), data=data)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)
+        assert list(feeds(spec)[0]) == [HOSTILE]
+        assert judged(spec).samples == {"images": 2, "arrays": 1, "nothing": 32}[kind]
