@@ -133,6 +133,8 @@ def _of_floats(model: Model, name: str, shape: _Shape, fixed: bool) -> Guess:
         count = shape[-1 if last else axis]
         each = "" if rank == 2 else " at each place"
         return Guess(f"probabilities of {_many(count)} classes{each} ({ops})", -1 if last else axis)
+    if rank == 2 and _is_written_out(node, model.index.producer):
+        return Guess(f"probabilities of {_many(columns)} classes (the last operators are a Softmax's)", -1)
     if node.op_type == "Sigmoid":
         return Guess(f"probabilities, each for itself ({ops})")
     if rank == 4:
@@ -172,6 +174,17 @@ def _last(model: Model, name: str) -> tuple[onnx.NodeProto | None, str]:
 
 def _is(node: onnx.NodeProto | None, op_type: str) -> bool:
     return node is not None and node.op_type == op_type
+
+
+def _is_written_out(node: onnx.NodeProto, made: Mapping[str, onnx.NodeProto]) -> bool:
+    """Whether ``node`` ends a Softmax made of its parts: Exp divided by its own ReduceSum."""
+    if node.op_type != "Div":
+        return False
+    exp, total = (made.get(name) for name in node.input)
+    while total is not None and total.op_type in _PARTS:
+        total = made.get(total.input[0])
+    summed = _is(total, "ReduceSum") and total is not None and total.input[0] == node.input[0]
+    return summed and _is(exp, "Exp")
 
 
 def _doubt(model: Model, name: str, columns: int) -> str:

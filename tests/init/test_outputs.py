@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from builder import Builder
 from init_projects import dense, detector, only_case, recurrent, saved
 from zoo import ZOO
 
@@ -71,6 +72,15 @@ def test_the_axis_of_classes_is_the_softmax_s(tmp_path: Path) -> None:
     case = only_case(write_spec(saved(tmp_path, proto)))
     assert (case.criteria[0].axis, case.criteria[0].top1_agreement) == (1, 0.99)  # type: ignore[union-attr]
     assert measure(case, Settings(samples=2, search="off")).result.samples == 2
+
+
+def test_a_softmax_of_its_parts_is_one(tmp_path: Path) -> None:
+    b = Builder(17)
+    power = b.node("Exp", b.linear(b.input("x", ["N", 8]), 8, 64))
+    total = b.node("Unsqueeze", b.node("ReduceSum", power, b.ints(1), keepdims=0), b.ints(1))
+    y = b.node("Div", power, total, outputs=["y"])
+    case = only_case(write_spec(saved(tmp_path, b.model({y: ["N", 64]}))))
+    assert case.criteria[0].top1_agreement == 0.99  # type: ignore[union-attr]
 
 
 def test_a_state_is_told_from_a_result(tmp_path: Path) -> None:
