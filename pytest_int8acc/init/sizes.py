@@ -29,6 +29,8 @@ _RATE = re.compile(r"^(sr|sample_?rate|sampling_?rate|rate)$", re.IGNORECASE)
 #: Bounds, as of a frequency: drawn like other numbers they would leave nothing between them.
 _BOUNDS = {re.compile(r"min", re.IGNORECASE): 0, re.compile(r"max", re.IGNORECASE): 1000}
 _MASK = re.compile(r"mask", re.IGNORECASE)
+#: After so many sizes whose outputs are not finite, no other is expected to mend that.
+_DOUBTFUL = 3
 _Shapes = dict[str, tuple[int, ...]]
 
 
@@ -72,7 +74,7 @@ def accepted(model: Model, ranges: Mapping[str, Range], batches: Sequence[int] =
         engine = OrtEngine(model, "native")
     except EngineError as error:
         return Trial(candidates[0], {}, 0, str(error))
-    refused, doubtful = "", None
+    refused, doubtful = "", list[Trial]()
     for tried, shapes in enumerate(candidates, 1):
         try:
             outputs = _run(engine, shapes, ranges)
@@ -83,8 +85,10 @@ def accepted(model: Model, ranges: Mapping[str, Range], batches: Sequence[int] =
         trial = Trial(shapes, {name: a.shape for name, a in outputs.items()}, tried, finite=finite)
         if finite:
             return trial
-        doubtful = doubtful or trial
-    return doubtful or Trial(candidates[0], {}, len(candidates), refused)
+        doubtful.append(trial)
+        if len(doubtful) == _DOUBTFUL:
+            break
+    return doubtful[0] if doubtful else Trial(candidates[0], {}, len(candidates), refused)
 
 
 def _run(engine: Engine, shapes: _Shapes, ranges: Mapping[str, Range]) -> Feed:
@@ -148,12 +152,12 @@ def image_axes(tensor: TensorInfo) -> tuple[int, int, int] | None:
 
 
 def wave_axis(tensor: TensorInfo) -> int | None:
-    """The axis of time where an input can be a waveform: all other sizes but the batch's are 1 or 2."""
+    """The axis of time where an input can be a waveform: all other sizes but the batch's are 1."""
     shape = tensor.shape or ()
     if tensor.dtype.kind != "f" or not 1 <= len(shape) <= 3 or STATE_NAME.search(tensor.name):
         return None
     axes = range(1 if len(shape) > 1 else 0, len(shape))
-    long = [axis for axis in axes if shape[axis] not in (1, 2)]
+    long = [axis for axis in axes if shape[axis] != 1]
     return long[0] if len(long) == 1 else None
 
 
@@ -172,7 +176,7 @@ def _candidates(model: Model, batches: Sequence[int]) -> Iterator[_Shapes]:
 
 
 def _choices(tensor: TensorInfo, state: bool) -> list[tuple[int, ...]]:
-    """Sizes to try for the open axes of an input, one or two by turns from the last axes."""
+    """Sizes to try for the open axes of an input: height and width of an image, else one for all."""
     shape = tensor.shape or ()
     axes = image_axes(tensor)
     if axes:
