@@ -146,9 +146,14 @@ class Lab:
             sessions=self.sessions,
         )
 
-    def simulated(self, samples: Sequence[int] | None = None, base: Plan | None = None) -> Simulated:
-        """Groups kept high over a plan, judged by inference on some samples; None: all."""
-        return Simulated(self.simulator, base, samples, self.measured.keep)
+    def simulated(
+        self, samples: Sequence[int] | None = None, base: Plan | None = None, room: float = 1.0
+    ) -> Simulated:
+        """Groups kept high over a plan, judged by inference on some samples; None: all.
+
+        ``room`` is the share of what the limits allow that a plan may use up to pass.
+        """
+        return Simulated(self.simulator, base, samples, self.measured.keep, room)
 
     # Plans by building
 

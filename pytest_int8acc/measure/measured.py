@@ -286,7 +286,7 @@ def _judged(
     case, scoring, verdict = setup.case, runs.scorings[Role.BASELINE, Role.INT8], None
     with case.at("criteria"):
         if early.settled or not runs.spoilt:
-            verdict = scoring.verdict(runs.noise)
+            verdict = scoring.verdict(runs.noise, intervals=True)
         passed = verdict is not None and verdict.passed
         if early.fp32 is not None and is_explained(case, setup.settings, int8_passed=passed):
             runs.compare_fp32()
@@ -295,7 +295,7 @@ def _judged(
         if not early.settled:
             refuse_overflow(lost, runs, setup.model, setup.baseline, setup.inputs, sessions)
     with case.at("criteria"):
-        return lost, verdict or scoring.verdict(runs.noise)
+        return lost, verdict or scoring.verdict(runs.noise, intervals=True)
 
 
 def is_explained(case: Case, settings: Settings, *, int8_passed: bool) -> bool:

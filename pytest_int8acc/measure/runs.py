@@ -115,7 +115,7 @@ class Runs:
         scoring = Scoring(self.judge, self.scorings[Role.BASELINE, Role.INT8])
         for (_, before), (rows, feed) in zip(_batches(self.baseline), outputs, strict=True):
             scoring.add(before, feed, rows)
-        return scoring.verdict(self.noise)
+        return scoring.verdict(self.noise, intervals=True)
 
 
 @dataclass(frozen=True, eq=False)

@@ -54,6 +54,8 @@ def repair(lab: Lab, outcome: SearchOutcome, found: Found) -> Repaired:
         ways += lab.clock.attempt("repair", lambda: list(repairing.first_proved()), [])
     if found.fix is not None:
         ways.append((_high(outcome), found.fix))
+    if not any(way.verified for way, _ in ways):
+        ways = [*repairing.unsteady, *ways]
     if len(ways) > 1:
         ways = _fastest_first([(replace(way, latency=lab.latency(p.form)), p) for way, p in ways])
     spent = repairing.work.purse.trials
@@ -84,6 +86,8 @@ class _Repairing:
         self.lab, self.outcome = lab, outcome
         self.work = Work(lab, culprits, Purse(TRIALS, lab.clock))
         self.notes: list[str] = []
+        self.unsteady: list[tuple[Repair, Proof]] = []
+        """The first that meets the criteria, but might not on other samples like these."""
         self._built = lab.builds
 
     def first_proved(self) -> Iterator[tuple[Repair, Proof]]:
@@ -95,10 +99,11 @@ class _Repairing:
             for candidate in way(self.work):
                 if not self.lab.is_proved(candidate.plan):
                     self.lab.clock.check()
-                proof = self._confirmed(candidate)
-                if proof is not None:
-                    yield proof
+                repair = self._confirmed(candidate)
+                if repair is not None and repair[0].verified:
+                    yield repair
                     return
+                self.unsteady = self.unsteady or ([repair] if repair is not None else [])
             self.lab.clock.check()
 
     def _confirmed(self, candidate: Candidate) -> tuple[Repair, Proof] | None:
@@ -130,7 +135,7 @@ class _Repairing:
             layers=layers,
             rescales=tuple(_rescales(self.lab.network, candidate)),
             scores=proof.verdict.scores,
-            verified=True,
+            verified=proof.verdict.holds,
             price=self.lab.share(layers),
             precision=self.outcome.precision,
             culprits=len(self.outcome.culprits),
@@ -143,9 +148,8 @@ class _Repairing:
 
 def _high(outcome: SearchOutcome) -> Repair:
     """The search's own plan."""
-    layers = tuple(culprit.layer for culprit in outcome.culprits)
-    share = 1.0 - outcome.int8_share
-    return Repair("high", layers, (), outcome.fixed, outcome.verified, share, outcome.precision, len(layers))
+    share, many = 1.0 - outcome.int8_share, len(outcome.culprits)
+    return Repair("high", outcome.kept, (), outcome.fixed, outcome.verified, share, outcome.precision, many)
 
 
 def _rescales(original: Network, candidate: Candidate) -> Iterator[Rescale]:
