@@ -167,9 +167,12 @@ class Lab:
         Raises:
             EngineError: It does not build or run.
         """
-        logger.info("%s: building a model with %d groups high", self.measured.case.name, len(plan.high))
-        form = self.int8.under(plan)
+        form = self._form(plan)
         return form, self._outputs(form)
+
+    def _form(self, plan: Plan) -> Form:
+        logger.info("%s: building a model with %d groups high", self.measured.case.name, len(plan.high))
+        return self.int8.under(plan)
 
     def _outputs(self, form: Form) -> Iterator[tuple[int, Feed]]:
         self.builds += 1
@@ -187,8 +190,8 @@ class Lab:
         """
         key = _proof_key(plan)
         if key not in self._proofs:
-            form, outputs = self.build(plan)
-            self._proofs[key] = Proof(plan, form, self.measured.judged(outputs))
+            self.builds, form = self.builds + 1, self._form(plan)
+            self._proofs[key] = Proof(plan, form, self.measured.proved(form))
         return self._proofs[key]
 
     def is_proved(self, plan: Plan) -> bool:

@@ -47,6 +47,7 @@ from pytest_int8acc.measure.caveats import (
     refuse_overflow,
 )
 from pytest_int8acc.measure.preflight import Preflight, beside_golden, preflight
+from pytest_int8acc.measure.rounding import with_rounding
 from pytest_int8acc.measure.runs import (
     Forms,
     Reference,
@@ -88,6 +89,8 @@ class Measured:
     """Where ONNX Runtime runs what is not the backend's."""
     clock: Clock
     """Of all that the case does, from its setup on."""
+    moves: bool = True
+    """Whether the baseline runs, so that inputs can be moved."""
 
     @property
     def half(self) -> bool:
@@ -119,6 +122,21 @@ class Measured:
     def judged(self, outputs: Iterable[tuple[int, Feed]]) -> Verdict:
         """Outputs of another form, batch by batch, by the case's criteria."""
         return self.runs.judged(outputs)
+
+    def proved(self, form: Form) -> Verdict:
+        """Another form built, run on all samples and judged, with what inputs moved by rounding would change.
+
+        Raises:
+            EngineError: It does not build or run.
+        """
+        engine = self.backend.open(form, Role.FIXED, self.inputs)
+        verdict = self.judged(self.outputs_of(engine))
+
+        def engines() -> dict[Role, Engine]:
+            baseline = self.backend.open(self.reference, Role.BASELINE, self.inputs)
+            return {Role.BASELINE: baseline, Role.INT8: engine}
+
+        return with_rounding(verdict, engines, self.inputs, self.judge) if self.moves else verdict
 
     def close(self) -> None:
         """Let go of the engines."""
@@ -248,6 +266,9 @@ def _measure(case: Case, settings: Settings, backend: Backend, keeper: Keeper | 
         setup = replace(setup, int8=int8).linted()
     with clock.phase("runs"):
         lost, verdict = _judged(setup, runs, early, sessions)
+        if early.baseline is not None and runs.tested is not None:
+            engines = {Role.BASELINE: early.baseline, Role.INT8: runs.tested}
+            verdict = with_rounding(verdict, lambda: engines, inputs, judge)
     verdict = verdict._replace(metrics=keeper.named(verdict.metrics, setup.own, judge))
     backend.measure_latency((Role.BASELINE, Role.INT8), inputs)
     result = _result(setup, runs, verdict, lost)
@@ -261,6 +282,7 @@ def _measure(case: Case, settings: Settings, backend: Backend, keeper: Keeper | 
         candidate=forms.candidate,
         sessions=sessions,
         clock=clock,
+        moves=early.baseline is not None,
     )
 
 

@@ -46,6 +46,8 @@ class Found:
     certificate: Certificate | None = None
     reserved: Proof | None = None
     """Of a plan that keeps more groups high, where this one meets the criteria without a reserve."""
+    room: float = 1.0
+    """The share of what the limits allow that plans may use up to keep them with a reserve."""
 
     @property
     def verified(self) -> bool:
@@ -151,17 +153,19 @@ def _with_reserve(lab: Lab, found: Found) -> Found:
         room *= _SPARE * _room(proof.verdict)
         evaluator = lab.simulated(room=room)
         result = search(evaluator, lab.measured.settings.strategy, budget=Budget(clock=lab.clock))
+        if len(result.high) == len(lab.groups):
+            break  # nothing in INT8 is no fix
         proof = _proof(lab, evaluator, result)
         if proof is not None and proof.verdict.holds:
-            return replace(found, reserved=proof)
-    return found
+            return replace(found, reserved=proof, room=_room(proof.verdict))
+    return replace(found, room=room)
 
 
 def _room(verdict: Verdict) -> float:
-    """How much less of its limits a passing plan may use up, to keep them at the worse ends of intervals."""
+    """What a score uses up of its limit, as a share of what it does at the worse end of its interval."""
     shares = [1.0]
     for score in verdict.scores:
-        if not score.steady and score.interval is not None:
+        if score.interval is not None:
             ends = (score.interval.low, score.interval.high)
             most = max(replace(score, value=end).strain for end in ends)
             shares.append(score.strain / most if 0 < score.strain < math.inf else 1.0)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Literal
@@ -48,16 +49,19 @@ def repair(lab: Lab, outcome: SearchOutcome, found: Found) -> Repaired:
         Int8accError: A model does not build or run, or the data cannot be read.
     """
     built = lab.builds
-    repairing = _Repairing(lab, outcome)
+    repairing = _Repairing(lab, outcome, found.room)
     ways: list[tuple[Repair, Proof]] = []
     if outcome.ending.kind != "high-fails" and (not outcome.found or outcome.culprits):
         ways += lab.clock.attempt("repair", lambda: list(repairing.first_proved()), [])
     if found.fix is not None:
         ways.append((_high(outcome), found.fix))
-    if not any(way.verified for way, _ in ways):
-        ways = [*repairing.unsteady, *ways]
+    if found.reserved is not None and found.proof is not None:
+        repairing.unsteady.append((_without_reserve(lab, outcome, found.proof), found.proof))
     if len(ways) > 1:
         ways = _fastest_first([(replace(way, latency=lab.latency(p.form)), p) for way, p in ways])
+    price = next((way.price for way, _ in ways if way.verified), math.inf)
+    unsteady = [pair for pair in repairing.unsteady if pair[0].price < price]
+    ways = [*ways, *unsteady] if price < math.inf else [*unsteady, *ways]
     spent = repairing.work.purse.trials
     notes = (*repairing.work.notes, *repairing.notes, *([f"{spent} trials of other scales"] if spent else []))
     repairs, proofs = tuple(way for way, _ in ways), tuple(proof for _, proof in ways)
@@ -81,10 +85,9 @@ def _fastest_first(found: list[tuple[Repair, Proof]]) -> list[tuple[Repair, Proo
 class _Repairing:
     """Goes through the ways and proves what they propose."""
 
-    def __init__(self, lab: Lab, outcome: SearchOutcome) -> None:
-        culprits = tuple(culprit.layer for culprit in outcome.culprits)
+    def __init__(self, lab: Lab, outcome: SearchOutcome, room: float) -> None:
         self.lab, self.outcome = lab, outcome
-        self.work = Work(lab, culprits, Purse(TRIALS, lab.clock))
+        self.work = Work(lab, outcome.kept, Purse(TRIALS, lab.clock), room)
         self.notes: list[str] = []
         self.unsteady: list[tuple[Repair, Proof]] = []
         """The first that meets the criteria, but might not on other samples like these."""
@@ -138,7 +141,7 @@ class _Repairing:
             verified=proof.verdict.holds,
             price=self.lab.share(layers),
             precision=self.outcome.precision,
-            culprits=len(self.outcome.culprits),
+            culprits=len(self.outcome.kept),
             weights=candidate.base.weights,
             migration=candidate.base.migration,
             data=candidate.base.source.description,
@@ -148,8 +151,14 @@ class _Repairing:
 
 def _high(outcome: SearchOutcome) -> Repair:
     """The search's own plan."""
-    share, many = 1.0 - outcome.int8_share, len(outcome.culprits)
-    return Repair("high", outcome.kept, (), outcome.fixed, outcome.verified, share, outcome.precision, many)
+    share, kept = 1.0 - outcome.int8_share, outcome.kept
+    return Repair("high", kept, (), outcome.fixed, outcome.verified, share, outcome.precision, len(kept))
+
+
+def _without_reserve(lab: Lab, outcome: SearchOutcome, proof: Proof) -> Repair:
+    """The culprits alone kept high, where the search's own plan keeps more for a reserve."""
+    share, layers = lab.share(proof.plan.high), tuple(proof.plan.high)
+    return Repair("high", layers, (), proof.verdict.scores, False, share, outcome.precision, len(layers))
 
 
 def _rescales(original: Network, candidate: Candidate) -> Iterator[Rescale]:

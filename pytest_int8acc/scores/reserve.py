@@ -42,11 +42,11 @@ def interval(score: Score, rows: F64, value: Callable[[F64], float]) -> Interval
     return around(score, [value(rows[np.concatenate([lots[i] for i in choice])]) for choice in choices])
 
 
-def around(score: Score, others: Sequence[float]) -> Interval | None:
+def around(score: Score, others: Sequence[float], farther: float = _FARTHER) -> Interval | None:
     """Where a score lies that was measured several times; None where a value is nan.
 
-    Beyond the ends that were met it reaches as far again as ``_FARTHER`` of the way from the mean of the
-    logarithms of the strain.
+    Beyond the ends that were met it reaches ``farther`` times as far again, from the mean of the logarithms
+    of the strain.
     """
     values = np.array([score.value, *others])
     if np.isnan(values).any():
@@ -56,7 +56,7 @@ def around(score: Score, others: Sequence[float]) -> Interval | None:
     if np.isfinite(values).all() and (strains > 0).all() and np.isfinite(strains).all():
         logs = np.log(strains)
         met = [end for end in (logs.min(), logs.max()) if end != logs[0]]
-        ends += [score.at_strain(math.exp(end + _FARTHER * (end - logs.mean()))) for end in met]
+        ends += [score.at_strain(math.exp(end + farther * (end - logs.mean()))) for end in met]
     return Interval(min(ends), max(ends))
 
 
