@@ -12,10 +12,10 @@ from pytest_int8acc.results import Interval, Score
 from pytest_int8acc.scores.sums import AT, F64
 
 #: Times that samples are drawn again.
-DRAWS = 200
+DRAWS = 400
 #: More samples than these are drawn in as many lots.
 _LOTS = 512
-#: 200 draws reach 2.8 standard deviations; a verdict that may change once in 1000 times is not steady (3.3).
+#: 400 draws reach 3 standard deviations; a verdict that may change once in 1000 times is not steady.
 _FARTHER = 0.2
 #: A score that uses up less of its limit keeps it however its samples are drawn: few are drawn ten times.
 _FAR = 0.1
