@@ -129,7 +129,8 @@ def _recommended(result: CaseResult) -> Iterator[str]:
     repair, search = result.answer, result.search
     use = "use fixed.onnx: " if result.written else ""
     if repair is not None:
-        said, verified, scores = list(changes(repair)), repair.verified, repair.scores
+        spare = search.spare if search is not None and repair.kind == "high" else 0
+        said, verified, scores = list(changes(repair, spare)), repair.verified, repair.scores
     elif search is not None and search.found and search.culprits:
         said, verified, scores = list(_kept(search)), search.verified, search.fixed
     else:

@@ -134,3 +134,8 @@ class SearchOutcome:
     def kept(self) -> tuple[str, ...]:
         """Layers that the fix keeps high."""
         return self.with_reserve or tuple(culprit.layer for culprit in self.culprits)
+
+    @property
+    def spare(self) -> int:
+        """How many layers the fix keeps high beyond the culprits."""
+        return max(len(self.kept) - len(self.culprits), 0)
