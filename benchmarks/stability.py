@@ -3,8 +3,8 @@
     python -m benchmarks.stability                   # every entry that gives a verdict
     python -m benchmarks.stability --only 'wide_*'
 
-Each case and its fix are judged again 20 times on samples drawn anew, and 20 times on inputs moved by up to an
-eighth of one of 256 grey levels; by the outputs of ONNX Runtime alone, without what the plugin knows of them.
+Each case and its fix are judged again 20 times on samples drawn anew, and 20 times on inputs moved by up to
+an eighth of one of 256 grey levels; by the outputs of ONNX Runtime alone.
 """
 
 from __future__ import annotations
