@@ -266,9 +266,6 @@ def _measure(case: Case, settings: Settings, backend: Backend, keeper: Keeper | 
         setup = replace(setup, int8=int8).linted()
     with clock.phase("runs"):
         lost, verdict = _judged(setup, runs, early, sessions)
-        if early.baseline is not None and runs.tested is not None:
-            engines = {Role.BASELINE: early.baseline, Role.INT8: runs.tested}
-            verdict = with_rounding(verdict, lambda: engines, inputs, judge)
     verdict = verdict._replace(metrics=keeper.named(verdict.metrics, setup.own, judge))
     backend.measure_latency((Role.BASELINE, Role.INT8), inputs)
     result = _result(setup, runs, verdict, lost)
@@ -317,7 +314,10 @@ def _judged(
         if not early.settled:
             refuse_overflow(lost, runs, setup.model, setup.baseline, setup.inputs, sessions)
     with case.at("criteria"):
-        return lost, verdict or scoring.verdict(runs.noise, intervals=True)
+        verdict = verdict or scoring.verdict(runs.noise, intervals=True)
+        if early.baseline is not None:
+            verdict = with_rounding(verdict, lambda: runs.engines, setup.inputs, runs.judge)
+    return lost, verdict
 
 
 def is_explained(case: Case, settings: Settings, *, int8_passed: bool) -> bool:

@@ -34,7 +34,7 @@ def with_rounding(
 
     Args:
         verdict: On the inputs as they are, with intervals.
-        engines: Opens what is compared: ``Role.BASELINE`` and ``Role.INT8``.
+        engines: Gives what is compared: ``Role.BASELINE`` and ``Role.INT8``.
         inputs: All samples.
         judge: The case's criteria.
 
@@ -49,7 +49,8 @@ def with_rounding(
     first = next(inputs.batches())
     if all(array.dtype.kind != "f" for array in first.feed.values()):
         return verdict
-    both = engines()
+    opened = engines()
+    both = {role: opened[role] for role in (Role.BASELINE, Role.INT8)}
     moved = [_moved_verdict(both, inputs, judge, seed) for seed in range(MOVES)]
     others = [{(s.subject, s.metric, s.limit): s.value for s in other.scores} for other in moved]
 

@@ -51,8 +51,8 @@ class Runs:
     """Form to its outputs that hold numbers and are 0 throughout."""
     steady: Scoring | None = None
     """Two runs of the baseline on the first samples, where they were the same; None where they were not."""
-    tested: Engine | None = None
-    """The candidate's; None before it runs."""
+    engines: Mapping[Role, Engine] = field(default_factory=dict)
+    """What was run."""
     _nonzero: dict[Role, set[str]] = field(default_factory=lambda: defaultdict(set))
 
     @property
@@ -184,7 +184,7 @@ def run_forms(
             wanted, {*engines, Role.BASELINE}, [output.name for output in forms.model.outputs]
         )
     judge, steady = wanted.judge, early.steady
-    runs = Runs(tested.description, notes, judge, run, scorings, steady=steady, tested=tested)
+    runs = Runs(tested.description, notes, judge, run, scorings, steady=steady, engines=engines)
     for rows, found in lock_step(engines, inputs):
         _add(runs, wanted, rows, dict(found))
     if wanted.golden is not None:
