@@ -19,7 +19,7 @@ from pytest_int8acc.tensors import Dim, TensorInfo
 #: Runs of made-up data.
 RUNS = 8
 #: Files or stored samples that are compared, and others that are calibrated on, at most.
-COMPARED, CALIBRATED = 128, 64
+COMPARED, CALIBRATED = 100, 50
 
 
 @dataclass(frozen=True, eq=False)
