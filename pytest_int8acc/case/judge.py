@@ -17,6 +17,7 @@ from pytest_int8acc.scores.criteria import (
     check_patterns,
     limits_for,
 )
+from pytest_int8acc.scores.measures import Tolerance
 from pytest_int8acc.scores.user_metric import (
     Labels,
     MetricRun,
@@ -176,7 +177,10 @@ def check_outputs(case: Case, names: Sequence[str]) -> None:
 
 def _output_limits(criterion: OutputCriterion) -> OutputLimits:
     given = {name: value for name in criterion.limits() if (value := getattr(criterion, name)) is not None}
-    return OutputLimits(criterion.output, criterion.axis, given, criterion.rel_floor)
+    tolerance = None
+    if criterion.tolerance is not None:
+        given["tolerance"], tolerance = 1.0, Tolerance(**criterion.tolerance.model_dump())
+    return OutputLimits(criterion.output, criterion.axis, given, criterion.rel_floor, tolerance=tolerance)
 
 
 def _metric_limit(criterion: MetricCriterion) -> MetricLimit:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Annotated, Any, ClassVar, NamedTuple
+from typing import Annotated, Any, ClassVar, Literal, NamedTuple, get_args
 
 from pydantic import Discriminator, Field, Tag
 
 from pytest_int8acc.spec import fields
 from pytest_int8acc.spec.fields import Closed, closest, found, option
+
+ToleranceCheck = Literal["elemwise", "max", "mean", "median", "quantile"]
 
 
 class _Limits(Closed):
@@ -32,6 +34,30 @@ class _Limits(Closed):
             yield None, f"a {cls.what} needs a limit; add one or more of {', '.join(cls.limits())}"
 
 
+class Tolerance(Closed):
+    """Polygraphy's tolerance: what is within the absolute or the relative one passes."""
+
+    where = "criteria.tolerance"
+    expected = "a mapping like {abs: 1e-3, rel: 1e-3, check: elemwise}"
+
+    abs: fields.NonNegative = option("Greatest absolute error.", 1e-5)
+    rel: fields.NonNegative = option("Greatest relative error, of the baseline's value.", 1e-5)
+    check: Annotated[ToleranceCheck, fields.one_of(ToleranceCheck)] = option(
+        "What must be within the tolerance: each element, or of all samples the max, mean, median or "
+        "quantile of the errors.",
+        "elemwise",
+    )
+    quantile: fields.Fraction = option("For the check quantile: which one.", 0.99)
+
+    @classmethod
+    def conflicts(cls, given: Mapping[str, Any]) -> Iterator[tuple[str | None, str]]:
+        """A quantile of another check."""
+        if "quantile" in given and given.get("check", "elemwise") in set(get_args(ToleranceCheck)) - {
+            "quantile"
+        }:
+            yield "quantile", "'quantile' has no effect here; remove it, or set 'check: quantile'"
+
+
 class OutputCriterion(_Limits):
     """Limits on how far an output may be from the baseline's."""
 
@@ -46,6 +72,7 @@ class OutputCriterion(_Limits):
     psnr_db: fields.Number | None = option("Least peak signal-to-noise ratio, in dB.")
     max_abs: fields.NonNegative | None = option("Greatest absolute error of any element.")
     mean_abs: fields.NonNegative | None = option("Greatest mean absolute error.")
+    mse: fields.NonNegative | None = option("Greatest mean squared error.")
     max_rel: fields.NonNegative | None = option("Greatest relative error of any element.")
     mean_rel: fields.NonNegative | None = option("Greatest mean relative error.")
     rel_floor: fields.Positive = option(
@@ -54,6 +81,10 @@ class OutputCriterion(_Limits):
         1e-3,
     )
     kl: fields.NonNegative | None = option("Greatest mean KL divergence of the softmax over 'axis', in nats.")
+    tolerance: Tolerance | None = option(
+        "Polygraphy's tolerance, by the names of its options.",
+        examples=[{"abs": 1e-3, "rel": 1e-3, "check": "elemwise"}],
+    )
     agreement: fields.Fraction | None = option(
         "Least fraction of equal elements, for outputs without floats."
     )

@@ -39,6 +39,7 @@ UNSEEN = {
         "a case twice by alias",
     ),
     "a case lacks what defaults lack",
+    "added: quantile without its check",
     *("added: shapes that shrink", "added: shapes of two ranks"),
     *("implicit data without function", "exclude beside an engine", "exclude beside implicit"),
     *(

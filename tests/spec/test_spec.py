@@ -16,6 +16,7 @@ from pytest_int8acc.spec.criteria import (
     MetricCriterion,
     OutputCriterion,
     RegressionCriterion,
+    Tolerance,
 )
 from pytest_int8acc.spec.fields import closest
 from pytest_int8acc.spec.int8 import BaselineModel, RandomData, RandomSource
@@ -46,6 +47,9 @@ def test_everything_that_a_case_may_say(tmp_path: Path) -> None:
     assert case.criteria == (
         OutputCriterion(output="logits", axis=1, cosine=0.999, sqnr_db=20, top1_agreement=1),
         OutputCriterion(output="aux*", max_rel=0.001, rel_floor=0.01),
+        OutputCriterion(
+            output="mask", mse=0.01, tolerance=Tolerance(abs=0.001, check="quantile", quantile=0.9)
+        ),
         MetricCriterion(metric="metrics.py:top1", min=0.7, max_drop="0.5%"),
         MetricCriterion(metric="metrics.py:loss", max_drop=0.01, lower_is_better=True),
     )

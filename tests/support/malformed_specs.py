@@ -141,6 +141,22 @@ ADDED = {
         "criteria: [{output: 495, kl: 1}]",
         [(4, 21, "output: expected text, found 495; put it in quotes")],
     ),
+    "tolerance a number": (
+        "criteria: [{tolerance: 1e-3}]",
+        [(4, 24, "tolerance: expected a mapping like {abs: 1e-3, rel: 1e-3, check: elemwise}, found 0.001")],
+    ),
+    "tolerance of Polygraphy's names": (
+        "criteria: [{tolerance: {atol: 1}}]",
+        [(4, 25, "unknown key 'atol' (known here: abs, rel, check, quantile)")],
+    ),
+    "tolerance by another statistic": (
+        "criteria: [{tolerance: {check: medain}}]",
+        [(4, 32, "elemwise, max, mean, median, quantile, found 'medain' (did you mean 'median'?)")],
+    ),
+    "quantile without its check": (
+        "criteria: [{tolerance: {quantile: 0.5}}]",
+        [(4, 25, "'quantile' has no effect here; remove it, or set 'check: quantile'")],
+    ),
     "metric without file": (
         "criteria: [{metric: top1, min: 1}]",
         [(4, 21, "as 'file.py:function', found 'top1'")],

@@ -19,6 +19,7 @@ onnxruntime: {mode: native, provider: cuda}
 criteria:
   - {output: logits, axis: 1, cosine: 0.999, sqnr_db: 20, top1_agreement: 1}
   - {output: "aux*", max_rel: 1e-3, rel_floor: 1e-2}
+  - {output: mask, mse: 0.01, tolerance: {abs: 1e-3, check: quantile, quantile: 0.9}}
   - {metric: metrics.py:top1, min: 0.7, max_drop: 0.5%}
   - {metric: metrics.py:loss, max_drop: 1e-2, lower_is_better: true}
 marks: [slow, gpu]
