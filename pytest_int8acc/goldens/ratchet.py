@@ -27,7 +27,7 @@ def regressions(case: Case) -> dict[str, float]:
     Raises:
         CriterionError: There is no such metric.
     """
-    functions = [c.metric for c in case.criteria if isinstance(c, MetricCriterion)]
+    functions = [c.ref for c in case.criteria if isinstance(c, MetricCriterion)]
     known = [*METRICS, *(_function(ref) for ref in functions), *functions]
     found: dict[str, float] = {}
     for index, criterion in enumerate(case.criteria):

@@ -52,6 +52,12 @@ def test_everything_that_a_case_may_say(tmp_path: Path) -> None:
         ),
         MetricCriterion(metric="metrics.py:top1", min=0.7, max_drop="0.5%"),
         MetricCriterion(metric="metrics.py:loss", max_drop=0.01, lower_is_better=True),
+        MetricCriterion(
+            metric="f1", output="mask", axis=1, ignore=255, average="micro", label="classes", max_drop="1%"
+        ),
+        MetricCriterion(metric="coco_map", decode="yolov8", min=0.4),
+        MetricCriterion(metric="wer", decode="ctc.py:texts", max_drop=0.005),
+        MetricCriterion(metric="psnr", data_range=2, min=30),
     )
     assert (case.marks, case.xfail, case.skip) == (("slow", "gpu"), "known to be off", "too slow")
 

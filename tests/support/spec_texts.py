@@ -22,6 +22,10 @@ criteria:
   - {output: mask, mse: 0.01, tolerance: {abs: 1e-3, check: quantile, quantile: 0.9}}
   - {metric: metrics.py:top1, min: 0.7, max_drop: 0.5%}
   - {metric: metrics.py:loss, max_drop: 1e-2, lower_is_better: true}
+  - {metric: f1, output: mask, axis: 1, ignore: 255, average: micro, label: classes, max_drop: 1%}
+  - {metric: coco_map, decode: yolov8, min: 0.4}
+  - {metric: wer, decode: ctc.py:texts, max_drop: 0.005}
+  - {metric: psnr, data_range: 2, min: 30}
 marks: [slow, gpu]
 xfail: known to be off
 skip: too slow
