@@ -67,18 +67,18 @@ class Task:
                 raise CriterionError(
                     f"{len(given)} predictions for {len(labels)} samples; expected one each, in their order"
                 )
-            if _TASKS[self.name].of_classes and not isinstance(given, list):
+            if TASKS[self.name].of_classes and not isinstance(given, list):
                 count = self.classes_in(given.shape, given.dtype, labels.shape)
                 self.check_classes(labels, samples, count)
             with np.errstate(all="ignore"):  # inf and nan are answers here
-                return list(_TASKS[self.name].records(self, given, labels))
+                return list(TASKS[self.name].records(self, given, labels))
         except CriterionError as error:
             raise CriterionError(f"metric {self.name}: {error}") from error
 
     def value(self, records: Sequence[Record]) -> float:
         """The metric of the samples that these records are of; may be nan or inf."""
         with np.errstate(all="ignore"):  # inf and nan are answers here
-            return float(_TASKS[self.name].value(self, records))
+            return float(TASKS[self.name].value(self, records))
 
     def check(self, outputs: Sequence[TensorInfo], labels: Labels) -> None:
         """Raise what can be known before anything has run, as far as the model tells shapes.
@@ -89,8 +89,8 @@ class Task:
             DataError: The labels hold something else than the metric needs.
         """
         kind, needed, names = (
-            _TASKS[self.name],
-            _TASKS[self.name].library,
+            TASKS[self.name],
+            TASKS[self.name].library,
             [tensor.name for tensor in outputs],
         )
         if needed is not None and find_spec(needed[0]) is None:
@@ -139,7 +139,7 @@ class Task:
                 if name not in labels:
                     raise DataError(f"labels: no '{name}'{did_you_mean(name, labels)} in {listed(labels)}")
                 labels = labels[name]
-            array, (kinds, axes, wanted) = np.asarray(labels), _TASKS[self.name].labels
+            array, (kinds, axes, wanted) = np.asarray(labels), TASKS[self.name].labels
             if array.dtype.kind not in kinds or array.ndim not in axes:
                 raise DataError(
                     f"labels: {self.name} needs {wanted}; found {array.dtype} of shape {array.shape}"
@@ -156,7 +156,7 @@ class Task:
             samples: Which samples; those from 0 on by default.
             count: How many classes there are; None: any number.
         """
-        if not _TASKS[self.name].of_classes:
+        if not TASKS[self.name].of_classes:
             return
         ids = labels[..., 4] if self.name == "coco_map" else labels
         wrong = ids >= (np.inf if count is None else count)
@@ -227,24 +227,27 @@ class TaskRun:
         return self._task.value([self._records[sample] for sample in order])
 
 
-class _Kind(NamedTuple):
+class Kind(NamedTuple):
     """How a metric is made."""
 
     records: Callable[[Task, Any, Array], Sequence[Record]]
     value: Callable[[Task, Sequence[Record]], float]
     labels: tuple[str, Sequence[int], str]
     """NumPy's kinds of dtype, possible numbers of axes, and both in words."""
+    doc: str
+    """One line for users, with the unit."""
     lower_is_better: bool = False
     of_classes: bool = False
     library: tuple[str, str] | None = None
     """A module that it needs, and the extra that brings it."""
 
 
-def _top(k: int) -> _Kind:
+def _top(k: int) -> Kind:
     def records(task: Task, given: Array, labels: Array) -> Sequence[F64]:
         return list(classes.hits(given, labels, task.axis, task.ignore, k))
 
-    return _Kind(records, lambda _, records: classes.share_of_hits(records), _IDS, of_classes=True)
+    doc = f"share of labels that are {'the greatest class' if k == 1 else f'among the {k} greatest'}, 0 to 1"
+    return Kind(records, lambda _, records: classes.share_of_hits(records), _IDS, doc, of_classes=True)
 
 
 def _confusions(task: Task, given: Array, labels: Array) -> Sequence[Record]:
@@ -253,14 +256,15 @@ def _confusions(task: Task, given: Array, labels: Array) -> Sequence[Record]:
 
 def _boxes(task: Task, given: Any, labels: Array) -> Sequence[Record]:
     """Of each sample its boxes, and the rows of the labels that are boxes."""
-    found = []
+    found, wanted = [], "expected [boxes, 6]: x1, y1, x2, y2, score, class"
     for each, truth in zip(given, labels, strict=True):
         try:
-            rows = np.asarray(each, np.float64).reshape(-1, 6) if np.size(each) else np.zeros((0, 6))
+            rows = np.asarray(each, np.float64)
         except (TypeError, ValueError) as error:
-            raise CriterionError(
-                f"boxes of shape {np.shape(each)}; expected [boxes, 6]: x1, y1, x2, y2, score, class"
-            ) from error
+            raise CriterionError(f"boxes are no array of numbers: {told(error)}; {wanted}") from error
+        if rows.size and (rows.ndim != 2 or rows.shape[1] != 6):
+            raise CriterionError(f"boxes of shape {rows.shape}; {wanted}")
+        rows = rows.reshape(-1, 6)
         found.append((boxes.finite(rows), truth[truth[:, 4] >= 0]))
     return found
 
@@ -289,18 +293,17 @@ def _word_error_rate(task: Task, records: Sequence[tuple[int, int]]) -> float:
     return float(wrong / words) if words else float("nan")
 
 
-def _images(measure: Callable[[Task, F64, F64, float], float]) -> _Kind:
+def _images(
+    measure: Callable[[Task, F64, F64, float], float], doc: str, library: tuple[str, str] | None = None
+) -> Kind:
     def records(task: Task, given: Array, labels: Array) -> Sequence[float]:
         _check_alike(given.shape, labels.shape)
         span = task.data_range or (255.0 if labels.dtype == np.uint8 else 1.0)
         pairs = zip(labels.astype(np.float64), given.astype(np.float64), strict=True)
         return [measure(task, truth, image, span) for truth, image in pairs]
 
-    return _Kind(
-        records,
-        lambda _, records: float(np.mean(records)),
-        ("fiu", range(3, 9), "images, in the shape of the output"),
-    )
+    labels = ("fiu", range(3, 9), "images, in the shape of the output")
+    return Kind(records, lambda _, records: float(np.mean(records)), labels, doc, library=library)
 
 
 def _check_alike(shape: Sequence[Dim], labels: Sequence[int]) -> None:
@@ -328,27 +331,42 @@ def _ssim(task: Task, truth: F64, image: F64, span: float) -> float:
 
 
 _IDS = ("iu", range(1, 9), "class ids, as integers")
-_TASKS: Mapping[TaskName, _Kind] = {
+#: Every metric of labels that a criterion may name.
+TASKS: Mapping[TaskName, Kind] = {
     "top1": _top(1),
     "top5": _top(5),
-    "f1": _Kind(_confusions, lambda task, r: classes.f1(r, task.average), _IDS, of_classes=True),
-    "miou": _Kind(_confusions, lambda _, r: classes.mean_iou(r), _IDS, of_classes=True),
-    "coco_map": _Kind(
+    "f1": Kind(
+        _confusions,
+        lambda task, records: classes.f1(records, task.average),
+        _IDS,
+        "2 tp / (2 tp + fp + fn), averaged over classes, 0 to 1",
+        of_classes=True,
+    ),
+    "miou": Kind(
+        _confusions,
+        lambda _, records: classes.mean_iou(records),
+        _IDS,
+        "mean of tp / (tp + fp + fn) over the classes that occur, 0 to 1",
+        of_classes=True,
+    ),
+    "coco_map": Kind(
         _boxes,
         lambda _, records: boxes.coco_map(records),
         ("fiu", (3,), "boxes [samples, boxes, 5 to 7] of x1, y1, x2, y2, class, iscrowd, area"),
+        "COCO's AP: mean average precision over IoU 0.5 to 0.95 and classes, 0 to 1",
         of_classes=True,
         library=("faster_coco_eval", "coco"),
     ),
-    "wer": _Kind(
+    "wer": Kind(
         _words,
         _word_error_rate,
         ("U", (1,), "texts, [samples]"),
+        "words substituted, deleted or inserted / words of the labels, from 0",
         lower_is_better=True,
         library=("jiwer", "wer"),
     ),
-    "ssim": _images(_ssim)._replace(library=("skimage", "ssim")),
-    "psnr": _images(_psnr),
+    "ssim": _images(_ssim, "mean over images of the structural similarity, -1 to 1", ("skimage", "ssim")),
+    "psnr": _images(_psnr, "mean over images of 10 log10(data_range^2 / mean squared error), dB"),
 }
 #: Metrics of which a rise is the loss.
-LOWER_IS_BETTER = frozenset(name for name, kind in _TASKS.items() if kind.lower_is_better)
+LOWER_IS_BETTER = frozenset(name for name, kind in TASKS.items() if kind.lower_is_better)

@@ -47,7 +47,7 @@ def test_a_limit_on_top1_alone_is_a_full_spec_and_drives_the_search(digits, work
     result.stdout.fnmatch_lines(
         [
             "INT8 accuracy: 'top1' 0.* < 0.995 (max_drop 0.005 from the baseline's 1)",
-            "Fix: *'top1' * >= 0.995, verified*",
+            "Fix: *other scales for 2 tensors, all in INT8; 'top1' 1 >= 0.995, verified*",
             "Layers at fault (with any one of them in INT8 the criteria fail):",
             "  * (MatMul): *",
             "PASSED digits.int8acc.yaml::good - 'top1' 1 >= 0.995 (margin 0.005), *",
@@ -109,3 +109,23 @@ def test_labels_out_of_range_are_an_error_at_the_labels(digits):
     result = digits.runpytest(*LOAD, "--int8acc")
     result.assert_outcomes(errors=1)
     result.stdout.fnmatch_lines(["digits.int8acc.yaml:5:11: labels: class 4 of sample 0 is out of range*"])
+
+
+@pytest.mark.parametrize(
+    "limit",
+    [
+        "mse: 0.001",
+        "tolerance: {abs: 0.1, rel: 0.01}",
+        "tolerance: {abs: 0.1, rel: 0.01, check: max}",
+        "tolerance: {abs: 0.03, rel: 0.01, check: mean}",
+        "tolerance: {abs: 0.03, rel: 0.01, check: median}",
+        "tolerance: {abs: 0.05, rel: 0.01, check: quantile, quantile: 0.95}",
+    ],
+)
+def test_squared_errors_and_tolerances_drive_the_search(digits, limit):
+    own = f"criteria: [{{output: logits, {limit}}}]"
+    write(digits, f"  - {{name: good, {GOOD}, {own}}}\n  - {{name: bad, {BAD}, {own}}}\n")
+    result = digits.runpytest(*LOAD, "--int8acc")
+    result.assert_outcomes(passed=1, failed=1)
+    said = f"INT8 accuracy: 'logits' {limit.partition(':')[0]} *"
+    result.stdout.fnmatch_lines([said, "Fix: *, verified*", "  * (MatMul): *"])

@@ -350,6 +350,8 @@ def test_predictions_by_a_function(tmp_path: Path, name, body, labels, expected)
         ("wer", "return 7", "decode.py:texts returned int"),
         ("wer", "return [7, 8]", "metric wer: a prediction is int, expected text"),
         ("coco_map", "return [[1, 2], [3]]", "metric coco_map: boxes of shape (2,); expected [boxes, 6]"),
+        ("coco_map", "return np.ones((2, 6, 4))", "metric coco_map: boxes of shape (6, 4); expected"),
+        ("coco_map", "return ['a', 'b']", "metric coco_map: boxes are no array of numbers"),
     ],
 )
 def test_what_a_function_must_not_return(tmp_path: Path, name, body, part):
