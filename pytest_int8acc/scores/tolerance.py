@@ -19,7 +19,7 @@ from pytest_int8acc.tensors import Array
 #: By their number, the first field of a row.
 CHECKS = ("elemwise", "max", "mean", "median", "quantile")
 _ELEMWISE, _MAX, _MEAN = range(3)
-_EPSILON = float(np.finfo(np.float64).eps)
+_EPSILON = 2.0**-52
 _ABOVE = math.nextafter(1.0, 2.0)
 #: Errors are counted by their logarithm: bins per octave, and octaves on either side of the tolerance.
 _FINE, _FAR = 8, 16

@@ -144,4 +144,6 @@ def test_an_error_at_the_limit_is_where_polygraphy_puts_it(check, limit):
     """float32(1e-3) is above 1e-3."""
     y, z = np.zeros((1, 1), np.float32), np.full((1, 1), 1e-3, np.float32)
     tolerance = Tolerance(limit, 0.0, check)
-    assert (used(tolerance, y, z) <= 1) == polygraphy_passes(tolerance, y, z) == (limit != 1e-3)
+    assert (used(tolerance, y, z) <= 1) == (limit != 1e-3)
+    if check != "elemwise":  # which older ones compare in float32
+        assert polygraphy_passes(tolerance, y, z) == (limit != 1e-3)
