@@ -55,6 +55,7 @@ FORMATS = {
     "scales.__init__": "files that may be binary",
     "scales.load": "JSON",
     "scales.trt_cache": "calibration caches",
+    "scores.tasks": "texts that models read",
     "spec.yaml": "YAML, and what PyYAML says of it",
 }
 
