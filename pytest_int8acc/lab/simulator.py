@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -20,7 +21,7 @@ from pytest_int8acc.lab.board import Board
 from pytest_int8acc.lab.inputs import Inputs
 from pytest_int8acc.lab.low_board import LowBoard
 from pytest_int8acc.lab.vectors import Prober
-from pytest_int8acc.search.types import Enough, GroupInfo, Probe, Trial
+from pytest_int8acc.search.types import Enough, GroupInfo, Probe, Target, Trial
 from pytest_int8acc.tensors import Array, Outputs
 
 #: Samples on which plans are compared that differ in scales; a choice is confirmed on all.
@@ -86,6 +87,7 @@ class Simulator:
         self._seen: dict[tuple[int, ...], Seen] = {}
         self._known: dict[object, Trial] = {}
         self._badness: dict[object, float] = {}
+        self._units: dict[int, float] = {}
         self._kinds: dict[object, tuple[frozenset[str], frozenset[str]]] = {}
         self._batches: list[tuple[list[int], Batch]] = []
         self._probed: tuple[int, ...] = ()
@@ -192,10 +194,23 @@ class Simulator:
         probe, errors = self.probe(plan, seen, self.few), []
         for target, vectors in zip(seen.prober.targets, probe.vectors, strict=True):
             squares = np.sort(np.square(vectors.astype(np.float64)).sum(axis=1))
-            if seen.judge.criteria[target.criterion].pool == "rank":
+            pool = seen.judge.criteria[target.criterion].pool
+            if pool == "rank":
                 squares = squares[len(squares) * 3 // 4 :]
-            errors.append(float(np.nan_to_num(squares.mean(), nan=_FAR, posinf=_FAR)))
+            unit = self._unit(target) if pool == "whole" else 1.0
+            errors.append(float(np.nan_to_num(squares.mean() / unit, nan=_FAR, posinf=_FAR)))
         return max(errors) + 0.01 * float(np.mean(errors))
+
+    def _unit(self, target: Target) -> float:
+        """The squared error that meets a limit of which only all samples tell, going by all of INT8."""
+        if target.criterion not in self._units:
+            seen = self.seen()
+            loss = self.trial(Plan()).losses[target.criterion]
+            vectors = self.probe(Plan(), seen, self.few).vectors[seen.prober.targets.index(target)]
+            reached = float(np.square(vectors.astype(np.float64)).sum(axis=1).mean())
+            unit = reached / loss ** (2 / target.power) if 0 < loss < math.inf else 1.0
+            self._units[target.criterion] = unit if 0 < unit < math.inf else 1.0
+        return self._units[target.criterion]
 
     def _run(
         self, board: Board | LowBoard, plan: Plan, samples: Sequence[int], batch: Batch

@@ -9,11 +9,13 @@ Where the built model contradicts the simulation, that is said, and the search g
 from __future__ import annotations
 
 import logging
+import math
 import time
 from dataclasses import dataclass, replace
 from functools import partial
 
 from pytest_int8acc.case.forms import ImplicitForm
+from pytest_int8acc.case.judge import Verdict
 from pytest_int8acc.errors import EngineError
 from pytest_int8acc.graph.low_network import fewer_casts
 from pytest_int8acc.lab.evaluators import Simulated
@@ -26,6 +28,9 @@ from pytest_int8acc.search.types import Budget, SearchResult
 logger = logging.getLogger("pytest_int8acc")
 #: Samples, at most, on which each culprit is seen alone in INT8.
 _ALONE = 64
+#: Times that a plan with a reserve is searched, each within less room; what each leaves of the room foretold,
+#: and the least.
+_STRICTER, _SPARE, _LEAST_ROOM = 2, 0.9, 0.05
 
 
 @dataclass(frozen=True, eq=False)
@@ -42,6 +47,10 @@ class Found:
     certificate: Certificate | None = None
     joined: tuple[str, ...] = ()
     """Groups high beside those found, so that fewer Casts are needed."""
+    reserved: Proof | None = None
+    """Of a plan that keeps more groups high, where this one meets the criteria without a reserve."""
+    room: float = 1.0
+    """The share of what the limits allow that plans may use up to keep them with a reserve."""
 
     @property
     def verified(self) -> bool:
@@ -51,7 +60,7 @@ class Found:
     @property
     def fix(self) -> Proof | None:
         """The proof, where the plan does anything and was verified."""
-        return self.proof if self.verified and self.result.high else None
+        return self.reserved or (self.proof if self.verified and self.result.high else None)
 
 
 def find_precision(lab: Lab) -> tuple[SearchOutcome, Found]:
@@ -63,10 +72,12 @@ def find_precision(lab: Lab) -> tuple[SearchOutcome, Found]:
     started, clock = time.perf_counter(), lab.clock
     logger.info("%s: searching the groups that must leave INT8", lab.measured.case.name)
     found = _find(lab)
-    if lab.is_narrow and found.fix is not None:
-        found = clock.attempt("fewer-layers", partial(_joined, lab, found), found)
     if lab.measured.settings.certify and found.fix is not None:
         found = clock.attempt("certification", partial(_certified, lab, found), found)
+    if found.fix is not None and not found.fix.verdict.holds:
+        found = clock.attempt("reserve", partial(_with_reserve, lab, found), found)
+    if lab.is_narrow and found.fix is not None and found.reserved is None:
+        found = clock.attempt("fewer-layers", partial(_joined, lab, found), found)
     if found.fix is not None and isinstance(lab.measured.candidate, ImplicitForm):
         said = clock.attempt("layer-precisions", partial(_as_layer_precisions, lab, found.result), "")
         found = replace(found, notes=(*found.notes, *filter(None, [said])))
@@ -153,7 +164,8 @@ def _joined(lab: Lab, found: Found) -> Found:
         return found
     evaluator = lab.simulated()
     proof = lab.prove(evaluator.plan(evaluator.indices((*found.result.high, *joined))))
-    return replace(found, proof=proof, joined=joined) if proof.verdict.passed else found
+    good = proof.verdict.passed and (proof.verdict.holds or not (found.proof and found.proof.verdict.holds))
+    return replace(found, proof=proof, joined=joined) if good else found
 
 
 def _casts(lab: Lab, found: Found) -> int | None:
@@ -163,6 +175,34 @@ def _casts(lab: Lab, found: Found) -> int | None:
     models = (found.fix.form.model, lab.network.model)
     fixed, plain = (len([n for n in model.graph.node if n.op_type == "Cast"]) for model in models)
     return fixed - plain
+
+
+def _with_reserve(lab: Lab, found: Found) -> Found:
+    """The same, where it is found with a fix that would meet the criteria on other samples, too."""
+    proof, room = found.fix, 1.0
+    for _ in range(_STRICTER):
+        if proof is None or lab.builds >= lab.measured.settings.max_builds:
+            break
+        room *= _SPARE * _room(proof.verdict)
+        evaluator = lab.simulated(room=room)
+        result = _result(lab, evaluator, Budget(clock=lab.clock))
+        if len(result.high) == len(lab.groups):
+            break  # nothing in INT8 is no fix
+        proof = _proof(lab, evaluator, result)
+        if proof is not None and proof.verdict.holds:
+            return replace(found, reserved=proof, room=_room(proof.verdict))
+    return replace(found, room=room)
+
+
+def _room(verdict: Verdict) -> float:
+    """What a score uses up of its limit, as a share of what it does at the worse end of its interval."""
+    shares = [1.0]
+    for score in verdict.scores:
+        if score.interval is not None:
+            ends = (score.interval.low, score.interval.high)
+            most = max(replace(score, value=end).strain for end in ends)
+            shares.append(score.strain / most if 0 < score.strain < math.inf else 1.0)
+    return max(min(shares), _LEAST_ROOM)
 
 
 def _certified(lab: Lab, found: Found) -> Found:
@@ -204,22 +244,22 @@ def _builds_left(lab: Lab) -> int:
 
 
 def _outcome(lab: Lab, found: Found, seconds: float) -> SearchOutcome:
-    result = found.result
+    result, proof = found.result, found.reserved or found.proof
     return SearchOutcome(
         strategy=result.strategy,
         precision=lab.measured.keep,
         culprits=_culprits(lab, found) if result.passed else (),
         found=result.passed,
         minimal=result.minimal,
-        verified=found.verified,
-        fixed=found.proof.verdict.scores if found.proof else (),
+        verified=proof is not None and proof.verdict.holds,
+        fixed=proof.verdict.scores if proof else (),
         ending=result.ending,
         trials=tuple(TrialLine(t.high, t.passed, t.loss, t.cost, t.why) for t in result.trials),
         probes=result.probes,
         cost=result.cost,
         builds=lab.builds,
         seconds=seconds,
-        int8_share=1.0 - lab.share(result.high),
+        int8_share=1.0 - lab.share(found.reserved.plan.high if found.reserved else result.high),
         held_out=found.held_out,
         notes=found.notes,
         table=result.table,
@@ -229,6 +269,7 @@ def _outcome(lab: Lab, found: Found, seconds: float) -> SearchOutcome:
         low=lab.int8.other,
         joined=found.joined,
         casts=_casts(lab, found),
+        with_reserve=tuple(found.reserved.plan.high) if found.reserved else (),
     )
 
 

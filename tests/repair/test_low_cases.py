@@ -25,6 +25,9 @@ from benchmarks.half.parts import FAULTS, HEALTHY  # noqa: E402
 from pytest_int8acc.check import check, conclude  # noqa: E402
 from pytest_int8acc.errors import ModelError, SpecError  # noqa: E402
 from pytest_int8acc.goldens import Goldens  # noqa: E402
+from pytest_int8acc.graph.formats import FORMATS  # noqa: E402
+from pytest_int8acc.graph.load import load_model  # noqa: E402
+from pytest_int8acc.graph.low_network import low_network  # noqa: E402
 from pytest_int8acc.graph.model import save_model  # noqa: E402
 from pytest_int8acc.measure.measured import measure as measured_of  # noqa: E402
 from pytest_int8acc.report.text import failure  # noqa: E402
@@ -103,8 +106,9 @@ def test_the_fix_is_written_and_its_plan_guards_it(low: str, tmp_path: Path) -> 
     limits = LIMITS if low == "fp16" else "criteria: [{sqnr_db: 46}]\n"
     result = failed(project, f"candidate: {low}\n{limits}")
     assert result.search is not None
-    kept = {node for culprit in result.search.culprits for node in culprit.nodes}
-    in_fp32 = kept | set(result.search.joined)
+    high = {*result.search.kept, *result.search.joined}
+    network = low_network(load_model(tmp_path / "model.onnx"), FORMATS[low])
+    in_fp32 = {node for group in network.groups if group.name in high for node in group.nodes}
     folder = tmp_path / "report"
     assert set((folder / "fp32_nodes.txt").read_text().split()) == in_fp32
     fixed = onnx.load(folder / "fixed.onnx")
@@ -115,9 +119,7 @@ def test_the_fix_is_written_and_its_plan_guards_it(low: str, tmp_path: Path) -> 
     half = onnx.TensorProto.FLOAT16 if low == "fp16" else onnx.TensorProto.BFLOAT16
     for node in fixed.graph.node:
         if node.op_type != "Cast" and types.get(node.output[0]) in (onnx.TensorProto.FLOAT, half):
-            assert (types[node.output[0]] == half) == (node.name not in kept | set(result.search.joined)), (
-                node.name
-            )
+            assert (types[node.output[0]] == half) == (node.name not in in_fp32), node.name
     casts = sum(node.op_type == "Cast" for node in fixed.graph.node)
     assert result.search.casts == casts
     guarded = project.check(f"candidate: {low}\nplan: report/plan.yaml\n{limits}")
