@@ -8,6 +8,7 @@ from pathlib import Path
 
 from pytest_int8acc.clock import Clock
 from pytest_int8acc.diagnose.case import diagnose, wants_diagnosis, write_pieces
+from pytest_int8acc.diagnose.samples import worst_samples
 from pytest_int8acc.errors import DataError, Int8accError
 from pytest_int8acc.fix import FixFiles, write_fix
 from pytest_int8acc.goldens import Goldens
@@ -26,6 +27,7 @@ _PHASES: Mapping[Part, PhaseName] = {
     "repair": "repair",
     "fix": "files",
     "reproducer": "files",
+    "worst-samples": "causes",
 }
 
 
@@ -97,6 +99,8 @@ class _Steps:
             self._take("search", "search", self.search, lab)
         if explained and (settings.search != "off" or wanted):
             self._take("diagnosis", "causes", self.diagnose, lab)
+        if explained and self.folder is not None and not measured.int8_passed:
+            self._take("worst samples", "worst-samples", self.show_samples)
         if explained and wanted and lab is not None:
             self._take("repair", "repair", self.repair, lab)
             if self.folder is not None:
@@ -126,6 +130,11 @@ class _Steps:
         search = self.result.search
         diagnosis, culprits = diagnose(self.measured, lab, search.culprits if search else ())
         return replace(self.result, search=search and replace(search, culprits=culprits), diagnosis=diagnosis)
+
+    def show_samples(self) -> CaseResult:
+        """The worst samples, for a page."""
+        diagnosis = replace(self.result.diagnosis or Diagnosis(), worst=worst_samples(self.measured))
+        return replace(self.result, diagnosis=diagnosis)
 
     def repair(self, lab: Lab) -> CaseResult:
         """The cheapest way to meet the criteria."""
