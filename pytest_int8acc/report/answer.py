@@ -75,7 +75,7 @@ def answer(result: CaseResult, verbosity: int = 0) -> list[str]:
         lines += _wrapped(first_fitting(whys, _LINES_OF_WHY * WIDTH - 15))
     lines += fix_lines(result)
     lines += culprit_lines(result, 20 if verbosity > 0 else _CULPRITS)
-    told = [*cautions(result), *_own_inputs(result)]
+    told = [*cautions(result), *own_inputs(result)]
     lines += _caution_lines(told, None if verbosity > 0 else _CAUTIONS)
     return [*lines, _more(result, verbosity)]
 
@@ -218,7 +218,7 @@ def cautions(result: CaseResult) -> list[str]:
     return list(dict.fromkeys([*lint, *no_int8(result.engines), *result.warnings, *stopped, *groups]))
 
 
-def _own_inputs(result: CaseResult) -> list[str]:
+def own_inputs(result: CaseResult) -> list[str]:
     """What to doubt of the fix."""
     repair = result.answer
     own = repair is not None and bool(repair.rescales) and not repair.data
