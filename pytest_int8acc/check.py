@@ -99,14 +99,14 @@ class _Steps:
             self._take("search", "search", self.search, lab)
         if explained and (settings.search != "off" or wanted):
             self._take("diagnosis", "causes", self.diagnose, lab)
-        if explained and self.folder is not None and not measured.int8_passed:
-            self._take("worst samples", "worst-samples", self.show_samples)
         if explained and wanted and lab is not None:
             self._take("repair", "repair", self.repair, lab)
             if self.folder is not None:
                 self._take("fix as files", "fix", self.write_fix, lab, self.folder)
             if self.folder is not None and settings.reduce and self.result.search is not None:
                 self._take("reproducer", "reproducer", self.write_pieces, self.result.search, self.folder)
+        if explained and self.folder is not None and not measured.int8_passed:
+            self._take("worst samples", "worst-samples", self.show_samples)
 
     def _take(self, what: str, part: Part, step: Callable[..., CaseResult], *facts: object) -> None:
         """One step, which asks for itself what may still begin; a warning where it ends with an error."""
@@ -133,6 +133,7 @@ class _Steps:
 
     def show_samples(self) -> CaseResult:
         """The worst samples, for a page."""
+        self.measured.clock.check()
         diagnosis = replace(self.result.diagnosis or Diagnosis(), worst=worst_samples(self.measured))
         return replace(self.result, diagnosis=diagnosis)
 
