@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 from browser import CHROMIUM, Page, browser
+from hostile import renamed
 from report_cases import case, entry, full_report, report
 
 pytest.importorskip("jinja2", reason="pip install 'pytest-int8acc[html]'")
@@ -144,6 +145,15 @@ def test_nothing_is_wider_than_the_window(shown, width, media):
     shown.value("document.querySelectorAll('details').forEach(d => { d.open = true; })")
     assert shown.value("document.documentElement.scrollWidth") == width
     shown.media()
+
+
+@pytest.mark.parametrize("width", [390, 768, 1366])
+def test_long_names_widen_nothing(shown, tmp_path, width):
+    text = page(report(renamed("n" * 65536), renamed("many words " * 90)), {})
+    (tmp_path / "long.html").write_text(text, encoding="utf-8")
+    shown.open(tmp_path / "long.html", width, 844)
+    shown.value("document.querySelectorAll('details').forEach(d => { d.open = true; })")
+    assert shown.value("document.documentElement.scrollWidth") == width
 
 
 def test_nothing_is_asked_of_the_network(shown):
