@@ -11,7 +11,7 @@ from pytest_int8acc.data.layout import read_layout
 from pytest_int8acc.lab.values import decibels
 from pytest_int8acc.measure.measured import Measured
 from pytest_int8acc.measure.worst import Worst, worst_of
-from pytest_int8acc.results import View, WorstSample
+from pytest_int8acc.results import Role, View, WorstSample
 from pytest_int8acc.results.samples import SampleRole
 from pytest_int8acc.scores.sums import F64
 from pytest_int8acc.tensors import Array, Feed
@@ -27,6 +27,8 @@ _LEAST_SIDE, _LEAST_LENGTH, _SIGNAL_CHANNELS = 8, 16, 8
 def worst_samples(measured: Measured) -> tuple[WorstSample, ...]:
     """The worst sample of each output that fails, of all outputs where none does; the worst three.
 
+    Inputs are shown beside outputs that have a row for each sample.
+
     Raises:
         DataError: The inputs cannot be read.
         OutOfTime: While they are.
@@ -35,9 +37,11 @@ def worst_samples(measured: Measured) -> tuple[WorstSample, ...]:
     kept = {o.name: w for o in outputs if (w := worst_of(measured.runs.worst, o.name, o.worst_sample))}
     chosen = dict(sorted(kept.items(), key=lambda item: item[1].ratio)[:_SAMPLES])
     inputs = _inputs(measured, {worst.sample for worst in chosen.values()})
+    tallies = measured.runs.scorings[Role.BASELINE, Role.INT8].outputs.tallies
     found, size = [], 0
     for name, worst in chosen.items():
-        views = [*_of_inputs(inputs.get(worst.sample, {})), *_of_outputs(name, worst)]
+        feed = inputs.get(worst.sample, {}) if tallies[name].samples == measured.result.samples else {}
+        views = [*_of_inputs(feed), *_of_outputs(name, worst)]
         size += sum(len(row) for view in views for row in view.rows)
         if views and size <= _CHARACTERS:
             sqnr = decibels(worst.ratio, 1.0)

@@ -56,6 +56,9 @@ def test_the_worst_sample_is_shown_as_it_went_in_and_came_out(tmp_path: Path, ba
     np.testing.assert_allclose(pixels(picture)[:, :, 0], image[0], atol=(picture.high - picture.low) / 500)
     np.testing.assert_allclose(baseline.values, before[worst.sample], rtol=1e-3)
     np.testing.assert_allclose(int8.values, after[worst.sample], rtol=1e-3)
+    case.runs.scorings[Role.BASELINE, Role.INT8].outputs.tallies["logits"].samples += 1
+    (other,) = samples.worst_samples(case)
+    assert [view.role for view in other.views] == ["baseline", "INT8"], "rows that are no samples"
 
 
 @pytest.mark.parametrize("written", [True, False])
@@ -107,6 +110,8 @@ def test_many_large_samples_stay_within_the_bound(tmp_path: Path) -> None:
     picture = np.random.default_rng(0).random((3, 64, 64)).astype(np.float32)
     kept = case.runs.worst.pop(output.name)
     names = [f"{output.name}{i}" for i in range(3)]
+    tallies = case.runs.scorings[Role.BASELINE, Role.INT8].outputs.tallies
+    tallies |= dict.fromkeys(names, tallies[output.name])
     outputs = tuple(replace(output, name=name) for name in names)
     case.runs.worst |= {
         name: replace(kept, ratio=float(i), baseline=picture, int8=picture) for i, name in enumerate(names)

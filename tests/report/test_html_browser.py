@@ -138,7 +138,9 @@ def test_a_case_tells_the_answer_first_and_the_costs_last(shown):
     assert shown.value("document.querySelector('#case-1 .ways').open") is False
 
 
-@pytest.mark.parametrize(("width", "media"), [(390, ""), (768, ""), (900, ""), (1366, ""), (718, "print")])
+@pytest.mark.parametrize(
+    ("width", "media"), [(390, ""), (768, ""), (900, ""), (1130, ""), (1366, ""), (718, "print")]
+)
 def test_nothing_is_wider_than_the_window(shown, width, media):
     shown.media(media)
     shown.open(shown.file, width, 844)
@@ -147,7 +149,7 @@ def test_nothing_is_wider_than_the_window(shown, width, media):
     shown.media()
 
 
-@pytest.mark.parametrize("width", [390, 768, 1366])
+@pytest.mark.parametrize("width", [390, 768, 1130, 1366])
 def test_long_names_widen_nothing(shown, tmp_path, width):
     text = page(report(renamed("n" * 65536), renamed("many words " * 90)), {})
     (tmp_path / "long.html").write_text(text, encoding="utf-8")
