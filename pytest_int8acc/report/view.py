@@ -21,7 +21,7 @@ from pytest_int8acc.report.search import cost_line, fix_line, remarks
 from pytest_int8acc.report.summary import summary
 from pytest_int8acc.report.terminal import said_of
 from pytest_int8acc.report.text import headline, most_critical, notes_of
-from pytest_int8acc.report.words import number, score_cells, worst_first
+from pytest_int8acc.report.words import drawn_again, number, score_cells, worst_first
 from pytest_int8acc.results import CaseResult, Latency, LayerError, Repair, Score, by_rule
 from pytest_int8acc.results.causes import Cause
 
@@ -85,7 +85,7 @@ def measured_view(result: CaseResult, texts: Mapping[str, str]) -> dict[str, Any
         "why": summary(result),
         "headline": headline(result),
         "todo": [] if result.passed else [line.partition(": ")[::2] for line in fix_lines(result)],
-        "detail": "" if result.answer is None else _detail(result.answer),
+        "detail": "" if result.answer is None else repair_detail(result.answer),
         "verified": result.answer.verified if result.answer else bool(search and search.verified),
         "cautions": [*cautions(result), *([] if result.passed else own_inputs(result))],
         "alerts": alerts(result),
@@ -105,7 +105,8 @@ def measured_view(result: CaseResult, texts: Mapping[str, str]) -> dict[str, Any
     }
 
 
-def _detail(repair: Repair) -> str:
+def repair_detail(repair: Repair) -> str:
+    """What a repair does, and how long its engine takes where that was timed."""
     time = [] if repair.latency is None else [f"takes {time_text(repair.latency)}"]
     return "; ".join([repair_text(repair), *time])
 
@@ -124,7 +125,7 @@ def _rows(result: CaseResult, scores: Iterable[Score]) -> list[dict[str, Any]]:
         after = fixed.get((score.subject, score.metric))
         places = {"place": score_place(score), "fixed_place": None if after is None else score_place(after)}
         cells = score_cells(score, after, ("≥ ", "≤ "))
-        more = {"label": metric_label(score.metric), "passed": score.passed}
+        more = {"label": metric_label(score.metric), "passed": score.passed, "interval": drawn_again(score)}
         more |= {"noise": "none"} if score.noise == math.inf and score.bound == "min" else {}
         rows.append(cells | places | more)
     return rows

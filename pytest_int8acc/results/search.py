@@ -136,7 +136,8 @@ class SearchOutcome:
     minimal: bool
     """Each culprit, sent back to INT8, breaks the criteria."""
     verified: bool
-    """The fixed model was built and run by the case's own backend, on all samples, and met the criteria."""
+    """The fixed model was built and run by the case's own backend, on all samples, and met the criteria with
+    a reserve: it would on other samples like these."""
     fixed: tuple[Score, ...]
     """The fixed model's scores; empty where none was built."""
     ending: Ending
@@ -158,3 +159,15 @@ class SearchOutcome:
     """None where none was wanted, or there was nothing to certify."""
     fixed_pairs: tuple[str, ...] = ()
     """DequantizeLinear nodes that are part of every plan: blocked, FP8, INT4, or no pair."""
+    with_reserve: tuple[str, ...] = ()
+    """Layers that the fix keeps high, where the culprits alone meet the criteria on these samples only."""
+
+    @property
+    def kept(self) -> tuple[str, ...]:
+        """Layers that the fix keeps high."""
+        return self.with_reserve or tuple(culprit.layer for culprit in self.culprits)
+
+    @property
+    def spare(self) -> int:
+        """How many layers the fix keeps high beyond the culprits."""
+        return max(len(self.kept) - len(self.culprits), 0)
