@@ -88,6 +88,13 @@ RUN = (
         "Run nothing: write a commented spec beside each of these ONNX models.",
     ),
     (
+        "--int8acc-data PATH",
+        "",
+        "data are made up",
+        "With `--int8acc-init`: data for these models, a folder of images or of audio, an `.npz`, an `.npy`, "
+        "a folder of `.npy`, or Polygraphy's JSON.",
+    ),
+    (
         "--int8acc-device N",
         "int8acc_device",
         "each pytest-xdist worker takes the next one",

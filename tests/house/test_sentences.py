@@ -49,6 +49,7 @@ FORMATS = {
     "engines.tensorrt.parse": "what a child process tells of a model",
     "engines.tensorrt.platform": "what a child process tells of the machine",
     "goldens.record": "Git LFS pointers",
+    "init.data": "lists of labels",
     "names": "names and texts of others",
     "plugin.reporting": "what pytest and pytest-xdist write",
     "scales.__init__": "files that may be binary",
