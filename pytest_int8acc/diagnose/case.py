@@ -12,6 +12,7 @@ from pytest_int8acc.case.forms import ImplicitForm
 from pytest_int8acc.diagnose.causes import explain
 from pytest_int8acc.diagnose.half import low_cause
 from pytest_int8acc.diagnose.layers import engine_errors, layer_errors
+from pytest_int8acc.diagnose.neighbours import neighbours
 from pytest_int8acc.diagnose.ranges import odd_ranges, survey, telling_slip
 from pytest_int8acc.diagnose.reduce import reduce
 from pytest_int8acc.diagnose.stages import place, stages_of
@@ -48,6 +49,9 @@ def diagnose(
     lines, first = clock.attempt("stages", lambda: _stages(measured), ((), None), late=late)
     if lab is not None and culprits:
         explained = clock.attempt("causes", lambda: _explained(measured, lab, culprits), explained)
+    if lab is not None:
+        around = neighbours(lab.network, {culprit.layer for culprit in explained}, lab.int8.rest)
+        explained = tuple(replace(culprit, neighbours=around.get(culprit.layer)) for culprit in explained)
     layers, notes = _layers(measured, lab)
     ranges = None
     if lab is not None and not lab.is_narrow and not measured.int8_passed:

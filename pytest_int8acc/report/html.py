@@ -12,15 +12,16 @@ from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from pytest_int8acc.names import shown_lines
-from pytest_int8acc.report import view
+from pytest_int8acc.report import drawing, view
 from pytest_int8acc.report.answer import failure_line
 from pytest_int8acc.report.causes import advice, cause_text
+from pytest_int8acc.report.labels import number_cells
 from pytest_int8acc.report.plain import restore, to_plain
 from pytest_int8acc.report.search import alone_text
 from pytest_int8acc.report.summary import stage_text
 from pytest_int8acc.report.terminal import tallies
 from pytest_int8acc.report.text import status
-from pytest_int8acc.report.words import number, relation
+from pytest_int8acc.report.words import in_low, number, relation
 from pytest_int8acc.results import by_rule
 
 if TYPE_CHECKING:
@@ -52,6 +53,7 @@ def page(report: Mapping[str, Any], texts: Mapping[str, str]) -> str:
         policy=_POLICY.format(digest=digest),
         width=view.WIDTH,
         height=view.HEIGHT,
+        curve_height=drawing.CURVE_HEIGHT,
     )
 
 
@@ -59,7 +61,13 @@ def fragment(details: Mapping[str, Any]) -> str:
     """The scores and culprits of one case, ``to_plain`` of its result, to stand in another page."""
     result = restore(details)
     said = status(result) if result.passed else failure_line(result)
-    return _environment().get_template("fragment.html").render(case=view.measured_view(result, {}), said=said)
+    html = _environment().get_template("fragment.html").render(case=view.measured_view(result, {}), said=said)
+    return in_low(html, result.low)
+
+
+def _in_low(html: Any, low: str) -> Any:
+    """A part of a page, markup, as one on a case in FP16 or BF16; empty for INT8."""
+    return type(html)(in_low(str(html), low))
 
 
 @cache
@@ -76,6 +84,7 @@ def _environment() -> jinja2.Environment:
         lstrip_blocks=True,
     )
     environment.filters |= {
+        "in_low": _in_low,
         "exact": jinja2.filters.do_forceescape,
         "number": number,
         "relation": relation,
@@ -86,6 +95,10 @@ def _environment() -> jinja2.Environment:
         "alone_text": alone_text,
         "by_rule": by_rule,
         "histogram": view.histogram,
+        "drawing": drawing.drawing,
+        "png": drawing.png,
+        "curves": drawing.curves,
+        "cells": number_cells,
         "time": view.time_text,
         "size": view.size_text,
         "share": "{:.1%}".format,

@@ -17,7 +17,7 @@ from pytest_int8acc.report.diagnosis import repair_text
 from pytest_int8acc.report.plain import to_plain
 from pytest_int8acc.report.search import alone_text, reason, remarks
 from pytest_int8acc.report.summary import fit_note, stage_text, summary
-from pytest_int8acc.report.words import all_in_low, in_low
+from pytest_int8acc.report.words import in_low
 from pytest_int8acc.results import CaseResult, Culprit, LineFit, Repair, SearchOutcome, StageLine, Stop
 from pytest_int8acc.results.causes import Cause
 
@@ -182,7 +182,7 @@ def told(result: CaseResult) -> dict[str, Any]:
         plain["diagnosis"]["summary"] = in_low(summary(result), result.low)
     if result.search is not None:
         repairs = result.diagnosis.repairs if result.diagnosis else ()
-        plain["search"]["remarks"] = all_in_low(remarks(result.search, repairs), result.low)
+        plain["search"]["remarks"] = [in_low(text, result.low) for text in remarks(result.search, repairs)]
         plain["search"]["interrupted"] = result.search.ending.kind == "interrupted"
     return plain
 

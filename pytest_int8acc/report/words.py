@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterable, Sequence
-from typing import Any
 
 from pytest_int8acc.results import Score
 
@@ -14,23 +13,12 @@ WIDTH, NAME = 110, 40
 
 
 #: The format that sentences speak of, where it stands for itself and is no part of a name.
-_INT8 = re.compile(r"(?<![\w/.'\"-])INT8(?![\w/'\"-]|\.\w)")
+_INT8 = re.compile(r"(?<![\w/.'-])INT8(?![\w/'-]|\.\w)")
 
 
 def in_low(text: str, low: str) -> str:
     """A sentence on INT8 as one on another format, ``fp16`` or ``bf16``; empty for INT8. Names stay."""
     return _INT8.sub(low.upper(), text) if low else text
-
-
-def all_in_low(value: Any, low: str) -> Any:
-    """The same for all sentences in a list, tuple or mapping; what else it holds is left as it is."""
-    if not low or not isinstance(value, str | list | tuple | dict):
-        return value
-    if isinstance(value, str):
-        return in_low(value, low)
-    if isinstance(value, dict):
-        return {key: all_in_low(inner, low) for key, inner in value.items()}
-    return type(value)(all_in_low(inner, low) for inner in value)
 
 
 def table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:

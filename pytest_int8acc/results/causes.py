@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 from pytest_int8acc.results.engines import Latency
+from pytest_int8acc.results.samples import WorstSample
 from pytest_int8acc.results.scores import LineFit, Score
 
 _ModelStage = Literal["framework", "FP32 ONNX", "FP16", "Q/DQ in ONNX Runtime"]
@@ -213,3 +214,5 @@ class Diagnosis:
     notes: tuple[str, ...] = ()
     told: str = ""
     """The summary of a report of version 1; empty in others."""
+    worst: tuple[WorstSample, ...] = ()
+    """The worst sample of each of a few outputs that fail; none where no report is written."""
