@@ -51,6 +51,9 @@ METRICS: Mapping[str, Label] = {
 _USUAL = "the median over channels"
 #: By the name that ``Cause.numbers`` has.
 NUMBERS: Mapping[str, Label] = {
+    "share": Label("Changed by rounding", "%", "error of the tensor over its values, by root mean square"),
+    "lost": Label("Became 0", "", "values of the tensor that are 0 in the format and not in FP32"),
+    "smallest": Label("Least number", "", "the smallest number above 0 that the format has"),
     "sqnr_db": Label("SQNR kept", "dB", "power of the tensor over that of its own rounding to INT8"),
     "best_sqnr_db": Label("SQNR possible", "dB", "what the best scale would keep"),
     "lost_db": Label("Lost by the scale", "dB", "SQNR possible less SQNR kept"),
