@@ -124,7 +124,8 @@ class _Steps:
     def diagnose(self, lab: Lab | None) -> CaseResult:
         """Where it goes wrong, and why the culprits do."""
         search = self.result.search
-        diagnosis, culprits = diagnose(self.measured, lab, search.culprits if search else ())
+        known = (search.culprits, search.cost) if search else ()
+        diagnosis, culprits = diagnose(self.measured, lab, *known)
         return replace(self.result, search=search and replace(search, culprits=culprits), diagnosis=diagnosis)
 
     def repair(self, lab: Lab) -> CaseResult:

@@ -15,6 +15,7 @@ from pytest_int8acc.diagnose.ranges import odd_ranges, survey, telling_slip
 from pytest_int8acc.diagnose.reduce import reduce
 from pytest_int8acc.diagnose.stages import place, stages_of
 from pytest_int8acc.graph.network import Plan, TensorScale, symmetric
+from pytest_int8acc.lab.interventions import Interventions
 from pytest_int8acc.lab.lab import Lab
 from pytest_int8acc.measure.measured import Measured, is_explained
 from pytest_int8acc.names import digest, file_name
@@ -29,7 +30,7 @@ logger = logging.getLogger("pytest_int8acc")
 
 
 def diagnose(
-    measured: Measured, lab: Lab | None, culprits: Sequence[Culprit] = ()
+    measured: Measured, lab: Lab | None, culprits: Sequence[Culprit] = (), cost: float = 0.0
 ) -> tuple[Diagnosis, tuple[Culprit, ...]]:
     """What is wrong with a case, and its culprits with their causes.
 
@@ -37,6 +38,7 @@ def diagnose(
         measured: From ``measure``.
         lab: Of the case; None where nothing is known of its layers.
         culprits: What a search found; empty where the case passes or nothing was found.
+        cost: Of that search, in runs over all samples; causes may cost as much.
 
     Raises:
         Int8accError: A model of the diagnosis does not run.
@@ -46,7 +48,7 @@ def diagnose(
     late = not clock.interrupted  # it runs nothing
     lines, first = clock.attempt("stages", lambda: _stages(measured), ((), None), late=late)
     if lab is not None and culprits:
-        explained = clock.attempt("causes", lambda: _explained(measured, lab, culprits), explained)
+        explained = clock.attempt("causes", lambda: _explained(measured, lab, culprits, cost), explained)
     layers, notes = _layers(measured, lab)
     ranges = None
     if lab is not None and not measured.int8_passed:
@@ -81,15 +83,19 @@ def _stages(measured: Measured) -> tuple[tuple[StageLine, ...], Stage | None]:
     )
 
 
-def _explained(measured: Measured, lab: Lab, culprits: Sequence[Culprit]) -> tuple[Culprit, ...]:
+def _explained(measured: Measured, lab: Lab, culprits: Sequence[Culprit], cost: float) -> tuple[Culprit, ...]:
     """The culprits with their causes."""
+    most_trials = round(cost * len(lab.simulator.inputs) / len(lab.simulator.few))
     missed = [score for score in measured.result.scores if not score.passed]
+    wanted = [culprit.layer for culprit in culprits]
+    engine_only = _is_engine_only(measured)
     found = explain(
         lab.meter,
-        [culprit.layer for culprit in culprits],
+        wanted,
         rest=lab.int8.rest,
-        engine_only=_is_engine_only(measured),
+        engine_only=engine_only,
         unstable=bool(missed) and all(score.limit_in_noise for score in missed),
+        trials=None if engine_only else Interventions(lab, wanted, most_trials),
     )
     return tuple(replace(culprit, cause=found.get(culprit.layer)) for culprit in culprits)
 

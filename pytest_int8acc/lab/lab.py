@@ -70,7 +70,7 @@ class Lab:
     # What groups cost
 
     @cached_property
-    def _shapes(self) -> Mapping[str, tuple[int, ...]]:
+    def shapes(self) -> Mapping[str, tuple[int, ...]]:
         """Of what groups quantize, and of what tells their work and outputs, in the first batch."""
         feed = next(self.measured.inputs.batches()).feed
         wanted = dict.fromkeys([*sized_tensors(self.network), *(edge.tensor for edge in self.network.edges)])
@@ -79,7 +79,7 @@ class Lab:
     @cached_property
     def _nbytes(self) -> Mapping[str, int]:
         """Tensor to its size in a run, as float32."""
-        return {tensor: 4 * math.prod(shape) for tensor, shape in self._shapes.items()}
+        return {tensor: 4 * math.prod(shape) for tensor, shape in self.shapes.items()}
 
     @cached_property
     def work(self) -> Mapping[str, float]:
@@ -88,7 +88,7 @@ class Lab:
         Raises:
             EngineError: The float model does not run.
         """
-        counted = macs(self.network, self._shapes)
+        counted = macs(self.network, self.shapes)
         total = sum(counted.values()) or 1.0
         return {name: count / total for name, count in counted.items()}
 
@@ -96,7 +96,7 @@ class Lab:
     def groups(self) -> tuple[GroupInfo, ...]:
         """The network's groups with their prices: measured time where engines tell it, else their work."""
         prices = _latency_prices(self.measured, self.network, self.work)
-        shapes = group_shapes(self.network, self._shapes)
+        shapes = group_shapes(self.network, self.shapes)
         return tuple(GroupInfo(g.name, prices[g.name], shapes[g.name]) for g in self.network.groups)
 
     def share(self, high: Iterable[str]) -> float:

@@ -37,6 +37,24 @@ class Histogram:
     counts: tuple[int, ...]
 
 
+#: What was taken back. activation, constants: not quantized; range: one scale that fits the data; channels:
+#: scales of their own for the large ones; per-channel: one for each; fp32: FP32 in place of FP16 around it.
+TakenKind = Literal["activation", "constants", "range", "channels", "per-channel", "fp32"]
+
+
+@dataclass(frozen=True)
+class TakenBack:
+    """One thing about a culprit taken back by itself, all other culprits out of INT8, and what came of it."""
+
+    kind: TakenKind
+    tensor: str
+    """The activation; of several constants the noisiest; empty for all that surrounds the culprit."""
+    share: float
+    """Of the squared error that the culprit adds to the outputs, the part that went; 0 to 1."""
+    met: bool
+    """The outputs of the samples looked at met the criteria."""
+
+
 @dataclass(frozen=True)
 class Cause:
     """Why a group loses accuracy in INT8: what the guilty tensor shows, and what was measured of it."""
@@ -63,6 +81,10 @@ class Cause:
     """Of that node, or of the group's leader."""
     format: str = ""
     """The number format that does not hold the scale, or the type of the zero point."""
+    taken_back: TakenBack | None = None
+    """What shows the cause; None where nothing was tried, or told nothing."""
+    tried: tuple[TakenBack, ...] = ()
+    """All that was taken back, in order."""
     masked: bool = False
     """The few greatest values are a mask, and all that INT8 keeps."""
     told: str = ""

@@ -1,0 +1,113 @@
+"""Some groups taken apart: each tensor that one quantizes can leave INT8, or take other scales, alone.
+
+    x → Identity (as given) → Identity (other scales) → reader
+
+Each Identity is a group of its own. With the first in INT8 and the second out of it, the network computes
+what it did; with both out, the reader sees the tensor as it is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+import onnx
+from onnx import helper
+
+from pytest_int8acc.graph.flow import channel_axis
+from pytest_int8acc.graph.formats import INT8
+from pytest_int8acc.graph.model import Editor
+from pytest_int8acc.graph.network import Edge, Group, Network, Quantization, by_node
+
+
+@dataclass(frozen=True)
+class Piece:
+    """An activation that one group quantizes, or all of its constants."""
+
+    tensors: tuple[str, ...]
+    """The activation, or the constants."""
+    given: str
+    """The group that quantizes as before."""
+    other: str = ""
+    """The group that quantizes an activation otherwise; empty for constants."""
+    scaled: str = ""
+    """What a plan gives scales to for ``other``."""
+    axis: int | None = None
+    """Of those scales, the channels of the activation; None: one for all."""
+    channels: int = 0
+    """Along that axis."""
+
+
+def apart(
+    network: Network, groups: Collection[str], shapes: Mapping[str, Sequence[int]]
+) -> tuple[Network, Mapping[str, tuple[Piece, ...]]]:
+    """The network with some groups taken apart, and their pieces by group.
+
+    Args:
+        network: In FP32.
+        groups: Names of those to take apart; the others stay whole.
+        shapes: Of the activations that they quantize, in a run.
+    """
+    editor = network.model.edit()
+    apart = {group.name: _Apart(group, editor) for group in network.groups if group.name in groups}
+    edges = {name: by_node(parts.activations) for name, parts in apart.items()}
+    owner = {node: name for name, by in edges.items() for node in by}
+    nodes: list[onnx.NodeProto] = []
+    for node in editor.graph.node:
+        if node.name in owner:
+            parts = apart[owner[node.name]]
+            for edge in edges[owner[node.name]][node.name]:
+                nodes += parts.add(node, edge, shapes.get(edge.tensor, ()))
+        nodes.append(node)
+    editor.set_nodes(nodes)
+    left = [
+        made
+        for group in network.groups
+        for made in (apart[group.name].groups if group.name in apart else (group,))
+    ]
+    pieces = {name: tuple(parts.pieces) for name, parts in apart.items()}
+    return replace(network, model=editor.done(), groups=tuple(left)), pieces
+
+
+class _Apart:
+    """One group under way."""
+
+    def __init__(self, group: Group, editor: Editor) -> None:
+        self.editor = editor
+        self.activations = [e for e in group.edges if e.quantization.values is None]
+        constants = tuple(e for e in group.edges if e.quantization.values is not None)
+        self.groups: list[Group] = []
+        self.pieces: list[Piece] = []
+        self._made: dict[tuple[str, int], str] = {}
+        if constants:
+            self.groups.append(replace(group, edges=constants))
+            tensors = dict.fromkeys(edge.tensor for edge in constants)
+            self.pieces.append(Piece(tuple(tensors), group.name))
+
+    def add(self, node: onnx.NodeProto, edge: Edge, shape: Sequence[int]) -> list[onnx.NodeProto]:
+        """Have ``node`` read an activation through the nodes made here, new where no edge was alike."""
+        key, made = (edge.tensor, id(edge.quantization)), list[onnx.NodeProto]()
+        if key not in self._made:
+            axis = channel_axis(node.op_type, edge.index, len(shape))
+            channels = 0 if axis is None else shape[axis]
+            first = self._identity(edge.tensor, edge.quantization)
+            second = self._identity(first.output[0], _even(channels, axis))
+            found = Piece((edge.tensor,), first.name, second.name, first.output[0], axis, channels)
+            self.pieces.append(found)
+            self._made[key] = second.output[0]
+            made = [first, second]
+        node.input[edge.index] = self._made[key]
+        return made
+
+    def _identity(self, tensor: str, quantization: Quantization) -> onnx.NodeProto:
+        name = self.editor.unique(f"{tensor}/apart")
+        node = helper.make_node("Identity", [tensor], [self.editor.unique(f"{name}/out")], name)
+        self.groups.append(Group(name, "Identity", (name,), (Edge(name, 0, tensor, quantization),)))
+        return node
+
+
+def _even(channels: int, axis: int | None) -> Quantization:
+    """A place for other scales: symmetric INT8, per channel where there is an axis."""
+    scale = np.ones(() if axis is None else channels, np.float32)
+    return Quantization(scale, INT8.zeros(scale), axis)
