@@ -27,6 +27,8 @@ from pytest_int8acc.scales.ranges import ENTROPY_BINS
 from pytest_int8acc.tensors import Feed
 
 logger = logging.getLogger("pytest_int8acc")
+#: Causes that no trial in ONNX Runtime could show.
+_WITHOUT_TRIALS = ("missing-scale", "engine-only", "non-determinism")
 
 
 def diagnose(
@@ -53,6 +55,7 @@ def diagnose(
     ranges = None
     if lab is not None and not measured.int8_passed:
         ranges = clock.attempt("ranges", lambda: odd_ranges(survey(lab.meter)), None)
+    notes = (*notes, *_untried(explained))
     diagnosis = Diagnosis(
         met=measured.int8_passed,
         stages=lines,
@@ -98,6 +101,14 @@ def _explained(measured: Measured, lab: Lab, culprits: Sequence[Culprit], cost: 
         trials=None if engine_only else Interventions(lab, wanted, most_trials),
     )
     return tuple(replace(culprit, cause=found.get(culprit.layer)) for culprit in culprits)
+
+
+def _untried(culprits: Sequence[Culprit]) -> list[str]:
+    """What is said of causes that no trial was spent on."""
+    known = [c for c in culprits if c.cause is not None and c.cause.kind not in _WITHOUT_TRIALS]
+    untried = sum(c.cause is not None and not c.cause.tried for c in known)
+    which = "all causes are" if untried == len(known) else f"{untried} of {len(known)} causes are"
+    return [f"{which} told by what tensors hold: no trial was left, or showed any loss"] if untried else []
 
 
 def wants_diagnosis(measured: Measured) -> bool:

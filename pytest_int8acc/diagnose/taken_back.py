@@ -19,8 +19,10 @@ _MOST = 0.9
 #: A scale is the cause where another gives back this part of what the tensor gives back when it is not
 #: quantized at all.
 _PART = 0.5
-#: A loss below this, in units of what the criteria allow, is none that anything could be a share of.
-_NOTHING = 1e-6
+#: What makes less than this part of all error is nothing that anything could be seen to be a share of.
+_NOTHING = 0.01
+#: Where no more than this comes back, the trials show nothing.
+_LEAST = 0.05
 #: What shows that a symptom is the cause, where that is more than that the tensor must not be quantized.
 _REMEDIES: Mapping[Symptom, TakenKind] = {
     "range-too-wide": "range",
@@ -63,14 +65,17 @@ def established(
         likely: What one of them shows: it is tried first.
         placed: Whether what surrounds the op is a reason.
     """
-    if not trials.may_go_on or not trials.loss(group) > _NOTHING:
+    if not trials.may_go_on or not trials.loss(group) > _NOTHING * trials.as_it_is(group):
         return None
     tests = _Tests(trials, group)
     ordered = sorted(suspects, key=lambda suspect: suspect.cause is not likely)
     for suspect in ordered:
         if tests.remedied(suspect) >= _MOST or tests.freed(suspect) >= _MOST:
             break
-    return tests.conclusion(ordered, placed)
+    likely_lost = likely.kind == "zero-scale" and tests.most_by_scales < _PART
+    if trials.halved and (likely_lost or tests.most < _PART):
+        tests.widened()
+    return tests.conclusion(ordered, likely, placed)
 
 
 @dataclass(eq=False)
@@ -85,7 +90,7 @@ class _Tests:
         """The share that comes back when a suspect's piece is not quantized."""
         piece = self._piece(suspect)
         kind: TakenKind = "constants" if suspect.held is None else "activation"
-        return self._share(kind, piece.tensors[0], lambda: self.trials.without(self.group, piece))
+        return self._share(kind, suspect, lambda: self.trials.without(self.group, piece))
 
     def remedied(self, suspect: Suspect) -> float:
         """The share that comes back with what a suspect's symptom asks for; 0 where that is nothing."""
@@ -97,24 +102,42 @@ class _Tests:
         piece, scale = self._piece(suspect), _scale(suspect, kind)
         if scale is None or scale.size not in (1, piece.channels):
             return 0.0
-        return self._share(kind, suspect.tensor, lambda: self.trials.rescaled(self.group, piece, scale))
+        return self._share(kind, suspect, lambda: self.trials.rescaled(self.group, piece, scale))
 
-    def conclusion(self, suspects: Sequence[Suspect], placed: Placed) -> Cause | None:
+    def widened(self) -> None:
+        """See what comes back with FP32 in place of FP16 around it."""
+        self._share("fp32", None, lambda: self.trials.in_fp32(self.group))
+
+    @property
+    def most(self) -> float:
+        """The greatest share that came back."""
+        return max((taken.share for taken in self.tried.values()), default=0.0)
+
+    @property
+    def most_by_scales(self) -> float:
+        """The same by other scales."""
+        kinds = set(_REMEDIES.values())
+        return max((taken.share for taken in self.tried.values() if taken.kind in kinds), default=0.0)
+
+    def conclusion(self, suspects: Sequence[Suspect], likely: Cause, placed: Placed) -> Cause | None:
         """What the trials show: the fault that its remedy mends most of, else the tensor that costs most."""
-        free = {id(s): self._known(s, "activation", "constants") for s in suspects}
-        most = max((taken.share for taken in self.tried.values()), default=0.0)
-        if not most > 0:
+        most, wide = self.most, self.tried.get(("", "fp32"))
+        if most < _LEAST:
             return None
         mended = [(self._remedy(s), s) for s in suspects]
         shown = [(t, s) for t, s in mended if t is not None and t.share >= _PART * most]
         if shown:
             taken, guilty = max(shown, key=lambda pair: pair[0].share)
             return self._told(guilty.cause, taken)
-        guilty = max(suspects, key=lambda s: ((taken := free[id(s)]) and taken.share) or 0.0)
-        cause = guilty.cause
-        if guilty.held is not None:
-            cause = self._of_activation(guilty, placed)
-        return self._told(cause, free[id(guilty)])
+        if wide is not None and wide.share >= max(_PART, _PART * most):
+            vanishes = likely.kind == "zero-scale"
+            return self._told(likely if vanishes else likely.showing("fp16-around", "fp16-around"), wide)
+        freed = [(t, s) for s in suspects if (t := self._known(s, "activation", "constants")) is not None]
+        taken, guilty = max(freed, key=lambda pair: pair[0].share, default=(None, suspects[0]))
+        if taken is None or taken.share < _LEAST:
+            return None
+        cause = guilty.cause if guilty.held is None else self._of_activation(guilty, placed)
+        return self._told(cause, taken)
 
     def _of_activation(self, guilty: Suspect, placed: Placed) -> Cause:
         """Of an activation that no other scale mends: what surrounds it, or what it holds."""
@@ -138,13 +161,14 @@ class _Tests:
     def _piece(self, suspect: Suspect) -> Piece:
         return next(p for p in self.trials.pieces[self.group] if suspect.tensor in p.tensors)
 
-    def _share(self, kind: TakenKind, tensor: str, trial: Callable[[], float]) -> float:
-        key = tensor, kind
+    def _share(self, kind: TakenKind, suspect: Suspect | None, trial: Callable[[], float]) -> float:
+        key = "" if suspect is None else self._piece(suspect).tensors[0], kind
         if key not in self.tried:
             if not self.trials.may_go_on:
                 return 0.0
             badness, before = trial(), self.trials.as_it_is(self.group)
             share = min(max((before - badness) / self.trials.loss(self.group), 0.0), 1.0)
+            tensor = "" if suspect is None else suspect.cause.tensor
             self.tried[key] = TakenBack(kind, tensor, share, badness <= 1.0)
         return self.tried[key].share
 

@@ -45,6 +45,11 @@ class Interventions:
         """Whether there are trials and time left."""
         return self.left > 0 and not self.clock.over
 
+    @property
+    def halved(self) -> bool:
+        """Whether FP16 runs beside INT8."""
+        return self._case.int8.rest == "fp16"
+
     @cached_property
     def _least(self) -> float:
         """How far the outputs are off with no culprit in INT8."""

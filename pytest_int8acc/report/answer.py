@@ -10,7 +10,7 @@ from pytest_int8acc.report.causes import cause_clause
 from pytest_int8acc.report.course import stop_text
 from pytest_int8acc.report.diagnosis import changes, rule_line, rules_text
 from pytest_int8acc.report.engines import no_int8
-from pytest_int8acc.report.search import alone_text, reason
+from pytest_int8acc.report.search import reason
 from pytest_int8acc.report.summary import first_line, why_texts
 from pytest_int8acc.report.words import (
     NAME,
@@ -19,10 +19,11 @@ from pytest_int8acc.report.words import (
     first_fitting,
     fitted,
     middle,
+    percent,
     relation,
     worst_first,
 )
-from pytest_int8acc.results import CaseResult, Culprit, Finding, Repair, Score, SearchOutcome, by_rule
+from pytest_int8acc.results import CaseResult, Culprit, Finding, Repair, SearchOutcome, by_rule
 from pytest_int8acc.results.causes import Stage
 
 #: How the first line of a failure begins.
@@ -195,16 +196,15 @@ def _culprit_line(culprit: Culprit) -> str:
     said = cause_clause(culprit.cause) if culprit.cause is not None else ""
     alone = culprit.worst_alone
     if not said:
-        said = f"alone in INT8: {_score(alone)}" if alone is not None else alone_text(culprit)
-    said = f": {said}" if said else ""
+        missed = alone is not None and not alone.passed
+        said = f"alone in INT8: {relation(alone, 24)}" if alone is not None and missed else culprit.told
+    taken = culprit.cause.taken_back if culprit.cause is not None else None
+    share = f" ({percent(taken.share)} of its loss)" if taken is not None else ""
+    said = f": {said}{share if len(said) + len(share) < WIDTH - NAME else ''}" if said else ""
     kind = f" ({middle(culprit.op_type, 20)})"
     room = WIDTH - 2 - len(said)
     text = kind + said if len(kind) + NAME <= room else said
     return fitted(f"  {middle(culprit.layer, max(WIDTH - 2 - len(text), 20))}{text}")
-
-
-def _score(score: Score) -> str:
-    return relation(score, 24)
 
 
 def cautions(result: CaseResult) -> list[str]:

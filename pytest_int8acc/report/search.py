@@ -47,7 +47,9 @@ def reason(outcome: SearchOutcome) -> str:
 def alone_text(culprit: Culprit) -> str:
     """What is worst when this group alone runs in INT8, like ``logits cosine 0.93``; may be empty."""
     score = culprit.worst_alone
-    return culprit.told if score is None else f"{score.name} {score.value:.6g}"
+    if score is None:
+        return culprit.told
+    return f"{score.name} {score.value:.6g}{' (within its limit)' * score.passed}"
 
 
 def remarks(outcome: SearchOutcome, repairs: Sequence[Repair] = ()) -> list[str]:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 
-from pytest_int8acc.report.causes import KINDS, cause_clause, cause_text
+from pytest_int8acc.report.causes import KINDS, cause_clause, cause_text, taken_text
 from pytest_int8acc.report.words import NAME, count, few, middle, pairs_text, relation, shorten, worst_first
 from pytest_int8acc.results import CaseResult, Culprit, Diagnosis, Finding, LineFit, StageLine
 from pytest_int8acc.results.causes import Cause, CauseKind, OddRanges, Stage
@@ -108,7 +108,12 @@ def summary(result: CaseResult) -> str:
 
 def why_texts(result: CaseResult) -> Iterator[str]:
     """The same for a failure's few lines, the fullest first: several layers by their kinds of cause."""
-    yield from _summaries(result, (_of_kinds, partial(_of_kinds, say=cause_clause)))
+    yield from _summaries(result, (_of_kinds, partial(_of_kinds, say=_clause)))
+
+
+def _clause(cause: Cause) -> str:
+    """The cause in few words, and what shows it."""
+    return "; ".join(filter(None, [cause_clause(cause), taken_text(cause, named=True)]))
 
 
 def _summaries(result: CaseResult, sayings: Sequence[Callable[[Sequence[Culprit]], str]]) -> Iterator[str]:
