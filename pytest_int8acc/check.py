@@ -136,7 +136,9 @@ class _Steps:
         self.repaired = repaired = repair(lab, outcome, self.found)
         notes = (*diagnosis.notes, *repaired.notes)
         diagnosis = replace(diagnosis, repairs=repaired.repairs, notes=notes)
-        return replace(self.result, diagnosis=diagnosis)
+        if outcome.culprits and not outcome.keeps_int8 and not repaired.repairs:
+            outcome = outcome.without_plan()
+        return replace(self.result, search=outcome, diagnosis=diagnosis)
 
     def write_fix(self, lab: Lab, folder: Path) -> CaseResult:
         """The cheapest fix as files, and below it what the search found where that is another."""

@@ -14,6 +14,8 @@ from pytest_int8acc.diagnose.layers import engine_errors, layer_errors
 from pytest_int8acc.diagnose.ranges import odd_ranges, survey, telling_slip
 from pytest_int8acc.diagnose.reduce import reduce
 from pytest_int8acc.diagnose.stages import place, stages_of
+from pytest_int8acc.graph.flow import choices
+from pytest_int8acc.graph.model import Model
 from pytest_int8acc.graph.network import Plan, TensorScale, symmetric
 from pytest_int8acc.lab.interventions import Interventions
 from pytest_int8acc.lab.lab import Lab
@@ -21,14 +23,12 @@ from pytest_int8acc.measure.measured import Measured, is_explained
 from pytest_int8acc.names import digest, file_name
 from pytest_int8acc.repair.scales import Ranges, Unit, activations, units
 from pytest_int8acc.results import CalibrationLine, Culprit, Diagnosis, LayerError, Role, StageLine
-from pytest_int8acc.results.causes import Stage
+from pytest_int8acc.results.causes import Jump, Stage
 from pytest_int8acc.scales.methods import METHODS
 from pytest_int8acc.scales.ranges import ENTROPY_BINS
 from pytest_int8acc.tensors import Feed
 
 logger = logging.getLogger("pytest_int8acc")
-#: Causes that no trial in ONNX Runtime could show.
-_WITHOUT_TRIALS = ("missing-scale", "engine-only", "non-determinism")
 
 
 def diagnose(
@@ -55,7 +55,6 @@ def diagnose(
     ranges = None
     if lab is not None and not measured.int8_passed:
         ranges = clock.attempt("ranges", lambda: odd_ranges(survey(lab.meter)), None)
-    notes = (*notes, *_untried(explained))
     diagnosis = Diagnosis(
         met=measured.int8_passed,
         stages=lines,
@@ -66,8 +65,14 @@ def diagnose(
         layers=layers,
         calibrations=_calibrations(lab) if lab is not None and measured.settings.calibrations else (),
         notes=notes,
+        jumps=_jumps(measured.model) if not measured.int8_passed else (),
     )
     return diagnosis, explained
+
+
+def _jumps(model: Model) -> tuple[Jump, ...]:
+    nodes = model.index.nodes
+    return tuple(Jump(name, nodes[name].op_type, tensors) for name, tensors in choices(model).items())
 
 
 def _stages(measured: Measured) -> tuple[tuple[StageLine, ...], Stage | None]:
@@ -101,14 +106,6 @@ def _explained(measured: Measured, lab: Lab, culprits: Sequence[Culprit], cost: 
         trials=None if engine_only else Interventions(lab, wanted, most_trials),
     )
     return tuple(replace(culprit, cause=found.get(culprit.layer)) for culprit in culprits)
-
-
-def _untried(culprits: Sequence[Culprit]) -> list[str]:
-    """What is said of causes that no trial was spent on."""
-    known = [c for c in culprits if c.cause is not None and c.cause.kind not in _WITHOUT_TRIALS]
-    untried = sum(c.cause is not None and not c.cause.tried for c in known)
-    which = "all causes are" if untried == len(known) else f"{untried} of {len(known)} causes are"
-    return [f"{which} told by what tensors hold: no trial was left, or showed any loss"] if untried else []
 
 
 def wants_diagnosis(measured: Measured) -> bool:

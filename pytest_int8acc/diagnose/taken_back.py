@@ -133,8 +133,10 @@ class _Tests:
             vanishes = likely.kind == "zero-scale"
             return self._told(likely if vanishes else likely.showing("fp16-around", "fp16-around"), wide)
         freed = [(t, s) for s in suspects if (t := self._known(s, "activation", "constants")) is not None]
-        taken, guilty = max(freed, key=lambda pair: pair[0].share, default=(None, suspects[0]))
-        if taken is None or taken.share < _LEAST:
+        if not freed:
+            return None
+        taken, guilty = max(freed, key=lambda pair: pair[0].share)
+        if taken.share < _LEAST:
             return None
         cause = guilty.cause if guilty.held is None else self._of_activation(guilty, placed)
         return self._told(cause, taken)

@@ -11,11 +11,12 @@ from pytest_int8acc.report.course import stop_text
 from pytest_int8acc.report.diagnosis import changes, rule_line, rules_text
 from pytest_int8acc.report.engines import no_int8
 from pytest_int8acc.report.search import reason
-from pytest_int8acc.report.summary import first_line, why_texts
+from pytest_int8acc.report.summary import first_line, is_jumpy, why_texts
 from pytest_int8acc.report.words import (
     NAME,
     WIDTH,
     count,
+    few,
     first_fitting,
     fitted,
     middle,
@@ -117,7 +118,10 @@ def _is_slip(result: CaseResult, finding: Finding) -> bool:
 
 
 def _elsewhere(result: CaseResult) -> str:
-    """What to do where INT8 is not the problem; else empty."""
+    """What to do where INT8 is not the problem, or outputs cannot be compared; else empty."""
+    if result.diagnosis is not None and is_jumpy(result):
+        named = few([f"'{middle(t, NAME)}'" for jump in result.diagnosis.jumps for t in jump.tensors], 2)
+        return f"end the model before that, and compare {named or 'what it chooses by'}"
     line = first_line(result.diagnosis) if result.diagnosis is not None else None
     return "" if line is None or line.passed else _ELSEWHERE.get(line.name, "")
 

@@ -211,6 +211,16 @@ class CalibrationLine:
 
 
 @dataclass(frozen=True)
+class Jump:
+    """A node that turns small errors into jumps: what it chooses by can be compared, what it gives cannot."""
+
+    node: str
+    op_type: str
+    tensors: tuple[str, ...]
+    """What it chooses by."""
+
+
+@dataclass(frozen=True)
 class Diagnosis:
     """Why a case fails, and what mends it."""
 
@@ -229,5 +239,7 @@ class Diagnosis:
     layers: tuple[LayerError, ...] = ()
     calibrations: tuple[CalibrationLine, ...] = ()
     notes: tuple[str, ...] = ()
+    jumps: tuple[Jump, ...] = ()
+    """Where the float model chooses among values, on the way to its outputs."""
     told: str = ""
     """The summary of a report of version 1; empty in others."""

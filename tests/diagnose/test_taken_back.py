@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +18,7 @@ from pytest_int8acc.diagnose.taken_back import Suspect, established
 from pytest_int8acc.graph.apart import Piece
 from pytest_int8acc.lab.values import TensorValues
 from pytest_int8acc.repair.precision import find_precision
+from pytest_int8acc.report.search import remarks
 from pytest_int8acc.results.causes import Cause, CauseKind, Symptom
 from pytest_int8acc.tensors import Array
 
@@ -173,7 +174,8 @@ def test_causes_cost_no_more_than_the_search(tmp_path: Path) -> None:
     case = measured(tmp_path, network(), limits)
     lab = lab_of(case)
     outcome, _ = find_precision(lab)
-    diagnosis, (culprit,) = diagnose(case, lab, outcome.culprits, 0.0)
+    _, (culprit,) = diagnose(case, lab, outcome.culprits, 0.0)
     assert culprit.cause is not None
     assert (culprit.cause.kind, culprit.cause.taken_back) == ("scale-too-wide", None)
-    assert [note for note in diagnosis.notes if "no trial was left" in note]
+    (said,) = remarks(replace(outcome, culprits=(culprit,)))
+    assert said.startswith("the causes are told by what tensors hold: no trial was left")
