@@ -16,11 +16,11 @@ from pytest_int8acc.graph.macs import macs, sized_tensors
 from pytest_int8acc.graph.network import Network, Plan
 from pytest_int8acc.graph.plan import moved
 from pytest_int8acc.lab.evaluators import Built, Simulated
-from pytest_int8acc.lab.shapes import group_shapes, tensor_shapes
 from pytest_int8acc.lab.simulator import Simulator, plan_key
 from pytest_int8acc.lab.sweep import EdgeMeter
 from pytest_int8acc.lab.values import Values
 from pytest_int8acc.measure.measured import Measured
+from pytest_int8acc.measure.shapes import group_shapes, tensor_shapes
 from pytest_int8acc.results import Latency, Role
 from pytest_int8acc.scales.observed import Observed
 from pytest_int8acc.search.types import GroupInfo
