@@ -13,7 +13,7 @@ from pytest_int8acc.diagnose.causes import explain
 from pytest_int8acc.diagnose.layers import engine_errors, layer_errors
 from pytest_int8acc.diagnose.ranges import odd_ranges, survey, telling_slip
 from pytest_int8acc.diagnose.reduce import reduce
-from pytest_int8acc.diagnose.stages import place, stages_of
+from pytest_int8acc.diagnose.stages import is_own_doing, place, stages_of
 from pytest_int8acc.graph.flow import choices
 from pytest_int8acc.graph.model import Model
 from pytest_int8acc.graph.network import Plan, TensorScale, symmetric
@@ -116,7 +116,10 @@ def wants_diagnosis(measured: Measured) -> bool:
 def _is_engine_only(measured: Measured) -> bool:
     """True where the same Q/DQ model passes in ONNX Runtime: the drop is TensorRT's own doing."""
     runs = measured.runs
-    return Role.SIMULATED in runs.roles and runs.scoring(Role.BASELINE, Role.SIMULATED).verdict().passed
+    if Role.SIMULATED not in runs.roles or measured.int8_passed:
+        return False
+    engine, model = (runs.scoring(Role.BASELINE, r).verdict() for r in (Role.INT8, Role.SIMULATED))
+    return model.passed and is_own_doing(engine, model)
 
 
 def _layers(measured: Measured, lab: Lab | None) -> tuple[tuple[LayerError, ...], tuple[str, ...]]:

@@ -58,6 +58,9 @@ def established(
 ) -> Cause | None:
     """The cause of a culprit, shown by what the outputs gain when it is taken back; None where nothing shows.
 
+    Where trials beside all that stays in INT8 contradict what a tensor holds, or show nothing, trials of the
+    culprit alone decide.
+
     Args:
         trials: Of all culprits of the case.
         group: The culprit.
@@ -65,10 +68,26 @@ def established(
         likely: What one of them shows: it is tried first.
         placed: Whether what surrounds the op is a reason.
     """
+    ordered = sorted(suspects, key=lambda suspect: suspect.cause is not likely)
+    found = _shown(trials, group, ordered, likely, placed)
+    if found is not None and (_is_shown(found, likely) or likely.kind == "accumulated-noise"):
+        return found
+    alone = _shown(trials.alone(), group, ordered, likely, placed)
+    return alone if found is None or (alone is not None and _is_shown(alone, likely)) else found
+
+
+def _is_shown(cause: Cause, likely: Cause) -> bool:
+    """Whether what was likely is the cause."""
+    return (cause.symptom, cause.tensor) == (likely.symptom, likely.tensor)
+
+
+def _shown(
+    trials: Interventions, group: str, ordered: Sequence[Suspect], likely: Cause, placed: Placed
+) -> Cause | None:
+    """What trials show, the likely suspect first."""
     if not trials.may_go_on or not trials.loss(group) > _NOTHING * trials.as_it_is(group):
         return None
     tests = _Tests(trials, group)
-    ordered = sorted(suspects, key=lambda suspect: suspect.cause is not likely)
     for suspect in ordered:
         if tests.remedied(suspect) >= _MOST or tests.freed(suspect) >= _MOST:
             break

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Collection, Mapping
+from copy import copy
 from functools import cached_property
 
 import numpy as np
@@ -28,11 +30,20 @@ class Interventions:
             culprits: Groups that must leave INT8.
             most: Trials, on ``Simulator.few`` samples each.
         """
-        self.left, self.clock = most, lab.clock
-        self._culprits, self._case = frozenset(culprits), lab
+        self.clock, self._case, self._most = lab.clock, lab, most
+        self.spent = Counter[str]()
+        """Trials by culprit."""
+        self._high = frozenset(culprits)
         network, self.pieces = apart(lab.network, culprits, lab.shapes)
         self._simulator = lab.simulator.on(network)
-        self._as_it_is: dict[str, float] = {}
+        self._known: dict[str, float] = {}
+
+    def alone(self) -> Interventions:
+        """The same with all else out of INT8: what is left in it may round otherwise after any change."""
+        other = copy(self)
+        other._high = frozenset(group.name for group in self._case.network.groups)
+        other._known = {}
+        return other
 
     @cached_property
     def _every(self) -> frozenset[str]:
@@ -43,49 +54,52 @@ class Interventions:
     @property
     def may_go_on(self) -> bool:
         """Whether there are trials and time left."""
-        return self.left > 0 and not self.clock.over
+        return self.spent.total() < self._most and not self.clock.over
 
     @property
     def halved(self) -> bool:
         """Whether FP16 runs beside INT8."""
         return self._case.int8.rest == "fp16"
 
-    @cached_property
-    def _least(self) -> float:
-        """How far the outputs are off with no culprit in INT8."""
-        return self._tried(frozenset())
-
     def as_it_is(self, group: str) -> float:
         """How far the outputs are off with this culprit in INT8."""
-        if group not in self._as_it_is:
-            self._as_it_is[group] = self._tried(frozenset(piece.given for piece in self.pieces[group]))
-        return self._as_it_is[group]
+        if group not in self._known:
+            given = frozenset(piece.given for piece in self.pieces[group])
+            self._known[group] = self._tried(group, given)
+        return self._known[group]
 
     def loss(self, group: str) -> float:
         """What it adds to how far they are off: squared errors, 1 at the limit of a criterion."""
-        return self.as_it_is(group) - self._least
+        if "" not in self._known:
+            self._known[""] = self._tried(group, frozenset())
+        return self.as_it_is(group) - self._known[""]
 
     def without(self, group: str, piece: Piece) -> float:
         """How far the outputs are off with one piece not quantized."""
-        return self._tried(frozenset(p.given for p in self.pieces[group] if p != piece))
+        return self._tried(group, frozenset(p.given for p in self.pieces[group] if p != piece))
 
     def rescaled(self, group: str, piece: Piece, scale: Array) -> float:
         """The same with an activation in symmetric INT8 at another scale, float32 [] or [channels]."""
         int8 = frozenset(p.other if p == piece else p.given for p in self.pieces[group])
         given = scale if piece.axis is None else np.broadcast_to(scale, (piece.channels,))
-        return self._tried(int8, {piece.scaled: TensorScale(np.asarray(given, np.float32), piece.axis)})
+        return self._tried(
+            group, int8, {piece.scaled: TensorScale(np.asarray(given, np.float32), piece.axis)}
+        )
 
     def in_fp32(self, group: str) -> float:
         """The same with the culprit as it is, and FP32 in place of FP16 around all that is INT8."""
-        self.left -= 1
-        return self._wide.badness(Plan(high=dict.fromkeys(self._culprits - {group}, "fp32")))
+        self.spent[group] += 1
+        return self._wide.badness(Plan(high=dict.fromkeys(sorted(self._high - {group}), "fp32")))
 
     @cached_property
     def _wide(self) -> Simulator:
         return self._case.simulator.on(self._case.network, "fp32")
 
-    def _tried(self, int8: frozenset[str], scales: Mapping[str, TensorScale] | None = None) -> float:
-        self.left -= 1
+    def _tried(
+        self, group: str, int8: frozenset[str], scales: Mapping[str, TensorScale] | None = None
+    ) -> float:
+        self.spent[group] += 1
         self.clock.tick("trial")
-        high = dict.fromkeys(sorted(self._every - int8), self._case.measured.keep)
+        whole = self._high - self.pieces.keys()
+        high = dict.fromkeys(sorted((self._every | whole) - int8), self._case.measured.keep)
         return self._simulator.badness(Plan(high=high, scales=scales or {}))

@@ -33,7 +33,7 @@ def test_as_it_is_and_without_all(wide: Lab) -> None:
     assert trials.as_it_is(WIDE) == pytest.approx(simulator.badness(Plan()), rel=1e-6)
     high = simulator.badness(Plan({WIDE: "fp16"}))
     assert trials.loss(WIDE) == pytest.approx(simulator.badness(Plan()) - high, rel=1e-6)
-    assert trials.left == 8
+    assert trials.spent == {WIDE: 2}
 
 
 def test_a_scale_is_that_of_the_plan(wide: Lab) -> None:
@@ -68,4 +68,14 @@ def test_trials_are_counted_and_end(wide: Lab) -> None:
     assert trials.may_go_on
     trials.as_it_is(WIDE)
     trials.as_it_is(WIDE)  # known
-    assert (trials.left, trials.may_go_on) == (0, False)
+    assert not trials.may_go_on
+
+
+def test_alone_all_else_is_out_of_int8(wide: Lab) -> None:
+    trials = Interventions(wide, [WIDE], 2)
+    beside = trials.as_it_is(WIDE)
+    high = dict.fromkeys((g.name for g in wide.network.groups if g.name != WIDE), "fp16")
+    found = trials.alone().as_it_is(WIDE)
+    assert found == pytest.approx(wide.simulator.badness(Plan(high)), rel=1e-6)
+    assert found != beside
+    assert not trials.may_go_on  # they have one budget
