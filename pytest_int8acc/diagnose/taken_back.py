@@ -163,7 +163,7 @@ class _Tests:
     def _of_activation(self, guilty: Suspect, placed: Placed) -> Cause:
         """Of an activation that no other scale mends: what surrounds it, or what it holds."""
         cause = guilty.cause
-        if cause.symptom in _REMEDIES:
+        if cause.symptom in _REMEDIES and self._remedy(guilty) is not None:
             cause = replace(cause, kind="accumulated-noise", symptom="noise-adds-up")
         self.rescaled(guilty, "range")
         return placed(cause, [guilty.tensor]) or cause

@@ -13,10 +13,12 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 import onnx
+from numpy.typing import DTypeLike
 from onnx import helper
 
 from pytest_int8acc.graph.flow import channel_axis
 from pytest_int8acc.graph.formats import INT8
+from pytest_int8acc.graph.groups import WEIGHTED
 from pytest_int8acc.graph.model import Editor
 from pytest_int8acc.graph.network import Edge, Group, Network, Quantization, by_node
 
@@ -50,6 +52,7 @@ def apart(
         shapes: Of the activations that they quantize, in a run.
     """
     editor = network.model.edit()
+    fixed = _fixed_channels(network, groups)
     apart = {group.name: _Apart(group, editor) for group in network.groups if group.name in groups}
     edges = {name: by_node(parts.activations) for name, parts in apart.items()}
     owner = {node: name for name, by in edges.items() for node in by}
@@ -58,7 +61,8 @@ def apart(
         if node.name in owner:
             parts = apart[owner[node.name]]
             for edge in edges[owner[node.name]][node.name]:
-                nodes += parts.add(node, edge, shapes.get(edge.tensor, ()))
+                shape = shapes.get(edge.tensor, ()) if (edge.node, edge.index) in fixed else ()
+                nodes += parts.add(node, edge, shape)
         nodes.append(node)
     editor.set_nodes(nodes)
     left = [
@@ -92,7 +96,7 @@ class _Apart:
             axis = channel_axis(node.op_type, edge.index, len(shape))
             channels = 0 if axis is None else shape[axis]
             first = self._identity(edge.tensor, edge.quantization)
-            second = self._identity(first.output[0], _even(channels, axis))
+            second = self._identity(first.output[0], _even(channels, axis, edge.quantization.scale.dtype))
             found = Piece((edge.tensor,), first.name, second.name, first.output[0], axis, channels)
             self.pieces.append(found)
             self._made[key] = second.output[0]
@@ -107,7 +111,22 @@ class _Apart:
         return node
 
 
-def _even(channels: int, axis: int | None) -> Quantization:
+def _fixed_channels(network: Network, groups: Collection[str]) -> set[tuple[str, int]]:
+    """Node and input of each activation whose channels are as many in every run."""
+    model, found = network.model, set[tuple[str, int]]()
+    values, index = model.values(), model.index
+    for edge in (e for g in network.groups if g.name in groups for e in g.edges):
+        node, info = index.nodes[edge.node], values.get(edge.tensor)
+        shape = info.shape if info is not None and info.shape is not None else ()
+        axis = channel_axis(node.op_type, edge.index, len(shape))
+        others = set(node.input[:2]) - {edge.tensor}
+        weighted = node.op_type in WEIGHTED and bool(others & index.constants)
+        if weighted or (axis is not None and isinstance(shape[axis], int)):
+            found.add((edge.node, edge.index))
+    return found
+
+
+def _even(channels: int, axis: int | None, dtype: DTypeLike) -> Quantization:
     """A place for other scales: symmetric INT8, per channel where there is an axis."""
-    scale = np.ones(() if axis is None else channels, np.float32)
+    scale = np.ones(() if axis is None else channels, dtype)
     return Quantization(scale, INT8.zeros(scale), axis)

@@ -34,6 +34,7 @@ class Trials:
     fp32: float = 11.0
     halved: bool = True
     left: int = 100
+    channels: int = 3
     by_itself: Trials | None = None
     asked: list[str] = field(default_factory=list)
 
@@ -46,7 +47,7 @@ class Trials:
 
     @property
     def pieces(self) -> dict[str, tuple[Piece, ...]]:
-        return {"g": tuple(Piece((t,), t, f"{t}/other", f"{t}/in", 1, 3) for t in self.free)}
+        return {"g": tuple(Piece((t,), t, f"{t}/other", f"{t}/in", 1, self.channels) for t in self.free)}
 
     def as_it_is(self, group: str) -> float:
         return 11.0
@@ -121,6 +122,13 @@ def test_large_channels_are_the_cause_after_a_gelu_too() -> None:
     outliers = suspect("x", *OUTLIERS, channels={1: 9.0})
     cause = found(Trials({"x": 1.0, "w": 11.0}, {"x": 1.4}), [outliers, WEIGHT], "after-gelu")
     assert told(cause) == ("large-channels", "x", "channels", 0.96)
+
+
+def test_channels_that_cannot_be_tried_stay_the_cause() -> None:
+    """No number of channels is known: what the tensor holds stands, and what it costs."""
+    outliers = suspect("x", *OUTLIERS, channels={1: 9.0})
+    cause = found(Trials({"x": 1.5, "w": 11.0}, {"x": 1.4}, channels=5), [outliers, WEIGHT])
+    assert told(cause) == ("large-channels", "x", "activation", 0.95)
 
 
 def test_a_gelu_is_a_reason_where_channels_apart_mend_nothing() -> None:

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from builder import Builder
 from zoo import ZOO, sample_feed
-from zoo_networks import zoo_network
+from zoo_networks import network_of, zoo_network
 
 from pytest_int8acc.engines.onnxruntime import OrtEngine
 from pytest_int8acc.graph.apart import Piece, apart
+from pytest_int8acc.graph.load import normalize
+from pytest_int8acc.graph.model import make_model
 from pytest_int8acc.graph.network import Network, Plan, TensorScale
 from pytest_int8acc.graph.plan import apply
 from pytest_int8acc.tensors import Feed
@@ -69,3 +72,18 @@ def test_other_scales_are_one_tensors_of_one_group() -> None:
     for output, array in found.items():
         np.testing.assert_array_equal(array, expected[output])
     assert group in {known.name for known in own.groups}
+
+
+def test_channels_that_differ_from_run_to_run_have_one_scale() -> None:
+    """Of a product of two activations, over a length that is open; a weight's channels are always as many."""
+    b = Builder()
+    x = b.input("x", ["N", "L", 8])
+    scores = b.node("MatMul", x, b.node("Transpose", x, perm=[0, 2, 1]))
+    mixed = b.node("MatMul", scores, x)
+    y = b.node("MatMul", mixed, b.weight(8, 4, fan_in=8))
+    network = network_of(normalize(make_model(b.model({y: ["N", "L", 4]}))))
+    shapes = {"x": (1, 5, 8), scores: (1, 5, 5), mixed: (1, 5, 8)}
+    _, second, third = (group.name for group in network.groups)
+    _, pieces = apart(network, [second, third], shapes)
+    assert [(piece.tensors, piece.axis) for piece in pieces[second]] == [((scores,), None), (("x",), None)]
+    assert [(p.tensors, p.axis, p.channels) for p in pieces[third] if p.other] == [((mixed,), 2, 8)]
