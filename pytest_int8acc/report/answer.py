@@ -11,7 +11,7 @@ from pytest_int8acc.report.course import stop_text
 from pytest_int8acc.report.diagnosis import changes, rule_line, rules_text
 from pytest_int8acc.report.engines import no_int8
 from pytest_int8acc.report.search import reason
-from pytest_int8acc.report.summary import first_line, is_jumpy, why_texts
+from pytest_int8acc.report.summary import first_line, is_jumpy, jump_text, why_texts
 from pytest_int8acc.report.words import (
     NAME,
     WIDTH,
@@ -219,7 +219,9 @@ def cautions(result: CaseResult) -> list[str]:
     lint = [f"TensorRT refuses this INT8 model: {rules_text(broken)}"] if broken else []
     stopped = [stop_text(result.stopped)] if result.stopped is not None else []
     groups = [rule_line(group) for group in by_rule(known)]
-    return list(dict.fromkeys([*lint, *no_int8(result.engines), *result.warnings, *stopped, *groups]))
+    jumps = result.diagnosis.jumps if result.diagnosis is not None and not is_jumpy(result) else ()
+    jumpy = [jump_text(jumps, NAME)] if jumps else []
+    return list(dict.fromkeys([*lint, *no_int8(result.engines), *result.warnings, *stopped, *groups, *jumpy]))
 
 
 def _own_inputs(result: CaseResult) -> list[str]:

@@ -160,6 +160,11 @@ def cause_clause(cause: Cause) -> str:
     return cause.told if cause.symptom is None else _CLAUSES[cause.symptom].format_map(_Facts(cause))
 
 
+def cause_brief(cause: Cause) -> str:
+    """The same, and what shows the cause."""
+    return "; ".join(filter(None, [cause_clause(cause), taken_text(cause, named=True)]))
+
+
 def taken_text(cause: Cause, *, named: bool = False) -> str:
     """What shows the cause, like ``channel 7 explains 97 % of the loss``; empty where nothing was tried.
 

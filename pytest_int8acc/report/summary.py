@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 
-from pytest_int8acc.report.causes import KINDS, cause_clause, cause_text, taken_text
+from pytest_int8acc.report.causes import KINDS, cause_brief, cause_text
 from pytest_int8acc.report.words import NAME, count, few, middle, pairs_text, relation, shorten, worst_first
 from pytest_int8acc.results import CaseResult, Culprit, Diagnosis, Finding, LineFit, StageLine
 from pytest_int8acc.results.causes import Cause, CauseKind, Jump, OddRanges, Stage
@@ -111,12 +111,7 @@ def summary(result: CaseResult) -> str:
 
 def why_texts(result: CaseResult) -> Iterator[str]:
     """The same for a failure's few lines, the fullest first: several layers by their kinds of cause."""
-    yield from _summaries(result, (_of_kinds, partial(_of_kinds, say=_clause)))
-
-
-def _clause(cause: Cause) -> str:
-    """The cause in few words, and what shows it."""
-    return "; ".join(filter(None, [cause_clause(cause), taken_text(cause, named=True)]))
+    yield from _summaries(result, (_of_kinds, partial(_of_kinds, say=cause_brief)))
 
 
 def is_jumpy(result: CaseResult) -> bool:

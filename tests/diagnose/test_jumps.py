@@ -13,6 +13,7 @@ from pytest_int8acc.check import check
 from pytest_int8acc.graph.flow import choices
 from pytest_int8acc.graph.load import normalize
 from pytest_int8acc.graph.model import Model, make_model, save_model
+from pytest_int8acc.report.answer import cautions
 from pytest_int8acc.report.summary import summary
 from pytest_int8acc.report.text import failure
 from pytest_int8acc.results import CaseResult
@@ -83,6 +84,7 @@ def test_a_top_k_that_does_no_harm_is_not_blamed(tmp_path: Path) -> None:
     assert result.search is not None
     assert result.search.culprits
     assert "chooses among values" not in summary(result)
+    assert any(caution.startswith("TopK 'TopK_5' chooses among values") for caution in cautions(result))
 
 
 @pytest.mark.parametrize(
