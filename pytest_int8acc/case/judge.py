@@ -47,6 +47,11 @@ class Verdict(NamedTuple):
         """True where every output and every metric passes."""
         return all(output.passed for output in self.outputs) and all(score.passed for score in self.metrics)
 
+    @property
+    def holds(self) -> bool:
+        """True where it passes, and would on other samples like these."""
+        return self.passed and all(score.steady for score in self.scores)
+
 
 @dataclass(frozen=True, eq=False)
 class Judge:
@@ -119,16 +124,18 @@ class Scoring:
             self._references.append(run.reference("the baseline's outputs"))
         return self._references[index]
 
-    def verdict(self, noise: Scoring | None = None) -> Verdict:
+    def verdict(self, noise: Scoring | None = None, *, intervals: bool = False) -> Verdict:
         """All outputs and all metrics, judged before anything fails.
 
-        ``noise``: the baseline and its second run, of these samples or of others; where users' metrics were
-        left out of it, the two are the same.
+        Args:
+            noise: The baseline and its second run, of these samples or of others; where users' metrics were
+                left out of it, the two are the same.
+            intervals: Whether samples are drawn again, to see how steady the verdict is.
 
         Raises:
             CriterionError: A limit stands on a baseline that is not finite, or a user's metric fails.
         """
-        outputs = self.outputs.results(noise.outputs if noise else None)
+        outputs = self.outputs.results(noise.outputs if noise else None, intervals=intervals)
         reruns = noise._metrics if noise is not None else []
         scores = (
             score

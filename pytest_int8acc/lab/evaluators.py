@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 
+import numpy as np
+
 from pytest_int8acc.case.trials import Gathered
 from pytest_int8acc.graph.network import Plan, Precision
 from pytest_int8acc.lab.simulator import Simulator
@@ -22,6 +24,7 @@ class Simulated:
         base: Plan | None = None,
         samples: Iterable[int] | None = None,
         keep: Precision = "fp16",
+        room: float = 1.0,
     ) -> None:
         """Check the criteria.
 
@@ -30,6 +33,7 @@ class Simulated:
             base: What every plan does beside; nothing by default.
             samples: Those that the search may see, by index; None: all. See ``split``.
             keep: What groups run in that leave INT8.
+            room: The share of what the limits allow that a plan may use up to pass.
 
         Raises:
             CriterionError: A criterion does not fit the outputs.
@@ -37,7 +41,7 @@ class Simulated:
         self.groups: Sequence[GroupInfo] = simulator.groups
         self.simulator, self.seen = simulator, simulator.seen(samples)
         self.keep: Precision = keep
-        self._base = base or Plan()
+        self._base, self._room = base or Plan(), room
 
     @property
     def criteria(self) -> Sequence[Criterion]:
@@ -71,7 +75,15 @@ class Simulated:
             EngineError: The model fails.
             CriterionError: A user's function fails.
         """
-        return self.simulator.trial(self.plan(high), self.seen, order, enough)
+        room = self._room
+        if room == 1.0:
+            return self.simulator.trial(self.plan(high), self.seen, order, enough)
+        strict = None if enough is None else lambda parts: enough(parts / room)
+        trial = self.simulator.trial(self.plan(high), self.seen, order, strict)
+        losses = tuple(loss / room for loss in trial.losses)
+        return replace(
+            trial, passed=trial.passed and max(losses) <= 1, losses=losses, parts=trial.parts / room
+        )
 
     def probe(self, plans: Sequence[frozenset[int]], samples: Sequence[int]) -> list[Probe]:
         """Measure the errors of plans on a few samples; see ``Evaluator``.
@@ -79,7 +91,13 @@ class Simulated:
         Raises:
             EngineError: The model fails.
         """
-        return [self.simulator.probe(self.plan(high), self.seen, samples) for high in plans]
+        found = [self.simulator.probe(self.plan(high), self.seen, samples) for high in plans]
+        return found if self._room == 1.0 else [self._strict(probe) for probe in found]
+
+    def _strict(self, probe: Probe) -> Probe:
+        scales = [self._room ** (-1 / target.power) for target in self.targets]
+        vectors = [np.float32(scale) * vector for scale, vector in zip(scales, probe.vectors, strict=True)]
+        return Probe(vectors, probe.parts / self._room)
 
 
 class Built(Simulated):

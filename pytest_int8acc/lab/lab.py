@@ -146,9 +146,14 @@ class Lab:
             sessions=self.sessions,
         )
 
-    def simulated(self, samples: Sequence[int] | None = None, base: Plan | None = None) -> Simulated:
-        """Groups kept high over a plan, judged by inference on some samples; None: all."""
-        return Simulated(self.simulator, base, samples, self.measured.keep)
+    def simulated(
+        self, samples: Sequence[int] | None = None, base: Plan | None = None, room: float = 1.0
+    ) -> Simulated:
+        """Groups kept high over a plan, judged by inference on some samples; None: all.
+
+        ``room`` is the share of what the limits allow that a plan may use up to pass.
+        """
+        return Simulated(self.simulator, base, samples, self.measured.keep, room)
 
     # Plans by building
 
@@ -162,9 +167,12 @@ class Lab:
         Raises:
             EngineError: It does not build or run.
         """
-        logger.info("%s: building a model with %d groups high", self.measured.case.name, len(plan.high))
-        form = self.int8.under(plan)
+        form = self._form(plan)
         return form, self._outputs(form)
+
+    def _form(self, plan: Plan) -> Form:
+        logger.info("%s: building a model with %d groups high", self.measured.case.name, len(plan.high))
+        return self.int8.under(plan)
 
     def _outputs(self, form: Form) -> Iterator[tuple[int, Feed]]:
         self.builds += 1
@@ -182,8 +190,8 @@ class Lab:
         """
         key = _proof_key(plan)
         if key not in self._proofs:
-            form, outputs = self.build(plan)
-            self._proofs[key] = Proof(plan, form, self.measured.judged(outputs))
+            self.builds, form = self.builds + 1, self._form(plan)
+            self._proofs[key] = Proof(plan, form, self.measured.proved(form))
         return self._proofs[key]
 
     def is_proved(self, plan: Plan) -> bool:

@@ -47,6 +47,7 @@ from pytest_int8acc.measure.caveats import (
     refuse_overflow,
 )
 from pytest_int8acc.measure.preflight import Preflight, beside_golden, preflight
+from pytest_int8acc.measure.rounding import with_rounding
 from pytest_int8acc.measure.runs import (
     Forms,
     Reference,
@@ -89,6 +90,8 @@ class Measured:
     """Where ONNX Runtime runs what is not the backend's."""
     clock: Clock
     """Of all that the case does, from its setup on."""
+    moves: bool = True
+    """Whether the baseline runs, so that inputs can be moved."""
 
     @property
     def half(self) -> bool:
@@ -120,6 +123,21 @@ class Measured:
     def judged(self, outputs: Iterable[tuple[int, Feed]]) -> Verdict:
         """Outputs of another form, batch by batch, by the case's criteria."""
         return self.runs.judged(outputs)
+
+    def proved(self, form: Form) -> Verdict:
+        """Another form built, run on all samples and judged, with what inputs moved by rounding would change.
+
+        Raises:
+            EngineError: It does not build or run.
+        """
+        engine = self.backend.open(form, Role.FIXED, self.inputs)
+        verdict = self.judged(self.outputs_of(engine))
+
+        def engines() -> dict[Role, Engine]:
+            baseline = self.backend.open(self.reference, Role.BASELINE, self.inputs)
+            return {Role.BASELINE: baseline, Role.INT8: engine}
+
+        return with_rounding(verdict, engines, self.inputs, self.judge) if self.moves else verdict
 
     def close(self) -> None:
         """Let go of the engines."""
@@ -262,6 +280,7 @@ def _measure(case: Case, settings: Settings, backend: Backend, keeper: Keeper | 
         candidate=forms.candidate,
         sessions=sessions,
         clock=clock,
+        moves=early.baseline is not None,
     )
 
 
@@ -287,7 +306,7 @@ def _judged(
     case, scoring, verdict = setup.case, runs.scorings[Role.BASELINE, Role.INT8], None
     with case.at("criteria"):
         if early.settled or not runs.spoilt:
-            verdict = scoring.verdict(runs.noise)
+            verdict = scoring.verdict(runs.noise, intervals=True)
         passed = verdict is not None and verdict.passed
         if early.fp32 is not None and is_explained(case, setup.settings, int8_passed=passed):
             runs.compare_fp32()
@@ -296,7 +315,10 @@ def _judged(
         if not early.settled:
             refuse_overflow(lost, runs, setup.model, setup.baseline, setup.inputs, sessions)
     with case.at("criteria"):
-        return lost, verdict or scoring.verdict(runs.noise)
+        verdict = verdict or scoring.verdict(runs.noise, intervals=True)
+        if early.baseline is not None:
+            verdict = with_rounding(verdict, lambda: runs.engines, setup.inputs, runs.judge)
+    return lost, verdict
 
 
 def is_explained(case: Case, settings: Settings, *, int8_passed: bool) -> bool:

@@ -51,6 +51,8 @@ class Runs:
     """Form to its outputs that hold numbers and are 0 throughout."""
     steady: Scoring | None = None
     """Two runs of the baseline on the first samples, where they were the same; None where they were not."""
+    engines: Mapping[Role, Engine] = field(default_factory=dict)
+    """What was run."""
     _nonzero: dict[Role, set[str]] = field(default_factory=lambda: defaultdict(set))
 
     @property
@@ -115,7 +117,7 @@ class Runs:
         scoring = Scoring(self.judge, self.scorings[Role.BASELINE, Role.INT8])
         for (_, before), (rows, feed) in zip(_batches(self.baseline), outputs, strict=True):
             scoring.add(before, feed, rows)
-        return scoring.verdict(self.noise)
+        return scoring.verdict(self.noise, intervals=True)
 
 
 @dataclass(frozen=True, eq=False)
@@ -181,7 +183,8 @@ def run_forms(
         scorings = _scorings(
             wanted, {*engines, Role.BASELINE}, [output.name for output in forms.model.outputs]
         )
-    runs = Runs(engines[Role.INT8].description, notes, wanted.judge, run, scorings, steady=early.steady)
+    judge, steady = wanted.judge, early.steady
+    runs = Runs(tested.description, notes, judge, run, scorings, steady=steady, engines=engines)
     for rows, found in lock_step(engines, inputs):
         _add(runs, wanted, rows, dict(found))
     if wanted.golden is not None:

@@ -9,11 +9,13 @@ Where the built model contradicts the simulation, that is said, and the search g
 from __future__ import annotations
 
 import logging
+import math
 import time
 from dataclasses import dataclass, replace
 from functools import partial
 
 from pytest_int8acc.case.forms import ImplicitForm
+from pytest_int8acc.case.judge import Verdict
 from pytest_int8acc.errors import EngineError
 from pytest_int8acc.lab.evaluators import Simulated
 from pytest_int8acc.lab.inputs import split
@@ -25,6 +27,9 @@ from pytest_int8acc.search.types import Budget, SearchResult
 logger = logging.getLogger("pytest_int8acc")
 #: Samples, at most, on which each culprit is seen alone in INT8.
 _ALONE = 64
+#: Times that a plan with a reserve is searched, each within less room; what each leaves of the room foretold,
+#: and the least.
+_STRICTER, _SPARE, _LEAST_ROOM = 2, 0.9, 0.05
 
 
 @dataclass(frozen=True, eq=False)
@@ -39,6 +44,10 @@ class Found:
     """Samples that the search did not see."""
     notes: tuple[str, ...] = ()
     certificate: Certificate | None = None
+    reserved: Proof | None = None
+    """Of a plan that keeps more groups high, where this one meets the criteria without a reserve."""
+    room: float = 1.0
+    """The share of what the limits allow that plans may use up to keep them with a reserve."""
 
     @property
     def verified(self) -> bool:
@@ -48,7 +57,7 @@ class Found:
     @property
     def fix(self) -> Proof | None:
         """The proof, where the plan does anything and was verified."""
-        return self.proof if self.verified and self.result.high else None
+        return self.reserved or (self.proof if self.verified and self.result.high else None)
 
 
 def find_precision(lab: Lab) -> tuple[SearchOutcome, Found]:
@@ -62,6 +71,8 @@ def find_precision(lab: Lab) -> tuple[SearchOutcome, Found]:
     found = _find(lab)
     if lab.measured.settings.certify and found.fix is not None:
         found = clock.attempt("certification", partial(_certified, lab, found), found)
+    if found.fix is not None and not found.fix.verdict.holds:
+        found = clock.attempt("reserve", partial(_with_reserve, lab, found), found)
     if found.fix is not None and isinstance(lab.measured.candidate, ImplicitForm):
         said = clock.attempt("layer-precisions", partial(_as_layer_precisions, lab, found.result), "")
         found = replace(found, notes=(*found.notes, *filter(None, [said])))
@@ -133,6 +144,34 @@ def _slimmer(lab: Lab, found: Found) -> Found:
     return slim if slim.verified else found
 
 
+def _with_reserve(lab: Lab, found: Found) -> Found:
+    """The same, where it is found with a fix that would meet the criteria on other samples, too."""
+    proof, room = found.fix, 1.0
+    for _ in range(_STRICTER):
+        if proof is None or lab.builds >= lab.measured.settings.max_builds:
+            break
+        room *= _SPARE * _room(proof.verdict)
+        evaluator = lab.simulated(room=room)
+        result = search(evaluator, lab.measured.settings.strategy, budget=Budget(clock=lab.clock))
+        if len(result.high) == len(lab.groups):
+            break  # nothing in INT8 is no fix
+        proof = _proof(lab, evaluator, result)
+        if proof is not None and proof.verdict.holds:
+            return replace(found, reserved=proof, room=_room(proof.verdict))
+    return replace(found, room=room)
+
+
+def _room(verdict: Verdict) -> float:
+    """What a score uses up of its limit, as a share of what it does at the worse end of its interval."""
+    shares = [1.0]
+    for score in verdict.scores:
+        if score.interval is not None:
+            ends = (score.interval.low, score.interval.high)
+            most = max(replace(score, value=end).strain for end in ends)
+            shares.append(score.strain / most if 0 < score.strain < math.inf else 1.0)
+    return max(min(shares), _LEAST_ROOM)
+
+
 def _certified(lab: Lab, found: Found) -> Found:
     """Minimality shown on built models; where one of them shows a culprit to be none, without that one."""
     everything = lab.simulated()
@@ -172,28 +211,29 @@ def _builds_left(lab: Lab) -> int:
 
 
 def _outcome(lab: Lab, found: Found, seconds: float) -> SearchOutcome:
-    result = found.result
+    result, proof = found.result, found.reserved or found.proof
     return SearchOutcome(
         strategy=result.strategy,
         precision=lab.measured.keep,
         culprits=_culprits(lab, found) if result.passed else (),
         found=result.passed,
         minimal=result.minimal,
-        verified=found.verified,
-        fixed=found.proof.verdict.scores if found.proof else (),
+        verified=proof is not None and proof.verdict.holds,
+        fixed=proof.verdict.scores if proof else (),
         ending=result.ending,
         trials=tuple(TrialLine(t.high, t.passed, t.loss, t.cost, t.why) for t in result.trials),
         probes=result.probes,
         cost=result.cost,
         builds=lab.builds,
         seconds=seconds,
-        int8_share=1.0 - lab.share(result.high),
+        int8_share=1.0 - lab.share(found.reserved.plan.high if found.reserved else result.high),
         held_out=found.held_out,
         notes=found.notes,
         table=result.table,
         price_ms=_price_ms(lab) if found.fix is not None else None,
         certificate=found.certificate,
         fixed_pairs=lab.network.fixed_pairs,
+        with_reserve=tuple(found.reserved.plan.high) if found.reserved else (),
     )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Literal
@@ -48,14 +49,19 @@ def repair(lab: Lab, outcome: SearchOutcome, found: Found) -> Repaired:
         Int8accError: A model does not build or run, or the data cannot be read.
     """
     built = lab.builds
-    repairing = _Repairing(lab, outcome)
+    repairing = _Repairing(lab, outcome, found.room)
     ways: list[tuple[Repair, Proof]] = []
     if outcome.ending.kind != "high-fails" and (not outcome.found or outcome.culprits):
         ways += lab.clock.attempt("repair", lambda: list(repairing.first_proved()), [])
     if found.fix is not None and outcome.keeps_int8:
         ways.append((_high(outcome), found.fix))
+    if found.reserved is not None and found.proof is not None:
+        repairing.unsteady.append((_without_reserve(lab, outcome, found.proof), found.proof))
     if len(ways) > 1:
         ways = _fastest_first([(replace(way, latency=lab.latency(p.form)), p) for way, p in ways])
+    price = next((way.price for way, _ in ways if way.verified), math.inf)
+    unsteady = [pair for pair in repairing.unsteady if pair[0].price < price]
+    ways = [*ways, *unsteady] if price < math.inf else [*unsteady, *ways]
     spent = repairing.work.purse.trials
     notes = (*repairing.work.notes, *repairing.notes, *([f"{spent} trials of other scales"] if spent else []))
     repairs, proofs = tuple(way for way, _ in ways), tuple(proof for _, proof in ways)
@@ -79,11 +85,12 @@ def _fastest_first(found: list[tuple[Repair, Proof]]) -> list[tuple[Repair, Proo
 class _Repairing:
     """Goes through the ways and proves what they propose."""
 
-    def __init__(self, lab: Lab, outcome: SearchOutcome) -> None:
-        culprits = tuple(culprit.layer for culprit in outcome.culprits)
+    def __init__(self, lab: Lab, outcome: SearchOutcome, room: float) -> None:
         self.lab, self.outcome = lab, outcome
-        self.work = Work(lab, culprits, Purse(TRIALS, lab.clock))
+        self.work = Work(lab, outcome.kept, Purse(TRIALS, lab.clock), room)
         self.notes: list[str] = []
+        self.unsteady: list[tuple[Repair, Proof]] = []
+        """The first that meets the criteria, but might not on other samples like these."""
         self._built = lab.builds
 
     def first_proved(self) -> Iterator[tuple[Repair, Proof]]:
@@ -95,10 +102,11 @@ class _Repairing:
             for candidate in way(self.work):
                 if not self.lab.is_proved(candidate.plan):
                     self.lab.clock.check()
-                proof = self._confirmed(candidate)
-                if proof is not None:
-                    yield proof
+                repair = self._confirmed(candidate)
+                if repair is not None and repair[0].verified:
+                    yield repair
                     return
+                self.unsteady = self.unsteady or ([repair] if repair is not None else [])
             self.lab.clock.check()
 
     def _confirmed(self, candidate: Candidate) -> tuple[Repair, Proof] | None:
@@ -130,10 +138,10 @@ class _Repairing:
             layers=layers,
             rescales=tuple(_rescales(self.lab.network, candidate)),
             scores=proof.verdict.scores,
-            verified=True,
+            verified=proof.verdict.holds,
             price=self.lab.share(layers),
             precision=self.outcome.precision,
-            culprits=len(self.outcome.culprits),
+            culprits=len(self.outcome.kept),
             weights=candidate.base.weights,
             migration=candidate.base.migration,
             data=candidate.base.source.description,
@@ -143,9 +151,14 @@ class _Repairing:
 
 def _high(outcome: SearchOutcome) -> Repair:
     """The search's own plan."""
-    layers = tuple(culprit.layer for culprit in outcome.culprits)
-    share = 1.0 - outcome.int8_share
-    return Repair("high", layers, (), outcome.fixed, outcome.verified, share, outcome.precision, len(layers))
+    share, kept = 1.0 - outcome.int8_share, outcome.kept
+    return Repair("high", kept, (), outcome.fixed, outcome.verified, share, outcome.precision, len(kept))
+
+
+def _without_reserve(lab: Lab, outcome: SearchOutcome, proof: Proof) -> Repair:
+    """The culprits alone kept high, where the search's own plan keeps more for a reserve."""
+    share, layers = lab.share(proof.plan.high), tuple(proof.plan.high)
+    return Repair("high", layers, (), proof.verdict.scores, False, share, outcome.precision, len(layers))
 
 
 def _rescales(original: Network, candidate: Candidate) -> Iterator[Rescale]:

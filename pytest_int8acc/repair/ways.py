@@ -79,9 +79,16 @@ class Candidate:
 class Work:
     """One repair under way: the lab, the culprits, what may still be spent, and the bases tried so far."""
 
-    def __init__(self, lab: Lab, culprits: tuple[str, ...], purse: Purse) -> None:
-        """Keep what is needed; culprits may be empty, then all groups are looked at."""
-        self.lab, self.culprits, self.purse = lab, culprits, purse
+    def __init__(self, lab: Lab, culprits: tuple[str, ...], purse: Purse, room: float = 1.0) -> None:
+        """Keep what is needed.
+
+        Args:
+            lab: Of a failing case.
+            culprits: None: all groups are looked at.
+            purse: Pays for trials.
+            room: The share of what the limits allow that leaves a reserve.
+        """
+        self.lab, self.culprits, self.purse, self.room = lab, culprits, purse, room
         self.bases: list[Base] = []
         self.notes: list[str] = []
 
@@ -182,7 +189,7 @@ def mix(work: Work) -> Iterator[Candidate]:
         wanted = units(base.network, activations(base.network, [name]), base.ranges)
         others = dict.fromkeys((c for c in work.culprits if c != name), keep)
         choice = chooser.rescale(wanted, start=choice, high=others)
-    evaluator = work.lab.simulated(base=chooser.plan(choice))
+    evaluator = work.lab.simulated(base=chooser.plan(choice), room=work.room)
     everything = evaluator.indices(work.culprits)
     result = certify(evaluator, everything, budget=Budget(clock=work.lab.clock))
     if result.passed and len(result.high) < len(work.culprits):

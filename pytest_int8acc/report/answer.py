@@ -16,15 +16,18 @@ from pytest_int8acc.report.words import (
     NAME,
     WIDTH,
     count,
+    drawn_again,
     few,
     first_fitting,
     fitted,
     middle,
+    name_of,
+    number,
     percent,
     relation,
     worst_first,
 )
-from pytest_int8acc.results import CaseResult, Culprit, Finding, Repair, SearchOutcome, by_rule
+from pytest_int8acc.results import CaseResult, Culprit, Finding, Repair, Score, SearchOutcome, by_rule
 from pytest_int8acc.results.causes import Stage
 
 #: How the first line of a failure begins.
@@ -131,22 +134,30 @@ def _recommended(result: CaseResult) -> Iterator[str]:
     repair, search = result.answer, result.search
     use = "use fixed.onnx: " if result.written else ""
     if repair is not None:
-        said, verified, scores = list(changes(repair)), repair.verified, repair.scores
+        spare = search.spare if search is not None and repair.kind == "high" else 0
+        said, verified, scores = list(changes(repair, spare)), repair.verified, repair.scores
     elif search is not None and search.found and search.culprits:
         said, verified, scores = list(_kept(search)), search.verified, search.fixed
     else:
         return
     by = result.backend.partition(",")[0]
     reached = [f"; {relation(score, most)}" for score in worst_first(scores)[:1] for most in (NAME, 16)]
-    proved = [f", verified on {by}", ", verified"] if verified else ["; not verified"]
+    proved = [f", verified on {by}", ", verified"] if verified else [*_by_luck(scores), "; not verified"]
     for text in said:
         for score in reached or [""]:
             yield from (f"{use}{text}{score}{proof}" for proof in proved)
     yield f"{use}{said[-1]}{proved[-1]}"
 
 
+def _by_luck(scores: Sequence[Score]) -> list[str]:
+    """What a fix is worth that keeps its limits on these samples only; nothing where it does not."""
+    unsteady = [score for score in worst_first(scores) if not score.steady]
+    kept = bool(unsteady) and all(score.passed for score in scores)
+    return [f", but {drawn_again(unsteady[0])} when samples are drawn again", "; unsteady"] if kept else []
+
+
 def _kept(search: SearchOutcome) -> Iterator[str]:
-    layers, share = count(len(search.culprits), "layer"), f"{search.int8_share:.0%}"
+    layers, share = count(len(search.kept), "layer"), f"{search.int8_share:.0%}"
     yield f"keep {layers} in {search.precision.upper()}, {share} of the multiply-accumulates stay in INT8"
     yield f"keep {layers} in {search.precision.upper()}"
 
@@ -217,11 +228,24 @@ def cautions(result: CaseResult) -> list[str]:
     data = [f for f in result.findings if f.source == "data" and f.severity != "note"]
     known = [f for f in data if not _is_slip(result, f)]
     lint = [f"TensorRT refuses this INT8 model: {rules_text(broken)}"] if broken else []
+    luck = [unsteady_text(result, score) for score in result.unsteady]
     stopped = [stop_text(result.stopped)] if result.stopped is not None else []
     groups = [rule_line(group) for group in by_rule(known)]
     jumps = result.diagnosis.jumps if result.diagnosis is not None and not is_jumpy(result) else ()
     jumpy = [jump_text(jumps, NAME)] if jumps else []
-    return list(dict.fromkeys([*lint, *no_int8(result.engines), *result.warnings, *stopped, *groups, *jumpy]))
+    told = [*lint, *luck[:1], *no_int8(result.engines), *result.warnings, *stopped, *groups, *jumpy]
+    return list(dict.fromkeys(told))
+
+
+def unsteady_text(result: CaseResult, score: Score) -> str:
+    """Why a verdict might be another on other samples: the interval, and the samples that decide."""
+    said = f"{name_of(score, NAME)} is {drawn_again(score)} when samples are drawn again"
+    for output in result.outputs:
+        if output.name == score.subject and output.heavy:
+            some = f"{len(output.heavy)} of {output.samples}"
+            worst = ", ".join(map(str, output.heavy[:3])) + (", ..." if len(output.heavy) > 3 else "")
+            return f"unsteady: {said}; {some} samples carry 90 % of the error ({worst})"
+    return f"unsteady: {said}, limit {number(score.limit or 0.0)}"
 
 
 def _own_inputs(result: CaseResult) -> list[str]:

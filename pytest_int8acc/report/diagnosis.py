@@ -57,8 +57,11 @@ def repair_line(repair: Repair) -> str:
     return f"{repair_text(repair)} ({', '.join(said)})"
 
 
-def changes(repair: Repair) -> Iterator[str]:
-    """What is changed, the fullest first: words for the line that recommends it."""
+def changes(repair: Repair, spare: int = 0) -> Iterator[str]:
+    """What is changed, the fullest first: words for the line that recommends it.
+
+    ``spare``: how many of its layers leave INT8 for a reserve only.
+    """
     layers, precision = len(repair.layers), repair.precision.upper()
     kept = f"{count(layers, 'layer')} in {precision}" if layers else "all in INT8"
     done = list(_changed(repair))
@@ -66,6 +69,7 @@ def changes(repair: Repair) -> Iterator[str]:
         yield repair.told
     if repair.kind == "high" or not done:
         verb = f"keep {kept}" if layers else "symmetric INT8 throughout"
+        verb += f", {spare} of them for a reserve" if spare else ""
         yield f"{verb}, {1 - repair.price:.0%} of the multiply-accumulates stay in INT8"
         yield verb
         return

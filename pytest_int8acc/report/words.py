@@ -63,6 +63,13 @@ def relation(score: Score, most: int | None = None) -> str:
     return f"{name} {value} {sign} {limit}"
 
 
+def drawn_again(score: Score) -> str:
+    """Where a score lies when its samples are drawn again, like ``17.4 to 23.2``; empty where not known."""
+    if score.interval is None:
+        return ""
+    return " to ".join(number_pair(score.interval.low, score.interval.high, most=8))
+
+
 def name_of(score: Score, most: int | None = None) -> str:
     """A user's function stands for itself, an output needs the metric beside it."""
     subject, metric = (middle(name, most or len(name)) for name in (score.subject, score.metric))

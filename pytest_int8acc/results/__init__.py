@@ -9,14 +9,14 @@ from typing import Literal, get_args
 from pytest_int8acc.results.causes import CalibrationLine, Diagnosis, LayerError, Migration, Repair, StageLine
 from pytest_int8acc.results.course import Doing, Part, Phase, PhaseName, Stop
 from pytest_int8acc.results.engines import EngineInfo, EngineLayer, Latency, Role
-from pytest_int8acc.results.scores import Acceptance, Bound, LineFit, OutputResult, Score
+from pytest_int8acc.results.scores import Acceptance, Bound, Interval, LineFit, OutputResult, Score
 from pytest_int8acc.results.search import Certificate, Culprit, Ending, LayerLine, SearchOutcome, TrialLine
 
 __all__ = ["CaseResult", "Finding", "Severity", "by_rule"]
 __all__ += ["CalibrationLine", "Diagnosis", "LayerError", "Migration", "Repair", "StageLine"]
 __all__ += ["Doing", "Part", "Phase", "PhaseName", "Stop"]
 __all__ += ["EngineInfo", "EngineLayer", "Latency", "Role"]
-__all__ += ["Acceptance", "Bound", "LineFit", "OutputResult", "Score"]
+__all__ += ["Acceptance", "Bound", "Interval", "LineFit", "OutputResult", "Score"]
 __all__ += ["Certificate", "Culprit", "Ending", "LayerLine", "SearchOutcome", "TrialLine"]
 
 Severity = Literal["error", "warning", "note"]
@@ -113,6 +113,15 @@ class CaseResult:
     def scores(self) -> tuple[Score, ...]:
         """All scores, outputs first."""
         return tuple(s for output in self.outputs for s in output.scores) + self.metrics
+
+    @property
+    def unsteady(self) -> tuple[Score, ...]:
+        """Scores on which the verdict hangs, which might be judged otherwise on other samples like these."""
+        if self.passed:
+            return tuple(score for score in self.scores if not score.steady)
+        missed = [score for score in self.scores if not score.passed]
+        certain = any(score.steady for score in missed) or any(output.problem for output in self.outputs)
+        return () if certain else tuple(missed)
 
     @property
     def passed(self) -> bool:

@@ -12,6 +12,14 @@ Meaning = Literal["constant", "small", "large", "shifted"]
 
 
 @dataclass(frozen=True)
+class Interval:
+    """Where a score lies when its samples are drawn again."""
+
+    low: float
+    high: float
+
+
+@dataclass(frozen=True)
 class Score:
     """One number that INT8 reached, and the limit it must keep."""
 
@@ -29,6 +37,8 @@ class Score:
     baseline: float | None = None
     """The baseline's own value, for a user's metric."""
     note: str = ""
+    interval: Interval | None = None
+    """None where samples were not drawn again, or the limit is far."""
 
     @property
     def name(self) -> str:
@@ -38,9 +48,12 @@ class Score:
     @property
     def passed(self) -> bool:
         """True where there is no limit, or the value keeps it; nan never passes a limit."""
+        return self._keeps(self.value)
+
+    def _keeps(self, value: float) -> bool:
         if self.limit is None:
             return True
-        return self.value >= self.limit if self.bound == "min" else self.value <= self.limit
+        return value >= self.limit if self.bound == "min" else value <= self.limit
 
     @property
     def margin(self) -> float | None:
@@ -48,6 +61,19 @@ class Score:
         if self.limit is None:
             return None
         return self.value - self.limit if self.bound == "min" else self.limit - self.value
+
+    @property
+    def steady(self) -> bool:
+        """Whether the limit is kept, or missed, throughout the interval."""
+        ends = () if self.interval is None else (self.interval.low, self.interval.high)
+        return all(self._keeps(end) == self.passed for end in ends)
+
+    @property
+    def reserve(self) -> float | None:
+        """Distance of the interval's worse end to the limit, positive where it is kept throughout."""
+        if self.interval is None or self.limit is None:
+            return self.margin
+        return self.interval.low - self.limit if self.bound == "min" else self.limit - self.interval.high
 
     @property
     def strain(self) -> float:
@@ -63,16 +89,28 @@ class Score:
             return math.inf
         if self.metric.endswith("_db"):
             return consistent(10 ** min((self.limit - self.value) / 10, 300.0), self.passed)
-        sign = 1.0 if self.bound == "min" else -1.0
-        known = self.baseline is not None and math.isfinite(self.baseline)
-        perfect = self.baseline if known and self.baseline is not None else max(sign, 0.0)
-        if not known and perfect < self.limit * sign:  # a speedup, say: no value is the best
+        sign, perfect = (1.0 if self.bound == "min" else -1.0), self._perfect
+        if perfect != self.baseline and perfect < self.limit * sign:  # a speedup, say: no value is the best
             perfect, used, allowed = 0.0, self.limit, self.value
         else:
             used, allowed = sign * (perfect - self.value), sign * (perfect - self.limit)
         if allowed > 0:
             return consistent(max(used, 0.0) / allowed, self.passed)
         return consistent(math.inf if used > 0 else 0.0, self.passed)
+
+    def at_strain(self, strain: float) -> float:
+        """The value that uses up so much of the limit; strain is greater than 0."""
+        limit = math.nan if self.limit is None else self.limit
+        if self.metric.endswith("_db"):
+            return limit - 10 * math.log10(strain)
+        return self._perfect - strain * (self._perfect - limit)
+
+    @property
+    def _perfect(self) -> float:
+        """The best value: the baseline's own of a user's metric, otherwise 1 of a least value and 0."""
+        if self.baseline is not None and math.isfinite(self.baseline):
+            return self.baseline
+        return 1.0 if self.bound == "min" else 0.0
 
     @property
     def limit_in_noise(self) -> bool:
@@ -127,6 +165,10 @@ class OutputResult:
     """Why the output fails whatever its scores: NaN in INT8 only, shapes that differ."""
     note: str = ""
     """What the reader must know of this output: elements left out, noise unknown."""
+    heavy: tuple[int, ...] = ()
+    """Samples that carry 90 % of the squared error, the worst first, where few do."""
+    samples: int = 0
+    """How many there are; 0 where that was not kept."""
 
     @property
     def passed(self) -> bool:

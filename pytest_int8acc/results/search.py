@@ -109,7 +109,8 @@ class SearchOutcome:
     minimal: bool
     """Each culprit, sent back to INT8, breaks the criteria."""
     verified: bool
-    """The fixed model was built and run by the case's own backend, on all samples, and met the criteria."""
+    """The fixed model was built and run by the case's own backend, on all samples, and met the criteria with
+    a reserve: it would on other samples like these."""
     fixed: tuple[Score, ...]
     """The fixed model's scores; empty where none was built."""
     ending: Ending
@@ -131,6 +132,8 @@ class SearchOutcome:
     """None where none was wanted, or there was nothing to certify."""
     fixed_pairs: tuple[str, ...] = ()
     """DequantizeLinear nodes that are part of every plan: blocked, FP8, INT4, or no pair."""
+    with_reserve: tuple[str, ...] = ()
+    """Layers that the fix keeps high, where the culprits alone meet the criteria on these samples only."""
 
     @property
     def keeps_int8(self) -> bool:
@@ -140,4 +143,15 @@ class SearchOutcome:
     def without_plan(self) -> SearchOutcome:
         """The same, where a plan that keeps nothing in INT8 is none."""
         ending = Ending("nothing-left", groups=self.ending.groups)
-        return replace(self, culprits=(), found=False, minimal=False, verified=False, fixed=(), ending=ending)
+        kept = replace(self, culprits=(), with_reserve=(), fixed=(), ending=ending)
+        return replace(kept, found=False, minimal=False, verified=False)
+
+    @property
+    def kept(self) -> tuple[str, ...]:
+        """Layers that the fix keeps high."""
+        return self.with_reserve or tuple(culprit.layer for culprit in self.culprits)
+
+    @property
+    def spare(self) -> int:
+        """How many layers the fix keeps high beyond the culprits."""
+        return max(len(self.kept) - len(self.culprits), 0)

@@ -14,6 +14,7 @@ from pytest_int8acc.results.scores import Meaning
 from pytest_int8acc.scores.criteria import OutputLimits, check_patterns, limits_for
 from pytest_int8acc.scores.measures import DIVERGENCE
 from pytest_int8acc.scores.metrics import METRICS, Metric
+from pytest_int8acc.scores.reserve import heavy, interval
 from pytest_int8acc.scores.sums import AT, F64, Sums
 from pytest_int8acc.scores.tally import Tally
 from pytest_int8acc.tensors import Array, Feed, Outputs
@@ -61,10 +62,12 @@ class Comparison:
         for name, array in baseline.items():
             self.tallies[name].add(array, candidate[name])
 
-    def results(self, noise: Comparison | None = None) -> tuple[OutputResult, ...]:
+    def results(
+        self, noise: Comparison | None = None, *, intervals: bool = False
+    ) -> tuple[OutputResult, ...]:
         """Every output's scores; ``noise``: the baseline compared with its second run, of any samples."""
         rerun = noise.tallies if noise is not None else {}
-        return tuple(result(tally, rerun.get(name)) for name, tally in self.tallies.items())
+        return tuple(result(t, rerun.get(name), intervals=intervals) for name, t in self.tallies.items())
 
 
 def fit_line(s: Sums) -> LineFit | None:
@@ -178,12 +181,13 @@ def _add_all(tally: Tally, baseline: Sequence[Array], other: Sequence[Array]) ->
         tally.add(array, other[index] if index < len(other) else array)
 
 
-def result(tally: Tally, noise: Tally | None = None) -> OutputResult:
+def result(tally: Tally, noise: Tally | None = None, *, intervals: bool = False) -> OutputResult:
     """One output compared: as ``compare_output``, from what was summed up.
 
     Args:
         tally: Baseline and candidate.
         noise: The baseline and its second run, of these samples or of others.
+        intervals: Whether samples are drawn again, to see where scores lie.
 
     Raises:
         CriterionError: Nothing was run, or a limit stands on a baseline that is not finite.
@@ -199,7 +203,8 @@ def result(tally: Tally, noise: Tally | None = None) -> OutputResult:
     for limits in tally.limits:
         for name, limit in limits.limits.items():
             score = _score(METRICS[name], tally, obstacle.comparable, rerun, limits)
-            scores.append(replace(score, limit=limit))
+            score = replace(score, limit=limit)
+            scores.append(_within(score, METRICS[name], tally, limits) if intervals else score)
     if obstacle.comparable:
         usual = OutputLimits(tally.name)
         wanted = [name for name in tally.reported if name not in tally.judged]
@@ -215,6 +220,8 @@ def result(tally: Tally, noise: Tally | None = None) -> OutputResult:
         worst_sample=worst_sample(tally.errors) if shown else None,
         problem=obstacle.problem,
         note="; ".join(filter(None, notes)),
+        heavy=heavy(tally.errors) if shown else (),
+        samples=tally.samples,
     )
 
 
@@ -236,6 +243,11 @@ def _score(
             notes.append("two runs of the baseline cannot be compared: noise unknown")
     note = "; ".join(filter(None, notes))
     return Score(tally.name, metric.name, value, bound=metric.bound, noise=noise, note=note)
+
+
+def _within(score: Score, metric: Metric, tally: Tally, limits: OutputLimits) -> Score:
+    """A judged score with the interval in which it lies."""
+    return replace(score, interval=interval(score, tally.rows(metric, limits), metric))
 
 
 def _are_probabilities(rows: F64) -> bool:

@@ -99,7 +99,7 @@ def test_what_is_not_finite_is_not_counted(broken: float) -> None:
 def test_quantiles_are_those_of_the_values_to_a_bin(found: Batches, share: float) -> None:
     values, magnitudes = held(found), np.sort(np.abs(np.concatenate(found)), axis=None)
     exact = magnitudes[max(math.ceil(share * magnitudes.size) - 1, 0)]
-    assert exact <= values.quantile(share) <= exact + bin_width(values)
+    assert exact <= values.quantile(share) <= (exact + bin_width(values)) * (1 + 1e-5)  # float32
 
 
 @ANY

@@ -134,33 +134,41 @@ def test_what_no_scale_mends_stays_high(tmp_path: Path, monkeypatch: pytest.Monk
     monkeypatch.setattr(repairing, "TRIALS", 10)
     case = measured_kind(tmp_path, "high")
     outcome, repaired = mended(case)
-    assert [r.kind for r in repaired.repairs] == ["high"]
-    assert [set(p.plan.high) for p in repaired.proofs] == [{c.layer for c in outcome.culprits}]
+    first, bare = repaired.repairs
+    assert (first.kind, first.verified) == (bare.kind, not bare.verified) == ("high", True)
+    assert first.layers == tuple(repaired.proofs[0].plan.high) == outcome.kept
+    assert first.scores == outcome.fixed
+    assert first.price == pytest.approx(1 - outcome.int8_share)
+    assert bare.layers == tuple(c.layer for c in outcome.culprits)
     assert repaired.trials <= 11
     assert repaired.builds == 0  # the simulation knew
-    assert repaired.repairs[0].layers == tuple(c.layer for c in outcome.culprits)
-    assert repaired.repairs[0].scores == outcome.fixed
-    assert repaired.repairs[0].price == pytest.approx(1 - outcome.int8_share)
+
+
+def test_a_plan_without_reserve_is_not_called_verified(tmp_path: Path) -> None:
+    """The fewest layers just keep the limit on these samples; the fix keeps more, and says why."""
+    outcome, repaired = mended(measured_kind(tmp_path, "high"))
+    first, bare = repaired.repairs[0], repaired.repairs[-1]
+    assert all(score.steady and score.interval is not None for score in first.scores if score.limit)
+    assert all(score.passed and not score.steady for score in bare.scores if score.limit)
+    assert outcome.verified
+    assert set(outcome.with_reserve) == set(first.layers)
+    assert bare.price < first.price
 
 
 def test_of_two_kinds_of_faults_one_is_mended_and_one_stays_high(tmp_path: Path) -> None:
     case = measured_kind(tmp_path, "mixed")
     outcome, repaired = mended(case)
     culprits = {culprit.layer for culprit in outcome.culprits}
-    first, last = repaired.repairs
+    first, last, bare = repaired.repairs
     assert WIDE in culprits
     assert (first.kind, first.verified) == ("mixed", True)
-    assert set(first.layers) < culprits
+    assert set(first.layers) < set(outcome.kept) == set(last.layers)
+    assert set(bare.layers) == culprits
     assert WIDE not in first.layers
     assert 0 < first.price < last.price
-    assert repair_text(first).startswith(
-        f"{len(first.layers)} of {len(culprits)} layers in FP16: other scales for"
-    )
+    assert repair_text(first).startswith(f"{len(first.layers)} of {len(last.layers)} layers in FP16: other")
     plan = repaired.proofs[0].plan
-    assert judged(case, built_anew(case, plan))
-    for layer in first.layers:  # each of them must
-        rest = {name: p for name, p in plan.high.items() if name != layer}
-        assert not judged(case, built_anew(case, replace(plan, high=rest)))
+    assert case.proved(built_anew(case, plan)).holds
 
 
 def test_asymmetric_uint8_becomes_symmetric_int8(tmp_path: Path) -> None:

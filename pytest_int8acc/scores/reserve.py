@@ -1,0 +1,74 @@
+"""Where a score lies when samples are drawn again: whether others like them would be judged alike."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from pytest_int8acc.results import Interval, Score
+from pytest_int8acc.scores.sums import AT, F64
+
+#: Times that samples are drawn again.
+DRAWS = 400
+#: More samples than these are drawn in as many lots.
+_LOTS = 512
+#: 400 draws reach 3 standard deviations; a verdict that may change once in 1000 times is not steady.
+_FARTHER = 0.2
+#: A score that uses up less of its limit keeps it however its samples are drawn: few are drawn ten times.
+_FAR = 0.1
+#: Samples that carry this share of the error, where they are fewer than a quarter of all, are named.
+HEAVY, _FEW = 0.9, 0.25
+
+
+def interval(score: Score, rows: F64, value: Callable[[F64], float]) -> Interval | None:
+    """Where a judged score lies when its samples are drawn again; None where that is not known.
+
+    The bootstrap of Efron (1979), with the least and the greatest of ``DRAWS`` values as ends.
+
+    Args:
+        score: Of all samples, with its limit.
+        rows: What it is made of, a row per sample, [samples, sums].
+        value: Makes the score of such rows.
+    """
+    kept_by_far = score.passed and score.strain < _FAR
+    if score.limit is None or kept_by_far or len(rows) < 2 or not math.isfinite(score.value):
+        return None
+    rng = np.random.default_rng(0)
+    lots = np.array_split(rng.permutation(len(rows)), min(len(rows), _LOTS))
+    choices = rng.integers(0, len(lots), (DRAWS, len(lots)))
+    return around(score, [value(rows[np.concatenate([lots[i] for i in choice])]) for choice in choices])
+
+
+def around(score: Score, others: Sequence[float], farther: float = _FARTHER) -> Interval | None:
+    """Where a score lies that was measured several times; None where a value is nan.
+
+    Beyond the ends that were met it reaches ``farther`` times as far again, from the mean of the logarithms
+    of the strain.
+    """
+    values = np.array([score.value, *others])
+    if np.isnan(values).any():
+        return None
+    strains = np.array([replace(score, value=value).strain for value in values])
+    ends = [float(values.min()), float(values.max())]
+    if np.isfinite(values).all() and (strains > 0).all() and np.isfinite(strains).all():
+        logs = np.log(strains)
+        met = [end for end in (logs.min(), logs.max()) if end != logs[0]]
+        ends += [score.at_strain(math.exp(end + farther * (end - logs.mean()))) for end in met]
+    return Interval(min(ends), max(ends))
+
+
+def heavy(rows: F64) -> tuple[int, ...]:
+    """The samples that carry ``HEAVY`` of the squared error, the worst first; none where they are not few.
+
+    Args:
+        rows: Of ``ERRORS`` or ``SQUARES``, [samples, fields].
+    """
+    errors = np.nan_to_num(rows[:, AT["ee"]], posinf=0.0)
+    if not errors.any() or rows[:, AT["exponent"]].any():
+        return ()
+    order = np.argsort(-errors, kind="stable")
+    many = int(np.searchsorted(np.cumsum(errors[order]), HEAVY * errors.sum())) + 1
+    return tuple(order[:many].tolist()) if many <= _FEW * len(rows) else ()

@@ -1,0 +1,87 @@
+"""Inputs moved by steps of rounding: what a verdict on few samples is worth."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+from onnx import parser
+from projects import CALIBRATED, Project
+
+from pytest_int8acc.data import Batch
+from pytest_int8acc.measure.rounding import MOVES, STEP, moved_batches
+from pytest_int8acc.results import CaseResult
+from pytest_int8acc.settings import Settings
+
+SEARCHLESS = Settings(search="off")
+
+
+class Inputs:
+    """A dataset of one batch."""
+
+    def __init__(self, feed: dict[str, np.ndarray], rows: int) -> None:
+        self.batch = Batch(feed, rows, len(next(iter(feed.values()))) - rows)
+
+    def batches(self) -> list[Batch]:
+        return [self.batch]
+
+
+def test_inputs_move_by_less_than_half_a_step_and_stay_in_their_range() -> None:
+    rng = np.random.default_rng(0)
+    x, ids = rng.uniform(0, 255, (6, 40)).astype(np.float32), np.arange(6)
+    (moved,) = moved_batches(Inputs({"x": x, "ids": ids}, 5), seed=1)
+    assert np.abs(moved.feed["x"][:5] - x[:5]).max() <= STEP * np.ptp(x) / 2
+    assert (moved.feed["x"][:5] != x[:5]).mean() > 0.9
+    assert moved.feed["x"].min() >= x.min()
+    assert moved.feed["x"].max() <= x.max()
+    assert (moved.feed["x"][5] == moved.feed["x"][4]).all()  # what fills a batch
+    assert moved.feed["x"].dtype == np.float32
+    assert (moved.feed["ids"] == ids).all()
+    (other,) = moved_batches(Inputs({"x": x}, 5), seed=2)
+    assert (other.feed["x"] != moved.feed["x"]).any()
+
+
+def edge(project: Project, samples: int) -> None:
+    """A model whose output jumps where its input, near the middle between two INT8 codes, moves a little."""
+    proto = parser.parse_model(
+        """<ir_version: 8, opset_import: ["": 17]> g (float[n, 64] x) => (float[n, 1] y) {
+            y = MatMul(x, w)
+        }"""
+    )
+    w = np.where(np.arange(64) % 2, 1.0, -0.98).astype(np.float32)[:, None]
+    proto.graph.initializer.append(onnx.numpy_helper.from_array(w, "w"))
+    onnx.save(proto, project.folder / "model.onnx")
+    x = np.full((samples, 64), 64.5 / 127, np.float32)
+    x[:, 0] = 1.0
+    np.savez(project.folder / "data.npz", x=x)
+
+
+def checked(project: Project, limit: float) -> CaseResult:
+    return project.check(CALIBRATED + f"criteria: [{{sqnr_db: {limit}}}]\n", SEARCHLESS)
+
+
+def test_one_sample_that_rounding_decides_is_unsteady(tmp_path: Path) -> None:
+    project = Project(tmp_path)
+    edge(project, 1)
+    value = checked(project, 100.0).scores[0].value
+    near = checked(project, value - 0.5)
+    assert near.passed
+    assert near.unsteady
+    score = near.scores[0]
+    assert score.interval is not None
+    assert score.interval.low < value - 0.5 < score.interval.high
+
+
+@pytest.mark.parametrize("limit", [-60.0, 120.0])
+def test_inputs_are_not_moved_where_the_limit_is_far(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, limit: float
+) -> None:
+    import pytest_int8acc.measure.rounding as rounding
+
+    project = Project(tmp_path)
+    edge(project, 1)
+    monkeypatch.setattr(rounding, "moved_batches", None)
+    assert checked(project, limit).unsteady == ()
+    assert MOVES > 0

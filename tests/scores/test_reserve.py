@@ -1,0 +1,142 @@
+"""Scores drawn again: intervals, what they say of a verdict, and the samples that carry the error."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pytest_int8acc.results import CaseResult, Interval, OutputResult, Score
+from pytest_int8acc.scores.compare import compare_output, result
+from pytest_int8acc.scores.criteria import OutputLimits
+from pytest_int8acc.scores.metrics import METRICS
+from pytest_int8acc.scores.reserve import around, heavy
+from pytest_int8acc.scores.tally import Tally
+from pytest_int8acc.tensors import Array
+
+
+def outputs(samples: int, noise: float, seed: int = 0) -> tuple[Array, Array]:
+    """Of baseline and INT8, [samples, 50]."""
+    rng = np.random.default_rng(seed)
+    b = rng.normal(size=(samples, 50)).astype(np.float32)
+    scale = noise * rng.lognormal(0, 0.5, (samples, 1))
+    return b, (b + scale * rng.normal(size=b.shape)).astype(np.float32)
+
+
+def compared(b: Array, c: Array, metric: str, limit: float) -> OutputResult:
+    tally = Tally("y", [OutputLimits("y", -1, {metric: limit})])
+    tally.add(b, c)
+    return result(tally, intervals=True)
+
+
+def score(b: Array, c: Array, metric: str = "sqnr_db", limit: float = 20.0) -> Score:
+    return compared(b, c, metric, limit).scores[0]
+
+
+@pytest.mark.parametrize(
+    ("metric", "limit"),
+    [("sqnr_db", 18.5), ("cosine", 0.993), ("mean_abs", 0.1), ("max_abs", 1.0), ("kl", 0.01)],
+)
+def test_other_samples_of_a_kind_give_scores_within_the_interval(metric: str, limit: float) -> None:
+    b, c = outputs(64, 0.1)
+    interval = score(b, c, metric, limit).interval
+    assert interval is not None
+    rng = np.random.default_rng(1)
+    for _ in range(100):
+        rows = rng.integers(0, 64, 64)
+        again = compare_output("y", [b[rows]], [c[rows]], [OutputLimits("y", -1, {metric: limit})])
+        assert interval.low <= again.scores[0].value <= interval.high
+
+
+def test_more_samples_leave_less_doubt() -> None:
+    widths = [
+        interval.high - interval.low
+        for samples in (16, 256, 4096)
+        if (interval := score(*outputs(samples, 0.1)).interval) is not None
+    ]
+    assert len(widths) == 3
+    assert widths[0] > 2 * widths[1] > 4 * widths[2] > 0
+
+
+def test_a_score_that_keeps_its_limit_by_far_is_not_drawn_again() -> None:
+    assert score(*outputs(64, 0.001)).interval is None
+
+
+def test_one_sample_that_carries_the_error_makes_a_miss_unsteady() -> None:
+    b, c = outputs(48, 0.001)
+    c[17] += 3
+    found = compared(b, c, "sqnr_db", 20.0)
+    missed = found.scores[0]
+    assert found.heavy == (17,)
+    assert found.samples == 48
+    assert not missed.passed
+    assert not missed.steady
+    assert missed.interval is not None
+    assert missed.interval.high > 20
+
+
+def test_errors_spread_over_all_samples_are_no_sample_s() -> None:
+    b, c = outputs(48, 0.1)
+    assert compared(b, c, "sqnr_db", 20.0).heavy == ()
+
+
+@given(st.lists(st.floats(0, 1e6), min_size=1, max_size=60))
+def test_heavy_samples_carry_nine_tenths_and_none_less(errors: list[float]) -> None:
+    tally = Tally("y", [OutputLimits("y", -1, {"sqnr_db": 20.0})])
+    b = np.ones((len(errors), 1))
+    tally.add(b, b + np.sqrt(np.array(errors))[:, None])
+    found = heavy(tally.errors)
+    held = np.square(np.sqrt(np.array(errors)))
+    if found:
+        assert len(found) <= len(errors) / 4
+        assert held[list(found)].sum() >= 0.9 * held.sum() * (1 - 1e-9)
+        assert held[list(found[:-1])].sum() < 0.9 * held.sum() * (1 + 1e-9)
+
+
+NEAR = Score("y", "sqnr_db", 20.5, 20.0)
+
+
+@given(st.lists(st.floats(-300, 300), max_size=9))
+def test_an_interval_holds_all_that_was_measured(values: list[float]) -> None:
+    found = around(NEAR, values)
+    assert found is not None
+    assert found.low <= min([20.5, *values])
+    assert found.high >= max([20.5, *values])
+
+
+def test_what_is_no_number_gives_no_interval() -> None:
+    assert around(NEAR, [math.nan, 20.0]) is None
+    assert around(NEAR, [math.inf]) == Interval(20.5, math.inf)
+
+
+@given(
+    st.sampled_from([m for m in METRICS.values() if m.name != "agreement"]),
+    st.floats(0.01, 100),
+    st.floats(0.01, 0.999),
+)
+def test_the_value_at_a_strain_has_that_strain(metric, strain, limit) -> None:
+    plain = Score("y", metric.name, 0.0, limit, metric.bound)
+    assert replace(plain, value=plain.at_strain(strain)).strain == pytest.approx(strain, rel=1e-6)
+
+
+def case(*scores: Score, problem: str = "") -> CaseResult:
+    output = OutputResult("y", "float32", "(4, 2)", scores, problem=problem)
+    return CaseResult("digits", "digits.int8acc.yaml", 4, "x.npz", "FP16", "INT8", "ONNX Runtime", (output,))
+
+
+def test_a_verdict_is_unsteady_where_a_score_that_decides_it_is() -> None:
+    sure = Score("y", "cosine", 0.9, 0.99, interval=Interval(0.8, 0.95))
+    doubtful = Score("y", "sqnr_db", 19.0, 20.0, interval=Interval(18.0, 21.0))
+    kept = Score("y", "sqnr_db", 20.5, 20.0, interval=Interval(18.0, 21.0))
+    assert case(doubtful).unsteady == (doubtful,)
+    assert case(kept).unsteady == (kept,)
+    assert case(doubtful, sure).unsteady == ()  # it fails all the same
+    assert case(sure, kept).unsteady == ()
+    assert case(doubtful, problem="INT8 is NaN").unsteady == ()
+    assert case(kept, doubtful).unsteady == (doubtful,)
+    assert kept.reserve == -2.0
+    assert replace(kept, interval=None).reserve == 0.5
