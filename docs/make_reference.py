@@ -22,6 +22,7 @@ from pytest_int8acc.graph.lint.rules import RULES
 from pytest_int8acc.report.causes import ADVICE
 from pytest_int8acc.scales import calibrate
 from pytest_int8acc.scores.metrics import METRICS
+from pytest_int8acc.scores.tasks import TASKS
 from pytest_int8acc.settings import SETTINGS
 from pytest_int8acc.spec.criteria import (
     EngineCriterion,
@@ -88,6 +89,13 @@ RUN = (
         "Run nothing: write a commented spec beside each of these ONNX models.",
     ),
     (
+        "--int8acc-data PATH",
+        "",
+        "data are made up",
+        "With `--int8acc-init`: data for these models, a folder of images or of audio, an `.npz`, an `.npy`, "
+        "a folder of `.npy`, or Polygraphy's JSON.",
+    ),
+    (
         "--int8acc-device N",
         "int8acc_device",
         "each pytest-xdist worker takes the next one",
@@ -111,7 +119,17 @@ def text() -> str:
     parts += ["## Keys of a spec", "", *_keys(Case, ""), "## Criteria", ""]
     for criterion in _CRITERIA:
         parts += [f"{_first(criterion.__doc__)}", "", *_keys(criterion, "")]
-    parts += ["## Metrics", "", *_metrics(), "## Calibration methods", "", *_calibrations()]
+    parts += [
+        "## Metrics",
+        "",
+        *_metrics(),
+        "## Metrics of labels",
+        "",
+        *_tasks(),
+        "## Calibration methods",
+        "",
+        *_calibrations(),
+    ]
     parts += ["## Fixtures", "", *_fixtures(), "## Lint rules", "", *_rules(), "## Causes", "", *_causes()]
     return "\n".join(parts).rstrip() + "\n"
 
@@ -183,6 +201,17 @@ def _metrics() -> Iterator[str]:
         said = _marked(_first(metric.function.__doc__).rstrip("."))
         rows.append((f"`{metric.name}`", said, limit, ", ".join(metric.kinds)))
     yield from _table(("metric", "definition", "limit", "outputs of"), rows)
+
+
+def _tasks() -> Iterator[str]:
+    """A table of the metrics that a spec names."""
+    yield "What `metric:` may name; `max_drop` limits how much worse than the baseline's INT8's value may be."
+    yield ""
+    rows = [
+        (f"`{name}`", kind.doc, kind.labels[2], _code(kind.library[1] if kind.library else ""))
+        for name, kind in TASKS.items()
+    ]
+    yield from _table(("metric", "definition", "labels", "extra"), rows)
 
 
 def _calibrations() -> Iterator[str]:

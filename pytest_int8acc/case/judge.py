@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
-from typing import NamedTuple
+from typing import NamedTuple, cast
 
 from pytest_int8acc.data import load_labels
-from pytest_int8acc.data.scripts import load_function
+from pytest_int8acc.data.scripts import UserFunction, load_function
 from pytest_int8acc.errors import CriterionError
 from pytest_int8acc.results import OutputResult, Score
 from pytest_int8acc.scores.compare import Comparison, compare_outputs
@@ -17,8 +17,9 @@ from pytest_int8acc.scores.criteria import (
     check_patterns,
     limits_for,
 )
+from pytest_int8acc.scores.measures import Tolerance
+from pytest_int8acc.scores.tasks import LOWER_IS_BETTER, Labels, Task
 from pytest_int8acc.scores.user_metric import (
-    Labels,
     MetricRun,
     UserMetric,
     evaluate_metric,
@@ -26,9 +27,9 @@ from pytest_int8acc.scores.user_metric import (
     of_samples,
 )
 from pytest_int8acc.settings import Settings
-from pytest_int8acc.spec.criteria import MetricCriterion, OutputCriterion
+from pytest_int8acc.spec.criteria import MetricCriterion, OutputCriterion, TaskName
 from pytest_int8acc.spec.models import Case
-from pytest_int8acc.tensors import Feed, Outputs
+from pytest_int8acc.tensors import Feed, Outputs, TensorInfo
 
 
 class Verdict(NamedTuple):
@@ -148,26 +149,53 @@ class Scoring:
         return Verdict(outputs, tuple(scores))
 
 
-def load_judge(case: Case, settings: Settings, samples: int) -> Judge:
+def load_judge(case: Case, settings: Settings, samples: int, outputs: Sequence[TensorInfo]) -> Judge:
     """The case's criteria with users' functions and labels loaded.
 
+    Args:
+        case: The case.
+        settings: Of which only the number of samples counts.
+        samples: How many the inputs have.
+        outputs: The model's.
+
     Raises:
-        CriterionError: A user's function cannot be loaded.
-        DataError: The labels cannot be read, or are not as many as the ``samples``.
+        CriterionError: A user's function cannot be loaded, or a named metric does not fit the outputs.
+        DataError: The labels cannot be read, are not as many as the ``samples``, or do not fit a metric.
     """
     left_out = (OutputLimits(name, unjudged=True) for name in case.unjudged)
     limits = (*(_output_limits(c) for c in case.criteria if isinstance(c, OutputCriterion)), *left_out)
-    metrics, labels = [], None
-    for index, criterion in enumerate(case.criteria):
-        if isinstance(criterion, MetricCriterion):
-            with case.at(f"criteria.{index}.metric"):
-                function = load_function(criterion.metric, case.path(""), CriterionError)
-                metrics.append((_metric_limit(criterion), function))
+    metrics: list[tuple[MetricLimit, UserMetric]] = []
+    labels = None
+    own = {f"criteria.{i}": c for i, c in enumerate(case.criteria) if isinstance(c, MetricCriterion)}
+    for key, criterion in own.items():
+        metrics.append((_metric_limit(criterion), _metric(case, key, criterion)))
     if case.labels is not None:
         with case.at("labels"):
             limited = settings.samples is not None
             labels = load_labels(case.labels, samples, case.path(""), limited=limited, most=case.most_bytes)
+    for key, (_, metric) in zip(own, metrics, strict=True):
+        if isinstance(metric, Task):
+            with case.at(f"{key}.metric"):
+                metric.check(outputs, labels)
     return Judge(limits, metrics, labels)
+
+
+def _metric(case: Case, key: str, criterion: MetricCriterion) -> UserMetric:
+    """What a criterion's metric is; CriterionError, at its key's place, where a script does not load."""
+    if not criterion.named:
+        with case.at(f"{key}.metric"):
+            return load_function(criterion.metric, case.path(""), CriterionError)
+    decode: UserFunction | str | None = criterion.decode
+    if criterion.decode is not None and ".py:" in criterion.decode:
+        with case.at(f"{key}.decode"):
+            decode = load_function(criterion.decode, case.path(""), CriterionError)
+    return Task(
+        cast("TaskName", criterion.metric),
+        place=case.place("labels"),
+        decode=decode,
+        average=criterion.average or "macro",
+        **criterion.model_dump(include={"output", "label", "axis", "ignore", "data_range"}),
+    )
 
 
 def check_outputs(case: Case, names: Sequence[str]) -> None:
@@ -183,15 +211,18 @@ def check_outputs(case: Case, names: Sequence[str]) -> None:
 
 def _output_limits(criterion: OutputCriterion) -> OutputLimits:
     given = {name: value for name in criterion.limits() if (value := getattr(criterion, name)) is not None}
-    return OutputLimits(criterion.output, criterion.axis, given, criterion.rel_floor)
+    tolerance = None
+    if criterion.tolerance is not None:
+        given["tolerance"], tolerance = 1.0, Tolerance(**criterion.tolerance.model_dump())
+    return OutputLimits(criterion.output, criterion.axis, given, criterion.rel_floor, tolerance=tolerance)
 
 
 def _metric_limit(criterion: MetricCriterion) -> MetricLimit:
     limit = MetricLimit(
-        criterion.metric,
+        criterion.ref,
         criterion.min,
         criterion.max,
-        lower_is_better=criterion.lower_is_better,
+        lower_is_better=criterion.lower_is_better or criterion.metric in LOWER_IS_BETTER,
         streaming=criterion.streaming,
     )
     amount, relative = criterion.drop or (None, False)

@@ -16,6 +16,7 @@ Files are read without pickle. A loader script is user code: it runs, afresh for
 """
 
 from pytest_int8acc.data.dataset import Batch, Dataset, open_dataset
-from pytest_int8acc.data.sources import RandomSource, load_labels
+from pytest_int8acc.data.labels import load_labels
+from pytest_int8acc.data.sources import RandomSource
 
 __all__ = ["Batch", "Dataset", "RandomSource", "load_labels", "open_dataset"]

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from pytest_int8acc.data.files import MOST_BYTES, find, natural, read_arrays, read_npy
+from pytest_int8acc.data.files import natural, read_npy
 from pytest_int8acc.data.layout import Layout, check_equal, check_names, inspect, kind
 from pytest_int8acc.data.scripts import iterate_user, load_function, run_user
 from pytest_int8acc.errors import DataError, told
@@ -318,58 +318,3 @@ def _values(tensor: TensorInfo, rows: int, batched: bool, stream: np.random.Gene
     dims = tuple(dim for dim in (tensor.shape or ())[batched:] if isinstance(dim, int))
     values = np.asarray(stream.random((rows, *dims) if batched else dims))
     return np.asarray(values if kind(tensor.dtype) == "float" else values >= 0.5).astype(tensor.dtype)
-
-
-def load_labels(
-    source: str, samples: int, base: Path, *, limited: bool = False, most: int = MOST_BYTES
-) -> Array | dict[str, Array]:
-    """Labels with one entry per sample on axis 0; one array, or several by name.
-
-    Args:
-        source: Relative to ``base``: .npy, .npz (with one array or several), or ``file.py:function`` that
-            takes nothing and returns an array or a dict of arrays.
-        samples: How many samples the inputs have.
-        base: A folder.
-        limited: The inputs were cut to ``samples``, so more labels are cut too.
-        most: Bytes that an .npz may unpack to.
-
-    Raises:
-        DataError: The labels cannot be read, or are too few or too many.
-    """
-    where = f"labels: {source}"
-    if ".py:" in source or source.endswith(".py"):
-        arrays = run_user(source, load_function(source, base))
-    else:
-        path = find(source, base, where)
-        if path.suffix not in (".npy", ".npz"):
-            raise DataError(f"{where}: expected .npy, .npz, or file.py:function")
-        arrays = read_arrays(path, where, most)
-        if len(arrays) == 1:
-            arrays = next(iter(arrays.values()))
-    if isinstance(arrays, dict):
-        found = {str(name): _to_array(item, f"{where}: '{name}'") for name, item in arrays.items()}
-        return {name: _fit(a, samples, limited, f"{where}: '{name}'") for name, a in found.items()}
-    return _fit(_to_array(arrays, where), samples, limited, where)
-
-
-def _to_array(value: Any, where: str) -> Array:
-    try:
-        array = np.asarray(value)
-    except Exception as error:  # whatever an object's own __array__ raises
-        raise DataError(
-            f"{where}: {type(value).__name__} cannot become a NumPy array ({told(error)})"
-        ) from error
-    if array.dtype == object:
-        found = "nothing" if value is None else f"Python objects ({type(value).__name__})"
-        raise DataError(f"{where}: returned {found}, expected an array of numbers or text, or a dict of them")
-    return array
-
-
-def _fit(array: Array, samples: int, limited: bool, where: str) -> Array:
-    found = len(array) if array.ndim else 0
-    if found < samples or (found > samples and not limited):
-        raise DataError(
-            f"{where}: {found} labels (shape {array.shape}) for {samples} samples; "
-            f"axis 0 must hold one label per sample, in the order of the inputs"
-        )
-    return array[:samples]

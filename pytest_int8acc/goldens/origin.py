@@ -71,7 +71,8 @@ def digest_model(path: Path) -> str:
 
 def _scripts(case: Case) -> Iterator[tuple[str, str]]:
     """What of the user's code and labels has a part in the scores: name in the spec, and hash."""
-    named = [case.inputs, case.labels, *(c.metric for c in case.criteria if isinstance(c, MetricCriterion))]
+    own = [c for c in case.criteria if isinstance(c, MetricCriterion)]
+    named = [case.inputs, case.labels, *(c.metric for c in own), *(c.decode for c in own)]
     for ref in named:
         if not isinstance(ref, str):
             continue

@@ -27,7 +27,7 @@ def regressions(case: Case) -> dict[str, float]:
     Raises:
         CriterionError: There is no such metric.
     """
-    functions = [c.metric for c in case.criteria if isinstance(c, MetricCriterion)]
+    functions = [c.ref for c in case.criteria if isinstance(c, MetricCriterion)]
     known = [*METRICS, *(_function(ref) for ref in functions), *functions]
     found: dict[str, float] = {}
     for index, criterion in enumerate(case.criteria):
@@ -124,8 +124,12 @@ def _all_scores(
     """One score for each metric that fits, along the axes of the case's own criteria."""
     for metric in METRICS.values():
         like = next((c for c in own if metric.name in c.limits), own[0] if own else OutputLimits(name))
+        if metric.name == "tolerance" and like.tolerance is None:
+            continue  # of which tolerance nobody says
         unlimited = -math.inf if metric.bound == "min" else math.inf
-        wish = OutputLimits(name, like.axis, {metric.name: unlimited}, like.rel_floor)
+        wish = OutputLimits(
+            name, like.axis, {metric.name: unlimited}, like.rel_floor, tolerance=like.tolerance
+        )
         try:
             check_fits(metric, name, baseline, like.axis)
             yield from compare_output(name, baseline, candidate, [wish], judged_only=True).scores
@@ -142,7 +146,7 @@ def _output_limits(judge: Judge, name: str, amount: float, record: Record) -> It
         like = next((c for c in own if name in c.limits), own[0] if own else OutputLimits(score.subject))
         note = f"accepted {score.value:.6g}, may lose {amount:g}"
         limit = {name: _limit(score, amount)}
-        yield OutputLimits(glob.escape(score.subject), like.axis, limit, like.rel_floor, note)
+        yield replace(like, output=glob.escape(score.subject), limits=limit, note=note)
 
 
 def _metric_limits(

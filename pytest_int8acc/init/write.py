@@ -1,9 +1,11 @@
-"""``pytest --int8acc-init MODEL``: a first spec for a model, ready to run; TODO marks what nobody told it."""
+"""``pytest --int8acc-init MODEL``: a first spec for a model, ready to run; TODO marks what was guessed."""
 
 from __future__ import annotations
 
+import json
 import re
-from collections.abc import Iterable, Iterator
+import shlex
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TextIO
@@ -18,6 +20,10 @@ from pytest_int8acc.graph.index import all_nodes
 from pytest_int8acc.graph.load import load_model
 from pytest_int8acc.graph.model import Model
 from pytest_int8acc.graph.qdq import is_qdq, read_qdq
+from pytest_int8acc.init.data import Given, look
+from pytest_int8acc.init.loaders import Known, count, made_up, needs, of_given
+from pytest_int8acc.init.outputs import Guess, before_selection, guesses, selectors
+from pytest_int8acc.init.sizes import BATCHES, Range, accepted, ranges_of
 from pytest_int8acc.names import shown
 from pytest_int8acc.settings import SUFFIXES
 from pytest_int8acc.spec.fields import NAME
@@ -27,10 +33,6 @@ from pytest_int8acc.tensors import TensorInfo, describe
 
 #: Random samples of a first run, or a few more where the model fixes its batch.
 SAMPLES = 64
-#: Runs of a loader that is written, and the size it gives to each dimension that the model leaves open.
-RUNS, OPEN_SIZE, OPEN_BATCH = 8, 16, 4
-#: An output [N, C] with so many columns or more is taken for classes.
-CLASSES = 10
 #: Domains whose operators ONNX Runtime has.
 _KNOWN = frozenset({"", "ai.onnx", "ai.onnx.ml", "com.microsoft"})
 #: What quantizers put behind a model's name.
@@ -38,40 +40,68 @@ _QUANTIZED = re.compile(r"[._-](qdq|int8|quant|quantized|ptq|qat|sim)$", re.IGNO
 _PLAIN = re.compile(r"[A-Za-z0-9_/][A-Za-z0-9_./-]*")
 
 
-def run(paths: Iterable[str | Path], stream: TextIO) -> int:
-    """Write a spec for each model, say so or why not on ``stream``, and count the models that got none."""
+def run(paths: Iterable[str | Path], stream: TextIO, data: Path | None = None) -> int:
+    """Write a spec for each model, say so or why not on ``stream``, and count the models that got none.
+
+    Args:
+        paths: The models.
+        stream: Gets a line for each of them.
+        data: What all of them take, as ``write_spec`` says.
+    """
     failed = 0
     for path in paths:
         try:
-            spec = write_spec(path)
+            facts, texts = _texts(Path(path), Path(path).parent, data)
+            _create(texts)
         except Int8accError as error:
             failed += 1
             stream.write(f"int8acc: {error}\n")
         else:
-            wrote = shown(display(spec))
-            stream.write(f"int8acc: wrote {wrote}; see to what is marked TODO, then: pytest {wrote}\n")
+            *_, spec = files = [shown(display(file)) for file in texts]
+            wrote = " and ".join(reversed(files))
+            stream.write(f"int8acc: wrote {wrote}; see to what is marked TODO, then: pytest {spec}\n")
+            if facts.needs:
+                stream.write(f"int8acc: {spec} does not run yet: {facts.needs}\n")
+            if chosen := " and ".join(selectors(facts.model)):
+                stream.write(f"int8acc: {spec} compares what {chosen} chose: see there how to cut that off\n")
     return failed
 
 
-def write_spec(model_path: str | Path, folder: Path | None = None) -> Path:
-    """Write a commented spec for a model, and a loader beside it where random data cannot be drawn.
+def write_spec(model_path: str | Path, folder: Path | None = None, data: Path | None = None) -> Path:
+    """Write a commented spec for a model, and a loader beside it where one is needed.
 
-    The model is a float ONNX model, or one with Q/DQ; the spec goes into ``folder``, by default beside it.
+    Args:
+        model_path: A float ONNX model, or one with Q/DQ.
+        folder: Where the spec goes; by default beside the model.
+        data: A folder of images or of audio, or stored arrays; None: data are made up.
 
     Raises:
         ModelError: The model cannot be read, has nothing to quantize, or has operators or inputs that a first
             run cannot cope with.
+        DataError: The data cannot be read, or no input takes them.
         Int8accError: A file to be written is there already, or the folder cannot be written.
     """
     path = Path(model_path)
-    folder = path.parent if folder is None else folder
+    _, texts = _texts(path, path.parent if folder is None else folder, data)
+    _create(texts)
+    return list(texts)[-1]
+
+
+def _texts(path: Path, folder: Path, data: Path | None) -> tuple[_Facts, dict[Path, str]]:
+    """What is known, and the files to be written: the loader, where there is one, before the spec."""
     spec = folder / (path.stem + SUFFIXES[0])
-    loader = folder / f"{re.sub(r'[^A-Za-z0-9_]', '_', path.stem)}_inputs.py"
     model = load_model(path)
     _check(model)
-    facts = _Facts.of(model, path, folder, loader.name)
-    texts = {loader: _loader(facts)} if facts.loader else {}
+    facts = _Facts.of(model, path, folder, data)
+    texts = {}
+    if facts.loader:
+        given = facts.given and of_given(facts.known, facts.given, folder, facts.classes)
+        texts[folder / facts.loader] = given or made_up(facts.known)
     texts[spec] = "".join(f"{line}\n" for line in _lines(facts))
+    return facts, texts
+
+
+def _create(texts: Mapping[Path, str]) -> None:
     for file in texts:
         if file.exists():
             raise Int8accError(
@@ -82,7 +112,6 @@ def write_spec(model_path: str | Path, folder: Path | None = None) -> Path:
             create_file(file, text.encode())  # what came since then stays
         except OSError as error:
             raise Int8accError(f"{display(file)}: cannot be written: {error.strerror or error}") from error
-    return spec
 
 
 def _check(model: Model) -> None:
@@ -110,30 +139,63 @@ class _Facts:
     model: Model
     file: str
     """The model's path from the spec's folder."""
-    name: str | None
-    """A name for the case, where the file's own makes none."""
+    stem: str
     groups: int
     quantized: bool
     """True where the model holds Q/DQ already."""
     float_file: str | None
     """The float model that one with Q/DQ was made from; None where none was found."""
-    loader: str
-    """The loader's file where random data cannot be drawn, else empty."""
+    known: Known
+    given: Given | None
+    """The user's data."""
+    guesses: Mapping[str, Guess]
+    folder: Path
 
     @staticmethod
-    def of(model: Model, path: Path, folder: Path, loader: str) -> _Facts:
+    def of(model: Model, path: Path, folder: Path, data: Path | None) -> _Facts:
         quantized = is_qdq(model)
         groups = len(read_qdq(model).groups) if quantized else len(find_groups(model).slots)
         float_path = _float_model(model, path) if quantized else None
+        given = None if data is None else look(data, model)
+        ranges = ranges_of(model)
+        trial = accepted(model, ranges, BATCHES if given is None else BATCHES[-1:])
         return _Facts(
             model=model,
             file=seen_from(folder, path),
-            name=None if re.search(NAME, path.stem) else re.sub(r"[^A-Za-z0-9_.-]+|^[.-]+", "_", path.stem),
+            stem=path.stem,
             groups=groups,
             quantized=quantized,
             float_file=None if float_path is None else seen_from(folder, float_path),
-            loader="" if _can_draw(model) else loader,
+            known=Known(model, ranges, trial),
+            given=given,
+            guesses=guesses(model, trial.inputs | trial.outputs),
+            folder=folder,
         )
+
+    @property
+    def loader(self) -> str:
+        """The name of the loader script where one is needed, else empty."""
+        if self.given is not None:
+            needed = self.given.kind != "ready"
+        else:
+            needed = not _can_draw(self.model) or set(self.known.ranges.values()) != {Range()}
+        return f"{re.sub(r'[^A-Za-z0-9_]', '_', self.stem)}_inputs.py" if needed else ""
+
+    @property
+    def classes(self) -> str:
+        """The first output that seems to tell a class for each sample; empty where none does."""
+        shapes = self.known.trial.outputs
+        found = (
+            name
+            for name, guess in self.guesses.items()
+            if guess.axis == -1 and len(shapes.get(name, ())) == 2
+        )
+        return next(found, "")
+
+    @property
+    def needs(self) -> str:
+        """What must be filled in before the spec can run, in one line; empty where nothing must."""
+        return needs(self.known, self.given, self.loader)
 
 
 def _can_draw(model: Model) -> bool:
@@ -169,9 +231,11 @@ def _lines(facts: _Facts) -> Iterator[str]:
     yield f"# Takes  {shown(describe(model.inputs))}"
     yield f"# Gives  {shown(describe(model.outputs))}"
     yield f"# INT8   {layers} {'with Q/DQ' if facts.quantized else 'that can be quantized'}"
+    if facts.needs:
+        yield f"# TODO   {facts.needs}"
     yield ""
-    if facts.name:
-        yield f"name: {facts.name}"
+    if not re.search(NAME, facts.stem):
+        yield f"name: {re.sub(r'[^A-Za-z0-9_.-]+|^[.-]+', '_', facts.stem)}"
     if facts.quantized:
         yield "# TODO: the float model that the one under 'int8' was made from."
     known = facts.float_file if facts.quantized else facts.file
@@ -183,29 +247,47 @@ def _lines(facts: _Facts) -> Iterator[str]:
     yield ""
     yield "baseline: fp16                         # what INT8 is compared with; or fp32, or {model: FILE}"
     yield "backend: auto                          # TensorRT where it can run, else ONNX Runtime"
-    yield from _shapes(model)
+    yield from _shapes(facts)
     yield ""
+    yield from _selection(facts)
     yield "# TODO: set these to what your application needs."
     yield "criteria:"
     for tensor in model.outputs:
-        yield from _criterion(tensor)
-    yield "  # What your users notice, by a function of your own:"
-    yield "  # - metric: metrics.py:top1"
-    yield "  #   max_drop: 0.005"
+        yield from _criterion(tensor, facts.guesses[tensor.name])
+    yield from _metric(facts)
 
 
 def _inputs(facts: _Facts) -> Iterator[str]:
-    names = ", ".join(shown(tensor.name) for tensor in facts.model.inputs)
-    yield "# TODO: real data, such as an .npz with one array per input, samples first:"
-    yield f"# inputs: validation.npz               # holding {names}"
-    if facts.loader:
-        yield f"inputs: {facts.loader}:load_data    # made up; the sizes that it leaves open are set there"
+    given, model = facts.given, facts.model
+    names = ", ".join(shown(tensor.name) for tensor in model.inputs)
+    if given is not None and given.kind == "ready":
+        yield f"inputs: {_scalar(seen_from(facts.folder, given.path))}"
+    elif given is not None:
+        yield f"inputs: {facts.loader}:load_data    # TODO: the preprocessing, which is guessed there"
     else:
-        size = read_layout(facts.model.inputs).size or 1
-        samples = (
-            -(-SAMPLES // size) * size
-        )  # whole batches: an output without a row per sample cannot be cut
+        yield "# TODO: real data, such as an .npz with one array per input, samples first, or --int8acc-data:"
+        yield f"# inputs: validation.npz               # holding {names}"
+    if given is None and facts.loader:
+        yield f"inputs: {facts.loader}:load_data    # made up; sizes and values are set there"
+    elif given is None:
+        size = read_layout(model.inputs).size or 1
+        samples = -(-SAMPLES // size) * size  # whole batches: some outputs have no row per sample to cut
         yield f"inputs: {{random: {{samples: {samples}}}}}        # shows that it runs, not how well"
+    if _one_by_one(facts):
+        yield "batch: 1                               # the model refuses more rows in a run"
+    if given is not None and given.labels:
+        source = f"{facts.loader}:load_labels"
+        if not facts.loader:
+            source = _scalar(seen_from(facts.folder, given.labels.file or given.path))
+        mark = "" if facts.classes and facts.loader else "# "
+        yield f"{mark}labels: {source}    # for a metric; TODO: see that they are told right"
+
+
+def _one_by_one(facts: _Facts) -> bool:
+    """Whether a model that leaves its batch open takes one row only."""
+    layout, trial = read_layout(facts.model.inputs), facts.known.trial
+    sizes = {trial.inputs[name][0] for name in layout.batched}
+    return facts.given is None and layout.size is None and bool(trial.outputs) and sizes == {BATCHES[-1]}
 
 
 def _int8(facts: _Facts) -> Iterator[str]:
@@ -214,78 +296,79 @@ def _int8(facts: _Facts) -> Iterator[str]:
         yield f"  model: {_scalar(facts.file)}"
         return
     yield "  calibrate:"
-    yield "    # TODO: calibrate on data of their own, none of which is in 'inputs':"
-    yield "    # data: calibration.npz"
+    given = facts.given
+    if given is not None and given.kind != "ready" and count(given) > 1:
+        yield f"    data: {facts.loader}:load_calibration    # none of what is compared"
+    else:
+        yield "    # TODO: calibrate on data of their own, none of which is in 'inputs':"
+        yield "    # data: calibration.npz"
     yield "    method: entropy                    # or minmax, percentile, mse, topk"
     yield "  # Or, in place of 'calibrate': 'scales: calibration.cache', or 'model: FILE' with Q/DQ."
 
 
-def _shapes(model: Model) -> Iterator[str]:
+def _shapes(facts: _Facts) -> Iterator[str]:
     """The profile of a model with open sizes, as a comment: the data tell it where it is not given."""
+    model, sizes = facts.model, facts.known.trial.inputs
     loose = [t for t in model.inputs if any(not isinstance(dim, int) for dim in t.shape or ())]
     if not loose:
         return
     yield "# TensorRT's smallest, usual and largest shape of each input; taken from the data if left out."
     yield "# tensorrt:"
     yield "#   shapes:"
+    batched = read_layout(model.inputs).batched
     for tensor in loose:
-        shapes = ", ".join(str(_sizes(tensor, batch)) for batch in (1, OPEN_BATCH, 2 * OPEN_BATCH))
+        usual = sizes[tensor.name]
+        grows = tensor.name in batched and not isinstance((tensor.shape or ())[0], int)
+        counts = (1, usual[0], 2 * usual[0]) if grows else (usual[:1] * 3)
+        shapes = ", ".join(str([*rows, *usual[1:]]) for rows in ((n,) if usual else () for n in counts))
         yield f"#     {shown(_scalar(tensor.name))}: [{shapes}]"
 
 
-def _sizes(tensor: TensorInfo, batch: int) -> list[int]:
-    dims = enumerate(tensor.shape or ())
-    return [dim if isinstance(dim, int) else (OPEN_SIZE if axis else batch) for axis, dim in dims]
+def _selection(facts: _Facts) -> Iterator[str]:
+    """What to do where the graph chooses boxes: their number and order hang on rounding."""
+    found = selectors(facts.model)
+    if not found:
+        return
+    names = before_selection(facts.model)
+    yield f"# TODO: the model chooses by {' and '.join(found)}; what is behind it differs in number or order."
+    if not names or len(names) > 8:
+        yield "# Export it without, and write a spec for what is left: all boxes and scores."
+        yield ""
+        return
+    taken = [tensor.name for tensor in facts.model.inputs]
+    yield "# Export it without, or cut it there, and write a spec for what is left: all boxes and scores."
+    call = ", ".join(map(json.dumps, (facts.file, f"{facts.stem}_all.onnx", taken, names)))
+    code = f"import onnx.utils as u; u.extract_model({call}, False)"
+    yield f"# python -c {shlex.quote(code)}"
+    yield ""
 
 
-def _criterion(tensor: TensorInfo) -> Iterator[str]:
-    yield f"  - output: {_scalar(tensor.name)}"
+def _criterion(tensor: TensorInfo, guess: Guess) -> Iterator[str]:
+    yield f"  - output: {_scalar(tensor.name)}" + (f"    # a guess: {guess.text}" if guess.text else "")
     if tensor.dtype.kind != "f":
         yield "    agreement: 0.99                    # at least 99 % of its elements are the baseline's"
         return
     if tensor.shape not in ((), (1,)):
         yield "    cosine: 0.99"
     yield "    sqnr_db: 20                        # noise is a tenth of the signal at most"
-    columns = tensor.shape[1] if tensor.shape and len(tensor.shape) == 2 else None
-    if isinstance(columns, int) and columns >= CLASSES:
+    if guess.axis is not None:
+        if guess.axis != -1:
+            yield f"    axis: {guess.axis}"
         yield "    top1_agreement: 0.99               # at most 1 % of the samples change their class"
+    elif guess.doubt:
+        yield f"    # top1_agreement: 0.99             # if these are classes; {guess.doubt}"
+
+
+def _metric(facts: _Facts) -> Iterator[str]:
+    if facts.classes and facts.loader and facts.given is not None and facts.given.labels:
+        yield f"  - metric: {facts.loader}:top1"
+        yield "    max_drop: 0.01                     # at most 1 % fewer samples than the baseline's"
+        return
+    yield "  # What your users notice, by a function of your own:"
+    yield "  # - metric: metrics.py:top1"
+    yield "  #   max_drop: 0.005"
 
 
 def _scalar(text: str) -> str:
     """``text`` in YAML, quoted where it must be."""
     return text if _PLAIN.fullmatch(text) and isinstance(resolve(text), str) else quoted(text)
-
-
-def _loader(facts: _Facts) -> str:
-    shapes = []
-    for tensor in facts.model.inputs:
-        sizes = tuple(_sizes(tensor, OPEN_BATCH))
-        written = "scalar" if tensor.shape == () else shown(str(tensor))
-        shapes.append(f"    {tensor.name!r}: ({sizes!r}, {str(tensor.dtype)!r}),  # {written}")
-    return _LOADER.format(runs=RUNS, shapes="\n".join(shapes))
-
-
-_LOADER = '''\
-"""Inputs for a first run, made up. TODO: load real data instead."""
-
-import numpy as np
-
-# Input: its shape in one run and its dtype. TODO: sizes that the model leaves open.
-INPUTS = {{
-{shapes}
-}}
-RUNS = {runs}
-
-
-def load_data():
-    """Yields a dict of input name to array for each run; the same on each call."""
-    rng = np.random.default_rng(0)
-    for _ in range(RUNS):
-        yield {{name: draw(rng, shape, np.dtype(dtype)) for name, (shape, dtype) in INPUTS.items()}}
-
-
-def draw(rng, shape, dtype):
-    """Floats in [0, 1); 0 or 1 for integers and booleans, which any table has an entry for."""
-    values = np.asarray(rng.random(shape))
-    return values.astype(dtype) if dtype.kind == "f" else (values >= 0.5).astype(dtype)
-'''

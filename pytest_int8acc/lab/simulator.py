@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass, replace
@@ -19,7 +20,7 @@ from pytest_int8acc.graph.plan import moved
 from pytest_int8acc.lab.board import Board
 from pytest_int8acc.lab.inputs import Inputs
 from pytest_int8acc.lab.vectors import Prober
-from pytest_int8acc.search.types import Enough, GroupInfo, Probe, Trial
+from pytest_int8acc.search.types import Enough, GroupInfo, Probe, Target, Trial
 from pytest_int8acc.tensors import Array, Outputs
 
 #: Samples on which plans are compared that differ in scales; a choice is confirmed on all.
@@ -83,6 +84,9 @@ class Simulator:
         self._seen: dict[tuple[int, ...], Seen] = {}
         self._known: dict[object, Trial] = {}
         self._badness: dict[object, float] = {}
+        self._units: dict[int, float] = {}
+        self._like: Simulator | None = None
+        """Of the case's own network, where this is another: all of INT8 is known there."""
         self._kinds: dict[object, tuple[Mapping[str, Quantization], frozenset[str]]] = {}
         self._batches: list[tuple[list[int], Batch]] = []
         self._probed: tuple[int, ...] = ()
@@ -95,6 +99,7 @@ class Simulator:
             rest: What runs beside INT8; None: as here.
         """
         other = copy(self)
+        other._like = self._like or self
         other.network, other._rest = network, rest or self._rest
         other._boards, other._known, other._badness, other._kinds = {}, {}, {}, {}
         return other
@@ -196,10 +201,25 @@ class Simulator:
         probe, errors = self.probe(plan, seen, self.few), []
         for target, vectors in zip(seen.prober.targets, probe.vectors, strict=True):
             squares = np.sort(np.square(vectors.astype(np.float64)).sum(axis=1))
-            if seen.judge.criteria[target.criterion].pool == "rank":
+            pool = seen.judge.criteria[target.criterion].pool
+            if pool == "rank":
                 squares = squares[len(squares) * 3 // 4 :]
-            errors.append(float(np.nan_to_num(squares.mean(), nan=_FAR, posinf=_FAR)))
+            unit = self._unit(target) if pool == "whole" else 1.0
+            errors.append(float(np.nan_to_num(squares.mean() / unit, nan=_FAR, posinf=_FAR)))
         return max(errors) + 0.01 * float(np.mean(errors))
+
+    def _unit(self, target: Target) -> float:
+        """The squared error that meets a limit of which only all samples tell, going by all of INT8."""
+        if self._like is not None:
+            return self._like._unit(target)
+        if target.criterion not in self._units:
+            seen = self.seen()
+            loss = self.trial(Plan()).losses[target.criterion]
+            vectors = self.probe(Plan(), seen, self.few).vectors[seen.prober.targets.index(target)]
+            reached = float(np.square(vectors.astype(np.float64)).sum(axis=1).mean())
+            unit = reached / loss ** (2 / target.power) if 0 < loss < math.inf else 1.0
+            self._units[target.criterion] = unit if 0 < unit < math.inf else 1.0
+        return self._units[target.criterion]
 
     def _run(self, board: Board, plan: Plan, samples: Sequence[int], batch: Batch) -> SampleOutputs:
         return self.inputs.outputs_of(samples, batch, board.run(batch.feed, plan.high, plan.scales))

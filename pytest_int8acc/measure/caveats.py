@@ -193,7 +193,7 @@ def not_judged(case: Case, outputs: Sequence[OutputResult], recorded: bool) -> I
     if seen and own:
         yield f"no limit on {listed(seen)}: only {', '.join(dict.fromkeys(own))} may look there"
     if case.labels is not None and not own:
-        yield f"labels: {case.labels} are read by no criterion; name a metric: {{metric: file.py:function}}"
+        yield f"labels: {case.labels} are read by no criterion; name a metric, like {{metric: top1}}"
 
 
 def caveats(
@@ -220,7 +220,7 @@ def caveats(
     for score in (*scores.values(), *metrics):
         if score.limit_in_noise:
             yield (
-                f"{score.subject} {score.metric}: the limit {score.limit:g} lies inside the noise "
+                f"{score.name}: the limit {score.limit:g} lies inside the noise "
                 f"({score.noise:g} between two runs of the baseline): its verdict means little"
             )
     left_high = int8.network.left_high if int8 else {}

@@ -230,7 +230,7 @@ def _set_up(case: Case, settings: Settings, backend: Backend, keeper: Keeper | N
         keeper = keeper.check(inputs)
     if case.labels is not None and inputs.samples is None:  # they must be as many
         inputs.read_once()
-    own = load_judge(case, settings.but(samples=keeper.limit), inputs.samples or 0)
+    own = load_judge(case, settings.but(samples=keeper.limit), inputs.samples or 0, model.outputs)
     framework = read_reference(case, model)
     parses = settings.backend == "auto" and not backend.builds_engines  # which would parse it anyway
     findings, slips = lint_model(case, model, settings, parses), compare_data(case, model, inputs)

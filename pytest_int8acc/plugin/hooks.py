@@ -38,6 +38,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group.addoption("--int8acc-merge", nargs="+", metavar="DIR", help=merge)
     init = "run nothing: write a commented spec beside each of these ONNX models"
     group.addoption("--int8acc-init", nargs="+", metavar="MODEL", help=init)
+    data = "with --int8acc-init: data for them; a folder of images or of audio, an .npz, or a folder of .npy"
+    group.addoption("--int8acc-data", metavar="PATH", help=data)
     device = "GPU, from 0 among those visible (default: each pytest-xdist worker takes the next one)"
     group.addoption("--int8acc-device", type=_device, metavar="N", help=device)
     parser.addini("int8acc_device", device, default=None)
@@ -103,11 +105,14 @@ def pytest_cmdline_main(config: pytest.Config) -> int | None:
     """Merges report folders or writes specs instead of running tests, where that is asked for."""
     if config.getoption("help"):
         return None
-    if models := config.getoption("int8acc_init"):
+    models, data = config.getoption("int8acc_init"), config.getoption("int8acc_data")
+    if models:
         from pytest_int8acc.init import run
 
         folder = config.invocation_params.dir
-        return int(run([folder / model for model in models], sys.stdout) > 0)
+        return int(run([folder / model for model in models], sys.stdout, data and folder / data) > 0)
+    if data:
+        raise pytest.UsageError("--int8acc-data has no effect without --int8acc-init MODEL")
     folders = config.getoption("int8acc_merge")
     if not folders:
         return None

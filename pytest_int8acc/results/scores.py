@@ -123,8 +123,8 @@ class Score:
 
 
 def score_name(subject: str, metric: str) -> str:
-    """Like ``logits cosine``; a user's function ``metrics.py:top1`` stands for itself."""
-    return subject if subject.endswith(f":{metric}") else f"{subject} {metric}"
+    """Like ``logits cosine``; ``metrics.py:top1`` and ``top1`` stand for themselves."""
+    return subject if subject == metric or subject.endswith(f":{metric}") else f"{subject} {metric}"
 
 
 def consistent(strain: float, passed: bool) -> float:

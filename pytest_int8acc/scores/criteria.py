@@ -9,7 +9,7 @@ from typing import Literal
 
 from pytest_int8acc.errors import CriterionError
 from pytest_int8acc.results import Bound, Score
-from pytest_int8acc.scores.measures import REL_FLOOR
+from pytest_int8acc.scores.measures import REL_FLOOR, Tolerance
 from pytest_int8acc.scores.metrics import METRICS, Metric
 from pytest_int8acc.tensors import Array, did_you_mean
 
@@ -62,6 +62,8 @@ class OutputLimits:
     """Least denominator of the relative errors, as a share of the baseline's greatest magnitude."""
     note: str = ""
     """Copied to every score judged by these limits."""
+    tolerance: Tolerance | None = None
+    """What the metric of that name is measured by; None: Polygraphy's default one."""
     unjudged: bool = False
     """Takes these outputs out of all other limits."""
 

@@ -27,6 +27,19 @@ REL_FLOOR = 1e-3
 COUNTED = 1
 
 
+class Tolerance(NamedTuple):
+    """Polygraphy's tolerance, with its defaults: what passes is within ``abs`` or within ``rel``."""
+
+    abs: float = 1e-5
+    """Greatest |b - c|."""
+    rel: float = 1e-5
+    """Greatest |b - c| / |b|."""
+    check: str = "elemwise"
+    """Each element by itself, or the max, mean, median or quantile of both errors."""
+    quantile: float = 0.99
+    """Of the check by that name, 0 to 1."""
+
+
 class How(NamedTuple):
     """How a measure looks at an output."""
 
@@ -34,6 +47,7 @@ class How(NamedTuple):
     """The class axis."""
     rel_floor: float = REL_FLOOR
     """Least denominator of relative errors, as a share of the baseline's greatest magnitude."""
+    tolerance: Tolerance = Tolerance()
 
 
 class Measure(NamedTuple):
@@ -48,12 +62,14 @@ class Measure(NamedTuple):
     """Whether it looks along the class axis."""
     needs_peak: bool = False
     """Whether it needs the greatest magnitude of all samples."""
+    by_tolerance: bool = False
+    """Whether it looks at the tolerance."""
 
 
 def relative(b: Array, c: Array, samples: int, how: How, peak: float) -> F64:
     """Greatest and sum of |b - c| / max(|b|, floor), and elements, [samples, 3]; 0 where nothing differs."""
     found, floor = [], how.rel_floor * peak
-    for x, y, n in _pieces(b, c, samples):
+    for x, y, n in pieces(b, c, samples):
         x, y = x.reshape(n, -1), y.reshape(n, -1)
         x64, y64 = x.astype(np.float64), y.astype(np.float64)
         same = same_non_finite(x64, y64)
@@ -72,7 +88,7 @@ def _pool_relative(rows: F64) -> F64:
 def divergence(b: Array, c: Array, samples: int, how: How, peak: float) -> F64:
     """Sum of KL(softmax(b) || softmax(c)), rows that count, and such that sum to 1, [samples, 3]."""
     found = []
-    for x, y, n in _pieces(b, c, samples):
+    for x, y, n in pieces(b, c, samples):
         x64, y64 = rows_of(x, how.axis, n), rows_of(y, how.axis, n)
         log_x, log_y = log_softmax(x64), log_softmax(y64)
         terms = np.where(np.isneginf(log_x), 0.0, np.exp(log_x) * (log_x - log_y)).sum(axis=-1)
@@ -88,7 +104,7 @@ def top_k(k: int) -> Callable[[Array, Array, int, How, float], F64]:
 
     def rows(b: Array, c: Array, samples: int, how: How, peak: float) -> F64:
         found = []
-        for x, y, n in _pieces(b, c, samples):
+        for x, y, n in pieces(b, c, samples):
             x, y = (_classes_last(a, how.axis, n) for a in (x, y))
             counted = np.isfinite(x.max(axis=-1))
             ranked = _among(x, y, k) & np.isfinite(y.max(axis=-1)) & counted
@@ -125,7 +141,7 @@ def _classes_last(array: Array, axis: int, samples: int) -> Array:
     return moved.reshape(samples, -1, moved.shape[-1])
 
 
-def _pieces(b: Array, c: Array, samples: int) -> Iterator[tuple[Array, Array, int]]:
+def pieces(b: Array, c: Array, samples: int) -> Iterator[tuple[Array, Array, int]]:
     """A few samples at a time, which keep their axes, and how many they are; all where there is one."""
     each = samples_in(b) // max(samples, 1)
     step = max(1, PIECE * samples // max(b.size, 1))

@@ -24,6 +24,7 @@ from pytest_int8acc.scores.measures import (
     Measure,
 )
 from pytest_int8acc.scores.sums import F64, sums_of
+from pytest_int8acc.scores.tolerance import TOLERANCE, tolerance
 
 
 def cosine(rows: F64) -> float:
@@ -70,6 +71,12 @@ def mean_abs(rows: F64) -> float:
     """Mean |b - c|, in the output's own unit; nan without elements."""
     s = sums_of(rows)
     return s.scaled(s.absolute / s.elements) if s.elements else math.nan
+
+
+def mse(rows: F64) -> float:
+    """Mean (b - c)^2, in the square of the output's own unit: mean squared error; nan without elements."""
+    s = sums_of(rows)
+    return float(np.ldexp(s.ee / s.elements, 2 * int(s.exponent))) if s.elements else math.nan
 
 
 def max_rel(rows: F64) -> float:
@@ -179,6 +186,7 @@ METRICS: Mapping[str, Metric] = {
         ),
         Metric("max_abs", max_abs, ERRORS, "max", "greatest absolute error", _NUMBERS),
         Metric("mean_abs", mean_abs, ERRORS, "max", "mean absolute error", _NUMBERS),
+        Metric("mse", mse, SQUARES, "max", "mean squared error", _NUMBERS),
         Metric("max_rel", max_rel, RELATIVE, "max", "greatest relative error, with a floor", _NUMBERS),
         Metric("mean_rel", mean_rel, RELATIVE, "max", "mean relative error, with a floor", _NUMBERS),
         Metric(
@@ -202,6 +210,7 @@ METRICS: Mapping[str, Metric] = {
             _FLOATS,
             6,
         ),
+        Metric("tolerance", tolerance, TOLERANCE, "max", "share of Polygraphy's tolerance used", _NUMBERS),
         Metric("agreement", agreement, UNEQUAL, "min", "share of elements that are equal", _EXACT),
     )
 }

@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pytest_int8acc.scores.criteria import Criterion, OutputLimits, Pool
-from pytest_int8acc.scores.measures import COUNTED, log_softmax, rows_of
+from pytest_int8acc.scores.measures import COUNTED, Tolerance, log_softmax, rows_of
 from pytest_int8acc.scores.metrics import METRICS
 from pytest_int8acc.scores.sums import AT, F64, difference
 from pytest_int8acc.scores.tally import Tally
@@ -104,12 +104,14 @@ class Demand(ABC):
 
 
 class Squares(Demand):
-    """SQNR and PSNR: the squared error against what the limit allows a sample on average."""
+    """SQNR, PSNR and MSE: the squared error against what the limit allows a sample on average."""
 
     power = 2
 
     def _budget(self, whole: Tally) -> float:
         sums = whole.sums
+        if self.metric.name == "mse":
+            return max(float(np.ldexp(self.limit, -2 * self.unit)) * sums.elements / whole.samples, TINY)
         signal = sums.bb if self.metric.name == "sqnr_db" else sums.peak**2 * sums.elements
         return max(signal / 10 ** (self.limit / 10) / whole.samples, TINY)
 
@@ -191,6 +193,32 @@ class Largest(Means):
 
     def _parts(self, rows: F64) -> F64:
         return ratio(self._measured(rows), self.budget)
+
+
+class Tolerated(Demand):
+    """Polygraphy's tolerance; a median or a quantile only all samples tell."""
+
+    def __init__(self, metric: str, limits: OutputLimits, whole: Tally) -> None:
+        self.wish = limits.tolerance or Tolerance()
+        self.mean = self.wish.check == "mean"
+        if not self.mean:
+            self.pool = "rank" if self.wish.check in ("elemwise", "max") else "whole"
+        super().__init__(metric, limits, whole)
+
+    def _budget(self, whole: Tally) -> float:
+        elements = whole.rows(self.metric, self.limits)[:, COUNTED].sum()
+        return float(self.limit * elements / whole.samples) if self.pool != "rank" else self.limit
+
+    def parts(self, rows: F64) -> F64:
+        """As of any demand; nan where only all samples tell."""
+        return np.full(len(rows), np.nan) if self.pool == "whole" else super().parts(rows)
+
+    def _measured(self, rows: F64) -> F64:
+        return np.asarray(rows[:, 2:].min(axis=1))  # of two sums, no more than either
+
+    def _vectors(self, b: Array, c: Array, samples: int) -> F64:
+        allowed = np.maximum(self.wish.abs, self.wish.rel * np.abs(flat(b, samples)))
+        return ratio(error(b, c, samples), np.maximum(allowed * self.budget, TINY))
 
 
 class Unequal(Demand):
@@ -318,11 +346,13 @@ _KINDS: dict[str, type[Demand]] = {
     "psnr_db": Squares,
     "max_abs": Largest,
     "mean_abs": Means,
+    "mse": Squares,
     "max_rel": Largest,
     "mean_rel": Means,
     "kl": Divergence,
     "top1_agreement": Flips,
     "top5_agreement": Flips,
+    "tolerance": Tolerated,
     "agreement": Unequal,
 }
 

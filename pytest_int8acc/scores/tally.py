@@ -228,7 +228,8 @@ def key_of(metric: Metric, limits: OutputLimits) -> _Key:
     measure, usual = metric.measure, How()
     axis = limits.axis if measure.by_axis else usual.axis
     floor = limits.rel_floor if measure.needs_peak else usual.rel_floor
-    return measure, How(axis, floor)
+    tolerance = limits.tolerance if measure.by_tolerance else None
+    return measure, How(axis, floor, tolerance or usual.tolerance)
 
 
 def differ(index: int, b: Array, c: Array) -> str:

@@ -1,4 +1,4 @@
-"""A user's own metric: a function or a class that makes one number of all outputs and the labels."""
+"""A metric of all outputs and the labels: a user's function or class, or one that a spec names."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from pytest_int8acc.data.scripts import UserFunction, run_user
 from pytest_int8acc.errors import CriterionError
 from pytest_int8acc.results import Bound, Score
 from pytest_int8acc.scores.criteria import MetricLimit, kind_of
+from pytest_int8acc.scores.tasks import Labels, Task, TaskRun
 from pytest_int8acc.tensors import Array, Feed, Outputs
 
-UserMetric = Callable[..., object]
-#: One entry per sample on axis 0; one array, or several by name.
-Labels = Array | Mapping[str, Array] | None
+_Function = Callable[..., object]
+UserMetric = _Function | Task
 
 
 def evaluate_metric(
@@ -73,10 +73,10 @@ def metric_scores(
 
 
 class MetricRun:
-    """A user's metric on its way over one form, batch by batch.
+    """A metric on its way over one form, batch by batch.
 
-    Three kinds of metric, which get ``outputs``, a dict of arrays of their own, and ``labels`` where they
-    take them:
+    One that a spec names, or one of three kinds of a user's, which get ``outputs``, a dict of arrays of their
+    own, and ``labels`` where they take them:
 
     - a function: once, with all samples along the first axis of each array (a list of arrays, one per batch,
       where shapes differ); all outputs are kept for it;
@@ -90,18 +90,23 @@ class MetricRun:
 
     def __init__(self, limit: MetricLimit, function: UserMetric, labels: Labels) -> None:
         """Feed nothing yet; CriterionError where the metric takes other arguments, or misses labels."""
-        self.limit, self._function, self._labels = limit, function, labels
+        self.limit, self._labels = limit, labels
+        self._kept: Outputs = {}
+        self._total, self._rows, self._finite = 0.0, 0, True
+        self._failure: CriterionError | None = None
+        self._task: TaskRun | None = None
+        if isinstance(function, Task):
+            self._task, self.streams = TaskRun(function, labels), True
+            return
+        self._function = function
         made = function.function if isinstance(function, UserFunction) else function
         self._object: Any = None
-        self._failure: CriterionError | None = None
         if inspect.isclass(made) and all(callable(getattr(made, n, None)) for n in ("update", "compute")):
             self._object = run_user(limit.ref, function, error=CriterionError)
             made = self._object.update
         self.streams = limit.streaming or self._object is not None
         """Whether nothing is kept for it."""
         self._pair, self._labelled = _parameters(limit.ref, made, labels is not None, self.streams)
-        self._kept: Outputs = {}
-        self._total, self._rows, self._finite = 0.0, 0, True
 
     def add_all(self, baseline: Outputs, outputs: Outputs) -> None:
         """All batches of one form; rows are counted along the first axis of the first output that has one."""
@@ -136,6 +141,9 @@ class MetricRun:
             self._failure = error
 
     def _feed(self, baseline: Feed, outputs: Feed, samples: Sequence[int]) -> None:
+        if self._task is not None:
+            self._task.add(outputs, samples)
+            return
         feeds = (baseline, outputs) if self._pair else (outputs,)
         given = [{name: np.array(array) for name, array in feed.items()} for feed in feeds]
         labels = of_samples(self._labels, samples)
@@ -145,7 +153,7 @@ class MetricRun:
         value = _number(self.limit.ref, self._call(self._function, *given, labels=labels), "a batch")
         self._total, self._rows = self._total + len(samples) * value, self._rows + len(samples)
 
-    def _call(self, function: UserMetric, *given: object, labels: Labels) -> object:
+    def _call(self, function: _Function, *given: object, labels: Labels) -> object:
         arguments = (*given, copy.deepcopy(labels)) if self._labelled else given  # which may be written into
         with self._function.active() if isinstance(self._function, UserFunction) else nullcontext():
             return run_user(self.limit.ref, function, *arguments, error=CriterionError)
@@ -154,6 +162,8 @@ class MetricRun:
         """The metric's number, possibly nan or inf; CriterionError where it fails or gives none."""
         if self._failure is not None:
             raise self._failure
+        if self._task is not None:
+            return self._task.value()
         if self._object is not None:
             with self._function.active() if isinstance(self._function, UserFunction) else nullcontext():
                 result = run_user(self.limit.ref, self._object.compute, error=CriterionError)
@@ -162,6 +172,18 @@ class MetricRun:
         else:
             result = self._call(self._function, _joined(self._kept), labels=self._labels)
         return _number(self.limit.ref, result, whose)
+
+    @property
+    def joins(self) -> bool:
+        """Whether samples may come joined into larger batches than they ran in."""
+        return self._task is not None
+
+    def value_of(self, samples: Sequence[int]) -> float | None:
+        """The number for some samples, by index and as often as they are named.
+
+        None where the metric tells none, being a user's; nan or inf where that is the value.
+        """
+        return None if self._task is None or self._failure is not None else self._task.value(samples)
 
     def reference(self, whose: str) -> float:
         """The metric's number for a run of the baseline; CriterionError unless it is finite."""
@@ -228,7 +250,7 @@ def _finite(outputs: Outputs) -> bool:
     return all(np.isfinite(array).all() for array in floats)
 
 
-def _parameters(ref: str, function: UserMetric, given: bool, streams: bool) -> tuple[bool, bool]:
+def _parameters(ref: str, function: _Function, given: bool, streams: bool) -> tuple[bool, bool]:
     """Whether to pass baseline and candidate in place of outputs, and whether to pass labels.
 
     Labels go where the parameter after those has no default, or is called ``labels``.

@@ -3,12 +3,33 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Annotated, Any, ClassVar, NamedTuple
+from typing import Annotated, Any, ClassVar, Literal, NamedTuple, get_args
 
 from pydantic import Discriminator, Field, Tag
 
 from pytest_int8acc.spec import fields
 from pytest_int8acc.spec.fields import Closed, closest, found, option
+
+ToleranceCheck = Literal["elemwise", "max", "mean", "median", "quantile"]
+#: Metrics of labels that a spec names in place of a function.
+TaskName = Literal["top1", "top5", "f1", "miou", "coco_map", "wer", "ssim", "psnr"]
+Average = Literal["macro", "micro", "weighted", "binary"]
+BoxLayout = Literal["xyxy", "yolov5", "yolov8"]
+_Metric = Annotated[
+    str, Field(strict=True, pattern=fields.or_function(TaskName)), fields.expect_or_function(TaskName)
+]
+_Decode = Annotated[
+    str, Field(strict=True, pattern=fields.or_function(BoxLayout)), fields.expect_or_function(BoxLayout)
+]
+#: Keys that only some of these metrics have.
+_KEYS_OF: Mapping[str, tuple[TaskName, ...]] = {
+    "axis": ("top1", "top5", "f1", "miou", "ssim"),
+    "ignore": ("top1", "top5", "f1", "miou"),
+    "average": ("f1",),
+    "data_range": ("ssim", "psnr"),
+}
+#: Keys of all of them, and keys of functions.
+_OF_TASKS, _OF_FUNCTIONS = ("output", "decode", "label", *_KEYS_OF), ("lower_is_better", "streaming")
 
 
 class _Limits(Closed):
@@ -32,6 +53,30 @@ class _Limits(Closed):
             yield None, f"a {cls.what} needs a limit; add one or more of {', '.join(cls.limits())}"
 
 
+class Tolerance(Closed):
+    """Polygraphy's tolerance: what is within the absolute or the relative one passes."""
+
+    where = "criteria.tolerance"
+    expected = "a mapping like {abs: 1e-3, rel: 1e-3, check: elemwise}"
+
+    abs: fields.NonNegative = option("Greatest absolute error.", 1e-5)
+    rel: fields.NonNegative = option("Greatest relative error, of the baseline's value.", 1e-5)
+    check: Annotated[ToleranceCheck, fields.one_of(ToleranceCheck)] = option(
+        "What must be within the tolerance: each element, or of all samples the max, mean, median or "
+        "quantile of the errors.",
+        "elemwise",
+    )
+    quantile: fields.Fraction = option("For the check quantile: which one.", 0.99)
+
+    @classmethod
+    def conflicts(cls, given: Mapping[str, Any]) -> Iterator[tuple[str | None, str]]:
+        """A quantile of another check."""
+        if "quantile" in given and given.get("check", "elemwise") in set(get_args(ToleranceCheck)) - {
+            "quantile"
+        }:
+            yield "quantile", "'quantile' has no effect here; remove it, or set 'check: quantile'"
+
+
 class OutputCriterion(_Limits):
     """Limits on how far an output may be from the baseline's."""
 
@@ -46,6 +91,7 @@ class OutputCriterion(_Limits):
     psnr_db: fields.Number | None = option("Least peak signal-to-noise ratio, in dB.")
     max_abs: fields.NonNegative | None = option("Greatest absolute error of any element.")
     mean_abs: fields.NonNegative | None = option("Greatest mean absolute error.")
+    mse: fields.NonNegative | None = option("Greatest mean squared error.")
     max_rel: fields.NonNegative | None = option("Greatest relative error of any element.")
     mean_rel: fields.NonNegative | None = option("Greatest mean relative error.")
     rel_floor: fields.Positive = option(
@@ -54,6 +100,10 @@ class OutputCriterion(_Limits):
         1e-3,
     )
     kl: fields.NonNegative | None = option("Greatest mean KL divergence of the softmax over 'axis', in nats.")
+    tolerance: Tolerance | None = option(
+        "Polygraphy's tolerance, by the names of its options.",
+        examples=[{"abs": 1e-3, "rel": 1e-3, "check": "elemwise"}],
+    )
     agreement: fields.Fraction | None = option(
         "Least fraction of equal elements, for outputs without floats."
     )
@@ -75,13 +125,15 @@ class MaxDrop(NamedTuple):
 
 
 class MetricCriterion(_Limits):
-    """Limits on a function of your own."""
+    """Limits on a metric of all samples and their labels: one that is named, or a function of your own."""
 
     what = "metric"
-    beside = ("metric", "lower_is_better", "streaming")
+    beside = ("metric", *_OF_TASKS, *_OF_FUNCTIONS)
 
-    metric: fields.Function = Field(
-        description="Your function (outputs, labels) -> number, or your class with update(outputs, labels), "
+    metric: _Metric = Field(
+        description="One of "
+        + ", ".join(get_args(TaskName))
+        + "; or your function (outputs, labels) -> number, or your class with update(outputs, labels), "
         "called batch by batch, and compute() -> number, as 'file.py:function'. For a function all outputs "
         "are kept in memory.",
         examples=["metrics.py:top1"],
@@ -91,6 +143,31 @@ class MetricCriterion(_Limits):
     max_drop: fields.Drop | None = option(
         "How much worse than the baseline INT8 may be: a number in the metric's own unit, or a "
         "percentage of the baseline's value like '1%'."
+    )
+    output: fields.GraphName | None = option(
+        "For a named metric: the output that it judges (default: the only one)."
+    )
+    decode: _Decode | None = option(
+        "For a named metric: what makes predictions of outputs. Your function (outputs) -> one prediction "
+        "per sample, as 'file.py:function': texts for wer, arrays [boxes, 6] of x1, y1, x2, y2, score, class "
+        "for coco_map, else an array in place of the output. Or, for coco_map, a layout of the output: xyxy "
+        "(such boxes already), yolov5 or yolov8 (before NMS).",
+        examples=["decode.py:texts"],
+    )
+    label: fields.Text | None = option(
+        "For a named metric: which array of the labels it takes, where there are several."
+    )
+    axis: fields.Axis | None = option(
+        "The axis of classes, of channels for ssim (default: the one that the labels lack; 1 for ssim)."
+    )
+    ignore: fields.Axis | None = option("A class id whose labels do not count, like 255.")
+    average: Annotated[Average, fields.one_of(Average)] | None = option(
+        "For f1: the mean over classes (macro, the default), over all labels (micro), weighted by labels, or "
+        "class 1 alone (binary)."
+    )
+    data_range: fields.Positive | None = option(
+        "For ssim and psnr: from the least to the greatest possible value (default: 1, or 255 where the "
+        "labels are uint8)."
     )
     lower_is_better: fields.Flag = option(
         "Whether a lower value is better; 'max_drop' is then a rise.", False
@@ -102,6 +179,17 @@ class MetricCriterion(_Limits):
     )
 
     @property
+    def named(self) -> bool:
+        """Whether the metric is one of ours."""
+        return self.metric in get_args(TaskName)
+
+    @property
+    def ref(self) -> str:
+        """What its scores go by: the function as written; ``logits:top1`` where an output is named."""
+        name = self.metric if self.average is None else f"{self.metric}_{self.average}"
+        return name if self.output is None else f"{self.output}:{name}"
+
+    @property
     def drop(self) -> MaxDrop | None:
         """``max_drop`` as a number."""
         if isinstance(self.max_drop, str):
@@ -110,11 +198,33 @@ class MetricCriterion(_Limits):
 
     @classmethod
     def conflicts(cls, given: Mapping[str, Any]) -> Iterator[tuple[str | None, str]]:
-        """No limit at all, or limits that nothing meets."""
+        """No limit at all, limits that nothing meets, or keys of another metric."""
         yield from super().conflicts(given)
+        metric = given.get("metric")
+        if isinstance(metric, str):
+            yield from _strange_keys(metric, given)
         low, high = given.get("min"), given.get("max")
         if isinstance(low, int | float) and isinstance(high, int | float) and low > high:
             yield "min", f"'min' {found(low)} is greater than 'max' {found(high)}: nothing can pass"
+
+
+def _strange_keys(metric: str, given: Mapping[str, Any]) -> Iterator[tuple[str | None, str]]:
+    """Keys that say nothing of this metric, and what coco_map cannot do without."""
+    named = metric in get_args(TaskName)
+    for key in _OF_FUNCTIONS if named else _OF_TASKS:
+        if key in given:
+            owner = "a function of your own" if named else f"a named metric ({', '.join(get_args(TaskName))})"
+            yield key, f"'{key}' has no effect on metric {metric}: it is for {owner}"
+    for key, owners in _KEYS_OF.items() if named else ():
+        if key in given and metric not in owners:
+            yield key, f"'{key}' has no effect on metric {metric}: it is for {', '.join(owners)}"
+    layout = given.get("decode") in get_args(BoxLayout)
+    if named and layout and metric != "coco_map":
+        yield "decode", f"'decode: {given['decode']}' is a layout of boxes; {metric} needs 'file.py:function'"
+    if named and "output" in given and "decode" in given and not layout:
+        yield "output", "'output' has no effect beside your decode function, which gets all outputs"
+    if metric == "coco_map" and "decode" not in given:
+        yield None, f"coco_map needs 'decode': {', '.join(get_args(BoxLayout))}, or 'file.py:function'"
 
 
 class EngineCriterion(_Limits):

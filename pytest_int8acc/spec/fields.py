@@ -85,6 +85,22 @@ def one_of(literal: Any, or_else: str = "") -> WrapValidator:
     return expect(("one of " if len(names) > 1 else "") + ", ".join(names) + or_else, hint)
 
 
+def or_function(literal: Any) -> str:
+    """A pattern of a Literal's strings and of functions."""
+    return f"^({'|'.join(get_args(literal))})$|{FUNCTION}"
+
+
+def expect_or_function(literal: Any) -> WrapValidator:
+    """``expect`` for one of a Literal's strings or a function, with did-you-mean."""
+    names = get_args(literal)
+
+    def hint(value: Any) -> str:
+        near = closest(value, names) if isinstance(value, str) and ".py" not in value else None
+        return f" (did you mean '{near}'?)" if near else _text_hint(value)
+
+    return expect(f"{', '.join(names)}, or a Python function as 'file.py:function'", hint)
+
+
 def _number_hint(value: Any) -> str:
     try:
         number = float(value) if isinstance(value, str) else math.nan
@@ -169,14 +185,8 @@ MarkName = Annotated[
     AfterValidator(_known_mark),
     _text("the name of a pytest mark (letters, digits and '_')"),
 ]
-Function = Annotated[
-    str,
-    Field(strict=True, pattern=FUNCTION),
-    AfterValidator(_named_function),
-    _text("a Python function as 'file.py:function'"),
-]
 DataPath = Annotated[_Place, _text("a file, a folder, 'file.py:function' or {random: {samples: N}}")]
-LabelsPath = Annotated[_Place, _text("a .npy or .npz file, or 'file.py:function'")]
+LabelsPath = Annotated[_Place, _text("a .npy, .npz, .txt or .json file, or 'file.py:function'")]
 
 Count = Annotated[int, Field(strict=True, ge=1), _number("a whole number of at least 1")]
 Level = Annotated[int, Field(strict=True, ge=0, le=5), _number("a whole number from 0 to 5")]

@@ -128,7 +128,8 @@ class Case(Closed):
         examples=["data/val.npz"],
     )
     labels: fields.LabelsPath | None = option(
-        "Labels for metrics: a .npy or .npz file, or 'file.py:function'."
+        "Labels for metrics: a .npy or .npz file, .txt with a line per sample, .json of COCO's boxes, or "
+        "'file.py:function'."
     )
     batch: fields.Count | None = option("Samples per run where the model leaves its batch size open.")
     samples: fields.Count | None = option("Use only the first N samples.")

@@ -36,6 +36,8 @@ LIMITS: dict[str, st.SearchStrategy[float]] = {
     "psnr_db": st.floats(0, 70),
     "max_abs": errors_up_to(5),
     "mean_abs": errors_up_to(1),
+    "mse": errors_up_to(5),
+    "tolerance": errors_up_to(1e5),
     "max_rel": errors_up_to(50),
     "mean_rel": errors_up_to(2),
     "kl": errors_up_to(1),

@@ -1,3 +1,4 @@
+import json
 from pathlib import Path
 
 import numpy as np
@@ -58,7 +59,7 @@ def test_too_few_labels(tmp_path: Path, limited: bool) -> None:
 @pytest.mark.parametrize(
     ("source", "content", "part"),
     [
-        ("y.txt", b"1 2 3", "expected .npy, .npz, or file.py:function"),
+        ("y.csv", b"1 2 3", "expected .npy, .npz, .txt (a line per sample), .json (COCO's instances)"),
         ("y.npy", b"1 2 3", "expected the format .npy"),
         ("z.npy", None, "no such file"),
         ("m.py", b"", "names no function"),
@@ -83,3 +84,64 @@ def test_labels_saved_as_objects(tmp_path: Path) -> None:
     np.save(tmp_path / "y.npy", np.array([{}] * 6, dtype=object))
     with pytest.raises(DataError, match=r"labels: y.npy: holds pickled Python objects"):
         load_labels("y.npy", 6, tmp_path)
+
+
+def test_a_line_per_sample(tmp_path: Path) -> None:
+    (tmp_path / "y.txt").write_bytes("a b\r\n\ngrün\u2028x\n".encode())
+    labels = load_labels("y.txt", 3, tmp_path)
+    assert isinstance(labels, np.ndarray)
+    assert labels.tolist() == ["a b", "", "grün\u2028x"]
+    with pytest.raises(DataError, match=r"labels: y.txt: has .* 'max_data' allows"):
+        load_labels("y.txt", 3, tmp_path, most=3)
+    (tmp_path / "y.txt").write_bytes(b"\xff\xfe")
+    with pytest.raises(DataError, match=r"labels: y.txt: cannot be read as text in UTF-8"):
+        load_labels("y.txt", 3, tmp_path)
+
+
+IMAGES = [{"id": 7}, {"id": 3}]
+CATEGORIES = [{"id": 90, "name": "b"}, {"id": 18, "name": "a"}]
+BOX = {"image_id": 3, "category_id": 90, "bbox": [1, 2, 3, 4]}
+
+
+def test_boxes_of_coco(tmp_path: Path) -> None:
+    held = {"images": IMAGES, "annotations": [BOX, BOX | {"iscrowd": 1, "area": 5}], "categories": CATEGORIES}
+    (tmp_path / "y.json").write_text(json.dumps(held))
+    labels = load_labels("y.json", 2, tmp_path)
+    assert isinstance(labels, np.ndarray)
+    assert labels.tolist() == [[[-1] * 7] * 2, [[1, 2, 4, 6, 1, 0, 12], [1, 2, 4, 6, 1, 1, 5]]]
+    with pytest.raises(DataError, match=r"labels: y.json: 2 labels .* for 3 samples"):
+        load_labels("y.json", 3, tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("held", "part"),
+    [
+        ("{", "no instances of COCO (JSONDecodeError"),
+        ("[" * 100000, "no instances of COCO (RecursionError"),
+        ([], "no instances of COCO (TypeError"),
+        (
+            {"images": IMAGES},
+            "no instances of COCO (KeyError: 'categories'); expected a mapping",
+        ),
+        ({"images": 3, "annotations": [], "categories": []}, "no instances of COCO"),
+        (
+            {"annotations": [BOX | {"image_id": 8}]},
+            "annotation 0: KeyError: 8; expected image_id",
+        ),
+        ({"annotations": [BOX, BOX | {"category_id": 1}]}, "annotation 1: KeyError: 1"),
+        ({"annotations": [BOX | {"bbox": [1, 2, 3]}]}, "annotation 0: ValueError: not enough values"),
+        ({"annotations": [BOX | {"bbox": [1, 2, -3, 4]}]}, "bbox [1, 2, -3, 4] is no box"),
+        ({"annotations": [BOX | {"bbox": [1, 2, float("nan"), 4]}]}, "is no box"),
+        ({"annotations": [BOX | {"bbox": "abcd"}]}, "annotation 0: ValueError: could not convert"),
+        ({"annotations": [BOX | {"bbox": None}]}, "annotation 0: TypeError"),
+        ({"annotations": [BOX | {"area": 10**400}]}, "annotation 0: OverflowError"),
+        ({"annotations": [7]}, "annotation 0: TypeError"),
+    ],
+)
+def test_what_are_no_boxes_of_coco(tmp_path: Path, held: object, part: str) -> None:
+    whole = {"images": IMAGES, "categories": CATEGORIES, **held} if "annotations" in held else held
+    (tmp_path / "y.json").write_text(whole if isinstance(whole, str) else json.dumps(whole))
+    with pytest.raises(DataError) as caught:
+        load_labels("y.json", 2, tmp_path)
+    assert str(caught.value).startswith("labels: y.json: ")
+    assert part in str(caught.value)

@@ -92,7 +92,7 @@ def scores(result: CaseResult) -> dict[tuple[str, str], float]:
 def test_a_golden_stands_in_for_the_baseline(project: Project) -> None:
     live = project.run(MINMAX + "criteria: [{sqnr_db: 20}]\n")
     recorded = project.run(STANDING, "missing")
-    assert recorded.golden.startswith("recorded 9 scores and FP16 outputs of 64 samples in ")
+    assert recorded.golden.startswith("recorded 10 scores and FP16 outputs of 64 samples in ")
     assert recorded.recorded
     (sqnr,) = (score for score in recorded.recorded if score.metric == "sqnr_db")
     assert (sqnr.subject, sqnr.before, sqnr.now) == ("logits", None, scores(live)["logits", "sqnr_db"])

@@ -80,3 +80,12 @@ def test_the_bar_needs_both_cosine_and_top1(tmp_path):
     near_tie[np.arange(SEARCH), (np.arange(SEARCH) + 1) % 10] += 1e-3
     tied = Task(tmp_path, images, task.labels, np.ones_like(reference) + 1e-3 * reference, images)
     assert not tied.passes(near_tie, chosen)
+
+
+def test_a_first_spec_is_a_row(tmp_path):
+    model = ROOT / "example_project" / "digits.onnx"
+    command = [sys.executable, "-m", "benchmarks.first_specs", model]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines()[-1].startswith(
+        "| PyTorch | digits.onnx | scores of 10 classes | its own | PASSED "
+    )

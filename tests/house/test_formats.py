@@ -23,7 +23,10 @@ LIMITS = {
     "scores/parts.py": "sums in float64",
     "search/ledger.py": "sums in float64",
 }
-NUMBERS = {"scales/ranges.py": "ONNX Runtime's own default of 128 bins"}
+NUMBERS = {
+    "init/sizes.py": "usual sizes of images and sequences",
+    "scales/ranges.py": "ONNX Runtime's own default of 128 bins",
+}
 #: Where the word is another's: of specs and calls, of TensorRT's flags and layers, of results and files.
 WORDS = {
     *("spec/int8.py", "spec/load.py", "spec/models.py", "workbench.py"),

@@ -16,6 +16,7 @@ from plugin_support import LOAD
 from pytest_int8acc.graph.lint.rules import RULES
 from pytest_int8acc.report.causes import ADVICE
 from pytest_int8acc.scores.metrics import METRICS
+from pytest_int8acc.spec.criteria import TaskName
 from pytest_int8acc.spec.int8 import CalibrationMethod
 from pytest_int8acc.spec.models import Case
 
@@ -102,6 +103,7 @@ def test_every_fixture_is_in_it(name: str) -> None:
     ("title", "names"),
     [
         ("Metrics", set(METRICS)),
+        ("Metrics of labels", set(get_args(TaskName))),
         ("Calibration methods", set(get_args(CalibrationMethod))),
         ("Lint rules", set(RULES)),
         ("Causes", set(ADVICE)),

@@ -49,11 +49,13 @@ FORMATS = {
     "engines.tensorrt.parse": "what a child process tells of a model",
     "engines.tensorrt.platform": "what a child process tells of the machine",
     "goldens.record": "Git LFS pointers",
+    "init.data": "lists of labels",
     "names": "names and texts of others",
     "plugin.reporting": "what pytest and pytest-xdist write",
     "scales.__init__": "files that may be binary",
     "scales.load": "JSON",
     "scales.trt_cache": "calibration caches",
+    "scores.tasks": "texts that models read",
     "spec.yaml": "YAML, and what PyYAML says of it",
 }
 

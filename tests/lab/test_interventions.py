@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 from labs import lab_of
@@ -79,3 +81,17 @@ def test_alone_all_else_is_out_of_int8(wide: Lab) -> None:
     assert found == pytest.approx(wide.simulator.badness(Plan(high)), rel=1e-6)
     assert found != beside
     assert not trials.may_go_on  # they have one budget
+
+
+def test_a_users_metric_is_in_units_of_all_of_int8(tmp_path: Path) -> None:
+    """Only all samples tell what its limit allows: those of the case's own network, asked first or not."""
+    (tmp_path / "metrics.py").write_text(
+        "import numpy as np\n\n\ndef reach(outputs):\n    return float(np.abs(outputs['logits']).mean())\n"
+    )
+    network, _ = KINDS["recalibrate"]
+    criteria = [{"metric": "metrics.py:reach", "max_drop": 0.01}]
+    case = measured(tmp_path, network(), {}, criteria=criteria)
+    lab = lab_of(case)
+    trials = Interventions(lab, [WIDE], 10)
+    found = trials.as_it_is(WIDE)  # asked first
+    assert found == pytest.approx(lab.simulator.badness(Plan()), rel=1e-5)

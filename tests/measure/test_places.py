@@ -45,6 +45,24 @@ MISTAKES = {
         "labels: nowhere.npy",
     ),
     "few labels": (METRIC.replace("nowhere", "few"), "3 labels"),
+    "labels beyond the classes": (
+        "labels: @beyond.npy\ncriteria: [{metric: top1, min: 0}]",
+        "class 99 of sample 5 is out of range",
+    ),
+    "labels of another kind": ("labels: @real.npy\ncriteria: [{metric: top1, min: 0}]", "needs class ids"),
+    "no labels for a named metric": ("criteria: [{metric: @top1, min: 0}]", "metric top1 needs labels"),
+    "a named metric of no output": (
+        "labels: beyond.npy\ncriteria: [{metric: @top1, output: nope, min: 0}]",
+        "the model has no output 'nope'",
+    ),
+    "a decode function that is not there": (
+        "labels: beyond.npy\ncriteria: [{metric: top1, decode: @m.py:nope, min: 0}]",
+        "the script has no 'nope'",
+    ),
+    "a decode function that fails": (
+        "labels: zeros.npy\ncriteria: @[{metric: top1, decode: m.py:fails, min: 0}]",
+        "m.py:5: ZeroDivisionError",
+    ),
     "a bomb of labels": (METRIC.replace("nowhere.npy", "bomb.npz") + "\nmax_data: 1M", "unpacks to"),
     "no metric": ("criteria:\n  - cosine: 0.9\n  - metric: @nowhere.py:f\n    min: 1", "no such file"),
     "metric fails": ("criteria:\n  @- metric: m.py:fails\n    min: 1", "m.py:5: ZeroDivisionError"),
@@ -121,6 +139,9 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     np.savez(folder / "two.npz", one=data, two=data)
     np.savez(folder / "shape.npz", whatever=data[:2, :1])
     np.save(folder / "few.npy", np.zeros(3))
+    np.save(folder / "real.npy", np.zeros(len(data)))
+    np.save(folder / "zeros.npy", np.zeros(len(data), int))
+    np.save(folder / "beyond.npy", np.where(np.arange(len(data)) == 5, 99, 0))
     np.save(folder / "pair.npy", np.zeros(2))
     loader = LOADER.replace('"image"', repr(name)).replace("(2, 1, 8, 8)", repr((2, *data.shape[1:])))
     texts = {"loader.py": loader, "m.py": METRICS, "bad.yaml": "version: 2\nhih: {}\n", "text.txt": "text"}

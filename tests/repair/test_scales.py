@@ -99,6 +99,15 @@ def test_badness_is_one_where_the_limit_is(wide: Lab) -> None:
     assert wide.simulator.badness(Plan()) == pytest.approx(10 ** ((20 - score) / 10), rel=0.05)
 
 
+def test_badness_is_one_where_a_limit_is_of_which_only_all_samples_tell(tmp_path: Path) -> None:
+    """As for a user's metric: error vectors alone do not say how much of the error is too much."""
+    limits = {"tolerance": {"abs": 0.02, "rel": 0.0, "check": "median"}}
+    simulator = lab_of(measured(tmp_path, planted("cnn", factors={WIDE: 50}), limits)).simulator
+    loss = simulator.trial(Plan()).loss
+    assert loss > 2
+    assert simulator.badness(Plan()) == pytest.approx(loss**2, rel=0.05)
+
+
 @pytest.mark.parametrize("method", ["minmax", "mse", "topk", "entropy", "percentile"])
 def test_candidates_are_what_calibration_would_choose(wide: Lab, method: CalibrationMethod) -> None:
     ranges, tensors = ranges_of(wide, ENTROPY_BINS), activations(wide.network)[1:2]

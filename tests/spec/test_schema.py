@@ -39,6 +39,15 @@ UNSEEN = {
         "a case twice by alias",
     ),
     "a case lacks what defaults lack",
+    "added: quantile without its check",
+    *(
+        "added: named metric that streams",
+        "added: function with an output",
+        "added: average of top1",
+        "added: boxes of wer",
+        "added: coco_map without decode",
+        "added: output beside decode",
+    ),
     *("added: shapes that shrink", "added: shapes of two ranks"),
     *("implicit data without function", "exclude beside an engine", "exclude beside implicit"),
     *(

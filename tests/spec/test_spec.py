@@ -16,6 +16,7 @@ from pytest_int8acc.spec.criteria import (
     MetricCriterion,
     OutputCriterion,
     RegressionCriterion,
+    Tolerance,
 )
 from pytest_int8acc.spec.fields import closest
 from pytest_int8acc.spec.int8 import BaselineModel, RandomData, RandomSource
@@ -46,8 +47,17 @@ def test_everything_that_a_case_may_say(tmp_path: Path) -> None:
     assert case.criteria == (
         OutputCriterion(output="logits", axis=1, cosine=0.999, sqnr_db=20, top1_agreement=1),
         OutputCriterion(output="aux*", max_rel=0.001, rel_floor=0.01),
+        OutputCriterion(
+            output="mask", mse=0.01, tolerance=Tolerance(abs=0.001, check="quantile", quantile=0.9)
+        ),
         MetricCriterion(metric="metrics.py:top1", min=0.7, max_drop="0.5%"),
         MetricCriterion(metric="metrics.py:loss", max_drop=0.01, lower_is_better=True),
+        MetricCriterion(
+            metric="f1", output="mask", axis=1, ignore=255, average="micro", label="classes", max_drop="1%"
+        ),
+        MetricCriterion(metric="coco_map", decode="yolov8", min=0.4),
+        MetricCriterion(metric="wer", decode="ctc.py:texts", max_drop=0.005),
+        MetricCriterion(metric="psnr", data_range=2, min=30),
     )
     assert (case.marks, case.xfail, case.skip) == (("slow", "gpu"), "known to be off", "too slow")
 

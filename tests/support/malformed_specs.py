@@ -29,7 +29,7 @@ ADDED = {
     "labels null": ("labels: ~", [(4, 1, "'labels' has no value")]),
     "labels random": (
         "labels: {random: {}}",
-        [(4, 9, "labels: expected a .npy or .npz file,|found a mapping")],
+        [(4, 9, "labels: expected a .npy, .npz, .txt or|found a mapping")],
     ),
     "labels without function": ("labels: l.py", [(4, 9, "as 'l.py:function', found 'l.py'")]),
     "baseline typo": (
@@ -141,9 +141,71 @@ ADDED = {
         "criteria: [{output: 495, kl: 1}]",
         [(4, 21, "output: expected text, found 495; put it in quotes")],
     ),
-    "metric without file": (
-        "criteria: [{metric: top1, min: 1}]",
-        [(4, 21, "as 'file.py:function', found 'top1'")],
+    "tolerance a number": (
+        "criteria: [{tolerance: 1e-3}]",
+        [(4, 24, "tolerance: expected a mapping like {abs: 1e-3, rel: 1e-3, check: elemwise}, found 0.001")],
+    ),
+    "tolerance of Polygraphy's names": (
+        "criteria: [{tolerance: {atol: 1}}]",
+        [(4, 25, "unknown key 'atol' (known here: abs, rel, check, quantile)")],
+    ),
+    "tolerance by another statistic": (
+        "criteria: [{tolerance: {check: medain}}]",
+        [(4, 32, "elemwise, max, mean, median, quantile, found 'medain' (did you mean 'median'?)")],
+    ),
+    "quantile without its check": (
+        "criteria: [{tolerance: {quantile: 0.5}}]",
+        [(4, 25, "'quantile' has no effect here; remove it, or set 'check: quantile'")],
+    ),
+    "named metric, near": (
+        "criteria: [{metric: top_1, min: 1}]",
+        [(4, 21, "or a Python function as 'file.py:function', found 'top_1' (did you mean 'top1'?)")],
+    ),
+    "named metric of other libraries": (
+        "criteria: [{metric: mAP, min: 1}]",
+        [(4, 21, "metric: expected top1, top5, f1, miou, coco_map, wer, ssim, psnr, or|found 'mAP'")],
+    ),
+    "named metric that streams": (
+        "criteria: [{metric: top1, min: 1, streaming: true}]",
+        [(4, 35, "'streaming' has no effect on metric top1: it is for a function of your own")],
+    ),
+    "function with an output": (
+        "criteria: [{metric: m.py:f, min: 1, output: y}]",
+        [(4, 37, "'output' has no effect on metric m.py:f: it is for a named metric (top1, top5,")],
+    ),
+    "average of top1": (
+        "criteria: [{metric: top1, min: 1, average: macro}]",
+        [(4, 35, "'average' has no effect on metric top1: it is for f1")],
+    ),
+    "average unknown": (
+        "criteria: [{metric: f1, min: 1, average: marco}]",
+        [
+            (
+                4,
+                42,
+                "expected one of macro, micro, weighted, binary, found 'marco' (did you mean 'macro'?)",
+            )
+        ],
+    ),
+    "boxes of wer": (
+        "criteria: [{metric: wer, min: 1, decode: yolov8}]",
+        [(4, 34, "'decode: yolov8' is a layout of boxes; wer needs 'file.py:function'")],
+    ),
+    "coco_map without decode": (
+        "criteria: [{metric: coco_map, min: 1}]",
+        [(4, 12, "coco_map needs 'decode': xyxy, yolov5, yolov8, or 'file.py:function'")],
+    ),
+    "layout unknown": (
+        "criteria: [{metric: coco_map, min: 1, decode: yolo8}]",
+        [(4, 47, "decode: expected xyxy, yolov5, yolov8, or|found 'yolo8' (did you mean 'yolov8'?)")],
+    ),
+    "output beside decode": (
+        "criteria: [{metric: coco_map, min: 1, decode: d.py:f, output: y}]",
+        [(4, 55, "'output' has no effect beside your decode function")],
+    ),
+    "named metric without limit": (
+        "criteria: [{metric: top1}]",
+        [(4, 12, "a metric needs a limit; add one or more of min, max, max_drop")],
     ),
     "metric without function": (
         "criteria: [{metric: m.py, min: 1}]",

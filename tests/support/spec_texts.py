@@ -19,8 +19,13 @@ onnxruntime: {mode: native, provider: cuda}
 criteria:
   - {output: logits, axis: 1, cosine: 0.999, sqnr_db: 20, top1_agreement: 1}
   - {output: "aux*", max_rel: 1e-3, rel_floor: 1e-2}
+  - {output: mask, mse: 0.01, tolerance: {abs: 1e-3, check: quantile, quantile: 0.9}}
   - {metric: metrics.py:top1, min: 0.7, max_drop: 0.5%}
   - {metric: metrics.py:loss, max_drop: 1e-2, lower_is_better: true}
+  - {metric: f1, output: mask, axis: 1, ignore: 255, average: micro, label: classes, max_drop: 1%}
+  - {metric: coco_map, decode: yolov8, min: 0.4}
+  - {metric: wer, decode: ctc.py:texts, max_drop: 0.005}
+  - {metric: psnr, data_range: 2, min: 30}
 marks: [slow, gpu]
 xfail: known to be off
 skip: too slow

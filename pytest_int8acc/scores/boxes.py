@@ -1,0 +1,132 @@
+"""Boxes: layouts of detectors' outputs, and COCO's mean average precision.
+
+A box is a row x1, y1, x2, y2, score, class, in pixels.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from importlib import import_module
+
+import numpy as np
+
+from pytest_int8acc.errors import CriterionError, DataError
+from pytest_int8acc.scores.sums import F64
+from pytest_int8acc.tensors import Array
+
+#: As Ultralytics validates: least score, IoU of boxes that are the same, boxes before and after NMS.
+_SCORE, _IOU, _BEFORE, _AFTER = 0.001, 0.7, 30_000, 300
+
+
+def decoded(layout: str, output: Array) -> list[F64]:
+    """The boxes of each sample, [boxes, 6], from a detector's output.
+
+    Args:
+        layout: ``xyxy``: [samples, boxes, 6], boxes already. ``yolov8``: [samples, 4 + classes, places] of
+            centre, size and a score for each class; ``yolov5``: [samples, places, 5 + classes], with an
+            objectness that scores are multiplied by. Of these NMS leaves one where boxes of a class overlap.
+        output: The output.
+
+    Raises:
+        CriterionError: It has another shape.
+    """
+    least = {"xyxy": 6, "yolov8": 5, "yolov5": 6}[layout]
+    rows = np.asarray(output, np.float64)
+    rows = np.moveaxis(rows, 1, -1) if layout == "yolov8" and rows.ndim == 3 else rows
+    if rows.ndim != 3 or rows.shape[2] < least or (layout == "xyxy" and rows.shape[2] != 6):
+        wanted = {
+            "xyxy": "[samples, boxes, 6]",
+            "yolov8": "[samples, 4 + classes, places]",
+            "yolov5": "[samples, places, 5 + classes]",
+        }[layout]
+        raise CriterionError(f"'decode: {layout}' needs an output {wanted}, this one has {output.shape}")
+    if layout == "xyxy":
+        return [finite(each) for each in rows]
+    scores = rows[..., 4:] if layout == "yolov8" else rows[..., 5:] * rows[..., 4:5]
+    half = rows[..., 2:4] / 2
+    corners = np.concatenate([rows[..., :2] - half, rows[..., :2] + half], axis=-1)
+    return [_candidates(*each) for each in zip(corners, scores, strict=True)]
+
+
+def finite(boxes: F64) -> F64:
+    """The boxes without NaN or infinity that have a score above 0."""
+    return boxes[np.isfinite(boxes).all(axis=1) & (boxes[:, 4] > 0)]
+
+
+def check_labels(labels: Array) -> None:
+    """Raise DataError for labels that are no boxes [samples, boxes, 5 to 7]; a class below 0 is none."""
+    wanted = "expected x1, y1, x2, y2, class, and iscrowd and area where known"
+    if not 5 <= labels.shape[2] <= 7:
+        raise DataError(f"labels: boxes of {labels.shape[2]} numbers (shape {labels.shape}); {wanted}")
+    kept = labels[..., 4] >= 0
+    good = np.isfinite(labels).all(axis=-1) & (labels[..., 2:4] >= labels[..., :2]).all(axis=-1)
+    if (kept & ~good).any() or np.isnan(labels[..., 4]).any():
+        sample, place = np.argwhere((kept & ~good) | np.isnan(labels[..., 4]))[0]
+        box = labels[sample, place].tolist()
+        raise DataError(
+            f"labels: box {place} of sample {sample} is {box}, which ends before it starts; {wanted}"
+        )
+
+
+def _candidates(corners: F64, scores: F64) -> F64:
+    place, kind = np.nonzero(scores > _SCORE)
+    boxes = np.concatenate([corners[place], scores[place, kind][:, None], kind[:, None]], axis=1)
+    boxes = finite(boxes)
+    return suppressed(boxes[np.argsort(-boxes[:, 4], kind="stable")][:_BEFORE])
+
+
+def suppressed(boxes: F64) -> F64:
+    """Of boxes by falling score those that no better one of their class overlaps: greedy NMS, at most 300."""
+    kept: list[F64] = []
+    while len(boxes) and len(kept) < _AFTER:
+        first, boxes = boxes[0], boxes[1:]
+        kept.append(first)
+        sides = np.minimum(boxes[:, 2:4], first[2:4]) - np.maximum(boxes[:, :2], first[:2])
+        common = np.clip(sides, 0, None).prod(axis=1)
+        union = np.prod(first[2:4] - first[:2]) + np.prod(boxes[:, 2:4] - boxes[:, :2], axis=1) - common
+        boxes = boxes[(common <= _IOU * union) | (boxes[:, 5] != first[5])]
+    return np.array(kept).reshape(-1, 6)
+
+
+def coco_map(records: Sequence[tuple[F64, F64]]) -> float:
+    """COCO's AP, 0 to 1: mean average precision over IoU 0.5 to 0.95 and classes; nan without labels.
+
+    By faster-coco-eval, which computes what pycocotools does, of at most 100 boxes a sample.
+
+    Args:
+        records: Of each sample the boxes found, and its labels: rows of x1, y1, x2, y2, class and, where
+            known, iscrowd and area (by default 0, and that of the box).
+    """
+    coco = import_module("faster_coco_eval")
+    truth: list[dict[str, object]] = []
+    found = [np.zeros((0, 7))]
+    for image, (boxes, labels) in enumerate(records):
+        found.append(np.column_stack([np.full(len(boxes), image), _sized(boxes), boxes[:, 4:6]]))
+        for label, box in zip(labels, _sized(labels).tolist(), strict=True):
+            crowd = int(label[5]) if len(label) > 5 else 0
+            area = float(label[6]) if len(label) > 6 else box[2] * box[3]
+            one = {"image_id": image, "category_id": int(label[4]), "bbox": box, "area": area}
+            truth.append({"id": len(truth) + 1, "iscrowd": crowd, **one})
+    detections = np.concatenate(found)
+    if not truth or not len(detections):
+        return 0.0 if truth else float("nan")
+    known = np.unique(np.concatenate([detections[:, 6], *(labels[:, 4] for _, labels in records)])).astype(
+        int
+    )
+    every = coco.COCO()
+    every.dataset = {
+        "images": [{"id": image} for image in range(len(records))],
+        "annotations": truth,
+        "categories": [{"id": kind, "name": str(kind)} for kind in known.tolist()],
+    }
+    every.createIndex()
+    run = coco.COCOeval_faster(every, every.loadRes(detections), "bbox")
+    run.evaluate()
+    run.accumulate()
+    precision = run.eval["precision"][:, :, :, 0, -1]
+    return float(precision[precision > -1].mean())
+
+
+def _sized(boxes: F64) -> F64:
+    """x, y, width, height of boxes."""
+    return np.concatenate([boxes[:, :2], boxes[:, 2:4] - boxes[:, :2]], axis=1)

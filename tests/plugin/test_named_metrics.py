@@ -1,0 +1,131 @@
+"""Metrics that a spec names, from `pytest --int8acc` down: a limit on one alone is a full spec."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+from plugin_support import LOAD
+
+from pytest_int8acc.scores import tasks
+
+HEAD = """
+defaults:
+  model: model.onnx
+  inputs: inputs.npz
+  labels: labels.npy
+  criteria: [{metric: top1, max_drop: 0.005}]
+cases:
+"""
+GOOD = "int8: {calibrate: {method: minmax}}"
+BAD = "int8: {scales: ranges.json}"
+DECODE = """
+WORDS = ["zero", "one", "two", "three"]
+
+def texts(outputs):
+    return [f"it is {WORDS[i]}" for i in outputs["logits"].argmax(axis=1)]
+
+def boxes(outputs):
+    return [[[0, 0, 10, 10, 0.9, i]] for i in outputs["logits"].argmax(axis=1)]
+"""
+#: Which library a metric needs, and the extra that brings it.
+NEEDS = {"wer": ("jiwer", "wer"), "coco_map": ("faster_coco_eval", "coco")}
+
+
+def write(digits: pytest.Pytester, cases: str) -> None:
+    (digits.path / "digits.int8acc.yaml").write_text(HEAD + cases)
+
+
+@pytest.mark.parametrize("workers", [(), ("-n0",), ("-n2",)], ids=["plain", "n0", "n2"])
+def test_a_limit_on_top1_alone_is_a_full_spec_and_drives_the_search(digits, workers):
+    if workers:
+        pytest.importorskip("xdist")
+    write(digits, f"  - {{name: good, {GOOD}}}\n  - {{name: bad, {BAD}}}\n")
+    result = digits.runpytest(*LOAD, *workers, "--int8acc", "--int8acc-report=report")
+    result.assert_outcomes(passed=1, failed=1)
+    result.stdout.fnmatch_lines(
+        [
+            "INT8 accuracy: 'top1' 0.* < 0.995 (max_drop 0.005 from the baseline's 1)",
+            "Fix: *other scales for 2 tensors, all in INT8; 'top1' 1 >= 0.995, verified*",
+            "Layers at fault (with any one of them in INT8 the criteria fail):",
+            "  * (MatMul): *",
+            "PASSED digits.int8acc.yaml::good - 'top1' 1 >= 0.995 (margin 0.005), *",
+            "FAILED digits.int8acc.yaml::bad - 'top1' 0.* < 0.995, *",
+        ]
+    )
+    report = json.loads((digits.path / "report" / "report.json").read_text())
+    (bad,) = (case for case in report["cases"] if case["verdict"] == "failed")
+    (score,) = bad["metrics"]
+    assert (score["subject"], score["metric"], score["baseline"]) == ("top1", "top1", 1)
+    assert {culprit["layer"] for culprit in bad["culprits"]} == {"first", "second"}
+
+
+@pytest.mark.parametrize("metric", ["f1", "miou", "wer", "coco_map"])
+def test_other_metrics_find_it_too(digits, metric):
+    if metric in NEEDS:
+        pytest.importorskip(NEEDS[metric][0], reason=f"pip install 'pytest-int8acc[{NEEDS[metric][1]}]'")
+    labels = np.load(digits.path / "labels.npy")
+    (digits.path / "decode.py").write_text(DECODE)
+    (digits.path / "labels.txt").write_text(
+        "".join(f"it is {['zero', 'one', 'two', 'three'][i]}\n" for i in labels)
+    )
+    box = {"bbox": [0, 0, 10, 10]}
+    coco = {
+        "images": [{"id": i} for i in range(64)],
+        "categories": [{"id": kind, "name": str(kind)} for kind in range(4)],
+        "annotations": [{"image_id": i, "category_id": int(kind), **box} for i, kind in enumerate(labels)],
+    }
+    (digits.path / "labels.json").write_text(json.dumps(coco))
+    drop = "max_drop: 0.005"
+    own = {
+        "wer": f"labels: labels.txt, criteria: [{{metric: wer, decode: decode.py:texts, {drop}}}]",
+        "coco_map": f"labels: labels.json, criteria: [{{metric: coco_map, decode: decode.py:boxes, {drop}}}]",
+    }.get(metric, f"criteria: [{{metric: {metric}, max_drop: 1%}}]")
+    write(digits, f"  - {{name: good, {GOOD}, {own}}}\n  - {{name: bad, {BAD}, {own}}}\n")
+    result = digits.runpytest(*LOAD, "--int8acc")
+    result.assert_outcomes(passed=1, failed=1)
+    result.stdout.fnmatch_lines([f"INT8 accuracy: '{metric}' 0.* (max_drop *", "  * (MatMul): *"])
+
+
+def test_a_missing_library_is_an_error_at_the_metric(digits, monkeypatch):
+    monkeypatch.setattr(tasks, "find_spec", lambda name: None)
+    (digits.path / "decode.py").write_text(DECODE)
+    metric = "{metric: wer, decode: decode.py:texts, max: 1}"
+    write(digits, f"  - name: words\n    {GOOD}\n    criteria: [{metric}]\n")
+    result = digits.runpytest(*LOAD, "--int8acc")
+    result.assert_outcomes(errors=1)
+    result.stdout.fnmatch_lines(
+        [
+            "digits.int8acc.yaml:10:25: metric wer needs jiwer, which is not installed: "
+            "pip install 'pytest-int8acc[[]wer[]]'"
+        ]
+    )
+
+
+def test_labels_out_of_range_are_an_error_at_the_labels(digits):
+    np.save(digits.path / "labels.npy", np.full(64, 4))
+    write(digits, f"  - {{name: beyond, {GOOD}}}\n")
+    result = digits.runpytest(*LOAD, "--int8acc")
+    result.assert_outcomes(errors=1)
+    result.stdout.fnmatch_lines(["digits.int8acc.yaml:5:11: labels: class 4 of sample 0 is out of range*"])
+
+
+@pytest.mark.parametrize(
+    "limit",
+    [
+        "mse: 0.001",
+        "tolerance: {abs: 0.1, rel: 0.01}",
+        "tolerance: {abs: 0.1, rel: 0.01, check: max}",
+        "tolerance: {abs: 0.03, rel: 0.01, check: mean}",
+        "tolerance: {abs: 0.03, rel: 0.01, check: median}",
+        "tolerance: {abs: 0.05, rel: 0.01, check: quantile, quantile: 0.95}",
+    ],
+)
+def test_squared_errors_and_tolerances_drive_the_search(digits, limit):
+    own = f"criteria: [{{output: logits, {limit}}}]"
+    write(digits, f"  - {{name: good, {GOOD}, {own}}}\n  - {{name: bad, {BAD}, {own}}}\n")
+    result = digits.runpytest(*LOAD, "--int8acc")
+    result.assert_outcomes(passed=1, failed=1)
+    said = f"INT8 accuracy: 'logits' {limit.partition(':')[0]} *"
+    result.stdout.fnmatch_lines([said, "Fix: *, verified*", "  * (MatMul): *"])
