@@ -84,14 +84,12 @@ def test_alone_all_else_is_out_of_int8(wide: Lab) -> None:
 
 
 def test_a_users_metric_is_in_units_of_all_of_int8(tmp_path: Path) -> None:
-    """Only all samples tell what its limit allows: those of the case's own network, asked first or not."""
+    """Only all samples tell what its limit allows: those of the case's own network."""
     (tmp_path / "metrics.py").write_text(
         "import numpy as np\n\n\ndef reach(outputs):\n    return float(np.abs(outputs['logits']).mean())\n"
     )
     network, _ = KINDS["recalibrate"]
     criteria = [{"metric": "metrics.py:reach", "max_drop": 0.01}]
     case = measured(tmp_path, network(), {}, criteria=criteria)
-    lab = lab_of(case)
-    trials = Interventions(lab, [WIDE], 10)
-    found = trials.as_it_is(WIDE)  # asked first
-    assert found == pytest.approx(lab.simulator.badness(Plan()), rel=1e-5)
+    found = Interventions(lab_of(case), [WIDE], 10).as_it_is(WIDE)
+    assert found == pytest.approx(lab_of(case).simulator.badness(Plan()), rel=1e-5)
