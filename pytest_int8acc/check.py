@@ -8,6 +8,7 @@ from pathlib import Path
 
 from pytest_int8acc.clock import Clock
 from pytest_int8acc.diagnose.case import diagnose, wants_diagnosis, write_pieces
+from pytest_int8acc.diagnose.samples import worst_samples
 from pytest_int8acc.errors import DataError, Int8accError
 from pytest_int8acc.fix import FixFiles, write_fix
 from pytest_int8acc.goldens import Goldens
@@ -26,6 +27,7 @@ _PHASES: Mapping[Part, PhaseName] = {
     "repair": "repair",
     "fix": "files",
     "reproducer": "files",
+    "worst-samples": "causes",
 }
 
 
@@ -103,6 +105,8 @@ class _Steps:
                 self._take("fix as files", "fix", self.write_fix, lab, self.folder)
             if self.folder is not None and settings.reduce and self.result.search is not None:
                 self._take("reproducer", "reproducer", self.write_pieces, self.result.search, self.folder)
+        if explained and self.folder is not None and not measured.int8_passed:
+            self._take("worst samples", "worst-samples", self.show_samples)
 
     def _take(self, what: str, part: Part, step: Callable[..., CaseResult], *facts: object) -> None:
         """One step, which asks for itself what may still begin; a warning where it ends with an error."""
@@ -127,6 +131,12 @@ class _Steps:
         known = (search.culprits, search.cost) if search else ()
         diagnosis, culprits = diagnose(self.measured, lab, *known)
         return replace(self.result, search=search and replace(search, culprits=culprits), diagnosis=diagnosis)
+
+    def show_samples(self) -> CaseResult:
+        """The worst samples, for a page."""
+        self.measured.clock.check()
+        diagnosis = replace(self.result.diagnosis or Diagnosis(), worst=worst_samples(self.measured))
+        return replace(self.result, diagnosis=diagnosis)
 
     def repair(self, lab: Lab) -> CaseResult:
         """The cheapest way to meet the criteria."""

@@ -54,6 +54,7 @@ PLACES = {
     "repair": Place(Purse, "pay", "repair"),
     "fix": Place(steps, "write_fix", "fix"),
     "reproducer": Place(diagnosis, "reduce", "reproducer"),
+    "worst-samples": Place(steps, "worst_samples", "worst-samples"),
 }
 WANTED = Settings(certify=True, reduce=True, calibrations=True)
 
@@ -122,6 +123,8 @@ def test_nothing_is_left_out_where_there_is_time(whole: CaseResult) -> None:
     assert whole.seconds == pytest.approx(sum(phase.seconds for phase in whole.phases))
     assert all(phase.seconds > 0 for phase in whole.phases)
     assert any("reduced" in name for name in whole.written)
+    assert whole.diagnosis is not None
+    assert whole.diagnosis.worst
 
 
 @pytest.mark.parametrize("name", PLACES)
@@ -146,7 +149,8 @@ def test_ctrl_c_ends_what_follows_and_takes_nothing_away(
     fixed = [written for written in result.written if written.endswith("fixed.onnx")]
     assert bool(fixed) is (place.verified and name != "fix")
     assert all(Path(written).exists() for written in result.written)
-    if place.left not in ("reproducer", "fix"):
+    assert "worst-samples" in result.stopped.left_out
+    if place.left not in ("reproducer", "fix", "worst-samples"):
         assert {"repair", "reproducer"} <= set(result.stopped.left_out) or not place.verified
 
 
@@ -166,7 +170,7 @@ def test_time_that_is_up_lets_one_trial_and_one_build_end(
     result = conclude(measured, tmp_path)
     assert trials[0] - before[0] <= 1
     assert builds[0] - before[1] <= 1
-    if name in ("fix", "reproducer"):  # one piece may end, and there may be no other
+    if name in ("fix", "reproducer", "worst-samples"):  # one piece may end, and there may be no other
         assert result.stopped is None or result.stopped.kind == "seconds-spent"
     else:
         assert result.stopped is not None

@@ -11,6 +11,7 @@ from pathlib import Path
 from pytest_int8acc.case.forms import ImplicitForm
 from pytest_int8acc.diagnose.causes import explain
 from pytest_int8acc.diagnose.layers import engine_errors, layer_errors
+from pytest_int8acc.diagnose.neighbours import neighbours
 from pytest_int8acc.diagnose.ranges import odd_ranges, survey, telling_slip
 from pytest_int8acc.diagnose.reduce import reduce
 from pytest_int8acc.diagnose.stages import is_own_doing, place, stages_of
@@ -51,6 +52,9 @@ def diagnose(
     lines, first = clock.attempt("stages", lambda: _stages(measured), ((), None), late=late)
     if lab is not None and culprits:
         explained = clock.attempt("causes", lambda: _explained(measured, lab, culprits, cost), explained)
+    if lab is not None:
+        around = neighbours(lab.network, {culprit.layer for culprit in explained}, lab.int8.rest)
+        explained = tuple(replace(culprit, neighbours=around.get(culprit.layer)) for culprit in explained)
     layers, notes = _layers(measured, lab)
     ranges = None
     if lab is not None and not measured.int8_passed:

@@ -21,6 +21,7 @@ from pytest_int8acc.engines.run import lock_step
 from pytest_int8acc.errors import DataError, EngineError, ModelError, blaming
 from pytest_int8acc.goldens.arrays import Cutter
 from pytest_int8acc.graph.model import Model
+from pytest_int8acc.measure.worst import Worst, keep_worst
 from pytest_int8acc.results import Role
 from pytest_int8acc.scores.sums import samples_in
 from pytest_int8acc.spec.models import Case
@@ -51,6 +52,8 @@ class Runs:
     """Form to its outputs that hold numbers and are 0 throughout."""
     steady: Scoring | None = None
     """Two runs of the baseline on the first samples, where they were the same; None where they were not."""
+    worst: dict[str, Worst] = field(default_factory=dict)
+    """Output to the sample that INT8 misses most."""
     engines: Mapping[Role, Engine] = field(default_factory=dict)
     """What was run."""
     _nonzero: dict[Role, set[str]] = field(default_factory=lambda: defaultdict(set))
@@ -224,6 +227,8 @@ def _add(runs: Runs, wanted: Wanted, rows: int, outputs: dict[Role, Feed]) -> No
     with blaming(wanted.place):
         for (against, form), scoring in runs.scorings.items():
             scoring.add(outputs[against], outputs[form], rows)
+    main = runs.scorings[Role.BASELINE, Role.INT8]
+    keep_worst(runs.worst, main.outputs, outputs[Role.BASELINE], outputs[Role.INT8])
     for role, feed in outputs.items():
         runs.look(role, feed)
     for role, kept, keeps in (

@@ -80,7 +80,7 @@ def answer(result: CaseResult, verbosity: int = 0) -> list[str]:
         lines += _wrapped(first_fitting(whys, _LINES_OF_WHY * WIDTH - 15))
     lines += fix_lines(result)
     lines += culprit_lines(result, 20 if verbosity > 0 else _CULPRITS)
-    told = [*cautions(result), *_own_inputs(result)]
+    told = [*cautions(result), *own_inputs(result)]
     lines += _caution_lines(told, None if verbosity > 0 else _CAUTIONS)
     return [*lines, _more(result, verbosity)]
 
@@ -248,7 +248,7 @@ def unsteady_text(result: CaseResult, score: Score) -> str:
     return f"unsteady: {said}, limit {number(score.limit or 0.0)}"
 
 
-def _own_inputs(result: CaseResult) -> list[str]:
+def own_inputs(result: CaseResult) -> list[str]:
     """What to doubt of the fix."""
     repair = result.answer
     own = repair is not None and bool(repair.rescales) and not repair.data

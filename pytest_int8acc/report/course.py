@@ -25,6 +25,7 @@ _PARTS: Mapping[Part, str] = {
     "repair": "cheaper fixes",
     "fix": "files of the fix",
     "reproducer": "reproducers",
+    "worst-samples": "a look at the worst samples",
 }
 
 

@@ -48,15 +48,6 @@ def cheaper_fix(result: CaseResult) -> Repair | None:
     return first if first.kind != "high" and first.price < 1 - search.int8_share - 1e-9 else None
 
 
-def repair_line(repair: Repair) -> str:
-    """A repair in a sentence, with what it reaches and whether that was proved."""
-    judged = worst_first(repair.scores)
-    said = [relation(judged[0])] if judged else []
-    said += ["verified" if repair.verified else "not verified"]
-    said += [f"{repair.latency.median_ms:.3g} ms"] if repair.latency is not None else []
-    return f"{repair_text(repair)} ({', '.join(said)})"
-
-
 def changes(repair: Repair, spare: int = 0) -> Iterator[str]:
     """What is changed, the fullest first: words for the line that recommends it.
 

@@ -12,9 +12,10 @@ from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from pytest_int8acc.names import shown_lines
-from pytest_int8acc.report import view
+from pytest_int8acc.report import drawing, view
 from pytest_int8acc.report.answer import failure_line
 from pytest_int8acc.report.causes import advice, cause_text
+from pytest_int8acc.report.labels import number_cells
 from pytest_int8acc.report.plain import restore, to_plain
 from pytest_int8acc.report.search import alone_text
 from pytest_int8acc.report.summary import stage_text
@@ -52,6 +53,7 @@ def page(report: Mapping[str, Any], texts: Mapping[str, str]) -> str:
         policy=_POLICY.format(digest=digest),
         width=view.WIDTH,
         height=view.HEIGHT,
+        curve_height=drawing.CURVE_HEIGHT,
     )
 
 
@@ -86,6 +88,10 @@ def _environment() -> jinja2.Environment:
         "alone_text": alone_text,
         "by_rule": by_rule,
         "histogram": view.histogram,
+        "drawing": drawing.drawing,
+        "png": drawing.png,
+        "curves": drawing.curves,
+        "cells": number_cells,
         "time": view.time_text,
         "size": view.size_text,
         "share": "{:.1%}".format,

@@ -4,24 +4,25 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import PurePosixPath
 from typing import Any
 from urllib.parse import quote
 
-from pytest_int8acc.report.answer import FAILURE
-from pytest_int8acc.report.course import phases_text, stop_text
-from pytest_int8acc.report.diagnosis import cheaper_fix, repair_line, worst_layers
+from pytest_int8acc.report.answer import FAILURE, alternatives, cautions, fix_lines, own_inputs
+from pytest_int8acc.report.course import phases_text
+from pytest_int8acc.report.diagnosis import repair_text, rule_line
 from pytest_int8acc.report.engines import int8_layers, speedup
 from pytest_int8acc.report.json import BAD
+from pytest_int8acc.report.labels import FILES, metric_label
 from pytest_int8acc.report.plain import restore_entry
 from pytest_int8acc.report.search import cost_line, fix_line, remarks
 from pytest_int8acc.report.summary import summary
 from pytest_int8acc.report.terminal import said_of
-from pytest_int8acc.report.text import headline, most_critical, notes_of, warnings_of
-from pytest_int8acc.report.words import number, score_cells, worst_first
-from pytest_int8acc.results import CaseResult, Latency, LayerError, Score
+from pytest_int8acc.report.text import headline, most_critical, notes_of
+from pytest_int8acc.report.words import drawn_again, number, score_cells, worst_first
+from pytest_int8acc.results import CaseResult, Latency, LayerError, Repair, Score, by_rule
 from pytest_int8acc.results.causes import Cause
 
 #: Width and height of a histogram in its own units; the axis lies below.
@@ -32,14 +33,15 @@ _BEYOND = 4.0
 
 
 def case_views(report: Mapping[str, Any], texts: Mapping[str, str]) -> list[dict[str, Any]]:
-    """The cases of a report, each as what its section says beside the result; templates know the keys.
+    """The cases of a report, bad ones first, each as what its section says; templates know the keys.
 
     ``texts`` are those of the files that cases have written, by name.
 
     Raises:
         Int8accError: An entry is none of ours.
     """
-    return [_case(f"case-{i}", entry, texts) for i, entry in enumerate(report["cases"], 1)]
+    cases = [_case(f"case-{i}", entry, texts) for i, entry in enumerate(report["cases"], 1)]
+    return sorted(cases, key=lambda case: not case["bad"])
 
 
 def _case(anchor: str, entry: Mapping[str, Any], texts: Mapping[str, str]) -> dict[str, Any]:
@@ -58,7 +60,9 @@ def _case(anchor: str, entry: Mapping[str, Any], texts: Mapping[str, str]) -> di
         "strain": -1.0,
         "place": None,
         "result": None,
-        "warnings": (),
+        "why": "",
+        "todo": (),
+        "alerts": (),
         "int8": "",
         "speedup": None,
         "phases": "",
@@ -68,8 +72,7 @@ def _case(anchor: str, entry: Mapping[str, Any], texts: Mapping[str, str]) -> di
 
 def measured_view(result: CaseResult, texts: Mapping[str, str]) -> dict[str, Any]:
     """What a page says of a case that was measured; ``texts`` are of the files it has written, by name."""
-    judged, cheaper = worst_first(result.scores), cheaper_fix(result)
-    search, diagnosis = result.search, result.diagnosis
+    judged, search, diagnosis = worst_first(result.scores), result.search, result.diagnosis
     repairs = diagnosis.repairs if diagnosis else ()
     # how much of its limit the worst score uses up, 1 at the limit; -1 where nothing was judged
     worst = max((score.strain for score in judged), default=-1.0)
@@ -81,49 +84,78 @@ def measured_view(result: CaseResult, texts: Mapping[str, str]) -> dict[str, Any
         "place": max((place for s in judged if (place := score_place(s)) is not None), default=None),
         "why": summary(result),
         "headline": headline(result),
-        "warnings": warnings_of(result),
+        "todo": [] if result.passed else [line.partition(": ")[::2] for line in fix_lines(result)],
+        "detail": "" if result.answer is None else repair_detail(result.answer),
+        "verified": result.answer.verified if result.answer else bool(search and search.verified),
+        "cautions": [*cautions(result), *([] if result.passed else own_inputs(result))],
+        "alerts": alerts(result),
         "notes": (*notes_of(result, 2), *notes, *(diagnosis.notes if diagnosis else ())),
-        "scores": _rows(result),
+        "scores": _rows(result, judged),
+        "unjudged": _rows(result, [score for score in result.scores if score.limit is None]),
         "bars": layer_bars(diagnosis.layers, layers) if diagnosis else (),
+        "layers": layers,
         "speedup": speedup(result.engines),
         "int8": int8_layers(result.engines),
-        "fix": fix_line(search) if search else "",
-        "cheaper": repair_line(cheaper) if cheaper else "",
-        "repairs": [repair_line(repair) for repair in repairs if repair is not cheaper],
+        "plan": fix_line(search) if search else "",
+        "alternatives": alternatives(result),
         "cost": cost_line(search) if search else "",
-        "stopped": stop_text(result.stopped) if result.stopped else "",
         "phases": phases_text(result),
-        "snippets": _snippets(result, texts),
-        "files": [(name, _href(name)) for name in result.written],
+        "snippets": _snippets(result),
+        **files_by_use(result.written, texts),
     }
 
 
-def _rows(result: CaseResult) -> list[dict[str, Any]]:
-    """Missed limits first, then those kept, then what is reported only; with places against the limit."""
+def repair_detail(repair: Repair) -> str:
+    """What a repair does, and how long its engine takes where that was timed."""
+    time = [] if repair.latency is None else [f"takes {time_text(repair.latency)}"]
+    return "; ".join([repair_text(repair), *time])
+
+
+def alerts(result: CaseResult) -> list[str]:
+    """What a case that passes must not hide: its cautions, and what lint warns of."""
+    groups = by_rule(f for f in result.findings if f.source == "lint" and f.severity == "warning")
+    return [*cautions(result), *map(rule_line, groups)]
+
+
+def _rows(result: CaseResult, scores: Iterable[Score]) -> list[dict[str, Any]]:
+    """A row for each score, with its place against the limit."""
     fixed = {(s.subject, s.metric): s for s in result.fixed}
-    scores = worst_first(result.scores) + [s for s in result.scores if s.limit is None]
     rows = []
     for score in scores:
         after = fixed.get((score.subject, score.metric))
         places = {"place": score_place(score), "fixed_place": None if after is None else score_place(after)}
-        rows.append(score_cells(score, after, ("≥ ", "≤ ")) | places | {"passed": score.passed})
+        cells = score_cells(score, after, ("≥ ", "≤ "))
+        more = {"label": metric_label(score.metric), "passed": score.passed, "interval": drawn_again(score)}
+        more |= {"noise": "none"} if score.noise == math.inf and score.bound == "min" else {}
+        rows.append(cells | places | more)
     return rows
 
 
-def _snippets(result: CaseResult, texts: Mapping[str, str]) -> list[tuple[str, str]]:
-    """The fix as text, each with its title: what can be said without files, and the files written."""
-    written = [(PurePosixPath(name).name, texts[name]) for name in result.written if name in texts]
+def _snippets(result: CaseResult) -> list[tuple[str, str]]:
+    """The plan of the search as text, each with its title, where no files hold it."""
     search = result.search
-    if search is None or not search.culprits:
-        return written
-    titles, made = dict(written), []
-    if "exclude_nodes.txt" not in titles:
-        nodes = [node for culprit in search.culprits for node in culprit.nodes]
-        made.append(("nodes to exclude from quantization", "\n".join(nodes) + "\n"))
-    if "plan.yaml" not in titles:
-        high = [f"  {json.dumps(c.layer, ensure_ascii=False)}: {search.precision}" for c in search.culprits]
-        made.append(("plan.yaml", "\n".join(["version: 2", "high:", *high]) + "\n"))
-    return made + written
+    if search is None or not search.culprits or result.written:
+        return []
+    nodes = [node for culprit in search.culprits for node in culprit.nodes]
+    high = [f"  {json.dumps(c.layer, ensure_ascii=False)}: {search.precision}" for c in search.culprits]
+    plan = "\n".join(["version: 2", "high:", *high]) + "\n"
+    return [("nodes to exclude from quantization", "\n".join(nodes) + "\n"), ("plan.yaml", plan)]
+
+
+def files_by_use(written: Sequence[str], texts: Mapping[str, str]) -> dict[str, list[dict[str, str]]]:
+    """The files of the fix, of the plan of the search, of reproducers, and others, with their texts."""
+    uses: dict[str, list[dict[str, str]]] = {"fix": [], "high": [], "reduced": [], "others": []}
+    base = next((PurePosixPath(name).parent for name in written if name.endswith("fixed.onnx")), None)
+    order = {name: place for place, name in enumerate(FILES)}
+    for name in sorted(written, key=lambda name: order.get(PurePosixPath(name).name, len(order))):
+        path = PurePosixPath(name)
+        inside = base is not None and path.is_relative_to(base)
+        short = path.relative_to(base) if inside and base is not None else path
+        first = "fix" if inside and len(short.parts) == 1 else short.parts[0] if inside else "others"
+        known = {"about": FILES.get(path.name, ""), "text": texts.get(name, "")}
+        file = {"name": str(short), "href": _href(name), **known}
+        uses[first if first in uses else "others"].append(file)
+    return {f"{use}_files": files for use, files in uses.items()}
 
 
 def _href(name: str) -> str:
@@ -159,6 +191,10 @@ class Bar:
     text: str
     marked: bool
     """A culprit."""
+    engine: str = ""
+    """With all in INT8, between engines; empty where they do not show it."""
+    skipped: int = 0
+    """Layers before it that are left out."""
 
 
 @dataclass(frozen=True)
@@ -212,24 +248,32 @@ def score_place(score: Score) -> float | None:
 
 
 def layer_bars(layers: Sequence[LayerError], culprits: Sequence[str]) -> list[Bar]:
-    """The worst layers by the error that each makes alone, as a share of the signal."""
-    ranked = worst_layers(layers)[:_LAYERS]
-    shares = [(_share(layer.alone_sqnr_db), _share(layer.sqnr_db)) for layer in ranked]
+    """The layers in the graph's order by the error that each makes alone, as a share of the signal.
+
+    Of many, the culprits and the worst.
+    """
+    places = sorted(range(len(layers)), key=lambda i: (layers[i].layer not in culprits, _rank(layers[i])))
+    kept = sorted(places[:_LAYERS])
+    shares = [(_share(layers[i].alone_sqnr_db), _share(layers[i].sqnr_db)) for i in kept]
     longest = max((value for pair in shares for value in pair if math.isfinite(value)), default=0.0) or 1.0
-    between = "; {} dB between engines, all in INT8"
     return [
         Bar(
             label=layer.layer,
             kind=layer.op_type,
             width=_percent(alone / longest),
             rest=_percent(rest / longest),
-            text=f"{number(100 * alone, 3)}% ({number(layer.alone_sqnr_db, 3)} dB"
-            + ("" if layer.engine_sqnr_db is None else between.format(number(layer.engine_sqnr_db, 3)))
-            + ")",
+            text=f"{number(100 * alone, 3)} % ({number(layer.alone_sqnr_db, 3)} dB)",
+            engine="" if layer.engine_sqnr_db is None else f"{number(layer.engine_sqnr_db, 3)} dB",
             marked=layer.layer in culprits,
+            skipped=i - before - 1,
         )
-        for layer, (alone, rest) in zip(ranked, shares, strict=True)
+        for i, before, (alone, rest) in zip(kept, [-1, *kept], shares, strict=False)
+        for layer in [layers[i]]
     ]
+
+
+def _rank(layer: LayerError) -> tuple[bool, float]:
+    return not math.isnan(layer.alone_sqnr_db), layer.alone_sqnr_db
 
 
 def histogram(cause: Cause) -> HistogramChart | None:

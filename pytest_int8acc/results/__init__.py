@@ -9,15 +9,35 @@ from typing import Literal, get_args
 from pytest_int8acc.results.causes import CalibrationLine, Diagnosis, LayerError, Migration, Repair, StageLine
 from pytest_int8acc.results.course import Doing, Part, Phase, PhaseName, Stop
 from pytest_int8acc.results.engines import EngineInfo, EngineLayer, Latency, Role
+from pytest_int8acc.results.samples import View, WorstSample
 from pytest_int8acc.results.scores import Acceptance, Bound, Interval, LineFit, OutputResult, Score
-from pytest_int8acc.results.search import Certificate, Culprit, Ending, LayerLine, SearchOutcome, TrialLine
+from pytest_int8acc.results.search import (
+    Certificate,
+    Culprit,
+    Ending,
+    LayerLine,
+    Neighbours,
+    SearchOutcome,
+    TrialLine,
+    Wire,
+)
 
 __all__ = ["CaseResult", "Finding", "Severity", "by_rule"]
 __all__ += ["CalibrationLine", "Diagnosis", "LayerError", "Migration", "Repair", "StageLine"]
 __all__ += ["Doing", "Part", "Phase", "PhaseName", "Stop"]
 __all__ += ["EngineInfo", "EngineLayer", "Latency", "Role"]
+__all__ += ["View", "WorstSample"]
 __all__ += ["Acceptance", "Bound", "Interval", "LineFit", "OutputResult", "Score"]
-__all__ += ["Certificate", "Culprit", "Ending", "LayerLine", "SearchOutcome", "TrialLine"]
+__all__ += [
+    "Certificate",
+    "Culprit",
+    "Ending",
+    "LayerLine",
+    "Neighbours",
+    "SearchOutcome",
+    "TrialLine",
+    "Wire",
+]
 
 Severity = Literal["error", "warning", "note"]
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 from pytest_int8acc.results.engines import Latency
+from pytest_int8acc.results.samples import WorstSample
 from pytest_int8acc.results.scores import LineFit, Score
 
 _ModelStage = Literal["framework", "FP32 ONNX", "FP16", "Q/DQ in ONNX Runtime"]
@@ -243,3 +244,5 @@ class Diagnosis:
     """Where the float model chooses among values, on the way to its outputs."""
     told: str = ""
     """The summary of a report of version 1; empty in others."""
+    worst: tuple[WorstSample, ...] = ()
+    """The worst sample of each of a few outputs that fail; none where no report is written."""

@@ -12,7 +12,7 @@ _OfSearch = Literal["search", "proof", "certification", "fewer-layers", "reserve
 _OfEngines = Literal["layer-precisions", "engine-layers", "latency"]
 _OfDiagnosis = Literal["stages", "causes", "layers", "ranges", "calibrations"]
 #: What may follow a verdict.
-Part = Literal[_OfSearch, _OfEngines, _OfDiagnosis, "repair", "fix", "reproducer"]
+Part = Literal[_OfSearch, _OfEngines, _OfDiagnosis, "repair", "fix", "reproducer", "worst-samples"]
 
 
 @dataclass(frozen=True)

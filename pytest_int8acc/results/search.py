@@ -23,6 +23,36 @@ _LEAST_SHARE = 0.005
 
 
 @dataclass(frozen=True)
+class Wire:
+    """One tensor between a group and a neighbour."""
+
+    tensor: str
+    kind: Literal["node", "input", "constant", "output"]
+    """The neighbour: another node, or the model's own input, constant or output."""
+    node: str = ""
+    """The neighbour's name, where it is a node."""
+    op_type: str = ""
+    """Of that node."""
+    format: str = ""
+    """The number format in which it is read: ``int8``, ``fp16``."""
+    scale: float | None = None
+    """The step between codes, the greatest where channels have their own; None where it is not quantized."""
+    scales: int = 0
+    """How many there are: 1 per tensor, more per channel, 0 where it is not quantized."""
+
+
+@dataclass(frozen=True)
+class Neighbours:
+    """The graph around one group, in INT8."""
+
+    inputs: tuple[Wire, ...]
+    outputs: tuple[Wire, ...]
+    """A wire for each reader."""
+    more: int = 0
+    """Wires that are left out."""
+
+
+@dataclass(frozen=True)
 class Culprit:
     """A group of the plan found: it must leave INT8."""
 
@@ -37,6 +67,8 @@ class Culprit:
     cause: Cause | None = None
     told: str = ""
     """What a report of version 1 says of it alone in INT8; empty in others."""
+    neighbours: Neighbours | None = None
+    """The graph around it; None where it was not looked at."""
 
 
 @dataclass(frozen=True)

@@ -97,11 +97,16 @@ def _meanings(slope: float, offset: float, shift: float) -> tuple[Meaning, ...]:
     return (*found, "shifted") if min(abs(offset), abs(shift)) > _FAR else found
 
 
-def worst_sample(rows: F64) -> int | None:
-    """Index of the row of ``Sums`` with the lowest SQNR; None where no sample differs."""
+def sample_ratios(rows: F64) -> F64:
+    """Signal over noise, as powers, of each row of ``Sums``; inf where nothing differs."""
     signal, noise, count = (rows[:, AT[field]] for field in ("bb", "ee", "elements"))
     with np.errstate(divide="ignore", invalid="ignore"):
-        ratio = np.where((noise == 0) | (count == 0), math.inf, signal / noise)
+        return np.where((noise == 0) | (count == 0), math.inf, signal / noise)
+
+
+def worst_sample(rows: F64) -> int | None:
+    """Index of the row of ``Sums`` with the lowest SQNR; None where no sample differs."""
+    ratio = sample_ratios(rows)
     return int(ratio.argmin()) if len(ratio) and ratio.min() < math.inf else None
 
 

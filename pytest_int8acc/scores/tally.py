@@ -153,6 +153,12 @@ class Tally:
         """A row of ``Sums`` per sample; none where nothing was summed."""
         return self._joined((ERRORS, How()) if (ERRORS, How()) in self._rows else (SQUARES, How()))
 
+    @property
+    def latest(self) -> F64:
+        """The same of the batch that came last, before all are joined."""
+        rows = self._rows.get((ERRORS, How())) or self._rows.get((SQUARES, How()))
+        return rows[-1] if rows else np.zeros((0, len(AT)))
+
     def rows(self, metric: Metric, limits: OutputLimits) -> F64:
         """What ``metric`` is made of, a row per sample."""
         key = key_of(metric, limits)

@@ -36,7 +36,7 @@ from pytest_int8acc.graph.plan import apply
 from pytest_int8acc.graph.quantize import quantize
 from pytest_int8acc.graph.to_fp16 import to_fp16
 from pytest_int8acc.measure.measured import measure
-from pytest_int8acc.report.diagnosis import repair_line
+from pytest_int8acc.report.diagnosis import repair_text
 from pytest_int8acc.results import Role
 from pytest_int8acc.settings import Settings
 from pytest_int8acc.spec.load import load_spec
@@ -172,7 +172,7 @@ def test_a_fusion_that_is_computed_wrong_is_broken_up(
         measured.close()
     assert result.diagnosis is not None
     for repair in result.diagnosis.repairs:
-        print(repair_line(repair), repair.latency)
+        print(repair_text(repair), repair.latency)
     print("\n".join(result.diagnosis.notes))
     assert result.diagnosis.first_stage == "engine INT8"
     found = [repair for repair in result.diagnosis.repairs if repair.kind == "unfuse"]

@@ -222,7 +222,7 @@ def test_pytest_html_shows_scores_and_culprits(project, run, workers):
     assert extra["format_type"] == "html"
     assert "INT8 accuracy: &#39;logits&#39; cosine 0.8741 &lt; 0.999" in extra["content"]
     assert "<td>/layer2/0/conv1/Conv</td>" in extra["content"]
-    assert "Cheaper fix: no layer needs FP16" in extra["content"]
+    assert "<b>Fix</b> other scales for 1 tensor, all in INT8" in extra["content"]
 
 
 def test_a_rerun_case_is_one_entry(project, run):

@@ -4,10 +4,17 @@ from __future__ import annotations
 
 import base64
 import hashlib
+import inspect
+import itertools
+import json
 import math
 import re
+import struct
+import zlib
 from dataclasses import replace
 from html.parser import HTMLParser
+from pathlib import Path
+from string import Formatter
 
 import pytest
 import report_cases
@@ -17,17 +24,23 @@ from hypothesis import strategies as st
 from report_cases import case, entry, full_report, report
 from report_results import RESULTS, SCORES
 
+from pytest_int8acc.fix import write_fix
 from pytest_int8acc.names import shown
+from pytest_int8acc.report import labels
+from pytest_int8acc.report.causes import _PHRASES, _SENTENCES
+from pytest_int8acc.report.drawing import CURVE_HEIGHT, curves, drawing, png
 from pytest_int8acc.report.folder import texts
+from pytest_int8acc.report.labels import FILES, METRICS, number_cells
 from pytest_int8acc.report.plain import to_plain
-from pytest_int8acc.report.view import HEIGHT, WIDTH, histogram, layer_bars, score_place
-from pytest_int8acc.results import LayerError, Score
+from pytest_int8acc.report.view import HEIGHT, WIDTH, files_by_use, histogram, layer_bars, score_place
+from pytest_int8acc.results import LayerError, Neighbours, Score, View, Wire
 from pytest_int8acc.results.causes import Cause, Histogram
+from pytest_int8acc.scores.metrics import METRICS as METRICS_OF_SPECS
 
 pytest.importorskip("jinja2", reason="pip install 'pytest-int8acc[html]'")
 from pytest_int8acc.report.html import fragment, page
 
-VOID = {"meta", "input", "br", "wbr", "rect", "line"}
+VOID = {"meta", "input", "br", "wbr", "rect", "line", "img", "path", "polyline"}
 HOSTILE = (
     "<script>alert(1)</script>",
     '"><img src=x onerror=alert(1)>',
@@ -81,7 +94,8 @@ def test_no_name_becomes_markup(name):
     found, expected = Reader(plain), Reader(same)
     for tag in {tag for tag, _ in found.elements} - {"wbr", "a", "span"}:  # an absolute path is no link
         assert len(found.all(tag)) == len(expected.all(tag)), tag
-    assert {key for _, a in found.elements for key in a} == {key for _, a in expected.elements for key in a}
+    keys = ({key for _, a in read.elements for key in a} - {"download"} for read in (found, expected))
+    assert next(keys) == next(keys)
     assert any(shown(name) in text for text in found.texts)
 
 
@@ -103,8 +117,11 @@ def test_the_fragment_for_pytest_html_is_escaped():
 def test_the_page_needs_nothing_else_and_lets_no_other_script_run():
     text = page(full_report(), {})
     read = Reader(text)
-    assert not {"link", "img", "iframe", "object", "form", "base"} & {tag for tag, _ in read.elements}
-    assert not [a for _, a in read.elements if "src" in a or any(key.startswith("on") for key in a)]
+    assert not {"link", "iframe", "object", "form", "base"} & {tag for tag, _ in read.elements}
+    sources = [a["src"] for _, a in read.elements if "src" in a]
+    assert sources
+    assert all(source.startswith("data:image/png;base64,") for source in sources)
+    assert not [a for _, a in read.elements if any(key.startswith("on") for key in a)]
     assert "http://" not in text
     assert "https://" not in text
     assert "url(" not in text
@@ -135,7 +152,9 @@ def test_the_page_tells_what_a_failure_tells():
         "scale 61.2x too wide: '/layer1/1/relu/Relu_output_0' reaches 4.2, its range 257, so 97 %",
         "calibrate this tensor anew: its range should end where its values do",
         "scale reaches 257 →",
-        "Cheaper no layer needs FP16: other scales for 1 tensor (percentile 99.99)",
+        "Fix use fixed.onnx: other scales for 1 tensor, all in INT8; 'logits' cosine 0.9993 >= 0.999",
+        "no layer needs FP16: other scales for 1 tensor (percentile 99.99)",
+        "keep 2 layers in FP16, 90% of the multiply-accumulates stay in INT8; 'logits' cosine 0.9996",
         "Plan of the search, verified (built and run on all samples",
         "45 of 54",
         "INT8 is 1.34 times as fast as the baseline.",
@@ -195,16 +214,27 @@ def test_bars_are_as_long_as_they_may_be(layers):
     assert all(bar.marked == (bar.label == "a") for bar in bars)
 
 
-def test_the_worst_layer_has_the_longest_bar():
+def test_layers_stand_in_the_graph_s_order_and_the_worst_has_the_longest_bar():
     layers = [
         LayerError(n, "Conv", db, 1.0, db, 1.0) for n, db in (("good", 40.0), ("bad", 0.0), ("mid", 20.0))
     ]
     assert [(bar.label, bar.width) for bar in layer_bars(layers, [])] == [
+        ("good", 1),
         ("bad", 100),
         ("mid", 10),
-        ("good", 1),
     ]
-    assert layer_bars(layers, [])[1].text == "10% (20 dB)"
+    assert layer_bars(layers, [])[2].text == "10 % (20 dB)"
+
+
+def test_of_many_layers_the_culprits_and_the_worst_are_shown():
+    layers = [LayerError(f"{i}", "Conv", 40.0, 1.0, 20.0 + i % 7 * (i != 90), 1.0) for i in range(100)]
+    bars = layer_bars(layers, ["5", "33"])
+    assert len(bars) == 40
+    places = [int(bar.label) for bar in bars]
+    assert places == sorted(places)
+    assert {5, 33, 90} <= set(places)
+    assert [bar.label for bar in bars if bar.marked] == ["5", "33"]
+    assert sum(bar.skipped + 1 for bar in bars) == places[-1] + 1
 
 
 @settings(max_examples=50)
@@ -232,3 +262,86 @@ def test_values_beyond_the_scale_are_marked_as_clipped():
     wide = histogram(report_cases.CULPRITS[0].cause)
     assert wide.reach.beyond
     assert wide.used == pytest.approx(1.63)
+
+
+def test_a_picture_is_a_png_of_its_pixels():
+    view = report_cases.picture("images")
+    data = base64.b64decode(png(view).removeprefix("data:image/png;base64,"))
+    assert data.startswith(b"\x89PNG\r\n\x1a\n")
+    assert struct.unpack(">II", data[16:24]) == (16, 16)
+    start = data.index(b"IDAT")
+    (length,) = struct.unpack(">I", data[start - 4 : start])
+    rows = zlib.decompress(data[start + 4 : start + 4 + length])
+    assert rows == b"".join(b"\0" + base64.b64decode(row) for row in view.rows)
+
+
+@pytest.mark.parametrize("rows", [(), ("",), ("AAAA", "AA=="), ("no base64",), ("é",), ("AAAAAA==",)])
+def test_what_holds_no_pixels_is_no_picture(rows):
+    assert png(replace(report_cases.picture("x"), rows=rows)) == ""
+
+
+@given(st.lists(st.lists(NUMBERS, max_size=9), max_size=3))
+def test_curves_stay_in_their_frame(values):
+    views = [View("x", "input", (len(v),), 0.0, 1.0, values=tuple(v)) for v in values]
+    chart = curves(views)
+    if chart is None:
+        assert not any(math.isfinite(v) for each in values for v in each)
+        return
+    for points in chart.paths:
+        for point in points.split():
+            x, y = map(float, point.split(","))
+            assert 0 <= x <= WIDTH
+            assert -1e-6 <= y <= CURVE_HEIGHT
+
+
+@given(st.integers(0, 5), st.integers(0, 5))
+def test_neighbours_stand_apart_and_beside_their_culprit(inputs, outputs):
+    wire = Wire("t", "node", "n", "Relu", "int8", 0.1, 1)
+    around = Neighbours((wire,) * inputs, (wire,) * outputs)
+    found = drawing(replace(report_cases.CULPRITS[0], neighbours=around), ["n"])
+    assert [box.x for box in found.boxes] == [165, *[0] * inputs, *[330] * outputs]
+    for boxes in (found.boxes[1 : 1 + inputs], found.boxes[1 + inputs :], found.boxes[:1]):
+        tops = [box.y for box in boxes]
+        assert all(after - before > 48 for before, after in itertools.pairwise(tops))
+        assert all(-1e-6 <= y <= found.height - 48 + 1e-6 for y in tops)
+
+
+def test_every_metric_number_and_file_has_a_label():
+    assert METRICS_OF_SPECS.keys() <= METRICS.keys()
+    golden = json.loads((Path(__file__).parent / "golden.json").read_text(encoding="utf-8"))
+    culprits = [culprit for entry in golden["cases"] for culprit in entry.get("culprits", ())]
+    measured = {name for culprit in culprits for name in culprit["cause"]["numbers"]}
+    told = {name for text in _SENTENCES.values() for _, name, _, _ in Formatter().parse(text) if name}
+    told -= {*_PHRASES, "tensor", "node", "op_type", "format", "amax", "reach"}
+    assert measured | told <= labels.NUMBERS.keys()
+    written = re.findall(r"^(\w+\.\w+)", inspect.getdoc(write_fix), re.MULTILINE)
+    assert set(written) == FILES.keys()
+    assert [(label.text, text) for label, text in number_cells({"codes_used": 0.03, "sqnr_db": 9.5})] == [
+        ("Codes used", "3 %"),
+        ("SQNR kept", "9.5 dB"),
+    ]
+
+
+def test_files_are_listed_by_what_they_are_for():
+    names = ["fixed.onnx", "exclude_nodes.txt", "plan.yaml", "high/fixed.onnx", "reduced/conv1/model.onnx"]
+    found = files_by_use(
+        [*(f"models/net/{name}" for name in [*names, "golden/a.npz"]), "elsewhere/x.txt"], {}
+    )
+    assert {use: [file["name"] for file in files] for use, files in found.items()} == {
+        "fix_files": ["fixed.onnx", "plan.yaml", "exclude_nodes.txt"],
+        "high_files": ["high/fixed.onnx"],
+        "reduced_files": ["reduced/conv1/model.onnx"],
+        "others_files": ["golden/a.npz", "elsewhere/x.txt"],
+    }
+    assert files_by_use(["x/commands.txt"], {})["others_files"][0]["name"] == "x/commands.txt"
+
+
+def test_findings_of_a_case_that_passes_are_seen_before_it_is_opened():
+    text = page(report(entry(case("net", 0.9995, findings=report_cases.FINDINGS))), {})
+    row, head = text[text.index("<tbody>") : text.index("</tbody>")], text[text.index("<summary>") :]
+    head = head[: head.index("</summary>")]
+    for place in (row, head):
+        assert "⚠ TensorRT refuses this INT8 model: nonzero-zero-point (1 node)" in place
+    assert "⚠ &#39;images&#39;: values reach 255" in head
+    assert "and 2 more" in row
+    assert "and 1 more" in head

@@ -74,13 +74,14 @@ def acts(text: str) -> list[str]:
 #: Keys and values that a user has no say in.
 CLOSED = (
     *("bound", "precision", "severity", "source", "verdict", "finished"),
-    *("symptom", "meanings", "first_stage", "against", "together", "role"),
+    *("symptom", "meanings", "first_stage", "against", "together", "role", "rows"),
 )
 WORDS = (
     *("weighted", "qdq", "reformat", "recalibrate", "high", "inf", "nan"),
     *get_args(CauseKind),
     *get_args(EndingKind),
     *get_args(Stage),
+    *("node", "input", "constant", "output"),
 )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import math
 from dataclasses import replace
 from typing import Any
@@ -19,6 +20,7 @@ from pytest_int8acc.results import (
     Latency,
     LayerError,
     LineFit,
+    Neighbours,
     OutputResult,
     Repair,
     Role,
@@ -26,8 +28,12 @@ from pytest_int8acc.results import (
     SearchOutcome,
     StageLine,
     TrialLine,
+    View,
+    Wire,
+    WorstSample,
 )
 from pytest_int8acc.results.causes import Cause, Histogram, Rescale
+from pytest_int8acc.results.samples import SampleRole
 
 WIDE, NARROW = "/layer2/0/conv1/Conv", "/layer4/1/conv2/Conv"
 COSINE = Score("logits", "cosine", 0.8741, limit=0.999, noise=1.0)
@@ -41,6 +47,21 @@ def values(amax: float, bins: int = 48) -> Histogram:
     """Values of half a bell, four deviations up to ``amax``."""
     counts = [round(1600 * math.exp(-((4 * i / bins) ** 2) / 2)) for i in range(bins)]
     return Histogram(tuple(amax * i / bins for i in range(bins + 1)), tuple(counts))
+
+
+def picture(tensor: str, size: int = 16) -> View:
+    """A gradient of red and green."""
+    rows = (
+        bytes(c for x in range(size) for c in (255 * x // size, 255 * y // size, 64)) for y in range(size)
+    )
+    pixels = tuple(base64.b64encode(row).decode() for row in rows)
+    return View(tensor, "input", (3, 224, 224), -2.1, 2.6, 3, pixels)
+
+
+def wave(tensor: str, role: SampleRole, size: float) -> View:
+    """A sine."""
+    values = tuple(round(size * math.sin(i / 8), 4) for i in range(128))
+    return View(tensor, role, (1000,), -size, size, values=values)
 
 
 def engine(role: Role, weighted: int, int8: int, ms: float | None) -> EngineInfo:
@@ -90,6 +111,14 @@ CULPRITS = (
             values(4.2),
             4.2,
             257.0,
+        ),
+        neighbours=Neighbours(
+            (
+                Wire("/layer1/1/relu/Relu_output_0", "node", "/layer1/1/relu/Relu", "Relu", "int8", 2.02, 1),
+                Wire("layer2.0.conv1.weight", "constant", format="int8", scale=0.0071, scales=128),
+            ),
+            (Wire("/layer2/0/relu/Relu_output_0", "node", NARROW, "Conv", "int8", 0.04, 1),),
+            more=2,
         ),
     ),
     Culprit(
@@ -164,6 +193,14 @@ DIAGNOSIS = Diagnosis(
         CalibrationLine("entropy", (replace(COSINE, value=0.9994),), True),
     ),
     notes=("calibration data covers 3 of 10 classes",),
+    worst=(
+        WorstSample(
+            "logits",
+            182,
+            4.2,
+            (picture("images"), wave("logits", "baseline", 9.0), wave("logits", "INT8", 6.5)),
+        ),
+    ),
 )
 
 

@@ -73,8 +73,8 @@
   }
 
   const open = () => {
-    const target = location.hash && document.getElementById(location.hash.slice(1));
-    if (target instanceof HTMLDetailsElement) target.open = true;
+    const target = location.hash && document.getElementById(location.hash.slice(1))?.closest(".case");
+    if (target) target.open = true;
   };
   addEventListener("hashchange", open);
   table.addEventListener("click", (event) => {
@@ -83,9 +83,28 @@
   });
   open();
 
+  const tip = document.createElement("div"); // what a pointer sees of a title, for the keyboard and for touch
+  tip.id = "tip";
+  tip.role = "tooltip";
+  tip.hidden = true;
+  document.body.append(tip);
+  const explain = (term) => {
+    tip.hidden = !term;
+    if (!term) return;
+    tip.textContent = term.title;
+    const place = term.getBoundingClientRect();
+    tip.style.left = `${Math.max(4, Math.min(place.left, innerWidth - tip.offsetWidth - 4))}px`;
+    const below = place.bottom + 6;
+    tip.style.top = `${below + tip.offsetHeight < innerHeight ? below : place.top - tip.offsetHeight - 6}px`;
+  };
+  document.addEventListener("focusin", (event) => explain(event.target.closest("[title]")));
+  document.addEventListener("focusout", () => explain(null));
+  addEventListener("scroll", () => { if (!tip.hidden) explain(document.activeElement.closest("[title]")); });
+  addEventListener("keydown", (event) => { if (event.key === "Escape") tip.hidden = true; });
+
   let closed = [];
   addEventListener("beforeprint", () => {
-    closed = [...document.querySelectorAll("details:not([open])")];
+    closed = [...document.querySelectorAll("details:not([open], .bulk)")];
     for (const details of closed) details.open = true;
   });
   addEventListener("afterprint", () => { for (const details of closed) details.open = false; });
