@@ -37,6 +37,15 @@ METRICS: Mapping[str, Label] = {
     "top1_agreement": Label("Same top class", "", "share of samples whose first class is the baseline's"),
     "top5_agreement": Label("Top class in top 5", "", "share of samples with the baseline's class among 5"),
     "agreement": Label("Equal elements", "", "share of elements that are the same"),
+    "tolerance": Label("Tolerance used", "", "share of the tolerance that is used up; 1 is the limit"),
+    "top1": Label("Top-1 accuracy", "", "share of samples whose first class is the label"),
+    "top5": Label("Top-5 accuracy", "", "share of samples whose label is among the first five classes"),
+    "f1": Label("F1 score", "", "harmonic mean of precision and recall"),
+    "miou": Label("Mean IoU", "", "intersection over union of pixels, mean of classes"),
+    "coco_map": Label("mAP (COCO)", "", "mean average precision of boxes, IoU 0.5 to 0.95"),
+    "wer": Label("Word error rate", "", "words wrong, missing or too many, over words spoken; 0 is right"),
+    "ssim": Label("SSIM", "", "structural similarity of images; 1 is the same"),
+    "psnr": Label("PSNR", "dB", "greatest value squared over the mean square of the error"),
     "speedup": Label("Speed-up", "times", "the baseline's time over INT8's"),
 }
 _USUAL = "the median over channels"
