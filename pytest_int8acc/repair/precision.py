@@ -267,10 +267,12 @@ def _culprits(lab: Lab, found: Found) -> tuple[Culprit, ...]:
     return tuple(culprits)
 
 
-def _worst_alone(evaluator: Simulated, high: frozenset[int]) -> Score:
-    """The score that is worst under a plan, on all samples that the search saw."""
+def _worst_alone(evaluator: Simulated, high: frozenset[int]) -> Score | None:
+    """The score that is most over its limit under a plan, else nearest to it; None where all are perfect."""
     trial = evaluator.trial(high, range(evaluator.samples), None)
     worst = max(range(len(trial.losses)), key=trial.losses.__getitem__)
+    if not trial.losses[worst] > 0:
+        return None
     return evaluator.criteria[worst].score(trial.scores[worst])
 
 
