@@ -16,8 +16,8 @@ from pytest_int8acc.graph.network import Network, Plan
 from pytest_int8acc.graph.switchboard import Switchboard, build_switchboard
 from pytest_int8acc.graph.to_fp16 import to_fp16
 from pytest_int8acc.lab.evaluators import Simulated
-from pytest_int8acc.lab.shapes import tensor_shapes
 from pytest_int8acc.lab.simulator import Simulator
+from pytest_int8acc.measure.shapes import tensor_shapes
 from pytest_int8acc.search.types import GroupInfo
 
 

@@ -128,7 +128,8 @@ class _Steps:
     def diagnose(self, lab: Lab | None) -> CaseResult:
         """Where it goes wrong, and why the culprits do."""
         search = self.result.search
-        diagnosis, culprits = diagnose(self.measured, lab, search.culprits if search else ())
+        known = (search.culprits, search.cost) if search else ()
+        diagnosis, culprits = diagnose(self.measured, lab, *known)
         return replace(self.result, search=search and replace(search, culprits=culprits), diagnosis=diagnosis)
 
     def show_samples(self) -> CaseResult:
@@ -145,7 +146,9 @@ class _Steps:
         self.repaired = repaired = repair(lab, outcome, self.found)
         notes = (*diagnosis.notes, *repaired.notes)
         diagnosis = replace(diagnosis, repairs=repaired.repairs, notes=notes)
-        return replace(self.result, diagnosis=diagnosis)
+        if outcome.culprits and not outcome.keeps_int8 and not repaired.repairs:
+            outcome = outcome.without_plan()
+        return replace(self.result, search=outcome, diagnosis=diagnosis)
 
     def write_fix(self, lab: Lab, folder: Path) -> CaseResult:
         """The cheapest fix as files, and below it what the search found where that is another."""

@@ -24,7 +24,7 @@ from pytest_int8acc.graph.model import Model, save_model
 from pytest_int8acc.graph.qdq import read_qdq
 from pytest_int8acc.graph.switchboard import build_switchboard
 from pytest_int8acc.graph.to_fp16 import to_fp16
-from pytest_int8acc.lab.shapes import tensor_shapes
+from pytest_int8acc.measure.shapes import tensor_shapes
 
 #: Sets tried for one entry.
 TRIALS = 600

@@ -50,8 +50,8 @@ class Verdict(NamedTuple):
 
     @property
     def holds(self) -> bool:
-        """True where it passes, and would on other samples like these."""
-        return self.passed and all(score.steady for score in self.scores)
+        """True where it passes, and would on nearly all other samples like these."""
+        return self.passed and all(score.likely for score in self.scores)
 
 
 @dataclass(frozen=True, eq=False)

@@ -15,14 +15,17 @@ from pytest_int8acc.diagnose.layers import engine_errors, layer_errors
 from pytest_int8acc.diagnose.neighbours import neighbours
 from pytest_int8acc.diagnose.ranges import odd_ranges, survey, telling_slip
 from pytest_int8acc.diagnose.reduce import reduce
-from pytest_int8acc.diagnose.stages import place, stages_of
+from pytest_int8acc.diagnose.stages import is_own_doing, place, stages_of
+from pytest_int8acc.graph.flow import choices
+from pytest_int8acc.graph.model import Model
 from pytest_int8acc.graph.network import Plan, TensorScale, symmetric
+from pytest_int8acc.lab.interventions import Interventions
 from pytest_int8acc.lab.lab import Lab
 from pytest_int8acc.measure.measured import Measured, is_explained
 from pytest_int8acc.names import digest, file_name
 from pytest_int8acc.repair.scales import Ranges, Unit, activations, units
 from pytest_int8acc.results import CalibrationLine, Culprit, Diagnosis, LayerError, Role, StageLine
-from pytest_int8acc.results.causes import Stage
+from pytest_int8acc.results.causes import Jump, Stage
 from pytest_int8acc.scales.methods import METHODS
 from pytest_int8acc.scales.ranges import ENTROPY_BINS
 from pytest_int8acc.tensors import Feed
@@ -31,7 +34,7 @@ logger = logging.getLogger("pytest_int8acc")
 
 
 def diagnose(
-    measured: Measured, lab: Lab | None, culprits: Sequence[Culprit] = ()
+    measured: Measured, lab: Lab | None, culprits: Sequence[Culprit] = (), cost: float = 0.0
 ) -> tuple[Diagnosis, tuple[Culprit, ...]]:
     """What is wrong with a case, and its culprits with their causes.
 
@@ -39,6 +42,7 @@ def diagnose(
         measured: From ``measure``.
         lab: Of the case; None where nothing is known of its layers.
         culprits: What a search found; empty where the case passes or nothing was found.
+        cost: Of that search, in runs over all samples; causes may cost as much.
 
     Raises:
         Int8accError: A model of the diagnosis does not run.
@@ -48,7 +52,7 @@ def diagnose(
     late = not clock.interrupted  # it runs nothing
     lines, first = clock.attempt("stages", lambda: _stages(measured), ((), None), late=late)
     if lab is not None and culprits:
-        explained = clock.attempt("causes", lambda: _explained(measured, lab, culprits), explained)
+        explained = clock.attempt("causes", lambda: _explained(measured, lab, culprits, cost), explained)
     if lab is not None:
         around = neighbours(lab.network, {culprit.layer for culprit in explained}, lab.int8.rest)
         explained = tuple(replace(culprit, neighbours=around.get(culprit.layer)) for culprit in explained)
@@ -66,8 +70,14 @@ def diagnose(
         layers=layers,
         calibrations=_calibrations(lab) if lab is not None and measured.settings.calibrations else (),
         notes=notes,
+        jumps=_jumps(measured.model) if not measured.int8_passed else (),
     )
     return diagnosis, explained
+
+
+def _jumps(model: Model) -> tuple[Jump, ...]:
+    nodes = model.index.nodes
+    return tuple(Jump(name, nodes[name].op_type, tensors) for name, tensors in choices(model).items())
 
 
 def _stages(measured: Measured) -> tuple[tuple[StageLine, ...], Stage | None]:
@@ -87,17 +97,21 @@ def _stages(measured: Measured) -> tuple[tuple[StageLine, ...], Stage | None]:
     )
 
 
-def _explained(measured: Measured, lab: Lab, culprits: Sequence[Culprit]) -> tuple[Culprit, ...]:
+def _explained(measured: Measured, lab: Lab, culprits: Sequence[Culprit], cost: float) -> tuple[Culprit, ...]:
     """The culprits with their causes."""
     if lab.is_narrow:
         return tuple(replace(culprit, cause=low_cause(lab, culprit)) for culprit in culprits)
+    most_trials = round(cost * len(lab.simulator.inputs) / len(lab.simulator.few))
     missed = [score for score in measured.result.scores if not score.passed]
+    wanted = [culprit.layer for culprit in culprits]
+    engine_only = _is_engine_only(measured)
     found = explain(
         lab.meter,
-        [culprit.layer for culprit in culprits],
+        wanted,
         rest=lab.int8.rest,
-        engine_only=_is_engine_only(measured),
+        engine_only=engine_only,
         unstable=bool(missed) and all(score.limit_in_noise for score in missed),
+        trials=None if engine_only else Interventions(lab, wanted, most_trials),
     )
     return tuple(replace(culprit, cause=found.get(culprit.layer)) for culprit in culprits)
 
@@ -110,7 +124,10 @@ def wants_diagnosis(measured: Measured) -> bool:
 def _is_engine_only(measured: Measured) -> bool:
     """True where the same Q/DQ model passes in ONNX Runtime: the drop is TensorRT's own doing."""
     runs = measured.runs
-    return Role.SIMULATED in runs.roles and runs.scoring(Role.BASELINE, Role.SIMULATED).verdict().passed
+    if Role.SIMULATED not in runs.roles or measured.int8_passed:
+        return False
+    engine, model = (runs.scoring(Role.BASELINE, r).verdict() for r in (Role.INT8, Role.SIMULATED))
+    return model.passed and is_own_doing(engine, model)
 
 
 def _layers(measured: Measured, lab: Lab | None) -> tuple[tuple[LayerError, ...], tuple[str, ...]]:

@@ -1,7 +1,8 @@
-"""Why a group loses accuracy in INT8: one cause of a fixed set, told by what its own tensors hold.
+"""Why a group loses accuracy in INT8: one cause of a fixed set, proposed by what its own tensors hold.
 
 Every edge of a group is quantized by itself, on values of the float model, and compared with the best scale
-for the same values. The guilty edge is the noisiest that has a fault, among those whose noise counts.
+for the same values. The suspect is the noisiest edge that has a fault, among those whose noise counts. Trials
+in the lab, where there are some, decide: see ``taken_back``.
 """
 
 from __future__ import annotations
@@ -18,12 +19,14 @@ import onnx
 from numpy.typing import NDArray
 
 from pytest_int8acc.clock import current
+from pytest_int8acc.diagnose.taken_back import Suspect, established
 from pytest_int8acc.diagnose.weights import inspect_weight
 from pytest_int8acc.errors import ModelError
 from pytest_int8acc.graph.formats import FP16, FP32, INT8, UINT8
 from pytest_int8acc.graph.groups import WEIGHTED, origins
 from pytest_int8acc.graph.model import Model
 from pytest_int8acc.graph.network import Edge, Group, Network, Precision
+from pytest_int8acc.lab.interventions import Interventions
 from pytest_int8acc.lab.statistics import CEILING_DB, LOST_DB, SOUND_DB, WIDE, EdgeStats, lost_db, reach
 from pytest_int8acc.lab.sweep import SAMPLES, EdgeMeter
 from pytest_int8acc.lab.values import TensorValues
@@ -54,6 +57,7 @@ def explain(
     samples: int = SAMPLES,
     engine_only: bool = False,
     unstable: bool = False,
+    trials: Interventions | None = None,
 ) -> dict[str, Cause]:
     """The cause of each culprit, measured on the first samples of the inputs.
 
@@ -64,6 +68,7 @@ def explain(
         samples: How many are looked at.
         engine_only: The same Q/DQ model meets the criteria in ONNX Runtime, so no scale can be the cause.
         unstable: The limit missed lies within the noise between two runs of the baseline.
+        trials: Take back one thing at a time; None: causes are what tensors hold.
 
     Returns:
         By group; one that is high for another reason than a missing scale is left out.
@@ -88,7 +93,7 @@ def explain(
             clock.leave("causes")
             break
         clock.count("layer", done, len(wanted))
-        found[group.name] = explainer.cause(group, engine_only, unstable)
+        found[group.name] = explainer.cause(group, engine_only, unstable, trials)
     return {name: found[name] for name in groups if name in found}
 
 
@@ -101,9 +106,12 @@ class _Explainer:
         edges += self.graph.partner_edges({e.tensor for e in edges if e.quantization.values is None})
         self.measured = meter.measure(edges, samples)
 
-    def cause(self, group: Group, engine_only: bool, unstable: bool) -> Cause:
+    def cause(self, group: Group, engine_only: bool, unstable: bool, trials: Interventions | None) -> Cause:
         """The cause of one group."""
-        edges = sorted((self._edge(edge, group) for edge in group.edges), key=_rank_db)
+        suspects = sorted(
+            (self._suspect(edge, group) for edge in group.edges), key=lambda s: _rank_db(s.cause)
+        )
+        edges = [suspect.cause for suspect in suspects]
         worst = edges[0]
         if engine_only:
             return replace(worst, kind="engine-only", symptom="engine-differs")
@@ -112,9 +120,22 @@ class _Explainer:
         first = next((e for e in edges if e.kind == "zero-scale"), at_fault[0] if at_fault else None)
         if unstable and first is None:
             return replace(worst, kind="non-determinism", symptom="within-noise")
+
+        def placed(cause: Cause, tensors: Sequence[str]) -> Cause | None:
+            return self.graph.sensitive(group, cause, tensors)
+
+        if trials is not None:
+            tested = established(trials, group.name, suspects, first or worst, placed)
+            if tested is not None:
+                return tested
         if first is None or first.kind == "activation-outliers":
-            first = self.graph.sensitive(group, worst, [edge.tensor for edge in relevant]) or first
+            first = placed(worst, [edge.tensor for edge in relevant]) or first
         return first or worst
+
+    def _suspect(self, edge: Edge, group: Group) -> Suspect:
+        """An edge, what it shows, and what its tensor holds."""
+        held = None if edge.quantization.values is not None else self.measured[edge.tensor][0]
+        return Suspect(edge.tensor, self._edge(edge, group), held)
 
     def _edge(self, edge: Edge, group: Group) -> Cause:
         """What one edge shows; noise that adds up where nothing is wrong with it."""

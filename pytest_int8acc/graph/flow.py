@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Iterator, Mapping
 
 import onnx
 
 from pytest_int8acc.graph.groups import WEIGHTED
-from pytest_int8acc.graph.index import attribute
+from pytest_int8acc.graph.index import Index, attribute
 from pytest_int8acc.graph.model import Model
+from pytest_int8acc.graph.types import FLOAT, FLOAT16, value_types
 
 #: Make nothing below 0 of what is not.
 _KEEP_SIGN = {
@@ -22,6 +23,13 @@ _KEEP_NAN = {
     *("MatMul", "Mul", "Neg", "ReduceMean", "ReduceSum", "Relu", "Reshape", "Sigmoid", "Softmax", "Sqrt"),
     *("Squeeze", "Sub", "Tanh", "Transpose", "Unsqueeze"),
 }
+
+
+#: Choose among values: a small change of these makes a jump.
+_CHOOSING = frozenset(
+    {"NonMaxSuppression", "TopK", "ArgMax", "ArgMin", "Hardmax", "NonZero", "Unique", "EfficientNMS_TRT"}
+    | {"BatchedNMS_TRT", "EfficientNMS_ONNX_TRT"}
+)
 
 
 def channel_axis(op_type: str, index: int, rank: int) -> int | None:
@@ -88,3 +96,34 @@ def _sees_all(node: onnx.NodeProto) -> bool:
     kernel = attribute(node, "kernel_shape", [1] * len(strides))
     ends = attribute(node, "pads", [0] * 2 * len(strides))[len(strides) :]
     return all(s <= k and s - 1 <= end for s, k, end in zip(strides, kernel, ends, strict=False))
+
+
+def choices(model: Model) -> dict[str, tuple[str, ...]]:
+    """Nodes that turn small changes into jumps, to the computed floats that they choose by.
+
+    Of several in a row the first; what no output depends on is left out.
+    """
+    types, index = value_types(model), model.index
+    wanted = {output.name for output in model.outputs}
+    behind: set[str] = set()
+    for node in reversed(model.graph.node):
+        if wanted.intersection(node.output):
+            wanted.update(node.input)
+    found: dict[str, tuple[str, ...]] = {}
+    for node in model.graph.node:
+        after = behind.intersection(node.input)
+        if node.op_type in _CHOOSING and not after and wanted.intersection(node.output):
+            found[node.name] = tuple(dict.fromkeys(_floats_before(node, index, types)))
+        if after or node.name in found:
+            behind.update(name for name in node.output if name)
+    return found
+
+
+def _floats_before(node: onnx.NodeProto, index: Index, types: Mapping[str, int]) -> Iterator[str]:
+    """The computed floats that a node reads; where it reads other types, what those were made of."""
+    for name in node.input:
+        before = index.producer.get(name)
+        if before is not None and types.get(name) in (FLOAT, FLOAT16):
+            yield name
+        elif before is not None:
+            yield from _floats_before(before, index, types)

@@ -1,16 +1,18 @@
-"""Multiply-accumulates of each group: what it costs to keep one out of INT8."""
+"""Multiply-accumulates: what it costs to keep a group out of INT8, and how much of a model INT8 reaches."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import onnx
 
 from pytest_int8acc.graph.groups import WEIGHTED
-from pytest_int8acc.graph.index import attribute
+from pytest_int8acc.graph.index import all_graphs, attribute, subgraphs
+from pytest_int8acc.graph.model import Model
 from pytest_int8acc.graph.network import Network
 from pytest_int8acc.graph.types import value_types
+from pytest_int8acc.tensors import Array
 
 _Shape = tuple[int, ...]
 _RECURRENT = frozenset({"GRU", "LSTM", "RNN"})
@@ -44,6 +46,80 @@ def sized_tensors(network: Network) -> list[str]:
     counted = [name for node in nodes if node.op_type in _COUNTED for name in _factors(node)]
     wanted = dict.fromkeys([*counted, *leading_outputs(network).values()])
     return [name for name in wanted if name not in index.constants]
+
+
+def work(model: Model, shapes: Mapping[str, _Shape]) -> dict[str, float]:
+    """Node of the main graph to multiply-accumulates of one run, bodies of Loop, Scan and If included.
+
+    A Loop of unknown length counts as one step, an If as its dearer branch; inside them, what has no known
+    shape counts each weight once.
+
+    Args:
+        model: In float.
+        shapes: Of the tensors that ``unsized`` asks for, those of bodies where they are known.
+
+    Raises:
+        KeyError: A shape of the main graph is missing.
+    """
+    known = {**shapes, **{name: array.shape for name, array in model.constants().items()}}
+    constants = model.constants()
+    return {n.name: _of_node(n, known) + _of_bodies(n, known, constants) for n in model.graph.node}
+
+
+def unsized(model: Model, shapes: Mapping[str, _Shape]) -> list[str]:
+    """Tensors of the main graph that ``work`` needs, without those that have a shape."""
+    counted = (node for node in model.graph.node if node.op_type in _COUNTED)
+    wanted = dict.fromkeys(name for node in counted for name in _factors(node))
+    return [name for name in wanted if name not in shapes and name not in model.index.constants]
+
+
+def inferred_shapes(model: Model, inputs: Mapping[str, Sequence[int]]) -> dict[str, _Shape]:
+    """Tensors of all graphs to their shapes, as far as ONNX's inference tells them by the inputs'."""
+    proto = onnx.ModelProto()
+    proto.CopyFrom(model.proto)
+    for value in proto.graph.input:
+        dims = value.type.tensor_type.shape.dim
+        for dim, size in zip(dims, inputs.get(value.name, ()), strict=False):
+            dim.dim_value = size
+    found = onnx.shape_inference.infer_shapes(proto, data_prop=True).graph
+    values = [v for graph in all_graphs(found) for v in (*graph.value_info, *graph.input, *graph.output)]
+    sized = ((v.name, v.type.tensor_type.shape.dim) for v in values if v.type.tensor_type.HasField("shape"))
+    return {name: tuple(d.dim_value for d in dims) for name, dims in sized if all(d.dim_value for d in dims)}
+
+
+def _of_bodies(node: onnx.NodeProto, shapes: Mapping[str, _Shape], constants: Mapping[str, Array]) -> float:
+    """Multiply-accumulates inside a node's graphs."""
+    each = [sum(_inside(n, g, shapes, constants) for n in g.node) for g in subgraphs(node)]
+    if not any(each):
+        return 0.0
+    return max(each) * _steps(node, shapes, constants)
+
+
+def _inside(
+    node: onnx.NodeProto,
+    body: onnx.GraphProto,
+    shapes: Mapping[str, _Shape],
+    constants: Mapping[str, Array],
+) -> float:
+    """Of a node in a body."""
+    own = {**shapes, **{t.name: tuple(t.dims) for t in body.initializer}}
+    nested = _of_bodies(node, own, constants)
+    if node.op_type not in _COUNTED:
+        return nested
+    if all(name in own for name in _factors(node)):
+        return nested + _of_node(node, own)
+    return nested + float(math.prod(own.get(_factors(node)[1], ())))
+
+
+def _steps(node: onnx.NodeProto, shapes: Mapping[str, _Shape], constants: Mapping[str, Array]) -> int:
+    """How often a body runs, 1 where that is not known."""
+    if node.op_type == "Loop" and node.input[0] in constants:
+        return max(int(constants[node.input[0]].item()), 0)
+    if node.op_type == "Scan":
+        scanned = shapes.get(node.input[-1], ())
+        axes = attribute(node, "scan_input_axes", [0])
+        return int(scanned[axes[-1]]) if scanned else 1
+    return 1
 
 
 def leading_outputs(network: Network) -> dict[str, str]:

@@ -51,7 +51,12 @@ class Quantization:
     @property
     def is_plain(self) -> bool:
         """Whether it is one scale of INT8 with its zero at 0."""
-        return self.axis is None and self.format is INT8 and not self.zero_point.any()
+        return self.axis is None and self.is_symmetric
+
+    @property
+    def is_symmetric(self) -> bool:
+        """Whether it is INT8 with its zero at 0."""
+        return self.format is INT8 and not self.zero_point.any()
 
     def quantize(self, values: Array) -> Array:
         """The codes of ``values``, of any shape that has the channels; see ``Format.quantize``."""

@@ -27,16 +27,16 @@ class _Slot:
     """The input that takes it."""
     tensor: str
     """The network's activation."""
-    own: float
+    own: Array
     half: bool
     """It is an FP16 number above 0 in the model that is built."""
 
     def value(self, scales: Mapping[str, TensorScale]) -> Array:
-        """The scale that a plan gives the tensor, else its own; float32 []."""
-        scale = float(scales[self.tensor].scale) if self.tensor in scales else self.own
+        """The scale that a plan gives the tensor, else its own; float32, of the same shape."""
+        scale = scales[self.tensor].scale if self.tensor in scales else self.own
         if self.half:
-            scale = max(float(FP16.round(scale)), FP16.smallest)
-        return np.array(scale, np.float32)
+            scale = np.maximum(FP16.round(scale), FP16.smallest)
+        return np.asarray(scale, np.float32)
 
 
 def as_it_runs(network: Network, rest: Precision) -> tuple[Network, Network]:
@@ -72,8 +72,8 @@ class Board:
 
     @property
     def own(self) -> dict[str, float]:
-        """The network's own scale of each activation that can be changed."""
-        return {slot.tensor: slot.own for slot in self._slots}
+        """The network's own scale of each activation that can be changed, and has one."""
+        return {slot.tensor: float(slot.own) for slot in self._slots if not slot.own.ndim}
 
     def run(self, feed: Feed, high: Collection[str], scales: Mapping[str, TensorScale]) -> Feed:
         """The outputs with these groups high and these scales of activations, all else as it is.
@@ -88,35 +88,35 @@ class Board:
 
 
 def _places(network: Network, halved: Network, run: Network) -> Iterator[tuple[Edge, Edge, Edge]]:
-    """Each activation that is quantized per tensor: as given, in FP16, and as it runs."""
+    """Each activation that is quantized: as given, in FP16, and as it runs."""
     for groups in zip(network.groups, halved.groups, run.groups, strict=True):
         for edges in zip(*(group.edges for group in groups), strict=True):
-            if edges[0].quantization.values is None and edges[0].quantization.axis is None:
+            if edges[0].quantization.values is None:
                 yield edges
 
 
 def _open_scales(model: Model, places: Sequence[tuple[Edge, Edge, Edge]]) -> tuple[Model, list[_Slot]]:
     """The switchboard with an input for each activation's scale, and those inputs."""
     editor = model.edit()
-    slots: dict[tuple[str, float], _Slot] = {}
+    slots: dict[tuple[str, bytes], _Slot] = {}
     for edge, half, run in places:
-        own = float(run.quantization.scale)
-        if (run.tensor, own) not in slots:
+        key = run.tensor, _bits(run.quantization.scale)
+        if key not in slots:
             name = editor.unique(f"{run.tensor}_scale_input")
             in_half = half.quantization.scale.dtype == np.float16
-            slots[run.tensor, own] = _Slot(name, edge.tensor, float(edge.quantization.scale), in_half)
+            slots[key] = _Slot(name, edge.tensor, edge.quantization.scale, in_half)
     used: dict[str, _Slot] = {}
-    constants = model.constants()
+    constants = {**model.constants(), **model.weights}
     for node in editor.graph.node:
         for slot in _replace(node, slots, constants):
             used[slot.name] = slot
-    for name in used:
-        editor.graph.input.append(helper.make_tensor_value_info(name, TensorProto.FLOAT, []))
+    for name, slot in used.items():
+        editor.graph.input.append(helper.make_tensor_value_info(name, TensorProto.FLOAT, slot.own.shape))
     return editor.done(), list(used.values())
 
 
 def _replace(
-    node: onnx.NodeProto, slots: Mapping[tuple[str, float], _Slot], around: Mapping[str, Array]
+    node: onnx.NodeProto, slots: Mapping[tuple[str, bytes], _Slot], around: Mapping[str, Array]
 ) -> Iterator[_Slot]:
     """Let the Q/DQ pairs inside a node's branches read their scales from inputs."""
     for graph in subgraphs(node):
@@ -124,11 +124,15 @@ def _replace(
         local = {**around, **small}
         chosen: dict[str, _Slot] = {}
         for inner in graph.node:
-            if inner.op_type == "QuantizeLinear" and local[inner.input[1]].ndim == 0:
-                slot = slots.get((inner.input[0], float(local[inner.input[1]])))
+            if inner.op_type == "QuantizeLinear":
+                slot = slots.get((inner.input[0], _bits(local[inner.input[1]])))
                 if slot is not None:
                     chosen[inner.output[0]] = slot
                     inner.input[1] = slot.name
                     yield slot
             elif inner.op_type == "DequantizeLinear" and inner.input[0] in chosen:
                 inner.input[1] = chosen[inner.input[0]].name
+
+
+def _bits(scale: Array) -> bytes:
+    return np.asarray(scale, np.float32).tobytes()

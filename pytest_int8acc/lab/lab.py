@@ -18,11 +18,11 @@ from pytest_int8acc.graph.network import Network, Plan
 from pytest_int8acc.graph.plan import moved
 from pytest_int8acc.lab.evaluators import Built, Simulated
 from pytest_int8acc.lab.losses import Loss, group_losses
-from pytest_int8acc.lab.shapes import group_shapes, tensor_shapes
 from pytest_int8acc.lab.simulator import Simulator, plan_key
 from pytest_int8acc.lab.sweep import EdgeMeter
 from pytest_int8acc.lab.values import Values
 from pytest_int8acc.measure.measured import Measured
+from pytest_int8acc.measure.shapes import group_shapes, tensor_shapes
 from pytest_int8acc.results import Latency, Role
 from pytest_int8acc.scales.observed import Observed
 from pytest_int8acc.search.types import GroupInfo
@@ -72,7 +72,7 @@ class Lab:
     # What groups cost
 
     @cached_property
-    def _shapes(self) -> Mapping[str, tuple[int, ...]]:
+    def shapes(self) -> Mapping[str, tuple[int, ...]]:
         """Of what groups quantize, and of what tells their work and outputs, in the first batch."""
         feed = next(self.measured.inputs.batches()).feed
         wanted = dict.fromkeys([*sized_tensors(self.network), *(edge.tensor for edge in self.network.edges)])
@@ -81,7 +81,7 @@ class Lab:
     @cached_property
     def _nbytes(self) -> Mapping[str, int]:
         """Tensor to its size in a run, as float32."""
-        return {tensor: 4 * math.prod(shape) for tensor, shape in self._shapes.items()}
+        return {tensor: 4 * math.prod(shape) for tensor, shape in self.shapes.items()}
 
     @cached_property
     def work(self) -> Mapping[str, float]:
@@ -90,7 +90,7 @@ class Lab:
         Raises:
             EngineError: The float model does not run.
         """
-        counted = macs(self.network, self._shapes)
+        counted = macs(self.network, self.shapes)
         total = sum(counted.values()) or 1.0
         return {name: count / total for name, count in counted.items()}
 
@@ -98,7 +98,7 @@ class Lab:
     def groups(self) -> tuple[GroupInfo, ...]:
         """The network's groups with their prices: measured time where engines tell it, else their work."""
         prices = _latency_prices(self.measured, self.network, self.work)
-        shapes = group_shapes(self.network, self._shapes)
+        shapes = group_shapes(self.network, self.shapes)
         return tuple(GroupInfo(g.name, prices[g.name], shapes[g.name]) for g in self.network.groups)
 
     def share(self, high: Iterable[str]) -> float:

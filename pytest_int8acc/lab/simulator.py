@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
+from copy import copy
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -15,7 +16,7 @@ from pytest_int8acc.clock import current
 from pytest_int8acc.data import Batch, Dataset
 from pytest_int8acc.engines.onnxruntime import CPU, Sessions
 from pytest_int8acc.graph.formats import INT8, Format
-from pytest_int8acc.graph.network import Edge, Network, Plan, Precision, TensorScale
+from pytest_int8acc.graph.network import Edge, Network, Plan, Precision, Quantization, TensorScale
 from pytest_int8acc.graph.plan import moved
 from pytest_int8acc.lab.board import Board
 from pytest_int8acc.lab.inputs import Inputs
@@ -88,9 +89,24 @@ class Simulator:
         self._known: dict[object, Trial] = {}
         self._badness: dict[object, float] = {}
         self._units: dict[int, float] = {}
-        self._kinds: dict[object, tuple[frozenset[str], frozenset[str]]] = {}
+        self._like: Simulator | None = None
+        """Of the case's own network, where this is another: all of INT8 is known there."""
+        self._kinds: dict[object, tuple[Mapping[str, Quantization], frozenset[str]]] = {}
         self._batches: list[tuple[list[int], Batch]] = []
         self._probed: tuple[int, ...] = ()
+
+    def on(self, network: Network, rest: Precision | None = None) -> Simulator:
+        """The same samples and judge on a network with the same inputs and outputs, for its ``badness``.
+
+        Args:
+            network: Its groups may be others.
+            rest: What runs beside INT8; None: as here.
+        """
+        other = copy(self)
+        other._like = self._like or self
+        other.network, other._rest = network, rest or self._rest
+        other._boards, other._known, other._badness, other._kinds = {}, {}, {}, {}
+        return other
 
     def seen(self, samples: Iterable[int] | None = None) -> Seen:
         """Some of the samples, by index, in order; None: all.
@@ -203,6 +219,8 @@ class Simulator:
 
     def _unit(self, target: Target) -> float:
         """The squared error that meets a limit of which only all samples tell, going by all of INT8."""
+        if self._like is not None:
+            return self._like._unit(target)
         if target.criterion not in self._units:
             seen = self.seen()
             loss = self.trial(Plan()).losses[target.criterion]
@@ -219,17 +237,17 @@ class Simulator:
 
     def _made(self, plan: Plan) -> Plan:
         """The part of a plan that a board of its own is made for; the rest are the board's inputs."""
-        plain, odd = self._activations(plan.moves)
+        known, odd = self._activations(plan.moves)
         made = {}
         for tensor, scale in plan.scales.items():
             if tensor in odd and scale.is_plain:
                 made[tensor] = _SOME  # an input, too, once it is symmetric
-            elif tensor not in plain or not scale.is_plain:
+            elif tensor not in known or not _is_like(scale, known[tensor]):
                 made[tensor] = scale
         return Plan(scales=made, moves=plan.moves)
 
-    def _activations(self, moves: Mapping[str, Array]) -> tuple[frozenset[str], frozenset[str]]:
-        """Activations after these moves: those with one symmetric scale, and those quantized otherwise.
+    def _activations(self, moves: Mapping[str, Array]) -> tuple[Mapping[str, Quantization], frozenset[str]]:
+        """Activations after these moves: those in symmetric INT8, and those not with one such scale.
 
         In neither are those of which some readers were moved away: these inherit the scale.
         """
@@ -239,7 +257,9 @@ class Simulator:
             after = _readers(moved(self.network, Plan(moves=moves)))
             odd = {t for t, edges in after.items() if not all(e.quantization.is_plain for e in edges)}
             split = {t for t, edges in after.items() if len(edges) < len(before.get(t, ()))}
-            self._kinds[key] = frozenset(after.keys() - odd - split), frozenset(odd - split)
+            alike = {t: edges[0].quantization for t, edges in after.items() if _are_alike(edges)}
+            known = {t: quantization for t, quantization in alike.items() if t not in split}
+            self._kinds[key] = known, frozenset(odd - split)
         return self._kinds[key]
 
 
@@ -249,6 +269,18 @@ def _readers(network: Network) -> dict[str, list[Edge]]:
     for edge in (e for group in network.groups for e in group.edges if e.quantization.values is None):
         found.setdefault(edge.tensor, []).append(edge)
     return found
+
+
+def _are_alike(edges: Sequence[Edge]) -> bool:
+    """Whether edges of one tensor are in symmetric INT8, with scales of one shape."""
+    kinds = {(e.quantization.axis, e.quantization.scale.shape) for e in edges}
+    return len(kinds) == 1 and all(e.quantization.is_symmetric for e in edges)
+
+
+def _is_like(scale: TensorScale, known: Quantization) -> bool:
+    """Whether a scale can stand in the place of another."""
+    alike = scale.axis == known.axis and scale.scale.shape == known.scale.shape
+    return alike and (scale.is_plain or scale.zero_point is None)
 
 
 #: Stands for a scale that is an input of the board.

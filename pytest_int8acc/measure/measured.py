@@ -57,6 +57,7 @@ from pytest_int8acc.measure.runs import (
     read_reference,
     run_forms,
 )
+from pytest_int8acc.measure.work import int8_share, little_in_int8
 from pytest_int8acc.results import CaseResult, Finding, Role, Score
 from pytest_int8acc.settings import Settings
 from pytest_int8acc.spec.models import Case
@@ -268,7 +269,7 @@ def _measure(case: Case, settings: Settings, backend: Backend, keeper: Keeper | 
         lost, verdict = _judged(setup, runs, early, sessions)
     verdict = verdict._replace(metrics=keeper.named(verdict.metrics, setup.own, judge))
     backend.measure_latency((Role.BASELINE, Role.INT8), inputs)
-    result = _result(setup, runs, verdict, lost)
+    result = _result(setup, runs, verdict, lost, int8_share(setup.int8, inputs, sessions))
     run = Compared(runs.baseline, runs.candidate, runs.backend, setup.own, inputs, forms.model)
     with case.at("golden" if case.golden else "baseline"):
         result = keeper.finish(result, run)
@@ -325,7 +326,9 @@ def is_explained(case: Case, settings: Settings, *, int8_passed: bool) -> bool:
     return not int8_passed or settings.layers or settings.calibrations or bool(case.reference)
 
 
-def _result(setup: _Setup, runs: Runs, verdict: Verdict, lost: Sequence[Score]) -> CaseResult:
+def _result(
+    setup: _Setup, runs: Runs, verdict: Verdict, lost: Sequence[Score], work: float | None
+) -> CaseResult:
     case, inputs, backend, int8 = setup.case, setup.inputs, setup.backend, setup.int8
     baseline, candidate = setup.baseline, setup.forms.candidate
     gained, untold = engine_scores(case, backend)
@@ -347,7 +350,8 @@ def _result(setup: _Setup, runs: Runs, verdict: Verdict, lost: Sequence[Score]) 
         int8_groups=len(int8.network.groups) if int8 else 0,
         high_groups=len(int8.network.left_high) if int8 else 0,
         low=int8.other if int8 else "",
-        warnings=(*nothing_compared(runs), *warned, *random, *untold, *free),
+        int8_macs=work,
+        warnings=(*nothing_compared(runs), *warned, *little_in_int8(int8, work), *random, *untold, *free),
         notes=tuple(dict.fromkeys(notes)),
         engines=backend.engines,
         findings=(*setup.findings, *setup.slips),

@@ -96,4 +96,5 @@ def _moved(array: Array, rows: int, rng: np.random.Generator) -> Array:
 def _both(one: Interval | None, other: Interval | None) -> Interval | None:
     if one is None or other is None:
         return one or other
-    return Interval(min(one.low, other.low), max(one.high, other.high))
+    low, high = min(one.low, other.low), max(one.high, other.high)
+    return Interval(low, high, min(one.kept, other.kept))

@@ -37,8 +37,8 @@ class Repaired:
 def repair(lab: Lab, outcome: SearchOutcome, found: Found) -> Repaired:
     """Look for the cheapest way to meet a failing case's criteria.
 
-    Dearer ways are not tried where a cheaper one is verified. Ends early, with what is verified by then, when
-    the trials are spent, time is up, or on Ctrl-C.
+    Dearer ways are not tried where a cheaper one is verified; a plan that keeps nothing in INT8 is none. Ends
+    early, with what is verified by then, when the trials are spent, time is up, or on Ctrl-C.
 
     Args:
         lab: Of a failing case.
@@ -54,7 +54,7 @@ def repair(lab: Lab, outcome: SearchOutcome, found: Found) -> Repaired:
     scaled = not lab.is_narrow and outcome.ending.kind != "high-fails"
     if scaled and (not outcome.found or outcome.culprits):
         ways += lab.clock.attempt("repair", lambda: list(repairing.first_proved()), [])
-    if found.fix is not None:
+    if found.fix is not None and outcome.keeps_int8:
         ways.append((_high(outcome), found.fix))
     if found.reserved is not None and found.proof is not None:
         repairing.unsteady.append((_without_reserve(lab, outcome, found.proof), found.proof))

@@ -10,19 +10,21 @@ from pytest_int8acc.report.causes import cause_clause
 from pytest_int8acc.report.course import stop_text
 from pytest_int8acc.report.diagnosis import changes, rule_line, rules_text
 from pytest_int8acc.report.engines import no_int8
-from pytest_int8acc.report.search import alone_text, reason
-from pytest_int8acc.report.summary import first_line, why_texts
+from pytest_int8acc.report.search import reason
+from pytest_int8acc.report.summary import first_line, is_jumpy, jump_text, why_texts
 from pytest_int8acc.report.words import (
     NAME,
     WIDTH,
     count,
     drawn_again,
+    few,
     first_fitting,
     fitted,
     in_low,
     middle,
     name_of,
     number,
+    percent,
     relation,
     worst_first,
 )
@@ -126,7 +128,10 @@ def _is_slip(result: CaseResult, finding: Finding) -> bool:
 
 
 def _elsewhere(result: CaseResult) -> str:
-    """What to do where INT8 is not the problem; else empty."""
+    """What to do where INT8 is not the problem, or outputs cannot be compared; else empty."""
+    if result.diagnosis is not None and is_jumpy(result):
+        named = few([f"'{middle(t, NAME)}'" for jump in result.diagnosis.jumps for t in jump.tensors], 2)
+        return f"end the model before that, and compare {named or 'what it chooses by'}"
     line = first_line(result.diagnosis) if result.diagnosis is not None else None
     return "" if line is None or line.passed else _ELSEWHERE.get(line.name, "")
 
@@ -213,16 +218,15 @@ def _culprit_line(culprit: Culprit) -> str:
     said = cause_clause(culprit.cause) if culprit.cause is not None else ""
     alone = culprit.worst_alone
     if not said:
-        said = f"alone in INT8: {_score(alone)}" if alone is not None else alone_text(culprit)
-    said = f": {said}" if said else ""
+        missed = alone is not None and not alone.passed
+        said = f"alone in INT8: {relation(alone, 24)}" if alone is not None and missed else culprit.told
+    taken = culprit.cause.taken_back if culprit.cause is not None else None
+    share = f" ({percent(taken.share)} of its loss)" if taken is not None else ""
+    said = f": {said}{share if len(said) + len(share) < WIDTH - NAME else ''}" if said else ""
     kind = f" ({middle(culprit.op_type, 20)})"
     room = WIDTH - 2 - len(said)
     text = kind + said if len(kind) + NAME <= room else said
     return fitted(f"  {middle(culprit.layer, max(WIDTH - 2 - len(text), 20))}{text}")
-
-
-def _score(score: Score) -> str:
-    return relation(score, 24)
 
 
 def cautions(result: CaseResult) -> list[str]:
@@ -234,7 +238,9 @@ def cautions(result: CaseResult) -> list[str]:
     luck = [unsteady_text(result, score) for score in result.unsteady]
     stopped = [stop_text(result.stopped)] if result.stopped is not None else []
     groups = [rule_line(group) for group in by_rule(known)]
-    told = [*lint, *luck[:1], *no_int8(result.engines), *result.warnings, *stopped, *groups]
+    jumps = result.diagnosis.jumps if result.diagnosis is not None and not is_jumpy(result) else ()
+    jumpy = [jump_text(jumps, NAME)] if jumps else []
+    told = [*lint, *luck[:1], *no_int8(result.engines), *result.warnings, *stopped, *groups, *jumpy]
     return list(dict.fromkeys(told))
 
 
@@ -243,9 +249,9 @@ def unsteady_text(result: CaseResult, score: Score) -> str:
     said = f"{name_of(score, NAME)} is {drawn_again(score)} when samples are drawn again"
     for output in result.outputs:
         if output.name == score.subject and output.heavy:
-            few = f"{len(output.heavy)} of {output.samples}"
+            some = f"{len(output.heavy)} of {output.samples}"
             worst = ", ".join(map(str, output.heavy[:3])) + (", ..." if len(output.heavy) > 3 else "")
-            return f"unsteady: {said}; {few} samples carry 90 % of the error ({worst})"
+            return f"unsteady: {said}; {some} samples carry 90 % of the error ({worst})"
     return f"unsteady: {said}, limit {number(score.limit or 0.0)}"
 
 

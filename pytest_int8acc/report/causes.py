@@ -4,30 +4,36 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
-from pytest_int8acc.report.words import count, few, middle, percent
-from pytest_int8acc.results.causes import Cause, CauseKind, Symptom
+from pytest_int8acc.report.words import NAME, count, few, middle, percent
+from pytest_int8acc.results.causes import Cause, CauseKind, Symptom, TakenKind
 
 #: Every kind of cause, with what to do.
 ADVICE: Mapping[CauseKind, str] = {
     "scale-too-wide": "calibrate this tensor anew: its range should end where its values do",
-    "saturation": "widen the range: calibrate by minmax or a higher percentile, on data like the real inputs",
+    "saturation": "give it a range that holds its values, from data like the real inputs",
     "zero-point": "quantize to int8 with zero point 0; TensorRT takes nothing else",
     "zero-scale": "give the tensor a scale above 0: its greatest magnitude divided by 127",
     "missing-scale": "calibrate the tensor, or add it to the scale file; until then the layer is not in INT8",
     "activation-outliers": "move the range of the large channels into the weights (as SmoothQuant does), "
-    "clip the outliers by percentile, or keep the layer in FP16",
+    "or keep the layer in FP16",
     "weight-outliers": "give each output channel its own scale; where it has one, keep the layer in FP16",
     "weight-scale": "make the scale anew from the weights: max |w| of each channel divided by 127",
     "wrong-axis": "put the scales along the output channels: axis 0 of a Conv, axis 1 of a MatMul's right",
     "mismatched-scales": "scale the tensors alike before they meet, or keep what joins them in FP16",
     "sensitive-op": "keep it in FP16: TensorRT's guide advises against INT8 here",
-    "accumulated-noise": "no other scale will help: keep the layer in FP16, or train with quantization (QAT)",
+    "accumulated-noise": "keep the layer in FP16, or train with quantization (QAT)",
+    "fp16-around": "keep what surrounds it in FP32: 'baseline: fp32', or 'search: {keep: fp32}'",
     "engine-only": "try another TensorRT version or other tactics, and report it with the minimal reproducer",
     "non-determinism": "loosen the limit above the noise, or make the runs deterministic",
     "overflow": "keep it in FP32, or scale the values down in the model",
     "underflow": "keep it in FP32, or scale the values up in the model",
     "cancellation": "keep it in FP32, or have the model subtract before it squares or sums",
     "rounding": "keep it in FP32",
+}
+#: What to do where a symptom asks for something else than its kind.
+_ADVICE: Mapping[Symptom, str] = {
+    "stretched-range": "clip the few large values: calibrate this tensor by percentile or mse",
+    "large-values": "keep the layer in FP16, or train with quantization (QAT)",
 }
 _COST = "keeps {sqnr_db:.3g} dB, the best scale {best_sqnr_db:.3g}"
 _WEIGHT_COST = "it keeps {sqnr_db:.3g} dB, scales from its channels {best_sqnr_db:.3g}"
@@ -63,13 +69,13 @@ _SENTENCES: Mapping[Symptom, str] = {
     "large-idle-weights": "weight '{tensor}' reaches {amax:.3g} where its inputs are next to 0, "
     "{amax_in_use:.3g} elsewhere: " + _WEIGHT_LEFT,
     "quantized-inputs": "{op_type} loses much by quantized inputs; {left}",
-    "after-softmax": "{named_others} is made by {op_type} '{node}', whose small shares vanish in "
-    "INT8; {left}",
-    "after-gelu": "{named_others} comes from a GELU, whose small negative tail vanishes in INT8; {left}",
+    "after-softmax": "{named_others} is made by {op_type} '{node}'; {left}",
+    "after-gelu": "{named_others} comes from a GELU; {left}",
     "product-of-activations": "it is a product of two activations, as in attention; {left}",
     "decoding": "{op_type} decodes the outputs at the end: its values differ widely in size; {left}",
-    "noise-adds-up": "nothing stands out: its noisiest edge '{tensor}' keeps {sqnr_db:.3g} dB, "
-    "{below_best:.2g} dB from the best that INT8 can do; the noise of several layers adds up",
+    "noise-adds-up": "nothing stands out: '{tensor}' keeps {sqnr_db:.3g} dB, {below_best:.2g} dB from the "
+    "best that INT8 can do; the noise of several layers adds up",
+    "fp16-around": "FP16 around it holds less than INT8 needs; '{tensor}' keeps {sqnr_db:.3g} dB",
     "engine-differs": "the same Q/DQ model meets the criteria in ONNX Runtime's exact INT8, the engine does "
     "not; its noisiest edge '{tensor}' keeps {sqnr_db:.3g} dB",
     "within-noise": "the limit lies within the noise between two runs of the baseline, and no scale is at "
@@ -98,6 +104,7 @@ KINDS: Mapping[CauseKind, str] = {
     "mismatched-scales": "one scale for tensors of different ranges",
     "sensitive-op": "operators that INT8 does not suit",
     "accumulated-noise": "rounding that adds up",
+    "fp16-around": "FP16 around INT8",
     "engine-only": "an engine that differs from its model",
     "non-determinism": "noise from run to run",
     "overflow": "values beyond the format",
@@ -126,11 +133,12 @@ _CLAUSES: Mapping[Symptom, str] = {
     "large-weights": "a few weights reach {amax:.3g}{times_usual}",
     "large-idle-weights": "weights reach {amax:.3g}, those in use {amax_in_use:.3g}",
     "quantized-inputs": "{short_op} loses much by quantized inputs: {short_left}",
-    "after-softmax": "small shares of {short_op} vanish: {short_left}",
-    "after-gelu": "the small negative tail of a GELU vanishes: {short_left}",
+    "after-softmax": "made by {short_op}: {short_left}",
+    "after-gelu": "comes from a GELU: {short_left}",
     "product-of-activations": "product of two activations: {short_left}",
     "decoding": "decodes outputs of very different size: {short_left}",
     "noise-adds-up": "nothing stands out, rounding adds up: {short_left}",
+    "fp16-around": "FP16 around it holds less than INT8 needs",
     "engine-differs": "the engine is off, its model is not: {short_left}",
     "within-noise": "the limit lies within the noise from run to run",
     "beyond-range": "reaches {amax:.4g}, {precision} ends at {reach:g}",
@@ -166,7 +174,9 @@ class _Facts(dict[str, str | _Number]):
 
 def cause_text(cause: Cause) -> str:
     """What was measured, in a sentence with its numbers."""
-    return cause.told if cause.symptom is None else _SENTENCES[cause.symptom].format_map(_Facts(cause))
+    if cause.symptom is None:
+        return cause.told
+    return "; ".join(filter(None, [_SENTENCES[cause.symptom].format_map(_Facts(cause)), taken_text(cause)]))
 
 
 def cause_clause(cause: Cause) -> str:
@@ -174,15 +184,60 @@ def cause_clause(cause: Cause) -> str:
     return cause.told if cause.symptom is None else _CLAUSES[cause.symptom].format_map(_Facts(cause))
 
 
+def cause_brief(cause: Cause) -> str:
+    """The same, and what shows the cause."""
+    return "; ".join(filter(None, [cause_clause(cause), taken_text(cause, named=True)]))
+
+
+def taken_text(cause: Cause, *, named: bool = False) -> str:
+    """What shows the cause, like ``channel 7 explains 97 % of the loss``; empty where nothing was tried.
+
+    Args:
+        cause: Any.
+        named: Whether the tensor is called by its name.
+    """
+    taken = cause.taken_back
+    if taken is None:
+        return ""
+    what = f"'{middle(taken.tensor, NAME)}'" if named else ""
+    text = f"{_TAKEN[taken.kind](cause, what)} {percent(taken.share)} of the loss"
+    others = [t for t in cause.tried if t.kind == "range" and t.tensor == taken.tensor]
+    others = [] if taken.kind == "range" else others
+    return text + "".join(f", another range {percent(other.share)}" for other in others)
+
+
+def _freed(what: str) -> str:
+    return f"{what or 'it'} unquantized gives back"
+
+
+def _large_apart(cause: Cause, what: str) -> str:
+    named = _channels(cause) + (f" of {what}" if what else "")
+    return f"{named} explain{'s' * (len(cause.channels) == 1)}"
+
+
+#: What was taken back, up to how much of the loss that gave back.
+_TAKEN: Mapping[TakenKind, Callable[[Cause, str], str]] = {
+    "activation": lambda cause, what: _freed(what),
+    "constants": lambda cause, what: _freed(what),
+    "range": lambda cause, what: f"a range that fits {what or 'it'} gives back",
+    "channels": _large_apart,
+    "per-channel": lambda cause, what: f"one scale per channel{' of ' * bool(what)}{what} gives back",
+    "fp32": lambda cause, what: "FP32 around it gives back",
+}
+
+
 def advice(cause: Cause) -> str:
     """What to do."""
-    return ADVICE[cause.kind]
+    return _ADVICE.get(cause.symptom or "noise-adds-up") or ADVICE[cause.kind]
+
+
+def _channels(cause: Cause) -> str:
+    large = list(cause.channels)
+    return f"channel{'s' * (len(large) > 1)} {few([str(channel) for channel in large], 5)}"
 
 
 def _named_channels(cause: Cause) -> str:
-    large = list(cause.channels)
-    named = few([str(channel) for channel in large], 5)
-    return f"channel{'s' * (len(large) > 1)} {named} of '{cause.tensor}' reach{'es' * (len(large) == 1)}"
+    return f"{_channels(cause)} of '{cause.tensor}' reach{'es' * (len(cause.channels) == 1)}"
 
 
 def _times(cause: Cause) -> str:

@@ -11,7 +11,7 @@ from typing import Any
 
 from pytest_int8acc.names import in_markdown
 from pytest_int8acc.report.answer import alternatives, fix_lines
-from pytest_int8acc.report.causes import cause_text
+from pytest_int8acc.report.causes import cause_brief, cause_text
 from pytest_int8acc.report.course import course_lines
 from pytest_int8acc.report.diagnosis import finding_lines
 from pytest_int8acc.report.engines import engine_lines
@@ -21,7 +21,8 @@ from pytest_int8acc.report.search import alone_text, fix_line
 from pytest_int8acc.report.summary import stage_lines
 from pytest_int8acc.report.summary import summary as why
 from pytest_int8acc.report.terminal import said_of, tally
-from pytest_int8acc.report.words import count, in_low, shorten
+from pytest_int8acc.report.text import headline
+from pytest_int8acc.report.words import count, first_fitting, in_low, shorten
 from pytest_int8acc.results import CaseResult
 
 #: What GitHub takes of one step; more than that and nothing of it is shown.
@@ -98,6 +99,7 @@ def _section(entry: Mapping[str, Any]) -> str:
 def _story(result: CaseResult) -> Iterator[str]:
     """Why, where and what mends it."""
     stages = stage_lines(result.diagnosis) if result.diagnosis is not None else []
+    yield f"{in_markdown(headline(result))}\n"
     told = [*([why(result)] if result.diagnosis is not None else []), *fix_lines(result)]
     findings = map(str.strip, finding_lines(result.findings))
     for line in (*told, *map(str.strip, stages), *findings, *engine_lines(result.engines)):
@@ -106,7 +108,8 @@ def _story(result: CaseResult) -> Iterator[str]:
     if search is not None and search.culprits:
         yield "| culprit | type | alone in INT8 | cause | price |\n|---|---|---|---|---|"
         for culprit in search.culprits[:_CULPRITS]:
-            cause = cause_text(culprit.cause) if culprit.cause else ""
+            causes = [cause_text(c), cause_brief(c)] if (c := culprit.cause) is not None else [""]
+            cause = first_fitting(causes, _CELL)  # no number is cut off
             cells = (culprit.layer, culprit.op_type, alone_text(culprit), cause, f"{culprit.price:.1%}")
             yield f"| {' | '.join(in_markdown(shorten(cell, _CELL)) for cell in cells)} |"
         more = len(search.culprits) - _CULPRITS

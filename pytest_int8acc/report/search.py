@@ -14,11 +14,14 @@ _TRIALS = 40
 _TOLD = ("fails", "passes")
 #: Where more than this share of the MACs would have to leave INT8, training with quantization is advised.
 _QAT_SHARE = 0.5
+#: Causes that no trial in ONNX Runtime could show.
+_WITHOUT_TRIALS = ("missing-scale", "engine-only", "non-determinism")
 _END = "{high} of {groups} groups: no shorter one was found, and groups within it may be innocent"
 _ENDINGS: Mapping[EndingKind, str] = {
     "proven": "proven minimal: each of the {high} groups kept high was sent back to INT8 alone, and fails",
     "int8-passes": "with all groups in INT8 the criteria are met: nothing has to leave INT8",
     "high-fails": "with all groups in high precision the criteria fail too: {cause}",
+    "nothing-left": "only with every layer out of INT8 are the criteria met",
     "plan-fails": "the plan to certify fails",
     "first": f"the first {_END}",
     "last": f"the last {_END}",
@@ -47,17 +50,24 @@ def reason(outcome: SearchOutcome) -> str:
 def alone_text(culprit: Culprit) -> str:
     """What is worst when this group alone runs in INT8, like ``logits cosine 0.93``; may be empty."""
     score = culprit.worst_alone
-    return culprit.told if score is None else f"{score.name} {score.value:.6g}"
+    if score is None:
+        return culprit.told
+    return f"{score.name} {score.value:.6g}{' (within its limit)' * score.passed}"
 
 
 def remarks(outcome: SearchOutcome, repairs: Sequence[Repair] = ()) -> list[str]:
-    """Whether the plan was certified; training is advised where no repair keeps all layers in INT8."""
+    """Certified or not, causes without a trial; training is advised where no repair keeps all in INT8."""
     notes, certificate = [], outcome.certificate
     if certificate is not None and certificate.passed:
         notes.append(f"certified: {certificate.builds} built models show that each culprit must leave INT8")
     elif certificate is not None:
         said = ending_text(certificate.ending)
         notes.append(f"not certified by {certificate.builds} built models: {said}")
+    causes = [c.cause for c in outcome.culprits if c.cause and c.cause.kind not in _WITHOUT_TRIALS]
+    untried = sum(cause.symptom is not None and not cause.tried for cause in causes)
+    if untried:
+        which = "the causes are" if untried == len(causes) else f"{untried} of {len(causes)} causes are"
+        notes.append(f"{which} told by what tensors hold: no trial was left, or showed a loss")
     share = 1 - outcome.int8_share
     if outcome.joined:
         joined = f"{count(len(outcome.joined), 'more node')} between them run in {outcome.precision.upper()}"

@@ -7,10 +7,10 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 
-from pytest_int8acc.report.causes import KINDS, cause_clause, cause_text
+from pytest_int8acc.report.causes import KINDS, cause_brief, cause_text
 from pytest_int8acc.report.words import NAME, count, few, middle, pairs_text, relation, shorten, worst_first
 from pytest_int8acc.results import CaseResult, Culprit, Diagnosis, Finding, LineFit, StageLine
-from pytest_int8acc.results.causes import Cause, CauseKind, OddRanges, Stage
+from pytest_int8acc.results.causes import Cause, CauseKind, Jump, OddRanges, Stage
 
 _OWN = "TensorRT's own doing"
 #: What it means where a stage is the first that fails.
@@ -27,6 +27,8 @@ _MEANINGS: Mapping[Stage, str] = {
 }
 #: Where these fail first, quantization is not at fault, and nothing else is said.
 _ELSEWHERE = ("FP32 ONNX", "FP16", "engine FP16", "engine INT8")
+#: Where these do, what chooses among values in the model may be why.
+_FLOAT = ("FP16", "engine FP16")
 
 
 def stage_text(line: StageLine) -> str:
@@ -51,7 +53,8 @@ def stage_lines(diagnosis: Diagnosis) -> list[str]:
         stages.append(f"{stage.name} ok" if stage.passed else f"{stage.name} off{why}")
     lines = ["Stages: " + " > ".join(stages)]
     first = first_line(diagnosis)
-    if first is not None and (text := stage_text(first)):
+    jumps = diagnosis.jumps if first is not None and first.name in _FLOAT else ()
+    if first is not None and (text := jump_text(jumps) if jumps else stage_text(first)):
         lines.append(f"  {first.name}: {text}")
     return lines
 
@@ -108,7 +111,24 @@ def summary(result: CaseResult) -> str:
 
 def why_texts(result: CaseResult) -> Iterator[str]:
     """The same for a failure's few lines, the fullest first: several layers by their kinds of cause."""
-    yield from _summaries(result, (_of_kinds, partial(_of_kinds, say=cause_clause)))
+    yield from _summaries(result, (_of_kinds, partial(_of_kinds, say=cause_brief)))
+
+
+def is_jumpy(result: CaseResult) -> bool:
+    """Whether outputs cannot be compared: something chooses on the way, and no plan passes, or FP16 fails."""
+    diagnosis, search = result.diagnosis, result.search
+    if diagnosis is None or not diagnosis.jumps:
+        return False
+    hopeless = search is not None and search.ending.kind in ("high-fails", "nothing-left")
+    return hopeless or diagnosis.first_stage in _FLOAT
+
+
+def jump_text(jumps: Sequence[Jump], most: int | None = None) -> str:
+    """What turns errors into jumps; names of at most ``most`` characters."""
+    first = jumps[0]
+    more = f" (and {count(len(jumps) - 1, 'more node')})" if len(jumps) > 1 else ""
+    node = middle(first.node, most or len(first.node))
+    return f"{first.op_type} '{node}'{more} chooses among values: small errors before it are jumps behind it"
 
 
 def _summaries(result: CaseResult, sayings: Sequence[Callable[[Sequence[Culprit]], str]]) -> Iterator[str]:
@@ -122,6 +142,9 @@ def _summaries(result: CaseResult, sayings: Sequence[Callable[[Sequence[Culprit]
         return
     line = first_line(diagnosis)
     meaning = stage_text(line) if line is not None else ""
+    if is_jumpy(result):
+        yield from (jump_text(diagnosis.jumps, most) for most in (None, NAME))
+        return
     if first in _ELSEWHERE and line is not None and not line.passed:
         yield f"{first}: {meaning}"
         return

@@ -19,6 +19,7 @@ from pytest_int8acc.report.words import (
     in_low,
     name_of,
     number,
+    percent,
     relation,
     score_cells,
     table,
@@ -80,7 +81,8 @@ def remedies(result: CaseResult, verbosity: int = 0) -> list[str]:
 def headline(result: CaseResult) -> str:
     """What was compared with what, on which data, where."""
     samples = count(result.samples, "sample")
-    return f"{result.candidate} against {result.baseline}; {samples}: {result.data}; {result.backend}"
+    work = "" if result.int8_macs is None else f"{percent(result.int8_macs)} of the MACs in INT8; "
+    return f"{result.candidate} against {result.baseline}; {work}{samples}: {result.data}; {result.backend}"
 
 
 def status(result: CaseResult) -> str:

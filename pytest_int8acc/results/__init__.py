@@ -85,6 +85,9 @@ class CaseResult:
     high_groups: int = 0
     low: str = ""
     """What the candidate's groups run in, ``fp16`` or ``bf16``; empty for INT8."""
+    int8_macs: float | None = None
+    """Share of the model's multiply-accumulates that run in INT8, recurrent layers and bodies of Loop,
+    Scan and If included; None where it is not known."""
     warnings: tuple[str, ...] = ()
     """What makes the verdict worth less than it looks; shown even where the case passes."""
     notes: tuple[str, ...] = ()

@@ -18,14 +18,15 @@ _OfScale = Literal["scale-too-wide", "saturation", "zero-point", "zero-scale", "
 _OfTensor = Literal["activation-outliers", "weight-outliers", "weight-scale", "wrong-axis"]
 _OfRest = Literal["mismatched-scales", "sensitive-op", "accumulated-noise", "engine-only", "non-determinism"]
 _OfLow = Literal["overflow", "underflow", "cancellation", "rounding"]
-CauseKind = Literal[_OfScale, _OfTensor, _OfRest, _OfLow]
+_OfFloat = Literal["fp16-around"]
+CauseKind = Literal[_OfScale, _OfTensor, _OfRest, _OfFloat, _OfLow]
 _Range = Literal["range-too-wide", "cut-off", "one-sided"]
 _Scale = Literal["vanishing-scale", "vanishing-weight-scale", "no-scale"]
 _Values = Literal["large-channels", "large-values", "stretched-range", "uneven-parts", "range-of-partner"]
 _Codes = Literal["few-codes", "weight-scales-off", "scales-of-other-axis", "one-scale-for-channels"]
 _Weight = Literal["large-weights", "large-idle-weights"]
 _Place = Literal["quantized-inputs", "after-softmax", "after-gelu", "product-of-activations", "decoding"]
-_Whole = Literal["noise-adds-up", "engine-differs", "within-noise"]
+_Whole = Literal["noise-adds-up", "engine-differs", "within-noise", "fp16-around"]
 _Beyond = Literal["beyond-range", "reads-beyond-range", "constant-beyond-range"]
 _Vanishing = Literal["vanishing-values", "vanishing-constant"]
 _Digits = Literal["cancelling", "needs-digits"]
@@ -41,6 +42,24 @@ class Histogram:
     edges: tuple[float, ...]
     """One more than ``counts``."""
     counts: tuple[int, ...]
+
+
+#: What was taken back. activation, constants: not quantized; range: one scale that fits the data; channels:
+#: scales of their own for the large ones; per-channel: one for each; fp32: FP32 in place of FP16 around it.
+TakenKind = Literal["activation", "constants", "range", "channels", "per-channel", "fp32"]
+
+
+@dataclass(frozen=True)
+class TakenBack:
+    """One thing about a culprit taken back by itself, all other culprits out of INT8, and what came of it."""
+
+    kind: TakenKind
+    tensor: str
+    """The activation; of several constants the noisiest; empty for all that surrounds the culprit."""
+    share: float
+    """Of the squared error that the culprit adds to the outputs, the part that went; 0 to 1."""
+    met: bool
+    """The outputs of the samples looked at met the criteria."""
 
 
 @dataclass(frozen=True)
@@ -69,6 +88,10 @@ class Cause:
     """Of that node, or of the group's leader."""
     format: str = ""
     """The number format that does not hold the scale, or the type of the zero point."""
+    taken_back: TakenBack | None = None
+    """What shows the cause; None where nothing was tried, or told nothing."""
+    tried: tuple[TakenBack, ...] = ()
+    """All that was taken back, in order."""
     masked: bool = False
     """The few greatest values are a mask, and all that INT8 keeps."""
     told: str = ""
@@ -194,6 +217,16 @@ class CalibrationLine:
 
 
 @dataclass(frozen=True)
+class Jump:
+    """A node that turns small errors into jumps: what it chooses by can be compared, what it gives cannot."""
+
+    node: str
+    op_type: str
+    tensors: tuple[str, ...]
+    """What it chooses by."""
+
+
+@dataclass(frozen=True)
 class Diagnosis:
     """Why a case fails, and what mends it."""
 
@@ -212,6 +245,8 @@ class Diagnosis:
     layers: tuple[LayerError, ...] = ()
     calibrations: tuple[CalibrationLine, ...] = ()
     notes: tuple[str, ...] = ()
+    jumps: tuple[Jump, ...] = ()
+    """Where the float model chooses among values, on the way to its outputs."""
     told: str = ""
     """The summary of a report of version 1; empty in others."""
     worst: tuple[WorstSample, ...] = ()

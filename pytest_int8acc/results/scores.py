@@ -11,12 +11,18 @@ Bound = Literal["min", "max"]
 Meaning = Literal["constant", "small", "large", "shifted"]
 
 
+#: A fix is verified whose limits are kept in this share of the draws.
+LIKELY = 0.98
+
+
 @dataclass(frozen=True)
 class Interval:
     """Where a score lies when its samples are drawn again."""
 
     low: float
     high: float
+    kept: float = 1.0
+    """The share of the draws that keep the limit."""
 
 
 @dataclass(frozen=True)
@@ -67,6 +73,11 @@ class Score:
         """Whether the limit is kept, or missed, throughout the interval."""
         ends = () if self.interval is None else (self.interval.low, self.interval.high)
         return all(self._keeps(end) == self.passed for end in ends)
+
+    @property
+    def likely(self) -> bool:
+        """Whether the limit is kept in nearly all of the draws."""
+        return self.passed and (self.interval is None or self.interval.kept >= LIKELY)
 
     @property
     def reserve(self) -> float | None:

@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from pytest_int8acc.results.causes import Cause
 from pytest_int8acc.results.scores import Score
 
-_Certain = Literal["proven", "int8-passes", "high-fails", "plan-fails"]
+_Certain = Literal["proven", "int8-passes", "high-fails", "nothing-left", "plan-fails"]
 _Through = Literal["first", "last", "worst", "visited"]
 _Early = Literal["trials-spent", "seconds-spent", "interrupted"]
 #: Why a search ended. proven: each group kept high, sent back to INT8 alone, fails. int8-passes: nothing has
-#: to leave INT8. high-fails: INT8 is not the cause. plan-fails: the plan to certify does. first, last, worst,
-#: visited: the strategy is through, with the first or last groups high, those that add most error, or some.
+#: to leave INT8. high-fails: INT8 is not the cause. nothing-left: only without INT8 they are met.
+#: plan-fails: the plan to certify fails. first, last, worst, visited: the strategy is through, with the first
+#: or last groups high, those that add most error, or some.
 EndingKind = Literal[_Certain, _Through, _Early, "told"]
+
+
+#: Of the multiply-accumulates: a plan that keeps less in INT8 is the float model.
+_LEAST_SHARE = 0.005
 
 
 @dataclass(frozen=True)
@@ -167,6 +172,17 @@ class SearchOutcome:
     """Casts of the fixed model that the float model has not; None for INT8, and where none was built."""
     with_reserve: tuple[str, ...] = ()
     """Layers that the fix keeps high, where the culprits alone meet the criteria on these samples only."""
+
+    @property
+    def keeps_int8(self) -> bool:
+        """Whether the plan found leaves anything worth the name in INT8."""
+        return self.int8_share >= _LEAST_SHARE
+
+    def without_plan(self) -> SearchOutcome:
+        """The same, where a plan that keeps nothing in INT8 is none."""
+        ending = Ending("nothing-left", groups=self.ending.groups)
+        kept = replace(self, culprits=(), with_reserve=(), fixed=(), ending=ending)
+        return replace(kept, found=False, minimal=False, verified=False)
 
     @property
     def kept(self) -> tuple[str, ...]:

@@ -52,12 +52,13 @@ def around(score: Score, others: Sequence[float], farther: float = _FARTHER) -> 
     if np.isnan(values).any():
         return None
     strains = np.array([replace(score, value=value).strain for value in values])
+    kept = float(np.mean([replace(score, value=value).passed for value in values]))
     ends = [float(values.min()), float(values.max())]
     if np.isfinite(values).all() and (strains > 0).all() and np.isfinite(strains).all():
         logs = np.log(strains)
         met = [end for end in (logs.min(), logs.max()) if end != logs[0]]
         ends += [score.at_strain(math.exp(end + farther * (end - logs.mean()))) for end in met]
-    return Interval(min(ends), max(ends))
+    return Interval(min(ends), max(ends), kept)
 
 
 def heavy(rows: F64) -> tuple[int, ...]:

@@ -104,6 +104,27 @@ def test_the_first_stage_that_leaves_its_limit_is_named(
     assert failing[0].fits["logits"].slope == pytest.approx(0.7, abs=0.01)
 
 
+@pytest.mark.parametrize(
+    ("engine", "exact", "blamed"),
+    [
+        (0.7, 1.0, True),  # the model is fine, what was made of it is not
+        (0.9, 0.7, False),  # the engine is another, and the model is off by itself
+        (0.96, 0.957, False),  # both miss by a hair: rounding
+    ],
+)
+def test_an_engine_is_blamed_where_its_doing_matters(
+    good: dict[Stage, Outputs], engine: float, exact: float, blamed: bool
+) -> None:
+    judge = Judge((OutputLimits("logits", limits={"sqnr_db": 28}),), (), None)
+    outputs = good | {
+        ENGINE_INT8: changed(good[ENGINE_FP16], engine),
+        QDQ: changed(good[FP16], exact, 0.03 if engine > 0.95 else 0.0),
+    }
+    lines, first = placed(outputs, judge)
+    line = next(line for line in lines if line.name == ENGINE_INT8)
+    assert (line.passed, first == ENGINE_INT8) == (not blamed, blamed)
+
+
 def test_stages_that_are_missing_are_left_out(good: dict[Stage, Outputs]) -> None:
     lines, first = placed({FP32: good[FP32], QDQ: changed(good[QDQ], 3)}, JUDGE)
     assert [line.name for line in lines] == [QDQ]

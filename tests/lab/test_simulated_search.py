@@ -18,8 +18,8 @@ from pytest_int8acc.graph.network import Network, Plan
 from pytest_int8acc.graph.plan import apply
 from pytest_int8acc.graph.quantize import quantize
 from pytest_int8acc.lab.evaluators import Simulated
-from pytest_int8acc.lab.shapes import tensor_shapes
 from pytest_int8acc.lab.simulator import Simulator
+from pytest_int8acc.measure.shapes import tensor_shapes
 from pytest_int8acc.scales.calibrate import calibrate
 from pytest_int8acc.scores.compare import compare_outputs
 from pytest_int8acc.scores.criteria import OutputLimits

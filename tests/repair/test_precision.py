@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -18,8 +19,9 @@ from pytest_int8acc.graph.load import load_model
 from pytest_int8acc.graph.network import Plan
 from pytest_int8acc.lab.lab import Lab
 from pytest_int8acc.measure.measured import Measured
-from pytest_int8acc.repair.precision import find_precision
+from pytest_int8acc.repair.precision import _worst_alone, find_precision
 from pytest_int8acc.results import CaseResult
+from pytest_int8acc.scores.criteria import Criterion
 from pytest_int8acc.settings import Settings
 
 
@@ -193,3 +195,32 @@ def test_check_is_measure_and_conclude(tmp_path: Path) -> None:
     result: CaseResult = check(measured.case, Settings())
     assert result.search is not None
     assert result.search.verified
+
+
+class Alone:
+    """A culprit alone in INT8, with these losses."""
+
+    samples = 4
+    criteria = (Criterion("logits", "top1", 0.9, "min"), Criterion("logits", "cosine", 0.99, "min"))
+
+    def __init__(self, losses: tuple[float, float], scores: tuple[float, float]) -> None:
+        self.given = losses, scores
+
+    def trial(self, high: frozenset[int], order: range, enough: None) -> SimpleNamespace:
+        return SimpleNamespace(losses=self.given[0], scores=self.given[1])
+
+
+@pytest.mark.parametrize(
+    ("losses", "scores", "shown"),
+    [
+        ((0.0, 1.8), (1.0, 0.982), ("cosine", 0.982)),
+        ((5.0, 1.8), (0.5, 0.982), ("top1", 0.5)),
+        ((0.0, 0.4), (1.0, 0.996), ("cosine", 0.996)),
+        ((0.0, 0.0), (1.0, 1.0), None),  # no evidence of anything
+    ],
+)
+def test_alone_in_int8_shows_what_suffers(
+    losses: tuple[float, float], scores: tuple[float, float], shown: tuple[str, float] | None
+) -> None:
+    score = _worst_alone(Alone(losses, scores), frozenset())  # type: ignore[arg-type]
+    assert (None if score is None else (score.metric, score.value)) == shown

@@ -145,12 +145,15 @@ def test_what_no_scale_mends_stays_high(tmp_path: Path, monkeypatch: pytest.Monk
     assert repaired.builds == 0  # the simulation knew
 
 
-def test_a_plan_without_reserve_is_not_called_verified(tmp_path: Path) -> None:
+def test_a_plan_without_reserve_is_not_called_verified(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The fewest layers just keep the limit on these samples; the fix keeps more, and says why."""
+    monkeypatch.setattr(repairing, "TRIALS", 10)
     outcome, repaired = mended(measured_kind(tmp_path, "high"))
     first, bare = repaired.repairs[0], repaired.repairs[-1]
-    assert all(score.steady and score.interval is not None for score in first.scores if score.limit)
-    assert all(score.passed and not score.steady for score in bare.scores if score.limit)
+    assert all(score.likely and score.interval is not None for score in first.scores if score.limit)
+    assert all(score.passed and not score.likely for score in bare.scores if score.limit)
     assert outcome.verified
     assert set(outcome.with_reserve) == set(first.layers)
     assert bare.price < first.price
@@ -160,11 +163,10 @@ def test_of_two_kinds_of_faults_one_is_mended_and_one_stays_high(tmp_path: Path)
     case = measured_kind(tmp_path, "mixed")
     outcome, repaired = mended(case)
     culprits = {culprit.layer for culprit in outcome.culprits}
-    first, last, bare = repaired.repairs
+    first, last = repaired.repairs
     assert WIDE in culprits
     assert (first.kind, first.verified) == ("mixed", True)
     assert set(first.layers) < set(outcome.kept) == set(last.layers)
-    assert set(bare.layers) == culprits
     assert WIDE not in first.layers
     assert 0 < first.price < last.price
     assert repair_text(first).startswith(f"{len(first.layers)} of {len(last.layers)} layers in FP16: other")

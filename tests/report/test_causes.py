@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any, get_args
 
 import pytest
 
-from pytest_int8acc.report.causes import ADVICE, advice, cause_text
-from pytest_int8acc.results.causes import Cause, CauseKind, Symptom
+from pytest_int8acc.report.causes import ADVICE, advice, cause_text, taken_text
+from pytest_int8acc.results.causes import Cause, CauseKind, Symptom, TakenBack, TakenKind
 
 LOSS = {"sqnr_db": 12.34, "best_sqnr_db": 40.0}
 LEFT = "'t' keeps 12.3 dB"
@@ -98,12 +99,12 @@ GIVEN: dict[Symptom, tuple[dict[str, float], dict[str, Any], str]] = {
     "after-softmax": (
         {},
         {"others": ("p",), "op_type": "Softmax", "node": "s"},
-        f"'p' is made by Softmax 's', whose small shares vanish in INT8; {LEFT}",
+        f"'p' is made by Softmax 's'; {LEFT}",
     ),
     "after-gelu": (
         {},
         {"others": ("g",)},
-        f"'g' comes from a GELU, whose small negative tail vanishes in INT8; {LEFT}",
+        f"'g' comes from a GELU; {LEFT}",
     ),
     "product-of-activations": ({}, {}, f"it is a product of two activations, as in attention; {LEFT}"),
     "decoding": (
@@ -114,9 +115,10 @@ GIVEN: dict[Symptom, tuple[dict[str, float], dict[str, Any], str]] = {
     "noise-adds-up": (
         {},
         {},
-        "nothing stands out: its noisiest edge 't' keeps 12.3 dB, 28 dB from the best that INT8 can do; the "
-        "noise of several layers adds up",
+        "nothing stands out: 't' keeps 12.3 dB, 28 dB from the best that INT8 can do; the noise of several "
+        "layers adds up",
     ),
+    "fp16-around": ({}, {}, f"FP16 around it holds less than INT8 needs; {LEFT}"),
     "engine-differs": (
         {},
         {},
@@ -180,6 +182,52 @@ def test_every_symptom_has_its_sentence(symptom: Symptom) -> None:
 def test_every_kind_has_its_advice() -> None:
     assert set(ADVICE) == set(get_args(CauseKind))
     assert advice(Cause("zero-point")).startswith("quantize to int8 with zero point 0")
+
+
+TAKEN: dict[TakenKind, tuple[str, str]] = {
+    "activation": (
+        "it unquantized gives back 97 % of the loss",
+        "'t' unquantized gives back 97 % of the loss",
+    ),
+    "constants": (
+        "it unquantized gives back 97 % of the loss",
+        "'t' unquantized gives back 97 % of the loss",
+    ),
+    "range": (
+        "a range that fits it gives back 97 % of the loss",
+        "a range that fits 't' gives back 97 % of the loss",
+    ),
+    "channels": (
+        "channels 12, 7 explain 97 % of the loss",
+        "channels 12, 7 of 't' explain 97 % of the loss",
+    ),
+    "per-channel": (
+        "one scale per channel gives back 97 % of the loss",
+        "one scale per channel of 't' gives back 97 % of the loss",
+    ),
+    "fp32": ("FP32 around it gives back 97 % of the loss", "FP32 around it gives back 97 % of the loss"),
+}
+
+
+@pytest.mark.parametrize("kind", get_args(TakenKind))
+def test_what_was_taken_back_is_said_with_its_share(kind: TakenKind) -> None:
+    told = cause("large-channels", CHANNELS, channels={12: 60.0, 7: 50.0})
+    told = replace(told, taken_back=TakenBack(kind, "t", 0.97, met=True))
+    assert (taken_text(told), taken_text(told, named=True)) == TAKEN[kind]
+    assert cause_text(told).endswith(f"of 127 codes; {TAKEN[kind][0]}")
+
+
+def test_a_range_that_was_tried_in_vain_is_said() -> None:
+    freed = TakenBack("activation", "t", 0.83, met=True)
+    tried = (freed, TakenBack("range", "t", 0.26, met=False), TakenBack("range", "other", 0.5, met=False))
+    told = replace(cause("noise-adds-up", {}), taken_back=freed, tried=tried)
+    assert taken_text(told) == "it unquantized gives back 83 % of the loss, another range 26 %"
+
+
+def test_clipping_is_advised_where_it_was_seen_to_help() -> None:
+    assert "percentile" in advice(Cause("activation-outliers", "stretched-range"))
+    for symptom in ("large-values", "large-channels"):
+        assert "percentile" not in advice(Cause("activation-outliers", symptom))
 
 
 def test_many_channels_are_counted() -> None:

@@ -10,7 +10,7 @@ import pytest
 
 from pytest_int8acc.report.json import case_entry, report_of, write_json
 from pytest_int8acc.report.plain import restore, to_plain
-from pytest_int8acc.report.search import fix_line, reason, remarks, search_lines
+from pytest_int8acc.report.search import alone_text, fix_line, reason, remarks, search_lines
 from pytest_int8acc.report.text import failure
 from pytest_int8acc.results import (
     CaseResult,
@@ -186,3 +186,11 @@ def test_report_json(tmp_path: Path) -> None:
 
 def test_the_price_of_a_fix_in_milliseconds_is_told_where_it_is_known() -> None:
     assert fix_line(replace(FOUND, price_ms=0.0204)).endswith("86% of the MACs stay in INT8, +0.02 ms")
+
+
+def test_a_score_within_its_limit_is_called_so() -> None:
+    culprit = FOUND.culprits[0]
+    assert culprit.worst_alone is not None
+    kept = replace(culprit, worst_alone=replace(culprit.worst_alone, value=0.9995, limit=0.999))
+    assert alone_text(kept) == "logits cosine 0.9995 (within its limit)"
+    assert alone_text(replace(culprit, worst_alone=None)) == ""

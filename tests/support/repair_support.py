@@ -37,7 +37,7 @@ def outliers() -> Network:
 KINDS: dict[str, tuple[Callable[[], Network], dict[str, float]]] = {
     "recalibrate": (lambda: planted("cnn", factors={WIDE: 50}), {"sqnr_db": 20}),
     "migrate": (outliers, {"cosine": 0.999}),
-    "mixed": (lambda: planted("cnn", factors={WIDE: 50}), {"sqnr_db": 42.5}),
+    "mixed": (lambda: planted("cnn", factors={WIDE: 50}), {"sqnr_db": 42}),
     "high": (lambda: planted("cnn"), {"sqnr_db": 46}),  # less than the noise of INT8 itself
 }
 

@@ -1,0 +1,215 @@
+"""The cause of a culprit by intervention: what has to be taken back for the outputs to come right again."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+
+from pytest_int8acc.graph.apart import Piece
+from pytest_int8acc.graph.formats import INT8
+from pytest_int8acc.lab.interventions import Interventions
+from pytest_int8acc.lab.values import TensorValues
+from pytest_int8acc.results.causes import Cause, CauseKind, Symptom, TakenBack, TakenKind
+from pytest_int8acc.tensors import Array
+
+#: What gives back this share of the loss is the cause; nothing else is tried.
+_MOST = 0.9
+#: A scale is the cause where another gives back this part of what the tensor gives back when it is not
+#: quantized at all.
+_PART = 0.5
+#: What makes less than this part of all error is nothing that anything could be seen to be a share of.
+_NOTHING = 0.01
+#: Where no more than this comes back, the trials show nothing.
+_LEAST = 0.05
+#: What shows that a symptom is the cause, where that is more than that the tensor must not be quantized.
+_REMEDIES: Mapping[Symptom, TakenKind] = {
+    "range-too-wide": "range",
+    "cut-off": "range",
+    "one-sided": "range",
+    "range-of-partner": "range",
+    "stretched-range": "range",
+    "vanishing-scale": "range",
+    "large-channels": "channels",
+    "uneven-parts": "per-channel",
+}
+_FAULTLESS: tuple[CauseKind, ...] = ("accumulated-noise", "activation-outliers")
+
+
+@dataclass(frozen=True, eq=False)
+class Suspect:
+    """A tensor that a culprit quantizes."""
+
+    tensor: str
+    """As the network calls it."""
+    cause: Cause
+    """What it shows."""
+    held: TensorValues | None
+    """What an activation holds; None of a constant."""
+
+
+#: What a cause is where the op is one that INT8 does not suit, for the tensors whose noise counts; else None.
+Placed = Callable[[Cause, Sequence[str]], Cause | None]
+
+
+def established(
+    trials: Interventions, group: str, suspects: Sequence[Suspect], likely: Cause, placed: Placed
+) -> Cause | None:
+    """The cause of a culprit, shown by what the outputs gain when it is taken back; None where nothing shows.
+
+    Where trials beside all that stays in INT8 contradict what a tensor holds, or show nothing, trials of the
+    culprit alone decide.
+
+    Args:
+        trials: Of all culprits of the case.
+        group: The culprit.
+        suspects: Its tensors, the noisiest first.
+        likely: What one of them shows: it is tried first.
+        placed: Whether what surrounds the op is a reason.
+    """
+    ordered = sorted(suspects, key=lambda suspect: suspect.cause is not likely)
+    found = _shown(trials, group, ordered, likely, placed)
+    if found is not None and (_is_shown(found, likely) or likely.kind == "accumulated-noise"):
+        return found
+    alone = _shown(trials.alone(), group, ordered, likely, placed)
+    return alone if found is None or (alone is not None and _is_shown(alone, likely)) else found
+
+
+def _is_shown(cause: Cause, likely: Cause) -> bool:
+    """Whether what was likely is the cause."""
+    return (cause.symptom, cause.tensor) == (likely.symptom, likely.tensor)
+
+
+def _shown(
+    trials: Interventions, group: str, ordered: Sequence[Suspect], likely: Cause, placed: Placed
+) -> Cause | None:
+    """What trials show, the likely suspect first."""
+    if not trials.may_go_on or not trials.loss(group) > _NOTHING * trials.as_it_is(group):
+        return None
+    tests = _Tests(trials, group)
+    for suspect in ordered:
+        if tests.remedied(suspect) >= _MOST or tests.freed(suspect) >= _MOST:
+            break
+    likely_lost = likely.kind == "zero-scale" and tests.most_by_scales < _PART
+    if trials.halved and (likely_lost or tests.most < _PART):
+        tests.widened()
+    return tests.conclusion(ordered, likely, placed)
+
+
+@dataclass(eq=False)
+class _Tests:
+    """What was taken back of one culprit."""
+
+    trials: Interventions
+    group: str
+    tried: dict[tuple[str, TakenKind], TakenBack] = field(default_factory=dict)
+
+    def freed(self, suspect: Suspect) -> float:
+        """The share that comes back when a suspect's piece is not quantized."""
+        piece = self._piece(suspect)
+        kind: TakenKind = "constants" if suspect.held is None else "activation"
+        return self._share(kind, suspect, lambda: self.trials.without(self.group, piece))
+
+    def remedied(self, suspect: Suspect) -> float:
+        """The share that comes back with what a suspect's symptom asks for; 0 where that is nothing."""
+        kind = _REMEDIES.get(suspect.cause.symptom or "noise-adds-up")
+        return 0.0 if kind is None else self.rescaled(suspect, kind)
+
+    def rescaled(self, suspect: Suspect, kind: TakenKind) -> float:
+        """The share that comes back with other scales of an activation; 0 where it has none."""
+        piece, scale = self._piece(suspect), _scale(suspect, kind)
+        if scale is None or scale.size not in (1, piece.channels):
+            return 0.0
+        return self._share(kind, suspect, lambda: self.trials.rescaled(self.group, piece, scale))
+
+    def widened(self) -> None:
+        """See what comes back with FP32 in place of FP16 around it."""
+        self._share("fp32", None, lambda: self.trials.in_fp32(self.group))
+
+    @property
+    def most(self) -> float:
+        """The greatest share that came back."""
+        return max((taken.share for taken in self.tried.values()), default=0.0)
+
+    @property
+    def most_by_scales(self) -> float:
+        """The same by other scales."""
+        kinds = set(_REMEDIES.values())
+        return max((taken.share for taken in self.tried.values() if taken.kind in kinds), default=0.0)
+
+    def conclusion(self, suspects: Sequence[Suspect], likely: Cause, placed: Placed) -> Cause | None:
+        """What the trials show: the fault that its remedy mends most of, else the tensor that costs most."""
+        most, wide = self.most, self.tried.get(("", "fp32"))
+        if most < _LEAST:
+            return None
+        mended = [(self._remedy(s), s) for s in suspects]
+        shown = [(t, s) for t, s in mended if t is not None and t.share >= _PART * most]
+        if shown:
+            taken, guilty = max(shown, key=lambda pair: pair[0].share)
+            return self._told(guilty.cause, taken)
+        if wide is not None and wide.share >= max(_PART, _PART * most):
+            vanishes = likely.kind == "zero-scale"
+            return self._told(likely if vanishes else likely.showing("fp16-around", "fp16-around"), wide)
+        freed = [(t, s) for s in suspects if (t := self._known(s, "activation", "constants")) is not None]
+        if not freed:
+            return None
+        taken, guilty = max(freed, key=lambda pair: pair[0].share)
+        if taken.share < _LEAST:
+            return None
+        cause = guilty.cause if guilty.held is None else self._of_activation(guilty, placed)
+        return self._told(cause, taken)
+
+    def _of_activation(self, guilty: Suspect, placed: Placed) -> Cause:
+        """Of an activation that no other scale mends: what surrounds it, or what it holds."""
+        cause = guilty.cause
+        if cause.symptom in _REMEDIES and self._remedy(guilty) is not None:
+            cause = replace(cause, kind="accumulated-noise", symptom="noise-adds-up")
+        self.rescaled(guilty, "range")
+        return placed(cause, [guilty.tensor]) or cause
+
+    def _remedy(self, suspect: Suspect) -> TakenBack | None:
+        kind = _REMEDIES.get(suspect.cause.symptom or "noise-adds-up")
+        if kind is not None:
+            return self._known(suspect, kind)
+        faulty = suspect.cause.kind != "accumulated-noise" and suspect.held is None
+        return self._known(suspect, "constants") if faulty else None
+
+    def _known(self, suspect: Suspect, *kinds: TakenKind) -> TakenBack | None:
+        tensor = self._piece(suspect).tensors[0]
+        return next((self.tried[tensor, kind] for kind in kinds if (tensor, kind) in self.tried), None)
+
+    def _piece(self, suspect: Suspect) -> Piece:
+        return next(p for p in self.trials.pieces[self.group] if suspect.tensor in p.tensors)
+
+    def _share(self, kind: TakenKind, suspect: Suspect | None, trial: Callable[[], float]) -> float:
+        key = "" if suspect is None else self._piece(suspect).tensors[0], kind
+        if key not in self.tried:
+            if not self.trials.may_go_on:
+                return 0.0
+            badness, before = trial(), self.trials.as_it_is(self.group)
+            share = min(max((before - badness) / self.trials.loss(self.group), 0.0), 1.0)
+            tensor = "" if suspect is None else suspect.cause.tensor
+            self.tried[key] = TakenBack(kind, tensor, share, badness <= 1.0)
+        return self.tried[key].share
+
+    def _told(self, cause: Cause, taken: TakenBack | None) -> Cause:
+        return replace(cause, taken_back=taken, tried=tuple(self.tried.values()))
+
+
+def _scale(suspect: Suspect, kind: TakenKind) -> Array | None:
+    """Other scales of an activation in symmetric INT8, float32 [] or [channels]; None where not known."""
+    held = suspect.held
+    if held is None or not held.is_counted:
+        return None
+    if kind == "range":
+        return np.array(held.best_reach() / INT8.levels, np.float32)
+    amax = held.channel_amax
+    if amax is None or not amax.any():
+        return None
+    reach = np.maximum(amax, amax[amax > 0].min())
+    if kind == "channels":
+        usual = np.ones(amax.shape, np.bool_)
+        usual[list(suspect.cause.channels)] = False
+        reach = np.where(usual, reach[usual].max(initial=0.0), reach) if usual.any() else reach
+    return np.asarray(reach / INT8.levels, np.float32)

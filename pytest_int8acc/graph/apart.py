@@ -1,0 +1,132 @@
+"""Some groups taken apart: each tensor that one quantizes can leave INT8, or take other scales, alone.
+
+    x → Identity (as given) → Identity (other scales) → reader
+
+Each Identity is a group of its own. With the first in INT8 and the second out of it, the network computes
+what it did; with both out, the reader sees the tensor as it is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+import onnx
+from numpy.typing import DTypeLike
+from onnx import helper
+
+from pytest_int8acc.graph.flow import channel_axis
+from pytest_int8acc.graph.formats import INT8
+from pytest_int8acc.graph.groups import WEIGHTED
+from pytest_int8acc.graph.model import Editor
+from pytest_int8acc.graph.network import Edge, Group, Network, Quantization, by_node
+
+
+@dataclass(frozen=True)
+class Piece:
+    """An activation that one group quantizes, or all of its constants."""
+
+    tensors: tuple[str, ...]
+    """The activation, or the constants."""
+    given: str
+    """The group that quantizes as before."""
+    other: str = ""
+    """The group that quantizes an activation otherwise; empty for constants."""
+    scaled: str = ""
+    """What a plan gives scales to for ``other``."""
+    axis: int | None = None
+    """Of those scales, the channels of the activation; None: one for all."""
+    channels: int = 0
+    """Along that axis."""
+
+
+def apart(
+    network: Network, groups: Collection[str], shapes: Mapping[str, Sequence[int]]
+) -> tuple[Network, Mapping[str, tuple[Piece, ...]]]:
+    """The network with some groups taken apart, and their pieces by group.
+
+    Args:
+        network: In FP32.
+        groups: Names of those to take apart; the others stay whole.
+        shapes: Of the activations that they quantize, in a run.
+    """
+    editor = network.model.edit()
+    fixed = _fixed_channels(network, groups)
+    apart = {group.name: _Apart(group, editor) for group in network.groups if group.name in groups}
+    edges = {name: by_node(parts.activations) for name, parts in apart.items()}
+    owner = {node: name for name, by in edges.items() for node in by}
+    nodes: list[onnx.NodeProto] = []
+    for node in editor.graph.node:
+        if node.name in owner:
+            parts = apart[owner[node.name]]
+            for edge in edges[owner[node.name]][node.name]:
+                shape = shapes.get(edge.tensor, ()) if (edge.node, edge.index) in fixed else ()
+                nodes += parts.add(node, edge, shape)
+        nodes.append(node)
+    editor.set_nodes(nodes)
+    left = [
+        made
+        for group in network.groups
+        for made in (apart[group.name].groups if group.name in apart else (group,))
+    ]
+    pieces = {name: tuple(parts.pieces) for name, parts in apart.items()}
+    return replace(network, model=editor.done(), groups=tuple(left)), pieces
+
+
+class _Apart:
+    """One group under way."""
+
+    def __init__(self, group: Group, editor: Editor) -> None:
+        self.editor = editor
+        self.activations = [e for e in group.edges if e.quantization.values is None]
+        constants = tuple(e for e in group.edges if e.quantization.values is not None)
+        self.groups: list[Group] = []
+        self.pieces: list[Piece] = []
+        self._made: dict[tuple[str, int], str] = {}
+        if constants:
+            self.groups.append(replace(group, edges=constants))
+            tensors = dict.fromkeys(edge.tensor for edge in constants)
+            self.pieces.append(Piece(tuple(tensors), group.name))
+
+    def add(self, node: onnx.NodeProto, edge: Edge, shape: Sequence[int]) -> list[onnx.NodeProto]:
+        """Have ``node`` read an activation through the nodes made here, new where no edge was alike."""
+        key, made = (edge.tensor, id(edge.quantization)), list[onnx.NodeProto]()
+        if key not in self._made:
+            axis = channel_axis(node.op_type, edge.index, len(shape))
+            channels = 0 if axis is None else shape[axis]
+            first = self._identity(edge.tensor, edge.quantization)
+            second = self._identity(first.output[0], _even(channels, axis, edge.quantization.scale.dtype))
+            found = Piece((edge.tensor,), first.name, second.name, first.output[0], axis, channels)
+            self.pieces.append(found)
+            self._made[key] = second.output[0]
+            made = [first, second]
+        node.input[edge.index] = self._made[key]
+        return made
+
+    def _identity(self, tensor: str, quantization: Quantization) -> onnx.NodeProto:
+        name = self.editor.unique(f"{tensor}/apart")
+        node = helper.make_node("Identity", [tensor], [self.editor.unique(f"{name}/out")], name)
+        self.groups.append(Group(name, "Identity", (name,), (Edge(name, 0, tensor, quantization),)))
+        return node
+
+
+def _fixed_channels(network: Network, groups: Collection[str]) -> set[tuple[str, int]]:
+    """Node and input of each activation whose channels are as many in every run."""
+    model, found = network.model, set[tuple[str, int]]()
+    values, index = model.values(), model.index
+    for edge in (e for g in network.groups if g.name in groups for e in g.edges):
+        node, info = index.nodes[edge.node], values.get(edge.tensor)
+        shape = info.shape if info is not None and info.shape is not None else ()
+        axis = channel_axis(node.op_type, edge.index, len(shape))
+        others = set(node.input[:2]) - {edge.tensor}
+        weighted = node.op_type in WEIGHTED and bool(others & index.constants)
+        if weighted or (axis is not None and isinstance(shape[axis], int)):
+            found.add((edge.node, edge.index))
+    return found
+
+
+def _even(channels: int, axis: int | None, dtype: DTypeLike) -> Quantization:
+    """A place for other scales: symmetric INT8, per channel where there is an axis."""
+    scale = np.ones(() if axis is None else channels, dtype)
+    return Quantization(scale, INT8.zeros(scale), axis)

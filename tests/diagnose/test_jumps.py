@@ -1,0 +1,106 @@
+"""What chooses among values is named, and no layers are blamed for its jumps."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import yaml
+from onnx import numpy_helper, parser
+
+from pytest_int8acc.check import check
+from pytest_int8acc.graph.flow import choices
+from pytest_int8acc.graph.load import normalize
+from pytest_int8acc.graph.model import Model, make_model, save_model
+from pytest_int8acc.report.answer import cautions
+from pytest_int8acc.report.summary import summary
+from pytest_int8acc.report.text import failure
+from pytest_int8acc.results import CaseResult
+from pytest_int8acc.settings import Settings
+from pytest_int8acc.spec.load import load_spec
+
+HEAD = """
+<ir_version: 8, opset_import: ["" : 13]>
+detector (float[N, 8, 16, 16] image) => ({outputs}) <int64[1] k = {{40}}, int64[3] flat = {{0, 4, 256}}> {{
+    mixed = Conv<kernel_shape = [3, 3], pads = [1, 1, 1, 1]>(image, first)
+    relu = Relu(mixed)
+    heads = Conv<kernel_shape = [1, 1]>(relu, second)
+    boxes = Reshape(heads, flat)
+    {body}
+}}
+"""
+TOP = """scores = ReduceMean<axes = [1], keepdims = 0>(boxes)
+    best, place = TopK<axis = 1>(scores, k)
+    placed = Cast<to = 1>(place)"""
+
+
+def model(body: str, outputs: str) -> Model:
+    proto = parser.parse_model(HEAD.format(body=body, outputs=outputs))
+    rng = np.random.default_rng(0)
+    for name, shape in (("first", (16, 8, 3, 3)), ("second", (4, 16, 1, 1))):
+        weight = rng.normal(size=shape).astype(np.float32)
+        proto.graph.initializer.append(numpy_helper.from_array(weight, name))
+    for place, node in enumerate(proto.graph.node):
+        node.name = f"{node.op_type}_{place}"
+    return normalize(make_model(proto))
+
+
+def checked(folder: Path, body: str, outputs: str, criteria: dict[str, float]) -> CaseResult:
+    save_model(model(body, outputs), folder / "model.onnx")
+    images = np.random.default_rng(1).normal(size=(24, 8, 16, 16)).astype(np.float32)
+    np.savez(folder / "images.npz", image=images)
+    spec = {
+        "model": "model.onnx",
+        "inputs": "images.npz",
+        "int8": {"calibrate": {"data": "images.npz"}},
+        "criteria": [criteria],
+    }
+    (folder / "case.int8acc.yaml").write_text(yaml.safe_dump(spec))
+    return check(load_spec(folder / "case.int8acc.yaml")[0], Settings())
+
+
+def test_a_top_k_whose_places_are_compared(tmp_path: Path) -> None:
+    result = checked(tmp_path, TOP, "float[N, K] placed", {"sqnr_db": 60})
+    assert not result.passed
+    assert result.search is not None
+    assert (result.search.ending.kind, result.search.culprits, result.search.found) == (
+        *("nothing-left", (), False),
+    )
+    assert result.answer is None
+    assert summary(result) == (
+        "TopK 'TopK_5' chooses among values: small errors before it are jumps behind it"
+    )
+    told = failure(result, 2)
+    assert "Fix: end the model before that, and compare 'scores'" in told
+    assert not any(word in told for word in ("QAT", "stay in INT8", "at fault", "INT8 is not the problem"))
+
+
+def test_a_top_k_that_does_no_harm_is_not_blamed(tmp_path: Path) -> None:
+    result = checked(tmp_path, TOP, "float[N, K] best", {"sqnr_db": 38})
+    assert not result.passed
+    assert result.diagnosis is not None
+    assert [jump.node for jump in result.diagnosis.jumps] == ["TopK_5"]
+    assert result.search is not None
+    assert result.search.culprits
+    assert "chooses among values" not in summary(result)
+    assert any(caution.startswith("TopK 'TopK_5' chooses among values") for caution in cautions(result))
+
+
+@pytest.mark.parametrize(
+    ("body", "outputs", "found"),
+    [
+        (TOP, "float[N, K] placed", {"TopK_5": ("scores",)}),
+        ("unread = ArgMax<axis = 1>(boxes)", "float[N, 4, 256] boxes", {}),
+        (
+            "on = Greater(boxes, relu_mean)\n where = NonZero(on)\n first_of = ArgMin<axis = 0>(where)",
+            "int64[K] first_of",
+            {"NonZero_6": ("boxes", "relu_mean")},
+        ),
+    ],
+)
+def test_what_is_chosen_by(body: str, outputs: str, found: dict[str, tuple[str, ...]]) -> None:
+    if "relu_mean" in body:
+        body = f"relu_mean = ReduceMean<keepdims = 0>(relu)\n {body}"
+        found = {"NonZero_6": ("boxes", "relu_mean")}
+    assert choices(model(body, outputs)) == found

@@ -1,0 +1,95 @@
+"""One thing of a culprit taken back on the board is what a model built for it gives."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from labs import lab_of
+from planted_repairs import measured
+from repair_support import KINDS, READER, WIDE
+
+from pytest_int8acc.graph.network import Plan, TensorScale, symmetric
+from pytest_int8acc.lab.interventions import Interventions
+from pytest_int8acc.lab.lab import Lab
+
+
+@pytest.fixture(scope="module")
+def wide(tmp_path_factory: pytest.TempPathFactory) -> Lab:
+    """One activation with a scale far too wide."""
+    network, limits = KINDS["recalibrate"]
+    return lab_of(measured(tmp_path_factory.mktemp("wide"), network(), limits))
+
+
+@pytest.fixture(scope="module")
+def outlier(tmp_path_factory: pytest.TempPathFactory) -> Lab:
+    """One channel of an activation 200 times the usual."""
+    network, limits = KINDS["migrate"]
+    return lab_of(measured(tmp_path_factory.mktemp("outlier"), network(), limits))
+
+
+def test_as_it_is_and_without_all(wide: Lab) -> None:
+    trials = Interventions(wide, [WIDE], 10)
+    simulator = wide.simulator
+    assert trials.as_it_is(WIDE) == pytest.approx(simulator.badness(Plan()), rel=1e-6)
+    high = simulator.badness(Plan({WIDE: "fp16"}))
+    assert trials.loss(WIDE) == pytest.approx(simulator.badness(Plan()) - high, rel=1e-6)
+    assert trials.spent == {WIDE: 2}
+
+
+def test_a_scale_is_that_of_the_plan(wide: Lab) -> None:
+    trials = Interventions(wide, [WIDE], 10)
+    piece = next(p for p in trials.pieces[WIDE] if p.other)
+    expected = wide.simulator.badness(Plan(scales={piece.tensors[0]: symmetric(0.03)}))
+    assert trials.rescaled(WIDE, piece, np.array(0.03, np.float32)) == pytest.approx(expected, rel=1e-6)
+
+
+def test_channels_apart_are_a_scale_per_channel(outlier: Lab) -> None:
+    trials = Interventions(outlier, [READER], 10)
+    piece = next(p for p in trials.pieces[READER] if p.other)
+    tensor = piece.tensors[0]
+    amax = outlier.values(outlier.measured.inputs).of([tensor])[tensor].channel_amax
+    assert amax is not None
+    scale = np.asarray(amax / 127, np.float32)
+    expected = outlier.simulator.badness(Plan(scales={tensor: TensorScale(scale, piece.axis)}))
+    assert trials.rescaled(READER, piece, scale) == pytest.approx(expected, rel=1e-4)
+    assert expected < 0.1 * trials.as_it_is(READER)
+
+
+def test_other_culprits_are_out_of_int8(wide: Lab) -> None:
+    other = next(g.name for g in wide.network.groups if g.name != WIDE)
+    trials = Interventions(wide, [WIDE, other], 10)
+    assert trials.as_it_is(WIDE) == pytest.approx(wide.simulator.badness(Plan({other: "fp16"})), rel=1e-6)
+    wider = wide.simulator.on(wide.network, "fp32").badness(Plan({other: "fp32"}))
+    assert trials.in_fp32(WIDE) == wider
+
+
+def test_trials_are_counted_and_end(wide: Lab) -> None:
+    trials = Interventions(wide, [WIDE], 1)
+    assert trials.may_go_on
+    trials.as_it_is(WIDE)
+    trials.as_it_is(WIDE)  # known
+    assert not trials.may_go_on
+
+
+def test_alone_all_else_is_out_of_int8(wide: Lab) -> None:
+    trials = Interventions(wide, [WIDE], 2)
+    beside = trials.as_it_is(WIDE)
+    high = dict.fromkeys((g.name for g in wide.network.groups if g.name != WIDE), "fp16")
+    found = trials.alone().as_it_is(WIDE)
+    assert found == pytest.approx(wide.simulator.badness(Plan(high)), rel=1e-6)
+    assert found != beside
+    assert not trials.may_go_on  # they have one budget
+
+
+def test_a_users_metric_is_in_units_of_all_of_int8(tmp_path: Path) -> None:
+    """Only all samples tell what its limit allows: those of the case's own network."""
+    (tmp_path / "metrics.py").write_text(
+        "import numpy as np\n\n\ndef reach(outputs):\n    return float(np.abs(outputs['logits']).mean())\n"
+    )
+    network, _ = KINDS["recalibrate"]
+    criteria = [{"metric": "metrics.py:reach", "max_drop": 0.01}]
+    case = measured(tmp_path, network(), {}, criteria=criteria)
+    found = Interventions(lab_of(case), [WIDE], 10).as_it_is(WIDE)
+    assert found == pytest.approx(lab_of(case).simulator.badness(Plan()), rel=1e-5)
