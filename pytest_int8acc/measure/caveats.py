@@ -123,16 +123,17 @@ def refuse_overflow(
     known = baseline.overflows if isinstance(baseline, ModelForm) else ()
     where = [*known, *_overflowing(model, inputs, sessions)]
     if bad or where or gone:
-        lacking = gone or [f"{score.subject} {score.metric} is lost" for score in lost]
+        lacking = gone or [f"'{s.subject}' misses its {s.metric} against FP32" for s in lost]
         worst = f"output '{bad[0]}' is not finite" if bad else lacking[0]
-        how, remedy = "an overflow", f"keep these values below {FP16.highest:g} in the model"
+        how, remedy = "an overflow", f"keep these values below {FP16.highest:g}"
         if not where:
             where = [*_vanishing(model), *_broken(baseline.model, inputs, sessions)]
-            how, remedy = "numbers too small for FP16", "keep them above 6e-8 in the model"
+            how, remedy = "numbers too small for FP16", "keep them above 6e-8"
         raise ModelError(
             f"{model.name}: in FP16 {worst}, by {how} inside the model; INT8 is not the problem.\n"
             + "".join(f"  {sentence}\n" for sentence in where[:3])
-            + f"Compare with 'baseline: fp32', or {remedy}."
+            + f"Mend the model: {remedy}. 'candidate: fp16' finds what must stay in FP32; 'baseline: fp32'\n"
+            "compares INT8 alone, and an engine in FP16 is lost all the same."
         )
 
 

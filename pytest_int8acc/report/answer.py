@@ -69,7 +69,7 @@ def failure_line(result: CaseResult) -> str:
 def worst_miss(result: CaseResult, notes: Sequence[str] = ()) -> str:
     """The worst miss with value and limit, ``notes`` on it, and how many more misses there are."""
     missed = missed_limits(result, NAME)
-    more = [*notes, *([f"+{len(missed) - 1} more"] if len(missed) > 1 else [])]
+    more = [*notes, *([f"+{len(missed) - 1} more missed"] if len(missed) > 1 else [])]
     end = f" ({'; '.join(more)})" if more else ""
     return missed[0] + end if notes else fitted(missed[0], WIDTH - len(FAILURE) - len(end)) + end
 
@@ -148,7 +148,9 @@ def _recommended(result: CaseResult) -> Iterator[str]:
     else:
         return
     by = result.backend.partition(",")[0]
-    reached = [f"; {relation(score, most)}" for score in worst_first(scores)[:1] for most in (NAME, 16)]
+    worst = worst_first(scores)[:1]
+    reached = [f"; {relation(score, most)}" for score in worst for most in (NAME, 16)]
+    reached += [f"; {s.metric}{relation(s).removeprefix(name_of(s))}" for s in worst if s.name != s.subject]
     proved = [f", verified on {by}", ", verified"] if verified else [*_by_luck(scores), "; not verified"]
     for text in said:
         for score in reached or [""]:
@@ -207,7 +209,7 @@ def culprit_lines(result: CaseResult, most: int) -> list[str]:
         return []
     if len(search.culprits) == 1:  # the sentence why has said it
         return []
-    title = "at fault (with any one of them in INT8 the criteria fail)"
+    title = "at fault (put any one of them back into INT8, and the criteria fail)"
     more = len(search.culprits) - most
     lines = [f"Layers {title if search.minimal else 'kept out of INT8 (some may be innocent)'}:"]
     lines += map(_culprit_line, search.culprits[:most])
@@ -259,7 +261,7 @@ def own_inputs(result: CaseResult) -> list[str]:
     """What to doubt of the fix."""
     repair = result.answer
     own = repair is not None and bool(repair.rescales) and not repair.data
-    return ["the fix has its scales from the compared inputs: try it on others"] if own else []
+    return ["the fix has its scales from these very inputs: before you ship, run it on others"] if own else []
 
 
 def _caution_lines(told: Sequence[str], most: int | None) -> list[str]:

@@ -181,7 +181,7 @@ def _of_pairs(findings: Sequence[Finding], fixed: Sequence[str]) -> str:
     if not unequal:
         return f"{pairs_text(fixed)}: no plan takes them off"
     more = f" (and {len(unequal) - 1} more alike)" if len(unequal) > 1 else ""
-    return f"Q and DQ disagree at {unequal[0].subject}: {unequal[0].text}{more}; no plan takes that off"
+    return f"Q and DQ disagree at '{unequal[0].subject}': {unequal[0].text}{more}; no plan takes that off"
 
 
 def _of_ranges(ranges: OddRanges) -> str:

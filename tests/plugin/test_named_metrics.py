@@ -48,7 +48,7 @@ def test_a_limit_on_top1_alone_is_a_full_spec_and_drives_the_search(digits, work
         [
             "INT8 accuracy: 'top1' 0.* < 0.995 (max_drop 0.005 from the baseline's 1)",
             "Fix: *other scales for 2 tensors, all in INT8; 'top1' 1 >= 0.995, verified*",
-            "Layers at fault (with any one of them in INT8 the criteria fail):",
+            "Layers at fault (put any one of them back into INT8, and the criteria fail):",
             "  * (MatMul): *",
             "PASSED digits.int8acc.yaml::good - 'top1' 1 >= 0.995 (margin 0.005), *",
             "FAILED digits.int8acc.yaml::bad - 'top1' 0.* < 0.995, *",

@@ -55,7 +55,7 @@ def test_failure_reads_like_this():
         notes=("scales: 21 of 22 tensors found in calibration.cache",),
     )
     assert failure(result).splitlines() == [
-        "INT8 accuracy: 'metrics.py:top1' 0.97 < 0.98 (+1 more)",
+        "INT8 accuracy: 'metrics.py:top1' 0.97 < 0.98 (+1 more missed)",
         "Fix: none looked for; --int8acc-search=always names the layers at fault, and mends them",
         "More: -v shows scores, stages and other ways; --int8acc-report DIR writes a report",
     ]
@@ -113,7 +113,9 @@ def test_a_problem_comes_before_every_score():
     result = case(COSINE)
     broken = OutputResult("boxes", "float32", "(397, 4)", (), problem="INT8 is NaN in 3 of 1588 elements")
     result = dataclasses.replace(result, outputs=(*result.outputs, broken))
-    assert failure_line(result) == "INT8 accuracy: 'boxes': INT8 is NaN in 3 of 1588 elements (+1 more)"
+    assert (
+        failure_line(result) == "INT8 accuracy: 'boxes': INT8 is NaN in 3 of 1588 elements (+1 more missed)"
+    )
     assert "  'boxes': INT8 is NaN in 3 of 1588 elements" in failure(result, 1).splitlines()
 
 
@@ -138,7 +140,7 @@ def test_a_long_table_is_cut_and_says_so():
 @pytest.mark.parametrize(
     ("scores", "line"),
     [
-        ((COSINE, SQNR), "'logits' cosine 0.8741 < 0.999 (+1 more), ONNX Runtime 1.31.1, CPU, exact"),
+        ((COSINE, SQNR), "'logits' cosine 0.8741 < 0.999 (+1 more missed), ONNX Runtime 1.31.1, CPU, exact"),
         ((ERROR,), "no limits, ONNX Runtime 1.31.1, CPU, exact"),
         (
             (
@@ -247,13 +249,13 @@ def test_every_result_has_its_text_and_survives_json(result):
 def test_a_failure_of_everything_reads_like_this():
     result = report_cases.case(written=("out/fixed.onnx",))
     assert failure(result).splitlines() == [
-        "INT8 accuracy: 'logits' cosine 0.8741 < 0.999 (+1 more)",
+        "INT8 accuracy: 'logits' cosine 0.8741 < 0.999 (+1 more missed)",
         "Why: scales far too wide in 1 layer; scales that cut values off in 1 layer; 'logits' comes out 0.75 "
         "times what",
         "  the baseline gives and shifted by -0.5",
         "Fix: use fixed.onnx: other scales for 1 tensor, all in INT8; 'logits' cosine 0.9993 >= 0.999, "
         "verified",
-        "Layers at fault (with any one of them in INT8 the criteria fail):",
+        "Layers at fault (put any one of them back into INT8, and the criteria fail):",
         "  /layer2/0/conv1/Conv (Conv): scale 61.2x too wide, SQNR 9.5 dB where 40.5 is possible",
         "  /layer4/1/conv2/Conv (Conv): values up to 11.8 are cut off at 5.1, 8.1 % of them",
         "Caution: TensorRT refuses this INT8 model: nonzero-zero-point (1 node)",

@@ -160,12 +160,13 @@ def _unequal(before: Half, half: Half) -> Iterator[Finding]:
     if before.scale is None or half.scale is None:
         return
     a, b = (np.asarray(h.scale, np.float64).ravel()[0] for h in (before, half))
-    zeros = [h.zero_point for h in (before, half)]
+    kinds, zeros = ([h.kind for h in (before, half)], [h.zero_point for h in (before, half)])
     points = [0 if zero is None or not zero.size else int(zero.flat[0]) for zero in zeros]
-    said = (
-        f"'{before.node.name}' has {before.kind}, scale {a:g}, zero point {points[0]}; this one {half.kind}, "
-        f"scale {b:g}, zero point {points[1]}"
-    )
+    ours, theirs = (f"{kind} zero point {point}" for kind, point in zip(kinds, points, strict=True))
+    if a != b and ours == theirs:
+        said = f"quantized with scale {a:g} and dequantized with {b:g}, {b / a:.3g} times it"
+    else:
+        said = f"quantized with scale {a:g}, {ours} and dequantized with scale {b:g}, {theirs}"
     yield find("unequal-pair", half.node.name, said)
 
 

@@ -26,7 +26,7 @@ class Rule:
     source: str
 
 
-_SYMMETRIC = "quantize symmetrically (ONNX Runtime: ActivationSymmetric and WeightSymmetric; ModelOpt does)"
+_SYMMETRIC = "quantize symmetrically (ONNX Runtime: extra_options ActivationSymmetric and WeightSymmetric)"
 _DIGITS = "keep this scale in FP32 (opset 23: output_dtype on DequantizeLinear), or leave the layer in FP16"
 
 #: Severity to rules by name, each with its consequence, remedy and source.
@@ -92,8 +92,8 @@ _TABLE: Mapping[Severity, Mapping[str, tuple[str, str, str]]] = {
             "built",
         ),
         "unequal-pair": (
-            "values come back changed by more than their rounding",
-            "give both nodes the same scale, zero point and axis",
+            "values come back changed",
+            "give both nodes the same scale, that of the data, and the same zero point and axis",
             "ONNX",
         ),
         "one-sided": (
