@@ -182,8 +182,8 @@ def test_time_that_is_up_lets_one_trial_and_one_build_end(
 def test_the_best_plan_so_far_is_proved_after_time_is_up(
     failing: Measured, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    measured = fresh(failing)
-    place = PLACES["search"]
+    measured = fresh(failing, strategy="bisect-reverse")
+    place = replace(PLACES["search"], call=3)
     at(monkeypatch, place, lambda: monkeypatch.setattr(measured.clock, "_end", 0.0))
     result = conclude(measured, tmp_path)
     assert result.search is not None

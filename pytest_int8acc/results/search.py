@@ -175,12 +175,13 @@ class SearchOutcome:
 
     @property
     def keeps_int8(self) -> bool:
-        """Whether the plan found leaves anything worth the name in INT8."""
-        return self.int8_share >= _LEAST_SHARE
+        """Whether the plan found leaves anything worth the name in INT8; of other formats any is."""
+        return bool(self.low) or self.int8_share >= _LEAST_SHARE
 
     def without_plan(self) -> SearchOutcome:
         """The same, where a plan that keeps nothing in INT8 is none."""
-        ending = Ending("nothing-left", groups=self.ending.groups)
+        early, groups = self.ending.early, self.ending.groups
+        ending = self.ending if early else Ending("nothing-left", groups=groups)
         kept = replace(self, culprits=(), with_reserve=(), fixed=(), ending=ending)
         return replace(kept, found=False, minimal=False, verified=False)
 

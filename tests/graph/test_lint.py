@@ -73,7 +73,7 @@ def test_every_rule_has_a_case() -> None:
         ("unequal-concat-scales", "scales from 0.03 to 0.05 meet in it: "),
         ("fp16-scale-range", "8 of 8 scales, like 1e-09: "),
         ("coarse-fp16-scale", "8 of 8 scales, like 1.78814e-07, stored in FP16, off by up to 17%: "),
-        ("unequal-pair", "scale 0.03, zero point 0; this one int8, scale 0.05, zero point 0: "),
+        ("unequal-pair", "quantized with scale 0.03 and dequantized with 0.05, 1.67 times it: "),
     ],
 )
 def test_a_finding_has_its_numbers(case: str, text: str) -> None:

@@ -21,7 +21,7 @@ def test_verdicts_of_real_models(digits, workers):
     result.stdout.fnmatch_lines(
         [
             "*modle.onnx: no such *",
-            "INT8 accuracy: 'metrics.py:top1' 0.* < 0.98 (*+1 more)",
+            "INT8 accuracy: 'metrics.py:top1' 0.* < 0.98 (*+1 more missed)",
             "PASSED digits.int8acc.yaml::calibrated - *, ONNX Runtime *, CPU, exact",
             "    *INT8* against FP16; 100 % of the MACs in INT8; 64 samples: inputs.npz; * CPU, exact",
             "FAILED digits.int8acc.yaml::by-hand - *",

@@ -163,7 +163,7 @@ def test_the_failure_speaks_of_fp16(tmp_path: Path) -> None:
     lines = failure(result).splitlines()
     assert lines[0].startswith("FP16 accuracy: ")
     assert "Fix: use fixed.onnx: keep 4 layers in FP32" in lines[2]
-    assert "Layers at fault (with any one of them in FP16 the criteria fail):" in lines
+    assert "Layers at fault (put any one of them back into FP16, and the criteria fail):" in lines
     assert any("part/square (Pow): reaches" in line and "FP16 ends at 65504" in line for line in lines)
     assert "INT8" not in failure(result, 2)
     assert result.candidate == "FP16 in 14 of 14 groups, rest FP32"

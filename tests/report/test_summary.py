@@ -68,7 +68,7 @@ def test_pairs_that_stay_are_named_where_no_layer_is() -> None:
     fixed = ("conv5_DQ",)
     stay = "1 DequantizeLinear node stays as it is (blocked, FP8, INT4, or no pair): conv5_DQ"
     assert summary(failing(findings=(unequal, unequal), fixed_pairs=fixed)) == (
-        "Q and DQ disagree at conv5_DQ: scale 1 and scale 2 (and 1 more alike); no plan takes that off"
+        "Q and DQ disagree at 'conv5_DQ': scale 1 and scale 2 (and 1 more alike); no plan takes that off"
     )
     assert summary(failing(fixed_pairs=fixed)) == f"{stay}: no plan takes them off"
     assert summary(failing(WIDE, findings=(unequal,), fixed_pairs=fixed)) == "conv60: 60x too wide"
