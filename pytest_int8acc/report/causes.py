@@ -35,7 +35,7 @@ _ADVICE: Mapping[Symptom, str] = {
     "stretched-range": "clip the few large values: calibrate this tensor by percentile or mse",
     "large-values": "keep the layer in FP16, or train with quantization (QAT)",
 }
-_COST = "keeps {sqnr_db:.3g} dB, the best scale {best_sqnr_db:.3g}"
+_COST = "keeps {sqnr_db:.3g} dB, the best scale {best_sqnr_db:.3g} dB"
 _WEIGHT_COST = "it keeps {sqnr_db:.3g} dB, scales from its channels {best_sqnr_db:.3g}"
 _WEIGHT_LEFT = "even scales from its channels keep {best_sqnr_db:.3g} dB only"
 #: A sentence for every symptom: of the cause's fields, its numbers and the phrases below.

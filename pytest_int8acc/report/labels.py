@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
 from pytest_int8acc.report.words import number, percent
+from pytest_int8acc.results import Score
 
 
 class Label(NamedTuple):
@@ -99,9 +100,10 @@ FILES: Mapping[str, str] = {
 }
 
 
-def metric_label(metric: str) -> Label:
+def metric_label(score: Score) -> Label:
     """A metric's label; a user's function stands for itself."""
-    return METRICS.get(metric, Label(metric, "", "a metric of the spec"))
+    own = Label(score.metric, "", "a metric of your own")
+    return own if score.subject.endswith(f".py:{score.metric}") else METRICS.get(score.metric, own)
 
 
 def number_cells(numbers: Mapping[str, float]) -> Iterator[tuple[Label, str]]:

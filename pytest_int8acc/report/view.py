@@ -125,7 +125,7 @@ def _rows(result: CaseResult, scores: Iterable[Score]) -> list[dict[str, Any]]:
         after = fixed.get((score.subject, score.metric))
         places = {"place": score_place(score), "fixed_place": None if after is None else score_place(after)}
         cells = score_cells(score, after, ("≥ ", "≤ "))
-        more = {"label": metric_label(score.metric), "passed": score.passed, "interval": drawn_again(score)}
+        more = {"label": metric_label(score), "passed": score.passed, "interval": drawn_again(score)}
         more |= {"noise": "none"} if score.noise == math.inf and score.bound == "min" else {}
         rows.append(cells | places | more)
     return rows

@@ -12,7 +12,7 @@ from pytest_int8acc.results.causes import Cause, CauseKind, Symptom, TakenBack, 
 
 LOSS = {"sqnr_db": 12.34, "best_sqnr_db": 40.0}
 LEFT = "'t' keeps 12.3 dB"
-COST = "keeps 12.3 dB, the best scale 40"
+COST = "keeps 12.3 dB, the best scale 40 dB"
 WEIGHT = "it keeps 12.3 dB, scales from its channels 40"
 CHANNELS = {"channel_amax": 60.0, "channel_ratio": 30.0, "codes_left": 4}
 GIVEN: dict[Symptom, tuple[dict[str, float], dict[str, Any], str]] = {

@@ -346,3 +346,9 @@ def test_findings_of_a_case_that_passes_are_seen_before_it_is_opened():
     assert "⚠ &#39;images&#39;: values reach 255" in head
     assert "and 2 more" in row
     assert "and 1 more" in head
+
+
+def test_a_function_of_the_user_s_is_not_called_what_its_name_may_mean():
+    own = Score("metrics.py:top1", "top1", 0.9, 0.8)
+    assert labels.metric_label(own).text == "top1"
+    assert labels.metric_label(replace(own, subject="top1")).text == "Top-1 accuracy"
