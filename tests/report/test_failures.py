@@ -1,9 +1,10 @@
-"""How ten failing cases read, kept word for word; ``REWRITE_GOLDEN=1`` keeps what is told now."""
+"""How twelve failing cases read, kept word for word; ``REWRITE_GOLDEN=1`` keeps what is told now."""
 
 from __future__ import annotations
 
 import os
 import re
+import shutil
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -22,9 +23,12 @@ from pytest_int8acc.report.words import WIDTH
 from pytest_int8acc.settings import Settings
 from pytest_int8acc.spec.load import load_spec
 
+EXAMPLES = Path(__file__).parents[2] / "example_project"
 KEPT = Path(__file__).with_name("failures.txt")
-#: Entries of the corpus; the last two are refused, under ``auto``.
+#: Models of real size, and entries of the corpus; the last two are refused, under ``auto``.
 ENTRIES = (
+    "detector/detector_clipped",
+    "transformer/transformer_not_scaled",
     "by_hand_cnn_50",
     "wide_resnet_x30",
     "mixed_inception",
@@ -38,10 +42,18 @@ ENTRIES = (
 )
 
 
+def spec_of(name: str, folder: Path) -> Path:
+    """The spec of an entry, or of a case of the example project, in ``folder``."""
+    kind, _, case = name.rpartition("/")
+    if kind:
+        shutil.copytree(EXAMPLES / kind, folder, dirs_exist_ok=True)
+        return folder / f"{case}.int8acc.yaml"
+    return write(corpus()[name], corpus()[name].plant(), folder)
+
+
 def told(name: str, folder: Path) -> str:
     """What pytest shows of an entry without ``-v``, its folder left out."""
-    entry = corpus()[name]
-    (case,) = load_spec(write(entry, entry.plant(), folder))
+    (case,) = load_spec(spec_of(name, folder))
     try:
         measured = measure(case, Settings())
     except Int8accError as error:
