@@ -22,6 +22,8 @@ ROOT = Path(__file__).parents[2]
 )
 def test_tool_has_no_complaint(command):
     pytest.importorskip(command[0])
+    if command[0] == "mypy" and sys.version_info < (3, 11):
+        pytest.skip("types are checked against the annotations of a NumPy that wants Python 3.11")
     done = subprocess.run(
         [sys.executable, "-m", *command], cwd=ROOT, capture_output=True, text=True, check=False
     )

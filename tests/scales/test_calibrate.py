@@ -1,6 +1,8 @@
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
+from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
@@ -63,7 +65,8 @@ def test_minmax_is_the_greatest_magnitude(x: Any) -> None:
 @pytest.mark.parametrize("percentile", [50.0, 90.0, 99.0, 99.9, 100.0])
 @pytest.mark.parametrize("x", [GAUSS, HEAVY, GAUSS + 3])
 def test_percentile_is_that_of_numpy(x: Any, percentile: float) -> None:
-    expected = np.percentile(np.abs(x), percentile, method="inverted_cdf")
+    magnitudes = np.sort(np.abs(x), axis=None)  # NumPy before 2.3 rounds 99.9 % of 10000 up
+    expected = magnitudes[math.ceil(Fraction(str(percentile)) / 100 * magnitudes.size) - 1]
     amax = amax_of(x, "percentile", percentile=percentile)
     width = float(np.abs(x).max()) / (1 << 14)
     assert expected - 1e-5 <= amax <= expected + 2 * width
