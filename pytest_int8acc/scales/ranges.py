@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import math
+from fractions import Fraction
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -32,7 +35,8 @@ def percentile_amax(counts: Histogram, amax: float, percentile: float) -> float:
         percentile: In (0, 100].
     """
     cumulated = np.cumsum(folded(counts))
-    index = int(np.searchsorted(cumulated, percentile / 100 * cumulated[-1]))
+    kept = math.ceil(Fraction(str(percentile)) * int(cumulated[-1]) / 100)  # 99.9 % of 10000 are 9990
+    index = int(np.searchsorted(cumulated, kept))
     return amax * (index + 1) / cumulated.size
 
 

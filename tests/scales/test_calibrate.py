@@ -65,7 +65,7 @@ def test_minmax_is_the_greatest_magnitude(x: Any) -> None:
 @pytest.mark.parametrize("percentile", [50.0, 90.0, 99.0, 99.9, 100.0])
 @pytest.mark.parametrize("x", [GAUSS, HEAVY, GAUSS + 3])
 def test_percentile_is_that_of_numpy(x: Any, percentile: float) -> None:
-    magnitudes = np.sort(np.abs(x), axis=None)  # NumPy before 2.3 rounds 99.9 % of 10000 up
+    magnitudes = np.sort(np.abs(x), axis=None)  # NumPy may round 99.9 % of 10000 up
     expected = magnitudes[math.ceil(Fraction(str(percentile)) / 100 * magnitudes.size) - 1]
     amax = amax_of(x, "percentile", percentile=percentile)
     width = float(np.abs(x).max()) / (1 << 14)
