@@ -13,11 +13,9 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 import onnx
-from numpy.typing import DTypeLike
 from onnx import helper
 
 from pytest_int8acc.graph.flow import channel_axis
-from pytest_int8acc.graph.formats import INT8
 from pytest_int8acc.graph.groups import WEIGHTED
 from pytest_int8acc.graph.model import Editor
 from pytest_int8acc.graph.network import Edge, Group, Network, Quantization, by_node
@@ -96,7 +94,7 @@ class _Apart:
             axis = channel_axis(node.op_type, edge.index, len(shape))
             channels = 0 if axis is None else shape[axis]
             first = self._identity(edge.tensor, edge.quantization)
-            second = self._identity(first.output[0], _even(channels, axis, edge.quantization.scale.dtype))
+            second = self._identity(first.output[0], _even(channels, axis, edge.quantization))
             found = Piece((edge.tensor,), first.name, second.name, first.output[0], axis, channels)
             self.pieces.append(found)
             self._made[key] = second.output[0]
@@ -126,7 +124,7 @@ def _fixed_channels(network: Network, groups: Collection[str]) -> set[tuple[str,
     return found
 
 
-def _even(channels: int, axis: int | None, dtype: DTypeLike) -> Quantization:
-    """A place for other scales: symmetric INT8, per channel where there is an axis."""
-    scale = np.ones(() if axis is None else channels, dtype)
-    return Quantization(scale, INT8.zeros(scale), axis)
+def _even(channels: int, axis: int | None, given: Quantization) -> Quantization:
+    """A place for other scales than those given: symmetric, per channel where there is an axis."""
+    scale = np.ones(() if axis is None else channels, given.scale.dtype)
+    return Quantization(scale, given.format.symmetric.zeros(scale), axis)

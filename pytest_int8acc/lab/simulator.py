@@ -143,7 +143,7 @@ class Simulator:
             network = moved(self.network, made)
             self._boards[key] = (
                 Board(network, self._rest, self._sessions)
-                if self._low is INT8
+                if self._low.takes_scales
                 else LowBoard(network, self._low, self._sessions)
             )
         return self._boards[key]
@@ -247,7 +247,7 @@ class Simulator:
         return Plan(scales=made, moves=plan.moves)
 
     def _activations(self, moves: Mapping[str, Array]) -> tuple[Mapping[str, Quantization], frozenset[str]]:
-        """Activations after these moves: those in symmetric INT8, and those not with one such scale.
+        """Activations after these moves: those quantized symmetrically, and those not with one such scale.
 
         In neither are those of which some readers were moved away: these inherit the scale.
         """
@@ -272,7 +272,7 @@ def _readers(network: Network) -> dict[str, list[Edge]]:
 
 
 def _are_alike(edges: Sequence[Edge]) -> bool:
-    """Whether edges of one tensor are in symmetric INT8, with scales of one shape."""
+    """Whether edges of one tensor are symmetric, with scales of one shape."""
     kinds = {(e.quantization.axis, e.quantization.scale.shape) for e in edges}
     return len(kinds) == 1 and all(e.quantization.is_symmetric for e in edges)
 

@@ -109,7 +109,8 @@ def measure_edges(
                 quantization.add(piece, axis)
 
     sweep(model, {tensor: nbytes.get(tensor, 0) for tensor in first}, few, sessions, visit)
-    return {tensor: (tensor_values(tensor, maxima, bins), stats[tensor]) for tensor in first}
+    lows = {tensor: edge.quantization.format.symmetric for tensor, edge in first.items()}
+    return {tensor: (tensor_values(tensor, maxima, bins, low), stats[tensor]) for tensor, low in lows.items()}
 
 
 def pieces(values: NDArray[np.float32]) -> Iterator[NDArray[np.float32]]:
