@@ -34,7 +34,7 @@ from pytest_int8acc.results.causes import Stage
 #: How the first line of a failure begins.
 FAILURE = "INT8 accuracy: "
 #: The same of every format.
-FAILURES = tuple(in_low(FAILURE, low) for low in ("", "fp16", "bf16"))
+FAILURES = tuple(in_low(FAILURE, low) for low in ("", "fp8", "fp16", "bf16"))
 #: Lines of a failure at most, without -v: 1 verdict, 2 why, 2 fix, 7 layers, 2 cautions, 1 more.
 LINES = 15
 _CULPRITS, _CAUTIONS, _LINES_OF_WHY = 5, 2, 2

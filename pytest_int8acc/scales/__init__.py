@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -34,6 +34,11 @@ class Scales:
     """What the reader must know: number of samples, random data, coverage, tensors that are always zero."""
     observed: Observed | None = field(default=None, compare=False, repr=False)
     """What calibration measured; None where nothing was."""
+
+    def of(self, low: Format) -> Scales:
+        """Scales for INT8 as scales of the same ranges for another format."""
+        values = {t: to_float32(scale * INT8.levels / low.levels) for t, scale in self.values.items()}
+        return self if low is INT8 else replace(self, values=values)
 
 
 def amax_to_scale(amax: Mapping[str, float], low: Format = INT8) -> tuple[dict[str, float], tuple[str, ...]]:

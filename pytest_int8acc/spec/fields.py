@@ -298,7 +298,8 @@ def _unknown_key(model: type[Closed], key: str) -> str:
 def _homes(key: str, known: type[Closed] = Closed) -> list[str]:
     """The places in a case where ``key`` is known."""
     models = known.__subclasses__()
-    return [home for m in models for home in [m.where] * (key in m.model_fields) + _homes(key, m)]
+    homes = [home for m in models for home in [m.where] * (key in m.model_fields) + _homes(key, m)]
+    return list(dict.fromkeys(homes))
 
 
 def _missing_key(model: type[Closed], key: str) -> str:
