@@ -31,9 +31,12 @@ def spell_out_fp8(model: Model) -> Model:
     Constants, and pairs with one scale in FP32, are spelled out; other nodes stay. A model without FP8 is
     returned as it is.
     """
-    if all(t.data_type != TensorProto.FLOAT8E4M3FN for t in all_initializers(model.graph)):
-        return model
-    return _Speller(model).done()
+    return _Speller(model).done() if holds_fp8(model) else model
+
+
+def holds_fp8(model: Model) -> bool:
+    """Whether a constant is of FP8, as zero points are."""
+    return any(t.data_type == TensorProto.FLOAT8E4M3FN for t in all_initializers(model.graph))
 
 
 class _Speller:
