@@ -283,10 +283,14 @@ def _reworded(model: type[Closed], value: Any, error: ValidationError) -> list[I
 def _unknown_key(model: type[Closed], key: str) -> str:
     homes = _homes(key)
     inside = [home for home in homes if home.startswith(f"{model.where}.")]
+    section = model.where.partition(".")[0]
+    beside = [home for home in homes if section and home.startswith(f"{section}.")]
     if model.where in homes:
         advice = f"it belongs in another item of '{model.where}'"
     elif homes:
-        places = [f"under '{home}'" if home else "at the top of the case" for home in inside or homes]
+        places = [
+            f"under '{home}'" if home else "at the top of the case" for home in inside or beside or homes
+        ]
         advice = f"it belongs {' or '.join(places)}"
     elif near := closest(key, model.model_fields):
         advice = f"did you mean '{near}'?"
