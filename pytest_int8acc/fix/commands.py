@@ -24,11 +24,11 @@ def exclude_nodes(named: Named) -> str:
     return "".join(f"{name}\n" for name in named.high if name.isprintable())
 
 
-def modelopt(named: Named, low: str = "int8") -> str:
+def modelopt(named: Named, low: str = "") -> str:
     """``modelopt.sh``: NVIDIA Model Optimizer's quantizer, each node left out by an anchored pattern."""
     lines = [
         "exec python -m modelopt.onnx.quantization",
-        *([] if low == "int8" else [f"--quantize_mode {low}"]),
+        *([f"--quantize_mode {low}"] if low else []),
         '--onnx_path "$model"',
         '--calibration_data_path "$calibration"',
         f"--high_precision_dtype {named.precision}",

@@ -67,7 +67,7 @@ def check_formats(model: Model, low: Format = INT8) -> None:
                 return
         found.update({said: None} if said else {})
     if found:
-        other = next((key for key in ("int8", "fp8") if key.upper() in found), "")
+        other = next((codes.name for codes in (INT8, FP8) if codes.name.upper() in found), "")
         raise ModelError(
             f"{model.name}: quantized to {', '.join(found)}, and nothing to {wanted}, as QuantizeLinear and "
             "DequantizeLinear with constant scales; "
