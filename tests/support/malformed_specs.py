@@ -480,8 +480,8 @@ FILES = {
             (
                 2,
                 32,
-                "'samples' (it belongs under 'random' or under 'int8.calibrate' or under 'fp8.calibrate' or under "
-                "'int8.implicit.calibrate' or under 'golden' or at the top of the case)",
+                "'samples' (it belongs under 'random' or under 'int8.calibrate' or under 'fp8.calibrate' or "
+                "under 'int8.implicit.calibrate' or under 'golden' or at the top of the case)",
             )
         ],
     ),
