@@ -214,9 +214,10 @@ def _base(work: Work, source: Source) -> Base:
 
 def _on(work: Work, base: Base) -> Base:
     """The base with the network that its plan leads to, and the scales there."""
-    network = work.lab.simulator.board(base.plan).network
-    own = activation_scales(network)
-    given = {t: float(s.scale) for t, s in base.plan.scales.items() if t in own and s.axis is None}
+    simulator = work.lab.simulator
+    network = simulator.board(base.plan).network
+    own, scales = activation_scales(network), simulator.scales_of(base.plan)
+    given = {t: float(s.scale) for t, s in scales.items() if t in own and s.axis is None}
     return replace(base, network=network, own={**own, **given})
 
 

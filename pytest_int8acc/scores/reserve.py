@@ -57,7 +57,7 @@ def _drawn(
         else np.stack([measure.pool(rows[lot]) for lot in lots])
     )
     counts = np.stack([np.bincount(choice, minlength=len(lots)) for choice in choices])
-    drawn = np.einsum("dl,lf->df", counts, each)
+    drawn: F64 = np.einsum("dl,lf->df", counts, each)
     for column in measure.greatest:
         drawn[:, column] = np.where(counts > 0, each[:, column], 0.0).max(axis=1)
     return drawn[:, None]
