@@ -65,11 +65,12 @@ class Prober:
         self, name: str, some: Sequence[int], outputs: SampleOutputs, measure: _Measure, longest: int
     ) -> Vectors:
         baseline, candidate = [self._judge.baseline[name][i] for i in some], outputs[name]
-        if len({array.shape for array in (*baseline, *candidate)}) == 1:
+        if len({array.shape for array in (*baseline, *candidate)}) > 1:
+            candidate = [self._tamed(name, b, c) for b, c in zip(baseline, candidate, strict=True)]
+        if len({array.shape for array in baseline}) == 1:
             b, c = concatenated(baseline), concatenated(candidate)
             return sampled(measure(b, self._tamed(name, b, c), len(some)), longest)
-        each = [(b, self._tamed(name, b, c)) for b, c in zip(baseline, candidate, strict=True)]
-        return sampled([measure(b, c, 1)[0] for b, c in each], longest)
+        return sampled([measure(b, c, 1)[0] for b, c in zip(baseline, candidate, strict=True)], longest)
 
     def _of_outputs(self, samples: Sequence[int], some: Sequence[int], outputs: SampleOutputs) -> Vectors:
         """Errors of all outputs of numbers, each in units of its mean energy: for users' metrics."""

@@ -185,13 +185,14 @@ def mix(work: Work) -> Iterator[Candidate]:
     base, keep = work.best, work.lab.measured.keep
     chooser = work.chooser(base)
     choice = base.choice.only(base.touched)
+    least = chooser.weighed(choice, dict.fromkeys(work.culprits, keep)).badness
     every = units(base.network, activations(base.network, work.culprits), base.ranges)
     unit_of = {tensor: unit for unit in every for tensor in unit.tensors}
     for name in work.culprits:
         tensors = activations(base.network, [name])
         wanted = list(dict.fromkeys(unit_of[tensor] for tensor in tensors if tensor in unit_of))
         others = dict.fromkeys((c for c in work.culprits if c != name), keep)
-        choice = chooser.rescale(wanted, start=choice, high=others)
+        choice = chooser.rescale(wanted, start=choice, high=others, least=least)
     evaluator = work.lab.simulated(base=chooser.plan(choice), room=work.room)
     everything = evaluator.indices(work.culprits)
     result = certify(evaluator, everything, budget=Budget(clock=work.lab.clock))
