@@ -140,7 +140,7 @@ class Simulator:
         if key not in self._boards:
             if len(self._boards) > _BOARDS:
                 del self._boards[list(self._boards)[1]]  # the first is the case's own network
-            network = moved(self.network, made)
+            network = moved(self.network, made) if made.scales else self.moved(made.moves)
             self._boards[key] = (
                 Board(network, self._rest, self._sessions)
                 if self._low is INT8
@@ -204,6 +204,14 @@ class Simulator:
             self._badness[key] = self._measured_badness(plan)
         return self._badness[key]
 
+    def moved(self, moves: Mapping[str, Array]) -> Network:
+        """The network after these moves; made once.
+
+        Raises:
+            ModelError: A tensor cannot be moved so.
+        """
+        return self._activations(moves).network
+
     def scales_of(self, plan: Plan) -> Mapping[str, TensorScale]:
         """A plan's scales, and those that readers take with them which it moves to another tensor."""
         if not plan.moves:
@@ -261,7 +269,8 @@ class Simulator:
             before = {
                 place: tensor for tensor, edges in _readers(self.network).items() for place in _places(edges)
             }
-            after = _readers(moved(self.network, Plan(moves=moves)))
+            network = moved(self.network, Plan(moves=moves))
+            after = _readers(network)
             odd = {t for t, edges in after.items() if not all(e.quantization.is_plain for e in edges)}
             alike = {t: edges[0].quantization for t, edges in after.items() if _are_alike(edges)}
             heirs = {
@@ -270,7 +279,7 @@ class Simulator:
                 for place in _places(edges)
                 if before.get(place, t) != t
             }
-            self._kinds[key] = _Activations(alike, frozenset(odd), heirs)
+            self._kinds[key] = _Activations(network, alike, frozenset(odd), heirs)
         return self._kinds[key]
 
 
@@ -278,6 +287,8 @@ class Simulator:
 class _Activations:
     """The activations of a network after some moves."""
 
+    network: Network
+    """After them."""
     known: Mapping[str, Quantization]
     """Those in symmetric INT8."""
     odd: frozenset[str]

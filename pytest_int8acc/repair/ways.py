@@ -136,10 +136,12 @@ def recalibrate(work: Work) -> Iterator[Candidate]:
     """Other scales for what the culprits read, from calibration data and from the inputs."""
     for source in work.lab.sources:
         work.log("looking for other scales, ranges from %s", source.description or "the inputs")
-        base = _base(work, source)
-        if work.bases and work.best.choice.badness > NEAR and base.ranges.like(work.best.ranges):
+        odd_ones = _not_symmetric(work.lab.network)
+        looked_at = with_tied(work.lab.network, [*activations(work.lab.network, work.groups), *odd_ones])
+        ranges = Ranges(work.lab.values(source.data).of(looked_at))
+        if work.bases and work.best.choice.badness > NEAR and ranges.like(work.best.ranges):
             return  # what these ranges lead to is known
-        work.bases.append(base)
+        work.bases.append(_base(work, source, ranges, odd_ones))
         yield from _rescaled(work, len(work.bases) - 1, work.groups)
 
 
@@ -204,12 +206,9 @@ def mix(work: Work) -> Iterator[Candidate]:
 WAYS: tuple[Way, ...] = (unfuse, recalibrate, migrate_ranges, rescale_all, mix)
 
 
-def _base(work: Work, source: Source) -> Base:
+def _base(work: Work, source: Source, ranges: Ranges, odd_ones: Sequence[str]) -> Base:
     """The case's network, every activation in symmetric INT8 per tensor, the worst weights mended."""
-    lab, network = work.lab, work.lab.network
-    odd_ones = _not_symmetric(network)
-    looked_at = with_tied(network, [*activations(network, work.groups), *odd_ones])
-    ranges = Ranges(lab.values(source.data).of(looked_at))
+    network = work.lab.network
     odd = {t: symmetric(ranges.scale(t, "minmax")) for t in odd_ones if t in ranges}
     weights = worse_weights(network, work.groups)
     plan = Plan(scales={**odd, **fresh_weights(network, weights)})
