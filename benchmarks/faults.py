@@ -69,7 +69,10 @@ def outlier_channel(
 
 
 def stretched(model: Model, changes: Iterable[tuple[str, str, int, float]]) -> Model:
-    """Multiply what layers make of a channel (``out``) or how they weigh one (``in``): node, side, channel, factor."""
+    """Multiply what nodes make of a channel (``out``), or how they weigh one (``in``).
+
+    ``changes``: node, side, channel, factor.
+    """
     editor = model.edit()
     nodes = {node.name: node for node in editor.graph.node}
     for name, side, channel, factor in changes:
@@ -85,7 +88,7 @@ def stretched(model: Model, changes: Iterable[tuple[str, str, int, float]]) -> M
 
 
 def in_axis(node: onnx.NodeProto) -> int:
-    """The axis of a node's weight (input 1) along which its inputs lie; a depthwise convolution has one for both."""
+    """The axis of a node's weight (input 1) along which its inputs lie; 0 of a depthwise convolution."""
     grouped = any(a.name == "group" and a.i > 1 for a in node.attribute)
     return 0 if grouped else _IN_AXIS[node.op_type]
 

@@ -1,4 +1,4 @@
-"""Networks of the corpus with attention, LayerNorm, RMSNorm, GELU, SiLU and depthwise convolutions, in PyTorch."""
+"""Networks of the corpus with attention, LayerNorm, RMSNorm, GELU, SiLU and depthwise convolutions."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def _heads(x: Tensor) -> Tensor:
 
 
 class Encoder(nn.Module):
-    """BERT on tokens: embeddings and a norm, three post-norm layers of PyTorch's own, a pooler, a classifier."""
+    """BERT on tokens: embeddings and a norm, three layers of PyTorch's own, a pooler, a classifier."""
 
     def __init__(self, width: int = 48):
         super().__init__()
@@ -114,7 +114,7 @@ class SvtrBlock(nn.Module):
 
 
 class Recognizer(nn.Module):
-    """Text recognition (Du and others, 2022): depthwise convolutions, two attention blocks, a class per column."""
+    """Text recognition (SVTR, 2022): depthwise convolutions, two attention blocks, a class per column."""
 
     def __init__(self, width: int = 48):
         super().__init__()
@@ -217,7 +217,7 @@ class Efficient(nn.Module):
 
 
 class ConvNextBlock(nn.Module):
-    """Depthwise 5x5, LayerNorm, two linear layers around a GELU, a scale per channel (Liu and others, 2022)."""
+    """Depthwise 5x5, LayerNorm, linear layers around a GELU, a scale per channel (Liu and others, 2022)."""
 
     def __init__(self, width: int):
         super().__init__()

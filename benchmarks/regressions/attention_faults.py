@@ -88,8 +88,8 @@ _PRODUCTS: tuple[tuple[str, int, str, float], ...] = (
     ("swin", 1, "value", 1 / 8),
     ("swin", 2, "weights", 1 / 6),
 )
-#: Network, block, channels of query that are enlarged and of key that are divided by it, factor. Rotary positions
-#: turn two channels into each other.
+#: Network, block, channels of query that are enlarged and of key that are divided by it, factor. Rotary
+#: positions turn two channels into each other.
 _SCORES: tuple[tuple[str, int, tuple[int, ...], float], ...] = (
     ("vit", 0, (5,), 100),
     ("encoder", 1, (7,), 150),
@@ -192,7 +192,7 @@ _UNUSED = (
     ("swin", "/stage2/norm2/LayerNormalization", "/stage2/fc1/MatMul", 44, 50),
     ("convnext", "/stage1/stage1.1/norm/LayerNormalization", "/stage1/stage1.1/fc1/MatMul", 15, 50),
 )
-#: Depthwise convolution whose weights get one scale, and its channel that sticks out, with what divides it again.
+#: Depthwise convolution whose weights get one scale, what divides its outlier again, channel, factor.
 _DEPTHWISE: Mapping[str, tuple[str, tuple[str, ...], int, float]] = {
     "mobilenet": ("/3/depthwise/conv/Conv", ("/3/project/conv/Conv",), 7, 100),
     "recognizer": ("/depthwise1/depthwise1.0/conv/Conv", ("/point1/point1.0/conv/Conv",), 6, 100),

@@ -1,4 +1,4 @@
-"""Q/DQ where the plugin puts none and other quantizers do: at norms, activation functions, sums, embeddings."""
+"""Q/DQ where the plugin puts none and other quantizers do: at norms, GELU and SiLU, sums, embeddings."""
 
 from __future__ import annotations
 

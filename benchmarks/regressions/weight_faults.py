@@ -185,7 +185,12 @@ def _zeros() -> Iterator[Entry]:
         "activation_zero_mlp": ("mlp", "/5/Gemm", constant_scale(0.0), False),
         "activation_tiny_tcn": ("tcn", "/3/first/Conv", constant_scale(1e-40), False),
         "weight_zero_swin": ("swin", "/stage2/fc1/MatMul", emptied(range(20), 0.0), True),
-        "activation_tiny_recognizer": ("recognizer", "/blocks/blocks.1/fc1/MatMul", constant_scale(1e-40), False),
+        "activation_tiny_recognizer": (
+            "recognizer",
+            "/blocks/blocks.1/fc1/MatMul",
+            constant_scale(1e-40),
+            False,
+        ),
         "activation_half_underflow_vit": ("vit", "/blocks/blocks.0/fc1/MatMul", constant_scale(2e-8), False),
     }
     for name, (network, group, change, weight) in cases.items():
