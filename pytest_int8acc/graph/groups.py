@@ -8,8 +8,7 @@ The rules are those of TensorRT's developer guide, 'Q/DQ layer-placement recomme
   convolution and the Add fuse into one INT8 kernel;
 - a grouped convolution needs a multiple of 4 channels per group, unless it is depthwise.
 
-FP8 goes to the same places, but for ConvTranspose and large filters, which ModelOpt leaves out: for them
-TensorRT has no kernels.
+FP8 goes to the same places, but for ConvTranspose and large filters, which NVIDIA's ModelOpt leaves out.
 
 Each weighted node, and each residual Add, is one group.
 """
@@ -219,11 +218,11 @@ def unfit_groups(node: onnx.NodeProto, weight: Array) -> LeftHigh | None:
 
 
 def _without_fp8(node: onnx.NodeProto, weight: Array) -> str:
-    """What a convolution is that TensorRT has no FP8 kernel for; empty for others."""
+    """What a convolution is that ModelOpt does not put into FP8; empty for others."""
     if node.op_type != "Conv":
         return node.op_type
     size = math.prod(weight.shape[2:])
-    return f"a filter of {size} weights" if size > _FP8_FILTER else ""
+    return f"a filter of {size} weights" if size >= _FP8_FILTER else ""
 
 
 def _shared_scales(model: Model, slots: Mapping[str, tuple[Slot, ...]]) -> Iterator[frozenset[str]]:

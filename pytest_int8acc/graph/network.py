@@ -101,7 +101,7 @@ _LEFT_HIGH = {
     "scalar": "input '{0}' is a scalar",
     "constant": "both inputs are constants",
     "computed-weights": "its weights are computed at run time",
-    "no-kernel": "TensorRT has no kernel for {0} in {1}",
+    "no-kernel": "by ModelOpt's rules, {1} does not take {0}",
     "odd-channels": "{0} to {1} channels per group; INT8 needs multiples of 4, or depthwise",
 }
 
