@@ -250,6 +250,9 @@ def int8_form(case: Case, model: Model, settings: Settings, cache: Path | None =
     """
     rest: Precision = "fp32" if case.baseline == "fp32" else "fp16"
     given, low, key = case.source, low_of(case), case.source.where
+    if low is FP8 and settings.mode == "native":
+        with case.at("fp8"):
+            raise SpecError("fp8: ONNX Runtime has no FP8 kernels to deploy: leave out 'mode: native'")
     if given.model is not None:
         with case.at(f"{key}.model"):
             quantized = load_model(case.path(given.model))

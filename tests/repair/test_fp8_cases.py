@@ -16,10 +16,12 @@ from onnx.reference import ReferenceEvaluator
 from projects import Project
 from zoo import ZOO
 
+from pytest_int8acc.backends.tensorrt import TrtBackend
 from pytest_int8acc.check import conclude
 from pytest_int8acc.data import open_dataset
 from pytest_int8acc.engines.calibrators import collect_maxima
-from pytest_int8acc.errors import ModelError
+from pytest_int8acc.engines.tensorrt.platform import Platform
+from pytest_int8acc.errors import EngineError, ModelError, SpecError
 from pytest_int8acc.graph.formats import FP8
 from pytest_int8acc.graph.groups import find_groups
 from pytest_int8acc.graph.load import load_model
@@ -170,3 +172,25 @@ def test_a_model_in_int8_belongs_under_int8(tmp_path: Path) -> None:
         ModelError, match=r"yaml:3:14: .*quantized to INT8, and nothing to FP8.*under 'int8: \{model"
     ):
         Project(tmp_path).check("fp8: {model: q.onnx}\n")
+
+
+def test_native_kernels_of_fp8_there_are_none(tmp_path: Path) -> None:
+    project = Project(tmp_path)
+    project.data(project.model())
+    with pytest.raises(SpecError, match=r"yaml:3:6: fp8: ONNX Runtime has no FP8 kernels .*'mode: native'"):
+        project.check("fp8: {calibrate: {}}\nonnxruntime: {mode: native}\n", Settings(mode="native"))
+
+
+def test_a_gpu_before_ada_is_an_error_at_its_place(tmp_path: Path) -> None:
+    project = Project(tmp_path)
+    project.data(project.model())
+    case = measured(project, "fp8: {calibrate: {}}\n")
+    try:
+        assert case.int8 is not None
+        backend = TrtBackend(Platform("tensorrt", (10, 3, 0), "NVIDIA T4", (7, 5)), case.case, Settings())
+        with pytest.raises(EngineError, match=r"on NVIDIA T4 has no FP8: .*compute capability 8.9"):
+            backend.check(case.int8.under())
+        assert case.candidate.place.endswith("yaml:3:6")
+        backend.close()
+    finally:
+        case.close()
