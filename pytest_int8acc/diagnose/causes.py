@@ -297,17 +297,21 @@ class Surroundings:
         return None
 
     def concat_before(self, tensor: str) -> onnx.NodeProto | None:
-        """The Concat that made ``tensor``."""
+        """The Concat that made ``tensor`` of several; one that only turns a tensor around joins nothing."""
         node = self.index.producer.get(self.root(tensor))
-        return node if node is not None and node.op_type == "Concat" else None
+        if node is None or node.op_type != "Concat":
+            return None
+        return node if len({self.root(name) for name in node.input}) > 1 else None
 
     def sensitive(self, group: Group, worst: Cause, tensors: Sequence[str]) -> Cause | None:
-        """Why TensorRT's guide advises against INT8 here; None where it does not.
+        """Why TensorRT's guide advises against INT8 here; None where it does not, or no harm is measured.
 
         ``worst`` is what the culprit's noisiest edge shows, ``tensors`` are of edges whose noise counts.
         """
         leader = self.index.nodes[group.name]
         masked = worst.numbers["sqnr_db"] > _MASKED_DB
+        if worst.numbers["sqnr_db"] >= SOUND_DB and not masked:
+            return None
         if leader.op_type in _SENSITIVE:
             return worst.showing("sensitive-op", "quantized-inputs", op_type=leader.op_type, masked=masked)
         for tensor in tensors:

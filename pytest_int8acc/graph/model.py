@@ -23,7 +23,15 @@ from onnx import TensorProto, numpy_helper
 
 from pytest_int8acc.errors import ModelError
 from pytest_int8acc.files import replacing_files
-from pytest_int8acc.graph.index import Index, all_graphs, all_initializers, all_nodes, refill, subgraphs, take_name
+from pytest_int8acc.graph.index import (
+    Index,
+    all_graphs,
+    all_initializers,
+    all_nodes,
+    refill,
+    subgraphs,
+    take_name,
+)
 from pytest_int8acc.tensors import Array, TensorInfo
 
 #: Initializers of more bytes than this live beside the graph.
