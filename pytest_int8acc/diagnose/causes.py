@@ -304,7 +304,7 @@ class Surroundings:
         return node if len({self.root(name) for name in node.input}) > 1 else None
 
     def sensitive(self, group: Group, worst: Cause, tensors: Sequence[str]) -> Cause | None:
-        """Why TensorRT's guide advises against INT8 here; None where it does not, or no harm is measured.
+        """Why TensorRT's guide advises against INT8 here; None where not, or where inputs keep what is usual.
 
         ``worst`` is what the culprit's noisiest edge shows, ``tensors`` are of edges whose noise counts.
         """
@@ -314,6 +314,8 @@ class Surroundings:
             return None
         if leader.op_type in _SENSITIVE:
             return worst.showing("sensitive-op", "quantized-inputs", op_type=leader.op_type, masked=masked)
+        if worst.numbers["sqnr_db"] >= SOUND_DB and not masked:
+            return None
         for tensor in tensors:
             node = self.index.producer.get(self.root(tensor))
             if node is None:

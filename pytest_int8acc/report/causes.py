@@ -262,7 +262,7 @@ def _left(cause: Cause) -> str:
 def _short_left(cause: Cause) -> str:
     if cause.masked:
         return f"values of {cause.amax:.3g}, as of a mask, take the codes"
-    return f"{cause.numbers['sqnr_db']:.3g} dB left"
+    return f"what it reads keeps {cause.numbers['sqnr_db']:.3g} dB"
 
 
 def _many_scales(cause: Cause) -> str:
