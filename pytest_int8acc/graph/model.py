@@ -86,10 +86,11 @@ class Model:
 
         Raises ModelError where the model contradicts itself.
         """
-        inferred = self.inferred()
+        inferred = self.inferred
         tensors = (*inferred.value_info, *inferred.input, *inferred.output)
         return {v.name: _tensor_info(v) for v in tensors if v.type.HasField("tensor_type")}
 
+    @cached_property
     def inferred(self) -> onnx.GraphProto:
         """The main graph as ONNX's shape inference fills it in; ModelError where it contradicts itself."""
         try:
@@ -105,6 +106,10 @@ class Model:
 
     def constants(self) -> dict[str, Array]:
         """All initializers of the main graph as arrays; the large ones are not copied."""
+        return dict(self._constants)
+
+    @cached_property
+    def _constants(self) -> dict[str, Array]:
         return {t.name: self._array(t) for t in self.graph.initializer}
 
     def _array(self, tensor: TensorProto) -> Array:
