@@ -310,8 +310,6 @@ class Surroundings:
         """
         leader = self.index.nodes[group.name]
         masked = worst.numbers["sqnr_db"] > _MASKED_DB
-        if worst.numbers["sqnr_db"] >= SOUND_DB and not masked:
-            return None
         if leader.op_type in _SENSITIVE:
             return worst.showing("sensitive-op", "quantized-inputs", op_type=leader.op_type, masked=masked)
         if worst.numbers["sqnr_db"] >= SOUND_DB and not masked:
