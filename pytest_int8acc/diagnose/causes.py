@@ -297,12 +297,14 @@ class Surroundings:
         return None
 
     def concat_before(self, tensor: str) -> onnx.NodeProto | None:
-        """The Concat that made ``tensor``."""
+        """The Concat that made ``tensor`` of several; one that only turns a tensor around joins nothing."""
         node = self.index.producer.get(self.root(tensor))
-        return node if node is not None and node.op_type == "Concat" else None
+        if node is None or node.op_type != "Concat":
+            return None
+        return node if len({self.root(name) for name in node.input}) > 1 else None
 
     def sensitive(self, group: Group, worst: Cause, tensors: Sequence[str]) -> Cause | None:
-        """Why TensorRT's guide advises against INT8 here; None where it does not.
+        """Why TensorRT's guide advises against INT8 here; None where not, or where inputs keep what is usual.
 
         ``worst`` is what the culprit's noisiest edge shows, ``tensors`` are of edges whose noise counts.
         """
@@ -310,6 +312,8 @@ class Surroundings:
         masked = worst.numbers["sqnr_db"] > _MASKED_DB
         if leader.op_type in _SENSITIVE:
             return worst.showing("sensitive-op", "quantized-inputs", op_type=leader.op_type, masked=masked)
+        if worst.numbers["sqnr_db"] >= SOUND_DB and not masked:
+            return None
         for tensor in tensors:
             node = self.index.producer.get(self.root(tensor))
             if node is None:
