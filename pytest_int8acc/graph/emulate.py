@@ -134,7 +134,7 @@ class _Emulation:
     def _rounded(self, node: onnx.NodeProto, halves: list[str]) -> Iterator[onnx.NodeProto]:
         """``node``, and a rounding after each result that is not an FP16 number already."""
         exact = node.op_type == "DequantizeLinear" or (
-            _keeps_values(node) and self.unrounded.isdisjoint(node.input)
+            keeps_values(node) and self.unrounded.isdisjoint(node.input)
         )
         after: list[onnx.NodeProto] = []
         for index, name in enumerate(node.output):
@@ -163,7 +163,7 @@ class _Emulation:
         if reader is None or reader.name in self.rounded_before:
             return False
         computed = [n for n in reader.input if n in self.half and n not in self.index.constants]
-        return _keeps_values(reader) and computed == [name]
+        return keeps_values(reader) and computed == [name]
 
     def _cast(self, node: onnx.NodeProto) -> Iterator[onnx.NodeProto]:
         """A Cast to 16 bits rounds; one from them reads the stand-in."""
@@ -188,5 +188,6 @@ class _Emulation:
         return helper.make_node("Cast", [source], [result], name, to=data_type)
 
 
-def _keeps_values(node: onnx.NodeProto) -> bool:
+def keeps_values(node: onnx.NodeProto) -> bool:
+    """Whether a node gives values of its inputs, negated or without sign at most, or 0."""
     return node.op_type in _SELECTING or moves_values(node)

@@ -99,10 +99,32 @@ def _prepared(model: Model, low: Format, keep_fp32: Collection[str]) -> Model:
     return combine_norms(model, keep_fp32)
 
 
-def low_nodes(model: Model, low: Format) -> frozenset[str]:
-    """Names of the nodes that compute in ``low`` where nothing is kept in FP32; ``model`` in normal form."""
-    prepared = _prepared(model, low, ())
-    return frozenset(_Typing(prepared, value_types(prepared), (), _KINDS[low.name]).bound)
+@dataclass(frozen=True, eq=False)
+class Narrow:
+    """A node that computes in FP16 or BF16, as it does so: with the constants of ``narrow_nodes``."""
+
+    node: onnx.NodeProto
+    inputs: frozenset[int]
+    """Positions that it reads in the narrow type."""
+    outputs: frozenset[str]
+    """Tensors that it makes in it."""
+
+
+def narrow_nodes(model: Model, low: Format) -> tuple[dict[str, Narrow], dict[str, Array]]:
+    """Nodes that compute in ``low`` where they are not kept, by name, and all their constants in FP32.
+
+    Raises:
+        ModelError: The opset of ``model``, in normal form, cannot be lifted.
+    """
+    prepared, kind = _prepared(model, low, ()), _KINDS[low.name]
+    typing = _Typing(prepared, value_types(prepared), (), kind)
+    found = {}
+    for node, wanted in zip(prepared.graph.node, typing.wanted, strict=True):
+        if node.name in typing.bound:
+            inputs = frozenset(i for i, target in wanted.items() if target == kind)
+            made = frozenset(name for name in node.output if typing.made.get(name) == kind)
+            found[node.name] = Narrow(node, inputs, made)
+    return found, prepared.constants()
 
 
 def computes_in_half(model: Model, types: dict[str, int]) -> bool:
