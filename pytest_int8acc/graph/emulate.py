@@ -18,7 +18,7 @@ import onnx
 from onnx import helper
 
 from pytest_int8acc.graph.groups import moves_values
-from pytest_int8acc.graph.index import all_graphs, attribute, refill
+from pytest_int8acc.graph.index import all_graphs, all_nodes, attribute, refill
 from pytest_int8acc.graph.model import Model, put_constant
 from pytest_int8acc.graph.types import BFLOAT16, FLOAT, FLOAT16, signature, value_types
 
@@ -67,6 +67,11 @@ def _is_spelled_out(model: Model) -> bool:
     narrow = {n.output[0] for n in nodes if n.op_type == "Cast" and attribute(n, "to", 0) in _HALVES}
     read = {name for node in nodes if node.op_type != "Cast" for name in node.input}
     return narrow.isdisjoint(read) and narrow.isdisjoint(v.name for graph in graphs for v in graph.output)
+
+
+def casts_to_half(graph: onnx.GraphProto) -> bool:
+    """Whether a Cast to FP16 or BF16 is among the nodes of a graph, or of those inside them."""
+    return any(n.op_type == "Cast" and attribute(n, "to", 0) in _HALVES for n in all_nodes(graph))
 
 
 class _Emulation:
