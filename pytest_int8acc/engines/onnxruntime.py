@@ -269,6 +269,8 @@ def _options(runtime: Any, mode: Mode, threads: int | None, optimized: bool) -> 
     levels = runtime.GraphOptimizationLevel
     options.graph_optimization_level = levels.ORT_ENABLE_ALL if optimized else levels.ORT_DISABLE_ALL
     options.use_deterministic_compute = True
+    if not optimized:  # the order of the file; by default outputs come last first, with all before them alive
+        options.execution_order = runtime.ExecutionOrder.PRIORITY_BASED
     # Threads that spin take the cores of other sessions and of workers beside this one: a sixth to a half of
     # a run's CPU time, and no shorter a run.
     for pool in ("intra", "inter"):
