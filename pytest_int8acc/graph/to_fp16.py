@@ -23,7 +23,16 @@ from pytest_int8acc.graph.index import subgraphs
 from pytest_int8acc.graph.load import normalize, raise_opset
 from pytest_int8acc.graph.model import Model, put_constant
 from pytest_int8acc.graph.norms import combine_norms
-from pytest_int8acc.graph.types import BFLOAT16, FLOAT, FLOAT16, Signature, pairs, signature, value_types
+from pytest_int8acc.graph.types import (
+    BFLOAT16,
+    FLOAT,
+    FLOAT16,
+    Narrow,
+    Signature,
+    pairs,
+    signature,
+    value_types,
+)
 from pytest_int8acc.tensors import Array, did_you_mean
 
 #: A scale that FP16 rounding changes by more than this share is said; normal numbers change by 2**-11.
@@ -97,17 +106,6 @@ def _prepared(model: Model, low: Format, keep_fp32: Collection[str]) -> Model:
     if model.opset < least:
         model = normalize(raise_opset(model, least))
     return combine_norms(model, keep_fp32)
-
-
-@dataclass(frozen=True, eq=False)
-class Narrow:
-    """A node that computes in FP16 or BF16, as it does so: with the constants of ``narrow_nodes``."""
-
-    node: onnx.NodeProto
-    inputs: frozenset[int]
-    """Positions that it reads in the narrow type."""
-    outputs: frozenset[str]
-    """Tensors that it makes in it."""
 
 
 def narrow_nodes(model: Model, low: Format) -> tuple[dict[str, Narrow], dict[str, Array]]:

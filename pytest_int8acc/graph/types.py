@@ -38,6 +38,17 @@ class Signature:
     outputs: tuple[Formal, ...]
 
 
+@dataclass(frozen=True, eq=False)
+class Narrow:
+    """A node that computes in FP16 or BF16, as it does so: see ``narrow_nodes``."""
+
+    node: onnx.NodeProto
+    inputs: frozenset[int]
+    """Positions that it reads in the narrow type."""
+    outputs: frozenset[str]
+    """Tensors that it makes in it."""
+
+
 def signature(node: onnx.NodeProto, opset: int) -> Signature | None:
     """What ONNX's own schema says of ``node``; None for another domain or a node that holds graphs."""
     if node.domain not in ("", "ai.onnx") or subgraphs(node):
@@ -63,7 +74,7 @@ def value_types(model: Model) -> dict[str, int]:
     Raises:
         ModelError: The model contradicts itself.
     """
-    graph = model.inferred()
+    graph = model.inferred
     types = {t.name: int(t.data_type) for t in graph.initializer}
     for value in (*graph.input, *graph.value_info, *graph.output):
         if value.type.HasField("tensor_type") and value.type.tensor_type.elem_type:
