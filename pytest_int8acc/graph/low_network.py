@@ -13,8 +13,8 @@ from pytest_int8acc.graph.index import Index
 from pytest_int8acc.graph.load import normalize, raise_opset
 from pytest_int8acc.graph.model import Model
 from pytest_int8acc.graph.network import Group, Network
-from pytest_int8acc.graph.to_fp16 import BF16_OPSET, computes_in_half, narrow_nodes
-from pytest_int8acc.graph.types import value_types
+from pytest_int8acc.graph.to_fp16 import BF16_OPSET, narrow_nodes
+from pytest_int8acc.graph.types import computes_in_half, value_types
 
 #: Operators of one operand that give its values or bounds: rounded before or after them, it is the same.
 _SELECTING = frozenset({"Relu", "Clip", "Neg", "Abs"})

@@ -29,6 +29,7 @@ from pytest_int8acc.graph.types import (
     FLOAT16,
     Narrow,
     Signature,
+    computes_in_half,
     pairs,
     signature,
     value_types,
@@ -123,16 +124,6 @@ def narrow_nodes(model: Model, low: Format) -> tuple[dict[str, Narrow], dict[str
             made = frozenset(name for name in node.output if typing.made.get(name) == kind)
             found[node.name] = Narrow(node, inputs, made)
     return found, prepared.constants()
-
-
-def computes_in_half(model: Model, types: dict[str, int]) -> bool:
-    """True where a node other than a Cast reads FP16 or BF16."""
-    return any(
-        types.get(name) in (FLOAT16, BFLOAT16)
-        for node in model.graph.node
-        if node.op_type != "Cast"
-        for name in node.input
-    )
 
 
 class _Typing:

@@ -84,6 +84,16 @@ def value_types(model: Model) -> dict[str, int]:
     return types
 
 
+def computes_in_half(model: Model, types: dict[str, int]) -> bool:
+    """True where a node other than a Cast reads FP16 or BF16."""
+    return any(
+        types.get(name) in (FLOAT16, BFLOAT16)
+        for node in model.graph.node
+        if node.op_type != "Cast"
+        for name in node.input
+    )
+
+
 def pairs(node: onnx.NodeProto, formals: Signature) -> Iterator[tuple[str, Formal]]:
     """Each tensor that ``node`` really reads or makes, with its formal."""
     for name, formal in zip((*node.input, *node.output), (*formals.inputs, *formals.outputs), strict=True):

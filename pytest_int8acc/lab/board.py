@@ -10,7 +10,7 @@ import onnx
 from onnx import TensorProto, helper, numpy_helper
 
 from pytest_int8acc.engines.onnxruntime import Sessions
-from pytest_int8acc.graph.formats import BF16, FP16, INT8, Format
+from pytest_int8acc.graph.formats import FP16, INT8, Format
 from pytest_int8acc.graph.fp16_network import emulate_network, network_to_fp16
 from pytest_int8acc.graph.index import refill, subgraphs
 from pytest_int8acc.graph.low_switchboard import build_low_switchboard
@@ -65,8 +65,8 @@ class Board:
         """
         self.network = network
         halved, self.as_run = as_it_runs(network, rest)
-        narrow = low in (FP16, BF16)
-        switched = build_low_switchboard(network, low) if narrow else build_switchboard(self.as_run)
+        quantized = low.takes_scales
+        switched = build_switchboard(self.as_run) if quantized else build_low_switchboard(network, low)
         places = list(_places(network, halved, self.as_run))
         model, self._slots = _open_scales(switched.model, places)
         self._engine = sessions.exact(model)

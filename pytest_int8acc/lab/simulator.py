@@ -305,7 +305,7 @@ def _places(edges: Sequence[Edge]) -> list[tuple[str, int]]:
 
 
 def _are_alike(edges: Sequence[Edge]) -> bool:
-    """Whether edges of one tensor are in symmetric INT8, with scales of one shape."""
+    """Whether edges of one tensor are symmetric, with scales of one shape."""
     kinds = {(e.quantization.axis, e.quantization.scale.shape) for e in edges}
     return len(kinds) == 1 and all(e.quantization.is_symmetric for e in edges)
 
