@@ -84,15 +84,16 @@ def vit(name: str, blocks: int, width: int, heads: int, patch: int, seed: int, i
     x = b.node("Add", x, b.random(1, length, width, std=0.3))
     for block in range(blocks):
         b.scope = f"block{block}"
-        x = b.node("Add", x, _attention(b, b.norm(x, width, label="norm1"), width, heads))
+        x = b.node("Add", x, attention(b, b.norm(x, width, label="norm1"), width, heads))
         y = b.linear(b.norm(x, width, label="norm2"), width, 4 * width, label="fc1")
-        x = b.node("Add", x, b.linear(_gelu(b, y), 4 * width, width, gain=0.5, label="fc2"))
+        x = b.node("Add", x, b.linear(gelu(b, y), 4 * width, width, gain=0.5, label="fc2"))
     b.scope = ""
     pooled = b.node("ReduceMean", b.norm(x, width, label="norm"), axes=[1], keepdims=0)
     return b.model(b.linear(pooled, width, 100, label="head"))
 
 
-def _attention(b: Builder, x: str, width: int, heads: int) -> str:
+def attention(b: Builder, x: str, width: int, heads: int) -> str:
+    """Self-attention, with the projection behind it."""
     split = b.ints(0, 0, heads, width // heads)
     parts = [b.linear(x, width, width, label=label) for label in ("query", "key", "value")]
     query, key, value = (b.node("Reshape", part, split) for part in parts)
@@ -104,7 +105,8 @@ def _attention(b: Builder, x: str, width: int, heads: int) -> str:
     return b.linear(joined, width, width, gain=0.5, label="out")
 
 
-def _gelu(b: Builder, x: str) -> str:
+def gelu(b: Builder, x: str) -> str:
+    """GELU by Erf."""
     gate = b.node("Add", b.node("Erf", b.node("Div", x, b.const(2**0.5))), b.const(1.0))
     return b.node("Mul", b.node("Mul", x, gate), b.const(0.5))
 

@@ -17,7 +17,7 @@ import os
 import subprocess
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from benchmarks.cost.lines import TOPICS, Line, Setup
@@ -37,7 +37,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     options = _parser().parse_args(arguments)
     os.environ.update(ONE_THREAD)
     if options.install:
-        install(options.environments)
+        install(options.environments, PACKAGES)
     about = dict(machine("benchmarks.cost"))
     print("\n".join(f"{name}: {value}" for name, value in about.items()), flush=True)
     lines: dict[str, list[Line]] = {}
@@ -63,9 +63,9 @@ def _cells(line: Line) -> tuple[object, ...]:
     return line.what, f"{'> ' if line.least else ''}{line.figure:.3g}", goal, line.unit, met
 
 
-def install(folder: Path) -> None:
-    """Make the environments that are not there."""
-    for name, packages in PACKAGES.items():
+def install(folder: Path, environments: Mapping[str, Sequence[str]]) -> None:
+    """Make the environments that are not there, each with its packages."""
+    for name, packages in environments.items():
         if not (folder / name).exists():
             subprocess.run([sys.executable, "-m", "venv", folder / name], check=True)
             subprocess.run([folder / name / "bin" / "pip", "install", "-q", *packages], check=True)

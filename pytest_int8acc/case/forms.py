@@ -280,6 +280,11 @@ def _low_form(case: Case, low: Format, model: Model, settings: Settings) -> Int8
             if getattr(settings, name):
                 flag = f"--int8acc-{name}"
                 raise SpecError(f"candidate: {low.name}: {flag} is for INT8 only; leave it out, or this case")
+        if (settings.mode, settings.provider) == ("native", "cpu") and settings.backend != "tensorrt":
+            raise SpecError(
+                f"candidate: {low.name}: in mode native ONNX Runtime computes it in FP32 on the CPU, so that "
+                "nothing of it would show; take mode exact, or provider cuda"
+            )
         with case.at("model"):
             network = low_network(model, low)
     return _under_plan(case, Int8Form(network, "", "fp32", low=low))

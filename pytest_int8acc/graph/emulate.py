@@ -18,7 +18,7 @@ import onnx
 from onnx import helper
 
 from pytest_int8acc.graph.groups import moves_values
-from pytest_int8acc.graph.index import all_graphs, attribute, refill
+from pytest_int8acc.graph.index import all_graphs, all_nodes, attribute, refill
 from pytest_int8acc.graph.model import Model, put_constant
 from pytest_int8acc.graph.types import BFLOAT16, FLOAT, FLOAT16, signature, value_types
 
@@ -67,6 +67,11 @@ def _is_spelled_out(model: Model) -> bool:
     narrow = {n.output[0] for n in nodes if n.op_type == "Cast" and attribute(n, "to", 0) in _HALVES}
     read = {name for node in nodes if node.op_type != "Cast" for name in node.input}
     return narrow.isdisjoint(read) and narrow.isdisjoint(v.name for graph in graphs for v in graph.output)
+
+
+def casts_to_half(graph: onnx.GraphProto) -> bool:
+    """Whether a Cast to FP16 or BF16 is among the nodes of a graph, or of those inside them."""
+    return any(n.op_type == "Cast" and attribute(n, "to", 0) in _HALVES for n in all_nodes(graph))
 
 
 class _Emulation:
@@ -134,7 +139,7 @@ class _Emulation:
     def _rounded(self, node: onnx.NodeProto, halves: list[str]) -> Iterator[onnx.NodeProto]:
         """``node``, and a rounding after each result that is not an FP16 number already."""
         exact = node.op_type == "DequantizeLinear" or (
-            _keeps_values(node) and self.unrounded.isdisjoint(node.input)
+            keeps_values(node) and self.unrounded.isdisjoint(node.input)
         )
         after: list[onnx.NodeProto] = []
         for index, name in enumerate(node.output):
@@ -163,7 +168,7 @@ class _Emulation:
         if reader is None or reader.name in self.rounded_before:
             return False
         computed = [n for n in reader.input if n in self.half and n not in self.index.constants]
-        return _keeps_values(reader) and computed == [name]
+        return keeps_values(reader) and computed == [name]
 
     def _cast(self, node: onnx.NodeProto) -> Iterator[onnx.NodeProto]:
         """A Cast to 16 bits rounds; one from them reads the stand-in."""
@@ -188,5 +193,6 @@ class _Emulation:
         return helper.make_node("Cast", [source], [result], name, to=data_type)
 
 
-def _keeps_values(node: onnx.NodeProto) -> bool:
+def keeps_values(node: onnx.NodeProto) -> bool:
+    """Whether a node gives values of its inputs, negated or without sign at most, or 0."""
     return node.op_type in _SELECTING or moves_values(node)

@@ -13,8 +13,8 @@ from pytest_int8acc.graph.index import Index
 from pytest_int8acc.graph.load import normalize, raise_opset
 from pytest_int8acc.graph.model import Model
 from pytest_int8acc.graph.network import Group, Network
-from pytest_int8acc.graph.to_fp16 import BF16_OPSET, computes_in_half, low_nodes
-from pytest_int8acc.graph.types import value_types
+from pytest_int8acc.graph.to_fp16 import BF16_OPSET, narrow_nodes
+from pytest_int8acc.graph.types import computes_in_half, value_types
 
 #: Operators of one operand that give its values or bounds: rounded before or after them, it is the same.
 _SELECTING = frozenset({"Relu", "Clip", "Neg", "Abs"})
@@ -38,7 +38,7 @@ def low_network(model: Model, low: Format) -> Network:
         )
     if low is BF16 and model.opset < BF16_OPSET:
         model = normalize(raise_opset(model, BF16_OPSET))
-    narrow = low_nodes(model, low)
+    narrow, _ = narrow_nodes(model, low)
     members: dict[str, list[onnx.NodeProto]] = {}
     leader: dict[str, str] = {}
     for node in (node for node in model.graph.node if node.name in narrow):

@@ -20,9 +20,9 @@ import numpy as np
 import onnx
 from onnx import TensorProto, helper
 
-from pytest_int8acc.graph.index import subgraphs
+from pytest_int8acc.graph.index import Index, subgraphs
 from pytest_int8acc.graph.model import APART_BYTES, Editor, Model, put_constant
-from pytest_int8acc.graph.network import Edge, Network, by_node
+from pytest_int8acc.graph.network import Edge, Group, Network, by_node
 from pytest_int8acc.graph.plan import QdqWriter
 from pytest_int8acc.graph.types import value_types
 from pytest_int8acc.tensors import Array
@@ -54,15 +54,28 @@ def build_switchboard(network: Network) -> Switchboard:
     halved network: ``emulate_half`` does not look into branches.
     """
     editor = network.model.edit()
-    switch = editor.unique("int8acc_switch")
-    names = [editor.unique(f"{group.name}_switch") for group in network.groups]
+    switch, names, split = open_switch(editor, network.groups)
     writer = _Writer(editor, _Finder(network, names))
+    editor.set_nodes([split, *writer.nodes()])
+    return Switchboard(editor.done(), switch, tuple(group.name for group in network.groups))
+
+
+def open_switch(editor: Editor, groups: Sequence[Group]) -> tuple[str, list[str], onnx.NodeProto]:
+    """Add the input of all switches; its name, that of each group's switch, and the node that makes these."""
+    switch = editor.unique("int8acc_switch")
+    names = [editor.unique(f"{group.name}_switch") for group in groups]
     ones = editor.add_constant("int8acc_ones", np.ones(len(names), np.int64))
     split = helper.make_node("Split", [switch, ones], names, editor.unique("int8acc_switches"), axis=0)
-    editor.set_nodes([split, *writer.nodes()])
-    value = helper.make_tensor_value_info(switch, TensorProto.BOOL, [len(names)])
-    editor.graph.input.append(value)
-    return Switchboard(editor.done(), switch, tuple(group.name for group in network.groups))
+    editor.graph.input.append(helper.make_tensor_value_info(switch, TensorProto.BOOL, [len(names)]))
+    return switch, names, split
+
+
+def is_movable(name: str, array: Array | None, index: Index) -> bool:
+    """True for a constant that may lie in branches: small, or what one node that is no product reads."""
+    reader = index.only_reader(name)
+    if array is None or name in index.public:
+        return False
+    return array.nbytes <= APART_BYTES or (reader is not None and reader.op_type not in _PRODUCTS)
 
 
 @dataclass(frozen=True, eq=False)
@@ -76,7 +89,7 @@ class _Region:
 
 
 @dataclass(eq=False)
-class _Branch:
+class Branch:
     """A graph under construction, and the names that it has for tensors of the graph around it."""
 
     label: str
@@ -86,6 +99,13 @@ class _Branch:
     names: dict[str, str] = field(default_factory=dict)
     pairs: QdqWriter | None = None
     """Adds Q/DQ to it."""
+
+    def constant(self, editor: Editor, wanted: str, array: Array) -> str:
+        """Add a constant; its name."""
+        tensor = TensorProto()
+        put_constant(tensor, editor.unique(wanted), array, editor.weights)
+        self.constants.append(tensor)
+        return tensor.name
 
     def graph(self, name: str, results: Mapping[str, int]) -> onnx.GraphProto:
         """The graph that gives ``results``, tensor to element type, which have names of their own inside."""
@@ -125,11 +145,8 @@ class _Finder:
         return regions
 
     def is_movable(self, name: str) -> bool:
-        """True for a constant that may lie in branches: small, or what one node that is no product reads."""
-        array, reader = self.constants.get(name), self.index.only_reader(name)
-        if array is None or name in self.index.public:
-            return False
-        return array.nbytes <= APART_BYTES or (reader is not None and reader.op_type not in _PRODUCTS)
+        """Whether a tensor is a constant that may lie in branches."""
+        return is_movable(name, self.constants.get(name), self.index)
 
     def _region(self, node: onnx.NodeProto) -> _Region | None:
         """What goes into branches with ``node``; None where nothing is quantized or no branch can hold it."""
@@ -185,7 +202,7 @@ class _Writer:
 
     def _if(self, node: onnx.NodeProto, region: _Region) -> onnx.NodeProto:
         graphs: dict[str, Any] = {}
-        for branch in (_Branch("then", True), _Branch("else", False)):
+        for branch in (Branch("then", True), Branch("else", False)):
             for original in region.nodes:
                 self._copy(original, branch)
             graphs[f"{branch.label}_branch"] = branch.graph(node.name, region.results)
@@ -193,7 +210,7 @@ class _Writer:
         results = list(region.results)
         return helper.make_node("If", [self.finder.conditions[node.name]], results, name, **graphs)
 
-    def _copy(self, original: onnx.NodeProto, branch: _Branch) -> None:
+    def _copy(self, original: onnx.NodeProto, branch: Branch) -> None:
         """Add ``original`` to ``branch`` under names of its own, with quantized inputs where it is so."""
         node = copy.deepcopy(original)
         node.name = self.editor.unique(f"{original.name}/{branch.label}")
@@ -216,7 +233,7 @@ class _Writer:
             result = outside.input[edge.index] = self.editor.unique(f"{base}_chosen")
             results = {result: int(helper.np_dtype_to_tensor_dtype(edge.quantization.scale.dtype))}
             graphs: dict[str, Any] = {}
-            for branch in (_Branch("then", True), _Branch("else", False)):
+            for branch in (Branch("then", True), Branch("else", False)):
                 given = branch.names[result] = self.editor.unique(f"{result}/{branch.label}")
                 name = self.editor.unique(f"{base}/{branch.label}")
                 chosen = helper.make_node("Identity", [self._local(edge.tensor, branch)], [given], name)
@@ -228,34 +245,30 @@ class _Writer:
             yield helper.make_node("If", [self.finder.conditions[node.name]], [result], name, **graphs)
         yield outside
 
-    def _quantize(self, node: onnx.NodeProto, edge: Edge, branch: _Branch) -> None:
+    def _quantize(self, node: onnx.NodeProto, edge: Edge, branch: Branch) -> None:
         """Have ``node`` read ``edge`` in INT8: a pair added to ``branch``, or a constant."""
         if edge.quantization.values is not None:
             node.input[edge.index] = self._weight(edge, branch)
             return
         if branch.pairs is None:
-            branch.pairs = QdqWriter(self.editor, lambda name, array: self._constant(name, array, branch))
+            branch.pairs = QdqWriter(
+                self.editor, lambda name, array: branch.constant(self.editor, name, array)
+            )
         branch.nodes.extend(branch.pairs.write(node, replace(edge, tensor=self._local(edge.tensor, branch))))
 
-    def _weight(self, edge: Edge, branch: _Branch) -> str:
+    def _weight(self, edge: Edge, branch: Branch) -> str:
         key, name = id(edge.quantization), f"{edge.tensor}/int8"
         if self.finder.is_movable(edge.tensor):
-            return self._constant(name, edge.quantization.dequantize(), branch)
+            return branch.constant(self.editor, name, edge.quantization.dequantize())
         if key not in self.outside:
             self.outside[key] = self.editor.add_constant(name, edge.quantization.dequantize())
         return self.outside[key]
 
-    def _local(self, name: str, branch: _Branch) -> str:
+    def _local(self, name: str, branch: Branch) -> str:
         """The branch's name for a tensor; a constant moves inside where it may."""
         if name not in branch.names:
             local = name
             if self.finder.is_movable(name):
-                local = self._constant(f"{name}/{branch.label}", self.finder.constants[name], branch)
+                local = branch.constant(self.editor, f"{name}/{branch.label}", self.finder.constants[name])
             branch.names[name] = local
         return branch.names[name]
-
-    def _constant(self, wanted: str, array: Array, branch: _Branch) -> str:
-        tensor = TensorProto()
-        put_constant(tensor, self.editor.unique(wanted), array, self.editor.weights)
-        branch.constants.append(tensor)
-        return tensor.name

@@ -23,7 +23,17 @@ from pytest_int8acc.graph.index import subgraphs
 from pytest_int8acc.graph.load import normalize, raise_opset
 from pytest_int8acc.graph.model import Model, put_constant
 from pytest_int8acc.graph.norms import combine_norms
-from pytest_int8acc.graph.types import BFLOAT16, FLOAT, FLOAT16, Signature, pairs, signature, value_types
+from pytest_int8acc.graph.types import (
+    BFLOAT16,
+    FLOAT,
+    FLOAT16,
+    Narrow,
+    Signature,
+    computes_in_half,
+    pairs,
+    signature,
+    value_types,
+)
 from pytest_int8acc.tensors import Array, did_you_mean
 
 #: A scale that FP16 rounding changes by more than this share is said; normal numbers change by 2**-11.
@@ -99,20 +109,21 @@ def _prepared(model: Model, low: Format, keep_fp32: Collection[str]) -> Model:
     return combine_norms(model, keep_fp32)
 
 
-def low_nodes(model: Model, low: Format) -> frozenset[str]:
-    """Names of the nodes that compute in ``low`` where nothing is kept in FP32; ``model`` in normal form."""
-    prepared = _prepared(model, low, ())
-    return frozenset(_Typing(prepared, value_types(prepared), (), _KINDS[low.name]).bound)
+def narrow_nodes(model: Model, low: Format) -> tuple[dict[str, Narrow], dict[str, Array]]:
+    """Nodes that compute in ``low`` where they are not kept, by name, and all their constants in FP32.
 
-
-def computes_in_half(model: Model, types: dict[str, int]) -> bool:
-    """True where a node other than a Cast reads FP16 or BF16."""
-    return any(
-        types.get(name) in (FLOAT16, BFLOAT16)
-        for node in model.graph.node
-        if node.op_type != "Cast"
-        for name in node.input
-    )
+    Raises:
+        ModelError: The opset of ``model``, in normal form, cannot be lifted.
+    """
+    prepared, kind = _prepared(model, low, ()), _KINDS[low.name]
+    typing = _Typing(prepared, value_types(prepared), (), kind)
+    found = {}
+    for node, wanted in zip(prepared.graph.node, typing.wanted, strict=True):
+        if node.name in typing.bound:
+            inputs = frozenset(i for i, target in wanted.items() if target == kind)
+            made = frozenset(name for name in node.output if typing.made.get(name) == kind)
+            found[node.name] = Narrow(node, inputs, made)
+    return found, prepared.constants()
 
 
 class _Typing:

@@ -38,6 +38,17 @@ class Signature:
     outputs: tuple[Formal, ...]
 
 
+@dataclass(frozen=True, eq=False)
+class Narrow:
+    """A node that computes in FP16 or BF16, as it does so: see ``narrow_nodes``."""
+
+    node: onnx.NodeProto
+    inputs: frozenset[int]
+    """Positions that it reads in the narrow type."""
+    outputs: frozenset[str]
+    """Tensors that it makes in it."""
+
+
 def signature(node: onnx.NodeProto, opset: int) -> Signature | None:
     """What ONNX's own schema says of ``node``; None for another domain or a node that holds graphs."""
     if node.domain not in ("", "ai.onnx") or subgraphs(node):
@@ -71,6 +82,16 @@ def value_types(model: Model) -> dict[str, int]:
     for node in model.graph.node:
         _resolve(node, signature(node, model.opset), types)
     return types
+
+
+def computes_in_half(model: Model, types: dict[str, int]) -> bool:
+    """True where a node other than a Cast reads FP16 or BF16."""
+    return any(
+        types.get(name) in (FLOAT16, BFLOAT16)
+        for node in model.graph.node
+        if node.op_type != "Cast"
+        for name in node.input
+    )
 
 
 def pairs(node: onnx.NodeProto, formals: Signature) -> Iterator[tuple[str, Formal]]:

@@ -10,9 +10,10 @@ import onnx
 from onnx import TensorProto, helper, numpy_helper
 
 from pytest_int8acc.engines.onnxruntime import Sessions
-from pytest_int8acc.graph.formats import FP16
+from pytest_int8acc.graph.formats import FP16, INT8, Format
 from pytest_int8acc.graph.fp16_network import emulate_network, network_to_fp16
 from pytest_int8acc.graph.index import refill, subgraphs
+from pytest_int8acc.graph.low_switchboard import build_low_switchboard
 from pytest_int8acc.graph.model import Model
 from pytest_int8acc.graph.network import Edge, Network, Precision, TensorScale
 from pytest_int8acc.graph.switchboard import build_switchboard
@@ -50,20 +51,22 @@ def as_it_runs(network: Network, rest: Precision) -> tuple[Network, Network]:
 class Board:
     """One network in ONNX Runtime, exact, with a switch for each group and a scale for each activation."""
 
-    def __init__(self, network: Network, rest: Precision, sessions: Sessions) -> None:
+    def __init__(self, network: Network, rest: Precision, sessions: Sessions, low: Format = INT8) -> None:
         """Halve, emulate and switch the network.
 
         Args:
             network: What plans are tried on.
             rest: What runs beside INT8.
             sessions: Where ONNX Runtime runs.
+            low: What groups run in that are not high.
 
         Raises:
             EngineError: ONNX Runtime refuses the model.
         """
         self.network = network
         halved, self.as_run = as_it_runs(network, rest)
-        switched = build_switchboard(self.as_run)
+        quantized = low.takes_scales
+        switched = build_switchboard(self.as_run) if quantized else build_low_switchboard(network, low)
         places = list(_places(network, halved, self.as_run))
         model, self._slots = _open_scales(switched.model, places)
         self._engine = sessions.exact(model)
@@ -84,12 +87,12 @@ class Board:
         Raises:
             EngineError: The model fails.
         """
-        int8 = np.ones(len(self._index), np.bool_)
-        int8[[self._index[name] for name in high]] = False
+        low = np.ones(len(self._index), np.bool_)
+        low[[self._index[name] for name in high]] = False
         if scales is not self._scales:  # batch after batch it is the same
             changed = {slot.name: slot.value(scales) for slot in self._slots if slot.tensor in scales}
             self._scales, self._given = scales, {**self._own, **changed}
-        return self._engine({**feed, **self._given, self._switch: int8})
+        return self._engine({**feed, **self._given, self._switch: low})
 
 
 def _places(network: Network, halved: Network, run: Network) -> Iterator[tuple[Edge, Edge, Edge]]:

@@ -20,7 +20,6 @@ from pytest_int8acc.graph.network import Edge, Network, Plan, Precision, Quantiz
 from pytest_int8acc.graph.plan import moved
 from pytest_int8acc.lab.board import Board
 from pytest_int8acc.lab.inputs import Inputs
-from pytest_int8acc.lab.low_board import LowBoard
 from pytest_int8acc.lab.vectors import Prober
 from pytest_int8acc.search.types import Enough, GroupInfo, Probe, Target, Trial
 from pytest_int8acc.tensors import Array, Outputs
@@ -84,7 +83,7 @@ class Simulator:
         self._baseline = self.inputs.cut(baseline)
         self._case_judge = judge
         self._rest, self._low, self._sessions = rest, low, sessions
-        self._boards: dict[object, Board | LowBoard] = {}
+        self._boards: dict[object, Board] = {}
         self._seen: dict[tuple[int, ...], Seen] = {}
         self._known: dict[object, Trial] = {}
         self._badness: dict[object, float] = {}
@@ -128,7 +127,7 @@ class Simulator:
         order = np.random.default_rng(0).permutation(len(self.inputs))
         return tuple(sorted(order[:FEW].tolist()))
 
-    def board(self, plan: Plan) -> Board | LowBoard:
+    def board(self, plan: Plan) -> Board:
         """The network that ``plan`` leads to, with its groups and the scales of its activations open.
 
         Raises:
@@ -141,11 +140,7 @@ class Simulator:
             if len(self._boards) > _BOARDS:
                 del self._boards[list(self._boards)[1]]  # the first is the case's own network
             network = moved(self.network, made) if made.scales else self.moved(made.moves)
-            self._boards[key] = (
-                Board(network, self._rest, self._sessions)
-                if self._low.takes_scales
-                else LowBoard(network, self._low, self._sessions)
-            )
+            self._boards[key] = Board(network, self._rest, self._sessions, self._low)
         return self._boards[key]
 
     def trial(

@@ -26,8 +26,8 @@ from pytest_int8acc.search import certify, fewest, search
 from pytest_int8acc.search.types import Budget, SearchResult
 
 logger = logging.getLogger("pytest_int8acc")
-#: Samples, at most, on which each culprit is seen alone in INT8.
-_ALONE = 64
+#: Samples, at most, on which each culprit is seen alone in INT8; in FP16 or BF16.
+_ALONE, _ALONE_NARROW = 64, 8
 #: Times that a plan with a reserve is searched, each within less room; what each leaves of the room foretold,
 #: and the least.
 _STRICTER, _SPARE, _LEAST_ROOM = 2, 0.9, 0.05
@@ -290,7 +290,7 @@ def _price_ms(lab: Lab) -> float | None:
 def _culprits(lab: Lab, found: Found) -> tuple[Culprit, ...]:
     """The groups of the plan, each with what it does alone in INT8 to some samples, and with its price."""
     result, seen = found.result, found.evaluator.seen.samples
-    evaluator = lab.simulated(seen[:: -(-len(seen) // _ALONE)])
+    evaluator = lab.simulated(seen[:: -(-len(seen) // (_ALONE_NARROW if lab.is_narrow else _ALONE))])
     groups = {group.name: group for group in lab.network.groups}
     order = {group.name: i for i, group in enumerate(evaluator.groups)}
     everything = frozenset(order.values())

@@ -21,7 +21,7 @@ from pytest_int8acc.report.search import alone_text
 from pytest_int8acc.report.summary import stage_text
 from pytest_int8acc.report.terminal import tallies
 from pytest_int8acc.report.text import status
-from pytest_int8acc.report.words import in_low, number, relation
+from pytest_int8acc.report.words import formats, in_low, number, relation
 from pytest_int8acc.results import by_rule
 
 if TYPE_CHECKING:
@@ -48,6 +48,7 @@ def page(report: Mapping[str, Any], texts: Mapping[str, str]) -> str:
         report=report,
         cases=view.case_views(report, texts),
         tallies=tallies(report),
+        formats=formats(report["cases"]),
         style=_source(environment, "style.css"),
         script=script,
         policy=_POLICY.format(digest=digest),

@@ -22,7 +22,7 @@ from pytest_int8acc.report.summary import stage_lines
 from pytest_int8acc.report.summary import summary as why
 from pytest_int8acc.report.terminal import said_of, tally
 from pytest_int8acc.report.text import headline
-from pytest_int8acc.report.words import count, first_fitting, in_low, shorten
+from pytest_int8acc.report.words import count, first_fitting, formats, in_low, shorten
 from pytest_int8acc.results import CaseResult
 
 #: What GitHub takes of one step; more than that and nothing of it is shown.
@@ -52,7 +52,7 @@ def summary(report: Mapping[str, Any], limit: int = LIMIT) -> str:
     cases = report["cases"]
     # Where room is scarce, those that are not well are told first.
     ordered = [c for c in cases if c["verdict"] in BAD] + [c for c in cases if c["verdict"] not in BAD]
-    parts = [f"## INT8 accuracy: {in_markdown(tally(report))}\n\n"]
+    parts = [f"## {formats(cases)} accuracy: {in_markdown(tally(report))}\n\n"]
     parts += [_error(error) for error in report["errors"]]
     table = ["| | case | said | seconds |\n|---|---|---|---|\n", *map(_row, ordered)]
     sections = [_section(entry) for entry in ordered if entry["verdict"] in BAD]

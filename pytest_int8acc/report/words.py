@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
 
 from pytest_int8acc.results import Score
 
@@ -21,6 +22,12 @@ _INT8 = re.compile(r"(?<![\w/.'-])INT8(?![\w/'-]|\.\w)")
 def in_low(text: str, low: str) -> str:
     """A sentence on INT8 as one on another format, ``fp8``, ``fp16`` or ``bf16``, or as it is. Names stay."""
     return _INT8.sub(low.upper(), text) if low in _OTHERS else text
+
+
+def formats(entries: Iterable[Mapping[str, Any]]) -> str:
+    """What the cases of a report that have a verdict are in, like ``INT8, FP16``."""
+    known = dict.fromkeys(in_low("INT8", entry["low"]) for entry in entries if "low" in entry)
+    return ", ".join(known) or "INT8"
 
 
 def table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:

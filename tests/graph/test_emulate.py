@@ -12,8 +12,10 @@ from zoo import ZOO, sample_feed
 
 from pytest_int8acc.engines.onnxruntime import OrtEngine
 from pytest_int8acc.graph.emulate import _is_spelled_out, emulate_half
+from pytest_int8acc.graph.formats import BF16, FP16, Format
 from pytest_int8acc.graph.groups import find_groups
 from pytest_int8acc.graph.load import normalize
+from pytest_int8acc.graph.low_network import low_network
 from pytest_int8acc.graph.model import Model, make_model
 from pytest_int8acc.graph.plan import apply
 from pytest_int8acc.graph.quantize import quantize
@@ -84,6 +86,31 @@ def test_a_convolution_and_its_relu_are_rounded_once_after_both() -> None:
     convolutions = [node for node in spelled.graph.node if node.op_type == "Conv"]
     assert convolutions
     assert {readers[node.output[0]].op_type for node in convolutions} == {"Relu"}
+
+
+NORMS = {
+    "layer": "c = Sub(a, m) q = Pow(c, two) v = ReduceMean<axes = [-1]>(q) e = Add(v, eps) r = Sqrt(e)"
+    " d = Div(c, r) g = Mul(d, scale) n = Add(g, bias)",
+    "rms": "q = Pow(a, two) v = ReduceMean<axes = [-1]>(q) e = Add(v, eps) r = Sqrt(e) d = Div(a, r)"
+    " n = Mul(d, scale)",
+}
+
+
+@pytest.mark.parametrize("norm", NORMS)
+@pytest.mark.parametrize("low", [FP16, BF16], ids=lambda low: low.name)
+def test_a_norm_in_fp32_between_half_layers_is_not_fused_into_one_of_fp16(norm: str, low: Format) -> None:
+    head = "g (float[n, 8] x) => (float[n, 8] y) <float two = {2}, float eps = {1e-5}>"
+    body = f"a = Exp(x) m = ReduceMean<axes = [-1]>(a) {NORMS[norm]} y = Tanh(n)"
+    ones = np.ones(8, np.float32)
+    model = text_model(f"{head} {{ {body} }}", scale=ones, bias=0.1 * ones)
+    model = low_network(model, low).model
+    kept = [n.name for n in model.graph.node if n.op_type not in ("Exp", "Tanh")]
+    half, feed = (
+        to_fp16(model, kept, low).model,
+        {"x": np.linspace(-2, 2, 32, dtype=np.float32).reshape(4, 8)},
+    )
+    plain = OrtEngine(half, optimized=False)(feed)["y"]
+    np.testing.assert_allclose(OrtEngine(half)(feed)["y"], plain, atol=1e-2)
 
 
 def test_dequantized_values_are_not_rounded() -> None:

@@ -18,6 +18,7 @@ from rtx import build
 ROOT = Path(__file__).parents[2]
 sys.path.append(str(ROOT))
 
+from benchmarks.half import vit  # noqa: E402
 from benchmarks.half.measure import LIMIT_DB, measure, run  # noqa: E402
 from benchmarks.half.networks import NETWORKS, inputs  # noqa: E402
 from benchmarks.half.networks import build as network_of  # noqa: E402
@@ -181,6 +182,17 @@ def test_the_other_strategies_find_a_plan_too(strategy: str, tmp_path: Path) -> 
     assert layers >= {"part/square", "part/variance"}
 
 
+def test_a_run_of_nodes_has_two_casts_and_no_island_of_one_remains(tmp_path: Path) -> None:
+    model = vit.vit(image=48, width=48, blocks=2, massive={0: 400.0})
+    search = run(model, vit.inputs(48), tmp_path).search
+    assert search is not None
+    assert search.verified
+    norms = ("block1/norm1", "block1/norm2", "norm")
+    found = {culprit.layer for culprit in search.culprits}
+    assert found == {f"{norm}/{part}" for norm in norms for part in ("square", "variance")}
+    assert search.casts == 2 * 3 + 2  # around each norm's, and at the model's ends
+
+
 def test_certified_by_built_models(tmp_path: Path) -> None:
     result = planted(tmp_path, "layernorm_100").check(f"candidate: fp16\n{LIMITS}", Settings(certify=True))
     assert result.search is not None
@@ -196,6 +208,13 @@ def test_what_is_for_int8_only_is_one_error_at_its_place(flag: str, tmp_path: Pa
     said = f"case.int8acc.yaml:3:12: candidate: fp16: --int8acc-{flag} is for INT8 only"
     with pytest.raises(SpecError, match=said):
         planted(tmp_path).check("candidate: fp16\n", Settings(**{flag: True}))
+
+
+@pytest.mark.parametrize("low", ["fp16", "bf16"])
+def test_native_mode_on_the_cpu_which_computes_in_fp32_is_refused(low: str, tmp_path: Path) -> None:
+    said = f"case.int8acc.yaml:3:12: candidate: {low}: in mode native ONNX Runtime computes it in FP32"
+    with pytest.raises(SpecError, match=said):
+        planted(tmp_path).check(f"candidate: {low}\n{LIMITS}", Settings(mode="native"))
 
 
 def test_a_model_in_fp16_already_is_told_at_its_place(tmp_path: Path) -> None:

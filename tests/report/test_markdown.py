@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
@@ -10,6 +11,7 @@ from hypothesis import strategies as st
 from report_cases import case, entry, full_report, report
 
 from pytest_int8acc.names import in_markdown
+from pytest_int8acc.report.html import page
 from pytest_int8acc.report.markdown import LIMIT, append_summary, summary
 
 
@@ -83,3 +85,13 @@ def test_it_is_appended_and_counts_what_is_there(tmp_path):
     assert LIMIT - 500 < path.stat().st_size <= LIMIT
     append_summary(tmp_path / "other.md", report())
     assert not (tmp_path / "other.md").exists()
+
+
+@pytest.mark.parametrize(
+    ("lows", "said"), [(["fp16"], "FP16"), (["", "bf16", ""], "INT8, BF16"), ([], "INT8")]
+)
+def test_titles_name_the_formats_of_the_cases(lows, said):
+    told = report(*(entry(replace(case(), low=low)) for low in lows))
+    assert summary(told).startswith(f"## {said} accuracy: ")
+    assert f"<title>{said} accuracy" in page(told, {})
+    assert f"<h1>{said} accuracy</h1>" in page(told, {})
