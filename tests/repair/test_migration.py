@@ -18,13 +18,13 @@ from pytest_int8acc.data import Batch
 from pytest_int8acc.engines.onnxruntime import CPU, OrtEngine
 from pytest_int8acc.graph.groups import find_groups
 from pytest_int8acc.graph.load import normalize
-from pytest_int8acc.graph.migrate import sites, weight_maxima
+from pytest_int8acc.graph.migrate import Site, sites, weight_maxima
 from pytest_int8acc.graph.model import Model, make_model
 from pytest_int8acc.graph.network import Network
 from pytest_int8acc.graph.quantize import quantize
 from pytest_int8acc.lab.lab import Lab
 from pytest_int8acc.lab.values import TensorValues
-from pytest_int8acc.repair.migration import factors, migration, outlying_sites
+from pytest_int8acc.repair.migration import ALPHAS, GAIN_DB, Uneven, best_first, factors, uneven_sites
 from pytest_int8acc.tensors import Feed
 
 
@@ -53,6 +53,11 @@ def held(network: Network, tensors: Collection[str], data: Samples) -> dict[str,
     )
     lab = Lab(measured, int8)  # type: ignore[arg-type]
     return dict(lab.values(data).of(tensors))  # type: ignore[arg-type]
+
+
+def network_site() -> Site:
+    """Any: what is foretold goes by maxima alone."""
+    return next(iter(sites(network_of(trained("vit"))).values()))
 
 
 def test_factors_balance_activation_and_weight() -> None:
@@ -95,9 +100,9 @@ def test_a_planted_outlier_channel_is_found_and_taken_back() -> None:
     network = network_of(outlier_channel(healthy, norm, [reader], 7, 80))
     tensors = [e.tensor for g in network.groups if g.name == reader for e in g.edges][:1]
     data = Samples(digits("calibration", 16), 16)
-    outlying = outlying_sites(network, held(network, tensors, data))
-    assert list(outlying) == tensors
-    found = migration(network, outlying, 0.5)[tensors[0]]
+    uneven = uneven_sites(network, held(network, tensors, data))
+    assert list(uneven) == tensors
+    found = uneven[tensors[0]].factors(0.5)
     own = network_of(healthy)
     (site,) = [s for t, s in sites(own).items() if t == tensors[0]]
     maxima = held(own, [site.tensor], data)[site.tensor].channel_amax
@@ -109,12 +114,48 @@ def test_a_planted_outlier_channel_is_found_and_taken_back() -> None:
 
 def test_an_even_activation_is_left_alone() -> None:
     network = network_of(trained("vit"))
-    norms = [t for t in sites(network) if "norm" in t]
+    wanted = [tensor for site in sites(network).values() for tensor in (site.tensor, site.partner) if tensor]
+    assert uneven_sites(network, held(network, wanted, Samples(digits("calibration", 16), 16))) == {}
+
+
+def test_weights_that_stick_out_where_the_activation_is_small_are_evened_out() -> None:
+    norm, reader = "/blocks/blocks.1/norm2/LayerNormalization", "/blocks/blocks.1/fc1/MatMul"
+    network = network_of(outlier_channel(trained("vit"), norm, [reader], 7, 1 / 80))
+    (tensor,) = [e.tensor for g in network.groups if g.name == reader for e in g.edges if e.index == 0]
+    uneven = uneven_sites(network, held(network, [tensor], Samples(digits("calibration", 16), 16)))
+    found = uneven[tensor].factors(best_first(uneven)[0])
+    assert found.argmin() == 7
+
+
+def test_a_query_is_weighed_against_its_key() -> None:
+    network = network_of(trained("vit"))
+    found = [site for site in sites(network).values() if site.partner]
     data = Samples(digits("calibration", 16), 16)
-    values = held(network, norms, data)
-    found = outlying_sites(network, values)
-    for tensor in norms:
-        maxima = values[tensor].channel_amax
-        assert maxima is not None
-        uneven = maxima.max() > 3 * np.median(maxima)
-        assert (tensor in found) is bool(uneven)
+    values = held(network, [t for site in found for t in (site.tensor, site.partner)], data)
+    site = found[0]
+    loud = values[site.tensor].channel_amax
+    assert loud is not None
+    loud[3] *= 100
+    uneven = uneven_sites(network, values)
+    assert list(uneven) == [site.tensor]
+    assert uneven_sites(network, {site.tensor: values[site.tensor]}) == {}, "the key is not known"
+    by = uneven[site.tensor].factors(0.5)
+    assert by.argmax() == 3
+
+
+def test_the_gain_foretold_is_that_of_the_noise_of_int8() -> None:
+    rng = np.random.default_rng(0)
+    x, w = rng.normal(size=(4096, 32)), rng.normal(size=(32, 64))
+    x[:, 5] *= 60
+    uneven = Uneven(network_site(), np.abs(x).max(axis=0).astype("f"), np.abs(w).max(axis=1).astype("f"))
+
+    def noise(by: np.ndarray) -> float:  # type: ignore[type-arg]
+        a, b = x / by, w * by[:, None]
+        steps = np.abs(a).max() / 127, np.abs(b).max() / 127
+        product = (np.rint(a / steps[0]) * steps[0]) @ (np.rint(b / steps[1]) * steps[1])
+        return float(((product - x @ w) ** 2).mean())
+
+    for alpha in ALPHAS:
+        by = uneven.factors(alpha)
+        measured = 10 * np.log10(noise(np.ones(32)) / noise(by))
+        assert uneven.gain_db(alpha) == pytest.approx(measured, abs=GAIN_DB)
