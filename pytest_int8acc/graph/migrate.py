@@ -9,7 +9,7 @@ it, or others read the activation too, a Mul is inserted before the readers.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -42,6 +42,17 @@ class Site:
     """Something can take the factors; otherwise a Mul is inserted."""
     partner: str = ""
     """Of a product, the activation at input 1, summed over along the second to last axis; else empty."""
+    heads: int = 1
+    """Of a product, how many blocks the channels are made of, along the third to last axis."""
+    seen: tuple[str, ...] = ()
+    """Where its channels, and its partner's, lie along the last axis, or as its reader has them."""
+
+    def shape(self, side: int) -> tuple[int, ...]:
+        """Of its factors, or its partner's (1), as they broadcast with the activation."""
+        if not self.partner:
+            return (-1, *[1] * (self.rank - 2)) if self.axis == 1 else (-1,)
+        blocks = (self.heads,) if self.heads > 1 else ()
+        return (*blocks, -1, 1) if side else (*blocks, 1, -1) if blocks else (-1,)
 
 
 @dataclass(frozen=True, eq=False)
@@ -156,7 +167,7 @@ class _Graph:
         if not alike:
             return None
         rank = self.constants[first.input[1]].ndim
-        found = Site(tensor, axis, rank, channels, tuple(readers), absorbed=False)
+        found = Site(tensor, axis, rank, channels, tuple(readers), absorbed=False, seen=(tensor,))
         return replace(found, absorbed=self.ways(found, 0) is not None)
 
     def _product(self, tensor: str) -> Site | None:
@@ -170,14 +181,20 @@ class _Graph:
         if not query or len(key) < 2 or query[-1] is None or query[-1] != key[-2]:
             return None
         found = Site(tensor, -1, 0, query[-1], (node.name,), absorbed=False, partner=node.input[1])
-        return replace(found, absorbed=None not in (self.ways(found, 0), self.ways(found, 1)))
+        if len(query) > 2 < len(key) and query[-3] is not None and query[-3] == key[-3]:
+            each = replace(found, channels=query[-3] * query[-1], heads=query[-3], absorbed=True)
+            seen = [_in_a_row(self.ways(each, side) or ()) for side in (0, 1)]
+            if all(seen):
+                return replace(each, seen=tuple(seen))
+        absorbed = None not in (self.ways(found, 0), self.ways(found, 1))
+        return replace(found, absorbed=absorbed, seen=(tensor, node.input[1]))
 
     def ways(self, site: Site, side: int) -> list[Way] | None:
         """From the site's tensor, or its partner (1), up to the one whose node takes the factors; or None."""
         which = np.arange(site.channels)
-        if side == 1:
-            start = Way(site.partner, which[:, None], front=False)
-            return self.channels.ways(site.partner, [(site.readers[0], 1)], [start])
+        if site.partner:
+            start = Way((site.tensor, site.partner)[side], which.reshape(site.shape(side)), front=False)
+            return self.channels.ways(start.tensor, [(site.readers[0], side)], [start])
         flat = all(self.nodes[reader].op_type == "Gemm" for reader in site.readers)
         starts = [
             Way(site.tensor, which, front) for front in (False, True) if flat or front == (site.axis == 1)
@@ -197,6 +214,11 @@ class _Graph:
         if node.op_type == "Conv":
             return int(weight.shape[1] * attribute(node, "group", 1))
         return int(weight.shape[1 if attribute(node, "transB", 0) else 0])
+
+
+def _in_a_row(ways: Sequence[Way]) -> str:
+    """The first tensor on the way up that has all channels along its last axis; empty where none has."""
+    return next((way.tensor for way in ways if way.which.ndim == 1 and not way.front), "")
 
 
 class _Edit:
@@ -234,9 +256,10 @@ class _Edit:
     def insert_mul(self, site: Site, side: int, factors: Array) -> tuple[str, str]:
         """A Mul between the site's tensor, or its partner (1), and the readers; its name and its output."""
         tensor = site.partner if side else site.tensor
-        shape = (-1, 1) if side else (-1, *[1] * (site.rank - 2)) if site.axis == 1 else (-1,)
         dtype = np.float32 if site.partner else self.constants[self.nodes[site.readers[0]].input[1]].dtype
-        constant = self.editor.add_constant(f"{tensor}_factors", factors.reshape(shape).astype(dtype))
+        constant = self.editor.add_constant(
+            f"{tensor}_factors", factors.reshape(site.shape(side)).astype(dtype)
+        )
         name, result = self.editor.unique(f"{tensor}_migrate"), self.editor.unique(f"{tensor}_migrated")
         mul = helper.make_node("Mul", [tensor, constant], [result], name)
         for reader in site.readers:

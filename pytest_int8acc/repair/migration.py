@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -10,7 +10,7 @@ import numpy as np
 from pytest_int8acc.graph.index import attribute
 from pytest_int8acc.graph.migrate import Site, sites, weight_maxima
 from pytest_int8acc.graph.network import Network
-from pytest_int8acc.lab.values import TensorValues
+from pytest_int8acc.lab.values import Values
 from pytest_int8acc.tensors import Array
 
 #: How much of an activation's spread may go to what reads it (0.5 is SmoothQuant's choice).
@@ -50,19 +50,20 @@ class Uneven:
         return float(x.max() ** 2 * (w**2).sum() + moved)
 
 
-def uneven_sites(network: Network, held: Mapping[str, TensorValues]) -> dict[str, Uneven]:
+def uneven_sites(network: Network, wanted: Collection[str], values: Values) -> dict[str, Uneven]:
     """Sites of which evening out is foretold to gain ``GAIN_DB``.
 
     Args:
         network: Any.
-        held: What those of its activations hold that may be moved.
+        wanted: Activations that may be moved; those of a product only together.
+        values: Of the network.
     """
+    every = {t: s for t, s in sites(network).items() if t in wanted and s.partner in (*wanted, "")}
+    held = values.of(tensor for site in every.values() for tensor in site.seen)
     found: dict[str, Uneven] = {}
-    for tensor, site in sites(network).items():
-        if tensor not in held or (site.partner and site.partner not in held):
-            continue
-        other = held[site.partner].channel_amax if site.partner else weight_maxima(network, site)
-        maxima = held[tensor].channel_amax
+    for tensor, site in every.items():
+        maxima, *partner = (held[seen].channel_amax for seen in site.seen)
+        other = partner[0] if partner else weight_maxima(network, site)
         if maxima is None or other is None or not maxima.shape == other.shape == (site.channels,):
             continue
         uneven = Uneven(site, maxima, other, _is_depthwise(network, site))

@@ -150,7 +150,7 @@ def migrate_ranges(work: Work) -> Iterator[Candidate]:
     """
     base, lab = work.best, work.lab
     wanted = [t for t in activations(base.network, work.groups) if t not in lab.int8.given.moves]
-    uneven = uneven_sites(base.network, lab.values(base.source.data, base.plan).of(wanted))
+    uneven = uneven_sites(base.network, wanted, lab.values(base.source.data, base.plan))
     best = base
     for alpha in best_first(uneven) if uneven else ():
         if work.purse.empty or (best is not base and best.choice.badness <= ENOUGH):

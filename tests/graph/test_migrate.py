@@ -160,16 +160,17 @@ def test_a_query_is_evened_out_against_its_key_and_both_projections_take_it() ->
     model = tokens(ATTENTION)
     network = network_of(model)
     site = sites(network)["qt"]
-    assert (site.partner, site.channels, site.absorbed) == ("kt", 2, True)
-    moved = migrate(network, {"qt": np.array([8, 0.25])})
+    assert (site.partner, site.channels, site.heads, site.seen) == ("kt", 4, 2, ("qb", "k"))
+    factors = np.array([8, 0.25, 2, 1])
+    moved = migrate(network, {"qt": factors})
     makers = [next(n.output[0] for n in model.graph.node if n.name == name) for name in moved.folded]
     assert (makers, moved.inserted) == (["q", "k"], ())
     assert set(moved.touched) == {"qt", "kt"}
     assert_same_function(model, moved.network, TOKENS)
     run = OrtEngine(with_outputs(moved.network.model, ["qt", "kt"]))(TOKENS)
     own = OrtEngine(with_outputs(model, ["qt", "kt"]))(TOKENS)
-    np.testing.assert_allclose(run["qt"] * [8, 0.25], own["qt"], rtol=1e-5, atol=1e-6)
-    np.testing.assert_allclose(run["kt"] / [[8], [0.25]], own["kt"], rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(run["qt"] * factors.reshape(2, 1, 2), own["qt"], rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(run["kt"] / factors.reshape(2, 2, 1), own["kt"], rtol=1e-5, atol=1e-6)
 
 
 def test_what_a_projection_reads_behind_attention_is_taken_by_the_values() -> None:
@@ -188,7 +189,8 @@ def test_a_query_that_others_read_too_gets_a_mul() -> None:
         .replace("o = Reshape(at, flat)", "au = Add(at, ut) o = Reshape(au, flat)")
     )  # fmt: skip
     network = network_of(model)
-    assert not sites(network)["qt"].absorbed
+    site = sites(network)["qt"]
+    assert (site.absorbed, site.heads, site.channels) == (False, 1, 2), "what a head holds is not seen"
     moved = migrate(network, {"qt": np.array([8, 0.25])})
     assert len(moved.inserted) == 1, "the key's projection takes its part"
     assert_same_function(model, moved.network, TOKENS)

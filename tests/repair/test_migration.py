@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from types import SimpleNamespace
 
@@ -23,7 +23,7 @@ from pytest_int8acc.graph.model import Model, make_model
 from pytest_int8acc.graph.network import Network
 from pytest_int8acc.graph.quantize import quantize
 from pytest_int8acc.lab.lab import Lab
-from pytest_int8acc.lab.values import TensorValues
+from pytest_int8acc.lab.values import Values
 from pytest_int8acc.repair.migration import ALPHAS, GAIN_DB, Uneven, best_first, factors, uneven_sites
 from pytest_int8acc.tensors import Feed
 
@@ -45,14 +45,14 @@ def network_of(model: Model) -> Network:
     return quantize(model, layout, dict.fromkeys(layout.activations, 0.05))
 
 
-def held(network: Network, tensors: Collection[str], data: Samples) -> dict[str, TensorValues]:
+def values_of(network: Network, data: Samples) -> Values:
     """What tensors hold, as a lab measures it."""
     measured, int8 = (
         SimpleNamespace(sessions=CPU, inputs=data, clock=Clock()),
         SimpleNamespace(network=network, observed=None),
     )
     lab = Lab(measured, int8)  # type: ignore[arg-type]
-    return dict(lab.values(data).of(tensors))  # type: ignore[arg-type]
+    return lab.values(data)  # type: ignore[arg-type]
 
 
 def network_site() -> Site:
@@ -84,12 +84,13 @@ def test_maxima_per_channel_are_those_of_numpy(name: str) -> None:
     network = network_of(model)
     wanted = sites(network)
     feed = sample_feed(proto)
-    found = held(network, wanted, Samples(feed))
+    seen = {tensor: site for site in wanted.values() for tensor in site.seen}
+    found = values_of(network, Samples(feed)).of(seen)
     editor = model.edit()
-    made = [t for t in wanted if t not in feed]
+    made = [t for t in seen if t not in feed]
     editor.graph.output.extend(helper.make_tensor_value_info(t, TensorProto.FLOAT, None) for t in made)
     arrays = {**feed, **OrtEngine(editor.done())(feed)}
-    for tensor, site in wanted.items():
+    for tensor, site in seen.items():
         channels = np.moveaxis(np.abs(arrays[tensor]), site.axis, 0).reshape(site.channels, -1)
         np.testing.assert_array_equal(found[tensor].channel_amax, channels.max(axis=1))
 
@@ -100,12 +101,12 @@ def test_a_planted_outlier_channel_is_found_and_taken_back() -> None:
     network = network_of(outlier_channel(healthy, norm, [reader], 7, 80))
     tensors = [e.tensor for g in network.groups if g.name == reader for e in g.edges][:1]
     data = Samples(digits("calibration", 16), 16)
-    uneven = uneven_sites(network, held(network, tensors, data))
+    uneven = uneven_sites(network, tensors, values_of(network, data))
     assert list(uneven) == tensors
     found = uneven[tensors[0]].factors(0.5)
     own = network_of(healthy)
     (site,) = [s for t, s in sites(own).items() if t == tensors[0]]
-    maxima = held(own, [site.tensor], data)[site.tensor].channel_amax
+    maxima = values_of(own, data).of([site.tensor])[site.tensor].channel_amax
     assert maxima is not None
     honest = factors(maxima, weight_maxima(own, site), 0.5)
     ratio = found / honest
@@ -115,32 +116,31 @@ def test_a_planted_outlier_channel_is_found_and_taken_back() -> None:
 def test_an_even_activation_is_left_alone() -> None:
     network = network_of(trained("vit"))
     wanted = [tensor for site in sites(network).values() for tensor in (site.tensor, site.partner) if tensor]
-    assert uneven_sites(network, held(network, wanted, Samples(digits("calibration", 16), 16))) == {}
+    data = Samples(digits("calibration", 16), 16)
+    assert uneven_sites(network, wanted, values_of(network, data)) == {}
 
 
 def test_weights_that_stick_out_where_the_activation_is_small_are_evened_out() -> None:
     norm, reader = "/blocks/blocks.1/norm2/LayerNormalization", "/blocks/blocks.1/fc1/MatMul"
     network = network_of(outlier_channel(trained("vit"), norm, [reader], 7, 1 / 80))
     (tensor,) = [e.tensor for g in network.groups if g.name == reader for e in g.edges if e.index == 0]
-    uneven = uneven_sites(network, held(network, [tensor], Samples(digits("calibration", 16), 16)))
+    uneven = uneven_sites(network, [tensor], values_of(network, Samples(digits("calibration", 16), 16)))
     found = uneven[tensor].factors(best_first(uneven)[0])
     assert found.argmin() == 7
 
 
 def test_a_query_is_weighed_against_its_key() -> None:
     network = network_of(trained("vit"))
-    found = [site for site in sites(network).values() if site.partner]
-    data = Samples(digits("calibration", 16), 16)
-    values = held(network, [t for site in found for t in (site.tensor, site.partner)], data)
-    site = found[0]
-    loud = values[site.tensor].channel_amax
-    assert loud is not None
-    loud[3] *= 100
-    uneven = uneven_sites(network, values)
+    site = next(site for site in sites(network).values() if site.partner)
+    values = values_of(network, Samples(digits("calibration", 16), 16))
+    query = values.of(site.seen)[site.seen[0]].channel_amax
+    assert query is not None
+    assert query.size == site.channels == site.heads * 12
+    query[3] *= 100
+    uneven = uneven_sites(network, [site.tensor, site.partner], values)
     assert list(uneven) == [site.tensor]
-    assert uneven_sites(network, {site.tensor: values[site.tensor]}) == {}, "the key is not known"
-    by = uneven[site.tensor].factors(0.5)
-    assert by.argmax() == 3
+    assert uneven[site.tensor].factors(0.5).argmax() == 3
+    assert uneven_sites(network, [site.tensor], values) == {}, "the key may not be moved"
 
 
 def test_the_gain_foretold_is_that_of_the_noise_of_int8() -> None:
