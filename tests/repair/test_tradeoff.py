@@ -75,6 +75,6 @@ def test_it_is_left_out_where_time_is_up(noisy: Measured, monkeypatch: pytest.Mo
     assert result.search is not None
     assert result.search.tradeoff is None
     assert result.stopped is not None
-    assert "tradeoff" in result.stopped.left
+    assert "tradeoff" in result.stopped.left_out
     assert result.diagnosis is not None
     assert result.diagnosis.repairs

@@ -209,4 +209,3 @@ def test_a_trade_off_is_told_under_v_with_the_layers_of_each_step() -> None:
         ["0.0%", "0.8741", "fails"],
         ["25.0%", "0.9995", "passes", "/fc/Gemm,", "/conv5/Conv"],
     ]
-    assert restore(SearchOutcome, to_plain(outcome)).tradeoff == outcome.tradeoff
