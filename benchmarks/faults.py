@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
 import numpy as np
+import onnx
 
 from pytest_int8acc.graph.groups import Layout
 from pytest_int8acc.graph.model import Editor, Model, put_constant
@@ -61,29 +62,44 @@ def outlier_channel(
     """Enlarge one channel between layers, and make its readers divide it again: the function stays.
 
     Only what is positively homogeneous (ReLU, pooling, moving of values) may lie between them. A producer
-    may be a convolution, a matrix product with its bias in an Add, or a LayerNormalization.
+    may be a convolution, a matrix product with or without its bias in an Add, a LayerNormalization, or a Mul.
+    """
+    down = [(name, "in", channel, 1 / factor) for name in consumers]
+    return stretched(model, [(producer, "out", channel, factor), *down])
+
+
+def stretched(model: Model, changes: Iterable[tuple[str, str, int, float]]) -> Model:
+    """Multiply what nodes make of a channel (``out``), or how they weigh one (``in``).
+
+    ``changes``: node, side, channel, factor.
     """
     editor = model.edit()
     nodes = {node.name: node for node in editor.graph.node}
-    source = nodes[producer]
-    if source.op_type == "LayerNormalization":
-        for name in source.input[1:]:
-            _multiply(editor, name, 0, channel, factor)
-    else:
-        _multiply(editor, source.input[1], _OUT_AXIS[source.op_type], channel, factor)
-        _multiply(editor, _bias(editor, source.name), 0, channel, factor)
-    for consumer in consumers:
-        node = nodes[consumer]
-        _multiply(editor, node.input[1], _IN_AXIS[node.op_type], channel, 1 / factor)
+    for name, side, channel, factor in changes:
+        node = nodes[name]
+        if side == "in":
+            _multiply(editor, node.input[1], in_axis(node), channel, factor)
+            continue
+        first = 0 if node.op_type == "Mul" else 1
+        _multiply(editor, node.input[first], _OUT_AXIS.get(node.op_type, 0), channel, factor)
+        for bias in _biases(editor, node) if node.op_type != "Mul" else ():
+            _multiply(editor, bias, 0, channel, factor)
     return editor.done()
 
 
-def _bias(editor: Editor, name: str) -> str:
-    node = next(n for n in editor.graph.node if n.name == name)
+def in_axis(node: onnx.NodeProto) -> int:
+    """The axis of a node's weight (input 1) along which its inputs lie; 0 of a depthwise convolution."""
+    grouped = any(a.name == "group" and a.i > 1 for a in node.attribute)
+    return 0 if grouped else _IN_AXIS[node.op_type]
+
+
+def _biases(editor: Editor, node: onnx.NodeProto) -> list[str]:
+    """The constants that a node, or the Add that reads a matrix product, adds."""
     if node.op_type != "MatMul":
-        return str(node.input[2])
-    add = next(n for n in editor.graph.node if n.op_type == "Add" and node.output[0] in n.input)
-    return next(str(i) for i in add.input if i != node.output[0])
+        return list(node.input[2:])
+    constants = {t.name for t in editor.graph.initializer}
+    adds = [n for n in editor.graph.node if n.op_type == "Add" and node.output[0] in n.input]
+    return [name for add in adds for name in add.input if name in constants]
 
 
 def _multiply(editor: Editor, name: str, axis: int, index: int, factor: float) -> None:

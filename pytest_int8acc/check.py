@@ -1,36 +1,15 @@
-"""One case from spec to result: measured, and where it fails, searched, explained and mended."""
+"""One case from spec to result: measured, and what follows where that is wanted."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
-from functools import partial
 from pathlib import Path
 
 from pytest_int8acc.clock import Clock
-from pytest_int8acc.diagnose.case import diagnose, wants_diagnosis, write_pieces
-from pytest_int8acc.diagnose.samples import worst_samples
-from pytest_int8acc.errors import DataError, Int8accError
-from pytest_int8acc.fix import FixFiles, write_fix
 from pytest_int8acc.goldens import Goldens
-from pytest_int8acc.lab.lab import Lab, Proof
-from pytest_int8acc.measure.measured import Measured, measure, timed
-from pytest_int8acc.repair.precision import Found, find_precision
-from pytest_int8acc.repair.repair import Repaired, repair
-from pytest_int8acc.repair.tradeoff import adds_up, tradeoff
-from pytest_int8acc.results import CaseResult, Diagnosis, Part, PhaseName, SearchOutcome
+from pytest_int8acc.measure.measured import Measured, is_explained, measure, timed
+from pytest_int8acc.results import CaseResult
 from pytest_int8acc.settings import Settings
 from pytest_int8acc.spec.models import Case
-
-#: What the time of a step is counted to.
-_PHASES: Mapping[Part, PhaseName] = {
-    "search": "search",
-    "causes": "causes",
-    "repair": "repair",
-    "fix": "files",
-    "reproducer": "files",
-    "worst-samples": "causes",
-}
 
 
 def check(
@@ -68,112 +47,19 @@ def conclude(measured: Measured, folder: Path | None = None) -> CaseResult:
     Raises:
         DataError: The inputs are others on each reading: nothing measured on them stands.
     """
-    clock, steps = measured.clock, _Steps(measured, folder, measured.result)
-    clock.limit(measured.settings.max_seconds)
+    clock, settings, passed = measured.clock, measured.settings, measured.int8_passed
+    wanted = settings.search == "always" or (settings.search == "auto" and not passed)
+    explained = is_explained(measured.case, settings, int8_passed=passed)
+    clock.limit(settings.max_seconds)
+    if not wanted and not explained:
+        return timed(measured.result, clock)
+    steps = None
     with clock.running():
         try:
-            steps.run()
+            from pytest_int8acc.steps import Steps  # what a case that passes does not need
+
+            steps = Steps(measured, folder, measured.result)
+            steps.run(wanted=wanted, explained=explained)
         except KeyboardInterrupt:
             clock.interrupt()
-    return timed(steps.result, clock)
-
-
-@dataclass
-class _Steps:
-    """What may follow a verdict; ``result`` is what is known so far."""
-
-    measured: Measured
-    folder: Path | None
-    result: CaseResult
-    found: Found | None = None
-    repaired: Repaired | None = None
-
-    def run(self) -> None:
-        """All that the settings want, in order."""
-        measured, settings = self.measured, self.measured.settings
-        lab = None if measured.int8 is None else Lab(measured, measured.int8)
-        wanted = settings.search == "always" or (settings.search == "auto" and not measured.int8_passed)
-        explained = wants_diagnosis(measured)
-        if wanted and lab is None:
-            note = "an engine cannot be searched: name the model it was made from under 'int8: {model: ...}'"
-            self.result = replace(self.result, notes=(*self.result.notes, note))
-        if wanted and lab is not None:
-            self._take("search", "search", self.search, lab)
-        if explained and (settings.search != "off" or wanted):
-            self._take("diagnosis", "causes", self.diagnose, lab)
-        if explained and wanted and lab is not None:
-            self._take("repair", "repair", self.repair, lab)
-            if self.folder is not None:
-                self._take("fix as files", "fix", self.write_fix, lab, self.folder)
-            if self.folder is not None and settings.reduce and self.result.search is not None:
-                self._take("reproducer", "reproducer", self.write_pieces, self.result.search, self.folder)
-        if explained and self.folder is not None and not measured.int8_passed:
-            self._take("worst samples", "worst-samples", self.show_samples)
-
-    def _take(self, what: str, part: Part, step: Callable[..., CaseResult], *facts: object) -> None:
-        """One step, which asks for itself what may still begin; a warning where it ends with an error."""
-        clock = self.measured.clock
-        with clock.phase(_PHASES[part]):
-            try:
-                self.result = clock.attempt(part, lambda: step(*facts), None, late=True) or self.result
-            except DataError:
-                raise
-            except Int8accError as error:
-                warnings = (*self.result.warnings, f"no {what}: {error}")
-                self.result = replace(self.result, warnings=warnings)
-
-    def search(self, lab: Lab) -> CaseResult:
-        """The layers that must leave INT8."""
-        outcome, self.found = find_precision(lab)
-        return replace(self.result, search=outcome, engines=self.measured.backend.engines)
-
-    def diagnose(self, lab: Lab | None) -> CaseResult:
-        """Where it goes wrong, and why the culprits do."""
-        search = self.result.search
-        known = (search.culprits, search.cost) if search else ()
-        diagnosis, culprits = diagnose(self.measured, lab, *known)
-        return replace(self.result, search=search and replace(search, culprits=culprits), diagnosis=diagnosis)
-
-    def show_samples(self) -> CaseResult:
-        """The worst samples, for a page."""
-        self.measured.clock.check()
-        diagnosis = replace(self.result.diagnosis or Diagnosis(), worst=worst_samples(self.measured))
-        return replace(self.result, diagnosis=diagnosis)
-
-    def repair(self, lab: Lab) -> CaseResult:
-        """The cheapest way to meet the criteria."""
-        outcome, diagnosis = self.result.search, self.result.diagnosis or Diagnosis()
-        if outcome is None or self.found is None:
-            return self.result
-        self.repaired = repaired = repair(lab, outcome, self.found)
-        notes = (*diagnosis.notes, *repaired.notes)
-        diagnosis = replace(diagnosis, repairs=repaired.repairs, notes=notes)
-        if adds_up(outcome) and all(way.layers for way in repaired.repairs):
-            chosen = lab.clock.attempt("tradeoff", partial(tradeoff, lab, self.found), None)
-            outcome = replace(outcome, tradeoff=chosen)
-        if outcome.culprits and not outcome.keeps_int8 and not repaired.repairs:
-            outcome = outcome.without_plan()
-        return replace(self.result, search=outcome, diagnosis=diagnosis)
-
-    def write_fix(self, lab: Lab, folder: Path) -> CaseResult:
-        """The cheapest fix as files, and below it what the search found where that is another."""
-        measured, int8 = self.measured, lab.int8
-        path = measured.case.path(measured.case.model)
-        for name, proof in zip(("", "high"), self._proofs(), strict=False):
-            plan, (model, by_flags) = int8.complete(proof.plan), measured.backend.deployed(proof.form)
-            fix = FixFiles(model, plan, int8.every, measured.model, path, int8.rest, int8.other, by_flags)
-            written = (*self.result.written, *write_fix(folder / name, fix))
-            self.result = replace(self.result, written=written)
-        return self.result
-
-    def _proofs(self) -> tuple[Proof, ...]:
-        """What was proved, cheapest first; what the search found alone where there was no repair."""
-        if self.repaired is not None:
-            return self.repaired.proofs
-        return () if self.found is None or self.found.fix is None else (self.found.fix,)
-
-    def write_pieces(self, search: SearchOutcome, folder: Path) -> CaseResult:
-        """Reproducers of the culprits."""
-        layers = [culprit.layer for culprit in search.culprits]
-        written = write_pieces(self.measured, layers, folder / "reduced")
-        return replace(self.result, written=(*self.result.written, *written))
+    return timed(measured.result if steps is None else steps.result, clock)

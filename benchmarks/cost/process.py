@@ -75,7 +75,8 @@ def check(spec: Path, *options: str, limit: int = 0, fails: bool | None = None) 
     """Run pytest on one spec of one case, nothing kept from other runs, no bound on what follows the verdict.
 
     Raises:
-        SystemExit: The case gave no verdict, or, where ``fails`` says which, the other one.
+        SystemExit: The case gave no verdict, or, where ``fails`` says which, the other one; or what follows
+            the verdict ended with an error.
     """
     with tempfile.TemporaryDirectory() as folder:
         command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--rootdir", spec.parent]
@@ -86,10 +87,8 @@ def check(spec: Path, *options: str, limit: int = 0, fails: bool | None = None) 
         if report.exists():
             case = json.loads(report.read_text())["cases"][0]
     verdict = case.get("verdict", "nothing")
-    if (
-        not ran.cut
-        and verdict not in {True: ["failed"], False: ["passed"], None: ["failed", "passed"]}[fails]
-    ):
+    wanted = {True: ["failed"], False: ["passed"], None: ["failed", "passed"]}[fails]
+    if not ran.cut and (verdict not in wanted or "1 error" in ran.said):
         raise SystemExit(f"{spec}: {verdict}\n{ran.said[-3000:]}")
     return replace(ran, phases={phase["name"]: phase["seconds"] for phase in case.get("phases", ())})
 

@@ -4,7 +4,14 @@ from __future__ import annotations
 
 from functools import cache
 
-from benchmarks.regressions import data_faults, format_faults, healthy, scale_faults, weight_faults
+from benchmarks.regressions import (
+    attention_faults,
+    data_faults,
+    format_faults,
+    healthy,
+    scale_faults,
+    weight_faults,
+)
 from benchmarks.regressions.entry import Entry
 
 
@@ -12,7 +19,7 @@ from benchmarks.regressions.entry import Entry
 def corpus() -> dict[str, Entry]:
     """Name to entry; every process builds the same."""
     found: dict[str, Entry] = {}
-    for module in (scale_faults, weight_faults, format_faults, data_faults, healthy):
+    for module in (scale_faults, weight_faults, attention_faults, format_faults, data_faults, healthy):
         for entry in module.entries():
             if entry.name in found:
                 raise ValueError(f"two entries are called {entry.name}")

@@ -14,6 +14,10 @@ MEAN = np.array([0.485, 0.456, 0.406], np.float32).reshape(3, 1, 1)
 STD = np.array([0.229, 0.224, 0.225], np.float32).reshape(3, 1, 1)
 #: Side of the canvas that a detector sees, in pixels; a digit takes 8.
 CANVAS = 16
+#: Digits in a line of text; columns of it are one class each: none, or a digit.
+LINE, CLASSES = 4, 11
+#: Words: padding, the first one of a text, and one for each look of 2x2 pixels; how many a text has.
+VOCABULARY, STEPS = 2 + 3**4, 17
 _INK = np.array([0.9, 0.6, 0.2], np.float32)
 _PAPER = np.array([0.1, 0.2, 0.45], np.float32)
 
@@ -84,6 +88,31 @@ def canvas(images: Array, seed: int = 0) -> Array:
     )
 
 
+def lined(count: int, seed: int = 0) -> Array:
+    """Which images make each line of text: int64 [count, ``LINE``], the first its own."""
+    others = np.random.default_rng([seed, 4]).integers(0, count, (count, LINE - 1))
+    return np.concatenate([np.arange(count)[:, None], others], 1)
+
+
+def line(images: Array, seed: int = 0) -> Array:
+    """Digits side by side, float32 [n, 1, 8, 8 * ``LINE``] in 0 to 1."""
+    chosen = gray(images)[lined(len(images), seed), 0]
+    return chosen.transpose(0, 2, 1, 3).reshape(len(images), 1, 8, 8 * LINE)
+
+
+def words(images: Array, seed: int = 0) -> Array:
+    """2x2 pixels as words, blank ones at the end as padding (0): int64 [n, ``STEPS``]."""
+    looks = np.digitize(images[:, 0], (4, 11)).reshape(-1, 4, 2, 4, 2).transpose(0, 1, 3, 2, 4)
+    codes = looks.reshape(-1, STEPS - 1, 4) @ 3 ** np.arange(4)
+    kept = np.flip(np.cumsum(np.flip(codes, 1), 1), 1) > 0
+    return np.concatenate([np.ones((len(codes), 1), np.int64), np.where(kept, codes + 2, 0)], 1)
+
+
+def begun(images: Array, seed: int = 0) -> Array:
+    """Words without the last one, which nothing follows: int64 [n, ``STEPS`` - 1]."""
+    return words(images)[:, :-1]
+
+
 #: Network to what makes its input of digits.
 INPUTS = {
     "cnn": gray,
@@ -96,10 +125,19 @@ INPUTS = {
     "unet": noisy,
     "inception": colour,
     "detector": canvas,
+    "encoder": words,
+    "decoder": begun,
+    "recognizer": line,
+    "swin": gray,
+    "efficient": colour,
+    "convnext": colour,
 }
+#: Names of inputs other than ``image``.
+NAMES = {"encoder": "tokens", "decoder": "tokens"}
 
 
 def samples(network: str, part: str, count: int) -> Feed:
     """The first ``count`` samples of ``calibration`` or ``validation`` as a feed of the network."""
     seed = {"calibration": 1, "validation": 2}[part]
-    return {"image": np.ascontiguousarray(INPUTS[network](pixels(part)[:count], seed))}
+    name = NAMES.get(network, "image")
+    return {name: np.ascontiguousarray(INPUTS[network](pixels(part)[:count], seed))}

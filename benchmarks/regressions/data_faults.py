@@ -36,19 +36,21 @@ def _noise(images: Array) -> Array:
 
 #: Name to networks, what becomes of the samples, the rules that name it, and the causes that show it.
 SLIPS: dict[str, tuple[tuple[str, ...], Slip, tuple[str, ...], frozenset[str]]] = {
-    "times255": (("cnn", "mobilenet", "mlp", "unet"), lambda x: 255 * x, _FACTOR, WIDE),
-    "over255": (("resnet", "tcn"), lambda x: x / 255, _FACTOR, NARROW),
-    "times16": (("vit", "mixer"), lambda x: 16 * x, _FACTOR, WIDE),
-    "not_normalized": (("inception", "detector"), denormalized, (*_FACTOR, *_SHIFT), NARROW),
-    "pixels": (("inception", "detector"), lambda x: 255 * denormalized(x), _FACTOR, WIDE),
-    "swapped": (("inception", "detector"), lambda x: x[:, ::-1], ("data-channel-order",), NARROW),
+    "times255": (("cnn", "mobilenet", "mlp", "unet", "recognizer"), lambda x: 255 * x, _FACTOR, WIDE),
+    "over255": (("resnet", "tcn", "recognizer"), lambda x: x / 255, _FACTOR, NARROW),
+    "times16": (("vit", "mixer", "swin"), lambda x: 16 * x, _FACTOR, WIDE),
+    "not_normalized": (("inception", "detector", "efficient"), denormalized, (*_FACTOR, *_SHIFT), NARROW),
+    "pixels": (("inception", "detector", "convnext"), lambda x: 255 * denormalized(x), _FACTOR, WIDE),
+    "swapped": (("inception", "detector", "convnext"), lambda x: x[:, ::-1], ("data-channel-order",), NARROW),
     "layout": (("inception", "detector"), _reordered, ("data-layout",), WIDE | NARROW),
     "offset": (("cnn", "unet"), lambda x: x - 4, _SHIFT, WIDE | NARROW),
-    "one_copy": (("resnet", "mixer"), _copies, ("data-duplicates", "data-uniform"), NARROW),
+    "one_copy": (("resnet", "mixer", "recognizer"), _copies, ("data-duplicates", "data-uniform"), NARROW),
     "black": (("cnn",), lambda x: 0 * x, ("data-uniform",), NARROW),
     "noise": (("tcn", "resnet"), _noise, (*_FACTOR, *_SHIFT, "data-uniform"), NARROW),
-    "two_samples": (("inception", "vit"), lambda x: x[:2], ("data-few-samples",), NARROW),
+    "two_samples": (("inception", "vit", "swin"), lambda x: x[:2], ("data-few-samples",), NARROW),
 }
+#: More networks, and how many dB their limit lies above what all layers together reach.
+_NOISY = tuple((network, 3.0) for network in ("encoder", "decoder", "recognizer", "swin", "efficient"))
 
 
 def entries() -> Iterator[Entry]:
@@ -62,10 +64,12 @@ def entries() -> Iterator[Entry]:
         ("resnet", "/3/first/conv/Conv", "/3/second/conv/Conv"),
         ("mlp", "/3/Gemm", "/5/Gemm"),
         ("vit", "/blocks/blocks.1/norm2/LayerNormalization", "/blocks/blocks.1/fc1/MatMul"),
+        ("swin", "/stage2/norm2/LayerNormalization", "/stage2/fc1/MatMul"),
+        ("decoder", "/blocks.1/norm2/Mul_1", "/blocks.1/gate/MatMul"),
     ):
         plant = partial(_overflow, network, producer, consumer)
         yield Entry(f"fp16_overflow_{network}", "FP16 overflow", network, plant)
-    for network, extra in (("cnn", 3.0), ("mlp", 3.0), ("vit", 3.0), ("unet", 2.5), ("tcn", 3.0)):
+    for network, extra in (("cnn", 3.0), ("mlp", 3.0), ("vit", 3.0), ("unet", 2.5), ("tcn", 3.0), *_NOISY):
         yield Entry(
             f"accumulated_{network}", "noise of all layers", network, partial(_accumulated, network, extra)
         )

@@ -37,11 +37,11 @@ def entries() -> Iterator[Entry]:
         yield Entry(
             f"uint8_{network}", "uint8 with zero point 0", network, partial(_unsigned, network, group)
         )
-    for network in ("cnn", "mobilenet", "unet", "mlp", "detector"):
+    for network in ("cnn", "mobilenet", "unet", "mlp", "detector", "recognizer", "encoder"):
         yield Entry(
             f"misread_{network}", "uint8 scales read as INT8", network, partial(_misread, network, None)
         )
-    for network, factor in (("resnet", 1 / 2.008), ("vit", 1 / 2.008)):
+    for network, factor in (("resnet", 1 / 2.008), ("vit", 1 / 2.008), ("decoder", 1 / 2.008)):
         plant = partial(_misread, network, factor)
         yield Entry(f"misread_one_{network}", "uint8 scales read as INT8", network, plant)
     for network in ("cnn", "vit"):

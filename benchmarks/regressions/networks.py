@@ -38,6 +38,12 @@ LIMITS: dict[str, dict[str, dict[str, float]]] = {
         "box": {"mean_abs": 0.012},
         "heat": {"sqnr_db": 30.0},
     },
+    "encoder": {"logits": {"cosine": 0.998, "top1_agreement": 0.95}},
+    "decoder": {"logits": {"sqnr_db": 24.0}},
+    "recognizer": {"logits": {"sqnr_db": 27.0, "top1_agreement": 0.98}},
+    "swin": {"logits": {"cosine": 0.998, "top1_agreement": 0.97}},
+    "efficient": {"logits": {"sqnr_db": 22.0, "top1_agreement": 0.97}},
+    "convnext": {"logits": {"sqnr_db": 26.0, "top1_agreement": 0.97}},
 }
 
 

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import onnx
 
-from benchmarks.faults import activation, misscale, outlier_channel
+from benchmarks.faults import activation, in_axis, misscale, outlier_channel
 from benchmarks.regressions.data import samples
 from benchmarks.regressions.entry import Planted, Truth
 from benchmarks.regressions.networks import VALIDATION, Net
@@ -66,6 +66,12 @@ def causes_of(
         if kinds:
             found[group] = frozenset(kinds)
     return found
+
+
+def mistaken(net: Net, factors: Mapping[str, float]) -> Planted:
+    """The scales of these tensors, wrong by these factors, for all that read them."""
+    scales = {name: scale * factors.get(name, 1.0) for name, scale in net.scales.items()}
+    return from_scales(net, scales, Truth(causes=causes_of(net, scales)))
 
 
 def misscaled(net: Net, factors: Mapping[str, float], *, as_json: bool = False) -> Planted:
@@ -197,7 +203,7 @@ def wild_dead_input(model: Model, group: str, channels: Collection[int], factor:
     node = next(n for n in editor.graph.node if n.name == group)
     tensor = next(t for t in editor.graph.initializer if t.name == node.input[1])
     weight = model.constants()[tensor.name].copy()
-    weight[:, list(channels)] = factor * np.abs(weight).max()
+    np.moveaxis(weight, in_axis(node), 0)[list(channels)] = factor * np.abs(weight).max()
     tensor.CopyFrom(onnx.numpy_helper.from_array(weight, tensor.name))
     return editor.done()
 

@@ -49,6 +49,23 @@ SEVERAL: dict[str, tuple[str, Mapping[str, float]]] = {
     "inception_two": ("inception", {"/1/three/three.1/conv/Conv": 60, "/3/five/five.1/conv/Conv": 1 / 10}),
     "detector_heads": ("detector", {"/boxes/boxes.2/Gemm": 50, "/heat/heat.1/Conv": 60}),
     "tcn_two": ("tcn", {"/2/second/Conv": 60, "/4/second/Conv": 1 / 20}),
+    "encoder_two": ("encoder", {"/layers.0/linear1/MatMul": 60, "/layers.2/self_attn/Gemm": 1 / 12}),
+    "decoder_three": (
+        "decoder",
+        {"/blocks.0/gate/MatMul": 40, "/blocks.1/out/MatMul": 1 / 10, "/MatMul": 60},
+    ),
+    "recognizer_two": (
+        "recognizer",
+        {"/depthwise2/depthwise2.0/conv/Conv": 60, "/blocks/blocks.1/fc2/MatMul": 100},
+    ),
+    "swin_three": (
+        "swin",
+        {"/stage1/stage1.0/fc2/MatMul": 80, "/merge/MatMul": 1 / 12, "/stage2/proj/MatMul": 100},
+    ),
+    "efficient_two": (
+        "efficient",
+        {"/blocks/blocks.1/depthwise/conv/Conv": 60, "/blocks/blocks.2/project/conv/Conv": 1 / 12},
+    ),
     "mixer_two": ("mixer", {"/blocks/blocks.0/token2/MatMul": 60, "/blocks/blocks.2/channel2/MatMul": 80}),
 }
 #: Networks to layers whose output a new training made larger or smaller: producer, its readers, factor.
@@ -62,6 +79,8 @@ _RETRAINED: dict[str, list[tuple[str, list[str], float]]] = {
     "mlp": [("/1/Gemm", ["/3/Gemm"], 1 / 25), ("/3/Gemm", ["/5/Gemm"], 6)],
     "tcn": [("/3/first/Conv", ["/3/second/Conv"], 1 / 50)],
     "unet": [("/join0/conv/Conv", ["/last/Conv"], 8)],
+    "decoder": [("/blocks.0/up/MatMul", ["/blocks.0/down/MatMul"], 20)],
+    "convnext": [("/stage2/stage2.0/norm/LayerNormalization", ["/stage2/stage2.0/fc1/MatMul"], 1 / 20)],
 }
 
 
@@ -70,15 +89,15 @@ def entries() -> Iterator[Entry]:
     yield from _single()
     for name, (network, factors) in SEVERAL.items():
         yield Entry(f"several_{name}", "several scales at once", network, partial(_several, network, factors))
-    for network in ("cnn", "mobilenet", "vit", "unet", "mixer"):
+    for network in ("cnn", "mobilenet", "vit", "unet", "mixer", "encoder", "swin"):
         for reach in (50.0, 200.0):
             plant = partial(_by_hand, network, reach)
             yield Entry(f"by_hand_{network}_{reach:.0f}", "one range for all tensors", network, plant)
     for network in _RETRAINED:
         yield Entry(f"stale_retrained_{network}", "stale cache", network, partial(_retrained, network))
-    for network in ("resnet", "mlp", "detector"):
+    for network in ("resnet", "mlp", "detector", "recognizer"):
         yield Entry(f"stale_pixels_{network}", "stale cache", network, partial(_other_pixels, network))
-    for network, seed in (("cnn", 1), ("vit", 2), ("tcn", 3)):
+    for network, seed in (("cnn", 1), ("vit", 2), ("tcn", 3), ("encoder", 4), ("swin", 5)):
         yield Entry(f"stale_mixed_{network}", "stale cache", network, partial(_mixed_up, network, seed))
     for network, other in (("cnn", "resnet"), ("mixer", "mobilenet")):
         yield Entry(

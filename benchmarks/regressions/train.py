@@ -1,7 +1,7 @@
 """Trains the networks that the corpus has besides those of benchmarks/train.py, and writes them to models/.
 
     pip install torch==2.13.0 scikit-learn onnx onnxscript onnxruntime
-    python -m benchmarks.regressions.train [mlp] [mixer] [tcn] [unet] [inception] [detector]
+    python -m benchmarks.regressions.train [mlp] [recognizer] ...
 
 Needs some minutes on two cores. BatchNormalization is folded, as there.
 """
@@ -19,7 +19,7 @@ from sklearn.datasets import load_digits
 from sklearn.model_selection import train_test_split
 from torch import Tensor, nn
 
-from benchmarks.regressions import data
+from benchmarks.regressions import attention, data
 from benchmarks.train import VALIDATION, ConvUnit, Head, fold
 
 #: Network to learning rate and epochs.
@@ -30,6 +30,12 @@ SCHEDULES = {
     "unet": (4e-3, 60),
     "inception": (4e-3, 40),
     "detector": (4e-3, 60),
+    "encoder": (1e-3, 150),
+    "decoder": (3e-3, 40),
+    "recognizer": (3e-3, 90),
+    "swin": (2e-3, 100),
+    "efficient": (4e-3, 40),
+    "convnext": (2e-3, 40),
 }
 #: Names of the outputs of each network.
 OUTPUTS = {"unet": ["clean"], "detector": ["class", "box", "heat"]}
@@ -164,6 +170,7 @@ NETWORKS = {
     "unet": UNet,
     "inception": inception,
     "detector": Detector,
+    **attention.NETWORKS,
 }
 
 
@@ -173,6 +180,10 @@ def loss(
     """What training makes small."""
     if name == "unet":
         return nn.functional.mse_loss(outputs, torch.from_numpy(data.gray(images)))
+    if name == "recognizer":
+        return attention.line_loss(outputs, truth[torch.from_numpy(data.lined(len(images), seed))])
+    if name == "decoder":
+        return attention.next_loss(outputs, torch.from_numpy(data.words(images)))
     if name != "detector":
         return nn.functional.cross_entropy(outputs, truth, label_smoothing=0.05)
     classes, box, heat = outputs
@@ -210,15 +221,15 @@ def train(name: str, images: np.ndarray, truth: np.ndarray) -> nn.Module:
 def export(name: str, model: nn.Module, path: Path) -> None:
     """Write ONNX with a free batch dimension; nodes bear the names of their modules."""
     outputs = OUTPUTS.get(name, ["logits"])
-    sample = torch.from_numpy(data.samples(name, "validation", 2)["image"])
+    ((given, array),) = data.samples(name, "validation", 2).items()
     torch.onnx.export(
         model,
-        (sample,),
+        (torch.from_numpy(array),),
         path,
         opset_version=17,
-        input_names=["image"],
+        input_names=[given],
         output_names=outputs,
-        dynamic_axes={tensor: {0: "batch"} for tensor in ("image", *outputs)},
+        dynamic_axes={tensor: {0: "batch"} for tensor in (given, *outputs)},
         dynamo=False,
     )
     onnx.checker.check_model(onnx.load(path), full_check=True)
@@ -236,10 +247,12 @@ def main(names: list[str]) -> None:
         torch.manual_seed(0)
         model = train(name, images, truth)
         with torch.no_grad():
-            outputs = model(torch.from_numpy(data.samples(name, "validation", len(held))["image"]))
+            (array,) = data.samples(name, "validation", len(held)).values()
+            outputs = model(torch.from_numpy(array))
             found = outputs[0] if isinstance(outputs, tuple) else outputs
             score = loss(name, outputs, held, right, 2)
-        top1 = (found.argmax(1) == right).float().mean() if name != "unet" else torch.nan
+        one = found.ndim == 2
+        top1 = (found.argmax(1) == right).float().mean() if one else torch.nan
         export(name, model, data.MODELS / f"{name}.onnx")
         print(
             f"{name}: top-1 {float(top1):.4f}, loss {float(score):.4f} on {len(held)} held-out images",

@@ -64,6 +64,12 @@ _WEIGHTS: dict[str, tuple[str, str, Change, frozenset[str]]] = {
     "mlp_by6": ("mlp", "/3/Gemm", coarser(1 / 6), _WEIGHT_SCALE | NARROW),
     "inception_by8": ("inception", "/2/conv/Conv", coarser(1 / 8), _WEIGHT_SCALE | NARROW),
     "tcn_by4": ("tcn", "/3/second/Conv", coarser(1 / 4), _WEIGHT_SCALE | NARROW),
+    "encoder_x60": ("encoder", "/pooler/Gemm", coarser(60), _WEIGHT_SCALE),
+    "efficient_x60": ("efficient", "/blocks/blocks.2/depthwise/conv/Conv", coarser(60), _WEIGHT_SCALE),
+    "decoder_by6": ("decoder", "/blocks.1/down/MatMul", coarser(1 / 6), _WEIGHT_SCALE | NARROW),
+    "convnext_by8": ("convnext", "/stage1/stage1.0/fc2/MatMul", coarser(1 / 8), _WEIGHT_SCALE | NARROW),
+    "swin_mislabelled": ("swin", "/merge/MatMul", mislabelled(2), _WEIGHT_SCALE),
+    "recognizer_mislabelled": ("recognizer", "/head/MatMul", mislabelled(1.5), _WEIGHT_SCALE),
     "cnn_mislabelled": ("cnn", "/7/conv/Conv", mislabelled(1.6), _WEIGHT_SCALE),
     "mixer_mislabelled": ("mixer", "/blocks/blocks.1/channel2/MatMul", mislabelled(3), _WEIGHT_SCALE),
     "detector_mislabelled": ("detector", "/backbone/backbone.2/conv/Conv", mislabelled(0.4), _WEIGHT_SCALE),
@@ -76,6 +82,10 @@ _TURNED = {
     "mlp": "/3/Gemm",
     "vit": "/blocks/blocks.1/out/MatMul",
     "detector": "/classes/classes.0/conv/Conv",
+    "encoder": "/layers.1/self_attn/Gemm",
+    "decoder": "/blocks.0/out/MatMul",
+    "recognizer": "/blocks/blocks.0/proj/MatMul",
+    "swin": "/stage2/proj/MatMul",
 }
 _ZERO = frozenset({"zero-scale"})
 _AXIS = frozenset({"wrong-axis", "weight-scale"})
@@ -95,6 +105,14 @@ _MIXED: Mapping[str, list[_Changed]] = {
         ("/2/conv/Conv", scaled(60), False, WIDE),
         ("/3/three/three.1/conv/Conv", turned, True, _AXIS),
         ("/1/five/five.1/conv/Conv", scaled(1 / 10), False, NARROW),
+    ],
+    "encoder": [
+        ("/layers.0/linear2/MatMul", coarser(60), True, _WEIGHT_SCALE),
+        ("/layers.1/self_attn/MatMul_2", scaled(1 / 12), False, NARROW),
+    ],
+    "decoder": [
+        ("/blocks.0/down/MatMul", scaled(60), False, WIDE),
+        ("/blocks.1/value/MatMul", coarser(1 / 8), True, _WEIGHT_SCALE | NARROW),
     ],
     "mobilenet": [
         ("/3/expand/conv/Conv", coarser(50), True, _WEIGHT_SCALE),
@@ -166,6 +184,13 @@ def _zeros() -> Iterator[Entry]:
         "weight_tiny_resnet": ("resnet", "/2/first/conv/Conv", emptied(range(8), 1e-40), True),
         "activation_zero_mlp": ("mlp", "/5/Gemm", constant_scale(0.0), False),
         "activation_tiny_tcn": ("tcn", "/3/first/Conv", constant_scale(1e-40), False),
+        "weight_zero_swin": ("swin", "/stage2/fc1/MatMul", emptied(range(20), 0.0), True),
+        "activation_tiny_recognizer": (
+            "recognizer",
+            "/blocks/blocks.1/fc1/MatMul",
+            constant_scale(1e-40),
+            False,
+        ),
         "activation_half_underflow_vit": ("vit", "/blocks/blocks.0/fc1/MatMul", constant_scale(2e-8), False),
     }
     for name, (network, group, change, weight) in cases.items():

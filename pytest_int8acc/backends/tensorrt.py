@@ -20,7 +20,7 @@ from pytest_int8acc.engines.inspector import read_layers, untold_nodes
 from pytest_int8acc.engines.onnxruntime import share_of_cores
 from pytest_int8acc.engines.remote import store_of
 from pytest_int8acc.engines.store import Store
-from pytest_int8acc.engines.tensorrt.build import Built, build
+from pytest_int8acc.engines.tensorrt.build import Built, build, make_workers
 from pytest_int8acc.engines.tensorrt.calibration import (
     Implicit,
     Provenance,
@@ -87,6 +87,7 @@ class TrtBackend:
         self._begun: dict[Role, tuple[BuildRequest, Future[Built]]] = {}
         self._closing = Event()
         self._beside = ThreadPoolExecutor(1)
+        self._workers = make_workers()
         self._folder = tempfile.TemporaryDirectory(prefix="int8acc-", ignore_cleanup_errors=True)
         # Where nothing is to be kept, engines are while the case lives: a fix is built, and timed later.
         self._store = store_of(settings) or Store(Path(self._folder.name) / "engines")
@@ -196,6 +197,7 @@ class TrtBackend:
         """Free all engines; builds that go on are ended."""
         self._closing.set()
         self._beside.shutdown(wait=False)
+        self._workers.close()
         for engine in self._running.values():
             engine.close()
         self._running.clear()
@@ -218,7 +220,14 @@ class TrtBackend:
         return replace(built, outputs=tuple(output for output in built.outputs if output.name in own))
 
     def _make(self, request: BuildRequest, device: Device | None = None) -> Built:
-        return build(request, self.platform, self._store, device=device, stopped=self._closing.is_set)
+        return build(
+            request,
+            self.platform,
+            self._store,
+            device=device,
+            stopped=self._closing.is_set,
+            workers=self._workers,
+        )
 
     def _request(
         self, form: ModelForm | ImplicitForm, role: Role, inputs: Dataset, outputs: Outputs = "own"

@@ -125,6 +125,10 @@ class Scoring:
             self._references.append(run.reference("the baseline's outputs"))
         return self._references[index]
 
+    def _of_baseline(self, index: int) -> MetricRun:
+        """A metric as it was fed with the baseline, by its place."""
+        return self._baseline[index] if self._like is None else self._like._of_baseline(index)
+
     def verdict(self, noise: Scoring | None = None, *, intervals: bool = False) -> Verdict:
         """All outputs and all metrics, judged before anything fails.
 
@@ -144,6 +148,7 @@ class Scoring:
             for score in metric_scores(
                 *(run.limit, self.reference(index), run, reruns[index] if reruns else None),
                 steady=noise is not None and not reruns,
+                paired=self._of_baseline(index) if intervals else None,
             )
         )
         return Verdict(outputs, tuple(scores))

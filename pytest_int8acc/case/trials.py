@@ -45,6 +45,7 @@ class SampleJudge:
         self._rows = [range(start, end) for start, end in pairwise([0, *ends])]
         self._judge = judge
         self.whole = self._compared_with_itself()
+        self.peaks = {name: tally.peak for name, tally in self.whole.items()}
         self.demands = demands_on(self.whole)
         own: list[Score] = []
         self.references: list[float] = []
@@ -132,7 +133,7 @@ class Gathered:
         self.seen = np.zeros(judge.samples, np.bool_)
         self._judge = judge
         self._tallies = {
-            name: Tally(name, tally.limits, judged_only=True, peak=tally.peak)
+            name: Tally(name, tally.limits, judged_only=True, peak=judge.peaks[name])
             for name, tally in judge.whole.items()
         }
         self._order: dict[str, list[int]] = {name: [] for name in self._tallies}

@@ -21,7 +21,7 @@ from pytest_int8acc.graph.model import Model
 from pytest_int8acc.graph.network import Plan, TensorScale, symmetric
 from pytest_int8acc.lab.interventions import Interventions
 from pytest_int8acc.lab.lab import Lab
-from pytest_int8acc.measure.measured import Measured, is_explained
+from pytest_int8acc.measure.measured import Measured
 from pytest_int8acc.names import digest, file_name
 from pytest_int8acc.repair.scales import Ranges, Unit, activations, units
 from pytest_int8acc.results import CalibrationLine, Culprit, Diagnosis, LayerError, Role, StageLine
@@ -114,11 +114,6 @@ def _explained(measured: Measured, lab: Lab, culprits: Sequence[Culprit], cost: 
         trials=None if engine_only else Interventions(lab, wanted, most_trials),
     )
     return tuple(replace(culprit, cause=found.get(culprit.layer)) for culprit in culprits)
-
-
-def wants_diagnosis(measured: Measured) -> bool:
-    """True where a case fails, or the settings ask for a view of a passing one."""
-    return is_explained(measured.case, measured.settings, int8_passed=measured.int8_passed)
 
 
 def _is_engine_only(measured: Measured) -> bool:

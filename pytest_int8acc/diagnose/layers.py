@@ -59,7 +59,7 @@ def layer_errors(
     models = plain, apply(shown)
     few = FirstSamples(inputs, seen.model, samples)
     logger.info("diagnosis: errors of %d layers on %d samples", len(watched), few.samples or 0)
-    engines = [sessions.exact(model) for model in models]
+    engines = [sessions.exact(model, optimized=False) for model in models]  # they run once or twice
     # by group, batch by batch: with nothing in INT8 against all of it, and against the group alone
     found: dict[str, tuple[list[F64], list[F64]]] = {name: ([], []) for name in watched}
     for batch in few.batches():

@@ -5,7 +5,6 @@ Passes over a graph stay linear in its nodes as long as they ask here instead of
 
 from __future__ import annotations
 
-import copy
 import itertools
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
@@ -112,9 +111,9 @@ def take_name(wanted: str, taken: set[str]) -> str:
 
 def refill(field: Any, messages: Iterable[Any]) -> None:
     """Replace what a repeated field holds; ``messages`` may be of those in it."""
-    copies = [copy.deepcopy(message) for message in messages]
+    kept = list(messages)  # protobuf keeps what a field held for as long as it is referred to
     del field[:]
-    field.extend(copies)
+    field.extend(kept)
 
 
 def subgraphs(node: onnx.NodeProto) -> list[onnx.GraphProto]:

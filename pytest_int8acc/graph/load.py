@@ -118,7 +118,7 @@ def _check_outputs(model: Model) -> None:
     editor = model.edit()
     for value in editor.graph.output:
         value.ClearField("type")
-    made = Model(editor.proto, model.weights, model.name).inferred().output
+    made = Model(editor.proto, model.weights, model.name).inferred.output
     for declared, value in zip(model.graph.output, made, strict=True):
         said, found = (v.type.tensor_type.elem_type for v in (declared, value))
         if said != found and said and found:

@@ -23,7 +23,15 @@ from onnx import TensorProto, numpy_helper
 
 from pytest_int8acc.errors import ModelError
 from pytest_int8acc.files import replacing_files
-from pytest_int8acc.graph.index import Index, all_initializers, all_nodes, refill, subgraphs, take_name
+from pytest_int8acc.graph.index import (
+    Index,
+    all_graphs,
+    all_initializers,
+    all_nodes,
+    refill,
+    subgraphs,
+    take_name,
+)
 from pytest_int8acc.tensors import Array, TensorInfo
 
 #: Initializers of more bytes than this live beside the graph.
@@ -78,10 +86,11 @@ class Model:
 
         Raises ModelError where the model contradicts itself.
         """
-        inferred = self.inferred()
+        inferred = self.inferred
         tensors = (*inferred.value_info, *inferred.input, *inferred.output)
         return {v.name: _tensor_info(v) for v in tensors if v.type.HasField("tensor_type")}
 
+    @cached_property
     def inferred(self) -> onnx.GraphProto:
         """The main graph as ONNX's shape inference fills it in; ModelError where it contradicts itself."""
         try:
@@ -97,6 +106,10 @@ class Model:
 
     def constants(self) -> dict[str, Array]:
         """All initializers of the main graph as arrays; the large ones are not copied."""
+        return dict(self._constants)
+
+    @cached_property
+    def _constants(self) -> dict[str, Array]:
         return {t.name: self._array(t) for t in self.graph.initializer}
 
     def _array(self, tensor: TensorProto) -> Array:
@@ -146,8 +159,11 @@ class Editor:
     def done(self) -> Model:
         """The changed model, without initializers that nothing reads and without stale value types."""
         used = {name for node in all_nodes(self.graph) for name in node.input}
-        used.update(value.name for value in self.graph.output)
-        refill(self.graph.initializer, [t for t in self.graph.initializer if t.name in used])
+        used.update(value.name for graph in all_graphs(self.graph) for value in graph.output)
+        for graph in all_graphs(self.graph):
+            left = [tensor for tensor in graph.initializer if tensor.name in used]
+            if len(left) < len(graph.initializer):
+                refill(graph.initializer, left)
         del self.graph.value_info[:]
         return Model(self.proto, {k: v for k, v in self.weights.items() if k in used}, self.name)
 

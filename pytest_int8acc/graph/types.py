@@ -63,7 +63,7 @@ def value_types(model: Model) -> dict[str, int]:
     Raises:
         ModelError: The model contradicts itself.
     """
-    graph = model.inferred()
+    graph = model.inferred
     types = {t.name: int(t.data_type) for t in graph.initializer}
     for value in (*graph.input, *graph.value_info, *graph.output):
         if value.type.HasField("tensor_type") and value.type.tensor_type.elem_type:

@@ -12,7 +12,7 @@ from onnx import TensorProto, helper, numpy_helper
 from pytest_int8acc.engines.onnxruntime import Sessions
 from pytest_int8acc.graph.formats import FP16
 from pytest_int8acc.graph.fp16_network import emulate_network, network_to_fp16
-from pytest_int8acc.graph.index import subgraphs
+from pytest_int8acc.graph.index import refill, subgraphs
 from pytest_int8acc.graph.model import Model
 from pytest_int8acc.graph.network import Edge, Network, Precision, TensorScale
 from pytest_int8acc.graph.switchboard import build_switchboard
@@ -67,6 +67,9 @@ class Board:
         places = list(_places(network, halved, self.as_run))
         model, self._slots = _open_scales(switched.model, places)
         self._engine = sessions.exact(model)
+        self._own = {slot.name: slot.value({}) for slot in self._slots}
+        self._scales: Mapping[str, TensorScale] = {}
+        self._given = self._own
         self._switch = switched.switch
         self._index = {name: i for i, name in enumerate(switched.groups)}
 
@@ -83,8 +86,10 @@ class Board:
         """
         int8 = np.ones(len(self._index), np.bool_)
         int8[[self._index[name] for name in high]] = False
-        given = {slot.name: slot.value(scales) for slot in self._slots}
-        return self._engine({**feed, **given, self._switch: int8})
+        if scales is not self._scales:  # batch after batch it is the same
+            changed = {slot.name: slot.value(scales) for slot in self._slots if slot.tensor in scales}
+            self._scales, self._given = scales, {**self._own, **changed}
+        return self._engine({**feed, **self._given, self._switch: int8})
 
 
 def _places(network: Network, halved: Network, run: Network) -> Iterator[tuple[Edge, Edge, Edge]]:
@@ -132,6 +137,8 @@ def _replace(
                     yield slot
             elif inner.op_type == "DequantizeLinear" and inner.input[0] in chosen:
                 inner.input[1] = chosen[inner.input[0]].name
+        read = {name for inner in graph.node for name in inner.input}
+        refill(graph.initializer, [tensor for tensor in graph.initializer if tensor.name in read])
 
 
 def _bits(scale: Array) -> bytes:

@@ -15,7 +15,6 @@ from pytest_int8acc.data import Dataset
 from pytest_int8acc.graph.formats import INT8
 from pytest_int8acc.graph.macs import macs, sized_tensors
 from pytest_int8acc.graph.network import Network, Plan
-from pytest_int8acc.graph.plan import moved
 from pytest_int8acc.lab.evaluators import Built, Simulated
 from pytest_int8acc.lab.losses import Loss, group_losses
 from pytest_int8acc.lab.simulator import Simulator, plan_key
@@ -266,7 +265,8 @@ class Lab:
         plan = Plan(moves=plan.moves) if plan else Plan()
         key = (id(dataset), plan_key(plan))
         if key not in self._values:
-            model, known = moved(self.network, plan).model, self.int8.observed
+            network = self.simulator.moved(plan.moves) if plan.moves else self.network
+            model, known = network.model, self.int8.observed
             if known is None or known.model is not model or not _is_same(known.dataset, dataset):
                 known = Observed(model, dataset, self.sessions)
             self._values[key] = Values(known)

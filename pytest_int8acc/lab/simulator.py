@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -91,7 +91,7 @@ class Simulator:
         self._units: dict[int, float] = {}
         self._like: Simulator | None = None
         """Of the case's own network, where this is another: all of INT8 is known there."""
-        self._kinds: dict[object, tuple[Mapping[str, Quantization], frozenset[str]]] = {}
+        self._kinds: dict[object, _Activations] = {}
         self._batches: list[tuple[list[int], Batch]] = []
         self._probed: tuple[int, ...] = ()
 
@@ -140,7 +140,7 @@ class Simulator:
         if key not in self._boards:
             if len(self._boards) > _BOARDS:
                 del self._boards[list(self._boards)[1]]  # the first is the case's own network
-            network = moved(self.network, made)
+            network = moved(self.network, made) if made.scales else self.moved(made.moves)
             self._boards[key] = (
                 Board(network, self._rest, self._sessions)
                 if self._low is INT8
@@ -165,12 +165,12 @@ class Simulator:
         key = (plan_key(plan), frozenset(plan.high), seen.samples)
         if key in self._known:
             return replace(self._known[key], cost=0.0)
-        board, gathered = self.board(plan), Gathered(seen.judge)
+        run, gathered = self._running(plan), Gathered(seen.judge)
         place = {sample: i for i, sample in enumerate(seen.samples)}
         wanted = range(len(seen.samples)) if order is None else order
         runs = self.inputs.runs([seen.samples[i] for i in wanted], len(seen.samples))
         for samples, batch in current().bounded(runs):
-            gathered.add([place[i] for i in samples], self._run(board, plan, samples, batch))
+            gathered.add([place[i] for i in samples], run(samples, batch))
             if enough is not None and not gathered.seen.all() and enough(gathered.parts()):
                 break
         high = frozenset(i for i, group in enumerate(self.groups) if group.name in plan.high)
@@ -188,9 +188,8 @@ class Simulator:
         wanted = tuple(seen.samples[i] for i in samples)
         if self._probed != wanted:
             self._probed, self._batches = wanted, list(self.inputs.runs(wanted))
-        board = self.board(plan)
-        place = {sample: i for i, sample in enumerate(seen.samples)}
-        runs = (([place[i] for i in run], self._run(board, plan, run, batch)) for run, batch in self._batches)
+        run, place = self._running(plan), {sample: i for i, sample in enumerate(seen.samples)}
+        runs = (([place[i] for i in some], run(some, batch)) for some, batch in self._batches)
         return seen.prober.probe(samples, runs)
 
     def badness(self, plan: Plan) -> float:
@@ -204,6 +203,22 @@ class Simulator:
         if key not in self._badness:
             self._badness[key] = self._measured_badness(plan)
         return self._badness[key]
+
+    def moved(self, moves: Mapping[str, Array]) -> Network:
+        """The network after these moves; made once.
+
+        Raises:
+            ModelError: A tensor cannot be moved so.
+        """
+        return self._activations(moves).network
+
+    def scales_of(self, plan: Plan) -> Mapping[str, TensorScale]:
+        """A plan's scales, and those that readers take with them which it moves to another tensor."""
+        if not plan.moves:
+            return plan.scales
+        heirs = self._activations(plan.moves).heirs
+        inherited = {heir: plan.scales[tensor] for heir, tensor in heirs.items() if tensor in plan.scales}
+        return {**inherited, **plan.scales}
 
     def _measured_badness(self, plan: Plan) -> float:
         seen = self.seen()
@@ -230,37 +245,56 @@ class Simulator:
             self._units[target.criterion] = unit if 0 < unit < math.inf else 1.0
         return self._units[target.criterion]
 
-    def _run(
-        self, board: Board | LowBoard, plan: Plan, samples: Sequence[int], batch: Batch
-    ) -> SampleOutputs:
-        return self.inputs.outputs_of(samples, batch, board.run(batch.feed, plan.high, plan.scales))
+    def _running(self, plan: Plan) -> Callable[[Sequence[int], Batch], SampleOutputs]:
+        """Runs a plan on some samples, which are one batch."""
+        board, scales = self.board(plan), self.scales_of(plan)
+        return lambda samples, batch: self.inputs.outputs_of(
+            samples, batch, board.run(batch.feed, plan.high, scales)
+        )
 
     def _made(self, plan: Plan) -> Plan:
         """The part of a plan that a board of its own is made for; the rest are the board's inputs."""
-        known, odd = self._activations(plan.moves)
-        made = {}
+        kinds, made = self._activations(plan.moves), {}
         for tensor, scale in plan.scales.items():
-            if tensor in odd and scale.is_plain:
+            if tensor in kinds.odd and scale.is_plain:
                 made[tensor] = _SOME  # an input, too, once it is symmetric
-            elif tensor not in known or not _is_like(scale, known[tensor]):
+            elif tensor not in kinds.known or not _is_like(scale, kinds.known[tensor]):
                 made[tensor] = scale
         return Plan(scales=made, moves=plan.moves)
 
-    def _activations(self, moves: Mapping[str, Array]) -> tuple[Mapping[str, Quantization], frozenset[str]]:
-        """Activations after these moves: those in symmetric INT8, and those not with one such scale.
-
-        In neither are those of which some readers were moved away: these inherit the scale.
-        """
+    def _activations(self, moves: Mapping[str, Array]) -> _Activations:
+        """The activations after these moves."""
         key = plan_key(Plan(moves=moves))
         if key not in self._kinds:
-            before = _readers(self.network)
-            after = _readers(moved(self.network, Plan(moves=moves)))
+            before = {
+                place: tensor for tensor, edges in _readers(self.network).items() for place in _places(edges)
+            }
+            network = moved(self.network, Plan(moves=moves))
+            after = _readers(network)
             odd = {t for t, edges in after.items() if not all(e.quantization.is_plain for e in edges)}
-            split = {t for t, edges in after.items() if len(edges) < len(before.get(t, ()))}
             alike = {t: edges[0].quantization for t, edges in after.items() if _are_alike(edges)}
-            known = {t: quantization for t, quantization in alike.items() if t not in split}
-            self._kinds[key] = known, frozenset(odd - split)
+            heirs = {
+                t: before[place]
+                for t, edges in after.items()
+                for place in _places(edges)
+                if before.get(place, t) != t
+            }
+            self._kinds[key] = _Activations(network, alike, frozenset(odd), heirs)
         return self._kinds[key]
+
+
+@dataclass(frozen=True, eq=False)
+class _Activations:
+    """The activations of a network after some moves."""
+
+    network: Network
+    """After them."""
+    known: Mapping[str, Quantization]
+    """Those in symmetric INT8."""
+    odd: frozenset[str]
+    """Those that are not so with one scale."""
+    heirs: Mapping[str, str]
+    """Those that some readers were moved to, and the activation whose scale they take with them."""
 
 
 def _readers(network: Network) -> dict[str, list[Edge]]:
@@ -269,6 +303,10 @@ def _readers(network: Network) -> dict[str, list[Edge]]:
     for edge in (e for group in network.groups for e in group.edges if e.quantization.values is None):
         found.setdefault(edge.tensor, []).append(edge)
     return found
+
+
+def _places(edges: Sequence[Edge]) -> list[tuple[str, int]]:
+    return [(edge.node, edge.index) for edge in edges]
 
 
 def _are_alike(edges: Sequence[Edge]) -> bool:

@@ -64,10 +64,12 @@ class Prober:
     def _vectors(
         self, name: str, some: Sequence[int], outputs: SampleOutputs, measure: _Measure, longest: int
     ) -> Vectors:
-        baseline = [self._judge.baseline[name][i] for i in some]
-        candidate = [self._tamed(name, b, c) for b, c in zip(baseline, outputs[name], strict=True)]
+        baseline, candidate = [self._judge.baseline[name][i] for i in some], outputs[name]
+        if len({array.shape for array in (*baseline, *candidate)}) > 1:
+            candidate = [self._tamed(name, b, c) for b, c in zip(baseline, candidate, strict=True)]
         if len({array.shape for array in baseline}) == 1:
-            return sampled(measure(concatenated(baseline), concatenated(candidate), len(some)), longest)
+            b, c = concatenated(baseline), concatenated(candidate)
+            return sampled(measure(b, self._tamed(name, b, c), len(some)), longest)
         return sampled([measure(b, c, 1)[0] for b, c in zip(baseline, candidate, strict=True)], longest)
 
     def _of_outputs(self, samples: Sequence[int], some: Sequence[int], outputs: SampleOutputs) -> Vectors:

@@ -3,22 +3,25 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from fnmatch import fnmatchcase
 from pathlib import Path
 
 import numpy as np
+import onnx
 
 from pytest_int8acc.backends.protocol import Backend
 from pytest_int8acc.case.data import calibration_data
 from pytest_int8acc.case.forms import Form, Int8Form, ModelForm
+from pytest_int8acc.case.judge import Judge, Scoring
 from pytest_int8acc.data import Dataset
 from pytest_int8acc.data.slips import compare_inputs, sample_arrays
 from pytest_int8acc.engines.calibrators import collect_maxima
 from pytest_int8acc.engines.onnxruntime import Sessions, saturation
+from pytest_int8acc.engines.run import lock_step
 from pytest_int8acc.engines.tensorrt.parse import refusal
-from pytest_int8acc.errors import ModelError, listed
+from pytest_int8acc.errors import ModelError, blaming, listed
 from pytest_int8acc.graph.formats import FP16
 from pytest_int8acc.graph.lint import lint, lint_scales
 from pytest_int8acc.graph.lint.rules import find
@@ -30,6 +33,10 @@ from pytest_int8acc.results import EngineInfo, Finding, OutputResult, Role, Scor
 from pytest_int8acc.settings import Settings
 from pytest_int8acc.spec.criteria import EngineCriterion, MetricCriterion
 from pytest_int8acc.spec.models import Case
+from pytest_int8acc.tensors import Feed
+
+#: Tensors beyond FP16 that an error tells, and that are tried at most.
+_TOLD, _TRIED = 3, 16
 
 
 def lint_model(case: Case, model: Model, settings: Settings, parses: bool) -> tuple[Finding, ...]:
@@ -98,6 +105,18 @@ def _judged(name: str, found: tuple[Finding, ...], settings: Settings) -> tuple[
     raise ModelError("\n".join(lines))
 
 
+def compared(judge: Judge, place: str, batches: Iterable[Mapping[Role, Feed]]) -> Runs:
+    """FP32 and the baseline compared, by the limits on outputs alone, which stand at ``place``."""
+    scoring = Scoring(judge, judged_only=True)
+    runs = Runs("", (), judge, lambda _: iter(()), {(Role.FP32, Role.BASELINE): scoring})
+    for found in batches:
+        with blaming(place):
+            scoring.add(found[Role.FP32], found[Role.BASELINE], 0)
+        for role in (Role.FP32, Role.BASELINE):
+            runs.look(role, found[role])
+    return runs
+
+
 def lost_by_baseline(runs: Runs) -> list[Score]:
     """Limits of the case that the baseline itself misses against FP32."""
     compared = runs.scorings.get((Role.FP32, Role.BASELINE))
@@ -121,7 +140,9 @@ def refuse_overflow(
     if not baseline.half or not (bad or lost or gone):
         return
     known = baseline.overflows if isinstance(baseline, ModelForm) else ()
-    where = [*known, *_overflowing(model, inputs, sessions)]
+    beyond = _overflowing(model, inputs, sessions)
+    harmful = _harmful(model, list(beyond), runs.judge, inputs, sessions)
+    where = [*known, *(beyond[tensor] for tensor in harmful or beyond)]
     if bad or where or gone:
         lacking = gone or [f"'{s.subject}' misses its {s.metric} against FP32" for s in lost]
         worst = f"output '{bad[0]}' is not finite" if bad else lacking[0]
@@ -131,21 +152,56 @@ def refuse_overflow(
             how, remedy = "numbers too small for FP16", "keep them above 6e-8"
         raise ModelError(
             f"{model.name}: in FP16 {worst}, by {how} inside the model; INT8 is not the problem.\n"
-            + "".join(f"  {sentence}\n" for sentence in where[:3])
+            + "".join(f"  {sentence}\n" for sentence in where[:_TOLD])
             + f"Mend the model: {remedy}. 'candidate: fp16' finds what must stay in FP32; 'baseline: fp32'\n"
             "compares INT8 alone, and an engine in FP16 is lost all the same."
         )
 
 
-def _overflowing(model: Model, inputs: Dataset, sessions: Sessions) -> Iterator[str]:
-    """Tensors whose FP32 values exceed what FP16 holds, in topological order."""
-    tensors, makers = made_floats(model), model.index.producer
+def _overflowing(model: Model, inputs: Dataset, sessions: Sessions) -> dict[str, str]:
+    """Tensors whose FP32 values exceed what FP16 holds, in topological order, and what to say of them."""
+    tensors, makers, found = made_floats(model), model.index.producer, dict[str, str]()
     maxima = collect_maxima(model, tensors, inputs, sessions)
     for tensor in tensors:
         if FP16.highest < maxima.amax(tensor) < np.inf:
             node = makers[tensor]
             reached = f"reaches {maxima.amax(tensor):.4g}, FP16 ends at {FP16.highest:g}"
-            yield f"'{tensor}' of {node.op_type} '{node.name}' {reached}"
+            found[tensor] = f"'{tensor}' of {node.op_type} '{node.name}' {reached}"
+    return found
+
+
+def _harmful(
+    model: Model, tensors: Sequence[str], judge: Judge, inputs: Dataset, sessions: Sessions
+) -> list[str]:
+    """Of tensors beyond FP16, those that lose an output when nothing else is rounded to it.
+
+    An inf that ends in a Tanh or a Clip does no harm. So many tensors are tried as are told.
+    """
+    plain, found = sessions.exact(model), list[str]()
+    for tensor in tensors[:_TRIED]:
+        engines = {Role.FP32: plain, Role.BASELINE: sessions.exact(_halved(model, tensor), optimized=False)}
+        sides = compared(judge, "", (outputs for _, outputs in lock_step(engines, inputs)))
+        if sides.spoilt or lost_by_baseline(sides):
+            found.append(tensor)
+        if len(found) == _TOLD:
+            break
+    return found
+
+
+def _halved(model: Model, tensor: str) -> Model:
+    """The model with one tensor rounded to FP16."""
+    editor, nodes = model.edit(), list[onnx.NodeProto]()
+    half, wide = (editor.unique(f"{tensor}/{name}") for name in ("half", "wide"))
+    for node in editor.graph.node:
+        for place, name in enumerate(node.input):
+            if name == tensor:
+                node.input[place] = wide
+        nodes.append(node)
+        if tensor in node.output:
+            nodes.append(onnx.helper.make_node("Cast", [tensor], [half], half, to=onnx.TensorProto.FLOAT16))
+            nodes.append(onnx.helper.make_node("Cast", [half], [wide], wide, to=onnx.TensorProto.FLOAT))
+    editor.set_nodes(nodes)
+    return editor.done()
 
 
 def made_floats(model: Model) -> list[str]:

@@ -12,6 +12,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import cache
 
 from pytest_int8acc.backends.open import open_backend
 from pytest_int8acc.backends.protocol import Backend
@@ -133,11 +134,12 @@ class Measured:
         engine = self.backend.open(form, Role.FIXED, self.inputs)
         verdict = self.judged(self.outputs_of(engine))
 
-        def engines() -> dict[Role, Engine]:
-            baseline = self.backend.open(self.reference, Role.BASELINE, self.inputs)
-            return {Role.BASELINE: baseline, Role.INT8: engine}
+        @cache
+        def opened(role: Role) -> Engine:
+            return engine if role == Role.INT8 else self.backend.open(self.reference, role, self.inputs)
 
-        return with_rounding(verdict, engines, self.inputs, self.judge) if self.moves else verdict
+        known = self.runs.moved
+        return with_rounding(verdict, opened, self.inputs, self.judge, known) if self.moves else verdict
 
     def close(self) -> None:
         """Let go of the engines."""
@@ -317,7 +319,7 @@ def _judged(
     with case.at("criteria"):
         verdict = verdict or scoring.verdict(runs.noise, intervals=True)
         if early.baseline is not None:
-            verdict = with_rounding(verdict, lambda: runs.engines, setup.inputs, runs.judge)
+            verdict = with_rounding(verdict, runs.engines.__getitem__, setup.inputs, runs.judge, runs.moved)
     return lost, verdict
 
 

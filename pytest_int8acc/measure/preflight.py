@@ -8,7 +8,7 @@ leave no doubt, FP32 is not run on the other samples, unless INT8 fails.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
@@ -28,8 +28,8 @@ from pytest_int8acc.errors import EngineError, blaming
 from pytest_int8acc.graph.formats import FP16
 from pytest_int8acc.graph.groups import moves_values
 from pytest_int8acc.graph.model import Model
-from pytest_int8acc.measure.caveats import lost_by_baseline, made_floats, refuse_overflow
-from pytest_int8acc.measure.runs import Runs, check_interface
+from pytest_int8acc.measure.caveats import compared, lost_by_baseline, made_floats, refuse_overflow
+from pytest_int8acc.measure.runs import check_interface
 from pytest_int8acc.results import Role
 from pytest_int8acc.spec.models import Case
 from pytest_int8acc.tensors import Feed
@@ -109,11 +109,11 @@ def preflight(
         return Preflight(engine, tested, steady=steady, notes=notes)
     fp32, near = partial(sessions.exact, model), form.half and not peak < FP16.highest / _HEADROOM
     place = case.place("criteria")
-    sides = _compared(judge, place, ({**a, Role.FP32: b} for a, b in zip(twice, reference, strict=True)))
+    sides = compared(judge, place, ({**a, Role.FP32: b} for a, b in zip(twice, reference, strict=True)))
     if not sides.spoilt and not lost_by_baseline(sides):
         return Preflight(engine, tested, fp32, steady, doubtful=near)
     both = lock_step({Role.FP32: fp32(), Role.BASELINE: engine}, inputs)
-    sides = _compared(judge, place, (found for _, found in both))
+    sides = compared(judge, place, (found for _, found in both))
     lost = lost_by_baseline(sides)
     with case.at("baseline"):
         refuse_overflow(lost, sides, model, form, inputs, sessions)
@@ -165,18 +165,6 @@ def _steady(judge: Judge, twice: Sequence[Mapping[Role, Feed]]) -> Scoring | Non
             return None
         scoring.add(one, again, 0)
     return scoring
-
-
-def _compared(judge: Judge, place: str, batches: Iterable[Mapping[Role, Feed]]) -> Runs:
-    """FP32 and the baseline compared, by the limits on outputs alone, which stand at ``place``."""
-    scoring = Scoring(judge, judged_only=True)
-    runs = Runs("", (), judge, lambda _: iter(()), {(Role.FP32, Role.BASELINE): scoring})
-    for found in batches:
-        with blaming(place):
-            scoring.add(found[Role.FP32], found[Role.BASELINE], 0)
-        for role in (Role.FP32, Role.BASELINE):
-            runs.look(role, found[role])
-    return runs
 
 
 def _watched_run(model: Model, few: Dataset, sessions: Sessions) -> tuple[list[Feed], float]:

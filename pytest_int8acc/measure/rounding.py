@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -13,7 +13,7 @@ from pytest_int8acc.engines import Engine
 from pytest_int8acc.engines.run import cut
 from pytest_int8acc.results import Interval, Role, Score
 from pytest_int8acc.scores.reserve import around
-from pytest_int8acc.tensors import Array
+from pytest_int8acc.tensors import Array, Feed
 
 #: Of more samples than these the bootstrap tells enough: rounding moves each of them another way.
 _MOST = 32
@@ -21,12 +21,19 @@ _MOST = 32
 MOVES, STEP = 5, 2.0**-10
 #: Rounding does not move a score that uses up less of its limit, or this many times all of it, across.
 _NEAR = 0.1
-#: Six normal values, of ``MOVES`` and none, reach 1.27 standard deviations from their mean: 3.3 are wanted.
-_FARTHER = 1.6
+#: Moves after which no more are needed where limits are this many times as far as the scores moved.
+_FIRST, _SURE = 2, 20.0
+#: Six normal values, of ``MOVES`` and none, reach 1.27 standard deviations from their mean, three 0.85: 3.3
+#: are wanted.
+_FARTHER = {MOVES: 1.6, _FIRST: 2.9}
+#: The baseline's outputs of moved inputs are kept for the next form up to this size.
+_KEPT_BYTES = 32 << 20
+#: By move, the baseline's outputs batch by batch.
+Moved = dict[int, list[Feed]]
 
 
 def with_rounding(
-    verdict: Verdict, engines: Callable[[], Mapping[Role, Engine]], inputs: Dataset, judge: Judge
+    verdict: Verdict, open_form: Callable[[Role], Engine], inputs: Dataset, judge: Judge, known: Moved
 ) -> Verdict:
     """``verdict`` with intervals that hold what scores become where inputs move by steps of rounding.
 
@@ -34,9 +41,10 @@ def with_rounding(
 
     Args:
         verdict: On the inputs as they are, with intervals.
-        engines: Gives what is compared: ``Role.BASELINE`` and ``Role.INT8``.
+        open_form: Gives what is compared: ``Role.BASELINE`` and ``Role.INT8``.
         inputs: All samples.
         judge: The case's criteria.
+        known: What the baseline gave already; added to.
 
     Raises:
         EngineError: A form does not build or run.
@@ -49,29 +57,55 @@ def with_rounding(
     first = next(inputs.batches())
     if all(array.dtype.kind != "f" for array in first.feed.values()):
         return verdict
-    opened = engines()
-    both = {role: opened[role] for role in (Role.BASELINE, Role.INT8)}
-    moved = [_moved_verdict(both, inputs, judge, seed) for seed in range(MOVES)]
-    others = [{(s.subject, s.metric, s.limit): s.value for s in other.scores} for other in moved]
+    others: list[dict[object, float]] = []
+    for move in range(MOVES):
+        moved = _moved_verdict(open_form, inputs, judge, move, known)
+        others.append({_key(score): score.value for score in moved.scores})
+        if len(others) == _FIRST and all(_is_sure(score, _values(score, others)) for score in judged):
+            break
 
     def wider(score: Score) -> Score:
-        values = [other.get((score.subject, score.metric, score.limit), np.nan) for other in others]
-        found = around(score, values, _FARTHER) if score.limit is not None else None
+        if score.limit is None:
+            return score
+        found = around(score, _values(score, others), _FARTHER[len(others)])
         return replace(score, interval=_both(score.interval, found))
 
     outputs = (replace(output, scores=tuple(map(wider, output.scores))) for output in verdict.outputs)
     return Verdict(tuple(outputs), tuple(map(wider, verdict.metrics)))
 
 
-def _moved_verdict(engines: Mapping[Role, Engine], inputs: Dataset, judge: Judge, seed: int) -> Verdict:
-    scoring = Scoring(judge)
-    for batch in moved_batches(inputs, seed):
-        feeds = {
-            role: {name: cut(array, batch, name) for name, array in engine(batch.feed).items()}
-            for role, engine in engines.items()
-        }
-        scoring.add(feeds[Role.BASELINE], feeds[Role.INT8], batch.rows)
+def _key(score: Score) -> object:
+    return score.subject, score.metric, score.limit
+
+
+def _values(score: Score, others: Sequence[Mapping[object, float]]) -> list[float]:
+    return [other.get(_key(score), np.nan) for other in others]
+
+
+def _is_sure(score: Score, values: Sequence[float]) -> bool:
+    """Whether a limit is so far that no rounding moves the score across."""
+    strains = np.array([replace(score, value=value).strain for value in (score.value, *values)])
+    if not (np.isfinite(strains) & (strains > 0)).all():
+        return False
+    logs = np.log(strains)
+    return bool(abs(logs[0]) > _SURE * np.abs(logs - logs.mean()).max())
+
+
+def _moved_verdict(
+    open_form: Callable[[Role], Engine], inputs: Dataset, judge: Judge, move: int, known: Moved
+) -> Verdict:
+    scoring, before = Scoring(judge), known.get(move)
+    int8, made = open_form(Role.INT8), list[Feed]()
+    for place, batch in enumerate(moved_batches(inputs, move)):
+        made.append(_outputs(open_form(Role.BASELINE), batch) if before is None else before[place])
+        scoring.add(made[-1], _outputs(int8, batch), batch.rows)
+    if MOVES * sum(array.nbytes for feed in made for array in feed.values()) <= _KEPT_BYTES:
+        known[move] = made
     return scoring.verdict()
+
+
+def _outputs(engine: Engine, batch: Batch) -> Feed:
+    return {name: cut(array, batch, name) for name, array in engine(batch.feed).items()}
 
 
 def moved_batches(inputs: Dataset, seed: int) -> Iterator[Batch]:

@@ -21,6 +21,7 @@ from pytest_int8acc.engines.run import lock_step
 from pytest_int8acc.errors import DataError, EngineError, ModelError, blaming
 from pytest_int8acc.goldens.arrays import Cutter
 from pytest_int8acc.graph.model import Model
+from pytest_int8acc.measure.rounding import Moved
 from pytest_int8acc.measure.worst import Worst, keep_worst
 from pytest_int8acc.results import Role
 from pytest_int8acc.scores.sums import samples_in
@@ -56,6 +57,8 @@ class Runs:
     """Output to the sample that INT8 misses most."""
     engines: Mapping[Role, Engine] = field(default_factory=dict)
     """What was run."""
+    moved: Moved = field(default_factory=dict)
+    """What the baseline gives where inputs are moved by rounding."""
     _nonzero: dict[Role, set[str]] = field(default_factory=lambda: defaultdict(set))
 
     @property

@@ -30,6 +30,8 @@ _ALIKE = 0.03
 _WORTH = 0.005
 #: Outputs that err no more than this, in units of what the criteria allow, need no better scales.
 ENOUGH = 0.5
+#: Nor do outputs that err no more than this many times as much as with none of the tensors in INT8.
+NO_MORE = 1.05
 #: Outputs that err more than this on a few samples do not meet the criteria on all.
 NEAR = 1.6
 #: Rounds of changing one tensor at a time.
@@ -170,6 +172,7 @@ class Chooser:
         start: Choice | None = None,
         high: Mapping[str, Precision] | None = None,
         enough: float = ENOUGH,
+        least: float = 0.0,
     ) -> Choice:
         """Choose scales for ``wanted`` such that the outputs err least, on a few samples.
 
@@ -178,9 +181,11 @@ class Chooser:
             start: Scales of other tensors, kept as they are, and of these, improved on.
             high: Groups that do not run in INT8 meanwhile, and what they run in.
             enough: The badness at which tensors are no longer changed one by one.
+            least: The badness with none of ``wanted`` in INT8, which no scales fall below.
         """
         high = high or {}
-        best = self.uniform(wanted, start or Choice(), high)
+        enough = max(enough, NO_MORE * least)
+        best = self.uniform(wanted, start or Choice(), high, least)
         worst_first = sorted(wanted, key=lambda unit: -self._loss_db(unit, best))
         for _ in range(_SWEEPS):
             before = best
@@ -196,7 +201,11 @@ class Chooser:
         return best
 
     def uniform(
-        self, wanted: Sequence[Unit], start: Choice, high: Mapping[str, Precision] | None = None
+        self,
+        wanted: Sequence[Unit],
+        start: Choice,
+        high: Mapping[str, Precision] | None = None,
+        least: float = 0.0,
     ) -> Choice:
         """The best of the scales as they are, and of one method for all of ``wanted``; see ``rescale``."""
         if self.purse.empty:
@@ -204,7 +213,7 @@ class Chooser:
         best = self.weighed(start, high or {})  # it may have been measured with other groups high
         tried = [dict(start.scales)]
         for method in (m.name for m in METHODS.values() if not m.slow or len(wanted) <= _MANY):
-            if best.badness <= ENOUGH or self.purse.empty:
+            if best.badness <= max(ENOUGH, NO_MORE * least) or self.purse.empty:
                 break
             choice = start
             for unit in wanted:

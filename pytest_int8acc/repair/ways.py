@@ -136,10 +136,12 @@ def recalibrate(work: Work) -> Iterator[Candidate]:
     """Other scales for what the culprits read, from calibration data and from the inputs."""
     for source in work.lab.sources:
         work.log("looking for other scales, ranges from %s", source.description or "the inputs")
-        base = _base(work, source)
-        if work.bases and work.best.choice.badness > NEAR and base.ranges.like(work.best.ranges):
+        odd_ones = _not_symmetric(work.lab.network)
+        looked_at = with_tied(work.lab.network, [*activations(work.lab.network, work.groups), *odd_ones])
+        ranges = Ranges(work.lab.values(source.data).of(looked_at))
+        if work.bases and work.best.choice.badness > NEAR and ranges.like(work.best.ranges):
             return  # what these ranges lead to is known
-        work.bases.append(base)
+        work.bases.append(_base(work, source, ranges, odd_ones))
         yield from _rescaled(work, len(work.bases) - 1, work.groups)
 
 
@@ -185,10 +187,14 @@ def mix(work: Work) -> Iterator[Candidate]:
     base, keep = work.best, work.lab.measured.keep
     chooser = work.chooser(base)
     choice = base.choice.only(base.touched)
+    least = chooser.weighed(choice, dict.fromkeys(work.culprits, keep)).badness
+    every = units(base.network, activations(base.network, work.culprits), base.ranges)
+    unit_of = {tensor: unit for unit in every for tensor in unit.tensors}
     for name in work.culprits:
-        wanted = units(base.network, activations(base.network, [name]), base.ranges)
+        tensors = activations(base.network, [name])
+        wanted = list(dict.fromkeys(unit_of[tensor] for tensor in tensors if tensor in unit_of))
         others = dict.fromkeys((c for c in work.culprits if c != name), keep)
-        choice = chooser.rescale(wanted, start=choice, high=others)
+        choice = chooser.rescale(wanted, start=choice, high=others, least=least)
     evaluator = work.lab.simulated(base=chooser.plan(choice), room=work.room)
     everything = evaluator.indices(work.culprits)
     result = certify(evaluator, everything, budget=Budget(clock=work.lab.clock))
@@ -200,12 +206,9 @@ def mix(work: Work) -> Iterator[Candidate]:
 WAYS: tuple[Way, ...] = (unfuse, recalibrate, migrate_ranges, rescale_all, mix)
 
 
-def _base(work: Work, source: Source) -> Base:
+def _base(work: Work, source: Source, ranges: Ranges, odd_ones: Sequence[str]) -> Base:
     """The case's network, every activation in symmetric INT8 per tensor, the worst weights mended."""
-    lab, network = work.lab, work.lab.network
-    odd_ones = _not_symmetric(network)
-    looked_at = with_tied(network, [*activations(network, work.groups), *odd_ones])
-    ranges = Ranges(lab.values(source.data).of(looked_at))
+    network = work.lab.network
     odd = {t: symmetric(ranges.scale(t, "minmax")) for t in odd_ones if t in ranges}
     weights = weight_scales(network, work.groups, ranges.held)
     plan = Plan(scales={**odd, **weights})
@@ -214,9 +217,10 @@ def _base(work: Work, source: Source) -> Base:
 
 def _on(work: Work, base: Base) -> Base:
     """The base with the network that its plan leads to, and the scales there."""
-    network = work.lab.simulator.board(base.plan).network
-    own = activation_scales(network)
-    given = {t: float(s.scale) for t, s in base.plan.scales.items() if t in own and s.axis is None}
+    simulator = work.lab.simulator
+    network = simulator.board(base.plan).network
+    own, scales = activation_scales(network), simulator.scales_of(base.plan)
+    given = {t: float(s.scale) for t, s in scales.items() if t in own and s.axis is None}
     return replace(base, network=network, own={**own, **given})
 
 

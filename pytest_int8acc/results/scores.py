@@ -80,13 +80,6 @@ class Score:
         return self.passed and (self.interval is None or self.interval.kept >= LIKELY)
 
     @property
-    def reserve(self) -> float | None:
-        """Distance of the interval's worse end to the limit, positive where it is kept throughout."""
-        if self.interval is None or self.limit is None:
-            return self.margin
-        return self.interval.low - self.limit if self.bound == "min" else self.limit - self.interval.high
-
-    @property
     def strain(self) -> float:
         """How much of what the limit allows is used up: 0 is perfect, 1 exactly the limit, more is missed.
 

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from pytest_int8acc.scores.sums import (
     F64,
+    GREATEST,
     PIECE,
     difference,
     errors,
@@ -58,6 +59,9 @@ class Measure(NamedTuple):
     """Of two arrays that hold so many samples, with the baseline's greatest magnitude: a row each."""
     pool: Callable[[F64], F64]
     """The row of several samples together."""
+    greatest: tuple[int, ...] | None = None
+    """Columns of which metrics read the greatest, where they read sums of all others; None: ``pool`` alone
+    makes what they read."""
     by_axis: bool = False
     """Whether it looks along the class axis."""
     needs_peak: bool = False
@@ -163,10 +167,10 @@ def _add(rows: F64) -> F64:
     return np.asarray(rows.sum(axis=0))
 
 
-SQUARES = Measure("squares", lambda b, c, n, how, peak: errors(b, c, n, full=False), pool_errors)
-ERRORS = Measure("errors", lambda b, c, n, how, peak: errors(b, c, n, full=True), pool_errors)
-RELATIVE = Measure("relative", relative, _pool_relative, needs_peak=True)
-DIVERGENCE = Measure("divergence", divergence, _add, by_axis=True)
-TOP1 = Measure("top1", top_k(1), _add, by_axis=True)
-TOP5 = Measure("top5", top_k(5), _add, by_axis=True)
-UNEQUAL = Measure("unequal", unequal, _add)
+SQUARES = Measure("squares", lambda b, c, n, how, peak: errors(b, c, n, full=False), pool_errors, GREATEST)
+ERRORS = Measure("errors", lambda b, c, n, how, peak: errors(b, c, n, full=True), pool_errors, GREATEST)
+RELATIVE = Measure("relative", relative, _pool_relative, (0,), needs_peak=True)
+DIVERGENCE = Measure("divergence", divergence, _add, (), by_axis=True)
+TOP1 = Measure("top1", top_k(1), _add, (), by_axis=True)
+TOP5 = Measure("top5", top_k(5), _add, (), by_axis=True)
+UNEQUAL = Measure("unequal", unequal, _add, ())

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 
 import numpy as np
+from numpy.typing import NDArray
 
 from pytest_int8acc.results import Interval, Score
-from pytest_int8acc.scores.sums import AT, F64
+from pytest_int8acc.scores.measures import Measure
+from pytest_int8acc.scores.metrics import Metric
+from pytest_int8acc.scores.sums import AT, F64, pool_errors
 
 #: Times that samples are drawn again.
 DRAWS = 400
@@ -19,11 +22,13 @@ _LOTS = 512
 _FARTHER = 0.2
 #: A score that uses up less of its limit keeps it however its samples are drawn: few are drawn ten times.
 _FAR = 0.1
+#: A metric of labels is worked out of so many samples at most.
+_MOST = 2000
 #: Samples that carry this share of the error, where they are fewer than a quarter of all, are named.
 HEAVY, _FEW = 0.9, 0.25
 
 
-def interval(score: Score, rows: F64, value: Callable[[F64], float]) -> Interval | None:
+def interval(score: Score, rows: F64, metric: Metric) -> Interval | None:
     """Where a judged score lies when its samples are drawn again; None where that is not known.
 
     The bootstrap of Efron (1979), with the least and the greatest of ``DRAWS`` values as ends.
@@ -31,7 +36,7 @@ def interval(score: Score, rows: F64, value: Callable[[F64], float]) -> Interval
     Args:
         score: Of all samples, with its limit.
         rows: What it is made of, a row per sample, [samples, sums].
-        value: Makes the score of such rows.
+        metric: Makes the score of such rows.
     """
     kept_by_far = score.passed and score.strain < _FAR
     if score.limit is None or kept_by_far or len(rows) < 2 or not math.isfinite(score.value):
@@ -39,7 +44,45 @@ def interval(score: Score, rows: F64, value: Callable[[F64], float]) -> Interval
     rng = np.random.default_rng(0)
     lots = np.array_split(rng.permutation(len(rows)), min(len(rows), _LOTS))
     choices = rng.integers(0, len(lots), (DRAWS, len(lots)))
-    return around(score, [value(rows[np.concatenate([lots[i] for i in choice])]) for choice in choices])
+    return around(score, [metric(drawn) for drawn in _drawn(rows, lots, choices, metric.measure)])
+
+
+def _drawn(
+    rows: F64, lots: Sequence[NDArray[np.intp]], choices: NDArray[np.int64], measure: Measure
+) -> Iterable[F64]:
+    """The rows of each draw; one of their sums where no metric reads more, and all are in one unit."""
+    if measure.greatest is None or (measure.pool is pool_errors and rows[:, AT["exponent"]].any()):
+        return (rows[np.concatenate([lots[i] for i in choice])] for choice in choices)
+    each = (
+        rows[np.concatenate(lots)]
+        if len(lots) == len(rows)
+        else np.stack([measure.pool(rows[lot]) for lot in lots])
+    )
+    counts = np.stack([np.bincount(choice, minlength=len(lots)) for choice in choices])
+    drawn: F64 = np.einsum("dl,lf->df", counts, each)
+    for column in measure.greatest:
+        drawn[:, column] = np.where(counts > 0, each[:, column], 0.0).max(axis=1)
+    return drawn[:, None]
+
+
+def interval_of_labels(
+    score: Score, samples: int, value: Callable[[Sequence[int]], float]
+) -> Interval | None:
+    """As ``interval``, for a metric of labels.
+
+    Of many samples few are drawn, whose value scatters more (Bickel, Götze and van Zwet, 1997).
+
+    Args:
+        score: Of all samples, with its limit.
+        samples: How many there are.
+        value: Makes the score of some samples, by index.
+    """
+    if score.limit is None or (score.passed and score.strain < _FAR) or samples < 2:
+        return None
+    size = min(samples, _MOST)
+    choices = np.random.default_rng(0).integers(0, samples, (DRAWS, size))
+    less = math.sqrt(size / samples)
+    return around(score, [score.value + less * (value(c.tolist()) - score.value) for c in choices])
 
 
 def around(score: Score, others: Sequence[float], farther: float = _FARTHER) -> Interval | None:
@@ -51,8 +94,9 @@ def around(score: Score, others: Sequence[float], farther: float = _FARTHER) -> 
     values = np.array([score.value, *others])
     if np.isnan(values).any():
         return None
-    strains = np.array([replace(score, value=value).strain for value in values])
-    kept = float(np.mean([replace(score, value=value).passed for value in values]))
+    scores = [replace(score, value=value) for value in values.tolist()]
+    strains = np.array([other.strain for other in scores])
+    kept = float(np.mean([other.passed for other in scores]))
     ends = [float(values.min()), float(values.max())]
     if np.isfinite(values).all() and (strains > 0).all() and np.isfinite(strains).all():
         logs = np.log(strains)

@@ -70,7 +70,8 @@ class Sums(NamedTuple):
 AT = {field: place for place, field in enumerate(Sums._fields)}
 _LINEAR = [AT["absolute"], AT["max_error"], AT["peak"], AT["b"], AT["c"]]
 _SQUARES = [AT["bb"], AT["cc"], AT["be"], AT["ee"], AT["var_b"], AT["cov"], AT["var_c"]]
-_GREATEST = [AT["max_error"], AT["peak"]]
+#: Columns that hold the greatest of what several samples hold.
+GREATEST = (AT["max_error"], AT["peak"])
 
 
 def samples_in(array: Array) -> int:
@@ -80,7 +81,7 @@ def samples_in(array: Array) -> int:
 
 def sums_of(rows: F64) -> Sums:
     """The sums of several samples together, from rows of ``ERRORS`` or ``SQUARES``."""
-    return Sums(*pool_errors(rows).tolist())
+    return Sums(*(rows[0] if len(rows) == 1 else pool_errors(rows)).tolist())
 
 
 def pool_errors(rows: F64) -> F64:
@@ -88,7 +89,7 @@ def pool_errors(rows: F64) -> F64:
     rows = _in_one_unit(rows)
     with np.errstate(all="ignore"):  # inf and nan are answers here
         pooled = np.asarray(rows.sum(axis=0))
-        pooled[_GREATEST] = rows[:, _GREATEST].max(axis=0, initial=0.0)
+        pooled[[*GREATEST]] = rows[:, GREATEST].max(axis=0, initial=0.0)
         pooled[AT["exponent"]] = rows[:, AT["exponent"]].max(initial=-np.inf) if len(rows) else 0.0
         weights = rows[:, AT["elements"]]
         if not pooled[AT["elements"]]:

@@ -221,6 +221,16 @@ class TaskRun:
         found = self._task.records(outputs, self._labels[list(samples)], samples)
         self._records.update(zip(samples, found, strict=True))
 
+    @property
+    def samples(self) -> int:
+        """How many it was fed with."""
+        return len(self._records)
+
+    @property
+    def is_quick(self) -> bool:
+        """Whether its number takes so little that it can be had hundreds of times."""
+        return not TASKS[self._task.name].slow
+
     def value(self, samples: Sequence[int] | None = None) -> float:
         """The metric of some samples, by index and as often as they are named; None: of all."""
         order = sorted(self._records) if samples is None else samples
@@ -240,6 +250,8 @@ class Kind(NamedTuple):
     of_classes: bool = False
     library: tuple[str, str] | None = None
     """A module that it needs, and the extra that brings it."""
+    slow: bool = False
+    """Whether the number of some samples is worked out anew from all that was met in them."""
 
 
 def _top(k: int) -> Kind:
@@ -356,6 +368,7 @@ TASKS: Mapping[TaskName, Kind] = {
         "COCO's AP: mean average precision over IoU 0.5 to 0.95 and classes, 0 to 1",
         of_classes=True,
         library=("faster_coco_eval", "coco"),
+        slow=True,
     ),
     "wer": Kind(
         _words,

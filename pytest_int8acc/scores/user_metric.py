@@ -16,8 +16,9 @@ import numpy as np
 
 from pytest_int8acc.data.scripts import UserFunction, run_user
 from pytest_int8acc.errors import CriterionError
-from pytest_int8acc.results import Bound, Score
+from pytest_int8acc.results import Bound, Interval, Score
 from pytest_int8acc.scores.criteria import MetricLimit, kind_of
+from pytest_int8acc.scores.reserve import interval_of_labels
 from pytest_int8acc.scores.tasks import Labels, Task, TaskRun
 from pytest_int8acc.tensors import Array, Feed, Outputs
 
@@ -59,17 +60,45 @@ def metric_scores(
     noise: MetricRun | None = None,
     *,
     steady: bool = False,
+    paired: MetricRun | None = None,
 ) -> tuple[Score, ...]:
-    """As ``evaluate_metric``, from the baseline's value and from what was fed; ``steady``: the noise is 0."""
+    """As ``evaluate_metric``, from the baseline's value and from what was fed.
+
+    Args:
+        limit: The limits.
+        reference: The baseline's value.
+        candidate: Fed with INT8's outputs.
+        noise: Fed with a second run of the baseline.
+        steady: Whether that is known to be the first one again.
+        paired: Fed with the baseline's outputs, to draw samples again, of both forms the same.
+    """
     value, notes = candidate.int8_value()
     spread = 0.0 if steady else None
     if noise is not None:
         spread = abs(reference - noise.reference("the baseline's second run"))
     score = Score(limit.ref, limit.ref.rpartition(":")[2], value, noise=spread, baseline=reference)
-    return tuple(
-        replace(score, limit=bar, bound=bound, note="; ".join(filter(None, [text, *notes])))
-        for bar, bound, text in _bars(limit, reference)
-    )
+    scores = []
+    for bar, bound, text in _bars(limit, reference):
+        one = replace(score, limit=bar, bound=bound, note="; ".join(filter(None, [text, *notes])))
+        found = None if paired is None else _interval(one, candidate, paired if text else None)
+        scores.append(replace(one, interval=found))
+    return tuple(scores)
+
+
+def _interval(score: Score, candidate: MetricRun, moving: MetricRun | None) -> Interval | None:
+    """Where the score lies when samples are drawn again.
+
+    ``moving``: the baseline, where the limit is set by its value, which moves with the samples.
+    """
+    own = candidate.drawable
+    if own is None or not math.isfinite(score.value):
+        return None
+    other = None if moving is None else moving.drawable
+
+    def value(samples: Sequence[int]) -> float:
+        return own.value(samples) - (0.0 if other is None else other.value(samples) - (score.baseline or 0.0))
+
+    return interval_of_labels(score, own.samples, value)
 
 
 class MetricRun:
@@ -178,12 +207,12 @@ class MetricRun:
         """Whether samples may come joined into larger batches than they ran in."""
         return self._task is not None
 
-    def value_of(self, samples: Sequence[int]) -> float | None:
-        """The number for some samples, by index and as often as they are named.
-
-        None where the metric tells none, being a user's; nan or inf where that is the value.
-        """
-        return None if self._task is None or self._failure is not None else self._task.value(samples)
+    @property
+    def drawable(self) -> TaskRun | None:
+        """What tells the number of any samples; None where it takes long, or the metric is a user's."""
+        return (
+            self._task if self._task is not None and self._failure is None and self._task.is_quick else None
+        )
 
     def reference(self, whose: str) -> float:
         """The metric's number for a run of the baseline; CriterionError unless it is finite."""

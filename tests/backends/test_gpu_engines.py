@@ -10,8 +10,8 @@ from __future__ import annotations
 import math
 import shutil
 import sys
-import time
 from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +23,8 @@ from zoo import ZOO
 from pytest_int8acc.engines.inspector import read_layers
 from pytest_int8acc.engines.onnxruntime import OrtEngine
 from pytest_int8acc.engines.store import Store
-from pytest_int8acc.engines.tensorrt.build import UNFED, Built, build, timing_provenance
+from pytest_int8acc.engines.tensorrt.build import UNFED, Built, make_workers, timing_provenance
+from pytest_int8acc.engines.tensorrt.build import build as build_apart
 from pytest_int8acc.engines.tensorrt.calibration import (
     HEADERS,
     Implicit,
@@ -48,6 +49,9 @@ from pytest_int8acc.tensors import Feed
 
 DIGITS = Path(__file__).parents[2] / "example_project"
 BATCH = 120
+
+#: TensorRT starts once for most builds.
+build = partial(build_apart, workers=make_workers())
 
 pytestmark = needs_gpu_below_11
 
@@ -206,7 +210,7 @@ def test_a_feed_that_does_not_fit_is_refused(engines: dict[str, TrtEngine], feed
         engine({"image": feed["image"][:1]})
     with pytest.raises(EngineError, match="is float64 and the engine takes float32; nothing is converted"):
         engine({"image": feed["image"].astype(float)})
-    with pytest.raises(EngineError, match="the feed lacks image"):
+    with pytest.raises(EngineError, match="no array for 'image'; its inputs are 'image'"):
         engine({})
 
 
@@ -390,9 +394,9 @@ def test_latency_is_measured_in_turn(engines: dict[str, TrtEngine], feed: Feed) 
         assert one.runs == 200
         assert other.median_ms == pytest.approx(one.median_ms, rel=1)
         np.testing.assert_array_equal(engines[role](feed)["logits"], expected[role])
-    started = time.monotonic()
-    assert measure_latency(engines, feed, seconds=0.5)["INT8"].runs >= 20
-    assert time.monotonic() - started < 10
+    timed = measure_latency(engines, feed, seconds=0.5)["INT8"]
+    assert timed.runs >= 20
+    assert timed.runs * timed.median_ms < 2000
 
 
 def test_layers_are_timed(engines: dict[str, TrtEngine], candidate: Built, feed: Feed) -> None:
@@ -443,7 +447,7 @@ def test_a_builder_killed_half_way_leaves_nothing_bad(
     moments = {
         "early": f"    threading.Timer(1.0, lambda: {die}).start()\n",
         "late": "    real = os.replace\n"
-        f"    os.replace = lambda a, b: {die} if str(b) == 'meta.json' else real(a, b)\n",
+        f"    os.replace = lambda a, b: {die} if str(b).endswith('meta.json') else real(a, b)\n",
     }
     for moment, code in moments.items():
         (tmp_path / moment).mkdir()
@@ -451,10 +455,10 @@ def test_a_builder_killed_half_way_leaves_nothing_bad(
         with monkeypatch.context() as patch:
             patch.syspath_prepend(tmp_path / moment)
             with pytest.raises(EngineError, match="ended by SIGKILL"):
-                build(request, here, store)
+                build_apart(request, here, store)
         assert not list((tmp_path / "store").rglob("engine.plan"))
     sys.path_importer_cache.clear()
-    made = build(request, here, store)
+    made = build_apart(request, here, store)
     assert not made.stored
     with open_built(made) as engine:
         assert sqnr(OrtEngine(little)(little_feed), engine(little_feed)) > 45

@@ -22,7 +22,7 @@ from pytest_int8acc.backends import tensorrt as backends
 from pytest_int8acc.check import conclude
 from pytest_int8acc.engines.onnxruntime import OrtEngine
 from pytest_int8acc.engines.store import Store
-from pytest_int8acc.engines.tensorrt.build import build
+from pytest_int8acc.engines.tensorrt.build import build, make_workers
 from pytest_int8acc.engines.tensorrt.engine import open_built
 from pytest_int8acc.engines.tensorrt.options import BuildOptions, Range
 from pytest_int8acc.engines.tensorrt.platform import Platform, find_platform
@@ -50,6 +50,9 @@ TOLERANCE = 0.5
 #: Above this SQNR, in dB, the FP16 of the layers kept high has a part in the error; kernels differ there.
 NOISY = 50
 
+#: TensorRT starts once for all builds.
+WORKERS = make_workers()
+
 pytestmark = needs_gpu_below_11
 
 
@@ -61,7 +64,7 @@ def run_tensorrt(
     options = BuildOptions(tactic_sources=(), optimization_level=1, timeout=300)
     flags = frozenset({"int8", "fp16"})
     request = BuildRequest(fit_model(model, here), "plan", shapes, "weak", flags, options=options)
-    with open_built(build(request, here, store)) as engine:
+    with open_built(build(request, here, store, workers=WORKERS)) as engine:
         return engine(feed)
 
 

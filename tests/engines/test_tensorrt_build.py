@@ -22,7 +22,7 @@ from onnx import TensorProto
 from zoo import ZOO
 
 from pytest_int8acc.engines.store import Store
-from pytest_int8acc.engines.tensorrt.build import Built, build
+from pytest_int8acc.engines.tensorrt.build import Built, build, make_workers
 from pytest_int8acc.engines.tensorrt.engine import open_built, open_engine
 from pytest_int8acc.engines.tensorrt.options import BuildOptions
 from pytest_int8acc.engines.tensorrt.plan_file import read_header
@@ -191,7 +191,7 @@ def test_a_builder_killed_half_way_leaves_nothing(
     kill = (
         "import os, signal\nreal = os.replace\n"
         "die = lambda: os.kill(os.getpid(), signal.SIGKILL)\n"
-        "os.replace = lambda a, b: die() if str(b) == 'meta.json' else real(a, b)"
+        "os.replace = lambda a, b: die() if str(b).endswith('meta.json') else real(a, b)"
     )
     store = Store(tmp_path / "store")
     with monkeypatch.context() as patch:
@@ -224,7 +224,7 @@ def test_a_builder_does_not_outlive_a_killed_session(
     hang = (
         "import os, pathlib, time\nreal = os.replace\n"
         "def wait(a, b):\n"
-        "    if str(b) == 'meta.json':\n"
+        "    if str(b).endswith('meta.json'):\n"
         f"        pathlib.Path({str(pid)!r}).write_text(str(os.getpid()))\n"
         "        time.sleep(600)\n"
         "    real(a, b)\n"
@@ -253,6 +253,26 @@ def within_seconds(seconds: float, holds: Callable[[], bool]) -> bool:
             return True
         time.sleep(0.05)
     return False
+
+
+@pytest.mark.rtx
+def test_a_builder_stays_for_the_next_build_until_one_fails(
+    rtx: Platform, built: Built, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The engine of a builder that has built before is the one of a builder that starts."""
+    started = tmp_path / "started"
+    sabotage(tmp_path, monkeypatch, f"open({str(started)!r}, 'a').write('x')")
+    with make_workers() as workers:
+        build(request(), rtx, workers=workers)
+        again = build(request(quantized("residual")), rtx, workers=workers)
+        assert (again.layers, again.network) == (built.layers, built.network)
+        assert "residual" not in build(request(), rtx, workers=workers).log.read_text()
+        assert started.read_text() == "x"
+        (bad := tmp_path / "bad.so").write_bytes(b"no library")
+        with pytest.raises(EngineError, match="plugin library does not load"):
+            build(request(options=BuildOptions(plugins=(bad,))), rtx, workers=workers)
+        build(request(), rtx, workers=workers)
+    assert started.read_text() == "xx"
 
 
 @pytest.mark.rtx

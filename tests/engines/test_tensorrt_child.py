@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import threading
 import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 from child import is_alive
 
-from pytest_int8acc.engines.tensorrt.child import Outcome, run_child
+from pytest_int8acc.engines.tensorrt.child import Outcome, Workers, run_child
 
 
 def run(folder: Path, monkeypatch: pytest.MonkeyPatch, code: str, timeout: float = 30) -> tuple[Outcome, str]:
@@ -95,3 +99,82 @@ def test_time_in_which_a_child_waits_for_others_is_not_counted(
     outcome = run_child("some_child", [], tmp_path, tmp_path / "log", 1, idle=lambda: True)
     assert outcome.code == 0
     assert run_child("some_child", [], tmp_path, tmp_path / "log", 1).code is None
+
+
+#: Does what each job says, and tells who did it.
+WORKER = """
+import json, os, pathlib, sys, time
+for line in sys.stdin:
+    folder = pathlib.Path(json.loads(line))
+    (folder / "by").write_text(str(os.getpid()))
+    exec((folder / "job").read_text())
+    (folder / "done").write_text("well")
+"""
+
+
+@pytest.fixture
+def workers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Workers]:
+    (tmp_path / "some_worker.py").write_text(WORKER)
+    monkeypatch.syspath_prepend(tmp_path)
+    with Workers("some_worker") as made:
+        yield made
+
+
+def do(workers: Workers, folder: Path, job: str = "", timeout: float = 30, **environment: str) -> Outcome:
+    """Have ``job`` done in ``folder``."""
+    folder.mkdir()
+    (folder / "job").write_text(job)
+    done = folder / "done"
+    return workers.run(
+        folder,
+        folder / "log",
+        timeout,
+        lambda: done.read_text() == "well" if done.exists() and done.stat().st_size else None,
+        environment=environment,
+    )
+
+
+def by(folder: Path) -> int:
+    return int((folder / "by").read_text())
+
+
+def test_a_worker_does_one_job_after_another_and_none_elsewhere(workers: Workers, tmp_path: Path) -> None:
+    first, second, other = (tmp_path / name for name in ("a", "b\nc", "d"))
+    assert do(workers, first).code == do(workers, second).code == do(workers, other, DEVICE="1").code == 0
+    assert by(first) == by(second) != by(other)
+    workers.close()
+    assert gone(by(first))
+    assert gone(by(other))
+
+
+@pytest.mark.parametrize(
+    ("job", "code"),
+    [
+        ("(folder / 'done').write_text('badly'); time.sleep(600)", 0),
+        ("import ctypes; ctypes.string_at(0)", -11),
+        ("time.sleep(600)", None),
+    ],
+)
+def test_a_worker_that_fails_gets_no_further_job(
+    workers: Workers, tmp_path: Path, job: str, code: int | None
+) -> None:
+    assert do(workers, tmp_path / "first").code == 0
+    assert do(workers, tmp_path / "bad", job, timeout=2).code == code
+    assert gone(by(tmp_path / "bad"))
+    assert do(workers, tmp_path / "next").code == 0
+    assert by(tmp_path / "first") == by(tmp_path / "bad") != by(tmp_path / "next")
+
+
+def test_a_worker_that_died_while_it_waited_is_replaced(workers: Workers, tmp_path: Path) -> None:
+    do(workers, tmp_path / "first")
+    os.kill(by(tmp_path / "first"), signal.SIGKILL)
+    assert gone(by(tmp_path / "first"))
+    assert do(workers, tmp_path / "next").code == 0
+
+
+def test_workers_of_several_threads_do_a_job_each(workers: Workers, tmp_path: Path) -> None:
+    names = "abcd"
+    with ThreadPoolExecutor(4) as pool:
+        codes = [x.code for x in pool.map(lambda n: do(workers, tmp_path / n, "time.sleep(0.5)"), names)]
+    assert codes == [0] * 4
+    assert len({by(tmp_path / name) for name in names}) == 4

@@ -18,7 +18,19 @@ PACKAGE = ROOT.name
 
 #: From the top; a room imports from rooms below it.
 ROOMS_DOWNWARD = (
-    *("plugin", "workbench", "init", "check", "report", "fix", "diagnose", "repair", "lab", "measure"),
+    *(
+        "plugin",
+        "workbench",
+        "init",
+        "check",
+        "steps",
+        "report",
+        "fix",
+        "diagnose",
+        "repair",
+        "lab",
+        "measure",
+    ),
     *("goldens", "backends", "case", "search", "scales", "engines", "scores", "spec", "data", "graph"),
     *("settings", "clock", "results", "tensors", "files", "errors", "names"),
 )

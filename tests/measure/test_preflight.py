@@ -193,3 +193,36 @@ def test_engines_are_shown_whole_batches_and_sessions_a_few_samples(tmp_path: Pa
     )
     assert [b.rows for b in preflight._first(inputs, whole=True).batches()] == [32]
     assert [b.rows for b in preflight._first(inputs, whole=False).batches()] == [2]
+
+
+def test_of_tensors_beyond_fp16_those_are_told_that_lose_an_output(project: Project) -> None:
+    """As in magika: a GELU overflows into a Tanh, which is 1 there, and the sum of a norm into a root."""
+    proto = parser.parse_model(
+        """<ir_version: 8, opset_import: ["": 17]> g (float[n, 8] x) => (float[n, 4] y) {
+            cube = Mul(x, large)
+            more = Mul(cube, two)
+            third = Mul(more, two)
+            fourth = Mul(third, two)
+            flat = Tanh(fourth)
+            gelu = Mul(x, flat)
+            square = Mul(gelu, gelu)
+            sums = ReduceSum<keepdims = 1>(square, axis)
+            root = Sqrt(sums)
+            norm = Div(gelu, root)
+            y = MatMul(norm, w)
+        }"""
+    )
+    rng = np.random.default_rng(0)
+    constants = {"large": 1e4, "two": 2.0, "w": rng.standard_normal((8, 4))}
+    tensors = [numpy_helper.from_array(np.array(v, np.float32), name) for name, v in constants.items()]
+    proto.graph.initializer.extend([*tensors, numpy_helper.from_array(np.array([1]), "axis")])
+    for node in proto.graph.node:
+        node.name = node.output[0]
+    onnx.save(proto, project.folder / "model.onnx")
+    data = rng.choice((-100, 100), (COUNT, 8)) * (1 + rng.random((COUNT, 8)))
+    np.savez(project.folder / "data.npz", x=data.astype(np.float32))
+    with pytest.raises(ModelError) as told:
+        project.check(CALIBRATED + "criteria: [{sqnr_db: 20}]\n")
+    assert "'sums' of ReduceSum 'sums' reaches" in str(told.value)
+    assert "'cube'" not in str(told.value)
+    assert "'fourth'" not in str(told.value)

@@ -70,7 +70,7 @@ def test_it_is_left_out_where_time_is_up(noisy: Measured, monkeypatch: pytest.Mo
         case.clock.interrupt()
         return own(*facts)  # type: ignore[arg-type]
 
-    monkeypatch.setattr("pytest_int8acc.check.tradeoff", late)
+    monkeypatch.setattr("pytest_int8acc.steps.tradeoff", late)
     result = conclude(case)
     assert result.search is not None
     assert result.search.tradeoff is None

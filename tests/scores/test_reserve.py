@@ -138,5 +138,3 @@ def test_a_verdict_is_unsteady_where_a_score_that_decides_it_is() -> None:
     assert case(sure, kept).unsteady == ()
     assert case(doubtful, problem="INT8 is NaN").unsteady == ()
     assert case(kept, doubtful).unsteady == (doubtful,)
-    assert kept.reserve == -2.0
-    assert replace(kept, interval=None).reserve == 0.5

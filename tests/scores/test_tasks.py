@@ -17,10 +17,11 @@ from hypothesis import strategies as st
 from pytest_int8acc.data import load_labels
 from pytest_int8acc.data.scripts import load_function
 from pytest_int8acc.errors import CriterionError, DataError
+from pytest_int8acc.results import Score
 from pytest_int8acc.scores import boxes
 from pytest_int8acc.scores.criteria import MetricLimit
 from pytest_int8acc.scores.tasks import Task, TaskRun
-from pytest_int8acc.scores.user_metric import MetricRun, evaluate_metric
+from pytest_int8acc.scores.user_metric import MetricRun, evaluate_metric, metric_scores
 from pytest_int8acc.tensors import TensorInfo
 
 
@@ -249,13 +250,46 @@ def test_some_of_the_samples_are_as_if_they_were_all():
         run = MetricRun(MetricLimit(name), Task(name), labels)
         run.add({}, {"y": scores[4:]}, range(4, 9))  # in any order
         run.add({}, {"y": scores[:4]}, range(4))
-        assert run.value_of(some) == value(Task(name), scores[some], labels[some])
+        assert run.drawable.value(some) == value(Task(name), scores[some], labels[some])
         assert run.value("it") == value(Task(name), scores, labels)
 
 
 def test_a_users_metric_tells_only_of_all_samples():
-    run = MetricRun(MetricLimit("m.py:one"), lambda outputs: 1.0, None)
-    assert run.value_of([0]) is None
+    assert MetricRun(MetricLimit("m.py:one"), lambda outputs: 1.0, None).drawable is None
+    assert MetricRun(MetricLimit("coco_map"), Task("coco_map"), np.zeros((1, 1, 5))).drawable is None
+
+
+def drawn(limit: MetricLimit, *, wrong: int, of: int, wrong_before: int = 0) -> Score:
+    """Of a classifier that errs so often in INT8, of which the baseline errs on some, too."""
+    labels = np.arange(of) % 3
+    runs = []
+    for count in (wrong_before, wrong):
+        scores = np.eye(3, dtype=np.float32)[labels]
+        scores[:count] = np.roll(scores[:count], 1, axis=1)
+        runs.append(MetricRun(limit, Task(limit.ref), labels))
+        runs[-1].add({}, {"y": scores}, range(of))
+    baseline, candidate = runs
+    (score,) = metric_scores(limit, baseline.value("it"), candidate, paired=baseline)
+    return score
+
+
+@pytest.mark.parametrize("of", [200, 5000])
+def test_an_accuracy_is_drawn_again(of):
+    few = of // 100
+    near = drawn(MetricLimit("top1", min=0.99), wrong=few, of=of)
+    assert near.interval.low < 0.99 <= near.interval.high
+    assert not near.steady
+    assert drawn(MetricLimit("top1", min=0.9), wrong=few, of=of).steady
+    assert drawn(MetricLimit("top1", min=0.99), wrong=of // 2, of=of).steady
+    assert drawn(MetricLimit("top1"), wrong=few, of=of).interval is None
+
+
+def test_both_forms_get_the_same_samples_where_a_limit_is_a_drop():
+    """The baseline's own errors move its accuracy, and not the drop."""
+    lost = drawn(MetricLimit("top1", max_drop=0.05), wrong_before=80, wrong=82, of=200)
+    assert (lost.passed, lost.steady) == (True, True)
+    apart = drawn(MetricLimit("top1", min=0.6 - 0.05), wrong_before=80, wrong=82, of=200)
+    assert (apart.passed, apart.steady) == (True, False)
 
 
 def test_scores_against_the_baseline():

@@ -54,6 +54,7 @@ def _take_one() -> None:
 
 
 _take_one()
+os.environ.setdefault("CUDA_MODULE_LOADING", "LAZY")  # TensorRT 8.6 loads all its kernels for seconds else
 
 
 def tactics() -> str:

@@ -7,8 +7,10 @@ process has ended well.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import logging
+import os
 import shutil
 import tempfile
 from collections.abc import Callable, Mapping
@@ -21,7 +23,7 @@ import numpy as np
 from pytest_int8acc.engines.tensorrt import worker
 from pytest_int8acc.engines.tensorrt.alone import lock_of
 from pytest_int8acc.engines.tensorrt.calibration import Implicit
-from pytest_int8acc.engines.tensorrt.child import Outcome, run_child
+from pytest_int8acc.engines.tensorrt.child import Outcome, Workers
 from pytest_int8acc.engines.tensorrt.log import last_words, ran_out_of_memory, read_log
 from pytest_int8acc.engines.tensorrt.options import Range, Shape
 from pytest_int8acc.engines.tensorrt.platform import Device, Platform
@@ -33,8 +35,6 @@ from pytest_int8acc.tensors import TensorInfo
 
 logger = logging.getLogger("pytest_int8acc")
 
-LOG = "build.log"
-_WORKER = "pytest_int8acc.engines.tensorrt.worker"
 #: What is given up where TensorRT has no kernel for it.
 UNFED = "held layers read INT8 results: TensorRT has no kernels that give the layers before them another type"
 _KEPT = (worker.ENGINE, worker.LAYERS, worker.NETWORK, worker.CACHE, worker.META)
@@ -101,6 +101,7 @@ def build(
     *,
     device: Device | None = None,
     stopped: Callable[[], bool] = lambda: False,
+    workers: Workers | None = None,
 ) -> Built:
     """Build an engine, or take it from ``store``.
 
@@ -110,6 +111,7 @@ def build(
         store: Where engines are kept; None builds into a temporary folder that lives as long as the result.
         device: The GPU to build on, like the platform's first, which is taken where none is given.
         stopped: Asked again and again; True ends the build with an EngineError.
+        workers: From ``make_workers``, for builders that stay for further builds; None: one for this build.
 
     Raises:
         MissingBackendError: Nothing can be built here.
@@ -117,7 +119,7 @@ def build(
             or out of time; says what happened and where the whole log is.
     """
     request.check(platform)
-    where = _Where(platform, device or next(iter(platform.devices), None), stopped)
+    where = _Where(platform, device or next(iter(platform.devices), None), stopped, workers)
     key = request.fingerprint(platform)
     keep: object
     if store is None:
@@ -145,6 +147,12 @@ class _Where:
     platform: Platform
     device: Device | None
     stopped: Callable[[], bool]
+    workers: Workers | None
+
+
+def make_workers() -> Workers:
+    """Children that build or examine engines; to be closed."""
+    return Workers(worker.__name__)
 
 
 def run_worker(
@@ -156,6 +164,7 @@ def run_worker(
     *,
     device: Device | None = None,
     stopped: Callable[[], bool] = lambda: False,
+    workers: Workers | None = None,
 ) -> tuple[Outcome, dict[str, Any] | None]:
     """Have a child do ``job`` in ``folder``; how it ended, and its ``meta.json`` where it wrote one."""
     (folder / worker.JOB).write_text(json.dumps(job), encoding="utf-8")
@@ -169,24 +178,31 @@ def run_worker(
             last = seconds
             logger.info("%s: %.0f s so far", what, seconds)
 
-    outcome = run_child(
-        _WORKER,
-        [],
-        folder,
-        folder / LOG,
-        timeout,
-        environment={
-            "POLYGRAPHY_USE_TENSORRT_RTX": "1" if platform.is_rtx else "0",
-            **({"CUDA_VISIBLE_DEVICES": device.visible} if device in platform.devices[1:] else {}),
-        },
-        waiting=waiting,
-        idle=(folder / worker.WAITING).exists,
-    )
+    environment = {
+        "CUDA_MODULE_LOADING": os.environ.get("CUDA_MODULE_LOADING", "LAZY"),  # eager takes 8.6 seconds
+        "POLYGRAPHY_USE_TENSORRT_RTX": "1" if platform.is_rtx else "0",
+        **({"CUDA_VISIBLE_DEVICES": device.visible} if device in platform.devices[1:] else {}),
+    }
+    with make_workers() if workers is None else contextlib.nullcontext(workers) as crew:
+        outcome = crew.run(
+            folder,
+            folder / worker.LOG,
+            timeout,
+            lambda: None if (meta := _meta(folder)) is None else "error" not in meta,
+            environment=environment,
+            waiting=waiting,
+            idle=(folder / worker.WAITING).exists,
+        )
+    return outcome, _meta(folder)
+
+
+def _meta(folder: Path) -> dict[str, Any] | None:
+    """What a worker told of its job; None where it did not come to that."""
     try:
         meta: dict[str, Any] = json.loads((folder / worker.META).read_bytes())
     except (OSError, ValueError):
-        return outcome, None
-    return outcome, meta
+        return None
+    return meta
 
 
 def explain(outcome: Outcome, meta: Mapping[str, Any] | None, log: str, timeout: float) -> str:
@@ -225,17 +241,24 @@ def _make(request: BuildRequest, where: _Where, folder: Path, store: EngineStore
         shutil.copyfile(cached, job_folder / worker.TIMING)
     limit = request.options.timeout
     outcome, meta = run_worker(
-        job, job_folder, platform, limit, f"building {request}", device=device, stopped=where.stopped
+        job,
+        job_folder,
+        platform,
+        limit,
+        f"building {request}",
+        device=device,
+        stopped=where.stopped,
+        workers=where.workers,
     )
-    problem = explain(outcome, meta, read_log(job_folder / LOG), limit)
+    problem = explain(outcome, meta, read_log(job_folder / worker.LOG), limit)
     if problem or meta is None:
-        kept = _keep_log(job_folder / LOG)
+        kept = _keep_log(job_folder / worker.LOG)
         raise EngineError(f"{request}: {platform.name} built no engine: {problem}. The whole log: {kept}")
     seconds = outcome.seconds - meta["waited"]
     (job_folder / worker.META).write_text(json.dumps({**meta, "seconds": seconds}), encoding="utf-8")
     if store is not None and (job_folder / worker.TIMING).exists():
         store.publish_timing_cache(provenance, job_folder / worker.TIMING)
-    for name in (*_KEPT, LOG):
+    for name in (*_KEPT, worker.LOG):
         if (job_folder / name).exists():
             (job_folder / name).replace(folder / name)
     shutil.rmtree(job_folder)
@@ -299,7 +322,7 @@ def _prepare_calibration(request: BuildRequest, implicit: Implicit, folder: Path
 
 def _keep_log(log: Path) -> Path:
     """Copy a failed build's log to where it outlives the build."""
-    kept = Path(tempfile.mkdtemp(prefix="int8acc-log-")) / LOG
+    kept = Path(tempfile.mkdtemp(prefix="int8acc-log-")) / worker.LOG
     shutil.copyfile(log, kept)
     return kept
 
@@ -321,7 +344,7 @@ def _read(request: BuildRequest, platform: Platform, folder: Path, made: bool, k
         name=request.model.name,
         platform=platform,
         engine=folder / worker.ENGINE,
-        log=folder / LOG,
+        log=folder / worker.LOG,
         seconds=meta["seconds"] if made else 0.0,
         stored=not made,
         nbytes=meta["nbytes"],

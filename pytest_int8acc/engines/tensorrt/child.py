@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from types import TracebackType
+from typing import BinaryIO
 
-_POLL_SECONDS = 0.5
+_POLL_SECONDS = 0.1
+_Child = subprocess.Popen[bytes]
 
 
 @dataclass(frozen=True)
@@ -60,20 +65,126 @@ def run_child(
     """
     started = time.monotonic()
     with log.open("ab") as stream:
-        child = subprocess.Popen(
-            [sys.executable, "-m", module, *arguments],
-            cwd=folder,
-            env={**_environment(), **(environment or {})},
-            stdin=subprocess.DEVNULL,
-            stdout=stream,
-            stderr=subprocess.STDOUT,
-            start_new_session=True,
-        )
+        child = _start([module, *arguments], folder, stream, environment or {})
     try:
         code = _wait(child, timeout, waiting, idle)
     finally:  # also on Ctrl-C: the child, in a group of its own, does not hear it
         _kill(child)
     return Outcome(code, time.monotonic() - started)
+
+
+class Workers:
+    """Children that do one job after another, for work whose start takes seconds.
+
+    A child is told of a job by a line on its standard input: the job's folder, in JSON. One that fails,
+    crashes or is stopped gets no further job. Threads may share it.
+
+    Args:
+        module: Run as ``__main__``; takes its output to the job's log by itself from the second job on.
+    """
+
+    def __init__(self, module: str) -> None:
+        self._module = module
+        self._waiting: list[tuple[Mapping[str, str], _Child]] = []
+        self._lock = threading.Lock()
+        self._closed = False
+
+    def __enter__(self) -> Workers:
+        return self
+
+    def __exit__(self, *_: type[BaseException] | BaseException | TracebackType | None) -> None:
+        self.close()
+
+    def run(
+        self,
+        folder: Path,
+        log: Path,
+        timeout: float,
+        succeeded: Callable[[], bool | None],
+        *,
+        environment: Mapping[str, str],
+        waiting: Callable[[float], None] = lambda seconds: None,
+        idle: Callable[[], bool] = lambda: False,
+    ) -> Outcome:
+        """Have a child do the job of ``folder``; status 0 once it is done, well or not.
+
+        Args:
+            folder: The job's.
+            log: Gets the output of a child that starts.
+            timeout: As for ``run_child``, like the arguments that follow.
+            succeeded: Whether the job is done well; None as long as it is not done.
+            environment: Added to this process's own.
+            waiting: See ``run_child``.
+            idle: See ``run_child``.
+        """
+        started, good = time.monotonic(), False
+        child = self._told(folder, log, environment)
+        try:
+            code = _wait(child, timeout, waiting, idle, lambda: succeeded() is not None)
+            good = code == 0 and bool(succeeded())
+        finally:
+            with self._lock:
+                good = good and not self._closed
+                if good:
+                    self._waiting.append((environment, child))
+            if not good:
+                _kill(child)
+        return Outcome(code, time.monotonic() - started)
+
+    def close(self) -> None:
+        """End all children; those at work end with their job."""
+        with self._lock:
+            self._closed, children = True, [child for _, child in self._waiting]
+            self._waiting.clear()
+        for child in children:
+            _kill(child)
+
+    def _told(self, folder: Path, log: Path, environment: Mapping[str, str]) -> _Child:
+        """A child that has the job, one that waits for some where there is one."""
+        job = f"{json.dumps(str(folder.absolute()))}\n".encode()
+        while True:
+            with self._lock:
+                place = next((i for i, (own, _) in enumerate(self._waiting) if own == environment), None)
+                known = None if place is None else self._waiting.pop(place)[1]
+            if known is None:
+                break
+            if _tell(known, job):
+                return known
+            _kill(known)
+        with log.open("ab") as stream:
+            child = _start([self._module], folder, stream, environment, subprocess.PIPE)
+        _tell(child, job)
+        return child
+
+
+def _tell(child: _Child, line: bytes) -> bool:
+    """Write a line to a child's standard input; False where it is no more."""
+    assert child.stdin is not None
+    try:
+        child.stdin.write(line)
+    except OSError:
+        return False
+    return child.poll() is None
+
+
+def _start(
+    command: Sequence[str],
+    folder: Path,
+    stream: BinaryIO,
+    environment: Mapping[str, str],
+    stdin: int = subprocess.DEVNULL,
+) -> _Child:
+    """A module in a process, and a process group, of its own."""
+    return subprocess.Popen(
+        [sys.executable, "-m", *command],
+        cwd=folder,
+        env={**_environment(), **environment},
+        bufsize=0,
+        stdin=stdin,
+        stdout=stream,
+        stderr=subprocess.STDOUT,
+        start_new_session=True,
+    )
 
 
 def _environment() -> dict[str, str]:
@@ -83,25 +194,28 @@ def _environment() -> dict[str, str]:
 
 
 def _wait(
-    child: subprocess.Popen[bytes],
+    child: _Child,
     timeout: float,
     waiting: Callable[[float], None],
     idle: Callable[[], bool],
+    done: Callable[[], bool] = lambda: False,
 ) -> int | None:
-    """The child's exit status, or None where the time is up."""
+    """The child's exit status, 0 once it is done with its job, or None where the time is up."""
     started = last = time.monotonic()
     left = timeout
     while left > 0:
         try:
             return child.wait(min(left, _POLL_SECONDS))
         except subprocess.TimeoutExpired:
+            if done():
+                return 0
             before, last = last, time.monotonic()
             left -= 0 if idle() else last - before
             waiting(last - started)
     return None
 
 
-def _kill(child: subprocess.Popen[bytes]) -> None:
+def _kill(child: _Child) -> None:
     """End the child and whatever it started."""
     try:
         if hasattr(os, "killpg"):
@@ -111,3 +225,5 @@ def _kill(child: subprocess.Popen[bytes]) -> None:
     except (ProcessLookupError, PermissionError):  # nobody is left
         pass
     child.wait()
+    if child.stdin is not None:
+        child.stdin.close()

@@ -11,7 +11,7 @@ import numpy as np
 
 from pytest_int8acc.engines import check_names
 from pytest_int8acc.engines.tensorrt import worker
-from pytest_int8acc.engines.tensorrt.build import LOG, Built, explain, run_worker
+from pytest_int8acc.engines.tensorrt.build import Built, explain, run_worker
 from pytest_int8acc.engines.tensorrt.log import read_log
 from pytest_int8acc.engines.tensorrt.options import BuildOptions, Range
 from pytest_int8acc.engines.tensorrt.plan_file import PlanHeader, read_header
@@ -210,7 +210,7 @@ def _examine(
             "plugins": plugins,
         }
         outcome, meta = run_worker(job, folder, platform, options.timeout, f"loading {path}")
-        log = read_log(folder / LOG)
+        log = read_log(folder / worker.LOG)
         problem = explain(outcome, meta, log, options.timeout)
         if problem or meta is None:
             raise EngineError(

@@ -1,18 +1,22 @@
-"""Builds or examines one engine; run as a child in a job's folder (see ``build.py``).
+"""Builds or examines engines, one after the other; run as a child (see ``build.py``).
 
     python -m pytest_int8acc.engines.tensorrt.worker
 
-Reads ``job.json``; writes ``meta.json`` last, so that its absence tells of a crash. All that TensorRT and
-Polygraphy say goes to standard output.
+Reads folders from standard input, one per line, in JSON. Of each it reads ``job.json``, and writes
+``meta.json`` last, so that its absence tells of a crash; all that TensorRT and Polygraphy say goes to
+``build.log``.
 """
 
 from __future__ import annotations
 
 import ctypes
+import gc
 import json
+import os
 import re
 import signal
 import sys
+import tempfile
 import traceback
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -24,6 +28,7 @@ from pytest_int8acc.files import replace_file
 MODEL, ENGINE, LAYERS, NETWORK = "model.onnx", "engine.plan", "layers.json", "network.json"
 JOB, META, CACHE, TIMING = "job.json", "meta.json", "calibration.cache", "timing.cache"
 BATCHES = "batches"
+LOG = "build.log"
 #: There as long as the build waits for the GPU.
 WAITING = "waiting"
 
@@ -41,8 +46,31 @@ _ORIGIN = re.compile(r"\[ONNX Layer: ([^\]]*)\]")
 
 
 def main() -> int:
-    """Do the job of the current folder; 1 where it failed, with the reason in ``meta.json``."""
+    """Do one job after the other; 1 at the first that fails, with the reason in its ``meta.json``."""
     _die_with_parent()
+    for line in sys.stdin:
+        folder = Path(json.loads(line))
+        os.chdir(folder)
+        _say_into(LOG)
+        meta = _done()
+        gc.collect()  # what an engine holds on the GPU is freed before the parent goes on
+        sys.stdout.flush()
+        os.chdir(tempfile.gettempdir())  # the parent may delete the folder
+        replace_file(folder / META, json.dumps(meta).encode())
+        if "error" in meta:
+            return 1
+    return 0
+
+
+def _say_into(log: str) -> None:
+    """Have all output of this process go to the end of a file."""
+    with open(log, "ab") as stream:
+        for standard in (1, 2):
+            os.dup2(stream.fileno(), standard)
+
+
+def _done() -> dict[str, Any]:
+    """Do the job of the current folder, and tell what came of it."""
     from polygraphy.logger import G_LOGGER
 
     G_LOGGER.module_severity = G_LOGGER.VERBOSE
@@ -56,8 +84,7 @@ def main() -> int:
     except Exception as error:  # whatever it is, the parent says it to the user
         traceback.print_exc()
         meta = {"error": str(error).strip() or type(error).__name__}
-    replace_file(Path(META), json.dumps(meta).encode())
-    return int("error" in meta)
+    return meta
 
 
 def _die_with_parent() -> None:

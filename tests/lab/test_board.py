@@ -1,0 +1,44 @@
+"""Boards: one model for every plan of a network."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from onnx import numpy_helper, parser
+
+from pytest_int8acc.engines.onnxruntime import CPU
+from pytest_int8acc.graph.apart import apart
+from pytest_int8acc.graph.groups import find_groups
+from pytest_int8acc.graph.model import APART_BYTES, make_model
+from pytest_int8acc.graph.network import Network, Precision
+from pytest_int8acc.graph.quantize import quantize
+from pytest_int8acc.lab.board import Board
+
+CHANNELS = APART_BYTES // 4 + 44
+"""Scales of so many are kept beside the graph."""
+
+
+def product() -> Network:
+    """One product of [n, CHANNELS] with a weight."""
+    proto = parser.parse_model(
+        f"""
+        <ir_version: 8, opset_import: ["": 19]>
+        product (float[n, {CHANNELS}] x) => (float[n, 4] y) {{ [mm] y = MatMul(x, w) }}
+        """
+    )
+    weight = np.random.default_rng(0).normal(size=(CHANNELS, 4)).astype(np.float32)
+    proto.graph.initializer.append(numpy_helper.from_array(weight, "w"))
+    model = make_model(proto)
+    return quantize(model, find_groups(model), {"x": 0.02})
+
+
+@pytest.mark.parametrize("rest", ["fp16", "fp32"])
+def test_scales_of_many_channels_become_inputs(rest: Precision) -> None:
+    """The constants in whose place they come are no longer asked for when the model is written."""
+    network = product()
+    feed = {"x": np.random.default_rng(1).normal(size=(2, CHANNELS)).astype(np.float32)}
+    taken, pieces = apart(network, ["mm"], {"x": (2, CHANNELS)})
+    others = [piece.other for piece in pieces["mm"] if piece.channels == CHANNELS]
+    assert others
+    found = Board(taken, rest, CPU).run(feed, others, {})
+    np.testing.assert_array_equal(found["y"], Board(network, rest, CPU).run(feed, [], {})["y"])
