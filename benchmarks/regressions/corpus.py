@@ -8,6 +8,7 @@ from benchmarks.regressions import (
     attention_faults,
     data_faults,
     format_faults,
+    fp8_faults,
     healthy,
     scale_faults,
     weight_faults,
@@ -19,7 +20,8 @@ from benchmarks.regressions.entry import Entry
 def corpus() -> dict[str, Entry]:
     """Name to entry; every process builds the same."""
     found: dict[str, Entry] = {}
-    for module in (scale_faults, weight_faults, attention_faults, format_faults, data_faults, healthy):
+    faults = (scale_faults, weight_faults, attention_faults, format_faults, data_faults, fp8_faults)
+    for module in (*faults, healthy):
         for entry in module.entries():
             if entry.name in found:
                 raise ValueError(f"two entries are called {entry.name}")

@@ -51,6 +51,8 @@ class Planted:
     files: Mapping[str, Model | Feed | str | bytes] = field(default_factory=dict)
     """What the spec refers to besides model and inputs."""
     baseline: str = "fp16"
+    low: str = "int8"
+    """The section's name."""
 
 
 @dataclass(frozen=True)
@@ -84,7 +86,7 @@ def write(entry: Entry, planted: Planted, folder: Path) -> Path:
         "inputs": "inputs.npz",
         "batch": BATCH,
         "samples": VALIDATION,
-        "int8": dict(planted.int8),
+        planted.low: dict(planted.int8),
         "baseline": planted.baseline,
         "criteria": criteria,
     }

@@ -27,7 +27,7 @@ def planted(
     net: Net, int8: Mapping[str, Any], truth: Truth, candidate: Model | bytes | None, **more: Any
 ) -> Planted:
     """A Planted with what all entries of a network share."""
-    values: dict[str, Any] = {"model": net.model, "limits": net.limits, **more}
+    values: dict[str, Any] = {"model": net.model, "limits": net.limits, "low": net.low.name, **more}
     return Planted(
         inputs=samples(net.name, "validation", VALIDATION),
         int8=int8,
@@ -48,7 +48,7 @@ def from_scales(
 ) -> Planted:
     """Scales from a file: a calibration cache, or a JSON of dynamic ranges."""
     name = "ranges.json" if as_json else "calibration.cache"
-    ranges = {tensor: 127 * scale for tensor, scale in scales.items()}
+    ranges = {tensor: net.low.levels * scale for tensor, scale in scales.items()}
     text = json.dumps(ranges) if as_json else cache_text(scales)
     candidate = apply(net.network(scales))
     return planted(net, {"scales": name}, truth, candidate, files={name: text}, **more)

@@ -17,6 +17,7 @@ from benchmarks.best import FEASIBLE, weight
 from benchmarks.regressions import judge
 from benchmarks.regressions.entry import Planted
 from pytest_int8acc.engines.onnxruntime import OrtEngine
+from pytest_int8acc.graph.formats import FORMATS
 from pytest_int8acc.graph.fp16_network import emulate_network, network_to_fp16
 from pytest_int8acc.graph.load import load_model
 from pytest_int8acc.graph.macs import macs, sized_tensors
@@ -62,7 +63,8 @@ class Prover:
             save_model(planted.candidate, file)
         else:
             file.write_bytes(planted.candidate)
-        network = read_qdq(load_model(file), original=planted.model)
+        low = FORMATS[planted.low]
+        network = read_qdq(load_model(file), original=planted.model, low=low)
         board = build_switchboard(emulate_network(network_to_fp16(network)))
         self.names = tuple(group.name for group in network.groups)
         self._planted, self._switch = planted, board.switch

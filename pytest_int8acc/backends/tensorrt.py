@@ -35,7 +35,7 @@ from pytest_int8acc.engines.tensorrt.engine import TrtEngine, open_built, open_e
 from pytest_int8acc.engines.tensorrt.latency import layer_times, measure_latency
 from pytest_int8acc.engines.tensorrt.options import BuildOptions, Shape
 from pytest_int8acc.engines.tensorrt.plan_file import read_header
-from pytest_int8acc.engines.tensorrt.platform import Device, Platform
+from pytest_int8acc.engines.tensorrt.platform import Device, Platform, require
 from pytest_int8acc.engines.tensorrt.profiles import make_profiles, seen_shapes
 from pytest_int8acc.engines.tensorrt.request import BuildRequest, Flag, Outputs, fit_model
 from pytest_int8acc.errors import MissingBackendError
@@ -43,6 +43,7 @@ from pytest_int8acc.graph.groups import WEIGHTED
 from pytest_int8acc.graph.model import Model
 from pytest_int8acc.graph.network import Precision
 from pytest_int8acc.graph.qdq import is_qdq
+from pytest_int8acc.graph.spell_fp8 import holds_fp8
 from pytest_int8acc.results import EngineInfo, Role
 from pytest_int8acc.settings import Settings, to_bytes
 from pytest_int8acc.spec.models import Case
@@ -101,8 +102,11 @@ class TrtBackend:
         """Refuse what can be seen to be wrong before anything is built.
 
         Raises:
-            EngineError: An engine or a calibration cache of the form is not there, or is none.
+            EngineError: An engine or a calibration cache of the form is not there, or is none; the form is in
+                FP8, which this TensorRT or its GPU has not.
         """
+        if isinstance(form, ModelForm) and holds_fp8(form.model):
+            require(self.platform, "FP8")
         if isinstance(form, EngineForm):
             read_header(form.path)
         elif isinstance(form, ImplicitForm) and form.cache is not None and form.samples is None:

@@ -13,6 +13,7 @@ from pytest_int8acc.data.dataset import ROWS
 from pytest_int8acc.engines.onnxruntime import sessions_of
 from pytest_int8acc.errors import DataError
 from pytest_int8acc.files import special
+from pytest_int8acc.graph.formats import FORMATS, Format
 from pytest_int8acc.graph.groups import Layout, origins
 from pytest_int8acc.graph.model import Model
 from pytest_int8acc.scales import Scales
@@ -42,11 +43,16 @@ _LIKE: Mapping[Algorithm, CalibrationMethod] = {
 }
 
 
+def low_of(case: Case) -> Format:
+    """What the case's groups run in."""
+    return FORMATS[case.candidate or case.source.where]
+
+
 def check_files(case: Case) -> None:
     """Raise DataError, at its key's place, for a file of the case whose reading might never end."""
-    int8, baseline = case.int8, case.baseline if isinstance(case.baseline, BaselineModel) else None
+    int8, baseline = case.source, case.baseline if isinstance(case.baseline, BaselineModel) else None
     named = {key: getattr(case, key) for key in ("model", "inputs", "labels", "reference", "plan")}
-    named |= {f"int8.{key}": getattr(int8, key) for key in ("scales", "model", "engine")}
+    named |= {f"{int8.where}.{key}": getattr(int8, key) for key in ("scales", "model", "engine")}
     named |= {f"baseline.{key}": getattr(baseline, key, None) for key in ("model", "engine")}
     named["int8.implicit.cache"] = int8.implicit and int8.implicit.cache
     for key, name in named.items():
@@ -61,7 +67,11 @@ def open_source(case: Case, source: Source, model: Model, what: str, samples: in
     wanted = (
         RandomSource(source.random.samples, source.random.seed) if isinstance(source, RandomSpec) else source
     )
-    key = what if what == "inputs" else f"int8.{'implicit.' if case.int8.implicit else ''}{what}"
+    key = (
+        what
+        if what == "inputs"
+        else f"{case.source.where}.{'implicit.' if case.source.implicit else ''}{what}"
+    )
     with case.at(key):
         opened = open_dataset(
             wanted,
@@ -86,7 +96,7 @@ def _rows(model: Model) -> int:
 
 def calibration_data(case: Case, model: Model) -> Dataset | None:
     """The samples that scales come from, where the case has some apart from its inputs."""
-    int8 = case.int8
+    int8 = case.source
     calibration = int8.calibrate or (int8.implicit.calibrate if int8.implicit else None)
     if calibration is None or calibration.data is None:
         return None
@@ -107,16 +117,16 @@ def find_scales(
     ``cache`` is what TensorRT's calibrator left; None takes the spec's file, or calibrates in its manner.
     Raises Int8accError where the calibration data or a scale file is at fault.
     """
-    implicit, file = case.int8.implicit, cache
-    if case.int8.scales is not None:
-        file = case.path(case.int8.scales)
+    implicit, file = case.source.implicit, cache
+    if case.source.scales is not None:
+        file = case.path(case.source.scales)
     elif file is None and implicit is not None and implicit.cache is not None:
         given = case.path(implicit.cache)
         file = given if implicit.calibrate is None or given.exists() else None
     if file is not None:
         makers = {tensor: node.name for tensor, node in model.index.producer.items()}
-        return load_scales(file, layout.activations, makers, origins(model))
-    calibration = case.int8.calibrate
+        return load_scales(file, layout.activations, makers, origins(model)).of(low_of(case))
+    calibration = case.source.calibrate
     if implicit is not None and implicit.calibrate is not None:
         wish = implicit.calibrate
         calibration = Calibration(data=wish.data, samples=wish.samples, method=_LIKE[wish.algorithm])
@@ -136,6 +146,7 @@ def _calibrated(
         method=calibration.method,
         percentile=calibration.percentile,
         top_k=calibration.top_k,
+        low=low_of(case),
         sessions=sessions_of(settings),
     )
     if calibration.data is None:

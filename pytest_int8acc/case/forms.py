@@ -8,20 +8,20 @@ from pathlib import Path
 
 import numpy as np
 
-from pytest_int8acc.case.data import calibration_samples, find_scales
+from pytest_int8acc.case.data import calibration_samples, find_scales, low_of
 from pytest_int8acc.case.plan_reader import read_plan
 from pytest_int8acc.data import Dataset
 from pytest_int8acc.errors import ModelError, SpecError
-from pytest_int8acc.graph.formats import FORMATS, FP16, INT8, Format
+from pytest_int8acc.graph.formats import FP8, FP16, INT8, Format
 from pytest_int8acc.graph.groups import find_groups
-from pytest_int8acc.graph.load import load_model
+from pytest_int8acc.graph.load import load_model, normalize, raise_opset
 from pytest_int8acc.graph.low_network import low_network
 from pytest_int8acc.graph.model import Model
 from pytest_int8acc.graph.network import Network, Plan, Precision
 from pytest_int8acc.graph.plan import apply, fp32_nodes, guard, merge, with_outputs
 from pytest_int8acc.graph.qdq import is_qdq, read_qdq
 from pytest_int8acc.graph.quantize import quantize
-from pytest_int8acc.graph.to_fp16 import to_fp16
+from pytest_int8acc.graph.to_fp16 import QDQ_OPSET, to_fp16
 from pytest_int8acc.scales.observed import Observed
 from pytest_int8acc.settings import Settings
 from pytest_int8acc.spec.int8 import Algorithm, BaselineModel, Implicit
@@ -131,7 +131,7 @@ Form = ModelForm | EngineForm | ImplicitForm
 class Int8Form:
     """The INT8 side of a case before a plan: its network, and where its scales come from.
 
-    Of a case in FP16 or BF16: that side, whose network has groups without edges.
+    Of a case in FP8, FP16 or BF16: that side; in the last two the network has groups without edges.
     """
 
     network: Network
@@ -150,7 +150,7 @@ class Int8Form:
 
     @property
     def other(self) -> str:
-        """``low`` as results have it: ``fp16`` or ``bf16``; empty for INT8."""
+        """``low`` as results have it: ``fp8``, ``fp16`` or ``bf16``; empty for INT8."""
         return "" if self.low is INT8 else self.low.name
 
     @property
@@ -165,12 +165,14 @@ class Int8Form:
     def under(self, plan: Plan | None = None) -> ModelForm:
         """The candidate with ``plan`` over the case's own; by default all else that can be is INT8."""
         network, plan = self.every, self.complete(plan)
-        if self.low is not INT8:
+        if not self.low.takes_scales:
             return self._narrow(network, plan)
         mixed = apply(network, plan)
         count = len(network.groups) - len(plan.high)
         every = len(network.groups) + len(network.left_high)
-        description = f"INT8 in {count} of {every} groups, {self.source}, rest {self.rest.upper()}"
+        description = (
+            f"{self.low.name.upper()} in {count} of {every} groups, {self.source}, rest {self.rest.upper()}"
+        )
         if self.rest == "fp32":
             form = ModelForm.as_it_is(mixed, description, self.notes)
         else:
@@ -192,7 +194,7 @@ def load_float(case: Case) -> Model:
         if is_qdq(model):
             raise ModelError(
                 f"{model.name}: holds Q/DQ already; 'model' wants the float model it was made from, and "
-                "this one belongs under 'int8: {model: ...}'"
+                f"this one belongs under '{case.source.where}: {{model: ...}}'"
             )
         return model
 
@@ -227,16 +229,16 @@ def candidate_form(
     Raises Int8accError where a model, the calibration data or a scale file is at fault.
     """
     if case.candidate is not None:
-        form = _low_form(case, FORMATS[case.candidate], model, settings)
+        form = _low_form(case, low_of(case), model, settings)
         return replace(form.under(), place=case.place("candidate")), form
-    engine = case.int8.engine
+    engine = case.source.engine
     if engine is not None:
         path = case.path(engine)
         return EngineForm(model, f"engine {engine}", place=case.place("int8.engine"), path=path), None
-    if case.int8.implicit is not None and implicit:
-        return _implicit_form(case, case.int8.implicit, model), None
+    if case.source.implicit is not None and implicit:
+        return _implicit_form(case, case.source.implicit, model), None
     int8 = int8_form(case, model, settings)
-    return replace(int8.under(), place=case.place("int8.model")), int8
+    return replace(int8.under(), place=case.place(f"{case.source.where}.model")), int8
 
 
 def int8_form(case: Case, model: Model, settings: Settings, cache: Path | None = None) -> Int8Form:
@@ -247,21 +249,28 @@ def int8_form(case: Case, model: Model, settings: Settings, cache: Path | None =
     where a model, the calibration data or a scale file is at fault.
     """
     rest: Precision = "fp32" if case.baseline == "fp32" else "fp16"
-    if case.int8.model is not None:
-        with case.at("int8.model"):
-            given = load_model(case.path(case.int8.model))
-            network = read_qdq(given, original=model, exclude=case.int8.exclude)
-        notes, source, observed = network.notes, f"read from {case.int8.model}", None
+    given, low, key = case.source, low_of(case), case.source.where
+    if low is FP8 and settings.mode == "native":
+        with case.at("fp8"):
+            raise SpecError("fp8: ONNX Runtime has no FP8 kernels to deploy: leave out 'mode: native'")
+    if given.model is not None:
+        with case.at(f"{key}.model"):
+            quantized = load_model(case.path(given.model))
+            network = read_qdq(quantized, original=model, exclude=given.exclude, low=low)
+        notes, source, observed = network.notes, f"read from {given.model}", None
     else:
-        with case.at("int8.exclude"):
-            layout = find_groups(model, case.int8.exclude)
-        with case.at("int8.scales"):
+        if low is FP8 and model.opset < QDQ_OPSET:
+            with case.at("model"):
+                model = normalize(raise_opset(model, QDQ_OPSET))
+        with case.at(f"{key}.exclude"):
+            layout = find_groups(model, given.exclude, low)
+        with case.at(f"{key}.scales"):
             scales = find_scales(case, model, layout, settings, cache)
-            network = quantize(model, layout, scales.values)
+            network = quantize(model, layout, scales.values, low)
         notes, source, observed = scales.notes, scales.source, scales.observed
     notes = (*notes, *_left_high(network, rest))
-    with case.at("int8.model"):
-        return _guarded(case, Int8Form(network, source, rest, notes, observed=observed))
+    with case.at(f"{key}.model"):
+        return _guarded(case, Int8Form(network, source, rest, notes, observed=observed, low=low))
 
 
 def _low_form(case: Case, low: Format, model: Model, settings: Settings) -> Int8Form:
@@ -283,8 +292,9 @@ def _guarded(case: Case, form: Int8Form) -> Int8Form:
     """
     if not form.network.groups:
         raise ModelError(
-            f"nothing is in INT8 ({form.source}): no layer's inputs or weights are quantized, so the "
-            "baseline would be compared with itself; name the quantized model, or scales of its tensors"
+            f"nothing is in {form.low.name.upper()} ({form.source}): no layer's inputs or weights are "
+            "quantized, so the baseline would be compared with itself; name the quantized model, or scales "
+            "of its tensors"
         )
     return _under_plan(case, form)
 
@@ -300,7 +310,7 @@ def _under_plan(case: Case, form: Int8Form) -> Int8Form:
                 f"{case.plan}: keeps all {len(plan.high)} layers out of {low}, so the baseline would be "
                 f"compared with itself; leave one in {low} at least, or take the case out"
             )
-        if form.low is not INT8 and "fp16" in plan.high.values():
+        if not form.low.takes_scales and "fp16" in plan.high.values():
             raise ModelError(f"{case.plan}: keeps layers in fp16; what leaves {low} here runs in fp32")
     source = f"{form.source}, under {case.plan}"
     return replace(form, network=guard(form.network, plan), source=source, whole=form.network, given=plan)

@@ -23,7 +23,7 @@ from dataclasses import dataclass
 import numpy as np
 import onnx
 
-from pytest_int8acc.graph.formats import INT8
+from pytest_int8acc.graph.formats import INT8, format_of
 from pytest_int8acc.graph.model import Model
 from pytest_int8acc.graph.network import Network, Plan, TensorScale
 from pytest_int8acc.graph.plan import activation_scales
@@ -92,8 +92,8 @@ def rescales(network: Network, plan: Plan, methods: Mapping[str, str] | None = N
 def plan_text(plan: Plan, network: Network, file: str, low: str = "") -> str:
     """``plan``, of ``network``, as YAML with comments, as ``read_plan`` reads it.
 
-    ``file`` names the model's file for readers; it is not compared. ``low`` is what layers leave, ``fp16`` or
-    ``bf16``; empty for INT8.
+    ``file`` names the model's file for readers; it is not compared. ``low`` is what layers leave, ``fp8``,
+    ``fp16`` or ``bf16``; empty for INT8.
     """
     left = (low or INT8.name).upper()
     known = fingerprint(network.model)
@@ -117,7 +117,7 @@ def plan_text(plan: Plan, network: Network, file: str, low: str = "") -> str:
             f"# Layer: the precision that it runs in instead of {left} (fp16 or fp32).",
             *_section("high", {name: f" {precision}" for name, precision in plan.high.items()}),
             "",
-            "# Tensor: the scale that takes the place of its own; one INT8 step, the range's end / 127.",
+            f"# Tensor: the scale that takes the place of its own: the range's end / {network.low.levels:g}.",
             "# Weights are rounded with it anew; a list is one scale per channel.",
             *_section("scales", {name: _scale(v) + was.get(name, "") for name, v in plan.scales.items()}),
             "",
@@ -147,17 +147,23 @@ def _section(key: str, entries: Mapping[str, str]) -> Iterator[str]:
 
 
 def _scale(wanted: TensorScale) -> str:
-    """A number alone where that is symmetric INT8 per tensor, otherwise a mapping in flow style."""
+    """A number alone where that is symmetric per tensor, otherwise a mapping in flow style."""
     zero_point = wanted.zero_point
     parts = {} if wanted.axis is None else {"axis": str(wanted.axis)}
     parts["scale"] = _listed(wanted.scale)
     if zero_point is not None and zero_point.any():
         parts["zero_point"] = _listed(zero_point)
-    if zero_point is not None and zero_point.dtype != INT8.dtype:
+    if zero_point is not None and not _is_symmetric(zero_point):
         parts["dtype"] = str(zero_point.dtype)
     if list(parts) == ["scale"]:
         return f" {parts['scale']}"
     return _wrapped("{" + ", ".join(f"{key}: {value}" for key, value in parts.items()) + "}")
+
+
+def _is_symmetric(zero_point: Array) -> bool:
+    """Whether it is of what plans have where they say nothing else."""
+    codes = format_of(zero_point.dtype)
+    return codes is codes.symmetric
 
 
 def _listed(array: Array) -> str:

@@ -174,11 +174,12 @@ class _Reader:
         self.mistakes.append(Mistake(node.mark, text))
 
     def _no_group(self, name: str) -> str:
+        low = self.network.low.name.upper()
         if name in self.network.left_high:
             why = self.network.left_high[name]
-            return f"{found(name)} is not in INT8 anyway ({why.text}); remove this line"
+            return f"{found(name)} is not in {low} anyway ({why.text}); remove this line"
         near = did_you_mean(name, sorted(self.groups))
-        return f"{found(name)} is no layer of {self.name} that can be INT8{near}"
+        return f"{found(name)} is no layer of {self.name} that can be {low}{near}"
 
     def _look_at(self, network: Network) -> None:
         constants = network.model.constants()

@@ -22,12 +22,12 @@ from pytest_int8acc.clock import current
 from pytest_int8acc.diagnose.taken_back import Suspect, established
 from pytest_int8acc.diagnose.weights import inspect_weight
 from pytest_int8acc.errors import ModelError
-from pytest_int8acc.graph.formats import FP16, FP32, INT8, UINT8
+from pytest_int8acc.graph.formats import FP16, FP32, UINT8
 from pytest_int8acc.graph.groups import WEIGHTED, origins
 from pytest_int8acc.graph.model import Model
 from pytest_int8acc.graph.network import Edge, Group, Network, Precision
 from pytest_int8acc.lab.interventions import Interventions
-from pytest_int8acc.lab.statistics import CEILING_DB, LOST_DB, SOUND_DB, WIDE, EdgeStats, lost_db, reach
+from pytest_int8acc.lab.statistics import CEILING_DB, LOST_DB, WIDE, EdgeStats, lost_db, reach, sound_db
 from pytest_int8acc.lab.sweep import SAMPLES, EdgeMeter
 from pytest_int8acc.lab.values import TensorValues
 from pytest_int8acc.results.causes import Cause
@@ -176,7 +176,7 @@ class _Explainer:
             return cause.showing("mismatched-scales", "uneven-parts", uneven, **facts)
         if stats.channel_ratio() >= OUTLIER_RATIO:
             return _large_channels(cause, stats)
-        if stats.counts.any() and stats.sqnr_db(stats.best_reach()) < SOUND_DB:
+        if stats.counts.any() and stats.sqnr_db(stats.best_reach()) < sound_db(stats.low):
             return cause.showing("activation-outliers", "large-values")
         return cause
 
@@ -184,7 +184,7 @@ class _Explainer:
         quantization, extent = edge.quantization, reach(edge.quantization)
         clipping = measured.clips
         if clipping and (quantization.zero_point != 0).any() | (quantization.format is UINT8):
-            symmetric = min(stats.sqnr_db(float(quantization.scale.max()) * INT8.levels), CEILING_DB)
+            symmetric = min(stats.sqnr_db(float(quantization.scale.max()) * stats.low.levels), CEILING_DB)
             if symmetric - measured.sqnr_db >= LOST_DB:
                 kept, dtype = _one_sided(edge), quantization.format.name
                 return cause.showing("zero-point", "one-sided", kept, format=dtype)
@@ -229,7 +229,7 @@ def _large_channels(cause: Cause, stats: TensorValues) -> Cause:
     usual, most = float(np.median(amax[amax > 0])), float(amax.max())
     bound = max(usual * OUTLIER_RATIO / 2, most / 4)
     large = {int(i): float(amax[i]) for i in np.argsort(-amax) if amax[i] > bound}
-    numbers = {"channel_amax": most, "codes_left": max(1, round(INT8.levels * usual / most))}
+    numbers = {"channel_amax": most, "codes_left": max(1, round(stats.low.levels * usual / most))}
     return cause.showing("activation-outliers", "large-channels", numbers, channels=large)
 
 
@@ -297,12 +297,14 @@ class Surroundings:
         return None
 
     def concat_before(self, tensor: str) -> onnx.NodeProto | None:
-        """The Concat that made ``tensor``."""
+        """The Concat that made ``tensor`` of several; one that only turns a tensor around joins nothing."""
         node = self.index.producer.get(self.root(tensor))
-        return node if node is not None and node.op_type == "Concat" else None
+        if node is None or node.op_type != "Concat":
+            return None
+        return node if len({self.root(name) for name in node.input}) > 1 else None
 
     def sensitive(self, group: Group, worst: Cause, tensors: Sequence[str]) -> Cause | None:
-        """Why TensorRT's guide advises against INT8 here; None where it does not.
+        """Why TensorRT's guide advises against INT8 here; None where not, or where inputs keep what is usual.
 
         ``worst`` is what the culprit's noisiest edge shows, ``tensors`` are of edges whose noise counts.
         """
@@ -310,6 +312,8 @@ class Surroundings:
         masked = worst.numbers["sqnr_db"] > _MASKED_DB
         if leader.op_type in _SENSITIVE:
             return worst.showing("sensitive-op", "quantized-inputs", op_type=leader.op_type, masked=masked)
+        if worst.numbers["sqnr_db"] >= SOUND_DB and not masked:
+            return None
         for tensor in tensors:
             node = self.index.producer.get(self.root(tensor))
             if node is None:

@@ -8,7 +8,6 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from pytest_int8acc.graph.apart import Piece
-from pytest_int8acc.graph.formats import INT8
 from pytest_int8acc.lab.interventions import Interventions
 from pytest_int8acc.lab.values import TensorValues
 from pytest_int8acc.results.causes import Cause, CauseKind, Symptom, TakenBack, TakenKind
@@ -198,12 +197,12 @@ class _Tests:
 
 
 def _scale(suspect: Suspect, kind: TakenKind) -> Array | None:
-    """Other scales of an activation in symmetric INT8, float32 [] or [channels]; None where not known."""
+    """Other symmetric scales of an activation, float32 [] or [channels]; None where not known."""
     held = suspect.held
     if held is None or not held.is_counted:
         return None
     if kind == "range":
-        return np.array(held.best_reach() / INT8.levels, np.float32)
+        return np.array(held.best_reach() / held.low.levels, np.float32)
     amax = held.channel_amax
     if amax is None or not amax.any():
         return None
@@ -212,4 +211,4 @@ def _scale(suspect: Suspect, kind: TakenKind) -> Array | None:
         usual = np.ones(amax.shape, np.bool_)
         usual[list(suspect.cause.channels)] = False
         reach = np.where(usual, reach[usual].max(initial=0.0), reach) if usual.any() else reach
-    return np.asarray(reach / INT8.levels, np.float32)
+    return np.asarray(reach / held.low.levels, np.float32)

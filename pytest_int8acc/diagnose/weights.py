@@ -6,17 +6,17 @@ import numpy as np
 import onnx
 from numpy.typing import NDArray
 
-from pytest_int8acc.graph.formats import FP32, INT8, along
+from pytest_int8acc.graph.formats import FP32, along
 from pytest_int8acc.graph.groups import WEIGHTED, channel_axis
 from pytest_int8acc.graph.model import Model
 from pytest_int8acc.graph.network import Edge, Quantization
 from pytest_int8acc.graph.quantize import quantize_weight
-from pytest_int8acc.lab.statistics import CEILING_DB, LOST_DB, SOUND_DB, WIDE, reach
+from pytest_int8acc.lab.statistics import CEILING_DB, LOST_DB, WIDE, reach, sound_db
 from pytest_int8acc.lab.values import decibels
 from pytest_int8acc.results.causes import Cause, Histogram
 from pytest_int8acc.tensors import Array
 
-#: Scales made for another axis agree with its channels' amax / 127 up to rounding.
+#: Scales made for another axis agree with its channels' amax / levels up to rounding.
 _EQUAL = 0.02
 #: Where the float weights are gone: codes of a weight that stay below this are of a scale too wide.
 _FEW_CODES = 0.4
@@ -46,7 +46,7 @@ def inspect_weight(
     weight, axis = original.astype(np.float64), quantization.axis
     if node.op_type in WEIGHTED:
         axis = channel_axis(node, edge.index, weight.ndim)
-    best = quantize_weight(weight.astype(np.float32), axis).dequantize()
+    best = quantize_weight(weight.astype(np.float32), axis, quantization.format.symmetric).dequantize()
     shares = _shares(energy, axis, weight)
     signal = float((shares * weight**2).sum())
     sqnr, best_db = (decibels(signal, float((shares * (weight - w) ** 2).sum())) for w in (given, best))
@@ -79,7 +79,7 @@ def _fault(
     if not np.isfinite(quantization.scale).all() or least < FP32.normal:
         return cause.showing("zero-scale", "vanishing-weight-scale", {"scale": least})
     if np.isinf(sqnr) and weight.any():
-        used = float(_steps(quantization).max()) / INT8.levels
+        used = float(_steps(quantization).max()) / quantization.format.symmetric.levels
         if used < _FEW_CODES:
             return cause.showing("weight-scale", "few-codes", {"codes_used": used})
     if best_db - sqnr >= LOST_DB:
@@ -91,7 +91,7 @@ def _fault(
         if quantization.axis is None and axis is not None and 1 / WIDE < factors.max() < WIDE:
             return cause.showing("weight-outliers", "one-scale-for-channels")
         return cause.showing("weight-scale", "weight-scales-off", _scales_off(factors))
-    return _large_values(cause, weight, shares) if best_db < SOUND_DB else cause
+    return _large_values(cause, weight, shares) if best_db < sound_db(quantization.format) else cause
 
 
 def _shares(
@@ -128,14 +128,14 @@ def _factors(quantization: Quantization, weight: NDArray[np.float64]) -> NDArray
     """Range of each scale over what its channel holds; channels that are all zeros left out."""
     amax = _amax(weight, quantization.axis)
     scale = quantization.scale.astype(np.float64)
-    return np.asarray((scale * INT8.levels)[amax > 0] / amax[amax > 0])
+    return np.asarray((scale * quantization.format.symmetric.levels)[amax > 0] / amax[amax > 0])
 
 
-def _steps(quantization: Quantization) -> NDArray[np.int64]:
+def _steps(quantization: Quantization) -> NDArray[np.float64]:
     """Distance of each code from its zero point."""
     assert quantization.values is not None
     zero = along(quantization.zero_point, quantization.axis, quantization.values.ndim)
-    return np.abs(quantization.values.astype(np.int64) - zero.astype(np.int64))
+    return np.abs(quantization.values.astype(np.float64) - zero.astype(np.float64))
 
 
 def _other_axis(quantization: Quantization, weight: NDArray[np.float64], axis: int | None) -> int | None:
@@ -145,7 +145,7 @@ def _other_axis(quantization: Quantization, weight: NDArray[np.float64], axis: i
         return None
     if given % weight.ndim != axis % weight.ndim:
         return given % weight.ndim
-    scale = quantization.scale.astype(np.float64) * INT8.levels
+    scale = quantization.scale.astype(np.float64) * quantization.format.symmetric.levels
     for other in range(weight.ndim):
         if other != axis % weight.ndim and weight.shape[other] == scale.size:
             amax = _amax(weight, other)

@@ -22,6 +22,7 @@ from pytest_int8acc.graph.emulate import emulate_half
 from pytest_int8acc.graph.formats import INT8
 from pytest_int8acc.graph.index import all_graphs
 from pytest_int8acc.graph.model import Model, make_model, save_model
+from pytest_int8acc.graph.spell_fp8 import spell_out_fp8
 from pytest_int8acc.settings import Mode, Provider, Settings
 from pytest_int8acc.tensors import Array, Feed, TensorInfo
 
@@ -47,7 +48,8 @@ class OrtEngine:
     """One model in ONNX Runtime.
 
     Mode *exact* leaves every QuantizeLinear and DequantizeLinear in place, so INT8 is simulated by float
-    arithmetic on exact integer values, and rounds every FP16 result (see graph/emulate.py): the same on
+    arithmetic on exact integer values, or spells them out in FP8 (see graph/spell_fp8.py), and rounds every
+    FP16 result (see graph/emulate.py): the same on
     every CPU, and what an engine with FP32 accumulators computes. Mode *native* lets ONNX Runtime fuse
     Q/DQ into its INT8 kernels, see :func:`saturation`, and compute FP16 as it likes.
 
@@ -74,7 +76,7 @@ class OrtEngine:
     ) -> None:
         runtime = _runtime()
         if mode == "exact":
-            model = emulate_half(model)
+            model = spell_out_fp8(emulate_half(model))
             if _holds_narrow(model) and not keeps_relu():
                 raise EngineError(
                     f"{model.name}: holds FP8 or INT4, and ONNX Runtime {runtime.__version__} drops a Relu "

@@ -28,8 +28,9 @@ def write_fix(folder: Path, fix: FixFiles) -> tuple[str, ...]:
     float.onnx              only where node names in the user's file are not those of the plan
     ======================  ===============================================================
 
-    Of a model in FP16 or BF16: ``fixed.onnx``, ``plan.yaml``, ``commands.txt``, ``layer_precisions.txt``,
-    ``fp32_nodes.txt``, ``autocast.sh`` (ModelOpt), and in FP16 ``convert_fp16.py`` (onnxconverter-common).
+    In FP8 without what is for ONNX Runtime's quantizer and for TensorRT below 11. Of a model in FP16 or BF16:
+    ``fixed.onnx``, ``plan.yaml``, ``commands.txt``, ``layer_precisions.txt``, ``fp32_nodes.txt``,
+    ``autocast.sh`` (ModelOpt), and in FP16 ``convert_fp16.py`` (onnxconverter-common).
 
     Other tools cannot be told of moves, nor of other scales for weights: their files say so.
 
@@ -38,7 +39,7 @@ def write_fix(folder: Path, fix: FixFiles) -> tuple[str, ...]:
     """
     named = name_nodes(fix, folder)
     plan = {"plan.yaml": plan_text(fix.plan, fix.network, fix.float_path.name, fix.low)}
-    texts = plan | (low.texts(named, fix.low) if fix.low else _texts(named, fix))
+    texts = plan | (low.texts(named, fix.low) if fix.low in low.LOWS else _texts(named, fix))
     models = {"fixed.onnx": fix.model}
     if not named.own_file:
         models[NAMED_MODEL] = fix.float_model
@@ -54,7 +55,13 @@ def write_fix(folder: Path, fix: FixFiles) -> tuple[str, ...]:
 
 
 def _texts(named: Named, fix: FixFiles) -> dict[str, str]:
-    """Files on a fix in INT8, beside its plan."""
+    """Files on a fix in INT8 or FP8, beside its plan."""
+    if fix.low:
+        return {
+            "exclude_nodes.txt": commands.exclude_nodes(named),
+            "modelopt.sh": commands.modelopt(named, fix.low),
+            "commands.txt": commands.fp8_commands(named, fix),
+        }
     return {
         "exclude_nodes.txt": commands.exclude_nodes(named),
         "modelopt.sh": commands.modelopt(named),

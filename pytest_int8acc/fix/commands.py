@@ -24,10 +24,11 @@ def exclude_nodes(named: Named) -> str:
     return "".join(f"{name}\n" for name in named.high if name.isprintable())
 
 
-def modelopt(named: Named) -> str:
+def modelopt(named: Named, low: str = "") -> str:
     """``modelopt.sh``: NVIDIA Model Optimizer's quantizer, each node left out by an anchored pattern."""
     lines = [
         "exec python -m modelopt.onnx.quantization",
+        *([f"--quantize_mode {low}"] if low else []),
         '--onnx_path "$model"',
         '--calibration_data_path "$calibration"',
         f"--high_precision_dtype {named.precision}",
@@ -92,15 +93,27 @@ def commands(named: Named, fix: FixFiles) -> str:
     """``commands.txt``: how to build the fix with the tools of each TensorRT."""
     model = shlex.quote(named.model)
     parts = [
-        "Commands to build this fix. Run them in this folder, in a POSIX shell.\n",
-        *_shapes(named),
-        *_outputs(fix),
+        *_head(named, fix),
         *(_by_flags(named) if fix.by_flags else _by_types(named, fix.model)),
     ]
+    return "".join([*parts, *_tail(named, _ANEW)]).replace("MODEL", model)
+
+
+def fp8_commands(named: Named, fix: FixFiles) -> str:
+    """The same for a fix in FP8, which TensorRT below 9 does not read."""
+    return "".join([*_head(named, fix), _ADA, FIXED, *_tail(named, _ANEW_FP8)])
+
+
+def _head(named: Named, fix: FixFiles) -> Iterator[str]:
+    yield "Commands to build this fix. Run them in this folder, in a POSIX shell.\n"
+    yield from _shapes(named)
+    yield from _outputs(fix)
+
+
+def _tail(named: Named, anew: str) -> Iterator[str]:
     if not all(map(str.isprintable, named.high)):
-        parts.append("\nexclude_nodes.txt lacks the names that cannot be printed on a line.\n")
-    lacking = "".join(f"   {line}\n" for line in named.untold)
-    return "".join(parts) + _ANEW.replace("LACKING\n", lacking).replace("MODEL", model)
+        yield "\nexclude_nodes.txt lacks the names that cannot be printed on a line.\n"
+    yield anew.replace("LACKING\n", "".join(f"   {line}\n" for line in named.untold))
 
 
 def _by_types(named: Named, fixed: Model) -> Iterator[str]:
@@ -189,6 +202,22 @@ FIXED = """
 _FIXED_BY_FLAGS = """
 1. fixed.onnx: the mixed-precision model that met the criteria, in FP32 with Q/DQ. Nothing needs to be
    quantized anew. TensorRT 8.6 to 10:
+"""
+
+_ADA = """
+An engine in FP8 needs a GPU of Ada (compute capability 8.9) or later, and TensorRT 10 or later.
+"""
+
+_ANEW_FP8 = """
+2. Quantize anew with NVIDIA Model Optimizer, the same layers left out (exclude_nodes.txt):
+     sh modelopt.sh calibration.npz quantized.onnx
+
+LACKING
+   It places Q/DQ by rules of its own. Before you ship quantized.onnx, name it in a spec
+   (fp8: {model: quantized.onnx}) and run it.
+
+3. To keep the fix guarded, name the plan in the spec, by its path from there:
+     plan: plan.yaml
 """
 
 _ANEW = """

@@ -36,7 +36,8 @@ class FixFiles:
     precision: Precision
     """What is not INT8 runs in this, where the plan says nothing else."""
     low: str = ""
-    """What groups run in that the plan does not keep high, ``fp16`` or ``bf16``; empty for INT8."""
+    """What groups run in that the plan does not keep high, ``fp8``, ``fp16`` or ``bf16``; empty
+    for INT8."""
     by_flags: bool = False
     """True where ``model`` is in FP32 and flags allow the other types, as TensorRT below 10 wants it."""
 

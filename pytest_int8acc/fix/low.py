@@ -7,6 +7,9 @@ import shlex
 from pytest_int8acc.fix.commands import FIXED, exclude_nodes, for_trtexec, modelopt_pattern
 from pytest_int8acc.fix.files import Named
 
+#: What groups run in that has files of its own here.
+LOWS = ("fp16", "bf16")
+
 
 def texts(named: Named, low: str) -> dict[str, str]:
     """File to its text, for a fix whose other nodes run in ``low``, ``fp16`` or ``bf16``."""

@@ -13,11 +13,9 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 import onnx
-from numpy.typing import DTypeLike
 from onnx import helper
 
-from pytest_int8acc.graph.flow import channel_axis
-from pytest_int8acc.graph.formats import INT8
+from pytest_int8acc.graph.flow import channel_axis, mixing
 from pytest_int8acc.graph.groups import WEIGHTED
 from pytest_int8acc.graph.model import Editor
 from pytest_int8acc.graph.network import Edge, Group, Network, Quantization, by_node
@@ -53,7 +51,8 @@ def apart(
     """
     editor = network.model.edit()
     fixed = _fixed_channels(network, groups)
-    apart = {group.name: _Apart(group, editor) for group in network.groups if group.name in groups}
+    mixes = mixing(network.model)
+    apart = {group.name: _Apart(group, editor, mixes) for group in network.groups if group.name in groups}
     edges = {name: by_node(parts.activations) for name, parts in apart.items()}
     owner = {node: name for name, by in edges.items() for node in by}
     nodes: list[onnx.NodeProto] = []
@@ -77,8 +76,8 @@ def apart(
 class _Apart:
     """One group under way."""
 
-    def __init__(self, group: Group, editor: Editor) -> None:
-        self.editor = editor
+    def __init__(self, group: Group, editor: Editor, mixes: Collection[str]) -> None:
+        self.editor, self.mixes = editor, mixes
         self.activations = [e for e in group.edges if e.quantization.values is None]
         constants = tuple(e for e in group.edges if e.quantization.values is not None)
         self.groups: list[Group] = []
@@ -93,10 +92,10 @@ class _Apart:
         """Have ``node`` read an activation through the nodes made here, new where no edge was alike."""
         key, made = (edge.tensor, id(edge.quantization)), list[onnx.NodeProto]()
         if key not in self._made:
-            axis = channel_axis(node.op_type, edge.index, len(shape))
+            axis = channel_axis(node.op_type, edge.index, len(shape), node.name in self.mixes)
             channels = 0 if axis is None else shape[axis]
             first = self._identity(edge.tensor, edge.quantization)
-            second = self._identity(first.output[0], _even(channels, axis, edge.quantization.scale.dtype))
+            second = self._identity(first.output[0], _even(channels, axis, edge.quantization))
             found = Piece((edge.tensor,), first.name, second.name, first.output[0], axis, channels)
             self.pieces.append(found)
             self._made[key] = second.output[0]
@@ -112,21 +111,25 @@ class _Apart:
 
 
 def _fixed_channels(network: Network, groups: Collection[str]) -> set[tuple[str, int]]:
-    """Node and input of each activation whose channels are as many in every run."""
+    """Node and input of each activation whose channels are as many in every run.
+
+    Where the inputs' sizes are fixed but for the batch, those of activations are taken to be.
+    """
     model, found = network.model, set[tuple[str, int]]()
-    values, index = model.values(), model.index
+    values, index, mixes = model.values(), model.index, mixing(model)
+    sized = all(info.shape and all(isinstance(n, int) for n in info.shape[1:]) for info in model.inputs)
     for edge in (e for g in network.groups if g.name in groups for e in g.edges):
         node, info = index.nodes[edge.node], values.get(edge.tensor)
         shape = info.shape if info is not None and info.shape is not None else ()
-        axis = channel_axis(node.op_type, edge.index, len(shape))
+        axis = channel_axis(node.op_type, edge.index, len(shape), node.name in mixes)
         others = set(node.input[:2]) - {edge.tensor}
         weighted = node.op_type in WEIGHTED and bool(others & index.constants)
-        if weighted or (axis is not None and isinstance(shape[axis], int)):
+        if sized or weighted or (axis is not None and isinstance(shape[axis], int)):
             found.add((edge.node, edge.index))
     return found
 
 
-def _even(channels: int, axis: int | None, dtype: DTypeLike) -> Quantization:
-    """A place for other scales: symmetric INT8, per channel where there is an axis."""
-    scale = np.ones(() if axis is None else channels, dtype)
-    return Quantization(scale, INT8.zeros(scale), axis)
+def _even(channels: int, axis: int | None, given: Quantization) -> Quantization:
+    """A place for other scales than those given: symmetric, per channel where there is an axis."""
+    scale = np.ones(() if axis is None else channels, given.scale.dtype)
+    return Quantization(scale, given.format.symmetric.zeros(scale), axis)

@@ -6,7 +6,8 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 
 import onnx
 
-from pytest_int8acc.graph.groups import WEIGHTED
+from pytest_int8acc.graph.deduced import deduced_ranks
+from pytest_int8acc.graph.groups import WEIGHTED, moves_values
 from pytest_int8acc.graph.index import Index, attribute
 from pytest_int8acc.graph.model import Model
 from pytest_int8acc.graph.types import FLOAT, FLOAT16, value_types
@@ -32,13 +33,30 @@ _CHOOSING = frozenset(
 )
 
 
-def channel_axis(op_type: str, index: int, rank: int) -> int | None:
-    """The axis of an activation that holds its channels, which its reader sums over; None: no such axis."""
+def channel_axis(op_type: str, index: int, rank: int, mixes: bool = False) -> int | None:
+    """The axis of an activation that holds its channels, which its reader sums over; None: no such axis.
+
+    A product that ``mixes`` rows sums over these.
+    """
     if rank < 2:
         return None
+    if mixes and index == 1:
+        return rank - 1
     if op_type in ("MatMul", "Gemm"):
         return rank - 1 if index == 0 else rank - 2
     return 1 if rank != 3 or op_type.startswith("Conv") else 2
+
+
+def mixing(model: Model) -> frozenset[str]:
+    """Products that take weighted means of rows, as attention does of its values: after a Softmax."""
+    found = set[str]()
+    for node in model.graph.node:
+        before = model.index.producer.get(node.input[0]) if node.op_type == "MatMul" else None
+        while before is not None and moves_values(before):
+            before = model.index.producer.get(before.input[0])
+        if before is not None and before.op_type == "Softmax":
+            found.add(node.name)
+    return frozenset(found)
 
 
 def channel_axes(model: Model, tensors: Iterable[str]) -> dict[str, tuple[int, int]]:
@@ -47,15 +65,17 @@ def channel_axes(model: Model, tensors: Iterable[str]) -> dict[str, tuple[int, i
     Tensors are left out whose rank is not known, or whose channels lie on the first axis.
     """
     values, found = model.values(), dict[str, tuple[int, int]]()
-    for tensor in tensors:
+    wanted, mixes = [tensor for tensor in tensors if model.index.readers(tensor)], mixing(model)
+    ranks = {t: len(shape) for t in wanted if t in values and (shape := values[t].shape) is not None}
+    if len(ranks) < len(set(wanted)):
+        ranks = deduced_ranks(model) | ranks
+    for tensor in wanted:
         readers = model.index.readers(tensor)
-        shape = values[tensor].shape if tensor in values else None
-        if not readers or shape is None:
-            continue
         node, index = next((r for r in readers if r[0].op_type in WEIGHTED), readers[0])
-        axis = channel_axis(node.op_type, index, len(shape))
+        rank = ranks.get(tensor, 0)
+        axis = channel_axis(node.op_type, index, rank, node.name in mixes)
         if axis:
-            found[tensor] = axis, len(shape)
+            found[tensor] = axis, rank
     return found
 
 

@@ -39,6 +39,22 @@ class Format:
         """The greatest code of a symmetric range, so that its scale is amax / levels: 127 of INT8."""
         return (self.highest - self.lowest) // 2
 
+    @property
+    def symmetric(self) -> Format:
+        """What TensorRT takes in its place, with zero points of 0: FP8 itself, for any other INT8."""
+        return self if self is FP8 else INT8
+
+    @property
+    def takes_scales(self) -> bool:
+        """Whether its numbers are codes, which a scale gives their worth."""
+        return self.saturates
+
+    def step(self, codes: Array) -> Array:
+        """The distance from each code, float64 of any shape, to the next one away from 0."""
+        relative = 0.0 if self._integer else self.smallest / self.normal
+        exponents = np.floor(np.log2(np.maximum(np.abs(codes), self.normal)))
+        return np.maximum(np.exp2(exponents) * relative, self.smallest)
+
     def zeros(self, scale: Array) -> Array:
         """The zero points of a symmetric quantization, shaped like its scales."""
         return np.zeros(scale.shape, self.dtype)
@@ -147,6 +163,9 @@ FP32 = _floats("fp32", "float32", 23, -126)
 FP16 = _floats("fp16", "float16", 10, -14)
 BF16 = _floats("bf16", ml_dtypes.bfloat16, 7, -126)
 
+#: E4M3 of ONNX and TensorRT, without inf ('FP8 Formats for Deep Learning', arXiv:2209.05433).
+FP8 = Format("fp8", np.dtype(ml_dtypes.float8_e4m3fn), -448.0, 448.0, 2.0**-9, 2.0**-6, saturates=True)
+
 #: By name.
-FORMATS = {known.name: known for known in (*INTEGERS, FP32, FP16, BF16)}
+FORMATS = {known.name: known for known in (*INTEGERS, FP32, FP16, BF16, FP8)}
 _BY_DTYPE = {known.dtype: known for known in FORMATS.values()}

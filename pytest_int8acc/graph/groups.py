@@ -8,11 +8,14 @@ The rules are those of TensorRT's developer guide, 'Q/DQ layer-placement recomme
   convolution and the Add fuse into one INT8 kernel;
 - a grouped convolution needs a multiple of 4 channels per group, unless it is depthwise.
 
+FP8 goes to the same places, but for ConvTranspose and large filters, which NVIDIA's ModelOpt leaves out.
+
 Each weighted node, and each residual Add, is one group.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
@@ -21,6 +24,7 @@ import numpy as np
 import onnx
 
 from pytest_int8acc.errors import ModelError
+from pytest_int8acc.graph.formats import FP8, INT8, Format
 from pytest_int8acc.graph.index import Index, all_nodes, attribute
 from pytest_int8acc.graph.model import Model
 from pytest_int8acc.graph.network import LeftHigh
@@ -28,6 +32,8 @@ from pytest_int8acc.tensors import Array, did_you_mean
 
 #: Nodes with INT8 kernels of their own.
 WEIGHTED = frozenset({"Conv", "ConvTranspose", "Gemm", "MatMul"})
+#: A convolution of FP8 has fewer weights per channel.
+_FP8_FILTER = 32
 #: Nodes that only move values: Q propagates backward through them and DQ forward.
 COMMUTING = frozenset(
     {"Identity", "Reshape", "Transpose", "Flatten", "Squeeze", "Unsqueeze", "MaxPool", "Slice", "Split"}
@@ -65,17 +71,18 @@ class Layout:
         return tuple(dict.fromkeys([*used, *joined]))
 
 
-def find_groups(model: Model, exclude: Sequence[str] = ()) -> Layout:
+def find_groups(model: Model, exclude: Sequence[str] = (), low: Format = INT8) -> Layout:
     """Lay out Q/DQ for ``model`` by TensorRT's rules.
 
     Args:
         model: A float32 model in normal form.
         exclude: fnmatch patterns of node names that stay in high precision.
+        low: INT8 or FP8.
 
     Raises:
         ModelError: A pattern of ``exclude`` matches no node, or the model has nothing to quantize.
     """
-    finder = _Finder(model, exclude)
+    finder = _Finder(model, exclude, low)
     slots = {node.name: found for node in model.graph.node if (found := finder.slots_of(node))}
     for node in all_nodes(model.graph):
         if node.op_type in WEIGHTED and node.name not in model.index.nodes:
@@ -89,7 +96,8 @@ def find_groups(model: Model, exclude: Sequence[str] = ()) -> Layout:
 class _Finder:
     """Looks at one node at a time, with the model's tensors at hand."""
 
-    def __init__(self, model: Model, exclude: Sequence[str]) -> None:
+    def __init__(self, model: Model, exclude: Sequence[str], low: Format) -> None:
+        self.low = low
         self.index = model.index
         self.constants = model.constants()
         self.values = model.values()
@@ -113,7 +121,7 @@ class _Finder:
         return ()
 
     def _unfit(self, node: onnx.NodeProto) -> LeftHigh | None:
-        """Why a weighted node cannot run in INT8; None where it can."""
+        """Why a weighted node cannot be quantized; None where it can."""
         for name in node.input[:2]:
             info = self.values.get(name)
             array = self.constants.get(name)
@@ -128,6 +136,8 @@ class _Finder:
         if node.op_type.startswith("Conv"):
             if node.input[1] not in self.constants:
                 return LeftHigh("computed-weights")
+            if self.low is FP8 and (kind := _without_fp8(node, self.constants[node.input[1]])):
+                return LeftHigh("no-kernel", (kind, "FP8"))
             return unfit_groups(node, self.constants[node.input[1]])
         return None
 
@@ -205,6 +215,14 @@ def unfit_groups(node: onnx.NodeProto, weight: Array) -> LeftHigh | None:
     if per_group[0] == 1 or all(n % 4 == 0 for n in per_group):
         return None
     return LeftHigh("odd-channels", (str(per_group[0]), str(per_group[1])))
+
+
+def _without_fp8(node: onnx.NodeProto, weight: Array) -> str:
+    """What a convolution is that ModelOpt does not put into FP8; empty for others."""
+    if node.op_type != "Conv":
+        return node.op_type
+    size = math.prod(weight.shape[2:])
+    return f"a filter of {size} weights" if size >= _FP8_FILTER else ""
 
 
 def _shared_scales(model: Model, slots: Mapping[str, tuple[Slot, ...]]) -> Iterator[frozenset[str]]:

@@ -81,7 +81,7 @@ def raise_opset(model: Model, least: int) -> Model:
     except Exception as error:  # the converter raises bare RuntimeErrors of many kinds
         line = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
         raise ModelError(
-            f"{model.name}: opset {model.opset} cannot be converted to {least}, which INT8 needs here: "
+            f"{model.name}: opset {model.opset} cannot be converted to {least}, which is needed here: "
             f"{line}. Export the model with opset {least} or later."
         ) from error
     # The converter stamps the newest IR version, which older runtimes refuse.

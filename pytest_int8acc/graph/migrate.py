@@ -288,7 +288,7 @@ def _requantized(old: Quantization, array: Array) -> Quantization:
     """How a changed constant is quantized: as before, its scale found anew for INT8; int32 keeps its own."""
     if old.format is INT32:
         return replace(old, values=old.quantize(array))
-    fresh = quantize_weight(array, old.axis)
+    fresh = quantize_weight(array, old.axis, old.format.symmetric)
     return replace(fresh, scale=fresh.scale.astype(old.scale.dtype, copy=False))
 
 

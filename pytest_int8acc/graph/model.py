@@ -43,7 +43,7 @@ INLINE_BYTES = 1 << 30
 _PLACEHOLDER = "weights-are-kept-apart"
 _PLAIN_TYPES = frozenset(
     onnx.helper.np_dtype_to_tensor_dtype(np.dtype(code))
-    for code in ("f2", "f4", "f8", "?", "i1", "u1", "i2", "u2", "i4", "u4", "i8", "u8")
+    for code in ("f2", "f4", "f8", "?", "i1", "u1", "i2", "u2", "i4", "u4", "i8", "u8", "float8_e4m3fn")
 )
 
 

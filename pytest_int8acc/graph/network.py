@@ -24,12 +24,13 @@ LeftHighKind = Literal[
     "constant",
     "computed-weights",
     "odd-channels",
+    "no-kernel",
 ]
 
 
 @dataclass(frozen=True, eq=False)
 class Quantization:
-    """How one tensor goes to an integer type and back: ``q = saturate(round(x / scale) + zero_point)``.
+    """How one tensor goes to INT8 or FP8 and back: ``q = saturate(round(x / scale) + zero_point)``.
 
     The operators are ONNX QuantizeLinear and DequantizeLinear; rounding is half to even.
     """
@@ -41,7 +42,7 @@ class Quantization:
     axis: int | None = None
     """The channel axis; None per tensor."""
     values: Array | None = None
-    """A constant's integers, where the tensor is a constant."""
+    """A constant's codes, where the tensor is a constant."""
 
     @property
     def format(self) -> Format:
@@ -50,13 +51,13 @@ class Quantization:
 
     @property
     def is_plain(self) -> bool:
-        """Whether it is one scale of INT8 with its zero at 0."""
+        """Whether it is one scale of INT8 or FP8 with its zero at 0."""
         return self.axis is None and self.is_symmetric
 
     @property
     def is_symmetric(self) -> bool:
-        """Whether it is INT8 with its zero at 0."""
-        return self.format is INT8 and not self.zero_point.any()
+        """Whether it is INT8 or FP8 with its zero at 0."""
+        return self.format is self.format.symmetric and not self.zero_point.any()
 
     def quantize(self, values: Array) -> Array:
         """The codes of ``values``, of any shape that has the channels; see ``Format.quantize``."""
@@ -100,6 +101,7 @@ _LEFT_HIGH = {
     "scalar": "input '{0}' is a scalar",
     "constant": "both inputs are constants",
     "computed-weights": "its weights are computed at run time",
+    "no-kernel": "by ModelOpt's rules, {1} does not take {0}",
     "odd-channels": "{0} to {1} channels per group; INT8 needs multiples of 4, or depthwise",
 }
 
@@ -111,7 +113,7 @@ class LeftHigh:
     kind: LeftHighKind
     facts: tuple[str, ...] = ()
     """Tensors without a scale; the pattern of ``exclude``; the plan's precision; an input, and its dtype;
-    channels per group, in and out; otherwise empty."""
+    channels per group, in and out; what has no kernel, and the format; otherwise empty."""
 
     @property
     def text(self) -> str:
@@ -129,7 +131,9 @@ class Network:
     """Weighted nodes that are in no group, with the reason."""
     notes: tuple[str, ...] = ()
     fixed_pairs: tuple[str, ...] = ()
-    """DequantizeLinear nodes that no plan takes off: blocked, FP8, INT4, or no pair."""
+    """DequantizeLinear nodes that no plan takes off: blocked, INT4, or no pair."""
+    low: Format = INT8
+    """What its groups are quantized to: INT8 or FP8."""
 
     @property
     def edges(self) -> Iterator[Edge]:
@@ -146,18 +150,17 @@ class TensorScale:
     axis: int | None = None
     """The channel axis; None per tensor."""
     zero_point: Array | None = None
-    """Same shape as ``scale``; its dtype is the quantized type. None: symmetric INT8."""
+    """Same shape as ``scale``; its dtype is the quantized type. None: symmetric, in what the network has."""
 
     @property
     def is_plain(self) -> bool:
-        """Whether it is one scale of INT8 with its zero at 0."""
-        zero_point = self.zero_point
-        symmetric = zero_point is None or (format_of(zero_point.dtype) is INT8 and not zero_point.any())
-        return self.axis is None and symmetric
+        """Whether it is one scale of INT8 or FP8 with its zero at 0."""
+        zero_point = np.zeros((), INT8.dtype) if self.zero_point is None else self.zero_point
+        return Quantization(self.scale, zero_point, self.axis).is_plain
 
 
 def symmetric(scale: float) -> TensorScale:
-    """Symmetric INT8, one scale for the whole tensor."""
+    """One scale for the whole tensor, zero points of 0."""
     return TensorScale(np.array(scale, np.float32))
 
 

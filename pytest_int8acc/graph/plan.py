@@ -13,7 +13,7 @@ from numpy.typing import DTypeLike
 from onnx import helper
 
 from pytest_int8acc.errors import ModelError
-from pytest_int8acc.graph.formats import INT8
+from pytest_int8acc.graph.formats import Format
 from pytest_int8acc.graph.groups import WEIGHTED, channel_axis
 from pytest_int8acc.graph.migrate import migrate
 from pytest_int8acc.graph.model import Editor, Model
@@ -180,7 +180,7 @@ def quantized_tensors(network: Network) -> dict[str, Quantization]:
 
 
 def fresh_weights(network: Network, names: Iterable[str]) -> dict[str, TensorScale]:
-    """What constants' scales would be if taken from their values anew, in symmetric INT8.
+    """What constants' scales would be if taken from their values anew, zero points of 0.
 
     Per channel along the axis that all their readers want, per tensor where they want different ones.
 
@@ -198,7 +198,7 @@ def fresh_weights(network: Network, names: Iterable[str]) -> dict[str, TensorSca
         if name not in axes:
             raise ModelError(f"{network.model.name}: '{name}' is no quantized constant")
         axis = axes[name].pop() if len(axes[name]) == 1 else None
-        found[name] = TensorScale(quantize_weight(constants[name], axis).scale, axis)
+        found[name] = TensorScale(quantize_weight(constants[name], axis, network.low).scale, axis)
     return found
 
 
@@ -224,7 +224,7 @@ def _with_scales(network: Network, scales: Mapping[str, TensorScale]) -> Network
             wrong = misfit(scales[edge.tensor], None if array is None else array.shape)
             if wrong:
                 raise ModelError(f"{network.model.name}: the plan's scale of '{edge.tensor}': {wrong}")
-            made[key] = _quantization(scales[edge.tensor], old.scale.dtype, array)
+            made[key] = _quantization(scales[edge.tensor], old.scale.dtype, array, network.low)
         return replace(edge, quantization=made[key])
 
     return with_edges(network, scaled) if scales else network
@@ -248,9 +248,9 @@ def misfit(wanted: TensorScale, shape: tuple[int, ...] | None = None) -> str:
     return ""
 
 
-def _quantization(wanted: TensorScale, dtype: DTypeLike, constant: Array | None) -> Quantization:
+def _quantization(wanted: TensorScale, dtype: DTypeLike, constant: Array | None, low: Format) -> Quantization:
     scale = scale_in(np.asarray(wanted.scale, np.float32), dtype)
-    zero_point = INT8.zeros(scale) if wanted.zero_point is None else wanted.zero_point
+    zero_point = low.zeros(scale) if wanted.zero_point is None else wanted.zero_point
     found = Quantization(scale, zero_point, wanted.axis)
     return found if constant is None else replace(found, values=found.quantize(constant))
 

@@ -2,7 +2,7 @@
 
 Each reader of a dequantized tensor becomes an edge with the pair's own scale, zero point and type, so
 applying the empty plan gives back a model that runs bit for bit as the one read, and any group can
-leave INT8. Quantized constants keep their integers. Where the float original is given, what the quantizer
+leave INT8. Quantized constants keep their codes. Where the float original is given, what the quantizer
 took from it (rounded weights, folded activations) is put back: see ``graph.restore``.
 """
 
@@ -17,7 +17,7 @@ import onnx
 from onnx import TensorProto, helper
 
 from pytest_int8acc.errors import ModelError
-from pytest_int8acc.graph.formats import INTEGERS, UINT8
+from pytest_int8acc.graph.formats import FP8, INT8, INTEGERS, UINT8, Format
 from pytest_int8acc.graph.groups import WEIGHTED, match_nodes, moves_values
 from pytest_int8acc.graph.index import Index, attribute
 from pytest_int8acc.graph.model import Editor, Model
@@ -26,15 +26,14 @@ from pytest_int8acc.graph.restore import restore
 from pytest_int8acc.graph.types import value_types
 from pytest_int8acc.tensors import Array
 
-#: Attributes that a pair may have and still be an ordinary integer pair.
-_PLAIN_ATTRIBUTES = frozenset({"axis", "saturate"})
-_TYPES = frozenset(known.dtype for known in INTEGERS)
+#: Attributes that a pair may have and still be an ordinary pair.
+_PLAIN_ATTRIBUTES = frozenset({"axis", "saturate", "output_dtype"})
 _OPERATOR_FORMAT = frozenset(
     {"QLinearConv", "QLinearMatMul", "ConvInteger", "MatMulInteger", "DynamicQuantizeLinear", "QGemm"}
 )
 #: What codes of these types are, and what TensorRT's own operators quantize to.
 _OTHER_TYPES: Mapping[int, str] = {
-    TensorProto.FLOAT8E4M3FN: "FP8",
+    TensorProto.FLOAT8E4M3FN: FP8.name.upper(),
     TensorProto.FLOAT8E5M2: "FP8 E5M2",
     TensorProto.FLOAT4E2M1: "FP4",
     TensorProto.INT4: "INT4",
@@ -46,7 +45,9 @@ _OTHER_OPERATORS = {
     "TRT_FP8QuantizeLinear": "FP8 by TensorRT's own operators",
     "TRT_INT4DequantizeLinear": "INT4 by TensorRT's own operators",
 }
-#: The tensor that is quantized, or the float stand-in of an integer constant; and how it is.
+#: By what groups are quantized to: what else a pair may be of.
+_BESIDE = {INT8.name: "FP8, INT4", FP8.name: "INT8, INT4"}
+#: The tensor that is quantized, or the float stand-in of a constant's codes; and how it is.
 _Pair = tuple[str, Quantization]
 
 
@@ -55,26 +56,28 @@ def is_qdq(model: Model) -> bool:
     return any(node.op_type == "DequantizeLinear" for node in model.graph.node)
 
 
-def check_formats(model: Model) -> None:
-    """Raise ModelError for a model, in normal form or not, that is quantized, and nowhere to INT8."""
-    types, found = value_types(model), dict[str, None]()
+def check_formats(model: Model, low: Format = INT8) -> None:
+    """Raise ModelError for a model, in normal form or not, that is quantized, and nowhere to ``low``."""
+    types, found, wanted = value_types(model), dict[str, None](), low.name.upper()
     for node in model.graph.node:
         said = _OTHER_OPERATORS.get(node.op_type, "")
-        if node.op_type == "DequantizeLinear" and not said:
-            read = types.get(node.input[0], 0)
-            said = _OTHER_TYPES.get(read, "")
-            if read and not said:
+        if node.op_type == "DequantizeLinear" and not said and types.get(node.input[0], 0):
+            said = _OTHER_TYPES.get(types[node.input[0]], INT8.name.upper())
+            if said == wanted:
                 return
         found.update({said: None} if said else {})
     if found:
+        other = next((codes.name for codes in (INT8, FP8) if codes.name.upper() in found), "")
         raise ModelError(
-            f"{model.name}: quantized to {', '.join(found)}, and nothing to INT8: FP8 and INT4 are judged "
-            "beside layers in INT8 only, as QuantizeLinear and DequantizeLinear with constant scales; name a "
-            "model with such layers"
+            f"{model.name}: quantized to {', '.join(found)}, and nothing to {wanted}, as QuantizeLinear and "
+            "DequantizeLinear with constant scales; "
+            + (f"name it under '{other}: {{model: ...}}'" if other else "name a model with such layers")
         )
 
 
-def read_qdq(model: Model, original: Model | None = None, exclude: Sequence[str] = ()) -> Network:
+def read_qdq(
+    model: Model, original: Model | None = None, exclude: Sequence[str] = (), low: Format = INT8
+) -> Network:
     """The Network of a model that holds Q/DQ pairs already.
 
     Args:
@@ -82,10 +85,11 @@ def read_qdq(model: Model, original: Model | None = None, exclude: Sequence[str]
         original: The float model it was made from; groups left high have its weights, and a Relu that was
             folded into a range stands again.
         exclude: fnmatch patterns of node names whose Q/DQ is taken off.
+        low: INT8, with all formats of integers, or FP8.
 
     Raises:
-        ModelError: The model has no Q/DQ pair, or none of integers, is in ONNX Runtime's operator format, or
-            a pattern of ``exclude`` matches no node.
+        ModelError: The model has no Q/DQ pair, or none of such codes, is in ONNX Runtime's operator format,
+            or a pattern of ``exclude`` matches no node.
     """
     operators = sorted({node.op_type for node in model.graph.node} & _OPERATOR_FORMAT)
     if operators:
@@ -93,14 +97,16 @@ def read_qdq(model: Model, original: Model | None = None, exclude: Sequence[str]
             f"{model.name}: holds {', '.join(operators)} (operator format), which TensorRT does not take; "
             "export it with QuantizeLinear and DequantizeLinear instead (quant_format=QuantFormat.QDQ)"
         )
-    check_formats(model)
+    check_formats(model, low)
     if not is_qdq(model):
         raise ModelError(f"{model.name}: no QuantizeLinear or DequantizeLinear in it; is it the float model?")
-    reader = _Reader(model)
+    reader = _Reader(model, low)
     stripped, edges, fixed = reader.strip()
     notes = []
     if fixed:
-        what = f"{len(fixed)} DequantizeLinear nodes stay as they are (blocked, FP8, INT4, or no pair)"
+        what = (
+            f"{len(fixed)} DequantizeLinear nodes stay as they are (blocked, {_BESIDE[low.name]}, or no pair)"
+        )
         notes.append(f"{what}: {', '.join(fixed[:5])}")
     if original is not None:
         stripped, told = restore(stripped, edges, original, reader.constants_read)
@@ -109,12 +115,13 @@ def read_qdq(model: Model, original: Model | None = None, exclude: Sequence[str]
     groups = _grouped(stripped, edges)
     left_high = {group.name: excluded[group.name] for group in groups if group.name in excluded}
     kept = tuple(group for group in groups if group.name not in excluded)
-    return Network(stripped, kept, left_high, tuple(notes), tuple(fixed))
+    return Network(stripped, kept, left_high, tuple(notes), tuple(fixed), low)
 
 
 class _Reader:
-    def __init__(self, model: Model) -> None:
+    def __init__(self, model: Model, low: Format) -> None:
         self.model = model
+        self.formats = frozenset(known.dtype for known in (INTEGERS if low is INT8 else (low,)))
         self.constants = model.constants()
         self.index = model.index
         self.constants_read = 0
@@ -162,17 +169,17 @@ class _Reader:
         return source, quantization
 
     def _parameters(self, node: onnx.NodeProto) -> tuple[Array, Array, int | None] | None:
-        """Scale, zero point and channel axis; None where the node is no ordinary integer Q or DQ."""
+        """Scale, zero point and channel axis; None where the node is no ordinary Q or DQ."""
         if any(a.name not in _PLAIN_ATTRIBUTES for a in node.attribute if _is_set(a)):
             return None
         scale = self.constants.get(node.input[1])
         if len(node.input) > 2 and node.input[2]:
             zero_point = self.constants.get(node.input[2])
-        else:  # of the constant's own type, otherwise of uint8 as the ONNX standard says
-            codes = self.constants.get(node.input[0]) if node.op_type == "DequantizeLinear" else None
-            dtype = UINT8.dtype if codes is None else codes.dtype
-            zero_point = None if scale is None else np.zeros(scale.shape, dtype)
-        if scale is None or zero_point is None or zero_point.dtype not in _TYPES:
+        else:
+            zero_point = None if scale is None else np.zeros(scale.shape, self._code_type(node))
+        if scale is None or zero_point is None or zero_point.dtype not in self.formats:
+            return None
+        if zero_point.dtype == FP8.dtype and (zero_point.any() or not attribute(node, "saturate", 1)):
             return None
         if scale.size != zero_point.size:
             raise ModelError(
@@ -184,6 +191,14 @@ class _Reader:
         if scale.ndim != 1:
             return None  # blocked
         return scale, zero_point, attribute(node, "axis", 1)
+
+    def _code_type(self, node: onnx.NodeProto) -> np.dtype[np.generic]:
+        """Without a zero point: of the codes themselves, otherwise of uint8 as the ONNX standard says."""
+        if node.input[0] in self.constants and node.op_type == "DequantizeLinear":
+            return self.constants[node.input[0]].dtype
+        maker = self.index.producer.get(node.input[0]) if node.op_type == "DequantizeLinear" else node
+        kind = 0 if maker is None else attribute(maker, "output_dtype", 0)
+        return np.dtype(helper.tensor_dtype_to_np_dtype(kind)) if kind else UINT8.dtype
 
     def _check(self, node: onnx.NodeProto, scale: Array, axis: int | None, values: Array) -> None:
         """Raise ModelError unless ``values`` have a channel for each scale along ``axis``."""

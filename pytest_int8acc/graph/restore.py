@@ -100,8 +100,8 @@ def _fits(weight: Array, quantization: Quantization) -> bool:
     values = quantization.values
     if values is None or not (quantization.scale > 0).all():
         return False
-    codes = quantization.quantize(weight)
-    return bool(np.abs(codes.astype(np.int64) - values.astype(np.int64)).max(initial=0) <= 1)
+    codes, values = quantization.quantize(weight).astype(np.float64), values.astype(np.float64)
+    return bool((np.abs(codes - values) <= quantization.format.step(values)).all())
 
 
 def _restore_activations(

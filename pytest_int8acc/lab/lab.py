@@ -12,7 +12,6 @@ from pytest_int8acc.case.data import calibration_data
 from pytest_int8acc.case.forms import Form, Int8Form
 from pytest_int8acc.case.judge import Verdict
 from pytest_int8acc.data import Dataset
-from pytest_int8acc.graph.formats import INT8
 from pytest_int8acc.graph.macs import macs, sized_tensors
 from pytest_int8acc.graph.network import Network, Plan
 from pytest_int8acc.lab.evaluators import Built, Simulated
@@ -168,12 +167,12 @@ class Lab:
 
     @property
     def is_narrow(self) -> bool:
-        """Whether groups run in FP16 or BF16 in place of INT8."""
-        return self.int8.low is not INT8
+        """Whether groups run in FP16 or BF16: nothing is quantized."""
+        return not self.int8.low.takes_scales
 
     @property
     def suspects(self) -> tuple[int, ...] | None:
-        """All groups by their place, the most suspicious first; None for INT8, where sums of errors tell."""
+        """All groups by their place, the most suspicious first; None where sums of errors tell."""
         if not self.is_narrow:
             return None
         place = {group.name: i for i, group in enumerate(self.network.groups)}
@@ -269,7 +268,7 @@ class Lab:
             model, known = network.model, self.int8.observed
             if known is None or known.model is not model or not _is_same(known.dataset, dataset):
                 known = Observed(model, dataset, self.sessions)
-            self._values[key] = Values(known)
+            self._values[key] = Values(known, self.network.low)
         return self._values[key]
 
     @cached_property

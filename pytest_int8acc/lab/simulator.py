@@ -143,7 +143,7 @@ class Simulator:
             network = moved(self.network, made) if made.scales else self.moved(made.moves)
             self._boards[key] = (
                 Board(network, self._rest, self._sessions)
-                if self._low is INT8
+                if self._low.takes_scales
                 else LowBoard(network, self._low, self._sessions)
             )
         return self._boards[key]
@@ -310,7 +310,7 @@ def _places(edges: Sequence[Edge]) -> list[tuple[str, int]]:
 
 
 def _are_alike(edges: Sequence[Edge]) -> bool:
-    """Whether edges of one tensor are in symmetric INT8, with scales of one shape."""
+    """Whether edges of one tensor are symmetric, with scales of one shape."""
     kinds = {(e.quantization.axis, e.quantization.scale.shape) for e in edges}
     return len(kinds) == 1 and all(e.quantization.is_symmetric for e in edges)
 

@@ -7,19 +7,21 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from pytest_int8acc.graph.formats import INT8, along
+from pytest_int8acc.graph.formats import FP8, INT8, Format, along
 from pytest_int8acc.graph.network import Quantization
 from pytest_int8acc.lab.values import TensorValues, decibels
 from pytest_int8acc.tensors import Array
 
-#: INT8 does no better than this on values that fill their range evenly; finer differences are luck.
+#: INT8 does no better than this on values that fill their range evenly; finer differences are luck. FP8,
+#: whose errors go with the values, ends at 32.
 CEILING_DB = 45.0
 #: A scale is at fault from here: twice too wide loses 6 dB, while calibrated ones stay within 3 of the best.
 LOST_DB = 4.0
 #: A range counts as too wide from here: samples that were not calibrated on move amax by up to a third.
 WIDE = 1.4
-#: Below this with the best scale, a few large values make the range; trained layers keep 33 dB and more.
-SOUND_DB = 30.0
+#: Below this with the best scale, a few large values make the range; trained layers keep 33 dB and more in
+#: INT8, and 31 in FP8, whatever their values, as long as they are no smaller than a 30,000th of the range.
+_SOUND_DB = {INT8.name: 30.0, FP8.name: 25.0}
 
 
 @dataclass(eq=False)
@@ -36,7 +38,7 @@ class EdgeStats:
     """Values beyond the range by more than half a step."""
     clip_noise: float = 0.0
     """The part of ``noise`` that clipped values make."""
-    top_code: int = 0
+    top_code: float = 0
     """Greatest distance of a code from the zero point."""
     channels: NDArray[np.float64] | None = None
     """Shape [2, channels]: ``signal`` and ``noise`` per channel; None without a channel axis."""
@@ -54,12 +56,12 @@ class EdgeStats:
     @property
     def clips_wisely(self) -> bool:
         """Whether what is cut off costs little, as where a calibration (entropy, percentile) chose to cut."""
-        return self.clips and self.sqnr_db >= SOUND_DB
+        return self.clips and self.sqnr_db >= sound_db(self.quantization.format)
 
     @property
     def codes_used(self) -> float:
-        """Share of the 127 codes on the fuller side up to the greatest that occurs."""
-        return min(self.top_code / INT8.levels, 1.0)
+        """Share of the codes on the fuller side, 127 or up to 448, up to the greatest that occurs."""
+        return min(self.top_code / self.quantization.format.symmetric.levels, 1.0)
 
     @property
     def usual_db(self) -> float:
@@ -76,12 +78,13 @@ class EdgeStats:
         """Quantize one batch, exactly as QuantizeLinear and DequantizeLinear do; ``axis`` holds channels."""
         q = self.quantization
         scale = along(q.scale, q.axis, values.ndim).astype(np.float32)
-        zero = along(q.zero_point, q.axis, values.ndim).astype(np.int64)
+        zero = along(q.zero_point, q.axis, values.ndim).astype(np.float64)
         with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
             codes = q.quantize(values)
             error = q.format.dequantize(codes, q.scale, q.zero_point, q.axis, np.float64) - values
             steps = values / scale + zero
-        beyond = (steps > q.format.highest + 0.5) | (steps < q.format.lowest - 0.5)
+        half = q.format.step(np.array(q.format.highest)) / 2
+        beyond = (steps > q.format.highest + half) | (steps < q.format.lowest - half)
         squared = error**2
         self.values += values.size
         self.signal += float((values.astype(np.float64) ** 2).sum())
@@ -89,7 +92,7 @@ class EdgeStats:
         self.clipped += int(beyond.sum())
         self.clip_noise += float(squared[beyond].sum())
         self._add_channels(values, squared, axis)
-        self.top_code = max(self.top_code, int(np.abs(codes - zero).max(initial=0)))
+        self.top_code = max(self.top_code, float(np.abs(codes.astype(np.float64) - zero).max(initial=0)))
 
     def _add_channels(self, values: Array, squared: NDArray[np.float64], axis: int | None) -> None:
         if axis is None or values.ndim < 2:
@@ -99,6 +102,11 @@ class EdgeStats:
         found = np.stack([energy, squared.sum(axis=others)])
         if self.channels is None or self.channels.shape == found.shape:
             self.channels = found if self.channels is None else self.channels + found
+
+
+def sound_db(codes: Format) -> float:
+    """The SQNR that values keep with their best scale where no few of them make the range."""
+    return _SOUND_DB[codes.symmetric.name]
 
 
 def reach(quantization: Quantization) -> float:

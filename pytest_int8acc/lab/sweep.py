@@ -19,7 +19,7 @@ from pytest_int8acc.engines.bins import Bins, can_count
 from pytest_int8acc.engines.calibrators import chunked, collect_maxima
 from pytest_int8acc.engines.onnxruntime import CPU, OrtEngine, Sessions
 from pytest_int8acc.engines.run import with_progress
-from pytest_int8acc.graph.flow import channel_axis
+from pytest_int8acc.graph.flow import channel_axis, mixing
 from pytest_int8acc.graph.model import Model
 from pytest_int8acc.graph.network import Edge, Network
 from pytest_int8acc.lab.statistics import EdgeStats
@@ -92,7 +92,7 @@ def measure_edges(
     wanted = [edge for edge in edges if edge.quantization.values is None]
     if not wanted:
         return {}
-    first = {edge.tensor: edge for edge in reversed(wanted)}
+    first, mixes = {edge.tensor: edge for edge in reversed(wanted)}, mixing(model)
     maxima = collect_maxima(model, list(first), few, sessions)
     bins = {t: Bins(maxima.amax(t), BINS) for t in first if can_count(maxima.amax(t))}
     stats: dict[str, dict[int, EdgeStats]] = {tensor: {} for tensor in first}
@@ -101,7 +101,7 @@ def measure_edges(
 
     def visit(tensor: str, values: NDArray[np.float32]) -> None:
         edge = first[tensor]
-        axis = channel_axis(readers[edge.node].op_type, edge.index, values.ndim)
+        axis = channel_axis(readers[edge.node].op_type, edge.index, values.ndim, edge.node in mixes)
         if tensor in bins:
             bins[tensor].add(values)
         for quantization in stats[tensor].values():
@@ -109,7 +109,8 @@ def measure_edges(
                 quantization.add(piece, axis)
 
     sweep(model, {tensor: nbytes.get(tensor, 0) for tensor in first}, few, sessions, visit)
-    return {tensor: (tensor_values(tensor, maxima, bins), stats[tensor]) for tensor in first}
+    lows = {tensor: edge.quantization.format.symmetric for tensor, edge in first.items()}
+    return {tensor: (tensor_values(tensor, maxima, bins, low), stats[tensor]) for tensor, low in lows.items()}
 
 
 def pieces(values: NDArray[np.float32]) -> Iterator[NDArray[np.float32]]:

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from pytest_int8acc.engines.bins import Bins, can_count
 from pytest_int8acc.engines.calibrators import Maxima
-from pytest_int8acc.graph.formats import INT8
+from pytest_int8acc.graph.formats import INT8, Format
 from pytest_int8acc.results.causes import Histogram
 from pytest_int8acc.scales.observed import BINS, Observed
 from pytest_int8acc.scales.ranges import folded, mse_amax
@@ -30,6 +30,8 @@ class TensorValues:
     """Greatest magnitude of each sample, or of each batch where rows are no samples; inf for nan."""
     channel_amax: NDArray[np.float32] | None = None
     """Shape [channels], along the channel axis of the tensor's reader; None without such an axis."""
+    low: Format = INT8
+    """What it is quantized to: INT8 or FP8."""
 
     @property
     def amax(self) -> float:
@@ -66,14 +68,14 @@ class TensorValues:
         return self.amax * min(index + 1, magnitudes.size) / magnitudes.size
 
     def best_reach(self) -> float:
-        """The symmetric range whose INT8 error has the least mean square; amax where nothing was counted."""
-        return mse_amax(self.counts, self.amax) if self.counts.any() else self.amax
+        """The symmetric range whose error has the least mean square; amax where nothing was counted."""
+        return mse_amax(self.counts, self.amax, self.low) if self.counts.any() else self.amax
 
     def sqnr_db(self, reach: float) -> float:
-        """SQNR of symmetric INT8 with this range, from the histogram; inf where all values are 0."""
+        """SQNR of ``low`` with this symmetric range, from the histogram; inf where all values are 0."""
         centres = (np.arange(BINS // 2) + 0.5) * (self.amax / (BINS // 2))
-        step = reach / INT8.levels
-        errors = INT8.fake_quantize(centres, step) - centres if step else -centres
+        step = reach / self.low.levels
+        errors = self.low.fake_quantize(centres, step) - centres if step else -centres
         weights = self.magnitudes
         return decibels(float((weights * centres**2).sum()), float((weights * errors**2).sum()))
 
@@ -116,20 +118,19 @@ def decibels(signal: float, noise: float) -> float:
     return 10 * math.log10(signal / noise) if signal else -math.inf
 
 
-def tensor_values(tensor: str, maxima: Maxima, bins: Mapping[str, Bins]) -> TensorValues:
-    """What was measured of one tensor."""
+def tensor_values(tensor: str, maxima: Maxima, bins: Mapping[str, Bins], low: Format = INT8) -> TensorValues:
+    """What was measured of one tensor that is quantized to ``low``."""
     counted = {"bins": bins[tensor]} if tensor in bins else {}
-    return TensorValues(
-        tensor, maxima=maxima.per_sample[tensor], channel_amax=maxima.channels.get(tensor), **counted
-    )
+    channels = maxima.channels.get(tensor)
+    return TensorValues(tensor, maxima=maxima.per_sample[tensor], channel_amax=channels, low=low, **counted)
 
 
 class Values:
     """Tensors of one float model on one dataset, each measured when it is first asked for."""
 
-    def __init__(self, observed: Observed) -> None:
-        """Keep what measures, and what it has measured; nothing is run."""
-        self._observed = observed
+    def __init__(self, observed: Observed, low: Format = INT8) -> None:
+        """Keep what measures, and what tensors are quantized to; nothing is run."""
+        self._observed, self._low = observed, low
         self._known: dict[str, TensorValues] = {}
 
     def of(self, tensors: Iterable[str]) -> Mapping[str, TensorValues]:
@@ -143,5 +144,5 @@ class Values:
         missing = [tensor for tensor in wanted if tensor not in self._known]
         if missing:
             bins, maxima = self._observed.bins(missing), self._observed.maxima(missing)
-            self._known |= {tensor: tensor_values(tensor, maxima, bins) for tensor in missing}
+            self._known |= {tensor: tensor_values(tensor, maxima, bins, self._low) for tensor in missing}
         return {tensor: self._known[tensor] for tensor in wanted}

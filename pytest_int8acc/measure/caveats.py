@@ -12,7 +12,7 @@ import numpy as np
 import onnx
 
 from pytest_int8acc.backends.protocol import Backend
-from pytest_int8acc.case.data import calibration_data
+from pytest_int8acc.case.data import calibration_data, low_of
 from pytest_int8acc.case.forms import Form, Int8Form, ModelForm
 from pytest_int8acc.case.judge import Judge, Scoring
 from pytest_int8acc.data import Dataset
@@ -47,16 +47,16 @@ def lint_model(case: Case, model: Model, settings: Settings, parses: bool) -> tu
     Raises ModelError where the settings make an error of what TensorRT rejects; or the file cannot be read,
     or is quantized to other formats than INT8 alone.
     """
-    if settings.lint == "off" or case.int8.model is None:
+    if settings.lint == "off" or case.source.model is None:
         return ()
-    with case.at("int8.model"):
-        path = case.path(case.int8.model)
+    with case.at(f"{case.source.where}.model"):
+        path = case.path(case.source.model)
         given = read_model(path)
-        check_formats(given)
+        check_formats(given, low_of(case))
         found = lint(given, float_model=model)
         if parses and not case.tensorrt.plugins and not _errors(found):
             found += _not_parsed(path)
-        return _judged(case.int8.model, found, settings)
+        return _judged(case.source.model, found, settings)
 
 
 def lint_network(case: Case, int8: Int8Form | None, settings: Settings) -> tuple[Finding, ...]:
@@ -64,9 +64,9 @@ def lint_network(case: Case, int8: Int8Form | None, settings: Settings) -> tuple
 
     Raises ModelError where the settings make an error of what TensorRT rejects.
     """
-    if settings.lint == "off" or int8 is None or case.int8.model is not None:
+    if settings.lint == "off" or int8 is None or case.source.model is not None:
         return ()
-    with case.at("int8.scales"):
+    with case.at(f"{case.source.where}.scales"):
         return _judged(case.model, lint_scales(int8.network), settings)
 
 

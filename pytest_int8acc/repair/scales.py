@@ -15,7 +15,6 @@ import numpy as np
 
 from pytest_int8acc.clock import Clock
 from pytest_int8acc.errors import ModelError
-from pytest_int8acc.graph.formats import INT8
 from pytest_int8acc.graph.groups import find_groups
 from pytest_int8acc.graph.network import Network, Plan, Precision, symmetric
 from pytest_int8acc.lab.simulator import Simulator
@@ -83,8 +82,9 @@ class Ranges:
         """The scale of a tensor that has a histogram, by one of ``METHODS``; exact in float32."""
         key = tensor, method
         if key not in self._known:
-            amax = METHODS[method].amax(self.held[tensor], self._bins)
-            self._known[key] = float(np.float32(amax / INT8.levels))
+            held = self.held[tensor]
+            amax = METHODS[method].amax(held, self._bins)
+            self._known[key] = float(np.float32(amax / held.low.levels))
         return self._known[key]
 
     def like(self, other: Ranges) -> bool:
@@ -96,12 +96,12 @@ class Ranges:
         )
 
     def loss_db(self, tensor: str, scale: float) -> float:
-        """By how much the tensor's own INT8 error at ``scale`` exceeds the least possible, in dB."""
+        """By how much the tensor's own error at ``scale`` exceeds the least possible, in dB."""
         held = self.held.get(tensor)
         if held is None:
             return 0.0
         best, now = (
-            min(held.sqnr_db(reach), _SILENT_DB) for reach in (held.best_reach(), scale * INT8.levels)
+            min(held.sqnr_db(reach), _SILENT_DB) for reach in (held.best_reach(), scale * held.low.levels)
         )
         return best - now
 

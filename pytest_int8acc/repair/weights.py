@@ -47,7 +47,8 @@ def worse_weights(network: Network, groups: Iterable[str] | None = None) -> tupl
             if old.values is None or old.format is INT32 or edge.tensor not in constants:
                 continue
             weight = constants[edge.tensor]
-            fresh = quantize_weight(weight, weight_axis(nodes[edge.node], edge, weight.ndim))
+            axis = weight_axis(nodes[edge.node], edge, weight.ndim)
+            fresh = quantize_weight(weight, axis, old.format.symmetric)
             if _error(old, weight) > 10 ** (_FRESH_DB / 10) * _error(fresh, weight):
                 found[edge.tensor] = None
     return tuple(found)
@@ -72,7 +73,8 @@ def _cut(
         maxima = held[node.input[0]].channel_amax if node.input[0] in held else None
         if weight is None or maxima is None or edge.index != 1 or node.op_type not in _READERS:
             continue
-        if len(network.model.index.readers(edge.tensor)) == 1 and np.isfinite(maxima).all():
+        alone = len(network.model.index.readers(edge.tensor)) == 1
+        if alone and edge.quantization.format is INT8 and np.isfinite(maxima).all():
             power = by_weight(maxima.astype(np.float64), weight, node) ** 2
             cut = _least(weight, power, weight_axis(node, edge, weight.ndim), edge.quantization)
             found.update({edge.tensor: cut} if cut is not None else {})

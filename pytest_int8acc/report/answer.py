@@ -34,7 +34,7 @@ from pytest_int8acc.results.causes import Stage
 #: How the first line of a failure begins.
 FAILURE = "INT8 accuracy: "
 #: The same of every format.
-FAILURES = tuple(in_low(FAILURE, low) for low in ("", "fp16", "bf16"))
+FAILURES = tuple(in_low(FAILURE, low) for low in ("", "fp8", "fp16", "bf16"))
 #: Lines of a failure at most, without -v: 1 verdict, 2 why, 2 fix, 7 layers, 2 cautions, 1 more.
 LINES = 15
 _CULPRITS, _CAUTIONS, _LINES_OF_WHY = 5, 2, 2
@@ -282,9 +282,10 @@ def _more(result: CaseResult, verbosity: int) -> str:
         return f"More: {shows}; --int8acc-report DIR writes {what}"
     alike = len({path.startswith("/") for path in result.written}) == 1
     folder = commonpath([dirname(path) for path in result.written]) if alike else ""
-    many = len(result.written)
+    listed = {path.removeprefix(f"{folder}/").partition("/")[0] for path in result.written}
+    many = len(listed) if folder else len(result.written)
     fixed = f"{folder}/fixed.onnx" in result.written if folder else "fixed.onnx" in result.written
     what = "fixed.onnx" if fixed else count(many, "file")
-    what += f" and {count(many - 1, 'more file')}" if fixed and many > 1 else ""
+    what += f" and {many - 1} more" if fixed and many > 1 else ""
     files = f"More: {what} in {folder}" if folder else f"More: {what}"
     return first_fitting([f"{files}; {shows}", files])

@@ -137,7 +137,7 @@ _CLAUSES: Mapping[Symptom, str] = {
     "after-gelu": "comes from a GELU: {short_left}",
     "product-of-activations": "product of two activations: {short_left}",
     "decoding": "decodes outputs of very different size: {short_left}",
-    "noise-adds-up": "nothing stands out, rounding adds up: {short_left}",
+    "noise-adds-up": "rounding adds up, {short_left}",
     "fp16-around": "FP16 around it holds less than INT8 needs",
     "engine-differs": "the engine is off, its model is not: {short_left}",
     "within-noise": "the limit lies within the noise from run to run",
@@ -262,7 +262,7 @@ def _left(cause: Cause) -> str:
 def _short_left(cause: Cause) -> str:
     if cause.masked:
         return f"values of {cause.amax:.3g}, as of a mask, take the codes"
-    return f"{cause.numbers['sqnr_db']:.3g} dB left"
+    return f"its input keeps {cause.numbers['sqnr_db']:.3g} dB"
 
 
 def _many_scales(cause: Cause) -> str:

@@ -13,13 +13,13 @@ WIDTH, NAME = 110, 40
 
 
 #: What a case may be in place of INT8; a report may say anything.
-_OTHERS = ("fp16", "bf16")
+_OTHERS = ("fp8", "fp16", "bf16")
 #: The format that sentences speak of, where it stands for itself and is no part of a name.
 _INT8 = re.compile(r"(?<![\w/.'-])INT8(?![\w/'-]|\.\w)")
 
 
 def in_low(text: str, low: str) -> str:
-    """A sentence on INT8 as one on another format, ``fp16`` or ``bf16``, or as it is. Names stay."""
+    """A sentence on INT8 as one on another format, ``fp8``, ``fp16`` or ``bf16``, or as it is. Names stay."""
     return _INT8.sub(low.upper(), text) if low in _OTHERS else text
 
 

@@ -76,8 +76,8 @@ class EngineInfo:
 
     @property
     def int8(self) -> int:
-        """Layers with weights that run in INT8."""
-        return sum(layer.kind == "weighted" and layer.precision == "int8" for layer in self.layers)
+        """Layers with weights that run in INT8 or FP8."""
+        return sum(layer.kind == "weighted" and layer.precision in ("int8", "fp8") for layer in self.layers)
 
     @property
     def int8_share(self) -> tuple[float, float]:

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from pytest_int8acc.errors import ScalesError, listed
-from pytest_int8acc.graph.formats import FP32, INT8
+from pytest_int8acc.graph.formats import FP32, INT8, Format
 
 if TYPE_CHECKING:
     from pytest_int8acc.scales.observed import Observed
@@ -24,7 +24,7 @@ EXPECTED = (
 
 @dataclass(frozen=True)
 class Scales:
-    """What one INT8 step is worth, per activation tensor."""
+    """What one step of INT8, or 1 of FP8, is worth, per activation tensor."""
 
     values: Mapping[str, float]
     """Tensor to scale, above 0 and exact in float32; tensors without one are absent."""
@@ -35,12 +35,18 @@ class Scales:
     observed: Observed | None = field(default=None, compare=False, repr=False)
     """What calibration measured; None where nothing was."""
 
+    def of(self, low: Format) -> Scales:
+        """Scales for INT8 as scales of the same ranges for another format."""
+        values = {t: to_float32(scale * INT8.levels / low.levels) for t, scale in self.values.items()}
+        return self if low is INT8 else replace(self, values=values)
 
-def amax_to_scale(amax: Mapping[str, float]) -> tuple[dict[str, float], tuple[str, ...]]:
+
+def amax_to_scale(amax: Mapping[str, float], low: Format = INT8) -> tuple[dict[str, float], tuple[str, ...]]:
     """Scales of tensors whose greatest magnitudes are known, and notes.
 
     Args:
-        amax: Tensor to greatest magnitude, 0 or above. Tensors that are always zero get the scale 1/127.
+        amax: Tensor to greatest magnitude, 0 or above. Those always zero get the scale of amax 1.
+        low: What they are quantized to.
 
     Returns:
         Tensor to scale, and a note that names the tensors that are always zero.
@@ -54,9 +60,9 @@ def amax_to_scale(amax: Mapping[str, float]) -> tuple[dict[str, float], tuple[st
             f"calibration met inf or nan in {listed(broken)}: an overflow, or broken samples. Check the "
             "calibration data, and that the float model itself gives finite outputs on it"
         )
-    zero = [tensor for tensor, value in amax.items() if value / INT8.levels < FP32.normal]
-    scales = {t: to_float32((1.0 if t in set(zero) else value) / INT8.levels) for t, value in amax.items()}
-    note = f"always zero in calibration, so given the scale 1/{INT8.levels}: {listed(zero)}"
+    zero = [tensor for tensor, value in amax.items() if value / low.levels < FP32.normal]
+    scales = {t: to_float32((1.0 if t in set(zero) else value) / low.levels) for t, value in amax.items()}
+    note = f"always zero in calibration, so given the scale 1/{low.levels:g}: {listed(zero)}"
     return scales, (note,) if zero else ()
 
 

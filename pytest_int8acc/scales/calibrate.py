@@ -9,6 +9,7 @@ import numpy as np
 
 from pytest_int8acc.engines.onnxruntime import CPU, Sessions
 from pytest_int8acc.engines.run import Progress
+from pytest_int8acc.graph.formats import INT8, Format
 from pytest_int8acc.graph.model import Model
 from pytest_int8acc.scales import Scales, amax_to_scale
 from pytest_int8acc.scales.observed import Observed
@@ -28,6 +29,7 @@ def calibrate(
     method: CalibrationMethod = "entropy",
     percentile: float = 99.99,
     top_k: int = 5,
+    low: Format = INT8,
     sessions: Sessions = CPU,
 ) -> Scales:
     """Choose a symmetric range for each tensor from what it holds on ``dataset``.
@@ -35,7 +37,7 @@ def calibrate(
     - *minmax*: the greatest magnitude.
     - *entropy*: ONNX Runtime's Kullback-Leibler threshold, see :func:`~scales.ranges.entropy_amax`.
     - *percentile*: the magnitude that ``percentile`` % of the values keep.
-    - *mse*: the range of least squared INT8 error, see :func:`~scales.ranges.mse_amax`.
+    - *mse*: the range of least squared error, see :func:`~scales.ranges.mse_amax`.
     - *topk*: the mean of the ``top_k`` greatest of the samples' maxima, for outputs that entropy clips
       (NVIDIA's INT8 debugging guide: 'the mean value of TOP5 max values').
 
@@ -46,6 +48,7 @@ def calibrate(
         method: How the range is chosen.
         percentile: In (0, 100].
         top_k: 1 or more; with fewer samples, the mean of all their maxima.
+        low: What the tensors are quantized to.
         sessions: Where the float model runs.
 
     Returns:
@@ -59,15 +62,17 @@ def calibrate(
     observed = Observed(model, dataset, sessions)
     maxima = observed.maxima(tensors)
     amax = {tensor: maxima.amax(tensor) for tensor in tensors}
-    _, notes = amax_to_scale(amax)  # before a second pass over broken data
+    _, notes = amax_to_scale(amax, low)  # before a second pass over broken data
     if method == "topk":
         amax = {t: float(np.sort(maxima.per_sample[t])[-top_k:].mean()) for t in tensors}
+    elif method == "mse":
+        amax |= {t: mse_amax(bins.counts, amax[t], low) for t, bins in observed.bins(tensors).items()}
     elif method != "minmax":
         amax |= _from_histograms(observed.bins(tensors), amax, method, percentile)
     source = f"{_in_words(method, percentile, top_k)} over {maxima.samples} samples, {dataset.description}"
     if dataset.is_random:
         notes += ("calibrated with random data: these are not the ranges of real inputs",)
-    return Scales(amax_to_scale(amax)[0], source, notes, observed)
+    return Scales(amax_to_scale(amax, low)[0], source, notes, observed)
 
 
 def _from_histograms(
@@ -80,8 +85,6 @@ def _from_histograms(
     for tensor, bins in histograms.items():
         if method == "entropy":
             chosen[tensor] = entropy_amax(bins.merged(ENTROPY_BINS), amax[tensor])
-        elif method == "mse":
-            chosen[tensor] = mse_amax(bins.counts, amax[tensor])
         else:  # zeros count here; elsewhere they say nothing, being exact at any scale
             chosen[tensor] = percentile_amax(bins.with_zeros, amax[tensor], percentile)
         progress.add(1, len(histograms))

@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pytest_int8acc.engines.bins import Bins
+from pytest_int8acc.graph.formats import Format
 from pytest_int8acc.scales.ranges import entropy_amax, mse_amax, percentile_amax
 
 #: How many of the greatest maxima are averaged (NVIDIA's INT8 debugging guide).
@@ -29,6 +30,10 @@ class Held(Protocol):
     @property
     def amax(self) -> float:
         """Greatest magnitude, above 0."""
+
+    @property
+    def low(self) -> Format:
+        """What it is quantized to."""
 
     @property
     def maxima(self) -> NDArray[np.float32]:
@@ -55,7 +60,7 @@ def _percentile(held: Held, bins: int, percentile: float) -> float:
 METHODS: Mapping[str, Method] = {
     method.name: method
     for method in (
-        Method("mse", False, lambda held, bins: mse_amax(held.bins.counts, held.amax)),
+        Method("mse", False, lambda held, bins: mse_amax(held.bins.counts, held.amax, held.low)),
         Method("minmax", False, lambda held, bins: held.amax),
         Method(f"topk {_TOP}", False, lambda held, bins: float(np.sort(held.maxima)[-_TOP:].mean())),
         *(

@@ -8,7 +8,7 @@ from fractions import Fraction
 import numpy as np
 from numpy.typing import NDArray
 
-from pytest_int8acc.graph.formats import INT8
+from pytest_int8acc.graph.formats import INT8, Format
 
 Histogram = NDArray[np.int64]
 
@@ -40,20 +40,24 @@ def percentile_amax(counts: Histogram, amax: float, percentile: float) -> float:
     return amax * (index + 1) / cumulated.size
 
 
-def mse_amax(counts: Histogram, amax: float) -> float:
-    """The range, of 113 down to amax / 128, whose INT8 error has the least mean square over the histogram.
+def mse_amax(counts: Histogram, amax: float, low: Format = INT8) -> float:
+    """The range, of 113 down to amax / 128, whose error has the least mean square over the histogram.
 
     Each bin counts as its centre, rounded to the range's grid of 127 steps and clipped there (as
     ``HistogramCalibrator.compute_amax("mse")`` of NVIDIA's pytorch-quantization and ModelOpt). With k the
     code of x, the error sum (x - k s)^2 = sum x^2 - 2 s sum k x + s^2 sum k^2, and sums over k are sums of
-    what lies beyond each k - 1/2, which cumulative sums give.
+    what lies beyond each k - 1/2, which cumulative sums give; in FP8 each range is rounded to.
 
     Args:
         counts: Histogram over [-amax, amax], with an even number of bins.
         amax: Greatest magnitude, above 0.
+        low: INT8 or FP8.
     """
     weights = folded(counts).astype(np.float64)
     centres = (np.arange(weights.size) + 0.5) / weights.size
+    if low is not INT8:
+        errors = (low.fake_quantize(centres, step) - centres for step in _FRACTIONS / low.levels)
+        return float(amax * _FRACTIONS[int(np.argmin([(weights * error**2).sum() for error in errors]))])
     codes = np.arange(1, INT8.levels + 1)
     steps = _FRACTIONS[:, None] / INT8.levels
     beyond = np.searchsorted(centres, (codes - 0.5) * steps)

@@ -283,10 +283,14 @@ def _reworded(model: type[Closed], value: Any, error: ValidationError) -> list[I
 def _unknown_key(model: type[Closed], key: str) -> str:
     homes = _homes(key)
     inside = [home for home in homes if home.startswith(f"{model.where}.")]
+    section = model.where.partition(".")[0]
+    beside = [home for home in homes if section and home.startswith(f"{section}.")]
     if model.where in homes:
         advice = f"it belongs in another item of '{model.where}'"
     elif homes:
-        places = [f"under '{home}'" if home else "at the top of the case" for home in inside or homes]
+        places = [
+            f"under '{home}'" if home else "at the top of the case" for home in inside or beside or homes
+        ]
         advice = f"it belongs {' or '.join(places)}"
     elif near := closest(key, model.model_fields):
         advice = f"did you mean '{near}'?"
@@ -298,7 +302,8 @@ def _unknown_key(model: type[Closed], key: str) -> str:
 def _homes(key: str, known: type[Closed] = Closed) -> list[str]:
     """The places in a case where ``key`` is known."""
     models = known.__subclasses__()
-    return [home for m in models for home in [m.where] * (key in m.model_fields) + _homes(key, m)]
+    homes = [home for m in models for home in [m.where] * (key in m.model_fields) + _homes(key, m)]
+    return list(dict.fromkeys(homes))
 
 
 def _missing_key(model: type[Closed], key: str) -> str:

@@ -77,7 +77,7 @@ class Calibration(Closed):
     @classmethod
     def conflicts(cls, given: Mapping[str, Any]) -> Iterator[tuple[str | None, str]]:
         """Parameters of a method that is not the one chosen."""
-        method = given.get("method", "entropy")
+        method = given.get("method", cls.model_fields["method"].default)
         for key, owner in (("percentile", "percentile"), ("top_k", "topk")):
             if key in given and method != owner and method in get_args(CalibrationMethod):
                 yield key, f"'{key}' has no effect on method {method}; remove it, or set 'method: {owner}'"
@@ -115,12 +115,11 @@ class Implicit(Closed):
             yield None, "'calibrate: {}' or 'cache: FILE' must say where the ranges come from"
 
 
-class Int8(Closed):
-    """Where INT8 comes from: exactly one source."""
+class _Quantized(Closed):
+    """Where codes come from: exactly one source."""
 
     where = "int8"
-    expected = "a mapping with one of 'calibrate', 'scales', 'model', 'implicit' or 'engine'"
-    sources: ClassVar[tuple[str, ...]] = ("calibrate", "scales", "model", "implicit", "engine")
+    sources: ClassVar[tuple[str, ...]] = ("calibrate", "scales", "model")
 
     calibrate: Calibration | None = option("Find scales by calibration; {} takes the defaults.")
     scales: fields.File | None = option(
@@ -131,14 +130,8 @@ class Int8(Closed):
         "An ONNX model that is quantized already (Q/DQ), as by ModelOpt, ONNX Runtime or QAT.",
         examples=["resnet50.qdq.onnx"],
     )
-    implicit: Implicit | None = option(
-        "Implicit quantization by TensorRT 8.6 to 10: {calibrate: {}} or {cache: FILE}."
-    )
-    engine: fields.File | None = option(
-        "A TensorRT engine that is built already.", examples=["resnet50_int8.engine"]
-    )
     exclude: Annotated[tuple[fields.GraphName, ...], expect_list("node names or patterns")] = option(
-        "ONNX nodes kept out of INT8, by name or pattern (*, ?, [seq]).", ()
+        "ONNX nodes kept in high precision, by name or pattern (*, ?, [seq]).", ()
     )
 
     @classmethod
@@ -148,15 +141,59 @@ class Int8(Closed):
         for key in present[1:]:
             yield key, f"'{key}' and '{present[0]}' exclude each other: keep one"
         if not present:
-            yield (
-                None,
-                "one of 'calibrate: {}', 'scales: FILE' or 'model: FILE' must say how INT8 comes about",
-            )
+            low = cls.where.upper()
+            text = f"one of 'calibrate: {{}}', 'scales: FILE' or 'model: FILE' must say how {low} comes about"
+            yield None, text
+
+
+class Int8(_Quantized):
+    """Where INT8 comes from: exactly one source."""
+
+    where = "int8"
+    expected = "a mapping with one of 'calibrate', 'scales', 'model', 'implicit' or 'engine'"
+    sources = ("calibrate", "scales", "model", "implicit", "engine")
+
+    implicit: Implicit | None = option(
+        "Implicit quantization by TensorRT 8.6 to 10: {calibrate: {}} or {cache: FILE}."
+    )
+    engine: fields.File | None = option(
+        "A TensorRT engine that is built already.", examples=["resnet50_int8.engine"]
+    )
+
+    @classmethod
+    def conflicts(cls, given: Mapping[str, Any]) -> Iterator[tuple[str | None, str]]:
+        """As for any format; nodes excluded where they cannot be."""
+        yield from super().conflicts(given)
         if given.get("exclude") and "engine" in given:
             yield "exclude", "'exclude' has no effect on an engine that is built already; remove it"
         elif given.get("exclude") and "implicit" in given:
             text = "'exclude' has no effect on implicit quantization, where TensorRT chooses; use 'calibrate'"
             yield "exclude", text
+
+
+class Fp8Calibration(Calibration):
+    """Scales from running the float model over samples, for FP8."""
+
+    where = "fp8.calibrate"
+    expected = "a mapping like {data: calib.npz, method: minmax}"
+
+    method: Annotated[CalibrationMethod, one_of(CalibrationMethod)] = option(
+        "How a tensor's range follows from the values seen, as for INT8; small values keep their digits in "
+        "FP8, so there is little to gain by clipping large ones.",
+        "minmax",
+    )
+
+
+class Fp8(_Quantized):
+    """Where FP8 (E4M3) comes from: exactly one source."""
+
+    where = "fp8"
+    expected = "a mapping with one of 'calibrate', 'scales' or 'model'"
+    #: Nothing that TensorRT makes of FP8 by itself.
+    implicit: ClassVar[Implicit | None] = None
+    engine: ClassVar[str | None] = None
+
+    calibrate: Fp8Calibration | None = option("Find scales by calibration; {} takes the defaults.")
 
 
 class BaselineModel(Closed):

@@ -15,13 +15,13 @@ from pytest_int8acc.names import shown
 from pytest_int8acc.settings import SUFFIXES
 from pytest_int8acc.spec.fields import KEY, MISSING, NAME, closest, found
 from pytest_int8acc.spec.int8 import Int8
-from pytest_int8acc.spec.models import Case
+from pytest_int8acc.spec.models import FORMAT_KEYS, Case
 from pytest_int8acc.spec.yaml import MAX_BYTES, Mark, Mistake, Node, parse
 
 #: Keys whose mappings a case may fill up key by key; what else it says replaces the default as a whole.
-_SECTIONS = frozenset({"int8", "calibrate", "onnxruntime", "tensorrt", "search"})
+_SECTIONS = frozenset({"int8", "fp8", "calibrate", "onnxruntime", "tensorrt", "search"})
 #: Of these, a case takes one; its own replaces the default's.
-_INSTEAD = frozenset({"int8", "candidate"})
+_INSTEAD = frozenset(FORMAT_KEYS)
 #: Of these, a case of its own takes one.
 _SOURCES = frozenset(Int8.sources)
 

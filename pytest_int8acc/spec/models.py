@@ -17,7 +17,7 @@ from pytest_int8acc.settings import Backend, Mode, Provider, Strategy, When, to_
 from pytest_int8acc.spec import fields
 from pytest_int8acc.spec.criteria import Criterion
 from pytest_int8acc.spec.fields import Closed, expect_list, one_of, option
-from pytest_int8acc.spec.int8 import Baseline, Int8, Low, Source
+from pytest_int8acc.spec.int8 import Baseline, Fp8, Int8, Low, Source
 
 Keep = Literal["fp16", "fp32"]
 GoldenType = Literal["float32", "float16"]
@@ -110,18 +110,17 @@ class Search(Closed):
     )
 
 
+#: A case takes one of these.
+FORMAT_KEYS = ("int8", "fp8", "candidate")
+
+
 def _conflicts_of_low(given: Mapping[str, Any]) -> Iterator[tuple[str | None, str]]:
     """What a case in FP16 or BF16 cannot have."""
-    low, search, criteria = given["candidate"], given.get("search"), given.get("criteria")
-    criteria = criteria if isinstance(criteria, list | tuple) else ()
-    if "int8" in given:
-        yield "int8", "'int8' and 'candidate' exclude each other: keep one"
+    low, search = given["candidate"], given.get("search")
     if given.get("baseline") == "fp16":
         yield "baseline", f"'candidate: {low}' is compared with FP32: remove 'baseline', or write 'fp32'"
     if isinstance(search, dict) and search.get("keep") == "fp16":
         yield "search", f"with 'candidate: {low}', layers are kept in FP32: remove 'keep'"
-    if any(isinstance(c, dict) and "int8_layers" in c for c in criteria):
-        yield "criteria", f"'int8_layers' says nothing of 'candidate: {low}': remove it"
 
 
 class Case(Closed):
@@ -153,6 +152,10 @@ class Case(Closed):
     int8: Int8 = Field(
         default_factory=Int8.model_construct,
         description="How the INT8 form of the model comes about.",
+        examples=[{"calibrate": {"data": "calib.npz"}}],
+    )
+    fp8: Fp8 | None = option(
+        "In place of 'int8': how the model's FP8 form (E4M3) comes about.",
         examples=[{"calibrate": {"data": "calib.npz"}}],
     )
     candidate: Annotated[Low, one_of(Low)] | None = option(
@@ -206,14 +209,24 @@ class Case(Closed):
     @classmethod
     def lacking(cls, given: Mapping[str, Any]) -> Iterator[str]:
         """Neither INT8 nor another format."""
-        if "int8" not in given and "candidate" not in given:
-            yield "'int8' is missing: add 'int8: {calibrate: {data: calib.npz}}', or 'candidate: fp16'"
+        if not any(key in given for key in FORMAT_KEYS):
+            yield (
+                "'int8' is missing: add 'int8: {calibrate: {data: calib.npz}}', the same with 'fp8', or "
+                "'candidate: fp16'"
+            )
 
     @classmethod
     def conflicts(cls, given: Mapping[str, Any]) -> Iterator[tuple[str | None, str]]:
-        """A plan for what no plan can change; what speaks of INT8 alone, where another format is judged."""
+        """A plan for what no plan can change; several formats; what speaks of another than the one judged."""
+        present = [key for key in FORMAT_KEYS if key in given]
+        for key in present[:-1]:
+            yield key, f"'{key}' and '{present[-1]}' exclude each other: keep one"
         if "candidate" in given:
             yield from _conflicts_of_low(given)
+        criteria = given.get("criteria") if present and present[-1] != "int8" else None
+        criteria = criteria if isinstance(criteria, list | tuple) else ()
+        if any(isinstance(c, dict) and "int8_layers" in c for c in criteria):
+            yield "criteria", f"'int8_layers' says nothing of a case with '{present[-1]}': remove it"
         int8 = given.get("int8")
         sources = int8 if "plan" in given and isinstance(int8, dict) else ()
         if "engine" in sources:
@@ -224,6 +237,11 @@ class Case(Closed):
     _file: Path = PrivateAttr(Path("case.int8acc.yaml"))
     _line: int = PrivateAttr(0)
     _places: Mapping[str, str] = PrivateAttr({})
+
+    @property
+    def source(self) -> Int8 | Fp8:
+        """How codes come about; of nothing where the case is in FP16 or BF16."""
+        return self.int8 if self.fp8 is None else self.fp8
 
     @property
     def file(self) -> Path:

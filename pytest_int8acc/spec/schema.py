@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from pytest_int8acc.spec.criteria import EngineCriterion, MetricCriterion, OutputCriterion
-from pytest_int8acc.spec.int8 import BaselineModel, Int8
-from pytest_int8acc.spec.models import Case
+from pytest_int8acc.spec.int8 import BaselineModel, Fp8, Int8
+from pytest_int8acc.spec.models import FORMAT_KEYS, Case
 
 FILE = Path(__file__).parents[1] / "int8acc.schema.json"
 
@@ -21,7 +21,8 @@ def json_schema() -> dict[str, Any]:
     """The schema of a file: one case, or ``defaults:`` and ``cases:``."""
     generated = Case.model_json_schema(ref_template="#/definitions/{model}")
     definitions: dict[str, Any] = {name: _tidy(schema) for name, schema in generated.pop("$defs").items()}
-    _need_one_of(definitions["Int8"], "oneOf", Int8.sources)
+    for source in (Int8, Fp8):
+        _need_one_of(definitions[source.__name__], "oneOf", source.sources)
     _need_one_of(definitions["OutputCriterion"], "anyOf", OutputCriterion.limits())
     _need_one_of(definitions["MetricCriterion"], "anyOf", MetricCriterion.limits())
     _need_one_of(definitions["EngineCriterion"], "anyOf", EngineCriterion.limits())
@@ -29,7 +30,7 @@ def json_schema() -> dict[str, Any]:
     _need_one_of(definitions["BaselineModel"], "oneOf", tuple(BaselineModel.model_fields))
     case = _tidy(generated)
     definitions["Case"] = case | {"required": [key for key in case["required"] if key != "name"]}
-    _need_one_of(definitions["Case"], "oneOf", ("int8", "candidate"))
+    _need_one_of(definitions["Case"], "oneOf", FORMAT_KEYS)
     shared = {key: {"$ref": f"#/definitions/Case/properties/{key}"} for key in case["properties"]}
     one_of_several = _mapping("A case of several; what it lacks comes from 'defaults'.", shared, ["name"])
     defaults = _mapping(

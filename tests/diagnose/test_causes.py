@@ -353,15 +353,15 @@ def test_tensors_that_share_a_scale_at_a_concat(tmp_path: Path) -> None:
     assert len(cause.others) == 1
 
 
-def test_softmax_and_products_of_attention_are_sensitive(vit: Model, vit_network: Network) -> None:
-    made = {n.output[0]: n.op_type for n in vit.graph.node}
+def test_products_of_attention_are_not_blamed_for_what_any_layer_loses(
+    vit: Model, vit_network: Network
+) -> None:
+    """Their inputs keep 33 dB and more, as those of other layers do."""
     products = [g.name for g in vit_network.groups if all(e.quantization.values is None for e in g.edges)]
     found = explain(EdgeMeter(vit_network, vit, images(vit)), products)
-    kinds = {name: found[name].kind for name in products}
-    assert set(kinds.values()) == {"sensitive-op"}
-    after = [g.name for g in vit_network.groups if any(made.get(e.tensor) == "Softmax" for e in g.edges)]
-    assert after
-    assert {(found[name].symptom, found[name].op_type) for name in after} == {("after-softmax", "Softmax")}
+    assert products
+    assert {found[name].kind for name in products} == {"accumulated-noise"}
+    assert min(found[name].numbers["sqnr_db"] for name in products) > 30
 
 
 def test_a_mask_takes_all_codes_of_a_softmax(tmp_path: Path) -> None:

@@ -44,6 +44,16 @@ VIDEO = """<ir_version: 8, opset_import: ["": 17]> video (float[n, 2, 4, 8, 8] x
     y = Gemm<transB = 1>(flat, w3, b3)
 }"""
 
+#: Two probabilities, nearly always 0 and 1.
+TWO_CLASSES = """<ir_version: 8, opset_import: ["": 17]> cls (float[n, 16] x) => (float[n, 2] p)
+<float sharp = {12}> {
+    wide = Gemm<transB = 1>(x, w1, b1)
+    hidden = Relu(wide)
+    narrow = Gemm<transB = 1>(hidden, w2, b2)
+    sure = Mul(narrow, sharp)
+    p = Softmax(sure)
+}"""
+
 
 def model(text: str, **shapes: tuple[int, ...]) -> onnx.ModelProto:
     """With seeded weights; nodes bear the names of what they make."""
@@ -142,3 +152,24 @@ def test_a_range_too_narrow_for_a_convolution_over_time(tmp_path: Path) -> None:
     assert taken.share == pytest.approx((error(reach) - error(right)) / loss, abs=0.05)
     assert result.answer is not None
     assert result.answer.verified
+
+
+def test_a_classifier_whose_few_doubtful_samples_make_all_of_the_error_as_rapidocrs_cls(
+    tmp_path: Path,
+) -> None:
+    proto = model(TWO_CLASSES, w1=(32, 16), b1=(32,), w2=(2, 32), b2=(2,))
+    feed = {"x": np.random.default_rng(1).standard_normal((48, 16)).astype(np.float32)}
+    reach = amax(proto, feed)
+    (expected,) = run(proto, feed).values()
+    (found,) = run(by_hand(proto, steps(reach)), feed).values()
+    limit = sqnr_db(expected, found) - 0.5
+    result = checked(tmp_path, proto, feed, reach, limit)
+    errors = np.sort(((expected - found) ** 2).sum(1))[::-1]
+    assert errors[:8].sum() > 0.9 * errors.sum()
+    draws = np.random.default_rng(2).integers(0, 48, (400, 48))
+    kept = np.mean([sqnr_db(expected[rows], found[rows]) >= limit for rows in draws])
+    assert 0.1 < kept < 0.9
+    assert result.unsteady
+    interval = result.scores[0].interval
+    assert interval is not None
+    assert interval.low < limit < interval.high

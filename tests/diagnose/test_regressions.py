@@ -39,10 +39,12 @@ def margin(planted) -> float:
 
 def test_corpus_is_as_large_as_promised():
     entries = corpus().values()
-    assert sum(e.kind != "healthy" for e in entries) >= 150
+    faults = [e.network for e in entries if e.kind != "healthy"]
+    assert len(faults) >= 300
+    assert sum(n in ("vit", "encoder", "decoder", "swin", "recognizer") for n in faults) >= len(faults) / 3
     assert sum(e.kind == "healthy" for e in entries) >= 30
     assert {e.network for e in entries} == set(LIMITS)
-    assert len(LIMITS) >= 8
+    assert len(LIMITS) >= 14
 
 
 @pytest.mark.parametrize(
@@ -62,6 +64,13 @@ def test_corpus_is_as_large_as_promised():
         ("data_pixels_detector", True),
         ("several_cnn_interacting", True),
         ("stale_retrained_unet", True),
+        ("product_encoder2_weights", True),
+        ("scores_decoder1", True),
+        ("value_swin1", True),
+        ("before_norm_swin", True),
+        ("embedded_encoder_2", True),
+        ("sum_decoder_blocks.0_add_8_0", True),
+        ("unused_recognizer", True),
         ("wide_tcn_x2", False),
         ("uint8_tcn", False),
         ("axis_consistent_mlp", False),
@@ -74,7 +83,11 @@ def test_second_opinion_sees_what_was_planted(name, moved):
 
 
 @pytest.mark.parametrize(
-    "name", ["outlier_mixer_x100", "stale_retrained_tcn", "weight_dead_mlp_x100", "fp16_overflow_mlp"]
+    "name",
+    [
+        *("outlier_mixer_x100", "stale_retrained_tcn", "weight_dead_mlp_x100", "fp16_overflow_mlp"),
+        *("scores_decoder1", "scores_encoder1", "value_swin1", "value_recognizer1", "normed_decoder_2"),
+    ],
 )
 def test_what_is_rescaled_keeps_its_function(name):
     planted = corpus()[name].plant()
@@ -147,7 +160,11 @@ def test_spec_folder_is_what_check_reads(tmp_path):
 
 
 @pytest.mark.parametrize(
-    "name", ["wide_mlp_x1000", "per_tensor_unet_x60", "weight_dead_mlp_x20", "zero_activation_zero_mlp"]
+    "name",
+    [
+        *("wide_mlp_x1000", "per_tensor_unet_x60", "weight_dead_mlp_x20", "zero_activation_zero_mlp"),
+        *("normed_swin_7", "value_decoder0", "scores_recognizer0"),
+    ],
 )
 def test_fault_is_detected_and_its_layers_named(name):
     found = measure(name)

@@ -47,7 +47,7 @@ def test_a_runtime_that_drops_the_relu_all_the_same_is_refused(monkeypatch: pyte
     monkeypatch.setattr(onnxruntime, "InferenceSession", deaf)
     OrtEngine(make_model(conv_act_conv("Relu", "int8", "int8")))
     with pytest.raises(EngineError, match=r"drops a Relu in front of such a QuantizeLinear.*another version"):
-        OrtEngine(make_model(conv_act_conv("Relu", "fp8", "int8")))
+        OrtEngine(make_model(conv_act_conv("Relu", "int4", "int8")))
     keeps_relu.cache_clear()
 
 

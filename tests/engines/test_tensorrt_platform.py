@@ -157,6 +157,20 @@ def test_a_missing_feature_names_who_has_it(flavor: str, version: tuple[int, ...
                 require(own, feature)
 
 
+@pytest.mark.parametrize("version", [(8, 6, 0), (9, 3, 0)])
+def test_fp8_takes_tensorrt_10(version: tuple[int, ...]) -> None:
+    with pytest.raises(EngineError, match=r"on NVIDIA L4 has no FP8: it takes TensorRT 10 or later"):
+        require(Platform("tensorrt", version, "NVIDIA L4", (8, 9)), "FP8")
+
+
+def test_fp8_takes_ada() -> None:
+    for flavor, version in (("tensorrt", (10, 3, 0)), ("rtx", (1, 7, 1))):
+        require(Platform(flavor, version, "NVIDIA L4", (8, 9)), "FP8")  # type: ignore[arg-type]
+        require(Platform(flavor, version), "FP8")  # type: ignore[arg-type]
+        with pytest.raises(EngineError, match=r"on NVIDIA A100 has no FP8: .*Ada \(compute capability 8.9\)"):
+            require(Platform(flavor, version, "NVIDIA A100", (8, 0)), "FP8")  # type: ignore[arg-type]
+
+
 def test_old_parsers_limit_the_opset() -> None:
     limits = [Platform("tensorrt", v).opset_limit for v in [(8, 6), (9, 3), (10, 0), (11, 4)]]
     assert limits == [17, 17, None, None]

@@ -8,7 +8,7 @@ from onnx import parser
 from zoo import ZOO, sample_feed
 
 from pytest_int8acc.engines.onnxruntime import OrtEngine
-from pytest_int8acc.graph.flow import channel_axes, not_negative, shown_at
+from pytest_int8acc.graph.flow import channel_axes, mixing, not_negative, shown_at
 from pytest_int8acc.graph.load import normalize
 from pytest_int8acc.graph.model import Model, make_model
 from pytest_int8acc.tensors import Array, Feed
@@ -97,3 +97,34 @@ def test_where_nan_may_be_passed_over(body: str, shown: bool) -> None:
 def test_channels_are_those_of_the_reader_with_weights() -> None:
     model = model_of("a = Relu(x)\n b = Sigmoid(a)\n c = Conv(a, one)\n y = Add(b, c)")
     assert channel_axes(model, ["x", "a", "y"]) == {"x": (1, 4), "a": (1, 4)}
+
+
+def test_channels_behind_a_computed_shape_and_of_attentions_values() -> None:
+    """As PyTorch exports unflatten: ONNX's inference does not carry out the Mod."""
+    proto = parser.parse_model(
+        """<ir_version: 8, opset_import: ["" : 17]> g (float[n, 6, 8] x) => (float[n, 6, 8] y)
+        <int64[1] at = {5}, int64[1] rank = {3}, int64[1] zero = {0}, int64[2] parts = {2, 4}> {
+            shape = Shape(x)
+            place = Mod(at, rank)
+            first = Slice(shape, zero, place)
+            wide = Concat<axis = 0>(first, parts)
+            split = Reshape(x, wide)
+            heads = Transpose<perm = [0, 2, 1, 3]>(split)
+            keys = Transpose<perm = [0, 2, 3, 1]>(split)
+            scores = MatMul(heads, keys)
+            weights = Softmax<axis = -1>(scores)
+            mixed = MatMul(weights, heads)
+            back = Transpose<perm = [0, 2, 1, 3]>(mixed)
+            y = Reshape(back, shape)
+        }"""
+    )
+    for node in proto.graph.node:
+        node.name = node.output[0]
+    model = normalize(make_model(proto))
+    assert model.values()["weights"].shape is None
+    assert mixing(model) == {"mixed"}
+    assert channel_axes(model, ["keys", "weights"]) == {"keys": (2, 4), "weights": (3, 4)}
+    values = model_of("a = Softmax(x)\n b = Relu(x)\n y = MatMul(a, b)")
+    assert channel_axes(values, ["b"]) == {"b": (3, 4)}
+    scores = model_of("a = Relu(x)\n b = Relu(x)\n y = MatMul(a, b)")
+    assert channel_axes(scores, ["b"]) == {"b": (2, 4)}

@@ -17,6 +17,7 @@ from onnx import TensorProto, helper
 from pytest_int8acc.graph.formats import (
     BF16,
     FORMATS,
+    FP8,
     FP16,
     FP32,
     INT8,
@@ -28,8 +29,6 @@ from pytest_int8acc.graph.formats import (
 )
 from pytest_int8acc.graph.network import Quantization
 
-#: What a format more takes: its facts.
-FP8 = Format("fp8", np.dtype(ml_dtypes.float8_e4m3fn), -448.0, 448.0, 2.0**-9, 2.0**-6, saturates=True)
 ONNX_TYPES = {
     "int8": TensorProto.INT8,
     "uint8": TensorProto.UINT8,

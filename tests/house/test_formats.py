@@ -13,8 +13,8 @@ import pytest_int8acc
 ROOT = Path(pytest_int8acc.__file__).parent
 HOME = "graph/formats.py"
 
-#: The ends of INT8 and FP16; what FP16 holds below 1 is written as a power of 2.
-ENDS = {127, 128, 65504}
+#: The ends of INT8, FP8 and FP16; what FP16 holds below 1 is written as a power of 2.
+ENDS = {127, 128, 448, 65504}
 FP16_POWERS = {"2 ** (-14)", "2 ** (-24)", "2.0 ** (-14)", "2.0 ** (-24)"}
 #: Limits of NumPy's types by the files that mean the type that an array has, not the format of a layer.
 LIMITS = {
@@ -29,7 +29,7 @@ NUMBERS = {
 }
 #: Where the word is another's: of specs and calls, of TensorRT's flags and layers, of results and files.
 WORDS = {
-    *("spec/int8.py", "spec/load.py", "spec/models.py", "spec/schema.py", "workbench.py"),
+    *("spec/int8.py", "spec/load.py", "spec/models.py", "workbench.py"),
     *("backends/tensorrt.py", "engines/inspector.py", "engines/tensorrt/engine.py"),
     *("engines/tensorrt/request.py", "results/engines.py", "report/view.py", "diagnose/reproducer.py"),
 }

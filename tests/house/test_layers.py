@@ -177,6 +177,12 @@ def test_the_entry_point_costs_two_milliseconds_at_most(tmp_path):
     assert min(float(fresh_python(code, tmp_path)) for _ in range(8)) <= 0.002
 
 
+def test_a_case_that_passes_does_not_load_what_follows_one_that_fails(tmp_path):
+    rooms = [f"{PACKAGE}.{room}" for room in ("steps", "fix", "diagnose", "repair", "lab")]
+    code = f"import sys, {PACKAGE}.check; print(sorted(set({rooms!r}) & set(sys.modules)))"
+    assert fresh_python(code, tmp_path) == "[]"
+
+
 @pytest.mark.parametrize("name", pytest_int8acc.__all__)
 def test_public_names_load_on_first_use(name):
     assert getattr(pytest_int8acc, name).__name__ == name

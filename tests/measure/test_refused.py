@@ -161,7 +161,10 @@ def test_a_model_without_int8_is_one_error_that_names_its_formats(
         narrow, narrow.upper()
     )
     settings = Settings(backend=backend, lint="off" if backend == "onnxruntime" else "auto")
-    with pytest.raises(ModelError, match=f"yaml:3:15: .*quantized to {name}, and nothing to INT8: FP8 and"):
+    advice = "under 'fp8: {model" if narrow == "fp8" else "a model with such layers"
+    with pytest.raises(
+        ModelError, match=f"yaml:3:15: .*quantized to {name}, and nothing to INT8, .*{advice}"
+    ):
         Project(tmp_path).check("int8: {model: q.onnx}\n", settings)
 
 

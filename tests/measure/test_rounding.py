@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import math
+from collections import Counter
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
@@ -10,10 +14,14 @@ import pytest
 from onnx import parser
 from projects import CALIBRATED, Project
 
+from pytest_int8acc.case.judge import Judge, Scoring
 from pytest_int8acc.data import Batch
-from pytest_int8acc.measure.rounding import MOVES, STEP, moved_batches
-from pytest_int8acc.results import CaseResult
+from pytest_int8acc.engines import Engine
+from pytest_int8acc.measure.rounding import MOVES, STEP, moved_batches, with_rounding
+from pytest_int8acc.results import CaseResult, Role
+from pytest_int8acc.scores.criteria import OutputLimits
 from pytest_int8acc.settings import Settings
+from pytest_int8acc.tensors import Feed
 
 SEARCHLESS = Settings(search="off")
 
@@ -23,9 +31,10 @@ class Inputs:
 
     def __init__(self, feed: dict[str, np.ndarray], rows: int) -> None:
         self.batch = Batch(feed, rows, len(next(iter(feed.values()))) - rows)
+        self.samples = rows
 
-    def batches(self) -> list[Batch]:
-        return [self.batch]
+    def batches(self) -> Iterator[Batch]:
+        return iter([self.batch])
 
 
 def test_inputs_move_by_less_than_half_a_step_and_stay_in_their_range() -> None:
@@ -85,3 +94,57 @@ def test_inputs_are_not_moved_where_the_limit_is_far(
     monkeypatch.setattr(rounding, "moved_batches", None)
     assert checked(project, limit).unsteady == ()
     assert MOVES > 0
+
+
+def looked_at(limit: float, monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
+    """How often each form ran, and inputs were moved, for two verdicts on INT8 that is off by 1 %."""
+    import pytest_int8acc.measure.rounding as rounding
+
+    rng, ran = np.random.default_rng(0), Counter[str]()
+    x = rng.normal(size=(6, 40)).astype(np.float32)
+    off = 0.01 * rng.normal(size=x.shape).astype(np.float32)
+    inputs, judge = Inputs({"x": x}, 6), Judge([OutputLimits("y", -1, {"sqnr_db": limit})])
+
+    def opened(role: Role) -> Engine:
+        def run(feed: Feed) -> Feed:
+            ran[role] += 1
+            return {"y": feed["x"] if role == Role.BASELINE else feed["x"] + off}
+
+        return run  # type: ignore[return-value]
+
+    def moved(*arguments: Any) -> Iterator[Batch]:
+        ran["moves"] += 1
+        return moved_batches(*arguments)
+
+    monkeypatch.setattr(rounding, "moved_batches", moved)
+    scoring, known = Scoring(judge), {}
+    scoring.add({"y": x}, {"y": x + off}, 6)
+    for _ in range(2):
+        verdict = scoring.verdict(intervals=True)
+        wider = with_rounding(verdict, opened, inputs, judge, known)  # type: ignore[arg-type]
+        (before,), (after,) = ([s for s in v.scores if s.limit is not None] for v in (verdict, wider))
+        assert before.interval is not None
+        assert after.interval is not None
+        assert after.interval.low <= before.interval.low
+        assert after.interval.high >= before.interval.high
+    return ran
+
+
+def test_the_baseline_of_moved_inputs_runs_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The distortion is the same, so that scores hardly move: two moves tell where the limit is far."""
+    assert looked_at(34.0, monkeypatch) == {"moves": 4, Role.BASELINE: 2, Role.INT8: 4}
+
+
+def test_where_the_limit_is_near_all_moves_are_made(monkeypatch: pytest.MonkeyPatch) -> None:
+    import pytest_int8acc.measure.rounding as rounding
+
+    monkeypatch.setattr(rounding, "_SURE", math.inf)
+    ran = looked_at(34.0, monkeypatch)
+    assert ran == {"moves": 2 * MOVES, Role.BASELINE: MOVES, Role.INT8: 2 * MOVES}
+
+
+def test_outputs_that_take_much_memory_are_not_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    import pytest_int8acc.measure.rounding as rounding
+
+    monkeypatch.setattr(rounding, "_KEPT_BYTES", 100)
+    assert looked_at(34.0, monkeypatch)[Role.BASELINE] == 4

@@ -150,6 +150,19 @@ def test_where_one_tensor_gains_nothing_the_others_are_not_tried(tmp_path: Path)
     assert chooser.purse.trials <= 2 * len(METHODS)  # each method for all tensors, and for one of them
 
 
+def test_scales_are_not_tried_where_what_is_left_is_not_of_their_tensors(wide: Lab) -> None:
+    """The least that any scales could reach is what the outputs err with the tensors out of INT8."""
+    ranges = ranges_of(wide)
+    wanted = units(wide.network, activations(wide.network, [wide.groups[-1].name]), ranges)
+    chooser = chooser_of(wide)
+    start = chooser.weighed(Choice(), {wide.groups[-1].name: "fp16"}).badness
+    assert start > 1
+    assert chooser.rescale(wanted, least=start).scales == {}
+    assert chooser.purse.trials == 2
+    chooser.rescale(wanted)
+    assert chooser.purse.trials > 5
+
+
 def test_a_plan_is_measured_once(wide: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
     plan = Plan(scales={culprit_of(wide): symmetric(0.125)})
     first = wide.simulator.badness(plan)

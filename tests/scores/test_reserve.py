@@ -14,7 +14,7 @@ from pytest_int8acc.results import CaseResult, Interval, OutputResult, Score
 from pytest_int8acc.scores.compare import compare_output, result
 from pytest_int8acc.scores.criteria import OutputLimits
 from pytest_int8acc.scores.metrics import METRICS
-from pytest_int8acc.scores.reserve import around, heavy
+from pytest_int8acc.scores.reserve import around, heavy, interval
 from pytest_int8acc.scores.tally import Tally
 from pytest_int8acc.tensors import Array
 
@@ -50,6 +50,28 @@ def test_other_samples_of_a_kind_give_scores_within_the_interval(metric: str, li
         rows = rng.integers(0, 64, 64)
         again = compare_output("y", [b[rows]], [c[rows]], [OutputLimits("y", -1, {metric: limit})])
         assert interval.low <= again.scores[0].value <= interval.high
+
+
+@pytest.mark.parametrize("samples", [5, 700])
+@pytest.mark.parametrize("name", sorted(METRICS.keys() - {"agreement"}))
+def test_draws_by_sums_are_those_of_the_samples(name: str, samples: int) -> None:
+    b, c = outputs(samples, 2.0)
+    metric = METRICS[name]
+    tally = Tally("y", [OutputLimits("y", -1, {name: 0.5})])
+    tally.add(b, c)
+    rows = tally.rows(metric, tally.limits[0])
+    value = metric(rows)
+    near = (
+        value - 1 if name.endswith("_db") else 1 - 1.1 * (1 - value) if metric.bound == "min" else 1.1 * value
+    )
+    judged = Score("y", name, value, near, metric.bound)
+    one_by_one = replace(metric, measure=metric.measure._replace(greatest=None))
+    found, expected = interval(judged, rows, metric), interval(judged, rows, one_by_one)
+    assert found is not None
+    assert expected is not None
+    for ours, theirs in ((found.low, expected.low), (found.high, expected.high)):
+        assert ours == pytest.approx(theirs, rel=1e-9)
+    assert found.kept == expected.kept
 
 
 def test_more_samples_leave_less_doubt() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ml_dtypes
 import numpy as np
 import onnx
 from builder import IR_VERSION
@@ -169,6 +170,19 @@ CASES: dict[str, tuple[onnx.ModelProto, onnx.ModelProto]] = {
     "int32-bias small": (
         make(PAIR + WEIGHT + "bd = DequantizeLinear(b32, s9)\ny = Conv(xd, wd, bd)", s9=np.float32(1e-9)),
         make(PAIR + WEIGHT + "y = Conv(xd, wd, b)"),
+    ),
+    "unsupported-fp8": (
+        make(PAIR + "y = Relu(xd)", opset=21, z=ml_dtypes.float8_e5m2(0)),
+        make(PAIR + "y = Relu(xd)", opset=21, z=ml_dtypes.float8_e4m3fn(0)),
+    ),
+    "one-sided fp8": (
+        make(PAIR + "y = Conv(xd, wf, b)", opset=21, z=ml_dtypes.float8_e4m3fn(0)),
+        make(
+            PAIR + "wd = DequantizeLinear(w8, s, z)\ny = Conv(xd, wd, b)",
+            opset=21,
+            z=ml_dtypes.float8_e4m3fn(0),
+            w8=CONSTANTS["w"].astype(np.float32).astype(ml_dtypes.float8_e4m3fn),
+        ),
     ),
     "unsupported-integer": (make(opset=21, z=np.int16(0)), make(opset=21)),
     "dynamic-quantization": (

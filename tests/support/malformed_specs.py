@@ -6,7 +6,10 @@ from spec_texts import MINIMAL
 ADDED = {
     "unknown key, near": ("citeria: []", [(4, 1, "unknown key 'citeria' (did you mean 'criteria'?)")]),
     "unknown key, far": ("zebra: 1", [(4, 1, "unknown key 'zebra' (known here: name, model, inputs,")]),
-    "key of a deeper place": ("method: mse", [(4, 1, "'method' (it belongs under 'int8.calibrate')")]),
+    "key of a deeper place": (
+        "method: mse",
+        [(4, 1, "'method' (it belongs under 'int8.calibrate' or under 'fp8.c")],
+    ),
     "key of a criterion": ("cosine: 0.9", [(4, 1, "'cosine' (it belongs under 'criteria')")]),
     "number as key": ("1: x", [(4, 1, "unknown key '1'")]),
     "null as key": ("~: x", [(4, 1, "unknown key '~'")]),
@@ -477,8 +480,8 @@ FILES = {
             (
                 2,
                 32,
-                "'samples' (it belongs under 'random' or under 'int8.calibrate' or under "
-                "'int8.implicit.calibrate' or under 'golden' or at the top of the case)",
+                "'samples' (it belongs under 'random' or under 'int8.calibrate' or under 'fp8.calibrate' or "
+                "under 'int8.implicit.calibrate' or under 'golden' or at the top of the case)",
             )
         ],
     ),
@@ -514,6 +517,26 @@ FILES = {
         "model: a\ninputs: a\nint8: {calibrate: {}}\ncandidate: fp16",
         [(3, 1, "'int8' and 'candidate' exclude each other: keep one")],
     ),
+    "int8 and fp8": (
+        "model: a\ninputs: a\nint8: {calibrate: {}}\nfp8: {calibrate: {}}",
+        [(3, 1, "'int8' and 'fp8' exclude each other: keep one")],
+    ),
+    "fp8 of nothing": (
+        "model: a\ninputs: a\nfp8: {}",
+        [(3, 6, "one of 'calibrate: {}', 'scales: FILE' or 'model: FILE' must say how FP8 comes about")],
+    ),
+    "fp8 by an engine": (
+        "model: a\ninputs: a\nfp8: {calibrate: {}, engine: a.engine}",
+        [(3, 22, "unknown key 'engine'")],
+    ),
+    "fp8 with int8 layers": (
+        "model: a\ninputs: a\nfp8: {calibrate: {}}\ncriteria:\n  - {int8_layers: 0.9}",
+        [(4, 1, "'int8_layers' says nothing of a case with 'fp8': remove it")],
+    ),
+    "fp8 percentile of minmax": (
+        "model: a\ninputs: a\nfp8: {calibrate: {percentile: 99}}",
+        [(3, 19, "'percentile' has no effect on method minmax")],
+    ),
     "candidate against fp16": (
         "model: a\ninputs: a\ncandidate: bf16\nbaseline: fp16",
         [(4, 1, "'candidate: bf16' is compared with FP32: remove 'baseline', or write 'fp32'")],
@@ -524,11 +547,11 @@ FILES = {
     ),
     "candidate with int8 layers": (
         "model: a\ninputs: a\ncandidate: fp16\ncriteria:\n  - {int8_layers: 0.9}",
-        [(4, 1, "'int8_layers' says nothing of 'candidate: fp16': remove it")],
+        [(4, 1, "'int8_layers' says nothing of a case with 'candidate': remove it")],
     ),
     "neither int8 nor candidate": (
         "model: a\ninputs: a",
-        [(1, 1, "'int8' is missing: add 'int8: {calibrate: {data: calib.npz}}', or 'candidate: fp16'")],
+        [(1, 1, "'int8' is missing: add 'int8: {calibrate: {data: calib.npz}}'")],
     ),
     "int8 of two": (
         "model: a\ninputs: a\nint8:\n  calibrate: {}\n  scales: s",

@@ -16,6 +16,7 @@ import sys
 import tempfile
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import onnx
 import pytest
@@ -30,8 +31,13 @@ def build(model: bytes) -> None:
     assert error is None, error
 
 
-def build_all(models: Mapping[str, bytes], timeout: float = 600) -> dict[str, str | None]:
-    """Build every model; per name None, or the message of the error. Skips where TensorRT-RTX is missing."""
+def build_all(
+    models: Mapping[str, bytes], timeout: float = 600, capability: str = ""
+) -> dict[str, str | None]:
+    """Build every model; per name None, or the message of the error. Skips where TensorRT-RTX is missing.
+
+    ``capability``, like ``SM89``, is that of the GPU they are built for; without one anything builds.
+    """
     if importlib.util.find_spec("tensorrt_rtx") is None:
         pytest.skip("needs TensorRT-RTX: pip install 'pytest-int8acc[rtx]'")
     results: dict[str, str | None] = {}
@@ -39,17 +45,17 @@ def build_all(models: Mapping[str, bytes], timeout: float = 600) -> dict[str, st
         for i, model in enumerate(models.values()):
             (Path(folder) / f"{i:03}.onnx").write_bytes(model)
         while len(results) < len(models):
-            done = _run_child(Path(folder), len(results), timeout)
+            done = _run_child(Path(folder), len(results), timeout, capability)
             assert done, "the build process ended without a result"
             results.update(zip(list(models)[len(results) :], done, strict=False))
     return results
 
 
-def _run_child(folder: Path, start: int, timeout: float) -> list[str | None]:
+def _run_child(folder: Path, start: int, timeout: float, capability: str) -> list[str | None]:
     """Results of the models from number ``start`` on, up to the one at which the child ended, if it did."""
     environment = {**os.environ, "POLYGRAPHY_USE_TENSORRT_RTX": "1"}
     child = subprocess.run(
-        [sys.executable, __file__, str(folder), str(start)],
+        [sys.executable, __file__, str(folder), str(start), capability],
         env=environment,
         capture_output=True,
         text=True,
@@ -63,13 +69,19 @@ def _run_child(folder: Path, start: int, timeout: float) -> list[str | None]:
     return results
 
 
-def _main(folder: Path, start: int) -> None:
+def _main(folder: Path, start: int, capability: str) -> None:
     for path in sorted(folder.glob("*.onnx"))[start:]:
-        print("RESULT " + json.dumps(_build_one(path.read_bytes())), flush=True)
+        print("RESULT " + json.dumps(_build_one(path.read_bytes(), capability)), flush=True)
 
 
-def _build_one(model: bytes) -> str | None:
-    from polygraphy.backend.trt import CreateConfig, EngineBytesFromNetwork, NetworkFromOnnxBytes, Profile
+def _build_one(model: bytes, capability: str) -> str | None:
+    from polygraphy.backend.trt import (
+        CreateConfig,
+        EngineBytesFromNetwork,
+        NetworkFromOnnxBytes,
+        PostprocessConfig,
+        Profile,
+    )
     from polygraphy.logger import G_LOGGER
 
     G_LOGGER.module_severity = G_LOGGER.ERROR
@@ -84,6 +96,8 @@ def _build_one(model: bytes) -> str | None:
     log = io.StringIO()
     try:
         config = CreateConfig(profiles=[profile] if profile else None)
+        if capability:
+            config = PostprocessConfig(config, lambda builder, network, config: _aim(config, capability))
         with contextlib.redirect_stdout(log), contextlib.redirect_stderr(log):
             EngineBytesFromNetwork(NetworkFromOnnxBytes(model, strongly_typed=True), config)()
     except Exception as error:
@@ -92,5 +106,12 @@ def _build_one(model: bytes) -> str | None:
     return None
 
 
+def _aim(config: Any, capability: str) -> None:
+    import tensorrt_rtx
+
+    config.num_compute_capabilities = 1
+    config.set_compute_capability(getattr(tensorrt_rtx.ComputeCapability, capability), 0)
+
+
 if __name__ == "__main__":
-    _main(Path(sys.argv[1]), int(sys.argv[2]))
+    _main(Path(sys.argv[1]), int(sys.argv[2]), sys.argv[3])

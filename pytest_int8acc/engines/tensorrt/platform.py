@@ -22,7 +22,14 @@ from pytest_int8acc.errors import EngineError, MissingBackendError
 
 Flavor = Literal["tensorrt", "rtx"]
 Feature = Literal[
-    "run", "build", "strong typing", "weak typing", "implicit quantization", "debug tensors", "timing cache"
+    "run",
+    "build",
+    "strong typing",
+    "weak typing",
+    "implicit quantization",
+    "debug tensors",
+    "timing cache",
+    "FP8",
 ]
 
 _MODULES: dict[Flavor, str] = {"tensorrt": "tensorrt", "rtx": "tensorrt_rtx"}
@@ -32,6 +39,8 @@ _EXTRAS: dict[Flavor, str] = {
     "rtx": "pip install 'pytest-int8acc[rtx]'",
 }
 _LEAST = (8, 6)
+#: The first GPUs that multiply FP8, by compute capability.
+_ADA = (8, 9)
 #: Device files of NVIDIA's drivers on Linux: of servers, of Windows' subsystem, of Jetson boards.
 _DEVICES = ("/dev/nvidiactl", "/dev/dxg", "/dev/nvhost-gpu", "/dev/nvgpu", "/dev/nvmap")
 _PROBE_SECONDS = 120.0
@@ -139,6 +148,11 @@ _NEEDS: dict[Feature, _Need] = {
     "debug tensors": _Need(
         lambda p: p.is_rtx or p.version >= (10, 12), "TensorRT 10.12 and later and TensorRT-RTX have them"
     ),
+    "FP8": _Need(
+        lambda p: p.strongly_typed and (p.capability is None or p.capability >= _ADA),
+        "it takes TensorRT 10 or later or TensorRT-RTX, and a GPU of Ada (compute capability 8.9) or later; "
+        "use 'int8', or 'backend: onnxruntime', which simulates FP8",
+    ),
     "timing cache": _Need(lambda p: not p.is_rtx, "TensorRT has it, TensorRT-RTX does not"),
 }
 
@@ -155,7 +169,8 @@ def require(platform: Platform, feature: Feature) -> None:
         return
     if feature in ("run", "build"):
         raise MissingBackendError(f"{platform.name} cannot {feature} engines here: {platform.problem}")
-    raise EngineError(f"{platform.name} has no {feature}: {need.who}")
+    where = f" on {platform.gpu}" if feature == "FP8" and platform.gpu else ""
+    raise EngineError(f"{platform.name}{where} has no {feature}: {need.who}")
 
 
 def find_platform(prefer: Flavor = "tensorrt") -> tuple[Platform | None, str]:

@@ -109,6 +109,8 @@ def _check_type(half: Half) -> Iterator[Finding]:
         yield find("int32-bias", name, f"'{half.source}' is INT32, as ONNX Runtime writes biases")
     elif half.kind in _WIDE:
         yield find("unsupported-integer", name, f"it quantizes to {half.kind}")
+    elif half.kind.startswith("float8") and half.kind not in BYTES:
+        yield find("unsupported-fp8", name, f"it quantizes to {half.kind}")
     elif shifted and zero_point is not None:
         first = zero_point.ravel()[np.flatnonzero(zero_point)[0]]
         many = f"{shifted} of {zero_point.size} zero points, the first"

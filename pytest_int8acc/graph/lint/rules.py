@@ -54,6 +54,11 @@ _TABLE: Mapping[Severity, Mapping[str, tuple[str, str, str]]] = {
             "quantize to int8",
             "header, built",
         ),
+        "unsupported-fp8": (
+            "of the FP8 formats, TensorRT reads E4M3 alone",
+            "quantize to float8e4m3fn",
+            "built",
+        ),
         "dynamic-quantization": (
             "TensorRT takes no INT8 scale that is measured while running",
             "quantize statically, with calibration data",

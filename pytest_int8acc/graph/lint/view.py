@@ -12,7 +12,7 @@ import numpy as np
 import onnx
 
 from pytest_int8acc.errors import ModelError
-from pytest_int8acc.graph.formats import INT8, UINT8
+from pytest_int8acc.graph.formats import FP8, INT8, UINT8
 from pytest_int8acc.graph.groups import moves_values
 from pytest_int8acc.graph.index import attribute, captured
 from pytest_int8acc.graph.load import normalize
@@ -22,8 +22,8 @@ from pytest_int8acc.tensors import Array
 QUANTIZE, DEQUANTIZE = "QuantizeLinear", "DequantizeLinear"
 #: Domains whose QuantizeLinear and DequantizeLinear mean what ONNX's do.
 _DOMAINS = frozenset({"", "ai.onnx", "com.microsoft"})
-#: Integer types that one byte holds.
-BYTES = frozenset({INT8.name, UINT8.name})
+#: Types of one byte that TensorRT multiplies, or takes for such.
+BYTES = frozenset({INT8.name, UINT8.name, str(FP8.dtype)})
 
 
 @dataclass(frozen=True, eq=False)

@@ -1,0 +1,196 @@
+"""Cases in FP8: judged, searched, explained and mended as in INT8, and guarded."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Mapping
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+from narrow import ACTIVATIONS, conv_act_conv, images
+from onnx import TensorProto
+from onnx.reference import ReferenceEvaluator
+from projects import Project
+from zoo import ZOO
+
+from pytest_int8acc.backends.tensorrt import TrtBackend
+from pytest_int8acc.check import conclude
+from pytest_int8acc.data import open_dataset
+from pytest_int8acc.engines.calibrators import collect_maxima
+from pytest_int8acc.engines.tensorrt.platform import Platform
+from pytest_int8acc.errors import EngineError, ModelError, SpecError
+from pytest_int8acc.graph.formats import FP8
+from pytest_int8acc.graph.groups import find_groups
+from pytest_int8acc.graph.load import load_model
+from pytest_int8acc.graph.network import Plan, symmetric
+from pytest_int8acc.graph.plan import activation_scales
+from pytest_int8acc.lab.lab import Lab
+from pytest_int8acc.measure.measured import Measured
+from pytest_int8acc.measure.measured import measure as measured_of
+from pytest_int8acc.results import CaseResult
+from pytest_int8acc.settings import Settings
+from pytest_int8acc.spec.load import load_spec
+
+LIMIT = "criteria: [{sqnr_db: 15}]\n"
+
+
+def planted(
+    folder: Path, factors: Mapping[int, float], network: str = "residual"
+) -> tuple[Project, list[str]]:
+    """A project whose ranges are right but for some activations, by number; and what reads those."""
+    project = Project(folder)
+    project.data(project.model(network), runs=12)
+    model = load_model(folder / "model.onnx")
+    layout = find_groups(model, low=FP8)
+    data = open_dataset(
+        "data.npz", model.inputs, base=folder, samples=None, batch=None, rows=8, what="inputs", most=1 << 30
+    )
+    maxima = collect_maxima(model, list(layout.activations), data)
+    ranges = {tensor: maxima.amax(tensor) for tensor in layout.activations}
+    wrong = {layout.activations[i]: factor for i, factor in factors.items()}
+    ranges |= {tensor: ranges[tensor] * factor for tensor, factor in wrong.items()}
+    (folder / "ranges.json").write_text(json.dumps(ranges))
+    readers = [g for g, slots in layout.slots.items() if any(s.tensor in wrong for s in slots)]
+    return project, readers
+
+
+def measured(project: Project, spec: str, settings: Settings | None = None) -> Measured:
+    file = project.folder / "case.int8acc.yaml"
+    file.write_text("model: model.onnx\ninputs: data.npz\n" + spec)
+    (case,) = load_spec(file)
+    return measured_of(case, settings or Settings())
+
+
+def concluded(project: Project, spec: str) -> CaseResult:
+    """The result with its files in ``report``."""
+    case = measured(project, spec)
+    try:
+        return conclude(case, project.folder / "report")
+    finally:
+        case.close()
+
+
+@pytest.mark.parametrize("baseline", ["fp32", "fp16"])
+@pytest.mark.parametrize("activation", ACTIVATIONS)
+def test_a_model_in_fp8_is_judged_as_the_reference_evaluator_has_it(
+    tmp_path: Path, activation: str, baseline: str
+) -> None:
+    onnx.save(conv_act_conv(activation), tmp_path / "model.onnx")
+    quantized = conv_act_conv(activation, "fp8", "fp8")
+    onnx.save(quantized, tmp_path / "q.onnx")
+    x = images(16)
+    np.savez(tmp_path / "data.npz", x=x)
+    result = Project(tmp_path).check(f"fp8: {{model: q.onnx}}\nbaseline: {baseline}\n{LIMIT}")
+    truth, made = (
+        ReferenceEvaluator(m).run(None, {"x": x})[0] for m in (conv_act_conv(activation), quantized)
+    )
+    error = np.square((made - truth).astype(np.float64)).sum()
+    (score,) = (s for s in result.scores if s.metric == "sqnr_db")
+    expected = 10 * np.log10(np.square(truth.astype(np.float64)).sum() / error)
+    assert score.value == pytest.approx(expected, abs=0.1)
+    assert result.candidate.startswith("FP8 in 2 of 2 groups")
+    assert result.low == "fp8"
+
+
+@pytest.mark.parametrize("network", ["residual", "vit_gelu", "unet"])
+def test_a_range_too_narrow_is_found_explained_and_mended(tmp_path: Path, network: str) -> None:
+    project, readers = planted(tmp_path, {3: 1 / 30}, network)
+    result = concluded(project, f"fp8: {{scales: ranges.json}}\n{LIMIT}")
+    assert not result.passed
+    assert result.search is not None
+    culprits = result.search.culprits
+    assert {culprit.layer for culprit in culprits} <= set(readers)
+    assert {culprit.cause.kind for culprit in culprits if culprit.cause} == {"saturation"}
+    assert result.diagnosis is not None
+    assert any(repair.verified and not repair.layers for repair in result.diagnosis.repairs)
+    guarded = project.check(f"fp8: {{scales: ranges.json}}\nplan: report/plan.yaml\n{LIMIT}")
+    assert guarded.passed
+    assert {s.metric: s.value for s in guarded.scores} == {s.metric: s.value for s in result.fixed}
+
+
+def test_the_fix_is_written_in_fp8_and_told_to_modelopt(tmp_path: Path) -> None:
+    project, _ = planted(tmp_path, {3: 1 / 30})
+    result = concluded(project, f"fp8: {{scales: ranges.json}}\n{LIMIT}")
+    folder = tmp_path / "report"
+    fixed = onnx.load(folder / "fixed.onnx")
+    types = Counter(tensor.data_type for tensor in fixed.graph.initializer)
+    assert types[TensorProto.FLOAT8E4M3FN]
+    assert not types[TensorProto.INT8]
+    assert fixed.opset_import[0].version >= 19
+    assert "--quantize_mode fp8" in (folder / "modelopt.sh").read_text()
+    told = (folder / "commands.txt").read_text()
+    assert "8.9" in told
+    assert "INT8" not in told
+    assert "--int8" not in told
+    assert "/ 448" in (folder / "plan.yaml").read_text()
+    assert not {"ort_quantize.py", "layer_precisions.txt", "postprocess.py"} & {
+        p.name for p in folder.iterdir()
+    }
+    assert result.search is not None
+
+
+@pytest.mark.parametrize("network", ["residual", "vit_gelu", "inception"])
+def test_a_trial_is_the_model_that_would_be_built(tmp_path: Path, network: str) -> None:
+    project, _ = planted(tmp_path, {1: 1 / 8}, network)
+    case = measured(project, f"fp8: {{scales: ranges.json}}\nbaseline: fp32\n{LIMIT}")
+    try:
+        assert case.int8 is not None
+        lab = Lab(case, case.int8)
+        names, tensor = [g.name for g in lab.network.groups], next(iter(activation_scales(lab.network)))
+        for high in ([], names[:1], names[:-1]):
+            plan = Plan(dict.fromkeys(high, "fp32"), {tensor: symmetric(0.01)})
+            trial, built = lab.simulator.trial(plan), lab.judged(lab.int8.under(plan))
+            assert trial.loss == pytest.approx(max(s.strain for s in built.scores), rel=1e-3)
+    finally:
+        case.close()
+
+
+def test_scales_eight_times_too_wide_cost_nothing(tmp_path: Path) -> None:
+    project, _ = planted(tmp_path, dict.fromkeys(range(5), 8.0))
+    result = project.check(f"fp8: {{scales: ranges.json}}\n{LIMIT}")
+    assert result.passed
+    assert not result.warnings
+
+
+@pytest.mark.parametrize("network", sorted(set(ZOO) - {"conditional"}))
+def test_calibration_finds_ranges_for_every_network(tmp_path: Path, network: str) -> None:
+    project = Project(tmp_path)
+    project.data(project.model(network))
+    result = project.check("fp8: {calibrate: {}}\ncriteria: [{sqnr_db: -20}]\nsearch: {when: 'off'}\n")
+    assert result.candidate.startswith("FP8 in ")
+    assert "minmax" in result.candidate
+
+
+def test_a_model_in_int8_belongs_under_int8(tmp_path: Path) -> None:
+    onnx.save(conv_act_conv("Relu"), tmp_path / "model.onnx")
+    onnx.save(conv_act_conv("Relu", "int8", "int8"), tmp_path / "q.onnx")
+    np.savez(tmp_path / "data.npz", x=images(4))
+    with pytest.raises(
+        ModelError, match=r"yaml:3:14: .*quantized to INT8, and nothing to FP8.*under 'int8: \{model"
+    ):
+        Project(tmp_path).check("fp8: {model: q.onnx}\n")
+
+
+def test_native_kernels_of_fp8_there_are_none(tmp_path: Path) -> None:
+    project = Project(tmp_path)
+    project.data(project.model())
+    with pytest.raises(SpecError, match=r"yaml:3:6: fp8: ONNX Runtime has no FP8 kernels .*'mode: native'"):
+        project.check("fp8: {calibrate: {}}\nonnxruntime: {mode: native}\n", Settings(mode="native"))
+
+
+def test_a_gpu_before_ada_is_an_error_at_its_place(tmp_path: Path) -> None:
+    project = Project(tmp_path)
+    project.data(project.model())
+    case = measured(project, "fp8: {calibrate: {}}\n")
+    try:
+        assert case.int8 is not None
+        backend = TrtBackend(Platform("tensorrt", (10, 3, 0), "NVIDIA T4", (7, 5)), case.case, Settings())
+        with pytest.raises(EngineError, match=r"on NVIDIA T4 has no FP8: .*compute capability 8.9"):
+            backend.check(case.int8.under())
+        assert case.candidate.place.endswith("yaml:3:6")
+        backend.close()
+    finally:
+        case.close()
