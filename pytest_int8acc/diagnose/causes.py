@@ -246,6 +246,7 @@ class Surroundings:
 
     def __init__(self, network: Network) -> None:
         self.index = network.model.index
+        self._sound_db = sound_db(network.low)
         self._origin = origins(network.model)
         self._edges: dict[str, list[Edge]] = defaultdict(list)
         """Tensor to the edges that quantize it."""
@@ -312,7 +313,7 @@ class Surroundings:
         masked = worst.numbers["sqnr_db"] > _MASKED_DB
         if leader.op_type in _SENSITIVE:
             return worst.showing("sensitive-op", "quantized-inputs", op_type=leader.op_type, masked=masked)
-        if worst.numbers["sqnr_db"] >= SOUND_DB and not masked:
+        if worst.numbers["sqnr_db"] >= self._sound_db and not masked:
             return None
         for tensor in tensors:
             node = self.index.producer.get(self.root(tensor))
