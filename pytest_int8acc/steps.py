@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
 from pytest_int8acc.diagnose.case import diagnose, write_pieces
@@ -14,6 +15,7 @@ from pytest_int8acc.lab.lab import Lab, Proof
 from pytest_int8acc.measure.measured import Measured
 from pytest_int8acc.repair.precision import Found, find_precision
 from pytest_int8acc.repair.repair import Repaired, repair
+from pytest_int8acc.repair.tradeoff import adds_up, tradeoff
 from pytest_int8acc.results import CaseResult, Diagnosis, Part, PhaseName, SearchOutcome
 
 #: What the time of a step is counted to.
@@ -100,6 +102,9 @@ class Steps:
         self.repaired = repaired = repair(lab, outcome, self.found)
         notes = (*diagnosis.notes, *repaired.notes)
         diagnosis = replace(diagnosis, repairs=repaired.repairs, notes=notes)
+        if adds_up(outcome) and all(way.layers for way in repaired.repairs):
+            chosen = lab.clock.attempt("tradeoff", partial(tradeoff, lab, self.found), None)
+            outcome = replace(outcome, tradeoff=chosen)
         if outcome.culprits and not outcome.keeps_int8 and not repaired.repairs:
             outcome = outcome.without_plan()
         return replace(self.result, search=outcome, diagnosis=diagnosis)

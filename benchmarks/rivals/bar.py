@@ -15,7 +15,7 @@ Floats = NDArray[np.floating]
 
 #: Of the float model's top-1 accuracy, absolute.
 TOP1_DROP = 0.005
-#: Mean over images of the cosine similarity of the logits.
+#: The bar of tasks that say no other: mean over images of the cosine similarity of the logits.
 COSINE = 0.999
 #: Images that a search may see; those after them are kept for judging what it found.
 SEARCH = 400
@@ -32,6 +32,8 @@ class Task:
     reference: Floats
     """The float model's logits."""
     calibration: Floats
+    bar: float = COSINE
+    """Mean over images of the cosine similarity of the logits."""
     evaluations: float = 0.0
     """In equivalents of all images that the search may see."""
     began: float = field(default_factory=time.perf_counter)
@@ -40,7 +42,8 @@ class Task:
     def load(cls, folder: Path) -> Task:
         """Read what ``tasks.write`` wrote."""
         with np.load(folder / "data.npz") as data:
-            return cls(folder, *(data[name] for name in ("images", "labels", "reference", "calibration")))
+            arrays = (data[name] for name in ("images", "labels", "reference", "calibration"))
+            return cls(folder, *arrays, float(data["bar"]))
 
     @property
     def model(self) -> Path:
@@ -71,7 +74,7 @@ class Task:
 
     def passes(self, logits: Floats, chosen: list[int]) -> bool:
         """Whether the bar is met on these images."""
-        return bool(self.score(logits, chosen) >= COSINE)
+        return bool(self.score(logits, chosen) >= self.bar)
 
     def report(
         self, run: Callable[[Floats], Floats], tool: str, kept: Iterable[str], seconds: float, **more: object

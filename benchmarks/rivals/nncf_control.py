@@ -18,7 +18,7 @@ import numpy as np
 import onnx
 import onnxruntime
 
-from benchmarks.rivals.bar import COSINE, SEARCH, Floats, Task, cosines
+from benchmarks.rivals.bar import SEARCH, Floats, Task, cosines
 
 _WEIGHTED = ("Conv", "Gemm", "MatMul")
 _MOVING = ("Reshape", "Transpose", "Flatten", "Squeeze", "Unsqueeze", "Identity", "MaxPool")
@@ -74,7 +74,7 @@ def main() -> None:
         calibration,
         validation,
         validate,
-        max_drop=1 - COSINE,
+        max_drop=1 - task.bar,
         drop_type=nncf.DropType.ABSOLUTE,
         **options,
     )

@@ -1,10 +1,13 @@
 """The plugin's own search on one task, in a process of its own like the rivals'.
 
-python -m benchmarks.rivals.ours FOLDER
+python -m benchmarks.rivals.ours FOLDER [repair]
+
+With ``repair`` it is a whole case: the search, the causes, and the cheapest fix.
 """
 
 from __future__ import annotations
 
+import json
 import sys
 import time
 from dataclasses import replace
@@ -13,14 +16,18 @@ from pathlib import Path
 import numpy as np
 
 from benchmarks.case import assemble
-from benchmarks.rivals.bar import BATCH, COSINE, SEARCH, TOP1_DROP, Task
+from benchmarks.rivals.bar import BATCH, SEARCH, TOP1_DROP, Task
 from benchmarks.simulate import simulator
 from pytest_int8acc.case.forms import Int8Form
+from pytest_int8acc.check import conclude
 from pytest_int8acc.engines.onnxruntime import OrtEngine
 from pytest_int8acc.graph.load import load_model
 from pytest_int8acc.graph.network import Plan
+from pytest_int8acc.measure.measured import measure
 from pytest_int8acc.scores.criteria import MetricLimit
 from pytest_int8acc.search import STRATEGIES
+from pytest_int8acc.settings import Settings
+from pytest_int8acc.spec.load import load_spec
 from pytest_int8acc.tensors import Array, Feed
 
 
@@ -29,12 +36,42 @@ def accuracy(outputs: Feed, labels: Array) -> float:
     return float((outputs["logits"].argmax(1) == labels).mean())
 
 
+def mended(task: Task) -> None:
+    """Run the case, and report the fixed model of its report."""
+    folder = task.folder / "case"
+    folder.mkdir()
+    np.savez(folder / "inputs.npz", image=task.images[:SEARCH])
+    np.savez(folder / "calibration.npz", image=task.calibration)
+    calibrate = {"data": "calibration.npz", "method": "minmax"}
+    criteria = [{"cosine": task.bar, "top1_agreement": 1 - TOP1_DROP}]
+    spec = {"model": "../model.onnx", "inputs": "inputs.npz", "int8": {"calibrate": calibrate}}
+    (folder / "case.int8acc.yaml").write_text(json.dumps({**spec, "criteria": criteria}))
+    (case,) = load_spec(folder / "case.int8acc.yaml")
+    began = time.perf_counter()
+    result = conclude(measure(case, Settings()), folder / "report")
+    seconds = time.perf_counter() - began
+    assert result.search is not None
+    assert result.diagnosis is not None
+    (best, *_) = result.diagnosis.repairs
+    engine = OrtEngine(load_model(folder / "report" / "fixed.onnx"))
+    task.report(
+        lambda x: np.asarray(next(iter(engine({"image": x}).values()))),
+        "pytest-int8acc, whole case",
+        best.layers,
+        seconds,
+        candidates=result.int8_groups,
+    )
+
+
 def main() -> None:
     """Calibrate, search, apply the plan, and report what was kept."""
     task = Task.load(Path(sys.argv[1]))
     task.began = time.perf_counter()
+    if sys.argv[2:] == ["repair"]:
+        mended(task)
+        return
     images, calibration = {"image": task.images[:SEARCH]}, {"image": task.calibration}
-    case = assemble(load_model(task.model), images, {"cosine": COSINE}, calibration=calibration)
+    case = assemble(load_model(task.model), images, {"cosine": task.bar}, calibration=calibration)
     top1 = (MetricLimit("top1", max_drop=TOP1_DROP), accuracy)
     case = replace(case, metrics=(top1,), labels=task.labels[:SEARCH])
     found = STRATEGIES["minimal"](simulator(case, BATCH))

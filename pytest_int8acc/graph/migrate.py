@@ -1,16 +1,15 @@
-"""Channels of an activation evened out against the weights that read them.
+"""Channels of an activation evened out against what reads them: weights, or another activation.
 
 Migration divides each channel of an activation by a factor and multiplies the weights that read it by the
-same one, so the float function stays (SmoothQuant, arXiv:2211.10438, section 4). The division is folded into
-what makes the activation: a normalization's scale and bias, a convolution's or product's weights and bias, a
-Mul or Div by a constant; between them may lie what commutes with positive factors per channel (ReLU, pools,
-Transpose, the addition of a constant). Where nothing can take it, or others read the activation too, a Mul is
-inserted before the readers.
+same one, so the float function stays (SmoothQuant, arXiv:2211.10438, section 4; between two convolutions it
+is cross-layer equalization, arXiv:1906.04721, section 4.1). In the product of a query and a key the key is
+multiplied. The division is folded into what makes the activation, see ``channels``. Where nothing can take
+it, or others read the activation too, a Mul is inserted before the readers.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -18,6 +17,7 @@ import onnx
 from onnx import helper
 
 from pytest_int8acc.errors import ModelError
+from pytest_int8acc.graph.channels import Channels, Way, divided
 from pytest_int8acc.graph.formats import INT32, along
 from pytest_int8acc.graph.index import attribute
 from pytest_int8acc.graph.model import Editor
@@ -25,18 +25,10 @@ from pytest_int8acc.graph.network import Edge, Network, Quantization, with_edges
 from pytest_int8acc.graph.quantize import quantize_weight
 from pytest_int8acc.tensors import Array
 
-#: Nodes that commute with a positive factor per channel, whichever axis the channels lie on.
-_HOMOGENEOUS = frozenset({"Relu", "LeakyRelu", "Identity", "Dropout"})
-#: The same, for channels on axis 1.
-_POOLS = frozenset({"MaxPool", "AveragePool", "GlobalAveragePool", "GlobalMaxPool"})
-_GLOBAL = frozenset({"GlobalAveragePool", "GlobalMaxPool"})
-#: Nodes with a scale and a bias per channel (inputs 1 and 2), and the axis of the channels.
-_NORMS = {"LayerNormalization": -1, "BatchNormalization": 1, "InstanceNormalization": 1}
-
 
 @dataclass(frozen=True)
 class Site:
-    """An activation whose channels can be evened out against the weights that read it."""
+    """An activation whose channels can be evened out against what reads them."""
 
     tensor: str
     axis: int
@@ -45,9 +37,22 @@ class Site:
     """Of the activation for convolutions; of no meaning for products."""
     channels: int
     readers: tuple[str, ...]
-    """Nodes with constant weights at input 1 that read it at input 0, quantized or not."""
+    """Nodes that read it at input 0, and constant weights at input 1, quantized or not; one of a product."""
     absorbed: bool
     """Something can take the factors; otherwise a Mul is inserted."""
+    partner: str = ""
+    """Of a product, the activation at input 1, summed over along the second to last axis; else empty."""
+    heads: int = 1
+    """Of a product, how many blocks the channels are made of, along the third to last axis."""
+    seen: tuple[str, ...] = ()
+    """Where its channels, and its partner's, lie along the last axis, or as its reader has them."""
+
+    def shape(self, side: int) -> tuple[int, ...]:
+        """Of its factors, or its partner's (1), as they broadcast with the activation."""
+        if not self.partner:
+            return (-1, *[1] * (self.rank - 2)) if self.axis == 1 else (-1,)
+        blocks = (self.heads,) if self.heads > 1 else ()
+        return (*blocks, -1, 1) if side else (*blocks, 1, -1) if blocks else (-1,)
 
 
 @dataclass(frozen=True, eq=False)
@@ -81,7 +86,7 @@ def find_site(network: Network, tensor: str) -> Site | None:
 
 
 def weight_maxima(network: Network, site: Site) -> Array:
-    """Greatest magnitude of the weights that read each channel, float32 [channels]."""
+    """Greatest magnitude of the weights that read each channel, float32 [channels]; of no partner."""
     constants, nodes = network.model.constants(), network.model.index.nodes
     found = np.zeros(site.channels, np.float32)
     for reader in site.readers:
@@ -93,7 +98,7 @@ def weight_maxima(network: Network, site: Site) -> Array:
 
 
 def migrate(network: Network, factors: Mapping[str, Array]) -> Migrated:
-    """Divide channels of activations by factors and multiply the weights that read them: SmoothQuant.
+    """Divide channels of activations by factors and multiply what reads them: SmoothQuant.
 
     The float model's function stays, up to float rounding. Weights that change are quantized anew, along the
     axis that they have; the scales of ``touched`` must be found anew.
@@ -109,39 +114,41 @@ def migrate(network: Network, factors: Mapping[str, Array]) -> Migrated:
     folded: dict[str, None] = {}
     inserted: list[str] = []
     for tensor, factor in factors.items():
-        factor, graph = (
-            np.asarray(factor, np.float32),
-            _Graph(network),
-        )  # which the one before may have changed
+        factor, graph = np.asarray(factor, np.float32), _Graph(network)
         site = graph.site(tensor)
         if site is None:
-            raise ModelError(f"{network.model.name}: no constant weights read '{tensor}' alone")
+            raise ModelError(
+                f"{network.model.name}: nothing reads '{tensor}' that its channels can be moved to"
+            )
         if factor.shape != (site.channels,) or not (np.isfinite(factor) & (factor > 0)).all():
             wanted = f"{site.channels} factors greater than 0"
             raise ModelError(f"{network.model.name}: moving '{tensor}' takes {wanted}")
-        edit, steps = _Edit(network), graph.path(site)
+        edit = _Edit(network)
         edit.scale_weights(site, factor)
-        if steps is None:
-            name, result = edit.insert_mul(tensor, site, 1 / factor)
-            inserted.append(name)
-            touched[result] = None
-        else:
-            makers = [graph.index.producer[step].name for step in steps]
-            for maker in makers:
-                edit.divide(maker, factor)
-            touched.update(dict.fromkeys(steps))
-            folded[makers[-1]] = None
+        sides = [(0, factor), (1, 1 / factor)] if site.partner else [(0, factor)]
+        for side, by in sides:
+            ways = graph.ways(site, side)
+            if ways is None:
+                name, result = edit.insert_mul(site, side, 1 / by)
+                inserted.append(name)
+                touched[result] = None
+            else:
+                makers = [graph.index.producer[way.tensor].name for way in ways]
+                for maker, way in zip(makers, ways, strict=True):
+                    edit.divide(maker, way, by)
+                touched.update(dict.fromkeys(way.tensor for way in ways))
+                folded[makers[-1]] = None
         network = edit.done()
     quantized = {edge.tensor for edge in network.edges}
     return Migrated(network, tuple(t for t in touched if t in quantized), tuple(folded), tuple(inserted))
 
 
 class _Graph:
-    """A network's graph, to be asked who makes and who reads what."""
+    """A network's graph, to be asked what can be evened out against what."""
 
     def __init__(self, network: Network) -> None:
-        self.constants = network.model.constants()
-        self.index = network.model.index
+        self.channels = Channels(network.model)
+        self.constants, self.index = self.channels.constants, network.model.index
         self.nodes = self.index.nodes
 
     def site(self, tensor: str) -> Site | None:
@@ -149,7 +156,7 @@ class _Graph:
         reading = self.index.readers(tensor)
         readers = [node.name for node, position in reading if position == 0 and self._weighs(node.name)]
         if not readers:
-            return None
+            return self._product(tensor)
         first = self.nodes[readers[0]]
         axis = 1 if first.op_type == "Conv" else -1
         channels = self._channels(first)
@@ -160,34 +167,39 @@ class _Graph:
         if not alike:
             return None
         rank = self.constants[first.input[1]].ndim
-        found = Site(tensor, axis, rank, channels, tuple(readers), absorbed=False)
-        return replace(found, absorbed=self.path(found) is not None)
+        found = Site(tensor, axis, rank, channels, tuple(readers), absorbed=False, seen=(tensor,))
+        return replace(found, absorbed=self.ways(found, 0) is not None)
 
-    def path(self, site: Site) -> list[str] | None:
-        """From the site's tensor up to the one whose node takes its factors; None where there is none."""
-        flat = all(self.nodes[reader].op_type == "Gemm" for reader in site.readers)
-        axes = (-1, 1) if flat else (site.axis,)  # of a matrix these are one
-        return next(filter(None, (self._path(site, axis) for axis in axes)), None)
-
-    def _path(self, site: Site, axis: int) -> list[str] | None:
-        tensor, readers = site.tensor, site.readers
-        reading = [(node.name, position) for node, position in self.index.readers(tensor)]
-        if tensor in self.index.public or reading != [(name, 0) for name in readers]:
+    def _product(self, tensor: str) -> Site | None:
+        """The site of a query whose channels are summed over with those of a key."""
+        reading = self.index.readers(tensor)
+        products = [node for node, position in reading if node.op_type == "MatMul" and position == 0]
+        if len(products) != 1:
             return None
-        steps: list[str] = []
-        while True:
-            node = self.index.producer.get(tensor)
-            if node is None or node.domain not in ("", "ai.onnx") or len([o for o in node.output if o]) > 1:
-                return None
-            steps.append(tensor)
-            if self._takes(node, axis, site.channels):
-                return steps
-            passed = self._passes(node, axis, site.channels)
-            if passed is None:
-                return None
-            tensor, axis = passed
-            if self.index.only_reader(tensor) is None:
-                return None
+        node = products[0]
+        query, key = self.channels.shape(tensor), self.channels.shape(node.input[1])
+        if not query or len(key) < 2 or query[-1] is None or query[-1] != key[-2]:
+            return None
+        found = Site(tensor, -1, 0, query[-1], (node.name,), absorbed=False, partner=node.input[1])
+        if len(query) > 2 < len(key) and query[-3] is not None and query[-3] == key[-3]:
+            each = replace(found, channels=query[-3] * query[-1], heads=query[-3], absorbed=True)
+            seen = [_in_a_row(self.ways(each, side) or ()) for side in (0, 1)]
+            if all(seen):
+                return replace(each, seen=tuple(seen))
+        absorbed = None not in (self.ways(found, 0), self.ways(found, 1))
+        return replace(found, absorbed=absorbed, seen=(tensor, node.input[1]))
+
+    def ways(self, site: Site, side: int) -> list[Way] | None:
+        """From the site's tensor, or its partner (1), up to the one whose node takes the factors; or None."""
+        which = np.arange(site.channels)
+        if site.partner:
+            start = Way((site.tensor, site.partner)[side], which.reshape(site.shape(side)), front=False)
+            return self.channels.ways(start.tensor, [(site.readers[0], side)], [start])
+        flat = all(self.nodes[reader].op_type == "Gemm" for reader in site.readers)
+        starts = [
+            Way(site.tensor, which, front) for front in (False, True) if flat or front == (site.axis == 1)
+        ]
+        return self.channels.ways(site.tensor, [(name, 0) for name in site.readers], starts)
 
     def _weighs(self, name: str) -> bool:
         node = self.nodes[name]
@@ -203,43 +215,10 @@ class _Graph:
             return int(weight.shape[1] * attribute(node, "group", 1))
         return int(weight.shape[1 if attribute(node, "transB", 0) else 0])
 
-    def _takes(self, node: onnx.NodeProto, axis: int, channels: int) -> bool:
-        constants = self.constants
-        rest = [name for name in node.input[1:] if name]
-        if node.op_type in _NORMS:
-            right = axis == _NORMS[node.op_type] and (axis == 1 or attribute(node, "axis", -1) == -1)
-            return right and all(name in constants and constants[name].shape == (channels,) for name in rest)
-        if node.op_type in ("Conv", "Gemm", "MatMul"):
-            if not rest or any(name not in constants for name in rest):
-                return False
-            weight = constants[rest[0]]
-            if node.op_type == "Conv":
-                return axis == 1 and weight.shape[0] == channels
-            makes = weight.ndim == 2 and weight.shape[0 if attribute(node, "transB", 0) else 1] == channels
-            return makes and (node.op_type == "Gemm" or axis == -1)
-        is_factor = node.op_type == "Mul" or (node.op_type == "Div" and node.input[1] in constants)
-        return is_factor and axis == -1 and self._constant_input(node, channels)
 
-    def _constant_input(self, node: onnx.NodeProto, channels: int) -> bool:
-        """Whether one of two inputs is a constant that has the channels last, or one value for all."""
-        shapes = [self.constants[name].shape for name in node.input if name in self.constants]
-        return len(node.input) == 2 and len(shapes) == 1 and shapes[0][-1:] in ((), (1,), (channels,))
-
-    def _passes(self, node: onnx.NodeProto, axis: int, channels: int) -> tuple[str, int] | None:
-        """The tensor and axis where factors of the node's output come from; None where none get through."""
-        if node.op_type in _HOMOGENEOUS or (node.op_type in _POOLS and axis == 1):
-            return node.input[0], axis
-        if node.op_type == "Flatten":
-            before = self.index.producer.get(node.input[0])
-            pooled = before is not None and before.op_type in _GLOBAL
-            return (node.input[0], 1) if pooled and attribute(node, "axis", 1) == 1 else None
-        if node.op_type == "Transpose":
-            perm = attribute(node, "perm", [])
-            last = len(perm) - 1
-            return (node.input[0], -1 if perm[axis] == last else perm[axis]) if perm else None
-        if node.op_type == "Add" and axis == -1 and self._constant_input(node, channels):
-            return next(name for name in node.input if name not in self.constants), axis
-        return None
+def _in_a_row(ways: Sequence[Way]) -> str:
+    """The first tensor on the way up that has all channels along its last axis; empty where none has."""
+    return next((way.tensor for way in ways if way.which.ndim == 1 and not way.front), "")
 
 
 class _Edit:
@@ -254,11 +233,11 @@ class _Edit:
         self.moved: dict[tuple[str, int], str] = {}
 
     def scale_weights(self, site: Site, factors: Array) -> None:
-        """Multiply by ``factors`` the weights that read the site."""
-        for reader in site.readers:
+        """Multiply by ``factors`` the weights that read the site, where they are weights."""
+        for reader in () if site.partner else site.readers:
             node = self.nodes[reader]
             weight = self.constants[node.input[1]]
-            self.replace_constant(reader, 1, weight * _spread(factors, weight, node))
+            self.replace_constant(reader, 1, weight * by_weight(factors, weight, node))
 
     def replace_constant(self, node: str, index: int, array: Array) -> None:
         """Let one node read ``array`` in place of its constant, which others may go on reading."""
@@ -269,36 +248,23 @@ class _Edit:
         self.constants[name] = self.arrays[node, index] = array
         self.moved[node, index] = name
 
-    def divide(self, name: str, factors: Array) -> None:
-        """Divide by ``factors`` what a node adds to, or makes of, its output's channels."""
-        node = self.nodes[name]
-        if node.op_type in _NORMS:
-            places = [(i, 0) for i in (1, 2)]
-        elif node.op_type == "Conv":
-            places = [(1, 0), (2, 0)]
-        elif node.op_type == "Gemm":
-            places = [(1, 0 if attribute(node, "transB", 0) else 1), (2, -1)]
-        elif node.op_type in ("MatMul", "Mul", "Div", "Add"):
-            places = [(i, -1) for i, read in enumerate(node.input) if read in self.constants]
-        else:
-            return
-        for index, axis in places:
-            if index >= len(node.input) or not node.input[index]:
-                continue
-            array = self.constants[node.input[index]]
-            by = along(factors, axis, max(array.ndim, 1))
-            self.replace_constant(name, index, array * by if node.op_type == "Div" else array / by)
+    def divide(self, name: str, way: Way, factors: Array) -> None:
+        """Divide by a way's factors what a node adds to, or makes of, its output's channels."""
+        for index, array in divided(self.nodes[name], way, factors, self.constants).items():
+            self.replace_constant(name, index, array)
 
-    def insert_mul(self, tensor: str, site: Site, factors: Array) -> tuple[str, str]:
-        """A Mul between ``tensor`` and the site's readers; its name and its output."""
-        dtype = self.constants[self.nodes[site.readers[0]].input[1]].dtype
-        shaped = factors.reshape(-1, *[1] * (site.rank - 2)) if site.axis == 1 else factors
-        constant = self.editor.add_constant(f"{tensor}_factors", shaped.astype(dtype))
+    def insert_mul(self, site: Site, side: int, factors: Array) -> tuple[str, str]:
+        """A Mul between the site's tensor, or its partner (1), and the readers; its name and its output."""
+        tensor = site.partner if side else site.tensor
+        dtype = np.float32 if site.partner else self.constants[self.nodes[site.readers[0]].input[1]].dtype
+        constant = self.editor.add_constant(
+            f"{tensor}_factors", factors.reshape(site.shape(side)).astype(dtype)
+        )
         name, result = self.editor.unique(f"{tensor}_migrate"), self.editor.unique(f"{tensor}_migrated")
         mul = helper.make_node("Mul", [tensor, constant], [result], name)
         for reader in site.readers:
-            self.nodes[reader].input[0] = result
-            self.moved[reader, 0] = result
+            self.nodes[reader].input[side] = result
+            self.moved[reader, side] = result
         nodes = list(self.editor.graph.node)
         first = next(i for i, node in enumerate(nodes) if node.name in site.readers)
         self.editor.set_nodes([*nodes[:first], mul, *nodes[first:]])
@@ -334,8 +300,8 @@ def _by_input(weight: Array, node: onnx.NodeProto, channels: int) -> Array:
     return np.asarray(weight if attribute(node, "transB", 0) else weight.T)[None]
 
 
-def _spread(factors: Array, weight: Array, node: onnx.NodeProto) -> Array:
-    """Factors of input channels, shaped to multiply ``weight``."""
+def by_weight(factors: Array, weight: Array, node: onnx.NodeProto) -> Array:
+    """Numbers of input channels, [channels], shaped to multiply the weight of a Conv, Gemm or MatMul."""
     if node.op_type != "Conv":
         return along(factors, 1 if attribute(node, "transB", 0) else 0, 2)
     groups = factors.size // weight.shape[1]

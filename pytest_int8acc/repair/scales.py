@@ -15,15 +15,11 @@ import numpy as np
 
 from pytest_int8acc.clock import Clock
 from pytest_int8acc.errors import ModelError
-from pytest_int8acc.graph.formats import INT32
 from pytest_int8acc.graph.groups import find_groups
-from pytest_int8acc.graph.network import Network, Plan, Precision, Quantization, symmetric
-from pytest_int8acc.graph.plan import weight_axis
-from pytest_int8acc.graph.quantize import quantize_weight
+from pytest_int8acc.graph.network import Network, Plan, Precision, symmetric
 from pytest_int8acc.lab.simulator import Simulator
 from pytest_int8acc.lab.values import TensorValues
 from pytest_int8acc.scales.methods import FEW_BINS, METHODS
-from pytest_int8acc.tensors import Array
 
 #: Ranges of two datasets are alike that differ by less than this factor, by each of these methods.
 _LIKE, _SPREAD = 1.4, ("minmax", "percentile 99.9", "percentile 99")
@@ -31,8 +27,6 @@ _LIKE, _SPREAD = 1.4, ("minmax", "percentile 99.9", "percentile 99")
 _ALIKE = 0.03
 #: A change of a scale must lower the error by this share to be kept.
 _WORTH = 0.005
-#: A weight's scales are taken anew where that gains this much, in dB.
-_GAIN_DB = 1.0
 #: Outputs that err no more than this, in units of what the criteria allow, need no better scales.
 ENOUGH = 0.5
 #: Nor do outputs that err no more than this many times as much as with none of the tensors in INT8.
@@ -298,31 +292,6 @@ def _shared(network: Network) -> list[frozenset[str]]:
         return [tied for s in find_groups(network.model).shared if len(tied := s & quantized) > 1]
     except ModelError:  # a Q/DQ model of operators that are quantized by its author alone
         return []
-
-
-def worse_weights(network: Network, groups: Iterable[str] | None = None) -> tuple[str, ...]:
-    """Constants of groups (None: of all) that scales taken from their values would round better, by 1 dB."""
-    wanted = None if groups is None else set(groups)
-    constants = network.model.constants()
-    nodes = network.model.index.nodes
-    found: dict[str, None] = {}
-    for group in network.groups:
-        for edge in group.edges if wanted is None or group.name in wanted else ():
-            old = edge.quantization
-            if old.values is None or old.format is INT32 or edge.tensor not in constants:
-                continue
-            weight = constants[edge.tensor]
-            axis = weight_axis(nodes[edge.node], edge, weight.ndim)
-            fresh = quantize_weight(weight, axis, old.format.symmetric)
-            if _error(old, weight) > 10 ** (_GAIN_DB / 10) * _error(fresh, weight):
-                found[edge.tensor] = None
-    return tuple(found)
-
-
-def _error(quantization: Quantization, weight: Array) -> float:
-    """Squared error of a constant's integers, relative to its own square."""
-    values = weight.astype(np.float64)
-    return float(((quantization.dequantize() - values) ** 2).sum() / max((values**2).sum(), 1e-30))
 
 
 def _foretold(before: Choice, best: Choice, done: int, units: int) -> float:

@@ -16,10 +16,10 @@ import numpy as np
 
 from pytest_int8acc.graph.migrate import migrate
 from pytest_int8acc.graph.network import Network, Plan, Precision, symmetric
-from pytest_int8acc.graph.plan import activation_scales, fresh_weights
+from pytest_int8acc.graph.plan import activation_scales
 from pytest_int8acc.lab.lab import Lab, Source
 from pytest_int8acc.repair.fusions import fewest_outputs
-from pytest_int8acc.repair.migration import ALPHAS, migration, outlying_sites
+from pytest_int8acc.repair.migration import best_first, uneven_sites
 from pytest_int8acc.repair.scales import (
     ENOUGH,
     NEAR,
@@ -31,8 +31,8 @@ from pytest_int8acc.repair.scales import (
     plan_with,
     units,
     with_tied,
-    worse_weights,
 )
+from pytest_int8acc.repair.weights import weight_scales
 from pytest_int8acc.results import Migration
 from pytest_int8acc.search import certify
 from pytest_int8acc.search.types import Budget
@@ -152,13 +152,13 @@ def migrate_ranges(work: Work) -> Iterator[Candidate]:
     """
     base, lab = work.best, work.lab
     wanted = [t for t in activations(base.network, work.groups) if t not in lab.int8.given.moves]
-    outlying = outlying_sites(base.network, lab.values(base.source.data, base.plan).of(wanted))
+    uneven = uneven_sites(base.network, wanted, lab.values(base.source.data, base.plan))
     best = base
-    for alpha in ALPHAS if outlying else ():
+    for alpha in best_first(uneven) if uneven else ():
         if work.purse.empty or (best is not base and best.choice.badness <= ENOUGH):
             break
-        work.log("migrating %d activations, alpha %g", len(outlying), alpha)
-        moves = migration(base.network, outlying, alpha)
+        work.log("migrating %d activations, alpha %g", len(uneven), alpha)
+        moves = {tensor: site.factors(alpha) for tensor, site in uneven.items()}
         best = min(best, _migrated(work, base, moves, alpha), key=lambda base: base.choice.badness)
     if best is not base:
         work.bases.append(best)
@@ -210,9 +210,9 @@ def _base(work: Work, source: Source, ranges: Ranges, odd_ones: Sequence[str]) -
     """The case's network, every activation in symmetric INT8 per tensor, the worst weights mended."""
     network = work.lab.network
     odd = {t: symmetric(ranges.scale(t, "minmax")) for t in odd_ones if t in ranges}
-    weights = worse_weights(network, work.groups)
-    plan = Plan(scales={**odd, **fresh_weights(network, weights)})
-    return _on(work, Base(plan, network, {}, ranges, source, weights=weights))
+    weights = weight_scales(network, work.groups, ranges.held)
+    plan = Plan(scales={**odd, **weights})
+    return _on(work, Base(plan, network, {}, ranges, source, weights=tuple(weights)))
 
 
 def _on(work: Work, base: Base) -> Base:

@@ -12,6 +12,7 @@ _PARTS: Mapping[Part, str] = {
     "proof": "the proof of its plan",
     "certification": "certification",
     "fewer-layers": "whether fewer layers do",
+    "tradeoff": "what more layers out of INT8 buy",
     "reserve": "a plan that keeps the limits with a reserve",
     "alone": "what each culprit does alone",
     "layer-precisions": "the fix as layer precisions",

@@ -102,7 +102,7 @@ def _done(repair: Repair) -> Iterator[str]:
         methods = ", ".join(dict.fromkeys(r.method for r in repair.rescales))
         yield f"other scales for {count(len(repair.rescales), 'tensor')} ({methods})"
     if repair.weights:
-        yield f"scales of {count(len(repair.weights), 'weight')} taken anew from the values"
+        yield f"scales of {count(len(repair.weights), 'weight')} taken anew"
     if (moved := repair.migration) is not None:
         parts = [f"folded into {listed(moved.folded)}"] if moved.folded else []
         if moved.inserted:

@@ -10,12 +10,14 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from pytest_int8acc.report.words import middle, number
-from pytest_int8acc.results import Culprit, View, Wire
+from pytest_int8acc.results import Culprit, Tradeoff, View, Wire
 
 #: Of a drawing and of a curve, in their own units.
 WIDTH, CURVE_HEIGHT = 480.0, 120.0
 _BOX, _ROW, _GAP = (150.0, 48.0), 58.0, 15.0
 _NAME = 22
+#: Errors are drawn down to this share of what a limit allows, and up to its inverse.
+_LEAST = 1e-4
 _ENDS = {"input": "input", "constant": "weights", "output": "output"}
 
 
@@ -135,3 +137,31 @@ def curves(views: Iterable[View]) -> Curves | None:
         return " ".join(f"{i * step:.1f},{CURVE_HEIGHT * min(h, 1.0):.1f}" for i, h in enumerate(heights))
 
     return Curves(drawn, tuple(map(points, drawn)), number(low, 3), number(high, 3))
+
+
+@dataclass(frozen=True)
+class Chart:
+    """What a trade-off's plans reach, against the multiply-accumulates that they take out of INT8."""
+
+    dots: tuple[tuple[float, float], ...]
+    limit: float
+    """Height of the criterion's limit."""
+
+    @property
+    def path(self) -> str:
+        """Points of an SVG polyline."""
+        return " ".join(f"{x:.1f},{y:.1f}" for x, y in self.dots)
+
+
+def chart(tradeoff: Tradeoff) -> Chart:
+    """Less error is higher, in decibels of what the limit allows."""
+    strains = [min(max(point.score.strain, _LEAST), 1 / _LEAST) for point in tradeoff.points]
+    reserves = [-10 * math.log10(strain) for strain in strains]
+    low, high = min(*reserves, 0.0), max(*reserves, 0.0)
+    widest = max(point.share for point in tradeoff.points) or 1.0
+
+    def height(reserve: float) -> float:
+        return CURVE_HEIGHT * (high - reserve) / ((high - low) or 1.0)
+
+    along = (WIDTH * point.share / widest for point in tradeoff.points)
+    return Chart(tuple(zip(along, map(height, reserves), strict=True)), height(0.0))

@@ -17,7 +17,7 @@ from pytest_int8acc.report.answer import failure_line
 from pytest_int8acc.report.causes import advice, cause_text
 from pytest_int8acc.report.labels import number_cells
 from pytest_int8acc.report.plain import restore, to_plain
-from pytest_int8acc.report.search import alone_text
+from pytest_int8acc.report.search import alone_text, tradeoff_text
 from pytest_int8acc.report.summary import stage_text
 from pytest_int8acc.report.terminal import tallies
 from pytest_int8acc.report.text import status
@@ -97,6 +97,8 @@ def _environment() -> jinja2.Environment:
         "by_rule": by_rule,
         "histogram": view.histogram,
         "drawing": drawing.drawing,
+        "chart": drawing.chart,
+        "tradeoff_text": tradeoff_text,
         "png": drawing.png,
         "curves": drawing.curves,
         "cells": number_cells,

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from pytest_int8acc.report.causes import cause_text
 from pytest_int8acc.report.words import count, few, number, pairs_text, table
 from pytest_int8acc.results.causes import Repair
-from pytest_int8acc.results.search import Culprit, Ending, EndingKind, SearchOutcome
+from pytest_int8acc.results.search import Culprit, Ending, EndingKind, SearchOutcome, Tradeoff
 
 _CULPRITS = 20
 _TRIALS = 40
@@ -85,6 +85,8 @@ def search_lines(outcome: SearchOutcome, verbosity: int = 0, repairs: Sequence[R
     lines = _culprits(outcome) if verbosity >= 2 else []
     lines += [f"note: {note}" for note in (*outcome.notes, *remarks(outcome, repairs))]
     lines += [fix_line(outcome), cost_line(outcome)] if verbosity >= 2 else []
+    if verbosity and outcome.tradeoff is not None:
+        lines += tradeoff_lines(outcome.tradeoff, outcome.precision)
     if outcome.table:
         lines += table(
             ("index", "layer", "shape", "similarity", ""),
@@ -97,6 +99,25 @@ def search_lines(outcome: SearchOutcome, verbosity: int = 0, repairs: Sequence[R
     if verbosity >= 2:
         lines += _trials(outcome)
     return [line for line in lines if line]
+
+
+def tradeoff_text(tradeoff: Tradeoff, precision: str) -> str:
+    """What the trade-off shows."""
+    criterion = tradeoff.points[0].score
+    tried = f"each tried on {count(tradeoff.samples, 'sample')}"
+    return f"Noise adds up: {criterion.name} by the MACs in {precision.upper()}, {tried}"
+
+
+def tradeoff_lines(tradeoff: Tradeoff, precision: str) -> list[str]:
+    """A line per plan, with the layers that it keeps beyond those of the line before."""
+    rows, before = [], 0
+    for point in tradeoff.points:
+        more = tradeoff.layers[before : point.layers]
+        verdict = _TOLD[point.score.passed]
+        rows.append((f"{point.share:.1%}", number(point.score.value), verdict, few(more, 3)))
+        before = point.layers
+    lines = table(("MACs", tradeoff.points[0].score.metric, "", "these layers and those above"), rows)
+    return [tradeoff_text(tradeoff, precision), *("  " + line for line in lines)]
 
 
 def _culprits(outcome: SearchOutcome) -> list[str]:

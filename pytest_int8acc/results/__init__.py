@@ -18,6 +18,8 @@ from pytest_int8acc.results.search import (
     LayerLine,
     Neighbours,
     SearchOutcome,
+    Tradeoff,
+    TradeoffPoint,
     TrialLine,
     Wire,
 )
@@ -35,6 +37,8 @@ __all__ += [
     "LayerLine",
     "Neighbours",
     "SearchOutcome",
+    "Tradeoff",
+    "TradeoffPoint",
     "TrialLine",
     "Wire",
 ]

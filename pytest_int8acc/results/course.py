@@ -8,7 +8,7 @@ from typing import Literal
 #: setup: model, data and golden read. runs: the forms built, run and scored. proof: the plan found, built and
 #: run. causes: the diagnosis.
 PhaseName = Literal["setup", "calibration", "runs", "search", "proof", "causes", "repair", "files"]
-_OfSearch = Literal["search", "proof", "certification", "fewer-layers", "reserve", "alone"]
+_OfSearch = Literal["search", "proof", "certification", "fewer-layers", "reserve", "alone", "tradeoff"]
 _OfEngines = Literal["layer-precisions", "engine-layers", "latency"]
 _OfDiagnosis = Literal["stages", "causes", "layers", "ranges", "calibrations"]
 #: What may follow a verdict.

@@ -129,6 +129,30 @@ class Certificate:
 
 
 @dataclass(frozen=True)
+class TradeoffPoint:
+    """One plan that was tried on a few samples."""
+
+    layers: int
+    """The first so many of the trade-off's layers are kept high."""
+    share: float
+    """Of the multiply-accumulates of all groups, those of these layers."""
+    score: Score
+    """Of the criterion that all of INT8 misses most."""
+
+
+@dataclass(frozen=True)
+class Tradeoff:
+    """What keeping more layers out of INT8 buys, where the noise of many adds up."""
+
+    layers: tuple[str, ...]
+    """By the error that they are foretold to take with them per price, the most first."""
+    points: tuple[TradeoffPoint, ...]
+    """From nothing kept high on."""
+    samples: int
+    """On which each was tried."""
+
+
+@dataclass(frozen=True)
 class SearchOutcome:
     """What a precision search found, and what came of building it."""
 
@@ -172,6 +196,8 @@ class SearchOutcome:
     """Casts of the fixed model that the float model has not; None for INT8, and where none was built."""
     with_reserve: tuple[str, ...] = ()
     """Layers that the fix keeps high, where the culprits alone meet the criteria on these samples only."""
+    tradeoff: Tradeoff | None = None
+    """None where no noise adds up, or a plan keeps all in INT8."""
 
     @property
     def keeps_int8(self) -> bool:

@@ -154,6 +154,7 @@ class Ledger:
         self.best: Trial | None = None
         self.cost = 0.0
         self.table: list[LayerLine] = []
+        self.order: list[int] = []
         self._probes = 0
         self._budget = budget
         self._began = time.monotonic()
@@ -237,6 +238,7 @@ class Ledger:
             seconds=self.seconds,
             price=sum(prices[i] for i in high) / (sum(prices) or 1.0),
             table=tuple(self.table),
+            order=tuple(self.groups[i].name for i in self.order),
         )
 
     def _record(self, trial: Trial, why: str) -> None:

@@ -75,22 +75,27 @@ class Solver:
         good = np.flatnonzero(loss <= limit)
         return Proposals([_high(int8[m]) for m in good], loss[good], weight[good])
 
-    def _greedy(self, limit: float, power: float) -> Iterator[Bools]:
-        """Free the group with the most gain per weight until every row keeps the limit; may yield nothing."""
+    def order(self, limit: float, power: float = 1.0) -> Iterator[int]:
+        """Groups to free from INT8, most gain per weight first, until every row keeps the limit."""
         plan = np.ones(self.free.size, dtype=np.bool_)
         price = np.maximum(self.weights, 1e-12) ** power
         while True:
-            now = self.surrogate.rows(plan[None])[0]
-            if now.max() <= limit:
-                yield plan
-                return
-            choice = np.flatnonzero(plan & self.free)
-            if not choice.size:
+            now, choice = self.surrogate.rows(plan[None])[0], np.flatnonzero(plan & self.free)
+            if now.max() <= limit or not choice.size:
                 return
             after = self._rows_toggled(plan, choice[:, None], now)
             gain = (np.maximum(now, limit)[:, None] - np.maximum(after, limit)).sum(axis=0)
             worth = np.where(gain > 0, gain / price[choice], gain * price[choice])
-            plan[choice[int(np.argmax(worth))]] = False
+            best = int(choice[int(np.argmax(worth))])
+            plan[best] = False
+            yield best
+
+    def _greedy(self, limit: float, power: float) -> Iterator[Bools]:
+        """The plan at the end of ``order``; nothing where that does not keep the limit."""
+        plan = np.ones(self.free.size, dtype=np.bool_)
+        plan[list(self.order(limit, power))] = False
+        if self.surrogate.rows(plan[None]).max() <= limit:
+            yield plan
 
     def _improve(self, plan: Bools, limit: float) -> Bools:
         """Take the swap that saves most as long as one saves and keeps the limit."""

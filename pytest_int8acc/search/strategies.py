@@ -17,6 +17,9 @@ from pytest_int8acc.search.solve import EXHAUSTIVE, Solver
 from pytest_int8acc.search.surrogate import probe
 from pytest_int8acc.search.types import Budget, Evaluator, SearchResult, Trial
 
+#: An error of this share of what the limit allows, 13 dB below it, is none.
+_NO_MATTER = 0.05
+
 
 def shrink(
     ledger: Ledger,
@@ -125,6 +128,7 @@ def _minimal(ledger: Ledger) -> Ending:
         search.high = shrink(ledger, before, search.model.loss, search.learn)
         if search.high == before:
             break
+    ledger.order = search.order()
     return _proven(ledger)
 
 
@@ -178,6 +182,10 @@ class _Search:
                 return
             if self._attempt(plan, "cheaper", screen=2.0 if self._few else 1.05):
                 since = self.ledger.cost
+
+    def order(self) -> list[int]:
+        """Groups by what they gain per price, as far as the error is foretold to matter."""
+        return list(self._solver.order(_NO_MATTER))
 
     def learn(self, trial: Trial) -> None:
         """Correct the model by a pass, and the order of the samples by any trial."""

@@ -137,6 +137,8 @@ class SearchResult:
     table: tuple[LayerLine, ...] = ()
     """The layer analyzer's table, only from ``forward``: with each group and all before it in INT8, save
     those chosen, the first criterion's score, and why the layer was chosen."""
+    order: tuple[str, ...] = ()
+    """Groups by the error that they are foretold to take with them per price, only from ``minimal``."""
 
 
 class Evaluator(Protocol):

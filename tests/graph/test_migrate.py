@@ -17,7 +17,7 @@ from pytest_int8acc.graph.load import normalize
 from pytest_int8acc.graph.migrate import Migrated, migrate, sites, weight_maxima
 from pytest_int8acc.graph.model import Model, make_model
 from pytest_int8acc.graph.network import Network
-from pytest_int8acc.graph.plan import apply
+from pytest_int8acc.graph.plan import apply, with_outputs
 from pytest_int8acc.graph.quantize import quantize
 from pytest_int8acc.tensors import Feed
 
@@ -139,13 +139,87 @@ def test_a_constant_that_others_read_is_not_changed_for_them() -> None:
     assert_same_function(model, moved.network, {"x": np.eye(4, dtype=np.float32)})
 
 
+HEADS = "int64[4] heads = {0, -1, 2, 2}, int64[3] flat = {0, -1, 4}, float h = {0.5}"
+ATTENTION = """
+    q = MatMul(x, w) qb = Add(q, b) qh = Reshape(qb, heads) qt = Transpose<perm = [0, 2, 1, 3]>(qh)
+    k = MatMul(x, v) kh = Reshape(k, heads) kt = Transpose<perm = [0, 2, 3, 1]>(kh)
+    n = MatMul(x, v) nh = Reshape(n, heads) nt = Transpose<perm = [0, 2, 1, 3]>(nh)
+    s = MatMul(qt, kt) m = Mul(s, h) p = Softmax(m) a = MatMul(p, nt)
+    at = Transpose<perm = [0, 2, 1, 3]>(a) o = Reshape(at, flat) y = MatMul(o, w)
+"""
+TOKENS = {"x": np.random.default_rng(0).normal(size=(2, 3, 4)).astype(np.float32)}
+
+
+def tokens(body: str, constants: str = "") -> Model:
+    held = ", ".join(filter(None, [TWO, HEADS, constants]))
+    graph = f"g (float[N, 3, 4] x) => (float[N, 3, 4] y) <{held}> {{ {body} }}"
+    return normalize(make_model(parser.parse_model(f'<ir_version: 8, opset_import: ["": 17]>\n{graph}')))
+
+
+def test_a_query_is_evened_out_against_its_key_and_both_projections_take_it() -> None:
+    model = tokens(ATTENTION)
+    network = network_of(model)
+    site = sites(network)["qt"]
+    assert (site.partner, site.channels, site.heads, site.seen) == ("kt", 4, 2, ("qb", "k"))
+    factors = np.array([8, 0.25, 2, 1])
+    moved = migrate(network, {"qt": factors})
+    makers = [next(n.output[0] for n in model.graph.node if n.name == name) for name in moved.folded]
+    assert (makers, moved.inserted) == (["q", "k"], ())
+    assert set(moved.touched) == {"qt", "kt"}
+    assert_same_function(model, moved.network, TOKENS)
+    run = OrtEngine(with_outputs(moved.network.model, ["qt", "kt"]))(TOKENS)
+    own = OrtEngine(with_outputs(model, ["qt", "kt"]))(TOKENS)
+    np.testing.assert_allclose(run["qt"] * factors.reshape(2, 1, 2), own["qt"], rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(run["kt"] / factors.reshape(2, 2, 1), own["kt"], rtol=1e-5, atol=1e-6)
+
+
+def test_what_a_projection_reads_behind_attention_is_taken_by_the_values() -> None:
+    model = tokens(ATTENTION)
+    moved = migrate(network_of(model), {"o": np.array([8, 1, 0.25, 3])})
+    (maker,) = moved.folded
+    assert next(n.output[0] for n in model.graph.node if n.name == maker) == "n"
+    assert moved.inserted == ()
+    assert {"o", "nt"} <= set(moved.touched)
+    assert_same_function(model, moved.network, TOKENS)
+
+
+def test_a_query_that_others_read_too_gets_a_mul() -> None:
+    model = tokens(
+        ATTENTION.replace("s = MatMul", "u = Sigmoid(qt) ut = Transpose<perm = [0, 2, 1, 3]>(u) s = MatMul")
+        .replace("o = Reshape(at, flat)", "au = Add(at, ut) o = Reshape(au, flat)")
+    )  # fmt: skip
+    network = network_of(model)
+    site = sites(network)["qt"]
+    assert (site.absorbed, site.heads, site.channels) == (False, 1, 2), "what a head holds is not seen"
+    moved = migrate(network, {"qt": np.array([8, 0.25])})
+    assert len(moved.inserted) == 1, "the key's projection takes its part"
+    assert_same_function(model, moved.network, TOKENS)
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        "t = MatMul(x, v) s = Sigmoid(x) g = Mul(t, s) y = MatMul(g, w)",  # gated
+        "t = MatMul(x, v) e = Erf(t) m = Mul(t, e) g = Mul(m, h) y = MatMul(g, w)",  # as of GELU
+        "t = MatMul(x, v) r = Reshape(t, flat) y = MatMul(r, w)",  # the last axis stays
+    ],
+)
+def test_factors_pass_products_and_shapes(body: str) -> None:
+    model = tokens(body)
+    network = network_of(model)
+    tensor = network.groups[-1].edges[0].tensor
+    moved = migrate(network, {tensor: np.array([8, 1, 0.25, 3])})
+    assert moved.inserted == ()
+    assert_same_function(model, moved.network, TOKENS)
+
+
 def test_what_no_weights_read_has_no_site() -> None:
     model = model_of(
         "t = MatMul(x, w) s = Transpose(t) u = MatMul(t, s) y = MatMul(u, x)", SQUARE.format("w")
     )
     network = network_of(model)
-    assert set(sites(network)) == {"x"} - {"x"} or "t" not in sites(network)
-    with pytest.raises(ModelError, match="no constant weights read 't'"):
+    assert "t" not in sites(network), "others read it, and how many channels a Transpose gives is not told"
+    with pytest.raises(ModelError, match="nothing reads 't' that its channels can be moved to"):
         migrate(network, {"t": np.ones(4)})
 
 

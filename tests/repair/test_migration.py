@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from types import SimpleNamespace
 
@@ -18,13 +18,13 @@ from pytest_int8acc.data import Batch
 from pytest_int8acc.engines.onnxruntime import CPU, OrtEngine
 from pytest_int8acc.graph.groups import find_groups
 from pytest_int8acc.graph.load import normalize
-from pytest_int8acc.graph.migrate import sites, weight_maxima
+from pytest_int8acc.graph.migrate import Site, sites, weight_maxima
 from pytest_int8acc.graph.model import Model, make_model
 from pytest_int8acc.graph.network import Network
 from pytest_int8acc.graph.quantize import quantize
 from pytest_int8acc.lab.lab import Lab
-from pytest_int8acc.lab.values import TensorValues
-from pytest_int8acc.repair.migration import factors, migration, outlying_sites
+from pytest_int8acc.lab.values import Values
+from pytest_int8acc.repair.migration import ALPHAS, GAIN_DB, Uneven, best_first, factors, uneven_sites
 from pytest_int8acc.tensors import Feed
 
 
@@ -45,14 +45,19 @@ def network_of(model: Model) -> Network:
     return quantize(model, layout, dict.fromkeys(layout.activations, 0.05))
 
 
-def held(network: Network, tensors: Collection[str], data: Samples) -> dict[str, TensorValues]:
+def values_of(network: Network, data: Samples) -> Values:
     """What tensors hold, as a lab measures it."""
     measured, int8 = (
         SimpleNamespace(sessions=CPU, inputs=data, clock=Clock()),
         SimpleNamespace(network=network, observed=None),
     )
     lab = Lab(measured, int8)  # type: ignore[arg-type]
-    return dict(lab.values(data).of(tensors))  # type: ignore[arg-type]
+    return lab.values(data)  # type: ignore[arg-type]
+
+
+def network_site() -> Site:
+    """Any: what is foretold goes by maxima alone."""
+    return next(iter(sites(network_of(trained("vit"))).values()))
 
 
 def test_factors_balance_activation_and_weight() -> None:
@@ -79,12 +84,13 @@ def test_maxima_per_channel_are_those_of_numpy(name: str) -> None:
     network = network_of(model)
     wanted = sites(network)
     feed = sample_feed(proto)
-    found = held(network, wanted, Samples(feed))
+    seen = {tensor: site for site in wanted.values() for tensor in site.seen}
+    found = values_of(network, Samples(feed)).of(seen)
     editor = model.edit()
-    made = [t for t in wanted if t not in feed]
+    made = [t for t in seen if t not in feed]
     editor.graph.output.extend(helper.make_tensor_value_info(t, TensorProto.FLOAT, None) for t in made)
     arrays = {**feed, **OrtEngine(editor.done())(feed)}
-    for tensor, site in wanted.items():
+    for tensor, site in seen.items():
         channels = np.moveaxis(np.abs(arrays[tensor]), site.axis, 0).reshape(site.channels, -1)
         np.testing.assert_array_equal(found[tensor].channel_amax, channels.max(axis=1))
 
@@ -95,12 +101,12 @@ def test_a_planted_outlier_channel_is_found_and_taken_back() -> None:
     network = network_of(outlier_channel(healthy, norm, [reader], 7, 80))
     tensors = [e.tensor for g in network.groups if g.name == reader for e in g.edges][:1]
     data = Samples(digits("calibration", 16), 16)
-    outlying = outlying_sites(network, held(network, tensors, data))
-    assert list(outlying) == tensors
-    found = migration(network, outlying, 0.5)[tensors[0]]
+    uneven = uneven_sites(network, tensors, values_of(network, data))
+    assert list(uneven) == tensors
+    found = uneven[tensors[0]].factors(0.5)
     own = network_of(healthy)
     (site,) = [s for t, s in sites(own).items() if t == tensors[0]]
-    maxima = held(own, [site.tensor], data)[site.tensor].channel_amax
+    maxima = values_of(own, data).of([site.tensor])[site.tensor].channel_amax
     assert maxima is not None
     honest = factors(maxima, weight_maxima(own, site), 0.5)
     ratio = found / honest
@@ -109,12 +115,47 @@ def test_a_planted_outlier_channel_is_found_and_taken_back() -> None:
 
 def test_an_even_activation_is_left_alone() -> None:
     network = network_of(trained("vit"))
-    norms = [t for t in sites(network) if "norm" in t]
+    wanted = [tensor for site in sites(network).values() for tensor in (site.tensor, site.partner) if tensor]
     data = Samples(digits("calibration", 16), 16)
-    values = held(network, norms, data)
-    found = outlying_sites(network, values)
-    for tensor in norms:
-        maxima = values[tensor].channel_amax
-        assert maxima is not None
-        uneven = maxima.max() > 3 * np.median(maxima)
-        assert (tensor in found) is bool(uneven)
+    assert uneven_sites(network, wanted, values_of(network, data)) == {}
+
+
+def test_weights_that_stick_out_where_the_activation_is_small_are_evened_out() -> None:
+    norm, reader = "/blocks/blocks.1/norm2/LayerNormalization", "/blocks/blocks.1/fc1/MatMul"
+    network = network_of(outlier_channel(trained("vit"), norm, [reader], 7, 1 / 80))
+    (tensor,) = [e.tensor for g in network.groups if g.name == reader for e in g.edges if e.index == 0]
+    uneven = uneven_sites(network, [tensor], values_of(network, Samples(digits("calibration", 16), 16)))
+    found = uneven[tensor].factors(best_first(uneven)[0])
+    assert found.argmin() == 7
+
+
+def test_a_query_is_weighed_against_its_key() -> None:
+    network = network_of(trained("vit"))
+    site = next(site for site in sites(network).values() if site.partner)
+    values = values_of(network, Samples(digits("calibration", 16), 16))
+    query = values.of(site.seen)[site.seen[0]].channel_amax
+    assert query is not None
+    assert query.size == site.channels == site.heads * 12
+    query[3] *= 100
+    uneven = uneven_sites(network, [site.tensor, site.partner], values)
+    assert list(uneven) == [site.tensor]
+    assert uneven[site.tensor].factors(0.5).argmax() == 3
+    assert uneven_sites(network, [site.tensor], values) == {}, "the key may not be moved"
+
+
+def test_the_gain_foretold_is_that_of_the_noise_of_int8() -> None:
+    rng = np.random.default_rng(0)
+    x, w = rng.normal(size=(4096, 32)), rng.normal(size=(32, 64))
+    x[:, 5] *= 60
+    uneven = Uneven(network_site(), np.abs(x).max(axis=0).astype("f"), np.abs(w).max(axis=1).astype("f"))
+
+    def noise(by: np.ndarray) -> float:  # type: ignore[type-arg]
+        a, b = x / by, w * by[:, None]
+        steps = np.abs(a).max() / 127, np.abs(b).max() / 127
+        product = (np.rint(a / steps[0]) * steps[0]) @ (np.rint(b / steps[1]) * steps[1])
+        return float(((product - x @ w) ** 2).mean())
+
+    for alpha in ALPHAS:
+        by = uneven.factors(alpha)
+        measured = 10 * np.log10(noise(np.ones(32)) / noise(by))
+        assert uneven.gain_db(alpha) == pytest.approx(measured, abs=GAIN_DB)

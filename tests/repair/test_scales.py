@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -13,16 +12,15 @@ from repair_support import WIDE, planted
 from zoo import ZOO, sample_feed
 
 from benchmarks.case import dataset
-from benchmarks.faults import outlier_channel, per_tensor_weights
-from benchmarks.nets import digits, trained
+from benchmarks.nets import digits
 from pytest_int8acc.clock import Clock
 from pytest_int8acc.engines.bins import Bins
 from pytest_int8acc.engines.onnxruntime import CPU, OrtEngine
 from pytest_int8acc.graph.groups import find_groups
 from pytest_int8acc.graph.load import normalize
 from pytest_int8acc.graph.model import make_model
-from pytest_int8acc.graph.network import Network, Plan, Quantization, symmetric
-from pytest_int8acc.graph.plan import activation_scales, apply, fresh_weights, moved
+from pytest_int8acc.graph.network import Plan, symmetric
+from pytest_int8acc.graph.plan import activation_scales, apply, moved
 from pytest_int8acc.graph.quantize import quantize
 from pytest_int8acc.lab.lab import Lab
 from pytest_int8acc.lab.values import TensorValues, Values
@@ -36,7 +34,6 @@ from pytest_int8acc.repair.scales import (
     activations,
     plan_with,
     units,
-    worse_weights,
 )
 from pytest_int8acc.scales.calibrate import calibrate
 from pytest_int8acc.scales.methods import METHODS
@@ -235,51 +232,6 @@ def test_tensors_of_a_concat_get_one_scale(tmp_path: Path) -> None:
     assert set(unit.tensors) == tied
     assert unit.scale("minmax") == max(ranges.scale(t, "minmax") for t in tied)
     assert set(unit.choice("mse").scales) == tied
-
-
-def test_weights_with_scales_of_the_wrong_kind_are_found_and_mended() -> None:
-    first = "/2/first/conv/Conv"
-    model = outlier_channel(trained("resnet"), first, (), 4, 60)
-    layout = find_groups(model)
-    healthy = quantize(model, layout, dict.fromkeys(layout.activations, 0.05))
-    assert worse_weights(healthy) == ()
-    bad = per_tensor_weights(healthy, [first])
-    (weight,) = worse_weights(bad)
-    assert worse_weights(bad, ["/3/first/conv/Conv"]) == ()
-    assert_mended(healthy, moved(bad, Plan(scales=fresh_weights(bad, [weight]))), weight)
-
-
-@pytest.mark.parametrize("factor", [0.1, 4.0])
-def test_weight_scales_off_by_a_factor_are_mended(factor: float) -> None:
-    model = trained("cnn")
-    layout = find_groups(model)
-    healthy = quantize(model, layout, dict.fromkeys(layout.activations, 0.05))
-    weight = next(e.tensor for g in healthy.groups if g.name == WIDE for e in g.edges if e.index == 1)
-
-    def off(old: Quantization) -> Quantization:
-        wide = replace(old, scale=(old.scale * factor).astype(np.float32))
-        return replace(wide, values=wide.quantize(model.constants()[weight]))
-
-    groups = tuple(
-        replace(
-            g,
-            edges=tuple(
-                replace(e, quantization=off(e.quantization)) if e.tensor == weight else e for e in g.edges
-            ),
-        )
-        for g in healthy.groups
-    )
-    bad = replace(healthy, groups=groups)
-    assert worse_weights(bad) == (weight,)
-    assert_mended(healthy, moved(bad, Plan(scales=fresh_weights(bad, [weight]))), weight)
-
-
-def assert_mended(healthy: Network, mended: Network, weight: str) -> None:
-    for ours, theirs in zip(healthy.groups, mended.groups, strict=True):
-        for a, b in zip(ours.edges, theirs.edges, strict=True):
-            np.testing.assert_array_equal(a.quantization.scale, b.quantization.scale)
-            if a.tensor == weight:
-                np.testing.assert_array_equal(a.quantization.values, b.quantization.values)
 
 
 def test_a_choice_is_the_plan_with_those_scales_that_differ() -> None:

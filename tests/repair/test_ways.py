@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from labs import lab_of
 from planted_repairs import measured
-from repair_support import KINDS, NORM, READER, WIDE, planted
+from repair_support import KINDS, NORM, READER, WIDE, attention_outlier, planted
 
 from pytest_int8acc.graph.network import Edge, Plan, Quantization, with_edges
 from pytest_int8acc.graph.plan import activation_scales
@@ -82,6 +82,28 @@ def test_the_first_alpha_that_does_is_taken(outlying: Lab) -> None:
     candidate = next(migrate_ranges(work))
     assert candidate.base.migration is not None
     assert (candidate.base.migration.alpha, candidate.choice.badness <= ENOUGH) == (ALPHAS[0], True)
+
+
+@pytest.mark.parametrize(
+    ("makes", "takes", "culprits", "folded"),
+    [
+        ("query", "key", ("MatMul",), {"query/MatMul", "key/MatMul"}),
+        ("key", "query", ("MatMul",), {"query/MatMul", "key/MatMul"}),
+        ("value", "out", ("MatMul_1", "out/MatMul"), {"value/MatMul"}),
+    ],
+)
+def test_range_is_moved_within_attention(
+    tmp_path: Path, makes: str, takes: str, culprits: tuple[str, ...], folded: set[str]
+) -> None:
+    lab = lab_of(measured(tmp_path, attention_outlier(makes, takes), {"cosine": 0.999}))
+    work = work_of(lab, *(f"/blocks/blocks.1/{name}" for name in culprits))
+    list(recalibrate(work))
+    candidates = list(migrate_ranges(work))
+    assert any(lab.simulator.trial(candidate.plan).passed for candidate in candidates)
+    migration = candidates[0].base.migration
+    assert migration is not None
+    assert {name.removeprefix("/blocks/blocks.1/") for name in migration.folded} == folded
+    assert migration.inserted == ()
 
 
 def test_without_trials_the_case_itself_is_proposed(wide: Lab) -> None:

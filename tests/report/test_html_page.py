@@ -28,7 +28,7 @@ from pytest_int8acc.fix import write_fix
 from pytest_int8acc.names import shown
 from pytest_int8acc.report import labels
 from pytest_int8acc.report.causes import _PHRASES, _SENTENCES
-from pytest_int8acc.report.drawing import CURVE_HEIGHT, curves, drawing, png
+from pytest_int8acc.report.drawing import CURVE_HEIGHT, chart, curves, drawing, png
 from pytest_int8acc.report.folder import texts
 from pytest_int8acc.report.labels import FILES, METRICS, number_cells
 from pytest_int8acc.report.plain import to_plain
@@ -41,7 +41,7 @@ from pytest_int8acc.scores.tasks import TASKS
 pytest.importorskip("jinja2", reason="pip install 'pytest-int8acc[html]'")
 from pytest_int8acc.report.html import fragment, page
 
-VOID = {"meta", "input", "br", "wbr", "rect", "line", "img", "path", "polyline"}
+VOID = {"meta", "input", "br", "wbr", "rect", "line", "img", "path", "polyline", "circle"}
 HOSTILE = (
     "<script>alert(1)</script>",
     '"><img src=x onerror=alert(1)>',
@@ -352,3 +352,18 @@ def test_a_function_of_the_user_s_is_not_called_what_its_name_may_mean():
     own = Score("metrics.py:top1", "top1", 0.9, 0.8)
     assert labels.metric_label(own).text == "top1"
     assert labels.metric_label(replace(own, subject="top1")).text == "Top-1 accuracy"
+
+
+def test_a_trade_off_is_drawn_from_nothing_kept_high_to_the_most() -> None:
+    offer = report_cases.SEARCH.tradeoff
+    assert offer is not None
+    drawn = chart(offer)
+    assert [x for x, _ in drawn.dots] == pytest.approx([0, 480 * 0.06 / 0.104, 480])
+    heights = [y for _, y in drawn.dots]
+    assert heights == sorted(heights, reverse=True), "less error is higher"
+    assert [y > drawn.limit for y in heights] == [not point.score.passed for point in offer.points]
+    assert all(0 <= y <= CURVE_HEIGHT for y in (*heights, drawn.limit))
+    broken = replace(
+        offer, points=tuple(replace(p, score=replace(p.score, value=math.nan)) for p in offer.points)
+    )
+    assert all(math.isfinite(y) for _, y in chart(broken).dots)

@@ -22,6 +22,8 @@ from pytest_int8acc.results import (
     Repair,
     Score,
     SearchOutcome,
+    Tradeoff,
+    TradeoffPoint,
     TrialLine,
 )
 
@@ -195,3 +197,15 @@ def test_a_score_within_its_limit_is_called_so() -> None:
     kept = replace(culprit, worst_alone=replace(culprit.worst_alone, value=0.9995, limit=0.999))
     assert alone_text(kept) == "logits cosine 0.9995 (within its limit)"
     assert alone_text(replace(culprit, worst_alone=None)) == ""
+
+
+def test_a_trade_off_is_told_under_v_with_the_layers_of_each_step() -> None:
+    points = (TradeoffPoint(0, 0.0, MISSED), TradeoffPoint(2, 0.25, replace(MISSED, value=0.9995)))
+    outcome = replace(FOUND, tradeoff=Tradeoff(("/fc/Gemm", "/conv5/Conv"), points, 32))
+    assert not any("Noise adds up" in line for line in search_lines(outcome))
+    lines = search_lines(outcome, 1)
+    first = lines.index("Noise adds up: logits cosine by the MACs in FP16, each tried on 32 samples")
+    assert [line.split() for line in lines[first + 2 : first + 4]] == [
+        ["0.0%", "0.8741", "fails"],
+        ["25.0%", "0.9995", "passes", "/fc/Gemm,", "/conv5/Conv"],
+    ]

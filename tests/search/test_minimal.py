@@ -266,3 +266,14 @@ def test_certify_refuses_a_failing_plan():
     result = certify(evaluator, frozenset({7}))
     assert not result.passed
     assert result.ending.kind == "plan-fails"
+
+
+def test_the_order_begins_with_what_takes_most_error_per_price():
+    rng = np.random.default_rng(0)
+    lengths, prices = np.array([1.0, 9.0, 3.0, 0.001, 6.0]), np.array([1.0, 1.0, 1.0, 1.0, 30.0])
+    vectors = rng.standard_normal((5, 64, 40)) * lengths[:, None, None]
+    evaluator = Additive([vectors], prices, [Limit(0, "sqnr", 20)], [30 * rng.standard_normal((64, 40))])
+    result = search(evaluator)
+    assert result.order[:2] == ("g1", "g2")
+    assert "g3" not in result.order, "it does not matter"
+    assert search(evaluator, "bisect").order == ()

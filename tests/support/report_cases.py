@@ -27,6 +27,8 @@ from pytest_int8acc.results import (
     Score,
     SearchOutcome,
     StageLine,
+    Tradeoff,
+    TradeoffPoint,
     TrialLine,
     View,
     Wire,
@@ -157,6 +159,15 @@ SEARCH = SearchOutcome(
     seconds=3.2,
     int8_share=0.896,
     held_out=51,
+    tradeoff=Tradeoff(
+        (WIDE, NARROW),
+        (
+            TradeoffPoint(0, 0.0, COSINE),
+            TradeoffPoint(1, 0.06, replace(COSINE, value=0.997)),
+            TradeoffPoint(2, 0.104, replace(COSINE, value=0.9996)),
+        ),
+        32,
+    ),
 )
 LAYERS = tuple(
     LayerError(name, "Conv", sqnr - 4, 0.99, sqnr, 0.995)

@@ -1,0 +1,208 @@
+"""Where factors per channel of an activation go: up to nodes that take them in, through what commutes.
+
+    LayerNorm, Conv, Gemm, MatMul, Mul, Div ──→ Relu, pools, Reshape, Transpose, products ──→ activation
+
+A factor is meant by its place, so a way is found before factors are known: each tensor on it has an array of
+integers, which of the factors each of its channels takes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import onnx
+
+from pytest_int8acc.graph.formats import along
+from pytest_int8acc.graph.index import attribute
+from pytest_int8acc.graph.model import Model
+from pytest_int8acc.tensors import Array
+
+#: Nodes that commute with a positive factor per channel, whichever axis the channels lie on.
+_HOMOGENEOUS = frozenset({"Relu", "LeakyRelu", "Identity", "Dropout"})
+#: The same, for channels on axis 1.
+_POOLS = frozenset({"MaxPool", "AveragePool", "GlobalAveragePool", "GlobalMaxPool"})
+_GLOBAL = frozenset({"GlobalAveragePool", "GlobalMaxPool"})
+#: With a constant that is not larger they keep their input's shape.
+_ELEMENTWISE = frozenset({"Add", "Mul", "Div"})
+#: Nodes with a scale and a bias per channel (inputs 1 and 2).
+NORMS = frozenset({"LayerNormalization", "BatchNormalization", "InstanceNormalization"})
+
+
+@dataclass(frozen=True, eq=False)
+class Way:
+    """A tensor that factors pass, and its place in them."""
+
+    tensor: str
+    which: Array
+    """Integers: the factor of each channel, of axis 1 or aligned with the last axes as in broadcasting."""
+    front: bool
+    """The channels lie on axis 1, and ``which`` has one dimension."""
+
+    def spread(self, factors: Array) -> Array:
+        """The factors of the tensor's channels."""
+        return np.asarray(factors[self.which])
+
+
+class Channels:
+    """A model, asked which nodes take the factors of an activation."""
+
+    def __init__(self, model: Model) -> None:
+        """Keep the model; nothing is looked for."""
+        self.constants, self.index = model.constants(), model.index
+
+    def ways(
+        self, tensor: str, readers: Collection[tuple[str, int]], starts: Sequence[Way]
+    ) -> list[Way] | None:
+        """From ``tensor`` up to the one whose node takes its factors; None where none does.
+
+        Args:
+            tensor: An activation.
+            readers: Nodes that are made for the factors, and the positions at which they read it.
+            starts: Where its channels may be said to lie.
+        """
+        reading = [(node.name, position) for node, position in self.index.readers(tensor)]
+        if tensor in self.index.public or reading != list(readers):
+            return None
+        return next(filter(None, map(self._up, starts)), None)
+
+    def _up(self, way: Way) -> list[Way] | None:
+        node = self.index.producer.get(way.tensor)
+        if node is None or node.domain not in ("", "ai.onnx") or len([o for o in node.output if o]) > 1:
+            return None
+        if self._takes(node, way):
+            return [way]
+        for before in self._before(node, way):
+            if self.index.only_reader(before.tensor) is not None:
+                rest = self._up(before)
+                if rest is not None:
+                    return [way, *rest]
+        return None
+
+    def _takes(self, node: onnx.NodeProto, way: Way) -> bool:
+        """Whether constants of the node can be divided by the factors in place of its output."""
+        constants, count = self.constants, way.which.size
+        rest = [name for name in node.input[1:] if name]
+        last = way.which.ndim == 1 and not way.front
+        if node.op_type in NORMS:
+            layer = node.op_type == "LayerNormalization"
+            right = last and attribute(node, "axis", -1) == -1 if layer else way.front
+            return right and all(name in constants and constants[name].shape == (count,) for name in rest)
+        if node.op_type in ("Conv", "Gemm", "MatMul"):
+            if not rest or any(name not in constants for name in rest):
+                return False
+            weight = constants[rest[0]]
+            if node.op_type == "Conv":
+                return way.front and weight.shape[0] == count
+            makes = weight.ndim == 2 and weight.shape[0 if attribute(node, "transB", 0) else 1] == count
+            return makes and (last or (node.op_type == "Gemm" and way.front))
+        is_factor = node.op_type == "Mul" or (node.op_type == "Div" and node.input[1] in constants)
+        return is_factor and not way.front and self._constant_fits(node, way)
+
+    def _constant_fits(self, node: onnx.NodeProto, way: Way) -> bool:
+        """Whether one of two inputs is a constant that has the channels, or one value for all of them."""
+        shapes = [self.constants[name].shape for name in node.input if name in self.constants]
+        if len(node.input) != 2 or len(shapes) != 1:
+            return False
+        tail = shapes[0][-way.which.ndim :]
+        return all(have in (1, want) for have, want in zip(tail[::-1], way.which.shape[::-1], strict=False))
+
+    def _before(self, node: onnx.NodeProto, way: Way) -> Iterator[Way]:
+        """Where the factors of a node's output may come from; they are where a node takes them."""
+        source, which, front = node.input[0], way.which, way.front
+        if node.op_type in _HOMOGENEOUS or (node.op_type in _POOLS and front):
+            yield Way(source, which, front)
+        elif self._flattens(node) and which.ndim == 1:
+            yield Way(source, which, front=True)
+        elif node.op_type == "Transpose" and attribute(node, "perm", []):
+            yield _before_transpose(source, attribute(node, "perm", []), way)
+        elif node.op_type == "Reshape" and node.input[1] in self.constants and not front:
+            yield from self._before_reshape(source, self.constants[node.input[1]].tolist(), which)
+        elif node.op_type == "Add" and not front and self._constant_fits(node, way):
+            yield Way(next(name for name in node.input if name not in self.constants), which, front)
+        elif node.op_type == "Mul" and not self.constants.keys() & set(node.input):
+            yield from (Way(name, which, front) for name in dict.fromkeys(node.input))
+        elif node.op_type == "MatMul" and not front and self._columns(node, which):
+            yield Way(node.input[1], which, front)
+
+    def _flattens(self, node: onnx.NodeProto) -> bool:
+        """Whether the node makes rows of what was pooled to one value per channel."""
+        before = self.index.producer.get(node.input[0])
+        flat = node.op_type == "Reshape" or (node.op_type == "Flatten" and attribute(node, "axis", 1) == 1)
+        return flat and before is not None and before.op_type in _GLOBAL
+
+    def _columns(self, node: onnx.NodeProto, which: Array) -> bool:
+        """Whether the factors are those of columns, which the second of two activations gives."""
+        if self.constants.keys() & set(node.input) or (which.ndim > 1 and which.shape[-2] != 1):
+            return False
+        return which.ndim <= 2 or len(self.shape(node.input[1])) >= which.ndim
+
+    def _before_reshape(self, source: str, target: list[int], which: Array) -> Iterator[Way]:
+        """The last axis kept, split into two before, or made of two: what takes the factors tells."""
+        tail = [size for size in self.shape(source)[-2:] if size is not None]
+        if which.ndim == 1 and len(tail) == 2 and tail[0] * tail[1] == which.size:
+            yield Way(source, which.reshape(tail), front=False)
+        if which.ndim == 1 and target[-1] in (-1, which.size):
+            yield Way(source, which, front=False)
+        if which.ndim <= 2 and len(target) > 2 and min(target[-2:]) > 0:
+            yield Way(source, np.broadcast_to(which, target[-2:]).reshape(-1), front=False)
+
+    def shape(self, tensor: str) -> list[int | None]:
+        """The tensor's last sizes as Reshape and weights tell them; None for what inputs decide."""
+        node = self.index.producer.get(tensor)
+        if node is None:
+            return []
+        if node.op_type == "Reshape" and node.input[1] in self.constants:
+            return [size if size > 0 else None for size in self.constants[node.input[1]].tolist()]
+        if node.op_type in ("MatMul", "Gemm"):
+            weight = self.constants.get(node.input[1])
+            if weight is not None:
+                return [None, weight.shape[0 if attribute(node, "transB", 0) else -1]]
+            shape = self.shape(node.input[1])
+            return [*shape[:-2], None, shape[-1]] if len(shape) > 1 else []
+        if node.op_type == "Transpose":
+            shape, perm = self.shape(node.input[0]), attribute(node, "perm", [])
+            return [shape[axis] for axis in perm] if len(perm) == len(shape) else []
+        if node.op_type in _HOMOGENEOUS:
+            return self.shape(node.input[0])
+        rest = [name for name in node.input if name not in self.constants]
+        if node.op_type not in _ELEMENTWISE or len(rest) != 1:
+            return []
+        shape, other = self.shape(rest[0]), next(n for n in node.input if n in self.constants)
+        sizes = zip(shape[::-1], self.constants[other].shape[::-1], strict=False)
+        return shape if all(more in (1, size) for size, more in sizes) else []
+
+
+def _before_transpose(source: str, perm: Sequence[int], way: Way) -> Way:
+    which = along(way.which, 1, len(perm)) if way.front else way.which
+    whole = which.reshape([1] * (len(perm) - which.ndim) + list(which.shape))
+    before = whole.transpose(np.argsort(perm))
+    if len(perm) > 1 and before.shape[1] == before.size > 1:
+        at_front = Way(source, before.reshape(-1), front=True)
+        return at_front if len(perm) > 2 else Way(source, before.reshape(-1), front=False)
+    while before.ndim > 1 and before.shape[0] == 1:
+        before = before[0]
+    return Way(source, before, front=False)
+
+
+def divided(node: onnx.NodeProto, way: Way, factors: Array, constants: dict[str, Array]) -> dict[int, Array]:
+    """The node's constants, by position, such that its output is divided by the way's factors.
+
+    Nothing for nodes that the factors pass through but an Add of a constant.
+    """
+    spread, last = way.spread(factors), 0 if attribute(node, "transB", 0) else 1
+    places: list[tuple[int, int]] = []
+    if node.op_type in NORMS or node.op_type == "Conv":
+        places = [(1, 0), (2, 0)]
+    elif node.op_type == "Gemm":
+        places = [(1, last), (2, -1)]
+    elif node.op_type in ("MatMul", "Mul", "Div", "Add"):
+        places = [(i, -1) for i, read in enumerate(node.input) if read in constants]
+    found = {}
+    for index, axis in places:
+        if index < len(node.input) and node.input[index]:
+            array = constants[node.input[index]]
+            by = spread if axis == -1 else along(spread, axis, max(array.ndim, 1))
+            found[index] = array * by if node.op_type == "Div" else array / by
+    return found

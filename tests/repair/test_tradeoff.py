@@ -1,0 +1,80 @@
+"""Where noise adds up, a few plans between all of INT8 and none are tried, each keeping more layers high."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from labs import lab_of
+from planted_repairs import measured
+from repair_support import WIDE, planted
+
+from pytest_int8acc.check import conclude
+from pytest_int8acc.clock import Clock
+from pytest_int8acc.graph.network import Plan
+from pytest_int8acc.lab.simulator import FEW
+from pytest_int8acc.measure.measured import Measured
+from pytest_int8acc.repair import tradeoff as room
+from pytest_int8acc.repair.precision import find_precision
+from pytest_int8acc.repair.tradeoff import tradeoff
+
+MOST = 10
+
+
+@pytest.fixture(scope="module")
+def noisy(tmp_path_factory: pytest.TempPathFactory) -> Measured:
+    """A case that misses its limit by the noise of all layers."""
+    return measured(tmp_path_factory.mktemp("noisy"), planted("mobilenet"), {"sqnr_db": 36})
+
+
+def test_plans_are_nested_and_their_scores_are_those_of_trials(noisy: Measured) -> None:
+    lab = lab_of(noisy)
+    _, found = find_precision(lab)
+    offer = tradeoff(lab, found)
+    assert offer is not None
+    assert 3 <= len(offer.points) <= MOST
+    assert offer.samples == min(FEW, len(lab.simulator.inputs))
+    counts = [point.layers for point in offer.points]
+    assert counts == sorted(set(counts))
+    assert (counts[0], counts[-1]) == (0, len(offer.layers))
+    assert not offer.points[0].score.passed
+    assert offer.points[-1].score.passed
+    assert offer.points[-1].score.value > offer.points[0].score.value + 6
+    seen = lab.simulator.seen(lab.simulator.few)
+    for point in offer.points:
+        high = offer.layers[: point.layers]
+        assert point.share == pytest.approx(lab.share(high))
+        trial = lab.simulator.trial(Plan(high=dict.fromkeys(high, "fp16")), seen)
+        assert point.score.value == pytest.approx(trial.scores[0])
+
+
+def test_a_case_of_noise_offers_it(noisy: Measured) -> None:
+    result = conclude(replace(noisy, clock=Clock()))
+    assert result.search is not None
+    assert result.search.tradeoff is not None
+
+
+def test_a_case_with_a_fault_does_not(tmp_path: Path) -> None:
+    result = conclude(measured(tmp_path, planted("cnn", factors={WIDE: 50}), {"sqnr_db": 20}))
+    assert result.search is not None
+    assert result.search.culprits
+    assert result.search.tradeoff is None
+
+
+def test_it_is_left_out_where_time_is_up(noisy: Measured, monkeypatch: pytest.MonkeyPatch) -> None:
+    case = replace(noisy, clock=Clock())
+    own = room.tradeoff
+
+    def late(*facts: object) -> object:
+        case.clock.interrupt()
+        return own(*facts)  # type: ignore[arg-type]
+
+    monkeypatch.setattr("pytest_int8acc.steps.tradeoff", late)
+    result = conclude(case)
+    assert result.search is not None
+    assert result.search.tradeoff is None
+    assert result.stopped is not None
+    assert "tradeoff" in result.stopped.left_out
+    assert result.diagnosis is not None
+    assert result.diagnosis.repairs
