@@ -13,8 +13,7 @@ from onnx import numpy_helper, parser
 from projects import CALIBRATED, Project
 from zoo import ZOO
 
-from pytest_int8acc import check as steps
-from pytest_int8acc.check import check, conclude
+from pytest_int8acc.check import check, conclude, steps
 from pytest_int8acc.errors import CriterionError, DataError, EngineError, Int8accError, ModelError
 from pytest_int8acc.graph.groups import find_groups
 from pytest_int8acc.graph.load import load_model

@@ -23,7 +23,6 @@ ROOMS_DOWNWARD = (
         "workbench",
         "init",
         "check",
-        "steps",
         "report",
         "fix",
         "diagnose",
@@ -178,7 +177,7 @@ def test_the_entry_point_costs_two_milliseconds_at_most(tmp_path):
 
 
 def test_a_case_that_passes_does_not_load_what_follows_one_that_fails(tmp_path):
-    rooms = [f"{PACKAGE}.{room}" for room in ("steps", "fix", "diagnose", "repair", "lab")]
+    rooms = [f"{PACKAGE}.{room}" for room in ("check.steps", "fix", "diagnose", "repair", "lab")]
     code = f"import sys, {PACKAGE}.check; print(sorted(set({rooms!r}) & set(sys.modules)))"
     assert fresh_python(code, tmp_path) == "[]"
 

@@ -10,7 +10,7 @@ from labs import lab_of
 from planted_repairs import measured
 from repair_support import WIDE, planted
 
-from pytest_int8acc.check import conclude
+from pytest_int8acc.check import conclude, steps
 from pytest_int8acc.clock import Clock
 from pytest_int8acc.graph.network import Plan
 from pytest_int8acc.lab.simulator import FEW
@@ -70,7 +70,7 @@ def test_it_is_left_out_where_time_is_up(noisy: Measured, monkeypatch: pytest.Mo
         case.clock.interrupt()
         return own(*facts)  # type: ignore[arg-type]
 
-    monkeypatch.setattr("pytest_int8acc.steps.tradeoff", late)
+    monkeypatch.setattr(steps, "tradeoff", late)
     result = conclude(case)
     assert result.search is not None
     assert result.search.tradeoff is None

@@ -56,7 +56,7 @@ def conclude(measured: Measured, folder: Path | None = None) -> CaseResult:
     steps = None
     with clock.running():
         try:
-            from pytest_int8acc.steps import Steps  # what a case that passes does not need
+            from pytest_int8acc.check.steps import Steps  # what a case that passes does not need
 
             steps = Steps(measured, folder, measured.result)
             steps.run(wanted=wanted, explained=explained)
