@@ -11,8 +11,7 @@ import numpy as np
 import pytest
 from faulty_digits import faulty
 
-from pytest_int8acc import steps
-from pytest_int8acc.check import conclude
+from pytest_int8acc.check import conclude, steps
 from pytest_int8acc.clock import Clock, OutOfTime, current
 from pytest_int8acc.diagnose import case as diagnosis
 from pytest_int8acc.engines.run import run_together
