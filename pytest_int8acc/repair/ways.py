@@ -112,6 +112,8 @@ class Work:
 
 
 Way = Callable[[Work], Iterator[Candidate]]
+#: Shares of what the limits allow that mixed plans may use up, one after the other.
+_ROOMS = (1.0, 0.7, 0.4)
 
 
 def unfuse(work: Work) -> Iterator[Candidate]:
@@ -195,11 +197,15 @@ def mix(work: Work) -> Iterator[Candidate]:
         wanted = list(dict.fromkeys(unit_of[tensor] for tensor in tensors if tensor in unit_of))
         others = dict.fromkeys((c for c in work.culprits if c != name), keep)
         choice = chooser.rescale(wanted, start=choice, high=others, least=least)
-    evaluator = work.lab.simulated(base=chooser.plan(choice), room=work.room)
-    everything = evaluator.indices(work.culprits)
-    result = certify(evaluator, everything, budget=Budget(clock=work.lab.clock))
-    if result.passed and len(result.high) < len(work.culprits):
-        yield Candidate(base, choice, dict.fromkeys(result.high, keep))
+    everything, proposed = work.lab.simulated().indices(work.culprits), frozenset[str]()
+    for room in _ROOMS:  # the next where an engine computes worse than the simulation, or without a reserve
+        evaluator = work.lab.simulated(base=chooser.plan(choice), room=room * work.room)
+        result = certify(evaluator, everything, budget=Budget(clock=work.lab.clock))
+        if not result.passed or len(result.high) == len(work.culprits):
+            return
+        if set(result.high) != proposed:
+            proposed = frozenset(result.high)
+            yield Candidate(base, choice, dict.fromkeys(result.high, keep))
 
 
 #: Cheapest first; what keeps all culprits high is the search's own plan.
