@@ -197,14 +197,14 @@ def mix(work: Work) -> Iterator[Candidate]:
         wanted = list(dict.fromkeys(unit_of[tensor] for tensor in tensors if tensor in unit_of))
         others = dict.fromkeys((c for c in work.culprits if c != name), keep)
         choice = chooser.rescale(wanted, start=choice, high=others, least=least)
-    everything, proposed = work.lab.simulated().indices(work.culprits), frozenset[str]()
+    everything, proposed = work.lab.simulated().indices(work.culprits), None
     for room in _ROOMS:  # the next where an engine computes worse than the simulation, or without a reserve
         evaluator = work.lab.simulated(base=chooser.plan(choice), room=room * work.room)
         result = certify(evaluator, everything, budget=Budget(clock=work.lab.clock))
         if not result.passed or len(result.high) == len(work.culprits):
             return
-        if set(result.high) != proposed:
-            proposed = frozenset(result.high)
+        if result.high != proposed:
+            proposed = result.high
             yield Candidate(base, choice, dict.fromkeys(result.high, keep))
 
 
