@@ -62,4 +62,6 @@ def conclude(measured: Measured, folder: Path | None = None) -> CaseResult:
             steps.run(wanted=wanted, explained=explained)
         except KeyboardInterrupt:
             clock.interrupt()
+            if wanted and (steps is None or steps.found is None):  # before the first step could say so
+                clock.leave("search")
     return timed(measured.result if steps is None else steps.result, clock)
