@@ -12,7 +12,7 @@ from onnx import TensorProto, helper, numpy_helper
 from pytest_int8acc.engines.onnxruntime import Sessions
 from pytest_int8acc.graph.formats import FP16, INT8, Format
 from pytest_int8acc.graph.fp16_network import emulate_network, network_to_fp16
-from pytest_int8acc.graph.index import refill, subgraphs
+from pytest_int8acc.graph.index import subgraphs
 from pytest_int8acc.graph.low_switchboard import build_low_switchboard
 from pytest_int8acc.graph.model import Model
 from pytest_int8acc.graph.network import Edge, Network, Precision, TensorScale
@@ -140,8 +140,6 @@ def _replace(
                     yield slot
             elif inner.op_type == "DequantizeLinear" and inner.input[0] in chosen:
                 inner.input[1] = chosen[inner.input[0]].name
-        read = {name for inner in graph.node for name in inner.input}
-        refill(graph.initializer, [tensor for tensor in graph.initializer if tensor.name in read])
 
 
 def _bits(scale: Array) -> bytes:
