@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -14,6 +15,7 @@ from projects import CALIBRATED, Project
 from zoo import ZOO
 
 from pytest_int8acc.check import check, conclude, steps
+from pytest_int8acc.clock import Clock
 from pytest_int8acc.errors import CriterionError, DataError, EngineError, Int8accError, ModelError
 from pytest_int8acc.graph.groups import find_groups
 from pytest_int8acc.graph.load import load_model
@@ -412,6 +414,20 @@ def test_a_folder_that_cannot_be_written_takes_nothing_away(failing: Measured, t
     assert result.diagnosis is not None
     assert result.diagnosis.repairs[0].verified
     assert result.written == ()
+
+
+def test_ctrl_c_before_the_first_step_leaves_the_search_out(
+    failing: Measured, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupted(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(steps, "Lab", interrupted)
+    case = replace(failing, clock=Clock())
+    result = conclude(case)
+    assert result.stopped is not None
+    assert (result.stopped.kind, result.stopped.left_out) == ("interrupted", ("search",))
+    assert (result.outputs, result.passed, result.search) == (failing.result.outputs, False, None)
 
 
 def test_a_search_that_fails_leaves_the_verdict_and_the_diagnosis(
