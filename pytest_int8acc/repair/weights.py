@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 
 import numpy as np
 
 from pytest_int8acc.graph.formats import FP16, INT8, INT32
 from pytest_int8acc.graph.migrate import by_weight
-from pytest_int8acc.graph.network import Network, Quantization, TensorScale
+from pytest_int8acc.graph.network import Edge, Network, Quantization, TensorScale
 from pytest_int8acc.graph.plan import fresh_weights, weight_axis
 from pytest_int8acc.graph.quantize import quantize_weight
 from pytest_int8acc.lab.values import TensorValues
@@ -37,21 +37,25 @@ def weight_scales(
 
 def worse_weights(network: Network, groups: Iterable[str] | None = None) -> tuple[str, ...]:
     """Constants of groups (None: of all) that scales taken from their values would round better, by 1 dB."""
-    wanted = None if groups is None else set(groups)
-    constants = network.model.constants()
-    nodes = network.model.index.nodes
-    found: dict[str, None] = {}
+    nodes, found = network.model.index.nodes, dict[str, None]()
+    for edge, weight in _weights(network, groups):
+        old = edge.quantization
+        if old.values is None or old.format is INT32:
+            continue
+        axis = weight_axis(nodes[edge.node], edge, weight.ndim)
+        fresh = quantize_weight(weight, axis, old.format.symmetric)
+        if _error(old, weight) > 10 ** (_FRESH_DB / 10) * _error(fresh, weight):
+            found[edge.tensor] = None
+    return tuple(found)
+
+
+def _weights(network: Network, groups: Iterable[str] | None) -> Iterator[tuple[Edge, Array]]:
+    """Edges of groups (None: of all) on constants, with their float values."""
+    constants, wanted = network.model.constants(), None if groups is None else set(groups)
     for group in network.groups:
         for edge in group.edges if wanted is None or group.name in wanted else ():
-            old = edge.quantization
-            if old.values is None or old.format is INT32 or edge.tensor not in constants:
-                continue
-            weight = constants[edge.tensor]
-            axis = weight_axis(nodes[edge.node], edge, weight.ndim)
-            fresh = quantize_weight(weight, axis, old.format.symmetric)
-            if _error(old, weight) > 10 ** (_FRESH_DB / 10) * _error(fresh, weight):
-                found[edge.tensor] = None
-    return tuple(found)
+            if edge.tensor in constants:
+                yield edge, constants[edge.tensor]
 
 
 def _error(quantization: Quantization, weight: Array) -> float:
@@ -64,14 +68,11 @@ def _cut(
     network: Network, groups: Iterable[str] | None, held: Mapping[str, TensorValues]
 ) -> dict[str, TensorScale]:
     """Scales that cut off weights which need the range and meet inputs that are next to 0."""
-    constants, nodes = network.model.constants(), network.model.index.nodes
-    wanted = None if groups is None else set(groups)
-    edges = [e for g in network.groups for e in g.edges if wanted is None or g.name in wanted]
-    found: dict[str, TensorScale] = {}
-    for edge in edges:
-        node, weight = nodes[edge.node], constants.get(edge.tensor)
+    nodes, found = network.model.index.nodes, dict[str, TensorScale]()
+    for edge, weight in _weights(network, groups):
+        node = nodes[edge.node]
         maxima = held[node.input[0]].channel_amax if node.input[0] in held else None
-        if weight is None or maxima is None or edge.index != 1 or node.op_type not in _READERS:
+        if maxima is None or edge.index != 1 or node.op_type not in _READERS:
             continue
         alone = len(network.model.index.readers(edge.tensor)) == 1
         if alone and edge.quantization.format is INT8 and np.isfinite(maxima).all():
