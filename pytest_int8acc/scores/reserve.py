@@ -38,13 +38,18 @@ def interval(score: Score, rows: F64, metric: Metric) -> Interval | None:
         rows: What it is made of, a row per sample, [samples, sums].
         metric: Makes the score of such rows.
     """
-    kept_by_far = score.passed and score.strain < _FAR
-    if score.limit is None or kept_by_far or len(rows) < 2 or not math.isfinite(score.value):
+    if not _is_open(score, len(rows)):
         return None
     rng = np.random.default_rng(0)
     lots = np.array_split(rng.permutation(len(rows)), min(len(rows), _LOTS))
     choices = rng.integers(0, len(lots), (DRAWS, len(lots)))
     return around(score, [metric(drawn) for drawn in _drawn(rows, lots, choices, metric.measure)])
+
+
+def _is_open(score: Score, samples: int) -> bool:
+    """Whether other samples might be judged otherwise, and it can be seen."""
+    kept_by_far = score.passed and score.strain < _FAR
+    return score.limit is not None and not kept_by_far and samples > 1 and math.isfinite(score.value)
 
 
 def _drawn(
@@ -77,7 +82,7 @@ def interval_of_labels(
         samples: How many there are.
         value: Makes the score of some samples, by index.
     """
-    if score.limit is None or (score.passed and score.strain < _FAR) or samples < 2:
+    if not _is_open(score, samples):
         return None
     size = min(samples, _MOST)
     choices = np.random.default_rng(0).integers(0, samples, (DRAWS, size))

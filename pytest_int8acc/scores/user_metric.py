@@ -91,7 +91,7 @@ def _interval(score: Score, candidate: MetricRun, moving: MetricRun | None) -> I
     ``moving``: the baseline, where the limit is set by its value, which moves with the samples.
     """
     own = candidate.drawable
-    if own is None or not math.isfinite(score.value):
+    if own is None:
         return None
     other = None if moving is None else moving.drawable
 
