@@ -51,9 +51,9 @@ class OrtEngine:
 
     Mode *exact* leaves every QuantizeLinear and DequantizeLinear in place, so INT8 is simulated by float
     arithmetic on exact integer values, or spells them out in FP8 (see graph/spell_fp8.py), and rounds every
-    FP16 result (see graph/emulate.py): the same on
-    every CPU, and what an engine with FP32 accumulators computes. Mode *native* lets ONNX Runtime fuse
-    Q/DQ into its INT8 kernels, see :func:`saturation`, and compute FP16 as it likes.
+    FP16 result (see graph/emulate.py): the same on every CPU, and what an engine with FP32 accumulators
+    computes. Mode *native* lets ONNX Runtime fuse Q/DQ into its INT8 kernels, see :func:`saturation`, and
+    compute FP16 as it likes.
 
     Args:
         model: What to run.

@@ -50,8 +50,8 @@ def apart(
         shapes: Of the activations that they quantize, in a run.
     """
     editor = network.model.edit()
-    fixed = _fixed_channels(network, groups)
     mixes = mixing(network.model)
+    fixed = _fixed_channels(network, groups, mixes)
     apart = {group.name: _Apart(group, editor, mixes) for group in network.groups if group.name in groups}
     edges = {name: by_node(parts.activations) for name, parts in apart.items()}
     owner = {node: name for name, by in edges.items() for node in by}
@@ -110,13 +110,15 @@ class _Apart:
         return node
 
 
-def _fixed_channels(network: Network, groups: Collection[str]) -> set[tuple[str, int]]:
+def _fixed_channels(
+    network: Network, groups: Collection[str], mixes: Collection[str]
+) -> set[tuple[str, int]]:
     """Node and input of each activation whose channels are as many in every run.
 
     Where the inputs' sizes are fixed but for the batch, those of activations are taken to be.
     """
     model, found = network.model, set[tuple[str, int]]()
-    values, index, mixes = model.values(), model.index, mixing(model)
+    values, index = model.values(), model.index
     sized = all(info.shape and all(isinstance(n, int) for n in info.shape[1:]) for info in model.inputs)
     for edge in (e for g in network.groups if g.name in groups for e in g.edges):
         node, info = index.nodes[edge.node], values.get(edge.tensor)

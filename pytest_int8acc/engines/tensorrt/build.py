@@ -179,7 +179,9 @@ def run_worker(
             logger.info("%s: %.0f s so far", what, seconds)
 
     environment = {
-        "CUDA_MODULE_LOADING": os.environ.get("CUDA_MODULE_LOADING", "LAZY"),  # eager takes 8.6 seconds
+        "CUDA_MODULE_LOADING": os.environ.get(
+            "CUDA_MODULE_LOADING", "LAZY"
+        ),  # all kernels at once take 8.6 long
         "POLYGRAPHY_USE_TENSORRT_RTX": "1" if platform.is_rtx else "0",
         **({"CUDA_VISIBLE_DEVICES": device.visible} if device in platform.devices[1:] else {}),
     }

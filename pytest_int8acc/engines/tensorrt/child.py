@@ -111,9 +111,9 @@ class Workers:
         Args:
             folder: The job's.
             log: Gets the output of a child that starts.
-            timeout: As for ``run_child``, like the arguments that follow.
+            timeout: See ``run_child``.
             succeeded: Whether the job is done well; None as long as it is not done.
-            environment: Added to this process's own.
+            environment: Added to this process's own; a child gets jobs of one environment only.
             waiting: See ``run_child``.
             idle: See ``run_child``.
         """
