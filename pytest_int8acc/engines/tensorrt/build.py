@@ -178,10 +178,8 @@ def run_worker(
             last = seconds
             logger.info("%s: %.0f s so far", what, seconds)
 
-    environment = {
-        "CUDA_MODULE_LOADING": os.environ.get(
-            "CUDA_MODULE_LOADING", "LAZY"
-        ),  # all kernels at once take 8.6 long
+    environment = {  # where all kernels are loaded at once, TensorRT 8.6 takes seconds longer to start
+        "CUDA_MODULE_LOADING": os.environ.get("CUDA_MODULE_LOADING", "LAZY"),
         "POLYGRAPHY_USE_TENSORRT_RTX": "1" if platform.is_rtx else "0",
         **({"CUDA_VISIBLE_DEVICES": device.visible} if device in platform.devices[1:] else {}),
     }
