@@ -14,14 +14,14 @@ from pytest_int8acc.data import Dataset
 from pytest_int8acc.errors import ModelError, SpecError
 from pytest_int8acc.graph.formats import FP8, FP16, INT8, Format
 from pytest_int8acc.graph.groups import find_groups
-from pytest_int8acc.graph.load import load_model, normalize, raise_opset
+from pytest_int8acc.graph.load import QDQ_OPSET, load_model, normalize, raise_opset
 from pytest_int8acc.graph.low_network import low_network
 from pytest_int8acc.graph.model import Model
 from pytest_int8acc.graph.network import Network, Plan, Precision
 from pytest_int8acc.graph.plan import apply, fp32_nodes, guard, merge, with_outputs
 from pytest_int8acc.graph.qdq import is_qdq, read_qdq
 from pytest_int8acc.graph.quantize import quantize
-from pytest_int8acc.graph.to_fp16 import QDQ_OPSET, to_fp16
+from pytest_int8acc.graph.to_fp16 import to_fp16
 from pytest_int8acc.scales.observed import Observed
 from pytest_int8acc.settings import Settings
 from pytest_int8acc.spec.int8 import Algorithm, BaselineModel, Implicit

@@ -21,6 +21,7 @@ from pytest_int8acc.errors import ModelError, listed
 from pytest_int8acc.graph.index import GRAPHS, all_graphs, all_nodes, captured, inner_names, refill, subgraphs
 from pytest_int8acc.graph.model import put_constant
 from pytest_int8acc.graph.stored import check_stored, densify, is_type, read_external
+from pytest_int8acc.graph.trt_fp8 import STANDARD
 from pytest_int8acc.tensors import Array
 
 #: TensorRT's limit on the elements of one tensor.
@@ -29,7 +30,7 @@ _ELEMENTS = 1 << 31
 _CALLS, _INLINED = 200, 1_000_000
 _ANY = 1 << 31
 #: Of whatever domain: ONNX Runtime has its own.
-_PAIR = frozenset({"QuantizeLinear", "DequantizeLinear"})
+_PAIR = frozenset({"QuantizeLinear", "DequantizeLinear", *STANDARD})
 
 _Holder = onnx.GraphProto | onnx.FunctionProto
 _Key = tuple[str, str, str]

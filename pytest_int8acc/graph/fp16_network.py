@@ -14,10 +14,10 @@ from onnx import helper
 
 from pytest_int8acc.graph.emulate import emulate_half
 from pytest_int8acc.graph.formats import INT32
-from pytest_int8acc.graph.load import normalize, raise_opset
+from pytest_int8acc.graph.load import QDQ_OPSET, normalize, raise_opset
 from pytest_int8acc.graph.model import Model
 from pytest_int8acc.graph.network import Edge, Group, Network, Quantization, by_node
-from pytest_int8acc.graph.to_fp16 import QDQ_OPSET, scale_in, to_fp16
+from pytest_int8acc.graph.to_fp16 import scale_in, to_fp16
 from pytest_int8acc.graph.types import FLOAT16, computes_in_half, value_types
 
 _Place = tuple[str, int]

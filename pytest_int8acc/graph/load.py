@@ -1,9 +1,9 @@
 """Reads an ONNX file into a Model in one normal form, so that the rest of graph/ has one form to know.
 
-Normal form: no local functions, no Constant nodes in the main graph, every node with a name of its
-own, initializers not listed as inputs, opset 13 or later (per-channel Q/DQ begins there), open sizes
-without a number, and weights that reach their reader through Transpose, Reshape, Identity, Cast or
-arithmetic with other constants folded into one initializer.
+Normal form: no local functions, no FP8 operators of TensorRT's own, no Constant nodes in the main graph,
+every node with a name of its own, initializers not listed as inputs, opset 13 or later (per-channel Q/DQ
+begins there), open sizes without a number, and weights that reach their reader through Transpose, Reshape,
+Identity, Cast or arithmetic with other constants folded into one initializer.
 """
 
 from __future__ import annotations
@@ -24,10 +24,13 @@ from pytest_int8acc.errors import ModelError
 from pytest_int8acc.graph.door import admit
 from pytest_int8acc.graph.index import attribute, refill, take_name
 from pytest_int8acc.graph.model import Model, make_model, put_constant
+from pytest_int8acc.graph.trt_fp8 import holds_trt_fp8, standard_fp8
 from pytest_int8acc.tensors import Array
 
 #: Per-channel QuantizeLinear and DequantizeLinear exist from here on.
 LEAST_OPSET = 13
+#: They take FP16 and FP8 from here on (ONNX operator changelog).
+QDQ_OPSET = 19
 #: Nodes on constants alone that are folded: they move or rename weights, or change their type.
 _MOVES = frozenset({"Identity", "Transpose", "Reshape", "Squeeze", "Unsqueeze", "Flatten", "Cast"})
 #: Folded, too, where the result is no larger: weights stored as integers come with a scale and an offset.
@@ -64,11 +67,13 @@ def normalize(model: Model) -> Model:
     _drop_initializers_from_inputs(model.graph)
     _open_negative_sizes(model.graph)
     _hoist_constants(model)
-    model = raise_opset(make_model(model.proto, model.weights, name), LEAST_OPSET)
+    least = QDQ_OPSET if holds_trt_fp8(model) else LEAST_OPSET
+    model = raise_opset(make_model(model.proto, model.weights, name), least)
     _hoist_constants(model)  # the converter writes axes as Constant nodes
     model = make_model(model.proto, model.weights, name)
     _name_nodes(model.graph)
-    return _tell_kernels(_fold(model))
+    model = _fold(model)
+    return _tell_kernels(standard_fp8(model) if holds_trt_fp8(model) else model)
 
 
 def raise_opset(model: Model, least: int) -> Model:

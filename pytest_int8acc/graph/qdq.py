@@ -23,6 +23,7 @@ from pytest_int8acc.graph.index import Index, attribute
 from pytest_int8acc.graph.model import Editor, Model
 from pytest_int8acc.graph.network import Edge, Group, Network, Quantization
 from pytest_int8acc.graph.restore import restore
+from pytest_int8acc.graph.trt_fp8 import STANDARD
 from pytest_int8acc.graph.types import value_types
 from pytest_int8acc.tensors import Array
 
@@ -39,10 +40,10 @@ _OTHER_TYPES: Mapping[int, str] = {
     TensorProto.INT4: "INT4",
     TensorProto.UINT4: "UINT4",
 }
-_OTHER_OPERATORS = {
+_OTHER_OPERATORS: Mapping[str, str] = {
     "TRT_MXFP8DynamicQuantize": "MXFP8",
     "TRT_FP4DynamicQuantize": "NVFP4",
-    "TRT_FP8QuantizeLinear": "FP8 by TensorRT's own operators",
+    **dict.fromkeys(STANDARD, FP8.name.upper()),
     "TRT_INT4DequantizeLinear": "INT4 by TensorRT's own operators",
 }
 #: By what groups are quantized to: what else a pair may be of.
@@ -63,8 +64,8 @@ def check_formats(model: Model, low: Format = INT8) -> None:
         said = _OTHER_OPERATORS.get(node.op_type, "")
         if node.op_type == "DequantizeLinear" and not said and types.get(node.input[0], 0):
             said = _OTHER_TYPES.get(types[node.input[0]], INT8.name.upper())
-            if said == wanted:
-                return
+        if said == wanted:
+            return
         found.update({said: None} if said else {})
     if found:
         other = next((codes.name for codes in (INT8, FP8) if codes.name.upper() in found), "")

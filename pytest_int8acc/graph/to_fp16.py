@@ -20,7 +20,7 @@ from onnx import TensorProto, helper
 from pytest_int8acc.errors import ModelError
 from pytest_int8acc.graph.formats import BF16, FP16, Format
 from pytest_int8acc.graph.index import subgraphs
-from pytest_int8acc.graph.load import normalize, raise_opset
+from pytest_int8acc.graph.load import QDQ_OPSET, normalize, raise_opset
 from pytest_int8acc.graph.model import Model, put_constant
 from pytest_int8acc.graph.norms import combine_norms
 from pytest_int8acc.graph.types import (
@@ -38,8 +38,6 @@ from pytest_int8acc.tensors import Array, did_you_mean
 
 #: A scale that FP16 rounding changes by more than this share is said; normal numbers change by 2**-11.
 COARSE = 0.01
-#: Q/DQ takes FP16 from here on (ONNX operator changelog).
-QDQ_OPSET = 19
 #: Conv, pools and most others take BF16 from here on.
 BF16_OPSET = 22
 _QDQ = frozenset({"QuantizeLinear", "DequantizeLinear"})

@@ -9,19 +9,22 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
+from narrow import standard_fp8_block, trt_fp8_block
 from onnx import numpy_helper, parser
+from onnx.reference import ReferenceEvaluator
 from onnxruntime.quantization import CalibrationDataReader, QuantFormat, QuantType, quantize_static
 from zoo import ZOO, sample_feed
 
 from pytest_int8acc.engines.onnxruntime import OrtEngine
 from pytest_int8acc.errors import ModelError
-from pytest_int8acc.graph.formats import INT8
+from pytest_int8acc.graph.formats import FP8, INT8
 from pytest_int8acc.graph.groups import find_groups
+from pytest_int8acc.graph.lint import lint
 from pytest_int8acc.graph.load import load_model, normalize
 from pytest_int8acc.graph.model import Model, make_model, put_constant
 from pytest_int8acc.graph.network import LeftHigh, Plan, symmetric
 from pytest_int8acc.graph.plan import apply
-from pytest_int8acc.graph.qdq import read_qdq
+from pytest_int8acc.graph.qdq import check_formats, read_qdq
 from pytest_int8acc.graph.quantize import quantize
 from pytest_int8acc.graph.to_fp16 import to_fp16
 
@@ -346,3 +349,36 @@ def test_what_is_beyond_fp32_in_units_of_the_scale_saturates_without_a_warning()
         warnings.simplefilter("error")
         codes = INT8.quantize(values, 1e-30)
     assert codes.tolist() == [127, -128, 0]
+
+
+# --- TensorRT's own FP8 operators, as ModelOpt and Transformer Engine export them
+
+
+def test_tensorrts_own_fp8_operators_are_the_standard_ones() -> None:
+    standard = standard_fp8_block()
+    read, expected = normalize(make_model(trt_fp8_block(17))), normalize(make_model(standard))
+    network, wanted = read_qdq(read, low=FP8), read_qdq(expected, low=FP8)
+    assert {node.domain for node in network.model.graph.node} == {""}
+    assert [entry.domain for entry in read.proto.opset_import] == [""]
+    assert [(g.name, len(g.edges)) for g in network.groups] == [(g.name, len(g.edges)) for g in wanted.groups]
+    x = np.random.default_rng(1).normal(size=(8, 16)).astype(np.float32)
+    (truth,) = ReferenceEvaluator(standard).run(None, {"x": x})
+    made = OrtEngine(apply(network, Plan()))({"x": x})["y"]
+    np.testing.assert_allclose(made, truth, rtol=1e-5, atol=1e-6)
+    assert not lint(make_model(trt_fp8_block(17)))
+
+
+@pytest.mark.parametrize("opset", [17, 20])
+def test_and_belong_under_fp8(opset: int) -> None:
+    model = make_model(trt_fp8_block(opset))
+    check_formats(model, FP8)
+    with pytest.raises(ModelError, match=r"quantized to FP8, and nothing to INT8, .*under 'fp8: \{model"):
+        check_formats(model, INT8)
+
+
+def test_an_fp8_operator_without_a_scale_is_an_error_at_the_door(tmp_path: Path) -> None:
+    proto = trt_fp8_block(17)
+    del proto.graph.node[0].input[1]
+    onnx.save(proto, tmp_path / "q.onnx")
+    with pytest.raises(ModelError, match=r"q.onnx: node 'quantize_x' .* wants a tensor and a scale"):
+        load_model(tmp_path / "q.onnx")

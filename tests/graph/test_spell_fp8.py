@@ -20,14 +20,13 @@ from pytest_int8acc.engines.onnxruntime import OrtEngine
 from pytest_int8acc.graph.formats import FP8
 from pytest_int8acc.graph.groups import find_groups
 from pytest_int8acc.graph.index import all_nodes
-from pytest_int8acc.graph.load import normalize, raise_opset
+from pytest_int8acc.graph.load import QDQ_OPSET, normalize, raise_opset
 from pytest_int8acc.graph.model import Model, make_model
 from pytest_int8acc.graph.network import Network
 from pytest_int8acc.graph.plan import apply
 from pytest_int8acc.graph.qdq import read_qdq
 from pytest_int8acc.graph.quantize import quantize
 from pytest_int8acc.graph.spell_fp8 import spell_out_fp8
-from pytest_int8acc.graph.to_fp16 import QDQ_OPSET
 
 Run = Callable[[np.ndarray, np.float32], np.ndarray]
 scales = st.floats(2.0**-30, 2.0**20, width=32).map(np.float32)

@@ -8,7 +8,7 @@ import ml_dtypes
 import numpy as np
 import onnx
 from builder import Builder
-from onnx import TensorProto, helper
+from onnx import TensorProto, helper, numpy_helper
 
 #: Format to the dtype of its codes and the greatest of them.
 CODES = {
@@ -78,3 +78,60 @@ def blocks(operator: str, folder: Path) -> None:
     opsets = [helper.make_opsetid("", 23), helper.make_opsetid("trt", 1)]
     graph = helper.make_graph(nodes, "g", ends[:1], ends[1:], [weight])
     onnx.save(helper.make_model(graph, ir_version=11, opset_imports=opsets), folder / "q.onnx")
+
+
+def trt_fp8_block(opset: int) -> onnx.ModelProto:
+    """A product with a bias, its input and weight in FP8 by TensorRT's own operators."""
+    rng = np.random.default_rng(0)
+    constants = {
+        "w": rng.normal(size=(16, 16)).astype(np.float32),
+        "b": rng.normal(size=16).astype(np.float32),
+        "scale_x": np.float32(4 / 448).reshape(()),
+        "scale_w": np.full(16, 3 / 448, np.float32),
+    }
+    nodes = [
+        helper.make_node("MatMul", ["x_dq", "w_dq"], ["mm"], "mm"),
+        helper.make_node("Add", ["mm", "b"], ["y"], "add"),
+    ]
+    for name, more in (("w", {"axis": 1}), ("x", {})):
+        scale = f"scale_{name}"
+        nodes[:0] = [
+            helper.make_node(
+                "TRT_FP8QuantizeLinear",
+                [name, scale],
+                [f"{name}_q"],
+                f"quantize_{name}",
+                domain="trt",
+                **more,
+            ),
+            helper.make_node(
+                "TRT_FP8DequantizeLinear",
+                [f"{name}_q", scale],
+                [f"{name}_dq"],
+                f"dequantize_{name}",
+                domain="trt",
+                **more,
+            ),
+        ]
+    ends = [helper.make_tensor_value_info(name, TensorProto.FLOAT, ["N", 16]) for name in ("x", "y")]
+    told = helper.make_tensor_value_info("x_q", TensorProto.UINT8, ["N", 16])
+    weights = [numpy_helper.from_array(array, name) for name, array in constants.items()]
+    graph = helper.make_graph(nodes, "block", ends[:1], ends[1:], weights, value_info=[told])
+    imports = [helper.make_opsetid("", opset), helper.make_opsetid("trt", 1)]
+    return helper.make_model(graph, ir_version=9, opset_imports=imports)
+
+
+def standard_fp8_block() -> onnx.ModelProto:
+    """The same by the operators of ONNX."""
+    model = trt_fp8_block(21)
+    del model.opset_import[1], model.graph.value_info[:]
+    for node in model.graph.node:
+        if node.domain:
+            node.op_type, node.domain = node.op_type.removeprefix("TRT_FP8"), ""
+            node.input.append(f"zero_{node.input[1]}")
+    for scale, sizes in (("scale_x", []), ("scale_w", [16])):
+        zeros = [0.0] * (sizes or [1])[0]
+        model.graph.initializer.append(
+            helper.make_tensor(f"zero_{scale}", TensorProto.FLOAT8E4M3FN, sizes, zeros)
+        )
+    return model

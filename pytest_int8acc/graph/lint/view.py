@@ -15,8 +15,9 @@ from pytest_int8acc.errors import ModelError
 from pytest_int8acc.graph.formats import FP8, INT8, UINT8
 from pytest_int8acc.graph.groups import moves_values
 from pytest_int8acc.graph.index import attribute, captured
-from pytest_int8acc.graph.load import normalize
+from pytest_int8acc.graph.load import QDQ_OPSET, normalize
 from pytest_int8acc.graph.model import Model
+from pytest_int8acc.graph.trt_fp8 import holds_trt_fp8
 from pytest_int8acc.tensors import Array
 
 QUANTIZE, DEQUANTIZE = "QuantizeLinear", "DequantizeLinear"
@@ -59,8 +60,8 @@ class View:
     """The main graph of a model, in normal form but for its opset."""
 
     def __init__(self, model: Model) -> None:
-        self.opset = model.opset
-        """The opset as in the file."""
+        self.opset = max(model.opset, QDQ_OPSET if holds_trt_fp8(model) else 0)
+        """The opset as in the file, whose own FP8 operators need none."""
         self.model = model = _tidied(model)
         self.constants = model.constants()
         self.index = model.index
