@@ -50,11 +50,12 @@ def low_of(case: Case) -> Format:
 
 def check_files(case: Case) -> None:
     """Raise DataError, at its key's place, for a file of the case whose reading might never end."""
-    int8, baseline = case.source, case.baseline if isinstance(case.baseline, BaselineModel) else None
+    source, int8 = case.source, case.int8
+    baseline = case.baseline if isinstance(case.baseline, BaselineModel) else None
     named = {key: getattr(case, key) for key in ("model", "inputs", "labels", "reference", "plan")}
-    named |= {f"{int8.where}.{key}": getattr(int8, key) for key in ("scales", "model", "engine")}
+    named |= {f"{source.where}.{key}": getattr(source, key) for key in ("scales", "model")}
     named |= {f"baseline.{key}": getattr(baseline, key, None) for key in ("model", "engine")}
-    named["int8.implicit.cache"] = int8.implicit and int8.implicit.cache
+    named |= {"int8.engine": int8.engine, "int8.implicit.cache": int8.implicit and int8.implicit.cache}
     for key, name in named.items():
         if isinstance(name, str) and (kind := special(case.path(name))):
             with case.at(key):
@@ -67,11 +68,8 @@ def open_source(case: Case, source: Source, model: Model, what: str, samples: in
     wanted = (
         RandomSource(source.random.samples, source.random.seed) if isinstance(source, RandomSpec) else source
     )
-    key = (
-        what
-        if what == "inputs"
-        else f"{case.source.where}.{'implicit.' if case.source.implicit else ''}{what}"
-    )
+    under = "int8.implicit" if case.int8.implicit else case.source.where
+    key = what if what == "inputs" else f"{under}.{what}"
     with case.at(key):
         opened = open_dataset(
             wanted,
@@ -96,8 +94,8 @@ def _rows(model: Model) -> int:
 
 def calibration_data(case: Case, model: Model) -> Dataset | None:
     """The samples that scales come from, where the case has some apart from its inputs."""
-    int8 = case.source
-    calibration = int8.calibrate or (int8.implicit.calibrate if int8.implicit else None)
+    implicit = case.int8.implicit
+    calibration = case.source.calibrate or (implicit.calibrate if implicit else None)
     if calibration is None or calibration.data is None:
         return None
     return open_source(case, calibration.data, model, "calibrate.data", calibration.samples)
@@ -117,7 +115,7 @@ def find_scales(
     ``cache`` is what TensorRT's calibrator left; None takes the spec's file, or calibrates in its manner.
     Raises Int8accError where the calibration data or a scale file is at fault.
     """
-    implicit, file = case.source.implicit, cache
+    implicit, file = case.int8.implicit, cache
     if case.source.scales is not None:
         file = case.path(case.source.scales)
     elif file is None and implicit is not None and implicit.cache is not None:

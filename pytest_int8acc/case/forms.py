@@ -231,12 +231,12 @@ def candidate_form(
     if case.candidate is not None:
         form = _low_form(case, low_of(case), model, settings)
         return replace(form.under(), place=case.place("candidate")), form
-    engine = case.source.engine
+    engine = case.int8.engine
     if engine is not None:
         path = case.path(engine)
         return EngineForm(model, f"engine {engine}", place=case.place("int8.engine"), path=path), None
-    if case.source.implicit is not None and implicit:
-        return _implicit_form(case, case.source.implicit, model), None
+    if case.int8.implicit is not None and implicit:
+        return _implicit_form(case, case.int8.implicit, model), None
     int8 = int8_form(case, model, settings)
     return replace(int8.under(), place=case.place(f"{case.source.where}.model")), int8
 

@@ -238,7 +238,7 @@ def _set_up(case: Case, settings: Settings, backend: Backend, keeper: Keeper | N
     findings, slips = lint_model(case, model, settings, parses), compare_data(case, model, inputs)
     baseline = keeper.form(model)
     setup = _Setup(case, settings, backend, keeper, inputs, own, framework, findings, slips, model, baseline)
-    like_implicit = case.source.implicit is not None and not backend.quantizes_implicitly
+    like_implicit = case.int8.implicit is not None and not backend.quantizes_implicitly
     waits = case.source.calibrate is not None or like_implicit
     # Engines take longer to build than scales to find, and two of them are built side by side.
     return setup if waits and not backend.builds_engines else setup.calibrated()

@@ -115,7 +115,7 @@ class Implicit(Closed):
             yield None, "'calibrate: {}' or 'cache: FILE' must say where the ranges come from"
 
 
-class _Quantized(Closed):
+class Quantized(Closed):
     """Where codes come from: exactly one source."""
 
     where = "int8"
@@ -146,7 +146,7 @@ class _Quantized(Closed):
             yield None, text
 
 
-class Int8(_Quantized):
+class Int8(Quantized):
     """Where INT8 comes from: exactly one source."""
 
     where = "int8"
@@ -184,14 +184,11 @@ class Fp8Calibration(Calibration):
     )
 
 
-class Fp8(_Quantized):
+class Fp8(Quantized):
     """Where FP8 (E4M3) comes from: exactly one source."""
 
     where = "fp8"
     expected = "a mapping with one of 'calibrate', 'scales' or 'model'"
-    #: Nothing that TensorRT makes of FP8 by itself.
-    implicit: ClassVar[Implicit | None] = None
-    engine: ClassVar[str | None] = None
 
     calibrate: Fp8Calibration | None = option("Find scales by calibration; {} takes the defaults.")
 

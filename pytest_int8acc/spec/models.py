@@ -17,7 +17,7 @@ from pytest_int8acc.settings import Backend, Mode, Provider, Strategy, When, to_
 from pytest_int8acc.spec import fields
 from pytest_int8acc.spec.criteria import Criterion
 from pytest_int8acc.spec.fields import Closed, expect_list, one_of, option
-from pytest_int8acc.spec.int8 import Baseline, Fp8, Int8, Low, Source
+from pytest_int8acc.spec.int8 import Baseline, Fp8, Int8, Low, Quantized, Source
 
 Keep = Literal["fp16", "fp32"]
 GoldenType = Literal["float32", "float16"]
@@ -239,7 +239,7 @@ class Case(Closed):
     _places: Mapping[str, str] = PrivateAttr({})
 
     @property
-    def source(self) -> Int8 | Fp8:
+    def source(self) -> Quantized:
         """How codes come about; of nothing where the case is in FP16 or BF16."""
         return self.int8 if self.fp8 is None else self.fp8
 
