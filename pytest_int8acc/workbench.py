@@ -15,7 +15,7 @@ from pydantic import ValidationError
 
 from pytest_int8acc.backends.open import open_backend
 from pytest_int8acc.backends.protocol import Backend
-from pytest_int8acc.case.data import open_source
+from pytest_int8acc.case.data import low_of, open_source
 from pytest_int8acc.case.forms import (
     Form,
     ModelForm,
@@ -38,9 +38,10 @@ from pytest_int8acc.errors import (
     own_faults,
 )
 from pytest_int8acc.goldens import Goldens
+from pytest_int8acc.graph.formats import FORMATS
 from pytest_int8acc.graph.load import load_model
 from pytest_int8acc.graph.model import Model
-from pytest_int8acc.graph.qdq import is_qdq
+from pytest_int8acc.graph.qdq import check_formats, is_qdq
 from pytest_int8acc.measure.measured import measure
 from pytest_int8acc.results import CaseResult, Role
 from pytest_int8acc.settings import Backend as BackendName
@@ -49,9 +50,15 @@ from pytest_int8acc.spec.load import load_spec
 from pytest_int8acc.spec.models import Case
 from pytest_int8acc.tensors import Array, did_you_mean
 
-Precision = Literal["fp32", "fp16", "int8"]
-Side = Literal["baseline", "int8", "fp32"]
-_ROLES: Mapping[Side, Role] = {"baseline": Role.BASELINE, "int8": Role.INT8, "fp32": Role.FP32}
+Precision = Literal["fp32", "fp16", "bf16", "int8", "fp8"]
+Side = Literal["baseline", "fp32", "int8", "fp8", "fp16", "bf16"]
+#: Of all else, the role of a candidate.
+_ROLES: Mapping[str, Role] = {
+    "baseline": Role.BASELINE,
+    "fp32": Role.FP32,
+    "fp16": Role.FP16,
+    "bf16": Role.FP16,
+}
 
 
 @dataclass(frozen=True)
@@ -116,12 +123,13 @@ class LoadedCase:
         """The case's engine of that role, ready to be called with a feed dict; built on the first call.
 
         Args:
-            role: baseline, int8 or fp32. A baseline that is a golden is the live FP16 model here.
+            role: baseline, fp32, or what the case is of: int8, fp8, fp16 or bf16. A baseline that is a golden
+                is the live FP16 model here.
 
         Raises:
             Int8accError: There is no such role, or a model, the calibration data or a scale file is at fault.
         """
-        _check_word("role", role, get_args(Side))
+        _check_word("role", role, ["baseline", "fp32", low_of(self.case).name])
         if role not in self._engines:
             with self._bench.host.where_it_can_run(self.settings):
                 self._engines[role] = self._open(role)
@@ -131,7 +139,7 @@ class LoadedCase:
         backend = open_backend(self.case, self.settings)
         form = self._form(role, backend)
         inputs = open_source(self.case, self.case.inputs, form.model, "inputs", self.settings.samples)
-        return self._bench._open(backend, form, _ROLES[role], inputs)
+        return self._bench._open(backend, form, _ROLES.get(role, Role.INT8), inputs)
 
     def _form(self, role: Side, backend: Backend) -> Form:
         model = load_float(self.case)
@@ -197,16 +205,16 @@ class Workbench:
         """A model in a precision, ready to be called with a feed dict.
 
         Args:
-            model: A float ONNX model; or one with Q/DQ, which is INT8 already and runs as it is.
-            precision: fp32, fp16 or int8.
+            model: A float ONNX model; or one with Q/DQ, which is INT8 or FP8 already and runs as it is.
+            precision: fp32, fp16, bf16, int8 or fp8.
             backend: As in a spec; None takes the command line's or the configuration's.
-            calibrate: For int8 of a float model: calibration samples, one array per input, samples first, or
-                their file, or a loader ``file.py:function``.
+            calibrate: For int8 or fp8 of a float model: calibration samples, one array per input, samples
+                first, or their file, or a loader ``file.py:function``.
             method: How to calibrate: a spec's ``int8.calibrate.method``.
             shapes: For TensorRT and dynamic inputs: input to smallest, usual and largest shape.
 
         Raises:
-            DataError: int8 of a float model wants calibration samples.
+            DataError: int8 or fp8 of a float model wants calibration samples.
             SpecError: A word is none of those known, or the shapes are no profile.
             Int8accError: The model cannot be read, or does not build.
         """
@@ -214,26 +222,32 @@ class Workbench:
         path = (self.host.root / model).resolve()
         loaded = load_model(path)
         quantized = is_qdq(loaded)
-        if quantized and precision != "int8":
-            raise ModelError(f"{path.name}: holds Q/DQ, so it is INT8 already: pass precision='int8'")
-        if precision == "int8" and not quantized and calibrate is None:
+        low = precision if precision in ("int8", "fp8") else ""
+        if quantized and not low:
+            raise ModelError(f"{path.name}: holds Q/DQ already: pass precision='int8' or 'fp8', as it is")
+        if quantized:
+            check_formats(loaded, FORMATS[low])
+        elif low and calibrate is None:
             raise DataError(
-                f"{path.name}: INT8 of a float model wants calibration samples: calibrate='calib.npz', or "
-                "a dict of one array per input"
+                f"{path.name}: {low.upper()} of a float model wants calibration samples: "
+                "calibrate='calib.npz', or a dict of one array per input"
             )
-        case = _case(path, method, shapes, quantized, backend)
+        source = {"model": path.name} if quantized else {"calibrate": {"method": method}}
+        case = _case(path, {low or "int8": source}, shapes, backend)
         samples = _usual(loaded, case.tensorrt.shapes) if calibrate is None else calibrate
         case = case.model_copy(update={"inputs": self._data(samples)})
         settings = self.host.settings(case.settings())
         if quantized:
             form: Form = ModelForm.as_it_is(loaded, f"{path.name} as it is")
-        elif precision == "int8":
+        elif low:
             form = int8_form(case, loaded, settings).under()
+        elif precision == "fp32":
+            form = fp32_form(loaded)
         else:
-            form = fp32_form(loaded) if precision == "fp32" else baseline_form(case, loaded)
+            form = ModelForm.halved(loaded, precision.upper(), low=FORMATS[precision])
         inputs = open_source(case, case.inputs, loaded, "calibrate", None)
         with self.host.where_it_can_run(settings):
-            return self._open(open_backend(case, settings), form, Role(precision.upper()), inputs)
+            return self._open(open_backend(case, settings), form, _ROLES.get(precision, Role.INT8), inputs)
 
     def _open(self, backend: Backend, form: Form, role: Role, inputs: Dataset) -> Engine:
         self._backends.append(backend)  # one each: a backend holds one engine per role
@@ -261,9 +275,8 @@ class Workbench:
 
 def _case(
     path: Path,
-    method: str,
+    low: Mapping[str, object],
     shapes: Mapping[str, Sequence[Sequence[int]]] | None,
-    quantized: bool,
     backend: str | None,
 ) -> Case:
     """A case for one engine, without its inputs; raises SpecError where a word in it is not known."""
@@ -271,8 +284,8 @@ def _case(
         "name": "engine",
         "model": path.name,
         "inputs": {"random": {"samples": 1}},
-        "int8": {"model": path.name} if quantized else {"calibrate": {"method": method}},
         "backend": backend,
+        **low,
     }
     if shapes:
         said["tensorrt"] = {"shapes": {k: [list(s) for s in v] for k, v in shapes.items()}}

@@ -22,7 +22,7 @@ from pytest_int8acc.graph.emulate import casts_to_half, emulate_half
 from pytest_int8acc.graph.formats import INT8
 from pytest_int8acc.graph.index import all_graphs
 from pytest_int8acc.graph.model import Model, make_model, save_model
-from pytest_int8acc.graph.spell_fp8 import spell_out_fp8
+from pytest_int8acc.graph.spell_fp8 import holds_fp8, spell_out_fp8
 from pytest_int8acc.settings import Mode, Provider, Settings
 from pytest_int8acc.tensors import Array, Feed, TensorInfo
 
@@ -84,6 +84,10 @@ class OrtEngine:
                     f"{model.name}: holds FP8 or INT4, and ONNX Runtime {runtime.__version__} drops a Relu "
                     "in front of such a QuantizeLinear, whatever it is told: install another version"
                 )
+        elif holds_fp8(model):
+            raise EngineError(
+                f"{model.name}: holds FP8, and ONNX Runtime has no FP8 kernels: leave out 'mode: native'"
+            )
         self.name = model.name
         self.inputs: tuple[TensorInfo, ...] = model.inputs
         self.outputs: tuple[TensorInfo, ...] = model.outputs

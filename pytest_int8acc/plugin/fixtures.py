@@ -51,7 +51,8 @@ def int8acc(request: pytest.FixtureRequest) -> Iterator[Workbench]:
 def int8acc_engine(int8acc: Workbench) -> Callable[..., Engine]:
     """An engine of a model: ``int8acc_engine('net.onnx', precision='int8', calibrate='calib.npz')``.
 
-    ``precision`` is fp32, fp16 (the default) or int8; a model with Q/DQ is int8 and wants no samples.
+    ``precision`` is fp32, fp16 (the default), bf16, int8 or fp8; a model with Q/DQ is one of the last two and
+    wants no samples.
     ``backend`` is auto, onnxruntime or tensorrt. What it returns is called with a feed dict, one array per
     input, and gives one array per output. It lives until the session ends.
     """

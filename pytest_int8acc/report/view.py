@@ -21,7 +21,7 @@ from pytest_int8acc.report.search import cost_line, fix_line, remarks
 from pytest_int8acc.report.summary import summary
 from pytest_int8acc.report.terminal import said_of
 from pytest_int8acc.report.text import headline, most_critical, notes_of
-from pytest_int8acc.report.words import drawn_again, number, score_cells, worst_first
+from pytest_int8acc.report.words import drawn_again, in_low, number, score_cells, worst_first
 from pytest_int8acc.results import CaseResult, Latency, LayerError, Repair, Score, by_rule
 from pytest_int8acc.results.causes import Cause
 
@@ -78,17 +78,18 @@ def measured_view(result: CaseResult, texts: Mapping[str, str]) -> dict[str, Any
     worst = max((score.strain for score in judged), default=-1.0)
     layers = [culprit.layer for culprit in search.culprits] if search else []
     notes = (*search.notes, *remarks(search, repairs)) if search else ()
+    fixes = [] if result.passed else fix_lines(result)
     return {
         "result": result,
         "strain": worst if math.isfinite(worst) else 1e308,
         "place": max((place for s in judged if (place := score_place(s)) is not None), default=None),
-        "why": summary(result),
+        "why": in_low(summary(result), result.low),
         "headline": headline(result),
-        "todo": [] if result.passed else [line.partition(": ")[::2] for line in fix_lines(result)],
+        "todo": [in_low(line, result.low).partition(": ")[::2] for line in fixes],
         "detail": "" if result.answer is None else repair_detail(result.answer),
         "verified": result.answer.verified if result.answer else bool(search and search.verified),
         "cautions": [*cautions(result), *([] if result.passed else own_inputs(result))],
-        "alerts": alerts(result),
+        "alerts": [in_low(alert, result.low) for alert in alerts(result)],
         "notes": (*notes_of(result, 2), *notes, *(diagnosis.notes if diagnosis else ())),
         "scores": _rows(result, judged),
         "unjudged": _rows(result, [score for score in result.scores if score.limit is None]),

@@ -62,13 +62,14 @@ LABELS = np.load("data/validation_labels.npy")
 def accuracy(engine):
     return (engine({"image": IMAGES})["logits"].argmax(axis=1) == LABELS).mean()
 
-@pytest.mark.parametrize("precision", ["fp32", "fp16"])
+@pytest.mark.parametrize("precision", ["fp32", "fp16", "bf16"])
 def test_float(int8acc_engine, precision):
     assert accuracy(int8acc_engine("digits.onnx", precision=precision)) >= 0.98
 
+@pytest.mark.parametrize("precision", ["int8", "fp8"])
 @pytest.mark.parametrize("method", ["minmax", "mse"])
-def test_int8(int8acc_engine, method):
-    engine = int8acc_engine("digits.onnx", "int8", calibrate="data/calibration.npz", method=method)
+def test_low(int8acc_engine, precision, method):
+    engine = int8acc_engine("digits.onnx", precision, calibrate="data/calibration.npz", method=method)
     assert accuracy(engine) >= 0.97
 
 def test_sources_of_calibration_samples(int8acc_engine):
@@ -88,6 +89,9 @@ def test_precisions_differ(int8acc_engine):
     exact = int8acc_engine("digits.onnx", "fp32")(feed)["logits"]
     half = int8acc_engine("digits.onnx")(feed)["logits"]
     assert 0 < np.abs(half - exact).max() < 0.05
+    low = [int8acc_engine("digits.onnx", p, calibrate="data/calibration.npz") for p in ("int8", "fp8")]
+    int8, fp8 = (engine(feed)["logits"] for engine in low)
+    assert 0.05 < np.abs(int8 - fp8).max()
 """
 
 ERRORS = """
@@ -102,6 +106,10 @@ SPEC = "two.int8acc.yaml"
     (lambda f: f.load(SPEC), "several cases: name one; it holds first, second"),
     (lambda f: f.load(SPEC, "frist"), "no case 'frist' .did you mean 'first'.+ it holds first, second"),
     (lambda f: f.load(SPEC, "first").engine("int9"), r"role 'int9': expected one of .*'int8'"),
+    (lambda f: f.load(SPEC, "first").engine("fp8"), "role 'fp8': expected one of baseline, fp32, int8"),
+    (lambda f: f.load("narrow.int8acc.yaml").outputs("int8"), "role 'int8': .* baseline, fp32, fp8"),
+    (lambda f: f.engine("digits.onnx", "fp8"), "digits.onnx: FP8 of a float model wants calibration"),
+    (lambda f: f.engine("digits.qdq.onnx", "fp8"), "digits.qdq.onnx: quantized to INT8, and nothing to FP8"),
     (lambda f: f.load(SPEC, "first").check(), "none.onnx: no such"),
     (lambda f: f.engine("digits.onnx", "int8"), "digits.onnx: INT8 of a float model wants calibration"),
     (lambda f: f.engine("digits.onnx", "fp61"), "precision 'fp61': .*did you mean 'fp16'"),
@@ -188,16 +196,18 @@ def test_a_test_that_fails_shows_what_its_case_says(
 @PLAIN
 def test_engines_of_models(project: pytest.Pytester, workers: tuple[str, ...]) -> None:
     project.makepyfile(ENGINES)
-    project.runpytest(*LOAD, *workers).assert_outcomes(passed=7)
+    project.runpytest(*LOAD, *workers).assert_outcomes(passed=10)
 
 
 def test_mistakes_are_one_clear_error(project: pytest.Pytester) -> None:
     cases = "cases:\n  - {name: first, model: none.onnx}\n  - {name: second}\n"
     shared = "defaults: {model: digits.onnx, inputs: data/validation.npz, int8: {calibrate: {}}}\n"
     (project.path / "two.int8acc.yaml").write_text(shared + cases)
+    narrow = "model: digits.onnx\ninputs: data/validation.npz\nfp8: {calibrate: {}}\n"
+    (project.path / "narrow.int8acc.yaml").write_text(narrow)
     project.makepyfile(ERRORS)
     result = project.runpytest(*LOAD)
-    result.assert_outcomes(passed=16)
+    result.assert_outcomes(passed=20)
 
 
 def test_settings_reach_fixtures(project: pytest.Pytester) -> None:

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from collections import Counter
-from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
 import onnx
 import pytest
-from narrow import ACTIVATIONS, conv_act_conv, images
+from narrow import ACTIVATIONS, conv_act_conv, images, planted
 from onnx import TensorProto
 from onnx.reference import ReferenceEvaluator
 from projects import Project
@@ -18,13 +16,8 @@ from zoo import ZOO
 
 from pytest_int8acc.backends.tensorrt import TrtBackend
 from pytest_int8acc.check import conclude
-from pytest_int8acc.data import open_dataset
-from pytest_int8acc.engines.calibrators import collect_maxima
 from pytest_int8acc.engines.tensorrt.platform import Platform
 from pytest_int8acc.errors import EngineError, ModelError, SpecError
-from pytest_int8acc.graph.formats import FP8
-from pytest_int8acc.graph.groups import find_groups
-from pytest_int8acc.graph.load import load_model
 from pytest_int8acc.graph.network import Plan, symmetric
 from pytest_int8acc.graph.plan import activation_scales
 from pytest_int8acc.lab.lab import Lab
@@ -35,26 +28,6 @@ from pytest_int8acc.settings import Settings
 from pytest_int8acc.spec.load import load_spec
 
 LIMIT = "criteria: [{sqnr_db: 15}]\n"
-
-
-def planted(
-    folder: Path, factors: Mapping[int, float], network: str = "residual"
-) -> tuple[Project, list[str]]:
-    """A project whose ranges are right but for some activations, by number; and what reads those."""
-    project = Project(folder)
-    project.data(project.model(network), runs=12)
-    model = load_model(folder / "model.onnx")
-    layout = find_groups(model, low=FP8)
-    data = open_dataset(
-        "data.npz", model.inputs, base=folder, samples=None, batch=None, rows=8, what="inputs", most=1 << 30
-    )
-    maxima = collect_maxima(model, list(layout.activations), data)
-    ranges = {tensor: maxima.amax(tensor) for tensor in layout.activations}
-    wrong = {layout.activations[i]: factor for i, factor in factors.items()}
-    ranges |= {tensor: ranges[tensor] * factor for tensor, factor in wrong.items()}
-    (folder / "ranges.json").write_text(json.dumps(ranges))
-    readers = [g for g, slots in layout.slots.items() if any(s.tensor in wrong for s in slots)]
-    return project, readers
 
 
 def measured(project: Project, spec: str, settings: Settings | None = None) -> Measured:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import Mapping
 from pathlib import Path
 
 import ml_dtypes
@@ -9,6 +11,13 @@ import numpy as np
 import onnx
 from builder import Builder
 from onnx import TensorProto, helper, numpy_helper
+from projects import Project
+
+from pytest_int8acc.data import open_dataset
+from pytest_int8acc.engines.calibrators import collect_maxima
+from pytest_int8acc.graph.formats import FP8
+from pytest_int8acc.graph.groups import find_groups
+from pytest_int8acc.graph.load import load_model
 
 #: Format to the dtype of its codes and the greatest of them.
 CODES = {
@@ -135,3 +144,23 @@ def standard_fp8_block() -> onnx.ModelProto:
             helper.make_tensor(f"zero_{scale}", TensorProto.FLOAT8E4M3FN, sizes, zeros)
         )
     return model
+
+
+def planted(
+    folder: Path, factors: Mapping[int, float], network: str = "residual"
+) -> tuple[Project, list[str]]:
+    """A project whose ranges are right but for some activations, by number; and what reads those."""
+    project = Project(folder)
+    project.data(project.model(network), runs=12)
+    model = load_model(folder / "model.onnx")
+    layout = find_groups(model, low=FP8)
+    data = open_dataset(
+        "data.npz", model.inputs, base=folder, samples=None, batch=None, rows=8, what="inputs", most=1 << 30
+    )
+    maxima = collect_maxima(model, list(layout.activations), data)
+    ranges = {tensor: maxima.amax(tensor) for tensor in layout.activations}
+    wrong = {layout.activations[i]: factor for i, factor in factors.items()}
+    ranges |= {tensor: ranges[tensor] * factor for tensor, factor in wrong.items()}
+    (folder / "ranges.json").write_text(json.dumps(ranges))
+    readers = [g for g, slots in layout.slots.items() if any(s.tensor in wrong for s in slots)]
+    return project, readers
