@@ -96,7 +96,7 @@ def name_nodes(fix: FixFiles, folder: Path) -> Named:
         int8=kept,
         op_types=tuple(sorted({nodes[name] for name in kept})),
         scales=scales,
-        inputs=tuple(str(t) for t in fix.model.inputs if not _is_fixed(t.shape)),
+        inputs=tuple(str(t) for t in fix.model.inputs if t.shape is None or {*map(type, t.shape)} - {int}),
         precision=fix.precision,
         feeding=_feeding(fix.float_model, high),
         untold=(f"This lacks {' and '.join(lacking)}, which only fixed.onnx can have.",) if lacking else (),
@@ -123,10 +123,6 @@ def _feeding(model: Model, high: Mapping[str, Precision]) -> dict[str, Precision
             if maker not in high and wanted.get(maker) != "fp32":
                 wanted[maker] = high[node.name]
     return wanted
-
-
-def _is_fixed(shape: tuple[object, ...] | None) -> bool:
-    return shape is not None and all(isinstance(dim, int) for dim in shape)
 
 
 def _has_names(path: Path, model: Model) -> bool:

@@ -27,7 +27,7 @@ from pytest_int8acc.graph.trt_fp8 import STANDARD
 from pytest_int8acc.graph.types import value_types
 from pytest_int8acc.tensors import Array
 
-#: Attributes that a pair may have and still be an ordinary pair.
+#: Attributes that a pair may have and still be an ordinary pair; block_size=0 says what holds without it.
 _PLAIN_ATTRIBUTES = frozenset({"axis", "saturate", "output_dtype"})
 _OPERATOR_FORMAT = frozenset(
     {"QLinearConv", "QLinearMatMul", "ConvInteger", "MatMulInteger", "DynamicQuantizeLinear", "QGemm"}
@@ -171,7 +171,7 @@ class _Reader:
 
     def _parameters(self, node: onnx.NodeProto) -> tuple[Array, Array, int | None] | None:
         """Scale, zero point and channel axis; None where the node is no ordinary Q or DQ."""
-        if any(a.name not in _PLAIN_ATTRIBUTES for a in node.attribute if _is_set(a)):
+        if any(a.name not in _PLAIN_ATTRIBUTES for a in node.attribute if a.i or a.type != a.INT):
             return None
         scale = self.constants.get(node.input[1])
         if len(node.input) > 2 and node.input[2]:
@@ -237,11 +237,6 @@ class _Reader:
         read = self.index.public.union(name for node in kept for name in node.input)
         editor.set_nodes([n for n in kept if n.op_type != "QuantizeLinear" or n.output[0] in read])
         return edges
-
-
-def _is_set(attribute: onnx.AttributeProto) -> bool:
-    """False for attributes that say what holds without them, such as block_size=0."""
-    return bool(attribute.i) if attribute.type == onnx.AttributeProto.INT else True
 
 
 def _same(a: tuple[Array, Array, int | None], b: tuple[Array, Array, int | None]) -> bool:

@@ -48,7 +48,7 @@ def check_weighted(view: View) -> Iterator[Finding]:
 def check_activations(view: View) -> Iterator[Finding]:
     """Pairs on what is computed at run time: per channel, or read by nobody."""
     for half in view.halves.values():
-        if not view.is_read(half.result):
+        if not view.index.readers(half.result) and half.result not in view.index.public:
             yield find("unread-pair", half.node.name, f"nothing reads '{half.result}'")
         if half.node.op_type == QUANTIZE and half.axis is not None and not half.rooted:
             assert half.scale is not None

@@ -125,10 +125,6 @@ class View:
                 for name in node.output:
                     yield from self.quantizers(name, through)
 
-    def is_read(self, tensor: str) -> bool:
-        """True where a node reads ``tensor``, a graph inside a node does, or it is an output."""
-        return bool(self.index.readers(tensor)) or tensor in self.index.public
-
     def _rooted(self) -> set[str]:
         """Tensors that depend on constants only."""
         rooted = set(self.constants)
