@@ -23,7 +23,7 @@ from zoo import ZOO
 from pytest_int8acc.engines.inspector import read_layers
 from pytest_int8acc.engines.onnxruntime import OrtEngine
 from pytest_int8acc.engines.store import Store
-from pytest_int8acc.engines.tensorrt.build import UNFED, Built, make_workers, timing_provenance
+from pytest_int8acc.engines.tensorrt.build import UNFED, Built, timing_provenance
 from pytest_int8acc.engines.tensorrt.build import build as build_apart
 from pytest_int8acc.engines.tensorrt.calibration import (
     HEADERS,
@@ -34,6 +34,7 @@ from pytest_int8acc.engines.tensorrt.calibration import (
     tensor_names,
     write_cache,
 )
+from pytest_int8acc.engines.tensorrt.child import make_workers
 from pytest_int8acc.engines.tensorrt.engine import TrtEngine, open_built, open_engine, read_header
 from pytest_int8acc.engines.tensorrt.latency import layer_times, measure_latency
 from pytest_int8acc.engines.tensorrt.platform import Platform, find_platform
