@@ -106,6 +106,7 @@ def amax_scales(model: Model, tensors: tuple[str, ...], feed: dict[str, np.ndarr
     return {name: float(np.abs(values[name]).max()) / 127 for name in tensors}
 
 
+@pytest.mark.xdist_group("simulated")
 @pytest.mark.parametrize("network", [digits, residual])
 def test_simulated_sqnr_is_the_engines(
     network: Callable[[], tuple[Model, dict[str, np.ndarray]]], gpu_store: Path

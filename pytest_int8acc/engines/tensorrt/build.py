@@ -258,7 +258,9 @@ def _make(request: BuildRequest, where: _Where, folder: Path, store: EngineStore
         if (job_folder / name).exists():
             (job_folder / name).replace(folder / name)
     shutil.rmtree(job_folder)
-    logger.info("%s: engine of %.1f MB built in %.1f s", request, meta["nbytes"] / 1e6, seconds)
+    size, waited = meta["nbytes"] / 1e6, meta["waited"]
+    after = f", after {waited:.1f} s for the GPU" if waited >= 1 else ""
+    logger.info("%s: engine of %.1f MB built in %.1f s%s", request, size, seconds, after)
 
 
 def _prepare(request: BuildRequest, platform: Platform, folder: Path) -> dict[str, Any]:
