@@ -19,9 +19,10 @@ def int8acc(request: pytest.FixtureRequest) -> Iterator[Workbench]:
     """Cases of specs as Python objects: ``int8acc.load('net.int8acc.yaml').check()`` gives a CaseResult.
 
     A loaded case has ``check()``, ``measure()``, ``engine(role)`` and ``outputs(role)``; roles are baseline,
-    int8 and fp32. Where a spec has several cases, name one: ``int8acc.load('net.int8acc.yaml', 'by-hand')``.
-    Paths start from pytest's root folder. A test that fails shows what its failed cases say. Where a backend
-    is not there the test is skipped, as a case is, or fails where ini ``int8acc_missing`` says so.
+    fp32, and what the case is in: int8, fp8, fp16 or bf16. Where a spec has several cases, name one:
+    ``int8acc.load('net.int8acc.yaml', 'by-hand')``. Paths start from pytest's root folder. A test that fails
+    shows what its failed cases say. Where a backend is not there the test is skipped, as a case is, or fails
+    where ini ``int8acc_missing`` says so.
     """
     from pytest_int8acc.goldens import Goldens
     from pytest_int8acc.plugin.hooks import ASKED
