@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import copy
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -60,7 +61,7 @@ def normalize(model: Model) -> Model:
     """``model`` in the normal form of this module; see its docstring."""
     name = model.name
     proto = inline_local_functions(model.proto) if model.proto.functions else model.proto
-    model = make_model(proto, model.weights, name)
+    beside, model = model.beside, make_model(proto, model.weights, name)
     _drop_initializers_from_inputs(model.graph)
     _open_negative_sizes(model.graph)
     _hoist_constants(model)
@@ -68,7 +69,7 @@ def normalize(model: Model) -> Model:
     _hoist_constants(model)  # the converter writes axes as Constant nodes
     model = make_model(model.proto, model.weights, name)
     _name_nodes(model.graph)
-    return _tell_kernels(_fold(model))
+    return replace(_tell_kernels(_fold(model)), beside=beside)
 
 
 def raise_opset(model: Model, least: int) -> Model:
@@ -86,7 +87,7 @@ def raise_opset(model: Model, least: int) -> Model:
         ) from error
     # The converter stamps the newest IR version, which older runtimes refuse.
     proto.ir_version = max(ir_version, _LEAST_IR.get(least, 10))
-    return make_model(proto, model.weights, model.name)
+    return replace(make_model(proto, model.weights, model.name), beside=model.beside)
 
 
 _LEAST_IR = {13: 7, 14: 7, 15: 8, 16: 8, 17: 8, 18: 8, 19: 9, 20: 9, 21: 10, 22: 10, 23: 11}
