@@ -55,16 +55,16 @@ def _check(model: Model, tensor: str) -> None:
     made = model.index.producer
     if tensor in made:
         return
-    said = f"'{tensor}' is no tensor of the model{did_you_mean(tensor, made)}"
+    said = f"the model has no such tensor{did_you_mean(tensor, made)}"
     if tensor in {value.name for value in model.inputs}:
-        said = f"'{tensor}' is an input, the same for all: name a tensor that a node computes"
+        said = "it is an input, the same for all: name a tensor that a node computes"
     elif tensor in model.index.constants:
-        said = f"'{tensor}' is a constant of the model: name a tensor that a node computes"
+        said = "it is a constant of the model: name a tensor that a node computes"
     for node in model.graph.node:
         if tensor in inner_names(node):
             what = f"inside {node.op_type} '{node.name}', where nothing can be compared"
-            said = f"'{tensor}' lies {what}: name what that node gives, like '{node.output[0]}'"
-    raise CriterionError(f"criterion for tensor {said}")
+            said = f"it lies {what}: name what that node gives, like '{node.output[0]}'"
+    raise CriterionError(f"criterion for tensor '{tensor}': {said}")
 
 
 def _type(model: Model, tensor: str) -> int:

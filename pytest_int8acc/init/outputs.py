@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 import onnx
 
+from pytest_int8acc.graph.flow import CHOOSING, choices
 from pytest_int8acc.graph.index import all_nodes, attribute, captured, subgraphs
 from pytest_int8acc.graph.model import Model
 from pytest_int8acc.graph.types import value_types
@@ -16,10 +17,6 @@ from pytest_int8acc.tensors import Dim, TensorInfo
 
 #: An output [N, C] of a Gemm with so many columns or more may be scores of classes.
 CLASSES = 10
-#: Operators that choose some of many boxes or scores: how many, and in which order, hangs on rounding.
-_SELECTORS = {"NonMaxSuppression", "TopK"}
-#: Beside these: finds what is above a threshold.
-_CHOOSES = {*_SELECTORS, "NonZero"}
 #: Operators that pick, move or cut what their first input holds.
 _PARTS = {"Expand", "Flatten", "Gather", "Identity", "Reshape", "Slice", "Split", "Squeeze", "Transpose"}
 _PARTS |= {"Unsqueeze"}
@@ -54,14 +51,14 @@ def guesses(model: Model, shapes: Mapping[str, tuple[int, ...]]) -> dict[str, Gu
         model: In normal form.
         shapes: Of inputs and outputs in a run; what is not there is taken as the model declares it.
     """
-    chosen = _behind_selection(model)
+    chosen = behind_selection(model)
     known: dict[str, _Shape | None] = {t.name: t.shape for t in (*model.inputs, *model.outputs)}
     known.update(shapes)
     found = {}
     for tensor in model.outputs:
         shape = known[tensor.name]
         if tensor.name in chosen:
-            found[tensor.name] = Guess(f"boxes, scores or classes chosen by {' and '.join(selectors(model))}")
+            found[tensor.name] = Guess(f"what {' and '.join(selectors(model))} chose")
         elif tensor.dtype.kind != "f" or shape is None:
             found[tensor.name] = Guess("classes, counts or positions" if tensor.dtype.kind in "iu" else "")
         elif _is_state(tensor, shape, model, known):
@@ -73,8 +70,15 @@ def guesses(model: Model, shapes: Mapping[str, tuple[int, ...]]) -> dict[str, Gu
 
 
 def selectors(model: Model) -> list[str]:
-    """The operators of the model, also inside its nodes, that choose some of many boxes or scores."""
-    return sorted({node.op_type for node in all_nodes(model.graph)} & _SELECTORS)
+    """The operators of the model, also inside its nodes, that choose among values that it computes."""
+    nodes = model.index.nodes
+    inner = {n.op_type for node in nodes.values() for graph in subgraphs(node) for n in all_nodes(graph)}
+    return sorted({nodes[name].op_type for name in _choosing(model)} | inner & CHOOSING)
+
+
+def _choosing(model: Model) -> Collection[str]:
+    """Nodes of the main graph that choose among values, where an output hangs on it."""
+    return choices(model, [output.name for output in model.outputs])
 
 
 def before_selection(model: Model) -> list[str]:
@@ -83,7 +87,7 @@ def before_selection(model: Model) -> list[str]:
     They hold every box and score, and can be compared element by element; in place of many parts, the whole.
     """
     made = model.index.producer
-    late, early = _behind_selection(model), dict[str, set[str]]()
+    late, early = behind_selection(model), dict[str, set[str]]()
     types, fed = value_types(model), {t.name for t in model.inputs}
     floats = {onnx.TensorProto.FLOAT, onnx.TensorProto.FLOAT16}
     for node in model.graph.node:
@@ -103,16 +107,14 @@ def _whole(name: str, made: Mapping[str, onnx.NodeProto]) -> str:
     return name
 
 
-def _behind_selection(model: Model) -> set[str]:
-    """Tensors whose elements are chosen; none where the model holds none of the selectors."""
+def behind_selection(model: Model) -> set[str]:
+    """Tensors whose elements are chosen among values: their number, order or places hang on rounding."""
     late: set[str] = set()
-    if not selectors(model):
-        return late
+    first = _choosing(model)
     for node in model.graph.node:
         inner = {n.op_type for graph in subgraphs(node) for n in all_nodes(graph)}
-        if not _CHOOSES.isdisjoint({node.op_type, *inner}) or not late.isdisjoint(
-            (*node.input, *captured(node))
-        ):
+        reads = (*node.input, *captured(node))
+        if node.name in first or not CHOOSING.isdisjoint(inner) or not late.isdisjoint(reads):
             late.update(filter(None, node.output))
     return late
 

@@ -47,6 +47,7 @@ from pytest_int8acc.measure.caveats import (
     not_judged,
     nothing_compared,
     refuse_overflow,
+    shown_inside,
 )
 from pytest_int8acc.measure.preflight import Preflight, beside_golden, preflight
 from pytest_int8acc.measure.rounding import with_rounding
@@ -339,7 +340,8 @@ def _result(
     warned = caveats(setup.settings, int8, baseline, verdict.outputs, verdict.metrics, lost)
     random = inputs.notes if inputs.is_random else ()
     drawn = () if random else inputs.notes
-    notes = (*candidate.notes, *baseline.notes, *drawn, *backend.notes, *runs.notes)
+    inside = shown_inside(setup.model, backend)
+    notes = (*candidate.notes, *baseline.notes, *drawn, *backend.notes, *inside, *runs.notes)
     return CaseResult(
         name=case.name,
         spec=str(case.file),
