@@ -29,6 +29,7 @@ from pytest_int8acc.measure.measured import measure
 from pytest_int8acc.results import OutputResult
 from pytest_int8acc.settings import Settings
 from pytest_int8acc.spec.load import load_spec
+from pytest_int8acc.spec.models import Case
 
 OFF = Settings(search="off")
 #: What the candidate is.
@@ -122,15 +123,21 @@ def test_a_tensor_under_the_key_of_outputs_is_told_its_own(tmp_path: Path) -> No
         check(project(tmp_path, criteria=[{"output": "scores", "sqnr_db": 20}]), OFF)
 
 
+def drawn(folder: Path, tensor: str) -> Case:
+    """A case of the model in a folder on data that are made up."""
+    text = "model: model.onnx\ninputs: {random: {samples: 8}}\nint8: {calibrate: {}}\n"
+    (folder / "case.int8acc.yaml").write_text(f"{text}criteria: [{{tensor: {tensor}, cosine: 1}}]\n")
+    (case,) = load_spec(folder / "case.int8acc.yaml")
+    return case
+
+
 def test_a_tensor_inside_a_node_is_refused_with_what_the_node_gives(tmp_path: Path) -> None:
-    made = Project(tmp_path)
-    proto = made.model("conditional")
-    made.data(proto, runs=2)
+    proto = Project(tmp_path).model("conditional")
     node = next(node for node in proto.graph.node if node.op_type == "If")
     inside = node.attribute[0].g.node[0].output[0]
-    spec = f"int8: {{calibrate: {{}}}}\ncriteria: [{{tensor: {inside}, sqnr_db: 20}}]\n"
+    case = drawn(tmp_path, inside)
     with pytest.raises(CriterionError) as told:
-        made.check(spec, OFF)
+        with_named(case, load_float(case))
     assert f"case.int8acc.yaml:4:21: criterion for tensor '{inside}': it lies inside If '" in str(told.value)
     assert f"name what that node gives, like '{node.output[0]}'" in str(told.value)
 
@@ -173,11 +180,7 @@ def test_a_type_that_nobody_knows_is_told(tmp_path: Path) -> None:
         node.domain = "own" * (node.op_type == "Own")
     proto.opset_import.append(onnx.helper.make_opsetid("own", 1))
     onnx.save(proto, tmp_path / "model.onnx")
-    spec = (
-        "model: model.onnx\ninputs: {random: {}}\nint8: {calibrate: {}}\ncriteria: [{tensor: odd, cosine: 1}]"
-    )
-    (tmp_path / "case.int8acc.yaml").write_text(spec)
-    (case,) = load_spec(tmp_path / "case.int8acc.yaml")
+    case = drawn(tmp_path, "odd")
     with pytest.raises(CriterionError, match=r"yaml:4:21: criterion for tensor 'odd': its type is not known"):
         with_named(case, load_float(case))
 
@@ -217,7 +220,7 @@ def test_a_baseline_of_the_user_s_own_has_it_too(tmp_path: Path) -> None:
     found = judged(tmp_path, int8={"model": "q.onnx"}, baseline={"model": "q.onnx"}, criteria=None)
     assert list(found) == ["placed"]
     found = judged(tmp_path, int8={"model": "q.onnx"}, baseline={"model": "q.onnx"})
-    assert found["scores"].scores[0].value == np.inf
+    assert found["scores"].scores[0].value > 35
 
 
 def test_the_framework_s_output_is_still_the_one_output(tmp_path: Path) -> None:
