@@ -257,20 +257,7 @@ def _lines(facts: _Facts) -> Iterator[str]:
     yield from _shapes(facts)
     yield ""
     yield from _selection(facts)
-    yield "# TODO: set these to what your application needs."
-    yield "criteria:"
-    own = {tensor.name for tensor in model.outputs}
-    for name in facts.before:
-        if name not in own:
-            yield f"  - tensor: {_scalar(name)}"
-            yield from _FLOATS
-    left_out = own & behind_selection(model) if facts.before else set()
-    for tensor in model.outputs:
-        if tensor.name not in left_out:
-            yield from _criterion(tensor, facts.guesses[tensor.name])
-    yield from _metric(facts)
-    if left_out:
-        yield f"unjudged: [{', '.join(_scalar(t.name) for t in model.outputs if t.name in left_out)}]"
+    yield from _criteria(facts)
 
 
 def _inputs(facts: _Facts) -> Iterator[str]:
@@ -350,6 +337,24 @@ def _selection(facts: _Facts) -> Iterator[str]:
         yield "# So the tensors before it are judged, and what is behind it is not."
     else:
         yield "# TODO: export it without, and write a spec for what is left: all boxes and scores."
+
+
+def _criteria(facts: _Facts) -> Iterator[str]:
+    """Limits of all that can be compared: what the model chooses by in place of what it chose."""
+    own = {tensor.name: tensor for tensor in facts.model.outputs}
+    left_out = own.keys() & behind_selection(facts.model) if facts.before else set()
+    yield "# TODO: set these to what your application needs."
+    yield "criteria:"
+    for name in facts.before:
+        if name not in own:
+            yield f"  - tensor: {_scalar(name)}"
+            yield from _FLOATS
+    for name, tensor in own.items():
+        if name not in left_out:
+            yield from _criterion(tensor, facts.guesses[name])
+    yield from _metric(facts)
+    if left_out:
+        yield f"unjudged: [{', '.join(_scalar(name) for name in own if name in left_out)}]"
 
 
 def _criterion(tensor: TensorInfo, guess: Guess) -> Iterator[str]:
