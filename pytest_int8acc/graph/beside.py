@@ -8,7 +8,7 @@ from dataclasses import replace
 from onnx import helper
 
 from pytest_int8acc.graph.index import refill
-from pytest_int8acc.graph.model import Model
+from pytest_int8acc.graph.model import Editor, Model
 
 
 def giving(model: Model, tensors: Mapping[str, int]) -> Model:
@@ -18,6 +18,11 @@ def giving(model: Model, tensors: Mapping[str, int]) -> Model:
     for name, kind in tensors.items():
         editor.graph.output.append(shaped.get(name) or helper.make_tensor_value_info(name, kind, None))
     return editor.done()
+
+
+def end_with(editor: Editor, types: Mapping[str, int]) -> None:
+    """Make ``types``, name to ONNX element type, the only outputs; what they do not need is then not run."""
+    refill(editor.graph.output, [helper.make_tensor_value_info(n, t, None) for n, t in types.items()])
 
 
 def with_beside(model: Model, tensors: Mapping[str, int]) -> Model:
