@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -71,14 +71,17 @@ def guesses(model: Model, shapes: Mapping[str, tuple[int, ...]]) -> dict[str, Gu
 
 def selectors(model: Model) -> list[str]:
     """The operators of the model, also inside its nodes, that choose among values that it computes."""
-    nodes = model.index.nodes
-    inner = {n.op_type for node in nodes.values() for graph in subgraphs(node) for n in all_nodes(graph)}
-    return sorted({nodes[name].op_type for name in _choosing(model)} | inner & CHOOSING)
+    return sorted(set[str]().union(*_choosing(model).values()))
 
 
-def _choosing(model: Model) -> Collection[str]:
-    """Nodes of the main graph that choose among values, where an output hangs on it."""
-    return choices(model, [output.name for output in model.outputs])
+def _choosing(model: Model) -> dict[str, set[str]]:
+    """Nodes that choose in front of an output, or hold others that choose, to their operators."""
+    nodes, outputs = model.index.nodes, [output.name for output in model.outputs]
+    found = {name: {nodes[name].op_type} for name in choices(model, outputs)}
+    for node in model.graph.node:
+        if inner := CHOOSING.intersection(n.op_type for graph in subgraphs(node) for n in all_nodes(graph)):
+            found[node.name] = {*inner}
+    return found
 
 
 def before_selection(model: Model) -> list[str]:
@@ -109,12 +112,9 @@ def _whole(name: str, made: Mapping[str, onnx.NodeProto]) -> str:
 
 def behind_selection(model: Model) -> set[str]:
     """Tensors whose elements are chosen among values: their number, order or places hang on rounding."""
-    late: set[str] = set()
-    first = _choosing(model)
+    late, first = set[str](), _choosing(model)
     for node in model.graph.node:
-        inner = {n.op_type for graph in subgraphs(node) for n in all_nodes(graph)}
-        reads = (*node.input, *captured(node))
-        if node.name in first or not CHOOSING.isdisjoint(inner) or not late.isdisjoint(reads):
+        if node.name in first or not late.isdisjoint((*node.input, *captured(node))):
             late.update(filter(None, node.output))
     return late
 
