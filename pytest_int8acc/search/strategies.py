@@ -7,7 +7,6 @@ originals they try 'nothing kept' first, and return only what was evaluated and 
 from __future__ import annotations
 
 import math
-from collections import Counter
 from collections.abc import Callable, Sequence
 
 import numpy as np
@@ -30,23 +29,22 @@ def shrink(
 ) -> frozenset[int]:
     """Drop groups from a passing plan until each plan with one group fewer was tried and fails.
 
-    Groups that cost much and whose loss is foretold low go first, those whose trials failed after all others:
-    what is needed beside more groups is hardly ever free beside fewer. After a success twice as many are
-    dropped at once, as long as that is foretold to pass. Nothing is taken for granted from another trial.
+    Groups that cost much and whose loss is foretold low go first. After a success twice as many are dropped
+    at once, as long as that is foretold to pass. Nothing is taken for granted from another plan's trial.
     ``foretell`` gives the expected loss of a plan (1 is the limit), ``learn`` is told every trial. The plan
     that is returned passed, as ``high`` did.
     """
-    failures = Counter[int]()
+    stubborn: set[int] = set()
     batch = 1
     while True:
         left = [i for i in high if ledger.known(high - {i}) is None]
         if not left:
             return high
-        foretold = {i: foretell(high - {i}) - ledger.weights[i] for i in left}
-        left.sort(key=lambda i: (failures[i], foretold[i]))
+        foretold = {i: foretell(high - {i}) + 0.5 * (i in stubborn) - ledger.weights[i] for i in left}
+        left.sort(key=lambda i: foretold[i])
         drop = {left[0]}
         for i in left[1:batch]:
-            if failures[i] or foretell(high - drop - {i}) > 1:
+            if i in stubborn or foretell(high - drop - {i}) > 1:
                 break
             drop.add(i)
         trial = ledger.trial(high - drop, "fewer groups" if len(drop) > 1 else "one group fewer")
@@ -54,7 +52,7 @@ def shrink(
         if trial.passed:
             high, batch = trial.high, 2 * batch
         else:
-            failures.update(drop if len(drop) == 1 else ())
+            stubborn |= drop if len(drop) == 1 else set()
             batch = 1
 
 

@@ -11,9 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pytest_int8acc.results import Ending
-from pytest_int8acc.search import STRATEGIES, Budget, GroupInfo, certify, search
-from pytest_int8acc.search.ledger import Ledger
-from pytest_int8acc.search.strategies import shrink
+from pytest_int8acc.search import STRATEGIES, GroupInfo, certify, search
 
 SUITE = dict(suite())
 
@@ -279,22 +277,3 @@ def test_the_order_begins_with_what_takes_most_error_per_price():
     assert result.order[:2] == ("g1", "g2")
     assert "g3" not in result.order, "it does not matter"
     assert search(evaluator, "bisect").order == ()
-
-
-class Needed(Fake):
-    """Fails without any of the first half of its groups."""
-
-    def error(self, high, samples):
-        wrong = not high.issuperset(range(len(self.groups) // 2))
-        return [np.full((len(samples), 4), float(wrong))]
-
-
-def test_groups_that_are_needed_wait_until_all_others_were_tried():
-    """Where what is foretold is wrong: each success would have tried all needed groups again."""
-    groups = [GroupInfo(f"g{i}", 1.0) for i in range(20)]
-    evaluator = Needed(groups, [np.ones((32, 4))], [Limit(0, "sqnr", 20.0)])
-    ledger = Ledger(evaluator, Budget())
-    everything = frozenset(range(20))
-    high = shrink(ledger, everything, lambda plan: 2.0 + len(plan & set(range(10))), lambda trial: None)
-    assert high == frozenset(range(10))
-    assert len(evaluator.trials) == 10 + 10 + 10
