@@ -16,7 +16,7 @@ from pytest_int8acc.errors import ModelError, SpecError
 from pytest_int8acc.graph.beside import without_beside
 from pytest_int8acc.graph.formats import FP8, FP16, INT8, Format
 from pytest_int8acc.graph.groups import find_groups
-from pytest_int8acc.graph.load import load_model, normalize, raise_opset
+from pytest_int8acc.graph.load import lift, load_model
 from pytest_int8acc.graph.low_network import low_network
 from pytest_int8acc.graph.model import Model
 from pytest_int8acc.graph.network import Network, Plan, Precision
@@ -263,9 +263,9 @@ def int8_form(case: Case, model: Model, settings: Settings, cache: Path | None =
             network = replace(network, model=like(network.model, model))
         notes, source, observed = network.notes, f"read from {given.model}", None
     else:
-        if low is FP8 and model.opset < QDQ_OPSET:
+        if low is FP8:
             with case.at("model"):
-                model = normalize(raise_opset(model, QDQ_OPSET))
+                model = lift(model, QDQ_OPSET)
         with case.at(f"{key}.exclude"):
             layout = find_groups(without_beside(model), given.exclude, low)
         with case.at(f"{key}.scales"):
