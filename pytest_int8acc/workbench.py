@@ -53,12 +53,13 @@ from pytest_int8acc.tensors import Array, did_you_mean
 
 Precision = Literal["fp32", "fp16", "bf16", "int8", "fp8"]
 Side = Literal["baseline", "fp32", "int8", "fp8", "fp16", "bf16"]
-#: Of all else, the role of a candidate.
 _ROLES: Mapping[str, Role] = {
     "baseline": Role.BASELINE,
     "fp32": Role.FP32,
     "fp16": Role.FP16,
     "bf16": Role.FP16,
+    "int8": Role.INT8,
+    "fp8": Role.INT8,
 }
 
 
@@ -144,7 +145,7 @@ class LoadedCase:
         backend = open_backend(self.case, self.settings, self._bench.host.builders)
         form = self._form(role, backend)
         inputs = open_source(self.case, self.case.inputs, form.model, "inputs", self.settings.samples)
-        return self._bench._open(backend, form, _ROLES.get(role, Role.INT8), inputs)
+        return self._bench._open(backend, form, _ROLES[role], inputs)
 
     def _form(self, role: Side, backend: Backend) -> Form:
         model = load_float(self.case)
@@ -252,8 +253,9 @@ class Workbench:
             form = ModelForm.halved(loaded, precision.upper(), low=FORMATS[precision])
         inputs = open_source(case, case.inputs, loaded, "calibrate", None)
         with self.host.where_it_can_run(settings):
-            opened = open_backend(case, settings, self.host.builders)
-            return self._open(opened, form, _ROLES.get(precision, Role.INT8), inputs)
+            return self._open(
+                open_backend(case, settings, self.host.builders), form, _ROLES[precision], inputs
+            )
 
     def _open(self, backend: Backend, form: Form, role: Role, inputs: Dataset) -> Engine:
         self._backends.append(backend)  # one each: a backend holds one engine per role
