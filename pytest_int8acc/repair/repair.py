@@ -58,7 +58,8 @@ def repair(lab: Lab, outcome: SearchOutcome, found: Found) -> Repaired:
         ways += lab.clock.attempt("repair", lambda: list(repairing.first_proved()), [])
     if lab.is_narrow and outcome.ending.kind != "high-fails":
         fused = partial(fuse_norms, lab, outcome, repairing.notes)
-        for way, proof in lab.clock.attempt("repair", lambda: list(fused()), []):
+        late = not lab.clock.interrupted  # a search that took all the time need not be in vain
+        for way, proof in lab.clock.attempt("repair", lambda: list(fused()), [], late=late):
             (ways if way.verified else repairing.unsteady).append((way, proof))
     if found.fix is not None and outcome.keeps_int8:
         ways.append((_high(outcome), found.fix))
