@@ -29,8 +29,10 @@ from benchmarks.tables import table
 from pytest_int8acc.errors import Int8accError
 from pytest_int8acc.graph.formats import FP16
 from pytest_int8acc.graph.load import load_model
-from pytest_int8acc.graph.low_network import low_network
+from pytest_int8acc.graph.low_network import fused, low_network
 from pytest_int8acc.graph.model import Model, save_model
+from pytest_int8acc.graph.network import Plan
+from pytest_int8acc.graph.plan import fp32_nodes
 from pytest_int8acc.graph.to_fp16 import to_fp16
 from pytest_int8acc.graph.types import FLOAT, value_types
 from pytest_int8acc.tensors import Array
@@ -39,6 +41,7 @@ ROOT = Path(__file__).parents[2]
 PACKAGES = {"half": ["nvidia-modelopt[onnx]==0.47.0", "onnxconverter-common==1.16.0"]}
 TOOLS = {
     "pytest-int8acc": "ours",
+    "pytest-int8acc, norms in parts": "apart",
     "AutoCast": "autocast",
     "AutoCast, data_max 65504": "autocast_wide",
     "auto_mixed_precision": "mixed",
@@ -87,8 +90,9 @@ def measured(folder: Path, python: Path, patterns: Sequence[str]) -> Iterator[Ma
                 (folder / _slug(name)).mkdir()
                 save_model(model, folder / _slug(name) / "model.onnx")
                 np.savez(folder / _slug(name) / "data.npz", x=x)
+    own = _ours(folder, judges)
     for tool, key in TOOLS.items():
-        took = _ours(folder, judges) if key == "ours" else _theirs(folder, python, key)
+        took = own if key in ("ours", "apart") else _theirs(folder, python, key)
         for name, judge in judges.items():
             path = folder / _slug(name) / f"{key}.onnx"
             yield _judged(tool, name, judge, path, took[_slug(name)])
@@ -99,17 +103,26 @@ def _slug(name: str) -> str:
 
 
 def _ours(folder: Path, judges: Mapping[str, Judge]) -> dict[str, float]:
+    """What is recommended, and what the search found by itself."""
     took = {}
     for name, judge in judges.items():
         began = time.process_time()
         with tempfile.TemporaryDirectory() as scratch:
-            search = run(judge.model, judge.x, Path(scratch)).search
+            result = run(judge.model, judge.x, Path(scratch))
         took[_slug(name)] = time.process_time() - began
-        groups = {group.name: group.nodes for group in low_network(judge.model, FP16).groups}
+        search, best = result.search, result.answer
         if search is not None and search.verified:
-            kept = [node for name in (*search.kept, *search.joined) for node in groups[name]]
-            save_model(to_fp16(judge.model, kept).model, folder / _slug(name) / "ours.onnx")
+            kept = (*search.kept, *search.joined)
+            _save(judge.model, (), kept, folder / _slug(name) / "apart.onnx")
+            fix = (best.fused, best.layers) if best is not None and best.fused else ((), kept)
+            _save(judge.model, *fix, folder / _slug(name) / "ours.onnx")
     return took
+
+
+def _save(model: Model, norms: Sequence[str], kept: Sequence[str], path: Path) -> None:
+    network = fused(low_network(model, FP16), norms)
+    in_fp32 = fp32_nodes(network, Plan(dict.fromkeys(kept, "fp32")))
+    save_model(to_fp16(network.model, in_fp32).model, path)
 
 
 def _theirs(folder: Path, python: Path, key: str) -> dict[str, float]:

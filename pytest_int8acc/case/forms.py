@@ -20,7 +20,7 @@ from pytest_int8acc.graph.load import QDQ_OPSET, lift, load_model
 from pytest_int8acc.graph.low_network import low_network
 from pytest_int8acc.graph.model import Model
 from pytest_int8acc.graph.network import Network, Plan, Precision
-from pytest_int8acc.graph.plan import apply, fp32_nodes, guard, merge, with_outputs
+from pytest_int8acc.graph.plan import apply, fp32_nodes, guard, merge, moved, with_outputs
 from pytest_int8acc.graph.qdq import is_qdq, read_qdq
 from pytest_int8acc.graph.quantize import quantize
 from pytest_int8acc.graph.to_fp16 import to_fp16
@@ -147,8 +147,11 @@ class Int8Form:
     """The case's own plan."""
     observed: Observed | None = None
     """What calibration measured of the network's model; None where nothing was."""
-    low: Format = INT8
-    """What groups run in that no plan keeps high."""
+
+    @property
+    def low(self) -> Format:
+        """What groups run in that no plan keeps high."""
+        return self.network.low
 
     @property
     def other(self) -> str:
@@ -168,7 +171,7 @@ class Int8Form:
         """The candidate with ``plan`` over the case's own; by default all else that can be is INT8."""
         network, plan = self.every, self.complete(plan)
         if not self.low.takes_scales:
-            return self._narrow(network, plan)
+            return self._narrow(moved(network, plan), plan)
         mixed = apply(network, plan)
         count = len(network.groups) - len(plan.high)
         every = len(network.groups) + len(network.left_high)
@@ -274,7 +277,7 @@ def int8_form(case: Case, model: Model, settings: Settings, cache: Path | None =
         notes, source, observed = scales.notes, scales.source, scales.observed
     notes = (*notes, *_left_high(network, rest))
     with case.at(f"{key}.model"):
-        return _guarded(case, Int8Form(network, source, rest, notes, observed=observed, low=low))
+        return _guarded(case, Int8Form(network, source, rest, notes, observed=observed))
 
 
 def _low_form(case: Case, low: Format, model: Model, settings: Settings) -> Int8Form:
@@ -291,7 +294,7 @@ def _low_form(case: Case, low: Format, model: Model, settings: Settings) -> Int8
             )
         with case.at("model"):
             network = low_network(model, low)
-    return _under_plan(case, Int8Form(network, "", "fp32", low=low))
+    return _under_plan(case, Int8Form(network, "", "fp32"))
 
 
 def _guarded(case: Case, form: Int8Form) -> Int8Form:

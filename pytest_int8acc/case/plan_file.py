@@ -1,15 +1,17 @@
 """A plan as a file: ``plan.yaml`` is written for a failed case, and read where a spec says ``plan: FILE``.
 
-    version: 3
+    version: 4
     model: {file: resnet50.onnx, graph: HASH, weights: HASH}
+    candidate: int8
     high: {/conv5/Conv: fp16}
     scales: {/relu4/Relu_output_0: 0.0123, fc.weight: {axis: 0, scale: [0.01, 0.02]}}
     moves: {/norm/LayerNormalization_output_0: [1.0, 2.5]}
     outputs: [/conv2/Conv_output_0]
 
 A scale that is a number alone is symmetric INT8 per tensor; ``zero_point`` and ``dtype`` say otherwise. In
-version 1 it kept the tensor's own zero point, and there were no moves; before version 3 there were no
-outputs. The hashes tie a plan to its model; without ``model:`` nothing is compared.
+FP16 and BF16 ``fused: [/norm/Add_1]`` stands in the place of scales and moves. In version 1 a scale kept the
+tensor's own zero point, and there were no moves; before version 3 there were no outputs, before version 4
+no candidate, and nothing fused. The hashes tie a plan to its model; without ``model:`` nothing is compared.
 """
 
 from __future__ import annotations
@@ -17,13 +19,13 @@ from __future__ import annotations
 import hashlib
 import json
 import textwrap
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import onnx
 
-from pytest_int8acc.graph.formats import INT8, format_of
+from pytest_int8acc.graph.formats import format_of
 from pytest_int8acc.graph.model import Model
 from pytest_int8acc.graph.network import Network, Plan, TensorScale
 from pytest_int8acc.graph.plan import activation_scales
@@ -32,7 +34,7 @@ from pytest_int8acc.results.causes import Rescale
 from pytest_int8acc.tensors import Array
 
 #: The version of the format that is written; all up to it are read.
-VERSION = 3
+VERSION = 4
 _COLUMNS = 100
 #: A longer key needs a '?' in YAML (https://yaml.org/spec/1.2.2/, 7.4.3: 1024 characters at most).
 _KEY = 1000
@@ -89,20 +91,24 @@ def rescales(network: Network, plan: Plan, methods: Mapping[str, str] | None = N
     )
 
 
-def plan_text(plan: Plan, network: Network, file: str, low: str = "") -> str:
+def plan_text(plan: Plan, network: Network, file: str) -> str:
     """``plan``, of ``network``, as YAML with comments, as ``read_plan`` reads it.
 
-    ``file`` names the model's file for readers; it is not compared. ``low`` is what layers leave, ``fp8``,
-    ``fp16`` or ``bf16``; empty for INT8.
+    ``file`` names the model's file for readers; it is not compared.
     """
-    left = (low or INT8.name).upper()
+    left = network.low.name.upper()
     known = fingerprint(network.model)
-    was = {r.tensor: f"  # was {r.old:.6g}" for r in rescales(network, plan)}
     model = {"file": file, "graph": known.graph, "weights": known.weights}
+    quantized = network.low.takes_scales
+    said = (
+        f"layers that leave {left}, other scales and moves"
+        if quantized
+        else f"norms made one node each, and nodes that leave {left}"
+    )
     return "\n".join(
         [
-            f"# Plan by pytest-int8acc for {shown(file)}: layers that leave {left}, other scales and",
-            "# moves, so that it meets its criteria. To guard it, name this file in the spec, by its path",
+            f"# Plan by pytest-int8acc for {shown(file)}: {said},",
+            "# so that it meets its criteria. To guard it, name this file in the spec, by its path",
             "# from there:",
             "#",
             "#     plan: plan.yaml",
@@ -114,23 +120,46 @@ def plan_text(plan: Plan, network: Network, file: str, low: str = "") -> str:
             "model:",
             *(f"  {key}: {quoted(value)}" for key, value in model.items()),
             "",
-            f"# Layer: the precision that it runs in instead of {left} (fp16 or fp32).",
+            "# What layers run in that the plan does not name.",
+            f"candidate: {network.low.name}",
+            "",
+            *([] if quantized else _fused(plan)),
+            f"# Layer: the precision that it runs in instead of {left} ({'fp16 or ' * quantized}fp32).",
             *_section("high", {name: f" {precision}" for name, precision in plan.high.items()}),
             "",
-            f"# Tensor: the scale that takes the place of its own: the range's end / {network.low.levels:g}.",
-            "# Weights are rounded with it anew; a list is one scale per channel.",
-            *_section("scales", {name: _scale(v) + was.get(name, "") for name, v in plan.scales.items()}),
-            "",
-            "# Tensor: what each of its channels is divided by; the weights that read it are multiplied.",
-            *_section("moves", {name: _wrapped(_listed(v)) for name, v in plan.moves.items()}),
-            "",
-            "# Tensors that the engine gives beside the model's outputs, so that TensorRT fuses nothing",
-            "# across them; nobody has to read them.",
-            "outputs:" if plan.outputs else "outputs: []",
-            *(f"  - {quoted(name)}" for name in plan.outputs),
-            "",
+            *(_quantized(plan, network) if quantized else ()),
         ]
     )
+
+
+def _fused(plan: Plan) -> Iterator[str]:
+    """What a plan in FP16 or BF16 has beside its layers."""
+    yield "# Norms in parts, by their last node: each becomes one node, which computes in FP32 inside."
+    yield from _list("fused", plan.fused)
+    if plan.outputs:
+        yield "# Tensors that the engine gives beside the model's outputs."
+        yield from _list("outputs", plan.outputs)
+
+
+def _quantized(plan: Plan, network: Network) -> Iterator[str]:
+    """What a plan in INT8 or FP8 has beside its layers."""
+    was = {r.tensor: f"  # was {r.old:.6g}" for r in rescales(network, plan)}
+    yield f"# Tensor: the scale that takes the place of its own: the range's end / {network.low.levels:g}."
+    yield "# Weights are rounded with it anew; a list is one scale per channel."
+    yield from _section("scales", {name: _scale(v) + was.get(name, "") for name, v in plan.scales.items()})
+    yield ""
+    yield "# Tensor: what each of its channels is divided by; the weights that read it are multiplied."
+    yield from _section("moves", {name: _wrapped(_listed(v)) for name, v in plan.moves.items()})
+    yield ""
+    yield "# Tensors that the engine gives beside the model's outputs, so that TensorRT fuses nothing"
+    yield "# across them; nobody has to read them."
+    yield from _list("outputs", plan.outputs)
+
+
+def _list(key: str, names: Sequence[str]) -> Iterator[str]:
+    yield f"{key}:" if names else f"{key}: []"
+    yield from (f"  - {quoted(name)}" for name in names)
+    yield ""
 
 
 def quoted(text: str) -> str:

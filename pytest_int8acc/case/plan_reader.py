@@ -11,9 +11,11 @@ import numpy as np
 from pytest_int8acc.case.plan_file import VERSION, fingerprint
 from pytest_int8acc.errors import SpecError
 from pytest_int8acc.graph.formats import INT8, INTEGERS
+from pytest_int8acc.graph.low_network import fused
 from pytest_int8acc.graph.migrate import find_site, migrate, sites
 from pytest_int8acc.graph.network import Network, Plan, Precision, TensorScale
 from pytest_int8acc.graph.plan import activation_scales, computed_floats, misfit, quantized_tensors
+from pytest_int8acc.graph.spelled_norms import find_norms
 from pytest_int8acc.spec.fields import closest, found
 from pytest_int8acc.spec.load import display
 from pytest_int8acc.spec.yaml import Mark, Mistake, Node, parse
@@ -24,7 +26,12 @@ _MAX_BYTES = 1 << 26
 _KEYS_1 = ("version", "model", "high", "scales")
 _KEYS_2 = (*_KEYS_1, "moves")
 #: By version.
-_KEYS = {1: _KEYS_1, 2: _KEYS_2, VERSION: (*_KEYS_2, "outputs")}
+_KEYS = {
+    1: _KEYS_1,
+    2: _KEYS_2,
+    3: (*_KEYS_2, "outputs"),
+    VERSION: (*_KEYS_2, "outputs", "candidate", "fused"),
+}
 _MODEL_KEYS = ("file", "graph", "weights")
 _SCALE_KEYS = ("scale", "axis", "zero_point", "dtype")
 _TYPES = {known.name: known for known in INTEGERS}
@@ -53,7 +60,7 @@ def read_plan(path: Path, network: Network) -> Plan:
     if reader.mistakes:
         lines = (f"{display(path)}:{m.line}:{m.column}: {text}" for m, text in sorted(set(reader.mistakes)))
         raise SpecError("\n".join(lines))
-    return Plan(reader.high, reader.scales, reader.moves, tuple(reader.outputs))
+    return Plan(reader.high, reader.scales, reader.moves, tuple(reader.outputs), tuple(reader.fused))
 
 
 _EXPECTED = f"a plan is a mapping like {{version: {VERSION}, high: {{/conv1/Conv: fp16}}}}"
@@ -71,6 +78,7 @@ class _Reader:
         self.scales: dict[str, TensorScale] = {}
         self.moves: dict[str, Array] = {}
         self.outputs: dict[str, None] = {}
+        self.fused: dict[str, None] = {}
         self.moved = network
         """With the moves so far."""
         self.shapes: dict[str, tuple[int, ...] | None] = {}
@@ -84,8 +92,9 @@ class _Reader:
         if version is None:
             return
         self._known_keys(root, _KEYS[version])
-        if self._stale(root):
+        if self._is_of_another(root) or self._stale(root):
             return
+        self._fuse(root)
         self._entries(root, "high", self._group)
         if version == 1:
             self._entries(root, "scales", self._scale_1)
@@ -93,7 +102,8 @@ class _Reader:
         self._look_at(self.network)
         self._entries(root, "moves", self._move)
         self._entries(root, "scales", self._scale)
-        self._outputs(root)
+        what = f"tensor that {self.name} computes in floats"
+        self._names(root, "outputs", computed_floats(self.moved.model), what, self.outputs)
 
     def _version(self, root: Node) -> int | None:
         """The version; None where it is not known here."""
@@ -113,6 +123,25 @@ class _Reader:
                 near = closest(key, known)
                 advice = f"did you mean '{near}'?" if near else f"known here: {', '.join(known)}"
                 self.mistakes.append(Mistake(mark, f"unknown key {found(key)} ({advice})"))
+
+    def _is_of_another(self, root: Node) -> bool:
+        """Whether the plan was found for another number format; says so."""
+        node, low = root.entries.get("candidate"), self.network.low.name
+        if node is None or node.value == low:
+            return False
+        text = f"candidate: the plan was found for {found(node.plain())}, and the case is in {low}"
+        advice = (
+            "leave 'plan:' out of the spec and run pytest --int8acc --int8acc-report DIR for one of its own"
+        )
+        self.mistakes.append(Mistake(node.mark, f"{text}; {advice}"))
+        return True
+
+    def _fuse(self, root: Node) -> None:
+        """Take the norms that become one node each, and go on with the network that they lead to."""
+        norms = {} if self.network.low.takes_scales else find_norms(self.network.model)
+        self._names(root, "fused", norms, f"last node of a norm in parts of {self.name}", self.fused)
+        self.network = self.moved = fused(self.network, self.fused)
+        self.groups = {group.name for group in self.network.groups}
 
     def _stale(self, root: Node) -> bool:
         """Whether the plan was found for another model; says what differs."""
@@ -202,22 +231,23 @@ class _Reader:
             self.moved = migrate(self.moved, {name: factors}).network
             self._look_at(self.moved)
 
-    def _outputs(self, root: Node) -> None:
-        node = root.entries.get("outputs")
+    def _names(
+        self, root: Node, key: str, known: Mapping[str, object], what: str, taken: dict[str, None]
+    ) -> None:
+        """A list of names, each of them one of those known, into ``taken``."""
+        node = root.entries.get(key)
         if node is None:
             return
         if not isinstance(node.value, list):
-            text = f"outputs: expected a list, [] where it is empty, found {found(node.plain())}"
+            text = f"{key}: expected a list, [] where it is empty, found {found(node.plain())}"
             self.mistakes.append(Mistake(node.mark, text))
             return
-        known = computed_floats(self.moved.model)
         for item in node.value:
             if isinstance(item.value, str) and item.value in known:
-                self.outputs[item.value] = None
+                taken[item.value] = None
                 continue
             near = did_you_mean(item.value, known) if isinstance(item.value, str) else ""
-            text = f"outputs: {found(item.plain())} is no tensor that {self.name} computes in floats{near}"
-            self.mistakes.append(Mistake(item.mark, text))
+            self.mistakes.append(Mistake(item.mark, f"{key}: {found(item.plain())} is no {what}{near}"))
 
     def _scale_1(self, name: str, mark: Mark, node: Node) -> None:
         """Of version 1: an activation's, which keeps its own zero point."""

@@ -25,7 +25,8 @@ def write_fix(folder: Path, fix: FixFiles) -> tuple[str, ...]:
     layer_precisions.txt    arguments of Polygraphy and trtexec for TensorRT below 11
     postprocess.py          Polygraphy's network postprocessing for TensorRT below 11
     commands.txt            how to build each of them
-    float.onnx              only where node names in the user's file are not those of the plan
+    float.onnx              only where node names in the user's file are not those of the plan, or norms
+                            are fused, which other tools then have from there
     ======================  ===============================================================
 
     In FP8 without what is for ONNX Runtime's quantizer and for TensorRT below 11. Of a model in FP16 or BF16:
@@ -38,11 +39,11 @@ def write_fix(folder: Path, fix: FixFiles) -> tuple[str, ...]:
         Int8accError: The folder cannot be made or written.
     """
     named = name_nodes(fix, folder)
-    plan = {"plan.yaml": plan_text(fix.plan, fix.network, fix.float_path.name, fix.low)}
+    plan = {"plan.yaml": plan_text(fix.plan, fix.network, fix.float_path.name)}
     texts = plan | (low.texts(named, fix.low) if fix.low in low.LOWS else _texts(named, fix))
     models = {"fixed.onnx": fix.model}
     if not named.own_file:
-        models[NAMED_MODEL] = fix.float_model
+        models[NAMED_MODEL] = fix.named_model
     try:
         with replacing_models(folder) as drafts:
             for name, model in models.items():

@@ -5,16 +5,19 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 
 import onnx
 
 from pytest_int8acc.files import seen_from
 from pytest_int8acc.graph.load import LEAST_OPSET
+from pytest_int8acc.graph.low_network import fused
 from pytest_int8acc.graph.migrate import migrate
 from pytest_int8acc.graph.model import Model, make_model
 from pytest_int8acc.graph.network import Network, Plan, Precision
 from pytest_int8acc.graph.plan import quantized_tensors
+from pytest_int8acc.graph.spelled_norms import fuse_norms
 
 #: Written beside the fix where the names in the user's own file are not those that the plan uses.
 NAMED_MODEL = "float.onnx"
@@ -40,6 +43,11 @@ class FixFiles:
     for INT8."""
     by_flags: bool = False
     """True where ``model`` is in FP32 and flags allow the other types, as TensorRT below 10 wants it."""
+
+    @cached_property
+    def named_model(self) -> Model:
+        """The float model with the plan's norms fused: what other tools convert, where names are not its."""
+        return fuse_norms(self.float_model, self.plan.fused) if self.plan.fused else self.float_model
 
 
 @dataclass(frozen=True, eq=False)
@@ -72,10 +80,11 @@ def name_nodes(fix: FixFiles, folder: Path) -> Named:
 
     Nodes that only the case's Q/DQ model has are left out.
     """
-    nodes = {node.name: node.op_type for node in fix.float_model.graph.node}
+    network, model = fused(fix.network, fix.plan.fused), fix.named_model
+    nodes = {node.name: node.op_type for node in model.graph.node}
     high: dict[str, Precision] = {}
     int8: dict[str, list[int]] = defaultdict(list)
-    for group in fix.network.groups:
+    for group in network.groups:
         if group.name in fix.plan.high:
             high.update(dict.fromkeys(group.nodes, fix.plan.high[group.name]))
             continue
@@ -88,7 +97,7 @@ def name_nodes(fix: FixFiles, folder: Path) -> Named:
     counts["output"] = len(fix.plan.outputs)
     lacking = [f"the {what} of {n} tensor{'' if n == 1 else 's'}" for what, n in counts.items() if n]
     path = seen_from(folder, fix.float_path)
-    own_file = path.isprintable() and _has_names(fix.float_path, fix.float_model)
+    own_file = path.isprintable() and _has_names(fix.float_path, model)
     return Named(
         model=path if own_file else NAMED_MODEL,
         own_file=own_file,
@@ -98,7 +107,7 @@ def name_nodes(fix: FixFiles, folder: Path) -> Named:
         scales=scales,
         inputs=tuple(str(t) for t in fix.model.inputs if t.shape is None or {*map(type, t.shape)} - {int}),
         precision=fix.precision,
-        feeding=_feeding(fix.float_model, high),
+        feeding=_feeding(model, high),
         untold=(f"This lacks {' and '.join(lacking)}, which only fixed.onnx can have.",) if lacking else (),
     )
 

@@ -17,7 +17,7 @@ def texts(named: Named, low: str) -> dict[str, str]:
         "fp32_nodes.txt": exclude_nodes(named),
         "autocast.sh": _autocast(named, low),
         "layer_precisions.txt": _layer_precisions(named, low),
-        "commands.txt": FIXED + _COMMANDS.replace("LOW", low),
+        "commands.txt": FIXED + _COMMANDS.replace("MODEL", named.model),
     }
     return found | ({"convert_fp16.py": _convert(named)} if low == "fp16" else {})
 
@@ -93,14 +93,14 @@ set -eu
 output=${1:-converted.onnx}
 """
 _COMMANDS = """
-2. Convert anew with the tool of your pipeline, the same nodes left in FP32 (fp32_nodes.txt):
+2. Convert MODEL anew with the tool of your pipeline, the same nodes left in FP32 (fp32_nodes.txt):
      sh autocast.sh converted.onnx
      python convert_fp16.py converted.onnx        (FP16 only)
 
    Every tool places Casts by rules of its own: before you ship converted.onnx, compare it with the float
    model.
 
-3. TensorRT below 11, from the float model: the arguments for trtexec in layer_precisions.txt.
+3. TensorRT below 11, from MODEL: the arguments for trtexec in layer_precisions.txt.
 
 4. To keep the fix guarded, name the plan in the spec, by its path from there:
      plan: plan.yaml

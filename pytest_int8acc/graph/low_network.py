@@ -13,6 +13,7 @@ from pytest_int8acc.graph.index import Index
 from pytest_int8acc.graph.load import lift
 from pytest_int8acc.graph.model import Model
 from pytest_int8acc.graph.network import Group, Network
+from pytest_int8acc.graph.spelled_norms import fuse_norms
 from pytest_int8acc.graph.to_fp16 import BF16_OPSET, narrow_nodes
 from pytest_int8acc.graph.types import computes_in_half, value_types
 
@@ -52,7 +53,16 @@ def low_network(model: Model, low: Format) -> Network:
             f"{model.name}: no node of it computes in floating point that could be {low.name.upper()}"
         )
     groups = (Group(n, nodes[0].op_type, tuple(x.name for x in nodes), ()) for n, nodes in members.items())
-    return Network(model, tuple(groups))
+    return Network(model, tuple(groups), low=low)
+
+
+def fused(network: Network, norms: Collection[str]) -> Network:
+    """The network with these norms in parts as one node each; its groups are found anew.
+
+    Raises:
+        ModelError: As for ``fuse_norms``.
+    """
+    return low_network(fuse_norms(network.model, norms), network.low) if norms else network
 
 
 def fewer_casts(network: Network, high: Collection[str]) -> tuple[str, ...]:

@@ -133,7 +133,7 @@ class Network:
     fixed_pairs: tuple[str, ...] = ()
     """DequantizeLinear nodes that no plan takes off: blocked, INT4, or no pair."""
     low: Format = INT8
-    """What its groups are quantized to: INT8 or FP8."""
+    """What its groups run in: INT8 or FP8, which they are quantized to, FP16 or BF16."""
 
     @property
     def edges(self) -> Iterator[Edge]:
@@ -177,6 +177,8 @@ class Plan:
     that read it multiplied; in order."""
     outputs: tuple[str, ...] = ()
     """Tensors that an engine gives beside the model's outputs: TensorRT fuses nothing across them."""
+    fused: tuple[str, ...] = ()
+    """Norms in parts that become one node each, before all else; in FP16 and BF16 only."""
 
 
 def by_node(edges: Iterable[Edge]) -> dict[str, list[Edge]]:

@@ -16,6 +16,7 @@ from pytest_int8acc.errors import ModelError
 from pytest_int8acc.graph.beside import giving
 from pytest_int8acc.graph.formats import Format
 from pytest_int8acc.graph.groups import WEIGHTED, channel_axis
+from pytest_int8acc.graph.low_network import fused
 from pytest_int8acc.graph.migrate import migrate
 from pytest_int8acc.graph.model import Editor, Model
 from pytest_int8acc.graph.network import (
@@ -57,16 +58,17 @@ def apply(network: Network, plan: Plan | None = None) -> Model:
 
 
 def moved(network: Network, plan: Plan) -> Network:
-    """The network with the plan's scales, and after each of its moves those of tensors that it made.
+    """The network with the plan's norms fused, its scales, and after each move those of tensors it made.
 
     Args:
         network: Any; where constants get other scales, the float one, not halved.
         plan: Its high groups stay, too.
 
     Raises:
-        ModelError: The plan names a group or a tensor that is not there, a scale does not fit its tensor, or
-            a tensor cannot be moved so.
+        ModelError: The plan names a group, norm or tensor that is not there, a scale does not fit its tensor,
+            or a tensor cannot be moved so.
     """
+    network = fused(network, plan.fused)
     known = set(quantized_tensors(network))
     network = _with_scales(network, plan.scales)
     for tensor, factors in plan.moves.items():
@@ -92,6 +94,7 @@ def merge(first: Plan, second: Plan) -> Plan:
         {**first.scales, **second.scales},
         {**first.moves, **second.moves},
         tuple(dict.fromkeys((*first.outputs, *second.outputs))),
+        tuple(dict.fromkeys((*first.fused, *second.fused))),
     )
 
 

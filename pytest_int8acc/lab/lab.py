@@ -279,7 +279,7 @@ class Lab:
 
 
 def _proof_key(plan: Plan) -> object:
-    return plan_key(plan), tuple(sorted(plan.high.items())), plan.outputs
+    return plan_key(plan), tuple(sorted(plan.high.items())), plan.outputs, plan.fused
 
 
 def _is_same(one: Dataset, other: Dataset) -> bool:

@@ -95,13 +95,14 @@ class Simulator:
         self._probed: tuple[int, ...] = ()
 
     def on(self, network: Network, rest: Precision | None = None) -> Simulator:
-        """The same samples and judge on a network with the same inputs and outputs, for its ``badness``.
+        """The same samples and judge on a network with the same inputs and outputs.
 
         Args:
-            network: Its groups may be others.
+            network: Trials want its groups to bear names of groups here; for ``badness`` they may be others.
             rest: What runs beside INT8; None: as here.
         """
-        other = copy(self)
+        other, own = copy(self), {group.name for group in network.groups}
+        other.groups = tuple(group for group in self.groups if group.name in own)
         other._like = self._like or self
         other.network, other._rest = network, rest or self._rest
         other._boards, other._known, other._badness, other._kinds = {}, {}, {}, {}

@@ -30,7 +30,7 @@ logger = logging.getLogger("pytest_int8acc")
 _ALONE, _ALONE_NARROW = 64, 8
 #: Times that a plan with a reserve is searched, each within less room; what each leaves of the room foretold,
 #: and the least.
-_STRICTER, _SPARE, _LEAST_ROOM = 2, 0.9, 0.05
+STRICTER, SPARE, _LEAST_ROOM = 2, 0.9, 0.05
 #: How far in an interval, on a scale of logarithms, nearly all draws reach: 2.05 of 3.3 standard deviations.
 _NEARLY = 0.62
 
@@ -182,21 +182,21 @@ def _casts(lab: Lab, found: Found) -> int | None:
 def _with_reserve(lab: Lab, found: Found) -> Found:
     """The same, where it is found with a fix that would meet the criteria on other samples, too."""
     proof, room = found.fix, 1.0
-    for _ in range(_STRICTER):
+    for _ in range(STRICTER):
         if proof is None or lab.builds >= lab.measured.settings.max_builds:
             break
-        room *= _SPARE * _room(proof.verdict)
+        room *= SPARE * room_of(proof.verdict)
         evaluator = lab.simulated(room=room)
         result = _result(lab, evaluator, Budget(clock=lab.clock))
         if len(result.high) == len(lab.groups):
             break  # nothing in INT8 is no fix
         proof = _proof(lab, evaluator, result)
         if proof is not None and proof.verdict.holds:
-            return replace(found, reserved=proof, room=_room(proof.verdict))
+            return replace(found, reserved=proof, room=room_of(proof.verdict))
     return replace(found, room=room)
 
 
-def _room(verdict: Verdict) -> float:
+def room_of(verdict: Verdict) -> float:
     """What a score uses up of its limit, as a share of what it does in the worst of nearly all draws."""
     shares = [1.0]
     for score in verdict.scores:

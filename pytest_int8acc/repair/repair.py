@@ -6,11 +6,13 @@ import logging
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Literal
 
 from pytest_int8acc.graph.network import Network
 from pytest_int8acc.graph.plan import activation_scales
 from pytest_int8acc.lab.lab import Lab, Proof
+from pytest_int8acc.repair.norms import fuse_norms
 from pytest_int8acc.repair.precision import Found
 from pytest_int8acc.repair.scales import Purse, units
 from pytest_int8acc.repair.ways import WAYS, Candidate, Work
@@ -54,6 +56,11 @@ def repair(lab: Lab, outcome: SearchOutcome, found: Found) -> Repaired:
     scaled = not lab.is_narrow and outcome.ending.kind != "high-fails"
     if scaled and (not outcome.found or outcome.culprits):
         ways += lab.clock.attempt("repair", lambda: list(repairing.first_proved()), [])
+    if lab.is_narrow and outcome.ending.kind != "high-fails":
+        fused = partial(fuse_norms, lab, outcome, repairing.notes)
+        late = not lab.clock.interrupted  # a search that took all the time need not be in vain
+        for way, proof in lab.clock.attempt("repair", lambda: list(fused()), [], late=late):
+            (ways if way.verified else repairing.unsteady).append((way, proof))
     if found.fix is not None and outcome.keeps_int8:
         ways.append((_high(outcome), found.fix))
     if found.reserved is not None and found.proof is not None:

@@ -45,7 +45,8 @@ def cheaper_fix(result: CaseResult) -> Repair | None:
     first, search = result.answer, result.search
     if first is None or search is None or not search.found:
         return first
-    return first if first.kind != "high" and first.price < 1 - search.int8_share - 1e-9 else None
+    cheaper = first.kind == "fuse" or first.price < 1 - search.int8_share - 1e-9
+    return first if first.kind != "high" and cheaper else None
 
 
 def changes(repair: Repair, spare: int = 0) -> Iterator[str]:
@@ -69,6 +70,8 @@ def changes(repair: Repair, spare: int = 0) -> Iterator[str]:
 
 
 def _changed(repair: Repair) -> Iterator[str]:
+    if repair.fused:
+        yield f"make {count(len(repair.fused), 'norm')} in parts one node each"
     if repair.outputs:
         yield f"{count(len(repair.outputs), 'output')} more, to be left unread, against a wrong fusion"
     if repair.migration is not None:
@@ -88,13 +91,18 @@ def repair_text(repair: Repair) -> str:
         return f"{count(layers, 'layer')} in {precision}"
     head = f"{layers} of {count(repair.culprits, 'layer')} in {precision}"
     done = "; ".join(_done(repair)) or "symmetric INT8 throughout"
-    if repair.kind == "unfuse":
+    if repair.kind in ("unfuse", "fuse"):
         return f"{head if layers else f'no layer needs {precision}'}: {done}"
     data = f"the calibration data, {repair.data}" if repair.data else "the compared inputs themselves"
     return f"{head if layers else f'no layer needs {precision}'}: {done}; ranges from {data}"
 
 
 def _done(repair: Repair) -> Iterator[str]:
+    if repair.fused:
+        yield (
+            f"{count(len(repair.fused), 'norm')} in parts made one node each, which computes in FP32 inside "
+            f"({listed(repair.fused)})"
+        )
     if repair.outputs:
         several = count(len(repair.outputs), "more output")
         yield f"{several} of the engine, to be left unread ({listed(repair.outputs)}), breaks a wrong fusion"

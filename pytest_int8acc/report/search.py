@@ -73,7 +73,7 @@ def remarks(outcome: SearchOutcome, repairs: Sequence[Repair] = ()) -> list[str]
         joined = f"{count(len(outcome.joined), 'more node')} between them run in {outcome.precision.upper()}"
         notes.append(f"{joined}, so that fewer Casts are needed: {few(outcome.joined, 5)}")
     if outcome.casts is not None:
-        notes.append(f"the fixed model has {count(outcome.casts, 'Cast')} more than the float model")
+        notes.append(f"with these layers kept the model has {count(outcome.casts, 'Cast')} more")
     if not outcome.low and outcome.found and share > _QAT_SHARE and (not repairs or repairs[0].layers):
         said = "quantization-aware training (QAT) is the better way"
         notes.append(f"{share:.0%} of the multiply-accumulates would leave INT8: {said}")

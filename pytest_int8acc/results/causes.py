@@ -181,8 +181,9 @@ class Migration:
 class Repair:
     """A way to meet the criteria, dearest last."""
 
-    kind: Literal["unfuse", "recalibrate", "migrate", "mixed", "high"]
-    """unfuse: fusions of the engine broken up by outputs; mixed: some layers recalibrated, some high."""
+    kind: Literal["unfuse", "recalibrate", "migrate", "mixed", "fuse", "high"]
+    """unfuse: fusions of the engine broken up by outputs; mixed: some layers recalibrated, some high; fuse:
+    norms in parts made one node each."""
     layers: tuple[str, ...]
     """Layers that leave INT8; empty where none has to."""
     rescales: tuple[Rescale, ...]
@@ -205,6 +206,8 @@ class Repair:
     """The sentence of a report of version 1; empty in others."""
     outputs: tuple[str, ...] = ()
     """Tensors that the engine gives beside the model's outputs, so that nothing is fused across them."""
+    fused: tuple[str, ...] = ()
+    """Last nodes of norms in parts that become one node each."""
 
 
 @dataclass(frozen=True)

@@ -424,12 +424,12 @@ def test_every_name_is_read_back(
 @pytest.mark.parametrize(
     ("text", "messages"),
     [
-        ("", ["1:1: the file is empty; a plan is a mapping like {version: 3, high: {/conv1/Conv: fp16}}"]),
+        ("", ["1:1: the file is empty; a plan is a mapping like {version: 4, high: {/conv1/Conv: fp16}}"]),
         ("[1]", ["1:1: a plan is a mapping like .*, found a list"]),
-        ("high: {}", ["1:1: 'version' is missing: add 'version: 3'"]),
+        ("high: {}", ["1:1: 'version' is missing: add 'version: 4'"]),
         (
-            "version: 4\nhih: {}",
-            ["1:10: version: expected 1 to 3, found 4; update pytest-int8acc to read it"],
+            "version: 5\nhih: {}",
+            ["1:10: version: expected 1 to 4, found 5; update pytest-int8acc to read it"],
         ),
         ("version: 1\nhih: {}", [r"2:1: unknown key 'hih' \(did you mean 'high'\?\)"]),
         ("version: 1\nhigh: [a]", ["2:7: high: expected a mapping, {} where it is empty, found a list"]),

@@ -80,7 +80,7 @@ def test_a_plan_with_outputs_guards_the_fix(
     spec.write_text(spec.read_text() + "plan: fix/plan.yaml\n")
     guarded = measured_wrong(spec, [wrong], monkeypatch)
     assert guarded.result.passed
-    assert "version: 3" in (tmp_path / "fix" / "plan.yaml").read_text()
+    assert "version: 4" in (tmp_path / "fix" / "plan.yaml").read_text()
 
 
 def test_two_fusions_take_two_outputs(spec: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,0 +1,106 @@
+"""Cases in FP16 and BF16 from the command line and in users' own tests: what is offered works, or says so."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from plugin_support import LOAD
+
+ROOT = Path(__file__).parents[2]
+sys.path.append(str(ROOT))
+
+from benchmarks.half.networks import build, inputs  # noqa: E402
+from benchmarks.half.parts import FAULTS, HEALTHY  # noqa: E402
+from pytest_int8acc.graph.formats import FP16  # noqa: E402
+from pytest_int8acc.graph.load import load_model  # noqa: E402
+from pytest_int8acc.graph.low_network import low_network  # noqa: E402
+from pytest_int8acc.graph.model import save_model  # noqa: E402
+
+LOWS = pytest.mark.parametrize("low", ["fp16", "bf16"])
+OWN_TESTS = """
+import numpy as np
+import pytest
+from pytest_int8acc.errors import Int8accError
+
+def test_a_case(int8acc):
+    case = int8acc.load("case.int8acc.yaml")
+    found = {role: case.outputs(role)["OUTPUT"] for role in ("fp32", "baseline", "int8")}
+    np.testing.assert_array_equal(found["fp32"], found["baseline"])
+    assert 0 < np.abs(found["int8"] - found["fp32"]).max() < 0.2 * np.abs(found["fp32"]).max()
+    result = case.measure()
+    assert result.passed
+    assert result.candidate.startswith("LOW in ")
+
+def test_an_engine(int8acc_engine):
+    x = np.load("data.npz")["x"]
+    wide = int8acc_engine("model.onnx", precision="fp32")({"x": x})["OUTPUT"]
+    if "LOW" == "BF16":
+        with pytest.raises(Int8accError, match="precision 'bf16': expected one of fp32, fp16, int8"):
+            int8acc_engine("model.onnx", precision="bf16")
+    else:
+        half = int8acc_engine("model.onnx", precision="fp16")({"x": x})["OUTPUT"]
+        assert 0 < np.abs(half - wide).max() < 0.01 * np.abs(wide).max()
+"""
+
+
+def put(folder: Path, part: str, low: str, more: str, limit: float = 30.0) -> str:
+    model = build("mlp", {**FAULTS, **HEALTHY}[part])
+    save_model(model, folder / "model.onnx")
+    np.savez(folder / "data.npz", x=inputs("mlp"))
+    text = (
+        f"model: model.onnx\ninputs: data.npz\ncandidate: {low}\ncriteria:\n  - {{sqnr_db: {limit}}}\n{more}"
+    )
+    (folder / "case.int8acc.yaml").write_text(text)
+    return model.outputs[0].name
+
+
+@LOWS
+@pytest.mark.parametrize("workers", [("-n0",), ("-n2",)], ids=["n0", "n2"])
+def test_fixtures(low: str, workers: tuple[str, ...], pytester: pytest.Pytester) -> None:
+    pytest.importorskip("xdist")
+    output = put(pytester.path, "plain", low, "")
+    pytester.makepyfile(test_own=OWN_TESTS.replace("OUTPUT", output).replace("LOW", low.upper()))
+    pytester.runpytest(*LOAD, *workers, "test_own.py").assert_outcomes(passed=2)
+
+
+@LOWS
+def test_the_ratchet(low: str, pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("CI", raising=False)
+    kept = "  - {regression: {sqnr_db: 0.5}}\n"
+    put(pytester.path, "plain", low, kept + "plan: own.yaml\n")
+    high = ", ".join(f"{g.name}: fp32" for g in low_network(load_model(Path("model.onnx")), FP16).groups[:-1])
+    (pytester.path / "own.yaml").write_text(f"version: 4\nhigh: {{{high}}}\n")
+    pytester.runpytest(*LOAD, "--int8acc", "--int8acc-update=all").assert_outcomes(passed=1)
+    pytester.runpytest(*LOAD, "--int8acc").assert_outcomes(passed=1)
+    put(pytester.path, "plain", low, kept)
+    result = pytester.runpytest(*LOAD, "--int8acc", "--int8acc-search=off")
+    result.assert_outcomes(failed=1)
+    result.stdout.fnmatch_lines([f"{low.upper()} accuracy: * sqnr_db * (accepted *, may lose 0.5*"])
+
+
+@LOWS
+def test_the_search_of_a_case_that_passes_and_its_page(low: str, pytester: pytest.Pytester) -> None:
+    put(pytester.path, "plain", low, "", limit=20.0)
+    result = pytester.runpytest(
+        *LOAD, "--int8acc", "--int8acc-search=always", "--int8acc-report=report", "-vv"
+    )
+    result.assert_outcomes(passed=1)
+    result.stdout.fnmatch_lines([f"*{low.upper()} in * groups*"])
+    (entry,) = json.loads((pytester.path / "report/report.json").read_text())["cases"]
+    assert entry["low"] == low
+    page = (pytester.path / "report/report.html").read_text()
+    assert low.upper() in page
+    assert "INT8 in" not in page
+
+
+@LOWS
+@pytest.mark.parametrize("flag", ["layers", "calibrations"])
+def test_what_is_for_int8_only_is_refused(low: str, flag: str, pytester: pytest.Pytester) -> None:
+    put(pytester.path, "plain", low, "")
+    result = pytester.runpytest(*LOAD, "--int8acc", f"--int8acc-{flag}")
+    result.assert_outcomes(errors=1)
+    result.stdout.fnmatch_lines([f"*candidate: {low}: --int8acc-{flag} is for INT8 only*"])
