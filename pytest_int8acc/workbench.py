@@ -235,8 +235,7 @@ class Workbench:
             check_formats(loaded, FORMATS[low])
         elif low and calibrate is None:
             raise DataError(
-                f"{path.name}: {low.upper()} of a float model wants calibration samples: "
-                "calibrate='calib.npz', or a dict of one array per input"
+                f"{path.name}: {low.upper()} of a float model wants calibration: calibrate='calib.npz', or a dict"
             )
         source = {"model": path.name} if quantized else {"calibrate": {"method": method}}
         case = _case(path, {low or "int8": source}, shapes, backend)
@@ -253,9 +252,8 @@ class Workbench:
             form = ModelForm.halved(loaded, precision.upper(), low=FORMATS[precision])
         inputs = open_source(case, case.inputs, loaded, "calibrate", None)
         with self.host.where_it_can_run(settings):
-            return self._open(
-                open_backend(case, settings, self.host.builders), form, _ROLES[precision], inputs
-            )
+            opened = open_backend(case, settings, self.host.builders)
+            return self._open(opened, form, _ROLES[precision], inputs)
 
     def _open(self, backend: Backend, form: Form, role: Role, inputs: Dataset) -> Engine:
         self._backends.append(backend)  # one each: a backend holds one engine per role
