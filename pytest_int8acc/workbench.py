@@ -235,7 +235,7 @@ class Workbench:
             check_formats(loaded, FORMATS[low])
         elif low and calibrate is None:
             raise DataError(
-                f"{path.name}: {low.upper()} of a float model wants calibration: calibrate='calib.npz', or a dict"
+                f"{path.name}: {low.upper()} of a float model wants calibration: calibrate='x.npz', or a dict"
             )
         source = {"model": path.name} if quantized else {"calibrate": {"method": method}}
         case = _case(path, {low or "int8": source}, shapes, backend)
