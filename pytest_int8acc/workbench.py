@@ -29,6 +29,7 @@ from pytest_int8acc.check import check
 from pytest_int8acc.data import Dataset
 from pytest_int8acc.engines import Engine
 from pytest_int8acc.engines.run import run_together
+from pytest_int8acc.engines.tensorrt.child import Workers
 from pytest_int8acc.errors import (
     DataError,
     Int8accError,
@@ -68,6 +69,8 @@ class Host:
     """What becomes of a test whose backend is not there; where this returns, the error is raised."""
     checked: Callable[[CaseResult], None]
     """Told each result: a test that fails shows it, and Ctrl-C may have ended what followed its verdict."""
+    builders: Workers
+    """What TensorRT builds in."""
 
     @contextmanager
     def where_it_can_run(self, settings: Settings) -> Iterator[None]:
@@ -98,17 +101,19 @@ class LoadedCase:
             Int8accError: There is no verdict.
         """
         with self._bench.host.where_it_can_run(self.settings):
-            result = check(self.case, self.settings, self._bench.host.goldens(self.case))
-        self._bench.host.checked(result)
+            host = self._bench.host
+            result = check(self.case, self.settings, host.goldens(self.case), builders=host.builders)
+        host.checked(result)
         return result
 
     @own_faults()
     def measure(self) -> CaseResult:
         """Run and judge, without a search; raises Int8accError where there is no verdict."""
         with self._bench.host.where_it_can_run(self.settings):
-            measured = measure(self.case, self.settings, self._bench.host.goldens(self.case))
+            host = self._bench.host
+            measured = measure(self.case, self.settings, host.goldens(self.case), builders=host.builders)
         measured.close()
-        self._bench.host.checked(measured.result)
+        host.checked(measured.result)
         return measured.result
 
     @own_faults()
@@ -128,7 +133,7 @@ class LoadedCase:
         return self._engines[role]
 
     def _open(self, role: Side) -> Engine:
-        backend = open_backend(self.case, self.settings)
+        backend = open_backend(self.case, self.settings, self._bench.host.builders)
         form = self._form(role, backend)
         inputs = open_source(self.case, self.case.inputs, form.model, "inputs", self.settings.samples)
         return self._bench._open(backend, form, _ROLES[role], inputs)
@@ -233,7 +238,8 @@ class Workbench:
             form = fp32_form(loaded) if precision == "fp32" else baseline_form(case, loaded)
         inputs = open_source(case, case.inputs, loaded, "calibrate", None)
         with self.host.where_it_can_run(settings):
-            return self._open(open_backend(case, settings), form, Role(precision.upper()), inputs)
+            opened = open_backend(case, settings, self.host.builders)
+            return self._open(opened, form, Role(precision.upper()), inputs)
 
     def _open(self, backend: Backend, form: Form, role: Role, inputs: Dataset) -> Engine:
         self._backends.append(backend)  # one each: a backend holds one engine per role

@@ -56,11 +56,9 @@ def _opset_23(request: pytest.FixtureRequest) -> None:
 
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """What builds for long comes first, dealt out to the blocks that pytest-xdist's workers begin with."""
+    """What builds for long comes first."""
     if all(item.get_closest_marker("gpu") for item in items):
-        ranked = sorted(items, key=lambda item: -SECONDS.get(item.name.partition("[")[0], 0))
-        workers = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
-        items[:] = [item for first in reversed(range(workers)) for item in ranked[first::workers]]
+        items.sort(key=lambda item: -SECONDS.get(item.name.partition("[")[0], 0))
 
 
 @pytest.fixture(autouse=True)

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 from pytest_int8acc.backends.onnxruntime import OrtBackend
 from pytest_int8acc.backends.protocol import Backend
+from pytest_int8acc.engines.tensorrt.child import Workers
 from pytest_int8acc.engines.tensorrt.platform import find_platform, may_have_gpu
 from pytest_int8acc.errors import MissingBackendError
 from pytest_int8acc.settings import Settings
 from pytest_int8acc.spec.models import Case
 
 
-def open_backend(case: Case, settings: Settings) -> Backend:
+def open_backend(case: Case, settings: Settings, builders: Workers | None = None) -> Backend:
     """The backend that the settings want; ``auto`` is TensorRT where it can run.
+
+    ``builders`` is what TensorRT builds in, kept from case to case; None: each case has its own.
 
     Raises:
         MissingBackendError: TensorRT is wanted, and neither runs nor builds here.
@@ -25,7 +28,7 @@ def open_backend(case: Case, settings: Settings) -> Backend:
     if platform is not None and (platform.can_run or (settings.backend == "tensorrt" and platform.can_build)):
         from pytest_int8acc.backends.tensorrt import TrtBackend
 
-        return TrtBackend(platform, case, settings)
+        return TrtBackend(platform, case, settings, builders)
     if settings.backend == "auto":
         return OrtBackend(settings, why)
     raise MissingBackendError(f"backend tensorrt: {why}")

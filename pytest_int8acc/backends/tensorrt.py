@@ -20,7 +20,7 @@ from pytest_int8acc.engines.inspector import read_layers, untold_nodes
 from pytest_int8acc.engines.onnxruntime import share_of_cores
 from pytest_int8acc.engines.remote import store_of
 from pytest_int8acc.engines.store import Store
-from pytest_int8acc.engines.tensorrt.build import Built, build, make_workers
+from pytest_int8acc.engines.tensorrt.build import Built, build
 from pytest_int8acc.engines.tensorrt.calibration import (
     Implicit,
     Provenance,
@@ -31,6 +31,7 @@ from pytest_int8acc.engines.tensorrt.calibration import (
     tensor_names,
     write_cache,
 )
+from pytest_int8acc.engines.tensorrt.child import Workers, make_workers
 from pytest_int8acc.engines.tensorrt.engine import TrtEngine, open_built, open_engine
 from pytest_int8acc.engines.tensorrt.latency import layer_times, measure_latency
 from pytest_int8acc.engines.tensorrt.options import BuildOptions, Shape
@@ -64,6 +65,7 @@ class TrtBackend:
         platform: From ``find_platform``; one that can only build, builds and then says that it cannot run.
         case: Its ``tensorrt`` section says how to build.
         settings: The engine store's.
+        builders: What engines are built in, closed by whoever made it; None: some of its own.
     """
 
     builds_engines = True
@@ -71,7 +73,9 @@ class TrtBackend:
     quantizes_implicitly = True  # a platform that cannot says so when it is asked to build
     needs_simulation = True
 
-    def __init__(self, platform: Platform, case: Case, settings: Settings) -> None:
+    def __init__(
+        self, platform: Platform, case: Case, settings: Settings, builders: Workers | None = None
+    ) -> None:
         self.platform = platform
         self.notes: tuple[str, ...] = ()
         self.output_settings: Mapping[str, str] = {"mode": ENGINE}
@@ -88,7 +92,8 @@ class TrtBackend:
         self._begun: dict[Role, tuple[BuildRequest, Future[Built]]] = {}
         self._closing = Event()
         self._beside = ThreadPoolExecutor(1)
-        self._workers = make_workers()
+        self._own_builders = make_workers() if builders is None else None
+        self._builders = builders or self._own_builders
         self._folder = tempfile.TemporaryDirectory(prefix="int8acc-", ignore_cleanup_errors=True)
         # Where nothing is to be kept, engines are while the case lives: a fix is built, and timed later.
         self._store = store_of(settings) or Store(Path(self._folder.name) / "engines")
@@ -201,7 +206,8 @@ class TrtBackend:
         """Free all engines; builds that go on are ended."""
         self._closing.set()
         self._beside.shutdown(wait=False)
-        self._workers.close()
+        if self._own_builders is not None:
+            self._own_builders.close()
         for engine in self._running.values():
             engine.close()
         self._running.clear()
@@ -230,7 +236,7 @@ class TrtBackend:
             self._store,
             device=device,
             stopped=self._closing.is_set,
-            workers=self._workers,
+            workers=self._builders,
         )
 
     def _request(

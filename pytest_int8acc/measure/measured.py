@@ -31,6 +31,7 @@ from pytest_int8acc.data import Dataset
 from pytest_int8acc.engines import Engine
 from pytest_int8acc.engines.onnxruntime import Sessions, sessions_of
 from pytest_int8acc.engines.run import lock_step
+from pytest_int8acc.engines.tensorrt.child import Workers
 from pytest_int8acc.errors import blaming
 from pytest_int8acc.goldens import Goldens
 from pytest_int8acc.goldens.keeper import Compared, Keeper, NoGolden, open_keeper
@@ -147,12 +148,16 @@ class Measured:
 
 
 def measure(
-    case: Case, settings: Settings, goldens: Goldens | None = None, clock: Clock | None = None
+    case: Case,
+    settings: Settings,
+    goldens: Goldens | None = None,
+    clock: Clock | None = None,
+    builders: Workers | None = None,
 ) -> Measured:
     """Run one case and score it.
 
     ``goldens`` says where the case's golden lies and whether it is written; None: beside the spec, read only.
-    ``clock`` lets others see how far it is.
+    ``clock`` lets others see how far it is. ``builders`` is as for ``open_backend``.
 
     Raises:
         MissingBackendError: The backend that the settings want is not there.
@@ -162,7 +167,7 @@ def measure(
     clock = clock or Clock()
     with clock.running(), clock.phase("setup"), case.at():
         check_files(case)
-        backend = open_backend(case, settings)
+        backend = open_backend(case, settings, builders)
         try:
             keeper = open_keeper(case, settings, goldens or Goldens(), backend.output_settings)
             measured = _measure(case, settings, backend, keeper)

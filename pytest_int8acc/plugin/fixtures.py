@@ -25,7 +25,7 @@ def int8acc(request: pytest.FixtureRequest) -> Iterator[Workbench]:
     """
     from pytest_int8acc.goldens import Goldens
     from pytest_int8acc.plugin.hooks import ASKED
-    from pytest_int8acc.plugin.items import settings_for, skip_unavailable, stop_where_interrupted
+    from pytest_int8acc.plugin.items import builders, settings_for, skip_unavailable, stop_where_interrupted
     from pytest_int8acc.plugin.reporting import golden_folder
     from pytest_int8acc.workbench import Host, Workbench
 
@@ -42,6 +42,7 @@ def int8acc(request: pytest.FixtureRequest) -> Iterator[Workbench]:
         goldens=lambda case: Goldens(golden_folder(config, case.file)),
         unavailable=skip_unavailable,
         checked=checked,
+        builders=builders(config),
     )
     with closing(Workbench(host)) as bench:
         yield bench

@@ -31,6 +31,7 @@ from pytest_int8acc.results import CaseResult
 from pytest_int8acc.settings import SETTINGS, Settings, resolve
 
 if TYPE_CHECKING:
+    from pytest_int8acc.engines.tensorrt.child import Workers
     from pytest_int8acc.goldens import Goldens
     from pytest_int8acc.measure.measured import Measured
     from pytest_int8acc.spec.models import Case
@@ -157,7 +158,7 @@ class SpecItem(pytest.Function):
         goldens = self._goldens()
         try:
             with own_faults(), watching(self):
-                self.measured = measure(self.case, settings, goldens, self.clock)
+                self.measured = measure(self.case, settings, goldens, self.clock, builders(self.config))
         except MissingBackendError as error:
             skip_unavailable(error, settings)
             raise
@@ -255,6 +256,19 @@ def settings_for(config: pytest.Config, spec: Mapping[str, object]) -> Settings:
         spec,
         {s.name: s.read(config.getini(s.ini)) for s in SETTINGS},
     )
+
+
+_BUILDERS = pytest.StashKey["Workers"]()
+
+
+def builders(config: pytest.Config) -> Workers:
+    """What TensorRT builds in until the session ends: its start takes longer than most builds."""
+    if _BUILDERS not in config.stash:
+        from pytest_int8acc.engines.tensorrt.child import make_workers
+
+        config.stash[_BUILDERS] = make_workers()
+        config.add_cleanup(config.stash[_BUILDERS].close)
+    return config.stash[_BUILDERS]
 
 
 _TAKEN = pytest.StashKey[bool]()

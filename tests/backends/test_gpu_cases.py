@@ -11,6 +11,7 @@ import json
 import os
 import time
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -35,6 +36,8 @@ criteria:
 """
 
 
+#: Others build on this GPU, too, and a case waits for them.
+WAIT = ("--int8acc-max-seconds", "3600")
 #: Layers whose ranges are made 60 times too wide.
 WIDE = {"conv2", "conv3"}
 
@@ -44,23 +47,39 @@ def project(tmp_path: Path) -> Path:
     return copy_example(tmp_path)
 
 
-def cases(project: Path) -> dict[str, dict[str, object]]:
+#: Tests of what one session of pytest prints run in one worker of pytest-xdist.
+of_one_session = pytest.mark.xdist_group("digits")
+
+
+@pytest.fixture(scope="module")
+def session(tmp_path_factory: pytest.TempPathFactory, gpu_store: Path) -> tuple[str, dict[str, Any]]:
+    """What ``pytest --int8acc`` prints and reports of the example project, and of criteria of engines."""
+    project = copy_example(tmp_path_factory.mktemp("digits"))
+    text = (project / "digits.int8acc.yaml").read_text(encoding="utf-8")
+    for name, criterion in (("layers", "int8_layers: 0.5"), ("speed", "speedup: 1000")):
+        spec = text.replace("criteria:", f"criteria:\n  - {{{criterion}}}", 1)
+        (project / f"{name}.int8acc.yaml").write_text(spec, encoding="utf-8")
+    options = ("-vv", "--int8acc-report", "out", "--int8acc-layers", "--runxfail")
+    return pytest_run(project, *options, *WAIT, store=gpu_store), cases(project)
+
+
+def cases(project: Path) -> dict[str, dict[str, Any]]:
     report = json.loads((project / "out" / "report.json").read_text(encoding="utf-8"))
     return {case["name"]: case for case in report["cases"] if "name" in case}
 
 
-def test_the_example_project_passes_and_fails_as_it_should(project: Path, gpu_store: Path) -> None:
-    printed = pytest_run(project, "-v", "--int8acc-report", "out", "--runxfail", store=gpu_store)
-    assert outcome(printed) == {"passed": 2, "failed": 1}
-    found = cases(project)
+@of_one_session
+def test_the_example_project_passes_and_fails_as_it_should(session: tuple[str, dict[str, Any]]) -> None:
+    printed, found = session
+    assert outcome(printed) == {"passed": 3, "failed": 2}
     failed = found["digits_by_hand"]
     assert "TensorRT" in str(failed["backend"])
-    assert {c["layer"] for c in failed["culprits"]} >= {"/block2/conv1/Conv"}  # type: ignore[attr-defined]
-    assert failed["search"]["verified"]  # type: ignore[index]
-    repairs = {repair["kind"]: repair for repair in failed["diagnosis"]["repairs"]}  # type: ignore[index]
+    assert {c["layer"] for c in failed["culprits"]} >= {"/block2/conv1/Conv"}
+    assert failed["search"]["verified"]
+    repairs = {repair["kind"]: repair for repair in failed["diagnosis"]["repairs"]}
     assert repairs.keys() == {"recalibrate", "high"}
     assert all(repair["verified"] and repair["latency"] for repair in repairs.values())
-    engines = {e["role"]: e for e in found["digits"]["engines"]}  # type: ignore[attr-defined]
+    engines = {e["role"]: e for e in found["digits"]["engines"]}
     builds = [engine["build_seconds"] for engine in engines.values()]
     print(f"digits: {found['digits']['seconds']:.1f} s, its builds {builds}")
     for role in ("baseline", "INT8"):
@@ -70,47 +89,44 @@ def test_the_example_project_passes_and_fails_as_it_should(project: Path, gpu_st
     assert not any(layer["precision"] == "int8" for layer in engines["baseline"]["layers"])
 
 
-@pytest.mark.parametrize("kind", ["migrate", "mixed"])  # the example project has the others
-def test_each_kind_of_fix_is_verified_with_its_price(tmp_path: Path, gpu_store: Path, kind: str) -> None:
-    network, limits = KINDS[kind]
+@pytest.mark.xdist_group("kinds")
+@pytest.mark.parametrize(
+    ("network", "kind"),
+    [("migrate", "migrate"), ("mixed, with room", "mixed")],  # the example project has the others
+)
+def test_each_kind_of_fix_is_verified_with_its_price(
+    tmp_path: Path, gpu_store: Path, network: str, kind: str
+) -> None:
+    make, limits = KINDS[network]
     made = {"tactic_sources": [], "optimization_level": 1}
-    write_case(tmp_path, network(), limits, tensorrt=made)
-    options = ("--int8acc-report", "out", "--int8acc-max-seconds", "3600")  # other workers build, too
+    write_case(tmp_path, make(), limits, tensorrt=made)
+    options = ("--int8acc-report", "out", *WAIT)
     printed = pytest_run(tmp_path, "case.int8acc.yaml", *options, store=gpu_store)
     assert outcome(printed) == {"failed": 1}
     found = cases(tmp_path)["case"]
-    repairs = {repair["kind"]: repair for repair in found["diagnosis"]["repairs"]}  # type: ignore[index]
-    for engine in found["engines"]:  # type: ignore[attr-defined]
+    repairs = {repair["kind"]: repair for repair in found["diagnosis"]["repairs"]}
+    for engine in found["engines"]:
         print(engine["role"], engine["latency"])
     for repair in repairs.values():
         print(repair["kind"], repair["verified"], repair["price"], repair["text"], repair["scores"])
     assert repairs[kind]["verified"]
 
 
-def test_layers_are_compared_between_engines(project: Path, gpu_store: Path) -> None:
-    spec = "digits_by_hand.int8acc.yaml"
-    arguments = (spec, "--runxfail", "-vv", "--int8acc-layers", "--int8acc-report", "out")
-    printed = pytest_run(project, *arguments, store=gpu_store)
-    assert outcome(printed) == {"failed": 1}
+@of_one_session
+def test_layers_are_compared_between_engines(session: tuple[str, dict[str, Any]]) -> None:
+    printed, found = session
     assert "between engines: SQNR dB" in printed
-    layers = cases(project)["digits_by_hand"]["diagnosis"]["layers"]  # type: ignore[index]
+    layers = found["digits_by_hand"]["diagnosis"]["layers"]
     known = [line for line in layers if line["engine_sqnr_db"] is not None]
     assert len(known) >= 0.8 * len(layers)
     off = [abs(line["engine_sqnr_db"] - line["sqnr_db"]) for line in known]
     assert np.median(off) < 1
 
 
-def test_engine_criteria_gate(project: Path, gpu_store: Path) -> None:
-    spec = project / "digits.int8acc.yaml"
-    text = spec.read_text(encoding="utf-8")
-    (project / "layers.int8acc.yaml").write_text(
-        text.replace("criteria:", "criteria:\n  - {int8_layers: 0.5}", 1), encoding="utf-8"
-    )
-    (project / "speed.int8acc.yaml").write_text(
-        text.replace("criteria:", "criteria:\n  - {speedup: 1000}", 1), encoding="utf-8"
-    )
-    printed = pytest_run(project, "layers.int8acc.yaml", "speed.int8acc.yaml", store=gpu_store)
-    assert outcome(printed) == {"passed": 1, "failed": 1}
+@of_one_session
+def test_engine_criteria_gate(session: tuple[str, dict[str, Any]]) -> None:
+    printed, found = session
+    assert (found["layers"]["verdict"], found["speed"]["verdict"]) == ("passed", "failed")
     assert "'engine' speedup" in printed
     assert "< 1000" in printed
 
@@ -122,7 +138,7 @@ def test_workers_build_each_engine_once_and_a_second_run_none(tmp_path: Path) ->
     arguments = ("--int8acc-report", "out", "--log-cli-level=INFO")
     printed = pytest_run(project, "-n", "2", *arguments, store=tmp_path / "s")
     assert outcome(printed) == {"passed": 2}
-    engines = [e for case in cases(project).values() for e in case["engines"]]  # type: ignore[attr-defined]
+    engines = [e for case in cases(project).values() for e in case["engines"]]
     assert len(engines) == 4
     assert sum(not e["stored"] for e in engines) == 2
     again = pytest_run(project, "small.int8acc.yaml", *arguments, store=tmp_path / "s")
@@ -183,14 +199,14 @@ def test_implicit_quantization_that_fails_gets_an_explicit_fix(tmp_path: Path, g
     printed = pytest_run(tmp_path, spec.name, "-vv", "--int8acc-report", "out", store=gpu_store)
     assert outcome(printed) == {"failed": 1}
     case = cases(tmp_path)["implicit"]
-    assert {culprit["layer"] for culprit in case["culprits"]} & WIDE  # type: ignore[attr-defined]
-    assert case["search"]["verified"]  # type: ignore[index]
+    assert {culprit["layer"] for culprit in case["culprits"]} & WIDE
+    assert case["search"]["verified"]
 
 
 def test_prebuilt_engines_as_baseline_and_candidate(tmp_path: Path) -> None:
     project, kept = small_project(tmp_path), tmp_path / "s"
     pytest_run(project, "--int8acc-report", "out", store=kept)
-    engines = {e["role"]: e for e in cases(project)["small"]["engines"]}  # type: ignore[attr-defined]
+    engines = {e["role"]: e for e in cases(project)["small"]["engines"]}
     files = {path.stat().st_size: path for path in kept.rglob("engine.plan")}
     for role in ("baseline", "INT8"):
         (project / f"{role}.engine").write_bytes(files[engines[role]["nbytes"]].read_bytes())
@@ -242,7 +258,7 @@ def test_two_gpus_share_the_work(project: Path, tmp_path: Path) -> None:
     devices = {
         score["value"]
         for case in cases(project).values()
-        for score in case["scores"]  # type: ignore[attr-defined]
+        for score in case["scores"]
         if score["metric"] == "device"
     }
     print(f"{os.cpu_count()} CPU cores: one worker {seconds['0']:.1f} s, two workers {seconds['2']:.1f} s")

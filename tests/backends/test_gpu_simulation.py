@@ -22,7 +22,8 @@ from pytest_int8acc.backends import tensorrt as backends
 from pytest_int8acc.check import conclude
 from pytest_int8acc.engines.onnxruntime import OrtEngine
 from pytest_int8acc.engines.store import Store
-from pytest_int8acc.engines.tensorrt.build import build, make_workers
+from pytest_int8acc.engines.tensorrt.build import build
+from pytest_int8acc.engines.tensorrt.child import make_workers
 from pytest_int8acc.engines.tensorrt.engine import open_built
 from pytest_int8acc.engines.tensorrt.options import BuildOptions, Range
 from pytest_int8acc.engines.tensorrt.platform import Platform, find_platform
@@ -105,6 +106,7 @@ def amax_scales(model: Model, tensors: tuple[str, ...], feed: dict[str, np.ndarr
     return {name: float(np.abs(values[name]).max()) / 127 for name in tensors}
 
 
+@pytest.mark.xdist_group("simulated")
 @pytest.mark.parametrize("network", [digits, residual])
 def test_simulated_sqnr_is_the_engines(
     network: Callable[[], tuple[Model, dict[str, np.ndarray]]], gpu_store: Path

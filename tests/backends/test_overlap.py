@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import logging
+import os
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -12,6 +15,7 @@ from typing import Any
 
 import pytest
 from filelock import FileLock, Timeout
+from plugin_support import LOAD
 from projects import CALIBRATED, Project
 
 from pytest_int8acc.backends import tensorrt as backends
@@ -253,3 +257,47 @@ def test_latency_is_measured_while_nothing_builds(monkeypatch: pytest.MonkeyPatc
     assert times[Role.INT8].runs == 3
     assert held
     assert all(held)
+
+
+@pytest.mark.rtx
+@pytest.mark.parametrize("workers", ["0", "2"])
+def test_cases_of_a_session_share_its_builders(
+    case: Case, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, workers: str
+) -> None:
+    """TensorRT's start takes longer than most builds: two builders in each process, however many cases."""
+    found, _ = find_platform("rtx")
+    if found is None or not found.is_rtx:
+        pytest.skip("needs TensorRT-RTX: pip install 'pytest-int8acc[rtx]'")
+    if found.can_run:
+        pytest.skip("there is a GPU")
+    starts = tmp_path / "starts"
+    tell = f"    open({str(starts)!r}, 'a').write(f'{{__import__(\"os\").getpid()}}\\n')\n"
+    (tmp_path / "sitecustomize.py").write_text(
+        f"import sys\nif any('tensorrt.worker' in word for word in sys.orig_argv):\n{tell}"
+    )
+    text = case.file.read_text(encoding="utf-8")
+    for number in range(3):
+        spec = tmp_path / f"more{number}.int8acc.yaml"
+        spec.write_text(text.replace("cosine: 0.5", f"cosine: 0.{number + 1}"), encoding="utf-8")
+    path = os.pathsep.join([str(tmp_path), str(Path(__file__).parents[2])])
+    command = [
+        sys.executable,
+        "-m",
+        "pytest",
+        *LOAD,
+        "--int8acc",
+        "--int8acc-backend",
+        "tensorrt",
+        "-n",
+        workers,
+    ]
+    done = subprocess.run(
+        [*command, "--int8acc-no-cache"],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        env={**os.environ, "PYTHONPATH": path},
+        check=False,
+    )
+    assert "4 skipped" in done.stdout
+    assert len(starts.read_text().splitlines()) <= 2 * max(1, int(workers))

@@ -22,7 +22,8 @@ from onnx import TensorProto
 from zoo import ZOO
 
 from pytest_int8acc.engines.store import Store
-from pytest_int8acc.engines.tensorrt.build import Built, build, make_workers
+from pytest_int8acc.engines.tensorrt.build import Built, build
+from pytest_int8acc.engines.tensorrt.child import make_workers
 from pytest_int8acc.engines.tensorrt.engine import open_built, open_engine
 from pytest_int8acc.engines.tensorrt.options import BuildOptions
 from pytest_int8acc.engines.tensorrt.plan_file import read_header

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -120,7 +121,14 @@ def workers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Workers
         yield made
 
 
-def do(workers: Workers, folder: Path, job: str = "", timeout: float = 30, **environment: str) -> Outcome:
+def do(
+    workers: Workers,
+    folder: Path,
+    job: str = "",
+    timeout: float = 30,
+    kind: object = None,
+    **environment: str,
+) -> Outcome:
     """Have ``job`` done in ``folder``."""
     folder.mkdir()
     (folder / "job").write_text(job)
@@ -131,6 +139,7 @@ def do(workers: Workers, folder: Path, job: str = "", timeout: float = 30, **env
         timeout,
         lambda: done.read_text() == "well" if done.exists() and done.stat().st_size else None,
         environment=environment,
+        kind=kind,
     )
 
 
@@ -170,6 +179,30 @@ def test_a_worker_that_died_while_it_waited_is_replaced(workers: Workers, tmp_pa
     os.kill(by(tmp_path / "first"), signal.SIGKILL)
     assert gone(by(tmp_path / "first"))
     assert do(workers, tmp_path / "next").code == 0
+
+
+def test_a_worker_gets_jobs_of_one_kind_and_environment_only(
+    workers: Workers, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    do(workers, tmp_path / "first", kind=["plugin.so"])
+    do(workers, tmp_path / "plain")
+    do(workers, tmp_path / "again", kind=["plugin.so"])
+    monkeypatch.setenv("PYTEST_CURRENT_TEST", "of no account")
+    do(workers, tmp_path / "still", kind=["plugin.so"])
+    monkeypatch.setenv("LD_LIBRARY_PATH", "elsewhere")
+    do(workers, tmp_path / "elsewhere", kind=["plugin.so"])
+    assert by(tmp_path / "first") == by(tmp_path / "again") == by(tmp_path / "still")
+    assert len({by(tmp_path / name) for name in ("first", "plain", "elsewhere")}) == 3
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="needs Linux, where a child may die with a thread")
+def test_a_worker_outlives_the_thread_that_had_it_started(workers: Workers, tmp_path: Path) -> None:
+    dies = "import ctypes, signal; ctypes.CDLL(None).prctl(1, int(signal.SIGKILL))"
+    with ThreadPoolExecutor(1) as pool:
+        assert pool.submit(do, workers, tmp_path / "first", dies).result().code == 0
+    time.sleep(0.2)
+    assert do(workers, tmp_path / "next").code == 0
+    assert by(tmp_path / "first") == by(tmp_path / "next")
 
 
 def test_workers_of_several_threads_do_a_job_each(workers: Workers, tmp_path: Path) -> None:

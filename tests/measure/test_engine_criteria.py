@@ -37,7 +37,7 @@ def judged(
 ) -> CaseResult:
     """A case on ONNX Runtime whose backend tells of these engines, as TensorRT's does."""
 
-    def backend(case: object, settings: Settings) -> OrtBackend:
+    def backend(case: object, settings: Settings, *_: object) -> OrtBackend:
         made = OrtBackend(settings)
         made.builds_engines, made.engines = bool(engines), engines
         return made

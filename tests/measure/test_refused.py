@@ -50,7 +50,7 @@ def test_onnxruntime_s_default_is_red(
     tmp_path: Path, network: str, backend: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     opened = "pytest_int8acc.measure.measured.open_backend"  # no GPU, or no TensorRT, is no excuse
-    monkeypatch.setattr(opened, lambda case, settings: OrtBackend(settings))
+    monkeypatch.setattr(opened, lambda case, settings, *_: OrtBackend(settings))
     project = default_of_onnxruntime(tmp_path, network)
     with pytest.raises(ModelError) as caught:
         project.check(SPEC, Settings(backend=backend))

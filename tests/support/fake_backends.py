@@ -75,7 +75,7 @@ def measured_wrong(
 ) -> Measured:
     """A case measured by a ``WrongBackend``."""
     settings = settings or Settings()
-    monkeypatch.setattr(measuring, "open_backend", lambda case, _: WrongBackend(settings, wrong, right_at))
+    monkeypatch.setattr(measuring, "open_backend", lambda *_: WrongBackend(settings, wrong, right_at))
     (case,) = load_spec(spec)
     return measure(case, settings)
 

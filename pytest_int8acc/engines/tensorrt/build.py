@@ -23,7 +23,7 @@ import numpy as np
 from pytest_int8acc.engines.tensorrt import worker
 from pytest_int8acc.engines.tensorrt.alone import lock_of
 from pytest_int8acc.engines.tensorrt.calibration import Implicit
-from pytest_int8acc.engines.tensorrt.child import Outcome, Workers
+from pytest_int8acc.engines.tensorrt.child import Outcome, Workers, make_workers
 from pytest_int8acc.engines.tensorrt.log import last_words, ran_out_of_memory, read_log
 from pytest_int8acc.engines.tensorrt.options import Range, Shape
 from pytest_int8acc.engines.tensorrt.platform import Device, Platform
@@ -150,11 +150,6 @@ class _Where:
     workers: Workers | None
 
 
-def make_workers() -> Workers:
-    """Children that build or examine engines; to be closed."""
-    return Workers(worker.__name__)
-
-
 def run_worker(
     job: Mapping[str, Any],
     folder: Path,
@@ -190,6 +185,7 @@ def run_worker(
             timeout,
             lambda: None if (meta := _meta(folder)) is None else "error" not in meta,
             environment=environment,
+            kind=job["plugins"],
             waiting=waiting,
             idle=(folder / worker.WAITING).exists,
         )
@@ -262,7 +258,9 @@ def _make(request: BuildRequest, where: _Where, folder: Path, store: EngineStore
         if (job_folder / name).exists():
             (job_folder / name).replace(folder / name)
     shutil.rmtree(job_folder)
-    logger.info("%s: engine of %.1f MB built in %.1f s", request, meta["nbytes"] / 1e6, seconds)
+    size, waited = meta["nbytes"] / 1e6, meta["waited"]
+    after = f", after {waited:.1f} s for the GPU" if waited >= 1 else ""
+    logger.info("%s: engine of %.1f MB built in %.1f s%s", request, size, seconds, after)
 
 
 def _prepare(request: BuildRequest, platform: Platform, folder: Path) -> dict[str, Any]:

@@ -10,6 +10,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -65,7 +66,7 @@ def run_child(
     """
     started = time.monotonic()
     with log.open("ab") as stream:
-        child = _start([module, *arguments], folder, stream, environment or {})
+        child = _start([module, *arguments], folder, stream, {**_environment(), **(environment or {})})
     try:
         code = _wait(child, timeout, waiting, idle)
     finally:  # also on Ctrl-C: the child, in a group of its own, does not hear it
@@ -77,7 +78,7 @@ class Workers:
     """Children that do one job after another, for work whose start takes seconds.
 
     A child is told of a job by a line on its standard input: the job's folder, in JSON. One that fails,
-    crashes or is stopped gets no further job. Threads may share it.
+    crashes or is stopped gets no further job. Threads may share them, and cases of one session.
 
     Args:
         module: Run as ``__main__``; takes its output to the job's log by itself from the second job on.
@@ -85,9 +86,10 @@ class Workers:
 
     def __init__(self, module: str) -> None:
         self._module = module
-        self._waiting: list[tuple[Mapping[str, str], _Child]] = []
+        self._waiting: list[tuple[object, _Child]] = []
         self._lock = threading.Lock()
         self._closed = False
+        self._starting = ThreadPoolExecutor(1)  # Linux ends a child with the thread that started it
 
     def __enter__(self) -> Workers:
         return self
@@ -103,6 +105,7 @@ class Workers:
         succeeded: Callable[[], bool | None],
         *,
         environment: Mapping[str, str],
+        kind: object = None,
         waiting: Callable[[float], None] = lambda seconds: None,
         idle: Callable[[], bool] = lambda: False,
     ) -> Outcome:
@@ -114,11 +117,13 @@ class Workers:
             timeout: See ``run_child``.
             succeeded: Whether the job is done well; None as long as it is not done.
             environment: Added to this process's own; a child gets jobs of one environment only.
+            kind: What a child keeps from one job to the next; it gets jobs of one kind only.
             waiting: See ``run_child``.
             idle: See ``run_child``.
         """
         started, good = time.monotonic(), False
-        child = self._told(folder, log, environment)
+        whole = {**_environment(), **environment}
+        child = self._told(folder, log, whole, kind)
         try:
             code = _wait(child, timeout, waiting, idle, lambda: succeeded() is not None)
             good = code == 0 and bool(succeeded())
@@ -126,25 +131,27 @@ class Workers:
             with self._lock:
                 good = good and not self._closed
                 if good:
-                    self._waiting.append((environment, child))
+                    self._waiting.append(((whole, kind), child))
             if not good:
                 _kill(child)
         return Outcome(code, time.monotonic() - started)
 
     def close(self) -> None:
-        """End all children; those at work end with their job."""
+        """End all children, those at work with their job at the latest."""
         with self._lock:
             self._closed, children = True, [child for _, child in self._waiting]
             self._waiting.clear()
         for child in children:
             _kill(child)
+        self._starting.shutdown()
 
-    def _told(self, folder: Path, log: Path, environment: Mapping[str, str]) -> _Child:
+    def _told(self, folder: Path, log: Path, environment: Mapping[str, str], kind: object) -> _Child:
         """A child that has the job, one that waits for some where there is one."""
         job = f"{json.dumps(str(folder.absolute()))}\n".encode()
         while True:
             with self._lock:
-                place = next((i for i, (own, _) in enumerate(self._waiting) if own == environment), None)
+                alike = (i for i, (own, _) in enumerate(self._waiting) if own == (environment, kind))
+                place = next(alike, None)
                 known = None if place is None else self._waiting.pop(place)[1]
             if known is None:
                 break
@@ -152,9 +159,17 @@ class Workers:
                 return known
             _kill(known)
         with log.open("ab") as stream:
-            child = _start([self._module], folder, stream, environment, subprocess.PIPE)
+            started = self._starting.submit(
+                _start, [self._module], folder, stream, environment, subprocess.PIPE
+            )
+            child = started.result()
         _tell(child, job)
         return child
+
+
+def make_workers() -> Workers:
+    """Children that build or examine engines; to be closed."""
+    return Workers(f"{__package__}.worker")
 
 
 def _tell(child: _Child, line: bytes) -> bool:
@@ -178,7 +193,7 @@ def _start(
     return subprocess.Popen(
         [sys.executable, "-m", *command],
         cwd=folder,
-        env={**_environment(), **environment},
+        env=environment,
         bufsize=0,
         stdin=stdin,
         stdout=stream,
@@ -190,7 +205,8 @@ def _start(
 def _environment() -> dict[str, str]:
     """This process's own, with its path to import from; a crash leaves a trace, and no word is held back."""
     path = os.pathsep.join(os.path.abspath(entry) for entry in sys.path)
-    return {**os.environ, "PYTHONPATH": path, "PYTHONFAULTHANDLER": "1", "PYTHONUNBUFFERED": "1"}
+    own = {name: value for name, value in os.environ.items() if name != "PYTEST_CURRENT_TEST"}
+    return {**own, "PYTHONPATH": path, "PYTHONFAULTHANDLER": "1", "PYTHONUNBUFFERED": "1"}
 
 
 def _wait(
