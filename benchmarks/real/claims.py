@@ -23,7 +23,7 @@ from benchmarks.real.second import (
 from benchmarks.regressions.judge import Limits, scores
 from pytest_int8acc.tensors import Feed
 
-#: A report's score is of FP16, ours of FP32: they may differ by this much, in dB.
+#: Optimized graphs round otherwise, and a report's may be in FP16: scores may differ by this much, in dB.
 _NEAR_DB = 0.5
 #: Shares of the error are measured on some of the samples.
 _NEAR_SHARE = 0.1
@@ -109,7 +109,7 @@ def _culprits(culprits: Mapping[tuple[str, ...], Any], opinion: Opinion) -> Iter
     back = {group: opinion.room(opinion.without([n for n in every if n not in group])) for group in culprits}
     names = ", ".join(every)
     seen = f"all out: {whole:+.1f} dB; one back: at most {max(back.values()):+.1f} dB"
-    yield Claim(f"at fault: {names}", seen, whole >= 0 > max(back.values()))
+    yield Claim(f"at fault: {names}", seen, whole >= -_NEAR_DB and max(back.values()) < _NEAR_DB)
     if opinion.int8 is not None:
         rest = [node for node in quantized_places(opinion.int8) if node not in every]
         alone = [node for node in rest if opinion.room(opinion.without([node])) >= 0]

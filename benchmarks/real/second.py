@@ -78,30 +78,34 @@ def quantized_places(int8: onnx.ModelProto) -> dict[str, set[int]]:
 
 
 def in_fp16(plain: onnx.ModelProto, leave: Collection[str]) -> onnx.ModelProto:
-    """All weights, and what each node but those to ``leave`` makes, rounded to FP16 and back by Casts."""
+    """What nodes read rounded to FP16 and back by Casts; not what those to ``leave`` pass to each other."""
     made = onnx.shape_inference.infer_shapes(plain)
-    types = {
-        info.name: info.type.tensor_type.elem_type for info in (*made.graph.value_info, *made.graph.output)
-    }
-    nodes: list[onnx.NodeProto] = []
+    infos = (*made.graph.value_info, *made.graph.output, *made.graph.input)
+    types = {info.name: info.type.tensor_type.elem_type for info in infos}
+    types |= {tensor.name: tensor.data_type for tensor in made.graph.initializer}
+    nodes, halves, halved = list[onnx.NodeProto](), set[str](), set[str]()
+
+    def half(name: str) -> str:
+        if types.get(name) != TensorProto.FLOAT:
+            return name
+        if name not in halves:
+            halves.add(name)
+            down = helper.make_node("Cast", [name], [f"{name}/16"], to=TensorProto.FLOAT16)
+            nodes.extend(
+                [down, helper.make_node("Cast", [f"{name}/16"], [f"{name}/half"], to=TensorProto.FLOAT)]
+            )
+        return f"{name}/half"
+
     for node in made.graph.node:
-        nodes.append(node)
-        if node.name in leave:
-            continue
-        for index, name in enumerate(node.output):
-            if types.get(name) == TensorProto.FLOAT:
-                node.output[index] = f"{name}/whole"
-                half = helper.make_node("Cast", [f"{name}/whole"], [f"{name}/half"], to=TensorProto.FLOAT16)
-                back = helper.make_node("Cast", [f"{name}/half"], [name], to=TensorProto.FLOAT)
-                nodes += [half, back]
-    copies = [onnx.NodeProto.FromString(node.SerializeToString()) for node in nodes]
+        copied = onnx.NodeProto.FromString(node.SerializeToString())
+        for index, name in enumerate(node.input):
+            if node.name not in leave or name in halved:
+                copied.input[index] = half(name)
+        if node.name not in leave:
+            halved.update(node.output)
+        nodes.append(copied)
     del made.graph.node[:]
-    made.graph.node.extend(copies)
-    for tensor in made.graph.initializer:
-        if tensor.data_type == TensorProto.FLOAT:
-            with np.errstate(over="ignore"):
-                rounded = onnx.numpy_helper.to_array(tensor).astype(np.float16).astype(np.float32)
-            tensor.CopyFrom(onnx.numpy_helper.from_array(rounded, tensor.name))
+    made.graph.node.extend(nodes)
     return made
 
 
