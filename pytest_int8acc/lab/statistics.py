@@ -19,6 +19,10 @@ CEILING_DB = 45.0
 LOST_DB = 4.0
 #: A range counts as too wide from here: samples that were not calibrated on move amax by up to a third.
 WIDE = 1.4
+#: Formats of so many codes have errors that float32 cannot tell from its own.
+_FINE = 1 << 12
+#: What float32 rounds a half to.
+_ROUNDED = 1 + 1e-6
 #: Below this with the best scale, a few large values make the range; trained layers keep 33 dB and more in
 #: INT8, and 31 in FP8, whatever their values, as long as they are no smaller than a 30,000th of the range.
 _SOUND_DB = {INT8.name: 30.0, FP8.name: 25.0}
@@ -75,33 +79,42 @@ class EdgeStats:
         return decibels(1.0, float(np.median(live[1] / live[0]))) if live.size else self.sqnr_db
 
     def add(self, values: Array, axis: int | None = None) -> None:
-        """Quantize one batch, exactly as QuantizeLinear and DequantizeLinear do; ``axis`` holds channels."""
-        q = self.quantization
-        scale = along(q.scale, q.axis, values.ndim).astype(np.float32)
-        zero = along(q.zero_point, q.axis, values.ndim).astype(np.float64)
-        with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
-            codes = q.quantize(values)
-            error = q.format.dequantize(codes, q.scale, q.zero_point, q.axis, np.float64) - values
-            steps = values / scale + zero
-        half = q.format.step(np.array(q.format.highest)) / 2
-        beyond = (steps > q.format.highest + half) | (steps < q.format.lowest - half)
-        squared = error**2
-        self.values += values.size
-        self.signal += float((values.astype(np.float64) ** 2).sum())
-        self.noise += float(squared.sum())
-        self.clipped += int(beyond.sum())
-        self.clip_noise += float(squared[beyond].sum())
-        self._add_channels(values, squared, axis)
-        self.top_code = max(self.top_code, float(np.abs(codes.astype(np.float64) - zero).max(initial=0)))
+        """Quantize one batch, exactly as QuantizeLinear does; ``axis`` holds channels.
 
-    def _add_channels(self, values: Array, squared: NDArray[np.float64], axis: int | None) -> None:
-        if axis is None or values.ndim < 2:
-            return
-        others = tuple(i for i in range(values.ndim) if i != axis % values.ndim)
-        energy = (values.astype(np.float64) ** 2).sum(axis=others)
-        found = np.stack([energy, squared.sum(axis=others)])
-        if self.channels is None or self.channels.shape == found.shape:
+        Errors are taken in steps, so that their squares suit float32 whatever the scale; sums are float64.
+        """
+        q = self.quantization
+        wide = np.float32 if q.format.levels < _FINE else np.float64
+        scale = along(q.scale, q.axis, values.ndim).astype(wide)
+        with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
+            codes, steps = q.quantize(values), values / scale
+            error = codes.astype(wide) - along(q.zero_point, q.axis, values.ndim).astype(wide)
+            self.top_code = max(self.top_code, float(max(error.max(initial=0), -error.min(initial=0))))
+            error -= steps
+            squared = error**2
+            powers = steps**2
+        beyond = self._beyond(codes, squared)
+        unit = np.square(scale, dtype=np.float64)
+        if unit.size > 1:
+            powers, squared, unit = powers * unit, squared * unit, np.ones(())
+        unit = unit.reshape(())
+        self.clipped += int(beyond.sum())
+        self.clip_noise += float(squared[beyond].sum(dtype=np.float64) * unit)
+        channels = axis if values.ndim > 1 else None
+        others = tuple(i for i in range(values.ndim) if channels is None or i != channels % values.ndim)
+        found = np.stack([part.sum(axis=others, dtype=np.float64) for part in (powers, squared)]) * unit
+        self.values += values.size
+        self.signal += float(found[0].sum())
+        self.noise += float(found[1].sum())
+        if channels is not None and (self.channels is None or self.channels.shape == found.shape):
             self.channels = found if self.channels is None else self.channels + found
+
+    def _beyond(self, codes: Array, squared: Array) -> NDArray[np.bool_]:
+        """What lies beyond the outermost codes by more than half a step; errors squared, in steps."""
+        held = self.quantization.format
+        half = float(held.step(np.array(held.highest)) / 2)
+        ends = (codes == held.round(held.highest)) | (codes == held.round(held.lowest))
+        return np.asarray(ends & (squared > (half * _ROUNDED) ** 2))
 
 
 def sound_db(codes: Format) -> float:

@@ -101,7 +101,8 @@ def pytest_run(project: Path, *arguments: str, store: Path | None = None, **envi
     command = [sys.executable, "-m", "pytest", *LOAD, "-p", "no:cacheprovider", "--int8acc", "-o", "addopts="]
     command += ["--int8acc-backend", "tensorrt", "--log-level=INFO", *kept, *arguments]
     path = os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])
-    outer = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST_XDIST_")}
+    count = "PYTEST_XDIST_WORKER_COUNT"  # so that the cores are shared with the other tests
+    outer = {name: v for name, v in os.environ.items() if name == count or "PYTEST_XDIST_" not in name}
     environment = {**outer, "PYTHONPATH": path, **environment}
     if DRY in os.environ:
         command += ["-p", "gpu_dry"]
