@@ -6,6 +6,7 @@ from functools import cache
 
 from benchmarks.regressions import (
     attention_faults,
+    chosen,
     data_faults,
     format_faults,
     fp8_faults,
@@ -21,7 +22,7 @@ def corpus() -> dict[str, Entry]:
     """Name to entry; every process builds the same."""
     found: dict[str, Entry] = {}
     faults = (scale_faults, weight_faults, attention_faults, format_faults, data_faults, fp8_faults)
-    for module in (*faults, healthy):
+    for module in (*faults, chosen, healthy):
         for entry in module.entries():
             if entry.name in found:
                 raise ValueError(f"two entries are called {entry.name}")

@@ -11,6 +11,7 @@ import numpy as np
 import yaml
 
 from benchmarks.regressions.networks import BATCH, VALIDATION
+from pytest_int8acc.graph.beside import without_beside
 from pytest_int8acc.graph.model import Model, save_model
 from pytest_int8acc.tensors import Feed
 
@@ -41,6 +42,7 @@ class Planted:
     """An entry made, ready to be written."""
 
     model: Model
+    """What it gives ``beside`` its outputs is judged in their place."""
     inputs: Feed
     int8: Mapping[str, Any]
     """The section of the spec."""
@@ -68,11 +70,11 @@ class Entry:
 
 def write(entry: Entry, planted: Planted, folder: Path) -> Path:
     """Make the spec folder of an entry as a user would have it; returns the spec."""
-    save_model(planted.model, folder / "model.onnx")
+    save_model(without_beside(planted.model), folder / "model.onnx")
     np.savez(folder / "inputs.npz", **planted.inputs)
     for name, content in planted.files.items():
         if isinstance(content, Model):
-            save_model(content, folder / name)
+            save_model(without_beside(content), folder / name)
         elif isinstance(content, str):
             (folder / name).write_text(content, encoding="utf-8")
         elif isinstance(content, bytes):
@@ -80,7 +82,10 @@ def write(entry: Entry, planted: Planted, folder: Path) -> Path:
         else:
             np.savez(folder / name, **content)
     spec = folder / f"{entry.name}.int8acc.yaml"
-    criteria = [{"output": output, **limits} for output, limits in planted.limits.items()]
+    inside = planted.model.beside
+    criteria = [
+        {"tensor" if name in inside else "output": name, **limits} for name, limits in planted.limits.items()
+    ]
     text = {
         "model": "model.onnx",
         "inputs": "inputs.npz",
@@ -89,6 +94,7 @@ def write(entry: Entry, planted: Planted, folder: Path) -> Path:
         planted.low: dict(planted.int8),
         "baseline": planted.baseline,
         "criteria": criteria,
+        "unjudged": ["*"] if inside else [],
     }
     spec.write_text(yaml.safe_dump(text, sort_keys=False), encoding="utf-8")
     return spec

@@ -8,13 +8,15 @@ from pathlib import Path
 
 import numpy as np
 
+from pytest_int8acc.case.beside import like
 from pytest_int8acc.case.data import calibration_samples, find_scales, low_of
 from pytest_int8acc.case.plan_reader import read_plan
 from pytest_int8acc.data import Dataset
 from pytest_int8acc.errors import ModelError, SpecError
+from pytest_int8acc.graph.beside import without_beside
 from pytest_int8acc.graph.formats import FP8, FP16, INT8, Format
 from pytest_int8acc.graph.groups import find_groups
-from pytest_int8acc.graph.load import load_model, normalize, raise_opset
+from pytest_int8acc.graph.load import lift, load_model
 from pytest_int8acc.graph.low_network import low_network
 from pytest_int8acc.graph.model import Model
 from pytest_int8acc.graph.network import Network, Plan, Precision
@@ -208,7 +210,8 @@ def baseline_form(case: Case, model: Model) -> Form:
             return EngineForm(model, f"engine {baseline.engine}", place=place, path=path)
         assert baseline.model is not None  # the spec demands one of both
         with case.at("baseline.model"):
-            form = ModelForm.as_it_is(load_model(case.path(baseline.model)), f"{baseline.model} as it is")
+            given = like(load_model(case.path(baseline.model)), model)
+            form = ModelForm.as_it_is(given, f"{baseline.model} as it is")
             return replace(form, place=case.place("baseline.model"))
     if baseline == "fp32" or case.candidate is not None:
         return fp32_form(model)
@@ -257,13 +260,14 @@ def int8_form(case: Case, model: Model, settings: Settings, cache: Path | None =
         with case.at(f"{key}.model"):
             quantized = load_model(case.path(given.model))
             network = read_qdq(quantized, original=model, exclude=given.exclude, low=low)
+            network = replace(network, model=like(network.model, model))
         notes, source, observed = network.notes, f"read from {given.model}", None
     else:
-        if low is FP8 and model.opset < QDQ_OPSET:
+        if low is FP8:
             with case.at("model"):
-                model = normalize(raise_opset(model, QDQ_OPSET))
+                model = lift(model, QDQ_OPSET)
         with case.at(f"{key}.exclude"):
-            layout = find_groups(model, given.exclude, low)
+            layout = find_groups(without_beside(model), given.exclude, low)
         with case.at(f"{key}.scales"):
             scales = find_scales(case, model, layout, settings, cache)
             network = quantize(model, layout, scales.values, low)

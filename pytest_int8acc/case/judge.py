@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import glob
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple, cast
@@ -9,6 +10,7 @@ from typing import NamedTuple, cast
 from pytest_int8acc.data import load_labels
 from pytest_int8acc.data.scripts import UserFunction, load_function
 from pytest_int8acc.errors import CriterionError
+from pytest_int8acc.graph.model import Model
 from pytest_int8acc.results import OutputResult, Score
 from pytest_int8acc.scores.compare import Comparison, compare_outputs
 from pytest_int8acc.scores.criteria import (
@@ -29,7 +31,7 @@ from pytest_int8acc.scores.user_metric import (
 from pytest_int8acc.settings import Settings
 from pytest_int8acc.spec.criteria import MetricCriterion, OutputCriterion, TaskName
 from pytest_int8acc.spec.models import Case
-from pytest_int8acc.tensors import Feed, Outputs, TensorInfo
+from pytest_int8acc.tensors import Feed, Outputs
 
 
 class Verdict(NamedTuple):
@@ -154,34 +156,36 @@ class Scoring:
         return Verdict(outputs, tuple(scores))
 
 
-def load_judge(case: Case, settings: Settings, samples: int, outputs: Sequence[TensorInfo]) -> Judge:
+def load_judge(case: Case, settings: Settings, samples: int, model: Model) -> Judge:
     """The case's criteria with users' functions and labels loaded.
 
     Args:
         case: The case.
         settings: Of which only the number of samples counts.
         samples: How many the inputs have.
-        outputs: The model's.
+        model: As it is compared.
 
     Raises:
         CriterionError: A user's function cannot be loaded, or a named metric does not fit the outputs.
         DataError: The labels cannot be read, are not as many as the ``samples``, or do not fit a metric.
     """
     left_out = (OutputLimits(name, unjudged=True) for name in case.unjudged)
-    limits = (*(_output_limits(c) for c in case.criteria if isinstance(c, OutputCriterion)), *left_out)
+    own = [c for c in case.criteria if isinstance(c, OutputCriterion)]
+    limits = (*(_output_limits(c, model.beside) for c in own), *left_out)
     metrics: list[tuple[MetricLimit, UserMetric]] = []
     labels = None
-    own = {f"criteria.{i}": c for i, c in enumerate(case.criteria) if isinstance(c, MetricCriterion)}
-    for key, criterion in own.items():
-        metrics.append((_metric_limit(criterion), _metric(case, key, criterion)))
+    users = {f"criteria.{i}": c for i, c in enumerate(case.criteria) if isinstance(c, MetricCriterion)}
+    for key, criterion in users.items():
+        limit = replace(_metric_limit(criterion), blind=model.beside)
+        metrics.append((limit, _metric(case, key, criterion)))
     if case.labels is not None:
         with case.at("labels"):
             limited = settings.samples is not None
             labels = load_labels(case.labels, samples, case.path(""), limited=limited, most=case.most_bytes)
-    for key, (_, metric) in zip(own, metrics, strict=True):
+    for key, (_, metric) in zip(users, metrics, strict=True):
         if isinstance(metric, Task):
             with case.at(f"{key}.metric"):
-                metric.check(outputs, labels)
+                metric.check(model.own_outputs, labels)
     return Judge(limits, metrics, labels)
 
 
@@ -203,23 +207,31 @@ def _metric(case: Case, key: str, criterion: MetricCriterion) -> UserMetric:
     )
 
 
-def check_outputs(case: Case, names: Sequence[str]) -> None:
-    """Raise CriterionError, at its place, for a criterion that speaks of no output of ``names``."""
+def check_outputs(case: Case, model: Model) -> None:
+    """Raise CriterionError, at its place, for a criterion that speaks of no output of the model."""
+    names, made = [output.name for output in model.own_outputs], model.index.producer
     for index, criterion in enumerate(case.criteria):
-        if isinstance(criterion, OutputCriterion):
+        if isinstance(criterion, OutputCriterion) and criterion.tensor is None:
             with case.at(f"criteria.{index}.output"):
+                if criterion.output in made and criterion.output not in names:
+                    raise CriterionError(
+                        f"criterion for output '{criterion.output}': it is a tensor inside the model: say "
+                        "'tensor' in place of 'output'"
+                    )
                 check_patterns([_output_limits(criterion)], names)
     for index, name in enumerate(case.unjudged):
         with case.at(f"unjudged.{index}"):
             check_patterns([OutputLimits(name, unjudged=True)], names)
 
 
-def _output_limits(criterion: OutputCriterion) -> OutputLimits:
+def _output_limits(criterion: OutputCriterion, inner: Collection[str] = ()) -> OutputLimits:
     given = {name: value for name in criterion.limits() if (value := getattr(criterion, name)) is not None}
     tolerance = None
     if criterion.tolerance is not None:
         given["tolerance"], tolerance = 1.0, Tolerance(**criterion.tolerance.model_dump())
-    return OutputLimits(criterion.output, criterion.axis, given, criterion.rel_floor, tolerance=tolerance)
+    name = criterion.output if criterion.tensor is None else glob.escape(criterion.tensor)
+    limits = OutputLimits(name, criterion.axis, given, criterion.rel_floor, tolerance=tolerance)
+    return replace(limits, inner=criterion.tensor in inner)
 
 
 def _metric_limit(criterion: MetricCriterion) -> MetricLimit:

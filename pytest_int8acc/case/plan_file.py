@@ -51,7 +51,7 @@ class Fingerprint:
 def fingerprint(model: Model) -> Fingerprint:
     """The hashes of a model in normal form; nothing that an exporter notes beside the graph counts."""
     graph = hashlib.blake2b(digest_size=16)
-    for tensor in (*model.inputs, *model.outputs):
+    for tensor in (*model.inputs, *model.own_outputs):
         graph.update(repr(str(tensor)).encode())
     for node in model.graph.node:
         wiring = (node.op_type, node.domain, node.name, list(node.input), list(node.output))

@@ -11,6 +11,7 @@ from pytest_int8acc.diagnose.case import diagnose, write_pieces
 from pytest_int8acc.diagnose.samples import worst_samples
 from pytest_int8acc.errors import DataError, Int8accError
 from pytest_int8acc.fix import FixFiles, write_fix
+from pytest_int8acc.graph.beside import without_beside
 from pytest_int8acc.lab.lab import Lab, Proof
 from pytest_int8acc.measure.measured import Measured
 from pytest_int8acc.repair.precision import Found, find_precision
@@ -115,7 +116,8 @@ class Steps:
         path = measured.case.path(measured.case.model)
         for name, proof in zip(("", "high"), self._proofs(), strict=False):
             plan, (model, by_flags) = int8.complete(proof.plan), measured.backend.deployed(proof.form)
-            fix = FixFiles(model, plan, int8.every, measured.model, path, int8.rest, int8.other, by_flags)
+            own = without_beside(model), plan, int8.every, without_beside(measured.model), path
+            fix = FixFiles(*own, int8.rest, int8.other, by_flags)
             written = (*self.result.written, *write_fix(folder / name, fix))
             self.result = replace(self.result, written=written)
         return self.result

@@ -17,7 +17,6 @@ from pytest_int8acc.diagnose.ranges import odd_ranges, survey, telling_slip
 from pytest_int8acc.diagnose.reduce import reduce
 from pytest_int8acc.diagnose.stages import is_own_doing, place, stages_of
 from pytest_int8acc.graph.flow import choices
-from pytest_int8acc.graph.model import Model
 from pytest_int8acc.graph.network import Plan, TensorScale, symmetric
 from pytest_int8acc.lab.interventions import Interventions
 from pytest_int8acc.lab.lab import Lab
@@ -70,14 +69,22 @@ def diagnose(
         layers=layers,
         calibrations=_calibrations(lab) if lab is not None and measured.settings.calibrations else (),
         notes=notes,
-        jumps=_jumps(measured.model) if not measured.int8_passed else (),
+        jumps=_jumps(measured) if not measured.int8_passed else (),
     )
     return diagnosis, explained
 
 
-def _jumps(model: Model) -> tuple[Jump, ...]:
-    nodes = model.index.nodes
-    return tuple(Jump(name, nodes[name].op_type, tensors) for name, tensors in choices(model).items())
+def _jumps(measured: Measured) -> tuple[Jump, ...]:
+    """What chooses in front of outputs that are judged."""
+    nodes, own = measured.model.index.nodes, {o.name for o in measured.model.own_outputs}
+    judged = [
+        output.name
+        for output in measured.result.outputs
+        if any(score.limit is not None for score in output.scores)
+        or (measured.judge.metrics and output.name in own)
+    ]
+    found = choices(measured.model, judged)
+    return tuple(Jump(name, nodes[name].op_type, *both) for name, both in found.items())
 
 
 def _stages(measured: Measured) -> tuple[tuple[StageLine, ...], Stage | None]:

@@ -11,13 +11,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
-from onnx import helper
 
 from pytest_int8acc.data import Batch, Dataset
 from pytest_int8acc.data.dataset import real_rows
 from pytest_int8acc.engines.onnxruntime import CPU, Sessions
 from pytest_int8acc.errors import EngineError
 from pytest_int8acc.graph.alone import beside
+from pytest_int8acc.graph.beside import giving
 from pytest_int8acc.graph.network import Network
 from pytest_int8acc.graph.plan import apply
 from pytest_int8acc.graph.types import FLOAT, value_types
@@ -82,14 +82,9 @@ def outputs_of_groups(network: Network) -> dict[str, str]:
 
 def _with_outputs(network: Network, watched: Mapping[str, str]) -> Network:
     """The network with the watched tensors as outputs of its model."""
-    types = value_types(network.model)
-    editor = network.model.edit()
-    known = {value.name for value in editor.graph.output}
-    for tensor in dict.fromkeys(watched.values()):
-        if tensor not in known:
-            info = helper.make_tensor_value_info(tensor, types.get(tensor, FLOAT), None)
-            editor.graph.output.append(info)
-    return replace(network, model=editor.done())
+    types, known = value_types(network.model), {output.name for output in network.model.outputs}
+    wanted = {tensor: types.get(tensor, FLOAT) for tensor in watched.values() if tensor not in known}
+    return replace(network, model=giving(network.model, wanted))
 
 
 def _rows(baseline: Array, candidate: Array) -> F64:

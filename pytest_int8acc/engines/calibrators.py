@@ -23,8 +23,8 @@ from pytest_int8acc.data.layout import Layout, read_layout
 from pytest_int8acc.engines.bins import SCATTER_ADDS, Bins, add_counts, add_node, can_count
 from pytest_int8acc.engines.onnxruntime import CPU, Sessions
 from pytest_int8acc.engines.run import with_progress
+from pytest_int8acc.graph.beside import end_with
 from pytest_int8acc.graph.flow import channel_axes, not_negative, shown_at
-from pytest_int8acc.graph.index import refill
 from pytest_int8acc.graph.model import Editor, Model
 from pytest_int8acc.tensors import Array, Feed
 
@@ -141,7 +141,7 @@ class _Reduced:
         types = dict.fromkeys(floats, TensorProto.FLOAT) | dict.fromkeys(
             self.sizes.values(), TensorProto.INT64
         )
-        _set_outputs(self.edit, types)
+        end_with(self.edit, types)
 
     def magnitudes(self, tensor: str, outputs: Feed) -> NDArray[np.float32]:
         """Shape [rows, channels] of one run, [rows, 1] without channels; inf where the sum is NaN."""
@@ -279,7 +279,7 @@ def _count(model: Model, found: Mapping[str, Bins], batches: Iterable[Batch], se
     """Count what tensors hold in arrays that leave the graph."""
     edit = model.edit()
     names = {tensor: _add_cast(edit, tensor) for tensor in found}
-    _set_outputs(edit, dict.fromkeys(names.values(), TensorProto.FLOAT))
+    end_with(edit, dict.fromkeys(names.values(), TensorProto.FLOAT))
     engine = sessions.exact(edit.done())
     for batch in batches:
         outputs = engine(batch.feed)
@@ -303,7 +303,7 @@ def _count_in_graph(
         names[tensor] = add_counts(edit, tensor, value, bins)
     if any(last in node.input for node in edit.graph.node):
         edit.graph.input.append(helper.make_tensor_value_info(last, TensorProto.INT64, [1]))
-    _set_outputs(edit, dict.fromkeys((n for pair in names.values() for n in pair), TensorProto.INT64))
+    end_with(edit, dict.fromkeys((n for pair in names.values() for n in pair), TensorProto.INT64))
     engine = sessions.exact(edit.done())
     takes_last = any(info.name == last for info in engine.inputs)
     for batch in batches:
@@ -339,8 +339,3 @@ def _of_samples(rows: Array, batch: Batch) -> Array:
 def _add_cast(edit: Editor, tensor: str) -> str:
     """Add ``tensor`` as float32 under a name of its own, which also holds for graph inputs and outputs."""
     return add_node(edit, "Cast", f"{tensor}/float", tensor, to=TensorProto.FLOAT)
-
-
-def _set_outputs(edit: Editor, types: Mapping[str, int]) -> None:
-    """Make ``types``, name to ONNX element type, the only outputs; what they do not need is then not run."""
-    refill(edit.graph.output, [helper.make_tensor_value_info(n, t, None) for n, t in types.items()])

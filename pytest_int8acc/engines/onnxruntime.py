@@ -8,19 +8,20 @@ import importlib
 import os
 import re
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import onnx
 from onnx import TensorProto, helper, numpy_helper, parser
 
 from pytest_int8acc.engines import check_names
 from pytest_int8acc.errors import EngineError
 from pytest_int8acc.graph.emulate import casts_to_half, emulate_half
 from pytest_int8acc.graph.formats import INT8
-from pytest_int8acc.graph.index import all_graphs
+from pytest_int8acc.graph.index import all_graphs, refill
 from pytest_int8acc.graph.model import Model, make_model, save_model
 from pytest_int8acc.graph.spell_fp8 import spell_out_fp8
 from pytest_int8acc.settings import Mode, Provider, Settings
@@ -204,6 +205,20 @@ def keeps_relu() -> bool:
         runtime, make_model(proto, name="Relu check"), "exact", options, _providers(runtime, "cpu")
     )
     return float(session.run(None, {"x": np.array([-1], np.float32)})[0].item()) == 0.0
+
+
+def element_types(model: Model, tensors: Iterable[str]) -> dict[str, int]:
+    """Element types of tensors of the main graph as ONNX Runtime infers them; what is no tensor is left out.
+
+    Raises:
+        EngineError: ONNX Runtime cannot load the model.
+    """
+    runtime, editor = _runtime(), model.edit()
+    refill(editor.graph.output, [onnx.ValueInfoProto(name=name) for name in tensors])
+    options = _options(runtime, "exact", 1, optimized=False)
+    session = _session(runtime, editor.done(), "exact", options, _providers(runtime, "cpu"))
+    said = {output.name: re.fullmatch(r"tensor\((\w+)\)", output.type) for output in session.get_outputs()}
+    return {name: TensorProto.DataType.Value(found[1].upper()) for name, found in said.items() if found}
 
 
 def _holds_narrow(model: Model) -> bool:

@@ -78,7 +78,7 @@ class Cutter:
     def __init__(self, stored: Stored, misfit: Callable[[str], Exception] = ValueError) -> None:
         """Start at the first batch; ``misfit`` makes the error where outputs do not fit, of what is wrong."""
         self._stored, self._misfit, self._batches = stored, misfit, 0
-        self._rows = dict.fromkeys(stored, 0)
+        self._rows: dict[str, int] = {}
 
     def __call__(self, other: Feed) -> Feed:
         """What was kept of the next batch; too little where the two do not fit, which ``end`` says."""
@@ -87,19 +87,19 @@ class Cutter:
             kept = self._stored.get(name)
             if kept is None:
                 raise self._misfit(f"it holds no output '{name}'")
+            start, rows = self._rows.get(name, 0), array.shape[0] if array.ndim else 0
+            self._rows[name] = start + rows
             if isinstance(kept, list):
                 found[name] = kept[min(self._batches, len(kept) - 1)]
                 continue
-            start, rows = self._rows[name], array.shape[0] if array.ndim else 0
-            self._rows[name] = start + rows
             found[name] = kept[start : start + rows]
         self._batches += 1
         return found
 
     def end(self) -> None:
         """Check that all was used, once; raises what ``misfit`` makes."""
-        for name, kept in self._stored.items():
-            rows, batches = self._rows[name], self._batches
+        for name, rows in self._rows.items():
+            kept, batches = self._stored[name], self._batches
             if isinstance(kept, list) and len(kept) != batches:
                 raise self._misfit(f"'{name}' is kept in {len(kept)} batches, and this run has {batches}")
             if not isinstance(kept, list) and rows != len(kept):

@@ -91,7 +91,7 @@ class Keeper:
     @property
     def wants_baseline(self) -> bool:
         """Whether the baseline's outputs are compared with the golden, or may be written."""
-        return bool(self.case.golden) or self.case.baseline == "golden"
+        return bool(self.case.golden) or self.case.baseline == "golden" or self.recording
 
     @property
     def wants_candidate(self) -> bool:

@@ -8,7 +8,7 @@ import onnx
 
 from pytest_int8acc.graph.deduced import deduced_ranks
 from pytest_int8acc.graph.groups import WEIGHTED, moves_values
-from pytest_int8acc.graph.index import Index, attribute
+from pytest_int8acc.graph.index import Index, attribute, captured
 from pytest_int8acc.graph.model import Model
 from pytest_int8acc.graph.types import FLOAT, FLOAT16, value_types
 
@@ -27,10 +27,11 @@ _KEEP_NAN = {
 
 
 #: Choose among values: a small change of these makes a jump.
-_CHOOSING = frozenset(
+CHOOSING = frozenset(
     {"NonMaxSuppression", "TopK", "ArgMax", "ArgMin", "Hardmax", "NonZero", "Unique", "EfficientNMS_TRT"}
     | {"BatchedNMS_TRT", "EfficientNMS_ONNX_TRT"}
 )
+_OF_SHAPES = frozenset({"Shape", "Size", "ConstantOfShape"})
 
 
 def channel_axis(op_type: str, index: int, rank: int, mixes: bool = False) -> int | None:
@@ -118,32 +119,35 @@ def _sees_all(node: onnx.NodeProto) -> bool:
     return all(s <= k and s - 1 <= end for s, k, end in zip(strides, kernel, ends, strict=False))
 
 
-def choices(model: Model) -> dict[str, tuple[str, ...]]:
-    """Nodes that turn small changes into jumps, to the computed floats that they choose by.
+def choices(model: Model, outputs: Collection[str]) -> dict[str, tuple[tuple[str, ...], tuple[str, ...]]]:
+    """Nodes that turn small changes into jumps: the computed floats they choose by, the ``outputs`` behind.
 
-    Of several in a row the first; what no output depends on is left out.
+    Of several in a row the first; one that none of the outputs depends on is left out.
     """
     types, index = value_types(model), model.index
-    wanted = {output.name for output in model.outputs}
-    behind: set[str] = set()
-    for node in reversed(model.graph.node):
-        if wanted.intersection(node.output):
-            wanted.update(node.input)
-    found: dict[str, tuple[str, ...]] = {}
+    behind: dict[str, frozenset[str]] = {}
+    floats: dict[str, tuple[str, ...]] = {}
     for node in model.graph.node:
-        after = behind.intersection(node.input)
-        if node.op_type in _CHOOSING and not after and wanted.intersection(node.output):
-            found[node.name] = tuple(dict.fromkeys(_floats_before(node, index, types)))
-        if after or node.name in found:
-            behind.update(name for name in node.output if name)
-    return found
+        after = frozenset[str]().union(*(behind.get(name, ()) for name in {*node.input, *captured(node)}))
+        if node.op_type in CHOOSING and not after:
+            by = tuple(dict.fromkeys(_floats_before(node, index, types)))
+            floats.update({node.name: by} if by else {})
+            after = frozenset([node.name] if by else ())
+        behind.update({name: after for name in node.output if name and after})
+    after_of = {node: tuple(o for o in outputs if node in behind.get(o, ())) for node in floats}
+    return {node: (by, after_of[node]) for node, by in floats.items() if after_of[node]}
 
 
 def _floats_before(node: onnx.NodeProto, index: Index, types: Mapping[str, int]) -> Iterator[str]:
-    """The computed floats that a node reads; where it reads other types, what those were made of."""
+    """The computed floats that a node reads; where it reads other types, what those were made of.
+
+    What hangs on shapes alone is none.
+    """
     for name in node.input:
         before = index.producer.get(name)
-        if before is not None and types.get(name) in (FLOAT, FLOAT16):
+        if before is None or before.op_type in _OF_SHAPES:
+            continue
+        if types.get(name) in (FLOAT, FLOAT16):
             yield name
-        elif before is not None:
+        else:
             yield from _floats_before(before, index, types)

@@ -14,7 +14,7 @@ from onnx import helper
 
 from pytest_int8acc.graph.emulate import emulate_half
 from pytest_int8acc.graph.formats import INT32
-from pytest_int8acc.graph.load import normalize, raise_opset
+from pytest_int8acc.graph.load import lift
 from pytest_int8acc.graph.model import Model
 from pytest_int8acc.graph.network import Edge, Group, Network, Quantization, by_node
 from pytest_int8acc.graph.to_fp16 import QDQ_OPSET, scale_in, to_fp16
@@ -35,8 +35,8 @@ def network_to_fp16(network: Network) -> Network:
     """
     edges = list(network.edges)
     marked, markers = _mark(network.model, edges)
-    if marked.opset < QDQ_OPSET and not computes_in_half(marked, value_types(marked)):
-        marked = normalize(raise_opset(marked, QDQ_OPSET))
+    if not computes_in_half(network.model, value_types(network.model)):
+        marked = lift(marked, QDQ_OPSET)
     # Int32 constants are biases: their scale is a product of two, often below what FP16 holds.
     biases = (e for e in edges if e.quantization.values is not None and e.quantization.format is INT32)
     wide = [markers[edge.node, edge.index] for edge in biases]

@@ -18,6 +18,8 @@ from onnx import TensorProto, helper
 Reader = tuple[onnx.NodeProto, int]
 #: Types of attributes that hold graphs.
 GRAPHS = frozenset({onnx.AttributeProto.GRAPH, onnx.AttributeProto.GRAPHS})
+#: Operators of ONNX that hold graphs.
+_HOLDERS = frozenset({"If", "Loop", "Scan", "SequenceMap"})
 
 
 class Index:
@@ -118,6 +120,8 @@ def refill(field: Any, messages: Iterable[Any]) -> None:
 
 def subgraphs(node: onnx.NodeProto) -> list[onnx.GraphProto]:
     """The graphs that ``node`` holds as attributes."""
+    if node.op_type not in _HOLDERS and not node.domain:
+        return []
     return [graph for a in node.attribute if a.type in GRAPHS for graph in (a.graphs or [a.g])]
 
 

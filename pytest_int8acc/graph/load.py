@@ -10,7 +10,9 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import functools
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -22,7 +24,7 @@ from onnx.inliner import inline_local_functions
 
 from pytest_int8acc.errors import ModelError
 from pytest_int8acc.graph.door import admit
-from pytest_int8acc.graph.index import attribute, refill, take_name
+from pytest_int8acc.graph.index import all_nodes, attribute, refill, take_name
 from pytest_int8acc.graph.model import Model, make_model, put_constant
 from pytest_int8acc.tensors import Array
 
@@ -32,6 +34,14 @@ LEAST_OPSET = 13
 _MOVES = frozenset({"Identity", "Transpose", "Reshape", "Squeeze", "Unsqueeze", "Flatten", "Cast"})
 #: Folded, too, where the result is no larger: weights stored as integers come with a scale and an offset.
 _SCALES = frozenset({"Mul", "Div", "Add", "Sub"})
+#: Operators of ``LEAST_OPSET`` that only took more types, and options that change nothing where they are
+#: absent (ONNX operator changelog), up to the opset below.
+_WIDENED = frozenset(
+    {"Add", "AveragePool", "Cast", "CumSum", "DequantizeLinear", "Div", "Equal", "GreaterOrEqual", "Identity"}
+    | {"LeakyRelu", "LessOrEqual", "Mul", "PRelu", "Pow", "QuantizeLinear", "Relu", "Reshape", "ScatterND"}
+    | {"Shape", "Size", "Sub", "Where"}
+)
+_WIDENED_TO = 19
 _PROTOBUF_BYTES = 1 << 31
 
 
@@ -60,7 +70,7 @@ def normalize(model: Model) -> Model:
     """``model`` in the normal form of this module; see its docstring."""
     name = model.name
     proto = inline_local_functions(model.proto) if model.proto.functions else model.proto
-    model = make_model(proto, model.weights, name)
+    beside, model = model.beside, make_model(proto, model.weights, name)
     _drop_initializers_from_inputs(model.graph)
     _open_negative_sizes(model.graph)
     _hoist_constants(model)
@@ -68,7 +78,7 @@ def normalize(model: Model) -> Model:
     _hoist_constants(model)  # the converter writes axes as Constant nodes
     model = make_model(model.proto, model.weights, name)
     _name_nodes(model.graph)
-    return _tell_kernels(_fold(model))
+    return replace(_tell_kernels(_fold(model)), beside=beside)
 
 
 def raise_opset(model: Model, least: int) -> Model:
@@ -86,7 +96,38 @@ def raise_opset(model: Model, least: int) -> Model:
         ) from error
     # The converter stamps the newest IR version, which older runtimes refuse.
     proto.ir_version = max(ir_version, _LEAST_IR.get(least, 10))
-    return make_model(proto, model.weights, model.name)
+    return replace(make_model(proto, model.weights, model.name), beside=model.beside)
+
+
+def lift(model: Model, least: int) -> Model:
+    """``model`` in opset ``least`` at least, in normal form before and after; see ``raise_opset``.
+
+    Where no node changes its meaning on the way, nothing is converted.
+    """
+    if model.opset >= least:
+        return model
+    if not all(_means_the_same(node, model.opset, least) for node in all_nodes(model.graph)):
+        return normalize(raise_opset(model, least))
+    proto = copy.deepcopy(model.proto)
+    for entry in proto.opset_import:
+        entry.version = least if entry.domain in ("", "ai.onnx") else entry.version
+    proto.ir_version = max(proto.ir_version, _LEAST_IR.get(least, 10))
+    return Model(proto, model.weights, model.name)
+
+
+def _means_the_same(node: onnx.NodeProto, opset: int, newer: int) -> bool:
+    if node.domain not in ("", "ai.onnx") or (newer <= _WIDENED_TO and node.op_type in _WIDENED):
+        return True
+    return _since(node.op_type, opset) == _since(node.op_type, newer)
+
+
+@functools.cache
+def _since(op_type: str, opset: int) -> int:
+    """The opset that an operator has its form of ``opset`` from; -1 where it is unknown there."""
+    try:
+        return int(onnx.defs.get_schema(op_type, opset, "").since_version)
+    except onnx.defs.SchemaError:
+        return -1
 
 
 _LEAST_IR = {13: 7, 14: 7, 15: 8, 16: 8, 17: 8, 18: 8, 19: 9, 20: 9, 21: 10, 22: 10, 23: 11}

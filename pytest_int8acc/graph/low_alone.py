@@ -11,6 +11,7 @@ import numpy as np
 import onnx
 from onnx import TensorProto, helper
 
+from pytest_int8acc.graph.beside import end_with
 from pytest_int8acc.graph.formats import BF16, Format
 from pytest_int8acc.graph.model import Editor, Model
 from pytest_int8acc.graph.types import BFLOAT16, FLOAT, FLOAT16, value_types
@@ -41,9 +42,7 @@ def alone_model(model: Model, nodes: Collection[str], low: Format) -> AloneModel
     made = [made for node in model.graph.node for made in writer.around(node, node.name in nodes)]
     editor = writer.editor
     editor.set_nodes(made)
-    del editor.graph.output[:]
-    for name in (name for names in writer.told.values() for name in names):
-        editor.graph.output.append(helper.make_tensor_value_info(name, TensorProto.FLOAT, []))
+    end_with(editor, {name: TensorProto.FLOAT for names in writer.told.values() for name in names})
     return AloneModel(editor.done(), writer.told)
 
 

@@ -10,7 +10,7 @@ from pytest_int8acc.errors import ModelError
 from pytest_int8acc.graph.formats import BF16, Format
 from pytest_int8acc.graph.groups import WEIGHTED, moves_values
 from pytest_int8acc.graph.index import Index
-from pytest_int8acc.graph.load import normalize, raise_opset
+from pytest_int8acc.graph.load import lift
 from pytest_int8acc.graph.model import Model
 from pytest_int8acc.graph.network import Group, Network
 from pytest_int8acc.graph.to_fp16 import BF16_OPSET, narrow_nodes
@@ -36,8 +36,8 @@ def low_network(model: Model, low: Format) -> Network:
         raise ModelError(
             f"{model.name}: computes in FP16 or BF16 already; 'model' wants the FP32 model it was made from"
         )
-    if low is BF16 and model.opset < BF16_OPSET:
-        model = normalize(raise_opset(model, BF16_OPSET))
+    if low is BF16:
+        model = lift(model, BF16_OPSET)
     narrow, _ = narrow_nodes(model, low)
     members: dict[str, list[onnx.NodeProto]] = {}
     leader: dict[str, str] = {}

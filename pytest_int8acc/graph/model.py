@@ -55,6 +55,8 @@ class Model:
     weights: Mapping[str, Array]
     name: str = "model"
     """For messages: the file it came from."""
+    beside: frozenset[str] = frozenset()
+    """Those of its outputs that are there to be compared, and are none of the user's."""
 
     @property
     def graph(self) -> onnx.GraphProto:
@@ -75,6 +77,11 @@ class Model:
     def outputs(self) -> tuple[TensorInfo, ...]:
         """The graph's outputs, in order."""
         return tuple(_tensor_info(value) for value in self.graph.output)
+
+    @property
+    def own_outputs(self) -> tuple[TensorInfo, ...]:
+        """The outputs that are the user's, in order."""
+        return tuple(output for output in self.outputs if output.name not in self.beside)
 
     @property
     def opset(self) -> int:
@@ -117,7 +124,7 @@ class Model:
 
     def edit(self) -> Editor:
         """A copy of the graph to change; the weights are shared, not copied."""
-        return Editor(copy.deepcopy(self.proto), dict(self.weights), self.name)
+        return Editor(copy.deepcopy(self.proto), dict(self.weights), self.name, self.beside)
 
     def serialize(self) -> bytes:
         """The whole model as bytes; raises ModelError above ``INLINE_BYTES`` (then use ``save_model``)."""
@@ -135,11 +142,14 @@ class Model:
 class Editor:
     """A graph under change; ``done`` makes a Model of it."""
 
-    def __init__(self, proto: onnx.ModelProto, weights: dict[str, Array], name: str) -> None:
+    def __init__(
+        self, proto: onnx.ModelProto, weights: dict[str, Array], name: str, beside: frozenset[str]
+    ) -> None:
         self.proto = proto
         self.graph = proto.graph
         self.weights = weights
         self.name = name
+        self.beside = beside
         self._taken = set(_all_names(proto.graph))
 
     def unique(self, wanted: str) -> str:
@@ -165,7 +175,8 @@ class Editor:
             if len(left) < len(graph.initializer):
                 refill(graph.initializer, left)
         del self.graph.value_info[:]
-        return Model(self.proto, {k: v for k, v in self.weights.items() if k in used}, self.name)
+        weights = {name: array for name, array in self.weights.items() if name in used}
+        return Model(self.proto, weights, self.name, self.beside)
 
 
 def is_apart(tensor: TensorProto) -> bool:

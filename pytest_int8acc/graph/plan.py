@@ -13,6 +13,7 @@ from numpy.typing import DTypeLike
 from onnx import helper
 
 from pytest_int8acc.errors import ModelError
+from pytest_int8acc.graph.beside import giving
 from pytest_int8acc.graph.formats import Format
 from pytest_int8acc.graph.groups import WEIGHTED, channel_axis
 from pytest_int8acc.graph.migrate import migrate
@@ -110,14 +111,11 @@ def with_outputs(model: Model, tensors: Iterable[str]) -> Model:
     wanted = [tensor for tensor in tensors if tensor not in {output.name for output in model.outputs}]
     if not wanted:
         return model
-    types, editor = computed_floats(model), model.edit()
-    shaped = {v.name: v for v in onnx.shape_inference.infer_shapes(model.proto).graph.value_info}
+    types = computed_floats(model)
     for tensor in wanted:
         if tensor not in types:
             raise ModelError(f"{model.name}: '{tensor}' cannot be an output: no node computes it as floats")
-        value = shaped.get(tensor) or helper.make_tensor_value_info(tensor, types[tensor], None)
-        editor.graph.output.append(value)
-    return editor.done()
+    return giving(model, {tensor: types[tensor] for tensor in wanted})
 
 
 def guard(network: Network, plan: Plan) -> Network:

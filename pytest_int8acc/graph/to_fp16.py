@@ -20,7 +20,7 @@ from onnx import TensorProto, helper
 from pytest_int8acc.errors import ModelError
 from pytest_int8acc.graph.formats import BF16, FP16, Format
 from pytest_int8acc.graph.index import subgraphs
-from pytest_int8acc.graph.load import normalize, raise_opset
+from pytest_int8acc.graph.load import lift
 from pytest_int8acc.graph.model import Model, put_constant
 from pytest_int8acc.graph.norms import combine_norms
 from pytest_int8acc.graph.types import (
@@ -104,9 +104,7 @@ def _prepared(model: Model, low: Format, keep_fp32: Collection[str]) -> Model:
     """``model`` in an opset that allows the types, statistics of norms worked into scale and bias."""
     quantized = any(node.op_type in _QDQ for node in model.graph.node)
     least = BF16_OPSET if low is BF16 else QDQ_OPSET if quantized else model.opset
-    if model.opset < least:
-        model = normalize(raise_opset(model, least))
-    return combine_norms(model, keep_fp32)
+    return combine_norms(lift(model, least), keep_fp32)
 
 
 def narrow_nodes(model: Model, low: Format) -> tuple[dict[str, Narrow], dict[str, Array]]:

@@ -80,7 +80,8 @@ def value_types(model: Model) -> dict[str, int]:
         if value.type.HasField("tensor_type") and value.type.tensor_type.elem_type:
             types[value.name] = int(value.type.tensor_type.elem_type)
     for node in model.graph.node:
-        _resolve(node, signature(node, model.opset), types)
+        if not all(name in types for name in (*node.input, *node.output) if name):
+            _resolve(node, signature(node, model.opset), types)
     return types
 
 

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import onnx
 
+from pytest_int8acc.graph.flow import CHOOSING, choices
 from pytest_int8acc.graph.index import all_nodes, attribute, captured, subgraphs
 from pytest_int8acc.graph.model import Model
 from pytest_int8acc.graph.types import value_types
@@ -16,10 +17,6 @@ from pytest_int8acc.tensors import Dim, TensorInfo
 
 #: An output [N, C] of a Gemm with so many columns or more may be scores of classes.
 CLASSES = 10
-#: Operators that choose some of many boxes or scores: how many, and in which order, hangs on rounding.
-_SELECTORS = {"NonMaxSuppression", "TopK"}
-#: Beside these: finds what is above a threshold.
-_CHOOSES = {*_SELECTORS, "NonZero"}
 #: Operators that pick, move or cut what their first input holds.
 _PARTS = {"Expand", "Flatten", "Gather", "Identity", "Reshape", "Slice", "Split", "Squeeze", "Transpose"}
 _PARTS |= {"Unsqueeze"}
@@ -54,14 +51,14 @@ def guesses(model: Model, shapes: Mapping[str, tuple[int, ...]]) -> dict[str, Gu
         model: In normal form.
         shapes: Of inputs and outputs in a run; what is not there is taken as the model declares it.
     """
-    chosen = _behind_selection(model)
+    chosen = behind_selection(model)
     known: dict[str, _Shape | None] = {t.name: t.shape for t in (*model.inputs, *model.outputs)}
     known.update(shapes)
     found = {}
     for tensor in model.outputs:
         shape = known[tensor.name]
         if tensor.name in chosen:
-            found[tensor.name] = Guess(f"boxes, scores or classes chosen by {' and '.join(selectors(model))}")
+            found[tensor.name] = Guess(f"what {' and '.join(selectors(model))} chose")
         elif tensor.dtype.kind != "f" or shape is None:
             found[tensor.name] = Guess("classes, counts or positions" if tensor.dtype.kind in "iu" else "")
         elif _is_state(tensor, shape, model, known):
@@ -73,8 +70,18 @@ def guesses(model: Model, shapes: Mapping[str, tuple[int, ...]]) -> dict[str, Gu
 
 
 def selectors(model: Model) -> list[str]:
-    """The operators of the model, also inside its nodes, that choose some of many boxes or scores."""
-    return sorted({node.op_type for node in all_nodes(model.graph)} & _SELECTORS)
+    """The operators of the model, also inside its nodes, that choose among values that it computes."""
+    return sorted(set[str]().union(*_choosing(model).values()))
+
+
+def _choosing(model: Model) -> dict[str, set[str]]:
+    """Nodes that choose in front of an output, or hold others that choose, to their operators."""
+    nodes, outputs = model.index.nodes, [output.name for output in model.outputs]
+    found = {name: {nodes[name].op_type} for name in choices(model, outputs)}
+    for node in model.graph.node:
+        if inner := CHOOSING.intersection(n.op_type for graph in subgraphs(node) for n in all_nodes(graph)):
+            found[node.name] = {*inner}
+    return found
 
 
 def before_selection(model: Model) -> list[str]:
@@ -83,7 +90,7 @@ def before_selection(model: Model) -> list[str]:
     They hold every box and score, and can be compared element by element; in place of many parts, the whole.
     """
     made = model.index.producer
-    late, early = _behind_selection(model), dict[str, set[str]]()
+    late, early = behind_selection(model), dict[str, set[str]]()
     types, fed = value_types(model), {t.name for t in model.inputs}
     floats = {onnx.TensorProto.FLOAT, onnx.TensorProto.FLOAT16}
     for node in model.graph.node:
@@ -103,16 +110,11 @@ def _whole(name: str, made: Mapping[str, onnx.NodeProto]) -> str:
     return name
 
 
-def _behind_selection(model: Model) -> set[str]:
-    """Tensors whose elements are chosen; none where the model holds none of the selectors."""
-    late: set[str] = set()
-    if not selectors(model):
-        return late
+def behind_selection(model: Model) -> set[str]:
+    """Tensors whose elements are chosen among values: their number, order or places hang on rounding."""
+    late, first = set[str](), _choosing(model)
     for node in model.graph.node:
-        inner = {n.op_type for graph in subgraphs(node) for n in all_nodes(graph)}
-        if not _CHOOSES.isdisjoint({node.op_type, *inner}) or not late.isdisjoint(
-            (*node.input, *captured(node))
-        ):
+        if node.name in first or not late.isdisjoint((*node.input, *captured(node))):
             late.update(filter(None, node.output))
     return late
 

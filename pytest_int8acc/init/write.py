@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import json
 import re
-import shlex
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,7 +20,7 @@ from pytest_int8acc.graph.model import Model
 from pytest_int8acc.graph.qdq import is_qdq, read_qdq
 from pytest_int8acc.init.data import Given, look
 from pytest_int8acc.init.loaders import Known, count, made_up, needs, of_given
-from pytest_int8acc.init.outputs import Guess, before_selection, guesses, selectors
+from pytest_int8acc.init.outputs import Guess, before_selection, behind_selection, guesses, selectors
 from pytest_int8acc.init.sizes import BATCHES, Range, accepted, ranges_of
 from pytest_int8acc.names import shown
 from pytest_int8acc.settings import SUFFIXES
@@ -37,6 +35,11 @@ SAMPLES = 64
 _KNOWN = frozenset({"", "ai.onnx", "ai.onnx.ml", "com.microsoft"})
 #: What quantizers put behind a model's name.
 _QUANTIZED = re.compile(r"[._-](qdq|int8|quant|quantized|ptq|qat|sim)$", re.IGNORECASE)
+#: Limits of floats; the first says nothing of a single number.
+_FLOATS = (
+    "    cosine: 0.99",
+    "    sqnr_db: 20                        # noise is a tenth of the signal at most",
+)
 _PLAIN = re.compile(r"[A-Za-z0-9_/][A-Za-z0-9_./-]*")
 
 
@@ -63,7 +66,8 @@ def run(paths: Iterable[str | Path], stream: TextIO, data: Path | None = None) -
             if facts.needs:
                 stream.write(f"int8acc: {spec} does not run yet: {facts.needs}\n")
             if chosen := " and ".join(selectors(facts.model)):
-                stream.write(f"int8acc: {spec} compares what {chosen} chose: see there how to cut that off\n")
+                said = "judges what it chooses by" if facts.before else "compares what it chose: see there"
+                stream.write(f"int8acc: the model chooses by {chosen}; {spec} {said}\n")
     return failed
 
 
@@ -149,6 +153,8 @@ class _Facts:
     given: Given | None
     """The user's data."""
     guesses: Mapping[str, Guess]
+    before: tuple[str, ...]
+    """What the model chooses by."""
     folder: Path
 
     @staticmethod
@@ -169,6 +175,7 @@ class _Facts:
             known=Known(model, ranges, trial),
             given=given,
             guesses=guesses(model, trial.inputs | trial.outputs),
+            before=tuple(before_selection(model)),
             folder=folder,
         )
 
@@ -250,11 +257,7 @@ def _lines(facts: _Facts) -> Iterator[str]:
     yield from _shapes(facts)
     yield ""
     yield from _selection(facts)
-    yield "# TODO: set these to what your application needs."
-    yield "criteria:"
-    for tensor in model.outputs:
-        yield from _criterion(tensor, facts.guesses[tensor.name])
-    yield from _metric(facts)
+    yield from _criteria(facts)
 
 
 def _inputs(facts: _Facts) -> Iterator[str]:
@@ -325,22 +328,33 @@ def _shapes(facts: _Facts) -> Iterator[str]:
 
 
 def _selection(facts: _Facts) -> Iterator[str]:
-    """What to do where the graph chooses boxes: their number and order hang on rounding."""
+    """What is done where the graph chooses among values."""
     found = selectors(facts.model)
     if not found:
         return
-    names = before_selection(facts.model)
-    yield f"# TODO: the model chooses by {' and '.join(found)}; what is behind it differs in number or order."
-    if not names or len(names) > 8:
-        yield "# Export it without, and write a spec for what is left: all boxes and scores."
-        yield ""
-        return
-    taken = [tensor.name for tensor in facts.model.inputs]
-    yield "# Export it without, or cut it there, and write a spec for what is left: all boxes and scores."
-    call = ", ".join(map(json.dumps, (facts.file, f"{facts.stem}_all.onnx", taken, names)))
-    code = f"import onnx.utils as u; u.extract_model({call}, False)"
-    yield f"# python -c {shlex.quote(code)}"
-    yield ""
+    yield f"# The model chooses by {' and '.join(found)}: behind that, rounding changes number or order."
+    if facts.before:
+        yield "# So the tensors before it are judged, and what is behind it is not."
+    else:
+        yield "# TODO: export it without, and write a spec for what is left: all boxes and scores."
+
+
+def _criteria(facts: _Facts) -> Iterator[str]:
+    """Limits of all that can be compared: what the model chooses by in place of what it chose."""
+    own = {tensor.name: tensor for tensor in facts.model.outputs}
+    left_out = own.keys() & behind_selection(facts.model) if facts.before else set()
+    yield "# TODO: set these to what your application needs."
+    yield "criteria:"
+    for name in facts.before:
+        if name not in own:
+            yield f"  - tensor: {_scalar(name)}"
+            yield from _FLOATS
+    for name, tensor in own.items():
+        if name not in left_out:
+            yield from _criterion(tensor, facts.guesses[name])
+    yield from _metric(facts)
+    if left_out:
+        yield f"unjudged: [{', '.join(_scalar(name) for name in own if name in left_out)}]"
 
 
 def _criterion(tensor: TensorInfo, guess: Guess) -> Iterator[str]:
@@ -348,9 +362,7 @@ def _criterion(tensor: TensorInfo, guess: Guess) -> Iterator[str]:
     if tensor.dtype.kind != "f":
         yield "    agreement: 0.99                    # at least 99 % of its elements are the baseline's"
         return
-    if tensor.shape not in ((), (1,)):
-        yield "    cosine: 0.99"
-    yield "    sqnr_db: 20                        # noise is a tenth of the signal at most"
+    yield from _FLOATS[tensor.shape in ((), (1,)) :]
     if guess.axis is not None:
         if guess.axis != -1:
             yield f"    axis: {guess.axis}"

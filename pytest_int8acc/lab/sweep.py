@@ -19,6 +19,7 @@ from pytest_int8acc.engines.bins import Bins, can_count
 from pytest_int8acc.engines.calibrators import chunked, collect_maxima
 from pytest_int8acc.engines.onnxruntime import CPU, OrtEngine, Sessions
 from pytest_int8acc.engines.run import with_progress
+from pytest_int8acc.graph.beside import end_with
 from pytest_int8acc.graph.flow import channel_axis, mixing
 from pytest_int8acc.graph.model import Model
 from pytest_int8acc.graph.network import Edge, Network
@@ -153,10 +154,7 @@ def _showing(model: Model, tensors: Sequence[str], sessions: Sessions) -> tuple[
     names = {tensor: edit.unique(f"{tensor}/float") for tensor in tensors}
     for tensor, name in names.items():
         edit.graph.node.append(helper.make_node("Cast", [tensor], [name], to=TensorProto.FLOAT))
-    del edit.graph.output[:]
-    edit.graph.output.extend(
-        helper.make_tensor_value_info(n, TensorProto.FLOAT, None) for n in names.values()
-    )
+    end_with(edit, dict.fromkeys(names.values(), TensorProto.FLOAT))
     return sessions.exact(edit.done()), names
 
 

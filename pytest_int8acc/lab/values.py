@@ -146,3 +146,14 @@ class Values:
             bins, maxima = self._observed.bins(missing), self._observed.maxima(missing)
             self._known |= {tensor: tensor_values(tensor, maxima, bins, self._low) for tensor in missing}
         return {tensor: self._known[tensor] for tensor in wanted}
+
+    def maxima(self, tensors: Iterable[str]) -> Mapping[str, float]:
+        """The greatest magnitude of each tensor; those not known yet are measured in one pass.
+
+        Raises:
+            EngineError: The model does not run.
+            DataError: The samples cannot be read.
+        """
+        wanted = list(tensors)
+        found = self._observed.maxima(wanted)
+        return {tensor: found.amax(tensor) for tensor in wanted}

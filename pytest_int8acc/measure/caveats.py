@@ -240,6 +240,16 @@ def nothing_compared(runs: Runs) -> Iterator[str]:
         yield f"output '{name}' is 0 in all samples: nothing is compared"
 
 
+def shown_inside(model: Model, backend: Backend) -> Iterator[str]:
+    """What judging tensors inside does to engines."""
+    if model.beside and backend.builds_engines:
+        named = listed([output.name for output in model.outputs if output.name in model.beside])
+        yield (
+            f"criteria name {named} inside the model: the engines give that beside their outputs, so less is "
+            "fused around it than in an engine of the model as it is"
+        )
+
+
 def not_judged(case: Case, outputs: Sequence[OutputResult], recorded: bool) -> Iterator[str]:
     """What no criterion looks at: outputs without a limit, labels that no metric reads.
 

@@ -16,6 +16,7 @@ from functools import cache
 
 from pytest_int8acc.backends.open import open_backend
 from pytest_int8acc.backends.protocol import Backend
+from pytest_int8acc.case.beside import with_named
 from pytest_int8acc.case.data import check_files, open_source
 from pytest_int8acc.case.forms import (
     Form,
@@ -47,6 +48,7 @@ from pytest_int8acc.measure.caveats import (
     not_judged,
     nothing_compared,
     refuse_overflow,
+    shown_inside,
 )
 from pytest_int8acc.measure.preflight import Preflight, beside_golden, preflight
 from pytest_int8acc.measure.rounding import with_rounding
@@ -230,14 +232,14 @@ class _Setup:
 
 
 def _set_up(case: Case, settings: Settings, backend: Backend, keeper: Keeper | NoGolden) -> _Setup:
-    model = load_float(case)
-    check_outputs(case, [output.name for output in model.outputs])
+    model = with_named(case, load_float(case))
+    check_outputs(case, model)
     inputs = open_source(case, case.inputs, model, "inputs", keeper.limit)
     with case.at("golden" if case.golden else "baseline"):
         keeper = keeper.check(inputs)
     if case.labels is not None and inputs.samples is None:  # they must be as many
         inputs.read_once()
-    own = load_judge(case, settings.but(samples=keeper.limit), inputs.samples or 0, model.outputs)
+    own = load_judge(case, settings.but(samples=keeper.limit), inputs.samples or 0, model)
     framework = read_reference(case, model)
     parses = settings.backend == "auto" and not backend.builds_engines  # which would parse it anyway
     findings, slips = lint_model(case, model, settings, parses), compare_data(case, model, inputs)
@@ -343,7 +345,8 @@ def _result(
     warned = caveats(setup.settings, int8, baseline, verdict.outputs, verdict.metrics, lost)
     random = inputs.notes if inputs.is_random else ()
     drawn = () if random else inputs.notes
-    notes = (*candidate.notes, *baseline.notes, *drawn, *backend.notes, *runs.notes)
+    inside = shown_inside(setup.model, backend)
+    notes = (*candidate.notes, *baseline.notes, *drawn, *backend.notes, *inside, *runs.notes)
     return CaseResult(
         name=case.name,
         spec=str(case.file),

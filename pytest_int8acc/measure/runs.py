@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -341,12 +341,13 @@ def read_reference(case: Case, model: Model) -> Reference | None:
         return None
     with case.at("reference"):
         where = f"reference: {case.reference}"
-        arrays = _read(case.reference, where, case, [output.name for output in model.outputs])
+        arrays = _read(case.reference, where, case, model)
     return Reference(where, case.place("reference"), arrays)
 
 
-def _read(file: str, where: str, case: Case, names: Sequence[str]) -> Mapping[str, Array]:
-    """The arrays of a model that gives ``names``."""
+def _read(file: str, where: str, case: Case, model: Model) -> Mapping[str, Array]:
+    """The arrays by what the model gives."""
+    names, own = ([output.name for output in found] for found in (model.outputs, model.own_outputs))
     try:
         path = find(file, case.path(""), where)
     except DataError as error:
@@ -354,8 +355,8 @@ def _read(file: str, where: str, case: Case, names: Sequence[str]) -> Mapping[st
             f"{error}; save the framework's outputs there (np.savez), or take 'reference' out of the spec"
         ) from error
     arrays = read_arrays(path, where, case.most_bytes)
-    if len(names) == 1 and len(arrays) == 1:
-        return {names[0]: next(iter(arrays.values()))}
+    if len(own) == 1 and len(arrays) == 1 and model.beside.isdisjoint(arrays):
+        return {own[0]: next(iter(arrays.values()))}
     for name in arrays:
         if name not in names:
             raise DataError(

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from onnx import TensorProto, helper
 
 from pytest_int8acc.engines.onnxruntime import CPU, Sessions
+from pytest_int8acc.graph.beside import end_with
 from pytest_int8acc.graph.macs import leading_outputs
 from pytest_int8acc.graph.model import Model
 from pytest_int8acc.graph.network import Network
@@ -33,10 +34,7 @@ def tensor_shapes(
         helper.make_node("Shape", [tensor], [name], editor.unique(f"Shape_{tensor}"))
         for tensor, name in names.items()
     )
-    del editor.graph.output[:]
-    editor.graph.output.extend(
-        helper.make_tensor_value_info(name, TensorProto.INT64, None) for name in names.values()
-    )
+    end_with(editor, dict.fromkeys(names.values(), TensorProto.INT64))
     found = sessions.exact(editor.done(), optimized=False)(feed)
     return {tensor: tuple(found[name].tolist()) for tensor, name in names.items()}
 

@@ -95,6 +95,10 @@ class Ranges:
             for method in _SPREAD
         )
 
+    def reaches(self, amax: Mapping[str, float]) -> bool:
+        """True where these greatest magnitudes are about those of the tensors held."""
+        return all(1 / _LIKE < amax[tensor] / held.amax < _LIKE for tensor, held in self.held.items())
+
     def loss_db(self, tensor: str, scale: float) -> float:
         """By how much the tensor's own error at ``scale`` exceeds the least possible, in dB."""
         held = self.held.get(tensor)

@@ -18,6 +18,7 @@ from pytest_int8acc.graph.migrate import migrate
 from pytest_int8acc.graph.network import Network, Plan, Precision, symmetric
 from pytest_int8acc.graph.plan import activation_scales
 from pytest_int8acc.lab.lab import Lab, Source
+from pytest_int8acc.lab.sweep import SAMPLES
 from pytest_int8acc.repair.fusions import fewest_outputs
 from pytest_int8acc.repair.migration import best_first, uneven_sites
 from pytest_int8acc.repair.scales import (
@@ -140,9 +141,9 @@ def recalibrate(work: Work) -> Iterator[Candidate]:
         work.log("looking for other scales, ranges from %s", source.description or "the inputs")
         odd_ones = _not_symmetric(work.lab.network)
         looked_at = with_tied(work.lab.network, [*activations(work.lab.network, work.groups), *odd_ones])
-        ranges = Ranges(work.lab.values(source.data).of(looked_at))
-        if work.bases and work.best.choice.badness > NEAR and ranges.like(work.best.ranges):
+        if work.bases and work.best.choice.badness > NEAR and _are_like(work, looked_at):
             return  # what these ranges lead to is known
+        ranges = Ranges(work.lab.values(source.data).of(looked_at))
         work.bases.append(_base(work, source, ranges, odd_ones))
         yield from _rescaled(work, len(work.bases) - 1, work.groups)
 
@@ -210,6 +211,14 @@ def mix(work: Work) -> Iterator[Candidate]:
 
 #: Cheapest first; what keeps all culprits high is the search's own plan.
 WAYS: tuple[Way, ...] = (unfuse, recalibrate, migrate_ranges, rescale_all, mix)
+
+
+def _are_like(work: Work, tensors: Sequence[str]) -> bool:
+    """Whether the best base's ranges are about those of the inputs: of a few, and the greatest of all."""
+    lab, known, wanted = work.lab, work.best.ranges, set(tensors)
+    edges = [edge for group in lab.network.groups for edge in group.edges if edge.tensor in wanted]
+    few = {tensor: values for tensor, (values, _) in lab.meter.measure(edges, SAMPLES).items()}
+    return Ranges(few).like(known) and known.reaches(lab.values(lab.measured.inputs).maxima(tensors))
 
 
 def _base(work: Work, source: Source, ranges: Ranges, odd_ones: Sequence[str]) -> Base:

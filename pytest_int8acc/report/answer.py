@@ -29,7 +29,7 @@ from pytest_int8acc.report.words import (
     worst_first,
 )
 from pytest_int8acc.results import CaseResult, Culprit, Finding, Repair, Score, SearchOutcome, by_rule
-from pytest_int8acc.results.causes import Stage
+from pytest_int8acc.results.causes import Jump, Stage
 
 #: How the first line of a failure begins.
 FAILURE = "INT8 accuracy: "
@@ -130,10 +130,22 @@ def _is_slip(result: CaseResult, finding: Finding) -> bool:
 def _elsewhere(result: CaseResult) -> str:
     """What to do where INT8 is not the problem, or outputs cannot be compared; else empty."""
     if result.diagnosis is not None and is_jumpy(result):
-        named = few([f"'{middle(t, NAME)}'" for jump in result.diagnosis.jumps for t in jump.tensors], 2)
-        return f"end the model before that, and compare {named or 'what it chooses by'}"
+        return _judging_before(result, result.diagnosis.jumps)
     line = first_line(result.diagnosis) if result.diagnosis is not None else None
     return "" if line is None or line.passed else _ELSEWHERE.get(line.name, "")
+
+
+def _judging_before(result: CaseResult, jumps: Sequence[Jump]) -> str:
+    """What the spec must say for what is chosen by to be judged, in place of what is behind."""
+    known = {output.name for output in result.outputs}
+    tensors = dict.fromkeys(name for jump in jumps for name in jump.tensors if name not in known)
+    outputs = ", ".join(dict.fromkeys(f"'{name}'" for jump in jumps for name in jump.outputs))
+    criteria = ", ".join(f"{{tensor: '{name}', sqnr_db: 20}}" for name in tensors)
+    said = [f"criteria: [{criteria}]"] if tensors else []
+    named = few([f"'{middle(name, NAME)}'" for name in tensors], 2)
+    brief = f"judge {named} by {{tensor: NAME, sqnr_db: 20}}, and " * bool(tensors)
+    brief += "name what is behind under 'unjudged'"
+    return first_fitting([f"in the spec, {', '.join([*said, f'unjudged: [{outputs}]'])}", brief], WIDTH - 5)
 
 
 def _recommended(result: CaseResult) -> Iterator[str]:

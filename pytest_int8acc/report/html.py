@@ -6,9 +6,15 @@ Every text is escaped by jinja2; beyond that a content security policy lets no s
 from __future__ import annotations
 
 import base64
+import contextlib
 import hashlib
+import importlib.metadata
+import importlib.util
+import os
+import sys
 from collections.abc import Mapping
 from functools import cache
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pytest_int8acc.names import shown_lines
@@ -78,6 +84,7 @@ def _environment() -> jinja2.Environment:
 
     environment = jinja2.Environment(
         loader=jinja2.PackageLoader("pytest_int8acc", _FOLDER),
+        bytecode_cache=_compiled(),
         autoescape=True,
         finalize=lambda value: shown_lines(value) if type(value) is str else value,
         undefined=jinja2.StrictUndefined,
@@ -107,6 +114,21 @@ def _environment() -> jinja2.Environment:
         "share": "{:.1%}".format,
     }
     return environment
+
+
+def _compiled() -> jinja2.BytecodeCache | None:
+    """Compiled templates, kept where Python keeps its own of this package; None where it keeps none."""
+    import jinja2
+
+    module = str(Path(__file__).with_name("templates") / "page.py")
+    folder = Path(importlib.util.cache_from_source(module)).parent
+    with contextlib.suppress(OSError):
+        if not sys.dont_write_bytecode:
+            folder.mkdir(parents=True, exist_ok=True)
+    if sys.dont_write_bytecode or not os.access(folder, os.W_OK):
+        return None
+    versions = f"jinja2-{importlib.metadata.version('jinja2')}.{sys.implementation.cache_tag}"
+    return jinja2.FileSystemBytecodeCache(str(folder), f"%s.{versions}.cache")
 
 
 def _source(environment: jinja2.Environment, name: str) -> str:

@@ -224,6 +224,8 @@ class Jump:
     op_type: str
     tensors: tuple[str, ...]
     """What it chooses by."""
+    outputs: tuple[str, ...] = ()
+    """What is judged behind it."""
 
 
 @dataclass(frozen=True)

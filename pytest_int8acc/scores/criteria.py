@@ -66,6 +66,8 @@ class OutputLimits:
     """What the metric of that name is measured by; None: Polygraphy's default one."""
     unjudged: bool = False
     """Takes these outputs out of all other limits."""
+    inner: bool = False
+    """Speaks of a tensor inside the model, of which nothing else does."""
 
 
 @dataclass(frozen=True)
@@ -80,6 +82,8 @@ class MetricLimit:
     """Greatest loss against the baseline's value, in the metric's own unit."""
     max_drop_relative: float | None = None
     """Greatest loss as a share of the baseline's magnitude."""
+    blind: frozenset[str] = frozenset()
+    """What the function does not get of what is compared: tensors inside the model."""
     lower_is_better: bool = False
     """Whether a rise, not a fall, is the loss."""
     streaming: bool = False
@@ -97,7 +101,7 @@ def kind_of(array: Array) -> str:
 def limits_for(name: str, criteria: Sequence[OutputLimits]) -> list[OutputLimits]:
     """Those of ``criteria`` that speak of output ``name``, in order, or what leaves it unjudged."""
     mine = [c for c in criteria if c.output == name or fnmatchcase(name, c.output)]
-    return [c for c in mine if c.unjudged] or mine
+    return [c for c in mine if c.inner] or [c for c in mine if c.unjudged] or mine
 
 
 def default_limits(name: str, arrays: Sequence[Array]) -> list[OutputLimits]:

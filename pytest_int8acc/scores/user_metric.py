@@ -10,7 +10,7 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import replace
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -23,6 +23,7 @@ from pytest_int8acc.scores.tasks import Labels, Task, TaskRun
 from pytest_int8acc.tensors import Array, Feed, Outputs
 
 _Function = Callable[..., object]
+_Held = TypeVar("_Held")
 UserMetric = _Function | Task
 
 
@@ -140,7 +141,7 @@ class MetricRun:
     def add_all(self, baseline: Outputs, outputs: Outputs) -> None:
         """All batches of one form; rows are counted along the first axis of the first output that has one."""
         if not self.streams:
-            self._kept = outputs
+            self._kept = self._seen(outputs)
             return
         names, start = list(outputs), 0
         for ours, theirs in zip(
@@ -156,6 +157,7 @@ class MetricRun:
 
         Raises CriterionError where the metric fails on finite outputs; else ``value`` does.
         """
+        baseline, outputs = self._seen(baseline), self._seen(outputs)
         if not self.streams:
             for name, array in outputs.items():
                 self._kept.setdefault(name, []).append(array)
@@ -168,6 +170,10 @@ class MetricRun:
             if self._finite:
                 raise
             self._failure = error
+
+    def _seen(self, outputs: Mapping[str, _Held]) -> dict[str, _Held]:
+        """Of what is compared, what the metric gets."""
+        return {name: array for name, array in outputs.items() if name not in self.limit.blind}
 
     def _feed(self, baseline: Feed, outputs: Feed, samples: Sequence[int]) -> None:
         if self._task is not None:

@@ -80,9 +80,13 @@ class Tolerance(Closed):
 class OutputCriterion(_Limits):
     """Limits on how far an output may be from the baseline's."""
 
-    beside = ("output", "axis", "rel_floor")
+    beside = ("output", "tensor", "axis", "rel_floor")
 
     output: fields.GraphName = option("The output's name, or a pattern (*, ?, [seq]) of names.", "*")
+    tensor: fields.GraphName | None = option(
+        "In place of 'output': a tensor inside the float model, by its name, judged as an output is.",
+        examples=["/head/boxes"],
+    )
     axis: fields.Axis = option("The axis of classes, for kl and the top-k agreements.", -1)
     cosine: fields.Cosine | None = option("Least cosine similarity.")
     sqnr_db: fields.Number | None = option(
@@ -113,6 +117,13 @@ class OutputCriterion(_Limits):
     top5_agreement: fields.Fraction | None = option(
         "Least fraction of samples with the baseline's top class among their five greatest."
     )
+
+    @classmethod
+    def conflicts(cls, given: Mapping[str, Any]) -> Iterator[tuple[str | None, str]]:
+        """No limit at all, or an output and a tensor in one."""
+        yield from super().conflicts(given)
+        if "output" in given and "tensor" in given:
+            yield "tensor", "'output' and 'tensor' exclude each other: write a criterion for each"
 
 
 class MaxDrop(NamedTuple):

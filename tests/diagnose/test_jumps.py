@@ -7,12 +7,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 import yaml
-from onnx import numpy_helper, parser
+from detectors import TOP, detector
 
 from pytest_int8acc.check import check
 from pytest_int8acc.graph.flow import choices
-from pytest_int8acc.graph.load import normalize
-from pytest_int8acc.graph.model import Model, make_model, save_model
+from pytest_int8acc.graph.model import save_model
 from pytest_int8acc.report.answer import cautions
 from pytest_int8acc.report.summary import summary
 from pytest_int8acc.report.text import failure
@@ -20,34 +19,9 @@ from pytest_int8acc.results import CaseResult
 from pytest_int8acc.settings import Settings
 from pytest_int8acc.spec.load import load_spec
 
-HEAD = """
-<ir_version: 8, opset_import: ["" : 13]>
-detector (float[N, 8, 16, 16] image) => ({outputs}) <int64[1] k = {{40}}, int64[3] flat = {{0, 4, 256}}> {{
-    mixed = Conv<kernel_shape = [3, 3], pads = [1, 1, 1, 1]>(image, first)
-    relu = Relu(mixed)
-    heads = Conv<kernel_shape = [1, 1]>(relu, second)
-    boxes = Reshape(heads, flat)
-    {body}
-}}
-"""
-TOP = """scores = ReduceMean<axes = [1], keepdims = 0>(boxes)
-    best, place = TopK<axis = 1>(scores, k)
-    placed = Cast<to = 1>(place)"""
-
-
-def model(body: str, outputs: str) -> Model:
-    proto = parser.parse_model(HEAD.format(body=body, outputs=outputs))
-    rng = np.random.default_rng(0)
-    for name, shape in (("first", (16, 8, 3, 3)), ("second", (4, 16, 1, 1))):
-        weight = rng.normal(size=shape).astype(np.float32)
-        proto.graph.initializer.append(numpy_helper.from_array(weight, name))
-    for place, node in enumerate(proto.graph.node):
-        node.name = f"{node.op_type}_{place}"
-    return normalize(make_model(proto))
-
 
 def checked(folder: Path, body: str, outputs: str, criteria: dict[str, float]) -> CaseResult:
-    save_model(model(body, outputs), folder / "model.onnx")
+    save_model(detector(body, outputs), folder / "model.onnx")
     images = np.random.default_rng(1).normal(size=(24, 8, 16, 16)).astype(np.float32)
     np.savez(folder / "images.npz", image=images)
     spec = {
@@ -72,7 +46,7 @@ def test_a_top_k_whose_places_are_compared(tmp_path: Path) -> None:
         "TopK 'TopK_5' chooses among values: small errors before it are jumps behind it"
     )
     told = failure(result, 2)
-    assert "Fix: end the model before that, and compare 'scores'" in told
+    assert "Fix: in the spec, criteria: [{tensor: 'scores', sqnr_db: 20}], unjudged: ['placed']" in told
     assert not any(word in told for word in ("QAT", "stay in INT8", "at fault", "INT8 is not the problem"))
 
 
@@ -90,17 +64,28 @@ def test_a_top_k_that_does_no_harm_is_not_blamed(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("body", "outputs", "found"),
     [
-        (TOP, "float[N, K] placed", {"TopK_5": ("scores",)}),
+        (TOP, "float[N, K] placed", {"TopK_5": (("scores",), ("placed",))}),
         ("unread = ArgMax<axis = 1>(boxes)", "float[N, 4, 256] boxes", {}),
+        (
+            "size = Shape(boxes)\n ones = ConstantOfShape(size)\n where = NonZero(ones)",
+            "int64[3, K] where",
+            {},
+        ),
         (
             "on = Greater(boxes, relu_mean)\n where = NonZero(on)\n first_of = ArgMin<axis = 0>(where)",
             "int64[K] first_of",
-            {"NonZero_6": ("boxes", "relu_mean")},
+            {"NonZero_6": (("boxes", "relu_mean"), ("first_of",))},
         ),
     ],
 )
-def test_what_is_chosen_by(body: str, outputs: str, found: dict[str, tuple[str, ...]]) -> None:
+def test_what_is_chosen_by(
+    body: str, outputs: str, found: dict[str, tuple[tuple[str, ...], tuple[str, ...]]]
+) -> None:
     if "relu_mean" in body:
         body = f"relu_mean = ReduceMean<keepdims = 0>(relu)\n {body}"
-        found = {"NonZero_6": ("boxes", "relu_mean")}
-    assert choices(model(body, outputs)) == found
+    made = detector(body, outputs)
+    assert choices(made, [output.name for output in made.outputs]) == found
+
+
+def test_what_no_judged_output_hangs_on_is_no_jump() -> None:
+    assert choices(detector(TOP, "float[N, K] placed, float[N, 256] scores"), ["scores"]) == {}

@@ -71,11 +71,15 @@ def test_corpus_is_as_large_as_promised():
         ("embedded_encoder_2", True),
         ("sum_decoder_blocks.0_add_8_0", True),
         ("unused_recognizer", True),
+        ("chosen_wide", True),
+        ("chosen_narrow", True),
+        ("chosen_outlier", True),
         ("wide_tcn_x2", False),
         ("uint8_tcn", False),
         ("axis_consistent_mlp", False),
         ("healthy_cache_cnn", False),
         ("healthy_ort_mlp", False),
+        ("healthy_chosen", False),
     ],
 )
 def test_second_opinion_sees_what_was_planted(name, moved):

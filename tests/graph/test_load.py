@@ -12,7 +12,7 @@ from onnx import TensorProto, helper, numpy_helper, parser
 from zoo import ZOO
 
 from pytest_int8acc.errors import ModelError
-from pytest_int8acc.graph.load import load_model, normalize
+from pytest_int8acc.graph.load import lift, load_model, normalize, raise_opset
 from pytest_int8acc.graph.model import make_model, save_model
 
 
@@ -235,3 +235,26 @@ def test_constants_that_would_grow_are_not_folded() -> None:
     """
     model = normalize(make_model(parser.parse_model(text)))
     assert [node.op_type for node in model.graph.node] == ["Mul", "MatMul"]
+
+
+@pytest.mark.parametrize("name", sorted(ZOO))
+def test_a_model_is_lifted_as_the_converter_does(name: str) -> None:
+    model = normalize(make_model(ZOO[name]()))
+    lifted, converted = lift(model, 19).proto, normalize(raise_opset(model, 19)).proto
+    nodes, expected = (
+        [node.SerializeToString(deterministic=True) for node in proto.graph.node]
+        for proto in (lifted, converted)
+    )
+    assert nodes == expected
+    assert (lifted.opset_import, lifted.ir_version) == (converted.opset_import, converted.ir_version)
+
+
+def test_only_what_changes_its_meaning_is_converted(monkeypatch: pytest.MonkeyPatch) -> None:
+    convert, asked = onnx.version_converter.convert_version, []
+    monkeypatch.setattr(
+        onnx.version_converter, "convert_version", lambda *given: asked.append(1) or convert(*given)
+    )
+    assert lift(normalize(make_model(ZOO["plain"]())), 19).opset == 19
+    assert not asked
+    assert lift(normalize(make_model(ZOO["layernorm_parts"]())), 19).opset == 19
+    assert asked

@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import io
-import shlex
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -13,6 +10,7 @@ from builder import Builder
 from init_projects import dense, detector, only_case, recurrent, saved
 from zoo import ZOO
 
+from pytest_int8acc.check import check
 from pytest_int8acc.graph.load import load_model
 from pytest_int8acc.init import run, write_spec
 from pytest_int8acc.init.outputs import before_selection, guesses
@@ -91,21 +89,39 @@ def test_a_state_is_told_from_a_result(tmp_path: Path) -> None:
     assert found["p"].text == "probabilities, each for itself (the last operator is Sigmoid)"
 
 
-def test_a_detector_says_where_to_cut_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_detector_is_judged_by_what_it_chooses_by(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     path = saved(tmp_path, detector())
     assert before_selection(load_model(path)) == ["all_boxes", "all_scores"]
     stream = io.StringIO()
     run([path], stream)
-    assert "compares what NonMaxSuppression chose: see there how to cut that off" in stream.getvalue()
-    text = (tmp_path / "model.int8acc.yaml").read_text()
-    assert "TODO: the model chooses by NonMaxSuppression; what is behind it differs" in text
-    command = next(line for line in text.splitlines() if line.startswith("# python -c "))
-    _, *arguments = shlex.split(command.removeprefix("# "))
-    subprocess.run([sys.executable, *arguments], check=True)
-    case = only_case(write_spec(tmp_path / "model_all.onnx"))
-    assert [c.output for c in case.criteria] == ["all_boxes", "all_scores"]  # type: ignore[union-attr]
-    assert measure(case, Settings(samples=8, search="off")).result.samples == 8
+    said = "the model chooses by NonMaxSuppression; model.int8acc.yaml judges what it chooses by"
+    assert said in stream.getvalue()
+    case = only_case(tmp_path / "model.int8acc.yaml")
+    assert [c.tensor for c in case.criteria] == ["all_boxes", "all_scores"]  # type: ignore[union-attr]
+    assert case.unjudged == ("kept",)
+    result = check(case, Settings(samples=8))
+    assert result.passed
+    assert [o.name for o in result.outputs] == ["kept", "all_boxes", "all_scores"]
+
+
+def test_a_class_that_is_chosen_is_judged_by_its_scores(tmp_path: Path) -> None:
+    b = Builder(17)
+    x = b.node("Flatten", b.node("GlobalAveragePool", b.relu(b.conv(b.input("x", ["N", 3, 8, 8]), 3, 8))))
+    scores = b.node("Gemm", x, b.weight(12, 8, fan_in=8), transB=1, outputs=["scores"])
+    best = b.node("Cast", b.node("ArgMax", scores, axis=1), to=1, outputs=["best"])
+    case = only_case(write_spec(saved(tmp_path, b.model({best: ["N", 1], scores: ["N", 12]}))))
+    assert [(c.output, c.tensor) for c in case.criteria] == [("scores", None)]  # type: ignore[union-attr]
+    assert case.unjudged == ("best",)
+
+
+def test_what_is_chosen_of_the_inputs_alone_is_compared(tmp_path: Path) -> None:
+    b = Builder(17)
+    x = b.input("x", ["N", 16])
+    last = b.node("ArgMax", x, axis=1, keepdims=0)
+    y = b.node("Gather", b.linear(x, 16, 4), last, axis=0, outputs=["y"])
+    case = only_case(write_spec(saved(tmp_path, b.model({y: ["N", 4]}))))
+    assert ([c.output for c in case.criteria], case.unjudged) == (["y"], ())  # type: ignore[union-attr]
 
 
 def test_a_model_that_chooses_nothing_is_not_cut(tmp_path: Path) -> None:

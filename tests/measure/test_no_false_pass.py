@@ -3,17 +3,25 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, cast
 
 import numpy as np
 import onnx
 import onnx.parser
 import pytest
+from detectors import TOP, detector
 from onnx import numpy_helper
 from projects import CALIBRATED, Project
 
 from pytest_int8acc.errors import ModelError
+from pytest_int8acc.graph.beside import with_beside, without_beside
+from pytest_int8acc.measure.caveats import shown_inside
 from pytest_int8acc.results import CaseResult
 from pytest_int8acc.settings import Settings
+
+if TYPE_CHECKING:
+    from pytest_int8acc.backends.protocol import Backend
 
 OFF = Settings(search="off")
 TWO = """
@@ -142,3 +150,12 @@ def test_an_output_that_is_all_zero_in_fp16_is_an_error(tmp_path: Path) -> None:
     assert made.check(CALIBRATED + "baseline: fp32\ncriteria: [{sqnr_db: 10}]\n", OFF).passed
     result = project(tmp_path, tiny=0.0).check(CALIBRATED, OFF)
     assert "output 'small' is 0 in all samples: nothing is compared" in result.warnings
+
+
+@pytest.mark.parametrize("builds", [True, False])
+def test_engines_that_show_tensors_inside_are_told_apart(builds: bool) -> None:
+    model = with_beside(detector(TOP, "float[N, K] placed"), {"scores": 1})
+    backend = cast("Backend", SimpleNamespace(builds_engines=builds))
+    said = list(shown_inside(model, backend))
+    assert [text.partition(":")[0] for text in said] == ["criteria name 'scores' inside the model"] * builds
+    assert not list(shown_inside(without_beside(model), backend))

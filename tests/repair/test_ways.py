@@ -15,10 +15,13 @@ from repair_support import KINDS, NORM, READER, WIDE, attention_outlier, planted
 from pytest_int8acc.graph.network import Edge, Plan, Quantization, with_edges
 from pytest_int8acc.graph.plan import activation_scales
 from pytest_int8acc.lab.lab import Lab
+from pytest_int8acc.lab.sweep import FirstSamples
+from pytest_int8acc.lab.values import Values
 from pytest_int8acc.repair import scales
 from pytest_int8acc.repair.migration import ALPHAS
 from pytest_int8acc.repair.scales import ENOUGH, Purse
 from pytest_int8acc.repair.ways import WAYS, Work, migrate_ranges, mix, recalibrate, rescale_all, unfuse
+from pytest_int8acc.scales import observed
 
 
 @pytest.fixture(autouse=True)
@@ -75,6 +78,27 @@ def test_ranges_of_the_inputs_are_left_out_where_they_are_those_of_the_calibrati
     work = work_of(outlying, READER)
     assert list(recalibrate(work)) == []
     assert [base.source.description for base in work.bases] == ["calibration"]
+
+
+@pytest.mark.parametrize("beyond", [1.0, 2.0])
+def test_few_samples_and_all_maxima_tell_that_ranges_are_alike(
+    outlying: Lab, monkeypatch: pytest.MonkeyPatch, beyond: float
+) -> None:
+    (inputs,) = outlying.sources
+    few = FirstSamples(inputs.data, outlying.network.model, 48)
+    monkeypatch.setattr(outlying, "sources", (replace(inputs, data=few), inputs))
+    monkeypatch.setattr(outlying, "_values", {})
+    counted, maxima = [], Values.maxima
+    histograms = observed.collect_histograms
+    monkeypatch.setattr(
+        observed, "collect_histograms", lambda *a, **k: counted.append(a[2]) or histograms(*a, **k)
+    )
+    monkeypatch.setattr(Values, "maxima", lambda self, t: {k: beyond * v for k, v in maxima(self, t).items()})
+    work = work_of(outlying, READER)
+    assert list(recalibrate(work)) == []
+    looked_at = [few] if beyond == 1.0 else [few, inputs.data]
+    assert counted == looked_at
+    assert [base.source.data for base in work.bases] == looked_at
 
 
 def test_the_first_alpha_that_does_is_taken(outlying: Lab) -> None:

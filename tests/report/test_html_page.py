@@ -10,7 +10,9 @@ import json
 import math
 import re
 import struct
+import sys
 import zlib
+from collections.abc import Iterator
 from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
@@ -39,6 +41,9 @@ from pytest_int8acc.scores.metrics import METRICS as METRICS_OF_SPECS
 from pytest_int8acc.scores.tasks import TASKS
 
 pytest.importorskip("jinja2", reason="pip install 'pytest-int8acc[html]'")
+import jinja2
+
+from pytest_int8acc.report import html
 from pytest_int8acc.report.html import fragment, page
 
 VOID = {"meta", "input", "br", "wbr", "rect", "line", "img", "path", "polyline", "circle"}
@@ -367,3 +372,33 @@ def test_a_trade_off_is_drawn_from_nothing_kept_high_to_the_most() -> None:
         offer, points=tuple(replace(p, score=replace(p.score, value=math.nan)) for p in offer.points)
     )
     assert all(math.isfinite(y) for _, y in chart(broken).dots)
+
+
+@pytest.fixture
+def compiled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """Where Python keeps what it compiles, empty; templates are read anew."""
+    monkeypatch.setattr(sys, "pycache_prefix", str(tmp_path / "compiled"))
+    monkeypatch.setattr(sys, "dont_write_bytecode", False)
+    html._environment.cache_clear()
+    yield tmp_path / "compiled"
+    html._environment.cache_clear()
+
+
+def test_templates_are_compiled_once(compiled: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    shown = page(full_report(), {})
+    assert list(compiled.rglob("*.cache"))
+    html._environment.cache_clear()
+    monkeypatch.setattr(jinja2.Environment, "_generate", lambda *given: pytest.fail("compiled again"))
+    assert page(full_report(), {}) == shown
+
+
+@pytest.mark.parametrize("refused", ["told not to", "a file in its place"])
+def test_pages_need_no_place_for_what_is_compiled(
+    compiled: Path, monkeypatch: pytest.MonkeyPatch, refused: str
+) -> None:
+    if refused == "told not to":
+        monkeypatch.setattr(sys, "dont_write_bytecode", True)
+    else:
+        compiled.write_text("")
+    assert "<html" in page(full_report(), {})
+    assert not list(compiled.rglob("*.cache"))

@@ -1,0 +1,272 @@
+"""Tensors inside the model that criteria name: which, and that they are judged as outputs are."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+from builder import Builder
+from detectors import TOP, detector, project
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from onnx import TensorProto, parser
+from projects import Project
+from zoo import ZOO
+
+from pytest_int8acc.case.beside import like, with_named
+from pytest_int8acc.case.forms import load_float
+from pytest_int8acc.check import check
+from pytest_int8acc.errors import CriterionError, Int8accError, ModelError
+from pytest_int8acc.graph.beside import with_beside, without_beside
+from pytest_int8acc.graph.load import load_model, normalize
+from pytest_int8acc.graph.model import make_model, save_model
+from pytest_int8acc.graph.plan import apply
+from pytest_int8acc.graph.to_fp16 import to_fp16
+from pytest_int8acc.graph.types import value_types
+from pytest_int8acc.measure.measured import measure
+from pytest_int8acc.results import OutputResult
+from pytest_int8acc.settings import Settings
+from pytest_int8acc.spec.load import load_spec
+from pytest_int8acc.spec.models import Case
+
+OFF = Settings(search="off")
+#: What the candidate is.
+FORMS = {
+    "int8": {"int8": {"calibrate": {"data": "images.npz"}}},
+    "fp8": {"int8": None, "fp8": {"calibrate": {"data": "images.npz"}}},
+    "fp16": {"int8": None, "candidate": "fp16"},
+    "bf16": {"int8": None, "candidate": "bf16"},
+}
+
+
+def judged(folder: Path, **said: object) -> dict[str, OutputResult]:
+    return {output.name: output for output in check(project(folder, **said), OFF).outputs}
+
+
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("tensor", ["scores", "relu", "heads"])
+def test_a_tensor_is_judged_as_an_output_is(tmp_path: Path, form: str, tensor: str) -> None:
+    """Score for score as where the user's own export has it among its outputs."""
+    limits = {"sqnr_db": 20, "cosine": 0.9, "max_abs": 1}
+    inside = judged(tmp_path, criteria=[{"tensor": tensor, **limits}], **FORMS[form])
+    sizes = "N, 256" if tensor == "scores" else "N, C, 16, 16"
+    exported = detector(TOP, f"float[N, K] placed, float[{sizes}] {tensor}")
+    said = {"model": exported, "criteria": [{"output": tensor, **limits}], **FORMS[form]}
+    outside = judged(tmp_path, **said)
+    assert list(inside) == list(outside) == ["placed", tensor]
+    assert inside[tensor].scores == outside[tensor].scores
+    assert inside["placed"].scores == outside["placed"].scores
+
+
+@settings(max_examples=20, deadline=None)
+@given(data=st.data())
+def test_a_tensor_that_is_an_output_is_the_output(
+    tmp_path_factory: pytest.TempPathFactory, data: st.DataObject
+) -> None:
+    made = Project(tmp_path_factory.mktemp("output"))
+    proto = made.model(data.draw(st.sampled_from(["plain", "residual", "mobilenet", "unet", "mlp"])))
+    made.data(proto, runs=2)
+    name = load_model(made.folder / "model.onnx").outputs[0].name
+    limits = f"sqnr_db: {data.draw(st.integers(0, 50))}, max_abs: {data.draw(st.floats(0, 9, width=16))}"
+    int8 = "int8: {calibrate: {method: minmax}}\n"
+    both = [
+        made.check(f"{int8}criteria: [{{{key}: '{name}', {limits}}}]\n", OFF) for key in ("output", "tensor")
+    ]
+    assert both[0].outputs == both[1].outputs
+    assert both[0].notes == both[1].notes
+
+
+def test_other_criteria_and_unjudged_do_not_speak_of_it(tmp_path: Path) -> None:
+    criteria = [{"tensor": "scores", "sqnr_db": 20}, {"output": "*", "cosine": 0.5}]
+    found = judged(tmp_path, criteria=criteria, unjudged=None)
+    assert [s.metric for s in found["scores"].scores if s.limit is not None] == ["sqnr_db"]
+    assert [s.metric for s in found["placed"].scores if s.limit is not None] == ["cosine"]
+    found = judged(tmp_path, criteria=criteria[:1], unjudged=["*"])
+    assert [s.metric for s in found["scores"].scores if s.limit is not None] == ["sqnr_db"]
+    assert all(s.limit is None for s in found["placed"].scores)
+
+
+def test_an_output_behind_it_is_judged_as_ever(tmp_path: Path) -> None:
+    found = judged(tmp_path, unjudged=None)
+    assert [s.metric for s in found["placed"].scores if s.limit is not None] == ["sqnr_db"]
+
+
+def test_a_name_with_the_signs_of_patterns_is_a_name(tmp_path: Path) -> None:
+    body = TOP.replace("scores", "scores_0")
+    model = detector(body, "float[N, K] placed").edit()
+    for node in model.graph.node:
+        for names in (node.input, node.output):
+            names[:] = ["head[0]*" if name == "scores_0" else name for name in names]
+    found = judged(tmp_path, model=model.done(), criteria=[{"tensor": "head[0]*", "sqnr_db": 20}])
+    assert [s.metric for s in found["head[0]*"].scores if s.limit is not None] == ["sqnr_db"]
+
+
+WRONG = {
+    "scors": "the model has no such tensor (did you mean 'scores'?)",
+    "image": "it is an input, the same for all",
+    "first": "it is a constant of the model",
+}
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_what_no_node_computes_is_refused_at_its_place(tmp_path: Path, name: str) -> None:
+    case = project(tmp_path, criteria=[{"cosine": 0.5}, {"tensor": name, "sqnr_db": 20}])
+    with pytest.raises(CriterionError) as told:
+        check(case, OFF)
+    assert f"case.int8acc.yaml:8:11: criterion for tensor '{name}': {WRONG[name]}" in str(told.value)
+
+
+def test_a_tensor_under_the_key_of_outputs_is_told_its_own(tmp_path: Path) -> None:
+    with pytest.raises(CriterionError, match=r"yaml:7:11: .*'scores': it is a tensor inside the model: say"):
+        check(project(tmp_path, criteria=[{"output": "scores", "sqnr_db": 20}]), OFF)
+
+
+def drawn(folder: Path, tensor: str) -> Case:
+    """A case of the model in a folder on data that are made up."""
+    text = "model: model.onnx\ninputs: {random: {samples: 8}}\nint8: {calibrate: {}}\n"
+    (folder / "case.int8acc.yaml").write_text(f"{text}criteria: [{{tensor: {tensor}, cosine: 1}}]\n")
+    (case,) = load_spec(folder / "case.int8acc.yaml")
+    return case
+
+
+def test_a_tensor_inside_a_node_is_refused_with_what_the_node_gives(tmp_path: Path) -> None:
+    proto = Project(tmp_path).model("conditional")
+    node = next(node for node in proto.graph.node if node.op_type == "If")
+    inside = node.attribute[0].g.node[0].output[0]
+    case = drawn(tmp_path, inside)
+    with pytest.raises(CriterionError) as told:
+        with_named(case, load_float(case))
+    assert f"case.int8acc.yaml:4:21: criterion for tensor '{inside}': it lies inside If '" in str(told.value)
+    assert f"name what that node gives, like '{node.output[0]}'" in str(told.value)
+
+
+def test_integers_take_what_integers_as_outputs_take(tmp_path: Path) -> None:
+    found = judged(tmp_path, criteria=[{"tensor": "place", "agreement": 0.0}])
+    assert found["place"].dtype == "int64"
+    with pytest.raises(
+        CriterionError, match=r"output 'place': kl needs floats, but the output holds integers"
+    ):
+        judged(tmp_path, criteria=[{"tensor": "place", "kl": 0.1}])
+
+
+def test_a_tensor_of_a_type_that_onnx_does_not_infer_is_asked_of_the_runtime(tmp_path: Path) -> None:
+    proto = parser.parse_model(
+        """<ir_version: 8, opset_import: ["": 17, "com.microsoft": 1]> g (float[n, 8] x) => (float[n, 4] y) {
+            h = MatMul(x, w)
+            odd = com.microsoft.BiasGelu(h, b)
+            same = com.microsoft.BiasGelu(odd, b)
+            y = MatMul(same, v)
+        }"""
+    )
+    rng = np.random.default_rng(0)
+    for name, shape in (("w", (8, 16)), ("v", (16, 4)), ("b", (16,))):
+        array = rng.normal(size=shape).astype(np.float32)
+        proto.graph.initializer.append(onnx.numpy_helper.from_array(array, name))
+    onnx.save(proto, tmp_path / "model.onnx")
+    np.savez(tmp_path / "data.npz", x=rng.normal(size=(16, 8)).astype(np.float32))
+    spec = "int8: {calibrate: {}}\ncriteria: [{tensor: odd, sqnr_db: 5}]\n"
+    assert "odd" not in value_types(load_model(tmp_path / "model.onnx"))
+    found = Project(tmp_path).check(spec, OFF)
+    assert [o.name for o in found.outputs] == ["y", "odd"]
+
+
+def test_a_type_that_nobody_knows_is_told(tmp_path: Path) -> None:
+    b = Builder(17)
+    x = b.node("Own", b.relu(b.conv(b.input("x", ["N", 3, 8, 8]), 3, 4)), outputs=["odd"])
+    proto = b.model({b.node("Own", x, outputs=["y"]): ["N", 4, 8, 8]})
+    for node in proto.graph.node:
+        node.domain = "own" * (node.op_type == "Own")
+    proto.opset_import.append(onnx.helper.make_opsetid("own", 1))
+    onnx.save(proto, tmp_path / "model.onnx")
+    case = drawn(tmp_path, "odd")
+    with pytest.raises(CriterionError, match=r"yaml:4:21: criterion for tensor 'odd': its type is not known"):
+        with_named(case, load_float(case))
+
+
+# --- other models of one case
+
+
+def quantized(folder: Path, **renamed: str) -> None:
+    """A Q/DQ model of the project's own, tensors renamed."""
+    measured = measure(project(folder), OFF)
+    measured.close()
+    assert measured.int8 is not None
+    editor = without_beside(apply(measured.int8.network, measured.int8.given)).edit()
+    for node in editor.graph.node:
+        for names in (node.input, node.output):
+            names[:] = [renamed.get(name, name) for name in names]
+    save_model(editor.done(), folder / "q.onnx")
+
+
+def test_a_quantized_model_of_the_user_s_own_is_judged_before_its_quantize_linear(tmp_path: Path) -> None:
+    criteria = [{"tensor": name, "sqnr_db": 10} for name in ("relu", "scores")]
+    ours = judged(tmp_path, criteria=criteria)
+    quantized(tmp_path)
+    theirs = judged(tmp_path, criteria=criteria, int8={"model": "q.onnx"})
+    assert [o.scores for o in ours.values()] == [o.scores for o in theirs.values()]
+
+
+@pytest.mark.parametrize("key", ["int8", "baseline"])
+def test_another_model_without_the_tensor_is_refused(tmp_path: Path, key: str) -> None:
+    quantized(tmp_path, scores="other")
+    with pytest.raises(ModelError, match=r"yaml:\d+:\d+: .*q.onnx: it computes no tensor 'scores', which"):
+        check(project(tmp_path, **{key: {"model": "q.onnx"}}), OFF)
+
+
+def test_a_baseline_of_the_user_s_own_has_it_too(tmp_path: Path) -> None:
+    quantized(tmp_path)
+    found = judged(tmp_path, int8={"model": "q.onnx"}, baseline={"model": "q.onnx"}, criteria=None)
+    assert list(found) == ["placed"]
+    found = judged(tmp_path, int8={"model": "q.onnx"}, baseline={"model": "q.onnx"})
+    assert found["scores"].scores[0].value > 35
+
+
+def test_the_framework_s_output_is_still_the_one_output(tmp_path: Path) -> None:
+    np.savez(tmp_path / "torch.npz", whatever=np.zeros((64, 40), np.float32))
+    assert judged(tmp_path, reference="torch.npz").keys() == {"placed", "scores"}
+    np.savez(tmp_path / "torch.npz", scores=np.zeros((64, 3), np.float32))
+    with pytest.raises(Int8accError, match=r"'scores' has shape \(64, 3\), the model gives"):
+        judged(tmp_path, reference="torch.npz")
+
+
+def test_a_metric_of_the_user_s_own_gets_the_outputs_alone(tmp_path: Path) -> None:
+    (tmp_path / "m.py").write_text(
+        "def one(outputs):\n    (only,) = outputs.values()\n    return 1.0\n"
+        "class Seen:\n"
+        "    def update(self, baseline, candidate):\n        assert baseline.keys() == {'placed'}\n"
+        "    def compute(self):\n        return 1.0\n"
+    )
+    criteria = [
+        {"tensor": "scores", "sqnr_db": 20},
+        *({"metric": f"m.py:{n}", "min": 1} for n in ("one", "Seen")),
+    ]
+    result = check(project(tmp_path, channel=300.0, criteria=criteria), Settings(max_seconds=60))
+    assert [score.value for score in result.metrics] == [1.0, 1.0]
+    assert result.search is not None
+    assert result.search.found
+
+
+# --- the graph alone
+
+
+@pytest.mark.parametrize("name", ["plain", "residual", "unet", "attention", "conditional"])
+def test_without_them_the_model_is_what_it_was(name: str) -> None:
+    model = normalize(make_model(ZOO[name]()))
+    types = value_types(model)
+    made = {t: types[t] for t in model.index.producer if types.get(t) == TensorProto.FLOAT}
+    wide = with_beside(model, made)
+    assert wide.beside | {o.name for o in model.outputs} == made.keys() | {o.name for o in model.outputs}
+    assert wide.own_outputs == model.outputs
+    assert without_beside(wide).serialize() == without_beside(model).edit().done().serialize()
+    half = without_beside(to_fp16(wide).model)
+    assert half.outputs == to_fp16(model).model.outputs
+    assert len(half.graph.node) == len(to_fp16(model).model.graph.node)
+
+
+def test_a_model_from_a_file_gets_those_of_another(tmp_path: Path) -> None:
+    model = detector(TOP, "float[N, K] placed")
+    wide = with_beside(model, {"scores": TensorProto.FLOAT})
+    assert like(model, wide).beside == {"scores"}
+    assert like(model, model) is model
