@@ -17,9 +17,10 @@ from pytest_int8acc.graph.network import Network
 from pytest_int8acc.graph.quantize import quantize
 from pytest_int8acc.scales.calibrate import calibrate
 from pytest_int8acc.scores.criteria import MetricLimit, OutputLimits
+from pytest_int8acc.scores.tasks import Labels
 from pytest_int8acc.scores.user_metric import UserMetric
 from pytest_int8acc.spec.int8 import CalibrationMethod
-from pytest_int8acc.tensors import Array, Feed
+from pytest_int8acc.tensors import Feed
 
 #: As the plugin runs stored arrays for which the spec says nothing.
 BATCH = 32
@@ -39,7 +40,7 @@ class Case:
     """Groups that trouble was planted in; None where no set of groups is at fault."""
     metrics: tuple[tuple[MetricLimit, UserMetric], ...] = ()
     """Users' functions of the outputs, with their limits."""
-    labels: Array | None = None
+    labels: Labels = None
     """For the functions."""
     name: str = ""
     trouble: str = ""

@@ -2,6 +2,7 @@
 
     python -m benchmarks.stability                   # every entry that gives a verdict
     python -m benchmarks.stability --only 'wide_*'
+    python -m benchmarks.stability --kept FILE       # goes on where a run ended
 
 Each case and its fix are judged again 20 times on samples drawn anew, and 20 times on inputs moved by up to
 an eighth of one of 256 grey levels; by the outputs of ONNX Runtime alone.
@@ -10,10 +11,12 @@ an eighth of one of 256 grey levels; by the outputs of ONNX Runtime alone.
 from __future__ import annotations
 
 import argparse
+import json
+import random
 import sys
 import tempfile
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from fnmatch import fnmatchcase
 from pathlib import Path
 
@@ -117,15 +120,30 @@ def _passes(measured: Measured, baseline: Feed, candidate: Feed, rows: Sequence[
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Repeat what was asked for and print it."""
+    """Repeat what was asked for, in random order so that a run cut short is a fair share, and print it."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--only", nargs="+", default=["*"], help="names of entries, or patterns")
-    wanted = parser.parse_args(arguments).only
-    found: list[Repeated] = []
-    for name in corpus():
-        if any(fnmatchcase(name, pattern) for pattern in wanted):
-            found += repeated(name)
-            print(f"{name}: {len(found)} so far", file=sys.stderr)
+    parser.add_argument("--kept", type=Path, metavar="FILE", help="results, a JSON line for each entry")
+    options = parser.parse_args(arguments)
+    kept: Path | None = options.kept
+    found: dict[str, list[Repeated]] = {}
+    if kept and kept.exists():
+        for name, lines in map(json.loads, kept.read_text().splitlines()):
+            found[name] = [Repeated(**line) for line in lines]
+    wanted = [name for name in corpus() if any(fnmatchcase(name, pattern) for pattern in options.only)]
+    random.Random(0).shuffle(wanted)
+    for name in wanted:
+        if name not in found:
+            found[name] = list(repeated(name))
+            print(f"{name}: {len(found)} of {len(wanted)}", file=sys.stderr)
+            if kept:
+                with kept.open("a") as file:
+                    file.write(json.dumps([name, [asdict(line) for line in found[name]]]) + "\n")
+    show([line for lines in found.values() for line in lines])
+
+
+def show(found: Sequence[Repeated]) -> None:
+    """Print what did not stand each time, and the sums."""
     shaky = [line for line in found if line.drawn < TIMES or line.moved < TIMES]
     header = ["entry", "what", "trusted", "drawn again", "moved"]
     print(table(header, ([r.entry, r.what, r.trusted, r.drawn, r.moved] for r in shaky)), end="\n\n")

@@ -32,7 +32,9 @@ LEGAL = {
 _OPERATORS = ["Conv", "ConvTranspose", "MatMul", "Gemm", "Add"]
 
 
-class _Reader(CalibrationDataReader):
+class Reader(CalibrationDataReader):
+    """Sample by sample."""
+
     def __init__(self, feed: Feed) -> None:
         self._feeds: Iterator[Feed] = (
             {name: array[i : i + 1] for name, array in feed.items()}
@@ -54,7 +56,7 @@ def quantized(net: Net, method: str = "MinMax", activations: str = "QInt8", **op
             quantize_static(
                 source,
                 target,
-                _Reader(samples(net.name, "calibration", CALIBRATION)),
+                Reader(samples(net.name, "calibration", CALIBRATION)),
                 quant_format=QuantFormat.QDQ,
                 op_types_to_quantize=_OPERATORS,
                 per_channel=True,

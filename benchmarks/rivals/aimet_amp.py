@@ -1,9 +1,10 @@
 """AIMET's automatic mixed precision on one task; run in an environment with aimet-onnx.
 
-python -m benchmarks.rivals.aimet_amp FOLDER [refined]
+python -m benchmarks.rivals.aimet_amp FOLDER [cle] [adaround | seqmse]
 
-With ``refined`` cross-layer equalization goes before it, and AdaRound after calibration; mixed precision only
-where these do not meet the bar.
+``cle``: cross-layer equalization goes before it, with its absorption of high biases, the only correction
+of biases that aimet-onnx has. ``adaround``, ``seqmse``: weights are rounded, or their scales chosen, for the
+least error of each layer. Mixed precision only where these do not meet the bar.
 """
 
 from __future__ import annotations
@@ -11,14 +12,14 @@ from __future__ import annotations
 import logging
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from pathlib import Path
 
 import aimet_onnx
 import numpy as np
 import onnx
 import onnxruntime
-from aimet_onnx import apply_adaround
+from aimet_onnx import apply_adaround, apply_seq_mse
 from aimet_onnx.common.defs import CallbackFunc, QuantizationDataType
 from aimet_onnx.common.utils import AimetLogger
 from aimet_onnx.cross_layer_equalization import equalize_model
@@ -46,10 +47,10 @@ def kept_high(sim: QuantizationSimModel, model: onnx.ModelProto) -> tuple[set[st
     return quantized, kept
 
 
-def simulation(task: Task, *, refined: bool) -> tuple[QuantizationSimModel, Callable[..., None]]:
-    """The model in INT8 with scales by min-max, and what calibrates it."""
+def simulation(task: Task, means: Collection[str]) -> tuple[QuantizationSimModel, Callable[..., None]]:
+    """The model in INT8 with scales by min-max, refined by ``means``, and what calibrates it."""
     model = onnx.load(task.model)
-    if refined:
+    if "cle" in means:
         equalize_model(model)
     sim = QuantizationSimModel(
         model,
@@ -58,14 +59,19 @@ def simulation(task: Task, *, refined: bool) -> tuple[QuantizationSimModel, Call
         dummy_input={"image": task.calibration[:BATCH]},
     )
 
+    starts = range(0, len(task.calibration), BATCH)
+    batches = [{"image": task.calibration[start : start + BATCH]} for start in starts]
+
     def calibrate(session: onnxruntime.InferenceSession, _: object = None) -> None:
-        for start in range(0, len(task.calibration), BATCH):
-            session.run(None, {"image": task.calibration[start : start + BATCH]})
+        for batch in batches:
+            session.run(None, batch)
 
     sim.compute_encodings(calibrate, None)
-    if refined:
-        batches = [task.calibration[i : i + BATCH] for i in range(0, len(task.calibration), BATCH)]
-        apply_adaround(sim, [{"image": batch} for batch in batches], ITERATIONS)
+    if "adaround" in means:
+        apply_adaround(sim, batches, ITERATIONS)
+        sim.compute_encodings(calibrate, None)
+    elif "seqmse" in means:
+        apply_seq_mse(sim, batches)
         sim.compute_encodings(calibrate, None)
     return sim, calibrate
 
@@ -80,8 +86,8 @@ def main() -> None:
     AimetLogger.set_level_for_all_areas(logging.WARNING)
     task = Task.load(Path(sys.argv[1]))
     task.began = time.perf_counter()
-    refined = sys.argv[2:] == ["refined"]
-    sim, calibrate = simulation(task, refined=refined)
+    means = sys.argv[2:]
+    sim, calibrate = simulation(task, means)
     score = CallbackFunc(lambda session, _: task.score(task.evaluate(logits(session))))
     candidates = [(_INT8, _INT8), (_FP16, _FP16)]
     results = str(task.folder / "amp")
@@ -91,7 +97,7 @@ def main() -> None:
         choose_mixed_precision(sim, candidates, score, score, drop, results, True, CallbackFunc(calibrate))
     seconds = time.perf_counter() - began
     quantized, kept = kept_high(sim, onnx.load(task.model))
-    tool = f"AIMET {aimet_onnx.__version__} {'CLE, AdaRound, ' * refined}AMP"
+    tool = f"AIMET {aimet_onnx.__version__} {' '.join([*means, 'amp'])}"
     task.report(logits(sim.session), tool, kept, seconds, candidates=len(quantized))
 
 

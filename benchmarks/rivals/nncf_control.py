@@ -1,8 +1,9 @@
 """NNCF's quantize_with_accuracy_control on one task; run in an environment with nncf and onnxruntime.
 
-python -m benchmarks.rivals.nncf_control FOLDER [transformer]
+python -m benchmarks.rivals.nncf_control FOLDER [transformer] [bias]
 
-With ``transformer`` NNCF also applies SmoothQuant, which moves outliers into the weights.
+With ``transformer`` NNCF also applies SmoothQuant, which moves outliers into the weights; with ``bias`` it
+corrects biases layer after layer, in place of its fast way. It aligns channels in OpenVINO's models only.
 """
 
 from __future__ import annotations
@@ -65,8 +66,9 @@ def main() -> None:
         each = cosines(task.reference[chosen], logits)
         return float(task.score(logits, chosen)), [float(value) for value in each]
 
-    transformer = sys.argv[2:] == ["transformer"]
-    options = {"model_type": nncf.ModelType.TRANSFORMER} if transformer else {}
+    means = sys.argv[2:]
+    options = {"model_type": nncf.ModelType.TRANSFORMER} if "transformer" in means else {}
+    options["fast_bias_correction"] = "bias" not in means
     plain = in_int8(nncf.quantize(model, calibration, **options))
     task.began = time.perf_counter()
     result = nncf.quantize_with_accuracy_control(
@@ -80,7 +82,7 @@ def main() -> None:
     )
     seconds = time.perf_counter() - began[0]
     kept = plain - in_int8(result)
-    tool = f"NNCF {nncf.__version__} accuracy control{', SmoothQuant' if transformer else ''}"
+    tool = f"NNCF {nncf.__version__} {' '.join([*means, 'accuracy control'])}"
     task.report(runner(result), tool, kept, seconds, candidates=len(plain))
 
 

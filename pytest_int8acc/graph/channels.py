@@ -1,6 +1,6 @@
 """Where factors per channel of an activation go: up to nodes that take them in, through what commutes.
 
-    LayerNorm, Conv, Gemm, MatMul, Mul, Div ──→ Relu, pools, Reshape, Transpose, products ──→ activation
+    LayerNorm, Conv, Gemm, MatMul, Mul, Div ──→ Relu, pools, Reshape, Transpose, Split ──→ activation
 
 A factor is meant by its place, so a way is found before factors are known: each tensor on it has an array of
 integers, which of the factors each of its channels takes.
@@ -24,6 +24,8 @@ _HOMOGENEOUS = frozenset({"Relu", "LeakyRelu", "Identity", "Dropout"})
 #: The same, for channels on axis 1.
 _POOLS = frozenset({"MaxPool", "AveragePool", "GlobalAveragePool", "GlobalMaxPool"})
 _GLOBAL = frozenset({"GlobalAveragePool", "GlobalMaxPool"})
+#: Nodes that give a part of their input along one axis.
+_PARTS = frozenset({"Slice", "Gather", "Split"})
 #: With a constant that is not larger they keep their input's shape.
 _ELEMENTWISE = frozenset({"Add", "Mul", "Div"})
 #: Nodes with a scale and a bias per channel (inputs 1 and 2).
@@ -36,13 +38,16 @@ class Way:
 
     tensor: str
     which: Array
-    """Integers: the factor of each channel, of axis 1 or aligned with the last axes as in broadcasting."""
+    """Integers: the factor of each channel, of axis 1 or aligned with the last axes as in broadcasting.
+
+    -1 takes none.
+    """
     front: bool
     """The channels lie on axis 1, and ``which`` has one dimension."""
 
     def spread(self, factors: Array) -> Array:
         """The factors of the tensor's channels."""
-        return np.asarray(factors[self.which])
+        return np.append(factors, np.ones_like(factors[:1]))[self.which]
 
 
 class Channels:
@@ -69,12 +74,14 @@ class Channels:
 
     def _up(self, way: Way) -> list[Way] | None:
         node = self.index.producer.get(way.tensor)
-        if node is None or node.domain not in ("", "ai.onnx") or len([o for o in node.output if o]) > 1:
+        if node is None or node.domain not in ("", "ai.onnx"):
+            return None
+        if len([o for o in node.output if o]) > 1 and node.op_type != "Split":
             return None
         if self._takes(node, way):
             return [way]
         for before in self._before(node, way):
-            if self.index.only_reader(before.tensor) is not None:
+            if self.index.only_reader(before.tensor) is not None or self._is_parted(before.tensor):
                 rest = self._up(before)
                 if rest is not None:
                     return [way, *rest]
@@ -117,6 +124,10 @@ class Channels:
             yield Way(source, which, front=True)
         elif node.op_type == "Transpose" and attribute(node, "perm", []):
             yield _before_transpose(source, attribute(node, "perm", []), way)
+        elif node.op_type in _PARTS and not front:
+            yield from self._before_part(node, way)
+        elif node.op_type in ("Squeeze", "Unsqueeze") and not front:
+            yield from self._before_squeeze(node, which)
         elif node.op_type == "Reshape" and node.input[1] in self.constants and not front:
             yield from self._before_reshape(source, self.constants[node.input[1]].tolist(), which)
         elif node.op_type == "Add" and not front and self._constant_fits(node, way):
@@ -145,8 +156,74 @@ class Channels:
             yield Way(source, which.reshape(tail), front=False)
         if which.ndim == 1 and target[-1] in (-1, which.size):
             yield Way(source, which, front=False)
-        if which.ndim <= 2 and len(target) > 2 and min(target[-2:]) > 0:
-            yield Way(source, np.broadcast_to(which, target[-2:]).reshape(-1), front=False)
+        count = max(which.ndim, 2)
+        if len(target) > count and min(target[-count:]) > 0:
+            yield Way(source, np.broadcast_to(which, target[-count:]).reshape(-1), front=False)
+
+    def _before_part(self, node: onnx.NodeProto, way: Way) -> Iterator[Way]:
+        """The whole that a part is taken from; the other parts take no factors."""
+        part, shape = self._part(node, way.tensor), self.shape(node.input[0])
+        if part is None:
+            return
+        axis, chosen, kept = part
+        size = shape[axis] or 0
+        which = _in_full(way.which, len(shape) - (not kept))
+        which = which if kept else np.expand_dims(which, axis)
+        if which.shape[axis] not in (1, chosen.size):
+            return
+        whole = np.full([*which.shape[:axis], size, *which.shape[axis + 1 :]], -1)
+        whole[(slice(None),) * axis + (chosen,)] = which
+        yield Way(node.input[0], _tail(whole), front=False)
+
+    def _before_squeeze(self, node: onnx.NodeProto, which: Array) -> Iterator[Way]:
+        """The factors with, or without, the axes of size 1 that the node takes off, or adds."""
+        before, after = self.shape(node.input[0]), self.shape(node.output[0])
+        if not before or not after:
+            return
+        axes, whole = self._axes(node, max(len(before), len(after))), _in_full(which, len(after))
+        squeezed = node.op_type == "Squeeze"
+        whole = np.expand_dims(whole, axes) if squeezed else np.squeeze(whole, axes)
+        yield Way(node.input[0], _tail(whole), front=False)
+
+    def _axes(self, node: onnx.NodeProto, rank: int) -> tuple[int, ...]:
+        """Of a Squeeze or Unsqueeze, counted from the front; none where they are not known."""
+        given = attribute(node, "axes", [])
+        if len(node.input) > 1 and node.input[1] in self.constants:
+            given = self.constants[node.input[1]].reshape(-1).tolist()
+        return tuple(sorted(axis % rank for axis in given))
+
+    def _part(self, node: onnx.NodeProto, output: str) -> tuple[int, Array, bool] | None:
+        """The axis, which places along it an output holds, and whether it keeps the axis; None: not known."""
+        shape, given = self.shape(node.input[0]), [name for name in node.input[1:] if name]
+        if not shape or any(name not in self.constants for name in given):
+            return None
+        numbers = [self.constants[name].reshape(-1).tolist() for name in given]
+        axis, step = attribute(node, "axis", 0), 1
+        if node.op_type == "Slice":
+            (axis, *more), step = (*numbers[2:3], [0])[0], (*numbers[3:4], [1])[0][0]
+            if more or len(numbers[0]) > 1:
+                return None
+        axis %= len(shape)
+        if (size := shape[axis]) is None:
+            return None
+        places = np.arange(size)
+        if node.op_type == "Slice":
+            return axis, places[numbers[0][0] : numbers[1][0] : step], True
+        if node.op_type == "Gather":
+            return (axis, places[numbers[0]], False) if self.constants[given[0]].ndim == 0 else None
+        count, place = len(node.output), list(node.output).index(output)
+        sizes = numbers[0] if numbers else attribute(node, "split", []) or [-(-size // count)] * count
+        return axis, places[sum(sizes[:place]) : sum(sizes[: place + 1])], True
+
+    def _is_parted(self, tensor: str) -> bool:
+        """Whether all that read a tensor take parts of it along one axis, none of them twice."""
+        reading = [(node, position) for node, position in self.index.readers(tensor)]
+        if tensor in self.index.public or any(n.op_type not in _PARTS or p for n, p in reading):
+            return False
+        parts = [self._part(node, output) for node, _ in reading for output in node.output]
+        axes = {part[0] for part in parts if part is not None}
+        taken = [place for part in parts if part is not None for place in part[1].tolist()]
+        return None not in parts and len(axes) == 1 and len(set(taken)) == len(taken)
 
     def shape(self, tensor: str) -> list[int | None]:
         """The tensor's last sizes as Reshape and weights tell them; None for what inputs decide."""
@@ -166,6 +243,10 @@ class Channels:
             return [shape[axis] for axis in perm] if len(perm) == len(shape) else []
         if node.op_type in _HOMOGENEOUS:
             return self.shape(node.input[0])
+        if node.op_type in _PARTS:
+            return self._shape_of_part(node, tensor)
+        if node.op_type in ("Squeeze", "Unsqueeze"):
+            return self._shape_of_squeezed(node)
         rest = [name for name in node.input if name not in self.constants]
         if node.op_type not in _ELEMENTWISE or len(rest) != 1:
             return []
@@ -173,17 +254,44 @@ class Channels:
         sizes = zip(shape[::-1], self.constants[other].shape[::-1], strict=False)
         return shape if all(more in (1, size) for size, more in sizes) else []
 
+    def _shape_of_part(self, node: onnx.NodeProto, tensor: str) -> list[int | None]:
+        part, shape = self._part(node, tensor), self.shape(node.input[0])
+        if part is None:
+            return []
+        axis, chosen, kept = part
+        return [*shape[:axis], *[chosen.size] * kept, *shape[axis + 1 :]]
+
+    def _shape_of_squeezed(self, node: onnx.NodeProto) -> list[int | None]:
+        shape = self.shape(node.input[0])
+        added = len(self._axes(node, 1)) * (node.op_type == "Unsqueeze")
+        axes = self._axes(node, len(shape) + added) if shape else ()
+        if not axes:
+            return []
+        if not added:
+            return [size for axis, size in enumerate(shape) if axis not in axes]
+        sizes = iter(shape)
+        return [1 if axis in axes else next(sizes) for axis in range(len(shape) + added)]
+
+
+def _in_full(which: Array, rank: int) -> Array:
+    """With a dimension for each axis of the tensor."""
+    return which.reshape([1] * (rank - which.ndim) + list(which.shape))
+
+
+def _tail(which: Array) -> Array:
+    """Without the leading dimensions of size 1."""
+    while which.ndim > 1 and which.shape[0] == 1:
+        which = which[0]
+    return which
+
 
 def _before_transpose(source: str, perm: Sequence[int], way: Way) -> Way:
     which = along(way.which, 1, len(perm)) if way.front else way.which
-    whole = which.reshape([1] * (len(perm) - which.ndim) + list(which.shape))
-    before = whole.transpose(np.argsort(perm))
+    before = _in_full(which, len(perm)).transpose(np.argsort(perm))
     if len(perm) > 1 and before.shape[1] == before.size > 1:
         at_front = Way(source, before.reshape(-1), front=True)
         return at_front if len(perm) > 2 else Way(source, before.reshape(-1), front=False)
-    while before.ndim > 1 and before.shape[0] == 1:
-        before = before[0]
-    return Way(source, before, front=False)
+    return Way(source, _tail(before), front=False)
 
 
 def divided(node: onnx.NodeProto, way: Way, factors: Array, constants: dict[str, Array]) -> dict[int, Array]:

@@ -183,7 +183,7 @@ class _Graph:
         found = Site(tensor, -1, 0, query[-1], (node.name,), absorbed=False, partner=node.input[1])
         if len(query) > 2 < len(key) and query[-3] is not None and query[-3] == key[-3]:
             each = replace(found, channels=query[-3] * query[-1], heads=query[-3], absorbed=True)
-            seen = [_in_a_row(self.ways(each, side) or ()) for side in (0, 1)]
+            seen = [_in_a_row(self.ways(each, side) or (), each.channels) for side in (0, 1)]
             if all(seen):
                 return replace(each, seen=tuple(seen))
         absorbed = None not in (self.ways(found, 0), self.ways(found, 1))
@@ -216,9 +216,10 @@ class _Graph:
         return int(weight.shape[1 if attribute(node, "transB", 0) else 0])
 
 
-def _in_a_row(ways: Sequence[Way]) -> str:
-    """The first tensor on the way up that has all channels along its last axis; empty where none has."""
-    return next((way.tensor for way in ways if way.which.ndim == 1 and not way.front), "")
+def _in_a_row(ways: Sequence[Way], channels: int) -> str:
+    """The first tensor on the way up that has just the channels along its last axis; empty where none has."""
+    shape = (channels,)
+    return next((way.tensor for way in ways if way.which.shape == shape and not way.front), "")
 
 
 class _Edit:
@@ -268,6 +269,7 @@ class _Edit:
         nodes = list(self.editor.graph.node)
         first = next(i for i, node in enumerate(nodes) if node.name in site.readers)
         self.editor.set_nodes([*nodes[:first], mul, *nodes[first:]])
+        self.nodes = {node.name: node for node in self.editor.graph.node}  # which are copies now
         return name, result
 
     def done(self) -> Network:

@@ -15,8 +15,9 @@ from pytest_int8acc.results import Interval, Role, Score
 from pytest_int8acc.scores.reserve import around
 from pytest_int8acc.tensors import Array, Feed
 
-#: Of more samples than these the bootstrap tells enough: rounding moves each of them another way.
-_MOST = 32
+#: Of more samples than these the bootstrap tells enough, rounding moves each of them another way; but where
+#: few of up to four times as many make the score: then samples drawn again change what is lost as much.
+_MOST, _SCATTERED = 32, 3.0
 #: Times that inputs are moved; by how much, as a share of their range: a quarter of one of 256 grey levels.
 MOVES, STEP = 5, 2.0**-10
 #: Rounding does not move a score that uses up less of its limit, or this many times all of it, across.
@@ -37,7 +38,7 @@ def with_rounding(
 ) -> Verdict:
     """``verdict`` with intervals that hold what scores become where inputs move by steps of rounding.
 
-    Looked at where there are few samples, a score is near its limit, and the verdict seems steady.
+    Looked at where few samples decide, a score is near its limit, and the verdict seems to hold.
 
     Args:
         verdict: On the inputs as they are, with intervals.
@@ -52,7 +53,9 @@ def with_rounding(
     """
     judged = [score for score in verdict.scores if score.limit is not None]
     near = any(_NEAR < score.strain < 1 / _NEAR for score in judged)
-    if not near or not all(score.steady for score in judged) or not 0 < (inputs.samples or 0) <= _MOST:
+    samples, scattered = inputs.samples or 0, any(map(_is_scattered, judged))
+    trusted = all(score.steady or score.likely for score in judged)
+    if not near or not trusted or not 0 < samples <= _MOST * (4 if scattered else 1):
         return verdict
     first = next(inputs.batches())
     if all(array.dtype.kind != "f" for array in first.feed.values()):
@@ -72,6 +75,15 @@ def with_rounding(
 
     outputs = (replace(output, scores=tuple(map(wider, output.scores))) for output in verdict.outputs)
     return Verdict(tuple(outputs), tuple(map(wider, verdict.metrics)))
+
+
+def _is_scattered(score: Score) -> bool:
+    """Whether what is lost changes with the samples drawn as it does where there are few."""
+    if score.interval is None:
+        return False
+    ends = (replace(score, value=end).strain for end in (score.interval.low, score.interval.high))
+    least, most = sorted(ends)
+    return most > _SCATTERED * least
 
 
 def _key(score: Score) -> object:

@@ -262,7 +262,8 @@ def _left(cause: Cause) -> str:
 def _short_left(cause: Cause) -> str:
     if cause.masked:
         return f"values of {cause.amax:.3g}, as of a mask, take the codes"
-    return f"its input keeps {cause.numbers['sqnr_db']:.3g} dB"
+    whose = "weight" if "factor_least" in cause.numbers else "input"
+    return f"its {whose} keeps {cause.numbers['sqnr_db']:.3g} dB"
 
 
 def _many_scales(cause: Cause) -> str:

@@ -19,7 +19,7 @@ from pytest_int8acc.graph.model import Model, make_model
 from pytest_int8acc.graph.network import Network
 from pytest_int8acc.graph.plan import apply, with_outputs
 from pytest_int8acc.graph.quantize import quantize
-from pytest_int8acc.tensors import Feed
+from pytest_int8acc.tensors import Array, Feed
 
 
 def network_of(model: Model) -> Network:
@@ -193,6 +193,87 @@ def test_a_query_that_others_read_too_gets_a_mul() -> None:
     assert (site.absorbed, site.heads, site.channels) == (False, 1, 2), "what a head holds is not seen"
     moved = migrate(network, {"qt": np.array([8, 0.25])})
     assert len(moved.inserted) == 1, "the key's projection takes its part"
+    assert_same_function(model, moved.network, TOKENS)
+
+
+#: Query, key and value by one product, taken apart as timm's and PyTorch's layers are exported.
+FUSED = """f = MatMul(x, qkv) fb = Add(f, qkvb) {} kt = Transpose<perm = [0, 1, 3, 2]>(kh)
+    s = MatMul(qh, kt) p = Softmax(s) a = MatMul(p, nh) at = Transpose<perm = [0, 2, 1, 3]>(a)
+    o = Reshape(at, flat) y = MatMul(o, w)"""
+FIVE = "r = Reshape(fb, five) t = Transpose<perm = [2, 0, 3, 1, 4]>(r)"
+SQUEEZED = " qh = Squeeze(q, i0) kh = Squeeze(k, i0) nh = Squeeze(n, i0)"
+PARTS = {
+    "split": f"{FIVE} q, k, n = Split<axis = 0>(t, ones) {SQUEEZED}",
+    "slice": f"{FIVE} q = Slice(t, i0, i1, i0) k = Slice(t, i1, i2, i0) n = Slice(t, i2, i9, i0) {SQUEEZED}",
+    "gather": f"{FIVE} qh = Gather(t, c0) kh = Gather(t, c1) nh = Gather(t, c2)",
+    "unsqueezed": """r = Reshape(fb, thirds) u = Unsqueeze(r, i0) z = Transpose<perm = [3, 1, 2, 0, 4]>(u)
+        t = Squeeze(z, i3) q = Gather(t, c0) k = Gather(t, c1) n = Gather(t, c2)
+        qr = Reshape(q, heads) kr = Reshape(k, heads) vr = Reshape(n, heads)
+        qh = Transpose<perm = [0, 2, 1, 3]>(qr) kh = Transpose<perm = [0, 2, 1, 3]>(kr)
+        nh = Transpose<perm = [0, 2, 1, 3]>(vr)""",
+    "chunk": """q, k, n = Split<axis = -1>(fb, fours)
+        qr = Reshape(q, heads) kr = Reshape(k, heads) vr = Reshape(n, heads)
+        qh = Transpose<perm = [0, 2, 1, 3]>(qr) kh = Transpose<perm = [0, 2, 1, 3]>(kr)
+        nh = Transpose<perm = [0, 2, 1, 3]>(vr)""",
+}
+NUMBERS = {
+    "five": [-1, 3, 3, 2, 2],
+    "thirds": [-1, 3, 3, 4],
+    "ones": [1, 1, 1],
+    "fours": [4, 4, 4],
+    **{f"i{number}": [number] for number in (0, 1, 2, 3, 9)},
+}
+
+
+def constants_of_fused() -> str:
+    rng = np.random.default_rng(3)
+    floats = [
+        f"float[{shape}] {name} = {{{', '.join(f'{x:.3f}' for x in rng.normal(size=size))}}}"
+        for name, shape, size in (("qkv", "4, 12", 48), ("qkvb", "12", 12))
+    ]
+    lists = [f"int64[{len(held)}] {name} = {{{', '.join(map(str, held))}}}" for name, held in NUMBERS.items()]
+    scalars = [f"int64 c{number} = {{{number}}}" for number in range(3)]
+    return ", ".join([*floats, *lists, *scalars])
+
+
+def fused(form: str) -> Model:
+    return tokens(FUSED.format(PARTS[form]), constants_of_fused())
+
+
+@pytest.mark.parametrize("form", PARTS)
+def test_query_key_and_value_of_one_product_take_their_own_factors(form: str) -> None:
+    model = fused(form)
+    network = network_of(model)
+    found = sites(network)
+    assert found["qh"].absorbed
+    assert found["o"].absorbed
+    moved = migrate(network, {"qh": by_place(found["qh"].channels), "o": np.array([8, 1, 0.25, 3])})
+    assert moved.inserted == ()
+    assert {"qh", "kt", "nh", "o"} <= set(moved.touched)
+    assert_same_function(model, moved.network, TOKENS)
+    assert_quantized_as_read(moved.network)
+    seen = ["qh", "kt", "nh"]
+    run, own = (OrtEngine(with_outputs(m, seen))(TOKENS) for m in (moved.network.model, model))
+    assert all(not np.allclose(run[name], own[name]) for name in seen)
+
+
+def by_place(count: int) -> Array:
+    return 2.0 ** np.arange(1, count + 1)
+
+
+@pytest.mark.parametrize(
+    "more", ["Sigmoid(t)", "Slice(t, i1, i9, i0)", "Gather(t, i1)"], ids=["whole", "twice", "many"]
+)
+def test_parts_that_others_read_too_get_a_mul(more: str) -> None:
+    """What reads all of it, a part of it again, or more than one place, would see the factors."""
+    body = f"{PARTS['gather']} e = {more} ee = ReduceSum<keepdims = 0>(e)"
+    model = tokens(
+        FUSED.format(body).replace("y = MatMul(o, w)", "yy = MatMul(o, w) y = Add(yy, ee)"),
+        constants_of_fused(),
+    )
+    network = network_of(model)
+    moved = migrate(network, {"qh": by_place(sites(network)["qh"].channels)})
+    assert moved.inserted
     assert_same_function(model, moved.network, TOKENS)
 
 

@@ -18,7 +18,7 @@ from pytest_int8acc.case.judge import Judge, Scoring
 from pytest_int8acc.data import Batch
 from pytest_int8acc.engines import Engine
 from pytest_int8acc.measure.rounding import MOVES, STEP, moved_batches, with_rounding
-from pytest_int8acc.results import CaseResult, Role
+from pytest_int8acc.results import CaseResult, Role, Score
 from pytest_int8acc.scores.criteria import OutputLimits
 from pytest_int8acc.settings import Settings
 from pytest_int8acc.tensors import Feed
@@ -148,3 +148,35 @@ def test_outputs_that_take_much_memory_are_not_kept(monkeypatch: pytest.MonkeyPa
 
     monkeypatch.setattr(rounding, "_KEPT_BYTES", 100)
     assert looked_at(34.0, monkeypatch)[Role.BASELINE] == 4
+
+
+@pytest.mark.parametrize(("heavy", "looked"), [(48, False), (4, True)])
+def test_of_many_samples_rounding_is_looked_at_where_few_make_the_score(heavy: int, looked: bool) -> None:
+    """The samples' errors are of luck: at inputs beside these they are ten times as large."""
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(48, 40)).astype(np.float32)
+    size = np.where(np.arange(48) < heavy, 0.01, 0.0001)[:, None].astype(np.float32)
+    off = size * rng.normal(size=x.shape).astype(np.float32)
+    fine = 10 * math.log10(float((x**2).sum() / (off**2).sum()))
+    inputs, judge = Inputs({"x": x}, 48), Judge([OutputLimits("y", -1, {"sqnr_db": fine - 9})])
+
+    def opened(role: Role) -> Engine:
+        def run(feed: Feed) -> Feed:
+            lucky = np.array_equal(feed["x"], x)
+            return {"y": feed["x"] + (0 if role == Role.BASELINE else off if lucky else 10 * off)}
+
+        return run  # type: ignore[return-value]
+
+    scoring = Scoring(judge)
+    scoring.add({"y": x}, {"y": x + off}, 48)
+    wider = with_rounding(scoring.verdict(intervals=True), opened, inputs, judge, {})  # type: ignore[arg-type]
+    (score,) = (score for score in wider.scores if score.limit is not None)
+    assert score.likely != looked
+
+
+def test_a_score_that_is_likely_kept_is_looked_at_as_one_that_is_kept_always(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(Score, "steady", False)
+    assert looked_at(40.5, monkeypatch)["moves"] == 0, "missed"
+    assert looked_at(38.0, monkeypatch)["moves"] > 0

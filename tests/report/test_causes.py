@@ -7,7 +7,7 @@ from typing import Any, get_args
 
 import pytest
 
-from pytest_int8acc.report.causes import ADVICE, advice, cause_text, taken_text
+from pytest_int8acc.report.causes import ADVICE, advice, cause_brief, cause_text, taken_text
 from pytest_int8acc.results.causes import Cause, CauseKind, Symptom, TakenBack, TakenKind
 
 LOSS = {"sqnr_db": 12.34, "best_sqnr_db": 40.0}
@@ -255,3 +255,9 @@ def test_what_an_older_report_told_is_told() -> None:
 def test_a_name_is_no_template() -> None:
     hostile = Cause("zero-scale", "vanishing-weight-scale", "{scale} {0}", {"scale": 0.5})
     assert cause_text(hostile) == "weight '{scale} {0}' has the scale 0.5"
+
+
+def test_a_weight_is_not_called_an_input() -> None:
+    noisy = {"sqnr_db": 37.4, "best_sqnr_db": 37.4}
+    assert "its input keeps 37.4 dB" in cause_brief(cause("noise-adds-up", noisy))
+    assert "its weight keeps 37.4 dB" in cause_brief(cause("noise-adds-up", {**noisy, "factor_least": 1.0}))
