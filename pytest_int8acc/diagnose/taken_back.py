@@ -189,7 +189,7 @@ class _Tests:
             badness, before = trial(), self.trials.as_it_is(self.group)
             share = min(max((before - badness) / self.trials.loss(self.group), 0.0), 1.0)
             tensor = "" if suspect is None else suspect.cause.tensor
-            self.tried[key] = TakenBack(kind, tensor, share, badness <= 1.0)
+            self.tried[key] = TakenBack(kind, tensor, share, badness <= 1.0, self.trials.samples)
         return self.tried[key].share
 
     def _told(self, cause: Cause, taken: TakenBack | None) -> Cause:

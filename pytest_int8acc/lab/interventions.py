@@ -52,6 +52,12 @@ class Interventions:
         return frozenset(name for p in pieces for name in (p.given, p.other) if name)
 
     @property
+    def samples(self) -> int | None:
+        """How many samples trials look at; None: all."""
+        few = len(self._simulator.few)
+        return few if few < len(self._simulator.inputs) else None
+
+    @property
     def may_go_on(self) -> bool:
         """Whether there are trials and time left."""
         return self.spent.total() < self._most and not self.clock.over

@@ -60,6 +60,8 @@ class TakenBack:
     """Of the squared error that the culprit adds to the outputs, the part that went; 0 to 1."""
     met: bool
     """The outputs of the samples looked at met the criteria."""
+    samples: int | None = None
+    """How many were looked at, drawn at random; None: all."""
 
 
 @dataclass(frozen=True)

@@ -217,6 +217,11 @@ def test_what_was_taken_back_is_said_with_its_share(kind: TakenKind) -> None:
     assert cause_text(told).endswith(f"of 127 codes; {TAKEN[kind][0]}")
 
 
+def test_a_share_of_few_samples_is_said_to_be_that() -> None:
+    told = replace(cause("noise-adds-up", {}), taken_back=TakenBack("activation", "t", 0.83, True, 32))
+    assert taken_text(told) == "it unquantized gives back 83 % of the loss on 32 samples"
+
+
 def test_a_range_that_was_tried_in_vain_is_said() -> None:
     freed = TakenBack("activation", "t", 0.83, met=True)
     tried = (freed, TakenBack("range", "t", 0.26, met=False), TakenBack("range", "other", 0.5, met=False))
