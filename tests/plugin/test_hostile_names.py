@@ -28,7 +28,7 @@ from pytest_int8acc.report.plain import restore
 ALL = (*hostile.HOSTILE, *hostile.NOT_IN_ONNX)
 
 
-def named(case, settings, goldens=None, clock=None):
+def named(case, settings, goldens=None, clock=None, builders=None):
     number = int(case.name.rpartition("-")[2])
     name = ALL[number]
     if number % 3 == 0:

@@ -23,14 +23,12 @@ from pytest_int8acc.graph.model import save_model  # noqa: E402
 LOWS = pytest.mark.parametrize("low", ["fp16", "bf16"])
 OWN_TESTS = """
 import numpy as np
-import pytest
-from pytest_int8acc.errors import Int8accError
 
 def test_a_case(int8acc):
     case = int8acc.load("case.int8acc.yaml")
-    found = {role: case.outputs(role)["OUTPUT"] for role in ("fp32", "baseline", "int8")}
+    found = {role: case.outputs(role)["OUTPUT"] for role in ("fp32", "baseline", "LOW".lower())}
     np.testing.assert_array_equal(found["fp32"], found["baseline"])
-    assert 0 < np.abs(found["int8"] - found["fp32"]).max() < 0.2 * np.abs(found["fp32"]).max()
+    assert 0 < np.abs(found["LOW".lower()] - found["fp32"]).max() < 0.2 * np.abs(found["fp32"]).max()
     result = case.measure()
     assert result.passed
     assert result.candidate.startswith("LOW in ")
@@ -38,12 +36,8 @@ def test_a_case(int8acc):
 def test_an_engine(int8acc_engine):
     x = np.load("data.npz")["x"]
     wide = int8acc_engine("model.onnx", precision="fp32")({"x": x})["OUTPUT"]
-    if "LOW" == "BF16":
-        with pytest.raises(Int8accError, match="precision 'bf16': expected one of fp32, fp16, int8"):
-            int8acc_engine("model.onnx", precision="bf16")
-    else:
-        half = int8acc_engine("model.onnx", precision="fp16")({"x": x})["OUTPUT"]
-        assert 0 < np.abs(half - wide).max() < 0.01 * np.abs(wide).max()
+    low = int8acc_engine("model.onnx", precision="LOW".lower())({"x": x})["OUTPUT"]
+    assert 0 < np.abs(low - wide).max() < 0.05 * np.abs(wide).max()
 """
 
 

@@ -23,7 +23,7 @@ from pytest_int8acc.errors import ModelError
 from pytest_int8acc.results import CaseResult, OutputResult, Score
 
 
-def measure(case, settings, goldens=None, clock=None):
+def measure(case, settings, goldens=None, clock=None, builders=None):
     if case.name.startswith("broken"):
         raise ModelError(f"{case.name}.onnx: no such file; write the model's path relative to the spec")
     if case.name.startswith("crash"):

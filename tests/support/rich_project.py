@@ -19,7 +19,7 @@ import report_cases
 simple = measure
 
 
-def rich(case, settings, goldens=None, clock=None):
+def rich(case, settings, goldens=None, clock=None, builders=None):
     if not case.name.startswith("rich"):
         return simple(case, settings)
     result = report_cases.case(case.name, 0.9999 if case.name.endswith("good") else 0.8741)
