@@ -54,9 +54,7 @@ BATCH = 120
 #: TensorRT starts once for most builds.
 build = partial(build_apart, workers=make_workers())
 
-pytestmark = [*needs_gpu_below_11, pytest.mark.xdist_group("engines")]
-#: Of networks built in seconds, apart from those of the example project.
-of_little_ones = pytest.mark.xdist_group("little")
+pytestmark = needs_gpu_below_11
 
 
 @pytest.fixture(scope="module")
@@ -253,7 +251,6 @@ def test_prebuilt_engines_that_do_not_fit_are_refused(
     print(error.value)
 
 
-@of_little_ones
 def test_dynamic_shapes_run_within_their_profile(
     little: Model, here: Platform, options: BuildOptions
 ) -> None:
@@ -323,7 +320,6 @@ def test_a_cache_is_read_and_layer_precisions_are_obeyed(
     assert {node: found[node] for node in held} == held
 
 
-@of_little_ones
 @pytest.mark.parametrize("algorithm", ["minmax", "entropy", "legacy"])
 def test_other_calibrators_write_their_own_header(
     algorithm: Any, little: Model, little_feed: Feed, here: Platform, options: BuildOptions
@@ -355,7 +351,6 @@ def test_fp32_is_held_in_a_quantized_network(
     assert precisions(made, [last]) == {last: "fp32"}
 
 
-@of_little_ones
 def test_inner_tensors_can_be_had(
     little: Model, little_feed: Feed, here: Platform, options: BuildOptions
 ) -> None:
@@ -376,7 +371,6 @@ def test_inner_tensors_can_be_had(
     assert sqnr({inner: expected[inner]}, found) > 40
 
 
-@of_little_ones
 def test_int64_inputs_are_narrowed_where_the_engine_is(here: Platform, options: BuildOptions) -> None:
     model = normalize(make_model(ZOO["embedding"](), name="embedding.onnx"))
     tokens = {"tokens": np.arange(12, dtype=np.int64).reshape(2, 6) % 8}
@@ -415,7 +409,6 @@ def test_layers_are_timed(engines: dict[str, TrtEngine], candidate: Built, feed:
     assert len(names & set(times)) >= len(names) // 2
 
 
-@of_little_ones
 def test_the_store_builds_once_and_keeps_timings(
     little: Model, little_feed: Feed, here: Platform, options: BuildOptions, tmp_path: Path
 ) -> None:
@@ -437,7 +430,6 @@ def test_the_store_builds_once_and_keeps_timings(
     assert not second.stored
 
 
-@pytest.mark.xdist_group("killed")
 def test_a_builder_killed_half_way_leaves_nothing_bad(
     little: Model,
     little_feed: Feed,

@@ -3,19 +3,25 @@
 from __future__ import annotations
 
 import importlib.util
+import json
 import os
 import re
 import shutil
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
+from onnx import TensorProto, helper
 from plugin_support import LOAD
+from zoo import ZOO
 
 from benchmarks.builder import Builder
-from pytest_int8acc.graph.model import Model, save_model
+from pytest_int8acc.engines.onnxruntime import OrtEngine
+from pytest_int8acc.graph.load import normalize
+from pytest_int8acc.graph.model import Model, make_model, save_model
 
 #: Where set, GPU tests run without a GPU as far as their first engine's build; see gpu_dry.py.
 DRY = "INT8ACC_GPU_TESTS_DRY"
@@ -55,6 +61,12 @@ def _take_one() -> None:
 
 _take_one()
 os.environ.setdefault("CUDA_MODULE_LOADING", "LAZY")  # TensorRT 8.6 loads all its kernels for seconds else
+
+
+#: Samples of ``batched``.
+BATCH = 128
+#: Other tests build on this GPU, too, and a case waits for them.
+WAIT = ("--int8acc-max-seconds", "3600")
 
 
 def tactics() -> str:
@@ -117,3 +129,30 @@ def outcome(output: str) -> dict[str, int]:
     """The counts of pytest's last line."""
     last = [line for line in output.splitlines() if re.search(r" in [\d.]+s", line)][-1]
     return {word: int(count) for count, word in re.findall(r"(\d+) (\w+)", last.partition(" in ")[0])}
+
+
+def cases(project: Path) -> dict[str, dict[str, Any]]:
+    """The cases of a run with ``--int8acc-report out``, by name."""
+    report = json.loads((project / "out" / "report.json").read_text(encoding="utf-8"))
+    return {case["name"]: case for case in report["cases"] if "name" in case}
+
+
+def batched(name: str) -> tuple[Model, dict[str, np.ndarray]]:
+    """A model of the zoo with random inputs; many samples, so that SQNR does not hang on single roundings."""
+    proto = ZOO[name]()
+    for value in (*proto.graph.input, *proto.graph.output):
+        value.type.tensor_type.shape.dim[0].dim_value = BATCH
+    model = normalize(make_model(proto))
+    (value,) = model.inputs
+    shape = tuple(int(d) for d in value.shape or ())
+    return model, {value.name: np.random.default_rng(0).normal(size=shape).astype(np.float32)}
+
+
+def amax_scales(model: Model, tensors: tuple[str, ...], feed: dict[str, np.ndarray]) -> dict[str, float]:
+    """Symmetric INT8 scales that just reach each tensor's values."""
+    editor = model.edit()
+    for name in tensors:
+        if name not in feed and name not in {o.name for o in model.outputs}:
+            editor.graph.output.append(helper.make_tensor_value_info(name, TensorProto.FLOAT, None))
+    values = {**feed, **OrtEngine(editor.done())(feed)}
+    return {name: float(np.abs(values[name]).max()) / 127 for name in tensors}
