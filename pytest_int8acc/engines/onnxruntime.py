@@ -87,7 +87,7 @@ class OrtEngine:
                 )
         elif holds_fp8(model):
             raise EngineError(
-                f"{model.name}: holds FP8, and ONNX Runtime has no FP8 kernels: leave out 'mode: native'"
+                f"{model.name}: holds FP8, in which ONNX Runtime computes nothing: leave out 'mode: native'"
             )
         self.name = model.name
         self.inputs: tuple[TensorInfo, ...] = model.inputs

@@ -17,6 +17,7 @@ from onnx.reference import ReferenceEvaluator
 from zoo import ZOO, sample_feed
 
 from pytest_int8acc.engines.onnxruntime import OrtEngine
+from pytest_int8acc.errors import EngineError
 from pytest_int8acc.graph.formats import FP8
 from pytest_int8acc.graph.groups import find_groups
 from pytest_int8acc.graph.index import all_nodes
@@ -123,3 +124,11 @@ def test_what_is_written_is_read_back(name: str) -> None:
     feed = sample_feed(ZOO[name](), 5, 2)
     for output, array in OrtEngine(apply(network))(feed).items():
         np.testing.assert_array_equal(array, OrtEngine(written)(feed)[output])
+
+
+def test_a_native_session_is_refused() -> None:
+    """It may drop a Relu in front of such a QuantizeLinear."""
+    with pytest.raises(
+        EngineError, match="holds FP8, in which ONNX Runtime computes nothing: leave out"
+    ):
+        OrtEngine(pair(), "native")
