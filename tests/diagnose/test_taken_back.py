@@ -33,6 +33,7 @@ class Trials:
     """The same with other scales of it."""
     fp32: float = 11.0
     halved: bool = True
+    samples: int | None = None
     left: int = 100
     channels: int = 3
     by_itself: Trials | None = None
