@@ -124,6 +124,7 @@ def _build(job: dict[str, Any]) -> dict[str, Any]:
     """
     from polygraphy.exception import PolygraphyException
 
+    job["waited"] = 0.0
     held = job["algorithm"] is not None and bool(job["precisions"])
     try:
         return _built(job, fed=held)
@@ -147,11 +148,12 @@ def _built(job: dict[str, Any], *, fed: bool) -> dict[str, Any]:
     Path(WAITING).touch()
     with alone(job["lock"] and Path(job["lock"])) as waited:
         Path(WAITING).unlink()
+        job["waited"] += waited
         engine = bytes(made())
     if batches.asked_for and not batches.names:
         raise RuntimeError("TensorRT does not take the calibration cache; it may be of another version")
     Path(ENGINE).write_bytes(engine)
-    found = {"absent": absent, "nbytes": len(engine), "waited": waited}
+    found = {"absent": absent, "nbytes": len(engine), "waited": job["waited"]}
     return found | {"tensorrt": str(_tensorrt().__version__)}
 
 
