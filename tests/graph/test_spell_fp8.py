@@ -128,7 +128,5 @@ def test_what_is_written_is_read_back(name: str) -> None:
 
 def test_a_native_session_is_refused() -> None:
     """It may drop a Relu in front of such a QuantizeLinear."""
-    with pytest.raises(
-        EngineError, match="holds FP8, in which ONNX Runtime computes nothing: leave out"
-    ):
+    with pytest.raises(EngineError, match="holds FP8, in which ONNX Runtime computes nothing: leave out"):
         OrtEngine(pair(), "native")
