@@ -55,6 +55,17 @@ def case(tmp_path: Path) -> Case:
     return found
 
 
+@pytest.fixture
+def rtx() -> Platform:
+    """TensorRT-RTX that can build and not run."""
+    found, _ = find_platform("rtx")
+    if found is None or not found.is_rtx:
+        pytest.skip("needs TensorRT-RTX: pip install 'pytest-int8acc[rtx]'")
+    if found.can_run:
+        pytest.skip("there is a GPU")
+    return found
+
+
 def forms_of(case: Case) -> Forms:
     model = load_float(case)
     candidate, _ = candidate_form(case, model, SETTINGS, implicit=False)
@@ -167,13 +178,9 @@ def test_a_closed_backend_ends_what_it_builds(case: Case, monkeypatch: pytest.Mo
 
 
 @pytest.mark.rtx
+@pytest.mark.usefixtures("rtx")
 def test_real_builds_overlap(case: Case, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """TensorRT-RTX on the CPU: each build begins before the other one is done."""
-    found, _ = find_platform("rtx")
-    if found is None or not found.is_rtx:
-        pytest.skip("needs TensorRT-RTX: pip install 'pytest-int8acc[rtx]'")
-    if found.can_run:
-        pytest.skip("there is a GPU")
     both, real, done = threading.Barrier(2, timeout=60), Store.fetch, []
 
     def fetch(self: Store, key: str, make: Callable[[Path], None]) -> Any:
@@ -192,15 +199,10 @@ def test_real_builds_overlap(case: Case, monkeypatch: pytest.MonkeyPatch, tmp_pa
 
 @pytest.mark.rtx
 def test_what_a_case_builds_it_builds_once_though_nothing_is_kept(
-    case: Case, caplog: pytest.LogCaptureFixture
+    case: Case, rtx: Platform, caplog: pytest.LogCaptureFixture
 ) -> None:
-    found, _ = find_platform("rtx")
-    if found is None or not found.is_rtx:
-        pytest.skip("needs TensorRT-RTX: pip install 'pytest-int8acc[rtx]'")
-    if found.can_run:
-        pytest.skip("there is a GPU")
     caplog.set_level(logging.INFO, "pytest_int8acc")
-    backend, forms = TrtBackend(found, case, SETTINGS), forms_of(case)
+    backend, forms = TrtBackend(rtx, case, SETTINGS), forms_of(case)
     inputs = open_source(case, case.inputs, forms.model, "inputs", None)
     for _ in range(2):
         backend.open(forms.baseline, Role.BASELINE, inputs)
@@ -260,16 +262,10 @@ def test_latency_is_measured_while_nothing_builds(monkeypatch: pytest.MonkeyPatc
 
 
 @pytest.mark.rtx
+@pytest.mark.usefixtures("rtx")
 @pytest.mark.parametrize("workers", ["0", "2"])
-def test_cases_of_a_session_share_its_builders(
-    case: Case, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, workers: str
-) -> None:
+def test_cases_of_a_session_share_its_builders(case: Case, tmp_path: Path, workers: str) -> None:
     """TensorRT's start takes longer than most builds: two builders in each process, however many cases."""
-    found, _ = find_platform("rtx")
-    if found is None or not found.is_rtx:
-        pytest.skip("needs TensorRT-RTX: pip install 'pytest-int8acc[rtx]'")
-    if found.can_run:
-        pytest.skip("there is a GPU")
     starts = tmp_path / "starts"
     tell = f"    open({str(starts)!r}, 'a').write(f'{{__import__(\"os\").getpid()}}\\n')\n"
     (tmp_path / "sitecustomize.py").write_text(
@@ -280,19 +276,9 @@ def test_cases_of_a_session_share_its_builders(
         spec = tmp_path / f"more{number}.int8acc.yaml"
         spec.write_text(text.replace("cosine: 0.5", f"cosine: 0.{number + 1}"), encoding="utf-8")
     path = os.pathsep.join([str(tmp_path), str(Path(__file__).parents[2])])
-    command = [
-        sys.executable,
-        "-m",
-        "pytest",
-        *LOAD,
-        "--int8acc",
-        "--int8acc-backend",
-        "tensorrt",
-        "-n",
-        workers,
-    ]
+    options = ("--int8acc", "--int8acc-backend", "tensorrt", "--int8acc-no-cache", "-n", workers)
     done = subprocess.run(
-        [*command, "--int8acc-no-cache"],
+        [sys.executable, "-m", "pytest", *LOAD, *options],
         cwd=tmp_path,
         capture_output=True,
         text=True,

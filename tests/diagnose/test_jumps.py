@@ -4,34 +4,21 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import numpy as np
 import pytest
-import yaml
-from detectors import TOP, detector
+from detectors import TOP, detector, project
 
 from pytest_int8acc.check import check
 from pytest_int8acc.graph.flow import choices
-from pytest_int8acc.graph.model import save_model
 from pytest_int8acc.report.answer import cautions
 from pytest_int8acc.report.summary import summary
 from pytest_int8acc.report.text import failure
 from pytest_int8acc.results import CaseResult
 from pytest_int8acc.settings import Settings
-from pytest_int8acc.spec.load import load_spec
 
 
 def checked(folder: Path, body: str, outputs: str, criteria: dict[str, float]) -> CaseResult:
-    save_model(detector(body, outputs), folder / "model.onnx")
-    images = np.random.default_rng(1).normal(size=(24, 8, 16, 16)).astype(np.float32)
-    np.savez(folder / "images.npz", image=images)
-    spec = {
-        "model": "model.onnx",
-        "inputs": "images.npz",
-        "int8": {"calibrate": {"data": "images.npz"}},
-        "criteria": [criteria],
-    }
-    (folder / "case.int8acc.yaml").write_text(yaml.safe_dump(spec))
-    return check(load_spec(folder / "case.int8acc.yaml")[0], Settings())
+    case = project(folder, model=detector(body, outputs), samples=24, criteria=[criteria], unjudged=None)
+    return check(case, Settings())
 
 
 def test_a_top_k_whose_places_are_compared(tmp_path: Path) -> None:

@@ -44,10 +44,12 @@ def detector(body: str, outputs: str, channel: float = 1.0) -> Model:
     return normalize(make_model(proto))
 
 
-def project(folder: Path, channel: float = 1.0, model: Model | None = None, **said: object) -> Case:
-    """A case of the detector, by default judged by the scores that it chooses by."""
+def project(
+    folder: Path, channel: float = 1.0, model: Model | None = None, samples: int = 64, **said: object
+) -> Case:
+    """A case of the detector, by default judged by the scores that it chooses by; None takes a key out."""
     save_model(model or detector(TOP, "float[N, K] placed", channel), folder / "model.onnx")
-    images = np.random.default_rng(1).normal(size=(64, 8, 16, 16)).astype(np.float32)
+    images = np.random.default_rng(1).normal(size=(samples, 8, 16, 16)).astype(np.float32)
     np.savez(folder / "images.npz", image=images)
     spec = {
         "model": "model.onnx",
