@@ -92,8 +92,8 @@ class TrtBackend:
         self._begun: dict[Role, tuple[BuildRequest, Future[Built]]] = {}
         self._closing = Event()
         self._beside = ThreadPoolExecutor(1)
-        self._own_builders = make_workers() if builders is None else None
-        self._builders = builders or self._own_builders
+        self._owns_builders = builders is None
+        self._builders = builders or make_workers()
         self._folder = tempfile.TemporaryDirectory(prefix="int8acc-", ignore_cleanup_errors=True)
         # Where nothing is to be kept, engines are while the case lives: a fix is built, and timed later.
         self._store = store_of(settings) or Store(Path(self._folder.name) / "engines")
@@ -206,8 +206,8 @@ class TrtBackend:
         """Free all engines; builds that go on are ended."""
         self._closing.set()
         self._beside.shutdown(wait=False)
-        if self._own_builders is not None:
-            self._own_builders.close()
+        if self._owns_builders:
+            self._builders.close()
         for engine in self._running.values():
             engine.close()
         self._running.clear()
