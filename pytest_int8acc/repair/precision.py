@@ -11,6 +11,7 @@ from __future__ import annotations
 import logging
 import math
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
@@ -22,7 +23,7 @@ from pytest_int8acc.lab.evaluators import Simulated
 from pytest_int8acc.lab.inputs import split
 from pytest_int8acc.lab.lab import Lab, Proof
 from pytest_int8acc.results import Certificate, Culprit, Role, Score, SearchOutcome, TrialLine
-from pytest_int8acc.search import certify, fewest, search
+from pytest_int8acc.search import certify, extend, fewest, search
 from pytest_int8acc.search.types import Budget, SearchResult
 
 logger = logging.getLogger("pytest_int8acc")
@@ -181,19 +182,27 @@ def _casts(lab: Lab, found: Found) -> int | None:
 
 def _with_reserve(lab: Lab, found: Found) -> Found:
     """The same, where it is found with a fix that would meet the criteria on other samples, too."""
-    proof, room = found.fix, 1.0
+    proof, room, high = found.fix, 1.0, found.result.high
     for _ in range(STRICTER):
         if proof is None or lab.builds >= lab.measured.settings.max_builds:
             break
         room *= SPARE * room_of(proof.verdict)
         evaluator = lab.simulated(room=room)
-        result = _result(lab, evaluator, Budget(clock=lab.clock))
+        result = _extended(lab, evaluator, high, found.result.order)
         if len(result.high) == len(lab.groups):
             break  # nothing in INT8 is no fix
-        proof = _proof(lab, evaluator, result)
+        proof, high = _proof(lab, evaluator, result), result.high
         if proof is not None and proof.verdict.holds:
             return replace(found, reserved=proof, room=room_of(proof.verdict))
     return replace(found, room=room)
+
+
+def _extended(lab: Lab, evaluator: Simulated, high: Sequence[str], order: Sequence[str]) -> SearchResult:
+    """A plan with groups high beside these, those first that come first in the order; else searched anew."""
+    index = {group.name: i for i, group in enumerate(evaluator.groups)}
+    more, budget = [index[name] for name in order], Budget(clock=lab.clock)
+    result = extend(evaluator, evaluator.indices(high), more, budget=budget)
+    return result if result.passed or lab.clock.over else _result(lab, evaluator, budget)
 
 
 def room_of(verdict: Verdict) -> float:
