@@ -11,7 +11,6 @@ from __future__ import annotations
 import logging
 import math
 import time
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
@@ -182,27 +181,36 @@ def _casts(lab: Lab, found: Found) -> int | None:
 
 def _with_reserve(lab: Lab, found: Found) -> Found:
     """The same, where it is found with a fix that would meet the criteria on other samples, too."""
-    proof, room, high = found.fix, 1.0, found.result.high
+    proof, room = found.fix, 1.0
+    grown = _grown(lab, found, proof) if proof is not None and found.result.order else None
+    if grown is not None:
+        return grown
     for _ in range(STRICTER):
         if proof is None or lab.builds >= lab.measured.settings.max_builds:
             break
         room *= SPARE * room_of(proof.verdict)
         evaluator = lab.simulated(room=room)
-        result = _extended(lab, evaluator, high, found.result.order)
+        result = _result(lab, evaluator, Budget(clock=lab.clock))
         if len(result.high) == len(lab.groups):
             break  # nothing in INT8 is no fix
-        proof, high = _proof(lab, evaluator, result), result.high
+        proof = _proof(lab, evaluator, result)
         if proof is not None and proof.verdict.holds:
             return replace(found, reserved=proof, room=room_of(proof.verdict))
     return replace(found, room=room)
 
 
-def _extended(lab: Lab, evaluator: Simulated, high: Sequence[str], order: Sequence[str]) -> SearchResult:
-    """A plan with groups high beside these, those first that come first in the order; else searched anew."""
+def _grown(lab: Lab, found: Found, proof: Proof) -> Found | None:
+    """The same with a reserve by groups beside those found, those first that come first in its order."""
+    evaluator = lab.simulated(room=SPARE * room_of(proof.verdict))
     index = {group.name: i for i, group in enumerate(evaluator.groups)}
-    more, budget = [index[name] for name in order], Budget(clock=lab.clock)
-    result = extend(evaluator, evaluator.indices(high), more, budget=budget)
-    return result if result.passed or lab.clock.over else _result(lab, evaluator, budget)
+    more, high = [index[name] for name in found.result.order], evaluator.indices(found.result.high)
+    result = extend(evaluator, high, more, budget=Budget(clock=lab.clock))
+    if len(result.high) == len(lab.groups):
+        return None
+    grown = _proof(lab, evaluator, result)
+    if grown is None or not grown.verdict.holds:
+        return None
+    return replace(found, reserved=grown, room=room_of(grown.verdict))
 
 
 def room_of(verdict: Verdict) -> float:
