@@ -18,6 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 from onnx import TensorProto, helper
 
+from pytest_int8acc.clock import current
 from pytest_int8acc.data.dataset import Batch, real_rows
 from pytest_int8acc.data.layout import Layout, read_layout
 from pytest_int8acc.engines.bins import SCATTER_ADDS, Bins, add_counts, add_node, can_count
@@ -32,7 +33,7 @@ if TYPE_CHECKING:
     from pytest_int8acc.data import Dataset
 
 #: Activations of one run that leave the graph together, in bytes; batches are cut, then tensors divided.
-CHUNK_BYTES = 1 << 27
+CHUNK_BYTES = 1 << 28
 #: Activations that a run makes where maxima are taken, in bytes, about: larger ones leave the caches.
 RUN_BYTES = 1 << 28
 #: Reductions take their axes as an input from these opsets on.
@@ -244,18 +245,56 @@ def collect_histograms(
         DataError: The samples cannot be read.
     """
     found = {t: Bins(maxima.amax(t), bins) for t in maxima.per_sample if can_count(maxima.amax(t))}
-    layout = read_layout(model.inputs)
-    rows = maxima.run_rows if _can_cut(layout) else 1
-    sizes = {tensor: maxima.run_bytes[tensor] // rows for tensor in found}
-    in_graph = sessions.on_device and model.opset >= SCATTER_ADDS
-    chunks = [list(sizes)] if in_graph and sizes else list(chunked(sizes, CHUNK_BYTES))
-    for n, chunk in enumerate(chunks, 1):
-        what = f"calibration: histograms of {len(chunk)} tensors (pass {n} of {len(chunks)})"
-        at_once = [sizes[tensor] for tensor in chunk]
-        batches = _batches(dataset, what, model, max(at_once) if in_graph else sum(at_once), CHUNK_BYTES)
-        count = _count_in_graph if in_graph else _count
-        count(model, {tensor: found[tensor] for tensor in chunk}, batches, sessions)
+    what = f"calibration: histograms of {len(found)} tensors"
+    if found and sessions.on_device and model.opset >= SCATTER_ADDS:
+        largest = max(_row_bytes(model, maxima, found).values())
+        _count_in_graph(model, found, _batches(dataset, what, model, largest, CHUNK_BYTES), sessions)
+        return found
+    for tensor, values in tensor_batches(model, maxima.of(found), dataset, what, sessions):
+        found[tensor].add(values)
     return found
+
+
+def tensor_batches(
+    model: Model, maxima: Maxima, dataset: Dataset, what: str, sessions: Sessions
+) -> Iterator[tuple[str, NDArray[np.float32]]]:
+    """The values of tensors, batch by batch; ``CHUNK_BYTES`` leave the graph together.
+
+    Batches are cut to that where the model allows it; tensors are divided, each part with a session and a
+    pass of its own, where a batch that cannot be cut holds more, or one sample does.
+
+    Args:
+        model: A float model.
+        maxima: Of the same model, of the tensors that are wanted.
+        dataset: Samples.
+        what: What is being done, for a log.
+        sessions: Where it runs.
+
+    Yields:
+        A tensor and its values, float32.
+
+    Raises:
+        EngineError: The model does not run.
+        DataError: The samples cannot be read.
+        OutOfTime: Before a pass begins.
+    """
+    sizes = _row_bytes(model, maxima, maxima.per_sample)
+    for chunk in chunked(sizes, CHUNK_BYTES):
+        current().check()
+        edit = model.edit()
+        names = {tensor: _add_cast(edit, tensor) for tensor in chunk}
+        end_with(edit, dict.fromkeys(names.values(), TensorProto.FLOAT))
+        engine = sessions.exact(edit.done())
+        for batch in _batches(dataset, what, model, sum(map(sizes.__getitem__, chunk)), CHUNK_BYTES):
+            outputs = engine(batch.feed)
+            for tensor, name in names.items():
+                yield tensor, real_rows(outputs.pop(name), batch)
+
+
+def _row_bytes(model: Model, maxima: Maxima, tensors: Iterable[str]) -> dict[str, int]:
+    """Size of each tensor as float32: of a row where runs can be cut to one, else of a run."""
+    rows = maxima.run_rows if _can_cut(read_layout(model.inputs)) else 1
+    return {tensor: maxima.run_bytes[tensor] // rows for tensor in tensors}
 
 
 def _batches(dataset: Dataset, what: str, model: Model, row_bytes: int, most: int) -> Iterator[Batch]:
@@ -273,18 +312,6 @@ def _batches(dataset: Dataset, what: str, model: Model, row_bytes: int, most: in
 
 def _can_cut(layout: Layout) -> bool:
     return bool(layout.batched) and layout.size is None
-
-
-def _count(model: Model, found: Mapping[str, Bins], batches: Iterable[Batch], sessions: Sessions) -> None:
-    """Count what tensors hold in arrays that leave the graph."""
-    edit = model.edit()
-    names = {tensor: _add_cast(edit, tensor) for tensor in found}
-    end_with(edit, dict.fromkeys(names.values(), TensorProto.FLOAT))
-    engine = sessions.exact(edit.done())
-    for batch in batches:
-        outputs = engine(batch.feed)
-        for tensor, name in names.items():
-            found[tensor].add(real_rows(outputs.pop(name), batch))
 
 
 def _count_in_graph(
