@@ -130,7 +130,7 @@ class Lab:
         Raises:
             DataError: The inputs cannot be read.
         """
-        measured = self.measured
+        measured, own = self.measured, self.measured.result.scores
         return Simulator(
             self.network,
             measured.inputs,
@@ -140,6 +140,7 @@ class Lab:
             rest=self.int8.rest,
             low=self.int8.low,
             sessions=self.sessions,
+            scores=() if measured.backend.needs_simulation or self.sessions.mode != "exact" else own,
         )
 
     def simulated(
