@@ -237,8 +237,7 @@ def _culprit_line(culprit: Culprit) -> str:
         said = f"alone in INT8: {relation(alone, 24)}" if alone is not None and missed else culprit.told
     taken = culprit.cause.taken_back if culprit.cause is not None else None
     share = f" ({share_text(taken, 'its')})" if taken is not None else ""
-    beside = len(said) + len(share) + min(len(culprit.layer), NAME) + 4
-    said = f": {said}{share if beside <= WIDTH else ''}" if said else ""
+    said = f": {said}{share if len(said) < WIDTH // 2 - 3 else ''}" if said else ""
     kind = f" ({middle(culprit.op_type, 20)})"
     room = WIDTH - 2 - len(said)
     text = kind + said if len(kind) + NAME <= room else said
