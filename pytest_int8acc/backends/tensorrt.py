@@ -140,7 +140,8 @@ class TrtBackend:
             self._running.pop(role).close()
         if isinstance(form, EngineForm):
             shape = form.model
-            engine = open_engine(form.path, self.platform, shape.inputs, shape.outputs, self._options)
+            tensors = shape.inputs, shape.outputs
+            engine = open_engine(form.path, self.platform, *tensors, self._options, shape.beside)
             size = form.path.stat().st_size
             info = _tells(EngineInfo(role, form.description, 0.0, False, size), engine.layers, form.model)
         else:

@@ -20,6 +20,8 @@ _MOST = 0.9
 _PART = 0.5
 #: What makes less than this part of all error is nothing that anything could be seen to be a share of.
 _NOTHING = 0.01
+#: Where more than this comes back of what a culprit adds, what else rounds has a part in it.
+_BEYOND = 1.25
 #: Where no more than this comes back, the trials show nothing.
 _LEAST = 0.05
 #: What shows that a symptom is the cause, where that is more than that the tensor must not be quantized.
@@ -187,9 +189,10 @@ class _Tests:
             if not self.trials.may_go_on:
                 return 0.0
             badness, before = trial(), self.trials.as_it_is(self.group)
-            share = min(max((before - badness) / self.trials.loss(self.group), 0.0), 1.0)
+            share = max((before - badness) / self.trials.loss(self.group), 0.0)
             tensor = "" if suspect is None else suspect.cause.tensor
-            self.tried[key] = TakenBack(kind, tensor, share, badness <= 1.0, self.trials.samples)
+            met, beyond = badness <= 1.0, share > _BEYOND
+            self.tried[key] = TakenBack(kind, tensor, min(share, 1.0), met, self.trials.samples, beyond)
         return self.tried[key].share
 
     def _told(self, cause: Cause, taken: TakenBack | None) -> Cause:

@@ -78,14 +78,20 @@ class Channels:
             return None
         if len([o for o in node.output if o]) > 1 and node.op_type != "Split":
             return None
-        if self._takes(node, way):
+        takes = self._takes(node, way)
+        if takes and not self._is_number(node):
             return [way]
         for before in self._before(node, way):
             if self.index.only_reader(before.tensor) is not None or self._is_parted(before.tensor):
                 rest = self._up(before)
                 if rest is not None:
                     return [way, *rest]
-        return None
+        return [way] if takes else None
+
+    def _is_number(self, node: onnx.NodeProto) -> bool:
+        """Whether the node multiplies by one number, or divides by one: nodes before it may take factors."""
+        given = [self.constants[name] for name in node.input if name in self.constants]
+        return node.op_type in ("Mul", "Div") and [array.size for array in given] == [1]
 
     def _takes(self, node: onnx.NodeProto, way: Way) -> bool:
         """Whether constants of the node can be divided by the factors in place of its output."""
@@ -130,12 +136,17 @@ class Channels:
             yield from self._before_squeeze(node, which)
         elif node.op_type == "Reshape" and node.input[1] in self.constants and not front:
             yield from self._before_reshape(source, self.constants[node.input[1]].tolist(), which)
-        elif node.op_type == "Add" and not front and self._constant_fits(node, way):
+        elif self._is_number(node) or (
+            node.op_type == "Add" and not front and self._constant_fits(node, way)
+        ):
             yield Way(next(name for name in node.input if name not in self.constants), which, front)
         elif node.op_type == "Mul" and not self.constants.keys() & set(node.input):
             yield from (Way(name, which, front) for name in dict.fromkeys(node.input))
         elif node.op_type == "MatMul" and not front and self._columns(node, which):
             yield Way(node.input[1], which, front)
+
+    def _adds_to(self, node: onnx.NodeProto, way: Way) -> bool:
+        return not way.front and self._constant_fits(node, way)
 
     def _flattens(self, node: onnx.NodeProto) -> bool:
         """Whether the node makes rows of what was pooled to one value per channel."""
@@ -157,7 +168,8 @@ class Channels:
         if which.ndim == 1 and target[-1] in (-1, which.size):
             yield Way(source, which, front=False)
         count = max(which.ndim, 2)
-        if len(target) > count and min(target[-count:]) > 0:
+        fits = all(have in (1, want) for have, want in zip(which.shape[::-1], target[::-1], strict=False))
+        if len(target) > count and min(target[-count:]) > 0 and fits:
             yield Way(source, np.broadcast_to(which, target[-count:]).reshape(-1), front=False)
 
     def _before_part(self, node: onnx.NodeProto, way: Way) -> Iterator[Way]:
@@ -297,7 +309,7 @@ def _before_transpose(source: str, perm: Sequence[int], way: Way) -> Way:
 def divided(node: onnx.NodeProto, way: Way, factors: Array, constants: dict[str, Array]) -> dict[int, Array]:
     """The node's constants, by position, such that its output is divided by the way's factors.
 
-    Nothing for nodes that the factors pass through but an Add of a constant.
+    Asked of the node that takes them, and of an Add on the way there.
     """
     spread, last = way.spread(factors), 0 if attribute(node, "transB", 0) else 1
     places: list[tuple[int, int]] = []

@@ -6,7 +6,6 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 
 import onnx
 
-from pytest_int8acc.graph.deduced import deduced_ranks
 from pytest_int8acc.graph.groups import WEIGHTED, moves_values
 from pytest_int8acc.graph.index import Index, attribute, captured
 from pytest_int8acc.graph.model import Model
@@ -68,8 +67,6 @@ def channel_axes(model: Model, tensors: Iterable[str]) -> dict[str, tuple[int, i
     values, found = model.values(), dict[str, tuple[int, int]]()
     wanted, mixes = [tensor for tensor in tensors if model.index.readers(tensor)], mixing(model)
     ranks = {t: len(shape) for t in wanted if t in values and (shape := values[t].shape) is not None}
-    if len(ranks) < len(set(wanted)):
-        ranks = deduced_ranks(model) | ranks
     for tensor in wanted:
         readers = model.index.readers(tensor)
         node, index = next((r for r in readers if r[0].op_type in WEIGHTED), readers[0])

@@ -26,6 +26,7 @@ from pytest_int8acc.errors import ModelError
 from pytest_int8acc.graph.door import admit
 from pytest_int8acc.graph.index import all_nodes, attribute, refill, take_name
 from pytest_int8acc.graph.model import Model, make_model, put_constant
+from pytest_int8acc.graph.sizes import fold_sizes
 from pytest_int8acc.graph.trt_fp8 import holds_trt_fp8, standard_fp8
 from pytest_int8acc.tensors import Array
 
@@ -82,7 +83,7 @@ def normalize(model: Model) -> Model:
     _hoist_constants(model)  # the converter writes axes as Constant nodes
     model = make_model(model.proto, model.weights, name)
     _name_nodes(model.graph)
-    model = _fold(model)
+    model = fold_sizes(_fold(model))
     return replace(_tell_kernels(standard_fp8(model) if holds_trt_fp8(model) else model), beside=beside)
 
 

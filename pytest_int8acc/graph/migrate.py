@@ -135,7 +135,8 @@ def migrate(network: Network, factors: Mapping[str, Array]) -> Migrated:
             else:
                 makers = [graph.index.producer[way.tensor].name for way in ways]
                 for maker, way in zip(makers, ways, strict=True):
-                    edit.divide(maker, way, by)
+                    if way is ways[-1] or edit.nodes[maker].op_type == "Add":
+                        edit.divide(maker, way, by)
                 touched.update(dict.fromkeys(way.tensor for way in ways))
                 folded[makers[-1]] = None
         network = edit.done()

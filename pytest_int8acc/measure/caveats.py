@@ -189,17 +189,15 @@ def _harmful(
 
 
 def _halved(model: Model, tensor: str) -> Model:
-    """The model with one tensor rounded to FP16."""
+    """The model with one tensor rounded to FP16, for all that reads it and as an output."""
     editor, nodes = model.edit(), list[onnx.NodeProto]()
-    half, wide = (editor.unique(f"{tensor}/{name}") for name in ("half", "wide"))
+    wide, half, back = (editor.unique(f"{tensor}/{name}") for name in ("wide", "half", "back"))
     for node in editor.graph.node:
-        for place, name in enumerate(node.input):
-            if name == tensor:
-                node.input[place] = wide
         nodes.append(node)
         if tensor in node.output:
-            nodes.append(onnx.helper.make_node("Cast", [tensor], [half], half, to=onnx.TensorProto.FLOAT16))
-            nodes.append(onnx.helper.make_node("Cast", [half], [wide], wide, to=onnx.TensorProto.FLOAT))
+            node.output[list(node.output).index(tensor)] = wide
+            nodes.append(onnx.helper.make_node("Cast", [wide], [half], half, to=onnx.TensorProto.FLOAT16))
+            nodes.append(onnx.helper.make_node("Cast", [half], [tensor], back, to=onnx.TensorProto.FLOAT))
     editor.set_nodes(nodes)
     return editor.done()
 

@@ -6,7 +6,7 @@ import textwrap
 from collections.abc import Iterator, Mapping, Sequence
 from posixpath import commonpath, dirname
 
-from pytest_int8acc.report.causes import cause_clause
+from pytest_int8acc.report.causes import cause_clause, share_text
 from pytest_int8acc.report.course import stop_text
 from pytest_int8acc.report.diagnosis import changes, rule_line, rules_text
 from pytest_int8acc.report.engines import no_int8
@@ -24,7 +24,6 @@ from pytest_int8acc.report.words import (
     middle,
     name_of,
     number,
-    percent,
     relation,
     worst_first,
 )
@@ -163,7 +162,9 @@ def _recommended(result: CaseResult) -> Iterator[str]:
     worst = worst_first(scores)[:1]
     reached = [f"; {relation(score, most)}" for score in worst for most in (NAME, 16)]
     reached += [f"; {s.metric}{relation(s).removeprefix(name_of(s))}" for s in worst if s.name != s.subject]
-    proved = [f", verified on {by}", ", verified"] if verified else [*_by_luck(scores), "; not verified"]
+    means = ("built and run, limits kept with reserve", "built and run")
+    good = [*(f", verified ({said}) on {by}" for said in means), f", verified on {by}", ", verified"]
+    proved = good if verified else [*_by_luck(scores), "; not verified"]
     for text in said:
         for score in reached or [""]:
             yield from (f"{use}{text}{score}{proof}" for proof in proved)
@@ -235,8 +236,8 @@ def _culprit_line(culprit: Culprit) -> str:
         missed = alone is not None and not alone.passed
         said = f"alone in INT8: {relation(alone, 24)}" if alone is not None and missed else culprit.told
     taken = culprit.cause.taken_back if culprit.cause is not None else None
-    share = f" ({percent(taken.share)} of its loss)" if taken is not None else ""
-    said = f": {said}{share if len(said) + len(share) < WIDTH - NAME else ''}" if said else ""
+    share = f" ({share_text(taken, 'its')})" if taken is not None else ""
+    said = f": {said}{share if len(said) < WIDTH // 2 - 3 else ''}" if said else ""
     kind = f" ({middle(culprit.op_type, 20)})"
     room = WIDTH - 2 - len(said)
     text = kind + said if len(kind) + NAME <= room else said

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 
 from pytest_int8acc.report.words import NAME, count, few, middle, percent
-from pytest_int8acc.results.causes import Cause, CauseKind, Symptom, TakenKind
+from pytest_int8acc.results.causes import Cause, CauseKind, Symptom, TakenBack, TakenKind
 
 #: Every kind of cause, with what to do.
 ADVICE: Mapping[CauseKind, str] = {
@@ -200,11 +200,17 @@ def taken_text(cause: Cause, *, named: bool = False) -> str:
     if taken is None:
         return ""
     what = f"'{middle(taken.tensor, NAME)}'" if named else ""
-    seen = f" on {taken.samples} samples" if taken.samples is not None else ""
-    text = f"{_TAKEN[taken.kind](cause, what)} {percent(taken.share)} of the loss{seen}"
+    chance = ", so chance has a part in it" if taken.beyond else ""
+    text = f"{_TAKEN[taken.kind](cause, what)} {share_text(taken)}{chance}"
     others = [t for t in cause.tried if t.kind == "range" and t.tensor == taken.tensor]
     others = [] if taken.kind == "range" else others
     return text + "".join(f", another range {percent(other.share)}" for other in others)
+
+
+def share_text(taken: TakenBack, whose: str = "the") -> str:
+    """Like ``97 % of the loss on 32 samples``."""
+    seen = f" on {taken.samples} samples" if taken.samples is not None else ""
+    return f"{'more than' if taken.beyond else f'{percent(taken.share)} of'} {whose} loss{seen}"
 
 
 def _freed(what: str) -> str:

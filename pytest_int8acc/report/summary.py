@@ -196,7 +196,8 @@ def _of_ranges(ranges: OddRanges) -> str:
     fault = " and ".join(filter(None, ("too wide" * bool(wide), "too narrow" * bool(narrow))))
     if ranges.by_hand:
         named = ", ".join(f"{value:g}" for value in ranges.by_hand)
-        return f"{', '.join(parts)}: the dynamic ranges were set by hand ({named}) and are {fault}"
+        few = "a few dynamic ranges" if len(ranges.by_hand) > 1 else "one dynamic range"
+        return f"{', '.join(parts)}: the tensors share {few} ({named}), {fault}"
     return f"{', '.join(parts)}: the dynamic ranges are {fault}, as from other data or another model"
 
 

@@ -62,6 +62,8 @@ class TakenBack:
     """The outputs of the samples looked at met the criteria."""
     samples: int | None = None
     """How many were looked at, drawn at random; None: all."""
+    beyond: bool = False
+    """Far more went than the culprit adds: what else rounds decides as well, so the part means little."""
 
 
 @dataclass(frozen=True)
@@ -118,7 +120,7 @@ class OddRanges:
     narrow: tuple[float, ...] = ()
     """Of those too narrow, what their tensors reach over what they express."""
     by_hand: tuple[float, ...] = ()
-    """The values they take most often, where these are so few that somebody set them."""
+    """The values they take most often, where these are few for so many tensors, as if set by hand."""
 
 
 @dataclass(frozen=True)

@@ -108,6 +108,16 @@ def test_a_fault_that_costs_nothing_is_not_the_cause() -> None:
     assert told(cause) == ("weight-scales-off", "w", "constants", 0.95)
 
 
+@pytest.mark.parametrize(("left", "beyond"), [(0.1, False), (-3.0, True)])
+def test_more_than_the_loss_is_told_apart(left: float, beyond: bool) -> None:
+    """Where far more comes back than the culprit adds, what else rounds decides."""
+    cause = found(Trials({"x": left}, halved=False), [suspect("x", *QUIET)])
+    assert told(cause)[3] == 1.0
+    assert cause is not None
+    assert cause.taken_back is not None
+    assert cause.taken_back.beyond is beyond
+
+
 def test_a_scale_that_mends_nothing_is_not_to_blame() -> None:
     """Only the tensor itself gives back the loss: then the rounding is what costs."""
     cause = found(Trials({"x": 1.0, "w": 11.0}, {"x": 10.5}), [suspect("x", *WIDE_RANGE), WEIGHT])

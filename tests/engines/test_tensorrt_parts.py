@@ -11,16 +11,18 @@ import numpy as np
 import pytest
 from zoo import ZOO
 
-from pytest_int8acc.engines.tensorrt import worker
+from pytest_int8acc.engines.tensorrt import engine, worker
 from pytest_int8acc.engines.tensorrt.build import explain
 from pytest_int8acc.engines.tensorrt.child import Outcome
-from pytest_int8acc.engines.tensorrt.engine import TrtEngine
+from pytest_int8acc.engines.tensorrt.engine import TrtEngine, open_engine
 from pytest_int8acc.engines.tensorrt.latency import summarize
 from pytest_int8acc.engines.tensorrt.log import last_words, ran_out_of_memory
 from pytest_int8acc.engines.tensorrt.plan_file import read_header
+from pytest_int8acc.engines.tensorrt.platform import Platform
 from pytest_int8acc.errors import EngineError
 from pytest_int8acc.graph.model import make_model
 from pytest_int8acc.results import Latency
+from pytest_int8acc.tensors import TensorInfo
 
 PLAIN = make_model(ZOO["plain"](), name="plain.onnx")
 
@@ -164,3 +166,18 @@ def test_int64_is_narrowed_where_it_fits() -> None:
     found = convert("int32", np.array([[1, -(2**31)]]))
     assert found.dtype == np.int32
     assert found.tolist() == [[1, -(2**31)]]
+
+
+def test_an_engine_without_a_tensor_that_criteria_name_says_what_to_do(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, here = tmp_path / "a.engine", Platform("tensorrt", (8, 6, 0), "NVIDIA H100", (9, 0))
+    float32 = np.dtype(np.float32)
+    given, inner, output = (TensorInfo(name, float32, ("n", 4)) for name in ("x", "inner", "y"))
+    told = [
+        {"name": t.name, "dtype": "FLOAT", "shape": [-1, 4], "input": t is given} for t in (given, output)
+    ]
+    path.write_bytes(b"ftrt" + bytes(20) + bytes([8, 6, 0, 0]) + bytes(100))
+    monkeypatch.setattr(engine, "_examine", lambda *_: (told, ""))
+    with pytest.raises(EngineError, match=r"it gives no 'inner', which criteria name .*: build it"):
+        open_engine(path, here, [given], [output, inner], inner=["inner"])

@@ -10,10 +10,12 @@ from hypothesis import strategies as st
 from onnx import parser
 from zoo import ZOO, sample_feed
 
+from benchmarks.nets import MODELS
+from benchmarks.regressions.data import samples
 from pytest_int8acc.engines.onnxruntime import OrtEngine
 from pytest_int8acc.errors import ModelError
 from pytest_int8acc.graph.groups import find_groups
-from pytest_int8acc.graph.load import normalize
+from pytest_int8acc.graph.load import load_model, normalize
 from pytest_int8acc.graph.migrate import Migrated, migrate, sites, weight_maxima
 from pytest_int8acc.graph.model import Model, make_model
 from pytest_int8acc.graph.network import Network
@@ -65,6 +67,18 @@ def test_the_float_function_stays(name: str) -> None:
     assert [g.name for g in moved.network.groups] == [g.name for g in network.groups]
     assert len(moved.network.model.graph.node) == len(model.graph.node) + len(moved.inserted)
     OrtEngine(apply(moved.network))(sample_feed(proto))
+
+
+@pytest.mark.parametrize(
+    ("name", "count"), [("decoder", 9), ("encoder", 17), ("recognizer", 16), ("swin", 18)]
+)
+def test_the_float_function_of_exports_that_compute_shapes_stays(name: str, count: int) -> None:
+    model = load_model(MODELS / f"{name}.onnx")
+    network = network_of(model)
+    assert len(sites(network)) == count
+    moved = by_chance(network)
+    assert_same_function(model, moved.network, samples(name, "calibration", 4))
+    assert_quantized_as_read(moved.network)
 
 
 @given(float_models(), st.integers(0, 2**32 - 1))

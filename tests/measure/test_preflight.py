@@ -226,3 +226,26 @@ def test_of_tensors_beyond_fp16_those_are_told_that_lose_an_output(project: Proj
     assert "'sums' of ReduceSum 'sums' reaches" in str(told.value)
     assert "'cube'" not in str(told.value)
     assert "'fourth'" not in str(told.value)
+
+
+def test_an_output_that_is_beyond_fp16_itself_is_told(project: Project) -> None:
+    """What it is made of is beyond, too, and harmless behind its Tanh."""
+    proto = parser.parse_model(
+        """<ir_version: 8, opset_import: ["": 17]> g (float[n, 8] x) => (float[n, 8] y, float[n, 4] z) {
+            cube = Mul(x, large)
+            flat = Tanh(cube)
+            z = MatMul(flat, w)
+            y = Mul(x, larger)
+        }"""
+    )
+    constants = {"large": 1e4, "larger": 2e4, "w": np.random.default_rng(0).standard_normal((8, 4))}
+    tensors = [numpy_helper.from_array(np.array(v, np.float32), name) for name, v in constants.items()]
+    proto.graph.initializer.extend(tensors)
+    for node in proto.graph.node:
+        node.name = node.output[0]
+    onnx.save(proto, project.folder / "model.onnx")
+    data = np.random.default_rng(1).choice((-100, 100), (COUNT, 8))
+    np.savez(project.folder / "data.npz", x=data.astype(np.float32))
+    with pytest.raises(ModelError, match="'y' of Mul 'y' reaches") as told:
+        project.check(CALIBRATED + "criteria: [{sqnr_db: 20}]\n")
+    assert "'cube'" not in str(told.value)

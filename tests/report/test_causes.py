@@ -7,7 +7,7 @@ from typing import Any, get_args
 
 import pytest
 
-from pytest_int8acc.report.causes import ADVICE, advice, cause_brief, cause_text, taken_text
+from pytest_int8acc.report.causes import ADVICE, advice, cause_brief, cause_text, share_text, taken_text
 from pytest_int8acc.results.causes import Cause, CauseKind, Symptom, TakenBack, TakenKind
 
 LOSS = {"sqnr_db": 12.34, "best_sqnr_db": 40.0}
@@ -220,6 +220,11 @@ def test_what_was_taken_back_is_said_with_its_share(kind: TakenKind) -> None:
 def test_a_share_of_few_samples_is_said_to_be_that() -> None:
     told = replace(cause("noise-adds-up", {}), taken_back=TakenBack("activation", "t", 0.83, True, 32))
     assert taken_text(told) == "it unquantized gives back 83 % of the loss on 32 samples"
+    assert told.taken_back is not None
+    assert share_text(told.taken_back, "its") == "83 % of its loss on 32 samples"
+    told = replace(told, taken_back=TakenBack("activation", "t", 1.0, True, 32, beyond=True))
+    more = "it unquantized gives back more than the loss on 32 samples, so chance has a part in it"
+    assert taken_text(told) == more
 
 
 def test_a_range_that_was_tried_in_vain_is_said() -> None:

@@ -58,8 +58,8 @@ def test_ranges_come_before_layers() -> None:
     )
     by_hand = OddRanges(3, (20.0, 22.0, 21.0), by_hand=(10.0, 50.0))
     assert summary(failing(WIDE, ranges=by_hand)) == (
-        "all 3 ranges are 20 to 22 times what the data reaches: the dynamic ranges were set by hand (10, 50) "
-        "and are too wide"
+        "all 3 ranges are 20 to 22 times what the data reaches: the tensors share a few dynamic ranges "
+        "(10, 50), too wide"
     )
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +18,7 @@ from pytest_int8acc.engines.tensorrt.plan_file import PlanHeader, read_header
 from pytest_int8acc.engines.tensorrt.platform import Platform, require
 from pytest_int8acc.engines.tensorrt.profiles import shown, within
 from pytest_int8acc.engines.tensorrt.runtime import backend, speaking_of
-from pytest_int8acc.errors import EngineError
+from pytest_int8acc.errors import EngineError, listed
 from pytest_int8acc.tensors import Array, Feed, TensorInfo, describe
 
 #: TensorRT's names of element types, and NumPy's.
@@ -160,6 +160,7 @@ def open_engine(
     inputs: Sequence[TensorInfo],
     outputs: Sequence[TensorInfo],
     options: BuildOptions | None = None,
+    inner: Collection[str] = (),
 ) -> TrtEngine:
     """An engine that somebody else built.
 
@@ -171,6 +172,7 @@ def open_engine(
         inputs: What it must take: the case's model's inputs.
         outputs: What it must give.
         options: Plugins and the time limit.
+        inner: Those of the outputs that are none of the model's, but named by criteria.
 
     Raises:
         MissingBackendError: There is no GPU.
@@ -182,6 +184,12 @@ def open_engine(
     require(platform, "run")
     tensors, layers = _examine(path, platform, header, options)
     _check_tensors(path, tensors, True, inputs)
+    lacking = sorted(set(inner).difference(t["name"] for t in tensors))
+    if lacking:
+        raise EngineError(
+            f"{path}: it gives no {listed(lacking)}, which criteria name inside the model: build it from an "
+            "ONNX model that has this among its outputs, or take the criteria on it out of the spec"
+        )
     _check_tensors(path, tensors, False, outputs)
     return TrtEngine(
         path,

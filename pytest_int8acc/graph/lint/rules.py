@@ -182,7 +182,7 @@ _TABLE: Mapping[Severity, Mapping[str, tuple[str, str, str]]] = {
             "ONNX Runtime",
         ),
         "equal-scales": (
-            "tensors of a real network differ in range, so these were set by hand, not calibrated",
+            "tensors of a real network differ in range, and scales that are calibrated differ with them",
             "calibrate: int8: {calibrate: {data: ...}}",
             "guide",
         ),

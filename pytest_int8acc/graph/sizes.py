@@ -1,0 +1,235 @@
+"""What constant sizes decide, computed once: exports of PyTorch compute shapes, and numbers of them.
+
+Sizes that inputs decide stay open: a Reshape to one of them and constants gets -1 in its place.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+
+import numpy as np
+import onnx
+from onnx import TypeProto, helper, numpy_helper
+from onnx.shape_inference import InferenceError, infer_node_outputs
+
+from pytest_int8acc.graph.index import GRAPHS, attribute
+from pytest_int8acc.graph.model import Model, put_constant
+from pytest_int8acc.tensors import Array
+
+#: Numbers from here down stand for sizes that inputs decide, each for one of them.
+_OPEN = -(1 << 40)
+#: Shapes have few elements.
+_SMALL = 64
+#: What nothing tells: of a type that nothing computes with.
+_UNKNOWN = np.empty(0, object)
+
+
+def _sliced(node: onnx.NodeProto, data: Array, start: Array, end: Array, *rest: Array) -> Array:
+    (step,) = rest[1] if len(rest) > 1 else (1,)
+    if data.ndim != 1:
+        raise ValueError("shapes have one dimension")
+    return data[int(start[0]) : int(end[0]) : int(step)]
+
+
+def _divided(one: Array, other: Array) -> Array | None:
+    """As ONNX does: integers toward 0."""
+    if one.dtype.kind == "f":
+        return one / other
+    return np.trunc(one / other).astype(one.dtype) if other.all() else None
+
+
+def _power(base: Array, exponent: Array) -> Array | None:
+    """A power of numbers in float32; None where libraries may round it to different neighbours."""
+    if not base.dtype == exponent.dtype == np.float32 or base.size + exponent.size != 2 or base.item() <= 0:
+        return None
+    shape, exact = np.broadcast_shapes(base.shape, exponent.shape), base.item() ** exponent.item()
+    low, high = (np.float32(exact * (1 + by)) for by in (-(2.0**-28), 2.0**-28))
+    return np.full(shape, low) if low == high else None
+
+
+#: Operators that only move or pick values, so that open sizes may be among them.
+_MOVES: Mapping[str, Callable[..., Array]] = {
+    "Concat": lambda node, *parts: np.concatenate(parts, attribute(node, "axis", 0)),
+    "Gather": lambda node, data, at: np.take(data, at, attribute(node, "axis", 0)),
+    "Identity": lambda node, data: data,
+    "Reshape": lambda node, data, target: data.reshape(target),
+    "Slice": _sliced,
+    "Squeeze": lambda node, data, axes=None: np.squeeze(data, None if axes is None else tuple(axes)),
+    "Unsqueeze": lambda node, data, axes: np.expand_dims(data, tuple(axes)),
+    "Where": lambda node, which, one, other: np.choose(which, (other, one)),
+}
+#: What IEEE 754 rounds in one way.
+_ARITHMETIC: Mapping[str, Callable[..., Array | None]] = {
+    "Add": np.add,
+    "Div": _divided,
+    "Equal": np.equal,
+    "Mod": np.mod,
+    "Mul": np.multiply,
+    "Pow": _power,
+    "Sqrt": np.sqrt,
+    "Sub": np.subtract,
+}
+
+
+def fold_sizes(model: Model) -> Model:
+    """The model without nodes that only compute constant sizes, or constant numbers of them.
+
+    Args:
+        model: Its constants are initializers.
+    """
+    if not any(node.op_type in ("Shape", "Mod") for node in model.graph.node):
+        return model
+    editor, sizes, public = model.edit(), _Sizes(model), model.index.public
+    kept: list[onnx.NodeProto] = []
+    for node in editor.graph.node:
+        target = sizes.see(node)
+        if target is not None:
+            node.input[1] = editor.add_constant(f"{node.output[0]}_shape", target)
+        made = sizes.known.get(node.output[0])
+        if made is None or _is_open(made) or node.output[0] in public:
+            kept.append(node)
+        else:
+            put_constant(editor.graph.initializer.add(), node.output[0], made, editor.weights)
+    editor.set_nodes(_without_idle(kept, sizes.known, public))
+    return editor.done()
+
+
+def _without_idle(
+    nodes: list[onnx.NodeProto], known: Mapping[str, Array], public: frozenset[str]
+) -> list[onnx.NodeProto]:
+    """Nodes without those that compute sizes which nothing reads any more."""
+    read, kept = set(public), list[onnx.NodeProto]()
+    for node in reversed(nodes):
+        if node.output[0] not in known or node.output[0] in read:
+            read.update(node.input)
+            kept.append(node)
+    return kept[::-1]
+
+
+def _is_open(array: Array) -> bool:
+    return bool(array.dtype == np.int64 and (array <= _OPEN).any())
+
+
+class _Sizes:
+    """Types of tensors, and values of small ones, as far as they were seen."""
+
+    def __init__(self, model: Model) -> None:
+        self.known = dict[str, Array]()
+        self._opsets = list(model.proto.opset_import)
+        self._types = dict[str, TypeProto]()
+        self._named = dict[str, int]()
+        self._numbers = itertools.count(_OPEN, -1)
+        for name, array in model.constants().items():
+            self._keep(name, array)
+        for value in model.graph.input:
+            self._tell(value.name, value.type)
+
+    def see(self, node: onnx.NodeProto) -> Array | None:
+        """Keep what a node makes; of a Reshape to a computed shape with one open size, the shape with -1."""
+        value, name = self._value(node), node.output[0]
+        if value is not None:
+            self._keep(name, value)
+        elif node.op_type == "Reshape" and node.input[1] in self.known and node.input[0] in self._types:
+            shape = self._reshaped(node)
+            kind = self._types[node.input[0]].tensor_type.elem_type
+            dims = [size if size > _OPEN else str(size) for size in shape]
+            self._types[name] = helper.make_tensor_type_proto(kind, dims)
+            closed = [-1 if size <= _OPEN else size for size in shape]
+            if _is_open(self.known[node.input[1]]) and closed.count(-1) <= 1 and 0 not in closed:
+                return np.array(closed, np.int64)
+        else:
+            for output, inferred in self._inferred(node).items():
+                self._tell(output, inferred)
+        return None
+
+    def _keep(self, name: str, array: Array) -> None:
+        kind = helper.np_dtype_to_tensor_dtype(array.dtype)
+        self._types[name] = helper.make_tensor_type_proto(kind, array.shape)
+        if array.size <= _SMALL:
+            self.known[name] = array
+
+    def _tell(self, name: str, kind: TypeProto) -> None:
+        """Keep a tensor's type; each open size is called by its number."""
+        self._types[name] = kind
+        for dim in kind.tensor_type.shape.dim:
+            if not dim.HasField("dim_value") and not dim.dim_param.startswith("-"):
+                number = next(self._numbers)
+                dim.dim_param = str(self._named.setdefault(dim.dim_param or str(number), number))
+
+    def _shape(self, name: str) -> list[int] | None:
+        kind = self._types.get(name, TypeProto()).tensor_type
+        if not kind.HasField("shape"):
+            return None
+        return [d.dim_value if d.HasField("dim_value") else int(d.dim_param) for d in kind.shape.dim]
+
+    def _inferred(self, node: onnx.NodeProto) -> Mapping[str, TypeProto]:
+        """Types that ONNX's inference tells of one node."""
+        names = [name for name in node.input if name]
+        if any(name not in self._types for name in names) or any(a.type in GRAPHS for a in node.attribute):
+            return {}
+        types = {name: self._types[name] for name in names}
+        closed = {n: self.known[n] for n in names if n in self.known and not _is_open(self.known[n])}
+        data = {name: numpy_helper.from_array(np.asarray(array), name) for name, array in closed.items()}
+        try:
+            version = next(o.version for o in self._opsets if o.domain == node.domain)
+            schema = onnx.defs.get_schema(node.op_type, version, node.domain)
+            return infer_node_outputs(schema, node, types, data, opset_imports=self._opsets)
+        except (InferenceError, StopIteration, onnx.defs.SchemaError):
+            return {}
+
+    def _reshaped(self, node: onnx.NodeProto) -> list[int]:
+        """The shape that a Reshape makes; what nothing tells is a new open size."""
+        before, target = self._shape(node.input[0]), self.known[node.input[1]].tolist()
+        if not attribute(node, "allowzero", 0):
+            whole = [*(before or []), *[next(self._numbers)] * len(target)]
+            target = [size or whole[place] for place, size in enumerate(target)]
+        rest = [size for size in target if size != -1]
+        return [self._left(before, rest) if size == -1 else size for size in target]
+
+    def _left(self, whole: Sequence[int] | None, rest: Sequence[int]) -> int:
+        """What -1 stands for beside the other sizes of a Reshape."""
+        if whole is not None:
+            up, down = (Counter(size for size in sizes if size <= _OPEN) for sizes in (whole, rest))
+            over, under = (math.prod(size for size in sizes if size > _OPEN) for sizes in (whole, rest))
+            if up == down and under and over % under == 0:
+                return over // under
+            if up > down and (up - down).total() == 1 and over == under:
+                return next(iter(up - down))
+        return next(self._numbers)
+
+    def _value(self, node: onnx.NodeProto) -> Array | None:
+        """What a node makes of known values; None where it is not known."""
+        if node.domain not in ("", "ai.onnx"):
+            return None
+        if node.op_type == "Shape":
+            shape = self._shape(node.input[0])
+            part = slice(attribute(node, "start", 0), attribute(node, "end", None))
+            return None if shape is None else np.array(shape, np.int64)[part]
+        data = [self.known.get(name, _UNKNOWN) for name in node.input]
+        if not data or any(d.dtype.kind not in "ifb" or (d.dtype.kind == "f" and d.size > 1) for d in data):
+            return None
+        try:
+            with np.errstate(all="ignore"):
+                return self._computed(node, data)
+        except (IndexError, TypeError, ValueError):  # what is wrong with it, whoever runs it says
+            return None
+
+    def _computed(self, node: onnx.NodeProto, data: Sequence[Array]) -> Array | None:
+        some_open = any(map(_is_open, data))
+        if node.op_type in _MOVES:
+            picked = node.op_type in ("Concat", "Where") or not any(map(_is_open, data[1:]))
+            return np.asarray(_MOVES[node.op_type](node, *data)) if picked else None
+        if node.op_type == "Cast":
+            dtype = helper.tensor_dtype_to_np_dtype(attribute(node, "to", 0))
+            fits = dtype == np.int64 or (dtype.kind in "ifb" and not some_open)
+            return data[0].astype(dtype) if fits else None
+        if node.op_type not in _ARITHMETIC or attribute(node, "fmod", 0):
+            return None
+        if some_open:
+            shape = np.broadcast_shapes(*(d.shape for d in data))
+            return np.array([next(self._numbers) for _ in range(math.prod(shape))], np.int64).reshape(shape)
+        made = _ARITHMETIC[node.op_type](*data)
+        return None if made is None else np.asarray(made)
