@@ -120,9 +120,10 @@ class TrtBackend:
     def begin(self, form: Form, role: Role, inputs: Dataset) -> None:
         """Build what ``open`` will be asked for beside the next build: on another GPU where there is one.
 
-        On one GPU what comes before the kernels are timed goes on beside the other build.
+        Builds take turns on a GPU: the only one is left to one builder, so that TensorRT starts once.
         """
-        if isinstance(form, EngineForm) or (share_of_cores() or os.cpu_count()) == 1:
+        alone = len(self.platform.devices) == 1 or (share_of_cores() or os.cpu_count()) == 1
+        if alone or isinstance(form, EngineForm):
             return
         request = self._request(form, role, inputs)
         device = next(iter(self.platform.devices[1:]), None)

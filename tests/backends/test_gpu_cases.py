@@ -37,9 +37,27 @@ def test_workers_build_each_engine_once_and_a_second_run_none(tmp_path: Path) ->
     assert again.count("engine taken from the store") == 2
 
 
-def test_prebuilt_engines_as_baseline_and_candidate(tmp_path: Path) -> None:
-    project, kept = small_project(tmp_path), tmp_path / "s"
-    pytest_run(project, "--int8acc-report", "out", store=kept)
+@pytest.fixture(scope="module")
+def session(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
+    """A project whose cases ran in one session, and what that printed; batches within a profile, and not."""
+    project = small_project(tmp_path_factory.mktemp("small"), samples=110)  # 2 * 50 + 10
+    text = (project / "small.int8acc.yaml").read_text(encoding="utf-8").replace(tactics(), "")
+    shapes = tactics().replace("}", ", shapes: {x: [[1, 3, 8, 8], [50, 3, 8, 8], [64, 3, 8, 8]]}}")
+    for batch in (50, 100):
+        spec = project / f"batch{batch}.int8acc.yaml"
+        spec.write_text(f"{text}batch: {batch}\n{shapes}", encoding="utf-8")
+    return project, pytest_run(project, "--int8acc-report", "out", store=project / "store")
+
+
+def test_dynamic_shapes(session: tuple[Path, str]) -> None:
+    _, printed = session
+    assert outcome(printed) == {"passed": 2, "error": 1}
+    assert "outside its profile [1, 3, 8, 8] to [64, 3, 8, 8]" in printed
+
+
+def test_prebuilt_engines_as_baseline_and_candidate(session: tuple[Path, str]) -> None:
+    project, _ = session
+    kept = project / "store"
     engines = {e["role"]: e for e in cases(project)["small"]["engines"]}
     files = {path.stat().st_size: path for path in kept.rglob("engine.plan")}
     for role in ("baseline", "INT8"):
@@ -51,19 +69,6 @@ def test_prebuilt_engines_as_baseline_and_candidate(tmp_path: Path) -> None:
     assert outcome(pytest_run(project, spec.name, "-vv", store=kept)) == {"passed": 1}
     (project / "INT8.engine").write_bytes(b"no engine")
     assert outcome(pytest_run(project, spec.name, store=kept)) == {"error": 1}
-
-
-def test_dynamic_shapes(tmp_path: Path, gpu_store: Path) -> None:
-    project = small_project(tmp_path, samples=110)  # 2 * 50 + 10
-    spec = project / "small.int8acc.yaml"
-    text = spec.read_text(encoding="utf-8").replace(tactics(), "")
-    shapes = tactics().replace("}", ", shapes: {x: [[1, 3, 8, 8], [50, 3, 8, 8], [64, 3, 8, 8]]}}")
-    spec.write_text(f"{text}batch: 50\n{shapes}", encoding="utf-8")
-    assert outcome(pytest_run(project, spec.name, store=gpu_store)) == {"passed": 1}
-    spec.write_text(f"{text}batch: 100\n{shapes}", encoding="utf-8")
-    printed = pytest_run(project, spec.name, store=gpu_store)
-    assert outcome(printed) == {"error": 1}
-    assert "outside its profile [1, 3, 8, 8] to [64, 3, 8, 8]" in printed
 
 
 @pytest.mark.skipif(gpus() < 2, reason="needs two NVIDIA GPUs: run pytest -m gpu -s on such a host")

@@ -35,21 +35,24 @@ WIDE = {"conv2", "conv3"}
 
 def test_implicit_quantization_writes_reads_and_refuses_caches(tmp_path: Path, gpu_store: Path) -> None:
     project = copy_example(tmp_path)
-    spec = project / "implicit.int8acc.yaml"
     text = IMPLICIT.replace("ALGORITHM", "minmax").replace("CACHE", "digits.cache") + tactics()
-    spec.write_text(text, encoding="utf-8")
-    printed = pytest_run(project, spec.name, "-vv", store=gpu_store)
-    assert outcome(printed) == {"passed": 1}
+    specs = [project / f"{name}.int8acc.yaml" for name in ("calibrates", "reads")]
+    for spec in specs:
+        spec.write_text(text, encoding="utf-8")
+    names = [spec.name for spec in specs]
+    printed = pytest_run(project, *names, "-vv", "--int8acc-report", "out", store=gpu_store)
+    assert outcome(printed) == {"passed": 2}
+    for case in cases(project).values():  # the second is built from the cache, which makes it another engine
+        assert not next(engine["stored"] for engine in case["engines"] if engine["role"] == "INT8")
     cache = project / "digits.cache"
     written = cache.read_bytes()
     assert written.startswith(b"TRT-")
-    assert outcome(pytest_run(project, spec.name, store=gpu_store)) == {"passed": 1}
-    assert cache.read_bytes() == written
     data = dict(np.load(project / "data" / "calibration.npz"))
     np.savez(project / "data" / "calibration.npz", **{k: v[::2] * 0.5 for k, v in data.items()})
-    printed = pytest_run(project, spec.name, store=gpu_store)
+    printed = pytest_run(project, names[1], store=gpu_store)
     assert outcome(printed) == {"error": 1}
     assert "it is of other calibration data" in printed
+    assert cache.read_bytes() == written
 
 
 def wide_network() -> Model:

@@ -123,8 +123,18 @@ def test_the_second_gpu_builds_the_candidate(opened: Callable[..., TrtBackend]) 
 
     opened(build, FIRST, SECOND)
     assert places == {Role.BASELINE: None, Role.INT8: SECOND}
+
+
+def test_the_only_gpu_is_left_to_one_builder(opened: Callable[..., TrtBackend]) -> None:
+    """Two would take turns there, and each of them starts for seconds first."""
+    threads: list[str] = []
+
+    def build(request: Any, *_: Any, **__: Any) -> Built:
+        threads.append(threading.current_thread().name)
+        return built_of(request)
+
     opened(build, FIRST)
-    assert places == {Role.BASELINE: None, Role.INT8: None}
+    assert threads == [threading.current_thread().name] * 2
 
 
 def test_a_build_that_fails_beside_is_told_when_it_is_opened(opened: Callable[..., TrtBackend]) -> None:
@@ -265,7 +275,7 @@ def test_latency_is_measured_while_nothing_builds(monkeypatch: pytest.MonkeyPatc
 @pytest.mark.usefixtures("rtx")
 @pytest.mark.parametrize("workers", ["0", "2"])
 def test_cases_of_a_session_share_its_builders(case: Case, tmp_path: Path, workers: str) -> None:
-    """TensorRT's start takes longer than most builds: two builders in each process, however many cases."""
+    """TensorRT's start takes longer than most builds: at most two builders in each process."""
     starts = tmp_path / "starts"
     tell = f"    open({str(starts)!r}, 'a').write(f'{{__import__(\"os\").getpid()}}\\n')\n"
     (tmp_path / "sitecustomize.py").write_text(

@@ -7,6 +7,7 @@ import os
 import sys
 import time
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from pathlib import Path
 
 import numpy as np
@@ -29,6 +30,7 @@ from hypothesis import strategies as st
 from kills import killed_at
 
 from pytest_int8acc.check import conclude
+from pytest_int8acc.engines.tensorrt.child import make_workers
 from pytest_int8acc.errors import CriterionError, Int8accError
 from pytest_int8acc.goldens import Goldens
 from pytest_int8acc.goldens.arrays import cut_like, first_samples, pack, unpack
@@ -63,7 +65,8 @@ class Project:
         path.write_text(base + spec)
         (case,) = load_spec(path)
         folder, candidates = more.pop("folder", None), more.pop("candidates", None)
-        measured = measure(case, Settings(**more), Goldens(folder, update, candidates))
+        builders = more.pop("builders", None)
+        measured = measure(case, Settings(**more), Goldens(folder, update, candidates), builders=builders)
         measured.close()
         return measured
 
@@ -764,24 +767,22 @@ def test_shared_storage_that_is_not_known_is_an_error(project: Project) -> None:
 @needs_gpu[1]
 def test_a_golden_on_tensorrt_spares_the_baseline_s_engine(project: Project, gpu_store: Path) -> None:
     base = BASE.replace("backend: onnxruntime\n", "backend: tensorrt\n") + tactics()
-    kept = {"cache_dir": str(gpu_store)}
-    recorded = project.run(STANDING, "missing", base=base, **kept)
-    assert {engine.role for engine in recorded.engines} == {"baseline", "INT8"}
-    result = project.run(STANDING, base=base, **kept)
-    assert result.passed
-    assert {engine.role for engine in result.engines} == {"INT8"}
-    assert project.record()["settings"] == {"mode": "engine"}
-    assert "TensorRT" in project.record()["made_with"]["engine"]
-    # A search has no baseline's engine to time, and finds its way all the same.
-    path = project.folder / "case.int8acc.yaml"
-    path.write_text(base + STANDING.replace(MINMAX, WIDE).replace("20", "31"))
-    (case,) = load_spec(path)
-    measured = measure(case, Settings(**kept))
-    try:
-        assert not measured.int8_passed
-        assert conclude(measured).search is not None
-    finally:
-        measured.close()
+    with make_workers() as builders:
+        kept = {"cache_dir": str(gpu_store)}
+        recorded = project.run(STANDING, "missing", base=base, builders=builders, **kept)
+        assert {engine.role for engine in recorded.engines} == {"baseline", "INT8"}
+        result = project.run(STANDING, base=base, builders=builders, **kept)
+        assert result.passed
+        assert {engine.role for engine in result.engines} == {"INT8"}
+        assert project.record()["settings"] == {"mode": "engine"}
+        assert "TensorRT" in project.record()["made_with"]["engine"]
+        # A search has no baseline's engine to time, and finds its way all the same.
+        path = project.folder / "case.int8acc.yaml"
+        path.write_text(base + STANDING.replace(MINMAX, WIDE).replace("20", "31"))
+        (case,) = load_spec(path)
+        with closing(measure(case, Settings(**kept), builders=builders)) as measured:
+            assert not measured.int8_passed
+            assert conclude(measured).search is not None
 
 
 # --- orphans
