@@ -157,7 +157,8 @@ def run_worker(
         "POLYGRAPHY_USE_TENSORRT_RTX": "1" if platform.is_rtx else "0",
         **({"CUDA_VISIBLE_DEVICES": device.visible} if device in platform.devices[1:] else {}),
     }
-    with make_workers() if workers is None else contextlib.nullcontext(workers) as crew:
+    own = contextlib.closing(make_workers()) if workers is None else contextlib.nullcontext(workers)
+    with own as crew:
         outcome = crew.run(
             folder,
             folder / worker.LOG,
