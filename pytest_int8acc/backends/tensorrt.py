@@ -296,7 +296,7 @@ class TrtBackend:
         if built.role == Role.BASELINE:
             return _Unrun(built)
         raise MissingBackendError(
-            f"{self.platform.name} parses and builds baseline and INT8 ({layers} layers); they were not "
+            f"{self.platform.name} parses and builds baseline and candidate ({layers} layers); they were not "
             f"compared: {self.platform.problem}"
         )
 

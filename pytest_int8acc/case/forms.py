@@ -286,7 +286,9 @@ def _low_form(case: Case, low: Format, model: Model, settings: Settings) -> Int8
         for name in ("calibrations", "layers", "reduce"):
             if getattr(settings, name):
                 flag = f"--int8acc-{name}"
-                raise SpecError(f"candidate: {low.name}: {flag} is for INT8 only; leave it out, or this case")
+                raise SpecError(
+                    f"candidate: {low.name}: {flag} is for INT8 and FP8; leave it out, or this case"
+                )
         if (settings.mode, settings.provider) == ("native", "cpu") and settings.backend != "tensorrt":
             raise SpecError(
                 f"candidate: {low.name}: in mode native ONNX Runtime computes it in FP32 on the CPU, so that "

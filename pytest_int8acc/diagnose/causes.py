@@ -28,7 +28,7 @@ from pytest_int8acc.graph.model import Model
 from pytest_int8acc.graph.network import Edge, Group, Network, Precision
 from pytest_int8acc.lab.interventions import Interventions
 from pytest_int8acc.lab.statistics import CEILING_DB, LOST_DB, WIDE, EdgeStats, lost_db, reach, sound_db
-from pytest_int8acc.lab.sweep import SAMPLES, EdgeMeter
+from pytest_int8acc.lab.sweep import EdgeMeter
 from pytest_int8acc.lab.values import TensorValues
 from pytest_int8acc.results.causes import Cause
 from pytest_int8acc.tensors import did_you_mean
@@ -54,7 +54,6 @@ def explain(
     groups: Sequence[str],
     *,
     rest: Precision = "fp16",
-    samples: int = SAMPLES,
     engine_only: bool = False,
     unstable: bool = False,
     trials: Interventions | None = None,
@@ -65,7 +64,6 @@ def explain(
         meter: Of the INT8 side of the case, no plan applied.
         groups: Names of the culprits; one that was left out of INT8 for want of a scale may be among them.
         rest: What runs beside INT8: scales vanish in FP16 that FP32 holds.
-        samples: How many are looked at.
         engine_only: The same Q/DQ model meets the criteria in ONNX Runtime, so no scale can be the cause.
         unstable: The limit missed lies within the noise between two runs of the baseline.
         trials: Take back one thing at a time; None: causes are what tensors hold.
@@ -86,7 +84,7 @@ def explain(
     found = {n: Cause("missing-scale", "no-scale", others=facts) for n, facts in missing.items()}
     logger.info("diagnosis: causes of %d groups", len(groups))
     wanted = [known[name] for name in groups if name in known]
-    explainer = _Explainer(meter, wanted, rest, samples)
+    explainer = _Explainer(meter, rest)
     clock = current()
     for done, group in enumerate(wanted):
         if clock.over:
@@ -98,13 +96,11 @@ def explain(
 
 
 class _Explainer:
-    def __init__(self, meter: EdgeMeter, wanted: Sequence[Group], rest: Precision, samples: int) -> None:
+    def __init__(self, meter: EdgeMeter, rest: Precision) -> None:
         self.rest = rest
         self.graph = Surroundings(meter.network)
         self.weights = (meter.network.model, meter.model)
-        edges = [edge for group in wanted for edge in group.edges]
-        edges += self.graph.partner_edges({e.tensor for e in edges if e.quantization.values is None})
-        self.measured = meter.measure(edges, samples)
+        self.measured = meter.measured
 
     def cause(self, group: Group, engine_only: bool, unstable: bool, trials: Interventions | None) -> Cause:
         """The cause of one group."""
@@ -247,14 +243,10 @@ class Surroundings:
     def __init__(self, network: Network) -> None:
         self.index = network.model.index
         self._origin = origins(network.model)
-        self._edges: dict[str, list[Edge]] = defaultdict(list)
-        """Tensor to the edges that quantize it."""
-        for edge in (e for g in network.groups for e in g.edges if e.quantization.values is None):
-            self._edges[edge.tensor].append(edge)
         self._quantized: dict[str, set[str]] = defaultdict(set)
         """Root to the quantized tensors that hold its values."""
-        for tensor in self._edges:
-            self._quantized[self.root(tensor)].add(tensor)
+        for edge in (e for e in network.edges if e.quantization.values is None):
+            self._quantized[self.root(edge.tensor)].add(edge.tensor)
         self._joins: dict[str, list[onnx.NodeProto]] = defaultdict(list)
         """Root to each Concat and Add that its values go into."""
         for node in self.index.nodes.values():
@@ -268,11 +260,6 @@ class Surroundings:
         while tensor in self._origin:
             tensor = self._origin[tensor]
         return tensor
-
-    def partner_edges(self, tensors: set[str]) -> list[Edge]:
-        """Edges of tensors that meet one of ``tensors``."""
-        meeting = {other for tensor in tensors for _, others in self._meetings(tensor) for other in others}
-        return [edge for tensor in sorted(meeting) for edge in self._edges[tensor]]
 
     def _meetings(self, tensor: str) -> Iterator[tuple[onnx.NodeProto, set[str]]]:
         """Each Concat and Add that ``tensor`` goes into, with the other quantized tensors there."""

@@ -14,6 +14,7 @@ import numpy as np
 
 from pytest_int8acc.data import Batch, Dataset
 from pytest_int8acc.data.dataset import real_rows
+from pytest_int8acc.engines.calibrators import CHUNK_BYTES, cut_batches, row_sizes
 from pytest_int8acc.engines.onnxruntime import CPU, Sessions
 from pytest_int8acc.errors import EngineError
 from pytest_int8acc.graph.alone import beside
@@ -31,8 +32,8 @@ from pytest_int8acc.tensors import Array, Feed
 logger = logging.getLogger("pytest_int8acc")
 #: Nodes behind a layer that an engine may fuse with it: bias, BatchNormalization, activation.
 _FUSED = 4
-#: Errors of whole tensors are steady on few samples, and the tensors are kept.
-SAMPLES = 8
+#: Errors of whole tensors are steady on few samples; of tensors of more bytes together, on the least.
+SAMPLES, _LEAST, _BYTES = 8, 4, 1 << 30
 
 
 def layer_errors(
@@ -47,7 +48,7 @@ def layer_errors(
         seen: The INT8 side of the case as it runs, no plan applied; see ``Board.as_run``.
         inputs: What the case is judged on.
         sessions: Where it runs.
-        samples: How many of the inputs are run, a whole batch at least where the model fixes it.
+        samples: How many of the inputs are run at most, a whole batch at least where the model fixes it.
 
     Raises:
         EngineError: A model does not run.
@@ -57,12 +58,13 @@ def layer_errors(
     shown = _with_outputs(seen, watched)
     plain, alone = beside(shown, watched)
     models = plain, apply(shown)
-    few = FirstSamples(inputs, seen.model, samples)
-    logger.info("diagnosis: errors of %d layers on %d samples", len(watched), few.samples or 0)
-    engines = [sessions.exact(model, optimized=False) for model in models]  # they run once or twice
+    row = 3 * 4 * sum(row_sizes(seen.model, watched.values()).values())
+    few = FirstSamples(inputs, seen.model, min(samples, max(_LEAST, _BYTES // max(row, 1))))
+    engines = [sessions.exact(model, optimized=False) for model in models]  # they run a few times
     # by group, batch by batch: with nothing in INT8 against all of it, and against the group alone
     found: dict[str, tuple[list[F64], list[F64]]] = {name: ([], []) for name in watched}
-    for batch in few.batches():
+    what = f"diagnosis: errors of {len(watched)} layers"
+    for batch in cut_batches(few, what, seen.model, row, CHUNK_BYTES):
         high, int8 = ({n: real_rows(a, batch) for n, a in engine(batch.feed).items()} for engine in engines)
         for name, tensor in watched.items():
             for rows, array in zip(found[name], (int8[tensor], high[alone[name]]), strict=True):

@@ -32,17 +32,16 @@ class Range:
     """SQNR lost against the best scale."""
 
 
-def survey(meter: EdgeMeter, *, samples: int = 16) -> tuple[Range, ...]:
+def survey(meter: EdgeMeter) -> tuple[Range, ...]:
     """Every activation range of a network against what its tensor holds, in the order of the groups.
 
     Raises:
         EngineError: The float model does not run.
         DataError: The inputs cannot be read.
     """
-    measured = meter.measure((edge for group in meter.network.groups for edge in group.edges), samples)
     return tuple(
         Range(tensor, reach(edge.quantization), stats.amax, lost_db(stats, edge))
-        for tensor, (stats, quantizations) in measured.items()
+        for tensor, (stats, quantizations) in meter.measured.items()
         for edge in quantizations.values()
     )
 

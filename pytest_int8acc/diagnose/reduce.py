@@ -52,8 +52,9 @@ def reduce(
 ) -> Path:
     """Write the smallest piece around ``group`` that shows its error, and check it by running the files.
 
-    The folder gets ``float.onnx`` (the baseline's piece), ``int8.onnx``, ``inputs.npz``, ``inputs.json``
-    (Polygraphy's format), ``expected.npz`` and ``int8.npz`` (outputs of the two), and ``README.md``.
+    The folder gets ``float.onnx`` (the baseline's piece), ``int8.onnx`` (or ``fp8.onnx``), ``inputs.npz``,
+    ``inputs.json`` (Polygraphy's format), ``expected.npz`` and ``int8.npz`` (outputs of the two), and
+    ``README.md``.
 
     Args:
         model: The case's float model; the weights of the baseline are its own where nodes and tensors agree.
@@ -174,7 +175,7 @@ class _Search:
         self._values: dict[str, tuple[Feed, Feed]] = {}
         if self.sqnr == math.inf:
             raise ModelError(
-                f"{whole.network.model.name}: INT8 leaves no error at the outputs of '{group.name}'; "
+                f"{whole.network.model.name}: quantization leaves no error at the outputs of '{group.name}'; "
                 "reduce a group that the report names as a culprit"
             )
 

@@ -52,6 +52,11 @@ class Piece:
     whole: float
     """SQNR at the culprit's outputs in the whole model, in dB."""
 
+    @property
+    def low(self) -> str:
+        """The format that it is quantized to, ``int8`` or ``fp8``, as files are named."""
+        return self.group.edges[0].quantization.format.name
+
 
 def shows(sqnr: float, whole: float) -> bool:
     """True where an error has at least half the power of the whole model's; both in dB."""
@@ -76,8 +81,8 @@ def write_piece(folder: Path, piece: Piece, sessions: Sessions) -> None:
     try:
         with replacing_models(folder) as drafts:
             write_model(piece.baseline, drafts / "float.onnx")
-            write_model(piece.int8, drafts / "int8.onnx")
-            arrays = {"inputs": piece.inputs, "expected": piece.expected, "int8": piece.found}
+            write_model(piece.int8, drafts / f"{piece.low}.onnx")
+            arrays = {"inputs": piece.inputs, "expected": piece.expected, piece.low: piece.found}
             for name, feed in arrays.items():
                 write_npz(drafts / f"{name}.npz", feed.items())
             (drafts / "inputs.json").write_text(to_json([piece.inputs]), encoding="utf-8")
@@ -92,7 +97,7 @@ def _check(drafts: Path, folder: Path, piece: Piece, sessions: Sessions) -> str:
     with np.load(drafts / "inputs.npz") as stored:
         feed = dict(stored)
     outputs = []
-    for model, file in (("float.onnx", "expected.npz"), ("int8.onnx", "int8.npz")):
+    for model, file in (("float.onnx", "expected.npz"), (f"{piece.low}.onnx", f"{piece.low}.npz")):
         engine = sessions.exact(load_model(drafts / model))
         found = engine(feed)
         with np.load(drafts / file) as stored:
@@ -121,6 +126,8 @@ def _readme(piece: Piece, runtime: str) -> str:
     told = {"rest": piece.rest.upper(), "samples": samples, "model": in_code(piece.model)}
     return _README.format(
         **vars(piece) | told | {"groups": len(piece.groups)},
+        low=piece.low,
+        format=piece.low.upper(),
         name=in_code(piece.group.name),
         op_type=in_markdown(piece.group.op_type),
         sqnr=worst_sqnr(piece.expected, piece.found),
@@ -142,15 +149,15 @@ def _scale_lines(piece: Piece) -> Iterator[str]:
             yield f"| {in_code(edge.tensor)} | {in_code(edge.node)} | {kind} | {text} | {most} |"
 
 
-_README = """# Error of {name} in INT8
+_README = """# Error of {name} in {format}
 
 Cut out of {model}: {nodes} of {all_nodes} nodes, {groups} of them quantized layers, around the {op_type}
-{name}. `float.onnx` is the baseline ({rest}), `int8.onnx` the same piece with Q/DQ, the rest {rest}.
+{name}. `float.onnx` is the baseline ({rest}), `{low}.onnx` the same piece with Q/DQ, the rest {rest}.
 Inputs: what the baseline computes there for {samples}.
 
 | | SQNR at the outputs of {name} |
 | --- | --- |
-| whole model, all in INT8 | {whole:.1f} dB |
+| whole model, all in {format} | {whole:.1f} dB |
 | this piece | {sqnr:.1f} dB |
 
 The piece counts as showing the error up to {close:g} dB above the whole model's SQNR, half the noise power.
@@ -164,17 +171,17 @@ Run with {runtime}: Q/DQ unfused, FP16 rounded operator by operator.
 ## Files
 
 - `inputs.npz`, `inputs.json`: inputs (NumPy, and for `polygraphy run --load-inputs`).
-- `expected.npz`: outputs of `float.onnx`. `int8.npz`: outputs of `int8.onnx`.
+- `expected.npz`: outputs of `float.onnx`. `{low}.npz`: outputs of `{low}.onnx`.
 
 ## To run it again
 
     polygraphy run float.onnx --onnxrt --load-inputs inputs.json --save-outputs float.json
-    polygraphy run int8.onnx --onnxrt --graph-optimization-level ORT_ENABLE_BASIC --load-inputs inputs.json \\
-        --load-outputs float.json --rtol 0 --atol {atol}
-    polygraphy run int8.onnx --trt --strongly-typed --load-inputs inputs.json --load-outputs float.json \\
+    polygraphy run {low}.onnx --onnxrt --graph-optimization-level ORT_ENABLE_BASIC \\
+        --load-inputs inputs.json --load-outputs float.json --rtol 0 --atol {atol}
+    polygraphy run {low}.onnx --trt --strongly-typed --load-inputs inputs.json --load-outputs float.json \\
         --rtol 0 --atol {atol}
 
 The tolerance is half the greatest difference: the second and third command fail as long as the error is
 there. Without `--graph-optimization-level` (of Polygraphy 0.53.6 and later) ONNX Runtime fuses Q/DQ into its
-own INT8 kernels.
+own kernels.
 """

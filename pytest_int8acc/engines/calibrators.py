@@ -18,6 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 from onnx import TensorProto, helper
 
+from pytest_int8acc.clock import current
 from pytest_int8acc.data.dataset import Batch, real_rows
 from pytest_int8acc.data.layout import Layout, read_layout
 from pytest_int8acc.engines.bins import SCATTER_ADDS, Bins, add_counts, add_node, can_count
@@ -32,7 +33,7 @@ if TYPE_CHECKING:
     from pytest_int8acc.data import Dataset
 
 #: Activations of one run that leave the graph together, in bytes; batches are cut, then tensors divided.
-CHUNK_BYTES = 1 << 27
+CHUNK_BYTES = 1 << 28
 #: Activations that a run makes where maxima are taken, in bytes, about: larger ones leave the caches.
 RUN_BYTES = 1 << 28
 #: Reductions take their axes as an input from these opsets on.
@@ -107,7 +108,7 @@ def _maxima(
     sizes, run_rows, samples, is_broken = dict.fromkeys(tensors, 0), 1, 0, False
     what = f"calibration: ranges of {len(tensors)} tensors"
     most = CHUNK_BYTES if sessions.on_device else RUN_BYTES
-    for batch in _batches(dataset, what, model, reduced.row_bytes, most):
+    for batch in cut_batches(dataset, what, model, reduced.row_bytes, most):
         outputs = engine(batch.feed)
         samples, size = samples + batch.rows, batch.rows + batch.padding
         run_rows = max(run_rows, size)
@@ -133,9 +134,10 @@ class _Reduced:
         floored = not_negative(model)
         self.highest, self.sizes = dict[str, str](), dict[str, str]()
         self.lowest, self.sums = dict[str, str](), dict[str, str]()
-        self._values, wanted = model.values(), set(tensors)
+        self._rows, wanted = row_sizes(model, [*tensors, *summed]), set(tensors)
         for tensor in dict.fromkeys([*tensors, *sorted(summed)]):
             self._add(tensor, tensor in wanted, tensor in floored, tensor in summed)
+        self.row_bytes = 4 * sum(self._rows.get(tensor, 0) for tensor in self.highest)
         self._run_early(model)
         floats = (*self.highest.values(), *self.lowest.values(), *self.sums.values(), self.chain)
         types = dict.fromkeys(floats, TensorProto.FLOAT) | dict.fromkeys(
@@ -155,23 +157,9 @@ class _Reduced:
 
     def size(self, tensor: str, outputs: Feed) -> int:
         """Elements in one run."""
-        row = self._row_size(tensor)
-        return (
-            int(outputs[self.sizes[tensor]].item())
-            if row is None
-            else row * len(outputs[self.highest[tensor]])
-        )
-
-    @property
-    def row_bytes(self) -> int:
-        """Of all tensors in one row, as float32; those whose size the model does not tell are left out."""
-        return sum(4 * (self._row_size(tensor) or 0) for tensor in self.highest)
-
-    def _row_size(self, tensor: str) -> int | None:
-        """Elements of a row where the model tells; an operator that asked for it would undo layouts."""
-        shape = self._values[tensor].shape if tensor in self._values else None
-        sizes = [size for size in shape[1:] if isinstance(size, int)] if shape else []
-        return math.prod(sizes) if shape and len(sizes) == len(shape) - 1 else None
+        if tensor in self._rows:
+            return self._rows[tensor] * len(outputs[self.highest[tensor]])
+        return int(outputs[self.sizes[tensor]].item())
 
     def _run_early(self, model: Model) -> None:
         """Chain small numbers made of each tensor's extremes, in the order in which tensors are made.
@@ -201,7 +189,7 @@ class _Reduced:
             self.sums[tensor] = self._reduced("ReduceL1", tensor, value, axes)
         if not is_wanted:
             return
-        if self._row_size(tensor) is None:
+        if tensor not in self._rows:  # an operator that asked for it would undo layouts
             self.sizes[tensor] = add_node(self.edit, "Size", f"{tensor}/size", value)
         if is_floored and axis == 1 and rank > 2:  # convolutions need not leave their blocked layout for it
             pooled = add_node(self.edit, "GlobalMaxPool", f"{tensor}/pooled", value)
@@ -219,6 +207,17 @@ class _Reduced:
             return add_node(self.edit, op_type, name, value, axes=axes, keepdims=0)
         given = self.edit.add_constant("calibration/axes", np.array(axes, np.int64))
         return add_node(self.edit, op_type, name, value, given, keepdims=0)
+
+
+def row_sizes(model: Model, tensors: Iterable[str]) -> dict[str, int]:
+    """Elements of a row of each tensor; those whose size the model does not tell are left out."""
+    values, found = model.values(), dict[str, int]()
+    for tensor in tensors:
+        shape = values[tensor].shape if tensor in values else None
+        sizes = [size for size in shape[1:] if isinstance(size, int)] if shape else []
+        if shape and len(sizes) == len(shape) - 1:
+            found[tensor] = math.prod(sizes)
+    return found
 
 
 def _joined(known: NDArray[np.float32] | None, found: NDArray[np.float32]) -> NDArray[np.float32] | None:
@@ -244,21 +243,59 @@ def collect_histograms(
         DataError: The samples cannot be read.
     """
     found = {t: Bins(maxima.amax(t), bins) for t in maxima.per_sample if can_count(maxima.amax(t))}
-    layout = read_layout(model.inputs)
-    rows = maxima.run_rows if _can_cut(layout) else 1
-    sizes = {tensor: maxima.run_bytes[tensor] // rows for tensor in found}
-    in_graph = sessions.on_device and model.opset >= SCATTER_ADDS
-    chunks = [list(sizes)] if in_graph and sizes else list(chunked(sizes, CHUNK_BYTES))
-    for n, chunk in enumerate(chunks, 1):
-        what = f"calibration: histograms of {len(chunk)} tensors (pass {n} of {len(chunks)})"
-        at_once = [sizes[tensor] for tensor in chunk]
-        batches = _batches(dataset, what, model, max(at_once) if in_graph else sum(at_once), CHUNK_BYTES)
-        count = _count_in_graph if in_graph else _count
-        count(model, {tensor: found[tensor] for tensor in chunk}, batches, sessions)
+    what = f"calibration: histograms of {len(found)} tensors"
+    if found and sessions.on_device and model.opset >= SCATTER_ADDS:
+        largest = max(_row_bytes(model, maxima, found).values())
+        _count_in_graph(model, found, cut_batches(dataset, what, model, largest, CHUNK_BYTES), sessions)
+        return found
+    for tensor, values in tensor_batches(model, maxima.of(found), dataset, what, sessions):
+        found[tensor].add(values)
     return found
 
 
-def _batches(dataset: Dataset, what: str, model: Model, row_bytes: int, most: int) -> Iterator[Batch]:
+def tensor_batches(
+    model: Model, maxima: Maxima, dataset: Dataset, what: str, sessions: Sessions
+) -> Iterator[tuple[str, NDArray[np.float32]]]:
+    """The values of tensors, batch by batch; ``CHUNK_BYTES`` leave the graph together.
+
+    Batches are cut to that where the model allows it; tensors are divided, each part with a session and a
+    pass of its own, where a batch that cannot be cut holds more, or one sample does.
+
+    Args:
+        model: A float model.
+        maxima: Of the same model, of the tensors that are wanted.
+        dataset: Samples.
+        what: What is being done, for a log.
+        sessions: Where it runs.
+
+    Yields:
+        A tensor and its values, float32.
+
+    Raises:
+        EngineError: The model does not run.
+        DataError: The samples cannot be read.
+        OutOfTime: Before a pass begins.
+    """
+    sizes = _row_bytes(model, maxima, maxima.per_sample)
+    for chunk in chunked(sizes, CHUNK_BYTES):
+        current().check()
+        edit = model.edit()
+        names = {tensor: _add_cast(edit, tensor) for tensor in chunk}
+        end_with(edit, dict.fromkeys(names.values(), TensorProto.FLOAT))
+        engine = sessions.exact(edit.done())
+        for batch in cut_batches(dataset, what, model, sum(map(sizes.__getitem__, chunk)), CHUNK_BYTES):
+            outputs = engine(batch.feed)
+            for tensor, name in names.items():
+                yield tensor, real_rows(outputs.pop(name), batch)
+
+
+def _row_bytes(model: Model, maxima: Maxima, tensors: Iterable[str]) -> dict[str, int]:
+    """Size of each tensor as float32: of a row where runs can be cut to one, else of a run."""
+    rows = maxima.run_rows if _can_cut(read_layout(model.inputs)) else 1
+    return {tensor: maxima.run_bytes[tensor] // rows for tensor in tensors}
+
+
+def cut_batches(dataset: Dataset, what: str, model: Model, row_bytes: int, most: int) -> Iterator[Batch]:
     """Batches cut, where the model allows it, to as many rows as ``most`` bytes hold, or one."""
     layout = read_layout(model.inputs)
     rows = max(1, most // max(row_bytes, 1))
@@ -273,18 +310,6 @@ def _batches(dataset: Dataset, what: str, model: Model, row_bytes: int, most: in
 
 def _can_cut(layout: Layout) -> bool:
     return bool(layout.batched) and layout.size is None
-
-
-def _count(model: Model, found: Mapping[str, Bins], batches: Iterable[Batch], sessions: Sessions) -> None:
-    """Count what tensors hold in arrays that leave the graph."""
-    edit = model.edit()
-    names = {tensor: _add_cast(edit, tensor) for tensor in found}
-    end_with(edit, dict.fromkeys(names.values(), TensorProto.FLOAT))
-    engine = sessions.exact(edit.done())
-    for batch in batches:
-        outputs = engine(batch.feed)
-        for tensor, name in names.items():
-            found[tensor].add(real_rows(outputs.pop(name), batch))
 
 
 def _count_in_graph(

@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Collection, Mapping
 from copy import copy
 from functools import cached_property
+from types import MappingProxyType
 
 import numpy as np
 
@@ -17,9 +18,10 @@ from pytest_int8acc.tensors import Array
 
 
 class Interventions:
-    """Trials on one board, on which each tensor that a culprit quantizes has a switch and scales of its own.
+    """Trials with all other culprits out of INT8, so that one decides.
 
-    All other culprits are out of INT8 meanwhile, so that this one decides.
+    Whole culprits are tried on the case's own board, where it can tell. Else there is another, opened when it
+    is wanted, on which each tensor that a culprit quantizes has a switch and scales of its own.
     """
 
     def __init__(self, lab: Lab, culprits: Collection[str], most: int) -> None:
@@ -70,27 +72,28 @@ class Interventions:
     def as_it_is(self, group: str) -> float:
         """How far the outputs are off with this culprit in INT8."""
         if group not in self._known:
-            given = frozenset(piece.given for piece in self.pieces[group])
-            self._known[group] = self._tried(group, given)
+            self._known[group] = self._tried(group, self._case.simulator, self._high - {group})
         return self._known[group]
 
     def loss(self, group: str) -> float:
         """What it adds to how far they are off: squared errors, 1 at the limit of a criterion."""
         if "" not in self._known:
-            self._known[""] = self._tried(group, frozenset())
+            self._known[""] = self._tried(group, self._case.simulator, self._high)
         return self.as_it_is(group) - self._known[""]
 
     def without(self, group: str, piece: Piece) -> float:
         """How far the outputs are off with one piece not quantized."""
-        return self._tried(group, frozenset(p.given for p in self.pieces[group] if p != piece))
+        return self._apart(group, frozenset(p.given for p in self.pieces[group] if p != piece))
 
     def rescaled(self, group: str, piece: Piece, scale: Array) -> float:
         """The same with an activation in symmetric INT8 at another scale, float32 [] or [channels]."""
+        if not scale.ndim and self._is_own(group, piece):
+            scales = {piece.tensors[0]: TensorScale(scale)}
+            return self._tried(group, self._case.simulator, self._high - {group}, scales)
         int8 = frozenset(p.other if p == piece else p.given for p in self.pieces[group])
         given = scale if piece.axis is None else np.broadcast_to(scale, (piece.channels,))
-        return self._tried(
-            group, int8, {piece.scaled: TensorScale(np.asarray(given, np.float32), piece.axis)}
-        )
+        taken = TensorScale(np.asarray(given, np.float32), piece.axis)
+        return self._apart(group, int8, {piece.scaled: taken})
 
     def in_fp32(self, group: str) -> float:
         """The same with the culprit as it is, and FP32 in place of FP16 around all that is INT8."""
@@ -101,11 +104,27 @@ class Interventions:
     def _wide(self) -> Simulator:
         return self._case.simulator.on(self._case.network, "fp32")
 
+    def _is_own(self, group: str, piece: Piece) -> bool:
+        """Whether no other group in INT8 reads an activation, and it has one symmetric scale."""
+        groups = self._case.network.groups
+        readers = [(g.name, e.quantization) for g in groups for e in g.edges if e.tensor in piece.tensors]
+        alike = [other for other in self.pieces[group] if other.tensors == piece.tensors]
+        return len(alike) == 1 and all(name in self._high and q.is_plain for name, q in readers)
+
+    def _apart(
+        self, group: str, int8: frozenset[str], scales: Mapping[str, TensorScale] = MappingProxyType({})
+    ) -> float:
+        """A trial with some of what one culprit was taken apart into."""
+        whole = self._high - self.pieces.keys()
+        return self._tried(group, self._simulator, (self._every | whole) - int8, scales)
+
     def _tried(
-        self, group: str, int8: frozenset[str], scales: Mapping[str, TensorScale] | None = None
+        self,
+        group: str,
+        simulator: Simulator,
+        high: frozenset[str],
+        scales: Mapping[str, TensorScale] = MappingProxyType({}),
     ) -> float:
         self.spent[group] += 1
         self.clock.tick("trial")
-        whole = self._high - self.pieces.keys()
-        high = dict.fromkeys(sorted((self._every | whole) - int8), self._case.measured.keep)
-        return self._simulator.badness(Plan(high=high, scales=scales or {}))
+        return simulator.badness(Plan(dict.fromkeys(sorted(high), self._case.measured.keep), scales))

@@ -77,11 +77,6 @@ class Lab:
         return tensor_shapes(self.network.model, feed, wanted, self.sessions)
 
     @cached_property
-    def _nbytes(self) -> Mapping[str, int]:
-        """Tensor to its size in a run, as float32."""
-        return {tensor: 4 * math.prod(shape) for tensor, shape in self.shapes.items()}
-
-    @cached_property
     def work(self) -> Mapping[str, float]:
         """Group to its multiply-accumulates, as a share of those of all groups.
 
@@ -135,7 +130,7 @@ class Lab:
         Raises:
             DataError: The inputs cannot be read.
         """
-        measured = self.measured
+        measured, own = self.measured, self.measured.result.scores
         return Simulator(
             self.network,
             measured.inputs,
@@ -145,6 +140,7 @@ class Lab:
             rest=self.int8.rest,
             low=self.int8.low,
             sessions=self.sessions,
+            scores=() if measured.backend.needs_simulation or self.sessions.mode != "exact" else own,
         )
 
     def simulated(
@@ -275,7 +271,7 @@ class Lab:
     def meter(self) -> EdgeMeter:
         """What each quantization does to the values of its tensor."""
         measured = self.measured
-        return EdgeMeter(self.network, measured.model, measured.inputs, self.sessions, self._nbytes)
+        return EdgeMeter(self.network, measured.model, measured.inputs, self.sessions)
 
 
 def _proof_key(plan: Plan) -> object:

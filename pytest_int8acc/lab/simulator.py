@@ -21,6 +21,8 @@ from pytest_int8acc.graph.plan import moved
 from pytest_int8acc.lab.board import Board
 from pytest_int8acc.lab.inputs import Inputs
 from pytest_int8acc.lab.vectors import Prober
+from pytest_int8acc.results import Score
+from pytest_int8acc.scores.criteria import Criterion
 from pytest_int8acc.search.types import Enough, GroupInfo, Probe, Target, Trial
 from pytest_int8acc.tensors import Array, Outputs
 
@@ -62,6 +64,7 @@ class Simulator:
         rest: Precision = "fp16",
         low: Format = INT8,
         sessions: Sessions = CPU,
+        scores: Sequence[Score] = (),
     ) -> None:
         """Read the inputs.
 
@@ -74,6 +77,7 @@ class Simulator:
             rest: What runs beside INT8.
             low: What groups run in that no plan keeps high.
             sessions: Where ONNX Runtime runs.
+            scores: Of the network with all in INT8, as far as they are known.
 
         Raises:
             DataError: The dataset cannot be read.
@@ -81,7 +85,7 @@ class Simulator:
         self.network, self.groups = network, tuple(groups)
         self.inputs = Inputs(dataset, network.model.inputs, baseline)
         self._baseline = self.inputs.cut(baseline)
-        self._case_judge = judge
+        self._case_judge, self._scores = judge, scores
         self._rest, self._low, self._sessions = rest, low, sessions
         self._boards: dict[object, Board] = {}
         self._seen: dict[tuple[int, ...], Seen] = {}
@@ -234,7 +238,9 @@ class Simulator:
             return self._like._unit(target)
         if target.criterion not in self._units:
             seen = self.seen()
-            loss = self.trial(Plan()).losses[target.criterion]
+            wanted = _limit(seen.judge.criteria[target.criterion])
+            known = [score.strain for score in self._scores if _limit(score) == wanted]
+            loss = known[0] if known else self.trial(Plan()).losses[target.criterion]
             vectors = self.probe(Plan(), seen, self.few).vectors[seen.prober.targets.index(target)]
             reached = float(np.square(vectors.astype(np.float64)).sum(axis=1).mean())
             unit = reached / loss ** (2 / target.power) if 0 < loss < math.inf else 1.0
@@ -299,6 +305,10 @@ def _readers(network: Network) -> dict[str, list[Edge]]:
     for edge in (e for group in network.groups for e in group.edges if e.quantization.values is None):
         found.setdefault(edge.tensor, []).append(edge)
     return found
+
+
+def _limit(judged: Score | Criterion) -> tuple[object, ...]:
+    return judged.subject, judged.metric, judged.limit, judged.bound
 
 
 def _places(edges: Sequence[Edge]) -> list[tuple[str, int]]:

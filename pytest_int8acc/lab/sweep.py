@@ -2,24 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from types import MappingProxyType
+from functools import cached_property
 
 import numpy as np
 import onnx
 from numpy.typing import NDArray
-from onnx import TensorProto, helper
 
 from pytest_int8acc.clock import current
 from pytest_int8acc.data import Batch, Dataset
-from pytest_int8acc.data.dataset import real_rows
 from pytest_int8acc.data.layout import read_layout
 from pytest_int8acc.engines.bins import Bins, can_count
-from pytest_int8acc.engines.calibrators import chunked, collect_maxima
-from pytest_int8acc.engines.onnxruntime import CPU, OrtEngine, Sessions
-from pytest_int8acc.engines.run import with_progress
-from pytest_int8acc.graph.beside import end_with
+from pytest_int8acc.engines.calibrators import collect_maxima, tensor_batches
+from pytest_int8acc.engines.onnxruntime import CPU, Sessions
 from pytest_int8acc.graph.flow import channel_axis, mixing
 from pytest_int8acc.graph.model import Model
 from pytest_int8acc.graph.network import Edge, Network
@@ -28,9 +24,9 @@ from pytest_int8acc.lab.values import TensorValues, tensor_values
 from pytest_int8acc.scales.observed import BINS
 
 #: Samples that are looked at: shares and ranges of activations are steady long before.
-SAMPLES = 64
-#: Activations of one run that leave the graph together, in bytes.
-CHUNK_BYTES = 1 << 28
+_SAMPLES = 64
+#: The least of them whose values are counted, and what these may hold, in bytes, before they are that few.
+_LEAST, _BYTES = 16, 1 << 25
 #: Values that are looked at together: their copies in float64 stay small.
 _PIECE = 1 << 20
 
@@ -72,35 +68,37 @@ def measure_edges(
     readers: Mapping[str, onnx.NodeProto],
     few: Dataset,
     sessions: Sessions,
-    nbytes: Mapping[str, int],
 ) -> dict[str, Measurement]:
     """Measure every activation edge, the model run in float.
 
     Args:
         model: A float model that has the edges' tensors.
-        edges: Activation edges; constants are left out.
+        edges: Activation edges.
         readers: Nodes by name, to know which axis of a tensor holds channels.
-        few: Samples.
+        few: Samples; of large tensors the first ones alone are counted.
         sessions: Where the model runs.
-        nbytes: Tensor to its size in a run, about, as float32.
 
     Returns:
         By tensor.
 
     Raises:
         EngineError: The model does not run.
+        DataError: The samples cannot be read.
+        OutOfTime: Before a pass begins.
     """
-    wanted = [edge for edge in edges if edge.quantization.values is None]
-    if not wanted:
+    if not edges:
         return {}
-    first, mixes = {edge.tensor: edge for edge in reversed(wanted)}, mixing(model)
+    current().check()
+    first, mixes = {edge.tensor: edge for edge in reversed(edges)}, mixing(model)
     maxima = collect_maxima(model, list(first), few, sessions)
     bins = {t: Bins(maxima.amax(t), BINS) for t in first if can_count(maxima.amax(t))}
     stats: dict[str, dict[int, EdgeStats]] = {tensor: {} for tensor in first}
-    for edge in wanted:
+    for edge in edges:
         stats[edge.tensor].setdefault(id(edge.quantization), EdgeStats(edge.quantization))
-
-    def visit(tensor: str, values: NDArray[np.float32]) -> None:
+    row = sum(maxima.run_bytes.values()) // maxima.run_rows
+    counted = FirstSamples(few, model, max(_LEAST, min(_SAMPLES, _BYTES // max(row, 1))))
+    what = f"measuring {len(first)} tensors"
+    for tensor, values in tensor_batches(model, maxima, counted, what, sessions):
         edge = first[tensor]
         axis = channel_axis(readers[edge.node].op_type, edge.index, values.ndim, edge.node in mixes)
         if tensor in bins:
@@ -108,8 +106,6 @@ def measure_edges(
         for quantization in stats[tensor].values():
             for piece in pieces(values):
                 quantization.add(piece, axis)
-
-    sweep(model, {tensor: nbytes.get(tensor, 0) for tensor in first}, few, sessions, visit)
     lows = {tensor: edge.quantization.format.symmetric for tensor, edge in first.items()}
     return {tensor: (tensor_values(tensor, maxima, bins, low), stats[tensor]) for tensor, low in lows.items()}
 
@@ -120,55 +116,10 @@ def pieces(values: NDArray[np.float32]) -> Iterator[NDArray[np.float32]]:
     yield from (values[i : i + step] for i in range(0, len(values), step))
 
 
-#: What is told of each batch of a tensor: the tensor, and its values.
-Visit = Callable[[str, NDArray[np.float32]], None]
-
-
-def sweep(model: Model, sizes: Mapping[str, int], dataset: Dataset, sessions: Sessions, visit: Visit) -> None:
-    """Run a model over the samples and show tensors' values, batch by batch.
-
-    Args:
-        model: In float.
-        sizes: Tensors, and their size in a run, in bytes; more than ``CHUNK_BYTES`` take several passes.
-        dataset: Samples.
-        sessions: Where it runs.
-        visit: Told the tensor and its values.
-
-    Raises:
-        EngineError: The model does not run.
-        DataError: The samples cannot be read.
-        OutOfTime: Before a pass begins.
-    """
-    for chunk in chunked(sizes, CHUNK_BYTES):
-        current().check()
-        engine, names = _showing(model, chunk, sessions)
-        for batch in with_progress(dataset, f"measuring {len(chunk)} tensors"):
-            outputs = engine(batch.feed)
-            for tensor, name in names.items():
-                visit(tensor, np.asarray(real_rows(outputs[name], batch), np.float32))
-
-
-def _showing(model: Model, tensors: Sequence[str], sessions: Sessions) -> tuple[OrtEngine, dict[str, str]]:
-    """An engine whose outputs are these tensors in FP32, and each one's name there."""
-    edit = model.edit()
-    names = {tensor: edit.unique(f"{tensor}/float") for tensor in tensors}
-    for tensor, name in names.items():
-        edit.graph.node.append(helper.make_node("Cast", [tensor], [name], to=TensorProto.FLOAT))
-    end_with(edit, dict.fromkeys(names.values(), TensorProto.FLOAT))
-    return sessions.exact(edit.done()), names
-
-
 class EdgeMeter:
-    """Quantizations of a network measured on the first inputs of a case; each tensor once."""
+    """Quantizations of a network measured on the first inputs of a case, all at once."""
 
-    def __init__(
-        self,
-        network: Network,
-        model: Model,
-        inputs: Dataset,
-        sessions: Sessions = CPU,
-        nbytes: Mapping[str, int] = MappingProxyType({}),
-    ) -> None:
+    def __init__(self, network: Network, model: Model, inputs: Dataset, sessions: Sessions = CPU) -> None:
         """Keep what is needed; nothing is run.
 
         Args:
@@ -176,14 +127,13 @@ class EdgeMeter:
             model: The case's float model.
             inputs: What the case is judged on.
             sessions: Opens the models.
-            nbytes: Tensor to its size in a run, about, as float32.
         """
         self.network, self.model = network, model
-        self._inputs, self._sessions, self._nbytes = inputs, sessions, nbytes
-        self._known: dict[int, dict[str, Measurement]] = {}
+        self._inputs, self._sessions = inputs, sessions
 
-    def measure(self, edges: Iterable[Edge], samples: int) -> dict[str, Measurement]:
-        """Activation edges measured on the case's float model, by tensor of the network.
+    @cached_property
+    def measured(self) -> Mapping[str, Measurement]:
+        """Every activation edge measured on the case's float model, by tensor of the network.
 
         A network that was read from a Q/DQ model may have dequantized weights, and lack a Relu that a
         quantizer folded into a range. Tensors that the float model does not have are measured on the network.
@@ -191,27 +141,16 @@ class EdgeMeter:
         Raises:
             EngineError: A model does not run.
             DataError: The inputs cannot be read.
+            OutOfTime: Before a pass begins.
         """
-        wanted = list(dict.fromkeys(e.tensor for e in edges if e.quantization.values is None))
-        known = self._known.setdefault(samples, {})
-        missing = set(wanted) - known.keys()
-        if missing:
-            every = [e for g in self.network.groups for e in g.edges if e.tensor in missing]
-            known |= self._measured(every, FirstSamples(self._inputs, self.model, samples))
-        return {tensor: known[tensor] for tensor in wanted}
-
-    def _measured(self, edges: Sequence[Edge], few: Dataset) -> dict[str, Measurement]:
-        nodes, own = self.network.model.index.nodes, self.network.model
-        theirs = _tensors_of(self.model, own)
+        own, few = self.network.model, FirstSamples(self._inputs, self.model, _SAMPLES)
+        nodes, theirs = own.index.nodes, _tensors_of(self.model, own)
+        edges = [edge for edge in self.network.edges if edge.quantization.values is None]
         known = [replace(edge, tensor=theirs[edge.tensor]) for edge in edges if edge.tensor in theirs]
-        found = measure_edges(self.model, known, nodes, few, self._sessions, self._nbytes)
+        found = measure_edges(self.model, known, nodes, few, self._sessions)
         ours = [edge for edge in edges if edge.tensor not in theirs]
-        alone = measure_edges(own, ours, nodes, few, self._sessions, self._nbytes)
-        return {
-            e.tensor: found[theirs[e.tensor]] if e.tensor in theirs else alone[e.tensor]
-            for e in edges
-            if e.quantization.values is None
-        }
+        alone = measure_edges(own, ours, nodes, few, self._sessions)
+        return {e.tensor: found[theirs[e.tensor]] if e.tensor in theirs else alone[e.tensor] for e in edges}
 
 
 def _tensors_of(model: Model, network: Model) -> dict[str, str]:

@@ -96,7 +96,7 @@ def _judged(name: str, found: tuple[Finding, ...], settings: Settings) -> tuple[
     if not (refused and groups):
         return found
     counts = [f"{group[0].rule} ({len(group)} node{'s' * (len(group) > 1)})" for group in groups]
-    lines = [f"{name}: TensorRT refuses this INT8 model: {', '.join(counts)}; nothing was compared"]
+    lines = [f"{name}: TensorRT refuses this model: {', '.join(counts)}; nothing was compared"]
     for first, *_ in groups:
         lines += [f"  {first.rule}, as at '{first.subject}': {first.text}", f"    {first.remedy}"]
     if settings.lint == "auto":
@@ -151,10 +151,10 @@ def refuse_overflow(
             where = [*_vanishing(model), *_broken(baseline.model, inputs, sessions)]
             how, remedy = "numbers too small for FP16", "keep them above 6e-8"
         raise ModelError(
-            f"{model.name}: in FP16 {worst}, by {how} inside the model; INT8 is not the problem.\n"
+            f"{model.name}: in FP16 {worst}, by {how} inside the model; quantization is not the problem.\n"
             + "".join(f"  {sentence}\n" for sentence in where[:_TOLD])
             + f"Mend the model: {remedy}. 'candidate: fp16' finds what must stay in FP32; 'baseline: fp32'\n"
-            "compares INT8 alone, and an engine in FP16 is lost all the same."
+            "compares quantization alone, and an engine in FP16 is lost all the same."
         )
 
 

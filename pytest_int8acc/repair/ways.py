@@ -18,7 +18,6 @@ from pytest_int8acc.graph.migrate import migrate
 from pytest_int8acc.graph.network import Network, Plan, Precision, symmetric
 from pytest_int8acc.graph.plan import activation_scales
 from pytest_int8acc.lab.lab import Lab, Source
-from pytest_int8acc.lab.sweep import SAMPLES
 from pytest_int8acc.repair.fusions import fewest_outputs
 from pytest_int8acc.repair.migration import best_first, uneven_sites
 from pytest_int8acc.repair.scales import (
@@ -215,9 +214,8 @@ WAYS: tuple[Way, ...] = (unfuse, recalibrate, migrate_ranges, rescale_all, mix)
 
 def _are_like(work: Work, tensors: Sequence[str]) -> bool:
     """Whether the best base's ranges are about those of the inputs: of a few, and the greatest of all."""
-    lab, known, wanted = work.lab, work.best.ranges, set(tensors)
-    edges = [edge for group in lab.network.groups for edge in group.edges if edge.tensor in wanted]
-    few = {tensor: values for tensor, (values, _) in lab.meter.measure(edges, SAMPLES).items()}
+    lab, known = work.lab, work.best.ranges
+    few = {tensor: lab.meter.measured[tensor][0] for tensor in tensors}
     return Ranges(few).like(known) and known.reaches(lab.values(lab.measured.inputs).maxima(tensors))
 
 

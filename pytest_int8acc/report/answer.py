@@ -248,7 +248,7 @@ def cautions(result: CaseResult) -> list[str]:
     broken = [f for f in result.findings if f.source == "lint" and f.severity == "error"]
     data = [f for f in result.findings if f.source == "data" and f.severity != "note"]
     known = [f for f in data if not _is_slip(result, f)]
-    lint = [f"TensorRT refuses this INT8 model: {rules_text(broken)}"] if broken else []
+    lint = [f"TensorRT refuses this model: {rules_text(broken)}"] if broken else []
     luck = [unsteady_text(result, score) for score in result.unsteady]
     stopped = [stop_text(result.stopped)] if result.stopped is not None else []
     groups = [rule_line(group) for group in by_rule(known)]

@@ -47,7 +47,7 @@ class Comparison:
         missing = [name for name in baseline if name not in candidate]
         if missing:
             raise CriterionError(
-                f"the INT8 model has no output {', '.join(map(repr, missing))}; it gives: "
+                f"the candidate has no output {', '.join(map(repr, missing))}; it gives: "
                 f"{', '.join(candidate) or 'none'}; both models need the same output names"
             )
         for name in baseline:

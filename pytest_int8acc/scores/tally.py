@@ -211,8 +211,8 @@ class Tally:
         if bad.any() or same.sum() == total:
             note = (
                 f"output '{self.name}': the baseline itself is not finite in {int(bad.sum()) or total} of "
-                f"{total} elements, first in sample {int(bad.astype(bool).argmax())}; INT8 cannot be judged "
-                f"against it"
+                f"{total} elements, first in sample {int(bad.astype(bool).argmax())}; "
+                "the candidate cannot be judged against it"
             )
             if self.judged:
                 raise CriterionError(

@@ -226,21 +226,21 @@ class MetricRun:
         if not math.isfinite(value):
             raise CriterionError(
                 f"metric {self.limit.ref} returned {value} on {whose}, expected a finite number; "
-                f"INT8 cannot be judged against it"
+                f"the candidate cannot be judged against it"
             )
         return value
 
     def int8_value(self) -> tuple[float, list[str]]:
         """The value for INT8, and notes; nan where it is not finite, or the metric failed because of NaN."""
         try:
-            value = self.value("the INT8 outputs")
+            value = self.value("the candidate's outputs")
         except CriterionError as error:
             if self._finite and _finite(self._kept):
                 raise
-            return math.nan, [f"failed on INT8 outputs with NaN or inf: {error}"]
+            return math.nan, [f"failed on outputs of the candidate with NaN or inf: {error}"]
         if math.isfinite(value):
             return value, []
-        return math.nan, [f"returned {value} on the INT8 outputs"]
+        return math.nan, [f"returned {value} on the candidate's outputs"]
 
 
 def of_samples(labels: Labels, samples: Sequence[int]) -> Labels:

@@ -202,7 +202,7 @@ def test_real_builds_overlap(case: Case, monkeypatch: pytest.MonkeyPatch, tmp_pa
         return real(self, key, beside)
 
     monkeypatch.setattr(Store, "fetch", fetch)
-    with pytest.raises(MissingBackendError, match="parses and builds baseline and INT8"):
+    with pytest.raises(MissingBackendError, match="parses and builds baseline and candidate"):
         measure(case, Settings(cache_dir=str(tmp_path / "store"), backend="tensorrt"))
     assert len(done) == 2
 

@@ -12,6 +12,7 @@ from onnx import TensorProto, helper
 from zoo import ZOO, sample_feed
 
 from pytest_int8acc.data import Dataset, open_dataset
+from pytest_int8acc.diagnose import layers
 from pytest_int8acc.diagnose.layers import layer_errors
 from pytest_int8acc.engines.onnxruntime import OrtEngine
 from pytest_int8acc.graph.groups import find_groups
@@ -26,6 +27,7 @@ from pytest_int8acc.lab.board import as_it_runs
 from pytest_int8acc.scales.calibrate import calibrate
 from pytest_int8acc.scores.metrics import sqnr_db
 from pytest_int8acc.scores.sums import errors
+from pytest_int8acc.tensors import Feed
 
 DIGITS = Path(__file__).parents[2] / "example_project"
 
@@ -105,6 +107,23 @@ def test_every_group_of_the_zoo_has_its_line(name: str, tmp_path: Path) -> None:
         assert 0.9 < line.cosine <= 1
         assert 0.99 < line.alone_cosine <= 1
     assert sum(line.alone_sqnr_db - line.sqnr_db for line in lines) > 0
+
+
+def test_large_layers_are_compared_one_sample_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    network, data = digits(1, "image")
+    seen, run, rows = as_it_runs(network, "fp16")[1], OrtEngine.__call__, list[int]()
+    whole = layer_errors(seen, data, samples=4)
+
+    def noting(engine: OrtEngine, feed: Feed) -> Feed:
+        rows.append(len(feed["image"]))
+        return run(engine, feed)
+
+    monkeypatch.setattr(OrtEngine, "__call__", noting)
+    monkeypatch.setattr(layers, "CHUNK_BYTES", 1)
+    monkeypatch.setattr(layers, "_BYTES", 1)
+    for line, other in zip(layer_errors(seen, data), whole, strict=True):
+        assert (line.sqnr_db, line.alone_sqnr_db) == pytest.approx((other.sqnr_db, other.alone_sqnr_db))
+    assert rows == [1] * 8  # four samples, by two models
 
 
 def test_groups_of_a_qdq_model() -> None:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -10,7 +13,9 @@ from labs import lab_of
 from planted_repairs import measured
 from repair_support import KINDS, READER, WIDE
 
-from pytest_int8acc.graph.network import Plan, TensorScale, symmetric
+from pytest_int8acc.graph.network import Network, Plan, TensorScale, symmetric
+from pytest_int8acc.lab import simulator
+from pytest_int8acc.lab.board import Board
 from pytest_int8acc.lab.interventions import Interventions
 from pytest_int8acc.lab.lab import Lab
 
@@ -31,10 +36,10 @@ def outlier(tmp_path_factory: pytest.TempPathFactory) -> Lab:
 
 def test_as_it_is_and_without_all(wide: Lab) -> None:
     trials = Interventions(wide, [WIDE], 10)
-    simulator = wide.simulator
-    assert trials.as_it_is(WIDE) == pytest.approx(simulator.badness(Plan()), rel=1e-6)
-    high = simulator.badness(Plan({WIDE: "fp16"}))
-    assert trials.loss(WIDE) == pytest.approx(simulator.badness(Plan()) - high, rel=1e-6)
+    board = wide.simulator
+    assert trials.as_it_is(WIDE) == pytest.approx(board.badness(Plan()), rel=1e-6)
+    high = board.badness(Plan({WIDE: "fp16"}))
+    assert trials.loss(WIDE) == pytest.approx(board.badness(Plan()) - high, rel=1e-6)
     assert trials.spent == {WIDE: 2}
 
 
@@ -83,7 +88,7 @@ def test_alone_all_else_is_out_of_int8(wide: Lab) -> None:
     assert not trials.may_go_on  # they have one budget
 
 
-def test_a_users_metric_is_in_units_of_all_of_int8(tmp_path: Path) -> None:
+def test_a_users_metric_is_in_units_of_all_of_int8(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Only all samples tell what its limit allows: those of the case's own network."""
     (tmp_path / "metrics.py").write_text(
         "import numpy as np\n\n\ndef reach(outputs):\n    return float(np.abs(outputs['logits']).mean())\n"
@@ -92,4 +97,57 @@ def test_a_users_metric_is_in_units_of_all_of_int8(tmp_path: Path) -> None:
     criteria = [{"metric": "metrics.py:reach", "max_drop": 0.01}]
     case = measured(tmp_path, network(), {}, criteria=criteria)
     found = Interventions(lab_of(case), [WIDE], 10).as_it_is(WIDE)
-    assert found == pytest.approx(lab_of(case).simulator.badness(Plan()), rel=1e-5)
+    untold = lab_of(replace(case, result=replace(case.result, metrics=())))
+    assert found == pytest.approx(untold.simulator.badness(Plan()), rel=1e-5)
+    told = lab_of(case).simulator
+    monkeypatch.setattr(told, "trial", None)  # the verdict of the case tells
+    assert told.badness(Plan()) == found
+
+
+def test_the_cases_own_board_tells_of_whole_culprits(wide: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
+    wide.simulator.board(Plan())
+    opened = list[Network]()
+    monkeypatch.setattr(simulator, "Board", counting(opened))
+    trials = Interventions(wide, [WIDE], 10)
+    piece = next(p for p in trials.pieces[WIDE] if p.other)
+    assert trials.loss(WIDE) > 0
+    assert trials.rescaled(WIDE, piece, np.array(0.03, np.float32)) < trials.as_it_is(WIDE)
+    assert not opened
+    trials.without(WIDE, piece)
+    assert len(opened) == 1
+
+
+def test_a_scale_that_others_read_changes_for_the_culprit_alone(outlier: Lab) -> None:
+    tensor, readers = next((t, names) for t, names in _readers(outlier).items() if len(names) > 1)
+    scale = np.array(0.5, np.float32)
+
+    def rescaled(culprits: list[str]) -> float:
+        trials = Interventions(outlier, culprits, 10)
+        piece = next(p for p in trials.pieces[readers[0]] if tensor in p.tensors)
+        return trials.rescaled(readers[0], piece, scale)
+
+    for_all = outlier.simulator.badness(Plan(scales={tensor: TensorScale(scale)}))
+    assert rescaled(readers[:1]) != pytest.approx(for_all, rel=1e-3)
+    high = dict.fromkeys(readers[1:], "fp16")
+    alone = outlier.simulator.badness(Plan(high, {tensor: TensorScale(scale)}))  # type: ignore[arg-type]
+    assert rescaled(readers) == alone
+
+
+def counting(opened: list[Network]) -> Callable[..., Board]:
+    """Opens boards and notes their networks."""
+
+    def opening(network: Network, *facts: Any) -> Board:
+        opened.append(network)
+        return Board(network, *facts)
+
+    return opening
+
+
+def _readers(lab: Lab) -> dict[str, list[str]]:
+    """Activation to the groups that quantize it."""
+    found: dict[str, list[str]] = {}
+    for group in lab.network.groups:
+        for edge in group.edges:
+            if edge.quantization.values is None:
+                found.setdefault(edge.tensor, []).append(group.name)
+    return found

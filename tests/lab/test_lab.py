@@ -22,7 +22,8 @@ from zoo_networks import dataset_for, zoo_network
 from pytest_int8acc.case.forms import Int8Form
 from pytest_int8acc.case.judge import Judge
 from pytest_int8acc.clock import Clock
-from pytest_int8acc.engines.onnxruntime import CPU, OrtEngine
+from pytest_int8acc.engines import calibrators
+from pytest_int8acc.engines.onnxruntime import CPU, OrtEngine, Sessions
 from pytest_int8acc.engines.run import run_together
 from pytest_int8acc.errors import ModelError
 from pytest_int8acc.graph.migrate import sites
@@ -31,6 +32,7 @@ from pytest_int8acc.graph.network import Network, Plan, Precision, TensorScale, 
 from pytest_int8acc.graph.plan import activation_scales, fresh_weights, quantized_tensors
 from pytest_int8acc.graph.to_fp16 import to_fp16
 from pytest_int8acc.lab import simulator as module
+from pytest_int8acc.lab import sweep
 from pytest_int8acc.lab.lab import Lab
 from pytest_int8acc.lab.sweep import EdgeMeter, FirstSamples
 from pytest_int8acc.measure.measured import Measured
@@ -59,6 +61,7 @@ def bench(name: str, rest: Precision, folder: Path) -> tuple[Lab, Outputs]:
         model=network.model,
         backend=SimpleNamespace(node_times=lambda role, inputs: {}, needs_simulation=False),
         case=SimpleNamespace(name=name),
+        result=SimpleNamespace(scores=()),
     )
     return Lab(measured, Int8Form(network, "by hand", rest)), baseline
 
@@ -253,23 +256,52 @@ def test_the_trial_of_a_case_is_its_verdict(case: Measured) -> None:
     assert lab.latency(case.candidate) is None
 
 
-def test_tensors_are_measured_once(case: Measured) -> None:
-    data = Counted(case.inputs)
-    network = lab_of(case).network
+class Opened(Sessions):
+    """Counts sessions."""
+
+    count = 0
+
+    def exact(self, model: Model, *, optimized: bool = True) -> OrtEngine:
+        Opened.count += 1
+        return super().exact(model, optimized=optimized)
+
+
+def test_tensors_are_measured_once_and_together(case: Measured) -> None:
+    data, network = Counted(case.inputs), lab_of(case).network
     meter = EdgeMeter(network, case.model, data)
-    edges = [e for group in network.groups for e in group.edges]
-    activations = list(dict.fromkeys(e.tensor for e in edges if e.quantization.values is None))
-    assert (meter.measure([], 16), data.passes) == ({}, 0)
-    first = meter.measure(edges[:1], 16)
-    assert (list(first), data.passes) == ([edges[0].tensor], 1)
-    every = meter.measure(edges, 16)
-    assert (set(every), data.passes) == (set(activations), 2)
-    assert every[edges[0].tensor] is first[edges[0].tensor]
-    assert meter.measure(edges, 16).keys() == every.keys()
-    assert data.passes == 2
-    assert sum(held.maxima.size for held, _ in every.values()) == 16 * len(every)
-    meter.measure(edges[:1], 8)
-    assert data.passes == 3
+    activations = {e.tensor for e in network.edges if e.quantization.values is None}
+    assert data.passes == 0
+    assert meter.measured.keys() == activations
+    assert meter.measured is meter.measured
+    assert data.passes == 1
+    assert {held.maxima.size for held, _ in meter.measured.values()} == {40}
+
+
+def test_large_runs_are_cut_and_share_a_session(case: Measured, monkeypatch: pytest.MonkeyPatch) -> None:
+    network = lab_of(case).network
+    whole = EdgeMeter(network, case.model, case.inputs).measured
+    row = sum(held.bins.counts.sum() + held.zeros for held, _ in whole.values()) // 40 * 4
+    monkeypatch.setattr(calibrators, "CHUNK_BYTES", 3 * int(row))
+    Opened.count = 0
+    parts = EdgeMeter(network, case.model, case.inputs, Opened()).measured
+    assert Opened.count == 2  # maxima, and values
+    for tensor, (held, stats) in parts.items():
+        np.testing.assert_array_equal(held.counts, whole[tensor][0].counts)
+        for known, own in zip(whole[tensor][1].values(), stats.values(), strict=True):
+            assert (own.values, own.clipped, own.top_code) == (known.values, known.clipped, known.top_code)
+            assert own.sqnr_db == pytest.approx(known.sqnr_db, rel=1e-6)
+
+
+def test_of_large_tensors_the_first_samples_are_counted(
+    case: Measured, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sweep, "_BYTES", 1)
+    network = lab_of(case).network
+    few = EdgeMeter(network, case.model, FirstSamples(case.inputs, case.model, 16)).measured
+    for tensor, (held, stats) in EdgeMeter(network, case.model, case.inputs).measured.items():
+        assert held.maxima.size == 40
+        known = few[tensor][1].values()
+        assert [own.values for own in stats.values()] == [own.values for own in known]
 
 
 def test_what_calibration_measured_on_the_same_samples_is_not_measured_again(case: Measured) -> None:

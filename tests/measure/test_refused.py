@@ -55,7 +55,7 @@ def test_onnxruntime_s_default_is_red(
     with pytest.raises(ModelError) as caught:
         project.check(SPEC, Settings(backend=backend))
     first, *lines = str(caught.value).splitlines()
-    assert "int8.onnx: TensorRT refuses this INT8 model: nonzero-zero-point (" in first
+    assert "int8.onnx: TensorRT refuses this model: nonzero-zero-point (" in first
     assert "TensorRT takes symmetric INT8 only" in lines[0]
     assert "ActivationSymmetric" in lines[1]
     assert len(lines) <= 10

@@ -94,7 +94,9 @@ def test_more_is_told_of_layers_methods_and_pieces(project: pytest.Pytester) -> 
         assert len(case["diagnosis"]["layers"]) > 3
     methods = cases["good"]["diagnosis"]["calibrations"]
     assert methods
-    assert (project.path / "report/c/bad/reduced").exists()
+    for piece in (project.path / "report/c/bad/reduced").iterdir():
+        assert {"float.onnx", "fp8.onnx", "fp8.npz"} <= {path.name for path in piece.iterdir()}
+        assert "INT8" not in (piece / "README.md").read_text()
 
 
 @pytest.mark.parametrize("strategy", ["minimal", "bisect", "linear", "worst-first", "forward"])
@@ -169,3 +171,18 @@ def test_fixtures(project: pytest.Pytester, workers: tuple[str, ...]) -> None:
         """
     )
     project.runpytest(*LOAD, *workers).assert_outcomes(passed=1)
+
+
+@WORKERS
+def test_reports_are_merged_and_scales_kept(project: pytest.Pytester, workers: tuple[str, ...]) -> None:
+    for name in ("good", "bad"):
+        report = f"--int8acc-report={name}"
+        run(project, f"c.int8acc.yaml::{name}", report, "--int8acc-cache-dir=cache", *workers)
+    merged = run(project, "--int8acc-merge", "good", "bad", "--int8acc-report=merged")
+    assert merged.ret == pytest.ExitCode.TESTS_FAILED
+    told = json.loads((project.path / "merged/report.json").read_text())
+    assert {case["low"] for case in told["cases"]} == {"fp8"}
+    assert "FP8 accuracy: 1 failed, 1 passed" in (project.path / "merged/report.html").read_text()
+    again = run(project, "c.int8acc.yaml::good", "--int8acc-cache-dir=cache", "-vv", *workers)
+    again.assert_outcomes(passed=1)
+    assert "INT8" not in re.sub(r"int8acc\S*|INT8 layers", "", again.stdout.str())

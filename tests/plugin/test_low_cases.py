@@ -97,4 +97,4 @@ def test_what_is_for_int8_only_is_refused(low: str, flag: str, pytester: pytest.
     put(pytester.path, "plain", low, "")
     result = pytester.runpytest(*LOAD, "--int8acc", f"--int8acc-{flag}")
     result.assert_outcomes(errors=1)
-    result.stdout.fnmatch_lines([f"*candidate: {low}: --int8acc-{flag} is for INT8 only*"])
+    result.stdout.fnmatch_lines([f"*candidate: {low}: --int8acc-{flag} is for INT8 and FP8*"])

@@ -206,7 +206,7 @@ def test_certified_by_built_models(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("flag", ["calibrations", "layers", "reduce"])
 def test_what_is_for_int8_only_is_one_error_at_its_place(flag: str, tmp_path: Path) -> None:
-    said = f"case.int8acc.yaml:3:12: candidate: fp16: --int8acc-{flag} is for INT8 only"
+    said = f"case.int8acc.yaml:3:12: candidate: fp16: --int8acc-{flag} is for INT8 and FP8"
     with pytest.raises(SpecError, match=said):
         planted(tmp_path).check("candidate: fp16\n", Settings(**{flag: True}))
 

@@ -347,7 +347,7 @@ def test_findings_of_a_case_that_passes_are_seen_before_it_is_opened():
     row, head = text[text.index("<tbody>") : text.index("</tbody>")], text[text.index("<summary>") :]
     head = head[: head.index("</summary>")]
     for place in (row, head):
-        assert "⚠ TensorRT refuses this INT8 model: nonzero-zero-point (1 node)" in place
+        assert "⚠ TensorRT refuses this model: nonzero-zero-point (1 node)" in place
     assert "⚠ &#39;images&#39;: values reach 255" in head
     assert "and 2 more" in row
     assert "and 1 more" in head

@@ -258,7 +258,7 @@ def test_a_failure_of_everything_reads_like_this():
         "Layers at fault (put any one of them back into INT8, and the criteria fail):",
         "  /layer2/0/conv1/Conv (Conv): scale 61.2x too wide, SQNR 9.5 dB where 40.5 is possible",
         "  /layer4/1/conv2/Conv (Conv): values up to 11.8 are cut off at 5.1, 8.1 % of them",
-        "Caution: TensorRT refuses this INT8 model: nonzero-zero-point (1 node)",
+        "Caution: TensorRT refuses this model: nonzero-zero-point (1 node)",
         "Caution: 'images': values reach 255 (and 1 more caution)",
         "More: fixed.onnx in out; -v shows scores, stages and other ways",
     ]
@@ -378,7 +378,7 @@ def test_a_passing_case_is_one_line_with_its_worst_warning_and_their_number():
     assert status(case(good)) == told
     assert status(case(good, warnings=("the data are random",))) == f"{told}; warning: the data are random"
     result = case(good, warnings=("the data are random",), findings=report_cases.FINDINGS)
-    worst = "TensorRT refuses this INT8 model: nonzero-zero-point (1 node)"
+    worst = "TensorRT refuses this model: nonzero-zero-point (1 node)"
     assert status(result) == f"{told}; 3 warnings, the worst: {worst}"
 
 

@@ -376,4 +376,4 @@ def test_numeric_metrics_refuse_booleans_and_strings(array, word):
 def test_an_output_that_int8_does_not_have():
     with pytest.raises(CriterionError) as error:
         compare_outputs(BOTH, {"logits": batches(NEAR)})
-    assert "the INT8 model has no output 'aux/ids'; it gives: logits" in str(error.value)
+    assert "the candidate has no output 'aux/ids'; it gives: logits" in str(error.value)
