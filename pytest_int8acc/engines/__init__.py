@@ -23,12 +23,17 @@ def check_names(model: str, feed: Feed, inputs: Sequence[TensorInfo]) -> None:
 class Engine(Protocol):
     """A model ready to run: call it with a feed dict, get its outputs by name."""
 
-    description: str
-    """Runtime, version, device and mode, in words."""
-    inputs: tuple[TensorInfo, ...]
-    """What it takes."""
-    outputs: tuple[TensorInfo, ...]
-    """What it gives."""
+    @property
+    def description(self) -> str:
+        """Runtime, version, device and mode, in words."""
+
+    @property
+    def inputs(self) -> tuple[TensorInfo, ...]:
+        """What it takes."""
+
+    @property
+    def outputs(self) -> tuple[TensorInfo, ...]:
+        """What it gives."""
 
     def __call__(self, feed: Feed) -> Feed:
         """Run once; raises EngineError where the runtime refuses."""
