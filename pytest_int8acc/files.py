@@ -32,14 +32,8 @@ def replace_file(path: Path, data: bytes, draft: Path | None = None) -> None:
     Raises:
         OSError: The file system refuses it.
     """
-    _clear(path.parent, f"{glob.escape(path.name)}.{'[0-9a-f]' * 32}.tmp")
-    draft = draft or path.with_name(f"{path.name}.{uuid.uuid4().hex}.tmp")
-    try:
-        draft.write_bytes(data)
+    with _drafted(path, data, draft) as draft:
         os.replace(draft, path)
-    finally:
-        with contextlib.suppress(OSError):
-            draft.unlink(missing_ok=True)
 
 
 def create_file(path: Path, data: bytes) -> None:
@@ -49,14 +43,21 @@ def create_file(path: Path, data: bytes) -> None:
         FileExistsError: It is there, and stays as it is.
         OSError: The file system refuses it.
     """
-    _clear(path.parent, f"{glob.escape(path.name)}.{'[0-9a-f]' * 32}.tmp")
-    draft = path.with_name(f"{path.name}.{uuid.uuid4().hex}.tmp")
-    try:
-        draft.write_bytes(data)
+    with _drafted(path, data) as draft:
         try:
             os.link(draft, path)  # unlike a rename, it replaces nothing
         except PermissionError:  # a file system without links
             os.rename(draft, path)
+
+
+@contextlib.contextmanager
+def _drafted(path: Path, data: bytes, draft: Path | None = None) -> Iterator[Path]:
+    """A draft of ``path`` with its content, gone when the block ends; stale ones are cleared."""
+    _clear(path.parent, f"{glob.escape(path.name)}.{'[0-9a-f]' * 32}.tmp")
+    draft = draft or path.with_name(f"{path.name}.{uuid.uuid4().hex}.tmp")
+    try:
+        draft.write_bytes(data)
+        yield draft
     finally:
         with contextlib.suppress(OSError):
             draft.unlink(missing_ok=True)

@@ -30,6 +30,11 @@ def to_bytes(text: str) -> int:
     return int(size[1]) * _SIZES[size[2]]
 
 
+def stem(name: str) -> str:
+    """The name of a spec file without its suffix."""
+    return next((name.removesuffix(suffix) for suffix in SUFFIXES if name.endswith(suffix)), name)
+
+
 class Setting:
     """One setting as a user sees it; on an instance of Settings, its value.
 

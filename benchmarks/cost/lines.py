@@ -28,7 +28,8 @@ _RIVALS = {"mobilenet": 0.6, "vit": 0.6, "cnn": 1.0}
 _NOISE = ("vit_accumulated", "resnet50_accumulated")
 _OCR = ("rec", "det", "cls")
 _IMPORT = (
-    "import pytest, time; t = time.process_time_ns(); import pytest_int8acc.plugin; "
+    "import pytest, time; t = time.process_time_ns(); "
+    "import pytest_int8acc.plugin.hooks, pytest_int8acc.plugin.fixtures; "
     "print((time.process_time_ns() - t) / 1e6)"
 )
 

@@ -18,43 +18,29 @@ ENGINE = "engine"
 
 
 class Backend(Protocol):
-    """Makes engines of forms, and knows what it made."""
+    """Makes engines of forms, and knows what it made; what a backend does not define it has not."""
 
-    @property
-    def builds_engines(self) -> bool:
-        """Whether ``engines`` tell what runs in INT8."""
-
-    @property
-    def times_engines(self) -> bool:
-        """Whether ``measure_latency`` gives a time that is worth a price."""
-
-    @property
-    def quantizes_implicitly(self) -> bool:
-        """Whether a case that wants it quantized by its builder gets a form that is."""
-
-    @property
-    def needs_simulation(self) -> bool:
-        """Whether engines need their model run exactly beside them, to tell what is their own doing."""
-
-    @property
-    def other_levels(self) -> tuple[int, ...]:
-        """Optimization levels below the case's, at which a builder takes other kernels, the nearest first."""
-
-    @property
-    def output_settings(self) -> Mapping[str, str]:
-        """Settings that outputs of one model depend on, for goldens to note."""
-
-    @property
-    def notes(self) -> tuple[str, ...]:
-        """What the reader must know of the choice."""
+    builds_engines: bool = False
+    """Whether ``engines`` tell what runs in INT8."""
+    times_engines: bool = False
+    """Whether ``measure_latency`` gives a time that is worth a price."""
+    quantizes_implicitly: bool = False
+    """Whether a case that wants it quantized by its builder gets a form that is."""
+    needs_simulation: bool = False
+    """Whether engines need their model run exactly beside them, to tell what is their own doing."""
+    other_levels: tuple[int, ...] = ()
+    """Optimization levels below the case's, at which a builder takes other kernels, the nearest first."""
+    output_settings: Mapping[str, str]
+    """Settings that outputs of one model depend on, for goldens to note."""
+    notes: tuple[str, ...] = ()
+    """What the reader must know of the choice."""
+    calibration_cache: Path | None = None
+    """The cache that TensorRT's calibrator left, or read; None where none ran."""
 
     @property
     def engines(self) -> tuple[EngineInfo, ...]:
         """The engines made so far that can tell of themselves, the latest of each role."""
-
-    @property
-    def calibration_cache(self) -> Path | None:
-        """The cache that TensorRT's calibrator left, or read; None where none ran."""
+        return ()
 
     def check(self, form: Form) -> None:
         """Refuse what can be seen to be wrong before anything is built.
@@ -69,6 +55,7 @@ class Backend(Protocol):
 
         What goes wrong is raised there. Nothing happens where the host has neither GPU nor core to spare.
         """
+        return
 
     def open(self, form: Form, role: Role, inputs: Dataset) -> Engine:
         """Make a form run on inputs like these; raises EngineError where it does not build."""
@@ -78,12 +65,15 @@ class Backend(Protocol):
 
     def measure_latency(self, roles: Sequence[Role], inputs: Dataset) -> None:
         """Time the engines of these roles in turn on the first batch, for ``engines`` to tell."""
+        return
 
     def node_times(self, role: Role, inputs: Dataset) -> Mapping[str, float]:
         """ONNX node to its time in the engine of that role, in ms; empty where that is not known."""
+        return {}
 
     def shows_tensors(self, form: Form) -> bool:
         """Whether ``inner_tensors`` has any of an engine of that form."""
+        return False
 
     def inner_tensors(
         self, form: Form, role: Role, inputs: Dataset, feed: Feed, wanted: Sequence[str]
@@ -92,6 +82,8 @@ class Backend(Protocol):
 
         An engine that shows tensors only at a cost shows those of ``wanted`` at most.
         """
+        return {}, ""
 
     def close(self) -> None:
         """Let go of all engines."""
+        return

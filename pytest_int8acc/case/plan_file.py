@@ -76,14 +76,11 @@ def _bytes(array: Array) -> memoryview | bytes:
     return np.ascontiguousarray(array).reshape(-1).view(np.uint8).data
 
 
-def rescales(network: Network, plan: Plan, methods: Mapping[str, str] | None = None) -> tuple[Rescale, ...]:
-    """The activations of a plan's network that it gives another scale, one per tensor before and after.
-
-    ``methods`` maps a tensor to the method that its scale is by, where that is known.
-    """
+def rescales(network: Network, plan: Plan) -> tuple[Rescale, ...]:
+    """The activations of a plan's network that it gives another scale, one per tensor before and after."""
     own = activation_scales(network)
     return tuple(
-        Rescale(tensor, (methods or {}).get(tensor, ""), own[tensor], float(wanted.scale))
+        Rescale(tensor, "", own[tensor], float(wanted.scale))
         for tensor, wanted in plan.scales.items()
         if tensor in own
         and wanted.axis is None

@@ -86,7 +86,7 @@ class _Reader:
 
     def read(self, root: Node) -> None:
         if not isinstance(root.value, dict):
-            self.mistakes.append(Mistake(root.mark, f"{_EXPECTED}, found {found(root.plain())}"))
+            self._say(root.mark, f"{_EXPECTED}, found {found(root.plain())}")
             return
         version = self._version(root)
         if version is None:
@@ -109,12 +109,12 @@ class _Reader:
         """The version; None where it is not known here."""
         node = root.entries.get("version")
         if node is None:
-            self.mistakes.append(Mistake(root.mark, f"'version' is missing: add 'version: {VERSION}'"))
+            self._say(root.mark, f"'version' is missing: add 'version: {VERSION}'")
         elif _is_integer(node.value) and 0 < node.value <= VERSION:
             return node.value
         else:
             text = f"version: expected 1 to {VERSION}, found {found(node.plain())}"
-            self.mistakes.append(Mistake(node.mark, f"{text}; update pytest-int8acc to read it"))
+            self._say(node.mark, f"{text}; update pytest-int8acc to read it")
         return None
 
     def _known_keys(self, node: Node, known: Sequence[str]) -> None:
@@ -122,7 +122,7 @@ class _Reader:
             if key not in known:
                 near = closest(key, known)
                 advice = f"did you mean '{near}'?" if near else f"known here: {', '.join(known)}"
-                self.mistakes.append(Mistake(mark, f"unknown key {found(key)} ({advice})"))
+                self._say(mark, f"unknown key {found(key)} ({advice})")
 
     def _is_of_another(self, root: Node) -> bool:
         """Whether the plan was found for another number format; says so."""
@@ -133,7 +133,7 @@ class _Reader:
         advice = (
             "leave 'plan:' out of the spec and run pytest --int8acc --int8acc-report DIR for one of its own"
         )
-        self.mistakes.append(Mistake(node.mark, f"{text}; {advice}"))
+        self._say(node.mark, f"{text}; {advice}")
         return True
 
     def _fuse(self, root: Node) -> None:
@@ -145,13 +145,7 @@ class _Reader:
 
     def _stale(self, root: Node) -> bool:
         """Whether the plan was found for another model; says what differs."""
-        node = root.entries.get("model")
-        if node is None:
-            return False
-        if not isinstance(node.value, dict):
-            text = f"model: expected a mapping {{graph: HASH, weights: HASH}}, found {found(node.plain())}"
-            self.mistakes.append(Mistake(node.mark, text))
-            return False
+        node = self._held(root, "model", dict, "a mapping {graph: HASH, weights: HASH}")
         self._known_keys(node, _MODEL_KEYS)
         now = fingerprint(self.network.model)
         wanted = {key: node.entries[key] for key in ("graph", "weights") if key in node.entries}
@@ -163,7 +157,7 @@ class _Reader:
             f"since{self._gone(root)}. Take 'plan:' out of the spec and run pytest --int8acc "
             "--int8acc-report DIR for a new plan; or, to keep this one as it is, remove its 'model:' section"
         )
-        self.mistakes.append(Mistake(root.keys["model"], text))
+        self._say(root.keys["model"], text)
         return True
 
     def _gone(self, root: Node) -> str:
@@ -176,19 +170,25 @@ class _Reader:
         return f"; {len(gone)} of the plan's {len(named)} layers are not in it: {listed}"
 
     def _entries(self, root: Node, key: str, take: Callable[[str, Mark, Node], None]) -> None:
-        node = root.entries.get(key)
-        if node is None:
-            return
-        if not isinstance(node.value, dict):
-            text = f"{key}: expected a mapping, {{}} where it is empty, found {found(node.plain())}"
-            self.mistakes.append(Mistake(node.mark, text))
-            return
+        node = self._held(root, key, dict, "a mapping, {} where it is empty")
         for name, child in node.entries.items():
             take(name, node.keys[name], child)
 
+    def _held(self, root: Node, key: str, kind: type, expected: str) -> Node:
+        """What stands under ``key``; empty where that is nothing, or of another kind, which it says."""
+        node = root.entries.get(key)
+        if node is not None and isinstance(node.value, kind):
+            return node
+        if node is not None:
+            self._say(node.mark, f"{key}: expected {expected}, found {found(node.plain())}")
+        return Node(root.mark, kind())
+
+    def _say(self, mark: Mark, text: str) -> None:
+        self.mistakes.append(Mistake(mark, text))
+
     def _group(self, name: str, mark: Mark, node: Node) -> None:
         if name not in self.groups:
-            self.mistakes.append(Mistake(mark, self._no_group(name)))
+            self._say(mark, self._no_group(name))
         known = get_args(Precision)
         if node.value in known:
             self.high[name] = cast("Precision", node.value)
@@ -200,7 +200,7 @@ class _Reader:
     ) -> None:
         expected = f"{found(name)}: expected one of {', '.join(known)}"
         text = f"{expected}, found {found(node.plain())}{did_you_mean(given, known)}"
-        self.mistakes.append(Mistake(node.mark, text))
+        self._say(node.mark, text)
 
     def _no_group(self, name: str) -> str:
         low = self.network.low.name.upper()
@@ -221,11 +221,11 @@ class _Reader:
         if site is None:
             near = did_you_mean(name, sorted(sites(self.moved)))
             text = f"{found(name)} is no tensor of {self.name} whose channels can be moved{near}"
-            self.mistakes.append(Mistake(mark, text))
+            self._say(mark, text)
         elif factors is not None and factors.shape != (site.channels,):
             told = f"{factors.size}" if factors.ndim else found(node.plain())
             text = f"{found(name)}: expected a list of {site.channels} factors, found {told}"
-            self.mistakes.append(Mistake(node.mark, text))
+            self._say(node.mark, text)
         elif factors is not None:
             self.moves[name] = factors
             self.moved = migrate(self.moved, {name: factors}).network
@@ -235,25 +235,19 @@ class _Reader:
         self, root: Node, key: str, known: Mapping[str, object], what: str, taken: dict[str, None]
     ) -> None:
         """A list of names, each of them one of those known, into ``taken``."""
-        node = root.entries.get(key)
-        if node is None:
-            return
-        if not isinstance(node.value, list):
-            text = f"{key}: expected a list, [] where it is empty, found {found(node.plain())}"
-            self.mistakes.append(Mistake(node.mark, text))
-            return
-        for item in node.value:
+        node = self._held(root, key, list, "a list, [] where it is empty")
+        for item in node.value if isinstance(node.value, list) else ():
             if isinstance(item.value, str) and item.value in known:
                 taken[item.value] = None
                 continue
             near = did_you_mean(item.value, known) if isinstance(item.value, str) else ""
-            self.mistakes.append(Mistake(item.mark, f"{key}: {found(item.plain())} is no {what}{near}"))
+            self._say(item.mark, f"{key}: {found(item.plain())} is no {what}{near}")
 
     def _scale_1(self, name: str, mark: Mark, node: Node) -> None:
         """Of version 1: an activation's, which keeps its own zero point."""
         known = activation_scales(self.network)
         if name not in known:
-            self.mistakes.append(Mistake(mark, self._no_tensor(name, known)))
+            self._say(mark, self._no_tensor(name, known))
         value = self._positive(name, "a scale", node, several=False)
         if value is not None and name in known:
             own = next(
@@ -266,12 +260,12 @@ class _Reader:
 
     def _scale(self, name: str, mark: Mark, node: Node) -> None:
         if name not in self.shapes:
-            self.mistakes.append(Mistake(mark, self._no_tensor(name, self.shapes)))
+            self._say(mark, self._no_tensor(name, self.shapes))
         before = len(self.mistakes)
         self._known_keys(node, _SCALE_KEYS)
         entries = node.entries if isinstance(node.value, dict) else {"scale": node}
         if "scale" not in entries:
-            self.mistakes.append(Mistake(node.mark, f"{found(name)}: 'scale' is missing, a number or a list"))
+            self._say(node.mark, f"{found(name)}: 'scale' is missing, a number or a list")
             return
         scale = self._positive(name, "a scale", entries["scale"])
         axis = self._axis(name, entries["axis"]) if "axis" in entries else None
@@ -281,7 +275,7 @@ class _Reader:
         self.scales[name] = TensorScale(scale, axis, zero_point)
         wrong = misfit(self.scales[name], self.shapes.get(name))
         if wrong:
-            self.mistakes.append(Mistake(node.mark, f"{found(name)}: {wrong}"))
+            self._say(node.mark, f"{found(name)}: {wrong}")
 
     def _no_tensor(self, name: str, known: Iterable[str]) -> str:
         return f"{found(name)} is no quantized tensor of {self.name}{did_you_mean(name, sorted(known))}"
@@ -293,7 +287,7 @@ class _Reader:
         for item in items:
             if not _is_positive(item.value):
                 text = f"{found(name)}: expected {what}, a number greater than 0, found {found(item.plain())}"
-                self.mistakes.append(Mistake(item.mark, text))
+                self._say(item.mark, text)
                 return None
         return np.array(values if items is node.value else values[0], np.float32)
 
@@ -301,7 +295,7 @@ class _Reader:
         if _is_integer(node.value):
             return node.value
         text = f"{found(name)}: expected an axis, an integer, found {found(node.plain())}"
-        self.mistakes.append(Mistake(node.mark, text))
+        self._say(node.mark, text)
         return None
 
     def _zero_point(self, name: str, entries: Mapping[str, Node], shape: tuple[int, ...]) -> Array | None:
@@ -318,7 +312,7 @@ class _Reader:
         for item in items:
             if not (_is_integer(item.value) and wanted.lowest <= item.value <= wanted.highest):
                 text = f"{found(name)}: expected a zero point, an integer that {wanted.name} holds"
-                self.mistakes.append(Mistake(item.mark, f"{text}, found {found(item.plain())}"))
+                self._say(item.mark, f"{text}, found {found(item.plain())}")
                 return None
         values = np.array([item.value for item in items] or [0], wanted.dtype)
         return values if node is not None and items is node.value else np.full(shape, values[0])

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from pytest_int8acc.clock import Clock
 from pytest_int8acc.engines.tensorrt.child import Workers
 from pytest_int8acc.goldens import Goldens
 from pytest_int8acc.measure.measured import Measured, is_explained, measure, timed
@@ -14,11 +13,7 @@ from pytest_int8acc.spec.models import Case
 
 
 def check(
-    case: Case,
-    settings: Settings,
-    goldens: Goldens | None = None,
-    clock: Clock | None = None,
-    builders: Workers | None = None,
+    case: Case, settings: Settings, goldens: Goldens | None = None, builders: Workers | None = None
 ) -> CaseResult:
     """Run one case; the result says whether it passed, and if not, which layers are at fault and why.
 
@@ -26,13 +21,12 @@ def check(
         case: From ``load_spec``.
         settings: What command line, spec and configuration say together.
         goldens: As for ``measure``.
-        clock: As for ``measure``.
         builders: As for ``measure``.
 
     Raises:
         Int8accError: There is no verdict: a model, the data, a scale file or a criterion is at fault.
     """
-    measured = measure(case, settings, goldens, clock, builders)
+    measured = measure(case, settings, goldens, builders=builders)
     try:
         return conclude(measured)
     finally:

@@ -110,7 +110,7 @@ class RemoteStore:
         with self._alone_if_silent():
             note = _read_or_empty(self._entry_url(key))
             if note and self._download(key, note, folder):
-                logger.info("engine %s comes from %s", key[:12], _shown(self.url))
+                logger.info("engine %s comes from %s", key[:12], safe_url(self.url))
                 return note, True
         for left in folder.iterdir():
             shutil.rmtree(left) if left.is_dir() else left.unlink()
@@ -132,7 +132,10 @@ class RemoteStore:
             damage = f"a file is missing: {error}"
         if damage:
             logger.warning(
-                "%s: entry %s is damaged and will be made again (%s)", _shown(self.url), key[:12], damage
+                "%s: entry %s is damaged and will be made again (%s)",
+                safe_url(self.url),
+                key[:12],
+                damage,
             )
         return not damage
 
@@ -149,7 +152,7 @@ class RemoteStore:
                     system.makedirs(path.rpartition("/")[0], exist_ok=True)
                     system.put_file(str(folder / name), path)
             write_bytes_atomic(self._entry_url(key), note.model_dump_json(indent=1).encode())
-            logger.info("engine %s published to %s", key[:12], _shown(self.url))
+            logger.info("engine %s published to %s", key[:12], safe_url(self.url))
 
     def _load_timing(self, provenance: str) -> bytes | None:
         """The timing cache from shared storage; None where there is none, or it is damaged."""
@@ -273,15 +276,15 @@ def reach(url: str) -> tuple[Any, str]:
         fsspec = importlib.import_module("fsspec")
     except ModuleNotFoundError as error:
         raise EngineError(
-            f"{_shown(url)}: shared storage needs fsspec: pip install 'pytest-int8acc[remote]'"
+            f"{safe_url(url)}: shared storage needs fsspec: pip install 'pytest-int8acc[remote]'"
         ) from error
     try:
         system, path = fsspec.core.url_to_fs(url)
         return system, path
     except ImportError as error:
-        raise EngineError(f"{_shown(url)}: a library is missing: {error}") from error
+        raise EngineError(f"{safe_url(url)}: a library is missing: {error}") from error
     except ValueError as error:
-        raise EngineError(f"{_shown(url)}: not a URL that fsspec knows: {error}") from error
+        raise EngineError(f"{safe_url(url)}: not a URL that fsspec knows: {error}") from error
 
 
 @contextlib.contextmanager
@@ -293,9 +296,9 @@ def talking(url: str) -> Iterator[None]:
         raise
     except Exception as error:  # the errors of fsspec's drivers have no common base class
         text = " ".join(str(error).split())[:300]
-        raise EngineError(f"shared storage {_shown(url)} fails: {type(error).__name__}: {text}") from error
+        raise EngineError(f"shared storage {safe_url(url)} fails: {type(error).__name__}: {text}") from error
 
 
-def _shown(url: str) -> str:
+def safe_url(url: str) -> str:
     """``url`` without a password."""
     return re.sub(r"//[^/@]*@", "//", url)

@@ -75,12 +75,6 @@ class Entry:
         with contextlib.suppress(OSError):
             os.unlink(self._use.lock_file)
 
-    def __enter__(self) -> Entry:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
 
 def _clear(method: Callable[Concatenate[Store, P], R]) -> Callable[Concatenate[Store, P], R]:
     """Turn what the file system refuses ``method`` into one EngineError that says what to do."""

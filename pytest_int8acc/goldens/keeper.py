@@ -176,8 +176,7 @@ class NoGolden:
     case: Case
     settings: Settings
 
-    recording = False
-    replaces_baseline = False
+    recording = replaces_baseline = wants_baseline = wants_candidate = False
 
     @property
     def limit(self) -> int | None:
@@ -191,16 +190,6 @@ class NoGolden:
     def form(self, model: Model) -> Form:
         """What INT8 is compared with: the baseline."""
         return baseline_form(self.case, model)
-
-    @property
-    def wants_baseline(self) -> bool:
-        """No: nothing is compared with it."""
-        return False
-
-    @property
-    def wants_candidate(self) -> bool:
-        """No: nothing is written."""
-        return False
 
     def cutter(self) -> Cutter | None:
         """None: nothing was kept."""

@@ -17,10 +17,10 @@ from pathlib import Path
 
 from filelock import FileLock, Timeout
 
-from pytest_int8acc.engines.remote import is_url, read_bytes, write_bytes_atomic
+from pytest_int8acc.engines.remote import is_url, read_bytes, safe_url, write_bytes_atomic
 from pytest_int8acc.goldens.arrays import Stored, unpack
 from pytest_int8acc.goldens.record import GoldenError, Record, read_record
-from pytest_int8acc.settings import SUFFIXES
+from pytest_int8acc.settings import stem
 from pytest_int8acc.spec.load import display
 from pytest_int8acc.spec.models import Case
 
@@ -145,18 +145,9 @@ def place_of(case: Case, folder: str | None = None) -> Place:
     return Place(str(beside) if folder is None else folder, case.name, f"record it again with {update}")
 
 
-def stem(name: str) -> str:
-    """The name of a spec file without its suffix."""
-    return next((name.removesuffix(suffix) for suffix in SUFFIXES if name.endswith(suffix)), name)
-
-
 def shown(where: str) -> str:
     """A path relative to the current folder, or a URL without a password."""
-    if not is_url(where):
-        return display(Path(where))
-    scheme, _, rest = where.partition("://")
-    host, slash, path = rest.partition("/")
-    return f"{scheme}://{host.rpartition('@')[2]}{slash}{path}"
+    return safe_url(where) if is_url(where) else display(Path(where))
 
 
 def _content(where: str) -> bytes | None:

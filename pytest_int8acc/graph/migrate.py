@@ -38,8 +38,6 @@ class Site:
     channels: int
     readers: tuple[str, ...]
     """Nodes that read it at input 0, and constant weights at input 1, quantized or not; one of a product."""
-    absorbed: bool
-    """Something can take the factors; otherwise a Mul is inserted."""
     partner: str = ""
     """Of a product, the activation at input 1, summed over along the second to last axis; else empty."""
     heads: int = 1
@@ -168,8 +166,7 @@ class _Graph:
         if not alike:
             return None
         rank = self.constants[first.input[1]].ndim
-        found = Site(tensor, axis, rank, channels, tuple(readers), absorbed=False, seen=(tensor,))
-        return replace(found, absorbed=self.ways(found, 0) is not None)
+        return Site(tensor, axis, rank, channels, tuple(readers), seen=(tensor,))
 
     def _product(self, tensor: str) -> Site | None:
         """The site of a query whose channels are summed over with those of a key."""
@@ -181,14 +178,13 @@ class _Graph:
         query, key = self.channels.shape(tensor), self.channels.shape(node.input[1])
         if not query or len(key) < 2 or query[-1] is None or query[-1] != key[-2]:
             return None
-        found = Site(tensor, -1, 0, query[-1], (node.name,), absorbed=False, partner=node.input[1])
+        found = Site(tensor, -1, 0, query[-1], (node.name,), partner=node.input[1])
         if len(query) > 2 < len(key) and query[-3] is not None and query[-3] == key[-3]:
-            each = replace(found, channels=query[-3] * query[-1], heads=query[-3], absorbed=True)
+            each = replace(found, channels=query[-3] * query[-1], heads=query[-3])
             seen = [_in_a_row(self.ways(each, side) or (), each.channels) for side in (0, 1)]
             if all(seen):
                 return replace(each, seen=tuple(seen))
-        absorbed = None not in (self.ways(found, 0), self.ways(found, 1))
-        return replace(found, absorbed=absorbed, seen=(tensor, node.input[1]))
+        return replace(found, seen=(tensor, node.input[1]))
 
     def ways(self, site: Site, side: int) -> list[Way] | None:
         """From the site's tensor, or its partner (1), up to the one whose node takes the factors; or None."""

@@ -32,6 +32,7 @@ from pytest_int8acc.graph.index import (
     subgraphs,
     take_name,
 )
+from pytest_int8acc.graph.stored import dtype_of
 from pytest_int8acc.tensors import Array, TensorInfo
 
 #: Initializers of more bytes than this live beside the graph.
@@ -192,7 +193,7 @@ def make_model(
     for tensor in proto.graph.initializer:
         if is_apart(tensor) or tensor.data_type not in _PLAIN_TYPES:
             continue
-        if _is_large(tensor.data_type, math.prod(tensor.dims) * _dtype(tensor.data_type).itemsize):
+        if _is_large(tensor.data_type, math.prod(tensor.dims) * dtype_of(tensor.data_type).itemsize):
             put_constant(tensor, tensor.name, numpy_helper.to_array(tensor), apart)
     return Model(proto, apart, name)
 
@@ -263,10 +264,6 @@ def _point(tensor: TensorProto, **entries: object) -> None:
     refill(tensor.external_data, [entry(key=key, value=str(value)) for key, value in entries.items()])
 
 
-def _dtype(data_type: int) -> np.dtype[np.generic]:
-    return np.dtype(onnx.helper.tensor_dtype_to_np_dtype(data_type))
-
-
 def _all_names(graph: onnx.GraphProto) -> Iterator[str]:
     yield from (value.name for value in (*graph.input, *graph.output, *graph.initializer))
     for node in graph.node:
@@ -282,5 +279,5 @@ def _tensor_info(value: onnx.ValueInfoProto) -> TensorInfo:
             f"'{value.name}' is a {value.type.WhichOneof('value')}; only tensors can be compared"
         )
     dims = [d.dim_value if d.HasField("dim_value") else (d.dim_param or None) for d in kind.shape.dim]
-    dtype = _dtype(kind.elem_type or TensorProto.FLOAT)
+    dtype = dtype_of(kind.elem_type or TensorProto.FLOAT)
     return TensorInfo(value.name, dtype, tuple(dims) if kind.HasField("shape") else None)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Callable, Generator, Iterator, Mapping
+from collections.abc import Callable, Generator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -270,7 +270,7 @@ def pytest_testnodedown(node: Any) -> None:
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
     """Writes one line per case, more with -v and -vv, and a hint where spec files were left out."""
-    if any(name.endswith(SUFFIXES) for name in _reported(terminalreporter)):
+    if _reported(terminalreporter):
         from pytest_int8acc.plugin.reporting import write_section
 
         write_section(terminalreporter, config.get_verbosity())
@@ -283,11 +283,12 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: p
         )
 
 
-def _reported(terminalreporter: pytest.TerminalReporter) -> Iterator[str]:
+def _reported(terminalreporter: pytest.TerminalReporter) -> bool:
+    """Whether anything was reported of a spec."""
     from pytest_int8acc.plugin.reporting import judged_reports
 
-    for _, report in judged_reports(terminalreporter):
-        yield getattr(report, "nodeid", "").partition("::")[0]
+    nodeids = (getattr(report, "nodeid", "") for _, report in judged_reports(terminalreporter))
+    return any(nodeid.partition("::")[0].endswith(SUFFIXES) for nodeid in nodeids)
 
 
 class _Last:
@@ -302,8 +303,7 @@ class _Last:
         idle = hasattr(config, "workerinput") or any(  # pytest calls this in pytest-xdist's workers, too
             config.getoption(option, False) for option in ("collectonly", "setuponly", "setupplan")
         )
-        ours = any(name.endswith(SUFFIXES) for name in _reported(terminalreporter))
-        if not idle and (ours or _gate(config)):
+        if not idle and (_reported(terminalreporter) or _gate(config)):
             from pytest_int8acc.plugin.items import report_folder
             from pytest_int8acc.plugin.reporting import write_reports
 

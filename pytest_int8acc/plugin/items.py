@@ -71,13 +71,6 @@ def choose(worker: str | None, wanted: int | None, visible: list[str]) -> str | 
     return visible[int(worker[2:]) % len(visible)]
 
 
-def take(worker: str | None, wanted: int | None) -> None:
-    """Let CUDA see one GPU only, where one is chosen; raises ValueError where there is no such one."""
-    chosen = choose(worker, wanted, visible_devices())
-    if chosen is not None:
-        os.environ[_VARIABLE] = chosen
-
-
 class AccuracyError(AssertionError):
     """INT8 misses a case's criteria."""
 
@@ -284,9 +277,11 @@ def _take_device(config: pytest.Config) -> None:
         wanted = int(config.getini("int8acc_device"))
     worker = getattr(config, "workerinput", {}).get("workerid")
     try:
-        take(worker, wanted)
+        chosen = choose(worker, wanted, visible_devices())
     except ValueError as error:
         raise EngineError(f"--int8acc-device: {error}") from None
+    if chosen is not None:
+        os.environ[_VARIABLE] = chosen
 
 
 def report_folder(config: pytest.Config) -> Path | None:

@@ -2,14 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    import pytest
 import json
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
@@ -262,8 +257,7 @@ def _tell_recorded(terminalreporter: pytest.TerminalReporter) -> None:
     for _, report in judged_reports(terminalreporter):
         properties = dict(getattr(report, "user_properties", ()))
         if RECORDED in properties:
-            path, _, name = report.nodeid.rpartition("::")
-            recorded[f"{path}::{name.partition('@')[0]}"] = str(properties[RECORDED])
+            recorded[nodeid_of(report)] = str(properties[RECORDED])
     if not recorded:
         terminalreporter.write_line("int8acc: no case's golden was recorded", yellow=True)
         return

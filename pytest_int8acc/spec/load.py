@@ -12,7 +12,7 @@ from pydantic import ValidationError
 
 from pytest_int8acc.errors import SpecError
 from pytest_int8acc.names import shown
-from pytest_int8acc.settings import SUFFIXES
+from pytest_int8acc.settings import stem
 from pytest_int8acc.spec.fields import KEY, MISSING, NAME, closest, found
 from pytest_int8acc.spec.int8 import Int8
 from pytest_int8acc.spec.models import FORMAT_KEYS, Case
@@ -74,9 +74,7 @@ def _cases(root: Node, file: Path, mistakes: list[Mistake]) -> list[Case]:
 
 def _single(root: Node, file: Path, mistakes: list[Mistake]) -> list[Case]:
     """The case of a file that holds one, named after the file where it has no name."""
-    name = file.name
-    for suffix in SUFFIXES:
-        name = name.removesuffix(suffix)
+    name = stem(file.name)
     values = {"name": name, **root.plain()}
     if "name" not in root.keys and not re.search(NAME, name):
         text = f"the file's name makes no test name ({found(name)}); add one, like 'name: resnet50'"

@@ -23,9 +23,8 @@ def json_schema() -> dict[str, Any]:
     definitions: dict[str, Any] = {name: _tidy(schema) for name, schema in generated.pop("$defs").items()}
     for source in (Int8, Fp8):
         _need_one_of(definitions[source.__name__], "oneOf", source.sources)
-    _need_one_of(definitions["OutputCriterion"], "anyOf", OutputCriterion.limits())
-    _need_one_of(definitions["MetricCriterion"], "anyOf", MetricCriterion.limits())
-    _need_one_of(definitions["EngineCriterion"], "anyOf", EngineCriterion.limits())
+    for criterion in (OutputCriterion, MetricCriterion, EngineCriterion):
+        _need_one_of(definitions[criterion.__name__], "anyOf", criterion.limits())
     _need_one_of(definitions["Implicit"], "anyOf", ("calibrate", "cache"))
     _need_one_of(definitions["BaselineModel"], "oneOf", tuple(BaselineModel.model_fields))
     case = _tidy(generated)

@@ -45,7 +45,7 @@ def refuse(folder: Path) -> None:
 
 def content(store: Store | RemoteStore, key: str = KEY) -> bytes:
     """What the store has, without making it."""
-    with store.fetch(key, refuse) as entry:
+    with contextlib.closing(store.fetch(key, refuse)) as entry:
         return entry.path("model.engine").read_bytes()
 
 
@@ -126,7 +126,7 @@ def test_a_disk_filled_by_make_is_one_clear_error(store):
 
 def test_an_entry_may_be_made_of_another(store):
     def make(folder: Path) -> None:
-        with store.fetch(KEYS[1], fill) as other:
+        with contextlib.closing(store.fetch(KEYS[1], fill)) as other:
             fill(folder, other.path("model.engine").read_bytes() * 2)
 
     store.fetch(KEY, make)
@@ -225,7 +225,7 @@ def test_an_entry_that_nobody_holds_any_more_may_leave(tmp_path):
 
 
 MAKE_SLOWLY = """
-    import sys, time, pathlib
+    import contextlib, sys, time, pathlib
     from pytest_int8acc.engines.remote import open_store
     log = pathlib.Path(sys.argv[2])
     def make(folder):
@@ -237,7 +237,7 @@ MAKE_SLOWLY = """
     print("ready", flush=True)
     sys.stdin.readline()
     for key in "ab":
-        with store.fetch(key * 64, make) as entry:
+        with contextlib.closing(store.fetch(key * 64, make)) as entry:
             assert entry.path("model.engine").read_bytes() == b"engine" * 10
 """
 

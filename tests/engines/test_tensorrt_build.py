@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import logging
 import os
@@ -263,7 +264,7 @@ def test_a_builder_stays_for_the_next_build_until_one_fails(
     """The engine of a builder that has built before is the one of a builder that starts."""
     started = tmp_path / "started"
     sabotage(tmp_path, monkeypatch, f"open({str(started)!r}, 'a').write('x')")
-    with make_workers() as workers:
+    with contextlib.closing(make_workers()) as workers:
         build(request(), rtx, workers=workers)
         again = build(request(quantized("residual")), rtx, workers=workers)
         assert (again.layers, again.network) == (built.layers, built.network)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import sys
@@ -117,7 +118,7 @@ for line in sys.stdin:
 def workers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Workers]:
     (tmp_path / "some_worker.py").write_text(WORKER)
     monkeypatch.syspath_prepend(tmp_path)
-    with Workers("some_worker") as made:
+    with contextlib.closing(Workers("some_worker")) as made:
         yield made
 
 

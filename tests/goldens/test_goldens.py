@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import sys
@@ -767,7 +768,7 @@ def test_shared_storage_that_is_not_known_is_an_error(project: Project) -> None:
 @needs_gpu[1]
 def test_a_golden_on_tensorrt_spares_the_baseline_s_engine(project: Project, gpu_store: Path) -> None:
     base = BASE.replace("backend: onnxruntime\n", "backend: tensorrt\n") + tactics()
-    with make_workers() as builders:
+    with contextlib.closing(make_workers()) as builders:
         kept = {"cache_dir": str(gpu_store)}
         recorded = project.run(STANDING, "missing", base=base, builders=builders, **kept)
         assert {engine.role for engine in recorded.engines} == {"baseline", "INT8"}

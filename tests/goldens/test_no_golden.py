@@ -15,10 +15,13 @@ from pytest_int8acc.goldens.keeper import Keeper, NoGolden, open_keeper
 from pytest_int8acc.settings import Settings
 from pytest_int8acc.spec.load import load_spec
 
+#: What the answer is no to where there is no golden.
+ANSWERS = ("recording", "replaces_baseline", "wants_baseline", "wants_candidate")
+
 
 def public(kind: type) -> dict[str, object]:
     """What callers ask of a keeper: methods with their signatures, and properties."""
-    own = ("recording", "replaces_baseline", "case", "settings", "goldens", "place", "record", "origin")
+    own = (*ANSWERS, "case", "settings", "goldens", "place", "record", "origin")
     found = {name: member for name, member in vars(kind).items() if name[0] != "_" and name not in own}
     return {
         name: list(inspect.signature(member).parameters) if callable(member) else type(member)
@@ -40,7 +43,7 @@ def test_nothing_changes(tmp_path: Path) -> None:
     keeper = open_keeper(case, Settings(samples=5), Goldens(update="all"), {})
     assert isinstance(keeper, NoGolden)
     assert keeper.limit == 5
-    assert not keeper.replaces_baseline
+    assert not any(getattr(keeper, answer) for answer in ANSWERS)
     judge = Judge((), (), None)
     assert keeper.tighten(judge) is judge
     result = project.check(CALIBRATED)

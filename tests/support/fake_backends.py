@@ -26,6 +26,7 @@ class WrongBackend(OrtBackend):
 
     builds_engines = True
     needs_simulation = True
+    engines: tuple[EngineInfo, ...] = ()
 
     def __init__(self, settings: Settings, wrong: Sequence[str] = (), right_at: int = -1) -> None:
         super().__init__(settings)

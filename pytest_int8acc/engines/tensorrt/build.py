@@ -16,10 +16,12 @@ import tempfile
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
+from pytest_int8acc.engines.remote import RemoteStore
+from pytest_int8acc.engines.store import Store
 from pytest_int8acc.engines.tensorrt import worker
 from pytest_int8acc.engines.tensorrt.alone import lock_of
 from pytest_int8acc.engines.tensorrt.calibration import Implicit
@@ -39,29 +41,6 @@ logger = logging.getLogger("pytest_int8acc")
 UNFED = "held layers read INT8 results: TensorRT has no kernels that give the layers before them another type"
 _KEPT = (worker.ENGINE, worker.LAYERS, worker.NETWORK, worker.CACHE, worker.META)
 _LOG_SECONDS = 30.0
-
-
-class _Entry(Protocol):
-    """What a store hands out."""
-
-    @property
-    def folder(self) -> Path: ...
-
-    @property
-    def made(self) -> bool: ...
-
-
-class EngineStore(Protocol):
-    """What a build wants of the engine store."""
-
-    def fetch(self, key: str, make: Callable[[Path], None]) -> _Entry:
-        """The folder of ``key``, filled by ``make`` where there is none."""
-
-    def timing_cache(self, provenance: str) -> Path | None:
-        """A timing cache of this provenance, if there is one."""
-
-    def publish_timing_cache(self, provenance: str, path: Path) -> None:
-        """Keep the timing cache at ``path``."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -97,7 +76,7 @@ class Built:
 def build(
     request: BuildRequest,
     platform: Platform,
-    store: EngineStore | None = None,
+    store: Store | RemoteStore | None = None,
     *,
     device: Device | None = None,
     stopped: Callable[[], bool] = lambda: False,
@@ -178,7 +157,8 @@ def run_worker(
         "POLYGRAPHY_USE_TENSORRT_RTX": "1" if platform.is_rtx else "0",
         **({"CUDA_VISIBLE_DEVICES": device.visible} if device in platform.devices[1:] else {}),
     }
-    with make_workers() if workers is None else contextlib.nullcontext(workers) as crew:
+    own = contextlib.closing(make_workers()) if workers is None else contextlib.nullcontext(workers)
+    with own as crew:
         outcome = crew.run(
             folder,
             folder / worker.LOG,
@@ -222,7 +202,7 @@ def explain(outcome: Outcome, meta: Mapping[str, Any] | None, log: str, timeout:
     return f"TensorRT says: {words}"
 
 
-def _make(request: BuildRequest, where: _Where, folder: Path, store: EngineStore | None) -> None:
+def _make(request: BuildRequest, where: _Where, folder: Path, store: Store | RemoteStore | None) -> None:
     """Fill ``folder`` with an engine and all that belongs to it."""
     platform, device = where.platform, where.device
     job_folder = folder / "job"

@@ -96,12 +96,12 @@ class Provenance:
 
 def model_digest(model: Model) -> str:
     """BLAKE2b of the graph and all weights, in hex; the model's file name has no part in it."""
-    digest = hashlib.blake2b(model.proto.SerializeToString(deterministic=True), digest_size=20)
+    found = hashlib.blake2b(model.proto.SerializeToString(deterministic=True), digest_size=20)
     for name in sorted(model.weights):
         array = model.weights[name]
-        digest.update(f"\0{name}\0{array.dtype.str}{array.shape}\0".encode())
-        digest.update(np.ascontiguousarray(array).reshape(-1).view(np.uint8).data)
-    return digest.hexdigest()
+        found.update(f"\0{name}\0{array.dtype.str}{array.shape}\0".encode())
+        found.update(np.ascontiguousarray(array).reshape(-1).view(np.uint8).data)
+    return found.hexdigest()
 
 
 def tensor_names(model: Model) -> set[str]:
@@ -122,7 +122,7 @@ def write_cache(cache: Path, content: bytes, provenance: Provenance) -> None:
     Raises:
         EngineError: They cannot be written.
     """
-    sidecar = {"cache": _digest(content), **dataclasses.asdict(provenance)}
+    sidecar = {"cache": digest(content), **dataclasses.asdict(provenance)}
     try:
         replace_file(cache, content)
         replace_file(sidecar_path(cache), (json.dumps(sidecar, indent=2) + "\n").encode())
@@ -174,7 +174,7 @@ def check_sidecar(cache: Path, content: bytes, wanted: Provenance) -> str:
         raise EngineError(f"{path}: cannot be read ({error}); remove it, and {_again(cache)}") from error
     if not isinstance(found, dict):
         raise EngineError(f"{path}: expected a mapping; remove it, and {_again(cache)}")
-    expected = {"cache": _digest(content), **dataclasses.asdict(wanted)}
+    expected = {"cache": digest(content), **dataclasses.asdict(wanted)}
     said = {
         "cache": "the cache was changed after it was written",
         "model": "it is of another model (weights or graph have changed since)",
@@ -251,5 +251,6 @@ def _again(cache: Path) -> str:
     )
 
 
-def _digest(content: bytes) -> str:
+def digest(content: bytes) -> str:
+    """BLAKE2b in hex."""
     return hashlib.blake2b(content, digest_size=20).hexdigest()

@@ -13,7 +13,6 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
 from typing import BinaryIO
 
 _POLL_SECONDS = 0.1
@@ -90,12 +89,6 @@ class Workers:
         self._lock = threading.Lock()
         self._closed = False
         self._starting = ThreadPoolExecutor(1)  # Linux ends a child with the thread that started it
-
-    def __enter__(self) -> Workers:
-        return self
-
-    def __exit__(self, *_: type[BaseException] | BaseException | TracebackType | None) -> None:
-        self.close()
 
     def run(
         self,

@@ -101,13 +101,8 @@ class Platform:
 
     @property
     def weakly_typed(self) -> bool:
-        """True where builder flags can choose precisions: TensorRT below 11."""
+        """True where builder flags can choose precisions, and TensorRT calibrates by itself: below 11."""
         return not self.is_rtx and self.version < (11,)
-
-    @property
-    def implicit(self) -> bool:
-        """True where TensorRT calibrates by itself."""
-        return self.weakly_typed
 
     def has(self, feature: Feature) -> bool:
         """True where it has the feature, here."""
@@ -128,12 +123,11 @@ class Platform:
         return self.is_rtx or self.version >= (10,)
 
 
-class _Need:
+class _Need(NamedTuple):
     """A feature: who has it, and in words."""
 
-    def __init__(self, has: Callable[[Platform], bool], who: str) -> None:
-        self.has = has
-        self.who = who
+    has: Callable[[Platform], bool]
+    who: str
 
 
 _BELOW_11 = "TensorRT 8.6 to 10 has it, 11 and TensorRT-RTX do not"
@@ -143,7 +137,7 @@ _NEEDS: dict[Feature, _Need] = {
     "strong typing": _Need(lambda p: p.strongly_typed, "TensorRT 10 and later and TensorRT-RTX have it"),
     "weak typing": _Need(lambda p: p.weakly_typed, _BELOW_11),
     "implicit quantization": _Need(
-        lambda p: p.implicit, f"{_BELOW_11}; use 'int8: {{calibrate: {{}}}}' or 'int8: {{scales: FILE}}'"
+        lambda p: p.weakly_typed, f"{_BELOW_11}; use 'int8: {{calibrate: {{}}}}' or 'int8: {{scales: FILE}}'"
     ),
     "debug tensors": _Need(
         lambda p: p.is_rtx or p.version >= (10, 12), "TensorRT 10.12 and later and TensorRT-RTX have them"

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Literal
 
-from pytest_int8acc.engines.tensorrt.calibration import Implicit, check_header, model_digest
+from pytest_int8acc.engines.manifest import digest_file
+from pytest_int8acc.engines.tensorrt.calibration import Implicit, check_header, digest, model_digest
 from pytest_int8acc.engines.tensorrt.options import BuildOptions, Range
 from pytest_int8acc.engines.tensorrt.platform import Platform, require
 from pytest_int8acc.errors import EngineError, ModelError
@@ -93,7 +94,6 @@ class BuildRequest:
         Raises:
             EngineError: A plugin library cannot be read.
         """
-        digest = hashlib.blake2b(digest_size=20)
         facts = {
             "format": _FORMAT,
             "model": model_digest(self.model),
@@ -101,16 +101,13 @@ class BuildRequest:
             "profiles": {name: list(map(list, profile)) for name, profile in self.profiles.items()},
             "typing": [self.typing, sorted(self.flags), dict(self.precisions), self.outputs],
             "options": [self.options.workspace, self.options.optimization_level, self.options.tactic_sources],
-            "plugins": [_file_digest(plugin) for plugin in self.options.plugins],
+            "plugins": [_plugin_digest(plugin) for plugin in self.options.plugins],
         }
         if self.implicit is not None:
             cache = self.implicit.cache
-            known = (
-                self.implicit.data if cache is None else hashlib.blake2b(cache, digest_size=20).hexdigest()
-            )
+            known = self.implicit.data if cache is None else digest(cache)
             facts["implicit"] = [self.implicit.algorithm, cache is None, known]
-        digest.update(json.dumps(facts, sort_keys=True).encode())
-        return digest.hexdigest()
+        return digest(json.dumps(facts, sort_keys=True).encode())
 
 
 def fit_model(model: Model, platform: Platform) -> Model:
@@ -130,12 +127,8 @@ def fit_model(model: Model, platform: Platform) -> Model:
     return lowered if platform.integer_weights else float_weights(lowered)
 
 
-def _file_digest(path: object) -> str:
+def _plugin_digest(path: Path) -> str:
     try:
-        with open(str(path), "rb") as stream:
-            digest = hashlib.blake2b(digest_size=20)
-            while chunk := stream.read(1 << 20):
-                digest.update(chunk)
+        return digest_file(path)
     except OSError as error:
         raise EngineError(f"tensorrt plugins: {path}: cannot be read: {error.strerror or error}") from error
-    return digest.hexdigest()
