@@ -190,7 +190,7 @@ class Chooser:
         """
         high = high or {}
         enough = max(enough, NO_MORE * least)
-        best = self.uniform(wanted, start or Choice(), high, least, None if len(wanted) > 1 else ())
+        best = self.uniform(wanted, start or Choice(), high, least)
         worst_first = sorted(wanted, key=lambda unit: -self._loss_db(unit, best))
         for _ in range(_SWEEPS if len(wanted) > 1 else 1):
             before = best
