@@ -9,7 +9,6 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
-from numpy.typing import NDArray
 
 from pytest_int8acc.case.judge import Judge
 from pytest_int8acc.case.trials import Gathered, SampleJudge, SampleOutputs
@@ -29,16 +28,10 @@ from pytest_int8acc.tensors import Array, Outputs
 
 #: Samples on which plans are compared that differ in scales; a choice is confirmed on all.
 FEW = 32
-#: A plan is given up that is worse by this share on those of them that err most.
-_WORSE = 1.05
 #: Networks that are held ready beside the first: a session holds its weights.
 _BOARDS = 3
-#: Sets of samples whose inputs are held ready for probes.
-_SETS = 3
 #: Stands for an error that is no number.
 _FAR = 1e30
-#: Stands for no error at all, in a quotient.
-_TINY = 1e-30
 
 
 @dataclass(frozen=True, eq=False)
@@ -98,12 +91,12 @@ class Simulator:
         self._seen: dict[tuple[int, ...], Seen] = {}
         self._known: dict[object, Trial] = {}
         self._badness: dict[object, float] = {}
-        self._hardest: dict[object, float] = {}
         self._units: dict[int, float] = {}
         self._like: Simulator | None = None
         """Of the case's own network, where this is another: all of INT8 is known there."""
         self._kinds: dict[object, _Activations] = {}
-        self._batches: dict[tuple[int, ...], list[tuple[list[int], Batch]]] = {}
+        self._batches: list[tuple[list[int], Batch]] = []
+        self._probed: tuple[int, ...] = ()
 
     def on(self, network: Network, rest: Precision | None = None) -> Simulator:
         """The same samples and judge on a network with the same inputs and outputs.
@@ -116,8 +109,7 @@ class Simulator:
         other.groups = tuple(group for group in self.groups if group.name in own)
         other._like = self._like or self
         other.network, other._rest = network, rest or self._rest
-        other._boards, other._known, other._kinds = {}, {}, {}
-        other._badness, other._hardest = {}, {}
+        other._boards, other._known, other._badness, other._kinds = {}, {}, {}, {}
         return other
 
     def seen(self, samples: Iterable[int] | None = None) -> Seen:
@@ -194,38 +186,22 @@ class Simulator:
             EngineError: The model fails.
         """
         wanted = tuple(seen.samples[i] for i in samples)
-        if wanted not in self._batches:
-            for old in list(self._batches)[: 1 - _SETS]:
-                del self._batches[old]
-            self._batches[wanted] = list(self.inputs.runs(wanted))
+        if self._probed != wanted:
+            self._probed, self._batches = wanted, list(self.inputs.runs(wanted))
         run, place = self._running(plan), {sample: i for i, sample in enumerate(seen.samples)}
-        runs = (([place[i] for i in some], run(some, batch)) for some, batch in self._batches[wanted])
+        runs = (([place[i] for i in some], run(some, batch)) for some, batch in self._batches)
         return seen.prober.probe(samples, runs)
 
-    def badness(self, plan: Plan, rival: Plan | None = None) -> float:
+    def badness(self, plan: Plan) -> float:
         """How far the outputs of a few samples are off, about 1 where a criterion is at its limit.
 
         The greatest over the criteria of the squared error, in units of what the limit allows, and a little
         of the others, so that a change that helps one of them counts. The mean over the samples; of the
         worst quarter where the limit is for the worst. Remembered.
-
-        Args:
-            plan: What is tried.
-            rival: Where the plan errs more than this one on those samples that err most, these alone are
-                run, and its badness is estimated from them.
         """
-        (hard, others), key = self._by_error, _high_key(plan)
-        if key in self._badness:
-            return self._badness[key]
-        squares = self._squares(plan, hard)
-        self._hardest[key] = _summed([float(target.mean()) for target in squares])
-        if rival is not None and (other := self._badness.get(beaten := _high_key(rival))) is not None:
-            ratio = self._hardest[key] / max(self._hardest[beaten], _TINY)
-            if ratio > _WORSE:
-                return ratio * other
-        if others:
-            squares = [np.append(*pair) for pair in zip(squares, self._squares(plan, others), strict=True)]
-        self._badness[key] = self._pooled(squares)
+        key = plan_key(plan), frozenset(plan.high)
+        if key not in self._badness:
+            self._badness[key] = self._measured_badness(plan)
         return self._badness[key]
 
     def moved(self, moves: Mapping[str, Array]) -> Network:
@@ -244,36 +220,17 @@ class Simulator:
         inherited = {heir: plan.scales[tensor] for heir, tensor in heirs.items() if tensor in plan.scales}
         return {**inherited, **plan.scales}
 
-    @cached_property
-    def _by_error(self) -> tuple[tuple[int, ...], tuple[int, ...]]:
-        """``few``: the quarter that errs most with all in INT8, and the others."""
-        if self._like is not None:
-            return self._like._by_error
-        squares, key = self._squares(Plan(), self.few), _high_key(Plan())
-        order = np.argsort(-np.max(squares, axis=0), kind="stable")
-        hard, others = (np.sort(part) for part in np.split(order, [-(-len(order) // 4)]))
-        self._hardest[key] = _summed([float(target[hard].mean()) for target in squares])
-        self._badness[key] = self._pooled(squares)
-        return tuple(self.few[i] for i in hard), tuple(self.few[i] for i in others)
-
-    def _squares(self, plan: Plan, samples: Sequence[int]) -> list[NDArray[np.float64]]:
-        """Squared errors of a plan in units of what is allowed: [samples] for each target."""
+    def _measured_badness(self, plan: Plan) -> float:
         seen = self.seen()
-        probe, squares = self.probe(plan, seen, samples), []
+        probe, errors = self.probe(plan, seen, self.few), []
         for target, vectors in zip(seen.prober.targets, probe.vectors, strict=True):
-            whole = seen.judge.criteria[target.criterion].pool == "whole"
-            found = np.square(vectors.astype(np.float64)).sum(axis=1) / (self._unit(target) if whole else 1.0)
-            squares.append(np.nan_to_num(found, nan=_FAR, posinf=_FAR))
-        return squares
-
-    def _pooled(self, squares: Sequence[NDArray[np.float64]]) -> float:
-        """One number of squared errors."""
-        seen, errors = self.seen(), []
-        for target, found in zip(seen.prober.targets, squares, strict=True):
-            if seen.judge.criteria[target.criterion].pool == "rank":
-                found = np.sort(found)[len(found) * 3 // 4 :]
-            errors.append(float(found.mean()))
-        return _summed(errors)
+            squares = np.sort(np.square(vectors.astype(np.float64)).sum(axis=1))
+            pool = seen.judge.criteria[target.criterion].pool
+            if pool == "rank":
+                squares = squares[len(squares) * 3 // 4 :]
+            unit = self._unit(target) if pool == "whole" else 1.0
+            errors.append(float(np.nan_to_num(squares.mean() / unit, nan=_FAR, posinf=_FAR)))
+        return max(errors) + 0.01 * float(np.mean(errors))
 
     def _unit(self, target: Target) -> float:
         """The squared error that meets a limit of which only all samples tell, going by all of INT8."""
@@ -372,15 +329,6 @@ def _is_like(scale: TensorScale, known: Quantization) -> bool:
 
 #: Stands for a scale that is an input of the board.
 _SOME = TensorScale(np.array(1.0, np.float32))
-
-
-def _summed(errors: Sequence[float]) -> float:
-    """The greatest error, and a little of the others."""
-    return max(errors) + 0.01 * float(np.mean(errors))
-
-
-def _high_key(plan: Plan) -> object:
-    return plan_key(plan), frozenset(plan.high)
 
 
 def plan_key(plan: Plan) -> object:

@@ -22,7 +22,7 @@ from pytest_int8acc.lab.evaluators import Simulated
 from pytest_int8acc.lab.inputs import split
 from pytest_int8acc.lab.lab import Lab, Proof
 from pytest_int8acc.results import Certificate, Culprit, Role, Score, SearchOutcome, TrialLine
-from pytest_int8acc.search import certify, extend, fewest, search
+from pytest_int8acc.search import certify, fewest, search
 from pytest_int8acc.search.types import Budget, SearchResult
 
 logger = logging.getLogger("pytest_int8acc")
@@ -182,9 +182,6 @@ def _casts(lab: Lab, found: Found) -> int | None:
 def _with_reserve(lab: Lab, found: Found) -> Found:
     """The same, where it is found with a fix that would meet the criteria on other samples, too."""
     proof, room = found.fix, 1.0
-    grown = _grown(lab, found, proof) if proof is not None and found.result.order else None
-    if grown is not None:
-        return grown
     for _ in range(STRICTER):
         if proof is None or lab.builds >= lab.measured.settings.max_builds:
             break
@@ -197,20 +194,6 @@ def _with_reserve(lab: Lab, found: Found) -> Found:
         if proof is not None and proof.verdict.holds:
             return replace(found, reserved=proof, room=room_of(proof.verdict))
     return replace(found, room=room)
-
-
-def _grown(lab: Lab, found: Found, proof: Proof) -> Found | None:
-    """The same with a reserve by groups beside those found, those first that come first in its order."""
-    evaluator = lab.simulated(room=SPARE * room_of(proof.verdict))
-    index = {group.name: i for i, group in enumerate(evaluator.groups)}
-    more, high = [index[name] for name in found.result.order], evaluator.indices(found.result.high)
-    result = extend(evaluator, high, more, budget=Budget(clock=lab.clock))
-    if len(result.high) == len(lab.groups):
-        return None
-    grown = _proof(lab, evaluator, result)
-    if grown is None or not grown.verdict.holds:
-        return None
-    return replace(found, reserved=grown, room=room_of(grown.verdict))
 
 
 def room_of(verdict: Verdict) -> float:

@@ -164,11 +164,10 @@ class Chooser:
         """The base with those scales of the choice that differ from its own, and groups high."""
         return plan_with(self.base, self.own, choice, high or {})
 
-    def weighed(self, choice: Choice, high: Mapping[str, Precision], rival: Choice | None = None) -> Choice:
-        """The choice with how far its outputs are off; about, where that is worse than ``rival``."""
+    def weighed(self, choice: Choice, high: Mapping[str, Precision]) -> Choice:
+        """The choice with how far its outputs are off."""
         self.purse.pay()
-        other = self.plan(rival, high) if rival is not None else None
-        return replace(choice, badness=self._simulator.badness(self.plan(choice, high), other))
+        return replace(choice, badness=self._simulator.badness(self.plan(choice, high)))
 
     def rescale(
         self,
@@ -192,12 +191,15 @@ class Chooser:
         enough = max(enough, NO_MORE * least)
         best = self.uniform(wanted, start or Choice(), high, least)
         worst_first = sorted(wanted, key=lambda unit: -self._loss_db(unit, best))
-        for _ in range(_SWEEPS if len(wanted) > 1 else 1):
+        for _ in range(_SWEEPS):
             before = best
             for done, unit in enumerate(worst_first):
                 if best.badness <= enough or _foretold(before, best, done, len(wanted)) > enough:
                     return best
-                best = self._stepped(unit, best, high)
+                for choice in self._others(unit, best):
+                    if self.purse.empty:
+                        return best
+                    best = _better(best, self.weighed(best.plus(choice), high))
             if best is before:
                 break
         return best
@@ -208,15 +210,13 @@ class Chooser:
         start: Choice,
         high: Mapping[str, Precision] | None = None,
         least: float = 0.0,
-        methods: Collection[str] | None = None,
     ) -> Choice:
         """The best of the scales as they are, and of one method for all of ``wanted``; see ``rescale``."""
         if self.purse.empty:
             return replace(start, badness=np.inf)
         best = self.weighed(start, high or {})  # it may have been measured with other groups high
         tried = [dict(start.scales)]
-        every = METHODS if methods is None else methods
-        for method in (m for m in every if not METHODS[m].slow or len(wanted) <= _MANY):
+        for method in (m.name for m in METHODS.values() if not m.slow or len(wanted) <= _MANY):
             if best.badness <= max(ENOUGH, NO_MORE * least) or self.purse.empty:
                 break
             choice = start
@@ -224,7 +224,7 @@ class Chooser:
                 choice = choice.plus(unit.choice(method))
             if choice.scales not in tried:
                 tried.append(dict(choice.scales))
-                best = _better(best, self.weighed(choice, high or {}, best))
+                best = _better(best, self.weighed(choice, high or {}))
         return best
 
     def prune(self, wanted: Sequence[Unit], choice: Choice, high: Mapping[str, Precision]) -> Choice:
@@ -235,33 +235,14 @@ class Chooser:
         for unit in wanted:
             if self.purse.empty:
                 break
-            tried = self.weighed(least.only(set(least.scales).difference(unit.tensors)), high, choice)
+            tried = self.weighed(least.only(set(least.scales).difference(unit.tensors)), high)
             if tried.badness <= choice.badness * (1 + _WORTH):
                 least = tried
         return least
 
-    def _stepped(self, unit: Unit, best: Choice, high: Mapping[str, Precision]) -> Choice:
-        """The best with another scale for a unit, looked for from its own down, then up, until one is worse.
-
-        Noise of rounding grows with the square of the scale, that of clipping falls likewise: beyond a
-        worse scale there is no better one.
-        """
-        now = best.scales.get(unit.tensors[0], self.own.get(unit.tensors[0], math.inf))
-        others = sorted(self._others(unit, now), key=lambda choice: choice.scales[unit.tensors[0]])
-        before, below = best, [c for c in others if c.scales[unit.tensors[0]] < now]
-        for side in (reversed(below), others[len(below) :]):
-            for choice in side if best is before else ():
-                if self.purse.empty:
-                    return best
-                tried = self.weighed(best.plus(choice), high, best)
-                if tried.badness > best.badness:
-                    break
-                best = _better(best, tried)
-        return best
-
-    def _others(self, unit: Unit, now: float) -> Iterator[Choice]:
-        """A unit's candidates that differ from each other and from what it has now."""
-        seen = [now]
+    def _others(self, unit: Unit, best: Choice) -> Iterator[Choice]:
+        """A unit's candidates that differ from each other and from what it has."""
+        seen = [best.scales.get(unit.tensors[0], self.own.get(unit.tensors[0], math.inf))]
         for method in METHODS:
             scale = unit.scale(method)
             if all(abs(scale - other) > _ALIKE * other for other in seen):

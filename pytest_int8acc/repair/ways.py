@@ -9,7 +9,7 @@ debugging guide tries them in this order).
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -106,10 +106,6 @@ class Work:
         """Looks for scales over a base."""
         return Chooser(self.lab.simulator, base.plan, base.own, self.purse)
 
-    def without_culprits(self, base: Base) -> Choice:
-        """A base's choice with the culprits high."""
-        return self.chooser(base).weighed(base.choice, dict.fromkeys(self.culprits, self.lab.measured.keep))
-
     def log(self, text: str, *numbers: object) -> None:
         """Say what is looked for."""
         logger.info("%s: " + text, self.lab.measured.case.name, *numbers)
@@ -159,15 +155,13 @@ def migrate_ranges(work: Work) -> Iterator[Candidate]:
     base, lab = work.best, work.lab
     wanted = [t for t in activations(base.network, work.groups) if t not in lab.int8.given.moves]
     uneven = uneven_sites(base.network, wanted, lab.values(base.source.data, base.plan))
-    best, methods = base, None
+    best = base
     for alpha in best_first(uneven) if uneven else ():
         if work.purse.empty or (best is not base and best.choice.badness <= ENOUGH):
             break
         work.log("migrating %d activations, alpha %g", len(uneven), alpha)
         moves = {tensor: site.factors(alpha) for tensor, site in uneven.items()}
-        moved = _migrated(work, base, moves, alpha, methods)
-        methods = {moved.choice.methods[t] for t in moved.touched if t in moved.choice.methods}
-        best = min(best, moved, key=lambda base: base.choice.badness)
+        best = min(best, _migrated(work, base, moves, alpha), key=lambda base: base.choice.badness)
     if best is not base:
         work.bases.append(best)
         yield from _rescaled(work, len(work.bases) - 1, work.groups)
@@ -181,13 +175,6 @@ def rescale_all(work: Work) -> Iterator[Candidate]:
     plain = min((b for b in work.bases if b.migration is None), key=lambda base: base.choice.badness)
     moved = [b for b in work.bases if b.migration is not None]
     for base in (plain, *moved) if work.culprits else ():
-        rest = work.without_culprits(base).badness
-        if base.choice.badness - rest > NEAR:
-            work.notes.append(
-                f"other scales of all tensors not tried: outputs err {base.choice.badness:.2g} times what is "
-                f"allowed, of which those of layers not at fault could take off {rest:.2g} at most"
-            )
-            continue
         every = activations(base.network)
         work.log("looking for other scales of all %d tensors", len(every))
         aside = Work(work.lab, work.culprits, work.purse)
@@ -250,10 +237,8 @@ def _on(work: Work, base: Base) -> Base:
     return replace(base, network=network, own={**own, **given})
 
 
-def _migrated(
-    work: Work, base: Base, moves: Mapping[str, Array], alpha: float, methods: Collection[str] | None
-) -> Base:
-    """A migrated base: ranges by one of ``methods`` for what it touched, the best scales so far elsewhere."""
+def _migrated(work: Work, base: Base, moves: Mapping[str, Array], alpha: float) -> Base:
+    """A migrated base: new ranges for what it touched, the best scales so far elsewhere."""
     done = migrate(base.network, moves)
     facts = Migration(alpha, done.folded, done.inserted)
     plan = replace(base.plan, moves=moves)
@@ -262,7 +247,7 @@ def _migrated(
     ranges = _ranges(work, moved, [*kept.intersection(base.ranges.held), *done.touched])
     moved = _on(work, replace(moved, ranges=ranges))
     wanted = units(moved.network, done.touched, ranges)
-    return replace(moved, choice=work.chooser(moved).uniform(wanted, base.choice.only(kept), methods=methods))
+    return replace(moved, choice=work.chooser(moved).uniform(wanted, base.choice.only(kept)))
 
 
 def _ranges(work: Work, base: Base, tensors: Sequence[str]) -> Ranges:

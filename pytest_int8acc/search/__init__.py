@@ -7,16 +7,7 @@ from functools import partial
 
 from pytest_int8acc.errors import SpecError
 from pytest_int8acc.scores.criteria import Criterion
-from pytest_int8acc.search.strategies import (
-    bisect,
-    certify,
-    extend,
-    fewest,
-    forward,
-    linear,
-    minimal,
-    worst_first,
-)
+from pytest_int8acc.search.strategies import bisect, certify, fewest, forward, linear, minimal, worst_first
 from pytest_int8acc.search.types import Budget, Evaluator, GroupInfo, Probe, SearchResult, Target, Trial
 from pytest_int8acc.tensors import did_you_mean
 
@@ -30,7 +21,6 @@ __all__ = [
     "Target",
     "Trial",
     "certify",
-    "extend",
     "fewest",
     "search",
 ]

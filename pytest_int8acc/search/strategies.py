@@ -79,41 +79,6 @@ def certify(evaluator: Evaluator, high: frozenset[int], *, budget: Budget | None
     return run("certify", body, evaluator, budget)
 
 
-def extend(
-    evaluator: Evaluator, high: frozenset[int], order: Sequence[int], *, budget: Budget | None = None
-) -> SearchResult:
-    """Add groups to a plan until it passes, then take back those of them that are not needed.
-
-    Args:
-        evaluator: Judges plans.
-        high: The groups that stay high.
-        order: Those to add by index, the most worth first: their least number is found by doubling and
-            halving, as if more were always better.
-        budget: When to stop early.
-    """
-    added = [i for i in order if i not in high]
-
-    def body(ledger: Ledger) -> Ending:
-        def passes(count: int) -> bool:
-            return ledger.trial(high.union(added[:count]), f"{count} groups more").passed
-
-        fails, most = 0, min(1, len(added))
-        while not passes(most):
-            if most == len(added):
-                return ledger.ending("plan-fails", len(high) + len(added))
-            fails, most = most, min(2 * most, len(added))
-        while most - fails > 1:
-            middle = (fails + most) // 2
-            fails, most = (fails, middle) if passes(middle) else (middle, most)
-        plan = high.union(added[:most])
-        for i in reversed(added[: most - 1]):
-            if ledger.trial(plan - {i}, "one group fewer").passed:
-                plan -= {i}
-        return ledger.ending("visited", len(plan))
-
-    return _run("minimal", body, evaluator, budget)
-
-
 def fewest(evaluator: Evaluator, order: Sequence[int], *, budget: Budget | None = None) -> SearchResult:
     """Find a plan that passes and is proven 1-minimal, where some groups are suspected and sums tell nothing.
 

@@ -132,7 +132,7 @@ def test_weights_with_one_scale_for_all_channels_get_scales_of_their_own(tmp_pat
 
 
 def test_what_no_scale_mends_stays_high(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(repairing, "TRIALS", 4)
+    monkeypatch.setattr(repairing, "TRIALS", 10)
     case = measured_kind(tmp_path, "high")
     outcome, repaired = mended(case)
     first, bare = repaired.repairs
@@ -141,7 +141,7 @@ def test_what_no_scale_mends_stays_high(tmp_path: Path, monkeypatch: pytest.Monk
     assert first.scores == outcome.fixed
     assert first.price == pytest.approx(1 - outcome.int8_share)
     assert bare.layers == tuple(c.layer for c in outcome.culprits)
-    assert repaired.trials <= 5
+    assert repaired.trials <= 11
     assert repaired.builds == 0  # the simulation knew
 
 

@@ -160,7 +160,7 @@ def test_scales_are_not_tried_where_what_is_left_is_not_of_their_tensors(wide: L
     assert chooser.rescale(wanted, least=start).scales == {}
     assert chooser.purse.trials == 2
     chooser.rescale(wanted)
-    assert chooser.purse.trials > 3
+    assert chooser.purse.trials > 5
 
 
 def test_a_plan_is_measured_once(wide: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -168,21 +168,6 @@ def test_a_plan_is_measured_once(wide: Lab, monkeypatch: pytest.MonkeyPatch) -> 
     first = wide.simulator.badness(plan)
     monkeypatch.setattr(wide.simulator, "probe", None)
     assert wide.simulator.badness(plan) == first
-
-
-def test_a_plan_worse_than_its_rival_runs_on_the_samples_that_err_most_alone(
-    wide: Lab, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    simulator, ran = wide.simulator, list[int]()
-    good, bad = (Plan(scales={culprit_of(wide): symmetric(scale)}) for scale in (0.125, 50.0))
-    best, probe = simulator.badness(good), simulator.probe
-    monkeypatch.setattr(simulator, "probe", lambda *a: ran.append(len(a[2])) or probe(*a))
-    estimate = simulator.badness(bad, good)
-    assert ran == [len(simulator.few) // 4]
-    exact = simulator.badness(bad)
-    assert estimate > 10 * best
-    assert exact > 10 * best
-    assert simulator.badness(good, bad) == best
 
 
 def test_scales_are_pruned_by_what_they_do_beside_the_groups_kept_high(wide: Lab) -> None:
