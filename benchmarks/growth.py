@@ -95,7 +95,6 @@ def _surroundings(network: Network) -> None:
     around, worst = Surroundings(network), Cause("sensitive-op", numbers={"sqnr_db": 30.0})
     for group in network.groups:
         tensors = [edge.tensor for edge in group.edges if edge.quantization.values is None]
-        around.partner_edges(set(tensors))
         around.sensitive(group, worst, tensors)
 
 

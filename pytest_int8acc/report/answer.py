@@ -237,7 +237,8 @@ def _culprit_line(culprit: Culprit) -> str:
         said = f"alone in INT8: {relation(alone, 24)}" if alone is not None and missed else culprit.told
     taken = culprit.cause.taken_back if culprit.cause is not None else None
     share = f" ({share_text(taken, 'its')})" if taken is not None else ""
-    said = f": {said}{share if len(said) < WIDTH // 2 - 3 else ''}" if said else ""
+    whole = len(culprit.layer) + len(f"  : {said}{share}") <= WIDTH
+    said = f": {said}{share if whole else ''}" if said else ""
     kind = f" ({middle(culprit.op_type, 20)})"
     room = WIDTH - 2 - len(said)
     text = kind + said if len(kind) + NAME <= room else said

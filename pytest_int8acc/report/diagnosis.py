@@ -66,7 +66,7 @@ def changes(repair: Repair, spare: int = 0) -> Iterator[str]:
         yield verb
         return
     yield f"{' and '.join(done)}, {kept}"
-    yield " and ".join(done)
+    yield f"{kept} and {count(len(done), 'other change')}" if layers else " and ".join(done)
 
 
 def _changed(repair: Repair) -> Iterator[str]:

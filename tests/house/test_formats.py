@@ -31,7 +31,7 @@ NUMBERS = {
 WORDS = {
     *("spec/int8.py", "spec/load.py", "spec/models.py", "workbench.py"),
     *("backends/tensorrt.py", "engines/inspector.py", "engines/tensorrt/engine.py"),
-    *("engines/tensorrt/request.py", "results/engines.py", "report/view.py", "diagnose/reproducer.py"),
+    *("engines/tensorrt/request.py", "results/engines.py", "report/view.py"),
 }
 
 

@@ -32,15 +32,18 @@ def project(tmp_path: Path) -> Project:
     return made
 
 
-def judged(
-    monkeypatch: pytest.MonkeyPatch, project: Project, criteria: str, *engines: EngineInfo
-) -> CaseResult:
+def judged(monkeypatch: pytest.MonkeyPatch, project: Project, criteria: str, *told: EngineInfo) -> CaseResult:
     """A case on ONNX Runtime whose backend tells of these engines, as TensorRT's does."""
 
+    class Telling(OrtBackend):
+        builds_engines = bool(told)
+
+        @property
+        def engines(self) -> tuple[EngineInfo, ...]:
+            return told
+
     def backend(case: object, settings: Settings, *_: object) -> OrtBackend:
-        made = OrtBackend(settings)
-        made.builds_engines, made.engines = bool(engines), engines
-        return made
+        return Telling(settings)
 
     monkeypatch.setattr(pytest_int8acc.measure.measured, "open_backend", backend)
     return project.check(f"{CALIBRATED}criteria: [{{sqnr_db: 10}}, {criteria}]\n")

@@ -12,6 +12,7 @@ from report_results import RESULTS
 
 from pytest_int8acc.report.answer import LINES, answer, failure_line
 from pytest_int8acc.report.causes import _CLAUSES, cause_clause
+from pytest_int8acc.report.diagnosis import changes
 from pytest_int8acc.report.plain import for_people
 from pytest_int8acc.report.text import failure, status
 from pytest_int8acc.report.words import WIDTH, fitted, middle
@@ -152,6 +153,7 @@ def test_a_repair_is_told_with_all_that_it_changes() -> None:
     diagnosis = dataclasses.replace(result.diagnosis, repairs=(first,))
     text = failure(dataclasses.replace(result, diagnosis=diagnosis))
     assert "Fix: other scales for 1 tensor and 2 weights, 1 layer in FP16; 'logits' cosine" in text
+    assert all("1 layer in FP16" in said for said in changes(first))  # however narrow the line
 
 
 def test_a_passing_case_s_line_ends() -> None:
