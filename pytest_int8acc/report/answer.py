@@ -237,9 +237,9 @@ def _culprit_line(culprit: Culprit) -> str:
         said = f"alone in INT8: {relation(alone, 24)}" if alone is not None and missed else culprit.told
     taken = culprit.cause.taken_back if culprit.cause is not None else None
     share = f" ({share_text(taken, 'its')})" if taken is not None else ""
-    whole = len(culprit.layer) + len(f"  : {said}{share}") <= WIDTH
-    said = f": {said}{share if whole else ''}" if said else ""
     kind = f" ({middle(culprit.op_type, 20)})"
+    whole = len(f"  {culprit.layer}{kind}: {said}{share}") <= WIDTH
+    said = f": {said}{share if whole else ''}" if said else ""
     room = WIDTH - 2 - len(said)
     text = kind + said if len(kind) + NAME <= room else said
     return fitted(f"  {middle(culprit.layer, max(WIDTH - 2 - len(text), 20))}{text}")
