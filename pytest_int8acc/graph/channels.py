@@ -145,9 +145,6 @@ class Channels:
         elif node.op_type == "MatMul" and not front and self._columns(node, which):
             yield Way(node.input[1], which, front)
 
-    def _adds_to(self, node: onnx.NodeProto, way: Way) -> bool:
-        return not way.front and self._constant_fits(node, way)
-
     def _flattens(self, node: onnx.NodeProto) -> bool:
         """Whether the node makes rows of what was pooled to one value per channel."""
         before = self.index.producer.get(node.input[0])
