@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -67,8 +68,14 @@ def here() -> Platform:
 
 @pytest.fixture(scope="module")
 def options(here: Platform) -> BuildOptions:
-    """8.6 without cuBLAS and cuDNN, which need not be there."""
-    return BuildOptions(tactic_sources=() if here.version < (9,) else None, optimization_level=1, timeout=300)
+    """Quick builds; 8.6 without cuBLAS and cuDNN, which need not be there."""
+    return BuildOptions(tactic_sources=() if here.version < (9,) else None, optimization_level=0, timeout=300)
+
+
+@pytest.fixture(scope="module")
+def choosing(options: BuildOptions) -> BuildOptions:
+    """For implicit quantization, whose precisions TensorRT chooses by timing, and for timings kept."""
+    return replace(options, optimization_level=1)
 
 
 @pytest.fixture(scope="module")
@@ -278,11 +285,11 @@ def implicit_request(
 
 
 @pytest.fixture(scope="module")
-def implicit(digits: Model, feed: Feed, here: Platform, options: BuildOptions, store: Store) -> Built:
+def implicit(digits: Model, feed: Feed, here: Platform, choosing: BuildOptions, store: Store) -> Built:
     """Calibrated in batches of another size than the engine's."""
     needs_weak(here)
     calibration = Implicit("entropy2", feeds=batches("calibration.npz", 50), data="calibration.npz")
-    return build(implicit_request(digits, feed, calibration, options), here, store)
+    return build(implicit_request(digits, feed, calibration, choosing), here, store)
 
 
 def test_implicit_quantization_calibrates_and_writes_its_cache(
@@ -305,13 +312,13 @@ def test_implicit_quantization_calibrates_and_writes_its_cache(
 
 
 def test_a_cache_is_read_and_layer_precisions_are_obeyed(
-    implicit: Built, digits: Model, feed: Feed, here: Platform, options: BuildOptions
+    implicit: Built, digits: Model, feed: Feed, here: Platform, choosing: BuildOptions, store: Store
 ) -> None:
     nodes = [node.name for node in digits.graph.node]
     weighted = [node.name for node in digits.graph.node if node.op_type in ("Conv", "Gemm", "MatMul")]
     held = {weighted[1]: "fp32", weighted[2]: "fp16"}
     calibration = Implicit("entropy2", cache=implicit.calibration)
-    made = build(implicit_request(digits, feed, calibration, options, precisions=held), here)
+    made = build(implicit_request(digits, feed, calibration, choosing, precisions=held), here, store)
     assert set(made.notes) <= {UNFED}
     assert made.calibration == implicit.calibration
     found, free = precisions(made, nodes), precisions(implicit, nodes)
@@ -409,11 +416,11 @@ def test_layers_are_timed(engines: dict[str, TrtEngine], candidate: Built, feed:
 
 
 def test_the_store_builds_once_and_keeps_timings(
-    little: Model, little_feed: Feed, here: Platform, options: BuildOptions, tmp_path: Path
+    little: Model, little_feed: Feed, here: Platform, choosing: BuildOptions, tmp_path: Path
 ) -> None:
     store = Store(tmp_path / "store")
     request = BuildRequest(
-        role="baseline", profiles=fixed(little_feed), options=options, **typed(little, here, "fp16")
+        role="baseline", profiles=fixed(little_feed), options=choosing, **typed(little, here, "fp16")
     )
     first = build(request, here, store)
     again = build(request, here, store)
@@ -423,7 +430,7 @@ def test_the_store_builds_once_and_keeps_timings(
     with open_built(again) as engine:
         assert sqnr(OrtEngine(little)(little_feed), engine(little_feed)) > 45
     half = {"x": little_feed["x"][:16]}
-    other = BuildRequest(role="half", profiles=fixed(half), options=options, **typed(little, here, "fp16"))
+    other = BuildRequest(role="half", profiles=fixed(half), options=choosing, **typed(little, here, "fp16"))
     second = build(other, here, store)
     print(f"\nbuilt in {first.seconds:.1f} s, with a timing cache {second.seconds:.1f} s")
     assert not second.stored

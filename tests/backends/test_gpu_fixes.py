@@ -27,7 +27,7 @@ def found(tmp_path_factory: pytest.TempPathFactory, gpu_store: Path) -> dict[str
     for kind, network in NETWORKS.items():
         (project / kind).mkdir()
         make, limits = KINDS[network]
-        made = {"tactic_sources": [], "optimization_level": 1}
+        made = {"tactic_sources": [], "optimization_level": 0}
         spec = write_case(project / kind, make(), limits, tensorrt=made)
         spec.rename(spec.with_name(f"{kind}.int8acc.yaml"))
     printed = pytest_run(project, "--int8acc-report", "out", *WAIT, store=gpu_store)

@@ -35,7 +35,7 @@ WIDE = {"conv2", "conv3"}
 
 def test_implicit_quantization_writes_reads_and_refuses_caches(tmp_path: Path, gpu_store: Path) -> None:
     project = copy_example(tmp_path)
-    text = IMPLICIT.replace("ALGORITHM", "minmax").replace("CACHE", "digits.cache") + tactics()
+    text = IMPLICIT.replace("ALGORITHM", "minmax").replace("CACHE", "digits.cache") + tactics(1)
     specs = [project / f"{name}.int8acc.yaml" for name in ("calibrates", "reads")]
     for spec in specs:
         spec.write_text(text, encoding="utf-8")
@@ -71,7 +71,7 @@ def test_implicit_quantization_that_fails_gets_an_explicit_fix(tmp_path: Path, g
         coarse = rng.standard_normal((64, 3, 8, 8)).astype(np.float32)
         np.savez(tmp_path / f"{part}.npz", x=np.kron(coarse, np.ones((1, 1, 4, 4), np.float32)))
     spec, cache = tmp_path / "implicit.int8acc.yaml", tmp_path / "wide.cache"
-    text = "model: wide.onnx\ninputs: validation.npz\nbatch: 32\ncriteria: [{sqnr_db: 20}]\n" + tactics()
+    text = "model: wide.onnx\ninputs: validation.npz\nbatch: 32\ncriteria: [{sqnr_db: 20}]\n" + tactics(1)
     first = "int8: {implicit: {calibrate: {data: calibration.npz, algorithm: minmax}, cache: wide.cache}}\n"
     spec.write_text(text + first, encoding="utf-8")
     passed = pytest_run(tmp_path, spec.name, "-vv", "--int8acc-report", "out", store=gpu_store)
