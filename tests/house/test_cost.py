@@ -24,7 +24,7 @@ def test_cpu_seconds_are_those_of_the_whole_tree(tmp_path):
     child = f"import subprocess, sys; subprocess.run([sys.executable, '-c', {BUSY.format(10**7)!r}])"
     alone = run([sys.executable, "-c", BUSY.format(10**7)])
     within = run([sys.executable, "-c", child])
-    assert 0.1 < alone.cpu <= within.cpu * 1.5
+    assert 0.1 < alone.cpu < within.cpu * 3  # a busy machine counts more for the same; without it, a tenth
     assert not alone.cut
 
 
