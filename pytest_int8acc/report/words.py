@@ -27,7 +27,7 @@ def in_low(text: str, low: str) -> str:
 def formats(entries: Iterable[Mapping[str, Any]]) -> str:
     """What the cases of a report that have a verdict are in, like ``INT8, FP16``."""
     known = dict.fromkeys(in_low("INT8", entry["low"]) for entry in entries if "low" in entry)
-    return ", ".join(known) or "INT8"
+    return ", ".join(known) or "Model"
 
 
 def table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:

@@ -1,0 +1,160 @@
+"""Every option of a run on failing cases in FP16, BF16 and FP8: it works, or says that it does not."""
+
+from __future__ import annotations
+
+import html
+import json
+import re
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pytest
+from narrow import planted
+from plugin_support import LOAD
+
+sys.path.append(str(Path(__file__).parents[2]))
+
+from benchmarks.half.networks import build, inputs
+from benchmarks.half.parts import FAULTS
+from pytest_int8acc.graph.model import save_model
+
+pytest.importorskip("jinja2", reason="pip install 'pytest-int8acc[html]'")
+
+LOWS = ("fp16", "bf16", "fp8")
+#: Files of a fix, beside the report's own.
+FIX = ("report.json", "report.html", "case/fixed.onnx", "case/plan.yaml")
+ONLY = "*case.int8acc.yaml:3:*: {key}: --int8acc-* is for INT8 and FP8; leave it out, or this case*"
+
+
+@dataclass(frozen=True)
+class Row:
+    """What one option does on a failing case."""
+
+    arguments: tuple[str, ...]
+    outcome: str = "failed"
+    told: tuple[str, ...] = ("{LOW} accuracy: *", "Fix: *")
+    files: tuple[str, ...] = ()
+    quantized: bool = False
+    """It is for formats that quantize: an error in FP16 and BF16."""
+
+
+ROWS: dict[str, list[Row]] = {
+    "--int8acc": [Row(())],
+    "--int8acc-backend": [
+        Row(("--int8acc-backend=onnxruntime",)),
+        Row(("--int8acc-backend=tensorrt", "--int8acc-missing=skip"), "skipped", ("*TensorRT*",)),
+    ],
+    "--int8acc-missing": [
+        Row(("--int8acc-backend=tensorrt", "--int8acc-missing=fail"), "errors", ("*TensorRT*",))
+    ],
+    "--int8acc-mode": [
+        Row(("--int8acc-mode=exact",)),
+        Row(("--int8acc-mode=native",), "errors", ("*case.int8acc.yaml:3:*native*",)),
+    ],
+    "--int8acc-provider": [
+        Row(
+            ("--int8acc-provider=cuda",),
+            "errors",
+            ("*provider cuda: this ONNX Runtime has no CUDAExecutionProvider*",),
+        ),
+    ],
+    "--int8acc-samples": [Row(("--int8acc-samples=5", "-vv"), told=("{LOW} accuracy: *", "*5 samples*"))],
+    "--int8acc-search": [
+        Row(("--int8acc-search=always",)),
+        Row(("--int8acc-search=off",), told=("{LOW} accuracy: *",)),
+    ],
+    "--int8acc-strategy": [
+        Row((f"--int8acc-strategy={name}",))
+        for name in ("bisect", "bisect-reverse", "linear", "linear-reverse", "worst-first", "forward")
+    ],
+    "--int8acc-max-builds": [Row(("--int8acc-max-builds=1",))],
+    "--int8acc-max-seconds": [Row(("--int8acc-max-seconds=100",))],
+    "--int8acc-certify": [
+        Row(("--int8acc-certify", "-vv"), told=("*certified: * show that each*leave {LOW}",))
+    ],
+    "--int8acc-layers": [Row(("--int8acc-layers", "-vv"), told=("*SQNR*",), quantized=True)],
+    "--int8acc-calibrations": [Row(("--int8acc-calibrations", "-vv"), told=("*mse*",), quantized=True)],
+    "--int8acc-reduce": [
+        Row(("--int8acc-reduce", "--int8acc-report=out"), files=("case/reduced",), quantized=True)
+    ],
+    "--int8acc-lint": [Row((f"--int8acc-lint={level}",)) for level in ("auto", "warn", "error", "off")],
+    "--int8acc-report": [
+        Row(("--int8acc-report=out", "--junitxml=out/junit.xml"), files=(*FIX, "junit.xml"))
+    ],
+    "--int8acc-cache-dir": [Row(("--int8acc-cache-dir=out/cache",))],
+    "--int8acc-cache-size": [Row(("--int8acc-cache-dir=out/cache", "--int8acc-cache-size=1M"))],
+    "--int8acc-no-cache": [Row(("--int8acc-no-cache",))],
+    "--int8acc-device": [Row(("--int8acc-device=0",), "errors", ("*--int8acc-device*GPU*",))],
+    "--int8acc-update": [Row(("--int8acc-update=all",))],
+    "--int8acc-update-in-ci": [Row(("--int8acc-update=missing", "--int8acc-update-in-ci"))],
+    "--int8acc-prune": [Row(("--int8acc-prune",)), Row(("--int8acc-prune=delete",))],
+    "--int8acc-merge": [],  # these three run no case: see below
+    "--int8acc-init": [],
+    "--int8acc-data": [],
+}
+
+
+def write(folder: Path, low: str) -> None:
+    """A case that fails in a format."""
+    text = "model: model.onnx\ninputs: data.npz\n"
+    if low == "fp8":
+        planted(folder, {3: 1 / 30})
+        text += "fp8: {scales: ranges.json}\ncriteria: [{sqnr_db: 15}]\n"
+    else:
+        save_model(build("mlp", FAULTS["layernorm_1000"]), folder / "model.onnx")
+        np.savez(folder / "data.npz", x=inputs("mlp"))
+        text += f"candidate: {low}\ncriteria: [{{sqnr_db: {30 if low == 'fp16' else 45}}}]\n"
+    (folder / "case.int8acc.yaml").write_text(text)
+
+
+def test_every_option_has_a_row(pytester: pytest.Pytester) -> None:
+    told = pytester.runpytest(*LOAD, "--help").stdout.str()
+    assert set(re.findall(r"^  (--int8acc[\w-]*)", told, re.MULTILINE)) == ROWS.keys()
+
+
+def in_words(text: str) -> str:
+    """Of a page or a report in XML, what people read; roles are keys, and so are names of options."""
+    text = re.sub(r"<(style|script).*?</\1>", "", text, flags=re.DOTALL)
+    text = html.unescape(re.sub(r"<[^>]*>", " ", text))
+    return text.replace('"role": "INT8"', "").replace("for INT8 and FP8", "")
+
+
+@pytest.mark.parametrize("low", LOWS)
+@pytest.mark.parametrize(
+    "row", [row for rows in ROWS.values() for row in rows], ids=lambda r: "".join(r.arguments)
+)
+def test_an_option_does_its_work_or_says_that_it_does_not(
+    row: Row, low: str, pytester: pytest.Pytester
+) -> None:
+    write(pytester.path, low)
+    refused = row.quantized and low != "fp8"
+    expected = Row((), "errors", (ONLY,)) if refused else row
+    result = pytester.runpytest(*LOAD, "--int8acc", *row.arguments)
+    result.assert_outcomes(**{expected.outcome: 1})
+    key = low if low == "fp8" else f"candidate: {low}"
+    result.stdout.fnmatch_lines_random([t.format(LOW=low.upper(), key=key) for t in expected.told])
+    said = [result.stdout.str()]
+    for name in expected.files:
+        assert (pytester.path / "out" / name).exists()
+    for file in (pytester.path / "out").glob("*.[hx]*ml"):
+        said.append(file.read_text(encoding="utf-8"))
+        assert refused or low.upper() in said[-1]
+    assert not [line for text in said for line in re.findall(r".*\bINT8\b.*", in_words(text))]
+    assert "Traceback" not in said[0]
+
+
+@pytest.mark.parametrize("low", LOWS)
+def test_what_runs_no_case(low: str, pytester: pytest.Pytester) -> None:
+    write(pytester.path, low)
+    for name in ("one", "two"):
+        pytester.runpytest(*LOAD, "--int8acc", f"--int8acc-report={name}", "-n2" if name == "two" else "-n0")
+    merged = pytester.runpytest(*LOAD, "--int8acc-merge", "one", "two", "--int8acc-report=out")
+    assert merged.ret == pytest.ExitCode.TESTS_FAILED
+    (entry,) = json.loads((pytester.path / "out/report.json").read_text())["cases"]
+    assert (entry["verdict"], entry["low"]) == ("failed", low)
+    assert f"{low.upper()} accuracy" in in_words((pytester.path / "out/report.html").read_text())
+    made = pytester.runpytest(*LOAD, "--int8acc-init", "model.onnx", "--int8acc-data=data.npz")
+    assert made.ret == pytest.ExitCode.OK
+    assert (pytester.path / "model.int8acc.yaml").exists()
