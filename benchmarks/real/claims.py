@@ -113,15 +113,15 @@ def _stands(case: Mapping[str, Any], kept: tuple[int, int]) -> Claim:
     limited = [score for score in case["scores"] if score["limit"] is not None]
     passed = case["verdict"] == "passed"
     same = [times if passed else MOVES - times for times in kept]
-    steady = [_is_steady(score) for score in limited if _keeps(score, score["value"]) == passed]
+    steady = [_is_steady(score) for score in limited if _keeps(score, float(score["value"])) == passed]
     trusted = all(steady) if passed else any(steady)
     seen = f"the same in {same[0]} and {same[1]} of {MOVES}, samples drawn again and inputs moved"
     return Claim(f"{'' if trusted else 'un'}steady", seen, not trusted or same == [MOVES, MOVES])
 
 
 def _is_steady(score: Mapping[str, Any]) -> bool:
-    drawn_again = score["interval"] or {"low": score["value"], "high": score["value"]}
-    return _keeps(score, drawn_again["low"]) == _keeps(score, drawn_again["high"])
+    again = score["interval"] or {"low": score["value"], "high": score["value"]}
+    return _keeps(score, float(again["low"])) == _keeps(score, float(again["high"]))
 
 
 def _keeps(score: Mapping[str, Any], value: float) -> bool:
@@ -157,9 +157,11 @@ def _taken_back(
     opinion: Opinion,
     int8: onnx.ModelProto,
 ) -> Iterator[Claim]:
-    """What one unquantized input is said to give back, all other culprits being out of INT8."""
+    """What one unquantized input is said to give back, all other culprits, or layers, being out of INT8."""
     if taken["kind"] not in ("activation", "constants"):
         return
+    if taken["alone"]:
+        others = [node for node in quantized_places(int8) if node not in nodes]
     reads = {node.name: list(node.input) for node in opinion.plain.graph.node}
     weights = {tensor.name for tensor in opinion.plain.graph.initializer}
     places: Places = {

@@ -92,7 +92,7 @@ _SENTENCES: Mapping[Symptom, str] = {
 }
 #: What a kind of cause is called, in the plural.
 KINDS: Mapping[CauseKind, str] = {
-    "scale-too-wide": "scales far too wide",
+    "scale-too-wide": "scales too wide",
     "saturation": "scales that cut values off",
     "zero-point": "zero points",
     "zero-scale": "scales that are 0 or vanish",
@@ -210,7 +210,8 @@ def taken_text(cause: Cause, *, named: bool = False) -> str:
 def share_text(taken: TakenBack, whose: str = "the") -> str:
     """Like ``97 % of the loss on 32 samples``."""
     seen = f" on {taken.samples} samples" if taken.samples is not None else ""
-    return f"{'more than' if taken.beyond else f'{percent(taken.share)} of'} {whose} loss{seen}"
+    alone = " with all else high" * taken.alone
+    return f"{'more than' if taken.beyond else f'{percent(taken.share)} of'} {whose} loss{seen}{alone}"
 
 
 def _freed(what: str) -> str:
