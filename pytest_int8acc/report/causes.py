@@ -208,10 +208,10 @@ def taken_text(cause: Cause, *, named: bool = False) -> str:
 
 
 def share_text(taken: TakenBack, whose: str = "the") -> str:
-    """Like ``97 % of the loss on 32 samples``."""
+    """Like ``97 % of the loss on 32 samples``; ``loss alone`` where all else was high."""
     seen = f" on {taken.samples} samples" if taken.samples is not None else ""
-    alone = " with all else high" * taken.alone
-    return f"{'more than' if taken.beyond else f'{percent(taken.share)} of'} {whose} loss{seen}{alone}"
+    loss = f"{whose} loss{' alone' * taken.alone}{seen}"
+    return f"{'more than' if taken.beyond else f'{percent(taken.share)} of'} {loss}"
 
 
 def _freed(what: str) -> str:
