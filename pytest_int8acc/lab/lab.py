@@ -11,7 +11,7 @@ from functools import cached_property
 from pytest_int8acc.case.data import calibration_data
 from pytest_int8acc.case.forms import Form, Int8Form
 from pytest_int8acc.case.judge import Verdict
-from pytest_int8acc.data import Dataset
+from pytest_int8acc.data import Batch, Dataset
 from pytest_int8acc.graph.macs import macs, sized_tensors
 from pytest_int8acc.graph.network import Network, Plan
 from pytest_int8acc.lab.evaluators import Built, Simulated
@@ -72,9 +72,17 @@ class Lab:
     @cached_property
     def shapes(self) -> Mapping[str, tuple[int, ...]]:
         """Of what groups quantize, and of what tells their work and outputs, in the first batch."""
-        feed = next(self.measured.inputs.batches()).feed
         wanted = dict.fromkeys([*sized_tensors(self.network), *(edge.tensor for edge in self.network.edges)])
-        return tensor_shapes(self.network.model, feed, wanted, self.sessions)
+        return tensor_shapes(self.network.model, self._first.feed, wanted, self.sessions)
+
+    @cached_property
+    def _first(self) -> Batch:
+        return next(self.measured.inputs.batches())
+
+    @cached_property
+    def _macs(self) -> Mapping[str, float]:
+        """Group to its multiply-accumulates in the first batch."""
+        return macs(self.network, self.shapes)
 
     @cached_property
     def work(self) -> Mapping[str, float]:
@@ -83,9 +91,8 @@ class Lab:
         Raises:
             EngineError: The float model does not run.
         """
-        counted = macs(self.network, self.shapes)
-        total = sum(counted.values()) or 1.0
-        return {name: count / total for name, count in counted.items()}
+        total = sum(self._macs.values()) or 1.0
+        return {name: count / total for name, count in self._macs.items()}
 
     @cached_property
     def groups(self) -> tuple[GroupInfo, ...]:
@@ -141,6 +148,7 @@ class Lab:
             low=self.int8.low,
             sessions=self.sessions,
             scores=() if measured.backend.needs_simulation or self.sessions.mode != "exact" else own,
+            macs=sum(self._macs.values()) / (self._first.rows + self._first.padding),
         )
 
     def simulated(

@@ -26,8 +26,9 @@ from pytest_int8acc.scores.criteria import Criterion
 from pytest_int8acc.search.types import Enough, GroupInfo, Probe, Target, Trial
 from pytest_int8acc.tensors import Array, Outputs
 
-#: Samples on which plans are compared that differ in scales; a choice is confirmed on all.
-FEW = 32
+#: Samples on which plans are compared that differ in scales; a choice is confirmed on all. Of large networks
+#: as many as take so many multiply-accumulates, but some.
+FEW, _LEAST, _WORK = 32, 8, 8e9
 #: Networks that are held ready beside the first: a session holds its weights.
 _BOARDS = 3
 #: Stands for an error that is no number.
@@ -65,6 +66,7 @@ class Simulator:
         low: Format = INT8,
         sessions: Sessions = CPU,
         scores: Sequence[Score] = (),
+        macs: float = 0.0,
     ) -> None:
         """Read the inputs.
 
@@ -78,6 +80,7 @@ class Simulator:
             low: What groups run in that no plan keeps high.
             sessions: Where ONNX Runtime runs.
             scores: Of the network with all in INT8, as far as they are known.
+            macs: Multiply-accumulates of one sample.
 
         Raises:
             DataError: The dataset cannot be read.
@@ -86,6 +89,7 @@ class Simulator:
         self.inputs = Inputs(dataset, network.model.inputs, baseline)
         self._baseline = self.inputs.cut(baseline)
         self._case_judge, self._scores = judge, scores
+        self._most = int(np.clip(_WORK / max(macs, 1.0), _LEAST, FEW))
         self._rest, self._low, self._sessions = rest, low, sessions
         self._boards: dict[object, Board] = {}
         self._seen: dict[tuple[int, ...], Seen] = {}
@@ -130,7 +134,7 @@ class Simulator:
     def few(self) -> tuple[int, ...]:
         """Samples drawn once, on which plans are compared."""
         order = np.random.default_rng(0).permutation(len(self.inputs))
-        return tuple(sorted(order[:FEW].tolist()))
+        return tuple(sorted(order[: self._most].tolist()))
 
     def board(self, plan: Plan) -> Board:
         """The network that ``plan`` leads to, with its groups and the scales of its activations open.

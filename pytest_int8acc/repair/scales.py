@@ -210,13 +210,17 @@ class Chooser:
         start: Choice,
         high: Mapping[str, Precision] | None = None,
         least: float = 0.0,
+        most: int = _MANY,
     ) -> Choice:
-        """The best of the scales as they are, and of one method for all of ``wanted``; see ``rescale``."""
+        """The best of the scales as they are, and of one method for all of ``wanted``; see ``rescale``.
+
+        Slow methods are tried for ``most`` units at most.
+        """
         if self.purse.empty:
             return replace(start, badness=np.inf)
         best = self.weighed(start, high or {})  # it may have been measured with other groups high
         tried = [dict(start.scales)]
-        for method in (m.name for m in METHODS.values() if not m.slow or len(wanted) <= _MANY):
+        for method in (m.name for m in METHODS.values() if not m.slow or len(wanted) <= most):
             if best.badness <= max(ENOUGH, NO_MORE * least) or self.purse.empty:
                 break
             choice = start

@@ -247,7 +247,7 @@ def _migrated(work: Work, base: Base, moves: Mapping[str, Array], alpha: float) 
     ranges = _ranges(work, moved, [*kept.intersection(base.ranges.held), *done.touched])
     moved = _on(work, replace(moved, ranges=ranges))
     wanted = units(moved.network, done.touched, ranges)
-    return replace(moved, choice=work.chooser(moved).uniform(wanted, base.choice.only(kept)))
+    return replace(moved, choice=work.chooser(moved).uniform(wanted, base.choice.only(kept), most=0))
 
 
 def _ranges(work: Work, base: Base, tensors: Sequence[str]) -> Ranges:

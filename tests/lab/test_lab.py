@@ -26,6 +26,7 @@ from pytest_int8acc.engines import calibrators
 from pytest_int8acc.engines.onnxruntime import CPU, OrtEngine, Sessions
 from pytest_int8acc.engines.run import run_together
 from pytest_int8acc.errors import ModelError
+from pytest_int8acc.graph.macs import macs
 from pytest_int8acc.graph.migrate import sites
 from pytest_int8acc.graph.model import Model
 from pytest_int8acc.graph.network import Network, Plan, Precision, TensorScale, symmetric
@@ -340,3 +341,14 @@ def test_values_are_measured_once_per_moves(case: Measured) -> None:
     assert after.of([tensor])[tensor].amax == pytest.approx(own.amax / 2, rel=1e-4)
     after.of([tensor])
     assert data.passes == before + 4
+
+
+@pytest.mark.parametrize(("of_samples", "few"), [(1000.0, 32), (20.0, 20), (0.1, 8)])
+def test_scales_of_large_networks_are_told_by_fewer_samples(
+    of_samples: float, few: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lab = lab_of(faulty(tmp_path, "plain", 50, 1, 20))
+    rows = lab.shapes["x"][0]
+    monkeypatch.setattr(module, "_WORK", of_samples * sum(macs(lab.network, lab.shapes).values()) / rows)
+    assert len(lab.simulator.inputs) == 40
+    assert len(lab.simulator.few) == few
