@@ -12,7 +12,7 @@ from onnx import TensorProto, helper
 from benchmarks.regressions.judge import Limits, margin, scores
 from pytest_int8acc.tensors import Array, Feed
 
-#: Inputs are moved by up to half of this share of their range, as many times.
+#: Inputs are moved by up to half of this share of their range; samples are drawn again as many times.
 STEP, MOVES = 2.0**-10, 20
 
 Run = Callable[[onnx.ModelProto], Feed]
@@ -107,6 +107,17 @@ def in_fp16(plain: onnx.ModelProto, leave: Collection[str]) -> onnx.ModelProto:
     del made.graph.node[:]
     made.graph.node.extend(nodes)
     return made
+
+
+def drawn(feed: Feed, seed: int) -> Array:
+    """As many samples as there are, drawn with repetition: their rows."""
+    count = len(next(iter(feed.values())))
+    return np.random.default_rng(seed).integers(0, count, count)
+
+
+def taken(outputs: Feed, rows: Array) -> Feed:
+    """These rows of each."""
+    return {name: array[rows] for name, array in outputs.items()}
 
 
 def moved(feed: Feed, seed: int) -> Feed:

@@ -18,8 +18,9 @@ _MOST = 0.9
 #: A scale is the cause where another gives back this part of what the tensor gives back when it is not
 #: quantized at all.
 _PART = 0.5
-#: What makes less than this part of all error is nothing that anything could be seen to be a share of.
-_NOTHING = 0.01
+#: What makes less than this part of all error is nothing that anything could be seen to be a share of: what
+#: else rounds changes as much by chance.
+_NOTHING = 0.1
 #: Where more than this comes back of what a culprit adds, what else rounds has a part in it.
 _BEYOND = 1.25
 #: Where no more than this comes back, the trials show nothing.
@@ -192,7 +193,8 @@ class _Tests:
             share = max((before - badness) / self.trials.loss(self.group), 0.0)
             tensor = "" if suspect is None else suspect.cause.tensor
             met, beyond = badness <= 1.0, share > _BEYOND
-            self.tried[key] = TakenBack(kind, tensor, min(share, 1.0), met, self.trials.samples, beyond)
+            samples, alone = self.trials.samples, self.trials.is_alone
+            self.tried[key] = TakenBack(kind, tensor, min(share, 1.0), met, samples, beyond, alone)
         return self.tried[key].share
 
     def _told(self, cause: Cause, taken: TakenBack | None) -> Cause:

@@ -35,6 +35,8 @@ class Interventions:
         self.clock, self._case, self._most = lab.clock, lab, most
         self.spent = Counter[str]()
         """Trials by culprit."""
+        self.is_alone = False
+        """Whether all else is out of INT8, not other culprits only."""
         self._high = frozenset(culprits)
         network, self.pieces = apart(lab.network, culprits, lab.shapes)
         self._simulator = lab.simulator.on(network)
@@ -43,6 +45,7 @@ class Interventions:
     def alone(self) -> Interventions:
         """The same with all else out of INT8: what is left in it may round otherwise after any change."""
         other = copy(self)
+        other.is_alone = True
         other._high = frozenset(group.name for group in self._case.network.groups)
         other._known = {}
         return other

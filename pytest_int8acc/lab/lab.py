@@ -194,20 +194,21 @@ class Lab:
         Raises:
             EngineError: It does not build or run.
         """
-        form = self._form(plan)
-        return form, self._outputs(form)
+        self.builds, form = self.builds + 1, self._form(plan)
+        return form, self.measured.run(form)
 
     def _form(self, plan: Plan) -> Form:
         logger.info("%s: building a model with %d groups high", self.measured.case.name, len(plan.high))
         return self.int8.under(plan)
 
-    def _outputs(self, form: Form) -> Iterator[tuple[int, Feed]]:
-        self.builds += 1
-        return self.measured.run(form)
-
     def judged(self, form: Form) -> Verdict:
-        """Any form, built and run on all samples; raises EngineError where it does not build or run."""
-        return self.measured.judged(self._outputs(form))
+        """Any form, built, run on all samples and judged as fixes are.
+
+        Raises:
+            EngineError: It does not build or run.
+        """
+        self.builds += 1
+        return self.measured.proved(form)
 
     def prove(self, plan: Plan) -> Proof:
         """A plan built, run on all samples and judged; built once, however often it is asked for.
@@ -217,8 +218,8 @@ class Lab:
         """
         key = _proof_key(plan)
         if key not in self._proofs:
-            self.builds, form = self.builds + 1, self._form(plan)
-            self._proofs[key] = Proof(plan, form, self.measured.proved(form))
+            form = self._form(plan)
+            self._proofs[key] = Proof(plan, form, self.judged(form))
         return self._proofs[key]
 
     def is_proved(self, plan: Plan) -> bool:

@@ -201,7 +201,7 @@ class Simulator:
 
         The greatest over the criteria of the squared error, in units of what the limit allows, and a little
         of the others, so that a change that helps one of them counts. The mean over the samples; of the
-        worst quarter where the limit is for the worst. Remembered.
+        worst quarter where the limit is for the worst, but for as many as it allows. Remembered.
         """
         key = plan_key(plan), frozenset(plan.high)
         if key not in self._badness:
@@ -229,10 +229,11 @@ class Simulator:
         probe, errors = self.probe(plan, seen, self.few), []
         for target, vectors in zip(seen.prober.targets, probe.vectors, strict=True):
             squares = np.sort(np.square(vectors.astype(np.float64)).sum(axis=1))
-            pool = seen.judge.criteria[target.criterion].pool
-            if pool == "rank":
-                squares = squares[len(squares) * 3 // 4 :]
-            unit = self._unit(target) if pool == "whole" else 1.0
+            criterion = seen.judge.criteria[target.criterion]
+            if criterion.pool == "rank":
+                counted = max(len(squares) - round(criterion.allowed * len(squares) / len(self.inputs)), 1)
+                squares = squares[counted * 3 // 4 : counted]
+            unit = self._unit(target) if criterion.pool == "whole" else 1.0
             errors.append(float(np.nan_to_num(squares.mean() / unit, nan=_FAR, posinf=_FAR)))
         return max(errors) + 0.01 * float(np.mean(errors))
 

@@ -57,21 +57,25 @@ def fewest_outputs(
 
 def _by_other_kernels(lab: Lab, plan: Plan, spent: Callable[[], bool]) -> str:
     """In words, what comes of building a plan at levels at which TensorRT takes other kernels."""
-    levels = []
+    levels, lucky = [], ""
     for level in lab.measured.backend.other_levels:
         if spent():
             break
         levels.append(str(level))
         form = replace(lab.int8.under(plan), level=level)
         try:
-            passed = lab.judged(form).passed
+            verdict = lab.judged(form)
         except EngineError:  # there may be no kernel at all
             continue
-        if passed:
+        if verdict.passed and (verdict.holds or not lucky):
             latency = lab.latency(form)
             price = "" if latency is None else f", {latency.median_ms:.3g} ms"
-            return f"; 'tensorrt: {{optimization_level: {level}}}' in the spec mends it (verified{price})"
-    return f"; nor do the optimization levels {' and '.join(levels)}" if levels else ""
+            called = "verified" if verdict.holds else "without a reserve"
+            lucky = f"; 'tensorrt: {{optimization_level: {level}}}' in the spec mends it ({called}{price})"
+        if verdict.holds:
+            return lucky
+    tried = f"; nor do the optimization levels {' and '.join(levels)}" if levels else ""
+    return lucky or tried
 
 
 def fewest_that(passes: Callable[[tuple[str, ...]], bool], enough: Sequence[str]) -> tuple[str, ...]:

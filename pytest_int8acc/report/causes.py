@@ -92,7 +92,7 @@ _SENTENCES: Mapping[Symptom, str] = {
 }
 #: What a kind of cause is called, in the plural.
 KINDS: Mapping[CauseKind, str] = {
-    "scale-too-wide": "scales far too wide",
+    "scale-too-wide": "scales too wide",
     "saturation": "scales that cut values off",
     "zero-point": "zero points",
     "zero-scale": "scales that are 0 or vanish",
@@ -208,9 +208,10 @@ def taken_text(cause: Cause, *, named: bool = False) -> str:
 
 
 def share_text(taken: TakenBack, whose: str = "the") -> str:
-    """Like ``97 % of the loss on 32 samples``."""
+    """Like ``97 % of the loss on 32 samples``; ``loss alone`` where all else was high."""
     seen = f" on {taken.samples} samples" if taken.samples is not None else ""
-    return f"{'more than' if taken.beyond else f'{percent(taken.share)} of'} {whose} loss{seen}"
+    loss = f"{whose} loss{' alone' * taken.alone}{seen}"
+    return f"{'more than' if taken.beyond else f'{percent(taken.share)} of'} {loss}"
 
 
 def _freed(what: str) -> str:

@@ -144,14 +144,27 @@ def fix_line(outcome: SearchOutcome) -> str:
         return f"No fix: {reason(outcome)}"
     if not outcome.culprits:
         return ""
-    groups = "this group" if len(outcome.culprits) == 1 else f"these {len(outcome.culprits)} groups"
-    plan = f"{groups} in {outcome.precision.upper()}, {outcome.int8_share:.0%} of the MACs stay in INT8"
+    plan = (
+        f"{_kept(outcome)} in {outcome.precision.upper()}, {outcome.int8_share:.0%} of the MACs stay in INT8"
+    )
     if outcome.price_ms is not None:
         plan += f", {outcome.price_ms:+.2g} ms"
     if not outcome.verified:
         return f"Plan of the search, not verified: {plan}"
     unseen = f", {outcome.held_out} of them not seen by the search" if outcome.held_out else ""
     return f"Plan of the search, verified (built and run on all samples{unseen}): {plan}"
+
+
+def _kept(outcome: SearchOutcome) -> str:
+    """What the plan keeps high: the culprits, and what else leaves a reserve."""
+    culprits = [culprit.layer for culprit in outcome.culprits]
+    others = [layer for layer in outcome.kept if layer not in culprits]
+    groups = "this group" if len(culprits) == 1 else f"these {len(culprits)} groups"
+    if not others:
+        return groups
+    if len(outcome.kept) < len(culprits) + len(others):
+        return f"{few(outcome.kept, 4)} (in place of these, for a reserve)"
+    return f"{groups} and {few(others, 4)} (for a reserve)"
 
 
 def cost_line(outcome: SearchOutcome) -> str:

@@ -51,7 +51,7 @@ TakenKind = Literal["activation", "constants", "range", "channels", "per-channel
 
 @dataclass(frozen=True)
 class TakenBack:
-    """One thing about a culprit taken back by itself, all other culprits out of INT8, and what came of it."""
+    """One thing about a culprit taken back by itself, other culprits out of INT8, and what came of it."""
 
     kind: TakenKind
     tensor: str
@@ -64,6 +64,8 @@ class TakenBack:
     """How many were looked at, drawn at random; None: all."""
     beyond: bool = False
     """Far more went than the culprit adds: what else rounds decides as well, so the part means little."""
+    alone: bool = False
+    """All else was out of INT8, not other culprits only."""
 
 
 @dataclass(frozen=True)

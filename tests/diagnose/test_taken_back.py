@@ -37,6 +37,8 @@ class Trials:
     left: int = 100
     channels: int = 3
     by_itself: Trials | None = None
+    is_alone: bool = False
+    adds: float = 10.0
     asked: list[str] = field(default_factory=list)
 
     def alone(self) -> Trials:
@@ -54,7 +56,7 @@ class Trials:
         return 11.0
 
     def loss(self, group: str) -> float:
-        return 10.0
+        return self.adds
 
     def _off(self, what: str, value: float) -> float:
         self.left -= 1
@@ -157,6 +159,16 @@ def test_what_was_likely_is_tried_alone_before_it_is_let_go() -> None:
     assert told(found(beside, wide)) == ("range-too-wide", "x", "range", 0.95)
     silent = Trials({"x": 11.0, "w": 11.0}, by_itself=Trials({"x": 1.0, "w": 11.0}, {"x": 1.5}))
     assert told(found(silent, wide)) == ("range-too-wide", "x", "range", 0.95)
+
+
+def test_a_share_of_what_is_next_to_nothing_is_measured_alone() -> None:
+    """A culprit adds 0.5 to 11: what else rounds may change by as much, whatever is taken back."""
+    alone = Trials({"x": 5.0}, is_alone=True)
+    cause = found(Trials({"x": 10.4}, by_itself=alone, adds=0.5), [suspect("x", *QUIET)])
+    assert told(cause) == ("noise-adds-up", "x", "activation", 0.6)
+    assert cause is not None
+    assert cause.taken_back is not None
+    assert cause.taken_back.alone
 
 
 def test_the_noisier_of_two_without_fault() -> None:

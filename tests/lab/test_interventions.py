@@ -50,6 +50,25 @@ def test_a_scale_is_that_of_the_plan(wide: Lab) -> None:
     assert trials.rescaled(WIDE, piece, np.array(0.03, np.float32)) == pytest.approx(expected, rel=1e-6)
 
 
+@pytest.mark.parametrize(("far", "counts"), [(3, False), (4, True)])
+def test_samples_that_a_limit_allows_to_flip_do_not_make_plans_bad(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, far: int, counts: bool
+) -> None:
+    """One of ten may: of 32 three, however little it took to make them flip."""
+    case = measured(tmp_path, KINDS["recalibrate"][0](), {"top1_agreement": 0.9})
+    lab = lab_of(case)
+    board, few = lab.simulator, lab.simulator.few
+    assert len(few) == simulator.FEW == len(board.inputs) == 32
+    probe = board.probe(Plan(), board.seen(), few)
+    (vectors,) = probe.vectors
+    before, worst = board.badness(Plan()), np.argsort(np.square(vectors).sum(axis=1))[-far:]
+    farther = vectors.copy()
+    farther[worst] *= 100
+    monkeypatch.setattr(simulator.Simulator, "probe", lambda *_: replace(probe, vectors=[farther]))
+    after = lab_of(case).simulator.badness(Plan())
+    assert (after > 10 * before) if counts else after == before
+
+
 def test_channels_apart_are_a_scale_per_channel(outlier: Lab) -> None:
     trials = Interventions(outlier, [READER], 10)
     piece = next(p for p in trials.pieces[READER] if p.other)

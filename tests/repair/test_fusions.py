@@ -138,3 +138,19 @@ def test_where_no_output_helps_that_is_said(
     assert all(way.kind != "unfuse" for way in repaired.repairs)
     (note,) = (note for note in repaired.notes if "do not mend it" in note)
     assert said in note
+
+
+@pytest.mark.parametrize(("room_db", "called"), [(0.02, "without a reserve"), (3.0, "verified")])
+def test_another_level_is_verified_only_with_a_reserve(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, room_db: float, called: str
+) -> None:
+    """By the score that the level reaches, the limit that close below it."""
+    spec = write_case(tmp_path, planted("cnn"), {"sqnr_db": 20})
+    model = load_model(tmp_path / "model.onnx")
+    last = model.index.producer[model.outputs[0].name].name
+    reached = measured_wrong(spec, [], monkeypatch).result.scores[0].value
+    spec.write_text(spec.read_text().replace("sqnr_db: 20", f"sqnr_db: {reached - room_db:.4f}"))
+    lab = lab_of(measured_wrong(spec, [last], monkeypatch, right_at=0))
+    repaired = repair(lab, *find_precision(lab))
+    (note,) = (note for note in repaired.notes if "optimization_level: 0" in note)
+    assert f"in the spec mends it ({called})" in note

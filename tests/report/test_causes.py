@@ -222,6 +222,8 @@ def test_a_share_of_few_samples_is_said_to_be_that() -> None:
     assert taken_text(told) == "it unquantized gives back 83 % of the loss on 32 samples"
     assert told.taken_back is not None
     assert share_text(told.taken_back, "its") == "83 % of its loss on 32 samples"
+    alone = replace(told.taken_back, alone=True)
+    assert share_text(alone) == "83 % of the loss alone on 32 samples"
     told = replace(told, taken_back=TakenBack("activation", "t", 1.0, True, 32, beyond=True))
     more = "it unquantized gives back more than the loss on 32 samples, so chance has a part in it"
     assert taken_text(told) == more

@@ -152,7 +152,7 @@ def test_a_person_who_cannot_see_it_finds_the_way():
 def test_the_page_tells_what_a_failure_tells():
     told = " ".join(" ".join(Reader(page(full_report(), {})).texts).split())
     for text in (
-        "2 layers at fault: scales far too wide in /layer2/0/conv1/Conv; scales that cut values off in",
+        "2 layers at fault: scales too wide in /layer2/0/conv1/Conv; scales that cut values off in",
         "quantization loses it: scales, or layers that INT8 does not suit",
         "≥ 0.999",
         "scale 61.2x too wide: '/layer1/1/relu/Relu_output_0' reaches 4.2, its range 257, so 97 %",

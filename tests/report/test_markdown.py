@@ -35,7 +35,7 @@ def test_the_summary_reads_like_this():
     told = "\n".join(lines)
     assert "\n### models/resnet18" in told
     assert "### models/yolo" not in told  # its row has said it
-    assert "\n2 layers at fault\\: scales far too wide in /layer2/0/conv1/Conv; scales that cut" in told
+    assert "\n2 layers at fault\\: scales too wide in /layer2/0/conv1/Conv; scales that cut" in told
     assert (
         "\n| /layer2/0/conv1/Conv | Conv | logits cosine 0.9312 | scale 61.2x too wide\\: '/layer1/1" in told
     )

@@ -91,6 +91,17 @@ def test_failure_with_a_verified_fix_reads_like_this() -> None:
 
 
 @pytest.mark.parametrize(
+    ("kept", "said"),
+    [
+        (("/conv5/Conv", "/fc/Gemm", "/pool"), "these 2 groups and /pool (for a reserve) in FP16, 86% of"),
+        (("/fc/Gemm", "/pool"), "/fc/Gemm, /pool (in place of these, for a reserve) in FP16, 86% of"),
+    ],
+)
+def test_a_plan_that_keeps_others_than_the_culprits_names_them(kept: tuple[str, ...], said: str) -> None:
+    assert said in fix_line(replace(FOUND, with_reserve=kept))
+
+
+@pytest.mark.parametrize(
     ("outcome", "said", "unsaid"),
     [
         (replace(FOUND, verified=False), "; not verified", ", verified"),

@@ -35,7 +35,7 @@ def test_culprits_alike_are_told_by_the_first_others_by_kind() -> None:
     assert summary(failing(WIDE)) == "conv60: 60x too wide"
     assert summary(failing(WIDE, WIDE_TOO)) == "conv60: 60x too wide (and 1 more layer alike)"
     assert summary(failing(WIDE, WIDE_TOO, CUT)) == (
-        "3 layers at fault: scales far too wide in conv60, conv58; scales that cut values off in fc"
+        "3 layers at fault: scales too wide in conv60, conv58; scales that cut values off in fc"
     )
     assert summary(failing()) == "no single cause was found"
 
