@@ -28,7 +28,7 @@ from pytest_int8acc.tensors import Array, Outputs
 
 #: Samples on which plans are compared that differ in scales; a choice is confirmed on all. Of large networks
 #: as many as take so many multiply-accumulates, but some.
-FEW, _LEAST, _WORK = 32, 16, 4e9
+FEW, _LEAST, _WORK = 32, 8, 8e9
 #: Networks that are held ready beside the first: a session holds its weights.
 _BOARDS = 3
 #: Stands for an error that is no number.

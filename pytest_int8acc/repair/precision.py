@@ -187,7 +187,7 @@ def _with_reserve(lab: Lab, found: Found) -> Found:
             break
         room *= SPARE * room_of(proof.verdict)
         evaluator = lab.simulated(room=room)
-        result = _result(lab, evaluator, Budget(clock=lab.clock))
+        result = _result(lab, evaluator, Budget(clock=lab.clock, once=True))
         if len(result.high) == len(lab.groups):
             break  # nothing in INT8 is no fix
         proof = _proof(lab, evaluator, result)

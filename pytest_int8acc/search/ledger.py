@@ -149,6 +149,7 @@ class Ledger:
         self.evaluator = evaluator
         self.groups = tuple(evaluator.groups)
         self.everything = frozenset(range(len(self.groups)))
+        self.once = budget.once
         self.samples = Samples(evaluator.criteria, evaluator.samples)
         self.weights = _weights([group.price for group in self.groups])
         self.best: Trial | None = None

@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from pytest_int8acc.results import Ending, LayerLine
+from pytest_int8acc.results.search import EndingKind
 from pytest_int8acc.search.ledger import Ledger, run
 from pytest_int8acc.search.solve import EXHAUSTIVE, Solver
 from pytest_int8acc.search.surrogate import probe
@@ -31,13 +32,14 @@ def shrink(
 
     Groups that cost much and whose loss is foretold low go first. After a success twice as many are dropped
     at once, as long as that is foretold to pass. Nothing is taken for granted from another plan's trial.
+    With a budget of ``once`` no group is tried again after a trial without it alone failed.
     ``foretell`` gives the expected loss of a plan (1 is the limit), ``learn`` is told every trial. The plan
     that is returned passed, as ``high`` did.
     """
     stubborn: set[int] = set()
     batch = 1
     while True:
-        left = [i for i in high if ledger.known(high - {i}) is None]
+        left = [i for i in high if ledger.known(high - {i}) is None and not (ledger.once and i in stubborn)]
         if not left:
             return high
         foretold = {i: foretell(high - {i}) + 0.5 * (i in stubborn) - ledger.weights[i] for i in left}
@@ -122,7 +124,7 @@ def _minimal(ledger: Ledger) -> Ending:
         return ledger.ending("int8-passes")
     search = _Search(ledger, candidate)
     search.descend()
-    for _ in range(2):
+    for _ in range(1 if ledger.once else 2):
         search.improve()
         before = search.high
         search.high = shrink(ledger, before, search.model.loss, search.learn)
@@ -133,7 +135,8 @@ def _minimal(ledger: Ledger) -> Ending:
 
 
 def _proven(ledger: Ledger) -> Ending:
-    return ledger.ending("proven", 0 if ledger.best is None else len(ledger.best.high))
+    kind: EndingKind = "visited" if ledger.once else "proven"
+    return ledger.ending(kind, 0 if ledger.best is None else len(ledger.best.high))
 
 
 class _Search:

@@ -108,6 +108,8 @@ class Budget:
     """Probes do not count: an engine is built for a trial only."""
     clock: Clock | None = None
     """Tells when time is up."""
+    once: bool = False
+    """A group that is needed is not tried again as others leave: fewer trials, and nothing proven minimal."""
 
 
 @dataclass(frozen=True)
