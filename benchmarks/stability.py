@@ -25,6 +25,7 @@ import numpy as np
 from benchmarks.regressions.corpus import corpus
 from benchmarks.regressions.entry import write
 from benchmarks.tables import table
+from pytest_int8acc.case.judge import Scoring
 from pytest_int8acc.check import conclude
 from pytest_int8acc.engines import Engine
 from pytest_int8acc.engines.onnxruntime import OrtEngine
@@ -113,10 +114,10 @@ def _outputs(baseline: Engine, tested: Engine, measured: Measured, seed: int | N
 
 
 def _passes(measured: Measured, baseline: Feed, candidate: Feed, rows: Sequence[int]) -> bool:
-    one, other = (
-        {name: [array[list(rows)]] for name, array in feed.items()} for feed in (baseline, candidate)
-    )
-    return measured.judge.of_rows(rows)(one, other).passed
+    one, other = ({name: array[list(rows)] for name, array in feed.items()} for feed in (baseline, candidate))
+    scoring = Scoring(measured.judge.of_rows(rows))
+    scoring.add(one, other, len(rows))
+    return scoring.verdict().passed
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

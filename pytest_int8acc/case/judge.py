@@ -12,7 +12,7 @@ from pytest_int8acc.data.scripts import UserFunction, load_function
 from pytest_int8acc.errors import CriterionError
 from pytest_int8acc.graph.model import Model
 from pytest_int8acc.results import OutputResult, Score
-from pytest_int8acc.scores.compare import Comparison, compare_outputs
+from pytest_int8acc.scores.compare import Comparison
 from pytest_int8acc.scores.criteria import (
     MetricLimit,
     OutputLimits,
@@ -24,14 +24,13 @@ from pytest_int8acc.scores.tasks import LOWER_IS_BETTER, Labels, Task
 from pytest_int8acc.scores.user_metric import (
     MetricRun,
     UserMetric,
-    evaluate_metric,
     metric_scores,
     of_samples,
 )
 from pytest_int8acc.settings import Settings
 from pytest_int8acc.spec.criteria import MetricCriterion, OutputCriterion, TaskName
 from pytest_int8acc.spec.models import Case
-from pytest_int8acc.tensors import Feed, Outputs
+from pytest_int8acc.tensors import Feed
 
 
 class Verdict(NamedTuple):
@@ -64,17 +63,6 @@ class Judge:
     metrics: Sequence[tuple[MetricLimit, UserMetric]] = ()
     labels: Labels = None
     """For the metrics."""
-
-    def __call__(self, baseline: Outputs, candidate: Outputs, again: Outputs | None = None) -> Verdict:
-        """All outputs and all metrics, judged before anything fails; ``again`` gives the noise."""
-        given = bool(self.metrics)
-        outputs = compare_outputs(baseline, candidate, self.limits, noise=again, metrics_given=given)
-        scores = (
-            score
-            for limit, function in self.metrics
-            for score in evaluate_metric(limit, function, baseline, candidate, self.labels, noise=again)
-        )
-        return Verdict(outputs, tuple(scores))
 
     def of_rows(self, rows: Sequence[int]) -> Judge:
         """The same with the labels of some samples, by index."""

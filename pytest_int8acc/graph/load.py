@@ -26,7 +26,7 @@ from pytest_int8acc.errors import ModelError
 from pytest_int8acc.graph.door import admit
 from pytest_int8acc.graph.index import all_nodes, attribute, refill, take_name
 from pytest_int8acc.graph.model import Model, make_model, put_constant
-from pytest_int8acc.graph.sizes import fold_sizes
+from pytest_int8acc.graph.sizes import computed, fold_sizes
 from pytest_int8acc.graph.trt_fp8 import holds_trt_fp8, standard_fp8
 from pytest_int8acc.tensors import Array
 
@@ -250,7 +250,11 @@ def _fold(model: Model) -> Model:
     kept = []
     for node in editor.graph.node:
         if _folds(node, constants):
-            array = _computed(node, {name: constants[name] for name in node.input}, model)
+            try:
+                array = computed(node, [constants[name] for name in node.input], model.opset)
+            except Exception as error:  # of any type: see there
+                said = f"'{node.name}' ({node.op_type}) cannot be computed from its constants"
+                raise ModelError(f"{model.name}: {said}: {error}") from error
             constants[node.output[0]] = array
             put_constant(editor.graph.initializer.add(), node.output[0], array, editor.weights)
         else:
@@ -259,20 +263,6 @@ def _fold(model: Model) -> Model:
         return model
     editor.set_nodes(kept)
     return editor.done()
-
-
-def _computed(node: onnx.NodeProto, constants: Mapping[str, Array], model: Model) -> Array:
-    """What ``node`` makes of constants, by ONNX's reference; ModelError where it cannot."""
-    from onnx.reference import ReferenceEvaluator  # heavy, and few models hold such nodes
-
-    try:
-        evaluator = ReferenceEvaluator(node, opsets={"": model.opset})
-        results = evaluator.run(None, {name: np.asarray(array) for name, array in constants.items()})
-        return np.asarray(next(iter(results)))
-    except Exception as error:  # the reference checks nothing: each operator raises what NumPy does
-        raise ModelError(
-            f"{model.name}: '{node.name}' ({node.op_type}) cannot be computed from its constants: {error}"
-        ) from error
 
 
 def _folds(node: onnx.NodeProto, constants: Mapping[str, Array]) -> bool:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 import onnx
@@ -25,13 +25,6 @@ _OPEN = -(1 << 40)
 _SMALL = 64
 #: What nothing tells: of a type that nothing computes with.
 _UNKNOWN = np.empty(0, object)
-
-
-def _sliced(node: onnx.NodeProto, data: Array, start: Array, end: Array, *rest: Array) -> Array:
-    (step,) = rest[1] if len(rest) > 1 else (1,)
-    if data.ndim != 1:
-        raise ValueError("shapes have one dimension")
-    return data[int(start[0]) : int(end[0]) : int(step)]
 
 
 def _divided(one: Array, other: Array) -> Array | None:
@@ -51,27 +44,21 @@ def _power(base: Array, exponent: Array) -> Array | None:
 
 
 #: Operators that only move or pick values, so that open sizes may be among them.
-_MOVES: Mapping[str, Callable[..., Array]] = {
-    "Concat": lambda node, *parts: np.concatenate(parts, attribute(node, "axis", 0)),
-    "Gather": lambda node, data, at: np.take(data, at, attribute(node, "axis", 0)),
-    "Identity": lambda node, data: data,
-    "Reshape": lambda node, data, target: data.reshape(target),
-    "Slice": _sliced,
-    "Squeeze": lambda node, data, axes=None: np.squeeze(data, None if axes is None else tuple(axes)),
-    "Unsqueeze": lambda node, data, axes: np.expand_dims(data, tuple(axes)),
-    "Where": lambda node, which, one, other: np.choose(which, (other, one)),
-}
+_MOVES = frozenset({"Concat", "Gather", "Identity", "Reshape", "Slice", "Squeeze", "Unsqueeze", "Where"})
 #: What IEEE 754 rounds in one way.
-_ARITHMETIC: Mapping[str, Callable[..., Array | None]] = {
-    "Add": np.add,
-    "Div": _divided,
-    "Equal": np.equal,
-    "Mod": np.mod,
-    "Mul": np.multiply,
-    "Pow": _power,
-    "Sqrt": np.sqrt,
-    "Sub": np.subtract,
-}
+_ARITHMETIC = frozenset({"Add", "Div", "Equal", "Mod", "Mul", "Pow", "Sqrt", "Sub"})
+
+
+def computed(node: onnx.NodeProto, arrays: Sequence[Array], opset: int) -> Array:
+    """The first output that ONNX's reference makes of a node's inputs.
+
+    It checks nothing: for what is wrong with them each operator raises what NumPy does.
+    """
+    from onnx.reference import ReferenceEvaluator  # heavy, and few models hold such nodes
+
+    evaluator = ReferenceEvaluator(node, opsets={"": opset})
+    results = evaluator.run(None, dict(zip(node.input, map(np.asarray, arrays), strict=True)))
+    return np.asarray(next(iter(results)))
 
 
 def fold_sizes(model: Model) -> Model:
@@ -118,7 +105,7 @@ class _Sizes:
 
     def __init__(self, model: Model) -> None:
         self.known = dict[str, Array]()
-        self._opsets = list(model.proto.opset_import)
+        self._opset, self._opsets = model.opset, list(model.proto.opset_import)
         self._types = dict[str, TypeProto]()
         self._named = dict[str, int]()
         self._numbers = itertools.count(_OPEN, -1)
@@ -214,14 +201,14 @@ class _Sizes:
         try:
             with np.errstate(all="ignore"):
                 return self._computed(node, data)
-        except (IndexError, TypeError, ValueError):  # what is wrong with it, whoever runs it says
+        except Exception:  # what is wrong with it, whoever runs it says
             return None
 
     def _computed(self, node: onnx.NodeProto, data: Sequence[Array]) -> Array | None:
         some_open = any(map(_is_open, data))
         if node.op_type in _MOVES:
             picked = node.op_type in ("Concat", "Where") or not any(map(_is_open, data[1:]))
-            return np.asarray(_MOVES[node.op_type](node, *data)) if picked else None
+            return computed(node, data, self._opset) if picked else None
         if node.op_type == "Cast":
             dtype = helper.tensor_dtype_to_np_dtype(attribute(node, "to", 0))
             fits = dtype == np.int64 or (dtype.kind in "ifb" and not some_open)
@@ -231,5 +218,6 @@ class _Sizes:
         if some_open:
             shape = np.broadcast_shapes(*(d.shape for d in data))
             return np.array([next(self._numbers) for _ in range(math.prod(shape))], np.int64).reshape(shape)
-        made = _ARITHMETIC[node.op_type](*data)
-        return None if made is None else np.asarray(made)
+        if node.op_type == "Pow":
+            return _power(*data)
+        return _divided(*data) if node.op_type == "Div" else computed(node, data, self._opset)

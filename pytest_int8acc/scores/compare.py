@@ -114,7 +114,6 @@ def compare_outputs(
     baseline: Outputs,
     candidate: Outputs,
     criteria: Sequence[OutputLimits] = (),
-    noise: Outputs | None = None,
     *,
     metrics_given: bool = False,
     judged_only: bool = False,
@@ -126,7 +125,6 @@ def compare_outputs(
         candidate: The INT8 outputs of the same data in the same batches.
         criteria: Limits; an output that none of them names must keep the default one (SQNR 20 dB, or
             agreement 0.99 where it holds no floats).
-        noise: A second run of the baseline on the same data, for the noise floor.
         metrics_given: Whether the case judges by a user's metric; then there is no default limit.
         judged_only: Leaves out what no limit needs: other scores, the line, the worst sample.
 
@@ -136,15 +134,9 @@ def compare_outputs(
     """
     found = Comparison(criteria, metrics_given=metrics_given, judged_only=judged_only)
     found.open(list(baseline), list(candidate))
-    again = None
-    if noise is not None:
-        again = Comparison(criteria, metrics_given=metrics_given, judged_only=judged_only)
-        again.open(list(baseline), list(noise))
     for name, arrays in baseline.items():
         _add_all(found.tallies[name], arrays, candidate[name])
-        if again is not None and noise is not None:
-            _add_all(again.tallies[name], arrays, noise[name])
-    return found.results(again)
+    return found.results()
 
 
 def compare_output(
@@ -153,7 +145,6 @@ def compare_output(
     candidate: Sequence[Array],
     limits: Sequence[OutputLimits] = (),
     *,
-    noise: Sequence[Array] | None = None,
     judged_only: bool = False,
 ) -> OutputResult:
     """One output compared: scores with a limit first, each limit judged on its own, then those only reported.
@@ -165,17 +156,14 @@ def compare_output(
         baseline: One array per batch, samples along the first axis.
         candidate: The same for INT8.
         limits: Those that speak of this output; their names are not looked at.
-        noise: The baseline's second run.
         judged_only: As for ``compare_outputs``.
 
     Raises:
         CriterionError: A metric does not fit the output, or a limit stands on a baseline that is not finite.
     """
-    found, again = (Tally(name, limits, judged_only=judged_only) for _ in range(2))
+    found = Tally(name, limits, judged_only=judged_only)
     _add_all(found, baseline, candidate)
-    if noise is not None:
-        _add_all(again, baseline, noise)
-    return result(found, None if noise is None else again)
+    return result(found)
 
 
 def _add_all(tally: Tally, baseline: Sequence[Array], other: Sequence[Array]) -> None:

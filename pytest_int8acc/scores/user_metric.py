@@ -33,25 +33,21 @@ def evaluate_metric(
     baseline: Outputs,
     candidate: Outputs,
     labels: Labels = None,
-    noise: Outputs | None = None,
 ) -> tuple[Score, ...]:
     """One score per limit of ``limit``, or one without a limit where it has none.
 
     Outputs come per batch; see ``MetricRun`` for what the function gets. All limits bind the INT8 value;
     ``max_drop`` sets that limit below the baseline's value, or above it where lower is better. An INT8 value
-    of nan or inf becomes nan, which never passes. ``noise`` is a second run of the baseline: the absolute
-    difference of the two values is the score's noise.
+    of nan or inf becomes nan, which never passes.
 
     Raises:
         CriterionError: The function raises, takes other arguments, wants labels that the spec does not give,
             or returns no number, or none that is finite for the baseline.
     """
-    runs = []
-    for outputs in (baseline, candidate, *([] if noise is None else [noise])):
-        runs.append(MetricRun(limit, function, labels))
-        runs[-1].add_all(baseline, outputs)
-    reference = runs[0].reference("the baseline's outputs")
-    return metric_scores(limit, reference, *runs[1:])
+    known, found = MetricRun(limit, function, labels), MetricRun(limit, function, labels)
+    known.add_all(baseline, baseline)
+    found.add_all(baseline, candidate)
+    return metric_scores(limit, known.reference("the baseline's outputs"), found)
 
 
 def metric_scores(
@@ -69,7 +65,7 @@ def metric_scores(
         limit: The limits.
         reference: The baseline's value.
         candidate: Fed with INT8's outputs.
-        noise: Fed with a second run of the baseline.
+        noise: Fed with a second run of the baseline: how far the two values lie apart is the score's noise.
         steady: Whether that is known to be the first one again.
         paired: Fed with the baseline's outputs, to draw samples again, of both forms the same.
     """

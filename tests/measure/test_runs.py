@@ -18,6 +18,7 @@ from pytest_int8acc.results import CaseResult, Role, Score
 from pytest_int8acc.settings import Settings
 from pytest_int8acc.spec.load import load_spec
 from pytest_int8acc.tensors import Outputs
+from tests.support.judged import judged
 
 METRICS = """
 import numpy as np
@@ -66,7 +67,7 @@ def test_scores_are_those_of_whole_outputs(project: Project) -> None:
     criteria = "[{max_rel: 9, kl: 1}, {metric: 'metrics.py:top1', min: 0}]"
     case = measured(project, f"labels: labels.npy\ncriteria: {criteria}\n")
     baseline, candidate = outputs_of(case)
-    whole = case.judge(baseline, candidate, baseline)
+    whole = judged(case.judge, baseline, candidate, baseline)
     outputs = [replace(o, scores=tuple(map(undrawn, o.scores))) for o in case.result.outputs]
     assert (*whole.outputs, *whole.metrics) == (*outputs, *map(undrawn, case.result.metrics))
 
@@ -97,9 +98,9 @@ def test_what_was_compared_in_part_runs_again_where_all_is_asked_for(
     assert (lean.fit, full.fit is None) == (None, False)
     assert full.scores[0] == lean.scores[0]
     reference = run_together({"it": case.sessions.exact(case.model)}, case.inputs)["it"]
-    assert full == case.judge(reference, case.baseline).outputs[0]
+    assert full == judged(case.judge, reference, case.baseline).outputs[0]
     int8 = case.runs.scoring(Role.FP32, Role.INT8).verdict()
-    assert int8 == case.judge(reference, next(iter([*outputs_of(case)][1:])))
+    assert int8 == judged(case.judge, reference, next(iter([*outputs_of(case)][1:])))
 
 
 def told(result: CaseResult) -> tuple[object, ...]:

@@ -23,6 +23,7 @@ from pytest_int8acc.repair.precision import _worst_alone, find_precision
 from pytest_int8acc.results import CaseResult
 from pytest_int8acc.scores.criteria import Criterion
 from pytest_int8acc.settings import Settings
+from tests.support.judged import judged as verdict
 
 
 def judged(measured: Measured, high: tuple[str, ...]) -> bool:
@@ -33,7 +34,7 @@ def judged(measured: Measured, high: tuple[str, ...]) -> bool:
     for batch in measured.inputs.batches():
         for name, array in engine(batch.feed).items():
             found.setdefault(name, []).append(array[: batch.rows])
-    outputs, _ = measured.judge(measured.baseline, found)
+    outputs, _ = verdict(measured.judge, measured.baseline, found)
     return all(output.passed for output in outputs)
 
 
@@ -68,7 +69,7 @@ def _scores(measured: Measured, high: tuple[str, ...]) -> tuple[object, ...]:
     for batch in measured.inputs.batches():
         for name, array in engine(batch.feed).items():
             found.setdefault(name, []).append(array[: batch.rows])
-    return measured.judge(measured.baseline, found)[0]
+    return verdict(measured.judge, measured.baseline, found).outputs
 
 
 @pytest.mark.parametrize(

@@ -30,6 +30,7 @@ from pytest_int8acc.report.diagnosis import repair_text
 from pytest_int8acc.report.view import repair_detail
 from pytest_int8acc.results import Ending, Latency, SearchOutcome
 from pytest_int8acc.scales.calibrate import calibrate
+from tests.support.judged import judged as verdict
 
 
 @pytest.fixture(autouse=True)
@@ -62,7 +63,7 @@ def judged(case: Measured, form: Form) -> bool:
     for batch in case.inputs.batches():
         for name, array in engine(batch.feed).items():
             found[name].append(array[: batch.rows])
-    return all(output.passed for output in case.judge(case.baseline, found)[0])
+    return all(output.passed for output in verdict(case.judge, case.baseline, found).outputs)
 
 
 Searched = tuple[Lab, SearchOutcome, Found]

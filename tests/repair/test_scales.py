@@ -41,6 +41,7 @@ from pytest_int8acc.scales.observed import BINS, Observed
 from pytest_int8acc.scales.ranges import ENTROPY_BINS
 from pytest_int8acc.spec.int8 import CalibrationMethod
 from pytest_int8acc.tensors import Outputs
+from tests.support.judged import judged
 
 #: Percentiles among the methods.
 LADDER = [float(name.split()[1]) for name in METHODS if name.startswith("percentile ")]
@@ -85,7 +86,7 @@ def test_a_trial_is_the_model_built_with_these_scales(tmp_path: Path, name: str,
     names = [g.name for g in lab.groups if rng.random() < 0.3]
     plan = Plan(dict.fromkeys(names, "fp16"), scales)
     trial = lab.simulator.trial(plan)
-    built, _ = case.judge(case.baseline, run(case, plan))
+    built, _ = judged(case.judge, case.baseline, run(case, plan))
     (score,) = [s for output in built for s in output.scores if s.limit is not None]
     assert trial.scores == pytest.approx((score.value,), abs=0.02)
     assert trial.passed is score.passed

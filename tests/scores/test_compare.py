@@ -9,8 +9,9 @@ import pytest
 
 from pytest_int8acc.errors import CriterionError
 from pytest_int8acc.report.plain import to_plain
-from pytest_int8acc.scores.compare import compare_output, compare_outputs
+from pytest_int8acc.scores.compare import Comparison, compare_output, compare_outputs, result
 from pytest_int8acc.scores.criteria import OutputLimits
+from pytest_int8acc.scores.tally import Tally
 
 RNG = np.random.default_rng(5)
 LOGITS = RNG.normal(0, 3, (30, 10)).astype(np.float32)
@@ -28,8 +29,13 @@ def limits(output="*", axis=-1, **values):
 
 
 def one(baseline, candidate, *criteria, noise=None):
-    split = None if noise is None else batches(noise)
-    return compare_output("logits", batches(baseline), batches(candidate), criteria, noise=split)
+    if noise is None:
+        return compare_output("logits", batches(baseline), batches(candidate), criteria)
+    found, again = Tally("logits", criteria), Tally("logits", criteria)
+    for first, second, third in zip(*map(batches, (baseline, candidate, noise)), strict=True):
+        found.add(first, second)
+        again.add(first, third)
+    return result(found, again)
 
 
 def metrics(result):
@@ -296,8 +302,12 @@ def test_no_defaults_beside_a_metric_of_the_user():
 
 
 def test_noise_goes_to_its_output():
-    noise = {"logits": batches(LOGITS), "aux/ids": batches(IDS)}
-    logits, ids = compare_outputs(BOTH, CANDIDATE, noise=noise)
+    found, again = Comparison(), Comparison()
+    for index in range(3):
+        first, second = ({n: arrays[index] for n, arrays in given.items()} for given in (BOTH, CANDIDATE))
+        found.add(first, second)
+        again.add(first, first)
+    logits, ids = found.results(again)
     assert logits.scores[0].noise == math.inf
     assert ids.scores[0].noise == 1.0
 

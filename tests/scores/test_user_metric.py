@@ -13,7 +13,7 @@ import pytest
 from pytest_int8acc.data.scripts import load_function
 from pytest_int8acc.errors import CriterionError
 from pytest_int8acc.scores.criteria import MetricLimit
-from pytest_int8acc.scores.user_metric import evaluate_metric
+from pytest_int8acc.scores.user_metric import MetricRun, evaluate_metric, metric_scores
 
 LABELS = np.array([0, 1, 2, 1])
 GOOD = np.eye(3, dtype=np.float32)[LABELS]
@@ -27,9 +27,13 @@ def top1(outputs, labels):
 
 
 def evaluate(function, baseline=BASELINE, candidate=CANDIDATE, labels=LABELS, noise=None, **limits):
-    return evaluate_metric(
-        MetricLimit("metrics.py:top1", **limits), function, baseline, candidate, labels, noise
-    )
+    limit = MetricLimit("metrics.py:top1", **limits)
+    if noise is None:
+        return evaluate_metric(limit, function, baseline, candidate, labels)
+    runs = [MetricRun(limit, function, labels) for _ in range(3)]
+    for run, outputs in zip(runs, (baseline, candidate, noise), strict=True):
+        run.add_all(baseline, outputs)
+    return metric_scores(limit, runs[0].reference("the baseline's outputs"), *runs[1:])
 
 
 def constant(of_baseline, of_candidate):
