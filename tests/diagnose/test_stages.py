@@ -7,6 +7,7 @@ from typing import get_args
 
 import numpy as np
 import pytest
+from judged import judged
 
 from pytest_int8acc.case.judge import Judge, Verdict
 from pytest_int8acc.data import Dataset, open_dataset
@@ -70,7 +71,7 @@ def changed(outputs: Outputs, factor: float, shift: float = 0.0) -> Outputs:
 def placed(outputs: dict[Stage, Outputs], judge: Judge) -> tuple[tuple[StageLine, ...], Stage | None]:
     def compare(against: Stage, stage: Stage) -> Verdict:
         before, after = outputs[against], outputs[stage]
-        return (judge if before.keys() >= after.keys() else judge.on(before))(before, after)
+        return judged(judge if before.keys() >= after.keys() else judge.on(before), before, after)
 
     broken = [s for s, found in outputs.items() if not np.isfinite(np.concatenate(found["logits"])).all()]
     return place(outputs, compare, broken)

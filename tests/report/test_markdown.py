@@ -88,7 +88,7 @@ def test_it_is_appended_and_counts_what_is_there(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("lows", "said"), [(["fp16"], "FP16"), (["", "bf16", ""], "INT8, BF16"), ([], "INT8")]
+    ("lows", "said"), [(["fp16"], "FP16"), (["", "bf16", ""], "INT8, BF16"), ([], "Model")]
 )
 def test_titles_name_the_formats_of_the_cases(lows, said):
     told = report(*(entry(replace(case(), low=low)) for low in lows))

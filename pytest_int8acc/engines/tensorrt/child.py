@@ -168,11 +168,13 @@ def make_workers() -> Workers:
 def _tell(child: _Child, line: bytes) -> bool:
     """Write a line to a child's standard input; False where it is no more."""
     assert child.stdin is not None
+    if child.poll() is not None:  # asked before: one that the job itself ends at once was told
+        return False
     try:
         child.stdin.write(line)
     except OSError:
         return False
-    return child.poll() is None
+    return True
 
 
 def _start(
