@@ -11,7 +11,7 @@ from functools import cached_property
 from pytest_int8acc.case.data import calibration_data
 from pytest_int8acc.case.forms import Form, Int8Form
 from pytest_int8acc.case.judge import Verdict
-from pytest_int8acc.data import Batch, Dataset
+from pytest_int8acc.data import Dataset
 from pytest_int8acc.graph.macs import macs, sized_tensors
 from pytest_int8acc.graph.network import Network, Plan
 from pytest_int8acc.lab.evaluators import Built, Simulated
@@ -69,15 +69,18 @@ class Lab:
 
     # What groups cost
 
-    @cached_property
+    @property
     def shapes(self) -> Mapping[str, tuple[int, ...]]:
         """Of what groups quantize, and of what tells their work and outputs, in the first batch."""
-        wanted = dict.fromkeys([*sized_tensors(self.network), *(edge.tensor for edge in self.network.edges)])
-        return tensor_shapes(self.network.model, self._first.feed, wanted, self.sessions)
+        return self._first[0]
 
     @cached_property
-    def _first(self) -> Batch:
-        return next(self.measured.inputs.batches())
+    def _first(self) -> tuple[Mapping[str, tuple[int, ...]], int]:
+        """Shapes in the first batch, and its rows."""
+        batch = next(self.measured.inputs.batches())
+        wanted = dict.fromkeys([*sized_tensors(self.network), *(edge.tensor for edge in self.network.edges)])
+        shapes = tensor_shapes(self.network.model, batch.feed, wanted, self.sessions)
+        return shapes, batch.rows + batch.padding
 
     @cached_property
     def _macs(self) -> Mapping[str, float]:
@@ -148,7 +151,7 @@ class Lab:
             low=self.int8.low,
             sessions=self.sessions,
             scores=() if measured.backend.needs_simulation or self.sessions.mode != "exact" else own,
-            macs=sum(self._macs.values()) / (self._first.rows + self._first.padding),
+            macs=sum(self._macs.values()) / self._first[1],
         )
 
     def simulated(

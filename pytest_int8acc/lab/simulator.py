@@ -27,7 +27,7 @@ from pytest_int8acc.search.types import Enough, GroupInfo, Probe, Target, Trial
 from pytest_int8acc.tensors import Array, Outputs
 
 #: Samples on which plans are compared that differ in scales; a choice is confirmed on all. Of large networks
-#: as many as take so many multiply-accumulates, but some.
+#: as many as take ``_WORK`` multiply-accumulates, ``_LEAST`` at least.
 FEW, _LEAST, _WORK = 32, 8, 8e9
 #: Networks that are held ready beside the first: a session holds its weights.
 _BOARDS = 3
@@ -200,8 +200,8 @@ class Simulator:
         """How far the outputs of a few samples are off, about 1 where a criterion is at its limit.
 
         The greatest over the criteria of the squared error, in units of what the limit allows, and a little
-        of the others, so that a change that helps one of them counts. The mean over the samples; of the
-        worst quarter where the limit is for the worst, but for as many as it allows. Remembered.
+        of the others, so that a change that helps one of them counts. The mean over the samples; where the
+        limit is for the worst, of the worst quarter of those that it does not allow to miss it. Remembered.
         """
         key = plan_key(plan), frozenset(plan.high)
         if key not in self._badness:

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import replace
 
+from pytest_int8acc.case.forms import ModelForm
 from pytest_int8acc.errors import EngineError, listed
 from pytest_int8acc.graph.network import Plan
 from pytest_int8acc.graph.plan import computed_floats
@@ -57,7 +58,7 @@ def fewest_outputs(
 
 def _by_other_kernels(lab: Lab, plan: Plan, spent: Callable[[], bool]) -> str:
     """In words, what comes of building a plan at levels at which TensorRT takes other kernels."""
-    levels, lucky = [], ""
+    levels, mended = [], ""
     for level in lab.measured.backend.other_levels:
         if spent():
             break
@@ -67,15 +68,18 @@ def _by_other_kernels(lab: Lab, plan: Plan, spent: Callable[[], bool]) -> str:
             verdict = lab.judged(form)
         except EngineError:  # there may be no kernel at all
             continue
-        if verdict.passed and (verdict.holds or not lucky):
-            latency = lab.latency(form)
-            price = "" if latency is None else f", {latency.median_ms:.3g} ms"
-            called = "verified" if verdict.holds else "without a reserve"
-            lucky = f"; 'tensorrt: {{optimization_level: {level}}}' in the spec mends it ({called}{price})"
         if verdict.holds:
-            return lucky
-    tried = f"; nor do the optimization levels {' and '.join(levels)}" if levels else ""
-    return lucky or tried
+            return _mended(lab, form, "verified")
+        if verdict.passed and not mended:
+            mended = _mended(lab, form, "without a reserve")
+    return mended or (f"; nor do the optimization levels {' and '.join(levels)}" if levels else "")
+
+
+def _mended(lab: Lab, form: ModelForm, called: str) -> str:
+    """That a level of its own mends a form, and what it costs."""
+    latency = lab.latency(form)
+    price = "" if latency is None else f", {latency.median_ms:.3g} ms"
+    return f"; 'tensorrt: {{optimization_level: {form.level}}}' in the spec mends it ({called}{price})"
 
 
 def fewest_that(passes: Callable[[tuple[str, ...]], bool], enough: Sequence[str]) -> tuple[str, ...]:

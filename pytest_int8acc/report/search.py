@@ -162,7 +162,7 @@ def _kept(outcome: SearchOutcome) -> str:
     groups = "this group" if len(culprits) == 1 else f"these {len(culprits)} groups"
     if not others:
         return groups
-    if len(outcome.kept) < len(culprits) + len(others):
+    if not {*culprits} <= {*outcome.kept}:
         return f"{few(outcome.kept, 4)} (in place of these, for a reserve)"
     return f"{groups} and {few(others, 4)} (for a reserve)"
 

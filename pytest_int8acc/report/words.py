@@ -25,7 +25,7 @@ def in_low(text: str, low: str) -> str:
 
 
 def formats(entries: Iterable[Mapping[str, Any]]) -> str:
-    """What the cases of a report that have a verdict are in, like ``INT8, FP16``."""
+    """What the cases of a report that have a verdict are in, like ``INT8, FP16``; else ``Model``."""
     known = dict.fromkeys(in_low("INT8", entry["low"]) for entry in entries if "low" in entry)
     return ", ".join(known) or "Model"
 
