@@ -11,6 +11,7 @@ import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any, cast
 
 import pytest
 from child import is_alive
@@ -173,6 +174,26 @@ def test_a_worker_that_fails_gets_no_further_job(
     assert gone(by(tmp_path / "bad"))
     assert do(workers, tmp_path / "next").code == 0
     assert by(tmp_path / "first") == by(tmp_path / "bad") != by(tmp_path / "next")
+
+
+def test_a_job_that_ends_its_worker_at_once_is_given_to_no_other(workers: Workers, tmp_path: Path) -> None:
+    do(workers, tmp_path / "first")
+    ((_, child),) = workers._waiting
+    assert child.stdin is not None
+    write = child.stdin.write
+
+    class Slow:
+        """Comes back when the worker has ended."""
+
+        close = child.stdin.close
+
+        def write(self, line: bytes) -> None:
+            write(line)
+            child.wait()
+
+    child.stdin = cast("Any", Slow())
+    assert do(workers, tmp_path / "bad", "os.kill(os.getpid(), 9)").code == -9
+    assert by(tmp_path / "bad") == child.pid
 
 
 def test_a_worker_that_died_while_it_waited_is_replaced(workers: Workers, tmp_path: Path) -> None:

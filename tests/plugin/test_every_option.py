@@ -5,20 +5,14 @@ from __future__ import annotations
 import html
 import json
 import re
-import sys
 from dataclasses import dataclass
 from pathlib import Path
 
-import numpy as np
 import pytest
+from gpu_support import gpus
+from low_cases import put
 from narrow import planted
 from plugin_support import LOAD
-
-sys.path.append(str(Path(__file__).parents[2]))
-
-from benchmarks.half.networks import build, inputs
-from benchmarks.half.parts import FAULTS
-from pytest_int8acc.graph.model import save_model
 
 pytest.importorskip("jinja2", reason="pip install 'pytest-int8acc[html]'")
 
@@ -98,15 +92,12 @@ ROWS: dict[str, list[Row]] = {
 
 def write(folder: Path, low: str) -> None:
     """A case that fails in a format."""
-    text = "model: model.onnx\ninputs: data.npz\n"
     if low == "fp8":
         planted(folder, {3: 1 / 30})
-        text += "fp8: {scales: ranges.json}\ncriteria: [{sqnr_db: 15}]\n"
+        text = "model: model.onnx\ninputs: data.npz\nfp8: {scales: ranges.json}\ncriteria: [{sqnr_db: 15}]\n"
+        (folder / "case.int8acc.yaml").write_text(text)
     else:
-        save_model(build("mlp", FAULTS["layernorm_1000"]), folder / "model.onnx")
-        np.savez(folder / "data.npz", x=inputs("mlp"))
-        text += f"candidate: {low}\ncriteria: [{{sqnr_db: {30 if low == 'fp16' else 45}}}]\n"
-    (folder / "case.int8acc.yaml").write_text(text)
+        put(folder, "layernorm_1000", low, limit=30 if low == "fp16" else 45)
 
 
 def test_every_option_has_a_row(pytester: pytest.Pytester) -> None:
@@ -128,6 +119,8 @@ def in_words(text: str) -> str:
 def test_an_option_does_its_work_or_says_that_it_does_not(
     row: Row, low: str, pytester: pytest.Pytester
 ) -> None:
+    if gpus() and any(option in told for option in ("TensorRT", "provider", "device") for told in row.told):
+        pytest.skip("it says what is so without a GPU")
     write(pytester.path, low)
     refused = row.quantized and low != "fp8"
     expected = Row((), "errors", (ONLY,)) if refused else row
@@ -147,6 +140,7 @@ def test_an_option_does_its_work_or_says_that_it_does_not(
 
 @pytest.mark.parametrize("low", LOWS)
 def test_what_runs_no_case(low: str, pytester: pytest.Pytester) -> None:
+    pytest.importorskip("xdist")
     write(pytester.path, low)
     for name in ("one", "two"):
         pytester.runpytest(*LOAD, "--int8acc", f"--int8acc-report={name}", "-n2" if name == "two" else "-n0")

@@ -3,22 +3,15 @@
 from __future__ import annotations
 
 import json
-import sys
 from pathlib import Path
 
-import numpy as np
 import pytest
+from low_cases import put
 from plugin_support import LOAD
 
-ROOT = Path(__file__).parents[2]
-sys.path.append(str(ROOT))
-
-from benchmarks.half.networks import build, inputs  # noqa: E402
-from benchmarks.half.parts import FAULTS, HEALTHY  # noqa: E402
-from pytest_int8acc.graph.formats import FP16  # noqa: E402
-from pytest_int8acc.graph.load import load_model  # noqa: E402
-from pytest_int8acc.graph.low_network import low_network  # noqa: E402
-from pytest_int8acc.graph.model import save_model  # noqa: E402
+from pytest_int8acc.graph.formats import FP16
+from pytest_int8acc.graph.load import load_model
+from pytest_int8acc.graph.low_network import low_network
 
 LOWS = pytest.mark.parametrize("low", ["fp16", "bf16"])
 OWN_TESTS = """
@@ -39,17 +32,6 @@ def test_an_engine(int8acc_engine):
     low = int8acc_engine("model.onnx", precision="LOW".lower())({"x": x})["OUTPUT"]
     assert 0 < np.abs(low - wide).max() < 0.05 * np.abs(wide).max()
 """
-
-
-def put(folder: Path, part: str, low: str, more: str, limit: float = 30.0) -> str:
-    model = build("mlp", {**FAULTS, **HEALTHY}[part])
-    save_model(model, folder / "model.onnx")
-    np.savez(folder / "data.npz", x=inputs("mlp"))
-    text = (
-        f"model: model.onnx\ninputs: data.npz\ncandidate: {low}\ncriteria:\n  - {{sqnr_db: {limit}}}\n{more}"
-    )
-    (folder / "case.int8acc.yaml").write_text(text)
-    return model.outputs[0].name
 
 
 @LOWS

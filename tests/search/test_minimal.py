@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pytest_int8acc.results import Ending
-from pytest_int8acc.search import STRATEGIES, GroupInfo, certify, search
+from pytest_int8acc.search import STRATEGIES, Budget, GroupInfo, certify, search
 
 SUITE = dict(suite())
 
@@ -237,6 +237,23 @@ def test_hardly_any_groups(groups):
     assert result.passed
     assert result.minimal
     assert result.high == (() if groups == 0 else (f"g{groups - 1}",))
+
+
+def test_a_search_that_tries_groups_once_proves_nothing_and_takes_fewer_trials():
+    counts = {True: 0, False: 0}
+    for once in counts:
+        for name, evaluator in suite(2, ((26, 64), (54, 32))):
+            result = search(evaluator, budget=Budget(once=once))
+            assert evaluator.passes(indices(evaluator, result.high)), name
+            assert result.ending.kind == ("visited" if once else "proven")
+            counts[once] += len(result.trials)
+            plan, needed = set(), []
+            for record in result.trials:
+                if record.why == "one group fewer" and not record.passed:
+                    needed += plan - set(record.high)
+                plan = set(record.high) if record.passed else plan
+            assert not once or len(needed) == len(set(needed)), name
+    assert counts[True] < counts[False]
 
 
 def test_certify_proves():
