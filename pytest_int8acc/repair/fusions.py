@@ -11,6 +11,7 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import replace
 
 from pytest_int8acc.case.forms import ModelForm
+from pytest_int8acc.case.judge import Verdict
 from pytest_int8acc.errors import EngineError, listed
 from pytest_int8acc.graph.network import Plan
 from pytest_int8acc.graph.plan import computed_floats
@@ -31,28 +32,32 @@ def fewest_outputs(
         spent: Whether nothing more may be built.
 
     Returns:
-        The tensors, in topological order, built and judged on all samples; none where outputs do not help.
-        None of them can be left out, unless the words say that the search for them ended early.
+        The tensors, in topological order, built and judged on all samples, with a reserve where any have one;
+        none where outputs do not help. None can be left out of those with a reserve, unless the words say
+        that the search ended early.
     """
-    tried: dict[tuple[str, ...], bool] = {}
+    tried: dict[tuple[str, ...], Verdict | None] = {}
 
-    def passes(outputs: tuple[str, ...]) -> bool:
+    def holds(outputs: tuple[str, ...]) -> bool:
         if outputs not in tried and not spent():
             try:
-                tried[outputs] = lab.prove(replace(plan, outputs=outputs)).verdict.passed
+                tried[outputs] = lab.prove(replace(plan, outputs=outputs)).verdict
             except EngineError:  # TensorRT 8.6 builds no INT8 network of which every tensor is an output
-                tried[outputs] = False
-        return tried.get(outputs, False)
+                tried[outputs] = None
+        verdict = tried.get(outputs)
+        return verdict is not None and verdict.holds
 
-    enough = next((tensors for tensors in _sets(lab, culprits) if passes(tensors)), ())
-    best = fewest_that(passes, enough) if enough else ()
+    enough = next((tensors for tensors in _sets(lab, culprits) if holds(tensors)), ())
+    if enough:
+        fewest_that(holds, enough)
     early = ", stopped early: the budget of builds or time is spent" if spent() else ""
-    if not enough:
+    mended = [outputs for outputs, verdict in tried.items() if verdict is not None and verdict.passed]
+    if not mended:
         return (), (
             "the engine fails where its model passes, and more outputs, which break fusions up, do not mend "
             f"it: {len(tried)} engines built{early}{_by_other_kernels(lab, plan, spent)}"
         )
-    best = min((best, *(outputs for outputs, passed in tried.items() if passed)), key=len)
+    best = min([outputs for outputs in mended if holds(outputs)] or mended, key=len)
     return best, f"{_at_fault(lab, best)}: {len(tried)} engines built to find it{early}"
 
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
+import signal
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -19,6 +21,7 @@ from pytest_int8acc.engines.tensorrt.latency import summarize
 from pytest_int8acc.engines.tensorrt.log import last_words, ran_out_of_memory
 from pytest_int8acc.engines.tensorrt.plan_file import read_header
 from pytest_int8acc.engines.tensorrt.platform import Platform
+from pytest_int8acc.engines.tensorrt.runtime import speaking_of
 from pytest_int8acc.errors import EngineError
 from pytest_int8acc.graph.model import make_model
 from pytest_int8acc.results import Latency
@@ -181,3 +184,18 @@ def test_an_engine_without_a_tensor_that_criteria_name_says_what_to_do(
     monkeypatch.setattr(engine, "_examine", lambda *_: (told, ""))
     with pytest.raises(EngineError, match=r"it gives no 'inner', which criteria name .*: build it"):
         open_engine(path, here, [given], [output, inner], inner=["inner"])
+
+
+def test_ctrl_c_that_a_callback_swallows_comes_at_the_end() -> None:
+    """TensorRT's logger is such a callback: what it raises is printed and lost."""
+    steps = []
+
+    def call() -> None:
+        with contextlib.suppress(KeyboardInterrupt):
+            signal.raise_signal(signal.SIGINT)
+        steps.append("after")
+
+    with pytest.raises(KeyboardInterrupt), speaking_of("an engine"):
+        call()
+    assert steps == ["after"]
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler

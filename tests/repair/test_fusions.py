@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from pathlib import Path
 
 import onnx
@@ -16,11 +17,13 @@ from repair_support import planted, write_case
 from pytest_int8acc.check import conclude
 from pytest_int8acc.engines.onnxruntime import OrtEngine
 from pytest_int8acc.graph.load import load_model
+from pytest_int8acc.lab.lab import Lab
 from pytest_int8acc.repair.fusions import fewest_that
 from pytest_int8acc.repair.precision import find_precision
 from pytest_int8acc.repair.repair import repair
 from pytest_int8acc.report.diagnosis import repair_text
 from pytest_int8acc.report.json import told
+from pytest_int8acc.results import Latency
 from pytest_int8acc.settings import Settings
 
 
@@ -104,6 +107,16 @@ def test_within_few_builds_what_mends_is_kept_and_said_to_be_more_than_needed(
     first = repaired.repairs[0]
     assert (first.kind, first.verified) == ("unfuse", True)
     assert any("stopped early: the budget of builds or time is spent" in note for note in repaired.notes)
+
+
+def test_the_only_way_is_timed_too(spec: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    wrong = weighted(load_model(tmp_path / "model.onnx"))[2]
+    lab = lab_of(measured_wrong(spec, [wrong], monkeypatch))
+    outcome, found = find_precision(lab)
+    time = Latency(1.0, 0.9, 1.1, 50)
+    monkeypatch.setattr(Lab, "latency", lambda lab, form: time)
+    (only,) = repair(lab, outcome, replace(found, proof=None)).repairs
+    assert (only.kind, only.verified, only.latency) == ("unfuse", True, time)
 
 
 def test_an_engine_that_is_a_little_off_has_no_fusion_at_fault(

@@ -5,7 +5,9 @@ from __future__ import annotations
 import contextlib
 import importlib
 import io
+import signal
 import sys
+import threading
 from collections.abc import Iterator
 from typing import Any
 
@@ -43,6 +45,7 @@ def speaking_of(what: str) -> Iterator[None]:
 
     Raises:
         EngineError: ``what`` went wrong; says what TensorRT said.
+        KeyboardInterrupt: At the end, where the user wants to interrupt meanwhile.
     """
     from polygraphy.exception import PolygraphyException
     from polygraphy.logger import G_LOGGER
@@ -50,6 +53,7 @@ def speaking_of(what: str) -> Iterator[None]:
     said = io.StringIO()
     try:
         with (
+            _interrupts_held(),
             G_LOGGER.verbosity(G_LOGGER.ERROR),
             contextlib.redirect_stdout(said),
             contextlib.redirect_stderr(said),
@@ -60,3 +64,19 @@ def speaking_of(what: str) -> Iterator[None]:
         words = last_words(text or str(error))
         memory = "out of memory on the GPU, give a smaller batch: " if ran_out_of_memory(text) else ""
         raise EngineError(f"{what}: {memory}{words}") from error
+
+
+@contextlib.contextmanager
+def _interrupts_held() -> Iterator[None]:
+    """Pass Ctrl-C on at the end: raised while TensorRT calls back, as to log, it would be swallowed."""
+    if threading.current_thread() is not threading.main_thread():  # has no handlers, and is not interrupted
+        yield
+        return
+    held: list[int] = []
+    before = signal.signal(signal.SIGINT, lambda number, frame: held.append(number))
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
+    if held:
+        signal.raise_signal(signal.SIGINT)
