@@ -60,10 +60,10 @@ def with_rounding(
     first = next(inputs.batches())
     if all(array.dtype.kind != "f" for array in first.feed.values()):
         return verdict
-    others: list[dict[object, float]] = []
+    others: list[dict[object, Score]] = []
     for move in range(MOVES):
         moved = _moved_verdict(open_form, inputs, judge, move, known)
-        others.append({_key(score): score.value for score in moved.scores})
+        others.append({_key(score): score for score in moved.scores})
         if len(others) == _FIRST and all(_is_sure(score, _values(score, others)) for score in judged):
             break
 
@@ -71,7 +71,10 @@ def with_rounding(
         if score.limit is None:
             return score
         found = around(score, _values(score, others), _FARTHER[len(others)])
-        return replace(score, interval=_both(score.interval, found))
+        both = _both(score.interval, found)
+        drawn = [other[_key(score)].interval for other in others if _key(score) in other]
+        kept = min((interval.kept for interval in (both, *drawn) if interval is not None), default=1.0)
+        return replace(score, interval=both and replace(both, kept=kept))
 
     outputs = (replace(output, scores=tuple(map(wider, output.scores))) for output in verdict.outputs)
     return Verdict(tuple(outputs), tuple(map(wider, verdict.metrics)))
@@ -90,8 +93,8 @@ def _key(score: Score) -> object:
     return score.subject, score.metric, score.limit
 
 
-def _values(score: Score, others: Sequence[Mapping[object, float]]) -> list[float]:
-    return [other.get(_key(score), np.nan) for other in others]
+def _values(score: Score, others: Sequence[Mapping[object, Score]]) -> list[float]:
+    return [other[_key(score)].value if _key(score) in other else np.nan for other in others]
 
 
 def _is_sure(score: Score, values: Sequence[float]) -> bool:
@@ -113,7 +116,7 @@ def _moved_verdict(
         scoring.add(made[-1], _outputs(int8, batch), batch.rows)
     if MOVES * sum(array.nbytes for feed in made for array in feed.values()) <= _KEPT_BYTES:
         known[move] = made
-    return scoring.verdict()
+    return scoring.verdict(intervals=True)
 
 
 def _outputs(engine: Engine, batch: Batch) -> Feed:

@@ -30,7 +30,7 @@ logger = logging.getLogger("pytest_int8acc")
 _ALONE, _ALONE_NARROW = 64, 8
 #: Times that a plan with a reserve is searched, each within less room; what each leaves of the room foretold,
 #: and the least.
-STRICTER, SPARE, _LEAST_ROOM = 2, 0.9, 0.05
+STRICTER, SPARE, _LEAST_ROOM = 3, 0.9, 0.05
 #: How far in an interval, on a scale of logarithms, nearly all draws reach: 2.05 of 3.3 standard deviations.
 _NEARLY = 0.62
 
