@@ -46,6 +46,7 @@ from pytest_int8acc.graph.network import Precision
 from pytest_int8acc.graph.qdq import is_qdq
 from pytest_int8acc.graph.spell_fp8 import holds_fp8
 from pytest_int8acc.results import EngineInfo, Role
+from pytest_int8acc.results.engines import Kind
 from pytest_int8acc.settings import Settings, to_bytes
 from pytest_int8acc.spec.models import Case
 from pytest_int8acc.tensors import Feed
@@ -81,6 +82,7 @@ class TrtBackend:
         self.output_settings: Mapping[str, str] = {"mode": ENGINE}
         self.calibration_cache: Path | None = None
         self._options = _options(case)
+        self._low: Kind = case.candidate or "int8"
         own = self._options.optimization_level
         self.other_levels = tuple(
             level for level in _LEVELS if level < (_USUAL_LEVEL if own is None else own)
@@ -143,14 +145,17 @@ class TrtBackend:
             tensors = shape.inputs, shape.outputs
             engine = open_engine(form.path, self.platform, *tensors, self._options, shape.beside)
             size = form.path.stat().st_size
-            info = _tells(EngineInfo(role, form.description, 0.0, False, size), engine.layers, form.model)
+            info = EngineInfo(role, form.description, 0.0, False, size, low=self._low)
+            info = _tells(info, engine.layers, form.model)
         else:
             built = self._build(form, role, inputs)
             if not self.platform.can_run:
                 return self._unrun(built)
             engine = open_built(built)
             self._built[role] = built  # keeps the file, which is read again for the layers' times
-            info = EngineInfo(role, form.description, built.seconds, built.stored, built.nbytes)
+            info = EngineInfo(
+                role, form.description, built.seconds, built.stored, built.nbytes, low=self._low
+            )
             info = _tells(info, built.layers, form.model)
         self._infos[role] = info
         self._running[role] = engine

@@ -106,12 +106,12 @@ def _stages(measured: Measured) -> tuple[tuple[StageLine, ...], Stage | None]:
 
 def _explained(measured: Measured, lab: Lab, culprits: Sequence[Culprit], cost: float) -> tuple[Culprit, ...]:
     """The culprits with their causes."""
+    engine_only = _is_engine_only(measured)
     if lab.is_narrow:
-        return tuple(replace(culprit, cause=low_cause(lab, culprit)) for culprit in culprits)
+        return tuple(replace(culprit, cause=low_cause(lab, culprit, engine_only)) for culprit in culprits)
     most_trials = round(cost * len(lab.simulator.inputs) / len(lab.simulator.few))
     missed = [score for score in measured.result.scores if not score.passed]
     wanted = [culprit.layer for culprit in culprits]
-    engine_only = _is_engine_only(measured)
     found = explain(
         lab.meter,
         wanted,
@@ -124,7 +124,7 @@ def _explained(measured: Measured, lab: Lab, culprits: Sequence[Culprit], cost: 
 
 
 def _is_engine_only(measured: Measured) -> bool:
-    """True where the same Q/DQ model passes in ONNX Runtime: the drop is TensorRT's own doing."""
+    """True where the same model passes in ONNX Runtime: the drop is TensorRT's own doing."""
     runs = measured.runs
     if Role.SIMULATED not in runs.roles or measured.int8_passed:
         return False

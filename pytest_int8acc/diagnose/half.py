@@ -1,4 +1,4 @@
-"""Why a group cannot run in FP16 or BF16: what of it is beyond the format, or vanishes, or cancels."""
+"""Why a group cannot run in FP16 or BF16: what is beyond the format, vanishes, cancels, or is summed so."""
 
 from __future__ import annotations
 
@@ -10,30 +10,53 @@ import numpy as np
 from pytest_int8acc.graph.formats import Format
 from pytest_int8acc.lab.lab import Lab
 from pytest_int8acc.lab.losses import TensorLoss
-from pytest_int8acc.results import Culprit
+from pytest_int8acc.lab.sums import sums_of
+from pytest_int8acc.results import Culprit, Role
 from pytest_int8acc.results.causes import Cause, Symptom
 from pytest_int8acc.tensors import Array
 
 #: A difference is a cancellation from this many times the rounding of its operands on.
 _CANCELS = 16.0
+#: Sums in FP16 are to blame where they double the error of sums in FP32.
+_LOSES_DB = 6.0
 
 
-def low_cause(lab: Lab, culprit: Culprit) -> Cause:
+def low_cause(lab: Lab, culprit: Culprit, engine_only: bool = False) -> Cause:
     """What a group of a case in FP16 or BF16 shows; ``Lab.losses`` has measured it.
+
+    Args:
+        lab: Of the case.
+        culprit: The group.
+        engine_only: The same model meets the criteria in ONNX Runtime, so no value of its can be the cause.
 
     Raises:
         EngineError: The float model does not run.
     """
-    low, loss = lab.int8.low, lab.losses[culprit.layer]
+    low = lab.int8.low
+    if engine_only:
+        differs = Cause("engine-only", "engine-rounds", node=culprit.nodes[0], format=low.name)
+        return _accumulating(lab, culprit, low) or differs
     found = next(_beyond(lab, culprit, low), None) or next(_vanishing(lab, culprit, low), None)
-    if found is not None:
-        return found
-    worst, step = loss.worst, low.smallest / low.normal
+    return (
+        found or _cancelling(lab, culprit, low) or _accumulating(lab, culprit, low) or _rounded(lab, culprit)
+    )
+
+
+def _cancelling(lab: Lab, culprit: Culprit, low: Format) -> Cause | None:
+    """A difference that is small beside what it is the difference of."""
+    worst, step = lab.losses[culprit.layer].worst, low.smallest / low.normal
     node = lab.network.model.index.nodes.get(worst.node)
-    cancels = node is not None and node.op_type in ("Sub", "Add", "Sum") and worst.share > _CANCELS * step
-    cause = Cause("cancellation" if cancels else "rounding", tensor=worst.tensor, format=low.name)
-    symptom: Symptom = "cancelling" if cancels else "needs-digits"
-    return cause.showing(cause.kind, symptom, {"share": min(worst.share, 1.0)}, node=worst.node)
+    if node is None or node.op_type not in ("Sub", "Add", "Sum") or worst.share <= _CANCELS * step:
+        return None
+    numbers = {"share": min(worst.share, 1.0)}
+    return Cause("cancellation", "cancelling", worst.tensor, numbers, node=worst.node, format=low.name)
+
+
+def _rounded(lab: Lab, culprit: Culprit) -> Cause:
+    """What rounding changes most, where nothing else is seen."""
+    worst = lab.losses[culprit.layer].worst
+    numbers, low = {"share": min(worst.share, 1.0)}, lab.int8.low
+    return Cause("rounding", "needs-digits", worst.tensor, numbers, node=worst.node, format=low.name)
 
 
 def _beyond(lab: Lab, culprit: Culprit, low: Format) -> Iterator[Cause]:
@@ -67,6 +90,24 @@ def _vanishing(lab: Lab, culprit: Culprit, low: Format) -> Iterator[Cause]:
         worst = max(lost, key=lambda loss: loss.lost)
         if worst.share > _CANCELS * low.smallest / low.normal:
             yield _cause("underflow", "vanishing-values", worst.tensor, low, worst.peak, worst)
+
+
+def _accumulating(lab: Lab, culprit: Culprit, low: Format) -> Cause | None:
+    """The node of the group that loses most by sums in FP16, of those whose kernels are known to sum so.
+
+    The simulation sums in FP32, as most kernels do; only an engine's own word tells that it does not.
+    """
+    engines = [engine for engine in lab.measured.backend.engines if engine.role == Role.INT8]
+    layers = [layer for engine in engines for layer in engine.layers if layer.sums_in == low.name]
+    nodes = [node for node in culprit.nodes if any(node in layer.nodes for layer in layers)]
+    model, inputs, sessions = lab.network.model, lab.measured.inputs, lab.sessions
+    lost = [(sums, node) for node in nodes if (sums := sums_of(model, node, inputs, sessions)) is not None]
+    sums, node = min(lost, key=lambda found: found[0].in_fp16, default=(None, ""))
+    if sums is None or sums.in_fp16 > sums.in_fp32 - _LOSES_DB:
+        return None
+    numbers = {"products": sums.products, "low_sums_db": sums.in_fp16, "fp32_sums_db": sums.in_fp32}
+    tensor = model.index.nodes[node].output[0]
+    return Cause("accumulation", "sums-in-low", tensor, numbers, node=node, format=low.name)
 
 
 def _constants(lab: Lab, culprit: Culprit) -> Iterator[tuple[str, Array]]:

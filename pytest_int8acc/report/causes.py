@@ -28,6 +28,7 @@ ADVICE: Mapping[CauseKind, str] = {
     "overflow": "keep it in FP32, or scale the values down in the model",
     "underflow": "keep it in FP32, or scale the values up in the model",
     "cancellation": "keep it in FP32, or have the model subtract before it squares or sums",
+    "accumulation": "keep it in FP32: TensorRT has no switch that makes kernels of FP16 sum in FP32",
     "rounding": "keep it in FP32",
 }
 #: What to do where a symptom asks for something else than its kind.
@@ -78,6 +79,8 @@ _SENTENCES: Mapping[Symptom, str] = {
     "fp16-around": "FP16 around it holds less than INT8 needs; '{tensor}' keeps {sqnr_db:.3g} dB",
     "engine-differs": "the same Q/DQ model meets the criteria in ONNX Runtime's exact INT8, the engine does "
     "not; its noisiest edge '{tensor}' keeps {sqnr_db:.3g} dB",
+    "engine-rounds": "the same model in {precision} meets the criteria in ONNX Runtime, where each result is "
+    "rounded and sums are FP32; the engine does not",
     "within-noise": "the limit lies within the noise between two runs of the baseline, and no scale is at "
     "fault",
     "beyond-range": "'{tensor}' reaches {amax:.4g}, {precision} ends at {reach:g}",
@@ -87,6 +90,8 @@ _SENTENCES: Mapping[Symptom, str] = {
     "vanishing-constant": "its constant '{tensor}' is {amax:.3g}, which is 0 in {precision}",
     "cancelling": "'{tensor}' is a small difference of large values: rounding them to {precision} changes it "
     "by {share:%}",
+    "sums-in-low": "the engine's kernel sums {products:g} products in {precision}, which keeps "
+    "{low_sums_db:.3g} dB of '{tensor}'; sums in FP32 keep {fp32_sums_db:.3g} dB",
     "needs-digits": "nothing of it overflows or vanishes; '{tensor}' loses digits in {precision} that what "
     "reads it needs",
 }
@@ -110,6 +115,7 @@ KINDS: Mapping[CauseKind, str] = {
     "overflow": "values beyond the format",
     "underflow": "values that vanish",
     "cancellation": "differences that cancel",
+    "accumulation": "products summed in FP16",
     "rounding": "digits that are needed",
 }
 _SHORT_COST = "SQNR {sqnr_db:.3g} dB where {best_sqnr_db:.3g} is possible"
@@ -140,6 +146,7 @@ _CLAUSES: Mapping[Symptom, str] = {
     "noise-adds-up": "rounding adds up, {short_left}",
     "fp16-around": "FP16 around it holds less than INT8 needs",
     "engine-differs": "the engine is off, its model is not: {short_left}",
+    "engine-rounds": "the engine is off, the same model in ONNX Runtime is not",
     "within-noise": "the limit lies within the noise from run to run",
     "beyond-range": "reaches {amax:.4g}, {precision} ends at {reach:g}",
     "reads-beyond-range": "reads {amax:.4g}, {precision} ends at {reach:g}",
@@ -147,6 +154,8 @@ _CLAUSES: Mapping[Symptom, str] = {
     "vanishing-values": "{lost:g} values become 0 in {precision}",
     "vanishing-constant": "a constant of {amax:.3g} is 0 in {precision}",
     "cancelling": "a difference changes by {share:%} when rounded to {precision}",
+    "sums-in-low": "{products:g} products summed in {precision}: {low_sums_db:.3g} dB, in FP32 "
+    "{fp32_sums_db:.3g}",
     "needs-digits": "loses digits that what reads it needs",
 }
 

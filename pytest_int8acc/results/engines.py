@@ -38,6 +38,8 @@ class EngineLayer:
     kind: LayerKind
     """qdq: a Quantize or Dequantize that stands alone."""
     precision: Kind
+    sums_in: Kind | None = None
+    """What a kernel of products sums them in, where its name tells."""
 
 
 @dataclass(frozen=True)
@@ -68,6 +70,8 @@ class EngineInfo:
     latency: Latency | None = None
     untold: int = 0
     """Convolutions and matrix products in fused regions of which the engine tells nothing."""
+    low: Kind = "int8"
+    """What the case wants layers to run in; int8 stands for FP8, too."""
 
     @property
     def weighted(self) -> int:
@@ -76,8 +80,9 @@ class EngineInfo:
 
     @property
     def int8(self) -> int:
-        """Layers with weights that run in INT8 or FP8."""
-        return sum(layer.kind == "weighted" and layer.precision in ("int8", "fp8") for layer in self.layers)
+        """Layers with weights that run in INT8 or FP8; of a case in FP16 or BF16 in that."""
+        low = ("int8", "fp8") if self.low == "int8" else (self.low,)
+        return sum(layer.kind == "weighted" and layer.precision in low for layer in self.layers)
 
     @property
     def int8_share(self) -> tuple[float, float]:

@@ -160,6 +160,18 @@ GIVEN: dict[Symptom, tuple[dict[str, float], dict[str, Any], str]] = {
         {"format": "bf16"},
         "'t' is a small difference of large values: rounding them to BF16 changes it by 25 %",
     ),
+    "engine-rounds": (
+        {},
+        {"format": "fp16"},
+        "the same model in FP16 meets the criteria in ONNX Runtime, where each result is rounded and sums "
+        "are FP32; the engine does not",
+    ),
+    "sums-in-low": (
+        {"products": 2048, "low_sums_db": 12.34, "fp32_sums_db": 43.21},
+        {"format": "fp16"},
+        "the engine's kernel sums 2048 products in FP16, which keeps 12.3 dB of 't'; sums in FP32 keep "
+        "43.2 dB",
+    ),
     "needs-digits": (
         {},
         {"format": "bf16"},
