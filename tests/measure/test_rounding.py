@@ -11,16 +11,22 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
+from labs import lab_of
 from onnx import parser
 from projects import CALIBRATED, Project
 
 from pytest_int8acc.case.judge import Judge, Scoring
 from pytest_int8acc.data import Batch
 from pytest_int8acc.engines import Engine
+from pytest_int8acc.engines.onnxruntime import Sessions
+from pytest_int8acc.graph.model import Model
+from pytest_int8acc.graph.network import Plan
+from pytest_int8acc.measure.measured import measure
 from pytest_int8acc.measure.rounding import MOVES, STEP, moved_batches, with_rounding
 from pytest_int8acc.results import CaseResult, Role, Score
 from pytest_int8acc.scores.criteria import OutputLimits
 from pytest_int8acc.settings import Settings
+from pytest_int8acc.spec.load import load_spec
 from pytest_int8acc.tensors import Feed
 
 SEARCHLESS = Settings(search="off")
@@ -180,3 +186,58 @@ def test_a_score_that_is_likely_kept_is_looked_at_as_one_that_is_kept_always(
     monkeypatch.setattr(Score, "steady", False)
     assert looked_at(40.5, monkeypatch)["moves"] == 0, "missed"
     assert looked_at(38.0, monkeypatch)["moves"] > 0
+
+
+def test_the_draws_of_each_moved_run_count() -> None:
+    """At moved inputs half as much again is lost, and one sample in 24 makes most of it."""
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(24, 40)).astype(np.float32)
+    off = np.full(x.shape, 0.01, np.float32)
+    heavy = np.sqrt(np.where(np.arange(24) == 3, 24.0, 0.5))[:, None].astype(np.float32)
+    fine = 10 * math.log10(float((x**2).sum() / (off**2).sum()))
+    inputs, judge = Inputs({"x": x}, 24), Judge([OutputLimits("y", -1, {"sqnr_db": fine - 3.5})])
+
+    def opened(role: Role) -> Engine:
+        def run(feed: Feed) -> Feed:
+            return {"y": feed["x"] + (0 if role == Role.BASELINE else heavy * off)}
+
+        return run  # type: ignore[return-value]
+
+    scoring = Scoring(judge)
+    scoring.add({"y": x}, {"y": x + off}, 24)
+    verdict = scoring.verdict(intervals=True)
+    wider = with_rounding(verdict, opened, inputs, judge, {})  # type: ignore[arg-type]
+    before, after = (next(s for s in v.scores if s.limit is not None) for v in (verdict, wider))
+    assert before.likely
+    assert after.passed
+    assert not after.likely
+
+
+@pytest.mark.parametrize(
+    ("form", "half"),
+    [(CALIBRATED, False), (f"baseline: fp32\n{CALIBRATED}", False), ("candidate: fp16\n", True)],
+)
+def test_fixes_are_moved_in_fp32_where_fp16_is_emulated(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, form: str, half: bool
+) -> None:
+    project = Project(tmp_path)
+    project.data(project.model())
+    models: list[Model] = []
+    configured = Sessions.configured
+
+    def opened(sessions: Sessions, model: Model) -> Engine:
+        models.append(model)
+        return configured(sessions, model)
+
+    def looked(verdict: Any, open_form: Any, *rest: Any) -> Any:
+        open_form(Role.INT8)
+        return verdict
+
+    project.check(form, SEARCHLESS)
+    (case,) = load_spec(tmp_path / "case.int8acc.yaml")
+    measured = measure(case, Settings())
+    monkeypatch.setattr(Sessions, "configured", opened)
+    monkeypatch.setattr("pytest_int8acc.measure.measured.with_rounding", looked)
+    lab_of(measured).prove(Plan())
+    measured.close()
+    assert any(t.dtype == np.float16 for t in models[-1].values().values()) == half
