@@ -191,7 +191,7 @@ class Simulator:
         """
         wanted = tuple(seen.samples[i] for i in samples)
         if self._probed != wanted:
-            self._probed, self._batches = wanted, list(self.inputs.runs(wanted))
+            self._probed, self._batches = wanted, list(self.inputs.runs(wanted, whole=True))
         run, place = self._running(plan), {sample: i for i, sample in enumerate(seen.samples)}
         runs = (([place[i] for i in some], run(some, batch)) for some, batch in self._batches)
         return seen.prober.probe(samples, runs)

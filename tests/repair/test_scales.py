@@ -164,6 +164,15 @@ def test_scales_are_not_tried_where_what_is_left_is_not_of_their_tensors(wide: L
     assert chooser.purse.trials > 5
 
 
+def test_tensors_are_not_ranked_where_one_method_for_all_does(
+    wide: Lab, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What each loses by its histogram takes a millisecond a tensor, and more."""
+    wanted = units(wide.network, activations(wide.network), ranges_of(wide))
+    monkeypatch.setattr(Ranges, "loss_db", None)
+    assert chooser_of(wide).rescale(wanted, enough=1.0).badness <= 1.0
+
+
 def test_a_plan_is_measured_once(wide: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
     plan = Plan(scales={culprit_of(wide): symmetric(0.125)})
     first = wide.simulator.badness(plan)
