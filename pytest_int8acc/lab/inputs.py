@@ -80,12 +80,15 @@ class Inputs:
         """The dataset's rows that make up these samples, by index."""
         return [row for sample in samples for row in self._rows[sample]]
 
-    def runs(self, order: Sequence[int], among: int | None = None) -> Iterator[tuple[list[int], Batch]]:
+    def runs(
+        self, order: Sequence[int], among: int | None = None, *, whole: bool = False
+    ) -> Iterator[tuple[list[int], Batch]]:
         """Runs that hold the samples of ``order``; in that order where the inputs are in memory.
 
         The first takes a small part of ``among`` samples, by default of all: a plan may be rejected after it.
+        Where ``whole``, nothing is rejected on the way: runs are as few as batches and memory allow.
         """
-        first = max(_LEAST_ROWS, -(-(among or len(self)) // _RUNS))
+        first = self._most if whole else max(_LEAST_ROWS, -(-(among or len(self)) // _RUNS))
         first = self._layout.size or min(self._most, first)
         if self._table is not None:
             for start, size in self._cuts(len(order), first):

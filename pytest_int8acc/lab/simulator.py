@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -20,7 +20,7 @@ from pytest_int8acc.graph.network import Edge, Network, Plan, Precision, Quantiz
 from pytest_int8acc.graph.plan import moved
 from pytest_int8acc.lab.board import Board
 from pytest_int8acc.lab.inputs import Inputs
-from pytest_int8acc.lab.vectors import Prober
+from pytest_int8acc.lab.vectors import Prober, Vectors
 from pytest_int8acc.results import Score
 from pytest_int8acc.scores.criteria import Criterion
 from pytest_int8acc.search.types import Enough, GroupInfo, Probe, Target, Trial
@@ -189,12 +189,7 @@ class Simulator:
         Raises:
             EngineError: The model fails.
         """
-        wanted = tuple(seen.samples[i] for i in samples)
-        if self._probed != wanted:
-            self._probed, self._batches = wanted, list(self.inputs.runs(wanted))
-        run, place = self._running(plan), {sample: i for i, sample in enumerate(seen.samples)}
-        runs = (([place[i] for i in some], run(some, batch)) for some, batch in self._batches)
-        return seen.prober.probe(samples, runs)
+        return seen.prober.probe(samples, self._runs(plan, seen, samples))
 
     def badness(self, plan: Plan) -> float:
         """How far the outputs of a few samples are off, about 1 where a criterion is at its limit.
@@ -226,8 +221,8 @@ class Simulator:
 
     def _measured_badness(self, plan: Plan) -> float:
         seen = self.seen()
-        probe, errors = self.probe(plan, seen, self.few), []
-        for target, vectors in zip(seen.prober.targets, probe.vectors, strict=True):
+        measured, errors = self._vectors(plan, seen), []
+        for target, vectors in zip(seen.prober.targets, measured, strict=True):
             squares = np.sort(np.square(vectors.astype(np.float64)).sum(axis=1))
             criterion = seen.judge.criteria[target.criterion]
             if criterion.pool == "rank":
@@ -246,11 +241,25 @@ class Simulator:
             wanted = _limit(seen.judge.criteria[target.criterion])
             known = [score.strain for score in self._scores if _limit(score) == wanted]
             loss = known[0] if known else self.trial(Plan()).losses[target.criterion]
-            vectors = self.probe(Plan(), seen, self.few).vectors[seen.prober.targets.index(target)]
+            vectors = self._vectors(Plan(), seen)[seen.prober.targets.index(target)]
             reached = float(np.square(vectors.astype(np.float64)).sum(axis=1).mean())
             unit = reached / loss ** (2 / target.power) if 0 < loss < math.inf else 1.0
             self._units[target.criterion] = unit if 0 < unit < math.inf else 1.0
         return self._units[target.criterion]
+
+    def _vectors(self, plan: Plan, seen: Seen) -> list[Vectors]:
+        """Error vectors of a plan on ``few``, for each target."""
+        return seen.prober.vectors(self.few, self._runs(plan, seen, self.few))
+
+    def _runs(
+        self, plan: Plan, seen: Seen, samples: Sequence[int]
+    ) -> Iterator[tuple[Sequence[int], SampleOutputs]]:
+        """What a plan gives on some samples of ``seen``, by index there, which are read once."""
+        wanted = tuple(seen.samples[i] for i in samples)
+        if self._probed != wanted:
+            self._probed, self._batches = wanted, list(self.inputs.runs(wanted, whole=True))
+        run, place = self._running(plan), {sample: i for i, sample in enumerate(seen.samples)}
+        return (([place[i] for i in some], run(some, batch)) for some, batch in self._batches)
 
     def _running(self, plan: Plan) -> Callable[[Sequence[int], Batch], SampleOutputs]:
         """Runs a plan on some samples, which are one batch."""

@@ -42,13 +42,24 @@ class Prober:
 
         Few outputs are held at a time, where they are large.
         """
-        gathered, found = Gathered(self._judge), dict[int, list[Vectors]]()
+        gathered = Gathered(self._judge)
+        vectors = self.vectors(samples, runs, gathered.add)
+        return Probe(vectors, gathered.parts()[:, list(samples)])
+
+    def vectors(
+        self,
+        samples: Sequence[int],
+        runs: Iterable[tuple[Sequence[int], SampleOutputs]],
+        also: Callable[[Sequence[int], SampleOutputs], None] | None = None,
+    ) -> list[Vectors]:
+        """The same without parts, for each target [samples, elements]; outputs go to ``also``, too."""
+        found = dict[int, list[Vectors]]()
         for some, outputs in _pooled(runs):
-            gathered.add(some, outputs)
+            if also is not None:
+                also(some, outputs)
             vectors = self._all_vectors(samples, some, outputs)
             found |= {sample: [rows[i] for rows in vectors] for i, sample in enumerate(some)}
-        targets = [np.stack([found[i][target] for i in samples]) for target in range(len(self.targets))]
-        return Probe(targets, gathered.parts()[:, list(samples)])
+        return [np.stack([found[i][target] for i in samples]) for target in range(len(self.targets))]
 
     def _all_vectors(
         self, samples: Sequence[int], some: Sequence[int], outputs: SampleOutputs

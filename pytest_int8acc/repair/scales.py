@@ -190,6 +190,8 @@ class Chooser:
         high = high or {}
         enough = max(enough, NO_MORE * least)
         best = self.uniform(wanted, start or Choice(), high, least)
+        if best.badness <= enough:
+            return best
         worst_first = sorted(wanted, key=lambda unit: -self._loss_db(unit, best))
         for _ in range(_SWEEPS):
             before = best

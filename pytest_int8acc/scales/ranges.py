@@ -6,6 +6,7 @@ import math
 from fractions import Fraction
 
 import numpy as np
+from numpy.lib.stride_tricks import sliding_window_view
 from numpy.typing import NDArray
 
 from pytest_int8acc.graph.formats import INT8, Format
@@ -85,48 +86,58 @@ def entropy_amax(counts: Histogram, amax: float) -> float:
     edges = np.linspace(-limit, limit, counts.size + 1, dtype=np.float32)
     sums = np.concatenate([[0], np.cumsum(counts)])
     filled = np.concatenate([[0], np.cumsum(counts != 0)])
-    reaches = range(_QUANTIZED_BINS // 2, middle + 1)
+    width = _QUANTIZED_BINS // 2
     losses = [
-        _information_lost(counts, sums, filled, middle - reach, min(middle + reach + 1, counts.size))
-        for reach in reaches
+        _information_lost(counts, sums, filled, middle - np.arange(first, min(first + width, middle + 1)))
+        for first in range(width, middle + 1, width)  # as many bins for each of the 128
     ]
-    reach = reaches[int(np.argmin(losses))]
+    reach = width + int(np.argmin(np.concatenate(losses)))
     low, high = edges[middle - reach], edges[min(middle + reach + 1, counts.size)]
     return float(min(max(abs(low), abs(high)), amax))
 
 
-def _information_lost(counts: Histogram, sums: Histogram, filled: Histogram, start: int, end: int) -> float:
-    """Divergence of bins ``start`` to ``end``, all else added to the outermost, from their 128-bin self.
+def _information_lost(
+    counts: Histogram, sums: Histogram, filled: Histogram, starts: NDArray[np.int64]
+) -> NDArray[np.float64]:
+    """Divergence of the bins from each start to its mirror image, all else added to the outermost, from 128.
 
-    Sums of counts come from cumulative sums, exact in integers; the rest keeps ONNX Runtime's float32 and
-    its order, so that of nearly equal candidates the same one wins.
+    Starts are consecutive ones from which each of the 128 takes as many bins. Sums of counts come from
+    cumulative sums, exact in integers; the rest keeps ONNX Runtime's float32 and its order, so that of nearly
+    equal candidates the same one wins.
     """
-    p = counts[start:end].copy()
-    p[0] += sums[start]
-    p[-1] += sums[-1] - sums[end]
-    width = p.size // _QUANTIZED_BINS
-    bounds = start + width * np.arange(_QUANTIZED_BINS + 1)
+    ends = np.minimum(counts.size - starts + 1, counts.size)
+    sizes, rows = ends - starts, np.arange(starts.size)
+    least, most, width = int(sizes[0]), int(sizes.max()), int(sizes[0]) // _QUANTIZED_BINS
+    padded = np.concatenate([counts, np.zeros(most, np.int64)]).astype(np.float32)
+    p = sliding_window_view(padded, most)[starts]
+    p[:, least:][np.arange(least, most) >= sizes[:, None]] = 0
+    p[:, 0] = counts[starts] + sums[starts]
+    p[rows, sizes - 1] = counts[ends - 1] + sums[-1] - sums[ends]
+    bounds = starts[:, None] + width * np.arange(_QUANTIZED_BINS + 1)
     held, present = np.diff(sums[bounds]), np.diff(filled[bounds])
-    held[-1] += sums[end] - sums[bounds[-1]]
-    present[0] += int(p[0] != 0) - int(counts[start] != 0)
-    q = np.zeros(p.size, np.int64)
-    means = np.where(present > 0, held / np.maximum(present, 1), 0).astype(np.int64)
-    q[: width * _QUANTIZED_BINS] = np.repeat(means, width)
-    if not (p.any() and q.any()):
-        return float("inf")
-    p_shares, q_shares = _smoothed(p), _smoothed(q)
-    return float((p_shares * np.log(p_shares / q_shares)).sum())
+    held[:, -1] += sums[ends] - sums[bounds[:, -1]]
+    present[:, 0] += (p[:, 0] != 0).astype(np.int64) - (counts[starts] != 0)
+    means = np.where(present > 0, held / np.maximum(present, 1), 0).astype(np.int64).astype(np.float32)
+    q = np.zeros_like(p)
+    q[:, : width * _QUANTIZED_BINS] = np.repeat(means, width, axis=1)
+    any_left = p.any(axis=1) & means.any(axis=1)
+    p, q = _smoothed(p, sizes), _smoothed(q, sizes)
+    return np.where(any_left, _row_sums(p * np.log(p / q), sizes).astype(np.float64), np.inf)
 
 
-def _smoothed(counts: Histogram) -> NDArray[np.float32]:
-    """Shares in float32, none of them 0."""
+def _smoothed(counts: NDArray[np.float32], sizes: NDArray[np.int64]) -> NDArray[np.float32]:
+    """Shares, none of them 0, of rows that end at ``sizes`` and hold 0 beyond; in the place of the counts."""
     empty = counts == 0
-    zeros = int(np.count_nonzero(empty))
-    shares = counts.astype(np.float32)
-    shares -= np.float32(_SMOOTHING * zeros / (counts.size - zeros))
-    shares[empty] = _SMOOTHING
-    shares /= shares.sum()
-    return shares
+    filled = counts.shape[1] - np.count_nonzero(empty, axis=1)
+    counts -= (_SMOOTHING * (sizes - filled) / np.maximum(filled, 1)).astype(np.float32)[:, None]
+    counts[empty] = _SMOOTHING
+    counts /= _row_sums(counts, sizes)[:, None]
+    return counts
+
+
+def _row_sums(rows: NDArray[np.float32], sizes: NDArray[np.int64]) -> NDArray[np.float32]:
+    """Of each row up to its size: what is added to what in float32 depends on how many there are."""
+    return np.array([row[:size].sum() for row, size in zip(rows, sizes, strict=True)])
 
 
 def _tails(values: NDArray[np.float64]) -> NDArray[np.float64]:

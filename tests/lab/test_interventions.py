@@ -18,6 +18,7 @@ from pytest_int8acc.lab import simulator
 from pytest_int8acc.lab.board import Board
 from pytest_int8acc.lab.interventions import Interventions
 from pytest_int8acc.lab.lab import Lab
+from pytest_int8acc.lab.vectors import Prober
 
 
 @pytest.fixture(scope="module")
@@ -59,12 +60,11 @@ def test_samples_that_a_limit_allows_to_flip_do_not_make_plans_bad(
     lab = lab_of(case)
     board, few = lab.simulator, lab.simulator.few
     assert len(few) == simulator.FEW == len(board.inputs) == 32
-    probe = board.probe(Plan(), board.seen(), few)
-    (vectors,) = probe.vectors
+    (vectors,) = board.probe(Plan(), board.seen(), few).vectors
     before, worst = board.badness(Plan()), np.argsort(np.square(vectors).sum(axis=1))[-far:]
     farther = vectors.copy()
     farther[worst] *= 100
-    monkeypatch.setattr(simulator.Simulator, "probe", lambda *_: replace(probe, vectors=[farther]))
+    monkeypatch.setattr(Prober, "vectors", lambda *_: [farther])
     after = lab_of(case).simulator.badness(Plan())
     assert (after > 10 * before) if counts else after == before
 

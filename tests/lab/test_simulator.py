@@ -272,6 +272,14 @@ def test_runs_grow_since_most_rejections_come_early(tmp_path: Path) -> None:
     assert [len(run) for run in engine.runs] == [8, 8, 16, 32, 32, 32]
 
 
+def test_samples_of_a_probe_run_at_once(tmp_path: Path) -> None:
+    """All of them are wanted: no plan is rejected on the way. But never more than the user's batch."""
+    values = np.arange(128 * 4, dtype=np.float32).reshape(128, 4)
+    engine = StoredEngine({"y": list(values)}, {"y": list(values)})
+    simulator_of(engine, ids(128, tmp_path, batch=32)).probe([frozenset()], range(40))
+    assert [len(run) for run in engine.runs] == [32, 8]
+
+
 def test_runs_of_large_inputs_stay_short(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Below the batch that the user chose: a switchboard takes more memory than the model."""
     monkeypatch.setattr(pytest_int8acc.lab.inputs, "_RUN_BYTES", 6 * np.dtype(np.int64).itemsize)

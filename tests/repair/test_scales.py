@@ -22,6 +22,7 @@ from pytest_int8acc.graph.model import make_model
 from pytest_int8acc.graph.network import Plan, symmetric
 from pytest_int8acc.graph.plan import activation_scales, apply, moved
 from pytest_int8acc.graph.quantize import quantize
+from pytest_int8acc.lab import vectors
 from pytest_int8acc.lab.lab import Lab
 from pytest_int8acc.lab.values import TensorValues, Values
 from pytest_int8acc.measure.measured import Measured
@@ -164,11 +165,30 @@ def test_scales_are_not_tried_where_what_is_left_is_not_of_their_tensors(wide: L
     assert chooser.purse.trials > 5
 
 
+def test_tensors_are_not_ranked_where_one_method_for_all_does(
+    wide: Lab, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What each loses by its histogram takes a millisecond a tensor, and more."""
+    wanted = units(wide.network, activations(wide.network), ranges_of(wide))
+    monkeypatch.setattr(Ranges, "loss_db", None)
+    assert chooser_of(wide).rescale(wanted, enough=1.0).badness <= 1.0
+
+
 def test_a_plan_is_measured_once(wide: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
     plan = Plan(scales={culprit_of(wide): symmetric(0.125)})
     first = wide.simulator.badness(plan)
-    monkeypatch.setattr(wide.simulator, "probe", None)
+    monkeypatch.setattr(wide.simulator, "board", None)
     assert wide.simulator.badness(plan) == first
+
+
+def test_badness_is_of_error_vectors_alone(wide: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What the samples add to each criterion would be gathered to be thrown away."""
+    plan, simulator = Plan(scales={culprit_of(wide): symmetric(0.0625)}), wide.simulator
+    monkeypatch.setattr(vectors, "Gathered", None)
+    badness = simulator.badness(plan)
+    monkeypatch.undo()
+    (errors,) = simulator.probe(plan, simulator.seen(), simulator.few).vectors
+    assert badness == pytest.approx(1.01 * np.square(errors).sum(axis=1).mean(), rel=1e-4)
 
 
 def test_scales_are_pruned_by_what_they_do_beside_the_groups_kept_high(wide: Lab) -> None:
