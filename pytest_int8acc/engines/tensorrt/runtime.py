@@ -69,7 +69,8 @@ def speaking_of(what: str) -> Iterator[None]:
 @contextlib.contextmanager
 def _interrupts_held() -> Iterator[None]:
     """Pass Ctrl-C on at the end: raised while TensorRT calls back, as to log, it would be swallowed."""
-    if threading.current_thread() is not threading.main_thread():  # has no handlers, and is not interrupted
+    other = threading.current_thread() is not threading.main_thread()  # is not interrupted
+    if other or signal.getsignal(signal.SIGINT) is None:  # or by a handler that is not Python's
         yield
         return
     held: list[int] = []
@@ -78,5 +79,5 @@ def _interrupts_held() -> Iterator[None]:
         yield
     finally:
         signal.signal(signal.SIGINT, before)
-    if held:
-        signal.raise_signal(signal.SIGINT)
+        if held:
+            signal.raise_signal(signal.SIGINT)
