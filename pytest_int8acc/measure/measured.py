@@ -143,13 +143,13 @@ class Measured:
             return verdict
         if (models := self._in_fp32(form)) is not None:
             sessions = cache(lambda role: self.sessions.configured(models[role]))
-            return with_rounding(verdict, sessions, self.inputs, self.judge, self._moved)
+            return with_rounding(verdict, sessions, self.inputs, self.judge, self._moved, fix=True)
 
         @cache
         def opened(role: Role) -> Engine:
             return engine if role == Role.INT8 else self.backend.open(self.reference, role, self.inputs)
 
-        return with_rounding(verdict, opened, self.inputs, self.judge, self.runs.moved)
+        return with_rounding(verdict, opened, self.inputs, self.judge, self.runs.moved, fix=True)
 
     def _in_fp32(self, form: Form) -> Mapping[Role, Model] | None:
         """A fix and the baseline with FP32 where ONNX Runtime emulates FP16; None where it does not.

@@ -229,8 +229,9 @@ def test_fixes_are_moved_in_fp32_where_fp16_is_emulated(
         models.append(model)
         return configured(sessions, model)
 
-    def looked(verdict: Any, open_form: Any, *rest: Any) -> Any:
+    def looked(verdict: Any, open_form: Any, *rest: Any, fix: bool) -> Any:
         open_form(Role.INT8)
+        assert fix
         return verdict
 
     project.check(form, SEARCHLESS)
@@ -241,3 +242,26 @@ def test_fixes_are_moved_in_fp32_where_fp16_is_emulated(
     lab_of(measured).prove(Plan())
     measured.close()
     assert any(t.dtype == np.float16 for t in models[-1].values().values()) == half
+
+
+def test_a_fix_that_is_the_same_to_the_last_bit_is_looked_at() -> None:
+    """As where a Sigmoid gives 0 for all samples but one: moved inputs tell that nothing is known."""
+    x = np.random.default_rng(0).normal(size=(48, 40)).astype(np.float32)
+    inputs, judge = Inputs({"x": x}, 48), Judge([OutputLimits("y", -1, {"sqnr_db": 20})])
+
+    def opened(role: Role) -> Engine:
+        def run(feed: Feed) -> Feed:
+            off = 0.0 if role == Role.BASELINE or np.array_equal(feed["x"], x) else 1.0
+            return {"y": feed["x"] + np.float32(off)}
+
+        return run  # type: ignore[return-value]
+
+    scoring = Scoring(judge)
+    scoring.add({"y": x}, {"y": x}, 48)
+    verdict = scoring.verdict(intervals=True)
+    assert with_rounding(verdict, opened, inputs, judge, {}) is verdict  # type: ignore[arg-type]
+    wider = with_rounding(verdict, opened, inputs, judge, {}, fix=True)  # type: ignore[arg-type]
+    before, after = (next(s for s in v.scores if s.limit is not None) for v in (verdict, wider))
+    assert before.likely
+    assert not after.likely
+    assert not after.steady
