@@ -21,7 +21,7 @@ _CANCELS = 16.0
 _LOSES_DB = 6.0
 
 
-def low_cause(lab: Lab, culprit: Culprit, engine_only: bool = False) -> Cause:
+def low_cause(lab: Lab, culprit: Culprit, engine_only: bool) -> Cause:
     """What a group of a case in FP16 or BF16 shows; ``Lab.losses`` has measured it.
 
     Args:

@@ -28,7 +28,7 @@ ADVICE: Mapping[CauseKind, str] = {
     "overflow": "keep it in FP32, or scale the values down in the model",
     "underflow": "keep it in FP32, or scale the values up in the model",
     "cancellation": "keep it in FP32, or have the model subtract before it squares or sums",
-    "accumulation": "keep it in FP32: TensorRT has no switch that makes kernels of FP16 sum in FP32",
+    "accumulation": "keep it in FP32",
     "rounding": "keep it in FP32",
 }
 #: What to do where a symptom asks for something else than its kind.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import numpy as np
@@ -45,7 +46,7 @@ class SummingBackend(OrtBackend):
         if role == Role.INT8:
             layer = {"Name": "long", "LayerType": "MatrixMultiply"}
             layer["TacticName"] = KERNEL.format(self.sums, self.sums)
-            layers = read_layers(str([layer]).replace("'", '"'), ["long"])
+            layers = read_layers(json.dumps([layer]), ["long"])
             self.engines = (EngineInfo(role, "", 1.0, False, 1, layers, low="fp16"),)
         return self._sessions.configured(_built(form.model, self.wrong))
 
@@ -113,11 +114,11 @@ def test_a_kernel_that_sums_in_fp16_is_the_cause(tmp_path: Path, monkeypatch: py
     assert "long: the engine's kernel sums 2048 products in FP16" in " ".join(failure(result, 2).split())
 
 
-@pytest.mark.parametrize(("sums", "wrong"), [("f32", False), ("f32", True)])
+@pytest.mark.parametrize("wrong", [False, True])
 def test_a_kernel_that_sums_in_fp32_is_not(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, sums: str, wrong: bool
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, wrong: bool
 ) -> None:
-    result = concluded(tmp_path, monkeypatch, sums, wrong=wrong)
+    result = concluded(tmp_path, monkeypatch, "f32", wrong=wrong)
     assert result.search is not None
     (culprit,) = result.search.culprits
     assert culprit.cause is not None
