@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from pytest_int8acc.names import shown
 from pytest_int8acc.settings import SETTINGS, SUFFIXES, Kind, Setting
 
 if TYPE_CHECKING:
@@ -304,6 +303,7 @@ class _Last:
             config.getoption(option, False) for option in ("collectonly", "setuponly", "setupplan")
         )
         if not idle and (_reported(terminalreporter) or _gate(config)):
+            from pytest_int8acc.names import shown
             from pytest_int8acc.plugin.items import report_folder
             from pytest_int8acc.plugin.reporting import write_reports
 

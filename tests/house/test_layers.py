@@ -168,13 +168,15 @@ def test_the_entry_point_loads_nothing_heavy(tmp_path):
     assert loaded == "[]"
 
 
-def test_the_entry_point_costs_two_milliseconds_at_most(tmp_path):
+def test_the_entry_point_costs_two_milliseconds_at_most_where_pytest_takes_130(tmp_path):
     code = (
-        "import pytest, time, gc; gc.disable(); start = time.process_time();"
-        f"import {PACKAGE}.plugin.hooks, {PACKAGE}.plugin.fixtures; print(time.process_time() - start)"
+        "import time, gc; gc.disable(); clock = time.process_time; start = clock(); import pytest;"
+        f"between = clock(); import {PACKAGE}.plugin.hooks, {PACKAGE}.plugin.fixtures;"
+        "print(between - start, clock() - between)"
     )
     fresh_python(code, tmp_path)  # writes byte code
-    assert min(float(fresh_python(code, tmp_path)) for _ in range(8)) <= 0.002
+    floors, costs = zip(*(map(float, fresh_python(code, tmp_path).split()) for _ in range(8)), strict=True)
+    assert min(costs) / min(floors) <= 2 / 130
 
 
 def test_a_case_that_passes_does_not_load_what_follows_one_that_fails(tmp_path):
