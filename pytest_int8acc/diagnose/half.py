@@ -1,4 +1,4 @@
-"""Why a group cannot run in FP16 or BF16: what is beyond the format, vanishes, cancels, or is summed so."""
+"""Why a group cannot run in FP16 or BF16: what is beyond the format, vanishes or cancels."""
 
 from __future__ import annotations
 
@@ -10,36 +10,31 @@ import numpy as np
 from pytest_int8acc.graph.formats import Format
 from pytest_int8acc.lab.lab import Lab
 from pytest_int8acc.lab.losses import TensorLoss
-from pytest_int8acc.lab.sums import sums_of
-from pytest_int8acc.results import Culprit, Role
+from pytest_int8acc.results import Culprit
 from pytest_int8acc.results.causes import Cause, Symptom
 from pytest_int8acc.tensors import Array
 
 #: A difference is a cancellation from this many times the rounding of its operands on.
 _CANCELS = 16.0
-#: Sums in FP16 are to blame where they double the error of sums in FP32.
-_LOSES_DB = 6.0
 
 
-def low_cause(lab: Lab, culprit: Culprit, engine_only: bool) -> Cause:
+def low_cause(lab: Lab, culprit: Culprit, engine_only: bool, summed: Cause | None) -> Cause:
     """What a group of a case in FP16 or BF16 shows; ``Lab.losses`` has measured it.
 
     Args:
         lab: Of the case.
         culprit: The group.
         engine_only: The same model meets the criteria in ONNX Runtime, so no value of its can be the cause.
+        summed: That its products are summed in the format, where that was shown.
 
     Raises:
         EngineError: The float model does not run.
     """
     low = lab.int8.low
     if engine_only:
-        differs = Cause("engine-only", "engine-rounds", node=culprit.nodes[0], format=low.name)
-        return _accumulating(lab, culprit, low) or differs
+        return summed or Cause("engine-only", "engine-rounds", node=culprit.nodes[0], format=low.name)
     found = next(_beyond(lab, culprit, low), None) or next(_vanishing(lab, culprit, low), None)
-    return (
-        found or _cancelling(lab, culprit, low) or _accumulating(lab, culprit, low) or _rounded(lab, culprit)
-    )
+    return found or _cancelling(lab, culprit, low) or summed or _rounded(lab, culprit)
 
 
 def _cancelling(lab: Lab, culprit: Culprit, low: Format) -> Cause | None:
@@ -90,24 +85,6 @@ def _vanishing(lab: Lab, culprit: Culprit, low: Format) -> Iterator[Cause]:
         worst = max(lost, key=lambda loss: loss.lost)
         if worst.share > _CANCELS * low.smallest / low.normal:
             yield _cause("underflow", "vanishing-values", worst.tensor, low, worst.peak, worst)
-
-
-def _accumulating(lab: Lab, culprit: Culprit, low: Format) -> Cause | None:
-    """The node of the group that loses most by sums in FP16, of those whose kernels are known to sum so.
-
-    The simulation sums in FP32, as most kernels do; only an engine's own word tells that it does not.
-    """
-    engines = [engine for engine in lab.measured.backend.engines if engine.role == Role.INT8]
-    layers = [layer for engine in engines for layer in engine.layers if layer.sums_in == low.name]
-    nodes = [node for node in culprit.nodes if any(node in layer.nodes for layer in layers)]
-    model, inputs, sessions = lab.network.model, lab.measured.inputs, lab.sessions
-    lost = [(sums, node) for node in nodes if (sums := sums_of(model, node, inputs, sessions)) is not None]
-    sums, node = min(lost, key=lambda found: found[0].in_fp16, default=(None, ""))
-    if sums is None or sums.in_fp16 > sums.in_fp32 - _LOSES_DB:
-        return None
-    numbers = {"products": sums.products, "low_sums_db": sums.in_fp16, "fp32_sums_db": sums.in_fp32}
-    tensor = model.index.nodes[node].output[0]
-    return Cause("accumulation", "sums-in-low", tensor, numbers, node=node, format=low.name)
 
 
 def _constants(lab: Lab, culprit: Culprit) -> Iterator[tuple[str, Array]]:

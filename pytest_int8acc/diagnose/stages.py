@@ -76,12 +76,12 @@ def place(
 
 def is_own_doing(engine: Verdict, model: Verdict) -> bool:
     """Whether an engine misses limits that the model it was made from keeps, by more than rounding."""
-    own, given = _strain(engine), _strain(model)
+    own, given = strain(engine), strain(model)
     return not engine.passed and given <= ROUNDING and own > ROUNDING * given
 
 
-def _strain(verdict: Verdict) -> float:
-    """Of the worst score; inf where an output cannot be compared."""
+def strain(verdict: Verdict) -> float:
+    """That of the worst score; inf where an output cannot be compared."""
     if any(output.problem for output in verdict.outputs):
         return math.inf
     return max((score.strain for score in verdict.scores), default=0.0)

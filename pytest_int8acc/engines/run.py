@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
@@ -44,7 +44,9 @@ def run_together(engines: Mapping[_Name, Engine], dataset: Dataset) -> dict[_Nam
     return results
 
 
-def lock_step(engines: Mapping[_Name, Engine], dataset: Dataset) -> Iterator[tuple[int, dict[_Name, Feed]]]:
+def lock_step(
+    engines: Mapping[_Name, Callable[[Feed], Feed]], dataset: Dataset
+) -> Iterator[tuple[int, dict[_Name, Feed]]]:
     """The same batch by batch: how many samples it holds, and per engine its outputs; nothing is kept.
 
     Raises what ``run_together`` does.

@@ -31,7 +31,7 @@ def build_low_switchboard(network: Network, low: Format) -> Switchboard:
     as far as FP32 sums in another order do. Inputs and outputs keep their names and types.
     """
     editor = network.model.edit()
-    switch, names, split = open_switch(editor, network.groups)
+    switch, names, split = open_switch(editor, [group.name for group in network.groups])
     writer = _Writer(editor, network, low, names)
     editor.set_nodes([split, *writer.nodes()])
     return Switchboard(editor.done(), switch, tuple(group.name for group in network.groups))

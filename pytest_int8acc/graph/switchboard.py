@@ -22,7 +22,7 @@ from onnx import TensorProto, helper
 
 from pytest_int8acc.graph.index import Index, subgraphs
 from pytest_int8acc.graph.model import APART_BYTES, Editor, Model, put_constant
-from pytest_int8acc.graph.network import Edge, Group, Network, by_node
+from pytest_int8acc.graph.network import Edge, Network, by_node
 from pytest_int8acc.graph.plan import QdqWriter
 from pytest_int8acc.graph.types import value_types
 from pytest_int8acc.tensors import Array
@@ -54,16 +54,16 @@ def build_switchboard(network: Network) -> Switchboard:
     halved network: ``emulate_half`` does not look into branches.
     """
     editor = network.model.edit()
-    switch, names, split = open_switch(editor, network.groups)
+    switch, names, split = open_switch(editor, [group.name for group in network.groups])
     writer = _Writer(editor, _Finder(network, names))
     editor.set_nodes([split, *writer.nodes()])
     return Switchboard(editor.done(), switch, tuple(group.name for group in network.groups))
 
 
-def open_switch(editor: Editor, groups: Sequence[Group]) -> tuple[str, list[str], onnx.NodeProto]:
-    """Add the input of all switches; its name, that of each group's switch, and the node that makes these."""
+def open_switch(editor: Editor, of: Sequence[str]) -> tuple[str, list[str], onnx.NodeProto]:
+    """Add the input of all switches; its name, that of each one's switch, and the node that makes these."""
     switch = editor.unique("int8acc_switch")
-    names = [editor.unique(f"{group.name}_switch") for group in groups]
+    names = [editor.unique(f"{name}_switch") for name in of]
     ones = editor.add_constant("int8acc_ones", np.ones(len(names), np.int64))
     split = helper.make_node("Split", [switch, ones], names, editor.unique("int8acc_switches"), axis=0)
     editor.graph.input.append(helper.make_tensor_value_info(switch, TensorProto.BOOL, [len(names)]))

@@ -10,7 +10,7 @@ limit means anything; a few samples of both come first, and all of them only whe
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
 
@@ -123,7 +123,7 @@ class Measured:
         """
         return self.outputs_of(self.backend.open(form, role, self.inputs))
 
-    def outputs_of(self, engine: Engine) -> Iterator[tuple[int, Feed]]:
+    def outputs_of(self, engine: Callable[[Feed], Feed]) -> Iterator[tuple[int, Feed]]:
         """Rows and outputs of each batch of the inputs, run when asked for."""
         return ((rows, outputs["it"]) for rows, outputs in lock_step({"it": engine}, self.inputs))
 

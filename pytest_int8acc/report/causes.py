@@ -90,8 +90,8 @@ _SENTENCES: Mapping[Symptom, str] = {
     "vanishing-constant": "its constant '{tensor}' is {amax:.3g}, which is 0 in {precision}",
     "cancelling": "'{tensor}' is a small difference of large values: rounding them to {precision} changes it "
     "by {share:%}",
-    "sums-in-low": "the engine's kernel sums {products:g} products in {precision}, which keeps "
-    "{low_sums_db:.3g} dB of '{tensor}'; sums in FP32 keep {fp32_sums_db:.3g} dB",
+    "sums-in-low": "the engine's kernel sums {products:g} products in {precision}: so summed, the model "
+    "shows {low_sums_share:%} of the engine's loss in ONNX Runtime, with FP32 sums {fp32_sums_share:%}",
     "needs-digits": "nothing of it overflows or vanishes; '{tensor}' loses digits in {precision} that what "
     "reads it needs",
 }
@@ -154,8 +154,7 @@ _CLAUSES: Mapping[Symptom, str] = {
     "vanishing-values": "{lost:g} values become 0 in {precision}",
     "vanishing-constant": "a constant of {amax:.3g} is 0 in {precision}",
     "cancelling": "a difference changes by {share:%} when rounded to {precision}",
-    "sums-in-low": "{products:g} products summed in {precision}: {low_sums_db:.3g} dB, in FP32 "
-    "{fp32_sums_db:.3g}",
+    "sums-in-low": "{products:g} products summed in {precision}, {low_sums_share:%} of the loss",
     "needs-digits": "loses digits that what reads it needs",
 }
 

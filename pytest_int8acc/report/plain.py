@@ -50,21 +50,21 @@ def to_plain(value: Any, more: Mapping[type, Mapping[str, Callable[[Any], Any]]]
 
 def for_people(result: CaseResult) -> CaseResult:
     """``result`` with all texts as :func:`shown` gives them, but for the paths of files written."""
-    fit: CaseResult = _fit(result)
+    fit: CaseResult = _fit(result, cache(shown))  # names come again and again
     return fit
 
 
-def _fit(value: Any) -> Any:
+def _fit(value: Any, fitting: Callable[[str], str]) -> Any:
     if isinstance(value, str) and not isinstance(value, Enum):
-        return shown(value)
+        return fitting(value)
     if isinstance(value, tuple | list):
-        return type(value)(map(_fit, value))
+        return type(value)(_fit(inner, fitting) for inner in value)
     if isinstance(value, dict):
-        return {_fit(key): _fit(inner) for key, inner in value.items()}
+        return {_fit(key, fitting): _fit(inner, fitting) for key, inner in value.items()}
     if not dataclasses.is_dataclass(value) or isinstance(value, type):
         return value
     fields = (f.name for f in dataclasses.fields(value) if f.init and f.name != "written")
-    return dataclasses.replace(value, **{name: _fit(getattr(value, name)) for name in fields})
+    return dataclasses.replace(value, **{name: _fit(getattr(value, name), fitting) for name in fields})
 
 
 def restore(plain: Mapping[str, Any]) -> CaseResult:
