@@ -83,6 +83,11 @@ class Clock:
         return self.interrupted or time.monotonic() >= self._end
 
     @property
+    def late(self) -> bool:
+        """True where no more than half of the bound is left."""
+        return self.bound is not None and time.monotonic() >= self._end - self.bound / 2
+
+    @property
     def stop(self) -> Stop | None:
         """What ended the case early; None where nothing was left out."""
         left, bound = tuple(self._left), self.bound or 0.0

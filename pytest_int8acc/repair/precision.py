@@ -28,6 +28,9 @@ from pytest_int8acc.search.types import Budget, SearchResult
 logger = logging.getLogger("pytest_int8acc")
 #: Samples, at most, on which each culprit is seen alone in INT8; in FP16 or BF16.
 _ALONE, _ALONE_NARROW = 64, 8
+#: Runs over all samples that are spent on a cheaper plan than one that passes: causes and ways of mending are
+#: worth more than the last few layers of many.
+REFINES = 40.0
 #: Times that a plan with a reserve is searched, each within less room; what each leaves of the room foretold,
 #: and the least.
 STRICTER, SPARE, _LEAST_ROOM = 3, 0.9, 0.05
@@ -90,12 +93,12 @@ def _find(lab: Lab) -> Found:
     """Search on a part of the samples, prove on all; where that fails, on all samples, then by building."""
     seen, held = split(len(lab.simulator.inputs))
     found = _searched(lab, lab.simulated(seen), len(lab.simulator.inputs.rows(held)))
-    if found.verified and held:
+    if found.verified and held and found.result.ending.kind != "cut-short":
         return lab.clock.attempt("fewer-layers", partial(_slimmer, lab, found), found)
     if found.proof is None or found.verified or lab.clock.over:
         return found
     notes: list[str] = []
-    if held and not found.result.ending.early:
+    if held:
         notes.append(f"a plan that passed on {len(seen)} samples failed on all: searched again on all")
         found = _searched(lab, lab.simulated(), 0)
     if found.proof is not None and not found.verified:
@@ -109,7 +112,10 @@ def _find(lab: Lab) -> Found:
 
 def _searched(lab: Lab, evaluator: Simulated, held_out: int) -> Found:
     """The cheapest plan by simulation, and its proof."""
-    result = _result(lab, evaluator, Budget(clock=lab.clock))
+    settings = lab.measured.settings
+    whole = settings.certify or settings.strategy != "minimal" or lab.is_narrow
+    budget = Budget(clock=lab.clock, refines=None if whole else REFINES)
+    result = _result(lab, evaluator, budget)
     return Found(result, evaluator, _proof(lab, evaluator, result), held_out)
 
 
@@ -187,7 +193,7 @@ def _with_reserve(lab: Lab, found: Found) -> Found:
             break
         room *= SPARE * room_of(proof.verdict)
         evaluator = lab.simulated(room=room)
-        result = _result(lab, evaluator, Budget(clock=lab.clock, once=True))
+        result = _result(lab, evaluator, Budget(clock=lab.clock, refines=REFINES, once=True))
         if len(result.high) == len(lab.groups):
             break  # nothing in INT8 is no fix
         proof = _proof(lab, evaluator, result)

@@ -29,6 +29,8 @@ _ENDINGS: Mapping[EndingKind, str] = {
     "visited": "all groups were visited, {high} chosen: some may be innocent once later ones were chosen",
     "trials-spent": "stopped early: the budget of {max_trials} trials is spent",
     "seconds-spent": "stopped early: the budget of {max_seconds:g} s is spent",
+    "cut-short": "stopped with {high} of {groups} groups high, as trials of shorter lists had cost enough: "
+    "some may be innocent",
     "interrupted": "stopped early: interrupted (Ctrl-C)",
     "told": "{told}",
 }

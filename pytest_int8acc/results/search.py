@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import Literal, get_args
 
 from pytest_int8acc.results.causes import Cause
 from pytest_int8acc.results.scores import Score
 
 _Certain = Literal["proven", "int8-passes", "high-fails", "nothing-left", "plan-fails"]
 _Through = Literal["first", "last", "worst", "visited"]
-_Early = Literal["trials-spent", "seconds-spent", "interrupted"]
+_Early = Literal["trials-spent", "seconds-spent", "interrupted", "cut-short"]
 #: Why a search ended. proven: each group kept high, sent back to INT8 alone, fails. int8-passes: nothing has
 #: to leave INT8. high-fails: INT8 is not the cause. nothing-left: only without INT8 they are met.
 #: plan-fails: the plan to certify fails. first, last, worst, visited: the strategy is through, with the first
-#: or last groups high, those that add most error, or some.
+#: or last groups high, those that add most error, or some. cut-short: a plan passes, a cheaper one would cost
+#: too many more trials.
 EndingKind = Literal[_Certain, _Through, _Early, "told"]
 
 
@@ -115,7 +116,7 @@ class Ending:
     @property
     def early(self) -> bool:
         """True where a budget or Ctrl-C ended the search before the strategy did."""
-        return self.kind in ("trials-spent", "seconds-spent", "interrupted")
+        return self.kind in get_args(_Early)
 
 
 @dataclass(frozen=True)

@@ -224,12 +224,16 @@ class Ledger:
         best = self.best or self._trials.get(self.everything)
         high = self.everything if best is None else best.high
         drops = [self._trials.get(high - {i}) for i in high]
+        passed = best is not None and best.passed
+        minimal = passed and all(drop and not drop.passed for drop in drops)
+        if minimal and ending.kind == "cut-short":  # there was nothing left to refine
+            ending = self.ending("proven", len(high))
         prices = [group.price for group in self.groups]
         return SearchResult(
             strategy=strategy,
             high=self.names(high),
-            passed=best is not None and best.passed,
-            minimal=best is not None and best.passed and all(drop and not drop.passed for drop in drops),
+            passed=passed,
+            minimal=minimal,
             ending=ending,
             trials=tuple(self._records),
             loss=math.nan if best is None else best.loss,
@@ -261,6 +265,10 @@ class Ledger:
             raise StopSearch(Ending("trials-spent", max_trials=budget.max_trials))
         if budget.clock is not None and budget.clock.over:
             raise StopSearch(_over(budget.clock))
+        if budget.refines is not None and self.best is not None and self.best.high != self.everything:
+            late = budget.clock is not None and budget.clock.late
+            if late or self.cost >= budget.refines:
+                raise StopSearch(self.ending("cut-short", len(self.best.high)))
 
 
 def run(

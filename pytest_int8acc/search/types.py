@@ -108,6 +108,9 @@ class Budget:
     """Probes do not count: an engine is built for a trial only."""
     clock: Clock | None = None
     """Tells when time is up."""
+    refines: float | None = None
+    """Runs over all samples after which a search that has a plan to show refines it no further; nor does it
+    once half of the clock's bound is over, for the sake of what follows it. None: it goes on to its end."""
     once: bool = False
     """A group that is needed is not tried again as others leave: fewer trials, and nothing proven minimal."""
 

@@ -19,7 +19,9 @@ from pytest_int8acc.graph.load import load_model
 from pytest_int8acc.graph.network import Plan
 from pytest_int8acc.lab.lab import Lab
 from pytest_int8acc.measure.measured import Measured
+from pytest_int8acc.repair import precision
 from pytest_int8acc.repair.precision import _worst_alone, find_precision
+from pytest_int8acc.report.text import failure
 from pytest_int8acc.results import CaseResult
 from pytest_int8acc.scores.criteria import Criterion
 from pytest_int8acc.settings import Settings
@@ -107,6 +109,21 @@ def test_certify_builds_a_model_for_each_culprit(tmp_path: Path) -> None:
     assert outcome.certificate.passed
     assert outcome.certificate.ending.kind == "proven"
     assert outcome.builds >= 2 + len(outcome.culprits)
+
+
+@pytest.mark.parametrize("certify", [False, True])
+def test_a_search_that_has_cost_enough_says_that_its_set_may_be_too_large(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, certify: bool
+) -> None:
+    measured = faulty(tmp_path, "vit_erf", 60, 4, 22)
+    measured = replace(measured, settings=Settings(certify=certify, max_builds=40))
+    monkeypatch.setattr(precision, "REFINES", 1.0)
+    outcome, _ = find_precision(lab_of(measured))
+    assert outcome.verified
+    assert outcome.minimal == certify
+    assert outcome.ending.kind == ("proven" if certify else "cut-short")
+    if not certify:
+        assert "Layers kept out of INT8 (some may be innocent)" in failure(conclude(measured, None))
 
 
 def test_certify_without_enough_builds_says_so(tmp_path: Path) -> None:

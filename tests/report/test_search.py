@@ -144,6 +144,10 @@ def test_no_fix_says_why() -> None:
         (Ending("worst", 3, 20), "the 3 of 20 groups that add most error: groups among them may be innocent"),
         (Ending("visited", 2, 20), "all groups were visited, 2 chosen: some may be innocent once later ones"),
         (Ending("seconds-spent", max_seconds=0.5), "stopped early: the budget of 0.5 s is spent"),
+        (
+            Ending("cut-short", 9, 20),
+            "stopped with 9 of 20 groups high, as trials of shorter lists had cost",
+        ),
         (Ending("interrupted"), "stopped early: interrupted (Ctrl-C)"),
     ],
 )

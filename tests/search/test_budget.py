@@ -91,6 +91,26 @@ def test_seconds():
     assert not result.passed
 
 
+@pytest.mark.parametrize("late", [False, True])
+def test_a_plan_that_passes_is_not_refined_at_any_cost(late: bool):
+    whole, clock = search(problem()), Clock()
+    clock.limit(1000)
+    clock.bound = 1e9 if late else 1000  # more than half of it is over, or not
+    refines = whole.cost if late else whole.cost / 2
+    result = search(problem(), budget=Budget(clock=clock, refines=refines))
+    assert result.passed
+    assert not result.minimal
+    assert result.cost < whole.cost
+    assert len(whole.high) <= len(result.high) < len(problem().groups)
+    assert result.ending == Ending("cut-short", len(result.high), len(problem().groups))
+    assert search(problem(), budget=Budget(clock=clock)).high == whole.high  # nobody asked for less
+
+
+def test_a_search_without_a_plan_goes_on_whatever_it_costs():
+    result = search(additive(np.random.default_rng(3), 20, 32, culprits=[(7, 3.0)]), budget=Budget(refines=0))
+    assert result.high == ("g7",)
+
+
 def test_a_pass_that_outlasts_the_bound_ends_between_batches():
     evaluator, clock = problem(), Clock()
     trial, clock.bound = evaluator.trial, 0.0
