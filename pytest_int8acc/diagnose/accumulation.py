@@ -18,8 +18,8 @@ def accumulating(lab: Lab, culprits: Sequence[Culprit]) -> dict[str, Cause]:
     """Culprits to the cause that their products are summed in FP16; without those that it is not shown of.
 
     Asked is only where the engine's kernels say so by their names, and where the engine loses more than its
-    model does in ONNX Runtime, which sums in FP32. The model that sums as the kernels do must lose about as
-    much as the engine, and each culprit's sums alone more than FP32 sums.
+    model does in ONNX Runtime, which sums in FP32. The model that sums as the kernels do must lose at
+    least half as much as the engine, and each culprit's sums alone more than FP32 sums.
 
     Raises:
         EngineError: A model does not run.
@@ -33,8 +33,8 @@ def accumulating(lab: Lab, culprits: Sequence[Culprit]) -> dict[str, Cause]:
         return {}
     summing = {c.layer: [node for node in c.nodes if node in sums.nodes] for c in culprits}
     summing = {layer: nodes for layer, nodes in summing.items() if nodes}
-    together = strain(sums.judged(sums.nodes))
-    if not summing or together < _LEAST * engine:
+    together = strain(sums.judged(sums.nodes)) if summing else 0.0
+    if together < _LEAST * engine:
         return {}
     low, found = lab.int8.low.name, {}
     for layer, nodes in summing.items():

@@ -34,8 +34,7 @@ class SummingModel:
 
     model: Model
     switch: str
-    """The input that takes them, bool [nodes]."""
-    nodes: tuple[str, ...]
+    """The input that takes them, bool [nodes], in the order in which they were named."""
 
 
 def summing_model(model: Model, nodes: Sequence[str], low: Format) -> SummingModel:
@@ -57,7 +56,7 @@ def summing_model(model: Model, nodes: Sequence[str], low: Format) -> SummingMod
         else:
             made.append(node)
     editor.set_nodes(made)
-    return SummingModel(editor.done(), switch, tuple(nodes))
+    return SummingModel(editor.done(), switch)
 
 
 def can_sum_low(model: Model, node: onnx.NodeProto) -> bool:

@@ -52,7 +52,7 @@ class Sums:
         measured = self._lab.measured
         measured.clock.check()
         summing, engine = self._opened
-        low = np.isin(summing.nodes, list(nodes))
+        low = np.isin(self.nodes, list(nodes))
         return measured.judged(measured.outputs_of(lambda feed: engine({**feed, summing.switch: low})))
 
     def products(self, node: str) -> int:

@@ -112,11 +112,15 @@ def _find(lab: Lab) -> Found:
 
 def _searched(lab: Lab, evaluator: Simulated, held_out: int) -> Found:
     """The cheapest plan by simulation, and its proof."""
+    result = _result(lab, evaluator, _budget(lab))
+    return Found(result, evaluator, _proof(lab, evaluator, result), held_out)
+
+
+def _budget(lab: Lab, *, once: bool = False) -> Budget:
+    """Of a search by simulation; certified, in FP16 or BF16, or by another strategy it goes on to its end."""
     settings = lab.measured.settings
     whole = settings.certify or settings.strategy != "minimal" or lab.is_narrow
-    budget = Budget(clock=lab.clock, refines=None if whole else REFINES)
-    result = _result(lab, evaluator, budget)
-    return Found(result, evaluator, _proof(lab, evaluator, result), held_out)
+    return Budget(clock=lab.clock, refines=None if whole else REFINES, once=once)
 
 
 def _result(lab: Lab, evaluator: Simulated, budget: Budget) -> SearchResult:
@@ -193,7 +197,7 @@ def _with_reserve(lab: Lab, found: Found) -> Found:
             break
         room *= SPARE * room_of(proof.verdict)
         evaluator = lab.simulated(room=room)
-        result = _result(lab, evaluator, Budget(clock=lab.clock, refines=REFINES, once=True))
+        result = _result(lab, evaluator, _budget(lab, once=True))
         if len(result.high) == len(lab.groups):
             break  # nothing in INT8 is no fix
         proof = _proof(lab, evaluator, result)
