@@ -37,20 +37,6 @@ def test_workers_build_each_engine_once_and_a_second_run_none(tmp_path: Path) ->
     assert again.count("engine taken from the store") == 2
 
 
-def test_fp16_in_place_of_int8(tmp_path: Path) -> None:
-    project = small_project(tmp_path)
-    spec = project / "small.int8acc.yaml"
-    text = spec.read_text(encoding="utf-8").replace("int8: {calibrate: {method: minmax}}", "candidate: fp16")
-    spec.write_text(text, encoding="utf-8")
-    printed = pytest_run(project, "-vv", "--int8acc-report", "out", store=tmp_path / "s")
-    assert outcome(printed) == {"passed": 1}
-    (engine,) = (e for e in cases(project)["small"]["engines"] if e["role"] == "INT8")
-    print([(layer["name"], layer["precision"], layer["sums_in"]) for layer in engine["layers"]])
-    weighted = [layer["precision"] for layer in engine["layers"] if layer["kind"] == "weighted"]
-    assert f"FP16 engine: {weighted.count('fp16')} of {len(weighted)} weighted layers in FP16" in printed
-    assert "You asked for FP16 and 0 of" not in printed
-
-
 @pytest.fixture(scope="module")
 def session(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
     """A project whose cases ran in one session, and what that printed; batches within a profile, and not."""

@@ -10,12 +10,11 @@ from __future__ import annotations
 from pathlib import Path
 
 import numpy as np
-from gpu_support import cases, copy_example, needs_gpu_below_11, outcome, pytest_run, tactics
+from gpu_support import cases, copy_example, needs_gpu_below_11, outcome, pytest_run, tactics, wide
 
-from benchmarks.builder import Builder
 from pytest_int8acc.engines.tensorrt.calibration import sidecar_path
 from pytest_int8acc.graph.load import load_model
-from pytest_int8acc.graph.model import Model, save_model
+from pytest_int8acc.graph.model import save_model
 
 pytestmark = needs_gpu_below_11
 
@@ -55,17 +54,8 @@ def test_implicit_quantization_writes_reads_and_refuses_caches(tmp_path: Path, g
     assert cache.read_bytes() == written
 
 
-def wide_network() -> Model:
-    """Convolutions so large that INT8 is faster than FP16, which is what TensorRT goes by."""
-    b = Builder("wide", (3, 32, 32), seed=5)
-    x, cin = "x", 3
-    for number in range(5):
-        x, cin = b.conv_relu(x, cin, 256, label=f"conv{number}"), 256
-    return b.model(b.head(x, cin))
-
-
 def test_implicit_quantization_that_fails_gets_an_explicit_fix(tmp_path: Path, gpu_store: Path) -> None:
-    save_model(wide_network(), tmp_path / "wide.onnx")
+    save_model(wide(5), tmp_path / "wide.onnx")
     rng = np.random.default_rng(0)
     for part in ("calibration", "validation"):
         coarse = rng.standard_normal((64, 3, 8, 8)).astype(np.float32)
@@ -77,10 +67,10 @@ def test_implicit_quantization_that_fails_gets_an_explicit_fix(tmp_path: Path, g
     passed = pytest_run(tmp_path, spec.name, "-vv", "--int8acc-report", "out", store=gpu_store)
     assert outcome(passed) == {"passed": 1}
     assert "0 of 6 layers" not in passed
-    wide = {node.input[0] for node in load_model(tmp_path / "wide.onnx").graph.node if node.name in WIDE}
+    widened = {node.input[0] for node in load_model(tmp_path / "wide.onnx").graph.node if node.name in WIDE}
     header, *lines = cache.read_text().splitlines()
     entries = [line.rpartition(": ") for line in lines]
-    factors = [np.float32(60 if name in wide else 1) for name, _, _ in entries]
+    factors = [np.float32(60 if name in widened else 1) for name, _, _ in entries]
     scales = [np.frombuffer(bytes.fromhex(code), ">f4")[0] for _, _, code in entries]
     again = [np.array(s * f, ">f4").tobytes().hex() for s, f in zip(scales, factors, strict=True)]
     lines = [f"{name}: {code}" for (name, _, _), code in zip(entries, again, strict=True)]

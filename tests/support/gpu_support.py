@@ -94,6 +94,15 @@ def small() -> Model:
     return b.model(b.head(x, 16))
 
 
+def wide(convolutions: int) -> Model:
+    """Convolutions so large that fewer bits are faster, which is what TensorRT goes by; its batch open."""
+    b = Builder("wide", (3, 32, 32), seed=5)
+    x, channels = "x", 3
+    for number in range(convolutions):
+        x, channels = b.conv_relu(x, channels, 256, label=f"conv{number}"), 256
+    return b.model(b.head(x, channels))
+
+
 def small_inputs(samples: int, seed: int = 0) -> dict[str, np.ndarray]:
     """For ``small``."""
     return {"x": np.random.default_rng(seed).standard_normal((samples, 3, 8, 8)).astype(np.float32)}
