@@ -19,7 +19,7 @@ from pytest_int8acc.lab.lab import Lab
 from pytest_int8acc.lab.simulator import Simulator
 from pytest_int8acc.measure.measured import Measured
 from pytest_int8acc.repair import precision
-from pytest_int8acc.repair.scales import Purse
+from pytest_int8acc.repair.scales import Chooser
 from pytest_int8acc.results import CaseResult, Part
 from pytest_int8acc.settings import Settings
 
@@ -50,7 +50,7 @@ PLACES = {
     "layers": Place(diagnosis, "layer_errors", "layers"),
     "ranges": Place(diagnosis, "survey", "ranges"),
     "calibrations": Place(Lab, "judged_here", "calibrations", call=3),
-    "repair": Place(Purse, "pay", "repair"),
+    "repair": Place(Chooser, "weighed", "repair"),
     "fix": Place(steps, "write_fix", "fix"),
     "reproducer": Place(diagnosis, "reduce", "reproducer"),
     "worst-samples": Place(steps, "worst_samples", "worst-samples"),

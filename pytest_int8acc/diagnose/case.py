@@ -31,6 +31,8 @@ from pytest_int8acc.scales.ranges import ENTROPY_BINS
 from pytest_int8acc.tensors import Feed
 
 logger = logging.getLogger("pytest_int8acc")
+#: What trials of causes may cost, in runs over all samples; never more than the search did.
+_RUNS = 8.0
 
 
 def diagnose(
@@ -42,7 +44,7 @@ def diagnose(
         measured: From ``measure``.
         lab: Of the case; None where nothing is known of its layers.
         culprits: What a search found; empty where the case passes or nothing was found.
-        cost: Of that search, in runs over all samples; causes may cost as much.
+        cost: Of that search, in runs over all samples; causes may cost as much, and no more than ``_RUNS``.
 
     Raises:
         Int8accError: A model of the diagnosis does not run.
@@ -112,7 +114,7 @@ def _explained(measured: Measured, lab: Lab, culprits: Sequence[Culprit], cost: 
         summed = accumulating(lab, culprits)
         causes = (low_cause(lab, c, engine_only, summed.get(c.layer)) for c in culprits)
         return tuple(replace(c, cause=cause) for c, cause in zip(culprits, causes, strict=True))
-    most_trials = round(cost * len(lab.simulator.inputs) / len(lab.simulator.few))
+    purse = lab.purse(_RUNS, most=cost)
     missed = [score for score in measured.result.scores if not score.passed]
     wanted = [culprit.layer for culprit in culprits]
     found = explain(
@@ -121,7 +123,7 @@ def _explained(measured: Measured, lab: Lab, culprits: Sequence[Culprit], cost: 
         rest=lab.int8.rest,
         engine_only=engine_only,
         unstable=bool(missed) and all(score.limit_in_noise for score in missed),
-        trials=None if engine_only else Interventions(lab, wanted, most_trials),
+        trials=None if engine_only else Interventions(lab, wanted, purse),
     )
     return tuple(replace(culprit, cause=found.get(culprit.layer)) for culprit in culprits)
 

@@ -97,7 +97,7 @@ class Simulated:
     def _strict(self, probe: Probe) -> Probe:
         scales = [self._room ** (-1 / target.power) for target in self.targets]
         vectors = [np.float32(scale) * vector for scale, vector in zip(scales, probe.vectors, strict=True)]
-        return Probe(vectors, probe.parts / self._room)
+        return replace(probe, vectors=vectors, parts=probe.parts / self._room)
 
 
 class Built(Simulated):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Collection, Mapping
 from copy import copy
 from functools import cached_property
@@ -13,6 +12,7 @@ import numpy as np
 from pytest_int8acc.graph.apart import Piece, apart
 from pytest_int8acc.graph.network import Plan, TensorScale
 from pytest_int8acc.lab.lab import Lab
+from pytest_int8acc.lab.purse import Purse
 from pytest_int8acc.lab.simulator import Simulator
 from pytest_int8acc.tensors import Array
 
@@ -24,17 +24,15 @@ class Interventions:
     is wanted, on which each tensor that a culprit quantizes has a switch and scales of its own.
     """
 
-    def __init__(self, lab: Lab, culprits: Collection[str], most: int) -> None:
+    def __init__(self, lab: Lab, culprits: Collection[str], purse: Purse) -> None:
         """Take the culprits apart; nothing is run.
 
         Args:
             lab: Of the case.
             culprits: Groups that must leave INT8.
-            most: Trials, on ``Simulator.few`` samples each.
+            purse: Pays for the trials, on ``Simulator.few`` samples each.
         """
-        self.clock, self._case, self._most = lab.clock, lab, most
-        self.spent = Counter[str]()
-        """Trials by culprit."""
+        self.purse, self._case = purse, lab
         self.is_alone = False
         """Whether all else is out of INT8, not other culprits only."""
         self._high = frozenset(culprits)
@@ -65,7 +63,7 @@ class Interventions:
     @property
     def may_go_on(self) -> bool:
         """Whether there are trials and time left."""
-        return self.spent.total() < self._most and not self.clock.over
+        return not self.purse.empty
 
     @property
     def halved(self) -> bool:
@@ -75,13 +73,13 @@ class Interventions:
     def as_it_is(self, group: str) -> float:
         """How far the outputs are off with this culprit in INT8."""
         if group not in self._known:
-            self._known[group] = self._tried(group, self._case.simulator, self._high - {group})
+            self._known[group] = self._tried(self._case.simulator, self._high - {group})
         return self._known[group]
 
     def loss(self, group: str) -> float:
         """What it adds to how far they are off: squared errors, 1 at the limit of a criterion."""
         if "" not in self._known:
-            self._known[""] = self._tried(group, self._case.simulator, self._high)
+            self._known[""] = self._tried(self._case.simulator, self._high)
         return self.as_it_is(group) - self._known[""]
 
     def without(self, group: str, piece: Piece) -> float:
@@ -92,7 +90,7 @@ class Interventions:
         """The same with an activation in symmetric INT8 at another scale, float32 [] or [channels]."""
         if not scale.ndim and self._is_own(group, piece):
             scales = {piece.tensors[0]: TensorScale(scale)}
-            return self._tried(group, self._case.simulator, self._high - {group}, scales)
+            return self._tried(self._case.simulator, self._high - {group}, scales)
         int8 = frozenset(p.other if p == piece else p.given for p in self.pieces[group])
         given = scale if piece.axis is None else np.broadcast_to(scale, (piece.channels,))
         taken = TensorScale(np.asarray(given, np.float32), piece.axis)
@@ -100,7 +98,7 @@ class Interventions:
 
     def in_fp32(self, group: str) -> float:
         """The same with the culprit as it is, and FP32 in place of FP16 around all that is INT8."""
-        self.spent[group] += 1
+        self.purse.pay()
         return self._wide.badness(Plan(high=dict.fromkeys(sorted(self._high - {group}), "fp32")))
 
     @cached_property
@@ -119,15 +117,13 @@ class Interventions:
     ) -> float:
         """A trial with some of what one culprit was taken apart into."""
         whole = self._high - self.pieces.keys()
-        return self._tried(group, self._simulator, (self._every | whole) - int8, scales)
+        return self._tried(self._simulator, (self._every | whole) - int8, scales)
 
     def _tried(
         self,
-        group: str,
         simulator: Simulator,
         high: frozenset[str],
         scales: Mapping[str, TensorScale] = MappingProxyType({}),
     ) -> float:
-        self.spent[group] += 1
-        self.clock.tick("trial")
+        self.purse.pay()
         return simulator.badness(Plan(dict.fromkeys(sorted(high), self._case.measured.keep), scales))

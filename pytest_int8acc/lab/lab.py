@@ -16,6 +16,7 @@ from pytest_int8acc.graph.macs import macs, sized_tensors
 from pytest_int8acc.graph.network import Network, Plan
 from pytest_int8acc.lab.evaluators import Built, Simulated
 from pytest_int8acc.lab.losses import Loss, group_losses
+from pytest_int8acc.lab.purse import Purse
 from pytest_int8acc.lab.simulator import Simulator, plan_key
 from pytest_int8acc.lab.sweep import EdgeMeter
 from pytest_int8acc.lab.values import Values
@@ -153,6 +154,19 @@ class Lab:
             scores=() if measured.backend.needs_simulation or self.sessions.mode != "exact" else own,
             macs=sum(self._macs.values()) / self._first[1],
         )
+
+    def purse(self, runs: float, *, most: float = math.inf, trials: float = math.inf) -> Purse:
+        """Pays for what the simulator runs.
+
+        Args:
+            runs: Over all samples; more where they take next to no time.
+            most: Runs that it pays for even then.
+            trials: On few samples; up to four times as many where they take next to no time.
+        """
+        simulator = self.simulator
+        each = len(simulator.few) / len(simulator.inputs)
+        tried = min(simulator.allowance(trials * each) / each, 4 * trials)
+        return Purse(self.clock, simulator.meter, runs=min(simulator.allowance(runs), most), trials=tried)
 
     def simulated(
         self, samples: Sequence[int] | None = None, base: Plan | None = None, room: float = 1.0

@@ -20,6 +20,7 @@ from pytest_int8acc.graph.network import Edge, Network, Plan, Precision, Quantiz
 from pytest_int8acc.graph.plan import moved
 from pytest_int8acc.lab.board import Board
 from pytest_int8acc.lab.inputs import Inputs
+from pytest_int8acc.lab.purse import Meter
 from pytest_int8acc.lab.vectors import Prober, Vectors
 from pytest_int8acc.results import Score
 from pytest_int8acc.scores.criteria import Criterion
@@ -29,6 +30,10 @@ from pytest_int8acc.tensors import Array, Outputs
 #: Samples on which plans are compared that differ in scales; a choice is confirmed on all. Of large networks
 #: as many as take ``_WORK`` multiply-accumulates, ``_LEAST`` at least.
 FEW, _LEAST, _WORK = 32, 8, 8e9
+#: Multiply-accumulates that take so little that no bound in runs counts: some seconds of one core.
+_LITTLE = 50e9
+#: Bytes of error vectors that are remembered.
+_REMEMBERED = 64 << 20
 #: Networks that are held ready beside the first: a session holds its weights.
 _BOARDS = 3
 #: Stands for an error that is no number.
@@ -90,11 +95,15 @@ class Simulator:
         self._baseline = self.inputs.cut(baseline)
         self._case_judge, self._scores = judge, scores
         self._most = int(np.clip(_WORK / max(macs, 1.0), _LEAST, FEW))
+        self._macs, self.meter = macs, Meter()
         self._rest, self._low, self._sessions = rest, low, sessions
         self._boards: dict[object, Board] = {}
         self._seen: dict[tuple[int, ...], Seen] = {}
         self._known: dict[object, Trial] = {}
         self._badness: dict[object, float] = {}
+        self._probes: dict[object, Probe] = {}
+        self._held = 0
+        """Bytes of their error vectors."""
         self._units: dict[int, float] = {}
         self._like: Simulator | None = None
         """Of the case's own network, where this is another: all of INT8 is known there."""
@@ -113,8 +122,12 @@ class Simulator:
         other.groups = tuple(group for group in self.groups if group.name in own)
         other._like = self._like or self
         other.network, other._rest = network, rest or self._rest
-        other._boards, other._known, other._badness, other._kinds = {}, {}, {}, {}
+        other._boards, other._known, other._badness, other._probes, other._kinds = {}, {}, {}, {}, {}
         return other
+
+    def allowance(self, runs: float) -> float:
+        """So many runs over all samples, or as many as take next to no time where that is more."""
+        return max(runs, _LITTLE / max(self._macs * len(self.inputs), 1.0))
 
     def seen(self, samples: Iterable[int] | None = None) -> Seen:
         """Some of the samples, by index, in order; None: all.
@@ -186,10 +199,19 @@ class Simulator:
     def probe(self, plan: Plan, seen: Seen, samples: Sequence[int]) -> Probe:
         """Error vectors of a plan on a few samples of ``seen``, by index there; see ``Evaluator.probe``.
 
+        Remembered, for a search of the same samples within less room.
+
         Raises:
             EngineError: The model fails.
         """
-        return seen.prober.probe(samples, self._runs(plan, seen, samples))
+        key = plan_key(plan), frozenset(plan.high), seen.samples, tuple(samples)
+        if key in self._probes:
+            return replace(self._probes[key], known=True)
+        probe = seen.prober.probe(samples, self._runs(plan, seen, samples))
+        self._held += sum(vectors.nbytes for vectors in probe.vectors)
+        if self._held < _REMEMBERED:
+            self._probes[key] = probe
+        return probe
 
     def badness(self, plan: Plan) -> float:
         """How far the outputs of a few samples are off, about 1 where a criterion is at its limit.
@@ -264,9 +286,12 @@ class Simulator:
     def _running(self, plan: Plan) -> Callable[[Sequence[int], Batch], SampleOutputs]:
         """Runs a plan on some samples, which are one batch."""
         board, scales = self.board(plan), self.scales_of(plan)
-        return lambda samples, batch: self.inputs.outputs_of(
-            samples, batch, board.run(batch.feed, plan.high, scales)
-        )
+
+        def run(samples: Sequence[int], batch: Batch) -> SampleOutputs:
+            self.meter.runs += len(samples) / len(self.inputs)
+            return self.inputs.outputs_of(samples, batch, board.run(batch.feed, plan.high, scales))
+
+        return run
 
     def _made(self, plan: Plan) -> Plan:
         """The part of a plan that a board of its own is made for; the rest are the board's inputs."""

@@ -26,7 +26,7 @@ from pytest_int8acc.scales.observed import BINS
 #: Samples that are looked at: shares and ranges of activations are steady long before.
 _SAMPLES = 64
 #: The least of them whose values are counted, and what these may hold, in bytes, before they are that few.
-_LEAST, _BYTES = 16, 1 << 25
+_LEAST, _BYTES = 8, 1 << 25
 #: Values that are looked at together: their copies in float64 stay small.
 _PIECE = 1 << 20
 

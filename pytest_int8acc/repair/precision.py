@@ -26,11 +26,12 @@ from pytest_int8acc.search import certify, fewest, search
 from pytest_int8acc.search.types import Budget, SearchResult
 
 logger = logging.getLogger("pytest_int8acc")
-#: Samples, at most, on which each culprit is seen alone in INT8; in FP16 or BF16.
-_ALONE, _ALONE_NARROW = 64, 8
+#: Samples, at most, on which each culprit is seen alone in FP16 or BF16; in INT8 as many as scales are
+#: compared on. What that may cost, in runs over all samples.
+_ALONE_NARROW, _ALONE_RUNS = 8, 4.0
 #: Runs over all samples that are spent on a cheaper plan than one that passes: causes and ways of mending are
 #: worth more than the last few layers of many.
-REFINES = 40.0
+REFINES = 20.0
 #: Times that a plan with a reserve is searched, each within less room; what each leaves of the room foretold,
 #: and the least.
 STRICTER, SPARE, _LEAST_ROOM = 3, 0.9, 0.05
@@ -116,11 +117,15 @@ def _searched(lab: Lab, evaluator: Simulated, held_out: int) -> Found:
     return Found(result, evaluator, _proof(lab, evaluator, result), held_out)
 
 
-def _budget(lab: Lab, *, once: bool = False) -> Budget:
-    """Of a search by simulation; certified, in FP16 or BF16, or by another strategy it goes on to its end."""
+def _budget(lab: Lab, spent: float = 0.0, *, once: bool = False) -> Budget:
+    """Of a search by simulation, after others that ``spent`` so many runs.
+
+    Certified, in FP16 or BF16, or by another strategy it goes on to its end.
+    """
     settings = lab.measured.settings
     whole = settings.certify or settings.strategy != "minimal" or lab.is_narrow
-    return Budget(clock=lab.clock, refines=None if whole else REFINES, once=once)
+    refines = None if whole else lab.simulator.allowance(REFINES) - spent
+    return Budget(clock=lab.clock, refines=refines, once=once)
 
 
 def _result(lab: Lab, evaluator: Simulated, budget: Budget) -> SearchResult:
@@ -191,13 +196,14 @@ def _casts(lab: Lab, found: Found) -> int | None:
 
 def _with_reserve(lab: Lab, found: Found) -> Found:
     """The same, where it is found with a fix that would meet the criteria on other samples, too."""
-    proof, room = found.fix, 1.0
+    proof, room, spent = found.fix, 1.0, found.result.cost
     for _ in range(STRICTER):
         if proof is None or lab.builds >= lab.measured.settings.max_builds:
             break
         room *= SPARE * room_of(proof.verdict)
-        evaluator = lab.simulated(room=room)
-        result = _result(lab, evaluator, _budget(lab, once=True))
+        evaluator = lab.simulated(found.evaluator.seen.samples, room=room)  # what was probed there is known
+        result = _result(lab, evaluator, _budget(lab, spent, once=True))
+        spent += result.cost
         if len(result.high) == len(lab.groups):
             break  # nothing in INT8 is no fix
         proof = _proof(lab, evaluator, result)
@@ -300,14 +306,16 @@ def _price_ms(lab: Lab) -> float | None:
 def _culprits(lab: Lab, found: Found) -> tuple[Culprit, ...]:
     """The groups of the plan, each with what it does alone in INT8 to some samples, and with its price."""
     result, seen = found.result, found.evaluator.seen.samples
-    evaluator = lab.simulated(seen[:: -(-len(seen) // (_ALONE_NARROW if lab.is_narrow else _ALONE))])
+    most = _ALONE_NARROW if lab.is_narrow else len(lab.simulator.few)
+    evaluator, purse = lab.simulated(seen[:: -(-len(seen) // most)]), lab.purse(_ALONE_RUNS)
     groups = {group.name: group for group in lab.network.groups}
     order = {group.name: i for i, group in enumerate(evaluator.groups)}
     everything = frozenset(order.values())
     culprits = []
     for name in result.high:
         plan = everything - {order[name]}
-        worst = lab.clock.attempt("alone", partial(_worst_alone, evaluator, plan), None)
+        tried = partial(_worst_alone, evaluator, plan)
+        worst = lab.clock.attempt("alone", tried, None) if purse.left > 0 else None
         group = groups[name]
         culprits.append(Culprit(name, group.op_type, group.nodes, worst, lab.work[name]))
     return tuple(culprits)

@@ -14,14 +14,16 @@ from pytest_int8acc.graph.plan import activation_scales
 from pytest_int8acc.lab.lab import Lab, Proof
 from pytest_int8acc.repair.norms import fuse_norms
 from pytest_int8acc.repair.precision import Found
-from pytest_int8acc.repair.scales import Purse, units
-from pytest_int8acc.repair.ways import WAYS, Candidate, Work
+from pytest_int8acc.repair.scales import units
+from pytest_int8acc.repair.ways import WAYS, Candidate, Work, mix
 from pytest_int8acc.results import Repair, SearchOutcome
 from pytest_int8acc.results.causes import Rescale
 
 logger = logging.getLogger("pytest_int8acc")
-#: Trials of scales, on a few samples each, that one repair may cost.
-TRIALS = 400
+#: What one repair may cost: trials of scales, on a few samples each, and runs over all samples, all in all.
+TRIALS, RUNS = 100, 10.0
+#: The part of the runs that is kept for plans that leave some groups high.
+_FOR_MIXED = 0.4
 
 
 @dataclass(frozen=True, eq=False)
@@ -95,7 +97,8 @@ class _Repairing:
 
     def __init__(self, lab: Lab, outcome: SearchOutcome, room: float) -> None:
         self.lab, self.outcome = lab, outcome
-        self.work = Work(lab, outcome.kept, Purse(TRIALS, lab.clock), room)
+        runs = math.inf if lab.measured.settings.certify else RUNS
+        self.work = Work(lab, outcome.kept, lab.purse(runs, trials=TRIALS), room)
         self.notes: list[str] = []
         self.unsteady: list[tuple[Repair, Proof]] = []
         """The first that meets the criteria, but might not on other samples like these."""
@@ -107,6 +110,7 @@ class _Repairing:
         Raises OutOfTime where there might have been one.
         """
         for way in WAYS:
+            self.work.purse.kept = 0.0 if way is mix or len(self.outcome.kept) < 2 else _FOR_MIXED
             for candidate in way(self.work):
                 if not self.lab.is_proved(candidate.plan):
                     self.lab.clock.check()

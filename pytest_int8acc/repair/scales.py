@@ -13,10 +13,10 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from pytest_int8acc.clock import Clock
 from pytest_int8acc.errors import ModelError
 from pytest_int8acc.graph.groups import find_groups
 from pytest_int8acc.graph.network import Network, Plan, Precision, symmetric
+from pytest_int8acc.lab.purse import Purse
 from pytest_int8acc.lab.simulator import Simulator
 from pytest_int8acc.lab.values import TensorValues
 from pytest_int8acc.scales.methods import FEW_BINS, METHODS
@@ -41,24 +41,6 @@ _MANY = 8
 _SAME = 1e-6
 #: Errors below the signal by more than this do not count.
 _SILENT_DB = 300.0
-
-
-class Purse:
-    """Trials and time that a repair may still spend."""
-
-    def __init__(self, trials: int, clock: Clock) -> None:
-        self.trials, self.clock = 0, clock
-        self._most = trials
-
-    @property
-    def empty(self) -> bool:
-        """True where nothing more may be tried."""
-        return self.trials >= self._most or self.clock.over
-
-    def pay(self) -> None:
-        """Count one trial."""
-        self.trials += 1
-        self.clock.tick("trial")
 
 
 class Ranges:

@@ -18,6 +18,7 @@ from pytest_int8acc.graph.migrate import migrate
 from pytest_int8acc.graph.network import Network, Plan, Precision, symmetric
 from pytest_int8acc.graph.plan import activation_scales
 from pytest_int8acc.lab.lab import Lab, Source
+from pytest_int8acc.lab.purse import Purse
 from pytest_int8acc.repair.fusions import fewest_outputs
 from pytest_int8acc.repair.migration import best_first, uneven_sites
 from pytest_int8acc.repair.scales import (
@@ -25,7 +26,6 @@ from pytest_int8acc.repair.scales import (
     NEAR,
     Choice,
     Chooser,
-    Purse,
     Ranges,
     activations,
     plan_with,
@@ -200,7 +200,7 @@ def mix(work: Work) -> Iterator[Candidate]:
     everything, proposed = work.lab.simulated().indices(work.culprits), None
     for room in _ROOMS:  # the next where an engine computes worse than the simulation, or without a reserve
         evaluator = work.lab.simulated(base=chooser.plan(choice), room=room * work.room)
-        result = certify(evaluator, everything, budget=Budget(clock=work.lab.clock))
+        result = certify(evaluator, everything, budget=Budget(clock=work.lab.clock, refines=work.purse.left))
         if not result.passed or len(result.high) == len(work.culprits):
             return
         if result.high != proposed:

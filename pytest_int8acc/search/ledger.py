@@ -203,7 +203,7 @@ class Ledger:
         self._check()
         found = self.evaluator.probe(plans, samples)
         self._probes += len(plans)
-        self.cost += len(plans) * len(samples) / self.samples.count
+        self.cost += sum(not probe.known for probe in found) * len(samples) / self.samples.count
         return [
             Probe(
                 [np.nan_to_num(v, nan=_LONG).clip(-_LONG, _LONG) for v in p.vectors], p.parts.clip(max=_HUGE)

@@ -51,6 +51,8 @@ class Probe:
     """
     parts: NDArray[np.float64]
     """[criteria, samples], as in :class:`Trial`."""
+    known: bool = False
+    """The evaluator knew it already: it cost nothing."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -179,5 +181,5 @@ class Evaluator(Protocol):
     def probe(self, plans: Sequence[frozenset[int]], samples: Sequence[int]) -> list[Probe]:
         """Measure the errors of several plans on the given samples.
 
-        Costs ``len(plans) * len(samples) / self.samples``.
+        Costs ``len(samples) / self.samples`` for each plan that it did not know.
         """

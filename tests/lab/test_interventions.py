@@ -18,6 +18,7 @@ from pytest_int8acc.lab import simulator
 from pytest_int8acc.lab.board import Board
 from pytest_int8acc.lab.interventions import Interventions
 from pytest_int8acc.lab.lab import Lab
+from pytest_int8acc.lab.purse import Purse
 from pytest_int8acc.lab.vectors import Prober
 
 
@@ -36,16 +37,16 @@ def outlier(tmp_path_factory: pytest.TempPathFactory) -> Lab:
 
 
 def test_as_it_is_and_without_all(wide: Lab) -> None:
-    trials = Interventions(wide, [WIDE], 10)
+    trials = Interventions(wide, [WIDE], Purse(wide.clock, trials=10))
     board = wide.simulator
     assert trials.as_it_is(WIDE) == pytest.approx(board.badness(Plan()), rel=1e-6)
     high = board.badness(Plan({WIDE: "fp16"}))
     assert trials.loss(WIDE) == pytest.approx(board.badness(Plan()) - high, rel=1e-6)
-    assert trials.spent == {WIDE: 2}
+    assert trials.purse.trials == 2
 
 
 def test_a_scale_is_that_of_the_plan(wide: Lab) -> None:
-    trials = Interventions(wide, [WIDE], 10)
+    trials = Interventions(wide, [WIDE], Purse(wide.clock, trials=10))
     piece = next(p for p in trials.pieces[WIDE] if p.other)
     expected = wide.simulator.badness(Plan(scales={piece.tensors[0]: symmetric(0.03)}))
     assert trials.rescaled(WIDE, piece, np.array(0.03, np.float32)) == pytest.approx(expected, rel=1e-6)
@@ -70,7 +71,7 @@ def test_samples_that_a_limit_allows_to_flip_do_not_make_plans_bad(
 
 
 def test_channels_apart_are_a_scale_per_channel(outlier: Lab) -> None:
-    trials = Interventions(outlier, [READER], 10)
+    trials = Interventions(outlier, [READER], Purse(outlier.clock, trials=10))
     piece = next(p for p in trials.pieces[READER] if p.other)
     tensor = piece.tensors[0]
     amax = outlier.values(outlier.measured.inputs).of([tensor])[tensor].channel_amax
@@ -83,14 +84,14 @@ def test_channels_apart_are_a_scale_per_channel(outlier: Lab) -> None:
 
 def test_other_culprits_are_out_of_int8(wide: Lab) -> None:
     other = next(g.name for g in wide.network.groups if g.name != WIDE)
-    trials = Interventions(wide, [WIDE, other], 10)
+    trials = Interventions(wide, [WIDE, other], Purse(wide.clock, trials=10))
     assert trials.as_it_is(WIDE) == pytest.approx(wide.simulator.badness(Plan({other: "fp16"})), rel=1e-6)
     wider = wide.simulator.on(wide.network, "fp32").badness(Plan({other: "fp32"}))
     assert trials.in_fp32(WIDE) == wider
 
 
 def test_trials_are_counted_and_end(wide: Lab) -> None:
-    trials = Interventions(wide, [WIDE], 1)
+    trials = Interventions(wide, [WIDE], Purse(wide.clock, trials=1))
     assert trials.may_go_on
     trials.as_it_is(WIDE)
     trials.as_it_is(WIDE)  # known
@@ -98,7 +99,7 @@ def test_trials_are_counted_and_end(wide: Lab) -> None:
 
 
 def test_alone_all_else_is_out_of_int8(wide: Lab) -> None:
-    trials = Interventions(wide, [WIDE], 2)
+    trials = Interventions(wide, [WIDE], Purse(wide.clock, trials=2))
     beside = trials.as_it_is(WIDE)
     high = dict.fromkeys((g.name for g in wide.network.groups if g.name != WIDE), "fp16")
     found = trials.alone().as_it_is(WIDE)
@@ -115,7 +116,8 @@ def test_a_users_metric_is_in_units_of_all_of_int8(tmp_path: Path, monkeypatch: 
     network, _ = KINDS["recalibrate"]
     criteria = [{"metric": "metrics.py:reach", "max_drop": 0.01}]
     case = measured(tmp_path, network(), {}, criteria=criteria)
-    found = Interventions(lab_of(case), [WIDE], 10).as_it_is(WIDE)
+    lab = lab_of(case)
+    found = Interventions(lab, [WIDE], Purse(lab.clock)).as_it_is(WIDE)
     untold = lab_of(replace(case, result=replace(case.result, metrics=())))
     assert found == pytest.approx(untold.simulator.badness(Plan()), rel=1e-5)
     told = lab_of(case).simulator
@@ -127,7 +129,7 @@ def test_the_cases_own_board_tells_of_whole_culprits(wide: Lab, monkeypatch: pyt
     wide.simulator.board(Plan())
     opened = list[Network]()
     monkeypatch.setattr(simulator, "Board", counting(opened))
-    trials = Interventions(wide, [WIDE], 10)
+    trials = Interventions(wide, [WIDE], Purse(wide.clock, trials=10))
     piece = next(p for p in trials.pieces[WIDE] if p.other)
     assert trials.loss(WIDE) > 0
     assert trials.rescaled(WIDE, piece, np.array(0.03, np.float32)) < trials.as_it_is(WIDE)
@@ -141,7 +143,7 @@ def test_a_scale_that_others_read_changes_for_the_culprit_alone(outlier: Lab) ->
     scale = np.array(0.5, np.float32)
 
     def rescaled(culprits: list[str]) -> float:
-        trials = Interventions(outlier, culprits, 10)
+        trials = Interventions(outlier, culprits, Purse(outlier.clock, trials=10))
         piece = next(p for p in trials.pieces[readers[0]] if tensor in p.tensors)
         return trials.rescaled(readers[0], piece, scale)
 

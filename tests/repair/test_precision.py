@@ -17,6 +17,7 @@ from pytest_int8acc.check import check, conclude
 from pytest_int8acc.engines.onnxruntime import OrtEngine
 from pytest_int8acc.graph.load import load_model
 from pytest_int8acc.graph.network import Plan
+from pytest_int8acc.lab import simulator
 from pytest_int8acc.lab.lab import Lab
 from pytest_int8acc.measure.measured import Measured
 from pytest_int8acc.repair import precision
@@ -118,6 +119,7 @@ def test_a_search_that_has_cost_enough_says_that_its_set_may_be_too_large(
     measured = faulty(tmp_path, "vit_erf", 60, 4, 22)
     measured = replace(measured, settings=Settings(certify=certify, max_builds=40))
     monkeypatch.setattr(precision, "REFINES", 1.0)
+    monkeypatch.setattr(simulator, "_LITTLE", 0.0)
     outcome, _ = find_precision(lab_of(measured))
     assert outcome.verified
     assert outcome.minimal == certify

@@ -24,13 +24,13 @@ from pytest_int8acc.graph.plan import activation_scales, apply, moved
 from pytest_int8acc.graph.quantize import quantize
 from pytest_int8acc.lab import vectors
 from pytest_int8acc.lab.lab import Lab
+from pytest_int8acc.lab.purse import Purse
 from pytest_int8acc.lab.values import TensorValues, Values
 from pytest_int8acc.measure.measured import Measured
 from pytest_int8acc.repair.scales import (
     NEAR,
     Choice,
     Chooser,
-    Purse,
     Ranges,
     activations,
     plan_with,
@@ -60,7 +60,7 @@ def ranges_of(lab: Lab, bins: int = 512) -> Ranges:
 
 
 def chooser_of(lab: Lab, trials: int = 200) -> Chooser:
-    return Chooser(lab.simulator, Plan(), activation_scales(lab.network), Purse(trials, Clock()))
+    return Chooser(lab.simulator, Plan(), activation_scales(lab.network), Purse(Clock(), trials=trials))
 
 
 def culprit_of(lab: Lab) -> str:

@@ -15,11 +15,12 @@ from repair_support import KINDS, NORM, READER, WIDE, attention_outlier, planted
 from pytest_int8acc.graph.network import Edge, Plan, Quantization, with_edges
 from pytest_int8acc.graph.plan import activation_scales
 from pytest_int8acc.lab.lab import Lab
+from pytest_int8acc.lab.purse import Purse
 from pytest_int8acc.lab.sweep import FirstSamples
 from pytest_int8acc.lab.values import Values
 from pytest_int8acc.repair import scales
 from pytest_int8acc.repair.migration import ALPHAS
-from pytest_int8acc.repair.scales import ENOUGH, Purse
+from pytest_int8acc.repair.scales import ENOUGH
 from pytest_int8acc.repair.ways import WAYS, Work, migrate_ranges, mix, recalibrate, rescale_all, unfuse
 from pytest_int8acc.scales import observed
 
@@ -45,7 +46,7 @@ def outlying(tmp_path_factory: pytest.TempPathFactory) -> Lab:
 
 
 def work_of(lab: Lab, *culprits: str, trials: int = 100) -> Work:
-    return Work(lab, culprits, Purse(trials, lab.clock))
+    return Work(lab, culprits, Purse(lab.clock, trials=trials))
 
 
 def read_by(lab: Lab, group: str) -> str:

@@ -1,0 +1,89 @@
+"""What pays for inference: runs over all samples, trials, and time."""
+
+from __future__ import annotations
+
+import pytest
+from labs import lab_of
+from planted_repairs import measured
+from repair_support import KINDS
+
+from pytest_int8acc.clock import Clock
+from pytest_int8acc.graph.network import Plan
+from pytest_int8acc.lab import simulator
+from pytest_int8acc.lab.lab import Lab
+from pytest_int8acc.lab.purse import Meter, Purse
+
+
+@pytest.fixture(scope="module")
+def lab(tmp_path_factory: pytest.TempPathFactory) -> Lab:
+    """One activation with a scale far too wide."""
+    network, limits = KINDS["recalibrate"]
+    return lab_of(measured(tmp_path_factory.mktemp("wide"), network(), limits))
+
+
+def test_it_is_empty_once_so_much_was_run() -> None:
+    meter = Meter(3.0)
+    purse = Purse(Clock(), meter, runs=2.0)
+    meter.runs += 1.5
+    assert not purse.empty
+    assert purse.left == 0.5
+    meter.runs += 0.5
+    assert purse.empty
+
+
+def test_a_part_can_be_kept_for_later() -> None:
+    meter = Meter()
+    purse = Purse(Clock(), meter, runs=10.0)
+    purse.kept, meter.runs = 0.4, 6.0
+    assert purse.empty
+    purse.kept = 0.0
+    assert purse.left == 4.0
+
+
+def test_it_is_empty_after_so_many_trials_and_when_time_is_up() -> None:
+    purse = Purse(Clock(), trials=1)
+    assert not purse.empty
+    purse.pay()
+    assert purse.empty
+    clock = Clock()
+    late = Purse(clock)
+    clock.interrupt()
+    assert late.empty
+
+
+def test_all_that_a_lab_runs_is_counted(lab: Lab) -> None:
+    """On other networks, too; what is remembered costs nothing."""
+    plans, meter = lab.simulator, lab.simulator.meter
+    before, few = meter.runs, len(plans.few) / len(plans.inputs)
+    plans.trial(Plan())
+    assert meter.runs - before == pytest.approx(1)
+    plans.trial(Plan())
+    plans.badness(Plan())
+    plans.badness(Plan())
+    plans.on(lab.network, "fp32").badness(Plan())
+    assert meter.runs - before == pytest.approx(1 + 2 * few)
+    seen = plans.seen()
+    first = plans.probe(Plan(), seen, [0])
+    again = plans.probe(Plan(), seen, [0])
+    assert not first.known
+    assert again.known
+    assert meter.runs - before == pytest.approx(1 + 2 * few + 1 / len(plans.inputs))
+
+
+def test_what_takes_next_to_no_time_is_not_bounded_so(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert lab.simulator.allowance(5) > 100
+    assert lab.purse(5, most=7).left == 7
+    monkeypatch.setattr(simulator, "_LITTLE", 0.0)
+    assert lab.simulator.allowance(5) == 5
+    assert lab.purse(5, most=7).left == 5
+    purse = lab.purse(5, trials=2)
+    purse.pay()
+    purse.pay()
+    assert purse.empty
+
+
+def test_error_vectors_are_not_remembered_without_end(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(simulator, "_REMEMBERED", 0)
+    other = lab_of(lab.measured).simulator
+    seen = other.seen()
+    assert not any(other.probe(Plan(), seen, [0]).known for _ in range(2))
