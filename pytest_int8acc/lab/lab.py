@@ -159,14 +159,15 @@ class Lab:
         """Pays for what the simulator runs.
 
         Args:
-            runs: Over all samples; more where they take next to no time.
+            runs: Over all samples; more where they take next to no time, no end of them with ``certify``.
             most: Runs that it pays for even then.
-            trials: On few samples; up to four times as many where they take next to no time.
+            trials: On few samples; up to four times as many where runs may be more.
         """
         simulator = self.simulator
         each = len(simulator.few) / len(simulator.inputs)
-        tried = min(simulator.allowance(trials * each) / each, 4 * trials)
-        return Purse(self.clock, simulator.meter, runs=min(simulator.allowance(runs), most), trials=tried)
+        allowed = (lambda runs: math.inf) if self.measured.settings.certify else simulator.allowance
+        tried = min(allowed(trials * each) / each, 4 * trials)
+        return Purse(self.clock, simulator.meter, runs=min(allowed(runs), most), trials=tried)
 
     def simulated(
         self, samples: Sequence[int] | None = None, base: Plan | None = None, room: float = 1.0

@@ -72,8 +72,10 @@ def repair(lab: Lab, outcome: SearchOutcome, found: Found) -> Repaired:
     price = next((way.price for way, _ in ways if way.verified), math.inf)
     unsteady = [pair for pair in repairing.unsteady if pair[0].price < price]
     ways = [*ways, *unsteady] if price < math.inf else [*unsteady, *ways]
-    spent = repairing.work.purse.trials
-    notes = (*repairing.work.notes, *repairing.notes, *([f"{spent} trials of other scales"] if spent else []))
+    purse, spent = repairing.work.purse, repairing.work.purse.trials
+    enough = ", all that a repair may cost" if purse.empty and not lab.clock.over else ""
+    told = [f"{spent} trials of other scales{enough}"] if spent else []
+    notes = (*repairing.work.notes, *repairing.notes, *told)
     repairs, proofs = tuple(way for way, _ in ways), tuple(proof for _, proof in ways)
     return Repaired(repairs, proofs, spent, lab.builds - built, notes)
 
@@ -97,8 +99,7 @@ class _Repairing:
 
     def __init__(self, lab: Lab, outcome: SearchOutcome, room: float) -> None:
         self.lab, self.outcome = lab, outcome
-        runs = math.inf if lab.measured.settings.certify else RUNS
-        self.work = Work(lab, outcome.kept, lab.purse(runs, trials=TRIALS), room)
+        self.work = Work(lab, outcome.kept, lab.purse(RUNS, trials=TRIALS), room)
         self.notes: list[str] = []
         self.unsteady: list[tuple[Repair, Proof]] = []
         """The first that meets the criteria, but might not on other samples like these."""
@@ -110,8 +111,9 @@ class _Repairing:
         Raises OutOfTime where there might have been one.
         """
         for way in WAYS:
-            self.work.purse.kept = 0.0 if way is mix or len(self.outcome.kept) < 2 else _FOR_MIXED
-            for candidate in way(self.work):
+            purse = self.work.purse
+            purse.kept = 0.0 if way is mix or len(self.outcome.kept) < 2 else _FOR_MIXED
+            for candidate in () if purse.empty else way(self.work):
                 if not self.lab.is_proved(candidate.plan):
                     self.lab.clock.check()
                 repair = self._confirmed(candidate)

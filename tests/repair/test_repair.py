@@ -20,6 +20,7 @@ from pytest_int8acc.graph.groups import find_groups
 from pytest_int8acc.graph.network import Edge, Plan, Quantization
 from pytest_int8acc.graph.plan import moved
 from pytest_int8acc.graph.quantize import quantize
+from pytest_int8acc.lab import simulator
 from pytest_int8acc.lab.lab import Lab
 from pytest_int8acc.measure.measured import Measured
 from pytest_int8acc.repair import repair as repairing
@@ -30,6 +31,7 @@ from pytest_int8acc.report.diagnosis import repair_text
 from pytest_int8acc.report.view import repair_detail
 from pytest_int8acc.results import Ending, Latency, SearchOutcome
 from pytest_int8acc.scales.calibrate import calibrate
+from pytest_int8acc.settings import Settings
 from tests.support.judged import judged as verdict
 
 
@@ -144,6 +146,24 @@ def test_what_no_scale_mends_stays_high(tmp_path: Path, monkeypatch: pytest.Monk
     assert bare.layers == tuple(c.layer for c in outcome.culprits)
     assert repaired.trials <= 13
     assert repaired.builds == 0  # the simulation knew
+
+
+@pytest.mark.parametrize("certify", [False, True])
+def test_where_runs_take_time_a_repair_costs_no_more_than_it_may(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, certify: bool
+) -> None:
+    """All that it runs counts, trials or not; with ``certify`` nothing but trials does."""
+    monkeypatch.setattr(simulator, "_LITTLE", 0.0)
+    case = replace(measured_kind(tmp_path, "high"), settings=Settings(certify=certify))
+    lab = lab_of(case)
+    outcome, found = find_precision(lab)
+    before = lab.simulator.meter.runs
+    notes = repair(lab, outcome, found).notes
+    cost = lab.simulator.meter.runs - before
+    whole = 1 + len(lab.simulator.few) / len(lab.simulator.inputs)  # what may be under way when it is spent
+    assert cost > repairing.RUNS if certify else cost <= repairing.RUNS + whole
+    bounded = [note for note in notes if note.endswith(" trials of other scales, all that a repair may cost")]
+    assert bool(bounded) == (not certify)
 
 
 def test_a_plan_without_reserve_is_not_called_verified(

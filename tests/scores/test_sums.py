@@ -20,20 +20,26 @@ from pytest_int8acc.tensors import Array
 RNG = np.random.default_rng(11)
 
 
+#: Every double is a whole number of these.
+UNIT = 2**1074
+
+
 def exact(b: Array, c: Array) -> dict[str, float]:
-    """The sums in rational numbers."""
-    x, y = ([Fraction(v) for v in a.ravel().tolist()] for a in (b, c))
+    """The sums in whole numbers."""
+    x, y = ([n * (UNIT // d) for n, d in map(float.as_integer_ratio, a.ravel().tolist())] for a in (b, c))
     e = [q - p for p, q in zip(x, y, strict=True)]
-    mean_b, mean_c = sum(x) / len(x), sum(y) / len(y)
+    squares = [sum(v * v for v in values) for values in (x, y, e)]
+    bb, cc, ee = (Fraction(square, UNIT**2) for square in squares)
+    mean_b, mean_c = (Fraction(sum(values), UNIT * len(values)) for values in (x, y))
     return {
-        "bb": float(sum(p * p for p in x)),
-        "cc": float(sum(q * q for q in y)),
-        "ee": float(sum(d * d for d in e)),
-        "absolute": float(sum(map(abs, e))),
-        "max_error": float(max(map(abs, e))),
-        "peak": float(max(map(abs, x))),
-        "var_b": float(sum((p - mean_b) ** 2 for p in x)),
-        "var_c": float(sum((q - mean_c) ** 2 for q in y)),
+        "bb": float(bb),
+        "cc": float(cc),
+        "ee": float(ee),
+        "absolute": float(Fraction(sum(map(abs, e)), UNIT)),
+        "max_error": float(Fraction(max(map(abs, e)), UNIT)),
+        "peak": float(Fraction(max(map(abs, x)), UNIT)),
+        "var_b": float(bb - len(x) * mean_b**2),
+        "var_c": float(cc - len(y) * mean_c**2),
     }
 
 
