@@ -197,11 +197,13 @@ def _casts(lab: Lab, found: Found) -> int | None:
 def _with_reserve(lab: Lab, found: Found) -> Found:
     """The same, where it is found with a fix that would meet the criteria on other samples, too."""
     proof, room, spent = found.fix, 1.0, found.result.cost
+    takes_time = lab.simulator.allowance(REFINES) == REFINES
+    samples = found.evaluator.seen.samples if takes_time else None  # what was probed there is known
     for _ in range(STRICTER):
         if proof is None or lab.builds >= lab.measured.settings.max_builds:
             break
         room *= SPARE * room_of(proof.verdict)
-        evaluator = lab.simulated(found.evaluator.seen.samples, room=room)  # what was probed there is known
+        evaluator = lab.simulated(samples, room=room)
         result = _result(lab, evaluator, _budget(lab, spent, once=True))
         spent += result.cost
         if len(result.high) == len(lab.groups):
