@@ -31,7 +31,7 @@ from pytest_int8acc.tensors import Array, Outputs
 #: as many as take ``_WORK`` multiply-accumulates, ``_LEAST`` at least.
 FEW, _LEAST, _WORK = 32, 8, 8e9
 #: Multiply-accumulates that take so little that no bound in runs counts: some seconds of one core.
-_LITTLE = 50e9
+_LITTLE = 150e9
 #: Bytes of error vectors that are remembered.
 _REMEMBERED = 64 << 20
 #: Networks that are held ready beside the first: a session holds its weights.
