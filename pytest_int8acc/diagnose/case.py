@@ -32,7 +32,7 @@ from pytest_int8acc.tensors import Feed
 
 logger = logging.getLogger("pytest_int8acc")
 #: What trials of causes may cost, in runs over all samples; never more than the search did.
-_RUNS = 8.0
+_RUNS = 6.0
 
 
 def diagnose(

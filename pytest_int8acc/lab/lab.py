@@ -155,18 +155,20 @@ class Lab:
             macs=sum(self._macs.values()) / self._first[1],
         )
 
-    def purse(self, runs: float, *, most: float = math.inf, trials: float = math.inf) -> Purse:
+    def purse(
+        self, runs: float, *, most: float = math.inf, trials: tuple[float, float] = (math.inf, math.inf)
+    ) -> Purse:
         """Pays for what the simulator runs.
 
         Args:
             runs: Over all samples; more where they take next to no time, no end of them with ``certify``.
             most: Runs that it pays for even then.
-            trials: On few samples; up to four times as many where runs may be more.
+            trials: On few samples, and how many at most where runs may be more.
         """
-        simulator = self.simulator
+        simulator, (usual, at_most) = self.simulator, trials
         each = len(simulator.few) / len(simulator.inputs)
         allowed = (lambda runs: math.inf) if self.measured.settings.certify else simulator.allowance
-        tried = min(allowed(trials * each) / each, 4 * trials)
+        tried = min(allowed(usual * each) / each, at_most)
         return Purse(self.clock, simulator.meter, runs=min(allowed(runs), most), trials=tried)
 
     def simulated(

@@ -32,7 +32,7 @@ class Purse:
         """
         self.clock, self.trials = clock, 0
         self.kept = 0.0
-        """The part of its runs that is kept for later."""
+        """The part of its runs and trials that is kept for later."""
         self._meter, self._runs, self._most = meter or Meter(), runs, trials
         self._began = self._meter.runs
 
@@ -44,7 +44,7 @@ class Purse:
     @property
     def empty(self) -> bool:
         """True where nothing more may be tried."""
-        return self.trials >= self._most or self.left <= 0 or self.clock.over
+        return self.trials >= self._most * (1 - self.kept) or self.left <= 0 or self.clock.over
 
     def pay(self) -> None:
         """Count one trial."""

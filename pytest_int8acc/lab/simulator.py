@@ -31,7 +31,7 @@ from pytest_int8acc.tensors import Array, Outputs
 #: as many as take ``_WORK`` multiply-accumulates, ``_LEAST`` at least.
 FEW, _LEAST, _WORK = 32, 8, 8e9
 #: Multiply-accumulates that take so little that no bound in runs counts: some seconds of one core.
-_LITTLE = 150e9
+_LITTLE = 100e9
 #: Bytes of error vectors that are remembered.
 _REMEMBERED = 64 << 20
 #: Networks that are held ready beside the first: a session holds its weights.
@@ -128,6 +128,10 @@ class Simulator:
     def allowance(self, runs: float) -> float:
         """So many runs over all samples, or as many as take next to no time where that is more."""
         return max(runs, _LITTLE / max(self._macs * len(self.inputs), 1.0))
+
+    def takes_time(self, runs: float) -> bool:
+        """Whether so many runs over all samples take more than next to no time."""
+        return self.allowance(runs) == runs
 
     def seen(self, samples: Iterable[int] | None = None) -> Seen:
         """Some of the samples, by index, in order; None: all.

@@ -23,11 +23,12 @@ _MOST, _SCATTERED = 32, 3.0
 MOVES, STEP = 5, 2.0**-10
 #: Rounding does not move a score that uses up less of its limit, or this many times all of it, across.
 _NEAR = 0.1
-#: Moves after which no more are needed where limits are this many times as far as the scores moved.
-_FIRST, _SURE = 2, 20.0
-#: Six normal values, of ``MOVES`` and none, reach 1.27 standard deviations from their mean, three 0.85: 3.3
-#: are wanted.
-_FARTHER = {MOVES: 1.6, _FIRST: 2.9}
+#: After one move, and after more, no others are needed where limits are this many times as far as the scores
+#: moved; or after two, where they move to half of where drawn samples bring them at most.
+_SURE, _WITHIN = (300.0, 20.0), 2.0
+#: By the number of moves: with none they give two to six normal values, which reach 0.56, 0.85, 1.03, 1.16
+#: and 1.27 standard deviations from their mean; 3.3 are wanted.
+_FARTHER = (4.9, 2.9, 2.2, 1.8, 1.6)
 #: The baseline's outputs of moved inputs are kept for the next form up to this size.
 _KEPT_BYTES = 32 << 20
 #: By move, the baseline's outputs batch by batch.
@@ -74,13 +75,13 @@ def with_rounding(
     for move in range(MOVES):
         moved = _moved_verdict(open_form, inputs, judge, move, known)
         others.append({_key(score): score for score in moved.scores})
-        if len(others) == _FIRST and all(_is_sure(score, _values(score, others)) for score in judged):
+        if all(_is_settled(score, _values(score, others)) for score in judged):
             break
 
     def wider(score: Score) -> Score:
         if score.limit is None:
             return score
-        found = around(score, _values(score, others), _FARTHER[len(others)])
+        found = around(score, _values(score, others), _FARTHER[len(others) - 1])
         both = _both(score.interval, found)
         drawn = [other[_key(score)].interval for other in others if _key(score) in other]
         kept = min((interval.kept for interval in (both, *drawn) if interval is not None), default=1.0)
@@ -107,13 +108,30 @@ def _values(score: Score, others: Sequence[Mapping[object, Score]]) -> list[floa
     return [other[_key(score)].value if _key(score) in other else np.nan for other in others]
 
 
-def _is_sure(score: Score, values: Sequence[float]) -> bool:
-    """Whether a limit is so far that no rounding moves the score across."""
-    strains = np.array([replace(score, value=value).strain for value in (score.value, *values)])
-    if not (np.isfinite(strains) & (strains > 0)).all():
+def _is_settled(score: Score, values: Sequence[float]) -> bool:
+    """Whether more moves would change nothing.
+
+    The limit is so far that no rounding moves the score across, or samples drawn again move it farther.
+    """
+    logs = _logs(score, (score.value, *values))
+    if not np.isfinite(logs).all():
         return False
-    logs = np.log(strains)
-    return bool(abs(logs[0]) > _SURE * np.abs(logs - logs.mean()).max())
+    away = np.abs(logs - logs.mean()).max()
+    if abs(logs[0]) > _SURE[min(len(values), len(_SURE)) - 1] * away:
+        return True
+    if len(values) < len(_SURE) or not away or score.interval is None:
+        return False
+    drawn = _logs(score, (score.interval.low, score.interval.high))
+    worst, end = (logs.max(), drawn.max()) if score.passed else (logs.min(), drawn.min())
+    reached = worst + _WITHIN * _FARTHER[len(values) - 1] * (worst - logs.mean())
+    return bool(reached <= end if score.passed else reached >= end)
+
+
+def _logs(score: Score, values: Sequence[float]) -> Array:
+    """Logarithms of the strains of values; not finite where a strain is 0 or not finite."""
+    strains = np.array([replace(score, value=value).strain for value in values])
+    with np.errstate(divide="ignore", invalid="ignore"):
+        return np.asarray(np.log(strains))
 
 
 def _moved_verdict(

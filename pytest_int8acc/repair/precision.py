@@ -28,10 +28,10 @@ from pytest_int8acc.search.types import Budget, SearchResult
 logger = logging.getLogger("pytest_int8acc")
 #: Samples, at most, on which each culprit is seen alone in FP16 or BF16; in INT8 as many as scales are
 #: compared on. What that may cost, in runs over all samples.
-_ALONE_NARROW, _ALONE_RUNS = 8, 4.0
+_ALONE_NARROW, _ALONE_RUNS = 8, 2.0
 #: Runs over all samples that are spent on a cheaper plan than one that passes: causes and ways of mending are
 #: worth more than the last few layers of many.
-REFINES = 20.0
+REFINES = 14.0
 #: Times that a plan with a reserve is searched, each within less room; what each leaves of the room foretold,
 #: and the least.
 STRICTER, SPARE, _LEAST_ROOM = 3, 0.9, 0.05
@@ -197,8 +197,8 @@ def _casts(lab: Lab, found: Found) -> int | None:
 def _with_reserve(lab: Lab, found: Found) -> Found:
     """The same, where it is found with a fix that would meet the criteria on other samples, too."""
     proof, room, spent = found.fix, 1.0, found.result.cost
-    takes_time = lab.simulator.allowance(REFINES) == REFINES
-    samples = found.evaluator.seen.samples if takes_time else None  # what was probed there is known
+    # what was probed on a part of them is known
+    samples = found.evaluator.seen.samples if lab.simulator.takes_time(REFINES) else None
     for _ in range(STRICTER):
         if proof is None or lab.builds >= lab.measured.settings.max_builds:
             break

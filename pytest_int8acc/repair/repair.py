@@ -20,9 +20,10 @@ from pytest_int8acc.results import Repair, SearchOutcome
 from pytest_int8acc.results.causes import Rescale
 
 logger = logging.getLogger("pytest_int8acc")
-#: What one repair may cost: trials of scales, on a few samples each, and runs over all samples, all in all.
-TRIALS, RUNS = 100, 10.0
-#: The part of the runs that is kept for plans that leave some groups high.
+#: What one repair may cost: runs over all samples, all in all, and trials of scales, on a few samples each;
+#: of these so many at most where runs take next to no time.
+RUNS, TRIALS, MOST_TRIALS = 8.0, 60, 400
+#: The part of both that is kept for plans that leave some groups high.
 _FOR_MIXED = 0.4
 
 
@@ -99,7 +100,7 @@ class _Repairing:
 
     def __init__(self, lab: Lab, outcome: SearchOutcome, room: float) -> None:
         self.lab, self.outcome = lab, outcome
-        self.work = Work(lab, outcome.kept, lab.purse(RUNS, trials=TRIALS), room)
+        self.work = Work(lab, outcome.kept, lab.purse(RUNS, trials=(TRIALS, MOST_TRIALS)), room)
         self.notes: list[str] = []
         self.unsteady: list[tuple[Repair, Proof]] = []
         """The first that meets the criteria, but might not on other samples like these."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 
 from pytest_int8acc.lab.lab import Lab
@@ -10,6 +12,8 @@ from pytest_int8acc.results import SearchOutcome, Tradeoff, TradeoffPoint
 
 #: Shares of the multiply-accumulates at which plans are tried, on ``Simulator.few`` samples each.
 _SHARES = (0.0, 0.02, 0.05, 0.1, 0.2, 0.35, 0.5, 0.7)
+#: Or on fewer, where all plans together would cost more runs over all samples.
+_RUNS = 2.0
 
 
 def adds_up(outcome: SearchOutcome) -> bool:
@@ -33,7 +37,9 @@ def tradeoff(lab: Lab, found: Found) -> Tradeoff | None:
     wanted = sorted(count for count in counts if count <= len(order))
     if len(wanted) < 3:
         return None
-    evaluator = lab.simulated(lab.simulator.few)
+    few = lab.simulator.few
+    most = math.ceil(lab.simulator.allowance(_RUNS) * len(lab.simulator.inputs) / len(wanted))
+    evaluator = lab.simulated(few[:: -(-len(few) // most)])
     trials = []
     for count in wanted:
         lab.clock.check()

@@ -62,7 +62,10 @@ class Culprit:
     op_type: str
     nodes: tuple[str, ...]
     worst_alone: Score | None
-    """The judged score nearest to its limit, or farthest beyond it, when this group alone runs in INT8."""
+    """The judged score nearest to its limit, or farthest beyond it, when this group alone runs in INT8.
+
+    None where all are perfect, and where the runs that may be spent on this were spent.
+    """
     price: float
     """Its multiply-accumulates, as a share of those of all groups."""
     cause: Cause | None = None

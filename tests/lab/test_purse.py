@@ -33,11 +33,17 @@ def test_it_is_empty_once_so_much_was_run() -> None:
 
 def test_a_part_can_be_kept_for_later() -> None:
     meter = Meter()
-    purse = Purse(Clock(), meter, runs=10.0)
+    purse = Purse(Clock(), meter, runs=10.0, trials=5)
     purse.kept, meter.runs = 0.4, 6.0
     assert purse.empty
     purse.kept = 0.0
     assert purse.left == 4.0
+    for _ in range(3):
+        assert not purse.empty
+        purse.pay()
+    assert not purse.empty
+    purse.kept, meter.runs = 0.4, 0.0
+    assert purse.empty
 
 
 def test_it_is_empty_after_so_many_trials_and_when_time_is_up() -> None:
@@ -72,11 +78,13 @@ def test_all_that_a_lab_runs_is_counted(lab: Lab) -> None:
 
 def test_what_takes_next_to_no_time_is_not_bounded_so(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
     assert lab.simulator.allowance(5) > 100
+    assert not lab.simulator.takes_time(5)
     assert lab.purse(5, most=7).left == 7
     monkeypatch.setattr(simulator, "_LITTLE", 0.0)
     assert lab.simulator.allowance(5) == 5
+    assert lab.simulator.takes_time(5)
     assert lab.purse(5, most=7).left == 5
-    purse = lab.purse(5, trials=2)
+    purse = lab.purse(5, trials=(2, 9))
     purse.pay()
     purse.pay()
     assert purse.empty

@@ -135,7 +135,7 @@ def test_weights_with_one_scale_for_all_channels_get_scales_of_their_own(tmp_pat
 
 
 def test_what_no_scale_mends_stays_high(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(repairing, "TRIALS", 3)
+    monkeypatch.setattr(repairing, "MOST_TRIALS", 2)
     case = measured_kind(tmp_path, "high")
     outcome, repaired = mended(case)
     first, bare = repaired.repairs
@@ -170,7 +170,7 @@ def test_a_plan_without_reserve_is_not_called_verified(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The fewest layers just keep the limit on these samples; the fix keeps more, and says why."""
-    monkeypatch.setattr(repairing, "TRIALS", 3)
+    monkeypatch.setattr(repairing, "MOST_TRIALS", 12)
     outcome, repaired = mended(measured_kind(tmp_path, "high"))
     first, bare = repaired.repairs[0], repaired.repairs[-1]
     assert all(score.likely and score.interval is not None for score in first.scores if score.limit)
@@ -250,7 +250,7 @@ def test_without_times_the_work_that_leaves_int8_orders_the_repairs(wide: Search
 
 
 def test_no_trials_leave_the_plan_of_the_search(wide: Searched, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(repairing, "TRIALS", 0)
+    monkeypatch.setattr(repairing, "MOST_TRIALS", 0)
     assert [r.kind for r in repair(*wide).repairs] == ["high"]
 
 
