@@ -33,7 +33,7 @@ logger = logging.getLogger("pytest_int8acc")
 #: Nodes behind a layer that an engine may fuse with it: bias, BatchNormalization, activation.
 _FUSED = 4
 #: Errors of whole tensors are steady on few samples; of tensors of more bytes together, on the least.
-SAMPLES, _LEAST, _BYTES = 8, 2, 1 << 30
+SAMPLES, _LEAST, _BYTES = 8, 4, 1 << 30
 
 
 def layer_errors(
