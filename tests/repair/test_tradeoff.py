@@ -13,6 +13,7 @@ from repair_support import WIDE, planted
 from pytest_int8acc.check import conclude, steps
 from pytest_int8acc.clock import Clock
 from pytest_int8acc.graph.network import Plan
+from pytest_int8acc.lab import simulator
 from pytest_int8acc.lab.simulator import FEW
 from pytest_int8acc.measure.measured import Measured
 from pytest_int8acc.repair import tradeoff as room
@@ -47,6 +48,18 @@ def test_plans_are_nested_and_their_scores_are_those_of_trials(noisy: Measured) 
         assert point.share == pytest.approx(lab.share(high))
         trial = lab.simulator.trial(Plan(high=dict.fromkeys(high, "fp16")), seen)
         assert point.score.value == pytest.approx(trial.scores[0])
+
+
+def test_where_runs_take_time_few_samples_tell(noisy: Measured, monkeypatch: pytest.MonkeyPatch) -> None:
+    """All plans together cost two runs over all samples; a sample each at least."""
+    lab = lab_of(noisy)
+    _, found = find_precision(lab)
+    monkeypatch.setattr(simulator, "_LITTLE", 0.0)
+    before = lab.simulator.meter.runs
+    offer = tradeoff(lab, found)
+    assert offer is not None
+    assert 1 <= offer.samples < len(lab.simulator.few)
+    assert lab.simulator.meter.runs - before <= 2 + len(offer.points) / len(lab.simulator.inputs)
 
 
 def test_a_case_of_noise_offers_it(noisy: Measured) -> None:
