@@ -132,7 +132,7 @@ def test_halving_again_changes_nothing(name: str, form: Callable[[str], Model]) 
 @settings(max_examples=60, deadline=None)
 @given(st.data())
 def test_any_nodes_can_stay_in_fp32(data: st.DataObject) -> None:
-    name = data.draw(st.sampled_from(sorted(ZOO)))
+    name = data.draw(st.sampled_from(sorted(ZOO.keys() - ({"opset23"} if OLD_RUNTIME else set()))))
     form = data.draw(st.sampled_from([float_model, qdq_model]))
     model = form(name)
     nodes = [node.name for node in model.graph.node]
