@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from zoo import OLD_RUNTIME
+from zoo import need_opset_23
 
 #: Tests on a GPU whose engines take longest, in the order in which their files are to begin.
 LONGEST = (
@@ -44,18 +44,11 @@ def _own_cache(workers_folder: Path) -> Iterator[None]:
         yield
 
 
-#: Tests of models of opset 23; RMSNormalization is of it.
-OPSET_23 = re.compile(
-    r"\[(opset23|inception-23)\b|::test_two_norms_are_fused"
-    r"|::test_(a_norm|the_board|tensorrt_builds)_.*\[.*(RMSNorm|rmsnorm_|small_squares)"
-)
-
-
 @pytest.fixture(autouse=True)
 def _opset_23(request: pytest.FixtureRequest) -> None:
     """An old ONNX Runtime is not asked for opset 23."""
-    if OLD_RUNTIME and OPSET_23.search(request.node.nodeid):
-        pytest.skip("this ONNX Runtime does not run opset 23: pip install 'onnxruntime>=1.24'")
+    if re.search(r"\[(opset23|inception-23)\b", request.node.name):
+        need_opset_23()
 
 
 @pytest.hookimpl(trylast=True)

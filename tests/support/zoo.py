@@ -7,13 +7,21 @@ from collections.abc import Callable
 import numpy as np
 import onnx
 import onnxruntime
+import pytest
 from builder import Builder, sample_feed
 from onnx import TensorProto, numpy_helper
 
-__all__ = ["OLD_RUNTIME", "ZOO", "sample_feed"]
+__all__ = ["OLD_RUNTIME", "ZOO", "need_opset_23", "sample_feed"]
 
 #: Q/DQ of opset 23 runs from ONNX Runtime 1.24 on, which wants Python 3.11.
 OLD_RUNTIME = [int(part) for part in onnxruntime.__version__.split(".")[:2]] < [1, 24]
+
+
+def need_opset_23() -> None:
+    """Skip the test where ONNX Runtime is too old."""
+    if OLD_RUNTIME:
+        pytest.skip("this ONNX Runtime does not run opset 23: pip install 'onnxruntime>=1.24'")
+
 
 ZOO: dict[str, Callable[[], onnx.ModelProto]] = {}
 
