@@ -215,26 +215,39 @@ def _check_nodes(
     context = onnx.checker.C.CheckerContext()
     context.ir_version, context.opset_imports = ir_version, dict(opsets)
     for node in nodes:
-        if not node.op_type:
-            raise ModelError(f"{name}: {_called(node)} names no operator")
-        if node.op_type in _PAIR and (len(node.input) < 2 or not all((*node.input[:2], *node.output[:1]))):
-            raise ModelError(f"{name}: {_called(node)} wants a tensor and a scale, and makes one tensor")
-        if any(said.name == "group" and said.type == said.INT and said.i < 1 for said in node.attribute):
-            raise ModelError(f"{name}: {_called(node)} has fewer than 1 group")
-        if twice := [said for said, count in Counter(a.name for a in node.attribute).items() if count > 1]:
-            raise ModelError(f"{name}: {_called(node)} has its attribute '{twice[0]}' twice")
+        _check_node(node, name)
         try:
-            if _has_schema(node, opsets):
-                onnx.checker.check_node(_without_graphs(node), context)
-            else:
-                for said in node.attribute:
-                    if said.type not in GRAPHS:
-                        onnx.checker.check_attribute(said, context)
+            _check_against_schema(node, opsets, context)
         except onnx.checker.ValidationError as error:
             line = str(error).strip().partition("\n")[0]
             raise ModelError(f"{name}: {_called(node)} is not as ONNX has it: {line}") from None
         for graph in subgraphs(node):
             _check_nodes(graph.node, opsets, ir_version, name)
+
+
+def _check_node(node: onnx.NodeProto, name: str) -> None:
+    """Refuse a node that ONNX's checker lets pass though no runtime can run it."""
+    if not node.op_type:
+        raise ModelError(f"{name}: {_called(node)} names no operator")
+    if node.op_type in _PAIR and (len(node.input) < 2 or not all((*node.input[:2], *node.output[:1]))):
+        raise ModelError(f"{name}: {_called(node)} wants a tensor and a scale, and makes one tensor")
+    if any(said.name == "group" and said.type == said.INT and said.i < 1 for said in node.attribute):
+        raise ModelError(f"{name}: {_called(node)} has fewer than 1 group")
+    counts = Counter(said.name for said in node.attribute)
+    if twice := [said for said, count in counts.items() if count > 1]:
+        raise ModelError(f"{name}: {_called(node)} has its attribute '{twice[0]}' twice")
+
+
+def _check_against_schema(
+    node: onnx.NodeProto, opsets: Mapping[str, int], context: onnx.checker.C.CheckerContext
+) -> None:
+    """Raise onnx.checker's ValidationError where ``node`` breaks its schema, or an attribute has no form."""
+    if _has_schema(node, opsets):
+        onnx.checker.check_node(_without_graphs(node), context)
+        return
+    for said in node.attribute:
+        if said.type not in GRAPHS:
+            onnx.checker.check_attribute(said, context)
 
 
 def _has_schema(node: onnx.NodeProto, opsets: Mapping[str, int]) -> bool:

@@ -55,29 +55,37 @@ def _in_range(value: Any, schema: dict[str, Any]) -> bool:
 
 
 def _combines(value: Any, schema: dict[str, Any], root: dict[str, Any]) -> bool:
-    if isinstance(value, dict):
-        known = schema.get("properties", {})
-        if schema.get("additionalProperties") is False and not known.keys() >= value.keys():
-            return False
-        others = schema.get("additionalProperties")
-        if isinstance(others, dict) and not all(is_valid(v, others, root) for v in value.values()):
-            return False
-        if len(value) < schema.get("minProperties", 0):
-            return False
-        if not value.keys() >= set(schema.get("required", ())):
-            return False
-        if not all(is_valid(value[key], known[key], root) for key in value.keys() & known.keys()):
-            return False
-    if isinstance(value, list):
-        items = schema.get("items", {})
-        if len(value) > schema.get("maxItems", len(value)):
-            return False
-        if isinstance(items, list):  # one schema per position
-            return len(items) >= len(value) and all(map(lambda v, s: is_valid(v, s, root), value, items))
-        if len(value) < schema.get("minItems", 0) or not all(is_valid(item, items, root) for item in value):
-            return False
+    if isinstance(value, dict) and not _has_properties(value, schema, root):
+        return False
+    if isinstance(value, list) and not _has_items(value, schema, root):
+        return False
     hits = {
         key: [is_valid(value, option, root) for option in schema.get(key, ())]
         for key in ("oneOf", "anyOf", "allOf")
     }
     return all(hits["allOf"]) and any(hits["anyOf"] or [True]) and sum(hits["oneOf"] or [True]) == 1
+
+
+def _has_properties(value: dict[str, Any], schema: dict[str, Any], root: dict[str, Any]) -> bool:
+    known = schema.get("properties", {})
+    others = schema.get("additionalProperties")
+    if others is False and not known.keys() >= value.keys():
+        return False
+    if isinstance(others, dict) and not all(is_valid(v, others, root) for v in value.values()):
+        return False
+    if len(value) < schema.get("minProperties", 0):
+        return False
+    if not value.keys() >= set(schema.get("required", ())):
+        return False
+    return all(is_valid(value[key], known[key], root) for key in value.keys() & known.keys())
+
+
+def _has_items(value: list[Any], schema: dict[str, Any], root: dict[str, Any]) -> bool:
+    items = schema.get("items", {})
+    if len(value) > schema.get("maxItems", len(value)):
+        return False
+    if isinstance(items, list):  # one schema per position
+        return len(items) >= len(value) and all(map(lambda v, s: is_valid(v, s, root), value, items))
+    if len(value) < schema.get("minItems", 0):
+        return False
+    return all(is_valid(item, items, root) for item in value)
