@@ -9,7 +9,6 @@ from functools import partial
 from pathlib import Path
 
 from pytest_int8acc.case.forms import ImplicitForm
-from pytest_int8acc.diagnose.accumulation import accumulating
 from pytest_int8acc.diagnose.causes import explain
 from pytest_int8acc.diagnose.half import low_cause
 from pytest_int8acc.diagnose.layers import engine_errors, layer_errors
@@ -111,9 +110,7 @@ def _explained(measured: Measured, lab: Lab, culprits: Sequence[Culprit], cost: 
     """The culprits with their causes."""
     engine_only = _is_engine_only(measured)
     if lab.is_narrow:
-        summed = accumulating(lab, culprits)
-        causes = (low_cause(lab, c, engine_only, summed.get(c.layer)) for c in culprits)
-        return tuple(replace(c, cause=cause) for c, cause in zip(culprits, causes, strict=True))
+        return tuple(replace(c, cause=low_cause(lab, c, engine_only)) for c in culprits)
     purse = lab.purse(_RUNS, most=cost)
     missed = [score for score in measured.result.scores if not score.passed]
     wanted = [culprit.layer for culprit in culprits]

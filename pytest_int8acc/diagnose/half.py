@@ -18,23 +18,22 @@ from pytest_int8acc.tensors import Array
 _CANCELS = 16.0
 
 
-def low_cause(lab: Lab, culprit: Culprit, engine_only: bool, summed: Cause | None) -> Cause:
+def low_cause(lab: Lab, culprit: Culprit, engine_only: bool) -> Cause:
     """What a group of a case in FP16 or BF16 shows; ``Lab.losses`` has measured it.
 
     Args:
         lab: Of the case.
         culprit: The group.
         engine_only: The same model meets the criteria in ONNX Runtime, so no value of its can be the cause.
-        summed: That its products are summed in the format, where that was shown.
 
     Raises:
         EngineError: The float model does not run.
     """
     low = lab.int8.low
     if engine_only:
-        return summed or Cause("engine-only", "engine-rounds", node=culprit.nodes[0], format=low.name)
+        return Cause("engine-only", "engine-rounds", node=culprit.nodes[0], format=low.name)
     found = next(_beyond(lab, culprit, low), None) or next(_vanishing(lab, culprit, low), None)
-    return found or _cancelling(lab, culprit, low) or summed or _rounded(lab, culprit)
+    return found or _cancelling(lab, culprit, low) or _rounded(lab, culprit)
 
 
 def _cancelling(lab: Lab, culprit: Culprit, low: Format) -> Cause | None:

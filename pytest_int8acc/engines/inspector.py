@@ -39,14 +39,6 @@ _TACTICS: tuple[tuple[re.Pattern[str], Kind], ...] = (
     (re.compile(r"tf32|f32f32|fp32|sgemm|scudnn|(?<![a-z])s1688"), "fp32"),
 )
 
-#: What a kernel's name says of its sums: of input, result, weights and sums in ``f16f16_f16f32_f32``, the
-#: last but one is the sums' type; ``h16816gemm`` sums in FP16, ``s16816gemm`` in FP32.
-_SUMS = re.compile(
-    r"_(?:b?f16|t?f32|i8|e4m3)(?:b?f16|f32|i8|e4m3)_(?:b?f16|t?f32|i8|e4m3)(f16|f32|i32)(?:_|$)"
-    r"|(?<![a-z])([hs])(?:884|1688|16816)(?:gemm|cudnn|fprop)"
-)
-_SUMMED: Mapping[str, Kind] = {"f16": "fp16", "h": "fp16", "f32": "fp32", "s": "fp32"}
-
 _MULTIPLIES = re.compile(r"conv(?!er)|gemm|mat_?mul|matrix_?multiply|fully_?connected")
 #: What Myelin calls a layer that may hold anything: its kernel's name tells more.
 _ANYTHING = re.compile(r"kgen|fusion|myelin")
@@ -128,9 +120,7 @@ def _read_layer(layer: Any, known: frozenset[str]) -> EngineLayer:
     name = _text(layer, "Name")
     nodes = _nodes(name, _text(layer, "Metadata"), known)
     kind = _kind(layer, nodes)
-    sums = _SUMS.search(_text(layer, "TacticName").lower()) if kind == "weighted" else None
-    summed = _SUMMED.get(sums[1] or sums[2]) if sums is not None else None
-    return EngineLayer(name, () if kind == "reformat" else nodes, kind, _precision(layer, kind), summed)
+    return EngineLayer(name, () if kind == "reformat" else nodes, kind, _precision(layer, kind))
 
 
 def _kind(layer: Mapping[str, Any], nodes: tuple[str, ...]) -> LayerKind:

@@ -39,18 +39,6 @@ def macs(network: Network, shapes: Mapping[str, _Shape]) -> dict[str, float]:
     }
 
 
-def sum_length(model: Model, node: str, shapes: Mapping[str, _Shape]) -> int:
-    """How many products each result of a convolution or matrix product is the sum of.
-
-    Raises:
-        KeyError: A shape is missing.
-    """
-    known = {**shapes, **{name: array.shape for name, array in model.constants().items()}}
-    found = model.index.nodes[node]
-    sums: int = math.prod(known[found.output[0]])
-    return _of_node(found, known) // sums
-
-
 def sized_tensors(network: Network) -> list[str]:
     """Tensors whose shapes ``macs`` wants, constants aside, and those of ``leading_outputs``."""
     index = network.model.index

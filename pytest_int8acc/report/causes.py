@@ -28,7 +28,6 @@ ADVICE: Mapping[CauseKind, str] = {
     "overflow": "keep it in FP32, or scale the values down in the model",
     "underflow": "keep it in FP32, or scale the values up in the model",
     "cancellation": "keep it in FP32, or have the model subtract before it squares or sums",
-    "accumulation": "keep it in FP32",
     "rounding": "keep it in FP32",
 }
 #: What to do where a symptom asks for something else than its kind.
@@ -90,8 +89,6 @@ _SENTENCES: Mapping[Symptom, str] = {
     "vanishing-constant": "its constant '{tensor}' is {amax:.3g}, which is 0 in {precision}",
     "cancelling": "'{tensor}' is a small difference of large values: rounding them to {precision} changes it "
     "by {share:%}",
-    "sums-in-low": "the engine's kernel sums {products:g} products in {precision}: so summed, the model "
-    "shows {low_sums_share:%} of the engine's loss in ONNX Runtime, with FP32 sums {fp32_sums_share:%}",
     "needs-digits": "nothing of it overflows or vanishes; '{tensor}' loses digits in {precision} that what "
     "reads it needs",
 }
@@ -115,7 +112,6 @@ KINDS: Mapping[CauseKind, str] = {
     "overflow": "values beyond the format",
     "underflow": "values that vanish",
     "cancellation": "differences that cancel",
-    "accumulation": "products summed in FP16",
     "rounding": "digits that are needed",
 }
 _SHORT_COST = "SQNR {sqnr_db:.3g} dB where {best_sqnr_db:.3g} is possible"
@@ -154,7 +150,6 @@ _CLAUSES: Mapping[Symptom, str] = {
     "vanishing-values": "{lost:g} values become 0 in {precision}",
     "vanishing-constant": "a constant of {amax:.3g} is 0 in {precision}",
     "cancelling": "a difference changes by {share:%} when rounded to {precision}",
-    "sums-in-low": "{products:g} products summed in {precision}, {low_sums_share:%} of the loss",
     "needs-digits": "loses digits that what reads it needs",
 }
 

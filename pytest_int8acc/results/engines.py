@@ -38,8 +38,6 @@ class EngineLayer:
     kind: LayerKind
     """qdq: a Quantize or Dequantize that stands alone."""
     precision: Kind
-    sums_in: Kind | None = None
-    """What a kernel of products sums them in, where its name tells."""
 
 
 @dataclass(frozen=True)

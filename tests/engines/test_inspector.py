@@ -93,25 +93,6 @@ def test_a_product_is_int8_where_input_and_weights_are(inputs, weights, tactic, 
 
 
 @pytest.mark.parametrize(
-    ("tactic", "expected"),
-    [
-        ("sm80_xmma_fprop_implicit_gemm_f16f16_f16f16_f16_nhwckrsc_nhwc_tilesize64x32x64", "fp16"),
-        ("sm80_xmma_gemm_f16f16_f16f32_f32_nn_n", "fp32"),
-        ("sm80_xmma_gemm_bf16bf16_bf16f32_f32_tn_n", "fp32"),
-        ("sm80_xmma_gemm_i8f16_i8i32_f32_tn_n", None),
-        ("sm80_xmma_gemm_f16f16", None),
-        ("ampere_h16816gemm_128x64_ldg8_stages_64x3_nn_v1", "fp16"),
-        ("ampere_fp16_s16816gemm_fp16_64x64_ldg8", "fp32"),
-        ("__myl_MulAdd_0x1234", None),
-        (None, None),
-    ],
-)
-def test_a_kernel_s_name_tells_what_it_sums_in(tactic, expected):
-    (layer,) = read_layers(json.dumps([{"Name": "a", "LayerType": "gemm", "TacticName": tactic}]))
-    assert layer.sums_in == expected
-
-
-@pytest.mark.parametrize(
     ("keys", "expected"),
     [
         ({"LayerType": "CaskPooling", "TacticName": "sm50_xmma_pooling_IMMA"}, "other"),

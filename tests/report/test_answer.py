@@ -26,7 +26,6 @@ NUMBERS = {
     **dict.fromkeys(("zero_point", "low", "high", "scale", "least_scale", "channel_amax"), 1.2345e-5),
     **dict.fromkeys(("channel_ratio", "codes_left", "p99.9", "quarter_amax", "partner_amax"), 98765.4),
     **dict.fromkeys(("lost", "smallest", "share"), 0.012345),
-    **dict.fromkeys(("products", "low_sums_share", "fp32_sums_share"), 12345.6),
     **dict.fromkeys(("scales", "scales_off", "axis", "axis_of_scales", "amax_in_use"), 120.0),
 }
 LONG = "/" + "a very long name of a block/" * 2500
