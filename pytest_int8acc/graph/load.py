@@ -11,7 +11,7 @@ from __future__ import annotations
 import contextlib
 import copy
 import functools
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import replace
 from pathlib import Path
 
@@ -24,6 +24,7 @@ from onnx.inliner import inline_local_functions
 
 from pytest_int8acc.errors import ModelError
 from pytest_int8acc.graph.door import admit
+from pytest_int8acc.graph.groups import WEIGHTED
 from pytest_int8acc.graph.index import all_nodes, attribute, refill, take_name
 from pytest_int8acc.graph.model import Model, make_model, put_constant
 from pytest_int8acc.graph.sizes import computed, fold_sizes
@@ -47,6 +48,8 @@ _WIDENED = frozenset(
 )
 _WIDENED_TO = 19
 _PROTOBUF_BYTES = 1 << 31
+#: Initializers need not be among the graph's inputs from this IR version on.
+_IR_OF_UNLISTED_INITIALIZERS = 4
 
 
 def load_model(path: Path) -> Model:
@@ -75,7 +78,7 @@ def normalize(model: Model) -> Model:
     name = model.name
     proto = inline_local_functions(model.proto) if model.proto.functions else model.proto
     beside, model = model.beside, make_model(proto, model.weights, name)
-    _drop_initializers_from_inputs(model.graph)
+    _drop_initializers_from_inputs(model.proto)
     _open_negative_sizes(model.graph)
     _hoist_constants(model)
     least = QDQ_OPSET if holds_trt_fp8(model) else LEAST_OPSET
@@ -175,10 +178,15 @@ def _check_outputs(model: Model) -> None:
             )
 
 
-def _drop_initializers_from_inputs(graph: onnx.GraphProto) -> None:
-    """IR version 3 lists initializers among the inputs; they are constants all the same."""
+def _drop_initializers_from_inputs(proto: onnx.ModelProto) -> None:
+    """IR version 3 lists initializers among the inputs; they are constants all the same.
+
+    From IR version 4 on they need not be listed; the version converter refuses version 3 without them.
+    """
+    graph = proto.graph
     constant = {tensor.name for tensor in graph.initializer}
     refill(graph.input, [value for value in graph.input if value.name not in constant])
+    proto.ir_version = max(proto.ir_version, _IR_OF_UNLISTED_INITIALIZERS)
 
 
 def _open_negative_sizes(graph: onnx.GraphProto) -> None:
@@ -248,8 +256,10 @@ def _fold(model: Model) -> Model:
     constants = model.constants()
     editor = model.edit()
     kept = []
+    weighted = [node for node in editor.graph.node if node.op_type in WEIGHTED and len(node.input) > 1]
+    weights = {node.input[1] for node in weighted}
     for node in editor.graph.node:
-        if _folds(node, constants):
+        if _folds(node, constants, weights):
             try:
                 array = computed(node, [constants[name] for name in node.input], model.opset)
             except Exception as error:  # of any type: see there
@@ -265,9 +275,11 @@ def _fold(model: Model) -> Model:
     return editor.done()
 
 
-def _folds(node: onnx.NodeProto, constants: Mapping[str, Array]) -> bool:
+def _folds(node: onnx.NodeProto, constants: Mapping[str, Array], weights: Collection[str]) -> bool:
     if node.domain != "" or any(name not in constants for name in node.input):
         return False
+    if node.op_type == "ConstantOfShape":  # any other tensor of one repeated value would only take memory
+        return node.output[0] in weights
     if node.op_type in _SCALES:
         one, other = (constants[name] for name in node.input)
         shapes = one.shape, other.shape
