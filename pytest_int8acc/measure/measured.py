@@ -51,7 +51,8 @@ from pytest_int8acc.measure.caveats import (
     refuse_overflow,
     shown_inside,
 )
-from pytest_int8acc.measure.preflight import Preflight, beside_golden, preflight
+from pytest_int8acc.measure.first_look import Preflight
+from pytest_int8acc.measure.preflight import beside_golden, preflight
 from pytest_int8acc.measure.rounding import Moved, with_rounding
 from pytest_int8acc.measure.runs import (
     Forms,

@@ -8,8 +8,8 @@ leave no doubt, FP32 is not run on the other samples, unless INT8 fails.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 
 import numpy as np
@@ -29,6 +29,7 @@ from pytest_int8acc.graph.formats import FP16
 from pytest_int8acc.graph.groups import moves_values
 from pytest_int8acc.graph.model import Model
 from pytest_int8acc.measure.caveats import compared, lost_by_baseline, made_floats, refuse_overflow
+from pytest_int8acc.measure.first_look import Preflight
 from pytest_int8acc.measure.runs import check_interface
 from pytest_int8acc.results import Role
 from pytest_int8acc.spec.models import Case
@@ -44,25 +45,6 @@ _HEADROOM = 64
 _SHARE = 1 / 16
 #: As many samples are supposed of data that must be read to be counted.
 _SUPPOSED = 64
-
-
-@dataclass(frozen=True, eq=False)
-class Preflight:
-    """What the first samples say, and the engines that they were run on."""
-
-    baseline: Engine | None = None
-    """None where the baseline was kept and is not run."""
-    candidate: Engine | None = None
-    """None where it is still to be calibrated."""
-    fp32: Callable[[], Engine] | None = None
-    """Opens the float model; None where the baseline is that, or where ONNX Runtime cannot run it."""
-    steady: Scoring | None = None
-    """Two runs of the baseline, where they gave the same numbers bit for bit; None where they did not."""
-    doubtful: bool = False
-    """Whether FP32 is wanted on all samples whatever INT8 gives."""
-    settled: bool = False
-    """Whether FP16 was found not to overflow on all samples."""
-    notes: tuple[str, ...] = ()
 
 
 def preflight(

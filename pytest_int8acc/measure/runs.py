@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -21,15 +20,13 @@ from pytest_int8acc.engines.run import lock_step
 from pytest_int8acc.errors import DataError, EngineError, ModelError, blaming
 from pytest_int8acc.goldens.arrays import Cutter
 from pytest_int8acc.graph.model import Model
+from pytest_int8acc.measure.first_look import Preflight
 from pytest_int8acc.measure.rounding import Moved
 from pytest_int8acc.measure.worst import Worst, keep_worst
 from pytest_int8acc.results import Role
 from pytest_int8acc.scores.sums import samples_in
 from pytest_int8acc.spec.models import Case
 from pytest_int8acc.tensors import Array, Feed, Outputs, describe, did_you_mean
-
-if TYPE_CHECKING:
-    from pytest_int8acc.measure.preflight import Preflight
 
 
 @dataclass(eq=False)

@@ -115,6 +115,11 @@ class SpecItem(pytest.Function):
         self.began = 0.0
         """By ``time.monotonic``."""
 
+    @property
+    def judged(self) -> bool:
+        """Returns whether the case has a verdict; what follows it may be under way."""
+        return self.measured is not None
+
     def mark(self) -> None:
         """Gives the item the case's marks; raises SpecError where pytest refuses one."""
         self.add_marker("int8acc")

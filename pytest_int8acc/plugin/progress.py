@@ -19,7 +19,7 @@ import time
 from collections.abc import Generator, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 import pytest
 
@@ -27,7 +27,8 @@ from pytest_int8acc.files import replace_file
 from pytest_int8acc.settings import SUFFIXES
 
 if TYPE_CHECKING:
-    from pytest_int8acc.plugin.items import SpecItem
+    from pytest_int8acc.clock import Clock
+    from pytest_int8acc.results import CaseResult
 
 NAME = "int8acc-progress"
 #: Where workers leave their lines, in what the controller gives them.
@@ -39,8 +40,26 @@ PATIENCE = 30.0
 _STOP, _BUSY, _REPORT = "stop", ".busy", ".report"
 
 
+class WatchedCase(Protocol):
+    """What the progress line reads of a case's item."""
+
+    name: str
+    config: pytest.Config
+    clock: Clock
+    began: float
+    result: CaseResult | None
+
+    @property
+    def nodeid(self) -> str:
+        """Returns pytest's name of the item."""
+
+    @property
+    def judged(self) -> bool:
+        """Returns whether the case has a verdict."""
+
+
 @contextmanager
-def watching(item: SpecItem) -> Iterator[None]:
+def watching(item: WatchedCase) -> Iterator[None]:
     """Tell what a case does meanwhile."""
     progress: Progress | None = item.config.pluginmanager.get_plugin(NAME)
     if progress is None:
@@ -117,7 +136,7 @@ class Progress:
         if self._worker is None and config.get_verbosity() > -2:
             with contextlib.suppress(OSError, ValueError):  # stdout is no file
                 self._screen = Screen(config)
-        self._item: SpecItem | None = None
+        self._item: WatchedCase | None = None
         self._lock, self._ended = threading.RLock(), threading.Event()
         self._thread = threading.Thread(target=self._look, name=NAME, daemon=True)
         self._told: dict[str, float] = {}
@@ -125,7 +144,7 @@ class Progress:
 
     # A case of this process
 
-    def begin(self, item: SpecItem) -> None:
+    def begin(self, item: WatchedCase) -> None:
         """Look at this case from now on."""
         self._item = item
         self._leave()
@@ -200,7 +219,7 @@ class Progress:
         with self._lock:
             item = self._item
             if self._worker is not None:
-                judged = item is not None and item.measured is not None
+                judged = item is not None and item.judged
                 self._put(
                     _BUSY, {"line": self._line(), "nodeid": item.nodeid if item else "", "judged": judged}
                 )
@@ -213,7 +232,7 @@ class Progress:
     def _obey(self) -> None:
         """End what follows a verdict where Ctrl-C has reached the controller alone."""
         item = self._item
-        if item is None or self.folder is None or item.measured is None or item.clock.interrupted:
+        if item is None or self.folder is None or not item.judged or item.clock.interrupted:
             return
         with contextlib.suppress(OSError):
             if time.time() - (self.folder / _STOP).stat().st_mtime > 1:

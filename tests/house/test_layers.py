@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Iterator
+from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
 import pytest
@@ -107,6 +108,20 @@ def test_imports_run_downward(room, name, tree):
         assert other == room or FLOOR[other] > FLOOR[room], (
             f"{name} imports {imported}, which is not below it"
         )
+
+
+def test_no_modules_import_each_other():
+    """Not by an import within a function or for types either."""
+    trees = {f"{PACKAGE}.{param.values[1].removesuffix('.__init__')}": param.values[2] for param in MODULES}
+    needs = {}
+    for module, tree in trees.items():
+        # ``from a import b`` names module ``a.b``, or ``b`` within ``a``.
+        found = {name if name in trees else name.rpartition(".")[0] for name in imports(tree)}
+        needs[module] = (found & trees.keys()) - {module}
+    try:
+        TopologicalSorter(needs).prepare()
+    except CycleError as error:
+        pytest.fail(f"modules that import each other: {' -> '.join(error.args[1])}")
 
 
 @pytest.mark.parametrize(("room", "name", "tree"), MODULES)

@@ -7,6 +7,7 @@ import json
 import os
 import shutil
 import subprocess
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from io import BufferedReader
@@ -14,7 +15,11 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
-FLAGS = ("--headless", "--disable-gpu", "--hide-scrollbars", "--no-first-run", "--remote-debugging-pipe")
+#: Chromium drops keys that come before a page is first painted, unless ``--allow-pre-commit-input`` is given.
+FLAGS = (
+    *("--headless", "--disable-gpu", "--hide-scrollbars", "--no-first-run", "--remote-debugging-pipe"),
+    *("--allow-pre-commit-input", "--disable-background-networking"),
+)
 #: Key to its code for Windows, by which Chromium knows it, and the text it types.
 KEYS = {"Tab": (9, ""), "Enter": (13, "\r"), "Escape": (27, ""), " ": (32, " ")}
 
@@ -89,6 +94,15 @@ class Page:
         told = self.call("Runtime.evaluate", expression=expression, returnByValue=True, awaitPromise=True)
         assert "exceptionDetails" not in told, told
         return told["result"].get("value")
+
+    def becomes(self, expression: str, expected: Any, seconds: float = 10.0) -> bool:
+        """Returns whether JavaScript gives what is expected in time: a key may act in a later task."""
+        until = time.monotonic() + seconds
+        while self.value(expression) != expected:
+            if time.monotonic() > until:
+                return False
+            time.sleep(0.02)
+        return True
 
     def press(self, key: str, modifiers: int = 0) -> None:
         """A key; ``modifiers`` 8 is Shift."""

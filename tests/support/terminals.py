@@ -37,6 +37,13 @@ SLOW_TRIALS = _SLOW.format(
 )
 SLOW_SETUP = _SLOW.format(module="pytest_int8acc.measure", owner="measured", name="candidate_form", seconds=5)
 _LIMIT = 120.0
+#: Starts Python with SIGINT's default: a job in the background (``nohup ... &``) ignores it.
+_HEARS_CTRL_C = """
+import os, signal, sys
+
+signal.signal(signal.SIGINT, signal.SIG_DFL)
+os.execv(sys.executable, [sys.executable, *sys.argv[1:]])
+"""
 
 
 def run(folder: Path, *args: str, terminal: bool, ctrl_c: str = "") -> tuple[int, str]:
@@ -49,7 +56,8 @@ def run(folder: Path, *args: str, terminal: bool, ctrl_c: str = "") -> tuple[int
         ctrl_c: Comes once ``ready`` is there: to the whole ``group``, or to the ``first`` process alone.
     """
     out, inner = os.openpty() if terminal else os.pipe()
-    command = [sys.executable, "-m", "pytest", *LOAD, "-p", "no:cacheprovider", "--int8acc", *args]
+    started = [sys.executable, "-c", _HEARS_CTRL_C, "-m", "pytest", *LOAD]
+    command = [*started, "-p", "no:cacheprovider", "--int8acc", *args]
     process = subprocess.Popen(
         command, cwd=folder, stdin=subprocess.DEVNULL, stdout=inner, stderr=inner, start_new_session=True,
         env={**os.environ, "COLUMNS": "150", "TERM": "xterm"},
