@@ -9,6 +9,11 @@ _RUN, _TEXT = 400, 4000
 #: What runners of CI obey in a log: ``::command`` where a line starts, ``##[command]`` or ``##vso[`` anywhere
 #: (github.com/actions/runner, ActionCommand.cs; github.com/microsoft/azure-pipelines-agent, Command.cs).
 _COMMAND = r"^(\s*):(?=:)|#(?=#[A-Za-z]*\[)"
+#: What may be secret in a URL: all before its last ``@``, as passwords may hold any character, and its query.
+_URL = re.compile(r"(?P<scheme>[^:/]*://)(?:(?P<user>.*)@)?(?P<path>[^?#]*)(?P<query>.*)", re.DOTALL)
+#: A secret of fewer characters is part of too many words to be looked for in a text.
+_LEAST_SECRET = 4
+_HIDDEN = "***"
 
 
 def shown(text: str) -> str:
@@ -61,3 +66,45 @@ def _cut(text: str, most: int) -> str:
     if len(text) <= most:
         return text
     return f"{text[: most * 2 // 3]}...[{digest(text)}, {len(text)} characters]...{text[-most // 6 :]}"
+
+
+def safe_url(url: str) -> str:
+    """``url`` with ``***`` in place of user, password and query; a path stays as it is."""
+    return "::".join(_safe_link(link) for link in _links(url))
+
+
+def without_secrets(text: str, *urls: str) -> str:
+    """``text`` with ``***`` in place of what is secret in one of ``urls``, however it is quoted."""
+    for secret in sorted({s for url in urls for s in _secrets(url)}, key=len, reverse=True):
+        text = text.replace(secret, _HIDDEN)
+    return text
+
+
+def _links(url: str) -> list[str]:
+    """The URLs that fsspec chains, as in ``simplecache::s3://bucket``."""
+    return re.split(r"::(?=[A-Za-z0-9+.-]+://)", url)
+
+
+def _safe_link(url: str) -> str:
+    found = _URL.fullmatch(url)
+    if found is None:
+        return url
+    user = f"{_HIDDEN}@" if found["user"] is not None else ""
+    query = f"{found['query'][0]}{_HIDDEN}" if found["query"] else ""
+    return f"{found['scheme']}{user}{found['path']}{query}"
+
+
+def _secrets(url: str) -> set[str]:
+    """What must not be told of ``url``: as written, percent-encoded or not, and as HTTP sends it."""
+    import base64
+    from urllib.parse import quote, unquote
+
+    written: set[str] = set()
+    sent: set[str] = set()
+    for found in filter(None, map(_URL.fullmatch, _links(url))):
+        user = found["user"] or ""
+        values = re.findall(r"=([^&;]*)", found["query"])
+        written |= {user, user.partition(":")[2] or user, found["query"][1:], *values}
+        sent.add(base64.b64encode(unquote(user).encode("utf-8", "surrogateescape")).decode())
+    known = written | {unquote(text) for text in written} | {quote(text, safe="") for text in written} | sent
+    return {text for text in known if len(text) >= _LEAST_SECRET}

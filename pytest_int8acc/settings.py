@@ -6,6 +6,8 @@ import re
 from collections.abc import Mapping
 from typing import Any, Literal, get_args
 
+from pytest_int8acc.names import safe_url
+
 #: How the name of a spec file ends.
 SUFFIXES = (".int8acc.yaml", ".int8acc.yml")
 
@@ -176,12 +178,13 @@ class Settings:
         return Settings(sources=self.sources, **{**self.given, **changes})
 
     def describe(self) -> str:
-        """One line of all settings, each with its source."""
-        return ", ".join(
-            f"{s.name} {'none' if (value := getattr(self, s.name)) is None else value} "
-            f"({self.sources.get(s.name, 'default')})"
-            for s in SETTINGS
-        )
+        """One line of all settings, each with its source; passwords in URLs are left out."""
+        parts = []
+        for setting in SETTINGS:
+            value = getattr(self, setting.name)
+            text = "none" if value is None else safe_url(str(value))
+            parts.append(f"{setting.name} {text} ({self.sources.get(setting.name, 'default')})")
+        return ", ".join(parts)
 
 
 SETTINGS = tuple(value for value in vars(Settings).values() if isinstance(value, Setting))

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import errno
 import hashlib
 import importlib
 import logging
-import re
 import shutil
 import tempfile
 import uuid
@@ -19,8 +19,9 @@ from pydantic import AfterValidator
 
 from pytest_int8acc.engines.manifest import Manifest, Note, TimingNote, describe_folder, digest_file, inside
 from pytest_int8acc.engines.store import Entry, Store, default_folder
-from pytest_int8acc.errors import EngineError
+from pytest_int8acc.errors import EngineError, told
 from pytest_int8acc.files import replace_file
+from pytest_int8acc.names import safe_url, without_secrets
 from pytest_int8acc.settings import Settings
 
 logger = logging.getLogger("pytest_int8acc")
@@ -165,7 +166,8 @@ class RemoteStore:
                 data = read_bytes(f"{self.url}/timing/{known.file}")
                 if known.provenance == provenance and hashlib.sha256(data).hexdigest() == known.sha256:
                     return data
-            logger.warning("%s: the timing cache is damaged and is not used", self._timing_url(provenance))
+            where = safe_url(self._timing_url(provenance))
+            logger.warning("%s: the timing cache is damaged and is not used", where)
         return None
 
     @contextlib.contextmanager
@@ -281,10 +283,14 @@ def reach(url: str) -> tuple[Any, str]:
     try:
         system, path = fsspec.core.url_to_fs(url)
         return system, path
+    # Errors are raised without their cause: its text and frames may hold a password.
     except ImportError as error:
-        raise EngineError(f"{safe_url(url)}: a library is missing: {error}") from error
+        raise EngineError(f"{safe_url(url)}: a library is missing: {_told(error, url)}") from None
     except ValueError as error:
-        raise EngineError(f"{safe_url(url)}: not a URL that fsspec knows: {error}") from error
+        raise EngineError(f"{safe_url(url)}: not a URL that fsspec knows: {_told(error, url)}") from None
+    except Exception as error:  # some drivers connect at once; their errors have no common base class
+        said = f"{type(error).__name__}: {_told(error, url)}"
+        raise EngineError(f"{safe_url(url)}: cannot be opened: {said}") from None
 
 
 @contextlib.contextmanager
@@ -292,13 +298,16 @@ def talking(url: str) -> Iterator[None]:
     """Turn what goes wrong in shared storage, but for a missing file, into an EngineError."""
     try:
         yield
-    except (FileNotFoundError, EngineError):
+    except EngineError:
         raise
-    except Exception as error:  # the errors of fsspec's drivers have no common base class
-        text = " ".join(str(error).split())[:300]
-        raise EngineError(f"shared storage {safe_url(url)} fails: {type(error).__name__}: {text}") from error
+    except FileNotFoundError:
+        raise FileNotFoundError(errno.ENOENT, "no such file", safe_url(url)) from None
+    except Exception as error:
+        said = f"{type(error).__name__}: {_told(error, url)}"
+        raise EngineError(f"shared storage {safe_url(url)} fails: {said}") from None
 
 
-def safe_url(url: str) -> str:
-    """``url`` without a password."""
-    return re.sub(r"//[^/@]*@", "//", url)
+def _told(error: Exception, url: str) -> str:
+    """What a driver says, in one line without what is secret in ``url``."""
+    words = told(error)
+    return without_secrets(" ".join(words.split()), url)[:300]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
@@ -16,7 +16,7 @@ Update = Literal["off", "missing", "all"]
 class Goldens:
     """Where a case's golden lies, and what may be written."""
 
-    folder: str | None = None
+    folder: str | None = field(default=None, repr=False)
     """Path or fsspec URL of the folder of the case's spec; None: ``__int8acc__/<spec>`` beside it."""
     update: Update = "off"
     candidates: Path | None = None

@@ -12,14 +12,15 @@ import hashlib
 import os
 import tempfile
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from filelock import FileLock, Timeout
 
-from pytest_int8acc.engines.remote import is_url, read_bytes, safe_url, write_bytes_atomic
+from pytest_int8acc.engines.remote import is_url, read_bytes, write_bytes_atomic
 from pytest_int8acc.goldens.arrays import Stored, unpack
 from pytest_int8acc.goldens.record import GoldenError, Record, read_record
+from pytest_int8acc.names import safe_url
 from pytest_int8acc.settings import stem
 from pytest_int8acc.spec.load import display
 from pytest_int8acc.spec.models import Case
@@ -36,8 +37,8 @@ _PATIENCE = 120.0
 class Place:
     """One golden's two files."""
 
-    folder: str
-    """A path or an fsspec URL."""
+    folder: str = field(repr=False)
+    """A path or an fsspec URL, which may hold a password."""
     case: str
     again: str = "record it again"
     """What to type to record it anew."""

@@ -6,7 +6,7 @@ import glob
 import io
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
@@ -34,12 +34,12 @@ class ArrayGoldens:
     """Goldens of arrays, one .npz each.
 
     Args:
-        folder: A path or an fsspec URL.
+        folder: A path or an fsspec URL, which may hold a password.
         update: Whether goldens are recorded: not at all, those missing, or all.
         candidates: Where arrays go that differ from their golden, or have none; None keeps none.
     """
 
-    folder: str
+    folder: str = field(repr=False)
     update: Update = "off"
     candidates: Path | None = None
 

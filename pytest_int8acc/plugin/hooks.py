@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from pytest_int8acc.names import safe_url, shown, without_secrets
 from pytest_int8acc.settings import SETTINGS, SUFFIXES, Kind, Setting
 
 if TYPE_CHECKING:
@@ -142,6 +143,15 @@ def pytest_configure(config: pytest.Config) -> None:
                 setting.parse(value)
         except ValueError as error:
             raise pytest.UsageError(f"{setting.ini} in the pytest configuration: {error}") from None
+    for name, given in (
+        ("--int8acc-report", config.getoption("int8acc_report")),
+        ("int8acc_report in the pytest configuration", config.getini("int8acc_report")),
+    ):
+        if given and "://" in str(given):
+            raise pytest.UsageError(
+                f"{name}: {safe_url(str(given))} is a URL: reports are written to a folder of this machine; "
+                "give a folder, and upload it when the run has ended"
+            )
 
 
 def _getini(config: pytest.Config, key: str, expected: str) -> Any:
@@ -232,7 +242,25 @@ def pytest_runtest_makereport(
         from pytest_int8acc.plugin.reporting import attach
 
         attach(item.config.pluginmanager.getplugin("html"), report)
+    _hide_secrets(item.config, report)
     return report
+
+
+def _hide_secrets(config: pytest.Config, report: pytest.TestReport) -> None:
+    """Takes passwords of configured URLs out of a report: tracebacks show arguments, drivers write logs."""
+    keys = ("int8acc_cache_dir", "int8acc_goldens")
+    given = [config.getoption("int8acc_cache_dir"), *map(config.getini, keys)]
+    urls = [str(url) for url in given if url and "://" in str(url)]
+    if not urls:
+        return
+    report.sections = [(title, without_secrets(text, *urls)) for title, text in report.sections]
+    text = str(report.longrepr)
+    hidden = without_secrets(text, *urls)
+    if hidden != text and isinstance(report.longrepr, tuple):
+        path, line, reason = report.longrepr
+        report.longrepr = path, line, without_secrets(reason, *urls)
+    elif hidden != text:
+        report.longrepr = hidden
 
 
 def _show_cases(item: pytest.Item, report: pytest.TestReport) -> None:
@@ -303,7 +331,6 @@ class _Last:
             config.getoption(option, False) for option in ("collectonly", "setuponly", "setupplan")
         )
         if not idle and (_reported(terminalreporter) or _gate(config)):
-            from pytest_int8acc.names import shown
             from pytest_int8acc.plugin.items import report_folder
             from pytest_int8acc.plugin.reporting import write_reports
 
