@@ -77,13 +77,13 @@ def fit_line(s: Sums) -> LineFit | None:
     """
     if not s.elements or s.var_b <= _ROUNDING * s.bb:
         return None
-    mean_b, mean_c = s.scaled(s.b / s.elements), s.scaled(s.c / s.elements)
+    mean_b, mean_c = s.b / s.elements, s.c / s.elements
     if s.var_c <= _ROUNDING * s.cc:
         return LineFit(0.0, mean_c, 0.0, ("constant",))
     slope = s.cov / s.var_b
     offset = mean_c - slope * mean_b
     correlation = float(np.clip(s.cov / math.sqrt(s.var_b) / math.sqrt(s.var_c), -1, 1))
-    shift, deviation = mean_c - mean_b, s.scaled(math.sqrt(s.var_b / s.elements))
+    shift, deviation = mean_c - mean_b, math.sqrt(s.var_b / s.elements)
     meanings = (
         _meanings(slope, offset / deviation, shift / deviation) if correlation > _MIN_CORRELATION else ()
     )
@@ -203,7 +203,7 @@ def result(tally: Tally, noise: Tally | None = None, *, intervals: bool = False)
         wanted = [name for name in tally.reported if name not in tally.judged]
         scores += [_score(METRICS[name], tally, True, rerun, usual) for name in wanted]
     notes = [obstacle.note, "two runs of the baseline differ in shape: noise unknown" * unstable]
-    shown = obstacle.comparable and tally.kind == "floats" and not tally.judged_only
+    shown = obstacle.comparable and tally.kind == "floats" and not tally.judged_only and tally.can_be_squared
     return OutputResult(
         name=tally.name,
         dtype=tally.dtype,

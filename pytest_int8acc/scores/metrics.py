@@ -64,19 +64,19 @@ def psnr_db(rows: F64) -> float:
 def max_abs(rows: F64) -> float:
     """Max |b - c|, in the output's own unit; nan without elements."""
     s = sums_of(rows)
-    return s.scaled(s.max_error) if s.elements else math.nan
+    return s.max_error if s.elements else math.nan
 
 
 def mean_abs(rows: F64) -> float:
     """Mean |b - c|, in the output's own unit; nan without elements."""
     s = sums_of(rows)
-    return s.scaled(s.absolute / s.elements) if s.elements else math.nan
+    return s.absolute / s.elements if s.elements else math.nan
 
 
 def mse(rows: F64) -> float:
     """Mean (b - c)^2, in the square of the output's own unit: mean squared error; nan without elements."""
     s = sums_of(rows)
-    return float(np.ldexp(s.ee / s.elements, 2 * int(s.exponent))) if s.elements else math.nan
+    return s.ee / s.elements if s.elements else math.nan
 
 
 def max_rel(rows: F64) -> float:
@@ -159,6 +159,8 @@ class Metric:
     """What the output may hold: floats, integers, booleans, strings."""
     min_classes: int = 0
     """Least size of the class axis with which it can be anything but perfect; 0: needs no class axis."""
+    squares: bool = False
+    """Whether it is made of squares of the values (see ``SQUARED``)."""
 
     def __call__(self, rows: F64) -> float:
         """The metric of samples, from a row of ``measure`` for each; nan where it cannot be computed."""
@@ -174,8 +176,24 @@ _EXACT = ("integers", "booleans", "strings")
 METRICS: Mapping[str, Metric] = {
     metric.name: metric
     for metric in (
-        Metric("cosine", cosine, SQUARES, "min", "cosine similarity over all elements, -1 to 1", _NUMBERS),
-        Metric("sqnr_db", sqnr_db, SQUARES, "min", "signal to quantization noise ratio, dB", _NUMBERS),
+        Metric(
+            "cosine",
+            cosine,
+            SQUARES,
+            "min",
+            "cosine similarity over all elements, -1 to 1",
+            _NUMBERS,
+            squares=True,
+        ),
+        Metric(
+            "sqnr_db",
+            sqnr_db,
+            SQUARES,
+            "min",
+            "signal to quantization noise ratio, dB",
+            _NUMBERS,
+            squares=True,
+        ),
         Metric(
             "psnr_db",
             psnr_db,
@@ -183,10 +201,11 @@ METRICS: Mapping[str, Metric] = {
             "min",
             "peak signal to noise ratio, peak = max |baseline|, dB",
             _NUMBERS,
+            squares=True,
         ),
         Metric("max_abs", max_abs, ERRORS, "max", "greatest absolute error", _NUMBERS),
         Metric("mean_abs", mean_abs, ERRORS, "max", "mean absolute error", _NUMBERS),
-        Metric("mse", mse, SQUARES, "max", "mean squared error", _NUMBERS),
+        Metric("mse", mse, SQUARES, "max", "mean squared error", _NUMBERS, squares=True),
         Metric("max_rel", max_rel, RELATIVE, "max", "greatest relative error, with a floor", _NUMBERS),
         Metric("mean_rel", mean_rel, RELATIVE, "max", "mean relative error, with a floor", _NUMBERS),
         Metric(

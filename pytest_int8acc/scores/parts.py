@@ -52,8 +52,6 @@ class Demand(ABC):
         """
         self.output, self.metric, self.limit = whole.name, METRICS[metric], limits.limits[metric]
         self.limits, self.samples = limits, whole.samples
-        self.unit = int(whole.sums.exponent) if len(whole.errors) else 0
-        """Binary exponent that values are divided by; 0 but for very small and very large doubles."""
         self.budget = self._budget(whole)
         """How much of what is measured meets the limit exactly, as a mean over all samples."""
         bound, allowed = self.metric.bound, self._spared(whole)
@@ -73,8 +71,6 @@ class Demand(ABC):
 
         ``c`` must be finite wherever ``b`` is.
         """
-        if self.unit:
-            b, c = (np.ldexp(a.astype(np.float64), -self.unit) for a in (b, c))
         with np.errstate(all="ignore"):
             vectors = np.clip(self._vectors(b, c, samples), -_LONG, _LONG)
         return np.asarray(vectors, np.float32)
@@ -92,12 +88,6 @@ class Demand(ABC):
     def _parts(self, rows: F64) -> F64:
         return _SAFE * ratio(self._measured(rows), self.budget)
 
-    def _column(self, rows: F64, field: str) -> F64:
-        """A field of ``Sums`` in this demand's unit, [seen]; squares in its square."""
-        power = 2 if field in ("bb", "be", "ee") else 1
-        shift = rows[:, AT["exponent"]] - self.unit
-        return np.asarray(np.ldexp(rows[:, AT[field]], (power * shift).astype(int)))
-
     def _spared(self, whole: Tally) -> int:
         """Samples that may have a part above 1."""
         return 0
@@ -111,12 +101,12 @@ class Squares(Demand):
     def _budget(self, whole: Tally) -> float:
         sums = whole.sums
         if self.metric.name == "mse":
-            return max(float(np.ldexp(self.limit, -2 * self.unit)) * sums.elements / whole.samples, TINY)
+            return max(self.limit * sums.elements / whole.samples, TINY)
         signal = sums.bb if self.metric.name == "sqnr_db" else sums.peak**2 * sums.elements
         return max(signal / 10 ** (self.limit / 10) / whole.samples, TINY)
 
     def _measured(self, rows: F64) -> F64:
-        return self._column(rows, "ee")
+        return rows[:, AT["ee"]]
 
     def _vectors(self, b: Array, c: Array, samples: int) -> F64:
         return error(b, c, samples) / math.sqrt(self.budget)
@@ -136,7 +126,7 @@ class Cosine(Demand):
         return max(whole.sums.bb / whole.samples, TINY)
 
     def _measured(self, rows: F64) -> F64:
-        each = [self._column(rows, field) for field in ("bb", "be", "ee")]
+        each = [rows[:, AT[field]] for field in ("bb", "be", "ee")]
         yy, ye, ee = (column.sum() for column in each)
         if yy + ye <= 0:  # at a right angle or worse: nothing is explained
             unexplained, across = yy, each[0]
@@ -165,13 +155,13 @@ class Means(Demand):
         super().__init__(metric, limits, whole)
 
     def _budget(self, whole: Tally) -> float:
-        return math.ldexp(self.limit, 0 if self.floor is not None else -self.unit) * self._count(whole)
+        return self.limit * self._count(whole)
 
     def _count(self, whole: Tally) -> float:
         return whole.sums.elements / whole.samples
 
     def _measured(self, rows: F64) -> F64:
-        return self._column(rows, "absolute") if self.floor is None else rows[:, 1]
+        return rows[:, AT["absolute"]] if self.floor is None else rows[:, 1]
 
     def _vectors(self, b: Array, c: Array, samples: int) -> F64:
         e = error(b, c, samples)
@@ -189,7 +179,7 @@ class Largest(Means):
         return 1.0
 
     def _measured(self, rows: F64) -> F64:
-        return self._column(rows, "max_error") if self.floor is None else rows[:, 0]
+        return rows[:, AT["max_error"]] if self.floor is None else rows[:, 0]
 
     def _parts(self, rows: F64) -> F64:
         return ratio(self._measured(rows), self.budget)

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from pytest_int8acc.results import Interval, Score
 from pytest_int8acc.scores.measures import Measure
 from pytest_int8acc.scores.metrics import Metric
-from pytest_int8acc.scores.sums import AT, F64, pool_errors
+from pytest_int8acc.scores.sums import AT, F64
 
 #: Times that samples are drawn again.
 DRAWS = 400
@@ -55,8 +55,8 @@ def _is_open(score: Score, samples: int) -> bool:
 def _drawn(
     rows: F64, lots: Sequence[NDArray[np.intp]], choices: NDArray[np.int64], measure: Measure
 ) -> Iterable[F64]:
-    """The rows of each draw; one of their sums where no metric reads more, and all are in one unit."""
-    if measure.greatest is None or (measure.pool is pool_errors and rows[:, AT["exponent"]].any()):
+    """The rows of each draw; one of their sums where no metric reads more."""
+    if measure.greatest is None:
         return (rows[np.concatenate([lots[i] for i in choice])] for choice in choices)
     each = (
         rows[np.concatenate(lots)]
@@ -117,7 +117,7 @@ def heavy(rows: F64) -> tuple[int, ...]:
         rows: Of ``ERRORS`` or ``SQUARES``, [samples, fields].
     """
     errors = np.nan_to_num(rows[:, AT["ee"]], posinf=0.0)
-    if not errors.any() or rows[:, AT["exponent"]].any():
+    if not errors.any():
         return ()
     order = np.argsort(-errors, kind="stable")
     many = int(np.searchsorted(np.cumsum(errors[order]), HEAVY * errors.sum())) + 1

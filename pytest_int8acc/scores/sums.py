@@ -3,11 +3,11 @@
 Below, b is an element of the baseline, c the same element of the candidate. Elements that are the same NaN
 or infinity in both are left out. A few samples, or a part of one, are taken at a time, so that float64
 copies stay in a core's cache; all sums are float64, within 1e-12 of those of Python's exact ``math.fsum``.
+Squares of very small and very large doubles leave float64: see ``SQUARED``.
 """
 
 from __future__ import annotations
 
-import math
 from typing import NamedTuple
 
 import numpy as np
@@ -22,14 +22,15 @@ PIECE = 2**15
 _ONE_THREAD = 2**13
 #: Below this length rows are summed across, not along.
 _NARROW = 64
-#: Binary exponents beyond which squares of doubles leave float64; such samples are scaled.
-_FAR = 400
+#: The least and the greatest magnitude of an output of which squares are summed. Products of two squares stay
+#: in float64 with room for any number of elements. All of float32 lies within.
+SQUARED = (1e-70, 1e70)
 #: A square of the mean above this share of the mean square: moments are taken about the mean.
 _OFF_CENTRE = 0.9
 
 
 class Sums(NamedTuple):
-    """Sums over elements: of one sample or of several, squares and products in units of ``4 ** exponent``."""
+    """Sums over elements, of one sample or of several."""
 
     elements: float = 0.0
     """Those left out not counted."""
@@ -39,8 +40,6 @@ class Sums(NamedTuple):
     """NaN or infinite in the candidate only."""
     bad: float = 0.0
     """NaN or infinite in the baseline, with something else in the candidate."""
-    exponent: float = 0.0
-    """What is not squared is in units of ``2 ** exponent``; 0 but for very small and very large doubles."""
     bb: float = 0.0
     cc: float = 0.0
     be: float = 0.0
@@ -61,15 +60,9 @@ class Sums(NamedTuple):
     """Sum of (b - mean b) (c - mean c)."""
     var_c: float = 0.0
 
-    def scaled(self, value: float) -> float:
-        """``value``, a sum of what is not squared, in the output's own unit."""
-        return math.ldexp(value, int(self.exponent))
-
 
 #: Field of ``Sums`` to its place in a row.
 AT = {field: place for place, field in enumerate(Sums._fields)}
-_LINEAR = [AT["absolute"], AT["max_error"], AT["peak"], AT["b"], AT["c"]]
-_SQUARES = [AT["bb"], AT["cc"], AT["be"], AT["ee"], AT["var_b"], AT["cov"], AT["var_c"]]
 #: Columns that hold the greatest of what several samples hold.
 GREATEST = (AT["max_error"], AT["peak"])
 
@@ -86,11 +79,9 @@ def sums_of(rows: F64) -> Sums:
 
 def pool_errors(rows: F64) -> F64:
     """Several rows as one; moments about the means are merged as by Chan, Golub and LeVeque (1979)."""
-    rows = _in_one_unit(rows)
     with np.errstate(all="ignore"):  # inf and nan are answers here
         pooled = np.asarray(rows.sum(axis=0))
         pooled[[*GREATEST]] = rows[:, GREATEST].max(axis=0, initial=0.0)
-        pooled[AT["exponent"]] = rows[:, AT["exponent"]].max(initial=-np.inf) if len(rows) else 0.0
         weights = rows[:, AT["elements"]]
         if not pooled[AT["elements"]]:
             return pooled
@@ -103,21 +94,6 @@ def pool_errors(rows: F64) -> F64:
             np.sum(weights * x * y) for x, y in ((b, b), (b, c), (c, c))
         ]
     return pooled
-
-
-def _in_one_unit(rows: F64) -> F64:
-    """The same rows in units of the greatest exponent of those that hold anything but 0."""
-    exponents = rows[:, AT["exponent"]]
-    if not exponents.any():
-        return rows
-    held = (rows[:, _SQUARES[:4]] != 0).any(axis=1)
-    top = exponents[held].max(initial=-np.inf)
-    rows = rows.copy()
-    shift = np.where(held, exponents - top, 0.0).astype(int)[:, None] if np.isfinite(top) else 0
-    rows[:, _LINEAR] = np.ldexp(rows[:, _LINEAR], shift)
-    rows[:, _SQUARES] = np.ldexp(rows[:, _SQUARES], 2 * np.asarray(shift))
-    rows[:, AT["exponent"]] = top if np.isfinite(top) else 0.0
-    return rows
 
 
 def errors(b: Array, c: Array, samples: int, *, full: bool) -> F64:
@@ -142,14 +118,14 @@ def errors(b: Array, c: Array, samples: int, *, full: bool) -> F64:
 
 
 def _errors(b: Array, c: Array, full: bool) -> F64:
-    """Of one piece, [samples, elements]; what is not finite or far from 1 goes the long way."""
+    """Of one piece, [samples, elements]; what is not finite goes the long way."""
     if not b.shape[1]:
         return np.zeros((len(b), len(AT)))
     x = _wide(b)
     y = x if _equal(b, c) else _wide(c)
     rows = _sums(x, y, None if y is x else difference(b, c, x, y), full)
     squares = rows[:, [AT["bb"], AT["cc"], AT["ee"]]]
-    if not np.isfinite(squares).all() or (b.dtype.itemsize == 8 and b.dtype.kind == "f" and _leaves(x, y)):
+    if not np.isfinite(squares).all():
         return _errors_anew(b, c, full)
     return rows
 
@@ -169,28 +145,18 @@ def _wide(array: Array) -> F64:
     return array.astype(np.float64)
 
 
-def _leaves(b: F64, c: F64) -> bool:
-    """Whether squares of a sample leave float64."""
-    return bool(_exponents(b, c).any())
-
-
-def _exponents(b: F64, c: F64) -> NDArray[np.intp]:
-    """Binary exponent of each sample's greatest finite magnitude where squares may leave float64; else 0."""
-    greatest = np.maximum(*(np.where(np.isfinite(a), np.abs(a), 0.0).max(axis=1) for a in (b, c)))
-    exponents = np.frexp(greatest)[1].astype(np.intp)
-    return np.where(np.abs(exponents) > _FAR, exponents, 0)
+def greatest_magnitude(array: Array) -> float:
+    """The greatest finite magnitude; 0 where there is none."""
+    return float(np.max(np.abs(array), where=np.isfinite(array), initial=0.0))
 
 
 def _errors_anew(b: Array, c: Array, full: bool) -> F64:
-    """Of a piece that holds what is not finite, or doubles whose squares leave float64."""
+    """Of a piece that holds what is not finite, or whose squares are not."""
     x, y = b.astype(np.float64), c.astype(np.float64)
     bad_b, bad_c = ~np.isfinite(x), ~np.isfinite(y)
     same = same_non_finite(x, y)
     x[same] = y[same] = 0.0
-    exponents = _exponents(x, y)
-    x, y = (np.ldexp(a, -exponents[:, None]) for a in (x, y))
-    rows = _sums(x, y, y - x if exponents.any() else difference(b, c, x, y), full, ~same)
-    rows[:, AT["exponent"]] = exponents
+    rows = _sums(x, y, difference(b, c, x, y), full, ~same)
     for column, which in ((AT["same"], same), (AT["lost"], bad_c & ~bad_b), (AT["bad"], bad_b & ~same)):
         rows[:, column] = which.sum(axis=1)
     return rows

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -12,7 +12,7 @@ from pytest_int8acc.errors import CriterionError
 from pytest_int8acc.scores.criteria import OutputLimits, check_fits, default_limits, kind_of
 from pytest_int8acc.scores.measures import ERRORS, SQUARES, How, Measure
 from pytest_int8acc.scores.metrics import METRICS, Metric
-from pytest_int8acc.scores.sums import AT, F64, Sums, samples_in, sums_of
+from pytest_int8acc.scores.sums import AT, F64, SQUARED, Sums, greatest_magnitude, samples_in, sums_of
 from pytest_int8acc.tensors import Array
 
 _REPORTED_FLOAT = ("cosine", "sqnr_db", "max_abs", "mean_abs")
@@ -59,6 +59,8 @@ class Tally:
         """In words how batches, kinds or shapes of the two differ; empty where they do not."""
         self._default = limits is None
         self._peak = peak
+        self._greatest = [0.0, 0.0]
+        """Greatest finite magnitudes of baseline and candidate, where they are doubles."""
         self._tails: set[tuple[int, ...] | None] = set()
         self._rows: dict[_Key, list[F64]] = {}
         self._held: list[tuple[Array, Array, int]] = []
@@ -86,6 +88,9 @@ class Tally:
         self.samples += count
         if found or not count:
             return
+        for place, array in enumerate((b, c)):
+            if array.dtype == np.float64:
+                self._greatest[place] = max(self._greatest[place], greatest_magnitude(array))
         with np.errstate(all="ignore"):  # inf and nan are answers here
             for (measure, how), rows in self._rows.items():
                 if not measure.needs_peak or self._peak is not None:
@@ -124,7 +129,8 @@ class Tally:
     @property
     def reported(self) -> tuple[str, ...]:
         """The standard metrics of such an output; top-1 where it looks like (samples, classes)."""
-        return () if self.judged_only else self._standard()
+        names = () if self.judged_only else self._standard()
+        return tuple(name for name in names if self.can_be_squared or not METRICS[name].squares)
 
     @property
     def judged(self) -> list[str]:
@@ -144,8 +150,8 @@ class Tally:
 
     @property
     def peak(self) -> float | None:
-        """Greatest magnitude of the baseline in its own unit; None where nothing is known of it."""
-        peak = self.sums.scaled(self.sums.peak) if len(self.errors) else math.nan
+        """Greatest magnitude of the baseline; None where nothing is known of it."""
+        peak = self.sums.peak if len(self.errors) else math.nan
         return None if math.isnan(peak) else peak
 
     @property
@@ -190,7 +196,7 @@ class Tally:
 
         Without a limit, shapes that differ are a note and not a problem, since the number of detections may
         well differ; NaN in INT8 alone is a problem still. With one, raises CriterionError where the baseline
-        is not finite or holds no element.
+        is not finite, holds no element, or has values whose squares leave float64 and a limit sums squares.
         """
         judged = bool(self.judged)
         if self.difference:
@@ -203,7 +209,29 @@ class Tally:
             if judged:
                 raise CriterionError(f"{text}; {remedy}")
             return Obstacle(False, note=text)
-        return self._non_finite() if self.kind == "floats" else Obstacle()
+        found = self._non_finite() if self.kind == "floats" else Obstacle()
+        return found if not found.comparable or self.can_be_squared else self._not_squared(found)
+
+    @property
+    def can_be_squared(self) -> bool:
+        """Whether squares of the values can be summed; only doubles may be too small or too large."""
+        return all(_fits(greatest) for greatest in self._greatest)
+
+    def _not_squared(self, found: Obstacle) -> Obstacle:
+        """What becomes of metrics that sum squares, where values are too small or too large for that."""
+        squared = [metric for metric in self.judged if METRICS[metric].squares]
+        baseline, candidate = self._greatest
+        text = (
+            f"output '{self.name}': the greatest magnitude is {baseline:.3g} in the baseline and "
+            f"{candidate:.3g} in INT8; squares are summed of magnitudes from {SQUARED[0]:g} to {SQUARED[1]:g}"
+        )
+        if squared:
+            text += f", so {', '.join(squared)} cannot be computed"
+        if squared and not _fits(baseline):
+            raise CriterionError(f"{text}; scale the output in the model, or judge it by max_abs or mean_abs")
+        if squared:
+            return Obstacle(False, problem=text, note=found.note)
+        return replace(found, note="; ".join(filter(None, [found.note, text])))
 
     def _non_finite(self) -> Obstacle:
         rows, total, note = self.errors, self.elements, ""
@@ -227,6 +255,10 @@ class Tally:
             )
             return Obstacle(False, problem=problem, note=note)
         return Obstacle(comparable=not bad.any() and same.sum() < total, note=note)
+
+
+def _fits(greatest: float) -> bool:
+    return greatest == 0 or SQUARED[0] <= greatest <= SQUARED[1]
 
 
 def key_of(metric: Metric, limits: OutputLimits) -> _Key:

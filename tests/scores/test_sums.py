@@ -10,6 +10,7 @@ from fractions import Fraction
 import numpy as np
 import pytest
 
+from pytest_int8acc.errors import CriterionError
 from pytest_int8acc.scores.compare import compare_output
 from pytest_int8acc.scores.criteria import OutputLimits
 from pytest_int8acc.scores.metrics import METRICS
@@ -60,26 +61,49 @@ def scores(b: Array, c: Array) -> dict[str, float]:
     return {score.metric: score.value for score in result.scores}
 
 
-@pytest.mark.parametrize("unit", [1e-320, 1e-300, 1e-165, 1e-100, 1e100, 1e160, 1e300])
-def test_doubles_near_the_ends_of_their_range_score_as_others_do(unit: float) -> None:
+SQUARED = ("sqnr_db", "psnr_db", "cosine", "mse")
+
+
+@pytest.mark.parametrize("unit", [1e-60, 1e60])
+def test_doubles_whose_squares_stay_in_float64_score_as_others_do(unit: float) -> None:
     b = np.round(RNG.normal(0, 40, (6, 50))) + 0.0
     c = b + np.round(RNG.normal(0, 4, b.shape))
     far, near = scores(b * unit, c * unit), scores(b, c)
     for metric, value in near.items():
         expected = value * unit if metric.endswith("_abs") else value
-        assert far[metric] == pytest.approx(expected, rel=1e-9 if unit > 1e-310 else 1e-2), metric
+        assert far[metric] == pytest.approx(expected, rel=1e-9), metric
     assert scores(b * unit, -b * unit)["sqnr_db"] == pytest.approx(-20 * math.log10(2))
 
 
-def test_samples_of_very_different_size_are_summed_in_one_unit() -> None:
-    b = np.array([[1e-165, 2e-165], [0.0, 0.0], [3e160, 4e160], [1.0, 2.0]])
-    c = b * 1.1
-    assert scores(b, c)["sqnr_db"] == pytest.approx(20.0)
-    tally = Tally("y", [OutputLimits("y", limits={"sqnr_db": 0.0})])
-    tally.add(b, c)
-    sqnr = METRICS["sqnr_db"]
-    for some in ([0], [0, 1], [2, 3], [3, 0], [0, 0]):
-        assert tally.value(sqnr, tally.limits[0], some) == pytest.approx(20.0)
+@pytest.mark.parametrize("metric", SQUARED)
+@pytest.mark.parametrize("unit", [1e-320, 1e-165, 1e-100, 1e100, 1e160, 1e300])
+def test_of_doubles_beyond_squares_are_not_judged(unit: float, metric: str) -> None:
+    b = np.array([[1.0, 2.0], [3.0, -4.0]])
+    limits = [OutputLimits("y", limits={metric: 1.0})]
+    with pytest.raises(CriterionError, match=rf"'y': the greatest magnitude is .* so {metric} cannot"):
+        compare_output("y", [b * unit], [b * unit * 1.5], limits)
+    found = compare_output("y", [b], [b * unit], limits)
+    assert not found.passed
+    assert f"so {metric} cannot be computed" in found.problem
+
+
+@pytest.mark.parametrize("unit", [1e-300, 1e-100, 1e100, 1e300])
+def test_of_doubles_beyond_squares_other_metrics_are_right(unit: float) -> None:
+    b = np.array([[1.0, 2.0], [3.0, -4.0]])
+    limits = [OutputLimits("y", limits={"max_abs": unit, "mean_rel": 0.3, "top1_agreement": 1.0})]
+    found = compare_output("y", [b * unit], [b * unit * 1.125], limits)
+    values = {score.metric: score.value for score in found.scores}
+    assert found.passed
+    assert values["max_abs"] == pytest.approx(unit / 2)
+    assert values["mean_rel"] == pytest.approx(0.125)
+    assert values.keys() == {"max_abs", "mean_abs", "mean_rel", "top1_agreement"}
+    assert "squares are summed of magnitudes from 1e-70 to 1e+70" in found.note
+    assert (found.fit, found.worst_sample, found.heavy) == (None, None, ())
+
+
+def test_a_sample_too_small_to_be_squared_counts_as_zero_among_others() -> None:
+    b = np.array([[1e-165, 2e-165], [0.0, 0.0], [3.0, 4.0], [1.0, 2.0]])
+    assert scores(b, b * 1.1)["sqnr_db"] == pytest.approx(20.0)
 
 
 @pytest.mark.parametrize(
