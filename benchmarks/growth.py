@@ -92,7 +92,8 @@ def passes(model: Model) -> tuple[Network, Mapping[str, Callable[[], object]]]:
 
 def _surroundings(network: Network) -> None:
     """What a diagnosis asks of the graph, for every group."""
-    around, worst = Surroundings(network), Cause("sensitive-op", numbers={"sqnr_db": 30.0})
+    around = Surroundings(network)
+    worst = Cause("sensitive-op", "product-of-activations", numbers={"sqnr_db": 30.0})
     for group in network.groups:
         tensors = [edge.tensor for edge in group.edges if edge.quantization.values is None]
         around.sensitive(group, worst, tensors)

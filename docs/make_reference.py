@@ -80,7 +80,7 @@ RUN = (
         "",
         "",
         "Run nothing: merge the report folders of several runs into the one that `--int8acc-report` names. "
-        "Exits with 1 where a case failed.",
+        "Exits with 1 where a case failed or a report could not be read.",
     ),
     (
         "--int8acc-init MODEL...",

@@ -115,7 +115,7 @@ class _Tests:
 
     def remedied(self, suspect: Suspect) -> float:
         """The share that comes back with what a suspect's symptom asks for; 0 where that is nothing."""
-        kind = _REMEDIES.get(suspect.cause.symptom or "noise-adds-up")
+        kind = _REMEDIES.get(suspect.cause.symptom)
         return 0.0 if kind is None else self.rescaled(suspect, kind)
 
     def rescaled(self, suspect: Suspect, kind: TakenKind) -> float:
@@ -171,7 +171,7 @@ class _Tests:
         return placed(cause, [guilty.tensor]) or cause
 
     def _remedy(self, suspect: Suspect) -> TakenBack | None:
-        kind = _REMEDIES.get(suspect.cause.symptom or "noise-adds-up")
+        kind = _REMEDIES.get(suspect.cause.symptom)
         if kind is not None:
             return self._known(suspect, kind)
         faulty = suspect.cause.kind != "accumulated-noise" and suspect.held is None

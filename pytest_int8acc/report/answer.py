@@ -234,7 +234,7 @@ def _culprit_line(culprit: Culprit) -> str:
     alone = culprit.worst_alone
     if not said:
         missed = alone is not None and not alone.passed
-        said = f"alone in INT8: {relation(alone, 24)}" if alone is not None and missed else culprit.told
+        said = f"alone in INT8: {relation(alone, 24)}" if alone is not None and missed else ""
     taken = culprit.cause.taken_back if culprit.cause is not None else None
     share = f" ({share_text(taken, 'its')})" if taken is not None else ""
     kind = f" ({middle(culprit.op_type, 20)})"

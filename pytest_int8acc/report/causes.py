@@ -177,14 +177,12 @@ class _Facts(dict[str, str | _Number]):
 
 def cause_text(cause: Cause) -> str:
     """What was measured, in a sentence with its numbers."""
-    if cause.symptom is None:
-        return cause.told
     return "; ".join(filter(None, [_SENTENCES[cause.symptom].format_map(_Facts(cause)), taken_text(cause)]))
 
 
 def cause_clause(cause: Cause) -> str:
     """The same in few words, without the names of tensors."""
-    return cause.told if cause.symptom is None else _CLAUSES[cause.symptom].format_map(_Facts(cause))
+    return _CLAUSES[cause.symptom].format_map(_Facts(cause))
 
 
 def cause_brief(cause: Cause) -> str:
@@ -239,7 +237,7 @@ _TAKEN: Mapping[TakenKind, Callable[[Cause, str], str]] = {
 
 def advice(cause: Cause) -> str:
     """What to do."""
-    return _ADVICE.get(cause.symptom or "noise-adds-up") or ADVICE[cause.kind]
+    return _ADVICE.get(cause.symptom) or ADVICE[cause.kind]
 
 
 def _channels(cause: Cause) -> str:

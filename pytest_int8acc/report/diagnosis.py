@@ -57,8 +57,6 @@ def changes(repair: Repair, spare: int = 0) -> Iterator[str]:
     layers, precision = len(repair.layers), repair.precision.upper()
     kept = f"{count(layers, 'layer')} in {precision}" if layers else "all in INT8"
     done = list(_changed(repair))
-    if repair.told:
-        yield repair.told
     if repair.kind == "high" or not done:
         verb = f"keep {kept}" if layers else "symmetric INT8 throughout"
         verb += f", {spare} of them for a reserve" if spare else ""
@@ -84,8 +82,6 @@ def _changed(repair: Repair) -> Iterator[str]:
 
 def repair_text(repair: Repair) -> str:
     """What is done, in a sentence or two; what matters most comes first."""
-    if repair.told:
-        return repair.told
     layers, precision = len(repair.layers), repair.precision.upper()
     if repair.kind == "high":
         return f"{count(layers, 'layer')} in {precision}"

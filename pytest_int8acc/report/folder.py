@@ -10,8 +10,10 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+from pytest_int8acc.errors import Int8accError
 from pytest_int8acc.files import replacing_files
-from pytest_int8acc.report.json import NAME, read_json, report_of, write_json, write_text
+from pytest_int8acc.report.json import NAME, report_of, write_json, write_text
+from pytest_int8acc.report.read import read_json
 
 #: Files whose text a page holds, so that it can be copied from there.
 _TEXTS = (".cfg", ".json", ".md", ".py", ".sh", ".txt", ".yaml", ".yml")
@@ -25,7 +27,6 @@ def write_folder(folder: Path, report: Mapping[str, Any]) -> list[str]:
 
     Raises:
         OSError: The folder cannot be made or written.
-        Int8accError: The report holds an entry that is none.
     """
     path = write_json(folder, report)
     if find_spec("jinja2") is None:
@@ -60,13 +61,15 @@ def merge_folders(folders: Sequence[Path], out: Path, *, tool: Mapping[str, str]
     shards ran, the run that finished last counts and its files alone are copied: a rerun replaces what it
     repeats. A spec that could not be read counts unless a later shard ran its cases.
 
+    A folder whose report cannot be read is left out and stands among the errors of the merged report, so that
+    one damaged shard does not cost the results of the others.
+
     Raises:
-        Int8accError: A folder holds no report of this version.
+        Int8accError: No folder holds a report that can be read.
         OSError: A file cannot be copied.
     """
-    shards = sorted(
-        ((folder, read_json(folder)) for folder in folders), key=lambda shard: _finished(shard[1])
-    )
+    read, left_out = _read(folders)
+    shards = sorted(read, key=lambda shard: _finished(shard[1]))
     winners: dict[str, Mapping[str, Any]] = {}
     for _, report in shards:
         for entry in report["cases"]:
@@ -77,11 +80,33 @@ def merge_folders(folders: Sequence[Path], out: Path, *, tool: Mapping[str, str]
             shutil.copyfile(source, drafts / target.name)
     return report_of(
         sorted(winners.values(), key=_place),
-        _errors(shards),
+        [*_errors(shards), *left_out],
         tool=dict(tool),
         finished=_finished(shards[-1][1]),
-        merged=[folder.name for folder in folders],
+        merged=[folder.name for folder, _ in read],
     )
+
+
+def _read(folders: Sequence[Path]) -> tuple[list[_Shard], list[dict[str, str]]]:
+    """The shards that can be read, and for each other folder the error of the merged report.
+
+    Raises:
+        Int8accError: None can be read.
+    """
+    shards: list[_Shard] = []
+    left_out: list[dict[str, str]] = []
+    messages: list[str] = []
+    for folder in folders:
+        try:
+            shards.append((folder, read_json(folder)))
+        except Int8accError as error:
+            path = str(folder / NAME)
+            reason = str(error).removeprefix(f"{path}: ")
+            messages.append(str(error))
+            left_out.append({"nodeid": path, "message": f"left out of the merge: {reason}"})
+    if not shards:
+        raise Int8accError("\n".join(messages))
+    return shards, left_out
 
 
 def _finished(run: Mapping[str, Any]) -> str:

@@ -42,11 +42,7 @@ _POLICY = (
 
 
 def page(report: Mapping[str, Any], texts: Mapping[str, str]) -> str:
-    """The whole page of what ``report.json`` holds, with the ``texts`` of files written by cases, by name.
-
-    Raises:
-        Int8accError: The report holds an entry that is none.
-    """
+    """The whole page of what ``report.json`` holds, with the ``texts`` of files written by cases, by name."""
     environment = _environment()
     script = _source(environment, "script.js")
     digest = base64.b64encode(hashlib.sha256(f"\n{script}\n".encode()).digest()).decode()

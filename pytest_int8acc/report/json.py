@@ -7,9 +7,8 @@ import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from pathlib import Path, PurePath
-from typing import Any, TypeGuard
+from typing import Any, Literal, get_args
 
-from pytest_int8acc.errors import Int8accError
 from pytest_int8acc.files import replace_file
 from pytest_int8acc.report.causes import advice, cause_text
 from pytest_int8acc.report.course import stop_text
@@ -24,8 +23,9 @@ from pytest_int8acc.results.causes import Cause
 #: Raised when a key changes its meaning or goes away; new keys may come at any time.
 VERSION = 2
 NAME = "report.json"
-#: Of the verdicts on one case, the one that counts.
-RANK = ("skipped", "passed", "xpassed", "xfailed", "error", "failed")
+#: Of several verdicts on one case, the later one in this list counts.
+Verdict = Literal["skipped", "passed", "xpassed", "xfailed", "error", "failed"]
+RANK = get_args(Verdict)
 BAD = ("failed", "error")
 #: What an entry holds of the result as it is, beside what scripts ask for most.
 _AS_MEASURED = (
@@ -43,14 +43,6 @@ SENTENCES: Mapping[type, Mapping[str, Callable[[Any], str]]] = {
     Stop: {"text": stop_text},
     SearchOutcome: {"reason": reason},
 }
-#: In reports of version 1, keys by which an object is known, and the one of its sentence: all of a reason.
-_OLDER = (
-    ({"slope", "note"}, "note"),
-    ({"advice", "text"}, "text"),
-    ({"scores", "passed", "text"}, "text"),
-    ({"rescales", "text"}, "text"),
-    ({"stages", "summary"}, "summary"),
-)
 
 
 def report_of(
@@ -60,7 +52,7 @@ def report_of(
 
     Args:
         cases: Plain types, as from ``case_entry``.
-        errors: Spec files that could not be read, each as ``nodeid`` and ``message``.
+        errors: Files that could not be read, each as ``nodeid`` and ``message``.
         more: Further keys: ``tool``, ``finished``, ``merged``.
     """
     return {"version": VERSION, **more, "cases": list(cases), "errors": list(errors)}
@@ -88,53 +80,6 @@ def write_text(folder: Path, name: str, text: str) -> Path:
     return folder / name
 
 
-def read_json(folder: Path) -> dict[str, Any]:
-    """The report in ``folder``; one of an older version as the newest would hold it.
-
-    Raises:
-        Int8accError: There is none, or it is none of ours.
-    """
-    path = folder / NAME
-    try:
-        report = json.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise Int8accError(
-            f"{path}: {error.strerror or error}; expected the folder of a run with --int8acc-report"
-        ) from None
-    except (ValueError, RecursionError) as error:
-        raise Int8accError(f"{path}: not JSON ({error}); run those cases again") from None
-    if not _is_report(report):
-        raise Int8accError(f"{path}: not a report of pytest-int8acc; run those cases again")
-    if report.get("version") not in (1, VERSION):
-        raise Int8accError(
-            f"{path}: version {report.get('version')} of a report, expected {VERSION}; run all shards with "
-            "the same pytest-int8acc"
-        )
-    return newest(report) if report["version"] < VERSION else report
-
-
-def _is_report(report: Any) -> TypeGuard[dict[str, Any]]:
-    """Whether what every report has is there, so that nothing below trips over it."""
-    if not isinstance(report, dict) or not isinstance(report.get("cases"), list):
-        return False
-    errors = report.get("errors", [])
-    return (
-        all(map(_is_entry, report["cases"]))
-        and isinstance(errors, list)
-        and all(isinstance(e, dict) and {"nodeid", "message"} <= e.keys() for e in errors)
-    )
-
-
-def _is_entry(case: Any) -> bool:
-    return (
-        isinstance(case, dict)
-        and isinstance(case.get("nodeid"), str)
-        and case.get("verdict") in RANK
-        and isinstance(case.get("seconds"), int | float)
-        and isinstance(case.get("line", 1), int)
-    )
-
-
 def case_entry(
     nodeid: str,
     verdict: str,
@@ -156,7 +101,7 @@ def case_entry(
     entry: dict[str, Any] = {"nodeid": nodeid, "verdict": verdict, "seconds": seconds, **more}
     if result is None:
         return entry
-    details = told(result)
+    details = plain_result(result)
     search = details["search"] or {}
     culprits = search.get("culprits", [])
     margins = (None if s.margin is None or not math.isfinite(s.margin) else s.margin for s in result.scores)
@@ -175,7 +120,7 @@ def case_entry(
     }
 
 
-def told(result: CaseResult) -> dict[str, Any]:
+def plain_result(result: CaseResult) -> dict[str, Any]:
     """``result`` as plain types, with the sentences."""
     plain: dict[str, Any] = to_plain(result, _sentences(result.low))
     if plain["diagnosis"] is not None:
@@ -216,21 +161,3 @@ def _from(folder: Path | None, path: str) -> str:
     if folder is None or folder not in PurePath(path).parents:
         return path
     return PurePath(path).relative_to(folder).as_posix()
-
-
-def newest(value: Any) -> Any:
-    """A report of version 1, or a part of it, with its sentences under ``told`` as well."""
-    if isinstance(value, list):
-        return [newest(inner) for inner in value]
-    if not isinstance(value, dict):
-        return value
-    raised = {key: newest(inner) for key, inner in value.items()}
-    if {"alone", "price"} <= value.keys():
-        raised |= {"worst_alone": None, "told": value["alone"]}
-    if {"reason", "culprits"} <= value.keys():
-        kind = "interrupted" if value.get("interrupted") else "told"
-        raised["ending"] = {"kind": kind, "told": value["reason"]}
-    for keys, key in _OLDER:
-        if keys <= value.keys():
-            raised["told"] = value[key]
-    return raised | ({"first_stage": None} if value.get("first_stage") == "" else {})

@@ -37,7 +37,6 @@ def append_summary(path: Path, report: Mapping[str, Any]) -> None:
 
     Raises:
         OSError: The file cannot be written.
-        Int8accError: The report holds an entry that is none.
     """
     if not report["cases"] and not report["errors"]:
         return

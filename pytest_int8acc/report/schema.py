@@ -63,7 +63,7 @@ def json_schema() -> dict[str, Any]:
             "finished": _kind("string", "When the run ended; ISO 8601, UTC."),
             "merged": _kind("array", "The shards' folders.", items=_TEXT),
             "cases": {"type": "array", "items": {"$ref": "#/definitions/Case"}},
-            "errors": _kind("array", "Spec files that could not be read.")
+            "errors": _kind("array", "Spec files, and reports to be merged, that could not be read.")
             | {"items": {"type": "object", "required": list(error), "properties": error}},
         },
         "definitions": dict(sorted(_definitions().items())),

@@ -32,7 +32,6 @@ _ENDINGS: Mapping[EndingKind, str] = {
     "cut-short": "stopped with {high} of {groups} groups high, as trials of shorter lists had cost enough: "
     "some may be innocent",
     "interrupted": "stopped early: interrupted (Ctrl-C)",
-    "told": "{told}",
 }
 
 
@@ -53,7 +52,7 @@ def alone_text(culprit: Culprit) -> str:
     """What is worst when this group alone runs in INT8, like ``logits cosine 0.93``; may be empty."""
     score = culprit.worst_alone
     if score is None:
-        return culprit.told
+        return ""
     return f"{score.name} {score.value:.6g}{' (within its limit)' * score.passed}"
 
 
@@ -66,7 +65,7 @@ def remarks(outcome: SearchOutcome, repairs: Sequence[Repair] = ()) -> list[str]
         said = ending_text(certificate.ending)
         notes.append(f"not certified by {certificate.builds} built models: {said}")
     causes = [c.cause for c in outcome.culprits if c.cause and c.cause.kind not in _WITHOUT_TRIALS]
-    untried = sum(cause.symptom is not None and not cause.tried for cause in causes)
+    untried = sum(not cause.tried for cause in causes)
     if untried:
         which = "the causes are" if untried == len(causes) else f"{untried} of {len(causes)} causes are"
         notes.append(f"{which} told by what tensors hold: no trial was left, or showed a loss")

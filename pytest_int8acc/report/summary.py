@@ -33,12 +33,12 @@ _FLOAT = ("FP16", "engine FP16")
 
 def stage_text(line: StageLine) -> str:
     """What it means where this is the first stage that fails; empty where it passes."""
-    if line.told or (line.passed and line.together is None):
-        return line.told
+    if line.passed and line.together is None:
+        return ""
     if line.together is not None:
         return f"no step leaves its limit alone; together they do, against {line.together}"
     parts = [_MEANINGS[line.name], *(f"'{name}': {problem}" for name, problem in line.problems.items())]
-    parts += [fit_phrase(name, fit, line.against or "") for name, fit in line.fits.items()]
+    parts += [fit_phrase(name, fit, line.against) for name, fit in line.fits.items()]
     return "; ".join(filter(None, parts))
 
 
@@ -71,7 +71,7 @@ def fit_note(fit: LineFit) -> str:
             f"INT8 is {fit.offset:.4g} everywhere while the baseline varies: a tensor on the way to this "
             f"output is quantized to a single value, its scale is far too wide or it is cut off entirely"
         )
-    parts = [fit.told] if fit.told else []
+    parts = []
     if "small" in fit.meanings:
         parts.append(
             f"INT8 values are {fit.slope:.3g} of the baseline's throughout: a scale is wrong for all "
@@ -134,7 +134,7 @@ def jump_text(jumps: Sequence[Jump], most: int | None = None) -> str:
 def _summaries(result: CaseResult, sayings: Sequence[Callable[[Sequence[Culprit]], str]]) -> Iterator[str]:
     diagnosis = result.diagnosis
     if diagnosis is None or diagnosis.met is None:
-        yield diagnosis.told if diagnosis is not None else ""
+        yield ""
         return
     first = diagnosis.first_stage
     if diagnosis.met:

@@ -67,7 +67,7 @@ def detail_lines(properties: Mapping[str, Any], verbosity: int, *, failed: bool)
 
 
 def merged_lines(report: Mapping[str, Any]) -> list[str]:
-    """What merging shards has found: each case that is not well, the specs not read, and the tally."""
+    """What merging shards has found: each case that is not well, the files not read, and the tally."""
     lines = [
         f"{entry['verdict'].upper()} {status_line(entry['nodeid'], {}, said_of(entry))}"
         for entry in report["cases"]
@@ -90,7 +90,7 @@ def said_of(entry: Mapping[str, Any], say: Callable[[CaseResult], str] = status)
 
 
 def tally(report: Mapping[str, Any]) -> str:
-    """Like ``1 failed, 1 error, 20 passed``, with the specs that could not be read."""
+    """Like ``1 failed, 1 error, 20 passed``, with the files that could not be read."""
     unread = ["error"] * len(report["errors"])
     return ", ".join(f"{n} {verdict}" for verdict, n in tallies(report, unread)) or "nothing ran"
 

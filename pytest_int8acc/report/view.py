@@ -36,9 +36,6 @@ def case_views(report: Mapping[str, Any], texts: Mapping[str, str]) -> list[dict
     """The cases of a report, bad ones first, each as what its section says; templates know the keys.
 
     ``texts`` are those of the files that cases have written, by name.
-
-    Raises:
-        Int8accError: An entry is none of ours.
     """
     cases = [_case(f"case-{i}", entry, texts) for i, entry in enumerate(report["cases"], 1)]
     return sorted(cases, key=lambda case: not case["bad"])
@@ -281,6 +278,8 @@ def histogram(cause: Cause) -> HistogramChart | None:
     """The values behind a cause, heights in logarithms; None where there are none."""
     values = cause.histogram
     if values is None or not values.counts or len(values.edges) != len(values.counts) + 1:
+        return None
+    if min(values.counts) < 0:  # in a report that somebody changed
         return None
     amax = cause.amax if cause.amax is not None else values.edges[-1]
     reach = cause.reach

@@ -73,8 +73,8 @@ class Cause:
     """Why a group loses accuracy in INT8: what the guilty tensor shows, and what was measured of it."""
 
     kind: CauseKind
-    symptom: Symptom | None = None
-    """What was seen; None in a report of version 1."""
+    symptom: Symptom
+    """What was seen."""
     tensor: str = ""
     """The guilty tensor; the noisiest one where none is guilty."""
     numbers: Mapping[str, float] = field(default_factory=dict)
@@ -100,8 +100,6 @@ class Cause:
     """All that was taken back, in order."""
     masked: bool = False
     """The few greatest values are a mask, and all that INT8 keeps."""
-    told: str = ""
-    """The sentence of a report of version 1; empty in others."""
 
     def showing(
         self, kind: CauseKind, symptom: Symptom, numbers: Mapping[str, float] | None = None, **facts: Any
@@ -132,16 +130,14 @@ class StageLine:
     name: Stage
     passed: bool
     scores: tuple[Score, ...]
-    against: Stage | None = None
-    """The step before that it was compared with; None in a report of version 1."""
+    against: Stage
+    """The step before that it was compared with."""
     problems: Mapping[str, str] = field(default_factory=dict)
     """Why outputs fail whatever their scores, by name."""
     fits: Mapping[str, LineFit] = field(default_factory=dict)
     """Where it fails: the outputs that lie on another line than the step before, by name."""
     together: Stage | None = None
     """The step that it leaves by more than the limit though no step between them does; None elsewhere."""
-    told: str = ""
-    """The sentence of a report of version 1; empty in others."""
 
 
 @dataclass(frozen=True)
@@ -208,8 +204,6 @@ class Repair:
     """The calibration data that ranges come from; empty: the compared inputs themselves."""
     latency: Latency | None = None
     """Of its engine; None where it was not timed."""
-    told: str = ""
-    """The sentence of a report of version 1; empty in others."""
     outputs: tuple[str, ...] = ()
     """Tensors that the engine gives beside the model's outputs, so that nothing is fused across them."""
     fused: tuple[str, ...] = ()
@@ -258,7 +252,5 @@ class Diagnosis:
     notes: tuple[str, ...] = ()
     jumps: tuple[Jump, ...] = ()
     """Where the float model chooses among values, on the way to its outputs."""
-    told: str = ""
-    """The summary of a report of version 1; empty in others."""
     worst: tuple[WorstSample, ...] = ()
     """The worst sample of each of a few outputs that fail; none where no report is written."""

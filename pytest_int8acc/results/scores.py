@@ -149,8 +149,6 @@ class LineFit:
     """INT8's mean less the baseline's."""
     deviation: float = 0.0
     """The baseline's standard deviation."""
-    told: str = ""
-    """The sentence of a report of version 1; empty in others."""
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,7 @@ _Early = Literal["trials-spent", "seconds-spent", "interrupted", "cut-short"]
 #: plan-fails: the plan to certify fails. first, last, worst, visited: the strategy is through, with the first
 #: or last groups high, those that add most error, or some. cut-short: a plan passes, a cheaper one would cost
 #: too many more trials.
-EndingKind = Literal[_Certain, _Through, _Early, "told"]
+EndingKind = Literal[_Certain, _Through, _Early]
 
 
 #: Of the multiply-accumulates: a plan that keeps less in INT8 is the float model.
@@ -69,8 +69,6 @@ class Culprit:
     price: float
     """Its multiply-accumulates, as a share of those of all groups."""
     cause: Cause | None = None
-    told: str = ""
-    """What a report of version 1 says of it alone in INT8; empty in others."""
     neighbours: Neighbours | None = None
     """The graph around it; None where it was not looked at."""
 
@@ -113,8 +111,6 @@ class Ending:
     """The budget of trials, where that was spent."""
     max_seconds: float = 0.0
     """The budget of time, where that was spent."""
-    told: str = ""
-    """The sentence of a report of version 1; empty in others."""
 
     @property
     def early(self) -> bool:

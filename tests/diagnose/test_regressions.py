@@ -213,7 +213,7 @@ def test_causes_findings_and_repairs_are_counted(tmp_path):
     (culprit,) = result.search.culprits
 
     def of(kind="", repairs=(), findings=(), truth=planted.truth) -> Record:
-        cause = Cause(kind) if kind else None
+        cause = Cause(kind, "noise-adds-up") if kind else None
         search = replace(result.search, culprits=(replace(culprit, cause=cause),))
         told = replace(result, search=search, findings=findings, diagnosis=Diagnosis(repairs=repairs))
         return record._of_result(entry, replace(planted, truth=truth), told, None, 0.0)

@@ -10,7 +10,7 @@ from pytest_int8acc.results.causes import Cause, CauseKind, OddRanges
 
 
 def culprit(kind: CauseKind) -> Culprit:
-    return Culprit("conv5", "Conv", ("conv5",), "", 0.1, Cause(kind))
+    return Culprit("conv5", "Conv", ("conv5",), "", 0.1, Cause(kind, "noise-adds-up"))
 
 
 def slip(rule: str) -> Finding:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -12,9 +13,8 @@ from plugin_support import LOAD, spec
 from report_cases import case, entry, report
 from rich_project import RICH, normal
 
-from pytest_int8acc.errors import Int8accError
 from pytest_int8acc.report.folder import merge_folders
-from pytest_int8acc.report.json import read_json, write_json
+from pytest_int8acc.report.json import write_json
 
 TOOL = {"name": "pytest-int8acc", "version": "0.1.0"}
 EARLY, LATE = "2026-01-01T00:00:00.000+00:00", "2026-01-02T00:00:00.000+00:00"
@@ -113,13 +113,6 @@ def test_links_are_not_followed(tmp_path):
     assert not (tmp_path / "out").exists()
 
 
-def test_a_folder_without_a_report_is_an_error_and_nothing_is_written(tmp_path):
-    good = shard(tmp_path / "1", ran("a", EARLY, written=("a/x",)))
-    with pytest.raises(Int8accError, match=r"2/report\.json: No such file"):
-        merge(tmp_path / "out", good, tmp_path / "2")
-    assert not (tmp_path / "out").exists()
-
-
 @pytest.fixture
 def run(pytester: pytest.Pytester) -> Callable[..., pytest.RunResult]:
     """Runs a project of six cases in three files."""
@@ -145,7 +138,7 @@ def test_shards_merged_are_the_report_of_the_whole(run, pytester, monkeypatch, p
     for i in range(2):
         args = [flag.format(start + i) for flag in flags]
         run("--int8acc", "--int8acc-report", f"out-{i}", *args)
-        counts.append(len(read_json(pytester.path / f"out-{i}")["cases"]))
+        counts.append(len(json.loads((pytester.path / f"out-{i}" / "report.json").read_text())["cases"]))
     assert sum(counts) == 6
     assert all(counts)
     monkeypatch.setenv("GITHUB_STEP_SUMMARY", str(pytester.path / "summary.md"))
@@ -204,11 +197,138 @@ def test_what_cannot_be_merged_is_one_line(run, pytester, args, said):
     result.stderr.fnmatch_lines([f"ERROR: {said}"])
 
 
-@pytest.mark.parametrize("text", ["[" * 100_000, '{"cases":' * 100_000, "[" * 100_000 + "]" * 100_000])
-def test_a_report_of_nothing_but_brackets(tmp_path, text):
-    write(tmp_path / "1" / "report.json", text)
-    with pytest.raises(Int8accError, match=r"report\.json: not JSON .*; run those cases again"):
-        merge(tmp_path / "out", tmp_path / "1")
+def changed(change: Callable[[dict[str, Any]], Any]) -> str:
+    """A report whose one case failed, changed at one place."""
+    content = json.loads(json.dumps(report(ran("net", EARLY))))
+    change(content)
+    return json.dumps(content)
+
+
+def case_of(content: dict[str, Any]) -> dict[str, Any]:
+    return content["cases"][0]
+
+
+GOOD = changed(lambda content: None)
+#: What may lie in place of a report, and what is said of it.
+DAMAGED: dict[str, tuple[str | bytes, str]] = {
+    "empty": ("", "not JSON (Expecting value: line 1 column 1 (char 0)); run those cases again"),
+    "truncated": (GOOD[: len(GOOD) // 2], "not JSON (*); run those cases again"),
+    "text": ("FAILED: disk full", "not JSON (Expecting value: *"),
+    "brackets": ("[" * 100_000, "not JSON (*"),
+    "objects": ('{"cases":' * 100_000, "not JSON (*"),
+    "zeros": (b"\0" * 1000, "not JSON (*"),
+    "latin": (GOOD.replace("net", "n\xe9t").encode("latin-1"), "not JSON (*can't decode byte 0xe9*"),
+    "digits": (GOOD.replace('"line": 1', f'"line": {"9" * 400}'), "not JSON (an integer of 400 digits)*"),
+    "list": ("[]", "not a report of pytest-int8acc; run those cases again"),
+    "other tool": (
+        json.dumps(
+            {"created": 1.0, "exitcode": 0, "summary": {"passed": 3}, "tests": []}
+        ),  # pytest-json-report
+        "not a report of pytest-int8acc; run those cases again",
+    ),
+    "old": (
+        changed(lambda content: content.update(version=1)),
+        "version 1 of a report, expected 2; run all shards with the same pytest-int8acc",
+    ),
+    "new": (changed(lambda content: content.update(version="9")), "version '9' of a report, expected 2; *"),
+    "cases": (
+        changed(lambda content: content.update(cases={})),
+        "damaged (cases: Input should be a valid list*",
+    ),
+    "no verdict": (
+        changed(lambda content: case_of(content).pop("verdict")),
+        "damaged (cases.0.verdict: Field*",
+    ),
+    "verdict": (
+        changed(lambda content: case_of(content).update(verdict="good")),
+        "damaged (cases.0.verdict: *",
+    ),
+    "line": (changed(lambda content: case_of(content).update(line=-1)), "damaged (cases.0.line: *"),
+    "errors": (changed(lambda content: content.update(errors=["a"])), "damaged (errors.0: *"),
+    "written": (
+        changed(lambda content: case_of(content).update(written=True)),
+        "damaged (cases.0.written: *",
+    ),
+    "score": (
+        changed(lambda content: case_of(content)["outputs"][0]["scores"][0].update(value="much")),
+        "damaged (cases.0.outputs.0.scores.0.value: Input should be a valid number*); run those cases again",
+    ),
+    "layer": (
+        changed(lambda content: case_of(content)["engines"][0]["layers"][0].update(precision="int4")),
+        "damaged (cases.0.engines.0.layers.0.precision: Input should be 'int8', *",
+    ),
+    "cause": (
+        changed(lambda content: case_of(content)["search"]["culprits"][0]["cause"].update(numbers={})),
+        "damaged (cases.0: no sentence can be made of it: KeyError: *",
+    ),
+    "not a number": (
+        changed(lambda content: case_of(content)["scores"][0].update(value=float("nan"))),
+        "damaged (cases.0.scores.*: Input should be a finite number); *",
+    ),
+    "nested": (
+        changed(lambda content: case_of(content).update(more=json.loads("[" * 400 + "]" * 400))),
+        "damaged (cases.0.more.*: *",
+    ),
+}
+BESIDE = {
+    "missing": "No such file or directory; expected the folder of a run with --int8acc-report",
+    "folder": "a folder, not a file; expected the folder of a run with --int8acc-report",
+    "pipe": "a pipe or a device, not a file; expected the folder of a run with --int8acc-report",
+    "huge": "has 2048 MiB, more than the 1024 MiB that are read of a report; split its cases over more runs",
+}
+
+
+@pytest.fixture
+def damaged(tmp_path: Path) -> dict[str, str]:
+    """Folders below ``bad`` with what is no report, and what is said of each."""
+    bad = tmp_path / "bad"
+    for name in (*DAMAGED, *BESIDE):
+        (bad / name).mkdir(parents=True)
+    for name, (content, _) in DAMAGED.items():
+        path = bad / name / "report.json"
+        path.write_bytes(content if isinstance(content, bytes) else content.encode())
+    (bad / "folder" / "report.json").mkdir()
+    os.mkfifo(bad / "pipe" / "report.json")
+    with open(bad / "huge" / "report.json", "wb") as file:
+        file.truncate(2 << 30)
+    return {**{name: said for name, (_, said) in DAMAGED.items()}, **BESIDE}
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="needs named pipes")
+def test_damaged_reports_are_left_out_by_name_and_the_others_are_merged(
+    pytester: pytest.Pytester, tmp_path: Path, damaged: dict[str, str]
+) -> None:
+    good = shard(tmp_path / "good", ran("net", EARLY, good=True, written=("net/plan.yaml",)))
+    folders = [str(tmp_path / "bad" / name) for name in damaged]
+    result = pytester.runpytest(*LOAD, "--int8acc-merge", *folders, str(good), "--int8acc-report=out")
+    assert result.ret == pytest.ExitCode.TESTS_FAILED
+    lines = [
+        f"ERROR {tmp_path}/bad/{name}/report.json - left out of the merge: {said}"
+        for name, said in damaged.items()
+    ]
+    assert len(result.stdout.lines) == len(lines) + 2
+    result.stdout.fnmatch_lines([line.replace("[", "[[]") for line in lines], consecutive=True)
+    result.stdout.fnmatch_lines([f"int8acc: 1 case of 1 report: {len(lines)} error, 1 passed"])
+    merged = json.loads((pytester.path / "out" / "report.json").read_text())
+    assert [one["name"] for one in merged["cases"]] == ["net"]
+    assert len(merged["errors"]) == len(lines)
+    assert (pytester.path / "out" / "net" / "plan.yaml").read_text() == "good"
+    page = (pytester.path / "out" / "report.html").read_text()
+    assert "Files that could not be read" in page
+    assert "bad/huge/report.json" in page
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="needs named pipes")
+def test_where_no_report_can_be_read_nothing_is_written(
+    pytester: pytest.Pytester, tmp_path: Path, damaged: dict[str, str]
+) -> None:
+    folders = [str(tmp_path / "bad" / name) for name in damaged]
+    result = pytester.runpytest(*LOAD, "--int8acc-merge", *folders, "--int8acc-report=out")
+    assert result.ret == pytest.ExitCode.USAGE_ERROR
+    assert [line.partition("/report.json: ")[0].rpartition("/")[2] for line in result.errlines if line] == [
+        *damaged
+    ]
+    assert not (pytester.path / "out").exists()
 
 
 def test_a_lone_surrogate_in_a_report_is_merged_and_printed(pytester: pytest.Pytester):

@@ -187,7 +187,7 @@ def test_every_symptom_has_its_sentence(symptom: Symptom) -> None:
 
 def test_every_kind_has_its_advice() -> None:
     assert set(ADVICE) == set(get_args(CauseKind))
-    assert advice(Cause("zero-point")).startswith("quantize to int8 with zero point 0")
+    assert advice(Cause("zero-point", "few-codes")).startswith("quantize to int8 with zero point 0")
 
 
 TAKEN: dict[TakenKind, tuple[str, str]] = {
@@ -264,10 +264,6 @@ def test_a_mask_is_called_one() -> None:
         "Softmax loses much by quantized inputs; 't' reaches 1e+09, as a mask does, and what is small beside "
         "that shares a few codes"
     )
-
-
-def test_what_an_older_report_told_is_told() -> None:
-    assert cause_text(Cause("saturation", told="cut off")) == "cut off"
 
 
 def test_a_name_is_no_template() -> None:

@@ -13,9 +13,9 @@ from kills import at_once
 from report_cases import case, entry, full_report, report
 from report_results import RESULTS
 
-from pytest_int8acc.errors import Int8accError
-from pytest_int8acc.report.json import case_entry, one_per_case, read_json, write_json
+from pytest_int8acc.report.json import case_entry, one_per_case, write_json
 from pytest_int8acc.report.plain import restore_entry
+from pytest_int8acc.report.read import read_json
 from pytest_int8acc.report.schema import FILE, json_schema, text
 
 jsonschema = pytest.importorskip("jsonschema", reason="pip install jsonschema")
@@ -100,32 +100,6 @@ def test_what_was_written_is_read(tmp_path):
     write_json(tmp_path / "new", full_report())
     assert read_json(tmp_path / "new") == json.loads(json.dumps(full_report()))
     assert [path.name for path in (tmp_path / "new").iterdir()] == ["report.json"]
-
-
-@pytest.mark.parametrize(
-    ("content", "said"),
-    [
-        (None, "No such file or directory; expected the folder of a run with --int8acc-report"),
-        ("{", "not JSON"),
-        ("[]", "not a report of pytest-int8acc"),
-        ('{"version": 1, "cases": 3}', "not a report of pytest-int8acc"),
-        ('{"version": 1, "cases": [{"nodeid": "a"}]}', "not a report of pytest-int8acc"),
-        ('{"version": 1, "cases": [], "errors": ["a"]}', "not a report of pytest-int8acc"),
-        ('{"version": 9, "cases": []}', "version 9 of a report, expected 2; run all shards with the same"),
-    ],
-)
-def test_what_is_no_report_is_one_clear_error(tmp_path, content, said):
-    if content is not None:
-        (tmp_path / "report.json").write_text(content)
-    with pytest.raises(Int8accError, match=said) as caught:
-        read_json(tmp_path)
-    assert str(tmp_path / "report.json") in str(caught.value)
-
-
-def test_an_entry_that_holds_no_result_says_which():
-    broken = {**entry(case()), "outputs": "none"}
-    with pytest.raises(Int8accError, match=r"models/resnet18\.int8acc\.yaml::resnet18: not an entry"):
-        restore_entry(broken)
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs os.fork")
