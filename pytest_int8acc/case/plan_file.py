@@ -9,9 +9,8 @@
     outputs: [/conv2/Conv_output_0]
 
 A scale that is a number alone is symmetric INT8 per tensor; ``zero_point`` and ``dtype`` say otherwise. In
-FP16 and BF16 ``fused: [/norm/Add_1]`` stands in the place of scales and moves. In version 1 a scale kept the
-tensor's own zero point, and there were no moves; before version 3 there were no outputs, before version 4
-no candidate, and nothing fused. The hashes tie a plan to its model; without ``model:`` nothing is compared.
+FP16 and BF16 ``fused: [/norm/Add_1]`` stands in the place of scales and moves. The hashes tie a plan to its
+model; without ``model:`` nothing is compared.
 """
 
 from __future__ import annotations
@@ -31,10 +30,9 @@ from pytest_int8acc.graph.network import Network, Plan, TensorScale
 from pytest_int8acc.graph.plan import activation_scales
 from pytest_int8acc.names import shown
 from pytest_int8acc.results.causes import Rescale
+from pytest_int8acc.results.search import PLAN_VERSION
 from pytest_int8acc.tensors import Array
 
-#: The version of the format that is written; all up to it are read.
-VERSION = 4
 _COLUMNS = 100
 #: A longer key needs a '?' in YAML (https://yaml.org/spec/1.2.2/, 7.4.3: 1024 characters at most).
 _KEY = 1000
@@ -110,7 +108,7 @@ def plan_text(plan: Plan, network: Network, file: str) -> str:
             "#",
             "#     plan: plan.yaml",
             "",
-            f"version: {VERSION}",
+            f"version: {PLAN_VERSION}",
             "",
             "# The model that the plan was found for. Where its graph or weights have changed, the plan is",
             "# refused as stale; without this section nothing is compared.",

@@ -8,14 +8,15 @@ from typing import TypeGuard, cast, get_args
 
 import numpy as np
 
-from pytest_int8acc.case.plan_file import VERSION, fingerprint
+from pytest_int8acc.case.plan_file import fingerprint
 from pytest_int8acc.errors import SpecError
 from pytest_int8acc.graph.formats import INT8, INTEGERS
 from pytest_int8acc.graph.low_network import fused
 from pytest_int8acc.graph.migrate import find_site, migrate, sites
 from pytest_int8acc.graph.network import Network, Plan, Precision, TensorScale
-from pytest_int8acc.graph.plan import activation_scales, computed_floats, misfit, quantized_tensors
+from pytest_int8acc.graph.plan import computed_floats, misfit, quantized_tensors
 from pytest_int8acc.graph.spelled_norms import find_norms
+from pytest_int8acc.results.search import PLAN_VERSION
 from pytest_int8acc.spec.fields import closest, found
 from pytest_int8acc.spec.load import display
 from pytest_int8acc.spec.yaml import Mark, Mistake, Node, parse
@@ -23,15 +24,7 @@ from pytest_int8acc.tensors import Array, did_you_mean
 
 #: A plan holds numbers for each channel; a spec is smaller.
 _MAX_BYTES = 1 << 26
-_KEYS_1 = ("version", "model", "high", "scales")
-_KEYS_2 = (*_KEYS_1, "moves")
-#: By version.
-_KEYS = {
-    1: _KEYS_1,
-    2: _KEYS_2,
-    3: (*_KEYS_2, "outputs"),
-    VERSION: (*_KEYS_2, "outputs", "candidate", "fused"),
-}
+_KEYS = ("version", "model", "high", "scales", "moves", "outputs", "candidate", "fused")
 _MODEL_KEYS = ("file", "graph", "weights")
 _SCALE_KEYS = ("scale", "axis", "zero_point", "dtype")
 _TYPES = {known.name: known for known in INTEGERS}
@@ -63,7 +56,12 @@ def read_plan(path: Path, network: Network) -> Plan:
     return Plan(reader.high, reader.scales, reader.moves, tuple(reader.outputs), tuple(reader.fused))
 
 
-_EXPECTED = f"a plan is a mapping like {{version: {VERSION}, high: {{/conv1/Conv: fp16}}}}"
+_EXPECTED = f"a plan is a mapping like {{version: {PLAN_VERSION}, high: {{/conv1/Conv: fp16}}}}"
+#: How to get a plan that fits.
+_ANEW = (
+    "to make a new plan, take 'plan:' out of the spec and run the failing case again with "
+    "pytest --int8acc --int8acc-report DIR"
+)
 
 
 class _Reader:
@@ -88,34 +86,31 @@ class _Reader:
         if not isinstance(root.value, dict):
             self._say(root.mark, f"{_EXPECTED}, found {found(root.plain())}")
             return
-        version = self._version(root)
-        if version is None:
+        if not self._is_of_this_version(root):
             return
-        self._known_keys(root, _KEYS[version])
+        self._known_keys(root, _KEYS)
         if self._is_of_another(root) or self._stale(root):
             return
         self._fuse(root)
         self._entries(root, "high", self._group)
-        if version == 1:
-            self._entries(root, "scales", self._scale_1)
-            return
         self._look_at(self.network)
         self._entries(root, "moves", self._move)
         self._entries(root, "scales", self._scale)
         what = f"tensor that {self.name} computes in floats"
         self._names(root, "outputs", computed_floats(self.moved.model), what, self.outputs)
 
-    def _version(self, root: Node) -> int | None:
-        """The version; None where it is not known here."""
+    def _is_of_this_version(self, root: Node) -> bool:
+        """Whether the plan has the version that is read here; says so where it has not."""
         node = root.entries.get("version")
         if node is None:
-            self._say(root.mark, f"'version' is missing: add 'version: {VERSION}'")
-        elif _is_integer(node.value) and 0 < node.value <= VERSION:
-            return node.value
-        else:
-            text = f"version: expected 1 to {VERSION}, found {found(node.plain())}"
-            self._say(node.mark, f"{text}; update pytest-int8acc to read it")
-        return None
+            self._say(root.mark, f"'version' is missing: add 'version: {PLAN_VERSION}'")
+            return False
+        if _is_integer(node.value) and node.value == PLAN_VERSION:
+            return True
+        text = f"version: expected {PLAN_VERSION}, found {found(node.plain())}"
+        cause = "the plan was made by another version of pytest-int8acc"
+        self._say(node.mark, f"{text}: {cause}; {_ANEW}")
+        return False
 
     def _known_keys(self, node: Node, known: Sequence[str]) -> None:
         for key, mark in node.keys.items():
@@ -130,10 +125,7 @@ class _Reader:
         if node is None or node.value == low:
             return False
         text = f"candidate: the plan was found for {found(node.plain())}, and the case is in {low}"
-        advice = (
-            "leave 'plan:' out of the spec and run pytest --int8acc --int8acc-report DIR for one of its own"
-        )
-        self._say(node.mark, f"{text}; {advice}")
+        self._say(node.mark, f"{text}; {_ANEW}")
         return True
 
     def _fuse(self, root: Node) -> None:
@@ -154,8 +146,7 @@ class _Reader:
             return False
         text = (
             f"the plan was found for another model: the {' and the '.join(changed)} of {self.name} changed "
-            f"since{self._gone(root)}. Take 'plan:' out of the spec and run pytest --int8acc "
-            "--int8acc-report DIR for a new plan; or, to keep this one as it is, remove its 'model:' section"
+            f"since{self._gone(root)}; {_ANEW}; or, to keep this plan as it is, remove its 'model:' section"
         )
         self._say(root.keys["model"], text)
         return True
@@ -243,21 +234,6 @@ class _Reader:
             near = did_you_mean(item.value, known) if isinstance(item.value, str) else ""
             self._say(item.mark, f"{key}: {found(item.plain())} is no {what}{near}")
 
-    def _scale_1(self, name: str, mark: Mark, node: Node) -> None:
-        """Of version 1: an activation's, which keeps its own zero point."""
-        known = activation_scales(self.network)
-        if name not in known:
-            self._say(mark, self._no_tensor(name, known))
-        value = self._positive(name, "a scale", node, several=False)
-        if value is not None and name in known:
-            own = next(
-                e.quantization
-                for group in self.network.groups
-                for e in group.edges
-                if e.tensor == name and e.quantization.axis is None
-            )
-            self.scales[name] = TensorScale(value, zero_point=own.zero_point)
-
     def _scale(self, name: str, mark: Mark, node: Node) -> None:
         if name not in self.shapes:
             self._say(mark, self._no_tensor(name, self.shapes))
@@ -280,9 +256,9 @@ class _Reader:
     def _no_tensor(self, name: str, known: Iterable[str]) -> str:
         return f"{found(name)} is no quantized tensor of {self.name}{did_you_mean(name, sorted(known))}"
 
-    def _positive(self, name: str, what: str, node: Node, *, several: bool = True) -> Array | None:
-        """float32 of a number, or of a list of them where that may be; None where one is not above 0."""
-        items = node.value if several and isinstance(node.value, list) else [node]
+    def _positive(self, name: str, what: str, node: Node) -> Array | None:
+        """float32 of a number, or of a list of them; None where one is not above 0."""
+        items = node.value if isinstance(node.value, list) else [node]
         values = [item.value for item in items]
         for item in items:
             if not _is_positive(item.value):

@@ -24,6 +24,7 @@ from pytest_int8acc.report.text import headline, most_critical, notes_of
 from pytest_int8acc.report.words import drawn_again, in_low, number, score_cells, worst_first
 from pytest_int8acc.results import CaseResult, Latency, LayerError, Repair, Score, by_rule
 from pytest_int8acc.results.causes import Cause
+from pytest_int8acc.results.search import PLAN_VERSION
 
 #: Width and height of a histogram in its own units; the axis lies below.
 WIDTH, HEIGHT = 480.0, 96.0
@@ -136,7 +137,7 @@ def _snippets(result: CaseResult) -> list[tuple[str, str]]:
         return []
     nodes = [node for culprit in search.culprits for node in culprit.nodes]
     high = [f"  {json.dumps(c.layer, ensure_ascii=False)}: {search.precision}" for c in search.culprits]
-    plan = "\n".join(["version: 2", "high:", *high]) + "\n"
+    plan = "\n".join([f"version: {PLAN_VERSION}", "high:", *high]) + "\n"
     return [("nodes to exclude from quantization", "\n".join(nodes) + "\n"), ("plan.yaml", plan)]
 
 

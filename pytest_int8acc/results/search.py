@@ -21,6 +21,8 @@ EndingKind = Literal[_Certain, _Through, _Early]
 
 #: Of the multiply-accumulates: a plan that keeps less in INT8 is the float model.
 _LEAST_SHARE = 0.005
+#: The version of the format of ``plan.yaml``; no other is read.
+PLAN_VERSION = 4
 
 
 @dataclass(frozen=True)

@@ -41,7 +41,7 @@ def test_a_fusion_that_is_computed_wrong_is_broken_up(
     save_model(model, tmp_path / "model.onnx")
     np.savez(tmp_path / "inputs.npz", **feed)
     (tmp_path / "ranges.json").write_text(json.dumps(ranges))
-    (tmp_path / "plan.yaml").write_text(f"version: 3\nhigh: {{{', '.join(f'{g}: fp16' for g in HIGH)}}}\n")
+    (tmp_path / "plan.yaml").write_text(f"version: 4\nhigh: {{{', '.join(f'{g}: fp16' for g in HIGH)}}}\n")
     spec = tmp_path / "case.int8acc.yaml"
     spec.write_text(
         "model: model.onnx\ninputs: inputs.npz\nint8: {scales: ranges.json}\nplan: plan.yaml\n"

@@ -83,30 +83,22 @@ def test_digits_that_two_roundings_lead_astray_are_more(tmp_path: Path) -> None:
 
 def test_a_plan_of_many_channels_is_no_spec_too_large(tmp_path: Path) -> None:
     network = zoo_network("plain")
-    text = "version: 2\nmoves: {nowhere: [" + "1.0, " * 300_000 + "1.0]}\n"
+    text = "version: 4\nmoves: {nowhere: [" + "1.0, " * 300_000 + "1.0]}\n"
     with pytest.raises(SpecError, match="'nowhere' is no tensor of model whose channels can be moved"):
         read_text(tmp_path, text, network)
 
 
-def test_a_scale_of_version_1_keeps_the_tensors_own_zero_point(tmp_path: Path) -> None:
+def test_a_scale_alone_is_symmetric_whatever_the_tensor_has(tmp_path: Path) -> None:
     own = Plan(scales={"x": TensorScale(np.array(0.5, np.float32), zero_point=np.array(7, np.uint8))})
     network = read_back(moved(zoo_network("plain"), own))
-    for version, dtype in ((1, np.uint8), (2, np.int8)):
-        plan = read_text(tmp_path, f"version: {version}\nscales: {{x: 0.25}}\n", network)
-        found = quantized_tensors(moved(network, plan))["x"]
-        assert (float(found.scale), found.zero_point.dtype) == (0.25, dtype)
-        assert int(found.zero_point) == (7 if version == 1 else 0)
-
-
-def test_a_plan_of_version_1_is_read(tmp_path: Path, digits: Network) -> None:
-    text = "version: 1\nhigh: {/head/Gemm: fp32}\nscales: {image: 0.1}\n"
-    plan = read_text(tmp_path, text, digits)
-    assert plain(plan) == plain(Plan({"/head/Gemm": "fp32"}, {"image": symmetric(0.1)}))
+    plan = read_text(tmp_path, "version: 4\nscales: {x: 0.25}\n", network)
+    found = quantized_tensors(moved(network, plan))["x"]
+    assert (float(found.scale), found.zero_point.dtype, int(found.zero_point)) == (0.25, np.int8, 0)
 
 
 def test_scales_may_be_written_in_every_way(tmp_path: Path, digits: Network) -> None:
     text = (
-        "version: 2\nscales:\n  image: {scale: 1e-3, zero_point: 3, dtype: uint8}\n"
+        "version: 4\nscales:\n  image: {scale: 1e-3, zero_point: 3, dtype: uint8}\n"
         "  head.weight: {axis: 0, scale: [1, 2, 3, 4, 5, 6, 7, 8, 9, 10], zero_point: 1}\n"
     )
     plan = read_text(tmp_path, text, digits)
@@ -168,7 +160,7 @@ def test_mistakes_are_told_with_their_places(
     tmp_path: Path, digits: Network, text: str, messages: list[str]
 ) -> None:
     with pytest.raises(SpecError) as caught:
-        read_text(tmp_path, f"version: 2\n{text}\n", digits)
+        read_text(tmp_path, f"version: 4\n{text}\n", digits)
     lines = str(caught.value).splitlines()
     assert len(lines) == len(messages)
     for line, message in zip(lines, messages, strict=True):

@@ -93,10 +93,10 @@ def test_a_pair_that_nobody_reads_is_no_quantization(tmp_path: Path) -> None:
 def test_a_plan_that_keeps_every_layer_out_of_int8_is_refused(tmp_path: Path) -> None:
     made = project(tmp_path)
     nodes = [node.name for node in made_groups(tmp_path)]
-    (tmp_path / "plan.yaml").write_text(f"version: 2\nhigh: {{{', '.join(f'{n}: fp16' for n in nodes)}}}\n")
+    (tmp_path / "plan.yaml").write_text(f"version: 4\nhigh: {{{', '.join(f'{n}: fp16' for n in nodes)}}}\n")
     with pytest.raises(ModelError, match=r"plan.yaml: keeps all 2 layers out of INT8"):
         made.check(CALIBRATED + "plan: plan.yaml\n")
-    (tmp_path / "plan.yaml").write_text(f"version: 2\nhigh: {{{nodes[0]}: fp16}}\n")
+    (tmp_path / "plan.yaml").write_text(f"version: 4\nhigh: {{{nodes[0]}: fp16}}\n")
     assert made.check(CALIBRATED + "plan: plan.yaml\n", OFF).candidate.startswith("INT8 in 1 of 2 groups")
 
 

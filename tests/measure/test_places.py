@@ -144,7 +144,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     np.save(folder / "beyond.npy", np.where(np.arange(len(data)) == 5, 99, 0))
     np.save(folder / "pair.npy", np.zeros(2))
     loader = LOADER.replace('"image"', repr(name)).replace("(2, 1, 8, 8)", repr((2, *data.shape[1:])))
-    texts = {"loader.py": loader, "m.py": METRICS, "bad.yaml": "version: 2\nhih: {}\n", "text.txt": "text"}
+    texts = {"loader.py": loader, "m.py": METRICS, "bad.yaml": "version: 4\nhih: {}\n", "text.txt": "text"}
     for file, text in {**texts, "nothing.json": '{"nothing": 1.0}', "bad.npz": "PK\x03\x04 no"}.items():
         (folder / file).write_text(text)
     (folder / "folder").mkdir()

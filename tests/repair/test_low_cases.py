@@ -228,11 +228,11 @@ def test_a_model_in_fp16_already_is_told_at_its_place(tmp_path: Path) -> None:
 def test_a_plan_that_leaves_nothing_low_is_refused(tmp_path: Path) -> None:
     project = planted(tmp_path, "plain")
     names = [n.name for n in onnx.load(tmp_path / "model.onnx").graph.node]
-    (tmp_path / "plan.yaml").write_text("version: 3\nhigh: {first: fp16}\n")
+    (tmp_path / "plan.yaml").write_text("version: 4\nhigh: {first: fp16}\n")
     with pytest.raises(ModelError, match="keeps layers in fp16; what leaves FP16 here runs in fp32"):
         project.check("candidate: fp16\nplan: plan.yaml\n")
     high = ", ".join(f"{name}: fp32" for name in names if "Relu" not in name)
-    (tmp_path / "plan.yaml").write_text(f"version: 3\nhigh: {{{high}}}\n")
+    (tmp_path / "plan.yaml").write_text(f"version: 4\nhigh: {{{high}}}\n")
     with pytest.raises(ModelError, match=r"keeps all 6 layers out of FP16, so the baseline would be"):
         project.check("candidate: fp16\nplan: plan.yaml\n")
 

@@ -175,8 +175,8 @@ def test_where_the_fused_model_does_not_build_it_is_said(
         ("fused: [part/norm]", "3:9: fused: 'part/norm' is no last node of a norm in parts of model.onnx"),
         ("fused: {}", "3:8: fused: expected a list, .* found an empty mapping"),
         ("fused: [part/normed]\nhigh: {part/square: fp32}", "4:8: 'part/square' is no layer of model.onnx"),
-        ("candidate: bf16", "3:12: candidate: the plan was found for 'bf16', and the case is in fp16; leave"),
-        ("candidate: int8", "3:12: candidate: the plan was found for 'int8', and the case is in fp16; leave"),
+        ("candidate: bf16", "3:12: candidate: the plan was found for 'bf16', and the case is in fp16; to"),
+        ("candidate: int8", "3:12: candidate: the plan was found for 'int8', and the case is in fp16; to"),
     ],
 )
 def test_mistakes_in_a_plan_are_told_at_their_place(text: str, message: str, tmp_path: Path) -> None:

@@ -210,7 +210,7 @@ def test_asymmetric_uint8_becomes_symmetric_int8(tmp_path: Path) -> None:
 
 
 def test_a_plan_that_the_case_has_already_stays(tmp_path: Path) -> None:
-    (tmp_path / "own.yaml").write_text("version: 1\nhigh: {/0/conv/Conv: fp16}\nscales: {}\n")
+    (tmp_path / "own.yaml").write_text("version: 4\nhigh: {/0/conv/Conv: fp16}\nscales: {}\n")
     case = measured(tmp_path, planted("cnn", factors={WIDE: 50}), {"sqnr_db": 20}, "scales", plan="own.yaml")
     repaired = mended(case)[1]
     assert repaired.repairs[0].kind == "recalibrate"

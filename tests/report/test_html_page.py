@@ -167,7 +167,7 @@ def test_the_page_tells_what_a_failure_tells():
         "nonzero-zero-point",
         "Golden: the INT8 scores are 0.1 below those accepted",
         "/layer2/0/conv1/Conv /layer2/0/relu/Relu /layer4/1/conv2/Conv",
-        'version: 2 high: "/layer2/0/conv1/Conv": fp16 "/layer4/1/conv2/Conv": fp16',
+        'version: 4 high: "/layer2/0/conv1/Conv": fp16 "/layer4/1/conv2/Conv": fp16',
         "models/gpt.int8acc.yaml:3:1: 'modle'",
         "needs a model that is not public",
     ):
