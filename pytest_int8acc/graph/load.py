@@ -23,12 +23,12 @@ from onnx import TensorProto, numpy_helper
 from onnx.inliner import inline_local_functions
 
 from pytest_int8acc.errors import ModelError
-from pytest_int8acc.graph.door import admit
 from pytest_int8acc.graph.groups import WEIGHTED
 from pytest_int8acc.graph.index import all_nodes, attribute, refill, take_name
 from pytest_int8acc.graph.model import Model, make_model, put_constant
 from pytest_int8acc.graph.sizes import computed, fold_sizes
 from pytest_int8acc.graph.trt_fp8 import holds_trt_fp8, standard_fp8
+from pytest_int8acc.graph.validate import validated
 from pytest_int8acc.tensors import Array
 
 #: Per-channel QuantizeLinear and DequantizeLinear exist from here on.
@@ -69,15 +69,13 @@ def read_model(path: Path) -> Model:
     Raises:
         ModelError: The file is missing, no ONNX model, or incomplete.
     """
-    proto = _read(path)
-    return make_model(proto, admit(proto, path), str(path))
+    return validated(_read(path), path)
 
 
 def normalize(model: Model) -> Model:
     """``model`` in the normal form of this module; see its docstring."""
     name = model.name
-    proto = inline_local_functions(model.proto) if model.proto.functions else model.proto
-    beside, model = model.beside, make_model(proto, model.weights, name)
+    beside, model = model.beside, make_model(_inlined(model), model.weights, name)
     _drop_initializers_from_inputs(model.proto)
     _open_negative_sizes(model.graph)
     _hoist_constants(model)
@@ -88,6 +86,17 @@ def normalize(model: Model) -> Model:
     _name_nodes(model.graph)
     model = fold_sizes(_fold(model))
     return replace(_tell_kernels(standard_fp8(model) if holds_trt_fp8(model) else model), beside=beside)
+
+
+def _inlined(model: Model) -> onnx.ModelProto:
+    """The model's protobuf without local functions."""
+    if not model.proto.functions:
+        return model.proto
+    try:
+        return inline_local_functions(model.proto)
+    except RuntimeError as error:
+        line = " ".join(str(error).split())
+        raise ModelError(f"{model.name}: its local functions cannot be inlined: {line}") from error
 
 
 def raise_opset(model: Model, least: int) -> Model:

@@ -32,7 +32,6 @@ from pytest_int8acc.graph.index import (
     subgraphs,
     take_name,
 )
-from pytest_int8acc.graph.stored import dtype_of
 from pytest_int8acc.tensors import Array, TensorInfo
 
 #: Initializers of more bytes than this live beside the graph.
@@ -180,6 +179,16 @@ class Editor:
         return Model(self.proto, weights, self.name, self.beside)
 
 
+def is_mappable(data_type: int) -> bool:
+    """Whether NumPy reads elements of ``data_type`` as they lie in a file."""
+    return data_type in _PLAIN_TYPES
+
+
+def dtype_of(data_type: int) -> np.dtype[np.generic]:
+    """The NumPy dtype of an element type of ONNX."""
+    return np.dtype(onnx.helper.tensor_dtype_to_np_dtype(data_type))
+
+
 def is_apart(tensor: TensorProto) -> bool:
     """True where ``tensor`` is the placeholder of an array kept beside the graph."""
     return any(e.key == "location" and e.value == _PLACEHOLDER for e in tensor.external_data)
@@ -191,9 +200,9 @@ def make_model(
     """A Model of ``proto``: initializers that are large and not yet apart are set apart."""
     apart = dict(weights or {})
     for tensor in proto.graph.initializer:
-        if is_apart(tensor) or tensor.data_type not in _PLAIN_TYPES:
+        if is_apart(tensor) or not is_mappable(tensor.data_type):
             continue
-        if _is_large(tensor.data_type, math.prod(tensor.dims) * dtype_of(tensor.data_type).itemsize):
+        if is_large(tensor.data_type, math.prod(tensor.dims) * dtype_of(tensor.data_type).itemsize):
             put_constant(tensor, tensor.name, numpy_helper.to_array(tensor), apart)
     return Model(proto, apart, name)
 
@@ -247,15 +256,17 @@ def put_constant(tensor: TensorProto, name: str, array: Array, weights: dict[str
     tensor.Clear()
     tensor.name, tensor.data_type = name, data_type
     tensor.dims.extend(array.shape)
-    if data_type in _PLAIN_TYPES and _is_large(data_type, array.nbytes):
+    if is_large(data_type, array.nbytes):
         _point(tensor, location=_PLACEHOLDER)
         weights[name] = array
     else:
         tensor.CopyFrom(numpy_helper.from_array(array, name))
 
 
-def _is_large(data_type: int, nbytes: int) -> bool:
-    return nbytes > (SHAPE_BYTES if data_type == TensorProto.INT64 else APART_BYTES)
+def is_large(data_type: int, nbytes: int) -> bool:
+    """Whether an initializer lives beside the graph."""
+    limit = SHAPE_BYTES if data_type == TensorProto.INT64 else APART_BYTES
+    return data_type in _PLAIN_TYPES and nbytes > limit
 
 
 def _point(tensor: TensorProto, **entries: object) -> None:

@@ -99,11 +99,11 @@ BROKEN: dict[str, tuple[Callable[[Path], object], str]] = {
     "cut": (lambda path: path.write_bytes(plain().SerializeToString()[:3000]), "not an ONNX model"),
     "folder": (lambda path: path.mkdir(), "cannot be read"),
     "no_nodes": (no_nodes, "without a single node"),
-    "lost_external": (lost_external, r"stored in 'weights.bin', which is not there"),
+    "lost_external": (lost_external, "data are in 'weights.bin', which is no file: copy it beside the model"),
     "cut_external": (cut_external, r"'weights.bin', which has 100: the file is cut off"),
     "escaping_external": (escaping_external, "outside the model's folder"),
-    "dangling_input": (dangling_input, "reads 'nowhere', which nothing makes"),
-    "dangling_output": (dangling_output, "nothing makes the output 'lost'"),
+    "dangling_input": (dangling_input, "input 'nowhere' of node"),
+    "dangling_output": (dangling_output, "'lost' is not an output of any node"),
     "unconvertible": (unconvertible, "opset 8 cannot be converted to 13"),
 }
 
@@ -135,15 +135,14 @@ def test_external_data_is_mapped_and_saved_whole(tmp_path: Path) -> None:
         np.testing.assert_array_equal(numpy_helper.to_array(tensor), expected[tensor.name])
 
 
-def test_unnamed_nodes_get_tensorrts_names_and_repeated_ones_numbers(tmp_path: Path) -> None:
+def test_unnamed_nodes_get_tensorrts_names_and_a_number_where_those_are_taken(tmp_path: Path) -> None:
     proto = plain()
-    names = [node.name for node in proto.graph.node]
+    name = f"node_of_{proto.graph.node[0].output[0]}"
     proto.graph.node[0].name = ""
-    proto.graph.node[2].name = names[1]
+    proto.graph.node[2].name = name
     write(tmp_path / "model.onnx", proto)
     model = load_model(tmp_path / "model.onnx")
-    assert model.graph.node[0].name == f"node_of_{proto.graph.node[0].output[0]}"
-    assert model.graph.node[2].name == f"{names[1]}_2"
+    assert [model.graph.node[i].name for i in (0, 2)] == [name, f"{name}_2"]
 
 
 def test_old_opset_is_converted_without_losing_weights(tmp_path: Path) -> None:

@@ -376,9 +376,9 @@ def test_and_belong_under_fp8(opset: int) -> None:
         check_formats(model, INT8)
 
 
-def test_an_fp8_operator_without_a_scale_is_an_error_at_the_door(tmp_path: Path) -> None:
+def test_an_fp8_operator_without_a_scale_is_an_error(tmp_path: Path) -> None:
     proto = trt_fp8_block(17)
     del proto.graph.node[0].input[1]
     onnx.save(proto, tmp_path / "q.onnx")
-    with pytest.raises(ModelError, match=r"q.onnx: node 'quantize_x' .* wants a tensor and a scale"):
+    with pytest.raises(ModelError, match=r"q.onnx: node 'quantize_x' .* needs a tensor and a scale"):
         load_model(tmp_path / "q.onnx")

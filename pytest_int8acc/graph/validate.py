@@ -1,0 +1,372 @@
+"""Validates an ONNX file by onnx.checker and reads its tensors: the rest of graph/ may trust the model.
+
+What onnx.checker lets pass, although runtimes refuse it or ONNX's own tools crash on it, is refused here too.
+Operators that ONNX does not know, as TensorRT's plugins are, are left to the runtime that opens the model.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Container, Iterable, Iterator, Mapping
+from graphlib import CycleError, TopologicalSorter
+from pathlib import Path
+
+import numpy as np
+import onnx
+from google.protobuf.message import Message
+from onnx import TensorProto, numpy_helper
+from onnx.external_data_helper import ExternalDataInfo, load_external_data_for_tensor, uses_external_data
+
+from pytest_int8acc.errors import ModelError, listed, told
+from pytest_int8acc.graph.index import all_graphs, captured, inner_names, refill, subgraphs
+from pytest_int8acc.graph.model import (
+    Model,
+    dtype_of,
+    is_apart,
+    is_large,
+    is_mappable,
+    make_model,
+    put_constant,
+)
+from pytest_int8acc.graph.trt_fp8 import STANDARD
+from pytest_int8acc.tensors import Array
+
+#: The domain of nodes about whose operators onnx.checker is not asked.
+_UNCHECKED = "pytest_int8acc.unchecked"
+#: TensorRT's limit on the elements of one tensor.
+_MAX_ELEMENTS = 1 << 31
+#: Local functions that come to more nodes than this when they are inlined would fill the memory.
+_MAX_INLINED_NODES = 1_000_000
+#: Of any domain: ONNX Runtime has QuantizeLinear and DequantizeLinear of its own.
+_QUANTIZERS = frozenset({"QuantizeLinear", "DequantizeLinear", *STANDARD})
+
+_NodeHolder = onnx.GraphProto | onnx.FunctionProto
+#: Domain, name and overload of a local function.
+_FunctionKey = tuple[str, str, str]
+
+
+def validated(proto: onnx.ModelProto, path: Path) -> Model:
+    """The model that was read from the file ``path`` as ``proto``, external data mapped.
+
+    Nodes that do not stand in topological order are sorted: runtimes accept them, onnx.checker does not.
+
+    Raises:
+        ModelError: The file is no valid model; says in one line what is wrong first.
+    """
+    try:
+        _check_text(proto)
+        _check_versions(proto)
+        _check_graphs(proto)
+        _check_inputs(proto.graph)
+        weights, faults = _read_tensors(proto, path.parent.resolve())
+        for holder in _node_holders(proto):
+            _check_unique("nodes", (node.name for node in holder.node))
+            _sort_nodes(holder)
+        _check_inlined_size(proto)
+        _run_checker(proto)
+        if faults:  # after the checker, which says it in words of ONNX
+            raise ModelError(faults[0])
+        _check_quantizers(proto.graph)
+    except ModelError as error:
+        raise ModelError(f"{path}: {error}") from error.__cause__
+    return make_model(proto, weights, str(path))
+
+
+def _node_holders(proto: onnx.ModelProto) -> Iterator[_NodeHolder]:
+    """The main graph, local functions, and the graphs inside their nodes."""
+    yield from all_graphs(proto.graph)
+    for function in proto.functions:
+        yield function
+        for node in function.node:
+            for graph in subgraphs(node):
+                yield from all_graphs(graph)
+
+
+def _check_text(message: Message) -> None:
+    """Refuse names that are not UTF-8: protobuf notices only when a name is read, and may return bytes."""
+    try:
+        for text in _texts(message):
+            if isinstance(text, bytes):
+                text.decode()
+    except UnicodeDecodeError as error:
+        raise ModelError(f"a name is not UTF-8: {error.object[:80]!r}; export the model again") from None
+
+
+def _texts(message: Message) -> Iterator[str | bytes]:
+    if isinstance(message, TensorProto):  # its data would be copied
+        yield message.name
+        return
+    for field, value in message.ListFields():
+        if field.type == field.TYPE_STRING:
+            yield from [value] if isinstance(value, str | bytes) else value
+        elif field.type == field.TYPE_MESSAGE:
+            for inner in [value] if isinstance(value, Message) else value:
+                yield from _texts(inner)
+
+
+def _read_tensors(proto: onnx.ModelProto, folder: Path) -> tuple[dict[str, Array], list[str]]:
+    """The main graph's large initializers by name, and what is wrong with tensors that are inline.
+
+    Large initializers leave placeholders in ``proto``; all other external tensors become inline.
+
+    Raises:
+        ModelError: External data cannot be read, or an initializer is sparse.
+    """
+    weights: dict[str, Array] = {}
+    faults: list[str] = []
+    for holder in _node_holders(proto):
+        for tensor in getattr(holder, "initializer", ()):
+            where = f"weight '{tensor.name}'"
+            _read_tensor(tensor, folder, where, faults, weights if holder is proto.graph else None)
+        for sparse in getattr(holder, "sparse_initializer", ()):
+            raise ModelError(
+                f"weight '{sparse.values.name}' is sparse, which TensorRT cannot read: store it as a plain "
+                "tensor"
+            )
+        for node in holder.node:
+            for attribute in node.attribute:
+                tensors = [attribute.t] if attribute.HasField("t") else attribute.tensors
+                for tensor in tensors:
+                    where = f"'{attribute.name}' of {_described(node)}"
+                    _read_tensor(tensor, folder, where, faults, None)
+    return weights, faults
+
+
+def _read_tensor(
+    tensor: TensorProto, folder: Path, where: str, faults: list[str], weights: dict[str, Array] | None
+) -> None:
+    """Read one tensor, and move it to ``weights`` where these are given and it is large.
+
+    What is wrong with an inline tensor is added to ``faults``; external data raise ModelError.
+    """
+    external = uses_external_data(tensor)
+    try:
+        array = _map_external(tensor, folder) if external else np.asarray(numpy_helper.to_array(tensor))
+        if array.shape != tuple(tensor.dims):
+            raise ValueError(f"its sizes are {list(tensor.dims)}, and its data have {list(array.shape)}")
+    except Exception as error:  # NumPy, ONNX and the file system raise what they like
+        fault = f"{where} cannot be read: {told(error)}"
+        if external:
+            raise ModelError(fault) from error
+        faults.append(fault)
+        return
+    if weights is not None and (external or is_large(tensor.data_type, array.nbytes)):
+        put_constant(tensor, tensor.name, array, weights)
+    elif external:
+        tensor.CopyFrom(numpy_helper.from_array(array, tensor.name))
+    else:
+        del tensor.external_data[:]  # they mean nothing there, and might be taken for a placeholder
+
+
+def _map_external(tensor: TensorProto, folder: Path) -> Array:
+    """The array of a tensor that is stored in a file below ``folder``.
+
+    Raises:
+        ValueError: The tensor and its file do not agree, or the file lies elsewhere.
+        OSError: The file cannot be read.
+    """
+    keys = Counter(entry.key for entry in tensor.external_data)
+    if repeated := [key for key, count in keys.items() if count > 1]:
+        raise ValueError(f"its external data give {listed(repeated)} more than once")
+    info = ExternalDataInfo(tensor)
+    file = (folder / info.location).resolve()
+    if not file.is_relative_to(folder):
+        raise ValueError(
+            f"its external data lie outside the model's folder, in {file}: move them beside the model"
+        )
+    if not file.is_file():
+        raise ValueError(
+            f"its external data are in '{file.name}', which is no file: copy it beside the model"
+        )
+    if not is_mappable(tensor.data_type):
+        inline = TensorProto()
+        inline.CopyFrom(tensor)
+        load_external_data_for_tensor(inline, str(folder))
+        return np.asarray(numpy_helper.to_array(inline))
+    dtype, shape, start = dtype_of(tensor.data_type), tuple(tensor.dims), info.offset or 0
+    size = math.prod(shape) * dtype.itemsize
+    if info.length not in (None, size):
+        raise ValueError(f"of sizes {list(shape)} it has {size} bytes, and its 'length' is {info.length}")
+    if start + size > (stored := file.stat().st_size):
+        raise ValueError(
+            f"its data are bytes {start} to {start + size} of '{file.name}', which has {stored}: the file is "
+            "cut off or belongs to another export"
+        )
+    if size == 0:
+        return np.zeros(shape, dtype)
+    return np.memmap(file, dtype, mode="r", offset=start, shape=shape)
+
+
+def _check_graphs(proto: onnx.ModelProto) -> None:
+    """Refuse element types that ONNX does not have, and references to attributes of a function."""
+    for graph in all_graphs(proto.graph):
+        for value in (*graph.input, *graph.output, *graph.value_info):
+            kind = value.type.tensor_type.elem_type
+            if kind not in TensorProto.DataType.values():
+                raise ModelError(f"'{value.name}' has element type {kind}, which ONNX does not have")
+        for node in graph.node:
+            for attribute in node.attribute:
+                if attribute.ref_attr_name:
+                    raise ModelError(
+                        f"'{attribute.name}' of {_described(node)} refers to an attribute of a function, and "
+                        "the node is in none"
+                    )
+    _check_unique("outputs", (value.name for value in proto.graph.output))
+
+
+def _check_inputs(graph: onnx.GraphProto) -> None:
+    """Refuse inputs without an element type, and those of more elements than TensorRT takes."""
+    for value in graph.input:
+        kind = value.type.tensor_type
+        if value.type.HasField("tensor_type") and not kind.elem_type:
+            raise ModelError(f"input '{value.name}' has no element type; export the model again")
+        sizes = [dim.dim_value for dim in kind.shape.dim if dim.dim_value > 0]
+        if math.prod(sizes) >= _MAX_ELEMENTS:
+            raise ModelError(
+                f"input '{value.name}' of sizes {sizes} has {math.prod(sizes)} elements: export it with "
+                f"other sizes; TensorRT takes fewer than {_MAX_ELEMENTS} elements"
+            )
+
+
+def _check_unique(what: str, names: Iterable[str]) -> None:
+    counts = Counter(filter(None, names))
+    if repeated := [name for name, count in counts.items() if count > 1]:
+        raise ModelError(f"two {what} have the name {listed(repeated)}; give each its own")
+
+
+def _sort_nodes(holder: _NodeHolder) -> None:
+    """Bring nodes into topological order where they are not."""
+    producers = dict[str, int]()
+    for position, node in enumerate(holder.node):
+        producers.update(dict.fromkeys(filter(None, node.output), position))
+    needed = dict[int, set[int]]()
+    for position, node in enumerate(holder.node):
+        read = {*node.input, *(captured(node) - inner_names(node))}
+        needed[position] = {producers[name] for name in read if name in producers}
+    if all(max(earlier, default=-1) < position for position, earlier in needed.items()):
+        return
+    try:
+        order = list(TopologicalSorter(needed).static_order())
+    except CycleError as error:
+        circle = [_described(holder.node[position]) for position in error.args[1][:5]]
+        raise ModelError(f"nodes read one another in a circle: {', '.join(circle)}") from None
+    refill(holder.node, [holder.node[position] for position in order])
+
+
+def _check_inlined_size(proto: onnx.ModelProto) -> None:
+    """Refuse local functions that call themselves, or come to too many nodes when they are inlined."""
+    functions = {_function_key(f.domain, f.name, f.overload): f for f in proto.functions}
+    sizes: dict[_FunctionKey, float] = {}
+
+    def inlined_size(nodes: Iterable[onnx.NodeProto]) -> float:
+        size = 0.0
+        for node in nodes:
+            key = _function_key(node.domain, node.op_type, node.overload)
+            if key in functions and key not in sizes:
+                sizes[key] = math.inf  # for a function that calls itself
+                sizes[key] = inlined_size(functions[key].node)
+            size += 1 + sizes.get(key, 0)
+            size += sum(inlined_size(graph.node) for graph in subgraphs(node))
+        return size
+
+    if functions and inlined_size(proto.graph.node) > _MAX_INLINED_NODES:
+        raise ModelError(
+            "its local functions call themselves, or come to more than "
+            f"{_MAX_INLINED_NODES} nodes when they are inlined"
+        )
+
+
+def _function_key(domain: str, name: str, overload: str) -> _FunctionKey:
+    return "" if domain == "ai.onnx" else domain, name, overload
+
+
+def _check_versions(proto: onnx.ModelProto) -> None:
+    """Refuse versions that the installed ONNX does not know, and two versions of one domain."""
+    newest = onnx.defs.onnx_opset_version()
+    version = _opsets(proto.opset_import).get("")
+    if version is None:
+        raise ModelError("imports no opset of ONNX; export the model again")
+    for what, given, known in (("IR version", proto.ir_version, onnx.IR_VERSION), ("opset", version, newest)):
+        if not 1 <= given <= known:
+            raise ModelError(
+                f"{what} {given}: the installed ONNX {onnx.__version__} knows 1 to {known}; install a newer "
+                "one, or export the model for an older version"
+            )
+
+
+def _opsets(imports: Iterable[onnx.OperatorSetIdProto]) -> dict[str, int]:
+    """The version of each domain; ONNX's own is the empty one."""
+    versions = dict[str, int]()
+    for entry in imports:
+        domain = "" if entry.domain == "ai.onnx" else entry.domain
+        if versions.setdefault(domain, entry.version) != entry.version:
+            raise ModelError(
+                f"imports two opsets of domain '{domain}': {versions[domain]} and {entry.version}"
+            )
+    return versions
+
+
+def _run_checker(proto: onnx.ModelProto) -> None:
+    """Ask onnx.checker about the model, but for data that are apart and operators that ONNX does not know."""
+    checked = onnx.ModelProto()
+    checked.CopyFrom(proto)
+    for tensor in checked.graph.initializer:
+        if is_apart(tensor):
+            tensor.CopyFrom(TensorProto(name=tensor.name, data_type=tensor.data_type, dims=[0]))
+    for value in (*checked.graph.input, *checked.graph.output):
+        if value.type.HasField("tensor_type"):  # runtimes accept tensors of unknown rank
+            value.type.tensor_type.shape.SetInParent()
+    functions = {(function.domain, function.name) for function in proto.functions}
+    for holder in (checked, *checked.functions):
+        nodes = holder.graph.node if isinstance(holder, onnx.ModelProto) else holder.node
+        _hide_unknown(nodes, _opsets(holder.opset_import), functions)
+        holder.opset_import.add(domain=_UNCHECKED, version=1)
+    try:
+        onnx.checker.check_model(checked)
+    except (onnx.checker.ValidationError, ValueError) as error:
+        line = " ".join(str(error).split())
+        raise ModelError(
+            f"not a valid ONNX model; export it again, or mend what onnx.checker names: {line}"
+        ) from None
+
+
+def _hide_unknown(
+    nodes: Iterable[onnx.NodeProto], opsets: Mapping[str, int], functions: Container[tuple[str, str]]
+) -> None:
+    """Move nodes whose operators have no schema in ``opsets`` to the domain that is not checked."""
+    for node in nodes:
+        for graph in subgraphs(node):
+            _hide_unknown(graph.node, opsets, functions)
+        if (node.domain, node.op_type) not in functions and not _has_schema(node, opsets):
+            node.domain = _UNCHECKED
+
+
+def _has_schema(node: onnx.NodeProto, opsets: Mapping[str, int]) -> bool:
+    domain = "" if node.domain == "ai.onnx" else node.domain
+    try:
+        schema = onnx.defs.get_schema(node.op_type, opsets.get(domain, 0), domain)
+    except (onnx.defs.SchemaError, TypeError):  # the latter where a version is beyond 32 bits
+        return False
+    return not schema.deprecated
+
+
+def _check_quantizers(graph: onnx.GraphProto) -> None:
+    """Refuse Q/DQ without a scale, or with one of integers: neither onnx.checker nor inference asks."""
+    types = {tensor.name: tensor.data_type for tensor in graph.initializer}
+    for node in graph.node:
+        for attribute in node.attribute:
+            if node.op_type == "Constant" and attribute.name == "value":
+                types[node.output[0]] = attribute.t.data_type
+    for node in graph.node:
+        if node.op_type not in _QUANTIZERS:
+            continue
+        if len(node.input) < 2 or not all((*node.input[:2], *node.output[:1])):
+            raise ModelError(f"{_described(node)} needs a tensor and a scale as inputs, and one output")
+        kind = TensorProto.DataType.Name(types.get(node.input[1], TensorProto.FLOAT))
+        if kind != "DOUBLE" and "FLOAT" not in kind:
+            raise ModelError(f"{_described(node)} has a scale of type {kind}; expected floats")
+
+
+def _described(node: onnx.NodeProto) -> str:
+    return f"node '{node.name or next(iter(node.output), '')}' ({node.op_type})"
