@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import tempfile
+import weakref
 import zipfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -49,7 +50,7 @@ from pytest_int8acc.settings import Backend as BackendName
 from pytest_int8acc.settings import Settings
 from pytest_int8acc.spec.load import load_spec
 from pytest_int8acc.spec.models import Case
-from pytest_int8acc.tensors import Array, did_you_mean
+from pytest_int8acc.tensors import Array, Feed, TensorInfo, did_you_mean
 
 Precision = Literal["fp32", "fp16", "bf16", "int8", "fp8"]
 Side = Literal["baseline", "fp32", "int8", "fp8", "fp16", "bf16"]
@@ -170,12 +171,40 @@ class LoadedCase:
         return {name: _joined(name, arrays) for name, arrays in found.items()}
 
 
+class OpenEngine:
+    """An engine in a user's hands, with the backend that holds it; freed with the last reference to it."""
+
+    def __init__(self, backend: Backend, engine: Engine) -> None:
+        self._engine = engine
+        self.close = weakref.finalize(self, backend.close)
+        """Frees the engine; a second call does nothing."""
+
+    @property
+    def description(self) -> str:
+        """Runtime, version, device and mode, in words."""
+        return self._engine.description
+
+    @property
+    def inputs(self) -> tuple[TensorInfo, ...]:
+        """What it takes."""
+        return self._engine.inputs
+
+    @property
+    def outputs(self) -> tuple[TensorInfo, ...]:
+        """What it gives."""
+        return self._engine.outputs
+
+    def __call__(self, feed: Feed) -> Feed:
+        """Run once; raises EngineError where the runtime refuses."""
+        return self._engine(feed)
+
+
 class Workbench:
     """What the fixture ``int8acc`` gives: cases of specs, and engines of models."""
 
     def __init__(self, host: Host) -> None:
         self.host = host
-        self._backends: list[Backend] = []
+        self._engines: weakref.WeakSet[OpenEngine] = weakref.WeakSet()
         self._folder = tempfile.TemporaryDirectory(prefix="int8acc-", ignore_cleanup_errors=True)
         self._files = 0
 
@@ -255,9 +284,15 @@ class Workbench:
             opened = open_backend(case, settings, self.host.builders)
             return self._open(opened, form, _ROLES[precision], inputs)
 
-    def _open(self, backend: Backend, form: Form, role: Role, inputs: Dataset) -> Engine:
-        self._backends.append(backend)  # one each: a backend holds one engine per role
-        return backend.open(form, role, inputs)
+    def _open(self, backend: Backend, form: Form, role: Role, inputs: Dataset) -> OpenEngine:
+        """An engine of its own backend, since a backend holds one engine per role."""
+        try:
+            engine = OpenEngine(backend, backend.open(form, role, inputs))
+        except BaseException:
+            backend.close()
+            raise
+        self._engines.add(engine)
+        return engine
 
     def _data(self, given: str | Path | Mapping[str, Array]) -> str:
         """``given`` as a path or loader that a spec may name."""
@@ -273,9 +308,8 @@ class Workbench:
 
     def close(self) -> None:
         """Let go of all engines, and of data on disk."""
-        for backend in self._backends:
-            backend.close()
-        self._backends.clear()
+        for engine in list(self._engines):
+            engine.close()
         self._folder.cleanup()
 
 

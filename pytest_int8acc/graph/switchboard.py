@@ -14,6 +14,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -102,15 +103,20 @@ class Branch:
 
     def constant(self, editor: Editor, wanted: str, array: Array) -> str:
         """Add a constant; its name."""
-        tensor = TensorProto()
-        put_constant(tensor, editor.unique(wanted), array, editor.weights)
-        self.constants.append(tensor)
-        return tensor.name
+        return _add_constant(editor, self.constants, wanted, array)
 
     def graph(self, name: str, results: Mapping[str, int]) -> onnx.GraphProto:
         """The graph that gives ``results``, tensor to element type, which have names of their own inside."""
         infos = [helper.make_tensor_value_info(self.names[r], results[r], None) for r in results]
         return helper.make_graph(self.nodes, f"{name}/{self.label}", [], infos, self.constants)
+
+
+def _add_constant(editor: Editor, constants: list[TensorProto], wanted: str, array: Array) -> str:
+    """Append a constant to ``constants`` under a unique name like ``wanted``; returns the name."""
+    tensor = TensorProto()
+    put_constant(tensor, editor.unique(wanted), array, editor.weights)
+    constants.append(tensor)
+    return tensor.name
 
 
 class _Finder:
@@ -251,9 +257,9 @@ class _Writer:
             node.input[edge.index] = self._weight(edge, branch)
             return
         if branch.pairs is None:
-            branch.pairs = QdqWriter(
-                self.editor, lambda name, array: branch.constant(self.editor, name, array)
-            )
+            # It refers to the branch's list and not to the branch, which refers to it: a circle of references
+            # would keep the weights in memory after the case has ended.
+            branch.pairs = QdqWriter(self.editor, partial(_add_constant, self.editor, branch.constants))
         branch.nodes.extend(branch.pairs.write(node, replace(edge, tensor=self._local(edge.tensor, branch))))
 
     def _weight(self, edge: Edge, branch: Branch) -> str:

@@ -56,7 +56,7 @@ def int8acc_engine(int8acc: Workbench) -> Callable[..., Engine]:
     ``precision`` is fp32, fp16 (the default), bf16, int8 or fp8; a model with Q/DQ is one of the last two and
     wants no samples.
     ``backend`` is auto, onnxruntime or tensorrt. What it returns is called with a feed dict, one array per
-    input, and gives one array per output. It lives until the session ends.
+    input, and gives one array per output. It is freed when nothing refers to it any more.
     """
     return int8acc.engine
 

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import argparse
 import sys
+import traceback
 from collections.abc import Callable, Generator, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,6 +21,8 @@ if TYPE_CHECKING:
 
 #: The results that the running test has asked for; there once the fixture ``int8acc`` is.
 ASKED: pytest.StashKey[list[CaseResult]] = pytest.StashKey()
+#: What was raised while the item ran: until its reports are made, and a debugger has looked at it.
+_RAISED: pytest.StashKey[list[BaseException]] = pytest.StashKey()
 _NOT_RUN = pytest.StashKey[set[str]]()
 _NOT_RUN_OUTPUT = "int8acc_not_run"
 
@@ -222,11 +226,44 @@ def pytest_xdist_auto_num_workers(config: pytest.Config) -> int | None:
 
 
 @pytest.hookimpl(wrapper=True)
+def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object]:
+    """Frees what the frames of a failed test hold: pytest keeps them until a garbage collection."""
+    try:
+        return (yield)
+    finally:
+        for error in item.stash.get(_RAISED, []):
+            _clear_frames(error)
+        item.stash[_RAISED] = []
+
+
+def _clear_frames(error: BaseException | None) -> None:
+    """Removes the local variables of all frames that ``error`` and its causes have passed through."""
+    seen: set[int] = set()
+    while error is not None and id(error) not in seen:
+        seen.add(id(error))
+        for frame, _ in traceback.walk_tb(error.__traceback__):
+            with suppress(RuntimeError):  # it still runs
+                frame.clear()
+                # pytest has read f_locals. Before Python 3.13 that leaves a copy in the frame, which only
+                # another read brings up to date.
+                frame.f_locals  # noqa: B018
+        error = error.__cause__ or error.__context__
+
+
+def _holds_cases(item: pytest.Item) -> bool:
+    """Whether ``item`` is a case, or a user's own test that has cases or engines from our fixtures."""
+    fixtures = getattr(item, "fixturenames", ())
+    return item.path.name.endswith(SUFFIXES) or any(name.startswith("int8acc") for name in fixtures)
+
+
+@pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport(
     item: pytest.Item, call: pytest.CallInfo[None]
 ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
     """Reports a case that cannot be judged as text alone: pytest asks items about the call phase only."""
     report = yield
+    if call.excinfo is not None and _holds_cases(item):
+        item.stash.setdefault(_RAISED, []).append(call.excinfo.value)
     if call.when != "call" and call.excinfo is not None and item.path.name.endswith(SUFFIXES):
         from pytest_int8acc.plugin.items import SpecItem, plain
 

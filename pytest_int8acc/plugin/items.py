@@ -166,12 +166,19 @@ class SpecItem(pytest.Function):
             self.user_properties.append((RECORDED, "\n".join([result.golden, *acceptances(result)])))
 
     def teardown(self) -> None:
-        """Lets go of the engines, then of the fixtures; tells what the call phase did not foresee."""
-        if self.measured is not None:
-            self.measured.close()
-        super().teardown()
-        if self.fault is not None:
-            raise self.fault
+        """Closes the engines and frees models and data; raises what the call phase did not foresee.
+
+        The item lives until the session ends, so that it keeps its result alone.
+        """
+        measured, fault = self.measured, self.fault
+        self.measured = self.fault = None
+        try:
+            if measured is not None:
+                measured.close()
+        finally:
+            super().teardown()
+        if fault is not None:
+            raise fault
 
     def conclude(self) -> CaseResult:
         """The result, with what a search found where one was wanted; the report carries it from now on.

@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
+from collections.abc import Iterator
+from pathlib import Path
 
+import numpy as np
 import pytest
+from plugin_support import LOAD
 
+from benchmarks.builder import Builder
 from benchmarks.memory import LIMITS, outputs_ratio
+from pytest_int8acc.graph.model import save_model
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
@@ -39,3 +46,90 @@ print(peak() - before)
 def test_tensors_of_which_only_a_shape_is_told_are_not_all_held() -> None:
     done = subprocess.run([sys.executable, "-c", _CHAIN], capture_output=True, text=True, check=True)
     assert int(done.stdout) < 200
+
+
+#: Specs by name, each with its keys.
+_SPECS = {
+    "fails": "criteria: [{sqnr_db: 50}]",
+    "is_an_error": "criteria: [{metric: 'metrics.py:broken', min: 1}]",
+    "passes": "criteria: [{sqnr_db: 5}]",
+    "records": "golden: true\ncriteria: [{sqnr_db: 5}]",
+}
+_OWN_TESTS = """
+import numpy as np
+
+def test_check(int8acc):
+    assert int8acc.load("FOLDER/passes.int8acc.yaml").check().passed
+
+def test_check_fails(int8acc):
+    assert int8acc.load("FOLDER/fails.int8acc.yaml").check().passed
+
+def test_engines(int8acc):
+    case = int8acc.load("FOLDER/passes.int8acc.yaml")
+    assert case.outputs("int8").keys() == case.outputs("baseline").keys()
+
+def test_engine(int8acc_engine):
+    int8acc_engine("model.onnx", "fp32")({"x": np.zeros((1, 640), np.float32)})
+"""
+#: Writes how much each process holds when a test begins.
+_CONFTEST = """
+import os
+from pathlib import Path
+
+def pytest_runtest_logstart(nodeid):
+    lines = Path("/proc/self/status").read_text().splitlines()
+    megabytes = next(int(line.split()[1]) for line in lines if line.startswith("VmRSS")) // 1024
+    with open("memory." + os.environ.get("PYTEST_XDIST_WORKER", "main"), "a") as log:
+        print(megabytes, nodeid, file=log)
+"""
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Iterator[Path]:
+    """Two folders alike with specs and tests of each kind, all of one model of 25 MB."""
+    net = Builder("wide", (640,))
+    x = net.relu(net.linear("x", 640, 2560, label="up"))
+    x = net.relu(net.linear(x, 2560, 1664, label="middle"))
+    save_model(net.model(net.linear(x, 1664, 256, label="down")), tmp_path / "model.onnx")
+    inputs = np.random.default_rng(0).normal(size=(8, 640)).astype(np.float32)
+    np.savez(tmp_path / "inputs.npz", x=inputs)
+    (tmp_path / "conftest.py").write_text(_CONFTEST)
+    (tmp_path / "pytest.ini").write_text("[pytest]\naddopts = --import-mode=importlib\n")
+    for name in ("first", "second"):
+        folder = tmp_path / name
+        folder.mkdir()
+        (folder / "metrics.py").write_text("def broken(outputs):\n    raise ValueError\n")
+        (folder / "test_own.py").write_text(_OWN_TESTS.replace("FOLDER", name))
+        for kind, keys in _SPECS.items():
+            paths = "model: ../model.onnx\ninputs: ../inputs.npz\n"
+            spec = f"{paths}int8: {{calibrate: {{method: minmax}}}}\n{keys}\n"
+            (folder / f"{kind}.int8acc.yaml").write_text(spec)
+    yield tmp_path
+    (tmp_path / "model.onnx").unlink()
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+@pytest.mark.parametrize("workers", [(), ("-n2",)], ids=["plain", "n2"])
+def test_a_case_gives_its_memory_back_when_its_test_ends(project: Path, workers: tuple[str, ...]) -> None:
+    if workers:
+        pytest.importorskip("xdist")
+    command = [sys.executable, "-m", "pytest", *LOAD, *workers, "--int8acc", "--int8acc-backend=onnxruntime"]
+    # The C library returns freed weights to the system at once: the process's size tells what is held.
+    at_once = {"MALLOC_MMAP_THRESHOLD_": "1000000", "MALLOC_TRIM_THRESHOLD_": "1000000"}
+    done = subprocess.run(
+        [*command, "--int8acc-update=missing", "--int8acc-report=out", "-p", "no:cacheprovider"],
+        cwd=project,
+        env=os.environ | at_once | {"MALLOC_ARENA_MAX": "2"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert "4 failed, 10 passed, 2 errors" in done.stdout, done.stdout
+    for log in project.glob("memory.gw?" if workers else "memory.main"):
+        lines = log.read_text().splitlines()
+        megabytes = [int(line.split()[0]) for line in lines]
+        # A case of this model holds 100 MB; before the third test most libraries have been loaded.
+        assert max(megabytes) < megabytes[2] + 40, log.read_text()
+        if not workers:
+            half = len(lines) // 2  # the second folder wants nothing that the first has not loaded
+            assert max(megabytes[half + 1 :]) < megabytes[half] + 15, log.read_text()
