@@ -68,6 +68,11 @@ def _cut(text: str, most: int) -> str:
     return f"{text[: most * 2 // 3]}...[{digest(text)}, {len(text)} characters]...{text[-most // 6 :]}"
 
 
+def is_url(where: str) -> bool:
+    """True for an fsspec URL, like ``s3://bucket/folder``; False for a path."""
+    return "://" in where
+
+
 def safe_url(url: str) -> str:
     """``url`` with ``***`` in place of user, password and query; a path stays as it is."""
     return "::".join(_safe_link(link) for link in _links(url))

@@ -18,7 +18,7 @@ from pytest_int8acc.data import Dataset
 from pytest_int8acc.engines import Engine
 from pytest_int8acc.engines.inspector import read_layers, untold_nodes
 from pytest_int8acc.engines.onnxruntime import share_of_cores
-from pytest_int8acc.engines.remote import store_of
+from pytest_int8acc.engines.remote import open_store
 from pytest_int8acc.engines.store import Store
 from pytest_int8acc.engines.tensorrt.build import Built, build
 from pytest_int8acc.engines.tensorrt.calibration import (
@@ -98,7 +98,9 @@ class TrtBackend:
         self._builders = builders or make_workers()
         self._folder = tempfile.TemporaryDirectory(prefix="int8acc-", ignore_cleanup_errors=True)
         # Where nothing is to be kept, engines are while the case lives: a fix is built, and timed later.
-        self._store = store_of(settings) or Store(Path(self._folder.name) / "engines")
+        temporary = Path(self._folder.name) / "engines"
+        kept = not settings.no_cache
+        self._store = open_store(settings.cache_dir, settings.cache_size) if kept else Store(temporary)
 
     @property
     def engines(self) -> tuple[EngineInfo, ...]:

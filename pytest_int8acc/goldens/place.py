@@ -17,10 +17,10 @@ from pathlib import Path
 
 from filelock import FileLock, Timeout
 
-from pytest_int8acc.engines.remote import is_url, read_bytes, write_bytes_atomic
+from pytest_int8acc.engines.storage import read_bytes, write_bytes_atomic
 from pytest_int8acc.goldens.arrays import Stored, unpack
 from pytest_int8acc.goldens.record import GoldenError, Record, read_record
-from pytest_int8acc.names import safe_url
+from pytest_int8acc.names import is_url, safe_url
 from pytest_int8acc.settings import stem
 from pytest_int8acc.spec.load import display
 from pytest_int8acc.spec.models import Case

@@ -9,11 +9,12 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
-from pytest_int8acc.engines.remote import is_url, reach, talking
+from pytest_int8acc.engines.storage import storage
 from pytest_int8acc.errors import SpecError
 from pytest_int8acc.goldens import keeps_golden
 from pytest_int8acc.goldens.place import FOLDER, HASH, Place, shown
 from pytest_int8acc.goldens.record import GoldenError
+from pytest_int8acc.names import is_url
 from pytest_int8acc.settings import SUFFIXES
 from pytest_int8acc.spec.load import display, load_spec
 
@@ -82,8 +83,7 @@ def delete(orphan: Orphan) -> bool:
             if name.endswith(".npz") and _is_named(folder, name, {orphan.case}):
                 return False
             if is_url(orphan.file):
-                with talking(orphan.file):
-                    system, path = reach(orphan.file)
+                with storage(orphan.file) as (system, path):
                     if system.exists(path):
                         system.rm_file(path)
                 return True
@@ -142,8 +142,7 @@ def _files(folder: Path) -> list[str]:
 
 def _stored_files(url: str) -> list[str]:
     """The files below a URL, relative to it; none where it is not there."""
-    with talking(url):
-        system, path = reach(url.rstrip("/"))
+    with storage(url.rstrip("/")) as (system, path):
         if not system.exists(path):
             return []
         start = path.rstrip("/") + "/"

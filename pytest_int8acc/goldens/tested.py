@@ -11,7 +11,7 @@ from pathlib import Path
 
 import numpy as np
 
-from pytest_int8acc.engines.remote import read_bytes, write_bytes_atomic
+from pytest_int8acc.engines.storage import read_bytes, write_bytes_atomic
 from pytest_int8acc.errors import CriterionError, own_faults
 from pytest_int8acc.goldens import Update
 from pytest_int8acc.goldens.arrays import write_npz

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from pytest_int8acc.names import safe_url, shown, without_secrets
+from pytest_int8acc.names import is_url, safe_url, shown, without_secrets
 from pytest_int8acc.settings import SETTINGS, SUFFIXES, Kind, Setting
 
 if TYPE_CHECKING:
@@ -151,7 +151,7 @@ def pytest_configure(config: pytest.Config) -> None:
         ("--int8acc-report", config.getoption("int8acc_report")),
         ("int8acc_report in the pytest configuration", config.getini("int8acc_report")),
     ):
-        if given and "://" in str(given):
+        if given and is_url(str(given)):
             raise pytest.UsageError(
                 f"{name}: {safe_url(str(given))} is a URL: reports are written to a folder of this machine; "
                 "give a folder, and upload it when the run has ended"
@@ -287,7 +287,7 @@ def _hide_secrets(config: pytest.Config, report: pytest.TestReport) -> None:
     """Takes passwords of configured URLs out of a report: tracebacks show arguments, drivers write logs."""
     keys = ("int8acc_cache_dir", "int8acc_goldens")
     given = [config.getoption("int8acc_cache_dir"), *map(config.getini, keys)]
-    urls = [str(url) for url in given if url and "://" in str(url)]
+    urls = [str(url) for url in given if url and is_url(str(url))]
     if not urls:
         return
     report.sections = [(title, without_secrets(text, *urls)) for title, text in report.sections]

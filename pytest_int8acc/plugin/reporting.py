@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from pytest_int8acc.errors import Int8accError, installed
-from pytest_int8acc.names import shown, shown_lines
+from pytest_int8acc.names import is_url, shown, shown_lines
 from pytest_int8acc.settings import SUFFIXES
 
 #: What the report of a case carries whose scores miss their limits.
@@ -308,4 +308,4 @@ def golden_root(config: pytest.Config) -> str | None:
     given = config.getini("int8acc_goldens")
     if not given:
         return None
-    return str(given) if "://" in str(given) else str(config.rootpath / str(given))
+    return str(given) if is_url(str(given)) else str(config.rootpath / str(given))

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import hashlib
+import io
 import json
 import logging
 import os
@@ -11,6 +13,7 @@ import subprocess
 import sys
 import textwrap
 import time
+import zipfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -19,9 +22,9 @@ import pytest
 from child import in_child
 from kills import steps
 
-from pytest_int8acc.engines import remote
 from pytest_int8acc.engines.manifest import MANIFEST, Manifest
-from pytest_int8acc.engines.remote import RemoteStore, open_store, read_bytes, write_bytes_atomic
+from pytest_int8acc.engines.remote import RemoteStore, open_store
+from pytest_int8acc.engines.storage import read_bytes, write_bytes_atomic
 from pytest_int8acc.engines.store import Store, default_folder
 from pytest_int8acc.errors import EngineError
 
@@ -43,7 +46,7 @@ def refuse(folder: Path) -> None:
     raise AssertionError("made again")
 
 
-def content(store: Store | RemoteStore, key: str = KEY) -> bytes:
+def content(store: Store, key: str = KEY) -> bytes:
     """What the store has, without making it."""
     with contextlib.closing(store.fetch(key, refuse)) as entry:
         return entry.path("model.engine").read_bytes()
@@ -226,14 +229,17 @@ def test_an_entry_that_nobody_holds_any_more_may_leave(tmp_path):
 
 MAKE_SLOWLY = """
     import contextlib, sys, time, pathlib
-    from pytest_int8acc.engines.remote import open_store
+    from pytest_int8acc.engines.remote import RemoteStore, Store
     log = pathlib.Path(sys.argv[2])
     def make(folder):
         with log.open("a") as file:
             file.write("made ")
         time.sleep(float(sys.argv[3]))
         (folder / "model.engine").write_bytes(b"engine" * 10)
-    store = open_store(sys.argv[1], local=pathlib.Path(sys.argv[4]) if sys.argv[4:] else None)
+    if sys.argv[4:]:
+        store = RemoteStore(sys.argv[1], pathlib.Path(sys.argv[4]))
+    else:
+        store = Store(pathlib.Path(sys.argv[1]))
     print("ready", flush=True)
     sys.stdin.readline()
     for key in "ab":
@@ -491,7 +497,7 @@ def test_the_default_folder_follows_the_user(tmp_path, monkeypatch):
             default_folder()
     monkeypatch.setenv("XDG_CACHE_HOME", "")
     assert default_folder() == tmp_path / ".cache" / "pytest-int8acc"
-    assert open_store("~/engines").folder == tmp_path / "engines"
+    assert open_store("~/engines", None).folder == tmp_path / "engines"
     monkeypatch.setattr(os.path, "expanduser", str)  # as for a user without a home
     with pytest.raises(EngineError, match=r"no folder to keep engines in .*--int8acc-cache-dir"):
         default_folder()
@@ -511,10 +517,10 @@ def url(request, tmp_path) -> Iterator[str]:
 @pytest.fixture
 def machine(tmp_path, url) -> Callable[[str], RemoteStore]:
     """The store of ``url`` as machines see it, each with a local folder of its own."""
-    return lambda name: open_store(url, local=tmp_path / name)
+    return lambda name: RemoteStore(url, tmp_path / name)
 
 
-def storage(url: str) -> list[str]:
+def stored(url: str) -> list[str]:
     """Names in shared storage."""
     import fsspec
 
@@ -522,80 +528,89 @@ def storage(url: str) -> list[str]:
     return sorted(name.rpartition("/")[2] for name in system.find(path))
 
 
+def archive(url: str) -> str:
+    return f"{url}/entries/{KEY}.zip"
+
+
 def test_an_entry_made_by_one_machine_is_there_for_the_other(machine, url):
     assert machine("a").fetch(KEY, fill).made
-    came = machine("b").fetch(KEY, refuse)
-    assert not came.made
-    assert came.path("model.engine").read_bytes() == ENGINE
-    assert came.path("inspector/layers.json").read_text() == "{}"
-    assert storage(url) == [f"{KEY}.json", "layers.json", "model.engine"]
+    downloaded = machine("b").fetch(KEY, refuse)
+    assert not downloaded.made
+    assert downloaded.path("model.engine").read_bytes() == ENGINE
+    assert downloaded.path("inspector/layers.json").read_text() == "{}"
+    assert {path.name for path in downloaded.folder.iterdir()} == {MANIFEST, "inspector", "model.engine"}
+    assert stored(url) == [f"{KEY}.zip"]
 
 
 def test_the_local_store_comes_first(machine, url):
+    import fsspec
+
     machine("a").fetch(KEY, fill)
-    clear(url)
+    system, path = fsspec.core.url_to_fs(url)
+    system.rm(path, recursive=True)
     assert content(machine("a")) == ENGINE
     assert machine("b").fetch(KEY, fill).made
 
 
-def clear(url: str) -> None:
-    import fsspec
+def zipped(**changes: bytes) -> bytes:
+    """An archive with the manifest of an entry, and other files than it says."""
+    files = {"model.engine": ENGINE, "inspector/layers.json": b"{}"}
+    records = {
+        name: {"sha256": hashlib.sha256(data).hexdigest(), "nbytes": len(data)}
+        for name, data in files.items()
+    }
+    manifest = json.dumps({"format": 1, "files": records}).encode()
+    content = io.BytesIO()
+    with zipfile.ZipFile(content, "w") as file:
+        for name, data in {MANIFEST: manifest, **files, **changes}.items():
+            file.writestr(name, data)
+    return content.getvalue()
 
-    system, path = fsspec.core.url_to_fs(url)
-    system.rm(path, recursive=True)
+
+def test_an_archive_of_the_same_form_is_an_entry(machine, url):
+    write_bytes_atomic(archive(url), zipped())
+    assert content(machine("a")) == ENGINE
 
 
 @pytest.mark.parametrize(
-    ("name", "data"),
+    "data",
     [
-        ("model.engine", b"x" + ENGINE[1:]),
-        ("model.engine", None),
-        (f"{KEY}.json", b"{"),
-        ("layers.json", b""),
+        b"",
+        b"<html>404</html>",
+        zipped()[:-30],
+        zipped()[:60],
+        zipped().replace(ENGINE, ENGINE.upper()),
+        zipped(**{"model.engine": ENGINE[1:]}),
+        zipped(**{"model.engine": b"x" + ENGINE[1:]}),
+        zipped(**{MANIFEST: b"{"}),
+        zipped(**{MANIFEST: b'{"format": 1, "files": {"../../escaped": {"sha256": "", "nbytes": 0}}}'}),
     ],
+    ids=["empty", "page", "no end", "start", "bits", "short", "digest", "manifest", "path"],
 )
-def test_a_damaged_entry_in_shared_storage_is_made_again_and_published(machine, url, caplog, name, data):
-    import fsspec
-
-    machine("a").fetch(KEY, fill)
-    system, path = fsspec.core.url_to_fs(url)
-    (found,) = [found for found in system.find(path) if found.endswith(f"/{name}")]
-    system.rm_file(found) if data is None else system.pipe_file(found, data)
-    assert machine("b").fetch(KEY, fill).made
-    assert "damaged and will be made again" in caplog.text
-    assert content(machine("c")) == ENGINE
-
-
-def test_a_note_that_leads_out_of_the_folder_is_refused(machine, url, tmp_path):
-    machine("a").fetch(KEY, fill)
-    note = json.loads(read_bytes(f"{url}/entries/{KEY}.json"))
-    note["manifest"]["files"]["../../escaped"] = note["manifest"]["files"]["model.engine"]
-    write_bytes_atomic(f"{url}/entries/{KEY}.json", json.dumps(note).encode())
-    write_bytes_atomic(f"{url}/escaped", ENGINE)
-    assert machine("b").fetch(KEY, fill).made
-    assert not list((tmp_path / "b").rglob("escaped"))
-
-
-def test_an_entry_half_published_is_not_seen(machine, url, monkeypatch):
-    def fail(*_: object) -> None:
-        raise EngineError("shared storage went away")
-
-    monkeypatch.setattr(remote, "write_bytes_atomic", fail)
+def test_a_damaged_entry_in_shared_storage_is_made_again_and_uploaded(machine, url, caplog, data):
+    write_bytes_atomic(archive(url), data)
     assert machine("a").fetch(KEY, fill).made
-    monkeypatch.undo()
-    assert f"{KEY}.json" not in storage(url)
-    assert machine("b").fetch(KEY, fill).made
-    assert content(machine("c")) == ENGINE
+    (warning,) = [r.getMessage() for r in caplog.records if r.levelno == logging.WARNING]
+    assert f"entries/{KEY}.zip is damaged and will be made again (" in warning
+    assert content(machine("b")) == ENGINE
 
 
-def test_the_first_of_two_notes_stays(machine, url):
+def test_an_archive_writes_nothing_outside_its_folder(machine, url, tmp_path):
+    write_bytes_atomic(archive(url), zipped(**{"../../escaped": b"x", str(tmp_path / "escaped"): b"x"}))
+    machine("a").fetch(KEY, fill)
+    outside = [path for path in tmp_path.rglob("*escaped*") if "entries" not in path.parts]
+    assert not outside
+
+
+def test_of_two_that_make_the_same_entry_one_stays_whole(machine, url):
     def make(folder: Path) -> None:
         machine("b").fetch(KEY, fill)
         fill(folder, b"another tactic")
 
     assert machine("a").fetch(KEY, make).made
-    assert content(machine("c")) == ENGINE
-    assert storage(url).count("model.engine") == 1
+    assert content(machine("b")) == ENGINE
+    assert content(machine("c")) == b"another tactic"
+    assert stored(url) == [f"{KEY}.zip"]
 
 
 def test_what_make_raises_passes_through_shared_storage(machine, url):
@@ -607,18 +622,8 @@ def test_what_make_raises_passes_through_shared_storage(machine, url):
     assert machine("a").fetch(KEY, fill).made
 
 
-def test_timing_caches_travel(machine, tmp_path, url, caplog):
-    (tmp_path / "timing").write_bytes(b"first")
-    assert machine("a").timing_cache(H200) is None
-    machine("a").publish_timing_cache(H200, tmp_path / "timing")
-    assert machine("b").timing_cache(H200).read_bytes() == b"first"
-    (name,) = [name for name in storage(url) if name.endswith(".cache")]
-    write_bytes_atomic(f"{url}/timing/{name}", b"fir")
-    assert machine("c").timing_cache(H200) is None
-    assert "damaged and is not used" in caplog.text
-
-
 def test_two_processes_share_a_file_system(tmp_path):
+    pytest.importorskip("fsspec")
     log, shared = tmp_path / "log", (tmp_path / "shared").as_uri()
     with contextlib.ExitStack() as stack:
         children = [
@@ -630,23 +635,21 @@ def test_two_processes_share_a_file_system(tmp_path):
             child.communicate("go\n", timeout=60)
             assert child.returncode == 0
     assert log.read_text() in ("made " * 2, "made " * 3, "made " * 4)
-    third = open_store(shared, local=tmp_path / "r")
+    third = RemoteStore(shared, tmp_path / "r")
     assert [content(third, key) for key in KEYS[:2]] == [ENGINE] * 2
 
 
 @forks
-def test_killed_while_publishing_at_any_step(tmp_path):
+def test_killed_while_uploading_at_any_step(tmp_path):
     pytest.importorskip("fsspec")
     found: list[bool] = []
 
     def machine(name: str) -> RemoteStore:
         here = tmp_path / str(len(found))
-        return open_store((here / "shared").as_uri(), local=here / name)
+        return RemoteStore((here / "shared").as_uri(), here / name)
 
     for _ in steps(lambda: machine("a").fetch(KEY, fill_in_steps), inside=False):
-        seen = (tmp_path / str(len(found)) / "shared" / "entries" / f"{KEY}.json").exists()
-        if seen:
-            assert content(machine("b")) == ENGINE
+        seen = (tmp_path / str(len(found)) / "shared" / "entries" / f"{KEY}.zip").exists()
         assert machine("c").fetch(KEY, fill).made is not seen
         assert content(machine("d")) == ENGINE
         found.append(seen)
@@ -654,35 +657,56 @@ def test_killed_while_publishing_at_any_step(tmp_path):
     assert set(found) == {False, True}
 
 
-def test_storage_that_does_not_answer_is_said_once(tmp_path, caplog):
-    pytest.importorskip("fsspec")
-    (tmp_path / "file").touch()
-    store = open_store((tmp_path / "file" / "shared").as_uri(), local=tmp_path / "local")
+NOTHING = FileNotFoundError()
+FAILURES: dict[str, dict[str, Exception | None]] = {
+    "opened": {"__init__": ConnectionError("no route to host")},
+    "asked": {"get_file": TimeoutError("timed out")},
+    "no bucket": {"get_file": NOTHING, "makedirs": FileNotFoundError("The specified bucket does not exist")},
+    "written": {"get_file": NOTHING, "makedirs": None, "put_file": PermissionError("403 Forbidden")},
+}
+
+
+@pytest.mark.parametrize("failures", FAILURES.values(), ids=FAILURES)
+def test_storage_that_fails_costs_one_warning(tmp_path, caplog, failures):
+    fsspec = pytest.importorskip("fsspec")
+
+    def failing(error: Exception | None) -> Callable[..., None]:
+        def method(*args: object, **kwargs: object) -> None:
+            if error is not None:
+                raise error
+
+        return method
+
+    methods = {name: failing(error) for name, error in failures.items()}
+    kind = type("Unreachable", (fsspec.AbstractFileSystem,), methods)
+    fsspec.register_implementation("unreachable", kind, clobber=True)
+    store = RemoteStore("unreachable://joe:hunter2@host/engines", tmp_path / "local")
     for key in KEYS[:2]:
         assert store.fetch(key, fill).made
     (warning,) = [r.getMessage() for r in caplog.records if r.levelno == logging.WARNING]
-    assert "shared storage file:///" in warning
+    assert "unreachable://***@host/engines" in warning
     assert f"Engines are kept in {tmp_path / 'local'} alone" in warning
+    assert content(store) == ENGINE
 
 
 @pytest.mark.parametrize(
     ("url", "said"),
     [
-        ("nonsense://x", "nonsense://x: not a URL that fsspec knows"),
-        ("dropbox://x", "dropbox://x: a library is missing"),
+        ("nonsense://x", "shared storage nonsense://x fails: ValueError: Protocol not known: nonsense"),
+        ("dropbox://x", "shared storage dropbox://x fails: ImportError: DropboxFileSystem requires"),
     ],
 )
-def test_a_url_that_cannot_be_used_is_one_clear_error(tmp_path, url, said):
+def test_a_url_that_cannot_be_used_is_one_clear_error(url, said):
     pytest.importorskip("fsspec")
     with pytest.raises(EngineError, match=said):
-        open_store(url, local=tmp_path)
+        open_store(url, None)
 
 
 def test_without_fsspec_a_url_is_one_clear_error(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "fsspec", None)
     with pytest.raises(EngineError, match=r"s3://\*\*\*@b/c: .*pip install 'pytest-int8acc\[remote\]'"):
-        open_store("s3://user:secret@b/c", local=tmp_path)
-    assert open_store(str(tmp_path)).fetch(KEY, fill).made
+        open_store("s3://user:secret@b/c", None)
+    assert open_store(str(tmp_path), None).fetch(KEY, fill).made
 
 
 def test_bytes_are_read_and_written_anywhere(tmp_path, url):
@@ -692,7 +716,7 @@ def test_bytes_are_read_and_written_anywhere(tmp_path, url):
         for data in (b"old", b"new"):
             write_bytes_atomic(where, data)
             assert read_bytes(where) == data
-    assert storage(f"{url}/new") == ["golden.json"]
+    assert stored(f"{url}/new") == ["golden.json"]
     assert [path.name for path in (tmp_path / "new").iterdir()] == ["golden.json"]
 
 

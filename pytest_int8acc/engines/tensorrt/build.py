@@ -20,7 +20,6 @@ from typing import Any
 
 import numpy as np
 
-from pytest_int8acc.engines.remote import RemoteStore
 from pytest_int8acc.engines.store import Store
 from pytest_int8acc.engines.tensorrt import worker
 from pytest_int8acc.engines.tensorrt.alone import lock_of
@@ -76,7 +75,7 @@ class Built:
 def build(
     request: BuildRequest,
     platform: Platform,
-    store: Store | RemoteStore | None = None,
+    store: Store | None = None,
     *,
     device: Device | None = None,
     stopped: Callable[[], bool] = lambda: False,
@@ -202,7 +201,7 @@ def explain(outcome: Outcome, meta: Mapping[str, Any] | None, log: str, timeout:
     return f"TensorRT says: {words}"
 
 
-def _make(request: BuildRequest, where: _Where, folder: Path, store: Store | RemoteStore | None) -> None:
+def _make(request: BuildRequest, where: _Where, folder: Path, store: Store | None) -> None:
     """Fill ``folder`` with an engine and all that belongs to it."""
     platform, device = where.platform, where.device
     job_folder = folder / "job"

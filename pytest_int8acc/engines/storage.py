@@ -1,0 +1,87 @@
+"""Files behind fsspec URLs, and beside them those of local folders."""
+
+from __future__ import annotations
+
+import errno
+import importlib
+import uuid
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from pytest_int8acc.errors import EngineError, told
+from pytest_int8acc.files import replace_file
+from pytest_int8acc.names import is_url, safe_url, without_secrets
+
+
+class StorageError(EngineError):
+    """Shared storage fails, or cannot be reached."""
+
+
+@contextmanager
+def storage(url: str) -> Iterator[tuple[Any, str]]:
+    """Fsspec's file system of ``url``, and the path in it.
+
+    Errors are raised without their cause: its text and frames may hold a password.
+
+    Raises:
+        FileNotFoundError: A file does not exist.
+        StorageError: It cannot be reached, or the block fails.
+        EngineError: fsspec is missing, does not know such URLs, or lacks a library for them.
+    """
+    try:
+        fsspec = importlib.import_module("fsspec")
+    except ModuleNotFoundError:
+        install = "pip install 'pytest-int8acc[remote]'"
+        raise EngineError(f"{safe_url(url)}: shared storage needs fsspec: {install}") from None
+    kinds: tuple[type[Exception], ...] = (ImportError, ValueError)
+    try:
+        system, path = fsspec.core.url_to_fs(url)
+        kinds = ()
+        yield system, path
+    except FileNotFoundError:
+        raise FileNotFoundError(errno.ENOENT, "no such file", safe_url(url)) from None
+    except Exception as error:  # of drivers, without a common base class
+        words = told(error)
+        words = without_secrets(" ".join(words.split()), url)[:300]
+        kind = EngineError if isinstance(error, kinds) else StorageError
+        raise kind(f"shared storage {safe_url(url)} fails: {type(error).__name__}: {words}") from None
+
+
+def replace(system: Any, path: str, write: Callable[[str], Any]) -> None:
+    """Let ``write`` make a draft, which then takes the place of ``path`` at one stroke.
+
+    File systems do so by renaming, object stores by copying: their puts and copies show at one stroke.
+    """
+    system.makedirs(path.rpartition("/")[0], exist_ok=True)
+    write(draft := f"{path}.{uuid.uuid4().hex}.tmp")
+    system.mv(draft, path)
+
+
+def read_bytes(where: str) -> bytes:
+    """The content of a file, by path or fsspec URL.
+
+    Raises:
+        FileNotFoundError: It does not exist.
+        EngineError: Shared storage fails, or is not known here.
+    """
+    if not is_url(where):
+        return Path(where).read_bytes()
+    with storage(where) as (system, path):
+        return bytes(system.cat_file(path))
+
+
+def write_bytes_atomic(where: str, data: bytes) -> None:
+    """Write a file, by path or fsspec URL; the old content or the new stands there at any time.
+
+    Raises:
+        EngineError: Shared storage fails, or is not known here.
+        OSError: The file system refuses a local path.
+    """
+    if is_url(where):
+        with storage(where) as (system, path):
+            replace(system, path, lambda draft: system.pipe_file(draft, data))
+        return
+    Path(where).parent.mkdir(parents=True, exist_ok=True)
+    replace_file(Path(where), data)
