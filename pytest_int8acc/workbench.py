@@ -91,14 +91,18 @@ class Host:
             raise
 
 
-@dataclass
+@dataclass(repr=False)
 class LoadedCase:
     """One case of a spec."""
 
     case: Case
     settings: Settings
-    _bench: Workbench = field(repr=False)
-    _engines: dict[Side, Engine] = field(default_factory=dict, repr=False)
+    _bench: Workbench
+    _engines: dict[Side, Engine] = field(default_factory=dict)
+
+    def __repr__(self) -> str:
+        """Its name and its spec: pytest shows this in a failed assertion."""
+        return f"<case {self.case.name} of {self.case.file.name}>"
 
     @own_faults()
     def check(self) -> CaseResult:
@@ -207,6 +211,10 @@ class Workbench:
         self._engines: weakref.WeakSet[OpenEngine] = weakref.WeakSet()
         self._folder = tempfile.TemporaryDirectory(prefix="int8acc-", ignore_cleanup_errors=True)
         self._files = 0
+
+    def __repr__(self) -> str:
+        """The fixture's name: pytest shows this in a failed assertion."""
+        return "<fixture int8acc>"
 
     @own_faults()
     def load(self, spec: str | Path, case: str | None = None) -> LoadedCase:

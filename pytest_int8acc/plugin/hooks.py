@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import argparse
 import sys
-import traceback
 from collections.abc import Callable, Generator, Mapping
-from contextlib import suppress
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -231,23 +230,12 @@ def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object
     try:
         return (yield)
     finally:
-        for error in item.stash.get(_RAISED, []):
-            _clear_frames(error)
-        item.stash[_RAISED] = []
+        if raised := item.stash.get(_RAISED, []):
+            from pytest_int8acc.plugin.tracebacks import clear_frames
 
-
-def _clear_frames(error: BaseException | None) -> None:
-    """Removes the local variables of all frames that ``error`` and its causes have passed through."""
-    seen: set[int] = set()
-    while error is not None and id(error) not in seen:
-        seen.add(id(error))
-        for frame, _ in traceback.walk_tb(error.__traceback__):
-            with suppress(RuntimeError):  # it still runs
-                frame.clear()
-                # pytest has read f_locals. Before Python 3.13 that leaves a copy in the frame, which only
-                # another read brings up to date.
-                frame.f_locals  # noqa: B018
-        error = error.__cause__ or error.__context__
+            for error in raised:
+                clear_frames(error)
+            raised.clear()
 
 
 def _holds_cases(item: pytest.Item) -> bool:
@@ -261,9 +249,8 @@ def pytest_runtest_makereport(
     item: pytest.Item, call: pytest.CallInfo[None]
 ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
     """Reports a case that cannot be judged as text alone: pytest asks items about the call phase only."""
-    report = yield
-    if call.excinfo is not None and _holds_cases(item):
-        item.stash.setdefault(_RAISED, []).append(call.excinfo.value)
+    with _traceback_for_users(item, call):
+        report = yield
     if call.when != "call" and call.excinfo is not None and item.path.name.endswith(SUFFIXES):
         from pytest_int8acc.plugin.items import SpecItem, plain
 
@@ -298,6 +285,20 @@ def _hide_secrets(config: pytest.Config, report: pytest.TestReport) -> None:
         report.longrepr = path, line, without_secrets(reason, *urls)
     elif hidden != text:
         report.longrepr = hidden
+
+
+def _traceback_for_users(item: pytest.Item, call: pytest.CallInfo[None]) -> AbstractContextManager[None]:
+    """Within it, a failed test that uses our fixtures ends at the user's own line without --full-trace.
+
+    What was raised is remembered, so that its frames are emptied once the test is reported.
+    """
+    if call.excinfo is None or not _holds_cases(item):
+        return nullcontext()
+    from pytest_int8acc.plugin.tracebacks import ending_at_users_line
+
+    error = call.excinfo.value
+    item.stash.setdefault(_RAISED, []).append(error)
+    return nullcontext() if item.config.getoption("fulltrace", False) else ending_at_users_line(error)
 
 
 def _show_cases(item: pytest.Item, report: pytest.TestReport) -> None:

@@ -52,6 +52,12 @@ def test_engines_and_outputs(int8acc):
     assert "ONNX Runtime" in case.engine("int8").description
 """
 
+#: A spec of two cases, the first without its model.
+TWO = (
+    "defaults: {model: digits.onnx, inputs: data/validation.npz, int8: {calibrate: {}}}\n"
+    "cases:\n  - {name: first, model: none.onnx}\n  - {name: second}\n"
+)
+
 ENGINES = """
 import numpy as np
 import pytest
@@ -193,6 +199,61 @@ def test_a_test_that_fails_shows_what_its_case_says(
     assert max(map(len, (line for line in result.outlines if "OutputResult" in line)), default=0) == 0
 
 
+OWN_TESTS = """
+import numpy as np
+import pytest
+
+@pytest.fixture
+def engine(int8acc_engine):
+    return int8acc_engine("digits.onnx", "fp32")
+
+@pytest.fixture
+def broken(int8acc_engine):
+    return int8acc_engine("none.onnx")  # line of a fixture
+
+def test_verdict(int8acc):
+    case = int8acc.load("digits_by_hand.int8acc.yaml")
+    assert case.measure().passed  # line of a verdict
+
+def test_spec(int8acc):
+    int8acc.load("none.int8acc.yaml")  # line of a spec
+
+def test_model(int8acc):
+    int8acc.load("two.int8acc.yaml", "first").check()  # line of a model
+
+def test_feed(engine):
+    engine({"imgae": np.zeros((1, 1, 8, 8), "f4")})  # line of a feed
+
+def test_golden(int8acc_golden):
+    int8acc_golden("kept", np.ones(8, "f4"))
+    int8acc_golden("kept", np.zeros(8, "f4"))  # line of a golden
+
+def test_fixture(broken):
+    pass
+"""
+
+
+@PLAIN
+def test_what_fails_is_shown_by_the_users_own_line_alone(
+    project: pytest.Pytester, workers: tuple[str, ...]
+) -> None:
+    (project.path / "two.int8acc.yaml").write_text(TWO)
+    project.makepyfile(OWN_TESTS)
+    result = project.runpytest(*LOAD, *workers, "--int8acc-update=missing")
+    result.assert_outcomes(failed=5, errors=1)
+    for what in ("verdict", "spec", "model", "feed", "golden", "fixture"):
+        result.stdout.fnmatch_lines([f">*# line of a {what}"])
+    locations = [line for line in result.outlines if re.match(r"\S+:\d+: ", line)]
+    assert len(locations) >= 6
+    assert {line.partition(":")[0] for line in locations} == {
+        "test_what_fails_is_shown_by_the_users_own_line_alone.py"
+    }
+    assert "direct cause" not in result.stdout.str()
+    result.stdout.fnmatch_lines(["E*where*<case digits_by_hand of digits_by_hand.int8acc.yaml>*"])
+    whole = project.runpytest(*LOAD, *workers, "--full-trace", "-k", "model")
+    whole.stdout.fnmatch_lines(["*workbench.py:*: *"])
+
+
 @PLAIN
 def test_engines_of_models(project: pytest.Pytester, workers: tuple[str, ...]) -> None:
     project.makepyfile(ENGINES)
@@ -200,9 +261,7 @@ def test_engines_of_models(project: pytest.Pytester, workers: tuple[str, ...]) -
 
 
 def test_mistakes_are_one_clear_error(project: pytest.Pytester) -> None:
-    cases = "cases:\n  - {name: first, model: none.onnx}\n  - {name: second}\n"
-    shared = "defaults: {model: digits.onnx, inputs: data/validation.npz, int8: {calibrate: {}}}\n"
-    (project.path / "two.int8acc.yaml").write_text(shared + cases)
+    (project.path / "two.int8acc.yaml").write_text(TWO)
     narrow = "model: digits.onnx\ninputs: data/validation.npz\nfp8: {calibrate: {}}\n"
     (project.path / "narrow.int8acc.yaml").write_text(narrow)
     project.makepyfile(ERRORS)
