@@ -14,14 +14,11 @@ from onnxruntime.quantization import CalibrationDataReader, quantize_static
 from projects import Project
 from zoo import ZOO, sample_feed
 
-from pytest_int8acc.backends.onnxruntime import OrtBackend
 from pytest_int8acc.engines.tensorrt import parse
 from pytest_int8acc.engines.tensorrt.child import Outcome
 from pytest_int8acc.errors import ModelError
 from pytest_int8acc.settings import Settings
 
-#: A small convolutional net and a transformer block.
-NETWORKS = ("mobilenet", "vit_erf")
 SPEC = "int8: {model: int8.onnx}\ncriteria: [{sqnr_db: 5}]\n"
 
 
@@ -42,42 +39,6 @@ def default_of_onnxruntime(folder: Path, network: str, **options: Any) -> Projec
     quantize_static(folder / "model.onnx", folder / "int8.onnx", Reader(model), **options)
     np.savez(folder / "data.npz", **sample_feed(model, 1))
     return Project(folder)
-
-
-@pytest.mark.parametrize("network", NETWORKS)
-@pytest.mark.parametrize("backend", ["auto", "tensorrt"])
-def test_onnxruntime_s_default_is_red(
-    tmp_path: Path, network: str, backend: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    opened = "pytest_int8acc.measure.measured.open_backend"  # no GPU, or no TensorRT, is no excuse
-    monkeypatch.setattr(opened, lambda case, settings, *_: OrtBackend(settings))
-    project = default_of_onnxruntime(tmp_path, network)
-    with pytest.raises(ModelError) as caught:
-        project.check(SPEC, Settings(backend=backend))
-    first, *lines = str(caught.value).splitlines()
-    assert "int8.onnx: TensorRT refuses this model: nonzero-zero-point (" in first
-    assert "TensorRT takes symmetric INT8 only" in lines[0]
-    assert "ActivationSymmetric" in lines[1]
-    assert len(lines) <= 10
-    assert lines[-2:] == [
-        "Where ONNX Runtime alone runs it, say 'backend: onnxruntime' in the spec.",
-        "To compare it all the same, set int8acc_lint = warn in the pytest configuration.",
-    ]
-
-
-@pytest.mark.parametrize("network", NETWORKS)
-def test_and_green_where_nothing_else_runs_it(tmp_path: Path, network: str) -> None:
-    result = default_of_onnxruntime(tmp_path, network).check(SPEC, Settings(backend="onnxruntime"))
-    assert result.passed
-    assert {"nonzero-zero-point", "int32-bias"} & {finding.rule for finding in result.findings}
-
-
-def test_the_settings_allow_it(tmp_path: Path) -> None:
-    project = default_of_onnxruntime(tmp_path, "mobilenet")
-    assert project.check(SPEC, Settings(lint="warn")).passed
-    assert project.check(SPEC, Settings(lint="off")).findings == ()
-    with pytest.raises(ModelError, match="To compare it all the same, set int8acc_lint = warn"):
-        project.check(SPEC, Settings(lint="error", backend="onnxruntime"))
 
 
 @pytest.mark.rtx

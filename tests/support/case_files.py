@@ -1,0 +1,269 @@
+"""Case files: a network, a fault, a spec, and what report.json must say; CONTRIBUTING.md shows one."""
+
+from __future__ import annotations
+
+import copy
+import json
+import math
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import case_networks
+import numpy as np
+import onnx
+import qdq_by_hand
+import yaml
+
+FOLDER = Path(__file__).parents[1] / "cases"
+#: Keys of a case file.
+KEYS = {
+    *("about", "network", "graph", "weights", "models", "data", "calibration", "ranges", "without ranges"),
+    *(
+        "qdq",
+        "quantize static",
+        "files",
+        "spec",
+        "options",
+        "workers",
+        "expect",
+        "expect only",
+        "then",
+        "variants",
+    ),
+}
+#: Facts that hold texts: each pattern that is expected must be found in one of them.
+TEXTS = ("says", "warns", "notes", "candidate", "backend")
+
+
+@dataclass(frozen=True)
+class CaseFile:
+    """One case, or one variant of it."""
+
+    name: str
+    said: Mapping[str, Any]
+
+    def __str__(self) -> str:
+        return self.name
+
+
+def case_files() -> Iterator[CaseFile]:
+    """All of tests/cases, by folder and name; a file with variants gives one for each."""
+    for path in sorted(FOLDER.rglob("*.yaml")):
+        said = yaml.safe_load(path.read_text(encoding="utf-8"))
+        name = path.relative_to(FOLDER).with_suffix("").as_posix()
+        assert said.keys() <= KEYS, f"{path}: {said.keys() - KEYS} are no keys of a case file"
+        variants = said.pop("variants", {"": {}})
+        for variant, more in variants.items():
+            whole = merged(said, more)
+            whole["expect"] = whole.pop("expect only", whole.get("expect", {}))
+            yield CaseFile(f"{name}-{variant}" if variant else name, whole)
+
+
+def merged(said: Mapping[str, Any], more: Mapping[str, Any]) -> dict[str, Any]:
+    """``said`` with what ``more`` says; mappings are merged, all else is replaced."""
+    found = copy.deepcopy(dict(said))
+    for key, value in more.items():
+        both = isinstance(value, Mapping) and isinstance(found.get(key), Mapping)
+        found[key] = merged(found[key], value) if both else value
+    return found
+
+
+def write(folder: Path, said: Mapping[str, Any]) -> None:
+    """Write the project of a case: model, data, ranges or Q/DQ model, other files; not the spec."""
+    proto = _network(said)
+    onnx.save(proto, folder / "model.onnx")
+    for name, other in said.get("models", {}).items():
+        onnx.save(_network(other), folder / name)
+    feed = case_networks.samples(proto, said.get("data", {}), seed=1)
+    np.savez(folder / "data.npz", **feed)
+    if "calibration" in said:
+        np.savez(folder / "calibration.npz", **case_networks.samples(proto, said["calibration"], seed=2))
+    if "ranges" in said or "qdq" in said:
+        factors = said.get("ranges", {})
+        found = case_networks.held(proto, feed)
+        every = factors.get("all", 1.0)
+        ranges = {t: float(np.abs(a).max()) * factors.get(t, every) for t, a in found.items()}
+        unknown = factors.keys() - ranges.keys() - {"all"}
+        assert not unknown, f"ranges: {unknown} are no tensors of the network"
+        listed = {t: r for t, r in ranges.items() if r and t not in said.get("without ranges", ())}
+        (folder / "ranges.json").write_text(json.dumps(listed))
+        if "qdq" in said:
+            onnx.save(qdq_by_hand.quantized(proto, listed, **said["qdq"]), folder / "q.onnx")
+    if "quantize static" in said:
+        qdq_by_hand.quantize_static(folder, feed, said["quantize static"])
+    for name, content in said.get("files", {}).items():
+        if name.endswith(".npy"):
+            np.save(folder / name, np.array(content))
+        else:
+            text = content if isinstance(content, str) else yaml.safe_dump(content, sort_keys=False)
+            (folder / name).write_text(text, encoding="utf-8")
+
+
+def _network(said: Mapping[str, Any]) -> onnx.ModelProto:
+    if "graph" in said:
+        return case_networks.network(said["graph"], said.get("weights", {}))
+    proto = case_networks.built(said["network"])
+    for name, factors in said.get("weights", {}).items():
+        weight, _, axis = name.partition(":")
+        case_networks.change(proto, weight, factors, int(axis or 0))
+    return proto
+
+
+def spec_of(said: Mapping[str, Any]) -> str:
+    """The text of the spec: what the case says, and the model, its data and its INT8 form by default."""
+    spec = {"model": "model.onnx", "inputs": "data.npz", **said.get("spec", {})}
+    if not {"int8", "fp8", "candidate"} & spec.keys():
+        form: dict[str, Any] = {"calibrate": {"method": "minmax"}}
+        if "qdq" in said:
+            form = {"model": "q.onnx"}
+        elif "quantize static" in said:
+            form = {"model": "int8.onnx"}
+        elif "ranges" in said:
+            form = {"scales": "ranges.json"}
+        spec["int8"] = form
+    return yaml.safe_dump(spec, sort_keys=False)
+
+
+def facts(entry: Mapping[str, Any]) -> dict[str, Any]:
+    """What an entry of report.json says, in names and enumerations, with its numbers."""
+    search, diagnosis = entry.get("search") or {}, entry.get("diagnosis") or {}
+    culprits = entry.get("culprits", [])
+    causes = {c["layer"]: c["cause"] for c in culprits if c["cause"]}
+    scores = {f"{s['subject']} {s['metric']}": s for s in entry.get("scores", [])}
+    repairs = diagnosis.get("repairs", [])
+    first = repairs[0] if repairs else {}
+    tried = {layer: cause["taken_back"] for layer, cause in causes.items() if cause["taken_back"]}
+    return {
+        "verdict": entry["verdict"],
+        "candidate": [entry.get("candidate", "")],
+        "backend": [entry.get("backend", "")],
+        "baseline": entry.get("baseline", ""),
+        "samples": entry.get("samples"),
+        "groups": entry.get("int8_groups"),
+        "groups kept high": entry.get("high_groups"),
+        "scores": {name: _number(s["value"]) for name, s in scores.items()},
+        "limits": {name: s["limit"] for name, s in scores.items() if s["limit"] is not None},
+        "noise": {name: _number(s["noise"]) for name, s in scores.items() if s["noise"] is not None},
+        "missed": sorted(f"{s['subject']} {s['metric']}" for s in entry.get("scores", []) if _misses(s)),
+        "culprits": sorted(c["layer"] for c in culprits),
+        "cause kinds": sorted({cause["kind"] for cause in causes.values()}),
+        "causes": {layer: cause["kind"] for layer, cause in causes.items()},
+        "symptoms": {layer: cause["symptom"] for layer, cause in causes.items()},
+        "tensors": {layer: cause["tensor"] for layer, cause in causes.items()},
+        "channels": {layer: [int(c) for c in cause["channels"]] for layer, cause in causes.items()},
+        "others": {layer: cause["others"] for layer, cause in causes.items()},
+        "nodes": {layer: cause["op_type"] for layer, cause in causes.items()},
+        "formats": {layer: cause["format"] for layer, cause in causes.items()},
+        "numbers": {layer: cause["numbers"] for layer, cause in causes.items()},
+        "shown by": {layer: trial["kind"] for layer, trial in tried.items()},
+        "shown share": {layer: trial["share"] for layer, trial in tried.items()},
+        "ending": (search.get("ending") or {}).get("kind"),
+        "strategy": search.get("strategy"),
+        "found": search.get("found"),
+        "minimal": search.get("minimal"),
+        "verified": search.get("verified"),
+        "kept in": search.get("precision"),
+        "certified": (search.get("certificate") or {}).get("passed"),
+        "table": len(search.get("table", [])),
+        "tradeoff": bool(search.get("tradeoff")),
+        "remedies": [repair["kind"] for repair in repairs if repair["verified"]],
+        "remedy": first.get("kind"),
+        "remedy keeps high": sorted(first.get("layers", [])),
+        "remedy rescales": sorted(rescale["tensor"] for rescale in first.get("rescales", [])),
+        "remedy redoes weights": len(first.get("weights", [])),
+        "remedy folds into": sorted((first.get("migration") or {}).get("folded", [])),
+        "remedy inserts": len((first.get("migration") or {}).get("inserted", [])),
+        "remedy fuses": first.get("fused", []),
+        "remedy takes ranges of": first.get("data"),
+        "met": diagnosis.get("met"),
+        "stage": diagnosis.get("first_stage"),
+        "stages": {line["name"]: line["passed"] for line in diagnosis.get("stages", [])},
+        "worst layer": _worst(diagnosis.get("layers", [])),
+        "layers": len(diagnosis.get("layers", [])),
+        "calibrations": [line["method"] for line in diagnosis.get("calibrations", [])],
+        "data fault": diagnosis.get("slip"),
+        "odd ranges": bool(diagnosis.get("ranges")),
+        "chooses": sorted(jump["node"] for jump in diagnosis.get("jumps", [])),
+        "lint": sorted({finding["rule"] for finding in entry.get("findings", [])}),
+        "left out": (entry.get("stopped") or {}).get("left_out", []),
+        "files": sorted(Path(path).name for path in entry.get("written", [])),
+        "says": [entry.get("message", "")],
+        "warns": entry.get("warnings", []),
+        "notes": entry.get("notes", []) + diagnosis.get("notes", []) + search.get("notes", []),
+    }
+
+
+def _number(value: float | str) -> float:
+    return float(value)
+
+
+def _misses(score: Mapping[str, Any]) -> bool:
+    if score["limit"] is None:
+        return False
+    value = _number(score["value"])
+    return not (value >= score["limit"] if score["bound"] == "min" else value <= score["limit"])
+
+
+def _worst(layers: list[Mapping[str, Any]]) -> str | None:
+    return min(layers, key=lambda line: _number(line["alone_sqnr_db"]))["layer"] if layers else None
+
+
+def differences(found: Mapping[str, Any], expected: Mapping[str, Any]) -> list[str]:
+    """What a report says otherwise than expected; all that it says where nothing is expected."""
+    if not expected:
+        told = {key: value for key, value in found.items() if value}
+        return ["nothing is expected; the report says:", yaml.safe_dump(told, sort_keys=False)]
+    said: list[str] = []
+    for key, wanted in expected.items():
+        known = TEXTS if key.startswith("not ") else found
+        name = key.removeprefix("not ").removeprefix("has ")
+        assert name in known, f"expect: {key} is no fact; there are: {', '.join(found)}"
+        if name in TEXTS:
+            said += _texts(key, found[name], wanted)
+        elif key.startswith("has "):
+            said += [f"{key}: no {item} in {found[name]}" for item in wanted if item not in found[name]]
+        else:
+            said += _unlike(key, found[name], wanted)
+    return said
+
+
+def _texts(key: str, found: list[str], wanted: list[str] | str) -> list[str]:
+    patterns = [wanted] if isinstance(wanted, str) else wanted
+    if not patterns and any(found):
+        return [f"{key}: expected none, found {found}"]
+    there = key in TEXTS
+    missed = [p for p in patterns if any(re.search(p, text, re.DOTALL) for text in found) != there]
+    return [f"{key}: {'no' if there else 'a'} match of {pattern!r} in {found}" for pattern in missed]
+
+
+def _unlike(key: str, found: Any, wanted: Any) -> list[str]:
+    if isinstance(wanted, Mapping):
+        missing = [f"{key}: no {name!r} among {list(found)}" for name in wanted if name not in found]
+        return missing + [
+            text
+            for name in wanted
+            if name in found
+            for text in _unlike(f"{key}: {name}", found[name], wanted[name])
+        ]
+    if _fits(found, wanted):
+        return []
+    return [f"{key}: expected {wanted}, found {found}"]
+
+
+def _fits(found: Any, wanted: Any) -> bool:
+    bounds = re.fullmatch(r"(>=|<=|>|<) *(\S+)|(\S+) to (\S+)", wanted) if isinstance(wanted, str) else None
+    if bounds is None:
+        return (
+            found in wanted.split(" | ") if isinstance(wanted, str) and " | " in wanted else found == wanted
+        )
+    if not isinstance(found, float | int) or math.isnan(found):
+        return False
+    sign, bound, low, high = bounds.groups()
+    if sign is None:
+        return float(low) <= found <= float(high)
+    return {">=": found >= float(bound), "<=": found <= float(bound), ">": found > float(bound)}.get(
+        sign, found < float(bound)
+    )

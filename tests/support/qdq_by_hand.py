@@ -1,0 +1,125 @@
+"""Q/DQ models made with plain onnx, as another tool's would be, with faults in them if wanted."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Collection, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+from numpy.typing import NDArray
+from onnx import helper, numpy_helper
+from onnxruntime import quantization
+
+WEIGHTED = ("Conv", "Gemm", "MatMul")
+Array = NDArray[Any]
+
+
+def quantized(
+    proto: onnx.ModelProto,
+    ranges: Mapping[str, float],
+    *,
+    weights: Mapping[str, Mapping[str, Any]] | None = None,
+    activations: Mapping[str, Mapping[str, Any]] | None = None,
+    leave: Collection[str] = (),
+    also: Collection[str] = (),
+    unread: Collection[str] = (),
+) -> onnx.ModelProto:
+    """Pairs before weighted nodes but those to ``leave``, and before nodes that are named in ``also``.
+
+    Activations are symmetric, with a scale for their range; weights have a scale for each output channel.
+
+    ``weights``: faults by weight. ``times``: its scales are so many times too large; ``codes``: False leaves
+    the codes as they were for the right scales; ``axis``: scales along another axis; ``one``: one scale.
+    ``activations``: by tensor, ``scale``, ``zero`` (zero point) and ``type`` in place of what is right.
+    ``unread``: tensors with a pair that no node reads.
+    """
+    made = onnx.ModelProto.FromString(proto.SerializeToString())
+    constants = {t.name: numpy_helper.to_array(t) for t in made.graph.initializer}
+    nodes: list[onnx.NodeProto] = []
+    for node in list(made.graph.node):
+        read = list(node.input[:2]) if node.op_type in WEIGHTED and node.name not in leave else []
+        for place, tensor in enumerate(list(node.input[:1]) if node.name in also else read):
+            if tensor not in constants and tensor not in ranges:
+                continue
+            if tensor in constants:
+                fault = (weights or {}).get(tensor, {})
+                codes, scale, zero, axis = _weight(node, constants[tensor], fault)
+                start = _constant(made, f"{node.name}/{place}/codes", codes)
+            else:
+                scale, zero = _activation(ranges[tensor], (activations or {}).get(tensor, {}))
+                start, axis = f"{node.name}/{place}/quantized", 0
+            names = [
+                _constant(made, f"{node.name}/{place}/{k}", v) for k, v in (("scale", scale), ("zero", zero))
+            ]
+            if tensor not in constants:
+                nodes.append(helper.make_node("QuantizeLinear", [tensor, *names], [start], start))
+            result = f"{node.name}/{place}/dequantized"
+            more = {"axis": axis} if scale.ndim else {}
+            nodes.append(helper.make_node("DequantizeLinear", [start, *names], [result], result, **more))
+            node.input[place] = result
+        nodes.append(node)
+    for tensor in unread:
+        names = [
+            _constant(made, f"{tensor}/{k}", v) for k, v in (("scale", np.float32(0.1)), ("zero", np.int8(0)))
+        ]
+        nodes.append(
+            helper.make_node("QuantizeLinear", [tensor, *names], [f"{tensor}/quantized"], f"{tensor}/q")
+        )
+        nodes.append(
+            helper.make_node("DequantizeLinear", [f"{tensor}/quantized", *names], [f"{tensor}/unread"])
+        )
+    copies = [onnx.NodeProto.FromString(node.SerializeToString()) for node in nodes]
+    del made.graph.node[:]
+    made.graph.node.extend(copies)
+    return made
+
+
+def _constant(model: onnx.ModelProto, name: str, array: Array) -> str:
+    model.graph.initializer.append(numpy_helper.from_array(np.asarray(array), name))
+    return name
+
+
+def _activation(reach: float, fault: Mapping[str, Any]) -> tuple[Array, Array]:
+    scale = np.array(fault.get("scale", reach / 127), np.float32)
+    return scale, np.array(fault.get("zero", 0), fault.get("type", "int8"))
+
+
+def _weight(node: onnx.NodeProto, array: Array, fault: Mapping[str, Any]) -> tuple[Array, Array, Array, int]:
+    transposed = any(a.name == "transB" and a.i for a in node.attribute)
+    axis = fault.get("axis", 0 if transposed or node.op_type == "Conv" else array.ndim - 1)
+    others = tuple(i for i in range(array.ndim) if i != axis)
+    right = np.abs(array).max(others, keepdims=True) / 127
+    if fault.get("one"):
+        right = np.abs(array).max(keepdims=True) / 127
+    wrong = right * fault.get("times", 1.0)
+    codes = np.clip(np.rint(array / (wrong if fault.get("codes", True) else right)), -127, 127).astype(
+        np.int8
+    )
+    scale = wrong.astype(np.float32).reshape(() if fault.get("one") else -1)
+    return codes, scale, np.zeros(scale.shape, np.int8), axis
+
+
+def quantize_static(folder: Path, feed: Mapping[str, Array], options: Mapping[str, Any]) -> None:
+    """Write what ONNX Runtime's quantizer makes of ``model.onnx``, as its documentation calls it."""
+    model = onnx.load(folder / "model.onnx")
+    size = model.graph.input[0].type.tensor_type.shape.dim[0].dim_value or 4
+    count = max(len(array) for array in feed.values() if array.ndim)
+
+    class Reader(quantization.CalibrationDataReader):  # type: ignore[misc]
+        def __init__(self) -> None:
+            starts = range(0, count - size + 1, size)
+            self.feeds = iter(
+                [{n: a[i : i + size] if a.ndim else a for n, a in feed.items()} for i in starts]
+            )
+
+        def get_next(self) -> dict[str, Array] | None:
+            return next(self.feeds, None)
+
+    logging.disable(logging.WARNING)
+    try:
+        quantization.quantize_static(folder / "model.onnx", folder / "int8.onnx", Reader(), **options)
+    finally:
+        logging.disable(logging.NOTSET)
