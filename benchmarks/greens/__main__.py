@@ -48,7 +48,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     outcomes = [done[entry.name] for entry in chosen]
     if options.entries:
         print(_by_entry(outcomes), end="\n\n")
-    print(table(outcomes), f"{time.perf_counter() - began:.0f} s, {options.jobs} jobs", sep="\n\n")
+    cpu = sum(outcome.cpu for outcome in outcomes)
+    print(table(outcomes), f"{cpu:.0f} s of CPU time, {time.perf_counter() - began:.0f} s", sep="\n\n")
     broken = [outcome for outcome in outcomes if outcome.outcome == "broken"]
     for outcome in broken:
         print(f"BROKEN {outcome.name}: {outcome.line}")

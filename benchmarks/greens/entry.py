@@ -12,6 +12,7 @@ import onnx
 import yaml
 
 from benchmarks.greens.graph import Array
+from benchmarks.greens.nets import Net
 
 #: Class of lie to what it is.
 CLASSES = {
@@ -23,6 +24,8 @@ CLASSES = {
     "f": "Q/DQ inside Loop, If, Scan",
 }
 HEALTHY = "healthy"
+#: What a spec says of INT8 that the plugin is to calibrate.
+CALIBRATED = {"calibrate": {"data": "calibration.npz", "method": "minmax"}}
 #: A case is healthy where its task's metric moves by less than this, in parts of the float model's value.
 HEALTHY_MOVE = 0.005
 
@@ -59,7 +62,8 @@ class Project:
     """More of pytest's arguments."""
 
     def model(self, model: onnx.ModelProto, name: str = "model.onnx") -> onnx.ModelProto:
-        """Save a model; returns it."""
+        """Save a model that onnx.checker takes; returns it."""
+        onnx.checker.check_model(model)
         onnx.save(model, self.folder / name)
         return model
 
@@ -70,6 +74,20 @@ class Project:
             np.save(self.folder / name, array)
         else:
             np.savez(self.folder / name, **arrays)
+
+    def case(self, net: Net, low: onnx.ModelProto, **spec: Any) -> Truth:
+        """Save a network with its data, its low-precision model and a spec; the truth is the task's metric.
+
+        ``int8.onnx`` is ``low`` and what the spec names, unless it says ``int8``, ``fp8`` or ``candidate``.
+        """
+        self.model(net.model)
+        self.arrays("inputs.npz", **net.feed)
+        self.arrays("calibration.npz", **net.calibration)
+        if not {"int8", "fp8", "candidate"} & set(spec):
+            self.model(low, "int8.onnx")
+            spec["int8"] = {"model": "int8.onnx"}
+        self.spec(**spec)
+        return Truth(net.metric_name, net.metric(net.outputs()), net.metric(net.outputs(low)))
 
     def text(self, name: str, text: str) -> None:
         """Save a text file, like a metric of the user's own."""

@@ -108,12 +108,28 @@ class Graph:
         graph = helper.make_graph(self._nodes, "net", self._inputs, infos, self._constants)
         opsets = [helper.make_opsetid("", self.opset)]
         proto = helper.make_model(graph, opset_imports=opsets, ir_version=self.ir_version)
-        inferred = onnx.shape_inference.infer_shapes(proto)
         if self.ir_version < 4:
             known = [helper.make_tensor_value_info(t.name, t.data_type, t.dims) for t in self._constants]
-            inferred.graph.input.extend(known)
+            proto.graph.input.extend(known)
+        inferred = onnx.shape_inference.infer_shapes(proto)
         del inferred.graph.value_info[:]
-        return inferred
+        return self._with_shapes(inferred)
+
+    def _with_shapes(self, model: onnx.ModelProto) -> onnx.ModelProto:
+        """``model`` with the shapes of outputs that inference left open, behind a Loop, by a run on zeros."""
+        if all(output.type.tensor_type.HasField("shape") for output in model.graph.output):
+            return model
+        feed = {}
+        for value in self._inputs:
+            kind = helper.tensor_dtype_to_np_dtype(value.type.tensor_type.elem_type)
+            sizes = [dim.dim_value or 2 for dim in value.type.tensor_type.shape.dim]
+            feed[value.name] = np.zeros(sizes, kind)
+        found = run(model, feed)
+        for output in model.graph.output:
+            kind = helper.np_dtype_to_tensor_dtype(found[output.name].dtype)
+            shape = ["batch", *found[output.name].shape[1:]]
+            output.CopyFrom(helper.make_tensor_value_info(output.name, kind, shape))
+        return model
 
     def body(self, inputs: Sequence[str], outputs: Sequence[str]) -> onnx.GraphProto:
         """The nodes so far as the body of a Loop, If or Scan.

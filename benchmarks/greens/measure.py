@@ -49,6 +49,8 @@ class Outcome:
     seconds: float
     text: str
     """All that pytest printed."""
+    cpu: float = 0.0
+    """Seconds of CPU time, the making of the project included."""
 
 
 def entries() -> dict[str, Entry]:
@@ -102,6 +104,7 @@ def _child(name: str, folder: str, target: str, full: bool) -> None:
         said = _against(entry, truth.moved)
         found = _judged(entry, project, full) if not said else ("broken", f"{said}: {truth}", "")
         outcome = {"outcome": found[0], "line": found[1], "truth": str(truth), "text": found[2]}
+        outcome["cpu"] = time.process_time()
     except Exception:
         last = traceback.format_exc().strip().splitlines()[-1]
         outcome = {"outcome": "broken", "line": last, "truth": "", "text": traceback.format_exc()}
@@ -152,7 +155,15 @@ def _pytest(project: Project, arguments: list[str]) -> str:
     try:
         with contextlib.redirect_stdout(written), contextlib.redirect_stderr(sys.stdout):
             pytest.main(
-                ["--int8acc", "-p", "int8acc", "-p", "no:cacheprovider", *project.arguments, *arguments]
+                [
+                    "--int8acc",
+                    "-p",
+                    "pytest_int8acc.plugin",
+                    "-p",
+                    "no:cacheprovider",
+                    *project.arguments,
+                    *arguments,
+                ]
             )
     finally:
         os.chdir(before)

@@ -77,8 +77,7 @@ def _masks(net: Net, outputs: Feed, rows: Any) -> float:
 
 
 def _words(net: Net, outputs: Feed, rows: Any) -> float:
-    (scores,) = outputs.values()
-    found = tasks.texts(scores, net.more["words"], net.more["blank"])
+    found = tasks.texts(outputs["logits"], net.more["words"], net.more["blank"])
     return tasks.word_accuracy(found, list(net.labels[rows]))
 
 
@@ -345,7 +344,7 @@ def segmenter(
     if ids:
         outputs.append(g.node("ArgMax", "logits", out="ids", axis=1, keepdims=0))
     images, labels = stains(count, seed + 1, classes, rare=rare)
-    calibration, _ = stains(16, seed + 2, classes, rare=rare)
+    calibration, _ = stains(32, seed + 2, classes, rare=rare)
     return Net(g.model(*outputs), {"image": images}, {"image": calibration}, labels, "miou")
 
 
@@ -834,7 +833,13 @@ def recurrent(*, seed: int = 0, count: int = 32, width: int = 64) -> Net:
 
 
 def refined(
-    *, seed: int = 0, count: int = 264, steps: int = 4, width: int = 96, inside_if: bool = False
+    *,
+    seed: int = 0,
+    count: int = 264,
+    steps: int = 4,
+    width: int = 96,
+    inside_if: bool = False,
+    classes: int = 10,
 ) -> Net:
     """A classifier of digits that refines its features ``steps`` times in the body of a Loop.
 
@@ -842,7 +847,9 @@ def refined(
     """
     g = Graph(seed=seed)
     images, labels = digits("validation")
-    feed = {"image": images[264:]}
+    images, labels = images[labels < classes], labels[labels < classes]
+    half = len(labels) // 2
+    feed = {"image": images[half:]}
     x = g.relu(g.linear(g.node("Flatten", g.input("image", 1, 8, 8)), 64, width, out="first"))
     body = Graph(seed=seed + 1, prefix="body_")
     if inside_if:
@@ -854,18 +861,18 @@ def refined(
         body.node("If", "go", out="inner", then_branch=branches[0], else_branch=branches[1])
     else:
         body.linear("before", width, width, out="inner")
-    half = body.const(0.5)
+    even = body.const(0.5)
     body.node(
-        "Add", body.node("Mul", body.relu("inner"), half), body.node("Mul", "before", half), out="after"
+        "Add", body.node("Mul", body.relu("inner"), even), body.node("Mul", "before", even), out="after"
     )
     body.node("Identity", "go", out="still")
     graph = body.body(["step:7", "go:9", "before"], ["still:9", "after"])
     trips, on = g.const(np.array(steps, np.int64)), g.const(np.array(True))
     y = g.node("Loop", trips, on, x, body=graph)
-    weight, shift = g.fit(y, feed, 8.0 * np.eye(10)[labels[264:]])
+    weight, shift = g.fit(y, feed, 8.0 * np.eye(classes)[labels[half:]])
     _dense(g, y, weight, shift, "logits")
-    valid, others = {"image": images[:264][:count]}, {"image": images[264:328]}
-    return Net(g.model("logits"), valid, others, labels[:264][:count], "top1", {"output": "logits"})
+    valid, others = {"image": images[:half][:count]}, {"image": images[half : half + 64]}
+    return Net(g.model("logits"), valid, others, labels[:half][:count], "top1", {"output": "logits"})
 
 
 def branched(*, seed: int = 0, width: int = 128, count: int = 32) -> Net:
@@ -901,7 +908,7 @@ def coarse_segmenter(*, seed: int = 0, opset: int = 10) -> Net:
     weight, shift = g.fit(x, {"image": images}, np.moveaxis(8.0 * np.eye(4)[cells], -1, 1), axis=1)
     g.node("Conv", x, g.const(weight.T[..., None, None]), g.const(shift), out="logits")
     images, labels = stains(24, seed + 1)
-    others, _ = stains(16, seed + 2)
+    others, _ = stains(32, seed + 2)
     return Net(g.model("logits"), {"image": images}, {"image": others}, labels[:, ::4, ::4], "miou")
 
 

@@ -10,23 +10,8 @@ import onnx
 from onnx import version_converter
 
 from benchmarks.greens import nets, quantize
-from benchmarks.greens.entry import Project, Truth, planted
+from benchmarks.greens.entry import CALIBRATED, Project, Truth, planted
 from benchmarks.greens.nets import Net
-
-CALIBRATED = {"calibrate": {"data": "calibration.npz", "method": "minmax"}}
-
-
-def write(project: Project, net: Net, low: onnx.ModelProto, **spec: Any) -> Truth:
-    """Save a network with its data, the INT8 model and a spec; the truth is the task's metric."""
-    project.model(net.model)
-    project.arrays("inputs.npz", **net.feed)
-    project.arrays("calibration.npz", **net.calibration)
-    if "int8" not in spec:
-        project.model(low, "int8.onnx")
-        spec["int8"] = {"model": "int8.onnx"}
-    project.spec(**spec)
-    return Truth(net.metric_name, net.metric(net.outputs()), net.metric(net.outputs(low)))
-
 
 # a. Composite outputs --------------------------------------------------------------------------------------
 
@@ -36,7 +21,7 @@ def onnxruntime_quantizes_the_concat(project: Project) -> Truth:
     """`quantize_static` on Conv and Concat, as in its examples: one scale for boxes and scores."""
     net = nets.detector("channels")
     low = quantize.by_onnxruntime(net.model, net.calibration, ["Conv", "Concat"])
-    return write(project, net, low, criteria=[{"output": "output0", "sqnr_db": 20}])
+    return project.case(net, low, criteria=[{"output": "output0", "sqnr_db": 20}])
 
 
 @planted("a", "detector [N, A, 4+C]")
@@ -44,7 +29,7 @@ def pair_behind_the_concat(project: Project) -> Truth:
     """Q/DQ on the output itself; the default criterion."""
     net = nets.detector("anchors", scale=20.0, seed=1)
     low = quantize.quantized(net.model, net.calibration, also=["output0"])
-    return write(project, net, low)
+    return project.case(net, low)
 
 
 @planted("a", "detector [N, A, 5+C]")
@@ -52,7 +37,7 @@ def objectness_in_the_scale_of_boxes(project: Project) -> Truth:
     """Objectness and classes beside boxes; cosine and the mean error."""
     net = nets.detector("objectness", seed=2)
     low = quantize.quantized(net.model, net.calibration, also=["output0"])
-    return write(project, net, low, criteria=[{"output": "output0", "cosine": 0.99, "mean_abs": 8.0}])
+    return project.case(net, low, criteria=[{"output": "output0", "cosine": 0.99, "mean_abs": 8.0}])
 
 
 @planted("a", "masks and classes [N, A, C+64]")
@@ -60,7 +45,7 @@ def masks_and_classes(project: Project) -> Truth:
     """Masks in 0 to 255, scores in 0 to 1."""
     net = nets.mask_detector()
     low = quantize.quantized(net.model, net.calibration, also=["output0"])
-    return write(project, net, low, criteria=[{"output": "output0", "psnr_db": 30}])
+    return project.case(net, low, criteria=[{"output": "output0", "psnr_db": 30}])
 
 
 @planted("a", "detector [N, 4+C, A]")
@@ -68,7 +53,7 @@ def convolution_behind_the_concat(project: Project) -> Truth:
     """A 1x1 convolution reads what was joined; the plugin itself calibrates its input to one scale."""
     net = nets.detector("channels", seed=3, behind="conv")
     low = quantize.quantized(net.model, net.calibration)
-    return write(project, net, low, int8=CALIBRATED, criteria=[{"output": "output0", "sqnr_db": 20}])
+    return project.case(net, low, int8=CALIBRATED, criteria=[{"output": "output0", "sqnr_db": 20}])
 
 
 @planted("a", "detector [N, A, 5+C]")
@@ -78,8 +63,8 @@ def matmul_behind_the_concat(project: Project) -> Truth:
     low = quantize.quantized(net.model, net.calibration)
     found = quantize.ranges(net.model, net.calibration)
     project.text("ranges.json", json.dumps({name: amax for name, amax in found.items() if amax > 0}))
-    return write(
-        project, net, low, int8={"scales": "ranges.json"}, criteria=[{"output": "output0", "cosine": 0.98}]
+    return project.case(
+        net, low, int8={"scales": "ranges.json"}, criteria=[{"output": "output0", "cosine": 0.98}]
     )
 
 
@@ -90,7 +75,7 @@ def judged_before_the_concat(project: Project) -> Truth:
     low = quantize.quantized(net.model, net.calibration, also=["output0"])
     scores = next(node.output[0] for node in net.model.graph.node if node.op_type == "Sigmoid")
     criteria = [{"tensor": scores, "sqnr_db": 20}, {"output": "output0", "sqnr_db": 25}]
-    return write(project, net, low, criteria=criteria)
+    return project.case(net, low, criteria=criteria)
 
 
 @planted("a", "segmentation, [N, 4, H, W] and a depth map")
@@ -125,8 +110,8 @@ def depth_beside_classes(project: Project) -> Truth:
 
 
 def left_out(project: Project, net: Net, low: onnx.ModelProto, **spec: Any) -> Truth:
-    """As ``write``; the truth is the share of multiply-accumulates in INT8, where all were asked for."""
-    write(project, net, low, **spec)
+    """As ``Project.case``; the truth is the share of MACs in INT8, where all were asked for."""
+    project.case(net, low, **spec)
     return Truth("share of MACs in INT8", 1.0, quantize.int8_share(low))
 
 
@@ -225,7 +210,7 @@ def half_on_engine(project: Project, net: Net, **spec: Any) -> Truth:
     low = quantize.rounded(net.model)
     project.model(net.model)
     project.arrays("inputs.npz", **net.feed)
-    project.spec(candidate="fp16", backend="tensorrt", **spec)
+    project.spec(candidate="fp16", backend="tensorrt", tensorrt={"tactic_sources": []}, **spec)
     with np.errstate(all="ignore"):
         return Truth(net.metric_name, net.metric(net.outputs()), net.metric(net.outputs(low)))
 
@@ -279,6 +264,7 @@ def of_converted(project: Project, net: Net, **spec: Any) -> Truth:
     """The INT8 model was made of what onnx.version_converter makes of the file, which is another model."""
     lifted = version_converter.convert_version(net.model, 17)
     low = quantize.quantized(lifted, net.calibration)
+    low.ir_version = 8
     project.model(net.model)
     project.model(low, "int8.onnx")
     project.arrays("inputs.npz", **net.feed)
@@ -362,7 +348,7 @@ def zeros_where_ground_is_most(project: Project) -> Truth:
     """Zeros agree with class 0, which is 97 % of all pixels."""
     net = nets.segmenter(seed=30, classes=3, rare=True)
     low = quantize.dead(net.model, net.calibration, "logits")
-    return write(project, net, low, criteria=[{"output": "logits", "top1_agreement": 0.95, "axis": 1}])
+    return project.case(net, low, criteria=[{"output": "logits", "top1_agreement": 0.95, "axis": 1}])
 
 
 @planted("d", "tokens")
@@ -370,7 +356,7 @@ def zeros_among_the_top_five_of_six(project: Project) -> Truth:
     """Of six tags the first five are in the top five of zeros."""
     net = nets.tagger(seed=31)
     low = quantize.dead(net.model, net.calibration, "logits")
-    return write(project, net, low, criteria=[{"output": "logits", "top5_agreement": 0.75}])
+    return project.case(net, low, criteria=[{"output": "logits", "top5_agreement": 0.75}])
 
 
 @planted("d", "tokens")
@@ -380,7 +366,7 @@ def zeros_and_labels_of_class_0(project: Project) -> Truth:
     low = quantize.dead(net.model, net.calibration, "logits")
     project.arrays("labels.npy", labels=net.labels)
     criteria = [{"metric": "top1", "max_drop": 0.02, "ignore": 1}]
-    return write(project, net, low, labels="labels.npy", criteria=criteria)
+    return project.case(net, low, labels="labels.npy", criteria=criteria)
 
 
 @planted("d", "classification")
@@ -389,7 +375,7 @@ def labels_shifted_by_one(project: Project) -> Truth:
     net = nets.trained("mobilenet")
     low = quantize.clipped(net.model, net.calibration, 1e-3)
     project.arrays("labels.npy", labels=(net.labels + 1) % 10)
-    return write(project, net, low, labels="labels.npy", criteria=[{"metric": "top1", "max_drop": 0.05}])
+    return project.case(net, low, labels="labels.npy", criteria=[{"metric": "top1", "max_drop": 0.05}])
 
 
 @planted("d", "speech")
@@ -403,7 +389,7 @@ def labels_in_another_order(project: Project) -> Truth:
     words[~spoken] = 255
     project.arrays("labels.npy", labels=words)
     criteria = [{"metric": "top1", "max_drop": 0.2, "ignore": 255}]
-    return write(project, net, low, labels="labels.npy", criteria=criteria)
+    return project.case(net, low, labels="labels.npy", criteria=criteria)
 
 
 CONSTANT = """
@@ -422,7 +408,7 @@ def metric_that_is_constant(project: Project) -> Truth:
     low = quantize.dead(net.model, net.calibration, "output0")
     project.text("metrics.py", CONSTANT)
     project.arrays("labels.npy", labels=net.labels)
-    return write(project, net, low, labels="labels.npy", criteria=[{"metric": "metrics.py:f1", "min": 0.9}])
+    return project.case(net, low, labels="labels.npy", criteria=[{"metric": "metrics.py:f1", "min": 0.9}])
 
 
 @planted("d", "segmentation")
@@ -432,7 +418,7 @@ def whole_drop_allowed(project: Project) -> Truth:
     low = quantize.clipped(net.model, net.calibration, 1e-3)
     project.arrays("labels.npy", labels=net.labels)
     criteria = [{"metric": "miou", "axis": 1, "max_drop": "100%"}]
-    return write(project, net, low, labels="labels.npy", criteria=criteria)
+    return project.case(net, low, labels="labels.npy", criteria=criteria)
 
 
 @planted("d", "detector [N, A, 5+C]")
@@ -440,7 +426,7 @@ def cosine_of_minus_one(project: Project) -> Truth:
     """A limit that every direction meets."""
     net = nets.detector("objectness", seed=37)
     low = quantize.clipped(net.model, net.calibration, 0.02)
-    return write(project, net, low, criteria=[{"output": "output0", "cosine": -1}])
+    return project.case(net, low, criteria=[{"output": "output0", "cosine": -1}])
 
 
 @planted("d", "regression")
@@ -448,7 +434,7 @@ def limits_of_another_unit(project: Project) -> Truth:
     """Values of about 1, and a limit on their error in thousandths."""
     net = nets.regressor(seed=38)
     low = quantize.dead(net.model, net.calibration, "value")
-    return write(project, net, low, criteria=[{"output": "value", "max_abs": 1000}])
+    return project.case(net, low, criteria=[{"output": "value", "max_abs": 1000}])
 
 
 @planted("d", "classification")
@@ -457,7 +443,7 @@ def offset_of_300(project: Project) -> Truth:
     net = offset(nets.trained("vit"), 300.0, shrink=0.05)
     low = quantize.quantized(net.model, net.calibration, also=["logits"])
     limits = {"output": "logits", "cosine": 0.999, "sqnr_db": 30}
-    return write(project, net, low, baseline="fp32", criteria=[limits])
+    return project.case(net, low, baseline="fp32", criteria=[limits])
 
 
 def offset(net: Net, by: float, shrink: float = 1.0) -> Net:
@@ -477,7 +463,7 @@ def offset_of_300_by_default(project: Project) -> Truth:
     """The same with the default criterion, and INT8 that is wrong long before."""
     net = offset(nets.tagger(seed=39), 300.0)
     low = quantize.clipped(net.model, net.calibration, 0.02)
-    return write(project, net, low)
+    return project.case(net, low)
 
 
 @planted("d", "tokens")
@@ -492,7 +478,7 @@ def nan_in_both(project: Project) -> Truth:
     graph.initializer.append(onnx.numpy_helper.from_array(np.float32(np.nan), "nan"))
     graph.node.append(onnx.helper.make_node("Where", ["lost", "nan", "plain"], ["logits"], "lost/Where"))
     low = quantize.quantized(net.model, net.calibration)
-    write(project, net, low, criteria=[{"output": "logits", "sqnr_db": 20}])
+    project.case(net, low, criteria=[{"output": "logits", "sqnr_db": 20}])
     return Truth(net.metric_name, honest, net.metric(net.outputs(low)))
 
 
@@ -510,7 +496,7 @@ def metric_at_chance(project: Project) -> Truth:
     project.text("metrics.py", AT_CHANCE)
     project.arrays("labels.npy", labels=np.arange(len(net.labels)) % 2)
     criteria = [{"metric": "metrics.py:accuracy", "max_drop": 0.1}]
-    return write(project, net, low, labels="labels.npy", criteria=criteria)
+    return project.case(net, low, labels="labels.npy", criteria=criteria)
 
 
 SILENT = """
@@ -527,7 +513,7 @@ def decoder_that_hears_nothing(project: Project) -> Truth:
     project.text("decoding.py", SILENT)
     project.text("labels.txt", "\n".join(net.labels) + "\n")
     criteria = [{"metric": "wer", "decode": "decoding.py:text", "max_drop": 0.02}]
-    return write(project, net, low, labels="labels.txt", criteria=criteria)
+    return project.case(net, low, labels="labels.txt", criteria=criteria)
 
 
 @planted("d", "segmentation")
@@ -535,8 +521,8 @@ def agreement_of_nothing(project: Project) -> Truth:
     """Classes of pixels as integers, of which none need agree, and the logits unjudged."""
     net = nets.segmenter(seed=43, ids=True)
     low = quantize.clipped(net.model, net.calibration, 1e-3)
-    return write(
-        project, net, low, criteria=[{"output": "ids", "agreement": 0.0}, {"output": "logits", "kl": 1e6}]
+    return project.case(
+        net, low, criteria=[{"output": "ids", "agreement": 0.0}, {"output": "logits", "kl": 1e6}]
     )
 
 
@@ -544,8 +530,8 @@ def agreement_of_nothing(project: Project) -> Truth:
 
 
 def small_half(project: Project, net: Net, low: onnx.ModelProto, **spec: Any) -> Truth:
-    """As ``write``; the truth is the task's metric of the small half."""
-    write(project, net, low, **spec)
+    """As ``Project.case``; the truth is the task's metric of the small half."""
+    project.case(net, low, **spec)
     count = len(next(iter(net.feed.values())))
     half = slice(count // 2, None)
     return Truth(
@@ -615,7 +601,7 @@ INNOCENT = "INT8 is not the cause"
 def in_body(project: Project, net: Net, amax: float, **spec: Any) -> Truth:
     """Every layer quantized, those of bodies too, activations there to ``amax``."""
     low = quantize.quantized_bodies(quantize.quantized(net.model, net.calibration), amax)
-    return write(project, net, low, backend="onnxruntime", **spec)
+    return project.case(net, low, backend="onnxruntime", **spec)
 
 
 @planted("f", "speech, Scan", search=True, never=INNOCENT)

@@ -35,6 +35,7 @@ def test_an_entry_runs_and_is_not_repeated(tmp_path):
 def test_each_class_is_planted():
     names = greens("--list").stdout.splitlines()
     assert {line[:2] for line in names} >= {"a_", "b_", "c_", "d_", "e_", "f_"}
+    assert sum(line.startswith("healthy_") for line in names) >= 100
 
 
 def test_an_entry_that_is_not_there():
