@@ -148,6 +148,9 @@ class _Typing:
             if formals is None:
                 self.foreign.add(f"{node.domain}.{node.op_type}".lstrip("."))
         for name in self.public & types.keys():
+            if self.made[name] in _SUFFIX and types[name] not in _SUFFIX:  # where inference gave up before
+                kind = TensorProto.DataType.Name(types[name])
+                raise ModelError(f"{model.name}: '{name}' is declared {kind}, and the model makes floats")
             self.needed.setdefault(name, set()).add(types[name])
         for node in model.graph.node:
             self._retype_cast(node)

@@ -19,7 +19,7 @@ from onnx import TensorProto, numpy_helper
 from onnx.external_data_helper import ExternalDataInfo, load_external_data_for_tensor, uses_external_data
 
 from pytest_int8acc.errors import ModelError, listed, told
-from pytest_int8acc.graph.index import all_graphs, captured, inner_names, refill, subgraphs
+from pytest_int8acc.graph.index import all_graphs, all_nodes, captured, inner_names, refill, subgraphs
 from pytest_int8acc.graph.model import (
     Model,
     dtype_of,
@@ -36,10 +36,14 @@ from pytest_int8acc.tensors import Array
 _UNCHECKED = "pytest_int8acc.unchecked"
 #: TensorRT's limit on the elements of one tensor.
 _MAX_ELEMENTS = 1 << 31
+#: The first IR version with local functions.
+_IR_OF_FUNCTIONS = 8
 #: Local functions that come to more nodes than this when they are inlined would fill the memory.
 _MAX_INLINED_NODES = 1_000_000
 #: Of any domain: ONNX Runtime has QuantizeLinear and DequantizeLinear of its own.
 _QUANTIZERS = frozenset({"QuantizeLinear", "DequantizeLinear", *STANDARD})
+#: Inputs of control flow, from the first one on, that are a trip count or a condition.
+_CONTROLS = {"If": 1, "Loop": 2}
 
 _NodeHolder = onnx.GraphProto | onnx.FunctionProto
 #: Domain, name and overload of a local function.
@@ -67,7 +71,7 @@ def validated(proto: onnx.ModelProto, path: Path) -> Model:
         _run_checker(proto)
         if faults:  # after the checker, which says it in words of ONNX
             raise ModelError(faults[0])
-        _check_quantizers(proto.graph)
+        _check_constants(proto.graph)
     except ModelError as error:
         raise ModelError(f"{path}: {error}") from error.__cause__
     return make_model(proto, weights, str(path))
@@ -311,6 +315,8 @@ def _run_checker(proto: onnx.ModelProto) -> None:
     """Ask onnx.checker about the model, but for data that are apart and operators that ONNX does not know."""
     checked = onnx.ModelProto()
     checked.CopyFrom(proto)
+    # From here on initializers need not be inputs, which runtimes never ask for, and functions are checked.
+    checked.ir_version = max(proto.ir_version, _IR_OF_FUNCTIONS)
     for tensor in checked.graph.initializer:
         if is_apart(tensor):
             tensor.CopyFrom(TensorProto(name=tensor.name, data_type=tensor.data_type, dims=[0]))
@@ -351,19 +357,31 @@ def _has_schema(node: onnx.NodeProto, opsets: Mapping[str, int]) -> bool:
     return not schema.deprecated
 
 
-def _check_quantizers(graph: onnx.GraphProto) -> None:
-    """Refuse Q/DQ without a scale, or with one of integers: neither onnx.checker nor inference asks."""
-    types = {tensor.name: tensor.data_type for tensor in graph.initializer}
-    for node in graph.node:
-        for attribute in node.attribute:
-            if node.op_type == "Constant" and attribute.name == "value":
-                types[node.output[0]] = attribute.t.data_type
-    for node in graph.node:
-        if node.op_type not in _QUANTIZERS:
-            continue
-        if len(node.input) < 2 or not all((*node.input[:2], *node.output[:1])):
-            raise ModelError(f"{_described(node)} needs a tensor and a scale as inputs, and one output")
-        kind = TensorProto.DataType.Name(types.get(node.input[1], TensorProto.FLOAT))
+def _check_constants(graph: onnx.GraphProto) -> None:
+    """Refuse constants that runtimes refuse or crash on, and that neither the checker nor inference looks at.
+
+    These are scales of integers, and trip counts and conditions of more or fewer elements than one.
+    """
+    constants = dict[str, TensorProto]()
+    for each in all_graphs(graph):
+        constants.update((tensor.name, tensor) for tensor in each.initializer)
+    for node in all_nodes(graph):
+        if node.op_type == "Constant" and node.attribute[0].name == "value":
+            constants[node.output[0]] = node.attribute[0].t
+    for node in all_nodes(graph):
+        if node.op_type in _QUANTIZERS:
+            _check_quantizer(node, constants)
+        for name in node.input[: _CONTROLS.get(node.op_type, 0)]:
+            if name in constants and math.prod(constants[name].dims) != 1:
+                sizes = list(constants[name].dims)
+                raise ModelError(f"{_described(node)} reads '{name}' of sizes {sizes}; expected one element")
+
+
+def _check_quantizer(node: onnx.NodeProto, constants: Mapping[str, TensorProto]) -> None:
+    if len(node.input) < 2 or not all((*node.input[:2], *node.output[:1])):
+        raise ModelError(f"{_described(node)} needs a tensor and a scale as inputs, and one output")
+    if node.input[1] in constants:
+        kind = TensorProto.DataType.Name(constants[node.input[1]].data_type)
         if kind != "DOUBLE" and "FLOAT" not in kind:
             raise ModelError(f"{_described(node)} has a scale of type {kind}; expected floats")
 

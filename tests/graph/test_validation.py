@@ -23,7 +23,8 @@ CASE = """
   model: "{model}.onnx"
   inputs: {{random: {{samples: 2}}}}
   int8: {int8}
-  baseline: fp32
+  backend: onnxruntime
+  baseline: {baseline}
 """
 CALIBRATED = "{calibrate: {method: minmax}}"
 #: How an error of onnx.checker begins.
@@ -40,7 +41,9 @@ class Verdicts:
     """Of models that get a verdict, their scores."""
 
 
-def judged(pytester: pytest.Pytester, models: Models, int8: str = CALIBRATED) -> Verdicts:
+def judged(
+    pytester: pytest.Pytester, models: Models, int8: str = CALIBRATED, *, baseline: str = "fp16"
+) -> Verdicts:
     """Run ``pytest --int8acc`` on a case for each model; the models do not lie in the current folder.
 
     ``int8`` may name the model by ``{name}``, so that it is the quantized one; the float one is then a sound
@@ -55,7 +58,7 @@ def judged(pytester: pytest.Pytester, models: Models, int8: str = CALIBRATED) ->
         data = model if isinstance(model, bytes) else model.SerializeToString()
         (folder / f"{name}.onnx").write_bytes(data)
         given = int8.replace("{name}", f"{name}.onnx")
-        text += CASE.format(name=name, model="float" if quantized else name, int8=given)
+        text += CASE.format(name=name, model="float" if quantized else name, int8=given, baseline=baseline)
     (folder / "net.int8acc.yaml").write_text(text)
     pytester.runpytest(*LOAD, "--int8acc", "--int8acc-search=off", "--int8acc-report=report")
     report = json.loads((pytester.path / "report" / "report.json").read_text())
@@ -318,7 +321,7 @@ def test_operators_that_onnx_has_not_are_left_to_the_runtime(pytester: pytest.Py
         proto.graph.initializer.append(numpy_helper.from_array(array, name))
     plugin = onnx.ModelProto.FromString(proto.SerializeToString())
     plugin.graph.node[2].op_type, plugin.graph.node[2].domain = "MyPlugin", ""
-    verdicts = judged(pytester, {"known": proto, "plugin": plugin})
+    verdicts = judged(pytester, {"known": proto, "plugin": plugin}, baseline="fp32")
     assert [*verdicts.scores] == ["known"]
     assert "ONNX Runtime cannot load it: " in verdicts.errors["plugin"]
     assert "MyPlugin" in verdicts.errors["plugin"]
@@ -332,6 +335,30 @@ def test_sparse_initializers_are_refused(pytester: pytest.Pytester) -> None:
     proto.graph.sparse_initializer.append(helper.make_sparse_tensor(values, indices, [8, 8]))
     errors = judged(pytester, {"sparse": proto}).errors
     assert errors["sparse"].startswith("weight 'plain' is sparse, which TensorRT cannot read: store it as a")
+
+
+def test_an_output_of_unknown_type_that_is_no_float(pytester: pytest.Pytester) -> None:
+    """Shapes contradict one another at the first MatMul, so that inference knows no type behind it."""
+    proto = BASES["attention"]()
+    proto.graph.input[0].type.tensor_type.shape.dim[2].dim_value = 5
+    proto.graph.output[0].type.tensor_type.elem_type = TensorProto.UINT8
+    errors = judged(pytester, {"output": proto}).errors
+    assert errors == {"output": "'y' is declared UINT8, and the model makes floats"}
+
+
+@pytest.mark.parametrize("count", [0, 2])
+def test_a_trip_count_is_one_number(count: int, pytester: pytest.Pytester) -> None:
+    """Of none, ONNX Runtime ends the process."""
+    proto = BASES["branches"]()
+    weight(proto, "trips").CopyFrom(numpy_helper.from_array(np.ones(count, np.int64), "trips"))
+    (message,) = judged(pytester, {"loop": proto}).errors.values()
+    assert message == f"node 'z' (Loop) reads 'trips' of sizes [{count}]; expected one element"
+
+
+def test_old_models_need_not_list_initializers_as_inputs(pytester: pytest.Pytester) -> None:
+    proto = BASES["old"]()
+    del proto.graph.input[1:]
+    assert [*judged(pytester, {"old": proto}).scores] == ["old"]
 
 
 def external(**entries: str) -> Change:
@@ -428,6 +455,10 @@ SCALES: dict[str, tuple[Change, str]] = {
     "text": (scales_of("U"), "(DequantizeLinear) has a scale of type STRING; expected floats"),
     "bools": (scales_of("?"), "(DequantizeLinear) has a scale of type BOOL; expected floats"),
     "integers": (scales_of("i4"), "(DequantizeLinear) has a scale of type INT32; expected floats"),
+    "none": (
+        lambda p: weight(p, "sw").CopyFrom(numpy_helper.from_array(np.ones(0, np.float32), "sw")),
+        "has 0 scales and 8 zero points",
+    ),
     "complex": (scales_of("c8"), "(DequantizeLinear) has a scale of type COMPLEX64; expected floats"),
 }
 

@@ -245,8 +245,10 @@ def _related(half: Half, codes: Array, weight: Array) -> float:
     1.0 where scales and channels do not fit, which other rules tell.
     """
     axis = half.axis if half.axis is not None else 0
-    sizes = {1, *([] if half.zero_point is None else [half.zero_point.size])}
-    if not -codes.ndim <= axis < codes.ndim or not sizes <= {1, codes.shape[axis]}:
+    if not -codes.ndim <= axis < codes.ndim:
+        return 1.0
+    channels = 1 if half.axis is None else codes.shape[axis]
+    if half.zero_point is not None and half.zero_point.size not in (1, channels):
         return 1.0
     zero_point = 0 if half.zero_point is None else half.zero_point
     shifts = np.asarray(zero_point, np.float32)
