@@ -17,7 +17,7 @@ from functools import cache
 from pytest_int8acc.backends.open import open_backend
 from pytest_int8acc.backends.protocol import Backend
 from pytest_int8acc.case.beside import with_named
-from pytest_int8acc.case.data import check_files, open_source
+from pytest_int8acc.case.data import check_files, low_of, open_source
 from pytest_int8acc.case.forms import (
     Form,
     ImplicitForm,
@@ -37,6 +37,7 @@ from pytest_int8acc.engines.tensorrt.child import Workers
 from pytest_int8acc.errors import blaming
 from pytest_int8acc.goldens import Goldens
 from pytest_int8acc.goldens.keeper import Compared, Keeper, NoGolden, open_keeper
+from pytest_int8acc.graph.formats import INT8
 from pytest_int8acc.graph.model import Model
 from pytest_int8acc.graph.network import Precision
 from pytest_int8acc.measure.caveats import (
@@ -365,7 +366,7 @@ def _result(
     warned = caveats(setup.settings, int8, baseline, verdict.outputs, verdict.metrics, lost)
     random = inputs.notes if inputs.is_random else ()
     drawn = () if random else inputs.notes
-    inside = shown_inside(setup.model, backend)
+    inside, low = shown_inside(setup.model, backend), low_of(case)
     notes = (*candidate.notes, *baseline.notes, *drawn, *backend.notes, *inside, *runs.notes)
     return CaseResult(
         name=case.name,
@@ -379,7 +380,7 @@ def _result(
         metrics=(*verdict.metrics, *gained),
         int8_groups=len(int8.network.groups) if int8 else 0,
         high_groups=len(int8.network.left_high) if int8 else 0,
-        low=int8.other if int8 else "",
+        low="" if low is INT8 else low.name,
         int8_macs=work,
         warnings=(*nothing_compared(runs), *warned, *little_in_int8(int8, work), *random, *untold, *free),
         notes=tuple(dict.fromkeys(notes)),

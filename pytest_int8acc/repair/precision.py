@@ -76,7 +76,8 @@ def find_precision(lab: Lab) -> tuple[SearchOutcome, Found]:
         Int8accError: A model of the search does not build or run.
     """
     started, clock = time.perf_counter(), lab.clock
-    logger.info("%s: searching the groups that must leave INT8", lab.measured.case.name)
+    low = (lab.int8.other or "int8").upper()
+    logger.info("%s: searching the groups that must leave %s", lab.measured.case.name, low)
     found = _find(lab)
     if lab.measured.settings.certify and found.fix is not None:
         found = clock.attempt("certification", partial(_certified, lab, found), found)

@@ -122,7 +122,7 @@ def compare_outputs(
 
     Args:
         baseline: The high-precision outputs, per batch, samples along the first axis.
-        candidate: The INT8 outputs of the same data in the same batches.
+        candidate: The candidate's outputs of the same data in the same batches.
         criteria: Limits; an output that none of them names must keep the default one (SQNR 20 dB, or
             agreement 0.99 where it holds no floats).
         metrics_given: Whether the case judges by a user's metric; then there is no default limit.
@@ -154,7 +154,7 @@ def compare_output(
     Args:
         name: The output's name.
         baseline: One array per batch, samples along the first axis.
-        candidate: The same for INT8.
+        candidate: The same of the candidate.
         limits: Those that speak of this output; their names are not looked at.
         judged_only: As for ``compare_outputs``.
 
@@ -169,7 +169,7 @@ def compare_output(
 def _add_all(tally: Tally, baseline: Sequence[Array], other: Sequence[Array]) -> None:
     """All batches of one output."""
     if len(baseline) != len(other):
-        tally.difference = f"the baseline gave {len(baseline)} arrays, INT8 {len(other)}"
+        tally.difference = f"the baseline gave {len(baseline)} arrays, the candidate {len(other)}"
     for index, array in enumerate(baseline):
         tally.add(array, other[index] if index < len(other) else array)
 

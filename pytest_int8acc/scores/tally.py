@@ -195,8 +195,9 @@ class Tally:
         """Whatever forbids comparing the candidate with the baseline.
 
         Without a limit, shapes that differ are a note and not a problem, since the number of detections may
-        well differ; NaN in INT8 alone is a problem still. With one, raises CriterionError where the baseline
-        is not finite, holds no element, or has values whose squares leave float64 and a limit sums squares.
+        well differ; NaN in the candidate alone is a problem still. With one, raises CriterionError where the
+        baseline is not finite, holds no element, or has values whose squares leave float64 and a limit sums
+        squares.
         """
         judged = bool(self.judged)
         if self.difference:
@@ -223,7 +224,8 @@ class Tally:
         baseline, candidate = self._greatest
         text = (
             f"output '{self.name}': the greatest magnitude is {baseline:.3g} in the baseline and "
-            f"{candidate:.3g} in INT8; squares are summed of magnitudes from {SQUARED[0]:g} to {SQUARED[1]:g}"
+            f"{candidate:.3g} in the candidate; squares are summed of magnitudes from {SQUARED[0]:g} to "
+            f"{SQUARED[1]:g}"
         )
         if squared:
             text += f", so {', '.join(squared)} cannot be computed"
@@ -250,7 +252,7 @@ class Tally:
             note = f"{int(same.sum())} of {total} elements are the same NaN or inf in both and are left out"
         if lost.any():
             problem = (
-                f"INT8 is NaN or inf in {int(lost.sum())} of {total} elements where the baseline is finite, "
+                f"NaN or inf in {int(lost.sum())} of {total} elements that are finite in the baseline, "
                 f"first in sample {int(lost.astype(bool).argmax())}"
             )
             return Obstacle(False, problem=problem, note=note)
@@ -271,12 +273,12 @@ def key_of(metric: Metric, limits: OutputLimits) -> _Key:
 
 
 def differ(index: int, b: Array, c: Array) -> str:
-    """In words how kinds or shapes of INT8's batch differ from the baseline's; empty where they do not."""
+    """In words how kinds or shapes of the candidate's batch and the baseline's differ; empty where alike."""
     if kind_of(b) != kind_of(c):
-        return f"the baseline holds {kind_of(b)} ({b.dtype}), INT8 {kind_of(c)} ({c.dtype})"
+        return f"the baseline holds {kind_of(b)} ({b.dtype}), the candidate {kind_of(c)} ({c.dtype})"
     if b.shape == c.shape:
         return ""
     return (
-        f"shapes differ in batch {index}: the baseline has {b.shape}, INT8 {c.shape}; "
+        f"shapes differ in batch {index}: the baseline has {b.shape}, the candidate {c.shape}; "
         f"if a NonMaxSuppression decides the size, compare an output before it"
     )

@@ -111,12 +111,10 @@ def test_a_limit_kept_to_the_last_digit_is_not_shown_with_all_its_digits():
 
 def test_a_problem_comes_before_every_score():
     result = case(COSINE)
-    broken = OutputResult("boxes", "float32", "(397, 4)", (), problem="INT8 is NaN in 3 of 1588 elements")
+    broken = OutputResult("boxes", "float32", "(397, 4)", (), problem="NaN in 3 of 1588 elements")
     result = dataclasses.replace(result, outputs=(*result.outputs, broken))
-    assert (
-        failure_line(result) == "INT8 accuracy: 'boxes': INT8 is NaN in 3 of 1588 elements (+1 more missed)"
-    )
-    assert "  'boxes': INT8 is NaN in 3 of 1588 elements" in failure(result, 1).splitlines()
+    assert failure_line(result) == "INT8 accuracy: 'boxes': NaN in 3 of 1588 elements (+1 more missed)"
+    assert "  'boxes': NaN in 3 of 1588 elements" in failure(result, 1).splitlines()
 
 
 def test_a_failure_of_problems_alone_has_no_empty_table():

@@ -154,7 +154,7 @@ def test_int8_alone_not_finite_never_passes(hole, criteria):
     bad[11, 2:4] = hole
     result = one(LOGITS, bad, *criteria)
     assert not result.passed
-    assert "INT8 is NaN or inf in 2 of 300 elements where the baseline is finite" in result.problem
+    assert "NaN or inf in 2 of 300 elements that are finite in the baseline" in result.problem
     assert "first in sample 11" in result.problem
     assert all(math.isnan(score.value) and not score.passed for score in result.scores)
     assert (result.fit, result.worst_sample) == (None, None)
@@ -216,9 +216,9 @@ def test_different_shapes_are_noted_where_no_limit_stands():
 
 def test_another_number_of_batches_or_another_kind_fails():
     short = compare_output("logits", batches(LOGITS), batches(NEAR)[:2], [limits(cosine=0)])
-    assert short.problem == "the baseline gave 3 arrays, INT8 2"
+    assert short.problem == "the baseline gave 3 arrays, the candidate 2"
     kind = one(LOGITS, NEAR.astype(np.int32), limits(cosine=0))
-    assert kind.problem == "the baseline holds floats (float32), INT8 integers (int32)"
+    assert kind.problem == "the baseline holds floats (float32), the candidate integers (int32)"
     assert not short.passed
     assert not kind.passed
 

@@ -158,5 +158,5 @@ def test_a_verdict_is_unsteady_where_a_score_that_decides_it_is() -> None:
     assert case(kept).unsteady == (kept,)
     assert case(doubtful, sure).unsteady == ()  # it fails all the same
     assert case(sure, kept).unsteady == ()
-    assert case(doubtful, problem="INT8 is NaN").unsteady == ()
+    assert case(doubtful, problem="NaN").unsteady == ()
     assert case(kept, doubtful).unsteady == (doubtful,)

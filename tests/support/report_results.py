@@ -39,7 +39,7 @@ OUTPUTS = st.builds(
     st.lists(SCORES, max_size=4).map(tuple),
     st.none() | FITS,
     st.none() | st.integers(0, 9),
-    st.sampled_from(["", "INT8 is NaN in 3 of 20 elements"]),
+    st.sampled_from(["", "NaN in 3 of 20 elements"]),
 )
 
 
