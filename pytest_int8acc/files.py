@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import glob
 import os
 import shutil
@@ -97,6 +98,17 @@ def special(path: Path) -> str:
     if stat.S_ISREG(mode) or stat.S_ISDIR(mode):
         return ""
     return "a FIFO" if stat.S_ISFIFO(mode) else "a socket" if stat.S_ISSOCK(mode) else "a device"
+
+
+def readable(path: Path) -> Path:
+    """``path`` itself, which a user may have put there.
+
+    Raises:
+        OSError: Reading it might never end.
+    """
+    if kind := special(path):
+        raise OSError(errno.EINVAL, f"it is {kind}, which has no end to read to", str(path))
+    return path
 
 
 def seen_from(folder: Path, path: Path) -> str:

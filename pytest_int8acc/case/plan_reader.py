@@ -10,6 +10,7 @@ import numpy as np
 
 from pytest_int8acc.case.plan_file import fingerprint
 from pytest_int8acc.errors import SpecError
+from pytest_int8acc.files import readable
 from pytest_int8acc.graph.formats import INT8, INTEGERS
 from pytest_int8acc.graph.low_network import fused
 from pytest_int8acc.graph.migrate import find_site, migrate, sites
@@ -38,7 +39,7 @@ def read_plan(path: Path, network: Network) -> Plan:
             name that the network does not have, or a model that is not the one that the plan was found for.
     """
     try:
-        with path.open("rb") as stream:
+        with readable(path).open("rb") as stream:
             raw = stream.read(_MAX_BYTES + 1)
     except OSError as error:
         raise SpecError(f"{display(path)}:1:1: cannot read the plan: {error.strerror}") from None

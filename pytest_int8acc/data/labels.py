@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from pytest_int8acc.data.files import MOST_BYTES, find, in_gib, read_arrays, too_much
 from pytest_int8acc.data.scripts import load_function, run_user
 from pytest_int8acc.errors import DataError, told
+from pytest_int8acc.files import readable
 from pytest_int8acc.tensors import Array
 
 _KINDS = ".npy, .npz, .txt (a line per sample), .json (COCO's instances), or file.py:function"
@@ -98,7 +99,7 @@ def _read_text(path: Path, where: str, most: int) -> str:
     try:
         if (size := path.stat().st_size) > most:
             raise DataError(f"{where}: has {in_gib(size)}, {too_much(most)}")
-        return path.read_text(encoding="utf-8-sig")
+        return readable(path).read_text(encoding="utf-8-sig")
     except (OSError, UnicodeDecodeError) as error:
         raise DataError(f"{where}: cannot be read as text in UTF-8: {told(error)}") from error
 

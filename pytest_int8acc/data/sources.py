@@ -17,6 +17,7 @@ from pytest_int8acc.data.files import natural, read_npy
 from pytest_int8acc.data.layout import Layout, check_equal, check_names, inspect, kind
 from pytest_int8acc.data.scripts import iterate_user, load_function, run_user
 from pytest_int8acc.errors import DataError, told
+from pytest_int8acc.files import readable
 from pytest_int8acc.tensors import Array, Feed, TensorInfo, describe
 
 #: A feed, and where it was found, for messages.
@@ -192,7 +193,8 @@ def _parse(path: Path, where: str) -> Any:
         return _decode(dict(pairs), where)
 
     try:
-        return json.loads(path.read_text(encoding="utf-8"), object_pairs_hook=decode)
+        text = readable(path).read_text(encoding="utf-8")
+        return json.loads(text, object_pairs_hook=decode)
     except json.JSONDecodeError as error:
         raise DataError(f"{where}:{error.lineno}:{error.colno}: not JSON: {error.msg}; {_ADVICE}") from error
     except (RecursionError, ValueError) as error:

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from pytest_int8acc.errors import EngineError, told
-from pytest_int8acc.files import replace_file
+from pytest_int8acc.files import readable, replace_file
 from pytest_int8acc.names import is_url, safe_url, without_secrets
 
 
@@ -64,10 +64,11 @@ def read_bytes(where: str) -> bytes:
 
     Raises:
         FileNotFoundError: It does not exist.
+        OSError: The file system refuses it, or reading it might never end.
         EngineError: Shared storage fails, or is not known here.
     """
     if not is_url(where):
-        return Path(where).read_bytes()
+        return readable(Path(where)).read_bytes()
     with storage(where) as (system, path):
         return bytes(system.cat_file(path))
 

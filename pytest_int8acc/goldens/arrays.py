@@ -62,14 +62,28 @@ def unpack(data: bytes, outputs: Mapping[str, KeptOutput]) -> Stored:
     try:
         with np.load(io.BytesIO(data), allow_pickle=False) as file:
             for name, kept in outputs.items():
-                members = [_member(name, n) for n in ([None] if kept.parts is None else range(kept.parts))]
-                arrays = [file[f"{member}.npy"].astype(np.dtype(kept.dtype)) for member in members]
-                if kept.parts is None and not arrays[0].ndim:
-                    raise ValueError(f"'{name}' is a single number, and no sample of it")
-                found[name] = arrays[0] if kept.parts is None else arrays
+                if kept.parts is None:
+                    array = _read_member(file, name, kept)
+                    if not array.ndim:
+                        raise ValueError(f"'{name}' is a single number, and no sample of it")
+                    found[name] = array
+                    continue
+                if kept.parts > len(file.files):
+                    raise ValueError(
+                        f"'{name}' has {kept.parts} parts, and the file {len(file.files)} arrays"
+                    )
+                found[name] = [_read_member(file, _member(name, n), kept) for n in range(kept.parts)]
     except Exception as error:  # of what is damaged, NumPy and zipfile raise many kinds
         raise ValueError(told(error)) from error
     return found
+
+
+def _read_member(file: Mapping[str, Array], member: str, kept: KeptOutput) -> Array:
+    """One array of an .npz, in the type that its output has."""
+    stored, dtype = file[f"{member}.npy"], np.dtype(kept.dtype)
+    if stored.dtype.kind != ("U" if dtype.kind == "O" else dtype.kind):
+        raise ValueError(f"'{member}' holds {stored.dtype}, which is not what {dtype} is kept as")
+    return stored.astype(dtype)
 
 
 class Cutter:
@@ -92,6 +106,10 @@ class Cutter:
             if isinstance(kept, list):
                 found[name] = kept[min(self._batches, len(kept) - 1)]
                 continue
+            if kept.shape[1:] != array.shape[1:]:
+                raise self._misfit(
+                    f"'{name}' is kept as {list(kept.shape)}, and a batch of this run is {list(array.shape)}"
+                )
             found[name] = kept[start : start + rows]
         self._batches += 1
         return found

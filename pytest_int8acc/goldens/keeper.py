@@ -18,6 +18,7 @@ from pytest_int8acc.goldens.record import GoldenError, Kept, Record, compared
 from pytest_int8acc.graph.model import Model
 from pytest_int8acc.results import CaseResult, OutputResult, Score
 from pytest_int8acc.scores.compare import compare_outputs
+from pytest_int8acc.scores.metrics import METRICS
 from pytest_int8acc.scores.user_metric import evaluate_metric
 from pytest_int8acc.settings import Settings
 from pytest_int8acc.spec.load import display
@@ -103,10 +104,25 @@ class Keeper:
         assert self.record is not None
         return Cutter(self.place.outputs(self.record), lambda said: _misfit(self.place, said))
 
-    def tighten(self, judge: Judge) -> Judge:
-        """``judge`` under the ratchet."""
-        compares = not self.recording and not self.problem
-        return ratchet.tighten(judge, self.wanted, self.record if compares else None)
+    def tighten(self, judge: Judge, model: Model) -> Judge:
+        """``judge`` under the ratchet.
+
+        Raises:
+            GoldenError: The golden holds no score for it, or one of an output that ``model`` does not have.
+        """
+        if self.recording or self.problem or self.record is None:
+            return ratchet.tighten(judge, self.wanted, None)
+        known = {output.name for output in model.outputs} | {limit.ref for limit, _ in judge.metrics}
+        for score in self.record.scores:
+            if score.metric in self.wanted and score.metric in METRICS and score.subject not in known:
+                raise GoldenError(
+                    f"{self.place}: the golden is damaged: it has a score of '{score.subject}', which is no "
+                    f"output of the model; {self.place.mend}"
+                )
+        try:
+            return ratchet.tighten(judge, self.wanted, self.record)
+        except GoldenError as error:
+            raise GoldenError(f"{self.place}: {error}; {self.place.mend}") from None
 
     def named(self, metrics: tuple[Score, ...], own: Judge, judge: Judge) -> tuple[Score, ...]:
         """Scores of users' metrics from ``judge``; those of the ratchet say what was accepted."""
@@ -195,7 +211,7 @@ class NoGolden:
         """None: nothing was kept."""
         return None
 
-    def tighten(self, judge: Judge) -> Judge:
+    def tighten(self, judge: Judge, model: Model) -> Judge:
         """``judge`` itself: nothing was accepted."""
         return judge
 

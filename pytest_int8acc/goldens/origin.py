@@ -15,6 +15,7 @@ from pytest_int8acc.backends.protocol import ENGINE
 from pytest_int8acc.data import Dataset
 from pytest_int8acc.engines.manifest import digest_file
 from pytest_int8acc.errors import installed
+from pytest_int8acc.files import readable
 from pytest_int8acc.goldens.record import Record
 from pytest_int8acc.spec.criteria import MetricCriterion
 from pytest_int8acc.spec.int8 import BaselineModel
@@ -55,7 +56,7 @@ def digest_model(path: Path) -> str:
     Bytes are hashed rather than the graph, since a golden outlives versions of the library that reads it.
     """
     try:
-        if path.stat().st_size > _SLOW_BYTES:
+        if readable(path).stat().st_size > _SLOW_BYTES:
             logger.info("hashing %s", path)
         names = {
             entry.value
@@ -63,7 +64,8 @@ def digest_model(path: Path) -> str:
             for entry in tensor.external_data
             if entry.key == "location"
         }
-        digests = [digest_file(file) for file in (path, *(path.parent / name for name in sorted(names)))]
+        files = (path, *(path.parent / name for name in sorted(names)))
+        digests = [digest_file(readable(file)) for file in files]
     except (OSError, DecodeError):
         return ""  # whoever loads the model says what is wrong
     return digests[0] if len(digests) == 1 else hashlib.sha256("".join(digests).encode()).hexdigest()

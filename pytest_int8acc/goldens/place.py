@@ -48,6 +48,11 @@ class Place:
         """The JSON."""
         return f"{self.folder}/{self.case}.json"
 
+    @property
+    def mend(self) -> str:
+        """What to do where it is damaged."""
+        return f"restore it from version control, or {self.again}"
+
     def __str__(self) -> str:
         """The JSON, as a message names it."""
         return shown(self.file)
@@ -58,7 +63,7 @@ class Place:
         Raises:
             GoldenError: It cannot be read, or is none.
         """
-        text = _read(self.file)
+        text = _read(self.file, self.mend)
         return None if text is None else read_record(text, str(self), self.again)
 
     def outputs(self, record: Record) -> Stored:
@@ -69,18 +74,19 @@ class Place:
         """
         assert record.kept is not None  # the caller asks no record of scores alone
         where = shown(f"{self.folder}/{record.kept.file}")
-        mend = f"restore it from version control, or {self.again}"
-        data = _read(f"{self.folder}/{record.kept.file}")
+        data = _read(f"{self.folder}/{record.kept.file}", self.mend)
         if data is None:
-            raise GoldenError(f"{where}: missing, and {self} names it; {mend}")
+            raise GoldenError(f"{where}: missing, and {self} names it; {self.mend}")
         if hashlib.sha256(data).hexdigest() != record.kept.sha256:
             if data.startswith(b"version https://git-lfs"):
                 raise GoldenError(f"{where}: a Git LFS pointer, not the golden; run `git lfs pull`")
-            raise GoldenError(f"{where}: the golden is damaged (its SHA-256 is not the recorded one); {mend}")
+            raise GoldenError(
+                f"{where}: the golden is damaged (its SHA-256 is not the recorded one); {self.mend}"
+            )
         try:
             return unpack(data, record.kept.outputs)
         except ValueError as error:
-            raise GoldenError(f"{where}: the golden is damaged ({error}); {mend}") from error
+            raise GoldenError(f"{where}: the golden is damaged ({error}); {self.mend}") from error
 
     def write(self, record: Record, data: bytes | None, *, replace: bool) -> bool:
         """Put ``record`` and the outputs that it names in place; a golden that is the same stays untouched.
@@ -158,11 +164,12 @@ def _content(where: str) -> bytes | None:
         return None
 
 
-def _read(where: str) -> bytes | None:
+def _read(where: str, mend: str) -> bytes | None:
     try:
         return _content(where)
     except OSError as error:
-        raise GoldenError(f"{shown(where)}: the golden cannot be read: {error.strerror or error}") from error
+        why = error.strerror or error
+        raise GoldenError(f"{shown(where)}: the golden cannot be read: {why}; {mend}") from error
 
 
 def _put(where: str, data: bytes) -> None:

@@ -170,7 +170,7 @@ def _limit(score: Accepted, amount: float) -> float:
     if not _bounds(score.value, score.bound):
         raise GoldenError(
             f"regression: the accepted {score.subject} {score.metric} is {score.value:g}, which any value "
-            "keeps: restore the golden from version control, or record it again"
+            "keeps"
         )
     rounded = amount > 0 and math.isfinite(score.value)
     loss = amount + (4 * sys.float_info.epsilon * abs(score.value) if rounded else 0.0)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Annotated, Literal
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, ValidationError
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
 
 from pytest_int8acc.engines.manifest import inside
 from pytest_int8acc.errors import Int8accError
@@ -49,7 +49,7 @@ class KeptOutput(_Frozen):
 
     dtype: str
     """As the baseline gave it; ``object`` for strings."""
-    parts: int | None = None
+    parts: int | None = Field(default=None, ge=1)
     """Number of arrays, one per batch, where batches do not join along the samples; None for one array."""
 
 
@@ -59,7 +59,7 @@ class Kept(_Frozen):
     file: Annotated[str, AfterValidator(_plain)]
     sha256: str
     dtype: GoldenType
-    samples: int
+    samples: int = Field(ge=1)
     data: str
     """Digest of these samples."""
     outputs: dict[str, KeptOutput]
@@ -74,7 +74,7 @@ class Record(_Frozen):
     """SHA-256 of the model, with its external data, and of a baseline that is a file, by role."""
     baseline: str
     """fp16, fp32, model or engine."""
-    samples: int
+    samples: int = Field(ge=1)
     """How many the scores are of."""
     data: str
     """Digest of these samples."""

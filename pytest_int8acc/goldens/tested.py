@@ -104,6 +104,11 @@ def _read(file: str) -> dict[str, Array] | None:
         data = read_bytes(file)
     except FileNotFoundError:
         return None
+    except OSError as error:
+        raise GoldenError(
+            f"{shown(file)}: the golden cannot be read: {error.strerror or error}; "
+            "restore it from version control, or record it again with --int8acc-update=all"
+        ) from error
     try:
         with np.load(io.BytesIO(data), allow_pickle=False) as stored:
             return dict(stored)

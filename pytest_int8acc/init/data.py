@@ -74,7 +74,9 @@ def look(path: Path, model: Model) -> Given:
         raise DataError(f"{display(path)}: no such file or folder; --int8acc-data takes {_TAKES}")
     if path.is_dir():
         for kind, suffixes in (("images", IMAGES), ("audio", AUDIO)):
-            files = sorted((p for p in path.rglob("*") if p.suffix.lower() in suffixes), key=_order)
+            files = sorted(
+                (p for p in path.rglob("*") if p.suffix.lower() in suffixes and p.is_file()), key=_order
+            )
             if files and not any(path.glob("*.npy")):
                 return _of_files(path, "images" if kind == "images" else "audio", files, model)
     elif path.suffix not in (".npy", ".npz", ".json"):

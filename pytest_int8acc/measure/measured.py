@@ -276,7 +276,7 @@ def _measure(case: Case, settings: Settings, backend: Backend, keeper: Keeper | 
     sessions, clock = sessions_of(settings), current()
     setup = _set_up(case, settings, backend, keeper)
     keeper, inputs = setup.keeper, setup.inputs
-    judge = keeper.tighten(setup.own)
+    judge = keeper.tighten(setup.own, setup.model)
     wanted = Wanted(
         judge,
         place=case.place("criteria"),

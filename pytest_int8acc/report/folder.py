@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from pytest_int8acc.errors import Int8accError
-from pytest_int8acc.files import replacing_files
+from pytest_int8acc.files import readable, replacing_files
 from pytest_int8acc.report.json import NAME, report_of, write_json, write_text
 from pytest_int8acc.report.read import read_json
 
@@ -46,7 +46,7 @@ def texts(folder: Path, report: Mapping[str, Any]) -> dict[str, str]:
         with contextlib.suppress(OSError, ValueError):
             inside = folder.resolve() in path.resolve().parents
             if inside and path.suffix in _TEXTS and path.stat().st_size <= _LARGEST:
-                found[name] = path.read_text(encoding="utf-8")
+                found[name] = readable(path).read_text(encoding="utf-8")
     return found
 
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from pytest_int8acc.errors import ScalesError, listed
+from pytest_int8acc.files import readable
 from pytest_int8acc.graph.formats import FP32, INT8, Format
 
 if TYPE_CHECKING:
@@ -87,7 +88,7 @@ def problem(scale: float) -> str:
 def read_text(path: Path) -> str:
     """The whole file as text, without a byte order mark; ScalesError where there is none."""
     try:
-        data = path.read_bytes()
+        data = readable(path).read_bytes()
     except OSError as error:
         raise ScalesError(f"{path}: cannot be read: {error.strerror or error}; {EXPECTED}") from error
     except ValueError as error:  # a null character in the name

@@ -11,6 +11,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from pytest_int8acc.errors import SpecError
+from pytest_int8acc.files import readable
 from pytest_int8acc.names import shown
 from pytest_int8acc.settings import stem
 from pytest_int8acc.spec.fields import KEY, MISSING, NAME, closest, found
@@ -34,7 +35,7 @@ def load_spec(path: str | Path) -> list[Case]:
     """
     file = Path(path)
     try:
-        with file.open("rb") as stream:
+        with readable(file).open("rb") as stream:
             document = parse(stream.read(MAX_BYTES + 1))
     except OSError as error:
         raise SpecError(f"{display(file)}:1:1: cannot read the spec: {error.strerror}") from None

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 from pathlib import Path
 
 import numpy as np
@@ -10,8 +9,7 @@ import pytest
 from plugin_support import LOAD
 
 from pytest_int8acc.errors import CriterionError
-from pytest_int8acc.goldens.arrays import unpack
-from pytest_int8acc.goldens.record import GoldenError, KeptOutput
+from pytest_int8acc.goldens.record import GoldenError
 from pytest_int8acc.goldens.tested import ArrayGoldens
 
 TEST = """
@@ -87,19 +85,3 @@ def test_the_fixture(pytester: pytest.Pytester, workers: tuple[str, ...]) -> Non
     failed = pytester.runpytest_subprocess(*arguments)
     failed.assert_outcomes(failed=1)
     failed.stdout.fnmatch_lines(["*'logits' top1_agreement 0 < 1*", "*'classes' agreement 0 < 1*"])
-
-
-@pytest.mark.parametrize(
-    ("array", "kept", "message"),
-    [
-        (np.ones((2, 3)), KeptOutput(dtype="float99"), "float99"),
-        (np.float32(1), KeptOutput(dtype="float32"), "'y' is a single number"),
-        (np.ones((2, 3)), KeptOutput(dtype="float32", parts=2), "y.0"),
-        (np.array(["a"]), KeptOutput(dtype="float32"), "could not convert"),
-    ],
-)
-def test_kept_outputs_that_are_none(array: np.ndarray, kept: KeptOutput, message: str) -> None:
-    file = io.BytesIO()
-    np.savez(file, y=array)
-    with pytest.raises(ValueError, match=message):
-        unpack(file.getvalue(), {"y": kept})

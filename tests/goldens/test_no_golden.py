@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 from projects import CALIBRATED, Project
 
-from pytest_int8acc.case.judge import Judge
 from pytest_int8acc.errors import CriterionError
 from pytest_int8acc.goldens import Goldens
 from pytest_int8acc.goldens.keeper import Keeper, NoGolden, open_keeper
@@ -44,8 +43,6 @@ def test_nothing_changes(tmp_path: Path) -> None:
     assert isinstance(keeper, NoGolden)
     assert keeper.limit == 5
     assert not any(getattr(keeper, answer) for answer in ANSWERS)
-    judge = Judge((), (), None)
-    assert keeper.tighten(judge) is judge
     result = project.check(CALIBRATED)
     assert result.golden == ""
     assert not (tmp_path / "__int8acc__").exists()

@@ -20,7 +20,7 @@ import numpy as np
 
 from pytest_int8acc.engines.tensorrt.platform import Platform
 from pytest_int8acc.errors import EngineError
-from pytest_int8acc.files import replace_file
+from pytest_int8acc.files import readable, replace_file
 from pytest_int8acc.graph.index import all_initializers, all_nodes
 from pytest_int8acc.graph.model import Model
 from pytest_int8acc.spec.int8 import Algorithm as Algorithm
@@ -149,7 +149,7 @@ def read_cache(cache: Path, wanted: Provenance, names: Collection[str]) -> tuple
 def read_content(cache: Path) -> bytes:
     """The bytes of a calibration cache; EngineError where there is none."""
     try:
-        return cache.read_bytes()
+        return readable(cache).read_bytes()
     except OSError as error:
         raise EngineError(
             f"{cache}: the calibration cache cannot be read: {error.strerror or error}"
@@ -164,7 +164,7 @@ def check_sidecar(cache: Path, content: bytes, wanted: Provenance) -> str:
     """
     path = sidecar_path(cache)
     try:
-        found: Any = json.loads(path.read_bytes())
+        found: Any = json.loads(readable(path).read_bytes())
     except FileNotFoundError:
         return (
             f"calibration cache {cache.name}: nothing proves that it belongs to this model and data "

@@ -13,6 +13,7 @@ from pathlib import Path
 
 from pytest_int8acc.engines.tensorrt.platform import Flavor
 from pytest_int8acc.errors import EngineError
+from pytest_int8acc.files import readable
 
 _TAGS: dict[bytes, Flavor] = {b"ftrt": "tensorrt", b"vtrt": "rtx"}
 _HEADER = 28
@@ -38,7 +39,7 @@ def read_header(path: Path) -> PlanHeader:
         EngineError: It cannot be read, or is no engine of TensorRT 8.6 or later.
     """
     try:
-        with path.open("rb") as stream:
+        with readable(path).open("rb") as stream:
             head = stream.read(_HEADER)
         size = path.stat().st_size
     except OSError as error:
