@@ -22,7 +22,7 @@ import onnxruntime
 
 from benchmarks.operators import Array, Variant, model, operators, since, variants
 from pytest_int8acc.errors import ModelError
-from pytest_int8acc.graph.load import load_model
+from pytest_int8acc.graph.load import lift, load_model
 
 OPSETS = range(7, 13)
 #: The greatest difference that is rounding, as a part of the greatest magnitude of an output, by its bytes.
@@ -92,15 +92,18 @@ def difference(expected: Array, found: Array) -> str:
 
 
 def judged(
-    variant: Variant, proto: onnx.ModelProto, feed: dict[str, Array], path: Path
+    variant: Variant, proto: onnx.ModelProto, feed: dict[str, Array], path: Path, newest: int
 ) -> tuple[str, str] | None:
-    """The kind of outcome and a text; None where the file is not valid or does not run."""
+    """The kind of outcome and a text; None where the file is not valid or does not run.
+
+    The loaded form is lifted to the opset ``newest`` where that is newer.
+    """
     expected = run(proto.SerializeToString(), feed)
     if expected is None or not is_valid(proto, expected):
         return None
     path.write_bytes(proto.SerializeToString())
     try:
-        form = load_model(path).serialize()
+        form = lift(load_model(path), newest).serialize()
     except ModelError as error:
         return "refused", str(error).replace(f"{path}: ", "").splitlines()[0]
     found = run(form, feed)
@@ -133,8 +136,8 @@ def described(variant: Variant) -> str:
     return " ".join([*shapes, *(f"{name}={brief(value)}" for name, value in variant.attributes.items())])
 
 
-def outcomes(seed: int, share: float, only: frozenset[str] = frozenset()) -> Iterator[Outcome]:
-    """All outcomes.
+def outcomes(seed: int, share: float, newest: int, only: frozenset[str] = frozenset()) -> Iterator[Outcome]:
+    """All outcomes; ``newest`` is as for ``judged``.
 
     An operator's variants are made in the first and in the last opset of each of its forms, and of those
     between a share; of the flavors ``fixed`` and a share of the others.
@@ -151,7 +154,7 @@ def outcomes(seed: int, share: float, only: frozenset[str] = frozenset()) -> Ite
             for flavor in flavors(variant):
                 if next(chances) > share and not (ends and flavor == "fixed"):
                     continue
-                found = judged(variant, *model(variant, opset, flavor), path)
+                found = judged(variant, *model(variant, opset, flavor), path, newest)
                 if found is not None:
                     yield Outcome(variant.op, opset, flavor, described(variant), *found)
 
@@ -163,19 +166,20 @@ def main() -> None:
     parser.add_argument(
         "--share", type=float, default=0.2, help="of the variants beyond each form's first and last"
     )
+    parser.add_argument("--lift", type=int, default=13, help="to this opset, as forms in FP8 and FP16 are")
     parser.add_argument("--only", nargs="*", default=(), help="operators")
     parser.add_argument("--list", action="store_true", help="print each that is not the same")
     options = parser.parse_args()
     os.environ["ONNXRUNTIME_DISABLE_TELEMETRY"] = "1"
     counts: defaultdict[str, Counter[str]] = defaultdict(Counter)
-    for outcome in outcomes(options.seed, options.share, frozenset(options.only)):
+    for outcome in outcomes(options.seed, options.share, options.lift, frozenset(options.only)):
         counts[outcome.op][outcome.kind] += 1
         if options.list and outcome.kind != "same":
             print(
                 *(outcome.kind, outcome.op, outcome.opset, outcome.flavor, outcome.attributes, outcome.text),
                 sep=" | ",
             )
-    every = {op for opset in OPSETS for op in operators(opset)}
+    every = set(options.only) or {op for opset in OPSETS for op in operators(opset)}
     print("| operator | models | the same | refused | others |\n|---|---|---|---|---|")
     for op in sorted(counts):
         kinds = counts[op]

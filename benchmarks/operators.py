@@ -596,8 +596,16 @@ def _rois(opset: int, rng: np.random.Generator) -> Iterator[Variant]:
 
 def _resizing(opset: int, rng: np.random.Generator) -> Iterator[Variant]:
     x = _floats(rng, 2, 3, 4, 5)
-    scales = ([1, 1, 2, 2], [1, 1, 1.5, 2.5], [1, 1, 3, 1], [2, 1, 2, 1], [1, 1, 1, 1])
-    down = ([1, 1, 0.5, 0.5], [1, 1, 0.6, 0.7], [1, 1, 2, 0.5], [1, 1, 0.5, 3], [1, 0.5, 1, 1])
+    scales = ([1, 1, 2, 2], [1, 1, 1.5, 2.5], [1, 1, 1.2, 1.7], [1, 1, 3, 1], [2, 1, 2, 1], [1, 1, 1, 1])
+    down = (
+        [1, 1, 0.5, 0.5],
+        [1, 1, 0.6, 0.7],
+        [1, 1, 0.3, 1.3],
+        [1, 1, 0.8, 0.9],
+        [1, 1, 2, 0.5],
+        [1, 1, 0.5, 3],
+        [1, 0.5, 1, 1],
+    )
     for mode, scale in itertools.product(("nearest", "linear"), (*scales, *down)):
         yield Variant("Upsample", [x], {"mode": mode, "scales": [float(value) for value in scale]})
         yield Variant("Upsample", [x, _p(scale, F32)], {"mode": mode})

@@ -26,6 +26,7 @@ from pytest_int8acc.errors import ModelError
 from pytest_int8acc.graph.groups import WEIGHTED
 from pytest_int8acc.graph.index import all_nodes, attribute, refill, take_name
 from pytest_int8acc.graph.model import Model, make_model, put_constant
+from pytest_int8acc.graph.old_opsets import OLDEST, to_opset_13
 from pytest_int8acc.graph.sizes import computed, fold_sizes
 from pytest_int8acc.graph.trt_fp8 import holds_trt_fp8, standard_fp8
 from pytest_int8acc.graph.validate import validated
@@ -100,7 +101,20 @@ def _inlined(model: Model) -> onnx.ModelProto:
 
 
 def raise_opset(model: Model, least: int) -> Model:
-    """``model`` in opset ``least`` at least, converted by ONNX's version converter where it is older."""
+    """``model`` in opset ``least`` at least; what is older than opset 7, or than 13 is by then, is converted.
+
+    Raises:
+        ModelError: A node has no equal in the newer opset, or ONNX's version converter fails.
+    """
+    if model.opset < OLDEST:
+        model = _converted(model, OLDEST)
+    if model.opset < LEAST_OPSET <= least:
+        model = to_opset_13(model)
+    return _converted(model, least)
+
+
+def _converted(model: Model, least: int) -> Model:
+    """``model`` in opset ``least`` at least, by ONNX's version converter."""
     if model.opset >= least:
         return model
     ir_version = model.proto.ir_version

@@ -79,11 +79,13 @@ def sequence_input(path: Path) -> None:
     write(path, helper.make_model(graph, opset_imports=[helper.make_opsetid("", 13)]))
 
 
-def unconvertible(path: Path) -> None:
-    proto = parser.parse_model(
-        '<ir_version: 3, opset_import: ["": 8]> g (float[4] x) => (float[4] y) { y = MyOwnOperator(x) }'
-    )
-    write(path, proto)
+def scan_of_opset_8(path: Path) -> None:
+    body = parser.parse_graph("step (float[2] a, float[2] b) => (float[2] c) { c = Add(a, b) }")
+    ends = ("s", (1, 2)), ("x", (1, 5, 2)), ("y", (1, 2))
+    s, x, y = (helper.make_tensor_value_info(name, TensorProto.FLOAT, shape) for name, shape in ends)
+    node = helper.make_node("Scan", ["", "s", "x"], ["y"], num_scan_inputs=1, body=body)
+    graph = helper.make_graph([node], "g", [s, x], [y])
+    write(path, helper.make_model(graph, ir_version=4, opset_imports=[helper.make_opsetid("", 8)]))
 
 
 BROKEN: dict[str, tuple[Callable[[Path], object], str]] = {
@@ -104,7 +106,7 @@ BROKEN: dict[str, tuple[Callable[[Path], object], str]] = {
     "escaping_external": (escaping_external, "outside the model's folder"),
     "dangling_input": (dangling_input, "input 'nowhere' of node"),
     "dangling_output": (dangling_output, "'lost' is not an output of any node"),
-    "unconvertible": (unconvertible, "opset 8 cannot be converted to 13"),
+    "scan_of_opset_8": (scan_of_opset_8, "node 'y' is a Scan of opset 8"),
 }
 
 

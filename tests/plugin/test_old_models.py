@@ -10,9 +10,13 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 from plugin_support import LOAD
 
+from benchmarks import lifts
+
 #: Models of IR version 3 and opset 9 in onnx's wheel; the four larger ones take 30 s.
 LIGHT = ("densenet121", "inception_v1", "inception_v2", "shufflenet", "squeezenet")
 FOLDER = Path(onnx.__file__).parent / "backend" / "test" / "data" / "light"
+#: Operators of opsets 7 to 12 of which ONNX's version converter makes others, and Softmax.
+CONVERTED_WRONG = ("Dropout", "Hardmax", "If", "Loop", "Pad", "Resize", "Scan", "Softmax", "Upsample")
 SPEC = "model: {}\ninputs: {}\nint8: {{calibrate: {{method: minmax}}}}\nbaseline: fp32\n"
 
 
@@ -48,3 +52,16 @@ def test_light_models_of_onnx_get_a_verdict(pytester: pytest.Pytester) -> None:
     result = pytester.runpytest(*LOAD, "--int8acc", "--int8acc-search=off")
     outcomes = result.parseoutcomes()
     assert outcomes.get("passed", 0) + outcomes.get("failed", 0) == len(LIGHT)
+
+
+def test_what_the_version_converter_changes_computes_what_the_file_does(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("sys.argv", ["lifts", "--share=0", "--list", "--only", *CONVERTED_WRONG])
+    lifts.main()
+    lines = capsys.readouterr().out.splitlines()
+    assert [line for line in lines if line.startswith("other |")] == []
+    refused = [line for line in lines if line.startswith("refused |")]
+    assert all(" Scan | 8 | " in line and "is a Scan of opset 8" in line for line in refused)
+    (total,) = (line.split(" | ") for line in lines if line.startswith("| all "))
+    assert int(total[1]) > 600
