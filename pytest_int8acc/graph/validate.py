@@ -16,7 +16,7 @@ import numpy as np
 import onnx
 from google.protobuf.message import Message
 from onnx import TensorProto, numpy_helper
-from onnx.external_data_helper import ExternalDataInfo, load_external_data_for_tensor, uses_external_data
+from onnx.external_data_helper import ExternalDataInfo, uses_external_data
 
 from pytest_int8acc.errors import ModelError, listed, told
 from pytest_int8acc.graph.index import all_graphs, all_nodes, captured, inner_names, refill, subgraphs
@@ -184,10 +184,7 @@ def _map_external(tensor: TensorProto, folder: Path) -> Array:
             f"its external data are in '{file.name}', which is no file: copy it beside the model"
         )
     if not is_mappable(tensor.data_type):
-        inline = TensorProto()
-        inline.CopyFrom(tensor)
-        load_external_data_for_tensor(inline, str(folder))
-        return np.asarray(numpy_helper.to_array(inline))
+        return np.asarray(numpy_helper.to_array(tensor, str(folder)))
     dtype, shape, start = dtype_of(tensor.data_type), tuple(tensor.dims), info.offset or 0
     size = math.prod(shape) * dtype.itemsize
     if info.length not in (None, size):
@@ -261,6 +258,8 @@ def _sort_nodes(holder: _NodeHolder) -> None:
 def _check_inlined_size(proto: onnx.ModelProto) -> None:
     """Refuse local functions that call themselves, or come to too many nodes when they are inlined."""
     functions = {_function_key(f.domain, f.name, f.overload): f for f in proto.functions}
+    if len(functions) < len(proto.functions):
+        raise ModelError("two local functions have one name; give each its own")
     sizes: dict[_FunctionKey, float] = {}
 
     def inlined_size(nodes: Iterable[onnx.NodeProto]) -> float:

@@ -132,12 +132,13 @@ def test_elements_of_every_width_are_counted(pytester: pytest.Pytester) -> None:
         packed = numpy_helper.from_array(array, "more")
         typed = helper.make_tensor("more", kind, [3], [1, 0, 1])
         for form, tensor in {"packed": packed, "typed": typed}.items():
-            for length in ("whole", "short"):
-                proto = models[f"{length}-{form}-{kind}"] = BASES["convolutions"]()
-                proto.graph.initializer.append(tensor)
-            stored = proto.graph.initializer[-1]
-            stored.raw_data = stored.raw_data[:-1]
-            del stored.int32_data[-1:]
+            proto = models[f"whole-{form}-{kind}"] = BASES["convolutions"]()
+            proto.graph.initializer.append(tensor)
+    packed.raw_data = packed.raw_data[:-2]
+    del typed.int32_data[-1]
+    for form, tensor in {"packed": packed, "typed": typed}.items():
+        proto = models[f"short-{form}"] = BASES["convolutions"]()
+        proto.graph.initializer.append(tensor)
     verdicts = judged(pytester, models)
     assert sorted(verdicts.scores) == sorted(name for name in models if "whole" in name)
     assert [message for message in verdicts.errors.values() if "more" not in message] == []
@@ -290,7 +291,7 @@ FUNCTIONS: dict[str, tuple[Change, str]] = {
     "exploding": (exploding, "local functions call themselves, or come to more than 1000000 nodes"),
     "old": (lambda p: recursive(p) or setattr(p, "ir_version", 7), "local functions call themselves"),
     "name-twice": (repeated_name, "two nodes have the name 'same'"),
-    "function-twice": (lambda p: p.functions.append(p.functions[0]), "multiple local functions"),
+    "function-twice": (lambda p: p.functions.append(p.functions[0]), "two local functions have one name"),
     "too-many-inputs": (lambda p: p.graph.node[0].input.append("x"), "its local functions cannot be inlined"),
 }
 
