@@ -5,14 +5,14 @@ from __future__ import annotations
 import glob
 import io
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
 
 from pytest_int8acc.engines.storage import read_bytes, write_bytes_atomic
-from pytest_int8acc.errors import CriterionError, own_faults
+from pytest_int8acc.errors import CriterionError, listed, own_faults
 from pytest_int8acc.goldens import Update
 from pytest_int8acc.goldens.arrays import write_npz
 from pytest_int8acc.goldens.place import shown
@@ -37,11 +37,13 @@ class ArrayGoldens:
         folder: A path or an fsspec URL, which may hold a password.
         update: Whether goldens are recorded: not at all, those missing, or all.
         candidates: Where arrays go that differ from their golden, or have none; None keeps none.
+        tell: Gets a line for each golden that is recorded.
     """
 
     folder: str = field(repr=False)
     update: Update = "off"
     candidates: Path | None = None
+    tell: Callable[[str], None] | None = field(default=None, repr=False)
 
     def check(
         self, name: str, arrays: Mapping[str, Array] | Array, *, axis: int = -1, **limits: float
@@ -75,6 +77,8 @@ class ArrayGoldens:
         stored = _read(file)
         if self.update == "all" or (self.update == "missing" and stored is None):
             _write(file, named)
+            if self.tell is not None:
+                self.tell(f"recorded {listed(named)} in {shown(file)}")
             stored = named
         if stored is None:
             hint = "record it with --int8acc-update=missing" + self._candidate(name, named)

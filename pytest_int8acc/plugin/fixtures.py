@@ -72,11 +72,13 @@ def int8acc_golden(request: pytest.FixtureRequest) -> Callable[..., object]:
     """
     from pytest_int8acc.goldens.tested import ArrayGoldens
     from pytest_int8acc.plugin.items import report_folder
-    from pytest_int8acc.plugin.reporting import golden_root
+    from pytest_int8acc.plugin.reporting import GoldenHooks, golden_root
 
     config = request.config
     root = golden_root(config) or str(config.rootpath / "__int8acc__")
     reports = report_folder(config)
     candidates = None if reports is None else reports / "golden"
     update: Any = config.getoption("int8acc_update") or "off"
-    return ArrayGoldens(f"{root}/arrays", update, candidates).check
+    hooks: GoldenHooks | None = config.pluginmanager.get_plugin("int8acc-goldens")
+    tell = None if hooks is None else hooks.arrays.append
+    return ArrayGoldens(f"{root}/arrays", update, candidates, tell).check

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
@@ -229,6 +229,12 @@ def merge(config: pytest.Config, folders: Sequence[str], out: Path | None) -> in
 class GoldenHooks:
     """What pytest calls when goldens are recorded or pruned."""
 
+    def __init__(self) -> None:
+        self.arrays: list[str] = []
+        """What the running test has recorded by ``int8acc_golden``, a line each."""
+        self._recorded: dict[str, dict[str, None]] = {}
+        """Node id to what was recorded by it, each text once; empty in workers of pytest-xdist."""
+
     def pytest_configure(self, config: pytest.Config) -> None:
         """Raises UsageError where goldens must not be recorded, or nothing says how."""
         update = config.getoption("int8acc_update")
@@ -240,6 +246,25 @@ class GoldenHooks:
                 "fetch the candidates from DIR and commit them; or add --int8acc-update-in-ci"
             )
 
+    @pytest.hookimpl(wrapper=True)
+    def pytest_runtest_makereport(
+        self, item: pytest.Item
+    ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+        """Has a test's report carry the goldens of arrays that the test has recorded."""
+        report = yield
+        if self.arrays:
+            entry = (RECORDED, "\n".join(self.arrays))
+            item.user_properties.append(entry)
+            report.user_properties.append(entry)
+            self.arrays.clear()
+        return report
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        """Takes in what was recorded, from reports of every phase: a case records in its setup."""
+        for name, text in report.user_properties:
+            if name == RECORDED:
+                self._recorded.setdefault(nodeid_of(report), {})[str(text)] = None
+
     def pytest_terminal_summary(
         self, terminalreporter: pytest.TerminalReporter, config: pytest.Config
     ) -> None:
@@ -247,23 +272,21 @@ class GoldenHooks:
         if hasattr(config, "workerinput"):  # pytest calls this in pytest-xdist's workers, too
             return
         if config.getoption("int8acc_update") and not config.getoption("collectonly", False):
-            _tell_recorded(terminalreporter)
+            self._tell_recorded(terminalreporter)
         if wish := config.getoption("int8acc_prune"):
             _prune(terminalreporter, config, delete=wish == "delete")
 
-
-def _tell_recorded(terminalreporter: pytest.TerminalReporter) -> None:
-    recorded = {}
-    for _, report in judged_reports(terminalreporter):
-        properties = dict(getattr(report, "user_properties", ()))
-        if RECORDED in properties:
-            recorded[nodeid_of(report)] = str(properties[RECORDED])
-    if not recorded:
-        terminalreporter.write_line("int8acc: no case's golden was recorded", yellow=True)
-        return
-    terminalreporter.write_sep("=", "int8acc goldens")
-    for nodeid, text in sorted(recorded.items()):
-        terminalreporter.write_line(shown_lines(f"{nodeid}: " + text.replace("\n", "\n    ")))
+    def _tell_recorded(self, terminalreporter: pytest.TerminalReporter) -> None:
+        if not self._recorded:
+            text = "int8acc: no golden was recorded: no test that ran keeps one"
+            if terminalreporter.config.getoption("int8acc_update") == "missing":
+                text += " that is missing; --int8acc-update=all records all anew"
+            terminalreporter.write_line(text, yellow=True)
+            return
+        terminalreporter.write_sep("=", "int8acc goldens")
+        for nodeid, texts in sorted(self._recorded.items()):
+            for text in texts:
+                terminalreporter.write_line(shown_lines(f"{nodeid}: " + text.replace("\n", "\n    ")))
 
 
 def _prune(terminalreporter: pytest.TerminalReporter, config: pytest.Config, *, delete: bool) -> None:

@@ -267,7 +267,39 @@ def test_goldens_may_lie_elsewhere(project, run, workers, url):
 def test_an_update_without_a_case_that_keeps_a_golden_says_so(project, run):
     result = run("--int8acc-update=all", "-k", "none")
     result.assert_outcomes(passed=1, deselected=3)
-    result.stdout.fnmatch_lines(["int8acc: no case's golden was recorded"])
+    result.stdout.fnmatch_lines(["int8acc: no golden was recorded: no test that ran keeps one"])
+
+
+@WORKERS
+def test_goldens_that_a_users_own_test_records_are_told(project, run, workers):
+    if workers:
+        pytest.importorskip("xdist")
+    (project.path / "test_own.py").write_text(
+        "def test_arrays(int8acc_golden):\n"
+        "    int8acc_golden('first', {'a': [1.0], 'b': [2.0]})\n"
+        "    int8acc_golden('second', [3.0])\n"
+    )
+    command = (*workers, "--int8acc-update=missing", "test_own.py")
+    result = run(*command)
+    result.assert_outcomes(passed=1)
+    result.stdout.fnmatch_lines(
+        [
+            "*= int8acc goldens =*",
+            "test_own.py::test_arrays: recorded 'a', 'b' in __int8acc__/arrays/first.npz",
+            "    recorded 'array' in __int8acc__/arrays/second.npz",
+        ]
+    )
+    assert "no golden was recorded" not in result.stdout.str()
+    result = run(*command)
+    text = "int8acc: no golden was recorded: no test that ran keeps one that is missing; "
+    result.stdout.fnmatch_lines([f"{text}--int8acc-update=all records all anew"])
+
+
+def test_a_golden_is_told_where_its_test_does_not_end(project, run):
+    project.makeconftest("import pytest\ndef pytest_runtest_call(item):\n    pytest.exit('stop')\n")
+    result = run("--int8acc-update=missing", "-k", "scores")
+    assert (goldens(project) / "net" / "scores.json").exists()
+    result.stdout.fnmatch_lines(["models/net.int8acc.yaml::scores: recorded 11 scores in *"])
 
 
 def test_the_options_are_in_the_help(run):
