@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import json
-import stat
 from pathlib import Path
 from typing import Annotated, Any, TypeAlias
 
 from pydantic import BaseModel, ConfigDict, Field, JsonValue, ValidationError
 
 from pytest_int8acc.errors import Int8accError
+from pytest_int8acc.files import readable
 from pytest_int8acc.report.json import NAME, VERSION, Verdict, plain_result
 from pytest_int8acc.report.plain import restore_entry
 from pytest_int8acc.report.words import middle
@@ -88,17 +88,14 @@ def _content(path: Path) -> bytes:
     """The file's bytes.
 
     Raises:
-        OSError: It cannot be read.
-        Int8accError: It is no regular file, which might never end, or larger than ``MAX_BYTES``.
+        OSError: It cannot be read, or reading it might never end.
+        Int8accError: It is larger than ``MAX_BYTES``.
     """
-    status = path.stat()
-    if not stat.S_ISREG(status.st_mode):
-        kind = "a folder" if stat.S_ISDIR(status.st_mode) else "a pipe or a device"
-        raise Int8accError(f"{path}: {kind}, not a file; expected the folder of a run with --int8acc-report")
-    if status.st_size > MAX_BYTES:
+    size = readable(path).stat().st_size
+    if size > MAX_BYTES:
         raise Int8accError(
-            f"{path}: has {status.st_size >> 20} MiB, more than the {MAX_BYTES >> 20} MiB that are read of a "
-            "report; split its cases over more runs"
+            f"{path}: has {size >> 20} MiB, more than the {MAX_BYTES >> 20} MiB that are read of a report; "
+            "split its cases over more runs"
         )
     return path.read_bytes()
 

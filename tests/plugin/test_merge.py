@@ -272,8 +272,8 @@ DAMAGED: dict[str, tuple[str | bytes, str]] = {
 }
 BESIDE = {
     "missing": "No such file or directory; expected the folder of a run with --int8acc-report",
-    "folder": "a folder, not a file; expected the folder of a run with --int8acc-report",
-    "pipe": "a pipe or a device, not a file; expected the folder of a run with --int8acc-report",
+    "folder": "Is a directory; expected the folder of a run with --int8acc-report",
+    "pipe": "it is a *, which has no end to read to; expected the folder of a run with --int8acc-report",
     "huge": "has 2048 MiB, more than the 1024 MiB that are read of a report; split its cases over more runs",
 }
 

@@ -1,23 +1,35 @@
-"""The few lines of a failure: whatever the case holds, they are few, and no number is cut."""
+"""Numbers, tables and the lines of a failure: whatever a case holds, they are few, and no number is cut."""
 
 from __future__ import annotations
 
 import dataclasses
+import json
+import math
+from typing import get_args
 
 import pytest
 import report_cases
-from hypothesis import given, settings
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
-from report_results import RESULTS
+from report_results import FINITE, RESULTS, SCORES
 
 from pytest_int8acc.report.answer import LINES, answer, failure_line
-from pytest_int8acc.report.causes import _CLAUSES, cause_clause
-from pytest_int8acc.report.diagnosis import changes
-from pytest_int8acc.report.plain import for_people
-from pytest_int8acc.report.text import failure, status
-from pytest_int8acc.report.words import WIDTH, fitted, middle
-from pytest_int8acc.results import CaseResult, Culprit, Finding, Repair, Stop
-from pytest_int8acc.results.causes import Cause
+from pytest_int8acc.report.causes import cause_clause
+from pytest_int8acc.report.plain import for_people, restore, to_plain
+from pytest_int8acc.report.terminal import progress_line, status_line
+from pytest_int8acc.report.text import details, failure, status
+from pytest_int8acc.report.words import (
+    WIDTH,
+    fitted,
+    middle,
+    number,
+    number_pair,
+    shorten,
+    table,
+    worst_first,
+)
+from pytest_int8acc.results import CaseResult, Culprit, Doing, Finding, Stop
+from pytest_int8acc.results.causes import Cause, Symptom
 
 NUMBERS = {
     **dict.fromkeys(
@@ -30,7 +42,7 @@ NUMBERS = {
 }
 LONG = "/" + "a very long name of a block/" * 2500
 NAMES = st.sampled_from([LONG, "x" * 65536, "/conv1/Conv", "", "naïve ✓ " * 9000]) | st.text(max_size=300)
-SYMPTOMS = st.sampled_from(sorted(_CLAUSES))
+SYMPTOMS = st.sampled_from(get_args(Symptom))
 
 
 @st.composite
@@ -111,7 +123,7 @@ def test_so_has_one_without_search_and_diagnosis(result: CaseResult) -> None:
 
 
 @pytest.mark.parametrize("name", ["/conv1/Conv", LONG, "x" * 65536])
-@pytest.mark.parametrize("symptom", sorted(_CLAUSES))
+@pytest.mark.parametrize("symptom", get_args(Symptom))
 def test_a_culprit_s_line_holds_its_cause_to_the_end(symptom: str, name: str) -> None:
     cause = Cause(
         "saturation", symptom, name, NUMBERS, None, 123456.7, 1.5, {3: 5.0}, (name,), name, name, "int8"
@@ -125,44 +137,108 @@ def test_a_culprit_s_line_holds_its_cause_to_the_end(symptom: str, name: str) ->
     assert len(line) <= WIDTH
 
 
-def test_a_failure_asks_for_its_data_first_where_these_are_wrong() -> None:
-    result = report_cases.case()
-    diagnosis = dataclasses.replace(result.diagnosis, slip="range-255")
-    lines = failure(dataclasses.replace(result, diagnosis=diagnosis)).splitlines()
-    assert "Fix: divide by 255, and run again" in lines
-    assert lines[lines.index("Fix: divide by 255, and run again") + 1].startswith(
-        "Or: other scales for 1 tensor"
-    )
-    assert not any(line.startswith("Caution: 'images'") for line in lines)
-
-
-@pytest.mark.parametrize("stage", ["FP32 ONNX", "FP16", "engine FP16", "engine FP32"])
-def test_no_layer_is_blamed_where_int8_is_not_the_problem(stage: str) -> None:
-    result = report_cases.case()
-    stages = tuple(dataclasses.replace(s, name=stage, passed=False) for s in result.diagnosis.stages[:1])
-    diagnosis = dataclasses.replace(result.diagnosis, stages=stages, first_stage=stage)
-    text = failure(dataclasses.replace(result, diagnosis=diagnosis))
-    assert "Layers" not in text
-    assert "other scales" not in text
-    assert text.count("Fix: ") == 1
-
-
-def test_a_repair_is_told_with_all_that_it_changes() -> None:
-    result = report_cases.case()
-    first: Repair = dataclasses.replace(result.diagnosis.repairs[0], weights=("w", "v"), layers=("a",))
-    diagnosis = dataclasses.replace(result.diagnosis, repairs=(first,))
-    text = failure(dataclasses.replace(result, diagnosis=diagnosis))
-    assert "Fix: other scales for 1 tensor and 2 weights, 1 layer in FP16; 'logits' cosine" in text
-    assert all("1 layer in FP16" in said for said in changes(first))  # however narrow the line
-
-
-def test_a_passing_case_s_line_ends() -> None:
-    result = report_cases.case("net", 0.9995, warnings=(LONG, "more"))
-    assert len(status(result)) < 3 * WIDTH
-
-
 @given(st.text(max_size=400), st.integers(60, 120))
 def test_what_is_made_to_fit_fits(text: str, most: int) -> None:
     assert len(fitted(text, most)) <= most
     assert len(middle(text, most)) <= most
     assert fitted(text[:most], most) == text[:most]
+
+
+def test_status_line_falls_back_on_the_message():
+    assert status_line("a.int8acc.yaml::a", {}, "a.onnx: no such file") == (
+        "a.int8acc.yaml::a - a.onnx: no such file"
+    )
+    assert status_line("a.int8acc.yaml::a", {}, "") == "a.int8acc.yaml::a"
+    assert status_line("a", {"int8acc.summary": "said"}, "message") == "a - said"
+
+
+@pytest.mark.parametrize(
+    ("value", "limit", "texts"),
+    [
+        (0.8741, 0.999, ("0.8741", "0.999")),
+        (0.99899999, 0.999, ("0.99899999", "0.999")),
+        (19.99999, 20.0, ("19.99999", "20")),
+        (1e-7, 0.0, ("1e-7", "0")),
+        (math.inf, 20.0, ("inf", "20")),
+        (0.999, 0.999, ("0.999", "0.999")),
+    ],
+)
+def test_number_pair(value, limit, texts):
+    assert number_pair(value, limit) == texts
+
+
+@given(FINITE, FINITE)
+def test_different_numbers_print_differently(value, limit):
+    assume(value != limit)
+    first, second = number_pair(value, limit)
+    assert first != second
+    assert float(first) == pytest.approx(value, rel=1e-3)
+
+
+@pytest.mark.parametrize(
+    ("value", "text"), [(0.0, "0"), (12.0, "12"), (1234567.0, "1.235e6"), (1e-12, "1e-12"), (math.nan, "nan")]
+)
+def test_number(value, text):
+    assert number(value) == text
+
+
+def test_table_aligns_and_leaves_out_empty_columns():
+    assert table(("", "name", "empty", "n"), [("", "a", "", "1"), ("", "long", "", "")]) == [
+        "name  n",
+        "a     1",
+        "long",
+    ]
+
+
+@given(SCORES)
+def test_strain_is_beyond_one_just_where_the_limit_is_missed(score):
+    assume(score.limit is not None)
+    if score.passed:
+        assert score.strain <= 1 + 1e-6
+    else:
+        assert score.strain >= 1 - 1e-6
+
+
+@given(st.lists(SCORES))
+def test_worst_first_keeps_the_judged_scores_misses_first(scores):
+    ordered = worst_first(scores)
+    assert len(ordered) == sum(score.limit is not None for score in scores)
+    verdicts = [score.passed for score in ordered]
+    assert verdicts == sorted(verdicts)
+
+
+@given(RESULTS)
+def test_every_result_has_its_text_and_survives_json(result):
+    back = restore(json.loads(json.dumps(to_plain(result), allow_nan=False)))
+    assert to_plain(back) == to_plain(result)
+    assert back.passed == result.passed
+    assert "\n" not in status(result).replace(result.backend, "")
+    details(result, 2)
+    if not result.passed:
+        told = for_people(result)  # as all that report it do
+        assert failure(told).splitlines()[0] == failure_line(told)
+
+
+@given(st.text("ab ,"), st.integers(4, 60))
+def test_shortened_text_is_no_longer_than_asked(text, most):
+    short = shorten(text, most)
+    assert len(short) <= most
+    assert short == text or (short.endswith("...") and text.startswith(short[:-3]))
+
+
+@pytest.mark.parametrize(
+    ("doing", "said"),
+    [
+        (Doing("setup"), "net: reading model and data, 8 s"),
+        (Doing("calibration", "sample", 3, 64), "net: calibrating, 3 of 64 samples, 8 s"),
+        (Doing("search", "trial", 12), "net: searching the layers at fault, 12 trials, 8 s"),
+    ],
+)
+def test_what_a_case_does_is_told_in_a_line(doing: Doing, said: str) -> None:
+    assert progress_line("net", doing, 8.2, None) == said
+    for result, verdict in (
+        (report_cases.case(), "FAILED so far, 'logits' cosine 0.8741 < 0.999 (+1 more missed)"),
+        (report_cases.case("net", 0.9995), "PASSED, 'logits' cosine 0.9995 >= 0.999 (margin 0.0005)"),
+    ):
+        line = progress_line("net", doing, 8.2, result)
+        assert line == said.replace("net: ", f"net: {verdict}; ")
