@@ -64,8 +64,33 @@ def _drafted(path: Path, data: bytes, draft: Path | None = None) -> Iterator[Pat
             draft.unlink(missing_ok=True)
 
 
+def check_inside(folder: Path, root: Path | None) -> None:
+    """Refuse a ``folder`` below ``root`` that a link leads out of it; None refuses nothing.
+
+    Raises:
+        OSError: Names the link, and where it leads.
+    """
+    if root is None:
+        return
+    home = root.resolve()
+    for path in (*reversed(folder.parents), folder):
+        if root not in path.parents or not path.is_symlink():
+            continue
+        try:
+            target = path.resolve()
+        except (OSError, RuntimeError):  # a link to itself, by Python's version
+            target = Path(os.readlink(path))
+        if home not in (target, *target.parents):
+            raise OSError(
+                errno.ELOOP,
+                f"{path} is a link that leads out of the report folder, to {target}: nothing is written "
+                "through it; remove the link",
+                str(path),
+            )
+
+
 @contextlib.contextmanager
-def replacing_files(folder: Path) -> Iterator[Path]:
+def replacing_files(folder: Path, root: Path | None = None) -> Iterator[Path]:
     """An empty folder for new files, which move into ``folder`` where the block ends without an error.
 
     Each is moved by one rename, those whose names begin with another's before it: a model's weights before
@@ -74,10 +99,12 @@ def replacing_files(folder: Path) -> Iterator[Path]:
 
     Args:
         folder: Made where it is missing.
+        root: The folder above it that no link may lead out of; None: links are followed.
 
     Raises:
-        OSError: The file system refuses it.
+        OSError: The file system refuses it, or a link leads out of ``root``.
     """
+    check_inside(folder, root)
     folder.mkdir(parents=True, exist_ok=True)
     _clear(folder, f"{_PREFIX}*{_SUFFIX}")
     drafts = Path(tempfile.mkdtemp(_SUFFIX, _PREFIX, folder))

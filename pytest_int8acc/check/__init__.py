@@ -33,7 +33,7 @@ def check(
         measured.close()
 
 
-def conclude(measured: Measured, folder: Path | None = None) -> CaseResult:
+def conclude(measured: Measured, folder: Path | None = None, root: Path | None = None) -> CaseResult:
     """The result of a measured case, with search, diagnosis and repair where the settings want them.
 
     Each step adds to the result. Where one ends with an error, the result says so, and what the steps before
@@ -43,6 +43,7 @@ def conclude(measured: Measured, folder: Path | None = None) -> CaseResult:
     Args:
         measured: From ``measure``.
         folder: Where the fix goes as files; None writes none.
+        root: The report folder above it, which no link may lead out of; None: links are followed.
 
     Raises:
         DataError: The inputs are others on each reading: nothing measured on them stands.
@@ -58,7 +59,7 @@ def conclude(measured: Measured, folder: Path | None = None) -> CaseResult:
         try:
             from pytest_int8acc.check.steps import Steps  # what a case that passes does not need
 
-            steps = Steps(measured, folder, measured.result)
+            steps = Steps(measured, folder, measured.result, root)
             steps.run(wanted=wanted, explained=explained)
         except KeyboardInterrupt:
             clock.interrupt()

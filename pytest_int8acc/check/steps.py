@@ -37,6 +37,8 @@ class Steps:
     measured: Measured
     folder: Path | None
     result: CaseResult
+    root: Path | None = None
+    """The report folder, which no link may lead out of."""
     found: Found | None = None
     repaired: Repaired | None = None
 
@@ -118,7 +120,7 @@ class Steps:
             plan, (model, by_flags) = int8.complete(proof.plan), measured.backend.deployed(proof.form)
             own = without_beside(model), plan, int8.every, without_beside(measured.model), path
             fix = FixFiles(*own, int8.rest, int8.other, by_flags)
-            written = (*self.result.written, *write_fix(folder / name, fix))
+            written = (*self.result.written, *write_fix(folder / name, fix, self.root))
             self.result = replace(self.result, written=written)
         return self.result
 
@@ -131,5 +133,5 @@ class Steps:
     def write_pieces(self, search: SearchOutcome, folder: Path) -> CaseResult:
         """Reproducers of the culprits."""
         layers = [culprit.layer for culprit in search.culprits]
-        written = write_pieces(self.measured, layers, folder / "reduced")
+        written = write_pieces(self.measured, layers, folder / "reduced", self.root)
         return replace(self.result, written=(*self.result.written, *written))

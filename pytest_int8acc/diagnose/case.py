@@ -191,8 +191,12 @@ def _calibrated(lab: Lab, wanted: Sequence[Unit], method: str) -> CalibrationLin
     return CalibrationLine(method, verdict.scores, verdict.passed)
 
 
-def write_pieces(measured: Measured, layers: Sequence[str], folder: Path) -> tuple[str, ...]:
+def write_pieces(
+    measured: Measured, layers: Sequence[str], folder: Path, root: Path | None = None
+) -> tuple[str, ...]:
     """Write the smallest piece of the model around each culprit that still shows its error.
+
+    No link may lead out of ``root``, the report folder.
 
     Raises:
         Int8accError: A piece does not show it, or cannot be written.
@@ -218,6 +222,7 @@ def write_pieces(measured: Measured, layers: Sequence[str], folder: Path) -> tup
             samples=samples,
             worst=worst,
             sessions=measured.sessions,
+            root=root,
         )
         path = measured.clock.attempt("reproducer", piece, None)
         written += [str(path)] if path else []

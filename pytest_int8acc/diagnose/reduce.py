@@ -49,6 +49,7 @@ def reduce(
     samples: range = range(1),
     worst: int = 0,
     sessions: Sessions = CPU,
+    root: Path | None = None,
 ) -> Path:
     """Write the smallest piece around ``group`` that shows its error, and check it by running the files.
 
@@ -66,6 +67,7 @@ def reduce(
         samples: Those in ``feed``, as indices into the case's data; for the README, like ``worst``.
         worst: The one of them with the greatest error.
         sessions: Where ONNX Runtime runs.
+        root: The report folder, which no link may lead out of; None: links are followed.
 
     Returns:
         ``folder``.
@@ -78,7 +80,7 @@ def reduce(
     logger.info("%s: cutting out the smallest piece that shows the error of '%s'", network.model.name, group)
     whole = _Whole(model, network, rest, sessions)
     search = _Search(whole, _group(network, group), feed)
-    write_piece(folder, search.finished(search.smallest(), samples, worst), sessions)
+    write_piece(folder, search.finished(search.smallest(), samples, worst), sessions, root)
     return folder
 
 

@@ -69,17 +69,17 @@ def worst_sqnr(baseline: Mapping[str, Array], candidate: Mapping[str, Array]) ->
     return min((-math.inf if math.isnan(value) else value for value in values), default=math.inf)
 
 
-def write_piece(folder: Path, piece: Piece, sessions: Sessions) -> None:
+def write_piece(folder: Path, piece: Piece, sessions: Sessions, root: Path | None = None) -> None:
     """Write the folder; its files were read again, run and seen to hold before any takes its place.
 
     Raises:
         EngineError: The files do not run, or do not show the error again.
-        Int8accError: The folder cannot be written.
+        Int8accError: The folder cannot be written, or a link leads out of ``root``.
     """
     from polygraphy.json import to_json
 
     try:
-        with replacing_models(folder) as drafts:
+        with replacing_models(folder, root) as drafts:
             write_model(piece.baseline, drafts / "float.onnx")
             write_model(piece.int8, drafts / f"{piece.low}.onnx")
             arrays = {"inputs": piece.inputs, "expected": piece.expected, piece.low: piece.found}

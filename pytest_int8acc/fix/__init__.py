@@ -13,7 +13,7 @@ from pytest_int8acc.graph.model import replacing_models, write_model
 __all__ = ["FixFiles", "write_fix"]
 
 
-def write_fix(folder: Path, fix: FixFiles) -> tuple[str, ...]:
+def write_fix(folder: Path, fix: FixFiles, root: Path | None = None) -> tuple[str, ...]:
     """Write ``fix`` into ``folder`` and return the paths written, ``fixed.onnx`` first.
 
     ======================  ===============================================================
@@ -35,6 +35,11 @@ def write_fix(folder: Path, fix: FixFiles) -> tuple[str, ...]:
 
     Other tools cannot be told of moves, nor of other scales for weights: their files say so.
 
+    Args:
+        folder: Made where it is missing.
+        fix: What to write.
+        root: The report folder, which no link may lead out of; None: links are followed.
+
     Raises:
         Int8accError: The folder cannot be made or written.
     """
@@ -45,7 +50,7 @@ def write_fix(folder: Path, fix: FixFiles) -> tuple[str, ...]:
     if not named.own_file:
         models[NAMED_MODEL] = fix.named_model
     try:
-        with replacing_models(folder) as drafts:
+        with replacing_models(folder, root) as drafts:
             for name, model in models.items():
                 write_model(model, drafts / name)
             for name, text in texts.items():

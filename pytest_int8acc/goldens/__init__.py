@@ -21,6 +21,8 @@ class Goldens:
     update: Update = "off"
     candidates: Path | None = None
     """Where a golden goes that was not asked for, so that it can be fetched and committed; None: nowhere."""
+    root: Path | None = None
+    """The report folder above ``candidates``, which no link may lead out of."""
 
 
 def keeps_golden(case: Case) -> bool:

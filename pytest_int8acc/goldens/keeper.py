@@ -10,6 +10,7 @@ from pytest_int8acc.case.data import open_source
 from pytest_int8acc.case.forms import Form, ModelForm, baseline_form, fp32_form
 from pytest_int8acc.case.judge import Judge
 from pytest_int8acc.data import Dataset
+from pytest_int8acc.files import check_inside
 from pytest_int8acc.goldens import Goldens, keeps_golden, ratchet
 from pytest_int8acc.goldens.arrays import Cutter, cut_like, first_samples, pack
 from pytest_int8acc.goldens.origin import Origin, changes, data_changes, made_with, origin_of, remarks
@@ -310,8 +311,11 @@ def _candidate(keeper: Keeper, result: CaseResult, run: Compared) -> str:
     if folder is None:
         return ""
     try:
+        check_inside(folder, keeper.goldens.root)
         Place(str(folder), keeper.case.name).write(*_make(keeper, result, run), replace=True)
-    except GoldenError as error:  # the verdict stands all the same
+    except OSError as error:  # the verdict stands all the same
+        return f". No candidate was left: {error.strerror or error}"
+    except GoldenError as error:
         return f". No candidate was left: {error}"
     home = shown(keeper.place.folder)
     return f". The candidate is in {display(folder)}: copy its files to {home} and commit them"

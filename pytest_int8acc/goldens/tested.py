@@ -13,6 +13,7 @@ import numpy as np
 
 from pytest_int8acc.engines.storage import read_bytes, write_bytes_atomic
 from pytest_int8acc.errors import CriterionError, listed, own_faults
+from pytest_int8acc.files import check_inside
 from pytest_int8acc.goldens import Update
 from pytest_int8acc.goldens.arrays import write_npz
 from pytest_int8acc.goldens.place import shown
@@ -36,7 +37,8 @@ class ArrayGoldens:
     Args:
         folder: A path or an fsspec URL, which may hold a password.
         update: Whether goldens are recorded: not at all, those missing, or all.
-        candidates: Where arrays go that differ from their golden, or have none; None keeps none.
+        candidates: A folder of the report folder where arrays go that differ from their golden, or have none;
+            None keeps none.
         tell: Gets a line for each golden that is recorded.
     """
 
@@ -98,6 +100,10 @@ class ArrayGoldens:
         """Keep ``arrays`` where somebody may fetch them; says where, or nothing."""
         if self.candidates is None:
             return ""
+        try:
+            check_inside(self.candidates, self.candidates.parent)
+        except OSError as error:
+            return f". No candidate was left: {error.strerror or error}"
         file = str(self.candidates / f"{name}.npz")
         _write(file, arrays)
         return f", or commit {shown(file)} in its place"

@@ -239,10 +239,10 @@ def write_model(model: Model, path: Path, *, weights_apart: bool = False) -> Non
 
 
 @contextlib.contextmanager
-def replacing_models(folder: Path) -> Iterator[Path]:
+def replacing_models(folder: Path, root: Path | None = None) -> Iterator[Path]:
     """As :func:`replacing_files`; weights that only the models replaced had go with them."""
     before = list(folder.glob("*.onnx.*data"))
-    with replacing_files(folder) as drafts:
+    with replacing_files(folder, root) as drafts:
         yield drafts
         models = tuple(f"{path.name}." for path in drafts.glob("*.onnx"))
     for path in before:

@@ -190,7 +190,7 @@ class SpecItem(pytest.Function):
         assert self.measured is not None  # setup() has raised otherwise
         try:
             with own_faults(), watching(self):
-                result = for_people(conclude(self.measured, self._folder()))
+                result = for_people(conclude(self.measured, self._folder(), report_folder(self.config)))
         except InternalError as fault:
             self.fault = fault
             return self.measured.result
@@ -226,6 +226,7 @@ class SpecItem(pytest.Function):
             golden_folder(self.config, self.path),
             self.config.getoption("int8acc_update") or "off",
             None if folder is None else folder / "golden",
+            report_folder(self.config),
         )
 
     def _publish(self, result: CaseResult) -> None:

@@ -76,7 +76,7 @@ def merge_folders(folders: Sequence[Path], out: Path, *, tool: Mapping[str, str]
             if _finished(entry) >= _finished(winners.get(entry["nodeid"], {})):
                 winners[entry["nodeid"]] = entry
     for source, target in _copies(shards, winners, out):
-        with replacing_files(target.parent) as drafts:
+        with replacing_files(target.parent, out) as drafts:
             shutil.copyfile(source, drafts / target.name)
     return report_of(
         sorted(winners.values(), key=_place),

@@ -48,7 +48,7 @@ def stand_in(name, **functions):
 
 
 stand_in("measure.measured", measure=measure)
-stand_in("check", conclude=lambda measured, folder: measured.result)
+stand_in("check", conclude=lambda measured, folder, root: measured.result)
 """
 
 

@@ -26,7 +26,7 @@ def rich(case, settings, goldens=None, clock=None, builders=None):
     return types.SimpleNamespace(result=result, settings=settings, close=lambda: None)
 
 
-def conclude(measured, folder):
+def conclude(measured, folder, root):
     result = measured.result
     if folder is None or result.passed:
         return result
