@@ -310,6 +310,8 @@ class Workbench:
         path = Path(self._folder.name) / f"{self._files}.npz"
         with zipfile.ZipFile(path, "w") as archive:  # np.savez has names of its own, which no input may have
             for name, array in given.items():
+                if np.asarray(array).dtype.kind == "O":
+                    raise DataError(f"int8acc_engine: input '{name}' holds text; only numbers can be given")
                 with archive.open(f"{name}.npy", "w", force_zip64=True) as stream:
                     np.lib.format.write_array(stream, np.asarray(array), allow_pickle=False)
         return str(path)

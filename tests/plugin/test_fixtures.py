@@ -358,6 +358,23 @@ def test_dynamic_sizes_and_odd_names_want_no_data(pytester: pytest.Pytester) -> 
     pytester.runpytest(*LOAD).assert_outcomes(passed=2)
 
 
+def test_an_input_of_text_is_one_clear_error(pytester: pytest.Pytester) -> None:
+    text = """<ir_version: 8, opset_import: ["": 17]>
+        g (string[2] s, float[2] x) => (float[2] y, string[2] t) { y = Relu(x)  t = Identity(s) }"""
+    onnx.save(onnx.parser.parse_model(text), pytester.path / "net.onnx")
+    pytester.makepyfile(
+        """
+        import pytest
+        from pytest_int8acc import Int8accError
+
+        def test_text(int8acc_engine):
+            with pytest.raises(Int8accError, match="int8acc_engine: input 's' holds text; only numbers"):
+                int8acc_engine("net.onnx", "fp32")
+        """
+    )
+    pytester.runpytest(*LOAD).assert_outcomes(passed=1)
+
+
 def test_pytest_lists_and_documents_them(pytester: pytest.Pytester) -> None:
     result = pytester.runpytest(*LOAD, "--fixtures", "-v")
     result.stdout.fnmatch_lines_random(
