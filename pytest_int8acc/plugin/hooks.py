@@ -356,15 +356,25 @@ def _reported(terminalreporter: pytest.TerminalReporter) -> bool:
     return any(nodeid.partition("::")[0].endswith(SUFFIXES) for nodeid in nodeids)
 
 
+def _summed_up(terminalreporter: pytest.TerminalReporter) -> AbstractContextManager[None]:
+    """Within it, pytest's own summary prints failures of cases as we want them."""
+    if not _reported(terminalreporter):
+        return nullcontext()
+    from pytest_int8acc.plugin.terminal import summed_up
+
+    return summed_up(terminalreporter)
+
+
 class _Last:
-    """Runs when all else of the summary is written, so that the report's path is easily found."""
+    """Runs around the rest of the summary; writes last, so that the report's path is easily found."""
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)
     def pytest_terminal_summary(
         self, terminalreporter: pytest.TerminalReporter, config: pytest.Config
     ) -> Generator[None, Any, Any]:
         """Writes the report folder and the step summary, and says where they are."""
-        result = yield
+        with _summed_up(terminalreporter):
+            result = yield
         idle = hasattr(config, "workerinput") or any(  # pytest calls this in pytest-xdist's workers, too
             config.getoption(option, False) for option in ("collectonly", "setuponly", "setupplan")
         )

@@ -59,7 +59,7 @@ def write_section(terminalreporter: pytest.TerminalReporter, verbosity: int) -> 
     for verdict, report in reports:
         terminalreporter.write(f"{verdict.upper()} ", **{color(verdict): True})
         properties = dict(report.user_properties) if not report.failed or missed(report) else {}
-        terminalreporter.write_line(shown(status_line(nodeid_of(report), properties, _first_line(report))))
+        terminalreporter.write_line(shown(status_line(nodeid_of(report), properties, first_line(report))))
         for line in detail_lines(properties, verbosity, failed=report.failed):
             terminalreporter.write_line("    " + shown(line))
 
@@ -148,7 +148,7 @@ def _entry(verdict: str, report: pytest.TestReport, folder: Path | None) -> dict
 
     properties = dict(report.user_properties)
     details = properties.get("int8acc.details")
-    first = _first_line(report)
+    first = first_line(report)
     whole = verdict in ("failed", "error") and not missed(report)
     message = _whole(report, first) if whole else first
     more: dict[str, Any] = {
@@ -168,7 +168,8 @@ def _iso(seconds: float | None) -> str:
     return when.isoformat(timespec="milliseconds")
 
 
-def _first_line(report: pytest.TestReport) -> str:
+def first_line(report: pytest.TestReport) -> str:
+    """What a report says, or why it was skipped, in one line."""
     if isinstance(report.longrepr, tuple):
         return report.longrepr[2].removeprefix("Skipped: ")
     crash = getattr(report.longrepr, "reprcrash", None)
