@@ -32,7 +32,7 @@ from pytest_int8acc.graph.model import (
 from pytest_int8acc.graph.trt_fp8 import STANDARD
 from pytest_int8acc.tensors import Array
 
-#: The domain of nodes about whose operators onnx.checker is not asked.
+#: Nodes in this domain pass onnx.checker whatever their operators are.
 _UNCHECKED = "pytest_int8acc.unchecked"
 #: TensorRT's limit on the elements of one tensor.
 _MAX_ELEMENTS = 1 << 31
@@ -51,12 +51,12 @@ _FunctionKey = tuple[str, str, str]
 
 
 def validated(proto: onnx.ModelProto, path: Path) -> Model:
-    """The model that was read from the file ``path`` as ``proto``, external data mapped.
+    """The model ``proto``, which was read from the file ``path``, with its external data mapped.
 
-    Nodes that do not stand in topological order are sorted: runtimes accept them, onnx.checker does not.
+    Nodes that are not in topological order are sorted: runtimes accept them, onnx.checker does not.
 
     Raises:
-        ModelError: The file is no valid model; says in one line what is wrong first.
+        ModelError: The file is not a valid model. The message is one line that names the first fault.
     """
     try:
         _check_text(proto)
@@ -69,7 +69,7 @@ def validated(proto: onnx.ModelProto, path: Path) -> Model:
             _sort_nodes(holder)
         _check_inlined_size(proto)
         _run_checker(proto)
-        if faults:  # after the checker, which says it in words of ONNX
+        if faults:  # only now: the checker says the same in words of ONNX
             raise ModelError(faults[0])
         _check_constants(proto.graph)
     except ModelError as error:
@@ -110,7 +110,7 @@ def _texts(message: Message) -> Iterator[str | bytes]:
 
 
 def _read_tensors(proto: onnx.ModelProto, folder: Path) -> tuple[dict[str, Array], list[str]]:
-    """The main graph's large initializers by name, and what is wrong with tensors that are inline.
+    """The main graph's large initializers by name, and the faults of tensors that are inline.
 
     Large initializers leave placeholders in ``proto``; all other external tensors become inline.
 
@@ -142,7 +142,7 @@ def _read_tensor(
 ) -> None:
     """Read one tensor, and move it to ``weights`` where these are given and it is large.
 
-    What is wrong with an inline tensor is added to ``faults``; external data raise ModelError.
+    The fault of an inline tensor is added to ``faults``; that of an external one raises ModelError.
     """
     external = uses_external_data(tensor)
     try:
@@ -311,10 +311,13 @@ def _opsets(imports: Iterable[onnx.OperatorSetIdProto]) -> dict[str, int]:
 
 
 def _run_checker(proto: onnx.ModelProto) -> None:
-    """Ask onnx.checker about the model, but for data that are apart and operators that ONNX does not know."""
+    """Raise ModelError where onnx.checker refuses the model.
+
+    The checker does not see the data of large weights, nor operators that ONNX does not know.
+    """
     checked = onnx.ModelProto()
     checked.CopyFrom(proto)
-    # From here on initializers need not be inputs, which runtimes never ask for, and functions are checked.
+    # In older versions the checker wants initializers among the inputs, no runtime does, and skips functions.
     checked.ir_version = max(proto.ir_version, _IR_OF_FUNCTIONS)
     for tensor in checked.graph.initializer:
         if is_apart(tensor):
@@ -339,7 +342,7 @@ def _run_checker(proto: onnx.ModelProto) -> None:
 def _hide_unknown(
     nodes: Iterable[onnx.NodeProto], opsets: Mapping[str, int], functions: Container[tuple[str, str]]
 ) -> None:
-    """Move nodes whose operators have no schema in ``opsets`` to the domain that is not checked."""
+    """Move nodes whose operators ONNX does not know in ``opsets`` to the domain that is not checked."""
     for node in nodes:
         for graph in subgraphs(node):
             _hide_unknown(graph.node, opsets, functions)
@@ -365,8 +368,9 @@ def _check_constants(graph: onnx.GraphProto) -> None:
     for each in all_graphs(graph):
         constants.update((tensor.name, tensor) for tensor in each.initializer)
     for node in all_nodes(graph):
-        if node.op_type == "Constant" and node.attribute[0].name == "value":
-            constants[node.output[0]] = node.attribute[0].t
+        for attribute in node.attribute:
+            if node.op_type == "Constant" and attribute.name == "value":
+                constants.update(dict.fromkeys(node.output, attribute.t))
     for node in all_nodes(graph):
         if node.op_type in _QUANTIZERS:
             _check_quantizer(node, constants)

@@ -219,6 +219,10 @@ GRAPHS: dict[str, tuple[Change, str]] = {
     ),
     "too-many-inputs": (lambda p: node(p, "r1").input.append("x"), "(::Relu:14) has input size 2"),
     "constant-without-output": (lambda p: node(p, "k").output.pop(), "OpType: Constant"),
+    "constant-of-another-domain": (
+        lambda p: node(p, "k").ClearField("attribute") or setattr(node(p, "k"), "domain", "my"),
+        "No opset import for domain my",
+    ),
     "unknown-attribute": (
         lambda p: node(p, "r1").attribute.append(helper.make_attribute("no", 1)),
         "Unrecognized attribute: no for operator Relu",
