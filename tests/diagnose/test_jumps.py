@@ -2,50 +2,10 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
-from detectors import TOP, detector, project
+from detectors import TOP, detector
 
-from pytest_int8acc.check import check
 from pytest_int8acc.graph.flow import choices
-from pytest_int8acc.report.answer import cautions
-from pytest_int8acc.report.summary import summary
-from pytest_int8acc.report.text import failure
-from pytest_int8acc.results import CaseResult
-from pytest_int8acc.settings import Settings
-
-
-def checked(folder: Path, body: str, outputs: str, criteria: dict[str, float]) -> CaseResult:
-    case = project(folder, model=detector(body, outputs), samples=24, criteria=[criteria], unjudged=None)
-    return check(case, Settings())
-
-
-def test_a_top_k_whose_places_are_compared(tmp_path: Path) -> None:
-    result = checked(tmp_path, TOP, "float[N, K] placed", {"sqnr_db": 60})
-    assert not result.passed
-    assert result.search is not None
-    assert (result.search.ending.kind, result.search.culprits, result.search.found) == (
-        *("nothing-left", (), False),
-    )
-    assert result.answer is None
-    assert summary(result) == (
-        "TopK 'TopK_5' chooses among values: small errors before it are jumps behind it"
-    )
-    told = failure(result, 2)
-    assert "Fix: in the spec, criteria: [{tensor: 'scores', sqnr_db: 20}], unjudged: ['placed']" in told
-    assert not any(word in told for word in ("QAT", "stay in INT8", "at fault", "INT8 is not the problem"))
-
-
-def test_a_top_k_that_does_no_harm_is_not_blamed(tmp_path: Path) -> None:
-    result = checked(tmp_path, TOP, "float[N, K] best", {"sqnr_db": 38})
-    assert not result.passed
-    assert result.diagnosis is not None
-    assert [jump.node for jump in result.diagnosis.jumps] == ["TopK_5"]
-    assert result.search is not None
-    assert result.search.culprits
-    assert "chooses among values" not in summary(result)
-    assert any(caution.startswith("TopK 'TopK_5' chooses among values") for caution in cautions(result))
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,6 @@ from pathlib import Path
 
 import numpy as np
 import onnx
-import pytest
 import yaml
 from by_hand import by_hand, run, sqnr_db
 from onnx import numpy_helper, parser
@@ -90,68 +89,6 @@ def checked(
 def steps(reach: dict[str, float]) -> dict[str, Array]:
     """Scales of dynamic ranges."""
     return {name: np.array(most / 127, np.float32) for name, most in reach.items()}
-
-
-def test_a_long_vector_with_one_large_channel_as_in_hey_jarvis(tmp_path: Path) -> None:
-    """640 channels, whose scales do not fit into the graph itself, were a fault of ours."""
-    proto = model(WAKE_WORD, w1=(32, 640), b1=(32,), w2=(1, 32), b2=(1,))
-    rng = np.random.default_rng(1)
-    x = rng.standard_normal((48, 16, 40)).astype(np.float32)
-    x[:, 3, 5] *= 400
-    for tensor in proto.graph.initializer:
-        if tensor.name == "w1":
-            weight = numpy_helper.to_array(tensor).copy()
-            weight[:, 3 * 40 + 5] /= 400
-            tensor.CopyFrom(numpy_helper.from_array(weight, "w1"))
-    feed = {"x": x}
-    reach = amax(proto, feed)
-    result = checked(tmp_path, proto, feed, reach, 25)
-    assert result.search is not None
-    (culprit,) = result.search.culprits
-    assert culprit.layer == "wide"
-    assert culprit.cause is not None
-    assert (culprit.cause.kind, list(culprit.cause.channels)) == ("activation-outliers", [125])
-    (expected,) = run(proto, feed).values()
-
-    def left(scales: dict[str, Array], *leave: str) -> float:
-        (found,) = run(by_hand(proto, scales, leave), feed).values()
-        return sqnr_db(expected, found)
-
-    plain = steps(reach)
-    usual = np.full(640, np.abs(np.delete(x.reshape(48, -1), 125, 1)).max() / 127, np.float32)
-    usual[125] = reach["flat"] / 127
-    assert left(plain) == pytest.approx(result.scores[0].value, abs=0.5)
-    assert left(plain) < 25 < left(plain, "wide")  # what is named is at fault
-    assert left({**plain, "flat": usual}) > 25  # and for the reason that is given
-    taken = culprit.cause.taken_back
-    assert taken is not None
-    assert (taken.kind, taken.met) == ("channels", True)
-
-
-def test_a_range_too_narrow_for_a_convolution_over_time(tmp_path: Path) -> None:
-    proto = model(VIDEO, w1=(8, 2, 3, 3, 3), b1=(8,), w2=(12, 8, 3, 3, 3), b2=(12,), w3=(6, 12), b3=(6,))
-    feed = {"x": np.random.default_rng(1).standard_normal((48, 2, 4, 8, 8)).astype(np.float32)}
-    right = amax(proto, feed)
-    reach = {**right, "one": right["one"] / 8}
-    result = checked(tmp_path, proto, feed, reach, 25)
-    assert result.search is not None
-    (culprit,) = result.search.culprits
-    assert (culprit.layer, culprit.cause and culprit.cause.kind) == ("second", "saturation")
-    (expected,) = run(proto, feed).values()
-
-    def error(ranges: dict[str, float], *leave: str) -> float:
-        (found,) = run(by_hand(proto, steps(ranges), leave), feed).values()
-        return float(((expected - found) ** 2).sum())
-
-    (found,) = run(by_hand(proto, steps(reach)), feed).values()
-    assert sqnr_db(expected, found) == pytest.approx(result.scores[0].value, abs=0.5)
-    taken = culprit.cause.taken_back if culprit.cause else None
-    assert taken is not None
-    assert (taken.kind, taken.met) == ("range", True)
-    loss = error(reach) - error(reach, "second")
-    assert taken.share == pytest.approx((error(reach) - error(right)) / loss, abs=0.05)
-    assert result.answer is not None
-    assert result.answer.verified
 
 
 def test_a_classifier_whose_few_doubtful_samples_make_all_of_the_error_as_rapidocrs_cls(

@@ -2,22 +2,19 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from pathlib import Path
 
 import numpy as np
 import onnx
 import pytest
 from narrow import ACTIVATIONS, conv_act_conv, images, planted
-from onnx import TensorProto
 from onnx.reference import ReferenceEvaluator
 from projects import Project
-from zoo import ZOO
 
 from pytest_int8acc.backends.tensorrt import TrtBackend
 from pytest_int8acc.check import conclude
 from pytest_int8acc.engines.tensorrt.platform import Platform
-from pytest_int8acc.errors import EngineError, ModelError, SpecError
+from pytest_int8acc.errors import EngineError
 from pytest_int8acc.graph.network import Plan, symmetric
 from pytest_int8acc.graph.plan import activation_scales
 from pytest_int8acc.lab.lab import Lab
@@ -68,43 +65,6 @@ def test_a_model_in_fp8_is_judged_as_the_reference_evaluator_has_it(
     assert result.low == "fp8"
 
 
-@pytest.mark.parametrize("network", ["residual", "vit_gelu", "unet"])
-def test_a_range_too_narrow_is_found_explained_and_mended(tmp_path: Path, network: str) -> None:
-    project, readers = planted(tmp_path, {3: 1 / 30}, network)
-    result = concluded(project, f"fp8: {{scales: ranges.json}}\n{LIMIT}")
-    assert not result.passed
-    assert result.search is not None
-    culprits = result.search.culprits
-    assert {culprit.layer for culprit in culprits} <= set(readers)
-    assert {culprit.cause.kind for culprit in culprits if culprit.cause} == {"saturation"}
-    assert result.diagnosis is not None
-    assert any(repair.verified and not repair.layers for repair in result.diagnosis.repairs)
-    guarded = project.check(f"fp8: {{scales: ranges.json}}\nplan: report/plan.yaml\n{LIMIT}")
-    assert guarded.passed
-    assert {s.metric: s.value for s in guarded.scores} == {s.metric: s.value for s in result.fixed}
-
-
-def test_the_fix_is_written_in_fp8_and_told_to_modelopt(tmp_path: Path) -> None:
-    project, _ = planted(tmp_path, {3: 1 / 30})
-    result = concluded(project, f"fp8: {{scales: ranges.json}}\n{LIMIT}")
-    folder = tmp_path / "report"
-    fixed = onnx.load(folder / "fixed.onnx")
-    types = Counter(tensor.data_type for tensor in fixed.graph.initializer)
-    assert types[TensorProto.FLOAT8E4M3FN]
-    assert not types[TensorProto.INT8]
-    assert fixed.opset_import[0].version >= 19
-    assert "--quantize_mode fp8" in (folder / "modelopt.sh").read_text()
-    told = (folder / "commands.txt").read_text()
-    assert "8.9" in told
-    assert "INT8" not in told
-    assert "--int8" not in told
-    assert "/ 448" in (folder / "plan.yaml").read_text()
-    assert not {"ort_quantize.py", "layer_precisions.txt", "postprocess.py"} & {
-        p.name for p in folder.iterdir()
-    }
-    assert result.search is not None
-
-
 @pytest.mark.parametrize("network", ["residual", "vit_gelu", "inception"])
 def test_a_trial_is_the_model_that_would_be_built(tmp_path: Path, network: str) -> None:
     project, _ = planted(tmp_path, {1: 1 / 8}, network)
@@ -119,39 +79,6 @@ def test_a_trial_is_the_model_that_would_be_built(tmp_path: Path, network: str) 
             assert trial.loss == pytest.approx(max(s.strain for s in built.scores), rel=1e-3)
     finally:
         case.close()
-
-
-def test_scales_eight_times_too_wide_cost_nothing(tmp_path: Path) -> None:
-    project, _ = planted(tmp_path, dict.fromkeys(range(5), 8.0))
-    result = project.check(f"fp8: {{scales: ranges.json}}\n{LIMIT}")
-    assert result.passed
-    assert not result.warnings
-
-
-@pytest.mark.parametrize("network", sorted(set(ZOO) - {"conditional"}))
-def test_calibration_finds_ranges_for_every_network(tmp_path: Path, network: str) -> None:
-    project = Project(tmp_path)
-    project.data(project.model(network))
-    result = project.check("fp8: {calibrate: {}}\ncriteria: [{sqnr_db: -20}]\nsearch: {when: 'off'}\n")
-    assert result.candidate.startswith("FP8 in ")
-    assert "minmax" in result.candidate
-
-
-def test_a_model_in_int8_belongs_under_int8(tmp_path: Path) -> None:
-    onnx.save(conv_act_conv("Relu"), tmp_path / "model.onnx")
-    onnx.save(conv_act_conv("Relu", "int8", "int8"), tmp_path / "q.onnx")
-    np.savez(tmp_path / "data.npz", x=images(4))
-    with pytest.raises(
-        ModelError, match=r"yaml:3:14: .*quantized to INT8, and nothing to FP8.*under 'int8: \{model"
-    ):
-        Project(tmp_path).check("fp8: {model: q.onnx}\n")
-
-
-def test_native_kernels_of_fp8_there_are_none(tmp_path: Path) -> None:
-    project = Project(tmp_path)
-    project.data(project.model())
-    with pytest.raises(SpecError, match=r"yaml:3:6: fp8: ONNX Runtime has no FP8 kernels .*'mode: native'"):
-        project.check("fp8: {calibrate: {}}\nonnxruntime: {mode: native}\n", Settings(mode="native"))
 
 
 def test_a_gpu_before_ada_is_an_error_at_its_place(tmp_path: Path) -> None:

@@ -87,21 +87,6 @@ def test_a_norm_as_one_node_needs_no_node_in_fp32(fault: str, network: str, tmp_
     assert judge.score(fixed) == pytest.approx(score.value, abs=1e-3)
 
 
-def test_its_plan_reads_back_bit_for_bit(tmp_path: Path) -> None:
-    put(tmp_path, "layernorm_1000")
-    result = concluded(tmp_path)
-    text = (tmp_path / "report" / "plan.yaml").read_text()
-    assert "candidate: fp16" in text
-    assert 'fused:\n  - "part/normed"' in text
-    assert "INT8" not in text
-    assert "scales" not in text
-    guarded = concluded(tmp_path, more="plan: report/plan.yaml\n", report="again")
-    assert guarded.passed
-    assert result.diagnosis is not None
-    fixed = {s.metric: s.value for s in result.diagnosis.repairs[0].scores}
-    assert {s.metric: s.value for s in guarded.scores} == fixed
-
-
 def test_nodes_beside_norms_stay_in_fp32(tmp_path: Path) -> None:
     model = network_of("mlp", both)
     save(tmp_path, model, inputs("mlp"))
@@ -184,14 +169,6 @@ def test_mistakes_in_a_plan_are_told_at_their_place(text: str, message: str, tmp
     (tmp_path / "plan.yaml").write_text(f"# a comment\nversion: 4\n{text}\n")
     with pytest.raises(SpecError, match=message):
         concluded(tmp_path, more="plan: plan.yaml\n")
-
-
-def test_an_fp16_plan_is_none_for_bf16_whose_model_is_of_another_opset(tmp_path: Path) -> None:
-    put(tmp_path, "layernorm_1000")
-    concluded(tmp_path)
-    with pytest.raises(SpecError, match="the plan was found for 'fp16', and the case is in bf16") as caught:
-        concluded(tmp_path, "bf16", "plan: report/plan.yaml\n")
-    assert "changed" not in str(caught.value)
 
 
 @pytest.mark.rtx

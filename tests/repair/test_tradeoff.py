@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 from labs import lab_of
 from planted_repairs import measured
-from repair_support import WIDE, planted
+from repair_support import planted
 
 from pytest_int8acc.check import conclude, steps
 from pytest_int8acc.clock import Clock
@@ -60,19 +59,6 @@ def test_where_runs_take_time_few_samples_tell(noisy: Measured, monkeypatch: pyt
     assert offer is not None
     assert 1 <= offer.samples < len(lab.simulator.few)
     assert lab.simulator.meter.runs - before <= 2 + len(offer.points) / len(lab.simulator.inputs)
-
-
-def test_a_case_of_noise_offers_it(noisy: Measured) -> None:
-    result = conclude(replace(noisy, clock=Clock()))
-    assert result.search is not None
-    assert result.search.tradeoff is not None
-
-
-def test_a_case_with_a_fault_does_not(tmp_path: Path) -> None:
-    result = conclude(measured(tmp_path, planted("cnn", factors={WIDE: 50}), {"sqnr_db": 20}))
-    assert result.search is not None
-    assert result.search.culprits
-    assert result.search.tradeoff is None
 
 
 def test_it_is_left_out_where_time_is_up(noisy: Measured, monkeypatch: pytest.MonkeyPatch) -> None:

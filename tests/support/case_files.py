@@ -81,8 +81,8 @@ def write(folder: Path, said: Mapping[str, Any]) -> None:
     np.savez(folder / "data.npz", **feed)
     if "calibration" in said:
         np.savez(folder / "calibration.npz", **case_networks.samples(proto, said["calibration"], seed=2))
-    if "ranges" in said or "qdq" in said:
-        factors = said.get("ranges", {})
+    if said.get("ranges") is not None or "qdq" in said:
+        factors = said.get("ranges") or {}
         found = case_networks.held(proto, feed)
         every = factors.get("all", 1.0)
         ranges = {t: float(np.abs(a).max()) * factors.get(t, every) for t, a in found.items()}
@@ -121,7 +121,7 @@ def spec_of(said: Mapping[str, Any]) -> str:
             form = {"model": "q.onnx"}
         elif "quantize static" in said:
             form = {"model": "int8.onnx"}
-        elif "ranges" in said:
+        elif said.get("ranges") is not None:
             form = {"scales": "ranges.json"}
         spec["int8"] = form
     return yaml.safe_dump(spec, sort_keys=False)
@@ -141,6 +141,7 @@ def facts(entry: Mapping[str, Any]) -> dict[str, Any]:
         "candidate": [entry.get("candidate", "")],
         "backend": [entry.get("backend", "")],
         "baseline": entry.get("baseline", ""),
+        "low": entry.get("low", ""),
         "samples": entry.get("samples"),
         "groups": entry.get("int8_groups"),
         "groups kept high": entry.get("high_groups"),
@@ -158,6 +159,7 @@ def facts(entry: Mapping[str, Any]) -> dict[str, Any]:
         "nodes": {layer: cause["op_type"] for layer, cause in causes.items()},
         "formats": {layer: cause["format"] for layer, cause in causes.items()},
         "numbers": {layer: cause["numbers"] for layer, cause in causes.items()},
+        "alone": {c["layer"]: c["worst_alone"]["metric"] for c in culprits if c["worst_alone"]},
         "shown by": {layer: trial["kind"] for layer, trial in tried.items()},
         "shown share": {layer: trial["share"] for layer, trial in tried.items()},
         "ending": (search.get("ending") or {}).get("kind"),
@@ -186,10 +188,13 @@ def facts(entry: Mapping[str, Any]) -> dict[str, Any]:
         "calibrations": [line["method"] for line in diagnosis.get("calibrations", [])],
         "data fault": diagnosis.get("slip"),
         "odd ranges": bool(diagnosis.get("ranges")),
+        "ranges too wide": len((diagnosis.get("ranges") or {}).get("wide", [])),
+        "ranges too narrow": len((diagnosis.get("ranges") or {}).get("narrow", [])),
+        "ranges by hand": (diagnosis.get("ranges") or {}).get("by_hand", []),
         "chooses": sorted(jump["node"] for jump in diagnosis.get("jumps", [])),
         "lint": sorted({finding["rule"] for finding in entry.get("findings", [])}),
         "left out": (entry.get("stopped") or {}).get("left_out", []),
-        "files": sorted(Path(path).name for path in entry.get("written", [])),
+        "files": sorted("/".join(Path(path).parts[1:]) for path in entry.get("written", [])),
         "says": [entry.get("message", "")],
         "warns": entry.get("warnings", []),
         "notes": entry.get("notes", []) + diagnosis.get("notes", []) + search.get("notes", []),

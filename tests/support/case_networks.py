@@ -13,6 +13,9 @@ from numpy.typing import NDArray
 from onnx import numpy_helper, parser
 from zoo import ZOO
 
+from benchmarks.half.networks import build as build_half
+from benchmarks.half.parts import FAULTS, HEALTHY
+
 Array = NDArray[Any]
 HEAD = '<ir_version: 8, opset_import: ["": 17]> '
 CONVS = """net (float[n, 4, 8, 8] x) => (float[n, 6] logits) {
@@ -43,17 +46,23 @@ ATTENTION = """net (float[n, 6, 16] x) => (float[n, 6, 8] logits) {
     query = MatMul(norm1, wq)
     key = MatMul(norm1, wk)
     value = MatMul(norm1, wv)
-    turned = Transpose<perm = [0, 2, 1]>(key)
-    scores = MatMul(query, turned)
-    scaled = Mul(scores, quarter)
+    query_split = Reshape(query, heads)
+    key_split = Reshape(key, heads)
+    value_split = Reshape(value, heads)
+    queries = Transpose<perm = [0, 2, 1, 3]>(query_split)
+    keys = Transpose<perm = [0, 2, 3, 1]>(key_split)
+    values = Transpose<perm = [0, 2, 1, 3]>(value_split)
+    scores = MatMul(queries, keys)
+    scaled = Mul(scores, third)
     weights = Softmax(scaled)
-    mixed = MatMul(weights, value)
-    out = MatMul(mixed, wo)
+    mixed = MatMul(weights, values)
+    turned = Transpose<perm = [0, 2, 1, 3]>(mixed)
+    joined = Reshape(turned, whole)
+    out = MatMul(joined, wo)
     sum = Add(x, out)
     norm2 = LayerNormalization(sum, g2, h2)
     logits = MatMul(norm2, w3)
 }"""
-Shapes = Mapping[str, tuple[int, ...]]
 
 
 def network(text: str, weights: Mapping[str, Any]) -> onnx.ModelProto:
@@ -138,8 +147,9 @@ def block(outlier: float = 1.0, channel: int = 3) -> onnx.ModelProto:
 
 
 def attention() -> onnx.ModelProto:
-    """Self-attention of one head behind a norm."""
-    weights: dict[str, Any] = {"quarter": 0.25}
+    """Self-attention of two heads behind a norm."""
+    weights: dict[str, Any] = {"third": 0.35}
+    weights |= {"heads": {"integers": [0, 6, 2, 8]}, "whole": {"integers": [0, 6, 16]}}
     weights |= {name: [1.0] * 16 for name in ("g1", "g2")} | {name: [0.0] * 16 for name in ("h1", "h2")}
     weights |= {name: {"shape": (16, 16)} for name in ("wq", "wk", "wv", "wo")} | {"w3": {"shape": (16, 8)}}
     return network(ATTENTION, weights)
@@ -150,8 +160,14 @@ def zoo(name: str) -> onnx.ModelProto:
     return ZOO[name]()
 
 
+def half(part: str, name: str = "mlp") -> onnx.ModelProto:
+    """A network of benchmarks/half with a part in its middle that FP16 computes wrong, or only seems to."""
+    model = build_half(name, {**FAULTS, **HEALTHY}[part])
+    return onnx.load_model_from_string(model.serialize())
+
+
 BUILDERS: Mapping[str, Callable[..., onnx.ModelProto]] = {
-    function.__name__: function for function in (convs, block, attention, zoo)
+    function.__name__: function for function in (convs, block, attention, zoo, half)
 }
 
 
