@@ -20,7 +20,7 @@ LONGEST = (
     "test_simulated_sqnr_is_the_engines",
 )
 
-pytest_plugins = ["pytester", "digits_project"]
+pytest_plugins = ["pytester", "digits_project", "told_engines"]
 
 
 @pytest.fixture(scope="session")

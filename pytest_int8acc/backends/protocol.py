@@ -28,6 +28,9 @@ class Backend(Protocol):
     """Whether a case that wants it quantized by its builder gets a form that is."""
     needs_simulation: bool = False
     """Whether engines need their model run exactly beside them, to tell what is their own doing."""
+    can_obey: bool = False
+    """Whether its builder may choose another precision than the model's, and would not under
+    ``tensorrt: {obey: true}``."""
     other_levels: tuple[int, ...] = ()
     """Optimization levels below the case's, at which a builder takes other kernels, the nearest first."""
     output_settings: Mapping[str, str]

@@ -40,6 +40,7 @@ from pytest_int8acc.engines.tensorrt.platform import Device, Platform, require
 from pytest_int8acc.engines.tensorrt.profiles import make_profiles, seen_shapes
 from pytest_int8acc.engines.tensorrt.request import BuildRequest, Flag, Outputs, fit_model
 from pytest_int8acc.errors import MissingBackendError
+from pytest_int8acc.graph.asked import half_nodes
 from pytest_int8acc.graph.groups import WEIGHTED
 from pytest_int8acc.graph.model import Model
 from pytest_int8acc.graph.network import Precision
@@ -77,12 +78,18 @@ class TrtBackend:
     def __init__(
         self, platform: Platform, case: Case, settings: Settings, builders: Workers | None = None
     ) -> None:
+        obey = case.tensorrt.obey
+        with case.at("tensorrt.obey"):
+            if obey:
+                require(platform, "layer precisions")
         self.platform = platform
         self.notes: tuple[str, ...] = ()
         self.output_settings: Mapping[str, str] = {"mode": ENGINE}
         self.calibration_cache: Path | None = None
         self._options = _options(case)
         self._low: Kind = case.candidate or "int8"
+        self._obey = obey
+        self.can_obey = platform.has("layer precisions") and not obey
         own = self._options.optimization_level
         self.other_levels = tuple(
             level for level in _LEVELS if level < (_USUAL_LEVEL if own is None else own)
@@ -112,8 +119,10 @@ class TrtBackend:
 
         Raises:
             EngineError: An engine or a calibration cache of the form is not there, or is none; the form is in
-                FP8, which this TensorRT or its GPU has not.
+                FP8 or BF16, which this TensorRT or its GPU has not.
         """
+        if isinstance(form, ModelForm) and self._low == "bf16":
+            require(self.platform, "BF16")
         if isinstance(form, ModelForm) and holds_fp8(form.model):
             require(self.platform, "FP8")
         if isinstance(form, EngineForm):
@@ -261,11 +270,20 @@ class TrtBackend:
             make_profiles(model.inputs, self._options.shapes, self._shapes(inputs)),
             typing="weak" if by_flags else "strong",
             flags=_flags(form) if by_flags else frozenset(),
-            precisions=_precisions(form) if by_flags else {},
+            precisions=self._precisions(form, model) if by_flags else {},
             implicit=implicit,
             outputs=outputs,
             options=options,
         )
+
+    def _precisions(self, form: ModelForm | ImplicitForm, model: Model) -> dict[str, Precision]:
+        """Nodes of the model that is built which a builder that chooses precisions must hold in one."""
+        if isinstance(form, ImplicitForm):
+            return dict(form.held)
+        held: dict[str, Precision] = dict.fromkeys(form.in_fp32, "fp32")
+        if not (self._obey and form.half):
+            return held
+        return {**dict.fromkeys(half_nodes(model), "fp16"), **held}
 
     def _shapes(self, inputs: Dataset) -> Mapping[str, Counter[Shape]]:
         if self._seen is None:
@@ -337,11 +355,6 @@ def _flags(form: Form) -> frozenset[Flag]:
     """What a builder that chooses precisions may choose."""
     flags: list[Flag] = ["fp16"] if form.half else []
     return frozenset([*flags, "int8"] if isinstance(form, ImplicitForm) or is_qdq(form.model) else flags)
-
-
-def _precisions(form: ModelForm | ImplicitForm) -> dict[str, Precision]:
-    """Nodes that a builder that chooses precisions must hold in one."""
-    return dict(form.held) if isinstance(form, ImplicitForm) else dict.fromkeys(form.in_fp32, "fp32")
 
 
 def _tells(info: EngineInfo, text: str, model: Model) -> EngineInfo:

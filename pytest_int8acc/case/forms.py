@@ -18,7 +18,7 @@ from pytest_int8acc.graph.formats import FP8, FP16, INT8, Format
 from pytest_int8acc.graph.groups import find_groups
 from pytest_int8acc.graph.load import QDQ_OPSET, lift, load_model
 from pytest_int8acc.graph.low_network import low_network
-from pytest_int8acc.graph.model import Model
+from pytest_int8acc.graph.model import Model, is_marked_fix
 from pytest_int8acc.graph.network import Network, Plan, Precision
 from pytest_int8acc.graph.plan import apply, fp32_nodes, guard, merge, moved, with_outputs
 from pytest_int8acc.graph.qdq import is_qdq, read_qdq
@@ -147,6 +147,8 @@ class Int8Form:
     """The case's own plan."""
     observed: Observed | None = None
     """What calibration measured of the network's model; None where nothing was."""
+    is_own_fix: bool = False
+    """Whether it is read from a fixed.onnx that we wrote: what that leaves out was chosen and proved."""
 
     @property
     def low(self) -> Format:
@@ -265,6 +267,7 @@ def int8_form(case: Case, model: Model, settings: Settings, cache: Path | None =
             network = read_qdq(quantized, original=model, exclude=given.exclude, low=low)
             network = replace(network, model=like(network.model, model))
         notes, source, observed = network.notes, f"read from {given.model}", None
+        is_own_fix = is_marked_fix(quantized)
     else:
         if low is FP8:
             with case.at("model"):
@@ -274,10 +277,11 @@ def int8_form(case: Case, model: Model, settings: Settings, cache: Path | None =
         with case.at(f"{key}.scales"):
             scales = find_scales(case, model, layout, settings, cache)
             network = quantize(model, layout, scales.values, low)
-        notes, source, observed = scales.notes, scales.source, scales.observed
+        notes, source, observed, is_own_fix = scales.notes, scales.source, scales.observed, False
     notes = (*notes, *_left_high(network, rest))
     with case.at(f"{key}.model"):
-        return _guarded(case, Int8Form(network, source, rest, notes, observed=observed))
+        form = Int8Form(network, source, rest, notes, observed=observed, is_own_fix=is_own_fix)
+        return _guarded(case, form)
 
 
 def _low_form(case: Case, low: Format, model: Model, settings: Settings) -> Int8Form:

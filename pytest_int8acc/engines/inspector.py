@@ -14,7 +14,7 @@ from typing import Any
 
 from pytest_int8acc.errors import EngineError
 from pytest_int8acc.results import EngineLayer
-from pytest_int8acc.results.engines import Kind, LayerKind
+from pytest_int8acc.results.engines import Doubt, Kind, LayerKind
 
 #: Words of a tensor's format, and what they mean for a layer that reads it; see _WORDS.
 _TYPES: dict[str, Kind] = {
@@ -100,6 +100,29 @@ def untold_nodes(layers: Iterable[EngineLayer], weighted: Iterable[str]) -> tupl
     return tuple(node for node in weighted if node not in told)
 
 
+def node_formats(layers: Iterable[EngineLayer], products: Collection[str]) -> dict[str, Kind]:
+    """Product to the format in which it provably ran; products of which the engine proves nothing are absent.
+
+    Nothing is proven by a layer whose precision is in doubt, or where a product has several layers that
+    differ. A fused region proves something where it holds one product: its kernel's name is of that.
+
+    Args:
+        layers: From :func:`read_layers`, of the same model.
+        products: Names of the model's convolutions and matrix products.
+    """
+    known = frozenset(products)
+    found: dict[str, set[Kind]] = {}
+    for layer in layers:
+        if layer.kind != "weighted":
+            continue
+        named = known.intersection(layer.nodes)
+        unclear = layer.doubt == "contradiction" or (layer.doubt == "region" and len(named) > 1)
+        for node in named:
+            found.setdefault(node, set()).add("other" if unclear else layer.precision)
+    proven = {node: next(iter(formats)) for node, formats in found.items() if len(formats) == 1}
+    return {node: format for node, format in proven.items() if format != "other"}
+
+
 def _layers(text: str) -> list[Any]:
     """The list of layers: of a whole engine, as a bare list, or one layer alone."""
     try:
@@ -120,7 +143,9 @@ def _read_layer(layer: Any, known: frozenset[str]) -> EngineLayer:
     name = _text(layer, "Name")
     nodes = _nodes(name, _text(layer, "Metadata"), known)
     kind = _kind(layer, nodes)
-    return EngineLayer(name, () if kind == "reformat" else nodes, kind, _precision(layer, kind))
+    precision = _precision(layer, kind)
+    own = () if kind == "reformat" else nodes
+    return EngineLayer(name, own, kind, precision, _doubt(layer, kind, precision))
 
 
 def _kind(layer: Mapping[str, Any], nodes: tuple[str, ...]) -> LayerKind:
@@ -160,12 +185,28 @@ def _precision(layer: Mapping[str, Any], kind: LayerKind) -> Kind:
     return next((found for found in known if found), "other")
 
 
+def _doubt(layer: Mapping[str, Any], kind: LayerKind, precision: Kind) -> Doubt:
+    """Why a layer's precision proves nothing of the products in it; empty where it does."""
+    if kind != "weighted":
+        return ""
+    tactic = _tactic(layer)
+    weights = next((found for found in map(_type, _weights(layer)) if found), None)
+    if tactic not in (None, precision) or (tactic is None and weights not in (None, precision)):
+        return "contradiction"
+    return "region" if _ANYTHING.search(_text(layer, "LayerType").lower()) else ""
+
+
+def _tactic(layer: Mapping[str, Any]) -> Kind | None:
+    """The format that the name of a layer's kernel tells."""
+    kernel = _text(layer, "TacticName").lower()
+    return next((kind for pattern, kind in _TACTICS if pattern.search(kernel)), None)
+
+
 def _product_precision(
     layer: Mapping[str, Any], inputs: list[Kind | None], outputs: list[Kind | None]
 ) -> Kind:
     weights = [found for found in map(_type, _weights(layer)) if found]
-    kernel = _text(layer, "TacticName").lower()
-    tactic = next((kind for pattern, kind in _TACTICS if pattern.search(kernel)), None)
+    tactic = _tactic(layer)
     # Dynamic shapes without a context give no formats: weights and kernel must do.
     fed = "int8" in inputs or not any(inputs)
     operands = inputs.count("int8") > 1 if not weights and tactic is None else False

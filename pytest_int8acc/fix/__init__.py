@@ -8,7 +8,7 @@ from pytest_int8acc.case.plan_file import plan_text
 from pytest_int8acc.errors import Int8accError
 from pytest_int8acc.fix import commands, low, scripts
 from pytest_int8acc.fix.files import NAMED_MODEL, FixFiles, Named, name_nodes
-from pytest_int8acc.graph.model import replacing_models, write_model
+from pytest_int8acc.graph.model import marked_fix, replacing_models, write_model
 
 __all__ = ["FixFiles", "write_fix"]
 
@@ -46,7 +46,7 @@ def write_fix(folder: Path, fix: FixFiles, root: Path | None = None) -> tuple[st
     named = name_nodes(fix, folder)
     plan = {"plan.yaml": plan_text(fix.plan, fix.network, fix.float_path.name)}
     texts = plan | (low.texts(named, fix.low) if fix.low in low.LOWS else _texts(named, fix))
-    models = {"fixed.onnx": fix.model}
+    models = {"fixed.onnx": marked_fix(fix.model)}
     if not named.own_file:
         models[NAMED_MODEL] = fix.named_model
     try:

@@ -51,19 +51,16 @@ def sized_tensors(network: Network) -> list[str]:
 def work(model: Model, shapes: Mapping[str, _Shape]) -> dict[str, float]:
     """Node of the main graph to multiply-accumulates of one run, bodies of Loop, Scan and If included.
 
-    A Loop of unknown length counts as one step, an If as its dearer branch; inside them, what has no known
-    shape counts each weight once.
+    A Loop of unknown length counts as one step, an If as its dearer branch; what has no known shape counts
+    each weight once.
 
     Args:
         model: In float.
-        shapes: Of the tensors that ``unsized`` asks for, those of bodies where they are known.
-
-    Raises:
-        KeyError: A shape of the main graph is missing.
+        shapes: Of the tensors that ``unsized`` asks for, as far as they are known.
     """
-    known = {**shapes, **{name: array.shape for name, array in model.constants().items()}}
     constants = model.constants()
-    return {n.name: _of_node(n, known) + _of_bodies(n, known, constants) for n in model.graph.node}
+    known = {**shapes, **{name: array.shape for name, array in constants.items()}}
+    return {node.name: _of_any(node, known, constants) for node in model.graph.node}
 
 
 def unsized(model: Model, shapes: Mapping[str, _Shape]) -> list[str]:
@@ -102,13 +99,17 @@ def _inside(
     constants: Mapping[str, Array],
 ) -> float:
     """Of a node in a body."""
-    own = {**shapes, **{t.name: tuple(t.dims) for t in body.initializer}}
-    nested = _of_bodies(node, own, constants)
+    return _of_any(node, {**shapes, **{t.name: tuple(t.dims) for t in body.initializer}}, constants)
+
+
+def _of_any(node: onnx.NodeProto, shapes: Mapping[str, _Shape], constants: Mapping[str, Array]) -> float:
+    """Of a node and its graphs; each weight once where a shape is missing."""
+    nested = _of_bodies(node, shapes, constants)
     if node.op_type not in _COUNTED:
         return nested
-    if all(name in own for name in _factors(node)):
-        return nested + _of_node(node, own)
-    return nested + float(math.prod(own.get(_factors(node)[1], ())))
+    if all(name in shapes for name in _factors(node)):
+        return nested + _of_node(node, shapes)
+    return nested + float(math.prod(shapes.get(_factors(node)[1], ())))
 
 
 def _steps(node: onnx.NodeProto, shapes: Mapping[str, _Shape], constants: Mapping[str, Array]) -> int:

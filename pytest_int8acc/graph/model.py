@@ -41,6 +41,8 @@ SHAPE_BYTES = 1 << 20
 #: A saved model of more bytes than this keeps its weights in a second file.
 INLINE_BYTES = 1 << 30
 _PLACEHOLDER = "weights-are-kept-apart"
+#: The entry of a model's metadata by which a fix of ours is known.
+_FIX_MARK = ("pytest-int8acc", "fix")
 _PLAIN_TYPES = frozenset(
     onnx.helper.np_dtype_to_tensor_dtype(np.dtype(code))
     for code in ("f2", "f4", "f8", "?", "i1", "u1", "i2", "u2", "i4", "u4", "i8", "u8", "float8_e4m3fn")
@@ -187,6 +189,21 @@ def is_mappable(data_type: int) -> bool:
 def dtype_of(data_type: int) -> np.dtype[np.generic]:
     """The NumPy dtype of an element type of ONNX."""
     return np.dtype(onnx.helper.tensor_dtype_to_np_dtype(data_type))
+
+
+def marked_fix(model: Model) -> Model:
+    """The model with an entry in its metadata that says that it is a fix of ours."""
+    if is_marked_fix(model):
+        return model
+    editor = model.edit()
+    key, value = _FIX_MARK
+    editor.proto.metadata_props.append(onnx.StringStringEntryProto(key=key, value=value))
+    return editor.done()
+
+
+def is_marked_fix(model: Model) -> bool:
+    """Whether :func:`marked_fix` made the model."""
+    return any((entry.key, entry.value) == _FIX_MARK for entry in model.proto.metadata_props)
 
 
 def is_apart(tensor: TensorProto) -> bool:

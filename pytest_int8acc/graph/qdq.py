@@ -100,7 +100,10 @@ def read_qdq(
         )
     check_formats(model, low)
     if not is_qdq(model):
-        raise ModelError(f"{model.name}: no QuantizeLinear or DequantizeLinear in it; is it the float model?")
+        raise ModelError(
+            f"{model.name}: no QuantizeLinear or DequantizeLinear in it: this is the float model, or the "
+            "quantizer gave it back as it was; quantize it anew, or let us: 'int8: {calibrate: {}}'"
+        )
     reader = _Reader(model, low)
     stripped, edges, fixed = reader.strip()
     notes = []

@@ -28,8 +28,17 @@ from pytest_int8acc.graph.lint.rules import find
 from pytest_int8acc.graph.load import read_model
 from pytest_int8acc.graph.model import Model
 from pytest_int8acc.graph.qdq import check_formats
+from pytest_int8acc.measure.precision import int8_share_score
 from pytest_int8acc.measure.runs import Runs
-from pytest_int8acc.results import EngineInfo, Finding, OutputResult, Role, Score, by_rule
+from pytest_int8acc.results import (
+    EngineInfo,
+    Finding,
+    OutputResult,
+    PrecisionContract,
+    Role,
+    Score,
+    by_rule,
+)
 from pytest_int8acc.settings import Settings
 from pytest_int8acc.spec.criteria import EngineCriterion, MetricCriterion
 from pytest_int8acc.spec.models import Case
@@ -305,25 +314,26 @@ def caveats(
         )
 
 
-def engine_scores(case: Case, backend: Backend) -> tuple[tuple[Score, ...], tuple[str, ...]]:
+def engine_scores(
+    case: Case, backend: Backend, contract: PrecisionContract | None
+) -> tuple[tuple[Score, ...], tuple[str, ...]]:
     """Scores of the case's engine criteria, and warnings of those that cannot be judged.
 
     Without a criterion, the share of INT8 and the speedup are reported all the same where they are known.
     """
-    wanted = [c for c in case.criteria if isinstance(c, EngineCriterion)]
-    if not backend.builds_engines:
-        names = [key for c in wanted for key in EngineCriterion.limits() if getattr(c, key) is not None]
-        said = f"{', '.join(names)} not judged: ONNX Runtime builds no engine (backend: tensorrt does)"
-        return (), (said,) if names else ()
-    return _scores({info.role: info for info in backend.engines}, wanted), ()
-
-
-def _scores(engines: dict[Role, EngineInfo], wanted: Iterable[EngineCriterion]) -> tuple[Score, ...]:
     limits: dict[str, float] = {}
-    for criterion in wanted:
-        for key in EngineCriterion.limits():
-            if (limit := getattr(criterion, key)) is not None:
-                limits[key] = limit
+    for criterion in case.criteria:
+        if isinstance(criterion, EngineCriterion):
+            limits |= criterion.model_dump(exclude_none=True)
+    share = limits.pop("int8_share", None)
+    scores = () if share is None else (int8_share_score(contract, share),)
+    if backend.builds_engines:
+        return (*scores, *_scores({info.role: info for info in backend.engines}, limits)), ()
+    said = f"{', '.join(limits)} not judged: ONNX Runtime builds no engine (backend: tensorrt does)"
+    return scores, (said,) if limits else ()
+
+
+def _scores(engines: dict[Role, EngineInfo], limits: Mapping[str, float]) -> tuple[Score, ...]:
     int8, baseline = engines.get(Role.INT8), engines.get(Role.BASELINE)
     scores = []
     if int8 is not None and (int8.weighted or "int8_layers" in limits):

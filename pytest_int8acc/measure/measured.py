@@ -53,6 +53,7 @@ from pytest_int8acc.measure.caveats import (
     shown_inside,
 )
 from pytest_int8acc.measure.first_look import Preflight
+from pytest_int8acc.measure.precision import precision_contract
 from pytest_int8acc.measure.preflight import beside_golden, preflight
 from pytest_int8acc.measure.rounding import Moved, with_rounding
 from pytest_int8acc.measure.runs import (
@@ -64,7 +65,6 @@ from pytest_int8acc.measure.runs import (
     read_reference,
     run_forms,
 )
-from pytest_int8acc.measure.work import int8_share, little_in_int8
 from pytest_int8acc.results import CaseResult, Finding, Role, Score
 from pytest_int8acc.settings import Settings
 from pytest_int8acc.spec.models import Case
@@ -299,7 +299,7 @@ def _measure(case: Case, settings: Settings, backend: Backend, keeper: Keeper | 
         lost, verdict = _judged(setup, runs, early, sessions)
     verdict = verdict._replace(metrics=keeper.named(verdict.metrics, setup.own, judge))
     backend.measure_latency((Role.BASELINE, Role.INT8), inputs)
-    result = _result(setup, runs, verdict, lost, int8_share(setup.int8, inputs, sessions))
+    result = _result(setup, runs, verdict, lost, sessions)
     run = Compared(runs.baseline, runs.candidate, runs.backend, setup.own, inputs, forms.model)
     with case.at("golden" if case.golden else "baseline"):
         result = keeper.finish(result, run)
@@ -357,11 +357,13 @@ def is_explained(case: Case, settings: Settings, *, int8_passed: bool) -> bool:
 
 
 def _result(
-    setup: _Setup, runs: Runs, verdict: Verdict, lost: Sequence[Score], work: float | None
+    setup: _Setup, runs: Runs, verdict: Verdict, lost: Sequence[Score], sessions: Sessions
 ) -> CaseResult:
     case, inputs, backend, int8 = setup.case, setup.inputs, setup.backend, setup.int8
     baseline, candidate = setup.baseline, setup.forms.candidate
-    gained, untold = engine_scores(case, backend)
+    zero = runs.zero[Role.BASELINE]
+    contract = precision_contract(case, backend, int8, candidate, inputs, sessions, verdict.outputs, zero)
+    gained, untold = engine_scores(case, backend, contract)
     free = not_judged(case, verdict.outputs, bool(setup.keeper.recording))
     warned = caveats(setup.settings, int8, baseline, verdict.outputs, verdict.metrics, lost)
     random = inputs.notes if inputs.is_random else ()
@@ -381,8 +383,9 @@ def _result(
         int8_groups=len(int8.network.groups) if int8 else 0,
         high_groups=len(int8.network.left_high) if int8 else 0,
         low="" if low is INT8 else low.name,
-        int8_macs=work,
-        warnings=(*nothing_compared(runs), *warned, *little_in_int8(int8, work), *random, *untold, *free),
+        int8_macs=None if contract is None or int8 is None else contract.asked.get(low.name),
+        precision=contract,
+        warnings=(*nothing_compared(runs), *warned, *random, *untold, *free),
         notes=tuple(dict.fromkeys(notes)),
         engines=backend.engines,
         findings=(*setup.findings, *setup.slips),

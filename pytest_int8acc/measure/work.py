@@ -1,8 +1,9 @@
-"""How much of a model's work INT8 reaches."""
+"""The multiply-accumulates of a case's model, node by node."""
 
 from __future__ import annotations
 
-from pytest_int8acc.case.forms import Int8Form
+import contextlib
+
 from pytest_int8acc.data import Dataset
 from pytest_int8acc.data.layout import read_layout
 from pytest_int8acc.engines.onnxruntime import Sessions
@@ -11,42 +12,21 @@ from pytest_int8acc.graph.macs import inferred_shapes, unsized, work
 from pytest_int8acc.graph.model import Model
 from pytest_int8acc.measure.shapes import tensor_shapes
 
-#: INT8 that does less of the work than this is hardly any.
-_LITTLE = 0.05
 
+def macs_of(model: Model, inputs: Dataset, sessions: Sessions) -> dict[str, float]:
+    """Node to its multiply-accumulates.
 
-def int8_share(int8: Int8Form | None, inputs: Dataset, sessions: Sessions) -> float | None:
-    """Share of the multiply-accumulates that run in INT8; None without any, or where shapes are not known.
-
-    Shapes are inferred; where that does not tell them all, the model runs once.
+    Shapes are inferred; where that does not tell them all, the model runs once. Where it cannot, as with
+    operators that only TensorRT has, what has no known shape counts each weight once.
 
     Raises:
         DataError: The inputs cannot be read.
     """
-    if int8 is None:
-        return None
-    try:
-        done = _work(int8.network.model, inputs, sessions)
-    except (EngineError, KeyError):  # a figure that is not worth a case
-        return None
-    total = sum(done.values())
-    return sum(done[name] for group in int8.network.groups for name in group.nodes) / total if total else None
-
-
-def little_in_int8(int8: Int8Form | None, share: float | None) -> list[str]:
-    """What is said of INT8 that does hardly any of the work; empty where it does enough."""
-    if int8 is None or share is None or share >= _LITTLE:
-        return []
-    groups = len(int8.network.groups)
-    return [f"{100 * share:.2g} % of the multiply-accumulates run in INT8, though {groups} groups do"]
-
-
-def _work(model: Model, inputs: Dataset, sessions: Sessions) -> dict[str, float]:
-    """Node to its multiply-accumulates."""
     shapes = inferred_shapes(model, _input_shapes(model, inputs))
-    missing = unsized(model, shapes)
-    if missing:
-        shapes |= tensor_shapes(model, next(inputs.batches()).feed, unsized(model, {}), sessions)
+    if unsized(model, shapes):
+        feed = next(inputs.batches()).feed
+        with contextlib.suppress(EngineError):
+            shapes |= tensor_shapes(model, feed, unsized(model, {}), sessions)
     return work(model, shapes)
 
 

@@ -10,6 +10,13 @@ from pytest_int8acc.report.causes import cause_clause, share_text
 from pytest_int8acc.report.course import stop_text
 from pytest_int8acc.report.diagnosis import changes, rule_line, rules_text
 from pytest_int8acc.report.engines import no_int8
+from pytest_int8acc.report.precision import (
+    precision_cautions,
+    precision_fix,
+    precision_problems,
+    precision_why,
+    share_fix,
+)
 from pytest_int8acc.report.search import reason
 from pytest_int8acc.report.summary import first_line, is_jumpy, jump_text, why_texts
 from pytest_int8acc.report.words import (
@@ -49,7 +56,8 @@ _BY_ENGINE = "try another TensorRT version or a lower optimization_level, and re
 
 def missed_limits(result: CaseResult, most: int | None = None) -> list[str]:
     """Each problem and each missed limit, the worst first; names of at most ``most`` characters."""
-    problems = [
+    problems = precision_problems(result)
+    problems += [
         f"'{middle(output.name, most or len(output.name))}': {output.problem}"
         for output in result.outputs
         if output.problem
@@ -82,6 +90,13 @@ def _answer(result: CaseResult, verbosity: int) -> list[str]:
     lines = [failure_line(result)]
     if _is_golden_s(result):  # which says what to do, too
         return [*lines, *_wrapped(f"Why: {result.golden}", 4), _more(result, verbosity)]
+    if result.is_misbuilt and result.precision is not None:  # what follows from the scores comes after that
+        lines += _wrapped(f"Why: {precision_why(result.precision)}")
+        lines += fix_lines(result)
+        told = [f"missed as well: {text}" for text in missed_limits(result, NAME)[1:]]
+        told += cautions(result)
+        lines += _caution_lines(told, None if verbosity > 0 else _CAUTIONS)
+        return [*lines, _more(result, verbosity)]
     if whys := [f"Why: {text}" for text in why_texts(result) if text]:
         lines += _wrapped(first_fitting(whys, _LINES_OF_WHY * WIDTH - 15))
     lines += fix_lines(result)
@@ -109,6 +124,10 @@ def _wrapped(text: str, most_lines: int = _LINES_OF_WHY) -> list[str]:
 
 def fix_lines(result: CaseResult) -> list[str]:
     """What to do: the data first where they are wrong, then the recommended fix, or why there is none."""
+    if result.is_misbuilt and result.precision is not None:
+        return _wrapped(f"Fix: {precision_fix(result.precision)}")
+    if _misses_share_alone(result) and result.precision is not None:
+        return _wrapped(f"Fix: {share_fix(result.precision)}")
     known = [f.remedy for f in result.findings if _is_slip(result, f) and f.remedy]
     lines = [f"Fix: {remedy}, and run again" for remedy in known[:1]]
     elsewhere = _elsewhere(result)
@@ -119,6 +138,13 @@ def fix_lines(result: CaseResult) -> list[str]:
         label = "Or: " if lines else "Fix: "
         lines.append(first_fitting([label + text for text in told]))
     return [fitted(line) for line in lines] or [first_fitting([f"Fix: {text}" for text in _no_fix(result)])]
+
+
+def _misses_share_alone(result: CaseResult) -> bool:
+    """Whether the share of INT8 is all that is missed, which no layer that leaves INT8 mends."""
+    missed = [score for score in result.scores if not score.passed]
+    whole = all(output.passed for output in result.outputs)
+    return whole and bool(missed) and all(score.metric == "int8_share" for score in missed)
 
 
 def _is_slip(result: CaseResult, finding: Finding) -> bool:
@@ -256,7 +282,8 @@ def cautions(result: CaseResult) -> list[str]:
     groups = [rule_line(group) for group in by_rule(known)]
     jumps = result.diagnosis.jumps if result.diagnosis is not None and not is_jumpy(result) else ()
     jumpy = [jump_text(jumps, NAME)] if jumps else []
-    told = [*lint, *luck[:1], *no_int8(result.engines), *result.warnings, *stopped, *groups, *jumpy]
+    built = [*no_int8(result), *precision_cautions(result.precision)]
+    told = [*lint, *luck[:1], *built, *result.warnings, *stopped, *groups, *jumpy]
     return list(dict.fromkeys(told))
 
 

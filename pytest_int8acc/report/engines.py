@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from pytest_int8acc.report.words import count, number
-from pytest_int8acc.results import EngineInfo, Latency, Role
+from pytest_int8acc.results import CaseResult, EngineInfo, Latency, Role
 
 
 def engine_lines(engines: Sequence[EngineInfo], verbosity: int = 0) -> list[str]:
@@ -18,12 +18,15 @@ def engine_lines(engines: Sequence[EngineInfo], verbosity: int = 0) -> list[str]
     ]
 
 
-def no_int8(engines: Sequence[EngineInfo]) -> list[str]:
-    """A warning where an INT8 engine runs none of its weighted layers in INT8."""
+def no_int8(result: CaseResult) -> list[str]:
+    """A warning where an INT8 engine runs none of its weighted layers in INT8, and nobody says it better."""
+    contract = result.precision
+    if contract is not None and contract.asked:
+        return []
     return [
         "You asked for INT8 and 0 of "
         + ("1 layer runs in it" if engine.weighted == 1 else f"{engine.weighted} layers run in it")
-        for engine in engines
+        for engine in result.engines
         if engine.role == Role.INT8 and engine.weighted and not engine.int8 and not engine.untold
     ]
 

@@ -14,10 +14,20 @@ from pytest_int8acc.report.causes import advice, cause_text
 from pytest_int8acc.report.course import stop_text
 from pytest_int8acc.report.diagnosis import repair_text
 from pytest_int8acc.report.plain import to_plain
+from pytest_int8acc.report.precision import precision_text
 from pytest_int8acc.report.search import alone_text, reason, remarks
 from pytest_int8acc.report.summary import fit_note, stage_text, summary
 from pytest_int8acc.report.words import in_low
-from pytest_int8acc.results import CaseResult, Culprit, LineFit, Repair, SearchOutcome, StageLine, Stop
+from pytest_int8acc.results import (
+    CaseResult,
+    Culprit,
+    LineFit,
+    PrecisionContract,
+    Repair,
+    SearchOutcome,
+    StageLine,
+    Stop,
+)
 from pytest_int8acc.results.causes import Cause
 
 #: Raised when a key changes its meaning or goes away; new keys may come at any time.
@@ -30,11 +40,22 @@ BAD = ("failed", "error")
 #: What an entry holds of the result as it is, beside what scripts ask for most.
 _AS_MEASURED = (
     *("spec", "samples", "data", "baseline", "candidate", "backend", "outputs", "metrics", "int8_groups"),
-    *("high_groups", "int8_macs", "warnings", "notes", "search", "engines", "findings", "diagnosis"),
+    *(
+        "high_groups",
+        "int8_macs",
+        "precision",
+        "warnings",
+        "notes",
+        "search",
+        "engines",
+        "findings",
+        "diagnosis",
+    ),
     *("golden", "recorded", "phases", "stopped", "low"),
 )
 #: By class, the key of each sentence and what makes it.
 SENTENCES: Mapping[type, Mapping[str, Callable[[Any], str]]] = {
+    PrecisionContract: {"text": precision_text},
     Cause: {"text": cause_text, "advice": advice},
     LineFit: {"note": fit_note},
     Repair: {"text": repair_text},

@@ -9,6 +9,7 @@ from pytest_int8acc.report.answer import alternatives, answer, cautions, failure
 from pytest_int8acc.report.course import course_lines
 from pytest_int8acc.report.diagnosis import calibration_lines, finding_lines, layer_lines
 from pytest_int8acc.report.engines import engine_lines, no_int8
+from pytest_int8acc.report.precision import precision_cautions, precision_text
 from pytest_int8acc.report.search import search_lines
 from pytest_int8acc.report.summary import fit_note, stage_lines, summary
 from pytest_int8acc.report.words import (
@@ -19,7 +20,6 @@ from pytest_int8acc.report.words import (
     in_low,
     name_of,
     number,
-    percent,
     relation,
     score_cells,
     table,
@@ -81,17 +81,20 @@ def remedies(result: CaseResult, verbosity: int = 0) -> list[str]:
 def headline(result: CaseResult) -> str:
     """What was compared with what, on which data, where."""
     samples = count(result.samples, "sample")
-    work = "" if result.int8_macs is None else f"{percent(result.int8_macs)} of the MACs in INT8; "
-    return f"{result.candidate} against {result.baseline}; {work}{samples}: {result.data}; {result.backend}"
+    formats = "" if result.precision is None else f"{precision_text(result.precision)}; "
+    return (
+        f"{result.candidate} against {result.baseline}; {formats}{samples}: {result.data}; {result.backend}"
+    )
 
 
 def status(result: CaseResult) -> str:
-    """One line for the terminal section: the most critical score, the backend, the worst of the warnings."""
+    """One line for the terminal section: the worst score, the backend, the formats, the worst warning."""
     told = cautions(result)
     worst = fitted(told[0]) if told else ""
     many = f"{len(told)} warnings, the worst: {worst}" if len(told) > 1 else f"warning: {worst}"
     cautioned = [in_low(many, result.low)] if told else []
-    return "; ".join([f"{most_critical(result)}, {result.backend}", *cautioned])
+    formats = [] if result.precision is None else [precision_text(result.precision)]
+    return "; ".join([f"{most_critical(result)}, {result.backend}", *formats, *cautioned])
 
 
 def most_critical(result: CaseResult) -> str:
@@ -107,7 +110,8 @@ def most_critical(result: CaseResult) -> str:
 
 def warnings_of(result: CaseResult) -> list[str]:
     """What makes the verdict worth less than it looks, an engine without INT8 first."""
-    return list(dict.fromkeys([*no_int8(result.engines), *result.warnings]))
+    told = [*no_int8(result), *precision_cautions(result.precision), *result.warnings]
+    return list(dict.fromkeys(told))
 
 
 def details(result: CaseResult, verbosity: int = 0) -> list[str]:

@@ -17,6 +17,7 @@ from pytest_int8acc.report.engines import int8_layers, speedup
 from pytest_int8acc.report.json import BAD
 from pytest_int8acc.report.labels import FILES, metric_label
 from pytest_int8acc.report.plain import restore_entry
+from pytest_int8acc.report.precision import precision_why
 from pytest_int8acc.report.search import cost_line, fix_line, remarks
 from pytest_int8acc.report.summary import summary
 from pytest_int8acc.report.terminal import said_of
@@ -81,7 +82,7 @@ def measured_view(result: CaseResult, texts: Mapping[str, str]) -> dict[str, Any
         "result": result,
         "strain": worst if math.isfinite(worst) else 1e308,
         "place": max((place for s in judged if (place := score_place(s)) is not None), default=None),
-        "why": in_low(summary(result), result.low),
+        "why": in_low(_why(result), result.low),
         "headline": headline(result),
         "todo": [in_low(line, result.low).partition(": ")[::2] for line in fixes],
         "detail": "" if result.answer is None else repair_detail(result.answer),
@@ -102,6 +103,13 @@ def measured_view(result: CaseResult, texts: Mapping[str, str]) -> dict[str, Any
         "snippets": _snippets(result),
         **files_by_use(result.written, texts),
     }
+
+
+def _why(result: CaseResult) -> str:
+    """Why the case fails: an engine in another format first."""
+    if result.is_misbuilt and result.precision is not None:
+        return precision_why(result.precision)
+    return summary(result)
 
 
 def repair_detail(repair: Repair) -> str:

@@ -9,6 +9,7 @@ from typing import Literal, get_args
 from pytest_int8acc.results.causes import CalibrationLine, Diagnosis, LayerError, Migration, Repair, StageLine
 from pytest_int8acc.results.course import Doing, Part, Phase, PhaseName, Stop
 from pytest_int8acc.results.engines import EngineInfo, EngineLayer, Latency, Role
+from pytest_int8acc.results.precision import LayerShare, PrecisionContract
 from pytest_int8acc.results.samples import View, WorstSample
 from pytest_int8acc.results.scores import Acceptance, Bound, Interval, LineFit, OutputResult, Score
 from pytest_int8acc.results.search import (
@@ -28,6 +29,7 @@ __all__ = ["CaseResult", "Finding", "Severity", "by_rule"]
 __all__ += ["CalibrationLine", "Diagnosis", "LayerError", "Migration", "Repair", "StageLine"]
 __all__ += ["Doing", "Part", "Phase", "PhaseName", "Stop"]
 __all__ += ["EngineInfo", "EngineLayer", "Latency", "Role"]
+__all__ += ["LayerShare", "PrecisionContract"]
 __all__ += ["View", "WorstSample"]
 __all__ += ["Acceptance", "Bound", "Interval", "LineFit", "OutputResult", "Score"]
 __all__ += [
@@ -90,8 +92,10 @@ class CaseResult:
     low: str = ""
     """What the candidate's groups run in, ``fp16`` or ``bf16``; empty for INT8."""
     int8_macs: float | None = None
-    """Share of the model's multiply-accumulates that run in INT8, recurrent layers and bodies of Loop,
-    Scan and If included; None where it is not known."""
+    """Share of the model's multiply-accumulates that are asked for in INT8, recurrent layers and bodies of
+    Loop, Scan and If included; None where it is not known, as of an engine that was built already."""
+    precision: PrecisionContract | None = None
+    """The formats that were asked for, and those in which the engine ran."""
     warnings: tuple[str, ...] = ()
     """What makes the verdict worth less than it looks; shown even where the case passes."""
     notes: tuple[str, ...] = ()
@@ -150,6 +154,16 @@ class CaseResult:
         return () if certain else tuple(missed)
 
     @property
-    def passed(self) -> bool:
-        """True where every output and every metric passes."""
+    def kept(self) -> bool:
+        """True where every limit is kept."""
         return all(output.passed for output in self.outputs) and all(score.passed for score in self.metrics)
+
+    @property
+    def is_misbuilt(self) -> bool:
+        """Whether the engine provably ran in another format than the one asked for."""
+        return self.precision is not None and self.precision.is_broken
+
+    @property
+    def passed(self) -> bool:
+        """True where every limit is kept, by what was asked for."""
+        return self.kept and not self.is_misbuilt

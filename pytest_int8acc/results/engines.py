@@ -10,6 +10,9 @@ from typing import Literal
 #: What a layer of an engine computes in.
 LayerKind = Literal["weighted", "qdq", "reformat", "other"]
 Kind = Literal["int8", "fp8", "fp16", "bf16", "fp32", "other"]
+#: Why a layer's precision proves nothing: its kernel may hold several operators in formats of their own, or
+#: what it reads, its weights and its kernel's name contradict each other.
+Doubt = Literal["", "region", "contradiction"]
 
 
 class Role(str, Enum):
@@ -38,6 +41,7 @@ class EngineLayer:
     kind: LayerKind
     """qdq: a Quantize or Dequantize that stands alone."""
     precision: Kind
+    doubt: Doubt = ""
 
 
 @dataclass(frozen=True)

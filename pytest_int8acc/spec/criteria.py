@@ -239,8 +239,16 @@ def _strange_keys(metric: str, given: Mapping[str, Any]) -> Iterator[tuple[str |
 
 
 class EngineCriterion(_Limits):
-    """Limits on what an engine of TensorRT is and gains; ONNX Runtime cannot judge them."""
+    """Limits on how much is in INT8, and on what an engine of TensorRT gains.
 
+    ONNX Runtime judges ``int8_share`` alone, by what is asked for.
+    """
+
+    int8_share: fields.Fraction | None = option(
+        "Least share of the model's multiply-accumulates in INT8: as the engine runs them; on ONNX Runtime "
+        "as Q/DQ or calibration ask for them.",
+        examples=[0.9],
+    )
     int8_layers: fields.Fraction | None = option(
         "Least share of the engine's layers with weights that run in INT8.", examples=[0.9]
     )

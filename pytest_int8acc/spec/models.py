@@ -13,6 +13,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, Discriminator, Field, PrivateAttr, Tag, model_validator
 
 from pytest_int8acc.errors import blaming
+from pytest_int8acc.results.precision import Realized
 from pytest_int8acc.settings import Backend, Mode, Provider, Strategy, When, to_bytes
 from pytest_int8acc.spec import fields
 from pytest_int8acc.spec.criteria import Criterion
@@ -63,6 +64,12 @@ class TensorRt(Closed):
     )
     tactic_sources: Annotated[tuple[fields.Text, ...], expect_list("tactic sources")] | None = option(
         "Tactic sources of the builder, like CUBLAS; [] takes none (default: TensorRT's)."
+    )
+    obey: fields.Flag = option(
+        "Hold each layer in the precision that the model has there, by layer precisions that must be obeyed; "
+        "without it TensorRT takes the fastest, FP32 too. For TensorRT 8.6 and 9: from 10 on the model's "
+        "own types are obeyed.",
+        False,
     )
     timeout: fields.Count = option("Seconds that one build may take.", 1800)
 
@@ -182,6 +189,11 @@ class Case(Closed):
     backend: Annotated[Backend, one_of(Backend)] | None = option(
         "The runtime; auto takes the best that can run here (default: auto)."
     )
+    realized: Annotated[Realized, one_of(Realized)] | None = option(
+        "What becomes of an engine that provably runs more than 10 % of the multiply-accumulates asked for, "
+        "by Q/DQ or by 'candidate', in another format. require: the case fails; warn; or off (default: "
+        "require, and warn with 'int8: {implicit: ...}').",
+    )
     onnxruntime: OnnxRuntime | None = option("Options of the ONNX Runtime backend.")
     tensorrt: TensorRt = option("How TensorRT builds its engines.", TensorRt())
     search: Search = option("How the layers that must leave INT8 are searched.", Search())
@@ -225,9 +237,13 @@ class Case(Closed):
             yield from _conflicts_of_low(given)
         criteria = given.get("criteria") if present and present[-1] != "int8" else None
         criteria = criteria if isinstance(criteria, list | tuple) else ()
-        if any(isinstance(c, dict) and "int8_layers" in c for c in criteria):
-            yield "criteria", f"'int8_layers' says nothing of a case with '{present[-1]}': remove it"
+        for key in ("int8_layers", "int8_share"):
+            if any(isinstance(c, dict) and key in c for c in criteria):
+                yield "criteria", f"'{key}' says nothing of a case with '{present[-1]}': remove it"
         int8 = given.get("int8")
+        if "realized" in given and isinstance(int8, dict) and "engine" in int8:
+            text = "has no effect on 'int8: {engine: ...}', which does not tell what was asked for"
+            yield "realized", f"'realized' {text}: use the criterion {{int8_share: 0.9}}"
         sources = int8 if "plan" in given and isinstance(int8, dict) else ()
         if "engine" in sources:
             yield "plan", "'plan' has no effect on 'int8: {engine: ...}': name the model it was made from"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,12 +14,13 @@ from projects import CALIBRATED, Project
 from pytest_int8acc.backends.open import OrtBackend
 from pytest_int8acc.backends.protocol import Backend
 from pytest_int8acc.backends.tensorrt import TrtBackend
-from pytest_int8acc.case.forms import EngineForm, ImplicitForm, ModelForm, fp32_form
+from pytest_int8acc.case.forms import EngineForm, ImplicitForm, ModelForm, fp32_form, int8_form
 from pytest_int8acc.data import open_dataset
 from pytest_int8acc.engines.tensorrt.platform import Platform
 from pytest_int8acc.errors import EngineError, MissingBackendError
 from pytest_int8acc.graph.load import load_model
 from pytest_int8acc.graph.model import Model
+from pytest_int8acc.graph.network import Plan
 from pytest_int8acc.results import Role
 from pytest_int8acc.settings import Settings
 from pytest_int8acc.spec.load import load_spec
@@ -134,6 +136,48 @@ def test_flags_choose_types_below_tensorrt_10_and_under_implicit_quantization(
     half = {tensor.dtype.name for tensor in deployed.values().values()} >= {"float16"}
     assert half != by_flags, "what flags halve is handed over as it was before"
     assert tensorrt.deployed(implicit(model, Path("a.cache")))[1]
+
+
+@pytest.mark.parametrize("version", [(10, 0, 1), (11, 1, 0)])
+def test_obey_is_for_versions_whose_builders_choose(case: Case, version: tuple[int, ...]) -> None:
+    case = obeying(case)
+    with pytest.raises(EngineError, match=r"has no layer precisions: TensorRT 8\.6 and 9 obey them"):
+        TrtBackend(Platform("tensorrt", version, "a GPU", (8, 9)), case, SETTINGS)
+
+
+def test_obey_holds_what_computes_in_fp16_but_not_what_q_dq_make_int8(case: Case, model: Model) -> None:
+    plain, obeys = (
+        TrtBackend(Platform("tensorrt", (8, 6, 1), "a GPU", (8, 9)), c, SETTINGS)
+        for c in (case, obeying(case))
+    )
+    assert plain.can_obey
+    assert not obeys.can_obey
+    inputs = open_dataset("data.npz", model.inputs, base=case.file.parent)
+    nodes = [node.name for node in model.graph.node]
+    half = ModelForm.halved(model, "FP16", in_fp32=nodes[:1])
+    assert plain._request(half, Role.INT8, inputs).precisions == {nodes[0]: "fp32"}
+    held = obeys._request(half, Role.INT8, inputs).precisions
+    assert held == {**dict.fromkeys(nodes, "fp16"), nodes[0]: "fp32"}
+    assert obeys._request(fp32_form(model), Role.BASELINE, inputs).precisions == {}
+    int8 = int8_form(case, model, SETTINGS)
+    first = int8.network.groups[0].name
+    mixed = int8.under(Plan({first: "fp16"}))
+    assert obeys._request(mixed, Role.INT8, inputs).precisions == {first: "fp16"}
+    for backend in (plain, obeys):
+        backend.close()
+
+
+@pytest.mark.parametrize(("version", "refused"), [((8, 6, 1), True), ((10, 0, 1), False)])
+def test_bf16_wants_strong_typing(case: Case, model: Model, version: tuple[int, ...], refused: bool) -> None:
+    case = case.model_copy(update={"candidate": "bf16"})
+    backend = TrtBackend(Platform("tensorrt", version, "a GPU", (8, 9)), case, SETTINGS)
+    with pytest.raises(EngineError, match="has no BF16") if refused else contextlib.nullcontext():
+        backend.check(fp32_form(model))
+    backend.close()
+
+
+def obeying(case: Case) -> Case:
+    return case.model_copy(update={"tensorrt": case.tensorrt.model_copy(update={"obey": True})})
 
 
 def test_roles_are_their_words() -> None:

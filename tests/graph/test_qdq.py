@@ -306,7 +306,7 @@ def test_unlike_pairs_stay_and_are_named() -> None:
 @pytest.mark.parametrize(
     ("body", "message"),
     [
-        ("y = MatMul(x, w)", "no QuantizeLinear or DequantizeLinear in it; is it the float model?"),
+        ("y = MatMul(x, w)", "no QuantizeLinear or DequantizeLinear in it: this is the float model"),
         (
             "a, p, q = DynamicQuantizeLinear(x) b = DequantizeLinear(a, p, q) y = MatMul(b, w)",
             "operator format",

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 from projects import CALIBRATED, Project
+from report_cases import case
 
 import pytest_int8acc.measure.measured
 from pytest_int8acc.backends.open import OrtBackend
@@ -80,9 +81,9 @@ def test_layers_that_are_not_told_pass_no_limit(monkeypatch, project, limit, val
 
 
 def test_none_in_int8_is_no_warning_where_not_all_is_told():
-    int8 = engine(Role.INT8, 1.0, "fp16")
-    assert no_int8([int8])
-    assert not no_int8([replace(int8, untold=2)])
+    result, int8 = case(), engine(Role.INT8, 1.0, "fp16")
+    assert no_int8(replace(result, engines=(int8,)))
+    assert not no_int8(replace(result, engines=(replace(int8, untold=2),)))
 
 
 def test_the_speedup_is_a_gate_and_starts_no_search(monkeypatch, project):

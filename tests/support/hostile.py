@@ -75,7 +75,7 @@ def acts(text: str) -> list[str]:
 CLOSED = (
     *("bound", "precision", "severity", "source", "verdict", "finished"),
     *("symptom", "meanings", "first_stage", "against", "together", "role", "rows"),
-    "low",
+    *("low", "doubt", "policy", "ran"),
 )
 WORDS = (
     *("weighted", "qdq", "reformat", "recalibrate", "high", "inf", "nan"),

@@ -533,6 +533,25 @@ FILES = {
         "model: a\ninputs: a\nfp8: {calibrate: {}}\ncriteria:\n  - {int8_layers: 0.9}",
         [(4, 1, "'int8_layers' says nothing of a case with 'fp8': remove it")],
     ),
+    "fp8 with a share of int8": (
+        "model: a\ninputs: a\nfp8: {calibrate: {}}\ncriteria:\n  - {int8_share: 0.9}",
+        [(4, 1, "'int8_share' says nothing of a case with 'fp8': remove it")],
+    ),
+    "realized of an engine": (
+        "model: a\ninputs: a\nint8: {engine: a.engine}\nrealized: require",
+        [
+            (
+                4,
+                1,
+                "'realized' has no effect on 'int8: {engine: ...}', which does not tell what was asked for: "
+                "use the criterion {int8_share: 0.9}",
+            )
+        ],
+    ),
+    "realized by another word": (
+        "model: a\ninputs: a\nint8: {calibrate: {}}\nrealized: strict",
+        [(4, 11, "realized: expected one of require, warn, off, found 'strict'")],
+    ),
     "fp8 percentile of minmax": (
         "model: a\ninputs: a\nfp8: {calibrate: {percentile: 99}}",
         [(3, 19, "'percentile' has no effect on method minmax")],

@@ -30,6 +30,8 @@ Feature = Literal[
     "debug tensors",
     "timing cache",
     "FP8",
+    "BF16",
+    "layer precisions",
 ]
 
 _MODULES: dict[Flavor, str] = {"tensorrt": "tensorrt", "rtx": "tensorrt_rtx"}
@@ -146,6 +148,15 @@ _NEEDS: dict[Feature, _Need] = {
         lambda p: p.strongly_typed and (p.capability is None or p.capability >= _ADA),
         "it takes TensorRT 10 or later or TensorRT-RTX, and a GPU of Ada (compute capability 8.9) or later; "
         "use 'int8', or 'backend: onnxruntime', which simulates FP8",
+    ),
+    "BF16": _Need(
+        lambda p: p.strongly_typed,
+        "TensorRT 10 and later and TensorRT-RTX have it; use 'candidate: fp16', or 'backend: onnxruntime'",
+    ),
+    "layer precisions": _Need(
+        lambda p: not p.strongly_typed,
+        "TensorRT 8.6 and 9 obey them; from 10 on, and in TensorRT-RTX, an engine has the model's own types, "
+        "so leave 'obey' out",
     ),
     "timing cache": _Need(lambda p: not p.is_rtx, "TensorRT has it, TensorRT-RTX does not"),
 }

@@ -1,0 +1,58 @@
+"""Which nodes are asked to compute in a low format."""
+
+from __future__ import annotations
+
+from functools import cache
+
+from pytest_int8acc.graph.formats import FP16
+from pytest_int8acc.graph.groups import WEIGHTED, moves_values
+from pytest_int8acc.graph.model import Model
+from pytest_int8acc.graph.network import Network
+from pytest_int8acc.graph.qdq import is_qdq
+from pytest_int8acc.graph.to_fp16 import narrow_nodes
+
+
+def low_products(network: Network) -> frozenset[str]:
+    """Nodes of the main graph that are asked to compute in the network's low format.
+
+    In INT8 and FP8 these are Conv, ConvTranspose, Gemm and MatMul both of whose operands are dequantized,
+    directly or before nodes that only move values: with one operand in floating point no kernel multiplies
+    codes. In FP16 and BF16 these are all nodes of the groups.
+    """
+    if not network.low.takes_scales:
+        return frozenset(name for group in network.groups for name in group.nodes)
+    edges = {(edge.node, edge.index) for group in network.groups for edge in group.edges}
+    index = network.model.index
+
+    @cache
+    def is_dequantized(name: str, place: int) -> bool:
+        if (name, place) in edges:
+            return True
+        maker = index.producer.get(index.nodes[name].input[place])
+        if maker is None:
+            return False
+        if maker.op_type == "Concat":
+            return all(is_dequantized(maker.name, i) for i in range(len(maker.input)))
+        return moves_values(maker) and is_dequantized(maker.name, 0)
+
+    return frozenset(
+        name
+        for name, node in index.nodes.items()
+        if node.op_type in WEIGHTED and is_dequantized(name, 0) and is_dequantized(name, 1)
+    )
+
+
+def half_nodes(model: Model) -> tuple[str, ...]:
+    """Nodes of an FP32 model that a builder is to hold in FP16 where the model is to run in FP16.
+
+    Where the model has Q/DQ, these are the products that read nothing dequantized: a precision set on what
+    TensorRT fuses with Q/DQ would break up its INT8 kernels.
+    """
+    narrow, _ = narrow_nodes(model, FP16)
+    nodes = [node for node in model.graph.node if node.name in narrow]
+    if not is_qdq(model):
+        return tuple(node.name for node in nodes)
+    dequantized = {node.output[0] for node in model.graph.node if node.op_type == "DequantizeLinear"}
+    return tuple(
+        node.name for node in nodes if node.op_type in WEIGHTED and dequantized.isdisjoint(node.input)
+    )

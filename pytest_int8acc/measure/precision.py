@@ -1,0 +1,203 @@
+"""What a case asked for and what its engine ran, by share of the multiply-accumulates."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import replace
+
+from pytest_int8acc.backends.protocol import Backend
+from pytest_int8acc.case.forms import Form, ImplicitForm, Int8Form
+from pytest_int8acc.data import Dataset
+from pytest_int8acc.engines.inspector import node_formats
+from pytest_int8acc.engines.onnxruntime import Sessions
+from pytest_int8acc.graph.asked import low_products
+from pytest_int8acc.graph.formats import INT8
+from pytest_int8acc.measure.work import macs_of
+from pytest_int8acc.results import EngineInfo, LayerShare, OutputResult, PrecisionContract, Role, Score
+from pytest_int8acc.results.engines import Kind
+from pytest_int8acc.results.precision import AskedBy, Realized
+from pytest_int8acc.spec.criteria import EngineCriterion
+from pytest_int8acc.spec.models import Case
+
+#: A Q/DQ file, or a file of scales, that asks for less than this share in INT8 left out what it was made for.
+_LEAST_OF_FILES = 0.5
+#: The same of our own calibration, which leaves out only what the spec or TensorRT wants left out.
+_LEAST = 0.05
+#: Layers that are named at most.
+_NAMED = 5
+#: A share below this is a sum's rounding.
+_ROUNDING = 1e-9
+
+
+def precision_contract(
+    case: Case,
+    backend: Backend,
+    int8: Int8Form | None,
+    candidate: Form,
+    inputs: Dataset,
+    sessions: Sessions,
+    outputs: Sequence[OutputResult],
+    zero: Collection[str] = (),
+) -> PrecisionContract | None:
+    """The formats that were asked for and those that ran; None where the model has no multiply-accumulates.
+
+    Args:
+        case: Says what becomes of another format.
+        backend: Its INT8 engine, where it builds one, tells what ran.
+        int8: None for an engine that was built already, of which nothing is known to have been asked for.
+        candidate: What was compared with the baseline.
+        inputs: Their shapes tell what a node costs.
+        sessions: Where the model runs once, if its shapes are not known otherwise.
+        outputs: The outputs compared: where they are the baseline's bit for bit, no lower format ran.
+        zero: Outputs that are zero in all samples, which prove nothing.
+
+    Raises:
+        DataError: The inputs cannot be read.
+    """
+    model = candidate.model if int8 is None else int8.network.model
+    macs = {node: count for node, count in macs_of(model, inputs, sessions).items() if count}
+    total = sum(macs.values())
+    if not total:
+        return None
+    shares = {node: count / total for node, count in macs.items()}
+    low = low_products(int8.network) & shares.keys() if int8 is not None else frozenset[str]()
+    left_out = _largest(shares, shares.keys() - low) if int8 is not None else ()
+    contract = PrecisionContract(
+        low=(INT8 if int8 is None else int8.low).name,
+        source=_source(case, int8, candidate),
+        policy=_policy(case, candidate),
+        asked={} if int8 is None else _asked(int8, shares, low),
+        left_out=left_out[:_NAMED],
+        left_out_count=len(left_out),
+        least_share=_least_share(case, int8),
+        can_obey=backend.can_obey,
+        obeyed=backend.builds_engines and case.tensorrt.obey,
+    )
+    engine = next((info for info in backend.engines if info.role == Role.INT8), None)
+    if engine is None:
+        return contract
+    identical = _are_identical(output for output in outputs if output.name not in zero)
+    return _with_engine(contract, engine, shares, low, identical=identical)
+
+
+def _with_engine(
+    contract: PrecisionContract,
+    engine: EngineInfo,
+    shares: Mapping[str, float],
+    low: Collection[str],
+    *,
+    identical: bool,
+) -> PrecisionContract:
+    """The contract with what an engine ran; ``identical``: the outputs are the baseline's, bit for bit."""
+    told = node_formats(engine.layers, shares.keys())
+    ran: dict[str, float] = {}
+    for format in told.values():
+        ran[format] = _sum(shares, [node for node in told if told[node] == format])
+    realized = dict(sorted(ran.items(), key=lambda item: -item[1]))
+    proven = [node for node in low if told.get(node) == contract.low]
+    refuted = [node for node in low if node in told and told[node] != contract.low]
+    identical = identical and bool(low) and not proven
+    if identical:  # any rounding to a lower format would have changed them
+        refuted = list(low)
+    asked = _sum(shares, low)
+    misplaced = _largest(shares, refuted, told)
+    shares_of_asked = (0.0, 0.0, 0.0)
+    if low:
+        right, wrong = _sum(shares, proven) / asked, _sum(shares, refuted) / asked
+        shares_of_asked = (right, wrong, max(1.0 - right - wrong, 0.0))
+    return replace(
+        contract,
+        realized=realized,
+        proven=shares_of_asked[0],
+        refuted=shares_of_asked[1],
+        untold=shares_of_asked[2],
+        identical=identical,
+        misplaced=misplaced[:_NAMED],
+        misplaced_count=len(misplaced),
+    )
+
+
+def int8_share_score(contract: PrecisionContract | None, limit: float) -> Score:
+    """The share of the multiply-accumulates in INT8: realized by an engine, else as asked for.
+
+    A limit between the least and the most that an engine may have run in INT8 is not judged: nan.
+    """
+    if contract is None:
+        return Score("model", "int8_share", math.nan, limit, note="the model multiplies nothing")
+    if contract.realized is None:
+        return Score("model", "int8_share", contract.asked.get(INT8.name, 0.0), limit, note="as asked for")
+    least = contract.realized.get(INT8.name, 0.0)
+    most = max(1.0 - math.fsum(contract.realized.values()), 0.0) + least
+    untold = most - least
+    if untold < _ROUNDING:
+        return Score("engine", "int8_share", least, limit)
+    note = f"TensorRT does not tell the precision of {100 * untold:.2g} % of the multiply-accumulates"
+    if limit <= least:
+        return Score("engine", "int8_share", least, limit, note=f"at least; {note}")
+    if most < limit:
+        return Score("engine", "int8_share", most, limit, note=f"at most; {note}")
+    return Score("engine", "int8_share", math.nan, limit, note=f"{note}: between {least:.2g} and {most:.2g}")
+
+
+def _asked(int8: Int8Form, shares: Mapping[str, float], low: Collection[str]) -> dict[str, float]:
+    """Format to the share that is to run in it, the case's own format first."""
+    high = int8.complete().high
+    kept: dict[str, str] = {}
+    for group in int8.every.groups:
+        if group.name in high:
+            kept.update(dict.fromkeys(group.nodes, high[group.name]))
+    found = {int8.low.name: _sum(shares, low)}
+    for node, share in shares.items():
+        if node not in low:
+            format = kept.get(node, int8.rest)
+            found[format] = found.get(format, 0.0) + share
+    return found
+
+
+def _source(case: Case, int8: Int8Form | None, candidate: Form) -> AskedBy:
+    if case.candidate is not None:
+        return "candidate"
+    if isinstance(candidate, ImplicitForm):
+        return "implicit"
+    if int8 is None:
+        return "engine"
+    return "file" if _has_file(case) else "calibration"
+
+
+def _has_file(case: Case) -> bool:
+    """Whether Q/DQ or scales were made by somebody else."""
+    return case.candidate is None and (case.source.model is not None or case.source.scales is not None)
+
+
+def _policy(case: Case, candidate: Form) -> Realized:
+    """What the spec says; where TensorRT itself chooses what it quantizes, another format is no fault."""
+    if case.realized is not None:
+        return case.realized
+    return "warn" if isinstance(candidate, ImplicitForm) else "require"
+
+
+def _least_share(case: Case, int8: Int8Form | None) -> float:
+    """The share below which a case asks for so little that it is worth a warning; 0 where that was chosen."""
+    chosen = any(isinstance(c, EngineCriterion) and c.int8_share is not None for c in case.criteria)
+    if int8 is None or int8.is_own_fix or case.plan is not None or chosen:
+        return 0.0
+    return _LEAST_OF_FILES if _has_file(case) else _LEAST
+
+
+def _are_identical(outputs: Iterable[OutputResult]) -> bool:
+    """Whether there are floating outputs, and all are the baseline's bit for bit."""
+    sqnr = [s.value for output in outputs for s in output.scores if s.metric == "sqnr_db"]
+    return bool(sqnr) and all(value == math.inf for value in sqnr)
+
+
+def _sum(shares: Mapping[str, float], nodes: Iterable[str]) -> float:
+    return math.fsum(shares[node] for node in nodes)
+
+
+def _largest(
+    shares: Mapping[str, float], nodes: Iterable[str], ran: Mapping[str, Kind] | None = None
+) -> tuple[LayerShare, ...]:
+    """Layers of these nodes, the largest first."""
+    ordered = sorted(nodes, key=lambda node: (-shares[node], node))
+    return tuple(LayerShare(node, shares[node], (ran or {}).get(node)) for node in ordered)

@@ -1,0 +1,114 @@
+"""The formats asked for and those that ran, in words: a statement, a failure with what to do, cautions."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from pytest_int8acc.report.words import NAME, middle, percent
+from pytest_int8acc.results import CaseResult, LayerShare, PrecisionContract
+from pytest_int8acc.results.precision import MAX_REFUTED
+
+_NAMED = 3
+#: Where an engine tells less than half of what was asked for, its verdict is worth a caution.
+_MUCH_UNTOLD = 0.5
+#: A share below this would read as 0 %.
+_VISIBLE = 0.0005
+
+
+def precision_text(contract: PrecisionContract) -> str:
+    """Like ``asked: 86 % of the MACs in INT8, 14 % in FP16; ran: 84 % in INT8, 12 % in FP16, 4 % untold``."""
+    asked = _shares(contract.asked)
+    if contract.realized is None:
+        return asked
+    untold = 1.0 - sum(contract.realized.values())
+    ran = _shares(contract.realized, "" if asked else " of the MACs")
+    parts = [ran] if ran else []
+    parts += [f"{percent(untold)} untold"] if untold >= _VISIBLE else []
+    return "; ".join([*([f"asked: {asked}"] if asked else []), f"ran: {', '.join(parts)}"])
+
+
+def precision_problems(result: CaseResult) -> list[str]:
+    """What is wrong where the engine ran in another format than the one asked for; empty where it did not."""
+    contract = result.precision
+    if contract is None or not contract.is_broken:
+        return []
+    return [f"{_refuted(contract)}: this is no verdict on {contract.low.upper()}"]
+
+
+def precision_why(contract: PrecisionContract) -> str:
+    """Which layers ran in another format, and why that can be."""
+    layers = _layers(contract.misplaced, contract.misplaced_count)
+    if contract.identical:
+        return f"the outputs are those of the baseline bit for bit, which {contract.low.upper()} never gives"
+    if contract.can_obey and contract.source == "candidate":
+        return f"TensorRT takes what it times as fastest, FP32 too: {layers}"
+    return f"the engine runs {layers}"
+
+
+def precision_fix(contract: PrecisionContract) -> str:
+    """What to do where the engine ran in another format than the one asked for."""
+    accept = "or accept the engine as it is: 'realized: warn'"
+    if contract.source == "candidate" and contract.can_obey:
+        return (
+            "judge FP16 itself with 'tensorrt: {obey: true}', or let TensorRT time FP16 with a higher "
+            f"'optimization_level'; {accept}"
+        )
+    if contract.source == "candidate":
+        return f"report these layers to NVIDIA, or judge them with 'backend: onnxruntime'; {accept}"
+    return (
+        "look at the Q/DQ around these layers (both inputs, one scale per activation), raise "
+        f"'optimization_level', allow more 'tactic_sources'; {accept}"
+    )
+
+
+def share_fix(contract: PrecisionContract) -> str:
+    """What to do where too few multiply-accumulates are in INT8."""
+    if contract.misplaced:
+        layers = _layers(contract.misplaced, contract.misplaced_count)
+        return f"look at the Q/DQ around what the engine runs otherwise, {layers}; or lower int8_share"
+    layers = _layers(contract.left_out, contract.left_out_count)
+    return f"quantize both inputs of the layers left out, {layers}; or lower int8_share"
+
+
+def precision_cautions(contract: PrecisionContract | None) -> list[str]:
+    """Another format than the one asked for, one that the engine does not tell, or little asked for."""
+    if contract is None:
+        return []
+    low, told = contract.low.upper(), list[str]()
+    if contract.policy != "off" and contract.refuted > MAX_REFUTED and not contract.is_broken:
+        layers = _layers(contract.misplaced, contract.misplaced_count)
+        told.append(f"{_refuted(contract)}: {layers}")
+    if contract.policy != "off" and contract.untold > _MUCH_UNTOLD and not contract.obeyed:
+        text = f"the engine does not tell in which format {percent(contract.untold)} of the MACs asked for "
+        obey = "; 'tensorrt: {obey: true}' holds them in it" if contract.can_obey else ""
+        told.append(f"{text}in {low} ran{obey if contract.source == 'candidate' else ''}")
+    share = contract.asked.get(contract.low, 1.0)
+    if share < contract.least_share:
+        layers = _layers(contract.left_out, contract.left_out_count)
+        told.append(f"only {percent(share)} of the MACs are asked for in {low}; left out: {layers}")
+    return told
+
+
+def _refuted(contract: PrecisionContract) -> str:
+    asked = f"of the MACs asked for in {contract.low.upper()}"
+    formats = dict.fromkeys(layer.ran.upper() for layer in contract.misplaced if layer.ran is not None)
+    if not formats:
+        return f"{percent(contract.refuted)} {asked} did not run in it"
+    return f"{percent(contract.refuted)} {asked} ran in {' and '.join(formats)}"
+
+
+def _shares(shares: Mapping[str, float], of: str = " of the MACs") -> str:
+    """Shares by format, the first one and all that are not nothing."""
+    kept = [(name, share) for place, (name, share) in enumerate(shares.items()) if share or not place]
+    first = [f"{percent(share)}{of} in {name.upper()}" for name, share in kept[:1]]
+    return ", ".join([*first, *(f"{percent(share)} in {name.upper()}" for name, share in kept[1:])])
+
+
+def _layers(layers: Sequence[LayerShare], count: int) -> str:
+    """The largest layers with share and format, and how many more there are."""
+    named = []
+    for layer in layers[:_NAMED]:
+        ran = "" if layer.ran is None else f" in {layer.ran.upper()}"
+        named.append(f"'{middle(layer.name, NAME)}'{ran} ({percent(layer.share)})")
+    more = f" and {count - len(named)} more" if count > len(named) else ""
+    return ", ".join(named) + more

@@ -1,0 +1,163 @@
+"""How much a quantized file asks for, told by pytest: too little is a warning, nothing an ERROR."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+from plugin_support import LOAD
+
+from benchmarks.greens import quantize
+
+#: Layers and their share of the multiply-accumulates in %.
+SIZES = {"a": 60, "b": 25, "c": 10, "d": 5}
+
+
+@pytest.fixture
+def project(pytester: pytest.Pytester) -> pytest.Pytester:
+    nodes, weights, rng = [], [], np.random.default_rng(0)
+    for name, size in SIZES.items():
+        weight = (rng.normal(size=(20, size)) / 5).astype(np.float32)
+        weights.append(numpy_helper.from_array(weight, f"{name}.weight"))
+        nodes.append(helper.make_node("MatMul", ["x", f"{name}.weight"], [f"{name}_out"], name))
+    nodes.append(helper.make_node("Concat", [f"{name}_out" for name in SIZES], ["y"], "join", axis=1))
+    values = [
+        helper.make_tensor_value_info(n, TensorProto.FLOAT, ["n", s]) for n, s in (("x", 20), ("y", 100))
+    ]
+    graph = helper.make_graph(nodes, "four", values[:1], values[1:], weights)
+    proto = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    onnx.save(proto, pytester.path / "model.onnx")
+    np.savez(pytester.path / "data.npz", x=rng.normal(size=(16, 20)).astype(np.float32))
+    return pytester
+
+
+def quantized(project: pytest.Pytester, **options: object) -> None:
+    """Write ``int8.onnx``: the model with Q/DQ."""
+    with np.load(project.path / "data.npz") as data:
+        feed = dict(data)
+    model = onnx.load(project.path / "model.onnx")
+    onnx.save(quantize.quantized(model, feed, **options), project.path / "int8.onnx")  # type: ignore[arg-type]
+
+
+def run(
+    project: pytest.Pytester,
+    int8: str = "model: int8.onnx",
+    more: str = "",
+    criteria: str = "[{sqnr_db: 10}]",
+    *arguments: str,
+) -> pytest.RunResult:
+    text = f"model: model.onnx\ninputs: data.npz\nint8: {{{int8}}}\ncriteria: {criteria}\n{more}"
+    (project.path / "case.int8acc.yaml").write_text(text)
+    return project.runpytest(*LOAD, "--int8acc", "--int8acc-backend=onnxruntime", *arguments)
+
+
+def test_a_file_that_quantizes_less_than_half_is_a_warning_with_what_is_left_out(project):
+    quantized(project, only=["b", "c", "d"])
+    result = run(project)
+    result.assert_outcomes(passed=1)
+    result.stdout.fnmatch_lines(
+        [
+            "PASSED case.int8acc.yaml::case - *; 40 % of the MACs in INT8, 60 % in FP16; "
+            "warning: only 40 % of the MACs are asked for in INT8; left out: 'a' (60 %)"
+        ]
+    )
+
+
+@pytest.mark.parametrize("options", [{"weights": False}, {"activations": False}])
+def test_one_operand_alone_is_not_int8(project, options):
+    quantized(project, **options)
+    result = run(project)
+    result.stdout.fnmatch_lines(["*; 0 % of the MACs in INT8, 100 % in FP16; warning: only 0 % of the MACs*"])
+
+
+def test_more_than_half_is_no_warning(project):
+    quantized(project, only=["a"])
+    result = run(project)
+    result.stdout.fnmatch_lines(["PASSED *; 60 % of the MACs in INT8, 40 % in FP16"])
+
+
+def test_scales_from_a_file_that_lack_most_tensors_are_a_warning(project):
+    """Here all layers read one tensor, so a model of two stages."""
+    model = onnx.load(project.path / "model.onnx")
+    small, large = (numpy_helper.from_array(np.ones((20, n), np.float32), f"w{n}") for n in (20, 100))
+    nodes = [helper.make_node("MatMul", ["x", "w20"], ["h"], "first"), helper.make_node("Relu", ["h"], ["r"])]
+    nodes.append(helper.make_node("MatMul", ["r", "w100"], ["y"], "second"))
+    graph = helper.make_graph(nodes, "two", model.graph.input, model.graph.output, [small, large])
+    onnx.save(helper.make_model(graph, opset_imports=model.opset_import), project.path / "model.onnx")
+    (project.path / "scales.json").write_text(json.dumps({"x": 4.0}))
+    run(project, "scales: scales.json").stdout.fnmatch_lines(
+        ["*; 17 % of the MACs in INT8, 83 % in FP16; 2 warnings, *: only 17 % of the MACs *'second' (83 %)"]
+    )
+
+
+@pytest.mark.parametrize(("limit", "passed"), [(0.3, True), (0.5, False)])
+def test_a_share_in_the_spec_takes_the_place_of_the_warning(project, limit, passed):
+    quantized(project, only=["b", "c", "d"])
+    result = run(project, criteria=f"[{{sqnr_db: 10}}, {{int8_share: {limit}}}]")
+    result.stdout.no_fnmatch_line("*only 40 %*")
+    if passed:
+        result.assert_outcomes(passed=1)
+        return
+    result.assert_outcomes(failed=1)
+    result.stdout.fnmatch_lines(
+        [
+            "INT8 accuracy: 'model' int8_share 0.4 < 0.5 (as asked for)",
+            "Fix: quantize both inputs of the layers left out, 'a' (60 %); or lower int8_share",
+        ]
+    )
+
+
+def test_layers_that_the_spec_excludes_are_no_warning(project):
+    result = run(project, "calibrate: {method: minmax}, exclude: [a]")
+    result.stdout.fnmatch_lines(["PASSED *; 40 % of the MACs in INT8, 60 % in FP16"])
+
+
+def test_a_file_without_a_pair_is_an_error(project):
+    (project.path / "int8.onnx").write_bytes((project.path / "model.onnx").read_bytes())
+    result = run(project)
+    result.assert_outcomes(errors=1)
+    result.stdout.fnmatch_lines(
+        ["ERROR *:3:15: *int8.onnx: no QuantizeLinear or DequantizeLinear in it: this is the float *"]
+    )
+
+
+def test_a_fix_of_ours_and_its_plan_are_no_warning(project):
+    """One layer with a scale far too wide must leave INT8, and it has most of the multiply-accumulates."""
+    proto = onnx.load(project.path / "model.onnx")
+    proto.graph.initializer[0].CopyFrom(
+        numpy_helper.from_array(
+            numpy_helper.to_array(proto.graph.initializer[0])
+            * np.geomspace(1e-4, 1, 20)[:, None].astype("f4"),
+            "a.weight",
+        )
+    )
+    proto.graph.node.insert(0, helper.make_node("Div", ["x", "spread"], ["wide"], "spread"))
+    spread = np.geomspace(1e-4, 1, 20).astype(np.float32)
+    proto.graph.initializer.append(numpy_helper.from_array(spread, "spread"))
+    proto.graph.node[1].input[0] = "wide"
+    onnx.save(proto, project.path / "model.onnx")
+    result = run(project, "calibrate: {method: minmax}", "", "[{sqnr_db: 25}]", "--int8acc-report=out")
+    result.assert_outcomes(failed=1)
+    high = project.path / "out" / "case" / "high"
+    for spec in (
+        (f"model: {high}/fixed.onnx", ""),
+        ("calibrate: {method: minmax}", f"plan: {high}/plan.yaml"),
+    ):
+        result = run(project, *spec)
+        result.assert_outcomes(passed=1)
+        result.stdout.fnmatch_lines(["PASSED *; 40 % of the MACs in INT8, 60 % in FP16"])
+
+
+@pytest.mark.skipif(importlib.util.find_spec("tensorrt_rtx") is None, reason="needs TensorRT-RTX")
+def test_obey_is_refused_where_the_model_s_own_types_are_the_engine_s(project):
+    spec = "model: model.onnx\ninputs: data.npz\ncandidate: fp16\ntensorrt: {obey: true}\n"
+    (project.path / "case.int8acc.yaml").write_text(spec)
+    result = project.runpytest(*LOAD, "--int8acc", "--int8acc-backend=tensorrt")
+    result.assert_outcomes(errors=1)
+    result.stdout.fnmatch_lines(
+        ["ERROR *case.int8acc.yaml:4:18: TensorRT-RTX * has no layer precisions: *leave 'obey' out"]
+    )

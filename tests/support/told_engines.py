@@ -1,0 +1,94 @@
+"""A backend on ONNX Runtime that tells of an engine, as TensorRT's inspector does, which no CPU can run."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import pytest_int8acc.measure.measured
+from pytest_int8acc.backends.onnxruntime import OrtBackend
+from pytest_int8acc.case.forms import Form
+from pytest_int8acc.data import Dataset
+from pytest_int8acc.engines import Engine
+from pytest_int8acc.engines.inspector import read_layers
+from pytest_int8acc.results import EngineInfo, Role
+from pytest_int8acc.settings import Settings
+
+DUMPS = Path(__file__).parents[1] / "engines" / "inspector_dumps"
+#: How TensorRT 8.6 writes what a convolution reads and weighs, and a kernel of that kind.
+_SAYS: Mapping[str, tuple[str, str, str]] = {
+    "int8": (
+        "Thirty-two wide channel vectorized row major Int8 format",
+        "Int8",
+        "sm80_xmma_fprop_i8i8_i8i32",
+    ),
+    "fp16": ("Channel major FP16 format where channel % 8 == 0", "Half", "sm80_xmma_fprop_f16f16_f16f32_f32"),
+    "fp32": ("Row major linear FP32", "Float", "sm80_xmma_fprop_f32f32_tf32f32_f32"),
+}
+
+
+def dump(formats: Mapping[str, str], regions: Mapping[str, str] | None = None) -> str:
+    """The inspector's JSON of an engine with a layer for each node, by its format; ``regions`` from, to."""
+    layers: list[dict[str, Any]] = []
+    for node, name in formats.items():
+        tensor, weights, tactic = _SAYS[name]
+        layers.append(
+            {
+                "Name": node,
+                "LayerType": "CaskConvolution",
+                "ParameterType": "Convolution",
+                "Inputs": [{"Name": "x", "Dimensions": [1, 8], "Format/Datatype": tensor}],
+                "Outputs": [{"Name": "y", "Dimensions": [1, 8], "Format/Datatype": tensor}],
+                "Weights": {"Type": weights, "Count": 64},
+                "TacticName": tactic,
+            }
+        )
+    for first, last in (regions or {}).items():
+        layers.append({"Name": f"{{ForeignNode[{first}...{last}]}}", "LayerType": "Myelin"})
+    return json.dumps({"Layers": layers})
+
+
+@dataclass
+class Told:
+    """What the engine of the candidate tells; may be changed between runs."""
+
+    text: str = ""
+    can_obey: bool = False
+    candidate_is_baseline: bool = False
+    """Whether the candidate's engine computes what the baseline's does."""
+
+
+@pytest.fixture
+def told(monkeypatch: pytest.MonkeyPatch) -> Told:
+    """Cases measured in this process build such engines from now on."""
+    said = Told()
+
+    class Telling(OrtBackend):
+        builds_engines = True
+
+        @property
+        def can_obey(self) -> bool:  # type: ignore[override]
+            return said.can_obey
+
+        @property
+        def engines(self) -> tuple[EngineInfo, ...]:
+            info = EngineInfo(Role.INT8, "INT8", 1.0, False, 1, read_layers(said.text, self._nodes))
+            return (info,)
+
+        def open(self, form: Form, role: Role, inputs: Dataset) -> Engine:
+            self._nodes = [node.name for node in form.model.graph.node]
+            if role == Role.BASELINE:
+                self._baseline = form
+            shown = self._baseline if said.candidate_is_baseline and role == Role.INT8 else form
+            return super().open(shown, role, inputs)
+
+    def backend(case: object, settings: Settings, *_: object) -> OrtBackend:
+        return Telling(settings)
+
+    monkeypatch.setattr(pytest_int8acc.measure.measured, "open_backend", backend)
+    return said
