@@ -91,15 +91,16 @@ def _answer(result: CaseResult, verbosity: int) -> list[str]:
     if _is_golden_s(result):  # which says what to do, too
         return [*lines, *_wrapped(f"Why: {result.golden}", 4), _more(result, verbosity)]
     if result.is_misbuilt and result.precision is not None:  # what follows from the scores comes after that
-        lines += _wrapped(f"Why: {precision_why(result.precision)}")
-        lines += fix_lines(result)
+        for line in (f"Why: {precision_why(result.precision)}", *fix_lines(result)):
+            lines += _wrapped(line)
         told = [f"missed as well: {text}" for text in missed_limits(result, NAME)[1:]]
         told += cautions(result)
         lines += _caution_lines(told, None if verbosity > 0 else _CAUTIONS)
         return [*lines, _more(result, verbosity)]
     if whys := [f"Why: {text}" for text in why_texts(result) if text]:
         lines += _wrapped(first_fitting(whys, _LINES_OF_WHY * WIDTH - 15))
-    lines += fix_lines(result)
+    for line in fix_lines(result):
+        lines += _wrapped(line)
     lines += culprit_lines(result, 20 if verbosity > 0 else _CULPRITS)
     told = [*cautions(result), *own_inputs(result)]
     lines += _caution_lines(told, None if verbosity > 0 else _CAUTIONS)
@@ -125,9 +126,9 @@ def _wrapped(text: str, most_lines: int = _LINES_OF_WHY) -> list[str]:
 def fix_lines(result: CaseResult) -> list[str]:
     """What to do: the data first where they are wrong, then the recommended fix, or why there is none."""
     if result.is_misbuilt and result.precision is not None:
-        return _wrapped(f"Fix: {precision_fix(result.precision)}")
+        return [f"Fix: {precision_fix(result.precision)}"]
     if _misses_share_alone(result) and result.precision is not None:
-        return _wrapped(f"Fix: {share_fix(result.precision)}")
+        return [f"Fix: {share_fix(result.precision)}"]
     known = [f.remedy for f in result.findings if _is_slip(result, f) and f.remedy]
     lines = [f"Fix: {remedy}, and run again" for remedy in known[:1]]
     elsewhere = _elsewhere(result)

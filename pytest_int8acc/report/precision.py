@@ -32,17 +32,18 @@ def precision_problems(result: CaseResult) -> list[str]:
     contract = result.precision
     if contract is None or not contract.is_broken:
         return []
-    return [f"{_refuted(contract)}: this is no verdict on {contract.low.upper()}"]
+    return [_refuted(contract)]
 
 
 def precision_why(contract: PrecisionContract) -> str:
-    """Which layers ran in another format, and why that can be."""
-    layers = _layers(contract.misplaced, contract.misplaced_count)
+    """What that means for the scores, and which layers ran in another format."""
+    low = contract.low.upper()
     if contract.identical:
-        return f"the outputs are those of the baseline bit for bit, which {contract.low.upper()} never gives"
-    if contract.can_obey and contract.source == "candidate":
-        return f"TensorRT takes what it times as fastest, FP32 too: {layers}"
-    return f"the engine runs {layers}"
+        return f"the outputs are the baseline's bit for bit, so nothing was rounded to {low}"
+    layers = _layers(contract.misplaced, contract.misplaced_count)
+    if contract.source == "candidate" and contract.can_obey:
+        layers = f"TensorRT takes what it times as fastest: {layers}"
+    return f"the scores say little about {low}: {layers}"
 
 
 def precision_fix(contract: PrecisionContract) -> str:
@@ -79,9 +80,10 @@ def precision_cautions(contract: PrecisionContract | None) -> list[str]:
         layers = _layers(contract.misplaced, contract.misplaced_count)
         told.append(f"{_refuted(contract)}: {layers}")
     if contract.policy != "off" and contract.untold > _MUCH_UNTOLD and not contract.obeyed:
-        text = f"the engine does not tell in which format {percent(contract.untold)} of the MACs asked for "
-        obey = "; 'tensorrt: {obey: true}' holds them in it" if contract.can_obey else ""
-        told.append(f"{text}in {low} ran{obey if contract.source == 'candidate' else ''}")
+        untold = f"{percent(contract.untold)} of the MACs asked for in {low}"
+        text = f"the engine does not tell the format of {untold}"
+        holds = contract.can_obey and contract.source == "candidate"
+        told.append(text + ("; 'tensorrt: {obey: true}' holds it" if holds else ""))
     share = contract.asked.get(contract.low, 1.0)
     if share < contract.least_share:
         layers = _layers(contract.left_out, contract.left_out_count)

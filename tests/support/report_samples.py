@@ -18,11 +18,13 @@ from pytest_int8acc.results import (
     Finding,
     Interval,
     LayerLine,
+    LayerShare,
     LineFit,
     Migration,
     OutputResult,
     Part,
     Phase,
+    PrecisionContract,
     Repair,
     Role,
     Score,
@@ -227,6 +229,25 @@ SLIP = replace(FINDINGS[2], rule="data-factor", text="255 times the inputs", rem
 JUMPS = (Jump("nms", "NonMaxSuppression", ("boxes", "scores"), ("chosen",)), Jump("top", "TopK", ("scores",)))
 UNSTEADY = replace(KEPT, interval=Interval(0.9981, 0.9997, 0.8))
 
+LITTLE = PrecisionContract(
+    low="int8",
+    source="file",
+    policy="require",
+    asked={"int8": 0.034, "fp16": 0.966},
+    left_out=(LayerShare("conv1", 0.6), LayerShare("conv2", 0.3), LayerShare("conv3", 0.06)),
+    left_out_count=4,
+    least_share=0.5,
+)
+MISBUILT = replace(
+    LITTLE,
+    asked={"int8": 0.9, "fp16": 0.1},
+    realized={"fp16": 0.6, "int8": 0.2, "fp32": 0.1},
+    proven=0.22,
+    refuted=0.67,
+    untold=0.11,
+    misplaced=(LayerShare("conv1", 0.5, "fp16"), LayerShare("conv2", 0.1, "fp32")),
+    misplaced_count=2,
+)
 RESULTS: dict[str, CaseResult] = {
     "everything": report_cases.case(written=("out/net/fixed.onnx", "out/net/plan.yaml", "out/x.txt", "bare")),
     "good": case(
@@ -238,6 +259,31 @@ RESULTS: dict[str, CaseResult] = {
         findings=FINDINGS,
         engines=(engine(Role.BASELINE, 3, 0, None), engine(Role.INT8, 54, 0, None)),
         int8_macs=0.034,
+        precision=LITTLE,
+    ),
+    "another-format": case(KEPT, precision=MISBUILT),
+    "another-format-and-a-miss": case(MISSED, precision=replace(MISBUILT, refuted=0.7)),
+    "another-format-of-a-candidate": case(
+        replace(SQNR, value=float("inf")),
+        low="fp16",
+        precision=replace(
+            MISBUILT,
+            low="fp16",
+            source="candidate",
+            asked={"fp16": 1.0},
+            realized={"fp32": 0.4},
+            refuted=1.0,
+            untold=0.0,
+            identical=True,
+            can_obey=True,
+        ),
+    ),
+    "another-format-accepted": case(KEPT, precision=replace(MISBUILT, policy="warn", left_out=())),
+    "format-not-told": case(
+        KEPT,
+        precision=replace(
+            MISBUILT, source="candidate", realized={}, refuted=0.0, untold=1.0, misplaced=(), can_obey=True
+        ),
     ),
     "good-without-limits": case(
         REPORTED,
