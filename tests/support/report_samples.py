@@ -285,6 +285,7 @@ RESULTS: dict[str, CaseResult] = {
             MISBUILT, source="candidate", realized={}, refuted=0.0, untold=1.0, misplaced=(), can_obey=True
         ),
     ),
+    "good-by-few-samples": output(case(UNSTEADY), heavy=(17, 3, 4, 5), samples=397),
     "good-without-limits": case(
         REPORTED,
         engines=(
