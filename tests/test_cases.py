@@ -2,34 +2,23 @@
 
 from __future__ import annotations
 
-import importlib
-import json
-import pkgutil
-
 import pytest
-from case_files import CaseFile, case_files, differences, facts, merged, spec_of, write
-from plugin_support import LOAD
+from case_files import CaseFile, case_files, differences, facts, merged, run, write
 
-import pytest_int8acc
-
-# What a run inside a test imports it forgets afterwards: imported here, it stays.
-for module in pkgutil.walk_packages(pytest_int8acc.__path__, "pytest_int8acc."):
-    if not module.name.endswith("__main__") and ".tensorrt" not in module.name:
-        importlib.import_module(module.name)
+#: Keys of a later step that change the project.
+WRITTEN = {"network", "graph", "weights", "models", "data", "calibration", "ranges", "qdq", "files"}
 
 
 @pytest.mark.parametrize("case", list(case_files()), ids=str)
 def test_case(case: CaseFile, pytester: pytest.Pytester) -> None:
     write(pytester.path, case.said)
-    steps = [case.said, *case.said.get("then", ())]
-    for number, step in enumerate(steps):
+    said = dict(case.said)
+    for number, step in enumerate([{}, *case.said.get("then", ())]):
         said = merged(case.said, step)
-        (pytester.path / "case.int8acc.yaml").write_text(spec_of(said), encoding="utf-8")
-        workers = [f"-n{said['workers']}"] if "workers" in said else []
-        options = [*workers, *said.get("options", [])]
-        pytester.runpytest(*LOAD, "--int8acc", f"--int8acc-report=report{number or ''}", *options)
-        report = json.loads((pytester.path / f"report{number or ''}" / "report.json").read_text())
-        (entry,) = report["cases"]
-        wrong = differences(facts(entry), step["expect"])
+        if WRITTEN & step.keys():
+            write(pytester.path, said)
+        entry = run(pytester, said, f"report{number or ''}")
+        wrong = differences(facts(entry), step["expect"] if step else said["expect"])
         if wrong:
-            pytest.fail("\n".join([case.said.get("about", ""), *wrong]), pytrace=False)
+            place = f" (then, {number})" if number else ""
+            pytest.fail("\n".join([case.said.get("about", "") + place, *wrong]), pytrace=False)

@@ -7,12 +7,12 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
+from case_files import facts, run
 from narrow import ACTIVATIONS, conv_act_conv, images, planted
 from onnx.reference import ReferenceEvaluator
 from projects import Project
 
 from pytest_int8acc.backends.tensorrt import TrtBackend
-from pytest_int8acc.check import conclude
 from pytest_int8acc.engines.tensorrt.platform import Platform
 from pytest_int8acc.errors import EngineError
 from pytest_int8acc.graph.network import Plan, symmetric
@@ -20,7 +20,6 @@ from pytest_int8acc.graph.plan import activation_scales
 from pytest_int8acc.lab.lab import Lab
 from pytest_int8acc.measure.measured import Measured
 from pytest_int8acc.measure.measured import measure as measured_of
-from pytest_int8acc.results import CaseResult
 from pytest_int8acc.settings import Settings
 from pytest_int8acc.spec.load import load_spec
 
@@ -34,35 +33,24 @@ def measured(project: Project, spec: str, settings: Settings | None = None) -> M
     return measured_of(case, settings or Settings())
 
 
-def concluded(project: Project, spec: str) -> CaseResult:
-    """The result with its files in ``report``."""
-    case = measured(project, spec)
-    try:
-        return conclude(case, project.folder / "report")
-    finally:
-        case.close()
-
-
 @pytest.mark.parametrize("baseline", ["fp32", "fp16"])
 @pytest.mark.parametrize("activation", ACTIVATIONS)
 def test_a_model_in_fp8_is_judged_as_the_reference_evaluator_has_it(
-    tmp_path: Path, activation: str, baseline: str
+    pytester: pytest.Pytester, activation: str, baseline: str
 ) -> None:
-    onnx.save(conv_act_conv(activation), tmp_path / "model.onnx")
-    quantized = conv_act_conv(activation, "fp8", "fp8")
-    onnx.save(quantized, tmp_path / "q.onnx")
+    before, after = conv_act_conv(activation), conv_act_conv(activation, "fp8", "fp8")
+    onnx.save(before, "model.onnx")
+    onnx.save(after, "q.onnx")
     x = images(16)
-    np.savez(tmp_path / "data.npz", x=x)
-    result = Project(tmp_path).check(f"fp8: {{model: q.onnx}}\nbaseline: {baseline}\n{LIMIT}")
-    truth, made = (
-        ReferenceEvaluator(m).run(None, {"x": x})[0] for m in (conv_act_conv(activation), quantized)
-    )
+    np.savez("data.npz", x=x)
+    criteria = [{"sqnr_db": 15}]
+    entry = run(pytester, {"spec": {"fp8": {"model": "q.onnx"}, "baseline": baseline, "criteria": criteria}})
+    truth, made = (ReferenceEvaluator(m).run(None, {"x": x})[0] for m in (before, after))
     error = np.square((made - truth).astype(np.float64)).sum()
-    (score,) = (s for s in result.scores if s.metric == "sqnr_db")
     expected = 10 * np.log10(np.square(truth.astype(np.float64)).sum() / error)
-    assert score.value == pytest.approx(expected, abs=0.1)
-    assert result.candidate.startswith("FP8 in 2 of 2 groups")
-    assert result.low == "fp8"
+    assert facts(entry)["scores"]["y sqnr_db"] == pytest.approx(expected, abs=0.1)
+    assert entry["candidate"].startswith("FP8 in 2 of 2 groups")
+    assert entry["low"] == "fp8"
 
 
 @pytest.mark.parametrize("network", ["residual", "vit_gelu", "inception"])

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import copy
+import importlib
 import json
 import math
+import pkgutil
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -14,25 +16,40 @@ from typing import Any
 import case_networks
 import numpy as np
 import onnx
+import pytest
 import qdq_by_hand
 import yaml
+from plugin_support import LOAD
+
+import pytest_int8acc
+
+# What a run inside a test imports it forgets afterwards: imported here, it stays.
+for module in pkgutil.walk_packages(pytest_int8acc.__path__, "pytest_int8acc."):
+    if not module.name.endswith("__main__") and ".tensorrt" not in module.name:
+        importlib.import_module(module.name)
 
 FOLDER = Path(__file__).parents[1] / "cases"
 #: Keys of a case file.
 KEYS = {
-    *("about", "network", "graph", "weights", "models", "data", "calibration", "ranges", "without ranges"),
-    *(
-        "qdq",
-        "quantize static",
-        "files",
-        "spec",
-        "options",
-        "workers",
-        "expect",
-        "expect only",
-        "then",
-        "variants",
-    ),
+    "about",
+    "network",
+    "graph",
+    "weights",
+    "models",
+    "data",
+    "calibration",
+    "ranges",
+    "without ranges",
+    "qdq",
+    "quantize static",
+    "files",
+    "spec",
+    "options",
+    "workers",
+    "expect",
+    "expect only",
+    "then",
+    "variants",
 }
 #: Facts that hold texts: each pattern that is expected must be found in one of them.
 TEXTS = ("says", "warns", "notes", "candidate", "backend")
@@ -125,6 +142,22 @@ def spec_of(said: Mapping[str, Any]) -> str:
             form = {"scales": "ranges.json"}
         spec["int8"] = form
     return yaml.safe_dump(spec, sort_keys=False)
+
+
+def run(pytester: pytest.Pytester, said: Mapping[str, Any], report: str = "report") -> dict[str, Any]:
+    """Run pytest on the case in this process; its entry of report.json. The project is there already."""
+    (pytester.path / "case.int8acc.yaml").write_text(spec_of(said), encoding="utf-8")
+    workers = [f"-n{said['workers']}"] if "workers" in said else []
+    options = [*LOAD, *workers, *said.get("options", [])]
+    pytester.runpytest(*options, "--int8acc", f"--int8acc-report={report}")
+    (entry,) = json.loads((pytester.path / report / "report.json").read_text())["cases"]
+    return entry
+
+
+def written_and_run(pytester: pytest.Pytester, **said: Any) -> dict[str, Any]:
+    """Write a project and run its case; keys are those of a case file."""
+    write(pytester.path, said)
+    return run(pytester, said)
 
 
 def facts(entry: Mapping[str, Any]) -> dict[str, Any]:

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from onnx import numpy_helper, parser
 from zoo import ZOO
 
+from benchmarks.builder import Builder as HalfBuilder
 from benchmarks.half.networks import build as build_half
 from benchmarks.half.parts import FAULTS, HEALTHY
 
@@ -160,9 +161,20 @@ def zoo(name: str) -> onnx.ModelProto:
     return ZOO[name]()
 
 
-def half(part: str, name: str = "mlp") -> onnx.ModelProto:
-    """A network of benchmarks/half with a part in its middle that FP16 computes wrong, or only seems to."""
-    model = build_half(name, {**FAULTS, **HEALTHY}[part])
+def half(part: str, name: str = "mlp", then: str = "") -> onnx.ModelProto:
+    """A network of benchmarks/half with a part in its middle that FP16 computes wrong, or only seems to.
+
+    ``then``: a second part behind it; the nodes of both are named by their parts.
+    """
+    parts = {**FAULTS, **HEALTHY}
+
+    def both(b: HalfBuilder, x: str, width: int) -> str:
+        for which in (part, then):
+            b.scope = f"part/{which}"
+            x = parts[which](b, x, width)
+        return x
+
+    model = build_half(name, both if then else parts[part])
     return onnx.load_model_from_string(model.serialize())
 
 
