@@ -219,7 +219,8 @@ def _output_limits(criterion: OutputCriterion, inner: Collection[str] = ()) -> O
         given["tolerance"], tolerance = 1.0, Tolerance(**criterion.tolerance.model_dump())
     name = criterion.output if criterion.tensor is None else glob.escape(criterion.tensor)
     limits = OutputLimits(name, criterion.axis, given, criterion.rel_floor, tolerance=tolerance)
-    return replace(limits, inner=criterion.tensor in inner)
+    spared = None if criterion.per is None else criterion.quantile
+    return replace(limits, inner=criterion.tensor in inner, spared=spared)
 
 
 def _metric_limit(criterion: MetricCriterion) -> MetricLimit:

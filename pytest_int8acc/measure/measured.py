@@ -18,6 +18,7 @@ from pytest_int8acc.backends.open import open_backend
 from pytest_int8acc.backends.protocol import Backend
 from pytest_int8acc.case.beside import with_named
 from pytest_int8acc.case.data import check_files, low_of, open_source
+from pytest_int8acc.case.dead import try_criteria
 from pytest_int8acc.case.forms import (
     Form,
     ImplicitForm,
@@ -300,6 +301,9 @@ def _measure(case: Case, settings: Settings, backend: Backend, keeper: Keeper | 
     verdict = verdict._replace(metrics=keeper.named(verdict.metrics, setup.own, judge))
     backend.measure_latency((Role.BASELINE, Role.INT8), inputs)
     result = _result(setup, runs, verdict, lost, sessions)
+    if result.kept:
+        with case.at("criteria"):
+            result = replace(result, blind=try_criteria(judge, runs.spread, verdict.outputs))
     run = Compared(runs.baseline, runs.candidate, runs.backend, setup.own, inputs, forms.model)
     with case.at("golden" if case.golden else "baseline"):
         result = keeper.finish(result, run)
@@ -389,4 +393,5 @@ def _result(
         notes=tuple(dict.fromkeys(notes)),
         engines=backend.engines,
         findings=(*setup.findings, *setup.slips),
+        blind_reason=case.accept_blind or ("the inputs are random" if inputs.is_random else ""),
     )

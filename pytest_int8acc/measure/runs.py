@@ -24,6 +24,7 @@ from pytest_int8acc.measure.first_look import Preflight
 from pytest_int8acc.measure.rounding import Moved
 from pytest_int8acc.measure.worst import Worst, keep_worst
 from pytest_int8acc.results import Role
+from pytest_int8acc.scores.dead import Spread
 from pytest_int8acc.scores.sums import samples_in
 from pytest_int8acc.spec.models import Case
 from pytest_int8acc.tensors import Array, Feed, Outputs, describe, did_you_mean
@@ -56,6 +57,8 @@ class Runs:
     """What was run."""
     moved: Moved = field(default_factory=dict)
     """What the baseline gives where inputs are moved by rounding."""
+    spread: Spread = field(default_factory=Spread)
+    """Some samples of the baseline's outputs, to try the criteria on."""
     _nonzero: dict[Role, set[str]] = field(default_factory=lambda: defaultdict(set))
 
     @property
@@ -229,6 +232,7 @@ def _add(runs: Runs, wanted: Wanted, rows: int, outputs: dict[Role, Feed]) -> No
             scoring.add(outputs[against], outputs[form], rows)
     main = runs.scorings[Role.BASELINE, Role.INT8]
     keep_worst(runs.worst, main.outputs, outputs[Role.BASELINE], outputs[Role.INT8])
+    runs.spread.add(outputs[Role.BASELINE], rows)
     for role, feed in outputs.items():
         runs.look(role, feed)
     for role, kept, keeps in (

@@ -6,6 +6,7 @@ import textwrap
 from collections.abc import Iterator, Mapping, Sequence
 from posixpath import commonpath, dirname
 
+from pytest_int8acc.report.blind import blind_cautions, blind_fix, blind_problems, hidden_cautions
 from pytest_int8acc.report.causes import cause_clause, share_text
 from pytest_int8acc.report.course import stop_text
 from pytest_int8acc.report.diagnosis import changes, rule_line, rules_text
@@ -56,7 +57,7 @@ _BY_ENGINE = "try another TensorRT version or a lower optimization_level, and re
 
 def missed_limits(result: CaseResult, most: int | None = None) -> list[str]:
     """Each problem and each missed limit, the worst first; names of at most ``most`` characters."""
-    problems = precision_problems(result)
+    problems = [*precision_problems(result), *blind_problems(result)]
     problems += [
         f"'{middle(output.name, most or len(output.name))}': {output.problem}"
         for output in result.outputs
@@ -129,6 +130,8 @@ def fix_lines(result: CaseResult) -> list[str]:
         return [f"Fix: {precision_fix(result.precision)}"]
     if _misses_share_alone(result) and result.precision is not None:
         return [f"Fix: {share_fix(result.precision)}"]
+    if result.kept and result.is_blind and result.blind is not None:
+        return _wrapped(f"Fix: {blind_fix(result.blind)}")
     known = [f.remedy for f in result.findings if _is_slip(result, f) and f.remedy]
     lines = [f"Fix: {remedy}, and run again" for remedy in known[:1]]
     elsewhere = _elsewhere(result)
@@ -284,7 +287,8 @@ def cautions(result: CaseResult) -> list[str]:
     jumps = result.diagnosis.jumps if result.diagnosis is not None and not is_jumpy(result) else ()
     jumpy = [jump_text(jumps, NAME)] if jumps else []
     built = [*no_int8(result), *precision_cautions(result.precision)]
-    told = [*lint, *luck[:1], *built, *result.warnings, *stopped, *groups, *jumpy]
+    told = [*lint, *luck[:1], *built, *hidden_cautions(result), *blind_cautions(result), *result.warnings]
+    told += [*stopped, *groups, *jumpy]
     return list(dict.fromkeys(told))
 
 

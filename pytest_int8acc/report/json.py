@@ -40,18 +40,8 @@ BAD = ("failed", "error")
 #: What an entry holds of the result as it is, beside what scripts ask for most.
 _AS_MEASURED = (
     *("spec", "samples", "data", "baseline", "candidate", "backend", "outputs", "metrics", "int8_groups"),
-    *(
-        "high_groups",
-        "int8_macs",
-        "precision",
-        "warnings",
-        "notes",
-        "search",
-        "engines",
-        "findings",
-        "diagnosis",
-    ),
-    *("golden", "recorded", "phases", "stopped", "low"),
+    *("high_groups", "int8_macs", "precision", "warnings", "notes", "search", "engines", "findings"),
+    *("diagnosis", "golden", "recorded", "phases", "stopped", "low", "blind", "blind_reason"),
 )
 #: By class, the key of each sentence and what makes it.
 SENTENCES: Mapping[type, Mapping[str, Callable[[Any], str]]] = {

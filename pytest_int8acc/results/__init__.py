@@ -11,7 +11,15 @@ from pytest_int8acc.results.course import Doing, Part, Phase, PhaseName, Stop
 from pytest_int8acc.results.engines import EngineInfo, EngineLayer, Latency, Role
 from pytest_int8acc.results.precision import LayerShare, PrecisionContract
 from pytest_int8acc.results.samples import View, WorstSample
-from pytest_int8acc.results.scores import Acceptance, Bound, Interval, LineFit, OutputResult, Score
+from pytest_int8acc.results.scores import (
+    Acceptance,
+    BlindSpots,
+    Bound,
+    Interval,
+    LineFit,
+    OutputResult,
+    Score,
+)
 from pytest_int8acc.results.search import (
     Certificate,
     Culprit,
@@ -31,7 +39,7 @@ __all__ += ["Doing", "Part", "Phase", "PhaseName", "Stop"]
 __all__ += ["EngineInfo", "EngineLayer", "Latency", "Role"]
 __all__ += ["LayerShare", "PrecisionContract"]
 __all__ += ["View", "WorstSample"]
-__all__ += ["Acceptance", "Bound", "Interval", "LineFit", "OutputResult", "Score"]
+__all__ += ["Acceptance", "BlindSpots", "Bound", "Interval", "LineFit", "OutputResult", "Score"]
 __all__ += [
     "Certificate",
     "Culprit",
@@ -119,6 +127,10 @@ class CaseResult:
     """How the case stands to its golden, in words; empty where it has none."""
     recorded: tuple[Acceptance, ...] | None = None
     """What the golden that this run wrote accepts; None where it wrote none."""
+    blind: BlindSpots | None = None
+    """Dead outputs that keep all criteria; None where all were caught, or where that was not tried."""
+    blind_reason: str = ""
+    """Why the spec accepts criteria that dead outputs keep."""
 
     def __repr__(self) -> str:
         """One line, for a test that asserts on it: ``<CaseResult digits: failed, 4 of 4 limits missed>``."""
@@ -164,6 +176,11 @@ class CaseResult:
         return self.precision is not None and self.precision.is_broken
 
     @property
+    def is_blind(self) -> bool:
+        """Whether the limits are kept by dead outputs, too, and the spec does not accept that."""
+        return self.blind is not None and self.blind.fatal and not self.blind_reason
+
+    @property
     def passed(self) -> bool:
-        """True where every limit is kept, by what was asked for."""
-        return self.kept and not self.is_misbuilt
+        """True where every limit is kept, by what was asked for, and by criteria that can fail."""
+        return self.kept and not self.is_misbuilt and not self.is_blind

@@ -9,6 +9,9 @@ from typing import Literal
 Bound = Literal["min", "max"]
 #: Of a line: INT8 is one value, small or large by a factor, or shifted.
 Meaning = Literal["constant", "small", "large", "shifted"]
+#: What outputs of no use are made of: zeros, the outputs of other samples, their mean over samples, classes
+#: shifted by one, or zeros in one output alone.
+DeadKind = Literal["zeros", "shuffled", "mean", "shifted", "replaced"]
 
 
 #: A fix is verified whose limits are kept in this share of the draws of each run, with moved inputs, too.
@@ -152,6 +155,17 @@ class LineFit:
 
 
 @dataclass(frozen=True)
+class SmallSamples:
+    """Samples far smaller than others, so that limits on all together do not see them."""
+
+    count: int
+    ratio: float
+    """How many times as large the largest sample is as the largest of these, by root mean square."""
+    alone: Score
+    """What these samples reach by themselves."""
+
+
+@dataclass(frozen=True)
 class OutputResult:
     """One output compared: its judged scores first, then those only reported."""
 
@@ -171,6 +185,10 @@ class OutputResult:
     """Samples that carry 90 % of the squared error, the worst first, where few do."""
     samples: int = 0
     """How many there are; 0 where that was not kept."""
+    nan_share: float = 0.0
+    """The share of the elements that are NaN in both forms, and left out."""
+    small: SmallSamples | None = None
+    """Samples far smaller than others that miss a limit by themselves; None where there are none."""
 
     @property
     def passed(self) -> bool:
@@ -188,3 +206,42 @@ class Acceptance:
     """None where there was none."""
     now: float | None
     """None where there is none any more."""
+
+
+@dataclass(frozen=True)
+class DeadCandidate:
+    """Outputs that no working model gives, and that keep all criteria of a case."""
+
+    kind: DeadKind
+    output: str = ""
+    """The output that was changed; empty where all were."""
+
+
+@dataclass(frozen=True)
+class ChanceMetric:
+    """A metric of labels whose baseline is no better than chance."""
+
+    metric: str
+    """As the score's subject."""
+    baseline: float
+    """What the baseline reaches on the samples that were tried."""
+    chance: float
+    """What it reaches in the mean with its outputs dealt to other samples."""
+    as_well: bool
+    """Whether outputs of no use score as well as the baseline's."""
+
+
+@dataclass(frozen=True)
+class BlindSpots:
+    """What a case's criteria do not see, by trial on outputs made of the baseline's own."""
+
+    undetected: tuple[DeadCandidate, ...] = ()
+    at_chance: tuple[ChanceMetric, ...] = ()
+    remedy: Score | None = None
+    """A limit that catches them by trial, and that the case's candidate keeps; None where none is known."""
+
+    @property
+    def fatal(self) -> bool:
+        """Whether a pass says nothing: zeros or other samples' outputs pass, or score as well in a metric."""
+        dead = any(found.kind in ("zeros", "shuffled") for found in self.undetected)
+        return dead or any(metric.as_well for metric in self.at_chance)

@@ -57,8 +57,9 @@ def _classes_last(given: Array, labels: Array, axis: int | None) -> Array:
 def hits(given: Array, labels: Integers, axis: int | None, ignore: int | None, k: int) -> F64:
     """Labels that are among the k greatest classes, and labels that count, [samples, 2].
 
-    Of equal scores the lower class comes first, as in ONNX TopK. Scores with NaN or +inf miss. Predictions
-    that are class ids already hit where they are equal.
+    A label whose score another class equals comes after that class: a tie is no hit, so that outputs of zeros
+    are right about nothing. Scores with NaN or +inf miss. Predictions that are class ids already hit where
+    they are equal.
     """
     counted = np.ones(labels.shape, np.bool_) if ignore is None else labels != ignore
     if are_ids(given, labels):
@@ -71,8 +72,8 @@ def hits(given: Array, labels: Integers, axis: int | None, ignore: int | None, k
             raise CriterionError(f"top{k} of {scores.shape[-1]} classes is always right")
         ids = np.where(counted, labels, 0)[..., None]
         own = np.take_along_axis(scores, ids, axis=-1)
-        before = (scores > own) | ((scores == own) & (np.arange(scores.shape[-1]) < ids))
-        found = (np.count_nonzero(before, axis=-1) < k) & np.isfinite(scores.max(axis=-1))
+        as_high = np.count_nonzero(scores >= own, axis=-1)  # the label itself is one of them
+        found = (as_high <= k) & np.isfinite(scores.max(axis=-1))
     per_sample = ((found & counted), counted)
     return np.stack([a.reshape(len(labels), -1).sum(axis=1) for a in per_sample], axis=1).astype(np.float64)
 
@@ -86,13 +87,15 @@ def share_of_hits(records: Sequence[F64]) -> float:
 def confusions(given: Array, labels: Integers, axis: int | None, ignore: int | None) -> list[Integers]:
     """Of each sample the pairs of label and prediction that occur, and how often, [pairs, 3].
 
-    A prediction with NaN or +inf is of class -1, which is none.
+    A prediction with NaN or +inf, or with several greatest classes, is of class -1, which is none.
     """
     if are_ids(given, labels):
         predicted = given.astype(np.int64)
     else:
         scores = _classes_last(given, labels, axis)
-        predicted = np.where(np.isfinite(scores.max(axis=-1)), scores.argmax(axis=-1), -1)
+        greatest = scores.max(axis=-1, keepdims=True)
+        clear = np.isfinite(greatest[..., 0]) & (np.count_nonzero(scores == greatest, axis=-1) == 1)
+        predicted = np.where(clear, scores.argmax(axis=-1), -1)
     found = []
     for truth, guess in zip(labels.astype(np.int64), predicted, strict=True):
         counted = np.ones(np.shape(truth), np.bool_) if ignore is None else truth != ignore

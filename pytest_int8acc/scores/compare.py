@@ -10,9 +10,9 @@ import numpy as np
 
 from pytest_int8acc.errors import CriterionError
 from pytest_int8acc.results import LineFit, OutputResult, Score
-from pytest_int8acc.results.scores import Meaning
+from pytest_int8acc.results.scores import Meaning, SmallSamples
 from pytest_int8acc.scores.criteria import OutputLimits, check_patterns, limits_for
-from pytest_int8acc.scores.measures import DIVERGENCE
+from pytest_int8acc.scores.measures import DIVERGENCE, ERRORS, SQUARES
 from pytest_int8acc.scores.metrics import METRICS, Metric
 from pytest_int8acc.scores.reserve import heavy, interval
 from pytest_int8acc.scores.sums import AT, F64, Sums
@@ -23,6 +23,8 @@ from pytest_int8acc.tensors import Array, Feed, Outputs
 _MIN_CORRELATION = 0.8
 #: A slope off by this much, or a shift of this share of the standard deviation, costs 20 dB SQNR on its own.
 _FAR = 0.1
+#: Samples this many times smaller than the largest add less than a thousandth of its energy.
+_SMALL = 30.0
 #: A variance of this share of the mean square is rounding: the values are all the same.
 _ROUNDING = 1e-24
 
@@ -195,9 +197,10 @@ def result(tally: Tally, noise: Tally | None = None, *, intervals: bool = False)
     scores = []
     for limits in tally.limits:
         for name, limit in limits.limits.items():
-            score = _score(METRICS[name], tally, obstacle.comparable, rerun, limits)
+            metric = limits.metric(name)
+            score = _score(metric, tally, obstacle.comparable, rerun, limits)
             score = replace(score, limit=limit)
-            scores.append(_within(score, METRICS[name], tally, limits) if intervals else score)
+            scores.append(_within(score, metric, tally, limits) if intervals else score)
     if obstacle.comparable:
         usual = OutputLimits(tally.name)
         wanted = [name for name in tally.reported if name not in tally.judged]
@@ -215,7 +218,39 @@ def result(tally: Tally, noise: Tally | None = None, *, intervals: bool = False)
         note="; ".join(filter(None, notes)),
         heavy=heavy(tally.errors) if shown else (),
         samples=tally.samples,
+        nan_share=tally.nan_share,
+        small=small_samples(tally, scores) if shown else None,
     )
+
+
+def small_samples(tally: Tally, scores: Sequence[Score]) -> SmallSamples | None:
+    """Returns what becomes of samples far smaller than others, where a limit on all together hides it.
+
+    Energy is pooled over samples: those whose root mean square is ``_SMALL`` times less than that of the
+    largest add next to nothing to it. None where there are none, or where they keep the limit by themselves.
+
+    Args:
+        tally: Baseline and candidate.
+        scores: The output's, in the order of the tally's limits, those without a limit last.
+    """
+    rows = tally.errors
+    with np.errstate(all="ignore"):
+        size = np.sqrt(rows[:, AT["bb"]] / rows[:, AT["elements"]])
+    size = np.nan_to_num(size, nan=0.0, posinf=0.0)
+    few = (size > 0) & (size * _SMALL < size.max(initial=0.0))
+    if not few.any():
+        return None
+    for limits in tally.limits:
+        for name, limit in limits.limits.items():
+            if limits.spared is not None or METRICS[name].measure not in (SQUARES, ERRORS):
+                continue
+            value = tally.value(METRICS[name], limits, few.nonzero()[0].tolist())
+            alone = Score(tally.name, name, value, limit, METRICS[name].bound)
+            together = next((s for s in scores if s.metric == name and s.limit == limit), None)
+            if not alone.passed and together is not None and together.passed:
+                ratio = float(size.max() / size[few].max())
+                return SmallSamples(int(few.sum()), ratio, alone)
+    return None
 
 
 def _score(

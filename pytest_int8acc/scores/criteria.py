@@ -10,7 +10,7 @@ from typing import Literal
 from pytest_int8acc.errors import CriterionError
 from pytest_int8acc.results import Bound, Score
 from pytest_int8acc.scores.measures import REL_FLOOR, Tolerance
-from pytest_int8acc.scores.metrics import METRICS, Metric
+from pytest_int8acc.scores.metrics import METRICS, Metric, per_sample
 from pytest_int8acc.tensors import Array, did_you_mean
 
 #: Used where no criterion names an output: metric and limit for floats, and for everything else.
@@ -68,6 +68,12 @@ class OutputLimits:
     """Takes these outputs out of all other limits."""
     inner: bool = False
     """Speaks of a tensor inside the model, of which nothing else does."""
+    spared: float | None = None
+    """The share of samples that may miss the limits, each judged by itself; None: all are judged together."""
+
+    def metric(self, name: str) -> Metric:
+        """The metric of this name as these limits mean it: of all samples, or of each by itself."""
+        return METRICS[name] if self.spared is None else per_sample(METRICS[name], self.spared)
 
 
 @dataclass(frozen=True)

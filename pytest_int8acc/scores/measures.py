@@ -120,12 +120,14 @@ def top_k(k: int) -> Callable[[Array, Array, int, How, float], F64]:
 
 
 def _among(b: Array, c: Array, k: int) -> NDArray[np.bool_]:
-    """Whether b's greatest class is among c's k greatest; of equal values the lower index comes first."""
-    top = b.argmax(axis=-1)
-    if k == 1:
-        return np.asarray(c.argmax(axis=-1) == top)
-    own = np.take_along_axis(c, top[..., None], axis=-1)
-    before = (c > own) | ((c == own) & (np.arange(c.shape[-1]) < top[..., None]))
+    """Whether b's greatest class is among c's k greatest; a class that equals it in c alone comes first.
+
+    So a tie that the candidate alone has is no agreement: outputs of zeros agree with nothing.
+    """
+    top = b.argmax(axis=-1)[..., None]
+    own = np.take_along_axis(c, top, axis=-1)
+    rivals = b < np.take_along_axis(b, top, axis=-1)
+    before = (c > own) | ((c == own) & rivals)
     return np.asarray(np.count_nonzero(before, axis=-1) < k)
 
 

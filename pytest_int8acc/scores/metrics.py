@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -109,8 +109,7 @@ def kl(rows: F64) -> float:
 def top1_agreement(rows: F64) -> float:
     """Share of rows in which baseline and candidate have the same greatest class, 0 to 1.
 
-    Of equal values the lower index comes first, as in ONNX ArgMax. A row with NaN or +inf in the candidate
-    disagrees.
+    A tie that the candidate alone has is no agreement. A row with NaN or +inf in the candidate disagrees.
     """
     return _share(rows)
 
@@ -118,8 +117,8 @@ def top1_agreement(rows: F64) -> float:
 def top5_agreement(rows: F64) -> float:
     """Share of rows in which the baseline's greatest class is among the candidate's five greatest, 0 to 1.
 
-    This is top-5 accuracy with the baseline's answer as the label. Of equal values the lower index comes
-    first, as in ONNX TopK. A row with NaN or +inf in the candidate disagrees.
+    This is top-5 accuracy with the baseline's answer as the label. Classes that tie with it in the candidate
+    alone come before it. A row with NaN or +inf in the candidate disagrees.
     """
     return _share(rows)
 
@@ -162,15 +161,40 @@ class Metric:
     squares: bool = False
     """Whether it is made of squares of the values (see ``SQUARED``)."""
 
+    spared: float | None = None
+    """The share of samples that may miss a limit, each judged by itself; None: all are judged together."""
+
     def __call__(self, rows: F64) -> float:
         """The metric of samples, from a row of ``measure`` for each; nan where it cannot be computed."""
+        if self.spared is not None:
+            return self.worst_but_spared(self.each(rows))
         with np.errstate(all="ignore"):  # inf and nan are answers here
             return float(self.function(rows))
+
+    def each(self, rows: F64) -> F64:
+        """The metric of each sample by itself, [samples]."""
+        with np.errstate(all="ignore"):
+            return np.array([self.function(row[None]) for row in rows], np.float64)
+
+    def worst_but_spared(self, values: F64) -> float:
+        """The value of the worst sample that is not spared; nan, which is worst of all, where that is one.
+
+        Args:
+            values: Of each sample by itself, [samples].
+        """
+        sign = 1.0 if self.bound == "min" else -1.0
+        ranked = np.sort(np.where(np.isnan(values), -np.inf, sign * values))
+        value = float(ranked[int((self.spared or 0.0) * len(ranked))])
+        return math.nan if value == -math.inf and np.isnan(values).any() else sign * value
 
 
 _FLOATS = ("floats",)
 _NUMBERS = ("floats", "integers")
 _EXACT = ("integers", "booleans", "strings")
+
+#: What the name of a metric begins with where each sample is judged by itself.
+PER_SAMPLE = "per_sample_"
+
 
 #: Every metric that a criterion may name.
 METRICS: Mapping[str, Metric] = {
@@ -233,3 +257,8 @@ METRICS: Mapping[str, Metric] = {
         Metric("agreement", agreement, UNEQUAL, "min", "share of elements that are equal", _EXACT),
     )
 }
+
+
+def per_sample(metric: Metric, spared: float) -> Metric:
+    """The same metric of each sample by itself: the value of the worst one that is not spared."""
+    return replace(metric, name=PER_SAMPLE + metric.name, spared=spared)

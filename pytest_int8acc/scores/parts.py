@@ -13,6 +13,7 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
+from dataclasses import replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -243,6 +244,33 @@ def ratio(value: F64, limit: F64 | float) -> F64:
     return np.where(value == 0, 0.0, value / np.asarray(limit, np.float64))
 
 
+class EachSample(Demand):
+    """A limit that each sample must keep by itself, but for those that are spared."""
+
+    pool = "rank"
+
+    def __init__(self, metric: str, limits: OutputLimits, whole: Tally) -> None:
+        self.together = _KINDS[metric](metric, replace(limits, spared=None), whole)
+        self.power = self.together.power
+        super().__init__(metric, limits, whole)
+        self.metric = limits.metric(metric)
+        self.criterion = replace(self.criterion, metric=self.metric.name)
+
+    def _budget(self, whole: Tally) -> float:
+        return 1.0
+
+    def _spared(self, whole: Tally) -> int:
+        return int((self.limits.spared or 0.0) * whole.samples)
+
+    def _measured(self, rows: F64) -> F64:
+        """How much of the limit each sample uses up, [seen]."""
+        values = self.metric.each(rows)
+        return np.array([self.criterion.score(value).strain for value in values], np.float64)
+
+    def _vectors(self, b: Array, c: Array, samples: int) -> F64:
+        return self.together._vectors(b, c, samples)
+
+
 class Divergence(Demand):
     """KL; to second order a row's is half the variance of the logits' error under the baseline's softmax."""
 
@@ -294,8 +322,8 @@ class Flips(Demand):
             y, z = (rows_of(a, self.limits.axis, samples)[:, 0] for a in (b, c))
             top = y.argmax(axis=-1)[..., None]
             own = np.take_along_axis(z, top, axis=-1)
-            earlier = np.arange(y.shape[-1]) < top
-            flipped = ((z > own) | ((z == own) & earlier)).sum(axis=-1) >= self.k
+            rivals = y < np.take_along_axis(y, top, axis=-1)
+            flipped = ((z > own) | ((z == own) & rivals)).sum(axis=-1) >= self.k
             way = np.partition(self._ways(y, z - y, 0.0), -self.k, axis=-1)[..., -self.k]
         return np.where(flipped, np.maximum(way, math.nextafter(1.0, 2.0)), np.clip(way, 0.0, 1.0))[:, None]
 
@@ -353,7 +381,7 @@ def demands_on(whole: Mapping[str, Tally]) -> list[Demand]:
     ``whole``: all that a search sees of each output's baseline, compared with itself.
     """
     return [
-        _KINDS[metric](metric, limits, tally)
+        (_KINDS[metric] if limits.spared is None else EachSample)(metric, limits, tally)
         for tally in whole.values()
         for limits in tally.limits
         for metric in limits.limits

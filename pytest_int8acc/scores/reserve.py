@@ -43,6 +43,10 @@ def interval(score: Score, rows: F64, metric: Metric) -> Interval | None:
     rng = np.random.default_rng(0)
     lots = np.array_split(rng.permutation(len(rows)), min(len(rows), _LOTS))
     choices = rng.integers(0, len(lots), (DRAWS, len(lots)))
+    if metric.spared is not None:
+        each = metric.each(rows)
+        drawn_samples = (np.concatenate([lots[i] for i in choice]) for choice in choices)
+        return around(score, [metric.worst_but_spared(each[samples]) for samples in drawn_samples])
     return around(score, [metric(drawn) for drawn in _drawn(rows, lots, choices, metric.measure)])
 
 

@@ -36,6 +36,8 @@ class Sums(NamedTuple):
     """Those left out not counted."""
     same: float = 0.0
     """Elements left out."""
+    nan: float = 0.0
+    """Of these, NaN in both."""
     lost: float = 0.0
     """NaN or infinite in the candidate only."""
     bad: float = 0.0
@@ -157,7 +159,9 @@ def _errors_anew(b: Array, c: Array, full: bool) -> F64:
     same = same_non_finite(x, y)
     x[same] = y[same] = 0.0
     rows = _sums(x, y, difference(b, c, x, y), full, ~same)
-    for column, which in ((AT["same"], same), (AT["lost"], bad_c & ~bad_b), (AT["bad"], bad_b & ~same)):
+    nan = np.isnan(b) & np.isnan(c)
+    found = {"same": same, "nan": nan, "lost": bad_c & ~bad_b, "bad": bad_b & ~same}
+    for column, which in ((AT[field], which) for field, which in found.items()):
         rows[:, column] = which.sum(axis=1)
     return rows
 

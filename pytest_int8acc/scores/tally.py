@@ -17,6 +17,8 @@ from pytest_int8acc.tensors import Array
 
 _REPORTED_FLOAT = ("cosine", "sqnr_db", "max_abs", "mean_abs")
 _Key = tuple[Measure, How]
+#: An output with a greater share of NaN in both forms fails: what is NaN cannot be judged.
+_MOST_NAN = 0.01
 
 
 @dataclass(frozen=True)
@@ -235,6 +237,18 @@ class Tally:
             return Obstacle(False, problem=text, note=found.note)
         return replace(found, note="; ".join(filter(None, [found.note, text])))
 
+    @property
+    def nan_share(self) -> float:
+        """The share of the elements that are NaN in both, 0 to 1."""
+        if self.kind != "floats" or not self.elements or not len(self.errors):
+            return 0.0
+        return float(self.errors[:, AT["nan"]].sum() / self.elements)
+
+    @property
+    def is_unjudged(self) -> bool:
+        """Whether the spec takes the output out of all limits."""
+        return any(limits.unjudged for limits in self.limits)
+
     def _non_finite(self) -> Obstacle:
         rows, total, note = self.errors, self.elements, ""
         same, lost, bad = (rows[:, AT[field]] for field in ("same", "lost", "bad"))
@@ -256,7 +270,13 @@ class Tally:
                 f"first in sample {int(lost.astype(bool).argmax())}"
             )
             return Obstacle(False, problem=problem, note=note)
-        return Obstacle(comparable=not bad.any() and same.sum() < total, note=note)
+        problem = ""
+        if self.nan_share > _MOST_NAN and not self.is_unjudged:
+            problem = (
+                f"NaN in both forms in {self.nan_share:.2%} of the elements, which nothing can judge: find "
+                "what makes them in the float model, or name the output under 'unjudged'"
+            )
+        return Obstacle(comparable=not bad.any() and same.sum() < total, problem=problem, note=note)
 
 
 def _fits(greatest: float) -> bool:

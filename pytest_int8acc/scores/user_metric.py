@@ -205,6 +205,11 @@ class MetricRun:
         return _number(self.limit.ref, result, whose)
 
     @property
+    def labelled(self) -> bool:
+        """Whether the metric reads the labels."""
+        return self._task is not None or self._labelled
+
+    @property
     def joins(self) -> bool:
         """Whether samples may come joined into larger batches than they ran in."""
         return self._task is not None

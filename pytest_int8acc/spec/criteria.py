@@ -80,7 +80,7 @@ class Tolerance(Closed):
 class OutputCriterion(_Limits):
     """Limits on how far an output may be from the baseline's."""
 
-    beside = ("output", "tensor", "axis", "rel_floor")
+    beside = ("output", "tensor", "axis", "rel_floor", "per", "quantile")
 
     output: fields.GraphName = option("The output's name, or a pattern (*, ?, [seq]) of names.", "*")
     tensor: fields.GraphName | None = option(
@@ -98,6 +98,14 @@ class OutputCriterion(_Limits):
     mse: fields.NonNegative | None = option("Greatest mean squared error.")
     max_rel: fields.NonNegative | None = option("Greatest relative error of any element.")
     mean_rel: fields.NonNegative | None = option("Greatest mean relative error.")
+    per: Annotated[Literal["sample"], fields.one_of(Literal["sample"])] | None = option(
+        "'sample': each sample must keep the limits by itself. Without it, all samples are judged together, "
+        "so that large ones hide what becomes of small ones.",
+        examples=["sample"],
+    )
+    quantile: fields.Fraction = option(
+        "With 'per: sample': the share of the samples that may miss the limits.", 0.0, examples=[0.05]
+    )
     rel_floor: fields.Positive = option(
         "For max_rel and mean_rel: baseline values below this fraction of the output's largest "
         "absolute baseline value count as that large, so that values near zero do not blow the error up.",
@@ -124,6 +132,8 @@ class OutputCriterion(_Limits):
         yield from super().conflicts(given)
         if "output" in given and "tensor" in given:
             yield "tensor", "'output' and 'tensor' exclude each other: write a criterion for each"
+        if "quantile" in given and "per" not in given:
+            yield "quantile", "'quantile' has no effect here; remove it, or set 'per: sample'"
 
 
 class MaxDrop(NamedTuple):

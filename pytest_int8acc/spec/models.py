@@ -205,6 +205,11 @@ class Case(Closed):
     unjudged: Annotated[tuple[fields.GraphName, ...], expect_list("output names or patterns")] = option(
         "Outputs that no criterion judges, by name or pattern (*, ?, [seq]); the report says so.", ()
     )
+    accept_blind: fields.Reason | None = option(
+        "Why criteria are accepted that outputs of zeros, or another sample's outputs, keep as well; "
+        "without a reason such a case fails.",
+        examples=["one output is constant by design"],
+    )
     marks: Annotated[tuple[fields.MarkName, ...], expect_list("pytest marks")] = option(
         "Names of pytest marks that the test carries.", ()
     )

@@ -17,12 +17,13 @@ pytest.importorskip("jinja2", reason="pip install 'pytest-int8acc[html]'")
 
 WORKERS = pytest.mark.parametrize("workers", [(), ("-n2",)], ids=["plain", "n2"])
 SPEC = """
-defaults: {model: model.onnx, inputs: data.npz, criteria: [{sqnr_db: 15}]}
+defaults: {model: model.onnx, inputs: data.npz, criteria: [{sqnr_db: 15}], accept_blind: untrained}
 cases:
   - {name: good, fp8: {calibrate: {}}}
   - {name: bad, fp8: {scales: ranges.json}}
 """
 ONE = "model: model.onnx\ninputs: data.npz\ncriteria: [{sqnr_db: 15}]\n"
+ACCEPT = "accept_blind: untrained\n"
 
 
 @pytest.fixture
@@ -60,7 +61,7 @@ def test_reports_speak_of_fp8(project: pytest.Pytester, workers: tuple[str, ...]
         assert not re.findall(r".{0,40}\bINT8\b(?! layers).{0,20}", text)
     written = {path.name for path in (project.path / "report/c/bad").iterdir()}
     assert {"fixed.onnx", "plan.yaml", "modelopt.sh"} <= written
-    guard = ONE + "fp8: {scales: ranges.json}\nplan: report/c/bad/plan.yaml\n"
+    guard = ONE + "fp8: {scales: ranges.json}\nplan: report/c/bad/plan.yaml\n" + ACCEPT
     (project.path / "guarded.int8acc.yaml").write_text(guard)
     run(project, "guarded.int8acc.yaml", *workers).assert_outcomes(passed=1)
 
@@ -71,7 +72,7 @@ def test_goldens_and_accepted_scores(project: pytest.Pytester, workers: tuple[st
     spec = project.path / "kept.int8acc.yaml"
     criteria = "criteria: [{sqnr_db: 15}, {regression: {sqnr_db: 3}}]\n"
     spec.write_text(
-        f"model: model.onnx\ninputs: data.npz\n{criteria}fp8: {{calibrate: {{}}}}\ngolden: true\n"
+        f"model: model.onnx\ninputs: data.npz\n{criteria}fp8: {{calibrate: {{}}}}\ngolden: true\n{ACCEPT}"
     )
     assert run(project, *workers).ret == pytest.ExitCode.TESTS_FAILED
     recorded = run(project, "--int8acc-update=all", *workers)
@@ -148,7 +149,7 @@ def test_keys_of_a_spec(project: pytest.Pytester, spec: str) -> None:
     np.savez(project.path / "other.npz", **{name: array[::-1] for name, array in data.items()})
     outputs = {"gemm19_out": np.zeros((24, 10), np.float32)}
     np.savez(project.path / "reference.npz", **outputs)
-    (project.path / "c.int8acc.yaml").write_text(ONE + spec)
+    (project.path / "c.int8acc.yaml").write_text(ONE + spec + ACCEPT)
     run(project).assert_outcomes(passed=1)
 
 

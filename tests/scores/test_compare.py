@@ -165,8 +165,9 @@ def test_the_same_hole_in_both_is_left_out_and_said(hole):
     baseline, candidate = LOGITS.copy(), NEAR.copy()
     baseline[4] = candidate[4] = hole
     result = one(baseline, candidate, limits(sqnr_db=20, kl=0.1), noise=baseline.copy())
-    assert result.passed
-    assert result.problem == ""
+    many = "NaN in both forms in 3.33% of the elements" if np.isnan(hole) else ""
+    assert result.problem.startswith(many)
+    assert result.passed == (not many)
     assert result.note == "10 of 300 elements are the same NaN or inf in both and are left out"
     whole = one(np.delete(LOGITS, 4, 0), np.delete(NEAR, 4, 0), limits(sqnr_db=20, kl=0.1))
     assert [s.value for s in result.scores] == pytest.approx([s.value for s in whole.scores])

@@ -42,8 +42,10 @@ def reference(metric, b, c, axis):
     rows_b, rows_c = (np.moveaxis(a, axis, -1).reshape(-1, a.shape[axis]) for a in (b, c))
     log_p, log_q = log_softmax(rows_b), log_softmax(rows_c)
     top = rows_b.argmax(axis=1)
-    # A stable sort of the negated values keeps the lower index first among equals.
-    order = np.argsort(-rows_c, axis=1, kind="stable")
+    # What equals the baseline's top class in the candidate is sorted before it.
+    lowered = rows_c.copy()
+    lowered[np.arange(len(top)), top] = np.nextafter(lowered[np.arange(len(top)), top], -np.inf)
+    order = np.argsort(-lowered, axis=1, kind="stable")
     formulas = {
         "cosine": lambda: np.vdot(b, c) / np.linalg.norm(b.ravel()) / np.linalg.norm(c.ravel()),
         "sqnr_db": lambda: 20 * np.log10(np.linalg.norm(b.ravel()) / np.linalg.norm(e.ravel())),
@@ -55,7 +57,7 @@ def reference(metric, b, c, axis):
         "max_rel": rel.max,
         "mean_rel": rel.mean,
         "kl": lambda: np.mean(np.sum(np.exp(log_p) * (log_p - log_q), axis=1)),
-        "top1_agreement": lambda: np.mean(top == rows_c.argmax(axis=1)),
+        "top1_agreement": lambda: np.mean(top == order[:, 0]),
         "top5_agreement": lambda: np.mean([t in five for t, five in zip(top, order[:, :5], strict=True)]),
         "agreement": lambda: np.mean(b == c),
     }
@@ -207,15 +209,17 @@ def test_kl_and_top1_take_masked_classes_of_minus_infinity():
     assert score("top1_agreement", baseline, candidate) == 0.5
 
 
-def test_top_k_takes_the_lower_index_among_equals():
-    baseline = np.array([[5, 5, 0, 0, 0, 0, 0.0]])  # class 0 is the greatest
-    tied_first = np.array([[3, 3, 0, 0, 0, 0, 0.0]])
-    tied_second = np.array([[2, 3, 3, 0, 0, 0, 0.0]])
-    assert score("top1_agreement", baseline, tied_first) == 1.0
-    assert score("top1_agreement", baseline, tied_second) == 0.0
-    last = np.array([[0, 0, 0, 0, 0, 1, 0.0]])  # class 5
-    assert score("top5_agreement", last, np.zeros((1, 7))) == 0.0
-    assert score("top5_agreement", last[:, [0, 1, 2, 3, 5, 4, 6]], np.zeros((1, 7))) == 1.0
+def test_a_tie_that_the_candidate_alone_has_is_no_agreement():
+    baseline = np.array([[5, 5, 0, 0, 0, 0, 0.0]])  # classes 0 and 1 tie
+    same_tie = np.array([[3, 3, 0, 0, 0, 0, 0.0]])
+    other_tie = np.array([[2, 3, 3, 0, 0, 0, 0.0]])
+    assert score("top1_agreement", baseline, same_tie) == 1.0
+    assert score("top1_agreement", baseline, other_tie) == 0.0
+    for top in range(7):
+        one = np.eye(7)[[top]]
+        assert score("top1_agreement", one, one) == 1.0
+        assert score("top1_agreement", one, np.zeros((1, 7))) == 0.0
+        assert score("top5_agreement", one, np.zeros((1, 7))) == 0.0
 
 
 def test_top_5_means_the_greatest_class_is_among_five():

@@ -1,0 +1,196 @@
+"""Criteria that dead outputs keep: a case that passes by them is red, and says what to add."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+from onnx import numpy_helper, parser
+from plugin_support import LOAD
+
+CLASSES, SAMPLES = 6, 96
+CALIBRATED = "model: net.onnx\ninputs: data.npz\nint8: {calibrate: {method: minmax}}\n"
+
+
+@pytest.fixture
+def project(pytester: pytest.Pytester) -> Path:
+    """A classifier that is right about its data, with labels, the labels numbered from 1, and metrics."""
+    rng = np.random.default_rng(0)
+    centers = np.eye(CLASSES, 12, dtype=np.float32) * 4
+    labels = np.arange(SAMPLES) % CLASSES
+    data = centers[labels] + rng.normal(0, 0.3, (SAMPLES, 12)).astype(np.float32)
+    proto = parser.parse_model(
+        f"""<ir_version: 8, opset_import: ["" : 17]>
+        net (float[N, 12] x) => (float[N, {CLASSES}] logits, float[N, 4] features) {{
+          hidden = MatMul(x, w)
+          features = Tanh(hidden)
+          scores = MatMul(x, v)
+          logits = Add(scores, offset)
+        }}"""
+    )
+    weights = {"w": rng.normal(0, 0.2, (12, 4)), "v": centers.T, "offset": np.zeros(CLASSES)}
+    for name, array in weights.items():
+        proto.graph.initializer.append(numpy_helper.from_array(array.astype(np.float32), name))
+    folder = pytester.path
+    onnx.save(proto, folder / "net.onnx")
+    proto.graph.initializer[-1].CopyFrom(
+        numpy_helper.from_array(np.full(CLASSES, 3000, np.float32), "offset")
+    )
+    onnx.save(proto, folder / "offset.onnx")
+    np.savez(folder / "data.npz", x=data.astype(np.float32))
+    np.save(folder / "labels.npy", labels)
+    np.save(folder / "from_one.npy", (labels + 1) % CLASSES)
+    (folder / "m.py").write_text(
+        "def one(outputs, labels):\n    return 1.0\n\n\n"
+        "def top1(outputs, labels):\n    return float((outputs['logits'].argmax(1) == labels).mean())\n"
+    )
+    return folder
+
+
+def judged(pytester: pytest.Pytester, spec: str, *args: str) -> tuple[str, dict[str, object], str]:
+    """Verdict, entry of report.json, and all that was written."""
+    (pytester.path / "net.int8acc.yaml").write_text(CALIBRATED + spec)
+    result = pytester.runpytest(*LOAD, "--int8acc", "--int8acc-report", "report", *args)
+    report = json.loads((pytester.path / "report/report.json").read_text())
+    return report["cases"][0]["verdict"], report["cases"][0], result.stdout.str()
+
+
+BLIND = {
+    "cosine": "criteria: [{cosine: -1}]\n",
+    "constant metric": "labels: labels.npy\ncriteria: [{metric: m.py:one, min: 0.9}]\n",
+    "any drop": "labels: labels.npy\ncriteria: [{metric: top1, output: logits, max_drop: 100%}]\n",
+    "an offset": "criteria: [{output: logits, sqnr_db: 30}, {output: features, cosine: -1}]\n",
+}
+
+
+@pytest.mark.parametrize("workers", [(), ("-n2",)], ids=["plain", "n2"])
+@pytest.mark.parametrize("name", BLIND)
+def test_criteria_that_dead_outputs_keep_are_red(pytester, project, name, workers):
+    if name == "an offset":
+        (project / "offset.onnx").replace(project / "net.onnx")
+    verdict, entry, text = judged(pytester, BLIND[name], *workers)
+    assert verdict == "failed"
+    assert "the criteria cannot fail" in text
+    assert "accept_blind" in text
+    kinds = {dead["kind"] for dead in entry["blind"]["undetected"]}
+    assert kinds & {"zeros", "shuffled"}
+    assert entry["search"] is None, "no layer is searched where no limit was missed"
+
+
+def test_the_criterion_that_is_proposed_catches_them_and_passes(pytester, project):
+    _, entry, text = judged(pytester, "criteria: [{cosine: -1}]\n")
+    remedy = entry["blind"]["remedy"]
+    wish = f"{{output: {remedy['subject']}, sqnr_db: {remedy['limit']:g}}}"
+    assert wish in " ".join(text.split())
+    verdict, entry, _ = judged(pytester, f"criteria: [{{cosine: -1}}, {wish}]\n")
+    assert verdict == "passed"
+
+
+def test_a_reason_in_the_spec_accepts_them_and_is_shown(pytester, project):
+    verdict, _, text = judged(pytester, "criteria: [{cosine: -1}]\naccept_blind: to see the report\n", "-v")
+    assert verdict == "passed"
+    assert "accepted (to see the report): outputs of zeros, the outputs of other samples and 3 more" in text
+
+
+@pytest.mark.parametrize("metric", ["{metric: top1, output: logits, ", "{metric: m.py:top1, "])
+def test_labels_in_another_order_are_red(pytester, project, metric):
+    spec = f"labels: from_one.npy\ncriteria: [{metric}max_drop: 0.05}}, {{sqnr_db: 20}}]\n"
+    verdict, _, text = judged(pytester, spec)
+    assert verdict == "failed"
+    assert "labels in another order?" in text
+    assert "put the labels into the order of the inputs" in " ".join(text.split())
+
+
+def test_healthy_criteria_pass_without_a_word(pytester, project):
+    spec = "labels: labels.npy\ncriteria: [{metric: top1, output: logits, max_drop: 0.02}, {sqnr_db: 20}]\n"
+    verdict, entry, text = judged(pytester, spec)
+    assert verdict == "passed"
+    assert entry["blind"] is None
+    assert "warning" not in text
+
+
+def test_an_output_that_no_criterion_sees_is_told(pytester, project):
+    spec = "criteria: [{output: logits, sqnr_db: 20}, {output: features, cosine: -1}]\n"
+    verdict, _, text = judged(pytester, spec)
+    assert verdict == "passed"
+    assert "zeros in place of 'features' would pass, too: no criterion sees that" in text
+
+
+def test_a_function_that_fails_on_dead_outputs_has_caught_them(pytester, project):
+    (project / "m.py").write_text(
+        "def strict(outputs):\n    assert outputs['logits'].std(0).min() > 1\n    return 1.0\n"
+    )
+    verdict, entry, _ = judged(pytester, "criteria: [{metric: m.py:strict, min: 0.9}]\n")
+    kinds = {dead["kind"] for dead in (entry["blind"] or {"undetected": []})["undetected"]}
+    assert "zeros" not in kinds
+    assert "mean" not in kinds
+    assert verdict == "failed", "another sample's outputs pass"
+
+
+def test_few_samples_are_not_tried(pytester, project):
+    verdict, entry, _ = judged(pytester, "samples: 7\ncriteria: [{cosine: -1}]\n")
+    assert (verdict, entry["blind"]) == ("passed", None)
+
+
+def planted(folder: Path, body: str, **arrays: np.ndarray) -> None:
+    """A network of one line per node over ``x``, with constants by name."""
+    proto = parser.parse_model(
+        f'<ir_version: 8, opset_import: ["" : 17]> net (float[N, 12] x) => (float[N, 6] y) {{ {body} }}'
+    )
+    for name, array in arrays.items():
+        proto.graph.initializer.append(numpy_helper.from_array(array, name))
+    onnx.save(proto, folder / "net.onnx")
+
+
+@pytest.mark.parametrize(("spoilt", "verdict"), [(60, "failed"), (1, "passed")])
+def test_nan_in_both_forms_is_red_above_a_hundredth_and_told_below(pytester, project, spoilt, verdict):
+    """The logarithm of a negative feature is NaN in the float model, too."""
+    rng = np.random.default_rng(0)
+    planted(
+        project,
+        "s = MatMul(x, v) last = Gather <axis = 1>(x, five) safe = Sub(last, limit) "
+        "log = Log(safe) zero = Mul(log, none) y = Add(s, zero)",
+        v=rng.normal(size=(12, 6)).astype(np.float32),
+        five=np.array([11], np.int64),
+        limit=np.array(0, np.float32),
+        none=np.array(0, np.float32),
+    )
+    data = rng.normal(size=(200, 12)).astype(np.float32)
+    data[:, 11] = 1
+    data[:spoilt, 11] = -1
+    np.savez(project / "data.npz", x=data)
+    found, _, text = judged(pytester, "criteria: [{sqnr_db: 20}]\n")
+    assert found == verdict
+    share = f"{spoilt / 200:.2%}"
+    assert f"NaN in both forms in {share} of" in text
+
+
+def small_half(folder: Path) -> None:
+    """Half of the samples are a hundredth of the others, which INT8 scales for these round to nothing."""
+    rng = np.random.default_rng(0)
+    planted(folder, "y = MatMul(x, v)", v=rng.normal(size=(12, 6)).astype(np.float32))
+    data = rng.normal(size=(64, 12)).astype(np.float32)
+    data[::2] /= 400
+    np.savez(folder / "data.npz", x=data)
+
+
+def test_samples_far_smaller_than_others_are_told(pytester, project):
+    small_half(project)
+    verdict, entry, text = judged(pytester, "criteria: [{sqnr_db: 25}]\n")
+    assert verdict == "passed"
+    assert "32 of 64 samples are" in text
+    assert entry["outputs"][0]["small"]["count"] == 32
+
+
+@pytest.mark.parametrize(("quantile", "verdict"), [(0, "failed"), (0.4, "failed"), (0.6, "passed")])
+def test_each_sample_is_judged_by_itself(pytester, project, quantile, verdict):
+    small_half(project)
+    spec = f"criteria: [{{sqnr_db: 20, per: sample, quantile: {quantile}}}]\n"
+    found, entry, _ = judged(pytester, spec)
+    assert found == verdict
+    score = entry["outputs"][0]["scores"][0]
+    assert score["metric"] == "per_sample_sqnr_db"
+    assert (entry["search"] is not None) == (verdict == "failed")
