@@ -27,11 +27,15 @@ SNAPSHOTS = Path(__file__).parent / "snapshots"
 #: A conftest whose cases are measured as the sample of their name was.
 MEASURED = f"""{CONFTEST}
 sys.path.insert(0, {str(Path(__file__).parents[1] / "support")!r})
+from dataclasses import replace
+
 from report_samples import RESULTS
 
 
 def measure(case, settings, goldens=None, clock=None, builders=None):
-    return types.SimpleNamespace(result=RESULTS[case.name], settings=settings, close=lambda: None)
+    result = RESULTS[case.name]
+    result = replace(result, seconds=result.seconds or 0.01)  # not what this run takes
+    return types.SimpleNamespace(result=result, settings=settings, close=lambda: None)
 
 
 stand_in("measure.measured", measure=measure)
