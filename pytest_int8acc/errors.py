@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import platform
+import sys
 import traceback
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -71,9 +72,15 @@ class InternalError(Int8accError):
     """Something that pytest-int8acc did not foresee; says what to report, and keeps its cause."""
 
 
+def session_ends() -> tuple[type[BaseException], ...]:
+    """What ends the whole run wherever it is raised: Ctrl-C, and ``pytest.exit`` where pytest runs."""
+    runner = sys.modules.get("pytest")
+    return (KeyboardInterrupt,) if runner is None else (KeyboardInterrupt, runner.exit.Exception)
+
+
 @contextmanager
 def own_faults() -> Iterator[None]:
-    """Turn what is no Int8accError into an InternalError; KeyboardInterrupt and pytest's skips pass.
+    """Turn what is no Int8accError into an InternalError; what ends the session and pytest's skips pass.
 
     Raises:
         InternalError: From the exception that nobody foresaw.
@@ -81,6 +88,8 @@ def own_faults() -> Iterator[None]:
     try:
         yield
     except Int8accError:
+        raise
+    except session_ends():
         raise
     except MemoryError as error:
         raise InternalError(
@@ -94,7 +103,9 @@ def told(error: BaseException) -> str:
     """What ``error`` says, or its type where it says nothing or fails to."""
     try:
         return str(error) or type(error).__name__
-    except Exception:
+    except KeyboardInterrupt:
+        raise
+    except BaseException:
         return f"{type(error).__name__}, whose text cannot be made"
 
 

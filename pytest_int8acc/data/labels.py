@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pytest_int8acc.data.files import MOST_BYTES, find, in_gib, read_arrays, too_much
-from pytest_int8acc.data.scripts import load_function, run_user
+from pytest_int8acc.data.scripts import load_function, looking_at, run_user
 from pytest_int8acc.errors import DataError, told
 from pytest_int8acc.files import readable
 from pytest_int8acc.tensors import Array
@@ -50,10 +50,12 @@ def load_labels(
             arrays = next(iter(arrays.values())) if len(arrays) == 1 else arrays
         else:
             raise DataError(f"{where}: expected {_KINDS}")
-    if isinstance(arrays, dict):
-        found = {str(name): _to_array(item, f"{where}: '{name}'") for name, item in arrays.items()}
-        return {name: _fit(a, samples, limited, f"{where}: '{name}'") for name, a in found.items()}
-    return _fit(_to_array(arrays, where), samples, limited, where)
+    with looking_at(source):
+        if isinstance(arrays, dict):
+            named = [(str(name), item) for name, item in arrays.items()]
+            found = {name: _to_array(item, f"{where}: '{name}'", source) for name, item in named}
+            return {name: _fit(a, samples, limited, f"{where}: '{name}'") for name, a in found.items()}
+        return _fit(_to_array(arrays, where, source), samples, limited, where)
 
 
 def read_coco(text: str, where: str) -> NDArray[np.float64]:
@@ -104,13 +106,11 @@ def _read_text(path: Path, where: str, most: int) -> str:
         raise DataError(f"{where}: cannot be read as text in UTF-8: {told(error)}") from error
 
 
-def _to_array(value: Any, where: str) -> Array:
+def _to_array(value: Any, where: str, ref: str) -> Array:
     try:
-        array = np.asarray(value)
-    except Exception as error:  # whatever an object's own __array__ raises
-        raise DataError(
-            f"{where}: {type(value).__name__} cannot become a NumPy array ({told(error)})"
-        ) from error
+        array: Array = run_user(ref, np.asarray, value)
+    except DataError as error:
+        raise DataError(f"{where}: {type(value).__name__} cannot become a NumPy array ({error})") from error
     if array.dtype == object:
         found = "nothing" if value is None else f"Python objects ({type(value).__name__})"
         raise DataError(f"{where}: returned {found}, expected an array of numbers or text, or a dict of them")

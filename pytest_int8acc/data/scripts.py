@@ -9,6 +9,7 @@ from __future__ import annotations
 import functools
 import hashlib
 import importlib.util
+import inspect
 import sys
 import traceback
 from collections.abc import Callable, Iterator
@@ -19,12 +20,14 @@ from types import ModuleType
 from typing import Any, TypeVar
 
 from pytest_int8acc.data.files import find
-from pytest_int8acc.errors import DataError, Int8accError, told
+from pytest_int8acc.errors import DataError, Int8accError, session_ends, told
 from pytest_int8acc.tensors import did_you_mean
 
 _T = TypeVar("_T")
 _PACKAGE = Path(__file__).parents[1]
 _END = object()
+#: By which pytest and unittest leave a test without a verdict.
+_OUTCOMES = ("Skipped", "XFailed", "SkipTest")
 
 
 @dataclass(frozen=True, eq=False)
@@ -80,15 +83,31 @@ def run_user(ref: str, function: Callable[..., _T], *args: Any, error: type[Int8
 
     Raises:
         error: ``loaders.py:12: ValueError: its text (in loaders.py:function)``; the line is the innermost one
-            in the folder of the user's script.
+            in the folder of the user's script. So it is for ``pytest.skip``, since a case that fails would be
+            skipped. Ctrl-C and ``pytest.exit`` pass.
     """
     try:
         return function(*args)
-    except (KeyboardInterrupt, GeneratorExit):
+    except session_ends():
         raise
     except BaseException as failure:
-        if any(kind.__module__.startswith("_pytest.") for kind in type(failure).__mro__):
-            raise  # a script may skip its test
+        raise error(_blame(failure, ref)) from failure
+
+
+@contextmanager
+def looking_at(ref: str, error: type[Int8accError] = DataError) -> Iterator[None]:
+    """Let what the objects of a user raise be the fault of ``ref``, which gave them; errors of ours pass.
+
+    Raises:
+        error: As for :func:`run_user`.
+    """
+    try:
+        yield
+    except Int8accError:
+        raise
+    except session_ends():
+        raise
+    except BaseException as failure:
         raise error(_blame(failure, ref)) from failure
 
 
@@ -99,17 +118,24 @@ def iterate_user(ref: str, function: UserFunction) -> Iterator[Any]:
         DataError: The function or its iterator fails, or what it returns cannot be iterated.
     """
     result = run_user(ref, function)
-    if isinstance(result, dict) or not (hasattr(result, "__iter__") or hasattr(result, "__getitem__")):
+    with looking_at(ref):
+        iterates = hasattr(result, "__iter__") or hasattr(result, "__getitem__")
+    if isinstance(result, dict) or not iterates:
         found = "nothing" if result is None else f"one {type(result).__name__}"
         raise DataError(f"{ref}: returned {found}; yield, or return a list of, dicts of input name to array")
     with function.active():
         iterator = run_user(ref, iter, result)
-    while True:
-        with function.active():
-            item = run_user(ref, functools.partial(next, iterator, _END))
-        if item is _END:
-            return
-        yield item
+    try:
+        while True:
+            with function.active():
+                item = run_user(ref, functools.partial(next, iterator, _END))
+            if item is _END:
+                return
+            yield item
+    finally:
+        if inspect.isgenerator(iterator):  # where enough was taken, its own ``finally`` runs here
+            with function.active():
+                run_user(ref, iterator.close)
 
 
 @contextmanager
@@ -169,19 +195,29 @@ def _blame(failure: BaseException, ref: str) -> str:
     if isinstance(failure, SyntaxError):
         text = f"{type(failure).__name__}: {failure.msg}"
     place = _place(failure, ref)
-    return f"{place}: {text} (in {ref})" if place else f"{ref}: {text}"
+    blame = f"{place}: {text} (in {ref})" if place else f"{ref}: {text}"
+    if type(failure).__name__ in _OUTCOMES:
+        blame += "; a function cannot skip its case: say 'skip: REASON' or 'xfail: REASON' in the spec"
+    return blame
 
 
 def _place(failure: BaseException, ref: str) -> str | None:
     """``file:line`` of the innermost frame in the user's folder, the file as the user would write it."""
     frames = [(frame.filename, frame.lineno) for frame in traceback.extract_tb(failure.__traceback__)]
-    if isinstance(failure, SyntaxError) and failure.filename:
+    if failure.__cause__ is not None and not _written(frames):  # a StopIteration in a generator
+        return _place(failure.__cause__, ref)
+    if isinstance(failure, SyntaxError) and isinstance(failure.filename, str):
         frames.append((failure.filename, failure.lineno))
-    files = [(Path(file), line) for file, line in frames if not file.startswith("<")]
-    files = [(file, line) for file, line in files if _PACKAGE not in file.parents]
+    files = _written(frames)
     if not files:
         return None
     folder = files[0][0].parent
     own = [(file.relative_to(folder), line) for file, line in files if folder in file.parents]
     file, line = [f for f in own if "site-packages" not in f[0].parts][-1]  # no library in a venv below it
     return f"{(PurePath(ref.rpartition(':')[0]).parent / file).as_posix()}:{line}"
+
+
+def _written(frames: list[tuple[str, int | None]]) -> list[tuple[Path, int | None]]:
+    """Those of ``frames`` that lie in files, and not in this package's."""
+    files = [(Path(file), line) for file, line in frames if not file.startswith("<")]
+    return [(file, line) for file, line in files if _PACKAGE not in file.parents]

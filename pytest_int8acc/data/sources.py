@@ -15,8 +15,8 @@ import numpy as np
 
 from pytest_int8acc.data.files import natural, read_npy
 from pytest_int8acc.data.layout import Layout, check_equal, check_names, inspect, kind
-from pytest_int8acc.data.scripts import iterate_user, load_function, run_user
-from pytest_int8acc.errors import DataError, told
+from pytest_int8acc.data.scripts import iterate_user, load_function, looking_at, run_user
+from pytest_int8acc.errors import DataError
 from pytest_int8acc.files import readable
 from pytest_int8acc.tensors import Array, Feed, TensorInfo, describe
 
@@ -248,27 +248,27 @@ def loader_source(ref: str, base: Path, what: str) -> Source:
     def feeds() -> Iterator[Located]:
         for index, item in enumerate(iterate_user(ref, load_function(ref, base))):
             here = f"{what}: {ref}: feed {index}"
-            yield here, _to_feed(item, here)
+            with looking_at(ref):
+                feed = _to_feed(item, here, ref)
+            yield here, feed
 
     return Source(feeds, endless=True)
 
 
-def _to_feed(item: Any, here: str) -> Feed:
+def _to_feed(item: Any, here: str, ref: str) -> Feed:
     """Copies: a loader may fill the same buffer again for its next feed."""
     if not isinstance(item, Mapping):
         raise DataError(f"{here} is of type {type(item).__name__}, expected a dict of input name to array")
     feed: Feed = {}
-    for name, value in run_user(here, lambda: list(item.items())):
+    for name, value in list(item.items()):
         if not isinstance(name, str):
             raise DataError(f"{here} has the key {name!r}, expected the name of an input")
         try:
-            feed[name] = np.array(value)
-        except KeyboardInterrupt:
-            raise
-        except BaseException as error:  # whatever an object's own __array__ raises
+            feed[name] = run_user(ref, np.array, value)
+        except DataError as error:
             raise DataError(
                 f"{here}: '{name}' of type {type(value).__name__} cannot become a NumPy array "
-                f"({told(error)}); yield NumPy arrays"
+                f"({error}); yield NumPy arrays"
             ) from error
     return feed
 

@@ -290,14 +290,19 @@ def _hide_secrets(config: pytest.Config, report: pytest.TestReport) -> None:
 def _traceback_for_users(item: pytest.Item, call: pytest.CallInfo[None]) -> AbstractContextManager[None]:
     """Within it, a failed test that uses our fixtures ends at the user's own line without --full-trace.
 
+    A case that is reported as text alone has no traceback.
+
     What was raised is remembered, so that its frames are emptied once the test is reported.
     """
     if call.excinfo is None or not _holds_cases(item):
         return nullcontext()
-    from pytest_int8acc.plugin.tracebacks import ending_at_users_line
+    from pytest_int8acc.plugin.items import SpecItem, plain
+    from pytest_int8acc.plugin.tracebacks import ending_at_users_line, without_frames
 
     error = call.excinfo.value
     item.stash.setdefault(_RAISED, []).append(error)
+    if isinstance(item, SpecItem) and call.when != "call" and plain(item.config, error) is not None:
+        return without_frames(error)
     return nullcontext() if item.config.getoption("fulltrace", False) else ending_at_users_line(error)
 
 
@@ -368,6 +373,18 @@ def _summed_up(terminalreporter: pytest.TerminalReporter) -> AbstractContextMana
 class _Last:
     """Runs around the rest of the summary; writes last, so that the report's path is easily found."""
 
+    def __init__(self) -> None:
+        self._written = False
+
+    @pytest.hookimpl(wrapper=True, tryfirst=True)
+    def pytest_sessionfinish(self, session: pytest.Session) -> Generator[None, Any, Any]:
+        """Writes the report where pytest sums nothing up, as after ``pytest.exit`` with a code of its own."""
+        result = yield
+        reporter = session.config.pluginmanager.get_plugin("terminalreporter")
+        if not self._written and reporter is not None:
+            self._write(reporter, session.config)
+        return result
+
     @pytest.hookimpl(wrapper=True, tryfirst=True)
     def pytest_terminal_summary(
         self, terminalreporter: pytest.TerminalReporter, config: pytest.Config
@@ -375,6 +392,11 @@ class _Last:
         """Writes the report folder and the step summary, and says where they are."""
         with _summed_up(terminalreporter):
             result = yield
+        self._write(terminalreporter, config)
+        return result
+
+    def _write(self, terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
+        self._written = True
         idle = hasattr(config, "workerinput") or any(  # pytest calls this in pytest-xdist's workers, too
             config.getoption(option, False) for option in ("collectonly", "setuponly", "setupplan")
         )
@@ -384,4 +406,3 @@ class _Last:
 
             for line, failed in write_reports(terminalreporter, report_folder(config)):
                 terminalreporter.write_line(shown(line), red=failed)
-        return result

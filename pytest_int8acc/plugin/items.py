@@ -20,6 +20,7 @@ from pytest_int8acc.errors import (
     MissingBackendError,
     SpecError,
     own_faults,
+    told,
 )
 from pytest_int8acc.names import shown
 from pytest_int8acc.plugin.progress import watching
@@ -111,6 +112,8 @@ class SpecItem(pytest.Function):
         """What is known so far: None before setup, without a search before the call."""
         self.fault: InternalError | None = None
         """What the call phase did not foresee."""
+        self.ending: BaseException | None = None
+        """A ``pytest.exit`` of a user's function that came after the verdict."""
         self.clock = Clock()
         self.began = 0.0
         """By ``time.monotonic``."""
@@ -160,30 +163,34 @@ class SpecItem(pytest.Function):
         except MissingBackendError as error:
             skip_unavailable(error, settings)
             raise
+        except pytest.exit.Exception as ending:
+            self._stop(ending)
+            raise
         result = for_people(self.measured.result)
         self._publish(result)
         if goldens and result.recorded is not None:
             self.user_properties.append((RECORDED, "\n".join([result.golden, *acceptances(result)])))
 
     def teardown(self) -> None:
-        """Closes the engines and frees models and data; raises what the call phase did not foresee.
+        """Closes the engines and frees models and data; raises what has ended the call phase.
 
         The item lives until the session ends, so that it keeps its result alone.
         """
-        measured, fault = self.measured, self.fault
-        self.measured = self.fault = None
+        measured, ended_by = self.measured, self.ending or self.fault
+        self.measured = self.fault = self.ending = None
         try:
             if measured is not None:
                 measured.close()
         finally:
             super().teardown()
-        if fault is not None:
-            raise fault
+        if ended_by is not None:
+            raise ended_by
 
     def conclude(self) -> CaseResult:
         """The result, with what a search found where one was wanted; the report carries it from now on.
 
-        Where something unforeseen ends it, what was measured stands, and the teardown is an error.
+        Where something unforeseen or ``pytest.exit`` ends it, what was measured stands, and the teardown
+        raises it.
         """
         from pytest_int8acc.check import conclude
 
@@ -193,6 +200,10 @@ class SpecItem(pytest.Function):
                 result = for_people(conclude(self.measured, self._folder(), report_folder(self.config)))
         except InternalError as fault:
             self.fault = fault
+            return self.measured.result
+        except pytest.exit.Exception as ending:
+            self._stop(ending)
+            self.ending = ending
             return self.measured.result
         self._publish(result)
         stop_where_interrupted(self.session, result)
@@ -228,6 +239,10 @@ class SpecItem(pytest.Function):
             None if folder is None else folder / "golden",
             report_folder(self.config),
         )
+
+    def _stop(self, ending: BaseException) -> None:
+        """Let no case begin any more. Without this, pytest-xdist says that a worker crashed."""
+        self.session.shouldstop = shown(f"pytest.exit in {self.name}: {told(ending)}")
 
     def _publish(self, result: CaseResult) -> None:
         assert self.measured is not None

@@ -40,6 +40,25 @@ def ending_at_users_line(error: BaseException) -> Iterator[None]:
         error.__cause__, error.__suppress_context__ = cause, suppressed
 
 
+@contextmanager
+def without_frames(error: BaseException) -> Iterator[None]:
+    """Within it, ``error`` has neither causes nor a traceback but its outermost entry.
+
+    pytest shows the arguments of frames, and an argument of a user's class may raise where it is shown.
+    """
+    entry, cause, suppressed = error.__traceback__, error.__cause__, error.__suppress_context__
+    rest = None if entry is None else entry.tb_next
+    if entry is not None:
+        entry.tb_next = None
+    error.__cause__ = None  # which suppresses the context as well
+    try:
+        yield
+    finally:
+        if entry is not None:
+            entry.tb_next = rest
+        error.__cause__, error.__suppress_context__ = cause, suppressed
+
+
 def _entries(entry: TracebackType | None) -> list[TracebackType]:
     """A traceback's entries, the outermost first."""
     entries = []

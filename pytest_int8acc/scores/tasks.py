@@ -196,11 +196,11 @@ class Task:
         own = {name: np.array(array) for name, array in outputs.items()}  # which may be written into
         found = run_user(self.decode.ref, self.decode, own, error=CriterionError)
         if self.name in ("wer", "coco_map") and isinstance(found, Sequence | np.ndarray):
-            return list(found)
+            return run_user(self.decode.ref, list, found, error=CriterionError)
         try:
-            array = np.asarray(found)
-        except Exception as error:  # whatever an object's own __array__ raises
-            raise CriterionError(f"{self.decode.ref} returned what is no array: {told(error)}") from error
+            array: Array = run_user(self.decode.ref, np.asarray, found, error=CriterionError)
+        except CriterionError as error:
+            raise CriterionError(f"{self.decode.ref} returned what is no array: {error}") from error
         if array.dtype.kind not in "fiub" or not array.ndim:
             raise CriterionError(
                 f"{self.decode.ref} returned {type(found).__name__}; expected one prediction per sample"

@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from pytest_int8acc.data.scripts import UserFunction, run_user
+from pytest_int8acc.data.scripts import UserFunction, looking_at, run_user
 from pytest_int8acc.errors import CriterionError
 from pytest_int8acc.results import Bound, Interval, Score
 from pytest_int8acc.scores.criteria import MetricLimit, kind_of
@@ -127,12 +127,14 @@ class MetricRun:
         self._function = function
         made = function.function if isinstance(function, UserFunction) else function
         self._object: Any = None
-        if inspect.isclass(made) and all(callable(getattr(made, n, None)) for n in ("update", "compute")):
-            self._object = run_user(limit.ref, function, error=CriterionError)
-            made = self._object.update
+        with looking_at(limit.ref, CriterionError):
+            if inspect.isclass(made) and all(callable(getattr(made, n, None)) for n in ("update", "compute")):
+                self._object = run_user(limit.ref, function, error=CriterionError)
+                made = self._object.update
         self.streams = limit.streaming or self._object is not None
         """Whether nothing is kept for it."""
-        self._pair, self._labelled = _parameters(limit.ref, made, labels is not None, self.streams)
+        with looking_at(limit.ref, CriterionError):
+            self._pair, self._labelled = _parameters(limit.ref, made, labels is not None, self.streams)
 
     def add_all(self, baseline: Outputs, outputs: Outputs) -> None:
         """All batches of one form; rows are counted along the first axis of the first output that has one."""
@@ -160,8 +162,11 @@ class MetricRun:
             return
         self._finite = self._finite and _finite({name: [array] for name, array in outputs.items()})
         try:
-            if self._failure is None:
-                self._feed(baseline, outputs, samples)
+            if self._task is not None and self._failure is None:
+                self._task.add(outputs, samples)
+            elif self._failure is None:
+                with looking_at(self.limit.ref, CriterionError):
+                    self._feed(baseline, outputs, samples)
         except CriterionError as error:
             if self._finite:
                 raise
@@ -172,9 +177,6 @@ class MetricRun:
         return {name: array for name, array in outputs.items() if name not in self.limit.blind}
 
     def _feed(self, baseline: Feed, outputs: Feed, samples: Sequence[int]) -> None:
-        if self._task is not None:
-            self._task.add(outputs, samples)
-            return
         feeds = (baseline, outputs) if self._pair else (outputs,)
         given = [{name: np.array(array) for name, array in feed.items()} for feed in feeds]
         labels = of_samples(self._labels, samples)
@@ -195,14 +197,15 @@ class MetricRun:
             raise self._failure
         if self._task is not None:
             return self._task.value()
-        if self._object is not None:
-            with self._function.active() if isinstance(self._function, UserFunction) else nullcontext():
-                result = run_user(self.limit.ref, self._object.compute, error=CriterionError)
-        elif self.streams:
-            result = self._total / self._rows
-        else:
-            result = self._call(self._function, _joined(self._kept), labels=self._labels)
-        return _number(self.limit.ref, result, whose)
+        with looking_at(self.limit.ref, CriterionError):
+            if self._object is not None:
+                with self._function.active() if isinstance(self._function, UserFunction) else nullcontext():
+                    result = run_user(self.limit.ref, self._object.compute, error=CriterionError)
+            elif self.streams:
+                result = self._total / self._rows
+            else:
+                result = self._call(self._function, _joined(self._kept), labels=self._labels)
+            return _number(self.limit.ref, result, whose)
 
     @property
     def labelled(self) -> bool:

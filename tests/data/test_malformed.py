@@ -313,7 +313,7 @@ LOADERS: dict[str, tuple[str, list[str]]] = {
     ),
     "an array that is none": (
         "class A:\n  def __array__(self, *a): raise BaseException('no')\ndef load():\n  yield {'x': A()}",
-        ["feed 0: 'x' of type A cannot become a NumPy array (no)"],
+        ["feed 0: 'x' of type A cannot become a NumPy array (loaders.py:2: BaseException: no"],
     ),
     "items that fail": (
         "class D(dict):\n  def items(self): raise KeyError('no')\ndef load():\n  yield D()",

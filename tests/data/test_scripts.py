@@ -162,12 +162,6 @@ def test_any_callable_can_be_run() -> None:
         run_user("sum", sum, 1, error=CriterionError)
 
 
-def test_interrupts_and_skips_pass_through(tmp_path: Path) -> None:
-    write(tmp_path, "m.py", "import pytest\ndef f():\n    pytest.skip('no data here')\n")
-    with pytest.raises(pytest.skip.Exception):
-        run_user("m.py:f", load_function("m.py:f", tmp_path))
-
-
 def test_an_indexed_loader_is_iterated(tmp_path: Path) -> None:
     script = "class L:\n  def __getitem__(self, i):\n    return [0, 1, 2][i]\n"
     write(tmp_path, "m.py", script + "def load():\n    return L()\n")

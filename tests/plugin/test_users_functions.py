@@ -1,0 +1,179 @@
+"""Whatever a user's function raises or returns: an error that names its file and line, and never a skip."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from textwrap import indent
+
+import pytest
+from golden_support import write_project
+from plugin_support import LOAD
+
+#: How a function of a spec may leave, by name: the statement, and what the message says of it.
+LEAVES = {
+    "skip": ("pytest.skip('no data')", "Skipped: no data"),
+    "xfail": ("pytest.xfail('known')", "XFailed: known"),
+    "fail": ("pytest.fail('oh')", "Failed: oh"),
+    "importorskip": ("pytest.importorskip('no_such_library')", "Skipped: could not import 'no_such_library'"),
+    "unittest": ("raise unittest.SkipTest('not here')", "SkipTest: not here"),
+    "generator-exit": ("raise GeneratorExit", "GeneratorExit"),
+    "stop-iteration": ("raise StopIteration", "StopIteration"),
+    "system-exit": ("sys.exit(0)", "SystemExit: 0"),
+    "own-base": ("raise Own('boom')", "Own: boom"),
+    "mute": ("raise Mute", "Mute, whose text cannot be made"),
+    "syntax": ("raise SyntaxError('odd', (5, 1, 1, 'x'))", "SyntaxError: odd"),
+}
+#: Where it may happen, by name: the script, and what the case says. LEAVE is the statement above.
+PLACES = {
+    "loading": ("LEAVE\ndef load(): return []", "inputs: SCRIPT.py:load"),
+    "loader": ("def load():\n  LEAVE\n  yield {}", "inputs: SCRIPT.py:load"),
+    "loader-later": ("def load():\n  yield from feeds()\n  LEAVE", "inputs: SCRIPT.py:load"),
+    "loader-after-the-verdict": (
+        "def load():\n  yield from feeds()\n  if '(call)' in os.environ['PYTEST_CURRENT_TEST']:\n    LEAVE",
+        "inputs: SCRIPT.py:load\ncriteria: [{sqnr_db: 99}]",
+    ),
+    "its-items": (
+        "class D(dict):\n  def items(self):\n    LEAVE\ndef load():\n  yield D(x=1)",
+        "inputs: SCRIPT.py:load",
+    ),
+    "its-array": (
+        "class A:\n  def __array__(self, *a, **k):\n    LEAVE\ndef load():\n  yield {'x': A()}",
+        "inputs: SCRIPT.py:load",
+    ),
+    "calibration": ("def load():\n  LEAVE\n  yield {}", "int8: {calibrate: {data: SCRIPT.py:load}}"),
+    "labels": ("def load():\n  LEAVE", "labels: SCRIPT.py:load"),
+    "label-array": (
+        "class A:\n  def __array__(self, *a, **k):\n    LEAVE\ndef load():\n  return {'a': A()}",
+        "labels: SCRIPT.py:load",
+    ),
+    "metric": ("def m(outputs):\n  LEAVE", "criteria: [{metric: 'SCRIPT.py:m', min: 2}]"),
+    "metric-of-a-candidate": (
+        "def m(outputs):\n  COUNT.append(1)\n  if len(COUNT) > 1:\n    LEAVE\n  return 1.0",
+        "criteria: [{metric: 'SCRIPT.py:m', min: 2}]",
+    ),
+    "streaming": (
+        "def m(outputs):\n  LEAVE",
+        "criteria: [{metric: 'SCRIPT.py:m', streaming: true, min: 2}]",
+    ),
+    "made": (
+        "class m:\n  def __init__(self):\n    LEAVE\n  def update(self, o): pass\n  compute = update",
+        "criteria: [{metric: 'SCRIPT.py:m', min: 2}]",
+    ),
+    "update": (
+        "class m:\n  def update(self, o):\n    LEAVE\n  def compute(self): return 1.0",
+        "criteria: [{metric: 'SCRIPT.py:m', min: 2}]",
+    ),
+    "update-looked-up": (
+        "class m:\n  def __getattribute__(self, n):\n    LEAVE\n  def update(self, o): 1\n  compute = update",
+        "criteria: [{metric: 'SCRIPT.py:m', min: 2}]",
+    ),
+    "compute": (
+        "class m:\n  def update(self, o): pass\n  def compute(self):\n    LEAVE",
+        "criteria: [{metric: 'SCRIPT.py:m', min: 2}]",
+    ),
+    "its-number": (
+        "class N(float):\n  def __float__(self):\n    LEAVE\ndef m(outputs): return N(1)",
+        "criteria: [{metric: 'SCRIPT.py:m', min: 2}]",
+    ),
+    "its-text": (
+        "class N:\n  def __repr__(self):\n    LEAVE\ndef m(outputs): return N()",
+        "criteria: [{metric: 'SCRIPT.py:m', min: 2}]",
+    ),
+    "decode": (
+        "def d(outputs):\n  LEAVE",
+        "labels: labels.npy\ncriteria: [{metric: top1, decode: 'SCRIPT.py:d', min: 2}]",
+    ),
+    "decoded-array": (
+        "class A:\n  def __array__(self, *a, **k):\n    LEAVE\ndef d(outputs): return A()",
+        "labels: labels.npy\ncriteria: [{metric: top1, decode: 'SCRIPT.py:d', min: 2}]",
+    ),
+}
+#: Which leave at every place; the others leave at some.
+EVERYWHERE, SOME = ("skip", "system-exit", "mute"), ("loader", "its-array", "metric", "compute")
+HEAD = """
+import os, sys, unittest
+import numpy as np
+import pytest
+COUNT = []
+class Own(BaseException): pass
+class Mute(Exception):
+    def __str__(self): raise Own
+def feeds():
+    for i in range(2):
+        yield {'x': np.random.default_rng(i).normal(size=(4, 8)).astype(np.float32)}
+"""
+BASE = "model: model.onnx\ninputs: inputs.npz\nint8: {calibrate: {method: minmax}}\nbackend: onnxruntime\n"
+
+
+def case(name: str, keys: str) -> str:
+    """A case with ``keys``, and what BASE says beside them."""
+    own = {line.partition(":")[0] for line in keys.splitlines()}
+    rest = "".join(f"{line}\n" for line in BASE.splitlines() if line.partition(":")[0] not in own)
+    return f"  - name: {name}\n" + indent(f"{keys}\n{rest}", "    ")
+
+
+def write(folder: Path, script: str, place: str, statement: str) -> str:
+    """A script that leaves at ``place``; the line that it leaves at, and the keys of a case that uses it."""
+    body, keys = PLACES[place]
+    text = HEAD + body.replace("LEAVE", statement) + "\n"
+    (folder / f"{script}.py").write_text(text)
+    number = text.splitlines().index(next(line for line in text.splitlines() if line.strip() == statement))
+    return f"{script}.py:{number + 1}: ", keys.replace("SCRIPT", script)
+
+
+@pytest.mark.parametrize("leave", LEAVES)
+def test_how_a_function_may_leave(pytester: pytest.Pytester, leave: str) -> None:
+    write_project(pytester.path)
+    statement, said = LEAVES[leave]
+    lines, cases = {}, []
+    places = PLACES if leave in EVERYWHERE else SOME
+    for place in places:
+        script = f"u_{place.replace('-', '_')}"
+        lines[place], keys = write(pytester.path, script, place, statement)
+        cases.append(case(place, keys))
+    (pytester.path / "net.int8acc.yaml").write_text("cases:\n" + "".join(cases))
+    result = pytester.runpytest(*LOAD, "--int8acc", "--int8acc-report=out", "-p", "no:cacheprovider")
+    assert result.ret == pytest.ExitCode.TESTS_FAILED
+    report = json.loads((pytester.path / "out" / "report.json").read_text())
+    found = {one["nodeid"].rpartition("::")[2]: one for one in report["cases"]}
+    assert set(found) == set(places)
+    for place, one in found.items():
+        assert one["verdict"] in ("error", "failed"), f"{place}: {one}"
+        told = [one.get("message", ""), *one.get("warnings", ())]
+        blame = [text for text in told if lines[place] in text and said in text]
+        assert blame, f"{place}: {told}"
+        assert "fault of pytest-int8acc" not in blame[0], place
+        assert ("cannot skip its case" in blame[0]) is (
+            leave in ("skip", "xfail", "importorskip", "unittest")
+        ), place
+
+
+@pytest.mark.parametrize("workers", [(), ("-n1",)], ids=["plain", "n1"])
+@pytest.mark.parametrize(
+    "leave", ["pytest.exit('enough')", "pytest.exit('enough', 7)", "raise KeyboardInterrupt"]
+)
+@pytest.mark.parametrize("place", ["metric", "loader-after-the-verdict"])
+def test_what_ends_the_session(
+    pytester: pytest.Pytester, place: str, leave: str, workers: tuple[str, ...]
+) -> None:
+    if workers:
+        pytest.importorskip("xdist")
+    write_project(pytester.path)
+    _, keys = write(pytester.path, "script", place, leave)
+    cases = [case("first", ""), case("leaves", keys), case("never", "")]
+    (pytester.path / "net.int8acc.yaml").write_text("cases:\n" + "".join(cases))
+    arguments = ("--int8acc", "--int8acc-report=out", "--junitxml=junit.xml", "-p", "no:cacheprovider")
+    result = pytester.runpytest_subprocess(*LOAD, *arguments, *workers)
+    text = result.stdout.str() + result.stderr.str()
+    assert "fault of pytest-int8acc" not in text
+    assert "INTERNALERROR" not in text
+    report = json.loads((pytester.path / "out" / "report.json").read_text())
+    verdicts = {one["nodeid"].rpartition("::")[2]: one["verdict"] for one in report["cases"]}
+    after = place != "metric"
+    crashed = workers and verdicts.get("leaves") == "failed"  # which pytest-xdist says of such a worker
+    assert verdicts == {"first": "passed", **({"leaves": "failed"} if after or crashed else {})}
+    if not workers:
+        assert result.ret == (7 if "7" in leave else pytest.ExitCode.INTERRUPTED)
+        if "exit" in leave:
+            assert "Exit: enough" in text
