@@ -2,22 +2,20 @@
 
 from __future__ import annotations
 
+import json
 import os
 import socket
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
 import onnx
 import pytest
 from hostile import acts
+from plugin_support import LOAD
 from projects import Project
 
-from pytest_int8acc.check import check
-from pytest_int8acc.errors import Int8accError, MissingBackendError
-from pytest_int8acc.settings import Settings
-from pytest_int8acc.spec.load import load_spec
-
-INT8 = "int8: {calibrate: {method: minmax}}\n"
 BASE = {"model": "model.onnx", "inputs": "data.npz", "int8": "{calibrate: {method: minmax}}"}
 #: Mistakes by name: what the spec says beside BASE, '@' where the message must point to; what else it says.
 MISTAKES = {
@@ -160,40 +158,56 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="needs os.mkfifo")
-@pytest.mark.parametrize("mistake", MISTAKES)
-def test_a_mistake_is_told_at_its_key(folder: Path, mistake: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(folder)
-    said, why = MISTAKES[mistake]
+@pytest.fixture(scope="module")
+def messages(folder: Path) -> dict[str, tuple[str, str]]:
+    """By mistake, verdict and message of its case, all in one run of pytest."""
+    (folder / "two").mkdir()
+    (folder / "two" / "of.int8acc.yaml").write_text(
+        "defaults: {inputs: data.npz, int8: {calibrate: {}},\n  model: nowhere.onnx}\ncases:\n  - name: one\n"
+    )
+    engine = "model: model.onnx\ninputs: data.npz\nint8: {engine: e.engine}\nbackend: onnxruntime\n"
+    (folder / "engine.int8acc.yaml").write_text(engine)
+    for number, mistake in enumerate(MISTAKES):
+        (folder / f"m{number}.int8acc.yaml").write_text(spec(mistake).replace("@", ""), encoding="utf-8")
+    command = [sys.executable, "-m", "pytest", *LOAD, "--int8acc", "--int8acc-report=report", "."]
+    subprocess.run([*command, "--int8acc-search=off"], cwd=folder, capture_output=True, check=False)
+    report = json.loads((folder / "report" / "report.json").read_text())
+    return {c["nodeid"].partition(".int8acc")[0]: (c["verdict"], c["message"]) for c in report["cases"]}
+
+
+def spec(mistake: str) -> str:
+    """The text of a spec, with '@' where the mistake is."""
+    said, _ = MISTAKES[mistake]
     keys = {line.partition(":")[0] for line in said.splitlines()}
     rest = "".join(f"{key}: {value}\n" for key, value in BASE.items() if key not in keys)
-    text = f"# {mistake}\n{rest}{said}\n"
+    return f"# {mistake}\n{rest}{said}\n"
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="needs os.mkfifo")
+@pytest.mark.parametrize("mistake", MISTAKES)
+def test_a_mistake_is_told_at_its_key(messages: dict[str, tuple[str, str]], mistake: str) -> None:
+    number = list(MISTAKES).index(mistake)
+    text = spec(mistake)
     before = text[: text.index("@")].splitlines()
-    path = folder / "case.int8acc.yaml"
-    path.write_text(text.replace("@", ""), encoding="utf-8")
-    (case,) = load_spec(path)
-    with pytest.raises(Int8accError) as caught:
-        check(case, Settings(search="off"))
-    message = str(caught.value)
-    assert message.startswith(f"case.int8acc.yaml:{len(before)}:{len(before[-1]) + 1}: ")
-    assert message.count("case.int8acc.yaml:") == 1 + message.count("`pytest case.int8acc.yaml::")
-    assert why in message
+    verdict, message = messages[f"m{number}"]
+    assert verdict == "error"
+    file = f"m{number}.int8acc.yaml"
+    assert message.startswith(f"{file}:{len(before)}:{len(before[-1]) + 1}: ")
+    assert message.count(f"{file}:") == 1 + message.count(f"`pytest {file}::")
+    assert MISTAKES[mistake][1] in message
     assert not acts(message)
 
 
-def test_a_key_of_the_defaults_is_blamed_where_it_stands(tmp_path: Path) -> None:
-    path = tmp_path / "two.int8acc.yaml"
-    defaults = "defaults:\n  model: nowhere.onnx\n  inputs: data.npz\n  int8: {calibrate: {}}\n"
-    path.write_text(f"{defaults}cases:\n  - name: one\n")
-    (case,) = load_spec(path)
-    with pytest.raises(Int8accError, match=r"two.int8acc.yaml:2:10: .*nowhere.onnx: no such model file"):
-        check(case, Settings())
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="needs os.mkfifo")
+def test_a_key_of_the_defaults_is_blamed_where_it_stands(messages: dict[str, tuple[str, str]]) -> None:
+    verdict, message = messages["two/of"]
+    assert verdict == "error"
+    assert message.startswith("two/of.int8acc.yaml:2:10: ")
+    assert "nowhere.onnx: no such model file" in message
 
 
-def test_a_backend_that_is_missing_is_no_mistake_in_a_spec(folder: Path) -> None:
-    path = folder / "engine.int8acc.yaml"
-    path.write_text("model: model.onnx\ninputs: data.npz\nint8: {engine: e.engine}\nbackend: onnxruntime\n")
-    (case,) = load_spec(path)
-    with pytest.raises(MissingBackendError) as caught:
-        check(case, Settings(backend="onnxruntime"))
-    assert "int8acc.yaml" not in str(caught.value)
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="needs os.mkfifo")
+def test_a_backend_that_is_missing_is_no_mistake_in_a_spec(messages: dict[str, tuple[str, str]]) -> None:
+    verdict, message = messages["engine"]
+    assert verdict == "skipped"
+    assert "int8acc.yaml" not in message

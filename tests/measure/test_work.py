@@ -2,21 +2,13 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import numpy as np
 import pytest
-import yaml
 from onnx import numpy_helper, parser
 
-from pytest_int8acc.check import check
 from pytest_int8acc.graph.load import normalize
 from pytest_int8acc.graph.macs import inferred_shapes, unsized, work
-from pytest_int8acc.graph.model import Model, make_model, save_model
-from pytest_int8acc.report.text import headline, status
-from pytest_int8acc.results import CaseResult
-from pytest_int8acc.settings import Settings
-from pytest_int8acc.spec.load import load_spec
+from pytest_int8acc.graph.model import Model, make_model
 
 GRU = """
 <ir_version: 8, opset_import: ["" : 14]>
@@ -53,33 +45,6 @@ def model(text: str, **shapes: tuple[int, ...]) -> Model:
     for place, node in enumerate(proto.graph.node):
         node.name = f"{node.op_type}_{place}"
     return normalize(make_model(proto))
-
-
-def checked(folder: Path, length: str) -> CaseResult:
-    shapes = {"first": (8, 16), "w": (1, 192, 16), "r": (1, 192, 64), "second": (64, 4)}
-    save_model(model(GRU.format(length=length), **shapes), folder / "model.onnx")
-    audio = np.random.default_rng(1).normal(size=(8, 10, 8)).astype(np.float32)
-    np.savez(folder / "audio.npz", audio=audio)
-    spec = {
-        "model": "model.onnx",
-        "inputs": "audio.npz",
-        "int8": {"calibrate": {"data": "audio.npz"}},
-        "criteria": [{"sqnr_db": 5}],
-    }
-    (folder / "case.int8acc.yaml").write_text(yaml.safe_dump(spec))
-    return check(load_spec(folder / "case.int8acc.yaml")[0], Settings(backend="onnxruntime"))
-
-
-@pytest.mark.parametrize("length", ["10", "L"])
-def test_recurrent_layers_count(tmp_path: Path, length: str) -> None:
-    """INT8 in 2 of 2 groups, and the GRU between them does the work."""
-    result = checked(tmp_path, length)
-    assert result.passed
-    products = 8 * 16 + 64 * 4
-    share = products / (products + 192 * (16 + 64))
-    assert result.int8_macs == pytest.approx(share)
-    assert "2.4 % of the MACs in INT8" in headline(result)
-    assert "only 2.4 % of the MACs are asked for in INT8; left out: 'GRU_2' (98 %)" in status(result)
 
 
 @pytest.mark.parametrize(

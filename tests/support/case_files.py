@@ -42,6 +42,7 @@ KEYS = {
     "without ranges",
     "qdq",
     "quantize static",
+    "outputs",
     "files",
     "spec",
     "options",
@@ -52,7 +53,7 @@ KEYS = {
     "variants",
 }
 #: Facts that hold texts: each pattern that is expected must be found in one of them.
-TEXTS = ("says", "warns", "notes", "candidate", "backend")
+TEXTS = ("says", "warns", "notes", "candidate", "backend", "golden")
 
 
 @dataclass(frozen=True)
@@ -111,6 +112,11 @@ def write(folder: Path, said: Mapping[str, Any]) -> None:
             onnx.save(qdq_by_hand.quantized(proto, listed, **said["qdq"]), folder / "q.onnx")
     if "quantize static" in said:
         qdq_by_hand.quantize_static(folder, feed, said["quantize static"])
+    for name, change in said.get("outputs", {}).items():
+        found = case_networks.held(proto, feed)
+        kept = [output.name for output in proto.graph.output]
+        arrays = {n: found[n] * change.get("times", 1.0) + change.get("plus", 0.0) for n in kept}
+        np.savez(folder / name, **{change.get("as", {}).get(n, n): a for n, a in arrays.items()})
     for name, content in said.get("files", {}).items():
         if name.endswith(".npy"):
             np.save(folder / name, np.array(content))
@@ -172,10 +178,13 @@ def facts(entry: Mapping[str, Any]) -> dict[str, Any]:
     return {
         "verdict": entry["verdict"],
         "candidate": [entry.get("candidate", "")],
+        "golden": [entry.get("golden", "")],
+        "accepted": {f"{s['subject']} {s['metric']}": True for s in entry.get("recorded") or []},
         "backend": [entry.get("backend", "")],
         "baseline": entry.get("baseline", ""),
         "low": entry.get("low", ""),
         "samples": entry.get("samples"),
+        "share": entry.get("int8_macs"),
         "groups": entry.get("int8_groups"),
         "groups kept high": entry.get("high_groups"),
         "scores": {name: _number(s["value"]) for name, s in scores.items()},
