@@ -85,33 +85,30 @@ def _with_engine(
     contract: PrecisionContract,
     engine: EngineInfo,
     shares: Mapping[str, float],
-    low: Collection[str],
+    low: frozenset[str],
     *,
     identical: bool,
 ) -> PrecisionContract:
     """The contract with what an engine ran; ``identical``: the outputs are the baseline's, bit for bit."""
-    told = node_formats(engine.layers, shares.keys())
+    formats = node_formats(engine.layers, shares.keys())
     ran: dict[str, float] = {}
-    for format in told.values():
-        ran[format] = _sum(shares, [node for node in told if told[node] == format])
-    realized = dict(sorted(ran.items(), key=lambda item: -item[1]))
-    proven = [node for node in low if told.get(node) == contract.low]
-    refuted = [node for node in low if node in told and told[node] != contract.low]
-    identical = identical and bool(low) and not proven
+    for format in formats.values():
+        ran[format] = _sum(shares, [node for node, own in formats.items() if own == format])
+    contract = replace(contract, realized=dict(sorted(ran.items(), key=lambda item: -item[1])))
+    if not low:
+        return contract
+    proven = [node for node in low if formats.get(node) == contract.low]
+    refuted = [node for node in low if formats.get(node, contract.low) != contract.low]
+    identical = identical and not proven
     if identical:  # any rounding to a lower format would have changed them
         refuted = list(low)
     asked = _sum(shares, low)
-    misplaced = _largest(shares, refuted, told)
-    shares_of_asked = (0.0, 0.0, 0.0)
-    if low:
-        right, wrong = _sum(shares, proven) / asked, _sum(shares, refuted) / asked
-        shares_of_asked = (right, wrong, max(1.0 - right - wrong, 0.0))
+    misplaced = _largest(shares, refuted, formats)
     return replace(
         contract,
-        realized=realized,
-        proven=shares_of_asked[0],
-        refuted=shares_of_asked[1],
-        untold=shares_of_asked[2],
+        proven=_sum(shares, proven) / asked,
+        refuted=_sum(shares, refuted) / asked,
+        untold=_sum(shares, low - {*proven, *refuted}) / asked,
         identical=identical,
         misplaced=misplaced[:_NAMED],
         misplaced_count=len(misplaced),

@@ -94,9 +94,8 @@ def _answer(result: CaseResult, verbosity: int) -> list[str]:
     if result.is_misbuilt and result.precision is not None:  # what follows from the scores comes after that
         for line in (f"Why: {precision_why(result.precision)}", *fix_lines(result)):
             lines += _wrapped(line)
-        told = [f"missed as well: {text}" for text in missed_limits(result, NAME)[1:]]
-        told += cautions(result)
-        lines += _caution_lines(told, None if verbosity > 0 else _CAUTIONS)
+        doubts = [f"missed as well: {text}" for text in missed_limits(result, NAME)[1:]]
+        lines += _caution_lines([*doubts, *cautions(result)], None if verbosity > 0 else _CAUTIONS)
         return [*lines, _more(result, verbosity)]
     if whys := [f"Why: {text}" for text in why_texts(result) if text]:
         lines += _wrapped(first_fitting(whys, _LINES_OF_WHY * WIDTH - 15))

@@ -75,20 +75,20 @@ def precision_cautions(contract: PrecisionContract | None) -> list[str]:
     """Another format than the one asked for, one that the engine does not tell, or little asked for."""
     if contract is None:
         return []
-    low, told = contract.low.upper(), list[str]()
+    low, cautions = contract.low.upper(), list[str]()
     if contract.policy != "off" and contract.refuted > MAX_REFUTED and not contract.is_broken:
         layers = _layers(contract.misplaced, contract.misplaced_count)
-        told.append(f"{_refuted(contract)}: {layers}")
+        cautions.append(f"{_refuted(contract)}: {layers}")
     if contract.policy != "off" and contract.untold > _MUCH_UNTOLD and not contract.obeyed:
         untold = f"{percent(contract.untold)} of the MACs asked for in {low}"
         text = f"the engine does not tell the format of {untold}"
         holds = contract.can_obey and contract.source == "candidate"
-        told.append(text + ("; 'tensorrt: {obey: true}' holds it" if holds else ""))
+        cautions.append(text + ("; 'tensorrt: {obey: true}' holds it" if holds else ""))
     share = contract.asked.get(contract.low, 1.0)
     if share < contract.least_share:
         layers = _layers(contract.left_out, contract.left_out_count)
-        told.append(f"only {percent(share)} of the MACs are asked for in {low}; left out: {layers}")
-    return told
+        cautions.append(f"only {percent(share)} of the MACs are asked for in {low}; left out: {layers}")
+    return cautions
 
 
 def _refuted(contract: PrecisionContract) -> str:
