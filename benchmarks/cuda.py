@@ -22,6 +22,7 @@ inputs: data.npz
 batch: 32
 int8: {calibrate: {data: calibration.npz, method: minmax}}
 criteria: [{sqnr_db: 37}]
+accept_blind: an untrained network on random inputs
 """
 
 

@@ -95,6 +95,7 @@ def write(entry: Entry, planted: Planted, folder: Path) -> Path:
         "baseline": planted.baseline,
         "criteria": criteria,
         "unjudged": ["*"] if inside else [],
+        "accept_blind": "an untrained network",
     }
     spec.write_text(yaml.safe_dump(text, sort_keys=False), encoding="utf-8")
     return spec

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
-from gpu_support import cases, needs_gpu_below_11, outcome, pytest_run, tactics, wide
+from gpu_support import UNTRAINED, cases, needs_gpu_below_11, outcome, pytest_run, tactics, wide
 from onnx import TensorProto, helper, numpy_helper
 
 from benchmarks.builder import Builder
@@ -110,7 +110,7 @@ def put(
     else:
         onnx.save(model, folder / f"{name}.onnx")
     np.savez(folder / f"{name}.npz", **feed)
-    head = f"model: {name}.onnx\ninputs: {name}.npz\nbatch: 32\ncriteria: [{{sqnr_db: 20}}]\n"
+    head = f"model: {name}.onnx\ninputs: {name}.npz\nbatch: 32\ncriteria: [{{sqnr_db: 20}}]\n{UNTRAINED}"
     for place, spec in enumerate(specs):
         (folder / f"{name}-{place}.int8acc.yaml").write_text(head + spec, encoding="utf-8")
 

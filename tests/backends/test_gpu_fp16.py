@@ -10,7 +10,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import numpy as np
-from gpu_support import cases, needs_gpu, outcome, pytest_run, tactics, wide
+from gpu_support import UNTRAINED, cases, needs_gpu, outcome, pytest_run, tactics, wide
 
 from pytest_int8acc.graph.model import save_model
 
@@ -24,6 +24,7 @@ def test_fp16_in_place_of_int8(tmp_path: Path) -> None:
     np.savez(tmp_path / "inputs.npz", x=samples)
     (tmp_path / "wide.int8acc.yaml").write_text(
         "model: wide.onnx\ninputs: inputs.npz\nbatch: 32\ncandidate: fp16\ncriteria: [{sqnr_db: 15}]\n"
+        + UNTRAINED
         + tactics(1),
         encoding="utf-8",
     )

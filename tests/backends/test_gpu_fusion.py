@@ -12,7 +12,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from gpu_support import amax_scales, batched, needs_gpu_below_11
+from gpu_support import UNTRAINED, amax_scales, batched, needs_gpu_below_11
 
 from pytest_int8acc.backends import tensorrt as backends
 from pytest_int8acc.check import conclude
@@ -45,7 +45,7 @@ def test_a_fusion_that_is_computed_wrong_is_broken_up(
     spec = tmp_path / "case.int8acc.yaml"
     spec.write_text(
         "model: model.onnx\ninputs: inputs.npz\nint8: {scales: ranges.json}\nplan: plan.yaml\n"
-        "criteria: [{sqnr_db: 15}]\ntensorrt: {tactic_sources: [], optimization_level: 0}\n"
+        "criteria: [{sqnr_db: 15}]\ntensorrt: {tactic_sources: [], optimization_level: 0}\n" + UNTRAINED
     )
     monkeypatch.setattr(backends, "fit_model", lambda model, platform: lower_opset(model, 17))
     (case,) = load_spec(spec)

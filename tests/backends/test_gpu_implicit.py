@@ -10,7 +10,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import numpy as np
-from gpu_support import cases, copy_example, needs_gpu_below_11, outcome, pytest_run, tactics, wide
+from gpu_support import UNTRAINED, cases, copy_example, needs_gpu_below_11, outcome, pytest_run, tactics, wide
 
 from pytest_int8acc.engines.tensorrt.calibration import sidecar_path
 from pytest_int8acc.graph.load import load_model
@@ -61,7 +61,8 @@ def test_implicit_quantization_that_fails_gets_an_explicit_fix(tmp_path: Path, g
         coarse = rng.standard_normal((64, 3, 8, 8)).astype(np.float32)
         np.savez(tmp_path / f"{part}.npz", x=np.kron(coarse, np.ones((1, 1, 4, 4), np.float32)))
     spec, cache = tmp_path / "implicit.int8acc.yaml", tmp_path / "wide.cache"
-    text = "model: wide.onnx\ninputs: validation.npz\nbatch: 32\ncriteria: [{sqnr_db: 20}]\n" + tactics(1)
+    text = "model: wide.onnx\ninputs: validation.npz\nbatch: 32\ncriteria: [{sqnr_db: 20}]\n"
+    text += UNTRAINED + tactics(1)
     first = "int8: {implicit: {calibrate: {data: calibration.npz, algorithm: minmax}, cache: wide.cache}}\n"
     spec.write_text(text + first, encoding="utf-8")
     passed = pytest_run(tmp_path, spec.name, "-vv", "--int8acc-report", "out", store=gpu_store)

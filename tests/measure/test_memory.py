@@ -52,8 +52,8 @@ def test_tensors_of_which_only_a_shape_is_told_are_not_all_held() -> None:
 _SPECS = {
     "fails": "criteria: [{sqnr_db: 50}]",
     "is_an_error": "criteria: [{metric: 'metrics.py:broken', min: 1}]",
-    "passes": "criteria: [{sqnr_db: 5}]",
-    "records": "golden: true\ncriteria: [{sqnr_db: 5}]",
+    "passes": "criteria: [{sqnr_db: 5}]\naccept_blind: random weights",
+    "records": "golden: true\ncriteria: [{sqnr_db: 5}]\naccept_blind: random weights",
 }
 _OWN_TESTS = """
 import numpy as np

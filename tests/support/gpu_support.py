@@ -63,6 +63,8 @@ _take_one()
 os.environ.setdefault("CUDA_MODULE_LOADING", "LAZY")  # TensorRT 8.6 loads all its kernels for seconds else
 
 
+#: A line of a spec whose network has random weights: it gives nearly the same for all samples.
+UNTRAINED = "accept_blind: an untrained network on random inputs\n"
 #: Samples of ``batched``.
 BATCH = 128
 #: Other tests build on this GPU, too, and a case waits for them.
@@ -114,7 +116,7 @@ def small_project(folder: Path, spec: str = "small.int8acc.yaml", samples: int =
     project.mkdir()
     save_model(small(), project / "small.onnx")
     np.savez(project / "inputs.npz", **small_inputs(samples))
-    text = "model: small.onnx\ninputs: inputs.npz\nint8: {calibrate: {method: minmax}}\n"
+    text = f"model: small.onnx\ninputs: inputs.npz\nint8: {{calibrate: {{method: minmax}}}}\n{UNTRAINED}"
     (project / spec).write_text(f"{text}criteria: [{{sqnr_db: 15}}]\n{tactics()}", encoding="utf-8")
     return project
 
