@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from functools import cache
-
 from pytest_int8acc.graph.formats import FP16
 from pytest_int8acc.graph.groups import WEIGHTED, moves_values
+from pytest_int8acc.graph.index import Index
 from pytest_int8acc.graph.model import Model
 from pytest_int8acc.graph.network import Network
 from pytest_int8acc.graph.qdq import is_qdq
@@ -21,25 +20,30 @@ def low_products(network: Network) -> frozenset[str]:
     """
     if not network.low.takes_scales:
         return frozenset(name for group in network.groups for name in group.nodes)
-    edges = {(edge.node, edge.index) for group in network.groups for edge in group.edges}
+    known = {(edge.node, edge.index): True for group in network.groups for edge in group.edges}
     index = network.model.index
-
-    @cache
-    def is_dequantized(name: str, place: int) -> bool:
-        if (name, place) in edges:
-            return True
-        maker = index.producer.get(index.nodes[name].input[place])
-        if maker is None:
-            return False
-        if maker.op_type == "Concat":
-            return all(is_dequantized(maker.name, i) for i in range(len(maker.input)))
-        return moves_values(maker) and is_dequantized(maker.name, 0)
-
     return frozenset(
         name
         for name, node in index.nodes.items()
-        if node.op_type in WEIGHTED and is_dequantized(name, 0) and is_dequantized(name, 1)
+        if node.op_type in WEIGHTED and all(_is_dequantized(name, place, index, known) for place in (0, 1))
     )
+
+
+def _is_dequantized(name: str, place: int, index: Index, known: dict[tuple[str, int], bool]) -> bool:
+    """Whether an input is dequantized, directly or before nodes that only move values; kept in ``known``.
+
+    A function of the module, since a recursive one inside another would keep the model until it is collected.
+    """
+    if (name, place) in known:
+        return known[name, place]
+    maker = index.producer.get(index.nodes[name].input[place])
+    found = False
+    if maker is not None and maker.op_type == "Concat":
+        found = all(_is_dequantized(maker.name, i, index, known) for i in range(len(maker.input)))
+    elif maker is not None and moves_values(maker):
+        found = _is_dequantized(maker.name, 0, index, known)
+    known[name, place] = found
+    return found
 
 
 def half_nodes(model: Model) -> tuple[str, ...]:
