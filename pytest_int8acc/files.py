@@ -8,14 +8,18 @@ import glob
 import os
 import shutil
 import stat
+import sys
 import tempfile
 import time
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
+if sys.platform != "win32":
+    import fcntl
+
 _PREFIX, _SUFFIX = ".int8acc-", ".part"
-#: Nobody writes for longer: what is older was left by a process that was killed.
+#: Where drafts cannot be locked: nobody writes for longer, so what is older was left by a killed process.
 _STALE_SECONDS = 3600.0
 
 
@@ -23,7 +27,7 @@ def replace_file(path: Path, data: bytes, draft: Path | None = None) -> None:
     """Write ``path`` by a rename of a draft whose name is this call's own.
 
     Where that fails, the old content stands and no draft is left; one of a process that was killed is cleared
-    by the first write of the same file after an hour.
+    by the next write of the same file.
 
     Args:
         path: In a folder that is there.
@@ -53,15 +57,26 @@ def create_file(path: Path, data: bytes) -> None:
 
 @contextlib.contextmanager
 def _drafted(path: Path, data: bytes, draft: Path | None = None) -> Iterator[Path]:
-    """A draft of ``path`` with its content, gone when the block ends; stale ones are cleared."""
-    _clear(path.parent, f"{glob.escape(path.name)}.{'[0-9a-f]' * 32}.tmp")
-    draft = draft or path.with_name(f"{path.name}.{uuid.uuid4().hex}.tmp")
+    """A draft of ``path`` with its content, gone when the block ends."""
+    clear_drafts(path.parent, path.name)
+    lock = None
+    if draft is None:
+        draft, lock = _locked(lambda: _new_file(path), os.O_RDWR)
     try:
-        draft.write_bytes(data)
+        # Through the lock's own descriptor: some file systems let no other one write.
+        with open(draft if lock is None else lock, "wb", closefd=lock is None) as stream:
+            stream.write(data)
         yield draft
     finally:
         with contextlib.suppress(OSError):
             draft.unlink(missing_ok=True)
+        if lock is not None:
+            os.close(lock)
+
+
+def clear_drafts(folder: Path, name: str) -> None:
+    """Remove the drafts of the file ``name`` that killed processes have left in ``folder``."""
+    _clear(folder, f"{glob.escape(name)}.{'[0-9a-f]' * 32}.tmp")
 
 
 def check_inside(folder: Path, root: Path | None) -> None:
@@ -95,7 +110,7 @@ def replacing_files(folder: Path, root: Path | None = None) -> Iterator[Path]:
 
     Each is moved by one rename, those whose names begin with another's before it: a model's weights before
     the model. Where the block fails, ``folder`` stays as it was; what a process that was killed has left
-    there is cleared by the first call after an hour.
+    there is cleared by the next call.
 
     Args:
         folder: Made where it is missing.
@@ -107,13 +122,15 @@ def replacing_files(folder: Path, root: Path | None = None) -> Iterator[Path]:
     check_inside(folder, root)
     folder.mkdir(parents=True, exist_ok=True)
     _clear(folder, f"{_PREFIX}*{_SUFFIX}")
-    drafts = Path(tempfile.mkdtemp(_SUFFIX, _PREFIX, folder))
+    drafts, lock = _locked(lambda: Path(tempfile.mkdtemp(_SUFFIX, _PREFIX, folder)), os.O_RDONLY)
     try:
         yield drafts
         for draft in sorted(drafts.iterdir(), reverse=True):
             os.replace(draft, folder / draft.name)
     finally:
         shutil.rmtree(drafts, ignore_errors=True)
+        if lock is not None:
+            os.close(lock)
 
 
 def special(path: Path) -> str:
@@ -146,9 +163,61 @@ def seen_from(folder: Path, path: Path) -> str:
         return Path(os.path.abspath(path)).as_posix()
 
 
+def _new_file(path: Path) -> Path:
+    """An empty draft of ``path``."""
+    draft = path.with_name(f"{path.name}.{uuid.uuid4().hex}.tmp")
+    draft.touch(exist_ok=False)
+    return draft
+
+
+def _locked(make: Callable[[], Path], flags: int) -> tuple[Path, int | None]:
+    """A draft that ``make`` creates, and the descriptor that holds its lock; None where there are no locks.
+
+    The kernel lets go of the lock when a process is killed: a draft that can be locked was left.
+    """
+    while True:
+        draft = make()
+        lock = _lock(draft, flags, wait=True)
+        with contextlib.suppress(FileNotFoundError):
+            if lock is None or os.path.samestat(os.stat(draft), os.fstat(lock)):
+                draft.stat()
+                return draft, lock
+        if lock is not None:  # another process took it for left over, before it was locked
+            os.close(lock)
+
+
+def _lock(path: Path, flags: int, *, wait: bool) -> int | None:
+    """A descriptor that holds the lock of ``path``; None where it cannot be locked.
+
+    Raises:
+        BlockingIOError: Another process holds it, and this one is not to ``wait``.
+    """
+    if sys.platform == "win32":
+        return None
+    try:
+        descriptor = os.open(path, flags | os.O_NONBLOCK)
+    except OSError:
+        return None
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
+    except BlockingIOError:
+        os.close(descriptor)
+        raise
+    except OSError:
+        os.close(descriptor)
+        return None
+    return descriptor
+
+
 def _clear(folder: Path, pattern: str) -> None:
-    """Remove stale drafts; those of others' rights stay."""
+    """Remove drafts that nobody is writing any more; those of others' rights stay."""
     for left in folder.glob(pattern):
         with contextlib.suppress(OSError):
-            if time.time() - left.stat().st_mtime > _STALE_SECONDS:
+            lock = _lock(left, os.O_RDONLY, wait=False)
+            if lock is None and time.time() - left.stat().st_mtime < _STALE_SECONDS:
+                continue
+            try:
                 shutil.rmtree(left) if left.is_dir() else left.unlink()
+            finally:
+                if lock is not None:
+                    os.close(lock)

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import errno
 import os
-import time
 from pathlib import Path
 
 import pytest
+from child import in_child
 from kills import at_once, steps
 
 from pytest_int8acc.files import replace_file, replacing_files
@@ -44,21 +43,18 @@ def test_killed_at_any_write_each_file_of_a_folder_is_old_or_new(tmp_path: Path)
     assert list(dict.fromkeys(seen)) == ["ooo", "oon", "onn", "nnn"]  # the model after its data
 
 
-def test_a_full_disk_leaves_what_was_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@forks
+def test_a_full_disk_leaves_what_was_there(tmp_path: Path) -> None:
+    resource = pytest.importorskip("resource")
     write_all(tmp_path, OLD)
-    write = Path.write_bytes
 
-    def full(path: Path, data: bytes) -> int:
-        if path.name.startswith("model.onnx.data"):
-            write(path, data[:7])
-            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-        return write(path, data)
-
-    monkeypatch.setattr(Path, "write_bytes", full)
-    with pytest.raises(OSError, match="No space left"):
-        write_all(tmp_path, NEW)
-    with pytest.raises(OSError, match="No space left"):
+    def write() -> None:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (7, 7))  # as on a full disk, a write ends half-way
+        with pytest.raises(OSError, match="File too large"):
+            write_all(tmp_path, NEW)
         replace_file(tmp_path / "model.onnx.data", NEW)
+
+    assert "File too large" in in_child(write)
     assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == dict.fromkeys(NAMES, OLD)
 
 
@@ -75,18 +71,31 @@ def test_two_processes_that_write_one_file_both_succeed(tmp_path: Path) -> None:
     assert {path.read_bytes() for path in tmp_path.iterdir()} <= {OLD, NEW}
 
 
-def test_what_a_kill_left_is_cleared_after_an_hour(tmp_path: Path) -> None:
-    stale, fresh = (tmp_path / f"[1].json.{digit * 32}.tmp" for digit in "ab")
-    folders = stale_folder, fresh_folder = tmp_path / ".int8acc-a.part", tmp_path / ".int8acc-b.part"
+@forks
+def test_what_a_kill_left_is_cleared_by_the_next_write_of_the_same_files(tmp_path: Path) -> None:
     others = [tmp_path / "other.part", tmp_path / f"1.json.{'a' * 32}.tmp"]
-    for folder in folders:
-        folder.mkdir()
-        (folder / "half").touch()
-    for path in (stale, fresh, *others):
+    for path in others:
         path.touch()
-    for path in (stale, stale_folder, *others):
-        os.utime(path, (time.time() - 4000,) * 2)
-    replace_file(tmp_path / "[1].json", NEW)
-    write_all(tmp_path, NEW)
-    left = {path.name for path in tmp_path.iterdir()}
-    assert left == {"[1].json", *NAMES, fresh.name, fresh_folder.name, *(path.name for path in others)}
+
+    def write() -> None:
+        replace_file(tmp_path / "[1].json", NEW)
+        write_all(tmp_path, NEW)
+
+    write()
+    whole = {path.name for path in tmp_path.iterdir()}
+    left = set()
+    for _ in steps(write):
+        left |= {path.suffix for path in tmp_path.iterdir() if path.name not in whole}
+        write()
+        assert {path.name for path in tmp_path.iterdir()} == whole
+    assert left == {".tmp", ".part"}
+
+
+@forks
+def test_what_another_process_is_writing_stays(tmp_path: Path) -> None:
+    with replacing_files(tmp_path) as drafts:
+        at_once(lambda: write_all(tmp_path, OLD))
+        assert drafts.is_dir()
+        (drafts / NAMES[0]).write_bytes(NEW)
+    assert (tmp_path / NAMES[0]).read_bytes() == NEW
+    assert {path.name for path in tmp_path.iterdir()} == set(NAMES)

@@ -48,6 +48,8 @@ def states(folder: Path, write: Callable[[int], object], least: int) -> Iterator
         yield found
         write(0)
         assert files() == old, "what a kill left stands in the way of the next run"
+        left = [path.name for path in folder.rglob("*") if path.suffix in (".part", ".tmp")]
+        assert not left, "what a kill left is not cleared by the next run"
 
 
 def test_files_of_a_fix(tmp_path: Path) -> None:

@@ -1,7 +1,8 @@
 """Where one golden lies: a folder or an fsspec URL; the pair of files is replaced at one stroke.
 
 The .npz bears a part of its hash in its name and is written first; the JSON names it and is renamed into
-place after it. So a process that is killed leaves the old pair or the new one, and files that no JSON names.
+place after it. So a process that is killed leaves the old pair or the new one, and files that no JSON names,
+which the next recording of the same golden removes.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ import contextlib
 import getpass
 import hashlib
 import os
+import re
 import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -18,6 +20,7 @@ from pathlib import Path
 from filelock import FileLock, Timeout
 
 from pytest_int8acc.engines.storage import read_bytes, write_bytes_atomic
+from pytest_int8acc.files import clear_drafts
 from pytest_int8acc.goldens.arrays import Stored, unpack
 from pytest_int8acc.goldens.record import GoldenError, Record, read_record
 from pytest_int8acc.names import is_url, safe_url
@@ -100,6 +103,7 @@ class Place:
         """
         try:
             with self.alone():
+                self._clear()
                 old = _content(self.file)
                 if old is not None and not replace:
                     return False
@@ -134,6 +138,24 @@ class Place:
                 yield
         except Timeout:
             raise GoldenError(f"{self}: another process has been writing this golden for minutes") from None
+
+    def _clear(self) -> None:
+        """Remove what killed recordings of this golden have left: drafts, and outputs that no JSON names."""
+        folder = Path(self.folder)
+        if is_url(self.folder) or not folder.is_dir():
+            return
+        text = _content(self.file)
+        try:
+            kept = None if text is None else read_record(text, "", "").kept
+        except GoldenError:  # damaged: its outputs may be wanted, to mend it
+            return
+        outputs = re.compile(rf"({re.escape(self.case)}\.[0-9a-f]{{{HASH}}}\.npz)(\.[0-9a-f]{{32}}\.tmp)?")
+        for found in filter(None, (outputs.fullmatch(name) for name in os.listdir(folder))):
+            if found[2]:
+                clear_drafts(folder, found[1])
+            elif kept is None or found[1] != kept.file:
+                (folder / found[1]).unlink(missing_ok=True)
+        clear_drafts(folder, f"{self.case}.json")
 
     def _drop(self, old: bytes | None, new: Record) -> None:
         """Remove the .npz that was replaced. In shared storage it stays: others may be about to name it."""

@@ -19,7 +19,8 @@ from pytest_int8acc.settings import SUFFIXES
 from pytest_int8acc.spec.load import display, load_spec
 
 _NPZ = re.compile(rf"(.+)\.[0-9a-f]{{{HASH}}}\.npz")
-_DRAFT = re.compile(rf"(?:(.+)\.json|(.+)\.[0-9a-f]{{{HASH}}}\.npz)\.[0-9a-f]{{32}}\.tmp")
+#: Of a golden of arrays, too, whose .npz has no hash in its name.
+_DRAFT = re.compile(rf"(.+?)(?:\.json|\.[0-9a-f]{{{HASH}}}\.npz|\.npz)\.[0-9a-f]{{32}}\.tmp")
 
 
 @dataclass(frozen=True)
@@ -109,7 +110,7 @@ def _orphans(folder: str, names: list[str], spec: Path, wanted: set[str] | None)
         if (npz := _NPZ.fullmatch(name)) and not _is_named(folder, name, living):
             yield Orphan(f"{folder}/{name}", npz[1], "no golden names it")
         elif draft := _DRAFT.fullmatch(name):
-            yield Orphan(f"{folder}/{name}", draft[1] or draft[2], "left by a process that was killed")
+            yield Orphan(f"{folder}/{name}", draft[1], "left by a process that was killed")
 
 
 def _folders(root: Path, goldens: str | None, skip: frozenset[str]) -> Iterator[tuple[str, list[str], Path]]:
