@@ -11,7 +11,7 @@ from builder import Builder
 from detectors import TOP, detector, project
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from onnx import TensorProto, parser
+from onnx import TensorProto
 from projects import Project
 from zoo import ZOO
 
@@ -78,21 +78,6 @@ def test_a_tensor_that_is_an_output_is_the_output(
     assert both[0].notes == both[1].notes
 
 
-def test_other_criteria_and_unjudged_do_not_speak_of_it(tmp_path: Path) -> None:
-    criteria = [{"tensor": "scores", "sqnr_db": 20}, {"output": "*", "cosine": 0.5}]
-    found = judged(tmp_path, criteria=criteria, unjudged=None)
-    assert [s.metric for s in found["scores"].scores if s.limit is not None] == ["sqnr_db"]
-    assert [s.metric for s in found["placed"].scores if s.limit is not None] == ["cosine"]
-    found = judged(tmp_path, criteria=criteria[:1], unjudged=["*"])
-    assert [s.metric for s in found["scores"].scores if s.limit is not None] == ["sqnr_db"]
-    assert all(s.limit is None for s in found["placed"].scores)
-
-
-def test_an_output_behind_it_is_judged_as_ever(tmp_path: Path) -> None:
-    found = judged(tmp_path, unjudged=None)
-    assert [s.metric for s in found["placed"].scores if s.limit is not None] == ["sqnr_db"]
-
-
 def test_a_name_with_the_signs_of_patterns_is_a_name(tmp_path: Path) -> None:
     body = TOP.replace("scores", "scores_0")
     model = detector(body, "float[N, K] placed").edit()
@@ -103,73 +88,12 @@ def test_a_name_with_the_signs_of_patterns_is_a_name(tmp_path: Path) -> None:
     assert [s.metric for s in found["head[0]*"].scores if s.limit is not None] == ["sqnr_db"]
 
 
-WRONG = {
-    "scors": "the model has no such tensor (did you mean 'scores'?)",
-    "image": "it is an input, the same for all",
-    "first": "it is a constant of the model",
-}
-
-
-@pytest.mark.parametrize("name", WRONG)
-def test_what_no_node_computes_is_refused_at_its_place(tmp_path: Path, name: str) -> None:
-    case = project(tmp_path, criteria=[{"cosine": 0.5}, {"tensor": name, "sqnr_db": 20}])
-    with pytest.raises(CriterionError) as told:
-        check(case, OFF)
-    assert f"case.int8acc.yaml:8:11: criterion for tensor '{name}': {WRONG[name]}" in str(told.value)
-
-
-def test_a_tensor_under_the_key_of_outputs_is_told_its_own(tmp_path: Path) -> None:
-    with pytest.raises(CriterionError, match=r"yaml:7:11: .*'scores': it is a tensor inside the model: say"):
-        check(project(tmp_path, criteria=[{"output": "scores", "sqnr_db": 20}]), OFF)
-
-
 def drawn(folder: Path, tensor: str) -> Case:
     """A case of the model in a folder on data that are made up."""
     text = "model: model.onnx\ninputs: {random: {samples: 8}}\nint8: {calibrate: {}}\n"
     (folder / "case.int8acc.yaml").write_text(f"{text}criteria: [{{tensor: {tensor}, cosine: 1}}]\n")
     (case,) = load_spec(folder / "case.int8acc.yaml")
     return case
-
-
-def test_a_tensor_inside_a_node_is_refused_with_what_the_node_gives(tmp_path: Path) -> None:
-    proto = Project(tmp_path).model("conditional")
-    node = next(node for node in proto.graph.node if node.op_type == "If")
-    inside = node.attribute[0].g.node[0].output[0]
-    case = drawn(tmp_path, inside)
-    with pytest.raises(CriterionError) as told:
-        with_named(case, load_float(case))
-    assert f"case.int8acc.yaml:4:21: criterion for tensor '{inside}': it lies inside If '" in str(told.value)
-    assert f"name what that node gives, like '{node.output[0]}'" in str(told.value)
-
-
-def test_integers_take_what_integers_as_outputs_take(tmp_path: Path) -> None:
-    found = judged(tmp_path, criteria=[{"tensor": "place", "agreement": 0.0}])
-    assert found["place"].dtype == "int64"
-    with pytest.raises(
-        CriterionError, match=r"output 'place': kl needs floats, but the output holds integers"
-    ):
-        judged(tmp_path, criteria=[{"tensor": "place", "kl": 0.1}])
-
-
-def test_a_tensor_of_a_type_that_onnx_does_not_infer_is_asked_of_the_runtime(tmp_path: Path) -> None:
-    proto = parser.parse_model(
-        """<ir_version: 8, opset_import: ["": 17, "com.microsoft": 1]> g (float[n, 8] x) => (float[n, 4] y) {
-            h = MatMul(x, w)
-            odd = com.microsoft.BiasGelu(h, b)
-            same = com.microsoft.BiasGelu(odd, b)
-            y = MatMul(same, v)
-        }"""
-    )
-    rng = np.random.default_rng(0)
-    for name, shape in (("w", (8, 16)), ("v", (16, 4)), ("b", (16,))):
-        array = rng.normal(size=shape).astype(np.float32)
-        proto.graph.initializer.append(onnx.numpy_helper.from_array(array, name))
-    onnx.save(proto, tmp_path / "model.onnx")
-    np.savez(tmp_path / "data.npz", x=rng.normal(size=(16, 8)).astype(np.float32))
-    spec = "int8: {calibrate: {}}\ncriteria: [{tensor: odd, sqnr_db: 5}]\n"
-    assert "odd" not in value_types(load_model(tmp_path / "model.onnx"))
-    found = Project(tmp_path).check(spec, OFF)
-    assert [o.name for o in found.outputs] == ["y", "odd"]
 
 
 def test_a_type_that_nobody_knows_is_told(tmp_path: Path) -> None:
@@ -229,23 +153,6 @@ def test_the_framework_s_output_is_still_the_one_output(tmp_path: Path) -> None:
     np.savez(tmp_path / "torch.npz", scores=np.zeros((64, 3), np.float32))
     with pytest.raises(Int8accError, match=r"'scores' has shape \(64, 3\), the model gives"):
         judged(tmp_path, reference="torch.npz")
-
-
-def test_a_metric_of_the_user_s_own_gets_the_outputs_alone(tmp_path: Path) -> None:
-    (tmp_path / "m.py").write_text(
-        "def one(outputs):\n    (only,) = outputs.values()\n    return 1.0\n"
-        "class Seen:\n"
-        "    def update(self, baseline, candidate):\n        assert baseline.keys() == {'placed'}\n"
-        "    def compute(self):\n        return 1.0\n"
-    )
-    criteria = [
-        {"tensor": "scores", "sqnr_db": 20},
-        *({"metric": f"m.py:{n}", "min": 1} for n in ("one", "Seen")),
-    ]
-    result = check(project(tmp_path, channel=300.0, criteria=criteria), Settings(max_seconds=60))
-    assert [score.value for score in result.metrics] == [1.0, 1.0]
-    assert result.search is not None
-    assert result.search.found
 
 
 # --- the graph alone

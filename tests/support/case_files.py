@@ -192,6 +192,8 @@ def facts(entry: Mapping[str, Any]) -> dict[str, Any]:
         "share": entry.get("int8_macs"),
         "groups": entry.get("int8_groups"),
         "groups kept high": entry.get("high_groups"),
+        "outputs": [output["name"] for output in entry.get("outputs", [])],
+        "types": {output["name"]: output["dtype"] for output in entry.get("outputs", [])},
         "scores": {name: _number(s["value"]) for name, s in scores.items()},
         "limits": {name: s["limit"] for name, s in scores.items() if s["limit"] is not None},
         "noise": {name: _number(s["noise"]) for name, s in scores.items() if s["noise"] is not None},

@@ -42,6 +42,15 @@ BLOCK = """net (float[n, 6, 16] x) => (float[n, 6, 8] logits) {
     norm2 = LayerNormalization(sum, g2, h2)
     logits = MatMul(norm2, w3)
 }"""
+DETECTOR = """net (float[n, 8, 16, 16] image) => (float[n, k] placed) {
+    mixed = Conv<pads = [1, 1, 1, 1]>(image, w1)
+    relu = Relu(mixed)
+    heads = Conv(relu, w2)
+    boxes = Reshape(heads, flat)
+    scores = ReduceMean<axes = [1], keepdims = 0>(boxes)
+    best, place = TopK<axis = 1>(scores, count)
+    placed = Cast<to = 1>(place)
+}"""
 ATTENTION = """net (float[n, 6, 16] x) => (float[n, 6, 8] logits) {
     norm1 = LayerNormalization(x, g1, h1)
     query = MatMul(norm1, wq)
@@ -156,6 +165,27 @@ def attention() -> onnx.ModelProto:
     return network(ATTENTION, weights)
 
 
+def detector(outputs: str = "placed", outlier: float = 1.0) -> onnx.ModelProto:
+    """Boxes of two convolutions, and a TopK that chooses among their scores.
+
+    ``outputs``: names, a comma between. One channel of ``relu`` is ``outlier`` times as large, which ``heads``
+    undoes.
+    """
+    shapes = {
+        "placed": "n, k",
+        "best": "n, k",
+        "scores": "n, 256",
+        "relu": "n, 16, 16, 16",
+        "heads": "n, 4, 16, 16",
+    }
+    given = ", ".join(f"float[{shapes[name]}] {name}" for name in outputs.split(","))
+    weights: dict[str, Any] = {"w1": {"shape": (16, 8, 3, 3)}, "w2": {"shape": (4, 16, 1, 1)}}
+    weights |= {"flat": {"integers": [0, 4, 256]}, "count": {"integers": [40]}}
+    proto = network(DETECTOR.replace("float[n, k] placed", given), weights)
+    scale_channel(proto, ["w1:0"], ["w2:1"], 5, outlier)
+    return proto
+
+
 def zoo(name: str) -> onnx.ModelProto:
     """A network of tests/support/zoo.py."""
     return ZOO[name]()
@@ -179,7 +209,7 @@ def half(part: str, name: str = "mlp", then: str = "") -> onnx.ModelProto:
 
 
 BUILDERS: Mapping[str, Callable[..., onnx.ModelProto]] = {
-    function.__name__: function for function in (convs, block, attention, zoo, half)
+    function.__name__: function for function in (convs, block, attention, detector, zoo, half)
 }
 
 
