@@ -26,7 +26,7 @@ CONVS = """net (float[n, 4, 8, 8] x) => (float[n, 6] logits) {
     relu2 = Relu(conv2)
     conv3 = Conv<pads = [1, 1, 1, 1]>(relu2, w3, b3)
     relu3 = Relu(conv3)
-    pooled = GlobalAveragePool(relu3)
+    pooled = AveragePool<kernel_shape = [4, 4], strides = [4, 4]>(relu3)
     flat = Flatten(pooled)
     logits = Gemm<transB = 1>(flat, w4, b4)
 }"""
@@ -131,8 +131,11 @@ def convs(outlier: float = 1.0, channel: int = 3, width: int = 8, uneven: float 
     One output channel of ``conv2`` has weights ``uneven`` times smaller, which a Mul behind it undoes.
     """
     shapes: dict[str, Any] = {"w1": (width, 4, 3, 3), "b1": (width,), "w2": (8, width, 3, 3), "b2": (8,)}
-    shapes |= {"w3": (8, 8, 3, 3), "b3": (8,), "w4": (6, 8), "b4": (6,)}
-    weights: dict[str, Any] = {name: {"shape": shape} for name, shape in shapes.items()}
+    shapes |= {"w3": (8, 8, 3, 3), "b3": (8,), "w4": (6, 32), "b4": (6,)}
+    # Small biases, so that outputs are of their samples and not alike for all.
+    weights: dict[str, Any] = {
+        name: {"shape": shape, "times": 0.1 if name[0] == "b" else 1.0} for name, shape in shapes.items()
+    }
     text = CONVS
     if uneven != 1.0:
         text = CONVS.replace("relu2 = Relu(conv2)", "even2 = Mul(conv2, e2)\n    relu2 = Relu(even2)")
@@ -168,8 +171,8 @@ def attention() -> onnx.ModelProto:
 def detector(outputs: str = "placed", outlier: float = 1.0) -> onnx.ModelProto:
     """Boxes of two convolutions, and a TopK that chooses among their scores.
 
-    ``outputs``: names, a comma between. One channel of ``relu`` is ``outlier`` times as large, which ``heads``
-    undoes.
+    ``outputs``: names, a comma between.
+    A channel of ``relu`` is ``outlier`` times as large, which ``heads`` undoes.
     """
     shapes = {
         "placed": "n, k",
