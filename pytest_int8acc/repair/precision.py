@@ -76,7 +76,7 @@ def find_precision(lab: Lab) -> tuple[SearchOutcome, Found]:
         Int8accError: A model of the search does not build or run.
     """
     started, clock = time.perf_counter(), lab.clock
-    low = (lab.int8.other or "int8").upper()
+    low = lab.int8.low.name.upper()
     logger.info("%s: searching the groups that must leave %s", lab.measured.case.name, low)
     found = _find(lab)
     if lab.measured.settings.certify and found.fix is not None:
