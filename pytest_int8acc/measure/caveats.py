@@ -39,6 +39,7 @@ from pytest_int8acc.results import (
     Score,
     by_rule,
 )
+from pytest_int8acc.scores.user_metric import MetricRun
 from pytest_int8acc.settings import Settings
 from pytest_int8acc.spec.criteria import EngineCriterion, MetricCriterion
 from pytest_int8acc.spec.models import Case
@@ -257,10 +258,16 @@ def shown_inside(model: Model, backend: Backend) -> Iterator[str]:
         )
 
 
-def not_judged(case: Case, outputs: Sequence[OutputResult], recorded: bool) -> Iterator[str]:
-    """What no criterion looks at: outputs without a limit, labels that no metric reads.
+def not_judged(
+    case: Case, own_judge: Judge, outputs: Sequence[OutputResult], recorded: bool
+) -> Iterator[str]:
+    """What no criterion looks at: outputs without a limit, labels that no metric takes.
 
-    ``recorded``: whether a golden is recorded, whose limits are those of the next run.
+    Args:
+        case: The case.
+        own_judge: Its criteria, without accepted scores.
+        outputs: How its outputs were judged.
+        recorded: Whether a golden is recorded, whose limits are those of the next run.
     """
     free = [o.name for o in outputs if not o.problem and all(score.limit is None for score in o.scores)]
     own = [c.metric for c in case.criteria if isinstance(c, MetricCriterion)]
@@ -270,8 +277,15 @@ def not_judged(case: Case, outputs: Sequence[OutputResult], recorded: bool) -> I
         yield f"not judged, as 'unjudged' says: {listed(left_out)}"
     if seen and own:
         yield f"no limit on {listed(seen)}: only {', '.join(dict.fromkeys(own))} may look there"
-    if case.labels is not None and not own:
-        yield f"labels: {case.labels} are read by no criterion; name a metric, like {{metric: top1}}"
+    runs = [MetricRun(limit, function, own_judge.labels) for limit, function in own_judge.metrics]
+    if case.labels is not None and not any(run.labelled for run in runs):
+        where = f"labels: {case.labels} are read by no criterion"
+        named = "name a metric, like {metric: top1}"
+        if not own:
+            yield f"{where}; {named}"
+        else:
+            metrics = ", ".join(dict.fromkeys(own))
+            yield f"{where}: {metrics} takes no labels; give it 'labels' as an argument, or {named}"
 
 
 def caveats(

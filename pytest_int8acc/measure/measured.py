@@ -368,7 +368,7 @@ def _result(
     zero = runs.zero[Role.BASELINE]
     contract = precision_contract(case, backend, int8, candidate, inputs, sessions, verdict.outputs, zero)
     gained, untold = engine_scores(case, backend, contract)
-    free = not_judged(case, verdict.outputs, bool(setup.keeper.recording))
+    free = not_judged(case, setup.own, verdict.outputs, bool(setup.keeper.recording))
     warned = caveats(setup.settings, int8, baseline, verdict.outputs, verdict.metrics, lost)
     random = inputs.notes if inputs.is_random else ()
     drawn = () if random else inputs.notes
