@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 import re
 import subprocess
 import sys
@@ -51,7 +52,15 @@ def sizes(folder: Path, spec: str) -> str:
 def result(command: Sequence[str], folder: Path, limit: float) -> str:
     """The lines of one run that begin with a verdict, or with ours; the first of them."""
     try:
-        done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=limit, check=False)
+        done = subprocess.run(
+            command,
+            cwd=folder,
+            env=os.environ | {"COLUMNS": "1000"},  # lines are not wrapped
+            capture_output=True,
+            text=True,
+            timeout=limit,
+            check=False,
+        )
     except subprocess.TimeoutExpired:
         return f"no end within {limit:g} s"
     lines = re.findall(r"^(?:(PASSED|FAILED|ERROR) \S+::\S+ - |int8acc: )(.+)$", done.stdout, re.MULTILINE)

@@ -35,6 +35,28 @@ def shown_lines(text: str) -> str:
     return "\n".join("\t".join(map(shown, line.split("\t"))) for line in text.split("\n"))
 
 
+def wrapped(line: str, width: int) -> list[str]:
+    """``line`` in lines of at most ``width`` characters, those after the first indented further.
+
+    Words are not broken: a path that is longer than a line overflows, and can be copied. A number stays with
+    its unit or with the limit that it is compared with.
+    """
+    if len(line) <= width:
+        return [line]
+    import textwrap  # not wanted where pytest starts
+
+    glued = re.sub(r" (?=%)|(?<=[<>]) |(?<=[<>]=) | (?=[<>]=? )", "\N{NO-BREAK SPACE}", line)
+    indent = " " * (len(line) - len(line.lstrip()) + 2)
+    lines = textwrap.wrap(
+        glued,
+        width,
+        subsequent_indent=indent,
+        break_long_words=False,
+        break_on_hyphens=False,
+    )
+    return [part.replace("\N{NO-BREAK SPACE}", " ") for part in lines]
+
+
 def in_markdown(text: str) -> str:
     """``text`` such that Markdown and HTML show it as it is, in one line, in a cell of a table too."""
     import html

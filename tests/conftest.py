@@ -60,6 +60,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 @pytest.fixture(autouse=True)
+def _wide_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Lines that tests look for are not wrapped; for narrow terminals there is plugin/test_terminal.py."""
+    monkeypatch.setenv("COLUMNS", "500")
+
+
+@pytest.fixture(autouse=True)
 def _not_in_ci() -> Iterator[None]:
     """The plugin behaves otherwise where these are set: a test that means a CI machine sets them itself."""
     with pytest.MonkeyPatch.context() as patch:

@@ -312,6 +312,7 @@ def _show_cases(item: pytest.Item, report: pytest.TestReport) -> None:
     given = getattr(item, "funcargs", {}).values() if ASKED in item.config.stash else ()
     if not asked and not given:
         return
+    from pytest_int8acc.plugin.terminal import SECTION
     from pytest_int8acc.report.plain import for_people
     from pytest_int8acc.report.text import failure
     from pytest_int8acc.results import CaseResult
@@ -319,7 +320,7 @@ def _show_cases(item: pytest.Item, report: pytest.TestReport) -> None:
     known = {id(result): result for result in (*asked, *given) if isinstance(result, CaseResult)}
     for result in map(for_people, known.values()):
         if not result.passed:
-            title = f"int8acc: {result.name}"
+            title = SECTION + result.name
             report.sections.append((title, failure(result, item.config.get_verbosity())))
 
 
@@ -345,12 +346,11 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: p
 
         write_section(terminalreporter, config.get_verbosity())
     if count := len(config.stash[_NOT_RUN]):
+        from pytest_int8acc.plugin.reporting import write_wrapped
+
         files = "spec file" if count == 1 else "spec files"
-        terminalreporter.write_line(
-            f"int8acc: {count} {files} not run (pass --int8acc, or set int8acc = true in the pytest "
-            "configuration)",
-            yellow=True,
-        )
+        hint = "pass --int8acc, or set int8acc = true in the pytest configuration"
+        write_wrapped(terminalreporter, f"int8acc: {count} {files} not run ({hint})", yellow=True)
 
 
 def _reported(terminalreporter: pytest.TerminalReporter) -> bool:
@@ -402,7 +402,7 @@ class _Last:
         )
         if not idle and (_reported(terminalreporter) or _gate(config)):
             from pytest_int8acc.plugin.items import report_folder
-            from pytest_int8acc.plugin.reporting import write_reports
+            from pytest_int8acc.plugin.reporting import write_reports, write_wrapped
 
             for line, failed in write_reports(terminalreporter, report_folder(config)):
-                terminalreporter.write_line(shown(line), red=failed)
+                write_wrapped(terminalreporter, shown(line), red=failed)

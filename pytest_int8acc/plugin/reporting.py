@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from pytest_int8acc.errors import Int8accError, installed
-from pytest_int8acc.names import is_url, shown, shown_lines
+from pytest_int8acc.names import is_url, shown, shown_lines, wrapped
 from pytest_int8acc.settings import SUFFIXES
 
 #: What the report of a case carries whose scores miss their limits.
@@ -54,14 +54,33 @@ def write_section(terminalreporter: pytest.TerminalReporter, verbosity: int) -> 
         for verdict, report in case_reports(terminalreporter)
         if verbosity >= 0 or report.failed
     ]
+    width = terminal_width(terminalreporter)
     if reports:
         terminalreporter.write_sep("=", "int8acc")  # section() leaves its line open
     for verdict, report in reports:
-        terminalreporter.write(f"{verdict.upper()} ", **{color(verdict): True})
+        word = verdict.upper()
         properties = dict(report.user_properties) if not report.failed or missed(report) else {}
-        terminalreporter.write_line(shown(status_line(nodeid_of(report), properties, first_line(report))))
-        for line in detail_lines(properties, verbosity, failed=report.failed):
-            terminalreporter.write_line("    " + shown(line))
+        said = shown(status_line(nodeid_of(report), properties, first_line(report)))
+        first, *more = wrapped(f"{word} {said}", width)
+        terminalreporter.write(word, **{color(verdict): True})
+        terminalreporter.write_line(first.removeprefix(word))
+        details = detail_lines(properties, verbosity, width - 4, failed=report.failed)
+        for line in (*more, *("    " + shown(line) for line in details)):
+            terminalreporter.write_line(line)
+
+
+def terminal_width(terminalreporter: pytest.TerminalReporter) -> int:
+    """How many characters a line of the terminal has."""
+    width: int = terminalreporter.config.get_terminal_writer().fullwidth
+    return width
+
+
+def write_wrapped(terminalreporter: pytest.TerminalReporter, text: str, **markup: bool) -> None:
+    """Writes each line of ``text`` in lines that fit the terminal."""
+    width = terminal_width(terminalreporter)
+    for line in text.split("\n"):
+        for part in wrapped(line, width):
+            terminalreporter.write_line(part, **markup)
 
 
 def case_reports(terminalreporter: pytest.TerminalReporter) -> list[Judged]:
@@ -282,12 +301,13 @@ class GoldenHooks:
             text = "int8acc: no golden was recorded: no test that ran keeps one"
             if terminalreporter.config.getoption("int8acc_update") == "missing":
                 text += " that is missing; --int8acc-update=all records all anew"
-            terminalreporter.write_line(text, yellow=True)
+            write_wrapped(terminalreporter, text, yellow=True)
             return
         terminalreporter.write_sep("=", "int8acc goldens")
         for nodeid, texts in sorted(self._recorded.items()):
             for text in texts:
-                terminalreporter.write_line(shown_lines(f"{nodeid}: " + text.replace("\n", "\n    ")))
+                lines = f"{nodeid}: " + text.replace("\n", "\n    ")
+                write_wrapped(terminalreporter, shown_lines(lines))
 
 
 def _prune(terminalreporter: pytest.TerminalReporter, config: pytest.Config, *, delete: bool) -> None:
@@ -297,21 +317,21 @@ def _prune(terminalreporter: pytest.TerminalReporter, config: pytest.Config, *, 
     try:
         found = prune.survey(config.rootpath, golden_root(config), config.getini("norecursedirs"))
     except (Int8accError, OSError) as error:
-        terminalreporter.write_line(f"int8acc: {error}", red=True)
+        write_wrapped(terminalreporter, f"int8acc: {error}", red=True)
         return
     for text in found.unknown:
-        terminalreporter.write_line(shown(f"int8acc: {text}"), yellow=True)
+        write_wrapped(terminalreporter, shown(f"int8acc: {text}"), yellow=True)
     count = len(found.orphans)
     said = "1 orphan" if count == 1 else f"{count} orphans"
     how = " (--int8acc-prune=delete deletes them)" if count and not delete else ""
-    terminalreporter.write_line(f"int8acc: {said if count else 'no orphans'} among the goldens{how}")
+    write_wrapped(terminalreporter, f"int8acc: {said if count else 'no orphans'} among the goldens{how}")
     for orphan in found.orphans:
         try:
             gone = delete and prune.delete(orphan)
         except Int8accError as error:
-            terminalreporter.write_line(f"    {error}", red=True)
+            write_wrapped(terminalreporter, f"    {error}", red=True)
         else:
-            terminalreporter.write_line(shown(f"    {'deleted ' if gone else ''}{orphan}"))
+            write_wrapped(terminalreporter, shown(f"    {'deleted ' if gone else ''}{orphan}"))
 
 
 def golden_folder(config: pytest.Config, spec: Path) -> str | None:

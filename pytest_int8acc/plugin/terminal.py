@@ -1,15 +1,41 @@
-"""Failures of cases as pytest prints them at the end of a session."""
+"""Failures of cases as pytest prints them at the end of a session: once, in lines that fit the terminal."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import json
+import os
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
 import pytest
 
-from pytest_int8acc.plugin.reporting import case_reports, first_line
+from pytest_int8acc.names import wrapped
+from pytest_int8acc.plugin.reporting import first_line, judged_reports, missed, nodeid_of, terminal_width
+from pytest_int8acc.settings import SUFFIXES
+
+#: How sections are called that a user's own test shows of its cases.
+SECTION = "int8acc: "
+
+
+@dataclass(frozen=True)
+class Fitted:
+    """A text that pytest writes in other lines to a terminal than to files."""
+
+    text: str
+    lines: Sequence[str]
+    color: str = ""
+
+    def __str__(self) -> str:
+        """The text, for files."""
+        return self.text
+
+    def toterminal(self, writer: Any) -> None:
+        """Writes the lines."""
+        markup = {self.color: True} if self.color else {}
+        for line in self.lines:
+            writer.line(line, **markup)
 
 
 @dataclass(frozen=True)
@@ -23,41 +49,81 @@ class Crash:
         return self.message
 
 
-@dataclass(frozen=True)
-class CaseText:
-    """A failure as text; in place of a ``str``, of which pytest's short summary prints all lines with -vv.
+@dataclass(frozen=True, kw_only=True)
+class Failure(Fitted):
+    """A case's failure. It is no ``str``, of which pytest's short summary prints all lines with -vv.
 
-    pytest uses the methods and attributes of its own ``ExceptionRepr``, as far as they are here.
+    pytest uses it as its own ``ExceptionRepr``, of which these are the methods and attributes that it wants.
     """
 
-    text: str
     reprcrash: Crash
-    """The first line."""
-
-    def __str__(self) -> str:
-        """The whole text, for files."""
-        return self.text
-
-    def toterminal(self, writer: Any) -> None:
-        """Writes the text."""
-        writer.line(self.text)
 
 
 @contextmanager
 def summed_up(terminalreporter: pytest.TerminalReporter) -> Iterator[None]:
-    """Within it, reports of cases hold a ``CaseText`` where they held a ``str``.
+    """Within it, reports hold failures of cases as ``Failure``, and all texts of ours fit the terminal.
 
-    That is while the terminal reporter writes its summary: other plugins and files get a ``str``.
+    That is while the terminal reporter writes its summary: other plugins and files get the original texts.
     """
+    config, width = terminalreporter.config, terminal_width(terminalreporter)
     kept = []
-    for _, report in case_reports(terminalreporter):
-        text: Any = report.longrepr
-        if isinstance(text, str):
-            kept.append((report, text))
-            replacement: Any = CaseText(text, Crash(first_line(report)))
-            report.longrepr = replacement
+    for _, report in judged_reports(terminalreporter):
+        kept.append((report, report.longrepr, report.sections))
+        report.sections = [(title, _section(title, text, width)) for title, text in report.sections]
+        longrepr: Any = report.longrepr
+        if isinstance(report, pytest.CollectReport):
+            longrepr = _collected(report, width)
+        elif report.location[0].endswith(SUFFIXES) and isinstance(longrepr, str):
+            longrepr = _failure(report, longrepr, config, width)
+        report.longrepr = longrepr
     try:
         yield
     finally:
-        for report, text in kept:
-            report.longrepr = text
+        for report, longrepr, sections in kept:
+            report.longrepr, report.sections = longrepr, sections
+
+
+def _failure(report: pytest.TestReport, text: str, config: pytest.Config, width: int) -> Failure:
+    """What a case's report says."""
+    verbosity = config.get_verbosity()
+    properties = dict(report.user_properties)
+    if not missed(report) or "int8acc.details" not in properties:
+        return Failure(text, _wrapped_lines(text, width), reprcrash=Crash(first_line(report)))
+    from pytest_int8acc.report.answer import brief_misses
+    from pytest_int8acc.report.plain import restore
+    from pytest_int8acc.report.text import failure
+
+    result = restore(json.loads(str(properties["int8acc.details"])))
+    room = width - len(f"FAILED {_from_here(nodeid_of(report), config)} - ")
+    messages = list(brief_misses(result))
+    message = next((m for m in messages if len(m) <= room), messages[0])
+    lines = failure(result, verbosity, width).split("\n")
+    return Failure(text, lines, reprcrash=Crash(messages[0] if verbosity >= 2 else message))
+
+
+def _from_here(nodeid: str, config: pytest.Config) -> str:
+    """A test's name as pytest shows it, from the folder where pytest was started."""
+    path, separator, name = nodeid.partition("::")
+    try:
+        path = os.path.relpath(config.rootpath / path, config.invocation_params.dir)
+    except ValueError:  # on another drive of Windows
+        return nodeid
+    return path + separator + name
+
+
+def _collected(report: pytest.CollectReport, width: int) -> Any:
+    """The mistakes in a spec, which pytest writes in red; anything else as it is."""
+    if not report.nodeid.endswith(SUFFIXES) or hasattr(report.longrepr, "reprcrash"):
+        return report.longrepr
+    text = str(report.longrepr)
+    return Fitted(text, _wrapped_lines(text, width), "red")
+
+
+def _section(title: str, text: str, width: int) -> str:
+    if not title.startswith(SECTION):
+        return text
+    return "\n".join(_wrapped_lines(text, width))
+
+
+def _wrapped_lines(text: str, width: int) -> list[str]:
+    return [part for line in text.split("\n") for part in wrapped(line, width)]

@@ -74,6 +74,17 @@ def failure_line(result: CaseResult) -> str:
     return next((text for text in texts if len(text) <= WIDTH), texts[-1])
 
 
+def brief_misses(result: CaseResult) -> Iterator[str]:
+    """The first line of a failure, the fullest first, down to the worst score against its limit alone."""
+    yield failure_line(result)
+    yield worst_miss(result)
+    yield from (missed_limits(result, most)[0] for most in (NAME, 24, 12))
+    for score in worst_first(result.scores)[:1]:
+        short = relation(score, 12)
+        if missed_limits(result, 12)[0] == short:
+            yield short.removeprefix(name_of(score, 12)).strip()
+
+
 def worst_miss(result: CaseResult, notes: Sequence[str] = ()) -> str:
     """The worst miss with value and limit, ``notes`` on it, and how many more misses there are."""
     missed = missed_limits(result, NAME)
@@ -82,25 +93,28 @@ def worst_miss(result: CaseResult, notes: Sequence[str] = ()) -> str:
     return missed[0] + end if notes else fitted(missed[0], WIDTH - len(FAILURE) - len(end)) + end
 
 
-def answer(result: CaseResult, verbosity: int = 0) -> list[str]:
-    """At most ``LINES`` lines of ``WIDTH`` characters; with ``verbosity`` 1 more layers, and all cautions."""
-    return [in_low(line, result.low) for line in _answer(result, verbosity)]
+def answer(result: CaseResult, verbosity: int = 0, *, wraps: bool = True) -> list[str]:
+    """At most ``LINES`` lines of ``WIDTH`` characters; with ``verbosity`` 1 more layers, and all cautions.
+
+    Without ``wraps`` each sentence is one line, to be wrapped at another width.
+    """
+    return [in_low(line, result.low) for line in _answer(result, verbosity, wraps)]
 
 
-def _answer(result: CaseResult, verbosity: int) -> list[str]:
+def _answer(result: CaseResult, verbosity: int, wraps: bool) -> list[str]:
     lines = [failure_line(result)]
     if _is_golden_s(result):  # which says what to do, too
-        return [*lines, *_wrapped(f"Why: {result.golden}", 4), _more(result, verbosity)]
+        return [*lines, *_wrapped(f"Why: {result.golden}", 4, wraps), _more(result, verbosity)]
     if result.is_misbuilt and result.precision is not None:  # what follows from the scores comes after that
         for line in (f"Why: {precision_why(result.precision)}", *fix_lines(result)):
-            lines += _wrapped(line)
+            lines += _wrapped(line, _LINES_OF_WHY, wraps)
         doubts = [f"missed as well: {text}" for text in missed_limits(result, NAME)[1:]]
         lines += _caution_lines([*doubts, *cautions(result)], None if verbosity > 0 else _CAUTIONS)
         return [*lines, _more(result, verbosity)]
     if whys := [f"Why: {text}" for text in why_texts(result) if text]:
-        lines += _wrapped(first_fitting(whys, _LINES_OF_WHY * WIDTH - 15))
+        lines += _wrapped(first_fitting(whys, _LINES_OF_WHY * WIDTH - 15), _LINES_OF_WHY, wraps)
     for line in fix_lines(result):
-        lines += _wrapped(line)
+        lines += _wrapped(line, _LINES_OF_WHY, wraps)
     lines += culprit_lines(result, 20 if verbosity > 0 else _CULPRITS)
     told = [*cautions(result), *own_inputs(result)]
     lines += _caution_lines(told, None if verbosity > 0 else _CAUTIONS)
@@ -113,13 +127,15 @@ def _is_golden_s(result: CaseResult) -> bool:
     return bool(result.golden and missed) and missed[0].subject.startswith(f"{result.baseline} against its")
 
 
-def _wrapped(text: str, most_lines: int = _LINES_OF_WHY) -> list[str]:
-    """``text`` in two lines at most, or so many."""
+def _wrapped(text: str, most_lines: int, wraps: bool) -> list[str]:
+    """``text`` in so many lines at most; cut to what fits them, and one line, without ``wraps``."""
     for most in range(most_lines * WIDTH, 0, -4):  # words that do not fit leave a line short
         kept = fitted(text, most).replace(" %", "\N{NO-BREAK SPACE}%")
         lines = textwrap.wrap(kept, WIDTH, subsequent_indent="  ", break_on_hyphens=False)
         if len(lines) <= most_lines:
             break
+    if not wraps:
+        lines = [kept]
     return [line.replace("\N{NO-BREAK SPACE}", " ") for line in lines]
 
 
@@ -130,7 +146,7 @@ def fix_lines(result: CaseResult) -> list[str]:
     if _misses_share_alone(result) and result.precision is not None:
         return [f"Fix: {share_fix(result.precision)}"]
     if result.kept and result.is_blind and result.blind is not None:
-        return _wrapped(f"Fix: {blind_fix(result.blind)}")
+        return [f"Fix: {blind_fix(result.blind)}"]
     known = [f.remedy for f in result.findings if _is_slip(result, f) and f.remedy]
     lines = [f"Fix: {remedy}, and run again" for remedy in known[:1]]
     elsewhere = _elsewhere(result)

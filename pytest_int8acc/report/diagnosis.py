@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterator, Sequence
 
 from pytest_int8acc.errors import listed
-from pytest_int8acc.report.words import count, number, relation, table, worst_first
+from pytest_int8acc.report.words import count, indented_table, number, relation, worst_first
 from pytest_int8acc.results import CalibrationLine, CaseResult, Finding, LayerError, Repair, by_rule
 
 _LAYERS = 40
@@ -114,8 +114,8 @@ def _done(repair: Repair) -> Iterator[str]:
         yield f"channels evened out by migration to the weights (alpha {moved.alpha:g}; {'; '.join(parts)})"
 
 
-def layer_lines(layers: Sequence[LayerError]) -> list[str]:
-    """The error of each layer, the largest of its own making first."""
+def layer_lines(layers: Sequence[LayerError], width: int | None = None) -> list[str]:
+    """The error of each layer, the largest of its own making first; ``width`` is that of the table."""
     if not layers:
         return []
     ranked = worst_layers(layers)
@@ -134,7 +134,7 @@ def layer_lines(layers: Sequence[LayerError]) -> list[str]:
     measured = ("alone", "all in INT8", "between engines")
     header = ("layer", "type", *(title for what in measured for title in (f"{what}: SQNR dB", "cosine")))
     lines = ["Layers (error against the baseline, the worst alone first)"]
-    lines += ["  " + line for line in table(header, rows)]
+    lines += indented_table(header, rows, width)
     more = len(ranked) - len(rows)
     return [*lines, f"  ... and {more} more (all in report.json)"] if more else lines
 
@@ -144,8 +144,8 @@ def worst_layers(layers: Sequence[LayerError]) -> list[LayerError]:
     return sorted(layers, key=lambda layer: (not math.isnan(layer.alone_sqnr_db), layer.alone_sqnr_db))
 
 
-def calibration_lines(calibrations: Sequence[CalibrationLine]) -> list[str]:
-    """What each calibration method reaches."""
+def calibration_lines(calibrations: Sequence[CalibrationLine], width: int | None = None) -> list[str]:
+    """What each calibration method reaches; ``width`` is that of the table."""
     if not calibrations:
         return []
     rows = []
@@ -153,5 +153,5 @@ def calibration_lines(calibrations: Sequence[CalibrationLine]) -> list[str]:
         judged = worst_first(line.scores)
         worst = relation(judged[0]) if judged else ""
         rows.append((line.method, "passes" if line.passed else "fails", worst))
-    lines = table(("method", "verdict", "most critical"), rows)
-    return ["Calibration methods", *("  " + line for line in lines)]
+    header = ("method", "verdict", "most critical")
+    return ["Calibration methods", *indented_table(header, rows, width)]

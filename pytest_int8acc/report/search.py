@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from pytest_int8acc.report.causes import cause_text
-from pytest_int8acc.report.words import count, few, number, pairs_text, table
+from pytest_int8acc.report.words import count, few, indented_table, number, pairs_text, table
 from pytest_int8acc.results.causes import Repair
 from pytest_int8acc.results.search import Culprit, Ending, EndingKind, SearchOutcome, Tradeoff
 
@@ -81,13 +81,21 @@ def remarks(outcome: SearchOutcome, repairs: Sequence[Repair] = ()) -> list[str]
     return notes
 
 
-def search_lines(outcome: SearchOutcome, verbosity: int = 0, repairs: Sequence[Repair] = ()) -> list[str]:
-    """Remarks and the table of similarities; with ``verbosity`` 2 culprits, plan, cost and every trial."""
-    lines = _culprits(outcome) if verbosity >= 2 else []
+def search_lines(
+    outcome: SearchOutcome,
+    verbosity: int = 0,
+    repairs: Sequence[Repair] = (),
+    width: int | None = None,
+) -> list[str]:
+    """Remarks and the table of similarities; with ``verbosity`` 2 culprits, plan, cost and every trial.
+
+    ``width`` is that of tables.
+    """
+    lines = _culprits(outcome, width) if verbosity >= 2 else []
     lines += [f"note: {note}" for note in (*outcome.notes, *remarks(outcome, repairs))]
     lines += [fix_line(outcome), cost_line(outcome)] if verbosity >= 2 else []
     if verbosity and outcome.tradeoff is not None:
-        lines += tradeoff_lines(outcome.tradeoff, outcome.precision)
+        lines += tradeoff_lines(outcome.tradeoff, outcome.precision, width)
     if outcome.table:
         lines += table(
             ("index", "layer", "shape", "similarity", ""),
@@ -95,10 +103,11 @@ def search_lines(outcome: SearchOutcome, verbosity: int = 0, repairs: Sequence[R
                 (str(r.index), r.layer, r.shape, number(r.similarity), "<- kept high" if r.chosen else "")
                 for r in outcome.table
             ],
+            width,
         )
         lines += [row.line for row in outcome.table if row.line]
     if verbosity >= 2:
-        lines += _trials(outcome)
+        lines += _trials(outcome, width)
     return [line for line in lines if line]
 
 
@@ -109,7 +118,7 @@ def tradeoff_text(tradeoff: Tradeoff, precision: str) -> str:
     return f"Noise adds up: {criterion.name} by the MACs in {precision.upper()}, {tried}"
 
 
-def tradeoff_lines(tradeoff: Tradeoff, precision: str) -> list[str]:
+def tradeoff_lines(tradeoff: Tradeoff, precision: str, width: int | None = None) -> list[str]:
     """A line per plan, with the layers that it keeps beyond those of the line before."""
     rows, before = [], 0
     for point in tradeoff.points:
@@ -117,11 +126,11 @@ def tradeoff_lines(tradeoff: Tradeoff, precision: str) -> list[str]:
         verdict = _TOLD[point.score.passed]
         rows.append((f"{point.share:.1%}", number(point.score.value), verdict, few(more, 3)))
         before = point.layers
-    lines = table(("MACs", tradeoff.points[0].score.metric, "", "these layers and those above"), rows)
-    return [tradeoff_text(tradeoff, precision), *("  " + line for line in lines)]
+    header = ("MACs", tradeoff.points[0].score.metric, "", "these layers and those above")
+    return [tradeoff_text(tradeoff, precision), *indented_table(header, rows, width)]
 
 
-def _culprits(outcome: SearchOutcome) -> list[str]:
+def _culprits(outcome: SearchOutcome, width: int | None) -> list[str]:
     if not outcome.culprits:
         return []
     if outcome.minimal:
@@ -135,7 +144,7 @@ def _culprits(outcome: SearchOutcome) -> list[str]:
     ]
     more = len(outcome.culprits) - len(shown)
     header = ("layer", "type", "alone in INT8", "cause", "price")
-    lines = [title, *("  " + line for line in table(header, rows))]
+    lines = [title, *indented_table(header, rows, width)]
     return [*lines, f"  ... and {more} more"] if more else lines
 
 
@@ -179,11 +188,11 @@ def cost_line(outcome: SearchOutcome) -> str:
     )
 
 
-def _trials(outcome: SearchOutcome) -> list[str]:
+def _trials(outcome: SearchOutcome, width: int | None) -> list[str]:
     rows = [
         (str(i), _TOLD[t.passed], number(t.loss, 3), number(t.cost, 2), t.why, few(t.high, 4) or "nothing")
         for i, t in enumerate(outcome.trials[:_TRIALS], 1)
     ]
     more = len(outcome.trials) - len(rows)
-    lines = table(("trial", "verdict", "loss", "cost", "why", "kept high"), rows)
+    lines = table(("trial", "verdict", "loss", "cost", "why", "kept high"), rows, width)
     return [*lines, f"... and {more} more (all in report.json)"] if more else lines

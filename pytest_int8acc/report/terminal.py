@@ -6,6 +6,7 @@ import json
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from pytest_int8acc.names import wrapped
 from pytest_int8acc.report.answer import FAILURES
 from pytest_int8acc.report.json import BAD, RANK
 from pytest_int8acc.report.plain import restore, restore_entry
@@ -51,19 +52,21 @@ def progress_line(name: str, doing: Doing, seconds: float, result: CaseResult | 
     return f"{name}: {''.join(parts)}, {seconds:.0f} s"
 
 
-def detail_lines(properties: Mapping[str, Any], verbosity: int, *, failed: bool) -> list[str]:
+def detail_lines(properties: Mapping[str, Any], verbosity: int, width: int, *, failed: bool) -> list[str]:
     """With -v what was compared, every judged score, notes, search and settings; with -vv everything.
 
-    Of a case that ``failed`` the settings alone, since its failure has said the rest.
+    Of a case that ``failed`` the settings alone, since its failure has said the rest. Lines have at most
+    ``width`` characters.
     """
     if verbosity < 1 or "int8acc.details" not in properties:
         return []
     settings = f"settings: {properties['int8acc.settings']}"
     if failed:
-        return [settings]
+        return wrapped(settings, width)
     result = restore(json.loads(properties["int8acc.details"]))
-    lines = [headline(result), *details(result, verbosity), *remedies(result, verbosity)]
-    return [*(in_low(line, result.low) for line in lines if line), settings]
+    lines = [headline(result), *details(result, verbosity, width), *remedies(result, verbosity, width)]
+    told = [*(in_low(line, result.low) for line in lines if line), settings]
+    return [part for line in told for part in wrapped(line, width)]
 
 
 def merged_lines(report: Mapping[str, Any]) -> list[str]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from pytest_int8acc.names import shown
+from pytest_int8acc.names import shown, wrapped
 from pytest_int8acc.report.answer import alternatives, answer, cautions, failure_line, fix_lines, worst_miss
 from pytest_int8acc.report.course import course_lines
 from pytest_int8acc.report.diagnosis import calibration_lines, finding_lines, layer_lines
@@ -14,6 +14,7 @@ from pytest_int8acc.report.search import search_lines
 from pytest_int8acc.report.summary import fit_note, stage_lines, summary
 from pytest_int8acc.report.words import (
     NAME,
+    WIDTH,
     count,
     few,
     fitted,
@@ -33,20 +34,32 @@ _NAMES = 3
 _HEADER = ("", "output", "metric", "INT8", "limit", "noise", "baseline", "fixed")
 
 
-def failure(result: CaseResult, verbosity: int = 0) -> str:
-    """What a failed case reads like: ``answer.LINES`` lines at most; more with -v, everything with -vv."""
+def failure(result: CaseResult, verbosity: int = 0, width: int | None = None) -> str:
+    """What a failed case reads like: ``answer.LINES`` lines at most; more with -v, everything with -vv.
+
+    Lines have at most ``width`` characters, where that is given; narrow ones make more lines than the above.
+    """
     if verbosity < 2:
-        lines = answer(result, verbosity)
+        lines = answer(result, verbosity, wraps=width is None or width >= WIDTH)
         if verbosity == 1:
-            rest = [line for line in details(result, 1) if line not in lines]
-            lines += ["", headline(result), *("  " + line for line in rest), *remedies(result, 1)]
+            rest = [line for line in details(result, 1, _less(width, 2)) if line not in lines]
+            lines += ["", headline(result), *("  " + line for line in rest), *remedies(result, 1, width)]
     else:
         lines = [failure_line(result), "", *filter(None, [summary(result)]), *fix_lines(result), ""]
-        lines += [headline(result), *("  " + line for line in details(result, verbosity))]
-        lines += remedies(result, verbosity)
+        rest = details(result, verbosity, _less(width, 2))
+        lines += [headline(result), *("  " + line for line in rest)]
+        lines += remedies(result, verbosity, width)
     if result.written and verbosity > 0:
         lines.append(shown(f"Written: {_gathered(result.written)}"))
-    return "\n".join(in_low(line, result.low) for line in lines)
+    lines = [in_low(line, result.low) for line in lines]
+    if width is not None:
+        lines = [part for line in lines for part in wrapped(line, width)]
+    return "\n".join(lines)
+
+
+def _less(width: int | None, indent: int) -> int | None:
+    """The width that is left beside an indent."""
+    return None if width is None else width - indent
 
 
 def _gathered(paths: Sequence[str]) -> str:
@@ -61,18 +74,22 @@ def _gathered(paths: Sequence[str]) -> str:
     )
 
 
-def remedies(result: CaseResult, verbosity: int = 0) -> list[str]:
-    """Where the accuracy is lost, and what else mends it; begins with an empty line where there is any."""
+def remedies(result: CaseResult, verbosity: int = 0, width: int | None = None) -> list[str]:
+    """Where the accuracy is lost, and what else mends it; begins with an empty line where there is any.
+
+    ``width`` is that of tables.
+    """
     lines = []
     diagnosis = result.diagnosis
     if diagnosis is not None:
         lines += stage_lines(diagnosis)
     if result.search is not None:
-        lines += search_lines(result.search, verbosity, diagnosis.repairs if diagnosis else ())
+        repairs = diagnosis.repairs if diagnosis else ()
+        lines += search_lines(result.search, verbosity, repairs, width)
     lines += [f"Another way: {way}" for way in alternatives(result)]
     if diagnosis is not None:
-        lines += calibration_lines(diagnosis.calibrations)
-        lines += layer_lines(diagnosis.layers) if verbosity >= 2 else []
+        lines += calibration_lines(diagnosis.calibrations, width)
+        lines += layer_lines(diagnosis.layers, width) if verbosity >= 2 else []
         lines += [f"note: {note}" for note in diagnosis.notes]
     lines += course_lines(result, verbosity)
     return ["", *lines] if lines else []
@@ -114,10 +131,11 @@ def warnings_of(result: CaseResult) -> list[str]:
     return list(dict.fromkeys(told))
 
 
-def details(result: CaseResult, verbosity: int = 0) -> list[str]:
+def details(result: CaseResult, verbosity: int = 0, width: int | None = None) -> list[str]:
     """Problems, the table of scores, warnings, findings, engines and the notes.
 
     From pytest's ``verbosity`` 2 on, the table is whole and holds the scores that have no limit, too.
+    ``width`` is that of the table.
     """
     scores = worst_first(result.scores)
     if verbosity >= 2:
@@ -129,7 +147,7 @@ def details(result: CaseResult, verbosity: int = 0) -> list[str]:
         for s in scores[: len(scores) - hidden]
     ]
     lines = [f"'{output.name}': {output.problem}" for output in result.outputs if output.problem]
-    lines += table(_HEADER, rows) if rows else []
+    lines += table(_HEADER, rows, width) if rows else []
     if hidden:
         lines.append(f"... and {count(hidden, 'score')} more (all with -vv)")
     lines += [f"warning: {warning}" for warning in warnings_of(result)]

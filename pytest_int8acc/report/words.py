@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import math
 import re
+import textwrap
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import zip_longest
 from typing import Any
 
 from pytest_int8acc.results import Score
@@ -13,6 +15,8 @@ from pytest_int8acc.results import Score
 WIDTH, NAME = 110, 40
 
 
+#: Characters that a column of a table keeps, however narrow the terminal is.
+_LEAST_COLUMN = 12
 #: What a case may be in place of INT8; a report may say anything.
 _OTHERS = ("fp8", "fp16", "bf16")
 #: The format that sentences speak of, where it stands for itself and is no part of a name.
@@ -30,14 +34,51 @@ def formats(entries: Iterable[Mapping[str, Any]]) -> str:
     return ", ".join(known) or "Model"
 
 
-def table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
-    """Lines of left-aligned columns, two spaces apart; columns whose cells are all empty are left out."""
+def table(header: Sequence[str], rows: Sequence[Sequence[str]], width: int | None = None) -> list[str]:
+    """Lines of left-aligned columns, two spaces apart; columns whose cells are all empty are left out.
+
+    Where the lines would be longer than ``width``, cells of the widest columns take several lines.
+    """
     kept = [i for i in range(len(header)) if any(row[i] for row in rows)]
-    widths = [max(len(line[i]) for line in (header, *rows)) for i in kept]
-    return [
-        "  ".join(line[i].ljust(width) for i, width in zip(kept, widths, strict=True)).rstrip()
-        for line in (header, *rows)
-    ]
+    columns = [[line[i] for line in (header, *rows)] for i in kept]
+    widths = [max(map(len, column)) for column in columns]
+    if width is not None:
+        widths = _narrowed(columns, widths, width - 2 * (len(widths) - 1))
+    lines = []
+    for row in zip(*columns, strict=True):
+        cells = [_cell(text, most) for text, most in zip(row, widths, strict=True)]
+        for parts in zip_longest(*cells, fillvalue=""):
+            padded = [part.ljust(most) for part, most in zip(parts, widths, strict=True)]
+            lines.append("  ".join(padded).rstrip())
+    return lines
+
+
+def indented_table(
+    header: Sequence[str], rows: Sequence[Sequence[str]], width: int | None = None
+) -> list[str]:
+    """As ``table``, below a title."""
+    lines = table(header, rows, None if width is None else width - 2)
+    return ["  " + line for line in lines]
+
+
+def _narrowed(columns: Sequence[Sequence[str]], widths: Sequence[int], room: int) -> list[int]:
+    """``widths``, the largest made smaller until they fit ``room``: between words first, then within."""
+    words = [max((len(word) for text in column for word in text.split()), default=0) for column in columns]
+    narrowed = list(widths)
+    for least in ([max(longest, _LEAST_COLUMN) for longest in words], [_LEAST_COLUMN] * len(words)):
+        while sum(narrowed) > room:
+            index = max(range(len(narrowed)), key=lambda i: (narrowed[i] > least[i], narrowed[i]))
+            if narrowed[index] <= least[index]:
+                break
+            narrowed[index] -= 1
+    return narrowed
+
+
+def _cell(text: str, width: int) -> list[str]:
+    """A cell's text in lines of at most ``width`` characters; names longer than that are broken."""
+    if len(text) <= width:
+        return [text]
+    return textwrap.wrap(text, width, break_on_hyphens=False)
 
 
 def number(value: float, digits: int = 4) -> str:

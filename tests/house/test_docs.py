@@ -51,10 +51,19 @@ def unframed(lines: Iterable[str], folder: Path) -> list[str]:
     for line in lines:
         summary = bool(SUMMARY.match(line)) or (summary and line.startswith(("FAILED ", "ERROR ", "XFAIL ")))
         if not summary and not (FRAME.match(line) and (line or not kept or not kept[-1])):
-            kept.append(re.sub(rf"/\S*\b{re.escape(folder.name)}/", "", line.rstrip()))
+            kept.append(narrowed(re.sub(rf"/\S*\b{re.escape(folder.name)}/", "", line.rstrip())))
     while kept and not kept[-1]:
         kept.pop()
     return kept
+
+
+def narrowed(line: str, width: int = 100) -> str:
+    """A line that pytest has spread over a wide terminal, as on one of ``width`` columns."""
+    if title := re.fullmatch(r"([=_!-])\1+( .* )\1+", line):
+        return title[2].center(width, title[1])
+    if progress := re.fullmatch(r"(.*?) {2,}(\[ *\d+%\])", line):
+        return progress[1].ljust(width - len(progress[2])) + progress[2]
+    return line
 
 
 def steady(lines: Iterable[str]) -> list[str]:
@@ -72,7 +81,10 @@ def printed(pytester: pytest.Pytester, command: str) -> list[str]:
         os.chdir(arguments[0])
         return []
     if name != "pytest":
-        done = subprocess.run(command, shell=True, capture_output=True, text=True, check=True)
+        environment = os.environ | {"COLUMNS": "100"}  # which ls obeys
+        done = subprocess.run(
+            command, shell=True, capture_output=True, text=True, check=True, env=environment
+        )
         return done.stdout.splitlines()
     return unframed(pytester.runpytest(*LOAD, "-p", "no:cacheprovider", *arguments).outlines, folder)
 
@@ -90,7 +102,7 @@ def played(pytester: pytest.Pytester, text: str) -> list[str]:
 def project(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> pytest.Pytester:
     """A folder with a model and the example project."""
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
-    monkeypatch.setenv("COLUMNS", "100")
+    monkeypatch.setenv("COLUMNS", "1000")  # pages show lines before a terminal wraps them
     monkeypatch.delenv("CI", raising=False)
     example = pytester.path / "example_project"
     ignored = shutil.ignore_patterns("__pycache__", "__int8acc__", "report")

@@ -72,6 +72,7 @@ def test_every_name_comes_out_harmless_and_readable(
     (pytester.path / "a.int8acc.yaml").write_text(spec(*names), encoding="utf-8")
     summary = pytester.path / "summary.md"
     monkeypatch.setenv("GITHUB_STEP_SUMMARY", str(summary))
+    monkeypatch.setenv("COLUMNS", "5000")  # no name is wrapped
     args = ("--int8acc", "--int8acc-report", "out", "--junitxml", "junit.xml", "-vv", "-rA", *xdist)
     result = pytester.runpytest(*LOAD, *args)
     assert result.ret == pytest.ExitCode.TESTS_FAILED

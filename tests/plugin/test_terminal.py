@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 from plugin_support import LOAD, spec
 from rich_project import RICH
@@ -16,6 +18,56 @@ def project(pytester: pytest.Pytester) -> pytest.Pytester:
     for name, text in {"a": spec("rich-bad", "rich-good"), "b": spec("good", "broken", "bad")}.items():
         (pytester.path / f"{name}.int8acc.yaml").write_text(text)
     return pytester
+
+
+LONG = "a-name-that-alone-takes-more-than-half-of-a-line-of-eighty-characters"
+
+
+@WORKERS
+@pytest.mark.parametrize("columns", [80, 200])
+@pytest.mark.parametrize("verbosity", ["-q", "", "-v", "-vv"])
+def test_lines_fit_the_terminal(
+    project: pytest.Pytester,
+    monkeypatch: pytest.MonkeyPatch,
+    columns: int,
+    verbosity: str,
+    workers: tuple[str, ...],
+) -> None:
+    if workers:
+        pytest.importorskip("xdist")
+    (project.path / "c.int8acc.yaml").write_text("modle: c.onnx\ninputs: no.npz\n")
+    (project.path / f"{LONG}.int8acc.yaml").write_text(spec("rich-bad"))
+    monkeypatch.setenv("COLUMNS", str(columns))
+    command = [*LOAD, "--int8acc", "--continue-on-collection-errors", *workers, *filter(None, [verbosity])]
+    result = project.runpytest(*command)
+    result.assert_outcomes(passed=2, failed=3, errors=2)
+    start, end = (
+        next(i for i, line in enumerate(result.outlines) if f" {title} " in line)
+        for title in ("ERRORS", "short test summary info")
+    )
+    ours = result.outlines[start : end if verbosity == "-vv" else None]  # with -vv pytest cuts no line
+    assert [line for line in ours if len(line) > columns and LONG not in line] == []
+    summary = " ".join(result.outlines[end:])
+    assert f"FAILED {LONG}.int8acc.yaml::rich-bad" in summary
+    assert re.search(r"FAILED a.int8acc.yaml::rich-bad - .*0.8741 < 0.999", summary)
+    if verbosity == "-vv":
+        assert "of the MACs stay in INT8" in " ".join(result.stdout.str().split())
+
+
+def test_a_narrow_terminal_cuts_nothing(project: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> None:
+    told: dict[int, list[str]] = {}
+    for columns in (80, 200):
+        monkeypatch.setenv("COLUMNS", str(columns))
+        lines = project.runpytest(*LOAD, "--int8acc").outlines
+        failures, summary = (
+            next(i for i, line in enumerate(lines) if f" {title} " in line and line.startswith("==="))
+            for title in ("FAILURES", "short test summary info")
+        )
+        told[columns] = " ".join(line.strip("_= ") for line in lines[failures:summary]).split()
+    assert told[80] == told[200]
+    assert "Fix: other scales for 1 tensor, all in INT8; 'logits' cosine 0.9993 >= 0.999" in " ".join(
+        told[80]
+    )
 
 
 @WORKERS

@@ -141,7 +141,7 @@ def test_every_sample_reads_as_it_was_kept(
     pytest.importorskip("jinja2", reason="pip install 'pytest-int8acc[html]'")
     pytester.makeconftest(MEASURED)
     (pytester.path / "report.int8acc.yaml").write_text(spec(*RESULTS), encoding="utf-8")
-    monkeypatch.setenv("COLUMNS", "120")
+    monkeypatch.setenv("COLUMNS", "5000")  # nothing is wrapped
     few, more = (
         by_case(pytester.runpytest(*LOAD, "--int8acc", *flag).stdout.str()) for flag in ((), ("-v",))
     )
