@@ -69,7 +69,7 @@ def explain(
         trials: Take back one thing at a time; None: causes are what tensors hold.
 
     Returns:
-        By group; one that is high for another reason than a missing scale is left out.
+        By group; one that is high for another reason than a missing scale, or lies in a body, is left out.
 
     Raises:
         Int8accError: A name is no group, the float model does not run, or the inputs cannot be read.
@@ -83,7 +83,7 @@ def explain(
     missing = {name: why.facts for name, why in left.items() if why.kind == "no-scale"}
     found = {n: Cause("missing-scale", "no-scale", others=facts) for n, facts in missing.items()}
     logger.info("diagnosis: causes of %d groups", len(groups))
-    wanted = [known[name] for name in groups if name in known]
+    wanted = [known[name] for name in groups if name in known and known[name].edges]
     explainer = _Explainer(meter, rest)
     clock = current()
     for done, group in enumerate(wanted):

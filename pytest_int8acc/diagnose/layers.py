@@ -70,16 +70,18 @@ def layer_errors(
             for rows, array in zip(found[name], (int8[tensor], high[alone[name]]), strict=True):
                 rows.append(_rows(high[tensor], array))
     scores = {name: [score for rows in both for score in _scores(rows)] for name, both in found.items()}
-    return tuple(LayerError(g.name, g.op_type, *scores[g.name]) for g in seen.groups)
+    return tuple(LayerError(g.name, g.op_type, *scores[g.name]) for g in seen.groups if g.name in scores)
 
 
 def outputs_of_groups(network: Network) -> dict[str, str]:
-    """Group to the first output of its last node."""
+    """Group to the first output of its last node; groups in bodies are left out."""
     nodes, order = network.model.index.nodes, network.model.index.order
-    return {
-        group.name: nodes[max((n for n in group.nodes if n in order), key=order.__getitem__)].output[0]
-        for group in network.groups
-    }
+    found = {}
+    for group in network.groups:
+        if not group.body_edges:
+            last = max((name for name in group.nodes if name in order), key=order.__getitem__)
+            found[group.name] = nodes[last].output[0]
+    return found
 
 
 def _with_outputs(network: Network, watched: Mapping[str, str]) -> Network:

@@ -21,7 +21,7 @@ from pytest_int8acc.graph.types import FLOAT, value_types
 
 
 def beside(network: Network, watched: Mapping[str, str]) -> tuple[Model, dict[str, str]]:
-    """The network's model with nothing in INT8, and a copy of each group's nodes that is.
+    """The network's model with nothing in INT8, and a copy of each watched group's nodes that is.
 
     Args:
         network: Its types are those that are run; no plan applied.
@@ -31,7 +31,7 @@ def beside(network: Network, watched: Mapping[str, str]) -> tuple[Model, dict[st
         The model, with the copies of the watched tensors among its outputs; group to its copy's name.
     """
     writer, types = QdqWriter(network.model.edit()), value_types(network.model)
-    copies = [_Copy(group.name, by_node(group.edges)) for group in network.groups]
+    copies = [_Copy(group.name, by_node(group.edges)) for group in network.groups if group.name in watched]
     copied: dict[str, list[_Copy]] = defaultdict(list)
     for copy in copies:
         for name in _between(copy.edges, watched[copy.group], network.model.index):

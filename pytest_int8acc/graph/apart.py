@@ -42,7 +42,7 @@ class Piece:
 def apart(
     network: Network, groups: Collection[str], shapes: Mapping[str, Sequence[int]]
 ) -> tuple[Network, Mapping[str, tuple[Piece, ...]]]:
-    """The network with some groups taken apart, and their pieces by group.
+    """The network with some groups taken apart, and their pieces by group; those in bodies stay whole.
 
     Args:
         network: In FP32.
@@ -52,7 +52,8 @@ def apart(
     editor = network.model.edit()
     mixes = mixing(network.model)
     fixed = _fixed_channels(network, groups, mixes)
-    apart = {group.name: _Apart(group, editor, mixes) for group in network.groups if group.name in groups}
+    wanted = [group for group in network.groups if group.name in groups and not group.body_edges]
+    apart = {group.name: _Apart(group, editor, mixes) for group in wanted}
     edges = {name: by_node(parts.activations) for name, parts in apart.items()}
     owner = {node: name for name, by in edges.items() for node in by}
     nodes: list[onnx.NodeProto] = []

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+from collections import ChainMap
+from collections.abc import Mapping
+
+import onnx
+
 from pytest_int8acc.graph.formats import FP16
 from pytest_int8acc.graph.groups import WEIGHTED, moves_values
-from pytest_int8acc.graph.index import Index
+from pytest_int8acc.graph.index import Index, bodies
 from pytest_int8acc.graph.model import Model
 from pytest_int8acc.graph.network import Network
 from pytest_int8acc.graph.qdq import is_qdq
@@ -12,7 +17,7 @@ from pytest_int8acc.graph.to_fp16 import narrow_nodes
 
 
 def low_products(network: Network) -> frozenset[str]:
-    """Nodes of the main graph that are asked to compute in the network's low format.
+    """Nodes that are asked to compute in the network's low format, those in bodies included.
 
     In INT8 and FP8 these are Conv, ConvTranspose, Gemm and MatMul both of whose operands are dequantized,
     directly or before nodes that only move values: with one operand in floating point no kernel multiplies
@@ -20,29 +25,42 @@ def low_products(network: Network) -> frozenset[str]:
     """
     if not network.low.takes_scales:
         return frozenset(name for group in network.groups for name in group.nodes)
-    known = {(edge.node, edge.index): True for group in network.groups for edge in group.edges}
-    index = network.model.index
-    return frozenset(
-        name
-        for name, node in index.nodes.items()
-        if node.op_type in WEIGHTED and all(_is_dequantized(name, place, index, known) for place in (0, 1))
-    )
+    known = {(e.node, e.index): True for group in network.groups for e in (*group.edges, *group.body_edges)}
+    graph, producer = network.model.graph, network.model.index.producer
+    found = _products(graph, producer, known)
+    for body in bodies(graph):
+        around = (Index(each).producer for each in reversed(body.graphs))
+        found += _products(body.graph, ChainMap(*around, producer), known)
+    return frozenset(found)
 
 
-def _is_dequantized(name: str, place: int, index: Index, known: dict[tuple[str, int], bool]) -> bool:
+def _products(
+    graph: onnx.GraphProto, producer: Mapping[str, onnx.NodeProto], known: dict[tuple[str, int], bool]
+) -> list[str]:
+    """Weighted nodes of one graph whose operands are both dequantized; ``producer``: of what it can read."""
+    weighted = (node for node in graph.node if node.op_type in WEIGHTED)
+    return [n.name for n in weighted if all(_is_dequantized(n, place, producer, known) for place in (0, 1))]
+
+
+def _is_dequantized(
+    node: onnx.NodeProto,
+    place: int,
+    producer: Mapping[str, onnx.NodeProto],
+    known: dict[tuple[str, int], bool],
+) -> bool:
     """Whether an input is dequantized, directly or before nodes that only move values; kept in ``known``.
 
     A function of the module, since a recursive one inside another would keep the model until it is collected.
     """
-    if (name, place) in known:
-        return known[name, place]
-    maker = index.producer.get(index.nodes[name].input[place])
+    if (node.name, place) in known:
+        return known[node.name, place]
+    maker = producer.get(node.input[place])
     found = False
     if maker is not None and maker.op_type == "Concat":
-        found = all(_is_dequantized(maker.name, i, index, known) for i in range(len(maker.input)))
+        found = all(_is_dequantized(maker, i, producer, known) for i in range(len(maker.input)))
     elif maker is not None and moves_values(maker):
-        found = _is_dequantized(maker.name, 0, index, known)
-    known[name, place] = found
+        found = _is_dequantized(maker, 0, producer, known)
+    known[node.name, place] = found
     return found
 
 

@@ -16,7 +16,7 @@ from pytest_int8acc.graph.emulate import emulate_half
 from pytest_int8acc.graph.formats import INT32
 from pytest_int8acc.graph.load import QDQ_OPSET, lift
 from pytest_int8acc.graph.model import Model
-from pytest_int8acc.graph.network import Edge, Group, Network, Quantization, by_node
+from pytest_int8acc.graph.network import Edge, Network, Quantization, by_node
 from pytest_int8acc.graph.to_fp16 import scale_in, to_fp16
 from pytest_int8acc.graph.types import FLOAT16, computes_in_half, value_types
 
@@ -29,6 +29,7 @@ def network_to_fp16(network: Network) -> Network:
 
     Where an edge's reader stays in FP32, and before biases quantized to int32, a Cast of its own stands
     before the reader and bears the edge. A network that computes in FP16 already keeps its own types.
+    Bodies of If, Loop and Scan stay as they are.
 
     Raises:
         ModelError: The opset cannot be lifted to 19, where FP16 Q/DQ begins.
@@ -110,5 +111,5 @@ def _rewired(network: Network, model: Model, places: Mapping[_Place, _Place]) ->
     for group in network.groups:
         edges = tuple(map(moved, group.edges))
         members = dict.fromkeys([*group.nodes, *(edge.node for edge in edges)])
-        groups.append(Group(group.name, group.op_type, tuple(members), edges))
+        groups.append(replace(group, nodes=tuple(members), edges=edges))
     return replace(network, model=model, groups=tuple(groups))

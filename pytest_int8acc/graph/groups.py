@@ -168,13 +168,18 @@ class _Finder:
         return producer.name if is_convolution else None
 
 
-def match_nodes(model: Model, patterns: Sequence[str]) -> dict[str, LeftHigh]:
-    """Nodes whose name one of the fnmatch ``patterns`` matches, with the pattern as the reason.
+def match_nodes(model: Model, patterns: Sequence[str], groups: Sequence[str] = ()) -> dict[str, LeftHigh]:
+    """Nodes and groups whose name one of the fnmatch ``patterns`` matches, with the pattern as the reason.
+
+    Args:
+        model: Its main graph's nodes are matched.
+        patterns: Of names.
+        groups: More names, those of groups in bodies.
 
     Raises:
         ModelError: A pattern matches no node.
     """
-    nodes = list(model.index.nodes)
+    nodes = list(dict.fromkeys([*model.index.nodes, *groups]))
     matched: dict[str, LeftHigh] = {}
     for pattern in patterns:
         found = [name for name in nodes if name == pattern or fnmatchcase(name, pattern)]

@@ -8,6 +8,7 @@ from __future__ import annotations
 import itertools
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
@@ -83,6 +84,51 @@ def all_graphs(graph: onnx.GraphProto) -> Iterator[onnx.GraphProto]:
     for node in graph.node:
         for inner in subgraphs(node):
             yield from all_graphs(inner)
+
+
+@dataclass(frozen=True, eq=False)
+class Body:
+    """A graph inside a node (If, Loop, Scan) of a main graph, at any depth."""
+
+    graphs: tuple[onnx.GraphProto, ...]
+    """The graph and those around it, the outermost first; without the main graph."""
+    holder: str
+    """Name of the main graph's node that it lies in."""
+    path: str
+    """Names of the nodes around it from the main graph on, a slash after each."""
+
+    @property
+    def graph(self) -> onnx.GraphProto:
+        """The graph itself."""
+        return self.graphs[-1]
+
+
+def bodies(graph: onnx.GraphProto) -> Iterator[Body]:
+    """The graphs inside the nodes of a main graph, each before those inside its own nodes."""
+    for node in graph.node:
+        yield from _bodies(node, (), node.name, "")
+
+
+def _bodies(
+    node: onnx.NodeProto, around: tuple[onnx.GraphProto, ...], holder: str, path: str
+) -> Iterator[Body]:
+    path = f"{path}{node.name}/"
+    for graph in subgraphs(node):
+        graphs = (*around, graph)
+        yield Body(graphs, holder, path)
+        for inner in graph.node:
+            yield from _bodies(inner, graphs, holder, path)
+
+
+def body_names(graph: onnx.GraphProto) -> dict[str, str]:
+    """Each node in a body, by name, to its name with those of the nodes around it before it."""
+    return {node.name: body.path + node.name for body in bodies(graph) for node in body.graph.node}
+
+
+def holders(graph: onnx.GraphProto) -> dict[str, onnx.NodeProto]:
+    """Each node in a body, by name, to the main graph's node that it lies in."""
+    nodes = {node.name: node for node in graph.node}
+    return {node.name: nodes[body.holder] for body in bodies(graph) for node in body.graph.node}
 
 
 def all_nodes(graph: onnx.GraphProto) -> Iterator[onnx.NodeProto]:

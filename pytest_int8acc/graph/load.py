@@ -24,7 +24,7 @@ from onnx.inliner import inline_local_functions
 
 from pytest_int8acc.errors import ModelError
 from pytest_int8acc.graph.groups import WEIGHTED
-from pytest_int8acc.graph.index import all_nodes, attribute, refill, take_name
+from pytest_int8acc.graph.index import all_graphs, all_nodes, attribute, refill, take_name
 from pytest_int8acc.graph.model import Model, make_model, put_constant
 from pytest_int8acc.graph.old_opsets import OLDEST, to_opset_13
 from pytest_int8acc.graph.sizes import computed, fold_sizes
@@ -225,7 +225,7 @@ def _hoist_constants(model: Model) -> None:
     graph = model.graph
     kept = []
     for node in graph.node:
-        tensor = _constant_value(node) if node.op_type == "Constant" and node.domain == "" else None
+        tensor = constant_value(node)
         if tensor is None:
             kept.append(node)
         else:
@@ -235,7 +235,20 @@ def _hoist_constants(model: Model) -> None:
         refill(graph.node, kept)
 
 
-def _constant_value(node: onnx.NodeProto) -> TensorProto | None:
+def body_constants(graph: onnx.GraphProto) -> dict[str, Array]:
+    """What initializers and Constant nodes of a graph inside a node hold, by name."""
+    found = {tensor.name: numpy_helper.to_array(tensor) for tensor in graph.initializer}
+    for node in graph.node:
+        value = constant_value(node)
+        if value is not None:
+            found[node.output[0]] = numpy_helper.to_array(value)
+    return found
+
+
+def constant_value(node: onnx.NodeProto) -> TensorProto | None:
+    """The tensor that a Constant node makes; None for other nodes, strings and sparse tensors."""
+    if node.op_type != "Constant" or node.domain:
+        return None
     for said in node.attribute:
         value = onnx.helper.get_attribute_value(said)
         if said.name == "value":
@@ -245,14 +258,20 @@ def _constant_value(node: onnx.NodeProto) -> TensorProto | None:
             return numpy_helper.from_array(np.array(value, np.float32))
         if said.name in ("value_int", "value_ints"):
             return numpy_helper.from_array(np.array(value, np.int64))
-    return None  # strings and sparse tensors are no concern of quantization
+    return None
 
 
 def _name_nodes(graph: onnx.GraphProto) -> None:
-    """Give unnamed nodes TensorRT's name for them (``node_of_<output>``), and repeated names a number."""
+    """Give unnamed nodes TensorRT's name for them (``node_of_<output>``), and repeated names a number.
+
+    A name is unique in the whole model: nodes of the main graph are named first, then those in bodies of If,
+    Loop and Scan.
+    """
     taken: set[str] = set()
-    for node in graph.node:
-        node.name = take_name(node.name or f"node_of_{next(filter(None, node.output), node.op_type)}", taken)
+    for each in all_graphs(graph):
+        for node in each.node:
+            wanted = node.name or f"node_of_{next(filter(None, node.output), node.op_type)}"
+            node.name = take_name(wanted, taken)
 
 
 def _tell_kernels(model: Model) -> Model:

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 import onnx
 
 from pytest_int8acc.graph.groups import WEIGHTED
-from pytest_int8acc.graph.index import all_graphs, attribute, subgraphs
+from pytest_int8acc.graph.index import all_graphs, attribute, bodies, subgraphs
 from pytest_int8acc.graph.model import Model
 from pytest_int8acc.graph.network import Network
 from pytest_int8acc.graph.types import value_types
@@ -19,48 +19,56 @@ _RECURRENT = frozenset({"GRU", "LSTM", "RNN"})
 _COUNTED = WEIGHTED | _RECURRENT
 
 
-def macs(network: Network, shapes: Mapping[str, _Shape]) -> dict[str, float]:
+def macs(network: Network, shapes: Mapping[str, _Shape], rows: int = 1) -> dict[str, float]:
     """Group name to multiply-accumulates of one run.
 
     Counted are Conv, ConvTranspose, Gemm, MatMul, GRU, LSTM and RNN; whatever else a group holds counts 0.
 
     Args:
         network: Its float model and its groups.
-        shapes: Of the tensors of ``sized_tensors``, as they run; those of constants are known.
+        shapes: Of the tensors of ``sized_tensors``, as they run; those of constants are known. Those of
+            bodies are used where they are known: see ``work``.
+        rows: Samples of that run.
 
     Raises:
         KeyError: A shape is missing.
     """
-    known = {**shapes, **{name: array.shape for name, array in network.model.constants().items()}}
+    constants = network.model.constants()
+    known = {**shapes, **{name: array.shape for name, array in constants.items()}}
     nodes = network.model.index.nodes
-    return {
-        group.name: float(sum(_of_node(nodes[name], known) for name in group.nodes))
-        for group in network.groups
-    }
+    found: dict[str, float] = {}
+    for holder in dict.fromkeys(body.holder for body in bodies(network.model.graph)):
+        found |= _of_bodies(nodes[holder], known, constants, rows)
+    for group in network.groups:
+        for name in group.nodes:
+            if name in nodes:
+                found[name] = _of_node(nodes[name], known)
+    return {group.name: float(sum(found[name] for name in group.nodes)) for group in network.groups}
 
 
 def sized_tensors(network: Network) -> list[str]:
     """Tensors whose shapes ``macs`` wants, constants aside, and those of ``leading_outputs``."""
     index = network.model.index
-    nodes = [index.nodes[name] for group in network.groups for name in group.nodes]
+    main = [group for group in network.groups if not group.body_edges]
+    nodes = [index.nodes[name] for group in main for name in group.nodes]
     counted = [name for node in nodes if node.op_type in _COUNTED for name in _factors(node)]
     wanted = dict.fromkeys([*counted, *leading_outputs(network).values()])
     return [name for name in wanted if name not in index.constants]
 
 
 def work(model: Model, shapes: Mapping[str, _Shape]) -> dict[str, float]:
-    """Node of the main graph to multiply-accumulates of one run, bodies of Loop, Scan and If included.
+    """Node to multiply-accumulates of one run; nodes in bodies of Loop, Scan and If included.
 
-    A Loop of unknown length counts as one step, an If as its dearer branch; what has no known shape counts
-    each weight once.
+    A Loop of unknown length counts as one step. An If counts as its dearer branch, and all nodes of its
+    branches have a part in that. What has no known shape counts each weight once.
 
     Args:
-        model: In float.
-        shapes: Of the tensors that ``unsized`` asks for, as far as they are known.
+        model: In float and in normal form, in which names of nodes are unique in the whole model.
+        shapes: Of the tensors that ``unsized`` asks for, and those of bodies, as far as they are known.
     """
     constants = model.constants()
     known = {**shapes, **{name: array.shape for name, array in constants.items()}}
-    return {node.name: _of_any(node, known, constants) for node in model.graph.node}
+    return _of_body(model.graph, known, constants, 1)
 
 
 def unsized(model: Model, shapes: Mapping[str, _Shape]) -> list[str]:
@@ -84,32 +92,39 @@ def inferred_shapes(model: Model, inputs: Mapping[str, Sequence[int]]) -> dict[s
     return {name: tuple(d.dim_value for d in dims) for name, dims in sized if all(d.dim_value for d in dims)}
 
 
-def _of_bodies(node: onnx.NodeProto, shapes: Mapping[str, _Shape], constants: Mapping[str, Array]) -> float:
-    """Multiply-accumulates inside a node's graphs."""
-    each = [sum(_inside(n, g, shapes, constants) for n in g.node) for g in subgraphs(node)]
-    if not any(each):
-        return 0.0
-    return max(each) * _steps(node, shapes, constants)
+def _of_bodies(
+    node: onnx.NodeProto, shapes: Mapping[str, _Shape], constants: Mapping[str, Array], rows: int = 1
+) -> dict[str, float]:
+    """Each node inside the graphs of ``node``, at any depth, to its multiply-accumulates.
+
+    The graphs of an If exclude one another: together their nodes do what those of the dearer one do.
+    """
+    each = [_of_body(graph, shapes, constants, rows) for graph in subgraphs(node)]
+    sums = [sum(found.values()) for found in each]
+    part = max(sums) / sum(sums) if any(sums) else 0.0
+    times = part * _steps(node, shapes, constants) if part else 0.0
+    return {name: times * count for found in each for name, count in found.items()}
 
 
-def _inside(
-    node: onnx.NodeProto,
-    body: onnx.GraphProto,
-    shapes: Mapping[str, _Shape],
-    constants: Mapping[str, Array],
-) -> float:
-    """Of a node in a body."""
-    return _of_any(node, {**shapes, **{t.name: tuple(t.dims) for t in body.initializer}}, constants)
+def _of_body(
+    body: onnx.GraphProto, shapes: Mapping[str, _Shape], constants: Mapping[str, Array], rows: int
+) -> dict[str, float]:
+    """Each node in a graph, or in those inside it, to its multiply-accumulates in one run of that graph."""
+    own = {**shapes, **{tensor.name: tuple(tensor.dims) for tensor in body.initializer}}
+    found: dict[str, float] = {}
+    for node in body.node:
+        found[node.name] = _of_any(node, own, rows)
+        found |= _of_bodies(node, own, constants, rows)
+    return found
 
 
-def _of_any(node: onnx.NodeProto, shapes: Mapping[str, _Shape], constants: Mapping[str, Array]) -> float:
-    """Of a node and its graphs; each weight once where a shape is missing."""
-    nested = _of_bodies(node, shapes, constants)
+def _of_any(node: onnx.NodeProto, shapes: Mapping[str, _Shape], rows: int) -> float:
+    """Multiply-accumulates of one node; where shapes are not known, each weight once for each sample."""
     if node.op_type not in _COUNTED:
-        return nested
+        return 0.0
     if all(name in shapes for name in _factors(node)):
-        return nested + _of_node(node, shapes)
-    return nested + float(math.prod(shapes.get(_factors(node)[1], ())))
+        return float(_of_node(node, shapes))
+    return float(rows * math.prod(shapes.get(_factors(node)[1], ())))
 
 
 def _steps(node: onnx.NodeProto, shapes: Mapping[str, _Shape], constants: Mapping[str, Array]) -> int:
@@ -124,9 +139,9 @@ def _steps(node: onnx.NodeProto, shapes: Mapping[str, _Shape], constants: Mappin
 
 
 def leading_outputs(network: Network) -> dict[str, str]:
-    """Group name to the first output of its leading node, where that is a tensor."""
+    """Group name to the first output of its leading node, where that is a tensor of the main graph."""
     types, nodes = value_types(network.model), network.model.index.nodes
-    first = {group.name: nodes[group.name].output[0] for group in network.groups}
+    first = {group.name: nodes[group.name].output[0] for group in network.groups if group.name in nodes}
     return {group: tensor for group, tensor in first.items() if tensor in types}
 
 

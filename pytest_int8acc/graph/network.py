@@ -83,12 +83,19 @@ class Edge:
 
 @dataclass(frozen=True, eq=False)
 class Group:
-    """Nodes that change precision together; bears the name of its leading node."""
+    """Nodes that change precision together; bears the name of its leading node.
+
+    Where the nodes lie in a body of an If, Loop or Scan, the names of the nodes around stand before it, as in
+    ``loop/linear``.
+    """
 
     name: str
     op_type: str
     nodes: tuple[str, ...]
     edges: tuple[Edge, ...]
+    """Of nodes of the main graph."""
+    body_edges: tuple[Edge, ...] = ()
+    """Of nodes in a body, whose group has no others: a plan can keep it high, and change nothing else."""
 
 
 #: Why a node stays in high precision, and what is said of it; braces stand for the facts.
@@ -131,13 +138,14 @@ class Network:
     """Weighted nodes that are in no group, with the reason."""
     notes: tuple[str, ...] = ()
     fixed_pairs: tuple[str, ...] = ()
-    """DequantizeLinear nodes that no plan takes off: blocked, INT4, or no pair."""
+    """Q/DQ nodes that no plan takes off: blocked, INT4, or no pair. Before the name of one in a body stand
+    those of the nodes around it."""
     low: Format = INT8
     """What its groups run in: INT8 or FP8, which they are quantized to, FP16 or BF16."""
 
     @property
     def edges(self) -> Iterator[Edge]:
-        """Those of all groups, in their order."""
+        """Those of all groups in the main graph, in their order."""
         return (edge for group in self.groups for edge in group.edges)
 
 

@@ -16,6 +16,7 @@ from pytest_int8acc.errors import ModelError
 from pytest_int8acc.graph.beside import giving
 from pytest_int8acc.graph.formats import Format
 from pytest_int8acc.graph.groups import WEIGHTED, channel_axis
+from pytest_int8acc.graph.index import all_graphs, refill
 from pytest_int8acc.graph.low_network import fused
 from pytest_int8acc.graph.migrate import migrate
 from pytest_int8acc.graph.model import Editor, Model
@@ -46,14 +47,17 @@ def apply(network: Network, plan: Plan | None = None) -> Model:
     """
     plan = plan or Plan()
     network = moved(network, plan)
-    edges = by_node(e for group in network.groups if group.name not in plan.high for e in group.edges)
+    low = [group for group in network.groups if group.name not in plan.high]
+    edges = by_node(edge for group in low for edge in (*group.edges, *group.body_edges))
     writer = QdqWriter(network.model.edit())
-    nodes: list[onnx.NodeProto] = []
-    for node in writer.editor.graph.node:
-        for edge in edges[node.name]:
-            nodes.extend(writer.write(node, edge))
-        nodes.append(node)
-    writer.editor.set_nodes(nodes)
+    # Bodies first: filling a graph anew copies its nodes, with what lies in them.
+    for graph in reversed(list(all_graphs(writer.editor.graph))):
+        nodes: list[onnx.NodeProto] = []
+        for node in graph.node:
+            for edge in edges[node.name]:
+                nodes.extend(writer.write(node, edge))
+            nodes.append(node)
+        refill(graph.node, nodes)
     return writer.editor.done()
 
 
@@ -134,8 +138,9 @@ def guard(network: Network, plan: Plan) -> Network:
 
 
 def fp32_nodes(network: Network, plan: Plan) -> set[str]:
-    """Nodes of the groups that ``plan`` keeps in FP32, for ``to_fp16``."""
-    return {n for group in network.groups if plan.high.get(group.name) == "fp32" for n in group.nodes}
+    """Nodes of the groups that ``plan`` keeps in FP32, for ``to_fp16``; those in bodies always are."""
+    kept = [group for group in network.groups if plan.high.get(group.name) == "fp32"]
+    return {node for group in kept if not group.body_edges for node in group.nodes}
 
 
 class QdqWriter:

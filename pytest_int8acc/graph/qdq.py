@@ -4,13 +4,16 @@ Each reader of a dequantized tensor becomes an edge with the pair's own scale, z
 applying the empty plan gives back a model that runs bit for bit as the one read, and any group can
 leave INT8. Quantized constants keep their codes. Where the float original is given, what the quantizer
 took from it (rounded weights, folded activations) is put back: see ``graph.restore``.
+
+Pairs in bodies of If, Loop and Scan become edges of groups of their own. Constants that take their place lie
+in the main graph, where the body reads them.
 """
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from collections import ChainMap, defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import onnx
@@ -19,8 +22,19 @@ from onnx import TensorProto, helper
 from pytest_int8acc.errors import ModelError
 from pytest_int8acc.graph.formats import FP8, INT8, INTEGERS, UINT8, Format
 from pytest_int8acc.graph.groups import WEIGHTED, match_nodes, moves_values
-from pytest_int8acc.graph.index import Index, attribute
-from pytest_int8acc.graph.model import Editor, Model
+from pytest_int8acc.graph.index import (
+    Index,
+    all_graphs,
+    all_nodes,
+    attribute,
+    bodies,
+    captured,
+    refill,
+    subgraphs,
+    take_name,
+)
+from pytest_int8acc.graph.load import body_constants
+from pytest_int8acc.graph.model import Model
 from pytest_int8acc.graph.network import Edge, Group, Network, Quantization
 from pytest_int8acc.graph.restore import restore
 from pytest_int8acc.graph.trt_fp8 import STANDARD
@@ -53,14 +67,14 @@ _Pair = tuple[str, Quantization]
 
 
 def is_qdq(model: Model) -> bool:
-    """True where the model has a DequantizeLinear."""
-    return any(node.op_type == "DequantizeLinear" for node in model.graph.node)
+    """True where the model has a DequantizeLinear, in a body of an If, Loop or Scan, too."""
+    return any(node.op_type == "DequantizeLinear" for node in all_nodes(model.graph))
 
 
 def check_formats(model: Model, low: Format = INT8) -> None:
     """Raise ModelError for a model, in normal form or not, that is quantized, and nowhere to ``low``."""
-    types, found, wanted = value_types(model), dict[str, None](), low.name.upper()
-    for node in model.graph.node:
+    types, found, wanted = _types_of_all(model), dict[str, None](), low.name.upper()
+    for node in all_nodes(model.graph):
         said = _OTHER_OPERATORS.get(node.op_type, "")
         if node.op_type == "DequantizeLinear" and not said and types.get(node.input[0], 0):
             said = _OTHER_TYPES.get(types[node.input[0]], INT8.name.upper())
@@ -74,6 +88,15 @@ def check_formats(model: Model, low: Format = INT8) -> None:
             "DequantizeLinear with constant scales; "
             + (f"name it under '{other}: {{model: ...}}'" if other else "name a model with such layers")
         )
+
+
+def _types_of_all(model: Model) -> dict[str, int]:
+    """Element types of the tensors of the main graph, and of those in bodies that ONNX's inference knows."""
+    types: dict[str, int] = {}
+    for body in bodies(model.inferred):
+        types.update((tensor.name, int(tensor.data_type)) for tensor in body.graph.initializer)
+        types.update((value.name, value.type.tensor_type.elem_type) for value in body.graph.value_info)
+    return types | value_types(model)
 
 
 def read_qdq(
@@ -92,7 +115,7 @@ def read_qdq(
         ModelError: The model has no Q/DQ pair, or none of such codes, is in ONNX Runtime's operator format,
             or a pattern of ``exclude`` matches no node.
     """
-    operators = sorted({node.op_type for node in model.graph.node} & _OPERATOR_FORMAT)
+    operators = sorted({node.op_type for node in all_nodes(model.graph)} & _OPERATOR_FORMAT)
     if operators:
         raise ModelError(
             f"{model.name}: holds {', '.join(operators)} (operator format), which TensorRT does not take; "
@@ -105,82 +128,118 @@ def read_qdq(
             "quantizer gave it back as it was; quantize it anew, or let us: 'int8: {calibrate: {}}'"
         )
     reader = _Reader(model, low)
-    stripped, edges, fixed = reader.strip()
-    notes = []
+    stripped, edges = reader.strip()
+    notes, fixed = [], reader.fixed
     if fixed:
-        what = (
-            f"{len(fixed)} DequantizeLinear nodes stay as they are (blocked, {_BESIDE[low.name]}, or no pair)"
-        )
+        what = f"{len(fixed)} Q/DQ nodes stay as they are (blocked, {_BESIDE[low.name]}, or no pair)"
         notes.append(f"{what}: {', '.join(fixed[:5])}")
     if original is not None:
         stripped, told = restore(stripped, edges, original, reader.constants_read)
         notes += told
-    excluded = match_nodes(stripped, exclude)
     groups = _grouped(stripped, edges)
+    excluded = match_nodes(stripped, exclude, [group.name for group in groups])
     left_high = {group.name: excluded[group.name] for group in groups if group.name in excluded}
     kept = tuple(group for group in groups if group.name not in excluded)
     return Network(stripped, kept, left_high, tuple(notes), tuple(fixed), low)
 
 
+@dataclass(frozen=True, eq=False)
+class _Scope:
+    """What nodes of one graph can read: what the graph itself holds, and what the graphs around it do."""
+
+    path: str
+    """Names of the nodes around the graph, a slash after each; empty for the main graph."""
+    constants: ChainMap[str, Array] = field(default_factory=ChainMap)
+    producer: ChainMap[str, onnx.NodeProto] = field(default_factory=ChainMap)
+    pairs: ChainMap[str, _Pair] = field(default_factory=ChainMap)
+    """Dequantized tensor to what stands in its place."""
+
+    def around(self, node: onnx.NodeProto, graph: onnx.GraphProto) -> _Scope:
+        """The scope of a ``graph`` inside ``node``, its own pairs not yet read."""
+        return _Scope(
+            f"{self.path}{node.name}/",
+            self.constants.new_child(body_constants(graph)),
+            self.producer.new_child({name: inner for inner in graph.node for name in inner.output if name}),
+            self.pairs.new_child(),
+        )
+
+
 class _Reader:
+    """Takes the pairs off a model, those in bodies of If, Loop and Scan included."""
+
     def __init__(self, model: Model, low: Format) -> None:
         self.model = model
         self.formats = frozenset(known.dtype for known in (INTEGERS if low is INT8 else (low,)))
-        self.constants = model.constants()
-        self.index = model.index
+        self.editor = model.edit()
         self.constants_read = 0
+        self.edges: list[Edge] = []
+        self.fixed: list[str] = []
+        """Q/DQ nodes that stay; before the name of one in a body stand those of the nodes around it."""
 
-    def strip(self) -> tuple[Model, list[Edge], list[str]]:
-        """The model without its pairs, the edges they stood on, and the nodes that had to stay."""
-        editor = self.model.edit()
-        pairs: dict[str, _Pair] = {}
-        fixed: list[str] = []
-        for node in editor.graph.node:
+    def strip(self) -> tuple[Model, list[Edge]]:
+        """The model without its pairs, and the edges they stood on, in all graphs."""
+        graph = self.editor.graph
+        made = {name: node for node in graph.node for name in node.output if name}
+        self._strip(graph, _Scope("", ChainMap(self.model.constants()), ChainMap(made)))
+        self.fixed += _lone_quantizers(graph)
+        return self.editor.done(), self.edges
+
+    def _strip(self, graph: onnx.GraphProto, scope: _Scope) -> None:
+        """Take the pairs off one graph and the graphs inside its nodes."""
+        for node in graph.node:
             if node.op_type == "DequantizeLinear":
-                pair = self._pair(editor, node)
+                pair = self._pair(node, scope)
                 if pair is None:
-                    fixed.append(node.name)
+                    self.fixed.append(f"{scope.path}{node.name}")
                 else:
-                    pairs[node.output[0]] = pair
-        self.constants_read = sum(made.values is not None for _, made in pairs.values())
-        edges = self._rewire(editor, pairs)
-        return editor.done(), edges, fixed
+                    scope.pairs[node.output[0]] = pair
+                    self.constants_read += pair[1].values is not None
+        for node in graph.node:
+            for inner in subgraphs(node):
+                self._strip(inner, scope.around(node, inner))
+        self._rewire(graph, scope)
 
-    def _pair(self, editor: Editor, node: onnx.NodeProto) -> _Pair | None:
-        parameters = self._parameters(node)
+    def _pair(self, node: onnx.NodeProto, scope: _Scope) -> _Pair | None:
+        parameters = self._parameters(node, scope)
         if parameters is None:
             return None
         scale, zero_point, axis = parameters
-        if node.input[0] in self.constants:
-            codes = self.constants[node.input[0]]
+        if node.input[0] in scope.constants:
+            codes = scope.constants[node.input[0]]
             if codes.dtype != zero_point.dtype:
                 return None
             self._check(node, scale, axis, codes)
             quantization = Quantization(scale, zero_point, axis, codes)
-            stand_in = editor.add_constant(f"{node.output[0]}_float", quantization.dequantize())
-            return stand_in, quantization
-        quantize = self.index.producer.get(node.input[0])
+            return self._stand_in(node, quantization.dequantize()), quantization
+        quantize = scope.producer.get(node.input[0])
         if quantize is None or quantize.op_type != "QuantizeLinear":
             return None
-        before = self._parameters(quantize)
+        before = self._parameters(quantize, scope)
         if before is None or not _same(before, parameters):
             return None
         source = quantize.input[0]
         quantization = Quantization(scale, zero_point, axis)
-        if source in self.constants:
-            self._check(quantize, scale, axis, self.constants[source])
-            quantization = replace(quantization, values=quantization.quantize(self.constants[source]))
+        if source in scope.constants:
+            values = scope.constants[source]
+            self._check(quantize, scale, axis, values)
+            quantization = replace(quantization, values=quantization.quantize(values))
+            if source not in scope.constants.maps[-1]:
+                source = self._stand_in(node, values)
         return source, quantization
 
-    def _parameters(self, node: onnx.NodeProto) -> tuple[Array, Array, int | None] | None:
+    def _stand_in(self, node: onnx.NodeProto, values: Array) -> str:
+        """A constant of the main graph in the place of what ``node`` makes."""
+        return self.editor.add_constant(f"{node.output[0]}_float", values)
+
+    def _parameters(self, node: onnx.NodeProto, scope: _Scope) -> tuple[Array, Array, int | None] | None:
         """Scale, zero point and channel axis; None where the node is no ordinary Q or DQ."""
         if any(a.name not in _PLAIN_ATTRIBUTES for a in node.attribute if a.i or a.type != a.INT):
             return None
-        scale = self.constants.get(node.input[1])
+        scale = scope.constants.get(node.input[1])
         if len(node.input) > 2 and node.input[2]:
-            zero_point = self.constants.get(node.input[2])
+            zero_point = scope.constants.get(node.input[2])
         else:
-            zero_point = None if scale is None else np.zeros(scale.shape, self._code_type(node))
+            zero_point = None if scale is None else np.zeros(scale.shape, _code_type(node, scope))
         if scale is None or zero_point is None or zero_point.dtype not in self.formats:
             return None
         if zero_point.dtype == FP8.dtype and (zero_point.any() or not attribute(node, "saturate", 1)):
@@ -196,14 +255,6 @@ class _Reader:
             return None  # blocked
         return scale, zero_point, attribute(node, "axis", 1)
 
-    def _code_type(self, node: onnx.NodeProto) -> np.dtype[np.generic]:
-        """Without a zero point: of the codes themselves, otherwise of uint8 as the ONNX standard says."""
-        if node.input[0] in self.constants and node.op_type == "DequantizeLinear":
-            return self.constants[node.input[0]].dtype
-        maker = self.index.producer.get(node.input[0]) if node.op_type == "DequantizeLinear" else node
-        kind = 0 if maker is None else attribute(maker, "output_dtype", 0)
-        return np.dtype(helper.tensor_dtype_to_np_dtype(kind)) if kind else UINT8.dtype
-
     def _check(self, node: onnx.NodeProto, scale: Array, axis: int | None, values: Array) -> None:
         """Raise ModelError unless ``values`` have a channel for each scale along ``axis``."""
         there = axis is None or -values.ndim <= axis < values.ndim
@@ -213,33 +264,57 @@ class _Reader:
                 f"sizes {list(values.shape)}; expected one for each channel"
             )
 
-    def _rewire(self, editor: Editor, pairs: Mapping[str, _Pair]) -> list[Edge]:
+    def _rewire(self, graph: onnx.GraphProto, scope: _Scope) -> None:
         """Make every reader of a pair read its source, as an edge; drop nodes that nothing reads then.
 
-        Where a dequantized tensor is a graph output, is read inside an If or Loop, or is quantized
-        again, an Identity takes the pair's place and carries the edge.
+        Where a dequantized tensor is an output of a graph, or is quantized again, an Identity takes the
+        pair's place and carries the edge. The graphs inside the nodes are rewired before.
         """
-        quantized_again = {source for source, _ in pairs.values()} & set(pairs)
-        edges: list[Edge] = []
+        own, pairs = scope.pairs.maps[0], scope.pairs
+        public = {value.name for value in graph.output}.union(*map(captured, graph.node))
+        quantized_again = {node.input[0] for node in graph.node if node.op_type == "QuantizeLinear"}
         kept: list[onnx.NodeProto] = []
-        for node in editor.graph.node:
+        for node in graph.node:
             output = node.output[0] if node.output else ""
-            pair = pairs.get(output) if node.op_type == "DequantizeLinear" else None
+            pair = own.get(output) if node.op_type == "DequantizeLinear" else None
             if pair is not None:
-                if output in self.index.public or output in quantized_again:
-                    name = editor.unique(f"{node.name}_identity")
+                if output in public or output in quantized_again:
+                    name = self.editor.unique(f"{node.name}_identity")
                     kept.append(helper.make_node("Identity", [pair[0]], [output], name=name))
-                    edges.append(Edge(name, 0, *pair))
+                    self.edges.append(Edge(name, 0, *pair))
                 continue
             if node.op_type != "QuantizeLinear":
                 for index, name in enumerate(node.input):
                     if name in pairs:
                         node.input[index] = pairs[name][0]
-                        edges.append(Edge(node.name, index, *pairs[name]))
+                        self.edges.append(Edge(node.name, index, *pairs[name]))
             kept.append(node)
-        read = self.index.public.union(name for node in kept for name in node.input)
-        editor.set_nodes([n for n in kept if n.op_type != "QuantizeLinear" or n.output[0] in read])
-        return edges
+        read = public.union(name for node in kept for name in node.input)
+        droppable = ("QuantizeLinear", "Constant")
+        refill(graph.node, [n for n in kept if n.op_type not in droppable or n.output[0] in read])
+
+
+def _code_type(node: onnx.NodeProto, scope: _Scope) -> np.dtype[np.generic]:
+    """The type of codes that have no zero point: their own, otherwise uint8 as the ONNX standard says."""
+    if node.input[0] in scope.constants and node.op_type == "DequantizeLinear":
+        return scope.constants[node.input[0]].dtype
+    maker = scope.producer.get(node.input[0]) if node.op_type == "DequantizeLinear" else node
+    kind = 0 if maker is None else attribute(maker, "output_dtype", 0)
+    return np.dtype(helper.tensor_dtype_to_np_dtype(kind)) if kind else UINT8.dtype
+
+
+def _lone_quantizers(graph: onnx.GraphProto) -> list[str]:
+    """Each QuantizeLinear that is left and that others than a DequantizeLinear read, with its path."""
+    read = {value.name for each in all_graphs(graph) for value in each.output}
+    for node in all_nodes(graph):
+        if node.op_type != "DequantizeLinear":
+            read.update(node.input)
+    paths = [("", graph), *((body.path, body.graph) for body in bodies(graph))]
+    found = []
+    for path, each in paths:
+        left = (node for node in each.node if node.op_type == "QuantizeLinear")
+        found += [f"{path}{node.name}" for node in left if node.output[0] in read]
+    return found
 
 
 def _same(a: tuple[Array, Array, int | None], b: tuple[Array, Array, int | None]) -> bool:
@@ -247,20 +322,32 @@ def _same(a: tuple[Array, Array, int | None], b: tuple[Array, Array, int | None]
     return same_type and np.array_equal(a[0], b[0]) and np.array_equal(a[1], b[1])
 
 
-def _grouped(model: Model, edges: list[Edge]) -> list[Group]:
+def _grouped(model: Model, edges: Sequence[Edge]) -> list[Group]:
     """Edges by the node that leads: a weighted node, or the reader itself.
 
-    A node that only moves a weight, or a stand-in Identity, joins the node it serves.
+    A node that only moves a weight, or a stand-in Identity, joins the node it serves. Groups of a body stand
+    where the main graph's node stands that it lies in, after a group of that node itself.
     """
-    index = model.index
+    index, taken = model.index, set(model.index.nodes)
+    groups = list(_groups_of(index, edges))
+    places = {group.name: index.order[group.name] for group in groups}
+    for body in bodies(model.graph):
+        for group in _groups_of(Index(body.graph), edges):
+            name = take_name(f"{body.path}{group.name}", taken)
+            places[name] = index.order[body.holder]
+            groups.append(Group(name, group.op_type, group.nodes, (), group.edges))
+    return sorted(groups, key=lambda group: places[group.name])
+
+
+def _groups_of(index: Index, edges: Sequence[Edge]) -> Iterator[Group]:
+    """The groups of those ``edges`` whose nodes are in the graph of ``index``."""
     members: dict[str, list[Edge]] = defaultdict(list)
     for edge in edges:
-        members[_leader(edge, index)].append(edge)
-    groups = []
+        if edge.node in index.nodes:
+            members[_leader(edge, index)].append(edge)
     for name in sorted(members, key=index.order.__getitem__):
-        inside = dict.fromkeys([name, *(edge.node for edge in members[name])])
-        groups.append(Group(name, index.nodes[name].op_type, tuple(inside), tuple(members[name])))
-    return groups
+        nodes = dict.fromkeys([name, *(edge.node for edge in members[name])])
+        yield Group(name, index.nodes[name].op_type, tuple(nodes), tuple(members[name]))
 
 
 def _leader(edge: Edge, index: Index) -> str:

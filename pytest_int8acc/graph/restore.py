@@ -13,7 +13,8 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 import onnx
 
-from pytest_int8acc.graph.index import Index
+from pytest_int8acc.graph.index import Index, bodies
+from pytest_int8acc.graph.load import body_constants
 from pytest_int8acc.graph.model import Editor, Model, put_constant
 from pytest_int8acc.graph.network import Edge, Quantization
 from pytest_int8acc.tensors import Array
@@ -78,21 +79,40 @@ def _weights(
     model: Model, edges: Sequence[Edge], original: Model
 ) -> tuple[dict[str, Array], dict[str, Array]]:
     """Float weights by the tensor they stand for: those that round to its codes, and those that do not."""
-    theirs = original.index.nodes
-    constants, mine = original.constants(), model.constants()
+    theirs, mine = _read_constants(original), model.constants()
     fitting: dict[str, Array] = {}
     others: dict[str, Array] = {}
     for edge in edges:
         quantization = edge.quantization
-        node = theirs.get(edge.node)
-        if quantization.values is None or node is None:
+        if quantization.values is None:
             continue
-        weight = constants.get(node.input[edge.index]) if edge.index < len(node.input) else None
+        weight = theirs.get((edge.node, edge.index))
         stand_in = mine[edge.tensor]
         if weight is None or weight.shape != stand_in.shape or weight.dtype != stand_in.dtype:
             continue
         (fitting if _fits(weight, quantization) else others)[edge.tensor] = weight
     return fitting, others
+
+
+def _read_constants(model: Model) -> dict[tuple[str, int], Array]:
+    """What each node reads at each position, where that is a constant; nodes in bodies included."""
+    constants = model.constants()
+    found = _read_in(model.graph, constants)
+    for body in bodies(model.graph):
+        known = constants
+        for graph in body.graphs:
+            known = known | body_constants(graph)
+        found |= _read_in(body.graph, known)
+    return found
+
+
+def _read_in(graph: onnx.GraphProto, constants: dict[str, Array]) -> dict[tuple[str, int], Array]:
+    found: dict[tuple[str, int], Array] = {}
+    for node in graph.node:
+        for index, name in enumerate(node.input):
+            if name in constants:
+                found[node.name, index] = constants[name]
+    return found
 
 
 def _fits(weight: Array, quantization: Quantization) -> bool:

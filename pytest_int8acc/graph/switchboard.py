@@ -21,7 +21,7 @@ import numpy as np
 import onnx
 from onnx import TensorProto, helper
 
-from pytest_int8acc.graph.index import Index, subgraphs
+from pytest_int8acc.graph.index import Index, all_graphs, refill, subgraphs
 from pytest_int8acc.graph.model import APART_BYTES, Editor, Model, put_constant
 from pytest_int8acc.graph.network import Edge, Network, by_node
 from pytest_int8acc.graph.plan import QdqWriter
@@ -131,6 +131,7 @@ class _Finder:
         """Switch of each node that belongs to a group."""
         for group, condition in zip(network.groups, conditions, strict=True):
             self.conditions.update(dict.fromkeys(group.nodes, condition))
+        self.in_bodies = by_node(edge for group in network.groups for edge in group.body_edges)
         self.made_of_constants: set[str] = set()
         for node in self.graph.node:
             names = [name for name in node.input if name]
@@ -232,24 +233,42 @@ class _Writer:
         branch.nodes.append(node)
 
     def _outside(self, node: onnx.NodeProto) -> Iterator[onnx.NodeProto]:
-        """``node`` with each quantized input chosen by an If of its own."""
+        """``node`` with each quantized input chosen by an If of its own, in its bodies, too.
+
+        Weights that a body reads are chosen once, before ``node``.
+        """
         outside = copy.deepcopy(node)
         for edge in self.finder.edges.get(node.name, ()):
-            base = f"{edge.node}_input{edge.index}"
-            result = outside.input[edge.index] = self.editor.unique(f"{base}_chosen")
-            results = {result: int(helper.np_dtype_to_tensor_dtype(edge.quantization.scale.dtype))}
-            graphs: dict[str, Any] = {}
-            for branch in (Branch("then", True), Branch("else", False)):
-                given = branch.names[result] = self.editor.unique(f"{result}/{branch.label}")
-                name = self.editor.unique(f"{base}/{branch.label}")
-                chosen = helper.make_node("Identity", [self._local(edge.tensor, branch)], [given], name)
-                if branch.quantized:
-                    self._quantize(chosen, replace(edge, index=0), branch)
-                branch.nodes.append(chosen)
-                graphs[f"{branch.label}_branch"] = branch.graph(base, results)
-            name = self.editor.unique(f"{base}/If")
-            yield helper.make_node("If", [self.finder.conditions[node.name]], [result], name, **graphs)
+            yield self._chosen(outside, edge)
+        for graph in reversed([each for inner in subgraphs(outside) for each in all_graphs(inner)]):
+            nodes: list[onnx.NodeProto] = []
+            for inner_node in graph.node:
+                for edge in self.finder.in_bodies.get(inner_node.name, ()):
+                    chosen = self._chosen(inner_node, edge)
+                    if edge.quantization.values is None:
+                        nodes.append(chosen)
+                    else:
+                        yield chosen
+                nodes.append(inner_node)
+            refill(graph.node, nodes)
         yield outside
+
+    def _chosen(self, node: onnx.NodeProto, edge: Edge) -> onnx.NodeProto:
+        """An If that gives ``edge`` in INT8 or as it is, and that ``node`` is made to read."""
+        base = f"{edge.node}_input{edge.index}"
+        result = node.input[edge.index] = self.editor.unique(f"{base}_chosen")
+        results = {result: int(helper.np_dtype_to_tensor_dtype(edge.quantization.scale.dtype))}
+        graphs: dict[str, Any] = {}
+        for branch in (Branch("then", True), Branch("else", False)):
+            given = branch.names[result] = self.editor.unique(f"{result}/{branch.label}")
+            name = self.editor.unique(f"{base}/{branch.label}")
+            chosen = helper.make_node("Identity", [self._local(edge.tensor, branch)], [given], name)
+            if branch.quantized:
+                self._quantize(chosen, replace(edge, index=0), branch)
+            branch.nodes.append(chosen)
+            graphs[f"{branch.label}_branch"] = branch.graph(base, results)
+        name = self.editor.unique(f"{base}/If")
+        return helper.make_node("If", [self.finder.conditions[edge.node]], [result], name, **graphs)
 
     def _quantize(self, node: onnx.NodeProto, edge: Edge, branch: Branch) -> None:
         """Have ``node`` read ``edge`` in INT8: a pair added to ``branch``, or a constant."""

@@ -133,7 +133,8 @@ def _replace(
         chosen: dict[str, _Slot] = {}
         for inner in graph.node:
             if inner.op_type == "QuantizeLinear":
-                slot = slots.get((inner.input[0], _bits(local[inner.input[1]])))
+                scale = local.get(inner.input[1])
+                slot = None if scale is None else slots.get((inner.input[0], _bits(scale)))
                 if slot is not None:
                     chosen[inner.output[0]] = slot
                     inner.input[1] = slot.name

@@ -12,7 +12,7 @@ from pytest_int8acc.case.data import calibration_data
 from pytest_int8acc.case.forms import Form, Int8Form
 from pytest_int8acc.case.judge import Verdict
 from pytest_int8acc.data import Dataset
-from pytest_int8acc.graph.macs import macs, sized_tensors
+from pytest_int8acc.graph.macs import inferred_shapes, macs, sized_tensors
 from pytest_int8acc.graph.network import Network, Plan
 from pytest_int8acc.lab.evaluators import Built, Simulated
 from pytest_int8acc.lab.losses import Loss, group_losses
@@ -80,13 +80,18 @@ class Lab:
         """Shapes in the first batch, and its rows."""
         batch = next(self.measured.inputs.batches())
         wanted = dict.fromkeys([*sized_tensors(self.network), *(edge.tensor for edge in self.network.edges)])
-        shapes = tensor_shapes(self.network.model, batch.feed, wanted, self.sessions)
+        model = self.network.model
+        shapes = tensor_shapes(model, batch.feed, wanted, self.sessions)
+        if any(group.body_edges for group in self.network.groups):
+            given = {name: array.shape for name, array in batch.feed.items()}
+            shapes = {**inferred_shapes(model, given), **shapes}
         return shapes, batch.rows + batch.padding
 
     @cached_property
     def _macs(self) -> Mapping[str, float]:
         """Group to its multiply-accumulates in the first batch."""
-        return macs(self.network, self.shapes)
+        shapes, rows = self._first
+        return macs(self.network, shapes, rows)
 
     @cached_property
     def work(self) -> Mapping[str, float]:

@@ -13,6 +13,7 @@ from pytest_int8acc.engines.inspector import node_formats
 from pytest_int8acc.engines.onnxruntime import Sessions
 from pytest_int8acc.graph.asked import low_products
 from pytest_int8acc.graph.formats import INT8
+from pytest_int8acc.graph.index import body_names
 from pytest_int8acc.measure.work import macs_of
 from pytest_int8acc.results import EngineInfo, LayerShare, OutputResult, PrecisionContract, Role, Score
 from pytest_int8acc.results.engines import Kind
@@ -62,7 +63,8 @@ def precision_contract(
         return None
     shares = {node: count / total for node, count in macs.items()}
     low = low_products(int8.network) & shares.keys() if int8 is not None else frozenset[str]()
-    left_out = _largest(shares, shares.keys() - low) if int8 is not None else ()
+    names = body_names(model.graph)
+    left_out = _largest(shares, shares.keys() - low, names) if int8 is not None else ()
     contract = PrecisionContract(
         low=(INT8 if int8 is None else int8.low).name,
         source=_source(case, int8, candidate),
@@ -78,7 +80,7 @@ def precision_contract(
     if engine is None:
         return contract
     identical = _are_identical(output for output in outputs if output.name not in zero)
-    return _with_engine(contract, engine, shares, low, identical=identical)
+    return _with_engine(contract, engine, shares, low, names, identical=identical)
 
 
 def _with_engine(
@@ -86,6 +88,7 @@ def _with_engine(
     engine: EngineInfo,
     shares: Mapping[str, float],
     low: frozenset[str],
+    names: Mapping[str, str],
     *,
     identical: bool,
 ) -> PrecisionContract:
@@ -103,7 +106,7 @@ def _with_engine(
     if identical:  # any rounding to a lower format would have changed them
         refuted = list(low)
     asked = _sum(shares, low)
-    misplaced = _largest(shares, refuted, formats)
+    misplaced = _largest(shares, refuted, names, formats)
     return replace(
         contract,
         proven=_sum(shares, proven) / asked,
@@ -193,8 +196,11 @@ def _sum(shares: Mapping[str, float], nodes: Iterable[str]) -> float:
 
 
 def _largest(
-    shares: Mapping[str, float], nodes: Iterable[str], ran: Mapping[str, Kind] | None = None
+    shares: Mapping[str, float],
+    nodes: Iterable[str],
+    names: Mapping[str, str],
+    ran: Mapping[str, Kind] | None = None,
 ) -> tuple[LayerShare, ...]:
-    """Layers of these nodes, the largest first."""
+    """Layers of these nodes, the largest first; ``names`` has what those in bodies are called."""
     ordered = sorted(nodes, key=lambda node: (-shares[node], node))
-    return tuple(LayerShare(node, shares[node], (ran or {}).get(node)) for node in ordered)
+    return tuple(LayerShare(names.get(node, node), shares[node], (ran or {}).get(node)) for node in ordered)

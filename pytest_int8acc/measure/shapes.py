@@ -28,6 +28,9 @@ def tensor_shapes(
     Raises:
         EngineError: The model does not run.
     """
+    tensors = list(tensors)
+    if not tensors:
+        return {}
     editor = model.edit()
     names = {tensor: editor.unique(f"{tensor}/shape") for tensor in tensors}
     editor.graph.node.extend(

@@ -17,6 +17,7 @@ from functools import partial
 from pytest_int8acc.case.forms import ImplicitForm
 from pytest_int8acc.case.judge import Verdict
 from pytest_int8acc.errors import EngineError
+from pytest_int8acc.graph.index import holders
 from pytest_int8acc.graph.low_network import fewer_casts
 from pytest_int8acc.lab.evaluators import Simulated
 from pytest_int8acc.lab.inputs import split
@@ -312,6 +313,7 @@ def _culprits(lab: Lab, found: Found) -> tuple[Culprit, ...]:
     most = _ALONE_NARROW if lab.is_narrow else len(lab.simulator.few)
     evaluator, purse = lab.simulated(seen[:: -(-len(seen) // most)]), lab.purse(_ALONE_RUNS)
     groups = {group.name: group for group in lab.network.groups}
+    around = holders(lab.network.model.graph)
     order = {group.name: i for i, group in enumerate(evaluator.groups)}
     everything = frozenset(order.values())
     culprits = []
@@ -319,8 +321,9 @@ def _culprits(lab: Lab, found: Found) -> tuple[Culprit, ...]:
         plan = everything - {order[name]}
         tried = partial(_worst_alone, evaluator, plan)
         worst = lab.clock.attempt("alone", tried, None) if purse.left > 0 else None
-        group = groups[name]
-        culprits.append(Culprit(name, group.op_type, group.nodes, worst, lab.work[name]))
+        group, price = groups[name], lab.work[name]
+        inside = around[group.nodes[0]].op_type if group.body_edges else ""
+        culprits.append(Culprit(name, group.op_type, group.nodes, worst, price, inside=inside))
     return tuple(culprits)
 
 

@@ -32,6 +32,7 @@ from pytest_int8acc.report.words import (
     middle,
     name_of,
     number,
+    pairs_text,
     relation,
     worst_first,
 )
@@ -251,6 +252,8 @@ def _no_fix(result: CaseResult) -> Iterator[str]:
     elif search is not None:
         lint = [f.remedy for f in result.findings if f.source == "lint" and f.severity != "note" and f.remedy]
         yield "; ".join([*lint[:1], f"none found: {reason(search)}"])
+        if search.fixed_pairs:
+            yield lint[0] if lint else "none found: Q/DQ is left in the model that no plan takes off"
         yield lint[0] if lint else "none found: with every layer out of INT8 the criteria fail too"
     elif result.diagnosis is not None and result.diagnosis.first_stage == "engine INT8":
         yield _BY_ENGINE
@@ -301,10 +304,18 @@ def cautions(result: CaseResult) -> list[str]:
     groups = [rule_line(group) for group in by_rule(known)]
     jumps = result.diagnosis.jumps if result.diagnosis is not None and not is_jumpy(result) else ()
     jumpy = [jump_text(jumps, NAME)] if jumps else []
+    search = result.search
+    # Where no plan passes, the fix says so.
+    left = [_left_text(search)] if search is not None and search.found and search.fixed_pairs else []
     built = [*no_int8(result), *precision_cautions(result.precision)]
     told = [*lint, *luck[:1], *built, *hidden_cautions(result), *blind_cautions(result), *result.warnings]
-    told += [*stopped, *groups, *jumpy]
+    told += [*stopped, *groups, *jumpy, *left]
     return list(dict.fromkeys(told))
+
+
+def _left_text(search: SearchOutcome) -> str:
+    """What is said of Q/DQ that stays in every plan, so that no search tells whether it is at fault."""
+    return f"{pairs_text(search.fixed_pairs)}; no plan takes them off, so their layers may be at fault, too"
 
 
 def unsteady_text(result: CaseResult, score: Score) -> str:

@@ -214,17 +214,28 @@ def _span(factors: Sequence[float]) -> str:
 def _of_culprits(culprits: Sequence[Culprit]) -> str:
     """One culprit with its own sentence, several by kind."""
     told = [(c.layer, c.cause) for c in culprits if c.cause is not None]
-    if not told:
+    inside = [c for c in culprits if c.inside and c.cause is None]
+    if not told and not inside:
         return ""
+    if not told:
+        return f"{few([culprit.layer for culprit in inside], 3)} at fault, {_inside(inside)}"
     kinds: dict[CauseKind, list[str]] = {}
     for layer, cause in told:
         kinds.setdefault(cause.kind, []).append(layer)
-    if len(kinds) == 1:
+    if len(kinds) == 1 and not inside:
         layer, cause = told[0]
         more = f" (and {count(len(told) - 1, 'more layer')} alike)" if len(told) > 1 else ""
         return f"{layer}: {cause_text(cause)}{more}"
     parts = [f"{KINDS[kind]} in {few(layers, 3)}" for kind, layers in kinds.items()]
-    return f"{len(told)} layers at fault: {'; '.join(parts)}"
+    if inside:
+        parts.append(f"{few([culprit.layer for culprit in inside], 3)} {_inside(inside)}")
+    return f"{len(told) + len(inside)} layers at fault: {'; '.join(parts)}"
+
+
+def _inside(culprits: Sequence[Culprit]) -> str:
+    """Where layers at fault lie that have no cause, since they are in bodies."""
+    where = " and ".join(sorted({culprit.inside for culprit in culprits}))
+    return f"in the body of {where}, where causes are not looked for"
 
 
 def _of_kinds(culprits: Sequence[Culprit], say: Callable[[Cause], str] = cause_text) -> str:
@@ -234,8 +245,14 @@ def _of_kinds(culprits: Sequence[Culprit], say: Callable[[Cause], str] = cause_t
         culprit, cause = told[0]
         layer, kind = middle(culprit.layer, NAME), middle(culprit.op_type, NAME)
         return f"{kind} '{layer}' is at fault: {say(_short(cause))}"
+    inside = [culprit for culprit in culprits if culprit.inside and culprit.cause is None]
+    if len(culprits) == 1 and inside:
+        layer, kind = middle(inside[0].layer, NAME), middle(inside[0].op_type, NAME)
+        return f"{kind} '{layer}' is at fault, {_inside(inside)}"
     kinds = Counter(cause.kind for _, cause in told)
-    return "; ".join(f"{KINDS[kind]} in {count(n, 'layer')}" for kind, n in kinds.most_common())
+    parts = [f"{KINDS[kind]} in {count(n, 'layer')}" for kind, n in kinds.most_common()]
+    parts += [f"{count(len(inside), 'layer')} {_inside(inside)}"] if inside else []
+    return "; ".join(parts)
 
 
 def _short(cause: Cause) -> Cause:

@@ -200,6 +200,6 @@ def percent(share: float) -> str:
 
 def pairs_text(nodes: Sequence[str]) -> str:
     """What is said of Q/DQ pairs that no plan takes off."""
-    many = count(len(nodes), "DequantizeLinear node")
+    many = count(len(nodes), "Q/DQ node")
     stay = "stays as it is" if len(nodes) == 1 else "stay as they are"
     return f"{many} {stay} (blocked, FP8, INT4, or no pair): {', '.join(nodes[:5])}"

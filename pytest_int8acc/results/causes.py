@@ -244,7 +244,7 @@ class Diagnosis:
     slip: str = ""
     """Rule of the finding that tells what is wrong with the calibration data; empty where none counts."""
     fixed_pairs: tuple[str, ...] = ()
-    """DequantizeLinear nodes that no plan takes off."""
+    """Q/DQ nodes that no plan takes off."""
     repairs: tuple[Repair, ...] = ()
     """Those that meet the criteria, cheapest first."""
     layers: tuple[LayerError, ...] = ()

@@ -73,6 +73,9 @@ class Culprit:
     cause: Cause | None = None
     neighbours: Neighbours | None = None
     """The graph around it; None where it was not looked at."""
+    inside: str = ""
+    """``If``, ``Loop`` or ``Scan`` where it lies in a body of such a node, where causes are not looked for;
+    empty in the main graph."""
 
 
 @dataclass(frozen=True)
@@ -189,7 +192,7 @@ class SearchOutcome:
     certificate: Certificate | None = None
     """None where none was wanted, or there was nothing to certify."""
     fixed_pairs: tuple[str, ...] = ()
-    """DequantizeLinear nodes that are part of every plan: blocked, FP8, INT4, or no pair."""
+    """Q/DQ nodes that are part of every plan: blocked, FP8, INT4, or no pair."""
     low: str = ""
     """What groups run in that no plan keeps high, ``fp16`` or ``bf16``; empty for INT8."""
     joined: tuple[str, ...] = ()

@@ -296,7 +296,7 @@ def test_unlike_pairs_stay_and_are_named() -> None:
     body = "a = QuantizeLinear(x, s, z) b = DequantizeLinear(a, t, z) c = QuantizeLinear(b, s, z) "
     model = qdq_of(body + "d = DequantizeLinear(c, s, z) y = MatMul(d, w)")
     network = read_qdq(model)
-    assert "1 DequantizeLinear nodes stay as they are" in network.notes[0]
+    assert "1 Q/DQ nodes stay as they are" in network.notes[0]
     assert "node_of_b" in network.notes[0]
     assert network.fixed_pairs == ("node_of_b",)
     feed = {"x": np.random.default_rng(1).normal(size=(2, 4)).astype(np.float32)}

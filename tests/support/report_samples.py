@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, get_args
 
@@ -198,6 +199,14 @@ def blamed(*causes: Cause, **facts: Any) -> CaseResult:
 # --- stages, remedies
 
 
+def in_bodies(*layers: str, causes: Sequence[Cause] = ()) -> CaseResult:
+    """A case whose culprits lie in bodies of a Loop, and others with causes in the main graph."""
+    result = blamed(*causes)
+    known = result.search.culprits if causes else ()
+    inside = tuple(replace(FOUND.culprits[0], layer=name, cause=None, inside="Loop") for name in layers)
+    return replace(result, search=replace(result.search, culprits=(*inside, *known)))
+
+
 def staged(name: Stage, **facts: Any) -> CaseResult:
     """A case that leaves its limits at one stage, with one layer at fault."""
     line = StageLine(name, False, (MISSED,), "framework", **facts)
@@ -361,6 +370,10 @@ RESULTS: dict[str, CaseResult] = {
     "one-range-by-hand": blamed(ranges=OddRanges(3, narrow=(20.0, 22.0, 21.0), by_hand=(10.0,))),
     "pairs": replace(blamed(fixed_pairs=PAIRS[:1]), findings=(UNEQUAL, UNEQUAL)),
     "pairs-that-stay": blamed(fixed_pairs=PAIRS[:1]),
+    "pairs-beside-a-layer": searched(FOUND.ending, fixed_pairs=PAIRS),
+    "in-a-body": in_bodies("loop/linear"),
+    "in-bodies": in_bodies("loop/linear", "loop/choice/linear"),
+    "in-a-body-too": in_bodies("loop/linear", causes=(RANGES[0],)),
     "no-cause": output(blamed(), fit=LARGE),
     "data-first": replace(
         blamed(RANGES[0], slip="data-factor", repairs=REPAIRS[2:3]), findings=(SLIP, FINDINGS[2])
