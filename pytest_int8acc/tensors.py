@@ -37,6 +37,37 @@ class TensorInfo:
         return f"{shown(self.name)}: {self.dtype} [{dims}]"
 
 
+@dataclass(frozen=True)
+class Part:
+    """A part of an output, which is judged by itself: a range of places along one axis."""
+
+    output: str
+    axis: int
+    """1 or more: axis 0 counts the samples."""
+    start: int
+    stop: int | None
+    """None: to the end, so that the last part also holds what a candidate has too much."""
+    kind: str = ""
+    """What it holds, in a word: ``scores`` behind a Sigmoid or Softmax, else the name of its tensor."""
+
+    @property
+    def place(self) -> str:
+        """Where it lies in the output of one sample, as NumPy indexes it: ``output0[:, 4:]``."""
+        stop = "" if self.stop is None else self.stop
+        return f"{self.output}[{':, ' * (self.axis - 1)}{self.start or ''}:{stop}]"
+
+    @property
+    def name(self) -> str:
+        """What its scores go by: ``output0[4:], scores``."""
+        return f"{self.place}, {self.kind}" if self.kind else self.place
+
+    def of(self, array: Array) -> Array:
+        """A view of this part of an array [samples, ...]; the array itself where it lacks the axis."""
+        if array.ndim <= self.axis:
+            return array
+        return array[(slice(None),) * self.axis + (slice(self.start, self.stop),)]
+
+
 def describe(tensors: Iterable[TensorInfo]) -> str:
     """One line naming all of ``tensors`` with dtype and shape."""
     return "; ".join(map(str, tensors)) or "none"

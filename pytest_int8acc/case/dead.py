@@ -18,7 +18,7 @@ from pytest_int8acc.scores.criteria import MetricLimit, OutputLimits, limits_for
 from pytest_int8acc.scores.dead import FEWEST, Spread, dead_candidates, derangement, differs, distinct
 from pytest_int8acc.scores.metrics import METRICS
 from pytest_int8acc.scores.user_metric import MetricRun, metric_scores
-from pytest_int8acc.tensors import Array, Feed
+from pytest_int8acc.tensors import Array, Feed, Part
 
 _Samples = Mapping[str, list[Array]]
 #: A limit that is proposed lies this far above what the dead candidates reach, in dB.
@@ -43,7 +43,11 @@ def try_criteria(judge: Judge, spread: Spread, outputs: Sequence[OutputResult]) 
     if not kept or len(spread.indices) < FEWEST or distinct(kept) < FEWEST:
         return None
     trial = _Trial(judge.of_rows(spread.indices), kept)
-    judged = [o.name for o in outputs if any(score.limit is not None for score in o.scores)]
+    judged = {
+        output.name: judge.splitter.part(output.name)
+        for output in outputs
+        if any(score.limit is not None for score in output.scores)
+    }
     undetected = []
     for kind, about, candidate in dead_candidates(kept, judged, trial.class_axes(judged)):
         known = kind == "shifted" and DeadCandidate("replaced", about) in undetected
@@ -72,7 +76,8 @@ class _Trial:
             return False
 
     def _compared(self, limits: Sequence[OutputLimits], candidate: _Samples) -> Sequence[OutputResult]:
-        found = Comparison(limits, metrics_given=bool(self.judge.metrics), judged_only=True)
+        given, splitter = bool(self.judge.metrics), self.judge.splitter
+        found = Comparison(limits, metrics_given=given, judged_only=True, splitter=splitter)
         for _, ours, theirs in _batches(self.baseline, candidate):
             found.add(ours, theirs)
         return found.results()
@@ -98,14 +103,14 @@ class _Trial:
         limit: MetricLimit = self.judge.metrics[index][0]
         return metric_scores(limit, self._references[index], self._fed(index, candidate))
 
-    def class_axes(self, judged: Sequence[str]) -> dict[str, int]:
+    def class_axes(self, judged: Mapping[str, Part | None]) -> dict[str, int]:
         """The axis of classes of each output that is judged by its greatest class, or looks like classes."""
         axes = {}
-        for name in judged:
-            first = self.baseline[name][0]
+        for name, part in judged.items():
+            first = self._arrays(name, part)[0]
             by_class = [
                 limits.axis
-                for limits in limits_for(name, self.judge.limits)
+                for limits in limits_for(name if part is None else part.output, self.judge.limits)
                 if any(METRICS[metric].measure.by_axis for metric in limits.limits)
             ]
             if by_class:
@@ -113,6 +118,10 @@ class _Trial:
             elif first.ndim == 2 and first.shape[1] > 1 and first.dtype.kind == "f":
                 axes[name] = 1
         return axes
+
+    def _arrays(self, name: str, part: Part | None) -> list[Array]:
+        """The baseline's samples of an output, or of a part of one."""
+        return self.baseline[name] if part is None else [part.of(a) for a in self.baseline[part.output]]
 
     def at_chance(self) -> Iterator[ChanceMetric]:
         """Metrics of labels whose baseline is no better than outputs dealt to other samples, or dead ones."""
@@ -165,9 +174,9 @@ class _Trial:
 
     def _between(self, name: str, reached: float) -> float | None:
         """A limit on the SQNR in dB between what dead outputs reach and what the candidate does."""
-        kept = {name: self.baseline[name]}
+        kept = {name: self._arrays(name, self.judge.splitter.part(name))}
         dead = []
-        for kind, _, candidate in dead_candidates(kept, [], {}):
+        for kind, _, candidate in dead_candidates(kept, {}, {}):
             if kind in ("zeros", "shuffled"):
                 limits = [OutputLimits(name, limits={"sqnr_db": 0.0})]
                 results = _Trial(Judge(limits), kept)._compared(limits, candidate)

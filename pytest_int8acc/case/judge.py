@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import glob
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from fnmatch import fnmatchcase
 from typing import NamedTuple, cast
 
 from pytest_int8acc.data import load_labels
 from pytest_int8acc.data.scripts import UserFunction, load_function
 from pytest_int8acc.errors import CriterionError
 from pytest_int8acc.graph.model import Model
+from pytest_int8acc.graph.parts import joined
 from pytest_int8acc.results import OutputResult, Score
 from pytest_int8acc.scores.compare import Comparison
 from pytest_int8acc.scores.criteria import (
@@ -20,6 +22,7 @@ from pytest_int8acc.scores.criteria import (
     limits_for,
 )
 from pytest_int8acc.scores.measures import Tolerance
+from pytest_int8acc.scores.split import NamedParts, Splitter, axis_of
 from pytest_int8acc.scores.tasks import LOWER_IS_BETTER, Labels, Task
 from pytest_int8acc.scores.user_metric import (
     MetricRun,
@@ -63,6 +66,8 @@ class Judge:
     metrics: Sequence[tuple[MetricLimit, UserMetric]] = ()
     labels: Labels = None
     """For the metrics."""
+    splitter: Splitter = field(default_factory=Splitter)
+    """Which outputs are judged by their parts; shared by all that one case compares."""
 
     def of_rows(self, rows: Sequence[int]) -> Judge:
         """The same with the labels of some samples, by index."""
@@ -90,7 +95,12 @@ class Scoring:
             CriterionError: A user's metric takes other arguments.
         """
         self.judged_only, self._like = judged_only, like
-        self.outputs = Comparison(judge.limits, metrics_given=bool(judge.metrics), judged_only=judged_only)
+        self.outputs = Comparison(
+            judge.limits,
+            metrics_given=bool(judge.metrics),
+            judged_only=judged_only,
+            splitter=judge.splitter,
+        )
         metrics = () if judged_only else judge.metrics
         self._metrics = [MetricRun(limit, function, judge.labels) for limit, function in metrics]
         self._baseline = [MetricRun(*metric, judge.labels) for metric in metrics if like is None]
@@ -159,7 +169,7 @@ def load_judge(case: Case, settings: Settings, samples: int, model: Model) -> Ju
     """
     left_out = (OutputLimits(name, unjudged=True) for name in case.unjudged)
     own = [c for c in case.criteria if isinstance(c, OutputCriterion)]
-    limits = (*(_output_limits(c, model.beside) for c in own), *left_out)
+    limits = (*(_output_limits(c, model.beside) for c in own if c.limits_given), *left_out)
     metrics: list[tuple[MetricLimit, UserMetric]] = []
     labels = None
     users = {f"criteria.{i}": c for i, c in enumerate(case.criteria) if isinstance(c, MetricCriterion)}
@@ -174,7 +184,37 @@ def load_judge(case: Case, settings: Settings, samples: int, model: Model) -> Ju
         if isinstance(metric, Task):
             with case.at(f"{key}.metric"):
                 metric.check(model.own_outputs, labels)
-    return Judge(limits, metrics, labels)
+    return Judge(limits, metrics, labels, _splitter(case, model))
+
+
+def _splitter(case: Case, model: Model) -> Splitter:
+    """Of which parts outputs are judged, as the graph and the case's criteria say; both are checked."""
+    named: dict[str, NamedParts | None] = {}
+    for index, criterion in enumerate(case.criteria):
+        if isinstance(criterion, OutputCriterion) and criterion.parts is not None:
+            with case.at(f"criteria.{index}.parts"):
+                _name_parts(named, criterion, model)
+    whole = {name for name, parts in named.items() if parts is None}
+    outputs = [output.name for output in model.outputs if output.name not in whole]
+    found = {name: known for name in outputs if (known := joined(model, name)) is not None}
+    return Splitter(found, named)
+
+
+def _name_parts(named: dict[str, NamedParts | None], criterion: OutputCriterion, model: Model) -> None:
+    """Add what a criterion says of parts to ``named``; CriterionError where it does not fit."""
+    wanted = None if isinstance(criterion.parts, str) or criterion.parts is None else criterion.parts
+    parts = None if wanted is None else NamedParts(wanted, criterion.axis)
+    pattern = _output_limits(criterion).output
+    for output in model.outputs:
+        if output.name != pattern and not fnmatchcase(output.name, pattern):
+            continue
+        if named.get(output.name, parts) != parts:
+            raise CriterionError(
+                f"parts of output '{output.name}': another criterion names others; name them once"
+            )
+        if parts is not None and output.shape is not None:
+            axis_of(output.name, parts, output.shape)
+        named[output.name] = parts
 
 
 def _metric(case: Case, key: str, criterion: MetricCriterion) -> UserMetric:
@@ -206,10 +246,16 @@ def check_outputs(case: Case, model: Model) -> None:
                         f"criterion for output '{criterion.output}': it is a tensor inside the model: say "
                         "'tensor' in place of 'output'"
                     )
-                check_patterns([_output_limits(criterion)], names)
+                check_patterns([_output_limits(criterion)], [*names, *_part_names(criterion, names)])
     for index, name in enumerate(case.unjudged):
         with case.at(f"unjudged.{index}"):
             check_patterns([OutputLimits(name, unjudged=True)], names)
+
+
+def _part_names(criterion: OutputCriterion, outputs: Sequence[str]) -> list[str]:
+    """A name that seems to be a part's: which parts there are is known once the baseline has run."""
+    is_part = any(criterion.output.startswith(f"{name}[") for name in outputs)
+    return [criterion.output] if is_part else []
 
 
 def _output_limits(criterion: OutputCriterion, inner: Collection[str] = ()) -> OutputLimits:

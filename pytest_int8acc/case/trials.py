@@ -60,10 +60,17 @@ class SampleJudge:
         )
 
     def _compared_with_itself(self) -> Mapping[str, Tally]:
-        found = Comparison(self._judge.limits, metrics_given=bool(self._judge.metrics), judged_only=True)
-        found.open(list(self.baseline), list(self.baseline))
-        for name, tally in found.tallies.items():
-            for b, _, samples in alike(self.baseline[name], self.baseline[name]):
+        found = Comparison(
+            self._judge.limits,
+            metrics_given=bool(self._judge.metrics),
+            judged_only=True,
+            splitter=self._judge.splitter,
+        )
+        first = {name: arrays[0] for name, arrays in self.baseline.items() if arrays}
+        found.open(list(self.baseline), list(self.baseline), first)
+        for tally in found.tallies.values():
+            arrays = self.baseline[tally.output]
+            for b, _, samples in alike(arrays, arrays):
                 tally.add(b, b, len(samples))
         found.results()
         return found.tallies
@@ -133,7 +140,7 @@ class Gathered:
         self.seen = np.zeros(judge.samples, np.bool_)
         self._judge = judge
         self._tallies = {
-            name: Tally(name, tally.limits, judged_only=True, peak=judge.peaks[name])
+            name: Tally(name, tally.limits, judged_only=True, peak=judge.peaks[name], part=tally.part)
             for name, tally in judge.whole.items()
         }
         self._order: dict[str, list[int]] = {name: [] for name in self._tallies}
@@ -146,8 +153,8 @@ class Gathered:
     def add(self, samples: Sequence[int], outputs: SampleOutputs) -> None:
         """Take the outputs of ``samples``, in that order."""
         self.seen[list(samples)] = True
-        for name in self._tallies:
-            self._compare(name, samples, outputs[name])
+        for name, tally in self._tallies.items():
+            self._compare(name, samples, outputs[tally.output])
         for name, kept in self._kept.items():
             for sample, array in zip(samples, outputs[name], strict=True):
                 kept[sample] = array
@@ -157,7 +164,7 @@ class Gathered:
 
     def _compare(self, name: str, samples: Sequence[int], arrays: Sequence[Array]) -> None:
         tally = self._tallies[name]
-        for b, c, places in alike([self._judge.baseline[name][i] for i in samples], arrays):
+        for b, c, places in alike([self._judge.baseline[tally.output][i] for i in samples], arrays):
             some = [samples[place] for place in places]
             tally.add(b, c, len(some))
             if b.shape != c.shape or kind_of(b) != kind_of(c):
@@ -166,7 +173,7 @@ class Gathered:
             self._order[name] += some
             for demand, rows in zip(self._judge.demands, self._apart, strict=True):
                 if demand.apart and demand.output == name:
-                    rows.append(demand.measure(b, c, len(some)))
+                    rows.append(demand.measure(tally.cut(b), tally.cut(c), len(some)))
 
     def results(self) -> tuple[OutputResult, ...]:
         """What has a limit, of the samples that were added."""

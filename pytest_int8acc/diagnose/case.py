@@ -80,12 +80,12 @@ def _jumps(measured: Measured) -> tuple[Jump, ...]:
     """What chooses in front of outputs that are judged."""
     nodes, own = measured.model.index.nodes, {o.name for o in measured.model.own_outputs}
     judged = [
-        output.name
+        output.output
         for output in measured.result.outputs
         if any(score.limit is not None for score in output.scores)
-        or (measured.judge.metrics and output.name in own)
+        or (measured.judge.metrics and output.output in own)
     ]
-    found = choices(measured.model, judged)
+    found = choices(measured.model, list(dict.fromkeys(judged)))
     return tuple(Jump(name, nodes[name].op_type, *both) for name, both in found.items())
 
 

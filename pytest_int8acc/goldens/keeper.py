@@ -115,7 +115,8 @@ class Keeper:
             return ratchet.tighten(judge, self.wanted, None)
         known = {output.name for output in model.outputs} | {limit.ref for limit, _ in judge.metrics}
         for score in self.record.scores:
-            if score.metric in self.wanted and score.metric in METRICS and score.subject not in known:
+            limited = score.metric in self.wanted and score.metric in METRICS
+            if limited and not known & {score.subject, judge.splitter.whole_of(score.subject)}:
                 raise GoldenError(
                     f"{self.place}: the golden is damaged: it has a score of '{score.subject}', which is no "
                     f"output of the model; {self.place.mend}"
@@ -149,6 +150,7 @@ class Keeper:
         notes = (
             *ratchet.improvements(result, self.wanted, record, update),
             *remarks(record, self.origin, run.engine),
+            *ratchet.unaccepted_parts(result, self.wanted, record, update),
         )
         if not result.passed:
             said += _candidate(self, result, run)
@@ -281,7 +283,12 @@ def _against_golden(keeper: Keeper, record: Record, baseline: str, run: Compared
 def _judged(judge: Judge, golden: Outputs, live: Outputs, *, labelled: bool) -> Iterator[Score]:
     """Scores with a limit; users' metrics only where the labels are those of these samples."""
     outputs: Sequence[OutputResult] = compare_outputs(
-        golden, live, judge.limits, metrics_given=bool(judge.metrics), judged_only=True
+        golden,
+        live,
+        judge.limits,
+        metrics_given=bool(judge.metrics),
+        judged_only=True,
+        splitter=judge.splitter,
     )
     for output in outputs:
         yield from (score for score in output.scores if score.limit is not None)

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from pytest_int8acc.case.judge import Judge
-from pytest_int8acc.errors import CriterionError
+from pytest_int8acc.errors import CriterionError, listed
 from pytest_int8acc.goldens.record import Accepted, GoldenError, Record
 from pytest_int8acc.results import Bound, CaseResult, Score
 from pytest_int8acc.scores.compare import compare_output
@@ -54,8 +54,8 @@ def accepted_scores(
 
     ``judge``, the case's own criteria, says along which axes; ``metrics`` are the scores of users' metrics.
     """
-    for name, arrays in baseline.items():
-        for score in _all_scores(name, arrays, candidate[name], limits_for(name, judge.limits)):
+    for name, ours, theirs in _compared(judge, baseline, candidate):
+        for score in _all_scores(name, ours, theirs, _own_limits(judge, name)):
             if _bounds(score.value, score.bound):
                 yield Accepted(subject=name, metric=score.metric, value=score.value, bound=score.bound)
     values = {score.subject: score.value for score in metrics}
@@ -63,6 +63,25 @@ def accepted_scores(
         bound = _bound(limit)
         if _bounds(value := values.get(limit.ref, math.nan), bound):
             yield Accepted(subject=limit.ref, metric=_function(limit.ref), value=value, bound=bound)
+
+
+def _compared(
+    judge: Judge, baseline: Outputs, candidate: Outputs
+) -> Iterator[tuple[str, Sequence[Array], Sequence[Array]]]:
+    """Each output, or each of its parts, with both forms' arrays."""
+    for name, arrays in baseline.items():
+        parts = judge.splitter.parts(name, arrays[0]) if arrays else ()
+        unjudged = any(limits.unjudged for limits in limits_for(name, judge.limits))
+        if unjudged or not parts:
+            yield name, arrays, candidate[name]
+            continue
+        for part in parts:
+            yield part.name, [part.of(a) for a in arrays], [part.of(a) for a in candidate[name]]
+
+
+def _own_limits(judge: Judge, subject: str) -> list[OutputLimits]:
+    """The case's own criteria for an output, or for a part of one."""
+    return limits_for(judge.splitter.whole_of(subject), judge.limits)
 
 
 def tighten(judge: Judge, wanted: Mapping[str, float], record: Record | None) -> Judge:
@@ -118,6 +137,21 @@ def improvements(result: CaseResult, wanted: Mapping[str, float], record: Record
     return [f"better than accepted: {', '.join(better)}; to hold on to it: {update}"] if better else []
 
 
+def unaccepted_parts(
+    result: CaseResult, wanted: Mapping[str, float], record: Record, update: str
+) -> list[str]:
+    """A note on outputs that are judged by their parts, where the golden accepts them as a whole."""
+    accepted = {score.subject for score in record.scores}
+    new = [o for o in result.outputs if o.part_of and o.name not in accepted and o.part_of in accepted]
+    wholes = list(dict.fromkeys(output.part_of for output in new))
+    if not new or not wanted:
+        return []
+    return [
+        f"the golden accepts {listed(wholes)} as a whole, which is judged by its parts now "
+        f"({', '.join(repr(output.name) for output in new)}); to accept the scores of the parts: {update}"
+    ]
+
+
 def _all_scores(
     name: str, baseline: Sequence[Array], candidate: Sequence[Array], own: Sequence[OutputLimits]
 ) -> Iterator[Score]:
@@ -142,11 +176,11 @@ def _output_limits(judge: Judge, name: str, amount: float, record: Record) -> It
     for score in record.scores:
         if score.metric != name or name not in METRICS or score.subject in references:
             continue
-        own = limits_for(score.subject, judge.limits)
+        own = _own_limits(judge, score.subject)
         like = next((c for c in own if name in c.limits), own[0] if own else OutputLimits(score.subject))
         note = f"accepted {score.value:.6g}, may lose {amount:g}"
         limit = {name: _limit(score, amount)}
-        yield replace(like, output=glob.escape(score.subject), limits=limit, note=note)
+        yield replace(like, output=glob.escape(score.subject), limits=limit, note=note, accepted=True)
 
 
 def _metric_limits(

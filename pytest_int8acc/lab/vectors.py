@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from pytest_int8acc.case.trials import Gathered, SampleJudge, SampleOutputs, concatenated
 from pytest_int8acc.scores.criteria import kind_of
-from pytest_int8acc.scores.parts import TINY, error
+from pytest_int8acc.scores.parts import TINY, Demand, error
 from pytest_int8acc.search.types import Probe, Target
 from pytest_int8acc.tensors import Array
 
@@ -67,8 +67,12 @@ class Prober:
         """For each target, of some of the ``samples`` that a probe is of."""
         vectors = []
         for demand in self._judge.demands:
-            longest = max(self._judge.baseline[demand.output][i].size for i in samples)
-            vectors.append(self._vectors(demand.output, some, outputs, demand.vectors, longest))
+            longest = max(demand.cut(self._judge.baseline[demand.source][i]).size for i in samples)
+
+            def measure(b: Array, c: Array, count: int, demand: Demand = demand) -> Vectors:
+                return demand.vectors(demand.cut(b), demand.cut(c), count)
+
+            vectors.append(self._vectors(demand.source, some, outputs, measure, longest))
         own = len(self.targets) - len(vectors)
         return vectors + [self._of_outputs(samples, some, outputs)] * own
 

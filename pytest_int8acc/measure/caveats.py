@@ -269,10 +269,12 @@ def not_judged(
         outputs: How its outputs were judged.
         recorded: Whether a golden is recorded, whose limits are those of the next run.
     """
-    free = [o.name for o in outputs if not o.problem and all(score.limit is None for score in o.scores)]
+    limited = {o.output for o in outputs if o.problem or any(s.limit is not None for s in o.scores)}
+    free = list(dict.fromkeys(o.output for o in outputs if o.output not in limited))
     own = [c.metric for c in case.criteria if isinstance(c, MetricCriterion)]
     left_out = [n for n in free if any(n == wish or fnmatchcase(n, wish) for wish in case.unjudged)]
-    seen = [name for name in free if name not in left_out] if len(outputs) > 1 and not recorded else []
+    several = len({output.output for output in outputs}) > 1
+    seen = [name for name in free if name not in left_out] if several and not recorded else []
     if left_out:
         yield f"not judged, as 'unjudged' says: {listed(left_out)}"
     if seen and own:

@@ -79,7 +79,7 @@ def precision_contract(
     engine = next((info for info in backend.engines if info.role == Role.INT8), None)
     if engine is None:
         return contract
-    identical = _are_identical(output for output in outputs if output.name not in zero)
+    identical = _are_identical(output for output in outputs if output.output not in zero)
     return _with_engine(contract, engine, shares, low, names, identical=identical)
 
 

@@ -25,13 +25,14 @@ def keep_worst(kept: dict[str, Worst], comparison: Comparison, baseline: Feed, i
     """Take over what of the batch just compared is worse than what is ``kept``, by output."""
     for name, tally in comparison.tallies.items():
         rows = tally.latest
-        if tally.difference or not len(rows) or not baseline[name].ndim:
+        ours, theirs = tally.cut(baseline[tally.output]), tally.cut(int8[tally.output])
+        if tally.difference or not len(rows) or not ours.ndim:
             continue
         ratios = sample_ratios(rows)
         at = int(ratios.argmin())
         if ratios[at] < (kept[name].ratio if name in kept else float("inf")):
             sample = tally.samples - len(rows) + at
-            kept[name] = Worst(sample, float(ratios[at]), baseline[name][at].copy(), int8[name][at].copy())
+            kept[name] = Worst(sample, float(ratios[at]), ours[at].copy(), theirs[at].copy())
 
 
 def worst_of(kept: Mapping[str, Worst], output: str, sample: int | None) -> Worst | None:

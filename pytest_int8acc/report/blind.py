@@ -65,7 +65,9 @@ def blind_fix(blind: BlindSpots) -> str:
     """Returns what to write into the spec, as far as a trial has shown that it helps."""
     accept = "or say why that is accepted: 'accept_blind: REASON'"
     if blind.remedy is not None and blind.remedy.limit is not None:
-        wish = f"{{output: {middle(blind.remedy.subject, NAME)}, sqnr_db: {blind.remedy.limit:g}}}"
+        subject = middle(blind.remedy.subject, NAME)
+        named = f"'{subject}'" if "[" in subject else subject  # of a part: YAML's own signs
+        wish = f"{{output: {named}, sqnr_db: {blind.remedy.limit:g}}}"
         reached = f"which they miss and INT8 keeps ({number(blind.remedy.value)} dB)"
         return f"add the criterion {wish}, {reached}; {accept}"
     if any(metric.as_well for metric in blind.at_chance):

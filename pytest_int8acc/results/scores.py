@@ -189,6 +189,13 @@ class OutputResult:
     """The share of the elements that are NaN in both forms, and left out."""
     small: SmallSamples | None = None
     """Samples far smaller than others that miss a limit by themselves; None where there are none."""
+    part_of: str = ""
+    """The output that this is a part of; empty where it is an output."""
+
+    @property
+    def output(self) -> str:
+        """The model's output, of which this may be a part."""
+        return self.part_of or self.name
 
     @property
     def passed(self) -> bool:

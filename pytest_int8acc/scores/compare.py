@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -11,13 +11,14 @@ import numpy as np
 from pytest_int8acc.errors import CriterionError
 from pytest_int8acc.results import LineFit, OutputResult, Score
 from pytest_int8acc.results.scores import Meaning, SmallSamples
-from pytest_int8acc.scores.criteria import OutputLimits, check_patterns, limits_for
+from pytest_int8acc.scores.criteria import OutputLimits, check_patterns, limits_for, limits_of_part
 from pytest_int8acc.scores.measures import DIVERGENCE, ERRORS, SQUARES
 from pytest_int8acc.scores.metrics import METRICS, Metric
 from pytest_int8acc.scores.reserve import heavy, interval
+from pytest_int8acc.scores.split import Splitter
 from pytest_int8acc.scores.sums import AT, F64, Sums
 from pytest_int8acc.scores.tally import Tally
-from pytest_int8acc.tensors import Array, Feed, Outputs
+from pytest_int8acc.tensors import Array, Feed, Outputs, Part
 
 #: Below this correlation a line says nothing.
 _MIN_CORRELATION = 0.8
@@ -36,16 +37,34 @@ class Comparison:
     """
 
     def __init__(
-        self, criteria: Sequence[OutputLimits] = (), *, metrics_given: bool = False, judged_only: bool = False
+        self,
+        criteria: Sequence[OutputLimits] = (),
+        *,
+        metrics_given: bool = False,
+        judged_only: bool = False,
+        splitter: Splitter | None = None,
     ) -> None:
         """Nothing is compared yet; arguments as for ``compare_outputs``."""
         self._criteria, self._judged_only = criteria, judged_only
+        self._splitter = Splitter() if splitter is None else splitter
         self._use_defaults = not metrics_given
         self.tallies: dict[str, Tally] = {}
+        """By the name of an output, or of a part of one."""
 
-    def open(self, baseline: Sequence[str], candidate: Sequence[str]) -> None:
-        """Make a tally for each output; CriterionError where a criterion or the candidate does not fit."""
-        check_patterns(self._criteria, list(baseline))
+    def open(self, baseline: Sequence[str], candidate: Sequence[str], first: Mapping[str, Array]) -> None:
+        """Make a tally for each output, or for each of its parts.
+
+        Args:
+            baseline: Names of its outputs.
+            candidate: Names of its outputs.
+            first: The baseline's arrays of the first batch; an output without one is not split.
+
+        Raises:
+            CriterionError: A criterion or the candidate does not fit.
+        """
+        parts = {name: self._parts(name, first) for name in baseline}
+        named = [name for found in parts.values() for part in found for name in (part.name, part.place)]
+        check_patterns(self._criteria, [*baseline, *named])
         missing = [name for name in baseline if name not in candidate]
         if missing:
             raise CriterionError(
@@ -53,16 +72,29 @@ class Comparison:
                 f"{', '.join(candidate) or 'none'}; both models need the same output names"
             )
         for name in baseline:
-            limits = limits_for(name, self._criteria)
-            default = not limits and self._use_defaults
-            self.tallies[name] = Tally(name, None if default else limits, judged_only=self._judged_only)
+            if not parts[name]:
+                self._open(name, limits_for(name, self._criteria), None)
+                continue
+            if accepted := [limits for limits in limits_for(name, self._criteria) if limits.accepted]:
+                self._open(name, accepted, None)
+            for part in parts[name]:
+                self._open(part.name, limits_of_part(part, first[name], parts[name], self._criteria), part)
+
+    def _parts(self, output: str, first: Mapping[str, Array]) -> Sequence[Part]:
+        if output not in first or any(limits.unjudged for limits in limits_for(output, self._criteria)):
+            return ()
+        return self._splitter.parts(output, first[output])
+
+    def _open(self, name: str, limits: Sequence[OutputLimits], part: Part | None) -> None:
+        known = None if not limits and self._use_defaults else limits
+        self.tallies[name] = Tally(name, known, judged_only=self._judged_only, part=part)
 
     def add(self, baseline: Feed, candidate: Feed) -> None:
         """Compare the next batch; CriterionError where a criterion or the candidate does not fit."""
         if not self.tallies:
-            self.open(list(baseline), list(candidate))
-        for name, array in baseline.items():
-            self.tallies[name].add(array, candidate[name])
+            self.open(list(baseline), list(candidate), baseline)
+        for tally in self.tallies.values():
+            tally.add(baseline[tally.output], candidate[tally.output])
 
     def results(
         self, noise: Comparison | None = None, *, intervals: bool = False
@@ -119,6 +151,7 @@ def compare_outputs(
     *,
     metrics_given: bool = False,
     judged_only: bool = False,
+    splitter: Splitter | None = None,
 ) -> tuple[OutputResult, ...]:
     """Every output of the baseline compared with the candidate's, in the baseline's order.
 
@@ -129,15 +162,16 @@ def compare_outputs(
             agreement 0.99 where it holds no floats).
         metrics_given: Whether the case judges by a user's metric; then there is no default limit.
         judged_only: Leaves out what no limit needs: other scores, the line, the worst sample.
+        splitter: Which outputs are judged by their parts; None: none is.
 
     Raises:
         CriterionError: A criterion matches no output or does not fit one, the candidate lacks an output, or
             the baseline is not finite where a limit needs it.
     """
-    found = Comparison(criteria, metrics_given=metrics_given, judged_only=judged_only)
-    found.open(list(baseline), list(candidate))
-    for name, arrays in baseline.items():
-        _add_all(found.tallies[name], arrays, candidate[name])
+    found = Comparison(criteria, metrics_given=metrics_given, judged_only=judged_only, splitter=splitter)
+    found.open(list(baseline), list(candidate), {n: arrays[0] for n, arrays in baseline.items() if arrays})
+    for tally in found.tallies.values():
+        _add_all(tally, baseline[tally.output], candidate[tally.output])
     return found.results()
 
 
@@ -209,6 +243,7 @@ def result(tally: Tally, noise: Tally | None = None, *, intervals: bool = False)
     shown = obstacle.comparable and tally.kind == "floats" and not tally.judged_only and tally.can_be_squared
     return OutputResult(
         name=tally.name,
+        part_of="" if tally.part is None else tally.output,
         dtype=tally.dtype,
         shape=tally.shape,
         scores=tuple(scores),

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
 from typing import Literal
 
 from pytest_int8acc.errors import CriterionError
+from pytest_int8acc.graph.parts import SCORES
 from pytest_int8acc.results import Bound, Score
 from pytest_int8acc.scores.measures import REL_FLOOR, Tolerance
 from pytest_int8acc.scores.metrics import METRICS, Metric, per_sample
-from pytest_int8acc.tensors import Array, did_you_mean
+from pytest_int8acc.tensors import Array, Part, did_you_mean
 
 #: Used where no criterion names an output: metric and limit for floats, and for everything else.
 DEFAULT_FLOAT = ("sqnr_db", 20.0)
@@ -68,6 +69,9 @@ class OutputLimits:
     """Takes these outputs out of all other limits."""
     inner: bool = False
     """Speaks of a tensor inside the model, of which nothing else does."""
+    accepted: bool = False
+    """Comes from a golden, and speaks of exactly what was judged when that was recorded: where an output is
+    judged by its parts since then, of the whole output."""
     spared: float | None = None
     """The share of samples that may miss the limits, each judged by itself; None: all are judged together."""
 
@@ -106,8 +110,42 @@ def kind_of(array: Array) -> str:
 
 def limits_for(name: str, criteria: Sequence[OutputLimits]) -> list[OutputLimits]:
     """Those of ``criteria`` that speak of output ``name``, in order, or what leaves it unjudged."""
-    mine = [c for c in criteria if c.output == name or fnmatchcase(name, c.output)]
+    return _speaking_of((name,), criteria)
+
+
+def _speaking_of(names: Sequence[str], criteria: Sequence[OutputLimits]) -> list[OutputLimits]:
+    """Those of ``criteria`` that speak of one of these names, which are of one thing."""
+    mine = [c for c in criteria if any(c.output == name or fnmatchcase(name, c.output) for name in names)]
     return [c for c in mine if c.inner] or [c for c in mine if c.unjudged] or mine
+
+
+def limits_of_part(
+    part: Part, array: Array, siblings: Sequence[Part], criteria: Sequence[OutputLimits]
+) -> list[OutputLimits]:
+    """Those of ``criteria`` that speak of a part, or of the output that it belongs to; none: the default one.
+
+    What looks for the greatest class along the axis of the parts judges the scores alone, where there are
+    some: the greatest coordinate of a box is no class. Nor is one of a single place.
+
+    Args:
+        part: Of an output.
+        array: The baseline's, of the whole output.
+        siblings: All parts of that output.
+        criteria: All of the case.
+    """
+    shape = part.of(array).shape
+    no_classes = part.kind != SCORES and any(sibling.kind == SCORES for sibling in siblings)
+    found = []
+    own = [c for c in criteria if not c.accepted or fnmatchcase(part.name, c.output)]
+    for criterion in _speaking_of((part.name, part.place, part.output), own):
+        along = criterion.axis % len(shape) == part.axis if shape else False
+        kept = dict(criterion.limits)
+        for metric in criterion.limits if along else ():
+            if METRICS[metric].min_classes and (no_classes or shape[part.axis] < METRICS[metric].min_classes):
+                del kept[metric]
+        if kept or not criterion.limits:
+            found.append(replace(criterion, limits=kept))
+    return found
 
 
 def default_limits(name: str, arrays: Sequence[Array]) -> list[OutputLimits]:
@@ -120,6 +158,11 @@ def check_patterns(criteria: Sequence[OutputLimits], outputs: Sequence[str]) -> 
     """Raise CriterionError for a criterion that matches no output, or a metric that does not exist."""
     for criterion in criteria:
         if not any(limits_for(name, [criterion]) for name in outputs):
+            if criterion.accepted:
+                raise CriterionError(
+                    f"the golden accepts a score of '{criterion.output}', which is not judged any more; "
+                    "record it anew: --int8acc-update=all"
+                )
             what = "unjudged:" if criterion.unjudged else "criterion for output"
             raise CriterionError(
                 f"{what} '{criterion.output}' matches no output of the model"

@@ -5,14 +5,15 @@ A criterion that such outputs keep cannot fail, so that a pass by it says nothin
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 
 import numpy as np
 
 from pytest_int8acc.results.scores import DeadKind
 from pytest_int8acc.scores.criteria import kind_of
-from pytest_int8acc.tensors import Array
+from pytest_int8acc.tensors import Array, Part
 
 #: Samples of an output, [samples, ...], by its name.
 Samples = Mapping[str, Array]
@@ -81,14 +82,14 @@ def distinct(samples: Mapping[str, list[Array]]) -> int:
 
 
 def dead_candidates(
-    baseline: Mapping[str, list[Array]], judged: list[str], axes: Mapping[str, int]
+    baseline: Mapping[str, list[Array]], judged: Mapping[str, Part | None], axes: Mapping[str, int]
 ) -> Iterator[tuple[DeadKind, str, dict[str, list[Array]]]]:
     """Gives each dead candidate: its kind, the output that it is about, and all outputs sample by sample.
 
     Args:
         baseline: By output, an array per sample; at least two samples.
-        judged: Outputs that criteria look at.
-        axes: The axis of classes of those outputs that have one.
+        judged: What criteria look at: an output's name, or that of a part of one, with the part.
+        axes: The axis of classes of what has one, by the same names.
     """
     yield "zeros", "", {name: [_zeros(array) for array in arrays] for name, arrays in baseline.items()}
     order = derangement(len(next(iter(baseline.values()))))
@@ -96,12 +97,23 @@ def dead_candidates(
     averaged = {name: _mean(arrays) for name, arrays in baseline.items()}
     if all(arrays is not None for arrays in averaged.values()):
         yield "mean", "", {name: arrays for name, arrays in averaged.items() if arrays is not None}
-    for name in judged:
-        if len(baseline) > 1:
-            yield "replaced", name, {**baseline, name: [_zeros(array) for array in baseline[name]]}
+    for name, part in judged.items():
+        output = name if part is None else part.output
+        arrays = baseline[output]
+        if len(baseline) > 1 or part is not None:
+            yield "replaced", name, {**baseline, output: [_changed(a, part, _zeros) for a in arrays]}
         if name in axes:
-            rolled = [np.roll(array, 1, axes[name]) for array in baseline[name]]
-            yield "shifted", name, {**baseline, name: rolled}
+            rolled = [_changed(a, part, partial(np.roll, shift=1, axis=axes[name])) for a in arrays]
+            yield "shifted", name, {**baseline, output: rolled}
+
+
+def _changed(array: Array, part: Part | None, change: Callable[[Array], Array]) -> Array:
+    """A copy of an array of which a part is changed; all of it where that is None."""
+    if part is None:
+        return change(array)
+    copied = array.copy()
+    part.of(copied)[...] = change(part.of(array))
+    return copied
 
 
 def derangement(count: int, seed: int = 0) -> list[int]:

@@ -52,6 +52,8 @@ class Demand(ABC):
             whole: All that a search sees of the output's baseline, compared with itself.
         """
         self.output, self.metric, self.limit = whole.name, METRICS[metric], limits.limits[metric]
+        self.source, self.cut = whole.output, whole.cut
+        """The model's output, and what is compared of its arrays."""
         self.limits, self.samples = limits, whole.samples
         self.budget = self._budget(whole)
         """How much of what is measured meets the limit exactly, as a mean over all samples."""

@@ -13,7 +13,7 @@ from pytest_int8acc.scores.criteria import OutputLimits, check_fits, default_lim
 from pytest_int8acc.scores.measures import ERRORS, SQUARES, How, Measure
 from pytest_int8acc.scores.metrics import METRICS, Metric
 from pytest_int8acc.scores.sums import AT, F64, SQUARED, Sums, greatest_magnitude, samples_in, sums_of
-from pytest_int8acc.tensors import Array
+from pytest_int8acc.tensors import Array, Part
 
 _REPORTED_FLOAT = ("cosine", "sqnr_db", "max_abs", "mean_abs")
 _Key = tuple[Measure, How]
@@ -45,6 +45,7 @@ class Tally:
         *,
         judged_only: bool = False,
         peak: float | None = None,
+        part: Part | None = None,
     ) -> None:
         """Nothing is compared yet.
 
@@ -53,8 +54,9 @@ class Tally:
             limits: Those that speak of it; None: the default ones.
             judged_only: Leaves out what no limit needs.
             peak: Greatest magnitude of the whole baseline, where it is known.
+            part: What is compared of the output's arrays; None: all.
         """
-        self.name, self.judged_only = name, judged_only
+        self.name, self.judged_only, self.part = name, judged_only, part
         self.limits: Sequence[OutputLimits] = limits or ()
         self.dtype, self.kind, self.arrays, self.elements, self.samples = "", "", 0, 0, 0
         self.difference = ""
@@ -71,13 +73,14 @@ class Tally:
         """Compare the next batch.
 
         Args:
-            b: The baseline's array.
+            b: The baseline's array, of the whole output.
             c: The candidate's.
             samples: How many the arrays hold; by default as many as the first axis counts.
 
         Raises:
             CriterionError: A metric does not fit the output.
         """
+        b, c = self.cut(b), self.cut(c)
         tail = b.shape[1:] if b.ndim else None
         if tail not in self._tails:
             self._tails.add(tail)
@@ -99,6 +102,15 @@ class Tally:
                     rows.append(measure.rows(b, c, count, how, self._peak or 0.0))
         if self._peak is None and any(measure.needs_peak for measure, _ in self._rows):
             self._held.append((b, c, count))
+
+    @property
+    def output(self) -> str:
+        """The output that is compared, or a part of it."""
+        return self.name if self.part is None else self.part.output
+
+    def cut(self, array: Array) -> Array:
+        """What is compared of an array of the output."""
+        return array if self.part is None else self.part.of(array)
 
     def _begin(self, b: Array) -> None:
         if self.arrays:

@@ -40,6 +40,8 @@ class _Limits(Closed):
     what: ClassVar[str] = "criterion"
     beside: ClassVar[tuple[str, ...]] = ()
     """Keys that set no limit."""
+    instead: ClassVar[tuple[str, ...]] = ()
+    """Of these, keys that say something without a limit, too."""
 
     @classmethod
     def limits(cls) -> tuple[str, ...]:
@@ -49,7 +51,7 @@ class _Limits(Closed):
     @classmethod
     def conflicts(cls, given: Mapping[str, Any]) -> Iterator[tuple[str | None, str]]:
         """No limit at all."""
-        if not any(key in given for key in cls.limits()):
+        if not any(key in given for key in (*cls.limits(), *cls.instead)):
             yield None, f"a {cls.what} needs a limit; add one or more of {', '.join(cls.limits())}"
 
 
@@ -80,14 +82,22 @@ class Tolerance(Closed):
 class OutputCriterion(_Limits):
     """Limits on how far an output may be from the baseline's."""
 
-    beside = ("output", "tensor", "axis", "rel_floor", "per", "quantile")
+    beside = ("output", "tensor", "axis", "rel_floor", "per", "quantile", "parts")
+    instead = ("parts",)
 
     output: fields.GraphName = option("The output's name, or a pattern (*, ?, [seq]) of names.", "*")
     tensor: fields.GraphName | None = option(
         "In place of 'output': a tensor inside the float model, by its name, judged as an output is.",
         examples=["/head/boxes"],
     )
-    axis: fields.Axis = option("The axis of classes, for kl and the top-k agreements.", -1)
+    parts: fields.Parts | None = option(
+        "Sizes along 'axis': each part is judged by itself, under these limits or the default ones. Without "
+        "it, an output that the graph joins of parts of unlike kind is judged by those; 'off': as a whole.",
+        examples=[[4, 80]],
+    )
+    axis: fields.Axis = option(
+        "The axis of classes, for kl and the top-k agreements; of 'parts', where these are given.", -1
+    )
     cosine: fields.Cosine | None = option("Least cosine similarity.")
     sqnr_db: fields.Number | None = option(
         "Least signal-to-quantization-noise ratio in dB; 20: noise is a tenth of the signal."
@@ -125,6 +135,11 @@ class OutputCriterion(_Limits):
     top5_agreement: fields.Fraction | None = option(
         "Least fraction of samples with the baseline's top class among their five greatest."
     )
+
+    @property
+    def limits_given(self) -> bool:
+        """Whether it sets a limit, and does not name parts alone."""
+        return any(getattr(self, key) is not None for key in self.limits())
 
     @classmethod
     def conflicts(cls, given: Mapping[str, Any]) -> Iterator[tuple[str | None, str]]:

@@ -7,7 +7,7 @@ import math
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
-from typing import Annotated, Any, ClassVar, get_args
+from typing import Annotated, Any, ClassVar, Literal, get_args
 
 from pydantic import (
     AfterValidator,
@@ -157,6 +157,13 @@ def _growing(value: tuple[tuple[int, ...], ...]) -> tuple[tuple[int, ...], ...]:
     return value
 
 
+def _several(value: tuple[int, ...]) -> tuple[int, ...]:
+    """``value``, unless it is one size."""
+    if len(value) < 2:
+        raise _wrong(f"expected {_PARTS}, found {len(value)}: one part is the whole output")
+    return value
+
+
 _PRINTABLE = r"^[^\x00-\x1f]+$"
 _PROFILE = "three shapes, smallest, usual and largest, like [[1, 3], [8, 3], [32, 3]]"
 _DROP = "a number of at least 0, or a percentage of the baseline's value like '1%'"
@@ -200,6 +207,18 @@ Profile = Annotated[
     Field(json_schema_extra={"minItems": 3, "maxItems": 3}),
     AfterValidator(_growing),
     expect(_PROFILE),
+]
+_PARTS = "sizes along 'axis', like [4, 80], or off"
+Parts = Annotated[
+    Annotated[
+        tuple[Count, ...],
+        Field(json_schema_extra={"minItems": 2}),
+        AfterValidator(_several),
+        expect(_PARTS),
+        Tag("(sizes)"),
+    ]
+    | Annotated[Literal["off"], expect(_PARTS), Tag("(off)")],
+    Discriminator(lambda value: "(off)" if isinstance(value, str | bool) else "(sizes)"),
 ]
 Axis = Annotated[int, Field(strict=True), _number("a whole number")]
 Flag = Annotated[bool, Field(strict=True), expect("true or false")]

@@ -1,0 +1,175 @@
+"""Outputs judged by their parts: which parts, by the graph, the spec, and what the baseline holds."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+
+from pytest_int8acc.errors import CriterionError
+from pytest_int8acc.graph.parts import SCORES, Segment
+from pytest_int8acc.tensors import Array, Part
+
+#: Parts whose greatest magnitudes differ by more than this do not fit one scale of 127 steps.
+UNLIKE = 100.0
+#: An output of more parts than this is judged as a whole: none of them could be told from the others.
+_MOST_PARTS = 8
+
+
+@dataclass(frozen=True)
+class NamedParts:
+    """Parts that a spec names: sizes along an axis of an output."""
+
+    sizes: tuple[int, ...]
+    axis: int
+    """As written: negative from the end."""
+
+
+@dataclass(eq=False)
+class Splitter:
+    """Says of which parts an output is judged; decided at the first batch of the baseline, and kept.
+
+    What one case compares (baseline, candidate, plans, fixes) must be split alike, so that all of it shares
+    one splitter.
+    """
+
+    joined: Mapping[str, tuple[int, tuple[Segment, ...]]] = field(default_factory=dict)
+    """Output to the axis along which the graph joins it, and of what."""
+    named: Mapping[str, NamedParts | None] = field(default_factory=dict)
+    """Output to the parts that the spec names; None: it is judged as a whole."""
+    _decided: dict[str, tuple[Part, ...]] = field(default_factory=dict)
+
+    def parts(self, output: str, array: Array) -> tuple[Part, ...]:
+        """Returns the parts of an output; none where it is judged as a whole.
+
+        Args:
+            output: Its name.
+            array: What the baseline gives, [samples, ...]; looked at only in the first call.
+
+        Raises:
+            CriterionError: The sizes that the spec names are not those of the output.
+        """
+        if output not in self._decided:
+            self._decided[output] = tuple(self._decide(output, array))
+        return self._decided[output]
+
+    def part(self, name: str) -> Part | None:
+        """Returns the part of this name; None where it is none, or the output was not compared yet."""
+        parts = (part for found in self._decided.values() for part in found)
+        return next((part for part in parts if part.name == name), None)
+
+    def whole_of(self, part: str) -> str:
+        """Returns the output that a part of this name belongs to; the name itself where it is no part's."""
+        outputs = (name for name in {**self.joined, **self.named} if part.startswith(f"{name}["))
+        return max(outputs, key=len, default=part)
+
+    def _decide(self, output: str, array: Array) -> Sequence[Part]:
+        if output in self.named:
+            named = self.named[output]
+            return [] if named is None else self._by_name(output, array, named)
+        if output not in self.joined:
+            return []
+        axis, segments = self.joined[output]
+        if array.ndim <= axis or array.shape[axis] != sum(segment.size for segment in segments):
+            return []
+        return _unlike(output, axis, segments, array)
+
+    def _by_name(self, output: str, array: Array, named: NamedParts) -> list[Part]:
+        axis = axis_of(output, named, array.shape)
+        known_axis, segments = self.joined.get(output, (axis, ()))
+        kinds = _kinds(segments) if known_axis == axis else []
+        parts, start = list[Part](), 0
+        for size in named.sizes:
+            here = set(kinds[start : start + size])
+            stop = None if start + size == array.shape[axis] else start + size
+            parts.append(Part(output, axis, start, stop, here.pop() if len(here) == 1 else ""))
+            start += size
+        return parts
+
+
+def axis_of(output: str, named: NamedParts, shape: Sequence[object]) -> int:
+    """Returns the axis along which parts lie, from the front.
+
+    Args:
+        output: For messages.
+        named: The parts.
+        shape: Of the output; a size that is no integer is not known, and not held against the parts.
+
+    Raises:
+        CriterionError: There is no such axis, it counts the samples, or sizes do not add up to its size.
+    """
+    total, said = sum(named.sizes), " + ".join(map(str, named.sizes))
+    fitting = [axis for axis in range(1, len(shape)) if shape[axis] == total]
+    remedy = f"; axis {fitting[0]} has: write 'axis: {fitting[0]}'" if fitting else "; mend the sizes"
+    if not -len(shape) <= named.axis < len(shape):
+        raise CriterionError(
+            f"parts of output '{output}': there is no axis {named.axis} in its shape {_shape(shape)}{remedy}"
+        )
+    axis = named.axis % len(shape)
+    if axis == 0:
+        raise CriterionError(
+            f"parts of output '{output}': axis 0 of its shape {_shape(shape)} counts the samples{remedy}"
+        )
+    if isinstance(shape[axis], int) and shape[axis] != total:
+        raise CriterionError(
+            f"parts of output '{output}': {said} is {total}, but axis {named.axis} of its shape "
+            f"{_shape(shape)} has {shape[axis]} places{remedy}"
+        )
+    return axis
+
+
+def _shape(shape: Sequence[object]) -> str:
+    return f"[{', '.join('?' if size is None else str(size) for size in shape)}]"
+
+
+def _kinds(segments: Sequence[Segment]) -> list[str]:
+    """The kind of each place along the axis."""
+    return [segment.label for segment in segments for _ in range(segment.size)]
+
+
+def _unlike(output: str, axis: int, segments: Sequence[Segment], array: Array) -> list[Part]:
+    """The parts of unlike kind or magnitude; none where there is one, or too many to tell apart."""
+    groups: list[list[Segment]] = []
+    ends: list[tuple[float, float]] = []
+    start = 0
+    for segment in segments:
+        here = Part(output, axis, start, start + segment.size)
+        start += segment.size
+        most = greatest(here.of(array))
+        if groups and _belongs(segment, most, groups[-1], ends[-1]):
+            groups[-1].append(segment)
+            ends[-1] = _widened(ends[-1], most)
+        else:
+            groups.append([segment])
+            ends.append((most or np.inf, most))
+    if not 1 < len(groups) <= _MOST_PARTS:
+        return []
+    parts, start = list[Part](), 0
+    for group in groups:
+        stop = start + sum(segment.size for segment in group)
+        labels = {segment.label for segment in group}
+        kind = labels.pop() if len(labels) == 1 else ""
+        parts.append(Part(output, axis, start, stop, kind))
+        start = stop
+    return [*parts[:-1], replace(parts[-1], stop=None)]
+
+
+def _belongs(segment: Segment, most: float, group: Sequence[Segment], ends: tuple[float, float]) -> bool:
+    """Whether a segment is of the kind and about the magnitude of those before it."""
+    if segment.kind != group[0].kind:
+        return False
+    low, high = _widened(ends, most)
+    return segment.kind == SCORES or high <= UNLIKE * low
+
+
+def _widened(ends: tuple[float, float], most: float) -> tuple[float, float]:
+    """The least and the greatest magnitude; one that is 0 throughout says nothing of its unit."""
+    return (min(ends[0], most or np.inf), max(ends[1], most))
+
+
+def greatest(array: Array) -> float:
+    """Returns the greatest finite magnitude; 0 where there is none, or no number."""
+    if array.dtype.kind not in "fiu":
+        return 0.0
+    return float(np.max(np.abs(array), where=np.isfinite(array), initial=0.0))

@@ -1,0 +1,162 @@
+"""An output that a graph joins of parts of unlike kind is judged by its parts."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from joined import LAYOUTS, names, write_project
+from plugin_support import LOAD
+
+
+def run(pytester: pytest.Pytester, *args: str) -> tuple[dict[str, Any], str]:
+    """Entries of report.json by case, and all that was written."""
+    result = pytester.runpytest(*LOAD, "--int8acc", "--int8acc-report", "report", *args)
+    report = json.loads((pytester.path / "report/report.json").read_text())
+    return {case["name"].removesuffix(".onnx"): case for case in report["cases"]}, result.stdout.str()
+
+
+PARTS = {
+    "channels": ["output0[:4], boxes", "output0[4:], scores"],
+    "anchors": ["output0[:, :4], boxes", "output0[:, 4:], scores"],
+    "levels": ["output0[:, :4]", "output0[:, 4:], scores"],
+    "reshaped": ["output0[:4], boxes", "output0[4:], scores"],
+    "sliced": ["output0[:2], boxes", "output0[2:], scores"],
+    "scaled": ["output0[:4], boxes", "output0[4:], scores"],
+    "masks": ["output0[:4], boxes", "output0[4:7], scores", "output0[7:], masks"],
+    "depth": ["output0[:4], depth", "output0[4:], normals"],
+    "alike": ["output0"],
+    "all_scores": ["output0"],
+    "samples": ["output0"],
+}
+
+
+def test_outputs_are_judged_by_what_the_graph_joins(pytester):
+    for layout in LAYOUTS:
+        write_project(pytester.path, layout)
+    cases, text = run(pytester, "--int8acc-search", "off")
+    assert {name: names(case) for name, case in cases.items()} == PARTS, text
+    for case in cases.values():
+        for output in case["outputs"]:
+            assert output["part_of"] == ("output0" if "[" in output["name"] else "")
+
+
+@pytest.mark.parametrize("layout", ["channels", "anchors"])
+def test_scores_in_the_scale_of_boxes_are_red(pytester, layout):
+    write_project(pytester.path, layout, broken=True)
+    cases, text = run(pytester, "--int8acc-search", "off")
+    boxes, scores = cases[layout]["outputs"]
+    assert cases[layout]["verdict"] == "failed"
+    (reached,) = [score["value"] for score in boxes["scores"] if score["metric"] == "sqnr_db"]
+    assert reached > 20
+    assert f"'{scores['name']}' sqnr_db" in text
+
+
+def test_off_leaves_the_output_whole(pytester):
+    write_project(pytester.path, broken=True, criteria=[{"output": "output0", "parts": "off"}])
+    cases, _ = run(pytester, "--int8acc-search", "off")
+    assert names(cases["channels"]) == ["output0"]
+    assert [s["limit"] for s in cases["channels"]["outputs"][0]["scores"] if s["limit"]] == [20]
+
+
+def test_parts_that_a_criterion_names(pytester):
+    named = {"output": "output0", "parts": [2, 2, 3], "axis": 1, "cosine": 0.9}
+    write_project(pytester.path, criteria=[named])
+    cases, _ = run(pytester, "--int8acc-search", "off")
+    outputs = cases["channels"]["outputs"]
+    assert names(cases["channels"]) == ["output0[:2], boxes", "output0[2:4], boxes", "output0[4:], scores"]
+    limits = [[s["metric"] for s in o["scores"] if s["limit"] is not None] for o in outputs]
+    assert limits == [["cosine"]] * 3
+
+
+def test_a_criterion_of_one_part_is_added_to_those_of_the_output(pytester):
+    criteria = [
+        {"output": "output0", "sqnr_db": 15},
+        {"output": "output0[:4]", "max_abs": 100},
+        {"output": "output0[4:], scores", "mean_abs": 0.5},
+    ]
+    write_project(pytester.path, criteria=criteria)
+    cases, _ = run(pytester, "--int8acc-search", "off")
+    limits = [
+        {s["metric"]: s["limit"] for s in o["scores"] if s["limit"] is not None}
+        for o in cases["channels"]["outputs"]
+    ]
+    assert limits == [{"sqnr_db": 15, "max_abs": 100}, {"sqnr_db": 15, "mean_abs": 0.5}]
+
+
+def test_the_greatest_class_is_looked_for_among_scores(pytester):
+    write_project(pytester.path, criteria=[{"output": "output0", "axis": 1, "top1_agreement": 0.1}])
+    cases, _ = run(pytester, "--int8acc-search", "off")
+    limits = [
+        [s["metric"] for s in o["scores"] if s["limit"] is not None] for o in cases["channels"]["outputs"]
+    ]
+    assert limits == [["sqnr_db"], ["top1_agreement"]], "boxes have the default limit"
+
+
+MISTAKES = {
+    "sum": (
+        "parts: [4, 4]\n    axis: 1",
+        "8:12: parts of output 'output0': 4 + 4 is 8, but axis 1 of its shape",
+    ),
+    "axis": ("parts: [4, 3]", "axis 1 has: write 'axis: 1'"),
+    "samples": ("parts: [8, 8]\n    axis: 0", "counts the samples"),
+    "no axis": ("parts: [4, 3]\n    axis: 5", "there is no axis 5 in its shape [N, 7, 16]"),
+    "one": (
+        "parts: [7]",
+        "8:12: parts: expected sizes along 'axis', like [4, 80], or off, found 1: one part is the whole",
+    ),
+    "word": ("parts: none", "8:12: parts: expected sizes along 'axis', like [4, 80], or off, found 'none'"),
+    "zero": ("parts: [0, 7]", "8:13: parts: expected a whole number of at least 1, found 0"),
+    "twice": (
+        "parts: [4, 3]\n    axis: 1\n  - output: output0\n    parts: [3, 4]\n    axis: 1",
+        "11:12: parts of output 'output0': another criterion names others; name them once",
+    ),
+}
+
+
+@pytest.mark.parametrize("mistake", MISTAKES)
+def test_parts_that_do_not_fit_are_an_error_with_its_place(pytester, mistake):
+    said, expected = MISTAKES[mistake]
+    path = write_project(pytester.path)
+    path.write_text(
+        "model: channels.onnx\ninputs: images.npz\nbaseline: fp32\nint8:\n  calibrate: {method: minmax}\n"
+        f"criteria:\n  - output: output0\n    {said}\n"
+    )
+    result = pytester.runpytest(*LOAD, "--int8acc")
+    text = " ".join(result.stdout.str().split())
+    assert expected in text
+    assert "Traceback" not in text
+
+
+def test_unjudged_outputs_are_not_split(pytester):
+    write_project(pytester.path, unjudged=["output0"])
+    cases, _ = run(pytester, "--int8acc-search", "off")
+    assert names(cases["channels"]) == ["output0"]
+
+
+def test_a_golden_of_the_whole_says_how_its_parts_are_accepted(pytester):
+    path = write_project(
+        pytester.path, criteria=[{"regression": {"sqnr_db": 0.5}}, {"output": "output0", "parts": "off"}]
+    )
+    pytester.runpytest(*LOAD, "--int8acc", "--int8acc-search", "off", "--int8acc-update=missing")
+    whole = path.read_text()
+    path.write_text(whole.replace("- output: output0\n  parts: 'off'\n", ""))
+    assert path.read_text() != whole
+    cases, _ = run(pytester, "--int8acc-search", "off")
+    notes = " ".join(cases["channels"]["notes"])
+    assert "accepts 'output0' as a whole, which is judged by its parts now" in notes
+    assert "--int8acc-update=all" in notes
+    judged = {
+        o["name"]: [s["limit"] for s in o["scores"] if s["limit"] is not None]
+        for o in cases["channels"]["outputs"]
+    }
+    assert judged["output0[4:], scores"] == [20], "the default limit, until their scores are accepted"
+    assert len(judged["output0"]) == 1
+    run(pytester, "--int8acc-search", "off", "--int8acc-update=all")
+    cases, _ = run(pytester, "--int8acc-search", "off")
+    assert names(cases["channels"]) == ["output0[:4], boxes", "output0[4:], scores"]
+    assert all("as a whole" not in note for note in cases["channels"]["notes"])
+    for output in cases["channels"]["outputs"]:
+        (limited,) = [s for s in output["scores"] if s["limit"] is not None]
+        assert "accepted" in limited["note"]
