@@ -52,6 +52,7 @@ FORMATS = {
     "init.data": "lists of labels",
     "names": "names and texts of others",
     "plugin.reporting": "what pytest and pytest-xdist write",
+    "plugin.terminal": "lines of a text that are wrapped to the terminal",
     "scales.__init__": "files that may be binary",
     "scales.load": "JSON",
     "scales.trt_cache": "calibration caches",

@@ -128,8 +128,8 @@ def test_a_case_gives_its_memory_back_when_its_test_ends(project: Path, workers:
     for log in project.glob("memory.gw?" if workers else "memory.main"):
         lines = log.read_text().splitlines()
         megabytes = [int(line.split()[0]) for line in lines]
-        # A case of this model holds 100 MB; before the third test most libraries have been loaded.
-        assert max(megabytes) < megabytes[2] + 80, log.read_text()
+        # A case of this model holds 100 MB; what the first half of the tests reaches holds the libraries, too.
+        assert max(megabytes) < max(megabytes[: len(megabytes) // 2]) + 60, log.read_text()
         if not workers:
             half = len(lines) // 2  # the second folder wants nothing that the first has not loaded
             assert max(megabytes[half + 1 :]) < megabytes[half] + 15, log.read_text()
