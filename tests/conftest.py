@@ -60,9 +60,11 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 @pytest.fixture(autouse=True)
-def _wide_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+def _wide_terminal() -> Iterator[None]:
     """Lines that tests look for are not wrapped; for narrow terminals there is plugin/test_terminal.py."""
-    monkeypatch.setenv("COLUMNS", "500")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("COLUMNS", "500")
+        yield
 
 
 @pytest.fixture(autouse=True)

@@ -128,7 +128,7 @@ def test_a_case_gives_its_memory_back_when_its_test_ends(project: Path, workers:
     for log in project.glob("memory.gw?" if workers else "memory.main"):
         lines = log.read_text().splitlines()
         megabytes = [int(line.split()[0]) for line in lines]
-        # A case of this model holds 100 MB; what the first half of the tests reaches holds the libraries, too.
+        # A case of this model holds 100 MB; what the first half of the tests reaches includes the libraries.
         assert max(megabytes) < max(megabytes[: len(megabytes) // 2]) + 60, log.read_text()
         if not workers:
             half = len(lines) // 2  # the second folder wants nothing that the first has not loaded
