@@ -95,6 +95,9 @@ class Document:
     mistakes: list[Mistake]
 
 
+_TOO_DEEP = f"nested more than {MAX_DEPTH} levels deep; a spec needs 6 at most"
+
+
 class _UnreadableError(Exception):
     """Nothing more can be read; carries the last mistake."""
 
@@ -225,7 +228,7 @@ class _Composer:
             text = f"more than {self.max_nodes} values, aliases written out; split the spec"
             raise _UnreadableError(mark, text)
         if depth > MAX_DEPTH:
-            raise _UnreadableError(mark, f"nested more than {MAX_DEPTH} levels deep; a spec needs 6 at most")
+            raise _UnreadableError(mark, _TOO_DEEP)
 
     def scalar(self, event: Any, mark: Mark) -> Node:
         if any("\ud800" <= character <= "\udfff" for character in event.value):
@@ -277,6 +280,8 @@ def _syntax_mistake(error: yaml.YAMLError, text: str) -> Mistake:
         return Mistake(Mark(1, 1), f"not valid YAML: {error}")
     mark = _mark(place)
     problem, context = str(getattr(error, "problem", "")), str(getattr(error, "context", ""))
+    if "maximum nesting depth" in problem:  # libyaml's own limit, 1000 levels from its version 0.2.6 on
+        return Mistake(mark, _TOO_DEEP)
     start = getattr(error, "context_mark", None)
     if start is not None and (advice := _advice_at_start(problem, context)):
         return Mistake(_mark(start), f"not valid YAML: {advice}")

@@ -41,6 +41,14 @@ def test_each_mistake_is_told_once_at_its_place(
         assert not any(phrase in line for phrase in PYDANTICS_OWN)
 
 
+@pytest.mark.usefixtures("parser")
+def test_nesting_beyond_the_parser_s_own_limit_is_told_alike(tmp_path: Path) -> None:
+    file = tmp_path / "net.int8acc.yaml"
+    file.write_text("[" * 100_000, encoding="utf-8")
+    with pytest.raises(SpecError, match=r":1:\d+: nested more than 32 levels deep; a spec needs 6 at most"):
+        load_spec(file)
+
+
 def test_there_are_many_of_them() -> None:
     assert len(ALL) >= 60
 
