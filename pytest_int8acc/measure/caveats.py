@@ -23,6 +23,7 @@ from pytest_int8acc.engines.run import lock_step
 from pytest_int8acc.engines.tensorrt.parse import refusal
 from pytest_int8acc.errors import ModelError, blaming, listed
 from pytest_int8acc.graph.formats import FP16
+from pytest_int8acc.graph.index import bodies
 from pytest_int8acc.graph.lint import lint, lint_scales
 from pytest_int8acc.graph.lint.rules import find
 from pytest_int8acc.graph.load import read_model
@@ -317,6 +318,7 @@ def caveats(
                 f"{score.name}: the limit {score.limit:g} lies inside the noise "
                 f"({score.noise:g} between two runs of the baseline): its verdict means little"
             )
+    yield from _unread_in_bodies(int8)
     left_high = int8.network.left_high if int8 else {}
     without = [name for name, why in left_high.items() if why.kind == "no-scale"]
     if int8 and without:
@@ -328,6 +330,17 @@ def caveats(
             f"this CPU saturates ONNX Runtime's INT8 kernels: {check.measured:.4g} instead of "
             f"{check.expected:g}; use mode exact"
         )
+
+
+def _unread_in_bodies(int8: Int8Form | None) -> Iterator[str]:
+    """Q/DQ in bodies that is no pair: it runs as it stands in the file, and no plan takes it off."""
+    network = None if int8 is None else int8.network
+    if network is None or not network.fixed_pairs:
+        return
+    inside = {body.path + node.name for body in bodies(network.model.graph) for node in body.graph.node}
+    unread = [name for name in network.fixed_pairs if name in inside]
+    if unread:
+        yield f"Q/DQ in a body of If, Loop or Scan is no pair and stays in every plan: {listed(unread)}"
 
 
 def engine_scores(

@@ -267,6 +267,8 @@ def _builds_left(lab: Lab) -> int:
 
 def _outcome(lab: Lab, found: Found, seconds: float) -> SearchOutcome:
     result, proof = found.result, found.reserved or found.proof
+    high = set(found.reserved.plan.high if found.reserved else result.high)
+    share = 1.0 - lab.share(high) if len(high) < len(lab.groups) else 0.0
     return SearchOutcome(
         strategy=result.strategy,
         precision=lab.measured.keep,
@@ -281,7 +283,7 @@ def _outcome(lab: Lab, found: Found, seconds: float) -> SearchOutcome:
         cost=result.cost,
         builds=lab.builds,
         seconds=seconds,
-        int8_share=1.0 - lab.share(found.reserved.plan.high if found.reserved else result.high),
+        int8_share=share,
         held_out=found.held_out,
         notes=found.notes,
         table=result.table,

@@ -19,7 +19,7 @@ _Early = Literal["trials-spent", "seconds-spent", "interrupted", "cut-short"]
 EndingKind = Literal[_Certain, _Through, _Early]
 
 
-#: Of the multiply-accumulates: a plan that keeps less in INT8 is the float model.
+#: Of the multiply-accumulates: a plan that keeps less in the low format is the float model.
 _LEAST_SHARE = 0.005
 #: The version of the format of ``plan.yaml``; no other is read.
 PLAN_VERSION = 4
@@ -182,7 +182,7 @@ class SearchOutcome:
     builds: int
     seconds: float
     int8_share: float
-    """Share of the multiply-accumulates of all groups that stays in INT8."""
+    """Share of the multiply-accumulates of all groups that stays in INT8, or in ``low``; 0 if no group does."""
     held_out: int
     """Samples that the search did not see and the proof did."""
     notes: tuple[str, ...] = ()
@@ -206,8 +206,8 @@ class SearchOutcome:
 
     @property
     def keeps_int8(self) -> bool:
-        """Whether the plan found leaves anything worth the name in INT8; of other formats any is."""
-        return bool(self.low) or self.int8_share >= _LEAST_SHARE
+        """Whether the plan found leaves anything worth the name in INT8, or in ``low``."""
+        return self.int8_share >= _LEAST_SHARE
 
     def without_plan(self) -> SearchOutcome:
         """The same, where a plan that keeps nothing in INT8 is none."""

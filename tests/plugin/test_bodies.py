@@ -84,6 +84,20 @@ def test_nothing_is_innocent_while_a_pair_is_not_understood(pytester: pytest.Pyt
     assert re.search(r"Fix: none found: .*Q/DQ", text)
 
 
+@KINDS
+def test_a_pair_that_is_not_understood_is_a_caution_of_a_case_that_passes(
+    pytester: pytest.Pytester, network: str
+) -> None:
+    write_case(pytester.path, network, {}, strange="odd")
+    text, case = run(pytester)
+    (warning,) = [line for line in case["warnings"] if "no pair" in line]
+    assert case["verdict"] == "passed"
+    assert f"{NETWORKS[network]}odd" in warning
+    (line,) = [line for line in text.splitlines() if line.startswith("PASSED")]
+    assert "Q/DQ in a body of If, Loop or Scan is no pair" in text
+    assert "warning" in line
+
+
 def test_a_pair_that_stays_is_told_beside_a_layer_that_is_found(pytester: pytest.Pytester) -> None:
     write_case(pytester.path, "loop", {"last": 4000.0}, strange="odd")
     text, case = run(pytester)
