@@ -126,7 +126,8 @@ def _checked(case: Case, folder: Path) -> tuple[CaseResult, tuple[int, int]]:
         for path in plans:
             assert measured.int8 is not None
             form = measured.int8.under(read_plan(path, measured.int8.every))
-            alike += marked_fix(without_beside(form.model)).serialize() == path.with_name("fixed.onnx").read_bytes()
+            written = marked_fix(without_beside(form.model)).serialize()
+            alike += written == path.with_name("fixed.onnx").read_bytes()
         return result, (len(plans), alike)
     finally:
         measured.close()

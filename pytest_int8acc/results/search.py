@@ -182,7 +182,7 @@ class SearchOutcome:
     builds: int
     seconds: float
     int8_share: float
-    """Share of the multiply-accumulates of all groups that stays in INT8, or in ``low``; 0 if no group does."""
+    """Share of the multiply-accumulates of all groups that stays in INT8, or in ``low``."""
     held_out: int
     """Samples that the search did not see and the proof did."""
     notes: tuple[str, ...] = ()
