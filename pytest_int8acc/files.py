@@ -87,14 +87,11 @@ def check_inside(folder: Path, root: Path | None) -> None:
     """
     if root is None:
         return
-    home = root.resolve()
+    home = real(root)
     for path in (*reversed(folder.parents), folder):
         if root not in path.parents or not path.is_symlink():
             continue
-        try:
-            target = path.resolve()
-        except (OSError, RuntimeError):  # a link to itself, by Python's version
-            target = Path(os.readlink(path))
+        target = real(path)
         if home not in (target, *target.parents):
             raise OSError(
                 errno.ELOOP,
@@ -153,6 +150,11 @@ def readable(path: Path) -> Path:
     if kind := special(path):
         raise OSError(errno.EINVAL, f"it is {kind}, which has no end to read to", str(path))
     return path
+
+
+def real(path: Path) -> Path:
+    """Where ``path`` leads; a link to itself, at which ``Path.resolve`` fails, leads to itself."""
+    return Path(os.path.realpath(path))
 
 
 def seen_from(folder: Path, path: Path) -> str:

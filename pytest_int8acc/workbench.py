@@ -39,6 +39,7 @@ from pytest_int8acc.errors import (
     SpecError,
     own_faults,
 )
+from pytest_int8acc.files import real
 from pytest_int8acc.goldens import Goldens
 from pytest_int8acc.graph.formats import FORMATS
 from pytest_int8acc.graph.load import load_model
@@ -262,7 +263,7 @@ class Workbench:
             Int8accError: The model cannot be read, or does not build.
         """
         _check_word("precision", precision, get_args(Precision))
-        path = (self.host.root / model).resolve()
+        path = real(self.host.root / model)
         loaded = load_model(path)
         quantized = is_qdq(loaded)
         low = precision if precision in ("int8", "fp8") else ""

@@ -33,7 +33,11 @@ def too_much(most: int) -> str:
 def find(written: str, base: Path, where: str) -> Path:
     """The existing file or folder that ``written`` names relative to ``base``, or DataError."""
     path = base / written
-    if path.exists():
+    try:
+        there = path.exists()
+    except OSError as error:  # a name that is too long
+        raise DataError(f"{where}: cannot be read: {error.strerror or error}") from error
+    if there:
         if kind := special(path):
             raise DataError(f"{where}: is {kind}, which has no end to read to; give a file or a folder")
         return path

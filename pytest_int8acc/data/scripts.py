@@ -1,7 +1,9 @@
 """User code named as ``file.py:function``: loaded by path, run with its folder importable, blamed by line.
 
 While user code runs, and only then, its folder is first on ``sys.path`` and the modules it took from there
-are in ``sys.modules``. So two folders may each have a ``helper.py``, and nothing of either stays behind.
+are in ``sys.modules``. So two folders may each have a ``helper.py``, and nothing of either stays behind. What
+it sets for the whole process is kept for it alone, too: the working folder, what NumPy does on floating-point
+errors, filters of warnings.
 """
 
 from __future__ import annotations
@@ -10,14 +12,18 @@ import functools
 import hashlib
 import importlib.util
 import inspect
+import os
 import sys
 import traceback
+import warnings
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path, PurePath
 from types import ModuleType
 from typing import Any, TypeVar
+
+import numpy as np
 
 from pytest_int8acc.data.files import find
 from pytest_int8acc.errors import DataError, Int8accError, session_ends, told
@@ -30,6 +36,53 @@ _END = object()
 _OUTCOMES = ("Skipped", "XFailed", "SkipTest")
 
 
+class ProcessState:
+    """What a script has set for the whole process, kept for it alone."""
+
+    def __init__(self) -> None:
+        self._folder: str | None = None
+        self._on_errors: Any = None
+        self._filters: list[Any] | None = None
+
+    @contextmanager
+    def active(self) -> Iterator[None]:
+        """Let what the script has set hold for a while, and keep what it sets meanwhile."""
+        outside = _working_folder()
+        if self._folder is not None:
+            _change_folder(self._folder)
+        with np.errstate(), warnings.catch_warnings():
+            if self._on_errors is not None:
+                np.seterr(**self._on_errors)
+            if self._filters is not None:
+                warnings.filters[:] = self._filters  # type: ignore[index]
+            on_errors, filters = np.geterr(), [*warnings.filters]
+            try:
+                yield
+            finally:
+                if np.geterr() != on_errors:
+                    self._on_errors = np.geterr()
+                if [*warnings.filters] != filters:
+                    self._filters = [*warnings.filters]
+                inside = _working_folder()
+                self._folder = inside if inside != outside else None
+                if inside != outside:
+                    _change_folder(outside)
+
+
+def _working_folder() -> str | None:
+    """The working folder; None where it was removed."""
+    try:
+        return os.getcwd()
+    except OSError:
+        return None
+
+
+def _change_folder(folder: str | None) -> None:
+    if folder is not None:
+        with suppress(OSError):  # removed meanwhile
+            os.chdir(folder)
+
+
 @dataclass(frozen=True, eq=False)
 class UserFunction:
     """A function of a user's script; calling it raises whatever the user's code raises."""
@@ -40,6 +93,8 @@ class UserFunction:
     function: Callable[..., Any]
     modules: dict[str, ModuleType] = field(repr=False)
     """The script, and what it imported from its own folder, by module name."""
+    process: ProcessState = field(repr=False)
+    """What the script has set for the whole process."""
 
     def __call__(self, *args: Any) -> Any:
         """Run the function with its folder importable; a generator's body needs :func:`iterate_user`."""
@@ -49,7 +104,7 @@ class UserFunction:
     @contextmanager
     def active(self) -> Iterator[None]:
         """Make the script's folder, and the modules taken from it, importable for a while."""
-        with _importable(self.file.parent, self.modules):
+        with _importable(self.file.parent, self.modules), self.process.active():
             yield
 
 
@@ -72,10 +127,10 @@ def load_function(ref: str, base: Path, error: type[Int8accError] = DataError) -
     if spec is None or spec.loader is None or not file.is_file():
         raise error(f"{ref}: {written} is no Python file")
     module = importlib.util.module_from_spec(spec)
-    modules = {module_name: module}
-    with _importable(file.parent, modules):
+    modules, process = {module_name: module}, ProcessState()
+    with _importable(file.parent, modules), process.active():
         run_user(ref, spec.loader.exec_module, module, error=error)
-    return UserFunction(ref, file, _member(module, name, ref, error), modules)
+    return UserFunction(ref, file, _member(module, name, ref, error), modules, process)
 
 
 def run_user(ref: str, function: Callable[..., _T], *args: Any, error: type[Int8accError] = DataError) -> _T:

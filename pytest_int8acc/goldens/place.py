@@ -20,7 +20,7 @@ from pathlib import Path
 from filelock import FileLock, Timeout
 
 from pytest_int8acc.engines.storage import read_bytes, write_bytes_atomic
-from pytest_int8acc.files import clear_drafts
+from pytest_int8acc.files import clear_drafts, real
 from pytest_int8acc.goldens.arrays import Stored, unpack
 from pytest_int8acc.goldens.record import GoldenError, Record, read_record
 from pytest_int8acc.names import is_url, safe_url
@@ -131,7 +131,7 @@ class Place:
             return
         # Not beside the golden: lock files stay, and would be committed.
         user = getattr(os, "getuid", getpass.getuser)()
-        name = hashlib.sha256(f"{user}\0{Path(self.file).resolve()}".encode()).hexdigest()[:24]
+        name = hashlib.sha256(f"{user}\0{real(Path(self.file))}".encode()).hexdigest()[:24]
         lock = Path(tempfile.gettempdir()) / f"int8acc-golden-{name}.lock"
         try:
             with FileLock(lock, timeout=_PATIENCE):

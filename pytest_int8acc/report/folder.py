@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from pytest_int8acc.errors import Int8accError
-from pytest_int8acc.files import readable, replacing_files
+from pytest_int8acc.files import readable, real, replacing_files
 from pytest_int8acc.report.json import NAME, report_of, write_json, write_text
 from pytest_int8acc.report.read import read_json
 
@@ -44,7 +44,7 @@ def texts(folder: Path, report: Mapping[str, Any]) -> dict[str, str]:
     for name in (str(name) for case in report["cases"] for name in case.get("written", ())):
         path = folder / name
         with contextlib.suppress(OSError, ValueError):
-            inside = folder.resolve() in path.resolve().parents
+            inside = real(folder) in real(path).parents
             if inside and path.suffix in _TEXTS and path.stat().st_size <= _LARGEST:
                 found[name] = readable(path).read_text(encoding="utf-8")
     return found
@@ -137,7 +137,7 @@ def _copies(
     """Each file to copy and its copy; those that a case names come last, and win."""
     of_cases = []
     for folder, report in shards:
-        if folder.resolve() == out.resolve():
+        if real(folder) == real(out):
             continue
         named: dict[bool, set[str]] = {True: set(), False: set()}  # of entries that count, and of others
         for entry in report["cases"]:
@@ -154,7 +154,7 @@ def _copies(
 def _files(folder: Path, out: Path) -> Iterator[str]:
     """Paths from ``folder`` of all its files, links and what lies in ``out`` left out."""
     for here, folders, names in os.walk(folder):
-        folders[:] = sorted(name for name in folders if (Path(here) / name).resolve() != out.resolve())
+        folders[:] = sorted(name for name in folders if real(Path(here) / name) != real(out))
         for name in sorted(names):
             path = Path(here) / name
             if path.is_file() and not path.is_symlink():

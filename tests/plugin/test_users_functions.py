@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 from textwrap import indent
 
+import numpy as np
 import pytest
 from golden_support import write_project
 from plugin_support import LOAD
@@ -177,3 +178,55 @@ def test_what_ends_the_session(
         assert result.ret == (7 if "7" in leave else pytest.ExitCode.INTERRUPTED)
         if "exit" in leave:
             assert "Exit: enough" in text
+
+
+SETS = """
+import os, warnings
+import numpy as np
+from pathlib import Path
+np.seterr(all="raise")
+warnings.simplefilter("error")
+os.chdir(Path(__file__).parent / "data")
+def load():
+    for name in sorted(os.listdir(".")):
+        yield {"x": np.load(name)}
+def m(outputs):
+    assert np.geterr()["under"] == "raise" and Path.cwd().name == "data"
+    os.chdir("..")
+    return 1.0
+def fails(outputs):
+    return float(np.float32(1e-30) * np.float32(1e-30))
+"""
+
+
+def test_what_a_script_sets_for_its_process_holds_for_it_alone(pytester: pytest.Pytester) -> None:
+    write_project(pytester.path)
+    rows = np.load(pytester.path / "inputs.npz")["x"] * 300
+    (pytester.path / "data").mkdir()
+    for index in range(4):
+        np.save(pytester.path / "data" / f"{index}.npy", rows[index * 16 : index * 16 + 16])
+    np.savez(pytester.path / "inputs.npz", x=rows)
+    (pytester.path / "sets.py").write_text(SETS)
+    cases = {
+        "own-folder": "inputs: sets.py:load\ncriteria: [{sqnr_db: 5}]",
+        "own-errors": "criteria: [{metric: 'sets.py:fails', min: 0}]",
+        "kl": "criteria: [{metric: 'sets.py:m', min: 0}, {kl: 1.0e-9}]",
+        "kl-of-another": "criteria: [{kl: 1.0e-9}]",
+        "nowhere": "inputs: nowhere.npz",
+    }
+    text = "".join(case(name, f"{keys}\naccept_blind: it is for its state") for name, keys in cases.items())
+    (pytester.path / "net.int8acc.yaml").write_text(f"cases:\n{text}")
+    arguments = ("--int8acc", "--int8acc-report=out", "-p", "no:cacheprovider", "--int8acc-search=off")
+    pytester.runpytest_subprocess(*LOAD, *arguments)
+    report = json.loads((pytester.path / "out" / "report.json").read_text())
+    found = {one["nodeid"].rpartition("::")[2]: one for one in report["cases"]}
+    verdicts = {name: one["verdict"] for name, one in found.items()}
+    assert verdicts == {
+        "own-folder": "passed",
+        "own-errors": "error",
+        "kl": "failed",
+        "kl-of-another": "failed",
+        "nowhere": "error",
+    }
+    assert "FloatingPointError: underflow" in found["own-errors"]["message"]
+    assert found["nowhere"]["message"].startswith("net.int8acc.yaml:")
