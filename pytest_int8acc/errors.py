@@ -6,8 +6,9 @@ import platform
 import sys
 import traceback
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from pathlib import Path
+from typing import Any
 
 from pytest_int8acc.names import shown, shown_lines
 
@@ -68,6 +69,18 @@ class CriterionError(Int8accError):
     """A criterion does not fit the model's outputs, or a user's metric function failed."""
 
 
+class BaselineNotFiniteError(CriterionError):
+    """A limit stands on a baseline that holds NaN or infinity.
+
+    Attributes:
+        found: How many elements of which output, without advice.
+    """
+
+    def __init__(self, found: str) -> None:
+        super().__init__(f"{found}. If FP16 overflows, set `baseline: fp32`; otherwise look at the inputs")
+        self.found = found
+
+
 class InternalError(Int8accError):
     """Something that pytest-int8acc did not foresee; says what to report, and keeps its cause."""
 
@@ -82,11 +95,14 @@ def session_ends() -> tuple[type[BaseException], ...]:
 def own_faults() -> Iterator[None]:
     """Turn what is no Int8accError into an InternalError; what ends the session and pytest's skips pass.
 
+    Meanwhile NumPy treats floating-point errors as usual, although a conftest may have made them exceptions.
+
     Raises:
         InternalError: From the exception that nobody foresaw.
     """
     try:
-        yield
+        with _usual_arithmetic():
+            yield
     except Int8accError:
         raise
     except session_ends():
@@ -97,6 +113,16 @@ def own_faults() -> Iterator[None]:
         ) from error
     except Exception as error:
         raise InternalError(_fault(error)) from error
+
+
+def _usual_arithmetic() -> AbstractContextManager[Any]:
+    numpy = sys.modules.get("numpy")  # importing the plugin does not load it
+    if numpy is None:
+        return nullcontext()
+    usual: AbstractContextManager[Any] = numpy.errstate(
+        divide="warn", over="warn", under="ignore", invalid="warn"
+    )
+    return usual
 
 
 def told(error: BaseException) -> str:

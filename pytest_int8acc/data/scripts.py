@@ -2,8 +2,8 @@
 
 While user code runs, and only then, its folder is first on ``sys.path`` and the modules it took from there
 are in ``sys.modules``. So two folders may each have a ``helper.py``, and nothing of either stays behind. What
-it sets for the whole process is kept for it alone, too: the working folder, what NumPy does on floating-point
-errors, filters of warnings.
+it sets for the whole process is kept for it alone, too: the working folder, ``sys.path``, what NumPy does on
+floating-point errors, filters of warnings.
 """
 
 from __future__ import annotations
@@ -41,15 +41,19 @@ class ProcessState:
 
     def __init__(self) -> None:
         self._folder: str | None = None
+        self._path: list[str] | None = None
         self._on_errors: Any = None
         self._filters: list[Any] | None = None
 
     @contextmanager
     def active(self) -> Iterator[None]:
         """Let what the script has set hold for a while, and keep what it sets meanwhile."""
-        outside = _working_folder()
+        outside, importable, entries = _working_folder(), sys.path, [*sys.path]
         if self._folder is not None:
             _change_folder(self._folder)
+        if self._path is not None:
+            sys.path[:] = self._path
+        before = [*sys.path]
         with np.errstate(), warnings.catch_warnings():
             if self._on_errors is not None:
                 np.seterr(**self._on_errors)
@@ -63,6 +67,10 @@ class ProcessState:
                     self._on_errors = np.geterr()
                 if [*warnings.filters] != filters:
                     self._filters = [*warnings.filters]
+                if isinstance(sys.path, list) and sys.path != before:
+                    self._path = [*sys.path]
+                sys.path = importable  # the list itself may have been replaced
+                sys.path[:] = entries
                 inside = _working_folder()
                 self._folder = inside if inside != outside else None
                 if inside != outside:

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, replace
 
 from pytest_int8acc.case.data import open_source
 from pytest_int8acc.case.forms import Form, ModelForm, baseline_form, fp32_form
 from pytest_int8acc.case.judge import Judge
 from pytest_int8acc.data import Dataset
+from pytest_int8acc.errors import BaselineNotFiniteError
 from pytest_int8acc.files import check_inside
 from pytest_int8acc.goldens import Goldens, keeps_golden, ratchet
 from pytest_int8acc.goldens.arrays import Cutter, cut_like, first_samples, pack
@@ -104,6 +106,10 @@ class Keeper:
         """The golden's outputs, to be cut into batches; GoldenError where it is damaged."""
         assert self.record is not None
         return Cutter(self.place.outputs(self.record), lambda said: _misfit(self.place, said))
+
+    def judging(self) -> AbstractContextManager[None]:
+        """While INT8 is judged: a golden that stands in for the baseline and is not finite is to blame."""
+        return _blaming(self.place) if self.replaces_baseline else nullcontext()
 
     def tighten(self, judge: Judge, model: Model) -> Judge:
         """``judge`` under the ratchet.
@@ -214,6 +220,10 @@ class NoGolden:
         """None: nothing was kept."""
         return None
 
+    def judging(self) -> AbstractContextManager[None]:
+        """Nothing: no golden stands in for the baseline."""
+        return nullcontext()
+
     def tighten(self, judge: Judge, model: Model) -> Judge:
         """``judge`` itself: nothing was accepted."""
         return judge
@@ -268,7 +278,8 @@ def _against_golden(keeper: Keeper, record: Record, baseline: str, run: Compared
     assert record.kept is not None
     live = first_samples(run.baseline, record.samples, record.kept.samples)
     golden = _cut(keeper.place, record, live)
-    judged = list(_judged(run.own, golden, live, labelled=record.kept.samples == record.samples))
+    with _blaming(keeper.place):
+        judged = list(_judged(run.own, golden, live, labelled=record.kept.samples == record.samples))
     rows = [replace(s, subject=f"{baseline} against its golden: {s.subject}", note="") for s in judged]
     missed = [score for score in judged if not score.passed]
     if not missed:
@@ -278,6 +289,20 @@ def _against_golden(keeper: Keeper, record: Record, baseline: str, run: Compared
         f"{baseline} itself moved: {worst.subject} {worst.metric} {worst.value:.6g} "
         f"against {_said(keeper, record)}, limit {worst.limit:g}; where that is meant, {keeper.place.again}"
     )
+
+
+@contextmanager
+def _blaming(place: Place) -> Iterator[None]:
+    """Let a golden that is not finite where a limit stands be an error of the golden.
+
+    Raises:
+        GoldenError: From the BaselineNotFiniteError: none with such values is recorded under such a limit.
+    """
+    try:
+        yield
+    except BaselineNotFiniteError as error:
+        found = error.found.replace("the baseline itself", "the golden", 1)
+        raise GoldenError(f"{place}: the golden is damaged: {found}; {place.mend}") from None
 
 
 def _judged(judge: Judge, golden: Outputs, live: Outputs, *, labelled: bool) -> Iterator[Score]:

@@ -338,7 +338,7 @@ def _judged(
     Raises ModelError where FP16 overflows, and is lost by that.
     """
     case, scoring, verdict = setup.case, runs.scorings[Role.BASELINE, Role.INT8], None
-    with case.at("criteria"):
+    with case.at("criteria"), setup.keeper.judging():
         if early.settled or not runs.spoilt:
             verdict = scoring.verdict(runs.noise, intervals=True)
         passed = verdict is not None and verdict.passed
@@ -346,9 +346,9 @@ def _judged(
             runs.compare_fp32()
         lost = lost_by_baseline(runs)
     with case.at("baseline"):
-        if not early.settled:
+        if not early.settled and not setup.keeper.replaces_baseline:
             refuse_overflow(lost, runs, setup.model, setup.baseline, setup.inputs, sessions)
-    with case.at("criteria"):
+    with case.at("criteria"), setup.keeper.judging():
         verdict = verdict or scoring.verdict(runs.noise, intervals=True)
         if early.baseline is not None:
             verdict = with_rounding(verdict, runs.engines.__getitem__, setup.inputs, runs.judge, runs.moved)

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from pytest_int8acc.errors import CriterionError
+from pytest_int8acc.errors import BaselineNotFiniteError, CriterionError
 from pytest_int8acc.scores.criteria import OutputLimits, check_fits, default_limits, kind_of
 from pytest_int8acc.scores.measures import ERRORS, SQUARES, How, Measure
 from pytest_int8acc.scores.metrics import METRICS, Metric
@@ -271,9 +271,7 @@ class Tally:
                 "the candidate cannot be judged against it"
             )
             if self.judged:
-                raise CriterionError(
-                    f"{note}. If FP16 overflows, set `baseline: fp32`; otherwise look at the inputs"
-                )
+                raise BaselineNotFiniteError(note)
         elif same.any():
             note = f"{int(same.sum())} of {total} elements are the same NaN or inf in both and are left out"
         if lost.any():

@@ -169,6 +169,8 @@ def arrays_of(kept: np.ndarray) -> dict[str, Callable[[], dict[str, object]]]:
         "no columns": lambda: {"logits": kept[:, :0]},
         "an axis more": lambda: {"logits": kept[..., None]},
         "an axis less": lambda: {"logits": kept[:, 0]},
+        "NaN": lambda: {"logits": np.where(kept == kept[3, 1], np.float32(np.nan), kept)},
+        "infinity": lambda: {"logits": np.where(kept == kept[3, 1], np.float32(np.inf), kept)},
         "words": lambda: {"logits": kept.astype(str)},
         "text": lambda: {"logits": np.full(kept.shape, "word")},
         "complex": lambda: {"logits": kept.astype(complex)},

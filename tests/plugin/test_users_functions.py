@@ -181,17 +181,18 @@ def test_what_ends_the_session(
 
 
 SETS = """
-import os, warnings
+import os, sys, warnings
 import numpy as np
 from pathlib import Path
 np.seterr(all="raise")
 warnings.simplefilter("error")
 os.chdir(Path(__file__).parent / "data")
+sys.path.clear()
 def load():
     for name in sorted(os.listdir(".")):
         yield {"x": np.load(name)}
 def m(outputs):
-    assert np.geterr()["under"] == "raise" and Path.cwd().name == "data"
+    assert np.geterr()["under"] == "raise" and Path.cwd().name == "data" and not sys.path
     os.chdir("..")
     return 1.0
 def fails(outputs):
@@ -199,13 +200,23 @@ def fails(outputs):
 """
 
 
-def test_what_a_script_sets_for_its_process_holds_for_it_alone(pytester: pytest.Pytester) -> None:
-    write_project(pytester.path)
-    rows = np.load(pytester.path / "inputs.npz")["x"] * 300
+def write_wide_project(folder: Path) -> Path:
+    """A project whose KL divergence underflows where NumPy computes it; its folder."""
+    write_project(folder)
+    np.savez(folder / "inputs.npz", x=np.load(folder / "inputs.npz")["x"] * 300)
+    return folder
+
+
+@pytest.mark.parametrize("workers", [(), ("-n1",)], ids=["plain", "n1"])
+def test_what_a_script_sets_for_its_process_holds_for_it_alone(
+    pytester: pytest.Pytester, workers: tuple[str, ...]
+) -> None:
+    if workers:
+        pytest.importorskip("xdist")
+    rows = np.load(write_wide_project(pytester.path) / "inputs.npz")["x"]
     (pytester.path / "data").mkdir()
     for index in range(4):
         np.save(pytester.path / "data" / f"{index}.npy", rows[index * 16 : index * 16 + 16])
-    np.savez(pytester.path / "inputs.npz", x=rows)
     (pytester.path / "sets.py").write_text(SETS)
     cases = {
         "own-folder": "inputs: sets.py:load\ncriteria: [{sqnr_db: 5}]",
@@ -217,7 +228,7 @@ def test_what_a_script_sets_for_its_process_holds_for_it_alone(pytester: pytest.
     text = "".join(case(name, f"{keys}\naccept_blind: it is for its state") for name, keys in cases.items())
     (pytester.path / "net.int8acc.yaml").write_text(f"cases:\n{text}")
     arguments = ("--int8acc", "--int8acc-report=out", "-p", "no:cacheprovider", "--int8acc-search=off")
-    pytester.runpytest_subprocess(*LOAD, *arguments)
+    pytester.runpytest_subprocess(*LOAD, *workers, *arguments)
     report = json.loads((pytester.path / "out" / "report.json").read_text())
     found = {one["nodeid"].rpartition("::")[2]: one for one in report["cases"]}
     verdicts = {name: one["verdict"] for name, one in found.items()}
@@ -230,3 +241,17 @@ def test_what_a_script_sets_for_its_process_holds_for_it_alone(pytester: pytest.
     }
     assert "FloatingPointError: underflow" in found["own-errors"]["message"]
     assert found["nowhere"]["message"].startswith("net.int8acc.yaml:")
+
+
+def test_a_conftest_that_makes_numpy_raise_is_no_fault_of_ours(pytester: pytest.Pytester) -> None:
+    write_wide_project(pytester.path)
+    pytester.makeconftest("import numpy as np\nnp.seterr(all='raise')\n")
+    (pytester.path / "net.int8acc.yaml").write_text(
+        f"{BASE}criteria: [{{kl: 1.0e-9}}]\naccept_blind: it is\n"
+    )
+    own = "def test_own(int8acc):\n    assert not int8acc.load('net.int8acc.yaml').check().passed\n"
+    (pytester.path / "test_own.py").write_text(own)
+    result = pytester.runpytest_subprocess(
+        *LOAD, "--int8acc", "--int8acc-search=always", "-p", "no:cacheprovider"
+    )
+    result.assert_outcomes(failed=1, passed=1)
