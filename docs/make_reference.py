@@ -211,7 +211,7 @@ def _tasks() -> Iterator[str]:
         (f"`{name}`", kind.doc, kind.labels[2], _code(kind.library[1] if kind.library else ""))
         for name, kind in TASKS.items()
     ]
-    yield from _table(("metric", "definition", "labels", "extra"), rows)
+    yield from _table(("metric", "definition", "labels", "library"), rows)
 
 
 def _calibrations() -> Iterator[str]:

@@ -253,7 +253,7 @@ def _worst_case() -> Model:
 
 def _runtime() -> Any:
     """The onnxruntime package; EngineError where it is missing or broken."""
-    wanted = "pip install 'pytest-int8acc[cpu]' (or 'pytest-int8acc[gpu]' for an NVIDIA GPU)"
+    wanted = "pip install onnxruntime (or onnxruntime-gpu for an NVIDIA GPU)"
     try:
         runtime = importlib.import_module("onnxruntime")
     except ModuleNotFoundError as error:
@@ -277,7 +277,7 @@ def _providers(runtime: Any, provider: Provider) -> list[tuple[str, dict[str, st
     if "CUDAExecutionProvider" not in available:
         raise EngineError(
             "provider cuda: this ONNX Runtime has no CUDAExecutionProvider (it has "
-            f"{', '.join(available)}): pip uninstall -y onnxruntime, then pip install 'pytest-int8acc[gpu]'"
+            f"{', '.join(available)}): pip uninstall -y onnxruntime, then pip install onnxruntime-gpu"
         )
     if hasattr(runtime, "preload_dlls"):  # finds CUDA libraries that pip installed; since 1.21
         runtime.preload_dlls()

@@ -33,8 +33,7 @@ def storage(url: str) -> Iterator[tuple[Any, str]]:
     try:
         fsspec = importlib.import_module("fsspec")
     except ModuleNotFoundError:
-        install = "pip install 'pytest-int8acc[remote]'"
-        raise EngineError(f"{safe_url(url)}: shared storage needs fsspec: {install}") from None
+        raise EngineError(f"{safe_url(url)}: shared storage needs fsspec: pip install fsspec") from None
     kinds: tuple[type[Exception], ...] = (ImportError, ValueError)
     try:
         system, path = fsspec.core.url_to_fs(url)

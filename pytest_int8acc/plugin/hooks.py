@@ -177,7 +177,7 @@ def pytest_report_header(config: pytest.Config) -> str | None:
 
     runtimes = installed(("onnxruntime", "onnxruntime-gpu", "tensorrt", "tensorrt-rtx"))
     found = [f"{name} {version}" for name, version in runtimes.items()]
-    return "int8acc: " + (", ".join(found) or "no runtime installed (pip install 'pytest-int8acc[cpu]')")
+    return "int8acc: " + (", ".join(found) or "no runtime installed (pip install onnxruntime)")
 
 
 def pytest_collect_file(file_path: Path, parent: pytest.Collector) -> SpecFile | None:

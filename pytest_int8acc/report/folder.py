@@ -30,7 +30,7 @@ def write_folder(folder: Path, report: Mapping[str, Any]) -> list[str]:
     """
     path = write_json(folder, report)
     if find_spec("jinja2") is None:
-        missing = "no report.html: jinja2 is not installed (pip install 'pytest-int8acc[html]')"
+        missing = "no report.html: jinja2 is not installed (pip install jinja2)"
         return [missing, f"report in {path}"]
     from pytest_int8acc.report.html import page
 

@@ -95,8 +95,7 @@ class Task:
         )
         if needed is not None and find_spec(needed[0]) is None:
             raise CriterionError(
-                f"metric {self.name} needs {needed[0]}, which is not installed: "
-                f"pip install 'pytest-int8acc[{needed[1]}]'"
+                f"metric {self.name} needs {needed[0]}, which is not installed: pip install {needed[1]}"
             )
         array = self.labels_of(labels)
         if isinstance(self.decode, UserFunction):
@@ -367,7 +366,7 @@ TASKS: Mapping[TaskName, Kind] = {
         ("fiu", (3,), "boxes [samples, boxes, 5 to 7] of x1, y1, x2, y2, class, iscrowd, area"),
         "COCO's AP: mean average precision over IoU 0.5 to 0.95 and classes, 0 to 1",
         of_classes=True,
-        library=("faster_coco_eval", "coco"),
+        library=("faster_coco_eval", "faster-coco-eval"),
         slow=True,
     ),
     "wer": Kind(
@@ -376,9 +375,11 @@ TASKS: Mapping[TaskName, Kind] = {
         ("U", (1,), "texts, [samples]"),
         "words substituted, deleted or inserted / words of the labels, from 0",
         lower_is_better=True,
-        library=("jiwer", "wer"),
+        library=("jiwer", "jiwer"),
     ),
-    "ssim": _images(_ssim, "mean over images of the structural similarity, -1 to 1", ("skimage", "ssim")),
+    "ssim": _images(
+        _ssim, "mean over images of the structural similarity, -1 to 1", ("skimage", "scikit-image")
+    ),
     "psnr": _images(_psnr, "mean over images of 10 log10(data_range^2 / mean squared error), dB"),
 }
 #: Metrics of which a rise is the loss.

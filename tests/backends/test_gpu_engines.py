@@ -2,7 +2,7 @@
 
 Run on a machine with an NVIDIA GPU and TensorRT 8.6 to 10:
 
-    pip install 'pytest-int8acc[cpu,tensorrt,dev]' && pytest -m gpu -s tests/backends/test_gpu_engines.py
+    pip install -e '.[cpu,tensorrt,dev]' && pytest -m gpu -s tests/backends/test_gpu_engines.py
 """
 
 from __future__ import annotations

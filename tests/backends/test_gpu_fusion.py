@@ -2,7 +2,7 @@
 
 Run on a machine with an NVIDIA GPU and TensorRT:
 
-    pip install 'pytest-int8acc[cpu,tensorrt,dev]' && pytest -m gpu -s
+    pip install -e '.[cpu,tensorrt,dev]' && pytest -m gpu -s
 """
 
 from __future__ import annotations

@@ -60,7 +60,7 @@ def rtx() -> Platform:
     """TensorRT-RTX that can build and not run."""
     found, _ = find_platform("rtx")
     if found is None or not found.is_rtx:
-        pytest.skip("needs TensorRT-RTX: pip install 'pytest-int8acc[rtx]'")
+        pytest.skip("needs TensorRT-RTX: pip install tensorrt-rtx")
     if found.can_run:
         pytest.skip("there is a GPU")
     return found

@@ -27,7 +27,7 @@ needs_cuda = [
     pytest.mark.skipif(
         shutil.which("nvidia-smi") is None
         or "CUDAExecutionProvider" not in onnxruntime.get_available_providers(),
-        reason="needs an NVIDIA GPU and CUDA: pip install 'pytest-int8acc[gpu,dev]', then pytest -m gpu -s",
+        reason="needs an NVIDIA GPU and CUDA: pip install -e '.[gpu,dev]', then pytest -m gpu -s",
     ),
 ]
 

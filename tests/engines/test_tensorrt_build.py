@@ -46,7 +46,7 @@ def rtx() -> Platform:
     """TensorRT-RTX on a machine without a GPU."""
     found, _ = find_platform("rtx")
     if found is None or not found.is_rtx:
-        pytest.skip("needs TensorRT-RTX: pip install 'pytest-int8acc[rtx]'")
+        pytest.skip("needs TensorRT-RTX: pip install tensorrt-rtx")
     return found
 
 

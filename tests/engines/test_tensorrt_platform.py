@@ -54,7 +54,7 @@ def test_rtx_without_a_gpu_can_build_and_not_run(capfd: pytest.CaptureFixture[st
 
 def test_nothing_installed_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     hide(monkeypatch, "tensorrt", "tensorrt_rtx")
-    assert find_platform() == (None, "TensorRT is not installed: pip install 'pytest-int8acc[tensorrt]'")
+    assert find_platform() == (None, "TensorRT is not installed: pip install tensorrt")
 
 
 def test_a_folder_named_tensorrt_is_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

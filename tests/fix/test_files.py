@@ -278,7 +278,7 @@ def test_scripts_hold_every_name_as_it_is(high: dict[str, str]) -> None:
 def test_postprocess_finds_its_layers_in_a_real_network(odd: Path) -> None:
     """TensorRT's parser tells each layer's node; a network without layer precisions is refused."""
     if importlib.util.find_spec("tensorrt_rtx") is None:
-        pytest.skip("needs TensorRT-RTX: pip install 'pytest-int8acc[rtx]'")
+        pytest.skip("needs TensorRT-RTX: pip install tensorrt-rtx")
     code = (
         "import sys, runpy; from polygraphy.backend.trt import network_from_onnx_path;"
         "script = runpy.run_path(sys.argv[1]); network = network_from_onnx_path(sys.argv[2])[1];"

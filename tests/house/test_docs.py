@@ -153,15 +153,33 @@ def test_commands_that_are_not_run_install_or_need_a_gpu() -> None:
             r"^ {4}((?:pytest|pip|python|cd) .*)$", page.read_text(encoding="utf-8"), re.MULTILINE
         )
         for command in bare:
-            assert re.match(r"pip install|python |pytest -n 2|.*-m gpu", command), f"{label(page)}: {command}"
+            assert re.match(r"pip (install|wheel) |python |pytest -n 2|.*-m gpu", command), (
+                f"{label(page)}: {command}"
+            )
 
 
-def test_extras_that_a_page_names_exist() -> None:
+def test_what_a_page_installs_exists() -> None:
+    """The clone, or the wheel that is built of it: the package is on no index."""
     listed = PROJECT.partition("[project.optional-dependencies]\n")[2].partition("\n[")[0]
     extras = set(re.findall(r"^(\w+) = \[", listed, re.MULTILINE))
+    (version,) = re.findall(r'^version = "(.*)"$', PROJECT, re.MULTILINE)
+    known = {".", f"pytest_int8acc-{version}-py3-none-any.whl"}
     for page in PAGES:
-        for named in re.findall(r"(?:\.|pytest-int8acc)\[([a-z,]+)\]", page.read_text(encoding="utf-8")):
-            assert set(named.split(",")) <= extras, label(page)
+        installed = re.findall(r"([\w.-]+)\[([a-z,]+)\]", "\n".join(installs(page)))
+        assert {what for what, _ in installed} <= known, label(page)
+        assert {extra for _, named in installed for extra in named.split(",")} <= extras, label(page)
+    assert "pip wheel . --no-deps -w dist" in (ROOT / "README.md").read_text(encoding="utf-8")
+
+
+def installs(page: Path) -> list[str]:
+    """What a page's commands give to ``pip install``."""
+    return re.findall(r"pip install (.*)", page.read_text(encoding="utf-8"))
+
+
+def test_no_message_names_an_extra_of_the_package() -> None:
+    """A library is named as an index has it."""
+    for path in (ROOT / "pytest_int8acc").rglob("*.py"):
+        assert "pytest-int8acc[" not in path.read_text(encoding="utf-8"), label(path)
 
 
 def test_the_readme_is_short() -> None:

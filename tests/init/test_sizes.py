@@ -113,7 +113,7 @@ def test_outputs_that_are_not_finite_are_told(tmp_path: Path) -> None:
 
 def test_without_onnx_runtime_a_spec_is_written_all_the_same(tmp_path: Path, monkeypatch) -> None:
     def missing() -> None:
-        raise EngineError("ONNX Runtime is not installed: pip install 'pytest-int8acc[cpu]'")
+        raise EngineError("ONNX Runtime is not installed: pip install onnxruntime")
 
     path = saved(tmp_path, only_square(64))
     monkeypatch.setattr(onnxruntime, "_runtime", missing)

@@ -43,7 +43,7 @@ def default_of_onnxruntime(folder: Path, network: str, **options: Any) -> Projec
 
 @pytest.mark.rtx
 def test_auto_has_tensorrt_rtx_parse_what_lint_lets_pass(tmp_path: Path) -> None:
-    pytest.importorskip("tensorrt_rtx", reason="needs TensorRT-RTX: pip install 'pytest-int8acc[rtx]'")
+    pytest.importorskip("tensorrt_rtx", reason="needs TensorRT-RTX: pip install tensorrt-rtx")
     options = {"ActivationSymmetric": True, "WeightSymmetric": True, "QuantizeBias": False}
     project = default_of_onnxruntime(tmp_path, "mobilenet", extra_options=options)
     assert parse.refusal(tmp_path / "int8.onnx") is None

@@ -14,7 +14,7 @@ from low_cases import put
 from narrow import planted
 from plugin_support import LOAD
 
-pytest.importorskip("jinja2", reason="pip install 'pytest-int8acc[html]'")
+pytest.importorskip("jinja2", reason="pip install jinja2")
 
 LOWS = ("fp16", "bf16", "fp8")
 #: Files of a fix, beside the report's own.

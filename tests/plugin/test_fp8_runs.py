@@ -13,7 +13,7 @@ import pytest
 from narrow import planted
 from plugin_support import LOAD
 
-pytest.importorskip("jinja2", reason="pip install 'pytest-int8acc[html]'")
+pytest.importorskip("jinja2", reason="pip install jinja2")
 
 WORKERS = pytest.mark.parametrize("workers", [(), ("-n2",)], ids=["plain", "n2"])
 SPEC = """

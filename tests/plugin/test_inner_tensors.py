@@ -14,7 +14,7 @@ from plugin_support import LOAD
 from pytest_int8acc.graph.load import load_model
 from pytest_int8acc.graph.model import save_model
 
-pytest.importorskip("jinja2", reason="pip install 'pytest-int8acc[html]'")
+pytest.importorskip("jinja2", reason="pip install jinja2")
 
 
 def first_spec(pytester: pytest.Pytester, channel: float) -> Path:

@@ -11,7 +11,7 @@ import pytest_int8acc.goldens.prune
 import pytest_int8acc.report.html  # noqa: F401
 from pytest_int8acc.names import safe_url, without_secrets
 
-pytest.importorskip("jinja2", reason="pip install 'pytest-int8acc[html]'")
+pytest.importorskip("jinja2", reason="pip install jinja2")
 
 URLS = {
     "password": "s3://joe:hunter2@host/engines",

@@ -9,7 +9,7 @@ from browser import CHROMIUM, Page, browser
 from hostile import renamed
 from report_cases import case, entry, full_report, report
 
-pytest.importorskip("jinja2", reason="pip install 'pytest-int8acc[html]'")
+pytest.importorskip("jinja2", reason="pip install jinja2")
 from pytest_int8acc.report.html import page
 
 pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="no Chromium (apt-get install chromium)")

@@ -40,7 +40,7 @@ from pytest_int8acc.results.causes import Cause, Histogram
 from pytest_int8acc.scores.metrics import METRICS as METRICS_OF_SPECS
 from pytest_int8acc.scores.tasks import TASKS
 
-pytest.importorskip("jinja2", reason="pip install 'pytest-int8acc[html]'")
+pytest.importorskip("jinja2", reason="pip install jinja2")
 import jinja2
 
 from pytest_int8acc.report import html

@@ -25,9 +25,9 @@ from pytest_int8acc.scores.user_metric import MetricRun, evaluate_metric, metric
 from pytest_int8acc.tensors import TensorInfo
 
 
-def library(name, extra="dev"):
+def library(name, wanted=None):
     """A library that a metric is compared with, or by which it is computed."""
-    return pytest.importorskip(name, reason=f"needs {name}: pip install 'pytest-int8acc[{extra}]'")
+    return pytest.importorskip(name, reason=f"needs {name}: pip install {wanted or name}")
 
 
 def fed(task, outputs, labels, cuts=()):
@@ -64,7 +64,7 @@ def classified(draw):
 @settings(max_examples=80, deadline=None)
 @given(data=classified())
 def test_classes_are_counted_as_scikit_learn_counts_them(data):
-    sklearn = library("sklearn.metrics")
+    sklearn = library("sklearn.metrics", "scikit-learn")
     scores, labels, options, cuts = data
     rows = np.moveaxis(scores, options["axis"], -1).reshape(-1, scores.shape[options["axis"]])
     counted = labels.ravel() != 255
@@ -89,7 +89,7 @@ def test_classes_are_counted_as_scikit_learn_counts_them(data):
 
 
 def test_images_are_compared_as_scikit_image_compares_them():
-    metrics = library("skimage.metrics", "ssim")
+    metrics = library("skimage.metrics", "scikit-image")
     rng = np.random.default_rng(1)
     truth = rng.random((5, 3, 16, 20)).astype(np.float32)
     image = (truth + rng.normal(0, 0.1, truth.shape)).astype(np.float32)
@@ -122,14 +122,14 @@ WORDS = st.lists(st.sampled_from(["a", "b", "see", "the", "sea"]), max_size=6).m
 @settings(max_examples=60, deadline=None)
 @given(pairs=st.lists(st.tuples(WORDS.filter(bool), WORDS), min_size=1, max_size=8))
 def test_word_error_rate_is_jiwers(pairs):
-    jiwer = library("jiwer", "wer")
+    jiwer = library("jiwer")
     truth, texts = (list(side) for side in zip(*pairs, strict=True))
     found = value(Task("wer"), np.array(texts, object), np.array(truth), [len(texts) // 2])
     assert found == pytest.approx(jiwer.wer(truth, texts), abs=1e-12)
 
 
 def test_words_where_nothing_was_said_are_errors():
-    library("jiwer", "wer")
+    library("jiwer")
     truth, texts = np.array(["", "a b"]), np.array(["um", "a b"], object)
     assert value(Task("wer"), texts, truth) == 0.5
     assert math.isnan(value(Task("wer"), texts[:1], truth[:1]))
@@ -167,8 +167,9 @@ def padded(detections, images):
 
 @pytest.mark.parametrize("seed", range(4))
 def test_coco_map_is_pycocotools(tmp_path: Path, seed: int):
-    library("faster_coco_eval", "coco")
-    coco, evaluation = library("pycocotools.coco"), library("pycocotools.cocoeval")
+    library("faster_coco_eval", "faster-coco-eval")
+    coco = library("pycocotools.coco", "pycocotools")
+    evaluation = library("pycocotools.cocoeval", "pycocotools")
     truth, detections = scene(seed)
     (tmp_path / "instances.json").write_text(json.dumps(truth))
     rows = [
@@ -193,7 +194,7 @@ def test_coco_map_is_pycocotools(tmp_path: Path, seed: int):
 
 
 def test_coco_map_of_nothing():
-    library("faster_coco_eval", "coco")
+    library("faster_coco_eval", "faster-coco-eval")
     labels = np.float64([[[0, 0, 9, 9, 1]], [[-1, -1, -1, -1, -1]]])
     task = Task("coco_map", decode="xyxy")
     right = np.float64([[[0, 0, 9, 9, 0.5, 1]], [[0, 0, 0, 0, 0, 0]]])
@@ -390,7 +391,7 @@ def test_predictions_by_a_function(tmp_path: Path, name, body, labels, expected)
 )
 def test_what_a_function_must_not_return(tmp_path: Path, name, body, part):
     if name == "wer":
-        library("jiwer", "wer")
+        library("jiwer")
     labels = {"wer": np.array(["a", "b"]), "coco_map": np.zeros((2, 1, 5))}.get(name, np.array([0, 1]))
     task = Task(name, decode=decoder(tmp_path, body))
     with pytest.raises(CriterionError) as caught:
@@ -527,18 +528,22 @@ def test_what_does_not_fit_in_a_run(task, outputs, labels, part):
 
 
 def test_images_smaller_than_a_window():
-    library("skimage", "ssim")
+    library("skimage", "scikit-image")
     with pytest.raises(CriterionError, match=r"metric ssim: images of shape \(4, 4\): win_size"):
         value(Task("ssim"), np.zeros((1, 4, 4)), np.zeros((1, 4, 4)))
 
 
 @pytest.mark.parametrize(
-    ("name", "module", "extra"),
-    [("coco_map", "faster_coco_eval", "coco"), ("wer", "jiwer", "wer"), ("ssim", "skimage", "ssim")],
+    ("name", "module", "wanted"),
+    [
+        ("coco_map", "faster_coco_eval", "faster-coco-eval"),
+        ("wer", "jiwer", "jiwer"),
+        ("ssim", "skimage", "scikit-image"),
+    ],
 )
-def test_a_library_that_is_missing_is_named_with_its_extra(monkeypatch, name, module, extra):
-    monkeypatch.setattr("pytest_int8acc.scores.tasks.find_spec", lambda wanted: None)
+def test_a_library_that_is_missing_is_named_as_it_is_installed(monkeypatch, name, module, wanted):
+    monkeypatch.setattr("pytest_int8acc.scores.tasks.find_spec", lambda name: None)
     with pytest.raises(CriterionError) as caught:
         Task(name).check([LOGITS], None)
-    wanted = f"metric {name} needs {module}, which is not installed: pip install 'pytest-int8acc[{extra}]'"
-    assert str(caught.value) == wanted
+    message = f"metric {name} needs {module}, which is not installed: pip install {wanted}"
+    assert str(caught.value) == message

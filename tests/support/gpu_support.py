@@ -34,7 +34,7 @@ ROOT = Path(__file__).parents[2]
 def _needs(what: str) -> list[pytest.MarkDecorator]:
     absent = importlib.util.find_spec("tensorrt") is None or shutil.which("nvidia-smi") is None
     absent = absent and DRY not in os.environ
-    install = "pip install 'pytest-int8acc[cpu,tensorrt,dev]'"
+    install = "pip install -e '.[cpu,tensorrt,dev]'"
     how = f"needs an NVIDIA GPU and {what}: {install}, then pytest -m gpu -s"
     return [pytest.mark.gpu, pytest.mark.skipif(absent, reason=how)]
 

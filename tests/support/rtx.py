@@ -39,7 +39,7 @@ def build_all(
     ``capability``, like ``SM89``, is that of the GPU they are built for; without one anything builds.
     """
     if importlib.util.find_spec("tensorrt_rtx") is None:
-        pytest.skip("needs TensorRT-RTX: pip install 'pytest-int8acc[rtx]'")
+        pytest.skip("needs TensorRT-RTX: pip install tensorrt-rtx")
     results: dict[str, str | None] = {}
     with tempfile.TemporaryDirectory() as folder:
         for i, model in enumerate(models.values()):

@@ -36,10 +36,7 @@ Feature = Literal[
 
 _MODULES: dict[Flavor, str] = {"tensorrt": "tensorrt", "rtx": "tensorrt_rtx"}
 _NAMES: dict[Flavor, str] = {"tensorrt": "TensorRT", "rtx": "TensorRT-RTX"}
-_EXTRAS: dict[Flavor, str] = {
-    "tensorrt": "pip install 'pytest-int8acc[tensorrt]'",
-    "rtx": "pip install 'pytest-int8acc[rtx]'",
-}
+_INSTALL: dict[Flavor, str] = {"tensorrt": "pip install tensorrt", "rtx": "pip install tensorrt-rtx"}
 _LEAST = (8, 6)
 #: The first GPUs that multiply FP8, by compute capability.
 _ADA = (8, 9)
@@ -190,14 +187,14 @@ def find_platform(prefer: Flavor = "tensorrt") -> tuple[Platform | None, str]:
     flavors: tuple[Flavor, ...] = ("rtx", "tensorrt") if prefer == "rtx" else ("tensorrt", "rtx")
     installed = [flavor for flavor in flavors if is_installed(_MODULES[flavor])]
     if not installed:
-        return None, f"TensorRT is not installed: {_EXTRAS['tensorrt']}"
+        return None, f"TensorRT is not installed: {_INSTALL['tensorrt']}"
     facts = _facts(os.environ.get("CUDA_VISIBLE_DEVICES"))
     broken, found = [], []
     for flavor in installed:
         version = facts.get(_MODULES[flavor], {}).get("version")
         if version is None:
             why = facts.get(_MODULES[flavor], {}).get("error", "its import ends the process")
-            broken.append(f"{_NAMES[flavor]} is installed but does not load ({why}): {_EXTRAS[flavor]}")
+            broken.append(f"{_NAMES[flavor]} is installed but does not load ({why}): {_INSTALL[flavor]}")
         else:
             found.append(_platform(flavor, version, facts))
     if not found:
