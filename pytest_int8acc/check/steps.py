@@ -14,7 +14,7 @@ from pytest_int8acc.fix import FixFiles, write_fix
 from pytest_int8acc.graph.beside import without_beside
 from pytest_int8acc.lab.lab import Lab, Proof
 from pytest_int8acc.measure.measured import Measured
-from pytest_int8acc.repair.precision import Found, find_precision
+from pytest_int8acc.repair.precision import Found, find_precision, keeps_low
 from pytest_int8acc.repair.repair import Repaired, repair
 from pytest_int8acc.repair.tradeoff import adds_up, tradeoff
 from pytest_int8acc.results import CaseResult, Diagnosis, Part, PhaseName, SearchOutcome
@@ -108,7 +108,7 @@ class Steps:
         if adds_up(outcome) and all(way.layers for way in repaired.repairs):
             chosen = lab.clock.attempt("tradeoff", partial(tradeoff, lab, self.found), None)
             outcome = replace(outcome, tradeoff=chosen)
-        if outcome.culprits and not outcome.keeps_int8 and not repaired.repairs:
+        if outcome.culprits and not keeps_low(lab, outcome) and not repaired.repairs:
             outcome = outcome.without_plan()
         return replace(self.result, search=outcome, diagnosis=diagnosis)
 

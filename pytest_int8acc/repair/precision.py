@@ -36,6 +36,8 @@ REFINES = 14.0
 #: Times that a plan with a reserve is searched, each within less room; what each leaves of the room foretold,
 #: and the least.
 STRICTER, SPARE, _LEAST_ROOM = 3, 0.9, 0.05
+#: Of the multiply-accumulates: a plan that keeps less in INT8 or FP8 is the float model.
+_LEAST_SHARE = 0.005
 #: How far in an interval, on a scale of logarithms, nearly all draws reach: 2.05 of 3.3 standard deviations.
 _NEARLY = 0.62
 
@@ -267,8 +269,6 @@ def _builds_left(lab: Lab) -> int:
 
 def _outcome(lab: Lab, found: Found, seconds: float) -> SearchOutcome:
     result, proof = found.result, found.reserved or found.proof
-    high = set(found.reserved.plan.high if found.reserved else result.high)
-    share = 1.0 - lab.share(high) if len(high) < len(lab.groups) else 0.0
     return SearchOutcome(
         strategy=result.strategy,
         precision=lab.measured.keep,
@@ -283,7 +283,7 @@ def _outcome(lab: Lab, found: Found, seconds: float) -> SearchOutcome:
         cost=result.cost,
         builds=lab.builds,
         seconds=seconds,
-        int8_share=share,
+        int8_share=1.0 - lab.share(found.reserved.plan.high if found.reserved else result.high),
         held_out=found.held_out,
         notes=found.notes,
         table=result.table,
@@ -295,6 +295,13 @@ def _outcome(lab: Lab, found: Found, seconds: float) -> SearchOutcome:
         casts=_casts(lab, found),
         with_reserve=tuple(found.reserved.plan.high) if found.reserved else (),
     )
+
+
+def keeps_low(lab: Lab, outcome: SearchOutcome) -> bool:
+    """Whether the plan found leaves anything worth the name in INT8 or FP8; in FP16 or BF16, any layer."""
+    if lab.is_narrow:
+        return len(outcome.kept) < len(lab.network.groups)
+    return outcome.int8_share >= _LEAST_SHARE
 
 
 def _price_ms(lab: Lab) -> float | None:

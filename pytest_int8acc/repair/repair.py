@@ -13,7 +13,7 @@ from pytest_int8acc.graph.network import Network
 from pytest_int8acc.graph.plan import activation_scales
 from pytest_int8acc.lab.lab import Lab, Proof
 from pytest_int8acc.repair.norms import fuse_norms
-from pytest_int8acc.repair.precision import Found
+from pytest_int8acc.repair.precision import Found, keeps_low
 from pytest_int8acc.repair.scales import units
 from pytest_int8acc.repair.ways import WAYS, Candidate, Work, mix
 from pytest_int8acc.results import Repair, SearchOutcome
@@ -64,7 +64,7 @@ def repair(lab: Lab, outcome: SearchOutcome, found: Found) -> Repaired:
         late = not lab.clock.interrupted  # a search that took all the time need not be in vain
         for way, proof in lab.clock.attempt("repair", lambda: list(fused()), [], late=late):
             (ways if way.verified else repairing.unsteady).append((way, proof))
-    if found.fix is not None and outcome.keeps_int8:
+    if found.fix is not None and keeps_low(lab, outcome):
         ways.append((_high(outcome), found.fix))
     if found.reserved is not None and found.proof is not None:
         repairing.unsteady.append((_without_reserve(lab, outcome, found.proof), found.proof))

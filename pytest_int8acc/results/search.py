@@ -19,8 +19,6 @@ _Early = Literal["trials-spent", "seconds-spent", "interrupted", "cut-short"]
 EndingKind = Literal[_Certain, _Through, _Early]
 
 
-#: Of the multiply-accumulates: a plan that keeps less in the low format is the float model.
-_LEAST_SHARE = 0.005
 #: The version of the format of ``plan.yaml``; no other is read.
 PLAN_VERSION = 4
 
@@ -203,11 +201,6 @@ class SearchOutcome:
     """Layers that the fix keeps high, where the culprits alone meet the criteria on these samples only."""
     tradeoff: Tradeoff | None = None
     """None where no noise adds up, or a plan keeps all in INT8."""
-
-    @property
-    def keeps_int8(self) -> bool:
-        """Whether the plan found leaves anything worth the name in INT8, or in ``low``."""
-        return self.int8_share >= _LEAST_SHARE
 
     def without_plan(self) -> SearchOutcome:
         """The same, where a plan that keeps nothing in INT8 is none."""
