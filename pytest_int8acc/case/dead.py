@@ -43,13 +43,12 @@ def try_criteria(judge: Judge, spread: Spread, outputs: Sequence[OutputResult]) 
     if not kept or len(spread.indices) < FEWEST or distinct(kept) < FEWEST:
         return None
     trial = _Trial(judge.of_rows(spread.indices), kept)
-    judged = {
-        output.name: judge.splitter.part(output.name)
-        for output in outputs
-        if any(score.limit is not None for score in output.scores)
-    }
+    parts = {output.name: judge.splitter.part(output.name) for output in outputs}
+    limited = {output.name for output in outputs if any(score.limit is not None for score in output.scores)}
+    judged = {name: part for name, part in parts.items() if name in limited}
+    by_metrics = {name: part for name, part in parts.items() if name not in limited and judge.metrics}
     undetected = []
-    for kind, about, candidate in dead_candidates(kept, judged, trial.class_axes(judged)):
+    for kind, about, candidate in dead_candidates(kept, judged, trial.class_axes(judged), by_metrics):
         known = kind == "shifted" and DeadCandidate("replaced", about) in undetected
         if not known and differs(kept, candidate) and trial.keeps(candidate):
             undetected.append(DeadCandidate(kind, about))

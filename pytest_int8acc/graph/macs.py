@@ -56,19 +56,20 @@ def sized_tensors(network: Network) -> list[str]:
     return [name for name in wanted if name not in index.constants]
 
 
-def work(model: Model, shapes: Mapping[str, _Shape]) -> dict[str, float]:
+def work(model: Model, shapes: Mapping[str, _Shape], rows: int = 1) -> dict[str, float]:
     """Node to multiply-accumulates of one run; nodes in bodies of Loop, Scan and If included.
 
     A Loop of unknown length counts as one step. An If counts as its dearer branch, and all nodes of its
-    branches have a part in that. What has no known shape counts each weight once.
+    branches have a part in that. What has no known shape counts each weight once for each sample.
 
     Args:
         model: In float and in normal form, in which names of nodes are unique in the whole model.
         shapes: Of the tensors that ``unsized`` asks for, and those of bodies, as far as they are known.
+        rows: How many samples these shapes hold.
     """
     constants = model.constants()
     known = {**shapes, **{name: array.shape for name, array in constants.items()}}
-    return _of_body(model.graph, known, constants, 1)
+    return _of_body(model.graph, known, constants, rows)
 
 
 def unsized(model: Model, shapes: Mapping[str, _Shape]) -> list[str]:

@@ -77,9 +77,9 @@ def precision_contract(
         obeyed=backend.builds_engines and case.tensorrt.obey,
     )
     engine = next((info for info in backend.engines if info.role == Role.INT8), None)
-    if engine is None:
-        return contract
     identical = _are_identical(output for output in outputs if output.output not in zero)
+    if engine is None:
+        return replace(contract, identical=identical and bool(low))
     return _with_engine(contract, engine, shares, low, names, identical=identical)
 
 

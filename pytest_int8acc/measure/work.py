@@ -22,20 +22,26 @@ def macs_of(model: Model, inputs: Dataset, sessions: Sessions) -> dict[str, floa
     Raises:
         DataError: The inputs cannot be read.
     """
-    shapes = inferred_shapes(model, _input_shapes(model, inputs))
+    given, rows = _input_shapes(model, inputs)
+    shapes = inferred_shapes(model, given)
     if unsized(model, shapes):
-        feed = next(inputs.batches()).feed
+        batch = next(inputs.batches())
         with contextlib.suppress(EngineError):
-            shapes |= tensor_shapes(model, feed, unsized(model, {}), sessions)
-    return work(model, shapes)
+            shapes |= tensor_shapes(model, batch.feed, unsized(model, {}), sessions)
+            rows = batch.rows + batch.padding
+    return work(model, shapes, rows)
 
 
-def _input_shapes(model: Model, inputs: Dataset) -> dict[str, tuple[int, ...]]:
-    """Of one sample, where the model says them; else of the first batch."""
+def _input_shapes(model: Model, inputs: Dataset) -> tuple[dict[str, tuple[int, ...]], int]:
+    """Shapes of the inputs and how many samples they hold.
+
+    It is one sample where the model says its shapes, else the first batch.
+    """
     batched, found = read_layout(model.inputs).batched, dict[str, tuple[int, ...]]()
     for info in model.inputs:
         sizes = [1 if i == 0 and info.name in batched else d for i, d in enumerate(info.shape or (None,))]
         if not all(isinstance(size, int) for size in sizes):
-            return {name: array.shape for name, array in next(inputs.batches()).feed.items()}
+            batch = next(inputs.batches())
+            return {name: array.shape for name, array in batch.feed.items()}, batch.rows + batch.padding
         found[info.name] = tuple(size for size in sizes if isinstance(size, int))
-    return found
+    return found, 1

@@ -14,6 +14,7 @@ _DEAD: Mapping[DeadKind, str] = {
     "mean": "the same mean output for every sample",
     "shifted": "classes of {output} shifted by one",
     "replaced": "zeros in place of {output}",
+    "greatest": "the greatest value everywhere in {output}",
 }
 
 
@@ -76,6 +77,8 @@ def blind_fix(blind: BlindSpots) -> str:
 
 
 def _dead_text(dead: DeadCandidate) -> str:
+    if dead.kind == "greatest" and not dead.output:
+        return "the greatest value everywhere in all outputs"
     return _DEAD[dead.kind].format(output=f"'{middle(dead.output, NAME)}'")
 
 

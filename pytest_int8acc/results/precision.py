@@ -51,8 +51,8 @@ class PrecisionContract:
     untold: float = 0.0
     """The share of which the engine tells nothing, as inside fused regions."""
     identical: bool = False
-    """Whether the share that the engine does not tell is refuted by outputs that are the baseline's, bit for
-    bit."""
+    """Whether all floating outputs are the baseline's, bit for bit. Any rounding that reaches them would have
+    changed them. On an engine this refutes the share whose format the engine does not tell."""
     misplaced: tuple[LayerShare, ...] = ()
     """The largest layers among the refuted ones."""
     misplaced_count: int = 0

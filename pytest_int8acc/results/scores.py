@@ -11,7 +11,7 @@ Bound = Literal["min", "max"]
 Meaning = Literal["constant", "small", "large", "shifted"]
 #: What outputs of no use are made of: zeros, the outputs of other samples, their mean over samples, classes
 #: shifted by one, or zeros in one output alone.
-DeadKind = Literal["zeros", "shuffled", "mean", "shifted", "replaced"]
+DeadKind = Literal["zeros", "shuffled", "mean", "shifted", "replaced", "greatest"]
 
 
 #: A fix is verified whose limits are kept in this share of the draws of each run, with moved inputs, too.

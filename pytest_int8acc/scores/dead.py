@@ -82,14 +82,18 @@ def distinct(samples: Mapping[str, list[Array]]) -> int:
 
 
 def dead_candidates(
-    baseline: Mapping[str, list[Array]], judged: Mapping[str, Part | None], axes: Mapping[str, int]
+    baseline: Mapping[str, list[Array]],
+    judged: Mapping[str, Part | None],
+    axes: Mapping[str, int],
+    by_metrics: Mapping[str, Part | None] | None = None,
 ) -> Iterator[tuple[DeadKind, str, dict[str, list[Array]]]]:
     """Gives each dead candidate: its kind, the output that it is about, and all outputs sample by sample.
 
     Args:
         baseline: By output, an array per sample; at least two samples.
-        judged: What criteria look at: an output's name, or that of a part of one, with the part.
+        judged: Outputs with limits of their own: an output's name, or that of a part of one, with the part.
         axes: The axis of classes of what has one, by the same names.
+        by_metrics: Outputs and parts without such limits, which only metrics of the task may look at.
     """
     yield "zeros", "", {name: [_zeros(array) for array in arrays] for name, arrays in baseline.items()}
     order = derangement(len(next(iter(baseline.values()))))
@@ -105,6 +109,14 @@ def dead_candidates(
         if name in axes:
             rolled = [_changed(a, part, partial(np.roll, shift=1, axis=axes[name])) for a in arrays]
             yield "shifted", name, {**baseline, output: rolled}
+    if by_metrics:
+        yield "greatest", "", {name: list(map(_greatest, arrays)) for name, arrays in baseline.items()}
+    for name, part in (by_metrics or {}).items():
+        output = name if part is None else part.output
+        arrays = baseline[output]
+        if len(baseline) > 1 or part is not None:
+            yield "replaced", name, {**baseline, output: [_changed(a, part, _zeros) for a in arrays]}
+            yield "greatest", name, {**baseline, output: [_changed(a, part, _greatest) for a in arrays]}
 
 
 def _changed(array: Array, part: Part | None, change: Callable[[Array], Array]) -> Array:
@@ -137,6 +149,13 @@ def differs(baseline: Mapping[str, list[Array]], candidate: Mapping[str, list[Ar
 def _zeros(array: Array) -> Array:
     """Zeros, False or empty texts in place of every value."""
     return np.full_like(array, "") if array.dtype.kind == "O" else np.zeros_like(array)
+
+
+def _greatest(array: Array) -> Array:
+    """A sample's greatest value in place of every value; empty texts in place of texts."""
+    if array.dtype.kind not in "fiub" or not array.size:
+        return _zeros(array)
+    return np.full_like(array, np.nan_to_num(array).max())
 
 
 def _mean(arrays: list[Array]) -> list[Array] | None:

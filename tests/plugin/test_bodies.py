@@ -47,6 +47,15 @@ def test_healthy_bodies_pass_and_count_as_int8(pytester: pytest.Pytester, networ
     assert case["warnings"] == []
 
 
+def test_a_body_in_float_counts_as_often_as_it_runs(pytester: pytest.Pytester) -> None:
+    """Two layers outside are in INT8, two inside run three times each in float; inside no shape is known."""
+    write_case(pytester.path, "loop", {}, left_out=("even", "odd"))
+    text, case = run(pytester)
+    assert case["verdict"] == "passed"
+    assert case["precision"]["asked"]["int8"] == pytest.approx(2 / 8)
+    assert "only 25 % of the MACs are asked for in INT8" in " ".join(text.split())
+
+
 @KINDS
 def test_the_layer_of_a_body_is_found_named_and_mended(pytester: pytest.Pytester, network: str) -> None:
     write_case(pytester.path, network, FLAT)

@@ -119,6 +119,20 @@ def test_an_output_that_no_criterion_sees_is_told(pytester, project):
     assert "zeros in place of 'features' would pass, too: no criterion sees that" in text
 
 
+def test_a_metric_that_counts_one_side_only_is_told(pytester, project):
+    (project / "m.py").write_text(
+        "import numpy as np\n\n\n"
+        "def recall(outputs, labels):\n"
+        "    rows = np.arange(len(labels))\n"
+        "    return float((outputs['logits'][rows, labels] > 8).mean())\n"
+    )
+    verdict, _, text = judged(
+        pytester, "labels: labels.npy\ncriteria: [{metric: m.py:recall, max_drop: 0.05}]\n", "-v"
+    )
+    assert verdict == "passed"
+    assert "the greatest value everywhere in all outputs" in " ".join(text.split())
+
+
 def test_a_function_that_fails_on_dead_outputs_has_caught_them(pytester, project):
     (project / "m.py").write_text(
         "def strict(outputs):\n    assert outputs['logits'].std(0).min() > 1\n    return 1.0\n"

@@ -8,7 +8,7 @@ import json
 import numpy as np
 import onnx
 import pytest
-from onnx import TensorProto, helper, numpy_helper
+from onnx import TensorProto, helper, numpy_helper, parser
 from plugin_support import LOAD
 
 from benchmarks.greens import quantize
@@ -161,3 +161,32 @@ def test_obey_is_refused_where_the_model_s_own_types_are_the_engine_s(project):
     result.stdout.fnmatch_lines(
         ["ERROR *case.int8acc.yaml:4:18: TensorRT-RTX * has no layer precisions: *leave 'obey' out"]
     )
+
+
+def test_int8_that_no_output_feels_is_told(project):
+    """INT8 is added with a factor of 0, as training with quantization begins."""
+    weight = np.random.default_rng(1).normal(size=(20, 100)).astype(np.float32)
+    numbers = {"x_scale": 3 / 127, "w_scale": np.abs(weight).max() / 127, "blend": 0}
+    float_layer = "exact = MatMul(x, w)"
+    low_layer = """
+        xq = QuantizeLinear(x, x_scale, zero)
+        xd = DequantizeLinear(xq, x_scale, zero)
+        wq = QuantizeLinear(w, w_scale, zero)
+        wd = DequantizeLinear(wq, w_scale, zero)
+        low = MatMul(xd, wd)
+        part = Mul(low, blend)"""
+    for file, nodes in {
+        "model.onnx": f"{float_layer}\n y = Identity(exact)",
+        "int8.onnx": f"{float_layer}{low_layer}\n y = Add(exact, part)",
+    }.items():
+        header = '<ir_version: 8, opset_import: ["" : 17]>'
+        proto = parser.parse_model(f"{header} net (float[n, 20] x) => (float[n, 100] y) {{ {nodes} }}")
+        proto.graph.initializer.append(numpy_helper.from_array(weight, "w"))
+        if file == "int8.onnx":
+            arrays = {name: np.array(number, np.float32) for name, number in numbers.items()}
+            arrays["zero"] = np.array(0, np.int8)
+            proto.graph.initializer.extend(numpy_helper.from_array(a, name) for name, a in arrays.items())
+        onnx.save(proto, project.path / file)
+    result = run(project)
+    result.assert_outcomes(passed=1)
+    assert "the outputs are the baseline's bit for bit" in " ".join(result.stdout.str().split())

@@ -35,7 +35,7 @@ class Models:
     """Weights of bodies lie in the main graph; with Q/DQ they are floats, and scales are Constant nodes, as
     after training with quantization."""
     ranges: Mapping[str, float] = field(default_factory=dict)
-    """Layer to the range of its activation; empty: no Q/DQ."""
+    """Layer to the range of its activation; a layer without one has no Q/DQ."""
     strange: str = ""
     """Layer whose DequantizeLinear has another scale than its QuantizeLinear."""
     _main: list[onnx.TensorProto] = field(default_factory=list)
@@ -107,7 +107,7 @@ class Models:
         """A MatMul called ``layer`` and ``end``, with its Q/DQ; its constants go to ``place``."""
         name, nodes = f"{layer}{end}", list[onnx.NodeProto]()
         weight = _weight(layer)
-        if not self.ranges:
+        if layer not in self.ranges:
             place.append(numpy_helper.from_array(weight, f"{name}_w"))
             return [helper.make_node("MatMul", [read, f"{name}_w"], [made], name=name)]
         ranges = {"in": self.ranges[layer], "w": float(np.abs(weight).max())}
@@ -148,9 +148,10 @@ def _info(name: str, sizes: Sequence[Any] | None = None) -> onnx.ValueInfoProto:
 
 def write_case(folder: Path, network: str, wrong: Mapping[str, float], **more: Any) -> None:
     """Write a case: model.onnx, int8.onnx with the ranges of ``FIT`` and ``wrong``, inputs, and a spec."""
-    strange, spec = more.pop("strange", ""), more.pop("spec", {})
+    strange, spec, left_out = more.pop("strange", ""), more.pop("spec", {}), more.pop("left_out", ())
     onnx.save(Models(network, **more).model(), folder / "model.onnx")
-    low = Models(network, **more, ranges={**FIT, **wrong}, strange=strange)
+    ranges = {layer: amax for layer, amax in {**FIT, **wrong}.items() if layer not in left_out}
+    low = Models(network, **more, ranges=ranges, strange=strange)
     onnx.save(low.model(), folder / "int8.onnx")
     np.save(folder / "inputs.npy", samples(network))
     said = {"model": "model.onnx", "inputs": "inputs.npy", "int8": {"model": "int8.onnx"}}
