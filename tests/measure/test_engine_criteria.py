@@ -13,6 +13,7 @@ from report_cases import case
 import pytest_int8acc.measure.measured
 from pytest_int8acc.backends.open import OrtBackend
 from pytest_int8acc.report.engines import engine_lines, int8_layers, no_int8
+from pytest_int8acc.report.plain import restore
 from pytest_int8acc.results import CaseResult, EngineInfo, EngineLayer, Latency, Role, Score
 from pytest_int8acc.settings import Settings
 
@@ -81,7 +82,7 @@ def test_layers_that_are_not_told_pass_no_limit(monkeypatch, project, limit, val
 
 
 def test_none_in_int8_is_no_warning_where_not_all_is_told():
-    result, int8 = case(), engine(Role.INT8, 1.0, "fp16")
+    result, int8 = restore(case()), engine(Role.INT8, 1.0, "fp16")
     assert no_int8(replace(result, engines=(int8,)))
     assert not no_int8(replace(result, engines=(replace(int8, untold=2),)))
 

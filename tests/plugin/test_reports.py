@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 from plugin_support import LOAD, spec
+from report_cases import SCHEMA
 from rich_project import RICH, normal
 
 import pytest_int8acc.plugin.reporting
@@ -21,7 +22,6 @@ import pytest_int8acc.plugin.reporting
 import pytest_int8acc.report.folder
 import pytest_int8acc.report.html
 import pytest_int8acc.report.markdown
-from pytest_int8acc.report.schema import json_schema
 
 pytest.importorskip("jinja2", reason="pip install jinja2")
 
@@ -78,7 +78,7 @@ def test_every_way_of_running_gives_the_same_files_and_the_same_section(project,
         sections.append(normal("\n".join(section(result))))
         files = sorted(path for path in folder.rglob("*") if path.is_file())
         written.append({str(path.relative_to(folder)): normal(path.read_text()) for path in files})
-        jsonschema.validate(read(folder), json_schema(), jsonschema.Draft7Validator)
+        jsonschema.validate(read(folder), SCHEMA, jsonschema.Draft7Validator)
     assert set(written[0]) == {"report.html", "report.json", "a/rich-bad/plan.yaml", "b/bad-known/plan.yaml"}
     assert all(files == written[0] for files in written)
     assert all(lines == sections[0] for lines in sections)

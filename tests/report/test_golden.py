@@ -13,8 +13,7 @@ from typing import Any
 
 import pytest
 from plugin_support import LOAD
-
-from pytest_int8acc.report.schema import json_schema
+from report_cases import SCHEMA
 
 GOLDEN = Path(__file__).parent / "golden.json"
 #: Differ from run to run, or from machine to machine.
@@ -54,7 +53,7 @@ def test_the_report_of_a_real_run_is_the_one_kept(digits):
     jsonschema = pytest.importorskip("jsonschema")
     digits.runpytest(*LOAD, "--int8acc", "--int8acc-report", "out")
     report = json.loads((digits.path / "out" / "report.json").read_text(encoding="utf-8"))
-    jsonschema.validate(report, json_schema(), jsonschema.Draft7Validator)
+    jsonschema.validate(report, SCHEMA, jsonschema.Draft7Validator)
     found = normal(report)
     if os.environ.get("REWRITE_GOLDEN"):
         GOLDEN.write_text(json.dumps(found, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")

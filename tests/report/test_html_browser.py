@@ -7,10 +7,9 @@ from collections.abc import Iterator
 import pytest
 from browser import CHROMIUM, Page, browser
 from hostile import renamed
-from report_cases import case, entry, full_report, report
+from report_cases import case, entry, full_report, page, page_apart, report
 
 pytest.importorskip("jinja2", reason="pip install jinja2")
-from pytest_int8acc.report.html import page
 
 pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="no Chromium (apt-get install chromium)")
 ROWS = "[...document.querySelectorAll('#overview tbody tr:not([hidden])')]"
@@ -53,11 +52,12 @@ def shown(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Page]:
     folder = tmp_path_factory.mktemp("browser")
     told = full_report()
     told["cases"][0]["written"] = list(WRITTEN)
-    (folder / "report.html").write_text(
-        page(told, dict.fromkeys(WRITTEN[1:], "high: {}\n")), encoding="utf-8"
-    )
+    for name in WRITTEN[1:]:
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_text("high: {}\n")
+    page_apart(folder, told)
     with browser(folder / "profile") as opened:
-        opened.file = folder / "report.html"
+        opened.file = folder / "out" / "report.html"
         yield opened
 
 
@@ -102,9 +102,9 @@ def test_sorting_filtering_and_copying(shown):
     assert shown.value("document.querySelector('#case-1 .copy').closest('details').open") is False
 
 
-def test_what_is_wrong_and_what_to_do_stand_side_by_side_above_the_fold(shown, tmp_path):
-    (tmp_path / "one.html").write_text(page(report(entry(case(written=WRITTEN))), {}), encoding="utf-8")
-    shown.open(tmp_path / "one.html", 1366, 768)
+def test_what_is_wrong_and_what_to_do_stand_side_by_side_above_the_fold(shown, pytester):
+    page(pytester, report(entry(case(written=WRITTEN))))
+    shown.open(pytester.path / "shard-out" / "report.html", 1366, 768)
     wrong, todo = (
         shown.value(
             "(r => [r.left, r.top, r.right, r.bottom])"
@@ -150,10 +150,9 @@ def test_nothing_is_wider_than_the_window(shown, width, media):
 
 
 @pytest.mark.parametrize("width", [390, 768, 1130, 1366])
-def test_long_names_widen_nothing(shown, tmp_path, width):
-    text = page(report(renamed("n" * 65536), renamed("many words " * 90)), {})
-    (tmp_path / "long.html").write_text(text, encoding="utf-8")
-    shown.open(tmp_path / "long.html", width, 844)
+def test_long_names_widen_nothing(shown, pytester, width):
+    page(pytester, report(renamed("n" * 65536), renamed("many words " * 90)))
+    shown.open(pytester.path / "shard-out" / "report.html", width, 844)
     shown.value("document.querySelectorAll('details').forEach(d => { d.open = true; })")
     assert shown.value("document.documentElement.scrollWidth") == width
 

@@ -12,16 +12,12 @@ import re
 from collections.abc import Iterator
 from html.parser import HTMLParser
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any
 
 import pytest
 from plugin_support import CONFTEST, LOAD, spec
+from report_cases import SCHEMA, enumerated
 from report_samples import RESULTS
-
-from pytest_int8acc.report.json import case_entry
-from pytest_int8acc.results import Part
-from pytest_int8acc.results.causes import CauseKind, Stage, Symptom, TakenKind
-from pytest_int8acc.results.search import EndingKind
 
 SNAPSHOTS = Path(__file__).parent / "snapshots"
 #: A conftest whose cases are measured as the sample of their name was.
@@ -29,11 +25,12 @@ MEASURED = f"""{CONFTEST}
 sys.path.insert(0, {str(Path(__file__).parents[1] / "support")!r})
 from dataclasses import replace
 
+from pytest_int8acc.report.plain import restore
 from report_samples import RESULTS
 
 
 def measure(case, settings, goldens=None, clock=None, builders=None):
-    result = RESULTS[case.name]
+    result = restore(RESULTS[case.name])
     result = replace(result, seconds=result.seconds or 0.01)  # not what this run takes
     return types.SimpleNamespace(result=result, settings=settings, close=lambda: None)
 
@@ -119,15 +116,15 @@ def strings(value: Any) -> Iterator[str]:
     """All strings in plain JSON types, keys left out."""
     if isinstance(value, str):
         yield value
-    for inner in value.values() if isinstance(value, dict) else value if isinstance(value, list) else ():
-        yield from strings(inner)
+    inner = value.values() if isinstance(value, dict) else value
+    for one in inner if isinstance(value, dict | list | tuple) else ():
+        yield from strings(one)
 
 
 def test_the_samples_show_every_value_that_a_result_may_have() -> None:
-    plain = [case_entry(name, "failed", 1.0, result) for name, result in RESULTS.items()]
-    known = {*get_args(Symptom), *get_args(CauseKind), *get_args(TakenKind), *get_args(EndingKind)}
-    known |= {*get_args(Stage), *get_args(Part)} - {"framework"}
-    assert known <= set(strings(plain))
+    known = SCHEMA["definitions"]
+    kinds = enumerated([known[name] for name in ("Cause", "TakenBack", "Ending", "StageLine", "Stop")])
+    assert kinds - {"framework"} <= set(strings([*RESULTS.values()]))
 
 
 def without(lines: list[str], known: list[str]) -> list[str]:

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import re
-from typing import Any, get_args
+from typing import Any
 
 from hypothesis import strategies as st
-from report_cases import case, entry
+from report_cases import SCHEMA, case, entry, enumerated
 
-from pytest_int8acc.report.plain import to_plain
-from pytest_int8acc.results.causes import CauseKind, Stage
-from pytest_int8acc.results.search import EndingKind
+from pytest_int8acc.report.plain import restore, to_plain
 
 HOSTILE = (
     "\x1b[31mred\x1b[0m\x1b]0;title\x07",
@@ -77,13 +75,7 @@ CLOSED = (
     *("symptom", "meanings", "first_stage", "against", "together", "role", "rows"),
     *("low", "doubt", "policy", "ran"),
 )
-WORDS = (
-    *("weighted", "qdq", "reformat", "recalibrate", "high", "inf", "nan"),
-    *get_args(CauseKind),
-    *get_args(EndingKind),
-    *get_args(Stage),
-    *("node", "input", "constant", "output"),
-)
+WORDS = enumerated(SCHEMA)
 
 
 def renamed(name: str) -> dict[str, Any]:
@@ -97,7 +89,7 @@ def renamed(name: str) -> dict[str, Any]:
         fixed = key in CLOSED or (key in ("kind", "name") and value in WORDS)
         return name if isinstance(value, str) and not fixed and value not in ("inf", "nan") else value
 
-    plain = rename(to_plain(case(written=("x",))))
+    plain = rename(to_plain(restore(case(written=["x"]))))
     return {
         **entry(case()),
         **{k: v for k, v in plain.items() if k != "seconds"},

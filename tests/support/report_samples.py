@@ -1,62 +1,62 @@
-"""Twenty-odd results with fixed numbers, which together show every sentence that a report has."""
+"""Seventy results with fixed numbers, which together show every sentence that a report has."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
-from typing import Any, get_args
+from typing import Any
 
-import report_cases
-from report_cases import COSINE, FINDINGS, REPORTED, SEARCH, SQNR, TOP1, engine
+from report_cases import CASE, COSINE, REPORTED, SCHEMA, SQNR, TOP1, Plain, engine, replace
 
-from pytest_int8acc.results import (
-    Acceptance,
-    CaseResult,
-    Certificate,
-    Culprit,
-    Diagnosis,
-    Ending,
-    Finding,
-    Interval,
-    LayerLine,
-    LayerShare,
-    LineFit,
-    Migration,
-    OutputResult,
-    Part,
-    Phase,
-    PrecisionContract,
-    Repair,
-    Role,
-    Score,
-    StageLine,
-    Stop,
-)
-from pytest_int8acc.results.causes import Cause, CauseKind, Jump, OddRanges, Rescale, Stage, TakenBack
+FINDINGS, SEARCH = CASE["findings"], CASE["search"]
+STAGES = SCHEMA["definitions"]["StageLine"]["properties"]["name"]["enum"]
+PARTS = SCHEMA["definitions"]["Stop"]["properties"]["left_out"]["items"]["enum"]
+
+
+def score(subject: str, metric: str, value: float, **more: Any) -> Plain:
+    return {"subject": subject, "metric": metric, "value": value, **more}
+
+
+def fit(slope: float, offset: float, correlation: float, *meanings: str, **more: Any) -> Plain:
+    known = {"slope": slope, "offset": offset, "correlation": correlation, "meanings": meanings}
+    return {**known, **more}
+
+
+def culprit(layer: str, price: float = 0.01, **more: Any) -> Plain:
+    return {"layer": layer, "op_type": "Conv", "nodes": [layer], "worst_alone": None, "price": price, **more}
+
+
+def ending(kind: str, high: int = 0, groups: int = 0, **more: Any) -> Plain:
+    return {"kind": kind, "high": high, "groups": groups, **more}
+
+
+def share(name: str, share: float, ran: str | None = None) -> Plain:
+    return {"name": name, "share": share, "ran": ran}
+
 
 MISSED = replace(COSINE, limit=0.999)
 KEPT = replace(COSINE, value=0.9995)
+LOGITS = {"name": "logits", "dtype": "float32", "shape": "(397, 10)"}
 
 
-def case(*scores: Score, **changes: Any) -> CaseResult:
+def case(*scores: Plain, **changes: Any) -> Plain:
     """A case of one output on ONNX Runtime, without search and diagnosis unless ``changes`` have them."""
-    result = CaseResult(
-        name="net",
-        spec="net.int8acc.yaml",
-        samples=397,
-        data="val.npz",
-        baseline="FP16",
-        candidate="INT8",
-        backend="ONNX Runtime 1.31.1, CPU, exact",
-        outputs=(OutputResult("logits", "float32", "(397, 10)", scores or (MISSED,)),),
-        int8_groups=9,
-    )
-    return replace(result, **changes)
+    result: Plain = {
+        "name": "net",
+        "spec": "net.int8acc.yaml",
+        "samples": 397,
+        "data": "val.npz",
+        "baseline": "FP16",
+        "candidate": "INT8",
+        "backend": "ONNX Runtime 1.31.1, CPU, exact",
+        "outputs": [{**LOGITS, "scores": scores or [MISSED]}],
+        "int8_groups": 9,
+    }
+    return {**result, **changes}
 
 
-def output(result: CaseResult, **changes: Any) -> CaseResult:
+def output(result: Plain, **changes: Any) -> Plain:
     """The same with a changed output."""
-    return replace(result, outputs=(replace(result.outputs[0], **changes),))
+    return replace(result, outputs=[replace(result["outputs"][0], **changes)])
 
 
 # --- searches
@@ -64,44 +64,51 @@ def output(result: CaseResult, **changes: Any) -> CaseResult:
 FOUND = replace(
     SEARCH,
     trials=(),
-    culprits=(
-        Culprit("/conv5/Conv", "Conv", ("/conv5/Conv",), replace(MISSED, value=0.9312), 0.125),
-        Culprit("/fc/Gemm", "Gemm", ("/fc/Gemm",), None, 0.01),
-    ),
-    fixed=(replace(MISSED, value=0.9996),),
-    ending=Ending("proven", 2, 20),
+    culprits=[
+        culprit("/conv5/Conv", 0.125, worst_alone=replace(MISSED, value=0.9312)),
+        culprit("/fc/Gemm", op_type="Gemm"),
+    ],
+    fixed=[replace(MISSED, value=0.9996)],
+    ending=ending("proven", 2, 20),
     int8_share=0.865,
     tradeoff=None,
 )
 
 
-def searched(ending: Ending, certificate: Ending | None = None, **changes: Any) -> CaseResult:
+def searched(end: Plain, certificate: Plain | None = None, **changes: Any) -> Plain:
     """A case whose search ended so; its plan was not certified for the other reason."""
-    certified = None if certificate is None else Certificate(2, False, certificate)
-    return case(search=replace(FOUND, ending=ending, certificate=certified, **changes))
+    certified = None if certificate is None else {"builds": 2, "passed": False, "ending": certificate}
+    return case(search=replace(FOUND, ending=end, certificate=certified, **changes))
 
 
-NO_PLAN: dict[str, Any] = {"found": False, "verified": False, "minimal": False, "culprits": (), "fixed": ()}
-ROW = LayerLine(1, "conv1", "[1, 10]", 0.9797, True, "Choose layer [1]")
+NO_PLAN: Plain = {"found": False, "verified": False, "minimal": False, "culprits": (), "fixed": ()}
+ROW = {
+    "index": 1,
+    "layer": "conv1",
+    "shape": "[1, 10]",
+    "similarity": 0.9797,
+    "chosen": True,
+    "line": "Choose layer [1]",
+}
 PAIRS = ("a_DQ", "b_DQ")
 
 # --- causes
 
 LOSS = {"sqnr_db": 12.34, "best_sqnr_db": 40.0}
 CHANNELS = {"channel_amax": 60.0, "channel_ratio": 30.0, "codes_left": 4.0}
-FP16: dict[str, Any] = {"amax": 1e6, "reach": 65504.0, "format": "fp16"}
+FP16: Plain = {"amax": 1e6, "reach": 65504.0, "format": "fp16"}
 
 
-def cause(kind: CauseKind, symptom: Any, numbers: dict[str, float] | None = None, **facts: Any) -> Cause:
+def cause(kind: str, symptom: str, numbers: Plain | None = None, **facts: Any) -> Plain:
     """A cause of tensor ``t``."""
     facts = {"tensor": "t", "amax": 4.2, "reach": 257.0, **facts}
-    return Cause(kind, symptom, numbers={**LOSS, **(numbers or {})}, **facts)
+    return {"kind": kind, "symptom": symptom, "numbers": {**LOSS, **(numbers or {})}, **facts}
 
 
-def taken(cause: Cause, kind: Any, share: float = 0.97, **facts: Any) -> Cause:
+def taken(cause: Plain, kind: str, share: float = 0.97, **facts: Any) -> Plain:
     """The same, shown by an ablation."""
-    back = TakenBack(kind, "t", share, met=True, **facts)
-    return replace(cause, taken_back=back, tried=(back,))
+    back = {"kind": kind, "tensor": "t", "share": share, "met": True, **facts}
+    return replace(cause, taken_back=back, tried=[back])
 
 
 NOISE = cause("accumulated-noise", "noise-adds-up")
@@ -162,7 +169,10 @@ OTHERS = (
     taken(NOISE, "activation", 1.0, samples=32, beyond=True),
     replace(
         taken(NOISE, "activation", 0.83),
-        tried=(TakenBack("range", "t", 0.26, met=False), TakenBack("range", "other", 0.5, met=False)),
+        tried=[
+            {"kind": "range", "tensor": "t", "share": 0.26, "met": False},
+            {"kind": "range", "tensor": "other", "share": 0.5, "met": False},
+        ],
     ),
     cause("accumulated-noise", "noise-adds-up", {"factor_least": 1.0}),
     taken(cause("fp16-around", "fp16-around"), "fp32"),
@@ -179,74 +189,81 @@ OTHERS = (
 )
 
 
-def long_named(cause: Cause) -> Cause:
+def long_named(cause: Plain) -> Plain:
     """The same of a tensor whose name leaves no room for a whole sentence."""
     name = "/".join(["a", *["block"] * 60, "t"])
-    assert cause.taken_back is not None
-    return replace(cause, tensor=name, taken_back=replace(cause.taken_back, tensor=name), tried=())
+    return replace(cause, tensor=name, taken_back=replace(cause["taken_back"], tensor=name), tried=[])
 
 
-def blamed(*causes: Cause, **facts: Any) -> CaseResult:
+def blamed(*causes: Plain, **facts: Any) -> Plain:
     """A case whose layers have these causes."""
-    culprits = tuple(
-        Culprit(f"layer{number}", "Conv", (f"layer{number}",), None, 0.01, cause)
-        for number, cause in enumerate(causes, 1)
-    )
-    diagnosis = Diagnosis(met=False, **facts)
-    return case(search=replace(FOUND, culprits=culprits), diagnosis=diagnosis)
+    culprits = [culprit(f"layer{number}", cause=cause) for number, cause in enumerate(causes, 1)]
+    return case(search=replace(FOUND, culprits=culprits), diagnosis={"met": False, **facts})
 
 
 # --- stages, remedies
 
 
-def in_bodies(*layers: str, causes: Sequence[Cause] = ()) -> CaseResult:
+def in_bodies(*layers: str, causes: Sequence[Plain] = ()) -> Plain:
     """A case whose culprits lie in bodies of a Loop, and others with causes in the main graph."""
     result = blamed(*causes)
-    known = result.search.culprits if causes else ()
-    inside = tuple(replace(FOUND.culprits[0], layer=name, cause=None, inside="Loop") for name in layers)
-    return replace(result, search=replace(result.search, culprits=(*inside, *known)))
+    known = result["search"]["culprits"] if causes else ()
+    inside = [replace(FOUND["culprits"][0], layer=name, cause=None, inside="Loop") for name in layers]
+    return replace(result, search=replace(result["search"], culprits=[*inside, *known]))
 
 
-def staged(name: Stage, **facts: Any) -> CaseResult:
+def stage(name: str, passed: bool, score: Plain, against: str, **facts: Any) -> Plain:
+    return {"name": name, "passed": passed, "scores": [score], "against": against, **facts}
+
+
+def staged(name: str, **facts: Any) -> Plain:
     """A case that leaves its limits at one stage, with one layer at fault."""
-    line = StageLine(name, False, (MISSED,), "framework", **facts)
-    return blamed(RANGES[0], stages=(line,), first_stage=name)
+    return blamed(RANGES[0], stages=[stage(name, False, MISSED, "framework", **facts)], first_stage=name)
 
 
-LARGE = LineFit(3.0, 0.25, 0.99, ("large", "shifted"), 0.5, 2.0)
-SMALL = LineFit(0.5, 0.001, 0.97, ("small",))
-UNEQUAL = Finding("unequal-pair", "conv5_DQ", "scale 1 and scale 2", "make both scales one", "warning")
-RESCALE = Rescale("t", "percentile 99.99", 2.02, 0.033)
+LARGE = fit(3.0, 0.25, 0.99, "large", "shifted", shift=0.5, deviation=2.0)
+SMALL = fit(0.5, 0.001, 0.97, "small")
+UNEQUAL = {
+    "rule": "unequal-pair",
+    "subject": "conv5_DQ",
+    "text": "scale 1 and scale 2",
+    "remedy": "make both scales one",
+    "severity": "warning",
+}
+RESCALE = {"tensor": "t", "method": "percentile 99.99", "old": 2.02, "new": 0.033}
 REACHED = (replace(MISSED, value=0.9996),)
 
 
-def repair(kind: Any, **facts: Any) -> Repair:
+def repair(kind: str, **facts: Any) -> Plain:
     """A way to meet the criteria, of a search that found two layers."""
-    known: dict[str, Any] = {"layers": (), "rescales": (), "scores": REACHED, "verified": True, "price": 0.0}
-    return Repair(kind, **{**known, "culprits": 2, **facts})
+    known: Plain = {"layers": (), "rescales": (), "scores": REACHED, "verified": True, "price": 0.0}
+    return {"kind": kind, **known, "culprits": 2, **facts}
 
 
 REPAIRS = (
     repair("unfuse", outputs=("x", "y")),
     repair("fuse", fused=("norm1", "norm2"), layers=("a",)),
     repair("recalibrate", rescales=(RESCALE,), weights=("w", "v"), layers=("a",), data="calibration.npz"),
-    repair("migrate", migration=Migration(0.5, ("mul1",), ("m",)), verified=False),
+    repair("migrate", migration={"alpha": 0.5, "folded": ["mul1"], "inserted": ["m"]}, verified=False),
     repair("mixed"),
     repair("high", layers=("a", "b"), price=0.135),
 )
 SLIP = replace(FINDINGS[2], rule="data-factor", text="255 times the inputs", remedy="divide by 255")
-JUMPS = (Jump("nms", "NonMaxSuppression", ("boxes", "scores"), ("chosen",)), Jump("top", "TopK", ("scores",)))
-UNSTEADY = replace(KEPT, interval=Interval(0.9981, 0.9997, 0.8))
-
-LITTLE = PrecisionContract(
-    low="int8",
-    source="file",
-    policy="require",
-    asked={"int8": 0.034, "fp16": 0.966},
-    left_out=(LayerShare("conv1", 0.6), LayerShare("conv2", 0.3), LayerShare("conv3", 0.06)),
-    left_out_count=4,
-    least_share=0.5,
+JUMPS = (
+    {"node": "nms", "op_type": "NonMaxSuppression", "tensors": ["boxes", "scores"], "outputs": ["chosen"]},
+    {"node": "top", "op_type": "TopK", "tensors": ["scores"]},
 )
+UNSTEADY = replace(KEPT, interval={"low": 0.9981, "high": 0.9997, "kept": 0.8})
+
+LITTLE = {
+    "low": "int8",
+    "source": "file",
+    "policy": "require",
+    "asked": {"int8": 0.034, "fp16": 0.966},
+    "left_out": [share("conv1", 0.6), share("conv2", 0.3), share("conv3", 0.06)],
+    "left_out_count": 4,
+    "least_share": 0.5,
+}
 MISBUILT = replace(
     LITTLE,
     asked={"int8": 0.9, "fp16": 0.1},
@@ -254,26 +271,26 @@ MISBUILT = replace(
     proven=0.22,
     refuted=0.67,
     untold=0.11,
-    misplaced=(LayerShare("conv1", 0.5, "fp16"), LayerShare("conv2", 0.1, "fp32")),
+    misplaced=(share("conv1", 0.5, "fp16"), share("conv2", 0.1, "fp32")),
     misplaced_count=2,
 )
-RESULTS: dict[str, CaseResult] = {
-    "everything": report_cases.case(written=("out/net/fixed.onnx", "out/net/plan.yaml", "out/x.txt", "bare")),
+RESULTS: dict[str, Plain] = {
+    "everything": {**CASE, "written": ("out/net/fixed.onnx", "out/net/plan.yaml", "out/x.txt", "bare")},
     "good": case(
-        KEPT, REPORTED, replace(SQNR, value=float("inf")), phases=(Phase("runs", 0.345),), seconds=2
+        KEPT, REPORTED, replace(SQNR, value="inf"), phases=({"name": "runs", "seconds": 0.345},), seconds=2
     ),
     "good-with-cautions": case(
         UNSTEADY,
         warnings=("the data are random",),
         findings=FINDINGS,
-        engines=(engine(Role.BASELINE, 3, 0, None), engine(Role.INT8, 54, 0, None)),
+        engines=(engine("baseline", 3, 0, None), engine("INT8", 54, 0, None)),
         int8_macs=0.034,
         precision=LITTLE,
     ),
     "another-format": case(KEPT, precision=MISBUILT),
     "another-format-and-a-miss": case(MISSED, precision=replace(MISBUILT, refuted=0.7)),
     "another-format-of-a-candidate": case(
-        replace(SQNR, value=float("inf")),
+        replace(SQNR, value="inf"),
         low="fp16",
         precision=replace(
             MISBUILT,
@@ -298,10 +315,13 @@ RESULTS: dict[str, CaseResult] = {
     "good-without-limits": case(
         REPORTED,
         engines=(
-            replace(engine(Role.INT8, 1, 0, 2.0), layers=()),
-            replace(engine(Role.FIXED, 1, 1, None), untold=3),
+            replace(engine("INT8", 1, 0, 2.0), layers=()),
+            replace(engine("fixed", 1, 1, None), untold=3),
         ),
-        recorded=(Acceptance("logits", "cosine", 0.9996, 0.9998), Acceptance("logits", "kl", None, 0.1)),
+        recorded=[
+            {"subject": "logits", "metric": "cosine", "before": 0.9996, "now": 0.9998},
+            {"subject": "logits", "metric": "kl", "before": None, "now": 0.1},
+        ],
         golden="kept",
     ),
     "scores": case(
@@ -313,51 +333,57 @@ RESULTS: dict[str, CaseResult] = {
         notes=("scales: 21 of 22 tensors found in calibration.cache",),
     ),
     "problems": replace(
-        case(replace(MISSED, value=float("nan"))),
+        case(replace(MISSED, value="nan")),
         outputs=(
-            OutputResult("boxes", "float32", "(397, 4)", (), problem="NaN in 3 of 1588 elements"),
-            OutputResult("logits", "float32", "?", (replace(MISSED, value=float("nan")),), note="2 left out"),
+            {
+                **LOGITS,
+                "name": "boxes",
+                "shape": "(397, 4)",
+                "scores": [],
+                "problem": "NaN in 3 of 1588 elements",
+            },
+            {**LOGITS, "shape": "?", "scores": [replace(MISSED, value="nan")], "note": "2 left out"},
         ),
         int8_groups=0,
     ),
-    "not-a-number": case(replace(MISSED, value=float("nan"))),
+    "not-a-number": case(replace(MISSED, value="nan")),
     "by-the-last-digit": case(
-        Score("logits", "top1_agreement", 0.6999999999999997, limit=0.7),
-        Score("logits", "agreement", 0.7, limit=0.6999999999999997),
+        score("logits", "top1_agreement", 0.6999999999999997, limit=0.7),
+        score("logits", "agreement", 0.7, limit=0.6999999999999997),
     ),
     "lines": output(case(), fit=SMALL, worst_sample=17, heavy=(17, 3), samples=397),
     "a-line-that-tells-nothing": output(case(), fit=replace(SMALL, meanings=())),
-    "a-constant": output(blamed(RANGES[0]), fit=LineFit(0.0, 0.1, 0.0, ("constant",))),
-    "many-scores": case(*[Score(f"out{i}", "cosine", 0.9, limit=0.999, note="of all") for i in range(25)]),
+    "a-constant": output(blamed(RANGES[0]), fit=fit(0.0, 0.1, 0.0, "constant")),
+    "many-scores": case(*[score(f"out{i}", "cosine", 0.9, limit=0.999, note="of all") for i in range(25)]),
     "found": searched(
-        FOUND.ending,
-        trials=SEARCH.trials,
+        FOUND["ending"],
+        trials=SEARCH["trials"],
         notes=("its notes",),
         table=(ROW,),
         price_ms=0.0204,
-        tradeoff=SEARCH.tradeoff,
+        tradeoff=SEARCH["tradeoff"],
     ),
     "certified": case(
         search=replace(
             FOUND,
-            certificate=Certificate(3, True, FOUND.ending),
-            culprits=(replace(FOUND.culprits[0], worst_alone=KEPT),),
+            certificate={"builds": 3, "passed": True, "ending": FOUND["ending"]},
+            culprits=(replace(FOUND["culprits"][0], worst_alone=KEPT),),
         )
     ),
     "not-verified": searched(
-        Ending("trials-spent", max_trials=8), Ending("plan-fails", 1, 20), minimal=False, verified=False
+        ending("trials-spent", max_trials=8), ending("plan-fails", 1, 20), minimal=False, verified=False
     ),
-    "a-reserve": searched(Ending("first", 13, 20), with_reserve=("/conv5/Conv", "/fc/Gemm", "/pool")),
-    "another-plan": searched(Ending("last", 13, 20), with_reserve=("/fc/Gemm", "/pool")),
-    "most-leaves": searched(Ending("worst", 3, 20), int8_share=0.3),
-    "visited": searched(Ending("visited", 2, 20), Ending("seconds-spent", max_seconds=0.5)),
-    "cut-short": searched(Ending("cut-short", 9, 20), Ending("interrupted")),
-    "nothing-to-do": searched(Ending("int8-passes"), culprits=()),
-    "no-plan": searched(Ending("high-fails", 20, 20), **NO_PLAN),
+    "a-reserve": searched(ending("first", 13, 20), with_reserve=("/conv5/Conv", "/fc/Gemm", "/pool")),
+    "another-plan": searched(ending("last", 13, 20), with_reserve=("/fc/Gemm", "/pool")),
+    "most-leaves": searched(ending("worst", 3, 20), int8_share=0.3),
+    "visited": searched(ending("visited", 2, 20), ending("seconds-spent", max_seconds=0.5)),
+    "cut-short": searched(ending("cut-short", 9, 20), ending("interrupted")),
+    "nothing-to-do": searched(ending("int8-passes"), culprits=()),
+    "no-plan": searched(ending("high-fails", 20, 20), **NO_PLAN),
     "no-plan-with-pairs": replace(
-        searched(Ending("high-fails", 20, 20), **NO_PLAN, fixed_pairs=PAIRS), findings=FINDINGS[:1]
+        searched(ending("high-fails", 20, 20), **NO_PLAN, fixed_pairs=PAIRS), findings=FINDINGS[:1]
     ),
-    "nothing-left": searched(Ending("nothing-left", groups=20), **NO_PLAN),
+    "nothing-left": searched(ending("nothing-left", groups=20), **NO_PLAN),
     "ranges-of-activations": blamed(*RANGES),
     "weights-and-operators": blamed(*WEIGHTS),
     "other-causes": blamed(*OTHERS),
@@ -365,12 +391,14 @@ RESULTS: dict[str, CaseResult] = {
     "long-names": blamed(
         *map(long_named, (RANGES[5], RANGES[9], WEIGHTS[4], WEIGHTS[5], OTHERS[0], OTHERS[5]))
     ),
-    "ranges-too-wide-and-narrow": blamed(RANGES[0], ranges=OddRanges(9, (3.0,) * 6 + (250.0,), (4.0, 4.1))),
-    "ranges-by-hand": blamed(ranges=OddRanges(3, (20.0, 22.0, 21.0), by_hand=(10.0, 50.0))),
-    "one-range-by-hand": blamed(ranges=OddRanges(3, narrow=(20.0, 22.0, 21.0), by_hand=(10.0,))),
+    "ranges-too-wide-and-narrow": blamed(
+        RANGES[0], ranges={"count": 9, "wide": [3.0] * 6 + [250.0], "narrow": [4.0, 4.1]}
+    ),
+    "ranges-by-hand": blamed(ranges={"count": 3, "wide": [20.0, 22.0, 21.0], "by_hand": [10.0, 50.0]}),
+    "one-range-by-hand": blamed(ranges={"count": 3, "narrow": [20.0, 22.0, 21.0], "by_hand": [10.0]}),
     "pairs": replace(blamed(fixed_pairs=PAIRS[:1]), findings=(UNEQUAL, UNEQUAL)),
     "pairs-that-stay": blamed(fixed_pairs=PAIRS[:1]),
-    "pairs-beside-a-layer": searched(FOUND.ending, fixed_pairs=PAIRS),
+    "pairs-beside-a-layer": searched(FOUND["ending"], fixed_pairs=PAIRS),
     "in-a-body": in_bodies("loop/linear"),
     "in-bodies": in_bodies("loop/linear", "loop/choice/linear"),
     "in-a-body-too": in_bodies("loop/linear", causes=(RANGES[0],)),
@@ -380,38 +408,42 @@ RESULTS: dict[str, CaseResult] = {
     ),
     "remedies": blamed(*RANGES[:2], repairs=REPAIRS),
     **{
-        f"remedy-{kept.kind}": replace(
-            blamed(*RANGES[:2], repairs=(kept,)), written=("out/fixed.onnx",) * (kept.kind == "mixed")
+        f"remedy-{kept['kind']}": replace(
+            blamed(*RANGES[:2], repairs=(kept,)), written=("out/fixed.onnx",) * (kept["kind"] == "mixed")
         )
         for kept in REPAIRS
     },
     **{
-        f"first-at-{stage}".replace(" ", "-").replace("/", "-"): staged(
-            stage, problems={"boxes": "shapes differ"}, fits={"logits": LARGE}
+        f"first-at-{name}".replace(" ", "-").replace("/", "-"): staged(
+            name, problems={"boxes": "shapes differ"}, fits={"logits": LARGE}
         )
-        for stage in get_args(Stage)
-        if stage != "framework"
+        for name in STAGES
+        if name != "framework"
     },
     "together": blamed(
         RANGES[0],
-        stages=(StageLine("engine INT8", True, (KEPT,), "Q/DQ in ONNX Runtime", together="FP16"),),
+        stages=[stage("engine INT8", True, KEPT, "Q/DQ in ONNX Runtime", together="FP16")],
         first_stage="engine INT8",
     ),
     "engine-without-a-model": case(
-        diagnosis=Diagnosis(
-            met=False, stages=staged("engine INT8").diagnosis.stages, first_stage="engine INT8"
-        )
+        diagnosis={
+            "met": False,
+            "stages": [stage("engine INT8", False, MISSED, "framework")],
+            "first_stage": "engine INT8",
+        }
     ),
-    "met": case(diagnosis=Diagnosis(met=True)),
-    "met-but-for-a-stage": case(diagnosis=Diagnosis(met=True, first_stage="FP16")),
-    "jumps": replace(blamed(jumps=JUMPS), search=replace(FOUND, ending=Ending("high-fails"), **NO_PLAN)),
+    "met": case(diagnosis={"met": True}),
+    "met-but-for-a-stage": case(diagnosis={"met": True, "first_stage": "FP16"}),
+    "jumps": replace(blamed(jumps=JUMPS), search=replace(FOUND, ending=ending("high-fails"), **NO_PLAN)),
     "jumps-aside": blamed(RANGES[0], jumps=JUMPS[:1]),
-    "stopped": case(stopped=Stop("seconds-spent", 300, get_args(Part))),
+    "stopped": case(stopped={"kind": "seconds-spent", "max_seconds": 300, "left_out": PARTS}),
     "golden": case(
         replace(MISSED, subject="FP16 against its golden, logits"), golden="the baseline has left its golden"
     ),
     "by-luck": case(
-        search=replace(FOUND, verified=False, fixed=(replace(REACHED[0], interval=Interval(0.99, 0.9999)),))
+        search=replace(
+            FOUND, verified=False, fixed=(replace(REACHED[0], interval={"low": 0.99, "high": 0.9999}),)
+        )
     ),
     **{
         low: replace(
@@ -424,8 +456,8 @@ RESULTS: dict[str, CaseResult] = {
     },
     # Ends the session: the last one.
     "interrupted": case(
-        stopped=Stop("interrupted", 300, ()),
+        stopped={"kind": "interrupted", "max_seconds": 300, "left_out": []},
         seconds=12.345,
-        phases=(Phase("setup", 0.345), Phase("search", 12.0)),
+        phases=({"name": "setup", "seconds": 0.345}, {"name": "search", "seconds": 12.0}),
     ),
 }
