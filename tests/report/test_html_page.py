@@ -15,9 +15,9 @@ from pathlib import Path
 
 import pytest
 from hostile import renamed
+from packages import PACKAGE
 from report_cases import (
     CASE,
-    PACKAGE,
     Plain,
     case,
     entry,

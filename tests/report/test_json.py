@@ -4,17 +4,15 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 from kills import at_once
+from packages import written_again
 from plugin_support import LOAD, spec
-from report_cases import PACKAGE, SCHEMA, Plain, copied, entry, report
+from report_cases import SCHEMA, Plain, copied, entry, report
 from rich_project import RICH
 
 from pytest_int8acc.report.folder import write_folder
@@ -44,10 +42,8 @@ def without_margin(plain: Plain) -> Plain:
 
 
 def test_the_shipped_schema_is_the_one_of_the_results(tmp_path: Path) -> None:
-    copy = shutil.copytree(PACKAGE, tmp_path / PACKAGE.name, ignore=shutil.ignore_patterns("__pycache__"))
-    subprocess.run([sys.executable, "-m", "pytest_int8acc.report.schema"], cwd=tmp_path, check=True)
-    shipped, made = (folder / "report" / "schema.json" for folder in (PACKAGE, copy))
-    assert shipped.read_bytes() == made.read_bytes(), "run python -m pytest_int8acc.report.schema"
+    shipped, made = written_again("pytest_int8acc.report.schema", "report/schema.json", tmp_path)
+    assert shipped == made, "run python -m pytest_int8acc.report.schema"
     jsonschema.Draft7Validator.check_schema(SCHEMA)
 
 

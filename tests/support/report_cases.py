@@ -12,15 +12,12 @@ from typing import Any
 
 import pytest
 import yaml
+from packages import PACKAGE
 from plugin_support import LOAD
 
-import pytest_int8acc
-import pytest_int8acc.report.html
-import pytest_int8acc.report.markdown
 from pytest_int8acc.report.plain import restore
 
 Plain = dict[str, Any]
-PACKAGE = Path(pytest_int8acc.__file__).parent
 SCHEMA = json.loads((PACKAGE / "report" / "schema.json").read_text(encoding="utf-8"))
 _CASE = yaml.safe_load((Path(__file__).parents[1] / "report" / "case.yaml").read_text(encoding="utf-8"))
 COSINE, SQNR, REPORTED = _CASE["outputs"][0]["scores"]

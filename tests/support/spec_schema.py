@@ -1,8 +1,12 @@
 """A judge of JSON by the part of draft 07 that the spec's schema uses."""
 
+import json
 import re
 from typing import Any
 
+from packages import PACKAGE
+
+SCHEMA = json.loads((PACKAGE / "int8acc.schema.json").read_text(encoding="utf-8"))
 TYPES = {"object": dict, "array": list, "string": str, "boolean": bool, "integer": int, "number": int | float}
 #: Says nothing about validity.
 ANNOTATIONS = {"$schema", "title", "description", "default", "examples", "definitions"}
