@@ -85,10 +85,8 @@ def precision_cautions(contract: PrecisionContract | None) -> list[str]:
         holds = contract.can_obey and contract.source == "candidate"
         cautions.append(text + ("; 'tensorrt: {obey: true}' holds it" if holds else ""))
     if contract.realized is None and contract.identical:
-        cautions.append(
-            f"the outputs are the baseline's bit for bit: nothing that is in {low} reaches them, as behind a "
-            "factor of 0 or a branch that is not taken"
-        )
+        same = "the outputs are the baseline's bit for bit"
+        cautions.append(f"{same}: nothing of the rounding to {low} reaches them")
     share = contract.asked.get(contract.low, 1.0)
     if share < contract.least_share:
         layers = _layers(contract.left_out, contract.left_out_count)
