@@ -17,6 +17,8 @@ Array = NDArray[Any]
 Feed = dict[str, Array]
 #: All outputs of a run by name: one array per batch, in order, padding already cut.
 Outputs = dict[str, list[Array]]
+#: Places of a part that are named, at most.
+_SHOWN_PLACES = 4
 #: A dimension: a size, a symbolic name, or None where the model says nothing.
 Dim = int | str | None
 
@@ -39,7 +41,7 @@ class TensorInfo:
 
 @dataclass(frozen=True)
 class Part:
-    """A part of an output, which is judged by itself: a range of places along one axis."""
+    """A part of an output, which is judged by itself: a range of places along one axis, or some of them."""
 
     output: str
     axis: int
@@ -48,13 +50,26 @@ class Part:
     stop: int | None
     """None: to the end, so that the last part also holds what a candidate has too much."""
     kind: str = ""
-    """What it holds, in a word: ``scores`` behind a Sigmoid or Softmax, else the name of its tensor."""
+    """What it holds: ``scores`` behind a Sigmoid or Softmax, else the name of its tensor; of small channels,
+    how many they are."""
+    places: tuple[int, ...] = ()
+    """Those that are meant, where they are no range; ``start`` and ``stop`` do not count then."""
+
+    @property
+    def index(self) -> tuple[slice | list[int], ...]:
+        """What an array [samples, ...] is indexed with."""
+        along = list(self.places) if self.places else slice(self.start, self.stop)
+        return (*[slice(None)] * self.axis, along)
 
     @property
     def place(self) -> str:
         """Where it lies in the output of one sample, as NumPy indexes it: ``output0[:, 4:]``."""
         stop = "" if self.stop is None else self.stop
-        return f"{self.output}[{':, ' * (self.axis - 1)}{self.start or ''}:{stop}]"
+        along = f"{self.start or ''}:{stop}"
+        if self.places:
+            first = ", ".join(map(str, self.places[:_SHOWN_PLACES]))
+            along = f"[{first}{', ...' if len(self.places) > _SHOWN_PLACES else ''}]"
+        return f"{self.output}[{':, ' * (self.axis - 1)}{along}]"
 
     @property
     def name(self) -> str:
@@ -62,10 +77,8 @@ class Part:
         return f"{self.place}, {self.kind}" if self.kind else self.place
 
     def of(self, array: Array) -> Array:
-        """A view of this part of an array [samples, ...]; the array itself where it lacks the axis."""
-        if array.ndim <= self.axis:
-            return array
-        return array[(slice(None),) * self.axis + (slice(self.start, self.stop),)]
+        """This part of an array [samples, ...]; the array itself where it lacks the axis."""
+        return array if array.ndim <= self.axis else array[self.index]
 
 
 def describe(tensors: Iterable[TensorInfo]) -> str:

@@ -12,7 +12,7 @@ from pytest_int8acc.data import load_labels
 from pytest_int8acc.data.scripts import UserFunction, load_function
 from pytest_int8acc.errors import CriterionError
 from pytest_int8acc.graph.model import Model
-from pytest_int8acc.graph.parts import joined
+from pytest_int8acc.graph.parts import channel_axis, joined
 from pytest_int8acc.results import OutputResult, Score
 from pytest_int8acc.scores.compare import Comparison
 from pytest_int8acc.scores.criteria import (
@@ -197,7 +197,8 @@ def _splitter(case: Case, model: Model) -> Splitter:
     whole = {name for name, parts in named.items() if parts is None}
     outputs = [output.name for output in model.outputs if output.name not in whole]
     found = {name: known for name in outputs if (known := joined(model, name)) is not None}
-    return Splitter(found, named)
+    axes = {name: axis for name in outputs if (axis := channel_axis(model, name)) is not None}
+    return Splitter(found, named, axes)
 
 
 def _name_parts(named: dict[str, NamedParts | None], criterion: OutputCriterion, model: Model) -> None:

@@ -74,7 +74,8 @@ def _compared(
         unjudged = any(limits.unjudged for limits in limits_for(name, judge.limits))
         if unjudged or not parts:
             yield name, arrays, candidate[name]
-            continue
+            small = judge.splitter.small_channels(name)
+            parts = () if unjudged or small is None else (small,)
         for part in parts:
             yield part.name, [part.of(a) for a in arrays], [part.of(a) for a in candidate[name]]
 

@@ -34,6 +34,11 @@ _RESHAPING = frozenset({"Reshape", "Flatten", "Squeeze", "Unsqueeze"})
 _PICKING = frozenset({"Transpose", "Slice", "Split", "Gather", "ReduceMax", "MaxPool", "Expand", "Tile"})
 #: Operators of two inputs that keep what an output is joined of where one input is a constant.
 _AFFINE = frozenset({"Mul", "Add", "Sub", "Div"})
+#: Operators that make channels of their own, and the axis along which these lie.
+_MAKING_CHANNELS = {
+    **dict.fromkeys(("Conv", "ConvTranspose", "BatchNormalization", "InstanceNormalization"), 1),
+    **dict.fromkeys(("Gemm", "MatMul", "LayerNormalization", "RMSNormalization"), -1),
+}
 #: How far a graph is followed: nodes on one way back, and operators in all.
 _MOST_STEPS, _MOST_NODES = 64, 4096
 
@@ -74,6 +79,19 @@ def joined(model: Model, output: str) -> tuple[int, tuple[Segment, ...]] | None:
     return None
 
 
+def channel_axis(model: Model, output: str) -> int | None:
+    """Returns the axis along which an output's channels lie; None where they are all scores, or not known.
+
+    It is that of the last operator which makes channels (Concat, Conv, MatMul, a norm), followed through what
+    moves, casts or scales them; where there is none, the last of two or three axes.
+    """
+    tracer = _Tracer(model)
+    rank = len(tracer.shape(output) or ())
+    if rank < 2 or tracer.kind(output) == SCORES:
+        return None
+    return tracer.channels(output) or (rank - 1 if rank <= 3 else None)
+
+
 class _Tracer:
     """Follows tensors backwards."""
 
@@ -96,6 +114,30 @@ class _Tracer:
                 return False
             tensor = before
         return False
+
+    def channels(self, tensor: str, steps: int = 0) -> int | None:
+        """The axis of a tensor's channels; None where the graph does not tell, or it counts the samples."""
+        node, shape = self._made.get(tensor), self.shape(tensor)
+        if node is None or not shape or steps > _MOST_STEPS:
+            return None
+        rank = len(shape)
+        if node.op_type == "Concat":
+            return int(attribute(node, "axis", 0)) % rank or None
+        if node.op_type in _MAKING_CHANNELS:
+            return _MAKING_CHANNELS[node.op_type] % rank or None
+        before = self._source(node)
+        if before is None and node.op_type in _AFFINE:
+            before = str(node.input[0])
+        axis = None if before is None else self.channels(before, steps + 1)
+        if before is None or axis is None:
+            return None
+        if node.op_type == "Transpose":
+            perm = attribute(node, "perm", list(reversed(range(rank))))
+            return list(perm).index(axis) or None
+        if node.op_type not in _RESHAPING:
+            return axis if len(self.shape(before) or ()) == rank else None
+        kept = [place for place in range(1, rank) if _axis_before(self.shape(before), shape, place) == axis]
+        return kept[0] if kept else None
 
     def _source(self, node: onnx.NodeProto) -> str | None:
         """The input whose elements a node gives, moved, picked or scaled; None where it computes others."""

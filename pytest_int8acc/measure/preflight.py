@@ -89,6 +89,8 @@ def preflight(
             raise
         notes = (f"no FP32 reference and no simulation: {error}",)
         return Preflight(engine, tested, steady=steady, notes=notes)
+    for exact, rounded in zip(reference, twice, strict=True):
+        judge.splitter.add_rounding(exact, rounded[Role.BASELINE] if form.half else {})
     fp32, near = partial(sessions.exact, model), form.half and not peak < FP16.highest / _HEADROOM
     place = case.place("criteria")
     sides = compared(judge, place, ({**a, Role.FP32: b} for a, b in zip(twice, reference, strict=True)))

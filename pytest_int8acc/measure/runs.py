@@ -227,6 +227,7 @@ def _add(runs: Runs, wanted: Wanted, rows: int, outputs: dict[Role, Feed]) -> No
         outputs[Role.BASELINE] = wanted.golden(outputs[Role.INT8])
     if wanted.reference is not None:
         outputs[Role.FRAMEWORK] = wanted.reference.next(outputs[Role.BASELINE])
+    wanted.judge.splitter.look(outputs[Role.BASELINE])
     with blaming(wanted.place):
         for (against, form), scoring in runs.scorings.items():
             scoring.add(outputs[against], outputs[form], rows)

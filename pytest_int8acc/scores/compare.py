@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import glob
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -11,7 +12,13 @@ import numpy as np
 from pytest_int8acc.errors import CriterionError
 from pytest_int8acc.results import LineFit, OutputResult, Score
 from pytest_int8acc.results.scores import Meaning, SmallSamples
-from pytest_int8acc.scores.criteria import OutputLimits, check_patterns, limits_for, limits_of_part
+from pytest_int8acc.scores.criteria import (
+    OutputLimits,
+    check_patterns,
+    limits_for,
+    limits_of_part,
+    limits_of_small_channels,
+)
 from pytest_int8acc.scores.measures import DIVERGENCE, ERRORS, SQUARES
 from pytest_int8acc.scores.metrics import METRICS, Metric
 from pytest_int8acc.scores.reserve import heavy, interval
@@ -63,8 +70,12 @@ class Comparison:
             CriterionError: A criterion or the candidate does not fit.
         """
         parts = {name: self._parts(name, first) for name in baseline}
-        named = [name for found in parts.values() for part in found for name in (part.name, part.place)]
-        check_patterns(self._criteria, [*baseline, *named])
+        small = {name: part for name in baseline if (part := self._small_channels(name)) is not None}
+        every = [*(part for found in parts.values() for part in found), *small.values()]
+        named = [name for part in every for name in (part.name, part.place)]
+        pending = tuple(f"{glob.escape(name)}[" for name in baseline if self._splitter.is_pending(name))
+        known = [limits for limits in self._criteria if not limits.output.startswith(pending)]
+        check_patterns(known, [*baseline, *named])
         missing = [name for name in baseline if name not in candidate]
         if missing:
             raise CriterionError(
@@ -74,6 +85,8 @@ class Comparison:
         for name in baseline:
             if not parts[name]:
                 self._open(name, limits_for(name, self._criteria), None)
+                if name in small and name in first:
+                    self._open_small(small[name], first[name].ndim)
                 continue
             if accepted := [limits for limits in limits_for(name, self._criteria) if limits.accepted]:
                 self._open(name, accepted, None)
@@ -84,6 +97,18 @@ class Comparison:
         if output not in first or any(limits.unjudged for limits in limits_for(output, self._criteria)):
             return ()
         return self._splitter.parts(output, first[output])
+
+    def _small_channels(self, output: str) -> Part | None:
+        """Small channels of an output that is judged, by the default limit or by others."""
+        limits = limits_for(output, self._criteria)
+        judged = not any(criterion.unjudged for criterion in limits) and (limits or self._use_defaults)
+        return self._splitter.small_channels(output) if judged else None
+
+    def _open_small(self, part: Part, rank: int) -> None:
+        """Judge small channels beside the whole."""
+        limits = limits_of_small_channels(part, rank, self._criteria)
+        if limits is not None:
+            self._open(part.name, limits, part)
 
     def _open(self, name: str, limits: Sequence[OutputLimits], part: Part | None) -> None:
         known = None if not limits and self._use_defaults else limits

@@ -18,6 +18,8 @@ from pytest_int8acc.tensors import Array, Part, did_you_mean
 DEFAULT_FLOAT = ("sqnr_db", 20.0)
 DEFAULT_EXACT = ("agreement", 0.99)
 
+#: Metrics that measure errors against the size of what is judged.
+_RELATIVE = frozenset({"cosine", "sqnr_db", "psnr_db"})
 _KINDS = {"f": "floats", "i": "integers", "u": "integers", "b": "booleans", "S": "strings", "U": "strings"}
 
 #: How the parts of the samples make a criterion's loss. ``mean``: their mean. ``rank``: the greatest but
@@ -145,6 +147,36 @@ def limits_of_part(
                 del kept[metric]
         if kept or not criterion.limits:
             found.append(replace(criterion, limits=kept))
+    return found
+
+
+def limits_of_small_channels(
+    part: Part, rank: int, criteria: Sequence[OutputLimits]
+) -> list[OutputLimits] | None:
+    """Those of ``criteria`` that hold for the small channels of an output; none: the default one.
+
+    Of limits on the whole output, those hold that measure errors against what is judged, not in its unit, and
+    of all samples together: one without objects may have small channels of next to nothing.
+
+    Args:
+        part: The small channels.
+        rank: Number of axes of the output.
+        criteria: All of the case.
+
+    Returns:
+        None where the channels are classes that a criterion compares with each other, and so of one unit.
+    """
+    found = []
+    for criterion in _speaking_of((part.name, part.place, part.output), criteria):
+        by_class = any(METRICS[metric].min_classes for metric in criterion.limits)
+        if by_class and criterion.axis % rank == part.axis:
+            return None
+        if criterion.accepted and not fnmatchcase(part.name, criterion.output):
+            continue
+        own = criterion.accepted or criterion.output in (part.name, part.place)
+        kept = {metric: limit for metric, limit in criterion.limits.items() if own or metric in _RELATIVE}
+        if kept or not criterion.limits:
+            found.append(replace(criterion, limits=kept, spared=criterion.spared if own else None))
     return found
 
 

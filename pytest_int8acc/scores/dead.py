@@ -124,7 +124,7 @@ def _changed(array: Array, part: Part | None, change: Callable[[Array], Array]) 
     if part is None:
         return change(array)
     copied = array.copy()
-    part.of(copied)[...] = change(part.of(array))
+    copied[part.index] = change(part.of(array))
     return copied
 
 

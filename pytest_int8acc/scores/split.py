@@ -8,11 +8,17 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from pytest_int8acc.errors import CriterionError
+from pytest_int8acc.graph.formats import FP16
 from pytest_int8acc.graph.parts import SCORES, Segment
-from pytest_int8acc.tensors import Array, Part
+from pytest_int8acc.scores.criteria import DEFAULT_FLOAT
+from pytest_int8acc.tensors import Array, Feed, Part
 
 #: Parts whose greatest magnitudes differ by more than this do not fit one scale of 127 steps.
 UNLIKE = 100.0
+#: By how much INT8, with 7 bits, is behind FP16, with 11.
+_FP16_AHEAD_DB = 24.0
+#: Values of each channel, at least, that make up its size.
+_FEWEST_VALUES = 8
 #: An output of more parts than this is judged as a whole: none of them could be told from the others.
 _MOST_PARTS = 8
 
@@ -38,7 +44,12 @@ class Splitter:
     """Output to the axis along which the graph joins it, and of what."""
     named: Mapping[str, NamedParts | None] = field(default_factory=dict)
     """Output to the parts that the spec names; None: it is judged as a whole."""
+    axes: Mapping[str, int] = field(default_factory=dict)
+    """Output to the axis of its channels, where these may be of unlike size."""
     _decided: dict[str, tuple[Part, ...]] = field(default_factory=dict)
+    _small: dict[str, Part | None] = field(default_factory=dict)
+    _rounding: dict[str, Array] = field(default_factory=dict)
+    """Output to the energy of its channels, and of what FP16 loses of them, [2, channels]."""
 
     def parts(self, output: str, array: Array) -> tuple[Part, ...]:
         """Returns the parts of an output; none where it is judged as a whole.
@@ -54,14 +65,72 @@ class Splitter:
             self._decided[output] = tuple(self._decide(output, array))
         return self._decided[output]
 
+    def add_rounding(self, exact: Feed, rounded: Feed) -> None:
+        """Add up what FP16 loses of each channel.
+
+        Args:
+            exact: Outputs in FP32.
+            rounded: The same of a baseline in FP16.
+        """
+        for output, axis in self.axes.items():
+            one, other = exact.get(output), rounded.get(output)
+            if one is not None and other is not None and one.shape == other.shape and one.ndim > axis:
+                found = np.array([_energy(one, axis), _energy(one.astype(np.float64) - other, axis)])
+                self._rounding[output] = self._rounding.get(output, 0.0) + found
+
+    def look(self, baseline: Feed) -> None:
+        """Find the small channels of outputs, of which ``small_channels`` tells.
+
+        Args:
+            baseline: Its outputs, [samples, ...]; those that were looked at before are left out.
+        """
+        for output, array in baseline.items():
+            axis = None if output in self.named else self.axes.get(output)
+            if output not in self._small and axis is not None and array.ndim > axis:
+                whole = not self.parts(output, array)
+                self._small[output] = self._find_small(output, axis, array) if whole else None
+
+    def is_pending(self, output: str) -> bool:
+        """Whether ``look`` was not shown an output yet."""
+        return output in self.axes and output not in self._small
+
+    def small_channels(self, output: str) -> Part | None:
+        """Returns the channels that others of an output without parts exceed by more than ``UNLIKE`` in size.
+
+        A channel's size is its greatest magnitude. All small channels together are one part, so that a class
+        which no sample shows adds next to nothing to it. Idle channels are left out: no task reads what lies
+        below the least normal number of FP16. So are those that are small since larger values cancel out in
+        them: FP16 keeps them badly, and INT8, which has 24 dB less, cannot keep them by any scales. Where the
+        baseline is no FP16 this is not known, and an output [samples, channels] has no small channels, since
+        few values make up a size.
+        """
+        return self._small.get(output)
+
+    def _find_small(self, output: str, axis: int, array: Array) -> Part | None:
+        if array.dtype.kind != "f" or array.size < _FEWEST_VALUES * array.shape[axis] or not array.size:
+            return None
+        sizes = _channel_sizes(array, axis)
+        small = sizes * UNLIKE < sizes.max()
+        if not small.any() or sizes[small].max() < FP16.normal:
+            return None
+        rounding = self._rounding.get(output)
+        if rounding is None and array.ndim < 3:
+            return None
+        if rounding is not None:
+            signal, noise = rounding[:, small].sum(axis=1)
+            if not signal >= noise * 10 ** ((DEFAULT_FLOAT[1] + _FP16_AHEAD_DB) / 10):
+                return None
+        return _part_of(output, axis, small)
+
     def part(self, name: str) -> Part | None:
         """Returns the part of this name; None where it is none, or the output was not compared yet."""
-        parts = (part for found in self._decided.values() for part in found)
+        parts = [part for found in self._decided.values() for part in found]
+        parts += [part for part in self._small.values() if part is not None]
         return next((part for part in parts if part.name == name), None)
 
     def whole_of(self, part: str) -> str:
         """Returns the output that a part of this name belongs to; the name itself where it is no part's."""
-        outputs = (name for name in {**self.joined, **self.named} if part.startswith(f"{name}["))
+        outputs = (name for name in {**self.joined, **self.named, **self.axes} if part.startswith(f"{name}["))
         return max(outputs, key=len, default=part)
 
     def _decide(self, output: str, array: Array) -> Sequence[Part]:
@@ -136,7 +205,7 @@ def _unlike(output: str, axis: int, segments: Sequence[Segment], array: Array) -
     for segment in segments:
         here = Part(output, axis, start, start + segment.size)
         start += segment.size
-        most = greatest(here.of(array))
+        most = _size(here.of(array))
         if groups and _belongs(segment, most, groups[-1], ends[-1]):
             groups[-1].append(segment)
             ends[-1] = _widened(ends[-1], most)
@@ -155,6 +224,33 @@ def _unlike(output: str, axis: int, segments: Sequence[Segment], array: Array) -
     return [*parts[:-1], replace(parts[-1], stop=None)]
 
 
+def _part_of(output: str, axis: int, chosen: Array) -> Part:
+    """The channels that are chosen, bool [channels], as a range where they are one."""
+    places = np.flatnonzero(chosen)
+    start, stop = int(places[0]), int(places[-1]) + 1
+    kind = f"{places.size} of {chosen.size} channels"
+    if stop - start != places.size:
+        return Part(output, axis, start, stop, kind, tuple(map(int, places)))
+    return Part(output, axis, start, None if stop == chosen.size else stop, kind)
+
+
+def _energy(array: Array, axis: int) -> Array:
+    """Sum of the squares of each channel along an axis, float64 [channels]."""
+    others = tuple(place for place in range(array.ndim) if place != axis)
+    with np.errstate(all="ignore"):
+        return np.asarray(np.square(array, dtype=np.float64).sum(axis=others))
+
+
+def _channel_sizes(array: Array, axis: int) -> Array:
+    """The greatest finite magnitude of each channel along an axis, [channels]."""
+    others = tuple(place for place in range(array.ndim) if place != axis)
+    with np.errstate(invalid="ignore"):
+        sizes: Array = np.maximum(array.max(axis=others), -array.min(axis=others))
+    if not np.isfinite(sizes).all():
+        sizes = np.max(np.abs(array), axis=others, where=np.isfinite(array), initial=0.0)
+    return sizes
+
+
 def _belongs(segment: Segment, most: float, group: Sequence[Segment], ends: tuple[float, float]) -> bool:
     """Whether a segment is of the kind and about the magnitude of those before it."""
     if segment.kind != group[0].kind:
@@ -168,8 +264,9 @@ def _widened(ends: tuple[float, float], most: float) -> tuple[float, float]:
     return (min(ends[0], most or np.inf), max(ends[1], most))
 
 
-def greatest(array: Array) -> float:
-    """Returns the greatest finite magnitude; 0 where there is none, or no number."""
+def _size(array: Array) -> float:
+    """The greatest finite magnitude; 0 where there is none, no number, or one below FP16's least normal."""
     if array.dtype.kind not in "fiu":
         return 0.0
-    return float(np.max(np.abs(array), where=np.isfinite(array), initial=0.0))
+    size = float(np.max(np.abs(array), where=np.isfinite(array), initial=0.0))
+    return size if size >= FP16.normal else 0.0

@@ -28,13 +28,17 @@ PARTS = {
     "depth": ["output0[:4], depth", "output0[4:], normals"],
     "alike": ["output0"],
     "all_scores": ["output0"],
+    "behind_conv": ["output0", "output0[4:], 3 of 7 channels"],
+    "behind_matmul": ["output0", "output0[:, 4:], 3 of 7 channels"],
+    "flat": ["output0", "output0[64:], 48 of 112 channels"],
+    "idle": ["output0"],
     "samples": ["output0"],
 }
 
 
 def test_outputs_are_judged_by_what_the_graph_joins(pytester):
     for layout in LAYOUTS:
-        write_project(pytester.path, layout)
+        write_project(pytester.path, layout, baseline="fp16" if layout == "flat" else "fp32")
     cases, text = run(pytester, "--int8acc-search", "off")
     assert {name: names(case) for name, case in cases.items()} == PARTS, text
     for case in cases.values():
@@ -42,22 +46,58 @@ def test_outputs_are_judged_by_what_the_graph_joins(pytester):
             assert output["part_of"] == ("output0" if "[" in output["name"] else "")
 
 
-@pytest.mark.parametrize("layout", ["channels", "anchors"])
+@pytest.mark.parametrize("layout", ["channels", "anchors", "behind_conv", "behind_matmul", "flat"])
 def test_scores_in_the_scale_of_boxes_are_red(pytester, layout):
-    write_project(pytester.path, layout, broken=True)
+    write_project(pytester.path, layout, broken=True, baseline="fp16")
     cases, text = run(pytester, "--int8acc-search", "off")
-    boxes, scores = cases[layout]["outputs"]
+    rest, scores = cases[layout]["outputs"]
     assert cases[layout]["verdict"] == "failed"
-    (reached,) = [score["value"] for score in boxes["scores"] if score["metric"] == "sqnr_db"]
+    (reached,) = [score["value"] for score in rest["scores"] if score["metric"] == "sqnr_db"]
     assert reached > 20
     assert f"'{scores['name']}' sqnr_db" in text
 
 
-def test_off_leaves_the_output_whole(pytester):
-    write_project(pytester.path, broken=True, criteria=[{"output": "output0", "parts": "off"}])
+@pytest.mark.parametrize("layout", ["channels", "behind_conv"])
+def test_off_leaves_the_output_whole(pytester, layout):
+    write_project(pytester.path, layout, broken=True, criteria=[{"output": "output0", "parts": "off"}])
     cases, _ = run(pytester, "--int8acc-search", "off")
-    assert names(cases["channels"]) == ["output0"]
-    assert [s["limit"] for s in cases["channels"]["outputs"][0]["scores"] if s["limit"]] == [20]
+    assert names(cases[layout]) == ["output0"]
+    assert [s["limit"] for s in cases[layout]["outputs"][0]["scores"] if s["limit"]] == [20]
+
+
+SMALL = {
+    "relative": ([{"output": "output0", "cosine": 0.9, "max_abs": 100}], {"cosine": 0.9}),
+    "in its unit": ([{"output": "output0", "max_abs": 100}], {"sqnr_db": 20}),
+    "of its own": ([{"output": "output0[4:]", "mean_abs": 0.5}], {"mean_abs": 0.5}),
+    "per sample": ([{"output": "output0", "sqnr_db": 15, "per": "sample"}], {"sqnr_db": 15}),
+}
+
+
+@pytest.mark.parametrize("said", SMALL)
+def test_limits_of_small_channels(pytester, said):
+    criteria, expected = SMALL[said]
+    write_project(pytester.path, "behind_conv", criteria=criteria)
+    cases, text = run(pytester, "--int8acc-search", "off")
+    (small,) = [o for o in cases["behind_conv"]["outputs"] if o["part_of"]]
+    assert {s["metric"]: s["limit"] for s in small["scores"] if s["limit"] is not None} == expected, text
+
+
+def test_classes_that_a_criterion_compares_are_of_one_unit(pytester):
+    write_project(
+        pytester.path, "behind_conv", criteria=[{"output": "output0", "axis": 1, "top1_agreement": 0.1}]
+    )
+    cases, _ = run(pytester, "--int8acc-search", "off")
+    assert names(cases["behind_conv"]) == ["output0"]
+
+
+def test_scores_of_small_channels_are_accepted_by_a_golden(pytester):
+    write_project(pytester.path, "behind_conv", criteria=[{"regression": {"sqnr_db": 0.5}}])
+    run(pytester, "--int8acc-search", "off", "--int8acc-update=missing")
+    cases, text = run(pytester, "--int8acc-search", "off")
+    assert names(cases["behind_conv"]) == PARTS["behind_conv"], text
+    for output in cases["behind_conv"]["outputs"]:
+        (limited,) = [s for s in output["scores"] if s["limit"] is not None]
+        assert "accepted" in limited["note"]
 
 
 def test_parts_that_a_criterion_names(pytester):

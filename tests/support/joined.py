@@ -17,7 +17,7 @@ net (float[N, 3, 4, 4] image) => ({outputs})
 <int64[3] flat = {{0, 8, 16}}, int64[4] square = {{0, 7, 4, 4}},
  int64[3] joined_flat = {{0, 7, 16}}, int64[3] sizes = {{2, 2, 3}}, int64[1] two = {{2}},
  int64[1] nine = {{9}}, int64[1] one = {{1}}, float hundred = {{100.0}}, float thousand = {{10000.0}},
- float ten = {{10.0}}>
+ float ten = {{10.0}}, int64[2] one_axis = {{0, 112}}>
 {{
     mixed = Conv<kernel_shape = [1, 1]>(image, w)
     active = Relu(mixed)
@@ -75,6 +75,19 @@ LAYOUTS = {
         "joined = Concat<axis = 1>(box_head, class_head)\n output0 = Sigmoid(joined)",
         "7, 16",
     ),
+    "behind_conv": ("joined = Concat<axis = 1>(boxes, scores)\n output0 = Conv(joined, kept)", "7, 16"),
+    "behind_matmul": (
+        """joined = Concat<axis = 1>(boxes, scores)
+        turned = Transpose<perm = [0, 2, 1]>(joined)
+        output0 = MatMul(turned, kept_rows)""",
+        "16, 7",
+    ),
+    "flat": (
+        "rows_first = Transpose<perm = [0, 2, 1]>(boxes)\n joined = Concat<axis = 1>(boxes, scores)\n"
+        "output0 = Reshape(joined, one_axis)",
+        "112",
+    ),
+    "idle": ("joined = Concat<axis = 1>(boxes, scores)\n output0 = Conv(joined, idle)", "7, 16"),
     "samples": ("output0 = Concat<axis = 0>(scores, scores)", "3, 16"),
 }
 
@@ -91,6 +104,9 @@ def network(layout: str) -> onnx.ModelProto:
         "box_bias": np.full(4, 3.0),
         "class_weight": rng.normal(size=(3, 8, 1)) * 0.5,
         "class_bias": np.full(3, -2.0),
+        "kept": np.eye(7)[..., None],
+        "kept_rows": np.eye(7),
+        "idle": np.diag([1, 1, 1, 1, 0, 0, 1e-9])[..., None],
     }
     for name, array in weights.items():
         proto.graph.initializer.append(numpy_helper.from_array(array.astype(np.float32), name))
