@@ -19,13 +19,14 @@ from onnx import helper
 from qdq_everywhere import everywhere, everywhere_feed
 from zoo import ZOO, sample_feed
 
+import pytest_int8acc.diagnose.reproducer
 from pytest_int8acc.diagnose.reduce import reduce
 from pytest_int8acc.engines.onnxruntime import OrtEngine
 from pytest_int8acc.errors import EngineError, Int8accError, ModelError
 from pytest_int8acc.graph.groups import find_groups
 from pytest_int8acc.graph.load import load_model, normalize
 from pytest_int8acc.graph.model import Model, make_model
-from pytest_int8acc.graph.network import Edge, Network, Quantization, with_edges
+from pytest_int8acc.graph.network import Edge, Network, Quantization
 from pytest_int8acc.graph.plan import apply
 from pytest_int8acc.graph.qdq import read_qdq
 from pytest_int8acc.graph.quantize import quantize
@@ -118,7 +119,8 @@ def test_the_readme_says_how_far_each_type_reaches(tmp_path: Path) -> None:
             return edge
         return replace(edge, quantization=Quantization(np.array(2, np.float32), np.array(0, np.uint8)))
 
-    folder = reduce(model, with_edges(network, unsigned), group.name, feeds[0], "fp32", tmp_path)
+    groups = [replace(known, edges=tuple(map(unsigned, known.edges))) for known in network.groups]
+    folder = reduce(model, replace(network, groups=tuple(groups)), group.name, feeds[0], "fp32", tmp_path)
     assert f"| `{group.name}` | uint8 | 2 | 510 |" in (folder / "README.md").read_text()
 
 
@@ -248,14 +250,13 @@ def test_files_that_do_not_show_the_error_are_refused(
 ) -> None:
     model, feeds = chain(2)
     network = calibrated(model, feeds, "/conv1/Conv")
-    from pytest_int8acc.diagnose import reproducer
-
-    save = reproducer.write_model
+    target = "pytest_int8acc.diagnose.reproducer.write_model"
+    save = pytest_int8acc.diagnose.reproducer.write_model
 
     def swapped(piece: Model, path: Path) -> None:
         save(model if path.name == "int8.onnx" else piece, path)
 
-    monkeypatch.setattr(reproducer, "write_model", swapped)
+    monkeypatch.setattr(target, swapped)
     with pytest.raises((EngineError, KeyError)):
         reduce(model, network, "/conv1/Conv", feeds[0], "fp16", tmp_path)
     assert not (tmp_path / "README.md").exists()

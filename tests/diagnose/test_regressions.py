@@ -24,8 +24,7 @@ from benchmarks.regressions.record import Record, measure  # noqa: E402
 from benchmarks.regressions.tables import by_entry, by_kind, summary  # noqa: E402
 from benchmarks.regressions.truth import Prover, by_weight, prove  # noqa: E402
 from pytest_int8acc.check import check  # noqa: E402
-from pytest_int8acc.results import Diagnosis, Finding, Repair  # noqa: E402
-from pytest_int8acc.results.causes import Cause  # noqa: E402
+from pytest_int8acc.report.plain import restore, to_plain  # noqa: E402
 from pytest_int8acc.scores.compare import compare_outputs  # noqa: E402
 from pytest_int8acc.scores.criteria import OutputLimits  # noqa: E402
 from pytest_int8acc.settings import Settings  # noqa: E402
@@ -209,27 +208,28 @@ def test_causes_findings_and_repairs_are_counted(tmp_path):
     planted = entry.plant()
     (case,) = load_spec(write(entry, planted, tmp_path))
     result = check(case, Settings(backend="onnxruntime"))
-    assert result.search is not None
-    (culprit,) = result.search.culprits
+    (culprit,) = to_plain(result)["search"]["culprits"]
 
     def of(kind="", repairs=(), findings=(), truth=planted.truth) -> Record:
-        cause = Cause(kind, "noise-adds-up") if kind else None
-        search = replace(result.search, culprits=(replace(culprit, cause=cause),))
-        told = replace(result, search=search, findings=findings, diagnosis=Diagnosis(repairs=repairs))
-        return record._of_result(entry, replace(planted, truth=truth), told, None, 0.0)
+        told = to_plain(result)
+        cause = {"kind": kind, "symptom": "noise-adds-up"} if kind else None
+        told["search"]["culprits"] = [{**culprit, "cause": cause}]
+        told |= {"findings": findings, "diagnosis": {"repairs": repairs}}
+        return record._of_result(entry, replace(planted, truth=truth), restore(told), None, 0.0)
 
     assert of("scale-too-wide").named
     assert not of("saturation").named
     assert not of().named
     assert of("saturation").causes_judged == 1
-    finding = Finding("data-factor", "image", "", "", "warning", "data")
+    finding = {"rule": "data-factor", "subject": "image", "text": "", "remedy": "", "severity": "warning"}
     everywhere = Truth(anywhere=frozenset({"scale-too-wide"}), rules=("*factor*",))
-    assert of(findings=(finding,), truth=everywhere).named
+    assert of(findings=[{**finding, "source": "data"}], truth=everywhere).named
     assert not of(truth=everywhere).named
-    mended = Repair("recalibrate", (), (), (), verified=True, price=0.0)
-    assert of(repairs=(mended,)).fix == "INT8"
-    assert of(repairs=(replace(mended, verified=False),)).fix == "FP16"
-    assert of(repairs=(replace(mended, kind="mixed", layers=("a",)),)).fix == "mixed"
+    empty = {"layers": [], "rescales": [], "scores": [], "price": 0.0}
+    mended = {"kind": "recalibrate", **empty, "verified": True}
+    assert of(repairs=[mended]).fix == "INT8"
+    assert of(repairs=[{**mended, "verified": False}]).fix == "FP16"
+    assert of(repairs=[{**mended, "kind": "mixed", "layers": ["a"]}]).fix == "mixed"
 
 
 def test_figures_tell_harmless_missed_and_false_alarms():

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import get_args
+from typing import Any
 
 import numpy as np
 import pytest
@@ -11,18 +11,7 @@ from judged import judged
 
 from pytest_int8acc.case.judge import Judge, Verdict
 from pytest_int8acc.data import Dataset, open_dataset
-from pytest_int8acc.diagnose.stages import (
-    ENGINE_FP16,
-    ENGINE_INT8,
-    FP16,
-    FP32,
-    FRAMEWORK,
-    IMPLICIT,
-    QDQ,
-    STAGES,
-    place,
-    stages_of,
-)
+from pytest_int8acc.diagnose.stages import place, stages_of
 from pytest_int8acc.engines.onnxruntime import OrtEngine
 from pytest_int8acc.engines.run import run_together
 from pytest_int8acc.graph.groups import find_groups
@@ -31,13 +20,15 @@ from pytest_int8acc.graph.model import Model
 from pytest_int8acc.graph.plan import apply
 from pytest_int8acc.graph.quantize import quantize
 from pytest_int8acc.graph.to_fp16 import to_fp16
-from pytest_int8acc.results import Role, StageLine
-from pytest_int8acc.results.causes import Stage
+from pytest_int8acc.results import Role
 from pytest_int8acc.scales.calibrate import calibrate
 from pytest_int8acc.scores.criteria import OutputLimits
 from pytest_int8acc.tensors import Outputs
 
 DIGITS = Path(__file__).parents[2] / "example_project"
+#: Stages by the names that reports give them.
+FRAMEWORK, FP32, FP16, QDQ = "framework", "FP32 ONNX", "FP16", "Q/DQ in ONNX Runtime"
+ENGINE_FP16, ENGINE_INT8, IMPLICIT = "engine FP16", "engine INT8", "implicit INT8"
 JUDGE = Judge((OutputLimits("logits", limits={"cosine": 0.999, "sqnr_db": 25}),), (), None)
 
 
@@ -52,7 +43,7 @@ def data(model: Model) -> Dataset:
 
 
 @pytest.fixture(scope="module")
-def good(model: Model, data: Dataset) -> dict[Stage, Outputs]:
+def good(model: Model, data: Dataset) -> dict[str, Outputs]:
     """All stages of a healthy case; an engine is stood in for by what it should equal."""
     layout = find_groups(model)
     scales = calibrate(model, layout.activations, data, method="minmax").values
@@ -68,8 +59,8 @@ def changed(outputs: Outputs, factor: float, shift: float = 0.0) -> Outputs:
     }
 
 
-def placed(outputs: dict[Stage, Outputs], judge: Judge) -> tuple[tuple[StageLine, ...], Stage | None]:
-    def compare(against: Stage, stage: Stage) -> Verdict:
+def placed(outputs: dict[str, Outputs], judge: Judge) -> tuple[tuple[Any, ...], str | None]:
+    def compare(against: str, stage: str) -> Verdict:
         before, after = outputs[against], outputs[stage]
         return judged(judge if before.keys() >= after.keys() else judge.on(before), before, after)
 
@@ -77,7 +68,7 @@ def placed(outputs: dict[Stage, Outputs], judge: Judge) -> tuple[tuple[StageLine
     return place(outputs, compare, broken)
 
 
-def test_a_healthy_case_fails_nowhere(good: dict[Stage, Outputs]) -> None:
+def test_a_healthy_case_fails_nowhere(good: dict[str, Outputs]) -> None:
     lines, first = placed(good, JUDGE)
     assert first is None
     assert [line.name for line in lines] == [FP32, FP16, QDQ, ENGINE_FP16, ENGINE_INT8]
@@ -95,7 +86,7 @@ def test_a_healthy_case_fails_nowhere(good: dict[Stage, Outputs]) -> None:
     ],
 )
 def test_the_first_stage_that_leaves_its_limit_is_named(
-    good: dict[Stage, Outputs], stages: tuple[Stage, ...], first: Stage, against: Stage
+    good: dict[str, Outputs], stages: tuple[str, ...], first: str, against: str
 ) -> None:
     outputs = good | {name: changed(good[name], 0.7, 0.5) for name in stages}
     lines, found = placed(outputs, JUDGE)
@@ -114,7 +105,7 @@ def test_the_first_stage_that_leaves_its_limit_is_named(
     ],
 )
 def test_an_engine_is_blamed_where_its_doing_matters(
-    good: dict[Stage, Outputs], engine: float, exact: float, blamed: bool
+    good: dict[str, Outputs], engine: float, exact: float, blamed: bool
 ) -> None:
     judge = Judge((OutputLimits("logits", limits={"sqnr_db": 28}),), (), None)
     outputs = good | {
@@ -126,7 +117,7 @@ def test_an_engine_is_blamed_where_its_doing_matters(
     assert (line.passed, first == ENGINE_INT8) == (not blamed, blamed)
 
 
-def test_stages_that_are_missing_are_left_out(good: dict[Stage, Outputs]) -> None:
+def test_stages_that_are_missing_are_left_out(good: dict[str, Outputs]) -> None:
     lines, first = placed({FP32: good[FP32], QDQ: changed(good[QDQ], 3)}, JUDGE)
     assert [line.name for line in lines] == [QDQ]
     assert first == QDQ
@@ -134,7 +125,7 @@ def test_stages_that_are_missing_are_left_out(good: dict[Stage, Outputs]) -> Non
     assert placed({QDQ: good[QDQ]}, JUDGE) == ((), None)
 
 
-def test_fp16_overflow_fails_there_and_nothing_after_it_is_blamed(good: dict[Stage, Outputs]) -> None:
+def test_fp16_overflow_fails_there_and_nothing_after_it_is_blamed(good: dict[str, Outputs]) -> None:
     lost = {"logits": [np.full_like(a, np.inf) for a in good[FP16]["logits"]]}
     outputs = {name: arrays for name, arrays in good.items() if name != ENGINE_FP16} | {FP16: lost}
     lines, first = placed(outputs, JUDGE)
@@ -145,7 +136,7 @@ def test_fp16_overflow_fails_there_and_nothing_after_it_is_blamed(good: dict[Sta
     assert {line.against for line in lines if line.name == QDQ} == {FP32}
 
 
-def test_steps_that_fail_only_together(good: dict[Stage, Outputs]) -> None:
+def test_steps_that_fail_only_together(good: dict[str, Outputs]) -> None:
     judge = Judge((OutputLimits("logits", limits={"sqnr_db": 24}),), (), None)
     baseline = good[FP32]
     outputs = {FP32: baseline, FP16: changed(baseline, 1.05), QDQ: changed(baseline, 1.1)}
@@ -155,12 +146,7 @@ def test_steps_that_fail_only_together(good: dict[Stage, Outputs]) -> None:
     assert (lines[-1].against, lines[-1].together) == (QDQ, FP16)
 
 
-def test_every_stage_has_its_place() -> None:
-    assert set(STAGES) == set(get_args(Stage))
-    assert all(name not in before for name, before in STAGES.items())
-
-
-def test_a_reference_of_some_outputs(good: dict[Stage, Outputs]) -> None:
+def test_a_reference_of_some_outputs(good: dict[str, Outputs]) -> None:
     both = {"logits": good[FP32]["logits"], "boxes": good[FP32]["logits"]}
     judge = Judge((*JUDGE.limits, OutputLimits("boxes", limits={"cosine": 0.9})), (), None)
     lines, first = placed({FRAMEWORK: good[FRAMEWORK], FP32: both, QDQ: both}, judge)
@@ -180,7 +166,7 @@ def test_stages_of_runs() -> None:
     assert set(stages_of(ours, engines=True, half=True)) == {ENGINE_FP16, ENGINE_INT8}
 
 
-def test_implicit_quantization_is_not_blamed_on_the_engine(good: dict[Stage, Outputs]) -> None:
+def test_implicit_quantization_is_not_blamed_on_the_engine(good: dict[str, Outputs]) -> None:
     """There is no Q/DQ model that would be fine: its layers are what is at fault."""
     outputs = {FP32: good[FP32], ENGINE_FP16: good[ENGINE_FP16], IMPLICIT: changed(good[QDQ], 0.5)}
     lines, first = placed(outputs, JUDGE)

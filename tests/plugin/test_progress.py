@@ -110,4 +110,7 @@ def test_ctrl_c_before_a_verdict_is_pytests_own(slow: Path) -> None:
     code, written = run(slow, "--int8acc-report", "out", terminal=True, ctrl_c="group")
     assert code == pytest.ExitCode.INTERRUPTED
     assert "KeyboardInterrupt" in written
+    assert re.search(
+        r"(one|two): (reading model and data|calibrating|running both forms)\b[^\n]*, \d+ s", written
+    )
     assert read(slow / "out") == []

@@ -191,6 +191,27 @@ def test_what_holds_no_pixels_is_no_picture(rows: list[str], pytester: pytest.Py
     assert not Reader(page(pytester, report(entry(case(diagnosis=diagnosis))))).all("img")
 
 
+@pytest.mark.parametrize("values", [[1.5, -2.0, 0.5], [3e38, -3e38, 0.0], [0.5, "nan", 0.25, "inf", 0.0]])
+def test_a_curve_reaches_from_the_lowest_to_the_highest_value(
+    values: list[float | str], pytester: pytest.Pytester
+) -> None:
+    result = case()
+    views = result["diagnosis"]["worst"][0]["views"]
+    views[1]["values"], views[2]["values"] = values, ["nan", "-inf"]
+    read = Reader(page(pytester, report(entry(result))))
+    first, second = (str(line["points"]).split() for line in read.all("polyline") if "class" in line)
+    heights = [float(point.split(",")[1]) for point in first]
+    known = [float(value) for value in values]
+    finite = [i for i, value in enumerate(known) if math.isfinite(value)]
+    low, high = min(known[i] for i in finite), max(known[i] for i in finite)
+    places = [120 * (1 - (known[i] / 2 - low / 2) / (high / 2 - low / 2)) for i in finite]
+    assert [heights[i] for i in finite] == pytest.approx(places, abs=0.1)
+    assert [height for i, height in enumerate(heights) if i not in finite] == [120.0] * (
+        len(known) - len(finite)
+    )
+    assert second == ["0.0,120.0", "480.0,120.0"]
+
+
 @pytest.mark.parametrize(("inputs", "outputs"), [(0, 0), (1, 0), (0, 3), (2, 2), (5, 1)])
 def test_neighbours_stand_apart_and_beside_their_culprit(
     inputs: int, outputs: int, pytester: pytest.Pytester
