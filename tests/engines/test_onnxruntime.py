@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import dataclasses
 import sys
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
@@ -10,7 +11,7 @@ import pytest
 from onnx import numpy_helper, parser
 
 from pytest_int8acc.engines import onnxruntime as engines
-from pytest_int8acc.engines.onnxruntime import OrtEngine, Saturation, saturation
+from pytest_int8acc.engines.onnxruntime import OrtEngine, saturation
 from pytest_int8acc.errors import EngineError
 from pytest_int8acc.graph.model import Model, make_model
 
@@ -86,8 +87,8 @@ def test_saturation_agrees_with_the_cpu() -> None:
 
 
 def test_saturation_is_judged_by_the_figure() -> None:
-    assert Saturation(256.0, 2.016).saturates
-    assert not Saturation(256.0, 255.9).saturates
+    assert dataclasses.replace(saturation(), measured=2.016).saturates
+    assert not dataclasses.replace(saturation(), measured=255.9).saturates
 
 
 def test_a_model_over_the_inline_limit_is_loaded_from_files(monkeypatch: pytest.MonkeyPatch) -> None:

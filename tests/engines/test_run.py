@@ -10,8 +10,7 @@ import numpy as np
 import pytest
 
 from pytest_int8acc.data import Batch, open_dataset
-from pytest_int8acc.engines import run
-from pytest_int8acc.engines.run import Progress, run_together
+from pytest_int8acc.engines.run import run_together
 from pytest_int8acc.errors import DataError
 from pytest_int8acc.tensors import Feed, TensorInfo
 
@@ -81,7 +80,9 @@ def test_long_runs_tell_how_far_they_are(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, tmp_path: Path
 ) -> None:
     ticks = iter(np.arange(0, 100, 0.7))
-    monkeypatch.setattr(run, "time", SimpleNamespace(monotonic=lambda: float(next(ticks))))
+    monkeypatch.setattr(
+        "pytest_int8acc.engines.run.time", SimpleNamespace(monotonic=lambda: float(next(ticks)))
+    )
     with caplog.at_level(logging.INFO, logger="pytest_int8acc"):
         run_together({"baseline": Recorder([], "", lambda x: x)}, dataset_of(tmp_path, rows(16), 4))
     messages = [r.getMessage() for r in caplog.records]
@@ -95,26 +96,30 @@ def test_short_runs_say_nothing(caplog: pytest.LogCaptureFixture, tmp_path: Path
     assert not caplog.records
 
 
+class Stream:
+    """Batches, nobody knows how many."""
+
+    samples = None
+    description = "a stream"
+
+    def __init__(self, count: int = 5) -> None:
+        self.count, self.read = count, 0
+
+    def batches(self) -> Iterator[Batch]:
+        for _ in range(self.count):
+            self.read += 1
+            yield Batch({"x": rows(4)}, 4)
+
+
 def test_progress_without_a_total(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
-    ticks = iter([0.0, 2.0, 2.0])
-    monkeypatch.setattr(run.time, "monotonic", lambda: next(ticks))
+    ticks = iter(np.arange(0, 100, 0.7))
+    monkeypatch.setattr("pytest_int8acc.engines.run.time.monotonic", lambda: float(next(ticks)))
     with caplog.at_level(logging.INFO, logger="pytest_int8acc"):
-        Progress("building").add(3, None)
-    assert caplog.messages == ["building: 3"]
+        run_together({"baseline": Recorder([], "", lambda x: x)}, Stream(4))  # type: ignore[arg-type]
+    assert caplog.messages[0] == "running baseline, samples: 4"
 
 
-def test_batches_are_not_kept(tmp_path: Path) -> None:
-    alive: list[int] = []
-
-    class Stream:
-        samples = None
-        description = "a stream"
-
-        def batches(self) -> Iterator[Batch]:
-            for n in range(5):
-                alive.append(n)
-                yield Batch({"x": rows(4)}, 4)
-
-    seen: list[int] = []
-    run_together({"a": Recorder([], "", lambda x: (seen.append(len(alive)), x)[1])}, Stream())  # type: ignore[arg-type]
+def test_batches_are_not_kept() -> None:
+    stream, seen = Stream(), list[int]()
+    run_together({"a": Recorder([], "", lambda x: (seen.append(stream.read), x)[1])}, stream)  # type: ignore[arg-type]
     assert seen == [1, 2, 3, 4, 5]

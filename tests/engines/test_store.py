@@ -16,22 +16,23 @@ import time
 import zipfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import platformdirs
 import pytest
 from child import in_child
 from kills import steps
 
-from pytest_int8acc.engines.manifest import MANIFEST, Manifest
-from pytest_int8acc.engines.remote import RemoteStore, open_store
-from pytest_int8acc.engines.storage import read_bytes, write_bytes_atomic
-from pytest_int8acc.engines.store import Store, default_folder
+from pytest_int8acc.engines.remote import open_store
+from pytest_int8acc.engines.store import Store
 from pytest_int8acc.errors import EngineError
 
 KEYS = [digit * 64 for digit in "abcd"]
 KEY = KEYS[0]
 ENGINE = b"engine" * 10
 H200 = "TensorRT 8.6.0, NVIDIA H200"
+#: What lies in an entry beside its files.
+MANIFEST = "int8acc-manifest.json"
 
 forks = pytest.mark.skipif(not hasattr(os, "fork"), reason="needs os.fork")
 
@@ -58,11 +59,12 @@ def store(tmp_path: Path) -> Store:
 
 
 @contextlib.contextmanager
-def running(script: str, *arguments: object) -> Iterator[subprocess.Popen[str]]:
-    """A Python process of its own."""
-    code = textwrap.dedent(script)
-    command = [sys.executable, "-c", code, *map(str, arguments)]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stdin=subprocess.PIPE, text=True) as child:
+def running(script: str, *arguments: object, cache: Path | None = None) -> Iterator[subprocess.Popen[str]]:
+    """A Python process of its own; the user's cache folder is ``cache``."""
+    command = [sys.executable, "-c", textwrap.dedent(script), *map(str, arguments)]
+    environment = os.environ if cache is None else {**os.environ, "XDG_CACHE_HOME": str(cache)}
+    pipes: dict[str, Any] = {"stdout": subprocess.PIPE, "stdin": subprocess.PIPE, "text": True}
+    with subprocess.Popen(command, env=environment, **pipes) as child:
         try:
             yield child
         finally:
@@ -229,17 +231,14 @@ def test_an_entry_that_nobody_holds_any_more_may_leave(tmp_path):
 
 MAKE_SLOWLY = """
     import contextlib, sys, time, pathlib
-    from pytest_int8acc.engines.remote import RemoteStore, Store
+    from pytest_int8acc.engines.remote import open_store
     log = pathlib.Path(sys.argv[2])
     def make(folder):
         with log.open("a") as file:
             file.write("made ")
         time.sleep(float(sys.argv[3]))
         (folder / "model.engine").write_bytes(b"engine" * 10)
-    if sys.argv[4:]:
-        store = RemoteStore(sys.argv[1], pathlib.Path(sys.argv[4]))
-    else:
-        store = Store(pathlib.Path(sys.argv[1]))
+    store = open_store(sys.argv[1], None)
     print("ready", flush=True)
     sys.stdin.readline()
     for key in "ab":
@@ -484,23 +483,25 @@ def test_a_damaged_timing_cache_is_not_used(tmp_path, store, caplog, damaged):
 
 
 def test_the_default_folder_follows_the_user(tmp_path, monkeypatch):
+    def default() -> Path:
+        return open_store(None, 5).folder
+
     monkeypatch.setattr(sys, "platform", "linux")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    assert default_folder() == tmp_path / "pytest-int8acc"
-    assert open_store(None, 5).folder == tmp_path / "pytest-int8acc" / "engines"
+    assert default() == tmp_path / "pytest-int8acc" / "engines"
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.setenv("XDG_CACHE_HOME", "relative")
     if platformdirs.user_cache_path("a").is_absolute():
-        assert default_folder() == tmp_path / ".cache" / "pytest-int8acc"
+        assert default() == tmp_path / ".cache" / "pytest-int8acc" / "engines"
     else:  # older versions take it as it is
         with pytest.raises(EngineError, match="XDG_CACHE_HOME is relative"):
-            default_folder()
+            default()
     monkeypatch.setenv("XDG_CACHE_HOME", "")
-    assert default_folder() == tmp_path / ".cache" / "pytest-int8acc"
+    assert default() == tmp_path / ".cache" / "pytest-int8acc" / "engines"
     assert open_store("~/engines", None).folder == tmp_path / "engines"
     monkeypatch.setattr(os.path, "expanduser", str)  # as for a user without a home
     with pytest.raises(EngineError, match=r"no folder to keep engines in .*--int8acc-cache-dir"):
-        default_folder()
+        default()
 
 
 # --- shared storage
@@ -515,9 +516,14 @@ def url(request, tmp_path) -> Iterator[str]:
 
 
 @pytest.fixture
-def machine(tmp_path, url) -> Callable[[str], RemoteStore]:
-    """The store of ``url`` as machines see it, each with a local folder of its own."""
-    return lambda name: RemoteStore(url, tmp_path / name)
+def machine(tmp_path, url, monkeypatch) -> Callable[[str], Store]:
+    """The store of ``url`` as machines see it, each with a cache folder of its own."""
+
+    def opened(name: str) -> Store:
+        monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / name))
+        return open_store(url, None)
+
+    return opened
 
 
 def stored(url: str) -> list[str]:
@@ -528,8 +534,13 @@ def stored(url: str) -> list[str]:
     return sorted(name.rpartition("/")[2] for name in system.find(path))
 
 
-def archive(url: str) -> str:
-    return f"{url}/entries/{KEY}.zip"
+def upload(url: str, data: bytes) -> None:
+    """Put an archive where shared storage keeps an entry."""
+    import fsspec
+
+    system, path = fsspec.core.url_to_fs(f"{url}/entries/{KEY}.zip")
+    system.makedirs(path.rpartition("/")[0], exist_ok=True)
+    system.pipe_file(path, data)
 
 
 def test_an_entry_made_by_one_machine_is_there_for_the_other(machine, url):
@@ -568,7 +579,7 @@ def zipped(**changes: bytes) -> bytes:
 
 
 def test_an_archive_of_the_same_form_is_an_entry(machine, url):
-    write_bytes_atomic(archive(url), zipped())
+    upload(url, zipped())
     assert content(machine("a")) == ENGINE
 
 
@@ -588,7 +599,7 @@ def test_an_archive_of_the_same_form_is_an_entry(machine, url):
     ids=["empty", "page", "no end", "start", "bits", "short", "digest", "manifest", "path"],
 )
 def test_a_damaged_entry_in_shared_storage_is_made_again_and_uploaded(machine, url, caplog, data):
-    write_bytes_atomic(archive(url), data)
+    upload(url, data)
     assert machine("a").fetch(KEY, fill).made
     (warning,) = [r.getMessage() for r in caplog.records if r.levelno == logging.WARNING]
     assert f"entries/{KEY}.zip is damaged and will be made again (" in warning
@@ -596,7 +607,7 @@ def test_a_damaged_entry_in_shared_storage_is_made_again_and_uploaded(machine, u
 
 
 def test_an_archive_writes_nothing_outside_its_folder(machine, url, tmp_path):
-    write_bytes_atomic(archive(url), zipped(**{"../../escaped": b"x", str(tmp_path / "escaped"): b"x"}))
+    upload(url, zipped(**{"../../escaped": b"x", str(tmp_path / "escaped"): b"x"}))
     machine("a").fetch(KEY, fill)
     outside = [path for path in tmp_path.rglob("*escaped*") if "entries" not in path.parts]
     assert not outside
@@ -622,12 +633,13 @@ def test_what_make_raises_passes_through_shared_storage(machine, url):
     assert machine("a").fetch(KEY, fill).made
 
 
-def test_two_processes_share_a_file_system(tmp_path):
+def test_two_processes_share_a_file_system(tmp_path, monkeypatch):
     pytest.importorskip("fsspec")
     log, shared = tmp_path / "log", (tmp_path / "shared").as_uri()
     with contextlib.ExitStack() as stack:
         children = [
-            stack.enter_context(running(MAKE_SLOWLY, shared, log, 0.1, tmp_path / name)) for name in "pq"
+            stack.enter_context(running(MAKE_SLOWLY, shared, log, 0.1, cache=tmp_path / name))
+            for name in "pq"
         ]
         for child in children:
             child.stdout.readline()
@@ -635,18 +647,20 @@ def test_two_processes_share_a_file_system(tmp_path):
             child.communicate("go\n", timeout=60)
             assert child.returncode == 0
     assert log.read_text() in ("made " * 2, "made " * 3, "made " * 4)
-    third = RemoteStore(shared, tmp_path / "r")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "r"))
+    third = open_store(shared, None)
     assert [content(third, key) for key in KEYS[:2]] == [ENGINE] * 2
 
 
 @forks
-def test_killed_while_uploading_at_any_step(tmp_path):
+def test_killed_while_uploading_at_any_step(tmp_path, monkeypatch):
     pytest.importorskip("fsspec")
     found: list[bool] = []
 
-    def machine(name: str) -> RemoteStore:
+    def machine(name: str) -> Store:
         here = tmp_path / str(len(found))
-        return RemoteStore((here / "shared").as_uri(), here / name)
+        monkeypatch.setenv("XDG_CACHE_HOME", str(here / name))
+        return open_store((here / "shared").as_uri(), None)
 
     for _ in steps(lambda: machine("a").fetch(KEY, fill_in_steps), inside=False):
         seen = (tmp_path / str(len(found)) / "shared" / "entries" / f"{KEY}.zip").exists()
@@ -667,7 +681,7 @@ FAILURES: dict[str, dict[str, Exception | None]] = {
 
 
 @pytest.mark.parametrize("failures", FAILURES.values(), ids=FAILURES)
-def test_storage_that_fails_costs_one_warning(tmp_path, caplog, failures):
+def test_storage_that_fails_costs_one_warning(tmp_path, caplog, failures, monkeypatch):
     fsspec = pytest.importorskip("fsspec")
 
     def failing(error: Exception | None) -> Callable[..., None]:
@@ -680,12 +694,14 @@ def test_storage_that_fails_costs_one_warning(tmp_path, caplog, failures):
     methods = {name: failing(error) for name, error in failures.items()}
     kind = type("Unreachable", (fsspec.AbstractFileSystem,), methods)
     fsspec.register_implementation("unreachable", kind, clobber=True)
-    store = RemoteStore("unreachable://joe:hunter2@host/engines", tmp_path / "local")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    store = open_store("unreachable://joe:hunter2@host/engines", None)
     for key in KEYS[:2]:
         assert store.fetch(key, fill).made
     (warning,) = [r.getMessage() for r in caplog.records if r.levelno == logging.WARNING]
     assert "unreachable://***@host/engines" in warning
-    assert f"Engines are kept in {tmp_path / 'local'} alone" in warning
+    assert f"Engines are kept in {store.folder} alone" in warning
+    assert tmp_path in store.folder.parents
     assert content(store) == ENGINE
 
 
@@ -707,19 +723,3 @@ def test_without_fsspec_a_url_is_one_clear_error(tmp_path, monkeypatch):
     with pytest.raises(EngineError, match=r"s3://\*\*\*@b/c: .*pip install fsspec"):
         open_store("s3://user:secret@b/c", None)
     assert open_store(str(tmp_path), None).fetch(KEY, fill).made
-
-
-def test_bytes_are_read_and_written_anywhere(tmp_path, url):
-    for where in (f"{url}/new/folder/golden.json", str(tmp_path / "new" / "golden.json")):
-        with pytest.raises(FileNotFoundError):
-            read_bytes(where)
-        for data in (b"old", b"new"):
-            write_bytes_atomic(where, data)
-            assert read_bytes(where) == data
-    assert stored(f"{url}/new") == ["golden.json"]
-    assert [path.name for path in (tmp_path / "new").iterdir()] == ["golden.json"]
-
-
-def test_a_manifest_counts_bytes():
-    files = {"a": {"sha256": "", "nbytes": 3}, "b/c": {"sha256": "", "nbytes": 4}}
-    assert Manifest.model_validate({"files": files}).nbytes == 7

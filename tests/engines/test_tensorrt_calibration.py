@@ -20,7 +20,6 @@ from pytest_int8acc.engines.tensorrt.calibration import (
     algorithm_of,
     calibrate_on,
     check_names,
-    model_digest,
     read_cache,
     sidecar_path,
     tensor_names,
@@ -150,12 +149,14 @@ def test_a_legacy_cache_begins_with_its_parameters(tmp_path: Path, more: bytes) 
 
 
 def test_the_digest_sees_weights_and_not_the_name() -> None:
-    renamed = Model(MODEL.proto, MODEL.weights, "other")
-    assert model_digest(renamed) == model_digest(MODEL)
+    def digest(weights: Any, name: str = "") -> str:
+        return Provenance.of(Model(MODEL.proto, weights, name or MODEL.name), Implicit(data="d1"), OLD).model
+
+    assert digest(MODEL.weights, "other") == WANTED.model
     for name in MODEL.weights:
         array = np.array(MODEL.weights[name])
         array.flat[0] = np.nextafter(array.flat[0], np.float32(9))
-        assert model_digest(Model(MODEL.proto, {**MODEL.weights, name: array})) != model_digest(MODEL)
+        assert digest({**MODEL.weights, name: array}) != WANTED.model
 
 
 def test_a_dataset_is_known_by_its_digest_and_read_again(tmp_path: Path) -> None:

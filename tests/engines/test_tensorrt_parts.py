@@ -18,7 +18,6 @@ from pytest_int8acc.engines.tensorrt.build import explain
 from pytest_int8acc.engines.tensorrt.child import Outcome
 from pytest_int8acc.engines.tensorrt.engine import TrtEngine, open_engine
 from pytest_int8acc.engines.tensorrt.latency import summarize
-from pytest_int8acc.engines.tensorrt.log import last_words, ran_out_of_memory
 from pytest_int8acc.engines.tensorrt.plan_file import read_header
 from pytest_int8acc.engines.tensorrt.platform import Platform
 from pytest_int8acc.engines.tensorrt.runtime import speaking_of
@@ -70,11 +69,16 @@ polygraphy.exception.exception.PolygraphyException: Could not parse ONNX correct
 
 
 def test_last_words_are_those_that_matter() -> None:
-    assert last_words(LOG) == (
-        "[checkSanity] conv1: kernel weights has count 3 it should have 4 | Could not parse ONNX correctly"
-    )
-    assert last_words("one\n\ntwo\n") == "one | two"
-    assert last_words("") == "nothing was logged"
+    for log, words in (
+        (
+            LOG,
+            "[checkSanity] conv1: kernel weights has count 3 it should have 4"
+            " | Could not parse ONNX correctly",
+        ),
+        ("one\n\ntwo\n", "one | two"),
+        ("", "nothing was logged"),
+    ):
+        assert explain(Outcome(1, 2.0), None, log, 60).endswith(f"It said last: {words}")
 
 
 @pytest.mark.parametrize(
@@ -95,8 +99,7 @@ def test_last_words_are_those_that_matter() -> None:
     ],
 )
 def test_out_of_memory_is_known(line: str, is_so: bool) -> None:
-    assert ran_out_of_memory(f"[V] before\n{line}\n[V] after") is is_so
-    said = explain(Outcome(1, 2.0), {"error": "x"}, line, 60)
+    said = explain(Outcome(1, 2.0), {"error": "x"}, f"[V] before\n{line}\n[V] after", 60)
     assert said.startswith("out of memory; give a smaller batch") is is_so
 
 
