@@ -54,8 +54,10 @@ def try_criteria(judge: Judge, spread: Spread, outputs: Sequence[OutputResult]) 
             undetected.append(DeadCandidate(kind, about))
     chance = tuple(trial.at_chance())
     weighty = [dead for dead in undetected if dead.kind in ("zeros", "shuffled")]
-    remedy = trial.remedy(outputs) if weighty else None
-    return BlindSpots(tuple(undetected), chance, remedy) if undetected or chance else None
+    catching = trial.limits_that_catch(outputs) if weighty else []
+    remedy = next((score for score in catching if score.passed), None)
+    too_near = catching[0] if catching and remedy is None else None
+    return BlindSpots(tuple(undetected), chance, remedy, too_near) if undetected or chance else None
 
 
 @dataclass(frozen=True, eq=False)
@@ -157,22 +159,23 @@ class _Trial:
         order = derangement(len(next(iter(self.baseline.values()))), deal)
         return {name: [arrays[i] for i in order] for name, arrays in self.baseline.items()}
 
-    def remedy(self, outputs: Sequence[OutputResult]) -> Score | None:
-        """A limit that dead candidates miss, as a score of the case's own candidate; None without one.
+    def limits_that_catch(self, outputs: Sequence[OutputResult]) -> list[Score]:
+        """Limits that dead candidates miss, as scores of the case's own candidate, which may miss them, too.
 
-        It was tried: zeros and outputs of other samples miss it on these samples.
+        They were tried: zeros and outputs of other samples miss them on these samples.
         """
+        found = []
         for output in outputs:
             own = next((score for score in output.scores if score.metric == "sqnr_db"), None)
             if own is None or output.problem:
                 continue
-            limit = self._between(output.name, own.value)
-            if limit is not None:
-                return replace(own, limit=limit, interval=None, noise=None, note="")
-        return None
+            limit = self._above_dead(output.name)
+            if math.isfinite(limit):
+                found.append(replace(own, limit=limit, interval=None, noise=None, note=""))
+        return found
 
-    def _between(self, name: str, reached: float) -> float | None:
-        """A limit on the SQNR in dB between what dead outputs reach and what the candidate does."""
+    def _above_dead(self, name: str) -> float:
+        """A limit on the SQNR in dB above what dead outputs reach; nan where that is not finite."""
         kept = {name: self._arrays(name, self.judge.splitter.part(name))}
         dead = []
         for kind, _, candidate in dead_candidates(kept, {}, {}):
@@ -180,8 +183,7 @@ class _Trial:
                 limits = [OutputLimits(name, limits={"sqnr_db": 0.0})]
                 results = _Trial(Judge(limits), kept)._compared(limits, candidate)
                 dead.append(results[0].scores[0].value)
-        limit = max(20.0, math.ceil(max(dead) + _ABOVE_DB)) if all(map(math.isfinite, dead)) else math.nan
-        return limit if limit <= reached else None
+        return max(20.0, math.ceil(max(dead) + _ABOVE_DB)) if all(map(math.isfinite, dead)) else math.nan
 
 
 def _batches(baseline: _Samples, candidate: _Samples) -> Iterator[tuple[range, Feed, Feed]]:

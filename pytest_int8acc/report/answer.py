@@ -43,9 +43,10 @@ from pytest_int8acc.results.causes import Jump, Stage
 FAILURE = "INT8 accuracy: "
 #: The same of every format.
 FAILURES = tuple(in_low(FAILURE, low) for low in ("", "fp8", "fp16", "bf16"))
-#: Lines of a failure at most, without -v: 1 verdict, 2 why, 2 fix, 7 layers, 2 cautions, 1 more.
+#: Lines of a failure at most, without -v: 1 verdict, 2 why, 2 fix (3 where no layers follow), 7 layers,
+#: 2 cautions, 1 more.
 LINES = 15
-_CULPRITS, _CAUTIONS, _LINES_OF_WHY = 5, 2, 2
+_CULPRITS, _CAUTIONS, _LINES_OF_WHY, _LINES_OF_FIX = 5, 2, 2, 3
 #: What to do where these stages fail first: no layer that leaves INT8 mends it.
 _ELSEWHERE: Mapping[Stage, str] = {
     "FP32 ONNX": "mend the export, or the preparation of its inputs, then run again",
@@ -53,6 +54,10 @@ _ELSEWHERE: Mapping[Stage, str] = {
     "engine FP16": "try another TensorRT version, and report it",
     "engine FP32": "try another TensorRT version, and report it",
 }
+#: What to do where the float model gives NaN, which no layer that leaves INT8 mends.
+_FLOAT_NAN = (
+    "find what gives NaN in the float model, its inputs or a node; or list the output under 'unjudged'"
+)
 _BY_ENGINE = "try another TensorRT version or a lower optimization_level, and report it"
 
 
@@ -115,7 +120,7 @@ def _answer(result: CaseResult, verbosity: int, wraps: bool) -> list[str]:
     if whys := [f"Why: {text}" for text in why_texts(result) if text]:
         lines += _wrapped(first_fitting(whys, _LINES_OF_WHY * WIDTH - 15), _LINES_OF_WHY, wraps)
     for line in fix_lines(result):
-        lines += _wrapped(line, _LINES_OF_WHY, wraps)
+        lines += _wrapped(line, _LINES_OF_FIX, wraps)
     lines += culprit_lines(result, 20 if verbosity > 0 else _CULPRITS)
     told = [*cautions(result), *own_inputs(result)]
     lines += _caution_lines(told, None if verbosity > 0 else _CAUTIONS)
@@ -148,6 +153,8 @@ def fix_lines(result: CaseResult) -> list[str]:
         return [f"Fix: {share_fix(result.precision)}"]
     if result.kept and result.is_blind and result.blind is not None:
         return [f"Fix: {blind_fix(result.blind)}"]
+    if any(output.problem and output.nan_share for output in result.outputs):
+        return [f"Fix: {_FLOAT_NAN}"]
     known = [f.remedy for f in result.findings if _is_slip(result, f) and f.remedy]
     lines = [f"Fix: {remedy}, and run again" for remedy in known[:1]]
     elsewhere = _elsewhere(result)
@@ -260,7 +267,7 @@ def _no_fix(result: CaseResult) -> Iterator[str]:
     elif not result.int8_groups:
         yield "an engine cannot be searched: name the model it was made from, 'int8: {model: FILE}'"
     else:
-        yield "none looked for; --int8acc-search=always names the layers at fault, and mends them"
+        yield "not searched; with --int8acc-search=always the layers at fault are named, and a fix is written"
 
 
 def culprit_lines(result: CaseResult, most: int) -> list[str]:

@@ -5,17 +5,19 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from pytest_int8acc.report.words import NAME, few, middle, number, relation
-from pytest_int8acc.results import BlindSpots, CaseResult
+from pytest_int8acc.results import BlindSpots, CaseResult, Score
 from pytest_int8acc.results.scores import ChanceMetric, DeadCandidate, DeadKind
 
 _DEAD: Mapping[DeadKind, str] = {
-    "zeros": "outputs of zeros",
-    "shuffled": "the outputs of other samples",
-    "mean": "the same mean output for every sample",
-    "shifted": "classes of {output} shifted by one",
-    "replaced": "zeros in place of {output}",
-    "greatest": "the greatest value everywhere in {output}",
+    "zeros": "all-zero outputs",
+    "shuffled": "outputs shuffled between samples",
+    "mean": "the mean output for every sample",
+    "shifted": "{output} with its classes shifted by one",
+    "replaced": "{output} set to zero",
+    "greatest": "{output} at its greatest value everywhere",
 }
+#: The limit on an output without criteria of its own, in dB.
+_USUAL_DB = 20.0
 
 
 def blind_problems(result: CaseResult) -> list[str]:
@@ -23,12 +25,11 @@ def blind_problems(result: CaseResult) -> list[str]:
     blind = result.blind
     if blind is None or not result.is_blind:
         return []
+    if at_chance := [_chance_text(metric) for metric in blind.at_chance if metric.as_well]:
+        return at_chance
     fatal = [dead for dead in blind.undetected if dead.kind in ("zeros", "shuffled")]
-    problems = []
-    if fatal:
-        kept = " and ".join(_dead_text(dead) for dead in fatal)
-        problems.append(f"the criteria cannot fail: {kept} keep all of them")
-    return [*problems, *(_chance_text(metric) for metric in blind.at_chance if metric.as_well)]
+    kept = " and ".join(_dead_text(dead) for dead in fatal)
+    return [f"the criteria are too weak: {kept} would pass, too"]
 
 
 def blind_cautions(result: CaseResult) -> list[str]:
@@ -36,13 +37,14 @@ def blind_cautions(result: CaseResult) -> list[str]:
     blind = result.blind
     if blind is None:
         return []
-    fatal = ("zeros", "shuffled") if result.is_blind else ()
+    at_chance = any(metric.as_well for metric in blind.at_chance)
+    fatal = ("zeros", "shuffled") if result.is_blind and not at_chance else ()
     missed = [dead for dead in blind.undetected if dead.kind not in fatal]
     cautions = [_chance_text(m) for m in blind.at_chance if not (m.as_well and result.is_blind)]
     if missed:
         kept = few([_dead_text(dead) for dead in missed], 2)
         start = f"accepted ({middle(result.blind_reason, NAME)}): " if result.blind_reason else ""
-        cautions.append(f"{start}{kept} would pass, too: no criterion sees that")
+        cautions.append(f"{start}no criterion sees {kept}")
     return cautions
 
 
@@ -56,33 +58,55 @@ def hidden_cautions(result: CaseResult) -> list[str]:
             cautions.append(f"{name} is NaN in both forms in {share}, which are left out")
         small = output.small
         if small is not None:
-            which = f"{small.count} of {output.samples} samples are {small.ratio:.0f} times smaller"
-            alone = f"{which} than others; by themselves they reach {relation(small.alone, NAME)}"
-            cautions.append(f"{alone}: judge each with 'per: sample'")
+            which = (
+                f"{small.count} of {output.samples} samples are {small.ratio:.0f} times smaller than others"
+            )
+            alone = f"and alone reach {relation(small.alone, NAME)}"
+            cautions.append(f"{which} {alone}; write 'per: sample' into that criterion, to judge each")
     return cautions
 
 
 def blind_fix(blind: BlindSpots) -> str:
     """Returns what to write into the spec, as far as a trial has shown that it helps."""
-    accept = "or say why that is accepted: 'accept_blind: REASON'"
-    if blind.remedy is not None and blind.remedy.limit is not None:
-        subject = middle(blind.remedy.subject, NAME)
-        named = f"'{subject}'" if "[" in subject else subject  # of a part: YAML's own signs
-        wish = f"{{output: {named}, sqnr_db: {blind.remedy.limit:g}}}"
-        reached = f"which they miss and INT8 keeps ({number(blind.remedy.value)} dB)"
-        return f"add the criterion {wish}, {reached}; {accept}"
-    if any(metric.as_well for metric in blind.at_chance):
-        return f"put the labels into the order of the inputs, numbered as the outputs are; {accept}"
-    return f"add a criterion that they miss, like a limit on the metric of your task; {accept}"
+    for metric in blind.at_chance:
+        if metric.as_well:
+            return (
+                f"check that {middle(metric.metric, NAME)} compares each output with its own label: one "
+                "label per input, in the order of the inputs, numbered as the classes of the output"
+            )
+    accept = "To accept weak criteria, give the case the key 'accept_blind: REASON'"
+    if blind.remedy is not None:
+        reached = f"INT8 keeps it with {number(blind.remedy.value)} dB, and these outputs do not"
+        return f"add to 'criteria:' {_wish(blind.remedy)}; {reached}. {accept}"
+    by_task = "a limit on the metric of your task, like {metric: top1, max_drop: 1%} with 'labels: FILE'"
+    near = blind.too_near
+    if near is None or near.limit is None:
+        return f"add to 'criteria:' {by_task}. {accept}"
+    if near.limit <= _USUAL_DB:
+        said = f"INT8 misses it as these outputs do, with {number(near.value)} dB"
+        return f"add to 'criteria:' {_wish(near)}; {said}, and then the layers at fault can be searched"
+    return (
+        f"compare inputs that differ more, or add {by_task}; INT8 reaches {number(near.value)} dB, and these "
+        f"outputs miss only limits from {near.limit:g} dB on"
+    )
+
+
+def _wish(score: Score) -> str:
+    """A criterion as the spec writes it."""
+    name = middle(score.subject, NAME)
+    named = f"'{name}'" if "[" in name else name  # of a part: YAML's own signs
+    return f"{{output: {named}, sqnr_db: {score.limit:g}}}"
 
 
 def _dead_text(dead: DeadCandidate) -> str:
-    if dead.kind == "greatest" and not dead.output:
-        return "the greatest value everywhere in all outputs"
-    return _DEAD[dead.kind].format(output=f"'{middle(dead.output, NAME)}'")
+    output = f"'{middle(dead.output, NAME)}'" if dead.output else "every output"
+    return _DEAD[dead.kind].format(output=output)
 
 
 def _chance_text(metric: ChanceMetric) -> str:
-    values = f"{number(metric.baseline)} for the baseline, {number(metric.chance)} for shuffled outputs"
-    place = "at chance" if metric.as_well else "hardly above chance"
-    return f"{middle(metric.metric, NAME)} is {place}: {values} (labels in another order?)"
+    name = middle(metric.metric, NAME)
+    values = f"{name} of the baseline is {number(metric.baseline)}, of shuffled outputs "
+    if metric.baseline == metric.chance != 0:
+        return f"{values}the same: outputs or labels all alike?"
+    values += number(metric.chance)
+    return f"{values}: labels in another order?" if metric.as_well else f"{values}: hardly better than chance"

@@ -90,7 +90,9 @@ def precision_cautions(contract: PrecisionContract | None) -> list[str]:
     share = contract.asked.get(contract.low, 1.0)
     if share < contract.least_share:
         layers = _layers(contract.left_out, contract.left_out_count)
-        cautions.append(f"only {percent(share)} of the MACs are asked for in {low}; left out: {layers}")
+        few = f"only {percent(share)}" if share else "none"
+        text = f"{few} of the MACs are asked for in {low}; left out: {layers}"
+        cautions.append(text + ("; the criterion 'int8_share' says what is meant" if low == "INT8" else ""))
     return cautions
 
 

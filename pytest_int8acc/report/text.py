@@ -107,7 +107,7 @@ def headline(result: CaseResult) -> str:
 def status(result: CaseResult) -> str:
     """One line for the terminal section: the worst score, the backend, the formats, the worst warning."""
     told = cautions(result)
-    worst = fitted(told[0]) if told else ""
+    worst = fitted(told[0], 2 * WIDTH) if told else ""
     many = f"{len(told)} warnings, the worst: {worst}" if len(told) > 1 else f"warning: {worst}"
     cautioned = [in_low(many, result.low)] if told else []
     formats = [] if result.precision is None else [precision_text(result.precision)]

@@ -246,6 +246,8 @@ class BlindSpots:
     at_chance: tuple[ChanceMetric, ...] = ()
     remedy: Score | None = None
     """A limit that catches them by trial, and that the case's candidate keeps; None where none is known."""
+    too_near: Score | None = None
+    """The candidate's SQNR in dB where dead outputs come too near to it, and a limit that they miss."""
 
     @property
     def fatal(self) -> bool:

@@ -219,13 +219,23 @@ def check_fits(metric: Metric, name: str, arrays: Sequence[Array], axis: int) ->
         )
     for shape in [array.shape for array in arrays] if metric.min_classes else ():
         if not -len(shape) <= axis < len(shape):
-            wrong, remedy = f"along axis {axis}, but the output has shape {shape}", ""
+            wrong = f"along axis {axis}, but the output has shape {shape}"
         elif axis % len(shape) == 0:
-            wrong, remedy = f"along axis {axis}, but axis 0 of shape {shape} counts the samples", ""
+            wrong = f"along axis {axis}, but axis 0 of shape {shape} counts the samples"
         elif shape[axis] < metric.min_classes:
             few = f"but axis {axis} of shape {shape} has {shape[axis]}"
             wrong = f"needs at least {metric.min_classes} classes, {few}"
-            remedy = ", or use another metric"
         else:
             continue
-        raise CriterionError(f"output '{name}': {metric.name} {wrong}; set `axis:` to its class axis{remedy}")
+        remedy = _remedy_for_classes(metric, shape)
+        raise CriterionError(f"output '{name}': {metric.name} {wrong}; {remedy}")
+
+
+def _remedy_for_classes(metric: Metric, shape: tuple[int, ...]) -> str:
+    """What to do where an output of this shape has too few classes along an axis."""
+    if any(size >= metric.min_classes for size in shape[1:]):
+        return "set `axis:` to its class axis, or use another metric, like sqnr_db"
+    fewer = [
+        m.name for m in METRICS.values() if m.min_classes and any(size >= m.min_classes for size in shape[1:])
+    ]
+    return f"use {' or '.join(fewer) or 'another metric, like sqnr_db'}"

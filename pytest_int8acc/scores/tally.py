@@ -283,8 +283,7 @@ class Tally:
         problem = ""
         if self.nan_share > _MOST_NAN and not self.is_unjudged:
             problem = (
-                f"NaN in both forms in {self.nan_share:.2%} of the elements, which nothing can judge: find "
-                "what makes them in the float model, or name the output under 'unjudged'"
+                f"NaN in {self.nan_share:.2%} of the elements, in the baseline as well: nothing to judge"
             )
         return Obstacle(comparable=not bad.any() and same.sum() < total, problem=problem, note=note)
 

@@ -73,8 +73,7 @@ def test_criteria_that_dead_outputs_keep_are_red(pytester, project, name, worker
         (project / "offset.onnx").replace(project / "net.onnx")
     verdict, entry, text = judged(pytester, BLIND[name], *workers)
     assert verdict == "failed"
-    assert "the criteria cannot fail" in text
-    assert "accept_blind" in text
+    assert "the criteria are too weak" in text or "shuffled outputs the same" in text
     kinds = {dead["kind"] for dead in entry["blind"]["undetected"]}
     assert kinds & {"zeros", "shuffled"}
     assert entry["search"] is None, "no layer is searched where no limit was missed"
@@ -92,7 +91,10 @@ def test_the_criterion_that_is_proposed_catches_them_and_passes(pytester, projec
 def test_a_reason_in_the_spec_accepts_them_and_is_shown(pytester, project):
     verdict, _, text = judged(pytester, "criteria: [{cosine: -1}]\naccept_blind: to see the report\n", "-v")
     assert verdict == "passed"
-    assert "accepted (to see the report): outputs of zeros, the outputs of other samples and 3 more" in text
+    start = (
+        "accepted (to see the report): no criterion sees all-zero outputs, outputs shuffled between samples"
+    )
+    assert f"{start} and 3 more" in " ".join(text.split())
 
 
 @pytest.mark.parametrize("metric", ["{metric: top1, output: logits, ", "{metric: m.py:top1, "])
@@ -100,8 +102,8 @@ def test_labels_in_another_order_are_red(pytester, project, metric):
     spec = f"labels: from_one.npy\ncriteria: [{metric}max_drop: 0.05}}, {{sqnr_db: 20}}]\n"
     verdict, _, text = judged(pytester, spec)
     assert verdict == "failed"
-    assert "labels in another order?" in text
-    assert "put the labels into the order of the inputs" in " ".join(text.split())
+    assert "labels in another order?" in " ".join(text.split())
+    assert "one label per input, in the order of the inputs" in " ".join(text.split())
 
 
 def test_healthy_criteria_pass_without_a_word(pytester, project):
@@ -116,7 +118,7 @@ def test_an_output_that_no_criterion_sees_is_told(pytester, project):
     spec = "criteria: [{output: logits, sqnr_db: 20}, {output: features, cosine: -1}]\n"
     verdict, _, text = judged(pytester, spec)
     assert verdict == "passed"
-    assert "zeros in place of 'features' would pass, too: no criterion sees that" in text
+    assert "no criterion sees 'features' set to zero" in text
 
 
 def test_a_metric_that_counts_one_side_only_is_told(pytester, project):
@@ -130,7 +132,7 @@ def test_a_metric_that_counts_one_side_only_is_told(pytester, project):
         pytester, "labels: labels.npy\ncriteria: [{metric: m.py:recall, max_drop: 0.05}]\n", "-v"
     )
     assert verdict == "passed"
-    assert "the greatest value everywhere in all outputs" in " ".join(text.split())
+    assert "every output at its greatest value everywhere" in " ".join(text.split())
 
 
 def test_a_function_that_fails_on_dead_outputs_has_caught_them(pytester, project):
@@ -179,7 +181,7 @@ def test_nan_in_both_forms_is_red_above_a_hundredth_and_told_below(pytester, pro
     found, _, text = judged(pytester, "criteria: [{sqnr_db: 20}]\n")
     assert found == verdict
     share = f"{spoilt / 200:.2%}"
-    assert f"NaN in both forms in {share} of" in text
+    assert f"in {share} of" in text
 
 
 def small_half(folder: Path) -> None:

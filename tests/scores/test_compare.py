@@ -165,7 +165,7 @@ def test_the_same_hole_in_both_is_left_out_and_said(hole):
     baseline, candidate = LOGITS.copy(), NEAR.copy()
     baseline[4] = candidate[4] = hole
     result = one(baseline, candidate, limits(sqnr_db=20, kl=0.1), noise=baseline.copy())
-    many = "NaN in both forms in 3.33% of the elements" if np.isnan(hole) else ""
+    many = "NaN in 3.33% of the elements" if np.isnan(hole) else ""
     assert result.problem.startswith(many)
     assert result.passed == (not many)
     assert result.note == "10 of 300 elements are the same NaN or inf in both and are left out"
