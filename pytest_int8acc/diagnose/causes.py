@@ -19,7 +19,7 @@ import onnx
 from numpy.typing import NDArray
 
 from pytest_int8acc.clock import current
-from pytest_int8acc.diagnose.taken_back import Suspect, established
+from pytest_int8acc.diagnose.taken_back import OUTLIER_RATIO, Suspect, established
 from pytest_int8acc.diagnose.weights import inspect_weight
 from pytest_int8acc.errors import ModelError
 from pytest_int8acc.graph.formats import FP16, FP32, UINT8
@@ -31,21 +31,21 @@ from pytest_int8acc.lab.statistics import CEILING_DB, LOST_DB, WIDE, EdgeStats, 
 from pytest_int8acc.lab.sweep import EdgeMeter
 from pytest_int8acc.lab.values import TensorValues
 from pytest_int8acc.results.causes import Cause
+from pytest_int8acc.scores.split import UNLIKE
 from pytest_int8acc.tensors import did_you_mean
 
 logger = logging.getLogger("pytest_int8acc")
 
 #: An edge with less than a tenth of the noise of the noisiest is not the reason.
 RELEVANT_DB = 10.0
-#: Channels are outliers where the greatest is so many times the usual one, which is left three bits fewer: 16
-#: codes of 127. Healthy networks stay below 6.
-OUTLIER_RATIO = 8.0
 _SENSITIVE = frozenset(
     {"Softmax", "LogSoftmax", "LayerNormalization", "GroupNormalization", "InstanceNormalization", "Gelu"}
     | {"SimplifiedLayerNormalization", "RMSNormalization", "Erf", "Exp", "Log", "Pow", "Sqrt", "ReduceMean"}
 )
 #: INT8 leaves no more than some 50 dB of values that are spread; above this they sit at a few exact codes.
 _MASKED_DB = 60.0
+#: Keep parts that were joined apart.
+_AFTER_CONCAT = frozenset({"Slice", "Split", "Mul", "Div", "Add", "Sub", "Cast", "Reshape", "Transpose"})
 _DECODING = frozenset({"Mul", "Add", "Sub", "Div", "Concat", "Sigmoid", "Tanh", "Clip", "Split", "Slice"})
 
 
@@ -163,11 +163,7 @@ class _Explainer:
         if cause.numbers["lost_db"] >= LOST_DB and not measured.clips_wisely:
             return self._wrong_range(cause, edge, stats, measured)
         joint = self.graph.concat_before(edge.tensor)
-        if joint is not None and stats.channel_ratio(0.25) >= OUTLIER_RATIO:
-            assert stats.channel_amax is not None
-            amax = stats.channel_amax[stats.channel_amax > 0]
-            # what the greatest channel reaches, and what a quarter of the channels do not pass
-            uneven = {"channel_amax": float(amax.max()), "quarter_amax": float(np.quantile(amax, 0.25))}
+        if joint is not None and (uneven := _uneven(stats)):
             facts = {"node": joint.name, "op_type": joint.op_type}
             return cause.showing("mismatched-scales", "uneven-parts", uneven, **facts)
         if stats.channel_ratio() >= OUTLIER_RATIO:
@@ -217,6 +213,17 @@ def _numbers(stats: TensorValues, measured: EdgeStats) -> dict[str, float]:
         "usual_channel_db": measured.usual_db,
     }
     return numbers | {f"p{100 * share:g}": stats.quantile(share) for share in (0.99, 0.999, 0.9999)}
+
+
+def _uneven(stats: TensorValues) -> dict[str, float]:
+    """What the greatest channel reaches, and those far below it; empty where these are few and not far."""
+    if stats.channel_amax is None or not stats.channel_amax.any():
+        return {}
+    amax = stats.channel_amax[stats.channel_amax > 0]
+    below = amax[amax * OUTLIER_RATIO <= amax.max()]
+    if not below.size or (below.size * 4 < amax.size and below.max() * UNLIKE > amax.max()):
+        return {}
+    return {"channel_amax": float(amax.max()), "other_amax": float(below.max())}
 
 
 def _large_channels(cause: Cause, stats: TensorValues) -> Cause:
@@ -284,8 +291,14 @@ class Surroundings:
         return None
 
     def concat_before(self, tensor: str) -> onnx.NodeProto | None:
-        """The Concat that made ``tensor`` of several; one that only turns a tensor around joins nothing."""
+        """The Concat that made ``tensor`` of several; one that only turns a tensor around joins nothing.
+
+        What it makes may be moved, cut or scaled by a constant before it is quantized.
+        """
         node = self.index.producer.get(self.root(tensor))
+        while node is not None and node.op_type in _AFTER_CONCAT:
+            varying = [name for name in node.input if name not in self.index.constants]
+            node = self.index.producer.get(self.root(varying[0])) if len(varying) == 1 else None
         if node is None or node.op_type != "Concat":
             return None
         return node if len({self.root(name) for name in node.input}) > 1 else None

@@ -36,6 +36,9 @@ _REMEDIES: Mapping[Symptom, TakenKind] = {
     "large-channels": "channels",
     "uneven-parts": "per-channel",
 }
+#: Channels are outliers where the greatest is so many times the usual one, which is left three bits fewer: 16
+#: codes of 127. Healthy networks stay below 6.
+OUTLIER_RATIO = 8.0
 _FAULTLESS: tuple[CauseKind, ...] = ("accumulated-noise", "activation-outliers")
 
 
@@ -212,8 +215,22 @@ def _scale(suspect: Suspect, kind: TakenKind) -> Array | None:
     if amax is None or not amax.any():
         return None
     reach = np.maximum(amax, amax[amax > 0].min())
+    if kind == "per-channel":
+        reach = _by_part(reach)
     if kind == "channels":
         usual = np.ones(amax.shape, np.bool_)
         usual[list(suspect.cause.channels)] = False
         reach = np.where(usual, reach[usual].max(initial=0.0), reach) if usual.any() else reach
     return np.asarray(reach / held.low.levels, np.float32)
+
+
+def _by_part(amax: Array) -> Array:
+    """The range of each channel's part: channels less than ``OUTLIER_RATIO`` smaller than its greatest."""
+    reach = amax.copy()
+    left = np.ones(amax.shape, np.bool_)
+    while left.any():
+        most = amax[left].max()
+        part = left & (amax * OUTLIER_RATIO > most)
+        reach[part] = most
+        left &= ~part
+    return reach

@@ -19,6 +19,7 @@ from pytest_int8acc.graph.flow import channel_axis, mixing
 from pytest_int8acc.graph.groups import WEIGHTED
 from pytest_int8acc.graph.model import Editor
 from pytest_int8acc.graph.network import Edge, Group, Network, Quantization, by_node
+from pytest_int8acc.graph.parts import made_channels
 
 
 @dataclass(frozen=True)
@@ -51,9 +52,10 @@ def apart(
     """
     editor = network.model.edit()
     mixes = mixing(network.model)
-    fixed = _fixed_channels(network, groups, mixes)
     wanted = [group for group in network.groups if group.name in groups and not group.body_edges]
-    apart = {group.name: _Apart(group, editor, mixes) for group in wanted}
+    axes = _axes(network, wanted, mixes)
+    fixed = _fixed_channels(network, wanted, axes)
+    apart = {group.name: _Apart(group, editor, axes) for group in wanted}
     edges = {name: by_node(parts.activations) for name, parts in apart.items()}
     owner = {node: name for name, by in edges.items() for node in by}
     nodes: list[onnx.NodeProto] = []
@@ -77,8 +79,8 @@ def apart(
 class _Apart:
     """One group under way."""
 
-    def __init__(self, group: Group, editor: Editor, mixes: Collection[str]) -> None:
-        self.editor, self.mixes = editor, mixes
+    def __init__(self, group: Group, editor: Editor, axes: Mapping[tuple[str, int], int]) -> None:
+        self.editor, self.axes = editor, axes
         self.activations = [e for e in group.edges if e.quantization.values is None]
         constants = tuple(e for e in group.edges if e.quantization.values is not None)
         self.groups: list[Group] = []
@@ -93,7 +95,7 @@ class _Apart:
         """Have ``node`` read an activation through the nodes made here, new where no edge was alike."""
         key, made = (edge.tensor, id(edge.quantization)), list[onnx.NodeProto]()
         if key not in self._made:
-            axis = channel_axis(node.op_type, edge.index, len(shape), node.name in self.mixes)
+            axis = self.axes.get((edge.node, edge.index)) if shape else None
             channels = 0 if axis is None else shape[axis]
             first = self._identity(edge.tensor, edge.quantization)
             second = self._identity(first.output[0], _even(channels, axis, edge.quantization))
@@ -111,8 +113,24 @@ class _Apart:
         return node
 
 
+def _axes(network: Network, groups: Sequence[Group], mixes: Collection[str]) -> dict[tuple[str, int], int]:
+    """Node and input of each activation to the axis of its channels, as ``channel_axes`` has it."""
+    model, found = network.model, dict[tuple[str, int], int]()
+    values, edges = model.values(), [edge for group in groups for edge in group.edges]
+    made = made_channels(model, [edge.tensor for edge in edges])
+    for edge in edges:
+        node, info = model.index.nodes[edge.node], values.get(edge.tensor)
+        rank = len(info.shape) if info is not None and info.shape is not None else 0
+        axis = None if node.op_type in WEIGHTED else made.get(edge.tensor)
+        if axis is None:
+            axis = channel_axis(node.op_type, edge.index, rank, node.name in mixes)
+        if axis is not None:
+            found[edge.node, edge.index] = axis
+    return found
+
+
 def _fixed_channels(
-    network: Network, groups: Collection[str], mixes: Collection[str]
+    network: Network, groups: Sequence[Group], axes: Mapping[tuple[str, int], int]
 ) -> set[tuple[str, int]]:
     """Node and input of each activation whose channels are as many in every run.
 
@@ -121,10 +139,10 @@ def _fixed_channels(
     model, found = network.model, set[tuple[str, int]]()
     values, index = model.values(), model.index
     sized = all(info.shape and all(isinstance(n, int) for n in info.shape[1:]) for info in model.inputs)
-    for edge in (e for g in network.groups if g.name in groups for e in g.edges):
+    for edge in (edge for group in groups for edge in group.edges):
         node, info = index.nodes[edge.node], values.get(edge.tensor)
         shape = info.shape if info is not None and info.shape is not None else ()
-        axis = channel_axis(node.op_type, edge.index, len(shape), node.name in mixes)
+        axis = axes.get((edge.node, edge.index)) if shape else None
         others = set(node.input[:2]) - {edge.tensor}
         weighted = node.op_type in WEIGHTED and bool(others & index.constants)
         if sized or weighted or (axis is not None and isinstance(shape[axis], int)):

@@ -9,6 +9,7 @@ import onnx
 from pytest_int8acc.graph.groups import WEIGHTED, moves_values
 from pytest_int8acc.graph.index import Index, attribute, captured
 from pytest_int8acc.graph.model import Model
+from pytest_int8acc.graph.parts import made_channels
 from pytest_int8acc.graph.types import FLOAT, FLOAT16, value_types
 
 #: Make nothing below 0 of what is not.
@@ -60,18 +61,21 @@ def mixing(model: Model) -> frozenset[str]:
 
 
 def channel_axes(model: Model, tensors: Iterable[str]) -> dict[str, tuple[int, int]]:
-    """Tensor to its channel axis and its rank, by its reader: the first with weights, else the first.
+    """Tensor to its channel axis and its rank: by the first reader with weights, else by what makes it.
 
-    Tensors are left out whose rank is not known, or whose channels lie on the first axis.
+    Where that does not tell, by the first reader. Tensors are left out whose rank is not known, or whose
+    channels lie on the first axis.
     """
-    values, found = model.values(), dict[str, tuple[int, int]]()
-    wanted, mixes = [tensor for tensor in tensors if model.index.readers(tensor)], mixing(model)
-    ranks = {t: len(shape) for t in wanted if t in values and (shape := values[t].shape) is not None}
-    for tensor in wanted:
+    values, mixes, found = model.values(), mixing(model), dict[str, tuple[int, int]]()
+    wanted = {t: len(shape) for t in tensors if t in values and (shape := values[t].shape) is not None}
+    made = made_channels(model, wanted)
+    for tensor, rank in wanted.items():
         readers = model.index.readers(tensor)
-        node, index = next((r for r in readers if r[0].op_type in WEIGHTED), readers[0])
-        rank = ranks.get(tensor, 0)
-        axis = channel_axis(node.op_type, index, rank, node.name in mixes)
+        weighted = [reader for reader in readers if reader[0].op_type in WEIGHTED]
+        axis = None if weighted else made.get(tensor)
+        if axis is None and readers:
+            node, index = (*weighted, *readers)[0]
+            axis = channel_axis(node.op_type, index, rank, node.name in mixes)
         if axis:
             found[tensor] = axis, rank
     return found

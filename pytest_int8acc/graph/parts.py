@@ -92,6 +92,13 @@ def channel_axis(model: Model, output: str) -> int | None:
     return tracer.channels(output) or (rank - 1 if rank <= 3 else None)
 
 
+def made_channels(model: Model, tensors: Iterable[str]) -> dict[str, int]:
+    """Returns the axis along which tensors' channels were made, as far as the graph tells."""
+    tracer = _Tracer(model)
+    found = {tensor: tracer.channels(tensor) for tensor in tensors}
+    return {tensor: axis for tensor, axis in found.items() if axis is not None}
+
+
 class _Tracer:
     """Follows tensors backwards."""
 

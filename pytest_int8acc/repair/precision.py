@@ -299,9 +299,8 @@ def _outcome(lab: Lab, found: Found, seconds: float) -> SearchOutcome:
 
 def keeps_low(lab: Lab, outcome: SearchOutcome) -> bool:
     """Whether the plan found leaves anything worth the name in INT8 or FP8; in FP16 or BF16, any layer."""
-    if lab.is_narrow:
-        return len(outcome.kept) < len(lab.network.groups)
-    return outcome.int8_share >= _LEAST_SHARE
+    some = len(outcome.kept) < len(lab.network.groups)
+    return some and (lab.is_narrow or outcome.int8_share >= _LEAST_SHARE)
 
 
 def _price_ms(lab: Lab) -> float | None:

@@ -55,8 +55,8 @@ _SENTENCES: Mapping[Symptom, str] = {
     "large-values": "a few values of '{tensor}' reach {amax:.3g}{times}, and the range with them",
     "stretched-range": "a few values of '{tensor}' reach {amax:.3g}{times}, and the range with them; "
     + _COST,
-    "uneven-parts": "{op_type} '{node}' joins channels that reach {channel_amax:.3g} with others that reach "
-    "{quarter_amax:.3g} or less, and '{tensor}' has one scale for all",
+    "uneven-parts": "parts of unlike range, up to {channel_amax:.3g} and {other_amax:.3g}, share one scale "
+    "in '{tensor}', where {op_type} '{node}' joins them",
     "range-of-partner": "'{tensor}' reaches {amax:.3g} but has the scale of {named_others}, which reaches "
     "{partner_amax:.3g} and meets it at {op_type} '{node}'; " + _COST,
     "few-codes": "weight '{tensor}' uses {codes_used:%} of its INT8 codes",
@@ -126,7 +126,7 @@ _CLAUSES: Mapping[Symptom, str] = {
     "large-channels": "{many_channels} {channel_ratio:.3g}x the usual, 127 codes shrink to {codes_left:g}",
     "large-values": "a few values reach {amax:.3g}{times_usual}",
     "stretched-range": "a few values reach {amax:.3g}, " + _SHORT_COST,
-    "uneven-parts": "channels up to {channel_amax:.3g} share a scale with some below {quarter_amax:.3g}",
+    "uneven-parts": "parts of unlike range, up to {channel_amax:.3g} and {other_amax:.3g}, share one scale",
     "range-of-partner": "its values reach {amax:.3g}, its scale is for {partner_amax:.3g}",
     "few-codes": "weights use {codes_used:%} of their INT8 codes",
     "weight-scales-off": "weight scales {how_far}",
@@ -224,13 +224,19 @@ def _large_apart(cause: Cause, what: str) -> str:
     return f"{named} explain{'s' * (len(cause.channels) == 1)}"
 
 
+def _each(cause: Cause, what: str) -> str:
+    """Scales for the parts that a Concat joined, or for each channel."""
+    scales = "a scale for each part" if cause.symptom == "uneven-parts" else "one scale per channel"
+    return f"{scales}{' of ' * bool(what)}{what} gives back"
+
+
 #: What was taken back, up to how much of the loss that gave back.
 _TAKEN: Mapping[TakenKind, Callable[[Cause, str], str]] = {
     "activation": lambda cause, what: _freed(what),
     "constants": lambda cause, what: _freed(what),
     "range": lambda cause, what: f"a range that fits {what or 'it'} gives back",
     "channels": _large_apart,
-    "per-channel": lambda cause, what: f"one scale per channel{' of ' * bool(what)}{what} gives back",
+    "per-channel": _each,
     "fp32": lambda cause, what: "FP32 around it gives back",
 }
 

@@ -81,7 +81,7 @@ NUMBERS: Mapping[str, Label] = {
     "low": Label("Range from", "", "the least value that can be held"),
     "high": Label("Range to", "", "the greatest value that can be held"),
     "partner_amax": Label("Partner's values", "", "greatest value of the tensor that shares the scale"),
-    "quarter_amax": Label("Smallest channels", "", "a quarter of the channels reach this or less"),
+    "other_amax": Label("Other parts", "", "what channels far below the greatest reach"),
     "amax_in_use": Label("Weights in use", "", "greatest weight whose inputs are not next to 0"),
     "axis": Label("Channel axis", "", "the axis along which the channels lie"),
     "axis_of_scales": Label("Axis of the scales", "", "the axis along which the scales were made"),

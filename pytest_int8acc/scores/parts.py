@@ -30,6 +30,8 @@ TINY = float(np.finfo(np.float64).tiny)
 _SAFE = 1 - 1e-9
 #: Bound of the elements of error vectors: their squared lengths stay finite in float32.
 _LONG = 1e15
+#: By how much of its length an output may shrink for its cosine to be told by what is across the baseline.
+_MOST_SHRUNK = 0.5
 #: The least margin between two classes that error vectors are weighted by, as a share of the mean margin.
 _CLOSE = 0.01
 
@@ -146,7 +148,9 @@ class Cosine(Demand):
 
     def _vectors(self, b: Array, c: Array, samples: int) -> F64:
         y, e = flat(b, samples), error(b, c, samples)
-        across = e - y * (np.sum(y * e) / max(np.sum(y * y), TINY))
+        # A factor is no error; but what is left of an output that vanishes has no direction to speak of.
+        along = max(np.sum(y * e) / max(np.sum(y * y), TINY), -_MOST_SHRUNK)
+        across = e - y * along
         return across / math.sqrt(max(2 * self.budget * (1 - self.limit), TINY))
 
 

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import Any
 
+import numpy as np
+import onnxruntime
 import pytest
-from joined import LAYOUTS, names, write_project
+from joined import LAYOUTS, images, names, write_project
 from plugin_support import LOAD
 
 
@@ -63,6 +66,38 @@ def test_off_leaves_the_output_whole(pytester, layout):
     cases, _ = run(pytester, "--int8acc-search", "off")
     assert names(cases[layout]) == ["output0"]
     assert [s["limit"] for s in cases[layout]["outputs"][0]["scores"] if s["limit"]] == [20]
+
+
+@pytest.mark.parametrize("layout", ["channels", "anchors", "behind_conv", "behind_matmul"])
+def test_parts_that_share_a_scale_are_the_cause_and_the_fix_gives_the_scores_back(pytester, layout):
+    # The plugin itself gives what is joined one scale, where a layer reads it.
+    write_project(pytester.path, layout, broken="behind" not in layout)
+    cases, text = run(pytester)
+    (culprit,) = cases[layout]["search"]["culprits"]
+    cause = culprit["cause"]
+    assert (cause["kind"], cause["symptom"]) == ("mismatched-scales", "uneven-parts"), text
+    assert cause["taken_back"]["kind"] == "per-channel"
+    assert cause["taken_back"]["share"] > 0.9
+    said = " ".join(text.split())
+    assert "parts of unlike range, up to" in said
+    assert "a scale for each part" in said
+    assert "verified" in said
+    (fixed,) = [path for path in cases[layout]["written"] if path.endswith(f"{layout}/fixed.onnx")]
+    plain, mended = (
+        scores_of(pytester.path / name, layout) for name in (f"{layout}.onnx", f"report/{fixed}")
+    )
+    assert sqnr_db(plain, mended) > 20
+
+
+def scores_of(path: Path, layout: str) -> np.ndarray:
+    """The scores that ONNX Runtime gives as it is by default."""
+    session = onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
+    (output,) = session.run(None, {"image": images()})
+    return output[:, :, 4:] if layout in ("anchors", "behind_matmul") else output[:, 4:]
+
+
+def sqnr_db(plain: np.ndarray, other: np.ndarray) -> float:
+    return float(10 * np.log10(np.square(plain).sum() / np.square(plain - other).sum()))
 
 
 SMALL = {

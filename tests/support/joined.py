@@ -9,6 +9,7 @@ import numpy as np
 import onnx
 import yaml
 from onnx import helper, numpy_helper, parser
+from qdq_by_hand import quantized
 
 #: Of three channels, in 4 x 4 places: a convolution, and heads that read what it gives, [N, 8, 16].
 HEAD = """
@@ -29,6 +30,8 @@ net (float[N, 3, 4, 4] image) => ({outputs})
     {body}
 }}
 """
+#: Ranges of what the convolutions in it read.
+RANGES = {"image": 4.5, "rows": 12.0}
 #: Layout to how it joins, and the output's shape of a sample.
 LAYOUTS = {
     "channels": ("output0 = Concat<axis = 1>(boxes, scores)", "7, 16"),
@@ -142,14 +145,14 @@ def images(samples: int = 16) -> np.ndarray:
 
 
 def write_project(folder: Path, layout: str = "channels", *, broken: bool = False, **said: object) -> Path:
-    """A spec of one of the layouts; ``broken``: of a model that quantizes the output to one scale."""
+    """A spec of one of the layouts; ``broken``: of a model that quantizes the output, too, to one scale."""
     proto = network(layout)
     onnx.save(proto, folder / f"{layout}.onnx")
     np.savez(folder / "images.npz", image=images())
     spec: dict[str, object] = {"model": f"{layout}.onnx", "inputs": "images.npz", "baseline": "fp32"}
     spec["int8"] = {"calibrate": {"method": "minmax"}}
     if broken:
-        onnx.save(with_one_scale(proto, 800.0), folder / f"{layout}_int8.onnx")
+        onnx.save(with_one_scale(quantized(proto, RANGES), 800.0), folder / f"{layout}_int8.onnx")
         spec["int8"] = {"model": f"{layout}_int8.onnx"}
     path = folder / f"{layout}.int8acc.yaml"
     path.write_text(yaml.safe_dump({**spec, **said}, sort_keys=False))

@@ -132,7 +132,7 @@ RANGES = (
     cause(
         "mismatched-scales",
         "uneven-parts",
-        {"channel_amax": 40.0, "quarter_amax": 1.5},
+        {"channel_amax": 40.0, "other_amax": 1.5},
         op_type="Concat",
         node="c",
     ),
