@@ -29,6 +29,7 @@ from pytest_int8acc.case.forms import (
 from pytest_int8acc.check import check
 from pytest_int8acc.data import Dataset
 from pytest_int8acc.engines import Engine
+from pytest_int8acc.engines.onnxruntime import sessions_of
 from pytest_int8acc.engines.run import run_together
 from pytest_int8acc.engines.tensorrt.child import Workers
 from pytest_int8acc.errors import (
@@ -45,6 +46,7 @@ from pytest_int8acc.graph.formats import FORMATS
 from pytest_int8acc.graph.load import load_model
 from pytest_int8acc.graph.model import Model
 from pytest_int8acc.graph.qdq import check_formats, is_qdq
+from pytest_int8acc.measure.file_truth import compare_with_file
 from pytest_int8acc.measure.measured import measure
 from pytest_int8acc.results import CaseResult, Role
 from pytest_int8acc.settings import Backend as BackendName
@@ -280,15 +282,18 @@ class Workbench:
         samples = _usual(loaded, case.tensorrt.shapes) if calibrate is None else calibrate
         case = case.model_copy(update={"inputs": self._data(samples)})
         settings = self.host.settings(case.settings())
+        exact = loaded
         if quantized:
             form: Form = ModelForm.as_it_is(loaded, f"{path.name} as it is")
         elif low:
-            form = int8_form(case, loaded, settings).under()
+            int8 = int8_form(case, loaded, settings)
+            form, exact = int8.under(), int8.unrounded()
         elif precision == "fp32":
             form = fp32_form(loaded)
         else:
             form = ModelForm.halved(loaded, precision.upper(), low=FORMATS[precision])
         inputs = open_source(case, case.inputs, loaded, "calibrate", None)
+        compare_with_file(loaded, form, exact, inputs, sessions_of(settings))
         with self.host.where_it_can_run(settings):
             opened = open_backend(case, settings, self.host.builders)
             return self._open(opened, form, _ROLES[precision], inputs)

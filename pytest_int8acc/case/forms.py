@@ -53,6 +53,8 @@ class ModelForm(_Form):
 
     original: Model
     """The same before it was halved, for a TensorRT that halves by itself; where nothing was, ``model``."""
+    wide: Model
+    """The same in FP32 at the last step before its types changed; where none did, ``model``."""
     in_fp32: frozenset[str] = frozenset()
     """Nodes that were not halved."""
     overflows: tuple[str, ...] = ()
@@ -65,7 +67,7 @@ class ModelForm(_Form):
     @classmethod
     def as_it_is(cls, model: Model, description: str, notes: tuple[str, ...] = ()) -> ModelForm:
         """A model that is built as it stands."""
-        return cls(model, description, notes, original=model)
+        return cls(model, description, notes, original=model, wide=model)
 
     @classmethod
     def halved(
@@ -83,6 +85,7 @@ class ModelForm(_Form):
             description,
             (*notes, *half.notes),
             original=original,
+            wide=half.wide,
             in_fp32=frozenset(in_fp32),
             overflows=half.overflows,
         )
@@ -145,6 +148,8 @@ class Int8Form:
     """``network`` with the groups that the case's own plan keeps high; None where the case has no plan."""
     given: Plan = field(default_factory=Plan)
     """The case's own plan."""
+    file: Model | None = None
+    """The Q/DQ model as it stands in its file; None where the float model was quantized here."""
     observed: Observed | None = None
     """What calibration measured of the network's model; None where nothing was."""
     is_own_fix: bool = False
@@ -168,6 +173,10 @@ class Int8Form:
     def complete(self, plan: Plan | None = None) -> Plan:
         """``plan`` over the case's own one."""
         return merge(self.given, plan or Plan())
+
+    def unrounded(self, plan: Plan | None = None) -> Model:
+        """What the form under ``plan`` computes but for rounding: the float model, with ranges moved."""
+        return moved(self.every, self.complete(plan)).model
 
     def under(self, plan: Plan | None = None) -> ModelForm:
         """The candidate with ``plan`` over the case's own; by default all else that can be is INT8."""
@@ -267,7 +276,7 @@ def int8_form(case: Case, model: Model, settings: Settings, cache: Path | None =
             network = read_qdq(quantized, original=model, exclude=given.exclude, low=low)
             network = replace(network, model=like(network.model, model))
         notes, source, observed = network.notes, f"read from {given.model}", None
-        is_own_fix = is_marked_fix(quantized)
+        file, is_own_fix = quantized.file, is_marked_fix(quantized)
     else:
         if low is FP8:
             with case.at("model"):
@@ -277,10 +286,11 @@ def int8_form(case: Case, model: Model, settings: Settings, cache: Path | None =
         with case.at(f"{key}.scales"):
             scales = find_scales(case, model, layout, settings, cache)
             network = quantize(model, layout, scales.values, low)
-        notes, source, observed, is_own_fix = scales.notes, scales.source, scales.observed, False
+        notes, source, observed = scales.notes, scales.source, scales.observed
+        file, is_own_fix = None, False
     notes = (*notes, *_left_high(network, rest))
     with case.at(f"{key}.model"):
-        form = Int8Form(network, source, rest, notes, observed=observed, is_own_fix=is_own_fix)
+        form = Int8Form(network, source, rest, notes, file=file, observed=observed, is_own_fix=is_own_fix)
         return _guarded(case, form)
 
 

@@ -118,6 +118,7 @@ class Steps:
         path = measured.case.path(measured.case.model)
         for name, proof in zip(("", "high"), self._proofs(), strict=False):
             plan, (model, by_flags) = int8.complete(proof.plan), measured.backend.deployed(proof.form)
+            measured.truth.check_form(proof.form, int8.unrounded(proof.plan), model)
             own = without_beside(model), plan, int8.every, without_beside(measured.model), path
             fix = FixFiles(*own, int8.rest, int8.other, by_flags)
             written = (*self.result.written, *write_fix(folder / name, fix, self.root))

@@ -8,7 +8,7 @@ import importlib
 import os
 import re
 import tempfile
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -142,6 +142,25 @@ class Sessions:
     def exact(self, model: Model, *, optimized: bool = True) -> OrtEngine:
         """A session with Q/DQ unfused, whatever the mode; raises EngineError where it does not open."""
         return OrtEngine(model, "exact", self.provider, optimized=optimized)
+
+    def plain(self, model: Model | Path) -> Callable[[Feed], Feed]:
+        """Runs a model, or a file, as it is: nothing is optimized, emulated or spelled out on the way.
+
+        Raises:
+            EngineError: ONNX Runtime does not open it; when called, ONNX Runtime does not run it.
+        """
+        runtime = _runtime()
+        options, providers = _options(runtime, "exact", None, False), _providers(runtime, self.provider)
+        session = _session(runtime, model, "exact", options, providers)
+        names = [output.name for output in session.get_outputs()]
+
+        def run(feed: Feed) -> Feed:
+            try:
+                return dict(zip(names, session.run(names, feed), strict=True))
+            except Exception as error:  # ONNX Runtime's errors have no common base class
+                raise EngineError(f"ONNX Runtime does not run it: {_brief(error)}") from error
+
+        return run
 
     def configured(self, model: Model) -> OrtEngine:
         """A session in the mode of the settings; raises EngineError where it does not open."""
@@ -303,13 +322,17 @@ def _options(runtime: Any, mode: Mode, threads: int | None, optimized: bool) -> 
 
 
 def _session(
-    runtime: Any, model: Model, mode: Mode, options: Any, providers: list[tuple[str, dict[str, str]]]
+    runtime: Any, model: Model | Path, mode: Mode, options: Any, providers: list[tuple[str, dict[str, str]]]
 ) -> Any:
-    """A session made from bytes, or from files where the model is large."""
-    wrong = (*_WRONG, *(_UNTYPED if casts_to_half(model.graph) else ())) if mode == "exact" else ()
+    """A session made from bytes, or from files where the model is large or a file itself."""
+    wrong = list(_WRONG) if mode == "exact" else []
+    if mode == "exact" and isinstance(model, Model) and casts_to_half(model.graph):
+        wrong += _UNTYPED
     with contextlib.ExitStack() as stack:
-        if model.nbytes <= INLINE_BYTES:
-            source: str | bytes = model.serialize()
+        if isinstance(model, Path):
+            source: str | bytes = str(model)
+        elif model.nbytes <= INLINE_BYTES:
+            source = model.serialize()
         else:
             folder = tempfile.TemporaryDirectory(prefix="int8acc-", ignore_cleanup_errors=True)
             source = str(Path(stack.enter_context(folder)) / "model.onnx")
@@ -319,7 +342,8 @@ def _session(
                 source, options, providers, enable_fallback=0, disabled_optimizers=wrong
             )
         except Exception as error:  # ONNX Runtime's errors have no common base class
-            raise EngineError(f"{model.name}: ONNX Runtime cannot load it: {_brief(error)}") from error
+            name = model.name if isinstance(model, Model) else str(model)
+            raise EngineError(f"{name}: ONNX Runtime cannot load it: {_brief(error)}") from error
 
 
 def _brief(error: Exception) -> str:

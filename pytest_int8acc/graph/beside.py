@@ -29,7 +29,9 @@ def with_beside(model: Model, tensors: Mapping[str, int]) -> Model:
     """As ``giving``, the outputs marked as none of the user's; what is an output already stays what it is."""
     own = {output.name for output in model.outputs}
     wanted = {name: kind for name, kind in tensors.items() if name not in own}
-    return replace(giving(model, wanted), beside=model.beside.union(wanted)) if wanted else model
+    if not wanted:
+        return model
+    return replace(giving(model, wanted), beside=model.beside.union(wanted), file=model.file)
 
 
 def without_beside(model: Model) -> Model:

@@ -43,8 +43,9 @@ _SCALES = frozenset({"Mul", "Div", "Add", "Sub"})
 #: Operators of ``LEAST_OPSET`` that only took more types, and options that change nothing where they are
 #: absent (ONNX operator changelog), up to the opset below.
 _WIDENED = frozenset(
-    {"Add", "AveragePool", "Cast", "CumSum", "DequantizeLinear", "Div", "Equal", "GreaterOrEqual", "Identity"}
-    | {"LeakyRelu", "LessOrEqual", "Mul", "PRelu", "Pow", "QuantizeLinear", "Relu", "Reshape", "ScatterND"}
+    {"Add", "AveragePool", "Cast", "Constant", "CumSum", "DequantizeLinear", "Div", "Equal", "GRU"}
+    | {"GreaterOrEqual", "Identity", "If", "LSTM", "LeakyRelu", "LessOrEqual", "Loop", "Mul", "PRelu", "Pad"}
+    | {"Pow", "QuantizeLinear", "RNN", "Relu", "Reshape", "Resize", "Scan", "ScatterElements", "ScatterND"}
     | {"Shape", "Size", "Sub", "Where"}
 )
 _WIDENED_TO = 19
@@ -59,9 +60,10 @@ def load_model(path: Path) -> Model:
     Raises:
         ModelError: The file is missing, no ONNX model, incomplete, or cannot be brought into normal form.
     """
-    model = normalize(read_model(path))
+    file = read_model(path)
+    model = normalize(Model(copy.deepcopy(file.proto), file.weights, file.name))
     _check_outputs(model)
-    return model
+    return replace(model, file=file)
 
 
 def read_model(path: Path) -> Model:
@@ -148,14 +150,26 @@ def lift(model: Model, least: int) -> Model:
 
 
 def _means_the_same(node: onnx.NodeProto, opset: int, newer: int) -> bool:
-    if node.domain not in ("", "ai.onnx") or (newer <= _WIDENED_TO and node.op_type in _WIDENED):
+    if node.domain not in ("", "ai.onnx"):
         return True
-    return _since(node.op_type, opset) == _since(node.op_type, newer)
+    return meaning_since(node, opset) == meaning_since(node, newer)
+
+
+def meaning_since(node: onnx.NodeProto, opset: int) -> int:
+    """The opset from which ONNX's operator has its meaning of ``opset``; -1 where ONNX does not know it."""
+    since = _form_since(node.op_type, opset)
+    if not LEAST_OPSET < since <= _WIDENED_TO:
+        return since
+    widened = node.op_type in _WIDENED
+    if node.op_type == "BatchNormalization":  # its statistics of a batch became other outputs
+        widened = len(node.output) == 1 and not attribute(node, "training_mode", 0)
+    if node.op_type == "Split":  # the number of equal parts became an attribute
+        widened = len(node.input) > 1
+    return _form_since(node.op_type, LEAST_OPSET) if widened else since
 
 
 @functools.cache
-def _since(op_type: str, opset: int) -> int:
-    """The opset that an operator has its form of ``opset`` from; -1 where it is unknown there."""
+def _form_since(op_type: str, opset: int) -> int:
     try:
         return int(onnx.defs.get_schema(op_type, opset, "").since_version)
     except onnx.defs.SchemaError:

@@ -59,6 +59,8 @@ class Model:
     """For messages: the file it came from."""
     beside: frozenset[str] = frozenset()
     """Those of its outputs that are there to be compared, and are none of the user's."""
+    file: Model | None = None
+    """The same as it stands in its file; None for a form that was made of other models."""
 
     @property
     def graph(self) -> onnx.GraphProto:

@@ -54,6 +54,8 @@ class Fp16Model:
     """A model in FP16, and what the conversion did to its numbers."""
 
     model: Model
+    wide: Model
+    """The same in FP32: lifted, and with statistics of norms combined, as it was before types changed."""
     overflows: tuple[str, ...] = ()
     """One sentence per constant of which finite numbers became inf, naming it and its readers."""
     notes: tuple[str, ...] = ()
@@ -86,7 +88,7 @@ def to_fp16(model: Model, keep_fp32: Collection[str] = (), low: Format = FP16) -
             f"operators that stay in FP32, with all inside them: {', '.join(sorted(typing.foreign))}"
         )
     rewrite = _Rewrite(model, typing)
-    return Fp16Model(rewrite.done(), tuple(rewrite.overflows), (*notes, *rewrite.notes))
+    return Fp16Model(rewrite.done(), model, tuple(rewrite.overflows), (*notes, *rewrite.notes))
 
 
 def _check_names(model: Model, keep_fp32: Collection[str]) -> None:

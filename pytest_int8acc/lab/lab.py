@@ -239,11 +239,13 @@ class Lab:
         """A plan built, run on all samples and judged; built once, however often it is asked for.
 
         Raises:
-            EngineError: It does not build or run.
+            EngineError: It does not build or run, or computes, but for rounding, something else than the
+                user's file.
         """
         key = _proof_key(plan)
         if key not in self._proofs:
             form = self._form(plan)
+            self.measured.truth.check_form(form, self.int8.unrounded(plan))
             self._proofs[key] = Proof(plan, form, self.judged(form))
         return self._proofs[key]
 

@@ -53,6 +53,7 @@ from pytest_int8acc.measure.caveats import (
     refuse_overflow,
     shown_inside,
 )
+from pytest_int8acc.measure.file_truth import FileTruth, candidate_truth
 from pytest_int8acc.measure.first_look import Preflight
 from pytest_int8acc.measure.precision import precision_contract
 from pytest_int8acc.measure.preflight import beside_golden, preflight
@@ -98,6 +99,8 @@ class Measured:
     """Where ONNX Runtime runs what is not the backend's."""
     clock: Clock
     """Of all that the case does, from its setup on."""
+    truth: FileTruth
+    """Compares other forms, their rounding taken away, with the user's own file."""
     moves: bool = True
     """Whether the baseline runs, so that inputs can be moved."""
     _moved: Moved = field(default_factory=dict)
@@ -223,6 +226,8 @@ class _Setup:
     slips: tuple[Finding, ...]
     """How calibration data and inputs differ."""
     model: Model
+    truth: FileTruth
+    """Compares forms with the float model's file."""
     baseline: Form
     candidate: Form | None = None
     """None until it is calibrated, where the case wants that."""
@@ -265,8 +270,11 @@ def _set_up(case: Case, settings: Settings, backend: Backend, keeper: Keeper | N
     framework = read_reference(case, model)
     parses = settings.backend == "auto" and not backend.builds_engines  # which would parse it anyway
     findings, slips = lint_model(case, model, settings, parses), compare_data(case, model, inputs)
-    baseline = keeper.form(model)
-    setup = _Setup(case, settings, backend, keeper, inputs, own, framework, findings, slips, model, baseline)
+    assert model.file is not None  # it was loaded
+    baseline, truth = keeper.form(model), FileTruth(model.file, inputs, sessions_of(settings))
+    setup = _Setup(
+        *(case, settings, backend, keeper, inputs, own, framework, findings, slips, model, truth, baseline)
+    )
     like_implicit = case.int8.implicit is not None and not backend.quantizes_implicitly
     waits = case.source.calibrate is not None or like_implicit
     # Engines take longer to build than scales to find, and two of them are built side by side.
@@ -292,6 +300,8 @@ def _measure(case: Case, settings: Settings, backend: Backend, keeper: Keeper | 
     setup = setup.calibrated()
     forms = setup.forms
     with clock.phase("runs"):
+        with blaming(forms.candidate.place):
+            truth = candidate_truth(case, setup.truth, setup.int8, forms.candidate, sessions)
         runs = run_forms(backend, forms, inputs, sessions, wanted, early)
     if isinstance(forms.candidate, ImplicitForm):  # its ranges are known since it was built
         int8 = int8_form(case, forms.model, settings, backend.calibration_cache)
@@ -314,6 +324,7 @@ def _measure(case: Case, settings: Settings, backend: Backend, keeper: Keeper | 
         candidate=forms.candidate,
         sessions=sessions,
         clock=clock,
+        truth=truth,
         moves=early.baseline is not None,
     )
 
@@ -321,12 +332,13 @@ def _measure(case: Case, settings: Settings, backend: Backend, keeper: Keeper | 
 def _first_look(setup: _Setup, judge: Judge, sessions: Sessions) -> Preflight:
     """What the first samples say."""
     if setup.keeper.replaces_baseline:
-        return beside_golden(setup.backend, setup.model, sessions)
+        return beside_golden(setup.case, setup.backend, setup.model, sessions, setup.truth)
     return preflight(
         *(setup.case, setup.backend, setup.model, setup.baseline, setup.inputs),
         candidate=setup.candidate,
         judge=judge,
         sessions=sessions,
+        truth=setup.truth,
     )
 
 
@@ -374,6 +386,7 @@ def _result(
     drawn = () if random else inputs.notes
     inside, low = shown_inside(setup.model, backend), low_of(case)
     notes = (*candidate.notes, *baseline.notes, *drawn, *backend.notes, *inside, *runs.notes)
+    notes += tuple(setup.truth.notes)
     return CaseResult(
         name=case.name,
         spec=str(case.file),

@@ -29,6 +29,7 @@ from pytest_int8acc.graph.formats import FP16
 from pytest_int8acc.graph.groups import moves_values
 from pytest_int8acc.graph.model import Model
 from pytest_int8acc.measure.caveats import compared, lost_by_baseline, made_floats, refuse_overflow
+from pytest_int8acc.measure.file_truth import FileTruth, check_baseline
 from pytest_int8acc.measure.first_look import Preflight
 from pytest_int8acc.measure.runs import check_interface
 from pytest_int8acc.results import Role
@@ -57,6 +58,7 @@ def preflight(
     candidate: Form | None,
     judge: Judge,
     sessions: Sessions,
+    truth: FileTruth,
 ) -> Preflight:
     """Open the baseline and FP32, the candidate too where it is known, and run the first samples.
 
@@ -69,9 +71,11 @@ def preflight(
         candidate: The candidate's form; None where it is still to be calibrated.
         judge: The case's criteria.
         sessions: Where FP32 runs.
+        truth: Compares the float model and the baseline with the float model's file.
 
     Raises:
         EngineError: The baseline does not build or run.
+        ModelError: The float model or the baseline computes something else than the file does.
         ModelError: The baseline takes other inputs, or gives other outputs, than the model; or FP16 overflows
             in it, and a limit or an output is lost by that.
     """
@@ -81,14 +85,20 @@ def preflight(
     with case.at("criteria"):
         steady = _steady(judge, twice)
     if form.model is model and not backend.needs_simulation:
+        with case.at("model"):
+            truth.check(model, engine)
         return Preflight(engine, tested, steady=steady)
     try:
-        reference, peak = _watched_run(model, few, sessions)
+        watched, reference, peak = _watched_run(model, few, sessions)
     except EngineError as error:
         if not backend.needs_simulation:
             raise
         notes = (f"no FP32 reference and no simulation: {error}",)
         return Preflight(engine, tested, steady=steady, notes=notes)
+    with case.at("model"):
+        truth.check(model, watched)
+    with case.at("baseline"):
+        check_baseline(truth, model, form, inputs, sessions)
     for exact, rounded in zip(reference, twice, strict=True):
         judge.splitter.add_rounding(exact, rounded[Role.BASELINE] if form.half else {})
     fp32, near = partial(sessions.exact, model), form.half and not peak < FP16.highest / _HEADROOM
@@ -129,14 +139,22 @@ def _opened(
         return engine, backend.open(candidate, Role.INT8, inputs)
 
 
-def beside_golden(backend: Backend, model: Model, sessions: Sessions) -> Preflight:
-    """What there is to know where a golden stands in for the baseline: FP32 runs on all samples."""
+def beside_golden(
+    case: Case, backend: Backend, model: Model, sessions: Sessions, truth: FileTruth
+) -> Preflight:
+    """What there is to know where a golden stands in for the baseline: FP32 runs on all samples.
+
+    Raises:
+        ModelError: The float model computes something else than its file does.
+    """
     try:
         engine = sessions.exact(model)
     except EngineError as error:  # TensorRT runs plugins that ONNX Runtime does not know
         if not backend.needs_simulation:
             raise
         return Preflight(notes=(f"no FP32 reference and no simulation: {error}",))
+    with case.at("model"):
+        truth.check(model, engine)
     return Preflight(fp32=lambda: engine, doubtful=True)
 
 
@@ -151,8 +169,8 @@ def _steady(judge: Judge, twice: Sequence[Mapping[Role, Feed]]) -> Scoring | Non
     return scoring
 
 
-def _watched_run(model: Model, few: Dataset, sessions: Sessions) -> tuple[list[Feed], float]:
-    """Outputs of FP32, and the greatest magnitude inside the model; nan where that is not known.
+def _watched_run(model: Model, few: Dataset, sessions: Sessions) -> tuple[Engine, list[Feed], float]:
+    """FP32 and its outputs, and the greatest magnitude inside the model; nan where that is not known.
 
     Raises EngineError where ONNX Runtime cannot run the model.
     """
@@ -164,9 +182,10 @@ def _watched_run(model: Model, few: Dataset, sessions: Sessions) -> tuple[list[F
             peaks += [abs(float(found.pop(name).item())) for name in _PEAKS]
             outputs.append({name: cut(array, batch, name) for name, array in found.items()})
     except EngineError:  # of a tensor without elements there is no greatest
-        plain = lock_step({Role.FP32: sessions.exact(model)}, few)
-        return [feeds[Role.FP32] for _, feeds in plain], math.nan
-    return outputs, float(np.max(peaks))
+        engine = sessions.exact(model)
+        plain = lock_step({Role.FP32: engine}, few)
+        return engine, [feeds[Role.FP32] for _, feeds in plain], math.nan
+    return engine, outputs, float(np.max(peaks))
 
 
 def _watched(model: Model) -> Model:

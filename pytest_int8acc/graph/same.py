@@ -1,0 +1,270 @@
+"""Tells whether two models compute the same by the same operators, and takes a form's rounding away again."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+import numpy as np
+import onnx
+from onnx import helper, numpy_helper
+
+from pytest_int8acc.graph.formats import BF16, FP16
+from pytest_int8acc.graph.index import all_graphs, all_nodes, attribute, bodies, captured, refill
+from pytest_int8acc.graph.load import body_constants, meaning_since
+from pytest_int8acc.graph.model import Editor, Model, is_apart, put_constant
+from pytest_int8acc.graph.types import BFLOAT16, FLOAT, FLOAT16
+from pytest_int8acc.tensors import Array
+
+_HALVES = frozenset({FLOAT16, BFLOAT16})
+_ROUNDING = frozenset({"Cast", "QuantizeLinear", "DequantizeLinear"})
+_HALF_DTYPES = frozenset({FP16.dtype, BF16.dtype})
+#: Attributes that choose the element type of what an operator makes.
+_TYPE_ATTRIBUTES = frozenset({"to", "dtype", "output_dtype"})
+#: An attribute that repeats the shape of the weights: loading writes it out.
+_REDUNDANT = {"Conv": "kernel_shape", "ConvTranspose": "kernel_shape"}
+#: How many numbers of a large constant are looked at before all are compared.
+_PROBED = 64
+
+
+class Computations:
+    """Numbers for what tensors of models hold: equal numbers mean equal operators on equal inputs.
+
+    Names of nodes and of tensors inside a model do not count, nor does the order of nodes. Identity nodes
+    are transparent, a Constant node is its value, and a BatchNormalization with constant parameters is its
+    scale and offset. An operator counts as equal in two opsets if its meaning did not change between them.
+    Unequal numbers say nothing.
+    """
+
+    def __init__(self) -> None:
+        self._numbers: dict[object, int] = {}
+        self._arrays: dict[int, tuple[Array, int]] = {}
+        self._values: dict[int, Array] = {}
+        self._alike: dict[object, list[tuple[Array, int]]] = defaultdict(list)
+
+    def of(self, model: Model, references: Sequence[Model] = ()) -> dict[str, int]:
+        """Tensor of the main graph to its number; one object must number all models that are compared.
+
+        Args:
+            model: With ``references``, a form in INT8, FP8, FP16 or BF16, whose rounding does not count.
+            references: As for ``unrounded``.
+        """
+        rounding = _Rounding(model, references)
+        found = {value.name: self._number(("input", value.name)) for value in model.graph.input}
+        constants = model.constants()
+        for node in model.graph.node:
+            if rounding.takes(node) or (node.op_type == "Identity" and node.domain == ""):
+                found[node.output[0]] = self._of(found, constants, node.input[0])
+                continue
+            value = _constant_value(node)
+            if value is not None:
+                found[node.output[0]] = self._constant(value)
+                continue
+            inputs = []
+            for place, name in enumerate(node.input):
+                exact = rounding.exact(node, place)
+                inputs.append(self._of(found, constants, name) if exact is None else self._constant(exact[1]))
+            while inputs and inputs[-1] == 0:
+                inputs.pop()
+            around = tuple((name, found[name]) for name in sorted(captured(node)) if name in found)
+            operator = _operator(node, model.opset, widened=bool(references))
+            key = self._scale_and_offset(node, inputs) or (*operator, tuple(inputs), around)
+            for place, name in enumerate(node.output):
+                found[name] = self._number((key, place))
+        return found
+
+    def _of(self, found: dict[str, int], constants: Mapping[str, Array], name: str) -> int:
+        """The number of an input; 0 where it is left out."""
+        if not name:
+            return 0
+        if name not in found:
+            array = constants.get(name)
+            found[name] = self._number(("unknown", name)) if array is None else self._constant(array)
+        return found[name]
+
+    def _scale_and_offset(self, node: onnx.NodeProto, inputs: Sequence[int]) -> object:
+        """A key of a BatchNormalization that does nothing else; None for any other node."""
+        if node.op_type != "BatchNormalization" or attribute(node, "training_mode", 0) or node.domain:
+            return None
+        arrays = [self._values[n].astype(np.float64) for n in inputs[1:] if n in self._values]
+        if len(arrays) < 4:
+            return None
+        scale, offset, mean, variance = arrays
+        factor = scale / np.sqrt(variance + attribute(node, "epsilon", 1e-5))
+        pair = factor.astype(np.float32), (offset - mean * factor).astype(np.float32)
+        return ("scale and offset", inputs[0], *(self._constant(array) for array in pair))
+
+    def _constant(self, array: Array) -> int:
+        if id(array) in self._arrays:
+            return self._arrays[id(array)][1]
+        flat = array.reshape(-1)
+        probe = flat[:: flat.size // _PROBED + 1]
+        alike = self._alike[array.dtype.str, array.shape, probe.tobytes()]
+        equal = (number for other, number in alike if np.array_equal(array, other))
+        number = next(equal, 0) or self._number(("constant", len(self._arrays)))
+        alike.append((array, number))
+        self._values[number] = array
+        self._arrays[id(array)] = array, number  # the array is kept, so that no other gets its id
+        return number
+
+    def _number(self, key: object) -> int:
+        return self._numbers.setdefault(key, len(self._numbers) + 1)
+
+
+def _operator(node: onnx.NodeProto, opset: int, *, widened: bool) -> tuple[object, ...]:
+    attributes = []
+    for said in sorted(node.attribute, key=lambda a: str(a.name)):
+        if said.name == _REDUNDANT.get(node.op_type):
+            continue
+        if widened:
+            said = _wide(said)
+        attributes.append((said.name, said.SerializeToString(deterministic=True)))
+    domain = "" if node.domain == "ai.onnx" else node.domain
+    since = meaning_since(node, opset) if domain == "" else 0
+    return domain, node.op_type, since, tuple(attributes), len(node.output)
+
+
+def _constant_value(node: onnx.NodeProto) -> Array | None:
+    tensor = attribute(node, "value", None) if node.op_type == "Constant" else None
+    return None if tensor is None else np.asarray(numpy_helper.to_array(tensor))
+
+
+def _is_half(array: Array) -> bool:
+    return array.dtype in _HALF_DTYPES
+
+
+class _Rounding:
+    """What rounds in a form, met node by node in topological order, and constants in full precision."""
+
+    def __init__(self, model: Model, references: Sequence[Model]) -> None:
+        self._references = [
+            (_nodes_by_name(reference), _widened(_all_constants(reference))) for reference in references
+        ]
+        self._known = self._references[-1][0] if references else {}
+        arrays = _all_constants(model) if references else {}
+        self._shapes = {name: array.shape for name, array in arrays.items()}
+        """Of constants, and of what is made of them by nodes that round."""
+        self._rounded = {name for name, array in arrays.items() if _is_half(array)}
+
+    def takes(self, node: onnx.NodeProto) -> bool:
+        """Whether ``node`` was added to round: a Cast to floats, or one of a pair."""
+        if node.op_type not in _ROUNDING or not self._references or node.name in self._known:
+            return False
+        if node.op_type == "Cast" and attribute(node, "to", 0) not in (FLOAT, *_HALVES):
+            return False
+        if node.input[0] in self._shapes:
+            self._shapes[node.output[0]] = self._shapes[node.input[0]]
+            self._rounded.add(node.output[0])
+        return True
+
+    def exact(self, node: onnx.NodeProto, place: int) -> tuple[str, Array] | None:
+        """The name and values of the constant that a rounded one stands for; None for any other input."""
+        if node.input[place] not in self._rounded:
+            return None
+        shape = self._shapes[node.input[place]]
+        for nodes, constants in self._references:
+            there = nodes.get(node.name)
+            if there is None or place >= len(there.input):
+                continue
+            array = constants.get(there.input[place])
+            if array is not None and array.shape == shape and array.dtype == np.float32:
+                return there.input[place], array
+        return None
+
+
+def _nodes_by_name(model: Model) -> dict[str, onnx.NodeProto]:
+    """All nodes, those in bodies of If, Loop and Scan included: loading gives each a name of its own."""
+    return {node.name: node for node in all_nodes(model.graph)}
+
+
+def _all_constants(model: Model) -> dict[str, Array]:
+    found = model.constants()
+    for body in bodies(model.graph):
+        found |= body_constants(body.graph)
+    return found
+
+
+def _widened(arrays: Mapping[str, Array]) -> dict[str, Array]:
+    """Constants of 16 bits in FP32, all others as they are."""
+    return {name: array.astype(np.float32) if _is_half(array) else array for name, array in arrays.items()}
+
+
+def unrounded(model: Model, references: Sequence[Model]) -> Model:
+    """``model`` in FP32: no Q/DQ pairs, no Casts that were added, constants in full precision.
+
+    Args:
+        model: A form in INT8, FP8, FP16 or BF16. Its nodes bear the names of those of ``references``, but for
+            those that round.
+        references: Models before they were rounded; the last of them has no node that was added to round. A
+            constant of fewer bits has its full precision in the first of these whose node of the same name
+            reads a constant at the same input.
+    """
+    writer = _Unrounded(model.edit(), _Rounding(model, references))
+    for node in all_nodes(writer.editor.graph):
+        writer.rounding.takes(node)  # bodies, which come first, read constants that are cast around them
+    # Bodies first: filling a graph anew copies its nodes, with what lies in them.
+    for graph in reversed(list(all_graphs(writer.editor.graph))):
+        writer.rewrite(graph)
+    return writer.editor.done()
+
+
+class _Unrounded:
+    """A form under change."""
+
+    def __init__(self, editor: Editor, rounding: _Rounding) -> None:
+        self.editor, self.rounding = editor, rounding
+        self._sources: dict[str, str] = {}
+        """A rounded tensor to that which it was rounded from."""
+        self._added: dict[int, str] = {}
+
+    def rewrite(self, graph: onnx.GraphProto) -> None:
+        """Take the rounding off one graph; those inside its nodes have lost theirs before."""
+        nodes: list[onnx.NodeProto] = []
+        public = {value.name for value in graph.output}.union(*map(captured, graph.node))
+        for node in graph.node:
+            if self.rounding.takes(node):
+                source = self._sources.get(node.input[0], node.input[0])
+                self._sources[node.output[0]] = source
+                if node.output[0] in public:
+                    nodes.append(helper.make_node("Identity", [source], node.output, node.name))
+                continue
+            for place, name in enumerate(node.input):
+                exact = self.rounding.exact(node, place)
+                node.input[place] = self._sources.get(name, name) if exact is None else self._constant(*exact)
+            refill(node.attribute, [_wide(said) for said in node.attribute])
+            nodes.append(node)
+        refill(graph.node, _needed(nodes, public))
+        for value in (*graph.input, *graph.output):
+            if value.type.tensor_type.elem_type in _HALVES:
+                value.type.tensor_type.elem_type = FLOAT
+        weights = self.editor.weights
+        for tensor in graph.initializer:
+            if tensor.data_type in _HALVES:
+                half = weights.pop(tensor.name) if is_apart(tensor) else numpy_helper.to_array(tensor)
+                put_constant(tensor, tensor.name, half.astype(np.float32), weights)
+
+    def _constant(self, name: str, array: Array) -> str:
+        if id(array) not in self._added:
+            self._added[id(array)] = self.editor.add_constant(name, array)
+        return self._added[id(array)]
+
+
+def _wide(said: onnx.AttributeProto) -> onnx.AttributeProto:
+    """An attribute that chooses or holds FP16 or BF16 as one of FP32; any other as it is."""
+    if said.name in _TYPE_ATTRIBUTES and said.i in _HALVES:
+        return helper.make_attribute(said.name, FLOAT)
+    if said.type == onnx.AttributeProto.TENSOR and said.t.data_type in _HALVES:
+        array = numpy_helper.to_array(said.t).astype(np.float32)
+        return helper.make_attribute(said.name, numpy_helper.from_array(array))
+    return said
+
+
+def _needed(nodes: Sequence[onnx.NodeProto], outputs: Iterable[str]) -> Iterator[onnx.NodeProto]:
+    """Those of ``nodes`` that lead to ``outputs``, in order."""
+    read = set(outputs)
+    kept = []
+    for node in reversed(nodes):
+        if not read.isdisjoint(node.output):
+            read.update(node.input, captured(node))
+            kept.append(node)
+    return reversed(kept)

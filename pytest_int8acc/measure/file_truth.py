@@ -1,0 +1,326 @@
+"""Compares what stands in for a user's model with the user's file as ONNX Runtime runs it, on one sample.
+
+A form whose operators are those of the file, whatever it renamed or added, is not run for that.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from functools import cached_property
+from pathlib import Path
+
+import numpy as np
+import onnx
+
+from pytest_int8acc.case.forms import Form, Int8Form, ModelForm
+from pytest_int8acc.data import Dataset
+from pytest_int8acc.engines.onnxruntime import Sessions
+from pytest_int8acc.errors import EngineError, ModelError, listed
+from pytest_int8acc.graph.beside import giving
+from pytest_int8acc.graph.load import LEAST_OPSET
+from pytest_int8acc.graph.model import Model, put_constant
+from pytest_int8acc.graph.plan import apply
+from pytest_int8acc.graph.same import Computations, unrounded
+from pytest_int8acc.graph.types import computes_in_half, value_types
+from pytest_int8acc.spec.models import Case
+from pytest_int8acc.tensors import Array, Feed
+
+#: The greatest root mean square of differences that is rounding, as a part of that of the values, by bytes of
+#: a number. Other kernels, and constants that are combined, change FP32 results by 1e-7 to 1e-5.
+_MAX_RMS_PART = {2: 2e-2, 4: 1e-4, 8: 1e-4}
+#: The greatest difference of one element that is rounding: so many times as much, as a part of the largest.
+_MAX_ELEMENT_FACTOR = 10
+#: Values of at most this magnitude in place of zeros are rounding.
+_MAX_IN_PLACE_OF_0 = 1e-7
+#: By which part inputs and weights are perturbed at most, by bytes of a number: some units in the last place.
+_PERTURBATION = {2: 2e-3, 4: 2e-6, 8: 2e-6}
+#: How often the file is run on perturbed numbers; a near tie stays undetected in half of the runs.
+_PERTURBED_RUNS = 8
+
+
+class FileTruth:
+    """One file of a case, with which the forms that stand in for its model are compared.
+
+    Attributes:
+        inputs: The data of which one sample is taken.
+        notes: What could not be compared, and why.
+    """
+
+    def __init__(
+        self,
+        file: Model,
+        inputs: Dataset,
+        sessions: Sessions,
+        *,
+        notes: list[str] | None = None,
+        made: bool = False,
+    ) -> None:
+        """Keep what is compared with.
+
+        Args:
+            file: The model as it stands in the file of its name.
+            inputs: Data for it.
+            sessions: Where it runs.
+            notes: A list that notes are added to.
+            made: Whether ``file`` was made of files and is in none itself.
+        """
+        self.inputs = inputs
+        self.notes: list[str] = [] if notes is None else notes
+        self._file, self._sessions, self._made = file, sessions, made
+        self._computations = Computations()
+        self._known = [self._computations.of(file)]
+        """Numbers of tensors of models that compute what the file does, the file's own first."""
+
+    def check(self, model: Model, run: Callable[[Feed], Feed] | None = None) -> None:
+        """Compare a form in FP32, or in the types of the file, with the file.
+
+        Args:
+            model: The form; its inputs, outputs and the tensors inside bear the names that the file's have.
+            run: Runs the form, if an engine of it is open already.
+
+        Raises:
+            ModelError: It computes something else; names the first tensor that differs.
+        """
+        fault = self._fault(model, run, inside=True)
+        if fault:
+            raise ModelError(fault)
+
+    def check_form(self, form: Form, exact: Model, model: Model | None = None) -> None:
+        """Compare a form in INT8, FP8, FP16 or BF16 with the file, its rounding taken away.
+
+        Args:
+            form: Any; one that is built by TensorRT itself is left alone.
+            exact: What it computes but for rounding, with the names of its nodes.
+            model: What is deployed of the form, where that is another than its own model.
+
+        Raises:
+            EngineError: It computes something else; names the first tensor that differs.
+        """
+        if not isinstance(form, ModelForm):
+            return
+        model, references = model or form.model, (form.wide, exact)
+        truth = self._in_fp32 or self
+        if truth._is_known(truth._computations.of(model, references)):
+            return
+        # Tensors inside may hold other values all the same: a plan moves ranges between them.
+        fault = truth._fault(unrounded(model, references), None, inside=False)
+        if fault:
+            raise EngineError(fault)
+
+    @cached_property
+    def _in_fp32(self) -> FileTruth | None:
+        """The same of a file that computes in 16 bits, brought to FP32; None for any other."""
+        if not computes_in_half(self._file, value_types(self._file)):
+            return None
+        file = unrounded(self._file, ())
+        return FileTruth(file, self.inputs, self._sessions, notes=self.notes, made=True)
+
+    def _is_known(self, numbers: Mapping[str, int]) -> bool:
+        """Whether the outputs are computed as in the file, or in a model that was compared with it."""
+        outputs = [value.name for value in self._file.graph.output]
+        return any(all(known[n] == numbers.get(n) for n in outputs) for known in self._known)
+
+    def _fault(self, model: Model, run: Callable[[Feed], Feed] | None, *, inside: bool) -> str:
+        """The message that says how ``model`` differs; empty where it does not, or where nobody can tell.
+
+        Args:
+            model: Any of the same inputs and outputs.
+            run: Runs it; None: it is opened.
+            inside: Whether tensors inside it, too, hold what those of the same names in the file do.
+        """
+        numbers = self._computations.of(model)
+        if self._is_known(numbers):
+            return ""
+        try:
+            off = _differing(self._expected, self._run(model) if run is None else run(self._feed))
+            if off and run is not None:
+                off = _differing(self._expected, self._run(model))  # with the kernels that the file runs with
+            if off:
+                return self._explained(model, off, inside=inside)
+        except (EngineError, ModelError) as error:
+            self._note(f"not compared with the file as ONNX Runtime runs it: {error}")
+            return ""
+        self._known.append(numbers)
+        return ""
+
+    def _note(self, text: str) -> None:
+        if text not in self.notes:
+            self.notes.append(text)
+
+    @cached_property
+    def _feed(self) -> Feed:
+        return next(self.inputs.first(1).batches()).feed
+
+    @cached_property
+    def _expected(self) -> Feed:
+        """The file's outputs; EngineError where ONNX Runtime cannot run it."""
+        if self._made:
+            return self._run(self._file)
+        return self._sessions.plain(Path(self._file.name))(self._feed)
+
+    def _opened(self, model: Model) -> Callable[[Feed], Feed]:
+        """Runs a model on feeds of the file's inputs, in the types that the model takes."""
+        run, inputs = self._sessions.plain(model), model.inputs
+        return lambda feed: run({i.name: feed[i.name].astype(i.dtype) for i in inputs})
+
+    def _run(self, model: Model) -> Feed:
+        return self._opened(model)(self._feed)
+
+    def _explained(self, model: Model, off: Mapping[str, str], *, inside: bool) -> str:
+        """The message for outputs that differ; empty, and a note, where rounding alone makes them differ."""
+        theirs, ours = (self._run(_giving_all(each)) for each in (self._file, model))
+        unsteady = self._unsteady
+        made = {name: node for node in self._file.graph.node for name in node.output if name in theirs}
+        if inside or not unsteady.issuperset(off):
+            for name, node in made.items():
+                text = _difference(theirs[name], ours[name]) if name in ours else ""
+                if text and name not in unsteady:
+                    return self._message(f"'{name}' of {_called(node)}", text, off)
+        if not unsteady.issuperset(off):
+            return self._message(f"'{next(iter(off))}'", next(iter(off.values())), off)
+        first = next((_called(node) for name, node in made.items() if name in unsteady), "the graph")
+        self._note(
+            f"{listed(list(off))} cannot be compared with the file: {first} gives other values from run to "
+            "run, or where its inputs change by a rounding error"
+        )
+        return ""
+
+    @cached_property
+    def _unsteady(self) -> set[str]:
+        """Tensors that differ from run to run, or where inputs and weights change by rounding.
+
+        These are random numbers, and what a TopK, a Round or a cancellation makes of a last bit.
+        """
+        every = _giving_all(self._file)
+        run = self._opened(every)  # another session would draw the same random numbers again
+        values = run(self._feed)
+        found = set(_differing(values, run(self._feed)))
+        rng = np.random.default_rng(0)
+        for _ in range(_PERTURBED_RUNS):
+            feed = {name: _perturbed(array, rng) for name, array in self._feed.items()}
+            found.update(_differing(values, self._opened(_with_perturbed_weights(every, rng))(feed)))
+        return found
+
+    def _message(self, tensor: str, text: str, off: Mapping[str, str]) -> str:
+        remedy = "this is a fault of pytest-int8acc: please report it with the model"
+        if self._file.opset < LEAST_OPSET:
+            remedy = f"export the model with opset {LEAST_OPSET} or later, which needs no conversion"
+        return (
+            f"{self._file.name}: what runs in place of this file computes something else than the file does: "
+            f"in ONNX Runtime, on one sample, {tensor} is {text}. It is the first tensor that "
+            f"differs; {listed(list(off))} with it. No verdict would be about your model: {remedy}"
+        )
+
+
+def compare_with_file(model: Model, form: Form, exact: Model, inputs: Dataset, sessions: Sessions) -> None:
+    """Compare a model that was loaded, and a form of it, with its file.
+
+    Args:
+        model: The loaded model.
+        form: The form.
+        exact: What the form computes but for rounding.
+        inputs: Data of which one sample is taken.
+        sessions: Where they run.
+
+    Raises:
+        ModelError: The loaded model computes something else.
+        EngineError: The form does.
+    """
+    if model.file is not None:
+        truth = FileTruth(model.file, inputs, sessions)
+        truth.check(model)
+        truth.check_form(form, exact)
+
+
+def check_baseline(truth: FileTruth, model: Model, form: Form, inputs: Dataset, sessions: Sessions) -> None:
+    """Compare a baseline with its file: one of its own, or that of the float ``model`` that it is made of.
+
+    Raises:
+        ModelError: It computes something else.
+    """
+    if form.model is model:
+        return
+    if form.model.file is None:
+        truth.check_form(form, model)
+    elif isinstance(form, ModelForm):
+        FileTruth(form.model.file, inputs, sessions, notes=truth.notes).check(form.model)
+
+
+def candidate_truth(
+    case: Case, truth: FileTruth, int8: Int8Form | None, form: Form, sessions: Sessions
+) -> FileTruth:
+    """Compare a candidate with its file; what other forms of its network are to be compared with.
+
+    A float model that was quantized here is compared with its own file, rounding taken away. A Q/DQ model
+    is compared with its file as it is, and then stands for the float model: training may have changed it.
+
+    Raises:
+        ModelError: It computes something else.
+    """
+    if int8 is None or not isinstance(form, ModelForm):
+        return truth
+    if int8.file is not None:
+        own = FileTruth(int8.file, truth.inputs, sessions, notes=truth.notes)
+        if not case.source.exclude:
+            own.check(apply(int8.every))
+        base = unrounded(int8.every.model, ())
+        truth = FileTruth(base, truth.inputs, sessions, notes=truth.notes, made=True)
+    truth.check_form(form, int8.unrounded())
+    return truth
+
+
+def _called(node: onnx.NodeProto) -> str:
+    return f"{node.op_type} '{node.name or node.output[0]}'"
+
+
+def _giving_all(model: Model) -> Model:
+    """The model with all tensors of its main graph whose types are known as outputs."""
+    types, own = value_types(model), {value.name for value in model.graph.output}
+    made = {name for node in model.graph.node for name in node.output if name in types}
+    return giving(model, {name: types[name] for name in sorted(made - own)})
+
+
+def _with_perturbed_weights(model: Model, rng: np.random.Generator) -> Model:
+    """The model with other weights; constants of fewer than two dimensions may be sizes, and stay."""
+    editor, constants = model.edit(), model.constants()
+    for tensor in editor.graph.initializer:
+        array = constants[tensor.name]
+        if array.ndim > 1:
+            put_constant(tensor, tensor.name, _perturbed(array, rng), editor.weights)
+    return editor.done()
+
+
+def _perturbed(array: Array, rng: np.random.Generator) -> Array:
+    """``array`` with each number changed by rounding; as it is where it holds no floats."""
+    if array.dtype.kind != "f":
+        return array
+    size = _PERTURBATION[array.dtype.itemsize]
+    return (array * (1 + rng.uniform(-size, size, array.shape))).astype(array.dtype)
+
+
+def _differing(expected: Feed, found: Feed) -> dict[str, str]:
+    """Outputs that differ beyond rounding, and how."""
+    texts = {name: _difference(array, found[name]) for name, array in expected.items()}
+    return {name: text for name, text in texts.items() if text}
+
+
+def _difference(expected: Array, found: Array) -> str:
+    """How ``found`` differs from ``expected`` beyond rounding; empty where it does not."""
+    if expected.shape != found.shape or expected.dtype != found.dtype:
+        return f"{found.dtype} of shape {list(found.shape)}, not {expected.dtype} of {list(expected.shape)}"
+    if expected.dtype.kind != "f":
+        count = int((expected != found).sum())
+        return f"another in {count} of {expected.size} elements" if count else ""
+    finite = np.isfinite(expected)
+    same = np.array_equal(expected[~finite], found[~finite], equal_nan=True)
+    if not same or not np.isfinite(found[finite]).all():
+        return "not finite in other places"
+    one, other = expected[finite].astype(np.float64), found[finite].astype(np.float64)
+    error = np.abs(one - other)
+    if not error.any() or (not one.any() and error.max() <= _MAX_IN_PLACE_OF_0):
+        return ""
+    limit, size = _MAX_RMS_PART[expected.dtype.itemsize], float(np.sqrt(np.mean(one**2)))
+    off = float(np.sqrt(np.mean(error**2)))
+    if off <= limit * size and error.max() <= _MAX_ELEMENT_FACTOR * limit * np.abs(one).max():
+        return ""
+    return f"off by {off / size:.2g} times its size" if size else f"{off:.3g} in place of 0"
