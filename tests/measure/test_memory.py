@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import os
+import ctypes
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -18,7 +18,7 @@ from pytest_int8acc.graph.model import save_model
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
-@pytest.mark.parametrize(("case", "size"), [("passes", 256), ("fails", 128)])
+@pytest.mark.parametrize(("case", "size"), [("passes", 160), ("fails", 96)])
 def test_a_case_holds_little_more_than_the_outputs_of_one_form(case: str, size: int) -> None:
     assert 0.3 < outputs_ratio(LIMITS[case], size=size) < 1.3
 
@@ -71,12 +71,16 @@ def test_engines(int8acc):
 def test_engine(int8acc_engine):
     int8acc_engine("model.onnx", "fp32")({"x": np.zeros((1, 640), np.float32)})
 """
-#: Writes how much each process holds when a test begins.
+#: Writes how much each process holds when a test begins, once the C library has returned what is free.
 _CONFTEST = """
+import ctypes
+import gc
 import os
 from pathlib import Path
 
 def pytest_runtest_logstart(nodeid):
+    gc.collect()
+    ctypes.CDLL(None).malloc_trim(0)
     lines = Path("/proc/self/status").read_text().splitlines()
     megabytes = next(int(line.split()[1]) for line in lines if line.startswith("VmRSS")) // 1024
     with open("memory." + os.environ.get("PYTEST_XDIST_WORKER", "main"), "a") as log:
@@ -86,10 +90,10 @@ def pytest_runtest_logstart(nodeid):
 
 @pytest.fixture
 def project(tmp_path: Path) -> Iterator[Path]:
-    """Two folders alike with specs and tests of each kind, all of one model of 25 MB."""
+    """Two folders alike with specs and tests of each kind, all of one model of 13 MB."""
     net = Builder("wide", (640,))
-    x = net.relu(net.linear("x", 640, 2560, label="up"))
-    x = net.relu(net.linear(x, 2560, 1664, label="middle"))
+    x = net.relu(net.linear("x", 640, 1280, label="up"))
+    x = net.relu(net.linear(x, 1280, 1664, label="middle"))
     save_model(net.model(net.linear(x, 1664, 256, label="down")), tmp_path / "model.onnx")
     inputs = np.random.default_rng(0).normal(size=(8, 640)).astype(np.float32)
     np.savez(tmp_path / "inputs.npz", x=inputs)
@@ -111,15 +115,20 @@ def project(tmp_path: Path) -> Iterator[Path]:
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
 @pytest.mark.parametrize("workers", [(), ("-n2",)], ids=["plain", "n2"])
 def test_a_case_gives_its_memory_back_when_its_test_ends(project: Path, workers: tuple[str, ...]) -> None:
+    """A case of this model that is kept holds 80 MB.
+
+    Measured over 64 such tests: the process grows by 0.1 MB a test, of which 22 kB are Python's, results for
+    the report; without ``malloc_trim`` by 0.25 MB, as glibc keeps fragments. The first failing case loads the
+    libraries of the search, 6 to 10 MB, which pytest-xdist may give to the second half of a worker's tests.
+    """
+    if not hasattr(ctypes.CDLL(None), "malloc_trim"):
+        pytest.skip("needs glibc, which returns what is free when asked to")
     if workers:
         pytest.importorskip("xdist")
     command = [sys.executable, "-m", "pytest", *LOAD, *workers, "--int8acc", "--int8acc-backend=onnxruntime"]
-    # The C library returns freed weights to the system at once: the process's size tells what is held.
-    at_once = {"MALLOC_MMAP_THRESHOLD_": "1000000", "MALLOC_TRIM_THRESHOLD_": "1000000"}
     done = subprocess.run(
         [*command, "--int8acc-update=missing", "--int8acc-report=out", "-p", "no:cacheprovider"],
         cwd=project,
-        env=os.environ | at_once | {"MALLOC_ARENA_MAX": "2"},
         capture_output=True,
         text=True,
         check=False,
@@ -128,8 +137,7 @@ def test_a_case_gives_its_memory_back_when_its_test_ends(project: Path, workers:
     for log in project.glob("memory.gw?" if workers else "memory.main"):
         lines = log.read_text().splitlines()
         megabytes = [int(line.split()[0]) for line in lines]
-        # A case of this model holds 100 MB; what the first half of the tests reaches includes the libraries.
-        assert max(megabytes) < max(megabytes[: len(megabytes) // 2]) + 60, log.read_text()
+        assert max(megabytes) < max(megabytes[: len(megabytes) // 2]) + 40, log.read_text()
         if not workers:
             half = len(lines) // 2  # the second folder wants nothing that the first has not loaded
             assert max(megabytes[half + 1 :]) < megabytes[half] + 15, log.read_text()
