@@ -2,86 +2,91 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 import pytest
 from plugin_support import LOAD
 
-from pytest_int8acc.errors import CriterionError
-from pytest_int8acc.goldens.record import GoldenError
-from pytest_int8acc.goldens.tested import ArrayGoldens
-
 TEST = """
 import numpy as np
 
+ARRAYS = {"a": np.random.default_rng(0).normal(size=(8, 5)).astype(np.float32), "b": np.arange(8)}
 
-def test_logits(int8acc_golden):
-    logits = np.linspace(0, FACTOR, 60, dtype=np.float32).reshape(6, 10)
-    int8acc_golden("net-logits", {"logits": logits, "classes": logits.argmax(1)}, top1_agreement=1)
+
+def test_net(int8acc_golden):
+    int8acc_golden("NAME", CHANGED)
 """
+SAME = "ARRAYS"
+NEAR = "{**ARRAYS, 'a': ARRAYS['a'] * np.float32(1.001)}"
+MOVED = "{**ARRAYS, 'a': ARRAYS['a'] * np.float32(1.02)}"
+Run = Callable[..., pytest.RunResult]
 
 
 @pytest.fixture
-def arrays() -> dict[str, np.ndarray]:
-    rng = np.random.default_rng(0)
-    return {"a": rng.normal(size=(8, 5)).astype(np.float32), "b": np.arange(8)}
+def run(pytester: pytest.Pytester) -> Run:
+    """Runs a test that hands over these arrays."""
+
+    def runs(changed: str, *options: str, name: str = "net") -> pytest.RunResult:
+        pytester.makepyfile(test_net=TEST.replace("NAME", name).replace("CHANGED", changed))
+        return pytester.runpytest(*LOAD, "-p", "no:cacheprovider", *options)
+
+    return runs
 
 
-def test_recorded_and_compared(tmp_path: Path, arrays: dict[str, np.ndarray]) -> None:
-    where = str(tmp_path / "kept")
-    with pytest.raises(GoldenError, match="no golden yet; record it with --int8acc-update=missing"):
-        ArrayGoldens(where).check("net", arrays)
-    ArrayGoldens(where, "missing").check("net", arrays)
-    results = ArrayGoldens(where).check("net", {**arrays, "a": arrays["a"] * np.float32(1.001)})
-    assert [result.name for result in results] == ["a", "b"]
-    with pytest.raises(AssertionError, match=r"'a' sqnr_db 33\.\d+ < 40"):
-        ArrayGoldens(where).check("net", {**arrays, "a": arrays["a"] * np.float32(1.02)})
-    moved = {**arrays, "a": arrays["a"] * np.float32(1.02)}
-    ArrayGoldens(where, "missing").check("net", arrays)
-    with pytest.raises(AssertionError):
-        ArrayGoldens(where, "missing").check("net", moved)
-    ArrayGoldens(where, "all").check("net", moved)
-    ArrayGoldens(where).check("net", moved)
+def kept(pytester: pytest.Pytester) -> Path:
+    return pytester.path / "__int8acc__" / "arrays" / "net.npz"
 
 
-def test_every_difference_is_told(tmp_path: Path, arrays: dict[str, np.ndarray]) -> None:
-    ArrayGoldens(str(tmp_path), "all").check("net", arrays)
-    candidates = tmp_path / "report"
-    with pytest.raises(AssertionError) as caught:
-        ArrayGoldens(str(tmp_path), "off", candidates).check(
-            "net", {"b": arrays["b"][::-1], "c": arrays["a"]}
-        )
-    text = str(caught.value)
-    assert "array 'a' is gone" in text
-    assert "array 'c' is new" in text
-    assert "'b'" in text
-    with np.load(candidates / "net.npz") as kept:
-        np.testing.assert_array_equal(kept["c"], arrays["a"])
+def test_recorded_and_compared(run: Run, pytester: pytest.Pytester) -> None:
+    missing = run(SAME, "--int8acc-report=out")
+    missing.assert_outcomes(failed=1)
+    missing.stdout.fnmatch_lines(
+        ["*__int8acc__/arrays/net.npz: no golden yet; record it with *--int8acc-update=missing*"]
+    )
+    assert (pytester.path / "out" / "golden" / "net.npz").exists()
+    run(SAME, "--int8acc-update=missing").assert_outcomes(passed=1)
+    run(NEAR).assert_outcomes(passed=1)
+    for options in ((), ("--int8acc-update=missing",)):
+        moved = run(MOVED, *options)
+        moved.assert_outcomes(failed=1)
+        moved.stdout.re_match_lines([r".*'a' sqnr_db 33\.\d+ < 40"])
+    run(MOVED, "--int8acc-update=all").assert_outcomes(passed=1)
+    run(MOVED).assert_outcomes(passed=1)
+    run(SAME).assert_outcomes(failed=1)
 
 
-def test_mistakes_are_named(tmp_path: Path, arrays: dict[str, np.ndarray]) -> None:
-    goldens = ArrayGoldens(str(tmp_path), "all")
-    with pytest.raises(CriterionError, match=r"unknown limit 'cosin' \(did you mean 'cosine'\?\)"):
-        goldens.check("net", arrays, cosin=0.9)
-    with pytest.raises(GoldenError, match="a name holds letters"):
-        goldens.check("../net", arrays)
-    (tmp_path / "net.npz").write_bytes(b"PK\x03\x04 cut off")
-    with pytest.raises(GoldenError, match="the golden is damaged"):
-        ArrayGoldens(str(tmp_path)).check("net", arrays)
+def test_every_difference_is_told(run: Run, pytester: pytest.Pytester) -> None:
+    run(SAME, "--int8acc-update=all").assert_outcomes(passed=1)
+    with np.load(kept(pytester)) as arrays:
+        first = arrays["a"]
+    result = run("{'b': ARRAYS['b'][::-1], 'c': ARRAYS['a']}", "--int8acc-report=out")
+    result.stdout.fnmatch_lines_random(["*array 'a' is gone*", "*array 'c' is new*", "*'b' *"])
+    with np.load(pytester.path / "out" / "golden" / "net.npz") as candidate:
+        np.testing.assert_array_equal(candidate["c"], first)
+
+
+def test_mistakes_are_named(run: Run, pytester: pytest.Pytester) -> None:
+    update = "--int8acc-update=all"
+    for changed, name, said in (
+        ("ARRAYS, cosin=0.9", "net", "*unknown limit 'cosin' (did you mean 'cosine'[?])*"),
+        (SAME, "../net", "*a name holds letters*"),
+    ):
+        result = run(changed, update, name=name)
+        result.assert_outcomes(failed=1)
+        result.stdout.fnmatch_lines([said])
+    run(SAME, update).assert_outcomes(passed=1)
+    kept(pytester).write_bytes(b"PK\x03\x04 cut off")
+    run(SAME).stdout.fnmatch_lines(["*the golden is damaged*"])
 
 
 @pytest.mark.parametrize("workers", [(), ("-n", "2")], ids=["plain", "n2"])
-def test_the_fixture(pytester: pytest.Pytester, workers: tuple[str, ...]) -> None:
-    pytester.makepyfile(test_net=TEST.replace("FACTOR", "1"))
-    arguments = (*LOAD, *workers, "-p", "no:cacheprovider")
-    missing = pytester.runpytest_subprocess(*arguments, "--int8acc-report", "out")
-    missing.assert_outcomes(failed=1)
-    missing.stdout.fnmatch_lines(["*GoldenError: __int8acc__/arrays/net-logits.npz: no golden yet*"])
-    assert (pytester.path / "out" / "golden" / "net-logits.npz").exists()
-    pytester.runpytest_subprocess(*arguments, "--int8acc-update=missing").assert_outcomes(passed=1)
-    pytester.runpytest_subprocess(*arguments).assert_outcomes(passed=1)
-    pytester.makepyfile(test_net=TEST.replace("FACTOR", "-1"))
-    failed = pytester.runpytest_subprocess(*arguments)
+def test_limits_and_kinds_of_arrays(run: Run, workers: tuple[str, ...]) -> None:
+    text = "{'logits': np.linspace(0, FACTOR, 60, dtype=np.float32).reshape(6, 10), 'classes': CLASSES}"
+    arrays = text.replace("CLASSES", "np.linspace(0, FACTOR, 60).reshape(6, 10).argmax(1)")
+    run(f"{arrays}, top1_agreement=1".replace("FACTOR", "1"), "--int8acc-update=missing", *workers)
+    run(f"{arrays}, top1_agreement=1".replace("FACTOR", "1"), *workers).assert_outcomes(passed=1)
+    failed = run(f"{arrays}, top1_agreement=1".replace("FACTOR", "-1"), *workers)
     failed.assert_outcomes(failed=1)
     failed.stdout.fnmatch_lines(["*'logits' top1_agreement 0 < 1*", "*'classes' agreement 0 < 1*"])
