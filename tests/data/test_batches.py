@@ -9,10 +9,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from pytest_int8acc.data import Batch, Dataset, RandomSource, open_dataset
-from pytest_int8acc.data.dataset import rechunk
-from pytest_int8acc.data.layout import Layout
 from pytest_int8acc.errors import DataError
-from pytest_int8acc.tensors import Dim, Feed, TensorInfo
+from pytest_int8acc.tensors import Dim, TensorInfo
 
 
 def tensor(name: str, *shape: Dim, dtype: str = "float32") -> TensorInfo:
@@ -30,31 +28,6 @@ def counting(count: int, *shape: int) -> np.ndarray:
 def write(folder: Path, name: str, text: str) -> str:
     (folder / name).write_text(text)
     return name
-
-
-@given(
-    chunks=st.lists(st.integers(1, 9), min_size=1, max_size=12),
-    size=st.one_of(st.none(), st.integers(1, 7)),
-    fixed=st.booleans(),
-)
-def test_nothing_is_lost_or_reordered(chunks: list[int], size: int | None, fixed: bool) -> None:
-    total = sum(chunks)
-    x, y = counting(total, 2), np.arange(total)
-    layout = Layout((), frozenset({"x", "y"}), size if fixed else None)
-    ends = np.cumsum(chunks)
-    feeds: list[Feed] = [{"x": x[e - c : e], "y": y[e - c : e]} for c, e in zip(chunks, ends, strict=True)]
-    batches = list(rechunk(feeds, layout, size))
-    for name, want in (("x", x), ("y", y)):
-        assert np.array_equal(np.concatenate([b.feed[name][: b.rows] for b in batches]), want)
-    for batch in batches[:-1] if size else ():
-        assert (batch.rows, batch.padding) == (size, 0)
-    last = batches[-1]
-    assert len(last.feed["x"]) == last.rows + last.padding
-    if fixed and size:
-        assert len(last.feed["x"]) == size
-        assert (last.feed["x"][last.rows :] == x[-1]).all()
-    else:
-        assert last.padding == 0
 
 
 @settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
@@ -78,6 +51,13 @@ def test_a_loader_gives_what_it_yields(
         dataset = open_dataset(source, [tensor("x", first, 2)], base=tmp_path, samples=limit)
         assert np.array_equal(joined(dataset), x[:limit])
         assert dataset.samples == len(x[:limit])
+        *whole, last = dataset.batches()
+        if isinstance(first, int):
+            assert [(batch.rows, batch.padding) for batch in whole] == [(first, 0)] * len(whole)
+            assert len(last.feed["x"]) == last.rows + last.padding == first
+            assert (last.feed["x"][last.rows :] == x[:limit][-1]).all()
+        else:
+            assert last.padding == 0
         digests.add(dataset.digest)
     assert len(digests) == 1
 

@@ -13,8 +13,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from pytest_int8acc.data import open_dataset
-from pytest_int8acc.data.labels import load_labels
+from pytest_int8acc.data import load_labels, open_dataset
 from pytest_int8acc.errors import DataError
 from pytest_int8acc.tensors import TensorInfo
 

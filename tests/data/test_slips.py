@@ -10,10 +10,8 @@ import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
-from pytest_int8acc.data import open_dataset
-from pytest_int8acc.data.slips import compare_inputs, sample_arrays
+from pytest_int8acc.data.slips import compare_inputs
 from pytest_int8acc.results import Finding
-from pytest_int8acc.tensors import TensorInfo
 
 DATA = Path(__file__).parents[2] / "example_project" / "data"
 TINT = np.array([1.0, 0.85, 0.6], np.float32)[:, None, None]
@@ -159,11 +157,3 @@ def test_tokens_and_inputs_of_one_side_are_left_alone() -> None:
         == ()
     )
     assert compare_inputs({"other": tokens}, {"tokens": tokens}) == ()
-
-
-def test_samples_of_a_dataset() -> None:
-    inputs = (TensorInfo("image", np.dtype("f4"), ("N", 1, 8, 8)),)
-    data = open_dataset("validation.npz", inputs, base=DATA)
-    arrays = sample_arrays(data, inputs)
-    assert arrays["image"].shape == (256, 1, 8, 8)
-    np.testing.assert_array_equal(arrays["image"], np.load(DATA / "validation.npz")["image"][:256])

@@ -13,16 +13,12 @@ from plugin_support import LOAD, spec
 from report_cases import case, entry, report
 from rich_project import RICH, normal
 
-from pytest_int8acc.report.folder import merge_folders
-from pytest_int8acc.report.json import write_json
-
-TOOL = {"name": "pytest-int8acc", "version": "0.1.0"}
 EARLY, LATE = "2026-01-01T00:00:00.000+00:00", "2026-01-02T00:00:00.000+00:00"
 
 
 def shard(folder: Path, *entries: dict[str, Any], finished: str = EARLY, **more: Any) -> Path:
     """A report folder; each file that an entry names is written, and tells the folder's name."""
-    write_json(folder, {**report(*entries, **more), "finished": finished})
+    write(folder / "report.json", json.dumps({**report(*entries, **more), "finished": finished}))
     for name in [name for one in entries for name in one.get("written", ())]:
         write(folder / name, folder.name)
     (folder / "report.html").write_text("of the shard")
@@ -38,8 +34,20 @@ def ran(name: str, finished: str, *, good: bool = False, **changes: Any) -> dict
     return entry(case(name, 0.9999 if good else 0.8741, **changes), name, finished=finished)
 
 
-def merge(out: Path, *folders: Path) -> dict[str, Any]:
-    return merge_folders(folders, out, tool=TOOL)
+@pytest.fixture
+def merge(pytester: pytest.Pytester) -> Callable[..., dict[str, Any]]:
+    """Merges folders into the first one named; the report that lies there."""
+
+    def merged(out: Path, *folders: Path) -> dict[str, Any]:
+        pytester.runpytest(*LOAD, "--int8acc-merge", *folders, f"--int8acc-report={out}")
+        return dict(json.loads((out / "report.json").read_text()))
+
+    return merged
+
+
+def of_cases(folder: Path) -> dict[str, str]:
+    """The files of a folder, but for the report itself."""
+    return {name: text for name, text in tree(folder).items() if not name.startswith("report.")}
 
 
 def tree(folder: Path) -> dict[str, str]:
@@ -47,7 +55,7 @@ def tree(folder: Path) -> dict[str, str]:
     return {path.relative_to(folder).as_posix(): path.read_text() for path in files}
 
 
-def test_cases_stand_in_the_order_of_files_and_lines_and_files_are_copied(tmp_path):
+def test_cases_stand_in_the_order_of_files_and_lines_and_files_are_copied(tmp_path, merge):
     first = shard(tmp_path / "1", ran("b", EARLY, written=("b/fixed.onnx",)), {**ran("c", EARLY), "line": 9})
     write(first / "golden" / "x.npz", "of no case")
     second = shard(tmp_path / "2", {**ran("a", LATE), "line": 30}, finished=LATE)
@@ -55,11 +63,11 @@ def test_cases_stand_in_the_order_of_files_and_lines_and_files_are_copied(tmp_pa
     assert [one["name"] for one in merged["cases"]] == ["a", "b", "c"]
     assert merged["merged"] == ["2", "1"]
     assert merged["finished"] == LATE
-    assert tree(tmp_path / "out") == {"b/fixed.onnx": "1", "golden/x.npz": "of no case"}
+    assert of_cases(tmp_path / "out") == {"b/fixed.onnx": "1", "golden/x.npz": "of no case"}
 
 
 @pytest.mark.parametrize("order", [(0, 1), (1, 0)])
-def test_the_run_that_finished_last_counts_with_its_files_alone(tmp_path, order):
+def test_the_run_that_finished_last_counts_with_its_files_alone(tmp_path, merge, order):
     name = "a/plan.yaml"
     early = shard(
         tmp_path / "1", ran("a", EARLY, written=(name, "a/old.txt")), ran("b", LATE, written=("b/x",))
@@ -72,18 +80,18 @@ def test_the_run_that_finished_last_counts_with_its_files_alone(tmp_path, order)
     )
     merged = merge(tmp_path / "out", *((early, late)[i] for i in order))
     assert [one["finished"] for one in merged["cases"]] == [LATE, LATE]
-    assert tree(tmp_path / "out") == {name: "2", "b/x": "1"}
+    assert of_cases(tmp_path / "out") == {name: "2", "b/x": "1"}
 
 
-def test_a_rerun_that_passes_leaves_no_fix_behind(tmp_path):
+def test_a_rerun_that_passes_leaves_no_fix_behind(tmp_path, merge):
     failed = shard(tmp_path / "1", ran("a", EARLY, written=("a/fixed.onnx",)))
     passed = shard(tmp_path / "2", ran("a", LATE, good=True), finished=LATE)
     (one,) = merge(tmp_path / "out", failed, passed)["cases"]
     assert one["verdict"] == "passed"
-    assert not (tmp_path / "out").exists()
+    assert of_cases(tmp_path / "out") == {}
 
 
-def test_a_spec_that_could_not_be_read_counts_until_a_later_run_reads_it(tmp_path):
+def test_a_spec_that_could_not_be_read_counts_until_a_later_run_reads_it(tmp_path, merge):
     error = {"nodeid": "models/a.int8acc.yaml", "message": "models/a.int8acc.yaml:1:1: 'modle'"}
     other = {"nodeid": "models/z.int8acc.yaml", "message": "models/z.int8acc.yaml:1:1: 'modle'"}
     first = shard(tmp_path / "1", errors=[error, other])
@@ -93,24 +101,23 @@ def test_a_spec_that_could_not_be_read_counts_until_a_later_run_reads_it(tmp_pat
     assert merge(tmp_path / "out", third, first, second)["errors"] == [other]
 
 
-def test_the_merged_folder_may_be_one_of_the_shards_and_may_hold_them(tmp_path):
+def test_the_merged_folder_may_be_one_of_the_shards_and_may_hold_them(tmp_path, merge):
     first = shard(tmp_path / "1", ran("a", EARLY, written=("a/x",)))
     second = shard(tmp_path / "1" / "2", ran("b", LATE, written=("b/x",)), finished=LATE)
     merged = merge(first, first, second)
     assert [one["name"] for one in merged["cases"]] == ["a", "b"]
     assert (first / "a" / "x").read_text() == "1"
     assert (first / "b" / "x").read_text() == "2"
-    write_json(first, merged)
     assert [one["name"] for one in merge(first, first)["cases"]] == ["a", "b"]
 
 
-def test_links_are_not_followed(tmp_path):
+def test_links_are_not_followed(tmp_path, merge):
     folder = shard(tmp_path / "1", ran("a", EARLY, written=("../secret.txt",)))
     write(tmp_path / "secret.txt", "secret")
     (folder / "link.txt").symlink_to(tmp_path / "secret.txt")
     (folder / "links").symlink_to(tmp_path)
     merge(tmp_path / "out", folder)
-    assert not (tmp_path / "out").exists()
+    assert of_cases(tmp_path / "out") == {}
 
 
 @pytest.fixture
