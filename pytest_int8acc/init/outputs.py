@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import groupby
 from pathlib import Path
 
 import onnx
@@ -12,6 +13,7 @@ import onnx
 from pytest_int8acc.graph.flow import CHOOSING, choices
 from pytest_int8acc.graph.index import all_nodes, attribute, captured, subgraphs
 from pytest_int8acc.graph.model import Model
+from pytest_int8acc.graph.parts import SCORES, Segment, joined
 from pytest_int8acc.graph.types import value_types
 from pytest_int8acc.tensors import Dim, TensorInfo
 
@@ -31,6 +33,8 @@ STATE_NAME = re.compile(r"state|hidden|cache|past|present|^[hc]n?(_?\d+)?$", re.
 #: Points of a face, a hand or a body, each of two or three coordinates.
 _POINTS = (5, 17, 21, 33, 68, 98, 106, 468, 478)
 _Shape = tuple[Dim, ...]
+#: Rank of an output of boxes and scores, and the axis along which these are joined, to a layout of YOLO's.
+_LAYOUTS = {(3, 1): "yolov8", (3, 2): "yolov5"}
 
 
 @dataclass(frozen=True)
@@ -67,6 +71,48 @@ def guesses(model: Model, shapes: Mapping[str, tuple[int, ...]]) -> dict[str, Gu
             columns = tensor.shape[-1] if tensor.shape else None  # what is open there is time or places
             found[tensor.name] = _of_floats(model, tensor.name, shape, isinstance(columns, int))
     return found
+
+
+@dataclass(frozen=True)
+class Joined:
+    """Parts of unlike kind that an output is joined of."""
+
+    axis: int
+    sizes: tuple[int, ...]
+    names: tuple[str, ...]
+    """What each holds; ``others`` where the graph does not say."""
+    layout: str = ""
+    """As ``decode`` of ``coco_map`` has it, where the output looks like one of YOLO's; else empty."""
+
+    @property
+    def text(self) -> str:
+        """All parts with their sizes, in words."""
+        return ", ".join(f"{name} ({size})" for name, size in zip(self.names, self.sizes, strict=True))
+
+
+def joined_outputs(model: Model) -> dict[str, Joined]:
+    """Float outputs in which the graph joins scores with what is none; those behind a choice left out."""
+    late, found = behind_selection(model), dict[str, Joined]()
+    for tensor in model.outputs:
+        known = joined(model, tensor.name) if tensor.dtype.kind == "f" else None
+        if known is None or tensor.name in late:
+            continue
+        axis, segments = known
+        kinds = [(kind, list(same)) for kind, same in groupby(segments, lambda segment: segment.kind)]
+        if len(kinds) > 1:
+            sizes = tuple(sum(segment.size for segment in same) for _, same in kinds)
+            names: tuple[str, ...] = tuple(_name_of(same) for _, same in kinds)
+            is_yolo = sizes[0] == 4 and [kind for kind, _ in kinds] == ["", SCORES]
+            layout = _LAYOUTS.get((len(tensor.shape or ()), axis), "") if is_yolo else ""
+            names = ("boxes", "scores") if layout else names
+            found[tensor.name] = Joined(axis, sizes, names, layout)
+    return found
+
+
+def _name_of(segments: Sequence[Segment]) -> str:
+    """What segments of one kind hold, in a word."""
+    names = {segment.label for segment in segments}
+    return (names.pop() if len(names) == 1 else "") or "others"
 
 
 def selectors(model: Model) -> list[str]:

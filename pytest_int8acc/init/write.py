@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TextIO
 
+import numpy as np
+
 from pytest_int8acc.case.plan_file import quoted
 from pytest_int8acc.data import RandomSource, open_dataset
 from pytest_int8acc.data.layout import read_layout
@@ -20,7 +22,15 @@ from pytest_int8acc.graph.model import Model
 from pytest_int8acc.graph.qdq import is_qdq, read_qdq
 from pytest_int8acc.init.data import Given, look
 from pytest_int8acc.init.loaders import Known, count, made_up, needs, of_given
-from pytest_int8acc.init.outputs import Guess, before_selection, behind_selection, guesses, selectors
+from pytest_int8acc.init.outputs import (
+    Guess,
+    Joined,
+    before_selection,
+    behind_selection,
+    guesses,
+    joined_outputs,
+    selectors,
+)
 from pytest_int8acc.init.sizes import BATCHES, Range, accepted, ranges_of
 from pytest_int8acc.names import shown
 from pytest_int8acc.settings import SUFFIXES
@@ -153,6 +163,8 @@ class _Facts:
     given: Given | None
     """The user's data."""
     guesses: Mapping[str, Guess]
+    joined: Mapping[str, Joined]
+    """Outputs that are judged by their parts."""
     before: tuple[str, ...]
     """What the model chooses by."""
     folder: Path
@@ -175,6 +187,7 @@ class _Facts:
             known=Known(model, ranges, trial),
             given=given,
             guesses=guesses(model, trial.inputs | trial.outputs),
+            joined=joined_outputs(model),
             before=tuple(before_selection(model)),
             folder=folder,
         )
@@ -198,6 +211,23 @@ class _Facts:
             if guess.axis == -1 and len(shapes.get(name, ())) == 2
         )
         return next(found, "")
+
+    @property
+    def boxes(self) -> str:
+        """The first output that seems to be one of YOLO's; empty where none does."""
+        return next((name for name, found in self.joined.items() if found.layout), "")
+
+    @property
+    def has_boxes(self) -> bool:
+        """Whether there are labels of such an output: boxes for each sample, as ``coco_map`` takes them."""
+        file = None if self.given is None else self.given.labels.file
+        if not self.boxes or file is None or file.suffix != ".npy":
+            return False
+        try:
+            shape = np.load(file, mmap_mode="r").shape
+        except (OSError, ValueError):  # told where it is read
+            return False
+        return len(shape) == 3 and 5 <= shape[2] <= 7
 
     @property
     def needs(self) -> str:
@@ -283,7 +313,7 @@ def _inputs(facts: _Facts) -> Iterator[str]:
         source = f"{facts.loader}:load_labels"
         if not facts.loader:
             source = _scalar(seen_from(facts.folder, given.labels.file or given.path))
-        mark = "" if facts.classes and facts.loader else "# "
+        mark = "" if facts.has_boxes or (facts.classes and facts.loader) else "# "
         yield f"{mark}labels: {source}    # for a metric; TODO: see that they are told right"
 
 
@@ -352,13 +382,19 @@ def _criteria(facts: _Facts) -> Iterator[str]:
             yield from _FLOATS
     for name, tensor in own.items():
         if name not in left_out:
-            yield from _criterion(tensor, facts.guesses[name])
+            yield from _criterion(tensor, facts.guesses[name], facts.joined.get(name))
     yield from _metric(facts)
     if left_out:
         yield f"unjudged: [{', '.join(_scalar(name) for name in own if name in left_out)}]"
 
 
-def _criterion(tensor: TensorInfo, guess: Guess) -> Iterator[str]:
+def _criterion(tensor: TensorInfo, guess: Guess, joined: Joined | None) -> Iterator[str]:
+    if joined is not None:
+        yield f"  - output: {_scalar(tensor.name)}    # a guess: {joined.text}, joined by a Concat"
+        yield from _FLOATS
+        yield f"    parts: {list(joined.sizes)}"
+        yield f"    axis: {joined.axis}                            # of the parts; each must keep the limits"
+        return
     yield f"  - output: {_scalar(tensor.name)}" + (f"    # a guess: {guess.text}" if guess.text else "")
     if tensor.dtype.kind != "f":
         yield "    agreement: 0.99                    # at least 99 % of its elements are the baseline's"
@@ -377,9 +413,25 @@ def _metric(facts: _Facts) -> Iterator[str]:
         yield f"  - metric: {facts.loader}:top1"
         yield "    max_drop: 0.01                     # at most 1 % fewer samples than the baseline's"
         return
+    if facts.boxes:
+        yield from _mean_average_precision(facts)
+        return
     yield "  # What your users notice, by a function of your own:"
     yield "  # - metric: metrics.py:top1"
     yield "  #   max_drop: 0.005"
+
+
+def _mean_average_precision(facts: _Facts) -> Iterator[str]:
+    """COCO's metric of an output like YOLO's; as a comment where there are no labels yet."""
+    joined, mark = facts.joined[facts.boxes], "" if facts.has_boxes else "# "
+    if mark:
+        yield "  # What your users notice; 'labels' are boxes [samples, boxes, 5]: x1, y1, x2, y2, class:"
+    shape = "4 + classes, places" if joined.layout == "yolov8" else "places, 5 + classes"
+    yield f"  {mark}- metric: coco_map"
+    if len(facts.model.outputs) > 1:
+        yield f"  {mark}  output: {_scalar(facts.boxes)}"
+    yield f"  {mark}  decode: {joined.layout}                     # TODO: [samples, {shape}], before NMS"
+    yield f"  {mark}  max_drop: 0.01"
 
 
 def _scalar(text: str) -> str:
