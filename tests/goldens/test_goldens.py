@@ -163,7 +163,7 @@ def test_a_loader_that_gives_the_same_data_is_a_note(project: Project) -> None:
     script = project.folder / "loader.py"
     script.write_bytes(script.read_bytes().replace(b"\n", b"\r\n"))
     note = "golden: loader.py changed since it was recorded; model and data did not"
-    assert note not in project.run(LIVE, "", base)["notes"]
+    assert not [said for said in project.run(LIVE, "", base)["notes"] if said.startswith("golden: ")]
     script.write_text(script.read_text() + "# a comment\n")
     assert note in project.run(LIVE, "", base)["notes"]
 
