@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 import errno
 import importlib.util
 import os
@@ -33,9 +32,6 @@ from pytest_int8acc.case.plan_reader import read_plan
 from pytest_int8acc.check import conclude
 from pytest_int8acc.errors import Int8accError, SpecError
 from pytest_int8acc.fix import write_fix
-from pytest_int8acc.fix.commands import layer_precisions, modelopt_pattern
-from pytest_int8acc.fix.files import Named, name_nodes
-from pytest_int8acc.fix.scripts import ort_quantize, postprocess
 from pytest_int8acc.graph.load import load_model
 from pytest_int8acc.graph.migrate import sites
 from pytest_int8acc.graph.model import Model
@@ -97,11 +93,6 @@ def planned_inputs(network: Network, plan: Plan) -> dict[str, tuple[int, ...]]:
             for edge in group.edges:
                 found.setdefault(edge.node, []).append(edge.index)
     return {name: tuple(sorted(indices)) for name, indices in found.items()}
-
-
-def named(high: dict[str, str], int8: dict[str, tuple[int, ...]] | None = None) -> Named:
-    scales = dict.fromkeys(high, 0.5)
-    return Named("m.onnx", True, high, int8 or {}, ("Conv",), scales, (), "fp16")  # type: ignore[arg-type]
 
 
 def run_ort_quantize(folder: Path, output: Path, calibration: Path = CALIBRATION) -> onnx.ModelProto:
@@ -210,33 +201,6 @@ def test_modelopt_without_data_says_what_to_type(odd: Path) -> None:
     assert "give the calibration data: sh modelopt.sh CALIBRATION.npz" in done.stderr
 
 
-@settings(deadline=None, max_examples=30)
-@given(TEXT, TEXT)
-def test_a_pattern_matches_its_own_name_only(name: str, other: str) -> None:
-    assert re.match(modelopt_pattern(name), name)
-    for longer in (name + other, other + name, name + "\n"):
-        assert not re.match(modelopt_pattern(name), longer)
-
-
-@settings(deadline=None, max_examples=50)
-@given(st.dictionaries(TEXT, st.sampled_from(["fp16", "fp32"]), min_size=1, max_size=4))
-def test_polygraphy_reads_every_name(high: dict[str, str]) -> None:
-    from polygraphy.tools.convert.convert import Convert
-
-    text = layer_precisions(named(high))
-    after = text.partition("# Polygraphy:\n")[2].partition("# trtexec:\n")[0]
-    left_out = {name for name in high if name.startswith("-") or not name.isprintable()}
-    comments = "".join(f"# {name!r} cannot be named here: use postprocess.py\n" for name in left_out)
-    assert len(after) >= len(comments)
-    line = after[len(comments) :]
-    words = shlex.split(line)
-    arguments = Convert().setup_parser().parse_args(["m.onnx", "-o", "e", *words]) if words else None
-    given_words = arguments.layer_precisions if arguments else []
-    read = dict(word.rsplit(":", 1) for word in given_words)
-    types = {"fp16": "float16", "fp32": "float32"}
-    assert read == {name: types[p] for name, p in high.items() if name not in left_out}
-
-
 def test_a_shell_reads_the_line_for_polygraphy(odd: Path) -> None:
     lines = (odd / "layer_precisions.txt").read_text(encoding="utf-8").splitlines()
     (line,) = [line for line in lines if line.startswith("--precision-constraints ")]
@@ -254,24 +218,6 @@ def test_trtexec_gets_only_names_that_it_can_split(odd: Path) -> None:
     assert (first, held) == ("--precisionConstraints=obey", "--layerPrecisions=/block1/conv:fp16,-o:fp16")
     assert "/stem/relu/Relu:fp16" in fed.removeprefix("--layerOutputTypes=").split(",")
     assert text.count("cannot be named here") == 2
-
-
-@settings(deadline=None, max_examples=30)
-@given(st.dictionaries(TEXT, st.sampled_from(["fp16", "fp32"]), max_size=4))
-def test_scripts_hold_every_name_as_it_is(high: dict[str, str]) -> None:
-    facts = named(high, dict.fromkeys(high, (0, 1)))
-    for text, wanted in (
-        (ort_quantize(facts), {"NODES_TO_EXCLUDE": list(high), "INT8_INPUTS": dict.fromkeys(high, (0, 1))}),
-        (postprocess(facts), {"PRECISIONS": high, "RANGES": dict.fromkeys(high, 63.5)}),
-    ):
-        values = {
-            node.targets[0].id: ast.literal_eval(node.value)  # type: ignore[attr-defined]
-            for node in ast.parse(text).body
-            if isinstance(node, ast.Assign)
-            and isinstance(node.value, ast.List | ast.Dict)
-            and node.targets[0].id in wanted  # type: ignore[attr-defined]
-        }
-        assert values == wanted
 
 
 @pytest.mark.rtx
@@ -359,10 +305,11 @@ def test_nodes_that_only_the_qdq_model_has_are_not_named(tmp_path: Path) -> None
         network, groups=(group, *network.groups[1:]), left_high={"/head/Gemm": LeftHigh("excluded", ("*",))}
     )
     fix = replace(fix_of(DIGITS, Plan({group.name: "fp16"}), network), precision="fp32")
-    names = name_nodes(fix, tmp_path)
-    assert names.high == {group.name: "fp16", "/head/Gemm": "fp32"}
-    assert names.own_file
-    assert (tmp_path / names.model).resolve() == DIGITS
+    written = {Path(path).name for path in write_fix(tmp_path, fix)}
+    assert {group.name: "fp16", "/head/Gemm": "fp32"} == module(tmp_path / "postprocess.py").PRECISIONS
+    assert "float.onnx" not in written
+    model = Path(module(tmp_path / "ort_quantize.py").MODEL)
+    assert (tmp_path / model).resolve() == DIGITS
 
 
 def test_a_folder_that_cannot_be_made_is_one_error(tmp_path: Path) -> None:
@@ -620,7 +567,6 @@ def test_files_for_other_tools_say_what_they_lack(tmp_path: Path) -> None:
     plan = Plan({"/head/Gemm": "fp16"}, scales, {tensor: np.full(site.channels, 2, np.float32)})
     fix = fix_of(DIGITS, plan)
     written = write_fix(tmp_path, fix)
-    assert name_nodes(fix, tmp_path).scales == {"image": 0.5}
     lacking = "the scales of 2 tensors and the moved channels of 1 tensor"
     line = f"This lacks {lacking}, which only fixed.onnx can have."
     silent = {"fixed.onnx", "plan.yaml", "exclude_nodes.txt"}
@@ -630,5 +576,6 @@ def test_files_for_other_tools_say_what_they_lack(tmp_path: Path) -> None:
     assert ranges == {"image": pytest.approx(63.5)}
     subprocess.run(["sh", "-n", tmp_path / "modelopt.sh"], check=True)
     assert "LACKING" not in (tmp_path / "commands.txt").read_text(encoding="utf-8")
-    whole = name_nodes(fix_of(DIGITS, Plan({"/head/Gemm": "fp16"}, {"image": symmetric(0.5)})), tmp_path)
-    assert whole.untold == ()
+    whole = fix_of(DIGITS, Plan({"/head/Gemm": "fp16"}, {"image": symmetric(0.5)}))
+    for path in map(Path, write_fix(tmp_path / "whole", whole)):
+        assert path.suffix == ".onnx" or "This lacks" not in path.read_text(encoding="utf-8"), path.name

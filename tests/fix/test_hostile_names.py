@@ -7,15 +7,16 @@ import re
 import shlex
 import subprocess
 from pathlib import Path
+from typing import Any
 
 import onnx
 import pytest
 from fixes import DIGITS, fix_of
 from hostile import HOSTILE, acts, obeyed
+from polygraphy.tools.convert.convert import Convert
 
 from pytest_int8acc.case.plan_reader import read_plan
 from pytest_int8acc.fix import write_fix
-from pytest_int8acc.fix.files import name_nodes
 from pytest_int8acc.graph.model import make_model, write_model
 from pytest_int8acc.graph.network import Plan, symmetric
 from pytest_int8acc.init import write_spec
@@ -61,14 +62,20 @@ def test_files_of_a_fix_do_nothing_and_name_the_nodes(tmp_path: Path, name: str,
     assert not obeyed(files["commands.txt"])
     assert _lines(files["commands.txt"]) == _lines(ordinary)
     _check_shell(folder, files, high)
-    held = [n for n in name_nodes(fix, folder).high if n in high]
-    for script in ("ort_quantize.py", "postprocess.py"):
-        tree = ast.parse(files[script])
-        told = {node.value for node in ast.walk(tree) if isinstance(node, ast.Constant)}
-        assert told.issuperset(held), script
+    precisions = constant(files["postprocess.py"], "PRECISIONS")
+    assert {node: precisions[node] for node in high} == dict.fromkeys(high, "fp16")
+    assert set(high) <= set(constant(files["ort_quantize.py"], "NODES_TO_EXCLUDE"))
+    assert constant(files["postprocess.py"], "RANGES") == pytest.approx({f"{name}image": 1})
     again = read_plan(folder / "plan.yaml", fix.network)
     assert (dict(again.high), set(again.scales)) == (dict(plan.high), set(plan.scales))
     assert sorted(path.name for path in tmp_path.iterdir()) == ["fix", "model.onnx"]
+
+
+def constant(script: str, name: str) -> Any:
+    """What a script says its constant ``name`` is."""
+    assigned = (node for node in ast.parse(script).body if isinstance(node, ast.Assign))
+    (value,) = (node.value for node in assigned if getattr(node.targets[0], "id", "") == name)
+    return ast.literal_eval(value)
 
 
 def _lines(commands: str) -> int:
@@ -88,6 +95,10 @@ def _check_shell(folder: Path, files: dict[str, str], high: list[str]) -> None:
         assert not words or words[0] in ("--precision-constraints", "--precisionConstraints=obey")
         told = words[3:] if words and words[0].startswith("--precision-c") else []
         assert all(word.rpartition(":")[0] in high for word in told)
+        if told:
+            read = Convert().setup_parser().parse_args(["m.onnx", "-o", "e", *words]).layer_precisions
+            named = [n for n in high if n.isprintable() and not n.startswith("-")]
+            assert [word.rsplit(":", 1) for word in read] == [[n, "float16"] for n in named]
     for line in files["commands.txt"].splitlines():
         if re.match(r"\s+(trtexec|polygraphy|sh|python) ", line):
             subprocess.run(["sh", "-n", "-c", line.rstrip(" \\")], check=True)

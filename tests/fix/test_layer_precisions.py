@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import re
+import runpy
 import sys
 import types
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import onnx
+import onnx.parser
 import pytest
+from fixes import DIGITS, fix_of
 
 from pytest_int8acc.engines.tensorrt import worker
-from pytest_int8acc.fix.files import Named, name_nodes
-from pytest_int8acc.fix.scripts import postprocess
-from pytest_int8acc.graph.network import Plan
+from pytest_int8acc.fix import write_fix
+from pytest_int8acc.graph.network import Plan, symmetric
 
 
 @dataclass(frozen=True)
@@ -99,12 +103,25 @@ def trt(monkeypatch: pytest.MonkeyPatch) -> Any:
     return module
 
 
-def test_the_script_has_held_layers_fed_in_their_type(trt: Any) -> None:
-    names = Named("m.onnx", True, {"conv2": "fp16"}, {}, ("Conv",), {"b": 0.5}, (), "fp16")
-    script: dict[str, Any] = {}
-    exec(postprocess(names), script)
+#: The network above, as an ONNX model.
+MODEL = """<ir_version: 8, opset_import: ["": 17]> net (float[1, 4, 8, 8] x) => (float[1, 4, 8, 8] d)
+    <float[4, 4, 1, 1] weights = {1, 0, 0, 0, 0, 1, 0, 0, 0, 0, 1, 0, 0, 0, 0, 1}> {
+    a = Conv(x, weights)
+    b = Relu(a)
+    c = Conv(b, weights)
+    d = Relu(c)
+}"""
+
+
+def test_the_script_has_held_layers_fed_in_their_type(trt: Any, tmp_path: Path) -> None:
+    proto = onnx.parser.parse_model(MODEL)
+    for node, name in zip(proto.graph.node, ("conv1", "relu1", "conv2", "relu2"), strict=True):
+        node.name = name
+    onnx.save(proto, tmp_path / "model.onnx")
+    plan = Plan({"conv2": "fp16"}, {"b": symmetric(0.5)})
+    write_fix(tmp_path / "fix", fix_of(tmp_path / "model.onnx", plan))
     network = Network()
-    script["postprocess"](network)
+    runpy.run_path(str(tmp_path / "fix" / "postprocess.py"))["postprocess"](network)
     assert network.told() == {"relu1": (None, {0: HALF}), "conv2": (HALF, {0: HALF})}
     assert network.layers[3].outputs[0].dynamic_range == (-63.5, 63.5)
 
@@ -127,14 +144,11 @@ def test_the_builder_has_held_layers_fed_in_their_type(
     assert network.told() == {**fed, "conv2": (FLOAT, {})}
 
 
-def test_what_feeds_a_held_layer_is_named_for_trtexec() -> None:
-    from fixes import DIGITS, fix_of
-
-    fix = fix_of(DIGITS, Plan({"/block1/conv2/Conv": "fp16", "/block2/conv1/Conv": "fp32"}))
-    names = name_nodes(fix, Path("/tmp"))
-    makers = {name: node for node in fix.float_model.graph.node for name in node.output}
-    feeds = {n.name: makers[n.input[0]].name for n in fix.float_model.graph.node if n.name in names.high}
-    assert names.feeding == {
-        feeds["/block1/conv2/Conv"]: "fp16",
-        feeds["/block2/conv1/Conv"]: "fp32",
-    }
+def test_what_feeds_a_held_layer_is_named_for_trtexec(tmp_path: Path) -> None:
+    held = {"/block1/conv2/Conv": "fp16", "/block2/conv1/Conv": "fp32"}
+    write_fix(tmp_path, fix_of(DIGITS, Plan(held)))  # type: ignore[arg-type]
+    nodes = {node.name: node for node in onnx.load(DIGITS).graph.node}
+    makers = {name: node.name for node in nodes.values() for name in node.output}
+    feeds = {makers[nodes[name].input[0]]: precision for name, precision in held.items()}
+    (line,) = re.findall(r"--layerOutputTypes=(\S+)", (tmp_path / "layer_precisions.txt").read_text())
+    assert dict(word.rsplit(":", 1) for word in line.strip("'\"").split(",")) == feeds
