@@ -241,6 +241,7 @@ def facts(entry: Mapping[str, Any]) -> dict[str, Any]:
         "ranges too narrow": len((diagnosis.get("ranges") or {}).get("narrow", [])),
         "ranges by hand": (diagnosis.get("ranges") or {}).get("by_hand", []),
         "chooses": sorted(jump["node"] for jump in diagnosis.get("jumps", [])),
+        "chosen of": {jump["node"]: jump["tensors"] for jump in diagnosis.get("jumps", [])},
         "lint": sorted({finding["rule"] for finding in entry.get("findings", [])}),
         "left out": (entry.get("stopped") or {}).get("left_out", []),
         "files": sorted("/".join(Path(path).parts[1:]) for path in entry.get("written", [])),
