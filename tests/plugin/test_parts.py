@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import onnx
 import onnxruntime
 import pytest
 from joined import LAYOUTS, images, names, write_project
@@ -89,11 +90,37 @@ def test_parts_that_share_a_scale_are_the_cause_and_the_fix_gives_the_scores_bac
     assert sqnr_db(plain, mended) > 20
 
 
+@pytest.mark.parametrize("layout", ["channels", "levels", "behind_conv"])
+def test_a_layer_that_loses_one_part_is_found_proved_and_told_with_an_interval(pytester, layout):
+    write_project(pytester.path, layout, weights={"class_weight": {"times": 60.0}})
+    cases, text = run(pytester)
+    case = cases[layout]
+    scores = case["outputs"][1]
+    (failed,) = [score for score in scores["scores"] if score["limit"] is not None]
+    assert scores["part_of"] == "output0"
+    assert failed["value"] < failed["limit"]
+    assert failed["interval"]["low"] <= failed["value"] <= failed["interval"]["high"] < failed["limit"]
+    makers = {node.name: node for node in onnx.load(pytester.path / f"{layout}.onnx").graph.node}
+    (culprit,) = case["search"]["culprits"]
+    assert "class_weight" in makers[culprit["layer"]].input, text
+    assert case["search"]["minimal"]
+    assert case["search"]["verified"]
+    (kept,) = [
+        score
+        for score in case["diagnosis"]["repairs"][0]["scores"]
+        if score["subject"] == scores["name"] and score["limit"] is not None
+    ]
+    assert kept["value"] > kept["limit"]
+    assert culprit["worst_alone"]["subject"] == scores["name"]
+    fixed = scores_of(pytester.path / f"report/{layout}/fixed.onnx", layout)
+    assert sqnr_db(scores_of(pytester.path / f"{layout}.onnx", layout), fixed) > 20
+
+
 def scores_of(path: Path, layout: str) -> np.ndarray:
     """The scores that ONNX Runtime gives as it is by default."""
     session = onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
     (output,) = session.run(None, {"image": images()})
-    return output[:, :, 4:] if layout in ("anchors", "behind_matmul") else output[:, 4:]
+    return output[:, :, 4:] if layout in ("anchors", "levels", "behind_matmul") else output[:, 4:]
 
 
 def sqnr_db(plain: np.ndarray, other: np.ndarray) -> float:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
@@ -144,8 +145,19 @@ def images(samples: int = 16) -> np.ndarray:
     return np.random.default_rng(1).normal(size=(samples, 3, 4, 4)).astype(np.float32)
 
 
-def write_project(folder: Path, layout: str = "channels", *, broken: bool = False, **said: object) -> Path:
-    """A spec of one of the layouts; ``broken``: of a model that quantizes the output, too, to one scale."""
+def write_project(
+    folder: Path,
+    layout: str = "channels",
+    *,
+    broken: bool = False,
+    weights: Mapping[str, Mapping[str, Any]] | None = None,
+    **said: object,
+) -> Path:
+    """A spec of one of the layouts.
+
+    ``broken``: of a model that quantizes the output, too, to one scale. ``weights``: of a model with faults
+    in weights, as ``qdq_by_hand.quantized`` has them.
+    """
     proto = network(layout)
     onnx.save(proto, folder / f"{layout}.onnx")
     np.savez(folder / "images.npz", image=images())
@@ -153,6 +165,9 @@ def write_project(folder: Path, layout: str = "channels", *, broken: bool = Fals
     spec["int8"] = {"calibrate": {"method": "minmax"}}
     if broken:
         onnx.save(with_one_scale(quantized(proto, RANGES), 800.0), folder / f"{layout}_int8.onnx")
+        spec["int8"] = {"model": f"{layout}_int8.onnx"}
+    if weights is not None:
+        onnx.save(quantized(proto, RANGES, weights=weights), folder / f"{layout}_int8.onnx")
         spec["int8"] = {"model": f"{layout}_int8.onnx"}
     path = folder / f"{layout}.int8acc.yaml"
     path.write_text(yaml.safe_dump({**spec, **said}, sort_keys=False))
