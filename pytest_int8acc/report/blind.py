@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from pytest_int8acc.report.words import NAME, few, middle, number, relation
 from pytest_int8acc.results import BlindSpots, CaseResult, Score
-from pytest_int8acc.results.scores import ChanceMetric, DeadCandidate, DeadKind
+from pytest_int8acc.results.scores import ABOVE_DB, ChanceMetric, DeadCandidate, DeadKind
 
 _DEAD: Mapping[DeadKind, str] = {
     "zeros": "all-zero outputs",
@@ -27,9 +27,13 @@ def blind_problems(result: CaseResult) -> list[str]:
         return []
     if at_chance := [_chance_text(metric) for metric in blind.at_chance if metric.as_well]:
         return at_chance
+    near = blind.too_near
+    if near is not None and _is_lost(near):
+        lost = f"'{middle(near.subject, NAME)}' is lost in INT8 (sqnr_db {number(near.value)})"
+        return [f"{lost}, and no criterion notices, nor all-zero outputs"]
     fatal = [dead for dead in blind.undetected if dead.kind in ("zeros", "shuffled")]
     kept = " and ".join(_dead_text(dead) for dead in fatal)
-    return [f"the criteria are too weak: {kept} would pass, too"]
+    return [f"the criteria are too weak: {kept} would pass"]
 
 
 def blind_cautions(result: CaseResult) -> list[str]:
@@ -44,7 +48,9 @@ def blind_cautions(result: CaseResult) -> list[str]:
     if missed:
         kept = few([_dead_text(dead) for dead in missed], 2)
         start = f"accepted ({middle(result.blind_reason, NAME)}): " if result.blind_reason else ""
-        cautions.append(f"{start}no criterion sees {kept}")
+        outputs = dict.fromkeys(f"'{middle(dead.output, NAME)}'" for dead in missed if dead.output)
+        add = f"; add a criterion on {next(iter(outputs))}" if outputs and not result.blind_reason else ""
+        cautions.append(f"{start}{kept} would pass unnoticed{add}")
     return cautions
 
 
@@ -69,6 +75,11 @@ def hidden_cautions(result: CaseResult) -> list[str]:
 def blind_fix(blind: BlindSpots) -> str:
     """Returns what to write into the spec, as far as a trial has shown that it helps."""
     for metric in blind.at_chance:
+        if metric.is_constant:
+            return (
+                f"look at what {middle(metric.metric, NAME)} is given, and what it compares: decoded outputs "
+                "or labels seem to be the same for every sample"
+            )
         if metric.as_well:
             return (
                 f"check that {middle(metric.metric, NAME)} compares each output with its own label: one "
@@ -78,17 +89,21 @@ def blind_fix(blind: BlindSpots) -> str:
     if blind.remedy is not None:
         reached = f"INT8 keeps it with {number(blind.remedy.value)} dB, and these outputs do not"
         return f"add to 'criteria:' {_wish(blind.remedy)}; {reached}. {accept}"
-    by_task = "a limit on the metric of your task, like {metric: top1, max_drop: 1%} with 'labels: FILE'"
+    by_task = "{metric: top1, max_drop: 1%} with 'labels: FILE'"
     near = blind.too_near
-    if near is None or near.limit is None:
-        return f"add to 'criteria:' {by_task}. {accept}"
-    if near.limit <= _USUAL_DB:
-        said = f"INT8 misses it as these outputs do, with {number(near.value)} dB"
-        return f"add to 'criteria:' {_wish(near)}; {said}, and then the layers at fault can be searched"
+    if near is None:
+        return f"add to 'criteria:' a limit on the metric of your task, like {by_task}. {accept}"
+    if _is_lost(near):
+        return f"add to 'criteria:' {_wish(near)} and run again: it fails then, and names the layers at fault"
     return (
-        f"compare inputs that differ more, or add {by_task}; INT8 reaches {number(near.value)} dB, and these "
-        f"outputs miss only limits from {near.limit:g} dB on"
+        f"use inputs that differ more: outputs shuffled between these come within {ABOVE_DB:g} dB of INT8 "
+        f"({number(near.value)} dB); or judge by labels: {by_task}. {accept}"
     )
+
+
+def _is_lost(score: Score) -> bool:
+    """Whether the candidate would miss the usual limit, too, as outputs of no use do."""
+    return score.limit is not None and score.limit <= _USUAL_DB
 
 
 def _wish(score: Score) -> str:
@@ -106,7 +121,10 @@ def _dead_text(dead: DeadCandidate) -> str:
 def _chance_text(metric: ChanceMetric) -> str:
     name = middle(metric.metric, NAME)
     values = f"{name} of the baseline is {number(metric.baseline)}, of shuffled outputs "
-    if metric.baseline == metric.chance != 0:
-        return f"{values}the same: outputs or labels all alike?"
+    if metric.is_constant:
+        return f"{values}the same"
     values += number(metric.chance)
-    return f"{values}: labels in another order?" if metric.as_well else f"{values}: hardly better than chance"
+    if metric.as_well:
+        lower = ", or is lower better?" if ":" in metric.metric else "?"
+        return f"{values}: labels in another order{lower}"
+    return f"{values}, hardly better than chance: look at the labels"

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 
 from pytest_int8acc.report.words import NAME, middle, percent
 from pytest_int8acc.results import CaseResult, LayerShare, PrecisionContract
 from pytest_int8acc.results.precision import MAX_REFUTED
 
-_NAMED = 3
+_NAMED = 2
 #: Where an engine tells less than half of what was asked for, its verdict is worth a caution.
 _MUCH_UNTOLD = 0.5
 #: A share below this would read as 0 %.
@@ -92,7 +93,10 @@ def precision_cautions(contract: PrecisionContract | None) -> list[str]:
         layers = _layers(contract.left_out, contract.left_out_count)
         few = f"only {percent(share)}" if share else "none"
         text = f"{few} of the MACs are asked for in {low}; left out: {layers}"
-        cautions.append(text + ("; the criterion 'int8_share' says what is meant" if low == "INT8" else ""))
+        if low == "INT8" and share:
+            meant = f"{{int8_share: {math.floor(100 * share) / 100:g}}}"
+            text += f"; quantize them, or accept it with the criterion {meant}"
+        cautions.append(text)
     return cautions
 
 

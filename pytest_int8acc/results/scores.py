@@ -11,6 +11,8 @@ Bound = Literal["min", "max"]
 Meaning = Literal["constant", "small", "large", "shifted"]
 #: What outputs of no use are made of: zeros, the outputs of other samples, their mean over samples, classes
 #: shifted by one, or zeros in one output alone.
+#: A limit that is proposed lies this far above what dead candidates reach, in dB.
+ABOVE_DB = 6.0
 DeadKind = Literal["zeros", "shuffled", "mean", "shifted", "replaced", "greatest"]
 
 
@@ -236,6 +238,11 @@ class ChanceMetric:
     """What it reaches in the mean with its outputs dealt to other samples."""
     as_well: bool
     """Whether outputs of no use score as well as the baseline's."""
+
+    @property
+    def is_constant(self) -> bool:
+        """Whether it gives the same for shuffled outputs, and not because all are wrong."""
+        return self.baseline == self.chance != 0
 
 
 @dataclass(frozen=True)

@@ -73,7 +73,10 @@ def test_criteria_that_dead_outputs_keep_are_red(pytester, project, name, worker
         (project / "offset.onnx").replace(project / "net.onnx")
     verdict, entry, text = judged(pytester, BLIND[name], *workers)
     assert verdict == "failed"
-    assert "the criteria are too weak" in text or "shuffled outputs the same" in text
+    assert any(
+        said in text
+        for said in ("the criteria are too weak", "shuffled outputs the same", "no criterion notices")
+    )
     kinds = {dead["kind"] for dead in entry["blind"]["undetected"]}
     assert kinds & {"zeros", "shuffled"}
     assert entry["search"] is None, "no layer is searched where no limit was missed"
@@ -91,10 +94,8 @@ def test_the_criterion_that_is_proposed_catches_them_and_passes(pytester, projec
 def test_a_reason_in_the_spec_accepts_them_and_is_shown(pytester, project):
     verdict, _, text = judged(pytester, "criteria: [{cosine: -1}]\naccept_blind: to see the report\n", "-v")
     assert verdict == "passed"
-    start = (
-        "accepted (to see the report): no criterion sees all-zero outputs, outputs shuffled between samples"
-    )
-    assert f"{start} and 3 more" in " ".join(text.split())
+    start = "accepted (to see the report): all-zero outputs, outputs shuffled between samples"
+    assert f"{start} and 3 more would pass unnoticed" in " ".join(text.split())
 
 
 @pytest.mark.parametrize("metric", ["{metric: top1, output: logits, ", "{metric: m.py:top1, "])
@@ -102,7 +103,7 @@ def test_labels_in_another_order_are_red(pytester, project, metric):
     spec = f"labels: from_one.npy\ncriteria: [{metric}max_drop: 0.05}}, {{sqnr_db: 20}}]\n"
     verdict, _, text = judged(pytester, spec)
     assert verdict == "failed"
-    assert "labels in another order?" in " ".join(text.split())
+    assert "labels in another order" in " ".join(text.split())
     assert "one label per input, in the order of the inputs" in " ".join(text.split())
 
 
@@ -118,7 +119,7 @@ def test_an_output_that_no_criterion_sees_is_told(pytester, project):
     spec = "criteria: [{output: logits, sqnr_db: 20}, {output: features, cosine: -1}]\n"
     verdict, _, text = judged(pytester, spec)
     assert verdict == "passed"
-    assert "no criterion sees 'features' set to zero" in text
+    assert "'features' set to zero would pass unnoticed; add a criterion on 'features'" in text
 
 
 def test_a_metric_that_counts_one_side_only_is_told(pytester, project):
