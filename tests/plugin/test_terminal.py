@@ -23,9 +23,14 @@ def project(pytester: pytest.Pytester) -> pytest.Pytester:
 LONG = "a-name-that-alone-takes-more-than-half-of-a-line-of-eighty-characters"
 
 
-@WORKERS
-@pytest.mark.parametrize("columns", [80, 200])
-@pytest.mark.parametrize("verbosity", ["-q", "", "-v", "-vv"])
+@pytest.mark.parametrize(
+    ("columns", "verbosity", "workers"),
+    [
+        *((columns, verbosity, ()) for columns in (80, 200) for verbosity in ("-q", "", "-v", "-vv")),
+        (80, "", ("-n2",)),
+        (80, "-vv", ("-n2",)),
+    ],
+)
 def test_lines_fit_the_terminal(
     project: pytest.Pytester,
     monkeypatch: pytest.MonkeyPatch,
