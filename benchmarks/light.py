@@ -59,7 +59,7 @@ def write_case(file: Path, folder: Path) -> None:
 
 def _score(case: dict[str, object]) -> list[str]:
     scores = [s for s in case["scores"] if s["metric"] == "sqnr_db"]  # type: ignore[attr-defined,union-attr,index]
-    return [scores[0]["subject"], f"{scores[0]['value']:.4g} dB"] if scores else ["", ""]
+    return [scores[0]["subject"], f"{float(scores[0]['value']):.4g} dB"] if scores else ["", ""]
 
 
 if __name__ == "__main__":
