@@ -95,7 +95,8 @@ def _check_shell(folder: Path, files: dict[str, str], high: list[str]) -> None:
         assert not words or words[0] in ("--precision-constraints", "--precisionConstraints=obey")
         told = words[3:] if words and words[0].startswith("--precision-c") else []
         assert all(word.rpartition(":")[0] in high for word in told)
-        if told:
+        if words and words[0] == "--precision-constraints":
+            assert told, "no line without a name"
             read = Convert().setup_parser().parse_args(["m.onnx", "-o", "e", *words]).layer_precisions
             named = [n for n in high if n.isprintable() and not n.startswith("-")]
             assert [word.rsplit(":", 1) for word in read] == [[n, "float16"] for n in named]
