@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import importlib.util
+import json
 import os
 import re
 import shlex
@@ -17,6 +18,7 @@ import numpy as np
 import onnx
 import pytest
 import yaml
+from case_files import LOAD
 from faulty_digits import faulty
 from fixes import CALIBRATION, DIGITS, EXAMPLE, fix_of, network_of
 from gpu_support import needs_gpu_below_11
@@ -27,9 +29,8 @@ from plans import plain
 from rtx import build
 from zoo import ZOO
 
-from pytest_int8acc.case.plan_file import fingerprint, plan_text, rescales
+from pytest_int8acc.case.plan_file import plan_text
 from pytest_int8acc.case.plan_reader import read_plan
-from pytest_int8acc.check import conclude
 from pytest_int8acc.errors import Int8accError, SpecError
 from pytest_int8acc.fix import write_fix
 from pytest_int8acc.graph.load import load_model
@@ -38,9 +39,6 @@ from pytest_int8acc.graph.model import Model
 from pytest_int8acc.graph.network import LeftHigh, Network, Plan, Precision, symmetric
 from pytest_int8acc.graph.plan import activation_scales, apply, fresh_weights, guard, merge
 from pytest_int8acc.graph.qdq import read_qdq
-from pytest_int8acc.measure.measured import measure
-from pytest_int8acc.settings import Settings
-from pytest_int8acc.spec.load import load_spec
 from tests.support.graphs import takes_in
 
 #: What a shell, a regular expression or a list of names might trip over.
@@ -344,17 +342,6 @@ def digits() -> Network:
     return network_of(load_model(DIGITS))
 
 
-def test_a_plan_is_read_back(tmp_path: Path, digits: Network) -> None:
-    plan = Plan({"/head/Gemm": "fp32", "/block1/conv1/Conv": "fp16"}, {"image": symmetric(1e-05)})
-    path = tmp_path / "plan.yaml"
-    path.write_text(plan_text(plan, digits, "digits.onnx"))
-    assert plain(read_plan(path, digits)) == plain(plan)
-    assert yaml.safe_load(path.read_text())["scales"] == {"image": 1e-05}  # YAML 1.1 reads it alike
-    (line,) = rescales(digits, plan)
-    assert line.new == pytest.approx(1e-05)
-    assert f"# was {line.old:.6g}" in path.read_text()
-
-
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=40)
 @given(name=TEXT, tensor=TEXT, scale=st.floats(1e-30, 1e30), file=TEXT)
 def test_every_name_is_read_back(
@@ -487,8 +474,10 @@ def test_without_its_model_section_a_plan_is_never_stale(tmp_path: Path, digits:
     assert plain(read_plan(path, changed(digits, "weights"))) == plain(Plan({"/head/Gemm": "fp16"}))
 
 
-def test_notes_of_an_exporter_do_not_change_a_model(digits: Network) -> None:
-    assert fingerprint(changed(digits, "notes").model) == fingerprint(digits.model)
+def test_notes_of_an_exporter_make_no_plan_stale(tmp_path: Path, digits: Network) -> None:
+    path, plan = tmp_path / "plan.yaml", Plan({"/head/Gemm": "fp16"})
+    path.write_text(plan_text(plan, digits, "digits.onnx"))
+    assert plain(read_plan(path, changed(digits, "notes"))) == plain(plan)
 
 
 @settings(max_examples=15, deadline=None)
@@ -510,52 +499,57 @@ def test_a_guarded_network_is_the_plan_applied(model: Model, data: st.DataObject
 # From a failure to a guarded fix.
 
 
-def test_the_plan_of_a_fix_guards_it(tmp_path: Path) -> None:
-    measured = faulty(tmp_path, "residual", 60, 3, 30)
-    result = conclude(measured, tmp_path / "report")
-    assert result.search is not None
-    assert [Path(path).name for path in result.written[:2]] == ["fixed.onnx", "plan.yaml"]
-    spec = tmp_path / "case.int8acc.yaml"
-    spec.write_text(spec.read_text() + "plan: report/plan.yaml\n")
-    guarded = measure(load_spec(spec)[0], Settings()).result
-    assert guarded.passed
-    scores = [s.value for output in guarded.outputs for s in output.scores if s.limit is not None]
-    assert result.diagnosis is not None
-    best = result.diagnosis.repairs[0]
-    assert best.kind == "recalibrate"
-    (changed,) = best.rescales[:1]
-    (line,) = (x for x in (tmp_path / "report" / "plan.yaml").read_text().splitlines() if changed.tensor in x)
-    assert f"was {changed.old:.6g}" in line
-    assert scores == [s.value for s in best.scores if s.limit is not None]
-    assert "under report/plan.yaml" in guarded.candidate
-    spec.write_text(spec.read_text().replace("report/plan.yaml", "report/high/plan.yaml"))
-    guarded = measure(load_spec(spec)[0], Settings()).result
-    scores = [s.value for output in guarded.outputs for s in output.scores if s.limit is not None]
-    assert scores == [s.value for s in result.search.fixed if s.limit is not None]
+def run(pytester: pytest.Pytester, more: str = "", report: str = "report") -> dict[str, Any]:
+    """The entry of the faulty case in report.json; ``more`` stands at the end of its spec."""
+    spec = pytester.path / "case.int8acc.yaml"
+    if not spec.exists():
+        faulty(pytester.path, "residual", 60, 3, 30).close()
+        spec.rename(pytester.path / "spec.txt")
+    spec.write_text((pytester.path / "spec.txt").read_text() + more)
+    pytester.runpytest(*LOAD, "--int8acc", f"--int8acc-report={report}", spec)
+    (entry,) = json.loads((pytester.path / report / "report.json").read_text())["cases"]
+    return dict(entry)
 
 
-def test_under_a_part_of_the_plan_a_search_finds_the_rest(tmp_path: Path) -> None:
-    measured = faulty(tmp_path, "residual", 60, 3, 30)
-    result = conclude(measured)
-    assert result.search is not None
-    first = result.search.culprits[0].layer
-    (tmp_path / "part.yaml").write_text(f"version: 4\nhigh: {{{first}: fp32}}\n")
-    spec = tmp_path / "case.int8acc.yaml"
-    spec.write_text(spec.read_text() + "plan: part.yaml\n")
-    part = measure(load_spec(spec)[0], Settings())
-    assert not part.result.passed
-    found = conclude(part, tmp_path / "report")
-    assert found.search is not None
-    assert found.search.verified
-    rest = {culprit.layer for culprit in found.search.culprits}
+def limited(scores: list[dict[str, Any]]) -> list[float]:
+    return [score["value"] for score in scores if score["limit"] is not None]
+
+
+def test_the_plan_of_a_fix_guards_it(pytester: pytest.Pytester) -> None:
+    entry = run(pytester)
+    assert [Path(path).name for path in entry["written"][:2]] == ["fixed.onnx", "plan.yaml"]
+    best = entry["diagnosis"]["repairs"][0]
+    assert best["kind"] == "recalibrate"
+    changed = best["rescales"][0]
+    plan = pytester.path / "report" / entry["written"][1]
+    (line,) = (text for text in plan.read_text().splitlines() if changed["tensor"] in text)
+    assert f"# was {changed['old']:.6g}" in line
+    assert yaml.safe_load(plan.read_text())["scales"][changed["tensor"]] == pytest.approx(changed["new"])
+    for path, scores in (
+        (plan, best["scores"]),
+        (plan.parent / "high" / plan.name, entry["search"]["fixed"]),
+    ):
+        guarded = run(pytester, f"plan: {path.relative_to(pytester.path)}\n", "again")
+        assert guarded["verdict"] == "passed"
+        assert limited(guarded["scores"]) == limited(scores)
+        assert f"under {path.relative_to(pytester.path)}" in guarded["candidate"]
+
+
+def test_under_a_part_of_the_plan_a_search_finds_the_rest(pytester: pytest.Pytester) -> None:
+    first = run(pytester)["culprits"][0]["layer"]
+    (pytester.path / "part.yaml").write_text(f"version: 4\nhigh: {{{first}: fp32}}\n")
+    entry = run(pytester, "plan: part.yaml\n", "again")
+    assert entry["verdict"] == "failed"
+    assert entry["search"]["verified"]
+    rest = {culprit["layer"] for culprit in entry["culprits"]}
     assert first not in rest
-    assert measured.int8 is not None
-    plan = read_plan(tmp_path / "report" / "high" / "plan.yaml", measured.int8.every)
-    assert plain(plan) == plain(Plan({first: "fp32"} | dict.fromkeys(rest, "fp16")))
-    fixed = load_model(tmp_path / "report" / "high" / "fixed.onnx")
+    (folder,) = (path.parent for path in (pytester.path / "again").rglob("high/plan.yaml"))
+    high = yaml.safe_load((folder / "plan.yaml").read_text())["high"]
+    assert high == {first: "fp32"} | dict.fromkeys(rest, "fp16")
+    fixed = load_model(folder / "fixed.onnx")
     types = {tensor.name: str(tensor.dtype) for tensor in fixed.values().values()}
-    made = {node.name: types[node.output[0]] for node in fixed.graph.node if node.name in plan.high}
-    assert made == {name: {"fp16": "float16", "fp32": "float32"}[p] for name, p in plan.high.items()}
+    made = {node.name: types[node.output[0]] for node in fixed.graph.node if node.name in high}
+    assert made == {name: {"fp16": "float16", "fp32": "float32"}[p] for name, p in high.items()}
 
 
 def test_files_for_other_tools_say_what_they_lack(tmp_path: Path) -> None:
