@@ -3,45 +3,16 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
+from typing import Any
 
+import case_files
 import numpy as np
 import onnx
-import yaml
+import pytest
 from by_hand import by_hand, run, sqnr_db
 from onnx import numpy_helper, parser
 
-from pytest_int8acc.check import check
-from pytest_int8acc.results import CaseResult
-from pytest_int8acc.settings import Settings
-from pytest_int8acc.spec.load import load_spec
 from pytest_int8acc.tensors import Array, Feed
-
-#: As openWakeWord's hey_jarvis: a long vector, norms in parts, and an If at the end.
-WAKE_WORD = """<ir_version: 8, opset_import: ["": 17]> wake (float[n, 16, 40] x) => (float[n, 1] p) {
-    flat = Flatten(x)
-    wide = Gemm<transB = 1>(flat, w1, b1)
-    mean = ReduceMean<axes = [-1]>(wide)
-    centred = Sub(wide, mean)
-    squares = Mul(centred, centred)
-    variance = ReduceMean<axes = [-1]>(squares)
-    more = Add(variance, epsilon)
-    root = Sqrt(more)
-    normed = Div(centred, root)
-    hidden = Relu(normed)
-    narrow = Gemm<transB = 1>(hidden, w2, b2)
-    p = Sigmoid(narrow)
-}"""
-#: Convolutions over time, rows and columns.
-VIDEO = """<ir_version: 8, opset_import: ["": 17]> video (float[n, 2, 4, 8, 8] x) => (float[n, 6] y) {
-    first = Conv<pads = [1, 1, 1, 1, 1, 1]>(x, w1, b1)
-    one = Relu(first)
-    second = Conv<pads = [1, 1, 1, 1, 1, 1], strides = [1, 2, 2]>(one, w2, b2)
-    two = Relu(second)
-    pooled = GlobalAveragePool(two)
-    flat = Flatten(pooled)
-    y = Gemm<transB = 1>(flat, w3, b3)
-}"""
 
 #: Two probabilities, nearly always 0 and 1.
 TWO_CLASSES = """<ir_version: 8, opset_import: ["": 17]> cls (float[n, 16] x) => (float[n, 2] p)
@@ -74,16 +45,14 @@ def amax(proto: onnx.ModelProto, feed: Feed) -> dict[str, float]:
 
 
 def checked(
-    folder: Path, proto: onnx.ModelProto, feed: Feed, reach: dict[str, float], limit: float
-) -> CaseResult:
-    """A case with these dynamic ranges and a limit on the SQNR in dB."""
-    onnx.save(proto, folder / "model.onnx")
-    np.savez(folder / "data.npz", **feed)
-    (folder / "ranges.json").write_text(json.dumps(reach))
-    spec = {"model": "model.onnx", "inputs": "data.npz", "int8": {"scales": "ranges.json"}}
-    text = yaml.safe_dump({**spec, "criteria": [{"sqnr_db": limit}]})
-    (folder / "case.int8acc.yaml").write_text(text)
-    return check(load_spec(folder / "case.int8acc.yaml")[0], Settings(backend="onnxruntime"))
+    pytester: pytest.Pytester, proto: onnx.ModelProto, feed: Feed, reach: dict[str, float], limit: float
+) -> dict[str, Any]:
+    """The entry of report.json of a case with these dynamic ranges and a limit on the SQNR in dB."""
+    onnx.save(proto, pytester.path / "model.onnx")
+    np.savez(pytester.path / "data.npz", **feed)
+    (pytester.path / "ranges.json").write_text(json.dumps(reach))
+    spec = {"int8": {"scales": "ranges.json"}, "criteria": [{"sqnr_db": limit}], "accept_blind": None}
+    return case_files.run(pytester, {"spec": {**spec, "backend": "onnxruntime"}})
 
 
 def steps(reach: dict[str, float]) -> dict[str, Array]:
@@ -92,7 +61,7 @@ def steps(reach: dict[str, float]) -> dict[str, Array]:
 
 
 def test_a_classifier_whose_few_doubtful_samples_make_all_of_the_error_as_rapidocrs_cls(
-    tmp_path: Path,
+    pytester: pytest.Pytester,
 ) -> None:
     proto = model(TWO_CLASSES, w1=(32, 16), b1=(32,), w2=(2, 32), b2=(2,))
     feed = {"x": np.random.default_rng(1).standard_normal((48, 16)).astype(np.float32)}
@@ -100,13 +69,11 @@ def test_a_classifier_whose_few_doubtful_samples_make_all_of_the_error_as_rapido
     (expected,) = run(proto, feed).values()
     (found,) = run(by_hand(proto, steps(reach)), feed).values()
     limit = sqnr_db(expected, found) - 0.5
-    result = checked(tmp_path, proto, feed, reach, limit)
+    result = checked(pytester, proto, feed, reach, limit)
     errors = np.sort(((expected - found) ** 2).sum(1))[::-1]
     assert errors[:8].sum() > 0.9 * errors.sum()
     draws = np.random.default_rng(2).integers(0, 48, (400, 48))
     kept = np.mean([sqnr_db(expected[rows], found[rows]) >= limit for rows in draws])
     assert 0.1 < kept < 0.9
-    assert result.unsteady
-    interval = result.scores[0].interval
-    assert interval is not None
-    assert interval.low < limit < interval.high
+    interval = result["scores"][0]["interval"]
+    assert interval["low"] < limit < interval["high"]
