@@ -51,29 +51,6 @@ def cubed() -> Network:
     return assemble(editor.done(), digits("calibration", SAMPLES), {"sqnr_db": 20}, **faults).network
 
 
-def attention_outlier(makes: str, takes: str, factor: float = 200, channel: int = 5) -> Network:
-    """A transformer one channel of whose queries, keys or values is large, which another projection undoes.
-
-    ``makes`` and ``takes`` are projections of one block: the first by its outputs; the second by its outputs
-    too, or, for ``out``, by its inputs.
-    """
-    model = trained("vit")
-    editor, constants, block = model.edit(), model.constants(), "/blocks/blocks.1"
-    nodes = {node.name: node for node in editor.graph.node}
-
-    def scale(node: str, by: float, place: object) -> None:
-        index = next(i for i, name in enumerate(nodes[node].input) if name in constants)
-        array = constants[nodes[node].input[index]].copy()
-        array[place] *= by
-        nodes[node].input[index] = editor.add_constant(f"{node}_scaled", array)
-
-    for name, by in ((makes, factor), (takes, 1 / factor)):
-        scale(f"{block}/{name}/MatMul", by, channel if name == "out" else (slice(None), channel))
-        if name != "out":
-            scale(f"{block}/{name}/Add", by, channel)
-    return assemble(editor.done(), digits("calibration", SAMPLES), {"sqnr_db": 20}).network
-
-
 #: Kind of the cheapest fix to the network and the limits that make it so.
 KINDS: dict[str, tuple[Callable[[], Network], dict[str, float]]] = {
     "recalibrate": (lambda: planted("cnn", factors={WIDE: 50}), {"sqnr_db": 20}),
