@@ -150,9 +150,15 @@ def test_how_a_function_may_leave(pytester: pytest.Pytester, leave: str) -> None
         ), place
 
 
-@pytest.mark.parametrize("workers", [(), ("-n1",)], ids=["plain", "n1"])
 @pytest.mark.parametrize(
-    "leave", ["pytest.exit('enough')", "pytest.exit('enough', 7)", "raise KeyboardInterrupt"]
+    ("leave", "workers"),
+    [
+        ("pytest.exit('enough')", ()),
+        ("pytest.exit('enough', 7)", ()),
+        ("raise KeyboardInterrupt", ()),
+        ("pytest.exit('enough')", ("-n1",)),
+        ("raise KeyboardInterrupt", ("-n1",)),
+    ],
 )
 @pytest.mark.parametrize("place", ["metric", "loader-after-the-verdict"])
 def test_what_ends_the_session(
