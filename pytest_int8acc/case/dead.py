@@ -74,10 +74,30 @@ class _Trial:
         except CriterionError:
             return False
 
+    def _batches(self, candidate: _Samples) -> Iterator[tuple[range, Feed, Feed]]:
+        """Which samples, and both forms' outputs of them: all at once, or one by one where shapes differ."""
+        whole, count = self._whole, len(next(iter(self.baseline.values())))
+        if whole is not None and all(len(_shapes(arrays)) == 1 for arrays in candidate.values()):
+            changed = {n: arrays for n, arrays in candidate.items() if arrays is not self.baseline[n]}
+            yield range(count), whole, {**whole, **{n: np.concatenate(a) for n, a in changed.items()}}
+            return
+        for place in range(count):
+            ours, theirs = (
+                {name: arrays[place] for name, arrays in form.items()} for form in (self.baseline, candidate)
+            )
+            yield range(place, place + 1), ours, theirs
+
+    @cached_property
+    def _whole(self) -> Feed | None:
+        """The baseline's samples together; None where their shapes differ."""
+        if any(len(_shapes(arrays)) != 1 for arrays in self.baseline.values()):
+            return None
+        return {name: np.concatenate(arrays) for name, arrays in self.baseline.items()}
+
     def _compared(self, limits: Sequence[OutputLimits], candidate: _Samples) -> Sequence[OutputResult]:
         given, splitter = bool(self.judge.metrics), self.judge.splitter
         found = Comparison(limits, metrics_given=given, judged_only=True, splitter=splitter)
-        for _, ours, theirs in _batches(self.baseline, candidate):
+        for _, ours, theirs in self._batches(candidate):
             found.add(ours, theirs)
         return found.results()
 
@@ -88,7 +108,7 @@ class _Trial:
     def _fed(self, index: int, candidate: _Samples) -> MetricRun:
         limit, function = self.judge.metrics[index]
         run = MetricRun(limit, function, self.judge.labels)
-        for samples, ours, theirs in _batches(self.baseline, candidate):
+        for samples, ours, theirs in self._batches(candidate):
             run.add(ours, theirs, samples)
         return run
 
@@ -184,14 +204,6 @@ class _Trial:
         return max(20.0, math.ceil(max(dead) + ABOVE_DB)) if all(map(math.isfinite, dead)) else math.nan
 
 
-def _batches(baseline: _Samples, candidate: _Samples) -> Iterator[tuple[range, Feed, Feed]]:
-    """Which samples, and both forms' outputs of them: all at once, or one by one where shapes differ."""
-    count = len(next(iter(baseline.values())))
-    shapes = [{array.shape[1:] for array in arrays} for arrays in (*baseline.values(), *candidate.values())]
-    each = count if all(len(found) == 1 for found in shapes) else 1
-    for start in range(0, count, each):
-        yield (
-            range(start, start + each),
-            {name: np.concatenate(arrays[start : start + each]) for name, arrays in baseline.items()},
-            {name: np.concatenate(arrays[start : start + each]) for name, arrays in candidate.items()},
-        )
+def _shapes(arrays: Sequence[Array]) -> set[tuple[int, ...]]:
+    """Shapes of samples, without the axis that counts them."""
+    return {array.shape[1:] for array in arrays}

@@ -74,8 +74,13 @@ class Splitter:
         """
         for output, axis in self.axes.items():
             one, other = exact.get(output), rounded.get(output)
-            if one is not None and other is not None and one.shape == other.shape and one.ndim > axis:
-                found = np.array([_energy(one, axis), _energy(one.astype(np.float64) - other, axis)])
+            if one is None or other is None or one.shape != other.shape or one.ndim <= axis:
+                continue
+            if output not in self.named and one.dtype.kind == "f" and not self.parts(output, one):
+                wide = np.promote_types(one.dtype, np.float32)
+                one, other = one.astype(wide, copy=False), other.astype(wide, copy=False)
+                with np.errstate(all="ignore"):
+                    found = np.array([_energy(one, axis), _energy(one - other, axis)])
                 self._rounding[output] = self._rounding.get(output, 0.0) + found
 
     def look(self, baseline: Feed) -> None:
@@ -235,10 +240,9 @@ def _part_of(output: str, axis: int, chosen: Array) -> Part:
 
 
 def _energy(array: Array, axis: int) -> Array:
-    """Sum of the squares of each channel along an axis, float64 [channels]."""
-    others = tuple(place for place in range(array.ndim) if place != axis)
-    with np.errstate(all="ignore"):
-        return np.asarray(np.square(array, dtype=np.float64).sum(axis=others))
+    """Sum of the squares of each channel along an axis, [channels]."""
+    axes = list(range(array.ndim))
+    return np.asarray(np.einsum(array, axes, array, axes, [axis]), np.float64)
 
 
 def _channel_sizes(array: Array, axis: int) -> Array:
