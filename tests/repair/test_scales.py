@@ -26,7 +26,6 @@ from pytest_int8acc.lab import vectors
 from pytest_int8acc.lab.lab import Lab
 from pytest_int8acc.lab.purse import Purse
 from pytest_int8acc.lab.values import TensorValues, Values
-from pytest_int8acc.measure.measured import Measured
 from pytest_int8acc.repair.scales import (
     NEAR,
     Choice,
@@ -41,8 +40,6 @@ from pytest_int8acc.scales.methods import METHODS
 from pytest_int8acc.scales.observed import BINS, Observed
 from pytest_int8acc.scales.ranges import ENTROPY_BINS
 from pytest_int8acc.spec.int8 import CalibrationMethod
-from pytest_int8acc.tensors import Outputs
-from tests.support.judged import judged
 
 #: Percentiles among the methods.
 LADDER = [float(name.split()[1]) for name in METHODS if name.startswith("percentile ")]
@@ -65,32 +62,6 @@ def chooser_of(lab: Lab, trials: int = 200) -> Chooser:
 
 def culprit_of(lab: Lab) -> str:
     return next(e.tensor for g in lab.network.groups if g.name == WIDE for e in g.edges)
-
-
-def run(case: Measured, plan: Plan) -> Outputs:
-    assert case.int8 is not None
-    engine = OrtEngine(case.int8.under(plan).model)
-    found: Outputs = {name: [] for name in case.baseline}
-    for batch in case.inputs.batches():
-        for name, array in engine(batch.feed).items():
-            found[name].append(array[: batch.rows])
-    return found
-
-
-@pytest.mark.parametrize(("name", "seed"), [("cnn", 0), ("cnn", 1), ("mobilenet", 0), ("vit", 1)])
-def test_a_trial_is_the_model_built_with_these_scales(tmp_path: Path, name: str, seed: int) -> None:
-    case = measured(tmp_path, planted(name), {"sqnr_db": 20})
-    lab, rng = lab_of(case), np.random.default_rng(seed)
-    own = activation_scales(lab.network)
-    assert lab.simulator.board(Plan()).own == pytest.approx(own)
-    scales = {t: symmetric(s * float(np.exp(rng.normal()))) for t, s in own.items() if rng.random() < 0.5}
-    names = [g.name for g in lab.groups if rng.random() < 0.3]
-    plan = Plan(dict.fromkeys(names, "fp16"), scales)
-    trial = lab.simulator.trial(plan)
-    built, _ = judged(case.judge, case.baseline, run(case, plan))
-    (score,) = [s for output in built for s in output.scores if s.limit is not None]
-    assert trial.scores == pytest.approx((score.value,), abs=0.02)
-    assert trial.passed is score.passed
 
 
 def test_badness_is_one_where_the_limit_is(wide: Lab) -> None:
