@@ -13,7 +13,7 @@ from spec_texts import VALID
 from pytest_int8acc.spec.load import load_spec
 from pytest_int8acc.spec.yaml import parse
 
-#: Mistakes that a schema cannot see, by their names in test_spec_malformed.
+#: Mistakes that a schema cannot see, by their names in malformed_keys.txt and malformed_files.txt.
 UNSEEN = {
     *("candidate against fp16", "candidate that keeps fp16", "candidate with int8 layers"),
     *("fp8 with int8 layers", "fp8 with a share of int8", "fp8 percentile of minmax"),
