@@ -175,23 +175,36 @@ def _watched_run(model: Model, few: Dataset, sessions: Sessions) -> tuple[Engine
     Raises EngineError where ONNX Runtime cannot run the model.
     """
     outputs, peaks = list[Feed](), [0.0]
+    made = _may_be_large(model)
+    if not made:  # as where all is in FP16
+        return _plain_run(model, few, sessions)
     try:
-        engine = sessions.exact(_watched(model), optimized=False)
+        engine = sessions.exact(_watched(model, made), optimized=False)
         for batch in few.batches():
             found = engine(batch.feed)
             peaks += [abs(float(found.pop(name).item())) for name in _PEAKS]
             outputs.append({name: cut(array, batch, name) for name, array in found.items()})
     except EngineError:  # of a tensor without elements there is no greatest
-        engine = sessions.exact(model)
-        plain = lock_step({Role.FP32: engine}, few)
-        return engine, [feeds[Role.FP32] for _, feeds in plain], math.nan
+        return _plain_run(model, few, sessions)
     return engine, outputs, float(np.max(peaks))
 
 
-def _watched(model: Model) -> Model:
-    """The model with two outputs more: the greatest and the least of all float values that nodes compute."""
-    editor, makers = model.edit(), model.index.producer
-    made = [name for name in made_floats(model) if not _stays_within(makers[name])]
+def _plain_run(model: Model, few: Dataset, sessions: Sessions) -> tuple[Engine, list[Feed], float]:
+    """FP32 and its outputs; what is greatest inside the model is not known."""
+    engine = sessions.exact(model)
+    plain = lock_step({Role.FP32: engine}, few)
+    return engine, [feeds[Role.FP32] for _, feeds in plain], math.nan
+
+
+def _may_be_large(model: Model) -> list[str]:
+    """FP32 tensors that nodes compute and that may exceed 1 and what the nodes read."""
+    makers = model.index.producer
+    return [name for name in made_floats(model) if not _stays_within(makers[name])]
+
+
+def _watched(model: Model, made: Sequence[str]) -> Model:
+    """The model with two outputs more: the greatest and the least of all values of the tensors ``made``."""
+    editor = model.edit()
     for name, (reduce, join) in _PEAKS.items():
         each = [editor.unique(f"{tensor}/{name}") for tensor in made]
         for tensor, peak in zip(made, each, strict=True):
