@@ -77,6 +77,7 @@ def run(model: Model, x: np.ndarray, folder: Path, low: str = "fp16") -> CaseRes
     spec = folder / "case.int8acc.yaml"
     spec.write_text(
         f"model: model.onnx\ninputs: data.npz\ncandidate: {low}\ncriteria: [{{sqnr_db: {LIMIT_DB}}}]\n"
+        "accept_blind: untrained\n"
     )
     (case,) = load_spec(spec)
     return check(case, Settings())
