@@ -16,7 +16,7 @@ from benchmarks.nets import large
 from benchmarks.simulate import simulator
 from pytest_int8acc.diagnose.causes import Surroundings
 from pytest_int8acc.diagnose.layers import outputs_of_groups
-from pytest_int8acc.graph.alone import beside
+from pytest_int8acc.graph.alone import with_quantized_copies
 from pytest_int8acc.graph.fp16_network import emulate_network, network_to_fp16
 from pytest_int8acc.graph.groups import find_groups
 from pytest_int8acc.graph.lint import lint, lint_scales
@@ -82,7 +82,7 @@ def passes(model: Model) -> tuple[Network, Mapping[str, Callable[[], object]]]:
         "FP16": lambda: network_to_fp16(_anew(network)),
         "FP16 emulated": lambda: emulate_network(_anew(half)),
         "switchboard": lambda: build_switchboard(_anew(emulated)),
-        "each group alone": lambda: beside(_anew(emulated), outputs_of_groups(emulated)),
+        "each group alone": lambda: with_quantized_copies(_anew(emulated), outputs_of_groups(emulated)),
         "Q/DQ read": lambda: read_qdq(_fresh(quantized), model),
         "lint": lambda: lint(_fresh(quantized), float_model=model),
         "lint of scales": lambda: lint_scales(_anew(network)),

@@ -145,7 +145,7 @@ def session_bytes(model: Model, feed: Feed) -> int:
     """What a session and its first run add to the resident memory of a process of its own."""
     with tempfile.TemporaryDirectory() as folder:
         path, data = Path(folder) / "model.onnx", Path(folder) / "feed.npz"
-        save_model(model, path, weights_apart=True)  # as OrtEngine hands over what is not small
+        save_model(model, path, external_weights=True)  # as OrtEngine hands over what is not small
         np.savez(data, **feed)
         return int(plain("memory", path, data))
 

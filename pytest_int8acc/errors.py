@@ -109,7 +109,7 @@ def own_faults() -> Iterator[None]:
         raise
     except MemoryError as error:
         raise InternalError(
-            f"out of memory ({told(error)}); use fewer samples, a smaller batch, or a machine with more"
+            f"out of memory ({error_text(error)}); use fewer samples, a smaller batch, or a machine with more"
         ) from error
     except Exception as error:
         raise InternalError(_fault(error)) from error
@@ -125,7 +125,7 @@ def _usual_arithmetic() -> AbstractContextManager[Any]:
     return usual
 
 
-def told(error: BaseException) -> str:
+def error_text(error: BaseException) -> str:
     """What ``error`` says, or its type where it says nothing or fails to."""
     try:
         return str(error) or type(error).__name__
@@ -153,8 +153,9 @@ def _fault(error: Exception) -> str:
     place = "".join(f" in {Path(f.filename).relative_to(package)}:{f.lineno}" for f in own[-1:])
     versions = [f"Python {platform.python_version()}", platform.platform()]
     versions += [f"{name} {version}" for name, version in installed(_NAMED).items()]
+    fault = f"{type(error).__name__}{place}: {error_text(error)}"
     return (
-        f"this is a fault of pytest-int8acc, please report it: {type(error).__name__}{place}: {told(error)}\n"
+        f"this is a fault of pytest-int8acc, please report it: {fault}\n"
         f"  with: {', '.join(versions)}\n"
         "  and with the traceback, which --tb=long shows, and the model and spec where you may give them away"
     )

@@ -101,9 +101,9 @@ def claims(case: Mapping[str, Any], opinion: Opinion) -> Iterator[Claim]:
         yield from _culprits(culprits, opinion)
         for nodes, culprit in culprits.items():
             cause = culprit["cause"] or {}
-            if cause.get("taken_back") and opinion.int8 is not None:
+            if cause.get("ablation") and opinion.int8 is not None:
                 others = [node for group in culprits if group != nodes for node in group]
-                yield from _taken_back(nodes, cause["taken_back"], others, opinion, opinion.int8)
+                yield from _taken_back(nodes, cause["ablation"], others, opinion, opinion.int8)
     if case["verdict"] == "failed":
         yield _fix(case, opinion)
 

@@ -14,7 +14,7 @@ from benchmarks.faults import outlier_channel
 from benchmarks.regressions.entry import Entry, Planted, Truth
 from benchmarks.regressions.networks import Net, calibrated, net
 from benchmarks.regressions.plant import from_qdq, from_scales, misscaled
-from pytest_int8acc.graph.beside import with_beside
+from pytest_int8acc.graph.extra_outputs import with_extra_outputs
 from pytest_int8acc.graph.load import normalize
 from pytest_int8acc.graph.model import Model, make_model
 
@@ -53,7 +53,7 @@ def _with_tail(model: Model) -> Model:
     del graph.output[:]
     graph.output.append(helper.make_tensor_value_info("places", TensorProto.INT64, ["batch", 3]))
     graph.output.append(helper.make_tensor_value_info("kind", TensorProto.INT64, ["batch"]))
-    return with_beside(normalize(make_model(proto)), heads)
+    return with_extra_outputs(normalize(make_model(proto)), heads)
 
 
 def _misscaled(factors: dict[str, float]) -> Planted:

@@ -55,9 +55,9 @@ _NOISY = tuple((network, 3.0) for network in ("encoder", "decoder", "recognizer"
 
 def entries() -> Iterator[Entry]:
     """All of this module."""
-    for name, (networks, slip, rules, kinds) in SLIPS.items():
+    for name, (networks, preprocessing_mismatch, rules, kinds) in SLIPS.items():
         for network in networks:
-            plant = partial(_slipped, network, slip, rules, kinds)
+            plant = partial(_slipped, network, preprocessing_mismatch, rules, kinds)
             yield Entry(f"data_{name}_{network}", "calibration data", network, plant)
     for network, producer, consumer in (
         ("cnn", "/4/conv/Conv", "/5/conv/Conv"),
@@ -75,9 +75,14 @@ def entries() -> Iterator[Entry]:
         )
 
 
-def _slipped(network: str, slip: Slip, rules: tuple[str, ...], kinds: frozenset[str]) -> Planted:
+def _slipped(
+    network: str, preprocessing_mismatch: Slip, rules: tuple[str, ...], kinds: frozenset[str]
+) -> Planted:
     known = net(network)
-    feed = {k: slip(x).astype(np.float32) for k, x in samples(network, "calibration", CALIBRATION).items()}
+    feed = {
+        k: preprocessing_mismatch(x).astype(np.float32)
+        for k, x in samples(network, "calibration", CALIBRATION).items()
+    }
     candidate = apply(known.network(scales_of(known.model, known.layout, feed)))
     int8 = {"calibrate": {"data": "calibration.npz", "method": "minmax"}}
     truth = Truth(anywhere=kinds, rules=rules)

@@ -11,7 +11,7 @@ import numpy as np
 import yaml
 
 from benchmarks.regressions.networks import BATCH, VALIDATION
-from pytest_int8acc.graph.beside import without_beside
+from pytest_int8acc.graph.extra_outputs import without_extra_outputs
 from pytest_int8acc.graph.model import Model, save_model
 from pytest_int8acc.tensors import Feed
 
@@ -70,11 +70,11 @@ class Entry:
 
 def write(entry: Entry, planted: Planted, folder: Path) -> Path:
     """Make the spec folder of an entry as a user would have it; returns the spec."""
-    save_model(without_beside(planted.model), folder / "model.onnx")
+    save_model(without_extra_outputs(planted.model), folder / "model.onnx")
     np.savez(folder / "inputs.npz", **planted.inputs)
     for name, content in planted.files.items():
         if isinstance(content, Model):
-            save_model(without_beside(content), folder / name)
+            save_model(without_extra_outputs(content), folder / name)
         elif isinstance(content, str):
             (folder / name).write_text(content, encoding="utf-8")
         elif isinstance(content, bytes):
@@ -82,7 +82,7 @@ def write(entry: Entry, planted: Planted, folder: Path) -> Path:
         else:
             np.savez(folder / name, **content)
     spec = folder / f"{entry.name}.int8acc.yaml"
-    inside = planted.model.beside
+    inside = planted.model.extra_outputs
     criteria = [
         {"tensor" if name in inside else "output": name, **limits} for name, limits in planted.limits.items()
     ]

@@ -16,7 +16,7 @@ from benchmarks.regressions.truth import Prover, Verdict, prove
 from pytest_int8acc.case.plan_reader import read_plan
 from pytest_int8acc.check import conclude
 from pytest_int8acc.errors import Int8accError
-from pytest_int8acc.graph.beside import without_beside
+from pytest_int8acc.graph.extra_outputs import without_extra_outputs
 from pytest_int8acc.graph.model import marked_fix
 from pytest_int8acc.measure.measured import measure as run_case
 from pytest_int8acc.report.search import reason
@@ -126,7 +126,7 @@ def _checked(case: Case, folder: Path) -> tuple[CaseResult, tuple[int, int]]:
         for path in plans:
             assert measured.int8 is not None
             form = measured.int8.under(read_plan(path, measured.int8.every))
-            written = marked_fix(without_beside(form.model)).serialize()
+            written = marked_fix(without_extra_outputs(form.model)).serialize()
             alike += written == path.with_name("fixed.onnx").read_bytes()
         return result, (len(plans), alike)
     finally:

@@ -79,11 +79,11 @@ class Backend(Protocol):
         return False
 
     def inner_tensors(
-        self, form: Form, role: Role, inputs: Dataset, feed: Feed, wanted: Sequence[str]
+        self, form: Form, role: Role, inputs: Dataset, feed: Feed, requested: Sequence[str]
     ) -> tuple[Feed, str]:
         """Tensors inside an engine of a form, run on ``feed``, and in words what having them does to it.
 
-        An engine that shows tensors only at a cost shows those of ``wanted`` at most.
+        An engine that shows tensors only at a cost shows those of ``requested`` at most.
         """
         return {}, ""
 

@@ -100,7 +100,7 @@ class TrtBackend:
         self._seen: Mapping[str, Counter[Shape]] | None = None
         self._begun: dict[Role, tuple[BuildRequest, Future[Built]]] = {}
         self._closing = Event()
-        self._beside = ThreadPoolExecutor(1)
+        self._second_builder = ThreadPoolExecutor(1)
         self._owns_builders = builders is None
         self._builders = builders or make_workers()
         self._folder = tempfile.TemporaryDirectory(prefix="int8acc-", ignore_cleanup_errors=True)
@@ -140,7 +140,7 @@ class TrtBackend:
             return
         request = self._request(form, role, inputs)
         device = next(iter(self.platform.devices[1:]), None)
-        self._begun[role] = request, self._beside.submit(self._make, request, device)
+        self._begun[role] = request, self._second_builder.submit(self._make, request, device)
 
     def open(self, form: Form, role: Role, inputs: Dataset) -> Engine:
         """Build a form, or load its engine, and put it on the GPU.
@@ -154,7 +154,7 @@ class TrtBackend:
         if isinstance(form, EngineForm):
             shape = form.model
             tensors = shape.inputs, shape.outputs
-            engine = open_engine(form.path, self.platform, *tensors, self._options, shape.beside)
+            engine = open_engine(form.path, self.platform, *tensors, self._options, shape.extra_outputs)
             size = form.path.stat().st_size
             info = EngineInfo(role, form.description, 0.0, False, size, low=self._low)
             info = _tells(info, engine.layers, form.model)
@@ -207,7 +207,7 @@ class TrtBackend:
         return not isinstance(form, EngineForm)
 
     def inner_tensors(
-        self, form: Form, role: Role, inputs: Dataset, feed: Feed, wanted: Sequence[str]
+        self, form: Form, role: Role, inputs: Dataset, feed: Feed, requested: Sequence[str]
     ) -> tuple[Feed, str]:
         """Tensors inside an engine built to show them, and in words what that does to the engine.
 
@@ -217,13 +217,13 @@ class TrtBackend:
         if isinstance(form, EngineForm):
             return {}, ""
         debug = self.platform.has("debug tensors")
-        with open_built(self._build(form, role, inputs, "debug" if debug else tuple(wanted))) as engine:
+        with open_built(self._build(form, role, inputs, "debug" if debug else tuple(requested))) as engine:
             return engine.run_all(feed), _AS_DEBUG if debug else _AS_OUTPUTS
 
     def close(self) -> None:
         """Free all engines; builds that go on are ended."""
         self._closing.set()
-        self._beside.shutdown(wait=False)
+        self._second_builder.shutdown(wait=False)
         if self._owns_builders:
             self._builders.close()
         for engine in self._running.values():

@@ -65,14 +65,14 @@ def check_files(case: Case) -> None:
 def open_source(case: Case, source: Source, model: Model, what: str, samples: int | None) -> Dataset:
     """The data that a spec's ``inputs`` or ``calibrate.data`` means."""
     base = case.path("")
-    wanted = (
+    expected_text = (
         RandomSource(source.random.samples, source.random.seed) if isinstance(source, RandomSpec) else source
     )
     under = "int8.implicit" if case.int8.implicit else case.source.where
     key = what if what == "inputs" else f"{under}.{what}"
     with case.at(key):
         opened = open_dataset(
-            wanted,
+            expected_text,
             model.inputs,
             base=base,
             samples=samples,

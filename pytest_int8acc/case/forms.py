@@ -8,12 +8,12 @@ from pathlib import Path
 
 import numpy as np
 
-from pytest_int8acc.case.beside import like
 from pytest_int8acc.case.data import calibration_samples, find_scales, low_of
+from pytest_int8acc.case.extra_outputs import like
 from pytest_int8acc.case.plan_reader import read_plan
 from pytest_int8acc.data import Dataset
 from pytest_int8acc.errors import ModelError, SpecError
-from pytest_int8acc.graph.beside import without_beside
+from pytest_int8acc.graph.extra_outputs import without_extra_outputs
 from pytest_int8acc.graph.formats import FP8, FP16, INT8, Format
 from pytest_int8acc.graph.groups import find_groups
 from pytest_int8acc.graph.load import QDQ_OPSET, lift, load_model
@@ -282,7 +282,7 @@ def int8_form(case: Case, model: Model, settings: Settings, cache: Path | None =
             with case.at("model"):
                 model = lift(model, QDQ_OPSET)
         with case.at(f"{key}.exclude"):
-            layout = find_groups(without_beside(model), given.exclude, low)
+            layout = find_groups(without_extra_outputs(model), given.exclude, low)
         with case.at(f"{key}.scales"):
             scales = find_scales(case, model, layout, settings, cache)
             network = quantize(model, layout, scales.values, low)

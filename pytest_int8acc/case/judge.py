@@ -169,12 +169,12 @@ def load_judge(case: Case, settings: Settings, samples: int, model: Model) -> Ju
     """
     left_out = (OutputLimits(name, unjudged=True) for name in case.unjudged)
     own = [c for c in case.criteria if isinstance(c, OutputCriterion)]
-    limits = (*(_output_limits(c, model.beside) for c in own if c.limits_given), *left_out)
+    limits = (*(_output_limits(c, model.extra_outputs) for c in own if c.limits_given), *left_out)
     metrics: list[tuple[MetricLimit, UserMetric]] = []
     labels = None
     users = {f"criteria.{i}": c for i, c in enumerate(case.criteria) if isinstance(c, MetricCriterion)}
     for key, criterion in users.items():
-        limit = replace(_metric_limit(criterion), blind=model.beside)
+        limit = replace(_metric_limit(criterion), blind=model.extra_outputs)
         metrics.append((limit, _metric(case, key, criterion)))
     if case.labels is not None:
         with case.at("labels"):
@@ -203,8 +203,8 @@ def _splitter(case: Case, model: Model) -> Splitter:
 
 def _name_parts(named: dict[str, NamedParts | None], criterion: OutputCriterion, model: Model) -> None:
     """Add what a criterion says of parts to ``named``; CriterionError where it does not fit."""
-    wanted = None if isinstance(criterion.parts, str) or criterion.parts is None else criterion.parts
-    parts = None if wanted is None else NamedParts(wanted, criterion.axis)
+    sizes = None if isinstance(criterion.parts, str) or criterion.parts is None else criterion.parts
+    parts = None if sizes is None else NamedParts(sizes, criterion.axis)
     pattern = _output_limits(criterion).output
     for output in model.outputs:
         if output.name != pattern and not fnmatchcase(output.name, pattern):

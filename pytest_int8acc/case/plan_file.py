@@ -78,11 +78,11 @@ def rescales(network: Network, plan: Plan) -> tuple[Rescale, ...]:
     """The activations of a plan's network that it gives another scale, one per tensor before and after."""
     own = activation_scales(network)
     return tuple(
-        Rescale(tensor, "", own[tensor], float(wanted.scale))
-        for tensor, wanted in plan.scales.items()
+        Rescale(tensor, "", own[tensor], float(chosen.scale))
+        for tensor, chosen in plan.scales.items()
         if tensor in own
-        and wanted.axis is None
-        and abs(float(wanted.scale) - own[tensor]) > 1e-6 * own[tensor]
+        and chosen.axis is None
+        and abs(float(chosen.scale) - own[tensor]) > 1e-6 * own[tensor]
     )
 
 
@@ -170,11 +170,11 @@ def _section(key: str, entries: Mapping[str, str]) -> Iterator[str]:
         yield f"  {text}:{value}" if len(text) < _KEY else f"  ? {text}\n  :{value}"
 
 
-def _scale(wanted: TensorScale) -> str:
+def _scale(chosen: TensorScale) -> str:
     """A number alone where that is symmetric per tensor, otherwise a mapping in flow style."""
-    zero_point = wanted.zero_point
-    parts = {} if wanted.axis is None else {"axis": str(wanted.axis)}
-    parts["scale"] = _listed(wanted.scale)
+    zero_point = chosen.zero_point
+    parts = {} if chosen.axis is None else {"axis": str(chosen.axis)}
+    parts["scale"] = _listed(chosen.scale)
     if zero_point is not None and zero_point.any():
         parts["zero_point"] = _listed(zero_point)
     if zero_point is not None and not _is_symmetric(zero_point):

@@ -141,8 +141,8 @@ class _Reader:
         node = self._held(root, "model", dict, "a mapping {graph: HASH, weights: HASH}")
         self._known_keys(node, _MODEL_KEYS)
         now = fingerprint(self.network.model)
-        wanted = {key: node.entries[key] for key in ("graph", "weights") if key in node.entries}
-        changed = [key for key, child in wanted.items() if child.value != getattr(now, key)]
+        expected = {key: node.entries[key] for key in ("graph", "weights") if key in node.entries}
+        changed = [key for key, child in expected.items() if child.value != getattr(now, key)]
         if not changed:
             return False
         text = (
@@ -215,8 +215,8 @@ class _Reader:
             text = f"{found(name)} is no tensor of {self.name} whose channels can be moved{near}"
             self._say(mark, text)
         elif factors is not None and factors.shape != (site.channels,):
-            told = f"{factors.size}" if factors.ndim else found(node.plain())
-            text = f"{found(name)}: expected a list of {site.channels} factors, found {told}"
+            found_text = f"{factors.size}" if factors.ndim else found(node.plain())
+            text = f"{found(name)}: expected a list of {site.channels} factors, found {found_text}"
             self._say(node.mark, text)
         elif factors is not None:
             self.moves[name] = factors
@@ -284,14 +284,14 @@ class _Reader:
         if kind is not None and type_name not in _TYPES:
             self._not_one_of(name, _TYPES, type_name, kind)
             return None
-        wanted = _TYPES[type_name]
+        expected = _TYPES[type_name]
         items = [] if node is None else node.value if isinstance(node.value, list) else [node]
         for item in items:
-            if not (_is_integer(item.value) and wanted.lowest <= item.value <= wanted.highest):
-                text = f"{found(name)}: expected a zero point, an integer that {wanted.name} holds"
+            if not (_is_integer(item.value) and expected.lowest <= item.value <= expected.highest):
+                text = f"{found(name)}: expected a zero point, an integer that {expected.name} holds"
                 self._say(item.mark, f"{text}, found {found(item.plain())}")
                 return None
-        values = np.array([item.value for item in items] or [0], wanted.dtype)
+        values = np.array([item.value for item in items] or [0], expected.dtype)
         return values if node is not None and items is node.value else np.full(shape, values[0])
 
 

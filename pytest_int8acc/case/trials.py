@@ -15,8 +15,8 @@ from pytest_int8acc.results.scores import consistent
 from pytest_int8acc.scores.compare import Comparison, result
 from pytest_int8acc.scores.criteria import Criterion, kind_of
 from pytest_int8acc.scores.parts import demands_on
+from pytest_int8acc.scores.statistics import OutputStatistics
 from pytest_int8acc.scores.sums import AT, F64, PIECE
-from pytest_int8acc.scores.tally import Tally
 from pytest_int8acc.scores.user_metric import MetricRun, metric_scores
 from pytest_int8acc.search.types import Trial
 from pytest_int8acc.tensors import Array
@@ -45,7 +45,7 @@ class SampleJudge:
         self._rows = [range(start, end) for start, end in pairwise([0, *ends])]
         self._judge = judge
         self.whole = self._compared_with_itself()
-        self.peaks = {name: tally.peak for name, tally in self.whole.items()}
+        self.peaks = {name: stats.peak for name, stats in self.whole.items()}
         self.demands = demands_on(self.whole)
         own: list[Score] = []
         self.references: list[float] = []
@@ -59,7 +59,7 @@ class SampleJudge:
             *(Criterion(s.subject, s.metric, s.limit, s.bound, "whole") for s in own if s.limit is not None),
         )
 
-    def _compared_with_itself(self) -> Mapping[str, Tally]:
+    def _compared_with_itself(self) -> Mapping[str, OutputStatistics]:
         found = Comparison(
             self._judge.limits,
             metrics_given=bool(self._judge.metrics),
@@ -68,12 +68,12 @@ class SampleJudge:
         )
         first = {name: arrays[0] for name, arrays in self.baseline.items() if arrays}
         found.open(list(self.baseline), list(self.baseline), first)
-        for tally in found.tallies.values():
-            arrays = self.baseline[tally.output]
+        for stats in found.statistics.values():
+            arrays = self.baseline[stats.output]
             for b, _, samples in alike(arrays, arrays):
-                tally.add(b, b, len(samples))
+                stats.add(b, b, len(samples))
         found.results()
-        return found.tallies
+        return found.statistics
 
     def metric_runs(self) -> list[MetricRun]:
         """Users' metrics, fed with nothing yet."""
@@ -114,7 +114,7 @@ class SampleJudge:
         return Trial(
             high=high,
             passed=whole and all(o.passed for o in outputs) and all(s.passed for s in own),
-            losses=(*losses, *(score.strain for score in own), *[0.0] * missing),
+            losses=(*losses, *(score.normalized_loss for score in own), *[0.0] * missing),
             scores=(*(s.value for _, s in judged), *(s.value for s in own), *[math.nan] * missing),
             parts=parts,
             cost=len(seen) / self.samples,
@@ -124,7 +124,7 @@ class SampleJudge:
     def _loss(self, index: int, score: Score, parts: F64) -> float:
         criterion = self.criteria[index]
         if criterion.pool != "rank":
-            return score.strain
+            return score.normalized_loss
         ranked = np.sort(parts)[::-1]
         loss = float(ranked[criterion.allowed]) if criterion.allowed < len(ranked) else 0.0
         return consistent(loss, score.passed)
@@ -140,12 +140,14 @@ class Gathered:
         self.seen = np.zeros(judge.samples, np.bool_)
         self._judge = judge
         self._tallies = {
-            name: Tally(name, tally.limits, judged_only=True, peak=judge.peaks[name], part=tally.part)
-            for name, tally in judge.whole.items()
+            name: OutputStatistics(
+                name, stats.limits, judged_only=True, peak=judge.peaks[name], part=stats.part
+            )
+            for name, stats in judge.whole.items()
         }
         self._order: dict[str, list[int]] = {name: [] for name in self._tallies}
         self._unlike: dict[str, list[int]] = {name: [] for name in self._tallies}
-        self._apart: list[list[F64]] = [[] for _ in judge.demands]
+        self._separate: list[list[F64]] = [[] for _ in judge.demands]
         self._metrics = judge.metric_runs()
         keeps = any(not run.streams for run in self._metrics)
         self._kept = {name: [np.empty(0)] * judge.samples for name in judge.baseline if keeps}
@@ -153,8 +155,8 @@ class Gathered:
     def add(self, samples: Sequence[int], outputs: SampleOutputs) -> None:
         """Take the outputs of ``samples``, in that order."""
         self.seen[list(samples)] = True
-        for name, tally in self._tallies.items():
-            self._compare(name, samples, outputs[tally.output])
+        for name, stats in self._tallies.items():
+            self._compare(name, samples, outputs[stats.output])
         for name, kept in self._kept.items():
             for sample, array in zip(samples, outputs[name], strict=True):
                 kept[sample] = array
@@ -163,17 +165,17 @@ class Gathered:
                 self._judge.feed(run, samples, outputs)
 
     def _compare(self, name: str, samples: Sequence[int], arrays: Sequence[Array]) -> None:
-        tally = self._tallies[name]
-        for b, c, places in alike([self._judge.baseline[tally.output][i] for i in samples], arrays):
+        stats = self._tallies[name]
+        for b, c, places in alike([self._judge.baseline[stats.output][i] for i in samples], arrays):
             some = [samples[place] for place in places]
-            tally.add(b, c, len(some))
+            stats.add(b, c, len(some))
             if b.shape != c.shape or kind_of(b) != kind_of(c):
                 self._unlike[name] += some
                 continue
             self._order[name] += some
-            for demand, rows in zip(self._judge.demands, self._apart, strict=True):
-                if demand.apart and demand.output == name:
-                    rows.append(demand.measure(tally.cut(b), tally.cut(c), len(some)))
+            for demand, rows in zip(self._judge.demands, self._separate, strict=True):
+                if demand.separate and demand.output == name:
+                    rows.append(demand.measure(stats.cut(b), stats.cut(c), len(some)))
 
     def results(self) -> tuple[OutputResult, ...]:
         """What has a limit, of the samples that were added."""
@@ -195,11 +197,11 @@ class Gathered:
         spoilt = {name: self._spoilt(name) for name in self._tallies}
         judged = {demand.output for demand in judge.demands}
         for index, demand in enumerate(judge.demands):
-            tally, order = self._tallies[demand.output], np.array(self._order[demand.output], np.intp)
+            stats, order = self._tallies[demand.output], np.array(self._order[demand.output], np.intp)
             rows = (
-                np.concatenate([np.empty((0, 1)), *self._apart[index]])
-                if demand.apart
-                else tally.rows(demand.metric, demand.limits)
+                np.concatenate([np.empty((0, 1)), *self._separate[index]])
+                if demand.separate
+                else stats.rows(demand.metric, demand.limits)
             )
             good = ~np.isin(order, spoilt[demand.output])
             parts[index, self.seen] = np.inf

@@ -49,10 +49,10 @@ def conclude(measured: Measured, folder: Path | None = None, root: Path | None =
         DataError: The inputs are others on each reading: nothing measured on them stands.
     """
     clock, settings, passed = measured.clock, measured.settings, measured.int8_passed
-    wanted = settings.search == "always" or (settings.search == "auto" and not passed)
+    searches = settings.search == "always" or (settings.search == "auto" and not passed)
     explained = is_explained(measured.case, settings, int8_passed=passed)
     clock.limit(settings.max_seconds)
-    if not wanted and not explained:
+    if not searches and not explained:
         return timed(measured.result, clock)
     steps = None
     with clock.running():
@@ -60,9 +60,9 @@ def conclude(measured: Measured, folder: Path | None = None, root: Path | None =
             from pytest_int8acc.check.steps import Steps  # what a case that passes does not need
 
             steps = Steps(measured, folder, measured.result, root)
-            steps.run(wanted=wanted, explained=explained)
+            steps.run(searches=searches, explained=explained)
         except KeyboardInterrupt:
             clock.interrupt()
-            if wanted and (steps is None or steps.found is None):  # before the first step could say so
+            if searches and (steps is None or steps.found is None):  # before the first step could say so
                 clock.leave("search")
     return timed(measured.result if steps is None else steps.result, clock)

@@ -11,7 +11,7 @@ from pytest_int8acc.diagnose.case import diagnose, write_pieces
 from pytest_int8acc.diagnose.samples import worst_samples
 from pytest_int8acc.errors import DataError, Int8accError
 from pytest_int8acc.fix import FixFiles, write_fix
-from pytest_int8acc.graph.beside import without_beside
+from pytest_int8acc.graph.extra_outputs import without_extra_outputs
 from pytest_int8acc.lab.lab import Lab, Proof
 from pytest_int8acc.measure.measured import Measured
 from pytest_int8acc.repair.precision import Found, find_precision, keeps_low
@@ -42,23 +42,23 @@ class Steps:
     found: Found | None = None
     repaired: Repaired | None = None
 
-    def run(self, *, wanted: bool, explained: bool) -> None:
+    def run(self, *, searches: bool, explained: bool) -> None:
         """All that is wanted, in order.
 
         Args:
-            wanted: Whether layers are searched.
+            searches: Whether layers are searched.
             explained: Whether the case is diagnosed.
         """
         measured, settings = self.measured, self.measured.settings
         lab = None if measured.int8 is None else Lab(measured, measured.int8)
-        if wanted and lab is None:
+        if searches and lab is None:
             note = "an engine cannot be searched: name the model it was made from under 'int8: {model: ...}'"
             self.result = replace(self.result, notes=(*self.result.notes, note))
-        if wanted and lab is not None:
+        if searches and lab is not None:
             self._take("search", "search", self.search, lab)
-        if explained and (settings.search != "off" or wanted):
+        if explained and (settings.search != "off" or searches):
             self._take("diagnosis", "causes", self.diagnose, lab)
-        if explained and wanted and lab is not None:
+        if explained and searches and lab is not None:
             self._take("repair", "repair", self.repair, lab)
             if self.folder is not None:
                 self._take("fix as files", "fix", self.write_fix, lab, self.folder)
@@ -119,7 +119,7 @@ class Steps:
         for name, proof in zip(("", "high"), self._proofs(), strict=False):
             plan, (model, by_flags) = int8.complete(proof.plan), measured.backend.deployed(proof.form)
             measured.truth.check_form(proof.form, int8.unrounded(proof.plan), model)
-            own = without_beside(model), plan, int8.every, without_beside(measured.model), path
+            own = without_extra_outputs(model), plan, int8.every, without_extra_outputs(measured.model), path
             fix = FixFiles(*own, int8.rest, int8.other, by_flags)
             written = (*self.result.written, *write_fix(folder / name, fix, self.root))
             self.result = replace(self.result, written=written)

@@ -100,7 +100,7 @@ def _check_magic(path: Path, magic: bytes, where: str) -> None:
         raise DataError(f"{where}: cannot be read: {error.strerror}") from error
     if start.startswith(magic):
         return
-    wanted = "npy (np.save)" if magic == _NPY else "npz (np.savez)"
+    expected_format = "npy (np.save)" if magic == _NPY else "npz (np.savez)"
     if not start:
         found = "is empty"
     elif start.startswith(b"\x80"):
@@ -111,7 +111,7 @@ def _check_magic(path: Path, magic: bytes, where: str) -> None:
         found = "is an archive of arrays, as .npz files are"
     else:
         found = f"starts with {start!r}"
-    raise DataError(f"{where}: {found}; expected the format .{wanted}")
+    raise DataError(f"{where}: {found}; expected the format .{expected_format}")
 
 
 _PICKLED = (

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from pytest_int8acc.data.files import MOST_BYTES, find, in_gib, read_arrays, too_much
 from pytest_int8acc.data.scripts import load_function, looking_at, run_user
-from pytest_int8acc.errors import DataError, told
+from pytest_int8acc.errors import DataError, error_text
 from pytest_int8acc.files import readable
 from pytest_int8acc.tensors import Array
 
@@ -75,8 +75,8 @@ def read_coco(text: str, where: str) -> NDArray[np.float64]:
         annotations = list(held["annotations"])
     except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise DataError(
-            f"{where}: no instances of COCO ({type(error).__name__}: {told(error)}); expected a mapping with "
-            f"lists images, annotations and categories, each item with its id"
+            f"{where}: no instances of COCO ({type(error).__name__}: {error_text(error)}); expected a "
+            f"mapping with lists images, annotations and categories, each item with its id"
         ) from error
     for number, each in enumerate(annotations):
         try:
@@ -87,8 +87,8 @@ def read_coco(text: str, where: str) -> NDArray[np.float64]:
                 raise ValueError(f"bbox {each['bbox']} is no box")
         except (ValueError, KeyError, TypeError, AttributeError, OverflowError) as error:
             raise DataError(
-                f"{where}: annotation {number}: {type(error).__name__}: {told(error)}; expected image_id and "
-                f"category_id of this file and bbox: [x, y, width, height] in pixels"
+                f"{where}: annotation {number}: {type(error).__name__}: {error_text(error)}; expected "
+                f"image_id and category_id of this file and bbox: [x, y, width, height] in pixels"
             ) from error
         boxes[image].append([x, y, x + width, y + height, kind, *rest])
     found = np.full((len(boxes), max(map(len, boxes), default=0), 7), -1.0)
@@ -103,7 +103,7 @@ def _read_text(path: Path, where: str, most: int) -> str:
             raise DataError(f"{where}: has {in_gib(size)}, {too_much(most)}")
         return readable(path).read_text(encoding="utf-8-sig")
     except (OSError, UnicodeDecodeError) as error:
-        raise DataError(f"{where}: cannot be read as text in UTF-8: {told(error)}") from error
+        raise DataError(f"{where}: cannot be read as text in UTF-8: {error_text(error)}") from error
 
 
 def _to_array(value: Any, where: str, ref: str) -> Array:

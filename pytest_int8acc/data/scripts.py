@@ -26,7 +26,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 from pytest_int8acc.data.files import find
-from pytest_int8acc.errors import DataError, Int8accError, session_ends, told
+from pytest_int8acc.errors import DataError, Int8accError, error_text, session_ends
 from pytest_int8acc.tensors import did_you_mean
 
 _T = TypeVar("_T")
@@ -234,8 +234,8 @@ def _comes_from(folder: Path, name: str) -> bool:
     if spec is None:
         return False
     places = [spec.origin, *(spec.submodule_search_locations or ())]
-    wanted = {folder / f"{spec.name}.py", folder / spec.name}
-    return any(place is not None and Path(place) in wanted for place in places)
+    own_files = {folder / f"{spec.name}.py", folder / spec.name}
+    return any(place is not None and Path(place) in own_files for place in places)
 
 
 def _member(module: ModuleType, name: str, ref: str, error: type[Int8accError]) -> Callable[..., Any]:
@@ -253,7 +253,7 @@ def _member(module: ModuleType, name: str, ref: str, error: type[Int8accError]) 
 
 def _blame(failure: BaseException, ref: str) -> str:
     """``file:line: Type: text (in ref)`` for an exception out of the user's code."""
-    said = told(failure)
+    said = error_text(failure)
     text = type(failure).__name__ + ("" if said == type(failure).__name__ else f": {said}")
     if isinstance(failure, SyntaxError):
         text = f"{type(failure).__name__}: {failure.msg}"

@@ -13,7 +13,7 @@ from pytest_int8acc.diagnose.causes import explain
 from pytest_int8acc.diagnose.half import low_cause
 from pytest_int8acc.diagnose.layers import engine_errors, layer_errors
 from pytest_int8acc.diagnose.neighbours import neighbours
-from pytest_int8acc.diagnose.ranges import odd_ranges, survey, telling_slip
+from pytest_int8acc.diagnose.ranges import decisive_mismatch, odd_ranges, survey
 from pytest_int8acc.diagnose.reduce import reduce
 from pytest_int8acc.diagnose.stages import is_own_doing, place, stages_of
 from pytest_int8acc.graph.flow import choices
@@ -66,7 +66,7 @@ def diagnose(
         stages=lines,
         first_stage=first,
         ranges=ranges,
-        slip=telling_slip(measured.result.findings, explained, ranges),
+        preprocessing_mismatch=decisive_mismatch(measured.result.findings, explained, ranges),
         fixed_pairs=measured.int8.network.fixed_pairs if measured.int8 is not None else (),
         layers=layers,
         calibrations=_calibrations(lab) if lab is not None and measured.settings.calibrations else (),
@@ -111,16 +111,16 @@ def _explained(measured: Measured, lab: Lab, culprits: Sequence[Culprit], cost: 
     engine_only = _is_engine_only(measured)
     if lab.is_narrow:
         return tuple(replace(c, cause=low_cause(lab, c, engine_only)) for c in culprits)
-    purse = lab.purse(_RUNS, most=cost)
+    budget = lab.budget(_RUNS, most=cost)
     missed = [score for score in measured.result.scores if not score.passed]
-    wanted = [culprit.layer for culprit in culprits]
+    layers = [culprit.layer for culprit in culprits]
     found = explain(
         lab.meter,
-        wanted,
+        layers,
         rest=lab.int8.rest,
         engine_only=engine_only,
         unstable=bool(missed) and all(score.limit_in_noise for score in missed),
-        trials=None if engine_only else Interventions(lab, wanted, purse),
+        trials=None if engine_only else Interventions(lab, layers, budget),
     )
     return tuple(replace(culprit, cause=found.get(culprit.layer)) for culprit in culprits)
 
@@ -171,20 +171,20 @@ def compare_calibrations(lab: Lab) -> tuple[CalibrationLine, ...]:
     logger.info("%s: comparing calibration methods, ranges from %s", name, source.description or "the inputs")
     tensors = activations(lab.network)
     ranges = Ranges(lab.values(source.data).of(tensors), ENTROPY_BINS)
-    wanted = units(lab.network, tensors, ranges)
+    layers = units(lab.network, tensors, ranges)
     result = lab.measured.result
     lines = [CalibrationLine("as it is", result.scores, result.passed)]
     for method in METHODS:
         logger.info("%s: calibrated by %s", name, method)
-        line = lab.clock.attempt("calibrations", partial(_calibrated, lab, wanted, method), None)
+        line = lab.clock.attempt("calibrations", partial(_calibrated, lab, layers, method), None)
         lines += [line] if line else []
     return tuple(lines)
 
 
-def _calibrated(lab: Lab, wanted: Sequence[Unit], method: str) -> CalibrationLine:
+def _calibrated(lab: Lab, chosen_units: Sequence[Unit], method: str) -> CalibrationLine:
     """The case with every activation calibrated by one method."""
     scales: dict[str, TensorScale] = {}
-    for unit in wanted:
+    for unit in chosen_units:
         lab.clock.check()
         scales |= dict.fromkeys(unit.tensors, symmetric(unit.scale(method)))
     verdict = lab.judged_here(Plan(scales=scales))

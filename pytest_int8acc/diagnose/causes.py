@@ -2,7 +2,7 @@
 
 Every edge of a group is quantized by itself, on values of the float model, and compared with the best scale
 for the same values. The suspect is the noisiest edge that has a fault, among those whose noise counts. Trials
-in the lab, where there are some, decide: see ``taken_back``.
+in the lab, where there are some, decide: see ``ablation``.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ import onnx
 from numpy.typing import NDArray
 
 from pytest_int8acc.clock import current
-from pytest_int8acc.diagnose.taken_back import OUTLIER_RATIO, Suspect, established
+from pytest_int8acc.diagnose.ablations import OUTLIER_RATIO, Suspect, established
 from pytest_int8acc.diagnose.weights import inspect_weight
 from pytest_int8acc.errors import ModelError
 from pytest_int8acc.graph.formats import FP16, FP32, UINT8
@@ -83,14 +83,14 @@ def explain(
     missing = {name: why.facts for name, why in left.items() if why.kind == "no-scale"}
     found = {n: Cause("missing-scale", "no-scale", others=facts) for n, facts in missing.items()}
     logger.info("diagnosis: causes of %d groups", len(groups))
-    wanted = [known[name] for name in groups if name in known and known[name].edges]
+    groups_with_edges = [known[name] for name in groups if name in known and known[name].edges]
     explainer = _Explainer(meter, rest)
     clock = current()
-    for done, group in enumerate(wanted):
+    for done, group in enumerate(groups_with_edges):
         if clock.over:
             clock.leave("causes")
             break
-        clock.count("layer", done, len(wanted))
+        clock.count("layer", done, len(groups_with_edges))
         found[group.name] = explainer.cause(group, engine_only, unstable, trials)
     return {name: found[name] for name in groups if name in found}
 

@@ -17,8 +17,8 @@ from pytest_int8acc.data.dataset import real_rows
 from pytest_int8acc.engines.calibrators import CHUNK_BYTES, cut_batches, row_sizes
 from pytest_int8acc.engines.onnxruntime import CPU, Sessions
 from pytest_int8acc.errors import EngineError
-from pytest_int8acc.graph.alone import beside
-from pytest_int8acc.graph.beside import giving
+from pytest_int8acc.graph.alone import with_quantized_copies
+from pytest_int8acc.graph.extra_outputs import giving
 from pytest_int8acc.graph.network import Network
 from pytest_int8acc.graph.plan import apply
 from pytest_int8acc.graph.types import FLOAT, value_types
@@ -56,7 +56,7 @@ def layer_errors(
     """
     watched = outputs_of_groups(seen)
     shown = _with_outputs(seen, watched)
-    plain, alone = beside(shown, watched)
+    plain, alone = with_quantized_copies(shown, watched)
     models = plain, apply(shown)
     row = 3 * 4 * sum(row_sizes(seen.model, watched.values()).values())
     few = FirstSamples(inputs, seen.model, min(samples, max(_LEAST, _BYTES // max(row, 1))))
@@ -87,8 +87,10 @@ def outputs_of_groups(network: Network) -> dict[str, str]:
 def _with_outputs(network: Network, watched: Mapping[str, str]) -> Network:
     """The network with the watched tensors as outputs of its model."""
     types, known = value_types(network.model), {output.name for output in network.model.outputs}
-    wanted = {tensor: types.get(tensor, FLOAT) for tensor in watched.values() if tensor not in known}
-    return replace(network, model=giving(network.model, wanted))
+    inner_tensors_read = {
+        tensor: types.get(tensor, FLOAT) for tensor in watched.values() if tensor not in known
+    }
+    return replace(network, model=giving(network.model, inner_tensors_read))
 
 
 def _rows(baseline: Array, candidate: Array) -> F64:
@@ -119,11 +121,13 @@ def engine_errors(
         return tuple(layers), ()
     batch, found, how = next(measured.inputs.batches()), dict[Role, Feed](), ""
     chains = _chains(measured.int8.network)
-    wanted = sorted({chain[-1] for chain in chains.values()})
+    inner_tensors_read = sorted({chain[-1] for chain in chains.values()})
     logger.info("%s: building engines that show their tensors", measured.case.name)
     try:
         for role, form in forms.items():
-            found[role], how = backend.inner_tensors(form, role, measured.inputs, batch.feed, wanted)
+            found[role], how = backend.inner_tensors(
+                form, role, measured.inputs, batch.feed, inner_tensors_read
+            )
     except EngineError as error:  # the verdict stands without them
         return tuple(layers), (f"layers on engines: not compared: {error}",)
     compared = tuple(_compared(layer, chains.get(layer.layer, ()), found, batch) for layer in layers)

@@ -16,7 +16,7 @@ _ODD = 2.0
 #: Ranges set by hand take few values: at least so many tensors to a value.
 _BY_HAND = 3
 #: Slips that say little by themselves: where values are cut off, they are the reason.
-_WEAK_SLIPS = frozenset({"data-few-samples", "data-same"})
+_WEAK_MISMATCHES = frozenset({"data-few-samples", "data-same"})
 
 
 @dataclass(frozen=True)
@@ -59,10 +59,12 @@ def odd_ranges(ranges: Sequence[Range]) -> OddRanges | None:
     return OddRanges(len(ranges), wide, narrow, common)
 
 
-def telling_slip(findings: Sequence[Finding], culprits: Sequence[Culprit], ranges: OddRanges | None) -> str:
+def decisive_mismatch(
+    findings: Sequence[Finding], culprits: Sequence[Culprit], ranges: OddRanges | None
+) -> str:
     """Rule of the weightiest slip of the calibration samples; of a weak one where values are cut off."""
     narrow = ranges is not None and bool(ranges.narrow)
     cut_off = narrow or any(c.cause is not None and c.cause.kind == "saturation" for c in culprits)
-    slips = [f.rule for f in findings if f.source == "data" and f.severity == "warning"]
-    strong = [rule for rule in slips if rule not in _WEAK_SLIPS]
-    return next(iter(strong or (slips if cut_off else [])), "")
+    mismatches = [f.rule for f in findings if f.source == "data" and f.severity == "warning"]
+    strong = [rule for rule in mismatches if rule not in _WEAK_MISMATCHES]
+    return next(iter(strong or (mismatches if cut_off else [])), "")

@@ -235,10 +235,10 @@ class _Search:
         node = self.whole.producer[name].name
         return self.members.get(node, {node}) - nodes | {node}
 
-    def _value(self, name: str, wanted: Sequence[str]) -> tuple[Feed, Feed]:
-        """One tensor of the baseline and of the INT8 model; reads ``wanted`` and some before them as well."""
+    def _value(self, name: str, more: Sequence[str]) -> tuple[Feed, Feed]:
+        """One tensor of the baseline and of the INT8 model; reads ``more`` and some before them as well."""
         if name not in self._values:
-            missing = [t for t in self.whole.ahead([name, *wanted]) if t not in self._values]
+            missing = [t for t in self.whole.ahead([name, *more]) if t not in self._values]
             baseline, int8 = self.whole.read(missing, self.feed)
             self._values.update({t: ({t: baseline[t]}, {t: int8[t]}) for t in missing})
         return self._values[name]
@@ -295,12 +295,12 @@ def _reads(node: onnx.NodeProto) -> Iterator[str]:
 def _leading_to(whole: _Whole, nodes: AbstractSet[str], outputs: Sequence[str]) -> set[str]:
     """Those of ``nodes`` that ``outputs`` depend on without leaving ``nodes``."""
     kept: set[str] = set()
-    wanted = list(outputs)
-    while wanted:
-        node = whole.producer.get(wanted.pop())
+    pending = list(outputs)
+    while pending:
+        node = whole.producer.get(pending.pop())
         if node is not None and node.name in nodes and node.name not in kept:
             kept.add(node.name)
-            wanted.extend(_reads(node))
+            pending.extend(_reads(node))
     return kept
 
 

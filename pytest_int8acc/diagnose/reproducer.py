@@ -123,9 +123,9 @@ def _readme(piece: Piece, runtime: str) -> str:
     samples = f"sample {piece.worst} of the case's data"
     if len(piece.samples) != 1:
         samples += f",\nrun at once with samples {piece.samples[0]} to {piece.samples[-1]}"
-    told = {"rest": piece.rest.upper(), "samples": samples, "model": in_code(piece.model)}
+    facts = {"rest": piece.rest.upper(), "samples": samples, "model": in_code(piece.model)}
     return _README.format(
-        **vars(piece) | told | {"groups": len(piece.groups)},
+        **vars(piece) | facts | {"groups": len(piece.groups)},
         low=piece.low,
         format=piece.low.upper(),
         name=in_code(piece.group.name),

@@ -37,10 +37,10 @@ def worst_samples(measured: Measured) -> tuple[WorstSample, ...]:
     kept = {o.name: w for o in outputs if (w := worst_of(measured.runs.worst, o.name, o.worst_sample))}
     chosen = dict(sorted(kept.items(), key=lambda item: item[1].ratio)[:_SAMPLES])
     inputs = _inputs(measured, {worst.sample for worst in chosen.values()})
-    tallies = measured.runs.scorings[Role.BASELINE, Role.INT8].outputs.tallies
+    statistics = measured.runs.scorings[Role.BASELINE, Role.INT8].outputs.statistics
     found, size = [], 0
     for name, worst in chosen.items():
-        feed = inputs.get(worst.sample, {}) if tallies[name].samples == measured.result.samples else {}
+        feed = inputs.get(worst.sample, {}) if statistics[name].samples == measured.result.samples else {}
         views = [*_of_inputs(feed), *_of_outputs(name, worst)]
         size += sum(len(row) for view in views for row in view.rows)
         if views and size <= _CHARACTERS:

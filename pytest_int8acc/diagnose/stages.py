@@ -76,15 +76,15 @@ def place(
 
 def is_own_doing(engine: Verdict, model: Verdict) -> bool:
     """Whether an engine misses limits that the model it was made from keeps, by more than rounding."""
-    own, given = strain(engine), strain(model)
+    own, given = normalized_loss(engine), normalized_loss(model)
     return not engine.passed and given <= ROUNDING and own > ROUNDING * given
 
 
-def strain(verdict: Verdict) -> float:
+def normalized_loss(verdict: Verdict) -> float:
     """That of the worst score; inf where an output cannot be compared."""
     if any(output.problem for output in verdict.outputs):
         return math.inf
-    return max((score.strain for score in verdict.scores), default=0.0)
+    return max((score.normalized_loss for score in verdict.scores), default=0.0)
 
 
 def _matters(stages: Collection[Stage], compare: Callable[[Stage, Stage], Verdict]) -> bool:

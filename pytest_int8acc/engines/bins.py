@@ -125,8 +125,8 @@ def add_counts(edit: Editor, tensor: str, value: str, bins: Bins) -> tuple[str, 
     return counts, zeros
 
 
-def add_node(edit: Editor, op_type: str, wanted: str, *inputs: str, **attributes: Any) -> str:
-    """Add a node of one output; returns the output's name, ``wanted`` or one like it."""
-    output = edit.unique(wanted)
+def add_node(edit: Editor, op_type: str, preferred: str, *inputs: str, **attributes: Any) -> str:
+    """Add a node of one output; returns the output's name, ``preferred`` or one like it."""
+    output = edit.unique(preferred)
     edit.graph.node.append(helper.make_node(op_type, inputs, [output], output, **attributes))
     return output

@@ -24,7 +24,7 @@ from pytest_int8acc.data.layout import Layout, read_layout
 from pytest_int8acc.engines.bins import SCATTER_ADDS, Bins, add_counts, add_node, can_count
 from pytest_int8acc.engines.onnxruntime import CPU, Sessions
 from pytest_int8acc.engines.run import with_progress
-from pytest_int8acc.graph.beside import end_with
+from pytest_int8acc.graph.extra_outputs import end_with
 from pytest_int8acc.graph.flow import channel_axes, not_negative, shown_at
 from pytest_int8acc.graph.model import Editor, Model
 from pytest_int8acc.tensors import Array, Feed
@@ -134,9 +134,9 @@ class _Reduced:
         floored = not_negative(model)
         self.highest, self.sizes = dict[str, str](), dict[str, str]()
         self.lowest, self.sums = dict[str, str](), dict[str, str]()
-        self._rows, wanted = row_sizes(model, [*tensors, *summed]), set(tensors)
+        self._rows, ranged = row_sizes(model, [*tensors, *summed]), set(tensors)
         for tensor in dict.fromkeys([*tensors, *sorted(summed)]):
-            self._add(tensor, tensor in wanted, tensor in floored, tensor in summed)
+            self._add(tensor, tensor in ranged, tensor in floored, tensor in summed)
         self.row_bytes = 4 * sum(self._rows.get(tensor, 0) for tensor in self.highest)
         self._run_early(model)
         floats = (*self.highest.values(), *self.lowest.values(), *self.sums.values(), self.chain)
@@ -179,7 +179,7 @@ class _Reduced:
             last = add_node(self.edit, "Max", "calibration/chain", *names, *([last] if last else []))
         self.chain = last
 
-    def _add(self, tensor: str, is_wanted: bool, is_floored: bool, is_summed: bool) -> None:
+    def _add(self, tensor: str, is_ranged: bool, is_floored: bool, is_summed: bool) -> None:
         value = _add_cast(self.edit, tensor)
         axis, rank = self.axes.get(tensor, (None, 0))
         axes = [n for n in range(1, rank) if n != axis]
@@ -187,7 +187,7 @@ class _Reduced:
             value, axes = add_node(self.edit, "Flatten", f"{tensor}/rows", value, axis=1), [1]
         if is_summed:
             self.sums[tensor] = self._reduced("ReduceL1", tensor, value, axes)
-        if not is_wanted:
+        if not is_ranged:
             return
         if tensor not in self._rows:  # an operator that asked for it would undo layouts
             self.sizes[tensor] = add_node(self.edit, "Size", f"{tensor}/size", value)

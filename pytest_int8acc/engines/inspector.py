@@ -96,8 +96,8 @@ def untold_nodes(layers: Iterable[EngineLayer], weighted: Iterable[str]) -> tupl
     found = tuple(layers)
     if not any("ForeignNode[" in layer.name for layer in found):
         return ()
-    told = {node for layer in found if layer.kind == "weighted" for node in layer.nodes}
-    return tuple(node for node in weighted if node not in told)
+    weighted_nodes = {node for layer in found if layer.kind == "weighted" for node in layer.nodes}
+    return tuple(node for node in weighted if node not in weighted_nodes)
 
 
 def node_formats(layers: Iterable[EngineLayer], products: Collection[str]) -> dict[str, Kind]:
@@ -256,8 +256,8 @@ def _nodes(name: str, metadata: str, known: frozenset[str]) -> tuple[str, ...]:
     """The ONNX nodes of a layer, each once: as the metadata tell, else as its name does."""
     found = _METADATA.findall(metadata) or _parts(name)
     spelled = [part if part in known else _SUFFIX.sub("", part) for part in found]
-    wanted = [part for part in spelled if (part in known if known else not _ADDED.match(part))]
-    return tuple(dict.fromkeys(wanted))
+    own_parts = [part for part in spelled if (part in known if known else not _ADDED.match(part))]
+    return tuple(dict.fromkeys(own_parts))
 
 
 def _parts(name: str) -> list[str]:

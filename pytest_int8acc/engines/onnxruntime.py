@@ -272,17 +272,17 @@ def _worst_case() -> Model:
 
 def _runtime() -> Any:
     """The onnxruntime package; EngineError where it is missing or broken."""
-    wanted = "pip install onnxruntime (or onnxruntime-gpu for an NVIDIA GPU)"
+    install_hint = "pip install onnxruntime (or onnxruntime-gpu for an NVIDIA GPU)"
     try:
         runtime = importlib.import_module("onnxruntime")
     except ModuleNotFoundError as error:
-        raise EngineError(f"ONNX Runtime is not installed: {wanted}") from error
+        raise EngineError(f"ONNX Runtime is not installed: {install_hint}") from error
     except ImportError as error:
-        raise EngineError(f"ONNX Runtime is installed but does not load ({error}): {wanted}") from error
+        raise EngineError(f"ONNX Runtime is installed but does not load ({error}): {install_hint}") from error
     if not hasattr(runtime, "InferenceSession"):  # what is left after removing one of two installed variants
         raise EngineError(
             "ONNX Runtime is installed only in part: pip uninstall -y onnxruntime onnxruntime-gpu, "
-            f"then {wanted}"
+            f"then {install_hint}"
         )
     return runtime
 
@@ -336,7 +336,7 @@ def _session(
         else:
             folder = tempfile.TemporaryDirectory(prefix="int8acc-", ignore_cleanup_errors=True)
             source = str(Path(stack.enter_context(folder)) / "model.onnx")
-            save_model(model, Path(source), weights_apart=True)
+            save_model(model, Path(source), external_weights=True)
         try:
             return runtime.InferenceSession(
                 source, options, providers, enable_fallback=0, disabled_optimizers=wrong

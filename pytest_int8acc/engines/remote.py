@@ -14,7 +14,7 @@ from tempfile import TemporaryDirectory
 from pytest_int8acc.engines.manifest import MANIFEST, check_folder
 from pytest_int8acc.engines.storage import StorageError, replace, storage
 from pytest_int8acc.engines.store import Entry, Store, default_folder
-from pytest_int8acc.errors import EngineError, told
+from pytest_int8acc.errors import EngineError, error_text
 from pytest_int8acc.names import is_url, safe_url
 
 logger = logging.getLogger("pytest_int8acc")
@@ -84,7 +84,7 @@ def _download(url: str, folder: Path) -> bool:
         except (EngineError, OSError):
             raise
         except Exception as error:  # a damaged archive makes zipfile raise errors of many types
-            logger.warning("%s is damaged and will be made again (%s)", safe_url(url), told(error))
+            logger.warning("%s is damaged and will be made again (%s)", safe_url(url), error_text(error))
             return False
         (files / MANIFEST).unlink()
         for file in files.iterdir():

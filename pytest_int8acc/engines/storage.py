@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from pytest_int8acc.errors import EngineError, told
+from pytest_int8acc.errors import EngineError, error_text
 from pytest_int8acc.files import readable, replace_file
 from pytest_int8acc.names import is_url, safe_url, without_secrets
 
@@ -42,7 +42,7 @@ def storage(url: str) -> Iterator[tuple[Any, str]]:
     except FileNotFoundError:
         raise FileNotFoundError(errno.ENOENT, "no such file", safe_url(url)) from None
     except Exception as error:  # of drivers, without a common base class
-        words = told(error)
+        words = error_text(error)
         words = without_secrets(" ".join(words.split()), url)[:300]
         kind = EngineError if isinstance(error, kinds) else StorageError
         raise kind(f"shared storage {safe_url(url)} fails: {type(error).__name__}: {words}") from None

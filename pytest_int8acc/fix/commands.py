@@ -74,9 +74,9 @@ def for_trtexec(
     high: Mapping[str, Precision], feeding: Mapping[str, Precision] | None = None
 ) -> Iterator[str]:
     """Arguments of trtexec for nodes in a precision, and for the types that nodes give their results in."""
-    wanted = {"layerPrecisions": high, "layerOutputTypes": feeding or {}}
+    options = {"layerPrecisions": high, "layerOutputTypes": feeding or {}}
     arguments = []
-    for option, names in wanted.items():
+    for option, names in options.items():
         bad = {name for name in names if _TRTEXEC.search(name) or not name.isprintable()}
         yield from (_cannot(name) for name in names if name in bad)
         pairs = [f"{name}:{precision}" for name, precision in names.items() if name not in bad]
@@ -131,8 +131,10 @@ def _by_types(named: Named, fixed: Model) -> Iterator[str]:
 
 def _by_flags(named: Named) -> Iterator[str]:
     yield _FIXED_BY_FLAGS
-    beside = named.precision != "fp32"
-    yield from _weak(named, {name: kept for name, kept in named.high.items() if beside and kept == "fp32"})
+    allows_weak_types = named.precision != "fp32"
+    yield from _weak(
+        named, {name: kept for name, kept in named.high.items() if allows_weak_types and kept == "fp32"}
+    )
 
 
 def _weak(named: Named, held: Mapping[str, Precision]) -> Iterator[str]:

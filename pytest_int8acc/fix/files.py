@@ -117,21 +117,21 @@ def _tellable(fix: FixFiles) -> dict[str, float]:
     own, moves = quantized_tensors(fix.network), fix.plan.moves
     touched = migrate(fix.network, moves).touched if moves else ()
     return {
-        tensor: float(wanted.scale)
-        for tensor, wanted in fix.plan.scales.items()
+        tensor: float(chosen.scale)
+        for tensor, chosen in fix.plan.scales.items()
         if tensor in own and own[tensor].values is None and tensor not in touched
-        if wanted.is_plain
+        if chosen.is_plain
     }
 
 
 def _feeding(model: Model, high: Mapping[str, Precision]) -> dict[str, Precision]:
     makers = model.index.producer
-    wanted: dict[str, Precision] = {}
+    chosen: dict[str, Precision] = {}
     for node in model.graph.node:
         for maker in (makers[name].name for name in node.input if node.name in high and name in makers):
-            if maker not in high and wanted.get(maker) != "fp32":
-                wanted[maker] = high[node.name]
-    return wanted
+            if maker not in high and chosen.get(maker) != "fp32":
+                chosen[maker] = high[node.name]
+    return chosen
 
 
 def _has_names(path: Path, model: Model) -> bool:

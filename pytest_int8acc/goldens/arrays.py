@@ -10,7 +10,7 @@ from pathlib import Path
 
 import numpy as np
 
-from pytest_int8acc.errors import told
+from pytest_int8acc.errors import error_text
 from pytest_int8acc.goldens.record import GoldenError, KeptOutput
 from pytest_int8acc.spec.models import GoldenType
 from pytest_int8acc.tensors import Array, Feed, Outputs
@@ -74,7 +74,7 @@ def unpack(data: bytes, outputs: Mapping[str, KeptOutput]) -> Stored:
                     )
                 found[name] = [_read_member(file, _member(name, n), kept) for n in range(kept.parts)]
     except Exception as error:  # of what is damaged, NumPy and zipfile raise many kinds
-        raise ValueError(told(error)) from error
+        raise ValueError(error_text(error)) from error
     return found
 
 
@@ -137,23 +137,23 @@ def cut_like(stored: Stored, other: Outputs) -> Outputs:
     return {name: [feed[name] for feed in feeds] for name in other}
 
 
-def first_samples(outputs: Outputs, samples: int, wanted: int) -> Outputs:
-    """The first ``wanted`` of ``samples``.
+def first_samples(outputs: Outputs, samples: int, count: int) -> Outputs:
+    """The first ``count`` of ``samples``.
 
     Raises:
         GoldenError: An output has no axis of samples.
     """
-    if wanted >= samples:
+    if count >= samples:
         return outputs
     found: Outputs = {}
     for name, batches in outputs.items():
         if _join(batches, samples) is None:
             raise GoldenError(
-                f"golden: output '{name}' has no axis of {samples} samples, so its first {wanted} cannot be "
+                f"golden: output '{name}' has no axis of {samples} samples, so its first {count} cannot be "
                 "kept alone; remove 'samples' under 'golden'"
             )
         starts = accumulate(map(len, batches), initial=0)
-        found[name] = [b[: wanted - n] for b, n in zip(batches, starts, strict=False) if n < wanted]
+        found[name] = [b[: count - n] for b, n in zip(batches, starts, strict=False) if n < count]
     return found
 
 

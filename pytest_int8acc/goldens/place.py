@@ -169,9 +169,9 @@ class Place:
 
 def place_of(case: Case, folder: str | None = None) -> Place:
     """Where the golden of ``case`` lies: in a folder or URL for its spec; None: beside the spec."""
-    beside = case.file.parent / FOLDER / stem(case.file.name)
+    local_folder = case.file.parent / FOLDER / stem(case.file.name)
     update = f"`pytest {display(case.file)}::{case.name} --int8acc-update=all`"
-    return Place(str(beside) if folder is None else folder, case.name, f"record it again with {update}")
+    return Place(str(local_folder) if folder is None else folder, case.name, f"record it again with {update}")
 
 
 def shown(where: str) -> str:

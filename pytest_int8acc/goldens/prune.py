@@ -63,11 +63,13 @@ def survey(root: Path, goldens: str | None = None, skip: Iterable[str] = ()) -> 
         other = home.with_name(home.name + SUFFIXES[1])
         spec = other if other.is_file() and not spec.is_file() else spec
         try:
-            wanted = {case.name for case in load_spec(spec) if keeps_golden(case)} if spec.is_file() else None
+            kept_cases = (
+                {case.name for case in load_spec(spec) if keeps_golden(case)} if spec.is_file() else None
+            )
         except SpecError:
             unknown[f"{display(spec)} cannot be read: nothing is said of its goldens"] = None
             continue
-        orphans += _orphans(folder, names, spec, wanted)
+        orphans += _orphans(folder, names, spec, kept_cases)
     return Survey(tuple(orphans), tuple(unknown))
 
 
@@ -96,15 +98,15 @@ def delete(orphan: Orphan) -> bool:
     return True
 
 
-def _orphans(folder: str, names: list[str], spec: Path, wanted: set[str] | None) -> Iterator[Orphan]:
+def _orphans(folder: str, names: list[str], spec: Path, kept_cases: set[str] | None) -> Iterator[Orphan]:
     """The orphans of one spec's folder; a golden's JSON first, so that none is left without its outputs."""
     cases = [name.removesuffix(".json") for name in names if name.endswith(".json")]
     living = set(cases)
     for case in cases:
-        if (wanted is None or case not in wanted) and _is_record(Place(folder, case)):
+        if (kept_cases is None or case not in kept_cases) and _is_record(Place(folder, case)):
             living.remove(case)
             known = f"no case '{case}' of {display(spec)} keeps a golden"
-            why = f"there is no {display(spec)}" if wanted is None else known
+            why = f"there is no {display(spec)}" if kept_cases is None else known
             yield Orphan(f"{folder}/{case}.json", case, why)
     for name in names:
         if (npz := _NPZ.fullmatch(name)) and not _is_named(folder, name, living):

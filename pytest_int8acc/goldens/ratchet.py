@@ -85,22 +85,22 @@ def _own_limits(judge: Judge, subject: str) -> list[OutputLimits]:
     return limits_for(judge.splitter.whole_of(subject), judge.limits)
 
 
-def tighten(judge: Judge, wanted: Mapping[str, float], record: Record | None) -> Judge:
+def tighten(judge: Judge, regressions_allowed: Mapping[str, float], record: Record | None) -> Judge:
     """``judge`` with the accepted scores as further limits, those on users' metrics last.
 
     Args:
         judge: The case's own criteria.
-        wanted: From :func:`regressions`.
+        regressions_allowed: From :func:`regressions`.
         record: The golden; None sets no limits, and keeps the default ones away all the same.
 
     Raises:
         GoldenError: No score was accepted for one of the metrics, or one that bounds nothing.
     """
-    if not wanted:
+    if not regressions_allowed:
         return judge
     limits: list[OutputLimits] = []
     metrics: list[tuple[MetricLimit, UserMetric]] = []
-    for name, amount in wanted.items() if record else ():
+    for name, amount in regressions_allowed.items() if record else ():
         assert record is not None
         of_outputs = list(_output_limits(judge, name, amount, record))
         of_users = list(_metric_limits(judge, name, amount, record))
@@ -123,12 +123,14 @@ def named(metrics: Sequence[Score], own: Judge, judge: Judge, record: Record) ->
     return *metrics[:start], *(replace(s, note=n) for s, n in zip(metrics[start:], notes, strict=True))
 
 
-def improvements(result: CaseResult, wanted: Mapping[str, float], record: Record, update: str) -> list[str]:
+def improvements(
+    result: CaseResult, regressions_allowed: Mapping[str, float], record: Record, update: str
+) -> list[str]:
     """A note where scores are better than accepted by more than their tolerance."""
     now = {(score.subject, score.metric): score.value for score in result.scores}
     better = []
     for score in record.scores:
-        amount = wanted.get(score.metric, wanted.get(score.subject))
+        amount = regressions_allowed.get(score.metric, regressions_allowed.get(score.subject))
         value = now.get(score.key)
         if amount is None or value is None:
             continue
@@ -139,13 +141,13 @@ def improvements(result: CaseResult, wanted: Mapping[str, float], record: Record
 
 
 def unaccepted_parts(
-    result: CaseResult, wanted: Mapping[str, float], record: Record, update: str
+    result: CaseResult, regressions_allowed: Mapping[str, float], record: Record, update: str
 ) -> list[str]:
     """A note on outputs that are judged by their parts, where the golden accepts them as a whole."""
     accepted = {score.subject for score in record.scores}
     new = [o for o in result.outputs if o.part_of and o.name not in accepted and o.part_of in accepted]
     wholes = list(dict.fromkeys(output.part_of for output in new))
-    if not new or not wanted:
+    if not new or not regressions_allowed:
         return []
     return [
         f"the golden accepts {listed(wholes)} as a whole, which is judged by its parts now "

@@ -141,8 +141,10 @@ def _compare(
     stored: Mapping[str, Array], found: Mapping[str, Array], axis: int, limits: Mapping[str, float]
 ) -> tuple[OutputResult, ...]:
     common = [name for name in stored if name in found]
-    wanted = [OutputLimits(glob.escape(name), axis, _fitting(stored[name], limits)) for name in common]
-    return compare_outputs({n: [stored[n]] for n in common}, {n: [found[n]] for n in common}, wanted)
+    fitting_limits = [
+        OutputLimits(glob.escape(name), axis, _fitting(stored[name], limits)) for name in common
+    ]
+    return compare_outputs({n: [stored[n]] for n in common}, {n: [found[n]] for n in common}, fitting_limits)
 
 
 def _fitting(array: Array, limits: Mapping[str, float]) -> Mapping[str, float]:

@@ -20,7 +20,7 @@ from pytest_int8acc.graph.plan import QdqWriter
 from pytest_int8acc.graph.types import FLOAT, value_types
 
 
-def beside(network: Network, watched: Mapping[str, str]) -> tuple[Model, dict[str, str]]:
+def with_quantized_copies(network: Network, watched: Mapping[str, str]) -> tuple[Model, dict[str, str]]:
     """The network's model with nothing in INT8, and a copy of each watched group's nodes that is.
 
     Args:

@@ -67,9 +67,9 @@ def channel_axes(model: Model, tensors: Iterable[str]) -> dict[str, tuple[int, i
     channels lie on the first axis.
     """
     values, mixes, found = model.values(), mixing(model), dict[str, tuple[int, int]]()
-    wanted = {t: len(shape) for t in tensors if t in values and (shape := values[t].shape) is not None}
-    made = made_channels(model, wanted)
-    for tensor, rank in wanted.items():
+    candidates = {t: len(shape) for t in tensors if t in values and (shape := values[t].shape) is not None}
+    made = made_channels(model, candidates)
+    for tensor, rank in candidates.items():
         readers = model.index.readers(tensor)
         weighted = [reader for reader in readers if reader[0].op_type in WEIGHTED]
         axis = None if weighted else made.get(tensor)

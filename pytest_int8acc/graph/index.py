@@ -149,10 +149,10 @@ def attribute(node: onnx.NodeProto, name: str, default: Any) -> Any:
     return next((helper.get_attribute_value(a) for a in node.attribute if a.name == name), default)
 
 
-def take_name(wanted: str, taken: set[str]) -> str:
-    """``wanted``, or ``wanted_2`` and so on where that is ``taken``; it is from now on."""
-    numbered = (f"{wanted}_{n}" for n in itertools.count(2))
-    name = next(name for name in itertools.chain([wanted], numbered) if name not in taken)
+def take_name(preferred: str, taken: set[str]) -> str:
+    """``preferred``, or ``wanted_2`` and so on where that is ``taken``; it is from now on."""
+    numbered = (f"{preferred}_{n}" for n in itertools.count(2))
+    name = next(name for name in itertools.chain([preferred], numbered) if name not in taken)
     taken.add(name)
     return name
 

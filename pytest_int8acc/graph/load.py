@@ -78,7 +78,7 @@ def read_model(path: Path) -> Model:
 def normalize(model: Model) -> Model:
     """``model`` in the normal form of this module; see its docstring."""
     name = model.name
-    beside, model = model.beside, make_model(_inlined(model), model.weights, name)
+    extra_outputs, model = model.extra_outputs, make_model(_inlined(model), model.weights, name)
     _drop_initializers_from_inputs(model.proto)
     _open_negative_sizes(model.graph)
     _hoist_constants(model)
@@ -88,7 +88,9 @@ def normalize(model: Model) -> Model:
     model = make_model(model.proto, model.weights, name)
     _name_nodes(model.graph)
     model = fold_sizes(_fold(model))
-    return replace(_tell_kernels(standard_fp8(model) if holds_trt_fp8(model) else model), beside=beside)
+    return replace(
+        _tell_kernels(standard_fp8(model) if holds_trt_fp8(model) else model), extra_outputs=extra_outputs
+    )
 
 
 def _inlined(model: Model) -> onnx.ModelProto:
@@ -130,7 +132,7 @@ def _converted(model: Model, least: int) -> Model:
         ) from error
     # The converter stamps the newest IR version, which older runtimes refuse.
     proto.ir_version = max(ir_version, _LEAST_IR.get(least, 10))
-    return replace(make_model(proto, model.weights, model.name), beside=model.beside)
+    return replace(make_model(proto, model.weights, model.name), extra_outputs=model.extra_outputs)
 
 
 def lift(model: Model, least: int) -> Model:
@@ -284,8 +286,8 @@ def _name_nodes(graph: onnx.GraphProto) -> None:
     taken: set[str] = set()
     for each in all_graphs(graph):
         for node in each.node:
-            wanted = node.name or f"node_of_{next(filter(None, node.output), node.op_type)}"
-            node.name = take_name(wanted, taken)
+            preferred = node.name or f"node_of_{next(filter(None, node.output), node.op_type)}"
+            node.name = take_name(preferred, taken)
 
 
 def _tell_kernels(model: Model) -> Model:

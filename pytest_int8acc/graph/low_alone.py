@@ -11,7 +11,7 @@ import numpy as np
 import onnx
 from onnx import TensorProto, helper
 
-from pytest_int8acc.graph.beside import end_with
+from pytest_int8acc.graph.extra_outputs import end_with
 from pytest_int8acc.graph.formats import BF16, Format
 from pytest_int8acc.graph.model import Editor, Model
 from pytest_int8acc.graph.types import BFLOAT16, FLOAT, FLOAT16, value_types
@@ -26,7 +26,7 @@ class AloneModel:
     """The model, and where it tells what."""
 
     model: Model
-    told: Mapping[str, tuple[str, ...]]
+    measurements: Mapping[str, tuple[str, ...]]
     """Tensor that a node makes to its outputs, one for each of ``PARTS``, float32 []."""
 
 
@@ -42,8 +42,8 @@ def alone_model(model: Model, nodes: Collection[str], low: Format) -> AloneModel
     made = [made for node in model.graph.node for made in writer.around(node, node.name in nodes)]
     editor = writer.editor
     editor.set_nodes(made)
-    end_with(editor, {name: TensorProto.FLOAT for names in writer.told.values() for name in names})
-    return AloneModel(editor.done(), writer.told)
+    end_with(editor, {name: TensorProto.FLOAT for names in writer.measurements.values() for name in names})
+    return AloneModel(editor.done(), writer.measurements)
 
 
 class _Writer:
@@ -53,7 +53,7 @@ class _Writer:
         self.types = value_types(model)
         self.rounded: dict[str, str] = {}
         """Tensor to its rounded self."""
-        self.told: dict[str, tuple[str, ...]] = {}
+        self.measurements: dict[str, tuple[str, ...]] = {}
         self.zero = ""
 
     def around(self, node: onnx.NodeProto, has_twin: bool) -> Iterator[onnx.NodeProto]:
@@ -103,4 +103,4 @@ class _Writer:
         number = self._add("Cast", both.output[0], to=FLOAT)
         lost = self._add("ReduceSum", number.output[0], keepdims=0)
         yield from (same, error, where, noise, signal, size, peak, gone, was, still, both, number, lost)
-        self.told[tensor] = tuple(node.output[0] for node in (noise, signal, peak, lost))
+        self.measurements[tensor] = tuple(node.output[0] for node in (noise, signal, peak, lost))

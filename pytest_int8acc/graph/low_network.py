@@ -113,18 +113,18 @@ class _Wiring:
 
     def savings(self, kept: Collection[str]) -> Iterator[tuple[str, ...]]:
         """Runs of groups that save a Cast when they are kept, too."""
-        for first in self._beside(kept, kept):
+        for first in self._adjacent(kept, kept):
             run: tuple[str, ...] = (first,)
             while len(run) <= _GAP:
                 if self._casts({*kept, *run}, run) < self._casts(kept, run):
                     yield run
                     break
-                following = next((g for g in self._beside(run, {*kept, *run})), None)
+                following = next((g for g in self._adjacent(run, {*kept, *run})), None)
                 if following is None:
                     break
                 run = (*run, following)
 
-    def _beside(self, groups: Collection[str], known: Collection[str]) -> Iterable[str]:
+    def _adjacent(self, groups: Collection[str], known: Collection[str]) -> Iterable[str]:
         """Light groups that share a tensor with ``groups``, in order; none of ``known``."""
         shared = {t for name in groups for t in self.touched[name]}
         return (n for n in self.touched if n in self.light and n not in known and self.touched[n] & shared)

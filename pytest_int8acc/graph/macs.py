@@ -52,8 +52,8 @@ def sized_tensors(network: Network) -> list[str]:
     main = [group for group in network.groups if not group.body_edges]
     nodes = [index.nodes[name] for group in main for name in group.nodes]
     counted = [name for node in nodes if node.op_type in _COUNTED for name in _factors(node)]
-    wanted = dict.fromkeys([*counted, *leading_outputs(network).values()])
-    return [name for name in wanted if name not in index.constants]
+    needed = dict.fromkeys([*counted, *leading_outputs(network).values()])
+    return [name for name in needed if name not in index.constants]
 
 
 def work(model: Model, shapes: Mapping[str, _Shape], rows: int = 1) -> dict[str, float]:
@@ -75,8 +75,8 @@ def work(model: Model, shapes: Mapping[str, _Shape], rows: int = 1) -> dict[str,
 def unsized(model: Model, shapes: Mapping[str, _Shape]) -> list[str]:
     """Tensors of the main graph that ``work`` needs, without those that have a shape."""
     counted = (node for node in model.graph.node if node.op_type in _COUNTED)
-    wanted = dict.fromkeys(name for node in counted for name in _factors(node))
-    return [name for name in wanted if name not in shapes and name not in model.index.constants]
+    needed = dict.fromkeys(name for node in counted for name in _factors(node))
+    return [name for name in needed if name not in shapes and name not in model.index.constants]
 
 
 def inferred_shapes(model: Model, inputs: Mapping[str, Sequence[int]]) -> dict[str, _Shape]:

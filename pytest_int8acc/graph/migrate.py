@@ -119,8 +119,8 @@ def migrate(network: Network, factors: Mapping[str, Array]) -> Migrated:
                 f"{network.model.name}: nothing reads '{tensor}' that its channels can be moved to"
             )
         if factor.shape != (site.channels,) or not (np.isfinite(factor) & (factor > 0)).all():
-            wanted = f"{site.channels} factors greater than 0"
-            raise ModelError(f"{network.model.name}: moving '{tensor}' takes {wanted}")
+            expected = f"{site.channels} factors greater than 0"
+            raise ModelError(f"{network.model.name}: moving '{tensor}' takes {expected}")
         edit = _Edit(network)
         edit.scale_weights(site, factor)
         sides = [(0, factor), (1, 1 / factor)] if site.partner else [(0, factor)]

@@ -57,7 +57,7 @@ class Model:
     weights: Mapping[str, Array]
     name: str = "model"
     """For messages: the file it came from."""
-    beside: frozenset[str] = frozenset()
+    extra_outputs: frozenset[str] = frozenset()
     """Those of its outputs that are there to be compared, and are none of the user's."""
     file: Model | None = None
     """The same as it stands in its file; None for a form that was made of other models."""
@@ -85,7 +85,7 @@ class Model:
     @property
     def own_outputs(self) -> tuple[TensorInfo, ...]:
         """The outputs that are the user's, in order."""
-        return tuple(output for output in self.outputs if output.name not in self.beside)
+        return tuple(output for output in self.outputs if output.name not in self.extra_outputs)
 
     @property
     def opset(self) -> int:
@@ -124,11 +124,11 @@ class Model:
         return {t.name: self._array(t) for t in self.graph.initializer}
 
     def _array(self, tensor: TensorProto) -> Array:
-        return self.weights[tensor.name] if is_apart(tensor) else numpy_helper.to_array(tensor)
+        return self.weights[tensor.name] if is_external(tensor) else numpy_helper.to_array(tensor)
 
     def edit(self) -> Editor:
         """A copy of the graph to change; the weights are shared, not copied."""
-        return Editor(copy.deepcopy(self.proto), dict(self.weights), self.name, self.beside)
+        return Editor(copy.deepcopy(self.proto), dict(self.weights), self.name, self.extra_outputs)
 
     def serialize(self) -> bytes:
         """The whole model as bytes; raises ModelError above ``INLINE_BYTES`` (then use ``save_model``)."""
@@ -138,7 +138,7 @@ class Model:
             )
         proto = copy.deepcopy(self.proto)
         for tensor in all_initializers(proto.graph):
-            if is_apart(tensor):
+            if is_external(tensor):
                 tensor.CopyFrom(numpy_helper.from_array(self.weights[tensor.name], tensor.name))
         return bytes(proto.SerializeToString())
 
@@ -147,22 +147,22 @@ class Editor:
     """A graph under change; ``done`` makes a Model of it."""
 
     def __init__(
-        self, proto: onnx.ModelProto, weights: dict[str, Array], name: str, beside: frozenset[str]
+        self, proto: onnx.ModelProto, weights: dict[str, Array], name: str, extra_outputs: frozenset[str]
     ) -> None:
         self.proto = proto
         self.graph = proto.graph
         self.weights = weights
         self.name = name
-        self.beside = beside
+        self.extra_outputs = extra_outputs
         self._taken = set(_all_names(proto.graph))
 
-    def unique(self, wanted: str) -> str:
-        """``wanted``, or ``wanted_2`` and so on where that name is in use; taken from now on."""
-        return take_name(wanted, self._taken)
+    def unique(self, preferred: str) -> str:
+        """``preferred``, or ``wanted_2`` and so on where that name is in use; taken from now on."""
+        return take_name(preferred, self._taken)
 
-    def add_constant(self, wanted: str, array: Array) -> str:
+    def add_constant(self, preferred: str, array: Array) -> str:
         """Add an initializer; returns the name it got."""
-        name = self.unique(wanted)
+        name = self.unique(preferred)
         put_constant(self.graph.initializer.add(), name, array, self.weights)
         return name
 
@@ -180,7 +180,7 @@ class Editor:
                 refill(graph.initializer, left)
         del self.graph.value_info[:]
         weights = {name: array for name, array in self.weights.items() if name in used}
-        return Model(self.proto, weights, self.name, self.beside)
+        return Model(self.proto, weights, self.name, self.extra_outputs)
 
 
 def is_mappable(data_type: int) -> bool:
@@ -208,7 +208,7 @@ def is_marked_fix(model: Model) -> bool:
     return any((entry.key, entry.value) == _FIX_MARK for entry in model.proto.metadata_props)
 
 
-def is_apart(tensor: TensorProto) -> bool:
+def is_external(tensor: TensorProto) -> bool:
     """True where ``tensor`` is the placeholder of an array kept beside the graph."""
     return any(e.key == "location" and e.value == _PLACEHOLDER for e in tensor.external_data)
 
@@ -217,24 +217,24 @@ def make_model(
     proto: onnx.ModelProto, weights: Mapping[str, Array] | None = None, name: str = "model"
 ) -> Model:
     """A Model of ``proto``: initializers that are large and not yet apart are set apart."""
-    apart = dict(weights or {})
+    external = dict(weights or {})
     for tensor in proto.graph.initializer:
-        if is_apart(tensor) or not is_mappable(tensor.data_type):
+        if is_external(tensor) or not is_mappable(tensor.data_type):
             continue
         if is_large(tensor.data_type, math.prod(tensor.dims) * dtype_of(tensor.data_type).itemsize):
-            put_constant(tensor, tensor.name, numpy_helper.to_array(tensor), apart)
-    return Model(proto, apart, name)
+            put_constant(tensor, tensor.name, numpy_helper.to_array(tensor), external)
+    return Model(proto, external, name)
 
 
-def save_model(model: Model, path: Path, *, weights_apart: bool = False) -> None:
+def save_model(model: Model, path: Path, *, external_weights: bool = False) -> None:
     """As :func:`write_model`; raises ModelError where the file system refuses it."""
     try:
-        write_model(model, path, weights_apart=weights_apart)
+        write_model(model, path, external_weights=external_weights)
     except OSError as error:
         raise ModelError(f"{path}: cannot be written: {error.strerror or error}") from error
 
 
-def write_model(model: Model, path: Path, *, weights_apart: bool = False) -> None:
+def write_model(model: Model, path: Path, *, external_weights: bool = False) -> None:
     """Write ``model`` to ``path``; weights to a file beside it if told so, or above ``INLINE_BYTES``.
 
     That file bears a name of its own: models that replace one another never share it.
@@ -242,14 +242,14 @@ def write_model(model: Model, path: Path, *, weights_apart: bool = False) -> Non
     Raises:
         OSError: The file system refuses it.
     """
-    if model.nbytes <= INLINE_BYTES and not weights_apart:
+    if model.nbytes <= INLINE_BYTES and not external_weights:
         path.write_bytes(model.serialize())
         return
     proto = copy.deepcopy(model.proto)
     data = path.with_name(f"{path.name}.{uuid.uuid4().hex[:8]}.data")
     with data.open("wb") as stream:
         for tensor in all_initializers(proto.graph):
-            if is_apart(tensor):
+            if is_external(tensor):
                 array = np.ascontiguousarray(model.weights[tensor.name])
                 stream.write(b"\0" * (-stream.tell() % 4096))  # lets readers map the file
                 _point(tensor, location=data.name, offset=stream.tell(), length=array.nbytes)

@@ -52,7 +52,7 @@ def lower_opset(model: Model, opset: int) -> Model:
         node.domain = "" if node.domain == _SHELTER else node.domain
     refill(lowered.opset_import, [entry for entry in lowered.opset_import if entry.domain != _SHELTER])
     lowered.ir_version = min(model.proto.ir_version, _IR_VERSION)
-    return replace(make_model(lowered, model.weights, model.name), beside=model.beside)
+    return replace(make_model(lowered, model.weights, model.name), extra_outputs=model.extra_outputs)
 
 
 def _same_as_before(

@@ -13,7 +13,7 @@ from numpy.typing import DTypeLike
 from onnx import helper
 
 from pytest_int8acc.errors import ModelError
-from pytest_int8acc.graph.beside import giving
+from pytest_int8acc.graph.extra_outputs import giving
 from pytest_int8acc.graph.formats import Format
 from pytest_int8acc.graph.groups import WEIGHTED, channel_axis
 from pytest_int8acc.graph.index import all_graphs, refill
@@ -115,14 +115,14 @@ def with_outputs(model: Model, tensors: Iterable[str]) -> Model:
     Raises:
         ModelError: A tensor is none that a node computes in floating point.
     """
-    wanted = [tensor for tensor in tensors if tensor not in {output.name for output in model.outputs}]
-    if not wanted:
+    inner = [tensor for tensor in tensors if tensor not in {output.name for output in model.outputs}]
+    if not inner:
         return model
     types = computed_floats(model)
-    for tensor in wanted:
+    for tensor in inner:
         if tensor not in types:
             raise ModelError(f"{model.name}: '{tensor}' cannot be an output: no node computes it as floats")
-    return giving(model, {tensor: types[tensor] for tensor in wanted})
+    return giving(model, {tensor: types[tensor] for tensor in inner})
 
 
 def guard(network: Network, plan: Plan) -> Network:
@@ -171,9 +171,9 @@ class QdqWriter:
         yield helper.make_node("DequantizeLinear", [codes, *parameters], [result], name, **axis)
         node.input[edge.index] = result
 
-    def _constant(self, wanted: str, array: Array) -> str:
+    def _constant(self, preferred: str, array: Array) -> str:
         if id(array) not in self.names:
-            self.names[id(array)] = self.add(wanted, array)
+            self.names[id(array)] = self.add(preferred, array)
         return self.names[id(array)]
 
 
@@ -236,28 +236,28 @@ def _with_scales(network: Network, scales: Mapping[str, TensorScale]) -> Network
     return with_edges(network, scaled) if scales else network
 
 
-def misfit(wanted: TensorScale, shape: tuple[int, ...] | None = None) -> str:
+def misfit(chosen: TensorScale, shape: tuple[int, ...] | None = None) -> str:
     """What is wrong with a scale for a constant of ``shape``, or (None) any activation; empty if nothing."""
-    scale = wanted.scale
+    scale = chosen.scale
     if not (np.isfinite(scale) & (scale > 0)).all():
         return "it must be greater than 0"
-    if scale.ndim != (wanted.axis is not None) or not scale.size:
+    if scale.ndim != (chosen.axis is not None) or not scale.size:
         return "one per tensor, or a list and an axis"
-    if wanted.zero_point is not None and wanted.zero_point.shape != scale.shape:
-        return f"{wanted.zero_point.size} zero points for {scale.size} scales"
-    if shape is None or wanted.axis is None:
+    if chosen.zero_point is not None and chosen.zero_point.shape != scale.shape:
+        return f"{chosen.zero_point.size} zero points for {scale.size} scales"
+    if shape is None or chosen.axis is None:
         return ""
-    if not -len(shape) <= wanted.axis < len(shape):
-        return f"axis {wanted.axis} of a tensor with {len(shape)} dimensions"
-    if shape[wanted.axis] != scale.size:
-        return f"{scale.size} numbers along axis {wanted.axis}, which has {shape[wanted.axis]}"
+    if not -len(shape) <= chosen.axis < len(shape):
+        return f"axis {chosen.axis} of a tensor with {len(shape)} dimensions"
+    if shape[chosen.axis] != scale.size:
+        return f"{scale.size} numbers along axis {chosen.axis}, which has {shape[chosen.axis]}"
     return ""
 
 
-def _quantization(wanted: TensorScale, dtype: DTypeLike, constant: Array | None, low: Format) -> Quantization:
-    scale = scale_in(np.asarray(wanted.scale, np.float32), dtype)
-    zero_point = low.zeros(scale) if wanted.zero_point is None else wanted.zero_point
-    found = Quantization(scale, zero_point, wanted.axis)
+def _quantization(chosen: TensorScale, dtype: DTypeLike, constant: Array | None, low: Format) -> Quantization:
+    scale = scale_in(np.asarray(chosen.scale, np.float32), dtype)
+    zero_point = low.zeros(scale) if chosen.zero_point is None else chosen.zero_point
+    found = Quantization(scale, zero_point, chosen.axis)
     return found if constant is None else replace(found, values=found.quantize(constant))
 
 

@@ -73,19 +73,19 @@ def is_qdq(model: Model) -> bool:
 
 def check_formats(model: Model, low: Format = INT8) -> None:
     """Raise ModelError for a model, in normal form or not, that is quantized, and nowhere to ``low``."""
-    types, found, wanted = _types_of_all(model), dict[str, None](), low.name.upper()
+    types, found, expected = _types_of_all(model), dict[str, None](), low.name.upper()
     for node in all_nodes(model.graph):
         said = _OTHER_OPERATORS.get(node.op_type, "")
         if node.op_type == "DequantizeLinear" and not said and types.get(node.input[0], 0):
             said = _OTHER_TYPES.get(types[node.input[0]], INT8.name.upper())
-        if said == wanted:
+        if said == expected:
             return
         found.update({said: None} if said else {})
     if found:
         other = next((codes.name for codes in (INT8, FP8) if codes.name.upper() in found), "")
         raise ModelError(
-            f"{model.name}: quantized to {', '.join(found)}, and nothing to {wanted}, as QuantizeLinear and "
-            "DequantizeLinear with constant scales; "
+            f"{model.name}: quantized to {', '.join(found)}, and nothing to {expected}, as QuantizeLinear "
+            "and DequantizeLinear with constant scales; "
             + (f"name it under '{other}: {{model: ...}}'" if other else "name a model with such layers")
         )
 
@@ -134,8 +134,8 @@ def read_qdq(
         what = f"{len(fixed)} Q/DQ nodes stay as they are (blocked, {_BESIDE[low.name]}, or no pair)"
         notes.append(f"{what}: {', '.join(fixed[:5])}")
     if original is not None:
-        stripped, told = restore(stripped, edges, original, reader.constants_read)
-        notes += told
+        stripped, restore_notes = restore(stripped, edges, original, reader.constants_read)
+        notes += restore_notes
     groups = _grouped(stripped, edges)
     excluded = match_nodes(stripped, exclude, [group.name for group in groups])
     left_high = {group.name: excluded[group.name] for group in groups if group.name in excluded}

@@ -12,7 +12,7 @@ from onnx import helper, numpy_helper
 from pytest_int8acc.graph.formats import BF16, FP16
 from pytest_int8acc.graph.index import all_graphs, all_nodes, attribute, bodies, captured, refill
 from pytest_int8acc.graph.load import body_constants, meaning_since
-from pytest_int8acc.graph.model import Editor, Model, is_apart, put_constant
+from pytest_int8acc.graph.model import Editor, Model, is_external, put_constant
 from pytest_int8acc.graph.types import BFLOAT16, FLOAT, FLOAT16
 from pytest_int8acc.tensors import Array
 
@@ -240,7 +240,7 @@ class _Unrounded:
         weights = self.editor.weights
         for tensor in graph.initializer:
             if tensor.data_type in _HALVES:
-                half = weights.pop(tensor.name) if is_apart(tensor) else numpy_helper.to_array(tensor)
+                half = weights.pop(tensor.name) if is_external(tensor) else numpy_helper.to_array(tensor)
                 put_constant(tensor, tensor.name, half.astype(np.float32), weights)
 
     def _constant(self, name: str, array: Array) -> str:

@@ -17,7 +17,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 from pytest_int8acc.graph.formats import FP8
 from pytest_int8acc.graph.index import all_graphs, all_initializers, all_nodes, attribute, refill
-from pytest_int8acc.graph.model import Model, is_apart, put_constant
+from pytest_int8acc.graph.model import Model, is_external, put_constant
 from pytest_int8acc.tensors import Array
 
 #: FP32 has 24 digits, E4M3 4.
@@ -61,7 +61,7 @@ class _Speller:
 
     def _nodes(self, graph: onnx.GraphProto) -> Iterator[onnx.NodeProto]:
         """The nodes of one graph, those of FP8 spelled out."""
-        small = {t.name: numpy_helper.to_array(t) for t in graph.initializer if not is_apart(t)}
+        small = {t.name: numpy_helper.to_array(t) for t in graph.initializer if not is_external(t)}
         known = {**self.constants, **small}
         read = Counter(name for node in all_nodes(graph) for name in node.input)
         read.update(value.name for value in graph.output)

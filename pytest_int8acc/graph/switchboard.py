@@ -101,9 +101,9 @@ class Branch:
     pairs: QdqWriter | None = None
     """Adds Q/DQ to it."""
 
-    def constant(self, editor: Editor, wanted: str, array: Array) -> str:
+    def constant(self, editor: Editor, preferred: str, array: Array) -> str:
         """Add a constant; its name."""
-        return _add_constant(editor, self.constants, wanted, array)
+        return _add_constant(editor, self.constants, preferred, array)
 
     def graph(self, name: str, results: Mapping[str, int]) -> onnx.GraphProto:
         """The graph that gives ``results``, tensor to element type, which have names of their own inside."""
@@ -111,10 +111,10 @@ class Branch:
         return helper.make_graph(self.nodes, f"{name}/{self.label}", [], infos, self.constants)
 
 
-def _add_constant(editor: Editor, constants: list[TensorProto], wanted: str, array: Array) -> str:
-    """Append a constant to ``constants`` under a unique name like ``wanted``; returns the name."""
+def _add_constant(editor: Editor, constants: list[TensorProto], preferred: str, array: Array) -> str:
+    """Append a constant to ``constants`` under a unique name like ``preferred``; returns the name."""
     tensor = TensorProto()
-    put_constant(tensor, editor.unique(wanted), array, editor.weights)
+    put_constant(tensor, editor.unique(preferred), array, editor.weights)
     constants.append(tensor)
     return tensor.name
 

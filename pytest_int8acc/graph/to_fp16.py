@@ -116,9 +116,9 @@ def narrow_nodes(model: Model, low: Format) -> tuple[dict[str, Narrow], dict[str
     prepared, kind = _prepared(model, low, ()), _KINDS[low.name]
     typing = _Typing(prepared, value_types(prepared), (), kind)
     found = {}
-    for node, wanted in zip(prepared.graph.node, typing.wanted, strict=True):
+    for node, required in zip(prepared.graph.node, typing.required, strict=True):
         if node.name in typing.bound:
-            inputs = frozenset(i for i, target in wanted.items() if target == kind)
+            inputs = frozenset(i for i, target in required.items() if target == kind)
             made = frozenset(name for name in node.output if typing.made.get(name) == kind)
             found[node.name] = Narrow(node, inputs, made)
     return found, prepared.constants()
@@ -134,7 +134,7 @@ class _Typing:
         """The type in which each tensor is made from now on."""
         self.needed: dict[str, set[int]] = {}
         """The types in which each tensor must exist."""
-        self.wanted: list[dict[int, int]] = []
+        self.required: list[dict[int, int]] = []
         """For each node, input position to type; a position that takes any type is absent."""
         self.public = model.index.public
         """Tensors whose name must go on meaning the type it meant."""
@@ -161,20 +161,22 @@ class _Typing:
         bound = self._bind(node, formals) if formals else {}
         if self._low in bound.values():
             self.bound.add(node.name)
-        wanted: dict[int, int] = {}
+        required: dict[int, int] = {}
         for i, name in enumerate(node.input):
             if name not in self.types or _takes_any(node):
                 continue
-            wanted[i] = self.types[name]
+            required[i] = self.types[name]
             if formals and not (node.op_type == "Resize" and i == 1):  # its region of interest: coordinates
-                wanted[i] = bound.get(formals.inputs[i].variable, wanted[i])
-            self.needed.setdefault(name, set()).add(wanted[i])
-        self.wanted.append(wanted)
+                required[i] = bound.get(formals.inputs[i].variable, required[i])
+            self.needed.setdefault(name, set()).add(required[i])
+        self.required.append(required)
         if formals:
             for name, formal in zip(node.output, formals.outputs, strict=True):
                 self.made[name] = bound.get(formal.variable, self.types.get(name, 0))
-        if node.op_type == "DequantizeLinear" and bound and wanted[1] != self.types[node.input[1]]:
-            self.made[node.output[0]] = wanted[1]  # before opset 23 by the schema, since then by an attribute
+        if node.op_type == "DequantizeLinear" and bound and required[1] != self.types[node.input[1]]:
+            self.made[node.output[0]] = required[
+                1
+            ]  # before opset 23 by the schema, since then by an attribute
 
     def _bind(self, node: onnx.NodeProto, formals: Signature) -> dict[str, int]:
         """The floating types that the node's type variables take; none where it stays as it is."""
@@ -190,9 +192,9 @@ class _Typing:
         high = {FLOAT: self._low, FLOAT16: FLOAT16, BFLOAT16: BFLOAT16}
         bound = {}
         for name, formal in zip(node.input, formals.inputs, strict=True):
-            wanted = FLOAT if kept else high.get(self.types.get(name, 0), 0)
-            if name and formal.halves and self.types[name] in high and wanted in (FLOAT, *formal.halves):
-                bound[formal.variable] = wanted
+            required = FLOAT if kept else high.get(self.types.get(name, 0), 0)
+            if name and formal.halves and self.types[name] in high and required in (FLOAT, *formal.halves):
+                bound[formal.variable] = required
         for name, formal in zip(node.input, formals.inputs, strict=True):
             if name and formal.variable in bound and self.types[name] not in high:
                 kind = TensorProto.DataType.Name(self.types[name])
@@ -259,11 +261,11 @@ class _Rewrite:
         nodes: list[onnx.NodeProto] = []
         for value in editor.graph.input:
             nodes.extend(self._casts(value.name, keeps_name=True))
-        for node, wanted in zip(editor.graph.node, typing.wanted, strict=True):
+        for node, required in zip(editor.graph.node, typing.required, strict=True):
             nodes.append(node)
             outputs = list(node.output)
             for i, name in enumerate(node.input):
-                target = wanted.get(i, typing.made.get(name, 0))
+                target = required.get(i, typing.made.get(name, 0))
                 node.input[i] = self._names.get((name, target), name)
             _set_types(node, typing)
             for i, name in enumerate(outputs):
@@ -318,8 +320,8 @@ def _readers(model: Model, typing: _Typing) -> tuple[dict[str, list[str]], set[s
     """The nodes that read each tensor in FP16 and suffer from an inf in it; and the Q/DQ scales."""
     readers: dict[str, list[str]] = {}
     scales: set[str] = set()
-    for node, wanted in zip(model.graph.node, typing.wanted, strict=True):
-        for i, target in wanted.items():
+    for node, required in zip(model.graph.node, typing.required, strict=True):
+        for i, target in required.items():
             if target == FLOAT16 and not (node.op_type == "Clip" and i > 0):  # an inf bound is no bound
                 readers.setdefault(node.input[i], []).append(node.name)
         if node.op_type in _QDQ:

@@ -18,12 +18,12 @@ from google.protobuf.message import Message
 from onnx import TensorProto, numpy_helper
 from onnx.external_data_helper import ExternalDataInfo, uses_external_data
 
-from pytest_int8acc.errors import ModelError, listed, told
+from pytest_int8acc.errors import ModelError, error_text, listed
 from pytest_int8acc.graph.index import all_graphs, all_nodes, captured, inner_names, refill, subgraphs
 from pytest_int8acc.graph.model import (
     Model,
     dtype_of,
-    is_apart,
+    is_external,
     is_large,
     is_mappable,
     make_model,
@@ -150,7 +150,7 @@ def _read_tensor(
         if array.shape != tuple(tensor.dims):
             raise ValueError(f"its sizes are {list(tensor.dims)}, and its data have {list(array.shape)}")
     except Exception as error:  # NumPy, ONNX and the file system raise what they like
-        fault = f"{where} cannot be read: {told(error)}"
+        fault = f"{where} cannot be read: {error_text(error)}"
         if external:
             raise ModelError(fault) from error
         faults.append(fault)
@@ -320,7 +320,7 @@ def _run_checker(proto: onnx.ModelProto) -> None:
     # In older versions the checker wants initializers among the inputs, no runtime does, and skips functions.
     checked.ir_version = max(proto.ir_version, _IR_OF_FUNCTIONS)
     for tensor in checked.graph.initializer:
-        if is_apart(tensor):
+        if is_external(tensor):
             tensor.CopyFrom(TensorProto(name=tensor.name, data_type=tensor.data_type, dims=[0]))
     for value in (*checked.graph.input, *checked.graph.output):
         if value.type.HasField("tensor_type"):  # runtimes accept tensors of unknown rank

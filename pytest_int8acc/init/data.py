@@ -123,17 +123,19 @@ def _rate(files: Iterable[Path]) -> int:
 
 def _labels(folder: Path, files: list[Path]) -> Labels:
     """Labels of files: a list in their folder or beside it that names them, else the folders they are in."""
-    beside = [place / name for place in (folder, folder.parent) for name in ("labels.txt", "labels.json")]
-    for file in filter(Path.is_file, beside):
+    label_files = [
+        place / name for place in (folder, folder.parent) for name in ("labels.txt", "labels.json")
+    ]
+    for file in filter(Path.is_file, label_files):
         text = file.suffix == ".txt"
-        told = _listed(file)
-        if all(path.name in told for path in files):
-            numbers = all(re.fullmatch(r"\d+", str(told[path.name])) for path in files)
+        labels_by_name = _listed(file)
+        if all(path.name in labels_by_name for path in files):
+            numbers = all(re.fullmatch(r"\d+", str(labels_by_name[path.name])) for path in files)
             return Labels("text" if text else "json", file, numbers=numbers)
     folders = {path.relative_to(folder).parts[0] for path in files}
     if len(folders) < 2 or any(path.parent == folder for path in files):
         return Labels()
-    lines = (file for file in beside if file.is_file() and folders <= set(_lines(file)))
+    lines = (file for file in label_files if file.is_file() and folders <= set(_lines(file)))
     return Labels("folders", next(lines, None))
 
 
@@ -170,5 +172,5 @@ def _of_arrays(path: Path, model: Model) -> Given:
         arrays, inputs = read_arrays(path, str(path)), {tensor.name for tensor in model.inputs}
         label = next((name for name in _LABEL_ARRAYS if name in arrays and name not in inputs), "")
         return Given(path, "arrays", arrays=arrays, problem=str(error), labels=Labels(array=label))
-    beside = [path.parent / "labels.npy", path.parent / f"{path.stem}_labels.npy"]
-    return Given(path, "ready", labels=Labels(file=next(filter(Path.is_file, beside), None)))
+    label_files = [path.parent / "labels.npy", path.parent / f"{path.stem}_labels.npy"]
+    return Given(path, "ready", labels=Labels(file=next(filter(Path.is_file, label_files), None)))

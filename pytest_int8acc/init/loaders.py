@@ -73,7 +73,7 @@ def of_given(known: Known, given: Given, folder: Path, classes: str) -> str:
     merged = " | made_up()" if others else ""
     make = _of_arrays if given.arrays else _of_images if given.kind == "images" else _of_audio
     libraries, constants, functions = make(known, given)
-    told, load_labels = _labels(given, folder)
+    exact_values, load_labels = _labels(given, folder)
     imports = "import json\n" * (given.labels.kind == "json") + "import wave\n" * ("wave.open" in functions)
     table = "\n".join(_row(known, tensor, known.shape(tensor)) for tensor in others)
     return "".join(
@@ -85,7 +85,7 @@ def of_given(known: Known, given: Given, folder: Path, classes: str) -> str:
                 compared=COMPARED,
                 calibrated=CALIBRATED,
             ),
-            constants + told,
+            constants + exact_values,
             templates.OTHERS.format(how=known.how, inputs=table) if others else "",
             templates.BODY,
             (templates.STORED_ITEMS if given.arrays else templates.FILE_ITEMS).format(others=merged),
@@ -162,9 +162,9 @@ def _of_images(known: Known, given: Given) -> tuple[str, str, str]:
 def _of_audio(known: Known, given: Given) -> tuple[str, str, str]:
     """Libraries, constants and functions that read audio."""
     tensor, shape, axis = _input(given), known.shape(_input(given)), wave_axis(_input(given))
-    told = (int(span.low) for span in known.ranges.values() if span.low == span.high > 1)
+    exact_values = (int(span.low) for span in known.ranges.values() if span.low == span.high > 1)
     size = templates.WAVE_SIZE.format(
-        rate=next(told, given.rate or 16000),
+        rate=next(exact_values, given.rate or 16000),
         found=f"the files have {given.rate}" if given.rate else "a guess",
         how=known.how,
         length=1 if axis is None else shape[axis],

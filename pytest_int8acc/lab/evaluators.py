@@ -65,8 +65,8 @@ class Simulated:
 
     def indices(self, names: Iterable[str]) -> frozenset[int]:
         """Groups by name as positions in ``groups``."""
-        wanted = set(names)
-        return frozenset(i for i, group in enumerate(self.groups) if group.name in wanted)
+        selected = set(names)
+        return frozenset(i for i, group in enumerate(self.groups) if group.name in selected)
 
     def trial(self, high: frozenset[int], order: Sequence[int], enough: Enough | None) -> Trial:
         """Judge a plan; see ``Evaluator``.

@@ -159,9 +159,9 @@ class Inputs:
         if self._kept is not None:
             yield from ((sample, self._kept[sample]) for sample in order)
             return
-        wanted = set(order)
+        remaining = set(order)
         for sample, batch in self._samples(self._dataset.batches()):
-            if sample in wanted:
+            if sample in remaining:
                 yield sample, batch
 
     def _samples(self, batches: Iterable[Batch]) -> Iterator[tuple[int, Batch]]:

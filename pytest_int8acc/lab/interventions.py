@@ -9,10 +9,10 @@ from types import MappingProxyType
 
 import numpy as np
 
-from pytest_int8acc.graph.apart import Piece, apart
 from pytest_int8acc.graph.network import Plan, TensorScale
+from pytest_int8acc.graph.split_groups import Piece, split_groups
 from pytest_int8acc.lab.lab import Lab
-from pytest_int8acc.lab.purse import Purse
+from pytest_int8acc.lab.run_budget import RunBudget
 from pytest_int8acc.lab.simulator import Simulator
 from pytest_int8acc.tensors import Array
 
@@ -24,19 +24,19 @@ class Interventions:
     is wanted, on which each tensor that a culprit quantizes has a switch and scales of its own.
     """
 
-    def __init__(self, lab: Lab, culprits: Collection[str], purse: Purse) -> None:
+    def __init__(self, lab: Lab, culprits: Collection[str], budget: RunBudget) -> None:
         """Take the culprits apart; nothing is run.
 
         Args:
             lab: Of the case.
             culprits: Groups that must leave INT8.
-            purse: Pays for the trials, on ``Simulator.few`` samples each.
+            budget: Pays for the trials, on ``Simulator.few`` samples each.
         """
-        self.purse, self._case = purse, lab
+        self.budget, self._case = budget, lab
         self.is_alone = False
         """Whether all else is out of INT8, not other culprits only."""
         self._high = frozenset(culprits)
-        network, self.pieces = apart(lab.network, culprits, lab.shapes)
+        network, self.pieces = split_groups(lab.network, culprits, lab.shapes)
         self._simulator = lab.simulator.on(network)
         self._known: dict[str, float] = {}
 
@@ -63,7 +63,7 @@ class Interventions:
     @property
     def may_go_on(self) -> bool:
         """Whether there are trials and time left."""
-        return not self.purse.empty
+        return not self.budget.empty
 
     @property
     def halved(self) -> bool:
@@ -84,7 +84,7 @@ class Interventions:
 
     def without(self, group: str, piece: Piece) -> float:
         """How far the outputs are off with one piece not quantized."""
-        return self._apart(group, frozenset(p.given for p in self.pieces[group] if p != piece))
+        return self._trial_of_edges(group, frozenset(p.given for p in self.pieces[group] if p != piece))
 
     def rescaled(self, group: str, piece: Piece, scale: Array) -> float:
         """The same with an activation in symmetric INT8 at another scale, float32 [] or [channels]."""
@@ -94,12 +94,12 @@ class Interventions:
         int8 = frozenset(p.other if p == piece else p.given for p in self.pieces[group])
         given = scale if piece.axis is None else np.broadcast_to(scale, (piece.channels,))
         taken = TensorScale(np.asarray(given, np.float32), piece.axis)
-        return self._apart(group, int8, {piece.scaled: taken})
+        return self._trial_of_edges(group, int8, {piece.scaled: taken})
 
     def in_fp32(self, group: str) -> float:
         """The same with the culprit as it is, and FP32 in place of FP16 around all that is INT8."""
-        self.purse.pay()
-        return self._wide.badness(Plan(high=dict.fromkeys(sorted(self._high - {group}), "fp32")))
+        self.budget.pay()
+        return self._wide.normalized_loss(Plan(high=dict.fromkeys(sorted(self._high - {group}), "fp32")))
 
     @cached_property
     def _wide(self) -> Simulator:
@@ -112,7 +112,7 @@ class Interventions:
         alike = [other for other in self.pieces[group] if other.tensors == piece.tensors]
         return len(alike) == 1 and all(name in self._high and q.is_plain for name, q in readers)
 
-    def _apart(
+    def _trial_of_edges(
         self, group: str, int8: frozenset[str], scales: Mapping[str, TensorScale] = MappingProxyType({})
     ) -> float:
         """A trial with some of what one culprit was taken apart into."""
@@ -125,5 +125,5 @@ class Interventions:
         high: frozenset[str],
         scales: Mapping[str, TensorScale] = MappingProxyType({}),
     ) -> float:
-        self.purse.pay()
-        return simulator.badness(Plan(dict.fromkeys(sorted(high), self._case.measured.keep), scales))
+        self.budget.pay()
+        return simulator.normalized_loss(Plan(dict.fromkeys(sorted(high), self._case.measured.keep), scales))

@@ -16,7 +16,7 @@ from pytest_int8acc.graph.macs import inferred_shapes, macs, sized_tensors
 from pytest_int8acc.graph.network import Network, Plan
 from pytest_int8acc.lab.evaluators import Built, Simulated
 from pytest_int8acc.lab.losses import Loss, group_losses
-from pytest_int8acc.lab.purse import Purse
+from pytest_int8acc.lab.run_budget import RunBudget
 from pytest_int8acc.lab.simulator import Simulator, plan_key
 from pytest_int8acc.lab.sweep import EdgeMeter
 from pytest_int8acc.lab.values import Values
@@ -79,9 +79,9 @@ class Lab:
     def _first(self) -> tuple[Mapping[str, tuple[int, ...]], int]:
         """Shapes in the first batch, and its rows."""
         batch = next(self.measured.inputs.batches())
-        wanted = dict.fromkeys([*sized_tensors(self.network), *(edge.tensor for edge in self.network.edges)])
+        needed = dict.fromkeys([*sized_tensors(self.network), *(edge.tensor for edge in self.network.edges)])
         model = self.network.model
-        shapes = tensor_shapes(model, batch.feed, wanted, self.sessions)
+        shapes = tensor_shapes(model, batch.feed, needed, self.sessions)
         if any(group.body_edges for group in self.network.groups):
             given = {name: array.shape for name, array in batch.feed.items()}
             shapes = {**inferred_shapes(model, given), **shapes}
@@ -129,8 +129,8 @@ class Lab:
         usual = next((info.latency for info in backend.engines if info.role == Role.INT8), None)
         backend.open(form, Role.FIXED, inputs)
         backend.measure_latency((Role.INT8, Role.FIXED), inputs)
-        told = {info.role: info.latency for info in backend.engines}
-        fixed, now = told.get(Role.FIXED), told.get(Role.INT8)
+        latencies = {info.role: info.latency for info in backend.engines}
+        fixed, now = latencies.get(Role.FIXED), latencies.get(Role.INT8)
         if fixed is None or now is None or usual is None:
             return fixed
         drift = usual.median_ms / now.median_ms
@@ -160,9 +160,9 @@ class Lab:
             macs=sum(self._macs.values()) / self._first[1],
         )
 
-    def purse(
+    def budget(
         self, runs: float, *, most: float = math.inf, trials: tuple[float, float] = (math.inf, math.inf)
-    ) -> Purse:
+    ) -> RunBudget:
         """Pays for what the simulator runs.
 
         Args:
@@ -174,7 +174,7 @@ class Lab:
         each = len(simulator.few) / len(simulator.inputs)
         allowed = (lambda runs: math.inf) if self.measured.settings.certify else simulator.allowance
         tried = min(allowed(usual * each) / each, at_most)
-        return Purse(self.clock, simulator.meter, runs=min(allowed(runs), most), trials=tried)
+        return RunBudget(self.clock, simulator.meter, runs=min(allowed(runs), most), trials=tried)
 
     def simulated(
         self, samples: Sequence[int] | None = None, base: Plan | None = None, room: float = 1.0
@@ -262,8 +262,8 @@ class Lab:
         if proof.verdict.passed:
             return False
         trial = self.simulator.trial(proof.plan)
-        strain = max((score.strain for score in proof.verdict.scores), default=math.inf)
-        return trial.passed and strain > _FAR * trial.loss
+        normalized_loss = max((score.normalized_loss for score in proof.verdict.scores), default=math.inf)
+        return trial.passed and normalized_loss > _FAR * trial.loss
 
     def judged_here(self, plan: Plan) -> Verdict:
         """A plan run by ONNX Runtime on all samples and judged; exact where the case's backend is another.

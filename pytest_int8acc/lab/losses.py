@@ -56,11 +56,11 @@ def group_losses(network: Network, low: Format, inputs: Dataset, sessions: Sessi
     groups = {node: group.name for group in network.groups for node in group.nodes}
     alone = alone_model(network.model, groups.keys(), low)
     makers = network.model.index.producer
-    found = {tensor: TensorLoss(tensor, makers[tensor].name) for tensor in alone.told}
+    found = {tensor: TensorLoss(tensor, makers[tensor].name) for tensor in alone.measurements}
     engine = sessions.exact(alone.model, optimized=False)
     for batch in inputs.first(_SAMPLES).batches():
         outputs = engine(batch.feed)
-        for tensor, names in alone.told.items():
+        for tensor, names in alone.measurements.items():
             noise, signal, peak, lost = (float(outputs[name].item()) for name in names)
             old = found[tensor]
             found[tensor] = replace(

@@ -20,7 +20,7 @@ from pytest_int8acc.graph.network import Edge, Network, Plan, Precision, Quantiz
 from pytest_int8acc.graph.plan import moved
 from pytest_int8acc.lab.board import Board
 from pytest_int8acc.lab.inputs import Inputs
-from pytest_int8acc.lab.purse import Meter
+from pytest_int8acc.lab.run_budget import Meter
 from pytest_int8acc.lab.vectors import Prober, Vectors
 from pytest_int8acc.results import Score
 from pytest_int8acc.scores.criteria import Criterion
@@ -100,7 +100,7 @@ class Simulator:
         self._boards: dict[object, Board] = {}
         self._seen: dict[tuple[int, ...], Seen] = {}
         self._known: dict[object, Trial] = {}
-        self._badness: dict[object, float] = {}
+        self._normalized_losses: dict[object, float] = {}
         self._probes: dict[object, Probe] = {}
         self._held = 0
         """Bytes of their error vectors."""
@@ -115,14 +115,21 @@ class Simulator:
         """The same samples and judge on a network with the same inputs and outputs.
 
         Args:
-            network: Trials want its groups to bear names of groups here; for ``badness`` they may be others.
+            network: Trials want its groups to bear names of groups here; for ``normalized_loss`` they may be
+                others.
             rest: What runs beside INT8; None: as here.
         """
         other, own = copy(self), {group.name for group in network.groups}
         other.groups = tuple(group for group in self.groups if group.name in own)
         other._like = self._like or self
         other.network, other._rest = network, rest or self._rest
-        other._boards, other._known, other._badness, other._probes, other._kinds = {}, {}, {}, {}, {}
+        other._boards, other._known, other._normalized_losses, other._probes, other._kinds = (
+            {},
+            {},
+            {},
+            {},
+            {},
+        )
         return other
 
     def allowance(self, runs: float) -> float:
@@ -139,13 +146,13 @@ class Simulator:
         Raises:
             CriterionError: A criterion does not fit the outputs.
         """
-        wanted = tuple(range(len(self.inputs)) if samples is None else samples)
-        if wanted not in self._seen:
-            cut = {name: [arrays[i] for i in wanted] for name, arrays in self._baseline.items()}
-            judge = self._case_judge.of_rows(self.inputs.rows(wanted))
-            rows = [len(self.inputs.rows([sample])) for sample in wanted]
-            self._seen[wanted] = Seen(wanted, SampleJudge(cut, judge, rows))
-        return self._seen[wanted]
+        requested = tuple(range(len(self.inputs)) if samples is None else samples)
+        if requested not in self._seen:
+            cut = {name: [arrays[i] for i in requested] for name, arrays in self._baseline.items()}
+            judge = self._case_judge.of_rows(self.inputs.rows(requested))
+            rows = [len(self.inputs.rows([sample])) for sample in requested]
+            self._seen[requested] = Seen(requested, SampleJudge(cut, judge, rows))
+        return self._seen[requested]
 
     @cached_property
     def few(self) -> tuple[int, ...]:
@@ -188,8 +195,8 @@ class Simulator:
             return replace(self._known[key], cost=0.0)
         run, gathered = self._running(plan), Gathered(seen.judge)
         place = {sample: i for i, sample in enumerate(seen.samples)}
-        wanted = range(len(seen.samples)) if order is None else order
-        runs = self.inputs.runs([seen.samples[i] for i in wanted], len(seen.samples))
+        requested = range(len(seen.samples)) if order is None else order
+        runs = self.inputs.runs([seen.samples[i] for i in requested], len(seen.samples))
         for samples, batch in current().bounded(runs):
             gathered.add([place[i] for i in samples], run(samples, batch))
             if enough is not None and not gathered.seen.all() and enough(gathered.parts()):
@@ -217,7 +224,7 @@ class Simulator:
             self._probes[key] = probe
         return probe
 
-    def badness(self, plan: Plan) -> float:
+    def normalized_loss(self, plan: Plan) -> float:
         """How far the outputs of a few samples are off, about 1 where a criterion is at its limit.
 
         The greatest over the criteria of the squared error, in units of what the limit allows, and a little
@@ -225,9 +232,9 @@ class Simulator:
         limit is for the worst, of the worst quarter of those that it does not allow to miss it. Remembered.
         """
         key = plan_key(plan), frozenset(plan.high)
-        if key not in self._badness:
-            self._badness[key] = self._measured_badness(plan)
-        return self._badness[key]
+        if key not in self._normalized_losses:
+            self._normalized_losses[key] = self._measured_normalized_loss(plan)
+        return self._normalized_losses[key]
 
     def moved(self, moves: Mapping[str, Array]) -> Network:
         """The network after these moves; made once.
@@ -241,11 +248,15 @@ class Simulator:
         """A plan's scales, and those that readers take with them which it moves to another tensor."""
         if not plan.moves:
             return plan.scales
-        heirs = self._activations(plan.moves).heirs
-        inherited = {heir: plan.scales[tensor] for heir, tensor in heirs.items() if tensor in plan.scales}
+        inherited_scales = self._activations(plan.moves).inherited_scales
+        inherited = {
+            reader_tensor: plan.scales[tensor]
+            for reader_tensor, tensor in inherited_scales.items()
+            if tensor in plan.scales
+        }
         return {**inherited, **plan.scales}
 
-    def _measured_badness(self, plan: Plan) -> float:
+    def _measured_normalized_loss(self, plan: Plan) -> float:
         seen = self.seen()
         measured, errors = self._vectors(plan, seen), []
         for target, vectors in zip(seen.prober.targets, measured, strict=True):
@@ -264,8 +275,8 @@ class Simulator:
             return self._like._unit(target)
         if target.criterion not in self._units:
             seen = self.seen()
-            wanted = _limit(seen.judge.criteria[target.criterion])
-            known = [score.strain for score in self._scores if _limit(score) == wanted]
+            requested = _limit(seen.judge.criteria[target.criterion])
+            known = [score.normalized_loss for score in self._scores if _limit(score) == requested]
             loss = known[0] if known else self.trial(Plan()).losses[target.criterion]
             vectors = self._vectors(Plan(), seen)[seen.prober.targets.index(target)]
             reached = float(np.square(vectors.astype(np.float64)).sum(axis=1).mean())
@@ -281,9 +292,9 @@ class Simulator:
         self, plan: Plan, seen: Seen, samples: Sequence[int]
     ) -> Iterator[tuple[Sequence[int], SampleOutputs]]:
         """What a plan gives on some samples of ``seen``, by index there, which are read once."""
-        wanted = tuple(seen.samples[i] for i in samples)
-        if self._probed != wanted:
-            self._probed, self._batches = wanted, list(self.inputs.runs(wanted, whole=True))
+        requested = tuple(seen.samples[i] for i in samples)
+        if self._probed != requested:
+            self._probed, self._batches = requested, list(self.inputs.runs(requested, whole=True))
         run, place = self._running(plan), {sample: i for i, sample in enumerate(seen.samples)}
         return (([place[i] for i in some], run(some, batch)) for some, batch in self._batches)
 
@@ -318,13 +329,13 @@ class Simulator:
             after = _readers(network)
             odd = {t for t, edges in after.items() if not all(e.quantization.is_plain for e in edges)}
             alike = {t: edges[0].quantization for t, edges in after.items() if _are_alike(edges)}
-            heirs = {
+            inherited_scales = {
                 t: before[place]
                 for t, edges in after.items()
                 for place in _places(edges)
                 if before.get(place, t) != t
             }
-            self._kinds[key] = _Activations(network, alike, frozenset(odd), heirs)
+            self._kinds[key] = _Activations(network, alike, frozenset(odd), inherited_scales)
         return self._kinds[key]
 
 
@@ -338,7 +349,7 @@ class _Activations:
     """Those in symmetric INT8."""
     odd: frozenset[str]
     """Those that are not so with one scale."""
-    heirs: Mapping[str, str]
+    inherited_scales: Mapping[str, str]
     """Those that some readers were moved to, and the activation whose scale they take with them."""
 
 

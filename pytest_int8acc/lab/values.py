@@ -61,10 +61,10 @@ class TensorValues:
     def quantile(self, share: float) -> float:
         """The magnitude that ``share`` of all values do not pass; zeros count."""
         magnitudes = self.magnitudes
-        wanted = share * (self.zeros + magnitudes.sum()) - self.zeros
-        if wanted <= 0 or not magnitudes.any():
+        requested = share * (self.zeros + magnitudes.sum()) - self.zeros
+        if requested <= 0 or not magnitudes.any():
             return 0.0
-        index = int(np.searchsorted(np.cumsum(magnitudes), wanted))
+        index = int(np.searchsorted(np.cumsum(magnitudes), requested))
         return self.amax * min(index + 1, magnitudes.size) / magnitudes.size
 
     def best_reach(self) -> float:
@@ -140,12 +140,12 @@ class Values:
             EngineError: The model does not run.
             DataError: The samples cannot be read.
         """
-        wanted = list(dict.fromkeys(tensors))
-        missing = [tensor for tensor in wanted if tensor not in self._known]
+        requested = list(dict.fromkeys(tensors))
+        missing = [tensor for tensor in requested if tensor not in self._known]
         if missing:
             bins, maxima = self._observed.bins(missing), self._observed.maxima(missing)
             self._known |= {tensor: tensor_values(tensor, maxima, bins, self._low) for tensor in missing}
-        return {tensor: self._known[tensor] for tensor in wanted}
+        return {tensor: self._known[tensor] for tensor in requested}
 
     def maxima(self, tensors: Iterable[str]) -> Mapping[str, float]:
         """The greatest magnitude of each tensor; those not known yet are measured in one pass.
@@ -154,6 +154,6 @@ class Values:
             EngineError: The model does not run.
             DataError: The samples cannot be read.
         """
-        wanted = list(tensors)
-        found = self._observed.maxima(wanted)
-        return {tensor: found.amax(tensor) for tensor in wanted}
+        requested = list(tensors)
+        found = self._observed.maxima(requested)
+        return {tensor: found.amax(tensor) for tensor in requested}

@@ -16,7 +16,7 @@ from pytest_int8acc.case.data import calibration_data, low_of
 from pytest_int8acc.case.forms import Form, Int8Form, ModelForm
 from pytest_int8acc.case.judge import Judge, Scoring
 from pytest_int8acc.data import Dataset
-from pytest_int8acc.data.slips import compare_inputs, sample_arrays
+from pytest_int8acc.data.preprocessing import compare_inputs, sample_arrays
 from pytest_int8acc.engines.calibrators import collect_maxima
 from pytest_int8acc.engines.onnxruntime import Sessions, saturation
 from pytest_int8acc.engines.run import lock_step
@@ -83,10 +83,10 @@ def lint_network(case: Case, int8: Int8Form | None, settings: Settings) -> tuple
 
 def _not_parsed(path: Path) -> tuple[Finding, ...]:
     """What TensorRT-RTX's parser says against a model; nothing where it takes it, or is not installed."""
-    told = refusal(path)
-    if told is None:
+    parse_error = refusal(path)
+    if parse_error is None:
         return ()
-    return (find("not-parsed", told.node or path.name, f"TensorRT-RTX says: {told.message}"),)
+    return (find("not-parsed", parse_error.node or path.name, f"TensorRT-RTX says: {parse_error.message}"),)
 
 
 def compare_data(case: Case, model: Model, inputs: Dataset) -> tuple[Finding, ...]:
@@ -251,8 +251,8 @@ def nothing_compared(runs: Runs) -> Iterator[str]:
 
 def shown_inside(model: Model, backend: Backend) -> Iterator[str]:
     """What judging tensors inside does to engines."""
-    if model.beside and backend.builds_engines:
-        named = listed([output.name for output in model.outputs if output.name in model.beside])
+    if model.extra_outputs and backend.builds_engines:
+        named = listed([output.name for output in model.outputs if output.name in model.extra_outputs])
         yield (
             f"criteria name {named} inside the model: the engines give that beside their outputs, so less is "
             "fused around it than in an engine of the model as it is"

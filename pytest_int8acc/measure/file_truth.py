@@ -16,7 +16,7 @@ from pytest_int8acc.case.forms import Form, Int8Form, ModelForm
 from pytest_int8acc.data import Dataset
 from pytest_int8acc.engines.onnxruntime import Sessions
 from pytest_int8acc.errors import EngineError, ModelError, listed
-from pytest_int8acc.graph.beside import giving
+from pytest_int8acc.graph.extra_outputs import giving
 from pytest_int8acc.graph.load import LEAST_OPSET
 from pytest_int8acc.graph.model import Model, put_constant
 from pytest_int8acc.graph.plan import apply

@@ -16,9 +16,9 @@ from functools import cache
 
 from pytest_int8acc.backends.open import open_backend
 from pytest_int8acc.backends.protocol import Backend
-from pytest_int8acc.case.beside import with_named
 from pytest_int8acc.case.data import check_files, low_of, open_source
 from pytest_int8acc.case.dead import try_criteria
+from pytest_int8acc.case.extra_outputs import with_named
 from pytest_int8acc.case.forms import (
     Form,
     ImplicitForm,
@@ -37,7 +37,7 @@ from pytest_int8acc.engines.run import lock_step
 from pytest_int8acc.engines.tensorrt.child import Workers
 from pytest_int8acc.errors import blaming
 from pytest_int8acc.goldens import Goldens
-from pytest_int8acc.goldens.keeper import Compared, Keeper, NoGolden, open_keeper
+from pytest_int8acc.goldens.golden_store import Compared, GoldenStore, NoGolden, open_golden_store
 from pytest_int8acc.graph.formats import INT8
 from pytest_int8acc.graph.model import Model
 from pytest_int8acc.graph.network import Precision
@@ -56,7 +56,7 @@ from pytest_int8acc.measure.caveats import (
 from pytest_int8acc.measure.file_truth import FileTruth, candidate_truth
 from pytest_int8acc.measure.first_look import Preflight
 from pytest_int8acc.measure.precision import precision_contract
-from pytest_int8acc.measure.preflight import beside_golden, preflight
+from pytest_int8acc.measure.preflight import preflight, preflight_of_golden
 from pytest_int8acc.measure.rounding import Moved, with_rounding
 from pytest_int8acc.measure.runs import (
     Forms,
@@ -196,8 +196,8 @@ def measure(
         check_files(case)
         backend = open_backend(case, settings, builders)
         try:
-            keeper = open_keeper(case, settings, goldens or Goldens(), backend.output_settings)
-            measured = _measure(case, settings, backend, keeper)
+            golden_store = open_golden_store(case, settings, goldens or Goldens(), backend.output_settings)
+            measured = _measure(case, settings, backend, golden_store)
         except BaseException:
             backend.close()
             raise
@@ -217,13 +217,13 @@ class _Setup:
     case: Case
     settings: Settings
     backend: Backend
-    keeper: Keeper | NoGolden
+    golden_store: GoldenStore | NoGolden
     inputs: Dataset
     own: Judge
     """The case's own criteria, without the ratchet."""
     framework: Reference | None
     findings: tuple[Finding, ...]
-    slips: tuple[Finding, ...]
+    data_findings: tuple[Finding, ...]
     """How calibration data and inputs differ."""
     model: Model
     truth: FileTruth
@@ -258,22 +258,35 @@ class _Setup:
         return replace(self, findings=(*self.findings, *findings))
 
 
-def _set_up(case: Case, settings: Settings, backend: Backend, keeper: Keeper | NoGolden) -> _Setup:
+def _set_up(case: Case, settings: Settings, backend: Backend, golden_store: GoldenStore | NoGolden) -> _Setup:
     model = with_named(case, load_float(case))
     check_outputs(case, model)
-    inputs = open_source(case, case.inputs, model, "inputs", keeper.limit)
+    inputs = open_source(case, case.inputs, model, "inputs", golden_store.limit)
     with case.at("golden" if case.golden else "baseline"):
-        keeper = keeper.check(inputs)
+        golden_store = golden_store.check(inputs)
     if case.labels is not None and inputs.samples is None:  # they must be as many
         inputs.read_once()
-    own = load_judge(case, settings.but(samples=keeper.limit), inputs.samples or 0, model)
+    own = load_judge(case, settings.but(samples=golden_store.limit), inputs.samples or 0, model)
     framework = read_reference(case, model)
     parses = settings.backend == "auto" and not backend.builds_engines  # which would parse it anyway
-    findings, slips = lint_model(case, model, settings, parses), compare_data(case, model, inputs)
+    findings, data_findings = lint_model(case, model, settings, parses), compare_data(case, model, inputs)
     assert model.file is not None  # it was loaded
-    baseline, truth = keeper.form(model), FileTruth(model.file, inputs, sessions_of(settings))
+    baseline, truth = golden_store.form(model), FileTruth(model.file, inputs, sessions_of(settings))
     setup = _Setup(
-        *(case, settings, backend, keeper, inputs, own, framework, findings, slips, model, truth, baseline)
+        *(
+            case,
+            settings,
+            backend,
+            golden_store,
+            inputs,
+            own,
+            framework,
+            findings,
+            data_findings,
+            model,
+            truth,
+            baseline,
+        )
     )
     like_implicit = case.int8.implicit is not None and not backend.quantizes_implicitly
     waits = case.source.calibrate is not None or like_implicit
@@ -281,17 +294,19 @@ def _set_up(case: Case, settings: Settings, backend: Backend, keeper: Keeper | N
     return setup if waits and not backend.builds_engines else setup.calibrated()
 
 
-def _measure(case: Case, settings: Settings, backend: Backend, keeper: Keeper | NoGolden) -> Measured:
+def _measure(
+    case: Case, settings: Settings, backend: Backend, golden_store: GoldenStore | NoGolden
+) -> Measured:
     sessions, clock = sessions_of(settings), current()
-    setup = _set_up(case, settings, backend, keeper)
-    keeper, inputs = setup.keeper, setup.inputs
-    judge = keeper.tighten(setup.own, setup.model)
-    wanted = Wanted(
+    setup = _set_up(case, settings, backend, golden_store)
+    golden_store, inputs = setup.golden_store, setup.inputs
+    judge = golden_store.tighten(setup.own, setup.model)
+    purpose = Wanted(
         judge,
         place=case.place("criteria"),
-        baseline=settings.search != "off" or keeper.wants_baseline,
-        candidate=keeper.wants_candidate,
-        golden=keeper.cutter() if keeper.replaces_baseline else None,
+        baseline=settings.search != "off" or golden_store.wants_baseline,
+        candidate=golden_store.wants_candidate,
+        golden=golden_store.cutter() if golden_store.replaces_baseline else None,
         reference=setup.framework,
     )
     logger.info("%s: building engines", case.name)
@@ -302,13 +317,13 @@ def _measure(case: Case, settings: Settings, backend: Backend, keeper: Keeper | 
     with clock.phase("runs"):
         with blaming(forms.candidate.place):
             truth = candidate_truth(case, setup.truth, setup.int8, forms.candidate, sessions)
-        runs = run_forms(backend, forms, inputs, sessions, wanted, early)
+        runs = run_forms(backend, forms, inputs, sessions, purpose, early)
     if isinstance(forms.candidate, ImplicitForm):  # its ranges are known since it was built
         int8 = int8_form(case, forms.model, settings, backend.calibration_cache)
         setup = replace(setup, int8=int8).linted()
     with clock.phase("runs"):
         lost, verdict = _judged(setup, runs, early, sessions)
-    verdict = verdict._replace(metrics=keeper.named(verdict.metrics, setup.own, judge))
+    verdict = verdict._replace(metrics=golden_store.named(verdict.metrics, setup.own, judge))
     backend.measure_latency((Role.BASELINE, Role.INT8), inputs)
     result = _result(setup, runs, verdict, lost, sessions)
     if result.kept:
@@ -316,7 +331,7 @@ def _measure(case: Case, settings: Settings, backend: Backend, keeper: Keeper | 
             result = replace(result, blind=try_criteria(judge, runs.spread, verdict.outputs))
     run = Compared(runs.baseline, runs.candidate, runs.backend, setup.own, inputs, forms.model)
     with case.at("golden" if case.golden else "baseline"):
-        result = keeper.finish(result, run)
+        result = golden_store.finish(result, run)
     return Measured(
         *(case, settings, result, forms.model, inputs, setup.int8, judge, backend, runs),
         int8_passed=verdict.passed,
@@ -331,8 +346,8 @@ def _measure(case: Case, settings: Settings, backend: Backend, keeper: Keeper | 
 
 def _first_look(setup: _Setup, judge: Judge, sessions: Sessions) -> Preflight:
     """What the first samples say."""
-    if setup.keeper.replaces_baseline:
-        return beside_golden(setup.case, setup.backend, setup.model, sessions, setup.truth)
+    if setup.golden_store.replaces_baseline:
+        return preflight_of_golden(setup.case, setup.backend, setup.model, sessions, setup.truth)
     return preflight(
         *(setup.case, setup.backend, setup.model, setup.baseline, setup.inputs),
         candidate=setup.candidate,
@@ -350,7 +365,7 @@ def _judged(
     Raises ModelError where FP16 overflows, and is lost by that.
     """
     case, scoring, verdict = setup.case, runs.scorings[Role.BASELINE, Role.INT8], None
-    with case.at("criteria"), setup.keeper.judging():
+    with case.at("criteria"), setup.golden_store.judging():
         if early.settled or not runs.spoilt:
             verdict = scoring.verdict(runs.noise, intervals=True)
         passed = verdict is not None and verdict.passed
@@ -358,9 +373,9 @@ def _judged(
             runs.compare_fp32()
         lost = lost_by_baseline(runs)
     with case.at("baseline"):
-        if not early.settled and not setup.keeper.replaces_baseline:
+        if not early.settled and not setup.golden_store.replaces_baseline:
             refuse_overflow(lost, runs, setup.model, setup.baseline, setup.inputs, sessions)
-    with case.at("criteria"), setup.keeper.judging():
+    with case.at("criteria"), setup.golden_store.judging():
         verdict = verdict or scoring.verdict(runs.noise, intervals=True)
         if early.baseline is not None:
             verdict = with_rounding(verdict, runs.engines.__getitem__, setup.inputs, runs.judge, runs.moved)
@@ -380,7 +395,7 @@ def _result(
     zero = runs.zero[Role.BASELINE]
     contract = precision_contract(case, backend, int8, candidate, inputs, sessions, verdict.outputs, zero)
     gained, untold = engine_scores(case, backend, contract)
-    free = not_judged(case, setup.own, verdict.outputs, bool(setup.keeper.recording))
+    free = not_judged(case, setup.own, verdict.outputs, bool(setup.golden_store.recording))
     warned = caveats(setup.settings, int8, baseline, verdict.outputs, verdict.metrics, lost)
     random = inputs.notes if inputs.is_random else ()
     drawn = () if random else inputs.notes
@@ -405,6 +420,6 @@ def _result(
         warnings=(*nothing_compared(runs), *warned, *random, *untold, *free),
         notes=tuple(dict.fromkeys(notes)),
         engines=backend.engines,
-        findings=(*setup.findings, *setup.slips),
+        findings=(*setup.findings, *setup.data_findings),
         blind_reason=case.accept_blind or ("the inputs are random" if inputs.is_random else ""),
     )

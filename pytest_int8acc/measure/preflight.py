@@ -139,7 +139,7 @@ def _opened(
         return engine, backend.open(candidate, Role.INT8, inputs)
 
 
-def beside_golden(
+def preflight_of_golden(
     case: Case, backend: Backend, model: Model, sessions: Sessions, truth: FileTruth
 ) -> Preflight:
     """What there is to know where a golden stands in for the baseline: FP32 runs on all samples.

@@ -63,7 +63,7 @@ def with_rounding(
     """
     judged = [score for score in verdict.scores if score.limit is not None]
     same = fix and any(math.isinf(score.value) and score.passed for score in judged)
-    near = same or any(_NEAR < score.strain < 1 / _NEAR for score in judged)
+    near = same or any(_NEAR < score.normalized_loss < 1 / _NEAR for score in judged)
     samples, scattered = inputs.samples or 0, same or any(map(_is_scattered, judged))
     trusted = all(score.steady or score.likely for score in judged)
     if not near or not trusted or not 0 < samples <= _MOST * (4 if scattered else 1):
@@ -95,7 +95,7 @@ def _is_scattered(score: Score) -> bool:
     """Whether what is lost changes with the samples drawn as it does where there are few."""
     if score.interval is None:
         return False
-    ends = (replace(score, value=end).strain for end in (score.interval.low, score.interval.high))
+    ends = (replace(score, value=end).normalized_loss for end in (score.interval.low, score.interval.high))
     least, most = sorted(ends)
     return most > _SCATTERED * least
 
@@ -128,10 +128,10 @@ def _is_settled(score: Score, values: Sequence[float]) -> bool:
 
 
 def _logs(score: Score, values: Sequence[float]) -> Array:
-    """Logarithms of the strains of values; not finite where a strain is 0 or not finite."""
-    strains = np.array([replace(score, value=value).strain for value in values])
+    """Logarithms of the normalized losses of values; not finite where one of them is 0 or not finite."""
+    normalized_losses = np.array([replace(score, value=value).normalized_loss for value in values])
     with np.errstate(divide="ignore", invalid="ignore"):
-        return np.asarray(np.log(strains))
+        return np.asarray(np.log(normalized_losses))
 
 
 def _moved_verdict(

@@ -156,7 +156,7 @@ class Wanted:
 
 
 def run_forms(
-    backend: Backend, forms: Forms, inputs: Dataset, sessions: Sessions, wanted: Wanted, early: Preflight
+    backend: Backend, forms: Forms, inputs: Dataset, sessions: Sessions, purpose: Wanted, early: Preflight
 ) -> Runs:
     """Build the candidate, run it and the baseline over the inputs batch by batch, and compare them.
 
@@ -175,7 +175,7 @@ def run_forms(
     if early.baseline is not None:
         engines = {Role.BASELINE: early.baseline, **engines}
         engines |= {} if early.steady else {Role.BASELINE_AGAIN: early.baseline}
-    notes = (*early.notes, *_beside(engines, backend, forms, sessions, early, wanted))
+    notes = (*early.notes, *_open_simulations(engines, backend, forms, sessions, early, purpose))
 
     def run(role: Role) -> Iterator[tuple[int, Feed]]:
         if role == Role.FP32:
@@ -185,50 +185,50 @@ def run_forms(
             engine = backend.open(form, role, inputs)
         return ((rows, outputs[role]) for rows, outputs in lock_step({role: engine}, inputs))
 
-    with blaming(wanted.place):
+    with blaming(purpose.place):
         scorings = _scorings(
-            wanted, {*engines, Role.BASELINE}, [output.name for output in forms.model.outputs]
+            purpose, {*engines, Role.BASELINE}, [output.name for output in forms.model.outputs]
         )
-    judge, steady = wanted.judge, early.steady
+    judge, steady = purpose.judge, early.steady
     runs = Runs(tested.description, notes, judge, run, scorings, steady=steady, engines=engines)
     for rows, found in lock_step(engines, inputs):
-        _add(runs, wanted, rows, dict(found))
-    if wanted.golden is not None:
-        wanted.golden.end()
-    if wanted.reference is not None:
-        wanted.reference.end()
+        _add(runs, purpose, rows, dict(found))
+    if purpose.golden is not None:
+        purpose.golden.end()
+    if purpose.reference is not None:
+        purpose.reference.end()
     return runs
 
 
 def _scorings(
-    wanted: Wanted, roles: Collection[Role], outputs: Collection[str]
+    purpose: Wanted, roles: Collection[Role], outputs: Collection[str]
 ) -> dict[tuple[Role, Role], Scoring]:
     """All that a verdict needs; beside engines, and a framework's outputs, the stages on the way, too."""
-    main = Scoring(wanted.judge)
+    main = Scoring(purpose.judge)
     found = {(Role.BASELINE, Role.INT8): main}
     if Role.BASELINE_AGAIN in roles:
-        found[Role.BASELINE, Role.BASELINE_AGAIN] = Scoring(wanted.judge, main)
+        found[Role.BASELINE, Role.BASELINE_AGAIN] = Scoring(purpose.judge, main)
     if Role.FP32 in roles:
-        found[Role.FP32, Role.BASELINE] = Scoring(wanted.judge, judged_only=True)
+        found[Role.FP32, Role.BASELINE] = Scoring(purpose.judge, judged_only=True)
     if Role.SIMULATED in roles:
-        found[Role.BASELINE, Role.SIMULATED] = Scoring(wanted.judge, main)
-        found[Role.SIMULATED, Role.INT8] = Scoring(wanted.judge)
-        found |= {(Role.FP32, role): Scoring(wanted.judge) for role in (Role.INT8, Role.SIMULATED)}
-    if wanted.reference is not None:
-        judge = wanted.reference.judge(wanted.judge, outputs)
+        found[Role.BASELINE, Role.SIMULATED] = Scoring(purpose.judge, main)
+        found[Role.SIMULATED, Role.INT8] = Scoring(purpose.judge)
+        found |= {(Role.FP32, role): Scoring(purpose.judge) for role in (Role.INT8, Role.SIMULATED)}
+    if purpose.reference is not None:
+        judge = purpose.reference.judge(purpose.judge, outputs)
         stages = [role for role in Role if role in roles and role != Role.BASELINE_AGAIN]
         found |= {(Role.FRAMEWORK, role): Scoring(judge) for role in stages}
     return found
 
 
-def _add(runs: Runs, wanted: Wanted, rows: int, outputs: dict[Role, Feed]) -> None:
+def _add(runs: Runs, purpose: Wanted, rows: int, outputs: dict[Role, Feed]) -> None:
     """Compare one batch of all forms, and keep what is wanted of it."""
-    if wanted.golden is not None:
-        outputs[Role.BASELINE] = wanted.golden(outputs[Role.INT8])
-    if wanted.reference is not None:
-        outputs[Role.FRAMEWORK] = wanted.reference.next(outputs[Role.BASELINE])
-    wanted.judge.splitter.look(outputs[Role.BASELINE])
-    with blaming(wanted.place):
+    if purpose.golden is not None:
+        outputs[Role.BASELINE] = purpose.golden(outputs[Role.INT8])
+    if purpose.reference is not None:
+        outputs[Role.FRAMEWORK] = purpose.reference.next(outputs[Role.BASELINE])
+    purpose.judge.splitter.look(outputs[Role.BASELINE])
+    with blaming(purpose.place):
         for (against, form), scoring in runs.scorings.items():
             scoring.add(outputs[against], outputs[form], rows)
     main = runs.scorings[Role.BASELINE, Role.INT8]
@@ -237,8 +237,8 @@ def _add(runs: Runs, wanted: Wanted, rows: int, outputs: dict[Role, Feed]) -> No
     for role, feed in outputs.items():
         runs.look(role, feed)
     for role, kept, keeps in (
-        (Role.BASELINE, runs.baseline, wanted.baseline),
-        (Role.INT8, runs.candidate, wanted.candidate),
+        (Role.BASELINE, runs.baseline, purpose.baseline),
+        (Role.INT8, runs.candidate, purpose.candidate),
     ):
         for name, array in outputs[role].items() if keeps else ():
             kept.setdefault(name, []).append(array)
@@ -249,18 +249,18 @@ def _batches(outputs: Outputs) -> Iterator[tuple[int, Feed]]:
     return ((0, dict(zip(outputs, arrays, strict=True))) for arrays in zip(*outputs.values(), strict=True))
 
 
-def _beside(
+def _open_simulations(
     engines: dict[Role, Engine],
     backend: Backend,
     forms: Forms,
     sessions: Sessions,
     early: Preflight,
-    wanted: Wanted,
+    purpose: Wanted,
 ) -> tuple[str, ...]:
     """Add what ONNX Runtime runs beside baseline and candidate; a note where it cannot."""
     if early.fp32 is None:
         return ()
-    if early.doubtful or backend.needs_simulation or wanted.reference is not None:
+    if early.doubtful or backend.needs_simulation or purpose.reference is not None:
         engines[Role.FP32] = early.fp32()
     if backend.needs_simulation and isinstance(forms.candidate, ModelForm):
         try:
@@ -281,12 +281,12 @@ def check_interface(form: Model, model: Model) -> None:
                 f"{form.name}: its {what} ({describe(theirs)}) are not those of {model.name} "
                 f"({describe(ours)}); export both from one model, with the same names and types"
             )
-    wanted = {tensor.name: tensor for tensor in model.inputs}
+    purpose = {tensor.name: tensor for tensor in model.inputs}
     for tensor in form.inputs:
-        sizes = zip(tensor.shape or (), wanted[tensor.name].shape or (), strict=False)
+        sizes = zip(tensor.shape or (), purpose[tensor.name].shape or (), strict=False)
         if any(isinstance(a, int) and isinstance(b, int) and a != b for a, b in sizes):
             raise ModelError(
-                f"{form.name}: it takes {tensor}, but {model.name} takes {wanted[tensor.name]}; "
+                f"{form.name}: it takes {tensor}, but {model.name} takes {purpose[tensor.name]}; "
                 "export both alike"
             )
 
@@ -357,7 +357,7 @@ def _read(file: str, where: str, case: Case, model: Model) -> Mapping[str, Array
             f"{error}; save the framework's outputs there (np.savez), or take 'reference' out of the spec"
         ) from error
     arrays = read_arrays(path, where, case.most_bytes)
-    if len(own) == 1 and len(arrays) == 1 and model.beside.isdisjoint(arrays):
+    if len(own) == 1 and len(arrays) == 1 and model.extra_outputs.isdisjoint(arrays):
         return {own[0]: next(iter(arrays.values()))}
     for name in arrays:
         if name not in names:

@@ -23,15 +23,15 @@ class Worst:
 
 def keep_worst(kept: dict[str, Worst], comparison: Comparison, baseline: Feed, int8: Feed) -> None:
     """Take over what of the batch just compared is worse than what is ``kept``, by output."""
-    for name, tally in comparison.tallies.items():
-        rows = tally.latest
-        ours, theirs = tally.cut(baseline[tally.output]), tally.cut(int8[tally.output])
-        if tally.difference or not len(rows) or not ours.ndim:
+    for name, stats in comparison.statistics.items():
+        rows = stats.latest
+        ours, theirs = stats.cut(baseline[stats.output]), stats.cut(int8[stats.output])
+        if stats.difference or not len(rows) or not ours.ndim:
             continue
         ratios = sample_ratios(rows)
         at = int(ratios.argmin())
         if ratios[at] < (kept[name].ratio if name in kept else float("inf")):
-            sample = tally.samples - len(rows) + at
+            sample = stats.samples - len(rows) + at
             kept[name] = Worst(sample, float(ratios[at]), ours[at].copy(), theirs[at].copy())
 
 

@@ -19,8 +19,8 @@ from pytest_int8acc.errors import (
     InternalError,
     MissingBackendError,
     SpecError,
+    error_text,
     own_faults,
-    told,
 )
 from pytest_int8acc.names import shown
 from pytest_int8acc.plugin.progress import watching
@@ -56,17 +56,17 @@ def visible_devices(environment: Mapping[str, str] = os.environ, driver: Path = 
         return []
 
 
-def choose(worker: str | None, wanted: int | None, visible: list[str]) -> str | None:
+def choose(worker: str | None, device: int | None, visible: list[str]) -> str | None:
     """The entry of ``visible`` that this process takes; None leaves all to it.
 
-    ``worker`` is pytest-xdist's name of this process, like gw3, None outside of xdist; ``wanted`` the entry
+    ``worker`` is pytest-xdist's name of this process, like gw3, None outside of xdist; ``device`` the entry
     that the user asks for, from 0, for every worker. Raises ValueError where there is no such entry.
     """
-    if wanted is not None:
-        if wanted >= len(visible):
+    if device is not None:
+        if device >= len(visible):
             seen = f"{len(visible)} GPUs are" if len(visible) != 1 else "1 GPU is"
-            raise ValueError(f"there is no GPU {wanted}: {seen} visible; count from 0")
-        return visible[wanted]
+            raise ValueError(f"there is no GPU {device}: {seen} visible; count from 0")
+        return visible[device]
     if worker is None or not visible or not worker[2:].isdecimal():
         return None
     return visible[int(worker[2:]) % len(visible)]
@@ -242,7 +242,7 @@ class SpecItem(pytest.Function):
 
     def _stop(self, ending: BaseException) -> None:
         """Let no case begin any more. Without this, pytest-xdist says that a worker crashed."""
-        self.session.shouldstop = shown(f"pytest.exit in {self.name}: {told(ending)}")
+        self.session.shouldstop = shown(f"pytest.exit in {self.name}: {error_text(ending)}")
 
     def _publish(self, result: CaseResult) -> None:
         assert self.measured is not None
@@ -300,12 +300,12 @@ def _take_device(config: pytest.Config) -> None:
     if config.stash.get(_TAKEN, False):
         return
     config.stash[_TAKEN] = True
-    wanted = config.getoption("int8acc_device")
-    if wanted is None and config.getini("int8acc_device"):
-        wanted = int(config.getini("int8acc_device"))
+    device = config.getoption("int8acc_device")
+    if device is None and config.getini("int8acc_device"):
+        device = int(config.getini("int8acc_device"))
     worker = getattr(config, "workerinput", {}).get("workerid")
     try:
-        chosen = choose(worker, wanted, visible_devices())
+        chosen = choose(worker, device, visible_devices())
     except ValueError as error:
         raise EngineError(f"--int8acc-device: {error}") from None
     if chosen is not None:

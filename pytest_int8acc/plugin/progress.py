@@ -139,7 +139,7 @@ class Progress:
         self._item: WatchedCase | None = None
         self._lock, self._ended = threading.RLock(), threading.Event()
         self._thread = threading.Thread(target=self._look, name=NAME, daemon=True)
-        self._told: dict[str, float] = {}
+        self._printed_at: dict[str, float] = {}
         self._seen: set[str] = set()
 
     # A case of this process
@@ -171,8 +171,8 @@ class Progress:
     # All cases
 
     def _wake(self) -> None:
-        wanted = self._screen is not None or self.folder is not None
-        if wanted and not self._thread.is_alive() and not self._ended.is_set():
+        shows_progress = self._screen is not None or self.folder is not None
+        if shows_progress and not self._thread.is_alive() and not self._ended.is_set():
             self._thread.start()
 
     def _look(self) -> None:
@@ -188,8 +188,10 @@ class Progress:
         """A line for each worker that has one; this process's own without pytest-xdist."""
         if self.folder is None:
             return {"": line} if (line := self._line()) else {}
-        told = {path.stem: _read(path).get("line", "") for path in sorted(self.folder.glob("*" + _BUSY))}
-        return {worker: f"{worker} {line}" for worker, line in told.items() if line}
+        lines_by_worker = {
+            path.stem: _read(path).get("line", "") for path in sorted(self.folder.glob("*" + _BUSY))
+        }
+        return {worker: f"{worker} {line}" for worker, line in lines_by_worker.items() if line}
 
     def _show(self, lines: dict[str, str]) -> None:
         screen, now = self._screen, time.monotonic()
@@ -198,11 +200,11 @@ class Progress:
         if screen.moves:
             screen.show(" | ".join(lines.values())) if lines else screen.hide()
             return
-        for gone in self._told.keys() - lines.keys():
-            del self._told[gone]
+        for gone in self._printed_at.keys() - lines.keys():
+            del self._printed_at[gone]
         for worker, line in lines.items():
-            if now - self._told.setdefault(worker, now - QUIET) >= PLAIN:
-                self._told[worker] = now
+            if now - self._printed_at.setdefault(worker, now - QUIET) >= PLAIN:
+                self._printed_at[worker] = now
                 screen.tell(f"int8acc: {line}")
 
     # Workers of pytest-xdist

@@ -240,8 +240,8 @@ def merge(config: pytest.Config, folders: Sequence[str], out: Path | None) -> in
         raise pytest.UsageError(
             f"--int8acc-merge: {error.filename or out}: cannot be written: {_why(error)}"
         ) from None
-    told = [line for line, _ in (*_summarize(report), *_named(written))]
-    print(*map(shown, (*merged_lines(report), *told)), sep="\n")
+    finding_lines = [line for line, _ in (*_summarize(report), *_named(written))]
+    print(*map(shown, (*merged_lines(report), *finding_lines)), sep="\n")
     bad = report["errors"] or any(case["verdict"] in ("failed", "error") for case in report["cases"])
     return pytest.ExitCode.TESTS_FAILED if bad else pytest.ExitCode.OK
 

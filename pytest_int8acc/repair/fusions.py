@@ -109,11 +109,11 @@ def _sets(lab: Lab, culprits: Collection[str]) -> Iterator[tuple[str, ...]]:
     network, index = lab.int8.every, lab.int8.every.model.index
     nodes = [index.nodes[node] for group in network.groups if group.name in culprits for node in group.nodes]
     readers = [reader for node in nodes for name in node.output for reader, _ in index.readers(name)]
-    beside = {name for node in nodes for name in (*node.input, *node.output)}
-    beside.update(name for node in readers for name in node.output)
+    adjacent = {name for node in nodes for name in (*node.input, *node.output)}
+    adjacent.update(name for node in readers for name in node.output)
     every = [name for name in computed_floats(network.model) if name not in lab.int8.given.outputs]
-    for wanted in (beside, beside.union(activations(network)), set(every)):
-        tensors = tuple(name for name in every if name in wanted)
+    for chosen in (adjacent, adjacent.union(activations(network)), set(every)):
+        tensors = tuple(name for name in every if name in chosen)
         if tensors:
             yield tensors
 

@@ -50,15 +50,15 @@ class Uneven:
         return float(x.max() ** 2 * (w**2).sum() + moved)
 
 
-def uneven_sites(network: Network, wanted: Collection[str], values: Values) -> dict[str, Uneven]:
+def uneven_sites(network: Network, movable: Collection[str], values: Values) -> dict[str, Uneven]:
     """Sites of which evening out is foretold to gain ``GAIN_DB``.
 
     Args:
         network: Any.
-        wanted: Activations that may be moved; those of a product only together.
+        movable: Activations that may be moved; those of a product only together.
         values: Of the network.
     """
-    every = {t: s for t, s in sites(network).items() if t in wanted and s.partner in (*wanted, "")}
+    every = {t: s for t, s in sites(network).items() if t in movable and s.partner in (*movable, "")}
     held = values.of(tensor for site in every.values() for tensor in site.seen)
     found: dict[str, Uneven] = {}
     for tensor, site in every.items():

@@ -224,8 +224,8 @@ def room_of(verdict: Verdict) -> float:
     for score in verdict.scores:
         if score.interval is not None:
             ends = (score.interval.low, score.interval.high)
-            most = max(replace(score, value=end).strain for end in ends)
-            shares.append(score.strain / most if 0 < score.strain < math.inf else 1.0)
+            most = max(replace(score, value=end).normalized_loss for end in ends)
+            shares.append(score.normalized_loss / most if 0 < score.normalized_loss < math.inf else 1.0)
     return max(math.pow(min(shares), _NEARLY), _LEAST_ROOM)
 
 
@@ -319,7 +319,7 @@ def _culprits(lab: Lab, found: Found) -> tuple[Culprit, ...]:
     """The groups of the plan, each with what it does alone in INT8 to some samples, and with its price."""
     result, seen = found.result, found.evaluator.seen.samples
     most = _ALONE_NARROW if lab.is_narrow else len(lab.simulator.few)
-    evaluator, purse = lab.simulated(seen[:: -(-len(seen) // most)]), lab.purse(_ALONE_RUNS)
+    evaluator, budget = lab.simulated(seen[:: -(-len(seen) // most)]), lab.budget(_ALONE_RUNS)
     groups = {group.name: group for group in lab.network.groups}
     around = holders(lab.network.model.graph)
     order = {group.name: i for i, group in enumerate(evaluator.groups)}
@@ -328,7 +328,7 @@ def _culprits(lab: Lab, found: Found) -> tuple[Culprit, ...]:
     for name in result.high:
         plan = everything - {order[name]}
         tried = partial(_worst_alone, evaluator, plan)
-        worst = lab.clock.attempt("alone", tried, None) if purse.left > 0 else None
+        worst = lab.clock.attempt("alone", tried, None) if budget.left > 0 else None
         group, price = groups[name], lab.work[name]
         inside = around[group.nodes[0]].op_type if group.body_edges else ""
         culprits.append(Culprit(name, group.op_type, group.nodes, worst, price, inside=inside))

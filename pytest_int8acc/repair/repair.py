@@ -73,10 +73,10 @@ def repair(lab: Lab, outcome: SearchOutcome, found: Found) -> Repaired:
     price = next((way.price for way, _ in ways if way.verified), math.inf)
     unsteady = [pair for pair in repairing.unsteady if pair[0].price < price]
     ways = [*ways, *unsteady] if price < math.inf else [*unsteady, *ways]
-    purse, spent = repairing.work.purse, repairing.work.purse.trials
-    enough = ", all that a repair may cost" if purse.empty and not lab.clock.over else ""
-    told = [f"{spent} trials of other scales{enough}"] if spent else []
-    notes = (*repairing.work.notes, *repairing.notes, *told)
+    budget, spent = repairing.work.budget, repairing.work.budget.trials
+    enough = ", all that a repair may cost" if budget.empty and not lab.clock.over else ""
+    trial_notes = [f"{spent} trials of other scales{enough}"] if spent else []
+    notes = (*repairing.work.notes, *repairing.notes, *trial_notes)
     repairs, proofs = tuple(way for way, _ in ways), tuple(proof for _, proof in ways)
     return Repaired(repairs, proofs, spent, lab.builds - built, notes)
 
@@ -100,7 +100,7 @@ class _Repairing:
 
     def __init__(self, lab: Lab, outcome: SearchOutcome, room: float) -> None:
         self.lab, self.outcome = lab, outcome
-        self.work = Work(lab, outcome.kept, lab.purse(RUNS, trials=(TRIALS, MOST_TRIALS)), room)
+        self.work = Work(lab, outcome.kept, lab.budget(RUNS, trials=(TRIALS, MOST_TRIALS)), room)
         self.notes: list[str] = []
         self.unsteady: list[tuple[Repair, Proof]] = []
         """The first that meets the criteria, but might not on other samples like these."""
@@ -112,9 +112,9 @@ class _Repairing:
         Raises OutOfTime where there might have been one.
         """
         for way in WAYS:
-            purse = self.work.purse
-            purse.kept = 0.0 if way is mix or len(self.outcome.kept) < 2 else _FOR_MIXED
-            for candidate in () if purse.empty else way(self.work):
+            budget = self.work.budget
+            budget.kept = 0.0 if way is mix or len(self.outcome.kept) < 2 else _FOR_MIXED
+            for candidate in () if budget.empty else way(self.work):
                 if not self.lab.is_proved(candidate.plan):
                     self.lab.clock.check()
                 repair = self._confirmed(candidate)
@@ -134,8 +134,8 @@ class _Repairing:
             self.notes.append(f"repair stopped early: the budget of {spent} builds is spent")
             return None
         base = candidate.base
-        wanted = units(base.network, candidate.choice.scales, base.ranges)
-        choice = self.work.chooser(base).prune(wanted, candidate.choice, candidate.high)
+        changed_units = units(base.network, candidate.choice.scales, base.ranges)
+        choice = self.work.chooser(base).prune(changed_units, candidate.choice, candidate.high)
         pruned = replace(candidate, choice=choice)
         candidate = pruned if simulator.trial(pruned.plan).passed else candidate
         proof = lab.prove(candidate.plan)
@@ -147,9 +147,9 @@ class _Repairing:
     def _repair(self, candidate: Candidate, proof: Proof) -> Repair:
         layers = tuple(group.name for group in self.lab.groups if group.name in candidate.high)
         migrated, outputs = candidate.base.migration is not None, candidate.base.plan.outputs
-        kept_apart: Literal["unfuse", "mixed"] = "unfuse" if outputs else "mixed"
+        kind_of_layers: Literal["unfuse", "mixed"] = "unfuse" if outputs else "mixed"
         return Repair(
-            kind=kept_apart if layers or outputs else "migrate" if migrated else "recalibrate",
+            kind=kind_of_layers if layers or outputs else "migrate" if migrated else "recalibrate",
             layers=layers,
             rescales=tuple(_rescales(self.lab.network, candidate)),
             scores=proof.verdict.scores,

@@ -16,7 +16,7 @@ import numpy as np
 from pytest_int8acc.errors import ModelError
 from pytest_int8acc.graph.groups import find_groups
 from pytest_int8acc.graph.network import Network, Plan, Precision, symmetric
-from pytest_int8acc.lab.purse import Purse
+from pytest_int8acc.lab.run_budget import RunBudget
 from pytest_int8acc.lab.simulator import Simulator
 from pytest_int8acc.lab.values import TensorValues
 from pytest_int8acc.scales.methods import FEW_BINS, METHODS
@@ -98,12 +98,14 @@ class Choice:
 
     scales: Mapping[str, float] = field(default_factory=dict)
     methods: Mapping[str, str] = field(default_factory=dict)
-    badness: float = np.inf
+    normalized_loss: float = np.inf
     """Of the outputs, on the samples looked at."""
 
     def plus(self, other: Choice) -> Choice:
         """Both; the other counts where they differ."""
-        return Choice({**self.scales, **other.scales}, {**self.methods, **other.methods}, other.badness)
+        return Choice(
+            {**self.scales, **other.scales}, {**self.methods, **other.methods}, other.normalized_loss
+        )
 
     def only(self, tensors: Collection[str]) -> Choice:
         """What was chosen for some of the tensors; not measured yet."""
@@ -128,18 +130,18 @@ class Unit:
 
 
 class Chooser:
-    """Looks for scales over a plan, by trials on a few samples that a purse pays for."""
+    """Looks for scales over a plan, by trials on a few samples that a budget pays for."""
 
-    def __init__(self, simulator: Simulator, base: Plan, own: Mapping[str, float], purse: Purse) -> None:
+    def __init__(self, simulator: Simulator, base: Plan, own: Mapping[str, float], budget: RunBudget) -> None:
         """Keep what is needed.
 
         Args:
             simulator: Tries the plans.
             base: What every plan does beside.
             own: Scale of each activation under ``base``.
-            purse: Pays for the trials.
+            budget: Pays for the trials.
         """
-        self.own, self.base, self.purse = own, base, purse
+        self.own, self.base, self.budget = own, base, budget
         self._simulator = simulator
 
     def plan(self, choice: Choice, high: Mapping[str, Precision] | None = None) -> Plan:
@@ -148,40 +150,43 @@ class Chooser:
 
     def weighed(self, choice: Choice, high: Mapping[str, Precision]) -> Choice:
         """The choice with how far its outputs are off."""
-        self.purse.pay()
-        return replace(choice, badness=self._simulator.badness(self.plan(choice, high)))
+        self.budget.pay()
+        return replace(choice, normalized_loss=self._simulator.normalized_loss(self.plan(choice, high)))
 
     def rescale(
         self,
-        wanted: Sequence[Unit],
+        chosen_units: Sequence[Unit],
         *,
         start: Choice | None = None,
         high: Mapping[str, Precision] | None = None,
         enough: float = ENOUGH,
         least: float = 0.0,
     ) -> Choice:
-        """Choose scales for ``wanted`` such that the outputs err least, on a few samples.
+        """Choose scales for ``chosen_units`` such that the outputs err least, on a few samples.
 
         Args:
-            wanted: What may change.
+            chosen_units: What may change.
             start: Scales of other tensors, kept as they are, and of these, improved on.
             high: Groups that do not run in INT8 meanwhile, and what they run in.
-            enough: The badness at which tensors are no longer changed one by one.
-            least: The badness with none of ``wanted`` in INT8, which no scales fall below.
+            enough: The normalized loss at which tensors are no longer changed one by one.
+            least: The normalized loss with none of ``chosen_units`` in INT8, which no scales fall below.
         """
         high = high or {}
         enough = max(enough, NO_MORE * least)
-        best = self.uniform(wanted, start or Choice(), high, least)
-        if best.badness <= enough:
+        best = self.uniform(chosen_units, start or Choice(), high, least)
+        if best.normalized_loss <= enough:
             return best
-        worst_first = sorted(wanted, key=lambda unit: -self._loss_db(unit, best))
+        worst_first = sorted(chosen_units, key=lambda unit: -self._loss_db(unit, best))
         for _ in range(_SWEEPS):
             before = best
             for done, unit in enumerate(worst_first):
-                if best.badness <= enough or _foretold(before, best, done, len(wanted)) > enough:
+                if (
+                    best.normalized_loss <= enough
+                    or _foretold(before, best, done, len(chosen_units)) > enough
+                ):
                     return best
                 for choice in self._others(unit, best):
-                    if self.purse.empty:
+                    if self.budget.empty:
                         return best
                     best = _better(best, self.weighed(best.plus(choice), high))
             if best is before:
@@ -190,41 +195,41 @@ class Chooser:
 
     def uniform(
         self,
-        wanted: Sequence[Unit],
+        chosen_units: Sequence[Unit],
         start: Choice,
         high: Mapping[str, Precision] | None = None,
         least: float = 0.0,
         most: int = _MANY,
     ) -> Choice:
-        """The best of the scales as they are, and of one method for all of ``wanted``; see ``rescale``.
+        """The best of the scales as they are, and of one method for all of ``chosen_units``; see ``rescale``.
 
         Slow methods are tried for ``most`` units at most.
         """
-        if self.purse.empty:
-            return replace(start, badness=np.inf)
+        if self.budget.empty:
+            return replace(start, normalized_loss=np.inf)
         best = self.weighed(start, high or {})  # it may have been measured with other groups high
         tried = [dict(start.scales)]
-        for method in (m.name for m in METHODS.values() if not m.slow or len(wanted) <= most):
-            if best.badness <= max(ENOUGH, NO_MORE * least) or self.purse.empty:
+        for method in (m.name for m in METHODS.values() if not m.slow or len(chosen_units) <= most):
+            if best.normalized_loss <= max(ENOUGH, NO_MORE * least) or self.budget.empty:
                 break
             choice = start
-            for unit in wanted:
+            for unit in chosen_units:
                 choice = choice.plus(unit.choice(method))
             if choice.scales not in tried:
                 tried.append(dict(choice.scales))
                 best = _better(best, self.weighed(choice, high or {}))
         return best
 
-    def prune(self, wanted: Sequence[Unit], choice: Choice, high: Mapping[str, Precision]) -> Choice:
+    def prune(self, chosen_units: Sequence[Unit], choice: Choice, high: Mapping[str, Precision]) -> Choice:
         """The choice without those scales that do no more good than the network's own."""
-        if len(wanted) < 2 or self.purse.empty:
+        if len(chosen_units) < 2 or self.budget.empty:
             return choice
         least = choice = self.weighed(choice, high)  # it may have been measured with other groups high
-        for unit in wanted:
-            if self.purse.empty:
+        for unit in chosen_units:
+            if self.budget.empty:
                 break
             tried = self.weighed(least.only(set(least.scales).difference(unit.tensors)), high)
-            if tried.badness <= choice.badness * (1 + _WORTH):
+            if tried.normalized_loss <= choice.normalized_loss * (1 + _WORTH):
                 least = tried
         return least
 
@@ -267,8 +272,8 @@ def units(network: Network, tensors: Iterable[str], ranges: Ranges) -> list[Unit
 
 def activations(network: Network, groups: Iterable[str] | None = None) -> list[str]:
     """Activations that groups quantize, each once, in topological order; None: of all groups."""
-    wanted = None if groups is None else set(groups)
-    edges = (e for g in network.groups if wanted is None or g.name in wanted for e in g.edges)
+    chosen_units = None if groups is None else set(groups)
+    edges = (e for g in network.groups if chosen_units is None or g.name in chosen_units for e in g.edges)
     return list(dict.fromkeys(e.tensor for e in edges if e.quantization.values is None))
 
 
@@ -289,9 +294,13 @@ def _shared(network: Network) -> list[frozenset[str]]:
 
 
 def _foretold(before: Choice, best: Choice, done: int, units: int) -> float:
-    """The badness after a sweep over all units, if each of the others gains what those done have gained."""
-    return before.badness - (before.badness - best.badness) * units / done if done else 0.0
+    """The normalized loss after a sweep over all units, if the others gain what those done have gained."""
+    return (
+        before.normalized_loss - (before.normalized_loss - best.normalized_loss) * units / done
+        if done
+        else 0.0
+    )
 
 
 def _better(best: Choice, tried: Choice) -> Choice:
-    return tried if tried.badness < best.badness * (1 - _WORTH) else best
+    return tried if tried.normalized_loss < best.normalized_loss * (1 - _WORTH) else best

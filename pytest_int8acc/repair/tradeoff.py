@@ -34,14 +34,14 @@ def tradeoff(lab: Lab, found: Found) -> Tradeoff | None:
     order = found.result.order
     shares = np.cumsum([0.0, *(lab.work[name] for name in order)])
     counts = {int(np.searchsorted(shares, share - 1e-9)) for share in _SHARES} | {len(order)}
-    wanted = sorted(count for count in counts if count <= len(order))
-    if len(wanted) < 3:
+    sizes = sorted(count for count in counts if count <= len(order))
+    if len(sizes) < 3:
         return None
     few = lab.simulator.few
-    most = math.ceil(lab.simulator.allowance(_RUNS) * len(lab.simulator.inputs) / len(wanted))
+    most = math.ceil(lab.simulator.allowance(_RUNS) * len(lab.simulator.inputs) / len(sizes))
     evaluator = lab.simulated(few[:: -(-len(few) // most)])
     trials = []
-    for count in wanted:
+    for count in sizes:
         lab.clock.check()
         high = evaluator.indices(order[:count])
         trials.append(evaluator.trial(high, range(evaluator.samples), None))
@@ -49,6 +49,6 @@ def tradeoff(lab: Lab, found: Found) -> Tradeoff | None:
     criterion = evaluator.criteria[worst]
     points = (
         TradeoffPoint(count, float(shares[count]), criterion.score(trial.scores[worst]))
-        for count, trial in zip(wanted, trials, strict=True)
+        for count, trial in zip(sizes, trials, strict=True)
     )
-    return Tradeoff(order[: wanted[-1]], tuple(points), evaluator.samples)
+    return Tradeoff(order[: sizes[-1]], tuple(points), evaluator.samples)

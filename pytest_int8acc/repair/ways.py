@@ -18,7 +18,7 @@ from pytest_int8acc.graph.migrate import migrate
 from pytest_int8acc.graph.network import Network, Plan, Precision, symmetric
 from pytest_int8acc.graph.plan import activation_scales
 from pytest_int8acc.lab.lab import Lab, Source
-from pytest_int8acc.lab.purse import Purse
+from pytest_int8acc.lab.run_budget import RunBudget
 from pytest_int8acc.repair.fusions import fewest_outputs
 from pytest_int8acc.repair.migration import best_first, uneven_sites
 from pytest_int8acc.repair.scales import (
@@ -79,16 +79,16 @@ class Candidate:
 class Work:
     """One repair under way: the lab, the culprits, what may still be spent, and the bases tried so far."""
 
-    def __init__(self, lab: Lab, culprits: tuple[str, ...], purse: Purse, room: float = 1.0) -> None:
+    def __init__(self, lab: Lab, culprits: tuple[str, ...], budget: RunBudget, room: float = 1.0) -> None:
         """Keep what is needed.
 
         Args:
             lab: Of a failing case.
             culprits: None: all groups are looked at.
-            purse: Pays for trials.
+            budget: Pays for trials.
             room: The share of what the limits allow that leaves a reserve.
         """
-        self.lab, self.culprits, self.purse, self.room = lab, culprits, purse, room
+        self.lab, self.culprits, self.budget, self.room = lab, culprits, budget, room
         self.bases: list[Base] = []
         self.notes: list[str] = []
 
@@ -100,11 +100,11 @@ class Work:
     @property
     def best(self) -> Base:
         """The base whose outputs err least."""
-        return min(self.bases, key=lambda base: base.choice.badness)
+        return min(self.bases, key=lambda base: base.choice.normalized_loss)
 
     def chooser(self, base: Base) -> Chooser:
         """Looks for scales over a base."""
-        return Chooser(self.lab.simulator, base.plan, base.own, self.purse)
+        return Chooser(self.lab.simulator, base.plan, base.own, self.budget)
 
     def log(self, text: str, *numbers: object) -> None:
         """Say what is looked for."""
@@ -122,7 +122,7 @@ def unfuse(work: Work) -> Iterator[Candidate]:
     most = lab.builds + lab.measured.settings.max_builds - 1  # the ways after it have one
 
     def spent() -> bool:
-        return lab.builds >= most or work.purse.empty
+        return lab.builds >= most or work.budget.empty
 
     for plan in lab.refuted if lab.measured.backend.builds_engines else ():
         work.log("looking for the fusion that computes wrong")
@@ -140,7 +140,7 @@ def recalibrate(work: Work) -> Iterator[Candidate]:
         work.log("looking for other scales, ranges from %s", source.description or "the inputs")
         odd_ones = _not_symmetric(work.lab.network)
         looked_at = with_tied(work.lab.network, [*activations(work.lab.network, work.groups), *odd_ones])
-        if work.bases and work.best.choice.badness > NEAR and _are_like(work, looked_at):
+        if work.bases and work.best.choice.normalized_loss > NEAR and _are_like(work, looked_at):
             return  # what these ranges lead to is known
         ranges = Ranges(work.lab.values(source.data).of(looked_at))
         work.bases.append(_base(work, source, ranges, odd_ones))
@@ -153,15 +153,15 @@ def migrate_ranges(work: Work) -> Iterator[Candidate]:
     Not what the case's own plan moves already.
     """
     base, lab = work.best, work.lab
-    wanted = [t for t in activations(base.network, work.groups) if t not in lab.int8.given.moves]
-    uneven = uneven_sites(base.network, wanted, lab.values(base.source.data, base.plan))
+    chosen_units = [t for t in activations(base.network, work.groups) if t not in lab.int8.given.moves]
+    uneven = uneven_sites(base.network, chosen_units, lab.values(base.source.data, base.plan))
     best = base
     for alpha in best_first(uneven) if uneven else ():
-        if work.purse.empty or (best is not base and best.choice.badness <= ENOUGH):
+        if work.budget.empty or (best is not base and best.choice.normalized_loss <= ENOUGH):
             break
         work.log("migrating %d activations, alpha %g", len(uneven), alpha)
         moves = {tensor: site.factors(alpha) for tensor, site in uneven.items()}
-        best = min(best, _migrated(work, base, moves, alpha), key=lambda base: base.choice.badness)
+        best = min(best, _migrated(work, base, moves, alpha), key=lambda base: base.choice.normalized_loss)
     if best is not base:
         work.bases.append(best)
         yield from _rescaled(work, len(work.bases) - 1, work.groups)
@@ -172,35 +172,35 @@ def rescale_all(work: Work) -> Iterator[Candidate]:
 
     Chosen aside: scales that make up for a fault elsewhere do harm once that is mended.
     """
-    plain = min((b for b in work.bases if b.migration is None), key=lambda base: base.choice.badness)
+    plain = min((b for b in work.bases if b.migration is None), key=lambda base: base.choice.normalized_loss)
     moved = [b for b in work.bases if b.migration is not None]
     for base in (plain, *moved) if work.culprits else ():
         every = activations(base.network)
         work.log("looking for other scales of all %d tensors", len(every))
-        aside = Work(work.lab, work.culprits, work.purse)
+        aside = Work(work.lab, work.culprits, work.budget)
         aside.bases.append(replace(base, ranges=_ranges(work, base, every)))
         yield from _rescaled(aside, 0, None)
 
 
 def mix(work: Work) -> Iterator[Candidate]:
     """Scales for each culprit while the others are high; then those that can return to INT8 do."""
-    if len(work.culprits) < 2 or work.purse.empty:
+    if len(work.culprits) < 2 or work.budget.empty:
         return
     base, keep = work.best, work.lab.measured.keep
     chooser = work.chooser(base)
     choice = base.choice.only(base.touched)
-    least = chooser.weighed(choice, dict.fromkeys(work.culprits, keep)).badness
+    least = chooser.weighed(choice, dict.fromkeys(work.culprits, keep)).normalized_loss
     every = units(base.network, activations(base.network, work.culprits), base.ranges)
     unit_of = {tensor: unit for unit in every for tensor in unit.tensors}
     for name in work.culprits:
         tensors = activations(base.network, [name])
-        wanted = list(dict.fromkeys(unit_of[tensor] for tensor in tensors if tensor in unit_of))
+        chosen_units = list(dict.fromkeys(unit_of[tensor] for tensor in tensors if tensor in unit_of))
         others = dict.fromkeys((c for c in work.culprits if c != name), keep)
-        choice = chooser.rescale(wanted, start=choice, high=others, least=least)
+        choice = chooser.rescale(chosen_units, start=choice, high=others, least=least)
     everything, proposed = work.lab.simulated().indices(work.culprits), None
     for room in _ROOMS:  # the next where an engine computes worse than the simulation, or without a reserve
         evaluator = work.lab.simulated(base=chooser.plan(choice), room=room * work.room)
-        result = certify(evaluator, everything, budget=Budget(clock=work.lab.clock, refines=work.purse.left))
+        result = certify(evaluator, everything, budget=Budget(clock=work.lab.clock, refines=work.budget.left))
         if not result.passed or len(result.high) == len(work.culprits):
             return
         if result.high != proposed:
@@ -246,8 +246,8 @@ def _migrated(work: Work, base: Base, moves: Mapping[str, Array], alpha: float) 
     moved = replace(base, plan=plan, migration=facts, touched=done.touched)
     ranges = _ranges(work, moved, [*kept.intersection(base.ranges.held), *done.touched])
     moved = _on(work, replace(moved, ranges=ranges))
-    wanted = units(moved.network, done.touched, ranges)
-    return replace(moved, choice=work.chooser(moved).uniform(wanted, base.choice.only(kept), most=0))
+    chosen_units = units(moved.network, done.touched, ranges)
+    return replace(moved, choice=work.chooser(moved).uniform(chosen_units, base.choice.only(kept), most=0))
 
 
 def _ranges(work: Work, base: Base, tensors: Sequence[str]) -> Ranges:
@@ -261,12 +261,12 @@ def _ranges(work: Work, base: Base, tensors: Sequence[str]) -> Ranges:
 def _rescaled(work: Work, place: int, groups: tuple[str, ...] | None) -> Iterator[Candidate]:
     """Other scales for what some groups read (None: all do), all of them in INT8, at a place in the bases."""
     base = work.bases[place]
-    wanted = units(base.network, activations(base.network, groups), base.ranges)
+    chosen_units = units(base.network, activations(base.network, groups), base.ranges)
     proposed = None
     for enough in (1.0, ENOUGH):
-        choice = work.chooser(base).rescale(wanted, start=base.choice, enough=enough)
+        choice = work.chooser(base).rescale(chosen_units, start=base.choice, enough=enough)
         base = work.bases[place] = replace(base, choice=choice)
-        if NEAR < choice.badness < np.inf or choice == proposed:
+        if NEAR < choice.normalized_loss < np.inf or choice == proposed:
             return
         yield Candidate(base, choice)
         proposed = choice

@@ -51,9 +51,9 @@ def worse_weights(network: Network, groups: Iterable[str] | None = None) -> tupl
 
 def _weights(network: Network, groups: Iterable[str] | None) -> Iterator[tuple[Edge, Array]]:
     """Edges of groups (None: of all) on constants, with their float values."""
-    constants, wanted = network.model.constants(), None if groups is None else set(groups)
+    constants, selected = network.model.constants(), None if groups is None else set(groups)
     for group in network.groups:
-        for edge in group.edges if wanted is None or group.name in wanted else ():
+        for edge in group.edges if selected is None or group.name in selected else ():
             if edge.tensor in constants:
                 yield edge, constants[edge.tensor]
 

@@ -122,8 +122,8 @@ def _answer(result: CaseResult, verbosity: int, wraps: bool) -> list[str]:
     for line in fix_lines(result):
         lines += _wrapped(line, _LINES_OF_FIX, wraps)
     lines += culprit_lines(result, 20 if verbosity > 0 else _CULPRITS)
-    told = [*cautions(result), *own_inputs(result)]
-    lines += _caution_lines(told, None if verbosity > 0 else _CAUTIONS)
+    sentences = [*cautions(result), *own_inputs(result)]
+    lines += _caution_lines(sentences, None if verbosity > 0 else _CAUTIONS)
     return [*lines, _more(result, verbosity)]
 
 
@@ -155,15 +155,15 @@ def fix_lines(result: CaseResult) -> list[str]:
         return [f"Fix: {blind_fix(result.blind)}"]
     if any(output.problem and output.nan_share for output in result.outputs):
         return [f"Fix: {_FLOAT_NAN}"]
-    known = [f.remedy for f in result.findings if _is_slip(result, f) and f.remedy]
+    known = [f.remedy for f in result.findings if _is_mismatch(result, f) and f.remedy]
     lines = [f"Fix: {remedy}, and run again" for remedy in known[:1]]
     elsewhere = _elsewhere(result)
     if elsewhere and not lines:
         return [fitted(f"Fix: {elsewhere}")]
-    told = list(_recommended(result))
-    if told:
+    sentences = list(_recommended(result))
+    if sentences:
         label = "Or: " if lines else "Fix: "
-        lines.append(first_fitting([label + text for text in told]))
+        lines.append(first_fitting([label + text for text in sentences]))
     return [fitted(line) for line in lines] or [first_fitting([f"Fix: {text}" for text in _no_fix(result)])]
 
 
@@ -174,9 +174,9 @@ def _misses_share_alone(result: CaseResult) -> bool:
     return whole and bool(missed) and all(score.metric == "int8_share" for score in missed)
 
 
-def _is_slip(result: CaseResult, finding: Finding) -> bool:
-    slip = result.diagnosis.slip if result.diagnosis is not None else ""
-    return finding.source == "data" and finding.rule == slip
+def _is_mismatch(result: CaseResult, finding: Finding) -> bool:
+    mismatch = result.diagnosis.preprocessing_mismatch if result.diagnosis is not None else ""
+    return finding.source == "data" and finding.rule == mismatch
 
 
 def _elsewhere(result: CaseResult) -> str:
@@ -240,10 +240,10 @@ def _kept(search: SearchOutcome) -> Iterator[str]:
 def alternatives(result: CaseResult) -> list[str]:
     """Other ways to meet the criteria than the recommended one, cheapest first."""
     repairs = result.diagnosis.repairs[1:] if result.diagnosis is not None else ()
-    return [_told(repair) for repair in repairs]
+    return [_repair_line(repair) for repair in repairs]
 
 
-def _told(repair: Repair) -> str:
+def _repair_line(repair: Repair) -> str:
     scores = [relation(score) for score in worst_first(repair.scores)[:1]]
     return "; ".join([next(changes(repair)), *scores, "verified" if repair.verified else "not verified"])
 
@@ -290,7 +290,7 @@ def _culprit_line(culprit: Culprit) -> str:
     if not said:
         missed = alone is not None and not alone.passed
         said = f"alone in INT8: {relation(alone, 24)}" if alone is not None and missed else ""
-    taken = culprit.cause.taken_back if culprit.cause is not None else None
+    taken = culprit.cause.ablation if culprit.cause is not None else None
     share = f" ({share_text(taken, 'its')})" if taken is not None else ""
     kind = f" ({middle(culprit.op_type, 20)})"
     whole = len(f"  {culprit.layer}{kind}: {said}{share}") <= WIDTH
@@ -304,7 +304,7 @@ def cautions(result: CaseResult) -> list[str]:
     """What makes a verdict worth less than it looks, the worst first."""
     broken = [f for f in result.findings if f.source == "lint" and f.severity == "error"]
     data = [f for f in result.findings if f.source == "data" and f.severity != "note"]
-    known = [f for f in data if not _is_slip(result, f)]
+    known = [f for f in data if not _is_mismatch(result, f)]
     lint = [f"TensorRT refuses this model: {rules_text(broken)}"] if broken else []
     luck = [unsteady_text(result, score) for score in result.unsteady]
     stopped = [stop_text(result.stopped)] if result.stopped is not None else []
@@ -315,9 +315,16 @@ def cautions(result: CaseResult) -> list[str]:
     # Where no plan passes, the fix says so.
     left = [_left_text(search)] if search is not None and search.found and search.fixed_pairs else []
     built = [*no_int8(result), *precision_cautions(result.precision)]
-    told = [*lint, *luck[:1], *built, *hidden_cautions(result), *blind_cautions(result), *result.warnings]
-    told += [*stopped, *groups, *jumpy, *left]
-    return list(dict.fromkeys(told))
+    sentences = [
+        *lint,
+        *luck[:1],
+        *built,
+        *hidden_cautions(result),
+        *blind_cautions(result),
+        *result.warnings,
+    ]
+    sentences += [*stopped, *groups, *jumpy, *left]
+    return list(dict.fromkeys(sentences))
 
 
 def _left_text(search: SearchOutcome) -> str:
@@ -343,9 +350,9 @@ def own_inputs(result: CaseResult) -> list[str]:
     return ["the fix has its scales from these very inputs: before you ship, run it on others"] if own else []
 
 
-def _caution_lines(told: Sequence[str], most: int | None) -> list[str]:
-    hidden = 0 if most is None else max(len(told) - most, 0)
-    kept = told[: len(told) - hidden]
+def _caution_lines(sentences: Sequence[str], most: int | None) -> list[str]:
+    hidden = 0 if most is None else max(len(sentences) - most, 0)
+    kept = sentences[: len(sentences) - hidden]
     lines = [fitted(f"Caution: {text}") for text in kept]
     if hidden:
         more = f" (and {count(hidden, 'more caution')})"

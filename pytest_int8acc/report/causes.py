@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 
 from pytest_int8acc.report.words import NAME, count, few, middle, percent
-from pytest_int8acc.results.causes import Cause, CauseKind, Symptom, TakenBack, TakenKind
+from pytest_int8acc.results.causes import Ablation, Cause, CauseKind, Symptom, TakenKind
 
 #: Every kind of cause, with what to do.
 ADVICE: Mapping[CauseKind, str] = {
@@ -197,7 +197,7 @@ def taken_text(cause: Cause, *, named: bool = False) -> str:
         cause: Any.
         named: Whether the tensor is called by its name.
     """
-    taken = cause.taken_back
+    taken = cause.ablation
     if taken is None:
         return ""
     what = f"'{middle(taken.tensor, NAME)}'" if named else ""
@@ -208,7 +208,7 @@ def taken_text(cause: Cause, *, named: bool = False) -> str:
     return text + "".join(f", another range {percent(other.share)}" for other in others)
 
 
-def share_text(taken: TakenBack, whose: str = "the") -> str:
+def share_text(taken: Ablation, whose: str = "the") -> str:
     """Like ``97 % of the loss on 32 samples``; ``loss alone`` where all else was high."""
     seen = f" on {taken.samples} samples" if taken.samples is not None else ""
     loss = f"{whose} loss{' alone' * taken.alone}{seen}"
@@ -219,7 +219,7 @@ def _freed(what: str) -> str:
     return f"{what or 'it'} unquantized gives back"
 
 
-def _large_apart(cause: Cause, what: str) -> str:
+def _largest_channel(cause: Cause, what: str) -> str:
     named = _channels(cause) + (f" of {what}" if what else "")
     return f"{named} explain{'s' * (len(cause.channels) == 1)}"
 
@@ -235,7 +235,7 @@ _TAKEN: Mapping[TakenKind, Callable[[Cause, str], str]] = {
     "activation": lambda cause, what: _freed(what),
     "constants": lambda cause, what: _freed(what),
     "range": lambda cause, what: f"a range that fits {what or 'it'} gives back",
-    "channels": _large_apart,
+    "channels": _largest_channel,
     "per-channel": _each,
     "fp32": lambda cause, what: "FP32 around it gives back",
 }

@@ -155,8 +155,10 @@ class Chart:
 
 def chart(tradeoff: Tradeoff) -> Chart:
     """Less error is higher, in decibels of what the limit allows."""
-    strains = [min(max(point.score.strain, _LEAST), 1 / _LEAST) for point in tradeoff.points]
-    reserves = [-10 * math.log10(strain) for strain in strains]
+    normalized_losses = [
+        min(max(point.score.normalized_loss, _LEAST), 1 / _LEAST) for point in tradeoff.points
+    ]
+    reserves = [-10 * math.log10(normalized_loss) for normalized_loss in normalized_losses]
     low, high = min(*reserves, 0.0), max(*reserves, 0.0)
     widest = max(point.share for point in tradeoff.points) or 1.0
 

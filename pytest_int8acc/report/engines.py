@@ -12,7 +12,7 @@ def engine_lines(engines: Sequence[EngineInfo], verbosity: int = 0) -> list[str]
     """A line for each engine that was to run in INT8; with ``verbosity`` 2 for the baseline's, too."""
     baseline = _latency(engines, Role.BASELINE)
     return [
-        f"{engine.role} engine: {_told(engine)}{_speed(engine.latency, baseline)}"
+        f"{engine.role} engine: {_engine_text(engine)}{_speed(engine.latency, baseline)}"
         for engine in engines
         if verbosity >= 2 or engine.role != Role.BASELINE
     ]
@@ -41,14 +41,14 @@ def speedup(engines: Sequence[EngineInfo]) -> float | None:
 
 def int8_layers(engines: Sequence[EngineInfo]) -> str:
     """Like ``45 of 54``, for the INT8 engine; empty where it does not tell."""
-    told = [engine for engine in engines if engine.role == Role.INT8 and engine.weighted]
-    if not told:
+    inspected = [engine for engine in engines if engine.role == Role.INT8 and engine.weighted]
+    if not inspected:
         return ""
-    untold = f", {told[0].untold} untold" if told[0].untold else ""
-    return f"{told[0].int8} of {told[0].weighted}{untold}"
+    untold = f", {inspected[0].untold} untold" if inspected[0].untold else ""
+    return f"{inspected[0].int8} of {inspected[0].weighted}{untold}"
 
 
-def _told(engine: EngineInfo) -> str:
+def _engine_text(engine: EngineInfo) -> str:
     if not engine.layers:
         return "does not tell its layers"
     layers = count(engine.weighted, "weighted layer")

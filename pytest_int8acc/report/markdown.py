@@ -20,7 +20,7 @@ from pytest_int8acc.report.plain import restore_entry
 from pytest_int8acc.report.search import alone_text, fix_line
 from pytest_int8acc.report.summary import stage_lines
 from pytest_int8acc.report.summary import summary as why
-from pytest_int8acc.report.terminal import said_of, tally
+from pytest_int8acc.report.terminal import counts_text, said_of
 from pytest_int8acc.report.text import headline
 from pytest_int8acc.report.words import count, first_fitting, formats, in_low, shorten
 from pytest_int8acc.results import CaseResult
@@ -51,7 +51,7 @@ def summary(report: Mapping[str, Any], limit: int = LIMIT) -> str:
     cases = report["cases"]
     # Where room is scarce, those that are not well are told first.
     ordered = [c for c in cases if c["verdict"] in BAD] + [c for c in cases if c["verdict"] not in BAD]
-    parts = [f"## {formats(cases)} accuracy: {in_markdown(tally(report))}\n\n"]
+    parts = [f"## {formats(cases)} accuracy: {in_markdown(counts_text(report))}\n\n"]
     parts += [_error(error) for error in report["errors"]]
     table = ["| | case | said | seconds |\n|---|---|---|---|\n", *map(_row, ordered)]
     sections = [_section(entry) for entry in ordered if entry["verdict"] in BAD]
@@ -99,9 +99,9 @@ def _story(result: CaseResult) -> Iterator[str]:
     """Why, where and what mends it."""
     stages = stage_lines(result.diagnosis) if result.diagnosis is not None else []
     yield f"{in_markdown(headline(result))}\n"
-    told = [*([why(result)] if result.diagnosis is not None else []), *fix_lines(result)]
+    sentences = [*([why(result)] if result.diagnosis is not None else []), *fix_lines(result)]
     findings = map(str.strip, finding_lines(result.findings))
-    for line in (*told, *map(str.strip, stages), *findings, *engine_lines(result.engines)):
+    for line in (*sentences, *map(str.strip, stages), *findings, *engine_lines(result.engines)):
         yield f"{in_markdown(line)}\n"
     search = result.search
     if search is not None and search.culprits:

@@ -85,9 +85,9 @@ def _definitions() -> dict[str, Any]:
     )
     for made, sentences in (*SENTENCES.items(), (Diagnosis, {"summary": summary})):
         said = {key: (inspect.getdoc(make) or "").partition("\n")[0] for key, make in sentences.items()}
-        told = {key: _kind("string", text) for key, text in said.items()}
-        definitions[made.__name__]["properties"] |= told
-        definitions[made.__name__]["required"] += told
+        sentence_keys = {key: _kind("string", text) for key, text in said.items()}
+        definitions[made.__name__]["properties"] |= sentence_keys
+        definitions[made.__name__]["required"] += sentence_keys
     definitions["SearchOutcome"]["properties"] |= _SEARCH
     definitions["number"] = {
         "oneOf": [{"type": "number"}, {"enum": ["inf", "-inf", "nan"]}],

@@ -163,8 +163,10 @@ def _parts(
     result: CaseResult, diagnosis: Diagnosis, say: Callable[[Sequence[Culprit]], str]
 ) -> Iterator[str]:
     """The slip of the data, and the ranges, layers or pairs at fault."""
-    slips = (f.text for f in result.findings if f.source == "data" and f.rule == diagnosis.slip)
-    yield from list(slips)[:1]
+    mismatches = (
+        f.text for f in result.findings if f.source == "data" and f.rule == diagnosis.preprocessing_mismatch
+    )
+    yield from list(mismatches)[:1]
     if diagnosis.ranges is not None:
         yield _of_ranges(diagnosis.ranges)
         return
@@ -213,23 +215,23 @@ def _span(factors: Sequence[float]) -> str:
 
 def _of_culprits(culprits: Sequence[Culprit]) -> str:
     """One culprit with its own sentence, several by kind."""
-    told = [(c.layer, c.cause) for c in culprits if c.cause is not None]
+    explained = [(c.layer, c.cause) for c in culprits if c.cause is not None]
     inside = [c for c in culprits if c.inside and c.cause is None]
-    if not told and not inside:
+    if not explained and not inside:
         return ""
-    if not told:
+    if not explained:
         return f"{few([culprit.layer for culprit in inside], 3)} at fault, {_inside(inside)}"
     kinds: dict[CauseKind, list[str]] = {}
-    for layer, cause in told:
+    for layer, cause in explained:
         kinds.setdefault(cause.kind, []).append(layer)
     if len(kinds) == 1 and not inside:
-        layer, cause = told[0]
-        more = f" (and {count(len(told) - 1, 'more layer')} alike)" if len(told) > 1 else ""
+        layer, cause = explained[0]
+        more = f" (and {count(len(explained) - 1, 'more layer')} alike)" if len(explained) > 1 else ""
         return f"{layer}: {cause_text(cause)}{more}"
     parts = [f"{KINDS[kind]} in {few(layers, 3)}" for kind, layers in kinds.items()]
     if inside:
         parts.append(f"{few([culprit.layer for culprit in inside], 3)} {_inside(inside)}")
-    return f"{len(told) + len(inside)} layers at fault: {'; '.join(parts)}"
+    return f"{len(explained) + len(inside)} layers at fault: {'; '.join(parts)}"
 
 
 def _inside(culprits: Sequence[Culprit]) -> str:
@@ -240,16 +242,16 @@ def _inside(culprits: Sequence[Culprit]) -> str:
 
 def _of_kinds(culprits: Sequence[Culprit], say: Callable[[Cause], str] = cause_text) -> str:
     """The one culprit and what ``say`` makes of its cause; of several, how many each kind of cause has."""
-    told = [(culprit, culprit.cause) for culprit in culprits if culprit.cause is not None]
-    if len(culprits) == 1 and told:
-        culprit, cause = told[0]
+    explained = [(culprit, culprit.cause) for culprit in culprits if culprit.cause is not None]
+    if len(culprits) == 1 and explained:
+        culprit, cause = explained[0]
         layer, kind = middle(culprit.layer, NAME), middle(culprit.op_type, NAME)
         return f"{kind} '{layer}' is at fault: {say(_short(cause))}"
     inside = [culprit for culprit in culprits if culprit.inside and culprit.cause is None]
     if len(culprits) == 1 and inside:
         layer, kind = middle(inside[0].layer, NAME), middle(inside[0].op_type, NAME)
         return f"{kind} '{layer}' is at fault, {_inside(inside)}"
-    kinds = Counter(cause.kind for _, cause in told)
+    kinds = Counter(cause.kind for _, cause in explained)
     parts = [f"{KINDS[kind]} in {count(n, 'layer')}" for kind, n in kinds.most_common()]
     parts += [f"{count(len(inside), 'layer')} {_inside(inside)}"] if inside else []
     return "; ".join(parts)

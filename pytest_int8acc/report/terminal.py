@@ -65,12 +65,12 @@ def detail_lines(properties: Mapping[str, Any], verbosity: int, width: int, *, f
         return wrapped(settings, width)
     result = restore(json.loads(properties["int8acc.details"]))
     lines = [headline(result), *details(result, verbosity, width), *remedies(result, verbosity, width)]
-    told = [*(in_low(line, result.low) for line in lines if line), settings]
-    return [part for line in told for part in wrapped(line, width)]
+    sentences = [*(in_low(line, result.low) for line in lines if line), settings]
+    return [part for line in sentences for part in wrapped(line, width)]
 
 
 def merged_lines(report: Mapping[str, Any]) -> list[str]:
-    """What merging shards has found: each case that is not well, the files not read, and the tally."""
+    """What merging shards has found: each case that is not well, the files not read, and the counts."""
     lines = [
         f"{entry['verdict'].upper()} {status_line(entry['nodeid'], {}, said_of(entry))}"
         for entry in report["cases"]
@@ -80,7 +80,7 @@ def merged_lines(report: Mapping[str, Any]) -> list[str]:
         f"ERROR {error['nodeid']} - {error['message'].partition(chr(10))[0]}" for error in report["errors"]
     ]
     total = f"{count(len(report['cases']), 'case')} of {count(len(report['merged']), 'report')}"
-    return [*lines, f"int8acc: {total}: {tally(report)}"]
+    return [*lines, f"int8acc: {total}: {counts_text(report)}"]
 
 
 def said_of(entry: Mapping[str, Any], say: Callable[[CaseResult], str] = status) -> str:
@@ -92,7 +92,7 @@ def said_of(entry: Mapping[str, Any], say: Callable[[CaseResult], str] = status)
     return say(result)
 
 
-def tally(report: Mapping[str, Any]) -> str:
+def counts_text(report: Mapping[str, Any]) -> str:
     """Like ``1 failed, 1 error, 20 passed``, with the files that could not be read."""
     unread = ["error"] * len(report["errors"])
     return ", ".join(f"{n} {verdict}" for verdict, n in tallies(report, unread)) or "nothing ran"

@@ -106,10 +106,14 @@ def headline(result: CaseResult) -> str:
 
 def status(result: CaseResult) -> str:
     """One line for the terminal section: the worst score, the backend, the formats, the worst warning."""
-    told = cautions(result)
-    worst = fitted(told[0], 2 * WIDTH) if told else ""
-    many = f"{len(told)} warnings, the worst: {worst}" if len(told) > 1 else f"warning: {worst}"
-    cautioned = [in_low(many, result.low)] if told else []
+    caution_texts = cautions(result)
+    worst = fitted(caution_texts[0], 2 * WIDTH) if caution_texts else ""
+    many = (
+        f"{len(caution_texts)} warnings, the worst: {worst}"
+        if len(caution_texts) > 1
+        else f"warning: {worst}"
+    )
+    cautioned = [in_low(many, result.low)] if caution_texts else []
     formats = [] if result.precision is None else [precision_text(result.precision)]
     return "; ".join([f"{most_critical(result)}, {result.backend}", *formats, *cautioned])
 
@@ -127,8 +131,8 @@ def most_critical(result: CaseResult) -> str:
 
 def warnings_of(result: CaseResult) -> list[str]:
     """What makes the verdict worth less than it looks, an engine without INT8 first."""
-    told = [*no_int8(result), *precision_cautions(result.precision), *result.warnings]
-    return list(dict.fromkeys(told))
+    caution_texts = [*no_int8(result), *precision_cautions(result.precision), *result.warnings]
+    return list(dict.fromkeys(caution_texts))
 
 
 def details(result: CaseResult, verbosity: int = 0, width: int | None = None) -> list[str]:

@@ -56,7 +56,7 @@ def _case(anchor: str, entry: Mapping[str, Any], texts: Mapping[str, str]) -> di
         "message": "" if repeats or message.strip() == said else message,
         "seconds": entry["seconds"],
         "settings": str(entry.get("settings", "")),
-        "strain": -1.0,
+        "normalized_loss": -1.0,
         "place": None,
         "result": None,
         "why": "",
@@ -74,13 +74,13 @@ def measured_view(result: CaseResult, texts: Mapping[str, str]) -> dict[str, Any
     judged, search, diagnosis = worst_first(result.scores), result.search, result.diagnosis
     repairs = diagnosis.repairs if diagnosis else ()
     # how much of its limit the worst score uses up, 1 at the limit; -1 where nothing was judged
-    worst = max((score.strain for score in judged), default=-1.0)
+    worst = max((score.normalized_loss for score in judged), default=-1.0)
     layers = [culprit.layer for culprit in search.culprits] if search else []
     notes = (*search.notes, *remarks(search, repairs)) if search else ()
     fixes = [] if result.passed else fix_lines(result)
     return {
         "result": result,
-        "strain": worst if math.isfinite(worst) else 1e308,
+        "normalized_loss": worst if math.isfinite(worst) else 1e308,
         "place": max((place for s in judged if (place := score_place(s)) is not None), default=None),
         "why": in_low(_why(result), result.low),
         "headline": headline(result),
@@ -248,7 +248,7 @@ def score_place(score: Score) -> float | None:
     """Where a judged score lies between 0 (perfect), 50 (its limit) and 100 (infinitely off)."""
     if score.limit is None:
         return None
-    used = score.strain
+    used = score.normalized_loss
     if used <= 1:
         return 50 * used
     return 100 - 50 / used if math.isfinite(used) else 100.0

@@ -105,9 +105,9 @@ def count(n: int, thing: str) -> str:
 
 
 def worst_first(scores: Iterable[Score]) -> list[Score]:
-    """The judged ones among ``scores``: missed limits first, each part by falling strain."""
+    """The judged ones among ``scores``: missed limits first, each part by falling normalized loss."""
     judged = (score for score in scores if score.limit is not None)
-    return sorted(judged, key=lambda score: (score.passed, -score.strain))
+    return sorted(judged, key=lambda score: (score.passed, -score.normalized_loss))
 
 
 def relation(score: Score, most: int | None = None) -> str:

@@ -50,7 +50,7 @@ TakenKind = Literal["activation", "constants", "range", "channels", "per-channel
 
 
 @dataclass(frozen=True)
-class TakenBack:
+class Ablation:
     """One thing about a culprit taken back by itself, other culprits out of INT8, and what came of it."""
 
     kind: TakenKind
@@ -94,9 +94,9 @@ class Cause:
     """Of that node, or of the group's leader."""
     format: str = ""
     """The number format that does not hold the scale, or the type of the zero point."""
-    taken_back: TakenBack | None = None
+    ablation: Ablation | None = None
     """What shows the cause; None where nothing was tried, or told nothing."""
-    tried: tuple[TakenBack, ...] = ()
+    tried: tuple[Ablation, ...] = ()
     """All that was taken back, in order."""
     masked: bool = False
     """The few greatest values are a mask, and all that INT8 keeps."""
@@ -241,7 +241,7 @@ class Diagnosis:
     first_stage: Stage | None = None
     """The first stage that leaves its limit; None where none does."""
     ranges: OddRanges | None = None
-    slip: str = ""
+    preprocessing_mismatch: str = ""
     """Rule of the finding that tells what is wrong with the calibration data; empty where none counts."""
     fixed_pairs: tuple[str, ...] = ()
     """Q/DQ nodes that no plan takes off."""

@@ -85,7 +85,7 @@ class Score:
         return self.passed and (self.interval is None or self.interval.kept >= LIKELY)
 
     @property
-    def strain(self) -> float:
+    def normalized_loss(self) -> float:
         """How much of what the limit allows is used up: 0 is perfect, 1 exactly the limit, more is missed.
 
         Makes scores of different metrics comparable: the ratio of noise powers for decibels, of values for a
@@ -107,12 +107,12 @@ class Score:
             return consistent(max(used, 0.0) / allowed, self.passed)
         return consistent(math.inf if used > 0 else 0.0, self.passed)
 
-    def at_strain(self, strain: float) -> float:
-        """The value that uses up so much of the limit; strain is greater than 0."""
+    def at_normalized_loss(self, normalized_loss: float) -> float:
+        """The value that uses up so much of the limit; normalized loss is greater than 0."""
         limit = math.nan if self.limit is None else self.limit
         if self.metric.endswith("_db"):
-            return limit - 10 * math.log10(strain)
-        return self._perfect - strain * (self._perfect - limit)
+            return limit - 10 * math.log10(normalized_loss)
+        return self._perfect - normalized_loss * (self._perfect - limit)
 
     @property
     def _perfect(self) -> float:
@@ -136,9 +136,9 @@ def score_name(subject: str, metric: str) -> str:
     return subject if subject == metric or subject.endswith(f":{metric}") else f"{subject} {metric}"
 
 
-def consistent(strain: float, passed: bool) -> float:
-    """``strain`` on the side of 1 that the verdict says, where rounding has put it on the other."""
-    return min(strain, 1.0) if passed else max(strain, math.nextafter(1.0, 2.0))
+def consistent(normalized_loss: float, passed: bool) -> float:
+    """``normalized_loss`` on the side of 1 that the verdict says, where rounding has put it on the other."""
+    return min(normalized_loss, 1.0) if passed else max(normalized_loss, math.nextafter(1.0, 2.0))
 
 
 @dataclass(frozen=True)

@@ -55,20 +55,20 @@ def load_scales(
         ScalesError: The file cannot be read, or covers none of the tensors.
     """
     text = read_text(path)
-    wanted = _with_origins(tensors, origins or {})
-    makers = {t: producers[t] for t in wanted if t in producers} if producers else {}
-    known = {*wanted, *makers.values()}
+    requested = _with_origins(tensors, origins or {})
+    makers = {t: producers[t] for t in requested if t in producers} if producers else {}
+    known = {*requested, *makers.values()}
     found: dict[str, float] = {}
     if text.lstrip().startswith(("{", "[")):
         ranges = ranges_of_text(text, path)
         entries, source = ranges.exact(known), f"dynamic ranges of {path.name}"
-        found.update(ranges.matched(wanted, known))
+        found.update(ranges.matched(requested, known))
     else:
         cache = cache_of_text(text, path)
         entries, source = dict(cache.values), f"{path.name} ({cache.header})"
     found.update({tensor: entries[node] for tensor, node in makers.items() if node in entries})
-    found.update({tensor: entries[tensor] for tensor in wanted if tensor in entries})
-    for tensor in reversed(wanted):  # origins first
+    found.update({tensor: entries[tensor] for tensor in requested if tensor in entries})
+    for tensor in reversed(requested):  # origins first
         origin = (origins or {}).get(tensor)
         if tensor not in found and origin in found:
             found[tensor] = found[origin]

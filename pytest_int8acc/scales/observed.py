@@ -58,12 +58,12 @@ class Observed:
             DataError: The samples cannot be read.
             OutOfTime: Before a pass begins.
         """
-        wanted = list(dict.fromkeys(tensors))
-        maxima = self.maxima(wanted)
-        missing = [tensor for tensor in wanted if tensor not in self._bins]
+        requested = list(dict.fromkeys(tensors))
+        maxima = self.maxima(requested)
+        missing = [tensor for tensor in requested if tensor not in self._bins]
         if missing:
             current().check()
             self._bins |= collect_histograms(
                 self.model, maxima.of(missing), self.dataset, BINS, sessions=self._sessions
             )
-        return {tensor: self._bins[tensor] for tensor in wanted if tensor in self._bins}
+        return {tensor: self._bins[tensor] for tensor in requested if tensor in self._bins}

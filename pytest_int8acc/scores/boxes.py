@@ -34,12 +34,14 @@ def decoded(layout: str, output: Array) -> list[F64]:
     rows = np.asarray(output, np.float64)
     rows = np.moveaxis(rows, 1, -1) if layout == "yolov8" and rows.ndim == 3 else rows
     if rows.ndim != 3 or rows.shape[2] < least or (layout == "xyxy" and rows.shape[2] != 6):
-        wanted = {
+        expected_text = {
             "xyxy": "[samples, boxes, 6]",
             "yolov8": "[samples, 4 + classes, places]",
             "yolov5": "[samples, places, 5 + classes]",
         }[layout]
-        raise CriterionError(f"'decode: {layout}' needs an output {wanted}, this one has {output.shape}")
+        raise CriterionError(
+            f"'decode: {layout}' needs an output {expected_text}, this one has {output.shape}"
+        )
     if layout == "xyxy":
         return [finite(each) for each in rows]
     scores = rows[..., 4:] if layout == "yolov8" else rows[..., 5:] * rows[..., 4:5]
@@ -55,16 +57,16 @@ def finite(boxes: F64) -> F64:
 
 def check_labels(labels: Array) -> None:
     """Raise DataError for labels that are no boxes [samples, boxes, 5 to 7]; a class below 0 is none."""
-    wanted = "expected x1, y1, x2, y2, class, and iscrowd and area where known"
+    expected_text = "expected x1, y1, x2, y2, class, and iscrowd and area where known"
     if not 5 <= labels.shape[2] <= 7:
-        raise DataError(f"labels: boxes of {labels.shape[2]} numbers (shape {labels.shape}); {wanted}")
+        raise DataError(f"labels: boxes of {labels.shape[2]} numbers (shape {labels.shape}); {expected_text}")
     kept = labels[..., 4] >= 0
     good = np.isfinite(labels).all(axis=-1) & (labels[..., 2:4] >= labels[..., :2]).all(axis=-1)
     if (kept & ~good).any() or np.isnan(labels[..., 4]).any():
         sample, place = np.argwhere((kept & ~good) | np.isnan(labels[..., 4]))[0]
         box = labels[sample, place].tolist()
         raise DataError(
-            f"labels: box {place} of sample {sample} is {box}, which ends before it starts; {wanted}"
+            f"labels: box {place} of sample {sample} is {box}, which ends before it starts; {expected_text}"
         )
 
 

@@ -23,8 +23,8 @@ from pytest_int8acc.scores.measures import DIVERGENCE, ERRORS, SQUARES
 from pytest_int8acc.scores.metrics import METRICS, Metric
 from pytest_int8acc.scores.reserve import heavy, interval
 from pytest_int8acc.scores.split import Splitter
+from pytest_int8acc.scores.statistics import OutputStatistics
 from pytest_int8acc.scores.sums import AT, F64, Sums
-from pytest_int8acc.scores.tally import Tally
 from pytest_int8acc.tensors import Array, Feed, Outputs, Part
 
 #: Below this correlation a line says nothing.
@@ -40,7 +40,7 @@ _ROUNDING = 1e-24
 class Comparison:
     """All outputs of two forms compared batch by batch; nothing of the arrays is kept but sums.
 
-    See ``compare_outputs`` for what it gives; ``Tally`` for what it holds on to where relative errors count.
+    See ``compare_outputs`` for what it gives; ``OutputStatistics`` for what it keeps.
     """
 
     def __init__(
@@ -55,11 +55,11 @@ class Comparison:
         self._criteria, self._judged_only = criteria, judged_only
         self._splitter = Splitter() if splitter is None else splitter
         self._use_defaults = not metrics_given
-        self.tallies: dict[str, Tally] = {}
+        self.statistics: dict[str, OutputStatistics] = {}
         """By the name of an output, or of a part of one."""
 
     def open(self, baseline: Sequence[str], candidate: Sequence[str], first: Mapping[str, Array]) -> None:
-        """Make a tally for each output, or for each of its parts.
+        """Make statistics for each output, or for each of its parts.
 
         Args:
             baseline: Names of its outputs.
@@ -112,21 +112,21 @@ class Comparison:
 
     def _open(self, name: str, limits: Sequence[OutputLimits], part: Part | None) -> None:
         known = None if not limits and self._use_defaults else limits
-        self.tallies[name] = Tally(name, known, judged_only=self._judged_only, part=part)
+        self.statistics[name] = OutputStatistics(name, known, judged_only=self._judged_only, part=part)
 
     def add(self, baseline: Feed, candidate: Feed) -> None:
         """Compare the next batch; CriterionError where a criterion or the candidate does not fit."""
-        if not self.tallies:
+        if not self.statistics:
             self.open(list(baseline), list(candidate), baseline)
-        for tally in self.tallies.values():
-            tally.add(baseline[tally.output], candidate[tally.output])
+        for stats in self.statistics.values():
+            stats.add(baseline[stats.output], candidate[stats.output])
 
     def results(
         self, noise: Comparison | None = None, *, intervals: bool = False
     ) -> tuple[OutputResult, ...]:
         """Every output's scores; ``noise``: the baseline compared with its second run, of any samples."""
-        rerun = noise.tallies if noise is not None else {}
-        return tuple(result(t, rerun.get(name), intervals=intervals) for name, t in self.tallies.items())
+        rerun = noise.statistics if noise is not None else {}
+        return tuple(result(t, rerun.get(name), intervals=intervals) for name, t in self.statistics.items())
 
 
 def fit_line(s: Sums) -> LineFit | None:
@@ -195,8 +195,8 @@ def compare_outputs(
     """
     found = Comparison(criteria, metrics_given=metrics_given, judged_only=judged_only, splitter=splitter)
     found.open(list(baseline), list(candidate), {n: arrays[0] for n, arrays in baseline.items() if arrays})
-    for tally in found.tallies.values():
-        _add_all(tally, baseline[tally.output], candidate[tally.output])
+    for stats in found.statistics.values():
+        _add_all(stats, baseline[stats.output], candidate[stats.output])
     return found.results()
 
 
@@ -222,90 +222,92 @@ def compare_output(
     Raises:
         CriterionError: A metric does not fit the output, or a limit stands on a baseline that is not finite.
     """
-    found = Tally(name, limits, judged_only=judged_only)
+    found = OutputStatistics(name, limits, judged_only=judged_only)
     _add_all(found, baseline, candidate)
     return result(found)
 
 
-def _add_all(tally: Tally, baseline: Sequence[Array], other: Sequence[Array]) -> None:
+def _add_all(stats: OutputStatistics, baseline: Sequence[Array], other: Sequence[Array]) -> None:
     """All batches of one output."""
     if len(baseline) != len(other):
-        tally.difference = f"the baseline gave {len(baseline)} arrays, the candidate {len(other)}"
+        stats.difference = f"the baseline gave {len(baseline)} arrays, the candidate {len(other)}"
     for index, array in enumerate(baseline):
-        tally.add(array, other[index] if index < len(other) else array)
+        stats.add(array, other[index] if index < len(other) else array)
 
 
-def result(tally: Tally, noise: Tally | None = None, *, intervals: bool = False) -> OutputResult:
+def result(
+    stats: OutputStatistics, noise: OutputStatistics | None = None, *, intervals: bool = False
+) -> OutputResult:
     """One output compared: as ``compare_output``, from what was summed up.
 
     Args:
-        tally: Baseline and candidate.
+        stats: Baseline and candidate.
         noise: The baseline and its second run, of these samples or of others.
         intervals: Whether samples are drawn again, to see where scores lie.
 
     Raises:
         CriterionError: Nothing was run, or a limit stands on a baseline that is not finite.
     """
-    if not tally.arrays:
+    if not stats.arrays:
         raise CriterionError(
-            f"output '{tally.name}' has no arrays: nothing was run; give at least one sample"
+            f"output '{stats.name}' has no arrays: nothing was run; give at least one sample"
         )
-    obstacle = tally.obstacle()
+    obstacle = stats.obstacle()
     unstable = noise is not None and bool(noise.difference)
     rerun = None if unstable else noise
     scores = []
-    for limits in tally.limits:
+    for limits in stats.limits:
         for name, limit in limits.limits.items():
             metric = limits.metric(name)
-            score = _score(metric, tally, obstacle.comparable, rerun, limits)
+            score = _score(metric, stats, obstacle.comparable, rerun, limits)
             score = replace(score, limit=limit)
-            scores.append(_within(score, metric, tally, limits) if intervals else score)
+            scores.append(_within(score, metric, stats, limits) if intervals else score)
     if obstacle.comparable:
-        usual = OutputLimits(tally.name)
-        wanted = [name for name in tally.reported if name not in tally.judged]
-        scores += [_score(METRICS[name], tally, True, rerun, usual) for name in wanted]
+        usual = OutputLimits(stats.name)
+        unjudged = [name for name in stats.reported if name not in stats.judged]
+        scores += [_score(METRICS[name], stats, True, rerun, usual) for name in unjudged]
     notes = [obstacle.note, "two runs of the baseline differ in shape: noise unknown" * unstable]
-    shown = obstacle.comparable and tally.kind == "floats" and not tally.judged_only and tally.can_be_squared
+    shown = obstacle.comparable and stats.kind == "floats" and not stats.judged_only and stats.can_be_squared
     return OutputResult(
-        name=tally.name,
-        part_of="" if tally.part is None else tally.output,
-        dtype=tally.dtype,
-        shape=tally.shape,
+        name=stats.name,
+        part_of="" if stats.part is None else stats.output,
+        dtype=stats.dtype,
+        shape=stats.shape,
         scores=tuple(scores),
-        fit=fit_line(tally.sums) if shown else None,
-        worst_sample=worst_sample(tally.errors) if shown else None,
+        fit=fit_line(stats.sums) if shown else None,
+        worst_sample=worst_sample(stats.errors) if shown else None,
         problem=obstacle.problem,
         note="; ".join(filter(None, notes)),
-        heavy=heavy(tally.errors) if shown else (),
-        samples=tally.samples,
-        nan_share=tally.nan_share,
-        small=small_samples(tally, scores) if shown else None,
+        heavy=heavy(stats.errors) if shown else (),
+        samples=stats.samples,
+        nan_share=stats.nan_share,
+        small=small_samples(stats, scores) if shown else None,
     )
 
 
-def small_samples(tally: Tally, scores: Sequence[Score]) -> SmallSamples | None:
+def small_samples(stats: OutputStatistics, scores: Sequence[Score]) -> SmallSamples | None:
     """Returns what becomes of samples far smaller than others, where a limit on all together hides it.
 
     Energy is pooled over samples: those whose root mean square is ``_SMALL`` times less than that of the
     largest add next to nothing to it. None where there are none, or where they keep the limit by themselves.
 
     Args:
-        tally: Baseline and candidate.
-        scores: The output's, in the order of the tally's limits, those without a limit last.
+        stats: Baseline and candidate.
+        scores: The output's, in the order of the counts's limits, those without a limit last.
     """
-    rows = tally.errors
+    rows = stats.errors
     with np.errstate(all="ignore"):
         size = np.sqrt(rows[:, AT["bb"]] / rows[:, AT["elements"]])
     size = np.nan_to_num(size, nan=0.0, posinf=0.0)
     few = (size > 0) & (size * _SMALL < size.max(initial=0.0))
     if not few.any():
         return None
-    for limits in tally.limits:
+    for limits in stats.limits:
         for name, limit in limits.limits.items():
             if limits.spared is not None or METRICS[name].measure not in (SQUARES, ERRORS):
                 continue
-            value = tally.value(METRICS[name], limits, few.nonzero()[0].tolist())
-            alone = Score(tally.name, name, value, limit, METRICS[name].bound)
+            value = stats.value(METRICS[name], limits, few.nonzero()[0].tolist())
+            alone = Score(stats.name, name, value, limit, METRICS[name].bound)
             together = next((s for s in scores if s.metric == name and s.limit == limit), None)
             if not alone.passed and together is not None and together.passed:
                 ratio = float(size.max() / size[few].max())
@@ -314,15 +316,19 @@ def small_samples(tally: Tally, scores: Sequence[Score]) -> SmallSamples | None:
 
 
 def _score(
-    metric: Metric, tally: Tally, comparable: bool, rerun: Tally | None, limits: OutputLimits
+    metric: Metric,
+    stats: OutputStatistics,
+    comparable: bool,
+    rerun: OutputStatistics | None,
+    limits: OutputLimits,
 ) -> Score:
     """One metric between baseline and candidate, and between two runs of the baseline."""
     value, noise, notes = math.nan, None, [limits.note]
     if comparable:
-        value = tally.value(metric, limits)
+        value = stats.value(metric, limits)
         if math.isnan(value):
             notes.append("cannot be computed from these values")
-        elif metric.measure is DIVERGENCE and _are_probabilities(tally.rows(metric, limits)):
+        elif metric.measure is DIVERGENCE and _are_probabilities(stats.rows(metric, limits)):
             notes.append("the output holds probabilities already; kl takes their softmax again: too small")
     if rerun is not None:
         noise = rerun.value(metric, limits)
@@ -330,12 +336,12 @@ def _score(
             noise = None
             notes.append("two runs of the baseline cannot be compared: noise unknown")
     note = "; ".join(filter(None, notes))
-    return Score(tally.name, metric.name, value, bound=metric.bound, noise=noise, note=note)
+    return Score(stats.name, metric.name, value, bound=metric.bound, noise=noise, note=note)
 
 
-def _within(score: Score, metric: Metric, tally: Tally, limits: OutputLimits) -> Score:
+def _within(score: Score, metric: Metric, stats: OutputStatistics, limits: OutputLimits) -> Score:
     """A judged score with the interval in which it lies."""
-    return replace(score, interval=interval(score, tally.rows(metric, limits), metric))
+    return replace(score, interval=interval(score, stats.rows(metric, limits), metric))
 
 
 def _are_probabilities(rows: F64) -> bool:

@@ -21,8 +21,8 @@ from numpy.typing import NDArray
 from pytest_int8acc.scores.criteria import Criterion, OutputLimits, Pool
 from pytest_int8acc.scores.measures import COUNTED, Tolerance, log_softmax, rows_of
 from pytest_int8acc.scores.metrics import METRICS
+from pytest_int8acc.scores.statistics import OutputStatistics
 from pytest_int8acc.scores.sums import AT, F64, difference
-from pytest_int8acc.scores.tally import Tally
 from pytest_int8acc.tensors import Array
 
 #: The least positive number, so that nothing is divided by zero.
@@ -42,10 +42,10 @@ class Demand(ABC):
     power: int = 1
     """Of the error's length, that the loss grows with (see ``Target``)."""
     pool: Pool = "mean"
-    apart = False
+    separate = False
     """Whether parts are made of what ``measure`` gives, not of the metric's own sums."""
 
-    def __init__(self, metric: str, limits: OutputLimits, whole: Tally) -> None:
+    def __init__(self, metric: str, limits: OutputLimits, whole: OutputStatistics) -> None:
         """Find the budget.
 
         Args:
@@ -84,7 +84,7 @@ class Demand(ABC):
     def _vectors(self, b: Array, c: Array, samples: int) -> F64: ...
 
     @abstractmethod
-    def _budget(self, whole: Tally) -> float: ...
+    def _budget(self, whole: OutputStatistics) -> float: ...
 
     @abstractmethod
     def _measured(self, rows: F64) -> F64:
@@ -93,7 +93,7 @@ class Demand(ABC):
     def _parts(self, rows: F64) -> F64:
         return _SAFE * ratio(self._measured(rows), self.budget)
 
-    def _spared(self, whole: Tally) -> int:
+    def _spared(self, whole: OutputStatistics) -> int:
         """Samples that may have a part above 1."""
         return 0
 
@@ -103,7 +103,7 @@ class Squares(Demand):
 
     power = 2
 
-    def _budget(self, whole: Tally) -> float:
+    def _budget(self, whole: OutputStatistics) -> float:
         sums = whole.sums
         if self.metric.name == "mse":
             return max(self.limit * sums.elements / whole.samples, TINY)
@@ -127,7 +127,7 @@ class Cosine(Demand):
 
     power = 2
 
-    def _budget(self, whole: Tally) -> float:
+    def _budget(self, whole: OutputStatistics) -> float:
         return max(whole.sums.bb / whole.samples, TINY)
 
     def _measured(self, rows: F64) -> F64:
@@ -157,14 +157,14 @@ class Cosine(Demand):
 class Means(Demand):
     """Mean absolute and relative error."""
 
-    def __init__(self, metric: str, limits: OutputLimits, whole: Tally) -> None:
+    def __init__(self, metric: str, limits: OutputLimits, whole: OutputStatistics) -> None:
         self.floor = limits.rel_floor * (whole.peak or 0.0) if metric.endswith("_rel") else None
         super().__init__(metric, limits, whole)
 
-    def _budget(self, whole: Tally) -> float:
+    def _budget(self, whole: OutputStatistics) -> float:
         return self.limit * self._count(whole)
 
-    def _count(self, whole: Tally) -> float:
+    def _count(self, whole: OutputStatistics) -> float:
         return whole.sums.elements / whole.samples
 
     def _measured(self, rows: F64) -> F64:
@@ -182,7 +182,7 @@ class Largest(Means):
 
     pool = "rank"
 
-    def _count(self, whole: Tally) -> float:
+    def _count(self, whole: OutputStatistics) -> float:
         return 1.0
 
     def _measured(self, rows: F64) -> F64:
@@ -195,14 +195,14 @@ class Largest(Means):
 class Tolerated(Demand):
     """Polygraphy's tolerance; a median or a quantile only all samples tell."""
 
-    def __init__(self, metric: str, limits: OutputLimits, whole: Tally) -> None:
+    def __init__(self, metric: str, limits: OutputLimits, whole: OutputStatistics) -> None:
         self.wish = limits.tolerance or Tolerance()
         self.mean = self.wish.check == "mean"
         if not self.mean:
             self.pool = "rank" if self.wish.check in ("elemwise", "max") else "whole"
         super().__init__(metric, limits, whole)
 
-    def _budget(self, whole: Tally) -> float:
+    def _budget(self, whole: OutputStatistics) -> float:
         elements = whole.rows(self.metric, self.limits)[:, COUNTED].sum()
         return float(self.limit * elements / whole.samples) if self.pool != "rank" else self.limit
 
@@ -221,7 +221,7 @@ class Tolerated(Demand):
 class Unequal(Demand):
     """Agreement of integers, booleans and strings, element by element."""
 
-    def _budget(self, whole: Tally) -> float:
+    def _budget(self, whole: OutputStatistics) -> float:
         return (1 - self.limit) * whole.elements / whole.samples
 
     def _measured(self, rows: F64) -> F64:
@@ -255,23 +255,23 @@ class EachSample(Demand):
 
     pool = "rank"
 
-    def __init__(self, metric: str, limits: OutputLimits, whole: Tally) -> None:
+    def __init__(self, metric: str, limits: OutputLimits, whole: OutputStatistics) -> None:
         self.together = _KINDS[metric](metric, replace(limits, spared=None), whole)
         self.power = self.together.power
         super().__init__(metric, limits, whole)
         self.metric = limits.metric(metric)
         self.criterion = replace(self.criterion, metric=self.metric.name)
 
-    def _budget(self, whole: Tally) -> float:
+    def _budget(self, whole: OutputStatistics) -> float:
         return 1.0
 
-    def _spared(self, whole: Tally) -> int:
+    def _spared(self, whole: OutputStatistics) -> int:
         return int((self.limits.spared or 0.0) * whole.samples)
 
     def _measured(self, rows: F64) -> F64:
         """How much of the limit each sample uses up, [seen]."""
         values = self.metric.each(rows)
-        return np.array([self.criterion.score(value).strain for value in values], np.float64)
+        return np.array([self.criterion.score(value).normalized_loss for value in values], np.float64)
 
     def _vectors(self, b: Array, c: Array, samples: int) -> F64:
         return self.together._vectors(b, c, samples)
@@ -282,7 +282,7 @@ class Divergence(Demand):
 
     power = 2
 
-    def _budget(self, whole: Tally) -> float:
+    def _budget(self, whole: OutputStatistics) -> float:
         return self.limit * float(whole.rows(self.metric, self.limits)[:, COUNTED].sum()) / whole.samples
 
     def _measured(self, rows: F64) -> F64:
@@ -303,19 +303,19 @@ class Flips(Demand):
     count the rows that have flipped.
     """
 
-    def __init__(self, metric: str, limits: OutputLimits, whole: Tally) -> None:
+    def __init__(self, metric: str, limits: OutputLimits, whole: OutputStatistics) -> None:
         self.k = 5 if metric.startswith("top5") else 1
         rows = whole.rows(METRICS[metric], limits)
         self.rows = int(rows[:, COUNTED].sum())
         if (rows[:, COUNTED:] == 1).all():  # those that count, and all
-            self.pool, self.apart = "rank", True
+            self.pool, self.separate = "rank", True
         super().__init__(metric, limits, whole)
 
-    def _budget(self, whole: Tally) -> float:
+    def _budget(self, whole: OutputStatistics) -> float:
         return (1 - self.limit) * self.rows / whole.samples
 
-    def _spared(self, whole: Tally) -> int:
-        if not self.apart:
+    def _spared(self, whole: OutputStatistics) -> int:
+        if not self.separate:
             return 0
         spared = min(int((1 - self.limit) * self.rows) + 1, self.rows)
         while spared > 0 and (self.rows - spared) / self.rows < self.limit:
@@ -334,10 +334,10 @@ class Flips(Demand):
         return np.where(flipped, np.maximum(way, math.nextafter(1.0, 2.0)), np.clip(way, 0.0, 1.0))[:, None]
 
     def _measured(self, rows: F64) -> F64:
-        return rows[:, 0] if self.apart else rows[:, COUNTED] - rows[:, 0]
+        return rows[:, 0] if self.separate else rows[:, COUNTED] - rows[:, 0]
 
     def _parts(self, rows: F64) -> F64:
-        return self._measured(rows) if self.apart else super()._parts(rows)
+        return self._measured(rows) if self.separate else super()._parts(rows)
 
     def _vectors(self, b: Array, c: Array, samples: int) -> F64:
         y, z = (rows_of(a, self.limits.axis, samples) for a in (b, c))
@@ -381,14 +381,14 @@ _KINDS: dict[str, type[Demand]] = {
 }
 
 
-def demands_on(whole: Mapping[str, Tally]) -> list[Demand]:
+def demands_on(whole: Mapping[str, OutputStatistics]) -> list[Demand]:
     """One demand per limit, in the order in which ``compare_outputs`` gives the scores that have one.
 
     ``whole``: all that a search sees of each output's baseline, compared with itself.
     """
     return [
-        (_KINDS[metric] if limits.spared is None else EachSample)(metric, limits, tally)
-        for tally in whole.values()
-        for limits in tally.limits
+        (_KINDS[metric] if limits.spared is None else EachSample)(metric, limits, stats)
+        for stats in whole.values()
+        for limits in stats.limits
         for metric in limits.limits
     ]

@@ -52,7 +52,7 @@ def interval(score: Score, rows: F64, metric: Metric) -> Interval | None:
 
 def _is_open(score: Score, samples: int) -> bool:
     """Whether other samples might be judged otherwise, and it can be seen."""
-    kept_by_far = score.passed and score.strain < _FAR
+    kept_by_far = score.passed and score.normalized_loss < _FAR
     return score.limit is not None and not kept_by_far and samples > 1 and math.isfinite(score.value)
 
 
@@ -98,19 +98,19 @@ def around(score: Score, others: Sequence[float], farther: float = _FARTHER) -> 
     """Where a score lies that was measured several times; None where a value is nan.
 
     Beyond the ends that were met it reaches ``farther`` times as far again, from the mean of the logarithms
-    of the strain.
+    of the normalized loss.
     """
     values = np.array([score.value, *others])
     if np.isnan(values).any():
         return None
     scores = [replace(score, value=value) for value in values.tolist()]
-    strains = np.array([other.strain for other in scores])
+    normalized_losses = np.array([other.normalized_loss for other in scores])
     kept = float(np.mean([other.passed for other in scores]))
     ends = [float(values.min()), float(values.max())]
-    if np.isfinite(values).all() and (strains > 0).all() and np.isfinite(strains).all():
-        logs = np.log(strains)
+    if np.isfinite(values).all() and (normalized_losses > 0).all() and np.isfinite(normalized_losses).all():
+        logs = np.log(normalized_losses)
         met = [end for end in (logs.min(), logs.max()) if end != logs[0]]
-        ends += [score.at_strain(math.exp(end + farther * (end - logs.mean()))) for end in met]
+        ends += [score.at_normalized_loss(math.exp(end + farther * (end - logs.mean()))) for end in met]
     return Interval(min(ends), max(ends), kept)
 
 

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from pytest_int8acc.data.scripts import UserFunction, run_user
-from pytest_int8acc.errors import CriterionError, DataError, blaming, listed, told
+from pytest_int8acc.errors import CriterionError, DataError, blaming, error_text, listed
 from pytest_int8acc.scores import boxes, classes
 from pytest_int8acc.scores.sums import F64
 from pytest_int8acc.spec.criteria import TaskName
@@ -138,10 +138,10 @@ class Task:
                 if name not in labels:
                     raise DataError(f"labels: no '{name}'{did_you_mean(name, labels)} in {listed(labels)}")
                 labels = labels[name]
-            array, (kinds, axes, wanted) = np.asarray(labels), TASKS[self.name].labels
+            array, (kinds, axes, expected_text) = np.asarray(labels), TASKS[self.name].labels
             if array.dtype.kind not in kinds or array.ndim not in axes:
                 raise DataError(
-                    f"labels: {self.name} needs {wanted}; found {array.dtype} of shape {array.shape}"
+                    f"labels: {self.name} needs {expected_text}; found {array.dtype} of shape {array.shape}"
                 )
             if self.name == "coco_map":
                 boxes.check_labels(array)
@@ -267,14 +267,16 @@ def _confusions(task: Task, given: Array, labels: Array) -> Sequence[Record]:
 
 def _boxes(task: Task, given: Any, labels: Array) -> Sequence[Record]:
     """Of each sample its boxes, and the rows of the labels that are boxes."""
-    found, wanted = [], "expected [boxes, 6]: x1, y1, x2, y2, score, class"
+    found, expected_text = [], "expected [boxes, 6]: x1, y1, x2, y2, score, class"
     for each, truth in zip(given, labels, strict=True):
         try:
             rows = np.asarray(each, np.float64)
         except (TypeError, ValueError) as error:
-            raise CriterionError(f"boxes are no array of numbers: {told(error)}; {wanted}") from error
+            raise CriterionError(
+                f"boxes are no array of numbers: {error_text(error)}; {expected_text}"
+            ) from error
         if rows.size and (rows.ndim != 2 or rows.shape[1] != 6):
-            raise CriterionError(f"boxes of shape {rows.shape}; {wanted}")
+            raise CriterionError(f"boxes of shape {rows.shape}; {expected_text}")
         rows = rows.reshape(-1, 6)
         found.append((boxes.finite(rows), truth[truth[:, 4] >= 0]))
     return found

@@ -222,11 +222,11 @@ def _choose(ledger: Ledger, trial: Trial) -> list[int]:
     allowed = min((criterion.allowed for criterion in criteria), default=0)
     ranked = seen[np.argsort(-shares[seen], kind="stable")][min(allowed, seen.size - 1) :]
     count = ledger.samples.count
-    wanted = min(max(count // max(len(ledger.groups), 1), 1), _MOST, max(1, count // 4), ranked.size)
+    blocks = min(max(count // max(len(ledger.groups), 1), 1), _MOST, max(1, count // 4), ranked.size)
     if any(criterion.pool == "rank" for criterion in criteria):
-        places = [(i * ranked.size) // (2 * wanted) for i in range(wanted)]
+        places = [(i * ranked.size) // (2 * blocks) for i in range(blocks)]
     else:
-        places = [int((i + 0.5) * ranked.size / wanted) for i in range(wanted)]
+        places = [int((i + 0.5) * ranked.size / blocks) for i in range(blocks)]
     return [int(ranked[place]) for place in places]
 
 

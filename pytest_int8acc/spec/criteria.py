@@ -38,7 +38,7 @@ class _Limits(Closed):
     where = "criteria"
     expected = "a criterion like {output: logits, cosine: 0.99} or {metric: metrics.py:top1, max_drop: 0.01}"
     what: ClassVar[str] = "criterion"
-    beside: ClassVar[tuple[str, ...]] = ()
+    modifiers: ClassVar[tuple[str, ...]] = ()
     """Keys that set no limit."""
     instead: ClassVar[tuple[str, ...]] = ()
     """Of these, keys that say something without a limit, too."""
@@ -46,7 +46,7 @@ class _Limits(Closed):
     @classmethod
     def limits(cls) -> tuple[str, ...]:
         """The keys that set a limit."""
-        return tuple(key for key in cls.model_fields if key not in cls.beside)
+        return tuple(key for key in cls.model_fields if key not in cls.modifiers)
 
     @classmethod
     def conflicts(cls, given: Mapping[str, Any]) -> Iterator[tuple[str | None, str]]:
@@ -82,7 +82,7 @@ class Tolerance(Closed):
 class OutputCriterion(_Limits):
     """Limits on how far an output may be from the baseline's."""
 
-    beside = ("output", "tensor", "axis", "rel_floor", "per", "quantile", "parts")
+    modifiers = ("output", "tensor", "axis", "rel_floor", "per", "quantile", "parts")
     instead = ("parts",)
 
     output: fields.GraphName = option("The output's name, or a pattern (*, ?, [seq]) of names.", "*")
@@ -164,7 +164,7 @@ class MetricCriterion(_Limits):
     """Limits on a metric of all samples and their labels: one that is named, or a function of your own."""
 
     what = "metric"
-    beside = ("metric", *_OF_TASKS, *_OF_FUNCTIONS)
+    modifiers = ("metric", *_OF_TASKS, *_OF_FUNCTIONS)
 
     metric: _Metric = Field(
         description="One of "

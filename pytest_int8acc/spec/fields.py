@@ -303,12 +303,12 @@ def _unknown_key(model: type[Closed], key: str) -> str:
     homes = _homes(key)
     inside = [home for home in homes if home.startswith(f"{model.where}.")]
     section = model.where.partition(".")[0]
-    beside = [home for home in homes if section and home.startswith(f"{section}.")]
+    siblings = [home for home in homes if section and home.startswith(f"{section}.")]
     if model.where in homes:
         advice = f"it belongs in another item of '{model.where}'"
     elif homes:
         places = [
-            f"under '{home}'" if home else "at the top of the case" for home in inside or beside or homes
+            f"under '{home}'" if home else "at the top of the case" for home in inside or siblings or homes
         ]
         advice = f"it belongs {' or '.join(places)}"
     elif near := closest(key, model.model_fields):

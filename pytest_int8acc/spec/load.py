@@ -122,12 +122,12 @@ def _with_defaults(node: Node, shared: Node) -> Node:
 def _strays(root: Node, mistakes: list[Mistake]) -> Node:
     """What stands beside ``defaults:`` and ``cases:``, where nothing may."""
     strays = root.only(key for key in root.keys if key not in ("defaults", "cases"))
-    beside = "cases" if "cases" in root.keys else "defaults"
+    sibling = "cases" if "cases" in root.keys else "defaults"
     for key, mark in strays.keys.items():
         if key == "name":
-            text = f"'name' stands beside '{beside}:'; give each case a name of its own"
+            text = f"'name' stands beside '{sibling}:'; give each case a name of its own"
         elif key in Case.model_fields:
-            text = f"'{key}' stands beside '{beside}:'; move it under 'defaults:', or into a case"
+            text = f"'{key}' stands beside '{sibling}:'; move it under 'defaults:', or into a case"
         else:
             near = closest(key, ("defaults", "cases"))
             advice = f"did you mean '{near}'?" if near else "known here: defaults, cases"

@@ -15,11 +15,11 @@ from onnx import TensorProto
 from projects import Project
 from zoo import ZOO
 
-from pytest_int8acc.case.beside import like, with_named
+from pytest_int8acc.case.extra_outputs import like, with_named
 from pytest_int8acc.case.forms import load_float
 from pytest_int8acc.check import check
 from pytest_int8acc.errors import CriterionError, Int8accError, ModelError
-from pytest_int8acc.graph.beside import with_beside, without_beside
+from pytest_int8acc.graph.extra_outputs import with_extra_outputs, without_extra_outputs
 from pytest_int8acc.graph.load import load_model, normalize
 from pytest_int8acc.graph.model import make_model, save_model
 from pytest_int8acc.graph.plan import apply
@@ -117,7 +117,7 @@ def quantized(folder: Path, **renamed: str) -> None:
     measured = measure(project(folder), OFF)
     measured.close()
     assert measured.int8 is not None
-    editor = without_beside(apply(measured.int8.network, measured.int8.given)).edit()
+    editor = without_extra_outputs(apply(measured.int8.network, measured.int8.given)).edit()
     for node in editor.graph.node:
         for names in (node.input, node.output):
             names[:] = [renamed.get(name, name) for name in names]
@@ -163,17 +163,19 @@ def test_without_them_the_model_is_what_it_was(name: str) -> None:
     model = normalize(make_model(ZOO[name]()))
     types = value_types(model)
     made = {t: types[t] for t in model.index.producer if types.get(t) == TensorProto.FLOAT}
-    wide = with_beside(model, made)
-    assert wide.beside | {o.name for o in model.outputs} == made.keys() | {o.name for o in model.outputs}
+    wide = with_extra_outputs(model, made)
+    assert wide.extra_outputs | {o.name for o in model.outputs} == made.keys() | {
+        o.name for o in model.outputs
+    }
     assert wide.own_outputs == model.outputs
-    assert without_beside(wide).serialize() == without_beside(model).edit().done().serialize()
-    half = without_beside(to_fp16(wide).model)
+    assert without_extra_outputs(wide).serialize() == without_extra_outputs(model).edit().done().serialize()
+    half = without_extra_outputs(to_fp16(wide).model)
     assert half.outputs == to_fp16(model).model.outputs
     assert len(half.graph.node) == len(to_fp16(model).model.graph.node)
 
 
 def test_a_model_from_a_file_gets_those_of_another(tmp_path: Path) -> None:
     model = detector(TOP, "float[N, K] placed")
-    wide = with_beside(model, {"scores": TensorProto.FLOAT})
-    assert like(model, wide).beside == {"scores"}
+    wide = with_extra_outputs(model, {"scores": TensorProto.FLOAT})
+    assert like(model, wide).extra_outputs == {"scores"}
     assert like(model, model) is model

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
-from pytest_int8acc.data.slips import compare_inputs
+from pytest_int8acc.data.preprocessing import compare_inputs
 from pytest_int8acc.results import Finding
 
 DATA = Path(__file__).parents[2] / "example_project" / "data"
@@ -112,19 +112,19 @@ SLIPS: dict[str, tuple[str, Callable[[np.ndarray], np.ndarray]]] = {
 }
 
 
-@pytest.mark.parametrize("slip", SLIPS)
+@pytest.mark.parametrize("preprocessing_mismatch", SLIPS)
 @pytest.mark.parametrize("seed", range(3))
-def test_every_slip_is_named(slip: str, seed: int) -> None:
-    rule, plant = SLIPS[slip]
+def test_every_slip_is_named(preprocessing_mismatch: str, seed: int) -> None:
+    rule, plant = SLIPS[preprocessing_mismatch]
     calibration, validation = halves(COLOR, seed)
     found = rules(plant(calibration).astype(np.float32), validation)
     assert rule in found
-    assert len(set(found) - {rule}) <= (rule == "data-channel-order" or slip == "constant")
+    assert len(set(found) - {rule}) <= (rule == "data-channel-order" or preprocessing_mismatch == "constant")
 
 
-@pytest.mark.parametrize("slip", ["0 to 255", "normalized", "BGR", "HWC reshaped"])
-def test_slips_on_the_side_of_the_inputs_are_named_too(slip: str) -> None:
-    rule, plant = SLIPS[slip]
+@pytest.mark.parametrize("preprocessing_mismatch", ["0 to 255", "normalized", "BGR", "HWC reshaped"])
+def test_slips_on_the_side_of_the_inputs_are_named_too(preprocessing_mismatch: str) -> None:
+    rule, plant = SLIPS[preprocessing_mismatch]
     calibration, validation = halves(COLOR, 0)
     assert rules(calibration, plant(validation).astype(np.float32)) == [rule]
 

@@ -94,7 +94,7 @@ def test_fingerprints_tell_all_that_matters_apart() -> None:
 
 
 def test_fingerprints_do_not_depend_on_what_does_not_matter(tmp_path: Path) -> None:
-    save_model(model(), tmp_path / "other name.onnx", weights_apart=True)
+    save_model(model(), tmp_path / "other name.onnx", external_weights=True)
     again = load_model(tmp_path / "other name.onnx")
     normal = dataclasses.replace(load_and_save(tmp_path), name="a")
     assert again.name != normal.name

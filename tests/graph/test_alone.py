@@ -11,7 +11,7 @@ from qdq_everywhere import everywhere, everywhere_feed
 
 from pytest_int8acc.diagnose.layers import outputs_of_groups
 from pytest_int8acc.engines.onnxruntime import OrtEngine
-from pytest_int8acc.graph.alone import beside
+from pytest_int8acc.graph.alone import with_quantized_copies
 from pytest_int8acc.graph.groups import find_groups
 from pytest_int8acc.graph.model import Model
 from pytest_int8acc.graph.network import Network, Plan
@@ -34,7 +34,7 @@ def with_output(model: Model, tensor: str) -> Model:
 
 def assert_each_group_errs_alone(network: Network, feed: Feed) -> None:
     watched = outputs_of_groups(network)
-    model, made = beside(network, watched)
+    model, made = with_quantized_copies(network, watched)
     found = OrtEngine(model, "exact")(feed)
     for group, tensor in watched.items():
         others = Plan({g.name: "fp32" for g in network.groups if g.name != group})
@@ -60,7 +60,7 @@ def test_the_watched_tensor_may_lie_behind_its_group() -> None:
     network = everywhere()
     name = next(group.name for group in network.groups if "MaxPool" in group.op_type)
     watched = outputs_of_groups(network) | {name: "logits"}
-    model, made = beside(network, watched)
+    model, made = with_quantized_copies(network, watched)
     assert made[name] != "logits"
     alone = apply(network, Plan({g.name: "fp32" for g in network.groups if g.name != name}))
     feed = everywhere_feed(3)

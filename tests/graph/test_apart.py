@@ -9,11 +9,11 @@ from zoo import ZOO, sample_feed
 from zoo_networks import network_of, zoo_network
 
 from pytest_int8acc.engines.onnxruntime import OrtEngine
-from pytest_int8acc.graph.apart import Piece, apart
 from pytest_int8acc.graph.load import normalize
 from pytest_int8acc.graph.model import make_model
 from pytest_int8acc.graph.network import Network, Plan, TensorScale
 from pytest_int8acc.graph.plan import apply
+from pytest_int8acc.graph.split_groups import Piece, split_groups
 from pytest_int8acc.tensors import Feed
 
 NETWORKS = ("residual", "mobilenet", "vit_erf")
@@ -28,7 +28,7 @@ def taken(name: str) -> tuple[Network, dict[str, tuple[Piece, ...]]]:
     network = zoo_network(name)
     shapes = {n: info.shape for n, info in network.model.values().items() if info.shape is not None}
     known = {n: shape for n, shape in shapes.items() if all(isinstance(size, int) for size in shape)}
-    found, pieces = apart(network, {g.name for g in network.groups[::2]}, known)  # type: ignore[arg-type]
+    found, pieces = split_groups(network, {g.name for g in network.groups[::2]}, known)  # type: ignore[arg-type]
     return found, dict(pieces)
 
 
@@ -84,6 +84,6 @@ def test_channels_that_differ_from_run_to_run_have_one_scale() -> None:
     network = network_of(normalize(make_model(b.model({y: ["N", "L", 4]}))))
     shapes = {"x": (1, 5, 8), scores: (1, 5, 5), mixed: (1, 5, 8)}
     _, second, third = (group.name for group in network.groups)
-    _, pieces = apart(network, [second, third], shapes)
+    _, pieces = split_groups(network, [second, third], shapes)
     assert [(piece.tensors, piece.axis) for piece in pieces[second]] == [((scores,), None), (("x",), None)]
     assert [(p.tensors, p.axis, p.channels) for p in pieces[third] if p.other] == [((mixed,), 2, 8)]

@@ -145,7 +145,7 @@ def test_a_folder_of_its_own(tmp_path: Path) -> None:
 
 def test_external_data(tmp_path: Path) -> None:
     proto = saved(tmp_path, ZOO["plain"](), "inline.onnx")
-    save_model(load_model(proto), tmp_path / "model.onnx", weights_apart=True)
+    save_model(load_model(proto), tmp_path / "model.onnx", external_weights=True)
     spec = write_spec(tmp_path / "model.onnx")
     assert only_case(spec).model == "model.onnx"
     spec.unlink()

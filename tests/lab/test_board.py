@@ -7,11 +7,11 @@ import pytest
 from onnx import numpy_helper, parser
 
 from pytest_int8acc.engines.onnxruntime import CPU
-from pytest_int8acc.graph.apart import apart
 from pytest_int8acc.graph.groups import find_groups
 from pytest_int8acc.graph.model import APART_BYTES, make_model
 from pytest_int8acc.graph.network import Network, Precision
 from pytest_int8acc.graph.quantize import quantize
+from pytest_int8acc.graph.split_groups import split_groups
 from pytest_int8acc.lab.board import Board
 
 CHANNELS = APART_BYTES // 4 + 44
@@ -37,7 +37,7 @@ def test_scales_of_many_channels_become_inputs(rest: Precision) -> None:
     """The constants in whose place they come are no longer asked for when the model is written."""
     network = product()
     feed = {"x": np.random.default_rng(1).normal(size=(2, CHANNELS)).astype(np.float32)}
-    taken, pieces = apart(network, ["mm"], {"x": (2, CHANNELS)})
+    taken, pieces = split_groups(network, ["mm"], {"x": (2, CHANNELS)})
     others = [piece.other for piece in pieces["mm"] if piece.channels == CHANNELS]
     assert others
     found = Board(taken, rest, CPU).run(feed, others, {})

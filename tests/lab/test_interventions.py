@@ -18,7 +18,7 @@ from pytest_int8acc.lab import simulator
 from pytest_int8acc.lab.board import Board
 from pytest_int8acc.lab.interventions import Interventions
 from pytest_int8acc.lab.lab import Lab
-from pytest_int8acc.lab.purse import Purse
+from pytest_int8acc.lab.run_budget import RunBudget
 from pytest_int8acc.lab.vectors import Prober
 
 
@@ -46,39 +46,39 @@ def test_samples_that_a_limit_allows_to_flip_do_not_make_plans_bad(
     board, few = lab.simulator, lab.simulator.few
     assert len(few) == simulator.FEW == len(board.inputs) == 32
     (vectors,) = board.probe(Plan(), board.seen(), few).vectors
-    before, worst = board.badness(Plan()), np.argsort(np.square(vectors).sum(axis=1))[-far:]
+    before, worst = board.normalized_loss(Plan()), np.argsort(np.square(vectors).sum(axis=1))[-far:]
     farther = vectors.copy()
     farther[worst] *= 100
     monkeypatch.setattr(Prober, "vectors", lambda *_: [farther])
-    after = lab_of(case).simulator.badness(Plan())
+    after = lab_of(case).simulator.normalized_loss(Plan())
     assert (after > 10 * before) if counts else after == before
 
 
 def test_channels_apart_are_a_scale_per_channel(outlier: Lab) -> None:
-    trials = Interventions(outlier, [READER], Purse(outlier.clock, trials=10))
+    trials = Interventions(outlier, [READER], RunBudget(outlier.clock, trials=10))
     piece = next(p for p in trials.pieces[READER] if p.other)
     tensor = piece.tensors[0]
     amax = outlier.values(outlier.measured.inputs).of([tensor])[tensor].channel_amax
     assert amax is not None
     scale = np.asarray(amax / 127, np.float32)
-    expected = outlier.simulator.badness(Plan(scales={tensor: TensorScale(scale, piece.axis)}))
+    expected = outlier.simulator.normalized_loss(Plan(scales={tensor: TensorScale(scale, piece.axis)}))
     assert trials.rescaled(READER, piece, scale) == pytest.approx(expected, rel=1e-4)
     assert expected < 0.1 * trials.as_it_is(READER)
 
 
 def test_beside_fp32_other_culprits_are_in_it(wide: Lab) -> None:
     other = next(g.name for g in wide.network.groups if g.name != WIDE)
-    trials = Interventions(wide, [WIDE, other], Purse(wide.clock, trials=10))
-    wider = wide.simulator.on(wide.network, "fp32").badness(Plan({other: "fp32"}))
+    trials = Interventions(wide, [WIDE, other], RunBudget(wide.clock, trials=10))
+    wider = wide.simulator.on(wide.network, "fp32").normalized_loss(Plan({other: "fp32"}))
     assert trials.in_fp32(WIDE) == wider
 
 
 def test_alone_all_else_is_out_of_int8(wide: Lab) -> None:
-    trials = Interventions(wide, [WIDE], Purse(wide.clock, trials=2))
+    trials = Interventions(wide, [WIDE], RunBudget(wide.clock, trials=2))
     beside = trials.as_it_is(WIDE)
     high = dict.fromkeys((g.name for g in wide.network.groups if g.name != WIDE), "fp16")
     found = trials.alone().as_it_is(WIDE)
-    assert found == pytest.approx(wide.simulator.badness(Plan(high)), rel=1e-6)
+    assert found == pytest.approx(wide.simulator.normalized_loss(Plan(high)), rel=1e-6)
     assert found != beside
     assert not trials.may_go_on  # they have one budget
 
@@ -92,19 +92,19 @@ def test_a_users_metric_is_in_units_of_all_of_int8(tmp_path: Path, monkeypatch: 
     criteria = [{"metric": "metrics.py:reach", "max_drop": 0.01}]
     case = measured(tmp_path, network(), {}, criteria=criteria)
     lab = lab_of(case)
-    found = Interventions(lab, [WIDE], Purse(lab.clock)).as_it_is(WIDE)
+    found = Interventions(lab, [WIDE], RunBudget(lab.clock)).as_it_is(WIDE)
     untold = lab_of(replace(case, result=replace(case.result, metrics=())))
-    assert found == pytest.approx(untold.simulator.badness(Plan()), rel=1e-5)
+    assert found == pytest.approx(untold.simulator.normalized_loss(Plan()), rel=1e-5)
     told = lab_of(case).simulator
     monkeypatch.setattr(told, "trial", None)  # the verdict of the case tells
-    assert told.badness(Plan()) == found
+    assert told.normalized_loss(Plan()) == found
 
 
 def test_the_cases_own_board_tells_of_whole_culprits(wide: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
     wide.simulator.board(Plan())
     opened = list[Network]()
     monkeypatch.setattr(simulator, "Board", counting(opened))
-    trials = Interventions(wide, [WIDE], Purse(wide.clock, trials=10))
+    trials = Interventions(wide, [WIDE], RunBudget(wide.clock, trials=10))
     piece = next(p for p in trials.pieces[WIDE] if p.other)
     assert trials.loss(WIDE) > 0
     assert trials.rescaled(WIDE, piece, np.array(0.03, np.float32)) < trials.as_it_is(WIDE)
@@ -118,14 +118,14 @@ def test_a_scale_that_others_read_changes_for_the_culprit_alone(outlier: Lab) ->
     scale = np.array(0.5, np.float32)
 
     def rescaled(culprits: list[str]) -> float:
-        trials = Interventions(outlier, culprits, Purse(outlier.clock, trials=10))
+        trials = Interventions(outlier, culprits, RunBudget(outlier.clock, trials=10))
         piece = next(p for p in trials.pieces[readers[0]] if tensor in p.tensors)
         return trials.rescaled(readers[0], piece, scale)
 
-    for_all = outlier.simulator.badness(Plan(scales={tensor: TensorScale(scale)}))
+    for_all = outlier.simulator.normalized_loss(Plan(scales={tensor: TensorScale(scale)}))
     assert rescaled(readers[:1]) != pytest.approx(for_all, rel=1e-3)
     high = dict.fromkeys(readers[1:], "fp16")
-    alone = outlier.simulator.badness(Plan(high, {tensor: TensorScale(scale)}))  # type: ignore[arg-type]
+    alone = outlier.simulator.normalized_loss(Plan(high, {tensor: TensorScale(scale)}))  # type: ignore[arg-type]
     assert rescaled(readers) == alone
 
 

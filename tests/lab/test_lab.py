@@ -91,8 +91,8 @@ def test_a_trial_is_the_model_built_from_the_plan(
     built = run(lab.int8.under(plan).model, lab.measured.inputs)
     expected = compare_outputs(baseline, built, LIMITS)
     scores = [s for output in expected for s in output.scores if s.limit is not None]
-    np.testing.assert_allclose(trial.losses, [s.strain for s in scores], rtol=1e-2, atol=1e-4)
-    near_limit = any(abs(s.strain - 1) < 0.01 for s in scores)
+    np.testing.assert_allclose(trial.losses, [s.normalized_loss for s in scores], rtol=1e-2, atol=1e-4)
+    near_limit = any(abs(s.normalized_loss - 1) < 0.01 for s in scores)
     assert near_limit or trial.passed == all(output.passed for output in expected)
     assert trial.high == frozenset(i for i, g in enumerate(lab.groups) if g.name in plan.high)
 
@@ -153,7 +153,7 @@ def test_moves_and_scales_of_weights_make_a_board_once(
         again = replace(plan, moves={t: f.copy() for t, f in plan.moves.items()})
         assert lab.simulator.board(more) is lab.simulator.board(again) is found
         lab.simulator.trial(plan)
-        lab.simulator.badness(more)
+        lab.simulator.normalized_loss(more)
     assert len(made) == 3
     other = replace(bases[1], moves={tensor: moves[tensor] * 2})
     assert lab.simulator.board(other) not in boards
@@ -170,8 +170,8 @@ def test_readers_that_are_moved_away_inherit_the_scale(tmp_path: Path) -> None:
         len([e for g in lab.simulator.board(plan).network.groups for e in g.edges if e.tensor == tensor]) == 1
     )
     board = lab.simulator.board(Plan(moves=moves))
-    (heir,) = activation_scales(board.network).keys() - activation_scales(lab.network).keys()
-    apart = replace(plan, scales={**plan.scales, heir: symmetric(0.02)})
+    (reader_tensor,) = activation_scales(board.network).keys() - activation_scales(lab.network).keys()
+    apart = replace(plan, scales={**plan.scales, reader_tensor: symmetric(0.02)})
     scores = set()
     for each in (plan, apart):
         assert lab.simulator.board(each) is board

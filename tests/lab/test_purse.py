@@ -11,7 +11,7 @@ from pytest_int8acc.clock import Clock
 from pytest_int8acc.graph.network import Plan
 from pytest_int8acc.lab import simulator
 from pytest_int8acc.lab.lab import Lab
-from pytest_int8acc.lab.purse import Meter, Purse
+from pytest_int8acc.lab.run_budget import Meter, RunBudget
 
 
 @pytest.fixture(scope="module")
@@ -23,36 +23,36 @@ def lab(tmp_path_factory: pytest.TempPathFactory) -> Lab:
 
 def test_it_is_empty_once_so_much_was_run() -> None:
     meter = Meter(3.0)
-    purse = Purse(Clock(), meter, runs=2.0)
+    budget = RunBudget(Clock(), meter, runs=2.0)
     meter.runs += 1.5
-    assert not purse.empty
-    assert purse.left == 0.5
+    assert not budget.empty
+    assert budget.left == 0.5
     meter.runs += 0.5
-    assert purse.empty
+    assert budget.empty
 
 
 def test_a_part_can_be_kept_for_later() -> None:
     meter = Meter()
-    purse = Purse(Clock(), meter, runs=10.0, trials=5)
-    purse.kept, meter.runs = 0.4, 6.0
-    assert purse.empty
-    purse.kept = 0.0
-    assert purse.left == 4.0
+    budget = RunBudget(Clock(), meter, runs=10.0, trials=5)
+    budget.kept, meter.runs = 0.4, 6.0
+    assert budget.empty
+    budget.kept = 0.0
+    assert budget.left == 4.0
     for _ in range(3):
-        assert not purse.empty
-        purse.pay()
-    assert not purse.empty
-    purse.kept, meter.runs = 0.4, 0.0
-    assert purse.empty
+        assert not budget.empty
+        budget.pay()
+    assert not budget.empty
+    budget.kept, meter.runs = 0.4, 0.0
+    assert budget.empty
 
 
 def test_it_is_empty_after_so_many_trials_and_when_time_is_up() -> None:
-    purse = Purse(Clock(), trials=1)
-    assert not purse.empty
-    purse.pay()
-    assert purse.empty
+    budget = RunBudget(Clock(), trials=1)
+    assert not budget.empty
+    budget.pay()
+    assert budget.empty
     clock = Clock()
-    late = Purse(clock)
+    late = RunBudget(clock)
     clock.interrupt()
     assert late.empty
 
@@ -64,9 +64,9 @@ def test_all_that_a_lab_runs_is_counted(lab: Lab) -> None:
     plans.trial(Plan())
     assert meter.runs - before == pytest.approx(1)
     plans.trial(Plan())
-    plans.badness(Plan())
-    plans.badness(Plan())
-    plans.on(lab.network, "fp32").badness(Plan())
+    plans.normalized_loss(Plan())
+    plans.normalized_loss(Plan())
+    plans.on(lab.network, "fp32").normalized_loss(Plan())
     assert meter.runs - before == pytest.approx(1 + 2 * few)
     seen = plans.seen()
     first = plans.probe(Plan(), seen, [0])
@@ -79,15 +79,15 @@ def test_all_that_a_lab_runs_is_counted(lab: Lab) -> None:
 def test_what_takes_next_to_no_time_is_not_bounded_so(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
     assert lab.simulator.allowance(5) > 100
     assert not lab.simulator.takes_time(5)
-    assert lab.purse(5, most=7).left == 7
+    assert lab.budget(5, most=7).left == 7
     monkeypatch.setattr(simulator, "_LITTLE", 0.0)
     assert lab.simulator.allowance(5) == 5
     assert lab.simulator.takes_time(5)
-    assert lab.purse(5, most=7).left == 5
-    purse = lab.purse(5, trials=(2, 9))
-    purse.pay()
-    purse.pay()
-    assert purse.empty
+    assert lab.budget(5, most=7).left == 5
+    budget = lab.budget(5, trials=(2, 9))
+    budget.pay()
+    budget.pay()
+    assert budget.empty
 
 
 def test_error_vectors_are_not_remembered_without_end(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:

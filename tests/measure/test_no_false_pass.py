@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, cast
 import pytest
 from detectors import TOP, detector
 
-from pytest_int8acc.graph.beside import with_beside, without_beside
+from pytest_int8acc.graph.extra_outputs import with_extra_outputs, without_extra_outputs
 from pytest_int8acc.measure.caveats import shown_inside
 
 if TYPE_CHECKING:
@@ -17,8 +17,8 @@ if TYPE_CHECKING:
 
 @pytest.mark.parametrize("builds", [True, False])
 def test_engines_that_show_tensors_inside_are_told_apart(builds: bool) -> None:
-    model = with_beside(detector(TOP, "float[N, K] placed"), {"scores": 1})
+    model = with_extra_outputs(detector(TOP, "float[N, K] placed"), {"scores": 1})
     backend = cast("Backend", SimpleNamespace(builds_engines=builds))
     said = list(shown_inside(model, backend))
     assert [text.partition(":")[0] for text in said] == ["criteria name 'scores' inside the model"] * builds
-    assert not list(shown_inside(without_beside(model), backend))
+    assert not list(shown_inside(without_extra_outputs(model), backend))

@@ -77,8 +77,8 @@ def test_parts_that_share_a_scale_are_the_cause_and_the_fix_gives_the_scores_bac
     (culprit,) = cases[layout]["search"]["culprits"]
     cause = culprit["cause"]
     assert (cause["kind"], cause["symptom"]) == ("mismatched-scales", "uneven-parts"), text
-    assert cause["taken_back"]["kind"] == "per-channel"
-    assert cause["taken_back"]["share"] > 0.9
+    assert cause["ablation"]["kind"] == "per-channel"
+    assert cause["ablation"]["share"] > 0.9
     said = " ".join(text.split())
     assert "parts of unlike range, up to" in said
     assert "a scale for each part" in said

@@ -64,7 +64,7 @@ def test_a_trial_is_the_model_that_would_be_built(tmp_path: Path, network: str) 
         for high in ([], names[:1], names[:-1]):
             plan = Plan(dict.fromkeys(high, "fp32"), {tensor: symmetric(0.01)})
             trial, built = lab.simulator.trial(plan), lab.judged(lab.int8.under(plan))
-            assert trial.loss == pytest.approx(max(s.strain for s in built.scores), rel=1e-3)
+            assert trial.loss == pytest.approx(max(s.normalized_loss for s in built.scores), rel=1e-3)
     finally:
         case.close()
 

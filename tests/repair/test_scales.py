@@ -24,7 +24,7 @@ from pytest_int8acc.graph.plan import activation_scales, apply, moved
 from pytest_int8acc.graph.quantize import quantize
 from pytest_int8acc.lab import vectors
 from pytest_int8acc.lab.lab import Lab
-from pytest_int8acc.lab.purse import Purse
+from pytest_int8acc.lab.run_budget import RunBudget
 from pytest_int8acc.lab.values import TensorValues, Values
 from pytest_int8acc.repair.scales import (
     NEAR,
@@ -57,7 +57,7 @@ def ranges_of(lab: Lab, bins: int = 512) -> Ranges:
 
 
 def chooser_of(lab: Lab, trials: int = 200) -> Chooser:
-    return Chooser(lab.simulator, Plan(), activation_scales(lab.network), Purse(Clock(), trials=trials))
+    return Chooser(lab.simulator, Plan(), activation_scales(lab.network), RunBudget(Clock(), trials=trials))
 
 
 def culprit_of(lab: Lab) -> str:
@@ -66,7 +66,7 @@ def culprit_of(lab: Lab) -> str:
 
 def test_badness_is_one_where_the_limit_is(wide: Lab) -> None:
     (score,) = wide.simulator.trial(Plan()).scores
-    assert wide.simulator.badness(Plan()) == pytest.approx(10 ** ((20 - score) / 10), rel=0.05)
+    assert wide.simulator.normalized_loss(Plan()) == pytest.approx(10 ** ((20 - score) / 10), rel=0.05)
 
 
 def test_badness_is_one_where_a_limit_is_of_which_only_all_samples_tell(tmp_path: Path) -> None:
@@ -75,7 +75,7 @@ def test_badness_is_one_where_a_limit_is_of_which_only_all_samples_tell(tmp_path
     simulator = lab_of(measured(tmp_path, planted("cnn", factors={WIDE: 50}), limits)).simulator
     loss = simulator.trial(Plan()).loss
     assert loss > 2
-    assert simulator.badness(Plan()) == pytest.approx(loss**2, rel=0.05)
+    assert simulator.normalized_loss(Plan()) == pytest.approx(loss**2, rel=0.05)
 
 
 @pytest.mark.parametrize("method", ["minmax", "mse", "topk", "entropy", "percentile"])
@@ -119,8 +119,8 @@ def test_where_one_tensor_gains_nothing_the_others_are_not_tried(tmp_path: Path)
     chooser, ranges = chooser_of(lab), ranges_of(lab)
     wanted = units(lab.network, activations(lab.network), ranges)
     choice = chooser.rescale(wanted)
-    assert choice.badness > NEAR
-    assert chooser.purse.trials <= 2 * len(METHODS)  # each method for all tensors, and for one of them
+    assert choice.normalized_loss > NEAR
+    assert chooser.budget.trials <= 2 * len(METHODS)  # each method for all tensors, and for one of them
 
 
 def test_scales_are_not_tried_where_what_is_left_is_not_of_their_tensors(wide: Lab) -> None:
@@ -128,12 +128,12 @@ def test_scales_are_not_tried_where_what_is_left_is_not_of_their_tensors(wide: L
     ranges = ranges_of(wide)
     wanted = units(wide.network, activations(wide.network, [wide.groups[-1].name]), ranges)
     chooser = chooser_of(wide)
-    start = chooser.weighed(Choice(), {wide.groups[-1].name: "fp16"}).badness
+    start = chooser.weighed(Choice(), {wide.groups[-1].name: "fp16"}).normalized_loss
     assert start > 1
     assert chooser.rescale(wanted, least=start).scales == {}
-    assert chooser.purse.trials == 2
+    assert chooser.budget.trials == 2
     chooser.rescale(wanted)
-    assert chooser.purse.trials > 5
+    assert chooser.budget.trials > 5
 
 
 def test_tensors_are_not_ranked_where_one_method_for_all_does(
@@ -142,24 +142,24 @@ def test_tensors_are_not_ranked_where_one_method_for_all_does(
     """What each loses by its histogram takes a millisecond a tensor, and more."""
     wanted = units(wide.network, activations(wide.network), ranges_of(wide))
     monkeypatch.setattr(Ranges, "loss_db", None)
-    assert chooser_of(wide).rescale(wanted, enough=1.0).badness <= 1.0
+    assert chooser_of(wide).rescale(wanted, enough=1.0).normalized_loss <= 1.0
 
 
 def test_a_plan_is_measured_once(wide: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
     plan = Plan(scales={culprit_of(wide): symmetric(0.125)})
-    first = wide.simulator.badness(plan)
+    first = wide.simulator.normalized_loss(plan)
     monkeypatch.setattr(wide.simulator, "board", None)
-    assert wide.simulator.badness(plan) == first
+    assert wide.simulator.normalized_loss(plan) == first
 
 
 def test_badness_is_of_error_vectors_alone(wide: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
     """What the samples add to each criterion would be gathered to be thrown away."""
     plan, simulator = Plan(scales={culprit_of(wide): symmetric(0.0625)}), wide.simulator
     monkeypatch.setattr(vectors, "Gathered", None)
-    badness = simulator.badness(plan)
+    normalized_loss = simulator.normalized_loss(plan)
     monkeypatch.undo()
     (errors,) = simulator.probe(plan, simulator.seen(), simulator.few).vectors
-    assert badness == pytest.approx(1.01 * np.square(errors).sum(axis=1).mean(), rel=1e-4)
+    assert normalized_loss == pytest.approx(1.01 * np.square(errors).sum(axis=1).mean(), rel=1e-4)
 
 
 def test_scales_are_pruned_by_what_they_do_beside_the_groups_kept_high(wide: Lab) -> None:
@@ -168,7 +168,7 @@ def test_scales_are_pruned_by_what_they_do_beside_the_groups_kept_high(wide: Lab
     scale = chooser.own[culprit_of(wide)] / 50
     tensors = activations(wide.network)[-2:]
     scales = {culprit_of(wide): scale, tensors[-1]: chooser.own[tensors[-1]]}
-    choice = Choice(scales, dict.fromkeys(scales, "given"), badness=1e9)
+    choice = Choice(scales, dict.fromkeys(scales, "given"), normalized_loss=1e9)
     assert set(chooser.prune(units(wide.network, scales, ranges), choice, {}).scales) == {culprit_of(wide)}
 
 
@@ -216,7 +216,7 @@ def test_an_empty_purse_changes_nothing(wide: Lab) -> None:
     chooser, ranges = chooser_of(wide, 0), ranges_of(wide)
     wanted = units(wide.network, activations(wide.network), ranges)
     assert chooser.rescale(wanted).scales == {}
-    assert chooser.purse.trials == 0
+    assert chooser.budget.trials == 0
 
 
 def test_tensors_of_a_concat_get_one_scale(tmp_path: Path) -> None:

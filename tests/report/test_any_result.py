@@ -94,8 +94,14 @@ def any_diagnosis(rng: random.Random, name: str, many: int, scores: list[Plain])
     ]
     found["worst"][0]["views"][1]["values"] = [any_number(rng) for _ in range(rng.randrange(9))]
     first = rng.choice([stage["name"] for stage in found["stages"]])
-    slip = rng.choice(["", "range-255"])
-    return replace(found, repairs=repairs[: rng.randrange(3)], layers=layers, first_stage=first, slip=slip)
+    preprocessing_mismatch = rng.choice(["", "range-255"])
+    return replace(
+        found,
+        repairs=repairs[: rng.randrange(3)],
+        layers=layers,
+        first_stage=first,
+        preprocessing_mismatch=preprocessing_mismatch,
+    )
 
 
 def any_result(rng: random.Random) -> Plain:

@@ -11,7 +11,7 @@ from pytest_int8acc.errors import CriterionError
 from pytest_int8acc.report.plain import to_plain
 from pytest_int8acc.scores.compare import Comparison, compare_output, compare_outputs, result
 from pytest_int8acc.scores.criteria import OutputLimits
-from pytest_int8acc.scores.tally import Tally
+from pytest_int8acc.scores.statistics import OutputStatistics
 
 RNG = np.random.default_rng(5)
 LOGITS = RNG.normal(0, 3, (30, 10)).astype(np.float32)
@@ -31,7 +31,7 @@ def limits(output="*", axis=-1, **values):
 def one(baseline, candidate, *criteria, noise=None):
     if noise is None:
         return compare_output("logits", batches(baseline), batches(candidate), criteria)
-    found, again = Tally("logits", criteria), Tally("logits", criteria)
+    found, again = OutputStatistics("logits", criteria), OutputStatistics("logits", criteria)
     for first, second, third in zip(*map(batches, (baseline, candidate, noise)), strict=True):
         found.add(first, second)
         again.add(first, third)

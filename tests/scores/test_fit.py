@@ -11,17 +11,17 @@ from hypothesis import strategies as st
 
 from pytest_int8acc.scores.compare import fit_line, worst_sample
 from pytest_int8acc.scores.criteria import OutputLimits
-from pytest_int8acc.scores.tally import Tally
+from pytest_int8acc.scores.statistics import OutputStatistics
 
 RNG = np.random.default_rng(3)
 X = RNG.normal(0, 1, (200, 10)).astype(np.float32)
 
 
 def tallied(baseline, candidate):
-    tally = Tally("y", [OutputLimits("y")])
+    stats = OutputStatistics("y", [OutputLimits("y")])
     for b, c in zip(baseline, candidate, strict=True):
-        tally.add(b, c)
-    return tally
+        stats.add(b, c)
+    return stats
 
 
 def fit_of(baseline, candidate):

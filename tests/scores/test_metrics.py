@@ -13,8 +13,8 @@ from hypothesis.extra import numpy as hnp
 
 from pytest_int8acc.scores.criteria import OutputLimits
 from pytest_int8acc.scores.metrics import METRICS
+from pytest_int8acc.scores.statistics import OutputStatistics
 from pytest_int8acc.scores.sums import AT, errors
-from pytest_int8acc.scores.tally import Tally
 from pytest_int8acc.spec.criteria import OutputCriterion
 
 FLOATS = [m for m in METRICS if m != "agreement"]
@@ -24,10 +24,10 @@ def score(metric, baseline, candidate, **options):
     split = [baseline] if isinstance(baseline, np.ndarray) else baseline
     other = [candidate] if isinstance(candidate, np.ndarray) else candidate
     limits = OutputLimits("y", limits={metric: 0.0}, **options)
-    tally = Tally("y", [limits], judged_only=True)
+    stats = OutputStatistics("y", [limits], judged_only=True)
     for b, c in zip(split, other, strict=True):
-        tally.add(b, c)
-    return tally.value(METRICS[metric], limits)
+        stats.add(b, c)
+    return stats.value(METRICS[metric], limits)
 
 
 def log_softmax(rows):

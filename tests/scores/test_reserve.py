@@ -15,7 +15,7 @@ from pytest_int8acc.scores.compare import compare_output, result
 from pytest_int8acc.scores.criteria import OutputLimits
 from pytest_int8acc.scores.metrics import METRICS
 from pytest_int8acc.scores.reserve import around, heavy, interval
-from pytest_int8acc.scores.tally import Tally
+from pytest_int8acc.scores.statistics import OutputStatistics
 from pytest_int8acc.tensors import Array
 
 
@@ -28,9 +28,9 @@ def outputs(samples: int, noise: float, seed: int = 0) -> tuple[Array, Array]:
 
 
 def compared(b: Array, c: Array, metric: str, limit: float) -> OutputResult:
-    tally = Tally("y", [OutputLimits("y", -1, {metric: limit})])
-    tally.add(b, c)
-    return result(tally, intervals=True)
+    stats = OutputStatistics("y", [OutputLimits("y", -1, {metric: limit})])
+    stats.add(b, c)
+    return result(stats, intervals=True)
 
 
 def score(b: Array, c: Array, metric: str = "sqnr_db", limit: float = 20.0) -> Score:
@@ -57,9 +57,9 @@ def test_other_samples_of_a_kind_give_scores_within_the_interval(metric: str, li
 def test_draws_by_sums_are_those_of_the_samples(name: str, samples: int) -> None:
     b, c = outputs(samples, 2.0)
     metric = METRICS[name]
-    tally = Tally("y", [OutputLimits("y", -1, {name: 0.5})])
-    tally.add(b, c)
-    rows = tally.rows(metric, tally.limits[0])
+    stats = OutputStatistics("y", [OutputLimits("y", -1, {name: 0.5})])
+    stats.add(b, c)
+    rows = stats.rows(metric, stats.limits[0])
     value = metric(rows)
     near = (
         value - 1 if name.endswith("_db") else 1 - 1.1 * (1 - value) if metric.bound == "min" else 1.1 * value
@@ -108,10 +108,10 @@ def test_errors_spread_over_all_samples_are_no_sample_s() -> None:
 
 @given(st.lists(st.floats(0, 1e6), min_size=1, max_size=60))
 def test_heavy_samples_carry_nine_tenths_and_none_less(errors: list[float]) -> None:
-    tally = Tally("y", [OutputLimits("y", -1, {"sqnr_db": 20.0})])
+    stats = OutputStatistics("y", [OutputLimits("y", -1, {"sqnr_db": 20.0})])
     b = np.ones((len(errors), 1))
-    tally.add(b, b + np.sqrt(np.array(errors))[:, None])
-    found = heavy(tally.errors)
+    stats.add(b, b + np.sqrt(np.array(errors))[:, None])
+    found = heavy(stats.errors)
     held = np.square(np.sqrt(np.array(errors)))
     if found:
         assert len(found) <= len(errors) / 4
@@ -140,9 +140,11 @@ def test_what_is_no_number_gives_no_interval() -> None:
     st.floats(0.01, 100),
     st.floats(0.01, 0.999),
 )
-def test_the_value_at_a_strain_has_that_strain(metric, strain, limit) -> None:
+def test_the_value_at_a_strain_has_that_strain(metric, normalized_loss, limit) -> None:
     plain = Score("y", metric.name, 0.0, limit, metric.bound)
-    assert replace(plain, value=plain.at_strain(strain)).strain == pytest.approx(strain, rel=1e-6)
+    assert replace(plain, value=plain.at_normalized_loss(normalized_loss)).normalized_loss == pytest.approx(
+        normalized_loss, rel=1e-6
+    )
 
 
 def case(*scores: Score, problem: str = "") -> CaseResult:

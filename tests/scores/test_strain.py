@@ -10,7 +10,7 @@ from pytest_int8acc.results import Score
 
 
 @pytest.mark.parametrize(
-    ("score", "strain"),
+    ("score", "normalized_loss"),
     [
         (Score("y", "cosine", 0.5), 0.0),
         (Score("engine", "speedup", 3.0, 1.5), 0.5),
@@ -35,6 +35,6 @@ from pytest_int8acc.results import Score
         (Score("m", "loss", 0.9, 1.2, bound="max", baseline=1.0), 0.0),
     ],
 )
-def test_strain_is_what_is_lost_over_what_may_be(score: Score, strain: float) -> None:
-    assert score.strain == pytest.approx(strain)
-    assert (score.strain <= 1) == score.passed
+def test_strain_is_what_is_lost_over_what_may_be(score: Score, normalized_loss: float) -> None:
+    assert score.normalized_loss == pytest.approx(normalized_loss)
+    assert (score.normalized_loss <= 1) == score.passed

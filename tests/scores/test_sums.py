@@ -14,8 +14,8 @@ from pytest_int8acc.errors import CriterionError
 from pytest_int8acc.scores.compare import compare_output
 from pytest_int8acc.scores.criteria import OutputLimits
 from pytest_int8acc.scores.metrics import METRICS
+from pytest_int8acc.scores.statistics import OutputStatistics
 from pytest_int8acc.scores.sums import PIECE, Sums, errors, sums_of
-from pytest_int8acc.scores.tally import Tally
 from pytest_int8acc.tensors import Array
 
 RNG = np.random.default_rng(11)
@@ -125,30 +125,30 @@ def test_any_samples_score_as_if_they_had_been_run_alone(metric: str) -> None:
     b[0, 0] = 40  # the floor of relative errors is that of all samples
     c = b + RNG.normal(0, 0.3, b.shape).astype(np.float32)
     limits = OutputLimits("y", limits={metric: 0.0})
-    tally = Tally("y", [limits])
+    stats = OutputStatistics("y", [limits])
     for cut in (slice(0, 4), slice(4, 9)):
-        tally.add(b[cut], c[cut])
+        stats.add(b[cut], c[cut])
     for some in ([0, 3], [8, 0, 5, 5, 5], list(range(9))):
-        alone = Tally("y", [limits])
+        alone = OutputStatistics("y", [limits])
         alone.add(b[some], c[some])
         value = alone.value(METRICS[metric], limits)
-        assert tally.value(METRICS[metric], limits, some) == pytest.approx(value, rel=1e-12)
+        assert stats.value(METRICS[metric], limits, some) == pytest.approx(value, rel=1e-12)
 
 
 @pytest.mark.parametrize(
     ("metric", "held"), [("sqnr_db", 0), ("kl", 0), ("top1_agreement", 0), ("max_rel", 2)]
 )
 def test_arrays_are_let_go(metric: str, held: int) -> None:
-    tally, alive = Tally("y", [OutputLimits("y", limits={metric: 1.0})]), []
+    stats, alive = OutputStatistics("y", [OutputLimits("y", limits={metric: 1.0})]), []
     for _ in range(2):
         b = RNG.normal(size=(4, 6))
         c = b + 1
         alive.append(weakref.ref(c))
-        tally.add(b, c)
+        stats.add(b, c)
     del b, c
     gc.collect()
     assert sum(ref() is not None for ref in alive) == held
-    tally.value(METRICS[metric], tally.limits[0])
+    stats.value(METRICS[metric], stats.limits[0])
     gc.collect()
     assert not any(ref() is not None for ref in alive)
 

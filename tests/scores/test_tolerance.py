@@ -14,7 +14,7 @@ from polygraphy.comparator import CompareFunc, IterationResult
 from pytest_int8acc.scores.criteria import OutputLimits
 from pytest_int8acc.scores.measures import Tolerance
 from pytest_int8acc.scores.metrics import METRICS
-from pytest_int8acc.scores.tally import Tally
+from pytest_int8acc.scores.statistics import OutputStatistics
 from pytest_int8acc.scores.tolerance import CHECKS
 
 METRIC = METRICS["tolerance"]
@@ -22,15 +22,15 @@ METRIC = METRICS["tolerance"]
 
 def tallied(tolerance, baseline, candidate, cuts=()):
     limits = OutputLimits("y", limits={"tolerance": 1.0}, tolerance=tolerance)
-    tally = Tally("y", [limits], judged_only=True)
+    stats = OutputStatistics("y", [limits], judged_only=True)
     for start, end in pairwise([0, *cuts, len(baseline)]):
-        tally.add(baseline[start:end], candidate[start:end])
-    return tally, limits
+        stats.add(baseline[start:end], candidate[start:end])
+    return stats, limits
 
 
 def used(tolerance, baseline, candidate, cuts=(), samples=None):
-    tally, limits = tallied(tolerance, baseline, candidate, cuts)
-    return tally.value(METRIC, limits, samples)
+    stats, limits = tallied(tolerance, baseline, candidate, cuts)
+    return stats.value(METRIC, limits, samples)
 
 
 def polygraphy_passes(tolerance, baseline, candidate):

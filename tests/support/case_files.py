@@ -179,7 +179,7 @@ def facts(entry: Mapping[str, Any]) -> dict[str, Any]:
     scores = {f"{s['subject']} {s['metric']}": s for s in entry.get("scores", [])}
     repairs = diagnosis.get("repairs", [])
     first = repairs[0] if repairs else {}
-    tried = {layer: cause["taken_back"] for layer, cause in causes.items() if cause["taken_back"]}
+    tried = {layer: cause["ablation"] for layer, cause in causes.items() if cause["ablation"]}
     return {
         "verdict": entry["verdict"],
         "candidate": [entry.get("candidate", "")],
@@ -235,7 +235,7 @@ def facts(entry: Mapping[str, Any]) -> dict[str, Any]:
         "worst layer": _worst(diagnosis.get("layers", [])),
         "layers": len(diagnosis.get("layers", [])),
         "calibrations": [line["method"] for line in diagnosis.get("calibrations", [])],
-        "data fault": diagnosis.get("slip"),
+        "data fault": diagnosis.get("preprocessing_mismatch"),
         "odd ranges": bool(diagnosis.get("ranges")),
         "ranges too wide": len((diagnosis.get("ranges") or {}).get("wide", [])),
         "ranges too narrow": len((diagnosis.get("ranges") or {}).get("narrow", [])),

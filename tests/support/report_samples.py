@@ -108,7 +108,7 @@ def cause(kind: str, symptom: str, numbers: Plain | None = None, **facts: Any) -
 def taken(cause: Plain, kind: str, share: float = 0.97, **facts: Any) -> Plain:
     """The same, shown by an ablation."""
     back = {"kind": kind, "tensor": "t", "share": share, "met": True, **facts}
-    return replace(cause, taken_back=back, tried=[back])
+    return replace(cause, ablation=back, tried=[back])
 
 
 NOISE = cause("accumulated-noise", "noise-adds-up")
@@ -192,7 +192,7 @@ OTHERS = (
 def long_named(cause: Plain) -> Plain:
     """The same of a tensor whose name leaves no room for a whole sentence."""
     name = "/".join(["a", *["block"] * 60, "t"])
-    return replace(cause, tensor=name, taken_back=replace(cause["taken_back"], tensor=name), tried=[])
+    return replace(cause, tensor=name, ablation=replace(cause["ablation"], tensor=name), tried=[])
 
 
 def blamed(*causes: Plain, **facts: Any) -> Plain:
@@ -404,7 +404,8 @@ RESULTS: dict[str, Plain] = {
     "in-a-body-too": in_bodies("loop/linear", causes=(RANGES[0],)),
     "no-cause": output(blamed(), fit=LARGE),
     "data-first": replace(
-        blamed(RANGES[0], slip="data-factor", repairs=REPAIRS[2:3]), findings=(SLIP, FINDINGS[2])
+        blamed(RANGES[0], preprocessing_mismatch="data-factor", repairs=REPAIRS[2:3]),
+        findings=(SLIP, FINDINGS[2]),
     ),
     "remedies": blamed(*RANGES[:2], repairs=REPAIRS),
     **{

@@ -287,10 +287,10 @@ def _prepare_calibration(request: BuildRequest, implicit: Implicit, folder: Path
     if not given:
         raise EngineError(f"{request}: implicit quantization has neither calibration data nor a cache")
     if not count:
-        wanted = ", ".join(f"{name}: {list(shape)}" for name, shape in usual.items())
+        needed_shapes = ", ".join(f"{name}: {list(shape)}" for name, shape in usual.items())
         raise EngineError(
-            f"{request}: no calibration batch has the shape that the engine is built for ({wanted}); give "
-            "samples of that shape, or 'tensorrt: {shapes: ...}' with another usual one"
+            f"{request}: no calibration batch has the shape that the engine is built for ({needed_shapes}); "
+            "give samples of that shape, or 'tensorrt: {shapes: ...}' with another usual one"
         )
     if left_out:
         logger.info("%s: calibrates on %d batches, %d of other shapes left out", request, count, left_out)

@@ -130,20 +130,20 @@ def write_cache(cache: Path, content: bytes, provenance: Provenance) -> None:
         raise EngineError(f"{cache}: cannot be written: {error.strerror or error}") from error
 
 
-def read_cache(cache: Path, wanted: Provenance, names: Collection[str]) -> tuple[bytes, str]:
+def read_cache(cache: Path, expected_origin: Provenance, names: Collection[str]) -> tuple[bytes, str]:
     """The content of a calibration cache that fits, and a note on it; empty where nothing need be said.
 
     Args:
         cache: A calibration cache.
-        wanted: What it must have come from; data of the empty digest are any data.
+        expected_origin: What it must have come from; data of the empty digest are any data.
         names: Tensors of the model, from :func:`tensor_names`.
 
     Raises:
         EngineError: It cannot be read, or does not fit; says why.
     """
     content = read_content(cache)
-    check_names(content, str(cache), wanted.algorithm, names)
-    return content, check_sidecar(cache, content, wanted)
+    check_names(content, str(cache), expected_origin.algorithm, names)
+    return content, check_sidecar(cache, content, expected_origin)
 
 
 def read_content(cache: Path) -> bytes:
@@ -156,7 +156,7 @@ def read_content(cache: Path) -> bytes:
         ) from error
 
 
-def check_sidecar(cache: Path, content: bytes, wanted: Provenance) -> str:
+def check_sidecar(cache: Path, content: bytes, expected_origin: Provenance) -> str:
     """A note where nothing proves what ``cache`` came from; empty where its sidecar does.
 
     Raises:
@@ -174,13 +174,13 @@ def check_sidecar(cache: Path, content: bytes, wanted: Provenance) -> str:
         raise EngineError(f"{path}: cannot be read ({error}); remove it, and {_again(cache)}") from error
     if not isinstance(found, dict):
         raise EngineError(f"{path}: expected a mapping; remove it, and {_again(cache)}")
-    expected = {"cache": digest(content), **dataclasses.asdict(wanted)}
+    expected = {"cache": digest(content), **dataclasses.asdict(expected_origin)}
     said = {
         "cache": "the cache was changed after it was written",
         "model": "it is of another model (weights or graph have changed since)",
         "data": "it is of other calibration data",
-        "algorithm": f"it is of algorithm {found.get('algorithm')}, wanted is {wanted.algorithm}",
-        "tensorrt": f"it is of TensorRT {found.get('tensorrt')}, here is {wanted.tensorrt}",
+        "algorithm": f"it is of algorithm {found.get('algorithm')}, wanted is {expected_origin.algorithm}",
+        "tensorrt": f"it is of TensorRT {found.get('tensorrt')}, here is {expected_origin.tensorrt}",
     }
     wrong = [said[key] for key, value in expected.items() if value and found.get(key) != value]
     if wrong:

@@ -116,7 +116,7 @@ class Workers:
         """
         started, good = time.monotonic(), False
         whole = {**_environment(), **environment}
-        child = self._told(folder, log, whole, kind)
+        child = self._assigned(folder, log, whole, kind)
         try:
             code = _wait(child, timeout, waiting, idle, lambda: succeeded() is not None)
             good = code == 0 and bool(succeeded())
@@ -138,7 +138,7 @@ class Workers:
             _kill(child)
         self._starting.shutdown()
 
-    def _told(self, folder: Path, log: Path, environment: Mapping[str, str], kind: object) -> _Child:
+    def _assigned(self, folder: Path, log: Path, environment: Mapping[str, str], kind: object) -> _Child:
         """A child that has the job, one that waits for some where there is one."""
         job = f"{json.dumps(str(folder.absolute()))}\n".encode()
         while True:

@@ -246,18 +246,20 @@ def _profiles(tensors: Sequence[Mapping[str, Any]]) -> dict[str, Range]:
 
 
 def _check_tensors(
-    path: Path, tensors: Sequence[Mapping[str, Any]], is_input: bool, wanted: Sequence[TensorInfo]
+    path: Path, tensors: Sequence[Mapping[str, Any]], is_input: bool, of_model: Sequence[TensorInfo]
 ) -> None:
-    """Raise EngineError where an engine takes or gives other tensors than ``wanted``."""
+    """Raise EngineError where an engine takes or gives other tensors than ``of_model``."""
     what = "inputs" if is_input else "outputs"
     found = {
         t["name"]: TensorInfo(t["name"], _dtype(t["dtype"]), tuple(None if d < 0 else d for d in t["shape"]))
         for t in tensors
         if t["input"] == is_input
     }
-    said = f"{path}: its {what} ({describe(found.values())}) are not those of the model ({describe(wanted)})"
-    extra = set(found) - {tensor.name for tensor in wanted} if is_input else set()
-    for tensor in wanted:
+    said = (
+        f"{path}: its {what} ({describe(found.values())}) are not those of the model ({describe(of_model)})"
+    )
+    extra = set(found) - {tensor.name for tensor in of_model} if is_input else set()
+    for tensor in of_model:
         own = found.get(tensor.name)
         if own is None or extra:
             raise EngineError(f"{said}; build it from the same ONNX export")

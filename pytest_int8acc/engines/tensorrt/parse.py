@@ -62,11 +62,13 @@ def main(path: str) -> None:
     builder = runtime.Builder(logger)
     network = builder.create_network(flag)  # builder and network must outlive the parser
     parser = runtime.OnnxParser(network, logger)
-    told = None
+    first_error = None
     if not parser.parse_from_file(path):
         errors = [parser.get_error(i) for i in range(parser.num_errors)]
-        told = (errors[0].node_name(), errors[0].desc().splitlines()[0]) if errors else ("", "no reason told")
-    print(f"\n{_SAID}{json.dumps(told)}", flush=True)
+        first_error = (
+            (errors[0].node_name(), errors[0].desc().splitlines()[0]) if errors else ("", "no reason told")
+        )
+    print(f"\n{_SAID}{json.dumps(first_error)}", flush=True)
 
 
 if __name__ == "__main__":

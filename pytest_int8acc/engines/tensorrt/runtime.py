@@ -25,10 +25,10 @@ def backend(platform: Platform) -> Any:
     config: Any = importlib.import_module("polygraphy.config")
     if bool(config.USE_TENSORRT_RTX) != platform.is_rtx:
         if "polygraphy.backend.trt" in sys.modules:
-            wanted = "1" if platform.is_rtx else "0"
+            needed = "1" if platform.is_rtx else "0"
             raise EngineError(
                 f"{platform.name} cannot run in this process, which uses the other TensorRT already: set "
-                f"POLYGRAPHY_USE_TENSORRT_RTX={wanted} before pytest starts"
+                f"POLYGRAPHY_USE_TENSORRT_RTX={needed} before pytest starts"
             )
         config.USE_TENSORRT_RTX = platform.is_rtx  # read once, by the import below
     return importlib.import_module("polygraphy.backend.trt")

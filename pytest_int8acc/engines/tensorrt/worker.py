@@ -159,11 +159,11 @@ def _built(job: dict[str, Any], *, fed: bool) -> dict[str, Any]:
 
 def _network_options(job: dict[str, Any]) -> dict[str, bool]:
     """What is settled when a network is made; said only where it is wanted, since 8.6 knows neither."""
-    wanted = {
+    requested = {
         "strongly_typed": job["typing"] == "strong",
         "mark_unfused_tensors_as_debug_tensors": job["outputs"] == "debug",
     }
-    return {name: True for name, is_so in wanted.items() if is_so}
+    return {name: True for name, is_so in requested.items() if is_so}
 
 
 def _config(job: dict[str, Any], batches: _Batches) -> Any:
@@ -272,31 +272,31 @@ def _hold_precisions(network: Any, precisions: dict[str, str], *, fed: bool) -> 
 
     trt = _tensorrt()
     types = {"fp16": trt.float16, "fp32": trt.float32}
-    wanted, found = {}, set()
+    requested, found = {}, set()
     for layer in _layers(network):
         node = _node_of(layer, precisions)
         if node is None:
             continue
         found.add(node)
         if set(layer["outputs"].values()) <= _FLOATS and layer["type"] not in ("SHAPE", "CONSTANT"):
-            wanted[layer["name"]] = types[precisions[node]]
-    set_layer_precisions((None, network), wanted)
+            requested[layer["name"]] = types[precisions[node]]
+    set_layer_precisions((None, network), requested)
     if fed:
-        _feed_in_type(network, wanted)
+        _feed_in_type(network, requested)
     return sorted(set(precisions) - found)
 
 
-def _feed_in_type(network: Any, wanted: dict[str, Any]) -> None:
+def _feed_in_type(network: Any, requested: dict[str, Any]) -> None:
     """Have held layers fed in their own type: TensorRT would still give an INT8 layer's result in INT8."""
     layers = [network.get_layer(i) for i in range(network.num_layers)]
     makers = {layer.get_output(i).name: (layer, i) for layer in layers for i in range(layer.num_outputs)}
     for layer in layers:
-        for tensor in (layer.get_input(i) for i in range(layer.num_inputs) if layer.name in wanted):
+        for tensor in (layer.get_input(i) for i in range(layer.num_inputs) if layer.name in requested):
             maker, index = makers.get(tensor.name, (None, 0)) if tensor is not None else (None, 0)
-            if maker is None or maker.name in wanted or maker.type.name in ("SHAPE", "CONSTANT"):
+            if maker is None or maker.name in requested or maker.type.name in ("SHAPE", "CONSTANT"):
                 continue
             if tensor.dtype.name in _FLOATS:
-                maker.set_output_type(index, wanted[layer.name])
+                maker.set_output_type(index, requested[layer.name])
 
 
 def _node_of(layer: dict[str, Any], nodes: dict[str, str]) -> str | None:

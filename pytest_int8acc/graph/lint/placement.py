@@ -151,9 +151,9 @@ def _wrong_axis(
     assert half.axis is not None
     if not shape or not -len(shape) <= half.axis < len(shape):
         return
-    axis, wanted = moved_axis(half.axis, len(shape), moves), _output_axis(node, index, len(shape))
-    if axis is not None and wanted is not None and axis != wanted:
-        text = f"the weight of {node.op_type} '{node.name}' has scales along axis {axis}, not {wanted}"
+    axis, expected = moved_axis(half.axis, len(shape), moves), _output_axis(node, index, len(shape))
+    if axis is not None and expected is not None and axis != expected:
+        text = f"the weight of {node.op_type} '{node.name}' has scales along axis {axis}, not {expected}"
         yield find("wrong-channel-axis", half.node.name, text)
 
 

@@ -31,7 +31,7 @@ class Obstacle:
     note: str = ""
 
 
-class Tally:
+class OutputStatistics:
     """What one output's scores are made of, kept sample by sample.
 
     Relative errors need the greatest magnitude of the whole baseline: where a limit stands on one and that is

@@ -25,22 +25,22 @@ def end_with(editor: Editor, types: Mapping[str, int]) -> None:
     refill(editor.graph.output, [helper.make_tensor_value_info(n, t, None) for n, t in types.items()])
 
 
-def with_beside(model: Model, tensors: Mapping[str, int]) -> Model:
+def with_extra_outputs(model: Model, tensors: Mapping[str, int]) -> Model:
     """As ``giving``, the outputs marked as none of the user's; what is an output already stays what it is."""
     own = {output.name for output in model.outputs}
-    wanted = {name: kind for name, kind in tensors.items() if name not in own}
-    if not wanted:
+    added = {name: kind for name, kind in tensors.items() if name not in own}
+    if not added:
         return model
-    return replace(giving(model, wanted), beside=model.beside.union(wanted), file=model.file)
+    return replace(giving(model, added), extra_outputs=model.extra_outputs.union(added), file=model.file)
 
 
-def without_beside(model: Model) -> Model:
+def without_extra_outputs(model: Model) -> Model:
     """The model with the user's outputs alone, and without Casts that only the others needed."""
-    if not model.beside:
+    if not model.extra_outputs:
         return model
     index, editor = model.index, model.edit()
-    unread = {name for name in model.beside if not index.readers(name) and name not in index.captured}
+    unread = {name for name in model.extra_outputs if not index.readers(name) and name not in index.captured}
     casts = (n.op_type == "Cast" and n.output[0] in unread for n in editor.graph.node)
     editor.set_nodes([n for n, dead in zip(editor.graph.node, list(casts), strict=True) if not dead])
-    refill(editor.graph.output, [v for v in editor.graph.output if v.name not in model.beside])
-    return replace(editor.done(), beside=frozenset())
+    refill(editor.graph.output, [v for v in editor.graph.output if v.name not in model.extra_outputs])
+    return replace(editor.done(), extra_outputs=frozenset())

@@ -30,8 +30,8 @@ from pytest_int8acc.tensors import Outputs
 
 
 @dataclass(frozen=True, eq=False)
-class Keeper:
-    """A case that keeps a golden, before it is run; made by :func:`open_keeper`."""
+class GoldenStore:
+    """A case that keeps a golden, before it is run; made by :func:`open_golden_store`."""
 
     case: Case
     settings: Settings
@@ -39,7 +39,7 @@ class Keeper:
     place: Place
     record: Record | None
     origin: Origin
-    wanted: dict[str, float]
+    regressions_allowed: dict[str, float]
     """The ratchet: metric to tolerance."""
     problem: str = ""
     """Why the golden cannot be compared with; such a run only makes a candidate."""
@@ -67,7 +67,7 @@ class Keeper:
             wish = kept.samples
         return min((n for n in (given, wish) if n is not None), default=None)
 
-    def check(self, inputs: Dataset) -> Keeper:
+    def check(self, inputs: Dataset) -> GoldenStore:
         """The same, knowing whether the data are the golden's; reads them once.
 
         Raises:
@@ -118,17 +118,17 @@ class Keeper:
             GoldenError: The golden holds no score for it, or one of an output that ``model`` does not have.
         """
         if self.recording or self.problem or self.record is None:
-            return ratchet.tighten(judge, self.wanted, None)
+            return ratchet.tighten(judge, self.regressions_allowed, None)
         known = {output.name for output in model.outputs} | {limit.ref for limit, _ in judge.metrics}
         for score in self.record.scores:
-            limited = score.metric in self.wanted and score.metric in METRICS
+            limited = score.metric in self.regressions_allowed and score.metric in METRICS
             if limited and not known & {score.subject, judge.splitter.whole_of(score.subject)}:
                 raise GoldenError(
                     f"{self.place}: the golden is damaged: it has a score of '{score.subject}', which is no "
                     f"output of the model; {self.place.mend}"
                 )
         try:
-            return ratchet.tighten(judge, self.wanted, self.record)
+            return ratchet.tighten(judge, self.regressions_allowed, self.record)
         except GoldenError as error:
             raise GoldenError(f"{self.place}: {error}; {self.place.mend}") from None
 
@@ -154,9 +154,9 @@ class Keeper:
             rows, said = _against_golden(self, record, result.baseline, run)
             result = replace(result, metrics=(*result.metrics, *rows))
         notes = (
-            *ratchet.improvements(result, self.wanted, record, update),
+            *ratchet.improvements(result, self.regressions_allowed, record, update),
             *remarks(record, self.origin, run.engine),
-            *ratchet.unaccepted_parts(result, self.wanted, record, update),
+            *ratchet.unaccepted_parts(result, self.regressions_allowed, record, update),
         )
         if not result.passed:
             said += _candidate(self, result, run)
@@ -174,7 +174,7 @@ class Keeper:
         if kept is None and (self.case.golden or self.case.baseline == "golden"):
             return f"{self.place}: holds accepted scores and no outputs; {self.place.again}"
         wrong = list(changes(record, self.origin, self.case))
-        partly = kept is not None and self.case.baseline == "golden" and not self.wanted
+        partly = kept is not None and self.case.baseline == "golden" and not self.regressions_allowed
         samples, digest = (kept.samples, kept.data) if kept and partly else (record.samples, record.data)
         wrong += data_changes(samples, digest, inputs)
         return f"{self.place}: the golden is stale: {'; '.join(wrong)}; {self.place.again}" if wrong else ""
@@ -182,7 +182,7 @@ class Keeper:
 
 @dataclass(frozen=True, eq=False)
 class Compared:
-    """What came of a run: outputs and scores, as the keeper wants them."""
+    """What came of a run: outputs and scores, as the golden store wants them."""
 
     baseline: Outputs
     candidate: Outputs
@@ -196,7 +196,7 @@ class Compared:
 
 @dataclass(frozen=True, eq=False)
 class NoGolden:
-    """What stands in the place of a :class:`Keeper` where a case keeps no golden: nothing changes."""
+    """What stands in the place of a :class:`GoldenStore` where a case keeps no golden: nothing changes."""
 
     case: Case
     settings: Settings
@@ -237,9 +237,9 @@ class NoGolden:
         return result
 
 
-def open_keeper(
+def open_golden_store(
     case: Case, settings: Settings, goldens: Goldens, output_settings: Mapping[str, str]
-) -> Keeper | NoGolden:
+) -> GoldenStore | NoGolden:
     """The keeper of a case.
 
     Args:
@@ -254,7 +254,7 @@ def open_keeper(
     """
     if not keeps_golden(case):
         return NoGolden(case, settings)
-    wanted = ratchet.regressions(case)
+    regressions_allowed = ratchet.regressions(case)
     place = place_of(case, goldens.folder)
     try:
         record = place.read()
@@ -263,31 +263,34 @@ def open_keeper(
             raise
         record = None
     origin = origin_of(case, output_settings)
-    return Keeper(case, settings, goldens, place, record, origin, wanted)
+    return GoldenStore(case, settings, goldens, place, record, origin, regressions_allowed)
 
 
-def _said(keeper: Keeper, record: Record) -> str:
+def _said(golden_store: GoldenStore, record: Record) -> str:
     if record.kept is None:
-        return f"accepted scores of {keeper.place}"
+        return f"accepted scores of {golden_store.place}"
     held = f"{record.baseline.upper()} of {record.kept.samples} samples, {record.kept.dtype}"
-    return f"{keeper.place} ({held})"
+    return f"{golden_store.place} ({held})"
 
 
-def _against_golden(keeper: Keeper, record: Record, baseline: str, run: Compared) -> tuple[list[Score], str]:
+def _against_golden(
+    golden_store: GoldenStore, record: Record, baseline: str, run: Compared
+) -> tuple[list[Score], str]:
     """The live baseline by the case's own criteria against the golden; rows, and what they say."""
     assert record.kept is not None
     live = first_samples(run.baseline, record.samples, record.kept.samples)
-    golden = _cut(keeper.place, record, live)
-    with _blaming(keeper.place):
+    golden = _cut(golden_store.place, record, live)
+    with _blaming(golden_store.place):
         judged = list(_judged(run.own, golden, live, labelled=record.kept.samples == record.samples))
     rows = [replace(s, subject=f"{baseline} against its golden: {s.subject}", note="") for s in judged]
     missed = [score for score in judged if not score.passed]
     if not missed:
-        return rows, f"{baseline} keeps to {_said(keeper, record)}"
+        return rows, f"{baseline} keeps to {_said(golden_store, record)}"
     worst = missed[0]
     return rows, (
         f"{baseline} itself moved: {worst.subject} {worst.metric} {worst.value:.6g} "
-        f"against {_said(keeper, record)}, limit {worst.limit:g}; where that is meant, {keeper.place.again}"
+        f"against {_said(golden_store, record)}, limit {worst.limit:g}; where that is meant, "
+        f"{golden_store.place.again}"
     )
 
 
@@ -321,50 +324,50 @@ def _judged(judge: Judge, golden: Outputs, live: Outputs, *, labelled: bool) -> 
         yield from evaluate_metric(limit, function, golden, live, judge.labels)
 
 
-def _recorded(keeper: Keeper, result: CaseResult, run: Compared) -> CaseResult:
+def _recorded(golden_store: GoldenStore, result: CaseResult, run: Compared) -> CaseResult:
     """Write the golden; the result says what changed."""
-    record, data = _make(keeper, result, run)
-    if not keeper.place.write(record, data, replace=keeper.goldens.update == "all"):
-        return replace(result, golden=f"{keeper.place} was recorded by another process meanwhile")
+    record, data = _make(golden_store, result, run)
+    if not golden_store.place.write(record, data, replace=golden_store.goldens.update == "all"):
+        return replace(result, golden=f"{golden_store.place} was recorded by another process meanwhile")
     what = f"{len(record.scores)} scores"
     if record.kept is not None:
         what += f" and {record.baseline.upper()} outputs of {record.kept.samples} samples"
-        before = keeper.record.kept if keeper.record else None
+        before = golden_store.record.kept if golden_store.record else None
         if before is not None:
             what += " (unchanged)" if before.sha256 == record.kept.sha256 else " (changed)"
     fails = "" if result.passed else "; the case fails its limits all the same"
-    said = f"recorded {what} in {keeper.place}{fails}"
-    return replace(result, golden=said, recorded=tuple(compared(keeper.record, record)))
+    said = f"recorded {what} in {golden_store.place}{fails}"
+    return replace(result, golden=said, recorded=tuple(compared(golden_store.record, record)))
 
 
-def _candidate(keeper: Keeper, result: CaseResult, run: Compared) -> str:
+def _candidate(golden_store: GoldenStore, result: CaseResult, run: Compared) -> str:
     """Write the golden that an update would, where somebody may fetch it; says where, or nothing."""
-    folder = keeper.goldens.candidates
+    folder = golden_store.goldens.candidates
     if folder is None:
         return ""
     try:
-        check_inside(folder, keeper.goldens.root)
-        Place(str(folder), keeper.case.name).write(*_make(keeper, result, run), replace=True)
+        check_inside(folder, golden_store.goldens.root)
+        Place(str(folder), golden_store.case.name).write(*_make(golden_store, result, run), replace=True)
     except OSError as error:  # the verdict stands all the same
         return f". No candidate was left: {error.strerror or error}"
     except GoldenError as error:
         return f". No candidate was left: {error}"
-    home = shown(keeper.place.folder)
+    home = shown(golden_store.place.folder)
     return f". The candidate is in {display(folder)}: copy its files to {home} and commit them"
 
 
-def _make(keeper: Keeper, result: CaseResult, run: Compared) -> tuple[Record, bytes | None]:
+def _make(golden_store: GoldenStore, result: CaseResult, run: Compared) -> tuple[Record, bytes | None]:
     """What an update would keep of this run."""
-    old, origin = keeper.record, keeper.origin
-    if keeper.case.baseline == "golden":
-        in_fp32 = keeper.case.candidate is not None or (old is not None and old.baseline == "fp32")
+    old, origin = golden_store.record, golden_store.origin
+    if golden_store.case.baseline == "golden":
+        in_fp32 = golden_store.case.candidate is not None or (old is not None and old.baseline == "fp32")
         origin = replace(origin, baseline="fp32" if in_fp32 else "fp16")
-        if keeper.replaces_baseline and old is not None:
+        if golden_store.replaces_baseline and old is not None:
             origin = replace(origin, files=old.files, baseline=old.baseline)
     scores = tuple(ratchet.accepted_scores(run.own, run.baseline, run.candidate, result.metrics))
-    kept, data = _pack(keeper, run)
+    kept, data = _pack(golden_store, run)
     record = Record(
-        case=keeper.case.name,
+        case=golden_store.case.name,
         samples=run.inputs.samples or 0,
         data=run.inputs.digest or "",
         **vars(origin),
@@ -375,13 +378,13 @@ def _make(keeper: Keeper, result: CaseResult, run: Compared) -> tuple[Record, by
     return record, data
 
 
-def _pack(keeper: Keeper, run: Compared) -> tuple[Kept | None, bytes | None]:
+def _pack(golden_store: GoldenStore, run: Compared) -> tuple[Kept | None, bytes | None]:
     """The outputs to keep, where the case keeps any."""
-    case = keeper.case
+    case = golden_store.case
     if not case.golden and case.baseline != "golden":
         return None, None
     wish = case.golden if isinstance(case.golden, Golden) else None
-    before = keeper.record.kept if keeper.record else None
+    before = golden_store.record.kept if golden_store.record else None
     dtype: GoldenType = wish.dtype if wish else before.dtype if before else "float32"
     samples = run.inputs.samples or 0
     count = min(samples, wish.samples) if wish and wish.samples else samples

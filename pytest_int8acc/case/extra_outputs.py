@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pytest_int8acc.engines.onnxruntime import element_types
 from pytest_int8acc.errors import CriterionError, EngineError, ModelError, listed
-from pytest_int8acc.graph.beside import with_beside
+from pytest_int8acc.graph.extra_outputs import with_extra_outputs
 from pytest_int8acc.graph.index import inner_names
 from pytest_int8acc.graph.model import Model
 from pytest_int8acc.graph.types import value_types
@@ -30,25 +30,27 @@ def with_named(case: Case, model: Model) -> Model:
             _check(model, tensor)
             if tensor not in types:
                 types[tensor] = _type(model, tensor)
-    return with_beside(model, {tensor: types[tensor] for tensor in named})
+    return with_extra_outputs(model, {tensor: types[tensor] for tensor in named})
 
 
-def like(model: Model, wanted: Model) -> Model:
+def like(model: Model, model_of_case: Model) -> Model:
     """Another form of the model, read from a file, with the same tensors beside its outputs.
 
     Raises:
         ModelError: It has none of such a name.
     """
-    if not wanted.beside:
+    if not model_of_case.extra_outputs:
         return model
     known = {*model.index.producer, *(output.name for output in model.outputs)}
-    if missing := sorted(wanted.beside - known):
+    if missing := sorted(model_of_case.extra_outputs - known):
         raise ModelError(
             f"{model.name}: it computes no tensor {listed(missing)}, which criteria name: make it of "
-            f"{wanted.name} with a tool that keeps names, or name a tensor that both have"
+            f"{model_of_case.name} with a tool that keeps names, or name a tensor that both have"
         )
-    types = value_types(wanted) | value_types(model)
-    return with_beside(model, {tensor: types[tensor] for tensor in sorted(wanted.beside)})
+    types = value_types(model_of_case) | value_types(model)
+    return with_extra_outputs(
+        model, {tensor: types[tensor] for tensor in sorted(model_of_case.extra_outputs)}
+    )
 
 
 def _check(model: Model, tensor: str) -> None:

@@ -106,10 +106,10 @@ def _compare(name: str, calibration: Array, validation: Array) -> Iterator[Findi
         return
     if theirs.spread == 0:
         return
-    slip = _map(name, ours, theirs)
-    if slip is not None:
-        yield slip
-    if slip is None or slip.rule == "data-factor":
+    mismatch = _map(name, ours, theirs)
+    if mismatch is not None:
+        yield mismatch
+    if mismatch is None or mismatch.rule == "data-factor":
         yield from _channels(name, ours, theirs)
     yield from _layout(name, ours, theirs)
     if len(calibration) > 1 and ours.variation < _UNIFORM * theirs.variation:

@@ -40,7 +40,7 @@ class Piece:
     """Along that axis."""
 
 
-def apart(
+def split_groups(
     network: Network, groups: Collection[str], shapes: Mapping[str, Sequence[int]]
 ) -> tuple[Network, Mapping[str, tuple[Piece, ...]]]:
     """The network with some groups taken apart, and their pieces by group; those in bodies stay whole.
@@ -52,16 +52,16 @@ def apart(
     """
     editor = network.model.edit()
     mixes = mixing(network.model)
-    wanted = [group for group in network.groups if group.name in groups and not group.body_edges]
-    axes = _axes(network, wanted, mixes)
-    fixed = _fixed_channels(network, wanted, axes)
-    apart = {group.name: _Apart(group, editor, axes) for group in wanted}
-    edges = {name: by_node(parts.activations) for name, parts in apart.items()}
+    splittable = [group for group in network.groups if group.name in groups and not group.body_edges]
+    axes = _axes(network, splittable, mixes)
+    fixed = _fixed_channels(network, splittable, axes)
+    splits = {group.name: _SplitGroup(group, editor, axes) for group in splittable}
+    edges = {name: by_node(parts.activations) for name, parts in splits.items()}
     owner = {node: name for name, by in edges.items() for node in by}
     nodes: list[onnx.NodeProto] = []
     for node in editor.graph.node:
         if node.name in owner:
-            parts = apart[owner[node.name]]
+            parts = splits[owner[node.name]]
             for edge in edges[owner[node.name]][node.name]:
                 shape = shapes.get(edge.tensor, ()) if (edge.node, edge.index) in fixed else ()
                 nodes += parts.add(node, edge, shape)
@@ -70,13 +70,13 @@ def apart(
     left = [
         made
         for group in network.groups
-        for made in (apart[group.name].groups if group.name in apart else (group,))
+        for made in (splits[group.name].groups if group.name in splits else (group,))
     ]
-    pieces = {name: tuple(parts.pieces) for name, parts in apart.items()}
+    pieces = {name: tuple(parts.pieces) for name, parts in splits.items()}
     return replace(network, model=editor.done(), groups=tuple(left)), pieces
 
 
-class _Apart:
+class _SplitGroup:
     """One group under way."""
 
     def __init__(self, group: Group, editor: Editor, axes: Mapping[tuple[str, int], int]) -> None:

@@ -7,10 +7,10 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from pytest_int8acc.graph.apart import Piece
+from pytest_int8acc.graph.split_groups import Piece
 from pytest_int8acc.lab.interventions import Interventions
 from pytest_int8acc.lab.values import TensorValues
-from pytest_int8acc.results.causes import Cause, CauseKind, Symptom, TakenBack, TakenKind
+from pytest_int8acc.results.causes import Ablation, Cause, CauseKind, Symptom, TakenKind
 from pytest_int8acc.tensors import Array
 
 #: What gives back this share of the loss is the cause; nothing else is tried.
@@ -108,7 +108,7 @@ class _Tests:
 
     trials: Interventions
     group: str
-    tried: dict[tuple[str, TakenKind], TakenBack] = field(default_factory=dict)
+    tried: dict[tuple[str, TakenKind], Ablation] = field(default_factory=dict)
 
     def freed(self, suspect: Suspect) -> float:
         """The share that comes back when a suspect's piece is not quantized."""
@@ -152,10 +152,12 @@ class _Tests:
         shown = [(t, s) for t, s in mended if t is not None and t.share >= _PART * most]
         if shown:
             taken, guilty = max(shown, key=lambda pair: pair[0].share)
-            return self._told(guilty.cause, taken)
+            return self._with_trial(guilty.cause, taken)
         if wide is not None and wide.share >= max(_PART, _PART * most):
             vanishes = likely.kind == "zero-scale"
-            return self._told(likely if vanishes else likely.showing("fp16-around", "fp16-around"), wide)
+            return self._with_trial(
+                likely if vanishes else likely.showing("fp16-around", "fp16-around"), wide
+            )
         freed = [(t, s) for s in suspects if (t := self._known(s, "activation", "constants")) is not None]
         if not freed:
             return None
@@ -163,7 +165,7 @@ class _Tests:
         if taken.share < _LEAST:
             return None
         cause = guilty.cause if guilty.held is None else self._of_activation(guilty, placed)
-        return self._told(cause, taken)
+        return self._with_trial(cause, taken)
 
     def _of_activation(self, guilty: Suspect, placed: Placed) -> Cause:
         """Of an activation that no other scale mends: what surrounds it, or what it holds."""
@@ -173,14 +175,14 @@ class _Tests:
         self.rescaled(guilty, "range")
         return placed(cause, [guilty.tensor]) or cause
 
-    def _remedy(self, suspect: Suspect) -> TakenBack | None:
+    def _remedy(self, suspect: Suspect) -> Ablation | None:
         kind = _REMEDIES.get(suspect.cause.symptom)
         if kind is not None:
             return self._known(suspect, kind)
         faulty = suspect.cause.kind != "accumulated-noise" and suspect.held is None
         return self._known(suspect, "constants") if faulty else None
 
-    def _known(self, suspect: Suspect, *kinds: TakenKind) -> TakenBack | None:
+    def _known(self, suspect: Suspect, *kinds: TakenKind) -> Ablation | None:
         tensor = self._piece(suspect).tensors[0]
         return next((self.tried[tensor, kind] for kind in kinds if (tensor, kind) in self.tried), None)
 
@@ -192,16 +194,16 @@ class _Tests:
         if key not in self.tried:
             if not self.trials.may_go_on:
                 return 0.0
-            badness, before = trial(), self.trials.as_it_is(self.group)
-            share = max((before - badness) / self.trials.loss(self.group), 0.0)
+            normalized_loss, before = trial(), self.trials.as_it_is(self.group)
+            share = max((before - normalized_loss) / self.trials.loss(self.group), 0.0)
             tensor = "" if suspect is None else suspect.cause.tensor
-            met, beyond = badness <= 1.0, share > _BEYOND
+            met, beyond = normalized_loss <= 1.0, share > _BEYOND
             samples, alone = self.trials.samples, self.trials.is_alone
-            self.tried[key] = TakenBack(kind, tensor, min(share, 1.0), met, samples, beyond, alone)
+            self.tried[key] = Ablation(kind, tensor, min(share, 1.0), met, samples, beyond, alone)
         return self.tried[key].share
 
-    def _told(self, cause: Cause, taken: TakenBack | None) -> Cause:
-        return replace(cause, taken_back=taken, tried=tuple(self.tried.values()))
+    def _with_trial(self, cause: Cause, taken: Ablation | None) -> Cause:
+        return replace(cause, ablation=taken, tried=tuple(self.tried.values()))
 
 
 def _scale(suspect: Suspect, kind: TakenKind) -> Array | None:

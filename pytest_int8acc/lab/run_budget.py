@@ -16,7 +16,7 @@ class Meter:
     """Samples run / all samples."""
 
 
-class Purse:
+class RunBudget:
     """Pays for inference; empty where so much was run since it was opened, or time is up."""
 
     def __init__(
