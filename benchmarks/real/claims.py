@@ -103,7 +103,7 @@ def claims(case: Mapping[str, Any], opinion: Opinion) -> Iterator[Claim]:
             cause = culprit["cause"] or {}
             if cause.get("ablation") and opinion.int8 is not None:
                 others = [node for group in culprits if group != nodes for node in group]
-                yield from _taken_back(nodes, cause["ablation"], others, opinion, opinion.int8)
+                yield from _ablation(nodes, cause["ablation"], others, opinion, opinion.int8)
     if case["verdict"] == "failed":
         yield _fix(case, opinion)
 
@@ -150,7 +150,7 @@ def _culprits(culprits: Mapping[tuple[str, ...], Any], opinion: Opinion) -> Iter
         yield Claim("no other layer is", f"{seen}{': ' * bool(alone)}{', '.join(alone)}", not alone)
 
 
-def _taken_back(
+def _ablation(
     nodes: Collection[str],
     taken: Mapping[str, Any],
     others: Collection[str],

@@ -125,7 +125,7 @@ def test_what_each_node_loses_alone_is_what_rounding_its_operands_and_result_cha
     exact = {"b": a * a, "y": a * a - x}
     rounded = [np.asarray(low.round(v), np.float32) for v in (a, x, exact["b"])]
     twins = {"b": rounded[0] * rounded[0], "y": rounded[2] - rounded[1]}
-    for tensor, names in alone.told.items():
+    for tensor, names in alone.measurements.items():
         found = dict(zip(PARTS, (float(outputs[n]) for n in names), strict=True))
         twin = np.asarray(low.round(twins[tensor]), np.float32)
         assert found["signal"] == pytest.approx(np.square(exact[tensor]).sum(), rel=1e-4)
@@ -138,6 +138,6 @@ def test_infinities_that_are_there_in_fp32_are_no_loss() -> None:
     model = model_of("a = Log(x) y = Tanh(a)")
     alone = alone_model(model, ["node_of_a", "node_of_y"], FP16)
     outputs = OrtEngine(alone.model)({"x": np.array([[0.0, 1.0, 2.0, 0.0]], np.float32)})
-    noise = {tensor: float(outputs[names[0]]) for tensor, names in alone.told.items()}
+    noise = {tensor: float(outputs[names[0]]) for tensor, names in alone.measurements.items()}
     assert 0 <= noise["a"] < 1e-6
     assert 0 <= noise["y"] < 1e-6

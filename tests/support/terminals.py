@@ -25,6 +25,7 @@ function = owner.{name}
 
 
 def slow(*args, **named):
+    time.sleep({before})
     pathlib.Path("ready").touch()
     time.sleep({seconds})
     return function(*args, **named)
@@ -33,9 +34,12 @@ def slow(*args, **named):
 owner.{name} = slow
 """
 SLOW_TRIALS = _SLOW.format(
-    module="pytest_int8acc.lab.simulator", owner="Simulator", name="trial", seconds=0.3
+    module="pytest_int8acc.lab.simulator", owner="Simulator", name="trial", before=0, seconds=0.3
 )
-SLOW_SETUP = _SLOW.format(module="pytest_int8acc.measure", owner="measured", name="candidate_form", seconds=5)
+#: A word has come before the file is there.
+SLOW_SETUP = _SLOW.format(
+    module="pytest_int8acc.measure", owner="measured", name="candidate_form", before=1, seconds=5
+)
 _LIMIT = 120.0
 #: Starts Python with SIGINT's default: a job in the background (``nohup ... &``) ignores it.
 _HEARS_CTRL_C = """
