@@ -12,7 +12,7 @@ import numpy as np
 from pytest_int8acc.case.judge import Judge
 from pytest_int8acc.errors import CriterionError
 from pytest_int8acc.results import OutputResult, Score
-from pytest_int8acc.results.scores import ABOVE_DB, BlindSpots, ChanceMetric, DeadCandidate
+from pytest_int8acc.results.scores import BlindSpots, ChanceMetric, DeadCandidate
 from pytest_int8acc.scores.compare import Comparison
 from pytest_int8acc.scores.criteria import MetricLimit, OutputLimits, limits_for
 from pytest_int8acc.scores.dead import FEWEST, Spread, dead_candidates, derangement, differs, distinct
@@ -21,6 +21,8 @@ from pytest_int8acc.scores.user_metric import MetricRun, metric_scores
 from pytest_int8acc.tensors import Array, Feed, Part
 
 _Samples = Mapping[str, list[Array]]
+#: A limit that is proposed lies this far above what the dead candidates reach, in dB.
+_ABOVE_DB = 6.0
 #: How often outputs are dealt to other samples, to see what a metric gives by chance.
 _DEALS = 5
 
@@ -201,7 +203,7 @@ class _Trial:
                 limits = [OutputLimits(name, limits={"sqnr_db": 0.0})]
                 results = _Trial(Judge(limits), kept)._compared(limits, candidate)
                 dead.append(results[0].scores[0].value)
-        return max(20.0, math.ceil(max(dead) + ABOVE_DB)) if all(map(math.isfinite, dead)) else math.nan
+        return max(20.0, math.ceil(max(dead) + _ABOVE_DB)) if all(map(math.isfinite, dead)) else math.nan
 
 
 def _shapes(arrays: Sequence[Array]) -> set[tuple[int, ...]]:

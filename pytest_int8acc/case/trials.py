@@ -139,14 +139,14 @@ class Gathered:
     def __init__(self, judge: SampleJudge) -> None:
         self.seen = np.zeros(judge.samples, np.bool_)
         self._judge = judge
-        self._tallies = {
+        self._statistics = {
             name: OutputStatistics(
                 name, stats.limits, judged_only=True, peak=judge.peaks[name], part=stats.part
             )
             for name, stats in judge.whole.items()
         }
-        self._order: dict[str, list[int]] = {name: [] for name in self._tallies}
-        self._unlike: dict[str, list[int]] = {name: [] for name in self._tallies}
+        self._order: dict[str, list[int]] = {name: [] for name in self._statistics}
+        self._unlike: dict[str, list[int]] = {name: [] for name in self._statistics}
         self._separate: list[list[F64]] = [[] for _ in judge.demands]
         self._metrics = judge.metric_runs()
         keeps = any(not run.streams for run in self._metrics)
@@ -155,7 +155,7 @@ class Gathered:
     def add(self, samples: Sequence[int], outputs: SampleOutputs) -> None:
         """Take the outputs of ``samples``, in that order."""
         self.seen[list(samples)] = True
-        for name, stats in self._tallies.items():
+        for name, stats in self._statistics.items():
             self._compare(name, samples, outputs[stats.output])
         for name, kept in self._kept.items():
             for sample, array in zip(samples, outputs[name], strict=True):
@@ -165,7 +165,7 @@ class Gathered:
                 self._judge.feed(run, samples, outputs)
 
     def _compare(self, name: str, samples: Sequence[int], arrays: Sequence[Array]) -> None:
-        stats = self._tallies[name]
+        stats = self._statistics[name]
         for b, c, places in alike([self._judge.baseline[stats.output][i] for i in samples], arrays):
             some = [samples[place] for place in places]
             stats.add(b, c, len(some))
@@ -179,7 +179,7 @@ class Gathered:
 
     def results(self) -> tuple[OutputResult, ...]:
         """What has a limit, of the samples that were added."""
-        return tuple(map(result, self._tallies.values()))
+        return tuple(map(result, self._statistics.values()))
 
     def metric_scores(self) -> list[Score]:
         """Those of users' metrics that have a limit, once all samples were added."""
@@ -194,10 +194,10 @@ class Gathered:
         """[criteria, samples], nan where not seen and for users' metrics."""
         judge = self._judge
         parts = np.full((len(judge.criteria), judge.samples), np.nan)
-        spoilt = {name: self._spoilt(name) for name in self._tallies}
+        spoilt = {name: self._spoilt(name) for name in self._statistics}
         judged = {demand.output for demand in judge.demands}
         for index, demand in enumerate(judge.demands):
-            stats, order = self._tallies[demand.output], np.array(self._order[demand.output], np.intp)
+            stats, order = self._statistics[demand.output], np.array(self._order[demand.output], np.intp)
             rows = (
                 np.concatenate([np.empty((0, 1)), *self._separate[index]])
                 if demand.separate
@@ -216,7 +216,7 @@ class Gathered:
 
     def _spoilt(self, name: str) -> list[int]:
         """Samples that are not finite where the baseline is."""
-        lost = self._tallies[name].errors[:, AT["lost"]] > 0
+        lost = self._statistics[name].errors[:, AT["lost"]] > 0
         return [sample for sample, bad in zip(self._order[name], lost, strict=False) if bad]
 
 

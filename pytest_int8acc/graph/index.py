@@ -150,7 +150,7 @@ def attribute(node: onnx.NodeProto, name: str, default: Any) -> Any:
 
 
 def take_name(preferred: str, taken: set[str]) -> str:
-    """``preferred``, or ``wanted_2`` and so on where that is ``taken``; it is from now on."""
+    """``preferred``, or ``preferred`` with ``_2`` and so on where that is ``taken``; it is from now on."""
     numbered = (f"{preferred}_{n}" for n in itertools.count(2))
     name = next(name for name in itertools.chain([preferred], numbered) if name not in taken)
     taken.add(name)

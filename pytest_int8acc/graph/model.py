@@ -157,7 +157,7 @@ class Editor:
         self._taken = set(_all_names(proto.graph))
 
     def unique(self, preferred: str) -> str:
-        """``preferred``, or ``wanted_2`` and so on where that name is in use; taken from now on."""
+        """``preferred``, with ``_2`` and so on where that name is in use; taken from now on."""
         return take_name(preferred, self._taken)
 
     def add_constant(self, preferred: str, array: Array) -> str:

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from pytest_int8acc.report.words import NAME, few, middle, number, relation
 from pytest_int8acc.results import BlindSpots, CaseResult, Score
-from pytest_int8acc.results.scores import ABOVE_DB, ChanceMetric, DeadCandidate, DeadKind
+from pytest_int8acc.results.scores import ChanceMetric, DeadCandidate, DeadKind
 
 _DEAD: Mapping[DeadKind, str] = {
     "zeros": "all-zero outputs",
@@ -30,7 +30,7 @@ def blind_problems(result: CaseResult) -> list[str]:
     near = blind.too_near
     if near is not None and _is_lost(near):
         lost = f"'{middle(near.subject, NAME)}' is lost in INT8 (sqnr_db {number(near.value)})"
-        return [f"{lost}, and no criterion notices, nor all-zero outputs"]
+        return [f"{lost}, and no criterion notices"]
     fatal = [dead for dead in blind.undetected if dead.kind in ("zeros", "shuffled")]
     kept = " and ".join(_dead_text(dead) for dead in fatal)
     return [f"the criteria are too weak: {kept} would pass"]
@@ -91,13 +91,13 @@ def blind_fix(blind: BlindSpots) -> str:
         return f"add to 'criteria:' {_wish(blind.remedy)}; {reached}. {accept}"
     by_task = "{metric: top1, max_drop: 1%} with 'labels: FILE'"
     near = blind.too_near
-    if near is None:
+    if near is None or near.limit is None:
         return f"add to 'criteria:' a limit on the metric of your task, like {by_task}. {accept}"
     if _is_lost(near):
-        return f"add to 'criteria:' {_wish(near)} and run again: it fails then, and names the layers at fault"
+        return f"add to 'criteria:' {_wish(near)} and run again: it fails then, and layers are searched"
     return (
-        f"use inputs that differ more: outputs shuffled between these come within {ABOVE_DB:g} dB of INT8 "
-        f"({number(near.value)} dB); or judge by labels: {by_task}. {accept}"
+        "use inputs that differ more: outputs shuffled between these miss only limits from "
+        f"{near.limit:g} dB on, INT8 has {number(near.value)} dB; or judge by labels: {by_task}. {accept}"
     )
 
 

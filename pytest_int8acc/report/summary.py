@@ -162,7 +162,7 @@ def _summaries(result: CaseResult, sayings: Sequence[Callable[[Sequence[Culprit]
 def _parts(
     result: CaseResult, diagnosis: Diagnosis, say: Callable[[Sequence[Culprit]], str]
 ) -> Iterator[str]:
-    """The slip of the data, and the ranges, layers or pairs at fault."""
+    """The mismatch in preprocessing, and the ranges, layers or pairs at fault."""
     mismatches = (
         f.text for f in result.findings if f.source == "data" and f.rule == diagnosis.preprocessing_mismatch
     )

@@ -11,8 +11,6 @@ Bound = Literal["min", "max"]
 Meaning = Literal["constant", "small", "large", "shifted"]
 #: What outputs of no use are made of: zeros, the outputs of other samples, their mean over samples, classes
 #: shifted by one, or zeros in one output alone.
-#: A limit that is proposed lies this far above what dead candidates reach, in dB.
-ABOVE_DB = 6.0
 DeadKind = Literal["zeros", "shuffled", "mean", "shifted", "replaced", "greatest"]
 
 
