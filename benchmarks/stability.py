@@ -25,8 +25,8 @@ import numpy as np
 from benchmarks.regressions.corpus import corpus
 from benchmarks.regressions.entry import write
 from benchmarks.tables import table
+from pytest_int8acc.answer import conclude
 from pytest_int8acc.case.judge import Scoring
-from pytest_int8acc.check import conclude
 from pytest_int8acc.engines import Engine
 from pytest_int8acc.engines.onnxruntime import OrtEngine
 from pytest_int8acc.engines.run import cut

@@ -14,6 +14,7 @@ from typing import Any, Literal, get_args
 import numpy as np
 from pydantic import ValidationError
 
+from pytest_int8acc.answer import check
 from pytest_int8acc.backends.open import open_backend
 from pytest_int8acc.backends.protocol import Backend
 from pytest_int8acc.case.data import low_of, open_source
@@ -26,7 +27,6 @@ from pytest_int8acc.case.forms import (
     int8_form,
     load_float,
 )
-from pytest_int8acc.check import check
 from pytest_int8acc.data import Dataset
 from pytest_int8acc.engines import Engine
 from pytest_int8acc.engines.onnxruntime import sessions_of

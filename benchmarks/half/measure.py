@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 
 from benchmarks.half.networks import Part, build, inputs
-from pytest_int8acc.check import check
+from pytest_int8acc.answer import check
 from pytest_int8acc.engines.onnxruntime import OrtEngine
 from pytest_int8acc.graph.formats import FP16
 from pytest_int8acc.graph.low_network import low_network

@@ -192,7 +192,7 @@ class SpecItem(pytest.Function):
         Where something unforeseen or ``pytest.exit`` ends it, what was measured stands, and the teardown
         raises it.
         """
-        from pytest_int8acc.check import conclude
+        from pytest_int8acc.answer import conclude
 
         assert self.measured is not None  # setup() has raised otherwise
         try:

@@ -14,8 +14,8 @@ import numpy as np
 import pytest
 from gpu_support import UNTRAINED, amax_scales, batched, needs_gpu_below_11
 
+from pytest_int8acc.answer import conclude
 from pytest_int8acc.backends import tensorrt as backends
-from pytest_int8acc.check import conclude
 from pytest_int8acc.graph.groups import find_groups
 from pytest_int8acc.graph.model import save_model
 from pytest_int8acc.graph.opset import lower_opset

@@ -15,9 +15,9 @@ from onnx import TensorProto
 from projects import Project
 from zoo import ZOO
 
+from pytest_int8acc.answer import check
 from pytest_int8acc.case.extra_outputs import like, with_named
 from pytest_int8acc.case.forms import load_float
-from pytest_int8acc.check import check
 from pytest_int8acc.errors import CriterionError, Int8accError, ModelError
 from pytest_int8acc.graph.extra_outputs import with_extra_outputs, without_extra_outputs
 from pytest_int8acc.graph.load import load_model, normalize

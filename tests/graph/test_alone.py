@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from onnx import TensorProto, helper
 from qdq_everywhere import everywhere, everywhere_feed
 
-from pytest_int8acc.diagnose.layers import outputs_of_groups
+from pytest_int8acc.answer.layers import outputs_of_groups
 from pytest_int8acc.engines.onnxruntime import OrtEngine
 from pytest_int8acc.graph.alone import with_quantized_copies
 from pytest_int8acc.graph.groups import find_groups

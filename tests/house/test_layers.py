@@ -23,11 +23,9 @@ ROOMS_DOWNWARD = (
         "plugin",
         "workbench",
         "init",
-        "check",
+        "answer",
         "report",
         "fix",
-        "diagnose",
-        "repair",
         "lab",
         "measure",
     ),
@@ -195,8 +193,8 @@ def test_the_entry_point_costs_two_milliseconds_at_most_where_pytest_takes_130(t
 
 
 def test_a_case_that_passes_does_not_load_what_follows_one_that_fails(tmp_path):
-    rooms = [f"{PACKAGE}.{room}" for room in ("check.steps", "fix", "diagnose", "repair", "lab")]
-    code = f"import sys, {PACKAGE}.check; print(sorted(set({rooms!r}) & set(sys.modules)))"
+    rooms = [f"{PACKAGE}.{room}" for room in ("answer.steps", "fix", "lab")]
+    code = f"import sys, {PACKAGE}.answer; print(sorted(set({rooms!r}) & set(sys.modules)))"
     assert fresh_python(code, tmp_path) == "[]"
 
 

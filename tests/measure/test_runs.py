@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from projects import CALIBRATED, Project
 
-from pytest_int8acc.check import conclude
+from pytest_int8acc.answer import conclude
 from pytest_int8acc.engines.run import run_together
 from pytest_int8acc.measure import preflight
 from pytest_int8acc.measure.measured import Measured, measure

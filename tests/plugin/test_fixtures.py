@@ -390,7 +390,7 @@ def test_pytest_lists_and_documents_them(pytester: pytest.Pytester) -> None:
 def test_ctrl_c_after_the_verdict_of_a_case_ends_the_session_after_its_test(digits):
     digits.makeconftest(
         """
-        from pytest_int8acc.check import steps
+        from pytest_int8acc.answer import steps
 
         def find_precision(lab):
             raise KeyboardInterrupt

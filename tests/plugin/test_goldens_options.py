@@ -14,7 +14,7 @@ from golden_support import BASE, MINMAX, WIDE, scale_golden, write_data, write_p
 from plugin_support import LOAD
 
 # Imported here so that no run inside a test imports them anew: pytester forgets what a run has imported.
-import pytest_int8acc.check
+import pytest_int8acc.answer
 import pytest_int8acc.goldens.prune
 import pytest_int8acc.report.folder  # noqa: F401
 

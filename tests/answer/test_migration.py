@@ -13,6 +13,7 @@ from zoo import ZOO, sample_feed
 
 from benchmarks.faults import outlier_channel
 from benchmarks.nets import digits, trained
+from pytest_int8acc.answer.migration import ALPHAS, GAIN_DB, Uneven, best_first, factors, uneven_sites
 from pytest_int8acc.clock import Clock
 from pytest_int8acc.data import Batch
 from pytest_int8acc.engines.onnxruntime import CPU, OrtEngine
@@ -24,7 +25,6 @@ from pytest_int8acc.graph.network import Network
 from pytest_int8acc.graph.quantize import quantize
 from pytest_int8acc.lab.lab import Lab
 from pytest_int8acc.lab.values import Values
-from pytest_int8acc.repair.migration import ALPHAS, GAIN_DB, Uneven, best_first, factors, uneven_sites
 from pytest_int8acc.tensors import Feed
 
 

@@ -57,7 +57,7 @@ def conclude(measured: Measured, folder: Path | None = None, root: Path | None =
     steps = None
     with clock.running():
         try:
-            from pytest_int8acc.check.steps import Steps  # what a case that passes does not need
+            from pytest_int8acc.answer.steps import Steps  # what a case that passes does not need
 
             steps = Steps(measured, folder, measured.result, root)
             steps.run(searches=searches, explained=explained)

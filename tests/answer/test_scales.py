@@ -13,6 +13,15 @@ from zoo import ZOO, sample_feed
 
 from benchmarks.case import dataset
 from benchmarks.nets import digits
+from pytest_int8acc.answer.scales import (
+    NEAR,
+    Choice,
+    Chooser,
+    Ranges,
+    activations,
+    plan_with,
+    units,
+)
 from pytest_int8acc.clock import Clock
 from pytest_int8acc.engines.bins import Bins
 from pytest_int8acc.engines.onnxruntime import CPU, OrtEngine
@@ -26,15 +35,6 @@ from pytest_int8acc.lab import vectors
 from pytest_int8acc.lab.lab import Lab
 from pytest_int8acc.lab.run_budget import RunBudget
 from pytest_int8acc.lab.values import TensorValues, Values
-from pytest_int8acc.repair.scales import (
-    NEAR,
-    Choice,
-    Chooser,
-    Ranges,
-    activations,
-    plan_with,
-    units,
-)
 from pytest_int8acc.scales.calibrate import calibrate
 from pytest_int8acc.scales.methods import METHODS
 from pytest_int8acc.scales.observed import BINS, Observed

@@ -9,13 +9,13 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Literal
 
+from pytest_int8acc.answer.norms import fuse_norms
+from pytest_int8acc.answer.precision import Found, keeps_low
+from pytest_int8acc.answer.scales import units
+from pytest_int8acc.answer.ways import WAYS, Candidate, Work, mix
 from pytest_int8acc.graph.network import Network
 from pytest_int8acc.graph.plan import activation_scales
 from pytest_int8acc.lab.lab import Lab, Proof
-from pytest_int8acc.repair.norms import fuse_norms
-from pytest_int8acc.repair.precision import Found, keeps_low
-from pytest_int8acc.repair.scales import units
-from pytest_int8acc.repair.ways import WAYS, Candidate, Work, mix
 from pytest_int8acc.results import Repair, SearchOutcome
 from pytest_int8acc.results.causes import Rescale
 

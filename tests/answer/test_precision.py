@@ -9,12 +9,11 @@ import pytest
 from faulty_digits import faulty
 from labs import lab_of
 
-from pytest_int8acc.check import conclude
+from pytest_int8acc.answer import conclude, precision
+from pytest_int8acc.answer.precision import find_precision
 from pytest_int8acc.graph.network import Plan
 from pytest_int8acc.lab import simulator
 from pytest_int8acc.lab.lab import Lab
-from pytest_int8acc.repair import precision
-from pytest_int8acc.repair.precision import find_precision
 from pytest_int8acc.report.text import failure
 from pytest_int8acc.settings import Settings
 

@@ -9,15 +9,15 @@ from labs import lab_of
 from planted_repairs import measured
 from repair_support import planted
 
-from pytest_int8acc.check import conclude, steps
+from pytest_int8acc.answer import conclude, steps
+from pytest_int8acc.answer import tradeoff as room
+from pytest_int8acc.answer.precision import find_precision
+from pytest_int8acc.answer.tradeoff import tradeoff
 from pytest_int8acc.clock import Clock
 from pytest_int8acc.graph.network import Plan
 from pytest_int8acc.lab import simulator
 from pytest_int8acc.lab.simulator import FEW
 from pytest_int8acc.measure.measured import Measured
-from pytest_int8acc.repair import tradeoff as room
-from pytest_int8acc.repair.precision import find_precision
-from pytest_int8acc.repair.tradeoff import tradeoff
 
 MOST = 10
 

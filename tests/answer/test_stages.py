@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 from judged import judged
 
+from pytest_int8acc.answer.stages import place, stages_of
 from pytest_int8acc.case.judge import Judge, Verdict
 from pytest_int8acc.data import Dataset, open_dataset
-from pytest_int8acc.diagnose.stages import place, stages_of
 from pytest_int8acc.engines.onnxruntime import OrtEngine
 from pytest_int8acc.engines.run import run_together
 from pytest_int8acc.graph.groups import find_groups

@@ -8,21 +8,21 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
+from pytest_int8acc.answer.causes import explain
+from pytest_int8acc.answer.half import low_cause
+from pytest_int8acc.answer.layers import engine_errors, layer_errors
+from pytest_int8acc.answer.neighbours import neighbours
+from pytest_int8acc.answer.ranges import decisive_mismatch, odd_ranges, survey
+from pytest_int8acc.answer.reduce import reduce
+from pytest_int8acc.answer.scales import Ranges, Unit, activations, units
+from pytest_int8acc.answer.stages import is_own_doing, place, stages_of
 from pytest_int8acc.case.forms import ImplicitForm
-from pytest_int8acc.diagnose.causes import explain
-from pytest_int8acc.diagnose.half import low_cause
-from pytest_int8acc.diagnose.layers import engine_errors, layer_errors
-from pytest_int8acc.diagnose.neighbours import neighbours
-from pytest_int8acc.diagnose.ranges import decisive_mismatch, odd_ranges, survey
-from pytest_int8acc.diagnose.reduce import reduce
-from pytest_int8acc.diagnose.stages import is_own_doing, place, stages_of
 from pytest_int8acc.graph.flow import choices
 from pytest_int8acc.graph.network import Plan, TensorScale, symmetric
 from pytest_int8acc.lab.interventions import Interventions
 from pytest_int8acc.lab.lab import Lab
 from pytest_int8acc.measure.measured import Measured
 from pytest_int8acc.names import digest, file_name
-from pytest_int8acc.repair.scales import Ranges, Unit, activations, units
 from pytest_int8acc.results import CalibrationLine, Culprit, Diagnosis, LayerError, Role, StageLine
 from pytest_int8acc.results.causes import Jump, Stage
 from pytest_int8acc.scales.methods import METHODS

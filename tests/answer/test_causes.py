@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+from pytest_int8acc.answer.causes import explain
 from pytest_int8acc.data import Dataset, open_dataset
-from pytest_int8acc.diagnose.causes import explain
 from pytest_int8acc.graph.groups import find_groups
 from pytest_int8acc.graph.load import load_model
 from pytest_int8acc.graph.model import Model

@@ -19,8 +19,8 @@ from onnx import helper
 from qdq_everywhere import everywhere, everywhere_feed
 from zoo import ZOO, sample_feed
 
-import pytest_int8acc.diagnose.reproducer
-from pytest_int8acc.diagnose.reduce import reduce
+import pytest_int8acc.answer.reproducer
+from pytest_int8acc.answer.reduce import reduce
 from pytest_int8acc.engines.onnxruntime import OrtEngine
 from pytest_int8acc.errors import EngineError, Int8accError, ModelError
 from pytest_int8acc.graph.groups import find_groups
@@ -250,8 +250,8 @@ def test_files_that_do_not_show_the_error_are_refused(
 ) -> None:
     model, feeds = chain(2)
     network = calibrated(model, feeds, "/conv1/Conv")
-    target = "pytest_int8acc.diagnose.reproducer.write_model"
-    save = pytest_int8acc.diagnose.reproducer.write_model
+    target = "pytest_int8acc.answer.reproducer.write_model"
+    save = pytest_int8acc.answer.reproducer.write_model
 
     def swapped(piece: Model, path: Path) -> None:
         save(model if path.name == "int8.onnx" else piece, path)

@@ -19,8 +19,8 @@ from pathlib import Path
 import onnx
 from onnx import helper
 
+from pytest_int8acc.answer.reproducer import Piece, shows, worst_sqnr, write_piece
 from pytest_int8acc.clock import current
-from pytest_int8acc.diagnose.reproducer import Piece, shows, worst_sqnr, write_piece
 from pytest_int8acc.engines.onnxruntime import CPU, Sessions
 from pytest_int8acc.errors import EngineError, ModelError
 from pytest_int8acc.graph.index import captured

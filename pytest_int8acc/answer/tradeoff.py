@@ -6,8 +6,8 @@ import math
 
 import numpy as np
 
+from pytest_int8acc.answer.precision import Found
 from pytest_int8acc.lab.lab import Lab
-from pytest_int8acc.repair.precision import Found
 from pytest_int8acc.results import SearchOutcome, Tradeoff, TradeoffPoint
 
 #: Shares of the multiply-accumulates at which plans are tried, on ``Simulator.few`` samples each.

@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 from onnx import helper
 
+from pytest_int8acc.answer.diagnosis import diagnose
 from pytest_int8acc.backends.open import OrtBackend
 from pytest_int8acc.case.forms import EngineForm, Form
 from pytest_int8acc.data import Dataset
-from pytest_int8acc.diagnose.case import diagnose
 from pytest_int8acc.engines.onnxruntime import OrtEngine
 from pytest_int8acc.errors import EngineError
 from pytest_int8acc.lab.lab import Lab

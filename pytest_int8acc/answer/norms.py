@@ -11,13 +11,13 @@ from __future__ import annotations
 import logging
 from collections.abc import Collection, Iterator
 
+from pytest_int8acc.answer.precision import SPARE, STRICTER, room_of
 from pytest_int8acc.errors import Int8accError
 from pytest_int8acc.graph.network import Plan
 from pytest_int8acc.graph.plan import moved
 from pytest_int8acc.graph.spelled_norms import find_norms
 from pytest_int8acc.lab.evaluators import Simulated
 from pytest_int8acc.lab.lab import Lab, Proof
-from pytest_int8acc.repair.precision import SPARE, STRICTER, room_of
 from pytest_int8acc.results import Repair, SearchOutcome
 from pytest_int8acc.search import certify, fewest
 from pytest_int8acc.search.types import Budget

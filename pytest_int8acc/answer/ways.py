@@ -14,14 +14,10 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from pytest_int8acc.graph.migrate import migrate
-from pytest_int8acc.graph.network import Network, Plan, Precision, symmetric
-from pytest_int8acc.graph.plan import activation_scales
-from pytest_int8acc.lab.lab import Lab, Source
-from pytest_int8acc.lab.run_budget import RunBudget
-from pytest_int8acc.repair.fusions import fewest_outputs
-from pytest_int8acc.repair.migration import best_first, uneven_sites
-from pytest_int8acc.repair.scales import (
+from pytest_int8acc.answer.fresh_weights import weight_scales
+from pytest_int8acc.answer.fusions import fewest_outputs
+from pytest_int8acc.answer.migration import best_first, uneven_sites
+from pytest_int8acc.answer.scales import (
     ENOUGH,
     NEAR,
     Choice,
@@ -32,7 +28,11 @@ from pytest_int8acc.repair.scales import (
     units,
     with_tied,
 )
-from pytest_int8acc.repair.weights import weight_scales
+from pytest_int8acc.graph.migrate import migrate
+from pytest_int8acc.graph.network import Network, Plan, Precision, symmetric
+from pytest_int8acc.graph.plan import activation_scales
+from pytest_int8acc.lab.lab import Lab, Source
+from pytest_int8acc.lab.run_budget import RunBudget
 from pytest_int8acc.results import Migration
 from pytest_int8acc.search import certify
 from pytest_int8acc.search.types import Budget

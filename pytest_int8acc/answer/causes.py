@@ -18,9 +18,9 @@ import numpy as np
 import onnx
 from numpy.typing import NDArray
 
+from pytest_int8acc.answer.ablations import OUTLIER_RATIO, Suspect, established
+from pytest_int8acc.answer.weights import inspect_weight
 from pytest_int8acc.clock import current
-from pytest_int8acc.diagnose.ablations import OUTLIER_RATIO, Suspect, established
-from pytest_int8acc.diagnose.weights import inspect_weight
 from pytest_int8acc.errors import ModelError
 from pytest_int8acc.graph.formats import FP16, FP32, UINT8
 from pytest_int8acc.graph.groups import WEIGHTED, origins

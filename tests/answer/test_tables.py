@@ -61,7 +61,7 @@ def test_large_layers_are_compared_one_sample_at_a_time(
         lines = entry["diagnosis"]["layers"]
         tables.append([(line["layer"], line["sqnr_db"], line["alone_sqnr_db"]) for line in lines])
         for bound in ("CHUNK_BYTES", "_BYTES"):
-            monkeypatch.setattr(f"pytest_int8acc.diagnose.layers.{bound}", 1)
+            monkeypatch.setattr(f"pytest_int8acc.answer.layers.{bound}", 1)
     for whole, parts in zip(*tables, strict=True):
         assert parts[0] == whole[0]
         assert parts[1:] == pytest.approx(whole[1:], rel=1e-3)

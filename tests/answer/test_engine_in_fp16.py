@@ -8,9 +8,9 @@ import numpy as np
 import onnx
 import pytest
 
+from pytest_int8acc.answer import conclude
 from pytest_int8acc.backends.onnxruntime import OrtBackend
 from pytest_int8acc.case.forms import Form, ModelForm
-from pytest_int8acc.check import conclude
 from pytest_int8acc.data import Dataset
 from pytest_int8acc.engines import Engine
 from pytest_int8acc.graph.model import Model

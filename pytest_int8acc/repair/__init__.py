@@ -1,1 +1,0 @@
-"""What mends a case: the precision search and its proof, other scales, migration."""
