@@ -7,9 +7,9 @@ from collections.abc import Iterable
 from benchmarks.case import BATCH, Case
 from benchmarks.simulate import baseline_model
 from pytest_int8acc.case.forms import Int8Form
-from pytest_int8acc.engines.onnxruntime import OrtEngine
 from pytest_int8acc.graph.model import Model
 from pytest_int8acc.graph.network import Plan
+from pytest_int8acc.runtime.onnxruntime import OrtEngine
 from pytest_int8acc.scores.compare import compare_outputs
 from pytest_int8acc.scores.user_metric import evaluate_metric
 from pytest_int8acc.tensors import Outputs

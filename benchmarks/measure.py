@@ -17,9 +17,9 @@ from benchmarks.case import BATCH, Case
 from benchmarks.cost.process import plain
 from benchmarks.judge import Judge
 from benchmarks.simulate import simulator, switchboard
-from pytest_int8acc.engines.onnxruntime import OrtEngine
 from pytest_int8acc.graph.model import Model, save_model
 from pytest_int8acc.report.search import ending_text
+from pytest_int8acc.runtime.onnxruntime import OrtEngine
 from pytest_int8acc.search import STRATEGIES, Evaluator, SearchResult
 from pytest_int8acc.tensors import Feed
 

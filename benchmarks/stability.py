@@ -27,14 +27,14 @@ from benchmarks.regressions.entry import write
 from benchmarks.tables import table
 from pytest_int8acc.answer import conclude
 from pytest_int8acc.case.judge import Scoring
-from pytest_int8acc.engines import Engine
-from pytest_int8acc.engines.onnxruntime import OrtEngine
-from pytest_int8acc.engines.run import cut
 from pytest_int8acc.errors import Int8accError
 from pytest_int8acc.graph.load import read_model
 from pytest_int8acc.measure.measured import Measured, measure
 from pytest_int8acc.measure.rounding import moved_batches
 from pytest_int8acc.results import CaseResult, Role
+from pytest_int8acc.runtime.onnxruntime import OrtEngine
+from pytest_int8acc.runtime.protocol import Engine
+from pytest_int8acc.runtime.run import cut
 from pytest_int8acc.settings import Settings
 from pytest_int8acc.spec.load import load_spec
 from pytest_int8acc.tensors import Feed

@@ -17,12 +17,12 @@ import numpy as np
 
 from benchmarks.case import BATCH
 from benchmarks.nets import CASES
-from pytest_int8acc.engines.onnxruntime import OrtEngine
 from pytest_int8acc.graph.fp16_network import emulate_network, network_to_fp16
 from pytest_int8acc.graph.network import Network, Plan
 from pytest_int8acc.graph.plan import apply
 from pytest_int8acc.graph.switchboard import build_switchboard
 from pytest_int8acc.graph.to_fp16 import to_fp16
+from pytest_int8acc.runtime.onnxruntime import OrtEngine
 from pytest_int8acc.tensors import Feed
 
 ROUNDS = 15

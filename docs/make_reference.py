@@ -17,10 +17,10 @@ from pydantic.fields import FieldInfo
 from pydantic_core import PydanticUndefined
 
 import pytest_int8acc
-from pytest_int8acc.engines import Engine
 from pytest_int8acc.graph.lint.rules import RULES
+from pytest_int8acc.observers import calibrate
 from pytest_int8acc.report.causes import ADVICE
-from pytest_int8acc.scales import calibrate
+from pytest_int8acc.runtime.protocol import Engine
 from pytest_int8acc.scores.metrics import METRICS
 from pytest_int8acc.scores.tasks import TASKS
 from pytest_int8acc.settings import SETTINGS

@@ -15,23 +15,9 @@ import numpy as np
 from pydantic import ValidationError
 
 from pytest_int8acc.answer import check
-from pytest_int8acc.backends.open import open_backend
-from pytest_int8acc.backends.protocol import Backend
 from pytest_int8acc.case.data import low_of, open_source
-from pytest_int8acc.case.forms import (
-    Form,
-    ModelForm,
-    baseline_form,
-    candidate_form,
-    fp32_form,
-    int8_form,
-    load_float,
-)
+from pytest_int8acc.case.forms import baseline_form, candidate_form, fp32_form, int8_form, load_float
 from pytest_int8acc.data import Dataset
-from pytest_int8acc.engines import Engine
-from pytest_int8acc.engines.onnxruntime import sessions_of
-from pytest_int8acc.engines.run import run_together
-from pytest_int8acc.engines.tensorrt.child import Workers
 from pytest_int8acc.errors import (
     DataError,
     Int8accError,
@@ -49,6 +35,12 @@ from pytest_int8acc.graph.qdq import check_formats, is_qdq
 from pytest_int8acc.measure.file_truth import compare_with_file
 from pytest_int8acc.measure.measured import measure
 from pytest_int8acc.results import CaseResult, Role
+from pytest_int8acc.runtime.forms import Form, ModelForm
+from pytest_int8acc.runtime.onnxruntime import sessions_of
+from pytest_int8acc.runtime.open import open_backend
+from pytest_int8acc.runtime.protocol import Backend, Engine
+from pytest_int8acc.runtime.run import run_together
+from pytest_int8acc.runtime.trt.children import Workers
 from pytest_int8acc.settings import Backend as BackendName
 from pytest_int8acc.settings import Settings
 from pytest_int8acc.spec.load import load_spec

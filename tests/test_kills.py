@@ -14,13 +14,13 @@ from fixes import DIGITS, fix_of
 from kills import steps
 from report_cases import entry, full_report, report
 
-from pytest_int8acc.engines.store import Entry, Store
-from pytest_int8acc.engines.tensorrt.calibration import Provenance, write_cache
 from pytest_int8acc.fix import write_fix
 from pytest_int8acc.goldens.tested import ArrayGoldens
 from pytest_int8acc.graph.network import Plan
 from pytest_int8acc.init import write_spec
 from pytest_int8acc.report.folder import merge_folders, write_folder
+from pytest_int8acc.runtime.store import Entry, Store
+from pytest_int8acc.runtime.trt.calibration import Provenance, write_cache
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="needs os.fork")
 #: How many kills each test counts at least; docs/reliability.md has the sum.

@@ -16,7 +16,6 @@ import numpy as np
 from benchmarks.best import FEASIBLE, weight
 from benchmarks.regressions import judge
 from benchmarks.regressions.entry import Planted
-from pytest_int8acc.engines.onnxruntime import OrtEngine
 from pytest_int8acc.graph.formats import FORMATS
 from pytest_int8acc.graph.fp16_network import emulate_network, network_to_fp16
 from pytest_int8acc.graph.load import load_model
@@ -26,6 +25,7 @@ from pytest_int8acc.graph.qdq import read_qdq
 from pytest_int8acc.graph.switchboard import build_switchboard
 from pytest_int8acc.graph.to_fp16 import to_fp16
 from pytest_int8acc.measure.shapes import tensor_shapes
+from pytest_int8acc.runtime.onnxruntime import OrtEngine
 
 #: Sets tried for one entry.
 TRIALS = 600

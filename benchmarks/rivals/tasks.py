@@ -16,8 +16,8 @@ import numpy as np
 from benchmarks.faults import outlier_channel
 from benchmarks.nets import MODELS, trained
 from benchmarks.rivals.bar import COSINE
-from pytest_int8acc.engines.onnxruntime import OrtEngine
 from pytest_int8acc.graph.model import save_model
+from pytest_int8acc.runtime.onnxruntime import OrtEngine
 
 FACTOR = 100.0
 #: Network to the layers that read an outlier channel, each with the layer that writes it.

@@ -27,9 +27,17 @@ from pytest_int8acc.graph.groups import WEIGHTED, origins
 from pytest_int8acc.graph.model import Model
 from pytest_int8acc.graph.network import Edge, Group, Network, Precision
 from pytest_int8acc.lab.interventions import Interventions
-from pytest_int8acc.lab.statistics import CEILING_DB, LOST_DB, WIDE, EdgeStats, lost_db, reach, sound_db
-from pytest_int8acc.lab.sweep import EdgeMeter
-from pytest_int8acc.lab.values import TensorValues
+from pytest_int8acc.observers.edges import (
+    CEILING_DB,
+    LOST_DB,
+    WIDE,
+    EdgeMeter,
+    EdgeStats,
+    lost_db,
+    reach,
+    sound_db,
+)
+from pytest_int8acc.observers.observer import TensorValues
 from pytest_int8acc.results.causes import Cause
 from pytest_int8acc.scores.split import UNLIKE
 from pytest_int8acc.tensors import did_you_mean

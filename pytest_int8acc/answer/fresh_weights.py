@@ -12,7 +12,7 @@ from pytest_int8acc.graph.migrate import by_weight
 from pytest_int8acc.graph.network import Edge, Network, Quantization, TensorScale
 from pytest_int8acc.graph.plan import fresh_weights, weight_axis
 from pytest_int8acc.graph.quantize import quantize_weight
-from pytest_int8acc.lab.values import TensorValues
+from pytest_int8acc.observers.observer import TensorValues
 from pytest_int8acc.tensors import Array
 
 #: Scales are taken anew where that gains this much, in dB, and cut where that gains so much more.

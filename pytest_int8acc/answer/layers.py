@@ -14,17 +14,17 @@ import numpy as np
 
 from pytest_int8acc.data import Batch, Dataset
 from pytest_int8acc.data.dataset import real_rows
-from pytest_int8acc.engines.calibrators import CHUNK_BYTES, cut_batches, row_sizes
-from pytest_int8acc.engines.onnxruntime import CPU, Sessions
 from pytest_int8acc.errors import EngineError
 from pytest_int8acc.graph.alone import with_quantized_copies
 from pytest_int8acc.graph.extra_outputs import giving
 from pytest_int8acc.graph.network import Network
 from pytest_int8acc.graph.plan import apply
 from pytest_int8acc.graph.types import FLOAT, value_types
-from pytest_int8acc.lab.sweep import FirstSamples
 from pytest_int8acc.measure.measured import Measured
+from pytest_int8acc.observers.collect import CHUNK_BYTES, cut_batches, row_sizes
+from pytest_int8acc.observers.edges import FirstSamples
 from pytest_int8acc.results import LayerError, Role
+from pytest_int8acc.runtime.onnxruntime import CPU, Sessions
 from pytest_int8acc.scores.metrics import METRICS
 from pytest_int8acc.scores.sums import AT, F64, errors, samples_in
 from pytest_int8acc.tensors import Array, Feed

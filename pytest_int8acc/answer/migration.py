@@ -10,7 +10,7 @@ import numpy as np
 from pytest_int8acc.graph.index import attribute
 from pytest_int8acc.graph.migrate import Site, sites, weight_maxima
 from pytest_int8acc.graph.network import Network
-from pytest_int8acc.lab.values import Values
+from pytest_int8acc.observers.observer import Values
 from pytest_int8acc.tensors import Array
 
 #: How much of an activation's spread may go to what reads it (0.5 is SmoothQuant's choice).

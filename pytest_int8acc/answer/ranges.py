@@ -6,8 +6,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from pytest_int8acc.lab.statistics import LOST_DB, lost_db, reach
-from pytest_int8acc.lab.sweep import EdgeMeter
+from pytest_int8acc.observers.edges import LOST_DB, EdgeMeter, lost_db, reach
 from pytest_int8acc.results import Culprit, Finding
 from pytest_int8acc.results.causes import OddRanges
 

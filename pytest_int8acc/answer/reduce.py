@@ -21,7 +21,6 @@ from onnx import helper
 
 from pytest_int8acc.answer.reproducer import Piece, shows, worst_sqnr, write_piece
 from pytest_int8acc.clock import current
-from pytest_int8acc.engines.onnxruntime import CPU, Sessions
 from pytest_int8acc.errors import EngineError, ModelError
 from pytest_int8acc.graph.index import captured
 from pytest_int8acc.graph.model import Model
@@ -29,6 +28,7 @@ from pytest_int8acc.graph.network import Group, Network, Precision
 from pytest_int8acc.graph.plan import apply
 from pytest_int8acc.graph.to_fp16 import to_fp16
 from pytest_int8acc.graph.types import value_types
+from pytest_int8acc.runtime.onnxruntime import CPU, Sessions
 from pytest_int8acc.tensors import Feed, did_you_mean
 
 logger = logging.getLogger("pytest_int8acc")

@@ -9,14 +9,14 @@ from pathlib import Path
 
 import numpy as np
 
-from pytest_int8acc.engines.onnxruntime import Sessions
 from pytest_int8acc.errors import EngineError, Int8accError
 from pytest_int8acc.goldens.arrays import write_npz
 from pytest_int8acc.graph.load import load_model
 from pytest_int8acc.graph.model import Model, replacing_models, write_model
 from pytest_int8acc.graph.network import Group, Precision
-from pytest_int8acc.lab.statistics import reach
 from pytest_int8acc.names import in_code, in_markdown
+from pytest_int8acc.observers.edges import reach
+from pytest_int8acc.runtime.onnxruntime import Sessions
 from pytest_int8acc.scores.metrics import sqnr_db
 from pytest_int8acc.scores.sums import errors
 from pytest_int8acc.tensors import Array, Feed

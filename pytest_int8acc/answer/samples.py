@@ -8,9 +8,9 @@ from collections.abc import Iterator, Mapping
 import numpy as np
 
 from pytest_int8acc.data.layout import read_layout
-from pytest_int8acc.lab.values import decibels
 from pytest_int8acc.measure.measured import Measured
 from pytest_int8acc.measure.worst import Worst, worst_of
+from pytest_int8acc.observers.observer import decibels
 from pytest_int8acc.results import Role, View, WorstSample
 from pytest_int8acc.results.samples import SampleRole
 from pytest_int8acc.scores.sums import F64

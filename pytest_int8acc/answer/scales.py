@@ -18,8 +18,8 @@ from pytest_int8acc.graph.groups import find_groups
 from pytest_int8acc.graph.network import Network, Plan, Precision, symmetric
 from pytest_int8acc.lab.run_budget import RunBudget
 from pytest_int8acc.lab.simulator import Simulator
-from pytest_int8acc.lab.values import TensorValues
-from pytest_int8acc.scales.methods import FEW_BINS, METHODS
+from pytest_int8acc.observers.methods import FEW_BINS, METHODS
+from pytest_int8acc.observers.observer import TensorValues
 
 #: Ranges of two datasets are alike that differ by less than this factor, by each of these methods.
 _LIKE, _SPREAD = 1.4, ("minmax", "percentile 99.9", "percentile 99")

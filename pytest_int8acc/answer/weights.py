@@ -11,8 +11,8 @@ from pytest_int8acc.graph.groups import WEIGHTED, channel_axis
 from pytest_int8acc.graph.model import Model
 from pytest_int8acc.graph.network import Edge, Quantization
 from pytest_int8acc.graph.quantize import quantize_weight
-from pytest_int8acc.lab.statistics import CEILING_DB, LOST_DB, WIDE, reach, sound_db
-from pytest_int8acc.lab.values import decibels
+from pytest_int8acc.observers.edges import CEILING_DB, LOST_DB, WIDE, reach, sound_db
+from pytest_int8acc.observers.observer import decibels
 from pytest_int8acc.results.causes import Cause, Histogram
 from pytest_int8acc.tensors import Array
 

@@ -10,15 +10,15 @@ from pathlib import Path
 
 from pytest_int8acc.data import Dataset, RandomSource, open_dataset
 from pytest_int8acc.data.dataset import ROWS
-from pytest_int8acc.engines.onnxruntime import sessions_of
 from pytest_int8acc.errors import DataError
 from pytest_int8acc.files import special
 from pytest_int8acc.graph.formats import FORMATS, Format
 from pytest_int8acc.graph.groups import Layout, origins
 from pytest_int8acc.graph.model import Model
-from pytest_int8acc.scales import Scales
-from pytest_int8acc.scales.calibrate import calibrate
-from pytest_int8acc.scales.load import load_scales
+from pytest_int8acc.observers.calibrate import calibrate
+from pytest_int8acc.observers.scale_files import load_scales
+from pytest_int8acc.observers.scales import Scales
+from pytest_int8acc.runtime.onnxruntime import sessions_of
 from pytest_int8acc.settings import Settings
 from pytest_int8acc.spec.int8 import (
     Algorithm,

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from pytest_int8acc.engines.onnxruntime import element_types
 from pytest_int8acc.errors import CriterionError, EngineError, ModelError, listed
 from pytest_int8acc.graph.extra_outputs import with_extra_outputs
 from pytest_int8acc.graph.index import inner_names
 from pytest_int8acc.graph.model import Model
 from pytest_int8acc.graph.types import value_types
+from pytest_int8acc.runtime.onnxruntime import element_types
 from pytest_int8acc.spec.criteria import OutputCriterion
 from pytest_int8acc.spec.models import Case
 from pytest_int8acc.tensors import did_you_mean

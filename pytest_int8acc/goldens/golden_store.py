@@ -8,7 +8,7 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, replace
 
 from pytest_int8acc.case.data import open_source
-from pytest_int8acc.case.forms import Form, ModelForm, baseline_form, fp32_form
+from pytest_int8acc.case.forms import baseline_form, fp32_form
 from pytest_int8acc.case.judge import Judge
 from pytest_int8acc.data import Dataset
 from pytest_int8acc.errors import BaselineNotFiniteError
@@ -20,6 +20,7 @@ from pytest_int8acc.goldens.place import HASH, Place, place_of, shown
 from pytest_int8acc.goldens.record import GoldenError, Kept, Record, compared
 from pytest_int8acc.graph.model import Model
 from pytest_int8acc.results import CaseResult, OutputResult, Score
+from pytest_int8acc.runtime.forms import Form, ModelForm
 from pytest_int8acc.scores.compare import compare_outputs
 from pytest_int8acc.scores.metrics import METRICS
 from pytest_int8acc.scores.user_metric import evaluate_metric

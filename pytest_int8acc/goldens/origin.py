@@ -11,12 +11,12 @@ from pathlib import Path
 import onnx
 from google.protobuf.message import DecodeError
 
-from pytest_int8acc.backends.protocol import ENGINE
 from pytest_int8acc.data import Dataset
-from pytest_int8acc.engines.manifest import digest_file
 from pytest_int8acc.errors import installed
 from pytest_int8acc.files import readable
 from pytest_int8acc.goldens.record import Record
+from pytest_int8acc.runtime.protocol import ENGINE
+from pytest_int8acc.runtime.store import digest_file
 from pytest_int8acc.spec.criteria import MetricCriterion
 from pytest_int8acc.spec.int8 import BaselineModel
 from pytest_int8acc.spec.models import Case

@@ -9,12 +9,12 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
-from pytest_int8acc.engines.storage import storage
 from pytest_int8acc.errors import SpecError
 from pytest_int8acc.goldens import keeps_golden
 from pytest_int8acc.goldens.place import FOLDER, HASH, Place, shown
 from pytest_int8acc.goldens.record import GoldenError
 from pytest_int8acc.names import is_url
+from pytest_int8acc.runtime.storage import storage
 from pytest_int8acc.settings import SUFFIXES
 from pytest_int8acc.spec.load import display, load_spec
 

@@ -7,9 +7,9 @@ from typing import Annotated, Literal
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
 
-from pytest_int8acc.engines.manifest import inside
 from pytest_int8acc.errors import Int8accError
 from pytest_int8acc.results import Acceptance, Bound
+from pytest_int8acc.runtime.store import inside
 from pytest_int8acc.spec.models import GoldenType
 
 

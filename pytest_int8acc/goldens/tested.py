@@ -11,7 +11,6 @@ from pathlib import Path
 
 import numpy as np
 
-from pytest_int8acc.engines.storage import read_bytes, write_bytes_atomic
 from pytest_int8acc.errors import CriterionError, listed, own_faults
 from pytest_int8acc.files import check_inside
 from pytest_int8acc.goldens import Update
@@ -19,6 +18,7 @@ from pytest_int8acc.goldens.arrays import write_npz
 from pytest_int8acc.goldens.place import shown
 from pytest_int8acc.goldens.record import GoldenError
 from pytest_int8acc.results import OutputResult
+from pytest_int8acc.runtime.storage import read_bytes, write_bytes_atomic
 from pytest_int8acc.scores.compare import compare_outputs
 from pytest_int8acc.scores.criteria import OutputLimits, kind_of
 from pytest_int8acc.scores.metrics import METRICS

@@ -9,11 +9,11 @@ from dataclasses import dataclass
 import numpy as np
 
 from pytest_int8acc.data.layout import Layout, read_layout
-from pytest_int8acc.engines import Engine
-from pytest_int8acc.engines.onnxruntime import OrtEngine
 from pytest_int8acc.errors import EngineError
 from pytest_int8acc.graph.model import Model
 from pytest_int8acc.init.outputs import STATE_NAME
+from pytest_int8acc.runtime.onnxruntime import OrtEngine
+from pytest_int8acc.runtime.protocol import Engine
 from pytest_int8acc.tensors import Feed, TensorInfo
 
 #: Sizes of images, by height and width; of waveforms and windows of them; of sequences of features or tokens.

@@ -9,7 +9,6 @@ import numpy as np
 import onnx
 from onnx import TensorProto, helper, numpy_helper
 
-from pytest_int8acc.engines.onnxruntime import Sessions
 from pytest_int8acc.graph.formats import FP16, INT8, Format
 from pytest_int8acc.graph.fp16_network import emulate_network, network_to_fp16
 from pytest_int8acc.graph.index import subgraphs
@@ -17,6 +16,7 @@ from pytest_int8acc.graph.low_switchboard import build_low_switchboard
 from pytest_int8acc.graph.model import Model
 from pytest_int8acc.graph.network import Edge, Network, Precision, TensorScale
 from pytest_int8acc.graph.switchboard import build_switchboard
+from pytest_int8acc.runtime.onnxruntime import Sessions
 from pytest_int8acc.tensors import Array, Feed
 
 

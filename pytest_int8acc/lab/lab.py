@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from pytest_int8acc.case.data import calibration_data
-from pytest_int8acc.case.forms import Form, Int8Form
+from pytest_int8acc.case.forms import Int8Form
 from pytest_int8acc.case.judge import Verdict
 from pytest_int8acc.data import Dataset
 from pytest_int8acc.graph.macs import inferred_shapes, macs, sized_tensors
@@ -18,12 +18,12 @@ from pytest_int8acc.lab.evaluators import Built, Simulated
 from pytest_int8acc.lab.losses import Loss, group_losses
 from pytest_int8acc.lab.run_budget import RunBudget
 from pytest_int8acc.lab.simulator import Simulator, plan_key
-from pytest_int8acc.lab.sweep import EdgeMeter
-from pytest_int8acc.lab.values import Values
 from pytest_int8acc.measure.measured import Measured
 from pytest_int8acc.measure.shapes import group_shapes, tensor_shapes
+from pytest_int8acc.observers.edges import EdgeMeter
+from pytest_int8acc.observers.observer import Observed, Values
 from pytest_int8acc.results import Latency, Role
-from pytest_int8acc.scales.observed import Observed
+from pytest_int8acc.runtime.forms import Form
 from pytest_int8acc.search.types import GroupInfo
 from pytest_int8acc.tensors import Feed
 

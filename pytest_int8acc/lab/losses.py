@@ -7,10 +7,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from pytest_int8acc.data import Dataset
-from pytest_int8acc.engines.onnxruntime import Sessions
 from pytest_int8acc.graph.formats import Format
 from pytest_int8acc.graph.low_alone import alone_model
 from pytest_int8acc.graph.network import Network
+from pytest_int8acc.runtime.onnxruntime import Sessions
 
 #: Samples that are looked at.
 _SAMPLES = 64

@@ -14,7 +14,6 @@ from pytest_int8acc.case.judge import Judge
 from pytest_int8acc.case.trials import Gathered, SampleJudge, SampleOutputs
 from pytest_int8acc.clock import current
 from pytest_int8acc.data import Batch, Dataset
-from pytest_int8acc.engines.onnxruntime import CPU, Sessions
 from pytest_int8acc.graph.formats import INT8, Format
 from pytest_int8acc.graph.network import Edge, Network, Plan, Precision, Quantization, TensorScale
 from pytest_int8acc.graph.plan import moved
@@ -23,6 +22,7 @@ from pytest_int8acc.lab.inputs import Inputs
 from pytest_int8acc.lab.run_budget import Meter
 from pytest_int8acc.lab.vectors import Prober, Vectors
 from pytest_int8acc.results import Score
+from pytest_int8acc.runtime.onnxruntime import CPU, Sessions
 from pytest_int8acc.scores.criteria import Criterion
 from pytest_int8acc.search.types import Enough, GroupInfo, Probe, Target, Trial
 from pytest_int8acc.tensors import Array, Outputs

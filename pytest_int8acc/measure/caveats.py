@@ -11,16 +11,11 @@ from pathlib import Path
 import numpy as np
 import onnx
 
-from pytest_int8acc.backends.protocol import Backend
 from pytest_int8acc.case.data import calibration_data, low_of
-from pytest_int8acc.case.forms import Form, Int8Form, ModelForm
+from pytest_int8acc.case.forms import Int8Form
 from pytest_int8acc.case.judge import Judge, Scoring
 from pytest_int8acc.data import Dataset
 from pytest_int8acc.data.preprocessing import compare_inputs, sample_arrays
-from pytest_int8acc.engines.calibrators import collect_maxima
-from pytest_int8acc.engines.onnxruntime import Sessions, saturation
-from pytest_int8acc.engines.run import lock_step
-from pytest_int8acc.engines.tensorrt.parse import refusal
 from pytest_int8acc.errors import ModelError, blaming, listed
 from pytest_int8acc.graph.formats import FP16
 from pytest_int8acc.graph.index import bodies
@@ -31,6 +26,7 @@ from pytest_int8acc.graph.model import Model
 from pytest_int8acc.graph.qdq import check_formats
 from pytest_int8acc.measure.precision import int8_share_score
 from pytest_int8acc.measure.runs import Runs
+from pytest_int8acc.observers.collect import collect_maxima
 from pytest_int8acc.results import (
     EngineInfo,
     Finding,
@@ -40,6 +36,11 @@ from pytest_int8acc.results import (
     Score,
     by_rule,
 )
+from pytest_int8acc.runtime.forms import Form, ModelForm
+from pytest_int8acc.runtime.onnxruntime import Sessions, saturation
+from pytest_int8acc.runtime.protocol import Backend
+from pytest_int8acc.runtime.run import lock_step
+from pytest_int8acc.runtime.trt.parse import refusal
 from pytest_int8acc.scores.user_metric import MetricRun
 from pytest_int8acc.settings import Settings
 from pytest_int8acc.spec.criteria import EngineCriterion, MetricCriterion

@@ -12,9 +12,8 @@ from pathlib import Path
 import numpy as np
 import onnx
 
-from pytest_int8acc.case.forms import Form, Int8Form, ModelForm
+from pytest_int8acc.case.forms import Int8Form
 from pytest_int8acc.data import Dataset
-from pytest_int8acc.engines.onnxruntime import Sessions
 from pytest_int8acc.errors import EngineError, ModelError, listed
 from pytest_int8acc.graph.extra_outputs import giving
 from pytest_int8acc.graph.load import LEAST_OPSET
@@ -22,6 +21,8 @@ from pytest_int8acc.graph.model import Model, put_constant
 from pytest_int8acc.graph.plan import apply
 from pytest_int8acc.graph.same import Computations, unrounded
 from pytest_int8acc.graph.types import computes_in_half, value_types
+from pytest_int8acc.runtime.forms import Form, ModelForm
+from pytest_int8acc.runtime.onnxruntime import Sessions
 from pytest_int8acc.spec.models import Case
 from pytest_int8acc.tensors import Array, Feed
 

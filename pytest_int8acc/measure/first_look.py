@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from pytest_int8acc.case.judge import Scoring
-from pytest_int8acc.engines import Engine
+from pytest_int8acc.runtime.protocol import Engine
 
 
 @dataclass(frozen=True, eq=False)

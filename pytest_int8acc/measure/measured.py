@@ -14,27 +14,13 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
 
-from pytest_int8acc.backends.open import open_backend
-from pytest_int8acc.backends.protocol import Backend
 from pytest_int8acc.case.data import check_files, low_of, open_source
 from pytest_int8acc.case.dead import try_criteria
 from pytest_int8acc.case.extra_outputs import with_named
-from pytest_int8acc.case.forms import (
-    Form,
-    ImplicitForm,
-    Int8Form,
-    ModelForm,
-    candidate_form,
-    int8_form,
-    load_float,
-)
+from pytest_int8acc.case.forms import Int8Form, candidate_form, int8_form, load_float
 from pytest_int8acc.case.judge import Judge, Verdict, check_outputs, load_judge
 from pytest_int8acc.clock import Clock, current
 from pytest_int8acc.data import Dataset
-from pytest_int8acc.engines import Engine
-from pytest_int8acc.engines.onnxruntime import Sessions, sessions_of
-from pytest_int8acc.engines.run import lock_step
-from pytest_int8acc.engines.tensorrt.child import Workers
 from pytest_int8acc.errors import blaming
 from pytest_int8acc.goldens import Goldens
 from pytest_int8acc.goldens.golden_store import Compared, GoldenStore, NoGolden, open_golden_store
@@ -68,6 +54,12 @@ from pytest_int8acc.measure.runs import (
     run_forms,
 )
 from pytest_int8acc.results import CaseResult, Finding, Role, Score
+from pytest_int8acc.runtime.forms import Form, ImplicitForm, ModelForm
+from pytest_int8acc.runtime.onnxruntime import Sessions, sessions_of
+from pytest_int8acc.runtime.open import open_backend
+from pytest_int8acc.runtime.protocol import Backend, Engine
+from pytest_int8acc.runtime.run import lock_step
+from pytest_int8acc.runtime.trt.children import Workers
 from pytest_int8acc.settings import Settings
 from pytest_int8acc.spec.models import Case
 from pytest_int8acc.tensors import Feed, Outputs

@@ -6,11 +6,8 @@ import math
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 
-from pytest_int8acc.backends.protocol import Backend
-from pytest_int8acc.case.forms import Form, ImplicitForm, Int8Form
+from pytest_int8acc.case.forms import Int8Form
 from pytest_int8acc.data import Dataset
-from pytest_int8acc.engines.inspector import node_formats
-from pytest_int8acc.engines.onnxruntime import Sessions
 from pytest_int8acc.graph.asked import low_products
 from pytest_int8acc.graph.formats import INT8
 from pytest_int8acc.graph.index import body_names
@@ -18,6 +15,10 @@ from pytest_int8acc.measure.work import macs_of
 from pytest_int8acc.results import EngineInfo, LayerShare, OutputResult, PrecisionContract, Role, Score
 from pytest_int8acc.results.engines import Kind
 from pytest_int8acc.results.precision import AskedBy, Realized
+from pytest_int8acc.runtime.forms import Form, ImplicitForm
+from pytest_int8acc.runtime.onnxruntime import Sessions
+from pytest_int8acc.runtime.protocol import Backend
+from pytest_int8acc.runtime.trt.inspector import node_formats
 from pytest_int8acc.spec.criteria import EngineCriterion
 from pytest_int8acc.spec.models import Case
 

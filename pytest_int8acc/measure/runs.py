@@ -8,15 +8,10 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from pytest_int8acc.backends.protocol import Backend
-from pytest_int8acc.case.forms import Form, ModelForm
 from pytest_int8acc.case.judge import Judge, Scoring, Verdict
 from pytest_int8acc.clock import current
 from pytest_int8acc.data import Dataset
 from pytest_int8acc.data.files import find, read_arrays
-from pytest_int8acc.engines import Engine
-from pytest_int8acc.engines.onnxruntime import Sessions
-from pytest_int8acc.engines.run import lock_step
 from pytest_int8acc.errors import DataError, EngineError, ModelError, blaming
 from pytest_int8acc.goldens.arrays import Cutter
 from pytest_int8acc.graph.model import Model
@@ -24,6 +19,10 @@ from pytest_int8acc.measure.first_look import Preflight
 from pytest_int8acc.measure.rounding import Moved
 from pytest_int8acc.measure.worst import Worst, keep_worst
 from pytest_int8acc.results import Role
+from pytest_int8acc.runtime.forms import Form, ModelForm
+from pytest_int8acc.runtime.onnxruntime import Sessions
+from pytest_int8acc.runtime.protocol import Backend, Engine
+from pytest_int8acc.runtime.run import lock_step
 from pytest_int8acc.scores.dead import Spread
 from pytest_int8acc.scores.sums import samples_in
 from pytest_int8acc.spec.models import Case

@@ -6,11 +6,11 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from onnx import TensorProto, helper
 
-from pytest_int8acc.engines.onnxruntime import CPU, Sessions
 from pytest_int8acc.graph.extra_outputs import end_with
 from pytest_int8acc.graph.macs import leading_outputs
 from pytest_int8acc.graph.model import Model
 from pytest_int8acc.graph.network import Network
+from pytest_int8acc.runtime.onnxruntime import CPU, Sessions
 from pytest_int8acc.tensors import Feed
 
 

@@ -6,11 +6,11 @@ import contextlib
 
 from pytest_int8acc.data import Dataset
 from pytest_int8acc.data.layout import read_layout
-from pytest_int8acc.engines.onnxruntime import Sessions
 from pytest_int8acc.errors import EngineError
 from pytest_int8acc.graph.macs import inferred_shapes, unsized, work
 from pytest_int8acc.graph.model import Model
 from pytest_int8acc.measure.shapes import tensor_shapes
+from pytest_int8acc.runtime.onnxruntime import Sessions
 
 
 def macs_of(model: Model, inputs: Dataset, sessions: Sessions) -> dict[str, float]:

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 if TYPE_CHECKING:
-    from pytest_int8acc.engines import Engine
     from pytest_int8acc.results import CaseResult
+    from pytest_int8acc.runtime.protocol import Engine
     from pytest_int8acc.workbench import Workbench
 
 

@@ -32,9 +32,9 @@ from pytest_int8acc.results import CaseResult
 from pytest_int8acc.settings import SETTINGS, Settings, resolve
 
 if TYPE_CHECKING:
-    from pytest_int8acc.engines.tensorrt.child import Workers
     from pytest_int8acc.goldens import Goldens
     from pytest_int8acc.measure.measured import Measured
+    from pytest_int8acc.runtime.trt.children import Workers
     from pytest_int8acc.spec.models import Case
 
 _VARIABLE = "CUDA_VISIBLE_DEVICES"
@@ -285,7 +285,7 @@ _BUILDERS = pytest.StashKey["Workers"]()
 def builders(config: pytest.Config) -> Workers:
     """What TensorRT builds in until the session ends: its start takes longer than most builds."""
     if _BUILDERS not in config.stash:
-        from pytest_int8acc.engines.tensorrt.child import make_workers
+        from pytest_int8acc.runtime.trt.children import make_workers
 
         config.stash[_BUILDERS] = make_workers()
         config.add_cleanup(config.stash[_BUILDERS].close)

@@ -9,14 +9,14 @@ import onnx
 import pytest
 
 from pytest_int8acc.answer import conclude
-from pytest_int8acc.backends.onnxruntime import OrtBackend
-from pytest_int8acc.case.forms import Form, ModelForm
 from pytest_int8acc.data import Dataset
-from pytest_int8acc.engines import Engine
 from pytest_int8acc.graph.model import Model
 from pytest_int8acc.measure import measured as measuring
 from pytest_int8acc.measure.measured import measure
 from pytest_int8acc.results import CaseResult, Role
+from pytest_int8acc.runtime.forms import Form, ModelForm
+from pytest_int8acc.runtime.onnxruntime import OrtBackend
+from pytest_int8acc.runtime.protocol import Engine
 from pytest_int8acc.settings import Settings
 from pytest_int8acc.spec.load import load_spec
 

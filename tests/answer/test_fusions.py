@@ -18,12 +18,12 @@ from pytest_int8acc.answer import conclude
 from pytest_int8acc.answer.fusions import fewest_that
 from pytest_int8acc.answer.precision import find_precision
 from pytest_int8acc.answer.remedies import repair
-from pytest_int8acc.engines.onnxruntime import OrtEngine
 from pytest_int8acc.graph.load import load_model
 from pytest_int8acc.lab.lab import Lab
 from pytest_int8acc.report.diagnosis import repair_text
 from pytest_int8acc.report.json import plain_result
 from pytest_int8acc.results import Latency
+from pytest_int8acc.runtime.onnxruntime import OrtEngine
 from pytest_int8acc.settings import Settings
 
 

@@ -23,8 +23,6 @@ from pytest_int8acc.answer.scales import (
     units,
 )
 from pytest_int8acc.clock import Clock
-from pytest_int8acc.engines.bins import Bins
-from pytest_int8acc.engines.onnxruntime import CPU, OrtEngine
 from pytest_int8acc.graph.groups import find_groups
 from pytest_int8acc.graph.load import normalize
 from pytest_int8acc.graph.model import make_model
@@ -34,11 +32,11 @@ from pytest_int8acc.graph.quantize import quantize
 from pytest_int8acc.lab import vectors
 from pytest_int8acc.lab.lab import Lab
 from pytest_int8acc.lab.run_budget import RunBudget
-from pytest_int8acc.lab.values import TensorValues, Values
-from pytest_int8acc.scales.calibrate import calibrate
-from pytest_int8acc.scales.methods import METHODS
-from pytest_int8acc.scales.observed import BINS, Observed
-from pytest_int8acc.scales.ranges import ENTROPY_BINS
+from pytest_int8acc.observers.calibrate import calibrate
+from pytest_int8acc.observers.histograms import Bins
+from pytest_int8acc.observers.methods import ENTROPY_BINS, METHODS
+from pytest_int8acc.observers.observer import BINS, Observed, TensorValues, Values
+from pytest_int8acc.runtime.onnxruntime import CPU, OrtEngine
 from pytest_int8acc.spec.int8 import CalibrationMethod
 
 #: Percentiles among the methods.

@@ -12,16 +12,16 @@ from judged import judged
 from pytest_int8acc.answer.stages import place, stages_of
 from pytest_int8acc.case.judge import Judge, Verdict
 from pytest_int8acc.data import Dataset, open_dataset
-from pytest_int8acc.engines.onnxruntime import OrtEngine
-from pytest_int8acc.engines.run import run_together
 from pytest_int8acc.graph.groups import find_groups
 from pytest_int8acc.graph.load import load_model
 from pytest_int8acc.graph.model import Model
 from pytest_int8acc.graph.plan import apply
 from pytest_int8acc.graph.quantize import quantize
 from pytest_int8acc.graph.to_fp16 import to_fp16
+from pytest_int8acc.observers.calibrate import calibrate
 from pytest_int8acc.results import Role
-from pytest_int8acc.scales.calibrate import calibrate
+from pytest_int8acc.runtime.onnxruntime import OrtEngine
+from pytest_int8acc.runtime.run import run_together
 from pytest_int8acc.scores.criteria import OutputLimits
 from pytest_int8acc.tensors import Outputs
 

@@ -15,9 +15,9 @@ import onnx.parser
 import pytest
 from fixes import DIGITS, fix_of
 
-from pytest_int8acc.engines.tensorrt import worker
 from pytest_int8acc.fix import write_fix
 from pytest_int8acc.graph.network import Plan, symmetric
+from pytest_int8acc.runtime.trt import worker
 
 
 @dataclass(frozen=True)

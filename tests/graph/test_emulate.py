@@ -10,7 +10,6 @@ from hypothesis import given, settings
 from onnx import numpy_helper, parser
 from zoo import ZOO, sample_feed
 
-from pytest_int8acc.engines.onnxruntime import OrtEngine
 from pytest_int8acc.graph.emulate import _is_spelled_out, emulate_half
 from pytest_int8acc.graph.formats import BF16, FP16, Format
 from pytest_int8acc.graph.groups import find_groups
@@ -20,6 +19,7 @@ from pytest_int8acc.graph.model import Model, make_model
 from pytest_int8acc.graph.plan import apply
 from pytest_int8acc.graph.quantize import quantize
 from pytest_int8acc.graph.to_fp16 import to_fp16
+from pytest_int8acc.runtime.onnxruntime import OrtEngine
 
 
 def half_of(name: str, *, int8: bool) -> Model:

@@ -7,10 +7,10 @@ import pytest
 from onnx import parser
 from zoo import ZOO, sample_feed
 
-from pytest_int8acc.engines.onnxruntime import OrtEngine
 from pytest_int8acc.graph.flow import channel_axes, mixing, not_negative, shown_at
 from pytest_int8acc.graph.load import normalize
 from pytest_int8acc.graph.model import Model, make_model
+from pytest_int8acc.runtime.onnxruntime import OrtEngine
 from pytest_int8acc.tensors import Array, Feed
 
 

@@ -13,7 +13,6 @@ from qdq_everywhere import everywhere, everywhere_feed
 from zoo import ZOO, sample_feed
 from zoo_networks import network_of, read_back, zoo_network
 
-from pytest_int8acc.engines.onnxruntime import OrtEngine
 from pytest_int8acc.graph.fp16_network import emulate_network, network_to_fp16
 from pytest_int8acc.graph.groups import find_groups
 from pytest_int8acc.graph.load import normalize
@@ -24,6 +23,7 @@ from pytest_int8acc.graph.qdq import read_qdq
 from pytest_int8acc.graph.quantize import quantize
 from pytest_int8acc.graph.to_fp16 import to_fp16
 from pytest_int8acc.graph.types import FLOAT16, value_types
+from pytest_int8acc.runtime.onnxruntime import OrtEngine
 from pytest_int8acc.tensors import Feed
 
 

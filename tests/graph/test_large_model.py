@@ -11,15 +11,15 @@ from kills import steps
 from onnx import TensorProto, helper
 from zoo import ZOO, sample_feed
 
-import pytest_int8acc.engines.onnxruntime
 import pytest_int8acc.graph.model
-from pytest_int8acc.engines.onnxruntime import OrtEngine
+import pytest_int8acc.runtime.onnxruntime
 from pytest_int8acc.graph.groups import find_groups
 from pytest_int8acc.graph.load import load_model, normalize
 from pytest_int8acc.graph.model import Model, make_model, replacing_models, save_model, write_model
 from pytest_int8acc.graph.plan import apply
 from pytest_int8acc.graph.quantize import quantize
 from pytest_int8acc.graph.to_fp16 import to_fp16
+from pytest_int8acc.runtime.onnxruntime import OrtEngine
 
 ROWS, COLUMNS = 16384, 17408
 
@@ -81,7 +81,7 @@ def test_weights_in_a_file_of_their_own_run_bit_for_bit(
     mixed = to_fp16(apply(quantize(model, layout, dict.fromkeys(layout.activations, 4 / 127)))).model
     feed = sample_feed(ZOO["residual"](), 0, 2)
     expected = OrtEngine(mixed)(feed)
-    for module in (pytest_int8acc.graph.model, pytest_int8acc.engines.onnxruntime):
+    for module in (pytest_int8acc.graph.model, pytest_int8acc.runtime.onnxruntime):
         monkeypatch.setattr(module, "INLINE_BYTES", 1000)
     save_model(mixed, tmp_path / "mixed.onnx")
     assert list(tmp_path.glob("mixed.onnx.*.data"))

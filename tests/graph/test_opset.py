@@ -12,7 +12,6 @@ from onnx import TensorProto, helper, numpy_helper, parser
 from qdq_everywhere import everywhere
 from zoo import OLD_RUNTIME, ZOO
 
-from pytest_int8acc.engines.onnxruntime import OrtEngine
 from pytest_int8acc.errors import ModelError
 from pytest_int8acc.graph.groups import find_groups
 from pytest_int8acc.graph.load import normalize, raise_opset
@@ -21,6 +20,7 @@ from pytest_int8acc.graph.opset import float_weights, lower_opset
 from pytest_int8acc.graph.plan import apply
 from pytest_int8acc.graph.qdq import is_qdq
 from pytest_int8acc.graph.quantize import quantize
+from pytest_int8acc.runtime.onnxruntime import OrtEngine
 
 
 def quantized(model: Model) -> Model:

@@ -11,9 +11,6 @@ from zoo import OLD_RUNTIME, ZOO, sample_feed
 from zoo_networks import read_back, zoo_network
 
 from pytest_int8acc.case.forms import Int8Form
-from pytest_int8acc.engines.onnxruntime import OrtEngine
-from pytest_int8acc.engines.tensorrt.platform import Platform
-from pytest_int8acc.engines.tensorrt.request import fit_model
 from pytest_int8acc.errors import ModelError
 from pytest_int8acc.graph.formats import along
 from pytest_int8acc.graph.migrate import sites
@@ -28,6 +25,9 @@ from pytest_int8acc.graph.plan import (
     quantized_tensors,
     with_outputs,
 )
+from pytest_int8acc.runtime.onnxruntime import OrtEngine
+from pytest_int8acc.runtime.trt.build import fit_model
+from pytest_int8acc.runtime.trt.platform import Platform
 
 NAMES = [name for name in ZOO if len(zoo_network(name).groups) > 1]
 #: Networks with operators that opset 17 lacks.

@@ -15,7 +15,6 @@ from onnx.reference import ReferenceEvaluator
 from onnxruntime.quantization import CalibrationDataReader, QuantFormat, QuantType, quantize_static
 from zoo import ZOO, sample_feed
 
-from pytest_int8acc.engines.onnxruntime import OrtEngine
 from pytest_int8acc.errors import ModelError
 from pytest_int8acc.graph.formats import FP8, INT8
 from pytest_int8acc.graph.groups import find_groups
@@ -27,6 +26,7 @@ from pytest_int8acc.graph.plan import apply
 from pytest_int8acc.graph.qdq import check_formats, read_qdq
 from pytest_int8acc.graph.quantize import quantize
 from pytest_int8acc.graph.to_fp16 import to_fp16
+from pytest_int8acc.runtime.onnxruntime import OrtEngine
 
 TENSORRT = {
     "ActivationSymmetric": True,

@@ -8,10 +8,10 @@ from onnx import parser
 
 from benchmarks.nets import MODELS
 from benchmarks.regressions.data import samples
-from pytest_int8acc.engines.onnxruntime import OrtEngine
 from pytest_int8acc.graph import load
 from pytest_int8acc.graph.load import load_model, normalize
 from pytest_int8acc.graph.model import Model, make_model
+from pytest_int8acc.runtime.onnxruntime import OrtEngine
 from pytest_int8acc.tensors import Feed
 
 #: Exports of PyTorch with an open batch.

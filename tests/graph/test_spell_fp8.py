@@ -16,7 +16,6 @@ from onnx import TensorProto, helper
 from onnx.reference import ReferenceEvaluator
 from zoo import ZOO, sample_feed
 
-from pytest_int8acc.engines.onnxruntime import OrtEngine
 from pytest_int8acc.errors import EngineError
 from pytest_int8acc.graph.formats import FP8
 from pytest_int8acc.graph.groups import find_groups
@@ -28,6 +27,7 @@ from pytest_int8acc.graph.plan import apply
 from pytest_int8acc.graph.qdq import read_qdq
 from pytest_int8acc.graph.quantize import quantize
 from pytest_int8acc.graph.spell_fp8 import spell_out_fp8
+from pytest_int8acc.runtime.onnxruntime import OrtEngine
 
 Run = Callable[[np.ndarray, np.float32], np.ndarray]
 scales = st.floats(2.0**-30, 2.0**20, width=32).map(np.float32)

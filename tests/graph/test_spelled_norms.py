@@ -10,7 +10,6 @@ import pytest
 from onnx import parser
 from zoo import need_opset_23
 
-from pytest_int8acc.engines.onnxruntime import CPU, OrtEngine
 from pytest_int8acc.errors import ModelError
 from pytest_int8acc.graph.formats import BF16, FP16
 from pytest_int8acc.graph.load import normalize
@@ -21,6 +20,7 @@ from pytest_int8acc.graph.plan import fp32_nodes
 from pytest_int8acc.graph.spelled_norms import find_norms, fuse_norms
 from pytest_int8acc.graph.to_fp16 import to_fp16
 from pytest_int8acc.lab.board import Board
+from pytest_int8acc.runtime.onnxruntime import CPU, OrtEngine
 
 CONSTANTS = (
     "<float e = {0.00001}, float two = {2.0}, float one = {1.0}, float half = {0.5}, float minus = {-0.5},"

@@ -18,9 +18,8 @@ from qdq_everywhere import everywhere, everywhere_feed
 from zoo import ZOO, sample_feed
 from zoo_networks import network_of, read_back, zoo_network
 
-import pytest_int8acc.engines.onnxruntime
 import pytest_int8acc.graph.model
-from pytest_int8acc.engines.onnxruntime import OrtEngine
+import pytest_int8acc.runtime.onnxruntime
 from pytest_int8acc.graph.fp16_network import emulate_network, network_to_fp16
 from pytest_int8acc.graph.load import normalize
 from pytest_int8acc.graph.model import APART_BYTES, Model, make_model
@@ -28,6 +27,7 @@ from pytest_int8acc.graph.network import Edge, Group, Network, Plan
 from pytest_int8acc.graph.plan import apply
 from pytest_int8acc.graph.quantize import quantize_weight
 from pytest_int8acc.graph.switchboard import Switchboard, build_switchboard
+from pytest_int8acc.runtime.onnxruntime import OrtEngine
 from pytest_int8acc.tensors import Feed
 
 
@@ -236,7 +236,7 @@ def test_a_large_switchboard_runs_from_files(monkeypatch: pytest.MonkeyPatch) ->
     board = build_switchboard(network)
     feed |= switches(board, [network.groups[1].name])
     expected = OrtEngine(board.model)(feed)
-    for module in (pytest_int8acc.graph.model, pytest_int8acc.engines.onnxruntime):
+    for module in (pytest_int8acc.graph.model, pytest_int8acc.runtime.onnxruntime):
         monkeypatch.setattr(module, "INLINE_BYTES", 1000)
     for name, array in OrtEngine(board.model)(feed).items():
         np.testing.assert_array_equal(array, expected[name])
@@ -244,7 +244,7 @@ def test_a_large_switchboard_runs_from_files(monkeypatch: pytest.MonkeyPatch) ->
 
 def test_many_groups_run_from_files_too(monkeypatch: pytest.MonkeyPatch) -> None:
     """The list of sizes is longer than what is kept beside the graph, where ONNX infers no shapes."""
-    monkeypatch.setattr(pytest_int8acc.engines.onnxruntime, "INLINE_BYTES", 0)
+    monkeypatch.setattr(pytest_int8acc.runtime.onnxruntime, "INLINE_BYTES", 0)
     b = Builder()
     x = b.input("x", (1, 4))
     for _ in range(140):

@@ -16,7 +16,7 @@ sys.path.append(str(ROOT))
 from benchmarks.faults import outlier_channel  # noqa: E402
 from benchmarks.nets import CASES, digits, trained  # noqa: E402
 from benchmarks.rivals.bar import SEARCH, Task  # noqa: E402
-from pytest_int8acc.engines.onnxruntime import OrtEngine  # noqa: E402
+from pytest_int8acc.runtime.onnxruntime import OrtEngine  # noqa: E402
 
 
 def test_one_case_through_all_strategies(tmp_path):

@@ -19,19 +19,19 @@ FP16_POWERS = {"2 ** (-14)", "2 ** (-24)", "2.0 ** (-14)", "2.0 ** (-24)"}
 #: Limits of NumPy's types by the files that mean the type that an array has, not the format of a layer.
 LIMITS = {
     "data/layout.py": "inputs of a model that are integers",
-    "engines/tensorrt/engine.py": "TensorRT's dimensions are int32",
+    "runtime/trt/engine.py": "TensorRT's dimensions are int32",
     "scores/parts.py": "sums in float64",
     "search/ledger.py": "sums in float64",
 }
 NUMBERS = {
     "init/sizes.py": "usual sizes of images and sequences",
-    "scales/ranges.py": "ONNX Runtime's own default of 128 bins",
+    "observers/methods.py": "ONNX Runtime's own default of 128 bins",
 }
 #: Where the word is another's: of specs and calls, of TensorRT's flags and layers, of results and files.
 WORDS = {
     *("spec/int8.py", "spec/load.py", "spec/models.py", "workbench.py"),
-    *("backends/tensorrt.py", "engines/inspector.py", "engines/tensorrt/engine.py"),
-    *("engines/tensorrt/request.py", "results/engines.py", "report/view.py"),
+    *("runtime/trt/backend.py", "runtime/trt/inspector.py", "runtime/trt/engine.py"),
+    *("runtime/trt/build.py", "results/engines.py", "report/view.py"),
 }
 
 

@@ -29,18 +29,18 @@ ROOMS_DOWNWARD = (
         "lab",
         "measure",
     ),
-    *("goldens", "backends", "case", "search", "scales", "engines", "scores", "spec", "data", "graph"),
+    *("goldens", "case", "search", "observers", "runtime", "scores", "spec", "data", "graph"),
     *("settings", "clock", "results", "tensors", "files", "errors", "names"),
 )
 FLOOR = {room: number for number, room in enumerate(ROOMS_DOWNWARD)}
 
 #: Library: the rooms that may import it.
 ONLY_IN = {
-    "onnxruntime": {"engines"},
-    "tensorrt": {"engines"},
-    "tensorrt_rtx": {"engines"},
-    "polygraphy.backend": {"engines"},
-    "fsspec": {"engines"},
+    "onnxruntime": {"runtime"},
+    "tensorrt": {"runtime"},
+    "tensorrt_rtx": {"runtime"},
+    "polygraphy.backend": {"runtime"},
+    "fsspec": {"runtime"},
     "pytest": {"plugin"},
     "_pytest": set(),
     "xdist": set(),

@@ -112,7 +112,7 @@ def test_without_onnx_runtime_a_spec_is_written_all_the_same(tmp_path: Path, mon
         raise EngineError("ONNX Runtime is not installed: pip install onnxruntime")
 
     path = saved(tmp_path, only_square(64))
-    monkeypatch.setattr("pytest_int8acc.engines.onnxruntime._runtime", missing)
+    monkeypatch.setattr("pytest_int8acc.runtime.onnxruntime._runtime", missing)
     assert "ONNX Runtime is not installed" in write_spec(path).read_text()
     monkeypatch.undo()
     assert np.shape(first_feed(tmp_path / "model.int8acc.yaml")["x"]) == (4, 3, 224, 224)

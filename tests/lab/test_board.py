@@ -6,13 +6,13 @@ import numpy as np
 import pytest
 from onnx import numpy_helper, parser
 
-from pytest_int8acc.engines.onnxruntime import CPU
 from pytest_int8acc.graph.groups import find_groups
 from pytest_int8acc.graph.model import APART_BYTES, make_model
 from pytest_int8acc.graph.network import Network, Precision
 from pytest_int8acc.graph.quantize import quantize
 from pytest_int8acc.graph.split_groups import split_groups
 from pytest_int8acc.lab.board import Board
+from pytest_int8acc.runtime.onnxruntime import CPU
 
 CHANNELS = APART_BYTES // 4 + 44
 """Scales of so many are kept beside the graph."""

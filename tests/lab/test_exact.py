@@ -12,7 +12,6 @@ from integer_model import conv2d_int, matmul_int
 from onnx import TensorProto, helper, numpy_helper
 from zoo import ZOO, sample_feed
 
-from pytest_int8acc.engines.onnxruntime import OrtEngine
 from pytest_int8acc.graph.groups import find_groups
 from pytest_int8acc.graph.load import normalize
 from pytest_int8acc.graph.model import Model, make_model
@@ -20,6 +19,7 @@ from pytest_int8acc.graph.network import Network, Plan
 from pytest_int8acc.graph.plan import apply
 from pytest_int8acc.graph.qdq import read_qdq
 from pytest_int8acc.graph.quantize import quantize
+from pytest_int8acc.runtime.onnxruntime import OrtEngine
 
 
 def network_of(model: Model, scale: float = 4 / 127) -> Network:

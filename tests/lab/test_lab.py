@@ -22,9 +22,6 @@ from zoo_networks import dataset_for, zoo_network
 from pytest_int8acc.case.forms import Int8Form
 from pytest_int8acc.case.judge import Judge
 from pytest_int8acc.clock import Clock
-from pytest_int8acc.engines import calibrators
-from pytest_int8acc.engines.onnxruntime import CPU, OrtEngine, Sessions
-from pytest_int8acc.engines.run import run_together
 from pytest_int8acc.errors import ModelError
 from pytest_int8acc.graph.macs import macs
 from pytest_int8acc.graph.migrate import sites
@@ -33,11 +30,14 @@ from pytest_int8acc.graph.network import Network, Plan, Precision, TensorScale, 
 from pytest_int8acc.graph.plan import activation_scales, fresh_weights, quantized_tensors
 from pytest_int8acc.graph.to_fp16 import to_fp16
 from pytest_int8acc.lab import simulator as module
-from pytest_int8acc.lab import sweep
 from pytest_int8acc.lab.lab import Lab
-from pytest_int8acc.lab.sweep import EdgeMeter, FirstSamples
 from pytest_int8acc.measure.measured import Measured
-from pytest_int8acc.scales.calibrate import calibrate
+from pytest_int8acc.observers import collect as calibrators
+from pytest_int8acc.observers import edges as sweep
+from pytest_int8acc.observers.calibrate import calibrate
+from pytest_int8acc.observers.edges import EdgeMeter, FirstSamples
+from pytest_int8acc.runtime.onnxruntime import CPU, OrtEngine, Sessions
+from pytest_int8acc.runtime.run import run_together
 from pytest_int8acc.scores.compare import compare_outputs
 from pytest_int8acc.scores.criteria import OutputLimits
 from pytest_int8acc.tensors import Outputs

@@ -18,8 +18,6 @@ from zoo_networks import dataset_for, zoo_network
 import pytest_int8acc.lab.inputs
 from pytest_int8acc.case.judge import Judge
 from pytest_int8acc.data import Dataset
-from pytest_int8acc.engines.onnxruntime import OrtEngine
-from pytest_int8acc.engines.run import run_together
 from pytest_int8acc.errors import CriterionError
 from pytest_int8acc.graph.model import Model
 from pytest_int8acc.graph.network import Plan, Precision
@@ -28,6 +26,8 @@ from pytest_int8acc.graph.to_fp16 import to_fp16
 from pytest_int8acc.lab.evaluators import Built, Simulated
 from pytest_int8acc.lab.inputs import Inputs, split
 from pytest_int8acc.lab.simulator import Simulator
+from pytest_int8acc.runtime.onnxruntime import OrtEngine
+from pytest_int8acc.runtime.run import run_together
 from pytest_int8acc.scores.compare import compare_outputs
 from pytest_int8acc.scores.criteria import MetricLimit, OutputLimits
 from pytest_int8acc.search.types import GroupInfo

@@ -11,10 +11,10 @@ from projects import CALIBRATED, Project
 from report_cases import case
 
 import pytest_int8acc.measure.measured
-from pytest_int8acc.backends.open import OrtBackend
 from pytest_int8acc.report.engines import engine_lines, int8_layers, no_int8
 from pytest_int8acc.report.plain import restore
 from pytest_int8acc.results import CaseResult, EngineInfo, EngineLayer, Latency, Role, Score
+from pytest_int8acc.runtime.open import OrtBackend
 from pytest_int8acc.settings import Settings
 
 

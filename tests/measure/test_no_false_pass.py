@@ -12,7 +12,7 @@ from pytest_int8acc.graph.extra_outputs import with_extra_outputs, without_extra
 from pytest_int8acc.measure.caveats import shown_inside
 
 if TYPE_CHECKING:
-    from pytest_int8acc.backends.protocol import Backend
+    from pytest_int8acc.runtime.protocol import Backend
 
 
 @pytest.mark.parametrize("builds", [True, False])

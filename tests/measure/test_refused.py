@@ -14,9 +14,9 @@ from onnxruntime.quantization import CalibrationDataReader, quantize_static
 from projects import Project
 from zoo import ZOO, sample_feed
 
-from pytest_int8acc.engines.tensorrt import parse
-from pytest_int8acc.engines.tensorrt.child import Outcome
 from pytest_int8acc.errors import ModelError
+from pytest_int8acc.runtime.trt import parse
+from pytest_int8acc.runtime.trt.children import Outcome
 from pytest_int8acc.settings import Settings
 
 SPEC = "int8: {model: int8.onnx}\ncriteria: [{sqnr_db: 5}]\n"

@@ -17,13 +17,13 @@ from projects import CALIBRATED, Project
 
 from pytest_int8acc.case.judge import Judge, Scoring
 from pytest_int8acc.data import Batch
-from pytest_int8acc.engines import Engine
-from pytest_int8acc.engines.onnxruntime import Sessions
 from pytest_int8acc.graph.model import Model
 from pytest_int8acc.graph.network import Plan
 from pytest_int8acc.measure.measured import measure
 from pytest_int8acc.measure.rounding import MOVES, STEP, moved_batches, with_rounding
 from pytest_int8acc.results import CaseResult, Role, Score
+from pytest_int8acc.runtime.onnxruntime import Sessions
+from pytest_int8acc.runtime.protocol import Engine
 from pytest_int8acc.scores.criteria import OutputLimits
 from pytest_int8acc.settings import Settings
 from pytest_int8acc.spec.load import load_spec

@@ -11,10 +11,10 @@ import pytest
 from projects import CALIBRATED, Project
 
 from pytest_int8acc.answer import conclude
-from pytest_int8acc.engines.run import run_together
 from pytest_int8acc.measure import preflight
 from pytest_int8acc.measure.measured import Measured, measure
 from pytest_int8acc.results import CaseResult, Role, Score
+from pytest_int8acc.runtime.run import run_together
 from pytest_int8acc.settings import Settings
 from pytest_int8acc.spec.load import load_spec
 from pytest_int8acc.tensors import Outputs

@@ -6,9 +6,9 @@ from typing import Any
 
 from zoo import ZOO
 
-from pytest_int8acc.engines.tensorrt.request import BuildOptions, BuildRequest
 from pytest_int8acc.graph.load import normalize
 from pytest_int8acc.graph.model import Model, make_model
+from pytest_int8acc.runtime.trt.build import BuildOptions, BuildRequest
 
 PLAIN = normalize(make_model(ZOO["plain"](), name="plain.onnx"))
 

@@ -8,14 +8,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from pytest_int8acc.backends.onnxruntime import OrtBackend
-from pytest_int8acc.case.forms import Form, ModelForm
 from pytest_int8acc.data import Dataset
-from pytest_int8acc.engines import Engine
 from pytest_int8acc.graph.model import Model
 from pytest_int8acc.measure import measured as measuring
 from pytest_int8acc.measure.measured import Measured, measure
 from pytest_int8acc.results import EngineInfo, EngineLayer, Role
+from pytest_int8acc.runtime.forms import Form, ModelForm
+from pytest_int8acc.runtime.onnxruntime import OrtBackend
+from pytest_int8acc.runtime.protocol import Engine
 from pytest_int8acc.settings import Settings
 from pytest_int8acc.spec.load import load_spec
 from pytest_int8acc.tensors import Feed

@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 from gpu_support import REACHED
 
-from pytest_int8acc.backends import open as opening
-from pytest_int8acc.engines.tensorrt import build, engine, platform
+from pytest_int8acc.runtime import open as opening
+from pytest_int8acc.runtime.trt import build, engine, platform
 
 FACTS = {"gpu": {"name": "NVIDIA H100", "capability": [9, 0]}, "tensorrt": {"version": "8.6.0"}}
 

@@ -19,9 +19,9 @@ from plugin_support import LOAD
 from zoo import ZOO
 
 from benchmarks.builder import Builder
-from pytest_int8acc.engines.onnxruntime import OrtEngine
 from pytest_int8acc.graph.load import normalize
 from pytest_int8acc.graph.model import Model, make_model, save_model
+from pytest_int8acc.runtime.onnxruntime import OrtEngine
 
 #: Where set, GPU tests run without a GPU as far as their first engine's build; see gpu_dry.py.
 DRY = "INT8ACC_GPU_TESTS_DRY"

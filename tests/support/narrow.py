@@ -14,10 +14,10 @@ from onnx import TensorProto, helper, numpy_helper
 from projects import Project
 
 from pytest_int8acc.data import open_dataset
-from pytest_int8acc.engines.calibrators import collect_maxima
 from pytest_int8acc.graph.formats import FP8
 from pytest_int8acc.graph.groups import find_groups
 from pytest_int8acc.graph.load import load_model
+from pytest_int8acc.observers.collect import collect_maxima
 
 #: Format to the dtype of its codes and the greatest of them.
 CODES = {

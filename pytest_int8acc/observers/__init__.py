@@ -1,0 +1,1 @@
+"""What tensors hold, and the scales that follow from it."""

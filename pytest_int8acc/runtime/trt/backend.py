@@ -1,0 +1,371 @@
+"""A case's forms as engines of TensorRT: built or found in the store, run, timed, asked what runs in INT8."""
+
+from __future__ import annotations
+
+import logging
+import os
+import tempfile
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import replace
+from pathlib import Path
+from threading import Event
+
+from pytest_int8acc.data import Dataset
+from pytest_int8acc.errors import MissingBackendError
+from pytest_int8acc.graph.asked import half_nodes
+from pytest_int8acc.graph.groups import WEIGHTED
+from pytest_int8acc.graph.model import Model
+from pytest_int8acc.graph.network import Precision
+from pytest_int8acc.graph.qdq import is_qdq
+from pytest_int8acc.graph.spell_fp8 import holds_fp8
+from pytest_int8acc.results import EngineInfo, Role
+from pytest_int8acc.results.engines import Kind
+from pytest_int8acc.runtime.forms import EngineForm, Form, ImplicitForm, ModelForm
+from pytest_int8acc.runtime.onnxruntime import share_of_cores
+from pytest_int8acc.runtime.protocol import ENGINE, Engine
+from pytest_int8acc.runtime.store import Store, open_store
+from pytest_int8acc.runtime.trt.build import (
+    BuildOptions,
+    BuildRequest,
+    Built,
+    Flag,
+    Outputs,
+    Shape,
+    build,
+    fit_model,
+    make_profiles,
+    seen_shapes,
+)
+from pytest_int8acc.runtime.trt.calibration import (
+    Implicit,
+    Provenance,
+    algorithm_of,
+    calibrate_on,
+    read_cache,
+    read_content,
+    tensor_names,
+    write_cache,
+)
+from pytest_int8acc.runtime.trt.children import Workers, make_workers
+from pytest_int8acc.runtime.trt.engine import TrtEngine, open_built, open_engine, read_header
+from pytest_int8acc.runtime.trt.inspector import read_layers, untold_nodes
+from pytest_int8acc.runtime.trt.latency import layer_times, measure_latency
+from pytest_int8acc.runtime.trt.platform import Device, Platform, require
+from pytest_int8acc.settings import Settings, to_bytes
+from pytest_int8acc.spec.models import Case
+from pytest_int8acc.tensors import Feed
+
+logger = logging.getLogger("pytest_int8acc")
+#: Levels that leave kernels out, and TensorRT's own where nobody says one.
+_LEVELS, _USUAL_LEVEL = (1, 0), 3
+#: What it does to an engine to show its tensors.
+_AS_OUTPUTS = "the tensors are outputs, so less is fused: these are not the engines of the verdict"
+_AS_DEBUG = "tensors that TensorRT leaves unfused, as debug tensors: the engines are those of the verdict"
+
+
+class TrtBackend:
+    """TensorRT: engines are built in child processes and kept in the store.
+
+    Args:
+        platform: From ``find_platform``; one that can only build, builds and then says that it cannot run.
+        case: Its ``tensorrt`` section says how to build.
+        settings: The engine store's.
+        builders: What engines are built in, closed by whoever made it; None: some of its own.
+    """
+
+    builds_engines = True
+    times_engines = True
+    quantizes_implicitly = True  # a platform that cannot says so when it is asked to build
+    needs_simulation = True
+
+    def __init__(
+        self, platform: Platform, case: Case, settings: Settings, builders: Workers | None = None
+    ) -> None:
+        obey = case.tensorrt.obey
+        with case.at("tensorrt.obey"):
+            if obey:
+                require(platform, "layer precisions")
+        self.platform = platform
+        self.notes: tuple[str, ...] = ()
+        self.output_settings: Mapping[str, str] = {"mode": ENGINE}
+        self.calibration_cache: Path | None = None
+        self._options = _options(case)
+        self._low: Kind = case.candidate or "int8"
+        self._obey = obey
+        self.can_obey = platform.has("layer precisions") and not obey
+        own = self._options.optimization_level
+        self.other_levels = tuple(
+            level for level in _LEVELS if level < (_USUAL_LEVEL if own is None else own)
+        )
+        self._running: dict[Role, TrtEngine] = {}
+        self._infos: dict[Role, EngineInfo] = {}
+        self._built: dict[Role, Built] = {}
+        self._seen: Mapping[str, Counter[Shape]] | None = None
+        self._begun: dict[Role, tuple[BuildRequest, Future[Built]]] = {}
+        self._closing = Event()
+        self._second_builder = ThreadPoolExecutor(1)
+        self._owns_builders = builders is None
+        self._builders = builders or make_workers()
+        self._folder = tempfile.TemporaryDirectory(prefix="int8acc-", ignore_cleanup_errors=True)
+        # Where nothing is to be kept, engines are while the case lives: a fix is built, and timed later.
+        temporary = Path(self._folder.name) / "engines"
+        kept = not settings.no_cache
+        self._store = open_store(settings.cache_dir, settings.cache_size) if kept else Store(temporary)
+
+    @property
+    def engines(self) -> tuple[EngineInfo, ...]:
+        """The engines made so far, the latest of each role."""
+        return tuple(self._infos.values())
+
+    def check(self, form: Form) -> None:
+        """Refuse what can be seen to be wrong before anything is built.
+
+        Raises:
+            EngineError: An engine or a calibration cache of the form is not there, or is none; the form is in
+                FP8 or BF16, which this TensorRT or its GPU has not.
+        """
+        if isinstance(form, ModelForm) and self._low == "bf16":
+            require(self.platform, "BF16")
+        if isinstance(form, ModelForm) and holds_fp8(form.model):
+            require(self.platform, "FP8")
+        if isinstance(form, EngineForm):
+            read_header(form.path)
+        elif isinstance(form, ImplicitForm) and form.cache is not None and form.samples is None:
+            read_content(form.cache)
+
+    def begin(self, form: Form, role: Role, inputs: Dataset) -> None:
+        """Build what ``open`` will be asked for beside the next build: on another GPU where there is one.
+
+        Builds take turns on a GPU: the only one is left to one builder, so that TensorRT starts once.
+        """
+        alone = len(self.platform.devices) == 1 or (share_of_cores() or os.cpu_count()) == 1
+        if alone or isinstance(form, EngineForm):
+            return
+        request = self._request(form, role, inputs)
+        device = next(iter(self.platform.devices[1:]), None)
+        self._begun[role] = request, self._second_builder.submit(self._make, request, device)
+
+    def open(self, form: Form, role: Role, inputs: Dataset) -> Engine:
+        """Build a form, or load its engine, and put it on the GPU.
+
+        Raises:
+            MissingBackendError: There is no GPU; the models were built all the same where that is possible.
+            EngineError: It does not build, load or run.
+        """
+        if role in self._running:
+            self._running.pop(role).close()
+        if isinstance(form, EngineForm):
+            shape = form.model
+            tensors = shape.inputs, shape.outputs
+            engine = open_engine(form.path, self.platform, *tensors, self._options, shape.extra_outputs)
+            size = form.path.stat().st_size
+            info = EngineInfo(role, form.description, 0.0, False, size, low=self._low)
+            info = _tells(info, engine.layers, form.model)
+        else:
+            built = self._build(form, role, inputs)
+            if not self.platform.can_run:
+                return self._unrun(built)
+            engine = open_built(built)
+            self._built[role] = built  # keeps the file, which is read again for the layers' times
+            info = EngineInfo(
+                role, form.description, built.seconds, built.stored, built.nbytes, low=self._low
+            )
+            info = _tells(info, built.layers, form.model)
+        self._infos[role] = info
+        self._running[role] = engine
+        return engine
+
+    def deployed(self, form: Form) -> tuple[Model, bool]:
+        """The model that the engine of a form is built from; True where flags choose its types, not itself.
+
+        Raises:
+            EngineError: This TensorRT cannot read it.
+        """
+        if not isinstance(form, ModelForm):
+            by_flags = isinstance(form, ImplicitForm) or not self.platform.strongly_typed
+            return fit_model(form.model, self.platform) if by_flags else form.model, by_flags
+        if self.platform.strongly_typed:
+            return form.showing(form.model), False
+        return form.showing(fit_model(form.original, self.platform)), True
+
+    def measure_latency(self, roles: Sequence[Role], inputs: Dataset) -> None:
+        """Time the engines of these roles in turn on the first batch, for ``engines`` to tell."""
+        engines = {role: self._running[role] for role in roles if role in self._running}
+        for role, latency in measure_latency(engines, next(inputs.batches()).feed).items():
+            self._infos[role] = replace(self._infos[role], latency=latency)
+
+    def node_times(self, role: Role, inputs: Dataset) -> dict[str, float]:
+        """ONNX node to its share of its layer's time, in ms; empty where the engine does not name all."""
+        if role not in self._running or self._infos[role].untold:  # a golden stands in for the baseline
+            return {}
+        times = layer_times(self._running[role], next(inputs.batches()).feed)
+        found: dict[str, float] = {}
+        for layer in self._infos[role].layers:
+            for node in layer.nodes:
+                found[node] = found.get(node, 0.0) + times.get(layer.name, 0.0) / len(layer.nodes)
+        return found
+
+    def shows_tensors(self, form: Form) -> bool:
+        """Of engines that are built here."""
+        return not isinstance(form, EngineForm)
+
+    def inner_tensors(
+        self, form: Form, role: Role, inputs: Dataset, feed: Feed, requested: Sequence[str]
+    ) -> tuple[Feed, str]:
+        """Tensors inside an engine built to show them, and in words what that does to the engine.
+
+        Raises:
+            EngineError: It does not build, load or run.
+        """
+        if isinstance(form, EngineForm):
+            return {}, ""
+        debug = self.platform.has("debug tensors")
+        with open_built(self._build(form, role, inputs, "debug" if debug else tuple(requested))) as engine:
+            return engine.run_all(feed), _AS_DEBUG if debug else _AS_OUTPUTS
+
+    def close(self) -> None:
+        """Free all engines; builds that go on are ended."""
+        self._closing.set()
+        self._second_builder.shutdown(wait=False)
+        if self._owns_builders:
+            self._builders.close()
+        for engine in self._running.values():
+            engine.close()
+        self._running.clear()
+        self._built.clear()
+        self._folder.cleanup()
+
+    def _build(
+        self, form: ModelForm | ImplicitForm, role: Role, inputs: Dataset, outputs: Outputs = "own"
+    ) -> Built:
+        if role in self._begun:
+            request, future = self._begun.pop(role)
+            built = future.result()
+        else:
+            request = self._request(form, role, inputs, outputs)
+            built = self._make(request)
+        if isinstance(form, ImplicitForm) and request.implicit is not None:
+            self._keep_cache(form, request.implicit, request.model, built)
+        self.notes = tuple(dict.fromkeys((*self.notes, *built.notes)))
+        own = {output.name for output in form.model.outputs}
+        return replace(built, outputs=tuple(output for output in built.outputs if output.name in own))
+
+    def _make(self, request: BuildRequest, device: Device | None = None) -> Built:
+        return build(
+            request,
+            self.platform,
+            self._store,
+            device=device,
+            stopped=self._closing.is_set,
+            workers=self._builders,
+        )
+
+    def _request(
+        self, form: ModelForm | ImplicitForm, role: Role, inputs: Dataset, outputs: Outputs = "own"
+    ) -> BuildRequest:
+        model, by_flags = self.deployed(form)
+        implicit = self._implicit(form, model) if isinstance(form, ImplicitForm) else None
+        level = form.level if isinstance(form, ModelForm) else None
+        options = self._options if level is None else replace(self._options, optimization_level=level)
+        return BuildRequest(
+            model,
+            role,
+            make_profiles(model.inputs, self._options.shapes, self._shapes(inputs)),
+            typing="weak" if by_flags else "strong",
+            flags=_flags(form) if by_flags else frozenset(),
+            precisions=self._precisions(form, model) if by_flags else {},
+            implicit=implicit,
+            outputs=outputs,
+            options=options,
+        )
+
+    def _precisions(self, form: ModelForm | ImplicitForm, model: Model) -> dict[str, Precision]:
+        """Nodes of the model that is built which a builder that chooses precisions must hold in one."""
+        if isinstance(form, ImplicitForm):
+            return dict(form.held)
+        held: dict[str, Precision] = dict.fromkeys(form.in_fp32, "fp32")
+        if not (self._obey and form.half):
+            return held
+        return {**dict.fromkeys(half_nodes(model), "fp16"), **held}
+
+    def _shapes(self, inputs: Dataset) -> Mapping[str, Counter[Shape]]:
+        if self._seen is None:
+            self._seen = seen_shapes(batch.feed for batch in inputs.batches())
+        return self._seen
+
+    def _implicit(self, form: ImplicitForm, model: Model) -> Implicit:
+        """Where the calibrator's ranges come from: a cache that fits, or the data."""
+        wish = None if form.samples is None else calibrate_on(form.samples, form.algorithm)
+        if form.cache is None or (wish is not None and not form.cache.exists()):
+            assert wish is not None  # the spec demands one of both
+            return wish
+        wish = wish or Implicit(algorithm_of(form.cache))
+        content, note = read_cache(form.cache, Provenance.of(model, wish, self.platform), tensor_names(model))
+        if note and form.cache != self.calibration_cache:
+            self.notes = (*self.notes, note)
+        return Implicit(wish.algorithm, content)
+
+    def _keep_cache(self, form: ImplicitForm, implicit: Implicit, model: Model, built: Built) -> None:
+        """Write what the calibrator found where the spec wants it, or beside the engine's other files."""
+        content = implicit.cache or built.calibration
+        if content is None:
+            return
+        if form.cache is not None and implicit.cache is None:
+            write_cache(form.cache, content, Provenance.of(model, implicit, self.platform))
+        if form.cache is not None:
+            self.calibration_cache = form.cache
+            return
+        self.calibration_cache = Path(self._folder.name) / "calibration.cache"
+        self.calibration_cache.write_bytes(content)
+
+    def _unrun(self, built: Built) -> Engine:
+        """The stand-in of an engine that cannot run; raises once baseline and candidate have been built."""
+        layers = len(built.network)
+        logger.info("%s: %s builds it, %d layers", built.name, self.platform.name, layers)
+        if built.role == Role.BASELINE:
+            return _Unrun(built)
+        raise MissingBackendError(
+            f"{self.platform.name} parses and builds baseline and candidate ({layers} layers); they were not "
+            f"compared: {self.platform.problem}"
+        )
+
+
+class _Unrun:
+    """An engine that was built and cannot run."""
+
+    def __init__(self, built: Built) -> None:
+        self.description = built.platform.description
+        self.inputs = built.inputs
+        self.outputs = built.outputs
+
+    def __call__(self, feed: Feed) -> Feed:
+        raise MissingBackendError(f"{self.description}: engines cannot run here")
+
+
+def _options(case: Case) -> BuildOptions:
+    said = case.tensorrt
+    return BuildOptions(
+        shapes={name: (least, usual, most) for name, (least, usual, most) in said.shapes.items()},
+        plugins=tuple(case.path(plugin) for plugin in said.plugins),
+        workspace=None if said.workspace is None else to_bytes(said.workspace),
+        optimization_level=said.optimization_level,
+        tactic_sources=said.tactic_sources,
+        timeout=float(said.timeout),
+    )
+
+
+def _flags(form: Form) -> frozenset[Flag]:
+    """What a builder that chooses precisions may choose."""
+    flags: list[Flag] = ["fp16"] if form.half else []
+    return frozenset([*flags, "int8"] if isinstance(form, ImplicitForm) or is_qdq(form.model) else flags)
+
+
+def _tells(info: EngineInfo, text: str, model: Model) -> EngineInfo:
+    """``info`` with what the inspector's ``text`` says of the layers; as it is where that is empty."""
+    if not text:
+        return info
+    layers = read_layers(text, [node.name for node in model.graph.node])
+    weighted = [node.name for node in model.graph.node if node.op_type in WEIGHTED]
+    return replace(info, layers=layers, untold=len(untold_nodes(layers, weighted)))

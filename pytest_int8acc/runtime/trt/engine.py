@@ -1,0 +1,434 @@
+"""A built engine ready to run, on Polygraphy's runner."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import io
+import signal
+import struct
+import sys
+import tempfile
+import threading
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from pytest_int8acc.errors import EngineError, listed
+from pytest_int8acc.files import readable
+from pytest_int8acc.runtime.protocol import check_names
+from pytest_int8acc.runtime.trt import worker
+from pytest_int8acc.runtime.trt.build import BuildOptions, Built, Range, explain, run_worker, shown, within
+from pytest_int8acc.runtime.trt.children import last_words, ran_out_of_memory, read_log
+from pytest_int8acc.runtime.trt.platform import Flavor, Platform, require
+from pytest_int8acc.tensors import Array, Feed, TensorInfo, describe
+
+_TAGS: dict[bytes, Flavor] = {b"ftrt": "tensorrt", b"vtrt": "rtx"}
+_HEADER = 28
+
+
+@dataclass(frozen=True)
+class PlanHeader:
+    """What a plan file says of itself."""
+
+    flavor: Flavor
+    version: tuple[int, ...] | None
+    """Major, minor, patch, build; None in a header of another layout."""
+
+    def __str__(self) -> str:
+        name = "TensorRT-RTX" if self.flavor == "rtx" else "TensorRT"
+        return f"{name} {'.'.join(map(str, self.version[:3]))}" if self.version else f"another {name}"
+
+
+def read_header(path: Path) -> PlanHeader:
+    """Read what ``path`` says of itself.
+
+    Raises:
+        EngineError: It cannot be read, or is no engine of TensorRT 8.6 or later.
+    """
+    try:
+        with readable(path).open("rb") as stream:
+            head = stream.read(_HEADER)
+        size = path.stat().st_size
+    except OSError as error:
+        raise EngineError(f"{path}: the engine cannot be read: {error.strerror or error}") from error
+    flavor = _TAGS.get(head[:4])
+    if flavor is None or len(head) < _HEADER:
+        raise EngineError(
+            f"{path}: not an engine of TensorRT 8.6 or later ({_guess(head)}); build one with "
+            "trtexec --saveEngine, or name the ONNX model under 'model'"
+        )
+    if struct.unpack_from("<I", head, 4)[0] != 0:
+        return PlanHeader(flavor, None)
+    if flavor == "rtx" and size < struct.unpack_from("<Q", head, 16)[0]:
+        raise EngineError(f"{path}: the engine is cut off after {size} bytes; copy or build it again")
+    return PlanHeader(flavor, tuple(head[24:28]))
+
+
+def _guess(head: bytes) -> str:
+    """What else the file may be."""
+    if not head:
+        return "the file is empty"
+    if head.startswith(b"version https://git-lfs"):
+        return "it is a Git LFS pointer: run 'git lfs pull'"
+    if head[:1] == b"\x08":  # the first field of an ONNX model, ir_version
+        return "it looks like an ONNX model"
+    return f"it begins with {head[:4]!r}"
+
+
+def backend(platform: Platform) -> Any:
+    """``polygraphy.backend.trt`` on the platform's TensorRT.
+
+    Raises:
+        EngineError: Polygraphy serves the other of TensorRT and TensorRT-RTX in this process already.
+    """
+    config: Any = importlib.import_module("polygraphy.config")
+    if bool(config.USE_TENSORRT_RTX) != platform.is_rtx:
+        if "polygraphy.backend.trt" in sys.modules:
+            needed = "1" if platform.is_rtx else "0"
+            raise EngineError(
+                f"{platform.name} cannot run in this process, which uses the other TensorRT already: set "
+                f"POLYGRAPHY_USE_TENSORRT_RTX={needed} before pytest starts"
+            )
+        config.USE_TENSORRT_RTX = platform.is_rtx  # read once, by the import below
+    return importlib.import_module("polygraphy.backend.trt")
+
+
+def tensorrt(platform: Platform) -> Any:
+    """The ``tensorrt`` or ``tensorrt_rtx`` module."""
+    return importlib.import_module("tensorrt_rtx" if platform.is_rtx else "tensorrt")
+
+
+@contextlib.contextmanager
+def speaking_of(what: str) -> Iterator[None]:
+    """Keep Polygraphy's and TensorRT's messages off the terminal; turn what they raise into EngineErrors.
+
+    Raises:
+        EngineError: ``what`` went wrong; says what TensorRT said.
+        KeyboardInterrupt: At the end, where the user wants to interrupt meanwhile.
+    """
+    from polygraphy.exception import PolygraphyException
+    from polygraphy.logger import G_LOGGER
+
+    said = io.StringIO()
+    try:
+        with (
+            _interrupts_held(),
+            G_LOGGER.verbosity(G_LOGGER.ERROR),
+            contextlib.redirect_stdout(said),
+            contextlib.redirect_stderr(said),
+        ):
+            yield
+    except (PolygraphyException, RuntimeError, TypeError, OSError, MemoryError) as error:
+        text = said.getvalue()
+        words = last_words(text or str(error))
+        memory = "out of memory on the GPU, give a smaller batch: " if ran_out_of_memory(text) else ""
+        raise EngineError(f"{what}: {memory}{words}") from error
+
+
+@contextlib.contextmanager
+def _interrupts_held() -> Iterator[None]:
+    """Pass Ctrl-C on at the end: raised while TensorRT calls back, as to log, it would be swallowed."""
+    other = threading.current_thread() is not threading.main_thread()  # is not interrupted
+    if other or signal.getsignal(signal.SIGINT) is None:  # or by a handler that is not Python's
+        yield
+        return
+    held: list[int] = []
+    before = signal.signal(signal.SIGINT, lambda number, frame: held.append(number))
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
+        if held:
+            signal.raise_signal(signal.SIGINT)
+
+
+#: TensorRT's names of element types, and NumPy's.
+_DTYPES = {
+    "FLOAT": "float32",
+    "HALF": "float16",
+    "INT8": "int8",
+    "INT32": "int32",
+    "INT64": "int64",
+    "UINT8": "uint8",
+    "BOOL": "bool",
+}
+
+
+class TrtEngine:
+    """One engine on the GPU, kept there until :meth:`close`.
+
+    Where the model says INT64 and the engine INT32, as TensorRT below 10 makes it, values are converted both
+    ways, and one that INT32 cannot hold is an error; no other type is converted.
+
+    Args:
+        path: The engine file.
+        platform: The TensorRT it was built by, here with a GPU.
+        name: For messages.
+        inputs: What it takes, as the model says.
+        outputs: What it gives, as the model says.
+        profiles: Input to smallest, usual and largest shape.
+        plugins: Libraries that it needs.
+        layers: The inspector's JSON, if known.
+
+    Raises:
+        MissingBackendError: There is no GPU.
+        EngineError: TensorRT cannot load it, or it takes or gives other tensors.
+    """
+
+    def __init__(
+        self,
+        path: Path,
+        platform: Platform,
+        *,
+        name: str,
+        inputs: Sequence[TensorInfo],
+        outputs: Sequence[TensorInfo],
+        profiles: Mapping[str, Range],
+        plugins: Sequence[Path] = (),
+        layers: str = "",
+    ) -> None:
+        require(platform, "run")
+        self.name = name
+        self.path = path
+        self.platform = platform
+        self.inputs = tuple(inputs)
+        self.outputs = tuple(outputs)
+        self.layers = layers
+        self.description = platform.description
+        self._profiles = profiles
+        trt = backend(platform)
+        with speaking_of(f"{name}: {platform.name} cannot load its engine"):
+            trt.load_plugins([str(plugin.resolve()) for plugin in plugins])
+            self.engine: Any = trt.EngineFromBytes(path.read_bytes())()
+            self.runner: Any = trt.TrtRunner(self.engine)
+            self.runner.activate()
+        self._dtypes = {n: _dtype(self.engine.get_tensor_dtype(n).name) for n in self._names()}
+
+    def __call__(self, feed: Feed) -> Feed:
+        """Run once.
+
+        Args:
+            feed: One array per input, of the model's dtype, within the engine's profile.
+
+        Returns:
+            One array per output of the model, of the model's dtype, free to keep.
+
+        Raises:
+            EngineError: The feed does not fit, or TensorRT fails.
+        """
+        found = self.run_all(feed)
+        return {o.name: _to_model(self.name, o, found[o.name]) for o in self.outputs}
+
+    def run_all(self, feed: Feed) -> Feed:
+        """As a call, with every tensor marked as an output or a debug tensor, of the engine's dtype."""
+        arrays = self.adapted(feed)
+        with speaking_of(f"{self.name}: {self.platform.name} cannot run it"):
+            found = self.runner.infer(arrays, check_inputs=False)
+            return {name: np.array(array) for name, array in found.items()}
+
+    def close(self) -> None:
+        """Free its memory on the GPU; the engine cannot be used again."""
+        if self.runner is not None:
+            with speaking_of(f"{self.name}: cannot be closed"):
+                self.runner.deactivate()
+            self.runner = self.engine = None
+
+    def __enter__(self) -> TrtEngine:
+        """The engine itself."""
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Free its memory."""
+        self.close()
+
+    def _names(self) -> list[str]:
+        return [self.engine.get_tensor_name(i) for i in range(self.engine.num_io_tensors)]
+
+    def adapted(self, feed: Feed) -> Feed:
+        """The feed in the engine's dtypes; raises EngineError where it does not fit."""
+        if any(tensor.name not in feed for tensor in self.inputs):
+            check_names(self.name, feed, self.inputs)
+        arrays = {}
+        for tensor in self.inputs:
+            array = np.asarray(feed[tensor.name])
+            profile = self._profiles.get(tensor.name)
+            if profile is not None and not within(array.shape, profile):
+                raise EngineError(
+                    f"{self.name}: input '{tensor.name}' has shape {list(array.shape)}, outside the engine's "
+                    f"profile {shown(profile)}; widen 'tensorrt: {{shapes: {{{tensor.name}: ...}}}}'"
+                )
+            arrays[tensor.name] = _to_engine(self.name, tensor.name, array, self._dtypes[tensor.name])
+        return arrays
+
+
+def open_built(built: Built) -> TrtEngine:
+    """The engine that a build made, on the GPU; raises as :class:`TrtEngine`."""
+    return TrtEngine(
+        built.engine,
+        built.platform,
+        name=f"{built.name} ({built.role})",
+        inputs=built.inputs,
+        outputs=built.outputs,
+        profiles=built.profiles,
+        plugins=built.plugins,
+        layers=built.layers,
+    )
+
+
+def open_engine(
+    path: Path,
+    platform: Platform,
+    inputs: Sequence[TensorInfo],
+    outputs: Sequence[TensorInfo],
+    options: BuildOptions | None = None,
+    inner: Collection[str] = (),
+) -> TrtEngine:
+    """An engine that somebody else built.
+
+    Its header is read first; a child process then loads it, since a damaged engine may end the process.
+
+    Args:
+        path: Its file.
+        platform: From ``find_platform``.
+        inputs: What it must take: the case's model's inputs.
+        outputs: What it must give.
+        options: Plugins and the time limit.
+        inner: Those of the outputs that are none of the model's, but named by criteria.
+
+    Raises:
+        MissingBackendError: There is no GPU.
+        EngineError: It is no engine, one of another TensorRT or GPU, or takes or gives other tensors.
+    """
+    options, header = options or BuildOptions(), read_header(path)
+    if header.flavor != platform.flavor:
+        raise EngineError(f"{path}: built by {header}, and {platform.name} runs here; build it again")
+    require(platform, "run")
+    tensors, layers = _examine(path, platform, header, options)
+    _check_tensors(path, tensors, True, inputs)
+    lacking = sorted(set(inner).difference(t["name"] for t in tensors))
+    if lacking:
+        raise EngineError(
+            f"{path}: it gives no {listed(lacking)}, which criteria name inside the model: build it from an "
+            "ONNX model that has this among its outputs, or take the criteria on it out of the spec"
+        )
+    _check_tensors(path, tensors, False, outputs)
+    return TrtEngine(
+        path,
+        platform,
+        name=str(path),
+        inputs=inputs,
+        outputs=outputs,
+        profiles=_profiles(tensors),
+        plugins=options.plugins,
+        layers=layers,
+    )
+
+
+def _examine(
+    path: Path, platform: Platform, header: PlanHeader, options: BuildOptions
+) -> tuple[list[dict[str, Any]], str]:
+    """Inputs and outputs of the engine at ``path``, and the inspector's JSON, found by a child."""
+    with tempfile.TemporaryDirectory(prefix="int8acc-", ignore_cleanup_errors=True) as name:
+        folder = Path(name)
+        plugins = [str(plugin.resolve()) for plugin in options.plugins]
+        job = {
+            "kind": "examine",
+            "examine": True,
+            "engine": str(path.resolve()),
+            "profiles": {},
+            "plugins": plugins,
+        }
+        outcome, meta = run_worker(job, folder, platform, options.timeout, f"loading {path}")
+        log = read_log(folder / worker.LOG)
+        problem = explain(outcome, meta, log, options.timeout)
+        if problem or meta is None:
+            raise EngineError(
+                f"{path}: {platform.name} cannot load this engine: {_why(header, platform, log, problem)}"
+            )
+        return meta["tensors"], read_log(folder / worker.LAYERS)
+
+
+def _why(header: PlanHeader, platform: Platform, log: str, problem: str) -> str:
+    """Version first, then the GPU: TensorRT's own words on both are long and vary."""
+    if header.version is not None and header.version[:3] != platform.version[:3]:
+        return f"it was built by {header}; engines run on the version that built them, so build it again"
+    if "compute" in log and ("incompatible" in log or "expecting" in log):
+        return f"it was built for another GPU than {platform.gpu}; build it again here. {problem}"
+    return f"it is damaged, or needs a plugin ('tensorrt: {{plugins: [...]}}'). {problem}"
+
+
+def _profiles(tensors: Sequence[Mapping[str, Any]]) -> dict[str, Range]:
+    found: dict[str, Range] = {}
+    for tensor in tensors:
+        if tensor["profile"]:
+            least, usual, most = (tuple(shape) for shape in tensor["profile"])
+            found[tensor["name"]] = (least, usual, most)
+    return found
+
+
+def _check_tensors(
+    path: Path, tensors: Sequence[Mapping[str, Any]], is_input: bool, of_model: Sequence[TensorInfo]
+) -> None:
+    """Raise EngineError where an engine takes or gives other tensors than ``of_model``."""
+    what = "inputs" if is_input else "outputs"
+    found = {
+        t["name"]: TensorInfo(t["name"], _dtype(t["dtype"]), tuple(None if d < 0 else d for d in t["shape"]))
+        for t in tensors
+        if t["input"] == is_input
+    }
+    said = (
+        f"{path}: its {what} ({describe(found.values())}) are not those of the model ({describe(of_model)})"
+    )
+    extra = set(found) - {tensor.name for tensor in of_model} if is_input else set()
+    for tensor in of_model:
+        own = found.get(tensor.name)
+        if own is None or extra:
+            raise EngineError(f"{said}; build it from the same ONNX export")
+        if own.dtype != tensor.dtype and not _is_narrowed(own.dtype, tensor.dtype):
+            raise EngineError(
+                f"{said}: '{tensor.name}' is {own.dtype} in the engine; build it with the model's types at "
+                "its inputs and outputs (trtexec: without --inputIOFormats and --outputIOFormats)"
+            )
+        sizes = list(zip(own.shape or (), tensor.shape or (), strict=False))
+        if any(isinstance(a, int) and isinstance(b, int) and a != b for a, b in sizes):
+            raise EngineError(f"{said}; build it from the same ONNX export")
+
+
+def _is_narrowed(engine: np.dtype[Any], model: np.dtype[Any]) -> bool:
+    """True for INT32 in an engine where its model says INT64: TensorRT below 10 has no INT64."""
+    return engine == np.dtype(np.int32) and model == np.dtype(np.int64)
+
+
+def _dtype(name: str) -> np.dtype[Any]:
+    """NumPy's dtype of a TensorRT one; EngineError for those that NumPy lacks."""
+    if name not in _DTYPES:
+        raise EngineError(f"inputs and outputs of type {name} are not supported; keep them in FP32 or FP16")
+    return np.dtype(_DTYPES[name])
+
+
+def _to_engine(name: str, tensor: str, array: Array, dtype: np.dtype[Any]) -> Array:
+    if array.dtype == dtype:
+        return np.ascontiguousarray(array)
+    if not _is_narrowed(dtype, array.dtype):
+        raise EngineError(
+            f"{name}: input '{tensor}' is {array.dtype} and the engine takes {dtype}; nothing is converted "
+            f"silently: give the data as {dtype}, or build the engine with {array.dtype} inputs"
+        )
+    limits = np.iinfo(np.int32)
+    if array.size and (array.min() < limits.min or array.max() > limits.max):
+        raise EngineError(f"{name}: input '{tensor}' has values that the engine's INT32 cannot hold")
+    return np.ascontiguousarray(array, np.int32)
+
+
+def _to_model(name: str, tensor: TensorInfo, array: Array) -> Array:
+    if array.dtype == tensor.dtype:
+        return array
+    if _is_narrowed(array.dtype, tensor.dtype):
+        return array.astype(np.int64)
+    raise EngineError(
+        f"{name}: output '{tensor.name}' is {array.dtype} in the engine, {tensor.dtype} in the model"
+    )

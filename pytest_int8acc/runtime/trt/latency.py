@@ -1,0 +1,159 @@
+"""How long engines take on the device: CUDA events around execution, the engines in turn, copies left out."""
+
+from __future__ import annotations
+
+import ctypes
+import logging
+import time
+from collections.abc import Collection, Mapping
+from typing import Any, TypeVar
+
+import numpy as np
+
+from pytest_int8acc.errors import EngineError
+from pytest_int8acc.results import Latency
+from pytest_int8acc.runtime.trt.engine import TrtEngine, backend, speaking_of, tensorrt
+from pytest_int8acc.runtime.trt.worker import alone, lock_of
+from pytest_int8acc.tensors import Feed
+
+logger = logging.getLogger("pytest_int8acc")
+
+#: Rounds before timing begins, and at least so many seconds: a GPU raises its clock slowly.
+WARM_UP_ROUNDS, WARM_UP_SECONDS = 10, 0.5
+LEAST_RUNS = 20
+_Name = TypeVar("_Name", bound=str)
+
+
+def measure_latency(
+    engines: Mapping[_Name, TrtEngine], feed: Feed, *, seconds: float = 1.0, runs: int | None = None
+) -> dict[_Name, Latency]:
+    """Time one execution of each engine, taking turns, so that clock and temperature are alike for all.
+
+    Nothing of this plugin builds or is timed on the GPU meanwhile, in whatever process.
+
+    Args:
+        engines: Engines by role; all take ``feed``.
+        feed: Copied to the device once.
+        seconds: How long to measure all of them together; at least ``LEAST_RUNS`` of each.
+        runs: So many of each instead.
+
+    Returns:
+        Median, 10th and 90th percentile per role, in ms.
+
+    Raises:
+        EngineError: An engine refuses the feed, or CUDA fails.
+    """
+    logger.info("measuring latency of %s", ", ".join(engines))
+    for engine in engines.values():
+        engine.run_all(feed)  # sets shapes and addresses, which later executions reuse
+    timers = {role: _Timer(engine) for role, engine in engines.items()}
+    devices = [device for engine in engines.values() for device in engine.platform.devices]
+    try:
+        with alone(lock_of(devices[0].bus) if devices else None):
+            times = _in_turn(timers, seconds, runs)
+    finally:
+        for timer in timers.values():
+            timer.free()
+    return {role: summarize(found) for role, found in times.items()}
+
+
+def _in_turn(timers: Mapping[_Name, _Timer], seconds: float, runs: int | None) -> dict[_Name, list[float]]:
+    """Milliseconds of each engine's executions, after a warm-up."""
+    times: dict[_Name, list[float]] = {role: [] for role in timers}
+    _warm_up(timers.values())
+    started = time.monotonic()
+    while times:
+        for role, timer in timers.items():
+            times[role].append(timer.run())
+        done = min(map(len, times.values()))
+        over = time.monotonic() - started >= seconds and done >= LEAST_RUNS
+        if done >= runs if runs is not None else over:
+            break
+    return times
+
+
+def layer_times(engine: TrtEngine, feed: Feed) -> dict[str, float]:
+    """Median time of each layer in ms, by TensorRT's profiler; their sum exceeds the engine's own time.
+
+    Args:
+        engine: The engine, whose file is loaded once more: a profiler cannot be taken off a context again,
+            and one profile of shapes serves one context.
+        feed: One feed.
+
+    Raises:
+        EngineError: TensorRT fails.
+    """
+    trt = tensorrt(engine.platform)
+
+    base: Any = trt.IProfiler
+
+    class Profiler(base):  # type: ignore[misc]
+        """Collects each layer's times."""
+
+        def __init__(self) -> None:
+            base.__init__(self)
+            self.times: dict[str, list[float]] = {}
+
+        def report_layer_time(self, layer_name: str, ms: float) -> None:
+            self.times.setdefault(layer_name, []).append(ms)
+
+    profiler = Profiler()
+    polygraphy = backend(engine.platform)
+    arrays = engine.adapted(feed)
+    with speaking_of(f"{engine.name}: cannot be loaded once more"):
+        runner = polygraphy.TrtRunner(polygraphy.EngineFromBytes(engine.path.read_bytes()))
+    with speaking_of(f"{engine.name}: its layers cannot be timed"), runner:
+        runner.infer(arrays, check_inputs=False)
+        runner.context.profiler = profiler
+        for _ in range(LEAST_RUNS):
+            runner.infer(arrays, check_inputs=False)
+    return {name: float(np.median(times)) for name, times in profiler.times.items()}
+
+
+def summarize(times: list[float]) -> Latency:
+    """Median and percentiles of times in ms."""
+    low, median, high = np.percentile(np.asarray(times), [10, 50, 90])
+    return Latency(float(median), float(low), float(high), len(times))
+
+
+class _Timer:
+    """Two CUDA events around one execution on the engine's stream."""
+
+    def __init__(self, engine: TrtEngine) -> None:
+        from polygraphy.cuda import wrapper
+
+        self._cuda: Any = wrapper().handle
+        self._runner = engine.runner
+        self._name = engine.name
+        self._stream = ctypes.c_void_p(engine.runner.stream.ptr)
+        self._start, self._stop = ctypes.c_void_p(), ctypes.c_void_p()
+        self._check(self._cuda.cudaEventCreate(ctypes.byref(self._start)))
+        self._check(self._cuda.cudaEventCreate(ctypes.byref(self._stop)))
+
+    def run(self) -> float:
+        """Milliseconds of one execution."""
+        self._check(self._cuda.cudaEventRecord(self._start, self._stream))
+        if not self._runner.context.execute_async_v3(self._stream.value):
+            raise EngineError(f"{self._name}: an execution failed while its time was taken")
+        self._check(self._cuda.cudaEventRecord(self._stop, self._stream))
+        self._check(self._cuda.cudaEventSynchronize(self._stop))
+        milliseconds = ctypes.c_float()
+        self._check(self._cuda.cudaEventElapsedTime(ctypes.byref(milliseconds), self._start, self._stop))
+        return milliseconds.value
+
+    def free(self) -> None:
+        """Free the events."""
+        for event in (self._start, self._stop):
+            self._cuda.cudaEventDestroy(event)
+
+    def _check(self, code: int) -> None:
+        if code:
+            raise EngineError(f"{self._name}: CUDA error {code} while its time was taken")
+
+
+def _warm_up(timers: Collection[_Timer]) -> None:
+    started, rounds = time.monotonic(), 0
+    while timers and (rounds < WARM_UP_ROUNDS or time.monotonic() - started < WARM_UP_SECONDS):
+        for timer in timers:
+            timer.run()
+        rounds += 1

@@ -1,0 +1,270 @@
+"""Which TensorRT is installed, what it can do, and whether a GPU is there to run it.
+
+A child process looks (``probe.py``): importing a broken TensorRT may end the process, TensorRT 8.6 does so
+where it finds no GPU, and asking CUDA for devices fixes CUDA_VISIBLE_DEVICES for the process that asks.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib.util
+import json
+import os
+import sys
+import tempfile
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Literal, NamedTuple
+
+from pytest_int8acc.errors import EngineError, MissingBackendError
+from pytest_int8acc.runtime.trt.children import run_child
+
+Flavor = Literal["tensorrt", "rtx"]
+Feature = Literal[
+    "run",
+    "build",
+    "strong typing",
+    "weak typing",
+    "implicit quantization",
+    "debug tensors",
+    "timing cache",
+    "FP8",
+    "BF16",
+    "layer precisions",
+]
+
+_MODULES: dict[Flavor, str] = {"tensorrt": "tensorrt", "rtx": "tensorrt_rtx"}
+_NAMES: dict[Flavor, str] = {"tensorrt": "TensorRT", "rtx": "TensorRT-RTX"}
+_INSTALL: dict[Flavor, str] = {"tensorrt": "pip install tensorrt", "rtx": "pip install tensorrt-rtx"}
+_LEAST = (8, 6)
+#: The first GPUs that multiply FP8, by compute capability.
+_ADA = (8, 9)
+#: Device files of NVIDIA's drivers on Linux: of servers, of Windows' subsystem, of Jetson boards.
+_DEVICES = ("/dev/nvidiactl", "/dev/dxg", "/dev/nvhost-gpu", "/dev/nvgpu", "/dev/nvmap")
+_PROBE_SECONDS = 120.0
+
+
+class Device(NamedTuple):
+    """One GPU."""
+
+    visible: str
+    """What CUDA_VISIBLE_DEVICES says for a process that is to see it alone."""
+    bus: str
+    """Its PCI bus id; empty where the driver does not tell."""
+
+
+@dataclass(frozen=True)
+class Platform:
+    """An installed TensorRT and the GPU it would use."""
+
+    flavor: Flavor
+    version: tuple[int, ...]
+    gpu: str | None = None
+    """Name of CUDA's device 0; None where there is none."""
+    capability: tuple[int, int] | None = None
+    problem: str = ""
+    """Why engines cannot run here, and what to do; empty where they can."""
+    devices: tuple[Device, ...] = ()
+    """The GPUs that this process sees and that are like the first: engines of one run on all."""
+
+    @property
+    def name(self) -> str:
+        """Like ``TensorRT 8.6.0``."""
+        return f"{_NAMES[self.flavor]} {'.'.join(map(str, self.version[:3]))}"
+
+    @property
+    def description(self) -> str:
+        """Like ``TensorRT 8.6.0 on NVIDIA H100``."""
+        return f"{self.name} on {self.gpu or 'no GPU'}"
+
+    @property
+    def is_rtx(self) -> bool:
+        """True for TensorRT-RTX."""
+        return self.flavor == "rtx"
+
+    @property
+    def can_run(self) -> bool:
+        """True where engines can run."""
+        return not self.problem
+
+    @property
+    def can_build(self) -> bool:
+        """True where engines can be built; TensorRT-RTX needs no GPU for that."""
+        return self.can_run or self.is_rtx
+
+    @property
+    def strongly_typed(self) -> bool:
+        """True where the types in the model are the engine's: TensorRT 10 and later on demand, 11 always."""
+        return self.is_rtx or self.version >= (10,)
+
+    @property
+    def weakly_typed(self) -> bool:
+        """True where builder flags can choose precisions, and TensorRT calibrates by itself: below 11."""
+        return not self.is_rtx and self.version < (11,)
+
+    def has(self, feature: Feature) -> bool:
+        """True where it has the feature, here."""
+        return _NEEDS[feature].has(self)
+
+    @property
+    def opset_limit(self) -> int | None:
+        """The last opset that its parser reads, where that is an old one."""
+        return 17 if not self.is_rtx and self.version < (10,) else None
+
+    @property
+    def integer_weights(self) -> bool:
+        """True where INT8 initializers are understood everywhere.
+
+        TensorRT 8.6.0 builds no transformer with them: "convertMyelinWeightsToFp32 ... Assertion
+        params.weights.type() != DataType::kINT8 failed".
+        """
+        return self.is_rtx or self.version >= (10,)
+
+
+class _Need(NamedTuple):
+    """A feature: who has it, and in words."""
+
+    has: Callable[[Platform], bool]
+    who: str
+
+
+_BELOW_11 = "TensorRT 8.6 to 10 has it, 11 and TensorRT-RTX do not"
+_NEEDS: dict[Feature, _Need] = {
+    "run": _Need(lambda p: p.can_run, ""),
+    "build": _Need(lambda p: p.can_build, ""),
+    "strong typing": _Need(lambda p: p.strongly_typed, "TensorRT 10 and later and TensorRT-RTX have it"),
+    "weak typing": _Need(lambda p: p.weakly_typed, _BELOW_11),
+    "implicit quantization": _Need(
+        lambda p: p.weakly_typed, f"{_BELOW_11}; use 'int8: {{calibrate: {{}}}}' or 'int8: {{scales: FILE}}'"
+    ),
+    "debug tensors": _Need(
+        lambda p: p.is_rtx or p.version >= (10, 12), "TensorRT 10.12 and later and TensorRT-RTX have them"
+    ),
+    "FP8": _Need(
+        lambda p: p.strongly_typed and (p.capability is None or p.capability >= _ADA),
+        "it takes TensorRT 10 or later or TensorRT-RTX, and a GPU of Ada (compute capability 8.9) or later; "
+        "use 'int8', or 'backend: onnxruntime', which simulates FP8",
+    ),
+    "BF16": _Need(
+        lambda p: p.strongly_typed,
+        "TensorRT 10 and later and TensorRT-RTX have it; use 'candidate: fp16', or 'backend: onnxruntime'",
+    ),
+    "layer precisions": _Need(
+        lambda p: not p.strongly_typed,
+        "TensorRT 8.6 and 9 obey them; from 10 on, and in TensorRT-RTX, an engine has the model's own types, "
+        "so leave 'obey' out",
+    ),
+    "timing cache": _Need(lambda p: not p.is_rtx, "TensorRT has it, TensorRT-RTX does not"),
+}
+
+
+def require(platform: Platform, feature: Feature) -> None:
+    """Do nothing where ``platform`` has ``feature``.
+
+    Raises:
+        MissingBackendError: Engines cannot run, or be built, here; says why and what to do.
+        EngineError: It has not; names the versions that have.
+    """
+    need = _NEEDS[feature]
+    if platform.has(feature):
+        return
+    if feature in ("run", "build"):
+        raise MissingBackendError(f"{platform.name} cannot {feature} engines here: {platform.problem}")
+    where = f" on {platform.gpu}" if feature == "FP8" and platform.gpu else ""
+    raise EngineError(f"{platform.name}{where} has no {feature}: {need.who}")
+
+
+def find_platform(prefer: Flavor = "tensorrt") -> tuple[Platform | None, str]:
+    """What is installed: one that can run before one that can only build; None where neither loads.
+
+    Args:
+        prefer: Which to take where both serve.
+
+    Returns:
+        The platform, and why nothing better was found; empty where it can run.
+    """
+    flavors: tuple[Flavor, ...] = ("rtx", "tensorrt") if prefer == "rtx" else ("tensorrt", "rtx")
+    installed = [flavor for flavor in flavors if is_installed(_MODULES[flavor])]
+    if not installed:
+        return None, f"TensorRT is not installed: {_INSTALL['tensorrt']}"
+    facts = _facts(os.environ.get("CUDA_VISIBLE_DEVICES"))
+    broken, found = [], []
+    for flavor in installed:
+        version = facts.get(_MODULES[flavor], {}).get("version")
+        if version is None:
+            why = facts.get(_MODULES[flavor], {}).get("error", "its import ends the process")
+            broken.append(f"{_NAMES[flavor]} is installed but does not load ({why}): {_INSTALL[flavor]}")
+        else:
+            found.append(_platform(flavor, version, facts))
+    if not found:
+        return None, "; ".join(broken)
+    best = next((p for p in found if p.can_run), next((p for p in found if p.can_build), found[0]))
+    return best, best.problem
+
+
+def may_have_gpu() -> bool:
+    """False where this machine certainly has no NVIDIA GPU; costs a few file lookups."""
+    if sys.platform != "linux":
+        return sys.platform == "win32"
+    return any(os.path.exists(device) for device in _DEVICES)
+
+
+def is_installed(module: str) -> bool:
+    """True where ``module`` is a package; a folder of that name without an ``__init__.py`` is none."""
+    try:
+        spec = importlib.util.find_spec(module)
+    except (ImportError, ValueError):
+        return False
+    return spec is not None and spec.origin is not None
+
+
+def _platform(flavor: Flavor, version: str, facts: dict[str, Any]) -> Platform:
+    numbers = tuple(int(part) for part in version.split(".") if part.isdecimal())
+    gpu = facts.get("gpu", {})
+    capability = tuple(gpu["capability"]) if "capability" in gpu else None
+    platform = Platform(flavor, numbers, gpu.get("name"), capability, devices=_devices(gpu))
+    return replace(platform, problem=_problem(platform, facts))
+
+
+def _devices(gpu: dict[str, Any]) -> tuple[Device, ...]:
+    """GPUs like the first by the names that CUDA_VISIBLE_DEVICES has for them."""
+    given = os.environ.get("CUDA_VISIBLE_DEVICES")
+    names = None if given is None else [entry.strip() for entry in given.split(",")]
+    alike = {int(index): str(bus) for index, bus in gpu.get("alike", {}).items()}
+    return tuple(
+        Device(str(index) if names is None else names[index], bus)
+        for index, bus in sorted(alike.items())
+        if names is None or index < len(names)
+    )
+
+
+def _problem(platform: Platform, facts: dict[str, Any]) -> str:
+    if not platform.is_rtx and platform.version < _LEAST:
+        return "version 8.6 or later is needed"
+    if platform.gpu is None:
+        return f"no NVIDIA GPU is seen ({facts.get('gpu', {}).get('error', 'the driver does not answer')})"
+    if "error" in facts.get("cudart", {}):
+        return (
+            f"the CUDA runtime library is not found ({facts['cudart']['error']}): add the folder of "
+            "libcudart.so to LD_LIBRARY_PATH, or pip install nvidia-cuda-runtime-cu12"
+        )
+    targets = facts.get(_MODULES[platform.flavor], {}).get("capabilities")
+    if platform.is_rtx and targets and platform.capability not in [tuple(t) for t in targets]:
+        known = ", ".join(f"{major}.{minor}" for major, minor in targets)
+        own = ".".join(map(str, platform.capability or ()))
+        return f"it builds for compute capability {known}, and {platform.gpu} has {own}; use TensorRT"
+    return ""
+
+
+@functools.lru_cache(maxsize=4)
+def _facts(visible_devices: str | None) -> dict[str, Any]:
+    """What the probe finds; one fact per line, so that a crash loses only what comes after."""
+    with tempfile.TemporaryDirectory(prefix="int8acc-", ignore_cleanup_errors=True) as folder:
+        log = Path(folder) / "probe.log"
+        run_child("pytest_int8acc.runtime.trt.probe", [], Path(folder), log, _PROBE_SECONDS)
+        facts: dict[str, Any] = {}
+        for line in log.read_text(encoding="utf-8", errors="replace").splitlines():
+            if line.startswith("FACT "):
+                facts.update(json.loads(line[5:]))
+    return facts
