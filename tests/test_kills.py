@@ -15,7 +15,7 @@ from kills import steps
 from report_cases import entry, full_report, report
 
 from pytest_int8acc.fix import write_fix
-from pytest_int8acc.goldens.tested import ArrayGoldens
+from pytest_int8acc.goldens.array_goldens import ArrayGoldens
 from pytest_int8acc.graph.network import Plan
 from pytest_int8acc.init import write_spec
 from pytest_int8acc.report.folder import merge_folders, write_folder

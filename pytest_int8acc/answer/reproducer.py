@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 
 from pytest_int8acc.errors import EngineError, Int8accError
-from pytest_int8acc.goldens.arrays import write_npz
+from pytest_int8acc.goldens.outputs import write_npz
 from pytest_int8acc.graph.load import load_model
 from pytest_int8acc.graph.model import Model, replacing_models, write_model
 from pytest_int8acc.graph.network import Group, Precision

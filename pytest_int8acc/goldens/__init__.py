@@ -14,19 +14,19 @@ Update = Literal["off", "missing", "all"]
 
 @dataclass(frozen=True)
 class Goldens:
-    """Where a case's golden lies, and what may be written."""
+    """Where the golden of a case lies, and which goldens a run may write."""
 
     folder: str | None = field(default=None, repr=False)
-    """Path or fsspec URL of the folder of the case's spec; None: ``__int8acc__/<spec>`` beside it."""
+    """Path or fsspec URL of the folder of the case's spec; None: ``__int8acc__/<spec>`` beside the spec."""
     update: Update = "off"
     candidates: Path | None = None
-    """Where a golden goes that was not asked for, so that it can be fetched and committed; None: nowhere."""
+    """Folder for the golden that an update would write, so that it can be fetched and committed; or None."""
     root: Path | None = None
-    """The report folder above ``candidates``, which no link may lead out of."""
+    """The report folder above ``candidates``. No symbolic link may lead out of it."""
 
 
 def keeps_golden(case: Case) -> bool:
-    """Whether ``case`` has to do with a golden: its outputs, or the scores accepted."""
+    """Whether ``case`` reads or writes a golden, for its outputs or for its accepted scores."""
     from pytest_int8acc.spec.criteria import RegressionCriterion
 
     ratcheted = any(isinstance(criterion, RegressionCriterion) for criterion in case.criteria)

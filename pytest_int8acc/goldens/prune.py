@@ -1,4 +1,4 @@
-"""Orphans among the goldens: files that no case of a spec on the disk has, and what killed processes left."""
+"""Orphans among the goldens: files that no case of a spec needs, and drafts of killed processes."""
 
 from __future__ import annotations
 
@@ -7,25 +7,25 @@ import os
 import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 
 from pytest_int8acc.errors import SpecError
 from pytest_int8acc.goldens import keeps_golden
-from pytest_int8acc.goldens.place import FOLDER, HASH, Place, shown
+from pytest_int8acc.goldens.location import FOLDER, HASH_LENGTH, Location, shown
 from pytest_int8acc.goldens.record import GoldenError
 from pytest_int8acc.names import is_url
 from pytest_int8acc.runtime.storage import storage
 from pytest_int8acc.settings import SUFFIXES
 from pytest_int8acc.spec.load import display, load_spec
 
-_NPZ = re.compile(rf"(.+)\.[0-9a-f]{{{HASH}}}\.npz")
-#: Of a golden of arrays, too, whose .npz has no hash in its name.
-_DRAFT = re.compile(rf"(.+?)(?:\.json|\.[0-9a-f]{{{HASH}}}\.npz|\.npz)\.[0-9a-f]{{32}}\.tmp")
+_NPZ = re.compile(rf"(.+)\.[0-9a-f]{{{HASH_LENGTH}}}\.npz")
+#: Drafts of goldens of cases, and of goldens of arrays, whose .npz has no hash in its name.
+_DRAFT = re.compile(rf"(.+?)(?:\.json|\.[0-9a-f]{{{HASH_LENGTH}}}\.npz|\.npz)\.[0-9a-f]{{32}}\.tmp")
 
 
 @dataclass(frozen=True)
 class Orphan:
-    """A file that nothing needs."""
+    """A file that no golden needs."""
 
     file: str
     """Path or URL."""
@@ -38,51 +38,49 @@ class Orphan:
 
 @dataclass(frozen=True)
 class Survey:
-    """What lies among the goldens and should not."""
+    """The orphans, and the folders that could not be surveyed."""
 
     orphans: tuple[Orphan, ...]
     unknown: tuple[str, ...]
-    """Why nothing can be said of some: specs that cannot be read."""
+    """One message per spec that cannot be read, and whose goldens are therefore left alone."""
 
 
 def survey(root: Path, goldens: str | None = None, skip: Iterable[str] = ()) -> Survey:
-    """Find orphans; specs are read from the disk, so that nothing depends on what a run has collected.
+    """Find orphans. Specs are read from the disk, so the result does not depend on pytest's collection.
 
     Args:
-        root: The folder that holds the specs; pytest's root folder.
+        root: The folder that holds the specs: pytest's root folder.
         goldens: Path or fsspec URL where goldens lie by the path of their spec; None: beside the specs.
-        skip: Names of folders not to look into.
+        skip: Names of folders that are not searched.
 
     Raises:
-        EngineError: Shared storage fails.
+        EngineError: The shared storage fails.
     """
     orphans: list[Orphan] = []
     unknown: dict[str, None] = {}
-    for folder, names, home in _folders(root, goldens, frozenset(skip)):
-        spec = home.with_name(home.name + SUFFIXES[0])
-        other = home.with_name(home.name + SUFFIXES[1])
-        spec = other if other.is_file() and not spec.is_file() else spec
+    for folder, names, stem in _folders(root, goldens, frozenset(skip)):
+        specs = [stem.with_name(stem.name + suffix) for suffix in SUFFIXES]
+        spec = next(filter(Path.is_file, specs), specs[0])
+        kept_cases = None
         try:
-            kept_cases = (
-                {case.name for case in load_spec(spec) if keeps_golden(case)} if spec.is_file() else None
-            )
+            if spec.is_file():
+                kept_cases = {case.name for case in load_spec(spec) if keeps_golden(case)}
         except SpecError:
             unknown[f"{display(spec)} cannot be read: nothing is said of its goldens"] = None
             continue
-        orphans += _orphans(folder, names, spec, kept_cases)
+        orphans += _orphans(folder, sorted(names), spec, kept_cases)
     return Survey(tuple(orphans), tuple(unknown))
 
 
 def delete(orphan: Orphan) -> bool:
-    """Remove an orphan, while nobody writes that golden; False where it has become part of one meanwhile.
+    """Remove an orphan under the golden's lock; return False where a golden names the file meanwhile.
 
     Raises:
-        GoldenError: It cannot be removed.
+        GoldenError: The file cannot be removed.
     """
     folder, _, name = orphan.file.rpartition("/")
-    place = Place(folder, orphan.case)
     try:
-        with place.alone():
+        with Location(folder, orphan.case).locked():
             if name.endswith(".npz") and _is_named(folder, name, {orphan.case}):
                 return False
             if is_url(orphan.file):
@@ -91,7 +89,7 @@ def delete(orphan: Orphan) -> bool:
                         system.rm_file(path)
                 return True
             Path(orphan.file).unlink(missing_ok=True)
-            with contextlib.suppress(OSError):  # not empty
+            with contextlib.suppress(OSError):  # the folder is not empty
                 Path(folder).rmdir()
     except OSError as error:
         raise GoldenError(f"{shown(orphan.file)}: cannot be removed: {error.strerror or error}") from error
@@ -99,15 +97,23 @@ def delete(orphan: Orphan) -> bool:
 
 
 def _orphans(folder: str, names: list[str], spec: Path, kept_cases: set[str] | None) -> Iterator[Orphan]:
-    """The orphans of one spec's folder; a golden's JSON first, so that none is left without its outputs."""
-    cases = [name.removesuffix(".json") for name in names if name.endswith(".json")]
-    living = set(cases)
-    for case in cases:
-        if (kept_cases is None or case not in kept_cases) and _is_record(Place(folder, case)):
-            living.remove(case)
-            known = f"no case '{case}' of {display(spec)} keeps a golden"
-            why = f"there is no {display(spec)}" if kept_cases is None else known
-            yield Orphan(f"{folder}/{case}.json", case, why)
+    """Yield the orphans in one spec's folder, a golden's JSON before its .npz.
+
+    Args:
+        folder: The path or URL of the folder.
+        names: The files in it.
+        spec: The spec that the folder belongs to.
+        kept_cases: The spec's cases that keep a golden; None where there is no such spec.
+    """
+    living = set()
+    for case in [name.removesuffix(".json") for name in names if name.endswith(".json")]:
+        if case in (kept_cases or ()) or not _is_record(Location(folder, case)):
+            living.add(case)
+            continue
+        why = f"no case '{case}' of {display(spec)} keeps a golden"
+        if kept_cases is None:
+            why = f"there is no {display(spec)}"
+        yield Orphan(f"{folder}/{case}.json", case, why)
     for name in names:
         if (npz := _NPZ.fullmatch(name)) and not _is_named(folder, name, living):
             yield Orphan(f"{folder}/{name}", npz[1], "no golden names it")
@@ -116,55 +122,50 @@ def _orphans(folder: str, names: list[str], spec: Path, kept_cases: set[str] | N
 
 
 def _folders(root: Path, goldens: str | None, skip: frozenset[str]) -> Iterator[tuple[str, list[str], Path]]:
-    """Each folder of goldens, its files, and the path of its spec without suffix."""
+    """Yield each folder of goldens, its files, and the path of its spec without suffix."""
     if goldens is None:
         for here, inner, _ in os.walk(root):
             inner[:] = sorted(name for name in inner if name not in skip)
             if Path(here).name == FOLDER:
                 for name in inner:
                     folder = Path(here) / name
-                    yield str(folder), _files(folder), Path(here).parent / name
+                    files = [path.name for path in folder.iterdir() if path.is_file()]
+                    yield str(folder), files, folder.parents[1] / name
                 inner.clear()
-    elif is_url(goldens):
-        by_folder: dict[str, list[str]] = {}
-        for path in _stored_files(goldens):
-            inside, _, name = path.rpartition("/")
-            by_folder.setdefault(inside, []).append(name)
-        for inside, names in sorted(by_folder.items()):
-            yield f"{goldens.rstrip('/')}/{inside}", sorted(names), root / PurePosixPath(inside)
-    else:
-        for here, inner, _ in os.walk(goldens):
-            inner.sort()
-            if Path(here) != Path(goldens):
-                yield here, _files(Path(here)), root / Path(here).relative_to(goldens)
+        return
+    files_by_folder: dict[str, list[str]] = {}
+    for path in sorted(_files_below(goldens)):
+        inside, _, name = path.rpartition("/")
+        if inside:
+            files_by_folder.setdefault(inside, []).append(name)
+    for inside, names in files_by_folder.items():
+        yield f"{goldens.rstrip('/')}/{inside}", names, root / inside
 
 
-def _files(folder: Path) -> list[str]:
-    return sorted(path.name for path in folder.iterdir() if path.is_file())
-
-
-def _stored_files(url: str) -> list[str]:
-    """The files below a URL, relative to it; none where it is not there."""
-    with storage(url.rstrip("/")) as (system, path):
+def _files_below(where: str) -> list[str]:
+    """Return the files below a folder or URL, relative to it with ``/``; none where it does not exist."""
+    if not is_url(where):
+        return [p.relative_to(where).as_posix() for p in Path(where).rglob("*") if p.is_file()]
+    with storage(where.rstrip("/")) as (system, path):
         if not system.exists(path):
             return []
         start = path.rstrip("/") + "/"
-        return sorted(str(file).removeprefix(start) for file in system.find(path))
+        return [str(file).removeprefix(start) for file in system.find(path)]
 
 
-def _is_record(place: Place) -> bool:
-    """Whether a JSON is a golden's: others' files are none of ours."""
+def _is_record(location: Location) -> bool:
+    """Return whether a JSON is a golden; other JSON files are left alone."""
     try:
-        return place.read() is not None
+        return location.read() is not None
     except GoldenError:
         return False
 
 
 def _is_named(folder: str, npz: str, cases: Iterable[str]) -> bool:
-    """Whether the golden of one of ``cases`` needs an .npz; what cannot be read may need it."""
+    """Return whether the golden of one of ``cases`` names an .npz, or cannot be read and may name it."""
     for case in cases:
         try:
-            record = Place(folder, case).read() if npz.startswith(f"{case}.") else None
+            record = Location(folder, case).read() if npz.startswith(f"{case}.") else None
         except GoldenError:
             return True
         if record is not None and record.kept is not None and record.kept.file == npz:

@@ -1,4 +1,4 @@
-"""The readable half of a golden: what it is of, what it was made with, and the scores accepted then."""
+"""The JSON of a golden: what the golden was made from, and the scores that were accepted then."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class GoldenError(Int8accError):
 
 
 def _plain(name: str) -> str:
-    """``name`` where it is the name of a file in the golden's own folder."""
+    """Return ``name`` where it names a file in the golden's own folder."""
     if "/" in inside(name):
         raise ValueError(f"{name!r} lies in another folder")
     return name
@@ -29,18 +29,18 @@ class _Frozen(BaseModel):
 
 
 class Accepted(_Frozen):
-    """One score of INT8 as it was accepted."""
+    """One accepted score of the INT8 form."""
 
     subject: str
-    """The output's name, or the user's metric function as written in the spec."""
+    """The output's name, or the user's metric function as the spec names it."""
     metric: str
     value: float
     bound: Bound
-    """Whether a fall (min) or a rise (max) is a loss."""
+    """``min`` where a smaller value is worse, ``max`` where a larger one is."""
 
     @property
     def key(self) -> tuple[str, str]:
-        """What tells it from the other scores of a case."""
+        """The pair that is unique among the scores of a case."""
         return self.subject, self.metric
 
 
@@ -48,9 +48,9 @@ class KeptOutput(_Frozen):
     """How one output lies in the .npz."""
 
     dtype: str
-    """As the baseline gave it; ``object`` for strings."""
+    """The dtype that the baseline gave; ``object`` for strings."""
     parts: int | None = Field(default=None, ge=1)
-    """Number of arrays, one per batch, where batches do not join along the samples; None for one array."""
+    """Count of arrays, one per batch, where batches do not join along the samples; None for one array."""
 
 
 class Kept(_Frozen):
@@ -61,7 +61,7 @@ class Kept(_Frozen):
     dtype: GoldenType
     samples: int = Field(ge=1)
     data: str
-    """Digest of these samples."""
+    """The digest of the input samples that these outputs are of."""
     outputs: dict[str, KeptOutput]
 
 
@@ -71,53 +71,52 @@ class Record(_Frozen):
     format: Literal[1] = 1
     case: str
     files: dict[str, str]
-    """SHA-256 of the model, with its external data, and of a baseline that is a file, by role."""
+    """Role to SHA-256: of the model with its external data, and of a baseline that is a file."""
     baseline: str
     """fp16, fp32, model or engine."""
     samples: int = Field(ge=1)
-    """How many the scores are of."""
+    """Count of samples that the scores are of."""
     data: str
-    """Digest of these samples."""
+    """The digest of these samples."""
     settings: dict[str, str]
-    """Those that change outputs."""
+    """The settings that change outputs."""
     scripts: dict[str, str]
-    """SHA-256 of loader, metrics and labels, as named in the spec."""
+    """SHA-256 of loader, metrics and labels, by their names in the spec."""
     made_with: dict[str, str]
-    """Versions, and where the engines ran."""
+    """Versions of the libraries, and a description of the engine that the baseline ran on."""
     scores: tuple[Accepted, ...]
     kept: Kept | None = None
-    """None where the case keeps its scores alone."""
+    """None where the case keeps only its scores."""
 
     def text(self) -> str:
-        """As it is written."""
+        """Return the JSON."""
         return self.model_dump_json(indent=2) + "\n"
 
 
 def read_record(text: bytes, where: str, again: str) -> Record:
-    """The record that ``text`` holds; messages name the file, and what to type to record it anew.
+    """Return the record in a JSON; ``where`` names the file in messages, ``again`` is the advice to mend it.
 
     Raises:
-        GoldenError: It is none.
+        GoldenError: The JSON is no golden of this version.
     """
     try:
         return Record.model_validate_json(text)
     except ValidationError as error:
         if text.startswith(b"version https://git-lfs"):
             raise GoldenError(f"{where}: a Git LFS pointer, not the golden; run `git lfs pull`") from None
-        if any(detail["loc"] == ("format",) for detail in error.errors(include_url=False)):
+        details = error.errors(include_url=False)
+        if any(detail["loc"] == ("format",) for detail in details):
             raise GoldenError(
                 f"{where}: written by another version of pytest-int8acc; install that, or {again}"
             ) from None
-        detail = error.errors(include_url=False)[0]
-        place = ".".join(map(str, detail["loc"]))
+        said = ": ".join(filter(None, (".".join(map(str, details[0]["loc"])), details[0]["msg"])))
         raise GoldenError(
-            f"{where}: the golden is damaged ({place + ': ' if place else ''}{detail['msg']}); "
-            f"restore it from version control, or {again}"
+            f"{where}: the golden is damaged ({said}); restore it from version control, or {again}"
         ) from None
 
 
 def compared(old: Record | None, new: Record) -> Iterator[Acceptance]:
-    """Old and new value of every score of either, those that stay the same too."""
+    """Yield the old and the new value of each score that either record has."""
     before = {} if old is None else {score.key: score.value for score in old.scores}
     for score in new.scores:
         yield Acceptance(*score.key, before.pop(score.key, None), score.value)

@@ -23,7 +23,7 @@ from pytest_int8acc.clock import Clock, current
 from pytest_int8acc.data import Dataset
 from pytest_int8acc.errors import blaming
 from pytest_int8acc.goldens import Goldens
-from pytest_int8acc.goldens.golden_store import Compared, GoldenStore, NoGolden, open_golden_store
+from pytest_int8acc.goldens.golden_store import Compared, GoldenStore, open_golden_store
 from pytest_int8acc.graph.formats import INT8
 from pytest_int8acc.graph.model import Model
 from pytest_int8acc.graph.network import Precision
@@ -209,7 +209,7 @@ class _Setup:
     case: Case
     settings: Settings
     backend: Backend
-    golden_store: GoldenStore | NoGolden
+    golden_store: GoldenStore
     inputs: Dataset
     own: Judge
     """The case's own criteria, without the ratchet."""
@@ -250,7 +250,7 @@ class _Setup:
         return replace(self, findings=(*self.findings, *findings))
 
 
-def _set_up(case: Case, settings: Settings, backend: Backend, golden_store: GoldenStore | NoGolden) -> _Setup:
+def _set_up(case: Case, settings: Settings, backend: Backend, golden_store: GoldenStore) -> _Setup:
     model = with_named(case, load_float(case))
     check_outputs(case, model)
     inputs = open_source(case, case.inputs, model, "inputs", golden_store.limit)
@@ -287,7 +287,7 @@ def _set_up(case: Case, settings: Settings, backend: Backend, golden_store: Gold
 
 
 def _measure(
-    case: Case, settings: Settings, backend: Backend, golden_store: GoldenStore | NoGolden
+    case: Case, settings: Settings, backend: Backend, golden_store: GoldenStore
 ) -> Measured:
     sessions, clock = sessions_of(settings), current()
     setup = _set_up(case, settings, backend, golden_store)

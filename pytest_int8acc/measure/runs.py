@@ -13,7 +13,7 @@ from pytest_int8acc.clock import current
 from pytest_int8acc.data import Dataset
 from pytest_int8acc.data.files import find, read_arrays
 from pytest_int8acc.errors import DataError, EngineError, ModelError, blaming
-from pytest_int8acc.goldens.arrays import Cutter
+from pytest_int8acc.goldens.outputs import Cutter
 from pytest_int8acc.graph.model import Model
 from pytest_int8acc.measure.first_look import Preflight
 from pytest_int8acc.measure.rounding import Moved

@@ -70,7 +70,7 @@ def int8acc_golden(request: pytest.FixtureRequest) -> Callable[..., object]:
     everything. Goldens lie in ``__int8acc__/arrays`` below pytest's root folder, or where ini
     ``int8acc_goldens`` says.
     """
-    from pytest_int8acc.goldens.tested import ArrayGoldens
+    from pytest_int8acc.goldens.array_goldens import ArrayGoldens
     from pytest_int8acc.plugin.items import report_folder
     from pytest_int8acc.plugin.reporting import GoldenHooks, golden_root
 

@@ -31,8 +31,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from kills import killed_at
 
-from pytest_int8acc.goldens.arrays import cut_like, pack, unpack
-from pytest_int8acc.goldens.place import Place
+from pytest_int8acc.goldens.location import Location
+from pytest_int8acc.goldens.outputs import Cutter, pack, unpack
 from pytest_int8acc.goldens.record import Record
 
 forks = pytest.mark.skipif(not hasattr(os, "fork"), reason="needs os.fork")
@@ -285,7 +285,7 @@ def test_outputs_come_back_as_they_were(run: tuple[dict[str, list[np.ndarray]], 
     outputs, samples = run
     data, kept = pack(outputs, samples, dtype)
     assert pack(outputs, samples, dtype)[0] == data
-    back = cut_like(unpack(data, kept), outputs)
+    back = Cutter(unpack(data, kept), ValueError).cut(outputs)
     for name, arrays in outputs.items():
         for a, b in zip(arrays, back[name], strict=True):
             assert (a.dtype, a.shape) == (b.dtype, b.shape)
@@ -304,7 +304,7 @@ def test_what_does_not_fit_is_said() -> None:
         ({"y": [np.zeros(1)] * 2}, "kept in 2 batches, and this run has 1"),
     ):
         with pytest.raises(ValueError, match=said):
-            cut_like(stored, y)
+            Cutter(stored, ValueError).cut(y)
 
 
 # --- written at one stroke
@@ -320,12 +320,12 @@ def pair(value: float, case: str = "case") -> tuple[Record, bytes]:
     return Record.model_validate({**record, "kept": {**kept, "data": "d", "outputs": outputs}}), data
 
 
-def value_of(place: Place) -> float | None:
+def value_of(location: Location) -> float | None:
     """The value of the pair that lies there; None for none; an error where it is not whole."""
-    record = place.read()
+    record = location.read()
     if record is None:
         return None
-    (value,) = np.unique(place.outputs(record)["y"])
+    (value,) = np.unique(location.outputs(record)["y"])
     assert record.data == f"of {value}"
     return float(value)
 
@@ -337,21 +337,21 @@ def test_killed_at_any_write_the_old_pair_or_the_new_one_is_there(
 ) -> None:
     (tmp_path / "case.int8acc.yaml").write_text(BASE + LIVE)
     folder = tmp_path / "__int8acc__" / "case"
-    place = Place(str(folder), "case")
+    location = Location(str(folder), "case")
     seen = set()
     new = pair(2.0)
     for step in range(1, 99):
         if before is not None:
-            place.write(*pair(before), replace=True)
-        killed = killed_at(step, lambda: place.write(*new, replace=True))
-        found = value_of(place)
+            location.write(*pair(before), replace=True)
+        killed = killed_at(step, lambda: location.write(*new, replace=True))
+        found = value_of(location)
         seen.add(found)
         assert found in (before, 2.0)
         if not killed:
             break
         # What is left over is in nobody's way.
-        place.write(*pair(2.0), replace=True)
-        assert value_of(place) == 2.0
+        location.write(*pair(2.0), replace=True)
+        assert value_of(location) == 2.0
         for path in folder.iterdir():
             path.unlink()
     assert step > (1 if before == 2.0 else 5)
@@ -368,25 +368,25 @@ def test_two_processes_that_update_at_once_lose_nothing(tmp_path: Path) -> None:
         if not child:
             try:
                 for round_ in range(25):
-                    Place(folder, f"own{number:g}").write(
+                    Location(folder, f"own{number:g}").write(
                         *pair(float(round_), f"own{number:g}"), replace=True
                     )
-                    Place(folder, "shared").write(*pair(number + round_ % 2, "shared"), replace=True)
+                    Location(folder, "shared").write(*pair(number + round_ % 2, "shared"), replace=True)
                 os._exit(0)
             except BaseException:
                 os._exit(1)
         children.append(child)
     assert [os.waitpid(child, 0)[1] for child in children] == [0, 0]
-    assert value_of(Place(folder, "shared")) in (1.0, 2.0, 3.0)
-    assert [value_of(Place(folder, f"own{n}")) for n in (1, 2)] == [24.0, 24.0]
+    assert value_of(Location(folder, "shared")) in (1.0, 2.0, 3.0)
+    assert [value_of(Location(folder, f"own{n}")) for n in (1, 2)] == [24.0, 24.0]
     assert len(os.listdir(folder)) == 6  # no draft, and no .npz that was replaced
 
 
 @forks
 def test_who_replaces_a_golden_waits_for_who_is_about_to_tidy_up(tmp_path: Path) -> None:
     """Else the outputs that the one names again are those that the other removes."""
-    place = Place(str(tmp_path / "g"), "case")
-    place.write(*pair(1.0), replace=True)
+    location = Location(str(tmp_path / "g"), "case")
+    location.write(*pair(1.0), replace=True)
     child = os.fork()
     if not child:
 
@@ -397,60 +397,60 @@ def test_who_replaces_a_golden_waits_for_who_is_about_to_tidy_up(tmp_path: Path)
 
         try:
             sys.addaudithook(hook)
-            place.write(*pair(2.0), replace=True)
+            location.write(*pair(2.0), replace=True)
             os._exit(0)
         except BaseException:
             os._exit(1)
     while not (tmp_path / "removing").exists():
         time.sleep(0.01)
-    place.write(*pair(1.0), replace=True)
+    location.write(*pair(1.0), replace=True)
     assert os.waitpid(child, 0)[1] == 0
-    assert value_of(place) == 1.0
+    assert value_of(location) == 1.0
 
 
 def test_missing_does_not_replace_what_came_meanwhile(tmp_path: Path) -> None:
-    place = Place(str(tmp_path / "g"), "case")
-    assert place.write(*pair(1.0), replace=False)
-    assert not place.write(*pair(2.0), replace=False)
-    assert value_of(place) == 1.0
+    location = Location(str(tmp_path / "g"), "case")
+    assert location.write(*pair(1.0), replace=False)
+    assert not location.write(*pair(2.0), replace=False)
+    assert value_of(location) == 1.0
 
 
 @forks
 @pytest.mark.parametrize("room", [3, 60])
 def test_a_full_disk_is_one_clear_error_and_the_old_golden_stays(tmp_path: Path, room: int) -> None:
     resource = pytest.importorskip("resource")
-    place = Place(str(tmp_path / "g"), "case")
-    place.write(*pair(1.0), replace=True)
+    location = Location(str(tmp_path / "g"), "case")
+    location.write(*pair(1.0), replace=True)
 
     def write() -> None:
         resource.setrlimit(resource.RLIMIT_FSIZE, (room, room))  # as ENOSPC: a write fails half-way
-        place.write(*pair(2.0), replace=True)
+        location.write(*pair(2.0), replace=True)
 
     text = in_child(write)
     assert "the golden cannot be written: " in text
     assert "int8acc_goldens" in text
-    assert value_of(place) == 1.0
-    assert len(os.listdir(place.folder)) == 2
+    assert value_of(location) == 1.0
+    assert len(os.listdir(location.folder)) == 2
 
 
 @forks
 def test_a_read_only_folder_is_one_clear_error(tmp_path: Path) -> None:
     tmp_path.chmod(0o755)
-    place = Place(str(tmp_path / "g"), "case")
-    place.write(*pair(1.0), replace=True)
-    Path(place.folder).chmod(0o555)
+    location = Location(str(tmp_path / "g"), "case")
+    location.write(*pair(1.0), replace=True)
+    Path(location.folder).chmod(0o555)
 
     def write() -> None:
         if os.getuid() == 0:
             os.setuid(65534)
-        place.write(*pair(2.0), replace=True)
+        location.write(*pair(2.0), replace=True)
 
     try:
         text = in_child(write)
     finally:
-        Path(place.folder).chmod(0o755)
+        Path(location.folder).chmod(0o755)
     assert "case.json: the golden cannot be written: Permission denied" in text
-    assert value_of(place) == 1.0
+    assert value_of(location) == 1.0
 
 
 # --- in shared storage

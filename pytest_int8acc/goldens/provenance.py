@@ -1,11 +1,11 @@
-"""What a golden depends on, as it is now; and what has changed since one was recorded."""
+"""The provenance of a golden: which files, settings and scripts it depends on, and what has changed since."""
 
 from __future__ import annotations
 
 import hashlib
 import logging
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import onnx
@@ -22,23 +22,28 @@ from pytest_int8acc.spec.int8 import BaselineModel
 from pytest_int8acc.spec.models import Case
 
 logger = logging.getLogger("pytest_int8acc")
-#: Hashing more bytes than this takes over a second.
+#: Minimum size in bytes of a file that takes more than a second to hash.
 _SLOW_BYTES = 1 << 30
 _VERSIONS = ("pytest-int8acc", "numpy", "onnxruntime", "onnxruntime-gpu", "tensorrt", "tensorrt-rtx")
 
 
 @dataclass(frozen=True)
-class Origin:
-    """What a golden of this case would depend on, but for its data; the fields are those of a record."""
+class Provenance:
+    """All that a golden of a case depends on, except its data; a :class:`Record` has the same fields."""
 
-    files: dict[str, str]
-    baseline: str
-    settings: dict[str, str]
-    scripts: dict[str, str]
+    files: dict[str, str] = field(default_factory=dict)
+    baseline: str = ""
+    settings: dict[str, str] = field(default_factory=dict)
+    scripts: dict[str, str] = field(default_factory=dict)
 
 
-def origin_of(case: Case, output_settings: Mapping[str, str]) -> Origin:
-    """Hash the case's files; ``output_settings`` are those that the backend says change outputs."""
+def provenance_of(case: Case, output_settings: Mapping[str, str]) -> Provenance:
+    """Return the provenance of a golden recorded now; hashes the case's files.
+
+    Args:
+        case: From ``load_spec``.
+        output_settings: The settings of the backend that change outputs.
+    """
     files = {"model": digest_model(case.path(case.model))}
     baseline: str = case.baseline if isinstance(case.baseline, str) else "model"
     if isinstance(case.baseline, BaselineModel):
@@ -47,13 +52,13 @@ def origin_of(case: Case, output_settings: Mapping[str, str]) -> Origin:
             files["baseline engine"] = digest_file(path) if path.is_file() else ""
         elif case.baseline.model is not None:
             files["baseline model"] = digest_model(case.path(case.baseline.model))
-    return Origin(files, baseline, dict(output_settings), dict(sorted(_scripts(case))))
+    return Provenance(files, baseline, dict(output_settings), dict(sorted(_scripts(case))))
 
 
 def digest_model(path: Path) -> str:
-    """SHA-256 of an ONNX file and its external data, in hex; empty where a file is not there.
+    """Return the SHA-256 of an ONNX file and its external data, in hex; empty where a file is missing.
 
-    Bytes are hashed rather than the graph, since a golden outlives versions of the library that reads it.
+    The bytes are hashed and not the graph, because a golden outlives versions of the library that reads it.
     """
     try:
         if readable(path).stat().st_size > _SLOW_BYTES:
@@ -67,41 +72,43 @@ def digest_model(path: Path) -> str:
         files = (path, *(path.parent / name for name in sorted(names)))
         digests = [digest_file(readable(file)) for file in files]
     except (OSError, DecodeError):
-        return ""  # whoever loads the model says what is wrong
+        return ""  # loading the model raises the error that the user sees
     return digests[0] if len(digests) == 1 else hashlib.sha256("".join(digests).encode()).hexdigest()
 
 
 def _scripts(case: Case) -> Iterator[tuple[str, str]]:
-    """What of the user's code and labels has a part in the scores: name in the spec, and hash."""
+    """Yield name and SHA-256 of each script and label file of the user that the scores depend on."""
     own = [c for c in case.criteria if isinstance(c, MetricCriterion)]
-    named = [case.inputs, case.labels, *(c.metric for c in own), *(c.decode for c in own)]
-    for ref in named:
+    for ref in (case.inputs, case.labels, *(c.metric for c in own), *(c.decode for c in own)):
         if not isinstance(ref, str):
             continue
         script, colon, _ = ref.rpartition(":")
-        name = script if colon and script.endswith(".py") else ref if ref == case.labels else None
-        if name is not None and (path := case.path(name)).is_file():
-            content = path.read_bytes()
-            if path.suffix == ".py":  # Git may change how lines end
-                content = content.replace(b"\r\n", b"\n")
-            yield name, hashlib.sha256(content).hexdigest()
+        is_function = colon and script.endswith(".py")
+        name = script if is_function else ref
+        path = case.path(name)
+        if not (is_function or ref == case.labels) or not path.is_file():
+            continue
+        content = path.read_bytes()
+        if path.suffix == ".py":  # Git may convert line ends
+            content = content.replace(b"\r\n", b"\n")
+        yield name, hashlib.sha256(content).hexdigest()
 
 
 def made_with(engine: str) -> dict[str, str]:
-    """Versions of what took part, and where the baseline ran."""
+    """Return the versions of the libraries, and the description of the engine that the baseline ran on."""
     return {"engine": engine, **installed(_VERSIONS)}
 
 
-def changes(record: Record, now: Origin, case: Case) -> Iterator[str]:
-    """Why a golden is no longer one of this case, but for its data."""
+def changes(record: Record, now: Provenance, case: Case) -> Iterator[str]:
+    """Yield each reason why a golden is stale, except changes of its data."""
     if record.case != case.name:
         yield f"it is of case '{record.case}'"
-    own = case.baseline == "golden"  # what the golden came from need not be there any more
-    for role in now.files if own else {**record.files, **now.files}:
+    is_baseline = case.baseline == "golden"  # the model that such a golden came from may be gone
+    for role in now.files if is_baseline else {**record.files, **now.files}:
         if now.files.get(role) != record.files.get(role):
             path = case.model if role == "model" else "of the spec"
             yield f"the {role} ({path}) has changed"
-    if not own and record.baseline != now.baseline:
+    if not is_baseline and record.baseline != now.baseline:
         yield f"its baseline is {record.baseline}, the spec's is {now.baseline}"
     for key, value in now.settings.items():
         was = record.settings.get(key)
@@ -110,15 +117,21 @@ def changes(record: Record, now: Origin, case: Case) -> Iterator[str]:
 
 
 def data_changes(samples: int, digest: str, inputs: Dataset) -> Iterator[str]:
-    """Why ``inputs``, read once, are not the data of a golden of so many samples and this digest."""
+    """Yield each reason why ``inputs``, which were read once, are not the data of the golden.
+
+    Args:
+        samples: The golden's count of samples.
+        digest: The golden's digest of its samples.
+        inputs: The data of this run.
+    """
     if inputs.samples != samples:
         yield f"it is of {samples} samples, this run has {inputs.samples} ({inputs.description})"
     elif inputs.digest != digest:
         yield f"the data ({inputs.description}) has changed"
 
 
-def remarks(record: Record, now: Origin, engine: str) -> Iterator[str]:
-    """What is not as it was, and need not change anything."""
+def remarks(record: Record, now: Provenance, engine: str) -> Iterator[str]:
+    """Yield a note on each change that does not make the golden stale: scripts and the engine."""
     changed = [name for name, digest in now.scripts.items() if record.scripts.get(name, digest) != digest]
     if changed:
         yield f"golden: {', '.join(changed)} changed since it was recorded; model and data did not"

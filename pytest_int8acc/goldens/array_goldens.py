@@ -1,4 +1,4 @@
-"""Arrays of a user's own test, kept in the repository and compared."""
+"""Goldens of arrays that a user's own test computes: kept in the repository, and compared."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ import numpy as np
 from pytest_int8acc.errors import CriterionError, listed, own_faults
 from pytest_int8acc.files import check_inside
 from pytest_int8acc.goldens import Update
-from pytest_int8acc.goldens.arrays import write_npz
-from pytest_int8acc.goldens.place import shown
+from pytest_int8acc.goldens.location import shown
+from pytest_int8acc.goldens.outputs import write_npz
 from pytest_int8acc.goldens.record import GoldenError
 from pytest_int8acc.results import OutputResult
 from pytest_int8acc.runtime.storage import read_bytes, write_bytes_atomic
@@ -25,21 +25,21 @@ from pytest_int8acc.scores.metrics import METRICS
 from pytest_int8acc.spec.criteria import OutputCriterion
 from pytest_int8acc.tensors import Array, did_you_mean
 
-#: What arrays must keep to where a test sets no limit: an error of 1 % of the signal.
-LIMITS = {"sqnr_db": 40.0}
+#: Limits of floats where a test gives none. 40 dB SQNR is an error of 1 % of the signal.
+DEFAULT_LIMITS = {"sqnr_db": 40.0}
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*")
 
 
 @dataclass(frozen=True)
 class ArrayGoldens:
-    """Goldens of arrays, one .npz each.
+    """Goldens of arrays, each in its own .npz.
 
     Args:
-        folder: A path or an fsspec URL, which may hold a password.
-        update: Whether goldens are recorded: not at all, those missing, or all.
-        candidates: A folder of the report folder where arrays go that differ from their golden, or have none;
-            None keeps none.
-        tell: Gets a line for each golden that is recorded.
+        folder: A path or an fsspec URL, which may contain a password.
+        update: Which goldens are recorded: none, the missing ones, or all.
+        candidates: A folder inside the report folder for arrays that differ from their golden or have none;
+            None writes no such arrays.
+        tell: Called with a line for each golden that is recorded.
     """
 
     folder: str = field(repr=False)
@@ -50,20 +50,21 @@ class ArrayGoldens:
     def check(
         self, name: str, arrays: Mapping[str, Array] | Array, *, axis: int = -1, **limits: float
     ) -> tuple[OutputResult, ...]:
-        """Compare arrays with their golden, or record them where that is asked for.
+        """Compare arrays with their golden, or record them where ``update`` says so.
 
         Args:
-            name: Letters, digits, '_', '-' and '.'; a file of that name.
+            name: The golden's file name: letters, digits, '_', '-' and '.'.
             arrays: One array, or several by name; samples first.
             axis: The axis of classes, for ``kl`` and the top-k agreements.
-            **limits: As an output's criterion in a spec, like ``cosine=0.999``, for the arrays that they fit;
-                without one, floats keep to 40 dB SQNR, and all else is equal.
+            **limits: The limits of an output criterion of a spec, such as ``cosine=0.999``. Each limit holds
+                for the arrays that it can judge. An array without a limit must reach 40 dB SQNR where it has
+                floats, and must be equal otherwise.
 
         Returns:
-            One result per array, all within their limits.
+            One result per array. All are within their limits.
 
         Raises:
-            AssertionError: A limit is missed, or the arrays are others; names all of them.
+            AssertionError: A limit is missed, or an array is new or gone; names each of them.
             GoldenError: There is no golden, or it cannot be read or written.
             CriterionError: A limit is unknown, or does not fit an array.
         """
@@ -74,30 +75,30 @@ class ArrayGoldens:
             if key not in known:
                 raise CriterionError(f"unknown limit '{key}'{did_you_mean(key, known)}: {', '.join(known)}")
         by_name = arrays if isinstance(arrays, Mapping) else {"array": arrays}
-        named = {k: np.asarray(v) for k, v in by_name.items()}
+        current = {k: np.asarray(v) for k, v in by_name.items()}
         file = f"{self.folder}/{name}.npz"
         stored = _read(file)
         if self.update == "all" or (self.update == "missing" and stored is None):
-            _write(file, named)
+            _write(file, current)
             if self.tell is not None:
-                self.tell(f"recorded {listed(named)} in {shown(file)}")
-            stored = named
+                self.tell(f"recorded {listed(current)} in {shown(file)}")
+            stored = current
         if stored is None:
-            hint = "record it with --int8acc-update=missing" + self._candidate(name, named)
+            hint = "record it with --int8acc-update=missing" + self._candidate(name, current)
             raise GoldenError(f"{shown(file)}: no golden yet; {hint}")
         with own_faults():
-            results = _compare(stored, named, axis, limits or LIMITS)
-        problems = [f"array '{key}' is gone" for key in stored if key not in named]
-        problems += [f"array '{key}' is new" for key in named if key not in stored]
+            results = _compare(stored, current, axis, limits or DEFAULT_LIMITS)
+        problems = [f"array '{key}' is gone" for key in stored if key not in current]
+        problems += [f"array '{key}' is new" for key in current if key not in stored]
         problems += _missed(results)
         if problems:
             lines = "\n".join(f"  {problem}" for problem in problems)
-            hint = "record what is right now with --int8acc-update=all" + self._candidate(name, named)
+            hint = "record what is right now with --int8acc-update=all" + self._candidate(name, current)
             raise AssertionError(f"golden {name} ({shown(file)}):\n{lines}\n{hint}")
         return results
 
     def _candidate(self, name: str, arrays: Mapping[str, Array]) -> str:
-        """Keep ``arrays`` where somebody may fetch them; says where, or nothing."""
+        """Write ``arrays`` into the folder of candidates; return where they are, or an empty text."""
         if self.candidates is None:
             return ""
         try:
@@ -110,6 +111,7 @@ class ArrayGoldens:
 
 
 def _read(file: str) -> dict[str, Array] | None:
+    """Return the arrays in an .npz; None where there is no file."""
     try:
         data = read_bytes(file)
     except FileNotFoundError:
@@ -122,7 +124,7 @@ def _read(file: str) -> dict[str, Array] | None:
     try:
         with np.load(io.BytesIO(data), allow_pickle=False) as stored:
             return dict(stored)
-    except Exception as error:  # of a damaged archive, NumPy and zipfile raise many kinds
+    except Exception as error:  # NumPy and zipfile raise many types for a damaged file
         raise GoldenError(
             f"{shown(file)}: the golden is damaged ({error}); restore it from version control"
         ) from error
@@ -138,23 +140,25 @@ def _write(file: str, arrays: Mapping[str, Array]) -> None:
 
 
 def _compare(
-    stored: Mapping[str, Array], found: Mapping[str, Array], axis: int, limits: Mapping[str, float]
+    stored: Mapping[str, Array], current: Mapping[str, Array], axis: int, limits: Mapping[str, float]
 ) -> tuple[OutputResult, ...]:
-    common = [name for name in stored if name in found]
+    common = [name for name in stored if name in current]
     fitting_limits = [
         OutputLimits(glob.escape(name), axis, _fitting(stored[name], limits)) for name in common
     ]
-    return compare_outputs({n: [stored[n]] for n in common}, {n: [found[n]] for n in common}, fitting_limits)
+    kept, live = {n: [stored[n]] for n in common}, {n: [current[n]] for n in common}
+    return compare_outputs(kept, live, fitting_limits)
 
 
 def _fitting(array: Array, limits: Mapping[str, float]) -> Mapping[str, float]:
-    """The limits that can judge such an array; without one, it must be equal, or within 40 dB."""
+    """Return the limits that can judge ``array``; without any, the default limits of its kind."""
     kind = kind_of(array)
     fitting = {name: limit for name, limit in limits.items() if kind in METRICS[name].kinds}
-    return fitting or (LIMITS if kind == "floats" else {"agreement": 1.0})
+    return fitting or (DEFAULT_LIMITS if kind == "floats" else {"agreement": 1.0})
 
 
 def _missed(results: tuple[OutputResult, ...]) -> list[str]:
+    """Return a line for each output that cannot be compared, and for each limit that is missed."""
     lines = [f"'{result.name}': {result.problem}" for result in results if result.problem]
     for result in results:
         for score in result.scores:

@@ -1,4 +1,4 @@
-"""The large half of a golden: the baseline's outputs as an .npz, one array per output."""
+"""The .npz of a golden: the baseline's outputs, packed, unpacked, and cut into the batches of another run."""
 
 from __future__ import annotations
 
@@ -15,88 +15,89 @@ from pytest_int8acc.goldens.record import GoldenError, KeptOutput
 from pytest_int8acc.spec.models import GoldenType
 from pytest_int8acc.tensors import Array, Feed, Outputs
 
-#: Outputs as kept: one array of all samples, or one per batch where they do not join.
+#: Output name to one array of all samples, or to one array per batch where batches cannot be joined.
 Stored = dict[str, Array | list[Array]]
 
 
 def pack(outputs: Outputs, samples: int, dtype: GoldenType) -> tuple[bytes, dict[str, KeptOutput]]:
-    """The outputs as an .npz whose bytes depend on nothing but them, and how each lies in it.
+    """Return the outputs as the bytes of an .npz, and how each output lies in it; equal outputs, equal bytes.
 
     Args:
-        outputs: Per batch, samples along the first axis where they join.
-        samples: How many there are.
-        dtype: What floats that are wider become.
+        outputs: One array per batch; an output whose batches join has the samples along its first axis.
+        samples: Count of samples in all batches.
+        dtype: Floats that are wider are narrowed to this type.
 
     Raises:
-        GoldenError: An output cannot be kept so.
+        GoldenError: A value exceeds the range of ``dtype``.
     """
     buffer, kept, members = io.BytesIO(), {}, []
     for name, batches in outputs.items():
         joined = _join(batches, samples)
+        if joined is None:
+            members += [(f"{name}.{n}", _narrow(name, array, dtype)) for n, array in enumerate(batches)]
+        else:
+            members.append((name, _narrow(name, joined, dtype)))
         parts = len(batches) if joined is None else None
         kept[name] = KeptOutput(dtype=str(batches[0].dtype), parts=parts)
-        for number, array in enumerate(batches if joined is None else [joined]):
-            member = _member(name, None if parts is None else number)
-            members.append((member, _narrow(name, array, dtype)))
     write_npz(buffer, members)
     return buffer.getvalue(), kept
 
 
 def write_npz(file: io.BytesIO | Path, arrays: Iterable[tuple[str, Array]]) -> None:
-    """Like ``np.savez_compressed``, for arrays of any name; equal arrays make equal files."""
+    """Write arrays of any name as ``np.savez_compressed`` would; equal arrays make equal files."""
     with zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED) as archive:
         for name, array in arrays:
-            member = zipfile.ZipInfo(f"{name}.npy")  # its own date, 1980
+            member = zipfile.ZipInfo(f"{name}.npy")  # dated 1980, not now
             member.compress_type = zipfile.ZIP_DEFLATED
             with archive.open(member, "w", force_zip64=True) as stream:
                 np.lib.format.write_array(stream, np.asanyarray(array), allow_pickle=False)
 
 
 def unpack(data: bytes, outputs: Mapping[str, KeptOutput]) -> Stored:
-    """The outputs of an .npz from :func:`pack`, in their own types.
+    """Return the outputs in an .npz from :func:`pack`, each in its own dtype.
 
     Raises:
-        ValueError: It is damaged.
+        ValueError: The file is damaged.
     """
-    found: Stored = {}
+    stored: Stored = {}
     try:
         with np.load(io.BytesIO(data), allow_pickle=False) as file:
             for name, kept in outputs.items():
-                if kept.parts is None:
-                    array = _read_member(file, name, kept)
-                    if not array.ndim:
-                        raise ValueError(f"'{name}' is a single number, and no sample of it")
-                    found[name] = array
+                if kept.parts is not None:
+                    if kept.parts > len(file.files):
+                        raise ValueError(
+                            f"'{name}' has {kept.parts} parts, and the file {len(file.files)} arrays"
+                        )
+                    stored[name] = [_read_member(file, f"{name}.{n}", kept) for n in range(kept.parts)]
                     continue
-                if kept.parts > len(file.files):
-                    raise ValueError(
-                        f"'{name}' has {kept.parts} parts, and the file {len(file.files)} arrays"
-                    )
-                found[name] = [_read_member(file, _member(name, n), kept) for n in range(kept.parts)]
-    except Exception as error:  # of what is damaged, NumPy and zipfile raise many kinds
+                array = _read_member(file, name, kept)
+                if not array.ndim:
+                    raise ValueError(f"'{name}' is a single number, and no sample of it")
+                stored[name] = array
+    except Exception as error:  # NumPy and zipfile raise many types for a damaged file
         raise ValueError(error_text(error)) from error
-    return found
+    return stored
 
 
 def _read_member(file: Mapping[str, Array], member: str, kept: KeptOutput) -> Array:
-    """One array of an .npz, in the type that its output has."""
-    stored, dtype = file[f"{member}.npy"], np.dtype(kept.dtype)
-    if stored.dtype.kind != ("U" if dtype.kind == "O" else dtype.kind):
-        raise ValueError(f"'{member}' holds {stored.dtype}, which is not what {dtype} is kept as")
-    return stored.astype(dtype)
+    """Return one array of an .npz in the dtype of its output."""
+    array, dtype = file[f"{member}.npy"], np.dtype(kept.dtype)
+    if array.dtype.kind != ("U" if dtype.kind == "O" else dtype.kind):
+        raise ValueError(f"'{member}' holds {array.dtype}, which is not what {dtype} is kept as")
+    return array.astype(dtype)
 
 
 class Cutter:
-    """Kept outputs, cut into the batches of another run on the same samples."""
+    """Cuts the outputs of a golden into the batches of another run on the same samples."""
 
-    def __init__(self, stored: Stored, misfit: Callable[[str], Exception] = ValueError) -> None:
-        """Start at the first batch; ``misfit`` makes the error where outputs do not fit, of what is wrong."""
+    def __init__(self, stored: Stored, misfit: Callable[[str], Exception]) -> None:
+        """Start at the first batch; ``misfit`` makes the error that is raised where outputs do not fit."""
         self._stored, self._misfit, self._batches = stored, misfit, 0
         self._rows: dict[str, int] = {}
 
     def __call__(self, other: Feed) -> Feed:
-        """What was kept of the next batch; too little where the two do not fit, which ``end`` says."""
-        found = {}
+        """Return the golden's rows for the next batch ``other``; a lack of rows is raised by ``end``."""
+        batch = {}
         for name, array in other.items():
             kept = self._stored.get(name)
             if kept is None:
@@ -104,18 +105,18 @@ class Cutter:
             start, rows = self._rows.get(name, 0), array.shape[0] if array.ndim else 0
             self._rows[name] = start + rows
             if isinstance(kept, list):
-                found[name] = kept[min(self._batches, len(kept) - 1)]
+                batch[name] = kept[min(self._batches, len(kept) - 1)]
                 continue
             if kept.shape[1:] != array.shape[1:]:
                 raise self._misfit(
                     f"'{name}' is kept as {list(kept.shape)}, and a batch of this run is {list(array.shape)}"
                 )
-            found[name] = kept[start : start + rows]
+            batch[name] = kept[start : start + rows]
         self._batches += 1
-        return found
+        return batch
 
     def end(self) -> None:
-        """Check that all was used, once; raises what ``misfit`` makes."""
+        """Check that each row was used once; raises the error of ``misfit``."""
         for name, rows in self._rows.items():
             kept, batches = self._stored[name], self._batches
             if isinstance(kept, list) and len(kept) != batches:
@@ -123,29 +124,23 @@ class Cutter:
             if not isinstance(kept, list) and rows != len(kept):
                 raise self._misfit(f"'{name}' is kept with {len(kept)} rows, and this run has {rows}")
 
-
-def cut_like(stored: Stored, other: Outputs) -> Outputs:
-    """Kept outputs in the batches of another run on the same samples.
-
-    Raises:
-        ValueError: They cannot be brought together; says why.
-    """
-    cutter = Cutter({name: stored[name] for name in other if name in stored})
-    batches = zip(*other.values(), strict=True)
-    feeds = [cutter(dict(zip(other, batch, strict=True))) for batch in batches]
-    cutter.end()
-    return {name: [feed[name] for feed in feeds] for name in other}
+    def cut(self, other: Outputs) -> Outputs:
+        """Return the golden's outputs in the batches of a whole run; raises the error of ``misfit``."""
+        batches = zip(*other.values(), strict=True)
+        feeds = [self(dict(zip(other, batch, strict=True))) for batch in batches]
+        self.end()
+        return {name: [feed[name] for feed in feeds] for name in other}
 
 
 def first_samples(outputs: Outputs, samples: int, count: int) -> Outputs:
-    """The first ``count`` of ``samples``.
+    """Return the outputs of the first ``count`` of ``samples`` samples.
 
     Raises:
         GoldenError: An output has no axis of samples.
     """
     if count >= samples:
         return outputs
-    found: Outputs = {}
+    first: Outputs = {}
     for name, batches in outputs.items():
         if _join(batches, samples) is None:
             raise GoldenError(
@@ -153,34 +148,29 @@ def first_samples(outputs: Outputs, samples: int, count: int) -> Outputs:
                 "kept alone; remove 'samples' under 'golden'"
             )
         starts = accumulate(map(len, batches), initial=0)
-        found[name] = [b[: count - n] for b, n in zip(batches, starts, strict=False) if n < count]
-    return found
+        first[name] = [b[: count - n] for b, n in zip(batches, starts, strict=False) if n < count]
+    return first
 
 
 def _join(batches: Sequence[Array], samples: int) -> Array | None:
-    """All batches as one array; None where its first axis would not count the samples."""
+    """Return all batches as one array; None where its first axis would not count the samples."""
     if any(array.ndim == 0 or array.shape[1:] != batches[0].shape[1:] for array in batches):
         return None
     return np.concatenate(batches) if sum(map(len, batches)) == samples else None
 
 
 def _narrow(name: str, array: Array, dtype: GoldenType) -> Array:
-    """``array`` as it is kept."""
+    """Return ``array`` in the dtype that the golden keeps; raises GoldenError where a value overflows."""
     if array.dtype.kind == "O":
         return array.astype(str)
     if array.dtype.kind != "f" or array.dtype.itemsize <= np.dtype(dtype).itemsize:
         return array
+    finite = np.isfinite(array)
     with np.errstate(over="ignore"):
         narrow: Array = array.astype(dtype)
-    if not np.isfinite(narrow[np.isfinite(array)]).all():
-        greatest = float(np.abs(array[np.isfinite(array)]).max())
+    if not np.isfinite(narrow[finite]).all():
         raise GoldenError(
-            f"golden: output '{name}' reaches {greatest:.4g}, more than {dtype} can hold; "
-            "set 'golden: {dtype: float32}'"
+            f"golden: output '{name}' reaches {float(np.abs(array[finite]).max()):.4g}, more than {dtype} "
+            "can hold; set 'golden: {dtype: float32}'"
         )
     return narrow
-
-
-def _member(name: str, number: int | None) -> str:
-    """The name in the .npz, as ``np.load`` shows it."""
-    return name if number is None else f"{name}.{number}"
