@@ -126,7 +126,7 @@ class GoldenStore:
         return Cutter(self.location.outputs(self.record), misfit)
 
     def judging(self) -> AbstractContextManager[None]:
-        """Return the context to judge INT8 in: not-finite baseline values are the fault of a golden in use."""
+        """Return the context to judge INT8 in: it blames a golden in use for values that are not finite."""
         return _blaming(self.location) if self.replaces_baseline else nullcontext()
 
     def tighten(self, judge: Judge, model: Model) -> Judge:
