@@ -1,15 +1,15 @@
-"""The YAML of a spec as a tree that knows its places.
+"""Reads the YAML of a spec into a tree of nodes with their places.
 
 Plain scalars follow the core schema of YAML 1.2 (https://yaml.org/spec/1.2.2/, 10.3.2): ``1e-3`` is a number,
-``012`` is twelve, ``yes`` and ``off`` are text. The tree is made from PyYAML's events, so nothing is
-constructed but text, numbers, booleans, null, lists and mappings. Refused: tags, merge keys, duplicate keys,
-several documents, aliases that contain themselves or blow up the file.
+``012`` is twelve, ``yes`` and ``off`` are text. PyYAML composes the nodes and marks their places; values are
+text, numbers, booleans, null, lists and mappings, and nothing else is ever constructed. Tags, merge keys,
+duplicate keys, several documents, and aliases that contain themselves or blow up the file are mistakes.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -17,14 +17,16 @@ import yaml
 
 #: libyaml's parser where PyYAML has it (8 times as fast), else PyYAML's own.
 LOADER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+#: Maximum size of a file in bytes.
 MAX_BYTES = 1 << 20
+#: Maximum number of collections in each other. A spec needs 6.
 MAX_DEPTH = 32
-#: Nodes with all aliases written out.
+#: Maximum number of nodes, each alias counted as often as it is used.
 MAX_NODES = 50_000
 
 _UNPRINTABLE = re.compile("[^\t\n\r\x20-\x7e\x85\xa0-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 _BREAK = re.compile("\r\n|[\n\r\x85\u2028\u2029]")
-#: How a number is written, and what reads it.
+#: Pattern of a number in YAML, and the function that converts it.
 _NUMBERS: tuple[tuple[str, Callable[[str], int | float]], ...] = (
     (r"[-+]?[0-9]{1,30}", int),
     (r"0o[0-7]{1,21}|0x[0-9a-fA-F]{1,16}", lambda text: int(text, 0)),
@@ -46,7 +48,7 @@ class Mark(NamedTuple):
 
 
 class Mistake(NamedTuple):
-    """What is wrong, where."""
+    """A message about a mistake, and its place."""
 
     mark: Mark
     text: str
@@ -59,18 +61,15 @@ class Node:
     mark: Mark
     value: Scalar | list[Node] | dict[str, Node]
     keys: dict[str, Mark] = field(default_factory=dict)
-    """Where each key of a mapping stands."""
-    depth: int = 1
-    size: int = 1
-    """Nodes in this one, itself included, aliases written out."""
+    """Key of a mapping to its place."""
 
     @property
     def entries(self) -> dict[str, Node]:
-        """The values of a mapping by key; empty for anything else."""
+        """The values of a mapping by key; empty where the node is no mapping."""
         return self.value if isinstance(self.value, dict) else {}
 
     def plain(self) -> Any:
-        """The value in plain Python types."""
+        """Return the value in plain Python types."""
         if isinstance(self.value, dict):
             return {key: node.plain() for key, node in self.value.items()}
         if isinstance(self.value, list):
@@ -78,18 +77,18 @@ class Node:
         return self.value
 
     def only(self, keys: Iterable[str]) -> Node:
-        """A mapping cut down to those of ``keys`` that it has."""
+        """Return the mapping with only those of its entries whose keys are in ``keys``."""
         entries = {key: self.entries[key] for key in keys if key in self.entries}
         return Node(self.mark, entries, {key: self.keys[key] for key in entries})
 
     def over(self, other: Node) -> Node:
-        """Two mappings in one, at this one's place; this one's entries win."""
+        """Return this mapping merged over ``other``: at this one's place, and its entries win."""
         return Node(self.mark, {**other.entries, **self.entries}, {**other.keys, **self.keys})
 
 
 @dataclass(frozen=True)
 class Document:
-    """What was read: ``root`` is None where the file cannot be parsed at all."""
+    """The tree of a file and its mistakes; ``root`` is None where the file cannot be parsed."""
 
     root: Node | None
     mistakes: list[Mistake]
@@ -99,7 +98,7 @@ _TOO_DEEP = f"nested more than {MAX_DEPTH} levels deep; a spec needs 6 at most"
 
 
 class _UnreadableError(Exception):
-    """Nothing more can be read; carries the last mistake."""
+    """The rest of the file cannot be read; ``mistake`` says why."""
 
     def __init__(self, mark: Mark, text: str) -> None:
         super().__init__(text)
@@ -107,17 +106,24 @@ class _UnreadableError(Exception):
 
 
 def parse(raw: bytes, max_bytes: int = MAX_BYTES, max_nodes: int = MAX_NODES) -> Document:
-    """The one YAML document in ``raw``, UTF-8; never raises, all mistakes are in the result."""
+    """Return the YAML document in ``raw``, which is UTF-8; never raises, mistakes are in the result."""
     mistakes: list[Mistake] = []
     text = ""
     try:
         text = _decode(raw, max_bytes)
-        return Document(_Composer(text, mistakes, max_nodes).document(), mistakes)
+        root = yaml.compose(text, Loader=_loader())
+        if root is None:
+            raise _UnreadableError(
+                Mark(1, 1), "the file is empty; a spec needs at least 'model:', 'inputs:' and 'int8:'"
+            )
+        return Document(_Converter(mistakes, max_nodes).node(root), mistakes)
     except _UnreadableError as error:
         mistakes.append(error.mistake)
     except yaml.YAMLError as error:
         mistakes.append(_syntax_mistake(error, text))
-    except (ValueError, OverflowError):  # PyYAML's own parser, of "\\UFFFFFFFF"
+    except RecursionError:  # PyYAML's own parser, which is written in Python
+        mistakes.append(Mistake(Mark(1, 1), _TOO_DEEP))
+    except (ValueError, OverflowError):  # from PyYAML's own parser, for "\\UFFFFFFFF"
         mistakes.append(
             Mistake(Mark(1, 1), "not valid YAML: a character code or the YAML version is out of range")
         )
@@ -125,9 +131,9 @@ def parse(raw: bytes, max_bytes: int = MAX_BYTES, max_nodes: int = MAX_NODES) ->
 
 
 def resolve(text: str) -> Scalar:
-    """The value of a plain (unquoted) scalar by YAML 1.2's core schema.
+    """Return the value of a plain (unquoted) scalar by YAML 1.2's core schema.
 
-    Bounded: an integer of more than 30 digits is a float, one in hexadecimal or octal beyond 64 bits is text.
+    An integer of more than 30 digits becomes a float. A hexadecimal or octal one beyond 64 bits stays text.
     """
     if text in _WORDS:
         return _WORDS[text]
@@ -135,7 +141,7 @@ def resolve(text: str) -> Scalar:
 
 
 def _decode(raw: bytes, max_bytes: int) -> str:
-    """``raw`` as text, a byte order mark of UTF-8 dropped."""
+    """Return ``raw`` as text without a byte order mark; raises _UnreadableError where it is not UTF-8."""
     if len(raw) > max_bytes:
         text = f"the file is larger than {max_bytes >> 20} MiB, too large for a spec"
         raise _UnreadableError(Mark(1, 1), text)
@@ -157,6 +163,7 @@ def _decode(raw: bytes, max_bytes: int) -> str:
 
 
 def _mark_at(before: str) -> Mark:
+    """Return the place right behind the text ``before``."""
     lines = _BREAK.split(before)
     return Mark(len(lines), len(lines[-1]) + 1)
 
@@ -165,116 +172,81 @@ def _mark(mark: Any) -> Mark:
     return Mark(mark.line + 1, mark.column + 1)
 
 
-class _Composer:
-    """Makes nodes of the parser's events."""
+def _loader() -> Any:
+    """Return a loader class that leaves nodes without a tag untagged, instead of resolving them by YAML 1.1."""
 
-    def __init__(self, text: str, mistakes: list[Mistake], max_nodes: int) -> None:
-        self.events: Iterator[Any] = yaml.parse(text, Loader=LOADER)
+    def untagged(loader: Any, kind: Any, value: Any, implicit: Any) -> str:
+        return ""
+
+    return type("_Untagged", (LOADER,), {"resolve": untagged})
+
+
+class _Converter:
+    """Makes our nodes from PyYAML's, checks their limits, and collects mistakes."""
+
+    def __init__(self, mistakes: list[Mistake], max_nodes: int) -> None:
         self.mistakes = mistakes
         self.max_nodes = max_nodes
-        self.anchors: dict[str, Node | None] = {}
-        """None while the anchored node is still open."""
         self.count = 0
+        self.open: list[yaml.Node] = []
+        """The collections around the current node, the outermost first."""
 
-    def document(self) -> Node:
-        next(self.events)  # the stream's start
-        if isinstance(next(self.events), yaml.StreamEndEvent):
-            raise _UnreadableError(
-                Mark(1, 1), "the file is empty; a spec needs at least 'model:', 'inputs:' and 'int8:'"
-            )
-        root = self.node(next(self.events), 1)
-        next(self.events)  # the document's end
-        after = next(self.events)
-        if not isinstance(after, yaml.StreamEndEvent):
-            text = "a second document starts here; a spec is one document: list several cases under 'cases:'"
-            self.mistakes.append(Mistake(_mark(after.start_mark), text))
-        return root
-
-    def node(self, event: Any, depth: int) -> Node:
-        """The node that ``event`` starts; ``depth`` counts from 1."""
-        mark = _mark(event.start_mark)
-        if isinstance(event, yaml.AliasEvent):
-            return self.alias(str(event.anchor), mark, depth)
-        self.take(1, depth, mark)
-        if event.anchor is not None:
-            self.anchors[event.anchor] = None
-        if event.tag is not None:
-            tag = event.tag.replace("tag:yaml.org,2002:", "!!")
-            text = f"tag {tag} is not allowed; write the plain value, with quotes if it is text"
-            self.mistakes.append(Mistake(mark, text))
-        if isinstance(event, yaml.ScalarEvent):
-            node = self.scalar(event, mark)
-        elif isinstance(event, yaml.SequenceStartEvent):
-            node = self.sequence(mark, depth)
-        else:
-            node = self.mapping(mark, depth)
-        if event.anchor is not None:
-            self.anchors[event.anchor] = node
-        return node
-
-    def alias(self, anchor: str, mark: Mark, depth: int) -> Node:
-        if anchor not in self.anchors:
-            raise _UnreadableError(mark, f"unknown alias '*{anchor}': nothing above is named '&{anchor}'")
-        node = self.anchors[anchor]
-        if node is None:
-            raise _UnreadableError(mark, f"alias '*{anchor}' contains itself; write the value out")
-        self.take(node.size, depth + node.depth - 1, mark)
-        return node
-
-    def take(self, nodes: int, depth: int, mark: Mark) -> None:
-        """Counts nodes, aliases written out, and refuses deep nesting before Python's stack does."""
-        self.count += nodes
+    def node(self, node: yaml.Node) -> Node:
+        """Return ``node`` with all that is in it; an alias is converted again, and counts again."""
+        mark = _mark(node.start_mark)
+        self.count += 1
         if self.count > self.max_nodes:
             text = f"more than {self.max_nodes} values, aliases written out; split the spec"
             raise _UnreadableError(mark, text)
-        if depth > MAX_DEPTH:
+        if len(self.open) >= MAX_DEPTH:
             raise _UnreadableError(mark, _TOO_DEEP)
+        if any(outer is node for outer in self.open):
+            raise _UnreadableError(mark, "an alias makes this value contain itself; write the value out")
+        if node.tag:
+            tag = node.tag.replace("tag:yaml.org,2002:", "!!")
+            text = f"tag {tag} is not allowed; write the plain value, with quotes if it is text"
+            self.mistakes.append(Mistake(mark, text))
+        if isinstance(node, yaml.ScalarNode):
+            return Node(mark, self.scalar(node, mark))
+        self.open.append(node)
+        if isinstance(node, yaml.MappingNode):
+            converted = self.mapping(node, mark)
+        else:
+            converted = Node(mark, [self.node(item) for item in node.value])
+        self.open.pop()
+        return converted
 
-    def scalar(self, event: Any, mark: Mark) -> Node:
-        if any("\ud800" <= character <= "\udfff" for character in event.value):
+    def scalar(self, node: yaml.ScalarNode, mark: Mark) -> Scalar:
+        """Return the value of a scalar: text where it is quoted or has a tag."""
+        if any("\ud800" <= character <= "\udfff" for character in node.value):
             raise _UnreadableError(
                 mark, "half of a surrogate pair is not a character; write the character itself"
             )
-        return Node(mark, resolve(event.value) if event.implicit[0] else event.value)
+        return node.value if node.style or node.tag else resolve(node.value)
 
-    def sequence(self, mark: Mark, depth: int) -> Node:
-        items = []
-        while not isinstance(event := next(self.events), yaml.SequenceEndEvent):
-            items.append(self.node(event, depth + 1))
-        return _collection(mark, items, items)
-
-    def mapping(self, mark: Mark, depth: int) -> Node:
-        """A mapping, its start already taken; keys are the text as written, the first of duplicates stays."""
+    def mapping(self, node: yaml.MappingNode, mark: Mark) -> Node:
+        """Return a mapping. Its keys are the text as written; of duplicate keys the first one stays."""
         entries: dict[str, Node] = {}
         keys: dict[str, Mark] = {}
-        while not isinstance(event := next(self.events), yaml.MappingEndEvent):
-            key_mark = _mark(event.start_mark)
-            key = self.key(event, key_mark)
-            value = self.node(next(self.events), depth + 1)
+        for key_node, value in node.value:
+            key, key_mark = key_node.value, _mark(key_node.start_mark)
+            if not isinstance(key_node, yaml.ScalarNode):
+                raise _UnreadableError(key_mark, "a key must be plain text, not a list or a mapping")
+            if key == "<<" and not key_node.style:
+                text = "merge key '<<' is not supported; write the keys out, or share them through 'defaults:'"
+                raise _UnreadableError(key_mark, text)
+            self.node(key_node)
             if key in keys:
                 text = f"duplicate key '{key}', already given at line {keys[key].line}; keep one of the two"
                 self.mistakes.append(Mistake(key_mark, text))
+                self.node(value)
             else:
-                entries[key], keys[key] = value, key_mark
-        return _collection(mark, entries, list(entries.values()), keys)
-
-    def key(self, event: Any, mark: Mark) -> str:
-        if not isinstance(event, yaml.ScalarEvent):
-            raise _UnreadableError(mark, "a key must be plain text, not a list, a mapping or an alias")
-        if event.value == "<<" and event.implicit[0]:
-            text = "merge key '<<' is not supported; write the keys out, or share them through 'defaults:'"
-            raise _UnreadableError(mark, text)
-        self.node(event, 1)
-        return str(event.value)
-
-
-def _collection(mark: Mark, value: Any, children: list[Node], keys: dict[str, Mark] | None = None) -> Node:
-    depth = 1 + max((child.depth for child in children), default=0)
-    return Node(mark, value, keys or {}, depth, 1 + sum(child.size for child in children))
+                entries[key], keys[key] = self.node(value), key_mark
+        return Node(mark, entries, keys)
 
 
 def _syntax_mistake(error: yaml.YAMLError, text: str) -> Mistake:
-    """What the parser stumbled over, in words that say what to mend."""
+    """Return the mistake for an error of PyYAML, in words that say what to mend."""
     place = getattr(error, "problem_mark", None)
     if place is None:
         return Mistake(Mark(1, 1), f"not valid YAML: {error}")
@@ -289,7 +261,7 @@ def _syntax_mistake(error: yaml.YAMLError, text: str) -> Mistake:
 
 
 def _advice_at_start(problem: str, context: str) -> str:
-    """What is wrong with a list, mapping or quoted text, best shown where it starts; empty for the rest."""
+    """Return what is wrong with the list, mapping or quoted text that starts there; empty for other errors."""
     if "flow sequence" in context:
         return "the '[' that opens here lacks a ',' or its ']'"
     if "flow mapping" in context:
@@ -302,15 +274,23 @@ def _advice_at_start(problem: str, context: str) -> str:
 
 
 def _advice(problem: str, context: str, mark: Mark, text: str) -> str:
+    """Return what is wrong at ``mark``, and what to do."""
+    line = "".join(_BREAK.split(text)[mark.line - 1 : mark.line])
     if "mapping values are not allowed" in problem:
         return "a ':' cannot stand here; check the indentation, or quote the text that it belongs to"
     if "cannot start any token" in problem:
-        line = _BREAK.split(text)[mark.line - 1]
         if line[mark.column - 1 :].startswith("\t"):
             return "a tab; indent with spaces"
         return f"text cannot start with '{line[mark.column - 1 : mark.column]}'; put it in quotes"
     if "could not find expected ':'" in problem:
         return "a key without its ':' just above; write 'key: value'"
+    if "undefined alias" in problem:
+        alias = re.split(r"[\s,\]}]", line[mark.column - 1 :])[0]
+        return f"unknown alias '{alias}': nothing above is named '&{alias[1:]}'"
+    if "another document" in problem:
+        return "a second document starts here; a spec is one document: list several cases under 'cases:'"
+    if "occurrence" in problem:
+        return "this anchor is defined above already; give it another name"
     if "block" in context and "scalar" not in context:
         return f"this line does not fit the lines above ({problem}); check its indentation"
     return problem or context

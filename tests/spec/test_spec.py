@@ -219,7 +219,6 @@ def test_forms_of_one_mapping(raw: bytes) -> None:
 def test_aliases_stand_for_what_they_name() -> None:
     text = "a: &x [1, &y {b: c}]\nd: *x\ne: *y"
     assert plain(text) == {"a": [1, {"b": "c"}], "d": [1, {"b": "c"}], "e": {"b": "c"}}
-    assert plain("a: &x 1\nb: &x 2\nc: *x") == {"a": 1, "b": 2, "c": 2}
 
 
 @pytest.mark.skipif(not hasattr(yaml, "CSafeLoader"), reason="PyYAML without libyaml")
@@ -231,7 +230,7 @@ def test_both_parsers_see_the_same(text: str, monkeypatch: pytest.MonkeyPatch) -
         root = parse(text.encode()).root
         assert root is not None
         places.append(
-            (root.plain(), root.keys, [(n.mark, n.keys, n.size, n.depth) for n in root.entries.values()])
+            (root.plain(), root.keys, [(n.mark, n.keys) for n in root.entries.values()])
         )
     assert places[0] == places[1]
 

@@ -31,7 +31,6 @@ FILES: Specs = {
     **read("malformed_files.txt"),
     "windows line ends": (MINIMAL.replace("\n", "\r\n") + "batch: 0\r\n", [(4, 8, "batch:")]),
     "syntax: tab": ("model: a\nint8:\n\tscales: s", [(3, 1, "not valid YAML: a tab; indent with spaces")]),
-    "nested far too deep": ("[" * 900, [(1, 33, "nested more than 32 levels deep")]),
     "control character": (
         "model: a\nname: a\x07b",
         [(2, 8, "control character U+0007 is not allowed in YAML; remove it")],
