@@ -1,4 +1,4 @@
-"""Criteria of a case: limits on outputs, on your metrics, on the engine, and against what was accepted."""
+"""Criteria of a case: limits on outputs, on metrics, on the engine, and against accepted scores."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pytest_int8acc.spec import fields
 from pytest_int8acc.spec.fields import Closed, closest, found, option
 
 ToleranceCheck = Literal["elemwise", "max", "mean", "median", "quantile"]
-#: Metrics of labels that a spec names in place of a function.
+#: Built-in metrics that use labels. A spec gives such a name in place of a function.
 TaskName = Literal["top1", "top5", "f1", "miou", "coco_map", "wer", "ssim", "psnr"]
 Average = Literal["macro", "micro", "weighted", "binary"]
 BoxLayout = Literal["xyxy", "yolov5", "yolov8"]
@@ -21,19 +21,19 @@ _Metric = Annotated[
 _Decode = Annotated[
     str, Field(strict=True, pattern=fields.or_function(BoxLayout)), fields.expect_or_function(BoxLayout)
 ]
-#: Keys that only some of these metrics have.
+#: Key to the built-in metrics that have it, for keys that not all of them have.
 _KEYS_OF: Mapping[str, tuple[TaskName, ...]] = {
     "axis": ("top1", "top5", "f1", "miou", "ssim"),
     "ignore": ("top1", "top5", "f1", "miou"),
     "average": ("f1",),
     "data_range": ("ssim", "psnr"),
 }
-#: Keys of all of them, and keys of functions.
+#: Keys of built-in metrics, and keys of users' functions.
 _OF_TASKS, _OF_FUNCTIONS = ("output", "decode", "label", *_KEYS_OF), ("lower_is_better", "streaming")
 
 
 class _Limits(Closed):
-    """A criterion, which needs a limit."""
+    """Base of criteria: each of them must set a limit."""
 
     where = "criteria"
     expected = "a criterion like {output: logits, cosine: 0.99} or {metric: metrics.py:top1, max_drop: 0.01}"
@@ -41,16 +41,16 @@ class _Limits(Closed):
     modifiers: ClassVar[tuple[str, ...]] = ()
     """Keys that set no limit."""
     instead: ClassVar[tuple[str, ...]] = ()
-    """Of these, keys that say something without a limit, too."""
+    """Those modifiers that are enough without a limit."""
 
     @classmethod
     def limits(cls) -> tuple[str, ...]:
-        """The keys that set a limit."""
+        """Return the keys that set a limit."""
         return tuple(key for key in cls.model_fields if key not in cls.modifiers)
 
     @classmethod
     def conflicts(cls, given: Mapping[str, Any]) -> Iterator[tuple[str | None, str]]:
-        """No limit at all."""
+        """Yield a message where no limit is set."""
         if not any(key in given for key in (*cls.limits(), *cls.instead)):
             yield None, f"a {cls.what} needs a limit; add one or more of {', '.join(cls.limits())}"
 
@@ -72,7 +72,7 @@ class Tolerance(Closed):
 
     @classmethod
     def conflicts(cls, given: Mapping[str, Any]) -> Iterator[tuple[str | None, str]]:
-        """A quantile of another check."""
+        """Yield a message on a quantile where the check is another one."""
         if "quantile" in given and given.get("check", "elemwise") in set(get_args(ToleranceCheck)) - {
             "quantile"
         }:
@@ -138,12 +138,12 @@ class OutputCriterion(_Limits):
 
     @property
     def limits_given(self) -> bool:
-        """Whether it sets a limit, and does not name parts alone."""
+        """Whether any limit is set; a criterion may name parts without a limit."""
         return any(getattr(self, key) is not None for key in self.limits())
 
     @classmethod
     def conflicts(cls, given: Mapping[str, Any]) -> Iterator[tuple[str | None, str]]:
-        """No limit at all, or an output and a tensor in one."""
+        """Yield messages on a missing limit, on 'output' beside 'tensor', and on a quantile without 'per'."""
         yield from super().conflicts(given)
         if "output" in given and "tensor" in given:
             yield "tensor", "'output' and 'tensor' exclude each other: write a criterion for each"
@@ -152,12 +152,12 @@ class OutputCriterion(_Limits):
 
 
 class MaxDrop(NamedTuple):
-    """How much worse than the baseline's a metric's value may be."""
+    """How much worse than the baseline the value of a metric may be."""
 
     amount: float
-    """In the metric's own unit; a fraction (0.01 for '1%') where ``relative``."""
+    """In the metric's own unit; where ``relative``, a fraction, such as 0.01 for '1%'."""
     relative: bool
-    """Whether ``amount`` is to be multiplied by the absolute value that the baseline reaches."""
+    """Whether ``amount`` is multiplied by the absolute value of the baseline's metric."""
 
 
 class MetricCriterion(_Limits):
@@ -234,7 +234,7 @@ class MetricCriterion(_Limits):
 
     @classmethod
     def conflicts(cls, given: Mapping[str, Any]) -> Iterator[tuple[str | None, str]]:
-        """No limit at all, limits that nothing meets, or keys of another metric."""
+        """Yield messages on a missing limit, on keys of another metric, and on 'min' above 'max'."""
         yield from super().conflicts(given)
         metric = given.get("metric")
         if isinstance(metric, str):
@@ -245,7 +245,7 @@ class MetricCriterion(_Limits):
 
 
 def _strange_keys(metric: str, given: Mapping[str, Any]) -> Iterator[tuple[str | None, str]]:
-    """Keys that say nothing of this metric, and what coco_map cannot do without."""
+    """Yield messages on keys that have no effect on ``metric``, and on a coco_map without 'decode'."""
     named = metric in get_args(TaskName)
     for key in _OF_FUNCTIONS if named else _OF_TASKS:
         if key in given:
@@ -305,7 +305,7 @@ _KINDS: Mapping[str, type[Closed]] = {
 
 
 def _criterion(value: Any) -> str:
-    """The tag of the kind of criterion that ``value`` means: the kind that knows most of its keys."""
+    """Return the union tag of the kind of criterion that has most of the keys of ``value``."""
     if isinstance(value, Closed):
         return next(tag for tag, model in _KINDS.items() if isinstance(value, model))
     keys: Iterable[str] = value if isinstance(value, dict) else ()
@@ -317,7 +317,7 @@ def _criterion(value: Any) -> str:
             sum(bool(closest(k, model.model_fields)) for k in keys),
         )
         for tag, model in _KINDS.items()
-    }  # how many keys the kind has, and how many are near to one that it has
+    }  # per kind: the count of keys that it has, and of keys that are similar to one that it has
     best = max(known.values())
     return "(output)" if known["(output)"] == best else max(known, key=lambda tag: known[tag])
 

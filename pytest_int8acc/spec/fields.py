@@ -1,4 +1,4 @@
-"""Leaf values and mappings of a spec: what each accepts, and how a mistake in one reads."""
+"""Types of the values and mappings of a spec: which values each accepts, and its messages on mistakes."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from pydantic import (
 )
 from pydantic_core import InitErrorDetails, PydanticCustomError
 
-#: Types of the errors that carry a message in plain words: about a value, about a key, about an absent key.
+#: Error types of pydantic whose messages are ours: on a value, on a key, and on a missing key.
 VALUE, KEY, MISSING = "int8acc_value", "int8acc_key", "int8acc_missing"
 
 FUNCTION = r"^[^\x00-\x1f]+\.py:[A-Za-z_][A-Za-z0-9_]*$"
@@ -31,13 +31,13 @@ NAME = r"^[A-Za-z0-9_][A-Za-z0-9_.-]*$"
 
 
 def closest(word: str, known: Iterable[str]) -> str | None:
-    """The one of ``known`` that ``word`` was probably meant to be."""
+    """Return the name in ``known`` that ``word`` probably is a misspelling of; None where none is similar."""
     near = difflib.get_close_matches(word.lower(), list(known), n=1, cutoff=0.7)
     return near[0] if near else None
 
 
 def found(value: object) -> str:
-    """``value`` as a message names it."""
+    """Return ``value`` as a message shows it, after 'found'."""
     if value is None:
         return "nothing"
     if isinstance(value, bool):
@@ -52,7 +52,7 @@ def found(value: object) -> str:
 
 
 def option(description: str, default: Any = None, **more: Any) -> Any:
-    """A key that may be left out, with what the schema says of it."""
+    """Return the field of an optional key; ``description`` is for the JSON schema and the reference."""
     return Field(default, description=description, **more)
 
 
@@ -61,7 +61,10 @@ def _wrong(text: str) -> PydanticCustomError:
 
 
 def expect(what: str, hint: Callable[[Any], str] = lambda value: "") -> WrapValidator:
-    """Says ``expected <what>, found ...`` of a value; mistakes inside it speak for themselves."""
+    """Return a validator that replaces pydantic's message with ``expected <what>, found <value><hint>``.
+
+    Messages on a part of the value, and messages that are ours already, stay as they are.
+    """
 
     def validate(value: Any, handler: Callable[[Any], Any]) -> Any:
         try:
@@ -75,28 +78,31 @@ def expect(what: str, hint: Callable[[Any], str] = lambda value: "") -> WrapVali
 
 
 def one_of(literal: Any, or_else: str = "") -> WrapValidator:
-    """``expect`` for a Literal of strings, with did-you-mean."""
+    """Return ``expect`` for a Literal of strings, with the hint 'did you mean'."""
     names = get_args(literal)
+    return expect(
+        ("one of " if len(names) > 1 else "") + ", ".join(names) + or_else,
+        lambda value: _near_hint(value, names),
+    )
 
-    def hint(value: Any) -> str:
-        near = closest(value, names) if isinstance(value, str) else None
-        return f" (did you mean '{near}'?)" if near else ""
 
-    return expect(("one of " if len(names) > 1 else "") + ", ".join(names) + or_else, hint)
+def _near_hint(value: Any, names: Iterable[str]) -> str:
+    near = closest(value, names) if isinstance(value, str) else None
+    return f" (did you mean '{near}'?)" if near else ""
 
 
 def or_function(literal: Any) -> str:
-    """A pattern of a Literal's strings and of functions."""
+    """Return a regular expression for one of a Literal's strings or a function ``file.py:function``."""
     return f"^({'|'.join(get_args(literal))})$|{FUNCTION}"
 
 
 def expect_or_function(literal: Any) -> WrapValidator:
-    """``expect`` for one of a Literal's strings or a function, with did-you-mean."""
+    """Return ``expect`` for one of a Literal's strings or a function, with the hint 'did you mean'."""
     names = get_args(literal)
 
     def hint(value: Any) -> str:
-        near = closest(value, names) if isinstance(value, str) and ".py" not in value else None
-        return f" (did you mean '{near}'?)" if near else _text_hint(value)
+        near = "" if ".py" in str(value) else _near_hint(value, names)
+        return near or _text_hint(value)
 
     return expect(f"{', '.join(names)}, or a Python function as 'file.py:function'", hint)
 
@@ -120,12 +126,12 @@ def _list_hint(value: Any) -> str:
 
 
 def expect_list(what: str) -> WrapValidator:
-    """``expect`` for a list."""
+    """Return ``expect`` for a list, with a hint how to write one."""
     return expect(f"a list of {what}", _list_hint)
 
 
 def _named_function(value: str) -> str:
-    """``value``, unless it names a Python file without a function in it."""
+    """Return ``value``; raises where it names a Python file without a function."""
     script = re.search(r"^.*?\.py(?=:|$)", value)
     if script and not re.search(FUNCTION, value):
         raise _wrong(f"expected a function in {script[0]}, as '{script[0]}:function', found {found(value)}")
@@ -133,7 +139,7 @@ def _named_function(value: str) -> str:
 
 
 def _known_mark(value: str) -> str:
-    """``value``, unless it is a pytest mark that needs more than its name."""
+    """Return ``value``; raises where it is a pytest mark that needs arguments."""
     if value in ("skip", "xfail"):
         raise _wrong(f"'{value}' needs a reason: use the key '{value}: why' instead of a mark")
     if value in ("skipif", "parametrize", "usefixtures", "filterwarnings"):
@@ -142,14 +148,14 @@ def _known_mark(value: str) -> str:
 
 
 def _worded(value: str) -> str:
-    """``value``, unless it is what older YAML takes for a boolean: ``skip: no`` would skip."""
+    """Return ``value``; raises for YAML 1.1's words for booleans, because ``skip: no`` would skip."""
     if value.lower() in ("yes", "no", "on", "off", "y", "n"):
         raise _wrong(f"expected the reason, as text, found {found(value)}, which is no reason")
     return value
 
 
 def _growing(value: tuple[tuple[int, ...], ...]) -> tuple[tuple[int, ...], ...]:
-    """``value``, unless it is not three shapes, or they differ in rank or shrink."""
+    """Return ``value``; raises unless it is three shapes of one rank whose dimensions never shrink."""
     if len(value) != 3:
         raise _wrong(f"expected {_PROFILE}, found {len(value)}")
     if len(set(map(len, value))) > 1 or not all(a <= b <= c for a, b, c in zip(*value, strict=False)):
@@ -158,7 +164,7 @@ def _growing(value: tuple[tuple[int, ...], ...]) -> tuple[tuple[int, ...], ...]:
 
 
 def _several(value: tuple[int, ...]) -> tuple[int, ...]:
-    """``value``, unless it is one size."""
+    """Return ``value``; raises where it is only one size."""
     if len(value) < 2:
         raise _wrong(f"expected {_PARTS}, found {len(value)}: one part is the whole output")
     return value
@@ -175,7 +181,7 @@ _Place = Annotated[_Line, AfterValidator(_named_function)]
 _Float = Annotated[float, Field(strict=True, allow_inf_nan=False)]
 
 Text = Annotated[_Line, _text("text")]
-#: Of a node or a tensor, which may hold anything; or a pattern of them.
+#: The name of a node or a tensor, which may contain any character, or a pattern of such names.
 GraphName = Annotated[str, Field(strict=True, min_length=1), _text("text")]
 File = Annotated[_Line, _text("a file's path")]
 Reason = Annotated[
@@ -238,23 +244,27 @@ Drop = Annotated[
 
 
 class Closed(BaseModel):
-    """A mapping with known keys only."""
+    """Base of all mappings of a spec: unknown keys are mistakes, and messages are in plain words."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     where: ClassVar[str]
-    """The key, or dotted keys, in a case under which such a mapping stands; empty for the case itself."""
+    """The dotted key of such a mapping in a case; empty for the case itself."""
     expected: ClassVar[str]
-    """What a message asks for where something else stands."""
+    """The words after 'expected' in the message on a value that is no mapping."""
 
     @classmethod
     def conflicts(cls, given: Mapping[str, Any]) -> Iterator[tuple[str | None, str]]:
-        """What is wrong between keys, of which ``given`` has any values: (the key at fault or None, why)."""
+        """Yield the contradictions between keys: the key at fault, or None for all, and the message.
+
+        Args:
+            given: The mapping as written. Its values may be of any type.
+        """
         return iter(())
 
     @classmethod
     def lacking(cls, given: Mapping[str, Any]) -> Iterator[str]:
-        """What must be said in one of several ways, and is not in ``given``."""
+        """Yield a message for each group of alternative keys of which ``given`` has none."""
         return iter(())
 
     @model_validator(mode="wrap")
@@ -283,7 +293,7 @@ def _detail(kind: str, text: str, loc: tuple[str | int, ...] = (), value: Any = 
 
 
 def _reworded(model: type[Closed], value: Any, error: ValidationError) -> list[InitErrorDetails]:
-    """The errors of ``error``, those about the mapping itself in plain words."""
+    """Return the details of ``error`` with our messages for unknown keys, missing keys and other types."""
     details = []
     for detail in error.errors(include_url=False):
         kind, loc = detail["type"], detail["loc"]
@@ -319,7 +329,7 @@ def _unknown_key(model: type[Closed], key: str) -> str:
 
 
 def _homes(key: str, known: type[Closed] = Closed) -> list[str]:
-    """The places in a case where ``key`` is known."""
+    """Return the dotted keys of all mappings of a case that have ``key``."""
     models = known.__subclasses__()
     homes = [home for m in models for home in [m.where] * (key in m.model_fields) + _homes(key, m)]
     return list(dict.fromkeys(homes))
@@ -331,11 +341,12 @@ def _missing_key(model: type[Closed], key: str) -> str:
 
 
 def _flow(value: Any) -> str:
+    """Return ``value`` as YAML on one line."""
     if isinstance(value, dict):
         return "{" + ", ".join(f"{key}: {_flow(inner)}" for key, inner in value.items()) + "}"
     return str(value)
 
 
 def _meant(model: type[Closed], key: str) -> str | None:
-    """The key of ``model`` that an unknown ``key`` was probably meant to be; None for one known somewhere."""
+    """Return the key of ``model`` that ``key`` misspells; None where any mapping of a case has ``key``."""
     return None if _homes(key) else closest(key, model.model_fields)

@@ -1,4 +1,4 @@
-"""Where data comes from, how the INT8 form comes about, and what it is compared with."""
+"""The parts of a spec on data sources, on the INT8 and FP8 forms, and on the baseline."""
 
 from __future__ import annotations
 
@@ -14,12 +14,15 @@ CalibrationMethod = Literal["minmax", "entropy", "percentile", "mse", "topk"]
 #: Calibrators of TensorRT below 11.
 Algorithm = Literal["entropy2", "entropy", "minmax", "legacy"]
 BaselinePrecision = Literal["fp16", "fp32", "golden"]
-#: What a case may be in place of INT8.
+#: Formats of ``candidate:``, which replaces ``int8:`` and ``fp8:``.
 Low = Literal["fp16", "bf16"]
 
 
 def _text_or(*known: str) -> Discriminator:
-    """Choose between text and a mapping of these keys; of any other mapping, text's own message says most."""
+    """Return a discriminator between text and a mapping with a key similar to one in ``known``.
+
+    Any other mapping is validated as text, because the message for text names both alternatives.
+    """
 
     def tag(value: Any) -> str:
         keys = value if isinstance(value, dict) else ()
@@ -76,7 +79,7 @@ class Calibration(Closed):
 
     @classmethod
     def conflicts(cls, given: Mapping[str, Any]) -> Iterator[tuple[str | None, str]]:
-        """Parameters of a method that is not the one chosen."""
+        """Yield messages on parameters of a method that is not the chosen one."""
         method = given.get("method", cls.model_fields["method"].default)
         for key, owner in (("percentile", "percentile"), ("top_k", "topk")):
             if key in given and method != owner and method in get_args(CalibrationMethod):
@@ -110,7 +113,7 @@ class Implicit(Closed):
 
     @classmethod
     def conflicts(cls, given: Mapping[str, Any]) -> Iterator[tuple[str | None, str]]:
-        """Neither of the two."""
+        """Yield a message where both keys are missing."""
         if not any(key in given for key in ("calibrate", "cache")):
             yield None, "'calibrate: {}' or 'cache: FILE' must say where the ranges come from"
 
@@ -136,7 +139,7 @@ class Quantized(Closed):
 
     @classmethod
     def conflicts(cls, given: Mapping[str, Any]) -> Iterator[tuple[str | None, str]]:
-        """None or several sources, or nodes excluded where they cannot be."""
+        """Yield messages where there is no source, or more than one."""
         present = [key for key in given if key in cls.sources]
         for key in present[1:]:
             yield key, f"'{key}' and '{present[0]}' exclude each other: keep one"
@@ -162,7 +165,7 @@ class Int8(Quantized):
 
     @classmethod
     def conflicts(cls, given: Mapping[str, Any]) -> Iterator[tuple[str | None, str]]:
-        """As for any format; nodes excluded where they cannot be."""
+        """Yield messages as for any format, and on 'exclude' where it has no effect."""
         yield from super().conflicts(given)
         if given.get("exclude") and "engine" in given:
             yield "exclude", "'exclude' has no effect on an engine that is built already; remove it"
@@ -204,7 +207,7 @@ class BaselineModel(Closed):
 
     @classmethod
     def conflicts(cls, given: Mapping[str, Any]) -> Iterator[tuple[str | None, str]]:
-        """None or both."""
+        """Yield a message where there is no key, or both."""
         if "model" in given and "engine" in given:
             yield "engine", "'engine' and 'model' exclude each other: keep one"
         if not given:

@@ -1,4 +1,4 @@
-"""From a spec file to its cases, or to all its mistakes at once."""
+"""Reads a spec file into its cases, or reports all its mistakes at once."""
 
 from __future__ import annotations
 
@@ -19,19 +19,19 @@ from pytest_int8acc.spec.int8 import Int8
 from pytest_int8acc.spec.models import FORMAT_KEYS, Case
 from pytest_int8acc.spec.yaml import MAX_BYTES, Mark, Mistake, Node, parse
 
-#: Keys whose mappings a case may fill up key by key; what else it says replaces the default as a whole.
+#: Keys whose mappings are merged key by key with the defaults. Any other key of a case replaces the default.
 _SECTIONS = frozenset({"int8", "fp8", "calibrate", "onnxruntime", "tensorrt", "search"})
-#: Of these, a case takes one; its own replaces the default's.
-_INSTEAD = frozenset(FORMAT_KEYS)
-#: Of these, a case of its own takes one.
+#: A case has one of these keys. If it names one, the defaults' format is dropped.
+_FORMATS = frozenset(FORMAT_KEYS)
+#: An INT8 or FP8 section has one of these keys. If a case names one, the defaults' source is dropped.
 _SOURCES = frozenset(Int8.sources)
 
 
 def load_spec(path: str | Path) -> list[Case]:
-    """The cases of a spec in their order; reads this file and no other.
+    """Return the cases of a spec in their order; reads this file and no other.
 
     Raises:
-        SpecError: With every mistake in the file, one ``file:line:col: message`` per line, by place.
+        SpecError: The file has mistakes: one line ``file:line:col: message`` for each, sorted by place.
     """
     file = Path(path)
     try:
@@ -47,7 +47,7 @@ def load_spec(path: str | Path) -> list[Case]:
 
 
 def display(path: Path) -> str:
-    """``path`` relative to the current folder where it lies below it, else absolute."""
+    """Return ``path`` relative to the current folder where it lies below that folder, else absolute."""
     absolute = Path(os.path.abspath(path))
     try:
         return str(absolute.relative_to(Path.cwd()))
@@ -56,13 +56,13 @@ def display(path: Path) -> str:
 
 
 def _lines(file: Path, mistakes: Iterable[Mistake]) -> Iterator[str]:
-    """One line per mistake, by place, none twice."""
+    """Yield a line for each mistake, sorted by place, without duplicates."""
     for (line, column), text in sorted(set(mistakes)):
         yield f"{display(file)}:{line}:{column}: {shown(text)}"
 
 
 def _cases(root: Node, file: Path, mistakes: list[Mistake]) -> list[Case]:
-    """All cases that are free of mistakes; the mistakes of the others go into ``mistakes``."""
+    """Return the cases without mistakes; adds the mistakes of the others to ``mistakes``."""
     if not isinstance(root.value, dict):
         text = f"a spec is a mapping of keys like 'model: resnet50.onnx', found {found(root.plain())}"
         mistakes.append(Mistake(root.mark, text))
@@ -74,7 +74,7 @@ def _cases(root: Node, file: Path, mistakes: list[Mistake]) -> list[Case]:
 
 
 def _single(root: Node, file: Path, mistakes: list[Mistake]) -> list[Case]:
-    """The case of a file that holds one, named after the file where it has no name."""
+    """Return the one case of a file without ``cases:``; its name is the file's where it gives none."""
     name = stem(file.name)
     values = {"name": name, **root.plain()}
     if "name" not in root.keys and not re.search(NAME, name):
@@ -85,7 +85,7 @@ def _single(root: Node, file: Path, mistakes: list[Mistake]) -> list[Case]:
 
 
 def _several(root: Node, file: Path, mistakes: list[Mistake]) -> list[Case]:
-    """The cases of a file with ``cases:``, each over what the file's ``defaults:`` say."""
+    """Return the cases of a file with ``cases:``, each merged over the file's ``defaults:``."""
     strays = _strays(root, mistakes)
     defaults = _defaults(root, file, mistakes)
     complete = defaults is not None and all(key in Case.model_fields for key in strays.keys)
@@ -104,23 +104,20 @@ def _several(root: Node, file: Path, mistakes: list[Mistake]) -> list[Case]:
 
 
 def _with_defaults(node: Node, shared: Node) -> Node:
-    """A case over the defaults: its keys win; in sections that hold settings, key by key as well."""
-    instead = (
-        _INSTEAD if isinstance(node.value, dict) and node.entries.keys() & _INSTEAD else frozenset[str]()
-    )
-    shared = shared.only(key for key in shared.keys if key in node.keys or key not in instead)
+    """Return a case merged over the defaults: its keys win, and sections of settings are merged as well."""
+    for alternatives in (_FORMATS, _SOURCES):
+        if node.entries.keys() & alternatives:
+            shared = shared.only(key for key in shared.keys if key in node.keys or key not in alternatives)
     merged = dict(node.over(shared).entries)
     for key in _SECTIONS & node.entries.keys() & shared.entries.keys():
         own, default = node.entries[key], shared.entries[key]
         if isinstance(own.value, dict) and isinstance(default.value, dict):
-            if own.entries.keys() & _SOURCES:  # another source of INT8 replaces the default's
-                default = default.only(k for k in default.keys if k in own.keys or k not in _SOURCES)
             merged[key] = _with_defaults(own, default)
     return Node(node.mark, merged, node.over(shared).keys)
 
 
 def _strays(root: Node, mistakes: list[Mistake]) -> Node:
-    """What stands beside ``defaults:`` and ``cases:``, where nothing may."""
+    """Return the keys beside ``defaults:`` and ``cases:``, where no other key may stand, without ``name``."""
     strays = root.only(key for key in root.keys if key not in ("defaults", "cases"))
     sibling = "cases" if "cases" in root.keys else "defaults"
     for key, mark in strays.keys.items():
@@ -137,7 +134,7 @@ def _strays(root: Node, mistakes: list[Mistake]) -> Node:
 
 
 def _defaults(root: Node, file: Path, mistakes: list[Mistake]) -> Node | None:
-    """What the cases share, without a name; None where that cannot be known."""
+    """Return the mapping under ``defaults:`` without a name; None where it is no mapping."""
     node = root.entries.get("defaults")
     if node is None:
         return root.only(())
@@ -171,7 +168,7 @@ def _list_of_cases(root: Node, mistakes: list[Mistake]) -> list[Node]:
 
 
 def _taken(case: Node, names: dict[str, Mark]) -> Iterator[Mistake]:
-    """Whether an earlier case has the name; ``names`` maps those so far to their places, and grows."""
+    """Yield a mistake where an earlier case has this name; adds the name and its place to ``names``."""
     node = case.entries.get("name")
     if node is None or not isinstance(node.value, str):
         return
@@ -186,7 +183,15 @@ def _taken(case: Node, names: dict[str, Mark]) -> Iterator[Mistake]:
 def _validated(
     values: Mapping[str, Any], node: Node, file: Path, mistakes: list[Mistake], complete: bool = True
 ) -> list[Case]:
-    """The case that ``values`` make, or none; where not ``complete``, absent keys are no mistake."""
+    """Return a list of the one case that ``values`` make, or an empty list and more ``mistakes``.
+
+    Args:
+        values: The case, or the defaults of several.
+        node: The tree that ``values`` come from, for the places.
+        file: The spec.
+        mistakes: Gets all mistakes in ``values``.
+        complete: Whether a key that is missing is a mistake.
+    """
     try:
         case = Case.model_validate(values)
         return [case.placed(file, node.mark.line - 1, dict(_places(node, display(file))))]
@@ -198,7 +203,7 @@ def _validated(
 
 
 def _places(node: Node, file: str, key: str = "") -> Iterator[tuple[str, str]]:
-    """Where each value below ``node`` stands, as ``file:line:col``, by its dotted key."""
+    """Yield the dotted key and the place, as ``file:line:col``, of each value below ``node``."""
     yield key, f"{file}:{node.mark.line}:{node.mark.column}"
     inner = node.value if isinstance(node.value, list | dict) else ()
     for step, child in inner.items() if isinstance(inner, dict) else enumerate(inner):
@@ -206,7 +211,14 @@ def _places(node: Node, file: str, key: str = "") -> Iterator[tuple[str, str]]:
 
 
 def _translated(kind: str, loc: tuple[int | str, ...], text: str, node: Node) -> Iterator[Mistake]:
-    """The mistake of one pydantic error; none where an empty value is to blame. Union tags match no key."""
+    """Yield the mistake for one error of pydantic; nothing where an empty value, reported apart, causes it.
+
+    Args:
+        kind: The type of pydantic's error.
+        loc: The path of keys and indices. It may contain union tags, such as ``(text)``, which are no keys.
+        text: The message.
+        node: The tree that the path starts from.
+    """
     mark, name, empty = node.mark, "", False
     for step in loc:
         if isinstance(node.value, list) and isinstance(step, int):
@@ -226,6 +238,7 @@ def _empty_keys(node: Node) -> Iterator[str]:
 
 
 def _empty(node: Node) -> Iterator[Mistake]:
+    """Yield a mistake for each key without a value, at any depth."""
     for key in _empty_keys(node):
         yield Mistake(node.keys[key], f"{found(key)} has no value; give one, or remove the key")
     for child in node.value if isinstance(node.value, list) else node.entries.values():

@@ -1,6 +1,6 @@
-"""What a spec may say, as frozen pydantic models.
+"""The keys of a spec as frozen pydantic models.
 
-Paths stay as written: ``Case.path`` makes them relative to the spec.
+Paths are kept as written. ``Case.path`` returns them relative to the spec's folder.
 """
 
 from __future__ import annotations
@@ -117,12 +117,12 @@ class Search(Closed):
     )
 
 
-#: A case takes one of these.
+#: A case has exactly one of these keys.
 FORMAT_KEYS = ("int8", "fp8", "candidate")
 
 
 def _conflicts_of_low(given: Mapping[str, Any]) -> Iterator[tuple[str | None, str]]:
-    """What a case in FP16 or BF16 cannot have."""
+    """Yield messages on keys that contradict ``candidate: fp16`` or ``candidate: bf16``."""
     low, search = given["candidate"], given.get("search")
     if given.get("baseline") == "fp16":
         yield "baseline", f"'candidate: {low}' is compared with FP32: remove 'baseline', or write 'fp32'"
@@ -219,13 +219,13 @@ class Case(Closed):
     @model_validator(mode="before")
     @classmethod
     def _against_fp32(cls, given: Any) -> Any:
-        """Without a baseline, a case in FP16 or BF16 has FP32."""
+        """Return ``given`` with the baseline FP32 where the case has 'candidate' and no baseline."""
         lacks = isinstance(given, dict) and "candidate" in given and "baseline" not in given
         return {**given, "baseline": "fp32"} if lacks else given
 
     @classmethod
     def lacking(cls, given: Mapping[str, Any]) -> Iterator[str]:
-        """Neither INT8 nor another format."""
+        """Yield a message where the case has no format."""
         if not any(key in given for key in FORMAT_KEYS):
             yield (
                 "'int8' is missing: add 'int8: {calibrate: {data: calib.npz}}', the same with 'fp8', or "
@@ -234,7 +234,7 @@ class Case(Closed):
 
     @classmethod
     def conflicts(cls, given: Mapping[str, Any]) -> Iterator[tuple[str | None, str]]:
-        """A plan for what no plan can change; several formats; what speaks of another than the one judged."""
+        """Yield messages on several formats, and on keys that have no effect on the case's format."""
         present = [key for key in FORMAT_KEYS if key in given]
         for key in present[:-1]:
             yield key, f"'{key}' and '{present[-1]}' exclude each other: keep one"
@@ -261,7 +261,7 @@ class Case(Closed):
 
     @property
     def source(self) -> Quantized:
-        """How codes come about; of nothing where the case is in FP16 or BF16."""
+        """The section 'int8' or 'fp8'; an empty section where the case is in FP16 or BF16."""
         return self.int8 if self.fp8 is None else self.fp8
 
     @property
@@ -275,7 +275,7 @@ class Case(Closed):
         return self._line
 
     def settings(self) -> dict[str, object]:
-        """What the case says of the settings that command line and configuration may say as well."""
+        """Return the settings that the spec gives, by their names in ``Settings``; None where it gives none."""
         runtime = self.onnxruntime or OnnxRuntime()
         return {
             "backend": self.backend,
@@ -287,16 +287,16 @@ class Case(Closed):
         }
 
     def path(self, value: str) -> Path:
-        """A path written in the spec, relative to the spec's folder."""
+        """Return a path that is written in the spec, relative to the spec's folder."""
         return self._file.parent / value
 
     @property
     def most_bytes(self) -> int:
-        """``max_data`` as a number."""
+        """``max_data`` in bytes."""
         return to_bytes(self.max_data)
 
     def at(self, key: str = "") -> AbstractContextManager[None]:
-        """Where ``key`` is opened or read: errors of ours begin with its :meth:`place`."""
+        """Return a context in which our errors begin with the :meth:`place` of ``key``."""
         return blaming(self.place(key))
 
     def place(self, key: str = "") -> str:

@@ -173,7 +173,7 @@ def _mark(mark: Any) -> Mark:
 
 
 def _loader() -> Any:
-    """Return a loader class that leaves nodes without a tag untagged, instead of resolving them by YAML 1.1."""
+    """Return a loader class that leaves nodes without a tag untagged; PyYAML's own resolves by YAML 1.1."""
 
     def untagged(loader: Any, kind: Any, value: Any, implicit: Any) -> str:
         return ""
@@ -233,8 +233,10 @@ class _Converter:
             if not isinstance(key_node, yaml.ScalarNode):
                 raise _UnreadableError(key_mark, "a key must be plain text, not a list or a mapping")
             if key == "<<" and not key_node.style:
-                text = "merge key '<<' is not supported; write the keys out, or share them through 'defaults:'"
-                raise _UnreadableError(key_mark, text)
+                raise _UnreadableError(
+                    key_mark,
+                    "merge key '<<' is not supported; write the keys out, or share them through 'defaults:'",
+                )
             self.node(key_node)
             if key in keys:
                 text = f"duplicate key '{key}', already given at line {keys[key].line}; keep one of the two"
@@ -261,7 +263,7 @@ def _syntax_mistake(error: yaml.YAMLError, text: str) -> Mistake:
 
 
 def _advice_at_start(problem: str, context: str) -> str:
-    """Return what is wrong with the list, mapping or quoted text that starts there; empty for other errors."""
+    """Return what is wrong with a list, mapping or quoted text that is not closed; empty for other errors."""
     if "flow sequence" in context:
         return "the '[' that opens here lacks a ',' or its ']'"
     if "flow mapping" in context:
