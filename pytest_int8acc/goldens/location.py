@@ -19,11 +19,11 @@ from pathlib import Path
 
 from filelock import FileLock, Timeout
 
-from pytest_int8acc.runtime.storage import read_bytes, write_bytes_atomic
 from pytest_int8acc.files import clear_drafts, real
 from pytest_int8acc.goldens.outputs import Stored, unpack
 from pytest_int8acc.goldens.record import GoldenError, Record, read_record
 from pytest_int8acc.names import is_url, safe_url
+from pytest_int8acc.runtime.storage import read_bytes, write_bytes_atomic
 from pytest_int8acc.settings import stem
 from pytest_int8acc.spec.load import display
 from pytest_int8acc.spec.models import Case

@@ -275,7 +275,7 @@ class Case(Closed):
         return self._line
 
     def settings(self) -> dict[str, object]:
-        """Return the settings that the spec gives, by their names in ``Settings``; None where it gives none."""
+        """Return the settings in the spec by their names in ``Settings``; None where the spec gives none."""
         runtime = self.onnxruntime or OnnxRuntime()
         return {
             "backend": self.backend,
@@ -300,17 +300,27 @@ class Case(Closed):
         return blaming(self.place(key))
 
     def place(self, key: str = "") -> str:
-        """``file:line:col`` of a key's value, like ``int8.calibrate.data`` or ``criteria.0``.
+        """Return the place, as ``file:line:col``, of the value of a dotted key.
 
-        Of what it would stand in where the spec does not say it; of the case for no key. Empty where the case
-        is of no file.
+        Args:
+            key: For example ``int8.calibrate.data`` or ``criteria.0``; empty for the case.
+
+        Returns:
+            The place of the nearest mapping around the key where the spec does not have the key. Empty where
+            the case was not read from a file.
         """
         while key not in self._places and key:
             key = key.rpartition(".")[0]
         return self._places.get(key, "")
 
     def placed(self, file: Path, line: int, places: Mapping[str, str] | None = None) -> Case:
-        """The same case as read from ``line`` (from 0) of ``file``, each key's value at its place."""
+        """Return a copy of the case that was read from ``line``, counted from 0, of ``file``.
+
+        Args:
+            file: The spec.
+            line: Where the case starts.
+            places: Dotted key to place, as ``file:line:col``.
+        """
         case = self.model_copy()
         case._file, case._line, case._places = file, line, places or {}
         return case
