@@ -16,16 +16,16 @@ from benchmarks.nets import large
 from benchmarks.simulate import simulator
 from pytest_int8acc.answer.causes import Surroundings
 from pytest_int8acc.answer.layers import outputs_of_groups
-from pytest_int8acc.graph.alone import with_quantized_copies
 from pytest_int8acc.graph.fp16_network import emulate_network, network_to_fp16
 from pytest_int8acc.graph.groups import find_groups
+from pytest_int8acc.graph.instrument import build_instrument
 from pytest_int8acc.graph.lint import lint, lint_scales
 from pytest_int8acc.graph.model import Model
 from pytest_int8acc.graph.network import Network
 from pytest_int8acc.graph.plan import apply
 from pytest_int8acc.graph.qdq import read_qdq
 from pytest_int8acc.graph.quantize import quantize
-from pytest_int8acc.graph.switchboard import build_switchboard
+from pytest_int8acc.graph.twins import with_quantized_twins
 from pytest_int8acc.results.causes import Cause
 from pytest_int8acc.search import STRATEGIES
 
@@ -81,8 +81,8 @@ def passes(model: Model) -> tuple[Network, Mapping[str, Callable[[], object]]]:
         "plan applied": lambda: apply(_anew(network)),
         "FP16": lambda: network_to_fp16(_anew(network)),
         "FP16 emulated": lambda: emulate_network(_anew(half)),
-        "switchboard": lambda: build_switchboard(_anew(emulated)),
-        "each group alone": lambda: with_quantized_copies(_anew(emulated), outputs_of_groups(emulated)),
+        "instrument": lambda: build_instrument(_anew(emulated)),
+        "each group alone": lambda: with_quantized_twins(_anew(emulated), outputs_of_groups(emulated)),
         "Q/DQ read": lambda: read_qdq(_fresh(quantized), model),
         "lint": lambda: lint(_fresh(quantized), float_model=model),
         "lint of scales": lambda: lint_scales(_anew(network)),

@@ -16,7 +16,7 @@ from benchmarks.best import optimum, prices, weight
 from benchmarks.case import BATCH, Case
 from benchmarks.cost.process import plain
 from benchmarks.judge import Judge
-from benchmarks.simulate import simulator, switchboard
+from benchmarks.simulate import instrument, simulator
 from pytest_int8acc.graph.model import Model, save_model
 from pytest_int8acc.report.search import ending_text
 from pytest_int8acc.runtime.onnxruntime import OrtEngine
@@ -71,7 +71,7 @@ class CaseReport:
     trial_ratio: float
     """Seconds of a trial over those of the optimized float model on the same samples."""
     size_ratio: float
-    """Bytes of the switchboard over those of the float model."""
+    """Bytes of the instrument over those of the float model."""
     memory_ratio: float
     """The same for the resident memory of a session after one batch."""
     rows: tuple[Row, ...]
@@ -94,7 +94,7 @@ def measure(case: Case, strategies: Sequence[str]) -> CaseReport:
         best=tuple(sorted(best)),
         proven=proven is not None,
         trial_ratio=trial_ratio(case, evaluator),
-        size_ratio=switchboard(network).model.nbytes / network.model.nbytes,
+        size_ratio=instrument(network).model.nbytes / network.model.nbytes,
         memory_ratio=memory_ratio(case),
         rows=tuple(_row(case, name, result, judge, best, price) for name, result in results.items()),
     )
@@ -134,11 +134,11 @@ def _seconds(run: Callable[[], None]) -> float:
 
 
 def memory_ratio(case: Case) -> float:
-    """Resident memory of the switchboard's session over that of the float model's, on a run of a search."""
-    board = switchboard(case.network)
+    """Resident memory of the instrument's session over that of the float model's, on a run of a search."""
+    board = instrument(case.network)
     feed = {name: array[:_ROWS] for name, array in case.data.items()}
-    switches = {board.switch: np.ones(len(board.groups), np.bool_)}
-    return session_bytes(board.model, feed | switches) / session_bytes(case.network.model, feed)
+    switched = session_bytes(board.model, {**feed, **board.setting([]).inputs})
+    return switched / session_bytes(case.network.model, feed)
 
 
 def session_bytes(model: Model, feed: Feed) -> int:

@@ -7,11 +7,10 @@ from pathlib import Path
 
 from benchmarks.case import BATCH, Case, dataset
 from pytest_int8acc.case.judge import Judge
-from pytest_int8acc.graph.fp16_network import emulate_network, network_to_fp16
+from pytest_int8acc.graph.instrument import Instrument, build_instrument
 from pytest_int8acc.graph.macs import macs, sized_tensors
 from pytest_int8acc.graph.model import Model
 from pytest_int8acc.graph.network import Network, Plan
-from pytest_int8acc.graph.switchboard import Switchboard, build_switchboard
 from pytest_int8acc.graph.to_fp16 import to_fp16
 from pytest_int8acc.lab.evaluators import Simulated
 from pytest_int8acc.lab.simulator import Simulator
@@ -37,9 +36,9 @@ def baseline_model(network: Network) -> Model:
     return to_fp16(network.model).model
 
 
-def switchboard(network: Network) -> Switchboard:
+def instrument(network: Network) -> Instrument:
     """The network in FP16 with a switch per group."""
-    return build_switchboard(emulate_network(network_to_fp16(network)))
+    return build_instrument(network, "fp16")
 
 
 def groups(case: Case) -> list[GroupInfo]:

@@ -1,6 +1,6 @@
 """The least that must leave INT8, found by trying: the measure of an answer's precision and recall.
 
-An answer is judged by a switchboard run here, on all samples, by the formulas of judge.py; no search code and
+An answer is judged by an instrument run here, on all samples, by the formulas of judge.py; no search code and
 no criteria of the plugin take part.
 """
 
@@ -11,18 +11,15 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-import numpy as np
-
 from benchmarks.best import FEASIBLE, weight
 from benchmarks.regressions import judge
 from benchmarks.regressions.entry import Planted
 from pytest_int8acc.graph.formats import FORMATS
-from pytest_int8acc.graph.fp16_network import emulate_network, network_to_fp16
+from pytest_int8acc.graph.instrument import build_instrument
 from pytest_int8acc.graph.load import load_model
 from pytest_int8acc.graph.macs import macs, sized_tensors
 from pytest_int8acc.graph.model import Model, save_model
 from pytest_int8acc.graph.qdq import read_qdq
-from pytest_int8acc.graph.switchboard import build_switchboard
 from pytest_int8acc.graph.to_fp16 import to_fp16
 from pytest_int8acc.measure.shapes import tensor_shapes
 from pytest_int8acc.runtime.onnxruntime import OrtEngine
@@ -56,7 +53,7 @@ class Prover:
     """Tries sets of groups of one entry."""
 
     def __init__(self, planted: Planted, folder: Path) -> None:
-        """Build the switchboard and run the baseline."""
+        """Build the instrument and run the baseline."""
         assert planted.candidate is not None
         file = folder / "candidate.onnx"
         if isinstance(planted.candidate, Model):
@@ -65,10 +62,10 @@ class Prover:
             file.write_bytes(planted.candidate)
         low = FORMATS[planted.low]
         network = read_qdq(load_model(file), original=planted.model, low=low)
-        board = build_switchboard(emulate_network(network_to_fp16(network)))
+        self._instrument = build_instrument(network, "fp16")
         self.names = tuple(group.name for group in network.groups)
-        self._planted, self._switch = planted, board.switch
-        self._engine = OrtEngine(board.model, threads=1)
+        self._planted = planted
+        self._engine = OrtEngine(self._instrument.model, threads=1)
         self._baseline = OrtEngine(to_fp16(planted.model).model, threads=1)(planted.inputs)
         self._known: dict[frozenset[str], bool] = {}
         feed = {name: array[:1] for name, array in planted.inputs.items()}
@@ -85,8 +82,7 @@ class Prover:
         """Whether the criteria hold with these groups in FP16."""
         plan = frozenset(high)
         if plan not in self._known:
-            on = np.array([name not in plan for name in self.names])
-            outputs = self._engine({**self._planted.inputs, self._switch: on})
+            outputs = self._engine({**self._planted.inputs, **self._instrument.setting(plan).inputs})
             limits = self._planted.limits
             self._known[plan] = judge.margin(judge.scores(self._baseline, outputs, limits), limits) >= 0
         return self._known[plan]

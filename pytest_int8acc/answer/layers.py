@@ -1,7 +1,7 @@
 """The error of every group's output: with all of INT8, with that group alone in INT8, and between engines.
 
 The first is what arrives there, the second what is made there. Two models give both, each in one run: one
-with all in INT8, and one with nothing in INT8 that holds each group once more in INT8 (see graph/alone.py).
+with all in INT8, and one with nothing in INT8 that holds each group once more in INT8 (see graph/twins.py).
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ import numpy as np
 from pytest_int8acc.data import Batch, Dataset
 from pytest_int8acc.data.dataset import real_rows
 from pytest_int8acc.errors import EngineError
-from pytest_int8acc.graph.alone import with_quantized_copies
 from pytest_int8acc.graph.extra_outputs import giving
 from pytest_int8acc.graph.network import Network
 from pytest_int8acc.graph.plan import apply
+from pytest_int8acc.graph.twins import with_quantized_twins
 from pytest_int8acc.graph.types import FLOAT, value_types
 from pytest_int8acc.measure.measured import Measured
 from pytest_int8acc.observers.collect import CHUNK_BYTES, cut_batches, row_sizes
@@ -56,7 +56,7 @@ def layer_errors(
     """
     watched = outputs_of_groups(seen)
     shown = _with_outputs(seen, watched)
-    plain, alone = with_quantized_copies(shown, watched)
+    plain, alone = with_quantized_twins(shown, watched)
     models = plain, apply(shown)
     row = 3 * 4 * sum(row_sizes(seen.model, watched.values()).values())
     few = FirstSamples(inputs, seen.model, min(samples, max(_LEAST, _BYTES // max(row, 1))))

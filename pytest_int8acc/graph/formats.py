@@ -11,6 +11,7 @@ from dataclasses import dataclass
 import ml_dtypes
 import numpy as np
 from numpy.typing import DTypeLike
+from onnx import helper
 
 from pytest_int8acc.tensors import Array
 
@@ -48,6 +49,11 @@ class Format:
     def takes_scales(self) -> bool:
         """Whether its numbers are codes, which a scale gives their worth."""
         return self.saturates
+
+    @property
+    def element_type(self) -> int:
+        """ONNX's element type of its numbers, such as ``TensorProto.FLOAT16``."""
+        return int(helper.np_dtype_to_tensor_dtype(self.dtype))
 
     def step(self, codes: Array) -> Array:
         """The distance from each code, float64 of any shape, to the next one away from 0."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from types import MappingProxyType
 from typing import Literal
 
 import numpy as np
@@ -172,13 +173,17 @@ def symmetric(scale: float) -> TensorScale:
     return TensorScale(np.array(scale, np.float32))
 
 
+#: Marks a field of a plan whose entries mean the same in any order.
+ANY_ORDER = MappingProxyType({"any_order": True})
+
+
 @dataclass(frozen=True, eq=False)
 class Plan:
     """All that a repair does to a network; ``graph.plan.apply`` makes the model of both."""
 
-    high: Mapping[str, Precision] = field(default_factory=dict)
+    high: Mapping[str, Precision] = field(default_factory=dict, metadata=ANY_ORDER)
     """Group name to the precision it runs in instead of INT8."""
-    scales: Mapping[str, TensorScale] = field(default_factory=dict)
+    scales: Mapping[str, TensorScale] = field(default_factory=dict, metadata=ANY_ORDER)
     """Activation or constant that is quantized, before the moves or after one, to how it is instead."""
     moves: Mapping[str, Array] = field(default_factory=dict)
     """Activation to factors above 0, float32 [channels]: its channels are divided by them, and the weights

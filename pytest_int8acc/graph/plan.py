@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-from dataclasses import replace
+from dataclasses import fields, replace
 from typing import Any
 
 import numpy as np
@@ -93,13 +93,31 @@ def merge(first: Plan, second: Plan) -> Plan:
     for tensor in second.moves:
         if tensor in first.moves:
             raise ModelError(f"'{tensor}' is moved by the case's plan already; it cannot be moved again")
-    return Plan(
-        {**first.high, **second.high},
-        {**first.scales, **second.scales},
-        {**first.moves, **second.moves},
-        tuple(dict.fromkeys((*first.outputs, *second.outputs))),
-        tuple(dict.fromkeys((*first.fused, *second.fused))),
-    )
+    merged: dict[str, Any] = {}
+    for part in fields(Plan):
+        one, other = getattr(first, part.name), getattr(second, part.name)
+        if isinstance(one, Mapping):
+            merged[part.name] = {**one, **other}
+        else:
+            merged[part.name] = tuple(dict.fromkeys((*one, *other)))
+    return Plan(**merged)
+
+
+def plan_key(plan: Plan, ignored: Collection[str] = ()) -> object:
+    """A hashable key: equal for two plans that agree in every field but the ``ignored`` ones."""
+    kept = (part for part in fields(plan) if part.name not in ignored)
+    return tuple(_key(getattr(plan, part.name), any_order="any_order" in part.metadata) for part in kept)
+
+
+def _key(value: object, *, any_order: bool = False) -> object:
+    if isinstance(value, np.ndarray):
+        return str(value.dtype), value.shape, value.tobytes()
+    if isinstance(value, TensorScale):
+        return tuple(_key(getattr(value, part.name)) for part in fields(value))
+    if isinstance(value, Mapping):
+        entries = ((name, _key(entry)) for name, entry in value.items())
+        return frozenset(entries) if any_order else tuple(entries)
+    return value
 
 
 def computed_floats(model: Model) -> dict[str, int]:
@@ -153,11 +171,14 @@ class QdqWriter:
         self.names: dict[int, str] = {}
         """Name of each array written so far, by id; the network keeps them alive."""
 
-    def write(self, node: onnx.NodeProto, edge: Edge) -> Iterator[onnx.NodeProto]:
-        """Nodes to put before ``node``, whose input ``edge.index`` is made to read the last one."""
+    def write(self, node: onnx.NodeProto, edge: Edge, scale: str | None = None) -> Iterator[onnx.NodeProto]:
+        """Nodes to put before ``node``, whose input ``edge.index`` is made to read the last one.
+
+        ``scale`` names a tensor that is to be the scale; None: the scale of the edge becomes a constant.
+        """
         quantization = edge.quantization
         base = f"{edge.node}_input{edge.index}"
-        scale = self._constant(f"{edge.tensor}_scale", quantization.scale)
+        scale = scale or self._constant(f"{edge.tensor}_scale", quantization.scale)
         parameters = scale, self._constant(f"{edge.tensor}_zero_point", quantization.zero_point)
         axis: dict[str, Any] = {} if quantization.axis is None else {"axis": quantization.axis}
         if quantization.values is not None:

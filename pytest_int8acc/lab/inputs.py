@@ -15,7 +15,7 @@ from pytest_int8acc.tensors import Feed, Outputs, TensorInfo
 
 #: Inputs of at most this many bytes stay in memory; others are read again for each run, in their own order.
 MEMORY_BYTES = 256 << 20
-#: Inputs of one run, about: a switchboard holds more activations than the model that batches were sized for.
+#: Inputs of one run, about: an instrument holds more activations than the model that batches were sized for.
 _RUN_BYTES = 1 << 20
 #: A plan can be rejected between two runs: the first takes this part of the samples, later ones more.
 _RUNS = 16

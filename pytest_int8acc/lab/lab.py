@@ -14,10 +14,11 @@ from pytest_int8acc.case.judge import Verdict
 from pytest_int8acc.data import Dataset
 from pytest_int8acc.graph.macs import inferred_shapes, macs, sized_tensors
 from pytest_int8acc.graph.network import Network, Plan
+from pytest_int8acc.graph.plan import plan_key
 from pytest_int8acc.lab.evaluators import Built, Simulated
 from pytest_int8acc.lab.losses import Loss, group_losses
 from pytest_int8acc.lab.run_budget import RunBudget
-from pytest_int8acc.lab.simulator import Simulator, plan_key
+from pytest_int8acc.lab.simulator import Simulator
 from pytest_int8acc.measure.measured import Measured
 from pytest_int8acc.measure.shapes import group_shapes, tensor_shapes
 from pytest_int8acc.observers.edges import EdgeMeter
@@ -154,7 +155,6 @@ class Lab:
             measured.judge,
             groups=self.groups,
             rest=self.int8.rest,
-            low=self.int8.low,
             sessions=self.sessions,
             scores=() if measured.backend.needs_simulation or self.sessions.mode != "exact" else own,
             macs=sum(self._macs.values()) / self._first[1],
@@ -242,7 +242,7 @@ class Lab:
             EngineError: It does not build or run, or computes, but for rounding, something else than the
                 user's file.
         """
-        key = _proof_key(plan)
+        key = plan_key(plan)
         if key not in self._proofs:
             form = self._form(plan)
             self.measured.truth.check_form(form, self.int8.unrounded(plan))
@@ -251,7 +251,7 @@ class Lab:
 
     def is_proved(self, plan: Plan) -> bool:
         """Whether ``prove`` has its answer already."""
-        return _proof_key(plan) in self._proofs
+        return plan_key(plan) in self._proofs
 
     @property
     def refuted(self) -> tuple[Plan, ...]:
@@ -308,10 +308,6 @@ class Lab:
         """What each quantization does to the values of its tensor."""
         measured = self.measured
         return EdgeMeter(self.network, measured.model, measured.inputs, self.sessions)
-
-
-def _proof_key(plan: Plan) -> object:
-    return plan_key(plan), tuple(sorted(plan.high.items())), plan.outputs, plan.fused
 
 
 def _is_same(one: Dataset, other: Dataset) -> bool:

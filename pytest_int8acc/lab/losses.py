@@ -8,8 +8,8 @@ from dataclasses import dataclass, replace
 
 from pytest_int8acc.data import Dataset
 from pytest_int8acc.graph.formats import Format
-from pytest_int8acc.graph.low_alone import alone_model
 from pytest_int8acc.graph.network import Network
+from pytest_int8acc.graph.twins import with_rounded_twins
 from pytest_int8acc.runtime.onnxruntime import Sessions
 
 #: Samples that are looked at.
@@ -54,7 +54,7 @@ def group_losses(network: Network, low: Format, inputs: Dataset, sessions: Sessi
         DataError: The inputs cannot be read.
     """
     groups = {node: group.name for group in network.groups for node in group.nodes}
-    alone = alone_model(network.model, groups.keys(), low)
+    alone = with_rounded_twins(network.model, groups.keys(), low)
     makers = network.model.index.producer
     found = {tensor: TensorLoss(tensor, makers[tensor].name) for tensor in alone.measurements}
     engine = sessions.exact(alone.model, optimized=False)

@@ -14,9 +14,8 @@ from pytest_int8acc.case.judge import Judge
 from pytest_int8acc.case.trials import Gathered, SampleJudge, SampleOutputs
 from pytest_int8acc.clock import current
 from pytest_int8acc.data import Batch, Dataset
-from pytest_int8acc.graph.formats import INT8, Format
 from pytest_int8acc.graph.network import Edge, Network, Plan, Precision, Quantization, TensorScale
-from pytest_int8acc.graph.plan import moved
+from pytest_int8acc.graph.plan import moved, plan_key
 from pytest_int8acc.lab.board import Board
 from pytest_int8acc.lab.inputs import Inputs
 from pytest_int8acc.lab.run_budget import Meter
@@ -68,7 +67,6 @@ class Simulator:
         *,
         groups: Sequence[GroupInfo],
         rest: Precision = "fp16",
-        low: Format = INT8,
         sessions: Sessions = CPU,
         scores: Sequence[Score] = (),
         macs: float = 0.0,
@@ -82,7 +80,6 @@ class Simulator:
             judge: The case's criteria; labels of all samples.
             groups: Those of the network, with their prices.
             rest: What runs beside INT8.
-            low: What groups run in that no plan keeps high.
             sessions: Where ONNX Runtime runs.
             scores: Of the network with all in INT8, as far as they are known.
             macs: Multiply-accumulates of one sample.
@@ -96,7 +93,7 @@ class Simulator:
         self._case_judge, self._scores = judge, scores
         self._most = int(np.clip(_WORK / max(macs, 1.0), _LEAST, FEW))
         self._macs, self.meter = macs, Meter()
-        self._rest, self._low, self._sessions = rest, low, sessions
+        self._rest, self._sessions = rest, sessions
         self._boards: dict[object, Board] = {}
         self._seen: dict[tuple[int, ...], Seen] = {}
         self._known: dict[object, Trial] = {}
@@ -168,12 +165,12 @@ class Simulator:
             EngineError: ONNX Runtime refuses the model.
         """
         made = self._made(plan)
-        key = plan_key(made)
+        key = _tried_key(made)
         if key not in self._boards:
             if len(self._boards) > _BOARDS:
                 del self._boards[list(self._boards)[1]]  # the first is the case's own network
             network = moved(self.network, made) if made.scales else self.moved(made.moves)
-            self._boards[key] = Board(network, self._rest, self._sessions, self._low)
+            self._boards[key] = Board(network, self._rest, self._sessions)
         return self._boards[key]
 
     def trial(
@@ -190,7 +187,7 @@ class Simulator:
             CriterionError: A user's function fails.
         """
         seen = seen or self.seen()
-        key = (plan_key(plan), frozenset(plan.high), seen.samples)
+        key = (_tried_key(plan), frozenset(plan.high), seen.samples)
         if key in self._known:
             return replace(self._known[key], cost=0.0)
         run, gathered = self._running(plan), Gathered(seen.judge)
@@ -215,7 +212,7 @@ class Simulator:
         Raises:
             EngineError: The model fails.
         """
-        key = plan_key(plan), frozenset(plan.high), seen.samples, tuple(samples)
+        key = _tried_key(plan), frozenset(plan.high), seen.samples, tuple(samples)
         if key in self._probes:
             return replace(self._probes[key], known=True)
         probe = seen.prober.probe(samples, self._runs(plan, seen, samples))
@@ -231,7 +228,7 @@ class Simulator:
         of the others, so that a change that helps one of them counts. The mean over the samples; where the
         limit is for the worst, of the worst quarter of those that it does not allow to miss it. Remembered.
         """
-        key = plan_key(plan), frozenset(plan.high)
+        key = _tried_key(plan), frozenset(plan.high)
         if key not in self._normalized_losses:
             self._normalized_losses[key] = self._measured_normalized_loss(plan)
         return self._normalized_losses[key]
@@ -300,11 +297,12 @@ class Simulator:
 
     def _running(self, plan: Plan) -> Callable[[Sequence[int], Batch], SampleOutputs]:
         """Runs a plan on some samples, which are one batch."""
-        board, scales = self.board(plan), self.scales_of(plan)
+        board = self.board(plan)
+        setting = board.setting(plan.high, self.scales_of(plan))
 
         def run(samples: Sequence[int], batch: Batch) -> SampleOutputs:
             self.meter.runs += len(samples) / len(self.inputs)
-            return self.inputs.outputs_of(samples, batch, board.run(batch.feed, plan.high, scales))
+            return self.inputs.outputs_of(samples, batch, board.run(batch.feed, setting))
 
         return run
 
@@ -320,7 +318,7 @@ class Simulator:
 
     def _activations(self, moves: Mapping[str, Array]) -> _Activations:
         """The activations after these moves."""
-        key = plan_key(Plan(moves=moves))
+        key = _tried_key(Plan(moves=moves))
         if key not in self._kinds:
             before = {
                 place: tensor for tensor, edges in _readers(self.network).items() for place in _places(edges)
@@ -385,11 +383,6 @@ def _is_like(scale: TensorScale, known: Quantization) -> bool:
 _SOME = TensorScale(np.array(1.0, np.float32))
 
 
-def plan_key(plan: Plan) -> object:
-    """What two plans have in common that differ in nothing but the groups that they keep high."""
-    scales = ((t, s.axis, _key(s.scale), _key(s.zero_point)) for t, s in sorted(plan.scales.items()))
-    return tuple(scales), tuple((t, _key(f)) for t, f in plan.moves.items())
-
-
-def _key(array: Array | None) -> object:
-    return None if array is None else (str(array.dtype), array.shape, array.tobytes())
+def _tried_key(plan: Plan) -> object:
+    """A key of the network that a plan is tried on, whichever of its groups are in high precision."""
+    return plan_key(plan, ignored={"high", "outputs", "fused"})

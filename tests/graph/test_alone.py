@@ -10,12 +10,12 @@ from onnx import TensorProto, helper
 from qdq_everywhere import everywhere, everywhere_feed
 
 from pytest_int8acc.answer.layers import outputs_of_groups
-from pytest_int8acc.graph.alone import with_quantized_copies
 from pytest_int8acc.graph.groups import find_groups
 from pytest_int8acc.graph.model import Model
 from pytest_int8acc.graph.network import Network, Plan
 from pytest_int8acc.graph.plan import apply
 from pytest_int8acc.graph.quantize import quantize
+from pytest_int8acc.graph.twins import with_quantized_twins
 from pytest_int8acc.runtime.onnxruntime import OrtEngine
 from pytest_int8acc.tensors import Feed
 
@@ -34,7 +34,7 @@ def with_output(model: Model, tensor: str) -> Model:
 
 def assert_each_group_errs_alone(network: Network, feed: Feed) -> None:
     watched = outputs_of_groups(network)
-    model, made = with_quantized_copies(network, watched)
+    model, made = with_quantized_twins(network, watched)
     found = OrtEngine(model, "exact")(feed)
     for group, tensor in watched.items():
         others = Plan({g.name: "fp32" for g in network.groups if g.name != group})
@@ -60,12 +60,12 @@ def test_the_watched_tensor_may_lie_behind_its_group() -> None:
     network = everywhere()
     name = next(group.name for group in network.groups if "MaxPool" in group.op_type)
     watched = outputs_of_groups(network) | {name: "logits"}
-    model, made = with_quantized_copies(network, watched)
+    model, made = with_quantized_twins(network, watched)
     assert made[name] != "logits"
     alone = apply(network, Plan({g.name: "fp32" for g in network.groups if g.name != name}))
     feed = everywhere_feed(3)
     expected = OrtEngine(alone, "exact")(feed)["logits"]
     np.testing.assert_array_equal(OrtEngine(model, "exact")(feed)[made[name]], expected)
-    copies = {node.op_type for node in model.graph.node if node.name.endswith("/alone")}
+    copies = {node.op_type for node in model.graph.node if node.name.endswith("/twin")}
     assert "Flatten" in copies
     assert "ReduceMax" not in copies

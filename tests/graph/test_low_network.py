@@ -10,12 +10,12 @@ from zoo import ZOO, sample_feed
 from pytest_int8acc.errors import ModelError
 from pytest_int8acc.graph.formats import BF16, FORMATS, FP16
 from pytest_int8acc.graph.load import normalize
-from pytest_int8acc.graph.low_alone import PARTS, alone_model
 from pytest_int8acc.graph.low_network import fewer_casts, low_network
 from pytest_int8acc.graph.model import Model, make_model
 from pytest_int8acc.graph.network import Network, Plan
 from pytest_int8acc.graph.plan import fp32_nodes
 from pytest_int8acc.graph.to_fp16 import to_fp16
+from pytest_int8acc.graph.twins import MEASUREMENTS, with_rounded_twins
 from pytest_int8acc.runtime.onnxruntime import OrtEngine
 
 HALVES = {"fp16": TensorProto.FLOAT16, "bf16": TensorProto.BFLOAT16}
@@ -119,14 +119,14 @@ def test_a_model_without_floats_is_refused() -> None:
 def test_what_each_node_loses_alone_is_what_rounding_its_operands_and_result_changes(low) -> None:
     model = model_of("a = Exp(x) b = Mul(a, a) y = Sub(b, x)")
     x = np.random.default_rng(0).normal(size=(16, 4)).astype(np.float32) * 3
-    alone = alone_model(model, ["node_of_b", "node_of_y"], low)
+    alone = with_rounded_twins(model, ["node_of_b", "node_of_y"], low)
     outputs = OrtEngine(alone.model)({"x": x})
     a = np.exp(x.astype(np.float64)).astype(np.float32)
     exact = {"b": a * a, "y": a * a - x}
     rounded = [np.asarray(low.round(v), np.float32) for v in (a, x, exact["b"])]
     twins = {"b": rounded[0] * rounded[0], "y": rounded[2] - rounded[1]}
     for tensor, names in alone.measurements.items():
-        found = dict(zip(PARTS, (float(outputs[n]) for n in names), strict=True))
+        found = dict(zip(MEASUREMENTS, (float(outputs[n]) for n in names), strict=True))
         twin = np.asarray(low.round(twins[tensor]), np.float32)
         assert found["signal"] == pytest.approx(np.square(exact[tensor]).sum(), rel=1e-4)
         assert found["noise"] == pytest.approx(np.square(twin - exact[tensor]).sum(), rel=2e-2)
@@ -136,7 +136,7 @@ def test_what_each_node_loses_alone_is_what_rounding_its_operands_and_result_cha
 
 def test_infinities_that_are_there_in_fp32_are_no_loss() -> None:
     model = model_of("a = Log(x) y = Tanh(a)")
-    alone = alone_model(model, ["node_of_a", "node_of_y"], FP16)
+    alone = with_rounded_twins(model, ["node_of_a", "node_of_y"], FP16)
     outputs = OrtEngine(alone.model)({"x": np.array([[0.0, 1.0, 2.0, 0.0]], np.float32)})
     noise = {tensor: float(outputs[names[0]]) for tensor, names in alone.measurements.items()}
     assert 0 <= noise["a"] < 1e-6

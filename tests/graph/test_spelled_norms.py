@@ -138,11 +138,11 @@ def test_the_board_computes_what_the_typed_model_does(name: str, low) -> None:
         need_opset_23()
     network = low_network(model_of(NORMS[name] + " o = Mul(y, x)", result="o"), low)
     made = fused(network, find_norms(network.model))
-    board = Board(made, "fp32", CPU, low)
+    board = Board(made, "fp32", CPU)
     names = [group.name for group in made.groups]
     for kept in ((), names[:1], names[1:], names):
         typed = to_fp16(made.model, fp32_nodes(made, Plan(dict.fromkeys(kept, "fp32"))), low).model
         for size in (1.0, 500.0):  # squares that FP16 does not hold
-            (switched,) = board.run(feed(size), kept, {}).values()
+            (switched,) = board.run(feed(size), board.setting(kept)).values()
             np.testing.assert_array_equal(switched, OrtEngine(typed)(feed(size))["o"])
             assert np.isfinite(switched).all()

@@ -19,6 +19,7 @@ import pytest_int8acc.lab.inputs
 from pytest_int8acc.case.judge import Judge
 from pytest_int8acc.data import Dataset
 from pytest_int8acc.errors import CriterionError
+from pytest_int8acc.graph.instrument import Setting
 from pytest_int8acc.graph.model import Model
 from pytest_int8acc.graph.network import Plan, Precision
 from pytest_int8acc.graph.plan import apply
@@ -72,9 +73,11 @@ class StoredBoard:
     def __init__(self, engine: StoredEngine, groups: list[GroupInfo]) -> None:
         self.engine, self.groups = engine, groups
 
-    def run(self, feed: Feed, high: Collection[str], scales: object) -> Feed:
-        int8 = np.array([group.name not in high for group in self.groups])
-        return self.engine({**feed, SWITCH: int8})
+    def setting(self, high: Collection[str], scales: object) -> Setting:
+        return Setting({SWITCH: np.array([group.name not in high for group in self.groups])})
+
+    def run(self, feed: Feed, setting: Setting) -> Feed:
+        return self.engine({**feed, **setting.inputs})
 
 
 def simulator_of(
@@ -262,7 +265,7 @@ def test_samples_of_a_probe_run_at_once(tmp_path: Path) -> None:
 
 
 def test_runs_of_large_inputs_stay_short(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Below the batch that the user chose: a switchboard takes more memory than the model."""
+    """Below the batch that the user chose: an instrument takes more memory than the model."""
     monkeypatch.setattr(pytest_int8acc.lab.inputs, "_RUN_BYTES", 6 * np.dtype(np.int64).itemsize)
     values = np.zeros((64, 4), np.float32)
     engine = StoredEngine({"y": list(values)}, {"y": list(values)})

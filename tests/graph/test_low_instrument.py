@@ -18,9 +18,9 @@ from benchmarks.half.networks import NETWORKS, inputs  # noqa: E402
 from benchmarks.half.networks import build as network_of  # noqa: E402
 from benchmarks.half.parts import FAULTS, HEALTHY  # noqa: E402
 from pytest_int8acc.graph.formats import BF16, FP16, Format  # noqa: E402
+from pytest_int8acc.graph.instrument import build_instrument  # noqa: E402
 from pytest_int8acc.graph.load import normalize  # noqa: E402
 from pytest_int8acc.graph.low_network import low_network  # noqa: E402
-from pytest_int8acc.graph.low_switchboard import build_low_switchboard  # noqa: E402
 from pytest_int8acc.graph.model import Model, make_model  # noqa: E402
 from pytest_int8acc.graph.network import Plan  # noqa: E402
 from pytest_int8acc.graph.plan import fp32_nodes  # noqa: E402
@@ -34,13 +34,13 @@ LOW = pytest.mark.parametrize("low", [FP16, BF16], ids=lambda low: low.name)
 def both(model: Model, low: Format, feed: Feed, plans: int = 6) -> Iterator[tuple[Feed, Feed]]:
     """Outputs of the switched and of the typed model: all in the format, none, and some by chance."""
     network = low_network(model, low)
-    board = build_low_switchboard(network, low)
-    switched, rng = OrtEngine(board.model, optimized=False), np.random.default_rng(0)
+    instrument = build_instrument(network)
+    switched, rng = OrtEngine(instrument.model, optimized=False), np.random.default_rng(0)
     for i in range(plans):
-        narrow = rng.random(len(board.groups)) < (1.0, 0.0, 0.5, 0.1, 0.9)[min(i, 4)]
-        high = {name: "fp32" for name, on in zip(board.groups, narrow, strict=True) if not on}
+        narrow = rng.random(len(instrument.groups)) < (1.0, 0.0, 0.5, 0.1, 0.9)[min(i, 4)]
+        high = {name: "fp32" for name, on in zip(instrument.groups, narrow, strict=True) if not on}
         typed = to_fp16(network.model, fp32_nodes(network, Plan(high)), low).model
-        yield switched({**feed, board.switch: narrow}), OrtEngine(typed, optimized=False)(feed)
+        yield switched({**feed, **instrument.setting(high).inputs}), OrtEngine(typed, optimized=False)(feed)
 
 
 def assert_equal(model: Model, low: Format, feed: Feed, plans: int = 6) -> None:

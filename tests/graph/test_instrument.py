@@ -1,4 +1,4 @@
-"""A switchboard computes what the applied plan computes, whatever its switches say."""
+"""An instrument computes what the applied plan computes, whatever its switches say."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ from zoo_networks import network_of, read_back, zoo_network
 import pytest_int8acc.graph.model
 import pytest_int8acc.runtime.onnxruntime
 from pytest_int8acc.graph.fp16_network import emulate_network, network_to_fp16
+from pytest_int8acc.graph.instrument import build_instrument
 from pytest_int8acc.graph.load import normalize
 from pytest_int8acc.graph.model import APART_BYTES, Model, make_model
 from pytest_int8acc.graph.network import Edge, Group, Network, Plan
 from pytest_int8acc.graph.plan import apply
 from pytest_int8acc.graph.quantize import quantize_weight
-from pytest_int8acc.graph.switchboard import Switchboard, build_switchboard
 from pytest_int8acc.runtime.onnxruntime import OrtEngine
 from pytest_int8acc.tensors import Feed
 
@@ -41,10 +41,6 @@ def unfused(model: Model, feed: Feed) -> Feed:
     return dict(zip(names, session.run(names, feed), strict=True))
 
 
-def switches(board: Switchboard, high: Collection[str]) -> Feed:
-    return {board.switch: np.array([name not in high for name in board.groups])}
-
-
 def some_plans(network: Network, count: int, seed: int = 0) -> list[list[str]]:
     """Nothing high, all high, and some in between."""
     rng = np.random.default_rng(seed)
@@ -54,23 +50,25 @@ def some_plans(network: Network, count: int, seed: int = 0) -> list[list[str]]:
 
 def assert_switches(network: Network, plans: list[list[str]], feed: Feed) -> None:
     """Every plan, bit for bit."""
-    board = build_switchboard(network)
-    assert board.groups == tuple(group.name for group in network.groups)
-    onnx.checker.check_model(onnx.load_from_string(board.model.serialize()))
-    assert [str(v) for v in board.model.inputs[:-1]] == [str(v) for v in network.model.inputs]
-    assert [str(v) for v in board.model.outputs] == [str(v) for v in network.model.outputs]
+    instrument = build_instrument(network)
+    assert instrument.groups == tuple(group.name for group in network.groups)
+    onnx.checker.check_model(onnx.load_from_string(instrument.model.serialize()))
+    assert [str(v) for v in instrument.model.inputs[: len(network.model.inputs)]] == [
+        str(v) for v in network.model.inputs
+    ]
+    assert [str(v) for v in instrument.model.outputs] == [str(v) for v in network.model.outputs]
     for high in plans:
         expected = unfused(apply(network, Plan(dict.fromkeys(high, "fp16"))), feed)
-        found = unfused(board.model, {**feed, **switches(board, high)})
+        found = unfused(instrument.model, {**feed, **instrument.setting(high).inputs})
         for name, array in expected.items():
             np.testing.assert_array_equal(found[name], array, err_msg=f"{name} with {high} high")
 
 
 def assert_runs_alike(network: Network, high: Collection[str], feed: Feed) -> None:
     """As OrtEngine runs it, with fused kernels: equal to float32 rounding, save that a code may flip."""
-    board = build_switchboard(network)
+    instrument = build_instrument(network)
     expected = OrtEngine(apply(network, Plan(dict.fromkeys(high, "fp16"))))(feed)
-    found = OrtEngine(board.model)({**feed, **switches(board, high)})
+    found = OrtEngine(instrument.model)({**feed, **instrument.setting(high).inputs})
     for name, array in expected.items():
         if array.dtype.kind != "f":
             continue
@@ -130,9 +128,10 @@ def test_dynamic_shapes_stay_dynamic(shape: tuple[int, ...]) -> None:
 
 def test_all_off_is_the_float_model_and_all_on_the_quantized_one() -> None:
     network, feed = zoo_network("residual"), sample_feed(ZOO["residual"]())
-    board = build_switchboard(network)
-    for high, model in (([], apply(network)), (board.groups, network.model)):
-        found, expected = unfused(board.model, {**feed, **switches(board, high)}), unfused(model, feed)
+    instrument = build_instrument(network)
+    for high, model in (([], apply(network)), (instrument.groups, network.model)):
+        found = unfused(instrument.model, {**feed, **instrument.setting(high).inputs})
+        expected = unfused(model, feed)
         for name, array in expected.items():
             np.testing.assert_array_equal(found[name], array)
 
@@ -167,7 +166,7 @@ def test_a_reader_that_holds_graphs_has_its_input_switched() -> None:
     body.output[0].type.tensor_type.elem_type = TensorProto.BOOL
     y = b.node("Loop", b.const(np.array(2, np.int64)), "", x, body=body)
     network = one_edge(b, {b.relu(y): [2, 4]}, b.nodes[1].name, 2)
-    assert op_types(build_switchboard(network).model) == ["Split", "Relu", "If", "Loop", "Relu"]
+    assert op_types(build_instrument(network).model) == ["Split", "Relu", "If", "Loop", "Relu"]
     assert_switches(network, [[], [b.nodes[1].name]], sample_feed(network.model.proto))
 
 
@@ -178,7 +177,7 @@ def test_a_reader_of_unknown_type_has_its_input_switched() -> None:
     y = b.node("ConcatFromSequence", both, axis=0)
     for index in (0, 1):
         network = one_edge(b, {y: [4, 4]}, b.nodes[0].name, index)
-        assert "SequenceConstruct" in op_types(build_switchboard(network).model)
+        assert "SequenceConstruct" in op_types(build_instrument(network).model)
         assert_switches(network, [[], [b.nodes[0].name]], sample_feed(network.model.proto))
 
 
@@ -188,7 +187,7 @@ def test_tail_stays_outside_where_it_reads_what_is_computed_later() -> None:
     low = b.node("ReduceMin", b.node("Relu", x), keepdims=0)
     y = b.node("Clip", b.node("MatMul", x, b.weight(4, 4, fan_in=4)), low)
     network = network_of(normalize(make_model(b.model({y: [2, 4]}))))
-    assert op_types(build_switchboard(network).model)[-1] == "Clip"
+    assert op_types(build_instrument(network).model)[-1] == "Clip"
     assert_switches(network, some_plans(network, 2), sample_feed(network.model.proto))
 
 
@@ -209,7 +208,7 @@ def test_tail_is_read_through_one_node_alone(shared: bool, inside: int) -> None:
     z = b.node("MaxPool", y, kernel_shape=[2, 2])
     outputs = {z: [2, 4, 7, 7], **({y: [2, 4, 8, 8]} if shared else {})}
     network = network_of(normalize(make_model(b.model(outputs))))
-    (choice,) = (n for n in build_switchboard(network).model.graph.node if n.op_type == "If")
+    (choice,) = (n for n in build_instrument(network).model.graph.node if n.op_type == "If")
     moved = [node.op_type for node in choice.attribute[0].g.node][-inside:]
     assert moved == (["Conv", "Relu"] if shared else ["Relu", "MaxPool"])[-inside:]
     assert_switches(network, some_plans(network, 2), sample_feed(network.model.proto))
@@ -217,28 +216,28 @@ def test_tail_is_read_through_one_node_alone(shared: bool, inside: int) -> None:
 
 def test_weights_lie_inside_their_branch_and_shared_ones_outside() -> None:
     for name, outside in (("residual", 0), ("tied", 2)):
-        board = build_switchboard(zoo_network(name))
-        large = [t.name for t in board.model.graph.initializer if t.name in board.model.weights]
+        instrument = build_instrument(zoo_network(name))
+        large = [t.name for t in instrument.model.graph.initializer if t.name in instrument.model.weights]
         assert len(large) == outside, large  # the float weight and the dequantized one
 
 
 @pytest.mark.parametrize("name", ["plain", "residual", "mobilenet", "vit_erf", "unet", "tied"])
 def test_size_is_at_most_two_and_a_half_times_the_models(name: str) -> None:
     network = zoo_network(name)
-    board = build_switchboard(network)
+    instrument = build_instrument(network)
     weights = sum(array.nbytes for array in network.model.weights.values())
-    assert sum(array.nbytes for array in board.model.weights.values()) <= 2.5 * weights
+    assert sum(array.nbytes for array in instrument.model.weights.values()) <= 2.5 * weights
     assert APART_BYTES <= 1024, "constants up to this size are copied into each branch"
 
 
-def test_a_large_switchboard_runs_from_files(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_large_instrument_runs_from_files(monkeypatch: pytest.MonkeyPatch) -> None:
     network, feed = zoo_network("residual"), sample_feed(ZOO["residual"]())
-    board = build_switchboard(network)
-    feed |= switches(board, [network.groups[1].name])
-    expected = OrtEngine(board.model)(feed)
+    instrument = build_instrument(network)
+    feed.update(instrument.setting([network.groups[1].name]).inputs)
+    expected = OrtEngine(instrument.model)(feed)
     for module in (pytest_int8acc.graph.model, pytest_int8acc.runtime.onnxruntime):
         monkeypatch.setattr(module, "INLINE_BYTES", 1000)
-    for name, array in OrtEngine(board.model)(feed).items():
+    for name, array in OrtEngine(instrument.model)(feed).items():
         np.testing.assert_array_equal(array, expected[name])
 
 
@@ -250,7 +249,7 @@ def test_many_groups_run_from_files_too(monkeypatch: pytest.MonkeyPatch) -> None
     for _ in range(140):
         x = b.node("MatMul", x, b.const(np.eye(4, dtype=np.float32)))
     network = network_of(normalize(make_model(b.model({x: (1, 4)}))))
-    board = build_switchboard(network)
-    assert len(board.groups) * 8 > APART_BYTES
+    instrument = build_instrument(network)
+    assert len(instrument.groups) * 8 > APART_BYTES
     feed = {"x": np.ones((1, 4), np.float32)}
-    OrtEngine(board.model)(feed | switches(board, []))
+    OrtEngine(instrument.model)({**feed, **instrument.setting([]).inputs})

@@ -1,0 +1,506 @@
+"""One model for all plans of a network: precisions of groups and scales of activations are its inputs.
+
+Each node that a group quantizes or rounds becomes an ``If`` on the switch of its group. One branch computes
+in the low format, the other one in high precision, and only the chosen branch runs. A trial is then one
+inference without a new session.
+
+An ``If`` holds a region: the node and the nodes that ONNX Runtime fuses with it. Convolutions keep ONNX
+Runtime's blocked layout (NCHWc), which makes most of the speed, only inside one branch. A switch for each
+edge makes a trial up to 9 % slower (docs/benchmarks.md). So an edge has a switch of its own only where a
+trial needs it, see ``split_groups``.
+"""
+
+from __future__ import annotations
+
+import copy
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
+from types import MappingProxyType
+from typing import Any
+
+import numpy as np
+import onnx
+from onnx import TensorProto, helper
+
+from pytest_int8acc.graph.emulate import keeps_values
+from pytest_int8acc.graph.formats import FP16
+from pytest_int8acc.graph.fp16_network import emulate_network, network_to_fp16
+from pytest_int8acc.graph.index import all_graphs, refill, subgraphs
+from pytest_int8acc.graph.model import APART_BYTES, Editor, Model, put_constant
+from pytest_int8acc.graph.network import Edge, Network, Precision, TensorScale, by_node
+from pytest_int8acc.graph.plan import QdqWriter
+from pytest_int8acc.graph.to_fp16 import narrow_nodes
+from pytest_int8acc.graph.types import FLOAT, value_types
+from pytest_int8acc.tensors import Array
+
+#: Nodes that ONNX Runtime fuses into the convolution or product before them, or runs in its blocked layout.
+_FUSED_AFTER = frozenset(
+    {"Relu", "LeakyRelu", "Clip", "Sigmoid", "Tanh", "HardSigmoid", "BatchNormalization"}
+    | {"MaxPool", "AveragePool", "GlobalAveragePool", "GlobalMaxPool"}
+)
+#: ONNX Runtime packs the weights of these nodes, and frees the plain ones, only where they lie outside an If.
+_PRODUCTS = frozenset({"MatMul", "Gemm"})
+
+
+@dataclass(frozen=True)
+class Setting:
+    """What one run computes: the values of the inputs that the instrument adds. They are read-only."""
+
+    inputs: Mapping[str, Array]
+
+    def __post_init__(self) -> None:
+        for array in self.inputs.values():
+            array.flags.writeable = False
+        object.__setattr__(self, "inputs", MappingProxyType(dict(self.inputs)))
+
+
+@dataclass(frozen=True, eq=False)
+class _ScaleInput:
+    """One scale that is an input."""
+
+    name: str
+    tensor: str
+    """The activation of the network whose scale it is."""
+    default: Array
+    """The scale that the network gives the activation."""
+    in_half: bool
+    """The built model stores this scale in FP16, so it is rounded to FP16 and never 0."""
+
+    def value(self, scales: Mapping[str, TensorScale]) -> Array:
+        """The scale that a plan gives the tensor, else the network's; float32, of the same shape."""
+        scale = scales[self.tensor].scale if self.tensor in scales else self.default
+        if self.in_half:
+            scale = np.maximum(FP16.round(scale), FP16.smallest)
+        return np.array(scale, np.float32)
+
+
+@dataclass(frozen=True, eq=False)
+class Instrument:
+    """A model that runs every plan of a network; see :func:`build_instrument`."""
+
+    network: Network
+    as_run: Network
+    """The network with all of its rounding spelled out in FP32."""
+    model: Model
+    """The network's model with further inputs: the switches, bool [groups], and float32 scales."""
+    groups: tuple[str, ...]
+    """Group names in the order of the switches."""
+    switch: str
+    """Name of the input of all switches."""
+    _scales: tuple[_ScaleInput, ...]
+    _defaults: Mapping[str, Array]
+
+    @property
+    def own_scales(self) -> dict[str, float]:
+        """The network's own scale of each activation that has a single scale."""
+        return {scale.tensor: float(scale.default) for scale in self._scales if not scale.default.ndim}
+
+    def setting(
+        self, high: Collection[str], scales: Mapping[str, TensorScale] = MappingProxyType({})
+    ) -> Setting:
+        """The inputs for a run with the groups ``high`` in high precision and these scales of activations."""
+        low = np.array([name not in high for name in self.groups], np.bool_)
+        changed = {scale.name: scale.value(scales) for scale in self._scales if scale.tensor in scales}
+        return Setting({**self._defaults, **changed, self.switch: low})
+
+
+def build_instrument(network: Network, rest: Precision = "fp32") -> Instrument:
+    """The instrument of a network, in which no group is left out.
+
+    With all switches off it computes what the network's model does, with all on what ``apply`` with the empty
+    plan gives. In FP16 and BF16 it computes what ``emulate_half`` of ``to_fp16`` with the other groups' nodes
+    kept does, as far as FP32 sums in another order do. Inputs and outputs keep their names and types.
+
+    Args:
+        network: What plans are tried on.
+        rest: The precision of everything that is not quantized. FP16 is spelled out in FP32.
+    """
+    halved = network if rest == "fp32" else network_to_fp16(network)
+    as_run = network if rest == "fp32" else emulate_network(halved)
+    switched = as_run if network.low.takes_scales else network
+    editor = switched.model.edit()
+    names = tuple(group.name for group in switched.groups)
+    switch, switches, split = _add_switches(editor, names)
+    scales: dict[tuple[str, bytes], _ScaleInput] = {}
+    if network.low.takes_scales:
+        scales = _add_scales(editor, network, halved, as_run)
+        writer: _Writer = _QuantizingWriter(editor, switched, switches, scales)
+    else:
+        writer = _CastingWriter(editor, switched, switches)
+    editor.set_nodes([split, *writer.nodes()])
+    opened = tuple(scales.values())
+    defaults = {scale.name: scale.value({}) for scale in opened}
+    return Instrument(network, as_run, editor.done(), names, switch, opened, defaults)
+
+
+def _add_switches(editor: Editor, groups: Sequence[str]) -> tuple[str, list[str], onnx.NodeProto]:
+    """Add the input of all switches: its name, the name of each switch, and the node that makes these."""
+    switch = editor.unique("int8acc_switch")
+    names = [editor.unique(f"{name}_switch") for name in groups]
+    ones = editor.add_constant("int8acc_ones", np.ones(len(names), np.int64))
+    split = helper.make_node("Split", [switch, ones], names, editor.unique("int8acc_switches"), axis=0)
+    editor.graph.input.append(helper.make_tensor_value_info(switch, TensorProto.BOOL, [len(names)]))
+    return switch, names, split
+
+
+def _add_scales(
+    editor: Editor, network: Network, halved: Network, as_run: Network
+) -> dict[tuple[str, bytes], _ScaleInput]:
+    """Add an input for each scale of an activation; keys are of :func:`_scale_key`."""
+    scales: dict[tuple[str, bytes], _ScaleInput] = {}
+    for edge, half, run in zip(network.edges, halved.edges, as_run.edges, strict=True):
+        key = _scale_key(run)
+        if edge.quantization.values is None and key not in scales:
+            name = editor.unique(f"{run.tensor}_scale_input")
+            in_half = half.quantization.scale.dtype == np.float16
+            scales[key] = _ScaleInput(name, edge.tensor, edge.quantization.scale, in_half)
+            shape = edge.quantization.scale.shape
+            editor.graph.input.append(helper.make_tensor_value_info(name, TensorProto.FLOAT, shape))
+    return scales
+
+
+def _scale_key(edge: Edge) -> tuple[str, bytes]:
+    """Edges with equal keys share one scale input."""
+    return edge.tensor, np.asarray(edge.quantization.scale, np.float32).tobytes()
+
+
+@dataclass(eq=False)
+class _Branch:
+    """A branch of an If under construction, and its names for tensors of the graph around it."""
+
+    label: str
+    is_low: bool
+    pairs: QdqWriter
+    constants: list[TensorProto]
+    nodes: list[onnx.NodeProto] = field(default_factory=list)
+    names: dict[str, str] = field(default_factory=dict)
+
+    def graph(self, name: str, results: Mapping[str, int]) -> onnx.GraphProto:
+        """The graph that gives ``results``, tensor to element type, which have names of their own inside."""
+        infos = [helper.make_tensor_value_info(self.names[r], results[r], None) for r in results]
+        return helper.make_graph(self.nodes, f"{name}/{self.label}", [], infos, self.constants)
+
+
+def _add_constant(editor: Editor, constants: list[TensorProto], preferred: str, array: Array) -> str:
+    """Append a constant to ``constants`` under a unique name like ``preferred``; returns the name."""
+    tensor = TensorProto()
+    put_constant(tensor, editor.unique(preferred), array, editor.weights)
+    constants.append(tensor)
+    return tensor.name
+
+
+class _Writer(ABC):
+    """Writes a network's nodes, each region as an If; subclasses know how the low format rounds."""
+
+    def __init__(self, editor: Editor, network: Network, switches: Sequence[str]) -> None:
+        self.editor, self.network = editor, network
+        self.graph, self.index = network.model.graph, network.model.index
+        self.types, self.constants = value_types(network.model), network.model.constants()
+        self.switches: dict[str, str] = {}
+        """Switch of each node that belongs to a group."""
+        for group, switch in zip(network.groups, switches, strict=True):
+            self.switches.update(dict.fromkeys(group.nodes, switch))
+        self._outside_constants: dict[object, str] = {}
+
+    @abstractmethod
+    def regions(self) -> dict[str, list[onnx.NodeProto]]:
+        """Nodes of one If in topological order, by the name of the node at whose place the If stands."""
+
+    @abstractmethod
+    def connect(self, node: onnx.NodeProto, original: onnx.NodeProto, branch: _Branch) -> None:
+        """Give ``node``, the copy of ``original`` in ``branch``, the inputs that it reads there."""
+
+    def form(self, original: onnx.NodeProto, branch: _Branch) -> onnx.NodeProto:
+        """The node to be copied into ``branch``."""
+        return original
+
+    def write_region(self, nodes: Sequence[onnx.NodeProto], branch: _Branch) -> None:
+        """Add the nodes of a region to a branch."""
+        for node in nodes:
+            self._copy(node, branch)
+
+    def outside(self, node: onnx.NodeProto) -> Iterator[onnx.NodeProto]:
+        """A node that is in no region, with what stands before it."""
+        yield node
+
+    def nodes(self) -> Iterator[onnx.NodeProto]:
+        """The network's nodes in topological order, each once: in the branches of an If, or outside."""
+        regions = self.regions()
+        inside = {node.name for region in regions.values() for node in region}
+        for node in self.graph.node:
+            if node.name in regions:
+                yield self._region_if(node, regions[node.name])
+            elif node.name not in inside:
+                yield from self.outside(node)
+
+    def _region_if(self, leader: onnx.NodeProto, nodes: Sequence[onnx.NodeProto]) -> onnx.NodeProto:
+        results = {name: self.types[name] for name in nodes[-1].output if name}
+        fill = partial(self.write_region, nodes)
+        return self.choose(self.switches[leader.name], leader.name, results, fill)
+
+    def choose(
+        self, switch: str, name: str, results: Mapping[str, int], fill: Callable[[_Branch], None]
+    ) -> onnx.NodeProto:
+        """An If that makes ``results``, tensor to element type; ``fill`` writes each of its branches."""
+        graphs: dict[str, Any] = {}
+        for label, is_low in (("then", True), ("else", False)):
+            constants: list[TensorProto] = []
+            # The writer of pairs refers to the list and not to the branch, which refers to it: a circle of
+            # references would keep the weights in memory after the case has ended.
+            pairs = QdqWriter(self.editor, partial(_add_constant, self.editor, constants))
+            branch = _Branch(label, is_low, pairs, constants)
+            fill(branch)
+            graphs[f"{label}_branch"] = branch.graph(name, results)
+        return helper.make_node("If", [switch], list(results), self.editor.unique(f"{name}/If"), **graphs)
+
+    def _copy(self, original: onnx.NodeProto, branch: _Branch) -> None:
+        """Add ``original`` to ``branch`` under names of its own."""
+        node = copy.deepcopy(self.form(original, branch))
+        node.name = self.editor.unique(f"{original.name}/{branch.label}")
+        self.connect(node, original, branch)
+        for index, name in enumerate(original.output):
+            if name:
+                node.output[index] = branch.names[name] = self.editor.unique(f"{name}/{branch.label}")
+        branch.nodes.append(node)
+
+    def is_movable(self, name: str) -> bool:
+        """Whether a tensor is a constant that may lie in branches.
+
+        It is small, or one node alone reads it and is no product.
+        """
+        array, reader = self.constants.get(name), self.index.only_reader(name)
+        if array is None or name in self.index.public:
+            return False
+        return array.nbytes <= APART_BYTES or (reader is not None and reader.op_type not in _PRODUCTS)
+
+    def local(self, name: str, branch: _Branch) -> str:
+        """The branch's name for a tensor; a constant moves inside where it may."""
+        if name not in branch.names:
+            local = name
+            if self.is_movable(name):
+                preferred = f"{name}/{branch.label}"
+                local = _add_constant(self.editor, branch.constants, preferred, self.constants[name])
+            branch.names[name] = local
+        return branch.names[name]
+
+    def low_constant(self, name: str, key: object, make: Callable[[], Array], branch: _Branch) -> str:
+        """The branch's name for what ``make`` gives in place of the constant ``name``.
+
+        It lies in the branch where the constant may, else around all branches, once for each ``key``.
+        """
+        preferred = f"{name}/{self.network.low.name}"
+        if self.is_movable(name):
+            return _add_constant(self.editor, branch.constants, preferred, make())
+        if key not in self._outside_constants:
+            self._outside_constants[key] = self.editor.add_constant(preferred, make())
+        return self._outside_constants[key]
+
+
+class _QuantizingWriter(_Writer):
+    """Rounds by pairs of Q/DQ on the network's edges. Constants are quantized and dequantized beforehand."""
+
+    def __init__(
+        self,
+        editor: Editor,
+        network: Network,
+        switches: Sequence[str],
+        scales: Mapping[tuple[str, bytes], _ScaleInput],
+    ) -> None:
+        super().__init__(editor, network, switches)
+        self.scales = scales
+        self.edges = by_node(network.edges)
+        self.body_edges = by_node(edge for group in network.groups for edge in group.body_edges)
+        self.made_of_constants: set[str] = set()
+        for node in self.graph.node:
+            names = [name for name in node.input if name]
+            constant = (n in self.constants or n in self.made_of_constants for n in names)
+            if names and not subgraphs(node) and all(constant):
+                self.made_of_constants.update(node.output)
+
+    def regions(self) -> dict[str, list[onnx.NodeProto]]:
+        regions: dict[str, list[onnx.NodeProto]] = {}
+        inside: set[str] = set()
+        for node in reversed(self.graph.node):
+            if node.name not in self.switches or node.name in inside:
+                continue
+            region = [*self._before(node, node), node, *self._after(node)]
+            is_typed = all(self.types.get(name) for name in region[-1].output if name)
+            if is_typed and not subgraphs(node) and any(n.name in self.edges for n in region):
+                regions[node.name] = region
+                inside.update(n.name for n in region)
+        return regions
+
+    def _before(self, node: onnx.NodeProto, leader: onnx.NodeProto) -> Iterator[onnx.NodeProto]:
+        """Nodes that make, of constants, what ``node`` alone reads: a weight's Transpose, a bias's Cast."""
+        for name in dict.fromkeys(node.input):
+            made_by = self.index.producer.get(name)
+            if made_by is None or self._follower(made_by) is None:
+                continue
+            switch = self.switches.get(made_by.name)
+            if name in self.made_of_constants and switch in (None, self.switches[leader.name]):
+                yield from self._before(made_by, leader)
+                yield made_by
+
+    def _after(self, node: onnx.NodeProto) -> Iterator[onnx.NodeProto]:
+        """Nodes that ONNX Runtime fuses with ``node``, and that read nothing else that is computed."""
+        last = node
+        while (following := self._follower(last)) is not None:
+            fits = following.op_type in _FUSED_AFTER and following.name not in self.switches
+            if not fits or any(name and name not in self.constants for name in following.input[1:]):
+                return
+            yield following
+            last = following
+
+    def _follower(self, node: onnx.NodeProto) -> onnx.NodeProto | None:
+        """The node that alone reads all that ``node`` makes, one tensor."""
+        return self.index.only_reader(node.output[0]) if len(node.output) == 1 else None
+
+    def connect(self, node: onnx.NodeProto, original: onnx.NodeProto, branch: _Branch) -> None:
+        edges = {edge.index: edge for edge in self.edges.get(original.name, ()) if branch.is_low}
+        for index, name in enumerate(original.input):
+            if index in edges:
+                self._quantize(node, edges[index], branch)
+            elif name:
+                node.input[index] = self.local(name, branch)
+
+    def outside(self, node: onnx.NodeProto) -> Iterator[onnx.NodeProto]:
+        """A node with each quantized input chosen by an If of its own, also those of nodes in its bodies.
+
+        Weights that a body reads are chosen once, before the node.
+        """
+        node = copy.deepcopy(node)
+        for edge in self.edges.get(node.name, ()):
+            yield self._chosen(node, edge)
+        for graph in reversed([each for inner in subgraphs(node) for each in all_graphs(inner)]):
+            nodes: list[onnx.NodeProto] = []
+            for inner_node in graph.node:
+                for edge in self.body_edges.get(inner_node.name, ()):
+                    chosen = self._chosen(inner_node, edge)
+                    if edge.quantization.values is None:
+                        nodes.append(chosen)
+                    else:
+                        yield chosen
+                nodes.append(inner_node)
+            refill(graph.node, nodes)
+        yield node
+
+    def _chosen(self, node: onnx.NodeProto, edge: Edge) -> onnx.NodeProto:
+        """An If that gives ``edge`` quantized or as it is, and that ``node`` is made to read."""
+        base = f"{edge.node}_input{edge.index}"
+        result = node.input[edge.index] = self.editor.unique(f"{base}_chosen")
+
+        def fill(branch: _Branch) -> None:
+            given = branch.names[result] = self.editor.unique(f"{result}/{branch.label}")
+            name = self.editor.unique(f"{base}/{branch.label}")
+            identity = helper.make_node("Identity", [self.local(edge.tensor, branch)], [given], name)
+            if branch.is_low:
+                self._quantize(identity, replace(edge, index=0), branch)
+            branch.nodes.append(identity)
+
+        kind = int(helper.np_dtype_to_tensor_dtype(edge.quantization.scale.dtype))
+        return self.choose(self.switches[edge.node], base, {result: kind}, fill)
+
+    def _quantize(self, node: onnx.NodeProto, edge: Edge, branch: _Branch) -> None:
+        """Have ``node`` read ``edge`` in the low format: behind a pair, or as a constant."""
+        quantization = edge.quantization
+        if quantization.values is not None:
+            make = quantization.dequantize
+            node.input[edge.index] = self.low_constant(edge.tensor, id(quantization), make, branch)
+            return
+        scale = None if edge.node in self.body_edges else self.scales[_scale_key(edge)].name
+        local = replace(edge, tensor=self.local(edge.tensor, branch))
+        branch.nodes.extend(branch.pairs.write(node, local, scale))
+
+
+class _CastingWriter(_Writer):
+    """Rounds the results of nodes by pairs of Casts, as ``emulate_half`` does in the typed model.
+
+    What a group in the low format reads of others is rounded once more, which changes nothing where the node
+    that makes it rounded it. Constants are rounded beforehand, so that both branches of a product keep theirs
+    packed.
+    """
+
+    def __init__(self, editor: Editor, network: Network, switches: Sequence[str]) -> None:
+        super().__init__(editor, network, switches)
+        self.narrow, constants = narrow_nodes(network.model, network.low)
+        self.constants |= constants
+        self.made = {t: switch for name, switch in self.switches.items() for t in self.narrow[name].outputs}
+        """Tensor that a group makes in the low format to the switch of that group."""
+
+    def regions(self) -> dict[str, list[onnx.NodeProto]]:
+        regions: dict[str, list[onnx.NodeProto]] = {}
+        inside: set[str] = set()
+        for node in self.graph.node:
+            if node.name in self.switches and node.name not in inside and not self._is_rounded_already(node):
+                regions[node.name] = list(self._region(node))
+                inside.update(member.name for member in regions[node.name])
+        return regions
+
+    def _is_rounded_already(self, node: onnx.NodeProto) -> bool:
+        """Whether a node is the same in both branches: it keeps values that its own group has rounded."""
+        own = self.switches[node.name]
+        return keeps_values(node) and all(
+            self.made.get(node.input[i]) == own or self._is_exact(node.input[i])
+            for i in self.narrow[node.name].inputs
+        )
+
+    def _is_exact(self, name: str) -> bool:
+        """Whether a tensor is a constant that rounding does not change."""
+        array = self.constants.get(name)
+        return array is not None and bool((self._rounded(name) == array).all())
+
+    def _rounded(self, name: str) -> Array:
+        return np.asarray(self.network.low.round(self.constants[name]), np.float32)
+
+    def _region(self, node: onnx.NodeProto) -> Iterator[onnx.NodeProto]:
+        """A node, and those nodes of its group behind it that alone read it and keep values."""
+        yield node
+        while len(node.output) == 1:
+            reader = self.index.only_reader(node.output[0])
+            if reader is None or self.switches.get(reader.name) != self.switches[node.name]:
+                return
+            others = (reader.input[i] for i in self.narrow[reader.name].inputs)
+            if not keeps_values(reader) or not all(n == node.output[0] or self._is_exact(n) for n in others):
+                return
+            node = reader
+            yield node
+
+    def form(self, original: onnx.NodeProto, branch: _Branch) -> onnx.NodeProto:
+        return self.narrow[original.name].node if branch.is_low else original
+
+    def connect(self, node: onnx.NodeProto, original: onnx.NodeProto, branch: _Branch) -> None:
+        own, inputs = self.switches[original.name], self.narrow[original.name].inputs
+        for index, name in enumerate(node.input):
+            rounds = branch.is_low and index in inputs
+            if name in self.constants:
+                if rounds and not self._is_exact(name):
+                    make = partial(self._rounded, name)
+                    node.input[index] = self.low_constant(name, name, make, branch)
+                else:
+                    node.input[index] = self.local(name, branch)
+            elif rounds and name not in branch.names and self.made.get(name) != own:
+                node.input[index] = branch.names[name] = self._round(name, branch)
+            else:
+                node.input[index] = branch.names.get(name, name)
+
+    def write_region(self, nodes: Sequence[onnx.NodeProto], branch: _Branch) -> None:
+        """As in the base class; results are rounded, but those of a node that only keeps rounded values."""
+        super().write_region(nodes, branch)
+        if not branch.is_low or keeps_values(nodes[0]):
+            return
+        for name in sorted(self.narrow[nodes[-1].name].outputs):
+            branch.names[name] = self._round(branch.names[name], branch)
+
+    def is_movable(self, name: str) -> bool:
+        """As in the base class; constants that only the typed model has always lie in branches."""
+        return name in self.constants and (name not in self.index.constants or super().is_movable(name))
+
+    def _round(self, tensor: str, branch: _Branch) -> str:
+        """Have a branch round a tensor to the low format; the name of the result."""
+        for kind in (self.network.low.element_type, FLOAT):
+            made = self.editor.unique(f"{tensor}/Cast")
+            branch.nodes.append(helper.make_node("Cast", [tensor], [made], self.editor.unique(made), to=kind))
+            tensor = made
+        return tensor
