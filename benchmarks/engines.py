@@ -21,8 +21,8 @@ import numpy as np
 
 from benchmarks.architectures import mobilenetv2, resnet50, vit
 from benchmarks.tables import table
+from pytest_int8acc.case.measured import measure
 from pytest_int8acc.graph.model import Model, save_model
-from pytest_int8acc.measure.measured import measure
 from pytest_int8acc.settings import Settings
 from pytest_int8acc.spec.models import Case
 from pytest_int8acc.tensors import Outputs

@@ -6,7 +6,9 @@ from collections.abc import Iterable
 
 from benchmarks.case import BATCH, Case
 from benchmarks.simulate import baseline_model
-from pytest_int8acc.case.forms import Int8Form
+from pytest_int8acc.case.forms import (
+    Int8Form,
+)
 from pytest_int8acc.graph.model import Model
 from pytest_int8acc.graph.network import Plan
 from pytest_int8acc.runtime.onnxruntime import OrtEngine

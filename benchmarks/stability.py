@@ -26,15 +26,17 @@ from benchmarks.regressions.corpus import corpus
 from benchmarks.regressions.entry import write
 from benchmarks.tables import table
 from pytest_int8acc.answer import conclude
-from pytest_int8acc.case.judge import Scoring
+from pytest_int8acc.case.measured import Measured, measure
+from pytest_int8acc.case.rounding import moved_batches
 from pytest_int8acc.errors import Int8accError
 from pytest_int8acc.graph.load import read_model
-from pytest_int8acc.measure.measured import Measured, measure
-from pytest_int8acc.measure.rounding import moved_batches
 from pytest_int8acc.results import CaseResult, Role
 from pytest_int8acc.runtime.onnxruntime import OrtEngine
 from pytest_int8acc.runtime.protocol import Engine
 from pytest_int8acc.runtime.run import cut
+from pytest_int8acc.scores.judge import (
+    Scoring,
+)
 from pytest_int8acc.settings import Settings
 from pytest_int8acc.spec.load import load_spec
 from pytest_int8acc.tensors import Feed

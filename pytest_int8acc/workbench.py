@@ -16,7 +16,14 @@ from pydantic import ValidationError
 
 from pytest_int8acc.answer import check
 from pytest_int8acc.case.data import low_of, open_source
-from pytest_int8acc.case.forms import baseline_form, candidate_form, fp32_form, int8_form, load_float
+from pytest_int8acc.case.file_truth import compare_with_file
+from pytest_int8acc.case.forms import (
+    baseline_form,
+    candidate_form,
+    int8_form,
+    load_float,
+)
+from pytest_int8acc.case.measured import measure
 from pytest_int8acc.data import Dataset
 from pytest_int8acc.errors import (
     DataError,
@@ -32,8 +39,6 @@ from pytest_int8acc.graph.formats import FORMATS
 from pytest_int8acc.graph.load import load_model
 from pytest_int8acc.graph.model import Model
 from pytest_int8acc.graph.qdq import check_formats, is_qdq
-from pytest_int8acc.measure.file_truth import compare_with_file
-from pytest_int8acc.measure.measured import measure
 from pytest_int8acc.results import CaseResult, Role
 from pytest_int8acc.runtime.forms import Form, ModelForm
 from pytest_int8acc.runtime.onnxruntime import sessions_of
@@ -150,7 +155,7 @@ class LoadedCase:
     def _form(self, role: Side, backend: Backend) -> Form:
         model = load_float(self.case)
         if role == "fp32":
-            return fp32_form(model)
+            return ModelForm.in_full(model)
         if role == "baseline":
             return baseline_form(self.case, model)
         return candidate_form(self.case, model, self.settings, implicit=backend.quantizes_implicitly)[0]
@@ -281,7 +286,7 @@ class Workbench:
             int8 = int8_form(case, loaded, settings)
             form, exact = int8.under(), int8.unrounded()
         elif precision == "fp32":
-            form = fp32_form(loaded)
+            form = ModelForm.in_full(loaded)
         else:
             form = ModelForm.halved(loaded, precision.upper(), low=FORMATS[precision])
         inputs = open_source(case, case.inputs, loaded, "calibrate", None)

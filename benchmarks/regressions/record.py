@@ -14,11 +14,13 @@ from benchmarks.regressions.corpus import corpus
 from benchmarks.regressions.entry import Entry, Planted, Truth, write
 from benchmarks.regressions.truth import Prover, Verdict, prove
 from pytest_int8acc.answer import conclude
-from pytest_int8acc.case.plan_reader import read_plan
+from pytest_int8acc.case.measured import measure as run_case
+from pytest_int8acc.case.plan_file import (
+    read_plan,
+)
 from pytest_int8acc.errors import Int8accError
 from pytest_int8acc.graph.extra_outputs import without_extra_outputs
 from pytest_int8acc.graph.model import marked_fix
-from pytest_int8acc.measure.measured import measure as run_case
 from pytest_int8acc.report.search import reason
 from pytest_int8acc.report.summary import summary
 from pytest_int8acc.results import CaseResult, Culprit

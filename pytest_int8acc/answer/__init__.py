@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from pytest_int8acc.case.measured import Measured, is_explained, measure, timed
 from pytest_int8acc.goldens import Goldens
-from pytest_int8acc.measure.measured import Measured, is_explained, measure, timed
 from pytest_int8acc.results import CaseResult
 from pytest_int8acc.runtime.trt.children import Workers
 from pytest_int8acc.settings import Settings

@@ -16,11 +16,11 @@ from pytest_int8acc.answer.ranges import decisive_mismatch, odd_ranges, survey
 from pytest_int8acc.answer.reduce import reduce
 from pytest_int8acc.answer.scales import Ranges, Unit, activations, units
 from pytest_int8acc.answer.stages import is_own_doing, place, stages_of
+from pytest_int8acc.case.measured import Measured
 from pytest_int8acc.graph.flow import choices
 from pytest_int8acc.graph.network import Plan, TensorScale, symmetric
 from pytest_int8acc.lab.interventions import Interventions
 from pytest_int8acc.lab.lab import Lab
-from pytest_int8acc.measure.measured import Measured
 from pytest_int8acc.names import digest, file_name
 from pytest_int8acc.observers.methods import ENTROPY_BINS, METHODS
 from pytest_int8acc.results import CalibrationLine, Culprit, Diagnosis, LayerError, Role, StageLine

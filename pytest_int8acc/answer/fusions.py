@@ -11,13 +11,15 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import replace
 
 from pytest_int8acc.answer.scales import activations
-from pytest_int8acc.case.judge import Verdict
 from pytest_int8acc.errors import EngineError, listed
 from pytest_int8acc.graph.network import Plan
 from pytest_int8acc.graph.plan import computed_floats
 from pytest_int8acc.lab.lab import Lab
 from pytest_int8acc.results import Role
 from pytest_int8acc.runtime.forms import ModelForm
+from pytest_int8acc.scores.judge import (
+    Verdict,
+)
 
 
 def fewest_outputs(

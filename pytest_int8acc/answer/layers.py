@@ -12,6 +12,7 @@ from dataclasses import replace
 
 import numpy as np
 
+from pytest_int8acc.case.measured import Measured
 from pytest_int8acc.data import Batch, Dataset
 from pytest_int8acc.data.dataset import real_rows
 from pytest_int8acc.errors import EngineError
@@ -20,7 +21,6 @@ from pytest_int8acc.graph.network import Network
 from pytest_int8acc.graph.plan import apply
 from pytest_int8acc.graph.twins import with_quantized_twins
 from pytest_int8acc.graph.types import FLOAT, value_types
-from pytest_int8acc.measure.measured import Measured
 from pytest_int8acc.observers.collect import CHUNK_BYTES, cut_batches, row_sizes
 from pytest_int8acc.observers.edges import FirstSamples
 from pytest_int8acc.results import LayerError, Role

@@ -14,7 +14,6 @@ import time
 from dataclasses import dataclass, replace
 from functools import partial
 
-from pytest_int8acc.case.judge import Verdict
 from pytest_int8acc.errors import EngineError
 from pytest_int8acc.graph.index import holders
 from pytest_int8acc.graph.low_network import fewer_casts
@@ -23,6 +22,9 @@ from pytest_int8acc.lab.inputs import split
 from pytest_int8acc.lab.lab import Lab, Proof
 from pytest_int8acc.results import Certificate, Culprit, Role, Score, SearchOutcome, TrialLine
 from pytest_int8acc.runtime.forms import ImplicitForm
+from pytest_int8acc.scores.judge import (
+    Verdict,
+)
 from pytest_int8acc.search import certify, fewest, search
 from pytest_int8acc.search.types import Budget, SearchResult
 

@@ -7,9 +7,12 @@ from collections.abc import Iterator, Mapping
 
 import numpy as np
 
+from pytest_int8acc.case.measured import Measured
+from pytest_int8acc.case.runs import (
+    Worst,
+    worst_of,
+)
 from pytest_int8acc.data.layout import read_layout
-from pytest_int8acc.measure.measured import Measured
-from pytest_int8acc.measure.worst import Worst, worst_of
 from pytest_int8acc.observers.observer import decibels
 from pytest_int8acc.results import Role, View, WorstSample
 from pytest_int8acc.results.samples import SampleRole

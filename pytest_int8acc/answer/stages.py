@@ -15,9 +15,11 @@ import math
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 
-from pytest_int8acc.case.judge import Verdict
 from pytest_int8acc.results import Role, StageLine
 from pytest_int8acc.results.causes import Stage
+from pytest_int8acc.scores.judge import (
+    Verdict,
+)
 
 FRAMEWORK: Stage = "framework"
 FP32: Stage = "FP32 ONNX"

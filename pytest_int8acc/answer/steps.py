@@ -12,11 +12,11 @@ from pytest_int8acc.answer.precision import Found, find_precision, keeps_low
 from pytest_int8acc.answer.remedies import Repaired, repair
 from pytest_int8acc.answer.samples import worst_samples
 from pytest_int8acc.answer.tradeoff import adds_up, tradeoff
+from pytest_int8acc.case.measured import Measured
 from pytest_int8acc.errors import DataError, Int8accError
 from pytest_int8acc.fix import FixFiles, write_fix
 from pytest_int8acc.graph.extra_outputs import without_extra_outputs
 from pytest_int8acc.lab.lab import Lab, Proof
-from pytest_int8acc.measure.measured import Measured
 from pytest_int8acc.results import CaseResult, Diagnosis, Part, PhaseName, SearchOutcome
 
 #: What the time of a step is counted to.

@@ -9,13 +9,15 @@ from functools import cached_property
 
 import numpy as np
 
-from pytest_int8acc.case.judge import Judge
 from pytest_int8acc.errors import CriterionError
 from pytest_int8acc.results import OutputResult, Score
 from pytest_int8acc.results.scores import BlindSpots, ChanceMetric, DeadCandidate
 from pytest_int8acc.scores.compare import Comparison
 from pytest_int8acc.scores.criteria import MetricLimit, OutputLimits, limits_for
 from pytest_int8acc.scores.dead import FEWEST, Spread, dead_candidates, derangement, differs, distinct
+from pytest_int8acc.scores.judge import (
+    Judge,
+)
 from pytest_int8acc.scores.metrics import METRICS
 from pytest_int8acc.scores.user_metric import MetricRun, metric_scores
 from pytest_int8acc.tensors import Array, Feed, Part

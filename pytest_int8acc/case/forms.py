@@ -7,12 +7,14 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from pytest_int8acc.case.data import calibration_samples, find_scales, low_of
-from pytest_int8acc.case.extra_outputs import like
-from pytest_int8acc.case.plan_reader import read_plan
-from pytest_int8acc.errors import ModelError, SpecError
-from pytest_int8acc.graph.extra_outputs import without_extra_outputs
+from pytest_int8acc.case.plan_file import (
+    read_plan,
+)
+from pytest_int8acc.errors import CriterionError, EngineError, ModelError, SpecError, listed
+from pytest_int8acc.graph.extra_outputs import with_extra_outputs, without_extra_outputs
 from pytest_int8acc.graph.formats import FP8, INT8, Format
 from pytest_int8acc.graph.groups import find_groups
+from pytest_int8acc.graph.index import inner_names
 from pytest_int8acc.graph.load import QDQ_OPSET, lift, load_model
 from pytest_int8acc.graph.low_network import low_network
 from pytest_int8acc.graph.model import Model, is_marked_fix
@@ -20,11 +22,15 @@ from pytest_int8acc.graph.network import Network, Plan, Precision
 from pytest_int8acc.graph.plan import apply, fp32_nodes, guard, merge, moved
 from pytest_int8acc.graph.qdq import is_qdq, read_qdq
 from pytest_int8acc.graph.quantize import quantize
+from pytest_int8acc.graph.types import value_types
 from pytest_int8acc.observers.observer import Observed
 from pytest_int8acc.runtime.forms import EngineForm, Form, ImplicitForm, ModelForm
+from pytest_int8acc.runtime.onnxruntime import element_types
 from pytest_int8acc.settings import Settings
+from pytest_int8acc.spec.criteria import OutputCriterion
 from pytest_int8acc.spec.int8 import BaselineModel, Implicit
 from pytest_int8acc.spec.models import Case
+from pytest_int8acc.tensors import did_you_mean
 
 
 @dataclass(frozen=True, eq=False)
@@ -123,13 +129,8 @@ def baseline_form(case: Case, model: Model) -> Form:
             form = ModelForm.as_it_is(given, f"{baseline.model} as it is")
             return replace(form, place=case.place("baseline.model"))
     if baseline == "fp32" or case.candidate is not None:
-        return fp32_form(model)
+        return ModelForm.in_full(model)
     return ModelForm.halved(model, "FP16")
-
-
-def fp32_form(model: Model) -> ModelForm:
-    """The float model as it is."""
-    return ModelForm.as_it_is(model, "FP32")
 
 
 def candidate_form(
@@ -262,3 +263,70 @@ def _left_high(network: Network, rest: Precision) -> Sequence[str]:
         f"{len(network.left_high)} layers stay in {rest.upper()}: {named}"
         + (f"; +{more} more" if more > 0 else ""),
     )
+
+
+def with_named(case: Case, model: Model) -> Model:
+    """The float model with the tensors that the case's criteria name as further outputs.
+
+    Raises:
+        CriterionError: At its place, a name is none of a tensor that a node of the main graph computes.
+    """
+    named = {
+        criterion.tensor: f"criteria.{index}.tensor"
+        for index, criterion in enumerate(case.criteria)
+        if isinstance(criterion, OutputCriterion) and criterion.tensor is not None
+    }
+    types = value_types(model) if named else {}
+    for tensor, key in named.items():
+        with case.at(key):
+            _check_tensor(model, tensor)
+            if tensor not in types:
+                types[tensor] = _type_of_tensor(model, tensor)
+    return with_extra_outputs(model, {tensor: types[tensor] for tensor in named})
+
+
+def like(model: Model, model_of_case: Model) -> Model:
+    """Another form of the model, read from a file, with the same tensors beside its outputs.
+
+    Raises:
+        ModelError: It has none of such a name.
+    """
+    if not model_of_case.extra_outputs:
+        return model
+    known = {*model.index.producer, *(output.name for output in model.outputs)}
+    if missing := sorted(model_of_case.extra_outputs - known):
+        raise ModelError(
+            f"{model.name}: it computes no tensor {listed(missing)}, which criteria name: make it of "
+            f"{model_of_case.name} with a tool that keeps names, or name a tensor that both have"
+        )
+    types = value_types(model_of_case) | value_types(model)
+    return with_extra_outputs(
+        model, {tensor: types[tensor] for tensor in sorted(model_of_case.extra_outputs)}
+    )
+
+
+def _check_tensor(model: Model, tensor: str) -> None:
+    made = model.index.producer
+    if tensor in made:
+        return
+    said = f"the model has no such tensor{did_you_mean(tensor, made)}"
+    if tensor in {value.name for value in model.inputs}:
+        said = "it is an input, the same for all: name a tensor that a node computes"
+    elif tensor in model.index.constants:
+        said = "it is a constant of the model: name a tensor that a node computes"
+    for node in model.graph.node:
+        if tensor in inner_names(node):
+            what = f"inside {node.op_type} '{node.name}', where nothing can be compared"
+            said = f"it lies {what}: name what that node gives, like '{node.output[0]}'"
+    raise CriterionError(f"criterion for tensor '{tensor}': {said}")
+
+
+def _type_of_tensor(model: Model, tensor: str) -> int:
+    """The element type of what ONNX's own inference does not know."""
+    try:
+        return element_types(model, [tensor])[tensor]
+    except (EngineError, KeyError) as error:
+        raise CriterionError(
+            f"criterion for tensor '{tensor}': its type is not known, so it cannot be compared: name another "
+            "one near it"
+        ) from error

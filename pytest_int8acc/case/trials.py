@@ -9,11 +9,13 @@ from itertools import pairwise
 
 import numpy as np
 
-from pytest_int8acc.case.judge import Judge
 from pytest_int8acc.results import OutputResult, Score
 from pytest_int8acc.results.scores import consistent
 from pytest_int8acc.scores.compare import Comparison, result
 from pytest_int8acc.scores.criteria import Criterion, kind_of
+from pytest_int8acc.scores.judge import (
+    Judge,
+)
 from pytest_int8acc.scores.parts import demands_on
 from pytest_int8acc.scores.statistics import OutputStatistics
 from pytest_int8acc.scores.sums import AT, F64, PIECE

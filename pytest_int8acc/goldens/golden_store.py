@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 
-from pytest_int8acc.case.data import open_source
-from pytest_int8acc.case.forms import baseline_form, fp32_form
-from pytest_int8acc.case.judge import Judge
 from pytest_int8acc.data import Dataset
 from pytest_int8acc.errors import BaselineNotFiniteError
 from pytest_int8acc.files import check_inside
@@ -29,6 +26,7 @@ from pytest_int8acc.graph.model import Model
 from pytest_int8acc.results import CaseResult, OutputResult, Score
 from pytest_int8acc.runtime.forms import Form, ModelForm
 from pytest_int8acc.scores.compare import compare_outputs
+from pytest_int8acc.scores.judge import Judge
 from pytest_int8acc.scores.metrics import METRICS
 from pytest_int8acc.scores.user_metric import evaluate_metric
 from pytest_int8acc.settings import Settings
@@ -94,16 +92,21 @@ class GoldenStore:
             raise GoldenError(problem)
         return replace(self, problem=problem)
 
-    def form(self, model: Model) -> Form:
-        """Return the baseline's form; where the golden replaces it, the form has the golden's name."""
+    def form(self, model: Model, own: Callable[[], Form]) -> Form:
+        """Return the baseline's form; where the golden replaces it, the form has the golden's name.
+
+        Args:
+            model: The float model.
+            own: Makes the form of the baseline that the spec names.
+        """
         if self.replaces_baseline:
             assert self.record is not None
             note = "the baseline is a golden: its noise is not known"
             make = ModelForm.halved if self.record.baseline == "fp16" else ModelForm.as_it_is
             return replace(make(model, f"golden ({self.record.baseline.upper()})"), notes=(note,))
         if self.case.baseline == "golden" and self.record is not None and self.record.baseline == "fp32":
-            return fp32_form(model)
-        return baseline_form(self.case, model)
+            return ModelForm.in_full(model)
+        return own()
 
     @property
     def wants_baseline(self) -> bool:
@@ -373,7 +376,7 @@ def _pack(golden_store: GoldenStore, run: Compared) -> tuple[Kept | None, bytes 
     digest = run.inputs.digest or ""
     if wish and wish.samples and wish.samples < samples:
         count = wish.samples
-        digest = open_source(case, case.inputs, run.model, "inputs", count).read_once()
+        digest = run.inputs.first(count).read_once()
     data, outputs = pack(first_samples(run.baseline, samples, count), count, dtype)
     sha256 = hashlib.sha256(data).hexdigest()
     file = f"{case.name}.{sha256[:HASH_LENGTH]}.npz"

@@ -8,12 +8,14 @@ import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
-from pytest_int8acc.case.judge import Judge
 from pytest_int8acc.errors import CriterionError, listed
 from pytest_int8acc.goldens.record import Accepted, GoldenError, Record
 from pytest_int8acc.results import Bound, CaseResult, Score
 from pytest_int8acc.scores.compare import compare_output
 from pytest_int8acc.scores.criteria import MetricLimit, OutputLimits, check_fits, limits_for
+from pytest_int8acc.scores.judge import (
+    Judge,
+)
 from pytest_int8acc.scores.metrics import METRICS
 from pytest_int8acc.scores.user_metric import UserMetric
 from pytest_int8acc.spec.criteria import MetricCriterion, RegressionCriterion

@@ -9,8 +9,11 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from pytest_int8acc.case.data import calibration_data
-from pytest_int8acc.case.forms import Int8Form
-from pytest_int8acc.case.judge import Verdict
+from pytest_int8acc.case.forms import (
+    Int8Form,
+)
+from pytest_int8acc.case.measured import Measured
+from pytest_int8acc.case.shapes import group_shapes, tensor_shapes
 from pytest_int8acc.data import Dataset
 from pytest_int8acc.graph.macs import inferred_shapes, macs, sized_tensors
 from pytest_int8acc.graph.network import Network, Plan
@@ -19,12 +22,13 @@ from pytest_int8acc.lab.evaluators import Built, Simulated
 from pytest_int8acc.lab.losses import Loss, group_losses
 from pytest_int8acc.lab.run_budget import RunBudget
 from pytest_int8acc.lab.simulator import Simulator
-from pytest_int8acc.measure.measured import Measured
-from pytest_int8acc.measure.shapes import group_shapes, tensor_shapes
 from pytest_int8acc.observers.edges import EdgeMeter
 from pytest_int8acc.observers.observer import Observed, Values
 from pytest_int8acc.results import Latency, Role
 from pytest_int8acc.runtime.forms import Form
+from pytest_int8acc.scores.judge import (
+    Verdict,
+)
 from pytest_int8acc.search.types import GroupInfo
 from pytest_int8acc.tensors import Feed
 

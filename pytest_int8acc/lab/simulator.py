@@ -10,7 +10,6 @@ from functools import cached_property
 
 import numpy as np
 
-from pytest_int8acc.case.judge import Judge
 from pytest_int8acc.case.trials import Gathered, SampleJudge, SampleOutputs
 from pytest_int8acc.clock import current
 from pytest_int8acc.data import Batch, Dataset
@@ -23,6 +22,9 @@ from pytest_int8acc.lab.vectors import Prober, Vectors
 from pytest_int8acc.results import Score
 from pytest_int8acc.runtime.onnxruntime import CPU, Sessions
 from pytest_int8acc.scores.criteria import Criterion
+from pytest_int8acc.scores.judge import (
+    Judge,
+)
 from pytest_int8acc.search.types import Enough, GroupInfo, Probe, Target, Trial
 from pytest_int8acc.tensors import Array, Outputs
 

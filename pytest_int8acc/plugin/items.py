@@ -32,8 +32,8 @@ from pytest_int8acc.results import CaseResult
 from pytest_int8acc.settings import SETTINGS, Settings, resolve
 
 if TYPE_CHECKING:
+    from pytest_int8acc.case.measured import Measured
     from pytest_int8acc.goldens import Goldens
-    from pytest_int8acc.measure.measured import Measured
     from pytest_int8acc.runtime.trt.children import Workers
     from pytest_int8acc.spec.models import Case
 
@@ -152,7 +152,7 @@ class SpecItem(pytest.Function):
         super().setup()
         if self.config.getoption("setuponly", False) or self.config.getoption("setupplan", False):
             return
-        from pytest_int8acc.measure.measured import measure
+        from pytest_int8acc.case.measured import measure
 
         self.clock, self.began = Clock(), time.monotonic()
         settings = settings_for(self.config, self.case.settings())

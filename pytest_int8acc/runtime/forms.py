@@ -57,6 +57,11 @@ class ModelForm(_Form):
         return cls(model, description, notes, original=model, wide=model)
 
     @classmethod
+    def in_full(cls, model: Model) -> ModelForm:
+        """Returns the form of a float model that runs in FP32."""
+        return cls.as_it_is(model, "FP32")
+
+    @classmethod
     def halved(
         cls,
         original: Model,

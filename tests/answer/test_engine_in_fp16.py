@@ -9,10 +9,10 @@ import onnx
 import pytest
 
 from pytest_int8acc.answer import conclude
+from pytest_int8acc.case import measured as measuring
+from pytest_int8acc.case.measured import measure
 from pytest_int8acc.data import Dataset
 from pytest_int8acc.graph.model import Model
-from pytest_int8acc.measure import measured as measuring
-from pytest_int8acc.measure.measured import measure
 from pytest_int8acc.results import CaseResult, Role
 from pytest_int8acc.runtime.forms import Form, ModelForm
 from pytest_int8acc.runtime.onnxruntime import OrtBackend

@@ -11,10 +11,10 @@ import pytest
 from onnx import helper
 
 from pytest_int8acc.answer.diagnosis import diagnose
+from pytest_int8acc.case.measured import Measured, measure
 from pytest_int8acc.data import Dataset
 from pytest_int8acc.errors import EngineError
 from pytest_int8acc.lab.lab import Lab
-from pytest_int8acc.measure.measured import Measured, measure
 from pytest_int8acc.results import Role
 from pytest_int8acc.runtime.forms import EngineForm, Form
 from pytest_int8acc.runtime.onnxruntime import OrtEngine

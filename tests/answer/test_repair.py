@@ -14,9 +14,9 @@ from pytest_int8acc.answer import remedies as repairing
 from pytest_int8acc.answer import scales
 from pytest_int8acc.answer.precision import Found, find_precision
 from pytest_int8acc.answer.remedies import Repaired, repair
+from pytest_int8acc.case.measured import Measured
 from pytest_int8acc.lab import simulator
 from pytest_int8acc.lab.lab import Lab
-from pytest_int8acc.measure.measured import Measured
 from pytest_int8acc.report.view import repair_detail
 from pytest_int8acc.results import Ending, Latency, SearchOutcome
 from pytest_int8acc.runtime.forms import Form

@@ -10,7 +10,6 @@ import pytest
 from judged import judged
 
 from pytest_int8acc.answer.stages import place, stages_of
-from pytest_int8acc.case.judge import Judge, Verdict
 from pytest_int8acc.data import Dataset, open_dataset
 from pytest_int8acc.graph.groups import find_groups
 from pytest_int8acc.graph.load import load_model
@@ -23,6 +22,10 @@ from pytest_int8acc.results import Role
 from pytest_int8acc.runtime.onnxruntime import OrtEngine
 from pytest_int8acc.runtime.run import run_together
 from pytest_int8acc.scores.criteria import OutputLimits
+from pytest_int8acc.scores.judge import (
+    Judge,
+    Verdict,
+)
 from pytest_int8acc.tensors import Outputs
 
 DIGITS = Path(__file__).parents[2] / "example_project"

@@ -9,10 +9,10 @@ import pytest
 from faulty_digits import faulty
 
 from pytest_int8acc.answer import conclude, steps
+from pytest_int8acc.case.measured import Measured
 from pytest_int8acc.clock import Clock
 from pytest_int8acc.errors import DataError, EngineError, Int8accError
 from pytest_int8acc.graph.load import load_model
-from pytest_int8acc.measure.measured import Measured
 
 
 def broken(*_: object) -> None:

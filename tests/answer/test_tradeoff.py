@@ -13,11 +13,11 @@ from pytest_int8acc.answer import conclude, steps
 from pytest_int8acc.answer import tradeoff as room
 from pytest_int8acc.answer.precision import find_precision
 from pytest_int8acc.answer.tradeoff import tradeoff
+from pytest_int8acc.case.measured import Measured
 from pytest_int8acc.clock import Clock
 from pytest_int8acc.graph.network import Plan
 from pytest_int8acc.lab import simulator
 from pytest_int8acc.lab.simulator import FEW
-from pytest_int8acc.measure.measured import Measured
 
 MOST = 10
 

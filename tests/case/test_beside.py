@@ -16,8 +16,12 @@ from projects import Project
 from zoo import ZOO
 
 from pytest_int8acc.answer import check
-from pytest_int8acc.case.extra_outputs import like, with_named
-from pytest_int8acc.case.forms import load_float
+from pytest_int8acc.case.forms import (
+    like,
+    load_float,
+    with_named,
+)
+from pytest_int8acc.case.measured import measure
 from pytest_int8acc.errors import CriterionError, Int8accError, ModelError
 from pytest_int8acc.graph.extra_outputs import with_extra_outputs, without_extra_outputs
 from pytest_int8acc.graph.load import load_model, normalize
@@ -25,7 +29,6 @@ from pytest_int8acc.graph.model import make_model, save_model
 from pytest_int8acc.graph.plan import apply
 from pytest_int8acc.graph.to_fp16 import to_fp16
 from pytest_int8acc.graph.types import value_types
-from pytest_int8acc.measure.measured import measure
 from pytest_int8acc.results import OutputResult
 from pytest_int8acc.settings import Settings
 from pytest_int8acc.spec.load import load_spec

@@ -8,7 +8,11 @@ import numpy as np
 import pytest
 from projects import CALIBRATED, Project
 
-from pytest_int8acc.case.forms import baseline_form, candidate_form, fp32_form, load_float
+from pytest_int8acc.case.forms import (
+    baseline_form,
+    candidate_form,
+    load_float,
+)
 from pytest_int8acc.runtime.forms import EngineForm, ImplicitForm, ModelForm
 from pytest_int8acc.settings import Settings
 from pytest_int8acc.spec.load import load_spec
@@ -39,7 +43,7 @@ def test_a_baseline_in_fp16_keeps_the_model_that_it_was_made_of(project: Project
     assert form.original is model
     assert form.half
     assert any(t.dtype == np.float16 for t in form.model.values().values())
-    plain = fp32_form(model)
+    plain = ModelForm.in_full(model)
     assert (plain.model, plain.original, plain.half) == (model, model, False)
 
 

@@ -11,12 +11,14 @@ from hypothesis import strategies as st
 from rejecting import reject
 from sample_outputs import Samples, one, trial_of
 
-from pytest_int8acc.case.judge import Judge
 from pytest_int8acc.case.trials import Gathered, SampleJudge
 from pytest_int8acc.errors import CriterionError
 from pytest_int8acc.lab.vectors import Prober
 from pytest_int8acc.scores.compare import compare_outputs
 from pytest_int8acc.scores.criteria import MetricLimit, OutputLimits
+from pytest_int8acc.scores.judge import (
+    Judge,
+)
 from pytest_int8acc.scores.metrics import METRICS
 from pytest_int8acc.scores.user_metric import evaluate_metric
 from pytest_int8acc.search.types import Trial

@@ -7,11 +7,11 @@ from onnx import TensorProto
 from zoo import ZOO, sample_feed
 from zoo_networks import network_of, zoo_network
 
+from pytest_int8acc.case.shapes import group_shapes, tensor_shapes
 from pytest_int8acc.graph.load import normalize
 from pytest_int8acc.graph.macs import macs, sized_tensors
 from pytest_int8acc.graph.model import make_model
 from pytest_int8acc.graph.network import Group, Network
-from pytest_int8acc.measure.shapes import group_shapes, tensor_shapes
 from pytest_int8acc.tensors import Feed
 
 

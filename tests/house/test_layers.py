@@ -19,17 +19,8 @@ PACKAGE = ROOT.name
 
 #: From the top; a room imports from rooms below it.
 ROOMS_DOWNWARD = (
-    *(
-        "plugin",
-        "workbench",
-        "init",
-        "answer",
-        "report",
-        "fix",
-        "lab",
-        "measure",
-    ),
-    *("goldens", "case", "search", "observers", "runtime", "scores", "spec", "data", "graph"),
+    *("plugin", "workbench", "init", "answer", "report", "fix", "lab", "case"),
+    *("goldens", "search", "observers", "runtime", "scores", "spec", "data", "graph"),
     *("settings", "clock", "results", "tensors", "files", "errors", "names"),
 )
 FLOOR = {room: number for number, room in enumerate(ROOMS_DOWNWARD)}

@@ -19,8 +19,10 @@ from plans import plans
 from zoo import OLD_RUNTIME, ZOO
 from zoo_networks import dataset_for, zoo_network
 
-from pytest_int8acc.case.forms import Int8Form
-from pytest_int8acc.case.judge import Judge
+from pytest_int8acc.case.forms import (
+    Int8Form,
+)
+from pytest_int8acc.case.measured import Measured
 from pytest_int8acc.clock import Clock
 from pytest_int8acc.errors import ModelError
 from pytest_int8acc.graph.macs import macs
@@ -31,7 +33,6 @@ from pytest_int8acc.graph.plan import activation_scales, fresh_weights, quantize
 from pytest_int8acc.graph.to_fp16 import to_fp16
 from pytest_int8acc.lab import simulator as module
 from pytest_int8acc.lab.lab import Lab
-from pytest_int8acc.measure.measured import Measured
 from pytest_int8acc.observers import collect as calibrators
 from pytest_int8acc.observers import edges as sweep
 from pytest_int8acc.observers.calibrate import calibrate
@@ -40,6 +41,9 @@ from pytest_int8acc.runtime.onnxruntime import CPU, OrtEngine, Sessions
 from pytest_int8acc.runtime.run import run_together
 from pytest_int8acc.scores.compare import compare_outputs
 from pytest_int8acc.scores.criteria import OutputLimits
+from pytest_int8acc.scores.judge import (
+    Judge,
+)
 from pytest_int8acc.tensors import Outputs
 from tests.support.graphs import takes_in
 

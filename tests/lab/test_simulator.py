@@ -16,7 +16,6 @@ from stored_engine import SWITCH, StoredEngine, ids
 from zoo_networks import dataset_for, zoo_network
 
 import pytest_int8acc.lab.inputs
-from pytest_int8acc.case.judge import Judge
 from pytest_int8acc.data import Dataset
 from pytest_int8acc.errors import CriterionError
 from pytest_int8acc.graph.instrument import Setting
@@ -31,6 +30,9 @@ from pytest_int8acc.runtime.onnxruntime import OrtEngine
 from pytest_int8acc.runtime.run import run_together
 from pytest_int8acc.scores.compare import compare_outputs
 from pytest_int8acc.scores.criteria import MetricLimit, OutputLimits
+from pytest_int8acc.scores.judge import (
+    Judge,
+)
 from pytest_int8acc.search.types import GroupInfo
 from pytest_int8acc.tensors import Array, Feed, Outputs
 

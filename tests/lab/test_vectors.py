@@ -6,10 +6,12 @@ import numpy as np
 import pytest
 from sample_outputs import Samples, one
 
-from pytest_int8acc.case.judge import Judge
 from pytest_int8acc.case.trials import SampleJudge
 from pytest_int8acc.lab.vectors import ELEMENTS, Prober, sampled
 from pytest_int8acc.scores.criteria import OutputLimits
+from pytest_int8acc.scores.judge import (
+    Judge,
+)
 from pytest_int8acc.scores.metrics import METRICS
 from pytest_int8acc.search.types import Probe
 

@@ -11,7 +11,9 @@ import numpy as np
 import pytest
 from projects import CALIBRATED, Project
 
-from pytest_int8acc.case.forms import fp32_form, int8_form
+from pytest_int8acc.case.forms import (
+    int8_form,
+)
 from pytest_int8acc.data import open_dataset
 from pytest_int8acc.errors import EngineError, MissingBackendError
 from pytest_int8acc.graph.load import load_model
@@ -77,7 +79,7 @@ def test_levels_below_the_case_s_own_can_be_built(
     case = case.model_copy(update={"tensorrt": said})
     made = TrtBackend(Platform("tensorrt", (10, 13, 0), "a GPU", (8, 9)), case, SETTINGS)
     model = load_model(Path(__file__).parents[2] / "example_project" / "digits.onnx")
-    form = fp32_form(model)
+    form = ModelForm.in_full(model)
     assert made.other_levels == others
     with np.load(Path(model.name).parent / "data" / "validation.npz") as data:
         np.savez(case.file.parent / "image.npz", image=data["image"][:4])
@@ -91,14 +93,14 @@ def test_levels_below_the_case_s_own_can_be_built(
 
 def test_tensors_are_shown_of_engines_that_are_built_here(tensorrt: Backend, model: Model) -> None:
     engine = EngineForm(model, "an engine", path=Path("a.engine"))
-    assert tensorrt.shows_tensors(fp32_form(model))
+    assert tensorrt.shows_tensors(ModelForm.in_full(model))
     assert not tensorrt.shows_tensors(engine)
-    assert not OrtBackend(SETTINGS).shows_tensors(fp32_form(model))
+    assert not OrtBackend(SETTINGS).shows_tensors(ModelForm.in_full(model))
 
 
 def test_onnx_runtime_refuses_an_engine_at_once(model: Model) -> None:
     backend = OrtBackend(SETTINGS, "no NVIDIA GPU is seen")
-    backend.check(fp32_form(model))
+    backend.check(ModelForm.in_full(model))
     with pytest.raises(MissingBackendError, match=r"a\.engine: a TensorRT engine, and no NVIDIA GPU is seen"):
         backend.check(EngineForm(model, "an engine", path=Path("a.engine")))
 
@@ -106,7 +108,7 @@ def test_onnx_runtime_refuses_an_engine_at_once(model: Model) -> None:
 def test_files_that_are_not_there_are_missed_before_anything_is_built(
     tensorrt: TrtBackend, model: Model, tmp_path: Path
 ) -> None:
-    tensorrt.check(fp32_form(model))
+    tensorrt.check(ModelForm.in_full(model))
     with pytest.raises(EngineError, match=r"b\.engine: the engine cannot be read: No such file"):
         tensorrt.check(EngineForm(model, "an engine", path=tmp_path / "b.engine"))
     with pytest.raises(EngineError, match=r"b\.cache: the calibration cache cannot be read: No such file"):
@@ -159,7 +161,7 @@ def test_obey_holds_what_computes_in_fp16_but_not_what_q_dq_make_int8(case: Case
     assert plain._request(half, Role.INT8, inputs).precisions == {nodes[0]: "fp32"}
     held = obeys._request(half, Role.INT8, inputs).precisions
     assert held == {**dict.fromkeys(nodes, "fp16"), nodes[0]: "fp32"}
-    assert obeys._request(fp32_form(model), Role.BASELINE, inputs).precisions == {}
+    assert obeys._request(ModelForm.in_full(model), Role.BASELINE, inputs).precisions == {}
     int8 = int8_form(case, model, SETTINGS)
     first = int8.network.groups[0].name
     mixed = int8.under(Plan({first: "fp16"}))
@@ -173,7 +175,7 @@ def test_bf16_wants_strong_typing(case: Case, model: Model, version: tuple[int, 
     case = case.model_copy(update={"candidate": "bf16"})
     backend = TrtBackend(Platform("tensorrt", version, "a GPU", (8, 9)), case, SETTINGS)
     with pytest.raises(EngineError, match="has no BF16") if refused else contextlib.nullcontext():
-        backend.check(fp32_form(model))
+        backend.check(ModelForm.in_full(model))
     backend.close()
 
 

@@ -19,11 +19,15 @@ from plugin_support import LOAD
 from projects import CALIBRATED, Project
 
 from pytest_int8acc.case.data import open_source
-from pytest_int8acc.case.forms import candidate_form, fp32_form, load_float
+from pytest_int8acc.case.forms import (
+    candidate_form,
+    load_float,
+)
+from pytest_int8acc.case.measured import measure
+from pytest_int8acc.case.runs import Forms
 from pytest_int8acc.errors import EngineError, MissingBackendError
-from pytest_int8acc.measure.measured import measure
-from pytest_int8acc.measure.runs import Forms
 from pytest_int8acc.results import Role
+from pytest_int8acc.runtime.forms import ModelForm
 from pytest_int8acc.runtime.store import Store
 from pytest_int8acc.runtime.trt import backend as backends
 from pytest_int8acc.runtime.trt import latency
@@ -69,7 +73,7 @@ def rtx() -> Platform:
 def forms_of(case: Case) -> Forms:
     model = load_float(case)
     candidate, _ = candidate_form(case, model, SETTINGS, implicit=False)
-    return Forms(model, fp32_form(model), candidate)
+    return Forms(model, ModelForm.in_full(model), candidate)
 
 
 @pytest.fixture

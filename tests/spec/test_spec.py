@@ -229,9 +229,7 @@ def test_both_parsers_see_the_same(text: str, monkeypatch: pytest.MonkeyPatch) -
         monkeypatch.setattr("pytest_int8acc.spec.yaml.LOADER", loader)
         root = parse(text.encode()).root
         assert root is not None
-        places.append(
-            (root.plain(), root.keys, [(n.mark, n.keys) for n in root.entries.values()])
-        )
+        places.append((root.plain(), root.keys, [(n.mark, n.keys) for n in root.entries.values()]))
     assert places[0] == places[1]
 
 

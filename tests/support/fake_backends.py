@@ -8,10 +8,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from pytest_int8acc.case import measured as measuring
+from pytest_int8acc.case.measured import Measured, measure
 from pytest_int8acc.data import Dataset
 from pytest_int8acc.graph.model import Model
-from pytest_int8acc.measure import measured as measuring
-from pytest_int8acc.measure.measured import Measured, measure
 from pytest_int8acc.results import EngineInfo, EngineLayer, Role
 from pytest_int8acc.runtime.forms import Form, ModelForm
 from pytest_int8acc.runtime.onnxruntime import OrtBackend

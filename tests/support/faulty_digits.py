@@ -9,7 +9,7 @@ import numpy as np
 import onnx
 from zoo import ZOO, sample_feed
 
-from pytest_int8acc.measure.measured import Measured, measure
+from pytest_int8acc.case.measured import Measured, measure
 from pytest_int8acc.settings import Settings
 from pytest_int8acc.spec.load import load_spec
 

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
-from pytest_int8acc.case.judge import Judge, Scoring, Verdict
+from pytest_int8acc.scores.judge import (
+    Judge,
+    Scoring,
+    Verdict,
+)
 from pytest_int8acc.tensors import Outputs
 
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from pytest_int8acc.case.measured import Measured
 from pytest_int8acc.lab.lab import Lab
-from pytest_int8acc.measure.measured import Measured
 
 
 def lab_of(case: Measured) -> Lab:

@@ -38,7 +38,7 @@ SLOW_TRIALS = _SLOW.format(
 )
 #: A word has come before the file is there.
 SLOW_SETUP = _SLOW.format(
-    module="pytest_int8acc.measure", owner="measured", name="candidate_form", before=1, seconds=5
+    module="pytest_int8acc.case", owner="measured", name="candidate_form", before=1, seconds=5
 )
 _LIMIT = 120.0
 #: Starts Python with SIGINT's default: a job in the background (``nohup ... &``) ignores it.

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-import pytest_int8acc.measure.measured
+import pytest_int8acc.case.measured
 from pytest_int8acc.data import Dataset
 from pytest_int8acc.results import EngineInfo, Role
 from pytest_int8acc.runtime.forms import Form
@@ -90,5 +90,5 @@ def told(monkeypatch: pytest.MonkeyPatch) -> Told:
     def backend(case: object, settings: Settings, *_: object) -> OrtBackend:
         return Telling(settings)
 
-    monkeypatch.setattr(pytest_int8acc.measure.measured, "open_backend", backend)
+    monkeypatch.setattr(pytest_int8acc.case.measured, "open_backend", backend)
     return said

@@ -8,25 +8,79 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from pytest_int8acc.case.judge import Judge, Scoring, Verdict
+from pytest_int8acc.case.rounding import Moved
 from pytest_int8acc.clock import current
 from pytest_int8acc.data import Dataset
 from pytest_int8acc.data.files import find, read_arrays
 from pytest_int8acc.errors import DataError, EngineError, ModelError, blaming
 from pytest_int8acc.goldens.outputs import Cutter
 from pytest_int8acc.graph.model import Model
-from pytest_int8acc.measure.first_look import Preflight
-from pytest_int8acc.measure.rounding import Moved
-from pytest_int8acc.measure.worst import Worst, keep_worst
 from pytest_int8acc.results import Role
 from pytest_int8acc.runtime.forms import Form, ModelForm
 from pytest_int8acc.runtime.onnxruntime import Sessions
 from pytest_int8acc.runtime.protocol import Backend, Engine
 from pytest_int8acc.runtime.run import lock_step
+from pytest_int8acc.scores.compare import Comparison, sample_ratios
 from pytest_int8acc.scores.dead import Spread
+from pytest_int8acc.scores.judge import (
+    Judge,
+    Scoring,
+    Verdict,
+)
 from pytest_int8acc.scores.sums import samples_in
 from pytest_int8acc.spec.models import Case
 from pytest_int8acc.tensors import Array, Feed, Outputs, describe, did_you_mean
+
+
+@dataclass(frozen=True, eq=False)
+class Preflight:
+    """What the first samples say, and the engines that they were run on."""
+
+    baseline: Engine | None = None
+    """None where the baseline was kept and is not run."""
+    candidate: Engine | None = None
+    """None where it is still to be calibrated."""
+    fp32: Callable[[], Engine] | None = None
+    """Opens the float model; None where the baseline is that, or where ONNX Runtime cannot run it."""
+    steady: Scoring | None = None
+    """Two runs of the baseline, where they gave the same numbers bit for bit; None where they did not."""
+    doubtful: bool = False
+    """Whether FP32 is wanted on all samples whatever INT8 gives."""
+    settled: bool = False
+    """Whether FP16 was found not to overflow on all samples."""
+    notes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, eq=False)
+class Worst:
+    """One sample of one output."""
+
+    sample: int
+    ratio: float
+    """Its signal over its noise, as powers."""
+    baseline: Array
+    """Its output, of the shape of one sample."""
+    int8: Array
+
+
+def keep_worst(kept: dict[str, Worst], comparison: Comparison, baseline: Feed, int8: Feed) -> None:
+    """Take over what of the batch just compared is worse than what is ``kept``, by output."""
+    for name, stats in comparison.statistics.items():
+        rows = stats.latest
+        ours, theirs = stats.cut(baseline[stats.output]), stats.cut(int8[stats.output])
+        if stats.difference or not len(rows) or not ours.ndim:
+            continue
+        ratios = sample_ratios(rows)
+        at = int(ratios.argmin())
+        if ratios[at] < (kept[name].ratio if name in kept else float("inf")):
+            sample = stats.samples - len(rows) + at
+            kept[name] = Worst(sample, float(ratios[at]), ours[at].copy(), theirs[at].copy())
+
+
+def worst_of(kept: Mapping[str, Worst], output: str, sample: int | None) -> Worst | None:
+    """What was kept of an output, where its scores name that sample, too."""
+    worst = kept.get(output)
+    return worst if worst is not None and worst.sample == sample else None
 
 
 @dataclass(eq=False)

@@ -16,22 +16,32 @@ import numpy as np
 import onnx
 from onnx import TensorProto, helper
 
-from pytest_int8acc.case.judge import Judge, Scoring
+from pytest_int8acc.case.file_truth import FileTruth, check_baseline
+from pytest_int8acc.case.overflow import (
+    compared,
+    lost_by_baseline,
+    made_floats,
+    refuse_overflow,
+)
+from pytest_int8acc.case.runs import (
+    Preflight,
+    check_interface,
+)
 from pytest_int8acc.data import Dataset
 from pytest_int8acc.data.layout import read_layout
 from pytest_int8acc.errors import EngineError, blaming
 from pytest_int8acc.graph.formats import FP16
 from pytest_int8acc.graph.groups import moves_values
 from pytest_int8acc.graph.model import Model
-from pytest_int8acc.measure.caveats import compared, lost_by_baseline, made_floats, refuse_overflow
-from pytest_int8acc.measure.file_truth import FileTruth, check_baseline
-from pytest_int8acc.measure.first_look import Preflight
-from pytest_int8acc.measure.runs import check_interface
 from pytest_int8acc.results import Role
 from pytest_int8acc.runtime.forms import Form
 from pytest_int8acc.runtime.onnxruntime import Sessions
 from pytest_int8acc.runtime.protocol import Backend, Engine
 from pytest_int8acc.runtime.run import cut, lock_step
+from pytest_int8acc.scores.judge import (
+    Judge,
+    Scoring,
+)
 from pytest_int8acc.spec.models import Case
 from pytest_int8acc.tensors import Feed
 

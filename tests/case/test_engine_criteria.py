@@ -10,7 +10,7 @@ import pytest
 from projects import CALIBRATED, Project
 from report_cases import case
 
-import pytest_int8acc.measure.measured
+import pytest_int8acc.case.measured
 from pytest_int8acc.report.engines import engine_lines, int8_layers, no_int8
 from pytest_int8acc.report.plain import restore
 from pytest_int8acc.results import CaseResult, EngineInfo, EngineLayer, Latency, Role, Score
@@ -47,7 +47,7 @@ def judged(monkeypatch: pytest.MonkeyPatch, project: Project, criteria: str, *to
     def backend(case: object, settings: Settings, *_: object) -> OrtBackend:
         return Telling(settings)
 
-    monkeypatch.setattr(pytest_int8acc.measure.measured, "open_backend", backend)
+    monkeypatch.setattr(pytest_int8acc.case.measured, "open_backend", backend)
     return project.check(f"{CALIBRATED}criteria: [{{sqnr_db: 10}}, {criteria}]\n")
 
 

@@ -30,7 +30,7 @@ import numpy as np
 from onnx import parser
 from pytest_int8acc.graph.load import normalize
 from pytest_int8acc.graph.model import make_model
-from pytest_int8acc.measure.shapes import tensor_shapes
+from pytest_int8acc.case.shapes import tensor_shapes
 
 body = " ".join(f"t{i + 1} = Tanh(t{i})" for i in range(48))
 head = '<ir_version: 8, opset_import: ["": 17]> g (float[n, 65536] t0) => (float[n, 65536] t48)'

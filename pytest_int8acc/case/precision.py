@@ -6,13 +6,24 @@ import math
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 
-from pytest_int8acc.case.forms import Int8Form
+from pytest_int8acc.case.forms import (
+    Int8Form,
+)
+from pytest_int8acc.case.shapes import (
+    macs_of,
+)
 from pytest_int8acc.data import Dataset
 from pytest_int8acc.graph.asked import low_products
 from pytest_int8acc.graph.formats import INT8
 from pytest_int8acc.graph.index import body_names
-from pytest_int8acc.measure.work import macs_of
-from pytest_int8acc.results import EngineInfo, LayerShare, OutputResult, PrecisionContract, Role, Score
+from pytest_int8acc.results import (
+    EngineInfo,
+    LayerShare,
+    OutputResult,
+    PrecisionContract,
+    Role,
+    Score,
+)
 from pytest_int8acc.results.engines import Kind
 from pytest_int8acc.results.precision import AskedBy, Realized
 from pytest_int8acc.runtime.forms import Form, ImplicitForm
@@ -119,7 +130,59 @@ def _with_engine(
     )
 
 
-def int8_share_score(contract: PrecisionContract | None, limit: float) -> Score:
+def engine_scores(
+    case: Case, backend: Backend, contract: PrecisionContract | None
+) -> tuple[tuple[Score, ...], tuple[str, ...]]:
+    """Scores of the case's engine criteria, and warnings of those that cannot be judged.
+
+    Without a criterion, the share of INT8 and the speedup are reported all the same where they are known.
+    """
+    limits: dict[str, float] = {}
+    for criterion in case.criteria:
+        if isinstance(criterion, EngineCriterion):
+            limits |= criterion.model_dump(exclude_none=True)
+    share = limits.pop("int8_share", None)
+    scores = () if share is None else (_share_score(contract, share),)
+    if backend.builds_engines:
+        return (*scores, *_scores({info.role: info for info in backend.engines}, limits)), ()
+    said = f"{', '.join(limits)} not judged: ONNX Runtime builds no engine (backend: tensorrt does)"
+    return scores, (said,) if limits else ()
+
+
+def _scores(engines: dict[Role, EngineInfo], limits: Mapping[str, float]) -> tuple[Score, ...]:
+    int8, baseline = engines.get(Role.INT8), engines.get(Role.BASELINE)
+    scores = []
+    if int8 is not None and (int8.weighted or "int8_layers" in limits):
+        scores.append(_share(int8, limits.get("int8_layers")))
+    if int8 is not None and baseline is not None and int8.latency and baseline.latency:
+        fast, slow = int8.latency, baseline.latency
+        spread = slow.high_ms / max(fast.low_ms, 1e-9) - slow.low_ms / max(fast.high_ms, 1e-9)
+        speedup = slow.median_ms / max(fast.median_ms, 1e-9)
+        note = f"{slow.median_ms:.3g} ms to {fast.median_ms:.3g} ms; spread {spread / 2:.2g}"
+        scores.append(Score("engine", "speedup", speedup, limits.get("speedup"), note=note))
+    elif "speedup" in limits:
+        scores.append(Score("engine", "speedup", float("nan"), limits["speedup"], note="no latency known"))
+    return tuple(scores)
+
+
+def _share(engine: EngineInfo, limit: float | None) -> Score:
+    """What runs in INT8, as far as that is known: a limit between the least and the most is not judged."""
+    least, most = engine.int8_share
+    if not engine.untold:
+        note = "" if engine.weighted else "the engine does not tell its layers"
+        return Score("engine", "int8_layers", least, limit, note=note)
+    every = engine.weighted + engine.untold
+    note = f"of {engine.untold} of {every} layers, in fused regions, TensorRT does not tell the precision"
+    if limit is None or limit <= least:
+        return Score("engine", "int8_layers", least, limit, note=f"at least; {note}")
+    if most < limit:
+        return Score("engine", "int8_layers", most, limit, note=f"at most; {note}")
+    return Score(
+        "engine", "int8_layers", float("nan"), limit, note=f"{note}: between {least:.2g} and {most:.2g}"
+    )
+
+
+def _share_score(contract: PrecisionContract | None, limit: float) -> Score:
     """The share of the multiply-accumulates in INT8: realized by an engine, else as asked for.
 
     A limit between the least and the most that an engine may have run in INT8 is not judged: nan.

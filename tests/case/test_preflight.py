@@ -12,10 +12,10 @@ from projects import CALIBRATED, Project
 
 import pytest_int8acc.case.data
 from pytest_int8acc.answer import check
+from pytest_int8acc.case import preflight
 from pytest_int8acc.data import open_dataset
 from pytest_int8acc.errors import CriterionError, DataError, ModelError
 from pytest_int8acc.graph.model import Model
-from pytest_int8acc.measure import preflight
 from pytest_int8acc.runtime.onnxruntime import OrtEngine
 from pytest_int8acc.settings import Settings
 from pytest_int8acc.spec.load import load_spec

@@ -11,8 +11,8 @@ import pytest
 from projects import CALIBRATED, Project
 
 from pytest_int8acc.answer import conclude
-from pytest_int8acc.measure import preflight
-from pytest_int8acc.measure.measured import Measured, measure
+from pytest_int8acc.case import preflight
+from pytest_int8acc.case.measured import Measured, measure
 from pytest_int8acc.results import CaseResult, Role, Score
 from pytest_int8acc.runtime.run import run_together
 from pytest_int8acc.settings import Settings

@@ -8,11 +8,15 @@ from dataclasses import replace
 
 import numpy as np
 
-from pytest_int8acc.case.judge import Judge, Scoring, Verdict
 from pytest_int8acc.data import Batch, Dataset
 from pytest_int8acc.results import Interval, Role, Score
 from pytest_int8acc.runtime.protocol import Engine
 from pytest_int8acc.runtime.run import cut
+from pytest_int8acc.scores.judge import (
+    Judge,
+    Scoring,
+    Verdict,
+)
 from pytest_int8acc.scores.reserve import around
 from pytest_int8acc.tensors import Array, Feed
 

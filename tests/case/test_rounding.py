@@ -15,16 +15,19 @@ from labs import lab_of
 from onnx import parser
 from projects import CALIBRATED, Project
 
-from pytest_int8acc.case.judge import Judge, Scoring
+from pytest_int8acc.case.measured import measure
+from pytest_int8acc.case.rounding import MOVES, STEP, moved_batches, with_rounding
 from pytest_int8acc.data import Batch
 from pytest_int8acc.graph.model import Model
 from pytest_int8acc.graph.network import Plan
-from pytest_int8acc.measure.measured import measure
-from pytest_int8acc.measure.rounding import MOVES, STEP, moved_batches, with_rounding
 from pytest_int8acc.results import CaseResult, Role, Score
 from pytest_int8acc.runtime.onnxruntime import Sessions
 from pytest_int8acc.runtime.protocol import Engine
 from pytest_int8acc.scores.criteria import OutputLimits
+from pytest_int8acc.scores.judge import (
+    Judge,
+    Scoring,
+)
 from pytest_int8acc.settings import Settings
 from pytest_int8acc.spec.load import load_spec
 from pytest_int8acc.tensors import Feed
@@ -93,7 +96,7 @@ def test_one_sample_that_rounding_decides_is_unsteady(tmp_path: Path) -> None:
 def test_inputs_are_not_moved_where_the_limit_is_far(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, limit: float
 ) -> None:
-    import pytest_int8acc.measure.rounding as rounding
+    import pytest_int8acc.case.rounding as rounding
 
     project = Project(tmp_path)
     edge(project, 1)
@@ -107,7 +110,7 @@ def looked_at(limit: float, monkeypatch: pytest.MonkeyPatch, luck: float = 0.0) 
 
     With ``luck`` it is off by more or less wherever inputs are moved.
     """
-    import pytest_int8acc.measure.rounding as rounding
+    import pytest_int8acc.case.rounding as rounding
 
     rng, ran = np.random.default_rng(0), Counter[str]()
     x = rng.normal(size=(6, 40)).astype(np.float32)
@@ -155,7 +158,7 @@ def test_inputs_move_until_it_is_known_that_the_score_stays(
 
 
 def test_outputs_that_take_much_memory_are_not_kept(monkeypatch: pytest.MonkeyPatch) -> None:
-    import pytest_int8acc.measure.rounding as rounding
+    import pytest_int8acc.case.rounding as rounding
 
     monkeypatch.setattr(rounding, "_KEPT_BYTES", 100)
     assert looked_at(34.0, monkeypatch)[Role.BASELINE] == 2
@@ -243,7 +246,7 @@ def test_fixes_are_moved_in_fp32_where_fp16_is_emulated(
     (case,) = load_spec(tmp_path / "case.int8acc.yaml")
     measured = measure(case, Settings())
     monkeypatch.setattr(Sessions, "configured", opened)
-    monkeypatch.setattr("pytest_int8acc.measure.measured.with_rounding", looked)
+    monkeypatch.setattr("pytest_int8acc.case.measured.with_rounding", looked)
     lab_of(measured).prove(Plan())
     measured.close()
     assert any(t.dtype == np.float16 for t in models[-1].values().values()) == half

@@ -12,13 +12,52 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cache
+from functools import cache, partial
 
+from pytest_int8acc.case.caveats import (
+    caveats,
+    compare_data,
+    lint_model,
+    lint_network,
+    not_judged,
+    nothing_compared,
+    shown_inside,
+)
+from pytest_int8acc.case.criteria import (
+    check_outputs,
+    load_judge,
+)
 from pytest_int8acc.case.data import check_files, low_of, open_source
 from pytest_int8acc.case.dead import try_criteria
-from pytest_int8acc.case.extra_outputs import with_named
-from pytest_int8acc.case.forms import Int8Form, candidate_form, int8_form, load_float
-from pytest_int8acc.case.judge import Judge, Verdict, check_outputs, load_judge
+from pytest_int8acc.case.file_truth import FileTruth, candidate_truth
+from pytest_int8acc.case.forms import (
+    Int8Form,
+    baseline_form,
+    candidate_form,
+    int8_form,
+    load_float,
+    with_named,
+)
+from pytest_int8acc.case.overflow import (
+    lost_by_baseline,
+    refuse_overflow,
+)
+from pytest_int8acc.case.precision import (
+    engine_scores,
+    precision_contract,
+)
+from pytest_int8acc.case.preflight import preflight, preflight_of_golden
+from pytest_int8acc.case.rounding import Moved, with_rounding
+from pytest_int8acc.case.runs import (
+    Forms,
+    Preflight,
+    Reference,
+    Runs,
+    Wanted,
+    check_interface,
+    read_reference,
+    run_forms,
+)
 from pytest_int8acc.clock import Clock, current
 from pytest_int8acc.data import Dataset
 from pytest_int8acc.errors import blaming
@@ -27,32 +66,6 @@ from pytest_int8acc.goldens.golden_store import Compared, GoldenStore, open_gold
 from pytest_int8acc.graph.formats import INT8
 from pytest_int8acc.graph.model import Model
 from pytest_int8acc.graph.network import Precision
-from pytest_int8acc.measure.caveats import (
-    caveats,
-    compare_data,
-    engine_scores,
-    lint_model,
-    lint_network,
-    lost_by_baseline,
-    not_judged,
-    nothing_compared,
-    refuse_overflow,
-    shown_inside,
-)
-from pytest_int8acc.measure.file_truth import FileTruth, candidate_truth
-from pytest_int8acc.measure.first_look import Preflight
-from pytest_int8acc.measure.precision import precision_contract
-from pytest_int8acc.measure.preflight import preflight, preflight_of_golden
-from pytest_int8acc.measure.rounding import Moved, with_rounding
-from pytest_int8acc.measure.runs import (
-    Forms,
-    Reference,
-    Runs,
-    Wanted,
-    check_interface,
-    read_reference,
-    run_forms,
-)
 from pytest_int8acc.results import CaseResult, Finding, Role, Score
 from pytest_int8acc.runtime.forms import Form, ImplicitForm, ModelForm
 from pytest_int8acc.runtime.onnxruntime import Sessions, sessions_of
@@ -60,6 +73,10 @@ from pytest_int8acc.runtime.open import open_backend
 from pytest_int8acc.runtime.protocol import Backend, Engine
 from pytest_int8acc.runtime.run import lock_step
 from pytest_int8acc.runtime.trt.children import Workers
+from pytest_int8acc.scores.judge import (
+    Judge,
+    Verdict,
+)
 from pytest_int8acc.settings import Settings
 from pytest_int8acc.spec.models import Case
 from pytest_int8acc.tensors import Feed, Outputs
@@ -263,7 +280,8 @@ def _set_up(case: Case, settings: Settings, backend: Backend, golden_store: Gold
     parses = settings.backend == "auto" and not backend.builds_engines  # which would parse it anyway
     findings, data_findings = lint_model(case, model, settings, parses), compare_data(case, model, inputs)
     assert model.file is not None  # it was loaded
-    baseline, truth = golden_store.form(model), FileTruth(model.file, inputs, sessions_of(settings))
+    baseline = golden_store.form(model, partial(baseline_form, case, model))
+    truth = FileTruth(model.file, inputs, sessions_of(settings))
     setup = _Setup(
         *(
             case,
@@ -286,9 +304,7 @@ def _set_up(case: Case, settings: Settings, backend: Backend, golden_store: Gold
     return setup if waits and not backend.builds_engines else setup.calibrated()
 
 
-def _measure(
-    case: Case, settings: Settings, backend: Backend, golden_store: GoldenStore
-) -> Measured:
+def _measure(case: Case, settings: Settings, backend: Backend, golden_store: GoldenStore) -> Measured:
     sessions, clock = sessions_of(settings), current()
     setup = _set_up(case, settings, backend, golden_store)
     golden_store, inputs = setup.golden_store, setup.inputs

@@ -1,0 +1,208 @@
+"""What to doubt: the Q/DQ, the scales, the data; and what a verdict is worth."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
+from fnmatch import fnmatchcase
+from pathlib import Path
+
+from pytest_int8acc.case.data import calibration_data, low_of
+from pytest_int8acc.case.forms import (
+    Int8Form,
+)
+from pytest_int8acc.case.runs import Runs
+from pytest_int8acc.data import Dataset
+from pytest_int8acc.data.preprocessing import compare_inputs, sample_arrays
+from pytest_int8acc.errors import ModelError, listed
+from pytest_int8acc.graph.index import bodies
+from pytest_int8acc.graph.lint import lint, lint_scales
+from pytest_int8acc.graph.lint.rules import find
+from pytest_int8acc.graph.load import read_model
+from pytest_int8acc.graph.model import Model
+from pytest_int8acc.graph.qdq import check_formats
+from pytest_int8acc.results import (
+    Finding,
+    OutputResult,
+    Role,
+    Score,
+    by_rule,
+)
+from pytest_int8acc.runtime.forms import Form
+from pytest_int8acc.runtime.onnxruntime import saturation
+from pytest_int8acc.runtime.protocol import Backend
+from pytest_int8acc.runtime.trt.parse import refusal
+from pytest_int8acc.scores.judge import (
+    Judge,
+)
+from pytest_int8acc.scores.user_metric import MetricRun
+from pytest_int8acc.settings import Settings
+from pytest_int8acc.spec.criteria import MetricCriterion
+from pytest_int8acc.spec.models import Case
+
+
+def lint_model(case: Case, model: Model, settings: Settings, parses: bool) -> tuple[Finding, ...]:
+    """What lint says of the case's own Q/DQ model, read as it is in the file; nothing where it has none.
+
+    Where ``parses``, and lint finds no error, TensorRT-RTX's parser is asked too, if it is installed.
+
+    Raises ModelError where the settings make an error of what TensorRT rejects; or the file cannot be read,
+    or is quantized to other formats than INT8 alone.
+    """
+    if settings.lint == "off" or case.source.model is None:
+        return ()
+    with case.at(f"{case.source.where}.model"):
+        path = case.path(case.source.model)
+        given = read_model(path)
+        check_formats(given, low_of(case))
+        found = lint(given, float_model=model)
+        if parses and not case.tensorrt.plugins and not _errors(found):
+            found += _not_parsed(path)
+        return _judged(case.source.model, found, settings)
+
+
+def lint_network(case: Case, int8: Int8Form | None, settings: Settings) -> tuple[Finding, ...]:
+    """What lint says of scales from a file; a network read from a Q/DQ model has been linted as that.
+
+    Raises ModelError where the settings make an error of what TensorRT rejects.
+    """
+    if settings.lint == "off" or int8 is None or case.source.model is not None:
+        return ()
+    with case.at(f"{case.source.where}.scales"):
+        return _judged(case.model, lint_scales(int8.network), settings)
+
+
+def _not_parsed(path: Path) -> tuple[Finding, ...]:
+    """What TensorRT-RTX's parser says against a model; nothing where it takes it, or is not installed."""
+    parse_error = refusal(path)
+    if parse_error is None:
+        return ()
+    return (find("not-parsed", parse_error.node or path.name, f"TensorRT-RTX says: {parse_error.message}"),)
+
+
+def compare_data(case: Case, model: Model, inputs: Dataset) -> tuple[Finding, ...]:
+    """How the calibration samples differ from the inputs that are compared; nothing where they are one."""
+    samples = calibration_data(case, model)
+    if samples is None:
+        return ()
+    return compare_inputs(sample_arrays(samples, model.inputs), sample_arrays(inputs, model.inputs))
+
+
+def _errors(found: Iterable[Finding]) -> list[Finding]:
+    return [finding for finding in found if finding.severity == "error"]
+
+
+def _judged(name: str, found: tuple[Finding, ...], settings: Settings) -> tuple[Finding, ...]:
+    groups = by_rule(_errors(found))
+    refused = settings.lint == "error" or (settings.lint == "auto" and settings.backend != "onnxruntime")
+    if not (refused and groups):
+        return found
+    counts = [f"{group[0].rule} ({len(group)} node{'s' * (len(group) > 1)})" for group in groups]
+    lines = [f"{name}: TensorRT refuses this model: {', '.join(counts)}; nothing was compared"]
+    for first, *_ in groups:
+        lines += [f"  {first.rule}, as at '{first.subject}': {first.text}", f"    {first.remedy}"]
+    if settings.lint == "auto":
+        lines.append("Where ONNX Runtime alone runs it, say 'backend: onnxruntime' in the spec.")
+    lines.append("To compare it all the same, set int8acc_lint = warn in the pytest configuration.")
+    raise ModelError("\n".join(lines))
+
+
+def nothing_compared(runs: Runs) -> Iterator[str]:
+    """Outputs that are zero throughout: any model that gives zeros passes."""
+    for name in sorted(runs.zero[Role.BASELINE]):
+        yield f"output '{name}' is 0 in all samples: nothing is compared"
+
+
+def shown_inside(model: Model, backend: Backend) -> Iterator[str]:
+    """What judging tensors inside does to engines."""
+    if model.extra_outputs and backend.builds_engines:
+        named = listed([output.name for output in model.outputs if output.name in model.extra_outputs])
+        yield (
+            f"criteria name {named} inside the model: the engines give that beside their outputs, so less is "
+            "fused around it than in an engine of the model as it is"
+        )
+
+
+def not_judged(
+    case: Case, own_judge: Judge, outputs: Sequence[OutputResult], recorded: bool
+) -> Iterator[str]:
+    """What no criterion looks at: outputs without a limit, labels that no metric takes.
+
+    Args:
+        case: The case.
+        own_judge: Its criteria, without accepted scores.
+        outputs: How its outputs were judged.
+        recorded: Whether a golden is recorded, whose limits are those of the next run.
+    """
+    limited = {o.output for o in outputs if o.problem or any(s.limit is not None for s in o.scores)}
+    free = list(dict.fromkeys(o.output for o in outputs if o.output not in limited))
+    own = [c.metric for c in case.criteria if isinstance(c, MetricCriterion)]
+    left_out = [n for n in free if any(n == wish or fnmatchcase(n, wish) for wish in case.unjudged)]
+    several = len({output.output for output in outputs}) > 1
+    seen = [name for name in free if name not in left_out] if several and not recorded else []
+    if left_out:
+        yield f"not judged, as 'unjudged' says: {listed(left_out)}"
+    if seen and own:
+        yield f"no limit on {listed(seen)}: only {', '.join(dict.fromkeys(own))} may look there"
+    runs = [MetricRun(limit, function, own_judge.labels) for limit, function in own_judge.metrics]
+    if case.labels is not None and not any(run.labelled for run in runs):
+        where = f"labels: {case.labels} are read by no criterion"
+        named = "name a metric, like {metric: top1}"
+        if not own:
+            yield f"{where}; {named}"
+        else:
+            metrics = ", ".join(dict.fromkeys(own))
+            yield f"{where}: {metrics} takes no labels; give it 'labels' as an argument, or {named}"
+
+
+def caveats(
+    settings: Settings,
+    int8: Int8Form | None,
+    baseline: Form,
+    outputs: Sequence[OutputResult],
+    metrics: Sequence[Score],
+    lost: Sequence[Score],
+) -> Iterator[str]:
+    """What makes the verdict worth less than it looks, weightiest first."""
+    scores = {(s.subject, s.metric): s for output in outputs for s in output.scores}
+    for score in lost:
+        int8_score = scores[score.subject, score.metric]
+        worse = score.value < int8_score.value if score.bound == "min" else score.value > int8_score.value
+        yield (
+            f"{baseline.description} is off already: {score.subject} {score.metric} {score.value:.6g} "
+            f"against FP32, limit {score.limit:g}" + (": INT8 is not the problem" if worse else "")
+        )
+    for score in metrics:
+        own = replace(score, value=math.nan if score.baseline is None else score.baseline)
+        if score.baseline is not None and not own.passed:
+            yield f"the baseline itself misses {score.subject}: {own.value:.6g}, limit {score.limit:g}"
+    for score in (*scores.values(), *metrics):
+        if score.limit_in_noise:
+            yield (
+                f"{score.name}: the limit {score.limit:g} lies inside the noise "
+                f"({score.noise:g} between two runs of the baseline): its verdict means little"
+            )
+    yield from _unread_in_bodies(int8)
+    left_high = int8.network.left_high if int8 else {}
+    without = [name for name, why in left_high.items() if why.kind == "no-scale"]
+    if int8 and without:
+        every = len(int8.network.groups) + len(left_high)
+        yield f"{len(without)} of {every} groups have no scale and are not in INT8"
+    if settings.mode == "native" and saturation().saturates:
+        check = saturation()
+        yield (
+            f"this CPU saturates ONNX Runtime's INT8 kernels: {check.measured:.4g} instead of "
+            f"{check.expected:g}; use mode exact"
+        )
+
+
+def _unread_in_bodies(int8: Int8Form | None) -> Iterator[str]:
+    """Q/DQ in bodies that is no pair: it runs as it stands in the file, and no plan takes it off."""
+    network = None if int8 is None else int8.network
+    if network is None or not network.fixed_pairs:
+        return
+    inside = {body.path + node.name for body in bodies(network.model.graph) for node in body.graph.node}
+    unread = [name for name in network.fixed_pairs if name in inside]
+    if unread:
+        yield f"Q/DQ in a body of If, Loop or Scan is no pair and stays in every plan: {listed(unread)}"

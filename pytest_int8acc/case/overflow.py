@@ -1,0 +1,157 @@
+"""What FP16 cannot hold: the baseline compared with FP32, and the tensors that overflow in it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+import numpy as np
+import onnx
+
+from pytest_int8acc.case.runs import Runs
+from pytest_int8acc.data import Dataset
+from pytest_int8acc.errors import ModelError, blaming
+from pytest_int8acc.graph.formats import FP16
+from pytest_int8acc.graph.model import Model
+from pytest_int8acc.observers.collect import collect_maxima
+from pytest_int8acc.results import (
+    Role,
+    Score,
+)
+from pytest_int8acc.runtime.forms import Form, ModelForm
+from pytest_int8acc.runtime.onnxruntime import Sessions
+from pytest_int8acc.runtime.run import lock_step
+from pytest_int8acc.scores.judge import (
+    Judge,
+    Scoring,
+)
+from pytest_int8acc.tensors import Feed
+
+#: Tensors beyond FP16 that an error tells, and that are tried at most.
+_TOLD, _TRIED = 3, 16
+
+
+def compared(judge: Judge, place: str, batches: Iterable[Mapping[Role, Feed]]) -> Runs:
+    """FP32 and the baseline compared, by the limits on outputs alone, which stand at ``place``."""
+    scoring = Scoring(judge, judged_only=True)
+    runs = Runs("", (), judge, lambda _: iter(()), {(Role.FP32, Role.BASELINE): scoring})
+    for found in batches:
+        with blaming(place):
+            scoring.add(found[Role.FP32], found[Role.BASELINE], 0)
+        for role in (Role.FP32, Role.BASELINE):
+            runs.look(role, found[role])
+    return runs
+
+
+def lost_by_baseline(runs: Runs) -> list[Score]:
+    """Limits of the case that the baseline itself misses against FP32."""
+    compared = runs.scorings.get((Role.FP32, Role.BASELINE))
+    outputs = compared.outputs.results() if compared else ()
+    return [score for output in outputs for score in output.scores if not score.passed]
+
+
+def refuse_overflow(
+    lost: Sequence[Score], runs: Runs, model: Model, baseline: Form, inputs: Dataset, sessions: Sessions
+) -> None:
+    """Raise ModelError, naming the tensors at fault, where FP16 gives inf, or 0 alone, and is lost by it.
+
+    An inf need not reach an output: one that is divided by gives 0, in the baseline and in INT8 alike.
+    """
+    fp32 = Role.FP32 in runs.roles
+    bad = sorted(runs.broken[Role.BASELINE] - runs.broken[Role.FP32]) if fp32 else []
+    gone = [
+        f"output '{name}' is 0 in all samples, and not in FP32"
+        for name in sorted(runs.zero[Role.BASELINE] - runs.zero[Role.FP32] if fp32 else ())
+    ]
+    if not baseline.half or not (bad or lost or gone):
+        return
+    known = baseline.overflows if isinstance(baseline, ModelForm) else ()
+    beyond = _overflowing(model, inputs, sessions)
+    harmful = _harmful(model, list(beyond), runs.judge, inputs, sessions)
+    where = [*known, *(beyond[tensor] for tensor in harmful or beyond)]
+    if bad or where or gone:
+        lacking = gone or [f"'{s.subject}' misses its {s.metric} against FP32" for s in lost]
+        worst = f"output '{bad[0]}' is not finite" if bad else lacking[0]
+        how, remedy = "an overflow", f"keep these values below {FP16.highest:g}"
+        if not where:
+            where = [*_vanishing(model), *_broken(baseline.model, inputs, sessions)]
+            how, remedy = "numbers too small for FP16", "keep them above 6e-8"
+        raise ModelError(
+            f"{model.name}: in FP16 {worst}, by {how} inside the model; quantization is not the problem.\n"
+            + "".join(f"  {sentence}\n" for sentence in where[:_TOLD])
+            + f"Mend the model: {remedy}. 'candidate: fp16' finds what must stay in FP32; 'baseline: fp32'\n"
+            "compares quantization alone, and an engine in FP16 is lost all the same."
+        )
+
+
+def _overflowing(model: Model, inputs: Dataset, sessions: Sessions) -> dict[str, str]:
+    """Tensors whose FP32 values exceed what FP16 holds, in topological order, and what to say of them."""
+    tensors, makers, found = made_floats(model), model.index.producer, dict[str, str]()
+    maxima = collect_maxima(model, tensors, inputs, sessions)
+    for tensor in tensors:
+        if FP16.highest < maxima.amax(tensor) < np.inf:
+            node = makers[tensor]
+            reached = f"reaches {maxima.amax(tensor):.4g}, FP16 ends at {FP16.highest:g}"
+            found[tensor] = f"'{tensor}' of {node.op_type} '{node.name}' {reached}"
+    return found
+
+
+def _harmful(
+    model: Model, tensors: Sequence[str], judge: Judge, inputs: Dataset, sessions: Sessions
+) -> list[str]:
+    """Of tensors beyond FP16, those that lose an output when nothing else is rounded to it.
+
+    An inf that ends in a Tanh or a Clip does no harm. So many tensors are tried as are told.
+    """
+    plain, found = sessions.exact(model), list[str]()
+    for tensor in tensors[:_TRIED]:
+        engines = {Role.FP32: plain, Role.BASELINE: sessions.exact(_halved(model, tensor), optimized=False)}
+        sides = compared(judge, "", (outputs for _, outputs in lock_step(engines, inputs)))
+        if sides.spoilt or lost_by_baseline(sides):
+            found.append(tensor)
+        if len(found) == _TOLD:
+            break
+    return found
+
+
+def _halved(model: Model, tensor: str) -> Model:
+    """The model with one tensor rounded to FP16, for all that reads it and as an output."""
+    editor, nodes = model.edit(), list[onnx.NodeProto]()
+    wide, half, back = (editor.unique(f"{tensor}/{name}") for name in ("wide", "half", "back"))
+    for node in editor.graph.node:
+        nodes.append(node)
+        if tensor in node.output:
+            node.output[list(node.output).index(tensor)] = wide
+            nodes.append(onnx.helper.make_node("Cast", [wide], [half], half, to=onnx.TensorProto.FLOAT16))
+            nodes.append(onnx.helper.make_node("Cast", [half], [tensor], back, to=onnx.TensorProto.FLOAT))
+    editor.set_nodes(nodes)
+    return editor.done()
+
+
+def made_floats(model: Model) -> list[str]:
+    """Float tensors that nodes make, in topological order."""
+    floats = {name for name, info in model.values().items() if info.dtype == np.float32 and info.shape}
+    return [name for name in model.index.producer if name in floats]
+
+
+def _vanishing(model: Model) -> Iterator[str]:
+    """Constants that are 0 in FP16, such as an epsilon."""
+    for name, array in model.constants().items():
+        readers = model.index.readers(name)
+        if array.dtype == np.float32 and readers and array.any() and not FP16.round(array).any():
+            node, _ = readers[-1]
+            amax = float(np.abs(array).max())
+            yield f"'{name}' of {node.op_type} '{node.name}' is {amax:.4g}, which is 0 in FP16"
+
+
+def _broken(half: Model, inputs: Dataset, sessions: Sessions) -> Iterator[str]:
+    """Nodes of a model in FP16 that make inf or NaN of finite numbers, in topological order."""
+    floats = {n for n, info in half.values().items() if info.dtype in (np.float16, np.float32) and info.shape}
+    made = [name for node in half.graph.node for name in node.output if name in floats]
+    if not made:
+        return
+    maxima = collect_maxima(half, made, inputs, sessions)
+    lost = {name for name in made if not np.isfinite(maxima.amax(name))}
+    for node in half.graph.node:
+        bad = lost.intersection(node.output)
+        if bad and not lost.intersection(node.input):
+            yield f"{node.op_type} '{node.name}' makes inf or NaN of finite numbers in FP16"
