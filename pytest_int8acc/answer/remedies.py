@@ -1,186 +1,250 @@
-"""The cheapest way to meet the criteria: the first that is proved, and the search's own plan beside it."""
+"""Remedies: every way to make a failing case meet its criteria, tried cheapest first.
+
+    unfuse or fuse ─fails→ recalibrate ─fails→ migrate ─fails→ all scales ─fails→ mixed; the search's own plan
+
+A remedy is one function in ``answer.proposals`` and one row of ``REMEDIES``. The function proposes plans. One
+loop, ``find_remedies``, simulates each plan on all samples, builds it with the case's own backend, judges it,
+and stops at the first that meets the criteria with a reserve. The order is that of NVIDIA's INT8 debugging
+guide.
+"""
 
 from __future__ import annotations
 
-import logging
 import math
-from collections.abc import Iterator
-from dataclasses import dataclass, replace
-from functools import partial
-from typing import Literal
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field, replace
 
-from pytest_int8acc.answer.norms import fuse_norms
-from pytest_int8acc.answer.precision import Found, keeps_low
-from pytest_int8acc.answer.scales import units
-from pytest_int8acc.answer.ways import WAYS, Candidate, Work, mix
-from pytest_int8acc.graph.network import Network
-from pytest_int8acc.graph.plan import activation_scales
+from pytest_int8acc.answer.precision import Found
+from pytest_int8acc.answer.proposals import (
+    Known,
+    Proposal,
+    fuse_norms,
+    keep_high,
+    migrate_ranges,
+    mix,
+    recalibrate,
+    rescale_all,
+    rescale_all_migrated,
+    unfuse,
+)
+from pytest_int8acc.errors import DataError, Int8accError
 from pytest_int8acc.lab.lab import Lab, Proof
 from pytest_int8acc.results import Repair, SearchOutcome
-from pytest_int8acc.results.causes import Rescale
+from pytest_int8acc.results.causes import RemedyKind
 
-logger = logging.getLogger("pytest_int8acc")
-#: What one repair may cost: runs over all samples, all in all, and trials of scales, on a few samples each;
-#: of these so many at most where runs take next to no time.
-RUNS, TRIALS, MOST_TRIALS = 8.0, 60, 400
-#: The part of both that is kept for plans that leave some groups high.
-_FOR_MIXED = 0.4
+#: Maximum cost of all remedies together: runs over all samples, and trials of scales on few samples each.
+#: Where runs take next to no time, more trials are allowed, up to ``MAX_TRIALS``.
+RUNS, TRIALS, MAX_TRIALS = 8.0, 60, 400
+
+
+def _quantizes(known: Known) -> bool:
+    """Whether the case's low format has scales."""
+    return not known.lab.is_narrow
+
+
+def _fuses(known: Known) -> bool:
+    """Whether the case's backend builds engines, which fuse layers."""
+    return _quantizes(known) and known.lab.measured.backend.builds_engines
+
+
+def _rescales_all(known: Known) -> bool:
+    """Whether scales of culprits alone were tried before."""
+    return _quantizes(known) and bool(known.culprits)
+
+
+def _mixes(known: Known) -> bool:
+    """Whether some culprits can be in high precision and others not."""
+    return _quantizes(known) and len(known.culprits) > 1
+
+
+@dataclass(frozen=True)
+class Remedy:
+    """One row of the register."""
+
+    kind: RemedyKind
+    propose: Callable[[Known], Iterator[Proposal]]
+    applies: Callable[[Known], bool]
+    reserve: float = 0.0
+    """The share of the budget that remedies before this one leave to it."""
+    is_late: bool = False
+    """Its first plan may be tried after the time is up: one trial and one build."""
+    is_searched: bool = False
+    """The search has built and judged its plans; they are shown beside a cheaper remedy, and cost nothing."""
+
+
+#: All remedies, in the order in which they are tried.
+REMEDIES: tuple[Remedy, ...] = (
+    Remedy("unfuse", unfuse, _fuses),
+    Remedy("fuse", fuse_norms, lambda known: known.lab.is_narrow, is_late=True),
+    Remedy("recalibrate", recalibrate, _quantizes),
+    Remedy("migrate", migrate_ranges, _quantizes),
+    Remedy("recalibrate", rescale_all, _rescales_all),
+    Remedy("migrate", rescale_all_migrated, _rescales_all),
+    Remedy("mixed", mix, _mixes, reserve=0.4),
+    Remedy("high", keep_high, lambda known: True, is_searched=True),
+)
+
+_Proved = tuple[Repair, Proof]
 
 
 @dataclass(frozen=True, eq=False)
-class Repaired:
-    """What meets the criteria, cheapest first, and what finding it cost."""
+class Remedied:
+    """Remedies that were built and meet the criteria, the recommended one first."""
 
     repairs: tuple[Repair, ...]
     proofs: tuple[Proof, ...]
-    """Of each repair."""
-    trials: int
-    builds: int
+    """One for each of ``repairs``."""
     notes: tuple[str, ...] = ()
 
 
-def repair(lab: Lab, outcome: SearchOutcome, found: Found) -> Repaired:
-    """Look for the cheapest way to meet a failing case's criteria.
+def find_remedies(lab: Lab, outcome: SearchOutcome, found: Found) -> Remedied:
+    """Look for the cheapest remedy of a failing case.
 
-    Dearer ways are not tried where a cheaper one is verified; a plan that keeps nothing in INT8 is none. Ends
-    early, with what is verified by then, when the trials are spent, time is up, or on Ctrl-C.
+    Dearer remedies are not tried once one is verified. The search ends early, with what is verified by then,
+    when the budget or the time is spent, or on Ctrl-C.
 
     Args:
-        lab: Of a failing case.
-        outcome: What its search found; where it found no plan, all groups are looked at.
-        found: The same, with its proof.
+        lab: The laboratory of a failing case.
+        outcome: The result of its search; where the search found no plan, all groups are looked at.
+        found: The same result with its proof.
 
     Raises:
-        Int8accError: A model does not build or run, or the data cannot be read.
+        DataError: The data cannot be read.
     """
-    built = lab.builds
-    repairing = _Repairing(lab, outcome, found.room)
-    ways: list[tuple[Repair, Proof]] = []
-    scaled = not lab.is_narrow and outcome.ending.kind != "high-fails"
-    if scaled and (not outcome.found or outcome.culprits):
-        ways += lab.clock.attempt("repair", lambda: list(repairing.first_proved()), [])
-    if lab.is_narrow and outcome.ending.kind != "high-fails":
-        fused = partial(fuse_norms, lab, outcome, repairing.notes)
-        late = not lab.clock.interrupted  # a search that took all the time need not be in vain
-        for way, proof in lab.clock.attempt("repair", lambda: list(fused()), [], late=late):
-            (ways if way.verified else repairing.unsteady).append((way, proof))
-    if found.fix is not None and keeps_low(lab, outcome):
-        ways.append((_high(outcome), found.fix))
-    if found.reserved is not None and found.proof is not None:
-        repairing.unsteady.append((_without_reserve(lab, outcome, found.proof), found.proof))
-    if any(way.kind != "high" for way, _ in ways):  # the time of the search's own plan is told with it
-        ways = _fastest_first([(replace(way, latency=lab.latency(p.form)), p) for way, p in ways])
-    price = next((way.price for way, _ in ways if way.verified), math.inf)
-    unsteady = [pair for pair in repairing.unsteady if pair[0].price < price]
-    ways = [*ways, *unsteady] if price < math.inf else [*unsteady, *ways]
-    budget, spent = repairing.work.budget, repairing.work.budget.trials
-    enough = ", all that a repair may cost" if budget.empty and not lab.clock.over else ""
-    trial_notes = [f"{spent} trials of other scales{enough}"] if spent else []
-    notes = (*repairing.work.notes, *repairing.notes, *trial_notes)
-    repairs, proofs = tuple(way for way, _ in ways), tuple(proof for _, proof in ways)
-    return Repaired(repairs, proofs, spent, lab.builds - built, notes)
+    loop = _Loop(Known(lab, outcome, found, lab.budget(RUNS, trials=(TRIALS, MAX_TRIALS))))
+    nothing_to_mend = outcome.found and not outcome.culprits
+    if outcome.ending.kind != "high-fails" and not nothing_to_mend:
+        for place in range(len(REMEDIES)):
+            loop.attempt(place)
+    return loop.finished()
 
 
-def _fastest_first(found: list[tuple[Repair, Proof]]) -> list[tuple[Repair, Proof]]:
-    """Sorted by time, but first the cheapest by its MACs that no other is faster than beyond doubt.
+@dataclass(eq=False)
+class _Loop:
+    """Proposes, simulates, builds and judges, remedy by remedy."""
 
-    There is doubt where the middle 80 % of two times overlap. As it was where times are not known.
+    known: Known
+    shown: list[_Proved] = field(default_factory=list)
+    """Verified remedies, and the search's own plan."""
+    unsteady: list[_Proved] = field(default_factory=list)
+    """Plans that meet the criteria on these samples, but might not on others like these."""
+
+    def __post_init__(self) -> None:
+        lab = self.known.lab
+        self.max_builds = lab.builds + lab.measured.settings.max_builds
+
+    def attempt(self, place: int) -> None:
+        """Try the plans of one remedy, where it applies and is still wanted."""
+        remedy, known = REMEDIES[place], self.known
+        answered = any(repair.verified for repair, _ in self.shown)
+        if not remedy.applies(known) or (answered and not remedy.is_searched):
+            return
+        later = [other.reserve for other in REMEDIES[place + 1 :] if other.applies(known)]
+        known.budget.kept = sum(later)
+        clock = known.lab.clock
+        late = remedy.is_searched or (remedy.is_late and not clock.interrupted)
+        try:
+            clock.attempt("repair", lambda: self._try(remedy), None, late=late)
+        except DataError:
+            raise
+        except Int8accError as error:
+            known.notes.append(f"the remedy '{remedy.kind}' ended with an error: {error}")
+
+    def _try(self, remedy: Remedy) -> None:
+        """Prove the plans of one remedy until one is verified.
+
+        Raises:
+            OutOfTime: The time was up before a plan was verified.
+        """
+        known, clock = self.known, self.known.lab.clock
+        spent = (known.budget.empty and not remedy.is_late) or self._is_built_out()
+        for proposal in remedy.propose(known) if remedy.is_searched or not spent else ():
+            if self._is_proved(remedy, proposal) and not remedy.is_searched:
+                return
+            if not remedy.is_searched and self._is_built_out():
+                break
+        if not (remedy.is_late or remedy.is_searched):
+            clock.check()
+
+    def _is_proved(self, remedy: Remedy, proposal: Proposal) -> bool:
+        """Simulate, build and judge a plan, and keep it where it passes; whether it is verified."""
+        lab, plan = self.known.lab, proposal.plan
+        if not lab.is_proved(plan):
+            if not lab.simulator_of(plan).trial(plan).passed:
+                return False
+            if not remedy.is_late:
+                lab.clock.check()
+        proof = lab.prove(plan)
+        if proof.verdict.passed:
+            return self._keep(remedy, proposal, proof)
+        self.known.notes.append(
+            f"a plan of the remedy '{remedy.kind}' passes in the simulation and fails as built"
+        )
+        return False
+
+    def _is_built_out(self) -> bool:
+        """Whether the budget of builds is spent, which is noted."""
+        max_builds = self.known.lab.measured.settings.max_builds
+        spent = self.known.lab.builds >= self.max_builds
+        if spent:
+            self.known.notes.append(f"repair stopped early: the budget of {max_builds} builds is spent")
+        return spent
+
+    def _keep(self, remedy: Remedy, proposal: Proposal, proof: Proof) -> bool:
+        """Keep a plan that meets the criteria; whether it does so with a reserve."""
+        repair = self._told(remedy, proposal, proof)
+        if repair.verified or proof is self.known.found.fix:
+            self.shown.append((repair, proof))
+        elif remedy.is_searched or not self.unsteady:
+            self.unsteady.append((repair, proof))
+        return repair.verified
+
+    def _told(self, remedy: Remedy, proposal: Proposal, proof: Proof) -> Repair:
+        lab, outcome = self.known.lab, self.known.outcome
+        high = set(proposal.plan.high).difference(proposal.joined)
+        layers = tuple(group.name for group in lab.groups if group.name in high)
+        return Repair(
+            kind=remedy.kind,
+            layers=layers,
+            rescales=proposal.rescales,
+            scores=proof.verdict.scores,
+            verified=proof.verdict.holds,
+            price=lab.share(layers),
+            precision=outcome.precision,
+            culprits=len(outcome.kept),
+            weights=proposal.weights,
+            migration=proposal.migration,
+            data=proposal.data,
+            outputs=proposal.plan.outputs,
+            fused=proposal.plan.fused,
+        )
+
+    def finished(self) -> Remedied:
+        """All that was kept, in the order in which it is recommended, with notes on what was tried."""
+        lab, shown, budget = self.known.lab, self.shown, self.known.budget
+        if any(repair.kind != "high" for repair, _ in shown):  # the search's own plan is timed for comparison
+            shown = [(replace(repair, latency=lab.latency(proof.form)), proof) for repair, proof in shown]
+            shown = _fastest_first(shown)
+        price = next((repair.price for repair, _ in shown if repair.verified), math.inf)
+        cheaper = [pair for pair in self.unsteady if pair[0].price < price]
+        ordered = [*shown, *cheaper] if price < math.inf else [*cheaper, *shown]
+        notes = list(self.known.notes)
+        if budget.trials:
+            enough = ", all that a repair may cost" if budget.empty and not lab.clock.over else ""
+            notes.append(f"{budget.trials} trials of other scales{enough}")
+        repairs = tuple(repair for repair, _ in ordered)
+        return Remedied(repairs, tuple(proof for _, proof in ordered), tuple(notes))
+
+
+def _fastest_first(found: list[_Proved]) -> list[_Proved]:
+    """Remedies sorted by latency; first the cheapest by its MACs, unless another is faster beyond doubt.
+
+    There is doubt where the middle 80 % of two latencies overlap. The order stays where a latency is unknown.
     """
-    timed = [(way.latency, way) for way, _ in found if way.latency is not None]
+    timed = [(repair.latency, repair) for repair, _ in found if repair.latency is not None]
     if len(timed) < len(found):
         return found
     clearly = min(latency.high_ms for latency, _ in timed)
-    lead = next(way for latency, way in timed if latency.low_ms <= clearly)
-    place = {id(way): (way is not lead, latency.median_ms) for latency, way in timed}
+    lead = next(repair for latency, repair in timed if latency.low_ms <= clearly)
+    place = {id(repair): (repair is not lead, latency.median_ms) for latency, repair in timed}
     return sorted(found, key=lambda pair: place[id(pair[0])])
-
-
-class _Repairing:
-    """Goes through the ways and proves what they propose."""
-
-    def __init__(self, lab: Lab, outcome: SearchOutcome, room: float) -> None:
-        self.lab, self.outcome = lab, outcome
-        self.work = Work(lab, outcome.kept, lab.budget(RUNS, trials=(TRIALS, MOST_TRIALS)), room)
-        self.notes: list[str] = []
-        self.unsteady: list[tuple[Repair, Proof]] = []
-        """The first that meets the criteria, but might not on other samples like these."""
-        self._built = lab.builds
-
-    def first_proved(self) -> Iterator[tuple[Repair, Proof]]:
-        """The first candidate that meets the criteria when it is built; nothing where none does.
-
-        Raises OutOfTime where there might have been one.
-        """
-        for way in WAYS:
-            budget = self.work.budget
-            budget.kept = 0.0 if way is mix or len(self.outcome.kept) < 2 else _FOR_MIXED
-            for candidate in () if budget.empty else way(self.work):
-                if not self.lab.is_proved(candidate.plan):
-                    self.lab.clock.check()
-                repair = self._confirmed(candidate)
-                if repair is not None and repair[0].verified:
-                    yield repair
-                    return
-                self.unsteady = self.unsteady or ([repair] if repair is not None else [])
-            self.lab.clock.check()
-
-    def _confirmed(self, candidate: Candidate) -> tuple[Repair, Proof] | None:
-        """The candidate on all samples of the simulation, then built; None where either fails."""
-        lab, simulator = self.lab, self.lab.simulator
-        if not simulator.trial(candidate.plan).passed:
-            return None
-        if lab.builds - self._built >= lab.measured.settings.max_builds:
-            spent = lab.measured.settings.max_builds
-            self.notes.append(f"repair stopped early: the budget of {spent} builds is spent")
-            return None
-        base = candidate.base
-        changed_units = units(base.network, candidate.choice.scales, base.ranges)
-        choice = self.work.chooser(base).prune(changed_units, candidate.choice, candidate.high)
-        pruned = replace(candidate, choice=choice)
-        candidate = pruned if simulator.trial(pruned.plan).passed else candidate
-        proof = lab.prove(candidate.plan)
-        if not proof.verdict.passed:
-            self.notes.append("other scales pass in the simulation and fail in the built model")
-            return None
-        return self._repair(candidate, proof), proof
-
-    def _repair(self, candidate: Candidate, proof: Proof) -> Repair:
-        layers = tuple(group.name for group in self.lab.groups if group.name in candidate.high)
-        migrated, outputs = candidate.base.migration is not None, candidate.base.plan.outputs
-        kind_of_layers: Literal["unfuse", "mixed"] = "unfuse" if outputs else "mixed"
-        return Repair(
-            kind=kind_of_layers if layers or outputs else "migrate" if migrated else "recalibrate",
-            layers=layers,
-            rescales=tuple(_rescales(self.lab.network, candidate)),
-            scores=proof.verdict.scores,
-            verified=proof.verdict.holds,
-            price=self.lab.share(layers),
-            precision=self.outcome.precision,
-            culprits=len(self.outcome.kept),
-            weights=candidate.base.weights,
-            migration=candidate.base.migration,
-            data=candidate.base.source.description,
-            outputs=outputs,
-        )
-
-
-def _high(outcome: SearchOutcome) -> Repair:
-    """The search's own plan."""
-    share, kept = 1.0 - outcome.int8_share, outcome.kept
-    return Repair("high", kept, (), outcome.fixed, outcome.verified, share, outcome.precision, len(kept))
-
-
-def _without_reserve(lab: Lab, outcome: SearchOutcome, proof: Proof) -> Repair:
-    """The culprits alone kept high, where the search's own plan keeps more for a reserve."""
-    share, layers = lab.share(proof.plan.high), tuple(proof.plan.high)
-    return Repair("high", layers, (), proof.verdict.scores, False, share, outcome.precision, len(layers))
-
-
-def _rescales(original: Network, candidate: Candidate) -> Iterator[Rescale]:
-    """What the choice changes, against the case as it was given."""
-    old, base = activation_scales(original), candidate.base
-    news = candidate.plan.scales
-    for tensor, scale in candidate.choice.scales.items():
-        if tensor in news and news[tensor] is not base.plan.scales.get(tensor):
-            was = old.get(tensor, base.own[tensor])
-            yield Rescale(tensor, candidate.choice.methods[tensor], was, scale)

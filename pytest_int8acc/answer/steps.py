@@ -9,7 +9,7 @@ from pathlib import Path
 
 from pytest_int8acc.answer.diagnosis import diagnose, write_pieces
 from pytest_int8acc.answer.precision import Found, find_precision, keeps_low
-from pytest_int8acc.answer.remedies import Repaired, repair
+from pytest_int8acc.answer.remedies import Remedied, find_remedies
 from pytest_int8acc.answer.samples import worst_samples
 from pytest_int8acc.answer.tradeoff import adds_up, tradeoff
 from pytest_int8acc.case.measured import Measured
@@ -40,7 +40,7 @@ class Steps:
     root: Path | None = None
     """The report folder, which no link may lead out of."""
     found: Found | None = None
-    repaired: Repaired | None = None
+    remedied: Remedied | None = None
 
     def run(self, *, searches: bool, explained: bool) -> None:
         """All that is wanted, in order.
@@ -102,13 +102,13 @@ class Steps:
         outcome, diagnosis = self.result.search, self.result.diagnosis or Diagnosis()
         if outcome is None or self.found is None:
             return self.result
-        self.repaired = repaired = repair(lab, outcome, self.found)
-        notes = (*diagnosis.notes, *repaired.notes)
-        diagnosis = replace(diagnosis, repairs=repaired.repairs, notes=notes)
-        if adds_up(outcome) and all(way.layers for way in repaired.repairs):
+        self.remedied = remedied = find_remedies(lab, outcome, self.found)
+        notes = (*diagnosis.notes, *remedied.notes)
+        diagnosis = replace(diagnosis, repairs=remedied.repairs, notes=notes)
+        if adds_up(outcome) and all(found.layers for found in remedied.repairs):
             chosen = lab.clock.attempt("tradeoff", partial(tradeoff, lab, self.found), None)
             outcome = replace(outcome, tradeoff=chosen)
-        if outcome.culprits and not keeps_low(lab, outcome) and not repaired.repairs:
+        if outcome.culprits and not keeps_low(lab, outcome) and not remedied.repairs:
             outcome = outcome.without_plan()
         return replace(self.result, search=outcome, diagnosis=diagnosis)
 
@@ -127,8 +127,8 @@ class Steps:
 
     def _proofs(self) -> tuple[Proof, ...]:
         """What was proved, cheapest first; what the search found alone where there was no repair."""
-        if self.repaired is not None:
-            return self.repaired.proofs
+        if self.remedied is not None:
+            return self.remedied.proofs
         return () if self.found is None or self.found.fix is None else (self.found.fix,)
 
     def write_pieces(self, search: SearchOutcome, folder: Path) -> CaseResult:

@@ -17,7 +17,7 @@ from pytest_int8acc.case.shapes import group_shapes, tensor_shapes
 from pytest_int8acc.data import Dataset
 from pytest_int8acc.graph.macs import inferred_shapes, macs, sized_tensors
 from pytest_int8acc.graph.network import Network, Plan
-from pytest_int8acc.graph.plan import plan_key
+from pytest_int8acc.graph.plan import moved, plan_key
 from pytest_int8acc.lab.evaluators import Built, Simulated
 from pytest_int8acc.lab.losses import Loss, group_losses
 from pytest_int8acc.lab.run_budget import RunBudget
@@ -72,6 +72,7 @@ class Lab:
         self.builds = 0
         self._proofs: dict[object, Proof] = {}
         self._values: dict[object, Values] = {}
+        self._fused: dict[tuple[str, ...], Simulator] = {}
 
     # What groups cost
 
@@ -187,7 +188,19 @@ class Lab:
 
         ``room`` is the share of what the limits allow that a plan may use up to pass.
         """
-        return Simulated(self.simulator, base, samples, self.measured.keep, room)
+        return Simulated(self.simulator_of(base or Plan()), base, samples, self.measured.keep, room)
+
+    def simulator_of(self, plan: Plan) -> Simulator:
+        """The simulator for a plan: the case's own, or one of the network with the plan's norms fused.
+
+        Raises:
+            ModelError: The plan names a norm that is not there.
+        """
+        if not plan.fused:
+            return self.simulator
+        if plan.fused not in self._fused:
+            self._fused[plan.fused] = self.simulator.on(moved(self.network, Plan(fused=plan.fused)))
+        return self._fused[plan.fused]
 
     @cached_property
     def losses(self) -> Mapping[str, Loss]:

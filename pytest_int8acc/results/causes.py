@@ -179,13 +179,18 @@ class Migration:
     """Mul nodes that had to be inserted."""
 
 
+#: How a remedy changes the model. unfuse: more outputs break up fusions of the engine. fuse: norms that are
+#: spelled out in parts become one node each. recalibrate: other scales. migrate: range moved into weights,
+#: and other scales. mixed: other scales for some culprits, high precision for others. high: high precision
+#: for all culprits.
+RemedyKind = Literal["unfuse", "fuse", "recalibrate", "migrate", "mixed", "high"]
+
+
 @dataclass(frozen=True)
 class Repair:
-    """A way to meet the criteria, dearest last."""
+    """A remedy that was built and meets the criteria."""
 
-    kind: Literal["unfuse", "recalibrate", "migrate", "mixed", "fuse", "high"]
-    """unfuse: fusions of the engine broken up by outputs; mixed: some layers recalibrated, some high; fuse:
-    norms in parts made one node each."""
+    kind: RemedyKind
     layers: tuple[str, ...]
     """Layers that leave INT8; empty where none has to."""
     rescales: tuple[Rescale, ...]

@@ -17,7 +17,7 @@ from repair_support import planted, write_case
 from pytest_int8acc.answer import conclude
 from pytest_int8acc.answer.fusions import fewest_that
 from pytest_int8acc.answer.precision import find_precision
-from pytest_int8acc.answer.remedies import repair
+from pytest_int8acc.answer.remedies import find_remedies
 from pytest_int8acc.graph.load import load_model
 from pytest_int8acc.lab.lab import Lab
 from pytest_int8acc.report.diagnosis import repair_text
@@ -102,7 +102,7 @@ def test_within_few_builds_what_mends_is_kept_and_said_to_be_more_than_needed(
     lab = lab_of(measured_wrong(spec, [wrong], monkeypatch, Settings(max_builds=3)))
     outcome, found = find_precision(lab)
     before = lab.builds
-    repaired = repair(lab, outcome, found)
+    repaired = find_remedies(lab, outcome, found)
     assert lab.builds - before <= 3
     first = repaired.repairs[0]
     assert (first.kind, first.verified) == ("unfuse", True)
@@ -115,7 +115,7 @@ def test_the_only_way_is_timed_too(spec: Path, tmp_path: Path, monkeypatch: pyte
     outcome, found = find_precision(lab)
     time = Latency(1.0, 0.9, 1.1, 50)
     monkeypatch.setattr(Lab, "latency", lambda lab, form: time)
-    (only,) = repair(lab, outcome, replace(found, proof=None)).repairs
+    (only,) = find_remedies(lab, outcome, replace(found, proof=None)).repairs
     assert (only.kind, only.verified, only.latency) == ("unfuse", True, time)
 
 
@@ -128,7 +128,7 @@ def test_an_engine_that_is_a_little_off_has_no_fusion_at_fault(
     assert lab.refuted
     monkeypatch.setattr("pytest_int8acc.lab.lab._FAR", 1e9)
     assert not lab.refuted
-    repaired = repair(lab, outcome, found)
+    repaired = find_remedies(lab, outcome, found)
     assert all(way.kind != "unfuse" for way in repaired.repairs)
     assert not any("fuses" in note for note in repaired.notes)
 
@@ -147,7 +147,7 @@ def test_where_no_output_helps_that_is_said(
     model = load_model(tmp_path / "model.onnx")
     last = model.index.producer[model.outputs[0].name].name
     lab = lab_of(measured_wrong(spec, [last], monkeypatch, right_at=right_at))
-    repaired = repair(lab, *find_precision(lab))
+    repaired = find_remedies(lab, *find_precision(lab))
     assert all(way.kind != "unfuse" for way in repaired.repairs)
     (note,) = (note for note in repaired.notes if "do not mend it" in note)
     assert said in note
@@ -164,6 +164,6 @@ def test_another_level_is_verified_only_with_a_reserve(
     reached = measured_wrong(spec, [], monkeypatch).result.scores[0].value
     spec.write_text(spec.read_text().replace("sqnr_db: 20", f"sqnr_db: {reached - room_db:.4f}"))
     lab = lab_of(measured_wrong(spec, [last], monkeypatch, right_at=0))
-    repaired = repair(lab, *find_precision(lab))
+    repaired = find_remedies(lab, *find_precision(lab))
     (note,) = (note for note in repaired.notes if "optimization_level: 0" in note)
     assert f"in the spec mends it ({called})" in note

@@ -13,8 +13,8 @@ from repair_support import KINDS, WIDE, planted
 from pytest_int8acc.answer import remedies as repairing
 from pytest_int8acc.answer import scales
 from pytest_int8acc.answer.precision import Found, find_precision
-from pytest_int8acc.answer.remedies import Repaired, repair
 from pytest_int8acc.case.measured import Measured
+from pytest_int8acc.answer.remedies import Remedied, find_remedies
 from pytest_int8acc.lab import simulator
 from pytest_int8acc.lab.lab import Lab
 from pytest_int8acc.report.view import repair_detail
@@ -34,11 +34,11 @@ def measured_kind(folder: Path, kind: str) -> Measured:
     return measured(folder, network(), limits)
 
 
-def mended(case: Measured) -> tuple[SearchOutcome, Repaired]:
+def mended(case: Measured) -> tuple[SearchOutcome, Remedied]:
     assert not case.result.passed
     lab = lab_of(case)
     outcome, found = find_precision(lab)
-    return outcome, repair(lab, outcome, found)
+    return outcome, find_remedies(lab, outcome, found)
 
 
 Searched = tuple[Lab, SearchOutcome, Found]
@@ -63,7 +63,7 @@ def test_where_runs_take_time_a_repair_costs_no_more_than_it_may(
     lab = lab_of(case)
     outcome, found = find_precision(lab)
     before = lab.simulator.meter.runs
-    notes = repair(lab, outcome, found).notes
+    notes = find_remedies(lab, outcome, found).notes
     cost = lab.simulator.meter.runs - before
     whole = 1 + len(lab.simulator.few) / len(lab.simulator.inputs)  # what may be under way when it is spent
     assert cost > repairing.RUNS if certify else cost <= repairing.RUNS + whole
@@ -75,7 +75,7 @@ def test_a_plan_without_reserve_is_not_called_verified(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The fewest layers just keep the limit on these samples; the fix keeps more, and says why."""
-    monkeypatch.setattr(repairing, "MOST_TRIALS", 12)
+    monkeypatch.setattr(repairing, "MAX_TRIALS", 12)
     outcome, repaired = mended(measured_kind(tmp_path, "high"))
     first, bare = repaired.repairs[0], repaired.repairs[-1]
     assert all(score.likely and score.interval is not None for score in first.scores if score.limit)
@@ -97,7 +97,7 @@ def test_times_measured_order_the_repairs(
         return Latency(ms, ms - spread, ms + spread, 100)
 
     monkeypatch.setattr(Lab, "latency", price)
-    repaired = repair(*wide)
+    repaired = find_remedies(*wide)
     repairs = repaired.repairs
     times = {r.kind: r.latency.median_ms for r in repairs if r.latency is not None}
     assert times["high"] <= times["recalibrate"] - 1
@@ -107,8 +107,8 @@ def test_times_measured_order_the_repairs(
 
 
 def test_no_trials_leave_the_plan_of_the_search(wide: Searched, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(repairing, "MOST_TRIALS", 0)
-    assert [r.kind for r in repair(*wide).repairs] == ["high"]
+    monkeypatch.setattr(repairing, "MAX_TRIALS", 0)
+    assert [r.kind for r in find_remedies(*wide).repairs] == ["high"]
 
 
 def test_what_no_search_found_is_looked_for_in_all_groups(
@@ -116,6 +116,6 @@ def test_what_no_search_found_is_looked_for_in_all_groups(
 ) -> None:
     lab, outcome, found = wide
     lost = replace(outcome, found=False, culprits=(), ending=Ending("seconds-spent", max_seconds=1))
-    repaired = repair(lab, lost, replace(found, proof=None))
+    repaired = find_remedies(lab, lost, replace(found, proof=None))
     assert [r.kind for r in repaired.repairs] == ["recalibrate"]
     assert any(abs(r.old / r.new) > 40 for r in repaired.repairs[0].rescales)

@@ -12,14 +12,12 @@ from repair_support import WIDE, planted
 from zoo import ZOO, sample_feed
 
 from benchmarks.case import dataset
-from benchmarks.nets import digits
 from pytest_int8acc.answer.scales import (
     NEAR,
     Choice,
     Chooser,
     Ranges,
     activations,
-    plan_with,
     units,
 )
 from pytest_int8acc.clock import Clock
@@ -27,7 +25,7 @@ from pytest_int8acc.graph.groups import find_groups
 from pytest_int8acc.graph.load import normalize
 from pytest_int8acc.graph.model import make_model
 from pytest_int8acc.graph.network import Plan, symmetric
-from pytest_int8acc.graph.plan import activation_scales, apply, moved
+from pytest_int8acc.graph.plan import activation_scales
 from pytest_int8acc.graph.quantize import quantize
 from pytest_int8acc.lab import vectors
 from pytest_int8acc.lab.lab import Lab
@@ -36,7 +34,7 @@ from pytest_int8acc.observers.calibrate import calibrate
 from pytest_int8acc.observers.histograms import Bins
 from pytest_int8acc.observers.methods import ENTROPY_BINS, METHODS
 from pytest_int8acc.observers.observer import BINS, Observed, TensorValues, Values
-from pytest_int8acc.runtime.onnxruntime import CPU, OrtEngine
+from pytest_int8acc.runtime.onnxruntime import CPU
 from pytest_int8acc.spec.int8 import CalibrationMethod
 
 #: Percentiles among the methods.
@@ -232,28 +230,6 @@ def test_tensors_of_a_concat_get_one_scale(tmp_path: Path) -> None:
     assert set(unit.tensors) == tied
     assert unit.scale("minmax") == max(ranges.scale(t, "minmax") for t in tied)
     assert set(unit.choice("mse").scales) == tied
-
-
-def test_a_choice_is_the_plan_with_those_scales_that_differ() -> None:
-    network = planted("cnn")
-    own = activation_scales(network)
-    first, *some = list(own)[:4]
-    choice = Choice({first: own[first] * (1 + 1e-8)} | {t: own[t] * 3 for t in some})
-    base = Plan(scales={some[0]: symmetric(1.0), first: symmetric(own[first] * 2)})
-    plan = plan_with(base, own, choice, {WIDE: "fp16"})
-    assert plan.high == {WIDE: "fp16"}
-    assert {t: float(s.scale) for t, s in plan.scales.items()} == pytest.approx(
-        {t: own[t] * 3 for t in some} | {first: own[first] * 2}
-    )
-    feed = digits("validation", 4)
-    ours = OrtEngine(apply(network, plan))(feed)
-    theirs = OrtEngine(apply(moved(network, Plan(scales=plan.scales)), Plan({WIDE: "fp16"})))(feed)
-    for name, array in ours.items():
-        np.testing.assert_array_equal(array, theirs[name])
-
-
-def test_scales_of_what_has_no_scale_per_tensor_are_no_part_of_the_plan() -> None:
-    assert plan_with(Plan(), {}, Choice({"elsewhere": 1.0}), {}).scales == {}
 
 
 def test_tensors_without_a_histogram_get_no_candidates(wide: Lab) -> None:

@@ -25,7 +25,8 @@ def failing(tmp_path: Path) -> Measured:
 
 
 @pytest.mark.parametrize(
-    ("function", "step"), [("diagnose", "diagnosis"), ("repair", "repair"), ("write_fix", "fix as files")]
+    ("function", "step"),
+    [("diagnose", "diagnosis"), ("find_remedies", "repair"), ("write_fix", "fix as files")],
 )
 def test_a_step_that_fails_takes_nothing_away(
     failing: Measured, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, function: str, step: str
@@ -42,9 +43,9 @@ def test_a_step_that_fails_takes_nothing_away(
     assert (result.outputs, result.passed) == (whole.outputs, False)
     assert (result.diagnosis is None or result.diagnosis.met is None) is (function == "diagnose")
     repairs = result.diagnosis.repairs if result.diagnosis else ()
-    assert [r.kind for r in repairs] == ([] if function == "repair" else ["recalibrate", "high"])
+    assert [r.kind for r in repairs] == ([] if function == "find_remedies" else ["recalibrate", "high"])
     assert bool(result.written) is (function != "write_fix")
-    if function == "repair":
+    if function == "find_remedies":
         fix = load_model(tmp_path / "part" / "fixed.onnx")  # what the search found is written all the same
         assert fix.serialize() == load_model(tmp_path / "whole" / "high" / "fixed.onnx").serialize()
 
@@ -94,7 +95,7 @@ def test_data_that_differ_on_each_reading_are_no_warning(
     def changed(*_: object) -> None:
         raise DataError("yields different data on each call")
 
-    monkeypatch.setattr(steps, "repair", changed)
+    monkeypatch.setattr(steps, "find_remedies", changed)
     with pytest.raises(DataError, match="different data"):
         conclude(failing)
     assert issubclass(DataError, Int8accError)

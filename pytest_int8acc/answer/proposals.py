@@ -1,0 +1,371 @@
+"""The functions that propose remedies: each turns what is known of a failing case into plans, best first.
+
+A function only proposes. ``answer.remedies`` simulates, builds and judges each plan before the next is asked
+for, so a function may read the verdict on its last plan by ``Known.verdict``.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+
+from pytest_int8acc.answer.fusions import fewest_outputs
+from pytest_int8acc.answer.migration import best_first, uneven_sites
+from pytest_int8acc.answer.precision import SPARE, STRICTER, Found, keeps_low, room_of
+from pytest_int8acc.answer.scales import (
+    ENOUGH,
+    NEAR,
+    Choice,
+    Chooser,
+    Ranges,
+    activations,
+    units,
+    weight_scales,
+    with_tied,
+)
+from pytest_int8acc.case.judge import Verdict
+from pytest_int8acc.graph.migrate import migrate
+from pytest_int8acc.graph.network import Network, Plan, Precision, symmetric
+from pytest_int8acc.graph.plan import activation_scales
+from pytest_int8acc.graph.spelled_norms import find_norms
+from pytest_int8acc.lab.lab import Lab, Source
+from pytest_int8acc.lab.run_budget import RunBudget
+from pytest_int8acc.results import Migration, SearchOutcome
+from pytest_int8acc.results.causes import Rescale
+from pytest_int8acc.search import certify, fewest
+from pytest_int8acc.search.types import Budget
+from pytest_int8acc.tensors import Array
+
+logger = logging.getLogger("pytest_int8acc")
+#: Mixed plans are searched with these shares of the error that the limits allow, one after the other: an
+#: engine may lose more than the simulation, and a plan may pass without a reserve.
+_ERROR_BUDGETS = (1.0, 0.7, 0.4)
+
+
+@dataclass(frozen=True, eq=False)
+class Proposal:
+    """A plan that should meet the criteria, with the facts that a report tells of it."""
+
+    plan: Plan
+    rescales: tuple[Rescale, ...] = ()
+    """Activations with another scale than the case gives them."""
+    weights: tuple[str, ...] = ()
+    """Constants whose scales were computed anew."""
+    migration: Migration | None = None
+    data: str = ""
+    """The calibration data that ranges come from; empty where they come from the compared inputs."""
+    joined: tuple[str, ...] = ()
+    """Groups in high precision only so that fewer Casts are needed; they are not told as layers of the
+    fix."""
+
+
+@dataclass(eq=False)
+class Base:
+    """A network under a plan of its own, over which scales of activations are looked for."""
+
+    plan: Plan
+    """New scales of weights, activations made symmetric, range moved; no group in high precision."""
+    network: Network
+    """The case's network under this plan."""
+    own: Mapping[str, float]
+    """Each activation's scale under this plan."""
+    ranges: Ranges
+    source: Source
+    choice: Choice = field(default_factory=Choice)
+    """The best scales so far with all groups in INT8; the only field that changes."""
+    weights: tuple[str, ...] = ()
+    """Constants whose scales were computed anew."""
+    touched: tuple[str, ...] = ()
+    """Activations whose values changed when range was moved."""
+    migration: Migration | None = None
+
+
+@dataclass(eq=False)
+class Known:
+    """What remedies of one case know: the search's result, the budget, and what earlier remedies found."""
+
+    lab: Lab
+    outcome: SearchOutcome
+    found: Found
+    budget: RunBudget
+    bases: list[Base] = field(default_factory=list)
+    """Filled by the remedies that look for scales."""
+    notes: list[str] = field(default_factory=list)
+
+    @property
+    def culprits(self) -> tuple[str, ...]:
+        """Groups that the search's plan keeps in high precision; empty where the search found no plan."""
+        return self.outcome.kept
+
+    @property
+    def groups(self) -> tuple[str, ...] | None:
+        """Groups whose tensors are looked at first; None: all groups."""
+        return self.culprits or None
+
+    @property
+    def best(self) -> Base:
+        """The base whose outputs have the least error."""
+        return min(self.bases, key=lambda base: base.choice.normalized_loss)
+
+    def chooser(self, base: Base) -> Chooser:
+        """Looks for scales over a base."""
+        return Chooser(self.lab.simulator, base.plan, base.own, self.budget)
+
+    def verdict(self, plan: Plan) -> Verdict | None:
+        """The verdict on a plan that was built; None where it was not built."""
+        return self.lab.prove(plan).verdict if self.lab.is_proved(plan) else None
+
+    def log(self, text: str, *numbers: object) -> None:
+        """Log what is looked for."""
+        logger.info("%s: " + text, self.lab.measured.case.name, *numbers)
+
+
+def unfuse(known: Known) -> Iterator[Proposal]:
+    """More outputs, which break up what an engine fuses wrong although its ONNX model is right."""
+    lab = known.lab
+    max_builds = lab.builds + lab.measured.settings.max_builds - 1  # one build is left for other remedies
+
+    def spent() -> bool:
+        return lab.builds >= max_builds or known.budget.empty
+
+    for plan in lab.refuted:
+        known.log("looking for the fusion that computes wrong")
+        outputs, note = fewest_outputs(lab, plan, known.culprits, spent)
+        known.notes.append(note)
+        if outputs:
+            yield Proposal(replace(plan, outputs=outputs))
+
+
+def fuse_norms(known: Known) -> Iterator[Proposal]:
+    """Norms that are spelled out in parts as one node each, and the fewest groups in FP32.
+
+    One node computes in FP32 inside. First the norms that hold a culprit are fused; where the search found no
+    plan, all norms as well. A plan without a reserve is followed by plans within a smaller error budget.
+    """
+    network, outcome = known.lab.network, known.outcome
+    members = {node for group in network.groups for node in group.nodes}
+    norms = {name: norm.nodes for name, norm in find_norms(network.model).items() if norm.nodes <= members}
+    kept = {node for group in network.groups if group.name in known.culprits for node in group.nodes}
+    guilty = tuple(name for name, nodes in norms.items() if not nodes.isdisjoint(kept))
+    for names in dict.fromkeys((guilty, tuple(norms))):
+        if not names or (outcome.found and not guilty):
+            continue
+        known.log("fusing %d norms", len(names))
+        error_budget = 1.0
+        for _ in range(STRICTER + 1):
+            plan = _fewest_beside(known, names, error_budget)
+            if plan is None:
+                break
+            yield Proposal(plan)
+            verdict = known.verdict(plan)
+            if verdict is None or not verdict.passed:
+                break
+            error_budget *= SPARE * room_of(verdict)
+
+
+def _fewest_beside(known: Known, norms: tuple[str, ...], error_budget: float) -> Plan | None:
+    """A plan with these norms fused and the fewest groups in FP32; None where no such plan passes."""
+    lab = known.lab
+    simulated = lab.simulated(base=Plan(fused=norms), room=error_budget)
+    kept, budget = simulated.indices(known.culprits), Budget(clock=lab.clock)
+    result = certify(simulated, frozenset())  # one trial, which may begin after the time is up
+    if not result.passed and kept:
+        result = certify(simulated, kept, budget=budget)
+    if not result.passed:
+        place = {group.name: i for i, group in enumerate(simulated.groups)}
+        suspects = [place[name] for name in lab.losses if name in place]
+        result = fewest(simulated, suspects, budget=budget)
+    if not result.passed or len(result.high) == len(simulated.groups):
+        return None
+    return simulated.plan(simulated.indices(result.high))
+
+
+def recalibrate(known: Known) -> Iterator[Proposal]:
+    """Other scales for what the culprits read, from the calibration data and from the inputs."""
+    for source in known.lab.sources:
+        known.log("looking for other scales, ranges from %s", source.description or "the inputs")
+        odd_ones = _not_symmetric(known.lab.network)
+        looked_at = with_tied(known.lab.network, [*activations(known.lab.network, known.groups), *odd_ones])
+        if known.bases and known.best.choice.normalized_loss > NEAR and _are_like(known, looked_at):
+            return  # these ranges are those of the first source, which did not help
+        ranges = Ranges(known.lab.values(source.data).of(looked_at))
+        base = _base(known, source, ranges, odd_ones)
+        known.bases.append(base)
+        yield from _rescaled(known, base, known.groups)
+
+
+def migrate_ranges(known: Known) -> Iterator[Proposal]:
+    """Range moved from uneven channels of activations into the weights that read them.
+
+    Alphas are tried until one is good enough, else the best counts. What the case's own plan moves already is
+    left alone.
+    """
+    base, lab = known.best, known.lab
+    movable = [t for t in activations(base.network, known.groups) if t not in lab.int8.given.moves]
+    uneven = uneven_sites(base.network, movable, lab.values(base.source.data, base.plan))
+    best = base
+    for alpha in best_first(uneven) if uneven else ():
+        if known.budget.empty or (best is not base and best.choice.normalized_loss <= ENOUGH):
+            break
+        known.log("migrating %d activations, alpha %g", len(uneven), alpha)
+        moves = {tensor: site.factors(alpha) for tensor, site in uneven.items()}
+        migrated = _migrated(known, base, moves, alpha)
+        best = min(best, migrated, key=lambda base: base.choice.normalized_loss)
+    if best is not base:
+        known.bases.append(best)
+        yield from _rescaled(known, best, known.groups)
+
+
+def rescale_all(known: Known) -> Iterator[Proposal]:
+    """Other scales for every tensor, without range moved."""
+    unmoved = [base for base in known.bases if base.migration is None]
+    yield from _all_rescaled(known, min(unmoved, key=lambda base: base.choice.normalized_loss))
+
+
+def rescale_all_migrated(known: Known) -> Iterator[Proposal]:
+    """Other scales for every tensor, after range was moved."""
+    for base in known.bases:
+        if base.migration is not None:
+            yield from _all_rescaled(known, base)
+
+
+def mix(known: Known) -> Iterator[Proposal]:
+    """Other scales for some culprits, high precision for the others.
+
+    Scales of each culprit are chosen while all other culprits are in high precision. Then as many culprits as
+    possible return to INT8.
+    """
+    base, high_format = known.best, known.lab.measured.keep
+    chooser = known.chooser(base)
+    choice = base.choice.only(base.touched)
+    all_high = dict.fromkeys(known.culprits, high_format)
+    least = chooser.weighed(choice, all_high).normalized_loss
+    every = units(base.network, activations(base.network, known.culprits), base.ranges)
+    unit_of = {tensor: unit for unit in every for tensor in unit.tensors}
+    for name in known.culprits:
+        tensors = activations(base.network, [name])
+        chosen_units = list(dict.fromkeys(unit_of[tensor] for tensor in tensors if tensor in unit_of))
+        others = {culprit: high_format for culprit in known.culprits if culprit != name}
+        choice = chooser.rescale(chosen_units, start=choice, high=others, least=least)
+    everything, proposed = known.lab.simulated().indices(known.culprits), None
+    for share in _ERROR_BUDGETS:
+        evaluator = known.lab.simulated(base=chooser.plan(choice), room=share * known.found.room)
+        budget = Budget(clock=known.lab.clock, refines=known.budget.left)
+        result = certify(evaluator, everything, budget=budget)
+        if not result.passed or len(result.high) == len(known.culprits):
+            return
+        if result.high != proposed:
+            proposed = result.high
+            yield from _confirmed(known, base, choice, dict.fromkeys(result.high, high_format))
+
+
+def keep_high(known: Known) -> Iterator[Proposal]:
+    """The search's own plan, which keeps the culprits in high precision; the search has proved it already.
+
+    Where that plan keeps more groups in high precision for a reserve, the plan without the reserve follows.
+    """
+    found = known.found
+    if found.fix is not None and keeps_low(known.lab, known.outcome):
+        yield Proposal(found.fix.plan, joined=found.joined)
+    if found.reserved is not None and found.proof is not None:
+        yield Proposal(found.proof.plan)
+
+
+def _rescaled(known: Known, base: Base, groups: tuple[str, ...] | None) -> Iterator[Proposal]:
+    """Other scales over a base for what some groups read (None: all groups), with all groups in INT8."""
+    chosen_units = units(base.network, activations(base.network, groups), base.ranges)
+    proposed = None
+    for enough in (1.0, ENOUGH):
+        base.choice = known.chooser(base).rescale(chosen_units, start=base.choice, enough=enough)
+        if NEAR < base.choice.normalized_loss < np.inf or base.choice == proposed:
+            return
+        proposed = base.choice
+        yield from _confirmed(known, base, base.choice, {})
+
+
+def _all_rescaled(known: Known, base: Base) -> Iterator[Proposal]:
+    """Other scales for every tensor over a copy of a base.
+
+    Later remedies start from the base itself: a scale that compensates an error made elsewhere does harm once
+    that error is fixed.
+    """
+    every = activations(base.network)
+    known.log("looking for other scales of all %d tensors", len(every))
+    yield from _rescaled(known, replace(base, ranges=_ranges(known, base, every)), None)
+
+
+def _confirmed(known: Known, base: Base, choice: Choice, high: Mapping[str, Precision]) -> Iterator[Proposal]:
+    """The proposal of a choice, without scales that do no good; nothing where it fails in the simulation."""
+    simulator, chooser = known.lab.simulator, known.chooser(base)
+    plan = chooser.plan(choice, high)
+    if not simulator.trial(plan).passed:
+        return
+    pruned = chooser.prune(units(base.network, choice.scales, base.ranges), choice, high)
+    if simulator.trial(chooser.plan(pruned, high)).passed:
+        choice, plan = pruned, chooser.plan(pruned, high)
+    given = activation_scales(known.lab.network)
+    rescales = [
+        Rescale(tensor, choice.methods[tensor], given.get(tensor, base.own[tensor]), scale)
+        for tensor, scale in choice.scales.items()
+        if tensor in plan.scales and plan.scales[tensor] is not base.plan.scales.get(tensor)
+    ]
+    yield Proposal(plan, tuple(rescales), base.weights, base.migration, base.source.description)
+
+
+def _are_like(known: Known, tensors: Sequence[str]) -> bool:
+    """Whether the inputs have about the ranges of the best base: spread on few samples, maxima on all."""
+    lab, ranges = known.lab, known.best.ranges
+    few = {tensor: lab.meter.measured[tensor][0] for tensor in tensors}
+    return Ranges(few).like(ranges) and ranges.reaches(lab.values(lab.measured.inputs).maxima(tensors))
+
+
+def _base(known: Known, source: Source, ranges: Ranges, odd_ones: Sequence[str]) -> Base:
+    """The case's network with every activation in symmetric INT8 per tensor, and better scales of weights."""
+    network = known.lab.network
+    odd = {t: symmetric(ranges.scale(t, "minmax")) for t in odd_ones if t in ranges}
+    weights = weight_scales(network, known.groups, ranges.held)
+    plan = Plan(scales={**odd, **weights})
+    return _opened(known, Base(plan, network, {}, ranges, source, weights=tuple(weights)))
+
+
+def _opened(known: Known, base: Base) -> Base:
+    """The base with the network that its plan leads to, and the scales of activations there."""
+    simulator = known.lab.simulator
+    network = simulator.board(base.plan).network
+    own, scales = activation_scales(network), simulator.scales_of(base.plan)
+    given = {t: float(s.scale) for t, s in scales.items() if t in own and s.axis is None}
+    return replace(base, network=network, own={**own, **given})
+
+
+def _migrated(known: Known, base: Base, moves: Mapping[str, Array], alpha: float) -> Base:
+    """The base after a migration.
+
+    Tensors that the migration touched get new ranges; other tensors keep the best scales so far.
+    """
+    done = migrate(base.network, moves)
+    facts = Migration(alpha, done.folded, done.inserted)
+    plan = replace(base.plan, moves=moves)
+    kept = set(activations(done.network)).difference(done.touched)
+    migrated = replace(base, plan=plan, migration=facts, touched=done.touched)
+    ranges = _ranges(known, migrated, [*kept.intersection(base.ranges.held), *done.touched])
+    migrated = _opened(known, replace(migrated, ranges=ranges))
+    chosen_units = units(migrated.network, done.touched, ranges)
+    start = base.choice.only(kept)
+    return replace(migrated, choice=known.chooser(migrated).uniform(chosen_units, start, most=0))
+
+
+def _ranges(known: Known, base: Base, tensors: Sequence[str]) -> Ranges:
+    """Ranges of a base's tensors; tensors that a migration did not touch hold what they held before it."""
+    data, values = base.source.data, known.lab.values
+    unmoved = values(data).of(t for t in tensors if t not in base.touched)
+    return Ranges({**unmoved, **values(data, base.plan).of(t for t in tensors if t in base.touched)})
+
+
+def _not_symmetric(network: Network) -> list[str]:
+    """Activations that are not quantized to symmetric INT8 per tensor."""
+    edges = (edge for group in network.groups for edge in group.edges)
+    odd = (e.tensor for e in edges if e.quantization.values is None and not e.quantization.is_plain)
+    return list(dict.fromkeys(odd))
