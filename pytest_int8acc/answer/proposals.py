@@ -26,7 +26,6 @@ from pytest_int8acc.answer.scales import (
     weight_scales,
     with_tied,
 )
-from pytest_int8acc.case.judge import Verdict
 from pytest_int8acc.graph.migrate import migrate
 from pytest_int8acc.graph.network import Network, Plan, Precision, symmetric
 from pytest_int8acc.graph.plan import activation_scales

@@ -13,8 +13,8 @@ from repair_support import KINDS, WIDE, planted
 from pytest_int8acc.answer import remedies as repairing
 from pytest_int8acc.answer import scales
 from pytest_int8acc.answer.precision import Found, find_precision
-from pytest_int8acc.case.measured import Measured
 from pytest_int8acc.answer.remedies import Remedied, find_remedies
+from pytest_int8acc.case.measured import Measured
 from pytest_int8acc.lab import simulator
 from pytest_int8acc.lab.lab import Lab
 from pytest_int8acc.report.view import repair_detail
