@@ -34,6 +34,7 @@ from pytest_int8acc.lab.lab import Lab, Source
 from pytest_int8acc.lab.run_budget import RunBudget
 from pytest_int8acc.results import Migration, SearchOutcome
 from pytest_int8acc.results.causes import Rescale
+from pytest_int8acc.scores.judge import Verdict
 from pytest_int8acc.search import certify, fewest
 from pytest_int8acc.search.types import Budget
 from pytest_int8acc.tensors import Array
