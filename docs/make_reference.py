@@ -19,7 +19,7 @@ from pydantic_core import PydanticUndefined
 import pytest_int8acc
 from pytest_int8acc.graph.lint.rules import RULES
 from pytest_int8acc.observers import calibrate
-from pytest_int8acc.report.causes import ADVICE
+from pytest_int8acc.report.catalogue import CAUSES
 from pytest_int8acc.runtime.protocol import Engine
 from pytest_int8acc.scores.metrics import METRICS
 from pytest_int8acc.scores.tasks import TASKS
@@ -278,7 +278,8 @@ def _causes() -> Iterator[str]:
     """A table of the causes of a culprit."""
     yield "Why a layer loses accuracy in INT8, as reports name it."
     yield ""
-    yield from _table(("cause", "what to do"), [(f"`{kind}`", todo) for kind, todo in ADVICE.items()])
+    rows = [(f"`{kind}`", words.advice.format(format="INT8")) for kind, words in CAUSES.items()]
+    yield from _table(("cause", "what to do"), rows)
 
 
 def _table(header: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> Iterator[str]:

@@ -171,7 +171,7 @@ def caveats(
         worse = score.value < int8_score.value if score.bound == "min" else score.value > int8_score.value
         yield (
             f"{baseline.description} is off already: {score.subject} {score.metric} {score.value:.6g} "
-            f"against FP32, limit {score.limit:g}" + (": INT8 is not the problem" if worse else "")
+            f"against FP32, limit {score.limit:g}" + (": quantization is not the problem" if worse else "")
         )
     for score in metrics:
         own = replace(score, value=math.nan if score.baseline is None else score.baseline)
@@ -188,7 +188,7 @@ def caveats(
     without = [name for name, why in left_high.items() if why.kind == "no-scale"]
     if int8 and without:
         every = len(int8.network.groups) + len(left_high)
-        yield f"{len(without)} of {every} groups have no scale and are not in INT8"
+        yield f"{len(without)} of {every} groups have no scale and are not quantized"
     if settings.mode == "native" and saturation().saturates:
         check = saturation()
         yield (

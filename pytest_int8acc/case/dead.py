@@ -11,7 +11,7 @@ import numpy as np
 
 from pytest_int8acc.errors import CriterionError
 from pytest_int8acc.results import OutputResult, Score
-from pytest_int8acc.results.scores import BlindSpots, ChanceMetric, DeadCandidate
+from pytest_int8acc.results.scores import DEFAULT_SQNR_DB, BlindSpots, ChanceMetric, DeadCandidate
 from pytest_int8acc.scores.compare import Comparison
 from pytest_int8acc.scores.criteria import MetricLimit, OutputLimits, limits_for
 from pytest_int8acc.scores.dead import FEWEST, Spread, dead_candidates, derangement, differs, distinct
@@ -55,7 +55,7 @@ def try_criteria(judge: Judge, spread: Spread, outputs: Sequence[OutputResult]) 
         if not known and differs(kept, candidate) and trial.keeps(candidate):
             undetected.append(DeadCandidate(kind, about))
     chance = tuple(trial.at_chance())
-    weighty = [dead for dead in undetected if dead.kind in ("zeros", "shuffled")]
+    weighty = [dead for dead in undetected if dead.is_fatal]
     catching = trial.limits_that_catch(outputs) if weighty else []
     remedy = next((score for score in catching if score.passed), None)
     too_near = catching[0] if catching and remedy is None else None
@@ -205,7 +205,9 @@ class _Trial:
                 limits = [OutputLimits(name, limits={"sqnr_db": 0.0})]
                 results = _Trial(Judge(limits), kept)._compared(limits, candidate)
                 dead.append(results[0].scores[0].value)
-        return max(20.0, math.ceil(max(dead) + _ABOVE_DB)) if all(map(math.isfinite, dead)) else math.nan
+        if not all(map(math.isfinite, dead)):
+            return math.nan
+        return max(DEFAULT_SQNR_DB, math.ceil(max(dead) + _ABOVE_DB))
 
 
 def _shapes(arrays: Sequence[Array]) -> set[tuple[int, ...]]:

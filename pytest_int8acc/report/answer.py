@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from posixpath import commonpath, dirname
 
 from pytest_int8acc.report.blind import blind_cautions, blind_fix, blind_problems, hidden_cautions
+from pytest_int8acc.report.catalogue import STAGES
 from pytest_int8acc.report.causes import cause_clause, share_text
 from pytest_int8acc.report.course import stop_text
 from pytest_int8acc.report.diagnosis import changes, rule_line, rules_text
@@ -28,7 +29,6 @@ from pytest_int8acc.report.words import (
     few,
     first_fitting,
     fitted,
-    in_low,
     middle,
     name_of,
     number,
@@ -37,28 +37,19 @@ from pytest_int8acc.report.words import (
     worst_first,
 )
 from pytest_int8acc.results import CaseResult, Culprit, Finding, Repair, Score, SearchOutcome, by_rule
-from pytest_int8acc.results.causes import Jump, Stage
+from pytest_int8acc.results.causes import Jump
+from pytest_int8acc.results.scores import DEFAULT_SQNR_DB
 
-#: How the first line of a failure begins.
-FAILURE = "INT8 accuracy: "
-#: The same of every format.
-FAILURES = tuple(in_low(FAILURE, low) for low in ("", "fp8", "fp16", "bf16"))
+#: How the first line of a failure goes on after the format.
+FAILURE = " accuracy: "
 #: Lines of a failure at most, without -v: 1 verdict, 2 why, 2 fix (3 where no layers follow), 7 layers,
 #: 2 cautions, 1 more.
 LINES = 15
 _CULPRITS, _CAUTIONS, _LINES_OF_WHY, _LINES_OF_FIX = 5, 2, 2, 3
-#: What to do where these stages fail first: no layer that leaves INT8 mends it.
-_ELSEWHERE: Mapping[Stage, str] = {
-    "FP32 ONNX": "mend the export, or the preparation of its inputs, then run again",
-    "FP16": "compare with 'baseline: fp32', or keep what overflows below 65504 in the model",
-    "engine FP16": "try another TensorRT version, and report it",
-    "engine FP32": "try another TensorRT version, and report it",
-}
-#: What to do where the float model gives NaN, which no layer that leaves INT8 mends.
+#: What to do where the float model gives NaN. No layer in high precision mends it.
 _FLOAT_NAN = (
     "find what gives NaN in the float model, its inputs or a node; or list the output under 'unjudged'"
 )
-_BY_ENGINE = "try another TensorRT version or a lower optimization_level, and report it"
 
 
 def missed_limits(result: CaseResult, most: int | None = None) -> list[str]:
@@ -76,8 +67,13 @@ def failure_line(result: CaseResult) -> str:
     """The first line of a failure: the worst miss with value and limit, whence the limit, how many more."""
     worst = worst_first(result.scores)[:1]
     notes = [s.note for s in worst if s.note and missed_limits(result, NAME)[0] == relation(s, NAME)]
-    texts = [in_low(FAILURE, result.low) + worst_miss(result, [*notes[:n]]) for n in (1, 0)]
+    texts = [result.low_format + FAILURE + worst_miss(result, [*notes[:n]]) for n in (1, 0)]
     return next((text for text in texts if len(text) <= WIDTH), texts[-1])
+
+
+def is_failure(message: str, result: CaseResult) -> bool:
+    """Returns whether a message tells of a missed limit, and not of an error."""
+    return message.startswith(result.low_format + FAILURE)
 
 
 def brief_misses(result: CaseResult) -> Iterator[str]:
@@ -96,7 +92,7 @@ def worst_miss(result: CaseResult, notes: Sequence[str] = ()) -> str:
     missed = missed_limits(result, NAME)
     more = [*notes, *([f"+{len(missed) - 1} more missed"] if len(missed) > 1 else [])]
     end = f" ({'; '.join(more)})" if more else ""
-    return missed[0] + end if notes else fitted(missed[0], WIDTH - len(FAILURE) - len(end)) + end
+    return missed[0] + end if notes else fitted(missed[0], WIDTH - len(FAILURE) - 4 - len(end)) + end
 
 
 def answer(result: CaseResult, verbosity: int = 0, *, wraps: bool = True) -> list[str]:
@@ -104,10 +100,6 @@ def answer(result: CaseResult, verbosity: int = 0, *, wraps: bool = True) -> lis
 
     Without ``wraps`` each sentence is one line, to be wrapped at another width.
     """
-    return [in_low(line, result.low) for line in _answer(result, verbosity, wraps)]
-
-
-def _answer(result: CaseResult, verbosity: int, wraps: bool) -> list[str]:
     lines = [failure_line(result)]
     if _is_golden_s(result):  # which says what to do, too
         return [*lines, *_wrapped(f"Why: {result.golden}", 4, wraps), _more(result, verbosity)]
@@ -152,7 +144,7 @@ def fix_lines(result: CaseResult) -> list[str]:
     if _misses_share_alone(result) and result.precision is not None:
         return [f"Fix: {share_fix(result.precision)}"]
     if result.kept and result.is_blind and result.blind is not None:
-        return [f"Fix: {blind_fix(result.blind)}"]
+        return [f"Fix: {blind_fix(result.blind, result.low_format)}"]
     if any(output.problem and output.nan_share for output in result.outputs):
         return [f"Fix: {_FLOAT_NAN}"]
     known = [f.remedy for f in result.findings if _is_mismatch(result, f) and f.remedy]
@@ -184,7 +176,9 @@ def _elsewhere(result: CaseResult) -> str:
     if result.diagnosis is not None and is_jumpy(result):
         return _judging_before(result, result.diagnosis.jumps)
     line = first_line(result.diagnosis) if result.diagnosis is not None else None
-    return "" if line is None or line.passed else _ELSEWHERE.get(line.name, "")
+    if line is None or line.passed or line.name == "engine INT8":
+        return ""
+    return STAGES[line.name].advice
 
 
 def _judging_before(result: CaseResult, jumps: Sequence[Jump]) -> str:
@@ -192,10 +186,10 @@ def _judging_before(result: CaseResult, jumps: Sequence[Jump]) -> str:
     known = {output.name for output in result.outputs}
     tensors = dict.fromkeys(name for jump in jumps for name in jump.tensors if name not in known)
     outputs = ", ".join(dict.fromkeys(f"'{name}'" for jump in jumps for name in jump.outputs))
-    criteria = ", ".join(f"{{tensor: '{name}', sqnr_db: 20}}" for name in tensors)
+    criteria = ", ".join(f"{{tensor: '{name}', sqnr_db: {DEFAULT_SQNR_DB:g}}}" for name in tensors)
     said = [f"criteria: [{criteria}]"] if tensors else []
     named = few([f"'{middle(name, NAME)}'" for name in tensors], 2)
-    brief = f"judge {named} by {{tensor: NAME, sqnr_db: 20}}, and " * bool(tensors)
+    brief = f"judge {named} by {{tensor: NAME, sqnr_db: {DEFAULT_SQNR_DB:g}}}, and " * bool(tensors)
     brief += "name what is behind under 'unjudged'"
     return first_fitting([f"in the spec, {', '.join([*said, f'unjudged: [{outputs}]'])}", brief], WIDTH - 5)
 
@@ -206,9 +200,13 @@ def _recommended(result: CaseResult) -> Iterator[str]:
     use = "use fixed.onnx: " if result.written else ""
     if repair is not None:
         spare = search.spare if search is not None and repair.kind == "high" else 0
-        said, verified, scores = list(changes(repair, spare)), repair.verified, repair.scores
+        said, verified, scores = (
+            list(changes(repair, result.low_format, spare)),
+            repair.verified,
+            repair.scores,
+        )
     elif search is not None and search.found and search.culprits:
-        said, verified, scores = list(_kept(search)), search.verified, search.fixed
+        said, verified, scores = list(_kept(search, result.low_format)), search.verified, search.fixed
     else:
         return
     by = result.backend.partition(",")[0]
@@ -231,21 +229,23 @@ def _by_luck(scores: Sequence[Score]) -> list[str]:
     return [f", but {drawn_again(unsteady[0])} when samples are drawn again", "; unsteady"] if kept else []
 
 
-def _kept(search: SearchOutcome) -> Iterator[str]:
-    layers, share = count(len(search.kept), "layer"), f"{search.int8_share:.0%}"
-    yield f"keep {layers} in {search.precision.upper()}, {share} of the multiply-accumulates stay in INT8"
-    yield f"keep {layers} in {search.precision.upper()}"
+def _kept(search: SearchOutcome, low_format: str) -> Iterator[str]:
+    kept = f"keep {count(len(search.kept), 'layer')} in {search.precision.upper()}"
+    yield f"{kept}, {search.int8_share:.0%} of the multiply-accumulates stay in {low_format}"
+    yield kept
 
 
 def alternatives(result: CaseResult) -> list[str]:
     """Other ways to meet the criteria than the recommended one, cheapest first."""
     repairs = result.diagnosis.repairs[1:] if result.diagnosis is not None else ()
-    return [_repair_line(repair) for repair in repairs]
+    return [_repair_line(repair, result.low_format) for repair in repairs]
 
 
-def _repair_line(repair: Repair) -> str:
+def _repair_line(repair: Repair, low_format: str) -> str:
     scores = [relation(score) for score in worst_first(repair.scores)[:1]]
-    return "; ".join([next(changes(repair)), *scores, "verified" if repair.verified else "not verified"])
+    return "; ".join(
+        [next(changes(repair, low_format)), *scores, "verified" if repair.verified else "not verified"]
+    )
 
 
 def _no_fix(result: CaseResult) -> Iterator[str]:
@@ -261,9 +261,13 @@ def _no_fix(result: CaseResult) -> Iterator[str]:
         yield "; ".join([*lint[:1], f"none found: {reason(search)}"])
         if search.fixed_pairs:
             yield lint[0] if lint else "none found: Q/DQ is left in the model that no plan takes off"
-        yield lint[0] if lint else "none found: with every layer out of INT8 the criteria fail too"
+        yield (
+            lint[0]
+            if lint
+            else f"none found: with every layer out of {result.low_format} the criteria fail too"
+        )
     elif result.diagnosis is not None and result.diagnosis.first_stage == "engine INT8":
-        yield _BY_ENGINE
+        yield STAGES["engine INT8"].advice
     elif not result.int8_groups:
         yield "an engine cannot be searched: name the model it was made from, 'int8: {model: FILE}'"
     else:
@@ -277,19 +281,20 @@ def culprit_lines(result: CaseResult, most: int) -> list[str]:
         return []
     if len(search.culprits) == 1:  # the sentence why has said it
         return []
-    title = "at fault (put any one of them back into INT8, and the criteria fail)"
+    low = result.low_format
+    title = f"at fault (put any one of them back into {low}, and the criteria fail)"
     more = len(search.culprits) - most
-    lines = [f"Layers {title if search.minimal else 'kept out of INT8 (some may be innocent)'}:"]
-    lines += map(_culprit_line, search.culprits[:most])
+    lines = [f"Layers {title if search.minimal else f'kept out of {low} (some may be innocent)'}:"]
+    lines += [_culprit_line(culprit, low) for culprit in search.culprits[:most]]
     return [*lines, f"  and {more} more"] if more > 0 else lines
 
 
-def _culprit_line(culprit: Culprit) -> str:
-    said = cause_clause(culprit.cause) if culprit.cause is not None else ""
+def _culprit_line(culprit: Culprit, low_format: str) -> str:
+    said = cause_clause(culprit.cause, low_format) if culprit.cause is not None else ""
     alone = culprit.worst_alone
     if not said:
         missed = alone is not None and not alone.passed
-        said = f"alone in INT8: {relation(alone, 24)}" if alone is not None and missed else ""
+        said = f"alone in {low_format}: {relation(alone, 24)}" if alone is not None and missed else ""
     taken = culprit.cause.ablation if culprit.cause is not None else None
     share = f" ({share_text(taken, 'its')})" if taken is not None else ""
     kind = f" ({middle(culprit.op_type, 20)})"
@@ -307,7 +312,7 @@ def cautions(result: CaseResult) -> list[str]:
     known = [f for f in data if not _is_mismatch(result, f)]
     lint = [f"TensorRT refuses this model: {rules_text(broken)}"] if broken else []
     luck = [unsteady_text(result, score) for score in result.unsteady]
-    stopped = [stop_text(result.stopped)] if result.stopped is not None else []
+    stopped = [stop_text(result.stopped, result.low_format)] if result.stopped is not None else []
     groups = [rule_line(group) for group in by_rule(known)]
     jumps = result.diagnosis.jumps if result.diagnosis is not None and not is_jumpy(result) else ()
     jumpy = [jump_text(jumps, NAME)] if jumps else []

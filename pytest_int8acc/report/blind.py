@@ -2,22 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
+from pytest_int8acc.report.catalogue import DEAD
 from pytest_int8acc.report.words import NAME, few, middle, number, relation
 from pytest_int8acc.results import BlindSpots, CaseResult, Score
-from pytest_int8acc.results.scores import ChanceMetric, DeadCandidate, DeadKind
-
-_DEAD: Mapping[DeadKind, str] = {
-    "zeros": "all-zero outputs",
-    "shuffled": "outputs shuffled between samples",
-    "mean": "the mean output for every sample",
-    "shifted": "{output} with its classes shifted by one",
-    "replaced": "{output} set to zero",
-    "greatest": "{output} at its greatest value everywhere",
-}
-#: The limit on an output without criteria of its own, in dB.
-_USUAL_DB = 20.0
+from pytest_int8acc.results.scores import DEFAULT_SQNR_DB, ChanceMetric, DeadCandidate
 
 
 def blind_problems(result: CaseResult) -> list[str]:
@@ -29,9 +17,9 @@ def blind_problems(result: CaseResult) -> list[str]:
         return at_chance
     near = blind.too_near
     if near is not None and _is_lost(near):
-        lost = f"'{middle(near.subject, NAME)}' is lost in INT8 (sqnr_db {number(near.value)})"
+        lost = f"'{middle(near.subject, NAME)}' is lost in {result.low_format} (sqnr_db {number(near.value)})"
         return [f"{lost}, and no criterion notices"]
-    fatal = [dead for dead in blind.undetected if dead.kind in ("zeros", "shuffled")]
+    fatal = [dead for dead in blind.undetected if dead.is_fatal]
     kept = " and ".join(_dead_text(dead) for dead in fatal)
     return [f"the criteria are too weak: {kept} would pass"]
 
@@ -41,9 +29,9 @@ def blind_cautions(result: CaseResult) -> list[str]:
     blind = result.blind
     if blind is None:
         return []
-    at_chance = any(metric.as_well for metric in blind.at_chance)
-    fatal = ("zeros", "shuffled") if result.is_blind and not at_chance else ()
-    missed = [dead for dead in blind.undetected if dead.kind not in fatal]
+    # The first line of a failure names the fatal ones, unless it names a metric at chance.
+    named = result.is_blind and not any(metric.as_well for metric in blind.at_chance)
+    missed = [dead for dead in blind.undetected if not (named and dead.is_fatal)]
     cautions = [_chance_text(m) for m in blind.at_chance if not (m.as_well and result.is_blind)]
     if missed:
         kept = few([_dead_text(dead) for dead in missed], 2)
@@ -72,7 +60,7 @@ def hidden_cautions(result: CaseResult) -> list[str]:
     return cautions
 
 
-def blind_fix(blind: BlindSpots) -> str:
+def blind_fix(blind: BlindSpots, low_format: str) -> str:
     """Returns what to write into the spec, as far as a trial has shown that it helps."""
     for metric in blind.at_chance:
         if metric.is_constant:
@@ -87,7 +75,7 @@ def blind_fix(blind: BlindSpots) -> str:
             )
     accept = "To accept weak criteria, give the case the key 'accept_blind: REASON'"
     if blind.remedy is not None:
-        reached = f"INT8 keeps it with {number(blind.remedy.value)} dB, and these outputs do not"
+        reached = f"{low_format} keeps it with {number(blind.remedy.value)} dB, and these outputs do not"
         return f"add to 'criteria:' {_wish(blind.remedy)}; {reached}. {accept}"
     by_task = "{metric: top1, max_drop: 1%} with 'labels: FILE'"
     near = blind.too_near
@@ -97,13 +85,14 @@ def blind_fix(blind: BlindSpots) -> str:
         return f"add to 'criteria:' {_wish(near)} and run again: it fails then, and layers are searched"
     return (
         "use inputs that differ more: outputs shuffled between these miss only limits from "
-        f"{near.limit:g} dB on, INT8 has {number(near.value)} dB; or judge by labels: {by_task}. {accept}"
+        f"{near.limit:g} dB on, {low_format} has {number(near.value)} dB; or judge by labels: {by_task}. "
+        f"{accept}"
     )
 
 
 def _is_lost(score: Score) -> bool:
     """Whether the candidate would miss the usual limit, too, as outputs of no use do."""
-    return score.limit is not None and score.limit <= _USUAL_DB
+    return score.limit is not None and score.limit <= DEFAULT_SQNR_DB
 
 
 def _wish(score: Score) -> str:
@@ -115,7 +104,7 @@ def _wish(score: Score) -> str:
 
 def _dead_text(dead: DeadCandidate) -> str:
     output = f"'{middle(dead.output, NAME)}'" if dead.output else "every output"
-    return _DEAD[dead.kind].format(output=output)
+    return DEAD[dead.kind].clause.format(output=output)
 
 
 def _chance_text(metric: ChanceMetric) -> str:

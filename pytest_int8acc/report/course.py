@@ -2,37 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
+from pytest_int8acc.report.catalogue import PARTS
 from pytest_int8acc.report.words import number
-from pytest_int8acc.results import CaseResult, Part, Phase, Stop
-
-_PARTS: Mapping[Part, str] = {
-    "search": "the rest of the search",
-    "proof": "the proof of its plan",
-    "certification": "certification",
-    "fewer-layers": "whether fewer layers do",
-    "tradeoff": "what more layers out of INT8 buy",
-    "reserve": "a plan that keeps the limits with a reserve",
-    "alone": "what each culprit does alone",
-    "layer-precisions": "the fix as layer precisions",
-    "engine-layers": "errors between engines",
-    "latency": "the time of the fix",
-    "stages": "stages",
-    "causes": "causes",
-    "layers": "errors of the layers",
-    "ranges": "a look at all ranges",
-    "calibrations": "calibration methods",
-    "repair": "cheaper fixes",
-    "fix": "files of the fix",
-    "reproducer": "reproducers",
-    "worst-samples": "a look at the worst samples",
-}
+from pytest_int8acc.results import CaseResult, Phase, Stop
 
 
-def stop_text(stop: Stop) -> str:
-    """What ended the case after its verdict, what was left out, and how to have it."""
-    left = ", ".join(_PARTS[part] for part in stop.left_out) or "nothing"
+def stop_text(stop: Stop, low_format: str) -> str:
+    """Returns what ended the case after its verdict, and what was left out."""
+    names = [PARTS[part].clause.format(format=low_format) for part in stop.left_out]
+    left = ", ".join(names) or "nothing"
     if stop.kind == "interrupted":
         return f"interrupted (Ctrl-C) after the verdict; left out, in whole or in part: {left}"
     return (
@@ -49,7 +27,11 @@ def phases_text(result: CaseResult) -> str:
 
 def course_lines(result: CaseResult, verbosity: int = 0) -> list[str]:
     """What was left out; with ``verbosity`` 1 also where the time went."""
-    lines = [f"Stopped early: {stop_text(result.stopped)}"] if result.stopped is not None else []
+    lines = (
+        [f"Stopped early: {stop_text(result.stopped, result.low_format)}"]
+        if result.stopped is not None
+        else []
+    )
     spent = phases_text(result) if verbosity >= 1 else ""
     return [*lines, f"Time: {spent}"] if spent else lines
 

@@ -6,6 +6,7 @@ import math
 from collections.abc import Iterator, Sequence
 
 from pytest_int8acc.errors import listed
+from pytest_int8acc.report.catalogue import CHANGES, Words
 from pytest_int8acc.report.words import count, indented_table, number, relation, worst_first
 from pytest_int8acc.results import CalibrationLine, CaseResult, Finding, LayerError, Repair, by_rule
 
@@ -49,72 +50,59 @@ def cheaper_fix(result: CaseResult) -> Repair | None:
     return first if first.kind != "high" and cheaper else None
 
 
-def changes(repair: Repair, spare: int = 0) -> Iterator[str]:
+def changes(repair: Repair, low_format: str, spare: int = 0) -> Iterator[str]:
     """What is changed, the fullest first: words for the line that recommends it.
 
-    ``spare``: how many of its layers leave INT8 for a reserve only.
+    ``spare``: how many of its layers leave the format for a reserve only.
     """
     layers, precision = len(repair.layers), repair.precision.upper()
-    kept = f"{count(layers, 'layer')} in {precision}" if layers else "all in INT8"
-    done = list(_changed(repair))
+    kept = f"{count(layers, 'layer')} in {precision}" if layers else f"all in {low_format}"
+    done = [words.clause.format_map(facts) for words, facts in _changes(repair)]
     if repair.kind == "high" or not done:
-        verb = f"keep {kept}" if layers else "symmetric INT8 throughout"
+        verb = f"keep {kept}" if layers else f"symmetric {low_format} throughout"
         verb += f", {spare} of them for a reserve" if spare else ""
-        yield f"{verb}, {1 - repair.price:.0%} of the multiply-accumulates stay in INT8"
+        yield f"{verb}, {1 - repair.price:.0%} of the multiply-accumulates stay in {low_format}"
         yield verb
         return
     yield f"{' and '.join(done)}, {kept}"
     yield f"{kept} and {count(len(done), 'other change')}" if layers else " and ".join(done)
 
 
-def _changed(repair: Repair) -> Iterator[str]:
+def _changes(repair: Repair) -> Iterator[tuple[Words, dict[str, str | float]]]:
+    """Yields the words and the facts of each change that a remedy makes."""
     if repair.fused:
-        yield f"make {count(len(repair.fused), 'norm')} in parts one node each"
+        norms = count(len(repair.fused), "norm")
+        yield CHANGES["fused"], {"norms": norms, "names": listed(repair.fused)}
     if repair.outputs:
-        yield f"{count(len(repair.outputs), 'output')} more, to be left unread, against a wrong fusion"
-    if repair.migration is not None:
-        yield "range moved into weights"
-    scaled = [count(len(repair.rescales), "tensor")] if repair.rescales else []
-    scaled += [count(len(repair.weights), "weight")] if repair.weights else []
-    if scaled:
-        yield f"other scales for {' and '.join(scaled)}"
+        outputs = count(len(repair.outputs), "more output")
+        yield CHANGES["outputs"], {"outputs": outputs, "names": listed(repair.outputs)}
+    if (moved := repair.migration) is not None:
+        places = [f"folded into {listed(moved.folded)}"] if moved.folded else []
+        if moved.inserted:
+            places.append(f"{len(moved.inserted)} Mul inserted, one more elementwise pass over a tensor each")
+        yield CHANGES["migration"], {"alpha": moved.alpha, "places": "; ".join(places)}
+    if repair.rescales:
+        methods = ", ".join(dict.fromkeys(rescale.method for rescale in repair.rescales))
+        yield CHANGES["rescales"], {"tensors": count(len(repair.rescales), "tensor"), "methods": methods}
+    if repair.weights:
+        yield CHANGES["weights"], {"weights": count(len(repair.weights), "weight")}
 
 
-def repair_text(repair: Repair) -> str:
-    """What is done, in a sentence or two; what matters most comes first."""
+def repair_text(repair: Repair, low_format: str) -> str:
+    """Returns what a remedy does, in a sentence or two; what matters most comes first."""
     layers, precision = len(repair.layers), repair.precision.upper()
     if repair.kind == "high":
         return f"{count(layers, 'layer')} in {precision}"
     head = f"{layers} of {count(repair.culprits, 'layer')} in {precision}"
-    done = "; ".join(_done(repair)) or "symmetric INT8 throughout"
+    sentences = [words.sentence.format_map(facts) for words, facts in _changes(repair)]
+    done = "; ".join(sentences) or f"symmetric {low_format} throughout"
     if repair.kind in ("unfuse", "fuse"):
         return f"{head if layers else f'no layer needs {precision}'}: {done}"
     data = f"the calibration data, {repair.data}" if repair.data else "the compared inputs themselves"
     return f"{head if layers else f'no layer needs {precision}'}: {done}; ranges from {data}"
 
 
-def _done(repair: Repair) -> Iterator[str]:
-    if repair.fused:
-        yield (
-            f"{count(len(repair.fused), 'norm')} in parts made one node each, which computes in FP32 inside "
-            f"({listed(repair.fused)})"
-        )
-    if repair.outputs:
-        several = count(len(repair.outputs), "more output")
-        yield f"{several} of the engine, to be left unread ({listed(repair.outputs)}), breaks a wrong fusion"
-    if repair.rescales:
-        methods = ", ".join(dict.fromkeys(r.method for r in repair.rescales))
-        yield f"other scales for {count(len(repair.rescales), 'tensor')} ({methods})"
-    if repair.weights:
-        yield f"scales of {count(len(repair.weights), 'weight')} taken anew"
-    if (moved := repair.migration) is not None:
-        parts = [f"folded into {listed(moved.folded)}"] if moved.folded else []
-        if moved.inserted:
-            parts.append(f"{len(moved.inserted)} Mul inserted, one more elementwise pass over a tensor each")
-        yield f"channels evened out by migration to the weights (alpha {moved.alpha:g}; {'; '.join(parts)})"
-
-
-def layer_lines(layers: Sequence[LayerError], width: int | None = None) -> list[str]:
+def layer_lines(layers: Sequence[LayerError], low_format: str, width: int | None = None) -> list[str]:
     """The error of each layer, the largest of its own making first; ``width`` is that of the table."""
     if not layers:
         return []
@@ -131,7 +119,7 @@ def layer_lines(layers: Sequence[LayerError], width: int | None = None) -> list[
         )
         for layer in ranked[:_LAYERS]
     ]
-    measured = ("alone", "all in INT8", "between engines")
+    measured = ("alone", f"all in {low_format}", "between engines")
     header = ("layer", "type", *(title for what in measured for title in (f"{what}: SQNR dB", "cosine")))
     lines = ["Layers (error against the baseline, the worst alone first)"]
     lines += indented_table(header, rows, width)

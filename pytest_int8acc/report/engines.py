@@ -8,14 +8,15 @@ from pytest_int8acc.report.words import count, number
 from pytest_int8acc.results import CaseResult, EngineInfo, Latency, Role
 
 
-def engine_lines(engines: Sequence[EngineInfo], verbosity: int = 0) -> list[str]:
-    """A line for each engine that was to run in INT8; with ``verbosity`` 2 for the baseline's, too."""
+def engine_lines(engines: Sequence[EngineInfo], low_format: str, verbosity: int = 0) -> list[str]:
+    """Returns a line for each quantized engine; with ``verbosity`` 2 for the baseline's, too."""
     baseline = _latency(engines, Role.BASELINE)
-    return [
-        f"{engine.role} engine: {_engine_text(engine)}{_speed(engine.latency, baseline)}"
-        for engine in engines
-        if verbosity >= 2 or engine.role != Role.BASELINE
-    ]
+    lines = []
+    for engine in engines:
+        if verbosity >= 2 or engine.role != Role.BASELINE:
+            text = f"{_engine_text(engine, low_format)}{_speed(engine.latency, baseline)}"
+            lines.append(f"{role_text(engine.role, low_format)} engine: {text}")
+    return lines
 
 
 def no_int8(result: CaseResult) -> list[str]:
@@ -24,7 +25,7 @@ def no_int8(result: CaseResult) -> list[str]:
     if contract is not None and contract.asked:
         return []
     return [
-        "You asked for INT8 and 0 of "
+        f"You asked for {result.low_format} and 0 of "
         + ("1 layer runs in it" if engine.weighted == 1 else f"{engine.weighted} layers run in it")
         for engine in result.engines
         if engine.role == Role.INT8 and engine.weighted and not engine.int8 and not engine.untold
@@ -48,11 +49,16 @@ def int8_layers(engines: Sequence[EngineInfo]) -> str:
     return f"{inspected[0].int8} of {inspected[0].weighted}{untold}"
 
 
-def _engine_text(engine: EngineInfo) -> str:
+def role_text(role: Role, low_format: str) -> str:
+    """Returns the name of a role: that of the case's own engine is its format."""
+    return low_format if role == Role.INT8 else str(role)
+
+
+def _engine_text(engine: EngineInfo, low_format: str) -> str:
     if not engine.layers:
         return "does not tell its layers"
     layers = count(engine.weighted, "weighted layer")
-    said = f"{engine.int8} of {layers} in INT8" if engine.role != Role.BASELINE else layers
+    said = f"{engine.int8} of {layers} in {low_format}" if engine.role != Role.BASELINE else layers
     extra = [f"{engine.untold} more in fused regions that tell nothing"] if engine.untold else []
     if engine.count("qdq"):
         extra.append(f"{engine.count('qdq')} standalone Q/DQ")

@@ -21,13 +21,14 @@ from pytest_int8acc.names import shown_lines
 from pytest_int8acc.report import drawing, view
 from pytest_int8acc.report.answer import failure_line
 from pytest_int8acc.report.causes import advice, cause_text
+from pytest_int8acc.report.engines import role_text
 from pytest_int8acc.report.labels import number_cells
 from pytest_int8acc.report.plain import restore, to_plain
 from pytest_int8acc.report.search import alone_text, tradeoff_text
-from pytest_int8acc.report.summary import stage_text
+from pytest_int8acc.report.summary import stage_text, stage_title
 from pytest_int8acc.report.terminal import tallies
 from pytest_int8acc.report.text import status
-from pytest_int8acc.report.words import formats, in_low, number, relation
+from pytest_int8acc.report.words import formats, number, relation
 from pytest_int8acc.results import by_rule
 
 if TYPE_CHECKING:
@@ -64,13 +65,7 @@ def fragment(details: Mapping[str, Any]) -> str:
     """The scores and culprits of one case, ``to_plain`` of its result, to stand in another page."""
     result = restore(details)
     said = status(result) if result.passed else failure_line(result)
-    html = _environment().get_template("fragment.html").render(case=view.measured_view(result, {}), said=said)
-    return in_low(html, result.low)
-
-
-def _in_low(html: Any, low: str) -> Any:
-    """A part of a page, markup, as one on a case in FP16 or BF16; empty for INT8."""
-    return type(html)(in_low(str(html), low))
+    return _environment().get_template("fragment.html").render(case=view.measured_view(result, {}), said=said)
 
 
 @cache
@@ -88,7 +83,6 @@ def _environment() -> jinja2.Environment:
         lstrip_blocks=True,
     )
     environment.filters |= {
-        "in_low": _in_low,
         "exact": jinja2.filters.do_forceescape,
         "number": number,
         "relation": relation,
@@ -96,6 +90,8 @@ def _environment() -> jinja2.Environment:
         "cause_text": cause_text,
         "advice": advice,
         "stage_text": stage_text,
+        "stage_title": stage_title,
+        "role_text": role_text,
         "alone_text": alone_text,
         "by_rule": by_rule,
         "histogram": view.histogram,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path, PurePath
 from typing import Any, Literal, get_args
@@ -17,7 +18,6 @@ from pytest_int8acc.report.plain import to_plain
 from pytest_int8acc.report.precision import precision_text
 from pytest_int8acc.report.search import alone_text, reason, remarks
 from pytest_int8acc.report.summary import fit_note, stage_text, summary
-from pytest_int8acc.report.words import in_low
 from pytest_int8acc.results import (
     CaseResult,
     Culprit,
@@ -43,16 +43,46 @@ _AS_MEASURED = (
     *("high_groups", "int8_macs", "precision", "warnings", "notes", "search", "engines", "findings"),
     *("diagnosis", "golden", "recorded", "phases", "stopped", "low", "blind", "blind_reason"),
 )
-#: By class, the key of each sentence and what makes it.
-SENTENCES: Mapping[type, Mapping[str, Callable[[Any], str]]] = {
-    PrecisionContract: {"text": precision_text},
-    Cause: {"text": cause_text, "advice": advice},
-    LineFit: {"note": fit_note},
-    Repair: {"text": repair_text},
-    StageLine: {"text": stage_text},
-    Culprit: {"alone": alone_text},
-    Stop: {"text": stop_text},
-    SearchOutcome: {"reason": reason},
+
+
+@dataclass(frozen=True)
+class Sentence:
+    """A sentence that ``report.json`` holds beside the numbers of a class of results."""
+
+    about: str
+    """What the sentence says, for the schema."""
+    make: Callable[[Any, str], str]
+    """Makes it of the object and of the case's format, like ``INT8``."""
+
+
+#: By class, the key of each sentence.
+SENTENCES: Mapping[type, Mapping[str, Sentence]] = {
+    PrecisionContract: {
+        "text": Sentence(
+            "Shares of the multiply-accumulates by format, as asked for and as run.",
+            lambda contract, _: precision_text(contract),
+        )
+    },
+    Cause: {
+        "text": Sentence("What was measured, in a sentence with its numbers.", cause_text),
+        "advice": Sentence("What to do.", advice),
+    },
+    LineFit: {
+        "note": Sentence("What a slope far from 1, or a shift, suggests; empty near the baseline.", fit_note)
+    },
+    Repair: {"text": Sentence("What the remedy does, what matters most first.", repair_text)},
+    StageLine: {
+        "text": Sentence("What it means where this is the first stage that fails; else empty.", stage_text)
+    },
+    Culprit: {
+        "alone": Sentence(
+            "The worst score with this group alone in the low format, like ``logits cosine 0.93``; may be "
+            "empty.",
+            lambda culprit, _: alone_text(culprit),
+        )
+    },
+    Stop: {"text": Sentence("What ended the case after its verdict, and what was left out.", stop_text)},
+    SearchOutcome: {"reason": Sentence("Why the search ended.", lambda outcome, _: reason(outcome))},
 }
 
 
@@ -133,25 +163,26 @@ def case_entry(
 
 def plain_result(result: CaseResult) -> dict[str, Any]:
     """``result`` as plain types, with the sentences."""
-    plain: dict[str, Any] = to_plain(result, _sentences(result.low))
+    plain: dict[str, Any] = to_plain(result, _sentences(result.low_format))
     if plain["diagnosis"] is not None:
-        plain["diagnosis"]["summary"] = in_low(summary(result), result.low)
+        plain["diagnosis"]["summary"] = summary(result)
     if result.search is not None:
         repairs = result.diagnosis.repairs if result.diagnosis else ()
-        plain["search"]["remarks"] = [in_low(text, result.low) for text in remarks(result.search, repairs)]
+        plain["search"]["remarks"] = remarks(result.search, repairs)
         plain["search"]["interrupted"] = result.search.ending.kind == "interrupted"
     return plain
 
 
-def _sentences(low: str) -> Mapping[type, Mapping[str, Callable[[Any], str]]]:
-    """``SENTENCES`` of a case in this format."""
-    if not low:
-        return SENTENCES
+def _sentences(low_format: str) -> Mapping[type, Mapping[str, Callable[[Any], str]]]:
+    """Returns what makes the sentences of a case in this format."""
+    return {
+        kind: {key: partial(_say, sentence, low_format) for key, sentence in sentences.items()}
+        for kind, sentences in SENTENCES.items()
+    }
 
-    def said(make: Callable[[Any], str], value: Any) -> str:
-        return in_low(make(value), low)
 
-    return {kind: {key: partial(said, make) for key, make in own.items()} for kind, own in SENTENCES.items()}
+def _say(sentence: Sentence, low_format: str, value: Any) -> str:
+    return sentence.make(value, low_format)
 
 
 def one_per_case(entries: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:

@@ -22,7 +22,7 @@ from pytest_int8acc.report.summary import stage_lines
 from pytest_int8acc.report.summary import summary as why
 from pytest_int8acc.report.terminal import counts_text, said_of
 from pytest_int8acc.report.text import headline
-from pytest_int8acc.report.words import count, first_fitting, formats, in_low, shorten
+from pytest_int8acc.report.words import count, first_fitting, formats, shorten
 from pytest_int8acc.results import CaseResult
 
 #: What GitHub takes of one step; more than that and nothing of it is shown.
@@ -90,24 +90,32 @@ def _error(error: Mapping[str, str]) -> str:
 def _section(entry: Mapping[str, Any]) -> str:
     result = restore_entry(entry)
     lines = list(_story(result)) if result is not None else []
-    lines = [in_low(line, result.low) for line in lines] if result is not None else []
     title = f"### {in_markdown(shorten(entry['nodeid'], _CELL))}\n\n"
     return title + "".join(f"{line}\n" for line in lines) + "\n" if lines else ""
 
 
 def _story(result: CaseResult) -> Iterator[str]:
     """Why, where and what mends it."""
-    stages = stage_lines(result.diagnosis) if result.diagnosis is not None else []
+    stages = stage_lines(result.diagnosis, result.low_format) if result.diagnosis is not None else []
     yield f"{in_markdown(headline(result))}\n"
     sentences = [*([why(result)] if result.diagnosis is not None else []), *fix_lines(result)]
     findings = map(str.strip, finding_lines(result.findings))
-    for line in (*sentences, *map(str.strip, stages), *findings, *engine_lines(result.engines)):
+    for line in (
+        *sentences,
+        *map(str.strip, stages),
+        *findings,
+        *engine_lines(result.engines, result.low_format),
+    ):
         yield f"{in_markdown(line)}\n"
     search = result.search
     if search is not None and search.culprits:
-        yield "| culprit | type | alone in INT8 | cause | price |\n|---|---|---|---|---|"
+        yield f"| culprit | type | alone in {result.low_format} | cause | price |\n|---|---|---|---|---|"
         for culprit in search.culprits[:_CULPRITS]:
-            causes = [cause_text(c), cause_brief(c)] if (c := culprit.cause) is not None else [""]
+            causes = (
+                [say(c, result.low_format) for say in (cause_text, cause_brief)]
+                if (c := culprit.cause) is not None
+                else [""]
+            )
             cause = first_fitting(causes, _CELL)  # no number is cut off
             cells = (culprit.layer, culprit.op_type, alone_text(culprit), cause, f"{culprit.price:.1%}")
             yield f"| {' | '.join(in_markdown(shorten(cell, _CELL)) for cell in cells)} |"

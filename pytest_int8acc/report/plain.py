@@ -15,7 +15,6 @@ from pytest_int8acc.report.diagnosis import cheaper_fix, repair_text
 from pytest_int8acc.report.engines import int8_layers, speedup
 from pytest_int8acc.report.summary import summary
 from pytest_int8acc.report.text import status
-from pytest_int8acc.report.words import in_low
 from pytest_int8acc.results import CaseResult
 
 if TYPE_CHECKING:
@@ -103,12 +102,12 @@ def facts(result: CaseResult) -> list[tuple[str, object]]:
         ]
     if result.diagnosis is not None:
         found += [
-            ("int8acc.why", in_low(summary(result), result.low)),
+            ("int8acc.why", summary(result)),
             ("int8acc.stage", result.diagnosis.first_stage or ""),
         ]
     cheaper = cheaper_fix(result)
     if cheaper is not None:
-        found.append(("int8acc.cheaper_fix", in_low(repair_text(cheaper), result.low)))
+        found.append(("int8acc.cheaper_fix", repair_text(cheaper, result.low_format)))
     found.append(("int8acc.int8_layers", int8_layers(result.engines)))
     ratio = speedup(result.engines)
     if ratio is not None:

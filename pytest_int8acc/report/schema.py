@@ -6,13 +6,11 @@ meaning raises ``version``.
 
 from __future__ import annotations
 
-import inspect
 import json
 from pathlib import Path
 from typing import Any
 
-from pytest_int8acc.report.json import RANK, SENTENCES, VERSION
-from pytest_int8acc.report.summary import summary
+from pytest_int8acc.report.json import RANK, SENTENCES, VERSION, Sentence
 from pytest_int8acc.results import CaseResult, Diagnosis
 
 FILE = Path(__file__).parent / "schema.json"
@@ -83,9 +81,9 @@ def _definitions() -> dict[str, Any]:
     definitions: dict[str, Any] = _plain(
         Measured.model_json_schema(ref_template="#/definitions/{model}")["$defs"]
     )
+    summary = Sentence("What was wrong, in one sentence; empty without a diagnosis.", lambda *_: "")
     for made, sentences in (*SENTENCES.items(), (Diagnosis, {"summary": summary})):
-        said = {key: (inspect.getdoc(make) or "").partition("\n")[0] for key, make in sentences.items()}
-        sentence_keys = {key: _kind("string", text) for key, text in said.items()}
+        sentence_keys = {key: _kind("string", sentence.about) for key, sentence in sentences.items()}
         definitions[made.__name__]["properties"] |= sentence_keys
         definitions[made.__name__]["required"] += sentence_keys
     definitions["SearchOutcome"]["properties"] |= _SEARCH

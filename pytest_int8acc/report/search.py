@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
+from pytest_int8acc.report.catalogue import ENDINGS
 from pytest_int8acc.report.causes import cause_text
 from pytest_int8acc.report.words import count, few, indented_table, number, pairs_text, table
 from pytest_int8acc.results.causes import Repair
-from pytest_int8acc.results.search import Culprit, Ending, EndingKind, SearchOutcome, Tradeoff
+from pytest_int8acc.results.search import Culprit, Ending, SearchOutcome, Tradeoff
 
 _CULPRITS = 20
 _TRIALS = 40
@@ -16,36 +17,25 @@ _TOLD = ("fails", "passes")
 _QAT_SHARE = 0.5
 #: Causes that no trial in ONNX Runtime could show.
 _WITHOUT_TRIALS = ("missing-scale", "engine-only", "non-determinism")
-_END = "{high} of {groups} groups: no shorter one was found, and groups within it may be innocent"
-_ENDINGS: Mapping[EndingKind, str] = {
-    "proven": "proven minimal: each of the {high} groups kept high was sent back to INT8 alone, and fails",
-    "int8-passes": "with all groups in INT8 the criteria are met: nothing has to leave INT8",
-    "high-fails": "with all groups in high precision the criteria fail too: {cause}",
-    "nothing-left": "only with every layer out of INT8 are the criteria met",
-    "plan-fails": "the plan to certify fails",
-    "first": f"the first {_END}",
-    "last": f"the last {_END}",
-    "worst": "the {high} of {groups} groups that add most error: groups among them may be innocent",
-    "visited": "all groups were visited, {high} chosen: some may be innocent once later ones were chosen",
-    "trials-spent": "stopped early: the budget of {max_trials} trials is spent",
-    "seconds-spent": "stopped early: the budget of {max_seconds:g} s is spent",
-    "cut-short": "stopped with {high} of {groups} groups high, as trials of shorter lists had cost enough: "
-    "some may be innocent",
-    "interrupted": "stopped early: interrupted (Ctrl-C)",
-}
 
 
-def ending_text(ending: Ending, fixed_pairs: Sequence[str] = ()) -> str:
-    """Why a search ended; Q/DQ that is part of every plan is named where no plan passes."""
-    cause = "INT8 is not the cause"
+def ending_text(ending: Ending, low_format: str, fixed_pairs: Sequence[str] = ()) -> str:
+    """Returns why a search ended; Q/DQ that is part of every plan is named where no plan passes."""
+    cause = f"{low_format} is not the cause"
     if fixed_pairs:
         cause = f"{pairs_text(fixed_pairs)}; no plan takes them off"
-    return _ENDINGS[ending.kind].format(**vars(ending), cause=cause)
+    facts = {**vars(ending), "cause": cause, "format": low_format}
+    return ENDINGS[ending.kind].sentence.format_map(facts)
 
 
 def reason(outcome: SearchOutcome) -> str:
-    """Why the search ended."""
-    return ending_text(outcome.ending, outcome.fixed_pairs)
+    """Returns why the search ended."""
+    return ending_text(outcome.ending, low_format(outcome), outcome.fixed_pairs)
+
+
+def low_format(outcome: SearchOutcome) -> str:
+    """Returns the format that groups leave, like ``INT8``."""
+    return outcome.low.upper() or "INT8"
 
 
 def alone_text(culprit: Culprit) -> str:
@@ -58,11 +48,11 @@ def alone_text(culprit: Culprit) -> str:
 
 def remarks(outcome: SearchOutcome, repairs: Sequence[Repair] = ()) -> list[str]:
     """Certified or not, causes without a trial; training is advised where no repair keeps all in INT8."""
-    notes, certificate = [], outcome.certificate
+    notes, certificate, low = [], outcome.certificate, low_format(outcome)
     if certificate is not None and certificate.passed:
-        notes.append(f"certified: {certificate.builds} built models show that each culprit must leave INT8")
+        notes.append(f"certified: {certificate.builds} built models show that each culprit must leave {low}")
     elif certificate is not None:
-        said = ending_text(certificate.ending)
+        said = ending_text(certificate.ending, low)
         notes.append(f"not certified by {certificate.builds} built models: {said}")
     causes = [c.cause for c in outcome.culprits if c.cause and c.cause.kind not in _WITHOUT_TRIALS]
     untried = sum(not cause.tried for cause in causes)
@@ -77,7 +67,7 @@ def remarks(outcome: SearchOutcome, repairs: Sequence[Repair] = ()) -> list[str]
         notes.append(f"with these layers kept the model has {count(outcome.casts, 'Cast')} more")
     if not outcome.low and outcome.found and share > _QAT_SHARE and (not repairs or repairs[0].layers):
         said = "quantization-aware training (QAT) is the better way"
-        notes.append(f"{share:.0%} of the multiply-accumulates would leave INT8: {said}")
+        notes.append(f"{share:.0%} of the multiply-accumulates would leave {low}: {said}")
     return notes
 
 
@@ -133,17 +123,24 @@ def tradeoff_lines(tradeoff: Tradeoff, precision: str, width: int | None = None)
 def _culprits(outcome: SearchOutcome, width: int | None) -> list[str]:
     if not outcome.culprits:
         return []
+    low = low_format(outcome)
     if outcome.minimal:
-        title = "Culprits (minimal: leave any one in INT8 and the criteria fail)"
+        title = f"Culprits (minimal: leave any one in {low} and the criteria fail)"
     else:
         title = "Layers to keep high (not shown to be minimal)"
     shown = outcome.culprits[:_CULPRITS]
     rows = [
-        (c.layer, c.op_type, alone_text(c), cause_text(c.cause) if c.cause else "", f"{c.price:.1%} of MACs")
+        (
+            c.layer,
+            c.op_type,
+            alone_text(c),
+            cause_text(c.cause, low) if c.cause else "",
+            f"{c.price:.1%} of MACs",
+        )
         for c in shown
     ]
     more = len(outcome.culprits) - len(shown)
-    header = ("layer", "type", "alone in INT8", "cause", "price")
+    header = ("layer", "type", f"alone in {low}", "cause", "price")
     lines = [title, *indented_table(header, rows, width)]
     return [*lines, f"  ... and {more} more"] if more else lines
 
@@ -154,9 +151,8 @@ def fix_line(outcome: SearchOutcome) -> str:
         return f"No fix: {reason(outcome)}"
     if not outcome.culprits:
         return ""
-    plan = (
-        f"{_kept(outcome)} in {outcome.precision.upper()}, {outcome.int8_share:.0%} of the MACs stay in INT8"
-    )
+    stays = f"{outcome.int8_share:.0%} of the MACs stay in {low_format(outcome)}"
+    plan = f"{_kept(outcome)} in {outcome.precision.upper()}, {stays}"
     if outcome.price_ms is not None:
         plan += f", {outcome.price_ms:+.2g} ms"
     if not outcome.verified:

@@ -2,60 +2,58 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 
-from pytest_int8acc.report.causes import KINDS, cause_brief, cause_text
+from pytest_int8acc.report.catalogue import FITS, STAGES
+from pytest_int8acc.report.causes import cause_brief, cause_text, plural
 from pytest_int8acc.report.words import NAME, count, few, middle, pairs_text, relation, shorten, worst_first
 from pytest_int8acc.results import CaseResult, Culprit, Diagnosis, Finding, LineFit, StageLine
 from pytest_int8acc.results.causes import Cause, CauseKind, Jump, OddRanges, Stage
 
-_OWN = "TensorRT's own doing"
-#: What it means where a stage is the first that fails.
-_MEANINGS: Mapping[Stage, str] = {
-    "framework": "",
-    "FP32 ONNX": "the export to ONNX changed the model, or inputs are prepared otherwise there",
-    "FP16": "FP16 is off already: INT8 is not the problem",
-    "Q/DQ in ONNX Runtime": "quantization loses it: scales, or layers that INT8 does not suit",
-    "engine FP16": f"the FP16 engine differs from its model: {_OWN}",
-    "engine FP32": f"the FP32 engine differs from its model: {_OWN}",
-    "engine INT8": f"the Q/DQ model is fine, the engine made of it is not: {_OWN}",
-    "implicit INT8": "quantization loses it: ranges of TensorRT's calibration, or layers that INT8 does not "
-    "suit",
-}
 #: Where these fail first, quantization is not at fault, and nothing else is said.
 _ELSEWHERE = ("FP32 ONNX", "FP16", "engine FP16", "engine INT8")
 #: Where these do, what chooses among values in the model may be why.
 _FLOAT = ("FP16", "engine FP16")
 
 
-def stage_text(line: StageLine) -> str:
-    """What it means where this is the first stage that fails; empty where it passes."""
+def stage_text(line: StageLine, low_format: str) -> str:
+    """Returns what it means where this is the first stage that fails; empty where it passes."""
     if line.passed and line.together is None:
         return ""
     if line.together is not None:
-        return f"no step leaves its limit alone; together they do, against {line.together}"
-    parts = [_MEANINGS[line.name], *(f"'{name}': {problem}" for name, problem in line.problems.items())]
-    parts += [fit_phrase(name, fit, line.against) for name, fit in line.fits.items()]
+        before = stage_title(line.together, low_format)
+        return f"no step leaves its limit alone; together they do, against {before}"
+    parts = [STAGES[line.name].sentence.format(format=low_format)]
+    parts += [f"'{name}': {problem}" for name, problem in line.problems.items()]
+    before = stage_title(line.against, low_format)
+    parts += [fit_phrase(name, fit, before) for name, fit in line.fits.items()]
     return "; ".join(filter(None, parts))
 
 
-def stage_lines(diagnosis: Diagnosis) -> list[str]:
-    """The way from the framework to the engine in one line, and what the first bad stage means."""
+def stage_title(stage: Stage, low_format: str) -> str:
+    """Returns the name of a stage, like ``engine FP8``."""
+    return STAGES[stage].clause.format(format=low_format)
+
+
+def stage_lines(diagnosis: Diagnosis, low_format: str) -> list[str]:
+    """Returns the stages from the framework to the engine in one line, and what the first bad one means."""
     if not diagnosis.stages:
         return []
     stages = []
     for stage in diagnosis.stages:
         missed = [score for score in worst_first(stage.scores) if not score.passed]
         why = f" ({shorten(relation(missed[0]), 60)})" if missed else ""
-        stages.append(f"{stage.name} ok" if stage.passed else f"{stage.name} off{why}")
+        title = stage_title(stage.name, low_format)
+        stages.append(f"{title} ok" if stage.passed else f"{title} off{why}")
     lines = ["Stages: " + " > ".join(stages)]
     first = first_line(diagnosis)
     jumps = diagnosis.jumps if first is not None and first.name in _FLOAT else ()
-    if first is not None and (text := jump_text(jumps) if jumps else stage_text(first)):
-        lines.append(f"  {first.name}: {text}")
+    if first is not None and (text := jump_text(jumps) if jumps else stage_text(first, low_format)):
+        lines.append(f"  {stage_title(first.name, low_format)}: {text}")
     return lines
 
 
@@ -64,44 +62,25 @@ def first_line(diagnosis: Diagnosis) -> StageLine | None:
     return next((stage for stage in diagnosis.stages if stage.name == diagnosis.first_stage), None)
 
 
-def fit_note(fit: LineFit) -> str:
-    """What a slope far from 1, or a shift, suggests; empty where INT8 lies near the baseline."""
-    if "constant" in fit.meanings:
-        return (
-            f"INT8 is {fit.offset:.4g} everywhere while the baseline varies: a tensor on the way to this "
-            f"output is quantized to a single value, its scale is far too wide or it is cut off entirely"
-        )
-    parts = []
-    if "small" in fit.meanings:
-        parts.append(
-            f"INT8 values are {fit.slope:.3g} of the baseline's throughout: a scale is wrong for all "
-            f"samples, either a dynamic range too narrow, which cuts values off, or one far too wide, which "
-            f"rounds small values to 0"
-        )
-    if "large" in fit.meanings:
-        parts.append(
-            f"INT8 values are {fit.slope:.3g} times the baseline's throughout: a scale is wrong for all "
-            f"samples, look for a dynamic range far from what its tensor holds"
-        )
-    if "shifted" in fit.meanings:
-        parts.append(
-            f"INT8 values are shifted by {fit.shift:.3g} on average ({abs(fit.shift) / fit.deviation:.2g} of "
-            f"the baseline's standard deviation): values cut off on one side only, or a wrong bias or zero "
-            f"point"
-        )
-    return "; ".join(parts)
+def fit_note(fit: LineFit, low_format: str) -> str:
+    """Returns what a slope far from 1, or a shift, suggests; empty near the baseline."""
+    facts = _fit_facts(fit) | {"format": low_format}
+    return "; ".join(FITS[meaning].sentence.format_map(facts) for meaning in fit.meanings)
 
 
 def fit_phrase(output: str, fit: LineFit | None, before: str) -> str:
-    """Slope and shift of an output against ``before``; empty where it lies near that, or on no line."""
+    """Returns slope and shift of an output against ``before``; empty near it, or where no line fits."""
     if fit is None or not fit.meanings:
         return ""
-    if "constant" in fit.meanings:
-        return f"'{output}' comes out as one value throughout"
-    scaled = "small" in fit.meanings or "large" in fit.meanings
-    how = [f"{fit.slope:.3g} times what {before} gives"] if scaled else []
-    how += [f"shifted by {fit.offset:.3g}"] if "shifted" in fit.meanings else []
-    return f"'{output}' comes out {' and '.join(how)}"
+    facts = _fit_facts(fit) | {"before": before}
+    clauses = [FITS[meaning].clause.format_map(facts) for meaning in fit.meanings]
+    return f"'{output}' comes out {' and '.join(clauses)}"
+
+
+def _fit_facts(fit: LineFit) -> dict[str, float | str]:
+    """Returns slope, offset, and the shift as a number of the baseline's standard deviations."""
+    deviations = abs(fit.shift) / fit.deviation if fit.deviation else math.inf
+    return {"slope": fit.slope, "offset": fit.offset, "shift": fit.shift, "deviations": deviations}
 
 
 def summary(result: CaseResult) -> str:
@@ -131,22 +110,25 @@ def jump_text(jumps: Sequence[Jump], most: int | None = None) -> str:
     return f"{first.op_type} '{node}'{more} chooses among values: small errors before it are jumps behind it"
 
 
-def _summaries(result: CaseResult, sayings: Sequence[Callable[[Sequence[Culprit]], str]]) -> Iterator[str]:
+def _summaries(
+    result: CaseResult, sayings: Sequence[Callable[[Sequence[Culprit], str], str]]
+) -> Iterator[str]:
     diagnosis = result.diagnosis
     if diagnosis is None or diagnosis.met is None:
         yield ""
         return
-    first = diagnosis.first_stage
+    low, first = result.low_format, diagnosis.first_stage
+    title = stage_title(first, low) if first else ""
     if diagnosis.met:
-        yield f"INT8 meets its criteria; {first} alone does not" if first else "INT8 meets its criteria"
+        yield f"{low} meets its criteria; {title} alone does not" if first else f"{low} meets its criteria"
         return
     line = first_line(diagnosis)
-    meaning = stage_text(line) if line is not None else ""
+    meaning = stage_text(line, low) if line is not None else ""
     if is_jumpy(result):
         yield from (jump_text(diagnosis.jumps, most) for most in (None, NAME))
         return
     if first in _ELSEWHERE and line is not None and not line.passed:
-        yield f"{first}: {meaning}"
+        yield f"{title}: {meaning}"
         return
     fits = (fit_phrase(output.name, output.fit, "the baseline") for output in result.outputs)
     fit = list(filter(None, fits))[:1]
@@ -160,7 +142,7 @@ def _summaries(result: CaseResult, sayings: Sequence[Callable[[Sequence[Culprit]
 
 
 def _parts(
-    result: CaseResult, diagnosis: Diagnosis, say: Callable[[Sequence[Culprit]], str]
+    result: CaseResult, diagnosis: Diagnosis, say: Callable[[Sequence[Culprit], str], str]
 ) -> Iterator[str]:
     """The mismatch in preprocessing, and the ranges, layers or pairs at fault."""
     mismatches = (
@@ -170,7 +152,7 @@ def _parts(
     if diagnosis.ranges is not None:
         yield _of_ranges(diagnosis.ranges)
         return
-    culprits = say(result.search.culprits) if result.search is not None else ""
+    culprits = say(result.search.culprits, result.low_format) if result.search is not None else ""
     if culprits:
         yield culprits
     elif diagnosis.fixed_pairs:
@@ -213,7 +195,7 @@ def _span(factors: Sequence[float]) -> str:
     return said[0] if high < 1.1 * low else " to ".join(said)
 
 
-def _of_culprits(culprits: Sequence[Culprit]) -> str:
+def _of_culprits(culprits: Sequence[Culprit], low_format: str) -> str:
     """One culprit with its own sentence, several by kind."""
     explained = [(c.layer, c.cause) for c in culprits if c.cause is not None]
     inside = [c for c in culprits if c.inside and c.cause is None]
@@ -227,8 +209,8 @@ def _of_culprits(culprits: Sequence[Culprit]) -> str:
     if len(kinds) == 1 and not inside:
         layer, cause = explained[0]
         more = f" (and {count(len(explained) - 1, 'more layer')} alike)" if len(explained) > 1 else ""
-        return f"{layer}: {cause_text(cause)}{more}"
-    parts = [f"{KINDS[kind]} in {few(layers, 3)}" for kind, layers in kinds.items()]
+        return f"{layer}: {cause_text(cause, low_format)}{more}"
+    parts = [f"{plural(kind, low_format)} in {few(layers, 3)}" for kind, layers in kinds.items()]
     if inside:
         parts.append(f"{few([culprit.layer for culprit in inside], 3)} {_inside(inside)}")
     return f"{len(explained) + len(inside)} layers at fault: {'; '.join(parts)}"
@@ -240,19 +222,21 @@ def _inside(culprits: Sequence[Culprit]) -> str:
     return f"in the body of {where}, where causes are not looked for"
 
 
-def _of_kinds(culprits: Sequence[Culprit], say: Callable[[Cause], str] = cause_text) -> str:
+def _of_kinds(
+    culprits: Sequence[Culprit], low_format: str, say: Callable[[Cause, str], str] = cause_text
+) -> str:
     """The one culprit and what ``say`` makes of its cause; of several, how many each kind of cause has."""
     explained = [(culprit, culprit.cause) for culprit in culprits if culprit.cause is not None]
     if len(culprits) == 1 and explained:
         culprit, cause = explained[0]
         layer, kind = middle(culprit.layer, NAME), middle(culprit.op_type, NAME)
-        return f"{kind} '{layer}' is at fault: {say(_short(cause))}"
+        return f"{kind} '{layer}' is at fault: {say(_short(cause), low_format)}"
     inside = [culprit for culprit in culprits if culprit.inside and culprit.cause is None]
     if len(culprits) == 1 and inside:
         layer, kind = middle(inside[0].layer, NAME), middle(inside[0].op_type, NAME)
         return f"{kind} '{layer}' is at fault, {_inside(inside)}"
     kinds = Counter(cause.kind for _, cause in explained)
-    parts = [f"{KINDS[kind]} in {count(n, 'layer')}" for kind, n in kinds.most_common()]
+    parts = [f"{plural(kind, low_format)} in {count(n, 'layer')}" for kind, n in kinds.most_common()]
     parts += [f"{count(len(inside), 'layer')} {_inside(inside)}"] if inside else []
     return "; ".join(parts)
 

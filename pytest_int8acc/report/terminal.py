@@ -7,23 +7,13 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from pytest_int8acc.names import wrapped
-from pytest_int8acc.report.answer import FAILURES
+from pytest_int8acc.report.answer import is_failure
+from pytest_int8acc.report.catalogue import PHASES
 from pytest_int8acc.report.json import BAD, RANK
 from pytest_int8acc.report.plain import restore, restore_entry
 from pytest_int8acc.report.text import details, headline, most_critical, remedies, status
-from pytest_int8acc.report.words import count, in_low
-from pytest_int8acc.results import CaseResult, Doing, PhaseName
-
-_DOING: Mapping[PhaseName, str] = {
-    "setup": "reading model and data",
-    "calibration": "calibrating",
-    "runs": "running both forms",
-    "search": "searching the layers at fault",
-    "proof": "building and running the fix",
-    "causes": "looking for causes",
-    "repair": "looking for cheaper fixes",
-    "files": "writing files",
-}
+from pytest_int8acc.report.words import count
+from pytest_int8acc.results import CaseResult, Doing
 
 
 def status_line(nodeid: str, properties: Mapping[str, Any], message: str) -> str:
@@ -44,7 +34,7 @@ def progress_line(name: str, doing: Doing, seconds: float, result: CaseResult | 
     parts = []
     if result is not None:
         parts.append(f"{'PASSED' if result.passed else 'FAILED so far'}, {most_critical(result)}; ")
-    parts.append(_DOING[doing.phase])
+    parts.append(PHASES[doing.phase].clause)
     if doing.total is not None:
         parts.append(f", {doing.done} of {count(doing.total, doing.thing)}")
     elif doing.thing:
@@ -65,7 +55,7 @@ def detail_lines(properties: Mapping[str, Any], verbosity: int, width: int, *, f
         return wrapped(settings, width)
     result = restore(json.loads(properties["int8acc.details"]))
     lines = [headline(result), *details(result, verbosity, width), *remedies(result, verbosity, width)]
-    sentences = [*(in_low(line, result.low) for line in lines if line), settings]
+    sentences = [*filter(None, lines), settings]
     return [part for line in sentences for part in wrapped(line, width)]
 
 
@@ -87,7 +77,7 @@ def said_of(entry: Mapping[str, Any], say: Callable[[CaseResult], str] = status)
     """An entry of ``report.json`` in a line: what ``say`` makes of its result, or why there is none."""
     message = str(entry.get("message", ""))
     result = restore_entry(entry)
-    if result is None or (entry["verdict"] in BAD and not message.startswith(FAILURES)):
+    if result is None or (entry["verdict"] in BAD and not is_failure(message, result)):
         return message.strip().partition("\n")[0]
     return say(result)
 

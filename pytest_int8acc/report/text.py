@@ -18,7 +18,6 @@ from pytest_int8acc.report.words import (
     count,
     few,
     fitted,
-    in_low,
     name_of,
     number,
     relation,
@@ -31,7 +30,6 @@ from pytest_int8acc.results.scores import Score, score_name
 
 _ROWS = 20
 _NAMES = 3
-_HEADER = ("", "output", "metric", "INT8", "limit", "noise", "baseline", "fixed")
 
 
 def failure(result: CaseResult, verbosity: int = 0, width: int | None = None) -> str:
@@ -51,7 +49,6 @@ def failure(result: CaseResult, verbosity: int = 0, width: int | None = None) ->
         lines += remedies(result, verbosity, width)
     if result.written and verbosity > 0:
         lines.append(shown(f"Written: {_gathered(result.written)}"))
-    lines = [in_low(line, result.low) for line in lines]
     if width is not None:
         lines = [part for line in lines for part in wrapped(line, width)]
     return "\n".join(lines)
@@ -82,14 +79,14 @@ def remedies(result: CaseResult, verbosity: int = 0, width: int | None = None) -
     lines = []
     diagnosis = result.diagnosis
     if diagnosis is not None:
-        lines += stage_lines(diagnosis)
+        lines += stage_lines(diagnosis, result.low_format)
     if result.search is not None:
         repairs = diagnosis.repairs if diagnosis else ()
         lines += search_lines(result.search, verbosity, repairs, width)
     lines += [f"Another way: {way}" for way in alternatives(result)]
     if diagnosis is not None:
         lines += calibration_lines(diagnosis.calibrations, width)
-        lines += layer_lines(diagnosis.layers, width) if verbosity >= 2 else []
+        lines += layer_lines(diagnosis.layers, result.low_format, width) if verbosity >= 2 else []
         lines += [f"note: {note}" for note in diagnosis.notes]
     lines += course_lines(result, verbosity)
     return ["", *lines] if lines else []
@@ -113,7 +110,7 @@ def status(result: CaseResult) -> str:
         if len(caution_texts) > 1
         else f"warning: {worst}"
     )
-    cautioned = [in_low(many, result.low)] if caution_texts else []
+    cautioned = [many] if caution_texts else []
     formats = [] if result.precision is None else [precision_text(result.precision)]
     return "; ".join([f"{most_critical(result)}, {result.backend}", *formats, *cautioned])
 
@@ -150,13 +147,14 @@ def details(result: CaseResult, verbosity: int = 0, width: int | None = None) ->
         ("" if s.passed else ">", *score_cells(s, fixed.get((s.subject, s.metric))).values())
         for s in scores[: len(scores) - hidden]
     ]
+    header = ("", "output", "metric", result.low_format, "limit", "noise", "baseline", "fixed")
     lines = [f"'{output.name}': {output.problem}" for output in result.outputs if output.problem]
-    lines += table(_HEADER, rows, width) if rows else []
+    lines += table(header, rows, width) if rows else []
     if hidden:
         lines.append(f"... and {count(hidden, 'score')} more (all with -vv)")
     lines += [f"warning: {warning}" for warning in warnings_of(result)]
     lines += finding_lines(result.findings, verbosity)
-    lines += engine_lines(result.engines, verbosity)
+    lines += engine_lines(result.engines, result.low_format, verbosity)
     lines += [f"golden: {result.golden}"] if result.golden else []
     return lines + [f"note: {note}" for note in notes_of(result, verbosity)]
 
@@ -167,10 +165,10 @@ def notes_of(result: CaseResult, verbosity: int) -> list[str]:
     for output in result.outputs:
         if output.note:
             notes.append(f"'{output.name}': {output.note}")
-        fit, meaning = output.fit, fit_note(output.fit) if output.fit is not None else ""
+        fit, meaning = output.fit, fit_note(output.fit, result.low_format) if output.fit is not None else ""
         if fit is not None and (meaning or (verbosity >= 2 and not output.passed)):
             sign = "-" if fit.offset < 0 else "+"
-            line = f"INT8 = {number(fit.slope)} * baseline {sign} {number(abs(fit.offset))}"
+            line = f"{result.low_format} = {number(fit.slope)} * baseline {sign} {number(abs(fit.offset))}"
             said = f": {meaning}" if meaning else ""
             notes.append(f"'{output.name}': {line} (correlation {number(fit.correlation)}){said}")
         if output.worst_sample is not None and (verbosity >= 2 or not output.passed):

@@ -10,19 +10,20 @@ from pathlib import PurePosixPath
 from typing import Any
 from urllib.parse import quote
 
-from pytest_int8acc.report.answer import FAILURES, alternatives, cautions, fix_lines, own_inputs
+from pytest_int8acc.report.answer import alternatives, cautions, fix_lines, is_failure, own_inputs
+from pytest_int8acc.report.catalogue import FILES
 from pytest_int8acc.report.course import phases_text
 from pytest_int8acc.report.diagnosis import repair_text, rule_line
 from pytest_int8acc.report.engines import int8_layers, speedup
 from pytest_int8acc.report.json import BAD
-from pytest_int8acc.report.labels import FILES, metric_label
+from pytest_int8acc.report.labels import metric_label
 from pytest_int8acc.report.plain import restore_entry
 from pytest_int8acc.report.precision import precision_why
 from pytest_int8acc.report.search import cost_line, fix_line, remarks
 from pytest_int8acc.report.summary import summary
 from pytest_int8acc.report.terminal import said_of
 from pytest_int8acc.report.text import headline, most_critical, notes_of
-from pytest_int8acc.report.words import drawn_again, in_low, number, score_cells, worst_first
+from pytest_int8acc.report.words import drawn_again, number, score_cells, worst_first
 from pytest_int8acc.results import CaseResult, Latency, LayerError, Repair, Score, by_rule
 from pytest_int8acc.results.causes import Cause
 from pytest_int8acc.results.search import PLAN_VERSION
@@ -46,7 +47,7 @@ def case_views(report: Mapping[str, Any], texts: Mapping[str, str]) -> list[dict
 def _case(anchor: str, entry: Mapping[str, Any], texts: Mapping[str, str]) -> dict[str, Any]:
     result = restore_entry(entry)
     said, message = said_of(entry, most_critical), str(entry.get("message", ""))
-    repeats = result is not None and message.startswith(FAILURES)
+    repeats = result is not None and is_failure(message, result)
     return {
         "anchor": anchor,
         "nodeid": entry["nodeid"],
@@ -65,6 +66,7 @@ def _case(anchor: str, entry: Mapping[str, Any], texts: Mapping[str, str]) -> di
         "int8": "",
         "speedup": None,
         "phases": "",
+        "low_format": "",
         **({} if result is None else measured_view(result, texts)),
     }
 
@@ -82,13 +84,14 @@ def measured_view(result: CaseResult, texts: Mapping[str, str]) -> dict[str, Any
         "result": result,
         "normalized_loss": worst if math.isfinite(worst) else 1e308,
         "place": max((place for s in judged if (place := score_place(s)) is not None), default=None),
-        "why": in_low(_why(result), result.low),
+        "low_format": result.low_format,
+        "why": _why(result),
         "headline": headline(result),
-        "todo": [in_low(line, result.low).partition(": ")[::2] for line in fixes],
-        "detail": "" if result.answer is None else repair_detail(result.answer),
+        "todo": [line.partition(": ")[::2] for line in fixes],
+        "detail": "" if result.answer is None else repair_detail(result.answer, result.low_format),
         "verified": result.answer.verified if result.answer else bool(search and search.verified),
         "cautions": [*cautions(result), *([] if result.passed else own_inputs(result))],
-        "alerts": [in_low(alert, result.low) for alert in alerts(result)],
+        "alerts": alerts(result),
         "notes": (*notes_of(result, 2), *notes, *(diagnosis.notes if diagnosis else ())),
         "scores": _rows(result, judged),
         "unjudged": _rows(result, [score for score in result.scores if score.limit is None]),
@@ -101,7 +104,7 @@ def measured_view(result: CaseResult, texts: Mapping[str, str]) -> dict[str, Any
         "cost": cost_line(search) if search else "",
         "phases": phases_text(result),
         "snippets": _snippets(result),
-        **files_by_use(result.written, texts),
+        **files_by_use(result.written, texts, result.low_format),
     }
 
 
@@ -112,10 +115,10 @@ def _why(result: CaseResult) -> str:
     return summary(result)
 
 
-def repair_detail(repair: Repair) -> str:
+def repair_detail(repair: Repair, low_format: str) -> str:
     """What a repair does, and how long its engine takes where that was timed."""
     time = [] if repair.latency is None else [f"takes {time_text(repair.latency)}"]
-    return "; ".join([repair_text(repair), *time])
+    return "; ".join([repair_text(repair, low_format), *time])
 
 
 def alerts(result: CaseResult) -> list[str]:
@@ -132,7 +135,11 @@ def _rows(result: CaseResult, scores: Iterable[Score]) -> list[dict[str, Any]]:
         after = fixed.get((score.subject, score.metric))
         places = {"place": score_place(score), "fixed_place": None if after is None else score_place(after)}
         cells = score_cells(score, after, ("≥ ", "≤ "))
-        more = {"label": metric_label(score), "passed": score.passed, "interval": drawn_again(score)}
+        more = {
+            "label": metric_label(score, result.low_format),
+            "passed": score.passed,
+            "interval": drawn_again(score),
+        }
         more |= {"noise": "none"} if score.noise == math.inf and score.bound == "min" else {}
         rows.append(cells | places | more)
     return rows
@@ -149,7 +156,9 @@ def _snippets(result: CaseResult) -> list[tuple[str, str]]:
     return [("nodes to exclude from quantization", "\n".join(nodes) + "\n"), ("plan.yaml", plan)]
 
 
-def files_by_use(written: Sequence[str], texts: Mapping[str, str]) -> dict[str, list[dict[str, str]]]:
+def files_by_use(
+    written: Sequence[str], texts: Mapping[str, str], low_format: str
+) -> dict[str, list[dict[str, str]]]:
     """The files of the fix, of the plan of the search, of reproducers, and others, with their texts."""
     uses: dict[str, list[dict[str, str]]] = {"fix": [], "high": [], "reduced": [], "others": []}
     base = next((PurePosixPath(name).parent for name in written if name.endswith("fixed.onnx")), None)
@@ -159,7 +168,7 @@ def files_by_use(written: Sequence[str], texts: Mapping[str, str]) -> dict[str, 
         inside = base is not None and path.is_relative_to(base)
         short = path.relative_to(base) if inside and base is not None else path
         first = "fix" if inside and len(short.parts) == 1 else short.parts[0] if inside else "others"
-        known = {"about": FILES.get(path.name, ""), "text": texts.get(name, "")}
+        known = {"about": FILES.get(path.name, "").format(format=low_format), "text": texts.get(name, "")}
         file = {"name": str(short), "href": _href(name), **known}
         uses[first if first in uses else "others"].append(file)
     return {f"{use}_files": files for use, files in uses.items()}

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import re
 import textwrap
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import zip_longest
@@ -17,20 +16,11 @@ WIDTH, NAME = 110, 40
 
 #: Characters that a column of a table keeps, however narrow the terminal is.
 _LEAST_COLUMN = 12
-#: What a case may be in place of INT8; a report may say anything.
-_OTHERS = ("fp8", "fp16", "bf16")
-#: The format that sentences speak of, where it stands for itself and is no part of a name.
-_INT8 = re.compile(r"(?<![\w/.'-])INT8(?![\w/'-]|\.\w)")
-
-
-def in_low(text: str, low: str) -> str:
-    """A sentence on INT8 as one on another format, ``fp8``, ``fp16`` or ``bf16``, or as it is. Names stay."""
-    return _INT8.sub(low.upper(), text) if low in _OTHERS else text
 
 
 def formats(entries: Iterable[Mapping[str, Any]]) -> str:
-    """What the cases of a report that have a verdict are in, like ``INT8, FP16``; else ``Model``."""
-    known = dict.fromkeys(in_low("INT8", entry["low"]) for entry in entries if "low" in entry)
+    """Returns the formats of the cases that were measured, like ``INT8, FP16``; ``Model`` without any."""
+    known = dict.fromkeys(entry["low"].upper() or "INT8" for entry in entries if "low" in entry)
     return ", ".join(known) or "Model"
 
 

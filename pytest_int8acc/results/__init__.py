@@ -140,6 +140,11 @@ class CaseResult:
         return f"<CaseResult {self.name}: {'passed' if self.passed else 'failed'}, {limits}>"
 
     @property
+    def low_format(self) -> str:
+        """The format that the case is about, as sentences name it: ``INT8``, ``FP8``, ``FP16``, ``BF16``."""
+        return self.low.upper() or "INT8"
+
+    @property
     def answer(self) -> Repair | None:
         """The way to meet the criteria that is recommended; its files lead the report folder."""
         return self.diagnosis.repairs[0] if self.diagnosis and self.diagnosis.repairs else None

@@ -16,6 +16,8 @@ DeadKind = Literal["zeros", "shuffled", "mean", "shifted", "replaced", "greatest
 
 #: A fix is verified whose limits are kept in this share of the draws of each run, with moved inputs, too.
 LIKELY = 0.95
+#: The limit on a floating output that no criterion names, in dB: its error is a tenth of its values.
+DEFAULT_SQNR_DB = 20.0
 
 
 @dataclass(frozen=True)
@@ -223,6 +225,11 @@ class DeadCandidate:
     output: str = ""
     """The output that was changed; empty where all were."""
 
+    @property
+    def is_fatal(self) -> bool:
+        """Whether criteria that accept these outputs say nothing: all zeros, or outputs of other samples."""
+        return self.kind in ("zeros", "shuffled")
+
 
 @dataclass(frozen=True)
 class ChanceMetric:
@@ -257,5 +264,5 @@ class BlindSpots:
     @property
     def fatal(self) -> bool:
         """Whether a pass says nothing: zeros or other samples' outputs pass, or score as well in a metric."""
-        dead = any(found.kind in ("zeros", "shuffled") for found in self.undetected)
+        dead = any(candidate.is_fatal for candidate in self.undetected)
         return dead or any(metric.as_well for metric in self.at_chance)

@@ -10,12 +10,13 @@ from typing import Literal
 from pytest_int8acc.errors import CriterionError
 from pytest_int8acc.graph.parts import SCORES
 from pytest_int8acc.results import Bound, Score
+from pytest_int8acc.results.scores import DEFAULT_SQNR_DB
 from pytest_int8acc.scores.measures import REL_FLOOR, Tolerance
 from pytest_int8acc.scores.metrics import METRICS, Metric, per_sample
 from pytest_int8acc.tensors import Array, Part, did_you_mean
 
 #: Used where no criterion names an output: metric and limit for floats, and for everything else.
-DEFAULT_FLOAT = ("sqnr_db", 20.0)
+DEFAULT_FLOAT = ("sqnr_db", DEFAULT_SQNR_DB)
 DEFAULT_EXACT = ("agreement", 0.99)
 
 #: Metrics that measure errors against the size of what is judged.

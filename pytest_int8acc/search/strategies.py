@@ -313,7 +313,8 @@ def forward(evaluator: Evaluator, *, budget: Budget | None = None) -> SearchResu
     def body(ledger: Ledger) -> Ending:
         high = ledger.everything
         for index, group in enumerate(ledger.groups):
-            trial = ledger.trial(high - {index}, f"'{group.name}' too in INT8", least=ledger.samples.count)
+            why = f"'{group.name}' in low precision, too"
+            trial = ledger.trial(high - {index}, why, least=ledger.samples.count)
             similarity = trial.scores[0]
             line = ""
             if not trial.passed:

@@ -62,7 +62,7 @@ def test_the_fusion_at_fault_is_broken_up_by_one_output(
     tensor = network.index.nodes[wrong].output[0]
     assert (first.kind, first.outputs, first.layers, first.price) == ("unfuse", (tensor,), (), 0.0)
     assert first.verified
-    assert repair_text(first).startswith(
+    assert repair_text(first, "INT8").startswith(
         f"no layer needs FP16: 1 more output of the engine, to be left unread ('{tensor}')"
     )
     assert any(f"fuses across '{tensor}' (its layers 'a + b')" in note for note in result.diagnosis.notes)

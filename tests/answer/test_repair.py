@@ -103,7 +103,7 @@ def test_times_measured_order_the_repairs(
     assert times["high"] <= times["recalibrate"] - 1
     assert repairs[0].kind == first
     assert [sorted(proof.plan.high) for proof in repaired.proofs] == [sorted(r.layers) for r in repairs]
-    assert "; takes " in repair_detail(repairs[0])
+    assert "; takes " in repair_detail(repairs[0], "INT8")
 
 
 def test_no_trials_leave_the_plan_of_the_search(wide: Searched, monkeypatch: pytest.MonkeyPatch) -> None:

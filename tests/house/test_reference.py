@@ -14,7 +14,7 @@ import pytest
 from plugin_support import LOAD
 
 from pytest_int8acc.graph.lint.rules import RULES
-from pytest_int8acc.report.causes import ADVICE
+from pytest_int8acc.report.catalogue import CAUSES
 from pytest_int8acc.scores.metrics import METRICS
 from pytest_int8acc.spec.criteria import TaskName
 from pytest_int8acc.spec.int8 import CalibrationMethod
@@ -106,7 +106,7 @@ def test_every_fixture_is_in_it(name: str) -> None:
         ("Metrics of labels", set(get_args(TaskName))),
         ("Calibration methods", set(get_args(CalibrationMethod))),
         ("Lint rules", set(RULES)),
-        ("Causes", set(ADVICE)),
+        ("Causes", set(CAUSES)),
     ],
 )
 def test_every_metric_method_rule_and_cause_is_in_it(title: str, names: set[str]) -> None:

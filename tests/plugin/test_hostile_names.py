@@ -43,7 +43,7 @@ def named(case, settings, goldens=None, clock=None, builders=None):
     return types.SimpleNamespace(result=result, settings=settings, close=lambda: None)
 
 
-stand_in("measure.measured", measure=named)
+stand_in("case.measured", measure=named)
 """
 
 

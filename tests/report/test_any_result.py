@@ -26,7 +26,7 @@ def measure(case, settings, goldens=None, clock=None, builders=None):
     return types.SimpleNamespace(result=result, settings=settings, close=lambda: None)
 
 
-stand_in("measure.measured", measure=measure)
+stand_in("case.measured", measure=measure)
 """
 NAMES = ("/conv1/Conv", "", "naïve ✓ ", "a, b: c", "x" * 65536, "/" + "a very long name of a block/" * 300)
 NUMBERS = {

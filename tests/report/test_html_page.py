@@ -307,7 +307,7 @@ def compiled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Where Python keeps what it compiles, empty; templates are read anew."""
     monkeypatch.setattr(sys, "pycache_prefix", str(tmp_path / "compiled"))
     monkeypatch.setattr(sys, "dont_write_bytecode", False)
-    monkeypatch.delitem(sys.modules, "pytest_int8acc.report.html")
+    monkeypatch.delitem(sys.modules, "pytest_int8acc.report.html", raising=False)
     return tmp_path / "compiled"
 
 

@@ -35,7 +35,7 @@ def measure(case, settings, goldens=None, clock=None, builders=None):
     return types.SimpleNamespace(result=result, settings=settings, close=lambda: None)
 
 
-stand_in("measure.measured", measure=measure)
+stand_in("case.measured", measure=measure)
 """
 #: Places in an entry of report.json that hold sentences, and what else is made of a result.
 SAID = re.compile(

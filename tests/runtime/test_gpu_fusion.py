@@ -62,7 +62,7 @@ def test_a_fusion_that_is_computed_wrong_is_broken_up(
         measured.close()
     assert result.diagnosis is not None
     for repair in result.diagnosis.repairs:
-        print(repair_text(repair), repair.latency)
+        print(repair_text(repair, "INT8"), repair.latency)
         print([(score.metric, score.value, score.interval) for score in repair.scores])
     print("\n".join(result.diagnosis.notes))
     assert result.diagnosis.first_stage == "engine INT8"

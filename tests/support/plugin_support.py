@@ -47,8 +47,8 @@ def stand_in(name, **functions):
     vars(module).update(functions)
 
 
-stand_in("measure.measured", measure=measure)
-stand_in("check", conclude=lambda measured, folder, root: measured.result)
+stand_in("case.measured", measure=measure)
+stand_in("answer", conclude=lambda measured, folder, root: measured.result)
 """
 
 

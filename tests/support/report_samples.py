@@ -292,6 +292,7 @@ RESULTS: dict[str, Plain] = {
     "another-format-of-a-candidate": case(
         replace(SQNR, value="inf"),
         low="fp16",
+        candidate="FP16",
         precision=replace(
             MISBUILT,
             low="fp16",

@@ -36,8 +36,8 @@ def conclude(measured, folder, root):
     return dataclasses.replace(result, written=(str(folder / "plan.yaml"),))
 
 
-stand_in("measure.measured", measure=rich)
-stand_in("check", conclude=conclude)
+stand_in("case.measured", measure=rich)
+stand_in("answer", conclude=conclude)
 """
 )
 

@@ -69,7 +69,7 @@ def check_adds(view: View) -> Iterator[Finding]:
         if len(bare) == 2 and fused and alike and any(view.quantizers(node.output[0], _POINTWISE)):
             index = max(fused, key=lambda i: order[fused[i].name])
             residual = node.input[1 - index]
-            what = f"it adds '{residual}', which is not quantized, to the INT8 convolution"
+            what = f"it adds '{residual}', which is not quantized, to the quantized convolution"
             yield find("residual-not-quantized", node.name, f"{what} '{fused[index].name}'")
         if not bare:
             yield from _needless(view, node, order)
@@ -171,7 +171,7 @@ def _grouped(view: View, node: onnx.NodeProto) -> Iterator[Finding]:
         return
     reason = unfit_groups(node, np.broadcast_to(INT8.dtype.type(0), shape))  # type: ignore[arg-type]
     if reason is not None:
-        yield find("grouped-channels", node.name, f"{node.op_type} in INT8 with {reason.text}")
+        yield find("grouped-channels", node.name, f"quantized {node.op_type} with {reason.text}")
 
 
 def _convolution(view: View, tensor: str) -> onnx.NodeProto | None:

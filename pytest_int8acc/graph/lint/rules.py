@@ -60,7 +60,7 @@ _TABLE: Mapping[Severity, Mapping[str, tuple[str, str, str]]] = {
             "built",
         ),
         "dynamic-quantization": (
-            "TensorRT takes no INT8 scale that is measured while running",
+            "TensorRT takes no scale that is measured while running",
             "quantize statically, with calibration data",
             "built",
         ),
@@ -80,7 +80,7 @@ _TABLE: Mapping[Severity, Mapping[str, tuple[str, str, str]]] = {
             "header, built",
         ),
         "runtime-scale": (
-            "TensorRT wants constants there; it fuses no INT8 kernel otherwise, and its builder may crash",
+            "TensorRT wants constants there; otherwise it fuses no kernel, and its builder may crash",
             "fold the constants (polygraphy surgeon sanitize --fold-constants), or quantize statically",
             "header, built",
         ),
@@ -107,12 +107,12 @@ _TABLE: Mapping[Severity, Mapping[str, tuple[str, str, str]]] = {
             "guide, built",
         ),
         "per-channel-activation": (
-            "TensorRT has INT8 kernels for one scale per activation, and may take the wrong scales or none",
+            "TensorRT's kernels take one scale per activation; it may use the wrong scales or none",
             "quantize activations per tensor; only weights per channel",
             "header, built",
         ),
         "wrong-channel-axis": (
-            "the sums of an INT8 kernel run across channels of different scale",
+            "the sums of a quantized kernel run across channels of different scale",
             "quantize the weight along its output channels",
             "guide, built",
         ),
@@ -122,12 +122,12 @@ _TABLE: Mapping[Severity, Mapping[str, tuple[str, str, str]]] = {
             "guide, built",
         ),
         "grouped-channels": (
-            "TensorRT has no INT8 kernel for it",
+            "TensorRT has no quantized kernel for it",
             "leave this convolution in floating point",
             "header",
         ),
         "residual-not-quantized": (
-            "the convolution before the Add cannot give INT8, and a quantization of its own follows",
+            "the convolution before the Add cannot quantize its result, so a separate quantization follows",
             "quantize the residual input of the Add as well",
             "guide",
         ),
@@ -172,7 +172,7 @@ _TABLE: Mapping[Severity, Mapping[str, tuple[str, str, str]]] = {
             "ONNX, built",
         ),
         "other-weights": (
-            "the INT8 model was made from other weights than the float model that it is compared with",
+            "the quantized model was made from other weights than the float model that it is compared with",
             "quantize the float model of this case anew, or name the float model that it was made from",
             "ONNX",
         ),
