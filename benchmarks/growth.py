@@ -14,8 +14,8 @@ from benchmarks.architectures import vit_tiny
 from benchmarks.case import Case
 from benchmarks.nets import large
 from benchmarks.simulate import simulator
-from pytest_int8acc.answer.causes import Surroundings
 from pytest_int8acc.answer.layers import outputs_of_groups
+from pytest_int8acc.answer.symptoms import Surroundings
 from pytest_int8acc.graph.fp16_network import emulate_network, network_to_fp16
 from pytest_int8acc.graph.groups import find_groups
 from pytest_int8acc.graph.instrument import build_instrument

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -10,7 +10,7 @@ import numpy as np
 from pytest_int8acc.graph.split_groups import Piece
 from pytest_int8acc.lab.interventions import Interventions
 from pytest_int8acc.observers.observer import TensorValues
-from pytest_int8acc.results.causes import Ablation, Cause, CauseKind, Symptom, TakenKind
+from pytest_int8acc.results.causes import Ablation, Cause, TakenKind
 from pytest_int8acc.tensors import Array
 
 #: What gives back this share of the loss is the cause; nothing else is tried.
@@ -25,21 +25,11 @@ _NOTHING = 0.1
 _BEYOND = 1.25
 #: Where no more than this comes back, the trials show nothing.
 _LEAST = 0.05
-#: What shows that a symptom is the cause, where that is more than that the tensor must not be quantized.
-_REMEDIES: Mapping[Symptom, TakenKind] = {
-    "range-too-wide": "range",
-    "cut-off": "range",
-    "one-sided": "range",
-    "range-of-partner": "range",
-    "stretched-range": "range",
-    "vanishing-scale": "range",
-    "large-channels": "channels",
-    "uneven-parts": "per-channel",
-}
 #: Channels are outliers where the greatest is so many times the usual one, which is left three bits fewer: 16
 #: codes of 127. Healthy networks stay below 6.
 OUTLIER_RATIO = 8.0
-_FAULTLESS: tuple[CauseKind, ...] = ("accumulated-noise", "activation-outliers")
+#: Ablations by another scale.
+_SCALE_TRIALS: tuple[TakenKind, ...] = ("range", "channels", "per-channel")
 
 
 @dataclass(frozen=True, eq=False)
@@ -51,7 +41,9 @@ class Suspect:
     cause: Cause
     """What it shows."""
     held: TensorValues | None
-    """What an activation holds; None of a constant."""
+    """What an activation holds; None for a constant."""
+    trial: TakenKind | None
+    """The ablation that would show its symptom; None where it has no fault, or no ablation of its own."""
 
 
 #: What a cause is where the op is one that INT8 does not suit, for the tensors whose noise counts; else None.
@@ -118,8 +110,7 @@ class _Tests:
 
     def remedied(self, suspect: Suspect) -> float:
         """The share that comes back with what a suspect's symptom asks for; 0 where that is nothing."""
-        kind = _REMEDIES.get(suspect.cause.symptom)
-        return 0.0 if kind is None else self.rescaled(suspect, kind)
+        return self.rescaled(suspect, suspect.trial) if suspect.trial in _SCALE_TRIALS else 0.0
 
     def rescaled(self, suspect: Suspect, kind: TakenKind) -> float:
         """The share that comes back with other scales of an activation; 0 where it has none."""
@@ -140,8 +131,8 @@ class _Tests:
     @property
     def most_by_scales(self) -> float:
         """The same by other scales."""
-        kinds = set(_REMEDIES.values())
-        return max((taken.share for taken in self.tried.values() if taken.kind in kinds), default=0.0)
+        shares = (taken.share for taken in self.tried.values() if taken.kind in _SCALE_TRIALS)
+        return max(shares, default=0.0)
 
     def conclusion(self, suspects: Sequence[Suspect], likely: Cause, placed: Placed) -> Cause | None:
         """What the trials show: the fault that its remedy mends most of, else the tensor that costs most."""
@@ -170,17 +161,14 @@ class _Tests:
     def _of_activation(self, guilty: Suspect, placed: Placed) -> Cause:
         """Of an activation that no other scale mends: what surrounds it, or what it holds."""
         cause = guilty.cause
-        if cause.symptom in _REMEDIES and self._remedy(guilty) is not None:
+        if guilty.trial is not None and self._remedy(guilty) is not None:
             cause = replace(cause, kind="accumulated-noise", symptom="noise-adds-up")
         self.rescaled(guilty, "range")
         return placed(cause, [guilty.tensor]) or cause
 
     def _remedy(self, suspect: Suspect) -> Ablation | None:
-        kind = _REMEDIES.get(suspect.cause.symptom)
-        if kind is not None:
-            return self._known(suspect, kind)
-        faulty = suspect.cause.kind != "accumulated-noise" and suspect.held is None
-        return self._known(suspect, "constants") if faulty else None
+        """The ablation that would show a suspect's symptom, where it was run."""
+        return None if suspect.trial is None else self._known(suspect, suspect.trial)
 
     def _known(self, suspect: Suspect, *kinds: TakenKind) -> Ablation | None:
         tensor = self._piece(suspect).tensors[0]

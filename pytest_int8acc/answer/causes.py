@@ -1,60 +1,111 @@
-"""Why a group loses accuracy in INT8: one cause of a fixed set, proposed by what its own tensors hold.
+"""Why a group loses accuracy: the table of all causes, and how one of them is chosen for each culprit.
 
-Every edge of a group is quantized by itself, on values of the float model, and compared with the best scale
-for the same values. The suspect is the noisiest edge that has a fault, among those whose noise counts. Trials
-in the lab, where there are some, decide: see ``ablation``.
+``DIAGNOSTICS`` has one row for each symptom: the cause that it is a sign of, how it is recognised, and which
+trial shows it. Of one tensor, the first row that recognises something counts. Of a culprit, the noisiest
+tensor with a fault is suspected first; trials in the lab decide, where there are some (see
+``answer.ablations``). The words for each cause are in ``report``.
 """
 
 from __future__ import annotations
 
 import logging
-import math
-from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
-from typing import Any
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Generic, TypeVar
 
 import numpy as np
-import onnx
 from numpy.typing import NDArray
 
-from pytest_int8acc.answer.ablations import OUTLIER_RATIO, Suspect, established
-from pytest_int8acc.answer.weights import inspect_weight
+from pytest_int8acc.answer import symptoms
+from pytest_int8acc.answer.ablations import Suspect, established
+from pytest_int8acc.answer.symptoms import (
+    ActivationFacts,
+    NarrowFacts,
+    PlaceFacts,
+    Shown,
+    Surroundings,
+    WeightFacts,
+    rank_db,
+    weight_facts,
+)
 from pytest_int8acc.clock import current
 from pytest_int8acc.errors import ModelError
-from pytest_int8acc.graph.formats import FP16, FP32, UINT8
-from pytest_int8acc.graph.groups import WEIGHTED, origins
-from pytest_int8acc.graph.model import Model
-from pytest_int8acc.graph.network import Edge, Group, Network, Precision
+from pytest_int8acc.graph.network import Edge, Group, Precision
 from pytest_int8acc.lab.interventions import Interventions
-from pytest_int8acc.observers.edges import (
-    CEILING_DB,
-    LOST_DB,
-    WIDE,
-    EdgeMeter,
-    EdgeStats,
-    lost_db,
-    reach,
-    sound_db,
-)
-from pytest_int8acc.observers.observer import TensorValues
-from pytest_int8acc.results.causes import Cause
-from pytest_int8acc.scores.split import UNLIKE
+from pytest_int8acc.lab.lab import Lab
+from pytest_int8acc.observers.edges import EdgeMeter, reach
+from pytest_int8acc.results import Culprit
+from pytest_int8acc.results.causes import Cause, CauseKind, Symptom, TakenKind
 from pytest_int8acc.tensors import did_you_mean
 
 logger = logging.getLogger("pytest_int8acc")
+_F = TypeVar("_F")
 
-#: An edge with less than a tenth of the noise of the noisiest is not the reason.
-RELEVANT_DB = 10.0
-_SENSITIVE = frozenset(
-    {"Softmax", "LogSoftmax", "LayerNormalization", "GroupNormalization", "InstanceNormalization", "Gelu"}
-    | {"SimplifiedLayerNormalization", "RMSNormalization", "Erf", "Exp", "Log", "Pow", "Sqrt", "ReduceMean"}
+#: Edges whose SQNR exceeds that of the noisiest by more than this make less than a tenth of its noise: they
+#: are not suspected.
+MAX_EXCESS_DB = 10.0
+
+
+@dataclass(frozen=True)
+class Diagnostic(Generic[_F]):
+    """One row of the table."""
+
+    symptom: Symptom
+    kind: CauseKind
+    """The cause that the symptom is a sign of."""
+    recognise: Callable[[_F], Shown | None] | None = None
+    """What the symptom fills in of a ``Cause``. None: the case or a trial tells, not a tensor; see
+    ``explain``."""
+    trial: TakenKind | None = None
+    """The ablation that shows the symptom. None: no ablation but that of the whole tensor does."""
+
+
+ACTIVATIONS: tuple[Diagnostic[ActivationFacts], ...] = (
+    Diagnostic("vanishing-scale", "zero-scale", symptoms.vanishing_scale, "range"),
+    Diagnostic("one-sided", "zero-point", symptoms.one_sided, "range"),
+    Diagnostic("cut-off", "saturation", symptoms.cut_off, "range"),
+    Diagnostic("range-of-partner", "mismatched-scales", symptoms.range_of_partner, "range"),
+    Diagnostic("range-too-wide", "scale-too-wide", symptoms.range_too_wide, "range"),
+    Diagnostic("stretched-range", "activation-outliers", symptoms.stretched_range, "range"),
+    Diagnostic("uneven-parts", "mismatched-scales", symptoms.uneven_parts, "per-channel"),
+    Diagnostic("large-channels", "activation-outliers", symptoms.large_channels, "channels"),
+    Diagnostic("large-values", "activation-outliers", symptoms.large_values),
 )
-#: INT8 leaves no more than some 50 dB of values that are spread; above this they sit at a few exact codes.
-_MASKED_DB = 60.0
-#: Keep parts that were joined apart.
-_AFTER_CONCAT = frozenset({"Slice", "Split", "Mul", "Div", "Add", "Sub", "Cast", "Reshape", "Transpose"})
-_DECODING = frozenset({"Mul", "Add", "Sub", "Div", "Concat", "Sigmoid", "Tanh", "Clip", "Split", "Slice"})
+WEIGHTS: tuple[Diagnostic[WeightFacts], ...] = (
+    Diagnostic("vanishing-weight-scale", "zero-scale", symptoms.vanishing_weight_scale, "constants"),
+    Diagnostic("few-codes", "weight-scale", symptoms.few_codes, "constants"),
+    Diagnostic("scales-of-other-axis", "wrong-axis", symptoms.scales_of_other_axis, "constants"),
+    Diagnostic("one-scale-for-channels", "weight-outliers", symptoms.one_scale_for_channels, "constants"),
+    Diagnostic("weight-scales-off", "weight-scale", symptoms.weight_scales_off, "constants"),
+    Diagnostic("large-idle-weights", "weight-outliers", symptoms.large_idle_weights, "constants"),
+    Diagnostic("large-weights", "weight-outliers", symptoms.large_weights, "constants"),
+)
+PLACES: tuple[Diagnostic[PlaceFacts], ...] = (
+    Diagnostic("quantized-inputs", "sensitive-op", symptoms.quantized_inputs),
+    Diagnostic("after-softmax", "sensitive-op", symptoms.after_softmax),
+    Diagnostic("after-gelu", "sensitive-op", symptoms.after_gelu),
+    Diagnostic("product-of-activations", "sensitive-op", symptoms.product_of_activations),
+    Diagnostic("decoding", "sensitive-op", symptoms.decoding),
+)
+NARROW: tuple[Diagnostic[NarrowFacts], ...] = (
+    Diagnostic("constant-beyond-range", "overflow", symptoms.constant_beyond_range),
+    Diagnostic("beyond-range", "overflow", symptoms.beyond_range),
+    Diagnostic("reads-beyond-range", "overflow", symptoms.reads_beyond_range),
+    Diagnostic("vanishing-constant", "underflow", symptoms.vanishing_constant),
+    Diagnostic("vanishing-values", "underflow", symptoms.vanishing_values),
+    Diagnostic("cancelling", "cancellation", symptoms.cancelling),
+    Diagnostic("needs-digits", "rounding", symptoms.needs_digits),
+)
+WHOLE_CASE: tuple[Diagnostic[None], ...] = (
+    Diagnostic("no-scale", "missing-scale"),
+    Diagnostic("noise-adds-up", "accumulated-noise"),
+    Diagnostic("engine-differs", "engine-only"),
+    Diagnostic("engine-rounds", "engine-only"),
+    Diagnostic("within-noise", "non-determinism"),
+    Diagnostic("fp16-around", "fp16-around", trial="fp32"),
+)
+DIAGNOSTICS: tuple[Diagnostic[Any], ...] = (*ACTIVATIONS, *WEIGHTS, *PLACES, *NARROW, *WHOLE_CASE)
+_TRIALS = {row.symptom: row.trial for row in DIAGNOSTICS}
 
 
 def explain(
@@ -70,14 +121,15 @@ def explain(
 
     Args:
         meter: Of the INT8 side of the case, no plan applied.
-        groups: Names of the culprits; one that was left out of INT8 for want of a scale may be among them.
-        rest: What runs beside INT8: scales vanish in FP16 that FP32 holds.
+        groups: Names of the culprits. A group that is not in INT8 because a scale is missing may be one.
+        rest: The format beside INT8: scales vanish in FP16 that FP32 holds.
         engine_only: The same Q/DQ model meets the criteria in ONNX Runtime, so no scale can be the cause.
-        unstable: The limit missed lies within the noise between two runs of the baseline.
-        trials: Take back one thing at a time; None: causes are what tensors hold.
+        unstable: The limit that is missed lies within the noise between two runs of the baseline.
+        trials: Runs the ablations. None: causes are told by what tensors hold.
 
     Returns:
-        By group; one that is high for another reason than a missing scale, or lies in a body, is left out.
+        The cause by group. A group in a body, or one in high precision for another reason than a missing
+        scale, is left out.
 
     Raises:
         Int8accError: A name is no group, the float model does not run, or the inputs cannot be read.
@@ -103,255 +155,102 @@ def explain(
     return {name: found[name] for name in groups if name in found}
 
 
+def narrow_cause(lab: Lab, culprit: Culprit, *, engine_only: bool) -> Cause:
+    """The cause of a culprit of a case in FP16 or BF16.
+
+    Args:
+        lab: The laboratory of the case; ``Lab.losses`` has measured the culprit.
+        culprit: The group.
+        engine_only: The same model meets the criteria in ONNX Runtime, so no value can be the cause.
+
+    Raises:
+        EngineError: The float model does not run.
+    """
+    low = lab.int8.low.name
+    if engine_only:
+        return Cause("engine-only", "engine-rounds", node=culprit.nodes[0], format=low)
+    cause = Cause("rounding", "needs-digits", format=low)
+    return _first_shown(NARROW, NarrowFacts(lab, culprit), cause) or cause
+
+
+def _first_shown(rows: Iterable[Diagnostic[_F]], facts: _F, cause: Cause) -> Cause | None:
+    """``cause`` with what the first row adds that recognises something; None where no row does."""
+    for row in rows:
+        shown = None if row.recognise is None else row.recognise(facts)
+        if shown is not None:
+            return cause.showing(row.kind, row.symptom, **shown)
+    return None
+
+
 class _Explainer:
+    """Finds the causes of culprits of one network."""
+
     def __init__(self, meter: EdgeMeter, rest: Precision) -> None:
         self.rest = rest
         self.graph = Surroundings(meter.network)
-        self.weights = (meter.network.model, meter.model)
+        self.sources = (meter.model, meter.network.model)
         self.measured = meter.measured
 
     def cause(self, group: Group, engine_only: bool, unstable: bool, trials: Interventions | None) -> Cause:
         """The cause of one group."""
-        suspects = sorted(
-            (self._suspect(edge, group) for edge in group.edges), key=lambda s: _rank_db(s.cause)
-        )
+        suspects = [self._suspect(edge, group) for edge in group.edges]
+        suspects.sort(key=lambda suspect: rank_db(suspect.cause))
         edges = [suspect.cause for suspect in suspects]
         worst = edges[0]
         if engine_only:
             return replace(worst, kind="engine-only", symptom="engine-differs")
-        relevant = [edge for edge in edges if _rank_db(edge) <= _rank_db(worst) + RELEVANT_DB]
+        relevant = [edge for edge in edges if rank_db(edge) <= rank_db(worst) + MAX_EXCESS_DB]
         at_fault = [edge for edge in relevant if edge.kind != "accumulated-noise"]
         first = next((e for e in edges if e.kind == "zero-scale"), at_fault[0] if at_fault else None)
         if unstable and first is None:
             return replace(worst, kind="non-determinism", symptom="within-noise")
 
         def placed(cause: Cause, tensors: Sequence[str]) -> Cause | None:
-            return self.graph.sensitive(group, cause, tensors)
+            return _first_shown(PLACES, PlaceFacts(self.graph, group, cause, tensors), cause)
 
         if trials is not None:
-            tested = established(trials, group.name, suspects, first or worst, placed)
-            if tested is not None:
-                return tested
+            shown = established(trials, group.name, suspects, first or worst, placed)
+            if shown is not None:
+                return shown
         if first is None or first.kind == "activation-outliers":
             first = placed(worst, [edge.tensor for edge in relevant]) or first
         return first or worst
 
     def _suspect(self, edge: Edge, group: Group) -> Suspect:
-        """An edge, what it shows, and what its tensor holds."""
-        held = None if edge.quantization.values is not None else self.measured[edge.tensor][0]
-        return Suspect(edge.tensor, self._edge(edge, group), held)
-
-    def _edge(self, edge: Edge, group: Group) -> Cause:
-        """What one edge shows; noise that adds up where nothing is wrong with it."""
+        """An edge, what it shows, and the trial that would prove it."""
         if edge.quantization.values is not None:
-            return inspect_weight(
-                edge, self.graph.index.nodes[edge.node], *self.weights, self._energy(edge, group)
-            )
-        stats, quantizations = self.measured[edge.tensor]
-        measured = quantizations[id(edge.quantization)]
-        seen = stats.report(), stats.amax, reach(edge.quantization)
-        cause = Cause("accumulated-noise", "noise-adds-up", edge.tensor, _numbers(stats, measured), *seen)
-        return self._fault(cause, edge, stats, measured)
+            cause, values = self._weight(edge, group), None
+        else:
+            cause, values = self._activation(edge), self.measured[edge.tensor][0]
+        return Suspect(edge.tensor, cause, values, _TRIALS[cause.symptom])
+
+    def _weight(self, edge: Edge, group: Group) -> Cause:
+        """What a quantized constant shows; noise that adds up where nothing is wrong with it."""
+        node = self.graph.index.nodes[edge.node]
+        facts = weight_facts(edge, node, self.sources, self._energy(edge, group))
+        cause = facts.cause()
+        return _first_shown(WEIGHTS, facts, cause) or cause
+
+    def _activation(self, edge: Edge) -> Cause:
+        """What an activation shows; noise that adds up where nothing is wrong with it."""
+        values, quantizations = self.measured[edge.tensor]
+        stats = quantizations[id(edge.quantization)]
+        facts = ActivationFacts(edge, values, stats, self.rest, self.graph, self.measured)
+        cause = Cause(
+            "accumulated-noise",
+            "noise-adds-up",
+            tensor=edge.tensor,
+            numbers=facts.numbers,
+            histogram=values.report(),
+            amax=values.amax,
+            reach=reach(edge.quantization),
+        )
+        return _first_shown(ACTIVATIONS, facts, cause) or cause
 
     def _energy(self, weight: Edge, group: Group) -> NDArray[np.float64] | None:
-        """Sum of squares per channel of the activation that a weight is multiplied with."""
+        """Sum of squares per channel of the activation that a weight is multiplied with; None: not known."""
         for edge in group.edges:
             if edge.node == weight.node and edge.quantization.values is None:
                 channels = self.measured[edge.tensor][1][id(edge.quantization)].channels
                 return None if channels is None else channels[0]
         return None
-
-    def _fault(self, cause: Cause, edge: Edge, stats: TensorValues, measured: EdgeStats) -> Cause:
-        """What is wrong with an activation's edge; ``cause`` where nothing is."""
-        scale = edge.quantization.scale
-        least = FP32.normal if self.rest == "fp32" else FP16.smallest
-        if not np.isfinite(scale).all() or float(scale.min()) < least:
-            numbers = {"scale": float(scale.min()), "least_scale": least}
-            return cause.showing("zero-scale", "vanishing-scale", numbers, format=self.rest)
-        if cause.numbers["lost_db"] >= LOST_DB and not measured.clips_wisely:
-            return self._wrong_range(cause, edge, stats, measured)
-        joint = self.graph.concat_before(edge.tensor)
-        if joint is not None and (uneven := _uneven(stats)):
-            facts = {"node": joint.name, "op_type": joint.op_type}
-            return cause.showing("mismatched-scales", "uneven-parts", uneven, **facts)
-        if stats.channel_ratio() >= OUTLIER_RATIO:
-            return _large_channels(cause, stats)
-        if stats.counts.any() and stats.sqnr_db(stats.best_reach()) < sound_db(stats.low):
-            return cause.showing("activation-outliers", "large-values")
-        return cause
-
-    def _wrong_range(self, cause: Cause, edge: Edge, stats: TensorValues, measured: EdgeStats) -> Cause:
-        quantization, extent = edge.quantization, reach(edge.quantization)
-        clipping = measured.clips
-        if clipping and (quantization.zero_point != 0).any() | (quantization.format is UINT8):
-            symmetric = min(stats.sqnr_db(float(quantization.scale.max()) * stats.low.levels), CEILING_DB)
-            if symmetric - measured.sqnr_db >= LOST_DB:
-                kept, dtype = _one_sided(edge), quantization.format.name
-                return cause.showing("zero-point", "one-sided", kept, format=dtype)
-        if clipping:
-            return cause.showing("saturation", "cut-off")
-        partner = self.graph.shares_with(edge, self.measured)
-        if partner:
-            node, other, amax = partner
-            facts = {"others": (other,), "node": node.name, "op_type": node.op_type}
-            return cause.showing("mismatched-scales", "range-of-partner", {"partner_amax": amax}, **facts)
-        if extent >= WIDE * stats.amax:
-            return cause.showing("scale-too-wide", "range-too-wide")
-        return cause.showing("activation-outliers", "stretched-range")
-
-
-def _rank_db(edge: Cause) -> float:
-    """SQNR by which the noisiest edge is found: large channels do not hide the others."""
-    return min(edge.numbers["sqnr_db"], edge.numbers.get("usual_channel_db", math.inf))
-
-
-def _numbers(stats: TensorValues, measured: EdgeStats) -> dict[str, float]:
-    extent, best = reach(measured.quantization), stats.best_reach()
-    numbers = {
-        "sqnr_db": measured.sqnr_db,
-        "best_sqnr_db": min(stats.sqnr_db(best), CEILING_DB),
-        "lost_db": lost_db(stats, measured),
-        "codes_used": measured.codes_used,
-        "clipped": measured.clipped / max(measured.values, 1),
-        "clipped_energy": measured.clip_noise / measured.signal if measured.signal else 0.0,
-        "factor": extent / stats.amax if stats.amax else float("inf"),
-        "best_factor": extent / best if best else float("inf"),
-        "channel_gain_db": stats.channel_gain_db,
-        "channel_ratio": stats.channel_ratio(),
-        "usual_channel_db": measured.usual_db,
-    }
-    return numbers | {f"p{100 * share:g}": stats.quantile(share) for share in (0.99, 0.999, 0.9999)}
-
-
-def _uneven(stats: TensorValues) -> dict[str, float]:
-    """What the greatest channel reaches, and those far below it; empty where these are few and not far."""
-    if stats.channel_amax is None or not stats.channel_amax.any():
-        return {}
-    amax = stats.channel_amax[stats.channel_amax > 0]
-    below = amax[amax * OUTLIER_RATIO <= amax.max()]
-    if not below.size or (below.size * 4 < amax.size and below.max() * UNLIKE > amax.max()):
-        return {}
-    return {"channel_amax": float(amax.max()), "other_amax": float(below.max())}
-
-
-def _large_channels(cause: Cause, stats: TensorValues) -> Cause:
-    assert stats.channel_amax is not None
-    amax = stats.channel_amax
-    usual, most = float(np.median(amax[amax > 0])), float(amax.max())
-    bound = max(usual * OUTLIER_RATIO / 2, most / 4)
-    large = {int(i): float(amax[i]) for i in np.argsort(-amax) if amax[i] > bound}
-    numbers = {"channel_amax": most, "codes_left": max(1, round(stats.low.levels * usual / most))}
-    return cause.showing("activation-outliers", "large-channels", numbers, channels=large)
-
-
-def _one_sided(edge: Edge) -> dict[str, float]:
-    """The zero point, and the least and greatest values that can be held."""
-    quantization = edge.quantization
-    codes = quantization.format
-    scale, zero = float(quantization.scale.max()), int(quantization.zero_point.ravel()[0])
-    return {"zero_point": zero, "low": (codes.lowest - zero) * scale, "high": (codes.highest - zero) * scale}
-
-
-class Surroundings:
-    """The network's graph, asked which ops are sensitive and which tensors meet."""
-
-    def __init__(self, network: Network) -> None:
-        self.index = network.model.index
-        self._origin = origins(network.model)
-        self._quantized: dict[str, set[str]] = defaultdict(set)
-        """Root to the quantized tensors that hold its values."""
-        for edge in (e for e in network.edges if e.quantization.values is None):
-            self._quantized[self.root(edge.tensor)].add(edge.tensor)
-        self._joins: dict[str, list[onnx.NodeProto]] = defaultdict(list)
-        """Root to each Concat and Add that its values go into."""
-        for node in self.index.nodes.values():
-            if node.op_type in ("Concat", "Add", "Sum"):
-                for root in {self.root(name) for name in node.input}:
-                    self._joins[root].append(node)
-        self._before_weighted = _before_weighted(network.model)
-
-    def root(self, tensor: str) -> str:
-        """The tensor that this one holds values of."""
-        while tensor in self._origin:
-            tensor = self._origin[tensor]
-        return tensor
-
-    def _meetings(self, tensor: str) -> Iterator[tuple[onnx.NodeProto, set[str]]]:
-        """Each Concat and Add that ``tensor`` goes into, with the other quantized tensors there."""
-        root = self.root(tensor)
-        for node in self._joins.get(root, ()):
-            roots = {self.root(name) for name in node.input} - {root}
-            roots |= {node.output[0]} if node.op_type == "Concat" else set()
-            yield node, {other for name in roots for other in self._quantized.get(name, ())}
-
-    def shares_with(
-        self, edge: Edge, measured: Mapping[str, tuple[TensorValues, dict[int, EdgeStats]]]
-    ) -> tuple[onnx.NodeProto, str, float] | None:
-        """Where they meet, the tensor and its amax, whose right range is that of ``edge`` as well."""
-        extent = reach(edge.quantization)
-        for node, others in self._meetings(edge.tensor):
-            for other in sorted(others & measured.keys()):
-                stats, quantizations = measured[other]
-                for known in quantizations.values():
-                    equal = abs(reach(known.quantization) / extent - 1) < 0.01
-                    if equal and stats.amax <= WIDE * extent and extent <= WIDE * stats.amax:
-                        return node, other, stats.amax
-        return None
-
-    def concat_before(self, tensor: str) -> onnx.NodeProto | None:
-        """The Concat that made ``tensor`` of several; one that only turns a tensor around joins nothing.
-
-        What it makes may be moved, cut or scaled by a constant before it is quantized.
-        """
-        node = self.index.producer.get(self.root(tensor))
-        while node is not None and node.op_type in _AFTER_CONCAT:
-            varying = [name for name in node.input if name not in self.index.constants]
-            node = self.index.producer.get(self.root(varying[0])) if len(varying) == 1 else None
-        if node is None or node.op_type != "Concat":
-            return None
-        return node if len({self.root(name) for name in node.input}) > 1 else None
-
-    def sensitive(self, group: Group, worst: Cause, tensors: Sequence[str]) -> Cause | None:
-        """Why TensorRT's guide advises against INT8 here; None where not, or where inputs keep what is usual.
-
-        ``worst`` is what the culprit's noisiest edge shows, ``tensors`` are of edges whose noise counts.
-        """
-        leader = self.index.nodes[group.name]
-        masked = worst.numbers["sqnr_db"] > _MASKED_DB
-        if leader.op_type in _SENSITIVE:
-            return worst.showing("sensitive-op", "quantized-inputs", op_type=leader.op_type, masked=masked)
-        if worst.numbers["sqnr_db"] >= sound_db(group.edges[0].quantization.format) and not masked:
-            return None
-        for tensor in tensors:
-            node = self.index.producer.get(self.root(tensor))
-            if node is None:
-                continue
-            facts: dict[str, Any] = {"others": (tensor,), "node": node.name, "op_type": node.op_type}
-            facts["masked"] = masked
-            if node.op_type in ("Softmax", "LogSoftmax"):
-                return worst.showing("sensitive-op", "after-softmax", **facts)
-            if self._is_gelu(node):
-                return worst.showing("sensitive-op", "after-gelu", **facts)
-        if leader.op_type == "MatMul" and self.index.constants.isdisjoint(leader.input):
-            return worst.showing("sensitive-op", "product-of-activations", masked=masked)
-        if leader.op_type in _DECODING and leader.name not in self._before_weighted:
-            return worst.showing("sensitive-op", "decoding", op_type=leader.op_type, masked=masked)
-        return None
-
-    def _is_gelu(self, node: onnx.NodeProto, steps: int = 4) -> bool:
-        if node.op_type in ("Gelu", "Erf"):
-            return True
-        producer = self.index.producer
-        before = [producer[name] for name in node.input if name in producer]
-        follows = node.op_type in ("Mul", "Add", "Div") and steps > 0
-        return follows and any(self._is_gelu(n, steps - 1) for n in before)
-
-
-def _before_weighted(model: Model) -> set[str]:
-    """Nodes with a weighted node somewhere behind them."""
-    before: set[str] = set()
-    for node in reversed(model.graph.node):
-        readers = (reader for name in node.output for reader, _ in model.index.readers(name))
-        if any(reader.op_type in WEIGHTED or reader.name in before for reader in readers):
-            before.add(node.name)
-    return before

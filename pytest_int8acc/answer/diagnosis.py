@@ -8,8 +8,7 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
-from pytest_int8acc.answer.causes import explain
-from pytest_int8acc.answer.half import low_cause
+from pytest_int8acc.answer.causes import explain, narrow_cause
 from pytest_int8acc.answer.layers import engine_errors, layer_errors
 from pytest_int8acc.answer.neighbours import neighbours
 from pytest_int8acc.answer.ranges import decisive_mismatch, odd_ranges, survey
@@ -109,7 +108,7 @@ def _explained(measured: Measured, lab: Lab, culprits: Sequence[Culprit], cost: 
     """The culprits with their causes."""
     engine_only = _is_engine_only(measured)
     if lab.is_narrow:
-        return tuple(replace(c, cause=low_cause(lab, c, engine_only)) for c in culprits)
+        return tuple(replace(c, cause=narrow_cause(lab, c, engine_only=engine_only)) for c in culprits)
     budget = lab.budget(_RUNS, most=cost)
     missed = [score for score in measured.result.scores if not score.passed]
     layers = [culprit.layer for culprit in culprits]

@@ -1,0 +1,692 @@
+"""How each symptom is recognised: in an activation, a weight, a group's surroundings, or a group in FP16.
+
+A recogniser takes what was measured, as one of the four classes of facts, and returns the fields of a
+``Cause`` that its symptom fills in, or None where the symptom is not there. ``answer.causes`` has the table
+of all symptoms. Every edge is quantized by itself, on values of the float model, and compared with the best
+scale for these values.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import onnx
+from numpy.typing import NDArray
+
+from pytest_int8acc.answer.ablations import OUTLIER_RATIO
+from pytest_int8acc.graph.formats import FP16, FP32, UINT8, Format, along
+from pytest_int8acc.graph.groups import WEIGHTED, channel_axis, origins
+from pytest_int8acc.graph.model import Model
+from pytest_int8acc.graph.network import Edge, Group, Network, Precision, Quantization
+from pytest_int8acc.graph.quantize import quantize_weight
+from pytest_int8acc.lab.lab import Lab
+from pytest_int8acc.lab.losses import TensorLoss
+from pytest_int8acc.observers.edges import (
+    CEILING_DB,
+    LOST_DB,
+    WIDE,
+    EdgeStats,
+    Measurement,
+    lost_db,
+    reach,
+    sound_db,
+)
+from pytest_int8acc.observers.observer import TensorValues, decibels
+from pytest_int8acc.results import Culprit
+from pytest_int8acc.results.causes import Cause, Histogram
+from pytest_int8acc.scores.split import UNLIKE
+from pytest_int8acc.tensors import Array
+
+#: The fields of a ``Cause`` that a symptom fills in; ``numbers`` are added to the numbers measured already.
+Shown = dict[str, Any]
+
+#: Operators that lose accuracy in INT8 by their nature, because small inputs decide their outputs.
+_SENSITIVE = frozenset(
+    {"Softmax", "LogSoftmax", "LayerNormalization", "GroupNormalization", "InstanceNormalization", "Gelu"}
+    | {"SimplifiedLayerNormalization", "RMSNormalization", "Erf", "Exp", "Log", "Pow", "Sqrt", "ReduceMean"}
+)
+#: INT8 leaves at most some 50 dB of values that are spread. Values with more sit at a few exact codes: a
+#: mask.
+_MASKED_DB = 60.0
+#: Operators that keep the parts of a Concat apart.
+_AFTER_CONCAT = frozenset({"Slice", "Split", "Mul", "Div", "Add", "Sub", "Cast", "Reshape", "Transpose"})
+#: Operators by which detectors decode boxes and classes.
+_DECODING = frozenset({"Mul", "Add", "Sub", "Div", "Concat", "Sigmoid", "Tanh", "Clip", "Split", "Slice"})
+#: Maximum relative difference between a scale and amax / levels of the channel that it was made for.
+_EQUAL = 0.02
+#: Where the float weights are gone, a weight that uses less than this share of the codes has a scale too
+#: wide.
+_FEW_CODES = 0.4
+_HISTOGRAM_BINS = 64
+#: A difference is a cancellation where it loses at least this many times the rounding error of its operands.
+_CANCELS = 16.0
+
+
+# Activations
+
+
+@dataclass(frozen=True, eq=False)
+class ActivationFacts:
+    """One quantized activation, measured."""
+
+    edge: Edge
+    values: TensorValues
+    """What the tensor holds."""
+    stats: EdgeStats
+    """What the quantization does to it."""
+    rest: Precision
+    """The format beside INT8: a scale may vanish in FP16 that FP32 holds."""
+    graph: Surroundings
+    measured: Mapping[str, Measurement]
+    """All activations, by tensor."""
+
+    @cached_property
+    def numbers(self) -> dict[str, float]:
+        """The numbers that a cause tells of the activation."""
+        values, stats = self.values, self.stats
+        extent, best = reach(stats.quantization), values.best_reach()
+        quantiles = {f"p{100 * share:g}": values.quantile(share) for share in (0.99, 0.999, 0.9999)}
+        return {
+            "sqnr_db": stats.sqnr_db,
+            "best_sqnr_db": min(values.sqnr_db(best), CEILING_DB),
+            "lost_db": lost_db(values, stats),
+            "codes_used": stats.codes_used,
+            "clipped": stats.clipped / max(stats.values, 1),
+            "clipped_energy": stats.clip_noise / stats.signal if stats.signal else 0.0,
+            "factor": extent / values.amax if values.amax else float("inf"),
+            "best_factor": extent / best if best else float("inf"),
+            "channel_gain_db": values.channel_gain_db,
+            "channel_ratio": values.channel_ratio(),
+            "usual_channel_db": stats.usual_db,
+            **quantiles,
+        }
+
+    @property
+    def has_wrong_range(self) -> bool:
+        """Whether another range would lose far less, and no calibration chose to clip here."""
+        return self.numbers["lost_db"] >= LOST_DB and not self.stats.clips_wisely
+
+
+def vanishing_scale(facts: ActivationFacts) -> Shown | None:
+    """A scale that the format beside INT8 does not hold."""
+    scale = facts.edge.quantization.scale
+    least = FP32.normal if facts.rest == "fp32" else FP16.smallest
+    if np.isfinite(scale).all() and float(scale.min()) >= least:
+        return None
+    return {"numbers": {"scale": float(scale.min()), "least_scale": least}, "format": facts.rest}
+
+
+def one_sided(facts: ActivationFacts) -> Shown | None:
+    """A zero point, or codes without a sign, that clip values; a symmetric range of this scale would not."""
+    quantization, values = facts.edge.quantization, facts.values
+    is_asymmetric = bool((quantization.zero_point != 0).any()) or quantization.format is UINT8
+    if not (facts.has_wrong_range and facts.stats.clips and is_asymmetric):
+        return None
+    scale, codes = float(quantization.scale.max()), quantization.format
+    symmetric_db = min(values.sqnr_db(scale * values.low.levels), CEILING_DB)
+    if symmetric_db - facts.stats.sqnr_db < LOST_DB:
+        return None
+    zero = int(quantization.zero_point.ravel()[0])
+    ends = {"low": (codes.lowest - zero) * scale, "high": (codes.highest - zero) * scale}
+    return {"numbers": {"zero_point": zero, **ends}, "format": codes.name}
+
+
+def cut_off(facts: ActivationFacts) -> Shown | None:
+    """Values beyond the range, which make most of the error."""
+    return {} if facts.has_wrong_range and facts.stats.clips else None
+
+
+def range_of_partner(facts: ActivationFacts) -> Shown | None:
+    """A range that fits another tensor, which meets this one in an Add or a Concat."""
+    partner = facts.graph.shares_with(facts.edge, facts.measured) if facts.has_wrong_range else None
+    if partner is None:
+        return None
+    node, other, amax = partner
+    where = {"others": (other,), "node": node.name, "op_type": node.op_type}
+    return {"numbers": {"partner_amax": amax}, **where}
+
+
+def range_too_wide(facts: ActivationFacts) -> Shown | None:
+    """A range far beyond the greatest value."""
+    is_wide = reach(facts.edge.quantization) >= WIDE * facts.values.amax
+    return {} if facts.has_wrong_range and is_wide else None
+
+
+def stretched_range(facts: ActivationFacts) -> Shown | None:
+    """A range that a few large values stretch."""
+    return {} if facts.has_wrong_range else None
+
+
+def uneven_parts(facts: ActivationFacts) -> Shown | None:
+    """Parts of a Concat with ranges of different size, one scale for all of them."""
+    joint, amax = facts.graph.concat_before(facts.edge.tensor), facts.values.channel_amax
+    if joint is None or amax is None or not amax.any():
+        return None
+    amax = amax[amax > 0]
+    below = amax[amax * OUTLIER_RATIO <= amax.max()]
+    if not below.size or (below.size * 4 < amax.size and below.max() * UNLIKE > amax.max()):
+        return None  # none is far below, or a few channels that are not far enough
+    numbers = {"channel_amax": float(amax.max()), "other_amax": float(below.max())}
+    return {"numbers": numbers, "node": joint.name, "op_type": joint.op_type}
+
+
+def large_channels(facts: ActivationFacts) -> Shown | None:
+    """A few channels far larger than the usual one."""
+    values, amax = facts.values, facts.values.channel_amax
+    if amax is None or values.channel_ratio() < OUTLIER_RATIO:
+        return None
+    usual, most = float(np.median(amax[amax > 0])), float(amax.max())
+    bound = max(usual * OUTLIER_RATIO / 2, most / 4)
+    large = {int(i): float(amax[i]) for i in np.argsort(-amax) if amax[i] > bound}
+    codes_left = max(1, round(values.low.levels * usual / most))
+    return {"numbers": {"channel_amax": most, "codes_left": codes_left}, "channels": large}
+
+
+def large_values(facts: ActivationFacts) -> Shown | None:
+    """A few values so large that no range suits the others."""
+    values = facts.values
+    is_unsound = values.counts.any() and values.sqnr_db(values.best_reach()) < sound_db(values.low)
+    return {} if is_unsound else None
+
+
+# Weights
+
+
+@dataclass(frozen=True, eq=False)
+class WeightFacts:
+    """One quantized constant and its float original."""
+
+    name: str
+    """The original's name."""
+    quantization: Quantization
+    weight: NDArray[np.float64]
+    """The original's values."""
+    axis: int | None
+    """The axis of output channels."""
+    shares: NDArray[np.float64]
+    """By how much an error in each input channel counts; broadcasts with the weight."""
+    sqnr_db: float
+    best_db: float
+    """SQNR with scales taken from the weight's own values."""
+
+    @cached_property
+    def factors(self) -> NDArray[np.float64]:
+        """Each scale's range over the maximum of its channel; channels of zeros are left out."""
+        amax = _amax(self.weight, self.quantization.axis)
+        extent = self.quantization.scale.astype(np.float64) * self.quantization.format.symmetric.levels
+        return np.asarray(extent[amax > 0] / amax[amax > 0])
+
+    @property
+    def has_wrong_scales(self) -> bool:
+        """Whether scales taken from the weight's own values would lose far less."""
+        return self.best_db - self.sqnr_db >= LOST_DB
+
+    @property
+    def has_large_values(self) -> bool:
+        """Whether even the best scales lose much."""
+        return self.best_db < sound_db(self.quantization.format)
+
+    @cached_property
+    def amax_in_use(self) -> float:
+        """The greatest weight among those that meet inputs of some size."""
+        used = np.broadcast_to(self.shares > 0.01 * self.shares.mean(), self.weight.shape)
+        return float(np.abs(self.weight[used]).max(initial=0))
+
+    def cause(self) -> Cause:
+        """The cause of a weight with which nothing is wrong: noise that adds up."""
+        weight, factors = self.weight, self.factors
+        amax = float(np.abs(weight).max())
+        counts, edges = np.histogram(np.abs(weight), _HISTOGRAM_BINS, (0.0, amax or 1.0))
+        channels = _amax(weight, self.axis).ravel()
+        present = channels[channels > 0]
+        numbers = {
+            "sqnr_db": self.sqnr_db,
+            "best_sqnr_db": self.best_db,
+            "lost_db": max(self.best_db - self.sqnr_db, 0.0),
+            "factor_least": float(factors.min(initial=np.inf)),
+            "factor_most": float(factors.max(initial=0)),
+            "channel_ratio": float(present.max() / np.median(present)) if present.size else 1.0,
+        }
+        return Cause(
+            "accumulated-noise",
+            "noise-adds-up",
+            tensor=self.name,
+            numbers=numbers,
+            histogram=Histogram(tuple(map(float, edges)), tuple(map(int, counts))),
+            amax=amax,
+            reach=reach(self.quantization),
+        )
+
+
+def weight_facts(
+    edge: Edge,
+    node: onnx.NodeProto,
+    sources: tuple[Model, Model],
+    energy: NDArray[np.float64] | None,
+) -> WeightFacts:
+    """A quantized constant compared with its float original.
+
+    Args:
+        edge: An edge whose quantization holds integers.
+        node: Its reader, as the network has it.
+        sources: The float model of the case, and the network's model. The first that has the original counts;
+            where the original is gone, the constant of the Q/DQ model stands for it.
+        energy: Sum of squares of each input channel's activations, shape (channels,): an error counts by what
+            it is multiplied with. None: all errors count alike.
+    """
+    quantization = edge.quantization
+    given = quantization.dequantize().astype(np.float64)
+    name, original = _original(edge, sources, given.shape)
+    weight, axis = original.astype(np.float64), quantization.axis
+    if node.op_type in WEIGHTED:
+        axis = channel_axis(node, edge.index, weight.ndim)
+    best = quantize_weight(weight.astype(np.float32), axis, quantization.format.symmetric).dequantize()
+    shares = _shares(energy, axis, weight)
+    signal = float((shares * weight**2).sum())
+    sqnr, best_db = (decibels(signal, float((shares * (weight - w) ** 2).sum())) for w in (given, best))
+    return WeightFacts(name, quantization, weight, axis, shares, sqnr, min(best_db, CEILING_DB))
+
+
+def vanishing_weight_scale(facts: WeightFacts) -> Shown | None:
+    """A scale that is not finite, or 0 in FP32."""
+    scale = facts.quantization.scale
+    if np.isfinite(scale).all() and float(scale.min()) >= FP32.normal:
+        return None
+    return {"numbers": {"scale": float(scale.min())}}
+
+
+def few_codes(facts: WeightFacts) -> Shown | None:
+    """Integers that use few of the codes, where the float original is gone."""
+    if not (np.isinf(facts.sqnr_db) and facts.weight.any()):
+        return None
+    quantization = facts.quantization
+    assert quantization.values is not None
+    zero = along(quantization.zero_point, quantization.axis, quantization.values.ndim)
+    steps = np.abs(quantization.values.astype(np.float64) - zero.astype(np.float64))
+    used = float(steps.max()) / quantization.format.symmetric.levels
+    return {"numbers": {"codes_used": used}} if used < _FEW_CODES else None
+
+
+def scales_of_other_axis(facts: WeightFacts) -> Shown | None:
+    """Scales per channel that belong to another axis than the output channels."""
+    other = _other_axis(facts) if facts.has_wrong_scales else None
+    return None if other is None else {"numbers": {"axis": facts.axis, "axis_of_scales": other}}
+
+
+def one_scale_for_channels(facts: WeightFacts) -> Shown | None:
+    """One scale, of the right size for the largest channel, where channels need scales of their own."""
+    is_shared = facts.quantization.axis is None and facts.axis is not None
+    fits = is_shared and bool(1 / WIDE < facts.factors.max() < WIDE)
+    return {} if facts.has_wrong_scales and fits else None
+
+
+def weight_scales_off(facts: WeightFacts) -> Shown | None:
+    """Scales that are too wide or too narrow; told is the direction of the worst one."""
+    if not facts.has_wrong_scales:
+        return None
+    factors = facts.factors
+    wide, narrow = float(factors.max()), float(factors.min())
+    most = wide if wide * narrow >= 1 else narrow
+    off = (factors > WIDE).sum() if most == wide else (factors < 1 / WIDE).sum()
+    return {"numbers": {"scales": factors.size, "scales_off": int(off), "factor": most}}
+
+
+def large_idle_weights(facts: WeightFacts) -> Shown | None:
+    """Large weights, which make the range, on inputs that are next to 0."""
+    is_idle = facts.amax_in_use < float(np.abs(facts.weight).max()) / 2
+    return {"numbers": {"amax_in_use": facts.amax_in_use}} if facts.has_large_values and is_idle else None
+
+
+def large_weights(facts: WeightFacts) -> Shown | None:
+    """A few weights so large that no scale suits the others."""
+    usual = float(np.quantile(np.abs(facts.weight), 0.999))
+    return {"numbers": {"p99.9": usual}} if facts.has_large_values else None
+
+
+def _shares(
+    energy: NDArray[np.float64] | None, axis: int | None, weight: NDArray[np.float64]
+) -> NDArray[np.float64]:
+    """``energy`` shaped to multiply the weight; ones where the input channels are not known."""
+    inputs = None if axis is None else 1 - axis % weight.ndim
+    known = energy is not None and energy.any() and inputs in (0, 1) and weight.ndim > 1
+    if energy is None or inputs is None or not known or weight.shape[inputs] != energy.size:
+        return np.ones(1)
+    return energy.reshape([-1 if i == inputs else 1 for i in range(weight.ndim)])
+
+
+def _original(edge: Edge, sources: Iterable[Model], shape: tuple[int, ...]) -> tuple[str, Array]:
+    """Name and values of the float weight that an edge's node reads in the first model that has it."""
+    for source in sources:
+        node = next((n for n in source.graph.node if n.name == edge.node), None)
+        if node is None or edge.index >= len(node.input):
+            continue
+        name = node.input[edge.index]
+        weight = source.constants().get(name)
+        if weight is not None and weight.shape == shape and weight.dtype.kind == "f":
+            return name, weight
+    return edge.tensor, edge.quantization.dequantize()
+
+
+def _amax(weight: NDArray[np.float64], axis: int | None) -> NDArray[np.float64]:
+    """Greatest magnitude per channel, shape (channels,); shape () without an axis."""
+    others = None if axis is None else tuple(i for i in range(weight.ndim) if i != axis % weight.ndim)
+    return np.asarray(np.abs(weight).max(axis=others))
+
+
+def _other_axis(facts: WeightFacts) -> int | None:
+    """The axis that the scales belong to, where that is not the axis of output channels."""
+    given, weight = facts.quantization.axis, facts.weight
+    if given is None or facts.axis is None:
+        return None
+    if given % weight.ndim != facts.axis % weight.ndim:
+        return given % weight.ndim
+    extent = facts.quantization.scale.astype(np.float64) * facts.quantization.format.symmetric.levels
+    for other in range(weight.ndim):
+        if other != facts.axis % weight.ndim and weight.shape[other] == extent.size:
+            amax = _amax(weight, other)
+            if np.abs(extent[amax > 0] / amax[amax > 0] - 1).max(initial=0) < _EQUAL:
+                return other
+    return None
+
+
+# Surroundings of a group
+
+
+class Surroundings:
+    """The network's graph, asked which tensors meet and which operators make them."""
+
+    def __init__(self, network: Network) -> None:
+        self.index = network.model.index
+        self._origin = origins(network.model)
+        self._quantized: dict[str, set[str]] = defaultdict(set)
+        """Root to the quantized tensors that hold its values."""
+        for edge in (e for e in network.edges if e.quantization.values is None):
+            self._quantized[self.root(edge.tensor)].add(edge.tensor)
+        self._joins: dict[str, list[onnx.NodeProto]] = defaultdict(list)
+        """Root to each Concat and Add that its values go into."""
+        for node in self.index.nodes.values():
+            if node.op_type in ("Concat", "Add", "Sum"):
+                for root in {self.root(name) for name in node.input}:
+                    self._joins[root].append(node)
+        self.before_weighted = _before_weighted(network.model)
+
+    def root(self, tensor: str) -> str:
+        """The tensor whose values this one holds."""
+        while tensor in self._origin:
+            tensor = self._origin[tensor]
+        return tensor
+
+    def maker(self, tensor: str) -> onnx.NodeProto | None:
+        """The node that computes the values of a tensor; None for an input or a constant."""
+        return self.index.producer.get(self.root(tensor))
+
+    def _meetings(self, tensor: str) -> Iterator[tuple[onnx.NodeProto, set[str]]]:
+        """Each Concat and Add that ``tensor`` goes into, with the other quantized tensors there."""
+        root = self.root(tensor)
+        for node in self._joins.get(root, ()):
+            roots = {self.root(name) for name in node.input} - {root}
+            roots |= {node.output[0]} if node.op_type == "Concat" else set()
+            yield node, {other for name in roots for other in self._quantized.get(name, ())}
+
+    def shares_with(
+        self, edge: Edge, measured: Mapping[str, Measurement]
+    ) -> tuple[onnx.NodeProto, str, float] | None:
+        """The partner whose range an edge has: the node where both meet, the partner's name and its amax."""
+        extent = reach(edge.quantization)
+        for node, others in self._meetings(edge.tensor):
+            for other in sorted(others & measured.keys()):
+                stats, quantizations = measured[other]
+                for known in quantizations.values():
+                    equal = abs(reach(known.quantization) / extent - 1) < 0.01
+                    if equal and stats.amax <= WIDE * extent and extent <= WIDE * stats.amax:
+                        return node, other, stats.amax
+        return None
+
+    def concat_before(self, tensor: str) -> onnx.NodeProto | None:
+        """The Concat that made ``tensor`` of several tensors.
+
+        Its result may be moved, cut or scaled by a constant before it is quantized. A Concat of one tensor
+        with itself, which only turns it around, joins nothing.
+        """
+        node = self.maker(tensor)
+        while node is not None and node.op_type in _AFTER_CONCAT:
+            varying = [name for name in node.input if name not in self.index.constants]
+            node = self.maker(varying[0]) if len(varying) == 1 else None
+        if node is None or node.op_type != "Concat":
+            return None
+        return node if len({self.root(name) for name in node.input}) > 1 else None
+
+    def is_gelu(self, node: onnx.NodeProto, steps: int = 4) -> bool:
+        """Whether a node is a GELU, or the end of one that is spelled out in parts."""
+        if node.op_type in ("Gelu", "Erf"):
+            return True
+        producer = self.index.producer
+        before = [producer[name] for name in node.input if name in producer]
+        follows = node.op_type in ("Mul", "Add", "Div") and steps > 0
+        return follows and any(self.is_gelu(n, steps - 1) for n in before)
+
+
+@dataclass(frozen=True, eq=False)
+class PlaceFacts:
+    """A group, and the operators around it that TensorRT's guide advises to keep out of INT8."""
+
+    graph: Surroundings
+    group: Group
+    cause: Cause
+    """Of the group's noisiest edge."""
+    tensors: Sequence[str]
+    """Of edges whose noise counts, the noisiest first."""
+
+    @property
+    def leader(self) -> onnx.NodeProto:
+        """The node that names the group."""
+        return self.graph.index.nodes[self.group.name]
+
+    @property
+    def is_masked(self) -> bool:
+        """Whether the few greatest values are a mask, and all that INT8 keeps."""
+        return self.cause.numbers["sqnr_db"] > _MASKED_DB
+
+    @cached_property
+    def is_noisy(self) -> bool:
+        """Whether the group's inputs keep less than is usual in INT8."""
+        sound = sound_db(self.group.edges[0].quantization.format)
+        return self.cause.numbers["sqnr_db"] < sound or self.is_masked
+
+    @cached_property
+    def source(self) -> tuple[str, onnx.NodeProto] | None:
+        """The noisiest tensor that comes from a Softmax or a GELU, and the node that made it."""
+        for tensor in self.tensors:
+            node = self.graph.maker(tensor)
+            if node is not None and (_is_softmax(node) or self.graph.is_gelu(node)):
+                return tensor, node
+        return None
+
+    def from_source(self, *, softmax: bool) -> Shown | None:
+        """The facts of the source, where it is of the kind asked for."""
+        if not self.is_noisy or self.source is None or _is_softmax(self.source[1]) != softmax:
+            return None
+        tensor, node = self.source
+        where = {"others": (tensor,), "node": node.name, "op_type": node.op_type}
+        return {"masked": self.is_masked, **where}
+
+
+def quantized_inputs(facts: PlaceFacts) -> Shown | None:
+    """An operator that loses accuracy by quantized inputs."""
+    op_type = facts.leader.op_type
+    return {"op_type": op_type, "masked": facts.is_masked} if op_type in _SENSITIVE else None
+
+
+def after_softmax(facts: PlaceFacts) -> Shown | None:
+    """An input that a Softmax made."""
+    return facts.from_source(softmax=True)
+
+
+def after_gelu(facts: PlaceFacts) -> Shown | None:
+    """An input that a GELU made."""
+    return facts.from_source(softmax=False)
+
+
+def product_of_activations(facts: PlaceFacts) -> Shown | None:
+    """A MatMul of two activations."""
+    is_product = facts.leader.op_type == "MatMul" and facts.graph.index.constants.isdisjoint(
+        facts.leader.input
+    )
+    return {"masked": facts.is_masked} if facts.is_noisy and is_product else None
+
+
+def decoding(facts: PlaceFacts) -> Shown | None:
+    """Arithmetic behind the last weighted layer, as a detector decodes boxes."""
+    leader = facts.leader
+    decodes = leader.op_type in _DECODING and leader.name not in facts.graph.before_weighted
+    return {"op_type": leader.op_type, "masked": facts.is_masked} if facts.is_noisy and decodes else None
+
+
+def _is_softmax(node: onnx.NodeProto) -> bool:
+    return node.op_type in ("Softmax", "LogSoftmax")
+
+
+def _before_weighted(model: Model) -> set[str]:
+    """Nodes with a weighted node somewhere behind them."""
+    before: set[str] = set()
+    for node in reversed(model.graph.node):
+        readers = (reader for name in node.output for reader, _ in model.index.readers(name))
+        if any(reader.op_type in WEIGHTED or reader.name in before for reader in readers):
+            before.add(node.name)
+    return before
+
+
+# Groups in FP16 or BF16
+
+
+@dataclass(frozen=True, eq=False)
+class NarrowFacts:
+    """A group of a case in FP16 or BF16; ``Lab.losses`` has measured it."""
+
+    lab: Lab
+    culprit: Culprit
+
+    @property
+    def low(self) -> Format:
+        """FP16 or BF16."""
+        return self.lab.int8.low
+
+    @property
+    def made(self) -> tuple[TensorLoss, ...]:
+        """The tensors that the group computes."""
+        return self.lab.losses[self.culprit.layer].tensors
+
+    @property
+    def worst(self) -> TensorLoss:
+        """The tensor that rounding changes most."""
+        return self.lab.losses[self.culprit.layer].worst
+
+    @cached_property
+    def _read(self) -> tuple[str, ...]:
+        """All tensors that the group's nodes read, constants too."""
+        nodes = self.lab.network.model.index.nodes
+        return tuple(dict.fromkeys(name for node in self.culprit.nodes for name in nodes[node].input))
+
+    @property
+    def constants(self) -> Iterator[tuple[str, Array]]:
+        """Float constants that the group reads."""
+        constants = self.lab.network.model.constants()
+        for name in self._read:
+            if name in constants and constants[name].dtype == np.float32:
+                yield name, constants[name]
+
+    @property
+    def read(self) -> Iterator[TensorLoss]:
+        """The tensors that the group reads and other groups compute."""
+        made = {loss.tensor for loss in self.made}
+        known = {loss.tensor: loss for group in self.lab.losses.values() for loss in group.tensors}
+        return (known[name] for name in self._read if name in known and name not in made)
+
+    def shown(self, tensor: str, amax: float, loss: TensorLoss | None = None) -> Shown:
+        """The facts of a tensor that is out of the format's range."""
+        numbers = {"smallest": self.low.smallest, "lost": loss.lost if loss is not None else 0.0}
+        node = loss.node if loss is not None else ""
+        return {
+            "tensor": tensor,
+            "numbers": numbers,
+            "amax": amax,
+            "reach": float(self.low.highest),
+            "node": node,
+        }
+
+    def beyond(self, losses: Iterable[TensorLoss]) -> Shown | None:
+        """The facts of the tensor that exceeds the format's range most; None where none does."""
+        beyond = [loss for loss in losses if self.low.highest < loss.peak < np.inf]
+        worst = max(beyond, key=lambda loss: loss.peak, default=None)
+        return None if worst is None else self.shown(worst.tensor, worst.peak, worst)
+
+    def is_cancelled(self, loss: TensorLoss) -> bool:
+        """Whether a tensor loses far more than the rounding of its operands."""
+        return loss.share > _CANCELS * self.low.smallest / self.low.normal
+
+    def of_worst(self) -> Shown:
+        """The facts of the tensor that rounding changes most."""
+        worst = self.worst
+        return {
+            "tensor": worst.tensor,
+            "numbers": {"share": min(worst.share, 1.0)},
+            "node": worst.node,
+        }
+
+
+def constant_beyond_range(facts: NarrowFacts) -> Shown | None:
+    """A constant that the format does not hold."""
+    for name, array in facts.constants:
+        amax = float(np.abs(array).max(initial=0))
+        if facts.low.highest < amax < np.inf:
+            return facts.shown(name, amax)
+    return None
+
+
+def beyond_range(facts: NarrowFacts) -> Shown | None:
+    """A result that the format does not hold."""
+    return facts.beyond(facts.made)
+
+
+def reads_beyond_range(facts: NarrowFacts) -> Shown | None:
+    """An input that the format does not hold."""
+    return facts.beyond(facts.read)
+
+
+def vanishing_constant(facts: NarrowFacts) -> Shown | None:
+    """A constant that becomes 0 in the format."""
+    for name, array in facts.constants:
+        if array.any() and not facts.low.round(array).any():
+            return facts.shown(name, float(np.abs(array).max()))
+    return None
+
+
+def vanishing_values(facts: NarrowFacts) -> Shown | None:
+    """Values that become 0 in the format, where that makes most of the error."""
+    worst = max((loss for loss in facts.made if loss.lost), key=lambda loss: loss.lost, default=None)
+    if worst is None or not facts.is_cancelled(worst):
+        return None
+    return facts.shown(worst.tensor, worst.peak, worst)
+
+
+def cancelling(facts: NarrowFacts) -> Shown | None:
+    """A difference that is small beside its operands."""
+    node = facts.lab.network.model.index.nodes.get(facts.worst.node)
+    is_sum = node is not None and node.op_type in ("Sub", "Add", "Sum")
+    return facts.of_worst() if is_sum and facts.is_cancelled(facts.worst) else None
+
+
+def needs_digits(facts: NarrowFacts) -> Shown | None:
+    """The tensor that rounding changes most."""
+    return facts.of_worst()
+
+
+def rank_db(cause: Cause) -> float:
+    """The SQNR by which the noisiest edge is found: large channels do not hide the others."""
+    return min(cause.numbers["sqnr_db"], cause.numbers.get("usual_channel_db", math.inf))
