@@ -3,27 +3,40 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
-from dataclasses import replace
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
+from typing import Any
+
+import onnx
 
 from pytest_int8acc.answer.causes import explain, narrow_cause
 from pytest_int8acc.answer.layers import engine_errors, layer_errors
-from pytest_int8acc.answer.neighbours import neighbours
-from pytest_int8acc.answer.ranges import decisive_mismatch, odd_ranges, survey
-from pytest_int8acc.answer.reduce import reduce
+from pytest_int8acc.answer.reproducer import reduce
 from pytest_int8acc.answer.scales import Ranges, Unit, activations, units
 from pytest_int8acc.answer.stages import is_own_doing, place, stages_of
 from pytest_int8acc.case.measured import Measured
 from pytest_int8acc.graph.flow import choices
-from pytest_int8acc.graph.network import Plan, TensorScale, symmetric
+from pytest_int8acc.graph.network import Edge, Group, Network, Plan, Precision, TensorScale, symmetric
 from pytest_int8acc.lab.interventions import Interventions
 from pytest_int8acc.lab.lab import Lab
 from pytest_int8acc.names import digest, file_name
+from pytest_int8acc.observers.edges import LOST_DB, EdgeMeter, lost_db, reach
 from pytest_int8acc.observers.methods import ENTROPY_BINS, METHODS
-from pytest_int8acc.results import CalibrationLine, Culprit, Diagnosis, LayerError, Role, StageLine
-from pytest_int8acc.results.causes import Jump, Stage
+from pytest_int8acc.results import (
+    CalibrationLine,
+    Culprit,
+    Diagnosis,
+    Finding,
+    LayerError,
+    Neighbours,
+    Role,
+    StageLine,
+    Wire,
+)
+from pytest_int8acc.results.causes import Jump, OddRanges, Stage
 from pytest_int8acc.runtime.forms import ImplicitForm
 from pytest_int8acc.tensors import Feed
 
@@ -236,3 +249,128 @@ def _worst_feed(measured: Measured) -> tuple[Feed, range, int]:
         if worst in samples:
             break
     return batch.feed, samples, worst
+
+
+#: A range is at fault for being so many times, or less than this part of, what its tensor reaches.
+_ODD = 2.0
+#: Ranges set by hand take few values: at least so many tensors to a value.
+_BY_HAND = 3
+#: Slips that say little by themselves: where values are cut off, they are the reason.
+_WEAK_MISMATCHES = frozenset({"data-few-samples", "data-same"})
+
+
+@dataclass(frozen=True)
+class Range:
+    """One activation's range against what the tensor holds."""
+
+    tensor: str
+    reach: float
+    """Greatest magnitude that the scale expresses."""
+    amax: float
+    """Greatest magnitude seen."""
+    lost_db: float
+    """SQNR lost against the best scale."""
+
+
+def survey(meter: EdgeMeter) -> tuple[Range, ...]:
+    """Every activation range of a network against what its tensor holds, in the order of the groups.
+
+    Raises:
+        EngineError: The float model does not run.
+        DataError: The inputs cannot be read.
+    """
+    return tuple(
+        Range(tensor, reach(edge.quantization), stats.amax, lost_db(stats, edge))
+        for tensor, (stats, quantizations) in meter.measured.items()
+        for edge in quantizations.values()
+    )
+
+
+def odd_ranges(ranges: Sequence[Range]) -> OddRanges | None:
+    """Where most ranges are wrong, which says more than any layer; None otherwise."""
+    bad = [r for r in ranges if r.lost_db >= LOST_DB and r.amax > 0 and r.reach > 0]
+    wide = tuple(r.reach / r.amax for r in bad if r.reach >= _ODD * r.amax)
+    narrow = tuple(r.amax / r.reach for r in bad if r.amax >= r.reach)
+    if len(bad) < 2 or len(wide) + len(narrow) < max(2, len(ranges) / 3):
+        return None
+    values = Counter(float(f"{r.reach:.4g}") for r in ranges)
+    by_hand = len(ranges) >= _BY_HAND * len(values)
+    common = tuple(value for value, _ in values.most_common(3)) if by_hand else ()
+    return OddRanges(len(ranges), wide, narrow, common)
+
+
+def decisive_mismatch(
+    findings: Sequence[Finding], culprits: Sequence[Culprit], ranges: OddRanges | None
+) -> str:
+    """Rule of the weightiest slip of the calibration samples; of a weak one where values are cut off."""
+    narrow = ranges is not None and bool(ranges.narrow)
+    cut_off = narrow or any(c.cause is not None and c.cause.kind == "saturation" for c in culprits)
+    mismatches = [f.rule for f in findings if f.source == "data" and f.severity == "warning"]
+    strong = [rule for rule in mismatches if rule not in _WEAK_MISMATCHES]
+    return next(iter(strong or (mismatches if cut_off else [])), "")
+
+
+#: Wires of a side that are kept: a drawing of more shows nothing.
+_MOST = 5
+
+
+def neighbours(network: Network, layers: set[str], rest: Precision) -> dict[str, Neighbours]:
+    """What each of ``layers`` reads and who reads it, with the formats that a network in INT8 has there.
+
+    Args:
+        network: The case's own.
+        layers: Names of its groups.
+        rest: What is not quantized runs in this.
+
+    Returns:
+        By group. Constants that are not quantized, as a bias, are left out.
+    """
+    edges = {(edge.node, edge.index): edge for edge in network.edges}
+    found = {}
+    for group in network.groups:
+        if group.name in layers:
+            inputs = list(_inputs(network, group, edges, rest))
+            outputs = list(_outputs(network, group, edges, rest))
+            more = max(len(inputs) - _MOST, 0) + max(len(outputs) - _MOST, 0)
+            found[group.name] = Neighbours(tuple(inputs[:_MOST]), tuple(outputs[:_MOST]), more)
+    return found
+
+
+_Edges = dict[tuple[str, int], Edge]
+
+
+def _inputs(network: Network, group: Group, edges: _Edges, rest: Precision) -> Iterator[Wire]:
+    index = network.model.index
+    for name in group.nodes:
+        for position, tensor in enumerate(index.nodes[name].input if name in index.nodes else ()):
+            edge, producer = edges.get((name, position)), index.producer.get(tensor)
+            if producer is not None and producer.name not in group.nodes:
+                yield _wire(tensor, producer, edge, rest)
+            elif producer is None and tensor and (edge is not None or tensor not in index.constants):
+                yield Wire(
+                    tensor, "constant" if tensor in index.constants else "input", **_format(edge, rest)
+                )
+
+
+def _outputs(network: Network, group: Group, edges: _Edges, rest: Precision) -> Iterator[Wire]:
+    index = network.model.index
+    given = {output.name for output in network.model.outputs}
+    for name in group.nodes:
+        for tensor in index.nodes[name].output if name in index.nodes else ():
+            for node, position in index.readers(tensor):
+                if node.name not in group.nodes:
+                    yield _wire(tensor, node, edges.get((node.name, position)), rest)
+            if tensor in given:
+                yield Wire(tensor, "output", format=rest)
+
+
+def _wire(tensor: str, node: onnx.NodeProto, edge: Edge | None, rest: Precision) -> Wire:
+    return Wire(tensor, "node", node.name, node.op_type, **_format(edge, rest))
+
+
+def _format(edge: Edge | None, rest: Precision) -> dict[str, Any]:
+    """How a tensor is read there."""
+    if edge is None:
+        return {"format": rest}
+    scale = edge.quantization.scale
+    return {"format": edge.quantization.format.name, "scale": float(scale.max()), "scales": int(scale.size)}

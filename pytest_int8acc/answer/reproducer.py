@@ -2,24 +2,34 @@
 
 from __future__ import annotations
 
+import logging
 import math
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Set as AbstractSet
+from dataclasses import dataclass, replace
+from itertools import islice
 from pathlib import Path
 
 import numpy as np
+import onnx
+from onnx import helper
 
-from pytest_int8acc.errors import EngineError, Int8accError
+from pytest_int8acc.clock import current
+from pytest_int8acc.errors import EngineError, Int8accError, ModelError
 from pytest_int8acc.goldens.outputs import write_npz
+from pytest_int8acc.graph.index import captured
 from pytest_int8acc.graph.load import load_model
 from pytest_int8acc.graph.model import Model, replacing_models, write_model
-from pytest_int8acc.graph.network import Group, Precision
+from pytest_int8acc.graph.network import Group, Network, Precision
+from pytest_int8acc.graph.plan import apply
+from pytest_int8acc.graph.to_fp16 import to_fp16
+from pytest_int8acc.graph.types import value_types
 from pytest_int8acc.names import in_code, in_markdown
 from pytest_int8acc.observers.edges import reach
-from pytest_int8acc.runtime.onnxruntime import Sessions
+from pytest_int8acc.runtime.onnxruntime import CPU, Sessions
 from pytest_int8acc.scores.metrics import sqnr_db
 from pytest_int8acc.scores.sums import errors
-from pytest_int8acc.tensors import Array, Feed
+from pytest_int8acc.tensors import Array, Feed, did_you_mean
 
 #: A piece shows an error where its SQNR is at most so many dB above the whole model's: half the noise power.
 CLOSE_DB = 3.0
@@ -185,3 +195,297 @@ The tolerance is half the greatest difference: the second and third command fail
 there. Without `--graph-optimization-level` (of Polygraphy 0.53.6 and later) ONNX Runtime fuses Q/DQ into its
 own kernels.
 """
+
+
+logger = logging.getLogger("pytest_int8acc")
+#: So many parts are tried to be spared.
+_SPARED = 16
+#: So many tensors before a piece are read in one run.
+_AHEAD = 64
+
+
+def reduce(
+    model: Model,
+    network: Network,
+    group: str,
+    feed: Feed,
+    rest: Precision,
+    folder: Path,
+    *,
+    samples: range = range(1),
+    worst: int = 0,
+    sessions: Sessions = CPU,
+    root: Path | None = None,
+) -> Path:
+    """Write the smallest piece around ``group`` that shows its error, and check it by running the files.
+
+    The folder gets ``float.onnx`` (the baseline's piece), ``int8.onnx`` (or ``fp8.onnx``), ``inputs.npz``,
+    ``inputs.json`` (Polygraphy's format), ``expected.npz`` and ``int8.npz`` (outputs of the two), and
+    ``README.md``.
+
+    Args:
+        model: The case's float model; the weights of the baseline are its own where nodes and tensors agree.
+        network: The case's INT8 side, before it is put into FP16.
+        group: The culprit's name.
+        feed: Whole inputs of one run.
+        rest: What is not INT8 runs in this.
+        folder: Made where it is missing; files of these names are replaced.
+        samples: Those in ``feed``, as indices into the case's data; for the README, like ``worst``.
+        worst: The one of them with the greatest error.
+        sessions: Where ONNX Runtime runs.
+        root: The report folder, which no link may lead out of; None: links are followed.
+
+    Returns:
+        ``folder``.
+
+    Raises:
+        ModelError: No such group, or INT8 leaves no error at its outputs.
+        EngineError: A model does not run, or the files do not show the error again.
+        Int8accError: The folder cannot be written.
+    """
+    logger.info("%s: cutting out the smallest piece that shows the error of '%s'", network.model.name, group)
+    whole = _Whole(model, network, rest, sessions)
+    search = _Search(whole, _group(network, group), feed)
+    write_piece(folder, search.finished(search.smallest(), samples, worst), sessions, root)
+    return folder
+
+
+class _Whole:
+    """The whole model in both forms, any tensor of which can be read."""
+
+    def __init__(self, model: Model, network: Network, rest: Precision, sessions: Sessions) -> None:
+        self.network, self.rest, self.sessions = network, rest, sessions
+        self.baseline = model if _agree(model, network.model) else network.model
+        self.index = network.model.index
+        self.nodes, self.producer = self.index.nodes, self.index.producer
+        self.inputs = {info.name for info in network.model.inputs}
+        self.types = value_types(network.model)
+
+    def read(self, tensors: Sequence[str], feed: Feed) -> tuple[Feed, Feed]:
+        """``tensors`` of the baseline and of the INT8 model."""
+        infos = [helper.make_tensor_value_info(name, self.types[name], None) for name in tensors]
+        baseline = self.as_run(_with_outputs(self.baseline, infos))
+        int8 = self.quantized(_with_outputs(self.network.model, infos))
+        return self.once(baseline, feed), self.once(int8, feed)
+
+    def quantized(self, model: Model, nodes: AbstractSet[str] | None = None) -> Model:
+        """``model``, a part of the network's, with the groups among ``nodes`` (None: all) in INT8."""
+        groups = [g for g in self.network.groups if nodes is None or nodes >= set(g.nodes)]
+        return self.as_run(apply(replace(self.network, model=model, groups=tuple(groups))))
+
+    def as_run(self, model: Model) -> Model:
+        """``model`` in the precision of the rest."""
+        return to_fp16(model).model if self.rest == "fp16" else model
+
+    def once(self, model: Model, feed: Feed) -> Feed:
+        """One run; inputs that the model does not take are left out."""
+        engine = self.sessions.exact(model)
+        return engine({info.name: feed[info.name] for info in engine.inputs})
+
+    def borders(self, nodes: AbstractSet[str]) -> list[str]:
+        """Tensors that ``nodes`` read and do not make, constants aside, in order."""
+        made = {name for node in nodes for name in self.nodes[node].output}
+        read = [name for node in self.ordered(nodes) for name in _reads(self.nodes[node])]
+        known = self.inputs | self.producer.keys()  # what else a graph inside a node reads is its own
+        return [name for name in dict.fromkeys(read) if name in known and name not in made]
+
+    def closed(self, nodes: AbstractSet[str]) -> set[str]:
+        """``nodes``, and those before them as far as tensors have no type by which they could be an input."""
+        grown = set(nodes)
+        while untyped := [name for name in self.borders(grown) if name not in self.types]:
+            grown.update(self.producer[name].name for name in untyped)
+        return grown
+
+    def results(self, nodes: AbstractSet[str]) -> list[str]:
+        """Tensors that ``nodes`` make for others."""
+        kept = {info.name for info in self.network.model.outputs}
+        for node in self.network.model.graph.node:
+            if node.name not in nodes:
+                kept.update(_reads(node))
+        return [name for node in self.ordered(nodes) for name in self.nodes[node].output if name in kept]
+
+    def ordered(self, nodes: AbstractSet[str]) -> list[str]:
+        """``nodes`` in topological order."""
+        return sorted(nodes, key=self.index.order.__getitem__)
+
+    def ahead(self, tensors: Sequence[str]) -> list[str]:
+        """``tensors`` and those computed before them, nearest first, up to a number."""
+        found = [name for name in tensors if name in self.producer]
+        for name in found:
+            more = _reads(self.producer[name])
+            found.extend(t for t in dict.fromkeys(more) if t in self.producer and t not in found)
+            if len(found) >= _AHEAD:
+                break
+        return [name for name in found if name in self.types]
+
+
+@dataclass(frozen=True, eq=False)
+class _Cut:
+    """A part of the network's model in INT8, fed with the baseline's values."""
+
+    nodes: frozenset[str]
+    inputs: Feed
+    int8: Model
+    found: Feed
+    sqnr: float
+    """Of its worst output, in dB."""
+
+
+class _Search:
+    """Grows a piece from one group until it shows the error, then takes off what is not needed."""
+
+    def __init__(self, whole: _Whole, group: Group, feed: Feed) -> None:
+        self.whole, self.group, self.feed = whole, group, feed
+        self.outputs = [name for name in whole.results(set(group.nodes)) if name in whole.types]
+        self.members = {node: set(g.nodes) for g in whole.network.groups for node in g.nodes}
+        self.expected, found = whole.read(self.outputs, feed)
+        self.sqnr = worst_sqnr(self.expected, found)
+        self._values: dict[str, tuple[Feed, Feed]] = {}
+        if self.sqnr == math.inf:
+            raise ModelError(
+                f"{whole.network.model.name}: quantization leaves no error at the outputs of '{group.name}'; "
+                "reduce a group that the report names as a culprit"
+            )
+
+    def smallest(self) -> _Cut:
+        """The smallest piece found: the least growth that shows the error, less what it can spare."""
+        growth, parts, short = self._growth(), [set(self.group.nodes)], 0
+        cut = self._cut(parts)
+        while not shows(cut.sqnr, self.sqnr):
+            short = len(parts)
+            parts.extend(islice(growth, short))
+            if len(parts) == short:
+                raise EngineError(
+                    f"{self.whole.network.model.name}: all that is computed before '{self.group.name}', run "
+                    f"by itself, has an SQNR of {cut.sqnr:.1f} dB instead of {self.sqnr:.1f}: the error "
+                    "depends on how the model is run"
+                )
+            cut = self._cut(parts)
+            logger.info("grown to %d nodes: SQNR %.1f dB of %.1f", len(cut.nodes), cut.sqnr, self.sqnr)
+        while len(parts) - short > 1:
+            middle = (short + len(parts)) // 2
+            trial = self._cut(parts[:middle])
+            if shows(trial.sqnr, self.sqnr):
+                parts, cut = parts[:middle], trial
+            else:
+                short = middle
+        return self._trimmed(parts, cut)
+
+    def _growth(self) -> Iterator[set[str]]:
+        """What to add to the group, node by node (groups whole), until nothing is left before it."""
+        nodes = self.whole.closed(set(self.group.nodes))
+        while grown := self._before(nodes):
+            yield grown
+            nodes = self.whole.closed(nodes | grown)
+
+    def _trimmed(self, parts: list[set[str]], cut: _Cut) -> _Cut:
+        """Without parts that the error does not need, and what only they read; nearest first."""
+        tried = 0
+        for part in parts[1:]:
+            if tried == _SPARED or part.isdisjoint(cut.nodes):
+                continue
+            tried += 1
+            fewer = [other for other in parts if other is not part]
+            trial = self._cut(fewer)
+            if shows(trial.sqnr, self.sqnr):
+                parts, cut = fewer, trial
+        return cut
+
+    def _before(self, nodes: AbstractSet[str]) -> set[str]:
+        """The nodes to add: before the input that INT8 harms most, with the rest of their group."""
+        made = [name for name in self.whole.borders(nodes) if name in self.whole.producer]
+        harmed = {name: worst_sqnr(*self._value(name, made)) for name in made}
+        name = min(harmed, key=harmed.__getitem__, default=None)
+        if name is None:
+            return set()
+        node = self.whole.producer[name].name
+        return self.members.get(node, {node}) - nodes | {node}
+
+    def _value(self, name: str, more: Sequence[str]) -> tuple[Feed, Feed]:
+        """One tensor of the baseline and of the INT8 model; reads ``more`` and some before them as well."""
+        if name not in self._values:
+            missing = [t for t in self.whole.ahead([name, *more]) if t not in self._values]
+            baseline, int8 = self.whole.read(missing, self.feed)
+            self._values.update({t: ({t: baseline[t]}, {t: int8[t]}) for t in missing})
+        return self._values[name]
+
+    def _cut(self, parts: Sequence[set[str]]) -> _Cut:
+        current().check()
+        whole = self.whole
+        nodes = _leading_to(whole, whole.closed({node for part in parts for node in part}), self.outputs)
+        borders = whole.borders(nodes)
+        inputs = {n: self.feed[n] if n in whole.inputs else self._value(n, borders)[0][n] for n in borders}
+        model = whole.quantized(_part(self._ending(whole.network.model), nodes, inputs), nodes)
+        found = whole.once(model, inputs)
+        return _Cut(frozenset(nodes), inputs, model, found, worst_sqnr(self.expected, found))
+
+    def finished(self, cut: _Cut, samples: range, worst: int) -> Piece:
+        """``cut`` with its baseline, and where it comes from."""
+        whole = self.whole
+        baseline = whole.as_run(_part(self._ending(whole.baseline), cut.nodes, cut.inputs))
+        groups = tuple(g for g in whole.network.groups if cut.nodes.issuperset(g.nodes))
+        expected = whole.once(baseline, cut.inputs)
+        return Piece(
+            *(baseline, cut.int8, groups, len(cut.nodes), cut.inputs, expected, cut.found),
+            *(whole.network.model.name, len(whole.nodes), self.group, whole.rest, samples, worst, self.sqnr),
+        )
+
+    def _ending(self, model: Model) -> Model:
+        """``model`` that ends with the group's outputs."""
+        types, arrays = self.whole.types, self.expected
+        infos = [helper.make_tensor_value_info(n, types[n], arrays[n].shape) for n in self.outputs]
+        return _with_outputs(model, infos)
+
+
+def _group(network: Network, name: str) -> Group:
+    known = {group.name: group for group in network.groups}
+    if name not in known:
+        raise ModelError(f"{network.model.name}: no group is named '{name}'{did_you_mean(name, known)}")
+    return known[name]
+
+
+def _agree(first: Model, second: Model) -> bool:
+    """True where both have the same nodes and tensors: a cut through one is a cut through the other."""
+
+    def outline(model: Model) -> set[tuple[str, str, tuple[str, ...]]]:
+        return {(node.name, node.op_type, tuple(node.output)) for node in model.graph.node}
+
+    return outline(first) == outline(second)
+
+
+def _reads(node: onnx.NodeProto) -> Iterator[str]:
+    yield from filter(None, node.input)
+    yield from sorted(captured(node))
+
+
+def _leading_to(whole: _Whole, nodes: AbstractSet[str], outputs: Sequence[str]) -> set[str]:
+    """Those of ``nodes`` that ``outputs`` depend on without leaving ``nodes``."""
+    kept: set[str] = set()
+    pending = list(outputs)
+    while pending:
+        node = whole.producer.get(pending.pop())
+        if node is not None and node.name in nodes and node.name not in kept:
+            kept.add(node.name)
+            pending.extend(_reads(node))
+    return kept
+
+
+def _with_outputs(model: Model, infos: Sequence[onnx.ValueInfoProto]) -> Model:
+    """``model`` with these outputs instead of its own."""
+    editor = model.edit()
+    del editor.graph.output[:]
+    editor.graph.output.extend(infos)
+    return editor.done()
+
+
+def _part(model: Model, nodes: AbstractSet[str], inputs: Feed) -> Model:
+    """``nodes`` of ``model``, with inputs of the types and shapes of ``inputs``."""
+    editor = model.edit()
+    editor.set_nodes([node for node in editor.graph.node if node.name in nodes])
+    infos = [
+        helper.make_tensor_value_info(name, helper.np_dtype_to_tensor_dtype(array.dtype), array.shape)
+        for name, array in inputs.items()
+    ]
+    del editor.graph.input[:]
+    editor.graph.input.extend(infos)
+    return editor.done()

@@ -8,10 +8,9 @@ from functools import partial
 from pathlib import Path
 
 from pytest_int8acc.answer.diagnosis import diagnose, write_pieces
-from pytest_int8acc.answer.precision import Found, find_precision, keeps_low
+from pytest_int8acc.answer.precision import Found, adds_up, find_precision, keeps_low, tradeoff
 from pytest_int8acc.answer.remedies import Remedied, find_remedies
 from pytest_int8acc.answer.samples import worst_samples
-from pytest_int8acc.answer.tradeoff import adds_up, tradeoff
 from pytest_int8acc.case.measured import Measured
 from pytest_int8acc.errors import DataError, Int8accError
 from pytest_int8acc.fix import FixFiles, write_fix

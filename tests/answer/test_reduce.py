@@ -20,7 +20,7 @@ from qdq_everywhere import everywhere, everywhere_feed
 from zoo import ZOO, sample_feed
 
 import pytest_int8acc.answer.reproducer
-from pytest_int8acc.answer.reduce import reduce
+from pytest_int8acc.answer.reproducer import reduce
 from pytest_int8acc.errors import EngineError, Int8accError, ModelError
 from pytest_int8acc.graph.groups import find_groups
 from pytest_int8acc.graph.load import load_model, normalize

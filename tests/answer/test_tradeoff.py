@@ -10,9 +10,8 @@ from planted_repairs import measured
 from repair_support import planted
 
 from pytest_int8acc.answer import conclude, steps
-from pytest_int8acc.answer import tradeoff as room
-from pytest_int8acc.answer.precision import find_precision
-from pytest_int8acc.answer.tradeoff import tradeoff
+from pytest_int8acc.answer import precision as room
+from pytest_int8acc.answer.precision import find_precision, tradeoff
 from pytest_int8acc.case.measured import Measured
 from pytest_int8acc.clock import Clock
 from pytest_int8acc.graph.network import Plan
