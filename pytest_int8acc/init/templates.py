@@ -1,4 +1,27 @@
-"""The parts that loader scripts are put together from."""
+"""The templates of specs, as files, and the blocks that loader scripts are assembled from."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from string import Template
+
+
+def render(name: str, values: Mapping[str, str | None]) -> str:
+    """Return the template file ``<name>.template`` with values in place of ``$placeholders``.
+
+    A line with a placeholder that has no value, or the value None, is left out. A line may therefore begin
+    with a placeholder whose value is empty and which only decides whether the line is written.
+    """
+    text = Path(__file__).with_name(f"{name}.template").read_text(encoding="utf-8")
+    lines = []
+    for line in text.splitlines(keepends=True):
+        names = re.findall(r"\$\{?(\w+)", line)
+        if all(values.get(name) is not None for name in names):
+            lines.append(Template(line).substitute(values))
+    return "".join(lines)
+
 
 RANDOM = '''\
 """Inputs for a first run, made up. TODO: load real data instead."""

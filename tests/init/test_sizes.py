@@ -88,7 +88,7 @@ def test_a_model_that_takes_no_size_tried_says_what_it_needs(tmp_path: Path, mon
     assert run(["model.onnx"], stream) == 0
     wrote, needs = stream.getvalue().splitlines()
     assert wrote.startswith(
-        "int8acc: wrote model.int8acc.yaml and model_inputs.py; see to what is marked TODO"
+        "int8acc: wrote model.int8acc.yaml and model_inputs.py; edit the lines marked TODO"
     )
     assert needs.startswith(
         "int8acc: model.int8acc.yaml does not run yet: set its sizes and values in model_inputs.py: "
