@@ -305,12 +305,12 @@ def _criteria(facts: _Facts) -> dict[str, str | None]:
     """
     outputs = {tensor.name: tensor for tensor in facts.model.outputs}
     left_out = outputs.keys() & behind_selection(facts.model) if facts.before else set()
-    tensors = [
+    values: list[dict[str, str | None]] = [
         {"tensor": _scalar(name), "if_floats": "", "if_vector": ""}
         for name in facts.before
         if name not in outputs
     ]
-    values = [*tensors, *(_criterion(facts, t) for name, t in outputs.items() if name not in left_out)]
+    values += [_criterion(facts, tensor) for name, tensor in outputs.items() if name not in left_out]
     unjudged = ", ".join(_scalar(name) for name in outputs if name in left_out)
     return {
         "criteria": "".join(render("criterion", each) for each in values).rstrip("\n"),

@@ -55,6 +55,7 @@ FORMATS = {
     "plugin.terminal": "lines of a text that are wrapped to the terminal",
     "observers.scales": "files that may be binary",
     "observers.scale_files": "JSON",
+    "init.templates": "templates, and their placeholders",
     "scores.tasks": "texts that models read",
     "spec.yaml": "YAML, and what PyYAML says of it",
 }
