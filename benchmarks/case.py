@@ -15,7 +15,7 @@ from pytest_int8acc.graph.groups import find_groups
 from pytest_int8acc.graph.model import Model
 from pytest_int8acc.graph.network import Network
 from pytest_int8acc.graph.quantize import quantize
-from pytest_int8acc.observers.calibrate import calibrate
+from pytest_int8acc.observers.methods import calibrate
 from pytest_int8acc.scores.criteria import MetricLimit, OutputLimits
 from pytest_int8acc.scores.tasks import Labels
 from pytest_int8acc.scores.user_metric import UserMetric

@@ -18,7 +18,7 @@ from pydantic_core import PydanticUndefined
 
 import pytest_int8acc
 from pytest_int8acc.graph.lint.rules import RULES
-from pytest_int8acc.observers import calibrate
+from pytest_int8acc.observers.methods import METHODS
 from pytest_int8acc.report.catalogue import CAUSES
 from pytest_int8acc.runtime.protocol import Engine
 from pytest_int8acc.scores.metrics import METRICS
@@ -30,6 +30,7 @@ from pytest_int8acc.spec.criteria import (
     OutputCriterion,
     RegressionCriterion,
 )
+from pytest_int8acc.spec.int8 import CalibrationMethod
 from pytest_int8acc.spec.models import Case
 from pytest_int8acc.workbench import LoadedCase, Workbench
 
@@ -215,12 +216,8 @@ def _tasks() -> Iterator[str]:
 
 
 def _calibrations() -> Iterator[str]:
-    """A table of the methods, as the function that calibrates tells them."""
-    listed = inspect.getdoc(calibrate.calibrate) or ""
-    rows = []
-    for line in listed.partition("- *")[2].partition("\n\nArgs:")[0].split("\n- *"):
-        name, _, said = " ".join(line.split()).partition("*: ")
-        rows.append((f"`{name}`", _marked(said.partition(", see ")[0].rstrip("."))))
+    """A table of the calibration methods."""
+    rows = [(f"`{name}`", METHODS[name].summary) for name in typing.get_args(CalibrationMethod)]
     yield from _table(("method", "range of a tensor"), rows)
 
 

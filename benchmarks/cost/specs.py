@@ -28,7 +28,8 @@ from pytest_int8acc.graph.model import Model, save_model
 from pytest_int8acc.graph.plan import apply
 from pytest_int8acc.graph.quantize import quantize
 from pytest_int8acc.graph.to_fp16 import to_fp16
-from pytest_int8acc.observers.calibrate import Scales, calibrate
+from pytest_int8acc.observers.methods import calibrate
+from pytest_int8acc.observers.scales import Scales
 from pytest_int8acc.spec.int8 import CalibrationMethod
 from pytest_int8acc.tensors import Feed
 

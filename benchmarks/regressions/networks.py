@@ -16,7 +16,7 @@ from pytest_int8acc.graph.load import QDQ_OPSET, load_model, normalize, raise_op
 from pytest_int8acc.graph.model import Model
 from pytest_int8acc.graph.network import Network
 from pytest_int8acc.graph.quantize import quantize
-from pytest_int8acc.observers.calibrate import calibrate
+from pytest_int8acc.observers.methods import calibrate
 from pytest_int8acc.spec.int8 import CalibrationMethod
 from pytest_int8acc.tensors import Feed
 

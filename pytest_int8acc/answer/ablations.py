@@ -9,7 +9,7 @@ import numpy as np
 
 from pytest_int8acc.graph.split_groups import Piece
 from pytest_int8acc.lab.interventions import Interventions
-from pytest_int8acc.observers.observer import TensorValues
+from pytest_int8acc.observers.values import TensorValues
 from pytest_int8acc.results.causes import Ablation, Cause, TakenKind
 from pytest_int8acc.tensors import Array
 

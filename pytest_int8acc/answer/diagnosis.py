@@ -24,7 +24,8 @@ from pytest_int8acc.lab.interventions import Interventions
 from pytest_int8acc.lab.lab import Lab
 from pytest_int8acc.names import digest, file_name
 from pytest_int8acc.observers.edges import LOST_DB, EdgeMeter, lost_db, reach
-from pytest_int8acc.observers.methods import ENTROPY_BINS, METHODS
+from pytest_int8acc.observers.methods import CANDIDATES
+from pytest_int8acc.observers.ranges import ENTROPY_BINS
 from pytest_int8acc.results import (
     CalibrationLine,
     Culprit,
@@ -185,7 +186,7 @@ def compare_calibrations(lab: Lab) -> tuple[CalibrationLine, ...]:
     layers = units(lab.network, tensors, ranges)
     result = lab.measured.result
     lines = [CalibrationLine("as it is", result.scores, result.passed)]
-    for method in METHODS:
+    for method in CANDIDATES:
         logger.info("%s: calibrated by %s", name, method)
         line = lab.clock.attempt("calibrations", partial(_calibrated, lab, layers, method), None)
         lines += [line] if line else []

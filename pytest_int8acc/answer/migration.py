@@ -10,7 +10,7 @@ import numpy as np
 from pytest_int8acc.graph.index import attribute
 from pytest_int8acc.graph.migrate import Site, sites, weight_maxima
 from pytest_int8acc.graph.network import Network
-from pytest_int8acc.observers.observer import Values
+from pytest_int8acc.observers.observer import Observer
 from pytest_int8acc.tensors import Array
 
 #: How much of an activation's spread may go to what reads it (0.5 is SmoothQuant's choice).
@@ -50,7 +50,7 @@ class Uneven:
         return float(x.max() ** 2 * (w**2).sum() + moved)
 
 
-def uneven_sites(network: Network, movable: Collection[str], values: Values) -> dict[str, Uneven]:
+def uneven_sites(network: Network, movable: Collection[str], values: Observer) -> dict[str, Uneven]:
     """Sites of which evening out is foretold to gain ``GAIN_DB``.
 
     Args:

@@ -13,7 +13,7 @@ from pytest_int8acc.case.runs import (
     worst_of,
 )
 from pytest_int8acc.data.layout import read_layout
-from pytest_int8acc.observers.observer import decibels
+from pytest_int8acc.observers.values import decibels
 from pytest_int8acc.results import Role, View, WorstSample
 from pytest_int8acc.results.samples import SampleRole
 from pytest_int8acc.scores.sums import F64

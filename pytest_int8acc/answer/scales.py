@@ -22,8 +22,8 @@ from pytest_int8acc.graph.plan import fresh_weights, weight_axis
 from pytest_int8acc.graph.quantize import quantize_weight
 from pytest_int8acc.lab.run_budget import RunBudget
 from pytest_int8acc.lab.simulator import Simulator
-from pytest_int8acc.observers.methods import FEW_BINS, METHODS
-from pytest_int8acc.observers.observer import TensorValues
+from pytest_int8acc.observers.methods import CANDIDATES, FEW_BINS
+from pytest_int8acc.observers.values import TensorValues
 from pytest_int8acc.tensors import Array
 
 #: Ranges of two datasets are alike that differ by less than this factor, by each of these methods.
@@ -71,11 +71,12 @@ class Ranges:
         return tensor in self.held
 
     def scale(self, tensor: str, method: str) -> float:
-        """The scale of a tensor that has a histogram, by one of ``METHODS``; exact in float32."""
+        """The scale of a tensor that has a histogram, by one of ``CANDIDATES``; exact in float32."""
         key = tensor, method
         if key not in self._known:
             held = self.held[tensor]
-            amax = METHODS[method].amax(held, self._bins)
+            way, options = CANDIDATES[method]
+            amax = way.amax(held, replace(options, entropy_bins=self._bins))
             self._known[key] = float(np.float32(amax / held.low.levels))
         return self._known[key]
 
@@ -87,9 +88,9 @@ class Ranges:
             for method in _SPREAD
         )
 
-    def reaches(self, amax: Mapping[str, float]) -> bool:
-        """True where these greatest magnitudes are about those of the tensors held."""
-        return all(1 / _LIKE < amax[tensor] / held.amax < _LIKE for tensor, held in self.held.items())
+    def reaches(self, others: Mapping[str, TensorValues]) -> bool:
+        """True where the greatest magnitudes of the same tensors are about the same elsewhere."""
+        return all(1 / _LIKE < others[tensor].amax / held.amax < _LIKE for tensor, held in self.held.items())
 
     def loss_db(self, tensor: str, scale: float) -> float:
         """By how much the tensor's own error at ``scale`` exceeds the least possible, in dB."""
@@ -131,7 +132,7 @@ class Unit:
     ranges: Ranges
 
     def scale(self, method: str) -> float:
-        """Its scale by one of ``METHODS``: the greatest of its tensors'."""
+        """Its scale by one of ``CANDIDATES``: the greatest of its tensors'."""
         return max(self.ranges.scale(tensor, method) for tensor in self.tensors if tensor in self.ranges)
 
     def choice(self, method: str) -> Choice:
@@ -224,7 +225,9 @@ class Chooser:
             return replace(start, normalized_loss=np.inf)
         best = self.weighed(start, high or {})  # it may have been measured with other groups high
         tried = [dict(start.scales)]
-        for method in (m.name for m in METHODS.values() if not m.slow or len(chosen_units) <= most):
+        for method in (
+            name for name, (m, _) in CANDIDATES.items() if not m.is_slow or len(chosen_units) <= most
+        ):
             if best.normalized_loss <= max(ENOUGH, NO_MORE * least) or self.budget.empty:
                 break
             choice = start
@@ -251,7 +254,7 @@ class Chooser:
     def _others(self, unit: Unit, best: Choice) -> Iterator[Choice]:
         """A unit's candidates that differ from each other and from what it has."""
         seen = [best.scales.get(unit.tensors[0], self.own.get(unit.tensors[0], math.inf))]
-        for method in METHODS:
+        for method in CANDIDATES:
             scale = unit.scale(method)
             if all(abs(scale - other) > _ALIKE * other for other in seen):
                 seen.append(scale)

@@ -37,7 +37,7 @@ from pytest_int8acc.observers.edges import (
     reach,
     sound_db,
 )
-from pytest_int8acc.observers.observer import TensorValues, decibels
+from pytest_int8acc.observers.values import TensorValues, decibels
 from pytest_int8acc.results import Culprit
 from pytest_int8acc.results.causes import Cause, Histogram
 from pytest_int8acc.scores.split import UNLIKE

@@ -15,7 +15,7 @@ from pytest_int8acc.files import special
 from pytest_int8acc.graph.formats import FORMATS, Format
 from pytest_int8acc.graph.groups import Layout, origins
 from pytest_int8acc.graph.model import Model
-from pytest_int8acc.observers.calibrate import calibrate
+from pytest_int8acc.observers.methods import Options, calibrate
 from pytest_int8acc.observers.scale_files import load_scales
 from pytest_int8acc.observers.scales import Scales
 from pytest_int8acc.runtime.onnxruntime import sessions_of
@@ -142,8 +142,7 @@ def _calibrated(
         layout.activations,
         samples,
         method=calibration.method,
-        percentile=calibration.percentile,
-        top_k=calibration.top_k,
+        options=Options(calibration.percentile, calibration.top_k),
         low=low_of(case),
         sessions=sessions_of(settings),
     )

@@ -23,7 +23,7 @@ from pytest_int8acc.graph.plan import apply, fp32_nodes, guard, merge, moved
 from pytest_int8acc.graph.qdq import is_qdq, read_qdq
 from pytest_int8acc.graph.quantize import quantize
 from pytest_int8acc.graph.types import value_types
-from pytest_int8acc.observers.observer import Observed
+from pytest_int8acc.observers.observer import Observer
 from pytest_int8acc.runtime.forms import EngineForm, Form, ImplicitForm, ModelForm
 from pytest_int8acc.runtime.onnxruntime import element_types
 from pytest_int8acc.settings import Settings
@@ -51,8 +51,8 @@ class Int8Form:
     """The case's own plan."""
     file: Model | None = None
     """The Q/DQ model as it stands in its file; None where the float model was quantized here."""
-    observed: Observed | None = None
-    """What calibration measured of the network's model; None where nothing was."""
+    observed: Observer | None = None
+    """The observer of the network's model that calibration used; None without calibration."""
     is_own_fix: bool = False
     """Whether it is read from a fixed.onnx that we wrote: what that leaves out was chosen and proved."""
 

@@ -12,7 +12,7 @@ from pytest_int8acc.data import Dataset
 from pytest_int8acc.errors import ModelError, blaming
 from pytest_int8acc.graph.formats import FP16
 from pytest_int8acc.graph.model import Model
-from pytest_int8acc.observers.collect import collect_maxima
+from pytest_int8acc.observers.observer import Observer
 from pytest_int8acc.results import (
     Role,
     Score,
@@ -86,11 +86,11 @@ def refuse_overflow(
 def _overflowing(model: Model, inputs: Dataset, sessions: Sessions) -> dict[str, str]:
     """Tensors whose FP32 values exceed what FP16 holds, in topological order, and what to say of them."""
     tensors, makers, found = made_floats(model), model.index.producer, dict[str, str]()
-    maxima = collect_maxima(model, tensors, inputs, sessions)
+    maxima = Observer(model, inputs, sessions).maxima(tensors)
     for tensor in tensors:
-        if FP16.highest < maxima.amax(tensor) < np.inf:
+        if FP16.highest < maxima[tensor].amax < np.inf:
             node = makers[tensor]
-            reached = f"reaches {maxima.amax(tensor):.4g}, FP16 ends at {FP16.highest:g}"
+            reached = f"reaches {maxima[tensor].amax:.4g}, FP16 ends at {FP16.highest:g}"
             found[tensor] = f"'{tensor}' of {node.op_type} '{node.name}' {reached}"
     return found
 
@@ -149,8 +149,8 @@ def _broken(half: Model, inputs: Dataset, sessions: Sessions) -> Iterator[str]:
     made = [name for node in half.graph.node for name in node.output if name in floats]
     if not made:
         return
-    maxima = collect_maxima(half, made, inputs, sessions)
-    lost = {name for name in made if not np.isfinite(maxima.amax(name))}
+    maxima = Observer(half, inputs, sessions).maxima(made)
+    lost = {name for name in made if not np.isfinite(maxima[name].amax)}
     for node in half.graph.node:
         bad = lost.intersection(node.output)
         if bad and not lost.intersection(node.input):

@@ -23,7 +23,7 @@ from pytest_int8acc.lab.losses import Loss, group_losses
 from pytest_int8acc.lab.run_budget import RunBudget
 from pytest_int8acc.lab.simulator import Simulator
 from pytest_int8acc.observers.edges import EdgeMeter
-from pytest_int8acc.observers.observer import Observed, Values
+from pytest_int8acc.observers.observer import Observer
 from pytest_int8acc.results import Latency, Role
 from pytest_int8acc.runtime.forms import Form
 from pytest_int8acc.scores.judge import (
@@ -71,8 +71,8 @@ class Lab:
         self.clock = measured.clock
         self.builds = 0
         self._proofs: dict[object, Proof] = {}
-        self._values: dict[object, Values] = {}
         self._fused: dict[tuple[str, ...], Simulator] = {}
+        self._values: dict[object, Observer] = {}
 
     # What groups cost
 
@@ -308,16 +308,19 @@ class Lab:
         own = () if data is None else (Source(data, data.description),)
         return (*own, inputs)
 
-    def values(self, dataset: Dataset, plan: Plan | None = None) -> Values:
-        """What the network's tensors hold on a dataset, moved as a plan says; measured when asked."""
+    def values(self, dataset: Dataset, plan: Plan | None = None) -> Observer:
+        """The observer of the network's tensors on a dataset, with range moved as a plan says."""
         plan = Plan(moves=plan.moves) if plan else Plan()
         key = (id(dataset), plan_key(plan))
         if key not in self._values:
             network = self.simulator.moved(plan.moves) if plan.moves else self.network
             model, known = network.model, self.int8.observed
             if known is None or known.model is not model or not _is_same(known.dataset, dataset):
-                known = Observed(model, dataset, self.sessions)
-            self._values[key] = Values(known, self.network.low)
+                known = Observer(model, dataset, self.sessions, self.network.low)
+                if not plan.moves:
+                    edges = (edge for edge in self.network.edges if edge.quantization.values is None)
+                    known.want(edge.tensor for edge in edges)
+            self._values[key] = known
         return self._values[key]
 
     @cached_property

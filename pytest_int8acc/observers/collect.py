@@ -1,18 +1,17 @@
-"""What activations hold, collected batch by batch: greatest magnitudes, and histograms up to them.
+"""Passes over a dataset that measure activations of a float model: greatest magnitudes, then histograms.
 
-Two passes over the data, as in TensorRT's calibrators: the first finds each tensor's greatest magnitude
-inside the graph, so that few numbers leave it; the second counts histograms over ranges that are final.
-``HistogramCollector`` of ONNX Runtime, left to itself, takes the first batch's range and widens it in steps
-of that batch's bins: results then depend on the order of the batches, and a first batch near zero makes later
-ones allocate without bound.
+The first pass finds each tensor's greatest magnitude inside the graph, so that few numbers leave it. The
+second pass counts histograms over the final ranges, as TensorRT's calibrators do. ``HistogramCollector`` of
+ONNX Runtime, left to itself, takes the range of the first batch and widens it in steps of that batch's bins.
+Its results depend on the order of the batches, and a first batch near zero makes it allocate without bound.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,8 +22,9 @@ from pytest_int8acc.data.dataset import Batch, real_rows
 from pytest_int8acc.data.layout import Layout, read_layout
 from pytest_int8acc.graph.extra_outputs import end_with
 from pytest_int8acc.graph.flow import channel_axes, not_negative, shown_at
+from pytest_int8acc.graph.formats import INT8, Format
 from pytest_int8acc.graph.model import Editor, Model
-from pytest_int8acc.observers.histograms import SCATTER_ADDS, Bins, add_counts, add_node, can_count
+from pytest_int8acc.observers.values import BINS, Bins, TensorValues
 from pytest_int8acc.runtime.onnxruntime import CPU, Sessions
 from pytest_int8acc.runtime.run import with_progress
 from pytest_int8acc.tensors import Array, Feed
@@ -32,122 +32,109 @@ from pytest_int8acc.tensors import Array, Feed
 if TYPE_CHECKING:
     from pytest_int8acc.data import Dataset
 
-
-#: Activations of one run that leave the graph together, in bytes; batches are cut, then tensors divided.
+#: Maximum size of the activations that leave the graph in one run, in bytes: batches are cut, then tensors
+#: divided.
 CHUNK_BYTES = 1 << 28
-#: Activations that a run makes where maxima are taken, in bytes, about: larger ones leave the caches.
+#: Maximum size, about, of the activations that a run makes where maxima are taken, in bytes: larger ones
+#: leave the processor's caches.
 RUN_BYTES = 1 << 28
-#: Reductions take their axes as an input from these opsets on.
+#: The first opset in which ScatterND can add.
+_SCATTER_ADDS = 16
+#: The first opset in which a reduction takes its axes as an input.
 _AXES_ARE_INPUT = {"ReduceMax": 18, "ReduceMin": 18, "ReduceL1": 18}
-_FIRST = np.zeros(1, np.int64)
-
-
-@dataclass(frozen=True, eq=False)
-class Maxima:
-    """Greatest magnitudes of tensors over a dataset."""
-
-    per_sample: Mapping[str, NDArray[np.float32]]
-    """Shape [samples] per tensor; one per run where the tensor's first dimension is not the batch. NaN in a
-    tensor counts as inf."""
-    channels: Mapping[str, NDArray[np.float32]]
-    """Shape [channels] per tensor; tensors without channels, or with other ones in each run, are missing."""
-    run_bytes: Mapping[str, int]
-    """Size of the tensor in the largest run, as float32."""
-    run_rows: int
-    """Samples of the largest run, those that fill it included."""
-    samples: int
-
-    def amax(self, tensor: str) -> float:
-        """The greatest of all."""
-        return float(self.per_sample[tensor].max())
-
-    def of(self, tensors: Collection[str]) -> Maxima:
-        """Of some of the tensors."""
-        rows = {tensor: self.per_sample[tensor] for tensor in tensors}
-        channels = {tensor: self.channels[tensor] for tensor in tensors if tensor in self.channels}
-        sizes = {tensor: self.run_bytes[tensor] for tensor in tensors}
-        return Maxima(rows, channels, sizes, self.run_rows, self.samples)
-
-    def plus(self, other: Maxima) -> Maxima:
-        """Of the tensors of both, which were measured over the same dataset."""
-        rows, channels = {**self.per_sample, **other.per_sample}, {**self.channels, **other.channels}
-        return Maxima(rows, channels, {**self.run_bytes, **other.run_bytes}, self.run_rows, self.samples)
 
 
 def collect_maxima(
-    model: Model, tensors: Sequence[str], dataset: Dataset, sessions: Sessions = CPU
-) -> Maxima:
-    """Greatest magnitude of each tensor in each sample and of each channel, the model run in float.
+    model: Model, tensors: Sequence[str], dataset: Dataset, sessions: Sessions = CPU, low: Format = INT8
+) -> dict[str, TensorValues]:
+    """The greatest magnitude of each tensor in each sample and of each channel, without histograms.
 
-    NaN, which maxima may miss, is looked for where it would not reach an output, and at the outputs; only
-    where there is one does a second pass look at every tensor.
+    A maximum may miss NaN. So the first pass looks for NaN in tensors whose NaN would not reach an output,
+    and in the outputs. Only where it finds one does a second pass look for NaN in every tensor.
 
     Args:
         model: A float model.
         tensors: Float tensors of its main graph, of rank 1 or more; at least one.
-        dataset: Calibration samples; read once, or twice where a tensor holds NaN.
-        sessions: Where it runs.
+        dataset: Samples; read once, or twice where a tensor holds NaN.
+        sessions: Where the model runs.
+        low: The format that the tensors are quantized to.
 
     Raises:
         EngineError: The model does not run.
         DataError: The samples cannot be read.
     """
     outputs = {info.name for info in model.outputs if np.issubdtype(info.dtype, np.floating) and info.shape}
-    shown = set() if sessions.on_device else shown_at(model, outputs)  # what kernels there keep is not known
-    found, is_broken = _maxima(model, tensors, outputs.union(tensors) - (shown - outputs), dataset, sessions)
-    return _maxima(model, tensors, set(tensors), dataset, sessions)[0] if is_broken else found
+    # Whether a kernel of another device passes NaN on is not known.
+    shown = set() if sessions.on_device else shown_at(model, outputs)
+    found, holds_nan = _maxima(model, tensors, outputs.union(tensors) - (shown - outputs), dataset, sessions)
+    if holds_nan:
+        found, _ = _maxima(model, tensors, set(tensors), dataset, sessions)
+    return {values.tensor: replace(values, low=low) for values in found}
 
 
 def _maxima(
     model: Model, tensors: Sequence[str], summed: set[str], dataset: Dataset, sessions: Sessions
-) -> tuple[Maxima, bool]:
-    """Maxima, and whether one of ``summed``, which may hold other tensors too, holds NaN."""
-    reduced = _Reduced(model, tensors, summed)
+) -> tuple[list[TensorValues], bool]:
+    """What the tensors hold, and whether a tensor of ``summed``, which may name other tensors, holds NaN."""
+    reduced = _Reductions(model, tensors, summed)
     engine = sessions.exact(reduced.edit.done())
     rows: dict[str, list[Array]] = {tensor: [] for tensor in tensors}
-    channels: dict[str, NDArray[np.float32] | None] = {}
-    sizes, run_rows, samples, is_broken = dict.fromkeys(tensors, 0), 1, 0, False
+    channels: dict[str, Array | None] = {}
+    sizes, run_rows, samples, holds_nan = dict.fromkeys(tensors, 0), 1, 0, False
     what = f"calibration: ranges of {len(tensors)} tensors"
     most = CHUNK_BYTES if sessions.on_device else RUN_BYTES
     for batch in cut_batches(dataset, what, model, reduced.row_bytes, most):
         outputs = engine(batch.feed)
         samples, size = samples + batch.rows, batch.rows + batch.padding
         run_rows = max(run_rows, size)
-        is_broken |= any(bool(np.isnan(outputs[name]).any()) for name in reduced.sums.values())
+        holds_nan |= any(bool(np.isnan(outputs[name]).any()) for name in reduced.sums.values())
         for tensor in tensors:
             found = reduced.magnitudes(tensor, outputs)
             rows[tensor].append(_of_samples(found.max(axis=1, initial=0.0), batch))
-            if tensor in reduced.axes:
-                real = found[: batch.rows if len(found) == size else None].max(axis=0, initial=0.0)
-                channels[tensor] = _joined(channels.get(tensor, real), real)
             sizes[tensor] = max(sizes[tensor], 4 * reduced.size(tensor, outputs))
-    known = {tensor: array for tensor, array in channels.items() if array is not None}
-    per_sample = {tensor: np.concatenate(parts).astype(np.float32) for tensor, parts in rows.items()}
-    return Maxima(per_sample, known, sizes, run_rows, samples), is_broken
+            if tensor in reduced.axes:
+                real = found[: batch.rows] if len(found) == size else found
+                amax = real.max(axis=0, initial=0.0)
+                channels[tensor] = _greatest(channels.get(tensor, amax), amax)
+    measured = []
+    for tensor in tensors:
+        maxima = np.concatenate(rows[tensor]).astype(np.float32)
+        values = TensorValues(tensor, maxima=maxima, channel_amax=channels.get(tensor), samples=samples)
+        measured.append(replace(values, run_bytes=sizes[tensor], run_rows=run_rows))
+    return measured, holds_nan
 
 
-class _Reduced:
+def _greatest(known: Array | None, found: Array) -> Array | None:
+    """The greatest of each channel; None as soon as one run has another number of channels."""
+    if known is None or known.shape != found.shape:
+        return None
+    return np.asarray(np.maximum(known, found))
+
+
+class _Reductions:
     """A model that gives its tensors' extremes per row and channel, sums of magnitudes, and sizes."""
 
     def __init__(self, model: Model, tensors: Sequence[str], summed: set[str]) -> None:
         self.edit, self._opset = model.edit(), model.opset
         self.axes = channel_axes(model, tensors)
         floored = not_negative(model)
-        self.highest, self.sizes = dict[str, str](), dict[str, str]()
-        self.lowest, self.sums = dict[str, str](), dict[str, str]()
-        self._rows, ranged = row_sizes(model, [*tensors, *summed]), set(tensors)
+        self.highest, self.lowest = dict[str, str](), dict[str, str]()
+        self.sums, self.sizes = dict[str, str](), dict[str, str]()
+        self._rows, measured = row_sizes(model, [*tensors, *summed]), set(tensors)
         for tensor in dict.fromkeys([*tensors, *sorted(summed)]):
-            self._add(tensor, tensor in ranged, tensor in floored, tensor in summed)
+            value, axes = self._by_row(tensor)
+            if tensor in summed:
+                self.sums[tensor] = self._reduced("ReduceL1", tensor, value, axes)
+            if tensor in measured:
+                self._add_extremes(tensor, value, axes, tensor in floored)
         self.row_bytes = 4 * sum(self._rows.get(tensor, 0) for tensor in self.highest)
-        self._run_early(model)
-        floats = (*self.highest.values(), *self.lowest.values(), *self.sums.values(), self.chain)
-        types = dict.fromkeys(floats, TensorProto.FLOAT) | dict.fromkeys(
-            self.sizes.values(), TensorProto.INT64
-        )
-        end_with(self.edit, types)
+        last = self._run_early(model)
+        floats = (*self.highest.values(), *self.lowest.values(), *self.sums.values(), last)
+        integers = dict.fromkeys(self.sizes.values(), TensorProto.INT64)
+        end_with(self.edit, dict.fromkeys(floats, TensorProto.FLOAT) | integers)
 
     def magnitudes(self, tensor: str, outputs: Feed) -> NDArray[np.float32]:
-        """Shape [rows, channels] of one run, [rows, 1] without channels; inf where the sum is NaN."""
+        """Greatest magnitudes of one run, [rows, channels] or [rows, 1] without channels; inf for NaN."""
         highest = outputs[self.highest[tensor]]
         found = np.abs(highest.reshape(len(highest), -1))
         if tensor in self.lowest:
@@ -157,42 +144,45 @@ class _Reduced:
         return np.asarray(np.nan_to_num(found, nan=np.inf, posinf=np.inf), np.float32)
 
     def size(self, tensor: str, outputs: Feed) -> int:
-        """Elements in one run."""
+        """The number of elements of a tensor in one run."""
         if tensor in self._rows:
             return self._rows[tensor] * len(outputs[self.highest[tensor]])
         return int(outputs[self.sizes[tensor]].item())
 
-    def _run_early(self, model: Model) -> None:
-        """Chain small numbers made of each tensor's extremes, in the order in which tensors are made.
+    def _run_early(self, model: Model) -> str:
+        """Add a chain of small numbers, made of the tensors' extremes in the order of the tensors.
 
-        ONNX Runtime orders nodes by a search from the last one back. Without the chain it runs the whole
-        model first, and all tensors stay in memory until their turn.
+        ONNX Runtime orders nodes by a search from the last node back. Without the chain it runs the whole
+        model first, and all tensors stay in memory until their turn. Returns the name of the chain's end.
         """
         places = {name: n for n, node in enumerate(model.graph.node) for name in node.output}
         made = sorted(self.highest, key=lambda tensor: places.get(tensor, -1))
-        ends = [[e[tensor] for e in (self.highest, self.lowest, self.sums) if tensor in e] for tensor in made]
-        tokens = [
-            [add_node(self.edit, "ReduceMax", f"{name}/one", name, keepdims=0) for name in names]
-            for names in ends
-        ]
-        last = ""
+        extremes = (self.highest, self.lowest, self.sums)
+        tokens: list[list[str]] = []  # all are added before the chain: ONNX Runtime's order depends on theirs
+        for tensor in made:
+            ends = [found[tensor] for found in extremes if tensor in found]
+            tokens.append(
+                [add_node(self.edit, "ReduceMax", f"{name}/one", name, keepdims=0) for name in ends]
+            )
+        last: list[str] = []
         for names in tokens:
-            last = add_node(self.edit, "Max", "calibration/chain", *names, *([last] if last else []))
-        self.chain = last
+            last = [add_node(self.edit, "Max", "calibration/chain", *names, *last)]
+        return last[0]
 
-    def _add(self, tensor: str, is_ranged: bool, is_floored: bool, is_summed: bool) -> None:
+    def _by_row(self, tensor: str) -> tuple[str, list[int]]:
+        """The tensor as float32, and the axes to reduce; flattened to rows where it has no channels."""
         value = _add_cast(self.edit, tensor)
+        if tensor not in self.axes:
+            return add_node(self.edit, "Flatten", f"{tensor}/rows", value, axis=1), [1]
+        axis, rank = self.axes[tensor]
+        return value, [n for n in range(1, rank) if n != axis]
+
+    def _add_extremes(self, tensor: str, value: str, axes: Sequence[int], is_floored: bool) -> None:
+        """Add the greatest value, and the least value where the tensor may be negative."""
         axis, rank = self.axes.get(tensor, (None, 0))
-        axes = [n for n in range(1, rank) if n != axis]
-        if axis is None:
-            value, axes = add_node(self.edit, "Flatten", f"{tensor}/rows", value, axis=1), [1]
-        if is_summed:
-            self.sums[tensor] = self._reduced("ReduceL1", tensor, value, axes)
-        if not is_ranged:
-            return
-        if tensor not in self._rows:  # an operator that asked for it would undo layouts
+        if tensor not in self._rows:  # for other tensors an operator that reads the size would undo layouts
             self.sizes[tensor] = add_node(self.edit, "Size", f"{tensor}/size", value)
-        if is_floored and axis == 1 and rank > 2:  # convolutions need not leave their blocked layout for it
+        if is_floored and axis == 1 and rank > 2:  # GlobalMaxPool reads the blocked layout of convolutions
             pooled = add_node(self.edit, "GlobalMaxPool", f"{tensor}/pooled", value)
             self.highest[tensor] = add_node(self.edit, "Flatten", f"{tensor}/max", pooled, axis=1)
         else:
@@ -202,7 +192,7 @@ class _Reduced:
 
     def _reduced(self, op_type: str, tensor: str, value: str, axes: Sequence[int]) -> str:
         name = f"{tensor}/{op_type}"
-        if not axes:  # rows and channels alone
+        if not axes:  # the tensor has rows and channels alone
             return add_node(self.edit, "Identity", name, value)
         if self._opset < _AXES_ARE_INPUT[op_type]:
             return add_node(self.edit, op_type, name, value, axes=axes, keepdims=0)
@@ -211,7 +201,7 @@ class _Reduced:
 
 
 def row_sizes(model: Model, tensors: Iterable[str]) -> dict[str, int]:
-    """Elements of a row of each tensor; those whose size the model does not tell are left out."""
+    """The number of elements in a row of each tensor; a tensor of unknown size is absent."""
     values, found = model.values(), dict[str, int]()
     for tensor in tensors:
         shape = values[tensor].shape if tensor in values else None
@@ -221,53 +211,52 @@ def row_sizes(model: Model, tensors: Iterable[str]) -> dict[str, int]:
     return found
 
 
-def _joined(known: NDArray[np.float32] | None, found: NDArray[np.float32]) -> NDArray[np.float32] | None:
-    """The greatest of each channel; None as soon as one run has another number of them."""
-    return None if known is None or known.shape != found.shape else np.maximum(known, found)
-
-
 def collect_histograms(
-    model: Model, maxima: Maxima, dataset: Dataset, bins: int, *, sessions: Sessions = CPU
-) -> dict[str, Bins]:
-    """How often values occur.
+    model: Model,
+    held: Mapping[str, TensorValues],
+    dataset: Dataset,
+    sessions: Sessions = CPU,
+    size: int = BINS,
+) -> dict[str, TensorValues]:
+    """``held`` with a histogram for each tensor that can have one; see :attr:`TensorValues.is_counted`.
 
     Args:
         model: A float model.
-        maxima: Of the same model and data; tensors whose amax is 0, not finite, or too near either for bins
-            in float32 are left out.
-        dataset: Calibration samples; read once for each ``CHUNK_BYTES`` of activations that a sample makes.
-        bins: Number of bins, a power of two, equally wide over [-amax, amax].
-        sessions: Where it runs; what is counted stays on its device where it has one.
+        held: From :func:`collect_maxima`, of the same model and data.
+        dataset: Samples; read once for each ``CHUNK_BYTES`` of activations that one sample makes.
+        sessions: Where the model runs. A device counts by itself.
+        size: Number of bins, a power of two.
 
     Raises:
         EngineError: The model does not run.
         DataError: The samples cannot be read.
     """
-    found = {t: Bins(maxima.amax(t), bins) for t in maxima.per_sample if can_count(maxima.amax(t))}
-    what = f"calibration: histograms of {len(found)} tensors"
-    if found and sessions.on_device and model.opset >= SCATTER_ADDS:
-        largest = max(_row_bytes(model, maxima, found).values())
-        _count_in_graph(model, found, cut_batches(dataset, what, model, largest, CHUNK_BYTES), sessions)
-        return found
-    for tensor, values in tensor_batches(model, maxima.of(found), dataset, what, sessions):
-        found[tensor].add(values)
-    return found
+    bins = {tensor: Bins(values.amax, size) for tensor, values in held.items() if values.is_counted}
+    counted = {tensor: held[tensor] for tensor in bins}
+    what = f"calibration: histograms of {len(bins)} tensors"
+    if bins and sessions.on_device and model.opset >= _SCATTER_ADDS:
+        largest = max(_row_bytes(model, counted).values())
+        _count_in_graph(model, bins, cut_batches(dataset, what, model, largest, CHUNK_BYTES), sessions)
+    else:
+        for tensor, array in tensor_batches(model, counted, dataset, what, sessions):
+            bins[tensor].add(array)
+    return dict(held) | {tensor: replace(values, bins=bins[tensor]) for tensor, values in counted.items()}
 
 
 def tensor_batches(
-    model: Model, maxima: Maxima, dataset: Dataset, what: str, sessions: Sessions
+    model: Model, held: Mapping[str, TensorValues], dataset: Dataset, what: str, sessions: Sessions
 ) -> Iterator[tuple[str, NDArray[np.float32]]]:
-    """The values of tensors, batch by batch; ``CHUNK_BYTES`` leave the graph together.
+    """The values of tensors, batch by batch; at most ``CHUNK_BYTES`` leave the graph in one run.
 
-    Batches are cut to that where the model allows it; tensors are divided, each part with a session and a
-    pass of its own, where a batch that cannot be cut holds more, or one sample does.
+    Batches are cut to that size where the model allows it. Where a batch cannot be cut, or one sample is
+    larger, the tensors are divided, and each part takes a session and a pass of its own.
 
     Args:
         model: A float model.
-        maxima: Of the same model, of the tensors that are wanted.
+        held: From :func:`collect_maxima`, of the same model, for the tensors to read.
         dataset: Samples.
-        what: What is being done, for a log.
-        sessions: Where it runs.
+        what: What is being done, for the log.
+        sessions: Where the model runs.
 
     Yields:
         A tensor and its values, float32.
@@ -277,27 +266,33 @@ def tensor_batches(
         DataError: The samples cannot be read.
         OutOfTime: Before a pass begins.
     """
-    sizes = _row_bytes(model, maxima, maxima.per_sample)
-    for chunk in chunked(sizes, CHUNK_BYTES):
+    sizes = _row_bytes(model, held)
+    for chunk in _chunks(sizes, CHUNK_BYTES):
         current().check()
         edit = model.edit()
         names = {tensor: _add_cast(edit, tensor) for tensor in chunk}
         end_with(edit, dict.fromkeys(names.values(), TensorProto.FLOAT))
         engine = sessions.exact(edit.done())
-        for batch in cut_batches(dataset, what, model, sum(map(sizes.__getitem__, chunk)), CHUNK_BYTES):
+        row_bytes = sum(sizes[tensor] for tensor in chunk)
+        for batch in cut_batches(dataset, what, model, row_bytes, CHUNK_BYTES):
             outputs = engine(batch.feed)
             for tensor, name in names.items():
                 yield tensor, real_rows(outputs.pop(name), batch)
 
 
-def _row_bytes(model: Model, maxima: Maxima, tensors: Iterable[str]) -> dict[str, int]:
-    """Size of each tensor as float32: of a row where runs can be cut to one, else of a run."""
-    rows = maxima.run_rows if _can_cut(read_layout(model.inputs)) else 1
-    return {tensor: maxima.run_bytes[tensor] // rows for tensor in tensors}
+def _row_bytes(model: Model, held: Mapping[str, TensorValues]) -> dict[str, int]:
+    """The size of each tensor as float32: of one row where batches can be cut, else of a run."""
+    can_cut = _can_cut(read_layout(model.inputs))
+    return {
+        tensor: values.run_bytes // (values.run_rows if can_cut else 1) for tensor, values in held.items()
+    }
 
 
 def cut_batches(dataset: Dataset, what: str, model: Model, row_bytes: int, most: int) -> Iterator[Batch]:
-    """Batches cut, where the model allows it, to as many rows as ``most`` bytes hold, or one."""
+    """The batches of a dataset, cut to as many rows as ``most`` bytes hold where the model allows it.
+
+    A batch has one row at least. ``what`` is being done, for the log.
+    """
     layout = read_layout(model.inputs)
     rows = max(1, most // max(row_bytes, 1))
     for batch in with_progress(dataset, what):
@@ -314,19 +309,19 @@ def _can_cut(layout: Layout) -> bool:
 
 
 def _count_in_graph(
-    model: Model, found: Mapping[str, Bins], batches: Iterable[Batch], sessions: Sessions
+    model: Model, bins: Mapping[str, Bins], batches: Iterable[Batch], sessions: Sessions
 ) -> None:
-    """Count where the tensors are; what leaves the graph are counts."""
+    """Count inside the graph, so that only counts leave the device."""
     edit, values = model.edit(), model.values()
     size = read_layout(model.inputs).size
     last = edit.unique("calibration/last")
     names = {}
-    for tensor, bins in found.items():
+    for tensor, counted in bins.items():
         value, shape = _add_cast(edit, tensor), values[tensor].shape if tensor in values else None
-        if size is not None and shape and shape[0] == size:
-            first = edit.add_constant("calibration/first", _FIRST)
+        if size is not None and shape and shape[0] == size:  # leave out rows that fill the batch
+            first = edit.add_constant("calibration/first", np.zeros(1, np.int64))
             value = add_node(edit, "Slice", f"{tensor}/real", value, first, last)
-        names[tensor] = add_counts(edit, tensor, value, bins)
+        names[tensor] = _add_counts(edit, tensor, value, counted)
     if any(last in node.input for node in edit.graph.node):
         edit.graph.input.append(helper.make_tensor_value_info(last, TensorProto.INT64, [1]))
     end_with(edit, dict.fromkeys((n for pair in names.values() for n in pair), TensorProto.INT64))
@@ -336,11 +331,50 @@ def _count_in_graph(
         rows = {last: np.array([batch.rows], np.int64)} if takes_last else {}
         outputs = engine({**batch.feed, **rows})
         for tensor, (counts, zeros) in names.items():
-            found[tensor].counts += outputs[counts]
-            found[tensor].zeros += int(outputs[zeros].item())
+            bins[tensor].counts += outputs[counts]
+            bins[tensor].zeros += int(outputs[zeros].item())
 
 
-def chunked(sizes: Mapping[str, int], most: int) -> Iterator[list[str]]:
+def _add_counts(edit: Editor, tensor: str, value: str, bins: Bins) -> tuple[str, str]:
+    """Add nodes that count ``value`` as ``bins`` does; returns the names of counts and zeros, both int64.
+
+    Each row, which lies along the first axis, has counts of its own. Otherwise sums in float32, as CUDA adds
+    them, would end at 2**24, and threads that add to the same number would wait for each other.
+    """
+    size = bins.counts.size
+
+    def node(op_type: str, *inputs: str, **attributes: Any) -> str:
+        return add_node(edit, op_type, f"{tensor}/{op_type}", *inputs, **attributes)
+
+    def constant(name: str, content: Any, dtype: Any = np.int64) -> str:
+        return edit.add_constant(f"{tensor}/{name}", np.array(content, dtype))
+
+    one, last = constant("one", 1), constant("last", size - 1)
+    edges, lowest = constant("edges", bins.edges, np.float32), constant("lowest", 0)
+    rows = node("Flatten", value, axis=1)
+    guess = node("Floor", node("Mul", rows, constant("per_value", bins.per_value, np.float32)))
+    guess = node("Add", node("Cast", guess, to=TensorProto.INT64), constant("half", size // 2))
+    guess = node("Max", node("Min", guess, last), lowest)
+    above = node("Not", node("Less", rows, node("Gather", edges, node("Add", guess, one))))
+    below = node("Less", rows, node("Gather", edges, guess))
+    up, down = (node("Cast", which, to=TensorProto.INT64) for which in (above, below))
+    found = node("Max", node("Min", node("Sub", node("Add", guess, up), down), last), lowest)
+    count = node("Gather", node("Shape", rows), lowest)
+    starts = node("Mul", node("Range", lowest, count, one), constant("size", size))
+    places = node("Add", found, node("Unsqueeze", starts, constant("axis", [1])))
+    cells = node("Reshape", node("Mul", count, constant("bins", size)), constant("vector", [1]))
+    empty = node("ConstantOfShape", cells, value=helper.make_tensor("zero", TensorProto.FLOAT, [1], [0.0]))
+    present = node("Not", node("Equal", rows, constant("nought", 0, np.float32)))
+    weights = node("Reshape", node("Cast", present, to=TensorProto.FLOAT), constant("flat", [-1]))
+    indices = node("Reshape", places, constant("single", [-1, 1]))
+    added = node("ScatterND", empty, indices, weights, reduction="add")
+    table = node("Cast", node("Reshape", added, constant("table", [-1, size])), to=TensorProto.INT64)
+    counts = node("ReduceSum", table, constant("rows", [0]), keepdims=0)
+    zeros = node("Sub", node("Size", rows), node("ReduceSum", counts, keepdims=0))
+    return counts, zeros
+
+
+def _chunks(sizes: Mapping[str, int], most: int) -> Iterator[list[str]]:
     """Tensors in lists of at most ``most`` bytes each, or of one tensor."""
     chunk: list[str] = []
     total = 0
@@ -355,7 +389,10 @@ def chunked(sizes: Mapping[str, int], most: int) -> Iterator[list[str]]:
 
 
 def _of_samples(rows: Array, batch: Batch) -> Array:
-    """Maxima per row of a tensor as maxima per sample, where all samples have equally many rows; else one."""
+    """The greatest of each sample, from the greatest of each row of a tensor.
+
+    Where the rows cannot be divided among the samples, it is the greatest of all rows, shape [1].
+    """
     size = batch.rows + batch.padding
     if rows.size % size:
         return np.asarray(rows.max(keepdims=True))
@@ -365,3 +402,10 @@ def _of_samples(rows: Array, batch: Batch) -> Array:
 def _add_cast(edit: Editor, tensor: str) -> str:
     """Add ``tensor`` as float32 under a name of its own, which also holds for graph inputs and outputs."""
     return add_node(edit, "Cast", f"{tensor}/float", tensor, to=TensorProto.FLOAT)
+
+
+def add_node(edit: Editor, op_type: str, preferred: str, *inputs: str, **attributes: Any) -> str:
+    """Add a node of one output; returns the output's name, ``preferred`` or one like it."""
+    output = edit.unique(preferred)
+    edit.graph.node.append(helper.make_node(op_type, inputs, [output], output, **attributes))
+    return output

@@ -1,4 +1,4 @@
-"""Every quantization of a few tensors measured exactly, on a few samples of the float model."""
+"""What quantization does to the values of tensors, measured exactly on the first samples of a float model."""
 
 from __future__ import annotations
 
@@ -10,38 +10,39 @@ import numpy as np
 import onnx
 from numpy.typing import NDArray
 
-from pytest_int8acc.clock import current
 from pytest_int8acc.data import Batch, Dataset
 from pytest_int8acc.data.layout import read_layout
 from pytest_int8acc.graph.flow import channel_axis, mixing
 from pytest_int8acc.graph.formats import FP8, INT8, Format, along
 from pytest_int8acc.graph.model import Model
 from pytest_int8acc.graph.network import Edge, Network, Quantization
-from pytest_int8acc.observers.collect import collect_maxima, tensor_batches
-from pytest_int8acc.observers.histograms import Bins, can_count
-from pytest_int8acc.observers.observer import BINS, TensorValues, decibels, tensor_values
+from pytest_int8acc.observers.collect import tensor_batches
+from pytest_int8acc.observers.observer import Observer
+from pytest_int8acc.observers.values import Bins, TensorValues, decibels
 from pytest_int8acc.runtime.onnxruntime import CPU, Sessions
 from pytest_int8acc.tensors import Array
 
-#: INT8 does no better than this on values that fill their range evenly; finer differences are luck. FP8,
-#: whose errors go with the values, ends at 32.
+#: Maximum SQNR in dB that counts. INT8 reaches it on values that fill their range evenly; above it
+#: differences are luck. FP8 ends at 32 dB, since its errors grow with the values.
 CEILING_DB = 45.0
-#: A scale is at fault from here: twice too wide loses 6 dB, while calibrated ones stay within 3 of the best.
+#: Minimum loss in dB, against the best scale, from which a scale is at fault. A range that is twice too wide
+#: loses 6 dB; calibrated ranges stay within 3 dB of the best.
 LOST_DB = 4.0
-#: A range counts as too wide from here: samples that were not calibrated on move amax by up to a third.
+#: Minimum ratio of a range to amax from which the range is too wide. Other samples than those of the
+#: calibration move amax by up to a third.
 WIDE = 1.4
-#: Formats of so many codes have errors that float32 cannot tell from its own.
+#: Minimum number of codes of formats whose errors need float64: float32's own errors are about as large.
 _FINE = 1 << 12
-#: What float32 rounds a half to.
+#: Tolerance factor for an error of half a step, which float32 may round up.
 _ROUNDED = 1 + 1e-6
-#: Below this with the best scale, a few large values make the range; trained layers keep 33 dB and more in
-#: INT8, and 31 in FP8, whatever their values, as long as they are no smaller than a 30,000th of the range.
+#: Format to minimum SQNR in dB with the best scale. Below it a few large values determine the range. Values
+#: of trained layers keep 33 dB and more in INT8, and 31 dB in FP8.
 _SOUND_DB = {INT8.name: 30.0, FP8.name: 25.0}
 
 
 @dataclass(eq=False)
 class EdgeStats:
-    """What one quantization does to a tensor: exact sums over every value seen."""
+    """Signal and noise of one quantization of one tensor: exact sums over all values that were added."""
 
     quantization: Quantization
     values: int = 0
@@ -50,9 +51,9 @@ class EdgeStats:
     noise: float = 0.0
     """Sum of the squared error."""
     clipped: int = 0
-    """Values beyond the range by more than half a step."""
+    """Number of values that lie beyond the range by more than half a step."""
     clip_noise: float = 0.0
-    """The part of ``noise`` that clipped values make."""
+    """Sum of the squared error of clipped values, a part of ``noise``."""
     top_code: float = 0
     """Greatest distance of a code from the zero point."""
     channels: NDArray[np.float64] | None = None
@@ -65,24 +66,25 @@ class EdgeStats:
 
     @property
     def clips(self) -> bool:
-        """Whether most of the noise is of values cut off."""
+        """Whether clipped values cause more than half of the noise."""
         return self.clip_noise > self.noise / 2
 
     @property
     def clips_wisely(self) -> bool:
-        """Whether what is cut off costs little, as where a calibration (entropy, percentile) chose to cut."""
+        """Whether values are clipped at little cost, as entropy and percentile calibration choose to do."""
         return self.clips and self.sqnr_db >= sound_db(self.quantization.format)
 
     @property
     def codes_used(self) -> float:
-        """Share of the codes on the fuller side, 127 or up to 448, up to the greatest that occurs."""
+        """The greatest code that occurs, as a share of the format's greatest code."""
         return min(self.top_code / self.quantization.format.symmetric.levels, 1.0)
 
     @property
     def usual_db(self) -> float:
-        """SQNR of the usual channel, the median one; of the tensor where it has no channels.
+        """SQNR in dB of the median channel; of the whole tensor where it has no channels.
 
-        A channel with large values makes most of the energy: it hides in the whole what the others lose.
+        A channel with large values holds most of the energy. It hides the loss of the other channels in the
+        SQNR of the whole tensor.
         """
         if self.channels is None:
             return self.sqnr_db
@@ -90,9 +92,14 @@ class EdgeStats:
         return decibels(1.0, float(np.median(live[1] / live[0]))) if live.size else self.sqnr_db
 
     def add(self, values: Array, axis: int | None = None) -> None:
-        """Quantize one batch, exactly as QuantizeLinear does; ``axis`` holds channels.
+        """Quantize one batch exactly as QuantizeLinear does, and add up signal and noise.
 
-        Errors are taken in steps, so that their squares suit float32 whatever the scale; sums are float64.
+        Errors are computed in units of a step, so that float32 holds their squares at any scale. Sums are in
+        float64.
+
+        Args:
+            values: The batch.
+            axis: The axis of channels, where there is one.
         """
         q = self.quantization
         wide = np.float32 if q.format.levels < _FINE else np.float64
@@ -121,7 +128,10 @@ class EdgeStats:
             self.channels = found if self.channels is None else self.channels + found
 
     def _beyond(self, codes: Array, squared: Array) -> NDArray[np.bool_]:
-        """What lies beyond the outermost codes by more than half a step; errors squared, in steps."""
+        """Which values lie beyond the outermost codes by more than half a step.
+
+        ``squared`` holds the squared errors in units of a step.
+        """
         held = self.quantization.format
         half = float(held.step(np.array(held.highest)) / 2)
         ends = (codes == held.round(held.highest)) | (codes == held.round(held.lowest))
@@ -129,37 +139,42 @@ class EdgeStats:
 
 
 def sound_db(codes: Format) -> float:
-    """The SQNR that values keep with their best scale where no few of them make the range."""
+    """The minimum SQNR in dB with the best scale, unless a few large values determine the range."""
     return _SOUND_DB[codes.symmetric.name]
 
 
 def reach(quantization: Quantization) -> float:
-    """Greatest magnitude that the codes express; of the widest channel. INT8's -128 counts as -127."""
+    """The clipping range: the greatest magnitude that the codes express, in the widest channel.
+
+    INT8's -128 counts as -127.
+    """
     scale, zero = (a.astype(np.float64) for a in (quantization.scale, quantization.zero_point))
     low, high = max(quantization.format.lowest, -quantization.format.highest), quantization.format.highest
     return float((scale * np.maximum(high - zero, zero - low)).max())
 
 
 def lost_db(stats: TensorValues, edge: EdgeStats) -> float:
-    """SQNR lost against the best symmetric scale, in dB; 0 where nothing is lost, or nothing was counted."""
+    """The SQNR in dB that an edge loses against the best symmetric scale; 0 where there is no histogram."""
     if not stats.counts.any():
         return 0.0
     return max(min(stats.sqnr_db(stats.best_reach()), CEILING_DB) - edge.sqnr_db, 0.0)
 
 
-#: Samples that are looked at: shares and ranges of activations are steady long before.
+#: Maximum number of samples that are measured. Ranges of activations are steady with fewer.
 _SAMPLES = 64
-#: The least of them whose values are counted, and what these may hold, in bytes, before they are that few.
-_LEAST, _BYTES = 8, 1 << 25
-#: Values that are looked at together: their copies in float64 stay small.
-_PIECE = 1 << 20
+#: Maximum size in bytes of the activations whose values are counted; the number of samples follows from it.
+_COUNTED_BYTES = 1 << 25
+#: Minimum number of samples whose values are counted, whatever their size.
+_MIN_COUNTED = 8
+#: Maximum number of values that are quantized together, so that copies in float64 stay small.
+_CHUNK = 1 << 20
 
 
 class FirstSamples(Dataset):
     """The first samples of a dataset, held in memory."""
 
     def __init__(self, dataset: Dataset, model: Model, samples: int) -> None:
-        """Read as many batches as ``samples`` need; the last is cut where the model's batch allows it."""
+        """Read the batches of the first ``samples``; the last batch is cut where the model allows it."""
         layout = read_layout(model.inputs)
         self._batches: list[Batch] = []
         count = 0
@@ -182,7 +197,7 @@ class FirstSamples(Dataset):
         yield from self._batches
 
 
-#: Statistics of one tensor, and of each quantization of it by the id of the quantization.
+#: What one tensor holds, and the statistics of each of its quantizations by the id of the quantization.
 Measurement = tuple[TensorValues, dict[int, EdgeStats]]
 
 
@@ -193,17 +208,14 @@ def measure_edges(
     few: Dataset,
     sessions: Sessions,
 ) -> dict[str, Measurement]:
-    """Measure every activation edge, the model run in float.
+    """Statistics of every activation edge by tensor; the model runs in float.
 
     Args:
         model: A float model that has the edges' tensors.
         edges: Activation edges.
-        readers: Nodes by name, to know which axis of a tensor holds channels.
-        few: Samples; of large tensors the first ones alone are counted.
+        readers: Nodes by name. The reader of a tensor decides which axis holds channels.
+        few: Samples. Of large tensors only the first samples are counted.
         sessions: Where the model runs.
-
-    Returns:
-        By tensor.
 
     Raises:
         EngineError: The model does not run.
@@ -212,44 +224,49 @@ def measure_edges(
     """
     if not edges:
         return {}
-    current().check()
     first, mixes = {edge.tensor: edge for edge in reversed(edges)}, mixing(model)
-    maxima = collect_maxima(model, list(first), few, sessions)
-    bins = {t: Bins(maxima.amax(t), BINS) for t in first if can_count(maxima.amax(t))}
+    held = Observer(model, few, sessions).maxima(first)
+    bins = {tensor: Bins(values.amax) for tensor, values in held.items() if values.is_counted}
     stats: dict[str, dict[int, EdgeStats]] = {tensor: {} for tensor in first}
     for edge in edges:
         stats[edge.tensor].setdefault(id(edge.quantization), EdgeStats(edge.quantization))
-    row = sum(maxima.run_bytes.values()) // maxima.run_rows
-    counted = FirstSamples(few, model, max(_LEAST, min(_SAMPLES, _BYTES // max(row, 1))))
+    run_rows = max(values.run_rows for values in held.values())
+    row_bytes = max(sum(values.run_bytes for values in held.values()) // run_rows, 1)
+    counted = FirstSamples(few, model, max(_MIN_COUNTED, min(_SAMPLES, _COUNTED_BYTES // row_bytes)))
     what = f"measuring {len(first)} tensors"
-    for tensor, values in tensor_batches(model, maxima, counted, what, sessions):
+    for tensor, values in tensor_batches(model, held, counted, what, sessions):
         edge = first[tensor]
         axis = channel_axis(readers[edge.node].op_type, edge.index, values.ndim, edge.node in mixes)
         if tensor in bins:
             bins[tensor].add(values)
         for quantization in stats[tensor].values():
-            for piece in pieces(values):
-                quantization.add(piece, axis)
-    lows = {tensor: edge.quantization.format.symmetric for tensor, edge in first.items()}
-    return {tensor: (tensor_values(tensor, maxima, bins, low), stats[tensor]) for tensor, low in lows.items()}
+            for chunk in _chunks(values):
+                quantization.add(chunk, axis)
+    found = {}
+    for tensor, edge in first.items():
+        own = replace(held[tensor], low=edge.quantization.format.symmetric)
+        if tensor in bins:
+            own = replace(own, bins=bins[tensor])
+        found[tensor] = own, stats[tensor]
+    return found
 
 
-def pieces(values: NDArray[np.float32]) -> Iterator[NDArray[np.float32]]:
-    """A few samples at a time."""
-    step = max(1, _PIECE * len(values) // max(values.size, 1))
+def _chunks(values: NDArray[np.float32]) -> Iterator[NDArray[np.float32]]:
+    """The samples in chunks of ``_CHUNK`` values at most, or of one sample."""
+    step = max(1, _CHUNK * len(values) // max(values.size, 1))
     yield from (values[i : i + step] for i in range(0, len(values), step))
 
 
 class EdgeMeter:
-    """Quantizations of a network measured on the first inputs of a case, all at once."""
+    """Measures all quantizations of a network's activations on the first inputs of a case."""
 
     def __init__(self, network: Network, model: Model, inputs: Dataset, sessions: Sessions = CPU) -> None:
-        """Keep what is needed; nothing is run.
+        """Keep the arguments; nothing is run.
 
         Args:
             network: The INT8 side of a case, no plan applied.
             model: The case's float model.
-            inputs: What the case is judged on.
+            inputs: The samples that the case is judged on.
             sessions: Opens the models.
         """
         self.network, self.model = network, model
@@ -257,10 +274,10 @@ class EdgeMeter:
 
     @cached_property
     def measured(self) -> Mapping[str, Measurement]:
-        """Every activation edge measured on the case's float model, by tensor of the network.
+        """Statistics of every activation edge on the case's float model, by tensor of the network.
 
-        A network that was read from a Q/DQ model may have dequantized weights, and lack a Relu that a
-        quantizer folded into a range. Tensors that the float model does not have are measured on the network.
+        A network that was read from a Q/DQ model may have dequantized weights, and may lack a Relu that a
+        quantizer folded into a range. A tensor that the float model does not have is measured on the network.
 
         Raises:
             EngineError: A model does not run.
@@ -278,7 +295,7 @@ class EdgeMeter:
 
 
 def _tensors_of(model: Model, network: Model) -> dict[str, str]:
-    """Tensors of a network by name, and what the float model calls each: the same, or its node's output."""
+    """The float model's name of each tensor of a network: the same name, or an output of the same node."""
     known = model.index.producer.keys() | {info.name for info in model.inputs}
     nodes = model.index.nodes
     found = {name: name for name in known}

@@ -1,4 +1,4 @@
-"""Where scales come from: calibration, a TensorRT cache, a JSON of dynamic ranges."""
+"""Scales of activations, and how a range becomes a scale."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from pytest_int8acc.files import readable
 from pytest_int8acc.graph.formats import FP32, INT8, Format
 
 if TYPE_CHECKING:
-    from pytest_int8acc.observers.observer import Observed
+    from pytest_int8acc.observers.observer import Observer
 
 
 EXPECTED = (
@@ -26,35 +26,35 @@ EXPECTED = (
 
 @dataclass(frozen=True)
 class Scales:
-    """What one step of INT8, or 1 of FP8, is worth, per activation tensor."""
+    """A scale per activation tensor: the size of one step of INT8, or of the number 1 in FP8."""
 
     values: Mapping[str, float]
-    """Tensor to scale, above 0 and exact in float32; tensors without one are absent."""
+    """Tensor to scale, which is above 0 and exact in float32. Tensors without a scale are absent."""
     source: str
-    """Where they come from, in words."""
+    """Where the scales come from, in words."""
     notes: tuple[str, ...] = ()
-    """What the reader must know: number of samples, random data, coverage, tensors that are always zero."""
-    observed: Observed | None = field(default=None, compare=False, repr=False)
-    """What calibration measured; None where nothing was."""
+    """What a reader must know: random data, coverage of the tensors, tensors that are always zero."""
+    observed: Observer | None = field(default=None, compare=False, repr=False)
+    """The observer that calibration measured the tensors with; None without calibration."""
 
     def of(self, low: Format) -> Scales:
-        """Scales for INT8 as scales of the same ranges for another format."""
+        """The scales that give another format the ranges that these scales give INT8."""
         values = {t: to_float32(scale * INT8.levels / low.levels) for t, scale in self.values.items()}
         return self if low is INT8 else replace(self, values=values)
 
 
 def amax_to_scale(amax: Mapping[str, float], low: Format = INT8) -> tuple[dict[str, float], tuple[str, ...]]:
-    """Scales of tensors whose greatest magnitudes are known, and notes.
+    """Scales of tensors whose greatest magnitudes are known, and notes for the reader.
 
     Args:
-        amax: Tensor to greatest magnitude, 0 or above. Those always zero get the scale of amax 1.
-        low: What they are quantized to.
+        amax: Tensor to greatest magnitude, 0 or above. A tensor that is always zero gets the scale of amax 1.
+        low: The format that the tensors are quantized to.
 
     Returns:
         Tensor to scale, and a note that names the tensors that are always zero.
 
     Raises:
-        ScalesError: A magnitude is nan, inf or negative; names the tensors.
+        ScalesError: A magnitude is nan, inf or negative; the message names the tensors.
     """
     broken = [tensor for tensor, value in amax.items() if not 0 <= value <= FP32.highest]
     if broken:
@@ -74,7 +74,7 @@ def to_float32(value: float) -> float:
 
 
 def problem(scale: float) -> str:
-    """What keeps ``scale`` from being one; empty where nothing does."""
+    """Why ``scale`` cannot be a scale, to follow its name in a sentence; empty where it can."""
     if not math.isfinite(scale):
         return f"is {scale}"
     if scale <= 0:
@@ -87,7 +87,7 @@ def problem(scale: float) -> str:
 
 
 def read_text(path: Path) -> str:
-    """The whole file as text, without a byte order mark; ScalesError where there is none."""
+    """The whole file as text, without a byte order mark; raises ScalesError where it cannot be read."""
     try:
         data = readable(path).read_bytes()
     except OSError as error:

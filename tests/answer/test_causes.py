@@ -17,8 +17,8 @@ from pytest_int8acc.graph.load import load_model
 from pytest_int8acc.graph.model import Model
 from pytest_int8acc.graph.network import Edge, Network, Quantization
 from pytest_int8acc.graph.quantize import quantize
-from pytest_int8acc.observers.calibrate import calibrate
 from pytest_int8acc.observers.edges import EdgeMeter
+from pytest_int8acc.observers.methods import calibrate
 
 ROOT = Path(__file__).parents[2]
 

@@ -23,7 +23,7 @@ from pytest_int8acc.graph.model import Model, make_model
 from pytest_int8acc.graph.network import Network
 from pytest_int8acc.graph.quantize import quantize
 from pytest_int8acc.lab.lab import Lab
-from pytest_int8acc.observers.observer import Values
+from pytest_int8acc.observers.observer import Observer
 from pytest_int8acc.runtime.onnxruntime import CPU, OrtEngine
 from pytest_int8acc.tensors import Feed
 
@@ -45,7 +45,7 @@ def network_of(model: Model) -> Network:
     return quantize(model, layout, dict.fromkeys(layout.activations, 0.05))
 
 
-def values_of(network: Network, data: Samples) -> Values:
+def values_of(network: Network, data: Samples) -> Observer:
     """What tensors hold, as a lab measures it."""
     measured, int8 = (
         SimpleNamespace(sessions=CPU, inputs=data, clock=Clock()),

@@ -26,7 +26,7 @@ from pytest_int8acc.settings import Settings
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     """Without candidates by entropy: they take most of the time, and are seen to in test_scales.py."""
-    monkeypatch.setattr(scales, "METHODS", {k: m for k, m in scales.METHODS.items() if k != "entropy"})
+    monkeypatch.setattr(scales, "CANDIDATES", {k: m for k, m in scales.CANDIDATES.items() if k != "entropy"})
 
 
 def measured_kind(folder: Path, kind: str) -> Measured:

@@ -30,15 +30,14 @@ from pytest_int8acc.graph.quantize import quantize
 from pytest_int8acc.lab import vectors
 from pytest_int8acc.lab.lab import Lab
 from pytest_int8acc.lab.run_budget import RunBudget
-from pytest_int8acc.observers.calibrate import calibrate
-from pytest_int8acc.observers.histograms import Bins
-from pytest_int8acc.observers.methods import ENTROPY_BINS, METHODS
-from pytest_int8acc.observers.observer import BINS, Observed, TensorValues, Values
-from pytest_int8acc.runtime.onnxruntime import CPU
+from pytest_int8acc.observers.methods import CANDIDATES, Options, calibrate
+from pytest_int8acc.observers.observer import Observer
+from pytest_int8acc.observers.ranges import ENTROPY_BINS
+from pytest_int8acc.observers.values import BINS, Bins, TensorValues
 from pytest_int8acc.spec.int8 import CalibrationMethod
 
 #: Percentiles among the methods.
-LADDER = [float(name.split()[1]) for name in METHODS if name.startswith("percentile ")]
+LADDER = [float(name.split()[1]) for name in CANDIDATES if name.startswith("percentile ")]
 
 
 @pytest.fixture(scope="module")
@@ -80,7 +79,7 @@ def test_candidates_are_what_calibration_would_choose(wide: Lab, method: Calibra
 
     for percentile in LADDER if method == "percentile" else (99.9,):
         model, inputs = wide.network.model, wide.measured.inputs
-        scales = calibrate(model, tensors, inputs, method=method, percentile=percentile, top_k=5).values
+        scales = calibrate(model, tensors, inputs, method=method, options=Options(percentile)).values
         name = {"topk": "topk 5", "percentile": f"percentile {percentile:g}"}.get(method, method)
         for tensor in tensors:
             assert ranges.scale(tensor, name) == pytest.approx(scales[tensor], rel=1e-6)
@@ -116,7 +115,7 @@ def test_where_one_tensor_gains_nothing_the_others_are_not_tried(tmp_path: Path)
     wanted = units(lab.network, activations(lab.network), ranges)
     choice = chooser.rescale(wanted)
     assert choice.normalized_loss > NEAR
-    assert chooser.budget.trials <= 2 * len(METHODS)  # each method for all tensors, and for one of them
+    assert chooser.budget.trials <= 2 * len(CANDIDATES)  # each method for all tensors, and for one of them
 
 
 def test_scales_are_not_tried_where_what_is_left_is_not_of_their_tensors(wide: Lab) -> None:
@@ -197,7 +196,7 @@ def test_one_tensor_at_a_time_mends_faults_that_no_method_for_all_does(tmp_path:
     lab = lab_of(measured(tmp_path, planted("cnn"), {"sqnr_db": 35}))
     chooser, ranges = chooser_of(lab, 100), ranges_of(lab)
     tensors = activations(lab.network)[1:4]
-    for number, method in enumerate(METHODS):  # each method is right for one tensor in turn, else far off
+    for number, method in enumerate(CANDIDATES):  # each method is right for one tensor in turn, else far off
         for index, tensor in enumerate(tensors):
             good = number % 3 == index
             ranges._known[tensor, method] = chooser.own[tensor] * (1 if good else 30)
@@ -225,7 +224,7 @@ def test_tensors_of_a_concat_get_one_scale(tmp_path: Path) -> None:
     tied = next(s & quantized for s in layout.shared if len(s & quantized) > 1)
     feed = {name: np.concatenate([array] * 2) for name, array in sample_feed(proto).items()}
     data = dataset(model, feed, tmp_path, batch=2)
-    ranges = Ranges(Values(Observed(model, data, CPU)).of(quantized))
+    ranges = Ranges(Observer(model, data).of(quantized))
     (unit,) = units(network, [min(tied)], ranges)
     assert set(unit.tensors) == tied
     assert unit.scale("minmax") == max(ranges.scale(t, "minmax") for t in tied)

@@ -17,7 +17,7 @@ from pytest_int8acc.graph.model import Model
 from pytest_int8acc.graph.plan import apply
 from pytest_int8acc.graph.quantize import quantize
 from pytest_int8acc.graph.to_fp16 import to_fp16
-from pytest_int8acc.observers.calibrate import calibrate
+from pytest_int8acc.observers.methods import calibrate
 from pytest_int8acc.results import Role
 from pytest_int8acc.runtime.onnxruntime import OrtEngine
 from pytest_int8acc.runtime.run import run_together

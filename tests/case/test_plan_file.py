@@ -174,7 +174,7 @@ def test_a_spec_guards_the_model_that_was_verified(
     tmp_path: Path, kind: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The plan.yaml of each kind of fix, named in the spec, gives the fixed model to the bit."""
-    monkeypatch.setattr(scales, "METHODS", {k: m for k, m in scales.METHODS.items() if k != "entropy"})
+    monkeypatch.setattr(scales, "CANDIDATES", {k: m for k, m in scales.CANDIDATES.items() if k != "entropy"})
     make, limits = KINDS[kind]
     spec = write_case(tmp_path, make(), limits, "scales" if kind == "migrate" else "model")
     conclude(measure(load_spec(spec)[0], Settings()), tmp_path / "report")

@@ -25,7 +25,7 @@ LIMITS = {
 }
 NUMBERS = {
     "init/sizes.py": "usual sizes of images and sequences",
-    "observers/methods.py": "ONNX Runtime's own default of 128 bins",
+    "observers/ranges.py": "ONNX Runtime's own default of 128 bins",
 }
 #: Where the word is another's: of specs and calls, of TensorRT's flags and layers, of results and files.
 WORDS = {

@@ -35,8 +35,8 @@ from pytest_int8acc.lab import simulator as module
 from pytest_int8acc.lab.lab import Lab
 from pytest_int8acc.observers import collect as calibrators
 from pytest_int8acc.observers import edges as sweep
-from pytest_int8acc.observers.calibrate import calibrate
 from pytest_int8acc.observers.edges import EdgeMeter, FirstSamples
+from pytest_int8acc.observers.methods import calibrate
 from pytest_int8acc.runtime.onnxruntime import CPU, OrtEngine, Sessions
 from pytest_int8acc.runtime.run import run_together
 from pytest_int8acc.scores.compare import compare_outputs
@@ -300,7 +300,7 @@ def test_large_runs_are_cut_and_share_a_session(case: Measured, monkeypatch: pyt
 def test_of_large_tensors_the_first_samples_are_counted(
     case: Measured, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(sweep, "_BYTES", 1)
+    monkeypatch.setattr(sweep, "_COUNTED_BYTES", 1)
     network = lab_of(case).network
     few = EdgeMeter(network, case.model, FirstSamples(case.inputs, case.model, 16)).measured
     for tensor, (held, stats) in EdgeMeter(network, case.model, case.inputs).measured.items():

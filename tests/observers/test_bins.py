@@ -19,7 +19,7 @@ from pytest_int8acc.graph.groups import find_groups
 from pytest_int8acc.graph.load import normalize, raise_opset
 from pytest_int8acc.graph.model import Model, make_model
 from pytest_int8acc.observers.collect import collect_histograms, collect_maxima
-from pytest_int8acc.observers.histograms import Bins, can_count
+from pytest_int8acc.observers.values import Bins, TensorValues
 from pytest_int8acc.runtime.onnxruntime import CPU, Sessions
 
 needs_cuda = [
@@ -79,7 +79,7 @@ def test_what_is_beyond_the_ends_belongs_to_the_last_bins() -> None:
     ("amax", "counted"), [(0.0, False), (1e-35, False), (1e35, False), (np.inf, False), (2.0, True)]
 )
 def test_ranges_that_float32_cannot_divide_are_not_counted(amax: float, counted: bool) -> None:
-    assert can_count(amax) is counted
+    assert TensorValues("t", maxima=np.array([amax], np.float32)).is_counted is counted
 
 
 def case(name: str, folder: Path, samples: int = 11) -> tuple[Model, list[str], Dataset]:
@@ -93,11 +93,10 @@ def test_the_graph_counts_and_reduces_as_numpy_does(name: str, tmp_path: Path) -
     model, tensors, data = case(name, tmp_path)
     here, there = (collect_maxima(model, tensors, data, sessions) for sessions in (CPU, InGraph()))
     for tensor in tensors:
-        np.testing.assert_array_equal(here.per_sample[tensor], there.per_sample[tensor])
-    assert here.channels.keys() == there.channels.keys() != set()
-    ours, theirs = (
-        collect_histograms(model, here, data, 1 << 15, sessions=sessions) for sessions in (CPU, InGraph())
-    )
+        np.testing.assert_array_equal(here[tensor].maxima, there[tensor].maxima)
+        np.testing.assert_array_equal(here[tensor].channel_amax, there[tensor].channel_amax)
+    assert any(values.channel_amax is not None for values in here.values())
+    ours, theirs = (collect_histograms(model, here, data, sessions) for sessions in (CPU, InGraph()))
     for tensor in tensors:
         np.testing.assert_array_equal(ours[tensor].counts, theirs[tensor].counts)
         assert ours[tensor].zeros == theirs[tensor].zeros
@@ -111,13 +110,13 @@ def test_cuda_counts_what_the_cpu_counts(name: str, provider: str, tmp_path: Pat
     inputs = [info.name for info in model.inputs]
     sessions = Sessions("cuda")
     found = {s: collect_maxima(model, [*inputs, *tensors], data, s) for s in (CPU, sessions)}
-    counts = {s: collect_histograms(model, found[CPU], data, 2048, sessions=s) for s in (CPU, sessions)}
+    counts = {s: collect_histograms(model, found[CPU], data, s, 2048) for s in (CPU, sessions)}
     for tensor in inputs:
-        np.testing.assert_array_equal(found[CPU].per_sample[tensor], found[sessions].per_sample[tensor])
+        np.testing.assert_array_equal(found[CPU][tensor].maxima, found[sessions][tensor].maxima)
         np.testing.assert_array_equal(counts[CPU][tensor].counts, counts[sessions][tensor].counts)
     for tensor in tensors:
-        ours, theirs = counts[CPU][tensor], counts[sessions][tensor]
-        np.testing.assert_allclose(found[CPU].amax(tensor), found[sessions].amax(tensor), rtol=1e-3)
+        ours, theirs = counts[CPU][tensor].bins, counts[sessions][tensor].bins
+        np.testing.assert_allclose(found[CPU][tensor].amax, found[sessions][tensor].amax, rtol=1e-3)
         assert ours.counts.sum() + ours.zeros == theirs.counts.sum() + theirs.zeros
         drift = np.abs(np.cumsum(ours.with_zeros) - np.cumsum(theirs.with_zeros)).max()
         assert drift <= 0.01 * (ours.counts.sum() + ours.zeros)

@@ -4,7 +4,7 @@ import math
 from collections.abc import Iterator
 from fractions import Fraction
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 import pytest
@@ -15,8 +15,8 @@ from onnx import parser
 from pytest_int8acc.data import Batch, RandomSource, open_dataset
 from pytest_int8acc.errors import ScalesError
 from pytest_int8acc.graph.model import Model, make_model
-from pytest_int8acc.observers.calibrate import calibrate
-from pytest_int8acc.observers.methods import ENTROPY_BINS, entropy_amax, mse_amax, percentile_amax
+from pytest_int8acc.observers.methods import METHODS, Options, calibrate
+from pytest_int8acc.observers.ranges import ENTROPY_BINS, entropy_amax, mse_amax, percentile_amax
 from pytest_int8acc.observers.scales import amax_to_scale
 from pytest_int8acc.spec.int8 import CalibrationMethod
 
@@ -45,8 +45,12 @@ def model_of(body: str = "y = Relu(x)", width: int = 50) -> Model:
     return make_model(parser.parse_model(f'<ir_version: 8, opset_import: ["": 17]>\n{graph}'))
 
 
+def test_the_register_holds_the_methods_that_a_spec_may_name() -> None:
+    assert set(METHODS) == set(get_args(CalibrationMethod))
+
+
 def amax_of(x: Any, method: CalibrationMethod, batch: int = 64, **options: Any) -> float:
-    scales = calibrate(model_of(), ["x"], Samples(x, batch), method=method, **options)  # type: ignore[arg-type]
+    scales = calibrate(model_of(), ["x"], Samples(x, batch), method=method, options=Options(**options))  # type: ignore[arg-type]
     return scales.values["x"] * 127
 
 
@@ -109,12 +113,12 @@ def test_entropy_is_not_drawn_in_by_the_zeros_of_a_relu() -> None:
     assert np.mean(y > entropy_amax(counts, float(y.max()))) > 1e-3  # as ONNX Runtime counts
 
 
-@pytest.mark.parametrize("method", ["minmax", "entropy", "percentile", "mse", "topk"])
+@pytest.mark.parametrize("method", METHODS)
 def test_the_batch_size_makes_no_difference(method: CalibrationMethod) -> None:
     assert amax_of(HEAVY, method, batch=200) == pytest.approx(amax_of(HEAVY, method, batch=7), rel=1e-5)
 
 
-@pytest.mark.parametrize("method", ["minmax", "entropy", "percentile", "mse", "topk"])
+@pytest.mark.parametrize("method", METHODS)
 def test_no_method_widens_the_range_or_gives_zero(method: CalibrationMethod) -> None:
     for x in (GAUSS * 1e-20, GAUSS * 1e20, np.full((3, 50), 5, np.float32), GAUSS[:1]):
         amax = amax_of(x.astype(np.float32), method)
@@ -138,7 +142,7 @@ def test_an_overflow_in_calibration_names_the_tensor(method: CalibrationMethod) 
 def test_random_data_is_said(tmp_path: Path) -> None:
     model = model_of()
     dataset = open_dataset(RandomSource(samples=9, seed=3), model.inputs, base=tmp_path)
-    scales = calibrate(model, ["x"], dataset, method="percentile", percentile=99.9)
+    scales = calibrate(model, ["x"], dataset, method="percentile", options=Options(percentile=99.9))
     assert "percentile 99.9 over 9 samples, random data" in scales.source
     assert any("random data" in note for note in scales.notes)
 

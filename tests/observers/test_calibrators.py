@@ -16,9 +16,9 @@ from zoo import ZOO, sample_feed
 from pytest_int8acc.data import Batch
 from pytest_int8acc.graph.model import Model, make_model
 from pytest_int8acc.observers import collect as calibrators
-from pytest_int8acc.observers.calibrate import calibrate
 from pytest_int8acc.observers.collect import collect_histograms, collect_maxima
-from pytest_int8acc.observers.methods import ENTROPY_BINS, entropy_amax
+from pytest_int8acc.observers.methods import Options, calibrate
+from pytest_int8acc.observers.ranges import ENTROPY_BINS, entropy_amax
 from pytest_int8acc.tensors import Array, Feed
 
 TANH = "agraph (float[N, 16] x) => (float[N, 16] y) { t = Tanh(x)\n y = Mul(t, x) }"
@@ -55,24 +55,24 @@ def normal(samples: int, seed: int = 0, width: int = 16) -> Any:
 def test_maxima_are_those_of_each_sample(opset: int) -> None:
     x = normal(50)
     maxima = collect_maxima(model_of(TANH, opset), ["x", "t", "y"], Samples(x, 7))
-    np.testing.assert_array_equal(maxima.per_sample["x"], np.abs(x).max(axis=1))
-    np.testing.assert_allclose(maxima.per_sample["y"], np.abs(np.tanh(x) * x).max(axis=1), rtol=1e-5)
-    assert maxima.amax("x") == np.abs(x).max()
-    assert maxima.samples == 50
-    assert maxima.run_bytes["x"] == 4 * 7 * 16
+    np.testing.assert_array_equal(maxima["x"].maxima, np.abs(x).max(axis=1))
+    np.testing.assert_allclose(maxima["y"].maxima, np.abs(np.tanh(x) * x).max(axis=1), rtol=1e-5)
+    assert maxima["x"].amax == np.abs(x).max()
+    assert maxima["x"].samples == 50
+    assert maxima["x"].run_bytes == 4 * 7 * 16
 
 
 def test_maxima_leave_the_padding_out() -> None:
     x = normal(6)
     maxima = collect_maxima(model_of(TANH), ["x"], Samples(x, 3, padding=2))
-    np.testing.assert_array_equal(maxima.per_sample["x"], np.abs(x).max(axis=1))
+    np.testing.assert_array_equal(maxima["x"].maxima, np.abs(x).max(axis=1))
 
 
 def test_a_tensor_without_the_batch_has_one_maximum_for_each_run() -> None:
     model = model_of("agraph (float[N, 16] x) => (float[16, N] y) { y = Transpose<perm = [1, 0]>(x) }")
     x = normal(9)
     maxima = collect_maxima(model, ["y"], Samples(x, 3))
-    np.testing.assert_array_equal(maxima.per_sample["y"], [np.abs(p).max() for p in np.split(x, 3)])
+    np.testing.assert_array_equal(maxima["y"].maxima, [np.abs(p).max() for p in np.split(x, 3)])
 
 
 @pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
@@ -80,7 +80,7 @@ def test_what_is_not_finite_shows_as_inf(bad: float) -> None:
     x = normal(8)
     x[5, 3] = bad
     maxima = collect_maxima(model_of(TANH), ["x", "t"], Samples(x, 4))
-    assert np.isinf(maxima.per_sample["x"]).tolist() == [i == 5 for i in range(8)]
+    assert np.isinf(maxima["x"].maxima).tolist() == [i == 5 for i in range(8)]
 
 
 def test_nan_is_found_where_a_pooling_hides_it() -> None:
@@ -94,7 +94,7 @@ def test_nan_is_found_where_a_pooling_hides_it() -> None:
         x[4].flat[place] = np.nan
         maxima = collect_maxima(model, ["x", "r"], Samples(x, 3))
         for tensor in ("x", "r"):
-            assert np.isinf(maxima.per_sample[tensor]).tolist() == [i == 4 for i in range(6)]
+            assert np.isinf(maxima[tensor].maxima).tolist() == [i == 4 for i in range(6)]
 
 
 def test_channels_are_those_of_numpy() -> None:
@@ -104,8 +104,8 @@ def test_channels_are_those_of_numpy() -> None:
     )
     x = normal(6, width=60).reshape(6, 3, 4, 5)
     maxima = collect_maxima(model, ["x", "r", "c"], Samples(x, 4, padding=1))
-    np.testing.assert_array_equal(maxima.channels["r"], np.maximum(x, 0).max(axis=(0, 2, 3)))
-    np.testing.assert_array_equal(maxima.channels["x"], np.abs(x).max(axis=(0, 2, 3)))
+    np.testing.assert_array_equal(maxima["r"].channel_amax, np.maximum(x, 0).max(axis=(0, 2, 3)))
+    np.testing.assert_array_equal(maxima["x"].channel_amax, np.abs(x).max(axis=(0, 2, 3)))
 
 
 @pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="needs Linux, to read resident memory")
@@ -135,7 +135,7 @@ def test_half_precision_activations_are_measured_in_float32() -> None:
     model = model_of("agraph (float[N, 16] x) => (float16[N, 16] y) { y = Cast<to = 10>(x) }")
     x = normal(4)
     maxima = collect_maxima(model, ["y"], Samples(x, 4))
-    np.testing.assert_array_equal(maxima.per_sample["y"], np.abs(x.astype(np.float16)).max(axis=1))
+    np.testing.assert_array_equal(maxima["y"].maxima, np.abs(x.astype(np.float16)).max(axis=1))
 
 
 @pytest.mark.parametrize("batch", [64, 5])
@@ -144,7 +144,7 @@ def test_histograms_are_those_of_numpy(batch: int, bins: int) -> None:
     x = normal(64)
     samples = Samples(x, batch)
     maxima = collect_maxima(model_of(TANH), ["x", "t"], samples)
-    counts = collect_histograms(model_of(TANH), maxima, samples, bins)
+    counts = collect_histograms(model_of(TANH), maxima, samples, size=bins)
     amax = float(np.abs(x).max())
     expected, _ = np.histogram(x, bins, range=(-amax, amax))
     np.testing.assert_array_equal(counts["x"].counts, expected)
@@ -159,7 +159,7 @@ def test_histograms_do_not_depend_on_the_order_of_samples() -> None:
     for order in (x, x[::-1]):
         samples = Samples(np.ascontiguousarray(order), 4)
         maxima = collect_maxima(model_of(TANH), ["x", "y"], samples)
-        results.append(collect_histograms(model_of(TANH), maxima, samples, ENTROPY_BINS))
+        results.append(collect_histograms(model_of(TANH), maxima, samples, size=ENTROPY_BINS))
     for tensor in ("x", "y"):
         np.testing.assert_array_equal(results[0][tensor].counts, results[1][tensor].counts)
 
@@ -167,9 +167,9 @@ def test_histograms_do_not_depend_on_the_order_of_samples() -> None:
 def test_zeros_are_counted_apart() -> None:
     model = model_of("agraph (float[N, 16] x) => (float[N, 16] y) { y = Relu(x) }")
     samples = Samples(normal(32), 8)
-    found = collect_histograms(model, collect_maxima(model, ["y"], samples), samples, ENTROPY_BINS)["y"]
+    found = collect_histograms(model, collect_maxima(model, ["y"], samples), samples, size=ENTROPY_BINS)["y"]
     assert (found.counts.sum(), found.zeros) == ((samples.x > 0).sum(), (samples.x <= 0).sum())
-    assert found.with_zeros.sum() == samples.x.size
+    assert found.bins.with_zeros.sum() == samples.x.size
 
 
 def test_histograms_leave_constant_zero_and_broken_tensors_out() -> None:
@@ -178,7 +178,8 @@ def test_histograms_leave_constant_zero_and_broken_tensors_out() -> None:
     )
     samples = Samples(normal(8), 8)
     maxima = collect_maxima(model, ["x", "z", "l"], samples)
-    assert collect_histograms(model, maxima, samples, ENTROPY_BINS).keys() == {"x"}
+    found = collect_histograms(model, maxima, samples)
+    assert {tensor for tensor, values in found.items() if values.counts.any()} == {"x"}
 
 
 @pytest.mark.parametrize(("batch", "passes"), [("N", 1), ("8", 2)])
@@ -187,10 +188,10 @@ def test_large_activations_are_cut_or_take_several_passes(
 ) -> None:
     model, samples = model_of(TANH.replace("N", batch)), Samples(normal(16), 8)
     maxima = collect_maxima(model, ["x", "t", "y"], samples)
-    whole = collect_histograms(model, maxima, samples, ENTROPY_BINS)
+    whole = collect_histograms(model, maxima, samples, size=ENTROPY_BINS)
     assert samples.passes == 2
     monkeypatch.setattr(calibrators, "CHUNK_BYTES", 2 * 4 * 8 * 16)  # two tensors of a run
-    parts = collect_histograms(model, maxima, samples, ENTROPY_BINS)
+    parts = collect_histograms(model, maxima, samples, size=ENTROPY_BINS)
     assert samples.passes == 2 + passes
     for tensor in whole:
         np.testing.assert_array_equal(parts[tensor].counts, whole[tensor].counts)
@@ -226,7 +227,9 @@ def test_ranges_are_those_of_onnx_runtimes_calibrators(tmp_path: Path) -> None:
         return {t: float(np.abs(np.ravel(data[t].range_value)).max()) for t in ("t", "y")}
 
     def ours(method: Any) -> Any:
-        scales = calibrate(model, ["t", "y"], Samples(x, 100), method=method, percentile=99).values  # type: ignore[arg-type]
+        scales = calibrate(
+            model, ["t", "y"], Samples(x, 100), method=method, options=Options(percentile=99)
+        ).values  # type: ignore[arg-type]
         return {tensor: scale * 127 for tensor, scale in scales.items()}
 
     assert ours("minmax") == pytest.approx(theirs(CalibrationMethod.MinMax), rel=1e-6)
@@ -258,6 +261,6 @@ def test_every_float_activation_of_a_real_architecture_can_be_measured(name: str
 
     model = make_model(proto)
     maxima = collect_maxima(model, floats, Once())  # type: ignore[arg-type]
-    counts = collect_histograms(model, maxima, Once(), ENTROPY_BINS)  # type: ignore[arg-type]
-    assert counts.keys() == {t for t in floats if maxima.amax(t) > 0}
-    assert all(np.isfinite(maxima.amax(t)) for t in floats)
+    counts = collect_histograms(model, maxima, Once(), size=ENTROPY_BINS)  # type: ignore[arg-type]
+    assert {t for t in floats if counts[t].counts.any()} == {t for t in floats if maxima[t].amax > 0}
+    assert all(np.isfinite(maxima[t].amax) for t in floats)

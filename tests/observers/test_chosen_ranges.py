@@ -16,9 +16,9 @@ from pytest_int8acc.data import RandomSource, open_dataset
 from pytest_int8acc.graph.formats import INT8
 from pytest_int8acc.graph.groups import find_groups
 from pytest_int8acc.graph.load import load_model, normalize
-from pytest_int8acc.observers.methods import ENTROPY_BINS, entropy_amax, mse_amax
-from pytest_int8acc.observers.observer import BINS, Observed
-from pytest_int8acc.runtime.onnxruntime import CPU
+from pytest_int8acc.observers.observer import Observer
+from pytest_int8acc.observers.ranges import ENTROPY_BINS, entropy_amax, mse_amax
+from pytest_int8acc.observers.values import BINS
 
 MODELS = Path(__file__).parents[2] / "benchmarks" / "models"
 Counts = NDArray[np.int64]
@@ -69,13 +69,10 @@ def test_thresholds_of_real_tensors_are_onnx_runtimes(name: str, tmp_path: Path)
     model = normalize(load_model(MODELS / f"{name}.onnx"))
     tensors = find_groups(model).activations
     data = open_dataset(RandomSource(samples=32, seed=3), model.inputs, base=tmp_path)
-    observed = Observed(model, data, CPU)
-    some = tensors[:: max(1, len(tensors) // 2)]
-    bins, maxima = observed.bins(some), observed.maxima(some)
-    assert len(bins) >= 2
-    for tensor, held in bins.items():
-        amax = maxima.amax(tensor)
-        counts = held.merged(ENTROPY_BINS)
+    counted = Observer(model, data).of(tensors[:: max(1, len(tensors) // 2)])
+    assert len(counted) >= 2
+    for tensor, held in counted.items():
+        amax, counts = held.amax, held.bins.merged(ENTROPY_BINS)
         assert entropy_amax(counts, amax) == theirs(counts, amax), tensor
         errors = by_every_bin(held.counts, amax)
         assert errors[mse_amax(held.counts, amax)] == pytest.approx(min(errors.values()), rel=1e-9), tensor

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -14,12 +15,10 @@ from zoo_networks import dataset_for, zoo_network
 
 from pytest_int8acc.graph.flow import channel_axis
 from pytest_int8acc.graph.formats import INT8
-from pytest_int8acc.observers.calibrate import calibrate
-from pytest_int8acc.observers.collect import Maxima
-from pytest_int8acc.observers.histograms import Bins, can_count
-from pytest_int8acc.observers.methods import METHODS
-from pytest_int8acc.observers.observer import BINS, Observed, TensorValues, Values, tensor_values
-from pytest_int8acc.runtime.onnxruntime import CPU, OrtEngine
+from pytest_int8acc.observers.methods import CANDIDATES, calibrate
+from pytest_int8acc.observers.observer import Observer
+from pytest_int8acc.observers.values import BINS, Bins, TensorValues
+from pytest_int8acc.runtime.onnxruntime import OrtEngine
 from pytest_int8acc.spec.int8 import CalibrationMethod
 from pytest_int8acc.tensors import Array
 
@@ -48,11 +47,18 @@ def held(found: Batches) -> TensorValues:
     with np.errstate(invalid="ignore"):
         maxima = np.nan_to_num(np.abs(np.concatenate(found)).max(axis=(1, 2)), nan=np.inf, posinf=np.inf)
     channels = np.max([np.abs(batch).max(axis=(0, 2)) for batch in found], axis=0)
-    measured = Maxima({"t": maxima}, {"t": channels}, {"t": 0}, 1, len(maxima))
-    bins = {"t": Bins(float(maxima.max()), BINS)} if can_count(float(maxima.max())) else {}
-    for batch in found if bins else ():
-        bins["t"].add(batch)
-    return tensor_values("t", measured, bins)
+    values = TensorValues("t", maxima=maxima, channel_amax=channels)
+    if not values.is_counted:
+        return values
+    bins = Bins(values.amax)
+    for batch in found:
+        bins.add(batch)
+    return replace(values, bins=bins)
+
+
+def chosen_range(values: TensorValues, name: str) -> float:
+    method, options = CANDIDATES[name]
+    return method.amax(values, options)
 
 
 def bin_width(values: TensorValues) -> float:
@@ -105,11 +111,11 @@ def test_quantiles_are_those_of_the_values_to_a_bin(found: Batches, share: float
 @given(batches())
 def test_percentiles_are_those_of_the_values_to_a_bin(found: Batches) -> None:
     values, magnitudes = held(found), np.sort(np.abs(np.concatenate(found)), axis=None)
-    for name in METHODS if values.is_counted else ():
+    for name in CANDIDATES if values.is_counted else ():
         if name.startswith("percentile"):
             share = float(name.split()[1]) / 100
             exact = magnitudes[max(math.ceil(share * magnitudes.size) - 1, 0)]
-            chosen = METHODS[name].amax(values, 512)
+            chosen = chosen_range(values, name)
             assert exact <= chosen <= exact + bin_width(values)
 
 
@@ -129,7 +135,7 @@ def test_the_range_of_least_error_is_that_of_the_values_to_a_bin(found: Batches)
         return
     reaches = [values.amax * 2.0 ** -(i / 16) for i in range(113)]
     best = min(rms_error(whole, reach) for reach in reaches)
-    for chosen in (values.best_reach(), METHODS["mse"].amax(values, 512)):
+    for chosen in (values.best_reach(), chosen_range(values, "mse")):
         assert any(chosen == pytest.approx(reach, rel=1e-12) for reach in reaches)
         assert rms_error(whole, chosen) <= best + bin_width(values)
 
@@ -152,8 +158,8 @@ def test_noise_is_that_of_the_values_to_a_bin(found: Batches, share: float) -> N
 def test_the_greatest_maxima_are_averaged(found: Batches) -> None:
     maxima = np.sort(np.abs(np.concatenate(found)).max(axis=(1, 2)))
     values = held(found)
-    assert METHODS["topk 5"].amax(values, 512) == pytest.approx(maxima[-5:].mean())
-    assert METHODS["minmax"].amax(values, 512) == maxima[-1]
+    assert chosen_range(values, "topk 5") == pytest.approx(maxima[-5:].mean())
+    assert chosen_range(values, "minmax") == maxima[-1]
 
 
 @ANY
@@ -203,7 +209,7 @@ def test_where_channels_lie(op_type: str, index: int, rank: int, axis: int | Non
 def test_tensors_are_measured_once_in_two_passes(name: str, tmp_path: Path) -> None:
     data = Counted(dataset_for(name, tmp_path))
     tensors = [e.tensor for g in zoo_network(name).groups for e in g.edges if e.quantization.values is None]
-    values = Values(Observed(zoo_network(name).model, data, CPU))
+    values = Observer(zoo_network(name).model, data)
     assert data.passes == 0
     first = values.of(tensors[:2])
     assert (set(first), data.passes) == (set(tensors[:2]), 2)
@@ -225,9 +231,9 @@ def test_what_calibration_measured_is_not_measured_again(
     observed = calibrate(network.model, list(dict.fromkeys(tensors)), data, method=method).observed
     assert observed is not None
     before = data.passes
-    found = Values(observed).of(tensors)
+    found = observed.of(tensors)
     assert data.passes - before == passes
-    alone = Values(Observed(network.model, data, CPU)).of(tensors)
+    alone = Observer(network.model, data).of(tensors)
     for tensor in tensors:
         np.testing.assert_array_equal(found[tensor].counts, alone[tensor].counts)
         np.testing.assert_array_equal(found[tensor].maxima, alone[tensor].maxima)
@@ -246,7 +252,7 @@ def test_values_are_those_that_the_model_computes(name: str, tmp_path: Path) -> 
     infos = {v.name: v for v in edit.graph.value_info}
     edit.graph.output.extend(infos[t] for t in shown if t in infos)
     run = OrtEngine(edit.done())
-    found = Values(Observed(network.model, data, CPU)).of(readers)
+    found = Observer(network.model, data).of(readers)
     seen: dict[str, list[Array]] = {}
     for batch in data.batches():
         for tensor, array in {**batch.feed, **run(batch.feed)}.items():

@@ -17,7 +17,7 @@ from pytest_int8acc.data import open_dataset
 from pytest_int8acc.graph.formats import FP8
 from pytest_int8acc.graph.groups import find_groups
 from pytest_int8acc.graph.load import load_model
-from pytest_int8acc.observers.collect import collect_maxima
+from pytest_int8acc.observers.observer import Observer
 
 #: Format to the dtype of its codes and the greatest of them.
 CODES = {
@@ -157,8 +157,8 @@ def planted(
     data = open_dataset(
         "data.npz", model.inputs, base=folder, samples=None, batch=None, rows=8, what="inputs", most=1 << 30
     )
-    maxima = collect_maxima(model, list(layout.activations), data)
-    ranges = {tensor: maxima.amax(tensor) for tensor in layout.activations}
+    maxima = Observer(model, data).maxima(layout.activations)
+    ranges = {tensor: held.amax for tensor, held in maxima.items()}
     wrong = {layout.activations[i]: factor for i, factor in factors.items()}
     ranges |= {tensor: ranges[tensor] * factor for tensor, factor in wrong.items()}
     (folder / "ranges.json").write_text(json.dumps(ranges))

@@ -1,0 +1,161 @@
+"""Ranges chosen from a histogram: by percentile, by least squared error, by least information lost."""
+
+from __future__ import annotations
+
+import math
+from fractions import Fraction
+
+import numpy as np
+from numpy.lib.stride_tricks import sliding_window_view
+from numpy.typing import NDArray
+
+from pytest_int8acc.graph.formats import INT8, Format
+
+Histogram = NDArray[np.int64]
+
+#: Number of bins over [-amax, amax] for the entropy threshold. It is a multiple of ``_QUANTIZED_BINS``: ONNX
+#: Runtime takes the remainder of the division as lost in its last candidate, which is the whole range.
+ENTROPY_BINS = 2048
+#: Number of bins that a candidate range is compared with; ONNX Runtime's default.
+_QUANTIZED_BINS = 128
+#: Count that ONNX Runtime gives to an empty bin, and takes from the others (its ``smooth_distribution``).
+_SMOOTHING = 1e-4
+#: Ranges that the mse method tries, as fractions of amax, from 1 down to 1/128 in steps of 4 %.
+_FRACTIONS = 2.0 ** -np.arange(0, 7.01, 1 / 16)
+
+
+def percentile_amax(counts: Histogram, amax: float, percentile: float) -> float:
+    """The smallest bin edge that ``percentile`` % of the magnitudes do not exceed.
+
+    ONNX Runtime takes the lower edge of that bin. It is 0 where one outlier leaves all other values in the
+    first bin (microsoft/onnxruntime#10571).
+
+    Args:
+        counts: Histogram over [-amax, amax], with an even number of bins.
+        amax: Greatest magnitude, above 0.
+        percentile: In (0, 100].
+    """
+    cumulated = np.cumsum(folded(counts))
+    kept = math.ceil(Fraction(str(percentile)) * int(cumulated[-1]) / 100)  # 99.9 % of 10000 are 9990
+    index = int(np.searchsorted(cumulated, kept))
+    return amax * (index + 1) / cumulated.size
+
+
+def mse_amax(counts: Histogram, amax: float, low: Format = INT8) -> float:
+    """The range with the least mean square error over the histogram, of 113 from amax to amax / 128.
+
+    Each bin counts as its centre, which is rounded to the 127 steps of the range and clipped (as in
+    ``HistogramCalibrator.compute_amax("mse")`` of NVIDIA's pytorch-quantization and ModelOpt). With k the
+    code of x and s the step, the error is sum (x - k s)^2 = sum x^2 - 2 s sum k x + s^2 sum k^2. A sum over k
+    is a sum of all values beyond each k - 1/2, so cumulative sums give it. For FP8 the bins are quantized.
+
+    Args:
+        counts: Histogram over [-amax, amax], with an even number of bins.
+        amax: Greatest magnitude, above 0.
+        low: INT8 or FP8.
+    """
+    weights = folded(counts).astype(np.float64)
+    centres = (np.arange(weights.size) + 0.5) / weights.size
+    if low is not INT8:
+        errors = (low.fake_quantize(centres, step) - centres for step in _FRACTIONS / low.levels)
+        return float(amax * _FRACTIONS[int(np.argmin([(weights * error**2).sum() for error in errors]))])
+    codes = np.arange(1, INT8.levels + 1)
+    steps = _FRACTIONS[:, None] / INT8.levels
+    beyond = np.searchsorted(centres, (codes - 0.5) * steps)
+    count, total = (_tails(values)[beyond] for values in (weights, weights * centres))
+    squares = (steps[:, 0] ** 2) * ((2 * codes - 1) * count).sum(axis=1)
+    return float(amax * _FRACTIONS[int(np.argmin(squares - 2 * steps[:, 0] * total.sum(axis=1)))])
+
+
+def entropy_amax(counts: Histogram, amax: float) -> float:
+    """The range that loses the least information; ONNX Runtime's ``get_entropy_threshold`` to the bit.
+
+    The histogram is clipped at each candidate range and compared with itself in 128 bins by Kullback-Leibler
+    divergence (S. Migacz, 8-bit Inference with TensorRT, GTC 2017). ONNX Runtime's default of 128 bins leaves
+    a single candidate, the whole range: use ``ENTROPY_BINS``. Leave zeros out of the counts: a zero is exact
+    at any scale, and after a ReLU the peak of zeros draws the threshold far into the distribution.
+
+    Args:
+        counts: Histogram over [-amax, amax], its number of bins a multiple of 128.
+        amax: Greatest magnitude, above 0.
+
+    Returns:
+        A magnitude in (0, amax].
+    """
+    limit, middle = np.float32(amax), counts.size // 2
+    edges = np.linspace(-limit, limit, counts.size + 1, dtype=np.float32)
+    sums = np.concatenate([[0], np.cumsum(counts)])
+    filled = np.concatenate([[0], np.cumsum(counts != 0)])
+    width = _QUANTIZED_BINS // 2
+    losses = [
+        _information_lost(counts, sums, filled, middle - np.arange(first, min(first + width, middle + 1)))
+        for first in range(width, middle + 1, width)  # as many bins for each of the 128
+    ]
+    reach = width + int(np.argmin(np.concatenate(losses)))
+    low, high = edges[middle - reach], edges[min(middle + reach + 1, counts.size)]
+    return float(min(max(abs(low), abs(high)), amax))
+
+
+def _information_lost(
+    counts: Histogram, sums: Histogram, filled: Histogram, starts: NDArray[np.int64]
+) -> NDArray[np.float64]:
+    """The Kullback-Leibler divergence of each candidate range from itself in 128 bins, float64 [candidates].
+
+    A candidate reaches from a start, which is a bin, to the mirror image of the start. Counts beyond it are
+    added to its outermost bins. All ``starts`` are consecutive, and give each of the 128 bins the same width.
+    Sums of counts come from cumulative sums, exact in integers. The rest is in float32 and in ONNX Runtime's
+    order, so that of nearly equal candidates the same one wins.
+
+    Args:
+        counts: The histogram.
+        sums: Cumulative sums of the counts, with a 0 in front.
+        filled: Cumulative numbers of bins that are not empty, with a 0 in front.
+        starts: The first bin of each candidate.
+    """
+    ends = np.minimum(counts.size - starts + 1, counts.size)
+    sizes, rows = ends - starts, np.arange(starts.size)
+    least, most, width = int(sizes[0]), int(sizes.max()), int(sizes[0]) // _QUANTIZED_BINS
+    padded = np.concatenate([counts, np.zeros(most, np.int64)]).astype(np.float32)
+    p = sliding_window_view(padded, most)[starts]
+    p[:, least:][np.arange(least, most) >= sizes[:, None]] = 0
+    p[:, 0] = counts[starts] + sums[starts]
+    p[rows, sizes - 1] = counts[ends - 1] + sums[-1] - sums[ends]
+    bounds = starts[:, None] + width * np.arange(_QUANTIZED_BINS + 1)
+    held, present = np.diff(sums[bounds]), np.diff(filled[bounds])
+    held[:, -1] += sums[ends] - sums[bounds[:, -1]]
+    present[:, 0] += (p[:, 0] != 0).astype(np.int64) - (counts[starts] != 0)
+    means = np.where(present > 0, held / np.maximum(present, 1), 0).astype(np.int64).astype(np.float32)
+    q = np.zeros_like(p)
+    q[:, : width * _QUANTIZED_BINS] = np.repeat(means, width, axis=1)
+    any_left = p.any(axis=1) & means.any(axis=1)
+    p, q = _smoothed(p, sizes), _smoothed(q, sizes)
+    return np.where(any_left, _row_sums(p * np.log(p / q), sizes).astype(np.float64), np.inf)
+
+
+def _smoothed(counts: NDArray[np.float32], sizes: NDArray[np.int64]) -> NDArray[np.float32]:
+    """Each row divided by its sum after empty bins were given ``_SMOOTHING``; overwrites ``counts``.
+
+    A row ends at its size, and holds 0 beyond.
+    """
+    empty = counts == 0
+    filled = counts.shape[1] - np.count_nonzero(empty, axis=1)
+    counts -= (_SMOOTHING * (sizes - filled) / np.maximum(filled, 1)).astype(np.float32)[:, None]
+    counts[empty] = _SMOOTHING
+    counts /= _row_sums(counts, sizes)[:, None]
+    return counts
+
+
+def _row_sums(rows: NDArray[np.float32], sizes: NDArray[np.int64]) -> NDArray[np.float32]:
+    """The sum of each row up to its size; float32 sums depend on the number of addends."""
+    return np.array([row[:size].sum() for row, size in zip(rows, sizes, strict=True)])
+
+
+def _tails(values: NDArray[np.float64]) -> NDArray[np.float64]:
+    """The sum from each index to the end, shape [size + 1]."""
+    return np.concatenate([np.cumsum(values[::-1])[::-1], [0.0]])
+
+
+def folded(counts: Histogram) -> Histogram:
+    """The histogram of |x| over [0, amax]."""
+    half = counts.size // 2
+    return np.asarray(counts[half:] + counts[:half][::-1])

@@ -1,0 +1,199 @@
+"""What one tensor holds over a dataset: greatest magnitudes, a histogram, and what follows from both.
+
+The histogram's bins are those of ``numpy.histogram``, which ONNX Runtime's calibrators use: value x belongs
+to bin n where edges[n] <= x < edges[n + 1] in float32, and the greatest magnitude belongs to the last bin.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pytest_int8acc.graph.formats import INT8, Format
+from pytest_int8acc.observers.ranges import folded, mse_amax
+from pytest_int8acc.results.causes import Histogram
+
+#: Number of bins over [-amax, amax]. At amax / 128, the narrowest range that is tried, a bin is no wider than
+#: a step of INT8.
+BINS = 1 << 15
+#: Bins of a histogram in a report.
+_REPORT_BINS = 64
+#: Minimum and maximum of amax: beyond them float32 cannot tell the bins apart, or cannot hold squares of
+#: values.
+_MIN_AMAX, _MAX_AMAX = 1e-30, 1e30
+#: Values that are counted at a time, so that intermediate arrays stay in the processor's cache.
+_CHUNK = 1 << 16
+#: How near to an edge the product of a value and ``per_value`` can name the wrong bin, as a share of the
+#: number of bins. It is the error of float32 at the outer end.
+_NEAR = 2.0**-20
+
+
+class Bins:
+    """How often values occur in equal bins over [-amax, amax]; values that are 0 are counted apart."""
+
+    def __init__(self, amax: float, size: int = BINS) -> None:
+        """Count nothing yet.
+
+        Args:
+            amax: Greatest magnitude that will come, see :attr:`TensorValues.is_counted`.
+            size: Number of bins, a power of two up to ``BINS``.
+        """
+        self.counts = np.zeros(size, np.int64)
+        self.zeros = 0
+        limit = np.float32(amax)
+        self.edges: NDArray[np.float32] = np.linspace(-limit, limit, size + 1, dtype=np.float32)
+
+    @property
+    def per_value(self) -> np.float32:
+        """Number of bins in a range of 1."""
+        return np.float32(self.counts.size / 2 / float(self.edges[-1]))
+
+    def add(self, values: NDArray[np.float32]) -> None:
+        """Count the values of one array; the outermost bins also count values beyond the ends."""
+        flat, size = values.reshape(-1), self.counts.size
+        for start in range(0, flat.size, _CHUNK):
+            chunk = flat[start : start + _CHUNK]
+            nonzero = chunk.take(
+                np.flatnonzero(chunk != 0)
+            )  # zeros lie on an edge, and are often half of all
+            self.zeros += chunk.size - nonzero.size
+            places = np.clip(nonzero * self.per_value, -size // 2, size // 2)
+            below = np.floor(places)
+            found = below.astype(np.intp)
+            found += size // 2
+            np.abs(places - below - np.float32(0.5), out=places)
+            near = np.flatnonzero(places >= np.float32(0.5 - size * _NEAR))
+            if near.size:
+                found[near] = self._compared(nonzero[near], found[near])
+            self.counts += np.bincount(found, minlength=size)
+
+    @property
+    def with_zeros(self) -> NDArray[np.int64]:
+        """Counts in which zeros have their bin, the first from 0 on."""
+        counts = self.counts.copy()
+        counts[counts.size // 2] += self.zeros
+        return counts
+
+    def merged(self, size: int) -> NDArray[np.int64]:
+        """The histogram of fewer bins, a power of two, over the same range."""
+        return np.asarray(self.counts.reshape(size, -1).sum(axis=1))
+
+    def _compared(self, values: NDArray[np.float32], found: NDArray[np.intp]) -> NDArray[np.intp]:
+        """The bin of each value by comparison with the edges; ``found`` is at most one bin off."""
+        last = self.counts.size - 1
+        found = np.clip(found, 0, last)
+        up = (values >= self.edges[found + 1]) & (found < last)
+        down = (values < self.edges[found]) & (found > 0)
+        return found + up - down
+
+
+@dataclass(frozen=True, eq=False)
+class TensorValues:
+    """What one activation holds over the samples of a dataset."""
+
+    tensor: str
+    bins: Bins = field(default_factory=lambda: Bins(1.0))
+    """Histogram over [-amax, amax]. It is empty where none was asked for, or ``is_counted`` is False."""
+    maxima: NDArray[np.float32] = field(default_factory=lambda: np.zeros(1, np.float32))
+    """Greatest magnitude in each sample; in each run where the tensor's first dimension is not the batch. A
+    sample that holds NaN has inf."""
+    channel_amax: NDArray[np.float32] | None = None
+    """Greatest magnitude of each channel, shape [channels]; None where the tensor has no channels, or not the
+    same number of them in each run."""
+    low: Format = INT8
+    """The format that the tensor is quantized to."""
+    run_bytes: int = 0
+    """Size of the tensor in the largest run, as float32."""
+    run_rows: int = 1
+    """Samples of the largest run, rows that fill the batch included."""
+    samples: int = 0
+    """Samples of the dataset."""
+
+    @property
+    def amax(self) -> float:
+        """Greatest magnitude; it may be 0 or inf."""
+        return float(self.maxima.max())
+
+    @property
+    def counts(self) -> NDArray[np.int64]:
+        """Counts of all values but 0 in the bins over [-amax, amax]."""
+        return self.bins.counts
+
+    @property
+    def zeros(self) -> int:
+        """How many values are 0."""
+        return self.bins.zeros
+
+    @property
+    def is_counted(self) -> bool:
+        """Whether float32 can divide [-amax, amax] into bins, so that there may be a histogram."""
+        return bool(_MIN_AMAX < self.amax < _MAX_AMAX)
+
+    @property
+    def magnitudes(self) -> NDArray[np.int64]:
+        """Counts of |x| over [0, amax] without zeros, shape [bins / 2]."""
+        return folded(self.counts)
+
+    def quantile(self, share: float) -> float:
+        """The magnitude that a ``share`` of all values, zeros included, do not exceed."""
+        magnitudes = self.magnitudes
+        requested = share * (self.zeros + magnitudes.sum()) - self.zeros
+        if requested <= 0 or not magnitudes.any():
+            return 0.0
+        index = int(np.searchsorted(np.cumsum(magnitudes), requested))
+        return self.amax * min(index + 1, magnitudes.size) / magnitudes.size
+
+    def best_reach(self) -> float:
+        """The symmetric range with the least mean square error; amax where there is no histogram."""
+        if not self.counts.any():
+            return self.amax
+        return mse_amax(self.counts, self.amax, self.low)
+
+    def sqnr_db(self, reach: float) -> float:
+        """SQNR in dB of ``low`` with this symmetric range, from the histogram; inf where all values are 0."""
+        magnitudes = self.magnitudes
+        centres = (np.arange(magnitudes.size) + 0.5) * (self.amax / magnitudes.size)
+        step = reach / self.low.levels
+        errors = self.low.fake_quantize(centres, step) - centres if step else -centres
+        return decibels(float((magnitudes * centres**2).sum()), float((magnitudes * errors**2).sum()))
+
+    def report(self) -> Histogram | None:
+        """The histogram of |x| for a report, 64 bins up to amax; None without values."""
+        magnitudes = self.magnitudes
+        if not magnitudes.any():
+            return None
+        counts = magnitudes.reshape(_REPORT_BINS, -1).sum(axis=1)
+        counts[0] += self.zeros
+        edges = np.linspace(0, self.amax, _REPORT_BINS + 1)
+        return Histogram(tuple(edges.tolist()), tuple(counts.tolist()))
+
+    @property
+    def channel_gain_db(self) -> float:
+        """By how many dB a scale per channel lowers noise: 10 log10(amax^2 / mean of channels' amax^2).
+
+        The rounding error is uniform over a step (variance step^2 / 12), so noise goes with the square of the
+        range. Channels that are always 0 do not count.
+        """
+        if self.channel_amax is None or not self.channel_amax.any():
+            return 0.0
+        squares = self.channel_amax[self.channel_amax > 0].astype(np.float64) ** 2
+        return 10 * math.log10(float(squares.max() / squares.mean()))
+
+    def channel_ratio(self) -> float:
+        """The greatest channel's amax divided by the median channel's; 1 without channels.
+
+        Channels that are always 0 do not count.
+        """
+        if self.channel_amax is None or not self.channel_amax.any():
+            return 1.0
+        return float(self.channel_amax.max() / np.quantile(self.channel_amax[self.channel_amax > 0], 0.5))
+
+
+def decibels(signal: float, noise: float) -> float:
+    """10 log10(signal / noise); inf without noise, -inf without signal."""
+    if noise == 0:
+        return math.inf
+    return 10 * math.log10(signal / noise) if signal else -math.inf
