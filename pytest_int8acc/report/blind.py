@@ -37,7 +37,7 @@ def blind_cautions(result: CaseResult) -> list[str]:
         kept = few([_dead_text(dead) for dead in missed], 2)
         start = f"accepted ({middle(result.blind_reason, NAME)}): " if result.blind_reason else ""
         outputs = dict.fromkeys(f"'{middle(dead.output, NAME)}'" for dead in missed if dead.output)
-        add = f"; add a criterion on {next(iter(outputs))}" if outputs and not result.blind_reason else ""
+        add = f"; add a criterion on {next(iter(outputs))}" if outputs and not (result.blind_reason or named) else ""
         cautions.append(f"{start}{kept} would pass unnoticed{add}")
     return cautions
 
@@ -63,16 +63,8 @@ def hidden_cautions(result: CaseResult) -> list[str]:
 def blind_fix(blind: BlindSpots, low_format: str) -> str:
     """Returns what to write into the spec, as far as a trial has shown that it helps."""
     for metric in blind.at_chance:
-        if metric.is_constant:
-            return (
-                f"look at what {middle(metric.metric, NAME)} is given, and what it compares: decoded outputs "
-                "or labels seem to be the same for every sample"
-            )
         if metric.as_well:
-            return (
-                f"check that {middle(metric.metric, NAME)} compares each output with its own label: one "
-                "label per input, in the order of the inputs, numbered as the classes of the output"
-            )
+            return _chance_fix(metric)
     accept = "To accept weak criteria, give the case the key 'accept_blind: REASON'"
     if blind.remedy is not None:
         reached = f"{low_format} keeps it with {number(blind.remedy.value)} dB, and these outputs do not"
@@ -84,9 +76,9 @@ def blind_fix(blind: BlindSpots, low_format: str) -> str:
     if _is_lost(near):
         return f"add to 'criteria:' {_wish(near)} and run again: it fails then, and layers are searched"
     return (
-        "use inputs that differ more: outputs shuffled between these miss only limits from "
-        f"{near.limit:g} dB on, {low_format} has {number(near.value)} dB; or judge by labels: {by_task}. "
-        f"{accept}"
+        f"no 'sqnr_db' limit works here: only {near.limit:g} dB and more would catch shuffled outputs, and "
+        f"{low_format} has {number(near.value)} dB. Use inputs that differ more, or a metric of your task, like "
+        f"{by_task}. {accept}"
     )
 
 
@@ -108,12 +100,37 @@ def _dead_text(dead: DeadCandidate) -> str:
 
 
 def _chance_text(metric: ChanceMetric) -> str:
-    name = middle(metric.metric, NAME)
-    values = f"{name} of the baseline is {number(metric.baseline)}, of shuffled outputs "
+    name, baseline, chance = middle(metric.metric, NAME), number(metric.baseline), number(metric.chance)
     if metric.is_constant:
-        return f"{values}the same"
-    values += number(metric.chance)
-    if metric.as_well:
-        lower = ", or is lower better?" if ":" in metric.metric else "?"
-        return f"{values}: labels in another order{lower}"
-    return f"{values}, hardly better than chance: look at the labels"
+        return f"{name} is {baseline} for the baseline, and the same for shuffled outputs"
+    if not metric.as_well:
+        return f"check the labels: {name} is hardly better than chance, {baseline} against {chance}"
+    if _is_users(metric) and baseline != chance:
+        better = "lower" if metric.baseline < metric.chance else "higher"
+        return f"{name} is {baseline} for the baseline, {chance} for shuffled outputs: is {better} better?"
+    return f"{name} of the baseline is {baseline}, of shuffled outputs {chance}: do the labels match?"
+
+
+def _chance_fix(metric: ChanceMetric) -> str:
+    """What to check where a metric of labels scores useless outputs as high as the baseline's."""
+    name = middle(metric.metric, NAME)
+    if metric.is_constant:
+        ignores = f"if both differ, {name} ignores one of them or hides an exception"
+        return (
+            "compare the labels and the decoded outputs of three samples. If all labels are the same, check "
+            "how their file is read; if all outputs are, check the float model and its inputs"
+            + (f"; {ignores}" if _is_users(metric) else "")
+        )
+    labels = "one label per input, in the order of the inputs, numbered as the classes of the output"
+    if not _is_users(metric) or metric.baseline == metric.chance:
+        return f"check the labels: {labels} (from 0 or from 1?)"
+    if metric.baseline < metric.chance:
+        direction = "if a lower value is better, add 'lower_is_better: true' to the criterion"
+    else:
+        direction = "if a higher value is better, remove 'lower_is_better' from the criterion"
+    return f"{direction}; else check that {name} compares each output with its own label: {labels}"
+
+
+def _is_users(metric: ChanceMetric) -> bool:
+    """Whether the metric is a function or class of the user, named ``file.py:name``."""
+    return ":" in metric.metric

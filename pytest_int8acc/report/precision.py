@@ -96,6 +96,8 @@ def precision_cautions(contract: PrecisionContract | None) -> list[str]:
         if low == "INT8" and share:
             meant = f"{{int8_share: {math.floor(100 * share) / 100:g}}}"
             text += f"; quantize them, or accept it with the criterion {meant}"
+        elif low == "INT8":
+            text += "; quantize their inputs and their weights"
         cautions.append(text)
     return cautions
 
