@@ -37,7 +37,9 @@ def blind_cautions(result: CaseResult) -> list[str]:
         kept = few([_dead_text(dead) for dead in missed], 2)
         start = f"accepted ({middle(result.blind_reason, NAME)}): " if result.blind_reason else ""
         outputs = dict.fromkeys(f"'{middle(dead.output, NAME)}'" for dead in missed if dead.output)
-        add = f"; add a criterion on {next(iter(outputs))}" if outputs and not (result.blind_reason or named) else ""
+        add = ""
+        if outputs and not (result.blind_reason or named):
+            add = f"; add a criterion on {next(iter(outputs))}"
         cautions.append(f"{start}{kept} would pass unnoticed{add}")
     return cautions
 
@@ -77,8 +79,8 @@ def blind_fix(blind: BlindSpots, low_format: str) -> str:
         return f"add to 'criteria:' {_wish(near)} and run again: it fails then, and layers are searched"
     return (
         f"no 'sqnr_db' limit works here: only {near.limit:g} dB and more would catch shuffled outputs, and "
-        f"{low_format} has {number(near.value)} dB. Use inputs that differ more, or a metric of your task, like "
-        f"{by_task}. {accept}"
+        f"{low_format} has {number(near.value)} dB. Use inputs that differ more, or a metric of your task, "
+        f"like {by_task}. {accept}"
     )
 
 
