@@ -11,10 +11,9 @@ import numpy as np
 
 from benchmarks.faults import misscale, per_tensor_weights
 from pytest_int8acc.data import Dataset, open_dataset
-from pytest_int8acc.graph.groups import find_groups
+from pytest_int8acc.graph.layout import find_groups, quantize
 from pytest_int8acc.graph.model import Model
 from pytest_int8acc.graph.network import Network
-from pytest_int8acc.graph.quantize import quantize
 from pytest_int8acc.observers.methods import calibrate
 from pytest_int8acc.scores.criteria import MetricLimit, OutputLimits
 from pytest_int8acc.scores.tasks import Labels

@@ -8,10 +8,9 @@ from dataclasses import replace
 import numpy as np
 import onnx
 
-from pytest_int8acc.graph.groups import Layout
+from pytest_int8acc.graph.layout import Layout, quantize_weight
 from pytest_int8acc.graph.model import Editor, Model, put_constant
 from pytest_int8acc.graph.network import Edge, Network
-from pytest_int8acc.graph.quantize import quantize_weight
 
 #: Per node type, the axis of the weight (input 1) along which outputs and inputs lie.
 _OUT_AXIS = {"Conv": 0, "MatMul": 1, "Gemm": 0}

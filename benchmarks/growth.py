@@ -16,16 +16,14 @@ from benchmarks.nets import large
 from benchmarks.simulate import simulator
 from pytest_int8acc.answer.layers import outputs_of_groups
 from pytest_int8acc.answer.symptoms import Surroundings
-from pytest_int8acc.graph.fp16_network import emulate_network, network_to_fp16
-from pytest_int8acc.graph.groups import find_groups
-from pytest_int8acc.graph.instrument import build_instrument
+from pytest_int8acc.graph.half_network import emulate_network, network_to_fp16
+from pytest_int8acc.graph.instrument import build_instrument, with_quantized_twins
+from pytest_int8acc.graph.layout import find_groups, quantize
 from pytest_int8acc.graph.lint import lint, lint_scales
 from pytest_int8acc.graph.model import Model
 from pytest_int8acc.graph.network import Network
 from pytest_int8acc.graph.plan import apply
 from pytest_int8acc.graph.qdq import read_qdq
-from pytest_int8acc.graph.quantize import quantize
-from pytest_int8acc.graph.twins import with_quantized_twins
 from pytest_int8acc.results.causes import Cause
 from pytest_int8acc.search import STRATEGIES
 

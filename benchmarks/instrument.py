@@ -19,10 +19,10 @@ from onnx import helper
 
 from benchmarks.case import BATCH
 from benchmarks.nets import CASES
+from pytest_int8acc.graph.half import to_fp16
 from pytest_int8acc.graph.instrument import build_instrument
 from pytest_int8acc.graph.network import Edge, Group, Network, Plan
 from pytest_int8acc.graph.plan import apply
-from pytest_int8acc.graph.to_fp16 import to_fp16
 from pytest_int8acc.runtime.onnxruntime import OrtEngine
 from pytest_int8acc.tensors import Feed
 

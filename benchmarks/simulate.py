@@ -7,11 +7,11 @@ from pathlib import Path
 
 from benchmarks.case import BATCH, Case, dataset
 from pytest_int8acc.case.shapes import tensor_shapes
+from pytest_int8acc.graph.half import to_fp16
 from pytest_int8acc.graph.instrument import Instrument, build_instrument
 from pytest_int8acc.graph.macs import macs, sized_tensors
 from pytest_int8acc.graph.model import Model
 from pytest_int8acc.graph.network import Network, Plan
-from pytest_int8acc.graph.to_fp16 import to_fp16
 from pytest_int8acc.lab.evaluators import Simulated
 from pytest_int8acc.lab.simulator import Simulator
 from pytest_int8acc.runtime.onnxruntime import OrtEngine

@@ -22,12 +22,11 @@ from pytest_int8acc.case.forms import (
 )
 from pytest_int8acc.data import open_dataset
 from pytest_int8acc.graph.emulate import emulate_half
-from pytest_int8acc.graph.groups import find_groups
+from pytest_int8acc.graph.half import to_fp16
+from pytest_int8acc.graph.layout import find_groups, quantize
 from pytest_int8acc.graph.load import load_model
 from pytest_int8acc.graph.model import Model, save_model
 from pytest_int8acc.graph.plan import apply
-from pytest_int8acc.graph.quantize import quantize
-from pytest_int8acc.graph.to_fp16 import to_fp16
 from pytest_int8acc.observers.methods import calibrate
 from pytest_int8acc.observers.scales import Scales
 from pytest_int8acc.spec.int8 import CalibrationMethod

@@ -12,9 +12,9 @@ import numpy as np
 from benchmarks.half.networks import Part, build, inputs
 from pytest_int8acc.answer import check
 from pytest_int8acc.graph.formats import FP16
-from pytest_int8acc.graph.low_network import low_network
+from pytest_int8acc.graph.half import to_fp16
+from pytest_int8acc.graph.half_network import low_network
 from pytest_int8acc.graph.model import Model, save_model
-from pytest_int8acc.graph.to_fp16 import to_fp16
 from pytest_int8acc.results import CaseResult
 from pytest_int8acc.runtime.onnxruntime import OrtEngine
 from pytest_int8acc.settings import Settings

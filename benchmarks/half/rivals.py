@@ -28,12 +28,12 @@ from benchmarks.half.parts import FAULTS
 from benchmarks.tables import table
 from pytest_int8acc.errors import Int8accError
 from pytest_int8acc.graph.formats import FP16
+from pytest_int8acc.graph.half import to_fp16
+from pytest_int8acc.graph.half_network import fused, low_network
 from pytest_int8acc.graph.load import load_model
-from pytest_int8acc.graph.low_network import fused, low_network
 from pytest_int8acc.graph.model import Model, save_model
 from pytest_int8acc.graph.network import Plan
 from pytest_int8acc.graph.plan import fp32_nodes
-from pytest_int8acc.graph.to_fp16 import to_fp16
 from pytest_int8acc.graph.types import FLOAT, value_types
 from pytest_int8acc.tensors import Array
 

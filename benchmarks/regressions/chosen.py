@@ -14,9 +14,8 @@ from benchmarks.faults import outlier_channel
 from benchmarks.regressions.entry import Entry, Planted, Truth
 from benchmarks.regressions.networks import Net, calibrated, net
 from benchmarks.regressions.plant import from_qdq, from_scales, misscaled
-from pytest_int8acc.graph.extra_outputs import with_extra_outputs
 from pytest_int8acc.graph.load import normalize
-from pytest_int8acc.graph.model import Model, make_model
+from pytest_int8acc.graph.model import Model, make_model, with_extra_outputs
 
 _KIND = "chosen inside the graph"
 _HEAT = "/heat/heat.1/Conv"

@@ -11,8 +11,7 @@ import numpy as np
 import yaml
 
 from benchmarks.regressions.networks import BATCH, VALIDATION
-from pytest_int8acc.graph.extra_outputs import without_extra_outputs
-from pytest_int8acc.graph.model import Model, save_model
+from pytest_int8acc.graph.model import Model, save_model, without_extra_outputs
 from pytest_int8acc.tensors import Feed
 
 #: Where a fault shows: in the criteria, where it moves one; in a finding, since TensorRT would reject the

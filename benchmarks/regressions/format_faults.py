@@ -20,8 +20,8 @@ from benchmarks.regressions.plant import (
     without_edges,
 )
 from benchmarks.regressions.quantizer import LEGAL, dynamically_quantized, quantized
+from pytest_int8acc.graph.layout import quantize_weight
 from pytest_int8acc.graph.network import Network
-from pytest_int8acc.graph.quantize import quantize_weight
 
 _RELU_READERS = {
     "cnn": "/4/conv/Conv",

@@ -13,9 +13,9 @@ from benchmarks.regressions.data import samples
 from benchmarks.regressions.entry import Planted, Truth
 from benchmarks.regressions.networks import CALIBRATION, Net
 from benchmarks.regressions.plant import Change, from_qdq
+from pytest_int8acc.graph.layout import quantize_weight
 from pytest_int8acc.graph.model import Model
 from pytest_int8acc.graph.network import Edge, Group, Network, Quantization
-from pytest_int8acc.graph.quantize import quantize_weight
 
 #: Node and its input, and what becomes of how it is quantized; None: nothing.
 Places = Mapping[tuple[str, int], Change | None]

@@ -11,11 +11,11 @@ from pathlib import Path
 from benchmarks.case import dataset
 from benchmarks.regressions.data import MODELS, samples
 from pytest_int8acc.graph.formats import FP8, INT8, Format
-from pytest_int8acc.graph.groups import Layout, find_groups
-from pytest_int8acc.graph.load import QDQ_OPSET, load_model, normalize, raise_opset
+from pytest_int8acc.graph.layout import Layout, find_groups, quantize
+from pytest_int8acc.graph.load import load_model, normalize
 from pytest_int8acc.graph.model import Model
 from pytest_int8acc.graph.network import Network
-from pytest_int8acc.graph.quantize import quantize
+from pytest_int8acc.graph.opsets import QDQ_OPSET, raise_opset
 from pytest_int8acc.observers.methods import calibrate
 from pytest_int8acc.spec.int8 import CalibrationMethod
 from pytest_int8acc.tensors import Feed

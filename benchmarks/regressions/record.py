@@ -19,8 +19,7 @@ from pytest_int8acc.case.plan_file import (
     read_plan,
 )
 from pytest_int8acc.errors import Int8accError
-from pytest_int8acc.graph.extra_outputs import without_extra_outputs
-from pytest_int8acc.graph.model import marked_fix
+from pytest_int8acc.graph.model import marked_fix, without_extra_outputs
 from pytest_int8acc.report.search import reason
 from pytest_int8acc.report.summary import summary
 from pytest_int8acc.results import CaseResult, Culprit

@@ -16,12 +16,12 @@ from benchmarks.regressions import judge
 from benchmarks.regressions.entry import Planted
 from pytest_int8acc.case.shapes import tensor_shapes
 from pytest_int8acc.graph.formats import FORMATS
+from pytest_int8acc.graph.half import to_fp16
 from pytest_int8acc.graph.instrument import build_instrument
 from pytest_int8acc.graph.load import load_model
 from pytest_int8acc.graph.macs import macs, sized_tensors
 from pytest_int8acc.graph.model import Model, save_model
 from pytest_int8acc.graph.qdq import read_qdq
-from pytest_int8acc.graph.to_fp16 import to_fp16
 from pytest_int8acc.runtime.onnxruntime import OrtEngine
 
 #: Sets tried for one entry.

@@ -22,10 +22,9 @@ import numpy as np
 from benchmarks.rivals.tasks import CULPRITS, NOISE, write
 from benchmarks.tables import table
 from pytest_int8acc.case.shapes import tensor_shapes
-from pytest_int8acc.graph.groups import find_groups
+from pytest_int8acc.graph.layout import find_groups, quantize
 from pytest_int8acc.graph.load import load_model
 from pytest_int8acc.graph.macs import macs, sized_tensors
-from pytest_int8acc.graph.quantize import quantize
 
 ROOT = Path(__file__).parents[2]
 #: Environment (None: this one) and what to run in it.

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from pytest_int8acc.graph.split_groups import Piece
+from pytest_int8acc.graph.instrument import Piece
 from pytest_int8acc.lab.interventions import Interventions
 from pytest_int8acc.observers.values import TensorValues
 from pytest_int8acc.results.causes import Ablation, Cause, TakenKind

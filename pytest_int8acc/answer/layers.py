@@ -16,10 +16,10 @@ from pytest_int8acc.case.measured import Measured
 from pytest_int8acc.data import Batch, Dataset
 from pytest_int8acc.data.dataset import real_rows
 from pytest_int8acc.errors import EngineError
-from pytest_int8acc.graph.extra_outputs import giving
+from pytest_int8acc.graph.instrument import with_quantized_twins
+from pytest_int8acc.graph.model import giving
 from pytest_int8acc.graph.network import Network
 from pytest_int8acc.graph.plan import apply
-from pytest_int8acc.graph.twins import with_quantized_twins
 from pytest_int8acc.graph.types import FLOAT, value_types
 from pytest_int8acc.observers.collect import CHUNK_BYTES, cut_batches, row_sizes
 from pytest_int8acc.observers.edges import FirstSamples

@@ -17,8 +17,8 @@ from functools import partial
 import numpy as np
 
 from pytest_int8acc.errors import EngineError
+from pytest_int8acc.graph.half_network import fewer_casts
 from pytest_int8acc.graph.index import holders
-from pytest_int8acc.graph.low_network import fewer_casts
 from pytest_int8acc.lab.evaluators import Simulated
 from pytest_int8acc.lab.inputs import split
 from pytest_int8acc.lab.lab import Lab, Proof

@@ -28,8 +28,8 @@ from pytest_int8acc.answer.scales import (
 )
 from pytest_int8acc.graph.migrate import migrate
 from pytest_int8acc.graph.network import Network, Plan, Precision, symmetric
+from pytest_int8acc.graph.norms import find_norms
 from pytest_int8acc.graph.plan import activation_scales
-from pytest_int8acc.graph.spelled_norms import find_norms
 from pytest_int8acc.lab.lab import Lab, Source
 from pytest_int8acc.lab.run_budget import RunBudget
 from pytest_int8acc.results import Migration, SearchOutcome

@@ -17,12 +17,12 @@ from onnx import helper
 from pytest_int8acc.clock import current
 from pytest_int8acc.errors import EngineError, Int8accError, ModelError
 from pytest_int8acc.goldens.outputs import write_npz
+from pytest_int8acc.graph.half import to_fp16
 from pytest_int8acc.graph.index import captured
 from pytest_int8acc.graph.load import load_model
 from pytest_int8acc.graph.model import Model, replacing_models, write_model
 from pytest_int8acc.graph.network import Group, Network, Precision
 from pytest_int8acc.graph.plan import apply
-from pytest_int8acc.graph.to_fp16 import to_fp16
 from pytest_int8acc.graph.types import value_types
 from pytest_int8acc.names import in_code, in_markdown
 from pytest_int8acc.observers.edges import reach

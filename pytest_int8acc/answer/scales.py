@@ -15,11 +15,9 @@ import numpy as np
 
 from pytest_int8acc.errors import ModelError
 from pytest_int8acc.graph.formats import FP16, INT8, INT32
-from pytest_int8acc.graph.groups import find_groups
-from pytest_int8acc.graph.migrate import by_weight
+from pytest_int8acc.graph.layout import by_weight, find_groups, quantize_weight
 from pytest_int8acc.graph.network import Edge, Network, Plan, Precision, Quantization, TensorScale, symmetric
 from pytest_int8acc.graph.plan import fresh_weights, weight_axis
-from pytest_int8acc.graph.quantize import quantize_weight
 from pytest_int8acc.lab.run_budget import RunBudget
 from pytest_int8acc.lab.simulator import Simulator
 from pytest_int8acc.observers.methods import CANDIDATES, FEW_BINS

@@ -14,7 +14,7 @@ from pytest_int8acc.answer.samples import worst_samples
 from pytest_int8acc.case.measured import Measured
 from pytest_int8acc.errors import DataError, Int8accError
 from pytest_int8acc.fix import FixFiles, write_fix
-from pytest_int8acc.graph.extra_outputs import without_extra_outputs
+from pytest_int8acc.graph.model import without_extra_outputs
 from pytest_int8acc.lab.lab import Lab, Proof
 from pytest_int8acc.results import CaseResult, Diagnosis, Part, PhaseName, SearchOutcome
 

@@ -21,10 +21,9 @@ from numpy.typing import NDArray
 
 from pytest_int8acc.answer.ablations import OUTLIER_RATIO
 from pytest_int8acc.graph.formats import FP16, FP32, UINT8, Format, along
-from pytest_int8acc.graph.groups import WEIGHTED, channel_axis, origins
+from pytest_int8acc.graph.layout import WEIGHTED, origins, quantize_weight, scales_axis
 from pytest_int8acc.graph.model import Model
 from pytest_int8acc.graph.network import Edge, Group, Network, Precision, Quantization
-from pytest_int8acc.graph.quantize import quantize_weight
 from pytest_int8acc.lab.lab import Lab
 from pytest_int8acc.lab.losses import TensorLoss
 from pytest_int8acc.observers.edges import (
@@ -285,7 +284,7 @@ def weight_facts(
     name, original = _original(edge, sources, given.shape)
     weight, axis = original.astype(np.float64), quantization.axis
     if node.op_type in WEIGHTED:
-        axis = channel_axis(node, edge.index, weight.ndim)
+        axis = scales_axis(node, edge.index, weight.ndim)
     best = quantize_weight(weight.astype(np.float32), axis, quantization.format.symmetric).dequantize()
     shares = _shares(energy, axis, weight)
     signal = float((shares * weight**2).sum())

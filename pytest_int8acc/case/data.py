@@ -13,7 +13,7 @@ from pytest_int8acc.data.dataset import ROWS
 from pytest_int8acc.errors import DataError
 from pytest_int8acc.files import special
 from pytest_int8acc.graph.formats import FORMATS, Format
-from pytest_int8acc.graph.groups import Layout, origins
+from pytest_int8acc.graph.layout import Layout, origins
 from pytest_int8acc.graph.model import Model
 from pytest_int8acc.observers.methods import Options, calibrate
 from pytest_int8acc.observers.scale_files import load_scales

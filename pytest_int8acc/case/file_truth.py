@@ -17,9 +17,8 @@ from pytest_int8acc.case.forms import (
 )
 from pytest_int8acc.data import Dataset
 from pytest_int8acc.errors import EngineError, ModelError, listed
-from pytest_int8acc.graph.extra_outputs import giving
-from pytest_int8acc.graph.load import LEAST_OPSET
-from pytest_int8acc.graph.model import Model, put_constant
+from pytest_int8acc.graph.model import Model, giving, put_constant
+from pytest_int8acc.graph.opsets import LEAST_OPSET
 from pytest_int8acc.graph.plan import apply
 from pytest_int8acc.graph.same import Computations, unrounded
 from pytest_int8acc.graph.types import computes_in_half, value_types

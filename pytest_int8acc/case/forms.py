@@ -11,17 +11,16 @@ from pytest_int8acc.case.plan_file import (
     read_plan,
 )
 from pytest_int8acc.errors import CriterionError, EngineError, ModelError, SpecError, listed
-from pytest_int8acc.graph.extra_outputs import with_extra_outputs, without_extra_outputs
 from pytest_int8acc.graph.formats import FP8, INT8, Format
-from pytest_int8acc.graph.groups import find_groups
+from pytest_int8acc.graph.half_network import low_network
 from pytest_int8acc.graph.index import inner_names
-from pytest_int8acc.graph.load import QDQ_OPSET, lift, load_model
-from pytest_int8acc.graph.low_network import low_network
-from pytest_int8acc.graph.model import Model, is_marked_fix
+from pytest_int8acc.graph.layout import find_groups, quantize
+from pytest_int8acc.graph.load import lift, load_model
+from pytest_int8acc.graph.model import Model, is_marked_fix, with_extra_outputs, without_extra_outputs
 from pytest_int8acc.graph.network import Network, Plan, Precision
+from pytest_int8acc.graph.opsets import QDQ_OPSET
 from pytest_int8acc.graph.plan import apply, fp32_nodes, guard, merge, moved
 from pytest_int8acc.graph.qdq import is_qdq, read_qdq
-from pytest_int8acc.graph.quantize import quantize
 from pytest_int8acc.graph.types import value_types
 from pytest_int8acc.observers.observer import Observer
 from pytest_int8acc.runtime.forms import EngineForm, Form, ImplicitForm, ModelForm

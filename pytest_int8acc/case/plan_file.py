@@ -29,12 +29,12 @@ import onnx
 from pytest_int8acc.errors import SpecError
 from pytest_int8acc.files import readable
 from pytest_int8acc.graph.formats import INT8, INTEGERS, format_of
-from pytest_int8acc.graph.low_network import fused
+from pytest_int8acc.graph.half_network import fused
 from pytest_int8acc.graph.migrate import find_site, migrate, sites
 from pytest_int8acc.graph.model import Model
 from pytest_int8acc.graph.network import Network, Plan, Precision, TensorScale
+from pytest_int8acc.graph.norms import find_norms
 from pytest_int8acc.graph.plan import activation_scales, computed_floats, misfit, quantized_tensors
-from pytest_int8acc.graph.spelled_norms import find_norms
 from pytest_int8acc.names import shown
 from pytest_int8acc.results.causes import Rescale
 from pytest_int8acc.results.search import PLAN_VERSION

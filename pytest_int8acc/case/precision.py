@@ -13,9 +13,9 @@ from pytest_int8acc.case.shapes import (
     macs_of,
 )
 from pytest_int8acc.data import Dataset
-from pytest_int8acc.graph.asked import low_products
 from pytest_int8acc.graph.formats import INT8
 from pytest_int8acc.graph.index import body_names
+from pytest_int8acc.graph.macs import low_products
 from pytest_int8acc.results import (
     EngineInfo,
     LayerShare,

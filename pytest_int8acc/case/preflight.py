@@ -31,7 +31,7 @@ from pytest_int8acc.data import Dataset
 from pytest_int8acc.data.layout import read_layout
 from pytest_int8acc.errors import EngineError, blaming
 from pytest_int8acc.graph.formats import FP16
-from pytest_int8acc.graph.groups import moves_values
+from pytest_int8acc.graph.layout import moves_values
 from pytest_int8acc.graph.model import Model
 from pytest_int8acc.results import Role
 from pytest_int8acc.runtime.forms import Form

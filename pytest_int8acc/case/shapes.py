@@ -10,9 +10,8 @@ from onnx import TensorProto, helper
 from pytest_int8acc.data import Dataset
 from pytest_int8acc.data.layout import read_layout
 from pytest_int8acc.errors import EngineError
-from pytest_int8acc.graph.extra_outputs import end_with
 from pytest_int8acc.graph.macs import inferred_shapes, leading_outputs, unsized, work
-from pytest_int8acc.graph.model import Model
+from pytest_int8acc.graph.model import Model, end_with
 from pytest_int8acc.graph.network import Network
 from pytest_int8acc.runtime.onnxruntime import CPU, Sessions
 from pytest_int8acc.tensors import Feed

@@ -11,13 +11,13 @@ from pathlib import Path
 import onnx
 
 from pytest_int8acc.files import seen_from
-from pytest_int8acc.graph.load import LEAST_OPSET
-from pytest_int8acc.graph.low_network import fused
+from pytest_int8acc.graph.half_network import fused
 from pytest_int8acc.graph.migrate import migrate
 from pytest_int8acc.graph.model import Model, make_model
 from pytest_int8acc.graph.network import Network, Plan, Precision
+from pytest_int8acc.graph.norms import fuse_norms
+from pytest_int8acc.graph.opsets import LEAST_OPSET
 from pytest_int8acc.graph.plan import quantized_tensors
-from pytest_int8acc.graph.spelled_norms import fuse_norms
 
 #: Written beside the fix where the names in the user's own file are not those that the plan uses.
 NAMED_MODEL = "float.onnx"

@@ -1,16 +1,19 @@
-"""What the graph tells of its activations before it runs: channels, signs, and where NaN would show."""
+"""What the graph tells of its tensors before it runs: signs, spread of NaN, choices, joined outputs."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping
+import re
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import accumulate, pairwise
 
 import onnx
 
-from pytest_int8acc.graph.groups import WEIGHTED, moves_values
 from pytest_int8acc.graph.index import Index, attribute, captured
+from pytest_int8acc.graph.layout import AFFINE, ALIKE, MAX_STEPS, RESHAPING, ChannelTracer, reshaped_axis
 from pytest_int8acc.graph.model import Model
-from pytest_int8acc.graph.parts import made_channels
 from pytest_int8acc.graph.types import FLOAT, FLOAT16, value_types
+from pytest_int8acc.tensors import Array, Dim
 
 #: Make nothing below 0 of what is not.
 _KEEP_SIGN = {
@@ -32,53 +35,6 @@ CHOOSING = frozenset(
     | {"BatchedNMS_TRT", "EfficientNMS_ONNX_TRT"}
 )
 _OF_SHAPES = frozenset({"Shape", "Size", "ConstantOfShape"})
-
-
-def channel_axis(op_type: str, index: int, rank: int, mixes: bool = False) -> int | None:
-    """The axis of an activation that holds its channels, which its reader sums over; None: no such axis.
-
-    A product that ``mixes`` rows sums over these.
-    """
-    if rank < 2:
-        return None
-    if mixes and index == 1:
-        return rank - 1
-    if op_type in ("MatMul", "Gemm"):
-        return rank - 1 if index == 0 else rank - 2
-    return 1 if rank != 3 or op_type.startswith("Conv") else 2
-
-
-def mixing(model: Model) -> frozenset[str]:
-    """Products that take weighted means of rows, as attention does of its values: after a Softmax."""
-    found = set[str]()
-    for node in model.graph.node:
-        before = model.index.producer.get(node.input[0]) if node.op_type == "MatMul" else None
-        while before is not None and moves_values(before):
-            before = model.index.producer.get(before.input[0])
-        if before is not None and before.op_type == "Softmax":
-            found.add(node.name)
-    return frozenset(found)
-
-
-def channel_axes(model: Model, tensors: Iterable[str]) -> dict[str, tuple[int, int]]:
-    """Tensor to its channel axis and its rank: by the first reader with weights, else by what makes it.
-
-    Where that does not tell, by the first reader. Tensors are left out whose rank is not known, or whose
-    channels lie on the first axis.
-    """
-    values, mixes, found = model.values(), mixing(model), dict[str, tuple[int, int]]()
-    candidates = {t: len(shape) for t in tensors if t in values and (shape := values[t].shape) is not None}
-    made = made_channels(model, candidates)
-    for tensor, rank in candidates.items():
-        readers = model.index.readers(tensor)
-        weighted = [reader for reader in readers if reader[0].op_type in WEIGHTED]
-        axis = None if weighted else made.get(tensor)
-        if axis is None and readers:
-            node, index = (*weighted, *readers)[0]
-            axis = channel_axis(node.op_type, index, rank, node.name in mixes)
-        if axis:
-            found[tensor] = axis, rank
-    return found
 
 
 def not_negative(model: Model) -> set[str]:
@@ -152,3 +108,224 @@ def _floats_before(node: onnx.NodeProto, index: Index, types: Mapping[str, int])
             yield name
         else:
             yield from _floats_before(before, index, types)
+
+
+#: A tensor's name that says what it holds, like ``boxes``; exporters' names have digits and slashes.
+_WORD = re.compile(r"[A-Za-z]+(_[A-Za-z]+)*")
+#: Kind of what lies between 0 and 1 by its operator.
+SCORES = "scores"
+#: Operators whose results are scores.
+_SCORING = frozenset({"Sigmoid", "Softmax", "HardSigmoid"})
+#: Operators that pick some of the elements of their first input.
+_PICKING = frozenset({"Transpose", "Slice", "Split", "Gather", "ReduceMax", "MaxPool", "Expand", "Tile"})
+#: Nodes that are visited at most, for one model.
+_MAX_NODES = 4096
+
+_Shape = tuple[Dim, ...]
+
+
+@dataclass(frozen=True)
+class Segment:
+    """A range along an axis of a tensor that comes from one tensor."""
+
+    size: int
+    kind: str
+    """``scores`` or empty."""
+    tensor: str
+    """What is joined."""
+
+    @property
+    def label(self) -> str:
+        """What it is called: scores, or its tensor's name where that is a plain word."""
+        return self.kind or (self.tensor if _WORD.fullmatch(self.tensor) else "")
+
+
+def joined(model: Model, output: str) -> tuple[int, tuple[Segment, ...]] | None:
+    """Returns along which axis an output is joined, and of what; None where it is of one piece.
+
+    Axis 0, which counts the samples, is not looked at. Of several axes the first is taken along which scores
+    meet what is none.
+    """
+    joiner = _Joiner(model)
+    if not joiner.reaches_concat(output):
+        return None
+    shape = ChannelTracer(model).shape(output) or ()
+    found = {axis: joiner.segments(output, axis, 0) for axis in range(1, len(shape))}
+    known = {axis: segments for axis, segments in found.items() if segments and len(segments) > 1}
+    mixed = [axis for axis, segments in known.items() if len({s.kind for s in segments}) > 1]
+    for axis in [*mixed, *known]:
+        return axis, tuple(known[axis])
+    return None
+
+
+def holds_scores(model: Model, output: str) -> bool:
+    """Whether all elements of an output come from a Sigmoid or Softmax."""
+    return _Joiner(model).kind(output) == SCORES
+
+
+class _Joiner:
+    """Follows an output backwards into the tensors that it is joined of."""
+
+    def __init__(self, model: Model) -> None:
+        self._model = model
+        self._made = model.index.producer
+        self._tracer = ChannelTracer(model)
+        self._steps = 0
+
+    def reaches_concat(self, tensor: str) -> bool:
+        """Whether a Concat is met on the way back, before shapes are asked for, which takes longer."""
+        for _ in range(MAX_STEPS):
+            node = self._made.get(tensor)
+            if node is None:
+                return False
+            if node.op_type == "Concat":
+                return len(node.input) > 1
+            before = self._tracer.source(node)
+            if before is None:
+                return False
+            tensor = before
+        return False
+
+    def size(self, tensor: str, axis: int) -> int | None:
+        """The size of a tensor along an axis, where it is known."""
+        shape = self._tracer.shape(tensor) or ()
+        size = shape[axis] if axis < len(shape) else None
+        return size if isinstance(size, int) else None
+
+    def segments(self, tensor: str, axis: int, depth: int) -> list[Segment] | None:
+        """What a tensor is joined of along an axis; None where sizes are not known."""
+        self._steps += 1
+        node = self._made.get(tensor)
+        found = None
+        if node is not None and depth < MAX_STEPS and self._steps < _MAX_NODES:
+            found = self._joined(node, tensor, axis, depth + 1)
+        if found is not None and len(found) == 1:  # a factor may have changed the unit
+            name = tensor if _WORD.fullmatch(tensor) else found[0].tensor
+            return [replace(found[0], kind=self.kind(tensor), tensor=name)]
+        if found is not None:
+            return found
+        size = self.size(tensor, axis)
+        return None if size is None else [Segment(size, self.kind(tensor), tensor)]
+
+    def _joined(self, node: onnx.NodeProto, tensor: str, axis: int, depth: int) -> list[Segment] | None:
+        source = self._tracer.source(node)
+        if node.op_type == "Concat":
+            return self._of_concat(node, axis, depth)
+        if source is None:
+            return None
+        if node.op_type == "Transpose":
+            rank = len(self._tracer.shape(tensor) or ())
+            perm = attribute(node, "perm", list(reversed(range(rank))))
+            return self.segments(source, int(perm[axis]), depth)
+        if node.op_type in RESHAPING:
+            before = reshaped_axis(self._tracer.shape(source), self._tracer.shape(tensor), axis)
+            return None if before is None else self.segments(source, before, depth)
+        if node.op_type in ("Slice", "Split"):
+            return self._of_cut(node, tensor, axis, depth)
+        ranks = {len(self._tracer.shape(name) or ()) for name in (source, tensor)}
+        if node.op_type in AFFINE and len(ranks) > 1:
+            return None
+        return self.segments(source, axis, depth)
+
+    def _of_concat(self, node: onnx.NodeProto, axis: int, depth: int) -> list[Segment] | None:
+        rank = len(self._tracer.shape(node.output[0]) or ())
+        along = int(attribute(node, "axis", 0)) % max(rank, 1)
+        inputs = [self.segments(name, axis, depth) for name in node.input]
+        if along == axis:
+            inputs = self._with_deduced(node, axis, inputs)
+        known = [segments for segments in inputs if segments is not None]
+        if len(known) < len(inputs):
+            return None
+        if along == axis:
+            return [segment for segments in known for segment in segments]
+        return _aligned(known)
+
+    def _with_deduced(
+        self, node: onnx.NodeProto, axis: int, inputs: Sequence[list[Segment] | None]
+    ) -> list[list[Segment] | None]:
+        """The inputs with the size of one that is not known, where the whole tells it."""
+        total, missing = self.size(node.output[0], axis), [i for i, s in enumerate(inputs) if s is None]
+        if total is None or len(missing) != 1:
+            return list(inputs)
+        rest = total - sum(segment.size for segments in inputs for segment in segments or ())
+        name = node.input[missing[0]]
+        found = list(inputs)
+        found[missing[0]] = [Segment(rest, self.kind(name), name)]
+        return found
+
+    def _of_cut(self, node: onnx.NodeProto, tensor: str, axis: int, depth: int) -> list[Segment] | None:
+        """Of a Slice or Split: those segments that are left."""
+        rank = len(self._tracer.shape(node.input[0]) or ())
+        inner = self.segments(node.input[0], axis, depth)
+        if inner is None or not rank:
+            return None
+        if node.op_type == "Split":
+            if int(attribute(node, "axis", 0)) % rank != axis:
+                return inner
+            sizes = [self.size(name, axis) for name in node.output]
+            place = list(node.output).index(tensor)
+            before = [size for size in sizes[:place] if size is not None]
+            size = sizes[place]
+            if len(before) < place or size is None:
+                return None
+            return _cut(inner, sum(before), sum(before) + size)
+        starts, ends, axes, steps = (self._integers(node, i) for i in (1, 2, 3, 4))
+        if starts is None or ends is None:
+            return None
+        axes = list(range(len(starts))) if axes is None else [place % rank for place in axes]
+        if axis not in axes:
+            return inner
+        place = axes.index(axis)
+        if steps is not None and steps[place] != 1:
+            return None
+        total = sum(segment.size for segment in inner)
+        start, stop, _ = slice(starts[place], ends[place]).indices(total)
+        return _cut(inner, start, stop)
+
+    def _integers(self, node: onnx.NodeProto, place: int) -> list[int] | None:
+        """A constant input as integers; None where there is none."""
+        if place >= len(node.input) or not node.input[place]:
+            return None
+        array: Array | None = self._model.constants().get(node.input[place])
+        return None if array is None else [int(value) for value in array.ravel()]
+
+    def kind(self, tensor: str, depth: int = 0) -> str:
+        """``scores`` where all elements of a tensor come from a Sigmoid or Softmax; else empty."""
+        node = self._made.get(tensor)
+        self._steps += 1
+        if node is None or depth > MAX_STEPS or self._steps > _MAX_NODES:
+            return ""
+        if node.op_type in _SCORING:
+            return SCORES
+        if node.op_type in ALIKE | RESHAPING | _PICKING:
+            return self.kind(node.input[0], depth + 1)
+        if node.op_type == "Concat":  # of scores
+            return SCORES if all(self.kind(name, depth + 1) for name in node.input) else ""
+        if node.op_type == "Mul":  # of an objectness and classes; a factor that is constant has another unit
+            return SCORES if all(self.kind(name, depth + 1) for name in node.input) else ""
+        return ""
+
+
+def _cut(segments: Iterable[Segment], start: int, stop: int) -> list[Segment]:
+    """What lies from ``start`` to ``stop``."""
+    found, place = list[Segment](), 0
+    for segment in segments:
+        low, high = max(start, place), min(stop, place + segment.size)
+        if low < high:
+            found.append(replace(segment, size=high - low))
+        place += segment.size
+    return found
+
+
+def _aligned(rows: Sequence[list[Segment]]) -> list[Segment] | None:
+    """One list of several along the same axis: cut wherever one of them is; scores where all are."""
+    ends = [list(accumulate(segment.size for segment in row)) for row in rows]
+    if not ends or len({row[-1] for row in ends if row}) != 1:
+        return None
+    places = sorted({0, *(end for row in ends for end in row)})
+    found = []
+    for start, stop in pairwise(places):
+        cut = [_cut(row, start, stop)[0] for row in rows]
+        kind = cut[0].kind if len({segment.kind for segment in cut}) == 1 else ""
+        found.append(Segment(stop - start, kind, cut[0].tensor if len(cut) == 1 else ""))
+    return found

@@ -8,10 +8,7 @@ Identity, Cast or arithmetic with other constants folded into one initializer.
 
 from __future__ import annotations
 
-import contextlib
 import copy
-import functools
-from collections.abc import Collection, Mapping
 from dataclasses import replace
 from pathlib import Path
 
@@ -23,32 +20,21 @@ from onnx import TensorProto, numpy_helper
 from onnx.inliner import inline_local_functions
 
 from pytest_int8acc.errors import ModelError
-from pytest_int8acc.graph.groups import WEIGHTED
+from pytest_int8acc.graph.fold import fold_constants, fold_sizes
 from pytest_int8acc.graph.index import all_graphs, all_nodes, attribute, refill, take_name
-from pytest_int8acc.graph.model import Model, make_model, put_constant
-from pytest_int8acc.graph.old_opsets import OLDEST, to_opset_13
-from pytest_int8acc.graph.sizes import computed, fold_sizes
-from pytest_int8acc.graph.trt_fp8 import holds_trt_fp8, standard_fp8
+from pytest_int8acc.graph.model import Model, make_model
+from pytest_int8acc.graph.opsets import (
+    LEAST_IR,
+    LEAST_OPSET,
+    QDQ_OPSET,
+    holds_trt_fp8,
+    meaning_since,
+    raise_opset,
+    standard_fp8,
+)
 from pytest_int8acc.graph.validate import validated
 from pytest_int8acc.tensors import Array
 
-#: Per-channel QuantizeLinear and DequantizeLinear exist from here on.
-LEAST_OPSET = 13
-#: They take FP16 and FP8 from here on (ONNX operator changelog).
-QDQ_OPSET = 19
-#: Nodes on constants alone that are folded: they move or rename weights, or change their type.
-_MOVES = frozenset({"Identity", "Transpose", "Reshape", "Squeeze", "Unsqueeze", "Flatten", "Cast"})
-#: Folded, too, where the result is no larger: weights stored as integers come with a scale and an offset.
-_SCALES = frozenset({"Mul", "Div", "Add", "Sub"})
-#: Operators of ``LEAST_OPSET`` that only took more types, and options that change nothing where they are
-#: absent (ONNX operator changelog), up to the opset below.
-_WIDENED = frozenset(
-    {"Add", "AveragePool", "Cast", "Constant", "CumSum", "DequantizeLinear", "Div", "Equal", "GRU"}
-    | {"GreaterOrEqual", "Identity", "If", "LSTM", "LeakyRelu", "LessOrEqual", "Loop", "Mul", "PRelu", "Pad"}
-    | {"Pow", "QuantizeLinear", "RNN", "Relu", "Reshape", "Resize", "Scan", "ScatterElements", "ScatterND"}
-    | {"Shape", "Size", "Sub", "Where"}
-)
-_WIDENED_TO = 19
 _PROTOBUF_BYTES = 1 << 31
 #: Initializers need not be among the graph's inputs from this IR version on.
 _IR_OF_UNLISTED_INITIALIZERS = 4
@@ -87,7 +73,7 @@ def normalize(model: Model) -> Model:
     _hoist_constants(model)  # the converter writes axes as Constant nodes
     model = make_model(model.proto, model.weights, name)
     _name_nodes(model.graph)
-    model = fold_sizes(_fold(model))
+    model = fold_sizes(fold_constants(model))
     return replace(
         _tell_kernels(standard_fp8(model) if holds_trt_fp8(model) else model), extra_outputs=extra_outputs
     )
@@ -104,37 +90,6 @@ def _inlined(model: Model) -> onnx.ModelProto:
         raise ModelError(f"{model.name}: its local functions cannot be inlined: {line}") from error
 
 
-def raise_opset(model: Model, least: int) -> Model:
-    """``model`` in opset ``least`` at least; what is older than opset 7, or than 13 is by then, is converted.
-
-    Raises:
-        ModelError: A node has no equal in the newer opset, or ONNX's version converter fails.
-    """
-    if model.opset < OLDEST:
-        model = _converted(model, OLDEST)
-    if model.opset < LEAST_OPSET <= least:
-        model = to_opset_13(model)
-    return _converted(model, least)
-
-
-def _converted(model: Model, least: int) -> Model:
-    """``model`` in opset ``least`` at least, by ONNX's version converter."""
-    if model.opset >= least:
-        return model
-    ir_version = model.proto.ir_version
-    try:
-        proto = onnx.version_converter.convert_version(model.proto, least)
-    except Exception as error:  # the converter raises bare RuntimeErrors of many kinds
-        line = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
-        raise ModelError(
-            f"{model.name}: opset {model.opset} cannot be converted to {least}, which is needed here: "
-            f"{line}. Export the model with opset {least} or later."
-        ) from error
-    # The converter stamps the newest IR version, which older runtimes refuse.
-    proto.ir_version = max(ir_version, _LEAST_IR.get(least, 10))
-    return replace(make_model(proto, model.weights, model.name), extra_outputs=model.extra_outputs)
-
-
 def lift(model: Model, least: int) -> Model:
     """``model`` in opset ``least`` at least, in normal form before and after; see ``raise_opset``.
 
@@ -147,7 +102,7 @@ def lift(model: Model, least: int) -> Model:
     proto = copy.deepcopy(model.proto)
     for entry in proto.opset_import:
         entry.version = least if entry.domain in ("", "ai.onnx") else entry.version
-    proto.ir_version = max(proto.ir_version, _LEAST_IR.get(least, 10))
+    proto.ir_version = max(proto.ir_version, LEAST_IR.get(least, 10))
     return Model(proto, model.weights, model.name)
 
 
@@ -155,30 +110,6 @@ def _means_the_same(node: onnx.NodeProto, opset: int, newer: int) -> bool:
     if node.domain not in ("", "ai.onnx"):
         return True
     return meaning_since(node, opset) == meaning_since(node, newer)
-
-
-def meaning_since(node: onnx.NodeProto, opset: int) -> int:
-    """The opset from which ONNX's operator has its meaning of ``opset``; -1 where ONNX does not know it."""
-    since = _form_since(node.op_type, opset)
-    if not LEAST_OPSET < since <= _WIDENED_TO:
-        return since
-    widened = node.op_type in _WIDENED
-    if node.op_type == "BatchNormalization":  # its statistics of a batch became other outputs
-        widened = len(node.output) == 1 and not attribute(node, "training_mode", 0)
-    if node.op_type == "Split":  # the number of equal parts became an attribute
-        widened = len(node.input) > 1
-    return _form_since(node.op_type, LEAST_OPSET) if widened else since
-
-
-@functools.cache
-def _form_since(op_type: str, opset: int) -> int:
-    try:
-        return int(onnx.defs.get_schema(op_type, opset, "").since_version)
-    except onnx.defs.SchemaError:
-        return -1
-
-
-_LEAST_IR = {13: 7, 14: 7, 15: 8, 16: 8, 17: 8, 18: 8, 19: 9, 20: 9, 21: 10, 22: 10, 23: 11}
 
 
 def _read(path: Path) -> onnx.ModelProto:
@@ -307,41 +238,3 @@ def _tell_kernels(model: Model) -> Model:
         if kernel and all(isinstance(size, int) for size in kernel):
             node.attribute.append(onnx.helper.make_attribute("kernel_shape", list(kernel)))
     return model
-
-
-def _fold(model: Model) -> Model:
-    """Fold nodes that move, retype or scale constants, so that a weight is an initializer of its reader."""
-    constants = model.constants()
-    editor = model.edit()
-    kept = []
-    weighted = [node for node in editor.graph.node if node.op_type in WEIGHTED and len(node.input) > 1]
-    weights = {node.input[1] for node in weighted}
-    for node in editor.graph.node:
-        if _folds(node, constants, weights):
-            try:
-                array = computed(node, [constants[name] for name in node.input], model.opset)
-            except Exception as error:  # of any type: see there
-                said = f"'{node.name}' ({node.op_type}) cannot be computed from its constants"
-                raise ModelError(f"{model.name}: {said}: {error}") from error
-            constants[node.output[0]] = array
-            put_constant(editor.graph.initializer.add(), node.output[0], array, editor.weights)
-        else:
-            kept.append(node)
-    if len(kept) == len(editor.graph.node):
-        return model
-    editor.set_nodes(kept)
-    return editor.done()
-
-
-def _folds(node: onnx.NodeProto, constants: Mapping[str, Array], weights: Collection[str]) -> bool:
-    if node.domain != "" or any(name not in constants for name in node.input):
-        return False
-    if node.op_type == "ConstantOfShape":  # any other tensor of one repeated value would only take memory
-        return node.output[0] in weights
-    if node.op_type in _SCALES:
-        one, other = (constants[name] for name in node.input)
-        shapes = one.shape, other.shape
-        with contextlib.suppress(ValueError):  # told where it is computed
-            return one.dtype == other.dtype and np.broadcast_shapes(*shapes) in shapes
-        return True
-    return node.op_type in _MOVES

@@ -3,13 +3,16 @@
 Migration divides each channel of an activation by a factor and multiplies the weights that read it by the
 same one, so the float function stays (SmoothQuant, arXiv:2211.10438, section 4; between two convolutions it
 is cross-layer equalization, arXiv:1906.04721, section 4.1). In the product of a query and a key the key is
-multiplied. The division is folded into what makes the activation, see ``channels``. Where nothing can take
-it, or others read the activation too, a Mul is inserted before the readers.
+multiplied. The division is folded into the node that makes the activation:
+
+    LayerNorm, Conv, Gemm, MatMul, Mul, Div ──→ Relu, pools, Reshape, Transpose, Split ──→ activation
+
+Where no node can take the division, or others read the activation too, a Mul is inserted before the readers.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -17,12 +20,11 @@ import onnx
 from onnx import helper
 
 from pytest_int8acc.errors import ModelError
-from pytest_int8acc.graph.channels import Channels, Way, divided
 from pytest_int8acc.graph.formats import INT32, along
 from pytest_int8acc.graph.index import attribute
-from pytest_int8acc.graph.model import Editor
+from pytest_int8acc.graph.layout import by_input, by_weight, input_channels, output_axis, quantize_weight
+from pytest_int8acc.graph.model import Editor, Model
 from pytest_int8acc.graph.network import Edge, Network, Quantization, with_edges
-from pytest_int8acc.graph.quantize import quantize_weight
 from pytest_int8acc.tensors import Array
 
 
@@ -89,7 +91,7 @@ def weight_maxima(network: Network, site: Site) -> Array:
     found = np.zeros(site.channels, np.float32)
     for reader in site.readers:
         node = nodes[reader]
-        split = _by_input(constants[node.input[1]], node, site.channels)
+        split = by_input(constants[node.input[1]], node)
         others = tuple(i for i in range(split.ndim) if i not in (0, 2))
         found = np.maximum(found, np.abs(split).max(axis=others).reshape(-1))
     return found
@@ -158,13 +160,11 @@ class _Graph:
             return self._product(tensor)
         first = self.nodes[readers[0]]
         axis = 1 if first.op_type == "Conv" else -1
-        channels = self._channels(first)
-        alike = all(
-            (self.nodes[r].op_type == "Conv") == (axis == 1) and self._channels(self.nodes[r]) == channels
-            for r in readers
-        )
-        if not alike:
-            return None
+        channels = self._input_channels(first)
+        for node in (self.nodes[reader] for reader in readers):
+            is_convolution = node.op_type == "Conv"
+            if is_convolution != (axis == 1) or self._input_channels(node) != channels:
+                return None
         rank = self.constants[first.input[1]].ndim
         return Site(tensor, axis, rank, channels, tuple(readers), seen=(tensor,))
 
@@ -206,11 +206,8 @@ class _Graph:
             return False
         return node.op_type == "Conv" or self.constants[node.input[1]].ndim == 2
 
-    def _channels(self, node: onnx.NodeProto) -> int:
-        weight = self.constants[node.input[1]]
-        if node.op_type == "Conv":
-            return int(weight.shape[1] * attribute(node, "group", 1))
-        return int(weight.shape[1 if attribute(node, "transB", 0) else 0])
+    def _input_channels(self, node: onnx.NodeProto) -> int:
+        return input_channels(node, self.constants[node.input[1]])
 
 
 def _in_a_row(ways: Sequence[Way], channels: int) -> str:
@@ -291,18 +288,309 @@ def _requantized(old: Quantization, array: Array) -> Quantization:
     return replace(fresh, scale=fresh.scale.astype(old.scale.dtype, copy=False))
 
 
-def _by_input(weight: Array, node: onnx.NodeProto, channels: int) -> Array:
-    """A weight as [groups, outputs, inputs per group, ...]; a matrix as [1, outputs, inputs]."""
-    if node.op_type == "Conv":
-        groups = channels // weight.shape[1]
-        return weight.reshape(groups, weight.shape[0] // groups, *weight.shape[1:])
-    return np.asarray(weight if attribute(node, "transB", 0) else weight.T)[None]
+#: Nodes that commute with a positive factor per channel, whichever axis the channels lie on.
+_HOMOGENEOUS = frozenset({"Relu", "LeakyRelu", "Identity", "Dropout"})
+#: The same, for channels on axis 1.
+_POOLS = frozenset({"MaxPool", "AveragePool", "GlobalAveragePool", "GlobalMaxPool"})
+_GLOBAL = frozenset({"GlobalAveragePool", "GlobalMaxPool"})
+#: Nodes that give a part of their input along one axis.
+_PARTS = frozenset({"Slice", "Gather", "Split"})
+#: With a constant that is not larger they keep their input's shape.
+_ELEMENTWISE = frozenset({"Add", "Mul", "Div"})
+#: Nodes with a scale and a bias per channel (inputs 1 and 2).
+NORMS = frozenset({"LayerNormalization", "BatchNormalization", "InstanceNormalization"})
 
 
-def by_weight(factors: Array, weight: Array, node: onnx.NodeProto) -> Array:
-    """Numbers of input channels, [channels], shaped to multiply the weight of a Conv, Gemm or MatMul."""
-    if node.op_type != "Conv":
-        return along(factors, 1 if attribute(node, "transB", 0) else 0, 2)
-    groups = factors.size // weight.shape[1]
-    rows = factors.reshape(groups, -1).repeat(weight.shape[0] // groups, axis=0)
-    return rows.reshape(*weight.shape[:2], *[1] * (weight.ndim - 2))
+@dataclass(frozen=True, eq=False)
+class Way:
+    """A tensor that factors pass, and its place in them."""
+
+    tensor: str
+    which: Array
+    """Integers: the factor of each channel, of axis 1 or aligned with the last axes as in broadcasting.
+
+    -1 takes none.
+    """
+    front: bool
+    """The channels lie on axis 1, and ``which`` has one dimension."""
+
+    def spread(self, factors: Array) -> Array:
+        """The factors of the tensor's channels."""
+        return np.append(factors, np.ones_like(factors[:1]))[self.which]
+
+
+class Channels:
+    """A model, asked which nodes take the factors of an activation."""
+
+    def __init__(self, model: Model) -> None:
+        """Keep the model; nothing is looked for."""
+        self.constants, self.index = model.constants(), model.index
+
+    def ways(
+        self, tensor: str, readers: Collection[tuple[str, int]], starts: Sequence[Way]
+    ) -> list[Way] | None:
+        """From ``tensor`` up to the one whose node takes its factors; None where none does.
+
+        Args:
+            tensor: An activation.
+            readers: Nodes that are made for the factors, and the positions at which they read it.
+            starts: Where its channels may be said to lie.
+        """
+        reading = [(node.name, position) for node, position in self.index.readers(tensor)]
+        if tensor in self.index.public or reading != list(readers):
+            return None
+        return next(filter(None, map(self._up, starts)), None)
+
+    def _up(self, way: Way) -> list[Way] | None:
+        node = self.index.producer.get(way.tensor)
+        if node is None or node.domain not in ("", "ai.onnx"):
+            return None
+        if len([o for o in node.output if o]) > 1 and node.op_type != "Split":
+            return None
+        takes = self._takes(node, way)
+        if takes and not self._is_number(node):
+            return [way]
+        for before in self._before(node, way):
+            if self.index.only_reader(before.tensor) is not None or self._is_parted(before.tensor):
+                rest = self._up(before)
+                if rest is not None:
+                    return [way, *rest]
+        return [way] if takes else None
+
+    def _is_number(self, node: onnx.NodeProto) -> bool:
+        """Whether the node multiplies by one number, or divides by one: nodes before it may take factors."""
+        given = [self.constants[name] for name in node.input if name in self.constants]
+        return node.op_type in ("Mul", "Div") and [array.size for array in given] == [1]
+
+    def _takes(self, node: onnx.NodeProto, way: Way) -> bool:
+        """Whether constants of the node can be divided by the factors in place of its output."""
+        constants, count = self.constants, way.which.size
+        rest = [name for name in node.input[1:] if name]
+        last = way.which.ndim == 1 and not way.front
+        if node.op_type in NORMS:
+            layer = node.op_type == "LayerNormalization"
+            right = last and attribute(node, "axis", -1) == -1 if layer else way.front
+            return right and all(name in constants and constants[name].shape == (count,) for name in rest)
+        if node.op_type in ("Conv", "Gemm", "MatMul"):
+            if not rest or any(name not in constants for name in rest):
+                return False
+            weight = constants[rest[0]]
+            axis = output_axis(node, 1, weight.ndim)
+            if axis is None or weight.shape[axis] != count:
+                return False
+            if node.op_type == "Conv":
+                return way.front
+            return weight.ndim == 2 and (last or (node.op_type == "Gemm" and way.front))
+        is_factor = node.op_type == "Mul" or (node.op_type == "Div" and node.input[1] in constants)
+        return is_factor and not way.front and self._constant_fits(node, way)
+
+    def _constant_fits(self, node: onnx.NodeProto, way: Way) -> bool:
+        """Whether one of two inputs is a constant that has the channels, or one value for all of them."""
+        shapes = [self.constants[name].shape for name in node.input if name in self.constants]
+        if len(node.input) != 2 or len(shapes) != 1:
+            return False
+        tail = shapes[0][-way.which.ndim :]
+        return all(have in (1, want) for have, want in zip(tail[::-1], way.which.shape[::-1], strict=False))
+
+    def _before(self, node: onnx.NodeProto, way: Way) -> Iterator[Way]:
+        """Where the factors of a node's output may come from; they are where a node takes them."""
+        source, which, front = node.input[0], way.which, way.front
+        if node.op_type in _HOMOGENEOUS or (node.op_type in _POOLS and front):
+            yield Way(source, which, front)
+        elif self._flattens(node) and which.ndim == 1:
+            yield Way(source, which, front=True)
+        elif node.op_type == "Transpose" and attribute(node, "perm", []):
+            yield _before_transpose(source, attribute(node, "perm", []), way)
+        elif node.op_type in _PARTS and not front:
+            yield from self._before_part(node, way)
+        elif node.op_type in ("Squeeze", "Unsqueeze") and not front:
+            yield from self._before_squeeze(node, which)
+        elif node.op_type == "Reshape" and node.input[1] in self.constants and not front:
+            yield from self._before_reshape(source, self.constants[node.input[1]].tolist(), which)
+        elif self._is_number(node) or (
+            node.op_type == "Add" and not front and self._constant_fits(node, way)
+        ):
+            yield Way(next(name for name in node.input if name not in self.constants), which, front)
+        elif node.op_type == "Mul" and not self.constants.keys() & set(node.input):
+            yield from (Way(name, which, front) for name in dict.fromkeys(node.input))
+        elif node.op_type == "MatMul" and not front and self._columns(node, which):
+            yield Way(node.input[1], which, front)
+
+    def _flattens(self, node: onnx.NodeProto) -> bool:
+        """Whether the node makes rows of what was pooled to one value per channel."""
+        before = self.index.producer.get(node.input[0])
+        flat = node.op_type == "Reshape" or (node.op_type == "Flatten" and attribute(node, "axis", 1) == 1)
+        return flat and before is not None and before.op_type in _GLOBAL
+
+    def _columns(self, node: onnx.NodeProto, which: Array) -> bool:
+        """Whether the factors are those of columns, which the second of two activations gives."""
+        if self.constants.keys() & set(node.input) or (which.ndim > 1 and which.shape[-2] != 1):
+            return False
+        return which.ndim <= 2 or len(self.shape(node.input[1])) >= which.ndim
+
+    def _before_reshape(self, source: str, target: list[int], which: Array) -> Iterator[Way]:
+        """The last axis kept, split into two before, or made of two: what takes the factors tells."""
+        tail = [size for size in self.shape(source)[-2:] if size is not None]
+        if which.ndim == 1 and len(tail) == 2 and tail[0] * tail[1] == which.size:
+            yield Way(source, which.reshape(tail), front=False)
+        if which.ndim == 1 and target[-1] in (-1, which.size):
+            yield Way(source, which, front=False)
+        count = max(which.ndim, 2)
+        fits = all(have in (1, want) for have, want in zip(which.shape[::-1], target[::-1], strict=False))
+        if len(target) > count and min(target[-count:]) > 0 and fits:
+            yield Way(source, np.broadcast_to(which, target[-count:]).reshape(-1), front=False)
+
+    def _before_part(self, node: onnx.NodeProto, way: Way) -> Iterator[Way]:
+        """The whole that a part is taken from; the other parts take no factors."""
+        part, shape = self._part(node, way.tensor), self.shape(node.input[0])
+        if part is None:
+            return
+        axis, chosen, kept = part
+        size = shape[axis] or 0
+        which = _in_full(way.which, len(shape) - (not kept))
+        which = which if kept else np.expand_dims(which, axis)
+        if which.shape[axis] not in (1, chosen.size):
+            return
+        whole = np.full([*which.shape[:axis], size, *which.shape[axis + 1 :]], -1)
+        whole[(slice(None),) * axis + (chosen,)] = which
+        yield Way(node.input[0], _tail(whole), front=False)
+
+    def _before_squeeze(self, node: onnx.NodeProto, which: Array) -> Iterator[Way]:
+        """The factors with, or without, the axes of size 1 that the node takes off, or adds."""
+        before, after = self.shape(node.input[0]), self.shape(node.output[0])
+        if not before or not after:
+            return
+        axes, whole = self._axes(node, max(len(before), len(after))), _in_full(which, len(after))
+        squeezed = node.op_type == "Squeeze"
+        whole = np.expand_dims(whole, axes) if squeezed else np.squeeze(whole, axes)
+        yield Way(node.input[0], _tail(whole), front=False)
+
+    def _axes(self, node: onnx.NodeProto, rank: int) -> tuple[int, ...]:
+        """Of a Squeeze or Unsqueeze, counted from the front; none where they are not known."""
+        given = attribute(node, "axes", [])
+        if len(node.input) > 1 and node.input[1] in self.constants:
+            given = self.constants[node.input[1]].reshape(-1).tolist()
+        return tuple(sorted(axis % rank for axis in given))
+
+    def _part(self, node: onnx.NodeProto, output: str) -> tuple[int, Array, bool] | None:
+        """The axis, which places along it an output holds, and whether it keeps the axis; None: not known."""
+        shape, given = self.shape(node.input[0]), [name for name in node.input[1:] if name]
+        if not shape or any(name not in self.constants for name in given):
+            return None
+        numbers = [self.constants[name].reshape(-1).tolist() for name in given]
+        axis, step = attribute(node, "axis", 0), 1
+        if node.op_type == "Slice":
+            (axis, *more), step = (*numbers[2:3], [0])[0], (*numbers[3:4], [1])[0][0]
+            if more or len(numbers[0]) > 1:
+                return None
+        axis %= len(shape)
+        if (size := shape[axis]) is None:
+            return None
+        places = np.arange(size)
+        if node.op_type == "Slice":
+            return axis, places[numbers[0][0] : numbers[1][0] : step], True
+        if node.op_type == "Gather":
+            return (axis, places[numbers[0]], False) if self.constants[given[0]].ndim == 0 else None
+        count, place = len(node.output), list(node.output).index(output)
+        sizes = numbers[0] if numbers else attribute(node, "split", []) or [-(-size // count)] * count
+        return axis, places[sum(sizes[:place]) : sum(sizes[: place + 1])], True
+
+    def _is_parted(self, tensor: str) -> bool:
+        """Whether all that read a tensor take parts of it along one axis, none of them twice."""
+        reading = [(node, position) for node, position in self.index.readers(tensor)]
+        if tensor in self.index.public or any(n.op_type not in _PARTS or p for n, p in reading):
+            return False
+        parts = [self._part(node, output) for node, _ in reading for output in node.output]
+        axes = {part[0] for part in parts if part is not None}
+        taken = [place for part in parts if part is not None for place in part[1].tolist()]
+        return None not in parts and len(axes) == 1 and len(set(taken)) == len(taken)
+
+    def shape(self, tensor: str) -> list[int | None]:
+        """The tensor's last sizes as Reshape and weights tell them; None for what inputs decide."""
+        node = self.index.producer.get(tensor)
+        if node is None:
+            return []
+        if node.op_type == "Reshape" and node.input[1] in self.constants:
+            return [size if size > 0 else None for size in self.constants[node.input[1]].tolist()]
+        if node.op_type in ("MatMul", "Gemm"):
+            weight = self.constants.get(node.input[1])
+            if weight is not None:
+                return [None, weight.shape[0 if attribute(node, "transB", 0) else -1]]
+            shape = self.shape(node.input[1])
+            return [*shape[:-2], None, shape[-1]] if len(shape) > 1 else []
+        if node.op_type == "Transpose":
+            shape, perm = self.shape(node.input[0]), attribute(node, "perm", [])
+            return [shape[axis] for axis in perm] if len(perm) == len(shape) else []
+        if node.op_type in _HOMOGENEOUS:
+            return self.shape(node.input[0])
+        if node.op_type in _PARTS:
+            return self._shape_of_part(node, tensor)
+        if node.op_type in ("Squeeze", "Unsqueeze"):
+            return self._shape_of_squeezed(node)
+        rest = [name for name in node.input if name not in self.constants]
+        if node.op_type not in _ELEMENTWISE or len(rest) != 1:
+            return []
+        shape, other = self.shape(rest[0]), next(n for n in node.input if n in self.constants)
+        sizes = zip(shape[::-1], self.constants[other].shape[::-1], strict=False)
+        return shape if all(more in (1, size) for size, more in sizes) else []
+
+    def _shape_of_part(self, node: onnx.NodeProto, tensor: str) -> list[int | None]:
+        part, shape = self._part(node, tensor), self.shape(node.input[0])
+        if part is None:
+            return []
+        axis, chosen, kept = part
+        return [*shape[:axis], *[chosen.size] * kept, *shape[axis + 1 :]]
+
+    def _shape_of_squeezed(self, node: onnx.NodeProto) -> list[int | None]:
+        shape = self.shape(node.input[0])
+        added = len(self._axes(node, 1)) * (node.op_type == "Unsqueeze")
+        axes = self._axes(node, len(shape) + added) if shape else ()
+        if not axes:
+            return []
+        if not added:
+            return [size for axis, size in enumerate(shape) if axis not in axes]
+        sizes = iter(shape)
+        return [1 if axis in axes else next(sizes) for axis in range(len(shape) + added)]
+
+
+def _in_full(which: Array, rank: int) -> Array:
+    """With a dimension for each axis of the tensor."""
+    return which.reshape([1] * (rank - which.ndim) + list(which.shape))
+
+
+def _tail(which: Array) -> Array:
+    """Without the leading dimensions of size 1."""
+    while which.ndim > 1 and which.shape[0] == 1:
+        which = which[0]
+    return which
+
+
+def _before_transpose(source: str, perm: Sequence[int], way: Way) -> Way:
+    which = along(way.which, 1, len(perm)) if way.front else way.which
+    before = _in_full(which, len(perm)).transpose(np.argsort(perm))
+    if len(perm) > 1 and before.shape[1] == before.size > 1:
+        at_front = Way(source, before.reshape(-1), front=True)
+        return at_front if len(perm) > 2 else Way(source, before.reshape(-1), front=False)
+    return Way(source, _tail(before), front=False)
+
+
+def divided(node: onnx.NodeProto, way: Way, factors: Array, constants: dict[str, Array]) -> dict[int, Array]:
+    """The node's constants, by position, such that its output is divided by the way's factors.
+
+    Asked of the node that takes them, and of an Add on the way there.
+    """
+    spread, last = way.spread(factors), 0 if attribute(node, "transB", 0) else 1
+    places: list[tuple[int, int]] = []
+    if node.op_type in NORMS or node.op_type == "Conv":
+        places = [(1, 0), (2, 0)]
+    elif node.op_type == "Gemm":
+        places = [(1, last), (2, -1)]
+    elif node.op_type in ("MatMul", "Mul", "Div", "Add"):
+        places = [(i, -1) for i, read in enumerate(node.input) if read in constants]
+    found = {}
+    for index, axis in places:
+        if index < len(node.input) and node.input[index]:
+            array = constants[node.input[index]]
+            by = spread if axis == -1 else along(spread, axis, max(array.ndim, 1))
+            found[index] = array * by if node.op_type == "Div" else array / by
+    return found

@@ -13,13 +13,13 @@ from numpy.typing import DTypeLike
 from onnx import helper
 
 from pytest_int8acc.errors import ModelError
-from pytest_int8acc.graph.extra_outputs import giving
 from pytest_int8acc.graph.formats import Format
-from pytest_int8acc.graph.groups import WEIGHTED, channel_axis
+from pytest_int8acc.graph.half import scale_in
+from pytest_int8acc.graph.half_network import fused
 from pytest_int8acc.graph.index import all_graphs, refill
-from pytest_int8acc.graph.low_network import fused
+from pytest_int8acc.graph.layout import WEIGHTED, quantize_weight, scales_axis
 from pytest_int8acc.graph.migrate import migrate
-from pytest_int8acc.graph.model import Editor, Model
+from pytest_int8acc.graph.model import Editor, Model, giving
 from pytest_int8acc.graph.network import (
     Edge,
     LeftHigh,
@@ -30,8 +30,6 @@ from pytest_int8acc.graph.network import (
     by_node,
     with_edges,
 )
-from pytest_int8acc.graph.quantize import quantize_weight
-from pytest_int8acc.graph.to_fp16 import scale_in
 from pytest_int8acc.graph.types import FLOAT, FLOAT16, value_types
 from pytest_int8acc.tensors import Array, did_you_mean
 
@@ -232,7 +230,7 @@ def fresh_weights(network: Network, names: Iterable[str]) -> dict[str, TensorSca
 def weight_axis(node: onnx.NodeProto, edge: Edge, rank: int) -> int | None:
     """The axis of a constant's scales: as its reader wants it, or the present one where that moves values."""
     if node.op_type in WEIGHTED and edge.index < 2:
-        return channel_axis(node, edge.index, rank)
+        return scales_axis(node, edge.index, rank)
     return edge.quantization.axis
 
 

@@ -11,8 +11,9 @@ from onnx import helper, numpy_helper
 
 from pytest_int8acc.graph.formats import BF16, FP16
 from pytest_int8acc.graph.index import all_graphs, all_nodes, attribute, bodies, captured, refill
-from pytest_int8acc.graph.load import body_constants, meaning_since
+from pytest_int8acc.graph.load import body_constants
 from pytest_int8acc.graph.model import Editor, Model, is_external, put_constant
+from pytest_int8acc.graph.opsets import meaning_since
 from pytest_int8acc.graph.types import BFLOAT16, FLOAT, FLOAT16
 from pytest_int8acc.tensors import Array
 

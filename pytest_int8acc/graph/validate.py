@@ -29,7 +29,7 @@ from pytest_int8acc.graph.model import (
     make_model,
     put_constant,
 )
-from pytest_int8acc.graph.trt_fp8 import STANDARD
+from pytest_int8acc.graph.opsets import TRT_FP8
 from pytest_int8acc.tensors import Array
 
 #: Nodes in this domain pass onnx.checker whatever their operators are.
@@ -41,7 +41,7 @@ _IR_OF_FUNCTIONS = 8
 #: Local functions that come to more nodes than this when they are inlined would fill the memory.
 _MAX_INLINED_NODES = 1_000_000
 #: Of any domain: ONNX Runtime has QuantizeLinear and DequantizeLinear of its own.
-_QUANTIZERS = frozenset({"QuantizeLinear", "DequantizeLinear", *STANDARD})
+_QUANTIZERS = frozenset({"QuantizeLinear", "DequantizeLinear", *TRT_FP8})
 #: Inputs of control flow, from the first one on, that are a trip count or a condition.
 _CONTROLS = {"If": 1, "Loop": 2}
 

@@ -10,10 +10,9 @@ from pathlib import Path
 
 import onnx
 
-from pytest_int8acc.graph.flow import CHOOSING, choices
+from pytest_int8acc.graph.flow import CHOOSING, SCORES, Segment, choices, joined
 from pytest_int8acc.graph.index import all_nodes, attribute, captured, subgraphs
 from pytest_int8acc.graph.model import Model
-from pytest_int8acc.graph.parts import SCORES, Segment, joined
 from pytest_int8acc.graph.types import value_types
 from pytest_int8acc.tensors import Dim, TensorInfo
 

@@ -15,8 +15,8 @@ from pytest_int8acc.data import RandomSource, open_dataset
 from pytest_int8acc.data.layout import read_layout
 from pytest_int8acc.errors import DataError, Int8accError, ModelError
 from pytest_int8acc.files import create_file, seen_from
-from pytest_int8acc.graph.groups import find_groups
 from pytest_int8acc.graph.index import all_nodes
+from pytest_int8acc.graph.layout import find_groups
 from pytest_int8acc.graph.load import load_model
 from pytest_int8acc.graph.model import Model
 from pytest_int8acc.graph.qdq import is_qdq, read_qdq

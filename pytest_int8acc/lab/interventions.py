@@ -9,8 +9,8 @@ from types import MappingProxyType
 
 import numpy as np
 
+from pytest_int8acc.graph.instrument import Piece, split_groups
 from pytest_int8acc.graph.network import Plan, TensorScale
-from pytest_int8acc.graph.split_groups import Piece, split_groups
 from pytest_int8acc.lab.lab import Lab
 from pytest_int8acc.lab.run_budget import RunBudget
 from pytest_int8acc.lab.simulator import Simulator

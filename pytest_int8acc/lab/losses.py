@@ -8,8 +8,8 @@ from dataclasses import dataclass, replace
 
 from pytest_int8acc.data import Dataset
 from pytest_int8acc.graph.formats import Format
+from pytest_int8acc.graph.instrument import with_rounded_twins
 from pytest_int8acc.graph.network import Network
-from pytest_int8acc.graph.twins import with_rounded_twins
 from pytest_int8acc.runtime.onnxruntime import Sessions
 
 #: Samples that are looked at.

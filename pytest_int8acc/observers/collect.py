@@ -20,10 +20,10 @@ from onnx import TensorProto, helper
 from pytest_int8acc.clock import current
 from pytest_int8acc.data.dataset import Batch, real_rows
 from pytest_int8acc.data.layout import Layout, read_layout
-from pytest_int8acc.graph.extra_outputs import end_with
-from pytest_int8acc.graph.flow import channel_axes, not_negative, shown_at
+from pytest_int8acc.graph.flow import not_negative, shown_at
 from pytest_int8acc.graph.formats import INT8, Format
-from pytest_int8acc.graph.model import Editor, Model
+from pytest_int8acc.graph.layout import channel_axes
+from pytest_int8acc.graph.model import Editor, Model, end_with
 from pytest_int8acc.observers.values import BINS, Bins, TensorValues
 from pytest_int8acc.runtime.onnxruntime import CPU, Sessions
 from pytest_int8acc.runtime.run import with_progress

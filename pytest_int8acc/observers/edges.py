@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 
 from pytest_int8acc.data import Batch, Dataset
 from pytest_int8acc.data.layout import read_layout
-from pytest_int8acc.graph.flow import channel_axis, mixing
 from pytest_int8acc.graph.formats import FP8, INT8, Format, along
+from pytest_int8acc.graph.layout import mixing, summed_axis
 from pytest_int8acc.graph.model import Model
 from pytest_int8acc.graph.network import Edge, Network, Quantization
 from pytest_int8acc.observers.collect import tensor_batches
@@ -236,7 +236,7 @@ def measure_edges(
     what = f"measuring {len(first)} tensors"
     for tensor, values in tensor_batches(model, held, counted, what, sessions):
         edge = first[tensor]
-        axis = channel_axis(readers[edge.node].op_type, edge.index, values.ndim, edge.node in mixes)
+        axis = summed_axis(readers[edge.node].op_type, edge.index, values.ndim, edge.node in mixes)
         if tensor in bins:
             bins[tensor].add(values)
         for quantization in stats[tensor].values():

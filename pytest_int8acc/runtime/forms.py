@@ -10,10 +10,10 @@ import numpy as np
 
 from pytest_int8acc.data import Dataset
 from pytest_int8acc.graph.formats import FP16, Format
+from pytest_int8acc.graph.half import to_fp16
 from pytest_int8acc.graph.model import Model
 from pytest_int8acc.graph.network import Precision
 from pytest_int8acc.graph.plan import with_outputs
-from pytest_int8acc.graph.to_fp16 import to_fp16
 from pytest_int8acc.spec.int8 import Algorithm
 
 

@@ -19,11 +19,10 @@ from onnx import TensorProto, helper, numpy_helper, parser
 
 from pytest_int8acc.data import Dataset
 from pytest_int8acc.errors import EngineError, MissingBackendError
-from pytest_int8acc.graph.emulate import casts_to_half, emulate_half
+from pytest_int8acc.graph.emulate import casts_to_half, emulate_half, holds_fp8, spell_out_fp8
 from pytest_int8acc.graph.formats import INT8
 from pytest_int8acc.graph.index import all_graphs, refill
 from pytest_int8acc.graph.model import Model, make_model, save_model
-from pytest_int8acc.graph.spell_fp8 import holds_fp8, spell_out_fp8
 from pytest_int8acc.results import Role
 from pytest_int8acc.runtime.forms import EngineForm, Form, ModelForm
 from pytest_int8acc.runtime.protocol import Backend, Engine, check_names
@@ -54,7 +53,7 @@ class OrtEngine:
     """One model in ONNX Runtime.
 
     Mode *exact* leaves every QuantizeLinear and DequantizeLinear in place, so INT8 is simulated by float
-    arithmetic on exact integer values, or spells them out in FP8 (see graph/spell_fp8.py), and rounds every
+    arithmetic on exact integer values, or spells them out in FP8 (see graph/emulate.py), and rounds every
     FP16 result (see graph/emulate.py): the same on every CPU, and what an engine with FP32 accumulators
     computes. Mode *native* lets ONNX Runtime fuse Q/DQ into its INT8 kernels, see :func:`saturation`, and
     compute FP16 as it likes.

@@ -8,7 +8,7 @@ from fnmatch import fnmatchcase
 from typing import Literal
 
 from pytest_int8acc.errors import CriterionError
-from pytest_int8acc.graph.parts import SCORES
+from pytest_int8acc.graph.flow import SCORES
 from pytest_int8acc.results import Bound, Score
 from pytest_int8acc.results.scores import DEFAULT_SQNR_DB
 from pytest_int8acc.scores.measures import REL_FLOOR, Tolerance

@@ -8,8 +8,8 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from pytest_int8acc.errors import CriterionError
+from pytest_int8acc.graph.flow import SCORES, Segment
 from pytest_int8acc.graph.formats import FP16
-from pytest_int8acc.graph.parts import SCORES, Segment
 from pytest_int8acc.scores.criteria import DEFAULT_FLOAT
 from pytest_int8acc.tensors import Array, Feed, Part
 

@@ -12,11 +12,10 @@ import pytest
 
 from pytest_int8acc.answer.causes import explain
 from pytest_int8acc.data import Dataset, open_dataset
-from pytest_int8acc.graph.groups import find_groups
+from pytest_int8acc.graph.layout import find_groups, quantize
 from pytest_int8acc.graph.load import load_model
 from pytest_int8acc.graph.model import Model
 from pytest_int8acc.graph.network import Edge, Network, Quantization
-from pytest_int8acc.graph.quantize import quantize
 from pytest_int8acc.observers.edges import EdgeMeter
 from pytest_int8acc.observers.methods import calibrate
 

@@ -16,12 +16,11 @@ from benchmarks.nets import digits, trained
 from pytest_int8acc.answer.migration import ALPHAS, GAIN_DB, Uneven, best_first, factors, uneven_sites
 from pytest_int8acc.clock import Clock
 from pytest_int8acc.data import Batch
-from pytest_int8acc.graph.groups import find_groups
+from pytest_int8acc.graph.layout import find_groups, quantize
 from pytest_int8acc.graph.load import normalize
 from pytest_int8acc.graph.migrate import Site, sites, weight_maxima
 from pytest_int8acc.graph.model import Model, make_model
 from pytest_int8acc.graph.network import Network
-from pytest_int8acc.graph.quantize import quantize
 from pytest_int8acc.lab.lab import Lab
 from pytest_int8acc.observers.observer import Observer
 from pytest_int8acc.runtime.onnxruntime import CPU, OrtEngine

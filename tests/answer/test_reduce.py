@@ -22,13 +22,12 @@ from zoo import ZOO, sample_feed
 import pytest_int8acc.answer.reproducer
 from pytest_int8acc.answer.reproducer import reduce
 from pytest_int8acc.errors import EngineError, Int8accError, ModelError
-from pytest_int8acc.graph.groups import find_groups
+from pytest_int8acc.graph.layout import find_groups, quantize
 from pytest_int8acc.graph.load import load_model, normalize
 from pytest_int8acc.graph.model import Model, make_model
 from pytest_int8acc.graph.network import Edge, Network, Quantization
 from pytest_int8acc.graph.plan import apply
 from pytest_int8acc.graph.qdq import read_qdq
-from pytest_int8acc.graph.quantize import quantize
 from pytest_int8acc.runtime.onnxruntime import OrtEngine
 from pytest_int8acc.tensors import Feed
 

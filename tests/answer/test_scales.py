@@ -21,12 +21,11 @@ from pytest_int8acc.answer.scales import (
     units,
 )
 from pytest_int8acc.clock import Clock
-from pytest_int8acc.graph.groups import find_groups
+from pytest_int8acc.graph.layout import find_groups, quantize
 from pytest_int8acc.graph.load import normalize
 from pytest_int8acc.graph.model import make_model
 from pytest_int8acc.graph.network import Plan, symmetric
 from pytest_int8acc.graph.plan import activation_scales
-from pytest_int8acc.graph.quantize import quantize
 from pytest_int8acc.lab import vectors
 from pytest_int8acc.lab.lab import Lab
 from pytest_int8acc.lab.run_budget import RunBudget

@@ -11,12 +11,11 @@ from judged import judged
 
 from pytest_int8acc.answer.stages import place, stages_of
 from pytest_int8acc.data import Dataset, open_dataset
-from pytest_int8acc.graph.groups import find_groups
+from pytest_int8acc.graph.half import to_fp16
+from pytest_int8acc.graph.layout import find_groups, quantize
 from pytest_int8acc.graph.load import load_model
 from pytest_int8acc.graph.model import Model
 from pytest_int8acc.graph.plan import apply
-from pytest_int8acc.graph.quantize import quantize
-from pytest_int8acc.graph.to_fp16 import to_fp16
 from pytest_int8acc.observers.methods import calibrate
 from pytest_int8acc.results import Role
 from pytest_int8acc.runtime.onnxruntime import OrtEngine

@@ -23,11 +23,10 @@ from pytest_int8acc.case.forms import (
 )
 from pytest_int8acc.case.measured import measure
 from pytest_int8acc.errors import CriterionError, Int8accError, ModelError
-from pytest_int8acc.graph.extra_outputs import with_extra_outputs, without_extra_outputs
+from pytest_int8acc.graph.half import to_fp16
 from pytest_int8acc.graph.load import load_model, normalize
-from pytest_int8acc.graph.model import make_model, save_model
+from pytest_int8acc.graph.model import make_model, save_model, with_extra_outputs, without_extra_outputs
 from pytest_int8acc.graph.plan import apply
-from pytest_int8acc.graph.to_fp16 import to_fp16
 from pytest_int8acc.graph.types import value_types
 from pytest_int8acc.results import OutputResult
 from pytest_int8acc.settings import Settings

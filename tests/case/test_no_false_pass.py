@@ -11,7 +11,7 @@ from detectors import TOP, detector
 from pytest_int8acc.case.caveats import (
     shown_inside,
 )
-from pytest_int8acc.graph.extra_outputs import with_extra_outputs, without_extra_outputs
+from pytest_int8acc.graph.model import with_extra_outputs, without_extra_outputs
 
 if TYPE_CHECKING:
     from pytest_int8acc.runtime.protocol import Backend

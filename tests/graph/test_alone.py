@@ -10,12 +10,11 @@ from onnx import TensorProto, helper
 from qdq_everywhere import everywhere, everywhere_feed
 
 from pytest_int8acc.answer.layers import outputs_of_groups
-from pytest_int8acc.graph.groups import find_groups
+from pytest_int8acc.graph.instrument import with_quantized_twins
+from pytest_int8acc.graph.layout import find_groups, quantize
 from pytest_int8acc.graph.model import Model
 from pytest_int8acc.graph.network import Network, Plan
 from pytest_int8acc.graph.plan import apply
-from pytest_int8acc.graph.quantize import quantize
-from pytest_int8acc.graph.twins import with_quantized_twins
 from pytest_int8acc.runtime.onnxruntime import OrtEngine
 from pytest_int8acc.tensors import Feed
 

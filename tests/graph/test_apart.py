@@ -8,11 +8,11 @@ from builder import Builder
 from zoo import ZOO, sample_feed
 from zoo_networks import network_of, zoo_network
 
+from pytest_int8acc.graph.instrument import Piece, split_groups
 from pytest_int8acc.graph.load import normalize
 from pytest_int8acc.graph.model import make_model
 from pytest_int8acc.graph.network import Network, Plan, TensorScale
 from pytest_int8acc.graph.plan import apply
-from pytest_int8acc.graph.split_groups import Piece, split_groups
 from pytest_int8acc.runtime.onnxruntime import OrtEngine
 from pytest_int8acc.tensors import Feed
 

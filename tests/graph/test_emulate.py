@@ -12,13 +12,12 @@ from zoo import ZOO, sample_feed
 
 from pytest_int8acc.graph.emulate import _is_spelled_out, emulate_half
 from pytest_int8acc.graph.formats import BF16, FP16, Format
-from pytest_int8acc.graph.groups import find_groups
+from pytest_int8acc.graph.half import to_fp16
+from pytest_int8acc.graph.half_network import low_network
+from pytest_int8acc.graph.layout import find_groups, quantize
 from pytest_int8acc.graph.load import normalize
-from pytest_int8acc.graph.low_network import low_network
 from pytest_int8acc.graph.model import Model, make_model
 from pytest_int8acc.graph.plan import apply
-from pytest_int8acc.graph.quantize import quantize
-from pytest_int8acc.graph.to_fp16 import to_fp16
 from pytest_int8acc.runtime.onnxruntime import OrtEngine
 
 

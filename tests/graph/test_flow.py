@@ -7,7 +7,8 @@ import pytest
 from onnx import parser
 from zoo import ZOO, sample_feed
 
-from pytest_int8acc.graph.flow import channel_axes, mixing, not_negative, shown_at
+from pytest_int8acc.graph.flow import not_negative, shown_at
+from pytest_int8acc.graph.layout import channel_axes, mixing
 from pytest_int8acc.graph.load import normalize
 from pytest_int8acc.graph.model import Model, make_model
 from pytest_int8acc.runtime.onnxruntime import OrtEngine

@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 from builder import Builder
 
+from pytest_int8acc.graph.half import to_fp16, to_half
 from pytest_int8acc.graph.load import normalize
 from pytest_int8acc.graph.model import make_model
-from pytest_int8acc.graph.to_fp16 import to_fp16, to_half
 
 
 def test_scale_below_fp16_is_raised_and_said() -> None:

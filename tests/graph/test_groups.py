@@ -9,12 +9,11 @@ from onnx import parser
 from zoo import ZOO
 
 from pytest_int8acc.errors import ModelError
-from pytest_int8acc.graph.groups import find_groups
+from pytest_int8acc.graph.layout import find_groups, quantize, quantize_weight
 from pytest_int8acc.graph.load import normalize
 from pytest_int8acc.graph.model import Model, make_model
 from pytest_int8acc.graph.network import LeftHigh
 from pytest_int8acc.graph.plan import apply
-from pytest_int8acc.graph.quantize import quantize, quantize_weight
 
 
 def model_of(body: str, opset: int = 17, **weights: tuple[int, ...]) -> Model:

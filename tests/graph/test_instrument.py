@@ -20,13 +20,13 @@ from zoo_networks import network_of, read_back, zoo_network
 
 import pytest_int8acc.graph.model
 import pytest_int8acc.runtime.onnxruntime
-from pytest_int8acc.graph.fp16_network import emulate_network, network_to_fp16
+from pytest_int8acc.graph.half_network import emulate_network, network_to_fp16
 from pytest_int8acc.graph.instrument import build_instrument
+from pytest_int8acc.graph.layout import quantize_weight
 from pytest_int8acc.graph.load import normalize
 from pytest_int8acc.graph.model import APART_BYTES, Model, make_model
 from pytest_int8acc.graph.network import Edge, Group, Network, Plan
 from pytest_int8acc.graph.plan import apply
-from pytest_int8acc.graph.quantize import quantize_weight
 from pytest_int8acc.runtime.onnxruntime import OrtEngine
 from pytest_int8acc.tensors import Feed
 

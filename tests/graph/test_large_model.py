@@ -13,12 +13,11 @@ from zoo import ZOO, sample_feed
 
 import pytest_int8acc.graph.model
 import pytest_int8acc.runtime.onnxruntime
-from pytest_int8acc.graph.groups import find_groups
+from pytest_int8acc.graph.half import to_fp16
+from pytest_int8acc.graph.layout import find_groups, quantize
 from pytest_int8acc.graph.load import load_model, normalize
 from pytest_int8acc.graph.model import Model, make_model, replacing_models, save_model, write_model
 from pytest_int8acc.graph.plan import apply
-from pytest_int8acc.graph.quantize import quantize
-from pytest_int8acc.graph.to_fp16 import to_fp16
 from pytest_int8acc.runtime.onnxruntime import OrtEngine
 
 ROWS, COLUMNS = 16384, 17408

@@ -21,14 +21,14 @@ from onnx import helper
 from onnxruntime.quantization import CalibrationDataReader, QuantFormat, QuantType, quantize_static
 from zoo import ZOO, sample_feed
 
-from pytest_int8acc.graph.groups import find_groups
-from pytest_int8acc.graph.lint import RULES, lint, lint_scales
+from pytest_int8acc.graph.half import to_fp16
+from pytest_int8acc.graph.layout import find_groups, quantize
+from pytest_int8acc.graph.lint import lint, lint_scales
+from pytest_int8acc.graph.lint.rules import RULES
 from pytest_int8acc.graph.load import normalize
 from pytest_int8acc.graph.model import Model, make_model
 from pytest_int8acc.graph.network import Network, Plan
 from pytest_int8acc.graph.plan import apply
-from pytest_int8acc.graph.quantize import quantize
-from pytest_int8acc.graph.to_fp16 import to_fp16
 from pytest_int8acc.results import Finding
 
 """One input of the Concat is a copy of a tensor that is quantized elsewhere."""

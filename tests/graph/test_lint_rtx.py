@@ -6,7 +6,7 @@ import pytest
 from lint_cases import CASES
 from rtx import build_all
 
-from pytest_int8acc.graph.lint import RULES
+from pytest_int8acc.graph.lint.rules import RULES
 
 #: Wrong by the documentation of TensorRT or of ONNX; TensorRT-RTX 1.7 builds them all the same.
 SILENT = {"nonpositive-scale inf", "scalar-qdq input", "runtime-scale unfused"}

@@ -18,13 +18,13 @@ from benchmarks.half.networks import NETWORKS, inputs  # noqa: E402
 from benchmarks.half.networks import build as network_of  # noqa: E402
 from benchmarks.half.parts import FAULTS, HEALTHY  # noqa: E402
 from pytest_int8acc.graph.formats import BF16, FP16, Format  # noqa: E402
+from pytest_int8acc.graph.half import to_fp16  # noqa: E402
+from pytest_int8acc.graph.half_network import low_network  # noqa: E402
 from pytest_int8acc.graph.instrument import build_instrument  # noqa: E402
 from pytest_int8acc.graph.load import normalize  # noqa: E402
-from pytest_int8acc.graph.low_network import low_network  # noqa: E402
 from pytest_int8acc.graph.model import Model, make_model  # noqa: E402
 from pytest_int8acc.graph.network import Plan  # noqa: E402
 from pytest_int8acc.graph.plan import fp32_nodes  # noqa: E402
-from pytest_int8acc.graph.to_fp16 import to_fp16  # noqa: E402
 from pytest_int8acc.runtime.onnxruntime import OrtEngine  # noqa: E402
 from pytest_int8acc.tensors import Feed  # noqa: E402
 

@@ -9,13 +9,13 @@ from zoo import ZOO, sample_feed
 
 from pytest_int8acc.errors import ModelError
 from pytest_int8acc.graph.formats import BF16, FORMATS, FP16
+from pytest_int8acc.graph.half import to_fp16
+from pytest_int8acc.graph.half_network import fewer_casts, low_network
+from pytest_int8acc.graph.instrument import MEASUREMENTS, with_rounded_twins
 from pytest_int8acc.graph.load import normalize
-from pytest_int8acc.graph.low_network import fewer_casts, low_network
 from pytest_int8acc.graph.model import Model, make_model
 from pytest_int8acc.graph.network import Network, Plan
 from pytest_int8acc.graph.plan import fp32_nodes
-from pytest_int8acc.graph.to_fp16 import to_fp16
-from pytest_int8acc.graph.twins import MEASUREMENTS, with_rounded_twins
 from pytest_int8acc.runtime.onnxruntime import OrtEngine
 
 HALVES = {"fp16": TensorProto.FLOAT16, "bf16": TensorProto.BFLOAT16}

@@ -13,13 +13,12 @@ from zoo import ZOO, sample_feed
 from benchmarks.nets import MODELS
 from benchmarks.regressions.data import samples
 from pytest_int8acc.errors import ModelError
-from pytest_int8acc.graph.groups import find_groups
+from pytest_int8acc.graph.layout import find_groups, quantize
 from pytest_int8acc.graph.load import load_model, normalize
 from pytest_int8acc.graph.migrate import Migrated, migrate, sites, weight_maxima
 from pytest_int8acc.graph.model import Model, make_model
 from pytest_int8acc.graph.network import Network
 from pytest_int8acc.graph.plan import apply, with_outputs
-from pytest_int8acc.graph.quantize import quantize
 from pytest_int8acc.runtime.onnxruntime import OrtEngine
 from pytest_int8acc.tensors import Array, Feed
 

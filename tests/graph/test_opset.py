@@ -13,13 +13,12 @@ from qdq_everywhere import everywhere
 from zoo import OLD_RUNTIME, ZOO
 
 from pytest_int8acc.errors import ModelError
-from pytest_int8acc.graph.groups import find_groups
-from pytest_int8acc.graph.load import normalize, raise_opset
+from pytest_int8acc.graph.layout import find_groups, quantize
+from pytest_int8acc.graph.load import normalize
 from pytest_int8acc.graph.model import Model, make_model
-from pytest_int8acc.graph.opset import float_weights, lower_opset
+from pytest_int8acc.graph.opsets import float_weights, lower_opset, raise_opset
 from pytest_int8acc.graph.plan import apply
 from pytest_int8acc.graph.qdq import is_qdq
-from pytest_int8acc.graph.quantize import quantize
 from pytest_int8acc.runtime.onnxruntime import OrtEngine
 
 

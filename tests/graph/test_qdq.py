@@ -17,15 +17,14 @@ from zoo import ZOO, sample_feed
 
 from pytest_int8acc.errors import ModelError
 from pytest_int8acc.graph.formats import FP8, INT8
-from pytest_int8acc.graph.groups import find_groups
+from pytest_int8acc.graph.half import to_fp16
+from pytest_int8acc.graph.layout import find_groups, quantize
 from pytest_int8acc.graph.lint import lint
 from pytest_int8acc.graph.load import load_model, normalize
 from pytest_int8acc.graph.model import Model, make_model, put_constant
 from pytest_int8acc.graph.network import LeftHigh, Plan, symmetric
 from pytest_int8acc.graph.plan import apply
 from pytest_int8acc.graph.qdq import check_formats, read_qdq
-from pytest_int8acc.graph.quantize import quantize
-from pytest_int8acc.graph.to_fp16 import to_fp16
 from pytest_int8acc.runtime.onnxruntime import OrtEngine
 
 TENSORRT = {

@@ -11,13 +11,12 @@ from hypothesis import strategies as st
 from onnx import numpy_helper
 from zoo import ZOO
 
-from pytest_int8acc.graph.groups import find_groups
+from pytest_int8acc.graph.half import to_fp16
+from pytest_int8acc.graph.layout import find_groups, quantize
 from pytest_int8acc.graph.load import normalize
 from pytest_int8acc.graph.model import Model, make_model
 from pytest_int8acc.graph.plan import apply
-from pytest_int8acc.graph.quantize import quantize
 from pytest_int8acc.graph.same import Computations, unrounded
-from pytest_int8acc.graph.to_fp16 import to_fp16
 
 #: Halved with Q/DQ they are lifted to opset 19 by ONNX's converter, which writes other nodes.
 CONVERTED = {"layernorm_parts"}

@@ -17,16 +17,16 @@ from onnx.reference import ReferenceEvaluator
 from zoo import ZOO, sample_feed
 
 from pytest_int8acc.errors import EngineError
+from pytest_int8acc.graph.emulate import spell_out_fp8
 from pytest_int8acc.graph.formats import FP8
-from pytest_int8acc.graph.groups import find_groups
 from pytest_int8acc.graph.index import all_nodes
-from pytest_int8acc.graph.load import QDQ_OPSET, normalize, raise_opset
+from pytest_int8acc.graph.layout import find_groups, quantize
+from pytest_int8acc.graph.load import normalize
 from pytest_int8acc.graph.model import Model, make_model
 from pytest_int8acc.graph.network import Network
+from pytest_int8acc.graph.opsets import QDQ_OPSET, raise_opset
 from pytest_int8acc.graph.plan import apply
 from pytest_int8acc.graph.qdq import read_qdq
-from pytest_int8acc.graph.quantize import quantize
-from pytest_int8acc.graph.spell_fp8 import spell_out_fp8
 from pytest_int8acc.runtime.onnxruntime import OrtEngine
 
 Run = Callable[[np.ndarray, np.float32], np.ndarray]

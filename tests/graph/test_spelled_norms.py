@@ -12,13 +12,13 @@ from zoo import need_opset_23
 
 from pytest_int8acc.errors import ModelError
 from pytest_int8acc.graph.formats import BF16, FP16
+from pytest_int8acc.graph.half import to_fp16
+from pytest_int8acc.graph.half_network import fused, low_network
 from pytest_int8acc.graph.load import normalize
-from pytest_int8acc.graph.low_network import fused, low_network
 from pytest_int8acc.graph.model import Model, make_model
 from pytest_int8acc.graph.network import Plan
+from pytest_int8acc.graph.norms import find_norms, fuse_norms
 from pytest_int8acc.graph.plan import fp32_nodes
-from pytest_int8acc.graph.spelled_norms import find_norms, fuse_norms
-from pytest_int8acc.graph.to_fp16 import to_fp16
 from pytest_int8acc.lab.board import Board
 from pytest_int8acc.runtime.onnxruntime import CPU, OrtEngine
 

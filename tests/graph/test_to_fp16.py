@@ -14,12 +14,12 @@ from rtx import build_all
 from zoo import OLD_RUNTIME, ZOO
 
 from pytest_int8acc.errors import ModelError
-from pytest_int8acc.graph.groups import find_groups
-from pytest_int8acc.graph.load import normalize, raise_opset
+from pytest_int8acc.graph.half import Fp16Model, to_fp16
+from pytest_int8acc.graph.layout import find_groups, quantize, quantize_weight
+from pytest_int8acc.graph.load import normalize
 from pytest_int8acc.graph.model import Model, make_model
+from pytest_int8acc.graph.opsets import raise_opset
 from pytest_int8acc.graph.plan import apply
-from pytest_int8acc.graph.quantize import quantize, quantize_weight
-from pytest_int8acc.graph.to_fp16 import Fp16Model, to_fp16
 from pytest_int8acc.graph.types import FLOAT, FLOAT16, value_types
 from pytest_int8acc.runtime.onnxruntime import OrtEngine
 from pytest_int8acc.tensors import Feed

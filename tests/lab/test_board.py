@@ -6,11 +6,10 @@ import numpy as np
 import pytest
 from onnx import numpy_helper, parser
 
-from pytest_int8acc.graph.groups import find_groups
+from pytest_int8acc.graph.instrument import split_groups
+from pytest_int8acc.graph.layout import find_groups, quantize
 from pytest_int8acc.graph.model import APART_BYTES, make_model
 from pytest_int8acc.graph.network import Network, Precision
-from pytest_int8acc.graph.quantize import quantize
-from pytest_int8acc.graph.split_groups import split_groups
 from pytest_int8acc.lab.board import Board
 from pytest_int8acc.runtime.onnxruntime import CPU
 

@@ -12,13 +12,12 @@ from integer_model import conv2d_int, matmul_int
 from onnx import TensorProto, helper, numpy_helper
 from zoo import ZOO, sample_feed
 
-from pytest_int8acc.graph.groups import find_groups
+from pytest_int8acc.graph.layout import find_groups, quantize
 from pytest_int8acc.graph.load import normalize
 from pytest_int8acc.graph.model import Model, make_model
 from pytest_int8acc.graph.network import Network, Plan
 from pytest_int8acc.graph.plan import apply
 from pytest_int8acc.graph.qdq import read_qdq
-from pytest_int8acc.graph.quantize import quantize
 from pytest_int8acc.runtime.onnxruntime import OrtEngine
 
 

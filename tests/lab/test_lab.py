@@ -25,12 +25,12 @@ from pytest_int8acc.case.forms import (
 from pytest_int8acc.case.measured import Measured
 from pytest_int8acc.clock import Clock
 from pytest_int8acc.errors import ModelError
+from pytest_int8acc.graph.half import to_fp16
 from pytest_int8acc.graph.macs import macs
 from pytest_int8acc.graph.migrate import sites
 from pytest_int8acc.graph.model import Model
 from pytest_int8acc.graph.network import Network, Plan, Precision, TensorScale, symmetric
 from pytest_int8acc.graph.plan import activation_scales, fresh_weights, quantized_tensors
-from pytest_int8acc.graph.to_fp16 import to_fp16
 from pytest_int8acc.lab import simulator as module
 from pytest_int8acc.lab.lab import Lab
 from pytest_int8acc.observers import collect as calibrators

@@ -18,11 +18,11 @@ from zoo_networks import dataset_for, zoo_network
 import pytest_int8acc.lab.inputs
 from pytest_int8acc.data import Dataset
 from pytest_int8acc.errors import CriterionError
+from pytest_int8acc.graph.half import to_fp16
 from pytest_int8acc.graph.instrument import Setting
 from pytest_int8acc.graph.model import Model
 from pytest_int8acc.graph.network import Plan, Precision
 from pytest_int8acc.graph.plan import apply
-from pytest_int8acc.graph.to_fp16 import to_fp16
 from pytest_int8acc.lab.evaluators import Built, Simulated
 from pytest_int8acc.lab.inputs import Inputs, split
 from pytest_int8acc.lab.simulator import Simulator

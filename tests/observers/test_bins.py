@@ -15,9 +15,10 @@ from numpy.typing import NDArray
 from zoo import ZOO
 
 from pytest_int8acc.data import Dataset, RandomSource, open_dataset
-from pytest_int8acc.graph.groups import find_groups
-from pytest_int8acc.graph.load import normalize, raise_opset
+from pytest_int8acc.graph.layout import find_groups
+from pytest_int8acc.graph.load import normalize
 from pytest_int8acc.graph.model import Model, make_model
+from pytest_int8acc.graph.opsets import raise_opset
 from pytest_int8acc.observers.collect import collect_histograms, collect_maxima
 from pytest_int8acc.observers.values import Bins, TensorValues
 from pytest_int8acc.runtime.onnxruntime import CPU, Sessions

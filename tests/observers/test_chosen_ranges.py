@@ -14,7 +14,7 @@ from onnxruntime.quantization.calibrate import HistogramCollector
 
 from pytest_int8acc.data import RandomSource, open_dataset
 from pytest_int8acc.graph.formats import INT8
-from pytest_int8acc.graph.groups import find_groups
+from pytest_int8acc.graph.layout import find_groups
 from pytest_int8acc.graph.load import load_model, normalize
 from pytest_int8acc.observers.observer import Observer
 from pytest_int8acc.observers.ranges import ENTROPY_BINS, entropy_amax, mse_amax

@@ -13,8 +13,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from zoo_networks import dataset_for, zoo_network
 
-from pytest_int8acc.graph.flow import channel_axis
 from pytest_int8acc.graph.formats import INT8
+from pytest_int8acc.graph.layout import summed_axis
 from pytest_int8acc.observers.methods import CANDIDATES, calibrate
 from pytest_int8acc.observers.observer import Observer
 from pytest_int8acc.observers.values import BINS, Bins, TensorValues
@@ -202,7 +202,7 @@ def test_channels_that_stick_out() -> None:
     ],
 )
 def test_where_channels_lie(op_type: str, index: int, rank: int, axis: int | None) -> None:
-    assert channel_axis(op_type, index, rank) == axis
+    assert summed_axis(op_type, index, rank) == axis
 
 
 @pytest.mark.parametrize("name", ["residual", "mlp", "vit_gelu", "dynamic"])
@@ -261,7 +261,7 @@ def test_values_are_those_that_the_model_computes(name: str, tmp_path: Path) -> 
         whole = np.concatenate(seen[tensor])
         assert found[tensor].amax == pytest.approx(float(np.abs(whole).max()), rel=1e-5)
         assert found[tensor].counts.sum() + found[tensor].zeros == whole.size
-        axis = channel_axis(*readers[tensor], whole.ndim)
+        axis = summed_axis(*readers[tensor], whole.ndim)
         if axis:
             others = tuple(i for i in range(whole.ndim) if i != axis)
             np.testing.assert_allclose(found[tensor].channel_amax, np.abs(whole).max(axis=others), rtol=1e-5)

@@ -13,8 +13,8 @@ from onnx import parser
 from plugin_support import LOAD
 
 from pytest_int8acc.graph.formats import FP16
+from pytest_int8acc.graph.half_network import low_network
 from pytest_int8acc.graph.load import load_model
-from pytest_int8acc.graph.low_network import low_network
 
 LOWS = pytest.mark.parametrize("low", ["fp16", "bf16"])
 OWN_TESTS = """

@@ -21,11 +21,11 @@ from gpu_support import needs_gpu_below_11, small, small_inputs
 from zoo import ZOO
 
 from pytest_int8acc.errors import EngineError
+from pytest_int8acc.graph.half import to_fp16
 from pytest_int8acc.graph.load import load_model, normalize
 from pytest_int8acc.graph.model import Model, make_model
 from pytest_int8acc.graph.plan import apply, with_outputs
 from pytest_int8acc.graph.qdq import read_qdq
-from pytest_int8acc.graph.to_fp16 import to_fp16
 from pytest_int8acc.runtime.onnxruntime import OrtEngine
 from pytest_int8acc.runtime.store import Store
 from pytest_int8acc.runtime.trt.build import (

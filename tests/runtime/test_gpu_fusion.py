@@ -16,9 +16,9 @@ from gpu_support import UNTRAINED, amax_scales, batched, needs_gpu_below_11
 
 from pytest_int8acc.answer import conclude
 from pytest_int8acc.case.measured import measure
-from pytest_int8acc.graph.groups import find_groups
+from pytest_int8acc.graph.layout import find_groups
 from pytest_int8acc.graph.model import save_model
-from pytest_int8acc.graph.opset import lower_opset
+from pytest_int8acc.graph.opsets import lower_opset
 from pytest_int8acc.report.diagnosis import repair_text
 from pytest_int8acc.results import Role
 from pytest_int8acc.runtime.trt import backend as backends

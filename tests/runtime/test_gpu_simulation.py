@@ -16,13 +16,12 @@ import numpy as np
 import pytest
 from gpu_support import BATCH, amax_scales, batched, needs_gpu_below_11
 
-from pytest_int8acc.graph.groups import find_groups
+from pytest_int8acc.graph.half import to_fp16
+from pytest_int8acc.graph.layout import find_groups, quantize
 from pytest_int8acc.graph.load import load_model
 from pytest_int8acc.graph.model import Model
 from pytest_int8acc.graph.network import Plan
 from pytest_int8acc.graph.plan import apply
-from pytest_int8acc.graph.quantize import quantize
-from pytest_int8acc.graph.to_fp16 import to_fp16
 from pytest_int8acc.runtime.onnxruntime import OrtEngine
 from pytest_int8acc.runtime.store import Store
 from pytest_int8acc.runtime.trt.build import BuildOptions, BuildRequest, Range, build, fit_model

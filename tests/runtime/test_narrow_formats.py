@@ -12,9 +12,9 @@ from onnx.reference import ReferenceEvaluator
 import pytest_int8acc.runtime.onnxruntime as engines
 from pytest_int8acc.errors import EngineError
 from pytest_int8acc.graph.emulate import emulate_half
+from pytest_int8acc.graph.half import to_fp16
 from pytest_int8acc.graph.load import normalize
 from pytest_int8acc.graph.model import make_model
-from pytest_int8acc.graph.to_fp16 import to_fp16
 from pytest_int8acc.runtime.onnxruntime import OrtEngine, keeps_relu
 
 

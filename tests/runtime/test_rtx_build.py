@@ -7,13 +7,13 @@ from rtx import build_all
 from zoo import ZOO
 
 from pytest_int8acc.graph.formats import FP8
-from pytest_int8acc.graph.groups import find_groups
-from pytest_int8acc.graph.load import QDQ_OPSET, normalize, raise_opset
+from pytest_int8acc.graph.half import to_fp16
+from pytest_int8acc.graph.layout import find_groups, quantize
+from pytest_int8acc.graph.load import normalize
 from pytest_int8acc.graph.model import make_model
 from pytest_int8acc.graph.network import Plan
+from pytest_int8acc.graph.opsets import QDQ_OPSET, raise_opset
 from pytest_int8acc.graph.plan import apply, fp32_nodes
-from pytest_int8acc.graph.quantize import quantize
-from pytest_int8acc.graph.to_fp16 import to_fp16
 
 
 @pytest.fixture(scope="module")

@@ -23,12 +23,11 @@ from onnx import TensorProto
 from zoo import ZOO
 
 from pytest_int8acc.errors import EngineError, MissingBackendError
-from pytest_int8acc.graph.groups import find_groups
+from pytest_int8acc.graph.half import to_fp16
+from pytest_int8acc.graph.layout import find_groups, quantize
 from pytest_int8acc.graph.load import normalize
 from pytest_int8acc.graph.model import Model, make_model
 from pytest_int8acc.graph.plan import apply
-from pytest_int8acc.graph.quantize import quantize
-from pytest_int8acc.graph.to_fp16 import to_fp16
 from pytest_int8acc.runtime.store import Store
 from pytest_int8acc.runtime.trt.build import BuildOptions, Built, build
 from pytest_int8acc.runtime.trt.children import make_workers

@@ -15,8 +15,9 @@ from hypothesis import strategies as st
 from zoo import ZOO
 
 from pytest_int8acc.errors import EngineError, MissingBackendError
-from pytest_int8acc.graph.load import load_model, raise_opset
+from pytest_int8acc.graph.load import load_model
 from pytest_int8acc.graph.model import Model, make_model, save_model
+from pytest_int8acc.graph.opsets import raise_opset
 from pytest_int8acc.runtime.onnxruntime import OrtEngine
 from pytest_int8acc.runtime.trt.build import BuildOptions, BuildRequest, fit_model, make_profiles, seen_shapes
 from pytest_int8acc.runtime.trt.calibration import Implicit

@@ -5,13 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 
 from pytest_int8acc.fix import FixFiles
-from pytest_int8acc.graph.groups import find_groups
+from pytest_int8acc.graph.half import to_fp16
+from pytest_int8acc.graph.layout import find_groups, quantize
 from pytest_int8acc.graph.load import load_model
 from pytest_int8acc.graph.model import Model
 from pytest_int8acc.graph.network import Network, Plan
 from pytest_int8acc.graph.plan import apply, fp32_nodes
-from pytest_int8acc.graph.quantize import quantize
-from pytest_int8acc.graph.to_fp16 import to_fp16
 
 EXAMPLE = Path(__file__).parents[2] / "example_project"
 

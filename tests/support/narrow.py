@@ -15,7 +15,7 @@ from projects import Project
 
 from pytest_int8acc.data import open_dataset
 from pytest_int8acc.graph.formats import FP8
-from pytest_int8acc.graph.groups import find_groups
+from pytest_int8acc.graph.layout import find_groups
 from pytest_int8acc.graph.load import load_model
 from pytest_int8acc.observers.observer import Observer
 

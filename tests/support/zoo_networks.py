@@ -9,13 +9,12 @@ import numpy as np
 from zoo import ZOO, sample_feed
 
 from pytest_int8acc.data import Dataset, open_dataset
-from pytest_int8acc.graph.groups import find_groups
+from pytest_int8acc.graph.layout import find_groups, quantize
 from pytest_int8acc.graph.load import normalize
 from pytest_int8acc.graph.model import Model, make_model
 from pytest_int8acc.graph.network import Network
 from pytest_int8acc.graph.plan import apply
 from pytest_int8acc.graph.qdq import read_qdq
-from pytest_int8acc.graph.quantize import quantize
 
 
 def network_of(model: Model, seed: int = 0) -> Network:

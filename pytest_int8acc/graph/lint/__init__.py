@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from pytest_int8acc.graph.formats import INT8
-from pytest_int8acc.graph.groups import find_groups, origins
-from pytest_int8acc.graph.lint import numbers, placement
+from pytest_int8acc.graph.layout import find_groups, origins
+from pytest_int8acc.graph.lint import checks
 from pytest_int8acc.graph.lint.rules import RULES, Rule, find
 from pytest_int8acc.graph.lint.view import View
 from pytest_int8acc.graph.model import Model
@@ -34,15 +34,15 @@ def lint(model: Model, *, float_model: Model | None = None) -> tuple[Finding, ..
         Only the main graph is looked at, but for operators that TensorRT has no INT8 form of.
     """
     view = View(model)
-    found = [*numbers.check_operators(view)]
+    found = [*checks.check_operators(view)]
     for half in view.halves.values():
-        found.extend(numbers.check_half(view, half))
-    found.extend(numbers.check_types(view))
-    for check in placement.CHECKS:
+        found.extend(checks.check_half(view, half))
+    found.extend(checks.check_types(view))
+    for check in checks.CHECKS:
         found.extend(check(view))
     if float_model is not None:
-        found.extend(placement.check_weights(view, float_model))
-        found.extend(placement.check_folded(view, float_model))
+        found.extend(checks.check_weights(view, float_model))
+        found.extend(checks.check_folded(view, float_model))
     return _sorted(found)
 
 
@@ -50,7 +50,7 @@ def lint_scales(network: Network) -> tuple[Finding, ...]:
     """What is wrong with the scales of a network that was made from them.
 
     Args:
-        network: From ``graph.quantize.quantize``, before it is put into FP16.
+        network: From ``graph.layout.quantize``, before it is put into FP16.
 
     Returns:
         One finding for each tensor and rule, errors first; the subject is a tensor, a layer or the file.
@@ -66,10 +66,10 @@ def _scale_findings(network: Network) -> Iterator[Finding]:
         key = edge.tensor, edge.quantization.axis
         if key not in seen:
             seen.add(key)
-            wrong = numbers.bad_numbers(edge.quantization.scale)
+            wrong = checks.bad_numbers(edge.quantization.scale)
             if wrong:
                 yield find("nonpositive-scale", edge.tensor, f"{wrong}, read by '{edge.node}'")
-            yield from numbers.fp16_findings(edge.tensor, edge.quantization.scale)
+            yield from checks.fp16_findings(edge.tensor, edge.quantization.scale)
 
 
 def _equal_scales(network: Network) -> Iterator[Finding]:

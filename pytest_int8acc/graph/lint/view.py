@@ -13,11 +13,11 @@ import onnx
 
 from pytest_int8acc.errors import ModelError
 from pytest_int8acc.graph.formats import FP8, INT8, UINT8
-from pytest_int8acc.graph.groups import moves_values
 from pytest_int8acc.graph.index import attribute, captured
-from pytest_int8acc.graph.load import QDQ_OPSET, normalize
+from pytest_int8acc.graph.layout import moves_values
+from pytest_int8acc.graph.load import normalize
 from pytest_int8acc.graph.model import Model
-from pytest_int8acc.graph.trt_fp8 import holds_trt_fp8
+from pytest_int8acc.graph.opsets import QDQ_OPSET, holds_trt_fp8
 from pytest_int8acc.tensors import Array
 
 QUANTIZE, DEQUANTIZE = "QuantizeLinear", "DequantizeLinear"
@@ -147,20 +147,6 @@ class View:
                 kinds[node.output[0]] = kind
             axis = _axis(node) if scale is not None and scale.ndim == 1 and scale.size > 1 else None
             yield Half(node, scale, zero_point, kind, axis, constant, node.input[0] in self.rooted)
-
-
-def moved_axis(axis: int, rank: int, moves: list[onnx.NodeProto]) -> int | None:
-    """Where ``axis`` of a tensor of ``rank`` comes to lie behind ``moves``; None where that is not plain."""
-    axis %= rank
-    for node in moves:
-        if node.op_type == "Transpose":
-            order = attribute(node, "perm", list(range(rank))[::-1])
-            if sorted(order) != list(range(rank)):
-                return None
-            axis = order.index(axis)
-        elif node.op_type not in ("Identity", "Dropout"):
-            return None
-    return axis
 
 
 def _tidied(model: Model) -> Model:

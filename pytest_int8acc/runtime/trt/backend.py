@@ -14,12 +14,12 @@ from threading import Event
 
 from pytest_int8acc.data import Dataset
 from pytest_int8acc.errors import MissingBackendError
-from pytest_int8acc.graph.asked import half_nodes
-from pytest_int8acc.graph.groups import WEIGHTED
+from pytest_int8acc.graph.emulate import holds_fp8
+from pytest_int8acc.graph.half import half_nodes
+from pytest_int8acc.graph.layout import WEIGHTED
 from pytest_int8acc.graph.model import Model
 from pytest_int8acc.graph.network import Precision
 from pytest_int8acc.graph.qdq import is_qdq
-from pytest_int8acc.graph.spell_fp8 import holds_fp8
 from pytest_int8acc.results import EngineInfo, Role
 from pytest_int8acc.results.engines import Kind
 from pytest_int8acc.runtime.forms import EngineForm, Form, ImplicitForm, ModelForm

@@ -23,7 +23,7 @@ import numpy as np
 
 from pytest_int8acc.errors import EngineError, ModelError
 from pytest_int8acc.graph.model import Model, save_model
-from pytest_int8acc.graph.opset import float_weights, lower_opset
+from pytest_int8acc.graph.opsets import float_weights, lower_opset
 from pytest_int8acc.runtime.store import Store, digest_file
 from pytest_int8acc.runtime.trt import worker
 from pytest_int8acc.runtime.trt.calibration import Implicit, check_header, digest, model_digest

@@ -1,24 +1,35 @@
-"""Lifts models of opsets 7 to 12 to opset 13, where per-channel Q/DQ begins.
+"""Models in other opsets: lifted to opset 13 and later, and lowered for older parsers.
 
-Each operator whose form or meaning changed on the way becomes nodes of opset 13 that compute the same. ONNX's
-version converter does not do that: linear Upsample loses its coordinates, Hardmax its flattened axes
-(`python -m benchmarks.lifts`). All other operators of these opsets stay as they are: opset 13 gave them only
-more types, or attributes whose defaults change nothing (ONNX operator changelog).
+Models of opsets 7 to 12 are lifted to opset 13, where per-channel Q/DQ begins. Each operator whose form or
+meaning changed on the way becomes nodes of opset 13 that compute the same. ONNX's version converter does not
+do that: linear Upsample loses its coordinates, Hardmax its flattened axes (`python -m benchmarks.lifts`). All
+other operators of these opsets stay as they are: opset 13 gave them only more types, or attributes whose
+defaults change nothing (ONNX operator changelog).
+
+TensorRT's own FP8 operators, which ModelOpt and Transformer Engine export from PyTorch in opsets without FP8,
+become the standard operators.
 """
 
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Mapping, Sequence
+import functools
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import onnx
+import onnx.defs
+import onnx.version_converter
 from onnx import TensorProto, helper
 
 from pytest_int8acc.errors import ModelError
-from pytest_int8acc.graph.index import all_graphs, attribute, refill
-from pytest_int8acc.graph.model import Editor, Model
+from pytest_int8acc.graph.formats import FP8, INT8, UINT8
+from pytest_int8acc.graph.index import all_graphs, all_nodes, attribute, refill, subgraphs
+from pytest_int8acc.graph.model import Editor, Model, make_model
+from pytest_int8acc.graph.network import Quantization
+from pytest_int8acc.tensors import Array
 
 #: The opsets that ``to_opset_13`` knows begin here.
 OLDEST = 7
@@ -56,7 +67,7 @@ class _Lift:
         """Replace the nodes of one graph; those inside its nodes are left alone."""
         nodes: list[onnx.NodeProto] = []
         for node in graph.node:
-            until, replace = _CHANGED.get(node.op_type, (0, None))
+            until, replace = _LIFTS.get(node.op_type, (0, None))
             if node.domain in ("", "ai.onnx") and replace is not None and self.model.opset < until:
                 nodes.extend(replace(self, node))
             else:
@@ -263,7 +274,7 @@ def _scan(lift: _Lift, node: onnx.NodeProto) -> list[onnx.NodeProto]:
 
 
 #: Operators that changed: the first opset of the new form, and what makes it of the old one.
-_CHANGED: Mapping[str, tuple[int, Callable[[_Lift, onnx.NodeProto], list[onnx.NodeProto]]]] = {
+_LIFTS: Mapping[str, tuple[int, Callable[[_Lift, onnx.NodeProto], list[onnx.NodeProto]]]] = {
     "BatchNormalization": (9, _batch_normalization),
     "Clip": (11, _clip),
     "Dropout": (12, _dropout),
@@ -282,3 +293,234 @@ _CHANGED: Mapping[str, tuple[int, Callable[[_Lift, onnx.NodeProto], list[onnx.No
     "Unsqueeze": (13, _with_input("axes", 1)),
     "Upsample": (10, _upsample),
 }
+
+
+#: Per-channel QuantizeLinear and DequantizeLinear exist from here on.
+LEAST_OPSET = 13
+
+
+#: They take FP16 and FP8 from here on (ONNX operator changelog).
+QDQ_OPSET = 19
+
+
+#: Operators of ``LEAST_OPSET`` that only took more types, and options that change nothing where they are
+#: absent (ONNX operator changelog), up to the opset below.
+_WIDENED = frozenset(
+    {"Add", "AveragePool", "Cast", "Constant", "CumSum", "DequantizeLinear", "Div", "Equal", "GRU"}
+    | {"GreaterOrEqual", "Identity", "If", "LSTM", "LeakyRelu", "LessOrEqual", "Loop", "Mul", "PRelu", "Pad"}
+    | {"Pow", "QuantizeLinear", "RNN", "Relu", "Reshape", "Resize", "Scan", "ScatterElements", "ScatterND"}
+    | {"Shape", "Size", "Sub", "Where"}
+)
+
+
+_WIDENED_TO = 19
+
+
+def raise_opset(model: Model, least: int) -> Model:
+    """``model`` in opset ``least`` at least; what is older than opset 7, or than 13 is by then, is converted.
+
+    Raises:
+        ModelError: A node has no equal in the newer opset, or ONNX's version converter fails.
+    """
+    if model.opset < OLDEST:
+        model = _converted(model, OLDEST)
+    if model.opset < LEAST_OPSET <= least:
+        model = to_opset_13(model)
+    return _converted(model, least)
+
+
+def _converted(model: Model, least: int) -> Model:
+    """``model`` in opset ``least`` at least, by ONNX's version converter."""
+    if model.opset >= least:
+        return model
+    ir_version = model.proto.ir_version
+    try:
+        proto = onnx.version_converter.convert_version(model.proto, least)
+    except Exception as error:  # the converter raises bare RuntimeErrors of many kinds
+        line = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+        raise ModelError(
+            f"{model.name}: opset {model.opset} cannot be converted to {least}, which is needed here: "
+            f"{line}. Export the model with opset {least} or later."
+        ) from error
+    # The converter stamps the newest IR version, which older runtimes refuse.
+    proto.ir_version = max(ir_version, LEAST_IR.get(least, 10))
+    return replace(make_model(proto, model.weights, model.name), extra_outputs=model.extra_outputs)
+
+
+def meaning_since(node: onnx.NodeProto, opset: int) -> int:
+    """The opset from which ONNX's operator has its meaning of ``opset``; -1 where ONNX does not know it."""
+    since = _form_since(node.op_type, opset)
+    if not LEAST_OPSET < since <= _WIDENED_TO:
+        return since
+    widened = node.op_type in _WIDENED
+    if node.op_type == "BatchNormalization":  # its statistics of a batch became other outputs
+        widened = len(node.output) == 1 and not attribute(node, "training_mode", 0)
+    if node.op_type == "Split":  # the number of equal parts became an attribute
+        widened = len(node.input) > 1
+    return _form_since(node.op_type, LEAST_OPSET) if widened else since
+
+
+@functools.cache
+def _form_since(op_type: str, opset: int) -> int:
+    try:
+        return int(onnx.defs.get_schema(op_type, opset, "").since_version)
+    except onnx.defs.SchemaError:
+        return -1
+
+
+LEAST_IR = {13: 7, 14: 7, 15: 8, 16: 8, 17: 8, 18: 8, 19: 9, 20: 9, 21: 10, 22: 10, 23: 11}
+
+
+#: Domain in which the converter passes nodes over.
+_SHELTER = "pytest_int8acc.as_it_is"
+#: IR version that ONNX of a low opset is written with; the converter stamps the newest.
+_LOW_IR_VERSION = 8
+#: Operators whose defaults, or the names of whose modes, mean something else in older opsets.
+_CHANGED = frozenset({"DFT", "GridSample"})
+_BYTES = (INT8.dtype, UINT8.dtype)
+
+
+def lower_opset(model: Model, opset: int) -> Model:
+    """``model`` in ``opset``, or itself where it is of none newer.
+
+    ONNX's own converter does it. It has no way back for many operators whose newer versions only add types
+    or options (QuantizeLinear, Pad, Reshape); such nodes are passed over where they use nothing new. The axes
+    of a reduction become an attribute here: the converter of ONNX 1.19 drops them without a word.
+
+    Raises:
+        ModelError: A node needs the newer opset; the message is the converter's reason alone.
+    """
+    if model.opset <= opset:
+        return model
+    proto = copy.deepcopy(model.proto)
+    for node in list(_same_as_before(proto.graph, model.constants(), model.opset, opset)):
+        node.domain = _SHELTER
+    proto.opset_import.append(onnx.helper.make_opsetid(_SHELTER, 1))
+    try:
+        lowered = onnx.version_converter.convert_version(proto, opset)
+    except Exception as error:  # the converter raises bare RuntimeErrors of many kinds
+        line = str(error).rpartition("failed: ")[2].strip().partition("\n")[0]
+        raise ModelError(line or type(error).__name__) from error
+    for node in all_nodes(lowered.graph):
+        node.domain = "" if node.domain == _SHELTER else node.domain
+    refill(lowered.opset_import, [entry for entry in lowered.opset_import if entry.domain != _SHELTER])
+    lowered.ir_version = min(model.proto.ir_version, _LOW_IR_VERSION)
+    return replace(make_model(lowered, model.weights, model.name), extra_outputs=model.extra_outputs)
+
+
+def _same_as_before(
+    graph: onnx.GraphProto, constants: Mapping[str, Array], opset: int, older: int
+) -> Iterator[onnx.NodeProto]:
+    """Nodes of operators that are newer in ``opset``, and use nothing that ``older`` lacks.
+
+    Attributes that only say the default of a newer option are taken off.
+    """
+    for node in all_nodes(graph):
+        if node.domain not in ("", "ai.onnx") or node.op_type in _CHANGED or subgraphs(node):
+            continue
+        try:
+            new, old = (onnx.defs.get_schema(node.op_type, version) for version in (opset, older))
+        except onnx.defs.SchemaError:  # there was none yet, which the converter says
+            continue
+        if new.since_version == old.since_version:
+            continue
+        if "axes" in old.attributes and "axes" not in new.attributes:
+            _axes_as_attribute(node, constants)
+        if len(node.input) > old.max_input:
+            continue
+        if all(_is_default(a, new) for a in node.attribute if a.name not in old.attributes):
+            refill(node.attribute, [a for a in node.attribute if a.name in old.attributes])
+            yield node
+
+
+def _axes_as_attribute(node: onnx.NodeProto, constants: Mapping[str, Array]) -> None:
+    """Give a reduction its axes as versions up to 13 take them."""
+    axes = np.zeros(0, np.int64)
+    if len(node.input) > 1 and node.input[1]:
+        if node.input[1] not in constants:
+            raise ModelError(
+                f"{node.op_type} '{node.name}' computes its axes, which older opsets do not take"
+            )
+        axes = constants[node.input[1]]
+    if not axes.size and attribute(node, "noop_with_empty_axes", 0):
+        raise ModelError(f"{node.op_type} '{node.name}' reduces nothing (noop_with_empty_axes)")
+    del node.input[1:]
+    refill(node.attribute, [a for a in node.attribute if a.name != "noop_with_empty_axes"])
+    if axes.size:
+        node.attribute.append(onnx.helper.make_attribute("axes", axes.tolist()))
+
+
+def _is_default(said: onnx.AttributeProto, schema: onnx.defs.OpSchema) -> bool:
+    """Whether an attribute says what holds without it."""
+    known = schema.attributes.get(said.name)
+    value = onnx.helper.get_attribute_value
+    return known is not None and bool(known.default_value.type and value(known.default_value) == value(said))
+
+
+def float_weights(model: Model) -> Model:
+    """``model`` with every DequantizeLinear of a constant behind a QuantizeLinear of the same scale.
+
+    QuantizeLinear gives the same integers again, so nothing is computed otherwise. Only INT8 and UINT8
+    constants with FP32 scales are spelled out so.
+    """
+    constants, editor = model.constants(), model.edit()
+    made: dict[tuple[str, ...], str] = {}
+    nodes: list[onnx.NodeProto] = []
+    for node in editor.graph.node:
+        found = _quantization(node, constants)
+        if found is not None:
+            key = (*node.input, str(found.axis))
+            if key not in made:
+                wide = editor.add_constant(f"{node.input[0]}_float", found.dequantize())
+                made[key] = editor.unique(f"{node.input[0]}_quantized")
+                name = editor.unique(f"{node.name}_QuantizeLinear")
+                quantize = onnx.helper.make_node("QuantizeLinear", [wide, *node.input[1:]], [made[key]], name)
+                quantize.attribute.extend(node.attribute)
+                nodes.append(quantize)
+            node.input[0] = made[key]
+        nodes.append(node)
+    editor.set_nodes(nodes)
+    return editor.done() if made else model
+
+
+def _quantization(node: onnx.NodeProto, constants: Mapping[str, Array]) -> Quantization | None:
+    """What a DequantizeLinear makes a constant from; None where it is no such node."""
+    if node.op_type != "DequantizeLinear" or len(node.input) < 3 or not constants.keys() >= set(node.input):
+        return None
+    codes, scale, zero_point = (constants[name] for name in node.input)
+    if (
+        codes.dtype not in _BYTES
+        or scale.dtype != np.float32
+        or any(a.name != "axis" for a in node.attribute)
+    ):
+        return None
+    return Quantization(scale, zero_point, attribute(node, "axis", 1) if scale.ndim else None, codes)
+
+
+#: Each takes a tensor and its scale.
+TRT_FP8 = {"TRT_FP8QuantizeLinear": "QuantizeLinear", "TRT_FP8DequantizeLinear": "DequantizeLinear"}
+_TRT_DOMAIN = "trt"
+
+
+def holds_trt_fp8(model: Model) -> bool:
+    """Whether TensorRT's own FP8 operators are in the model, or in graphs inside its nodes."""
+    return any(node.op_type in TRT_FP8 for node in all_nodes(model.graph))
+
+
+def standard_fp8(model: Model) -> Model:
+    """``model``, of opset 19 or later, with QuantizeLinear and DequantizeLinear in their place."""
+    editor, constants = model.edit(), model.constants()
+    for node in all_nodes(editor.graph):
+        if node.op_type in TRT_FP8:
+            node.op_type, node.domain = TRT_FP8[node.op_type], ""
+            if len(node.input) == 2:
+                scale = constants.get(node.input[1], np.zeros(()))
+                node.input.append(editor.add_constant(f"{node.name}_zero_point", FP8.zeros(scale)))
+    for graph in all_graphs(editor.graph):  # inner value types, as the main graph's, tell of codes in UINT8
+        del graph.value_info[:]
+    if not any(node.domain == _TRT_DOMAIN for node in all_nodes(editor.graph)):
+        imports = editor.proto.opset_import
+        refill(
+            imports, [helper.make_opsetid(o.domain, o.version) for o in imports if o.domain != _TRT_DOMAIN]
+        )
+    return editor.done()

@@ -1,10 +1,10 @@
 """FP32 to FP16 or BF16: the model that a strongly typed TensorRT engine holds.
 
-Every operator whose ONNX schema allows float16 computes in it; the model's inputs and outputs keep
-their types, with Cast nodes at the borders. In FP32 remain: operators and inputs that ONNX does not
-allow in FP16, operators of other domains, graphs inside If, Loop and Scan, arithmetic on shapes
-(FP16 holds every integer only up to 2048), and the nodes that the caller keeps. BF16 lifts the opset to 22,
-where ONNX allows it in convolutions and pools.
+Every operator whose ONNX schema allows float16 computes in it. The model's inputs and outputs keep their
+types, with Cast nodes at the borders. In FP32 remain: operators and inputs that ONNX does not allow in FP16,
+operators of other domains, graphs inside If, Loop and Scan, arithmetic on shapes (FP16 holds every integer
+only up to 2048), and the nodes that the caller keeps. BF16 lifts the opset to 22, where ONNX allows it in
+convolutions and pools.
 """
 
 from __future__ import annotations
@@ -19,10 +19,12 @@ from onnx import TensorProto, helper
 
 from pytest_int8acc.errors import ModelError
 from pytest_int8acc.graph.formats import BF16, FP16, Format
-from pytest_int8acc.graph.index import subgraphs
-from pytest_int8acc.graph.load import QDQ_OPSET, lift
-from pytest_int8acc.graph.model import Model, put_constant
-from pytest_int8acc.graph.norms import combine_norms
+from pytest_int8acc.graph.index import attribute, refill, subgraphs
+from pytest_int8acc.graph.layout import WEIGHTED
+from pytest_int8acc.graph.load import lift
+from pytest_int8acc.graph.model import Editor, Model, put_constant
+from pytest_int8acc.graph.opsets import QDQ_OPSET
+from pytest_int8acc.graph.qdq import is_qdq
 from pytest_int8acc.graph.types import (
     BFLOAT16,
     FLOAT,
@@ -73,7 +75,7 @@ def to_fp16(model: Model, keep_fp32: Collection[str] = (), low: Format = FP16) -
     Raises:
         ModelError: A name in ``keep_fp32`` is no node's, or the opset cannot be lifted.
     """
-    _check_names(model, keep_fp32)
+    _check_kept(model, keep_fp32)
     types = value_types(model)
     notes = []
     typed = computes_in_half(model, types)
@@ -91,7 +93,7 @@ def to_fp16(model: Model, keep_fp32: Collection[str] = (), low: Format = FP16) -
     return Fp16Model(rewrite.done(), model, tuple(rewrite.overflows), (*notes, *rewrite.notes))
 
 
-def _check_names(model: Model, keep_fp32: Collection[str]) -> None:
+def _check_kept(model: Model, keep_fp32: Collection[str]) -> None:
     known = model.index.nodes
     for name in sorted(set(keep_fp32).difference(known)):
         raise ModelError(
@@ -398,3 +400,48 @@ def _overflow(who: str, wide: Array, half: Array) -> str:
 
 def _count_of(mask: Array) -> str:
     return f"{np.count_nonzero(mask)} of {mask.size} numbers"
+
+
+def combine_norms(model: Model, keep: Collection[str]) -> Model:
+    """``model`` with the statistics of each BatchNormalization worked into its scale and bias.
+
+    Mean and variance become 0 and 1, epsilon 0. TensorRT's parser (onnx-tensorrt) combines them in FP32,
+    too, so a variance that FP16 cannot hold does no harm. Left as they are: nodes named in ``keep``, in
+    training mode, or with parameters that are no FP32 constants.
+    """
+    constants, editor, found = model.constants(), model.edit(), False
+    for node in editor.graph.node:
+        arrays = [constants.get(name) for name in node.input[1:]]
+        plain = node.op_type == "BatchNormalization" and node.domain == "" and node.name not in keep
+        if plain and all(array is not None and array.dtype == np.float32 for array in arrays):
+            found |= _combine(node, [array for array in arrays if array is not None], editor)
+    return editor.done() if found else model
+
+
+def _combine(node: onnx.NodeProto, arrays: list[Array], editor: Editor) -> bool:
+    if attribute(node, "training_mode", 0):
+        return False
+    scale, bias, mean, variance = (array.astype(np.float64) for array in arrays)
+    factor = scale / np.sqrt(variance + attribute(node, "epsilon", 1e-5))
+    combined = {"scale": factor, "bias": bias - mean * factor, "mean": 0 * mean, "variance": 0 * mean + 1}
+    for i, (part, array) in enumerate(combined.items(), 1):
+        node.input[i] = editor.add_constant(f"{node.name}/{part}", array.astype(np.float32))
+    kept = [a for a in node.attribute if a.name != "epsilon"]
+    refill(node.attribute, [*kept, helper.make_attribute("epsilon", 0.0)])
+    return True
+
+
+def half_nodes(model: Model) -> tuple[str, ...]:
+    """Nodes of an FP32 model that a builder is to hold in FP16 where the model is to run in FP16.
+
+    Where the model has Q/DQ, these are the products that read nothing dequantized: a precision set on what
+    TensorRT fuses with Q/DQ would break up its INT8 kernels.
+    """
+    narrow, _ = narrow_nodes(model, FP16)
+    nodes = [node for node in model.graph.node if node.name in narrow]
+    if not is_qdq(model):
+        return tuple(node.name for node in nodes)
+    dequantized = {node.output[0] for node in model.graph.node if node.op_type == "DequantizeLinear"}
+    return tuple(
+        node.name for node in nodes if node.op_type in WEIGHTED and dequantized.isdisjoint(node.input)
+    )

@@ -1,21 +1,26 @@
-"""What constant sizes decide, computed once: exports of PyTorch compute shapes, and numbers of them.
+"""Constants computed once: weights behind Transpose or Cast, and numbers that depend on constant sizes.
 
-Sizes that inputs decide stay open: a Reshape to one of them and constants gets -1 in its place.
+Exports of PyTorch compute shapes, and numbers of them. Sizes that inputs decide stay open: a Reshape to one
+of them and constants gets -1 in its place.
 """
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import math
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 import numpy as np
 import onnx
+import onnx.version_converter
 from onnx import TypeProto, helper, numpy_helper
 from onnx.shape_inference import InferenceError, infer_node_outputs
 
+from pytest_int8acc.errors import ModelError
 from pytest_int8acc.graph.index import GRAPHS, attribute
+from pytest_int8acc.graph.layout import WEIGHTED
 from pytest_int8acc.graph.model import Model, put_constant
 from pytest_int8acc.tensors import Array
 
@@ -221,3 +226,49 @@ class _Sizes:
         if node.op_type == "Pow":
             return _power(*data)
         return _divided(*data) if node.op_type == "Div" else computed(node, data, self._opset)
+
+
+#: Nodes on constants alone that are folded: they move or rename weights, or change their type.
+_FOLDED_MOVES = frozenset({"Identity", "Transpose", "Reshape", "Squeeze", "Unsqueeze", "Flatten", "Cast"})
+
+
+#: Folded, too, where the result is no larger: weights stored as integers come with a scale and an offset.
+_FOLDED_ARITHMETIC = frozenset({"Mul", "Div", "Add", "Sub"})
+
+
+def fold_constants(model: Model) -> Model:
+    """Fold nodes that move, retype or scale constants, so that a weight is an initializer of its reader."""
+    constants = model.constants()
+    editor = model.edit()
+    kept = []
+    weighted = [node for node in editor.graph.node if node.op_type in WEIGHTED and len(node.input) > 1]
+    weights = {node.input[1] for node in weighted}
+    for node in editor.graph.node:
+        if _folds(node, constants, weights):
+            try:
+                array = computed(node, [constants[name] for name in node.input], model.opset)
+            except Exception as error:  # of any type: see there
+                said = f"'{node.name}' ({node.op_type}) cannot be computed from its constants"
+                raise ModelError(f"{model.name}: {said}: {error}") from error
+            constants[node.output[0]] = array
+            put_constant(editor.graph.initializer.add(), node.output[0], array, editor.weights)
+        else:
+            kept.append(node)
+    if len(kept) == len(editor.graph.node):
+        return model
+    editor.set_nodes(kept)
+    return editor.done()
+
+
+def _folds(node: onnx.NodeProto, constants: Mapping[str, Array], weights: Collection[str]) -> bool:
+    if node.domain != "" or any(name not in constants for name in node.input):
+        return False
+    if node.op_type == "ConstantOfShape":  # any other tensor of one repeated value would only take memory
+        return node.output[0] in weights
+    if node.op_type in _FOLDED_ARITHMETIC:
+        one, other = (constants[name] for name in node.input)
+        shapes = one.shape, other.shape
+        with contextlib.suppress(ValueError):  # told where it is computed
+            return one.dtype == other.dtype and np.broadcast_shapes(*shapes) in shapes
+        return True
+    return node.op_type in _FOLDED_MOVES
