@@ -44,14 +44,15 @@ def docstrings(text: str) -> Iterator[tuple[str, str]]:
     """
     lines = text.splitlines()
     for node in ast.walk(ast.parse(text)):
-        if isinstance(node, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
-            if said := ast.get_docstring(node):
-                yield lines[node.lineno - 1].strip(), said
+        if not isinstance(node, ast.ClassDef | ast.FunctionDef):
+            continue
+        if said := ast.get_docstring(node):
+            yield lines[node.lineno - 1].strip(), said
         if isinstance(node, ast.ClassDef):
             for field, below in zip(node.body, node.body[1:], strict=False):
-                if isinstance(field, ast.AnnAssign) and isinstance(below, ast.Expr):
-                    if isinstance(below.value, ast.Constant) and isinstance(below.value.value, str):
-                        yield ast.unparse(field), below.value.value
+                value = below.value if isinstance(below, ast.Expr) else None
+                if isinstance(field, ast.AnnAssign) and isinstance(value, ast.Constant):
+                    yield ast.unparse(field), str(value.value)
 
 
 def comments(text: str) -> Iterator[tuple[str, str]]:
