@@ -8,7 +8,7 @@ import traceback
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 from pytest_int8acc.names import shown, shown_lines
 
@@ -183,3 +183,11 @@ def listed(names: Sequence[str] | Iterable[str]) -> str:
     return ", ".join(f"'{shown(name)}'" for name in known[:_LISTED]) + (
         f" and {rest} more" if rest > 0 else ""
     )
+
+
+def assert_never(value: NoReturn) -> NoReturn:
+    """Behind the last branch of a choice by kind: mypy refuses a kind that has no branch.
+
+    ``typing.assert_never`` is not in Python 3.10.
+    """
+    raise AssertionError(f"{value!r} has no branch")

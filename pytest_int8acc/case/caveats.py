@@ -32,7 +32,7 @@ from pytest_int8acc.results import (
 from pytest_int8acc.runtime.forms import Form
 from pytest_int8acc.runtime.onnxruntime import saturation
 from pytest_int8acc.runtime.protocol import Backend
-from pytest_int8acc.runtime.trt.parse import refusal
+from pytest_int8acc.runtime.trt.platform import refusal
 from pytest_int8acc.scores.judge import (
     Judge,
 )

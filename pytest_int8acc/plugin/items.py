@@ -285,9 +285,9 @@ _BUILDERS = pytest.StashKey["Workers"]()
 def builders(config: pytest.Config) -> Workers:
     """What TensorRT builds in until the session ends: its start takes longer than most builds."""
     if _BUILDERS not in config.stash:
-        from pytest_int8acc.runtime.trt.children import make_workers
+        from pytest_int8acc.runtime.trt.children import Workers
 
-        config.stash[_BUILDERS] = make_workers()
+        config.stash[_BUILDERS] = Workers()
         config.add_cleanup(config.stash[_BUILDERS].close)
     return config.stash[_BUILDERS]
 

@@ -15,8 +15,9 @@ from projects import Project
 from zoo import ZOO, sample_feed
 
 from pytest_int8acc.errors import ModelError
-from pytest_int8acc.runtime.trt import parse
-from pytest_int8acc.runtime.trt.children import Outcome
+from pytest_int8acc.runtime.trt import platform
+from pytest_int8acc.runtime.trt.children import Ended, Outcome
+from pytest_int8acc.runtime.trt.platform import Refusal
 from pytest_int8acc.settings import Settings
 
 SPEC = "int8: {model: int8.onnx}\ncriteria: [{sqnr_db: 5}]\n"
@@ -46,7 +47,7 @@ def test_auto_has_tensorrt_rtx_parse_what_lint_lets_pass(tmp_path: Path) -> None
     pytest.importorskip("tensorrt_rtx", reason="needs TensorRT-RTX: pip install tensorrt-rtx")
     options = {"ActivationSymmetric": True, "WeightSymmetric": True, "QuantizeBias": False}
     project = default_of_onnxruntime(tmp_path, "mobilenet", extra_options=options)
-    assert parse.refusal(tmp_path / "int8.onnx") is None
+    assert platform.refusal(tmp_path / "int8.onnx") is None
     assert project.check(SPEC, Settings()).passed
     model = onnx.load(tmp_path / "int8.onnx")
     last = model.graph.node[-1]
@@ -56,7 +57,7 @@ def test_auto_has_tensorrt_rtx_parse_what_lint_lets_pass(tmp_path: Path) -> None
     for name in ("bits", "one"):
         model.graph.initializer.append(onnx.numpy_helper.from_array(np.ones(1, np.uint64), name))
     onnx.save(model, tmp_path / "int8.onnx")
-    told = parse.refusal(tmp_path / "int8.onnx")
+    told = platform.refusal(tmp_path / "int8.onnx")
     assert told is not None
     with pytest.raises(ModelError, match=r"not-parsed.*\n.*TensorRT-RTX says: "):
         project.check(SPEC, Settings())
@@ -66,40 +67,42 @@ def test_auto_has_tensorrt_rtx_parse_what_lint_lets_pass(tmp_path: Path) -> None
 
 
 def test_without_tensorrt_rtx_nothing_is_asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(parse, "is_installed", lambda flavor: False)
-    assert parse.refusal(tmp_path / "none.onnx") is None
+    monkeypatch.setattr(platform, "is_installed", lambda flavor: False)
+    assert platform.refusal(tmp_path / "none.onnx") is None
 
 
 @pytest.mark.parametrize(
-    ("said", "told"),
+    ("outcome", "told"),
     [
-        ("ImportError", None),
-        ('SAID "loaded"', parse.Refusal("", "its parser ended by SIGKILL")),
-        ('SAID "loaded"\nSAID null', None),
+        (Outcome(Ended.FAILED, 0.1, answer={"error": "no module"}), None),
         (
-            'SAID "loaded"\nnoise\nSAID ["conv", "no such operator"]',
-            parse.Refusal("conv", "no such operator"),
+            Outcome(Ended.CRASHED, 0.1, -9, log='FACT "loaded"'),
+            Refusal("", "its parser ended by SIGKILL"),
+        ),
+        (Outcome(Ended.DONE, 0.1, 0, {"refusal": None}, 'FACT "loaded"\nnoise'), None),
+        (
+            Outcome(Ended.DONE, 0.1, 0, {"refusal": ["conv", "no such operator"]}, 'FACT "loaded"'),
+            Refusal("conv", "no such operator"),
         ),
     ],
 )
 def test_what_the_parser_s_process_says_is_what_is_known(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, said: str, told: parse.Refusal | None
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, outcome: Outcome, told: Refusal | None
 ) -> None:
     calls = []
 
-    def run(module: str, arguments: list[str], folder: Path, log: Path, timeout: float) -> Outcome:
-        calls.append(arguments)
-        log.write_text(said + "\n")
-        return Outcome(-9, 0.1)
+    def asked(job: dict[str, Any], timeout: float) -> Outcome:
+        calls.append(job["model"])
+        return outcome
 
-    monkeypatch.setattr(parse, "is_installed", lambda flavor: True)
-    monkeypatch.setattr(parse, "run_child", run)
+    monkeypatch.setattr(platform, "is_installed", lambda flavor: True)
+    monkeypatch.setattr(platform, "_asked", asked)
     model = tmp_path / "net.onnx"
     model.write_bytes(b"a model")
-    assert [parse.refusal(model), parse.refusal(model)] == [told, told]
-    assert calls == [[str(model)]]  # asked once
+    assert [platform.refusal(model), platform.refusal(model)] == [told, told]
+    assert calls == [str(model)]  # asked once
     model.write_bytes(b"another model")
-    assert parse.refusal(model) == told
+    assert platform.refusal(model) == told
     assert len(calls) == 2
 
 

@@ -86,7 +86,7 @@ def test_levels_below_the_case_s_own_can_be_built(
     inputs = open_dataset("image.npz", model.inputs, base=case.file.parent)
     for level in (None, *others):
         request = made._request(dataclasses.replace(form, level=level), Role.FIXED, inputs)
-        assert request.options.optimization_level == (own if level is None else level)
+        assert request.options.builder.get("optimization_level") == (own if level is None else level)
     made.close()
     assert OrtBackend(SETTINGS).other_levels == ()
 

@@ -47,7 +47,7 @@ from pytest_int8acc.runtime.trt.calibration import (
     tensor_names,
     write_cache,
 )
-from pytest_int8acc.runtime.trt.children import make_workers
+from pytest_int8acc.runtime.trt.children import Workers
 from pytest_int8acc.runtime.trt.engine import TrtEngine, open_built, open_engine, read_header
 from pytest_int8acc.runtime.trt.inspector import read_layers
 from pytest_int8acc.runtime.trt.latency import layer_times, measure_latency
@@ -58,7 +58,7 @@ DIGITS = Path(__file__).parents[2] / "example_project"
 BATCH = 120
 
 #: TensorRT starts once for most builds.
-build = partial(build_apart, workers=make_workers())
+build = partial(build_apart, workers=Workers())
 
 pytestmark = needs_gpu_below_11
 
@@ -75,13 +75,14 @@ def here() -> Platform:
 @pytest.fixture(scope="module")
 def options(here: Platform) -> BuildOptions:
     """Quick builds; 8.6 without cuBLAS and cuDNN, which need not be there."""
-    return BuildOptions(tactic_sources=() if here.version < (9,) else None, optimization_level=0, timeout=300)
+    sources: dict[str, Any] = {"tactic_sources": ()} if here.version < (9,) else {}
+    return BuildOptions(builder={"optimization_level": 0, **sources}, timeout=300)
 
 
 @pytest.fixture(scope="module")
 def choosing(options: BuildOptions) -> BuildOptions:
     """For implicit quantization, whose precisions TensorRT chooses by timing, and for timings kept."""
-    return replace(options, optimization_level=1)
+    return replace(options, builder={**options.builder, "optimization_level": 1})
 
 
 @pytest.fixture(scope="module")

@@ -25,7 +25,7 @@ from pytest_int8acc.graph.plan import apply
 from pytest_int8acc.runtime.onnxruntime import OrtEngine
 from pytest_int8acc.runtime.store import Store
 from pytest_int8acc.runtime.trt.build import BuildOptions, BuildRequest, Range, build, fit_model
-from pytest_int8acc.runtime.trt.children import make_workers
+from pytest_int8acc.runtime.trt.children import Workers
 from pytest_int8acc.runtime.trt.engine import open_built
 from pytest_int8acc.runtime.trt.platform import Platform, find_platform
 from pytest_int8acc.tensors import Array
@@ -38,7 +38,7 @@ TOLERANCE = 0.5
 NOISY = 50
 
 #: TensorRT starts once for all builds.
-WORKERS = make_workers()
+WORKERS = Workers()
 
 pytestmark = needs_gpu_below_11
 
@@ -48,7 +48,7 @@ def run_tensorrt(
 ) -> Mapping[str, Array]:
     """Build with the INT8 and FP16 flags, no cuBLAS or cuDNN tactics, and run once."""
     shapes: dict[str, Range] = {name: (array.shape,) * 3 for name, array in feed.items()}  # type: ignore[misc]
-    options = BuildOptions(tactic_sources=(), optimization_level=0, timeout=300)
+    options = BuildOptions(builder={"tactic_sources": (), "optimization_level": 0}, timeout=300)
     flags = frozenset({"int8", "fp16"})
     request = BuildRequest(fit_model(model, here), "plan", shapes, "weak", flags, options=options)
     with open_built(build(request, here, store, workers=WORKERS)) as engine:

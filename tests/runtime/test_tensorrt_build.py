@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import logging
 import os
@@ -30,7 +29,7 @@ from pytest_int8acc.graph.model import Model, make_model
 from pytest_int8acc.graph.plan import apply
 from pytest_int8acc.runtime.store import Store
 from pytest_int8acc.runtime.trt.build import BuildOptions, Built, build
-from pytest_int8acc.runtime.trt.children import make_workers
+from pytest_int8acc.runtime.trt.children import Workers
 from pytest_int8acc.runtime.trt.engine import open_built, open_engine, read_header
 from pytest_int8acc.runtime.trt.platform import Platform, find_platform
 
@@ -103,7 +102,9 @@ def test_the_network_is_strongly_typed_and_its_log_kept(built: Built) -> None:
 
 @pytest.mark.rtx
 def test_options_and_profiles_reach_the_builder(rtx: Platform) -> None:
-    options = BuildOptions(workspace=64 << 20, optimization_level=1, tactic_sources=(), timeout=120)
+    options = BuildOptions(
+        builder={"workspace": "64M", "optimization_level": 1, "tactic_sources": ()}, timeout=120
+    )
     model = normalize(make_model(ZOO["dynamic"](), name="dynamic.onnx"))
     (x,) = model.inputs
     given = {x.name: tuple(tuple(d if isinstance(d, int) else n for d in x.shape or ()) for n in (8, 16, 64))}
@@ -149,7 +150,7 @@ def test_a_model_that_cannot_be_parsed_is_said(rtx: Platform, tmp_path: Path) ->
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (BuildOptions(tactic_sources=("cublass",)), "this TensorRT has no 'cublass'; it has "),
+        (BuildOptions(builder={"tactic_sources": ("cublass",)}), "this TensorRT has no 'cublass'; it has "),
         (BuildOptions(plugins=(Path(__file__),)), "plugin library does not load: .*test_tensorrt_build.py"),
         (BuildOptions(plugins=(Path("none.so"),)), "tensorrt plugins: none.so: no such file"),
     ],
@@ -261,7 +262,7 @@ def test_a_builder_stays_for_the_next_build_until_one_fails(
     """The engine of a builder that has built before is the one of a builder that starts."""
     started = tmp_path / "started"
     sabotage(tmp_path, monkeypatch, f"open({str(started)!r}, 'a').write('x')")
-    with contextlib.closing(make_workers()) as workers:
+    with Workers() as workers:
         build(request(), rtx, workers=workers)
         again = build(request(quantized("residual")), rtx, workers=workers)
         assert (again.layers, again.network) == (built.layers, built.network)

@@ -18,7 +18,7 @@ from pytest_int8acc.graph.model import make_model
 from pytest_int8acc.results import Latency
 from pytest_int8acc.runtime.trt import engine, worker
 from pytest_int8acc.runtime.trt.build import explain
-from pytest_int8acc.runtime.trt.children import Outcome
+from pytest_int8acc.runtime.trt.children import Ended, Outcome
 from pytest_int8acc.runtime.trt.engine import TrtEngine, open_engine, read_header, speaking_of
 from pytest_int8acc.runtime.trt.latency import summarize
 from pytest_int8acc.runtime.trt.platform import Platform
@@ -76,7 +76,7 @@ def test_last_words_are_those_that_matter() -> None:
         ("one\n\ntwo\n", "one | two"),
         ("", "nothing was logged"),
     ):
-        assert explain(Outcome(1, 2.0), None, log, 60).endswith(f"It said last: {words}")
+        assert explain(Outcome(Ended.CRASHED, 2.0, 1, log=log), 60).endswith(f"It said last: {words}")
 
 
 @pytest.mark.parametrize(
@@ -97,7 +97,7 @@ def test_last_words_are_those_that_matter() -> None:
     ],
 )
 def test_out_of_memory_is_known(line: str, is_so: bool) -> None:
-    said = explain(Outcome(1, 2.0), {"error": "x"}, f"[V] before\n{line}\n[V] after", 60)
+    said = explain(Outcome(Ended.FAILED, 2.0, log=f"[V] before\n{line}\n[V] after"), 60)
     assert said.startswith("out of memory; give a smaller batch") is is_so
 
 
@@ -135,8 +135,8 @@ def test_latencies_are_medians_with_their_spread() -> None:
 
 
 def test_a_child_that_did_its_job_needs_no_explanation() -> None:
-    assert explain(Outcome(0, 1.0), {"absent": []}, LOG, 60) == ""
-    assert explain(Outcome(0, 1.0), None, "", 60).startswith("the process ended with status 0")
+    assert explain(Outcome(Ended.DONE, 1.0, 0, {"absent": []}, LOG), 60) == ""
+    assert explain(Outcome(Ended.CRASHED, 1.0, 0), 60).startswith("the process ended with status 0")
 
 
 def convert(engine_dtype: str, array: np.ndarray) -> np.ndarray:

@@ -12,7 +12,7 @@ import pytest
 
 from pytest_int8acc.errors import EngineError, MissingBackendError
 from pytest_int8acc.runtime.trt import platform as platform_module
-from pytest_int8acc.runtime.trt import probe
+from pytest_int8acc.runtime.trt import worker
 from pytest_int8acc.runtime.trt.platform import Platform, find_platform, require
 
 GPU = {"gpu": "NVIDIA H100", "capability": (9, 0)}
@@ -210,12 +210,12 @@ class Cuda:
 def test_gpus_like_the_first_can_build_for_it(
     visible: str | None, names: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(probe.ctypes, "CDLL", lambda name: Cuda())
+    monkeypatch.setattr(worker.ctypes, "CDLL", lambda name: Cuda())
     if visible is None:
         monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     else:
         monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
-    facts = {"gpu": json.loads(json.dumps(probe._gpu())), "tensorrt": {"version": "8.6.0"}}
+    facts = {"gpu": json.loads(json.dumps(worker._gpu())), "tensorrt": {"version": "8.6.0"}}
     found = platform_module._platform("tensorrt", "8.6.0", facts)
     assert (found.gpu, found.capability, found.can_run) == ("NVIDIA H100", (9, 9), True)
     assert [device.visible for device in found.devices] == names

@@ -22,6 +22,8 @@ from pytest_int8acc.runtime.onnxruntime import OrtEngine
 from pytest_int8acc.runtime.trt.build import BuildOptions, BuildRequest, fit_model, make_profiles, seen_shapes
 from pytest_int8acc.runtime.trt.calibration import Implicit
 from pytest_int8acc.runtime.trt.platform import Platform
+from pytest_int8acc.runtime.trt.worker import BUILDER_OPTIONS
+from pytest_int8acc.spec.models import TensorRt
 from pytest_int8acc.tensors import TensorInfo
 
 OLD = Platform("tensorrt", (8, 6, 0), "NVIDIA H100", (9, 0))
@@ -67,9 +69,9 @@ CHANGES: dict[str, Callable[[], dict[str, Any]]] = {
     "typing": lambda: {"typing": "strong"},
     "precisions": lambda: {"precisions": {"conv0": "fp32"}},
     "outputs": lambda: {"outputs": ("a", "b")},
-    "workspace": lambda: {"options": BuildOptions(workspace=1 << 30)},
-    "level": lambda: {"options": BuildOptions(optimization_level=5)},
-    "no tactics": lambda: {"options": BuildOptions(tactic_sources=())},
+    "workspace": lambda: {"options": BuildOptions(builder={"workspace": "1G"})},
+    "level": lambda: {"options": BuildOptions(builder={"optimization_level": 5})},
+    "no tactics": lambda: {"options": BuildOptions(builder={"tactic_sources": ()})},
     "plugin": lambda: {"options": BuildOptions(plugins=(Path(__file__),))},
     "implicit": lambda: {"implicit": Implicit(data="a")},
     "other data": lambda: {"implicit": Implicit(data="b")},
@@ -79,28 +81,36 @@ CHANGES: dict[str, Callable[[], dict[str, Any]]] = {
 }
 
 
-def test_fingerprints_tell_all_that_matters_apart() -> None:
-    prints = {name: request(**change()).fingerprint(OLD) for name, change in CHANGES.items()}
-    prints["as it is"] = request().fingerprint(OLD)
+def key_of(platform: Platform = OLD, **changes: Any) -> str:
+    return request(**changes).key(platform).digest()
+
+
+def test_every_option_of_the_spec_reaches_the_builder() -> None:
+    assert set(BUILDER_OPTIONS) == set(TensorRt.model_fields) - {"shapes", "plugins", "obey", "timeout"}
+
+
+def test_keys_tell_all_that_matters_apart() -> None:
+    prints = {name: key_of(**change()) for name, change in CHANGES.items()}
+    prints["as it is"] = key_of()
     for field, value in {
         "version": (8, 6, 1),
         "gpu": "NVIDIA L4",
         "capability": (8, 9),
         "flavor": "rtx",
     }.items():
-        prints[field] = request().fingerprint(dataclasses.replace(OLD, **{field: value}))
+        prints[field] = key_of(dataclasses.replace(OLD, **{field: value}))
     assert len(set(prints.values())) == len(prints)
 
 
-def test_fingerprints_do_not_depend_on_what_does_not_matter(tmp_path: Path) -> None:
+def test_keys_do_not_depend_on_what_does_not_matter(tmp_path: Path) -> None:
     save_model(model(), tmp_path / "other name.onnx", external_weights=True)
     again = load_model(tmp_path / "other name.onnx")
     normal = dataclasses.replace(load_and_save(tmp_path), name="a")
     assert again.name != normal.name
-    wanted = request(model=normal).fingerprint(OLD)
+    wanted = key_of(model=normal)
     options = BuildOptions(timeout=5)
-    other = request(model=again, role="fixed", options=options, flags=frozenset({"fp16", "int8"}))
-    assert other.fingerprint(OLD) == wanted
+    flags = frozenset({"fp16", "int8"})
+    assert key_of(model=again, role="fixed", options=options, flags=flags) == wanted
 
 
 def load_and_save(folder: Path) -> Model:
@@ -113,7 +123,7 @@ def test_a_changed_plugin_is_another_engine(tmp_path: Path) -> None:
     prints = set()
     for content in (b"1", b"2"):
         plugin.write_bytes(content)
-        prints.add(request(options=BuildOptions(plugins=(plugin,))).fingerprint(OLD))
+        prints.add(key_of(options=BuildOptions(plugins=(plugin,))))
     assert len(prints) == 2
 
 

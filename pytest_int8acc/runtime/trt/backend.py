@@ -48,12 +48,13 @@ from pytest_int8acc.runtime.trt.calibration import (
     tensor_names,
     write_cache,
 )
-from pytest_int8acc.runtime.trt.children import Workers, make_workers
+from pytest_int8acc.runtime.trt.children import Workers
 from pytest_int8acc.runtime.trt.engine import TrtEngine, open_built, open_engine, read_header
 from pytest_int8acc.runtime.trt.inspector import read_layers, untold_nodes
 from pytest_int8acc.runtime.trt.latency import layer_times, measure_latency
 from pytest_int8acc.runtime.trt.platform import Device, Platform, require
-from pytest_int8acc.settings import Settings, to_bytes
+from pytest_int8acc.runtime.trt.worker import BUILDER_OPTIONS
+from pytest_int8acc.settings import Settings
 from pytest_int8acc.spec.models import Case
 from pytest_int8acc.tensors import Feed
 
@@ -95,7 +96,7 @@ class TrtBackend:
         self._low: Kind = case.candidate or "int8"
         self._obey = obey
         self.can_obey = platform.has("layer precisions") and not obey
-        own = self._options.optimization_level
+        own = self._options.builder.get("optimization_level")
         self.other_levels = tuple(
             level for level in _LEVELS if level < (_USUAL_LEVEL if own is None else own)
         )
@@ -107,7 +108,7 @@ class TrtBackend:
         self._closing = Event()
         self._second_builder = ThreadPoolExecutor(1)
         self._owns_builders = builders is None
-        self._builders = builders or make_workers()
+        self._builders = builders or Workers()
         self._folder = tempfile.TemporaryDirectory(prefix="int8acc-", ignore_cleanup_errors=True)
         # Where nothing is to be kept, engines are while the case lives: a fix is built, and timed later.
         temporary = Path(self._folder.name) / "engines"
@@ -268,7 +269,9 @@ class TrtBackend:
         model, by_flags = self.deployed(form)
         implicit = self._implicit(form, model) if isinstance(form, ImplicitForm) else None
         level = form.level if isinstance(form, ModelForm) else None
-        options = self._options if level is None else replace(self._options, optimization_level=level)
+        options = self._options
+        if level is not None:
+            options = replace(options, builder={**options.builder, "optimization_level": level})
         return BuildRequest(
             model,
             role,
@@ -346,12 +349,11 @@ class _Unrun:
 
 def _options(case: Case) -> BuildOptions:
     said = case.tensorrt
+    given = {name: getattr(said, name) for name in BUILDER_OPTIONS}
     return BuildOptions(
         shapes={name: (least, usual, most) for name, (least, usual, most) in said.shapes.items()},
         plugins=tuple(case.path(plugin) for plugin in said.plugins),
-        workspace=None if said.workspace is None else to_bytes(said.workspace),
-        optimization_level=said.optimization_level,
-        tactic_sources=said.tactic_sources,
+        builder={name: value for name, value in given.items() if value is not None},
         timeout=float(said.timeout),
     )
 

@@ -1,13 +1,13 @@
-"""An engine built in a child process with a time limit, its log kept, and found again in the store.
+"""An engine: what it depends on, how it is built in a child process, and how the store has it.
 
-A builder may crash, hang or take all memory: that is an EngineError of this one engine, with the log's last
-words, and the session goes on. What a child leaves half-done is never used: an engine counts once its
-process has ended well.
+A builder may crash, hang or take all memory. That is an EngineError of this one engine, with the last words
+of the log, and the session goes on. A result that a child left half-done is never used: an engine counts once
+its process has answered.
 """
 
 from __future__ import annotations
 
-import contextlib
+import dataclasses
 import json
 import logging
 import os
@@ -15,23 +15,24 @@ import shutil
 import tempfile
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
 
-from pytest_int8acc.errors import EngineError, ModelError
+from pytest_int8acc.errors import EngineError, ModelError, assert_never
 from pytest_int8acc.graph.model import Model, save_model
 from pytest_int8acc.graph.opsets import float_weights, lower_opset
 from pytest_int8acc.runtime.store import Store, digest_file
 from pytest_int8acc.runtime.trt import worker
 from pytest_int8acc.runtime.trt.calibration import Implicit, check_header, digest, model_digest
 from pytest_int8acc.runtime.trt.children import (
+    Ended,
     Outcome,
     Workers,
     last_words,
-    make_workers,
     ran_out_of_memory,
     read_log,
 )
@@ -39,26 +40,179 @@ from pytest_int8acc.runtime.trt.platform import Device, Platform, require
 from pytest_int8acc.runtime.trt.worker import lock_of
 from pytest_int8acc.tensors import Feed, TensorInfo, did_you_mean
 
+logger = logging.getLogger("pytest_int8acc")
+
 Shape = tuple[int, ...]
 #: Smallest, usual and largest shape of one input.
 Range = tuple[Shape, Shape, Shape]
+Typing = Literal["strong", "weak"]
+Flag = Literal["int8", "fp16"]
+Held = Literal["fp16", "fp32"]
+#: Outputs of an engine: the model's own; unfused tensors as debug tensors, too; or these inner tensors, too.
+Outputs = Literal["own", "debug"] | tuple[str, ...]
+#: Version of the key. It changes where the worker makes another engine of the same request.
+_FORMAT = 3
+#: The note on an engine that was built without a type for the inputs of held layers.
+UNFED = "held layers read INT8 results: TensorRT has no kernels that give the layers before them another type"
+#: Files of a job that are kept with an engine.
+_KEPT = (worker.ENGINE, worker.LAYERS, worker.NETWORK, worker.CACHE, worker.META, worker.LOG)
+#: How often a running build is logged, in seconds.
+_LOG_SECONDS = 30.0
 
 
 @dataclass(frozen=True)
 class BuildOptions:
-    """Options of one build; all but ``timeout`` are part of what an engine depends on."""
+    """Options of one build. An engine depends on all of them but ``timeout``."""
 
     shapes: Mapping[str, Range] = field(default_factory=dict)
-    """Input to its profile; inputs left out follow from the data."""
+    """Input to its profile; profiles of other inputs follow from the data."""
     plugins: tuple[Path, ...] = ()
-    """Libraries loaded before the model is read."""
-    workspace: int | None = None
-    """Bytes that tactics may take; None leaves TensorRT all of the device's memory."""
-    optimization_level: int | None = None
-    tactic_sources: tuple[str, ...] | None = None
-    """Names such as CUBLAS; empty means none, None means TensorRT's own choice."""
+    """Libraries that are loaded before the model is read."""
+    builder: Mapping[str, Any] = field(default_factory=dict)
+    """Values of :data:`~.worker.BUILDER_OPTIONS`; options that are absent are left to TensorRT."""
     timeout: float = 1800.0
     """Seconds that one build may take."""
+
+
+@dataclass(frozen=True)
+class BuildKey:
+    """All that an engine depends on; the store has the engine under the digest of its key."""
+
+    format: int
+    model: str
+    """Digest of the graph and the weights; the model's name has no part in it."""
+    flavor: str
+    version: tuple[int, ...]
+    gpu: str | None
+    capability: tuple[int, int] | None
+    profiles: Mapping[str, Range]
+    typing: Typing
+    flags: tuple[Flag, ...]
+    precisions: Mapping[str, Held]
+    outputs: Outputs
+    builder: Mapping[str, Any]
+    plugins: tuple[str, ...]
+    """Digests of the libraries."""
+    calibration: tuple[str, str, str] | None
+    """Algorithm, and digests of the calibration cache or else of the data, for implicit quantization."""
+
+    def digest(self) -> str:
+        """BLAKE2b of all fields, in hex."""
+        return digest(json.dumps(dataclasses.asdict(self), sort_keys=True).encode())
+
+
+@dataclass(frozen=True, eq=False)
+class BuildRequest:
+    """One engine to build.
+
+    With *strong* typing the engine has the types of the model, which is the halved one (TensorRT 10 and
+    later, TensorRT-RTX). With *weak* typing the model is in FP32, with or without Q/DQ, and ``flags`` allow
+    lower precisions (TensorRT below 11); the model has its plan applied and is not halved.
+    """
+
+    model: Model
+    role: str
+    """The engine's role in the case, for messages: baseline, INT8, fixed."""
+    profiles: Mapping[str, Range]
+    """Input to smallest, usual and largest shape, from :func:`make_profiles`."""
+    typing: Typing
+    flags: frozenset[Flag] = frozenset()
+    """Precisions that the builder may choose under weak typing; a Q/DQ model needs int8."""
+    precisions: Mapping[str, Held] = field(default_factory=dict)
+    """ONNX node to the precision that its layers must compute in, under weak typing."""
+    implicit: Implicit | None = None
+    outputs: Outputs = "own"
+    options: BuildOptions = field(default_factory=BuildOptions)
+
+    def __str__(self) -> str:
+        return f"{self.model.name} ({self.role})"
+
+    def check(self, platform: Platform) -> None:
+        """Do nothing where ``platform`` can build it.
+
+        Raises:
+            MissingBackendError: There is no GPU to build on.
+            EngineError: A feature, a plugin file or a setting is wrong; says what would do.
+        """
+        require(platform, "build")
+        require(platform, "strong typing" if self.typing == "strong" else "weak typing")
+        if self.implicit is not None:
+            require(platform, "implicit quantization")
+            if "int8" not in self.flags:
+                raise EngineError(f"{self}: implicit quantization wants the flag int8")
+            if self.implicit.cache is not None:
+                first = self.implicit.cache.partition(b"\n")[0].decode("utf-8", errors="replace")
+                check_header(first, f"{self}: calibration cache", self.implicit.algorithm)
+        if self.outputs == "debug":
+            require(platform, "debug tensors")
+        if self.typing == "strong" and (self.flags or self.precisions or self.implicit):
+            raise EngineError(
+                f"{self}: flags, layer precisions and implicit quantization want typing weak; under strong "
+                "typing the model's own types say all"
+            )
+        limit = platform.opset_limit
+        if limit is not None and self.model.opset > limit:
+            raise EngineError(
+                f"{self}: {platform.name} reads opset {limit} at most, and the model has {self.model.opset}; "
+                f"export it with opset {limit}"
+            )
+        for plugin in self.options.plugins:
+            if not plugin.is_file():
+                raise EngineError(
+                    f"tensorrt plugins: {plugin}: no such file; name a library built for {platform.name}"
+                )
+
+    def key(self, platform: Platform) -> BuildKey:
+        """All that the engine depends on; not the role, the model's name and the time limit.
+
+        Raises:
+            EngineError: A plugin library cannot be read.
+        """
+        calibration = None
+        if self.implicit is not None:
+            cache = "" if self.implicit.cache is None else digest(self.implicit.cache)
+            data = "" if cache else self.implicit.data
+            calibration = (self.implicit.algorithm, cache, data)
+        return BuildKey(
+            format=_FORMAT,
+            model=model_digest(self.model),
+            flavor=platform.flavor,
+            version=platform.version,
+            gpu=platform.gpu,
+            capability=platform.capability,
+            profiles=self.profiles,
+            typing=self.typing,
+            flags=tuple(sorted(self.flags)),
+            precisions=self.precisions,
+            outputs=self.outputs,
+            builder=self.options.builder,
+            plugins=tuple(_plugin_digest(plugin) for plugin in self.options.plugins),
+            calibration=calibration,
+        )
+
+
+def fit_model(model: Model, platform: Platform) -> Model:
+    """``model`` as ``platform`` reads it: in an opset it knows, INT8 weights in the form it takes.
+
+    Raises:
+        EngineError: It cannot be converted; says with which opset to export.
+    """
+    limit = platform.opset_limit
+    try:
+        lowered = model if limit is None else lower_opset(model, limit)
+    except ModelError as error:
+        raise EngineError(
+            f"{model.name}: {platform.name} reads opset {limit} at most, and opset {model.opset} cannot be "
+            f"converted to it: {error}. Export the model with opset {limit}."
+        ) from error
+    return lowered if platform.integer_weights else float_weights(lowered)
+
+
+def _plugin_digest(path: Path) -> str:
+    try:
+        return digest_file(path)
+    except OSError as error:
+        raise EngineError(f"tensorrt plugins: {path}: cannot be read: {error.strerror or error}") from error
 
 
 def seen_shapes(feeds: Iterable[Feed]) -> dict[str, Counter[Shape]]:
@@ -175,132 +329,6 @@ def _check(tensor: TensorInfo, profile: Range) -> None:
             raise EngineError(f"tensorrt shapes: {list(shape)} is no shape of the model's input {tensor}")
 
 
-Typing = Literal["strong", "weak"]
-Flag = Literal["int8", "fp16"]
-Held = Literal["fp16", "fp32"]
-#: The model's own, unfused tensors as debug tensors beside them, or these inner tensors beside them.
-Outputs = Literal["own", "debug"] | tuple[str, ...]
-
-#: Raised where the worker makes another engine of the same request.
-_FORMAT = 2
-
-
-@dataclass(frozen=True, eq=False)
-class BuildRequest:
-    """One engine to build.
-
-    Typing *strong*: the model's own types are the engine's (TensorRT 10 and later, TensorRT-RTX); hand over
-    the halved model. Typing *weak*: the model is in FP32, with or without Q/DQ, and ``flags`` allow lower
-    precisions (TensorRT below 11); hand over the model with its plan applied and not halved.
-    """
-
-    model: Model
-    role: str
-    """What it is in the case, for messages: baseline, INT8, fixed."""
-    profiles: Mapping[str, Range]
-    """Input to smallest, usual and largest shape, from :func:`~.profiles.make_profiles`."""
-    typing: Typing
-    flags: frozenset[Flag] = frozenset()
-    """Under weak typing; a Q/DQ model needs int8."""
-    precisions: Mapping[str, Held] = field(default_factory=dict)
-    """ONNX node to the precision that its layers must compute in, obeyed; under weak typing."""
-    implicit: Implicit | None = None
-    outputs: Outputs = "own"
-    """own: the model's; debug: unfused tensors as debug tensors, too; names: these, too, breaking fusions."""
-    options: BuildOptions = field(default_factory=BuildOptions)
-
-    def __str__(self) -> str:
-        return f"{self.model.name} ({self.role})"
-
-    def check(self, platform: Platform) -> None:
-        """Do nothing where ``platform`` can build it.
-
-        Raises:
-            MissingBackendError: There is no GPU to build on.
-            EngineError: A feature, a plugin file or a setting is wrong; says what would do.
-        """
-        require(platform, "build")
-        require(platform, "strong typing" if self.typing == "strong" else "weak typing")
-        if self.implicit is not None:
-            require(platform, "implicit quantization")
-            if "int8" not in self.flags:
-                raise EngineError(f"{self}: implicit quantization wants the flag int8")
-            if self.implicit.cache is not None:
-                first = self.implicit.cache.partition(b"\n")[0].decode("utf-8", errors="replace")
-                check_header(first, f"{self}: calibration cache", self.implicit.algorithm)
-        if self.outputs == "debug":
-            require(platform, "debug tensors")
-        if self.typing == "strong" and (self.flags or self.precisions or self.implicit):
-            raise EngineError(
-                f"{self}: flags, layer precisions and implicit quantization want typing weak; under strong "
-                "typing the model's own types say all"
-            )
-        limit = platform.opset_limit
-        if limit is not None and self.model.opset > limit:
-            raise EngineError(
-                f"{self}: {platform.name} reads opset {limit} at most, and the model has {self.model.opset}; "
-                f"export it with opset {limit}"
-            )
-        for plugin in self.options.plugins:
-            if not plugin.is_file():
-                raise EngineError(
-                    f"tensorrt plugins: {plugin}: no such file; name a library built for {platform.name}"
-                )
-
-    def fingerprint(self, platform: Platform) -> str:
-        """BLAKE2b in hex of everything that the engine depends on; role, name and time limit are not part.
-
-        Raises:
-            EngineError: A plugin library cannot be read.
-        """
-        facts = {
-            "format": _FORMAT,
-            "model": model_digest(self.model),
-            "platform": [platform.flavor, platform.version, platform.gpu, platform.capability],
-            "profiles": {name: list(map(list, profile)) for name, profile in self.profiles.items()},
-            "typing": [self.typing, sorted(self.flags), dict(self.precisions), self.outputs],
-            "options": [self.options.workspace, self.options.optimization_level, self.options.tactic_sources],
-            "plugins": [_plugin_digest(plugin) for plugin in self.options.plugins],
-        }
-        if self.implicit is not None:
-            cache = self.implicit.cache
-            known = self.implicit.data if cache is None else digest(cache)
-            facts["implicit"] = [self.implicit.algorithm, cache is None, known]
-        return digest(json.dumps(facts, sort_keys=True).encode())
-
-
-def fit_model(model: Model, platform: Platform) -> Model:
-    """``model`` as ``platform`` reads it: in an opset it knows, INT8 weights in the form it takes.
-
-    Raises:
-        EngineError: It cannot be converted; says with which opset to export.
-    """
-    limit = platform.opset_limit
-    try:
-        lowered = model if limit is None else lower_opset(model, limit)
-    except ModelError as error:
-        raise EngineError(
-            f"{model.name}: {platform.name} reads opset {limit} at most, and opset {model.opset} cannot be "
-            f"converted to it: {error}. Export the model with opset {limit}."
-        ) from error
-    return lowered if platform.integer_weights else float_weights(lowered)
-
-
-def _plugin_digest(path: Path) -> str:
-    try:
-        return digest_file(path)
-    except OSError as error:
-        raise EngineError(f"tensorrt plugins: {path}: cannot be read: {error.strerror or error}") from error
-
-
-logger = logging.getLogger("pytest_int8acc")
-
-#: What is given up where TensorRT has no kernel for it.
-UNFED = "held layers read INT8 results: TensorRT has no kernels that give the layers before them another type"
-_KEPT = (worker.ENGINE, worker.LAYERS, worker.NETWORK, worker.CACHE, worker.META)
-_LOG_SECONDS = 30.0
-
-
 @dataclass(frozen=True, eq=False)
 class Built:
     """An engine file and what is known of it."""
@@ -311,9 +339,9 @@ class Built:
     platform: Platform
     engine: Path
     log: Path
-    """All that the builder said."""
+    """The builder's whole log."""
     seconds: float
-    """Of the build; 0 where the engine was in the store."""
+    """Seconds that the build took; 0 where the engine was in the store."""
     stored: bool
     nbytes: int
     layers: str
@@ -340,34 +368,34 @@ def build(
     stopped: Callable[[], bool] = lambda: False,
     workers: Workers | None = None,
 ) -> Built:
-    """Build an engine, or take it from ``store``.
+    """An engine, from ``store`` where it has the engine, else built.
 
     Args:
         request: The engine.
         platform: From ``find_platform``.
         store: Where engines are kept; None builds into a temporary folder that lives as long as the result.
-        device: The GPU to build on, like the platform's first, which is taken where none is given.
+        device: The GPU to build on, which is like the platform's first; None takes the first.
         stopped: Asked again and again; True ends the build with an EngineError.
-        workers: From ``make_workers``, for builders that stay for further builds; None: one for this build.
+        workers: Builders that stay for further builds; None starts one for this build.
 
     Raises:
         MissingBackendError: Nothing can be built here.
         EngineError: The request does not suit the platform, or the build failed, crashed, ran out of memory
-            or out of time; says what happened and where the whole log is.
+            or out of time. The message says what happened and where the whole log is.
     """
     request.check(platform)
-    where = _Where(platform, device or next(iter(platform.devices), None), stopped, workers)
-    key = request.fingerprint(platform)
-    keep: object
+    on = device or next(iter(platform.devices), None)
+
+    def make(folder: Path) -> None:
+        _make(request, platform, folder, store, device=on, stopped=stopped, workers=workers)
+
     if store is None:
-        keep = temporary = tempfile.TemporaryDirectory(prefix="int8acc-engine-", ignore_cleanup_errors=True)
-        folder, made = Path(temporary.name), True
-        _make(request, where, folder, None)
-    else:
-        entry = store.fetch(key, lambda folder: _make(request, where, folder, store))
-        folder, made, keep = entry.folder, entry.made, entry
-    built = _read(request, platform, folder, made, keep)
-    if not made:
+        temporary = tempfile.TemporaryDirectory(prefix="int8acc-engine-", ignore_cleanup_errors=True)
+        make(Path(temporary.name))
+        return _read(request, platform, Path(temporary.name), made=True, keep=temporary)
+    entry = store.fetch(request.key(platform).digest(), make)
+    built = _read(request, platform, entry.folder, made=entry.made, keep=entry)
+    if not entry.made:
         logger.info("%s: engine taken from the store, %s", request, built.engine.parent)
     return built
 
@@ -377,134 +405,111 @@ def timing_provenance(platform: Platform) -> str:
     return f"{platform.name} ({'.'.join(map(str, platform.version))}) on {platform.gpu}"
 
 
-@dataclass(frozen=True)
-class _Where:
-    """What builds, and on which GPU."""
-
-    platform: Platform
-    device: Device | None
-    stopped: Callable[[], bool]
-    workers: Workers | None
-
-
 def run_worker(
     job: Mapping[str, Any],
     folder: Path,
     platform: Platform,
     timeout: float,
-    what: str,
+    name: str,
     *,
     device: Device | None = None,
     stopped: Callable[[], bool] = lambda: False,
     workers: Workers | None = None,
-) -> tuple[Outcome, dict[str, Any] | None]:
-    """Have a child do ``job`` in ``folder``; how it ended, and its ``meta.json`` where it wrote one."""
-    (folder / worker.JOB).write_text(json.dumps(job), encoding="utf-8")
+) -> Outcome:
+    """Have a child do a job of Polygraphy in ``folder``; ``name`` says what it does, for messages.
+
+    Raises:
+        EngineError: ``stopped`` returned True.
+    """
     last = 0.0
 
     def waiting(seconds: float) -> None:
         nonlocal last
         if stopped():
-            raise EngineError(f"{what}: stopped")
+            raise EngineError(f"{name}: stopped")
         if seconds - last >= _LOG_SECONDS:
             last = seconds
-            logger.info("%s: %.0f s so far", what, seconds)
+            logger.info("%s: %.0f s so far", name, seconds)
 
     environment = {  # where all kernels are loaded at once, TensorRT 8.6 takes seconds longer to start
         "CUDA_MODULE_LOADING": os.environ.get("CUDA_MODULE_LOADING", "LAZY"),
         "POLYGRAPHY_USE_TENSORRT_RTX": "1" if platform.is_rtx else "0",
-        **({"CUDA_VISIBLE_DEVICES": device.visible} if device in platform.devices[1:] else {}),
     }
-    own = contextlib.closing(make_workers()) if workers is None else contextlib.nullcontext(workers)
-    with own as crew:
-        outcome = crew.run(
-            folder,
-            folder / worker.LOG,
-            timeout,
-            lambda: None if (meta := _meta(folder)) is None else "error" not in meta,
-            environment=environment,
-            kind=job["plugins"],
-            waiting=waiting,
-            idle=(folder / worker.WAITING).exists,
-        )
-    return outcome, _meta(folder)
+    if device is not None and device in platform.devices[1:]:
+        environment["CUDA_VISIBLE_DEVICES"] = device.visible
+    with Workers() if workers is None else nullcontext(workers) as crew:
+        return crew.run(job, folder, timeout, environment=environment, kind=job["plugins"], waiting=waiting)
 
 
-def _meta(folder: Path) -> dict[str, Any] | None:
-    """What a worker told of its job; None where it did not come to that."""
-    try:
-        meta: dict[str, Any] = json.loads((folder / worker.META).read_bytes())
-    except (OSError, ValueError):
-        return None
-    return meta
-
-
-def explain(outcome: Outcome, meta: Mapping[str, Any] | None, log: str, timeout: float) -> str:
-    """Why a child failed, and what to do; empty where it did not."""
-    if outcome.code == 0 and meta is not None and "error" not in meta:
-        return ""
-    words = last_words(log)
-    if outcome.code is None:
-        return (
-            f"not done after {timeout:.0f} s and stopped; raise 'tensorrt: {{timeout: ...}}', or lower "
-            f"'optimization_level'. It said last: {words}"
-        )
-    if ran_out_of_memory(log):
+def explain(outcome: Outcome, timeout: float) -> str:
+    """Why a job was not done, and what to do; empty where it was done."""
+    words = last_words(outcome.log)
+    if outcome.ended in (Ended.FAILED, Ended.CRASHED) and ran_out_of_memory(outcome.log):
         return (
             "out of memory; give a smaller batch, limit 'tensorrt: {workspace: 1G}', or run fewer workers. "
             f"TensorRT says: {words}"
         )
-    if meta is None:
+    if outcome.ended is Ended.DONE:
+        return ""
+    if outcome.ended is Ended.FAILED:
+        return f"TensorRT says: {words}"
+    if outcome.ended is Ended.CRASHED:
         guess = "; the system ends processes so where its memory runs out" if outcome.code == -9 else ""
         return f"the process {outcome.ending}{guess}. It said last: {words}"
-    return f"TensorRT says: {words}"
+    if outcome.ended is Ended.TIMED_OUT:
+        return (
+            f"not done after {timeout:.0f} s and stopped; raise 'tensorrt: {{timeout: ...}}', or lower "
+            f"'optimization_level'. It said last: {words}"
+        )
+    assert_never(outcome.ended)
 
 
-def _make(request: BuildRequest, where: _Where, folder: Path, store: Store | None) -> None:
+def _make(
+    request: BuildRequest,
+    platform: Platform,
+    folder: Path,
+    store: Store | None,
+    *,
+    device: Device | None,
+    stopped: Callable[[], bool],
+    workers: Workers | None,
+) -> None:
     """Fill ``folder`` with an engine and all that belongs to it."""
-    platform, device = where.platform, where.device
     job_folder = folder / "job"
     job_folder.mkdir()
     logger.info("%s: building an engine with %s", request, platform.description)
+    lock = None if device is None else lock_of(device.bus)
+    job = {**_prepare(request, platform, job_folder), "lock": None if lock is None else str(lock)}
     provenance = timing_provenance(platform)
-    job = {**_prepare(request, platform, job_folder), "lock": None}
-    if device is not None and (lock := lock_of(device.bus)) is not None:
-        job["lock"] = str(lock)
     cached = store.timing_cache(provenance) if store is not None and job["timing"] else None
     if cached is not None:
         shutil.copyfile(cached, job_folder / worker.TIMING)
-    limit = request.options.timeout
-    outcome, meta = run_worker(
-        job,
-        job_folder,
-        platform,
-        limit,
-        f"building {request}",
-        device=device,
-        stopped=where.stopped,
-        workers=where.workers,
+    limit, name = request.options.timeout, f"building {request}"
+    outcome = run_worker(
+        job, job_folder, platform, limit, name, device=device, stopped=stopped, workers=workers
     )
-    problem = explain(outcome, meta, read_log(job_folder / worker.LOG), limit)
-    if problem or meta is None:
+    problem = explain(outcome, limit)
+    if problem:
         kept = _keep_log(job_folder / worker.LOG)
         raise EngineError(f"{request}: {platform.name} built no engine: {problem}. The whole log: {kept}")
-    seconds = outcome.seconds - meta["waited"]
-    (job_folder / worker.META).write_text(json.dumps({**meta, "seconds": seconds}), encoding="utf-8")
+    waited = outcome.answer["waited"]
+    meta = {**outcome.answer, "seconds": outcome.seconds - waited}
+    (job_folder / worker.META).write_text(json.dumps(meta), encoding="utf-8")
     if store is not None and (job_folder / worker.TIMING).exists():
         store.publish_timing_cache(provenance, job_folder / worker.TIMING)
-    for name in (*_KEPT, worker.LOG):
-        if (job_folder / name).exists():
-            (job_folder / name).replace(folder / name)
+    for kept_name in _KEPT:
+        if (job_folder / kept_name).exists():
+            (job_folder / kept_name).replace(folder / kept_name)
     shutil.rmtree(job_folder)
-    size, waited = meta["nbytes"] / 1e6, meta["waited"]
     after = f", after {waited:.1f} s for the GPU" if waited >= 1 else ""
-    logger.info("%s: engine of %.1f MB built in %.1f s%s", request, size, seconds, after)
+    size = meta["nbytes"] / 1e6
+    logger.info("%s: engine of %.1f MB built in %.1f s%s", request, size, meta["seconds"], after)
 
 
 def _prepare(request: BuildRequest, platform: Platform, folder: Path) -> dict[str, Any]:
-    """Write the model and the calibration data; the job in plain types."""
+    """Write the model and the calibration data; returns the job in plain types."""
     save_model(request.model, folder / worker.MODEL)
-    options, implicit = request.options, request.implicit
+    implicit = request.implicit
     return {
         "kind": "build",
         "engine": worker.ENGINE,
@@ -514,10 +519,8 @@ def _prepare(request: BuildRequest, platform: Platform, folder: Path) -> dict[st
         "precisions": dict(request.precisions),
         "outputs": request.outputs,
         "profiles": {name: list(profile) for name, profile in request.profiles.items()},
-        "plugins": [str(plugin.resolve()) for plugin in options.plugins],
-        "workspace": options.workspace,
-        "optimization_level": options.optimization_level,
-        "tactic_sources": None if options.tactic_sources is None else list(options.tactic_sources),
+        "plugins": [str(plugin.resolve()) for plugin in request.options.plugins],
+        "builder": dict(request.options.builder),
         "timing": not platform.is_rtx,
         "algorithm": None if implicit is None else implicit.algorithm,
         "calibration_shapes": None if implicit is None else _prepare_calibration(request, implicit, folder),
@@ -525,9 +528,10 @@ def _prepare(request: BuildRequest, platform: Platform, folder: Path) -> dict[st
 
 
 def _prepare_calibration(request: BuildRequest, implicit: Implicit, folder: Path) -> dict[str, Shape] | None:
-    """Write the cache, or the batches and their shape, which is the profile's usual one.
+    """Write the cache, or the batches; returns the shapes of the batches, the usual ones of the profiles.
 
-    TensorRT reads as many rows as that, whatever a calibrator gives: of a shorter batch, what lies behind it.
+    TensorRT reads as many rows as the shape has, whatever a calibrator gives. Behind a shorter batch it would
+    read other memory.
     """
     if implicit.cache is not None:
         (folder / worker.CACHE).write_bytes(implicit.cache)
@@ -563,8 +567,8 @@ def _keep_log(log: Path) -> Path:
     return kept
 
 
-def _read(request: BuildRequest, platform: Platform, folder: Path, made: bool, keep: object) -> Built:
-    """What ``folder`` holds."""
+def _read(request: BuildRequest, platform: Platform, folder: Path, *, made: bool, keep: object) -> Built:
+    """The engine that ``folder`` holds."""
     try:
         meta = json.loads((folder / worker.META).read_bytes())
         network = json.loads((folder / worker.NETWORK).read_bytes())

@@ -1,4 +1,7 @@
-"""A child process that may hang or crash without harm: own group, time limit, all output in a file."""
+"""Child processes that may hang or crash without harm: own group, time limit, all output in a file.
+
+A child runs ``worker.py``, and does one job after another. A job is a folder with a ``job.json``.
+"""
 
 from __future__ import annotations
 
@@ -10,15 +13,21 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from enum import Enum
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
+from pytest_int8acc.runtime.trt import worker
+
+#: How often a waiting parent looks at its child, in seconds.
+_POLL_SECONDS = 0.1
+#: Maximum length of one message of a log that is shown.
 _SHOWN_CHARS = 600
-#: What says nothing of the model; error 35 is what TensorRT-RTX meets without a GPU, and TensorRT 8.6 cannot
-#: read the timings of fused regions that it wrote itself.
+#: Messages that say nothing of the model. Error 35 is what TensorRT-RTX meets without a GPU. TensorRT 8.6
+#: cannot read the timings of fused regions that it wrote itself.
 _NOISE = re.compile(
     r"cudaError(?:_t)? ?\(?35|CUDA initialization failure with error: 35|Unable to determine GPU memory usage"
     r"|myelinCache|timing cache will not be used"
@@ -34,115 +43,60 @@ _MEMORY = re.compile(
     r"out ?of ?memory|cudaErrorMemoryAllocation|bad_alloc|MemoryError|Cuda failure: 2\b|insufficient memory",
     re.IGNORECASE,
 )
-
-
-def read_log(path: Path) -> str:
-    """The whole log; empty where there is none."""
-    try:
-        return path.read_text(encoding="utf-8", errors="replace")
-    except OSError:
-        return ""
-
-
-def last_words(log: str) -> str:
-    """The messages that report errors, or else the last lines; in one line, never empty."""
-    messages = list(_messages(log))
-    errors = [message for message in messages if _ERROR.match(message)] or messages[-3:]
-    texts = list(dict.fromkeys(_LEVEL.sub("", message) for message in errors))
-    texts = [text for text in texts if not any(text in other for other in texts if other != text)]
-    chosen = texts if len(texts) <= 4 else [*texts[:3], texts[-1]]
-    brief = [text if len(text) <= _SHOWN_CHARS else text[:_SHOWN_CHARS] + " ..." for text in chosen]
-    return " | ".join(brief) or "nothing was logged"
-
-
-def _messages(log: str) -> Iterator[str]:
-    """Messages with their indented lines joined, without noise."""
-    message = ""
-    for line in log.splitlines():
-        if not line[:1].isspace():
-            if message and not _NOISE.search(message):
-                yield message
-            message = line.strip()
-        elif message and not _NOISE.search(line):
-            message += " " + line.strip()
-    if message and not _NOISE.search(message):
-        yield message
-
-
-def ran_out_of_memory(log: str) -> bool:
-    """True where an error tells of memory that could not be had; warnings of tactics skipped are usual."""
-    return any(_MEMORY.search(line) for line in log.splitlines() if _ERROR.match(line))
-
-
-_POLL_SECONDS = 0.1
 _Child = subprocess.Popen[bytes]
+
+
+class Ended(Enum):
+    """How a job ended."""
+
+    DONE = "done"
+    FAILED = "failed"
+    """The child gave a reason."""
+    CRASHED = "crashed"
+    """The child ended without an answer."""
+    TIMED_OUT = "timed out"
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """How a child ended."""
+    """How a child's job ended, and all that the child said."""
 
-    code: int | None
-    """Exit status, negative for a signal; None where it was stopped at its time limit."""
+    ended: Ended
     seconds: float
+    code: int | None = None
+    """Exit status of a child that crashed, negative for a signal."""
+    answer: Mapping[str, Any] = field(default_factory=dict)
+    """The child's ``meta.json``."""
+    log: str = ""
 
     @property
     def ending(self) -> str:
-        """In words, like ``ended by SIGSEGV``."""
-        if self.code is None:
-            return f"stopped after {self.seconds:.0f} s"
-        if self.code >= 0:
+        """How a child that crashed ended, like ``ended by SIGSEGV``."""
+        if self.code is None or self.code >= 0:
             return f"ended with status {self.code}"
         try:
             return f"ended by {signal.Signals(-self.code).name}"
         except ValueError:
             return f"ended by signal {-self.code}"
 
-
-def run_child(
-    module: str,
-    arguments: Sequence[str],
-    folder: Path,
-    log: Path,
-    timeout: float,
-    *,
-    environment: Mapping[str, str] | None = None,
-    waiting: Callable[[float], None] = lambda seconds: None,
-    idle: Callable[[], bool] = lambda: False,
-) -> Outcome:
-    """Run ``python -m module`` in ``folder``, importing from where this process does.
-
-    Args:
-        module: Run as ``__main__``.
-        arguments: Its command line.
-        folder: Its working folder, which comes first on its path: no place for a user's files.
-        log: Gets its standard output and error.
-        timeout: Seconds until its process group is killed.
-        environment: Added to this process's own.
-        waiting: Called again and again with the seconds gone by; what it raises ends the child.
-        idle: Whether the child waits for others; that time is not counted against ``timeout``.
-    """
-    started = time.monotonic()
-    with log.open("ab") as stream:
-        child = _start([module, *arguments], folder, stream, {**_environment(), **(environment or {})})
-    try:
-        code = _wait(child, timeout, waiting, idle)
-    finally:  # also on Ctrl-C: the child, in a group of its own, does not hear it
-        _kill(child)
-    return Outcome(code, time.monotonic() - started)
+    @property
+    def facts(self) -> list[Any]:
+        """What the child told, fact by fact; a crash loses only the facts that come after it."""
+        lines = self.log.splitlines()
+        return [json.loads(line.removeprefix(worker.FACT)) for line in lines if line.startswith(worker.FACT)]
 
 
 class Workers:
-    """Children that do one job after another, for work whose start takes seconds.
+    """Child processes that each do one job after another, since their start takes seconds.
 
-    A child is told of a job by a line on its standard input: the job's folder, in JSON. One that fails,
-    crashes or is stopped gets no further job. Threads may share them, and cases of one session.
+    A line on a child's standard input, in JSON, names the folder of its next job. A child that fails, crashes
+    or is stopped gets no further job. Threads may share the workers, and so may the cases of a session.
 
     Args:
-        module: Run as ``__main__``; takes its output to the job's log by itself from the second job on.
+        module: Run as ``__main__``. It sends its output to the log of each job by itself.
     """
 
-    def __init__(self, module: str) -> None:
+    def __init__(self, module: str = worker.__name__) -> None:
         self._module = module
         self._waiting: list[tuple[object, _Child]] = []
         self._lock = threading.Lock()
@@ -151,45 +105,52 @@ class Workers:
 
     def run(
         self,
+        job: Mapping[str, Any],
         folder: Path,
-        log: Path,
         timeout: float,
-        succeeded: Callable[[], bool | None],
         *,
-        environment: Mapping[str, str],
+        environment: Mapping[str, str] | None = None,
         kind: object = None,
         waiting: Callable[[float], None] = lambda seconds: None,
-        idle: Callable[[], bool] = lambda: False,
     ) -> Outcome:
-        """Have a child do the job of ``folder``; status 0 once it is done, well or not.
+        """Have a child do a job.
 
         Args:
-            folder: The job's.
-            log: Gets the output of a child that starts.
-            timeout: See ``run_child``.
-            succeeded: Whether the job is done well; None as long as it is not done.
-            environment: Added to this process's own; a child gets jobs of one environment only.
-            kind: What a child keeps from one job to the next; it gets jobs of one kind only.
-            waiting: See ``run_child``.
-            idle: See ``run_child``.
+            job: What to do, in plain types.
+            folder: Where the job and its results are written.
+            timeout: Seconds until the child's process group is killed. Time in which the child waits for the
+                GPU does not count.
+            environment: Added to this process's own. A child gets jobs of one environment only.
+            kind: What a child keeps from one job to the next. A child gets jobs of one kind only.
+            waiting: Called again and again with the seconds gone by; what it raises ends the child.
         """
-        started, good = time.monotonic(), False
-        whole = {**_environment(), **environment}
-        child = self._assigned(folder, log, whole, kind)
+        (folder / worker.JOB).write_text(json.dumps(job), encoding="utf-8")
+        started = time.monotonic()
+        whole = {**_environment(), **(environment or {})}
+        child = self._assigned(folder, whole, kind)
+        answer: dict[str, Any] | None = None
+        is_good = False
         try:
-            code = _wait(child, timeout, waiting, idle, lambda: succeeded() is not None)
-            good = code == 0 and bool(succeeded())
-        finally:
+            code = _wait(child, folder, timeout, waiting)
+            answer = _answer(folder)
+            is_good = code == 0 and answer is not None and "error" not in answer
+        finally:  # also on Ctrl-C: the child, in a group of its own, does not hear it
             with self._lock:
-                good = good and not self._closed
-                if good:
+                is_good = is_good and not self._closed
+                if is_good:
                     self._waiting.append(((whole, kind), child))
-            if not good:
+            if not is_good:
                 _kill(child)
-        return Outcome(code, time.monotonic() - started)
+        return Outcome(
+            ended=_ended(code, answer),
+            seconds=time.monotonic() - started,
+            code=code,
+            answer=answer or {},
+            log=read_log(folder / worker.LOG),
+        )
 
     def close(self) -> None:
-        """End all children, those at work with their job at the latest."""
+        """End all children; a child at work ends with its job at the latest."""
         with self._lock:
             self._closed, children = True, [child for _, child in self._waiting]
             self._waiting.clear()
@@ -197,37 +158,57 @@ class Workers:
             _kill(child)
         self._starting.shutdown()
 
-    def _assigned(self, folder: Path, log: Path, environment: Mapping[str, str], kind: object) -> _Child:
-        """A child that has the job, one that waits for some where there is one."""
-        job = f"{json.dumps(str(folder.absolute()))}\n".encode()
-        while True:
-            with self._lock:
-                alike = (i for i, (own, _) in enumerate(self._waiting) if own == (environment, kind))
-                place = next(alike, None)
-                known = None if place is None else self._waiting.pop(place)[1]
-            if known is None:
-                break
-            if _tell(known, job):
+    def __enter__(self) -> Workers:
+        """The workers themselves."""
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """End all children."""
+        self.close()
+
+    def _assigned(self, folder: Path, environment: Mapping[str, str], kind: object) -> _Child:
+        """A child that was told of the job: one that waits for a job where there is one, else a new one."""
+        line = f"{json.dumps(str(folder.absolute()))}\n".encode()
+        while (known := self._take(environment, kind)) is not None:
+            if _tell(known, line):
                 return known
             _kill(known)
-        with log.open("ab") as stream:
-            started = self._starting.submit(
-                _start, [self._module], folder, stream, environment, subprocess.PIPE
-            )
-            child = started.result()
-        _tell(child, job)
+        with (folder / worker.LOG).open("ab") as stream:
+            child = self._starting.submit(_start, self._module, folder, stream, environment).result()
+        _tell(child, line)
         return child
 
+    def _take(self, environment: Mapping[str, str], kind: object) -> _Child | None:
+        """A child that waits for a job of this environment and kind; None where there is none."""
+        with self._lock:
+            for place, (own, child) in enumerate(self._waiting):
+                if own == (environment, kind):
+                    del self._waiting[place]
+                    return child
+        return None
 
-def make_workers() -> Workers:
-    """Children that build or examine engines; to be closed."""
-    return Workers(f"{__package__}.worker")
+
+def _ended(code: int | None, answer: Mapping[str, Any] | None) -> Ended:
+    if code is None:
+        return Ended.TIMED_OUT
+    if answer is None:
+        return Ended.CRASHED
+    return Ended.FAILED if "error" in answer else Ended.DONE
+
+
+def _answer(folder: Path) -> dict[str, Any] | None:
+    """What a child answered to its job; None where it did not answer."""
+    try:
+        answer: dict[str, Any] = json.loads((folder / worker.META).read_bytes())
+    except (OSError, ValueError):
+        return None
+    return answer
 
 
 def _tell(child: _Child, line: bytes) -> bool:
-    """Write a line to a child's standard input; False where it is no more."""
+    """Write a line to a child's standard input; returns False where the child has ended."""
     assert child.stdin is not None
-    if child.poll() is not None:  # asked before: one that the job itself ends at once was told
+    if child.poll() is not None:  # asked before the line is written: a job may end its child at once
         return False
     try:
         child.stdin.write(line)
@@ -236,20 +217,14 @@ def _tell(child: _Child, line: bytes) -> bool:
     return True
 
 
-def _start(
-    command: Sequence[str],
-    folder: Path,
-    stream: BinaryIO,
-    environment: Mapping[str, str],
-    stdin: int = subprocess.DEVNULL,
-) -> _Child:
+def _start(module: str, folder: Path, stream: BinaryIO, environment: Mapping[str, str]) -> _Child:
     """A module in a process, and a process group, of its own."""
     return subprocess.Popen(
-        [sys.executable, "-m", *command],
+        [sys.executable, "-m", module],
         cwd=folder,
         env=environment,
         bufsize=0,
-        stdin=stdin,
+        stdin=subprocess.PIPE,
         stdout=stream,
         stderr=subprocess.STDOUT,
         start_new_session=True,
@@ -257,30 +232,25 @@ def _start(
 
 
 def _environment() -> dict[str, str]:
-    """This process's own, with its path to import from; a crash leaves a trace, and no word is held back."""
+    """This process's environment with its import path; a crash leaves a trace, and output is not buffered."""
     path = os.pathsep.join(os.path.abspath(entry) for entry in sys.path)
     own = {name: value for name, value in os.environ.items() if name != "PYTEST_CURRENT_TEST"}
     return {**own, "PYTHONPATH": path, "PYTHONFAULTHANDLER": "1", "PYTHONUNBUFFERED": "1"}
 
 
-def _wait(
-    child: _Child,
-    timeout: float,
-    waiting: Callable[[float], None],
-    idle: Callable[[], bool],
-    done: Callable[[], bool] = lambda: False,
-) -> int | None:
-    """The child's exit status, 0 once it is done with its job, or None where the time is up."""
+def _wait(child: _Child, folder: Path, timeout: float, waiting: Callable[[float], None]) -> int | None:
+    """The child's exit status, 0 as soon as it has answered, or None where the time is up."""
     started = last = time.monotonic()
     left = timeout
     while left > 0:
         try:
             return child.wait(min(left, _POLL_SECONDS))
         except subprocess.TimeoutExpired:
-            if done():
+            if _answer(folder) is not None:
                 return 0
             before, last = last, time.monotonic()
-            left -= 0 if idle() else last - before
+            if not (folder / worker.WAITING).exists():
+                left -= last - before
             waiting(last - started)
     return None
 
@@ -297,3 +267,41 @@ def _kill(child: _Child) -> None:
     child.wait()
     if child.stdin is not None:
         child.stdin.close()
+
+
+def read_log(path: Path) -> str:
+    """The whole text of a file; empty where there is none."""
+    try:
+        return path.read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return ""
+
+
+def last_words(log: str) -> str:
+    """The messages of a log that report errors, or else its last lines; in one line, never empty."""
+    messages = list(_messages(log))
+    errors = [message for message in messages if _ERROR.match(message)] or messages[-3:]
+    texts = list(dict.fromkeys(_LEVEL.sub("", message) for message in errors))
+    texts = [text for text in texts if not any(text in other for other in texts if other != text)]
+    chosen = texts if len(texts) <= 4 else [*texts[:3], texts[-1]]
+    brief = [text if len(text) <= _SHOWN_CHARS else text[:_SHOWN_CHARS] + " ..." for text in chosen]
+    return " | ".join(brief) or "nothing was logged"
+
+
+def _messages(log: str) -> Iterator[str]:
+    """The messages of a log with their indented lines joined, without noise."""
+    message = ""
+    for line in log.splitlines():
+        if not line[:1].isspace():
+            if message and not _NOISE.search(message):
+                yield message
+            message = line.strip()
+        elif message and not _NOISE.search(line):
+            message += " " + line.strip()
+    if message and not _NOISE.search(message):
+        yield message
+
+
+def ran_out_of_memory(log: str) -> bool:
+    """Whether an error of a log tells of missing memory; warnings of skipped tactics are usual."""
+    return any(_MEMORY.search(line) for line in log.splitlines() if _ERROR.match(line))

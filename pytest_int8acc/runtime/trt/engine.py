@@ -335,21 +335,13 @@ def _examine(
     with tempfile.TemporaryDirectory(prefix="int8acc-", ignore_cleanup_errors=True) as name:
         folder = Path(name)
         plugins = [str(plugin.resolve()) for plugin in options.plugins]
-        job = {
-            "kind": "examine",
-            "examine": True,
-            "engine": str(path.resolve()),
-            "profiles": {},
-            "plugins": plugins,
-        }
-        outcome, meta = run_worker(job, folder, platform, options.timeout, f"loading {path}")
-        log = read_log(folder / worker.LOG)
-        problem = explain(outcome, meta, log, options.timeout)
-        if problem or meta is None:
-            raise EngineError(
-                f"{path}: {platform.name} cannot load this engine: {_why(header, platform, log, problem)}"
-            )
-        return meta["tensors"], read_log(folder / worker.LAYERS)
+        job = {"kind": "examine", "engine": str(path.resolve()), "plugins": plugins}
+        outcome = run_worker(job, folder, platform, options.timeout, f"loading {path}")
+        problem = explain(outcome, options.timeout)
+        if problem:
+            why = _why(header, platform, outcome.log, problem)
+            raise EngineError(f"{path}: {platform.name} cannot load this engine: {why}")
+        return outcome.answer["tensors"], read_log(folder / worker.LAYERS)
 
 
 def _why(header: PlanHeader, platform: Platform, log: str, problem: str) -> str:

@@ -1,14 +1,13 @@
-"""Which TensorRT is installed, what it can do, and whether a GPU is there to run it.
+"""Which TensorRT is installed, what it can do, whether a GPU is there, and whether its parser takes a model.
 
-A child process looks (``probe.py``): importing a broken TensorRT may end the process, TensorRT 8.6 does so
-where it finds no GPU, and asking CUDA for devices fixes CUDA_VISIBLE_DEVICES for the process that asks.
+A child process looks: importing a broken TensorRT may end the process, TensorRT 8.6 does so where it finds no
+GPU, and asking CUDA for devices fixes CUDA_VISIBLE_DEVICES for the process that asks.
 """
 
 from __future__ import annotations
 
 import functools
 import importlib.util
-import json
 import os
 import sys
 import tempfile
@@ -18,7 +17,7 @@ from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 from pytest_int8acc.errors import EngineError, MissingBackendError
-from pytest_int8acc.runtime.trt.children import run_child
+from pytest_int8acc.runtime.trt.children import Ended, Outcome, Workers
 
 Flavor = Literal["tensorrt", "rtx"]
 Feature = Literal[
@@ -42,7 +41,8 @@ _LEAST = (8, 6)
 _ADA = (8, 9)
 #: Device files of NVIDIA's drivers on Linux: of servers, of Windows' subsystem, of Jetson boards.
 _DEVICES = ("/dev/nvidiactl", "/dev/dxg", "/dev/nvhost-gpu", "/dev/nvgpu", "/dev/nvmap")
-_PROBE_SECONDS = 120.0
+#: Time limits in seconds.
+_PROBE_SECONDS, _PARSE_SECONDS = 120.0, 300.0
 
 
 class Device(NamedTuple):
@@ -259,12 +259,55 @@ def _problem(platform: Platform, facts: dict[str, Any]) -> str:
 
 @functools.lru_cache(maxsize=4)
 def _facts(visible_devices: str | None) -> dict[str, Any]:
-    """What the probe finds; one fact per line, so that a crash loses only what comes after."""
-    with tempfile.TemporaryDirectory(prefix="int8acc-", ignore_cleanup_errors=True) as folder:
-        log = Path(folder) / "probe.log"
-        run_child("pytest_int8acc.runtime.trt.probe", [], Path(folder), log, _PROBE_SECONDS)
-        facts: dict[str, Any] = {}
-        for line in log.read_text(encoding="utf-8", errors="replace").splitlines():
-            if line.startswith("FACT "):
-                facts.update(json.loads(line[5:]))
+    """What a child finds on this machine under a value of CUDA_VISIBLE_DEVICES."""
+    facts: dict[str, Any] = {}
+    for fact in _asked({"kind": "probe"}, _PROBE_SECONDS).facts:
+        facts.update(fact)
     return facts
+
+
+class Refusal(NamedTuple):
+    """What the parser says against a model."""
+
+    node: str
+    """The node where the parser stopped; empty where it names none."""
+    message: str
+
+
+def refusal(model: Path) -> Refusal | None:
+    """What TensorRT-RTX's parser, where it is installed, says against the model in a file.
+
+    None where it takes the model.
+
+    Raises:
+        OSError: The file does not exist.
+    """
+    if not is_installed("tensorrt_rtx"):
+        return None
+    status = model.stat()
+    return _refusal(model.resolve(), status.st_mtime_ns, status.st_size)
+
+
+@functools.lru_cache(maxsize=64)
+def _refusal(model: Path, modified: int, nbytes: int) -> Refusal | None:
+    """The answer for one state of the file, which ``modified`` and ``nbytes`` tell from others."""
+    outcome = _asked({"kind": "parse", "model": str(model)}, _PARSE_SECONDS)
+    if not outcome.facts:  # TensorRT-RTX does not load, so nothing is known of the model
+        return None
+    if outcome.ended is Ended.TIMED_OUT:
+        return Refusal("", f"its parser stopped after {outcome.seconds:.0f} s")
+    if outcome.ended is Ended.FAILED:
+        return Refusal("", outcome.answer["error"])
+    if outcome.ended is Ended.CRASHED:
+        return Refusal("", f"its parser {outcome.ending}")
+    said = outcome.answer["refusal"]
+    return None if said is None else Refusal(*said)
+
+
+def _asked(job: dict[str, Any], timeout: float) -> Outcome:
+    """What a child of its own says to a question."""
+    with (
+        tempfile.TemporaryDirectory(prefix="int8acc-", ignore_cleanup_errors=True) as folder,
+        Workers() as workers,
+    ):
+        return workers.run(job, Path(folder), timeout)

@@ -1,10 +1,10 @@
-"""Builds or examines engines, one after the other; run as a child (see ``build.py``).
+"""Jobs that run in child processes, see ``children.py``: build, examine, probe and parse.
 
     python -m pytest_int8acc.runtime.trt.worker
 
-Reads folders from standard input, one per line, in JSON. Of each it reads ``job.json``, and writes
-``meta.json`` last, so that its absence tells of a crash; all that TensorRT and Polygraphy say goes to
-``build.log``.
+The module reads folders from standard input, one per line, in JSON. It does the job in the folder's
+``job.json``, and writes ``meta.json`` last, so that a missing ``meta.json`` tells of a crash. All that
+TensorRT and Polygraphy say goes to ``build.log``.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import contextlib
 import ctypes
 import gc
 import getpass
+import importlib
 import json
 import os
 import re
@@ -21,17 +22,40 @@ import sys
 import tempfile
 import time
 import traceback
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
 from filelock import FileLock
 
 from pytest_int8acc.files import replace_file
+from pytest_int8acc.settings import to_bytes
+
+MODEL, ENGINE, LAYERS, NETWORK = "model.onnx", "engine.plan", "layers.json", "network.json"
+JOB, META, CACHE, TIMING = "job.json", "meta.json", "calibration.cache", "timing.cache"
+BATCHES = "batches"
+LOG = "build.log"
+#: How a line of the log begins that tells a fact, in JSON.
+FACT = "FACT "
+#: A file that exists while the job waits for the GPU.
+WAITING = "waiting"
+
+#: Parameters of the legacy calibrator. Polygraphy's own quantile of 0.5 would clip half of the values.
+_QUANTILE, _CUTOFF = 0.9999, 1.0
+_CALIBRATORS = {
+    "entropy2": "IInt8EntropyCalibrator2",
+    "entropy": "IInt8EntropyCalibrator",
+    "minmax": "IInt8MinMaxCalibrator",
+    "legacy": "IInt8LegacyCalibrator",
+}
+_FLOATS = frozenset({"FLOAT", "HALF"})
+_DEATH_SIGNAL = 1  # PR_SET_PDEATHSIG
+_MAJOR, _MINOR = 75, 76  # CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR and _MINOR
+_ORIGIN = re.compile(r"\[ONNX Layer: ([^\]]*)\]")
 
 
 def lock_of(bus: str) -> Path | None:
-    """The lock of the GPU at a PCI bus id, for this user's processes; None where the id is not known."""
+    """The lock file of the GPU at a PCI bus id, for this user's processes; None where the id is not known."""
     if not bus:
         return None
     with contextlib.suppress(OSError, KeyError):  # a user without a name
@@ -42,7 +66,10 @@ def lock_of(bus: str) -> Path | None:
 
 @contextlib.contextmanager
 def alone(lock: Path | None) -> Iterator[float]:
-    """Hold a lock; gives the seconds waited for it. Nobody is kept from work where it cannot be held."""
+    """Hold a lock, and give the seconds waited for it; work goes on where the lock cannot be held.
+
+    Two builders on one GPU slow each other 3 to 4 times, so one process at a time uses it.
+    """
     started = time.monotonic()
     held = None if lock is None else FileLock(str(lock), thread_local=False)
     if held is not None:
@@ -55,28 +82,8 @@ def alone(lock: Path | None) -> Iterator[float]:
             held.release()
 
 
-MODEL, ENGINE, LAYERS, NETWORK = "model.onnx", "engine.plan", "layers.json", "network.json"
-JOB, META, CACHE, TIMING = "job.json", "meta.json", "calibration.cache", "timing.cache"
-BATCHES = "batches"
-LOG = "build.log"
-#: There as long as the build waits for the GPU.
-WAITING = "waiting"
-
-#: The legacy calibrator's parameters; Polygraphy's own quantile of 0.5 would cut half of the values off.
-_QUANTILE, _CUTOFF = 0.9999, 1.0
-_CALIBRATORS = {
-    "entropy2": "IInt8EntropyCalibrator2",
-    "entropy": "IInt8EntropyCalibrator",
-    "minmax": "IInt8MinMaxCalibrator",
-    "legacy": "IInt8LegacyCalibrator",
-}
-_FLOATS = frozenset({"FLOAT", "HALF"})
-_DEATH_SIGNAL = 1  # PR_SET_PDEATHSIG
-_ORIGIN = re.compile(r"\[ONNX Layer: ([^\]]*)\]")
-
-
 def main() -> int:
-    """Do one job after the other; 1 at the first that fails, with the reason in its ``meta.json``."""
+    """Do one job after the other; 1 after a job that fails, whose ``meta.json`` has the reason."""
     _die_with_parent()
     for line in sys.stdin:
         folder = Path(json.loads(line))
@@ -100,21 +107,38 @@ def _say_into(log: str) -> None:
 
 
 def _done() -> dict[str, Any]:
-    """Do the job of the current folder, and tell what came of it."""
-    from polygraphy.logger import G_LOGGER
-
-    G_LOGGER.module_severity = G_LOGGER.VERBOSE
-    G_LOGGER.colors = False
+    """Do the job of the current folder; returns the answer, with an ``error`` where the job failed."""
     try:
         job = json.loads(Path(JOB).read_text(encoding="utf-8"))
-        _load_plugins(job["plugins"])
-        meta = _build(job) if job["kind"] == "build" else {}
-        if job["examine"]:
-            meta["tensors"] = _examine(job["engine"], job["profiles"])
+        meta = _JOBS[job["kind"]](job)
     except Exception as error:  # whatever it is, the parent says it to the user
         traceback.print_exc()
         meta = {"error": str(error).strip() or type(error).__name__}
     return meta
+
+
+def _build_engine(job: dict[str, Any]) -> dict[str, Any]:
+    """Build an engine, and examine it where there is a GPU to load it."""
+    _prepare_polygraphy(job)
+    meta = _build(job)
+    if job["examine"]:
+        meta["tensors"] = _examine(job["engine"], job["profiles"])
+    return meta
+
+
+def _examine_engine(job: dict[str, Any]) -> dict[str, Any]:
+    """Examine an engine that is built already."""
+    _prepare_polygraphy(job)
+    return {"tensors": _examine(job["engine"], {})}
+
+
+def _prepare_polygraphy(job: dict[str, Any]) -> None:
+    """Have Polygraphy log all that it does, and load the plugins."""
+    from polygraphy.logger import G_LOGGER
+
+    G_LOGGER.module_severity = G_LOGGER.VERBOSE
+    G_LOGGER.colors = False
+    _load_plugins(job["plugins"])
 
 
 def _die_with_parent() -> None:
@@ -149,8 +173,8 @@ def _load_plugins(plugins: list[str]) -> None:
 def _build(job: dict[str, Any]) -> dict[str, Any]:
     """Parse the model, build it, and write the engine.
 
-    Where TensorRT quantizes by itself, it may have no kernel for an INT8 layer that gives a held layer's
-    type; then it is built once more without asking for that.
+    Where TensorRT quantizes by itself, it may have no kernel for an INT8 layer whose output has the type of a
+    held layer. Then the engine is built once more, and held layers may read INT8.
     """
     from polygraphy.exception import PolygraphyException
 
@@ -188,7 +212,7 @@ def _built(job: dict[str, Any], *, fed: bool) -> dict[str, Any]:
 
 
 def _network_options(job: dict[str, Any]) -> dict[str, bool]:
-    """What is settled when a network is made; said only where it is wanted, since 8.6 knows neither."""
+    """Options of the network; each is passed only where it is True, since TensorRT 8.6 knows neither."""
     requested = {
         "strongly_typed": job["typing"] == "strong",
         "mark_unfused_tensors_as_debug_tensors": job["outputs"] == "debug",
@@ -197,18 +221,14 @@ def _network_options(job: dict[str, Any]) -> dict[str, bool]:
 
 
 def _config(job: dict[str, Any], batches: _Batches) -> Any:
-    """A Polygraphy loader of the builder's configuration, every layer's details kept in the engine."""
+    """A Polygraphy loader of the builder's configuration."""
     from polygraphy.backend.trt import CreateConfig, PostprocessConfig
 
     trt = _tensorrt()
     options: dict[str, Any] = {"profiles": [_profile(job["profiles"])]}
     options.update(dict.fromkeys(job["flags"], True))
-    if job["workspace"] is not None:
-        options["memory_pool_limits"] = {trt.MemoryPoolType.WORKSPACE: job["workspace"]}
-    if job["optimization_level"] is not None:
-        options["builder_optimization_level"] = job["optimization_level"]
-    if job["tactic_sources"] is not None:
-        options["tactic_sources"] = [_tactic_source(trt, name) for name in job["tactic_sources"]]
+    for name, value in job["builder"].items():
+        options.update(BUILDER_OPTIONS[name](trt, value))
     if job["precisions"]:
         options["precision_constraints"] = "obey"
     if job["timing"] and Path(TIMING).exists():
@@ -224,6 +244,17 @@ def _config(job: dict[str, Any], batches: _Batches) -> Any:
         config.set_calibration_profile(_profile(shapes).to_trt(builder, network))
 
     return PostprocessConfig(config, calibrate_in_batches)
+
+
+#: The register of options of the spec's ``tensorrt`` section that the builder takes: from the ``tensorrt``
+#: module and the value that the spec gives, the arguments of Polygraphy's ``CreateConfig``.
+BUILDER_OPTIONS: dict[str, Callable[[Any, Any], dict[str, Any]]] = {
+    "workspace": lambda trt, value: {
+        "memory_pool_limits": {trt.MemoryPoolType.WORKSPACE: to_bytes(value)},
+    },
+    "optimization_level": lambda trt, value: {"builder_optimization_level": value},
+    "tactic_sources": lambda trt, value: {"tactic_sources": [_tactic_source(trt, name) for name in value]},
+}
 
 
 def _profile(profiles: dict[str, Any]) -> Any:
@@ -243,7 +274,7 @@ def _tactic_source(trt: Any, name: str) -> Any:
 
 
 class _Batches:
-    """Calibration batches from their files, one at a time, as often as wanted."""
+    """Calibration batches, read from their files one at a time; may be iterated again and again."""
 
     def __init__(self, names: Iterable[str]) -> None:
         self.names = tuple(names)
@@ -259,7 +290,7 @@ class _Batches:
 
 
 def _calibrator(trt: Any, job: dict[str, Any], batches: _Batches) -> Any:
-    """One that reads the job's cache, or runs its batches and writes one."""
+    """A calibrator that reads the job's cache, or runs the job's batches and writes a cache."""
     from polygraphy.backend.trt import Calibrator
 
     base = getattr(trt, _CALIBRATORS[job["algorithm"]])
@@ -268,7 +299,7 @@ def _calibrator(trt: Any, job: dict[str, Any], batches: _Batches) -> Any:
 
 
 def _mark(network: Any, names: set[str]) -> None:
-    """Mark float tensors as outputs; TensorRT allows none inside a loop or a branch."""
+    """Mark float tensors as outputs, but for tensors inside a loop or a branch, where TensorRT forbids it."""
     inside = 0
     for index in range(network.num_layers):
         layer = network.get_layer(index)
@@ -282,7 +313,7 @@ def _mark(network: Any, names: set[str]) -> None:
 
 
 def _layers(network: Any) -> Iterator[dict[str, Any]]:
-    """Name, type, ONNX nodes and output types of each layer, as parsed."""
+    """Name, type, ONNX nodes and output types of each layer of a parsed network."""
     for index in range(network.num_layers):
         layer = network.get_layer(index)
         outputs = [layer.get_output(i) for i in range(layer.num_outputs)]
@@ -317,7 +348,7 @@ def _hold_precisions(network: Any, precisions: dict[str, str], *, fed: bool) -> 
 
 
 def _feed_in_type(network: Any, requested: dict[str, Any]) -> None:
-    """Have held layers fed in their own type: TensorRT would still give an INT8 layer's result in INT8."""
+    """Give the inputs of held layers the layers' own type; otherwise INT8 layers would feed them INT8."""
     layers = [network.get_layer(i) for i in range(network.num_layers)]
     makers = {layer.get_output(i).name: (layer, i) for layer in layers for i in range(layer.num_outputs)}
     for layer in layers:
@@ -330,7 +361,7 @@ def _feed_in_type(network: Any, requested: dict[str, Any]) -> None:
 
 
 def _node_of(layer: dict[str, Any], nodes: dict[str, str]) -> str | None:
-    """Which of ``nodes`` a parsed layer belongs to; a node's further layers bear its name and a number."""
+    """The node that a parsed layer belongs to; further layers of a node have its name and a number."""
     for origin in (*layer["nodes"], layer["name"]):
         if origin in nodes:
             return str(origin)
@@ -339,7 +370,7 @@ def _node_of(layer: dict[str, Any], nodes: dict[str, str]) -> str | None:
 
 
 def _examine(engine: str, profiles: dict[str, Any]) -> list[dict[str, Any]]:
-    """Load the engine; write what its inspector tells, and return its inputs and outputs."""
+    """Load the engine and write its inspector's text; returns its inputs and outputs."""
     from polygraphy.backend.trt import EngineFromBytes
 
     trt = _tensorrt()
@@ -371,6 +402,98 @@ def _tensor(trt: Any, engine: Any, name: str) -> dict[str, Any]:
         "shape": list(engine.get_tensor_shape(name)),
         "profile": profile,
     }
+
+
+def _probe(job: dict[str, Any]) -> dict[str, Any]:
+    """Tell which TensorRT loads and which GPU is there; what may end the process comes last."""
+    _tell({"gpu": _gpu()})
+    _tell({"cudart": _cudart()})
+    for module in ("tensorrt_rtx", "tensorrt"):
+        _tell({module: _module(module)})
+    return {}
+
+
+def _tell(fact: Any) -> None:
+    """Write a fact into the log, on a line of its own."""
+    print(f"\n{FACT}{json.dumps(fact)}", flush=True)
+
+
+def _gpu() -> dict[str, Any]:
+    """Name and compute capability of device 0, and the devices that are like it, by the driver library."""
+    library = "nvcuda.dll" if sys.platform == "win32" else "libcuda.so.1"
+    try:
+        cuda = ctypes.CDLL(library)
+    except OSError:
+        return {"error": f"the driver's {library} is missing"}
+    count = ctypes.c_int()
+    code = cuda.cuInit(0) or cuda.cuDeviceGetCount(ctypes.byref(count))
+    if code or not count.value:
+        return {"error": f"the driver gives error {code}" if code else "the driver has no device"}
+    found = [_device(cuda, index) for index in range(count.value)]
+    first = found[0][0]
+    if "error" in first:
+        return first
+    return {**first, "alike": {i: bus for i, (facts, bus) in enumerate(found) if facts == first}}
+
+
+def _device(cuda: Any, index: int) -> tuple[dict[str, Any], str]:
+    """A device's name and compute capability, and its PCI bus id."""
+    device, value = ctypes.c_int(), ctypes.c_int()
+    name, bus = ctypes.create_string_buffer(256), ctypes.create_string_buffer(32)
+    code = cuda.cuDeviceGet(ctypes.byref(device), index) or cuda.cuDeviceGetName(name, len(name), device)
+    if code:
+        return {"error": f"the driver gives error {code}"}, ""
+    capability = []
+    for attribute in (_MAJOR, _MINOR):
+        cuda.cuDeviceGetAttribute(ctypes.byref(value), attribute, device)
+        capability.append(value.value)
+    place = "" if cuda.cuDeviceGetPCIBusId(bus, len(bus), device) else bus.value.decode(errors="replace")
+    return {"name": name.value.decode(errors="replace"), "capability": capability}, place
+
+
+def _cudart() -> dict[str, Any]:
+    """Whether Polygraphy finds the CUDA runtime, as its runner will want it."""
+    try:
+        from polygraphy.cuda import wrapper
+
+        wrapper()
+    except Exception as error:  # Polygraphy's own, or the dynamic linker's
+        return {"error": str(error).strip().splitlines()[0] if str(error).strip() else "not found"}
+    return {}
+
+
+def _module(name: str) -> dict[str, Any]:
+    """Its version, and for TensorRT-RTX the compute capabilities that it builds for."""
+    try:
+        module = importlib.import_module(name)
+        version = str(module.__version__)
+    except Exception as error:  # a missing library, a wrong NumPy, a folder of that name
+        return {"error": str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__}
+    capabilities = getattr(module, "ComputeCapability", None)
+    members = getattr(capabilities, "__members__", {})
+    known = [m[2:] for m in members if m.startswith("SM") and m[2:].isdecimal()]
+    return {"version": version, "capabilities": [[int(sm[:-1]), int(sm[-1])] for sm in known]}
+
+
+def _parse(job: dict[str, Any]) -> dict[str, Any]:
+    """Tell that TensorRT-RTX has loaded; the answer's ``refusal`` is what its parser says against a model."""
+    runtime: Any = importlib.import_module("tensorrt_rtx")
+    _tell("loaded")
+    logger = runtime.Logger(runtime.Logger.ERROR)
+    flag = 1 << int(runtime.NetworkDefinitionCreationFlag.STRONGLY_TYPED)
+    builder = runtime.Builder(logger)
+    network = builder.create_network(flag)  # builder and network must outlive the parser
+    parser = runtime.OnnxParser(network, logger)
+    if parser.parse_from_file(job["model"]):
+        return {"refusal": None}
+    if not parser.num_errors:
+        return {"refusal": ["", "no reason told"]}
+    error = parser.get_error(0)
+    return {"refusal": [error.node_name(), error.desc().splitlines()[0]]}
+
+
+#: Kind of a job to the function that does it.
+_JOBS = {"build": _build_engine, "examine": _examine_engine, "probe": _probe, "parse": _parse}
 
 
 if __name__ == "__main__":
