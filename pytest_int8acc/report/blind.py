@@ -71,7 +71,7 @@ def blind_fix(blind: BlindSpots, low_format: str) -> str:
     if blind.remedy is not None:
         reached = f"{low_format} keeps it with {number(blind.remedy.value)} dB, and these outputs do not"
         return f"add to 'criteria:' {_wish(blind.remedy)}; {reached}. {accept}"
-    by_task = "{metric: top1, max_drop: 1%} with 'labels: FILE'"
+    by_task = "{metric: top1, max_drop: 1%} or {metric: FILE.py:FUNCTION, max_drop: 1%}, with 'labels: FILE'"
     near = blind.too_near
     if near is None or near.limit is None:
         return f"add to 'criteria:' a limit on the metric of your task, like {by_task}. {accept}"
@@ -106,7 +106,7 @@ def _chance_text(metric: ChanceMetric) -> str:
     if metric.is_constant:
         return f"{name} is {baseline} for the baseline, and the same for shuffled outputs"
     if not metric.as_well:
-        return f"check the labels: {name} is hardly better than chance, {baseline} against {chance}"
+        return f"check the labels, too: {name} of the baseline is {baseline}, by chance {chance}"
     if _is_users(metric) and baseline != chance:
         better = "lower" if metric.baseline < metric.chance else "higher"
         return f"{name} is {baseline} for the baseline, {chance} for shuffled outputs: is {better} better?"
