@@ -24,7 +24,6 @@ from pytest_int8acc.graph.model import Model
 from pytest_int8acc.graph.network import Network
 from pytest_int8acc.graph.plan import apply
 from pytest_int8acc.graph.qdq import read_qdq
-from pytest_int8acc.results.causes import Cause
 from pytest_int8acc.search import STRATEGIES
 
 #: Transformer blocks, for 18, 50, 98 and 298 groups.
@@ -91,10 +90,11 @@ def passes(model: Model) -> tuple[Network, Mapping[str, Callable[[], object]]]:
 def _surroundings(network: Network) -> None:
     """What a diagnosis asks of the graph, for every group."""
     around = Surroundings(network)
-    worst = Cause("sensitive-op", "product-of-activations", numbers={"sqnr_db": 30.0})
-    for group in network.groups:
-        tensors = [edge.tensor for edge in group.edges if edge.quantization.values is None]
-        around.sensitive(group, worst, tensors)
+    for edge in network.edges:
+        maker = around.maker(edge.tensor)
+        around.concat_before(edge.tensor)
+        if maker is not None:
+            around.is_gelu(maker)
 
 
 def _fresh(model: Model) -> Model:

@@ -6,7 +6,7 @@ inference without a new session.
 
 An ``If`` holds a region: the node and the nodes that ONNX Runtime fuses with it. Convolutions keep ONNX
 Runtime's blocked layout (NCHWc), which makes most of the speed, only inside one branch. A switch for each
-edge makes a trial up to 9 % slower (docs/benchmarks.md). So an edge has a switch of its own only where a
+edge makes a trial up to 8 % slower (docs/benchmarks.md). So an edge has a switch of its own only where a
 trial needs it, see ``split_groups``.
 """
 
