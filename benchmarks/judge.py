@@ -6,14 +6,11 @@ from collections.abc import Iterable
 
 from benchmarks.case import BATCH, Case
 from benchmarks.simulate import baseline_model
-from pytest_int8acc.case.forms import (
-    Int8Form,
-)
+from pytest_int8acc.case.forms import Int8Form
 from pytest_int8acc.graph.model import Model
 from pytest_int8acc.graph.network import Plan
 from pytest_int8acc.runtime.onnxruntime import OrtEngine
-from pytest_int8acc.scores.compare import compare_outputs
-from pytest_int8acc.scores.user_metric import evaluate_metric
+from pytest_int8acc.scores.judge import Judge as CaseJudge
 from pytest_int8acc.tensors import Outputs
 
 
@@ -41,13 +38,8 @@ class Judge:
 
     def _meets(self, outputs: Outputs) -> bool:
         case = self.case
-        results = compare_outputs(self._baseline, outputs, case.limits)
-        scores = [
-            score
-            for limit, function in case.metrics
-            for score in evaluate_metric(limit, function, self._baseline, outputs, case.labels)
-        ]
-        return all(result.passed for result in results) and all(score.passed for score in scores)
+        judge = CaseJudge(case.limits, case.metrics, case.labels)
+        return judge.compare(self._baseline, outputs).verdict().passed
 
     def _run(self, model: Model) -> Outputs:
         engine = OrtEngine(model)

@@ -16,9 +16,7 @@ from pytest_int8acc.lab.evaluators import Simulated
 from pytest_int8acc.lab.simulator import Simulator
 from pytest_int8acc.runtime.onnxruntime import OrtEngine
 from pytest_int8acc.runtime.run import run_together
-from pytest_int8acc.scores.judge import (
-    Judge,
-)
+from pytest_int8acc.scores.judge import Judge
 from pytest_int8acc.search.types import GroupInfo
 
 

@@ -34,9 +34,7 @@ from pytest_int8acc.results import CaseResult, Role
 from pytest_int8acc.runtime.onnxruntime import OrtEngine
 from pytest_int8acc.runtime.protocol import Engine
 from pytest_int8acc.runtime.run import cut
-from pytest_int8acc.scores.judge import (
-    Scoring,
-)
+from pytest_int8acc.scores.judge import Comparison
 from pytest_int8acc.settings import Settings
 from pytest_int8acc.spec.load import load_spec
 from pytest_int8acc.tensors import Feed
@@ -117,9 +115,9 @@ def _outputs(baseline: Engine, tested: Engine, measured: Measured, seed: int | N
 
 def _passes(measured: Measured, baseline: Feed, candidate: Feed, rows: Sequence[int]) -> bool:
     one, other = ({name: array[list(rows)] for name, array in feed.items()} for feed in (baseline, candidate))
-    scoring = Scoring(measured.judge.of_rows(rows))
-    scoring.add(one, other, len(rows))
-    return scoring.verdict().passed
+    comparison = Comparison(measured.judge.of_rows(rows))
+    comparison.add(one, other, len(rows))
+    return comparison.verdict().passed
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

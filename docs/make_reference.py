@@ -199,7 +199,7 @@ def _metrics() -> Iterator[str]:
     rows = []
     for metric in METRICS.values():
         limit = "least" if metric.bound == "min" else "greatest"
-        said = _marked(_first(metric.function.__doc__).rstrip("."))
+        said = _marked(_first(metric.value.__doc__).rstrip("."))
         rows.append((f"`{metric.name}`", said, limit, ", ".join(metric.kinds)))
     yield from _table(("metric", "definition", "limit", "outputs of"), rows)
 

@@ -17,9 +17,7 @@ from benchmarks.cost.process import plain
 from benchmarks.rivals.bar import BATCH as RIVAL_BATCH
 from benchmarks.rivals.bar import COSINE, SEARCH, TOP1_DROP, Task
 from benchmarks.rivals.tasks import write as write_task
-from pytest_int8acc.case.forms import (
-    Int8Form,
-)
+from pytest_int8acc.case.forms import Int8Form
 from pytest_int8acc.data import open_dataset
 from pytest_int8acc.graph.emulate import emulate_half
 from pytest_int8acc.graph.half import to_fp16

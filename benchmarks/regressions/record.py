@@ -15,9 +15,7 @@ from benchmarks.regressions.entry import Entry, Planted, Truth, write
 from benchmarks.regressions.truth import Prover, Verdict, prove
 from pytest_int8acc.answer import conclude
 from pytest_int8acc.case.measured import measure as run_case
-from pytest_int8acc.case.plan_file import (
-    read_plan,
-)
+from pytest_int8acc.case.plan_file import read_plan
 from pytest_int8acc.errors import Int8accError
 from pytest_int8acc.graph.model import marked_fix, without_extra_outputs
 from pytest_int8acc.report.search import reason

@@ -19,9 +19,7 @@ from benchmarks.case import assemble
 from benchmarks.rivals.bar import BATCH, SEARCH, TOP1_DROP, Task, cosines
 from benchmarks.simulate import simulator
 from pytest_int8acc.answer import conclude
-from pytest_int8acc.case.forms import (
-    Int8Form,
-)
+from pytest_int8acc.case.forms import Int8Form
 from pytest_int8acc.case.measured import measure
 from pytest_int8acc.graph.load import load_model
 from pytest_int8acc.graph.network import Plan

@@ -113,7 +113,7 @@ def _stages(measured: Measured) -> tuple[tuple[StageLine, ...], Stage | None]:
     )
     return place(
         stages,
-        lambda against, stage: runs.scoring(stages[against], stages[stage]).verdict(),
+        lambda against, stage: runs.comparison(stages[against], stages[stage]).verdict(),
         [stage for stage, role in stages.items() if runs.broken[role]],
     )
 
@@ -142,7 +142,7 @@ def _is_engine_only(measured: Measured) -> bool:
     runs = measured.runs
     if Role.SIMULATED not in runs.roles or measured.int8_passed:
         return False
-    engine, model = (runs.scoring(Role.BASELINE, r).verdict() for r in (Role.INT8, Role.SIMULATED))
+    engine, model = (runs.comparison(Role.BASELINE, r).verdict() for r in (Role.INT8, Role.SIMULATED))
     return model.passed and is_own_doing(engine, model)
 
 

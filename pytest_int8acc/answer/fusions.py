@@ -17,9 +17,7 @@ from pytest_int8acc.graph.plan import computed_floats
 from pytest_int8acc.lab.lab import Lab
 from pytest_int8acc.results import Role
 from pytest_int8acc.runtime.forms import ModelForm
-from pytest_int8acc.scores.judge import (
-    Verdict,
-)
+from pytest_int8acc.scores.judge import Verdict
 
 
 def fewest_outputs(

@@ -33,9 +33,7 @@ from pytest_int8acc.results import (
     TrialLine,
 )
 from pytest_int8acc.runtime.forms import ImplicitForm
-from pytest_int8acc.scores.judge import (
-    Verdict,
-)
+from pytest_int8acc.scores.judge import Verdict
 from pytest_int8acc.search import certify, fewest, search
 from pytest_int8acc.search.types import Budget, SearchResult
 

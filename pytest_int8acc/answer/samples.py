@@ -8,10 +8,7 @@ from collections.abc import Iterator, Mapping
 import numpy as np
 
 from pytest_int8acc.case.measured import Measured
-from pytest_int8acc.case.runs import (
-    Worst,
-    worst_of,
-)
+from pytest_int8acc.case.runs import Worst, worst_of
 from pytest_int8acc.data.layout import read_layout
 from pytest_int8acc.observers.values import decibels
 from pytest_int8acc.results import Role, View, WorstSample
@@ -40,7 +37,7 @@ def worst_samples(measured: Measured) -> tuple[WorstSample, ...]:
     kept = {o.name: w for o in outputs if (w := worst_of(measured.runs.worst, o.name, o.worst_sample))}
     chosen = dict(sorted(kept.items(), key=lambda item: item[1].ratio)[:_SAMPLES])
     inputs = _inputs(measured, {worst.sample for worst in chosen.values()})
-    statistics = measured.runs.scorings[Role.BASELINE, Role.INT8].outputs.statistics
+    statistics = measured.runs.comparisons[Role.BASELINE, Role.INT8].outputs
     found, size = [], 0
     for name, worst in chosen.items():
         feed = inputs.get(worst.sample, {}) if statistics[name].samples == measured.result.samples else {}

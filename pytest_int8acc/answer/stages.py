@@ -17,9 +17,7 @@ from dataclasses import replace
 
 from pytest_int8acc.results import Role, StageLine
 from pytest_int8acc.results.causes import Stage
-from pytest_int8acc.scores.judge import (
-    Verdict,
-)
+from pytest_int8acc.scores.judge import Verdict
 
 FRAMEWORK: Stage = "framework"
 FP32: Stage = "FP32 ONNX"

@@ -9,9 +9,7 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 
 from pytest_int8acc.case.data import calibration_data, low_of
-from pytest_int8acc.case.forms import (
-    Int8Form,
-)
+from pytest_int8acc.case.forms import Int8Form
 from pytest_int8acc.case.runs import Runs
 from pytest_int8acc.data import Dataset
 from pytest_int8acc.data.preprocessing import compare_inputs, sample_arrays

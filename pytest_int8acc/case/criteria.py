@@ -23,9 +23,7 @@ from pytest_int8acc.scores.judge import Judge
 from pytest_int8acc.scores.measures import Tolerance
 from pytest_int8acc.scores.split import NamedParts, Splitter, axis_of
 from pytest_int8acc.scores.tasks import LOWER_IS_BETTER, Task
-from pytest_int8acc.scores.user_metric import (
-    UserMetric,
-)
+from pytest_int8acc.scores.user_metric import UserMetric
 from pytest_int8acc.settings import Settings
 from pytest_int8acc.spec.criteria import MetricCriterion, OutputCriterion, TaskName
 from pytest_int8acc.spec.models import Case

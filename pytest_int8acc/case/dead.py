@@ -12,12 +12,9 @@ import numpy as np
 from pytest_int8acc.errors import CriterionError
 from pytest_int8acc.results import OutputResult, Score
 from pytest_int8acc.results.scores import DEFAULT_SQNR_DB, BlindSpots, ChanceMetric, DeadCandidate
-from pytest_int8acc.scores.compare import Comparison
 from pytest_int8acc.scores.criteria import MetricLimit, OutputLimits, limits_for
 from pytest_int8acc.scores.dead import FEWEST, Spread, dead_candidates, derangement, differs, distinct
-from pytest_int8acc.scores.judge import (
-    Judge,
-)
+from pytest_int8acc.scores.judge import Comparison, Judge
 from pytest_int8acc.scores.metrics import METRICS
 from pytest_int8acc.scores.user_metric import MetricRun, metric_scores
 from pytest_int8acc.tensors import Array, Feed, Part
@@ -99,8 +96,7 @@ class _Trial:
         return {name: np.concatenate(arrays) for name, arrays in self.baseline.items()}
 
     def _compared(self, limits: Sequence[OutputLimits], candidate: _Samples) -> Sequence[OutputResult]:
-        given, splitter = bool(self.judge.metrics), self.judge.splitter
-        found = Comparison(limits, metrics_given=given, judged_only=True, splitter=splitter)
+        found = Comparison(replace(self.judge, limits=limits), judged_only=True, metrics=False)
         for _, ours, theirs in self._batches(candidate):
             found.add(ours, theirs)
         return found.results()

@@ -12,9 +12,7 @@ from pathlib import Path
 import numpy as np
 import onnx
 
-from pytest_int8acc.case.forms import (
-    Int8Form,
-)
+from pytest_int8acc.case.forms import Int8Form
 from pytest_int8acc.data import Dataset
 from pytest_int8acc.errors import EngineError, ModelError, listed
 from pytest_int8acc.graph.model import Model, giving, put_constant

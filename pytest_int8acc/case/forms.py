@@ -7,9 +7,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from pytest_int8acc.case.data import calibration_samples, find_scales, low_of
-from pytest_int8acc.case.plan_file import (
-    read_plan,
-)
+from pytest_int8acc.case.plan_file import read_plan
 from pytest_int8acc.errors import CriterionError, EngineError, ModelError, SpecError, listed
 from pytest_int8acc.graph.formats import FP8, INT8, Format
 from pytest_int8acc.graph.half_network import low_network

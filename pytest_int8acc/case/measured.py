@@ -23,10 +23,7 @@ from pytest_int8acc.case.caveats import (
     nothing_compared,
     shown_inside,
 )
-from pytest_int8acc.case.criteria import (
-    check_outputs,
-    load_judge,
-)
+from pytest_int8acc.case.criteria import check_outputs, load_judge
 from pytest_int8acc.case.data import check_files, low_of, open_source
 from pytest_int8acc.case.dead import try_criteria
 from pytest_int8acc.case.file_truth import FileTruth, candidate_truth
@@ -38,14 +35,8 @@ from pytest_int8acc.case.forms import (
     load_float,
     with_named,
 )
-from pytest_int8acc.case.overflow import (
-    lost_by_baseline,
-    refuse_overflow,
-)
-from pytest_int8acc.case.precision import (
-    engine_scores,
-    precision_contract,
-)
+from pytest_int8acc.case.overflow import lost_by_baseline, refuse_overflow
+from pytest_int8acc.case.precision import engine_scores, precision_contract
 from pytest_int8acc.case.preflight import preflight, preflight_of_golden
 from pytest_int8acc.case.rounding import Moved, with_rounding
 from pytest_int8acc.case.runs import (
@@ -73,10 +64,7 @@ from pytest_int8acc.runtime.open import open_backend
 from pytest_int8acc.runtime.protocol import Backend, Engine
 from pytest_int8acc.runtime.run import lock_step
 from pytest_int8acc.runtime.trt.children import Workers
-from pytest_int8acc.scores.judge import (
-    Judge,
-    Verdict,
-)
+from pytest_int8acc.scores.judge import Judge, Verdict
 from pytest_int8acc.settings import Settings
 from pytest_int8acc.spec.models import Case
 from pytest_int8acc.tensors import Feed, Outputs
@@ -372,10 +360,10 @@ def _judged(
 
     Raises ModelError where FP16 overflows, and is lost by that.
     """
-    case, scoring, verdict = setup.case, runs.scorings[Role.BASELINE, Role.INT8], None
+    case, comparison, verdict = setup.case, runs.comparisons[Role.BASELINE, Role.INT8], None
     with case.at("criteria"), setup.golden_store.judging():
         if early.settled or not runs.spoilt:
-            verdict = scoring.verdict(runs.noise, intervals=True)
+            verdict = comparison.verdict(runs.noise, intervals=True)
         passed = verdict is not None and verdict.passed
         if early.fp32 is not None and is_explained(case, setup.settings, int8_passed=passed):
             runs.compare_fp32()
@@ -384,7 +372,7 @@ def _judged(
         if not early.settled and not setup.golden_store.replaces_baseline:
             refuse_overflow(lost, runs, setup.model, setup.baseline, setup.inputs, sessions)
     with case.at("criteria"), setup.golden_store.judging():
-        verdict = verdict or scoring.verdict(runs.noise, intervals=True)
+        verdict = verdict or comparison.verdict(runs.noise, intervals=True)
         if early.baseline is not None:
             verdict = with_rounding(verdict, runs.engines.__getitem__, setup.inputs, runs.judge, runs.moved)
     return lost, verdict

@@ -20,10 +20,7 @@ from pytest_int8acc.results import (
 from pytest_int8acc.runtime.forms import Form, ModelForm
 from pytest_int8acc.runtime.onnxruntime import Sessions
 from pytest_int8acc.runtime.run import lock_step
-from pytest_int8acc.scores.judge import (
-    Judge,
-    Scoring,
-)
+from pytest_int8acc.scores.judge import Comparison, Judge
 from pytest_int8acc.tensors import Feed
 
 #: Tensors beyond FP16 that an error tells, and that are tried at most.
@@ -32,11 +29,11 @@ _TOLD, _TRIED = 3, 16
 
 def compared(judge: Judge, place: str, batches: Iterable[Mapping[Role, Feed]]) -> Runs:
     """FP32 and the baseline compared, by the limits on outputs alone, which stand at ``place``."""
-    scoring = Scoring(judge, judged_only=True)
-    runs = Runs("", (), judge, lambda _: iter(()), {(Role.FP32, Role.BASELINE): scoring})
+    comparison = Comparison(judge, judged_only=True, metrics=False)
+    runs = Runs("", (), judge, lambda _: iter(()), {(Role.FP32, Role.BASELINE): comparison})
     for found in batches:
         with blaming(place):
-            scoring.add(found[Role.FP32], found[Role.BASELINE], 0)
+            comparison.add(found[Role.FP32], found[Role.BASELINE], 0)
         for role in (Role.FP32, Role.BASELINE):
             runs.look(role, found[role])
     return runs
@@ -44,8 +41,8 @@ def compared(judge: Judge, place: str, batches: Iterable[Mapping[Role, Feed]]) -
 
 def lost_by_baseline(runs: Runs) -> list[Score]:
     """Limits of the case that the baseline itself misses against FP32."""
-    compared = runs.scorings.get((Role.FP32, Role.BASELINE))
-    outputs = compared.outputs.results() if compared else ()
+    compared = runs.comparisons.get((Role.FP32, Role.BASELINE))
+    outputs = compared.results() if compared else ()
     return [score for output in outputs for score in output.scores if not score.passed]
 
 

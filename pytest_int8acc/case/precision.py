@@ -6,12 +6,8 @@ import math
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 
-from pytest_int8acc.case.forms import (
-    Int8Form,
-)
-from pytest_int8acc.case.shapes import (
-    macs_of,
-)
+from pytest_int8acc.case.forms import Int8Form
+from pytest_int8acc.case.shapes import macs_of
 from pytest_int8acc.data import Dataset
 from pytest_int8acc.graph.formats import INT8
 from pytest_int8acc.graph.index import body_names

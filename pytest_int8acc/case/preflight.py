@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from functools import partial
 
 import numpy as np
@@ -23,10 +22,7 @@ from pytest_int8acc.case.overflow import (
     made_floats,
     refuse_overflow,
 )
-from pytest_int8acc.case.runs import (
-    Preflight,
-    check_interface,
-)
+from pytest_int8acc.case.runs import Preflight, check_interface
 from pytest_int8acc.data import Dataset
 from pytest_int8acc.data.layout import read_layout
 from pytest_int8acc.errors import EngineError, blaming
@@ -38,10 +34,7 @@ from pytest_int8acc.runtime.forms import Form
 from pytest_int8acc.runtime.onnxruntime import Sessions
 from pytest_int8acc.runtime.protocol import Backend, Engine
 from pytest_int8acc.runtime.run import cut, lock_step
-from pytest_int8acc.scores.judge import (
-    Judge,
-    Scoring,
-)
+from pytest_int8acc.scores.judge import Comparison, Judge
 from pytest_int8acc.spec.models import Case
 from pytest_int8acc.tensors import Feed
 
@@ -167,15 +160,15 @@ def preflight_of_golden(
     return Preflight(fp32=lambda: engine, doubtful=True)
 
 
-def _steady(judge: Judge, twice: Sequence[Mapping[Role, Feed]]) -> Scoring | None:
+def _steady(judge: Judge, twice: Sequence[Mapping[Role, Feed]]) -> Comparison | None:
     """Two runs of the baseline compared, by no user's metric; None where they differ."""
-    scoring = Scoring(replace(judge, metrics=()))
+    comparison = Comparison(judge, metrics=False)
     for found in twice:
         one, again = found[Role.BASELINE], found[Role.BASELINE_AGAIN]
         if any(a.shape != again[n].shape or a.tobytes() != again[n].tobytes() for n, a in one.items()):
             return None
-        scoring.add(one, again, 0)
-    return scoring
+        comparison.add(one, again, 0)
+    return comparison
 
 
 def _watched_run(model: Model, few: Dataset, sessions: Sessions) -> tuple[Engine, list[Feed], float]:

@@ -12,11 +12,7 @@ from pytest_int8acc.data import Batch, Dataset
 from pytest_int8acc.results import Interval, Role, Score
 from pytest_int8acc.runtime.protocol import Engine
 from pytest_int8acc.runtime.run import cut
-from pytest_int8acc.scores.judge import (
-    Judge,
-    Scoring,
-    Verdict,
-)
+from pytest_int8acc.scores.judge import Comparison, Judge, Verdict
 from pytest_int8acc.scores.reserve import around
 from pytest_int8acc.tensors import Array, Feed
 
@@ -141,15 +137,15 @@ def _logs(score: Score, values: Sequence[float]) -> Array:
 def _moved_verdict(
     open_form: Callable[[Role], Engine], inputs: Dataset, judge: Judge, move: int, known: Moved
 ) -> Verdict:
-    scoring, before = Scoring(judge), known.get(move)
+    comparison, before = Comparison(judge), known.get(move)
     int8, made = open_form(Role.INT8), list[Feed]()
     for place, batch in enumerate(moved_batches(inputs, move)):
         made.append(_outputs(open_form(Role.BASELINE), batch) if before is None else before[place])
-        scoring.add(made[-1], _outputs(int8, batch), batch.rows)
+        comparison.add(made[-1], _outputs(int8, batch), batch.rows)
     if MOVES * sum(array.nbytes for feed in made for array in feed.values()) <= _KEPT_BYTES:
         known[move] = made
     # Metrics of labels are not drawn again for each move: that takes 400 times as long as they do.
-    return scoring.verdict()._replace(outputs=scoring.outputs.results(None, intervals=True))
+    return comparison.verdict()._replace(outputs=comparison.results(None, intervals=True))
 
 
 def _outputs(engine: Engine, batch: Batch) -> Feed:

@@ -20,13 +20,9 @@ from pytest_int8acc.runtime.forms import Form, ModelForm
 from pytest_int8acc.runtime.onnxruntime import Sessions
 from pytest_int8acc.runtime.protocol import Backend, Engine
 from pytest_int8acc.runtime.run import lock_step
-from pytest_int8acc.scores.compare import Comparison, sample_ratios
 from pytest_int8acc.scores.dead import Spread
-from pytest_int8acc.scores.judge import (
-    Judge,
-    Scoring,
-    Verdict,
-)
+from pytest_int8acc.scores.judge import Comparison, Judge, Verdict
+from pytest_int8acc.scores.output_rows import sample_ratios
 from pytest_int8acc.scores.sums import samples_in
 from pytest_int8acc.spec.models import Case
 from pytest_int8acc.tensors import Array, Feed, Outputs, describe, did_you_mean
@@ -42,7 +38,7 @@ class Preflight:
     """None where it is still to be calibrated."""
     fp32: Callable[[], Engine] | None = None
     """Opens the float model; None where the baseline is that, or where ONNX Runtime cannot run it."""
-    steady: Scoring | None = None
+    steady: Comparison | None = None
     """Two runs of the baseline, where they gave the same numbers bit for bit; None where they did not."""
     doubtful: bool = False
     """Whether FP32 is wanted on all samples whatever INT8 gives."""
@@ -65,8 +61,8 @@ class Worst:
 
 def keep_worst(kept: dict[str, Worst], comparison: Comparison, baseline: Feed, int8: Feed) -> None:
     """Take over what of the batch just compared is worse than what is ``kept``, by output."""
-    for name, stats in comparison.statistics.items():
-        rows = stats.latest
+    for name, stats in comparison.outputs.items():
+        rows = stats.latest_errors
         ours, theirs = stats.cut(baseline[stats.output]), stats.cut(int8[stats.output])
         if stats.difference or not len(rows) or not ours.ndim:
             continue
@@ -92,7 +88,7 @@ class Runs:
     judge: Judge
     run: Callable[[Role], Iterator[tuple[int, Feed]]]
     """Runs a form, again or for the first time: rows and outputs, batch by batch."""
-    scorings: dict[tuple[Role, Role], Scoring]
+    comparisons: dict[tuple[Role, Role], Comparison]
     """What a form was compared with, and the form."""
     baseline: Outputs = field(default_factory=dict)
     """The baseline's, for what is compared with it later; none where they are not kept."""
@@ -102,7 +98,7 @@ class Runs:
     """Form to its outputs that hold NaN or infinities."""
     zero: dict[Role, set[str]] = field(default_factory=lambda: defaultdict(set))
     """Form to its outputs that hold numbers and are 0 throughout."""
-    steady: Scoring | None = None
+    steady: Comparison | None = None
     """Two runs of the baseline on the first samples, where they were the same; None where they were not."""
     worst: dict[str, Worst] = field(default_factory=dict)
     """Output to the sample that INT8 misses most."""
@@ -117,12 +113,12 @@ class Runs:
     @property
     def roles(self) -> set[Role]:
         """The forms that were compared."""
-        return {role for pair in self.scorings for role in pair}
+        return {role for pair in self.comparisons for role in pair}
 
     @property
-    def noise(self) -> Scoring | None:
+    def noise(self) -> Comparison | None:
         """The baseline's second run against the first; None where the baseline was kept and not run."""
-        return self.scorings.get((Role.BASELINE, Role.BASELINE_AGAIN), self.steady)
+        return self.comparisons.get((Role.BASELINE, Role.BASELINE_AGAIN), self.steady)
 
     @property
     def spoilt(self) -> bool:
@@ -140,18 +136,18 @@ class Runs:
                 if not empty:
                     self.zero[role].discard(name)
 
-    def scoring(self, against: Role, form: Role) -> Scoring:
+    def comparison(self, against: Role, form: Role) -> Comparison:
         """A form compared with another; where that was not done in full, what was not kept runs again.
 
         Raises:
             EngineError: One does not run.
             OutOfTime: One would have to run, and time is up.
         """
-        known, clock = self.scorings.get((against, form)), current()
+        known, clock = self.comparisons.get((against, form)), current()
         if known is None:
             clock.check()
         if known is None or (known.judged_only and not clock.over):
-            known = self.scorings[against, form] = Scoring(self.judge)
+            known = self.comparisons[against, form] = Comparison(self.judge)
             both = zip(self._outputs(against), self._outputs(form), strict=True)
             for (rows, before), (others, outputs) in both:
                 known.add(before, outputs, max(rows, others))
@@ -161,10 +157,10 @@ class Runs:
         """Compare the baseline with FP32, where that was not done; raises EngineError where FP32 fails."""
         if Role.FP32 in self.roles:
             return
-        scoring = self.scorings[Role.FP32, Role.BASELINE] = Scoring(self.judge)
+        comparison = self.comparisons[Role.FP32, Role.BASELINE] = Comparison(self.judge)
         both = zip(self.run(Role.FP32), self._outputs(Role.BASELINE), strict=True)
         for (rows, reference), (_, baseline) in both:
-            scoring.add(reference, baseline, rows)
+            comparison.add(reference, baseline, rows)
             self.look(Role.FP32, reference)
 
     def _outputs(self, role: Role) -> Iterator[tuple[int, Feed]]:
@@ -173,10 +169,10 @@ class Runs:
 
     def judged(self, outputs: Iterable[tuple[int, Feed]]) -> Verdict:
         """Another form on the same inputs against the baseline; rows and outputs, batch by batch."""
-        scoring = Scoring(self.judge, self.scorings[Role.BASELINE, Role.INT8])
+        comparison = Comparison(self.judge, self.comparisons[Role.BASELINE, Role.INT8])
         for (_, before), (rows, feed) in zip(_batches(self.baseline), outputs, strict=True):
-            scoring.add(before, feed, rows)
-        return scoring.verdict(self.noise, intervals=True)
+            comparison.add(before, feed, rows)
+        return comparison.verdict(self.noise, intervals=True)
 
 
 @dataclass(frozen=True, eq=False)
@@ -239,11 +235,11 @@ def run_forms(
         return ((rows, outputs[role]) for rows, outputs in lock_step({role: engine}, inputs))
 
     with blaming(purpose.place):
-        scorings = _scorings(
+        comparisons = _comparisons(
             purpose, {*engines, Role.BASELINE}, [output.name for output in forms.model.outputs]
         )
     judge, steady = purpose.judge, early.steady
-    runs = Runs(tested.description, notes, judge, run, scorings, steady=steady, engines=engines)
+    runs = Runs(tested.description, notes, judge, run, comparisons, steady=steady, engines=engines)
     for rows, found in lock_step(engines, inputs):
         _add(runs, purpose, rows, dict(found))
     if purpose.golden is not None:
@@ -253,24 +249,24 @@ def run_forms(
     return runs
 
 
-def _scorings(
+def _comparisons(
     purpose: Wanted, roles: Collection[Role], outputs: Collection[str]
-) -> dict[tuple[Role, Role], Scoring]:
+) -> dict[tuple[Role, Role], Comparison]:
     """All that a verdict needs; beside engines, and a framework's outputs, the stages on the way, too."""
-    main = Scoring(purpose.judge)
+    main = Comparison(purpose.judge)
     found = {(Role.BASELINE, Role.INT8): main}
     if Role.BASELINE_AGAIN in roles:
-        found[Role.BASELINE, Role.BASELINE_AGAIN] = Scoring(purpose.judge, main)
+        found[Role.BASELINE, Role.BASELINE_AGAIN] = Comparison(purpose.judge, main)
     if Role.FP32 in roles:
-        found[Role.FP32, Role.BASELINE] = Scoring(purpose.judge, judged_only=True)
+        found[Role.FP32, Role.BASELINE] = Comparison(purpose.judge, judged_only=True, metrics=False)
     if Role.SIMULATED in roles:
-        found[Role.BASELINE, Role.SIMULATED] = Scoring(purpose.judge, main)
-        found[Role.SIMULATED, Role.INT8] = Scoring(purpose.judge)
-        found |= {(Role.FP32, role): Scoring(purpose.judge) for role in (Role.INT8, Role.SIMULATED)}
+        found[Role.BASELINE, Role.SIMULATED] = Comparison(purpose.judge, main)
+        found[Role.SIMULATED, Role.INT8] = Comparison(purpose.judge)
+        found |= {(Role.FP32, role): Comparison(purpose.judge) for role in (Role.INT8, Role.SIMULATED)}
     if purpose.reference is not None:
         judge = purpose.reference.judge(purpose.judge, outputs)
         stages = [role for role in Role if role in roles and role != Role.BASELINE_AGAIN]
-        found |= {(Role.FRAMEWORK, role): Scoring(judge) for role in stages}
+        found |= {(Role.FRAMEWORK, role): Comparison(judge) for role in stages}
     return found
 
 
@@ -282,10 +278,10 @@ def _add(runs: Runs, purpose: Wanted, rows: int, outputs: dict[Role, Feed]) -> N
         outputs[Role.FRAMEWORK] = purpose.reference.next(outputs[Role.BASELINE])
     purpose.judge.splitter.look(outputs[Role.BASELINE])
     with blaming(purpose.place):
-        for (against, form), scoring in runs.scorings.items():
-            scoring.add(outputs[against], outputs[form], rows)
-    main = runs.scorings[Role.BASELINE, Role.INT8]
-    keep_worst(runs.worst, main.outputs, outputs[Role.BASELINE], outputs[Role.INT8])
+        for (against, form), comparison in runs.comparisons.items():
+            comparison.add(outputs[against], outputs[form], rows)
+    main = runs.comparisons[Role.BASELINE, Role.INT8]
+    keep_worst(runs.worst, main, outputs[Role.BASELINE], outputs[Role.INT8])
     runs.spread.add(outputs[Role.BASELINE], rows)
     for role, feed in outputs.items():
         runs.look(role, feed)

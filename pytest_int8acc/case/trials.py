@@ -1,23 +1,21 @@
-"""A case's criteria in a search: verdicts on some of the samples, and what each sample adds to them."""
+"""The judge in a search: verdicts on some of the samples, and what each sample adds to the losses."""
 
 from __future__ import annotations
 
 import math
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from itertools import pairwise
 
 import numpy as np
 
-from pytest_int8acc.results import OutputResult, Score
+from pytest_int8acc.results import Score
 from pytest_int8acc.results.scores import consistent
-from pytest_int8acc.scores.compare import Comparison, result
 from pytest_int8acc.scores.criteria import Criterion, kind_of
-from pytest_int8acc.scores.judge import (
-    Judge,
-)
-from pytest_int8acc.scores.parts import demands_on
-from pytest_int8acc.scores.statistics import OutputStatistics
+from pytest_int8acc.scores.judge import Comparison, Judge
+from pytest_int8acc.scores.output_rows import Key, OutputRows
+from pytest_int8acc.scores.shares import Share, Whole
 from pytest_int8acc.scores.sums import AT, F64, PIECE
 from pytest_int8acc.scores.user_metric import MetricRun, metric_scores
 from pytest_int8acc.search.types import Trial
@@ -27,8 +25,29 @@ from pytest_int8acc.tensors import Array
 SampleOutputs = Mapping[str, Sequence[Array]]
 
 
-class SampleJudge:
-    """A case's judge, and the baseline of the samples that a search sees."""
+@dataclass(frozen=True, eq=False)
+class JudgedLimit:
+    """One limit on one output, or on a part of one."""
+
+    criterion: Criterion
+    share: Share
+    output: OutputRows
+    """The baseline compared with itself."""
+    key: Key
+    """The rows that shares are made of."""
+
+
+class SampleBaseline:
+    """The baseline's outputs of the samples that a search sees, and a case's criteria on them.
+
+    Attributes:
+        judge: The case's judge with labels of these samples.
+        outputs: The baseline's, cut into samples.
+        samples: How many there are.
+        limits: The criteria on outputs.
+        criteria: All criteria: those on outputs, then those on users' metrics.
+        itself: The baseline compared with itself.
+    """
 
     def __init__(self, baseline: SampleOutputs, judge: Judge, rows: Sequence[int] | None = None) -> None:
         """Check that the criteria fit the baseline.
@@ -41,70 +60,112 @@ class SampleJudge:
         Raises:
             CriterionError: A criterion does not fit.
         """
-        self.baseline = {name: list(arrays) for name, arrays in baseline.items()}
-        self.samples = len(next(iter(self.baseline.values())))
+        self.judge = judge
+        self.outputs = {name: list(arrays) for name, arrays in baseline.items()}
+        self.samples = len(next(iter(self.outputs.values())))
         ends = np.cumsum([1] * self.samples if rows is None else rows).tolist()
         self._rows = [range(start, end) for start, end in pairwise([0, *ends])]
-        self._judge = judge
-        self.whole = self._compared_with_itself()
-        self.peaks = {name: stats.peak for name, stats in self.whole.items()}
-        self.demands = demands_on(self.whole)
+        self.itself = self._compared_with_itself()
+        self.limits = [
+            _judged_limit(output, metric_name, index)
+            for output in self.itself.outputs.values()
+            for index, limits in enumerate(output.limits)
+            for metric_name in limits.limits
+        ]
         own: list[Score] = []
-        self.references: list[float] = []
-        """What users' metrics give for the baseline."""
-        for run in self.metric_runs():
-            self.feed(run, range(self.samples), self.baseline)
-            self.references.append(run.reference("the baseline's outputs"))
-            own += metric_scores(run.limit, self.references[-1], run)
+        for index, run in enumerate(self.itself.metrics):
+            self.feed(run, range(self.samples), self.outputs)
+            own += metric_scores(run.limit, self.itself.reference(index), run)
         self.criteria = (
-            *(d.criterion for d in self.demands),
+            *(limit.criterion for limit in self.limits),
             *(Criterion(s.subject, s.metric, s.limit, s.bound, "whole") for s in own if s.limit is not None),
         )
 
-    def _compared_with_itself(self) -> Mapping[str, OutputStatistics]:
-        found = Comparison(
-            self._judge.limits,
-            metrics_given=bool(self._judge.metrics),
-            judged_only=True,
-            splitter=self._judge.splitter,
-        )
-        first = {name: arrays[0] for name, arrays in self.baseline.items() if arrays}
-        found.open(list(self.baseline), list(self.baseline), first)
-        for stats in found.statistics.values():
-            arrays = self.baseline[stats.output]
+    def _compared_with_itself(self) -> Comparison:
+        itself = Comparison(self.judge, judged_only=True, of_itself=True)
+        first = {name: arrays[0] for name, arrays in self.outputs.items() if arrays}
+        itself.open(list(self.outputs), list(self.outputs), first)
+        for output in itself.outputs.values():
+            arrays = self.outputs[output.output]
             for b, _, samples in alike(arrays, arrays):
-                stats.add(b, b, len(samples))
-        found.results()
-        return found.statistics
-
-    def metric_runs(self) -> list[MetricRun]:
-        """Users' metrics, fed with nothing yet."""
-        return [MetricRun(limit, function, self._judge.labels) for limit, function in self._judge.metrics]
+                output.add(b, b, len(samples))
+        itself.results()
+        return itself
 
     def feed(self, run: MetricRun, samples: Sequence[int], outputs: SampleOutputs) -> None:
-        """Give outputs of some samples to a user's metric; of all of them, where it does not stream."""
-        if not run.streams:
-            run.add_all({}, {name: join(arrays) for name, arrays in outputs.items()})
-            return
+        """Give outputs of some samples to a user's metric."""
         joined = {name: join(arrays) for name, arrays in outputs.items()} if run.joins else {}
         if joined and all(len(arrays) == 1 for arrays in joined.values()):
             rows = [row for sample in samples for row in self._rows[sample]]
             run.add({}, {name: arrays[0] for name, arrays in joined.items()}, rows)
             return
         for place, sample in enumerate(samples):
-            ours = {name: _alone(arrays[sample]) for name, arrays in self.baseline.items()}
-            theirs = {name: _alone(arrays[place]) for name, arrays in outputs.items()}
+            ours = {name: _as_batch(arrays[sample]) for name, arrays in self.outputs.items()}
+            theirs = {name: _as_batch(arrays[place]) for name, arrays in outputs.items()}
             run.add(ours, theirs, self._rows[sample])
 
-    def trial(self, high: frozenset[int], gathered: Gathered) -> Trial:
-        """The verdict on what was gathered, a pass only where all samples were.
+
+def _judged_limit(output: OutputRows, name: str, index: int) -> JudgedLimit:
+    """The limit on a metric among the ``index``-th limits of an output."""
+    limits = output.limits[index]
+    metric, limit = limits.metric(name), limits.limits[name]
+    key = metric.measure.key(limits.options)
+    whole = Whole(output.samples, output.elements, output.sums, output.rows(key))
+    share = metric.share_of(limit, limits.options, whole)
+    criterion = Criterion(output.name, metric.name, limit, metric.bound, share.pool, share.allowed)
+    own = share.measure
+    return JudgedLimit(criterion, share, output, key if own is None else own.key(limits.options))
+
+
+class SampleComparison(Comparison):
+    """One plan's outputs compared with the baseline, sample by sample in any order.
+
+    The outputs themselves are kept only for users' metrics that want all of them at once.
+    """
+
+    def __init__(self, baseline: SampleBaseline) -> None:
+        super().__init__(baseline.judge, baseline.itself, judged_only=True)
+        self.seen = np.zeros(baseline.samples, np.bool_)
+        self._baseline = baseline
+        self.outputs = {
+            name: OutputRows(
+                name,
+                output.limits,
+                judged_only=True,
+                peak=output.peak,
+                part=output.part,
+                also=[
+                    limit.key for limit in baseline.limits if limit.output is output and limit.share.measure
+                ],
+            )
+            for name, output in baseline.itself.outputs.items()
+        }
+        self._order: dict[str, list[int]] = {name: [] for name in self.outputs}
+        self._unlike: dict[str, list[int]] = {name: [] for name in self.outputs}
+
+    def add_samples(self, samples: Sequence[int], outputs: SampleOutputs) -> None:
+        """Take the outputs of ``samples``, in that order."""
+        self.seen[list(samples)] = True
+        for name, rows in self.outputs.items():
+            baseline = [self._baseline.outputs[rows.output][i] for i in samples]
+            for b, c, places in alike(baseline, outputs[rows.output]):
+                some = [samples[place] for place in places]
+                rows.add(b, c, len(some))
+                same = b.shape == c.shape and kind_of(b) == kind_of(c)
+                (self._order if same else self._unlike)[name].extend(some)
+        for run in self.metrics:
+            self._baseline.feed(run, samples, outputs)
+
+    def trial(self, high: frozenset[int]) -> Trial:
+        """The verdict on the samples that were added, a pass only where all were.
 
         Raises CriterionError where a user's function fails.
         """
-        seen = gathered.seen.nonzero()[0]
-        whole = len(seen) == self.samples
-        outputs, own = gathered.results(), gathered.metric_scores() if whole else []
-        parts = gathered.parts()
+        seen = self.seen.nonzero()[0]
+        whole = bool(self.seen.all())
+        outputs, own = self.verdict() if whole else (self.results(), ())
+        own = tuple(score for score in own if score.limit is not None)
+        parts = self.parts()
         judged = [(o, s) for o in outputs for s in o.scores if s.limit is not None]
         unjudged = [o for o in outputs if all(s.limit is None for s in o.scores)]
         spoilt = not all(output.passed for output in unjudged)
@@ -112,113 +173,46 @@ class SampleJudge:
             math.inf if spoilt or output.problem else self._loss(i, score, parts[i, seen])
             for i, (output, score) in enumerate(judged)
         ]
-        missing = len(self.criteria) - len(judged) - len(own)
+        missing = len(self._baseline.criteria) - len(judged) - len(own)
         return Trial(
             high=high,
             passed=whole and all(o.passed for o in outputs) and all(s.passed for s in own),
             losses=(*losses, *(score.normalized_loss for score in own), *[0.0] * missing),
             scores=(*(s.value for _, s in judged), *(s.value for s in own), *[math.nan] * missing),
             parts=parts,
-            cost=len(seen) / self.samples,
+            cost=len(seen) / self._baseline.samples,
             confirmed=whole,
         )
 
     def _loss(self, index: int, score: Score, parts: F64) -> float:
-        criterion = self.criteria[index]
+        criterion = self._baseline.criteria[index]
         if criterion.pool != "rank":
             return score.normalized_loss
         ranked = np.sort(parts)[::-1]
         loss = float(ranked[criterion.allowed]) if criterion.allowed < len(ranked) else 0.0
         return consistent(loss, score.passed)
 
-
-class Gathered:
-    """What one plan's outputs add to the losses, sample by sample in any order.
-
-    The outputs themselves are kept only for users' metrics that want all of them at once.
-    """
-
-    def __init__(self, judge: SampleJudge) -> None:
-        self.seen = np.zeros(judge.samples, np.bool_)
-        self._judge = judge
-        self._statistics = {
-            name: OutputStatistics(
-                name, stats.limits, judged_only=True, peak=judge.peaks[name], part=stats.part
-            )
-            for name, stats in judge.whole.items()
-        }
-        self._order: dict[str, list[int]] = {name: [] for name in self._statistics}
-        self._unlike: dict[str, list[int]] = {name: [] for name in self._statistics}
-        self._separate: list[list[F64]] = [[] for _ in judge.demands]
-        self._metrics = judge.metric_runs()
-        keeps = any(not run.streams for run in self._metrics)
-        self._kept = {name: [np.empty(0)] * judge.samples for name in judge.baseline if keeps}
-
-    def add(self, samples: Sequence[int], outputs: SampleOutputs) -> None:
-        """Take the outputs of ``samples``, in that order."""
-        self.seen[list(samples)] = True
-        for name, stats in self._statistics.items():
-            self._compare(name, samples, outputs[stats.output])
-        for name, kept in self._kept.items():
-            for sample, array in zip(samples, outputs[name], strict=True):
-                kept[sample] = array
-        for run in self._metrics:
-            if run.streams:
-                self._judge.feed(run, samples, outputs)
-
-    def _compare(self, name: str, samples: Sequence[int], arrays: Sequence[Array]) -> None:
-        stats = self._statistics[name]
-        for b, c, places in alike([self._judge.baseline[stats.output][i] for i in samples], arrays):
-            some = [samples[place] for place in places]
-            stats.add(b, c, len(some))
-            if b.shape != c.shape or kind_of(b) != kind_of(c):
-                self._unlike[name] += some
-                continue
-            self._order[name] += some
-            for demand, rows in zip(self._judge.demands, self._separate, strict=True):
-                if demand.separate and demand.output == name:
-                    rows.append(demand.measure(stats.cut(b), stats.cut(c), len(some)))
-
-    def results(self) -> tuple[OutputResult, ...]:
-        """What has a limit, of the samples that were added."""
-        return tuple(map(result, self._statistics.values()))
-
-    def metric_scores(self) -> list[Score]:
-        """Those of users' metrics that have a limit, once all samples were added."""
-        found: list[Score] = []
-        for run, reference in zip(self._metrics, self._judge.references, strict=True):
-            if not run.streams:
-                self._judge.feed(run, range(self._judge.samples), self._kept)
-            found += metric_scores(run.limit, reference, run)
-        return [score for score in found if score.limit is not None]
-
     def parts(self) -> F64:
-        """[criteria, samples], nan where not seen and for users' metrics."""
-        judge = self._judge
-        parts = np.full((len(judge.criteria), judge.samples), np.nan)
-        spoilt = {name: self._spoilt(name) for name in self._statistics}
-        judged = {demand.output for demand in judge.demands}
-        for index, demand in enumerate(judge.demands):
-            stats, order = self._statistics[demand.output], np.array(self._order[demand.output], np.intp)
-            rows = (
-                np.concatenate([np.empty((0, 1)), *self._separate[index]])
-                if demand.separate
-                else stats.rows(demand.metric, demand.limits)
-            )
-            good = ~np.isin(order, spoilt[demand.output])
+        """Each sample's part of each loss, [criteria, samples]; nan where not seen and for users' metrics."""
+        limits = self._baseline.limits
+        parts = np.full((len(self._baseline.criteria), self._baseline.samples), np.nan)
+        spoilt = {name: self._spoilt(name) for name in self.outputs}
+        judged = {limit.output.name for limit in limits}
+        for index, limit in enumerate(limits):
+            name = limit.output.name
+            order = np.array(self._order[name], np.intp)
+            good = ~np.isin(order, spoilt[name])
             parts[index, self.seen] = np.inf
             if good.any():
-                parts[index, order[good]] = demand.parts(rows[good])
+                parts[index, order[good]] = limit.share.of(self.outputs[name].rows(limit.key)[good])
+            parts[index, self._unlike[name]] = np.inf
         for name in spoilt.keys() - judged:  # NaN spoils a case even where no limit looks
-            parts[: len(judge.demands), spoilt[name]] = np.inf
-        for name in judged:
-            own = [i for i, demand in enumerate(judge.demands) if demand.output == name]
-            parts[np.ix_(own, self._unlike[name])] = np.inf
+            parts[: len(limits), spoilt[name]] = np.inf
         return parts
 
     def _spoilt(self, name: str) -> list[int]:
         """Samples that are not finite where the baseline is."""
-        lost = self._statistics[name].errors[:, AT["lost"]] > 0
+        lost = self.outputs[name].errors[:, AT["lost"]] > 0
         return [sample for sample, bad in zip(self._order[name], lost, strict=False) if bad]
 
 
@@ -236,9 +230,8 @@ def alike(
             yield concatenated([baseline[i] for i in some]), concatenated([candidate[i] for i in some]), some
 
 
-def _alone(array: Array) -> Array:
-    """One sample as a batch."""
-    return array if array.ndim else array[None]
+def _as_batch(sample: Array) -> Array:
+    return sample if sample.ndim else sample[None]
 
 
 def concatenated(arrays: Sequence[Array]) -> Array:

@@ -19,8 +19,8 @@ from pytest_int8acc.goldens.outputs import write_npz
 from pytest_int8acc.goldens.record import GoldenError
 from pytest_int8acc.results import OutputResult
 from pytest_int8acc.runtime.storage import read_bytes, write_bytes_atomic
-from pytest_int8acc.scores.compare import compare_outputs
 from pytest_int8acc.scores.criteria import OutputLimits, kind_of
+from pytest_int8acc.scores.judge import Judge
 from pytest_int8acc.scores.metrics import METRICS
 from pytest_int8acc.spec.criteria import OutputCriterion
 from pytest_int8acc.tensors import Array, did_you_mean
@@ -147,7 +147,7 @@ def _compare(
         OutputLimits(glob.escape(name), axis, _fitting(stored[name], limits)) for name in common
     ]
     kept, live = {n: [stored[n]] for n in common}, {n: [current[n]] for n in common}
-    return compare_outputs(kept, live, fitting_limits)
+    return Judge(fitting_limits).compare(kept, live).results()
 
 
 def _fitting(array: Array, limits: Mapping[str, float]) -> Mapping[str, float]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 
@@ -23,12 +23,10 @@ from pytest_int8acc.goldens.provenance import (
 )
 from pytest_int8acc.goldens.record import GoldenError, Kept, Record, compared
 from pytest_int8acc.graph.model import Model
-from pytest_int8acc.results import CaseResult, OutputResult, Score
+from pytest_int8acc.results import CaseResult, Score
 from pytest_int8acc.runtime.forms import Form, ModelForm
-from pytest_int8acc.scores.compare import compare_outputs
 from pytest_int8acc.scores.judge import Judge
 from pytest_int8acc.scores.metrics import METRICS
-from pytest_int8acc.scores.user_metric import evaluate_metric
 from pytest_int8acc.settings import Settings
 from pytest_int8acc.spec.load import display
 from pytest_int8acc.spec.models import Case, Golden, GoldenType
@@ -292,18 +290,10 @@ def _blaming(location: Location) -> Iterator[None]:
 
 def _judged(judge: Judge, golden: Outputs, live: Outputs, *, labelled: bool) -> Iterator[Score]:
     """Yield each score that has a limit; users' metrics only where the labels belong to these samples."""
-    outputs: Sequence[OutputResult] = compare_outputs(
-        golden,
-        live,
-        judge.limits,
-        metrics_given=bool(judge.metrics),
-        judged_only=True,
-        splitter=judge.splitter,
-    )
-    for output in outputs:
+    verdict = judge.compare(golden, live, judged_only=True, metrics=labelled).verdict()
+    for output in verdict.outputs:
         yield from (score for score in output.scores if score.limit is not None)
-    for limit, function in judge.metrics if labelled else ():
-        yield from evaluate_metric(limit, function, golden, live, judge.labels)
+    yield from verdict.metrics
 
 
 def _recorded(golden_store: GoldenStore, result: CaseResult, run: Compared) -> CaseResult:

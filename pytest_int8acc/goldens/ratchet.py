@@ -11,12 +11,10 @@ from dataclasses import replace
 from pytest_int8acc.errors import CriterionError, listed
 from pytest_int8acc.goldens.record import Accepted, GoldenError, Record
 from pytest_int8acc.results import Bound, CaseResult, Score
-from pytest_int8acc.scores.compare import compare_output
 from pytest_int8acc.scores.criteria import MetricLimit, OutputLimits, check_fits, limits_for
-from pytest_int8acc.scores.judge import (
-    Judge,
-)
+from pytest_int8acc.scores.judge import Judge
 from pytest_int8acc.scores.metrics import METRICS
+from pytest_int8acc.scores.output_rows import compare_output
 from pytest_int8acc.scores.user_metric import UserMetric
 from pytest_int8acc.spec.criteria import MetricCriterion, RegressionCriterion
 from pytest_int8acc.spec.models import Case
@@ -171,7 +169,7 @@ def _all_scores(
         )
         try:
             check_fits(metric, name, baseline, like.axis)
-            yield from compare_output(name, baseline, candidate, [wish], judged_only=True).scores
+            yield from compare_output(name, baseline, candidate, [wish]).scores
         except CriterionError:  # it does not fit, or the baseline is not finite and nothing asks for it
             continue
 

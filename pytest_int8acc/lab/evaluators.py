@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from pytest_int8acc.case.trials import Gathered
+from pytest_int8acc.case.trials import SampleComparison
 from pytest_int8acc.graph.network import Plan, Precision
 from pytest_int8acc.lab.simulator import Simulator
 from pytest_int8acc.scores.criteria import Criterion
@@ -122,12 +122,15 @@ class Built(Simulated):
         """
         if high in self._known:
             return replace(self._known[high], cost=0.0)
-        gathered, places = Gathered(self.seen.judge), {s: i for i, s in enumerate(self.seen.samples)}
+        comparison, places = (
+            SampleComparison(self.seen.judge),
+            {s: i for i, s in enumerate(self.seen.samples)},
+        )
         for batch, feed in enumerate(self._build(self.plan(high))):
             samples, outputs = self.simulator.inputs.samples_of(batch, feed)
             chosen = [place for place, sample in enumerate(samples) if sample in places]
             cut = {name: [arrays[place] for place in chosen] for name, arrays in outputs.items()}
             if chosen:
-                gathered.add([places[samples[place]] for place in chosen], cut)
-        self._known[high] = self.seen.judge.trial(high, gathered)
+                comparison.add_samples([places[samples[place]] for place in chosen], cut)
+        self._known[high] = comparison.trial(high)
         return self._known[high]

@@ -9,9 +9,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from pytest_int8acc.case.data import calibration_data
-from pytest_int8acc.case.forms import (
-    Int8Form,
-)
+from pytest_int8acc.case.forms import Int8Form
 from pytest_int8acc.case.measured import Measured
 from pytest_int8acc.case.shapes import group_shapes, tensor_shapes
 from pytest_int8acc.data import Dataset
@@ -26,9 +24,7 @@ from pytest_int8acc.observers.edges import EdgeMeter
 from pytest_int8acc.observers.observer import Observer
 from pytest_int8acc.results import Latency, Role
 from pytest_int8acc.runtime.forms import Form
-from pytest_int8acc.scores.judge import (
-    Verdict,
-)
+from pytest_int8acc.scores.judge import Verdict
 from pytest_int8acc.search.types import GroupInfo
 from pytest_int8acc.tensors import Feed
 

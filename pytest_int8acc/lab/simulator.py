@@ -10,7 +10,7 @@ from functools import cached_property
 
 import numpy as np
 
-from pytest_int8acc.case.trials import Gathered, SampleJudge, SampleOutputs
+from pytest_int8acc.case.trials import SampleBaseline, SampleComparison, SampleOutputs
 from pytest_int8acc.clock import current
 from pytest_int8acc.data import Batch, Dataset
 from pytest_int8acc.graph.network import Edge, Network, Plan, Precision, Quantization, TensorScale
@@ -22,9 +22,7 @@ from pytest_int8acc.lab.vectors import Prober, Vectors
 from pytest_int8acc.results import Score
 from pytest_int8acc.runtime.onnxruntime import CPU, Sessions
 from pytest_int8acc.scores.criteria import Criterion
-from pytest_int8acc.scores.judge import (
-    Judge,
-)
+from pytest_int8acc.scores.judge import Judge
 from pytest_int8acc.search.types import Enough, GroupInfo, Probe, Target, Trial
 from pytest_int8acc.tensors import Array, Outputs
 
@@ -46,7 +44,7 @@ class Seen:
     """Some of the samples, and the case's judge on them alone."""
 
     samples: tuple[int, ...]
-    judge: SampleJudge
+    judge: SampleBaseline
 
     @cached_property
     def prober(self) -> Prober:
@@ -150,7 +148,7 @@ class Simulator:
             cut = {name: [arrays[i] for i in requested] for name, arrays in self._baseline.items()}
             judge = self._case_judge.of_rows(self.inputs.rows(requested))
             rows = [len(self.inputs.rows([sample])) for sample in requested]
-            self._seen[requested] = Seen(requested, SampleJudge(cut, judge, rows))
+            self._seen[requested] = Seen(requested, SampleBaseline(cut, judge, rows))
         return self._seen[requested]
 
     @cached_property
@@ -192,16 +190,16 @@ class Simulator:
         key = (_tried_key(plan), frozenset(plan.high), seen.samples)
         if key in self._known:
             return replace(self._known[key], cost=0.0)
-        run, gathered = self._running(plan), Gathered(seen.judge)
+        run, comparison = self._running(plan), SampleComparison(seen.judge)
         place = {sample: i for i, sample in enumerate(seen.samples)}
         requested = range(len(seen.samples)) if order is None else order
         runs = self.inputs.runs([seen.samples[i] for i in requested], len(seen.samples))
         for samples, batch in current().bounded(runs):
-            gathered.add([place[i] for i in samples], run(samples, batch))
-            if enough is not None and not gathered.seen.all() and enough(gathered.parts()):
+            comparison.add_samples([place[i] for i in samples], run(samples, batch))
+            if enough is not None and not comparison.seen.all() and enough(comparison.parts()):
                 break
         high = frozenset(i for i, group in enumerate(self.groups) if group.name in plan.high)
-        trial = seen.judge.trial(high, gathered)
+        trial = comparison.trial(high)
         if trial.confirmed:
             self._known[key] = trial
         return trial

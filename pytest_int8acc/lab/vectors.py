@@ -8,9 +8,15 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from pytest_int8acc.case.trials import Gathered, SampleJudge, SampleOutputs, concatenated
+from pytest_int8acc.case.trials import (
+    JudgedLimit,
+    SampleBaseline,
+    SampleComparison,
+    SampleOutputs,
+    concatenated,
+)
 from pytest_int8acc.scores.criteria import kind_of
-from pytest_int8acc.scores.parts import TINY, Demand, error
+from pytest_int8acc.scores.shares import TINY, error
 from pytest_int8acc.search.types import Probe, Target
 from pytest_int8acc.tensors import Array
 
@@ -28,12 +34,12 @@ _Measure = Callable[[Array, Array, int], Vectors]
 class Prober:
     """Measures what plans do to a few samples."""
 
-    def __init__(self, judge: SampleJudge) -> None:
-        self._judge = judge
-        powers = [demand.power for demand in judge.demands]
-        powers += [1] * (len(judge.criteria) - len(powers))
+    def __init__(self, baseline: SampleBaseline) -> None:
+        self._baseline = baseline
+        powers = [limit.share.power for limit in baseline.limits]
+        powers += [1] * (len(baseline.criteria) - len(powers))
         self.targets = tuple(Target(index, power) for index, power in enumerate(powers))
-        numbers = {n: a for n, a in judge.baseline.items() if kind_of(a[0]) in ("floats", "integers")}
+        numbers = {n: a for n, a in baseline.outputs.items() if kind_of(a[0]) in ("floats", "integers")}
         self._peaks = {name: max(map(_peak, arrays)) for name, arrays in numbers.items()}
         self._energies = {name: float(np.mean([*map(_energy, a)])) for name, a in numbers.items()}
 
@@ -42,9 +48,9 @@ class Prober:
 
         Few outputs are held at a time, where they are large.
         """
-        gathered = Gathered(self._judge)
-        vectors = self.vectors(samples, runs, gathered.add)
-        return Probe(vectors, gathered.parts()[:, list(samples)])
+        comparison = SampleComparison(self._baseline)
+        vectors = self.vectors(samples, runs, comparison.add_samples)
+        return Probe(vectors, comparison.parts()[:, list(samples)])
 
     def vectors(
         self,
@@ -66,20 +72,21 @@ class Prober:
     ) -> list[Vectors]:
         """For each target, of some of the ``samples`` that a probe is of."""
         vectors = []
-        for demand in self._judge.demands:
-            longest = max(demand.cut(self._judge.baseline[demand.source][i]).size for i in samples)
+        for limit in self._baseline.limits:
+            output, cut = limit.output.output, limit.output.cut
+            longest = max(cut(self._baseline.outputs[output][i]).size for i in samples)
 
-            def measure(b: Array, c: Array, count: int, demand: Demand = demand) -> Vectors:
-                return demand.vectors(demand.cut(b), demand.cut(c), count)
+            def measure(b: Array, c: Array, count: int, limit: JudgedLimit = limit) -> Vectors:
+                return limit.share.vectors(limit.output.cut(b), limit.output.cut(c), count)
 
-            vectors.append(self._vectors(demand.source, some, outputs, measure, longest))
+            vectors.append(self._vectors(output, some, outputs, measure, longest))
         own = len(self.targets) - len(vectors)
         return vectors + [self._of_outputs(samples, some, outputs)] * own
 
     def _vectors(
         self, name: str, some: Sequence[int], outputs: SampleOutputs, measure: _Measure, longest: int
     ) -> Vectors:
-        baseline, candidate = [self._judge.baseline[name][i] for i in some], outputs[name]
+        baseline, candidate = [self._baseline.outputs[name][i] for i in some], outputs[name]
         if len({array.shape for array in (*baseline, *candidate)}) > 1:
             candidate = [self._tamed(name, b, c) for b, c in zip(baseline, candidate, strict=True)]
         if len({array.shape for array in baseline}) == 1:
@@ -95,7 +102,7 @@ class Prober:
             def measure(b: Array, c: Array, count: int, energy: float = energy) -> Vectors:
                 return np.asarray(error(b, c, count) / max(energy, TINY) ** 0.5, np.float32)
 
-            longest = max(self._judge.baseline[name][i].size for i in samples)
+            longest = max(self._baseline.outputs[name][i].size for i in samples)
             vectors.append(self._vectors(name, some, outputs, measure, longest))
         return np.concatenate(vectors, axis=1)
 

@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
-from typing import Literal
 
 from pytest_int8acc.errors import CriterionError
 from pytest_int8acc.graph.flow import SCORES
 from pytest_int8acc.results import Bound, Score
 from pytest_int8acc.results.scores import DEFAULT_SQNR_DB
-from pytest_int8acc.scores.measures import REL_FLOOR, Tolerance
+from pytest_int8acc.scores.measures import REL_FLOOR, Options, Tolerance
 from pytest_int8acc.scores.metrics import METRICS, Metric, per_sample
+from pytest_int8acc.scores.shares import Pool
 from pytest_int8acc.tensors import Array, Part, did_you_mean
 
 #: Used where no criterion names an output: metric and limit for floats, and for everything else.
@@ -22,11 +22,6 @@ DEFAULT_EXACT = ("agreement", 0.99)
 #: Metrics that measure errors against the size of what is judged.
 _RELATIVE = frozenset({"cosine", "sqnr_db", "psnr_db"})
 _KINDS = {"f": "floats", "i": "integers", "u": "integers", "b": "booleans", "S": "strings", "U": "strings"}
-
-#: How the parts of the samples make a criterion's loss. ``mean``: their mean. ``rank``: the greatest but
-#: ``allowed``, so that the criterion fails where more samples than allowed have a part above 1.
-#: ``whole``: only all samples together give a number (mAP, a user's metric).
-Pool = Literal["mean", "rank", "whole"]
 
 
 @dataclass(frozen=True)
@@ -40,7 +35,8 @@ class Criterion:
     bound: Bound
     pool: Pool = "mean"
     allowed: int = 0
-    """Samples that may have a part above 1; 0 where the worst sample decides, more for top-1 agreement."""
+    """How many samples may have a share above 1: 0 where the worst sample decides, more for top-1
+    agreement."""
 
     @property
     def text(self) -> str:
@@ -77,6 +73,11 @@ class OutputLimits:
     judged by its parts since then, of the whole output."""
     spared: float | None = None
     """The share of samples that may miss the limits, each judged by itself; None: all are judged together."""
+
+    @property
+    def options(self) -> Options:
+        """How these limits want an output compared."""
+        return Options(self.axis, self.rel_floor, self.tolerance or Tolerance())
 
     def metric(self, name: str) -> Metric:
         """The metric of this name as these limits mean it: of all samples, or of each by itself."""

@@ -1,7 +1,11 @@
-"""The metrics that compare one output of two runs, and their registry: sums of samples in, one number out.
+"""The metrics that compare an output of two runs: one record each, in one register.
 
 Below, b is an element of the baseline, c the same element of the candidate; sums run over all elements of all
 samples unless a docstring says otherwise. Elements that are the same NaN or infinity in both are left out.
+
+To add a metric, write a function that makes its value of rows, and a record in ``METRICS``; add a measure or
+a share where none of those in ``measures`` and ``shares`` fits; and add its name to
+``spec.criteria.OutputCriterion`` and ``report.labels``. Tests name what is missing.
 """
 
 from __future__ import annotations
@@ -12,7 +16,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from pytest_int8acc.results import Bound
+from pytest_int8acc.results import Bound, Score
 from pytest_int8acc.scores.measures import (
     DIVERGENCE,
     ERRORS,
@@ -22,9 +26,28 @@ from pytest_int8acc.scores.measures import (
     TOP5,
     UNEQUAL,
     Measure,
+    Options,
+)
+from pytest_int8acc.scores.shares import (
+    AbsoluteGreatest,
+    AbsoluteMean,
+    Angle,
+    Decibels,
+    Differing,
+    Divergence,
+    Flips,
+    Flips5,
+    MeanSquare,
+    PeakDecibels,
+    RelativeGreatest,
+    RelativeMean,
+    Share,
+    Tolerated,
+    Whole,
 )
 from pytest_int8acc.scores.sums import F64, sums_of
 from pytest_int8acc.scores.tolerance import TOLERANCE, tolerance
+from pytest_int8acc.tensors import Array
 
 
 def cosine(rows: F64) -> float:
@@ -142,42 +165,44 @@ def _share(rows: F64) -> float:
     return float(found / count) if count else math.nan
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Metric:
-    """A metric by name, and what it needs to know of an output."""
+    """All that is known of one metric."""
 
     name: str
-    function: Callable[[F64], float]
-    """Of the rows that ``measure`` makes, of any samples."""
-    measure: Measure
+    """As in a spec."""
     bound: Bound
-    """Whether a limit on it is the least or the greatest value accepted."""
-    doc: str
-    """One line for users, with the unit."""
+    """Whether a limit is the least (``min``) or the greatest (``max``) value accepted."""
     kinds: tuple[str, ...]
-    """What the output may hold: floats, integers, booleans, strings."""
+    """What outputs may hold: floats, integers, booleans, strings."""
+    measure: Measure
+    """Makes the rows, one for each sample."""
+    value: Callable[[F64], float]
+    """Makes the metric's value of the rows of any samples, [samples, columns]."""
+    share: type[Share]
+    """What each sample uses up of a limit, for a search."""
     min_classes: int = 0
-    """Least size of the class axis with which it can be anything but perfect; 0: needs no class axis."""
+    """Least size of the class axis with which the metric can be anything but perfect; 0: needs no class
+    axis."""
     squares: bool = False
-    """Whether it is made of squares of the values (see ``SQUARED``)."""
-
+    """Whether it is made of squares of the values (see ``sums.SQUARED``)."""
     spared: float | None = None
-    """The share of samples that may miss a limit, each judged by itself; None: all are judged together."""
+    """The ratio of samples that may miss a limit, each judged by itself; None: all are judged together."""
 
     def __call__(self, rows: F64) -> float:
-        """The metric of samples, from a row of ``measure`` for each; nan where it cannot be computed."""
+        """The value of samples, from a row for each; nan where it cannot be computed."""
         if self.spared is not None:
             return self.worst_but_spared(self.each(rows))
         with np.errstate(all="ignore"):  # inf and nan are answers here
-            return float(self.function(rows))
+            return float(self.value(rows))
 
     def each(self, rows: F64) -> F64:
-        """The metric of each sample by itself, [samples]."""
+        """The value of each sample by itself, [samples]."""
         with np.errstate(all="ignore"):
-            return np.array([self.function(row[None]) for row in rows], np.float64)
+            return np.array([self.value(row[None]) for row in rows], np.float64)
 
     def worst_but_spared(self, values: F64) -> float:
-        """The value of the worst sample that is not spared; nan, which is worst of all, where that is one.
+        """The value of the worst sample after those that are spared; nan counts as the worst of all.
 
         Args:
             values: Of each sample by itself, [samples].
@@ -187,6 +212,41 @@ class Metric:
         value = float(ranked[int((self.spared or 0.0) * len(ranked))])
         return math.nan if value == -math.inf and np.isnan(values).any() else sign * value
 
+    def share_of(self, limit: float, options: Options, whole: Whole) -> Share:
+        """What samples use up of a limit on this metric.
+
+        Args:
+            limit: The limit.
+            options: Those of the criterion.
+            whole: The baseline in all samples, with rows of ``measure``.
+        """
+        share = self.share(limit, options, whole)
+        return share if self.spared is None else _EachSample(self, share, limit, options, whole)
+
+
+class _EachSample(Share):
+    """What a sample uses up of a limit that each must keep by itself, but for those that are spared."""
+
+    pool = "rank"
+
+    def __init__(self, metric: Metric, together: Share, limit: float, options: Options, whole: Whole) -> None:
+        self._metric, self._together, self.power = metric, together, together.power
+        super().__init__(limit, options, whole)
+
+    def _budget(self, whole: Whole) -> float:
+        return 1.0
+
+    def _allowed(self, whole: Whole) -> int:
+        return int((self._metric.spared or 0.0) * whole.samples)
+
+    def _used(self, rows: F64) -> F64:
+        name, bound = self._metric.name, self._metric.bound
+        values = self._metric.each(rows).tolist()
+        return np.array([Score("", name, v, self.limit, bound).normalized_loss for v in values], np.float64)
+
+    def _vectors(self, b: Array, c: Array, samples: int) -> F64:
+        return self._together._vectors(b, c, samples)
+
 
 _FLOATS = ("floats",)
 _NUMBERS = ("floats", "integers")
@@ -195,70 +255,125 @@ _EXACT = ("integers", "booleans", "strings")
 #: What the name of a metric begins with where each sample is judged by itself.
 PER_SAMPLE = "per_sample_"
 
-
-#: Every metric that a criterion may name.
+#: Every metric that a criterion on an output may name.
 METRICS: Mapping[str, Metric] = {
     metric.name: metric
     for metric in (
         Metric(
-            "cosine",
-            cosine,
-            SQUARES,
-            "min",
-            "cosine similarity over all elements, -1 to 1",
-            _NUMBERS,
+            name="cosine",
+            bound="min",
+            kinds=_NUMBERS,
+            measure=SQUARES,
+            value=cosine,
+            share=Angle,
             squares=True,
         ),
         Metric(
-            "sqnr_db",
-            sqnr_db,
-            SQUARES,
-            "min",
-            "signal to quantization noise ratio, dB",
-            _NUMBERS,
+            name="sqnr_db",
+            bound="min",
+            kinds=_NUMBERS,
+            measure=SQUARES,
+            value=sqnr_db,
+            share=Decibels,
             squares=True,
         ),
         Metric(
-            "psnr_db",
-            psnr_db,
-            ERRORS,
-            "min",
-            "peak signal to noise ratio, peak = max |baseline|, dB",
-            _NUMBERS,
+            name="psnr_db",
+            bound="min",
+            kinds=_NUMBERS,
+            measure=ERRORS,
+            value=psnr_db,
+            share=PeakDecibels,
             squares=True,
         ),
-        Metric("max_abs", max_abs, ERRORS, "max", "greatest absolute error", _NUMBERS),
-        Metric("mean_abs", mean_abs, ERRORS, "max", "mean absolute error", _NUMBERS),
-        Metric("mse", mse, SQUARES, "max", "mean squared error", _NUMBERS, squares=True),
-        Metric("max_rel", max_rel, RELATIVE, "max", "greatest relative error, with a floor", _NUMBERS),
-        Metric("mean_rel", mean_rel, RELATIVE, "max", "mean relative error, with a floor", _NUMBERS),
         Metric(
-            "kl",
-            kl,
-            DIVERGENCE,
-            "max",
-            "mean KL divergence of the softmax along the class axis, nats",
-            _FLOATS,
-            2,
+            name="max_abs",
+            bound="max",
+            kinds=_NUMBERS,
+            measure=ERRORS,
+            value=max_abs,
+            share=AbsoluteGreatest,
         ),
         Metric(
-            "top1_agreement", top1_agreement, TOP1, "min", "share of rows with the same top class", _FLOATS, 2
+            name="mean_abs",
+            bound="max",
+            kinds=_NUMBERS,
+            measure=ERRORS,
+            value=mean_abs,
+            share=AbsoluteMean,
         ),
         Metric(
-            "top5_agreement",
-            top5_agreement,
-            TOP5,
-            "min",
-            "share of rows with the baseline's top class in the candidate's top 5",
-            _FLOATS,
-            6,
+            name="mse",
+            bound="max",
+            kinds=_NUMBERS,
+            measure=SQUARES,
+            value=mse,
+            share=MeanSquare,
+            squares=True,
         ),
-        Metric("tolerance", tolerance, TOLERANCE, "max", "share of Polygraphy's tolerance used", _NUMBERS),
-        Metric("agreement", agreement, UNEQUAL, "min", "share of elements that are equal", _EXACT),
+        Metric(
+            name="max_rel",
+            bound="max",
+            kinds=_NUMBERS,
+            measure=RELATIVE,
+            value=max_rel,
+            share=RelativeGreatest,
+        ),
+        Metric(
+            name="mean_rel",
+            bound="max",
+            kinds=_NUMBERS,
+            measure=RELATIVE,
+            value=mean_rel,
+            share=RelativeMean,
+        ),
+        Metric(
+            name="kl",
+            bound="max",
+            kinds=_FLOATS,
+            measure=DIVERGENCE,
+            value=kl,
+            share=Divergence,
+            min_classes=2,
+        ),
+        Metric(
+            name="top1_agreement",
+            bound="min",
+            kinds=_FLOATS,
+            measure=TOP1,
+            value=top1_agreement,
+            share=Flips,
+            min_classes=2,
+        ),
+        Metric(
+            name="top5_agreement",
+            bound="min",
+            kinds=_FLOATS,
+            measure=TOP5,
+            value=top5_agreement,
+            share=Flips5,
+            min_classes=6,
+        ),
+        Metric(
+            name="tolerance",
+            bound="max",
+            kinds=_NUMBERS,
+            measure=TOLERANCE,
+            value=tolerance,
+            share=Tolerated,
+        ),
+        Metric(
+            name="agreement",
+            bound="min",
+            kinds=_EXACT,
+            measure=UNEQUAL,
+            value=agreement,
+            share=Differing,
+        ),
     )
 }
 
 
 def per_sample(metric: Metric, spared: float) -> Metric:
-    """The same metric of each sample by itself: the value of the worst one that is not spared."""
+    """Returns the same metric of each sample by itself: the value of the worst one that is not spared."""
     return replace(metric, name=PER_SAMPLE + metric.name, spared=spared)

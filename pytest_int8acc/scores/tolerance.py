@@ -12,7 +12,7 @@ import math
 import numpy as np
 from numpy.typing import NDArray
 
-from pytest_int8acc.scores.measures import How, Measure, Tolerance, pieces
+from pytest_int8acc.scores.measures import Measure, Options, Tolerance, pieces
 from pytest_int8acc.scores.sums import F64, difference, same_non_finite
 from pytest_int8acc.tensors import Array
 
@@ -49,13 +49,13 @@ def tolerance(rows: F64) -> float:
     return min(_quantile(kind, int(pooled[1]), float(pooled[2])) for kind in kinds)
 
 
-def within(b: Array, c: Array, samples: int, how: How, peak: float) -> F64:
-    """Number of the check, elements, then what ``how.tolerance`` makes of them, [samples, fields].
+def within(b: Array, c: Array, samples: int, options: Options, peak: float) -> F64:
+    """Number of the check, elements, then what ``options.tolerance`` makes of them, [samples, fields].
 
     elemwise: the greatest share used; max: the greatest of absolute and of relative errors; mean: the sums of
     both; median and quantile: the quantile, then for both kinds what ``_counted`` gives.
     """
-    wish, found = how.tolerance, []
+    wish, found = options.tolerance, []
     check = CHECKS.index(wish.check)
     for x, y, n in pieces(b, c, samples):
         x, y = x.reshape(n, -1), y.reshape(n, -1)

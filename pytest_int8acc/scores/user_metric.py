@@ -27,29 +27,6 @@ _Held = TypeVar("_Held")
 UserMetric = _Function | Task
 
 
-def evaluate_metric(
-    limit: MetricLimit,
-    function: UserMetric,
-    baseline: Outputs,
-    candidate: Outputs,
-    labels: Labels = None,
-) -> tuple[Score, ...]:
-    """One score per limit of ``limit``, or one without a limit where it has none.
-
-    Outputs come per batch; see ``MetricRun`` for what the function gets. All limits bind the INT8 value;
-    ``max_drop`` sets that limit below the baseline's value, or above it where lower is better. An INT8 value
-    of nan or inf becomes nan, which never passes.
-
-    Raises:
-        CriterionError: The function raises, takes other arguments, wants labels that the spec does not give,
-            or returns no number, or none that is finite for the baseline.
-    """
-    known, found = MetricRun(limit, function, labels), MetricRun(limit, function, labels)
-    known.add_all(baseline, baseline)
-    found.add_all(baseline, candidate)
-    return metric_scores(limit, known.reference("the baseline's outputs"), found)
-
-
 def metric_scores(
     limit: MetricLimit,
     reference: float,
@@ -59,7 +36,10 @@ def metric_scores(
     steady: bool = False,
     paired: MetricRun | None = None,
 ) -> tuple[Score, ...]:
-    """As ``evaluate_metric``, from the baseline's value and from what was fed.
+    """One score per limit of ``limit``, or one without a limit where it has none.
+
+    All limits bind the candidate's value; ``max_drop`` sets that limit below the baseline's value, or above
+    it where lower is better. A candidate's value of nan or inf becomes nan, which never passes.
 
     Args:
         limit: The limits.
@@ -117,7 +97,8 @@ class MetricRun:
     def __init__(self, limit: MetricLimit, function: UserMetric, labels: Labels) -> None:
         """Feed nothing yet; CriterionError where the metric takes other arguments, or misses labels."""
         self.limit, self._labels = limit, labels
-        self._kept: Outputs = {}
+        self._kept: list[tuple[int, Feed]] = []
+        """Batches with their first sample."""
         self._total, self._rows, self._finite = 0.0, 0, True
         self._failure: CriterionError | None = None
         self._task: TaskRun | None = None
@@ -136,20 +117,6 @@ class MetricRun:
         with looking_at(limit.ref, CriterionError):
             self._pair, self._labelled = _parameters(limit.ref, made, labels is not None, self.streams)
 
-    def add_all(self, baseline: Outputs, outputs: Outputs) -> None:
-        """All batches of one form; rows are counted along the first axis of the first output that has one."""
-        if not self.streams:
-            self._kept = self._seen(outputs)
-            return
-        names, start = list(outputs), 0
-        for ours, theirs in zip(
-            zip(*baseline.values(), strict=True), zip(*outputs.values(), strict=True), strict=True
-        ):
-            rows = next((len(array) for array in theirs if array.ndim), 1)
-            before = dict(zip(baseline, ours, strict=True))
-            self.add(before, dict(zip(names, theirs, strict=True)), range(start, start + rows))
-            start += rows
-
     def add(self, baseline: Feed, outputs: Feed, samples: Sequence[int]) -> None:
         """The next batch, and which samples it holds.
 
@@ -157,8 +124,7 @@ class MetricRun:
         """
         baseline, outputs = self._seen(baseline), self._seen(outputs)
         if not self.streams:
-            for name, array in outputs.items():
-                self._kept.setdefault(name, []).append(array)
+            self._kept.append((samples[0] if samples else len(self._kept), outputs))
             return
         self._finite = self._finite and _finite({name: [array] for name, array in outputs.items()})
         try:
@@ -175,6 +141,11 @@ class MetricRun:
     def _seen(self, outputs: Mapping[str, _Held]) -> dict[str, _Held]:
         """Of what is compared, what the metric gets."""
         return {name: array for name, array in outputs.items() if name not in self.limit.blind}
+
+    def _all_kept(self) -> Outputs:
+        """All outputs that were kept, batches in the order of their samples."""
+        batches = [outputs for _, outputs in sorted(self._kept, key=lambda batch: batch[0])]
+        return {name: [outputs[name] for outputs in batches] for name in batches[0]} if batches else {}
 
     def _feed(self, baseline: Feed, outputs: Feed, samples: Sequence[int]) -> None:
         feeds = (baseline, outputs) if self._pair else (outputs,)
@@ -204,7 +175,7 @@ class MetricRun:
             elif self.streams:
                 result = self._total / self._rows
             else:
-                result = self._call(self._function, _joined(self._kept), labels=self._labels)
+                result = self._call(self._function, _joined(self._all_kept()), labels=self._labels)
             return _number(self.limit.ref, result, whose)
 
     @property
@@ -239,7 +210,7 @@ class MetricRun:
         try:
             value = self.value("the candidate's outputs")
         except CriterionError as error:
-            if self._finite and _finite(self._kept):
+            if self._finite and _finite(self._all_kept()):
                 raise
             return math.nan, [f"failed on outputs of the candidate with NaN or inf: {error}"]
         if math.isfinite(value):

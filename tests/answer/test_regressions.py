@@ -15,6 +15,8 @@ from hypothesis import strategies as st
 ROOT = Path(__file__).parents[2]
 sys.path.append(str(ROOT))
 
+from judged import compare_outputs  # noqa: E402
+
 from benchmarks.regressions import judge, record  # noqa: E402
 from benchmarks.regressions.__main__ import main  # noqa: E402
 from benchmarks.regressions.corpus import corpus  # noqa: E402
@@ -25,7 +27,6 @@ from benchmarks.regressions.tables import by_entry, by_kind, summary  # noqa: E4
 from benchmarks.regressions.truth import Prover, by_weight, prove  # noqa: E402
 from pytest_int8acc.answer import check  # noqa: E402
 from pytest_int8acc.report.plain import restore, to_plain  # noqa: E402
-from pytest_int8acc.scores.compare import compare_outputs  # noqa: E402
 from pytest_int8acc.scores.criteria import OutputLimits  # noqa: E402
 from pytest_int8acc.settings import Settings  # noqa: E402
 from pytest_int8acc.spec.load import load_spec  # noqa: E402

@@ -149,7 +149,7 @@ def test_a_plan_is_measured_once(wide: Lab, monkeypatch: pytest.MonkeyPatch) -> 
 def test_badness_is_of_error_vectors_alone(wide: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
     """What the samples add to each criterion would be gathered to be thrown away."""
     plan, simulator = Plan(scales={culprit_of(wide): symmetric(0.0625)}), wide.simulator
-    monkeypatch.setattr(vectors, "Gathered", None)
+    monkeypatch.setattr(vectors, "SampleComparison", None)
     normalized_loss = simulator.normalized_loss(plan)
     monkeypatch.undo()
     (errors,) = simulator.probe(plan, simulator.seen(), simulator.few).vectors

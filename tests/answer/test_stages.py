@@ -21,10 +21,7 @@ from pytest_int8acc.results import Role
 from pytest_int8acc.runtime.onnxruntime import OrtEngine
 from pytest_int8acc.runtime.run import run_together
 from pytest_int8acc.scores.criteria import OutputLimits
-from pytest_int8acc.scores.judge import (
-    Judge,
-    Verdict,
-)
+from pytest_int8acc.scores.judge import Judge, Verdict
 from pytest_int8acc.tensors import Outputs
 
 DIGITS = Path(__file__).parents[2] / "example_project"

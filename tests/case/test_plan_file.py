@@ -19,10 +19,7 @@ from zoo_networks import read_back, zoo_network
 
 from pytest_int8acc.answer import conclude, scales
 from pytest_int8acc.case.measured import measure
-from pytest_int8acc.case.plan_file import (
-    plan_text,
-    read_plan,
-)
+from pytest_int8acc.case.plan_file import plan_text, read_plan
 from pytest_int8acc.errors import SpecError
 from pytest_int8acc.graph.load import load_model
 from pytest_int8acc.graph.network import Network, Plan, TensorScale, symmetric

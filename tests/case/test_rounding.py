@@ -24,10 +24,7 @@ from pytest_int8acc.results import CaseResult, Role, Score
 from pytest_int8acc.runtime.onnxruntime import Sessions
 from pytest_int8acc.runtime.protocol import Engine
 from pytest_int8acc.scores.criteria import OutputLimits
-from pytest_int8acc.scores.judge import (
-    Judge,
-    Scoring,
-)
+from pytest_int8acc.scores.judge import Comparison, Judge
 from pytest_int8acc.settings import Settings
 from pytest_int8acc.spec.load import load_spec
 from pytest_int8acc.tensors import Feed
@@ -130,10 +127,10 @@ def looked_at(limit: float, monkeypatch: pytest.MonkeyPatch, luck: float = 0.0) 
         return moved_batches(*arguments)
 
     monkeypatch.setattr(rounding, "moved_batches", moved)
-    scoring, known = Scoring(judge), {}
-    scoring.add({"y": x}, {"y": x + off}, 6)
+    comparison, known = Comparison(judge), {}
+    comparison.add({"y": x}, {"y": x + off}, 6)
     for _ in range(2):
-        verdict = scoring.verdict(intervals=True)
+        verdict = comparison.verdict(intervals=True)
         wider = with_rounding(verdict, opened, inputs, judge, known)  # type: ignore[arg-type]
         (before,), (after,) = ([s for s in v.scores if s.limit is not None] for v in (verdict, wider))
         assert before.interval is not None
@@ -181,9 +178,9 @@ def test_of_many_samples_rounding_is_looked_at_where_few_make_the_score(heavy: i
 
         return run  # type: ignore[return-value]
 
-    scoring = Scoring(judge)
-    scoring.add({"y": x}, {"y": x + off}, 48)
-    wider = with_rounding(scoring.verdict(intervals=True), opened, inputs, judge, {})  # type: ignore[arg-type]
+    comparison = Comparison(judge)
+    comparison.add({"y": x}, {"y": x + off}, 48)
+    wider = with_rounding(comparison.verdict(intervals=True), opened, inputs, judge, {})  # type: ignore[arg-type]
     (score,) = (score for score in wider.scores if score.limit is not None)
     assert score.likely != looked
 
@@ -211,9 +208,9 @@ def test_the_draws_of_each_moved_run_count() -> None:
 
         return run  # type: ignore[return-value]
 
-    scoring = Scoring(judge)
-    scoring.add({"y": x}, {"y": x + off}, 24)
-    verdict = scoring.verdict(intervals=True)
+    comparison = Comparison(judge)
+    comparison.add({"y": x}, {"y": x + off}, 24)
+    verdict = comparison.verdict(intervals=True)
     wider = with_rounding(verdict, opened, inputs, judge, {})  # type: ignore[arg-type]
     before, after = (next(s for s in v.scores if s.limit is not None) for v in (verdict, wider))
     assert before.likely
@@ -264,9 +261,9 @@ def test_a_fix_that_is_the_same_to_the_last_bit_is_looked_at() -> None:
 
         return run  # type: ignore[return-value]
 
-    scoring = Scoring(judge)
-    scoring.add({"y": x}, {"y": x}, 48)
-    verdict = scoring.verdict(intervals=True)
+    comparison = Comparison(judge)
+    comparison.add({"y": x}, {"y": x}, 48)
+    verdict = comparison.verdict(intervals=True)
     assert with_rounding(verdict, opened, inputs, judge, {}) is verdict  # type: ignore[arg-type]
     wider = with_rounding(verdict, opened, inputs, judge, {}, fix=True)  # type: ignore[arg-type]
     before, after = (next(s for s in v.scores if s.limit is not None) for v in (verdict, wider))

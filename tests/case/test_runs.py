@@ -91,15 +91,15 @@ def test_what_was_compared_in_part_runs_again_where_all_is_asked_for(
 ) -> None:
     monkeypatch.setattr(preflight, "_HEADROOM", 1e9)  # the first samples leave a doubt of FP16
     case = measured(project, "criteria: [{sqnr_db: 5}]\n")
-    known = case.runs.scorings[Role.FP32, Role.BASELINE]
+    known = case.runs.comparisons[Role.FP32, Role.BASELINE]
     assert known.judged_only
     (lean,) = known.verdict().outputs
-    (full,) = case.runs.scoring(Role.FP32, Role.BASELINE).verdict().outputs
+    (full,) = case.runs.comparison(Role.FP32, Role.BASELINE).verdict().outputs
     assert (lean.fit, full.fit is None) == (None, False)
     assert full.scores[0] == lean.scores[0]
     reference = run_together({"it": case.sessions.exact(case.model)}, case.inputs)["it"]
     assert full == judged(case.judge, reference, case.baseline).outputs[0]
-    int8 = case.runs.scoring(Role.FP32, Role.INT8).verdict()
+    int8 = case.runs.comparison(Role.FP32, Role.INT8).verdict()
     assert int8 == judged(case.judge, reference, next(iter([*outputs_of(case)][1:])))
 
 

@@ -8,19 +8,16 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from judged import compare_outputs, evaluate_metric
 from rejecting import reject
 from sample_outputs import Samples, one, trial_of
 
-from pytest_int8acc.case.trials import Gathered, SampleJudge
+from pytest_int8acc.case.trials import SampleBaseline, SampleComparison
 from pytest_int8acc.errors import CriterionError
 from pytest_int8acc.lab.vectors import Prober
-from pytest_int8acc.scores.compare import compare_outputs
 from pytest_int8acc.scores.criteria import MetricLimit, OutputLimits
-from pytest_int8acc.scores.judge import (
-    Judge,
-)
+from pytest_int8acc.scores.judge import Judge
 from pytest_int8acc.scores.metrics import METRICS
-from pytest_int8acc.scores.user_metric import evaluate_metric
 from pytest_int8acc.search.types import Trial
 from pytest_int8acc.tensors import Array
 
@@ -49,16 +46,16 @@ LIMITS: dict[str, st.SearchStrategy[float]] = {
 }
 
 
-def judged(judge: SampleJudge, candidate: Samples, order: list[int], step: int = 1) -> tuple[Trial, Trial]:
+def judged(judge: SampleBaseline, candidate: Samples, order: list[int], step: int = 1) -> tuple[Trial, Trial]:
     """The trial on all samples, and the one that ends where the parts prove failure."""
     proven = reject(judge)
-    gathered, early = Gathered(judge), None
+    gathered, early = SampleComparison(judge), None
     for start in range(0, len(order), step):
         some = order[start : start + step]
-        gathered.add(some, {name: [arrays[i] for i in some] for name, arrays in candidate.items()})
+        gathered.add_samples(some, {name: [arrays[i] for i in some] for name, arrays in candidate.items()})
         if early is None and proven(gathered.parts()):
-            early = judge.trial(frozenset(), gathered)
-    trial = judge.trial(frozenset(), gathered)
+            early = gathered.trial(frozenset())
+    trial = gathered.trial(frozenset())
     return trial, early or trial
 
 
@@ -93,7 +90,7 @@ def test_trials_say_what_the_case_would(outputs: tuple[Samples, Samples], data: 
     baseline, candidate = outputs
     names = data.draw(st.lists(st.sampled_from(FLOATS), min_size=1, max_size=3, unique=True))
     limits = OutputLimits("y", limits={name: data.draw(LIMITS[name]) for name in names})
-    judge = SampleJudge(baseline, Judge([limits]))
+    judge = SampleBaseline(baseline, Judge([limits]))
     order = data.draw(st.permutations(range(judge.samples)))
     trial, early = judged(judge, candidate, order, data.draw(st.integers(1, 4)))
     (expected,) = compare_outputs(baseline, candidate, [limits])
@@ -108,7 +105,7 @@ def test_trials_say_what_the_case_would(outputs: tuple[Samples, Samples], data: 
     check_parts(judge, trial)
 
 
-def check_parts(judge: SampleJudge, trial: Trial) -> None:
+def check_parts(judge: SampleBaseline, trial: Trial) -> None:
     """Parts make up the losses: their mean, or the greatest but those allowed."""
     assert (trial.parts >= 0).all()
     together = zip(judge.criteria, trial.losses, trial.scores, trial.parts, strict=True)
@@ -128,7 +125,9 @@ def test_criteria_follow_the_scores_of_the_case() -> None:
         OutputLimits("b", limits={"cosine": 0.9}),
     ]
     metric = MetricLimit("m.py:mean", max=3.0, max_drop=0.5)
-    judge = SampleJudge({"a": b, "b": b, "c": b}, Judge(limits, [(metric, lambda o: float(o["a"].mean()))]))
+    judge = SampleBaseline(
+        {"a": b, "b": b, "c": b}, Judge(limits, [(metric, lambda o: float(o["a"].mean()))])
+    )
     assert [c.text for c in judge.criteria] == [
         "a sqnr_db ≥ 20",
         "a top1_agreement ≥ 0.5",
@@ -147,7 +146,7 @@ def test_criteria_follow_the_scores_of_the_case() -> None:
 def test_without_criteria_every_output_keeps_the_default() -> None:
     b, c = one()
     tokens = [np.arange(4).reshape(1, 4)] * 6
-    judge = SampleJudge({"y": b, "tokens": tokens}, Judge())
+    judge = SampleBaseline({"y": b, "tokens": tokens}, Judge())
     assert [c.text for c in judge.criteria] == ["y sqnr_db ≥ 20", "tokens agreement ≥ 0.99"]
     assert not trial_of(judge, {"y": c, "tokens": tokens}).passed
     assert trial_of(judge, {"y": b, "tokens": tokens}).losses == (0.0, 0.0)
@@ -155,7 +154,7 @@ def test_without_criteria_every_output_keeps_the_default() -> None:
 
 def test_a_candidate_that_points_the_other_way_is_rejected_on_few_samples() -> None:
     b, _ = one(10, 8)
-    judge = SampleJudge({"y": b}, Judge([OutputLimits("y", limits={"cosine": 0.95})]))
+    judge = SampleBaseline({"y": b}, Judge([OutputLimits("y", limits={"cosine": 0.95})]))
     trial, early = judged(judge, {"y": [-array for array in b]}, list(range(10)))
     assert trial.losses == (pytest.approx(40),)
     assert early.cost <= 0.3
@@ -168,7 +167,7 @@ def test_integers_and_strings_agree_element_by_element() -> None:
         OutputLimits("tokens", limits={"agreement": 0.9}),
         OutputLimits("words", limits={"agreement": 1}),
     ]
-    judge = SampleJudge({"tokens": tokens, "words": words}, Judge(limits))
+    judge = SampleBaseline({"tokens": tokens, "words": words}, Judge(limits))
     wrong = [np.where(t == 4, 0, t) for t in tokens]  # 3 of 20
     trial = trial_of(judge, {"tokens": wrong, "words": [*words[:4], words[0]]})
     assert trial.scores == (0.85, 0.9)
@@ -185,7 +184,7 @@ FREE = OutputLimits("*o*", unjudged=True)
 
 def test_nan_in_an_output_without_limits_fails_the_plan_at_once() -> None:
     b, c = one()
-    judge = SampleJudge({"y": b, "other": b}, Judge([OutputLimits("y", limits={"sqnr_db": -50}), FREE]))
+    judge = SampleBaseline({"y": b, "other": b}, Judge([OutputLimits("y", limits={"sqnr_db": -50}), FREE]))
     assert trial_of(judge, {"y": c, "other": c}).passed
     full = [np.full_like(a, np.nan) if i == 3 else a for i, a in enumerate(c)]
     trial = trial_of(judge, {"y": c, "other": full})
@@ -197,7 +196,7 @@ def test_nan_in_an_output_without_limits_fails_the_plan_at_once() -> None:
 
 def test_nan_in_an_output_with_limits_spoils_those_alone() -> None:
     b, c = one(4, 6)
-    judge = SampleJudge({"y": b, "z": b}, Judge([OutputLimits("*", limits={"sqnr_db": 5})]))
+    judge = SampleBaseline({"y": b, "z": b}, Judge([OutputLimits("*", limits={"sqnr_db": 5})]))
     trial = trial_of(judge, {"y": c, "z": [np.full_like(c[0], np.nan), *c[1:]]})
     assert (trial.passed, np.isfinite(trial.losses).tolist()) == (False, [True, False])
     assert np.isposinf(trial.parts).tolist() == [[False] * 4, [True, False, False, False]]
@@ -205,7 +204,7 @@ def test_nan_in_an_output_with_limits_spoils_those_alone() -> None:
 
 def test_shapes_that_differ_matter_where_there_is_a_limit() -> None:
     b, c = one(4, 5)
-    judge = SampleJudge({"y": b, "boxes": b}, Judge([OutputLimits("y", limits={"sqnr_db": 5}), FREE]))
+    judge = SampleBaseline({"y": b, "boxes": b}, Judge([OutputLimits("y", limits={"sqnr_db": 5}), FREE]))
     fewer = [array[:, :3] for array in b]
     assert trial_of(judge, {"y": c, "boxes": fewer}).passed
     trial = trial_of(judge, {"y": fewer, "boxes": b})
@@ -218,7 +217,7 @@ def test_shapes_that_differ_matter_where_there_is_a_limit() -> None:
 def test_a_baseline_that_is_not_finite_is_the_users_mistake() -> None:
     b, c = one()
     b[2] = np.full_like(b[2], np.inf)
-    judge = SampleJudge({"y": b}, Judge([OutputLimits("y", limits={"sqnr_db": 5})]))
+    judge = SampleBaseline({"y": b}, Judge([OutputLimits("y", limits={"sqnr_db": 5})]))
     with pytest.raises(CriterionError, match=r"the baseline itself is not finite"):
         trial_of(judge, {"y": c})
 
@@ -233,7 +232,7 @@ def test_users_metrics_are_asked_only_when_all_samples_are_seen() -> None:
 
     labels = np.array([array.argmax() for array in b])
     limits = MetricLimit("m.py:first", max_drop=0.5)
-    judge = SampleJudge({"y": b}, Judge([], [(limits, first)], labels))
+    judge = SampleBaseline({"y": b}, Judge([], [(limits, first)], labels))
     part = trial_of(judge, {"y": c}, [4, 0])
     assert (part.passed, part.losses, part.cost) == (False, (0.0,), 2 / 6)
     assert np.isnan(part.parts).all()
@@ -252,7 +251,7 @@ def test_a_sample_on_the_way_to_another_class() -> None:
         b[0] + np.float32([[0, 2.0, 0, 0, 0, 0]]),
         b[0] + np.float32([[0, 3, 0, 0, 0, 0]]),
     ]
-    judge = SampleJudge({"y": b}, Judge([OutputLimits("y", limits={"top1_agreement": 0.6})]))
+    judge = SampleBaseline({"y": b}, Judge([OutputLimits("y", limits={"top1_agreement": 0.6})]))
     trial = trial_of(judge, {"y": c})
     np.testing.assert_allclose(trial.parts[0], [0.5, 1.0, 1.5])  # a tie has flipped already
     assert (trial.scores, judge.criteria[0].allowed) == ((1 / 3,), 1)

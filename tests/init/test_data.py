@@ -14,9 +14,7 @@ from init_projects import dense, one_row, only_case, saved, spectral, write_imag
 from zoo import ZOO
 
 from pytest_int8acc.case.data import open_source
-from pytest_int8acc.case.forms import (
-    load_float,
-)
+from pytest_int8acc.case.forms import load_float
 from pytest_int8acc.case.measured import measure
 from pytest_int8acc.data import load_labels
 from pytest_int8acc.errors import DataError

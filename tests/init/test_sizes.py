@@ -13,9 +13,7 @@ from init_projects import one_row, only_case, only_square, recurrent, saved, spe
 from onnx import TensorProto
 
 from pytest_int8acc.case.data import open_source
-from pytest_int8acc.case.forms import (
-    load_float,
-)
+from pytest_int8acc.case.forms import load_float
 from pytest_int8acc.case.measured import measure
 from pytest_int8acc.errors import EngineError
 from pytest_int8acc.init import run, write_spec

@@ -14,14 +14,13 @@ from counted import Counted
 from faulty_digits import faulty
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from judged import compare_outputs
 from labs import lab_of
 from plans import plans
 from zoo import OLD_RUNTIME, ZOO
 from zoo_networks import dataset_for, zoo_network
 
-from pytest_int8acc.case.forms import (
-    Int8Form,
-)
+from pytest_int8acc.case.forms import Int8Form
 from pytest_int8acc.case.measured import Measured
 from pytest_int8acc.clock import Clock
 from pytest_int8acc.errors import ModelError
@@ -39,11 +38,8 @@ from pytest_int8acc.observers.edges import EdgeMeter, FirstSamples
 from pytest_int8acc.observers.methods import calibrate
 from pytest_int8acc.runtime.onnxruntime import CPU, OrtEngine, Sessions
 from pytest_int8acc.runtime.run import run_together
-from pytest_int8acc.scores.compare import compare_outputs
 from pytest_int8acc.scores.criteria import OutputLimits
-from pytest_int8acc.scores.judge import (
-    Judge,
-)
+from pytest_int8acc.scores.judge import Judge
 from pytest_int8acc.tensors import Outputs
 from tests.support.graphs import takes_in
 

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from judged import compare_outputs
 from rejecting import reject
 from stored_engine import SWITCH, StoredEngine, ids
 from zoo_networks import dataset_for, zoo_network
@@ -28,11 +29,8 @@ from pytest_int8acc.lab.inputs import Inputs, split
 from pytest_int8acc.lab.simulator import Simulator
 from pytest_int8acc.runtime.onnxruntime import OrtEngine
 from pytest_int8acc.runtime.run import run_together
-from pytest_int8acc.scores.compare import compare_outputs
 from pytest_int8acc.scores.criteria import MetricLimit, OutputLimits
-from pytest_int8acc.scores.judge import (
-    Judge,
-)
+from pytest_int8acc.scores.judge import Judge
 from pytest_int8acc.search.types import GroupInfo
 from pytest_int8acc.tensors import Array, Feed, Outputs
 

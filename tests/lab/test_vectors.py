@@ -6,19 +6,17 @@ import numpy as np
 import pytest
 from sample_outputs import Samples, one
 
-from pytest_int8acc.case.trials import SampleJudge
+from pytest_int8acc.case.trials import SampleBaseline
 from pytest_int8acc.lab.vectors import ELEMENTS, Prober, sampled
 from pytest_int8acc.scores.criteria import OutputLimits
-from pytest_int8acc.scores.judge import (
-    Judge,
-)
+from pytest_int8acc.scores.judge import Judge
 from pytest_int8acc.scores.metrics import METRICS
 from pytest_int8acc.search.types import Probe
 
 FLOATS = [name for name, metric in METRICS.items() if "floats" in metric.kinds]
 
 
-def probed(judge: SampleJudge, samples: list[int], outputs: Samples) -> Probe:
+def probed(judge: SampleBaseline, samples: list[int], outputs: Samples) -> Probe:
     return Prober(judge).probe(samples, [(samples, outputs)])
 
 
@@ -28,7 +26,7 @@ def probed(judge: SampleJudge, samples: list[int], outputs: Samples) -> Probe:
 def test_squared_lengths_of_vectors_are_the_parts(metric: str, limit: float) -> None:
     """Exactly for squared errors, to second order in the error for cosine and KL."""
     b, c = one(8, 20, noise=1e-3)
-    judge = SampleJudge({"y": b}, Judge([OutputLimits("y", limits={metric: limit})]))
+    judge = SampleBaseline({"y": b}, Judge([OutputLimits("y", limits={metric: limit})]))
     some = [5, 1, 2]
     probe = probed(judge, some, {"y": [c[i] for i in some]})
     lengths = np.square(probe.vectors[0]).sum(axis=1)
@@ -38,7 +36,7 @@ def test_squared_lengths_of_vectors_are_the_parts(metric: str, limit: float) -> 
 @pytest.mark.parametrize("metric", [name for name in FLOATS if name != "kl"])
 def test_vectors_are_linear_in_the_error(metric: str) -> None:
     b, c = one(4, 7)
-    judge = SampleJudge({"y": b}, Judge([OutputLimits("y", limits={metric: 0.5})]))
+    judge = SampleBaseline({"y": b}, Judge([OutputLimits("y", limits={metric: 0.5})]))
     twice = [y + 2 * (z - y) for y, z in zip(b, c, strict=True)]
     once, double = (probed(judge, [0, 3], {"y": [a[0], a[3]]}).vectors[0] for a in (c, twice))
     if metric.startswith("top"):  # only what moves towards another class counts
@@ -60,7 +58,7 @@ def test_long_vectors_are_sampled_evenly_and_keep_their_length() -> None:
 def test_broken_candidates_make_long_vectors_and_no_nan() -> None:
     b, c = one(4, 7, noise=0.01)
     for metric in FLOATS:
-        judge = SampleJudge({"y": b}, Judge([OutputLimits("y", limits={metric: 0.5})]))
+        judge = SampleBaseline({"y": b}, Judge([OutputLimits("y", limits={metric: 0.5})]))
         broken = [np.full_like(c[0], np.nan), c[1][:, :5], np.where(c[2] > 0, np.inf, c[2])]
         probe = probed(judge, [0, 1, 2], {"y": broken})
         assert np.isfinite(probe.vectors[0]).all(), metric

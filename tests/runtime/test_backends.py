@@ -11,9 +11,7 @@ import numpy as np
 import pytest
 from projects import CALIBRATED, Project
 
-from pytest_int8acc.case.forms import (
-    int8_form,
-)
+from pytest_int8acc.case.forms import int8_form
 from pytest_int8acc.data import open_dataset
 from pytest_int8acc.errors import EngineError, MissingBackendError
 from pytest_int8acc.graph.load import load_model

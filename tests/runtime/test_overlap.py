@@ -19,10 +19,7 @@ from plugin_support import LOAD
 from projects import CALIBRATED, Project
 
 from pytest_int8acc.case.data import open_source
-from pytest_int8acc.case.forms import (
-    candidate_form,
-    load_float,
-)
+from pytest_int8acc.case.forms import candidate_form, load_float
 from pytest_int8acc.case.measured import measure
 from pytest_int8acc.case.runs import Forms
 from pytest_int8acc.errors import EngineError, MissingBackendError

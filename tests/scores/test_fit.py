@@ -8,28 +8,18 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-
-from pytest_int8acc.scores.compare import fit_line, worst_sample
-from pytest_int8acc.scores.criteria import OutputLimits
-from pytest_int8acc.scores.statistics import OutputStatistics
+from judged import compare_output
 
 RNG = np.random.default_rng(3)
 X = RNG.normal(0, 1, (200, 10)).astype(np.float32)
 
 
-def tallied(baseline, candidate):
-    stats = OutputStatistics("y", [OutputLimits("y")])
-    for b, c in zip(baseline, candidate, strict=True):
-        stats.add(b, c)
-    return stats
-
-
 def fit_of(baseline, candidate):
-    return fit_line(tallied(baseline, candidate).sums)
+    return compare_output("y", baseline, candidate).fit
 
 
 def worst_of(baseline, candidate):
-    return worst_sample(tallied(baseline, candidate).errors)
+    return compare_output("y", baseline, candidate).worst_sample
 
 
 def fit(baseline, candidate):

@@ -10,24 +10,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
+from judged import score
 
-from pytest_int8acc.scores.criteria import OutputLimits
 from pytest_int8acc.scores.metrics import METRICS
-from pytest_int8acc.scores.statistics import OutputStatistics
 from pytest_int8acc.scores.sums import AT, errors
 from pytest_int8acc.spec.criteria import OutputCriterion
 
 FLOATS = [m for m in METRICS if m != "agreement"]
-
-
-def score(metric, baseline, candidate, **options):
-    split = [baseline] if isinstance(baseline, np.ndarray) else baseline
-    other = [candidate] if isinstance(candidate, np.ndarray) else candidate
-    limits = OutputLimits("y", limits={metric: 0.0}, **options)
-    stats = OutputStatistics("y", [limits], judged_only=True)
-    for b, c in zip(split, other, strict=True):
-        stats.add(b, c)
-    return stats.value(METRICS[metric], limits)
 
 
 def log_softmax(rows):
@@ -292,7 +281,6 @@ def test_the_spec_knows_exactly_these_metrics():
 def test_registry_names_its_functions_and_their_better_side():
     better_when_greater = {"cosine", "sqnr_db", "psnr_db", "top1_agreement", "top5_agreement", "agreement"}
     for name, metric in METRICS.items():
-        assert metric.name == name == metric.function.__name__
+        assert metric.name == name == metric.value.__name__
         assert (metric.bound == "min") == (name in better_when_greater)
-        assert metric.doc
-        assert metric.function.__doc__
+        assert metric.value.__doc__

@@ -9,13 +9,12 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from judged import compare_output, rows_of
 
 from pytest_int8acc.results import CaseResult, Interval, OutputResult, Score
-from pytest_int8acc.scores.compare import compare_output, result
 from pytest_int8acc.scores.criteria import OutputLimits
 from pytest_int8acc.scores.metrics import METRICS
-from pytest_int8acc.scores.reserve import around, heavy, interval
-from pytest_int8acc.scores.statistics import OutputStatistics
+from pytest_int8acc.scores.reserve import around, interval
 from pytest_int8acc.tensors import Array
 
 
@@ -28,9 +27,7 @@ def outputs(samples: int, noise: float, seed: int = 0) -> tuple[Array, Array]:
 
 
 def compared(b: Array, c: Array, metric: str, limit: float) -> OutputResult:
-    stats = OutputStatistics("y", [OutputLimits("y", -1, {metric: limit})])
-    stats.add(b, c)
-    return result(stats, intervals=True)
+    return rows_of([b], [c], OutputLimits("y", -1, {metric: limit})).result(intervals=True)
 
 
 def score(b: Array, c: Array, metric: str = "sqnr_db", limit: float = 20.0) -> Score:
@@ -57,9 +54,8 @@ def test_other_samples_of_a_kind_give_scores_within_the_interval(metric: str, li
 def test_draws_by_sums_are_those_of_the_samples(name: str, samples: int) -> None:
     b, c = outputs(samples, 2.0)
     metric = METRICS[name]
-    stats = OutputStatistics("y", [OutputLimits("y", -1, {name: 0.5})])
-    stats.add(b, c)
-    rows = stats.rows(metric, stats.limits[0])
+    limits = OutputLimits("y", -1, {name: 0.5})
+    rows = rows_of([b], [c], limits).rows(metric.measure.key(limits.options))
     value = metric(rows)
     near = (
         value - 1 if name.endswith("_db") else 1 - 1.1 * (1 - value) if metric.bound == "min" else 1.1 * value
@@ -108,10 +104,8 @@ def test_errors_spread_over_all_samples_are_no_sample_s() -> None:
 
 @given(st.lists(st.floats(0, 1e6), min_size=1, max_size=60))
 def test_heavy_samples_carry_nine_tenths_and_none_less(errors: list[float]) -> None:
-    stats = OutputStatistics("y", [OutputLimits("y", -1, {"sqnr_db": 20.0})])
     b = np.ones((len(errors), 1))
-    stats.add(b, b + np.sqrt(np.array(errors))[:, None])
-    found = heavy(stats.errors)
+    found = compared(b, b + np.sqrt(np.array(errors))[:, None], "sqnr_db", 20.0).heavy
     held = np.square(np.sqrt(np.array(errors)))
     if found:
         assert len(found) <= len(errors) / 4

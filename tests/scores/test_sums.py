@@ -9,12 +9,11 @@ from fractions import Fraction
 
 import numpy as np
 import pytest
+from judged import compare_output, rows_of, score
 
 from pytest_int8acc.errors import CriterionError
-from pytest_int8acc.scores.compare import compare_output
 from pytest_int8acc.scores.criteria import OutputLimits
 from pytest_int8acc.scores.metrics import METRICS
-from pytest_int8acc.scores.statistics import OutputStatistics
 from pytest_int8acc.scores.sums import PIECE, Sums, errors, sums_of
 from pytest_int8acc.tensors import Array
 
@@ -124,31 +123,25 @@ def test_any_samples_score_as_if_they_had_been_run_alone(metric: str) -> None:
     b = RNG.normal(0, 3, (9, 7)).astype(np.float32)
     b[0, 0] = 40  # the floor of relative errors is that of all samples
     c = b + RNG.normal(0, 0.3, b.shape).astype(np.float32)
-    limits = OutputLimits("y", limits={metric: 0.0})
-    stats = OutputStatistics("y", [limits])
-    for cut in (slice(0, 4), slice(4, 9)):
-        stats.add(b[cut], c[cut])
     for some in ([0, 3], [8, 0, 5, 5, 5], list(range(9))):
-        alone = OutputStatistics("y", [limits])
-        alone.add(b[some], c[some])
-        value = alone.value(METRICS[metric], limits)
-        assert stats.value(METRICS[metric], limits, some) == pytest.approx(value, rel=1e-12)
+        value = score(metric, [b[:4], b[4:]], [c[:4], c[4:]], samples=some)
+        assert value == pytest.approx(score(metric, b[some], c[some]), rel=1e-12)
 
 
 @pytest.mark.parametrize(
     ("metric", "held"), [("sqnr_db", 0), ("kl", 0), ("top1_agreement", 0), ("max_rel", 2)]
 )
 def test_arrays_are_let_go(metric: str, held: int) -> None:
-    stats, alive = OutputStatistics("y", [OutputLimits("y", limits={metric: 1.0})]), []
+    rows, alive = rows_of([], [], OutputLimits("y", limits={metric: 1.0})), []
     for _ in range(2):
         b = RNG.normal(size=(4, 6))
         c = b + 1
         alive.append(weakref.ref(c))
-        stats.add(b, c)
+        rows.add(b, c)
     del b, c
     gc.collect()
     assert sum(ref() is not None for ref in alive) == held
-    stats.value(METRICS[metric], stats.limits[0])
+    rows.result()
     gc.collect()
     assert not any(ref() is not None for ref in alive)
 

@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from judged import evaluate_metric, judged
 
 from pytest_int8acc.data import load_labels
 from pytest_int8acc.data.scripts import load_function
@@ -20,8 +21,9 @@ from pytest_int8acc.errors import CriterionError, DataError
 from pytest_int8acc.results import Score
 from pytest_int8acc.scores import boxes
 from pytest_int8acc.scores.criteria import MetricLimit
+from pytest_int8acc.scores.judge import Judge
 from pytest_int8acc.scores.tasks import Task, TaskRun
-from pytest_int8acc.scores.user_metric import MetricRun, evaluate_metric, metric_scores
+from pytest_int8acc.scores.user_metric import MetricRun
 from pytest_int8acc.tensors import TensorInfo
 
 
@@ -263,14 +265,13 @@ def test_a_users_metric_tells_only_of_all_samples():
 def drawn(limit: MetricLimit, *, wrong: int, of: int, wrong_before: int = 0) -> Score:
     """Of a classifier that errs so often in INT8, of which the baseline errs on some, too."""
     labels = np.arange(of) % 3
-    runs = []
+    forms = []
     for count in (wrong_before, wrong):
         scores = np.eye(3, dtype=np.float32)[labels]
         scores[:count] = np.roll(scores[:count], 1, axis=1)
-        runs.append(MetricRun(limit, Task(limit.ref), labels))
-        runs[-1].add({}, {"y": scores}, range(of))
-    baseline, candidate = runs
-    (score,) = metric_scores(limit, baseline.value("it"), candidate, paired=baseline)
+        forms.append({"y": [scores]})
+    judge = Judge((), [(limit, Task(limit.ref))], labels)
+    (score,) = judged(judge, *forms, intervals=True).metrics
     return score
 
 

@@ -9,28 +9,17 @@ import numpy as np
 import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
+from judged import score
 from polygraphy.comparator import CompareFunc, IterationResult
 
-from pytest_int8acc.scores.criteria import OutputLimits
 from pytest_int8acc.scores.measures import Tolerance
-from pytest_int8acc.scores.metrics import METRICS
-from pytest_int8acc.scores.statistics import OutputStatistics
 from pytest_int8acc.scores.tolerance import CHECKS
-
-METRIC = METRICS["tolerance"]
-
-
-def tallied(tolerance, baseline, candidate, cuts=()):
-    limits = OutputLimits("y", limits={"tolerance": 1.0}, tolerance=tolerance)
-    stats = OutputStatistics("y", [limits], judged_only=True)
-    for start, end in pairwise([0, *cuts, len(baseline)]):
-        stats.add(baseline[start:end], candidate[start:end])
-    return stats, limits
 
 
 def used(tolerance, baseline, candidate, cuts=(), samples=None):
-    stats, limits = tallied(tolerance, baseline, candidate, cuts)
-    return stats.value(METRIC, limits, samples)
+    cut = [slice(start, end) for start, end in pairwise([0, *cuts, len(baseline)])]
+    batches = ([array[place] for place in cut] for array in (baseline, candidate))
+    return score("tolerance", *batches, samples=samples, tolerance=tolerance)
 
 
 def polygraphy_passes(tolerance, baseline, candidate):

@@ -6,11 +6,11 @@ from collections.abc import Callable
 
 import numpy as np
 
-from pytest_int8acc.case.trials import SampleJudge
+from pytest_int8acc.case.trials import SampleBaseline
 from pytest_int8acc.tensors import Array
 
 
-def reject(judge: SampleJudge) -> Callable[[Array], bool]:
+def reject(judge: SampleBaseline) -> Callable[[Array], bool]:
     """What the parts prove, and nothing beyond."""
 
     def proven(parts: Array) -> bool:

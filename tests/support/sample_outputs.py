@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from pytest_int8acc.case.trials import Gathered, SampleJudge
+from pytest_int8acc.case.trials import SampleBaseline, SampleComparison
 from pytest_int8acc.search.types import Trial
 from pytest_int8acc.tensors import Array
 
@@ -18,8 +18,8 @@ def one(count: int = 6, *shape: int, noise: float = 0.1, seed: int = 0) -> tuple
     return list(baseline), list(baseline + noise * rng.normal(size=baseline.shape).astype(np.float32))
 
 
-def trial_of(judge: SampleJudge, candidate: Samples, samples: list[int] | None = None) -> Trial:
-    gathered = Gathered(judge)
+def trial_of(judge: SampleBaseline, candidate: Samples, samples: list[int] | None = None) -> Trial:
+    gathered = SampleComparison(judge)
     some = list(range(judge.samples)) if samples is None else samples
-    gathered.add(some, {name: [arrays[i] for i in some] for name, arrays in candidate.items()})
-    return judge.trial(frozenset(), gathered)
+    gathered.add_samples(some, {name: [arrays[i] for i in some] for name, arrays in candidate.items()})
+    return gathered.trial(frozenset())
