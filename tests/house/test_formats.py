@@ -20,7 +20,7 @@ FP16_POWERS = {"2 ** (-14)", "2 ** (-24)", "2.0 ** (-14)", "2.0 ** (-24)"}
 LIMITS = {
     "data/layout.py": "inputs of a model that are integers",
     "runtime/trt/engine.py": "TensorRT's dimensions are int32",
-    "scores/parts.py": "sums in float64",
+    "scores/shares.py": "sums in float64",
     "search/ledger.py": "sums in float64",
 }
 NUMBERS = {
