@@ -19,41 +19,42 @@ from pytest_int8acc.spec.int8 import Algorithm
 
 @dataclass(frozen=True, eq=False)
 class _Form:
-    """A model as it will run, and what the report says of it."""
+    """A model as it will run, and its description for reports."""
 
     model: Model
-    """Tells what it takes and gives, whatever runs in its place."""
+    """The ONNX model whose inputs and outputs the engine has."""
     description: str
     notes: tuple[str, ...] = ()
     place: str = ""
-    """The key of the spec that it comes from, as ``file:line:col``."""
+    """``file:line:col`` of the spec's key that names the form."""
 
     @property
     def half(self) -> bool:
-        """Whether it computes in FP16."""
+        """Whether the form computes in FP16."""
         return any(tensor.dtype == np.float16 for tensor in self.model.values().values())
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class ModelForm(_Form):
-    """A model to build, and to run as it is written."""
+    """A model that runs with the types that it has."""
 
     original: Model
-    """The same before it was halved, for a TensorRT that halves by itself; where nothing was, ``model``."""
+    """The model before its types were lowered to FP16, for a TensorRT that chooses FP16 by itself. It is
+    ``model`` where nothing was lowered."""
     wide: Model
-    """The same in FP32 at the last step before its types changed; where none did, ``model``."""
+    """The model in FP32 just before its types were lowered; ``model`` where nothing was lowered."""
     in_fp32: frozenset[str] = frozenset()
-    """Nodes that were not halved."""
+    """Nodes that stay in FP32."""
     overflows: tuple[str, ...] = ()
     """Constants that FP16 cannot hold."""
     shown: tuple[str, ...] = ()
-    """Tensors that its engine gives beside its outputs, for nobody to read; see ``Plan.outputs``."""
+    """Inner tensors that the engine also gives as outputs, which breaks up fusions; see ``Plan.outputs``."""
     level: int | None = None
-    """The optimization level that its engine is built at; None: the case's own."""
+    """The optimization level of the build; None takes the level of the case."""
 
     @classmethod
     def as_it_is(cls, model: Model, description: str, notes: tuple[str, ...] = ()) -> ModelForm:
-        """A model that is built as it stands."""
+        """The form of a model that is built unchanged."""
         return cls(model, description, notes, original=model, wide=model)
 
     @classmethod
@@ -70,7 +71,7 @@ class ModelForm(_Form):
         in_fp32: Collection[str] = (),
         low: Format = FP16,
     ) -> ModelForm:
-        """``original`` in FP16 or BF16, but for the nodes ``in_fp32``."""
+        """The form of ``original`` in FP16 or BF16, with the nodes ``in_fp32`` in FP32."""
         half = to_fp16(original, in_fp32, low)
         return cls(
             half.model,
@@ -84,40 +85,40 @@ class ModelForm(_Form):
 
     @property
     def half(self) -> bool:
-        """Whether it computes in FP16."""
+        """Whether the form computes in FP16."""
         return self.original is not self.model or super().half
 
     def showing(self, model: Model) -> Model:
-        """``model`` or ``original``, whatever TensorRT wanted of it done, with the tensors ``shown``."""
+        """A model, this form's or one derived from it, with the tensors ``shown`` as further outputs."""
         return with_outputs(model, self.shown)
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class EngineForm(_Form):
-    """A TensorRT engine that is built already; of its layers nothing is known."""
+    """A TensorRT engine that somebody else built."""
 
     path: Path
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class ImplicitForm(_Form):
-    """A model that TensorRT below 11 quantizes itself, from ranges of its own or of a cache."""
+    """A model that TensorRT below 11 quantizes by itself, with ranges from its calibrator or from a cache."""
 
     algorithm: Algorithm
     samples: Dataset | None
-    """Calibration samples; None where the cache must be there."""
+    """Calibration samples; None where the ranges come from the cache."""
     cache: Path | None
-    """The cache to read; written where it is not there and ``samples`` are."""
+    """The cache to read. It is written where it does not exist and there are samples."""
     held: Mapping[str, Precision] = field(default_factory=dict)
-    """Node to the precision that it is held in."""
+    """Node to the precision that the builder must give it."""
 
     @property
     def half(self) -> bool:
-        """The builder may take FP16 wherever it does not take INT8."""
+        """True: the builder may take FP16 wherever it does not take INT8."""
         return True
 
     def holding(self, held: Mapping[str, Precision], cache: Path | None) -> ImplicitForm:
-        """The same, calibrated already, with nodes held in another precision."""
+        """The same form with ranges from a cache, and with nodes held in other precisions."""
         return replace(self, samples=None, cache=cache, held=held)
 
 

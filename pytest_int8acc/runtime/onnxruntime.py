@@ -1,4 +1,7 @@
-"""A case's forms as sessions of ONNX Runtime."""
+"""Models in ONNX Runtime, and the backend that runs forms there.
+
+Mode *exact* leaves Q/DQ unfused. Mode *native* runs a model as ONNX Runtime would deploy it.
+"""
 
 from __future__ import annotations
 
@@ -29,15 +32,16 @@ from pytest_int8acc.runtime.protocol import Backend, Engine, check_names
 from pytest_int8acc.settings import Mode, Provider, Settings
 from pytest_int8acc.tensors import Array, Feed, TensorInfo
 
-#: Models of more bytes than this are handed over as files: ONNX Runtime maps weights from there, where a
-#: message costs two copies, and one more of what lies inside an If for as long as the session lives.
+#: Maximum size in bytes of a model that ONNX Runtime gets as a message. It maps the weights of larger models
+#: from a file. A message costs two copies of all weights, and a third copy of weights inside an If.
 INLINE_BYTES = 16 << 20
-#: Only what ends the process is logged: all else is in the exception.
+#: Log level of ONNX Runtime. All errors but those that end the process are in the exception.
 _SEVERITY_FATAL = 4
-#: Optimizers that take the zero point for one of 8-bit integers: a Relu before FP8 or INT4 is dropped (ONNX
-#: Runtime 1.20 to 1.31, checked in :func:`keeps_relu`), a model with a Clip there is refused.
+#: Optimizers that read any zero point as an 8-bit integer. They drop a Relu in front of FP8 or INT4 (ONNX
+#: Runtime 1.20 to 1.31, checked in :func:`keeps_relu`), and refuse a model with a Clip there.
 _WRONG = ("ReluQuantRewrite", "ClipQuantRewrite")
-#: Fusions that take a norm in FP32 for one of FP16 because a Cast stands before it, and fail (1.31).
+#: Fusions that fail on a norm in FP32 behind a Cast, since they read it as a norm in FP16 (ONNX Runtime
+#: 1.31).
 _UNTYPED = ("LayerNormFusionL1", "LayerNormFusionL2", "SimplifiedLayerNormFusion")
 _NARROW = frozenset({TensorProto.INT4, TensorProto.UINT4, TensorProto.FLOAT4E2M1}) | {
     TensorProto.FLOAT8E4M3FN,
@@ -52,22 +56,23 @@ _SOURCE = re.compile(r"\S+\.(?:cc|cpp|cu|h):\d+ (?:[^()]*::[^()]*\(.*?\)(?: cons
 class OrtEngine:
     """One model in ONNX Runtime.
 
-    Mode *exact* leaves every QuantizeLinear and DequantizeLinear in place, so INT8 is simulated by float
-    arithmetic on exact integer values, or spells them out in FP8 (see graph/emulate.py), and rounds every
-    FP16 result (see graph/emulate.py): the same on every CPU, and what an engine with FP32 accumulators
-    computes. Mode *native* lets ONNX Runtime fuse Q/DQ into its INT8 kernels, see :func:`saturation`, and
-    compute FP16 as it likes.
+    Mode *exact* leaves every QuantizeLinear and DequantizeLinear in place, so float arithmetic on exact
+    integer values simulates INT8. FP8 is spelled out in float operators (see graph/spell_fp8.py), and every
+    FP16 result is rounded (see graph/emulate.py). The results are the same on every CPU, and those of an
+    engine with FP32 accumulators. Mode *native* lets ONNX Runtime fuse Q/DQ into its INT8 kernels, see
+    :func:`saturation`, and choose how it computes FP16.
 
     Args:
-        model: What to run.
-        mode: How Q/DQ is run.
-        provider: Where it runs. With CUDA, TF32 is off, and nodes without a CUDA kernel run on the CPU.
+        model: The model.
+        mode: How Q/DQ runs.
+        provider: Where the model runs. With CUDA, TF32 is off, and nodes without a CUDA kernel run on the
+            CPU.
         threads: Threads inside an operator; None: this worker's share of the cores under pytest-xdist,
-            otherwise what ONNX Runtime takes.
-        optimized: False for a session that opens fast, in linear time whatever the graph, and runs slower.
+            otherwise the number that ONNX Runtime chooses.
+        optimized: False for a session that opens faster, in linear time for any graph, and runs slower.
 
     Raises:
-        EngineError: ONNX Runtime or the provider is missing, it refuses the model, or computes it wrong.
+        EngineError: ONNX Runtime or the provider is missing, or it refuses the model or computes it wrong.
     """
 
     def __init__(
@@ -131,25 +136,25 @@ class OrtEngine:
 
 @dataclass(frozen=True)
 class Sessions:
-    """Opens models in ONNX Runtime, all where the settings say; by default on the CPU."""
+    """Opens models in ONNX Runtime with the provider and the mode of the settings."""
 
     provider: Provider = "cpu"
     mode: Mode = "exact"
 
     @property
     def on_device(self) -> bool:
-        """Whether tensors lie where only the graph can read them fast."""
+        """Whether tensors lie on a device, where only the graph reads them fast."""
         return self.provider != "cpu"
 
     def exact(self, model: Model, *, optimized: bool = True) -> OrtEngine:
-        """A session with Q/DQ unfused, whatever the mode; raises EngineError where it does not open."""
+        """A session in mode exact; raises EngineError where the model does not load."""
         return OrtEngine(model, "exact", self.provider, optimized=optimized)
 
     def plain(self, model: Model | Path) -> Callable[[Feed], Feed]:
-        """Runs a model, or a file, as it is: nothing is optimized, emulated or spelled out on the way.
+        """A function that runs a model or a file unchanged: not optimized, nothing emulated or spelled out.
 
         Raises:
-            EngineError: ONNX Runtime does not open it; when called, ONNX Runtime does not run it.
+            EngineError: ONNX Runtime does not load the model. The function raises it where the run fails.
         """
         runtime = _runtime()
         options, providers = _options(runtime, "exact", None, False), _providers(runtime, self.provider)
@@ -165,35 +170,35 @@ class Sessions:
         return run
 
     def configured(self, model: Model) -> OrtEngine:
-        """A session in the mode of the settings; raises EngineError where it does not open."""
+        """A session in the mode of the settings; raises EngineError where the model does not load."""
         return OrtEngine(model, self.mode, self.provider)
 
 
-#: Sessions as they are where nothing is set.
+#: Sessions with the default settings.
 CPU = Sessions()
 
 
 def sessions_of(settings: Settings) -> Sessions:
-    """Sessions as the settings want them."""
+    """Sessions with the provider and the mode of the settings."""
     return Sessions(settings.provider, settings.mode)
 
 
 @dataclass(frozen=True)
 class Saturation:
-    """What the fused INT8 convolution of ONNX Runtime makes of a sum that is known."""
+    """A known sum, and the sum that ONNX Runtime's fused INT8 convolution gives."""
 
     expected: float
     measured: float
 
     @property
     def saturates(self) -> bool:
-        """True where native INT8 gives wrong sums on this CPU (no VNNI: pairs of products end at 32767)."""
+        """Whether native INT8 gives wrong sums on this CPU: without VNNI pairs of products end at 32767."""
         return abs(self.measured - self.expected) > 0.01 * self.expected
 
 
 @functools.lru_cache(maxsize=1)
 def saturation() -> Saturation:
-    """Run the worst case, 256 products of 127 by 127, in native mode on this CPU.
+    """Whether INT8 saturates on this CPU: the worst case, 256 products of 127 by 127, in native mode.
 
     CPUs without VNNI add pairs of 8-bit products in 16 bits with saturation and give 2.016 instead of 256
     (microsoft/onnxruntime#5849, #6004, #14642).
@@ -207,7 +212,7 @@ def saturation() -> Saturation:
 
 @functools.lru_cache(maxsize=1)
 def keeps_relu() -> bool:
-    """Whether -1 is 0 after a Relu and a QuantizeLinear to FP8, in a session of mode exact.
+    """Whether ONNX Runtime keeps a Relu in front of a QuantizeLinear to FP8, in mode exact.
 
     Raises:
         EngineError: ONNX Runtime is missing, or cannot run FP8.
@@ -233,7 +238,9 @@ def keeps_relu() -> bool:
 
 
 def element_types(model: Model, tensors: Iterable[str]) -> dict[str, int]:
-    """Element types of tensors of the main graph as ONNX Runtime infers them; what is no tensor is left out.
+    """Tensor of the main graph to its element type, as ONNX Runtime infers it.
+
+    Values that are not tensors, as sequences, are absent.
 
     Raises:
         EngineError: ONNX Runtime cannot load the model.
@@ -247,7 +254,7 @@ def element_types(model: Model, tensors: Iterable[str]) -> dict[str, int]:
 
 
 def _holds_narrow(model: Model) -> bool:
-    """Whether a constant is of FP8 or of 4 bits, as zero points are."""
+    """Whether an initializer, as a zero point, has a type of FP8 or of 4 bits."""
     return any(t.data_type in _NARROW for graph in all_graphs(model.graph) for t in graph.initializer)
 
 
@@ -290,7 +297,7 @@ def _runtime() -> Any:
 
 
 def _providers(runtime: Any, provider: Provider) -> list[tuple[str, dict[str, str]]]:
-    """Execution providers with options, the wanted one first; EngineError where it is not in this build."""
+    """The provider and then the CPU, with options; raises EngineError where this build lacks it."""
     cpu: tuple[str, dict[str, str]] = ("CPUExecutionProvider", {})
     if provider == "cpu":
         return [cpu]
@@ -311,10 +318,10 @@ def _options(runtime: Any, mode: Mode, threads: int | None, optimized: bool) -> 
     levels = runtime.GraphOptimizationLevel
     options.graph_optimization_level = levels.ORT_ENABLE_ALL if optimized else levels.ORT_DISABLE_ALL
     options.use_deterministic_compute = True
-    if not optimized:  # the order of the file; by default outputs come last first, with all before them alive
+    if not optimized:  # nodes run in the order of the file; by default more tensors are alive at once
         options.execution_order = runtime.ExecutionOrder.PRIORITY_BASED
-    # Threads that spin take the cores of other sessions and of workers beside this one: a sixth to a half of
-    # a run's CPU time, and no shorter a run.
+    # Waiting threads would spin on the cores of other sessions and workers. That costs a sixth to a half of
+    # the CPU time of a run, and makes no run shorter.
     for pool in ("intra", "inter"):
         options.add_session_config_entry(f"session.{pool}_op.allow_spinning", "0")
     if mode == "exact":
@@ -326,7 +333,7 @@ def _options(runtime: Any, mode: Mode, threads: int | None, optimized: bool) -> 
 def _session(
     runtime: Any, model: Model | Path, mode: Mode, options: Any, providers: list[tuple[str, dict[str, str]]]
 ) -> Any:
-    """A session made from bytes, or from files where the model is large or a file itself."""
+    """A session; a large model is written to a file first."""
     wrong = list(_WRONG) if mode == "exact" else []
     if mode == "exact" and isinstance(model, Model) and casts_to_half(model.graph):
         wrong += _UNTYPED
@@ -349,13 +356,13 @@ def _session(
 
 
 def _brief(error: Exception) -> str:
-    """ONNX Runtime's message without status codes and places in its own source."""
+    """ONNX Runtime's message without status codes and positions in ONNX Runtime's source."""
     text = _SOURCE.sub("", _STATUS.sub("", " ".join(str(error).split())))
     return text if len(text) <= 500 else text[:500] + " ..."
 
 
 def share_of_cores(environment: Mapping[str, str] = os.environ) -> int | None:
-    """Threads that one of pytest-xdist's workers should use, at least 1; None outside of xdist."""
+    """The number of threads for this worker of pytest-xdist, at least 1; None outside of xdist."""
     workers = environment.get("PYTEST_XDIST_WORKER_COUNT", "")
     if not workers.isdecimal() or workers == "0":
         return None
@@ -364,31 +371,27 @@ def share_of_cores(environment: Mapping[str, str] = os.environ) -> int | None:
 
 
 class OrtBackend(Backend):
-    """ONNX Runtime: engines are sessions, made anew each time.
+    """ONNX Runtime: engines are sessions, and each ``open`` makes a new one.
 
-    The time of one says little of an engine's, and it computes what the simulation of its layers does.
+    Its times say little of the times of a TensorRT engine, so it gives none.
     """
 
     def __init__(self, settings: Settings, why: str = "") -> None:
-        """Keep the settings, and why this is not TensorRT; empty where nobody wanted that."""
+        """Keep the settings; ``why`` says why the backend is not TensorRT where ``auto`` chose."""
         self._sessions = sessions_of(settings)
         self._why = why
         self.notes = (f"backend auto: ONNX Runtime, since {why}",) if why else ()
         self.output_settings = {"mode": settings.mode}
 
     def check(self, form: Form) -> None:
-        """Refuse an engine of TensorRT.
-
-        Raises:
-            MissingBackendError: The form is one.
-        """
+        """Raise MissingBackendError where the form is an engine of TensorRT."""
         if isinstance(form, EngineForm):
             raise MissingBackendError(
                 f"{form.path}: a TensorRT engine, and {self._why or 'backend: onnxruntime'}"
             )
 
     def open(self, form: Form, role: Role, inputs: Dataset) -> Engine:
-        """Make a form run.
+        """A session of a form in the mode of the settings.
 
         Raises:
             MissingBackendError: The form is an engine of TensorRT.
@@ -398,5 +401,5 @@ class OrtBackend(Backend):
         return self._sessions.configured(form.model)
 
     def deployed(self, form: Form) -> tuple[Model, bool]:
-        """The form's own model."""
+        """The form's own model; no builder flags choose its types."""
         return form.showing(form.model) if isinstance(form, ModelForm) else form.model, False

@@ -1,4 +1,4 @@
-"""Where a case's engines come from: TensorRT where it can run, else ONNX Runtime."""
+"""The choice of the backend: TensorRT where it can run, else ONNX Runtime."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from pytest_int8acc.spec.models import Case
 
 
 def open_backend(case: Case, settings: Settings, builders: Workers | None = None) -> Backend:
-    """The backend that the settings want; ``auto`` is TensorRT where it can run.
+    """The backend that the settings name; ``auto`` is TensorRT where it can run, else ONNX Runtime.
 
-    ``builders`` is what TensorRT builds in, kept from case to case; None: each case has its own.
+    ``builders`` are child processes for TensorRT that stay from case to case. None: each case starts its own.
 
     Raises:
-        MissingBackendError: TensorRT is wanted, and neither runs nor builds here.
+        MissingBackendError: The settings name TensorRT, which neither runs nor builds here.
         EngineError: The engine store cannot be used.
     """
     if settings.backend == "onnxruntime":

@@ -1,4 +1,4 @@
-"""What a backend is asked for: engines of forms, what they tell of themselves, and what it can do."""
+"""The protocols of the room: an engine runs a model, a backend makes engines and says what it can do."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from pytest_int8acc.tensors import Feed, TensorInfo, did_you_mean
 
 
 def check_names(model: str, feed: Feed, inputs: Sequence[TensorInfo]) -> None:
-    """Raise EngineError where ``feed`` does not name the inputs of ``model``; says which it does not."""
+    """Raise EngineError where the names in ``feed`` are not the inputs of ``model``."""
     known = [tensor.name for tensor in inputs]
     strange = [name for name in feed if name not in known]
     missing = [name for name in known if name not in feed]
@@ -30,94 +30,95 @@ class Engine(Protocol):
 
     @property
     def description(self) -> str:
-        """Runtime, version, device and mode, in words."""
+        """The runtime, its version, the device and the mode, in words."""
 
     @property
     def inputs(self) -> tuple[TensorInfo, ...]:
-        """What it takes."""
+        """The inputs of the model."""
 
     @property
     def outputs(self) -> tuple[TensorInfo, ...]:
-        """What it gives."""
+        """The outputs of the model."""
 
     def __call__(self, feed: Feed) -> Feed:
-        """Run once; raises EngineError where the runtime refuses."""
+        """The outputs of one run; raises EngineError where the runtime refuses the feed."""
 
 
-#: What ``output_settings`` call the mode of an engine that was built.
+#: The mode of a built engine in ``output_settings``.
 ENGINE = "engine"
 
 
 class Backend(Protocol):
-    """Makes engines of forms, and knows what it made; what a backend does not define it has not."""
+    """Makes engines from forms, and keeps what it made. A backend leaves out what it cannot do."""
 
     builds_engines: bool = False
-    """Whether ``engines`` tell what runs in INT8."""
+    """Whether it builds engines, whose layers tell the precision in which they run."""
     times_engines: bool = False
-    """Whether ``measure_latency`` gives a time that is worth a price."""
+    """Whether ``measure_latency`` gives times of the deployed engine."""
     quantizes_implicitly: bool = False
-    """Whether a case that wants it quantized by its builder gets a form that is."""
+    """Whether its builder quantizes models by itself where a case asks for that."""
     needs_simulation: bool = False
-    """Whether engines need their model run exactly beside them, to tell what is their own doing."""
+    """Whether the exact model must run as well, to tell the engine's own errors from the model's."""
     can_obey: bool = False
-    """Whether its builder may choose another precision than the model's, and would not under
-    ``tensorrt: {obey: true}``."""
+    """Whether ``tensorrt: {obey: true}`` would keep its builder from choosing other precisions than the
+    model's."""
     other_levels: tuple[int, ...] = ()
-    """Optimization levels below the case's, at which a builder takes other kernels, the nearest first."""
+    """Optimization levels below the level of the case, the nearest first. Each makes the builder take other
+    kernels."""
     output_settings: Mapping[str, str]
-    """Settings that outputs of one model depend on, for goldens to note."""
+    """Settings that the outputs of a model depend on; goldens record them."""
     notes: tuple[str, ...] = ()
-    """What the reader must know of the choice."""
+    """Notes for the reader on how the backend was chosen and what it left out."""
     calibration_cache: Path | None = None
-    """The cache that TensorRT's calibrator left, or read; None where none ran."""
+    """The cache that TensorRT's calibrator wrote or read; None where no calibrator ran."""
 
     @property
     def engines(self) -> tuple[EngineInfo, ...]:
-        """The engines made so far that can tell of themselves, the latest of each role."""
+        """Facts of the engines that were built, the latest engine of each role."""
         return ()
 
     def check(self, form: Form) -> None:
-        """Refuse what can be seen to be wrong before anything is built.
+        """Raise where a form can be refused before anything is built.
 
         Raises:
-            MissingBackendError: It cannot run such a form.
-            EngineError: A file of the form is not there.
+            MissingBackendError: The backend cannot run such a form.
+            EngineError: A file of the form does not exist.
         """
 
     def begin(self, form: Form, role: Role, inputs: Dataset) -> None:
-        """Begin what ``open`` of the same form and role will wait for, beside whatever is opened first.
+        """Start a build in the background; ``open`` of the same form and role waits for it.
 
-        What goes wrong is raised there. Nothing happens where the host has neither GPU nor core to spare.
+        ``open`` raises the errors of the build. Nothing happens where the host has no GPU or core to spare.
         """
         return
 
     def open(self, form: Form, role: Role, inputs: Dataset) -> Engine:
-        """Make a form run on inputs like these; raises EngineError where it does not build."""
+        """An engine of a form for inputs like these; raises EngineError where it does not build."""
 
     def deployed(self, form: Form) -> tuple[Model, bool]:
-        """The model that the engine of a form is made from; True where flags choose its types, not itself."""
+        """The model that an engine is built from, and whether builder flags choose its types."""
 
     def measure_latency(self, roles: Sequence[Role], inputs: Dataset) -> None:
-        """Time the engines of these roles in turn on the first batch, for ``engines`` to tell."""
+        """Time the engines of these roles in turn on the first batch; ``engines`` has the result."""
         return
 
     def node_times(self, role: Role, inputs: Dataset) -> Mapping[str, float]:
-        """ONNX node to its time in the engine of that role, in ms; empty where that is not known."""
+        """ONNX node to its time in ms in the engine of a role; empty where times are not known."""
         return {}
 
     def shows_tensors(self, form: Form) -> bool:
-        """Whether ``inner_tensors`` has any of an engine of that form."""
+        """Whether ``inner_tensors`` can show tensors of an engine of this form."""
         return False
 
     def inner_tensors(
         self, form: Form, role: Role, inputs: Dataset, feed: Feed, requested: Sequence[str]
     ) -> tuple[Feed, str]:
-        """Tensors inside an engine of a form, run on ``feed``, and in words what having them does to it.
+        """Tensors inside an engine that runs on ``feed``, and a note on how showing them changes the engine.
 
-        An engine that shows tensors only at a cost shows those of ``requested`` at most.
+        Where showing tensors changes the engine, only ``requested`` tensors are shown.
         """
         return {}, ""
 
     def close(self) -> None:
-        """Let go of all engines."""
+        """Free all engines."""
         return

@@ -1,4 +1,4 @@
-"""Engines run over a dataset, in lock-step, so that all see the same inputs."""
+"""Runs of several engines over a dataset in lock-step: each batch is read once, for all engines."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ _Name = TypeVar("_Name", bound=str)
 
 
 def run_together(engines: Mapping[_Name, Engine], dataset: Dataset) -> dict[_Name, Outputs]:
-    """Give each batch of ``dataset`` to every engine before the next batch is read.
+    """The outputs of all engines over a dataset; every engine runs a batch before the next batch is read.
 
     Args:
         engines: Engines by any name; one engine under two names runs twice.
         dataset: Inputs; read once.
 
     Returns:
-        Per engine and output, one array per batch, rows that only filled a batch cut off.
+        Per engine and output one array per batch, without rows that only fill the batch.
 
     Raises:
         EngineError: An engine refuses a batch.
@@ -48,9 +48,9 @@ def run_together(engines: Mapping[_Name, Engine], dataset: Dataset) -> dict[_Nam
 def lock_step(
     engines: Mapping[_Name, Callable[[Feed], Feed]], dataset: Dataset
 ) -> Iterator[tuple[int, dict[_Name, Feed]]]:
-    """The same batch by batch: how many samples it holds, and per engine its outputs; nothing is kept.
+    """Batch by batch the number of samples, and per engine its outputs; nothing is kept.
 
-    Raises what ``run_together`` does.
+    Raises the same errors as ``run_together``.
     """
     for batch in with_progress(dataset, f"running {', '.join(engines)}"):
         yield (
@@ -63,7 +63,7 @@ def lock_step(
 
 
 class Progress:
-    """Logs what is going on, and how far, at INFO; about once a second, so short work says nothing."""
+    """Logs the progress of some work at INFO about once a second; short work logs nothing."""
 
     def __init__(self, what: str) -> None:
         self._what = what
@@ -71,7 +71,7 @@ class Progress:
         self._last = time.monotonic()
 
     def add(self, count: int, total: int | None) -> None:
-        """``count`` more are done, of ``total`` where that is known."""
+        """Count ``count`` more items as done, of ``total`` where it is known."""
         self._done += count
         if time.monotonic() - self._last >= _LOG_SECONDS:
             logger.info("%s: %d%s", self._what, self._done, "" if total is None else f" of {total}")
@@ -79,7 +79,7 @@ class Progress:
 
 
 def with_progress(dataset: Dataset, what: str) -> Iterator[Batch]:
-    """The batches of ``dataset``, with progress in samples."""
+    """The batches of ``dataset``; logs the progress in samples."""
     progress = Progress(f"{what}, samples")
     clock = current()
     done = 0
@@ -91,7 +91,7 @@ def with_progress(dataset: Dataset, what: str) -> Iterator[Batch]:
 
 
 def cut(array: Array, batch: Batch, output: str) -> Array:
-    """``array`` without the rows that only filled the batch; DataError where these cannot be told."""
+    """``array`` without rows that only fill the batch; raises DataError where it has no rows."""
     if not batch.padding:
         return array
     size = batch.rows + batch.padding
@@ -105,9 +105,9 @@ def cut(array: Array, batch: Batch, output: str) -> Array:
 
 
 def _repeats(array: Array, rows: int) -> bool:
-    """Whether all from the last real row on is alike, as the inputs are there: else axis 0 is no batch."""
+    """Whether all rows from the last sample on are equal, as in the inputs; else axis 0 is no batch."""
     if array.dtype.kind != "f":
         return bool((array[rows:] == array[rows - 1]).all())
-    # Kernels may compute equal rows in different orders; INT8 rounding can make a step of a last bit.
+    # Kernels may add up equal rows in different orders. INT8 rounding can make a whole step of the last bit.
     scale = float(np.abs(array[np.isfinite(array)]).max(initial=0.0))
     return bool(np.allclose(array[rows:], array[rows - 1], rtol=0.02, atol=0.02 * scale, equal_nan=True))

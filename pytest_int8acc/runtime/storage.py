@@ -1,4 +1,4 @@
-"""Files behind fsspec URLs, and beside them those of local folders."""
+"""Files by path or by fsspec URL."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from pytest_int8acc.names import is_url, safe_url, without_secrets
 
 
 class StorageError(EngineError):
-    """Shared storage fails, or cannot be reached."""
+    """Shared storage fails or cannot be reached."""
 
 
 @contextmanager
 def storage(url: str) -> Iterator[tuple[Any, str]]:
-    """Fsspec's file system of ``url``, and the path in it.
+    """Give fsspec's file system of ``url`` and the path in it; errors inside the block become StorageErrors.
 
-    Errors are raised without their cause: its text and frames may hold a password.
+    Errors are raised without their cause, since its text and frames may hold a password.
 
     Raises:
         FileNotFoundError: A file does not exist.
@@ -49,9 +49,9 @@ def storage(url: str) -> Iterator[tuple[Any, str]]:
 
 
 def replace(system: Any, path: str, write: Callable[[str], Any]) -> None:
-    """Let ``write`` make a draft, which then takes the place of ``path`` at one stroke.
+    """Have ``write`` make a draft, and replace ``path`` by it atomically.
 
-    File systems do so by renaming, object stores by copying: their puts and copies show at one stroke.
+    A file system renames the draft. An object store copies it, and its copies are atomic.
     """
     system.makedirs(path.rpartition("/")[0], exist_ok=True)
     write(draft := f"{path}.{uuid.uuid4().hex}.tmp")
@@ -73,7 +73,7 @@ def read_bytes(where: str) -> bytes:
 
 
 def write_bytes_atomic(where: str, data: bytes) -> None:
-    """Write a file, by path or fsspec URL; the old content or the new stands there at any time.
+    """Write a file by path or fsspec URL atomically: readers see the old content or the new.
 
     Raises:
         EngineError: Shared storage fails, or is not known here.

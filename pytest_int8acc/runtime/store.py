@@ -1,4 +1,7 @@
-"""Engines in shared storage, reached by fsspec URLs, with a local store in front."""
+"""Engines kept by the digest of their key, in a folder, and in shared storage behind it.
+
+Each engine is built once, by the process that needs it first.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +14,6 @@ import logging
 import os
 import re
 import shutil
-import time
 import uuid
 import zipfile
 from collections.abc import Callable, Iterator
@@ -32,15 +34,19 @@ from pytest_int8acc.runtime.storage import StorageError, replace, storage
 
 logger = logging.getLogger("pytest_int8acc")
 
-#: Not a name that whoever fills an entry would choose.
+#: The name of an entry's manifest, unlike any file of an entry.
 MANIFEST = "int8acc-manifest.json"
+#: Number of bytes that are hashed at a time.
 _CHUNK = 1 << 20
-#: Hashing more bytes than this takes over a second.
+#: Minimum size of an entry in bytes whose check is logged: it takes over a second.
 _SLOW_BYTES = 1 << 30
 
 
 def inside(name: str) -> str:
-    """``name`` where it is a path that stays below its folder: a manifest may come from shared storage."""
+    """``name``; raises ValueError where the path leaves its folder.
+
+    A manifest may come from shared storage.
+    """
     path = PurePosixPath(name)
     if path.is_absolute() or ".." in path.parts or not path.parts or "\\" in name or ":" in name:
         raise ValueError(f"{name!r} is not the name of a file of the entry")
@@ -48,36 +54,28 @@ def inside(name: str) -> str:
 
 
 class Note(BaseModel):
-    """Frozen, and nothing beside its fields."""
+    """A frozen record that refuses unknown fields."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
 
 class FileRecord(Note):
-    """What one file of an entry must be."""
+    """Digest and size of one file of an entry."""
 
     sha256: str
     nbytes: int
 
 
 class Manifest(Note):
-    """What an entry holds: file names with ``/`` to their records."""
+    """The files of an entry: names with ``/`` to their records."""
 
     format: Literal[1] = 1
     files: dict[Annotated[str, AfterValidator(inside)], FileRecord]
 
     @property
     def nbytes(self) -> int:
-        """Bytes of all files."""
+        """The size of all files in bytes."""
         return sum(record.nbytes for record in self.files.values())
-
-
-class TimingNote(Note):
-    """Names the file of a timing cache: replacing this note replaces the cache, at one stroke."""
-
-    provenance: str
-    file: Annotated[str, AfterValidator(inside)]
-    sha256: str
 
 
 def describe_folder(folder: Path) -> Manifest:
@@ -89,7 +87,7 @@ def describe_folder(folder: Path) -> Manifest:
 
 
 def check_folder(folder: Path) -> Manifest:
-    """The manifest that lies in ``folder``; ValueError where a file is not what it says."""
+    """The manifest in ``folder``; raises ValueError where a file does not match it."""
     try:
         manifest = Manifest.model_validate_json((folder / MANIFEST).read_bytes())
     except FileNotFoundError:
@@ -123,8 +121,8 @@ logger = logging.getLogger("pytest_int8acc")
 _KEY = re.compile(r"[0-9a-f]{8,128}")
 _NO_ROOM = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS}
 _WAIT_SECONDS = 60.0
-#: A reader of a timing cache that was replaced has this long to open it.
-_GRACE_SECONDS = 3600.0
+#: Length of the digest at the beginning of a timing cache.
+_SHA256_BYTES = 32
 #: https://bford.info/cachedir/: backup programs leave the folder out.
 _TAG = "Signature: 8a477f597d28d172789f06886806bc55\n# Engines kept by pytest --int8acc.\n"
 _NOTES = {"CACHEDIR.TAG": _TAG, ".gitignore": "*\n"}
@@ -136,35 +134,35 @@ R = TypeVar("R")
 
 @dataclass(frozen=True)
 class Entry:
-    """One entry, which is not evicted as long as this object lives and is not closed."""
+    """One entry; it is not evicted while this object lives and is not closed."""
 
     key: str
     folder: Path
     made: bool
-    """True where it was made by this call, False where the store had it."""
+    """True where this call made the entry, False where the store had it."""
     manifest: Manifest
     _use: FileLock = field(repr=False, compare=False)
 
     @property
     def nbytes(self) -> int:
-        """Bytes of all its files."""
+        """The size of all its files in bytes."""
         return self.manifest.nbytes
 
     def path(self, name: str) -> Path:
-        """Where the file ``name`` lies; KeyError where the entry has no such file."""
+        """The path of the file ``name``; raises KeyError where the entry has no such file."""
         if name not in self.manifest.files:
             raise KeyError(name)
         return self.folder / name
 
     def close(self) -> None:
-        """Let the store evict it."""
+        """Allow the store to evict the entry."""
         self._use.release()
         with contextlib.suppress(OSError):
             os.unlink(self._use.lock_file)
 
 
 def _clear(method: Callable[Concatenate[Store, P], R]) -> Callable[Concatenate[Store, P], R]:
-    """Turn what the file system refuses ``method`` into one EngineError that says what to do."""
+    """``method`` with each OSError turned into an EngineError that says what to do."""
 
     @functools.wraps(method)
     def wrapped(self: Store, /, *args: P.args, **kwargs: P.kwargs) -> R:
@@ -179,21 +177,21 @@ def _clear(method: Callable[Concatenate[Store, P], R]) -> Callable[Concatenate[S
 class Store:
     """A folder of entries, one per key.
 
-    A process or thread that fetches a key holds a lock of that key until the entry stands, so pytest-xdist
+    A process or thread that fetches a key holds a lock of the key until the entry exists, so pytest-xdist
     workers and parallel jobs make each entry once. An entry is filled in a temporary folder and renamed
-    into place: killed at any point, the store has it whole or not at all, and the next process clears what
-    is left. Files are not flushed to the disk; what a power failure damages is found by its SHA-256 at the
-    next fetch and made again.
+    into place. If a process is killed at any point, the store has the whole entry or none, and the next
+    process clears the temporary folder. Files are not flushed to the disk. The next fetch finds an entry
+    that a power failure damaged by its SHA-256, and makes it again.
 
-    Several hosts may share the folder. Where file locks hold between them (NFSv4, Lustre with flock, most
-    cluster file systems) all of this holds. Where they do not, two hosts may make the same entry at the
-    same time, and one may evict what the other reads; each still sees a whole entry or none, and the
-    first one renamed stays.
+    Several hosts may share the folder. All of this holds where file locks work between the hosts (NFSv4,
+    Lustre with flock, most cluster file systems). Where they do not, two hosts may make the same entry at
+    the same time, and one host may evict an entry that the other reads. Each host still sees a whole entry
+    or none, and the entry that was renamed first stays.
 
     Args:
-        folder: Where entries lie; made where it is missing.
-        limit: Greatest sum of the entries' sizes, in bytes; the least recently used leave first. Entries in
-            use and the one just made stay even above the limit. None: no limit.
+        folder: The folder of the entries; it is made where it is missing.
+        limit: Maximum size of all entries in bytes; the least recently used entries are evicted. Entries in
+            use and the entry just made stay even above the limit. None: no limit.
     """
 
     def __init__(self, folder: Path, limit: int | None = None) -> None:
@@ -201,15 +199,15 @@ class Store:
         self.limit = limit
 
     def fetch(self, key: str, make: Callable[[Path], None]) -> Entry:
-        """The entry of ``key``; made where it is missing or damaged.
+        """The entry of ``key``; it is made where it is missing or damaged.
 
         Args:
-            key: Hex digest of all that the entry depends on.
-            make: Fills an empty folder, which lies on the same file system; what it raises passes through,
-                and leaves nothing behind.
+            key: Hex digest of everything that the entry depends on.
+            make: Fills an empty folder on the same file system. Its errors pass through, and leave nothing
+                behind.
 
         Returns:
-            The entry, safe from eviction until it is closed or dropped.
+            The entry; it cannot be evicted until it is closed or freed.
 
         Raises:
             EngineError: The folder cannot be written, or is full.
@@ -229,50 +227,35 @@ class Store:
         return entry
 
     @_clear
-    def timing_cache(self, provenance: str) -> Path | None:
-        """The timing cache of ``provenance``, to be read at once.
+    def timing_cache(self, provenance: str) -> bytes | None:
+        """The timing cache of ``provenance``; None where there is none, or it is damaged.
 
         Args:
             provenance: What timings depend on, in words: TensorRT's version, the GPU.
-
-        Returns:
-            Its file; None where there is none, or it is damaged.
         """
-        note = self._timing_note(provenance)
+        path = self._timing_path(provenance)
         try:
-            known = TimingNote.model_validate_json(note.read_bytes())
-            path = note.with_name(known.file)
-            whole = known.provenance == provenance and digest_file(path) == known.sha256
+            content = path.read_bytes()
         except FileNotFoundError:
             return None
-        except ValueError:
-            whole = False
-        if not whole:
-            logger.warning("%s: the timing cache is damaged and is not used", note)
-        return path if whole else None
+        digest, data = content[:_SHA256_BYTES], content[_SHA256_BYTES:]
+        if hashlib.sha256(data).digest() == digest:
+            return data
+        logger.warning("%s: the timing cache is damaged and is not used", path)
+        return None
 
     @_clear
-    def publish_timing_cache(self, provenance: str, path: Path) -> None:
-        """Keep a copy of ``path`` as the timing cache of ``provenance``, in place of the one before.
+    def publish_timing_cache(self, provenance: str, data: bytes) -> None:
+        """Keep the timing cache of ``provenance``, in place of the one before.
 
         Raises:
-            EngineError: The folder cannot be written, or is full; or ``path`` cannot be read.
+            EngineError: The folder cannot be written, or is full.
         """
         self._prepare()
-        note = self._timing_note(provenance)
-        with self._locked(f"timing-{note.stem}"):
-            data = path.read_bytes()
-            sha256 = hashlib.sha256(data).hexdigest()
-            known = TimingNote(provenance=provenance, file=f"{note.stem}-{sha256[:16]}.cache", sha256=sha256)
-            replace_file(note.with_name(known.file), data)
-            replace_file(note, known.model_dump_json(indent=1).encode())
-            for other in note.parent.glob(f"*{note.stem}*"):
-                old = time.time() - other.stat().st_mtime > _GRACE_SECONDS
-                if other.name not in (note.name, known.file) and old:
-                    other.unlink(missing_ok=True)
+        replace_file(self._timing_path(provenance), hashlib.sha256(data).digest() + data)
 
     def unusable(self, error: OSError) -> EngineError:
-        """``error`` as what the user is told."""
+        """The error that tells a user what the file system refused, and what to do."""
         full = error.errno in _NO_ROOM - {errno.EROFS}
         return EngineError(
             f"engine store {self.folder}: {'no room left' if full else 'cannot be used'} "
@@ -283,7 +266,7 @@ class Store:
 
     @_clear
     def _prepare(self) -> None:
-        """Make the folder; mark it as a cache unless it holds anything else."""
+        """Make the folder, and mark it as a cache unless it holds other files."""
         for room in _ROOMS:
             (self.folder / room).mkdir(parents=True, exist_ok=True)
         missing = [name for name in _NOTES if not (self.folder / name).exists()]
@@ -295,7 +278,7 @@ class Store:
 
     @contextlib.contextmanager
     def _locked(self, key: str) -> Iterator[None]:
-        """Hold the lock of ``key``; says so where another process holds it for long."""
+        """Hold the lock of ``key``; a long wait for another process is logged."""
         lock = self._acquire(key, timeout=1.0)
         while lock is None:
             logger.info("waiting for another process, which makes engine %s", key[:12])
@@ -307,9 +290,9 @@ class Store:
 
     @_clear
     def _acquire(self, key: str, timeout: float = 0) -> FileLock | None:
-        """The lock of ``key``, held; None where another holds it.
+        """The lock of ``key``, acquired; None where another process holds it.
 
-        Lock files are never removed: who waits for a removed one would not see who made it anew.
+        Lock files are never removed: a process that waits for a removed file would not see its successor.
         """
         lock = FileLock(str(self.folder / "locks" / f"{key}.lock"), thread_local=False)
         try:
@@ -320,7 +303,7 @@ class Store:
 
     @_clear
     def _whole(self, key: str) -> Manifest | None:
-        """The manifest of an entry that is there and whole; a damaged one is removed."""
+        """The manifest of an entry that exists and is whole; a damaged entry is removed."""
         folder = self.folder / "entries" / key
         if not folder.exists():
             return None
@@ -332,7 +315,7 @@ class Store:
         return None
 
     def _make(self, key: str, make: Callable[[Path], None]) -> Manifest:
-        """Fill a temporary folder and rename it into place; nothing is left where that fails."""
+        """Fill a temporary folder and rename it into place; a failure leaves nothing behind."""
         folder = self._begin(key)
         try:
             make(folder)
@@ -346,9 +329,10 @@ class Store:
 
     @_clear
     def _begin(self, key: str) -> Path:
-        """An empty temporary folder; those of processes that died are cleared first.
+        """An empty temporary folder; temporary folders of dead processes are removed first.
 
-        A temporary folder belongs to whoever holds its key's lock: where the lock is free, nobody.
+        A temporary folder belongs to the process that holds the lock of its key. Where the lock is free, the
+        process is dead.
         """
         for left in (self.folder / "temporary").iterdir():
             owner = left.name.partition(".")[0]
@@ -376,7 +360,7 @@ class Store:
 
     @_clear
     def _hold(self, key: str, manifest: Manifest, made: bool) -> Entry:
-        """The entry, marked as used now, and in use by a locked file of its own."""
+        """The entry with the present time as its last use, and with a locked file that marks it as in use."""
         self._users(key)  # clears marks
         use = FileLock(str(self.folder / "locks" / f"{key}.{uuid.uuid4().hex}.use"), thread_local=False)
         use.acquire(timeout=0)
@@ -386,7 +370,7 @@ class Store:
 
     @_clear
     def _evict(self) -> None:
-        """Remove the least recently used entries until all keep the limit; the one just made is in use."""
+        """Remove the least recently used entries until the limit holds; entries in use stay."""
         if self.limit is None:
             return
         entries = []
@@ -402,7 +386,7 @@ class Store:
                 total -= size
 
     def _leave(self, key: str) -> bool:
-        """Remove the entry of ``key`` unless somebody fetches or uses it; says whether it was removed."""
+        """Remove the entry of ``key`` unless it is fetched or in use; returns whether it was removed."""
         lock = self._acquire(key)
         if lock is None:
             return False
@@ -415,7 +399,7 @@ class Store:
             lock.release()
 
     def _users(self, key: str) -> int:
-        """How many entries of ``key`` live, in any process; the marks of dead ones are removed."""
+        """The number of uses of ``key`` in all processes; marks of dead processes are removed."""
         users = 0
         for use in (self.folder / "locks").glob(f"{key}.*.use"):
             lock = FileLock(str(use), thread_local=False)
@@ -429,15 +413,15 @@ class Store:
         return users
 
     def _discard(self, key: str) -> None:
-        """Remove an entry whose lock is held: out of sight by one rename, then for good."""
+        """Remove an entry whose lock is held; it is renamed first, so that no process sees a part of it."""
         left = self.folder / "temporary" / f"{key}.{uuid.uuid4().hex}"
         with contextlib.suppress(FileNotFoundError):
             (self.folder / "entries" / key).rename(left)
             _remove(left)
 
-    def _timing_note(self, provenance: str) -> Path:
+    def _timing_path(self, provenance: str) -> Path:
         name = hashlib.sha256(provenance.encode()).hexdigest()[:32]
-        return self.folder / "timing" / f"{name}.json"
+        return self.folder / "timing" / f"{name}.cache"
 
 
 def default_folder() -> Path:
@@ -471,12 +455,12 @@ logger = logging.getLogger("pytest_int8acc")
 class RemoteStore(Store):
     """A local store that looks in shared storage before it makes an entry, and uploads what it made.
 
-    An entry travels as one ZIP file, so others see it whole or not at all, and the SHA-256 of each file in it
-    is verified. Of two machines that make the same entry the later upload stays. Where shared storage fails,
-    one warning says so. The limit holds for the local store alone, and timing caches stay there.
+    An entry travels as one ZIP file, so other machines see the whole entry or none, and the SHA-256 of each
+    file in it is verified. If two machines make the same entry, the later upload stays. A failure of shared
+    storage is a warning, once. The limit applies to the local store, and timing caches stay there.
 
-    fsspec's ``simplecache`` cannot be the local store: it has no limit, no locks and no digests, and takes a
-    download that was killed half-way for the file.
+    fsspec's ``simplecache`` cannot replace the local store. It has no limit, no locks and no digests, and it
+    takes a download that was killed half-way for the file.
     """
 
     def __init__(self, url: str, folder: Path, limit: int | None = None) -> None:
@@ -487,7 +471,7 @@ class RemoteStore(Store):
             pass
 
     def fetch(self, key: str, make: Callable[[Path], None]) -> Entry:
-        """As :meth:`Store.fetch`; an entry that was downloaded was not ``made``."""
+        """As :meth:`Store.fetch`; a downloaded entry was not ``made``."""
         url, downloaded = f"{self.url}/entries/{key}.zip", False
 
         def download_or_make(folder: Path) -> None:
@@ -508,7 +492,7 @@ class RemoteStore(Store):
 
     @contextmanager
     def _or_local_only(self) -> Iterator[None]:
-        """Go on without shared storage where it fails, and warn once."""
+        """Suppress a failure of shared storage, and warn of the first one."""
         try:
             yield
         except (StorageError, FileNotFoundError) as error:
@@ -518,7 +502,7 @@ class RemoteStore(Store):
 
 
 def _download(url: str, folder: Path) -> bool:
-    """Fill ``folder``; False, and it stays empty, where shared storage has no such entry or a damaged one."""
+    """Fill ``folder``; returns False where shared storage has no such entry, or a damaged one."""
     with TemporaryDirectory(dir=folder) as temporary:
         archive, files = f"{temporary}/archive.zip", Path(temporary, "files")
         try:

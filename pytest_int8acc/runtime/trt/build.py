@@ -483,7 +483,7 @@ def _make(
     provenance = timing_provenance(platform)
     cached = store.timing_cache(provenance) if store is not None and job["timing"] else None
     if cached is not None:
-        shutil.copyfile(cached, job_folder / worker.TIMING)
+        (job_folder / worker.TIMING).write_bytes(cached)
     limit, name = request.options.timeout, f"building {request}"
     outcome = run_worker(
         job, job_folder, platform, limit, name, device=device, stopped=stopped, workers=workers
@@ -496,7 +496,7 @@ def _make(
     meta = {**outcome.answer, "seconds": outcome.seconds - waited}
     (job_folder / worker.META).write_text(json.dumps(meta), encoding="utf-8")
     if store is not None and (job_folder / worker.TIMING).exists():
-        store.publish_timing_cache(provenance, job_folder / worker.TIMING)
+        store.publish_timing_cache(provenance, (job_folder / worker.TIMING).read_bytes())
     for kept_name in _KEPT:
         if (job_folder / kept_name).exists():
             (job_folder / kept_name).replace(folder / kept_name)
