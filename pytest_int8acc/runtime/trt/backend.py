@@ -1,4 +1,4 @@
-"""A case's forms as engines of TensorRT: built or found in the store, run, timed, asked what runs in INT8."""
+"""The backend that builds forms as TensorRT engines, runs and times them, and reads their layers."""
 
 from __future__ import annotations
 
@@ -59,9 +59,11 @@ from pytest_int8acc.spec.models import Case
 from pytest_int8acc.tensors import Feed
 
 logger = logging.getLogger("pytest_int8acc")
-#: Levels that leave kernels out, and TensorRT's own where nobody says one.
-_LEVELS, _USUAL_LEVEL = (1, 0), 3
-#: What it does to an engine to show its tensors.
+#: Optimization levels that leave kernels out, the higher first.
+_LEVELS = (1, 0)
+#: TensorRT's default optimization level.
+_DEFAULT_LEVEL = 3
+#: Notes on how showing inner tensors changes an engine.
 _AS_OUTPUTS = "the tensors are outputs, so less is fused: these are not the engines of the verdict"
 _AS_DEBUG = "tensors that TensorRT leaves unfused, as debug tensors: the engines are those of the verdict"
 
@@ -70,15 +72,15 @@ class TrtBackend:
     """TensorRT: engines are built in child processes and kept in the store.
 
     Args:
-        platform: From ``find_platform``; one that can only build, builds and then says that it cannot run.
-        case: Its ``tensorrt`` section says how to build.
-        settings: The engine store's.
-        builders: What engines are built in, closed by whoever made it; None: some of its own.
+        platform: From ``find_platform``. A platform that can only build raises an error once it has built.
+        case: Its ``tensorrt`` section has the options of the build.
+        settings: The place and the size of the engine store.
+        builders: Child processes, which the caller closes; None starts new ones.
     """
 
     builds_engines = True
     times_engines = True
-    quantizes_implicitly = True  # a platform that cannot says so when it is asked to build
+    quantizes_implicitly = True  # the build raises an error where the platform cannot
     needs_simulation = True
 
     def __init__(
@@ -98,7 +100,7 @@ class TrtBackend:
         self.can_obey = platform.has("layer precisions") and not obey
         own = self._options.builder.get("optimization_level")
         self.other_levels = tuple(
-            level for level in _LEVELS if level < (_USUAL_LEVEL if own is None else own)
+            level for level in _LEVELS if level < (_DEFAULT_LEVEL if own is None else own)
         )
         self._running: dict[Role, TrtEngine] = {}
         self._infos: dict[Role, EngineInfo] = {}
@@ -110,22 +112,22 @@ class TrtBackend:
         self._owns_builders = builders is None
         self._builders = builders or Workers()
         self._folder = tempfile.TemporaryDirectory(prefix="int8acc-", ignore_cleanup_errors=True)
-        # Where nothing is to be kept, engines are while the case lives: a fix is built, and timed later.
+        # Without a store, engines are kept for the case: a fix is built, and timed later.
         temporary = Path(self._folder.name) / "engines"
         kept = not settings.no_cache
         self._store = open_store(settings.cache_dir, settings.cache_size) if kept else Store(temporary)
 
     @property
     def engines(self) -> tuple[EngineInfo, ...]:
-        """The engines made so far, the latest of each role."""
+        """Facts of the engines that were opened, the latest engine of each role."""
         return tuple(self._infos.values())
 
     def check(self, form: Form) -> None:
-        """Refuse what can be seen to be wrong before anything is built.
+        """Raise where a form can be refused before anything is built.
 
         Raises:
-            EngineError: An engine or a calibration cache of the form is not there, or is none; the form is in
-                FP8 or BF16, which this TensorRT or its GPU has not.
+            EngineError: An engine or a calibration cache of the form does not exist or is damaged; or the
+                form is in FP8 or BF16, which this TensorRT or its GPU does not have.
         """
         if isinstance(form, ModelForm) and self._low == "bf16":
             require(self.platform, "BF16")
@@ -137,9 +139,9 @@ class TrtBackend:
             read_content(form.cache)
 
     def begin(self, form: Form, role: Role, inputs: Dataset) -> None:
-        """Build what ``open`` will be asked for beside the next build: on another GPU where there is one.
+        """Start a build in the background, on another GPU than the next build where there are several.
 
-        Builds take turns on a GPU: the only one is left to one builder, so that TensorRT starts once.
+        Builds take turns on a GPU. A single GPU is left to one builder, so that TensorRT starts once.
         """
         alone = len(self.platform.devices) == 1 or (share_of_cores() or os.cpu_count()) == 1
         if alone or isinstance(form, EngineForm):
@@ -149,11 +151,11 @@ class TrtBackend:
         self._begun[role] = request, self._second_builder.submit(self._make, request, device)
 
     def open(self, form: Form, role: Role, inputs: Dataset) -> Engine:
-        """Build a form, or load its engine, and put it on the GPU.
+        """The engine of a form on the GPU, built or loaded.
 
         Raises:
-            MissingBackendError: There is no GPU; the models were built all the same where that is possible.
-            EngineError: It does not build, load or run.
+            MissingBackendError: There is no GPU. The models were built where that is possible.
+            EngineError: The engine does not build or load.
         """
         if role in self._running:
             self._running.pop(role).close()
@@ -169,7 +171,7 @@ class TrtBackend:
             if not self.platform.can_run:
                 return self._unrun(built)
             engine = open_built(built)
-            self._built[role] = built  # keeps the file, which is read again for the layers' times
+            self._built[role] = built  # keeps the file, which is read again to time the layers
             info = EngineInfo(
                 role, form.description, built.seconds, built.stored, built.nbytes, low=self._low
             )
@@ -179,10 +181,10 @@ class TrtBackend:
         return engine
 
     def deployed(self, form: Form) -> tuple[Model, bool]:
-        """The model that the engine of a form is built from; True where flags choose its types, not itself.
+        """The model that an engine is built from, and whether builder flags choose its types.
 
         Raises:
-            EngineError: This TensorRT cannot read it.
+            EngineError: This TensorRT cannot read the model.
         """
         if not isinstance(form, ModelForm):
             by_flags = isinstance(form, ImplicitForm) or not self.platform.strongly_typed
@@ -192,13 +194,13 @@ class TrtBackend:
         return form.showing(fit_model(form.original, self.platform)), True
 
     def measure_latency(self, roles: Sequence[Role], inputs: Dataset) -> None:
-        """Time the engines of these roles in turn on the first batch, for ``engines`` to tell."""
+        """Time the engines of these roles in turn on the first batch; ``engines`` has the result."""
         engines = {role: self._running[role] for role in roles if role in self._running}
         for role, latency in measure_latency(engines, next(inputs.batches()).feed).items():
             self._infos[role] = replace(self._infos[role], latency=latency)
 
     def node_times(self, role: Role, inputs: Dataset) -> dict[str, float]:
-        """ONNX node to its share of its layer's time, in ms; empty where the engine does not name all."""
+        """ONNX node to its share of its layer's time in ms; empty where layers do not name all nodes."""
         if role not in self._running or self._infos[role].untold:  # a golden stands in for the baseline
             return {}
         times = layer_times(self._running[role], next(inputs.batches()).feed)
@@ -209,16 +211,16 @@ class TrtBackend:
         return found
 
     def shows_tensors(self, form: Form) -> bool:
-        """Of engines that are built here."""
+        """True for engines that are built here."""
         return not isinstance(form, EngineForm)
 
     def inner_tensors(
         self, form: Form, role: Role, inputs: Dataset, feed: Feed, requested: Sequence[str]
     ) -> tuple[Feed, str]:
-        """Tensors inside an engine built to show them, and in words what that does to the engine.
+        """Tensors inside an engine that is built to show them, and a note on how that changes the engine.
 
         Raises:
-            EngineError: It does not build, load or run.
+            EngineError: The engine does not build, load or run.
         """
         if isinstance(form, EngineForm):
             return {}, ""
@@ -227,7 +229,7 @@ class TrtBackend:
             return engine.run_all(feed), _AS_DEBUG if debug else _AS_OUTPUTS
 
     def close(self) -> None:
-        """Free all engines; builds that go on are ended."""
+        """Free all engines, and end builds in the background."""
         self._closing.set()
         self._second_builder.shutdown(wait=False)
         if self._owns_builders:
@@ -285,7 +287,7 @@ class TrtBackend:
         )
 
     def _precisions(self, form: ModelForm | ImplicitForm, model: Model) -> dict[str, Precision]:
-        """Nodes of the model that is built which a builder that chooses precisions must hold in one."""
+        """Node to the precision that a builder which chooses precisions must give it."""
         if isinstance(form, ImplicitForm):
             return dict(form.held)
         held: dict[str, Precision] = dict.fromkeys(form.in_fp32, "fp32")
@@ -299,7 +301,7 @@ class TrtBackend:
         return self._seen
 
     def _implicit(self, form: ImplicitForm, model: Model) -> Implicit:
-        """Where the calibrator's ranges come from: a cache that fits, or the data."""
+        """The source of the calibrator's ranges: a cache that fits, or the calibration data."""
         wish = None if form.samples is None else calibrate_on(form.samples, form.algorithm)
         if form.cache is None or (wish is not None and not form.cache.exists()):
             assert wish is not None  # the spec demands one of both
@@ -311,7 +313,7 @@ class TrtBackend:
         return Implicit(wish.algorithm, content)
 
     def _keep_cache(self, form: ImplicitForm, implicit: Implicit, model: Model, built: Built) -> None:
-        """Write what the calibrator found where the spec wants it, or beside the engine's other files."""
+        """Write the calibrator's cache to the file that the spec names, or into the case's folder."""
         content = implicit.cache or built.calibration
         if content is None:
             return
@@ -324,7 +326,7 @@ class TrtBackend:
         self.calibration_cache.write_bytes(content)
 
     def _unrun(self, built: Built) -> Engine:
-        """The stand-in of an engine that cannot run; raises once baseline and candidate have been built."""
+        """A stand-in for an engine that cannot run here; raises once the candidate has been built, too."""
         layers = len(built.network)
         logger.info("%s: %s builds it, %d layers", built.name, self.platform.name, layers)
         if built.role == Role.BASELINE:
@@ -336,7 +338,7 @@ class TrtBackend:
 
 
 class _Unrun:
-    """An engine that was built and cannot run."""
+    """An engine that was built and cannot run here."""
 
     def __init__(self, built: Built) -> None:
         self.description = built.platform.description
@@ -359,13 +361,13 @@ def _options(case: Case) -> BuildOptions:
 
 
 def _flags(form: Form) -> frozenset[Flag]:
-    """What a builder that chooses precisions may choose."""
+    """The precisions that a builder which chooses precisions may choose."""
     flags: list[Flag] = ["fp16"] if form.half else []
     return frozenset([*flags, "int8"] if isinstance(form, ImplicitForm) or is_qdq(form.model) else flags)
 
 
 def _tells(info: EngineInfo, text: str, model: Model) -> EngineInfo:
-    """``info`` with what the inspector's ``text`` says of the layers; as it is where that is empty."""
+    """``info`` with the layers of the inspector's ``text``; unchanged where the text is empty."""
     if not text:
         return info
     layers = read_layers(text, [node.name for node in model.graph.node])

@@ -1,8 +1,9 @@
-"""Implicit quantization's calibration cache: what it belongs to, and whether it fits.
+"""Calibration caches of implicit quantization, and whether a cache belongs to a model.
 
-TensorRT loads any cache without a word and leaves the tensors that it does not name to themselves: one left
-from another model cost 5 dB when it was measured. So a cache is tied by a small JSON beside it to the model,
-the data, the algorithm and the TensorRT version that it came from, and its names must be the network's.
+TensorRT loads any cache without a warning, and chooses no range for a tensor that the cache does not name. A
+cache of another model cost 5 dB in a measurement. So a small JSON file next to the cache, the sidecar,
+records the model, the data, the algorithm and the TensorRT version of the cache, and the cache may name
+tensors of the network only.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ if TYPE_CHECKING:
     from pytest_int8acc.data import Dataset
 
 
-#: A cache's first line ends in this, by algorithm; TensorRT ignores a cache of another one.
+#: Algorithm to the end of a cache's first line. TensorRT ignores a cache of another algorithm.
 HEADERS: dict[Algorithm, str] = {
     "entropy2": "EntropyCalibration2",
     "entropy": "EntropyCalibration",
@@ -38,28 +39,28 @@ HEADERS: dict[Algorithm, str] = {
     "legacy": "LegacyCalibration",
 }
 _HEADER = re.compile(r"TRT-([^\s-]+)-(\S+)")
-#: The legacy calibrator begins with its parameters, doubles in hex.
+#: The first line of a cache of the legacy calibrator has its parameters, doubles in hex.
 _LEGACY = re.compile(r"\d+ [0-9a-f]{16} [0-9a-f]{16}")
-#: Names that TensorRT makes up for tensors without one.
+#: Names that TensorRT gives to tensors without a name.
 _UNNAMED = re.compile(r"\(Unnamed (?:Layer|ITensor)\*")
 _SIDECAR = ".int8acc.json"
 
 
 @dataclass(frozen=True, eq=False)
 class Implicit:
-    """Where TensorRT's own calibrator takes its ranges from."""
+    """The source of the ranges of TensorRT's own calibrator."""
 
     algorithm: Algorithm = "entropy2"
     cache: bytes | None = None
-    """A calibration cache; TensorRT then runs no data."""
+    """The content of a calibration cache, with which TensorRT runs no data; None calibrates."""
     feeds: Iterable[Feed] = field(default=())
-    """Calibration batches in FP32, iterated only where an engine is built without a cache."""
+    """Calibration batches in FP32; they are read only where an engine is built without a cache."""
     data: str = ""
-    """Digest of the calibration data, which stands for ``feeds`` in an engine's fingerprint."""
+    """Digest of the calibration data, for the key of the engine."""
 
 
 def calibrate_on(dataset: Dataset, algorithm: Algorithm) -> Implicit:
-    """Calibration over ``dataset``; reads it once where its digest is not known yet.
+    """Calibration on ``dataset``; reads it once where its digest is not known yet.
 
     Raises:
         DataError: The samples cannot be read.
@@ -68,7 +69,7 @@ def calibrate_on(dataset: Dataset, algorithm: Algorithm) -> Implicit:
 
 
 class _Feeds:
-    """The feeds of a dataset, as often as wanted."""
+    """The feeds of a dataset; may be iterated again and again."""
 
     def __init__(self, dataset: Dataset) -> None:
         self._dataset = dataset
@@ -79,24 +80,24 @@ class _Feeds:
 
 @dataclass(frozen=True)
 class Provenance:
-    """What a calibration cache came from."""
+    """What a calibration cache was made from."""
 
     model: str
     """Digest, from :func:`model_digest`."""
     data: str
     algorithm: str
     tensorrt: str
-    """Major, minor and patch: caches are not portable between releases."""
+    """Major, minor and patch, since caches are not portable between releases."""
 
     @classmethod
     def of(cls, model: Model, implicit: Implicit, platform: Platform) -> Provenance:
-        """Of a cache that calibrating ``model`` here would give."""
+        """The provenance of a cache that a calibration of ``model`` here would make."""
         version = ".".join(map(str, platform.version[:3]))
         return cls(model_digest(model), implicit.data, implicit.algorithm, version)
 
 
 def model_digest(model: Model) -> str:
-    """BLAKE2b of the graph and all weights, in hex; the model's file name has no part in it."""
+    """BLAKE2b of the graph and all weights, in hex; the name of the model's file does not count."""
     found = hashlib.blake2b(model.proto.SerializeToString(deterministic=True), digest_size=20)
     for name in sorted(model.weights):
         array = model.weights[name]
@@ -106,19 +107,19 @@ def model_digest(model: Model) -> str:
 
 
 def tensor_names(model: Model) -> set[str]:
-    """Every tensor of the model that a calibration cache may name."""
+    """The names of all tensors of the model, which a calibration cache may name."""
     names = {value.name for value in model.graph.input}
     names |= {tensor.name for tensor in all_initializers(model.graph)}
     return names | {name for node in all_nodes(model.graph) for name in node.output}
 
 
 def sidecar_path(cache: Path) -> Path:
-    """Where the provenance of ``cache`` is kept."""
+    """The path of the sidecar of ``cache``."""
     return cache.with_name(cache.name + _SIDECAR)
 
 
 def write_cache(cache: Path, content: bytes, provenance: Provenance) -> None:
-    """Write a calibration cache and its sidecar, each whole or not at all.
+    """Write a calibration cache and its sidecar, each atomically.
 
     Raises:
         EngineError: They cannot be written.
@@ -132,15 +133,16 @@ def write_cache(cache: Path, content: bytes, provenance: Provenance) -> None:
 
 
 def read_cache(cache: Path, expected_origin: Provenance, names: Collection[str]) -> tuple[bytes, str]:
-    """The content of a calibration cache that fits, and a note on it; empty where nothing need be said.
+    """The content of a calibration cache that fits, and a note for the reader, which may be empty.
 
     Args:
         cache: A calibration cache.
-        expected_origin: What it must have come from; data of the empty digest are any data.
+        expected_origin: The provenance that the cache must have; an empty digest of the data accepts any
+            data.
         names: Tensors of the model, from :func:`tensor_names`.
 
     Raises:
-        EngineError: It cannot be read, or does not fit; says why.
+        EngineError: The cache cannot be read, or does not fit; the message says why.
     """
     content = read_content(cache)
     check_names(content, str(cache), expected_origin.algorithm, names)
@@ -148,7 +150,7 @@ def read_cache(cache: Path, expected_origin: Provenance, names: Collection[str])
 
 
 def read_content(cache: Path) -> bytes:
-    """The bytes of a calibration cache; EngineError where there is none."""
+    """The bytes of a calibration cache; raises EngineError where it cannot be read."""
     try:
         return readable(cache).read_bytes()
     except OSError as error:
@@ -158,10 +160,10 @@ def read_content(cache: Path) -> bytes:
 
 
 def check_sidecar(cache: Path, content: bytes, expected_origin: Provenance) -> str:
-    """A note where nothing proves what ``cache`` came from; empty where its sidecar does.
+    """A note where ``cache`` has no sidecar to prove its provenance; empty where the sidecar proves it.
 
     Raises:
-        EngineError: The sidecar cannot be read, or tells of another origin.
+        EngineError: The sidecar cannot be read, or has another provenance.
     """
     path = sidecar_path(cache)
     try:
@@ -190,12 +192,9 @@ def check_sidecar(cache: Path, content: bytes, expected_origin: Provenance) -> s
 
 
 def check_names(content: bytes, where: str, algorithm: str, names: Collection[str]) -> None:
-    """Do nothing where a cache is of ``algorithm`` and names tensors among ``names`` only.
+    """Raise EngineError unless a cache is of ``algorithm``, and names tensors among ``names`` only.
 
-    Names that TensorRT made up cannot be checked and are passed over.
-
-    Raises:
-        EngineError: It is no cache, of another algorithm, or of another model.
+    Names that TensorRT gave to unnamed tensors cannot be checked and are ignored.
     """
     lines = content.decode("utf-8", errors="replace").splitlines()
     check_header(lines[0] if lines else "", where, algorithm)
@@ -211,11 +210,7 @@ def check_names(content: bytes, where: str, algorithm: str, names: Collection[st
 
 
 def check_header(line: str, where: str, algorithm: str) -> None:
-    """Do nothing where ``line``, a cache's first, is of ``algorithm``.
-
-    Raises:
-        EngineError: It is no cache's, or of another algorithm.
-    """
+    """Raise EngineError unless ``line``, the first line of a cache, names ``algorithm``."""
     known = named_algorithm(line)
     if not known:
         raise EngineError(
@@ -229,17 +224,20 @@ def check_header(line: str, where: str, algorithm: str) -> None:
 
 
 def algorithm_of(cache: Path) -> Algorithm:
-    """The algorithm that a calibration cache's first line names; entropy2 where it names none that is known.
+    """The algorithm that the first line of a cache names; entropy2 where it names no known algorithm.
 
     Raises:
-        EngineError: It cannot be read.
+        EngineError: The cache cannot be read.
     """
     first = read_content(cache).decode("utf-8", errors="replace").partition("\n")[0]
     return next((name for name in HEADERS if name == named_algorithm(first)), "entropy2")
 
 
 def named_algorithm(line: str) -> str:
-    """What a cache's first line names, as TensorRT spells it where it is not known; empty for other lines."""
+    """The algorithm that the first line of a cache names; empty where the line is no first line of a cache.
+
+    An unknown algorithm is returned in TensorRT's spelling.
+    """
     if _LEGACY.fullmatch(line.strip()):
         return "legacy"
     header = _HEADER.fullmatch(line.strip())

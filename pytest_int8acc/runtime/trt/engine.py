@@ -1,4 +1,9 @@
-"""A built engine ready to run, on Polygraphy's runner."""
+"""A built engine on the GPU, run by Polygraphy; and the header of an engine file.
+
+The layout of the header is trtexec's (samples/common/sampleEngines.cpp, ``printPlanVersion``, since 8.6): a
+tag of four bytes, a header version (0), and TensorRT's version in bytes 24 to 27. TensorRT-RTX has another
+tag, and the size of the file in bytes 16 to 23.
+"""
 
 from __future__ import annotations
 
@@ -32,11 +37,11 @@ _HEADER = 28
 
 @dataclass(frozen=True)
 class PlanHeader:
-    """What a plan file says of itself."""
+    """The header of an engine file."""
 
     flavor: Flavor
     version: tuple[int, ...] | None
-    """Major, minor, patch, build; None in a header of another layout."""
+    """Major, minor, patch and build; None in a header of another layout."""
 
     def __str__(self) -> str:
         name = "TensorRT-RTX" if self.flavor == "rtx" else "TensorRT"
@@ -44,10 +49,10 @@ class PlanHeader:
 
 
 def read_header(path: Path) -> PlanHeader:
-    """Read what ``path`` says of itself.
+    """The header of the engine file ``path``.
 
     Raises:
-        EngineError: It cannot be read, or is no engine of TensorRT 8.6 or later.
+        EngineError: The file cannot be read, or is no engine of TensorRT 8.6 or later.
     """
     try:
         with readable(path).open("rb") as stream:
@@ -69,7 +74,7 @@ def read_header(path: Path) -> PlanHeader:
 
 
 def _guess(head: bytes) -> str:
-    """What else the file may be."""
+    """What a file that is no engine may be, in words."""
     if not head:
         return "the file is empty"
     if head.startswith(b"version https://git-lfs"):
@@ -80,10 +85,10 @@ def _guess(head: bytes) -> str:
 
 
 def backend(platform: Platform) -> Any:
-    """``polygraphy.backend.trt`` on the platform's TensorRT.
+    """The module ``polygraphy.backend.trt``, which uses the platform's TensorRT.
 
     Raises:
-        EngineError: Polygraphy serves the other of TensorRT and TensorRT-RTX in this process already.
+        EngineError: Polygraphy already uses the other one of TensorRT and TensorRT-RTX in this process.
     """
     config: Any = importlib.import_module("polygraphy.config")
     if bool(config.USE_TENSORRT_RTX) != platform.is_rtx:
@@ -98,7 +103,7 @@ def backend(platform: Platform) -> Any:
 
 
 def tensorrt(platform: Platform) -> Any:
-    """The ``tensorrt`` or ``tensorrt_rtx`` module."""
+    """The module ``tensorrt`` or ``tensorrt_rtx``."""
     return importlib.import_module("tensorrt_rtx" if platform.is_rtx else "tensorrt")
 
 
@@ -107,8 +112,8 @@ def speaking_of(what: str) -> Iterator[None]:
     """Keep Polygraphy's and TensorRT's messages off the terminal; turn what they raise into EngineErrors.
 
     Raises:
-        EngineError: ``what`` went wrong; says what TensorRT said.
-        KeyboardInterrupt: At the end, where the user wants to interrupt meanwhile.
+        EngineError: ``what`` went wrong, with TensorRT's message.
+        KeyboardInterrupt: At the end, where the user pressed Ctrl-C meanwhile.
     """
     from polygraphy.exception import PolygraphyException
     from polygraphy.logger import G_LOGGER
@@ -131,7 +136,7 @@ def speaking_of(what: str) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _interrupts_held() -> Iterator[None]:
-    """Pass Ctrl-C on at the end: raised while TensorRT calls back, as to log, it would be swallowed."""
+    """Delay Ctrl-C to the end of the block, since TensorRT swallows errors of its callbacks."""
     other = threading.current_thread() is not threading.main_thread()  # is not interrupted
     if other or signal.getsignal(signal.SIGINT) is None:  # or by a handler that is not Python's
         yield
@@ -146,7 +151,7 @@ def _interrupts_held() -> Iterator[None]:
             signal.raise_signal(signal.SIGINT)
 
 
-#: TensorRT's names of element types, and NumPy's.
+#: TensorRT's name of an element type to NumPy's.
 _DTYPES = {
     "FLOAT": "float32",
     "HALF": "float16",
@@ -159,24 +164,24 @@ _DTYPES = {
 
 
 class TrtEngine:
-    """One engine on the GPU, kept there until :meth:`close`.
+    """One engine on the GPU, which holds it until :meth:`close`.
 
-    Where the model says INT64 and the engine INT32, as TensorRT below 10 makes it, values are converted both
-    ways, and one that INT32 cannot hold is an error; no other type is converted.
+    TensorRT below 10 makes INT32 of the model's INT64. Such values are converted both ways, and a value that
+    INT32 cannot hold is an error. No other type is converted.
 
     Args:
         path: The engine file.
-        platform: The TensorRT it was built by, here with a GPU.
+        platform: The TensorRT that built the engine, with a GPU.
         name: For messages.
-        inputs: What it takes, as the model says.
-        outputs: What it gives, as the model says.
+        inputs: The inputs of the model.
+        outputs: The outputs of the model.
         profiles: Input to smallest, usual and largest shape.
-        plugins: Libraries that it needs.
-        layers: The inspector's JSON, if known.
+        plugins: Libraries that the engine needs.
+        layers: The inspector's JSON; empty where it is not known.
 
     Raises:
         MissingBackendError: There is no GPU.
-        EngineError: TensorRT cannot load it, or it takes or gives other tensors.
+        EngineError: TensorRT cannot load the engine, or the engine has other inputs or outputs.
     """
 
     def __init__(
@@ -209,13 +214,13 @@ class TrtEngine:
         self._dtypes = {n: _dtype(self.engine.get_tensor_dtype(n).name) for n in self._names()}
 
     def __call__(self, feed: Feed) -> Feed:
-        """Run once.
+        """The outputs of one run.
 
         Args:
             feed: One array per input, of the model's dtype, within the engine's profile.
 
         Returns:
-            One array per output of the model, of the model's dtype, free to keep.
+            One array per output of the model, of the model's dtype. The engine does not write to them again.
 
         Raises:
             EngineError: The feed does not fit, or TensorRT fails.
@@ -224,14 +229,14 @@ class TrtEngine:
         return {o.name: _to_model(self.name, o, found[o.name]) for o in self.outputs}
 
     def run_all(self, feed: Feed) -> Feed:
-        """As a call, with every tensor marked as an output or a debug tensor, of the engine's dtype."""
+        """All outputs and debug tensors of one run, of the engine's dtypes."""
         arrays = self.adapted(feed)
         with speaking_of(f"{self.name}: {self.platform.name} cannot run it"):
             found = self.runner.infer(arrays, check_inputs=False)
             return {name: np.array(array) for name, array in found.items()}
 
     def close(self) -> None:
-        """Free its memory on the GPU; the engine cannot be used again."""
+        """Free the engine's memory on the GPU; it cannot be used again."""
         if self.runner is not None:
             with speaking_of(f"{self.name}: cannot be closed"):
                 self.runner.deactivate()
@@ -242,14 +247,14 @@ class TrtEngine:
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Free its memory."""
+        """Free the engine's memory."""
         self.close()
 
     def _names(self) -> list[str]:
         return [self.engine.get_tensor_name(i) for i in range(self.engine.num_io_tensors)]
 
     def adapted(self, feed: Feed) -> Feed:
-        """The feed in the engine's dtypes; raises EngineError where it does not fit."""
+        """The feed in the engine's dtypes; raises EngineError where it does not fit the engine."""
         if any(tensor.name not in feed for tensor in self.inputs):
             check_names(self.name, feed, self.inputs)
         arrays = {}
@@ -266,7 +271,7 @@ class TrtEngine:
 
 
 def open_built(built: Built) -> TrtEngine:
-    """The engine that a build made, on the GPU; raises as :class:`TrtEngine`."""
+    """The engine of a build on the GPU; raises the errors of :class:`TrtEngine`."""
     return TrtEngine(
         built.engine,
         built.platform,
@@ -289,19 +294,20 @@ def open_engine(
 ) -> TrtEngine:
     """An engine that somebody else built.
 
-    Its header is read first; a child process then loads it, since a damaged engine may end the process.
+    The header is read first. Then a child process loads the engine, since a damaged engine may crash the
+    process.
 
     Args:
-        path: Its file.
+        path: The engine file.
         platform: From ``find_platform``.
-        inputs: What it must take: the case's model's inputs.
-        outputs: What it must give.
+        inputs: The inputs that the engine must have, those of the case's model.
+        outputs: The outputs that it must have.
         options: Plugins and the time limit.
-        inner: Those of the outputs that are none of the model's, but named by criteria.
+        inner: Outputs that are inner tensors of the model, and named by criteria.
 
     Raises:
         MissingBackendError: There is no GPU.
-        EngineError: It is no engine, one of another TensorRT or GPU, or takes or gives other tensors.
+        EngineError: It is no engine, or an engine of another TensorRT or GPU, or has other inputs or outputs.
     """
     options, header = options or BuildOptions(), read_header(path)
     if header.flavor != platform.flavor:
@@ -331,7 +337,7 @@ def open_engine(
 def _examine(
     path: Path, platform: Platform, header: PlanHeader, options: BuildOptions
 ) -> tuple[list[dict[str, Any]], str]:
-    """Inputs and outputs of the engine at ``path``, and the inspector's JSON, found by a child."""
+    """Inputs and outputs of the engine at ``path``, and the inspector's JSON, read by a child process."""
     with tempfile.TemporaryDirectory(prefix="int8acc-", ignore_cleanup_errors=True) as name:
         folder = Path(name)
         plugins = [str(plugin.resolve()) for plugin in options.plugins]
@@ -345,7 +351,7 @@ def _examine(
 
 
 def _why(header: PlanHeader, platform: Platform, log: str, problem: str) -> str:
-    """Version first, then the GPU: TensorRT's own words on both are long and vary."""
+    """Why an engine does not load: another version or GPU is said plainly, since TensorRT's messages vary."""
     if header.version is not None and header.version[:3] != platform.version[:3]:
         return f"it was built by {header}; engines run on the version that built them, so build it again"
     if "compute" in log and ("incompatible" in log or "expecting" in log):
@@ -365,7 +371,7 @@ def _profiles(tensors: Sequence[Mapping[str, Any]]) -> dict[str, Range]:
 def _check_tensors(
     path: Path, tensors: Sequence[Mapping[str, Any]], is_input: bool, of_model: Sequence[TensorInfo]
 ) -> None:
-    """Raise EngineError where an engine takes or gives other tensors than ``of_model``."""
+    """Raise EngineError where an engine has other inputs or outputs than the model."""
     what = "inputs" if is_input else "outputs"
     found = {
         t["name"]: TensorInfo(t["name"], _dtype(t["dtype"]), tuple(None if d < 0 else d for d in t["shape"]))
@@ -391,12 +397,12 @@ def _check_tensors(
 
 
 def _is_narrowed(engine: np.dtype[Any], model: np.dtype[Any]) -> bool:
-    """True for INT32 in an engine where its model says INT64: TensorRT below 10 has no INT64."""
+    """Whether the engine has INT32 where the model has INT64: TensorRT below 10 has no INT64."""
     return engine == np.dtype(np.int32) and model == np.dtype(np.int64)
 
 
 def _dtype(name: str) -> np.dtype[Any]:
-    """NumPy's dtype of a TensorRT one; EngineError for those that NumPy lacks."""
+    """NumPy's dtype for TensorRT's name of a type; raises EngineError where NumPy has none."""
     if name not in _DTYPES:
         raise EngineError(f"inputs and outputs of type {name} are not supported; keep them in FP32 or FP16")
     return np.dtype(_DTYPES[name])

@@ -1,4 +1,4 @@
-"""How long engines take on the device: CUDA events around execution, the engines in turn, copies left out."""
+"""Times of engines on the device: CUDA events around each execution, engines in turn, without copies."""
 
 from __future__ import annotations
 
@@ -18,8 +18,9 @@ from pytest_int8acc.tensors import Feed
 
 logger = logging.getLogger("pytest_int8acc")
 
-#: Rounds before timing begins, and at least so many seconds: a GPU raises its clock slowly.
+#: Minimum number of rounds, and of seconds, before timing begins: a GPU raises its clock slowly.
 WARM_UP_ROUNDS, WARM_UP_SECONDS = 10, 0.5
+#: Minimum number of timed executions of each engine.
 LEAST_RUNS = 20
 _Name = TypeVar("_Name", bound=str)
 
@@ -27,15 +28,16 @@ _Name = TypeVar("_Name", bound=str)
 def measure_latency(
     engines: Mapping[_Name, TrtEngine], feed: Feed, *, seconds: float = 1.0, runs: int | None = None
 ) -> dict[_Name, Latency]:
-    """Time one execution of each engine, taking turns, so that clock and temperature are alike for all.
+    """The latency of each engine; the engines run in turn, so that clock and temperature are alike for all.
 
-    Nothing of this plugin builds or is timed on the GPU meanwhile, in whatever process.
+    No other process of this plugin builds or times engines on the GPU meanwhile.
 
     Args:
         engines: Engines by role; all take ``feed``.
-        feed: Copied to the device once.
-        seconds: How long to measure all of them together; at least ``LEAST_RUNS`` of each.
-        runs: So many of each instead.
+        feed: The inputs, which are copied to the device once.
+        seconds: Minimum duration of all measurements together; each engine runs ``LEAST_RUNS`` times at
+            least.
+        runs: The number of executions of each engine, in place of ``seconds``.
 
     Returns:
         Median, 10th and 90th percentile per role, in ms.
@@ -58,7 +60,7 @@ def measure_latency(
 
 
 def _in_turn(timers: Mapping[_Name, _Timer], seconds: float, runs: int | None) -> dict[_Name, list[float]]:
-    """Milliseconds of each engine's executions, after a warm-up."""
+    """The times of each engine's executions in ms, after a warm-up."""
     times: dict[_Name, list[float]] = {role: [] for role in timers}
     _warm_up(timers.values())
     started = time.monotonic()
@@ -73,12 +75,12 @@ def _in_turn(timers: Mapping[_Name, _Timer], seconds: float, runs: int | None) -
 
 
 def layer_times(engine: TrtEngine, feed: Feed) -> dict[str, float]:
-    """Median time of each layer in ms, by TensorRT's profiler; their sum exceeds the engine's own time.
+    """The median time of each layer in ms by TensorRT's profiler; the sum exceeds the engine's time.
 
     Args:
-        engine: The engine, whose file is loaded once more: a profiler cannot be taken off a context again,
-            and one profile of shapes serves one context.
-        feed: One feed.
+        engine: The engine. Its file is loaded once more, since a profiler cannot be removed from a context,
+            and a profile of shapes serves one context.
+        feed: The inputs.
 
     Raises:
         EngineError: TensorRT fails.
@@ -111,13 +113,13 @@ def layer_times(engine: TrtEngine, feed: Feed) -> dict[str, float]:
 
 
 def summarize(times: list[float]) -> Latency:
-    """Median and percentiles of times in ms."""
+    """The median and the 10th and 90th percentiles of times in ms."""
     low, median, high = np.percentile(np.asarray(times), [10, 50, 90])
     return Latency(float(median), float(low), float(high), len(times))
 
 
 class _Timer:
-    """Two CUDA events around one execution on the engine's stream."""
+    """Times executions of an engine by two CUDA events on its stream."""
 
     def __init__(self, engine: TrtEngine) -> None:
         from polygraphy.cuda import wrapper
@@ -131,7 +133,7 @@ class _Timer:
         self._check(self._cuda.cudaEventCreate(ctypes.byref(self._stop)))
 
     def run(self) -> float:
-        """Milliseconds of one execution."""
+        """The time of one execution in ms."""
         self._check(self._cuda.cudaEventRecord(self._start, self._stream))
         if not self._runner.context.execute_async_v3(self._stream.value):
             raise EngineError(f"{self._name}: an execution failed while its time was taken")
