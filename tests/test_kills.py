@@ -19,6 +19,7 @@ from pytest_int8acc.goldens.array_goldens import ArrayGoldens
 from pytest_int8acc.graph.network import Plan
 from pytest_int8acc.init import write_spec
 from pytest_int8acc.report.folder import merge_folders, write_folder
+from pytest_int8acc.report.json import Report
 from pytest_int8acc.runtime.store import Entry, Store
 from pytest_int8acc.runtime.trt.calibration import Provenance, write_cache
 
@@ -60,7 +61,7 @@ def test_files_of_a_fix(tmp_path: Path) -> None:
 
 def test_reports(tmp_path: Path) -> None:
     reports = [report(entry(None, verdict="skipped")), full_report()]
-    for found in states(tmp_path, lambda i: write_folder(tmp_path, reports[i]), LEAST["report"]):
+    for found in states(tmp_path, lambda i: write_folder(tmp_path, Report(reports[i], {})), LEAST["report"]):
         assert len(json.loads(found["report.json"])["cases"]) in [len(r["cases"]) for r in reports]
         assert found["report.html"].rstrip().endswith(b"</html>")
 
@@ -70,7 +71,7 @@ def test_merged_reports(tmp_path: Path) -> None:
     shards = [tmp_path / "one", tmp_path / "two"]
     for number, shard in enumerate(shards):
         case = entry(None, verdict="passed", written=("c/plan.yaml", "c/fixed.onnx"))
-        write_folder(shard, report(case))
+        write_folder(shard, Report(report(case), {}))
         (shard / "c").mkdir()
         for name in ("plan.yaml", "fixed.onnx"):
             (shard / "c" / name).write_text(f"{name} of {number}")

@@ -25,9 +25,9 @@ from pytest_int8acc.errors import (
 from pytest_int8acc.names import shown
 from pytest_int8acc.plugin.progress import watching
 from pytest_int8acc.plugin.reporting import MISSED, RECORDED, golden_folder, spec_stem
-from pytest_int8acc.report.answer import failure_line
 from pytest_int8acc.report.plain import for_people, properties
-from pytest_int8acc.report.text import acceptances, failure
+from pytest_int8acc.report.text import failure
+from pytest_int8acc.report.view import CaseView, acceptances
 from pytest_int8acc.results import CaseResult
 from pytest_int8acc.settings import SETTINGS, Settings, resolve
 
@@ -76,7 +76,7 @@ class AccuracyError(AssertionError):
     """INT8 misses a case's criteria."""
 
     def __init__(self, result: CaseResult) -> None:
-        super().__init__(failure_line(result))
+        super().__init__(CaseView(result).failure_line)
         self.result = result
 
 

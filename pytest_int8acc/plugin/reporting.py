@@ -7,13 +7,17 @@ import os
 from collections.abc import Generator, Iterator, Sequence
 from datetime import datetime, timezone
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from pytest_int8acc.errors import Int8accError, installed
 from pytest_int8acc.names import is_url, shown, shown_lines, wrapped
 from pytest_int8acc.settings import SUFFIXES
+
+if TYPE_CHECKING:
+    from pytest_int8acc.report.json import Report
+    from pytest_int8acc.results import CaseResult
 
 #: What the report of a case carries whose scores miss their limits.
 MISSED = "int8acc.missed"
@@ -124,7 +128,7 @@ def write_reports(terminalreporter: pytest.TerminalReporter, folder: Path | None
         return [*lines, (f"int8acc: {folder}: cannot be written: {_why(error)}", True)]
 
 
-def _summarize(report: dict[str, Any]) -> list[Line]:
+def _summarize(report: Report) -> list[Line]:
     path = os.environ.get(_STEP_SUMMARY)
     if not path:
         return []
@@ -141,18 +145,27 @@ def _named(lines: Sequence[str]) -> list[Line]:
     return [(f"int8acc: {line}", False) for line in lines]
 
 
-def gather(terminalreporter: pytest.TerminalReporter, folder: Path | None) -> dict[str, Any]:
-    """The report of this session, as plain types."""
-    from pytest_int8acc.report.json import one_per_case, report_of
+def gather(terminalreporter: pytest.TerminalReporter, folder: Path | None) -> Report:
+    """The report of this session."""
+    from pytest_int8acc.report.json import located, one_per_case, report_of
+    from pytest_int8acc.report.plain import restore
 
-    entries = [_entry(verdict, report, folder) for verdict, report in case_reports(terminalreporter)]
+    entries = []
+    results = {}
+    for verdict, report in case_reports(terminalreporter):
+        result = None
+        details = dict(report.user_properties).get("int8acc.details")
+        if details is not None:
+            result = located(restore(json.loads(str(details))), folder)
+            results[nodeid_of(report)] = result
+        entries.append(_entry(verdict, report, result))
     errors = {
         nodeid_of(report): _whole(report, "")
         for report in terminalreporter.getreports("error")
         if isinstance(report, pytest.CollectReport) and report.nodeid.endswith(SUFFIXES)
     }
     listed = [{"nodeid": nodeid, "message": text} for nodeid, text in sorted(errors.items())]
-    return report_of(one_per_case(entries), listed, tool=tool(), finished=_iso(None))
+    return report_of(one_per_case(entries), listed, results, tool=tool(), finished=_iso(None))
 
 
 def tool() -> dict[str, str]:
@@ -161,12 +174,10 @@ def tool() -> dict[str, str]:
     return {"name": name, "version": installed([name]).get(name, "unknown")}
 
 
-def _entry(verdict: str, report: pytest.TestReport, folder: Path | None) -> dict[str, Any]:
+def _entry(verdict: str, report: pytest.TestReport, result: CaseResult | None) -> dict[str, Any]:
     from pytest_int8acc.report.json import case_entry
-    from pytest_int8acc.report.plain import restore
 
     properties = dict(report.user_properties)
-    details = properties.get("int8acc.details")
     first = first_line(report)
     whole = verdict in ("failed", "error") and not missed(report)
     message = _whole(report, first) if whole else first
@@ -177,8 +188,7 @@ def _entry(verdict: str, report: pytest.TestReport, folder: Path | None) -> dict
     }
     if "int8acc.settings" in properties:
         more["settings"] = str(properties["int8acc.settings"])
-    result = None if details is None else restore(json.loads(str(details)))
-    return case_entry(nodeid_of(report), verdict, report.duration, result, folder, **more)
+    return case_entry(nodeid_of(report), verdict, report.duration, result, **more)
 
 
 def _iso(seconds: float | None) -> str:
@@ -242,7 +252,7 @@ def merge(config: pytest.Config, folders: Sequence[str], out: Path | None) -> in
         ) from None
     finding_lines = [line for line, _ in (*_summarize(report), *_named(written))]
     print(*map(shown, (*merged_lines(report), *finding_lines)), sep="\n")
-    bad = report["errors"] or any(case["verdict"] in ("failed", "error") for case in report["cases"])
+    bad = report.errors or any(case["verdict"] in ("failed", "error") for case in report.cases)
     return pytest.ExitCode.TESTS_FAILED if bad else pytest.ExitCode.OK
 
 

@@ -89,13 +89,13 @@ def _failure(report: pytest.TestReport, text: str, config: pytest.Config, width:
     properties = dict(report.user_properties)
     if not missed(report) or "int8acc.details" not in properties:
         return Failure(text, _wrapped_lines(text, width), reprcrash=Crash(first_line(report)))
-    from pytest_int8acc.report.answer import brief_misses
     from pytest_int8acc.report.plain import restore
     from pytest_int8acc.report.text import failure
+    from pytest_int8acc.report.view import CaseView
 
     result = restore(json.loads(str(properties["int8acc.details"])))
     room = width - len(f"FAILED {_from_here(nodeid_of(report), config)} - ")
-    messages = list(brief_misses(result))
+    messages = list(CaseView(result).brief_misses())
     message = next((m for m in messages if len(m) <= room), messages[0])
     lines = failure(result, verbosity, width).split("\n")
     return Failure(text, lines, reprcrash=Crash(messages[0] if verbosity >= 2 else message))

@@ -3,20 +3,49 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from pytest_int8acc.report.words import count, number
 from pytest_int8acc.results import CaseResult, EngineInfo, Latency, Role
 
 
-def engine_lines(engines: Sequence[EngineInfo], low_format: str, verbosity: int = 0) -> list[str]:
-    """Returns a line for each quantized engine; with ``verbosity`` 2 for the baseline's, too."""
+@dataclass(frozen=True)
+class EngineView:
+    """One engine, as text."""
+
+    engine: EngineInfo
+    role: str
+    """The format of the case stands for the role of its own engine."""
+    in_format: str
+    """Like ``45 of 54``: the layers with weights that run in the format."""
+    time: str
+    """The median of one execution, and its 10th to 90th percentile; empty where not timed."""
+    size: str
+    built: str
+    """How long the build took, or that the engine came from the store."""
+    line: str
+    """All of it in a line."""
+
+    @property
+    def is_baseline(self) -> bool:
+        """Whether it is the baseline's engine."""
+        return self.engine.role == Role.BASELINE
+
+
+def engine_views(engines: Sequence[EngineInfo], low_format: str) -> list[EngineView]:
+    """Returns the engines of a case as text."""
     baseline = _latency(engines, Role.BASELINE)
-    lines = []
+    views = []
     for engine in engines:
-        if verbosity >= 2 or engine.role != Role.BASELINE:
-            text = f"{_engine_text(engine, low_format)}{_speed(engine.latency, baseline)}"
-            lines.append(f"{role_text(engine.role, low_format)} engine: {text}")
-    return lines
+        role = low_format if engine.role == Role.INT8 else str(engine.role)
+        in_format = f"{engine.int8} of {engine.weighted}" if engine.layers else "not told"
+        size = f"{engine.nbytes / 2**10:.0f} KiB"
+        if engine.nbytes >= 2**20:
+            size = f"{engine.nbytes / 2**20:.1f} MiB"
+        built = "stored" if engine.stored else f"{number(engine.build_seconds, 3)} s"
+        line = f"{role} engine: {_engine_text(engine, low_format)}{_speed(engine.latency, baseline)}"
+        views.append(EngineView(engine, role, in_format, time_text(engine.latency), size, built, line))
+    return views
 
 
 def no_int8(result: CaseResult) -> list[str]:
@@ -49,11 +78,6 @@ def int8_layers(engines: Sequence[EngineInfo]) -> str:
     return f"{inspected[0].int8} of {inspected[0].weighted}{untold}"
 
 
-def role_text(role: Role, low_format: str) -> str:
-    """Returns the name of a role: that of the case's own engine is its format."""
-    return low_format if role == Role.INT8 else str(role)
-
-
 def _engine_text(engine: EngineInfo, low_format: str) -> str:
     if not engine.layers:
         return "does not tell its layers"
@@ -79,3 +103,11 @@ def _speed(latency: Latency | None, baseline: Latency | None) -> str:
 
 def _latency(engines: Sequence[EngineInfo], role: Role) -> Latency | None:
     return next((engine.latency for engine in engines if engine.role == role), None)
+
+
+def time_text(latency: Latency | None) -> str:
+    """Returns text like ``1.2 ms (1.1 to 1.4)``; empty where nothing was timed."""
+    if latency is None:
+        return ""
+    low, high = number(latency.low_ms, 3), number(latency.high_ms, 3)
+    return f"{number(latency.median_ms, 3)} ms ({low} to {high})"

@@ -12,8 +12,9 @@ from typing import Any
 
 from pytest_int8acc.errors import Int8accError
 from pytest_int8acc.files import readable, real, replacing_files
-from pytest_int8acc.report.json import NAME, report_of, write_json, write_text
+from pytest_int8acc.report.json import NAME, Report, report_of, write_json, write_text
 from pytest_int8acc.report.read import read_json
+from pytest_int8acc.results import CaseResult
 
 #: Files whose text a page holds, so that it can be copied from there.
 _TEXTS = (".cfg", ".json", ".md", ".py", ".sh", ".txt", ".yaml", ".yml")
@@ -22,7 +23,7 @@ _LARGEST = 64 << 10
 _OURS = (NAME, "report.html")
 
 
-def write_folder(folder: Path, report: Mapping[str, Any]) -> list[str]:
+def write_folder(folder: Path, report: Report) -> list[str]:
     """Write both files; the lines that say where they are, the paths last.
 
     Raises:
@@ -38,10 +39,10 @@ def write_folder(folder: Path, report: Mapping[str, Any]) -> list[str]:
     return [f"report in {html}, {path}"]
 
 
-def texts(folder: Path, report: Mapping[str, Any]) -> dict[str, str]:
+def texts(folder: Path, report: Report) -> dict[str, str]:
     """Text of the small files that the cases have written, by path from ``folder``; of none outside it."""
     found = {}
-    for name in (str(name) for case in report["cases"] for name in case.get("written", ())):
+    for name in (str(name) for case in report.cases for name in case.get("written", ())):
         path = folder / name
         with contextlib.suppress(OSError, ValueError):
             inside = real(folder) in real(path).parents
@@ -51,10 +52,10 @@ def texts(folder: Path, report: Mapping[str, Any]) -> dict[str, str]:
 
 
 #: The folder and the report of a machine.
-_Shard = tuple[Path, Mapping[str, Any]]
+_Shard = tuple[Path, Report]
 
 
-def merge_folders(folders: Sequence[Path], out: Path, *, tool: Mapping[str, str]) -> dict[str, Any]:
+def merge_folders(folders: Sequence[Path], out: Path, *, tool: Mapping[str, str]) -> Report:
     """The cases of all ``folders`` as one report, and their other files copied into ``out``.
 
     Cases stand in the order of their files and lines, as in a run that was not split. Of a case that several
@@ -69,20 +70,26 @@ def merge_folders(folders: Sequence[Path], out: Path, *, tool: Mapping[str, str]
         OSError: A file cannot be copied.
     """
     read, left_out = _read(folders)
-    shards = sorted(read, key=lambda shard: _finished(shard[1]))
-    winners: dict[str, Mapping[str, Any]] = {}
+    shards = sorted(read, key=lambda shard: _finished(shard[1].plain))
+    winners: dict[str, dict[str, Any]] = {}
+    results: dict[str, CaseResult] = {}
     for _, report in shards:
-        for entry in report["cases"]:
-            if _finished(entry) >= _finished(winners.get(entry["nodeid"], {})):
-                winners[entry["nodeid"]] = entry
+        for entry in report.cases:
+            nodeid = entry["nodeid"]
+            if _finished(entry) >= _finished(winners.get(nodeid, {})):
+                winners[nodeid] = entry
+                results.pop(nodeid, None)
+                if nodeid in report.results:
+                    results[nodeid] = report.results[nodeid]
     for source, target in _copies(shards, winners, out):
         with replacing_files(target.parent, out) as drafts:
             shutil.copyfile(source, drafts / target.name)
     return report_of(
         sorted(winners.values(), key=_place),
         [*_errors(shards), *left_out],
+        results,
         tool=dict(tool),
-        finished=_finished(shards[-1][1]),
+        finished=_finished(shards[-1][1].plain),
         merged=[folder.name for folder, _ in read],
     )
 
@@ -124,9 +131,9 @@ def _errors(shards: Sequence[_Shard]) -> list[dict[str, str]]:
     """The specs that could not be read, but for those that a later shard has read."""
     standing: dict[str, dict[str, str]] = {}
     for _, report in shards:
-        for entry in report["cases"]:
+        for entry in report.cases:
             standing.pop(str(entry["nodeid"]).rpartition("::")[0], None)
-        for error in report.get("errors", ()):
+        for error in report.errors:
             standing[str(error["nodeid"])] = error
     return [standing[nodeid] for nodeid in sorted(standing)]
 
@@ -140,7 +147,7 @@ def _copies(
         if real(folder) == real(out):
             continue
         named: dict[bool, set[str]] = {True: set(), False: set()}  # of entries that count, and of others
-        for entry in report["cases"]:
+        for entry in report.cases:
             named[winners[entry["nodeid"]] is entry].update(map(str, entry.get("written", ())))
         for name in _files(folder, out):
             pair = folder / name, out / name

@@ -12,24 +12,19 @@ import importlib.metadata
 import importlib.util
 import os
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pytest_int8acc.names import shown_lines
-from pytest_int8acc.report import drawing, view
-from pytest_int8acc.report.answer import failure_line
-from pytest_int8acc.report.causes import advice, cause_text
-from pytest_int8acc.report.engines import role_text
-from pytest_int8acc.report.labels import number_cells
-from pytest_int8acc.report.plain import restore, to_plain
-from pytest_int8acc.report.search import alone_text, tradeoff_text
-from pytest_int8acc.report.summary import stage_text, stage_title
-from pytest_int8acc.report.terminal import tallies
-from pytest_int8acc.report.text import status
-from pytest_int8acc.report.words import formats, number, relation
-from pytest_int8acc.results import by_rule
+from pytest_int8acc.report import charts
+from pytest_int8acc.report.json import BAD, Report
+from pytest_int8acc.report.plain import restore
+from pytest_int8acc.report.terminal import entry_text, is_failure, tallies
+from pytest_int8acc.report.view import CaseView, FileView
+from pytest_int8acc.report.words import number
 
 if TYPE_CHECKING:
     import jinja2
@@ -42,30 +37,61 @@ _POLICY = (
 )
 
 
-def page(report: Mapping[str, Any], texts: Mapping[str, str]) -> str:
-    """The whole page of what ``report.json`` holds, with the ``texts`` of files written by cases, by name."""
+@dataclass(frozen=True)
+class Section:
+    """A case of the page: its verdict, and all that is said of it."""
+
+    anchor: str
+    entry: Mapping[str, Any]
+    view: CaseView | None
+    """None where the case was not measured."""
+    said: str
+    """The case in a line."""
+    message: str
+    """Why the case did not pass, where neither its view nor ``said`` tells it."""
+    files: Mapping[str, Sequence[FileView]]
+
+    @property
+    def bad(self) -> bool:
+        """Whether the case did not pass."""
+        return self.entry["verdict"] in BAD
+
+
+def page(report: Report, texts: Mapping[str, str]) -> str:
+    """The whole page, with the ``texts`` of files written by cases, by path."""
     environment = _environment()
     script = _source(environment, "script.js")
     digest = base64.b64encode(hashlib.sha256(f"\n{script}\n".encode()).digest()).decode()
+    sections = [
+        _section(f"case-{place}", entry, report, texts) for place, entry in enumerate(report.cases, 1)
+    ]
     return environment.get_template("page.html").render(
-        report=report,
-        cases=view.case_views(report, texts),
+        report=report.plain,
+        cases=sorted(sections, key=lambda section: not section.bad),
         tallies=tallies(report),
-        formats=formats(report["cases"]),
+        formats=report.formats,
         style=_source(environment, "style.css"),
         script=script,
         policy=_POLICY.format(digest=digest),
-        width=view.WIDTH,
-        height=view.HEIGHT,
-        curve_height=drawing.CURVE_HEIGHT,
+        width=charts.WIDTH,
+        height=charts.HEIGHT,
+        curve_height=charts.CURVE_HEIGHT,
     )
+
+
+def _section(anchor: str, entry: Mapping[str, Any], report: Report, texts: Mapping[str, str]) -> Section:
+    view, message = report.view(entry), str(entry.get("message", ""))
+    said = entry_text(entry, view, brief=True)
+    if message.strip() == said or (view is not None and is_failure(message, view)):
+        message = ""
+    return Section(anchor, entry, view, said, message, {} if view is None else view.files(texts))
 
 
 def fragment(details: Mapping[str, Any]) -> str:
     """The scores and culprits of one case, ``to_plain`` of its result, to stand in another page."""
-    result = restore(details)
-    said = status(result) if result.passed else failure_line(result)
-    return _environment().get_template("fragment.html").render(case=view.measured_view(result, {}), said=said)
+    view = CaseView(restore(details))
+    said = view.status if view.result.passed else view.failure_line
+    return _environment().get_template("fragment.html").render(view=view, said=said)
 
 
 @cache
@@ -85,25 +111,7 @@ def _environment() -> jinja2.Environment:
     environment.filters |= {
         "exact": jinja2.filters.do_forceescape,
         "number": number,
-        "relation": relation,
-        "plain": to_plain,
-        "cause_text": cause_text,
-        "advice": advice,
-        "stage_text": stage_text,
-        "stage_title": stage_title,
-        "role_text": role_text,
-        "alone_text": alone_text,
-        "by_rule": by_rule,
-        "histogram": view.histogram,
-        "drawing": drawing.drawing,
-        "chart": drawing.chart,
-        "tradeoff_text": tradeoff_text,
-        "png": drawing.png,
-        "curves": drawing.curves,
-        "cells": number_cells,
-        "time": view.time_text,
-        "size": view.size_text,
-        "share": "{:.1%}".format,
+        "histogram": charts.histogram,
     }
     return environment
 

@@ -5,19 +5,20 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from functools import partial
+from dataclasses import dataclass, replace
+from functools import cached_property, partial
 from pathlib import Path, PurePath
 from typing import Any, Literal, get_args
 
 from pytest_int8acc.files import replace_file
 from pytest_int8acc.report.causes import advice, cause_text
 from pytest_int8acc.report.course import stop_text
-from pytest_int8acc.report.diagnosis import repair_text
+from pytest_int8acc.report.fixes import repair_text
 from pytest_int8acc.report.plain import to_plain
 from pytest_int8acc.report.precision import precision_text
 from pytest_int8acc.report.search import alone_text, reason, remarks
 from pytest_int8acc.report.summary import fit_note, stage_text, summary
+from pytest_int8acc.report.view import CaseView
 from pytest_int8acc.results import (
     CaseResult,
     Culprit,
@@ -37,12 +38,6 @@ NAME = "report.json"
 Verdict = Literal["skipped", "passed", "xpassed", "xfailed", "error", "failed"]
 RANK = get_args(Verdict)
 BAD = ("failed", "error")
-#: What an entry holds of the result as it is, beside what scripts ask for most.
-_AS_MEASURED = (
-    *("spec", "samples", "data", "baseline", "candidate", "backend", "outputs", "metrics", "int8_groups"),
-    *("high_groups", "int8_macs", "precision", "warnings", "notes", "search", "engines", "findings"),
-    *("diagnosis", "golden", "recorded", "phases", "stopped", "low", "blind", "blind_reason"),
-)
 
 
 @dataclass(frozen=True)
@@ -86,26 +81,64 @@ SENTENCES: Mapping[type, Mapping[str, Sentence]] = {
 }
 
 
+@dataclass(frozen=True)
+class Report:
+    """All cases of a run: what ``report.json`` holds, and what was measured."""
+
+    plain: dict[str, Any]
+    results: Mapping[str, CaseResult]
+    """By the node id of each case that was measured; paths of files start at the report folder."""
+
+    @property
+    def cases(self) -> list[dict[str, Any]]:
+        """The cases, as ``report.json`` holds them."""
+        cases: list[dict[str, Any]] = self.plain["cases"]
+        return cases
+
+    @property
+    def errors(self) -> list[dict[str, str]]:
+        """The files that could not be read, each as ``nodeid`` and ``message``."""
+        errors: list[dict[str, str]] = self.plain["errors"]
+        return errors
+
+    def view(self, entry: Mapping[str, Any]) -> CaseView | None:
+        """What is said of a case; None where it was not measured."""
+        return self._views.get(entry["nodeid"])
+
+    @cached_property
+    def _views(self) -> dict[str, CaseView]:
+        return {nodeid: CaseView(result) for nodeid, result in self.results.items()}
+
+    @cached_property
+    def formats(self) -> str:
+        """The formats of the cases that were measured, like ``INT8, FP16``; ``Model`` without any."""
+        return ", ".join(dict.fromkeys(view.low_format for view in self._views.values())) or "Model"
+
+
 def report_of(
-    cases: Iterable[Mapping[str, Any]], errors: Iterable[Mapping[str, str]] = (), **more: Any
-) -> dict[str, Any]:
+    cases: Iterable[dict[str, Any]],
+    errors: Iterable[dict[str, str]],
+    results: Mapping[str, CaseResult],
+    **more: Any,
+) -> Report:
     """A report from its entries.
 
     Args:
         cases: Plain types, as from ``case_entry``.
         errors: Files that could not be read, each as ``nodeid`` and ``message``.
+        results: What was measured, by node id.
         more: Further keys: ``tool``, ``finished``, ``merged``.
     """
-    return {"version": VERSION, **more, "cases": list(cases), "errors": list(errors)}
+    return Report({"version": VERSION, **more, "cases": list(cases), "errors": list(errors)}, results)
 
 
-def write_json(folder: Path, report: Mapping[str, Any]) -> Path:
+def write_json(folder: Path, report: Report) -> Path:
     """Write ``report.json`` into ``folder`` and return its path.
 
     Raises:
         OSError: The folder cannot be made or written.
     """
-    text = json.dumps(report, indent=1, ensure_ascii=False, allow_nan=False)
+    text = json.dumps(report.plain, indent=1, ensure_ascii=False, allow_nan=False)
     return write_text(folder, NAME, text + "\n")
 
 
@@ -121,13 +154,13 @@ def write_text(folder: Path, name: str, text: str) -> Path:
     return folder / name
 
 
+def located(result: CaseResult, folder: Path | None) -> CaseResult:
+    """``result`` with the paths of files in the report folder as seen from there."""
+    return replace(result, written=tuple(_from(folder, path) for path in result.written))
+
+
 def case_entry(
-    nodeid: str,
-    verdict: str,
-    seconds: float,
-    result: CaseResult | None,
-    folder: Path | None = None,
-    **more: Any,
+    nodeid: str, verdict: str, seconds: float, result: CaseResult | None, **more: Any
 ) -> dict[str, Any]:
     """One case of the report.
 
@@ -136,7 +169,6 @@ def case_entry(
         verdict: passed, failed, error, skipped, xfailed or xpassed.
         seconds: The item's duration; of a case measured, its own seconds stand instead.
         result: What was measured; None where nothing was.
-        folder: The report folder; files written into it are named from there.
         more: ``line`` in the spec, ``finished`` (ISO 8601), ``message``, ``settings``.
     """
     entry: dict[str, Any] = {"nodeid": nodeid, "verdict": verdict, "seconds": seconds, **more}
@@ -147,18 +179,18 @@ def case_entry(
     culprits = search.get("culprits", [])
     margins = (None if s.margin is None or not math.isfinite(s.margin) else s.margin for s in result.scores)
     scores = [score for output in details["outputs"] for score in output["scores"]] + details["metrics"]
-    return {
+    most_wanted = {
         **entry,
-        "seconds": result.seconds or seconds,
         "name": details["name"],
+        "seconds": result.seconds or seconds,
         "scores": [{**score, "margin": m} for score, m in zip(scores, margins, strict=True)],
         "culprits": culprits,
         "plan": {culprit["layer"]: search["precision"] for culprit in culprits},
         "trials": len(search.get("trials", [])),
         "builds": search.get("builds", 0),
-        "written": [_from(folder, path) for path in details.get("written", [])],
-        **{key: details[key] for key in _AS_MEASURED if key in details},
+        "written": details["written"],
     }
+    return most_wanted | {key: value for key, value in details.items() if key not in most_wanted}
 
 
 def plain_result(result: CaseResult) -> dict[str, Any]:

@@ -11,10 +11,9 @@ from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from pytest_int8acc.names import shown
-from pytest_int8acc.report.diagnosis import cheaper_fix, repair_text
-from pytest_int8acc.report.engines import int8_layers, speedup
+from pytest_int8acc.report.fixes import cheaper_fix, repair_text
 from pytest_int8acc.report.summary import summary
-from pytest_int8acc.report.text import status
+from pytest_int8acc.report.view import CaseView
 from pytest_int8acc.results import CaseResult
 
 if TYPE_CHECKING:
@@ -78,16 +77,12 @@ def _adapter() -> TypeAdapter[CaseResult]:
     return TypeAdapter(CaseResult)
 
 
-def restore_entry(entry: Mapping[str, Any]) -> CaseResult | None:
-    """The result that an entry of ``report.json`` was made of; None where there was none."""
-    return restore(entry) if "outputs" in entry else None
-
-
 def properties(result: CaseResult) -> list[tuple[str, object]]:
     """Every score, the facts of the verdict, the case in a line, and the whole result; plain types only."""
     scores = [(f"int8acc.{score.subject}.{score.metric}", to_plain(score.value)) for score in result.scores]
     details = json.dumps(to_plain(result), allow_nan=False)
-    return [*scores, *facts(result), ("int8acc.summary", status(result)), ("int8acc.details", details)]
+    status = CaseView(result).status
+    return [*scores, *facts(result), ("int8acc.summary", status), ("int8acc.details", details)]
 
 
 def facts(result: CaseResult) -> list[tuple[str, object]]:
@@ -108,8 +103,8 @@ def facts(result: CaseResult) -> list[tuple[str, object]]:
     cheaper = cheaper_fix(result)
     if cheaper is not None:
         found.append(("int8acc.cheaper_fix", repair_text(cheaper, result.low_format)))
-    found.append(("int8acc.int8_layers", int8_layers(result.engines)))
-    ratio = speedup(result.engines)
+    found.append(("int8acc.int8_layers", CaseView(result).int8_layers))
+    ratio = CaseView(result).speedup
     if ratio is not None:
         found.append(("int8acc.speedup", round(ratio, 4)))
     return [(name, value) for name, value in found if value != ""]

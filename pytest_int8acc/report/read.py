@@ -10,9 +10,10 @@ from pydantic import BaseModel, ConfigDict, Field, JsonValue, ValidationError
 
 from pytest_int8acc.errors import Int8accError
 from pytest_int8acc.files import readable
-from pytest_int8acc.report.json import NAME, VERSION, Verdict, plain_result
-from pytest_int8acc.report.plain import restore_entry
+from pytest_int8acc.report.json import NAME, VERSION, Report, Verdict, plain_result
+from pytest_int8acc.report.plain import restore
 from pytest_int8acc.report.words import middle
+from pytest_int8acc.results import CaseResult
 
 #: The largest report that is read, in bytes. A thousand cases take a tenth of it.
 MAX_BYTES = 1 << 30
@@ -55,7 +56,7 @@ class _Report(_Checked):
     errors: list[_Error] = []
 
 
-def read_json(folder: Path) -> dict[str, Any]:
+def read_json(folder: Path) -> Report:
     """The report in ``folder``.
 
     Raises:
@@ -79,9 +80,8 @@ def read_json(folder: Path) -> dict[str, Any]:
             f"{path}: version {version} of a report, expected {VERSION}; run all shards with the same "
             "pytest-int8acc"
         )
-    if damage := _damage(report):
-        raise Int8accError(f"{path}: damaged ({damage}); run those cases again")
-    return report
+    results = _results(path, report)
+    return Report(report | {"errors": report.get("errors", [])}, results)
 
 
 def _content(path: Path) -> bytes:
@@ -107,23 +107,34 @@ def _integer(text: str) -> int:
     return int(text)
 
 
-def _damage(report: dict[str, Any]) -> str:
-    """The first place that is not as ``schema.json`` says, and why; empty where there is none."""
+def _damaged(path: Path, reason: str) -> Int8accError:
+    return Int8accError(f"{path}: damaged ({reason}); run those cases again")
+
+
+def _results(path: Path, report: dict[str, Any]) -> dict[str, CaseResult]:
+    """What was measured, by node id.
+
+    Raises:
+        Int8accError: A place is not as ``schema.json`` says, or no sentence can be made of it.
+    """
     try:
         _Report.model_validate(report)
     except ValidationError as error:
-        return _first(error)
+        raise _damaged(path, _first(error)) from None
+    results = {}
     for number, entry in enumerate(report["cases"]):
+        if "outputs" not in entry:
+            continue
         try:
-            result = restore_entry(entry)
+            result = results[entry["nodeid"]] = restore(entry)
         except ValidationError as error:
-            return f"cases.{number}.{_first(error)}"
+            raise _damaged(path, f"cases.{number}.{_first(error)}") from None
         try:
-            if result is not None:
-                plain_result(result)
+            plain_result(result)
         except (ArithmeticError, LookupError, ValueError) as error:
-            return f"cases.{number}: no sentence can be made of it: {type(error).__name__}: {error}"
-    return ""
+            reason = f"no sentence can be made of it: {type(error).__name__}: {error}"
+            raise _damaged(path, f"cases.{number}: {reason}") from None
+    return results
 
 
 def _first(error: ValidationError) -> str:

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from pytest_int8acc.report.catalogue import ENDINGS
-from pytest_int8acc.report.causes import cause_text
-from pytest_int8acc.report.words import count, few, indented_table, number, pairs_text, table
+from pytest_int8acc.report.charts import Chart, chart
+from pytest_int8acc.report.words import count, few, number, pairs_text
 from pytest_int8acc.results.causes import Repair
 from pytest_int8acc.results.search import Culprit, Ending, SearchOutcome, Tradeoff
 
-_CULPRITS = 20
-_TRIALS = 40
-_TOLD = ("fails", "passes")
 #: Where more than this share of the MACs would have to leave INT8, training with quantization is advised.
 _QAT_SHARE = 0.5
 #: Causes that no trial in ONNX Runtime could show.
@@ -71,81 +69,43 @@ def remarks(outcome: SearchOutcome, repairs: Sequence[Repair] = ()) -> list[str]
     return notes
 
 
-def search_lines(
-    outcome: SearchOutcome,
-    verbosity: int = 0,
-    repairs: Sequence[Repair] = (),
-    width: int | None = None,
-) -> list[str]:
-    """Remarks and the table of similarities; with ``verbosity`` 2 culprits, plan, cost and every trial.
+@dataclass(frozen=True)
+class TradeoffView:
+    """What more layers out of the low format buy."""
 
-    ``width`` is that of tables.
-    """
-    lines = _culprits(outcome, width) if verbosity >= 2 else []
-    lines += [f"note: {note}" for note in (*outcome.notes, *remarks(outcome, repairs))]
-    lines += [fix_line(outcome), cost_line(outcome)] if verbosity >= 2 else []
-    if verbosity and outcome.tradeoff is not None:
-        lines += tradeoff_lines(outcome.tradeoff, outcome.precision, width)
-    if outcome.table:
-        lines += table(
-            ("index", "layer", "shape", "similarity", ""),
-            [
-                (str(r.index), r.layer, r.shape, number(r.similarity), "<- kept high" if r.chosen else "")
-                for r in outcome.table
-            ],
-            width,
-        )
-        lines += [row.line for row in outcome.table if row.line]
-    if verbosity >= 2:
-        lines += _trials(outcome, width)
-    return [line for line in lines if line]
+    title: str
+    said: str
+    """The chart in words."""
+    precision: str
+    metric: str
+    rows: tuple[tuple[str, str, str, str, str], ...]
+    """For each plan: share of the multiply-accumulates, score, verdict, its layers beyond the line before:
+    the first few, and all."""
+    chart: Chart
 
 
-def tradeoff_text(tradeoff: Tradeoff, precision: str) -> str:
-    """What the trade-off shows."""
-    criterion = tradeoff.points[0].score
+def tradeoff_view(tradeoff: Tradeoff, precision: str) -> TradeoffView:
+    """Returns what the trade-off shows."""
+    first, last = tradeoff.points[0].score, tradeoff.points[-1]
+    name = precision.upper()
     tried = f"each tried on {count(tradeoff.samples, 'sample')}"
-    return f"Noise adds up: {criterion.name} by the MACs in {precision.upper()}, {tried}"
-
-
-def tradeoff_lines(tradeoff: Tradeoff, precision: str, width: int | None = None) -> list[str]:
-    """A line per plan, with the layers that it keeps beyond those of the line before."""
+    title = f"Noise adds up: {first.name} by the MACs in {name}, {tried}"
+    limit = "none" if first.limit is None else number(first.limit)
+    said = (
+        f"{first.name} from {number(first.value)} with nothing in {name} to {number(last.score.value)} with "
+        f"{last.share:.1%} of the MACs, limit {limit}"
+    )
     rows, before = [], 0
     for point in tradeoff.points:
-        more = tradeoff.layers[before : point.layers]
-        verdict = _TOLD[point.score.passed]
-        rows.append((f"{point.share:.1%}", number(point.score.value), verdict, few(more, 3)))
+        layers = tradeoff.layers[before : point.layers]
+        verdict = "passes" if point.score.passed else "fails"
+        value = number(point.score.value)
+        rows.append((f"{point.share:.1%}", value, verdict, few(layers, 3), ", ".join(layers)))
         before = point.layers
-    header = ("MACs", tradeoff.points[0].score.metric, "", "these layers and those above")
-    return [tradeoff_text(tradeoff, precision), *indented_table(header, rows, width)]
+    return TradeoffView(title, said, name, first.metric, tuple(rows), chart(tradeoff))
 
 
-def _culprits(outcome: SearchOutcome, width: int | None) -> list[str]:
-    if not outcome.culprits:
-        return []
-    low = low_format(outcome)
-    if outcome.minimal:
-        title = f"Culprits (minimal: leave any one in {low} and the criteria fail)"
-    else:
-        title = "Layers to keep high (not shown to be minimal)"
-    shown = outcome.culprits[:_CULPRITS]
-    rows = [
-        (
-            c.layer,
-            c.op_type,
-            alone_text(c),
-            cause_text(c.cause, low) if c.cause else "",
-            f"{c.price:.1%} of MACs",
-        )
-        for c in shown
-    ]
-    more = len(outcome.culprits) - len(shown)
-    header = ("layer", "type", f"alone in {low}", "cause", "price")
-    lines = [title, *indented_table(header, rows, width)]
-    return [*lines, f"  ... and {more} more"] if more else lines
-
-
-def fix_line(outcome: SearchOutcome) -> str:
+def plan_line(outcome: SearchOutcome) -> str:
     """What the search found, in a sentence, or why there is no fix."""
     if not outcome.found:
         return f"No fix: {reason(outcome)}"
@@ -182,13 +142,3 @@ def cost_line(outcome: SearchOutcome) -> str:
         f"{number(outcome.cost, 3)} runs over all samples), {builds} built, in "
         f"{number(outcome.seconds, 3)} s; {reason(outcome)}"
     )
-
-
-def _trials(outcome: SearchOutcome, width: int | None) -> list[str]:
-    rows = [
-        (str(i), _TOLD[t.passed], number(t.loss, 3), number(t.cost, 2), t.why, few(t.high, 4) or "nothing")
-        for i, t in enumerate(outcome.trials[:_TRIALS], 1)
-    ]
-    more = len(outcome.trials) - len(rows)
-    lines = table(("trial", "verdict", "loss", "cost", "why", "kept high"), rows, width)
-    return [*lines, f"... and {more} more (all in report.json)"] if more else lines

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from functools import partial
 
 from pytest_int8acc.report.catalogue import FITS, STAGES
 from pytest_int8acc.report.causes import cause_brief, cause_text, plural
-from pytest_int8acc.report.words import NAME, count, few, middle, pairs_text, relation, shorten, worst_first
+from pytest_int8acc.report.words import NAME, count, middle, pairs_text
 from pytest_int8acc.results import CaseResult, Culprit, Diagnosis, Finding, LineFit, StageLine
-from pytest_int8acc.results.causes import Cause, CauseKind, Jump, OddRanges, Stage
+from pytest_int8acc.results.causes import Cause, Jump, OddRanges, Stage
 
 #: Where these fail first, quantization is not at fault, and nothing else is said.
 _ELSEWHERE = ("FP32 ONNX", "FP16", "engine FP16", "engine INT8")
@@ -39,22 +38,14 @@ def stage_title(stage: Stage, low_format: str) -> str:
     return STAGES[stage].clause.format(format=low_format)
 
 
-def stage_lines(diagnosis: Diagnosis, low_format: str) -> list[str]:
-    """Returns the stages from the framework to the engine in one line, and what the first bad one means."""
-    if not diagnosis.stages:
-        return []
-    stages = []
-    for stage in diagnosis.stages:
-        missed = [score for score in worst_first(stage.scores) if not score.passed]
-        why = f" ({shorten(relation(missed[0]), 60)})" if missed else ""
-        title = stage_title(stage.name, low_format)
-        stages.append(f"{title} ok" if stage.passed else f"{title} off{why}")
-    lines = ["Stages: " + " > ".join(stages)]
+def stage_meaning(diagnosis: Diagnosis, low_format: str) -> str:
+    """Returns what the first stage that fails means, with its name; empty where none fails."""
     first = first_line(diagnosis)
-    jumps = diagnosis.jumps if first is not None and first.name in _FLOAT else ()
-    if first is not None and (text := jump_text(jumps) if jumps else stage_text(first, low_format)):
-        lines.append(f"  {stage_title(first.name, low_format)}: {text}")
-    return lines
+    if first is None:
+        return ""
+    jumps = diagnosis.jumps if first.name in _FLOAT else ()
+    text = jump_text(jumps) if jumps else stage_text(first, low_format)
+    return f"{stage_title(first.name, low_format)}: {text}" if text else ""
 
 
 def first_line(diagnosis: Diagnosis) -> StageLine | None:
@@ -84,13 +75,52 @@ def _fit_facts(fit: LineFit) -> dict[str, float | str]:
 
 
 def summary(result: CaseResult) -> str:
-    """What was wrong: slips of the data, then the ranges or layers at fault; empty without a diagnosis."""
-    return next(_summaries(result, (_of_culprits,)))
+    """Returns what was wrong, in one sentence with whole names; empty without a diagnosis."""
+    return next(why_texts(result))
 
 
 def why_texts(result: CaseResult) -> Iterator[str]:
-    """The same for a failure's few lines, the fullest first: several layers by their kinds of cause."""
-    yield from _summaries(result, (_of_kinds, partial(_of_kinds, say=cause_brief)))
+    """Yields what was wrong, the fullest sentence first; empty without a diagnosis."""
+    diagnosis, low = result.diagnosis, result.low_format
+    if diagnosis is None or diagnosis.met is None:
+        yield ""
+        return
+    line = first_line(diagnosis)
+    title = stage_title(diagnosis.first_stage, low) if diagnosis.first_stage is not None else ""
+    meaning = stage_text(line, low) if line is not None else ""
+    if diagnosis.met:
+        yield f"{low} meets its criteria; {title} alone does not" if title else f"{low} meets its criteria"
+    elif is_jumpy(result):
+        yield from (jump_text(diagnosis.jumps, most) for most in (None, NAME))
+    elif line is not None and line.name in _ELSEWHERE and not line.passed:
+        yield f"{title}: {meaning}"
+    else:
+        yield from _faults(result, diagnosis, meaning)
+
+
+def _faults(result: CaseResult, diagnosis: Diagnosis, meaning: str) -> Iterator[str]:
+    """Yields the mismatch in preprocessing, and the ranges, layers or pairs at fault, the fullest first."""
+    mismatches = [
+        f.text for f in result.findings if f.source == "data" and f.rule == diagnosis.preprocessing_mismatch
+    ]
+    parts = mismatches[:1]
+    culprits = result.search.culprits if result.search is not None else ()
+    layers = [""]
+    if diagnosis.ranges is not None:
+        parts.append(_of_ranges(diagnosis.ranges))
+    elif any(culprit.cause is not None or culprit.inside for culprit in culprits):
+        layers = list(_of_culprits(culprits, result.low_format))
+    elif diagnosis.fixed_pairs:
+        parts.append(_of_pairs(result.findings, diagnosis.fixed_pairs))
+    if meaning and not parts and not layers[0]:
+        yield meaning
+        return
+    fits = [fit_phrase(output.name, output.fit, "the baseline") for output in result.outputs]
+    fit = next(filter(None, fits), "")
+    unknown = "" if result.stopped else "no single cause was found"
+    for layer in layers:
+        yield "; ".join(filter(None, [*parts, layer, fit])) or unknown
+        yield "; ".join(filter(None, [*parts, layer])) or unknown
 
 
 def is_jumpy(result: CaseResult) -> bool:
@@ -108,55 +138,6 @@ def jump_text(jumps: Sequence[Jump], most: int | None = None) -> str:
     more = f" (and {count(len(jumps) - 1, 'more node')})" if len(jumps) > 1 else ""
     node = middle(first.node, most or len(first.node))
     return f"{first.op_type} '{node}'{more} chooses among values: small errors before it are jumps behind it"
-
-
-def _summaries(
-    result: CaseResult, sayings: Sequence[Callable[[Sequence[Culprit], str], str]]
-) -> Iterator[str]:
-    diagnosis = result.diagnosis
-    if diagnosis is None or diagnosis.met is None:
-        yield ""
-        return
-    low, first = result.low_format, diagnosis.first_stage
-    title = stage_title(first, low) if first else ""
-    if diagnosis.met:
-        yield f"{low} meets its criteria; {title} alone does not" if first else f"{low} meets its criteria"
-        return
-    line = first_line(diagnosis)
-    meaning = stage_text(line, low) if line is not None else ""
-    if is_jumpy(result):
-        yield from (jump_text(diagnosis.jumps, most) for most in (None, NAME))
-        return
-    if first in _ELSEWHERE and line is not None and not line.passed:
-        yield f"{title}: {meaning}"
-        return
-    fits = (fit_phrase(output.name, output.fit, "the baseline") for output in result.outputs)
-    fit = list(filter(None, fits))[:1]
-    for say in sayings:
-        parts = list(_parts(result, diagnosis, say))
-        if not parts and meaning:
-            yield meaning
-            return
-        yield "; ".join([*parts, *fit]) or ("" if result.stopped else "no single cause was found")
-        yield "; ".join(parts)
-
-
-def _parts(
-    result: CaseResult, diagnosis: Diagnosis, say: Callable[[Sequence[Culprit], str], str]
-) -> Iterator[str]:
-    """The mismatch in preprocessing, and the ranges, layers or pairs at fault."""
-    mismatches = (
-        f.text for f in result.findings if f.source == "data" and f.rule == diagnosis.preprocessing_mismatch
-    )
-    yield from list(mismatches)[:1]
-    if diagnosis.ranges is not None:
-        yield _of_ranges(diagnosis.ranges)
-        return
-    culprits = say(result.search.culprits, result.low_format) if result.search is not None else ""
-    if culprits:
-        yield culprits
-    elif diagnosis.fixed_pairs:
-        yield _of_pairs(result.findings, diagnosis.fixed_pairs)
 
 
 def _of_pairs(findings: Sequence[Finding], fixed: Sequence[str]) -> str:
@@ -195,50 +176,35 @@ def _span(factors: Sequence[float]) -> str:
     return said[0] if high < 1.1 * low else " to ".join(said)
 
 
-def _of_culprits(culprits: Sequence[Culprit], low_format: str) -> str:
-    """One culprit with its own sentence, several by kind."""
-    explained = [(c.layer, c.cause) for c in culprits if c.cause is not None]
-    inside = [c for c in culprits if c.inside and c.cause is None]
-    if not explained and not inside:
-        return ""
-    if not explained:
-        return f"{few([culprit.layer for culprit in inside], 3)} at fault, {_inside(inside)}"
-    kinds: dict[CauseKind, list[str]] = {}
-    for layer, cause in explained:
-        kinds.setdefault(cause.kind, []).append(layer)
-    if len(kinds) == 1 and not inside:
-        layer, cause = explained[0]
-        more = f" (and {count(len(explained) - 1, 'more layer')} alike)" if len(explained) > 1 else ""
-        return f"{layer}: {cause_text(cause, low_format)}{more}"
-    parts = [f"{plural(kind, low_format)} in {few(layers, 3)}" for kind, layers in kinds.items()]
+def _of_culprits(culprits: Sequence[Culprit], low_format: str) -> Iterator[str]:
+    """Yields one culprit with its cause, the fullest first; of several, how many each kind of cause has."""
+    if len(culprits) == 1:
+        yield from _of_culprit(culprits[0], low_format)
+        return
+    kinds = Counter(culprit.cause.kind for culprit in culprits if culprit.cause is not None)
+    parts = [f"{plural(kind, low_format)} in {count(n, 'layer')}" for kind, n in kinds.most_common()]
+    inside = [culprit for culprit in culprits if culprit.inside and culprit.cause is None]
     if inside:
-        parts.append(f"{few([culprit.layer for culprit in inside], 3)} {_inside(inside)}")
-    return f"{len(explained) + len(inside)} layers at fault: {'; '.join(parts)}"
+        parts.append(f"{count(len(inside), 'layer')} {_inside(inside)}")
+    yield "; ".join(parts)
+
+
+def _of_culprit(culprit: Culprit, low_format: str) -> Iterator[str]:
+    cause = culprit.cause
+    full = f"{culprit.op_type} '{culprit.layer}' is at fault"
+    brief = f"{middle(culprit.op_type, NAME)} '{middle(culprit.layer, NAME)}' is at fault"
+    if cause is None:
+        yield from (f"{name}, {_inside([culprit])}" for name in (full, brief))
+        return
+    yield f"{full}: {cause_text(cause, low_format)}"
+    yield f"{brief}: {cause_text(_short(cause), low_format)}"
+    yield f"{brief}: {cause_brief(_short(cause), low_format)}"
 
 
 def _inside(culprits: Sequence[Culprit]) -> str:
     """Where layers at fault lie that have no cause, since they are in bodies."""
     where = " and ".join(sorted({culprit.inside for culprit in culprits}))
     return f"in the body of {where}, where causes are not looked for"
-
-
-def _of_kinds(
-    culprits: Sequence[Culprit], low_format: str, say: Callable[[Cause, str], str] = cause_text
-) -> str:
-    """The one culprit and what ``say`` makes of its cause; of several, how many each kind of cause has."""
-    explained = [(culprit, culprit.cause) for culprit in culprits if culprit.cause is not None]
-    if len(culprits) == 1 and explained:
-        culprit, cause = explained[0]
-        layer, kind = middle(culprit.layer, NAME), middle(culprit.op_type, NAME)
-        return f"{kind} '{layer}' is at fault: {say(_short(cause), low_format)}"
-    inside = [culprit for culprit in culprits if culprit.inside and culprit.cause is None]
-    if len(culprits) == 1 and inside:
-        layer, kind = middle(inside[0].layer, NAME), middle(inside[0].op_type, NAME)
-        return f"{kind} '{layer}' is at fault, {_inside(inside)}"
-    kinds = Counter(cause.kind for _, cause in explained)
-    parts = [f"{plural(kind, low_format)} in {count(n, 'layer')}" for kind, n in kinds.most_common()]
-    parts += [f"{count(len(inside), 'layer')} {_inside(inside)}"] if inside else []
-    return "; ".join(parts)
 
 
 def _short(cause: Cause) -> Cause:

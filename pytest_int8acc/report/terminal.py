@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from pytest_int8acc.names import wrapped
-from pytest_int8acc.report.answer import is_failure
 from pytest_int8acc.report.catalogue import PHASES
-from pytest_int8acc.report.json import BAD, RANK
-from pytest_int8acc.report.plain import restore, restore_entry
-from pytest_int8acc.report.text import details, headline, most_critical, remedies, status
+from pytest_int8acc.report.json import BAD, RANK, Report
+from pytest_int8acc.report.plain import restore
+from pytest_int8acc.report.text import details, remedies
+from pytest_int8acc.report.view import FAILURE, CaseView
 from pytest_int8acc.report.words import count
 from pytest_int8acc.results import CaseResult, Doing
 
@@ -33,7 +33,8 @@ def progress_line(name: str, doing: Doing, seconds: float, result: CaseResult | 
     """
     parts = []
     if result is not None:
-        parts.append(f"{'PASSED' if result.passed else 'FAILED so far'}, {most_critical(result)}; ")
+        verdict = "PASSED" if result.passed else "FAILED so far"
+        parts.append(f"{verdict}, {CaseView(result).most_critical}; ")
     parts.append(PHASES[doing.phase].clause)
     if doing.total is not None:
         parts.append(f", {doing.done} of {count(doing.total, doing.thing)}")
@@ -53,42 +54,52 @@ def detail_lines(properties: Mapping[str, Any], verbosity: int, width: int, *, f
     settings = f"settings: {properties['int8acc.settings']}"
     if failed:
         return wrapped(settings, width)
-    result = restore(json.loads(properties["int8acc.details"]))
-    lines = [headline(result), *details(result, verbosity, width), *remedies(result, verbosity, width)]
+    view = CaseView(restore(json.loads(properties["int8acc.details"])))
+    lines = [view.headline, *details(view, verbosity, width), *remedies(view, verbosity, width)]
     sentences = [*filter(None, lines), settings]
     return [part for line in sentences for part in wrapped(line, width)]
 
 
-def merged_lines(report: Mapping[str, Any]) -> list[str]:
+def merged_lines(report: Report) -> list[str]:
     """What merging shards has found: each case that is not well, the files not read, and the counts."""
-    lines = [
-        f"{entry['verdict'].upper()} {status_line(entry['nodeid'], {}, said_of(entry))}"
-        for entry in report["cases"]
-        if entry["verdict"] in BAD
-    ]
-    lines += [
-        f"ERROR {error['nodeid']} - {error['message'].partition(chr(10))[0]}" for error in report["errors"]
-    ]
-    total = f"{count(len(report['cases']), 'case')} of {count(len(report['merged']), 'report')}"
+    lines = []
+    for entry in report.cases:
+        if entry["verdict"] in BAD:
+            text = status_line(entry["nodeid"], {}, entry_text(entry, report.view(entry)))
+            lines.append(f"{entry['verdict'].upper()} {text}")
+    for error in report.errors:
+        message = error["message"].partition("\n")[0]
+        lines.append(f"ERROR {error['nodeid']} - {message}")
+    total = f"{count(len(report.cases), 'case')} of {count(len(report.plain['merged']), 'report')}"
     return [*lines, f"int8acc: {total}: {counts_text(report)}"]
 
 
-def said_of(entry: Mapping[str, Any], say: Callable[[CaseResult], str] = status) -> str:
-    """An entry of ``report.json`` in a line: what ``say`` makes of its result, or why there is none."""
+def is_failure(message: str, view: CaseView) -> bool:
+    """Whether a message tells of a missed limit, and not of an error."""
+    return message.startswith(view.low_format + FAILURE)
+
+
+def entry_text(entry: Mapping[str, Any], view: CaseView | None, *, brief: bool = False) -> str:
+    """A case of the report in a line: its most critical score and more, or why there is no result.
+
+    Args:
+        entry: What ``report.json`` holds of it.
+        view: Of its result; None where it was not measured.
+        brief: The score alone, without backend, formats and cautions.
+    """
     message = str(entry.get("message", ""))
-    result = restore_entry(entry)
-    if result is None or (entry["verdict"] in BAD and not is_failure(message, result)):
+    if view is None or (entry["verdict"] in BAD and not is_failure(message, view)):
         return message.strip().partition("\n")[0]
-    return say(result)
+    return view.most_critical if brief else view.status
 
 
-def counts_text(report: Mapping[str, Any]) -> str:
+def counts_text(report: Report) -> str:
     """Like ``1 failed, 1 error, 20 passed``, with the files that could not be read."""
-    unread = ["error"] * len(report["errors"])
+    unread = ["error"] * len(report.errors)
     return ", ".join(f"{n} {verdict}" for verdict, n in tallies(report, unread)) or "nothing ran"
 
 
-def tallies(report: Mapping[str, Any], more: Sequence[str] = ()) -> list[tuple[str, int]]:
+def tallies(report: Report, more: Sequence[str] = ()) -> list[tuple[str, int]]:
     """How many cases, and ``more``, have each verdict, the worst first."""
-    verdicts = [*(entry["verdict"] for entry in report["cases"]), *more]
+    verdicts = [*(entry["verdict"] for entry in report.cases), *more]
     return [(verdict, n) for verdict in reversed(RANK) if (n := verdicts.count(verdict))]

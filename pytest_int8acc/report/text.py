@@ -1,62 +1,132 @@
-"""One case as text: the line, the table, the failure."""
+"""One case as text: the failure, and what -v and -vv add."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import textwrap
+from collections.abc import Sequence
+from posixpath import commonpath, dirname
 
 from pytest_int8acc.names import shown, wrapped
-from pytest_int8acc.report.answer import alternatives, answer, cautions, failure_line, fix_lines, worst_miss
-from pytest_int8acc.report.course import course_lines
-from pytest_int8acc.report.diagnosis import calibration_lines, finding_lines, layer_lines
-from pytest_int8acc.report.engines import engine_lines, no_int8
-from pytest_int8acc.report.precision import precision_cautions, precision_text
-from pytest_int8acc.report.search import search_lines
-from pytest_int8acc.report.summary import fit_note, stage_lines, summary
+from pytest_int8acc.report.fixes import recommended
+from pytest_int8acc.report.view import CaseView, FindingView
 from pytest_int8acc.report.words import (
     NAME,
     WIDTH,
     count,
-    few,
+    first_fitting,
     fitted,
-    name_of,
+    indented_table,
     number,
-    relation,
-    score_cells,
+    shorten,
     table,
-    worst_first,
 )
 from pytest_int8acc.results import CaseResult
-from pytest_int8acc.results.scores import Score, score_name
 
-_ROWS = 20
-_NAMES = 3
+#: Lines of a failure at most, without -v: 1 verdict, 2 why, 2 fix (3 where no layers follow), 7 layers,
+#: 2 cautions, 1 more.
+LINES = 15
+_CULPRITS, _CAUTIONS, _LINES_OF_WHY, _LINES_OF_FIX = 5, 2, 2, 3
+#: Rows of a table of scores, culprits with -v and -vv, trials and layers at most.
+_ROWS, _MORE_CULPRITS, _TRIALS, _LAYERS = 20, 20, 40, 40
 
 
 def failure(result: CaseResult, verbosity: int = 0, width: int | None = None) -> str:
-    """What a failed case reads like: ``answer.LINES`` lines at most; more with -v, everything with -vv.
+    """Returns what a failed case reads like: ``LINES`` lines at most; more with -v, everything with -vv.
 
     Lines have at most ``width`` characters, where that is given; narrow ones make more lines than the above.
     """
-    if verbosity < 2:
-        lines = answer(result, verbosity, wraps=width is None or width >= WIDTH)
-        if verbosity == 1:
-            rest = [line for line in details(result, 1, _less(width, 2)) if line not in lines]
-            lines += ["", headline(result), *("  " + line for line in rest), *remedies(result, 1, width)]
+    view = CaseView(result)
+    inner = None if width is None else width - 2
+    if verbosity >= 2:
+        lines = [view.failure_line, "", *filter(None, [view.why]), *map(str, view.fixes), ""]
     else:
-        lines = [failure_line(result), "", *filter(None, [summary(result)]), *fix_lines(result), ""]
-        rest = details(result, verbosity, _less(width, 2))
-        lines += [headline(result), *("  " + line for line in rest)]
-        lines += remedies(result, verbosity, width)
-    if result.written and verbosity > 0:
+        lines = _brief(view, verbosity, wraps=width is None or width >= WIDTH)
+        lines += [""] if verbosity else []
+    if verbosity:
+        said = set(lines)
+        rest = [line for line in details(view, verbosity, inner) if line not in said]
+        lines += [view.headline, *("  " + line for line in rest), *remedies(view, verbosity, width)]
+    if result.written and verbosity:
         lines.append(shown(f"Written: {_gathered(result.written)}"))
     if width is not None:
         lines = [part for line in lines for part in wrapped(line, width)]
     return "\n".join(lines)
 
 
-def _less(width: int | None, indent: int) -> int | None:
-    """The width that is left beside an indent."""
-    return None if width is None else width - indent
+def _brief(view: CaseView, verbosity: int, *, wraps: bool) -> list[str]:
+    """A failure in at most ``LINES`` lines of ``WIDTH`` characters; with ``verbosity`` 1 all cautions.
+
+    Without ``wraps`` each sentence is one line, to be wrapped at another width.
+    """
+    lines = [view.failure_line]
+    if view.is_about_golden:  # the golden's text says what to do, too
+        return [*lines, *_wrapped(f"Why: {view.result.golden}", 4, wraps), _more(view, verbosity)]
+    cautions = [*view.cautions, *view.fix_cautions]
+    if whys := [f"Why: {why}" for why in view.whys if why]:
+        why = whys[0] if view.result.is_misbuilt else first_fitting(whys, _LINES_OF_WHY * WIDTH - 15)
+        lines += _wrapped(why, _LINES_OF_WHY, wraps)
+    for fix in view.fixes:
+        lines += _wrapped(str(fix), _LINES_OF_FIX, wraps)
+    if view.result.is_misbuilt:  # what follows from the scores comes after the formats
+        cautions = [*(f"missed as well: {miss}" for miss in view.misses(NAME)[1:]), *cautions]
+    else:
+        lines += culprit_lines(view, _MORE_CULPRITS if verbosity else _CULPRITS)
+    lines += _caution_lines(cautions, len(cautions) if verbosity else _CAUTIONS)
+    return [*lines, _more(view, verbosity)]
+
+
+def _wrapped(text: str, most_lines: int, wraps: bool) -> list[str]:
+    """``text`` in so many lines at most; cut to what fits them, and one line, without ``wraps``."""
+    for most in range(most_lines * WIDTH, 0, -4):  # words that do not fit leave a line short
+        kept = fitted(text, most).replace(" %", "\N{NO-BREAK SPACE}%")
+        lines = textwrap.wrap(kept, WIDTH, subsequent_indent="  ", break_on_hyphens=False)
+        if len(lines) <= most_lines:
+            break
+    if not wraps:
+        lines = [kept]
+    return [line.replace("\N{NO-BREAK SPACE}", " ") for line in lines]
+
+
+def culprit_lines(view: CaseView, most: int) -> list[str]:
+    """The layers at fault, each in a line with its cause and number; none where the sentence why names it."""
+    if len(view.culprits) < 2 or not view.blames_layers:
+        return []
+    low = view.low_format
+    title = f"Layers kept out of {low} (some may be innocent):"
+    if view.is_minimal:
+        title = f"Layers at fault (put any one of them back into {low}, and the criteria fail):"
+    lines = [title, *(culprit.line for culprit in view.culprits[:most])]
+    more = len(view.culprits) - most
+    return [*lines, f"  and {more} more"] if more > 0 else lines
+
+
+def _caution_lines(sentences: Sequence[str], most: int) -> list[str]:
+    lines = [fitted(f"Caution: {text}") for text in sentences[:most]]
+    hidden = len(sentences) - most
+    if hidden > 0:
+        more = f" (and {count(hidden, 'more caution')})"
+        lines[-1] = fitted(lines[-1], WIDTH - len(more)) + more
+    return lines
+
+
+def _more(view: CaseView, verbosity: int) -> str:
+    """Where the rest is."""
+    written = view.result.written
+    shows = "-vv shows all there is" if verbosity > 0 else "-v shows scores, stages and other ways"
+    if not written:
+        what = "fixed.onnx and a report" if any(recommended(view.result)) else "a report"
+        return f"More: {shows}; --int8acc-report DIR writes {what}"
+    folder = (
+        commonpath([dirname(path) for path in written]) if len({p[:1] == "/" for p in written}) == 1 else ""
+    )
+    names = (
+        {path.removeprefix(f"{folder}/").partition("/")[0] for path in written} if folder else set(written)
+    )
+    what = count(len(names), "file")
+    if "fixed.onnx" in names:
+        what = "fixed.onnx" + (f" and {len(names) - 1} more" if len(names) > 1 else "")
+    files = f"More: {what} in {folder}" if folder else f"More: {what}"
+    return first_fitting([f"{files}; {shows}", files])
 
 
 def _gathered(paths: Sequence[str]) -> str:
@@ -65,133 +135,128 @@ def _gathered(paths: Sequence[str]) -> str:
     for path in paths:
         folder, slash, name = path.rpartition("/")
         folders.setdefault(folder + slash, []).append(name)
-    return ", ".join(
-        folder + (names[0] if len(names) == 1 else f"{{{', '.join(names)}}}")
-        for folder, names in folders.items()
-    )
+    texts = []
+    for folder, names in folders.items():
+        texts.append(folder + (names[0] if len(names) == 1 else f"{{{', '.join(names)}}}"))
+    return ", ".join(texts)
 
 
-def remedies(result: CaseResult, verbosity: int = 0, width: int | None = None) -> list[str]:
-    """Where the accuracy is lost, and what else mends it; begins with an empty line where there is any.
+def details(view: CaseView, verbosity: int = 0, width: int | None = None) -> list[str]:
+    """Returns problems, the table of scores, warnings, findings, engines and notes.
 
-    ``width`` is that of tables.
+    With ``verbosity`` 2 the table is whole and holds the scores that have no limit, too. Lines of the table
+    have at most ``width`` characters.
     """
+    result, whole = view.result, verbosity >= 2
+    rows = [*view.scores, *view.unjudged] if whole else view.scores[:_ROWS]
+    cells = []
+    for row in rows:
+        limit = row.limit and f"{'>=' if row.score.bound == 'min' else '<='} {row.limit}"
+        missed = "" if row.score.passed else ">"
+        names = (missed, row.score.subject, row.score.metric)
+        cells.append((*names, row.value, limit, row.noise, row.baseline, row.fixed))
+    header = ("", "output", "metric", view.low_format, "limit", "noise", "baseline", "fixed")
+    lines = [f"'{output.name}': {output.problem}" for output in result.outputs if output.problem]
+    lines += table(header, cells, width) if cells else []
+    if not whole and len(view.scores) > _ROWS:
+        lines.append(f"... and {count(len(view.scores) - _ROWS, 'score')} more (all with -vv)")
+    if result.passed or whole:  # else they stand among the cautions
+        lines += [f"warning: {warning}" for warning in view.warnings]
+    lines += finding_lines(view.findings, verbosity)
+    lines += [engine.line for engine in view.engines if whole or not engine.is_baseline]
+    lines += [f"golden: {result.golden}"] if result.golden else []
+    return lines + [f"note: {note}" for note in view.notes(verbosity)]
+
+
+def finding_lines(findings: Sequence[FindingView], verbosity: int = 0) -> list[str]:
+    """Returns a line for each rule; with ``verbosity`` 2 each finding, and notes, too."""
     lines = []
-    diagnosis = result.diagnosis
-    if diagnosis is not None:
-        lines += stage_lines(diagnosis, result.low_format)
-    if result.search is not None:
-        repairs = diagnosis.repairs if diagnosis else ()
-        lines += search_lines(result.search, verbosity, repairs, width)
-    lines += [f"Another way: {way}" for way in alternatives(result)]
-    if diagnosis is not None:
-        lines += calibration_lines(diagnosis.calibrations, width)
-        lines += layer_lines(diagnosis.layers, result.low_format, width) if verbosity >= 2 else []
-        lines += [f"note: {note}" for note in diagnosis.notes]
-    lines += course_lines(result, verbosity)
+    hidden = 0
+    for finding in findings:
+        if finding.severity == "note" and verbosity < 2:
+            hidden += 1
+            continue
+        lines.append(finding.line)
+        if verbosity >= 2:
+            lines += [f"    {other}" for other in finding.others]
+        if finding.remedy:
+            lines.append(f"    {finding.remedy}")
+    return [*lines, f"... and notes of {count(hidden, 'rule')} (all with -vv)"] if hidden else lines
+
+
+def remedies(view: CaseView, verbosity: int = 0, width: int | None = None) -> list[str]:
+    """Returns where the accuracy is lost, and what else mends it, below an empty line.
+
+    Lines of tables have at most ``width`` characters.
+    """
+    lines = stage_lines(view)
+    if verbosity >= 2:
+        lines += _culprit_table(view, width)
+    lines += [f"note: {remark}" for remark in view.remarks]
+    if verbosity >= 2:
+        lines += filter(None, [view.plan, view.cost])
+    if verbosity and (offer := view.tradeoff) is not None:
+        header = ("MACs", offer.metric, "", "these layers and those above")
+        lines += [offer.title, *indented_table(header, [row[:4] for row in offer.rows], width)]
+    if view.similarities and view.result.search is not None:
+        lines += table(("index", "layer", "shape", "similarity", ""), view.similarities, width)
+        lines += [row.line for row in view.result.search.table if row.line]
+    if verbosity >= 2 and view.trials:
+        lines += table(("trial", "verdict", "loss", "cost", "why", "kept high"), view.trials[:_TRIALS], width)
+        more = len(view.trials) - _TRIALS
+        lines += [f"... and {more} more (all in report.json)"] if more > 0 else []
+    lines += [f"Another way: {way}" for way in view.alternatives]
+    if view.calibrations:
+        titles = ("method", "verdict", "most critical")
+        lines += ["Calibration methods", *indented_table(titles, view.calibrations, width)]
+    lines += _layer_table(view, width) if verbosity >= 2 else []
+    lines += [f"Stopped early: {view.stopped}"] if view.stopped else []
+    lines += [f"Time: {view.phases}"] if verbosity and view.phases else []
     return ["", *lines] if lines else []
 
 
-def headline(result: CaseResult) -> str:
-    """What was compared with what, on which data, where."""
-    samples = count(result.samples, "sample")
-    formats = "" if result.precision is None else f"{precision_text(result.precision)}; "
-    return (
-        f"{result.candidate} against {result.baseline}; {formats}{samples}: {result.data}; {result.backend}"
-    )
+def stage_lines(view: CaseView) -> list[str]:
+    """Returns the stages in one line, and what the first that fails means."""
+    texts = []
+    for stage in view.stages:
+        why = f" ({shorten(stage.missed, 60)})" if stage.missed else ""
+        texts.append(f"{stage.title} {'ok' if stage.passed else 'off'}{why}")
+    lines = ["Stages: " + " > ".join(texts)] if texts else []
+    return [*lines, f"  {view.stage_meaning}"] if texts and view.stage_meaning else lines
 
 
-def status(result: CaseResult) -> str:
-    """One line for the terminal section: the worst score, the backend, the formats, the worst warning."""
-    caution_texts = cautions(result)
-    worst = fitted(caution_texts[0], 2 * WIDTH) if caution_texts else ""
-    many = (
-        f"{len(caution_texts)} warnings, the worst: {worst}"
-        if len(caution_texts) > 1
-        else f"warning: {worst}"
-    )
-    cautioned = [many] if caution_texts else []
-    formats = [] if result.precision is None else [precision_text(result.precision)]
-    return "; ".join([f"{most_critical(result)}, {result.backend}", *formats, *cautioned])
+def _culprit_table(view: CaseView, width: int | None) -> list[str]:
+    if not view.culprits:
+        return []
+    low = view.low_format
+    title = "Layers to keep high (not shown to be minimal)"
+    if view.is_minimal:
+        title = f"Culprits (minimal: leave any one in {low} and the criteria fail)"
+    rows = []
+    for row in view.culprits[:_MORE_CULPRITS]:
+        names = (row.culprit.layer, row.culprit.op_type)
+        rows.append((*names, row.alone, row.sentence, f"{row.price} of MACs"))
+    header = ("layer", "type", f"alone in {low}", "cause", "price")
+    more = len(view.culprits) - len(rows)
+    return [title, *indented_table(header, rows, width), *([f"  ... and {more} more"] if more else [])]
 
 
-def most_critical(result: CaseResult) -> str:
-    """The worst miss and how many more, or the score nearest to its limit and by how much it keeps it."""
-    if not result.passed:
-        return worst_miss(result)
-    judged = worst_first(result.scores)
-    if not judged:
-        return "no limits"
-    margin = judged[0].margin
-    return relation(judged[0], NAME) + ("" if margin is None else f" (margin {number(margin, 2)})")
-
-
-def warnings_of(result: CaseResult) -> list[str]:
-    """What makes the verdict worth less than it looks, an engine without INT8 first."""
-    caution_texts = [*no_int8(result), *precision_cautions(result.precision), *result.warnings]
-    return list(dict.fromkeys(caution_texts))
-
-
-def details(result: CaseResult, verbosity: int = 0, width: int | None = None) -> list[str]:
-    """Problems, the table of scores, warnings, findings, engines and the notes.
-
-    From pytest's ``verbosity`` 2 on, the table is whole and holds the scores that have no limit, too.
-    ``width`` is that of the table.
-    """
-    scores = worst_first(result.scores)
-    if verbosity >= 2:
-        scores += [score for score in result.scores if score.limit is None]
-    hidden = 0 if verbosity >= 2 else max(len(scores) - _ROWS, 0)
-    fixed = {(s.subject, s.metric): s for s in result.fixed}
-    rows = [
-        ("" if s.passed else ">", *score_cells(s, fixed.get((s.subject, s.metric))).values())
-        for s in scores[: len(scores) - hidden]
+def _layer_table(view: CaseView, width: int | None) -> list[str]:
+    """The error of each layer, the largest of its own making first."""
+    if not view.layer_errors:
+        return []
+    rows = []
+    for layer in view.layer_errors[:_LAYERS]:
+        row = [layer.layer, layer.op_type, number(layer.alone_sqnr_db, 3), number(layer.alone_cosine)]
+        row += [number(layer.sqnr_db, 3), number(layer.cosine)]
+        row += ["" if v is None else number(v) for v in (layer.engine_sqnr_db, layer.engine_cosine)]
+        rows.append(row)
+    header = ["layer", "type"]
+    for measured in ("alone", f"all in {view.low_format}", "between engines"):
+        header += [f"{measured}: SQNR dB", "cosine"]
+    lines = [
+        "Layers (error against the baseline, the worst alone first)",
+        *indented_table(header, rows, width),
     ]
-    header = ("", "output", "metric", result.low_format, "limit", "noise", "baseline", "fixed")
-    lines = [f"'{output.name}': {output.problem}" for output in result.outputs if output.problem]
-    lines += table(header, rows, width) if rows else []
-    if hidden:
-        lines.append(f"... and {count(hidden, 'score')} more (all with -vv)")
-    lines += [f"warning: {warning}" for warning in warnings_of(result)]
-    lines += finding_lines(result.findings, verbosity)
-    lines += engine_lines(result.engines, result.low_format, verbosity)
-    lines += [f"golden: {result.golden}"] if result.golden else []
-    return lines + [f"note: {note}" for note in notes_of(result, verbosity)]
-
-
-def notes_of(result: CaseResult, verbosity: int) -> list[str]:
-    """What else there is to say, most telling first."""
-    notes = _notes_of_scores(s for s in result.scores if s.limit is not None or verbosity >= 2)
-    for output in result.outputs:
-        if output.note:
-            notes.append(f"'{output.name}': {output.note}")
-        fit, meaning = output.fit, fit_note(output.fit, result.low_format) if output.fit is not None else ""
-        if fit is not None and (meaning or (verbosity >= 2 and not output.passed)):
-            sign = "-" if fit.offset < 0 else "+"
-            line = f"{result.low_format} = {number(fit.slope)} * baseline {sign} {number(abs(fit.offset))}"
-            said = f": {meaning}" if meaning else ""
-            notes.append(f"'{output.name}': {line} (correlation {number(fit.correlation)}){said}")
-        if output.worst_sample is not None and (verbosity >= 2 or not output.passed):
-            notes.append(f"'{output.name}': sample {output.worst_sample} has the lowest SQNR")
-    return [*notes, *result.notes, *acceptances(result)]
-
-
-def acceptances(result: CaseResult) -> list[str]:
-    """Each score that the golden accepts from now on, like ``accepted logits cosine: 0.9996 -> 0.9998``."""
-    return [
-        f"accepted {score_name(s.subject, s.metric)}: {_accepted(s.before)} -> {_accepted(s.now)}"
-        for s in result.recorded or ()
-    ]
-
-
-def _accepted(value: float | None) -> str:
-    return "none" if value is None else f"{value:.6g}"
-
-
-def _notes_of_scores(scores: Iterable[Score]) -> list[str]:
-    """Each note once, after the first few scores that bear it."""
-    bearers: dict[str, list[str]] = {}
-    for score in scores:
-        if score.note:
-            bearers.setdefault(score.note, []).append(name_of(score))
-    return [f"{few(names, _NAMES)}: {note}" for note, names in bearers.items()]
+    more = len(view.layer_errors) - len(rows)
+    return [*lines, f"  ... and {more} more (all in report.json)"] if more else lines

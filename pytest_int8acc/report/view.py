@@ -1,260 +1,723 @@
-"""A report as a page shows it: every text written out, every bar placed."""
+"""One case as every renderer shows it: all sentences and formatted numbers, each made once.
+
+Text, page and Markdown read a :class:`CaseView` and ask nothing else. Texts are made when first asked for.
+"""
 
 from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import PurePosixPath
-from typing import Any
 from urllib.parse import quote
 
-from pytest_int8acc.report.answer import alternatives, cautions, fix_lines, is_failure, own_inputs
-from pytest_int8acc.report.catalogue import FILES
-from pytest_int8acc.report.course import phases_text
-from pytest_int8acc.report.diagnosis import repair_text, rule_line
-from pytest_int8acc.report.engines import int8_layers, speedup
-from pytest_int8acc.report.json import BAD
-from pytest_int8acc.report.labels import metric_label
-from pytest_int8acc.report.plain import restore_entry
-from pytest_int8acc.report.precision import precision_why
-from pytest_int8acc.report.search import cost_line, fix_line, remarks
-from pytest_int8acc.report.summary import summary
-from pytest_int8acc.report.terminal import said_of
-from pytest_int8acc.report.text import headline, most_critical, notes_of
-from pytest_int8acc.report.words import drawn_again, number, score_cells, worst_first
-from pytest_int8acc.results import CaseResult, Latency, LayerError, Repair, Score, by_rule
+from pytest_int8acc.report import charts
+from pytest_int8acc.report.blind import blind_cautions, blind_problems, hidden_cautions
+from pytest_int8acc.report.catalogue import FILES, METRICS, NUMBERS, Label
+from pytest_int8acc.report.causes import advice, cause_brief, cause_clause, cause_text, share_text
+from pytest_int8acc.report.course import phases_text, stop_text
+from pytest_int8acc.report.engines import EngineView, engine_views, int8_layers, no_int8, speedup, time_text
+from pytest_int8acc.report.fixes import Fix, alternatives, elsewhere, fixes, is_mismatch, repair_text
+from pytest_int8acc.report.precision import (
+    precision_cautions,
+    precision_problems,
+    precision_text,
+    precision_why,
+)
+from pytest_int8acc.report.search import (
+    TradeoffView,
+    alone_text,
+    cost_line,
+    plan_line,
+    remarks,
+    tradeoff_view,
+)
+from pytest_int8acc.report.summary import (
+    fit_note,
+    is_jumpy,
+    jump_text,
+    stage_meaning,
+    stage_text,
+    stage_title,
+    why_texts,
+)
+from pytest_int8acc.report.words import (
+    NAME,
+    WIDTH,
+    count,
+    drawn_again,
+    few,
+    fitted,
+    middle,
+    name_of,
+    number,
+    pairs_text,
+    percent,
+    relation,
+    value_and_limit,
+    worst_first,
+)
+from pytest_int8acc.results import CaseResult, Culprit, Finding, LayerError, Score, by_rule
 from pytest_int8acc.results.causes import Cause
+from pytest_int8acc.results.samples import View
+from pytest_int8acc.results.scores import score_name
 from pytest_int8acc.results.search import PLAN_VERSION
 
-#: Width and height of a histogram in its own units; the axis lies below.
-WIDTH, HEIGHT = 480.0, 96.0
-_LAYERS = 40
-#: How many times the greatest value the axis may reach, to show a scale that is too wide.
-_BEYOND = 4.0
-
-
-def case_views(report: Mapping[str, Any], texts: Mapping[str, str]) -> list[dict[str, Any]]:
-    """The cases of a report, bad ones first, each as what its section says; templates know the keys.
-
-    ``texts`` are those of the files that cases have written, by name.
-    """
-    cases = [_case(f"case-{i}", entry, texts) for i, entry in enumerate(report["cases"], 1)]
-    return sorted(cases, key=lambda case: not case["bad"])
-
-
-def _case(anchor: str, entry: Mapping[str, Any], texts: Mapping[str, str]) -> dict[str, Any]:
-    result = restore_entry(entry)
-    said, message = said_of(entry, most_critical), str(entry.get("message", ""))
-    repeats = result is not None and is_failure(message, result)
-    return {
-        "anchor": anchor,
-        "nodeid": entry["nodeid"],
-        "verdict": entry["verdict"],
-        "bad": entry["verdict"] in BAD,
-        "said": said,
-        "message": "" if repeats or message.strip() == said else message,
-        "seconds": entry["seconds"],
-        "settings": str(entry.get("settings", "")),
-        "normalized_loss": -1.0,
-        "place": None,
-        "result": None,
-        "why": "",
-        "todo": (),
-        "alerts": (),
-        "int8": "",
-        "speedup": None,
-        "phases": "",
-        "low_format": "",
-        **({} if result is None else measured_view(result, texts)),
-    }
-
-
-def measured_view(result: CaseResult, texts: Mapping[str, str]) -> dict[str, Any]:
-    """What a page says of a case that was measured; ``texts`` are of the files it has written, by name."""
-    judged, search, diagnosis = worst_first(result.scores), result.search, result.diagnosis
-    repairs = diagnosis.repairs if diagnosis else ()
-    # how much of its limit the worst score uses up, 1 at the limit; -1 where nothing was judged
-    worst = max((score.normalized_loss for score in judged), default=-1.0)
-    layers = [culprit.layer for culprit in search.culprits] if search else []
-    notes = (*search.notes, *remarks(search, repairs)) if search else ()
-    fixes = [] if result.passed else fix_lines(result)
-    return {
-        "result": result,
-        "normalized_loss": worst if math.isfinite(worst) else 1e308,
-        "place": max((place for s in judged if (place := score_place(s)) is not None), default=None),
-        "low_format": result.low_format,
-        "why": _why(result),
-        "headline": headline(result),
-        "todo": [line.partition(": ")[::2] for line in fixes],
-        "detail": "" if result.answer is None else repair_detail(result.answer, result.low_format),
-        "verified": result.answer.verified if result.answer else bool(search and search.verified),
-        "cautions": [*cautions(result), *([] if result.passed else own_inputs(result))],
-        "alerts": alerts(result),
-        "notes": (*notes_of(result, 2), *notes, *(diagnosis.notes if diagnosis else ())),
-        "scores": _rows(result, judged),
-        "unjudged": _rows(result, [score for score in result.scores if score.limit is None]),
-        "bars": layer_bars(diagnosis.layers, layers) if diagnosis else (),
-        "layers": layers,
-        "speedup": speedup(result.engines),
-        "int8": int8_layers(result.engines),
-        "plan": fix_line(search) if search else "",
-        "alternatives": alternatives(result),
-        "cost": cost_line(search) if search else "",
-        "phases": phases_text(result),
-        "snippets": _snippets(result),
-        **files_by_use(result.written, texts, result.low_format),
-    }
-
-
-def _why(result: CaseResult) -> str:
-    """Why the case fails: an engine in another format first."""
-    if result.is_misbuilt and result.precision is not None:
-        return precision_why(result.precision)
-    return summary(result)
-
-
-def repair_detail(repair: Repair, low_format: str) -> str:
-    """What a repair does, and how long its engine takes where that was timed."""
-    time = [] if repair.latency is None else [f"takes {time_text(repair.latency)}"]
-    return "; ".join([repair_text(repair, low_format), *time])
-
-
-def alerts(result: CaseResult) -> list[str]:
-    """What a case that passes must not hide: its cautions, and what lint warns of."""
-    groups = by_rule(f for f in result.findings if f.source == "lint" and f.severity == "warning")
-    return [*cautions(result), *map(rule_line, groups)]
-
-
-def _rows(result: CaseResult, scores: Iterable[Score]) -> list[dict[str, Any]]:
-    """A row for each score, with its place against the limit."""
-    fixed = {(s.subject, s.metric): s for s in result.fixed}
-    rows = []
-    for score in scores:
-        after = fixed.get((score.subject, score.metric))
-        places = {"place": score_place(score), "fixed_place": None if after is None else score_place(after)}
-        cells = score_cells(score, after, ("≥ ", "≤ "))
-        more = {
-            "label": metric_label(score, result.low_format),
-            "passed": score.passed,
-            "interval": drawn_again(score),
-        }
-        more |= {"noise": "none"} if score.noise == math.inf and score.bound == "min" else {}
-        rows.append(cells | places | more)
-    return rows
-
-
-def _snippets(result: CaseResult) -> list[tuple[str, str]]:
-    """The plan of the search as text, each with its title, where no files hold it."""
-    search = result.search
-    if search is None or not search.culprits or result.written:
-        return []
-    nodes = [node for culprit in search.culprits for node in culprit.nodes]
-    high = [f"  {json.dumps(c.layer, ensure_ascii=False)}: {search.precision}" for c in search.culprits]
-    plan = "\n".join([f"version: {PLAN_VERSION}", "high:", *high]) + "\n"
-    return [("nodes to exclude from quantization", "\n".join(nodes) + "\n"), ("plan.yaml", plan)]
-
-
-def files_by_use(
-    written: Sequence[str], texts: Mapping[str, str], low_format: str
-) -> dict[str, list[dict[str, str]]]:
-    """The files of the fix, of the plan of the search, of reproducers, and others, with their texts."""
-    uses: dict[str, list[dict[str, str]]] = {"fix": [], "high": [], "reduced": [], "others": []}
-    base = next((PurePosixPath(name).parent for name in written if name.endswith("fixed.onnx")), None)
-    order = {name: place for place, name in enumerate(FILES)}
-    for name in sorted(written, key=lambda name: order.get(PurePosixPath(name).name, len(order))):
-        path = PurePosixPath(name)
-        inside = base is not None and path.is_relative_to(base)
-        short = path.relative_to(base) if inside and base is not None else path
-        first = "fix" if inside and len(short.parts) == 1 else short.parts[0] if inside else "others"
-        known = {"about": FILES.get(path.name, "").format(format=low_format), "text": texts.get(name, "")}
-        file = {"name": str(short), "href": _href(name), **known}
-        uses[first if first in uses else "others"].append(file)
-    return {f"{use}_files": files for use, files in uses.items()}
-
-
-def _href(name: str) -> str:
-    """A link from the page's own folder on, empty where the file lies elsewhere; ``./``: no address."""
-    path = PurePosixPath(name)
-    outside = path.is_absolute() or ".." in path.parts or "\\" in name
-    return "" if outside else f"./{quote(name, errors='backslashreplace')}"
-
-
-def time_text(latency: Latency | None) -> str:
-    """Like ``1.2 ms (1.1 to 1.4)``; empty where nothing was timed."""
-    if latency is None:
-        return ""
-    low, high = number(latency.low_ms, 3), number(latency.high_ms, 3)
-    return f"{number(latency.median_ms, 3)} ms ({low} to {high})"
-
-
-def size_text(nbytes: int) -> str:
-    """Bytes in KiB or MiB."""
-    return f"{nbytes / 2**20:.1f} MiB" if nbytes >= 2**20 else f"{nbytes / 2**10:.0f} KiB"
+#: How the first line of a failure goes on after the format.
+FAILURE = " accuracy: "
+#: Names in a note at most.
+_NAMES = 3
 
 
 @dataclass(frozen=True)
-class Bar:
-    """A bar of a chart of layers."""
+class ScoreRow:
+    """One score, as text, and its place between perfect (0), the limit (50) and infinitely off (100)."""
 
-    label: str
-    kind: str
-    width: float
-    """In percent."""
-    rest: float
-    """In percent: the error with everything in INT8."""
-    text: str
-    marked: bool
-    """A culprit."""
-    engine: str = ""
-    """With all in INT8, between engines; empty where they do not show it."""
-    skipped: int = 0
-    """Layers before it that are left out."""
-
-
-@dataclass(frozen=True)
-class Mark:
-    """A vertical line on a histogram; ``beyond``: it lies off the right edge."""
-
-    x: float
-    text: str
-    beyond: bool = False
-
-    @property
-    def anchor(self) -> str:
-        """Which end of the text stands at the line."""
-        return "end" if self.x > WIDTH / 2 else "start"
+    score: Score
+    label: Label
+    value: str
+    limit: str
+    """Empty without a limit."""
+    noise: str
+    baseline: str
+    fixed: str
+    """What the recommended fix reaches."""
+    interval: str
+    place: float | None
+    fixed_place: float | None
 
 
 @dataclass(frozen=True)
-class Bin:
-    """A bar of a histogram."""
-
-    x: float
-    y: float
-    width: float
-    height: float
-    clipped: bool
-    """Its values lie beyond what the scale can express."""
-
-
-@dataclass(frozen=True)
-class HistogramChart:
-    """The absolute values of one tensor, and how far its scale reaches."""
+class StageView:
+    """One step from the framework to the engine."""
 
     title: str
-    bins: tuple[Bin, ...]
-    amax: Mark | None
-    reach: Mark | None
-    right: str
-    """The value at the right edge."""
-    used: float | None
-    """Share of the scale's reach that the values take, in percent; None where they go beyond it."""
+    passed: bool
+    is_first: bool
+    """Whether it is the first that fails."""
+    relations: tuple[str, ...]
+    """Its judged scores against their limits, the worst first."""
+    missed: str
+    """The worst missed limit; empty without any."""
+    text: str
+    """What it means; empty where the stage passes."""
+
+
+@dataclass(frozen=True)
+class CulpritView:
+    """One layer that is kept out of the low format, and why."""
+
+    culprit: Culprit
+    price: str
+    """Its share of the multiply-accumulates."""
+    alone: str
+    kind: str
+    """The kind of its cause; empty without a cause, as the texts below."""
+    sentence: str
+    brief: str
+    advice: str
+    line: str
+    """Layer and cause in one line of at most ``WIDTH`` characters."""
+    numbers: tuple[tuple[Label, str], ...]
+
+
+@dataclass(frozen=True)
+class FindingView:
+    """What one rule of the lint, or of a look at the data, has found."""
+
+    rule: str
+    severity: str
+    title: str
+    """The severity, with ``data`` where the data were looked at."""
+    subject: str
+    text: str
+    remedy: str
+    line: str
+    """The first finding, and how many more there are."""
+    others: tuple[str, ...]
+    """All but the first."""
+
+
+@dataclass(frozen=True)
+class SampleView:
+    """The worst sample of an output, as pictures and curves."""
+
+    title: str
+    output: str
+    sqnr: str
+    pictures: tuple[tuple[View, str, str], ...]
+    """View, data URI of a PNG, and range of each picture."""
+    curves: tuple[charts.Curves, ...]
+
+
+@dataclass(frozen=True)
+class FileView:
+    """A file that a case has written."""
+
+    name: str
+    href: str
+    """A link from the page's own folder; empty where the file lies elsewhere."""
+    about: str
+    text: str
+    """The file's content; empty where it is large or not a text."""
+
+
+@dataclass(frozen=True)
+class CaseView:
+    """All sentences and numbers about one case."""
+
+    result: CaseResult
+
+    @property
+    def low_format(self) -> str:
+        """The format that the case is about, like ``INT8``."""
+        return self.result.low_format
+
+    # What is wrong
+
+    @cached_property
+    def headline(self) -> str:
+        """What was compared with what, in which formats, on which data, where."""
+        result = self.result
+        formats = "" if result.precision is None else f"{precision_text(result.precision)}; "
+        samples = f"{count(result.samples, 'sample')}: {result.data}"
+        return f"{result.candidate} against {result.baseline}; {formats}{samples}; {result.backend}"
+
+    def misses(self, most: int | None = None) -> list[str]:
+        """Each problem and each missed limit, the worst first; names of at most ``most`` characters."""
+        result = self.result
+        problems = [*precision_problems(result), *blind_problems(result)]
+        for output in filter(lambda output: output.problem, result.outputs):
+            name = middle(output.name, most or len(output.name))
+            problems.append(f"'{name}': {output.problem}")
+        return problems + [relation(score, most) for score in self._judged if not score.passed]
+
+    @cached_property
+    def _judged(self) -> list[Score]:
+        return worst_first(self.result.scores)
+
+    @cached_property
+    def failure_line(self) -> str:
+        """The first line of a failure: the worst miss with value and limit, its note, how many more."""
+        note = self._judged[0].note if self._judged else ""
+        if note and self.misses(NAME)[0] == relation(self._judged[0], NAME):
+            line = self.low_format + FAILURE + self._worst_miss(note)
+            if len(line) <= WIDTH:
+                return line
+        return self.low_format + FAILURE + self._worst_miss()
+
+    def _worst_miss(self, note: str = "") -> str:
+        misses = self.misses(NAME)
+        more = [note] if note else []
+        if len(misses) > 1:
+            more.append(f"+{len(misses) - 1} more missed")
+        end = f" ({'; '.join(more)})" if more else ""
+        if note:
+            return misses[0] + end
+        return fitted(misses[0], WIDTH - len(FAILURE) - 4 - len(end)) + end
+
+    def brief_misses(self) -> Iterator[str]:
+        """Yields the first line of a failure, the fullest first, down to the worst score and its limit."""
+        yield self.failure_line
+        yield self._worst_miss()
+        yield from (self.misses(most)[0] for most in (NAME, 24, 12))
+        for score in self._judged[:1]:
+            brief = relation(score, 12)
+            if self.misses(12)[0] == brief:
+                yield brief.removeprefix(name_of(score, 12)).strip()
+
+    @cached_property
+    def most_critical(self) -> str:
+        """The worst miss and how many more, or the score nearest to its limit and its margin."""
+        if not self.result.passed:
+            return self._worst_miss()
+        if not self._judged:
+            return "no limits"
+        score = self._judged[0]
+        return f"{relation(score, NAME)} (margin {number(score.margin or 0.0, 2)})"
+
+    @cached_property
+    def status(self) -> str:
+        """One line: the worst score, the backend, the formats, the worst caution."""
+        parts = [f"{self.most_critical}, {self.result.backend}"]
+        if self.result.precision is not None:
+            parts.append(precision_text(self.result.precision))
+        if self.cautions:
+            worst = fitted(self.cautions[0], 2 * WIDTH)
+            many = len(self.cautions)
+            parts.append(f"{many} warnings, the worst: {worst}" if many > 1 else f"warning: {worst}")
+        return "; ".join(parts)
+
+    @property
+    def is_about_golden(self) -> bool:
+        """Whether the worst miss is the baseline's, which has left its golden."""
+        missed = [score for score in self._judged if not score.passed]
+        start = f"{self.result.baseline} against its"
+        return bool(self.result.golden and missed) and missed[0].subject.startswith(start)
+
+    @cached_property
+    def whys(self) -> list[str]:
+        """What was wrong in one sentence, the fullest first; empty texts without a diagnosis."""
+        if self.result.is_misbuilt and self.result.precision is not None:
+            return [precision_why(self.result.precision)]
+        return list(why_texts(self.result))
+
+    @property
+    def why(self) -> str:
+        """What was wrong in one sentence; empty without a diagnosis."""
+        return self.whys[0]
+
+    # What to do
+
+    @cached_property
+    def fixes(self) -> list[Fix]:
+        """What to do; empty where the case passes."""
+        return [] if self.result.passed else fixes(self.result)
+
+    @cached_property
+    def alternatives(self) -> list[str]:
+        """Other ways to meet the criteria than the recommended one, cheapest first."""
+        return alternatives(self.result)
+
+    @property
+    def fix_detail(self) -> str:
+        """What the recommended fix does, and the time of its engine; empty where there is none."""
+        repair = self.result.answer
+        if repair is None:
+            return ""
+        time = "" if repair.latency is None else f"; takes {time_text(repair.latency)}"
+        return repair_text(repair, self.low_format) + time
+
+    @property
+    def is_verified(self) -> bool:
+        """Whether the recommended fix was built, run and kept the limits with reserve."""
+        answer, search = self.result.answer, self.result.search
+        return answer.verified if answer is not None else search is not None and search.verified
+
+    # What to doubt
+
+    @cached_property
+    def warnings(self) -> list[str]:
+        """What makes the verdict worth less than it looks, an engine in another format first."""
+        result = self.result
+        return unique([*no_int8(result), *precision_cautions(result.precision), *result.warnings])
+
+    @cached_property
+    def cautions(self) -> list[str]:
+        """What to doubt of the verdict, the worst first."""
+        result, diagnosis, search = self.result, self.result.diagnosis, self.result.search
+        texts = []
+        if broken := [f for f in result.findings if f.source == "lint" and f.severity == "error"]:
+            rules = [f"{group[0].rule} ({count(len(group), 'node')})" for group in by_rule(broken)]
+            texts.append(f"TensorRT refuses this model: {', '.join(rules)}")
+        texts += [unsteady_text(result, score) for score in result.unsteady[:1]]
+        texts += [*no_int8(result), *precision_cautions(result.precision)]
+        texts += [*hidden_cautions(result), *blind_cautions(result), *result.warnings]
+        if result.stopped is not None:
+            texts.append(stop_text(result.stopped, self.low_format))
+        data = [f for f in result.findings if f.source == "data" and f.severity != "note"]
+        texts += [rule_line(group) for group in by_rule(f for f in data if not is_mismatch(result, f))]
+        if diagnosis is not None and diagnosis.jumps and not is_jumpy(result):
+            texts.append(jump_text(diagnosis.jumps, NAME))
+        if search is not None and search.found and search.fixed_pairs:  # else the fix names them
+            pairs = pairs_text(search.fixed_pairs)
+            texts.append(f"{pairs}; no plan takes them off, so their layers may be at fault, too")
+        return unique(texts)
+
+    @cached_property
+    def fix_cautions(self) -> list[str]:
+        """What to doubt of the recommended fix."""
+        repair = self.result.answer
+        if self.result.passed or repair is None or repair.data or not repair.rescales:
+            return []
+        return ["the fix has its scales from these very inputs: before you ship, run it on others"]
+
+    @cached_property
+    def alerts(self) -> list[str]:
+        """What a case that passes must not hide: its cautions, and warnings of the lint."""
+        lint = [f for f in self.result.findings if f.source == "lint" and f.severity == "warning"]
+        return [*self.cautions, *map(rule_line, by_rule(lint))]
+
+    # Scores
+
+    @cached_property
+    def scores(self) -> list[ScoreRow]:
+        """The scores that have a limit, the worst first."""
+        return [self._row(score) for score in self._judged]
+
+    @cached_property
+    def unjudged(self) -> list[ScoreRow]:
+        """The scores that have no limit."""
+        return [self._row(score) for score in self.result.scores if score.limit is None]
+
+    def _row(self, score: Score) -> ScoreRow:
+        fixed = self._fixed.get((score.subject, score.metric))
+        value, limit = number(score.value), ""
+        if score.limit is not None:
+            value, limit = value_and_limit(score, score.limit)
+        noise = "" if score.noise is None else number(score.noise, 2)
+        return ScoreRow(
+            score,
+            metric_label(score, self.low_format),
+            value,
+            limit,
+            noise="none" if noise == "inf" and score.bound == "min" else noise,
+            baseline="" if score.baseline is None else number(score.baseline),
+            fixed="" if fixed is None else number(fixed.value),
+            interval=drawn_again(score),
+            place=score_place(score),
+            fixed_place=None if fixed is None else score_place(fixed),
+        )
+
+    @cached_property
+    def _fixed(self) -> Mapping[tuple[str, str], Score]:
+        return {(score.subject, score.metric): score for score in self.result.fixed}
+
+    @property
+    def normalized_loss(self) -> float:
+        """How much of its limit the worst score uses up, 1 at the limit; -1 where nothing was judged."""
+        worst = max((score.normalized_loss for score in self._judged), default=-1.0)
+        return worst if math.isfinite(worst) else 1e308
+
+    @property
+    def place(self) -> float | None:
+        """Where the worst score lies between perfect (0), the limit (50) and infinitely off (100)."""
+        places = [row.place for row in self.scores if row.place is not None]
+        return max(places, default=None)
+
+    # Where and why it is lost
+
+    @cached_property
+    def stages(self) -> list[StageView]:
+        """The steps from the framework to the engine."""
+        diagnosis = self.result.diagnosis
+        if diagnosis is None:
+            return []
+        views = []
+        for stage in diagnosis.stages:
+            judged = worst_first(stage.scores)
+            views.append(
+                StageView(
+                    stage_title(stage.name, self.low_format),
+                    stage.passed,
+                    is_first=stage.name == diagnosis.first_stage,
+                    relations=tuple(relation(score) for score in judged),
+                    missed="; ".join(relation(score) for score in judged[:1] if not score.passed),
+                    text=stage_text(stage, self.low_format),
+                )
+            )
+        return views
+
+    @cached_property
+    def stage_meaning(self) -> str:
+        """What the first stage that fails means, with its name; empty where none fails."""
+        return "" if self.result.diagnosis is None else stage_meaning(self.result.diagnosis, self.low_format)
+
+    @property
+    def is_minimal(self) -> bool:
+        """Whether each culprit, put back into the low format, breaks the criteria."""
+        return self.result.search is not None and self.result.search.minimal
+
+    @property
+    def blames_layers(self) -> bool:
+        """Whether layers are at fault, and not what lies before quantization."""
+        return bool(self.culprits) and not elsewhere(self.result)
+
+    @cached_property
+    def culprits(self) -> list[CulpritView]:
+        """The layers that the plan found keeps out of the low format."""
+        search = self.result.search
+        return (
+            [] if search is None else [culprit_view(culprit, self.low_format) for culprit in search.culprits]
+        )
+
+    @cached_property
+    def layers(self) -> list[str]:
+        """The names of the culprits."""
+        return [view.culprit.layer for view in self.culprits]
+
+    @cached_property
+    def plan(self) -> str:
+        """What the search found, in a sentence; empty without a search."""
+        return "" if self.result.search is None else plan_line(self.result.search)
+
+    @cached_property
+    def cost(self) -> str:
+        """What the search cost, and why it ended; empty without a search."""
+        return "" if self.result.search is None else cost_line(self.result.search)
+
+    @cached_property
+    def tradeoff(self) -> TradeoffView | None:
+        """What more layers out of the low format buy; None where that was not tried."""
+        search = self.result.search
+        return tradeoff_view(search.tradeoff, search.precision) if search and search.tradeoff else None
+
+    @cached_property
+    def trials(self) -> list[tuple[str, ...]]:
+        """Each trial of the search: number, verdict, loss, cost, reason, layers kept high."""
+        trials = self.result.search.trials if self.result.search is not None else ()
+        rows: list[tuple[str, ...]] = []
+        for place, trial in enumerate(trials, 1):
+            verdict = "passes" if trial.passed else "fails"
+            high = few(trial.high, 4) or "nothing"
+            rows.append((str(place), verdict, number(trial.loss, 3), number(trial.cost, 2), trial.why, high))
+        return rows
+
+    @cached_property
+    def similarities(self) -> list[tuple[str, ...]]:
+        """The layer analyzer's table: index, layer, shape, similarity, whether it is kept high."""
+        lines = self.result.search.table if self.result.search is not None else ()
+        return [
+            (str(line.index), line.layer, line.shape, number(line.similarity), "kept high" * line.chosen)
+            for line in lines
+        ]
+
+    @cached_property
+    def calibrations(self) -> list[tuple[str, ...]]:
+        """Each calibration method, its verdict, and its most critical score."""
+        lines = self.result.diagnosis.calibrations if self.result.diagnosis is not None else ()
+        rows: list[tuple[str, ...]] = []
+        for line in lines:
+            worst = "; ".join(relation(score) for score in worst_first(line.scores)[:1])
+            rows.append((line.method, "passes" if line.passed else "fails", worst))
+        return rows
+
+    @cached_property
+    def layer_errors(self) -> list[LayerError]:
+        """The layers by the error of their own making, nan first."""
+        layers = self.result.diagnosis.layers if self.result.diagnosis is not None else ()
+        return sorted(layers, key=lambda layer: (not math.isnan(layer.alone_sqnr_db), layer.alone_sqnr_db))
+
+    # What else is known
+
+    @cached_property
+    def engines(self) -> list[EngineView]:
+        """The engines of the case, as built."""
+        return engine_views(self.result.engines, self.low_format)
+
+    @property
+    def speedup(self) -> float | None:
+        """How many times as fast as the baseline's engine the case's own is; None where not timed."""
+        return speedup(self.result.engines)
+
+    @property
+    def int8_layers(self) -> str:
+        """Like ``45 of 54``; empty where the engine does not tell."""
+        return int8_layers(self.result.engines)
+
+    @cached_property
+    def findings(self) -> list[FindingView]:
+        """What each rule has found, errors first."""
+        return [finding_view(group) for group in by_rule(self.result.findings)]
+
+    def notes(self, verbosity: int = 2) -> list[str]:
+        """What else there is to say, most telling first; below ``verbosity`` 2 what bears on failures."""
+        result, whole = self.result, verbosity >= 2
+        notes = _notes_of_scores(s for s in result.scores if s.limit is not None or whole)
+        for output in result.outputs:
+            if output.note:
+                notes.append(f"'{output.name}': {output.note}")
+            fit = output.fit
+            meaning = fit_note(fit, self.low_format) if fit is not None else ""
+            if fit is not None and (meaning or (whole and not output.passed)):
+                sign = "-" if fit.offset < 0 else "+"
+                line = f"{self.low_format} = {number(fit.slope)} * baseline {sign} {number(abs(fit.offset))}"
+                line += f" (correlation {number(fit.correlation)})"
+                notes.append(f"'{output.name}': {line}" + (f": {meaning}" if meaning else ""))
+            if output.worst_sample is not None and (whole or not output.passed):
+                notes.append(f"'{output.name}': sample {output.worst_sample} has the lowest SQNR")
+        return [*notes, *result.notes, *acceptances(result)]
+
+    @cached_property
+    def remarks(self) -> list[str]:
+        """What there is to say of the search and of the diagnosis."""
+        search, diagnosis = self.result.search, self.result.diagnosis
+        notes: list[str] = []
+        if search is not None:
+            notes += [*search.notes, *remarks(search, diagnosis.repairs if diagnosis is not None else ())]
+        return notes + list(diagnosis.notes if diagnosis is not None else ())
+
+    @property
+    def stopped(self) -> str:
+        """What ended the case early; empty where all was done."""
+        return "" if self.result.stopped is None else stop_text(self.result.stopped, self.low_format)
+
+    @property
+    def phases(self) -> str:
+        """Where the time went; empty where that is not known."""
+        return phases_text(self.result)
+
+    # For the page
+
+    def drawing(self, view: CulpritView) -> charts.Drawing | None:
+        """The graph around a culprit; None where it was not looked at."""
+        return charts.drawing(view.culprit, self.layers)
+
+    @cached_property
+    def bars(self) -> list[charts.Bar]:
+        """The error of each layer as a chart."""
+        return charts.layer_bars(self.result.diagnosis.layers, self.layers) if self.result.diagnosis else []
+
+    @cached_property
+    def samples(self) -> list[SampleView]:
+        """The worst samples of outputs that fail."""
+        worst = self.result.diagnosis.worst if self.result.diagnosis is not None else ()
+        views = []
+        for sample in worst:
+            inputs = [view for view in sample.views if view.role == "input"]
+            outputs = [view for view in sample.views if view.role != "input"]
+            pictures = []
+            for view in sample.views:
+                uri = charts.png(view) if view.rows else ""
+                span = f"{number(view.low, 3)} to {number(view.high, 3)}"
+                pictures += [(view, uri, span)] if uri else []
+            curves = [chart for group in (inputs, outputs) if (chart := charts.curves(group)) is not None]
+            sqnr = f"{number(sample.sqnr_db, 3)} dB"
+            views.append(
+                SampleView(f"Sample {sample.sample}", sample.output, sqnr, tuple(pictures), tuple(curves))
+            )
+        return views
+
+    @cached_property
+    def snippets(self) -> list[tuple[str, str]]:
+        """The plan of the search as texts, each with its title, where no files hold it."""
+        search = self.result.search
+        if search is None or not search.culprits or self.result.written:
+            return []
+        nodes = [node for culprit in search.culprits for node in culprit.nodes]
+        high = [f"  {json.dumps(name, ensure_ascii=False)}: {search.precision}" for name in self.layers]
+        plan = "\n".join([f"version: {PLAN_VERSION}", "high:", *high]) + "\n"
+        return [("nodes to exclude from quantization", "\n".join(nodes) + "\n"), ("plan.yaml", plan)]
+
+    def files(self, texts: Mapping[str, str]) -> dict[str, list[FileView]]:
+        """The files of the fix, of the plan (``high``), of reproducers (``reduced``), and ``others``.
+
+        Args:
+            texts: Contents of small files, by path.
+        """
+        uses: dict[str, list[FileView]] = {"fix": [], "high": [], "reduced": [], "others": []}
+        paths = [PurePosixPath(name) for name in self.result.written]
+        base = next((path.parent for path in paths if path.name == "fixed.onnx"), None)
+        order = {name: place for place, name in enumerate(FILES)}
+        for path in sorted(paths, key=lambda path: order.get(path.name, len(order))):
+            inside = base is not None and path.is_relative_to(base)
+            name = path.relative_to(base) if inside and base is not None else path
+            use = "others"
+            if inside:
+                use = name.parts[0] if len(name.parts) > 1 else "fix"
+            about = FILES.get(path.name, "").format(format=self.low_format)
+            file = FileView(str(name), _href(str(path)), about, texts.get(str(path), ""))
+            uses.get(use, uses["others"]).append(file)
+        return uses
+
+
+def culprit_view(culprit: Culprit, low_format: str) -> CulpritView:
+    """Returns what is said of one layer at fault."""
+    cause = culprit.cause
+    price, alone = f"{culprit.price:.1%}", alone_text(culprit)
+    line = _culprit_line(culprit, low_format)
+    if cause is None:
+        return CulpritView(culprit, price, alone, "", "", "", "", line, ())
+    return CulpritView(
+        culprit,
+        price,
+        alone,
+        kind=cause.kind.replace("-", " "),
+        sentence=cause_text(cause, low_format),
+        brief=cause_brief(cause, low_format),
+        advice=advice(cause, low_format),
+        line=line,
+        numbers=tuple(_number_cells(cause, low_format)),
+    )
+
+
+def _culprit_line(culprit: Culprit, low_format: str) -> str:
+    alone, cause = culprit.worst_alone, culprit.cause
+    text = share = ""
+    if cause is not None:
+        text = f": {cause_clause(cause, low_format)}"
+        share = f" ({share_text(cause.ablation, 'its')})" if cause.ablation is not None else ""
+    elif alone is not None and not alone.passed:
+        text = f": alone in {low_format}: {relation(alone, 24)}"
+    kind = f" ({middle(culprit.op_type, 20)})"
+    if len(f"  {culprit.layer}{kind}{text}{share}") <= WIDTH:
+        text += share
+    if len(kind) + NAME <= WIDTH - 2 - len(text):
+        text = kind + text
+    return fitted(f"  {middle(culprit.layer, max(WIDTH - 2 - len(text), 20))}{text}")
+
+
+def _number_cells(cause: Cause, low_format: str) -> Iterator[tuple[Label, str]]:
+    """Yields the label of each number of a cause, and its value with its unit."""
+    for name, value in cause.numbers.items():
+        label = NUMBERS.get(name, Label(name)).of(low_format)
+        text = percent(value) if label.unit == "%" else f"{number(value)} {label.unit}".strip()
+        yield label, text
+
+
+def finding_view(group: Sequence[Finding]) -> FindingView:
+    """Returns what is said of the findings of one rule."""
+    first = group[0]
+    title = f"data {first.severity}" if first.source == "data" else first.severity
+    others = tuple(f"'{finding.subject}': {finding.text}" for finding in group[1:])
+    line = f"{title}: {rule_line(group)} [{first.rule}]"
+    return FindingView(
+        first.rule, first.severity, title, first.subject, first.text, first.remedy, line, others
+    )
+
+
+def rule_line(group: Sequence[Finding]) -> str:
+    """Returns what a rule has found, by its first finding, and how many more there are."""
+    more = f" (and {len(group) - 1} more like it)" if len(group) > 1 else ""
+    return f"'{group[0].subject}': {group[0].text}{more}"
+
+
+def unsteady_text(result: CaseResult, score: Score) -> str:
+    """Returns why a verdict might be another on other samples: the interval, and the samples that decide."""
+    interval = f"{name_of(score, NAME)} is {drawn_again(score)} when samples are drawn again"
+    for output in result.outputs:
+        if output.name == score.subject and output.heavy:
+            worst = ", ".join(map(str, output.heavy[:3])) + (", ..." if len(output.heavy) > 3 else "")
+            some = f"{len(output.heavy)} of {output.samples} samples carry 90 % of the error ({worst})"
+            return f"unsteady: {interval}; {some}"
+    return f"unsteady: {interval}, limit {number(score.limit or 0.0)}"
+
+
+def metric_label(score: Score, low_format: str) -> Label:
+    """Returns a metric's label; a user's function has its own name."""
+    own = Label(score.metric, "", "a metric of your own")
+    if score.subject.endswith(f".py:{score.metric}"):
+        return own
+    return METRICS.get(score.metric, own).of(low_format)
+
+
+def acceptances(result: CaseResult) -> list[str]:
+    """Returns each score that the golden accepts from now on, like ``accepted y cosine: 0.99 -> 0.98``."""
+    lines = []
+    for accepted in result.recorded or ():
+        before, now = ("none" if v is None else f"{v:.6g}" for v in (accepted.before, accepted.now))
+        lines.append(f"accepted {score_name(accepted.subject, accepted.metric)}: {before} -> {now}")
+    return lines
+
+
+def _notes_of_scores(scores: Iterable[Score]) -> list[str]:
+    """Each note once, after the first few scores that bear it."""
+    bearers: dict[str, list[str]] = {}
+    for score in scores:
+        if score.note:
+            bearers.setdefault(score.note, []).append(name_of(score))
+    return [f"{few(names, _NAMES)}: {note}" for note, names in bearers.items()]
+
+
+def unique(texts: Iterable[str]) -> list[str]:
+    """Returns ``texts`` without repetitions."""
+    return list(dict.fromkeys(texts))
 
 
 def score_place(score: Score) -> float | None:
-    """Where a judged score lies between 0 (perfect), 50 (its limit) and 100 (infinitely off)."""
+    """Returns where a judged score lies between 0 (perfect), 50 (its limit) and 100 (infinitely off)."""
     if score.limit is None:
         return None
     used = score.normalized_loss
@@ -263,76 +726,8 @@ def score_place(score: Score) -> float | None:
     return 100 - 50 / used if math.isfinite(used) else 100.0
 
 
-def layer_bars(layers: Sequence[LayerError], culprits: Sequence[str]) -> list[Bar]:
-    """The layers in the graph's order by the error that each makes alone, as a share of the signal.
-
-    Of many, the culprits and the worst.
-    """
-    places = sorted(range(len(layers)), key=lambda i: (layers[i].layer not in culprits, _rank(layers[i])))
-    kept = sorted(places[:_LAYERS])
-    shares = [(_share(layers[i].alone_sqnr_db), _share(layers[i].sqnr_db)) for i in kept]
-    longest = max((value for pair in shares for value in pair if math.isfinite(value)), default=0.0) or 1.0
-    return [
-        Bar(
-            label=layer.layer,
-            kind=layer.op_type,
-            width=_percent(alone / longest),
-            rest=_percent(rest / longest),
-            text=f"{number(100 * alone, 3)} % ({number(layer.alone_sqnr_db, 3)} dB)",
-            engine="" if layer.engine_sqnr_db is None else f"{number(layer.engine_sqnr_db, 3)} dB",
-            marked=layer.layer in culprits,
-            skipped=i - before - 1,
-        )
-        for i, before, (alone, rest) in zip(kept, [-1, *kept], shares, strict=False)
-        for layer in [layers[i]]
-    ]
-
-
-def _rank(layer: LayerError) -> tuple[bool, float]:
-    return not math.isnan(layer.alone_sqnr_db), layer.alone_sqnr_db
-
-
-def histogram(cause: Cause) -> HistogramChart | None:
-    """The values behind a cause, heights in logarithms; None where there are none."""
-    values = cause.histogram
-    if values is None or not values.counts or len(values.edges) != len(values.counts) + 1:
-        return None
-    if min(values.counts) < 0:  # in a report that somebody changed
-        return None
-    amax = cause.amax if cause.amax is not None else values.edges[-1]
-    reach = cause.reach
-    right = max(values.edges[-1], min(reach or 0.0, _BEYOND * amax))
-    if not (math.isfinite(right) and right > 0):
-        return None
-    tallest = math.log1p(max(values.counts)) or 1.0
-    bins = []
-    for low, high, n in zip(values.edges, values.edges[1:], values.counts, strict=False):
-        tall = HEIGHT * math.log1p(n) / tallest
-        x, width = WIDTH * low / right, max(WIDTH * (high - low) / right - 0.5, 0.5)
-        bins.append(Bin(x, HEIGHT - tall, width, tall, reach is not None and low >= reach))
-    return HistogramChart(
-        title=cause.tensor,
-        bins=tuple(bins),
-        amax=_mark(amax, right, "largest value"),
-        reach=None if reach is None else _mark(reach, right, "scale reaches"),
-        right=number(right, 3),
-        used=_percent(amax / reach) if reach and amax <= reach else None,
-    )
-
-
-def _mark(value: float, right: float, what: str) -> Mark | None:
-    if not math.isfinite(value):
-        return None
-    text = f"{what} {number(value, 3)}"
-    return Mark(WIDTH * min(value / right, 1.0), text, beyond=value > right)
-
-
-def _share(sqnr_db: float) -> float:
-    """Root of the noise's share of the signal; inf where it cannot be computed."""
-    if math.isnan(sqnr_db):
-        return math.inf
-    return float(10 ** min(-sqnr_db / 20, 300))
-
-
-def _percent(share: float) -> float:
-    return round(100 * min(max(share, 0.0), 1.0), 2) if not math.isnan(share) else 0.0
+def _href(name: str) -> str:
+    """A link from the page's own folder on, empty where the file lies elsewhere; ``./``: no address."""
+    path = PurePosixPath(name)
+    outside = path.is_absolute() or ".." in path.parts or "\\" in name
+    return "" if outside else f"./{quote(name, errors='backslashreplace')}"

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import math
 import textwrap
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from itertools import zip_longest
-from typing import Any
 
 from pytest_int8acc.results import Score
 
@@ -16,12 +15,6 @@ WIDTH, NAME = 110, 40
 
 #: Characters that a column of a table keeps, however narrow the terminal is.
 _LEAST_COLUMN = 12
-
-
-def formats(entries: Iterable[Mapping[str, Any]]) -> str:
-    """Returns the formats of the cases that were measured, like ``INT8, FP16``; ``Model`` without any."""
-    known = dict.fromkeys(entry["low"].upper() or "INT8" for entry in entries if "low" in entry)
-    return ", ".join(known) or "Model"
 
 
 def table(header: Sequence[str], rows: Sequence[Sequence[str]], width: int | None = None) -> list[str]:
@@ -129,23 +122,6 @@ def name_of(score: Score, most: int | None = None) -> str:
 def value_and_limit(score: Score, limit: float) -> tuple[str, str]:
     """Both as text: a miss shows by how little it missed, a limit kept to the last digit may look equal."""
     return number_pair(score.value, limit, most=8 if score.passed else 17)
-
-
-def score_cells(score: Score, fixed: Score | None, signs: Sequence[str] = (">= ", "<= ")) -> dict[str, str]:
-    """A score as cells of a table; ``signs`` stand before a least and before a greatest value."""
-    value, limit = number(score.value), ""
-    if score.limit is not None:
-        value, limit = value_and_limit(score, score.limit)
-        limit = signs[score.bound == "max"] + limit
-    return {
-        "subject": score.subject,
-        "metric": score.metric,
-        "value": value,
-        "limit": limit,
-        "noise": "" if score.noise is None else number(score.noise, 2),
-        "baseline": "" if score.baseline is None else number(score.baseline),
-        "fixed": "" if fixed is None else number(fixed.value),
-    }
 
 
 def few(names: Sequence[str], most: int) -> str:

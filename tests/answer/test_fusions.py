@@ -20,7 +20,7 @@ from pytest_int8acc.answer.precision import find_precision
 from pytest_int8acc.answer.remedies import find_remedies
 from pytest_int8acc.graph.load import load_model
 from pytest_int8acc.lab.lab import Lab
-from pytest_int8acc.report.diagnosis import repair_text
+from pytest_int8acc.report.fixes import repair_text
 from pytest_int8acc.report.json import plain_result
 from pytest_int8acc.results import Latency
 from pytest_int8acc.runtime.onnxruntime import OrtEngine

@@ -11,8 +11,8 @@ from projects import CALIBRATED, Project
 from report_cases import case
 
 import pytest_int8acc.case.measured
-from pytest_int8acc.report.engines import engine_lines, int8_layers, no_int8
 from pytest_int8acc.report.plain import restore
+from pytest_int8acc.report.view import CaseView
 from pytest_int8acc.results import CaseResult, EngineInfo, EngineLayer, Latency, Role, Score
 from pytest_int8acc.runtime.open import OrtBackend
 from pytest_int8acc.settings import Settings
@@ -77,15 +77,15 @@ def test_layers_that_are_not_told_pass_no_limit(monkeypatch, project, limit, val
     assert found.value == pytest.approx(value, nan_ok=True)
     assert result.passed == passed
     assert "of 2 of 4 layers, in fused regions, TensorRT does not tell the precision" in found.note
-    (line,) = engine_lines(result.engines, "INT8")
-    assert "1 of 2 weighted layers in INT8, 2 more in fused regions" in line
-    assert int8_layers(result.engines) == "1 of 2, 2 untold"
+    view = CaseView(result)
+    assert "1 of 2 weighted layers in INT8, 2 more in fused regions" in view.engines[-1].line
+    assert view.int8_layers == "1 of 2, 2 untold"
 
 
 def test_none_in_int8_is_no_warning_where_not_all_is_told():
     result, int8 = restore(case()), engine(Role.INT8, 1.0, "fp16")
-    assert no_int8(replace(result, engines=(int8,)))
-    assert not no_int8(replace(result, engines=(replace(int8, untold=2),)))
+    assert CaseView(replace(result, engines=(int8,))).warnings
+    assert not CaseView(replace(result, engines=(replace(int8, untold=2),))).warnings
 
 
 def test_the_speedup_is_a_gate_and_starts_no_search(monkeypatch, project):

@@ -14,10 +14,10 @@ from told_engines import DUMPS, Told, dump
 
 from pytest_int8acc.answer import check
 from pytest_int8acc.graph.model import make_model, save_model
-from pytest_int8acc.report.answer import LINES
 from pytest_int8acc.report.json import plain_result
 from pytest_int8acc.report.plain import restore, to_plain
-from pytest_int8acc.report.text import failure, headline, status
+from pytest_int8acc.report.text import LINES, failure
+from pytest_int8acc.report.view import CaseView
 from pytest_int8acc.report.words import WIDTH
 from pytest_int8acc.results import CaseResult
 from pytest_int8acc.settings import Settings
@@ -93,11 +93,11 @@ def test_more_than_a_tenth_in_another_format_is_red(
     told.text = dump(formats)
     result = judged(project, INT8)
     assert result.passed == passed
-    assert "asked: 100 % of the MACs in INT8; " in status(result)
-    assert statement in status(result)
-    assert statement in headline(result)
+    assert "asked: 100 % of the MACs in INT8; " in CaseView(result).status
+    assert statement in CaseView(result).status
+    assert statement in CaseView(result).headline
     assert result.search is None  # no layer that leaves INT8 mends it
-    assert plain_result(result)["precision"]["text"] in headline(result)
+    assert plain_result(result)["precision"]["text"] in CaseView(result).headline
 
 
 def test_the_failure_says_what_ran_and_what_to_do(project: Path, told: Told) -> None:
@@ -129,7 +129,7 @@ def test_what_the_engine_does_not_tell_is_refuted_by_outputs_that_are_the_baseli
     told.text = dump({}, {"a": "join"})
     passing = judged(project, FP16)
     assert passing.passed
-    assert "does not tell the format of 100 % of the MACs asked for in FP16" in status(passing)
+    assert "does not tell the format of 100 % of the MACs asked for in FP16" in CaseView(passing).status
     told.candidate_is_baseline = True
     lines = short(judged(project, FP16))
     assert lines[0].startswith("FP16 accuracy: 100 % of the MACs asked for in FP16 did not run in it")
@@ -151,8 +151,8 @@ def test_a_spec_may_accept_another_format(
     told.text = dump(dict.fromkeys(SIZES, "fp16"))
     result = judged(project, f"{INT8}\nrealized: {policy}")
     assert result.passed
-    assert ("warning: 100 % of the MACs asked for in INT8 ran in FP16" in status(result)) == warned
-    assert "ran: 100 % in FP16" in status(result)
+    assert ("warning: 100 % of the MACs asked for in INT8 ran in FP16" in CaseView(result).status) == warned
+    assert "ran: 100 % in FP16" in CaseView(result).status
 
 
 def test_near_the_limit_nothing_is_decided(project: Path, told: Told) -> None:
@@ -160,7 +160,7 @@ def test_near_the_limit_nothing_is_decided(project: Path, told: Told) -> None:
     told.text = dump({"a": "int8", "b": "int8", "c": "fp16", "d": "fp16"})
     result = judged(project, INT8)
     assert result.passed
-    assert "warning: 15 % of the MACs asked for in INT8 ran in FP16" in status(result)
+    assert "warning: 15 % of the MACs asked for in INT8 ran in FP16" in CaseView(result).status
 
 
 def test_missed_limits_are_told_beside_the_format(project: Path, told: Told) -> None:

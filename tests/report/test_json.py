@@ -16,6 +16,7 @@ from report_cases import SCHEMA, Plain, copied, entry, report
 from rich_project import RICH
 
 from pytest_int8acc.report.folder import write_folder
+from pytest_int8acc.report.json import Report
 
 jsonschema = pytest.importorskip("jsonschema", reason="pip install jsonschema")
 JUDGE = jsonschema.Draft7Validator(SCHEMA)
@@ -74,7 +75,7 @@ def test_a_report_of_everything_is_valid_and_holds_no_key_that_the_schema_does_n
 def test_two_runs_into_one_folder_both_write_their_report(tmp_path: Path) -> None:
     def write(count: int) -> None:
         for _ in range(30):
-            write_folder(tmp_path, report(*[entry(None, verdict="skipped")] * count))
+            write_folder(tmp_path, Report(report(*[entry(None, verdict="skipped")] * count), {}))
             found = json.loads((tmp_path / "report.json").read_text(encoding="utf-8"))
             assert len(found["cases"]) in (1, 3)
 

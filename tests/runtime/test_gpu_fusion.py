@@ -19,7 +19,7 @@ from pytest_int8acc.case.measured import measure
 from pytest_int8acc.graph.layout import find_groups
 from pytest_int8acc.graph.model import save_model
 from pytest_int8acc.graph.opsets import lower_opset
-from pytest_int8acc.report.diagnosis import repair_text
+from pytest_int8acc.report.fixes import repair_text
 from pytest_int8acc.results import Role
 from pytest_int8acc.runtime.trt import backend as backends
 from pytest_int8acc.settings import Settings

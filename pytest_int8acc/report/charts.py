@@ -1,4 +1,4 @@
-"""Pictures of a report as data URIs and SVG: a culprit's surroundings, samples, outputs."""
+"""Charts and pictures of a page as numbers for SVG: histograms, bars, graphs, samples."""
 
 from __future__ import annotations
 
@@ -10,10 +10,15 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from pytest_int8acc.report.words import middle, number
-from pytest_int8acc.results import Culprit, Tradeoff, View, Wire
+from pytest_int8acc.results import Culprit, LayerError, Tradeoff, View, Wire
+from pytest_int8acc.results.causes import Cause
 
-#: Of a drawing and of a curve, in their own units.
-WIDTH, CURVE_HEIGHT = 480.0, 120.0
+#: Width of every chart, heights of a curve and of a histogram, in units of their own.
+WIDTH, CURVE_HEIGHT, HEIGHT = 480.0, 120.0, 96.0
+#: Layers in a chart of bars at most.
+_LAYERS = 40
+#: How many times the greatest value the axis may reach, to show a scale that is too wide.
+_BEYOND = 4.0
 _BOX, _ROW, _GAP = (150.0, 48.0), 58.0, 15.0
 _NAME = 22
 #: Errors are drawn down to this share of what a limit allows, and up to its inverse.
@@ -167,3 +172,137 @@ def chart(tradeoff: Tradeoff) -> Chart:
 
     along = (WIDTH * point.share / widest for point in tradeoff.points)
     return Chart(tuple(zip(along, map(height, reserves), strict=True)), height(0.0))
+
+
+@dataclass(frozen=True)
+class Bar:
+    """A bar of a chart of layers."""
+
+    label: str
+    kind: str
+    width: float
+    """In percent."""
+    rest: float
+    """In percent: the error with everything in INT8."""
+    text: str
+    marked: bool
+    """A culprit."""
+    engine: str = ""
+    """With all in INT8, between engines; empty where they do not show it."""
+    skipped: int = 0
+    """Layers before it that are left out."""
+
+
+@dataclass(frozen=True)
+class Mark:
+    """A vertical line on a histogram; ``beyond``: it lies off the right edge."""
+
+    x: float
+    text: str
+    beyond: bool = False
+
+    @property
+    def anchor(self) -> str:
+        """Which end of the text stands at the line."""
+        return "end" if self.x > WIDTH / 2 else "start"
+
+
+@dataclass(frozen=True)
+class Bin:
+    """A bar of a histogram."""
+
+    x: float
+    y: float
+    width: float
+    height: float
+    clipped: bool
+    """Its values lie beyond what the scale can express."""
+
+
+@dataclass(frozen=True)
+class HistogramChart:
+    """The absolute values of one tensor, and how far its scale reaches."""
+
+    title: str
+    bins: tuple[Bin, ...]
+    amax: Mark | None
+    reach: Mark | None
+    right: str
+    """The value at the right edge."""
+    used: float | None
+    """Share of the scale's reach that the values take, in percent; None where they go beyond it."""
+
+
+def layer_bars(layers: Sequence[LayerError], culprits: Sequence[str]) -> list[Bar]:
+    """The layers in the graph's order by the error that each makes alone, as a share of the signal.
+
+    Of many, the culprits and the worst.
+    """
+    places = sorted(range(len(layers)), key=lambda i: (layers[i].layer not in culprits, _rank(layers[i])))
+    kept = sorted(places[:_LAYERS])
+    shares = [(_share(layers[i].alone_sqnr_db), _share(layers[i].sqnr_db)) for i in kept]
+    longest = max((value for pair in shares for value in pair if math.isfinite(value)), default=0.0) or 1.0
+    return [
+        Bar(
+            label=layer.layer,
+            kind=layer.op_type,
+            width=_percent(alone / longest),
+            rest=_percent(rest / longest),
+            text=f"{number(100 * alone, 3)} % ({number(layer.alone_sqnr_db, 3)} dB)",
+            engine="" if layer.engine_sqnr_db is None else f"{number(layer.engine_sqnr_db, 3)} dB",
+            marked=layer.layer in culprits,
+            skipped=i - before - 1,
+        )
+        for i, before, (alone, rest) in zip(kept, [-1, *kept], shares, strict=False)
+        for layer in [layers[i]]
+    ]
+
+
+def _rank(layer: LayerError) -> tuple[bool, float]:
+    return not math.isnan(layer.alone_sqnr_db), layer.alone_sqnr_db
+
+
+def histogram(cause: Cause) -> HistogramChart | None:
+    """The values behind a cause, heights in logarithms; None where there are none."""
+    values = cause.histogram
+    if values is None or not values.counts or len(values.edges) != len(values.counts) + 1:
+        return None
+    if min(values.counts) < 0:  # in a report that somebody changed
+        return None
+    amax = cause.amax if cause.amax is not None else values.edges[-1]
+    reach = cause.reach
+    right = max(values.edges[-1], min(reach or 0.0, _BEYOND * amax))
+    if not (math.isfinite(right) and right > 0):
+        return None
+    tallest = math.log1p(max(values.counts)) or 1.0
+    bins = []
+    for low, high, n in zip(values.edges, values.edges[1:], values.counts, strict=False):
+        tall = HEIGHT * math.log1p(n) / tallest
+        x, width = WIDTH * low / right, max(WIDTH * (high - low) / right - 0.5, 0.5)
+        bins.append(Bin(x, HEIGHT - tall, width, tall, reach is not None and low >= reach))
+    return HistogramChart(
+        title=cause.tensor,
+        bins=tuple(bins),
+        amax=_mark(amax, right, "largest value"),
+        reach=None if reach is None else _mark(reach, right, "scale reaches"),
+        right=number(right, 3),
+        used=_percent(amax / reach) if reach and amax <= reach else None,
+    )
+
+
+def _mark(value: float, right: float, what: str) -> Mark | None:
+    if not math.isfinite(value):
+        return None
+    text = f"{what} {number(value, 3)}"
+    return Mark(WIDTH * min(value / right, 1.0), text, beyond=value > right)
+
+
+def _share(sqnr_db: float) -> float:
+    """Root of the noise's share of the signal; inf where it cannot be computed."""
+    if math.isnan(sqnr_db):
+        return math.inf
+    return float(10 ** min(-sqnr_db / 20, 300))
+
+
+def _percent(share: float) -> float:
+    return round(100 * min(max(share, 0.0), 1.0), 2) if not math.isnan(share) else 0.0
