@@ -16,7 +16,6 @@ from pytest_int8acc.graph.layout import find_groups, quantize
 from pytest_int8acc.graph.load import lift, load_model
 from pytest_int8acc.graph.model import Model, is_marked_fix, with_extra_outputs, without_extra_outputs
 from pytest_int8acc.graph.network import Network, Plan, Precision
-from pytest_int8acc.graph.opsets import QDQ_OPSET
 from pytest_int8acc.graph.plan import apply, fp32_nodes, guard, merge, moved
 from pytest_int8acc.graph.qdq import is_qdq, read_qdq
 from pytest_int8acc.graph.types import value_types
@@ -171,9 +170,8 @@ def int8_form(case: Case, model: Model, settings: Settings, cache: Path | None =
         notes, source, observed = network.notes, f"read from {given.model}", None
         file, is_own_fix = quantized.file, is_marked_fix(quantized)
     else:
-        if low is FP8:
-            with case.at("model"):
-                model = lift(model, QDQ_OPSET)
+        with case.at("model"):
+            model = lift(model, low.opset)
         with case.at(f"{key}.exclude"):
             layout = find_groups(without_extra_outputs(model), given.exclude, low)
         with case.at(f"{key}.scales"):

@@ -28,7 +28,7 @@ import onnx
 
 from pytest_int8acc.errors import SpecError
 from pytest_int8acc.files import readable
-from pytest_int8acc.graph.formats import INT8, INTEGERS, format_of
+from pytest_int8acc.graph.formats import INT8, format_of
 from pytest_int8acc.graph.half_network import fused
 from pytest_int8acc.graph.migrate import find_site, migrate, sites
 from pytest_int8acc.graph.model import Model
@@ -232,7 +232,7 @@ _MAX_BYTES = 1 << 26
 _KEYS = ("version", "model", "high", "scales", "moves", "outputs", "candidate", "fused")
 _MODEL_KEYS = ("file", "graph", "weights")
 _SCALE_KEYS = ("scale", "axis", "zero_point", "dtype")
-_TYPES = {known.name: known for known in INTEGERS}
+_TYPES = {known.name: known for known in INT8.codes}
 
 
 def read_plan(path: Path, network: Network) -> Plan:

@@ -21,7 +21,7 @@ from collections.abc import Collection, Iterator, Mapping
 
 import numpy as np
 import onnx
-from onnx import TensorProto, helper, numpy_helper
+from onnx import helper, numpy_helper
 
 from pytest_int8acc.graph.formats import FP8
 from pytest_int8acc.graph.index import all_graphs, all_initializers, all_nodes, attribute, refill
@@ -222,7 +222,7 @@ def spell_out_fp8(model: Model) -> Model:
 
 def holds_fp8(model: Model) -> bool:
     """Whether a constant is of FP8, as zero points are."""
-    return any(t.data_type == TensorProto.FLOAT8E4M3FN for t in all_initializers(model.graph))
+    return any(t.data_type == FP8.element_type for t in all_initializers(model.graph))
 
 
 class _Speller:

@@ -1,11 +1,13 @@
-"""Number formats: what each holds, and how numbers are rounded to it; nothing else in the package knows.
+"""Number formats: the numbers that each one holds, and how other numbers are rounded to them.
 
-A layer that is quantized holds codes: numbers of a narrow format that stand for others by a scale, as ONNX
-QuantizeLinear and DequantizeLinear have it. A format more is an instance more.
+Only this module knows the range of a format. A quantized layer holds codes: numbers of a narrow format that
+become real numbers by a scale, as in ONNX QuantizeLinear and DequantizeLinear. A new format is one more
+record in ``FORMATS``.
 """
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import ml_dtypes
@@ -33,7 +35,15 @@ class Format:
     normal: float
     """From here on numbers have all their digits; smaller ones are multiples of ``smallest``."""
     saturates: bool
-    """Whether what is beyond becomes the end of the range; inf otherwise."""
+    """Whether numbers beyond the range become its end; otherwise they become inf."""
+    is_target: bool = False
+    """Whether TensorRT quantizes to it. Other formats of codes are only read from models of other tools."""
+    opset: int = 0
+    """The first opset in which the groups of a network can run in it."""
+    max_filter: float = math.inf
+    """Convolutions run in it whose filter has fewer weights per channel than this."""
+    has_deconvolutions: bool = True
+    """Whether ConvTranspose runs in it."""
 
     @property
     def levels(self) -> float:
@@ -42,8 +52,13 @@ class Format:
 
     @property
     def symmetric(self) -> Format:
-        """What TensorRT takes in its place, with zero points of 0: FP8 itself, for any other INT8."""
-        return self if self is FP8 else INT8
+        """The format that TensorRT takes in its place, with zero points of 0: itself, or INT8."""
+        return self if self.is_target else INT8
+
+    @property
+    def codes(self) -> tuple[Format, ...]:
+        """Formats of the codes that a model quantized to this format may hold."""
+        return tuple(known for known in FORMATS.values() if known.takes_scales and known.symmetric is self)
 
     @property
     def takes_scales(self) -> bool:
@@ -147,31 +162,64 @@ def _wide(values: Array) -> type[np.float32] | type[np.float64]:
     return np.float64 if values.dtype == np.float64 else np.float32
 
 
-def _integers(dtype: DTypeLike) -> Format:
+def _integers(dtype: DTypeLike, *, is_target: bool = False) -> Format:
     limits = np.iinfo(np.dtype(dtype))
-    return Format(limits.dtype.name, limits.dtype, limits.min, limits.max, 1, 1, saturates=True)
+    return Format(
+        name=limits.dtype.name,
+        dtype=limits.dtype,
+        lowest=limits.min,
+        highest=limits.max,
+        smallest=1,
+        normal=1,
+        saturates=True,
+        is_target=is_target,
+    )
 
 
-def _floats(name: str, dtype: DTypeLike, fraction: int, exponent: int) -> Format:
-    """A format of IEEE 754: bits of the fraction, and the least exponent."""
+def _floats(name: str, dtype: DTypeLike, fraction: int, exponent: int, *, opset: int = 0) -> Format:
+    """A format of IEEE 754 by the bits of its fraction and its least exponent."""
     highest, normal = (2 - 2.0**-fraction) * 2.0 ** (1 - exponent), 2.0**exponent
-    return Format(name, np.dtype(dtype), -highest, highest, normal * 2.0**-fraction, normal, saturates=False)
+    return Format(
+        name=name,
+        dtype=np.dtype(dtype),
+        lowest=-highest,
+        highest=highest,
+        smallest=normal * 2.0**-fraction,
+        normal=normal,
+        saturates=False,
+        opset=opset,
+    )
 
 
-#: What TensorRT quantizes to; the others are read from models that other tools made.
-INT8 = _integers("int8")
+INT8 = _integers("int8", is_target=True)
 UINT8 = _integers("uint8")
-#: Of biases.
+#: Biases are quantized to it.
 INT32 = _integers("int32")
 INTEGERS = (INT8, UINT8, _integers("int16"), _integers("uint16"), INT32)
 
 FP32 = _floats("fp32", "float32", 23, -126)
 FP16 = _floats("fp16", "float16", 10, -14)
-BF16 = _floats("bf16", ml_dtypes.bfloat16, 7, -126)
+#: Convolutions, pools and most other operators take BF16 from opset 22 on.
+BF16 = _floats("bf16", ml_dtypes.bfloat16, 7, -126, opset=22)
 
-#: E4M3 of ONNX and TensorRT, without inf ('FP8 Formats for Deep Learning', arXiv:2209.05433).
-FP8 = Format("fp8", np.dtype(ml_dtypes.float8_e4m3fn), -448.0, 448.0, 2.0**-9, 2.0**-6, saturates=True)
+#: E4M3 of ONNX and TensorRT, without inf ('FP8 Formats for Deep Learning', arXiv:2209.05433). NVIDIA's
+#: ModelOpt leaves ConvTranspose and large filters out of FP8.
+FP8 = Format(
+    name="fp8",
+    dtype=np.dtype(ml_dtypes.float8_e4m3fn),
+    lowest=-448.0,
+    highest=448.0,
+    smallest=2.0**-9,
+    normal=2.0**-6,
+    saturates=True,
+    is_target=True,
+    opset=19,
+    max_filter=32,
+    has_deconvolutions=False,
+)
 
-#: By name.
+#: The register: every format by its name.
 FORMATS = {known.name: known for known in (*INTEGERS, FP32, FP16, BF16, FP8)}
+#: The formats that groups of a network are quantized to.
+TARGETS = tuple(known for known in FORMATS.values() if known.is_target)
 _BY_DTYPE = {known.dtype: known for known in FORMATS.values()}

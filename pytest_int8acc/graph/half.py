@@ -18,7 +18,7 @@ from numpy.typing import DTypeLike
 from onnx import TensorProto, helper
 
 from pytest_int8acc.errors import ModelError
-from pytest_int8acc.graph.formats import BF16, FP16, Format
+from pytest_int8acc.graph.formats import BF16, FP16, FP32, Format
 from pytest_int8acc.graph.index import attribute, refill, subgraphs
 from pytest_int8acc.graph.layout import WEIGHTED
 from pytest_int8acc.graph.load import lift
@@ -40,15 +40,12 @@ from pytest_int8acc.tensors import Array, did_you_mean
 
 #: A scale that FP16 rounding changes by more than this share is said; normal numbers change by 2**-11.
 COARSE = 0.01
-#: Conv, pools and most others take BF16 from here on.
-BF16_OPSET = 22
 _QDQ = frozenset({"QuantizeLinear", "DequantizeLinear"})
 _WEIGHTED = frozenset({"Conv", "ConvTranspose", "MatMul", "Gemm", "Einsum"})
 #: The output's type is an attribute, or follows the input where the attribute is absent: left as they are.
 _SELF_TYPED = frozenset({"RandomNormalLike", "RandomUniformLike", "EyeLike", "Bernoulli", "BitCast"})
 _INT32 = int(onnx.TensorProto.INT32)
-_SUFFIX = {FLOAT: "fp32", FLOAT16: "fp16", BFLOAT16: "bf16"}
-_KINDS = {FP16.name: FLOAT16, BF16.name: BFLOAT16}
+_SUFFIX = {known.element_type: known.name for known in (FP32, FP16, BF16)}
 
 
 @dataclass(frozen=True, eq=False)
@@ -84,7 +81,7 @@ def to_fp16(model: Model, keep_fp32: Collection[str] = (), low: Format = FP16) -
     else:
         model = _prepared(model, low, keep_fp32)
         types = value_types(model)
-    typing = _Typing(model, types, keep_fp32, FLOAT if typed else _KINDS[low.name])
+    typing = _Typing(model, types, keep_fp32, FLOAT if typed else low.element_type)
     if typing.foreign and not typed:
         notes.append(
             f"operators that stay in FP32, with all inside them: {', '.join(sorted(typing.foreign))}"
@@ -105,7 +102,7 @@ def _check_kept(model: Model, keep_fp32: Collection[str]) -> None:
 def _prepared(model: Model, low: Format, keep_fp32: Collection[str]) -> Model:
     """``model`` in an opset that allows the types, statistics of norms worked into scale and bias."""
     quantized = any(node.op_type in _QDQ for node in model.graph.node)
-    least = BF16_OPSET if low is BF16 else QDQ_OPSET if quantized else model.opset
+    least = max(low.opset, QDQ_OPSET if quantized else 0)
     return combine_norms(lift(model, least), keep_fp32)
 
 
@@ -115,7 +112,7 @@ def narrow_nodes(model: Model, low: Format) -> tuple[dict[str, Narrow], dict[str
     Raises:
         ModelError: The opset of ``model``, in normal form, cannot be lifted.
     """
-    prepared, kind = _prepared(model, low, ()), _KINDS[low.name]
+    prepared, kind = _prepared(model, low, ()), low.element_type
     typing = _Typing(prepared, value_types(prepared), (), kind)
     found = {}
     for node, required in zip(prepared.graph.node, typing.required, strict=True):

@@ -11,8 +11,8 @@ from onnx import helper
 
 from pytest_int8acc.errors import ModelError
 from pytest_int8acc.graph.emulate import emulate_half
-from pytest_int8acc.graph.formats import BF16, INT32, Format
-from pytest_int8acc.graph.half import BF16_OPSET, narrow_nodes, scale_in, to_fp16
+from pytest_int8acc.graph.formats import INT32, Format
+from pytest_int8acc.graph.half import narrow_nodes, scale_in, to_fp16
 from pytest_int8acc.graph.index import Index
 from pytest_int8acc.graph.layout import WEIGHTED, moves_values
 from pytest_int8acc.graph.load import lift
@@ -42,8 +42,7 @@ def low_network(model: Model, low: Format) -> Network:
         raise ModelError(
             f"{model.name}: computes in FP16 or BF16 already; 'model' wants the FP32 model it was made from"
         )
-    if low is BF16:
-        model = lift(model, BF16_OPSET)
+    model = lift(model, low.opset)
     narrow, _ = narrow_nodes(model, low)
     members: dict[str, list[onnx.NodeProto]] = {}
     leader: dict[str, str] = {}

@@ -25,7 +25,7 @@ import numpy as np
 import onnx
 
 from pytest_int8acc.errors import ModelError
-from pytest_int8acc.graph.formats import FP8, FP16, INT8, Format, along
+from pytest_int8acc.graph.formats import FP16, INT8, Format, along
 from pytest_int8acc.graph.index import Index, all_nodes, attribute
 from pytest_int8acc.graph.model import Model
 from pytest_int8acc.graph.network import Edge, Group, LeftHigh, Network, Quantization
@@ -33,8 +33,6 @@ from pytest_int8acc.tensors import Array, Dim, did_you_mean
 
 #: Nodes with INT8 kernels of their own.
 WEIGHTED = frozenset({"Conv", "ConvTranspose", "Gemm", "MatMul"})
-#: A convolution of FP8 has fewer weights per channel.
-_FP8_FILTER = 32
 #: Nodes that only move values: Q propagates backward through them and DQ forward.
 COMMUTING = frozenset(
     {"Identity", "Reshape", "Transpose", "Flatten", "Squeeze", "Unsqueeze", "MaxPool", "Slice", "Split"}
@@ -152,8 +150,9 @@ class _Finder:
         if node.op_type.startswith("Conv"):
             if node.input[1] not in self.constants:
                 return LeftHigh("computed-weights")
-            if self.low is FP8 and (kind := _without_fp8(node, self.constants[node.input[1]])):
-                return LeftHigh("no-kernel", (kind, "FP8"))
+            kind = _without_kernel(node, self.constants[node.input[1]], self.low)
+            if kind:
+                return LeftHigh("no-kernel", (kind, self.low.name.upper()))
             return unfit_groups(node, self.constants[node.input[1]])
         return None
 
@@ -214,12 +213,12 @@ def unfit_groups(node: onnx.NodeProto, weight: Array) -> LeftHigh | None:
     return LeftHigh("odd-channels", (str(per_group[0]), str(per_group[1])))
 
 
-def _without_fp8(node: onnx.NodeProto, weight: Array) -> str:
-    """What a convolution is that ModelOpt does not put into FP8; empty for others."""
+def _without_kernel(node: onnx.NodeProto, weight: Array, low: Format) -> str:
+    """A description of a convolution that has no kernel in ``low``; empty for others."""
     if node.op_type != "Conv":
-        return node.op_type
+        return "" if low.has_deconvolutions else node.op_type
     size = math.prod(weight.shape[2:])
-    return f"a filter of {size} weights" if size >= _FP8_FILTER else ""
+    return f"a filter of {size} weights" if size >= low.max_filter else ""
 
 
 def _shared_scales(model: Model, slots: Mapping[str, tuple[Slot, ...]]) -> Iterator[frozenset[str]]:

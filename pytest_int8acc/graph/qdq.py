@@ -25,7 +25,7 @@ import onnx
 from onnx import TensorProto, helper
 
 from pytest_int8acc.errors import ModelError
-from pytest_int8acc.graph.formats import FP8, INT8, INTEGERS, UINT8, Format
+from pytest_int8acc.graph.formats import FP8, INT8, TARGETS, UINT8, Format
 from pytest_int8acc.graph.index import (
     Index,
     all_graphs,
@@ -52,7 +52,7 @@ _OPERATOR_FORMAT = frozenset(
 )
 #: What codes of these types are, and what TensorRT's own operators quantize to.
 _OTHER_TYPES: Mapping[int, str] = {
-    TensorProto.FLOAT8E4M3FN: FP8.name.upper(),
+    **{known.element_type: known.name.upper() for known in TARGETS},
     TensorProto.FLOAT8E5M2: "FP8 E5M2",
     TensorProto.FLOAT4E2M1: "FP4",
     TensorProto.INT4: "INT4",
@@ -64,8 +64,6 @@ _OTHER_OPERATORS: Mapping[str, str] = {
     **dict.fromkeys(TRT_FP8, FP8.name.upper()),
     "TRT_INT4DequantizeLinear": "INT4 by TensorRT's own operators",
 }
-#: By what groups are quantized to: what else a pair may be of.
-_BESIDE = {INT8.name: "FP8, INT4", FP8.name: "INT8, INT4"}
 #: The tensor that is quantized, or the float stand-in of a constant's codes; and how it is.
 _Pair = tuple[str, Quantization]
 
@@ -86,7 +84,7 @@ def check_formats(model: Model, low: Format = INT8) -> None:
             return
         found.update({said: None} if said else {})
     if found:
-        other = next((codes.name for codes in (INT8, FP8) if codes.name.upper() in found), "")
+        other = next((known.name for known in TARGETS if known.name.upper() in found), "")
         raise ModelError(
             f"{model.name}: quantized to {', '.join(found)}, and nothing to {expected}, as QuantizeLinear "
             "and DequantizeLinear with constant scales; "
@@ -135,7 +133,8 @@ def read_qdq(
     stripped, edges = reader.strip()
     notes, fixed = [], reader.fixed
     if fixed:
-        what = f"{len(fixed)} Q/DQ nodes stay as they are (blocked, {_BESIDE[low.name]}, or no pair)"
+        others = ", ".join([known.name.upper() for known in TARGETS if known is not low] + ["INT4"])
+        what = f"{len(fixed)} Q/DQ nodes stay as they are (blocked, {others}, or no pair)"
         notes.append(f"{what}: {', '.join(fixed[:5])}")
     if original is not None:
         stripped, restore_notes = restore(stripped, edges, original, reader.constants_read)
@@ -173,7 +172,7 @@ class _Reader:
 
     def __init__(self, model: Model, low: Format) -> None:
         self.model = model
-        self.formats = frozenset(known.dtype for known in (INTEGERS if low is INT8 else (low,)))
+        self.formats = frozenset(known.dtype for known in low.codes)
         self.editor = model.edit()
         self.constants_read = 0
         self.edges: list[Edge] = []

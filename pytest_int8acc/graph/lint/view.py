@@ -12,7 +12,7 @@ import numpy as np
 import onnx
 
 from pytest_int8acc.errors import ModelError
-from pytest_int8acc.graph.formats import FP8, INT8, UINT8
+from pytest_int8acc.graph.formats import FORMATS, UINT8
 from pytest_int8acc.graph.index import attribute, captured
 from pytest_int8acc.graph.layout import moves_values
 from pytest_int8acc.graph.load import normalize
@@ -24,7 +24,9 @@ QUANTIZE, DEQUANTIZE = "QuantizeLinear", "DequantizeLinear"
 #: Domains whose QuantizeLinear and DequantizeLinear mean what ONNX's do.
 _DOMAINS = frozenset({"", "ai.onnx", "com.microsoft"})
 #: Types of one byte that TensorRT multiplies, or takes for such.
-BYTES = frozenset({INT8.name, UINT8.name, str(FP8.dtype)})
+BYTES = frozenset(
+    str(known.dtype) for known in FORMATS.values() if known.takes_scales and known.dtype.itemsize == 1
+)
 
 
 @dataclass(frozen=True, eq=False)
