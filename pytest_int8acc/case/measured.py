@@ -25,7 +25,6 @@ from pytest_int8acc.case.caveats import (
 )
 from pytest_int8acc.case.criteria import check_outputs, load_judge
 from pytest_int8acc.case.data import check_files, low_of, open_source
-from pytest_int8acc.case.dead import try_criteria
 from pytest_int8acc.case.file_truth import FileTruth, candidate_truth
 from pytest_int8acc.case.forms import (
     Int8Form,
@@ -64,6 +63,7 @@ from pytest_int8acc.runtime.open import open_backend
 from pytest_int8acc.runtime.protocol import Backend, Engine
 from pytest_int8acc.runtime.run import lock_step
 from pytest_int8acc.runtime.trt.children import Workers
+from pytest_int8acc.scores.blind import try_criteria
 from pytest_int8acc.scores.judge import Judge, Verdict
 from pytest_int8acc.settings import Settings
 from pytest_int8acc.spec.models import Case

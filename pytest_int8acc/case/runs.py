@@ -20,7 +20,7 @@ from pytest_int8acc.runtime.forms import Form, ModelForm
 from pytest_int8acc.runtime.onnxruntime import Sessions
 from pytest_int8acc.runtime.protocol import Backend, Engine
 from pytest_int8acc.runtime.run import lock_step
-from pytest_int8acc.scores.dead import Spread
+from pytest_int8acc.scores.blind import Spread
 from pytest_int8acc.scores.judge import Comparison, Judge, Verdict
 from pytest_int8acc.scores.output_rows import sample_ratios
 from pytest_int8acc.scores.sums import samples_in
