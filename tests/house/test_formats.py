@@ -31,7 +31,7 @@ NUMBERS = {
 WORDS = {
     *("spec/int8.py", "spec/load.py", "spec/models.py", "workbench.py"),
     *("runtime/trt/backend.py", "runtime/trt/inspector.py", "runtime/trt/engine.py"),
-    *("runtime/trt/build.py", "results/engines.py", "report/view.py"),
+    *("runtime/trt/build.py", "results/engines.py"),
 }
 
 
