@@ -102,6 +102,9 @@ class _Tests:
     group: str
     tried: dict[tuple[str, TakenKind], Ablation] = field(default_factory=dict)
 
+    def __post_init__(self) -> None:
+        self.began = self.trials.cost
+
     def freed(self, suspect: Suspect) -> float:
         """The share that comes back when a suspect's piece is not quantized."""
         piece = self._piece(suspect)
@@ -191,7 +194,8 @@ class _Tests:
         return self.tried[key].share
 
     def _with_trial(self, cause: Cause, taken: Ablation | None) -> Cause:
-        return replace(cause, ablation=taken, tried=tuple(self.tried.values()))
+        evidence = self.trials.evidence(self.trials.cost - self.began) if taken is not None else None
+        return replace(cause, ablation=taken, tried=tuple(self.tried.values()), evidence=evidence)
 
 
 def _scale(suspect: Suspect, kind: TakenKind) -> Array | None:

@@ -33,8 +33,9 @@ from pytest_int8acc.errors import ModelError
 from pytest_int8acc.graph.network import Edge, Group, Precision
 from pytest_int8acc.lab.interventions import Interventions
 from pytest_int8acc.lab.lab import Lab
+from pytest_int8acc.lab.losses import SAMPLES
 from pytest_int8acc.observers.edges import EdgeMeter, reach
-from pytest_int8acc.results import Culprit
+from pytest_int8acc.results import Cost, Culprit, Evidence
 from pytest_int8acc.results.causes import Cause, CauseKind, Symptom, TakenKind
 from pytest_int8acc.tensors import did_you_mean
 
@@ -169,7 +170,10 @@ def narrow_cause(lab: Lab, culprit: Culprit, *, engine_only: bool) -> Cause:
     low = lab.int8.low.name
     if engine_only:
         return Cause("engine-only", "engine-rounds", node=culprit.nodes[0], format=low)
-    cause = Cause("rounding", "needs-digits", format=low)
+    samples = lab.sample_set(range(min(len(lab.simulator.inputs), SAMPLES)))
+    runs = samples.count / lab.sample_set().count
+    alone = Evidence("alone", "exact", samples, cost=Cost(runs))
+    cause = Cause("rounding", "needs-digits", format=low, evidence=alone)
     return _first_shown(NARROW, NarrowFacts(lab, culprit), cause) or cause
 
 

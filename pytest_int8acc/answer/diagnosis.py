@@ -17,7 +17,7 @@ from pytest_int8acc.answer.layers import engine_errors, layer_errors
 from pytest_int8acc.answer.reproducer import reduce
 from pytest_int8acc.answer.scales import Ranges, Unit, activations, units
 from pytest_int8acc.answer.stages import is_own_doing, place, stages_of
-from pytest_int8acc.case.measured import Measured
+from pytest_int8acc.case.measured import Measured, timed
 from pytest_int8acc.graph.flow import choices
 from pytest_int8acc.graph.network import Edge, Group, Network, Plan, Precision, TensorScale, symmetric
 from pytest_int8acc.lab.interventions import Interventions
@@ -37,11 +37,13 @@ from pytest_int8acc.results import (
     StageLine,
     Wire,
 )
-from pytest_int8acc.results.causes import Jump, OddRanges, Stage
+from pytest_int8acc.results.causes import Cause, CauseKind, Jump, OddRanges, Stage
 from pytest_int8acc.runtime.forms import ImplicitForm
 from pytest_int8acc.tensors import Feed
 
 logger = logging.getLogger("pytest_int8acc")
+#: Causes that the verdict itself shows, without a trial of their own.
+_SHOWN_BY_VERDICT: tuple[CauseKind, ...] = ("missing-scale", "engine-only", "non-determinism")
 #: What trials of causes may cost, in runs over all samples; never more than the search did.
 _RUNS = 6.0
 
@@ -119,14 +121,24 @@ def _stages(measured: Measured) -> tuple[tuple[StageLine, ...], Stage | None]:
 
 
 def _explained(measured: Measured, lab: Lab, culprits: Sequence[Culprit], cost: float) -> tuple[Culprit, ...]:
-    """The culprits with their causes."""
+    """The culprits with their causes, each with its evidence where there is some."""
+    found = _causes(measured, lab, culprits, cost)
+    verdict = timed(measured.result, measured.clock).evidence
+    for layer, cause in found.items():
+        if cause.kind in _SHOWN_BY_VERDICT:
+            found[layer] = replace(cause, evidence=verdict)
+    return tuple(replace(culprit, cause=found.get(culprit.layer)) for culprit in culprits)
+
+
+def _causes(measured: Measured, lab: Lab, culprits: Sequence[Culprit], cost: float) -> dict[str, Cause]:
+    """The cause of each culprit, by its name."""
     engine_only = _is_engine_only(measured)
     if lab.is_narrow:
-        return tuple(replace(c, cause=narrow_cause(lab, c, engine_only=engine_only)) for c in culprits)
+        return {c.layer: narrow_cause(lab, c, engine_only=engine_only) for c in culprits}
     budget = lab.budget(_RUNS, most=cost)
     missed = [score for score in measured.result.scores if not score.passed]
     layers = [culprit.layer for culprit in culprits]
-    found = explain(
+    return explain(
         lab.meter,
         layers,
         rest=lab.int8.rest,
@@ -134,7 +146,6 @@ def _explained(measured: Measured, lab: Lab, culprits: Sequence[Culprit], cost: 
         unstable=bool(missed) and all(score.limit_in_noise for score in missed),
         trials=None if engine_only else Interventions(lab, layers, budget),
     )
-    return tuple(replace(culprit, cause=found.get(culprit.layer)) for culprit in culprits)
 
 
 def _is_engine_only(measured: Measured) -> bool:

@@ -57,6 +57,8 @@ class Proposal:
     migration: Migration | None = None
     data: str = ""
     """The calibration data that ranges come from; empty where they come from the compared inputs."""
+    chosen_on: Sequence[int] | None = None
+    """The samples by which the plan was chosen, by index; None: all samples."""
     joined: tuple[str, ...] = ()
     """Groups in high precision only so that fewer Casts are needed; they are not told as layers of the
     fix."""
@@ -269,9 +271,9 @@ def keep_high(known: Known) -> Iterator[Proposal]:
     """
     found = known.found
     if found.fix is not None and keeps_low(known.lab, known.outcome):
-        yield Proposal(found.fix.plan, joined=found.joined)
+        yield Proposal(found.fix.plan, chosen_on=found.evaluator.seen.samples, joined=found.joined)
     if found.reserved is not None and found.proof is not None:
-        yield Proposal(found.proof.plan)
+        yield Proposal(found.proof.plan, chosen_on=found.evaluator.seen.samples)
 
 
 def _rescaled(known: Known, base: Base, groups: tuple[str, ...] | None) -> Iterator[Proposal]:
@@ -312,7 +314,14 @@ def _confirmed(known: Known, base: Base, choice: Choice, high: Mapping[str, Prec
         for tensor, scale in choice.scales.items()
         if tensor in plan.scales and plan.scales[tensor] is not base.plan.scales.get(tensor)
     ]
-    yield Proposal(plan, tuple(rescales), base.weights, base.migration, base.source.description)
+    yield Proposal(
+        plan,
+        rescales=tuple(rescales),
+        weights=base.weights,
+        migration=base.migration,
+        data=base.source.description,
+        chosen_on=simulator.few,
+    )
 
 
 def _are_like(known: Known, tensors: Sequence[str]) -> bool:

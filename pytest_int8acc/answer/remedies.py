@@ -29,7 +29,7 @@ from pytest_int8acc.answer.proposals import (
 )
 from pytest_int8acc.errors import DataError, Int8accError
 from pytest_int8acc.lab.lab import Lab, Proof
-from pytest_int8acc.results import Repair, SearchOutcome
+from pytest_int8acc.results import Cost, Evidence, Repair, SearchOutcome
 from pytest_int8acc.results.causes import RemedyKind
 
 #: Maximum cost of all remedies together: runs over all samples, and trials of scales on few samples each.
@@ -132,10 +132,12 @@ class _Loop:
     def __post_init__(self) -> None:
         lab = self.known.lab
         self.max_builds = lab.builds + lab.measured.settings.max_builds
+        self.began = lab.cost
 
     def attempt(self, place: int) -> None:
         """Try the plans of one remedy, where it applies and is still wanted."""
         remedy, known = REMEDIES[place], self.known
+        self.began = known.lab.cost
         answered = any(repair.verified for repair, _ in self.shown)
         if not remedy.applies(known) or (answered and not remedy.is_searched):
             return
@@ -203,11 +205,21 @@ class _Loop:
         lab, outcome = self.known.lab, self.known.outcome
         high = set(proposal.plan.high).difference(proposal.joined)
         layers = tuple(group.name for group in lab.groups if group.name in high)
+        cost = lab.cost - self.began
+        if remedy.is_searched:
+            cost = Cost(outcome.cost, outcome.seconds, outcome.builds)
         return Repair(
             kind=remedy.kind,
             layers=layers,
             rescales=proposal.rescales,
-            scores=proof.verdict.scores,
+            evidence=Evidence(
+                "plan",
+                lab.measured.result.place,
+                lab.sample_set(),
+                chosen_on=lab.sample_set(proposal.chosen_on),
+                scores=proof.verdict.scores,
+                cost=cost,
+            ),
             verified=proof.verdict.holds,
             price=lab.share(layers),
             precision=outcome.precision,

@@ -418,4 +418,6 @@ def _result(
         engines=backend.engines,
         findings=(*setup.findings, *setup.data_findings),
         blind_reason=case.accept_blind or ("the inputs are random" if inputs.is_random else ""),
+        place="engine" if backend.builds_engines else sessions.mode,
+        digest=inputs.digest or "",
     )

@@ -14,6 +14,7 @@ from pytest_int8acc.graph.network import Plan, TensorScale
 from pytest_int8acc.lab.lab import Lab
 from pytest_int8acc.lab.run_budget import RunBudget
 from pytest_int8acc.lab.simulator import Simulator
+from pytest_int8acc.results import Cost, Evidence
 from pytest_int8acc.tensors import Array
 
 
@@ -53,6 +54,15 @@ class Interventions:
         """All that the culprits were taken apart into."""
         pieces = [piece for of_one in self.pieces.values() for piece in of_one]
         return frozenset(name for p in pieces for name in (p.given, p.other) if name)
+
+    @property
+    def cost(self) -> Cost:
+        """All that the lab has spent so far."""
+        return self._case.cost
+
+    def evidence(self, cost: Cost) -> Evidence:
+        """The evidence of a trial."""
+        return Evidence("ablation", "exact", self._case.sample_set(self._simulator.few), cost=cost)
 
     @property
     def samples(self) -> int | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import math
+import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -22,7 +23,7 @@ from pytest_int8acc.lab.run_budget import RunBudget
 from pytest_int8acc.lab.simulator import Simulator
 from pytest_int8acc.observers.edges import EdgeMeter
 from pytest_int8acc.observers.observer import Observer
-from pytest_int8acc.results import Latency, Role
+from pytest_int8acc.results import Cost, Latency, Role, SampleSet
 from pytest_int8acc.runtime.forms import Form
 from pytest_int8acc.scores.judge import Verdict
 from pytest_int8acc.search.types import GroupInfo
@@ -206,6 +207,19 @@ class Lab:
             EngineError: The float model does not run.
         """
         return group_losses(self.network, self.int8.low, self.measured.inputs, self.sessions)
+
+    # What a claim rests on
+
+    @property
+    def cost(self) -> Cost:
+        """All that the lab has spent. Its seconds count from any moment, so only differences matter."""
+        return Cost(self.simulator.meter.runs, time.monotonic(), self.builds)
+
+    def sample_set(self, samples: Sequence[int] | None = None) -> SampleSet:
+        """Some samples of the inputs, by index; None: all samples."""
+        inputs = self.simulator.inputs
+        rows = inputs.rows(range(len(inputs)) if samples is None else samples)
+        return SampleSet(len(rows), self.measured.result.digest)
 
     @property
     def is_narrow(self) -> bool:

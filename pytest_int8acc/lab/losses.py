@@ -12,8 +12,8 @@ from pytest_int8acc.graph.instrument import with_rounded_twins
 from pytest_int8acc.graph.network import Network
 from pytest_int8acc.runtime.onnxruntime import Sessions
 
-#: Samples that are looked at.
-_SAMPLES = 64
+#: Maximum number of samples that are looked at.
+SAMPLES = 64
 
 
 @dataclass(frozen=True)
@@ -58,7 +58,7 @@ def group_losses(network: Network, low: Format, inputs: Dataset, sessions: Sessi
     makers = network.model.index.producer
     found = {tensor: TensorLoss(tensor, makers[tensor].name) for tensor in alone.measurements}
     engine = sessions.exact(alone.model, optimized=False)
-    for batch in inputs.first(_SAMPLES).batches():
+    for batch in inputs.first(SAMPLES).batches():
         outputs = engine(batch.feed)
         for tensor, names in alone.measurements.items():
             noise, signal, peak, lost = (float(outputs[name].item()) for name in names)

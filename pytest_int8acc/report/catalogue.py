@@ -49,6 +49,9 @@ class Label:
         return replace(self, explained=self.explained.format(format=low_format))
 
 
+#: What is said of a cause without evidence.
+HINT = "a hint, not shown by a trial"
+
 #: What a tensor, its scale or its surroundings show.
 SYMPTOMS: Mapping[Symptom, Words] = {
     "range-too-wide": Words(

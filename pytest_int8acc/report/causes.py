@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
-from pytest_int8acc.report.catalogue import ABLATIONS, CAUSES, SYMPTOMS
+from pytest_int8acc.report.catalogue import ABLATIONS, CAUSES, HINT, SYMPTOMS
 from pytest_int8acc.report.words import NAME, count, few, middle, percent
 from pytest_int8acc.results.causes import Ablation, Cause, CauseKind
 
@@ -32,7 +32,8 @@ class Facts(dict[str, str | _Number]):
 def cause_text(cause: Cause, low_format: str) -> str:
     """Returns what was measured, in a sentence with its numbers, and what a trial gave back."""
     sentence = SYMPTOMS[cause.symptom].sentence.format_map(Facts(cause, low_format))
-    return "; ".join(filter(None, [sentence, ablation_text(cause)]))
+    shown = HINT if cause.evidence is None else ablation_text(cause)
+    return "; ".join(filter(None, [sentence, shown]))
 
 
 def cause_clause(cause: Cause, low_format: str) -> str:

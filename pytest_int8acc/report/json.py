@@ -198,6 +198,8 @@ def plain_result(result: CaseResult) -> dict[str, Any]:
     plain: dict[str, Any] = to_plain(result, _sentences(result.low_format))
     if plain["diagnosis"] is not None:
         plain["diagnosis"]["summary"] = summary(result)
+        for repair in plain["diagnosis"]["repairs"]:
+            repair["scores"] = repair["evidence"]["scores"]
     if result.search is not None:
         repairs = result.diagnosis.repairs if result.diagnosis else ()
         plain["search"]["remarks"] = remarks(result.search, repairs)

@@ -87,6 +87,8 @@ def _definitions() -> dict[str, Any]:
         definitions[made.__name__]["properties"] |= sentence_keys
         definitions[made.__name__]["required"] += sentence_keys
     definitions["SearchOutcome"]["properties"] |= _SEARCH
+    scores = {"type": "array", "items": {"$ref": "#/definitions/Score"}}
+    definitions["Repair"]["properties"]["scores"] = {**scores, "description": "Those of its evidence."}
     definitions["number"] = {
         "oneOf": [{"type": "number"}, {"enum": ["inf", "-inf", "nan"]}],
         "description": "A number; what JSON cannot say stands as text.",

@@ -13,8 +13,6 @@ from pytest_int8acc.results.search import Culprit, Ending, SearchOutcome, Tradeo
 
 #: Where more than this share of the MACs would have to leave INT8, training with quantization is advised.
 _QAT_SHARE = 0.5
-#: Causes that no trial in ONNX Runtime could show.
-_WITHOUT_TRIALS = ("missing-scale", "engine-only", "non-determinism")
 
 
 def ending_text(ending: Ending, low_format: str, fixed_pairs: Sequence[str] = ()) -> str:
@@ -52,11 +50,11 @@ def remarks(outcome: SearchOutcome, repairs: Sequence[Repair] = ()) -> list[str]
     elif certificate is not None:
         said = ending_text(certificate.ending, low)
         notes.append(f"not certified by {certificate.builds} built models: {said}")
-    causes = [c.cause for c in outcome.culprits if c.cause and c.cause.kind not in _WITHOUT_TRIALS]
-    untried = sum(not cause.tried for cause in causes)
-    if untried:
-        which = "the causes are" if untried == len(causes) else f"{untried} of {len(causes)} causes are"
-        notes.append(f"{which} told by what tensors hold: no trial was left, or showed a loss")
+    causes = [culprit.cause for culprit in outcome.culprits if culprit.cause is not None]
+    hints = sum(cause.evidence is None for cause in causes)
+    if hints:
+        which = "the causes" if hints == len(causes) else f"{hints} of {len(causes)} causes"
+        notes.append(f"{which} are hints, told by what tensors hold: no trial was left, or showed a loss")
     share = 1 - outcome.int8_share
     if outcome.joined:
         joined = f"{count(len(outcome.joined), 'more node')} between them run in {outcome.precision.upper()}"

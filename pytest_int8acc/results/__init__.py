@@ -9,6 +9,7 @@ from typing import Literal, get_args
 from pytest_int8acc.results.causes import CalibrationLine, Diagnosis, LayerError, Migration, Repair, StageLine
 from pytest_int8acc.results.course import Doing, Part, Phase, PhaseName, Stop
 from pytest_int8acc.results.engines import EngineInfo, EngineLayer, Latency, Role
+from pytest_int8acc.results.evidence import Cost, Evidence, Place, SampleSet
 from pytest_int8acc.results.precision import LayerShare, PrecisionContract
 from pytest_int8acc.results.samples import View, WorstSample
 from pytest_int8acc.results.scores import (
@@ -37,6 +38,7 @@ __all__ = ["CaseResult", "Finding", "Severity", "by_rule"]
 __all__ += ["CalibrationLine", "Diagnosis", "LayerError", "Migration", "Repair", "StageLine"]
 __all__ += ["Doing", "Part", "Phase", "PhaseName", "Stop"]
 __all__ += ["EngineInfo", "EngineLayer", "Latency", "Role"]
+__all__ += ["Cost", "Evidence", "Place", "SampleSet"]
 __all__ += ["LayerShare", "PrecisionContract"]
 __all__ += ["View", "WorstSample"]
 __all__ += ["Acceptance", "BlindSpots", "Bound", "Interval", "LineFit", "OutputResult", "Score"]
@@ -131,6 +133,10 @@ class CaseResult:
     """Dead outputs that keep all criteria; None where all were caught, or where that was not tried."""
     blind_reason: str = ""
     """Why the spec accepts criteria that dead outputs keep."""
+    place: Place = "exact"
+    """Where the INT8 form ran for the verdict."""
+    digest: str = ""
+    """Of the data; empty where it is not known."""
 
     def __repr__(self) -> str:
         """One line, for a test that asserts on it: ``<CaseResult digits: failed, 4 of 4 limits missed>``."""
@@ -143,6 +149,20 @@ class CaseResult:
     def low_format(self) -> str:
         """The format that the case is about, as sentences name it: ``INT8``, ``FP8``, ``FP16``, ``BF16``."""
         return self.low.upper() or "INT8"
+
+    @property
+    def evidence(self) -> Evidence:
+        """What the verdict rests on."""
+        before = ("setup", "calibration", "runs")
+        seconds = sum(phase.seconds for phase in self.phases if phase.name in before)
+        return Evidence(
+            "form",
+            self.place,
+            SampleSet(self.samples, self.digest),
+            scores=self.scores,
+            realized=self.precision,
+            cost=Cost(1.0, seconds, len(self.engines)),
+        )
 
     @property
     def answer(self) -> Repair | None:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 from pytest_int8acc.results.engines import Latency
+from pytest_int8acc.results.evidence import Evidence
 from pytest_int8acc.results.samples import WorstSample
 from pytest_int8acc.results.scores import LineFit, Score
 
@@ -100,6 +101,8 @@ class Cause:
     """All that was taken back, in order."""
     masked: bool = False
     """The few greatest values are a mask, and all that INT8 keeps."""
+    evidence: Evidence | None = None
+    """The trial, or the verdict, that shows the cause; None: the cause is a hint."""
 
     def showing(
         self, kind: CauseKind, symptom: Symptom, numbers: Mapping[str, float] | None = None, **facts: Any
@@ -194,8 +197,10 @@ class Repair:
     layers: tuple[str, ...]
     """Layers that leave INT8; empty where none has to."""
     rescales: tuple[Rescale, ...]
-    scores: tuple[Score, ...]
+    evidence: Evidence
+    """The build that met the criteria, with its scores."""
     verified: bool
+    """It met them with a reserve: it would on other samples like these."""
     price: float
     """Share of the multiply-accumulates that leaves INT8."""
     precision: str = "fp16"
@@ -213,6 +218,11 @@ class Repair:
     """Tensors that the engine gives beside the model's outputs, so that nothing is fused across them."""
     fused: tuple[str, ...] = ()
     """Last nodes of norms in parts that become one node each."""
+
+    @property
+    def scores(self) -> tuple[Score, ...]:
+        """The scores of the model that was built."""
+        return self.evidence.scores
 
 
 @dataclass(frozen=True)

@@ -6,6 +6,7 @@ from typing import get_args
 
 from pytest_int8acc.answer.causes import DIAGNOSTICS
 from pytest_int8acc.answer.remedies import REMEDIES
+from pytest_int8acc.report.catalogue import SYMPTOMS
 from pytest_int8acc.results.causes import CauseKind, RemedyKind, Symptom
 
 
@@ -18,3 +19,7 @@ def test_every_symptom_and_every_cause_has_a_row() -> None:
     assert len(symptoms) == len(set(symptoms))
     assert set(symptoms) == set(get_args(Symptom))
     assert {row.kind for row in DIAGNOSTICS} == set(get_args(CauseKind))
+
+
+def test_the_words_of_a_symptom_are_of_its_cause() -> None:
+    assert {row.symptom: row.kind for row in DIAGNOSTICS} == {s: w.family for s, w in SYMPTOMS.items()}

@@ -179,6 +179,7 @@ def facts(entry: Mapping[str, Any]) -> dict[str, Any]:
     scores = {f"{s['subject']} {s['metric']}": s for s in entry.get("scores", [])}
     repairs = diagnosis.get("repairs", [])
     first = repairs[0] if repairs else {}
+    proved = first.get("evidence")
     tried = {layer: cause["ablation"] for layer, cause in causes.items() if cause["ablation"]}
     return {
         "verdict": entry["verdict"],
@@ -221,7 +222,12 @@ def facts(entry: Mapping[str, Any]) -> dict[str, Any]:
         "table": len(search.get("table", [])),
         "tradeoff": bool(search.get("tradeoff")),
         "remedies": [repair["kind"] for repair in repairs if repair["verified"]],
+        "hints": sorted(layer for layer, cause in causes.items() if cause["evidence"] is None),
+        "place": entry.get("place"),
         "remedy": first.get("kind"),
+        "remedy proved": {"place": proved["place"], "samples": proved["proved_on"]["count"]}
+        if proved
+        else {},
         "remedy keeps high": sorted(first.get("layers", [])),
         "remedy rescales": sorted(rescale["tensor"] for rescale in first.get("rescales", [])),
         "remedy redoes weights": len(first.get("weights", [])),

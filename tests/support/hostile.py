@@ -73,7 +73,7 @@ def acts(text: str) -> list[str]:
 CLOSED = (
     *("bound", "precision", "severity", "source", "verdict", "finished"),
     *("symptom", "meanings", "first_stage", "against", "together", "role", "rows"),
-    *("low", "doubt", "policy", "ran"),
+    *("low", "doubt", "policy", "ran", "place"),
 )
 WORDS = enumerated(SCHEMA)
 
@@ -86,7 +86,7 @@ def renamed(name: str) -> dict[str, Any]:
             return {k: rename(v, k) for k, v in value.items()}
         if isinstance(value, list):
             return [rename(v, key) for v in value]
-        fixed = key in CLOSED or (key in ("kind", "name") and value in WORDS)
+        fixed = key in CLOSED or (key in ("kind", "name", "subject") and value in WORDS)
         return name if isinstance(value, str) and not fixed and value not in ("inf", "nan") else value
 
     plain = rename(to_plain(restore(case(written=["x"]))))

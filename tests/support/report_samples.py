@@ -96,19 +96,24 @@ PAIRS = ("a_DQ", "b_DQ")
 
 LOSS = {"sqnr_db": 12.34, "best_sqnr_db": 40.0}
 CHANNELS = {"channel_amax": 60.0, "channel_ratio": 30.0, "codes_left": 4.0}
-FP16: Plain = {"amax": 1e6, "reach": 65504.0, "format": "fp16"}
+TRIED: Plain = {"subject": "ablation", "place": "exact", "proved_on": {"count": 32}}
+FP16: Plain = {"amax": 1e6, "reach": 65504.0, "format": "fp16", "evidence": {**TRIED, "subject": "alone"}}
+#: Causes that are shown without an ablation: by the verdict, or by each layer alone in FP16.
+SHOWN = ("missing-scale", "engine-only", "non-determinism", "underflow", "cancellation", "rounding")
 
 
 def cause(kind: str, symptom: str, numbers: Plain | None = None, **facts: Any) -> Plain:
     """A cause of tensor ``t``."""
     facts = {"tensor": "t", "amax": 4.2, "reach": 257.0, **facts}
+    if kind in SHOWN:
+        facts["evidence"] = {**TRIED, "subject": "form"}
     return {"kind": kind, "symptom": symptom, "numbers": {**LOSS, **(numbers or {})}, **facts}
 
 
 def taken(cause: Plain, kind: str, share: float = 0.97, **facts: Any) -> Plain:
     """The same, shown by an ablation."""
     back = {"kind": kind, "tensor": "t", "share": share, "met": True, **facts}
-    return replace(cause, ablation=back, tried=[back])
+    return replace(cause, ablation=back, tried=[back], evidence=TRIED)
 
 
 NOISE = cause("accumulated-noise", "noise-adds-up")
@@ -236,7 +241,8 @@ REACHED = (replace(MISSED, value=0.9996),)
 
 def repair(kind: str, **facts: Any) -> Plain:
     """A way to meet the criteria, of a search that found two layers."""
-    known: Plain = {"layers": (), "rescales": (), "scores": REACHED, "verified": True, "price": 0.0}
+    known: Plain = {"layers": (), "rescales": (), "verified": True, "price": 0.0}
+    known["evidence"] = {**TRIED, "subject": "plan", "scores": REACHED}
     return {"kind": kind, **known, "culprits": 2, **facts}
 
 
