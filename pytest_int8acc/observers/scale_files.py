@@ -1,14 +1,21 @@
-"""TensorRT calibration caches: text, one tensor per line, its scale as the bits of a float32.
+"""Scales from files: TensorRT calibration caches, and JSON of dynamic ranges.
 
-::
+A calibration cache is text, one tensor per line, with the bits of a float32 as its scale::
 
     TRT-8501-EntropyCalibration2
     input: 3c010a14
     (Unnamed Layer* 48) [Constant]_output: 3a83126f
 
-The hex number is the big-endian IEEE-754 float32 of the *scale*, not of amax. NVIDIA documents this nowhere;
-it follows from ONNX Runtime's ``ReadDynamicRange`` (dynamic range = value * 127) and from ModelOpt's
+The hex number is the big-endian IEEE-754 float32 of the *scale*, not of amax. NVIDIA does not document this.
+It follows from ONNX Runtime's ``ReadDynamicRange`` (dynamic range = value * 127) and from ModelOpt's
 ``import_scales_from_calib_cache`` (value = scale of the Q/DQ pair).
+
+Dynamic ranges are a JSON object, tensor name or pattern to amax or [min, max]::
+
+    {"input": [-2.1, 2.6], "*/relu*": 6.0, "conv5_out": 50}
+
+Patterns are patterns of ``fnmatch``, case-sensitive. Of several patterns that match, the last one counts, and
+an exact name counts before any pattern. The scale is max(-min, max) / 127.
 """
 
 from __future__ import annotations
@@ -41,22 +48,22 @@ def load_scales(
     producers: Mapping[str, str] | None = None,
     origins: Mapping[str, str] | None = None,
 ) -> Scales:
-    """Read a TensorRT calibration cache or a JSON of dynamic ranges, told apart by content.
+    """Scales from a TensorRT calibration cache or a JSON of dynamic ranges, which the content tells apart.
 
     Args:
         path: The file.
         tensors: Activations of the model that need a scale.
-        producers: Tensor to the name of the node that makes it. An entry may name the node instead, since
-            ranges are often listed by layer; the tensor's own name counts first. Entries for tensors or
-            nodes listed here that need no scale are passed over in silence.
-        origins: Tensor to the tensor it is moved from unchanged (by a Reshape, a MaxPool and the like), of
-            all tensors of the model. A tensor without an entry takes the scale of its origin.
+        producers: Tensor to the name of the node that makes it. An entry may name the node, since ranges are
+            often listed by layer; the name of the tensor counts first. Entries for tensors or nodes listed
+            here that need no scale are ignored.
+        origins: Tensor to the tensor that a Reshape, a MaxPool and the like made it from without other
+            values, for all tensors of the model. A tensor without an entry takes the scale of its origin.
 
     Returns:
-        Scales of those tensors that the file covers, with the coverage in the notes.
+        The scales of the tensors in the file, with the coverage in the notes.
 
     Raises:
-        ScalesError: The file cannot be read, or covers none of the tensors.
+        ScalesError: The file cannot be read, or names none of the tensors.
     """
     text = read_text(path)
     requested = _with_origins(tensors, origins or {})
@@ -85,12 +92,12 @@ def load_scales(
 
 
 def _with_origins(tensors: Sequence[str], origins: Mapping[str, str]) -> list[str]:
-    """``tensors``, each before the tensors that it is moved from."""
+    """``tensors`` with their origins, each tensor before its origin."""
     chain: dict[str, None] = {}
     for tensor in tensors:
         step: str | None = tensor
         while step is not None:
-            chain.pop(step, None)  # moves to the end, behind all that is moved from it
+            chain.pop(step, None)  # moves to the end, behind all tensors that come from it
             chain[step] = None
             step = origins.get(step)
     return list(chain)
@@ -116,16 +123,16 @@ def _no_coverage(path: Path, entries: Sequence[str], tensors: Sequence[str]) -> 
 
 @dataclass(frozen=True)
 class Ranges:
-    """Ranges as the file gives them."""
+    """Dynamic ranges as they stand in a file."""
 
     scales: Mapping[str, float]
     """Name or pattern to scale (amax / 127, float32), in the file's order."""
     path: Path
     text: str
-    """What the file holds."""
+    """The content of the file."""
 
     def place(self, key: str, *, value: bool = False) -> str:
-        """``file:line:col`` of a key or its value; the file alone where YAML does not read what JSON does."""
+        """``file:line:col`` of a key or its value; the file alone where YAML cannot read this JSON."""
         root = parse(self.text.encode()).root
         if root is None or key not in root.keys:
             return str(self.path)
@@ -133,11 +140,11 @@ class Ranges:
         return f"{self.path}:{mark.line}:{mark.column}"
 
     def exact(self, known: Collection[str]) -> dict[str, float]:
-        """Entries that are no patterns: names in ``known``, and names without ``*``, ``?`` and ``[``."""
+        """Entries that are not patterns: names in ``known``, and names without ``*``, ``?`` and ``[``."""
         return {n: s for n, s in self.scales.items() if n in known or not _WILDCARD.search(n)}
 
     def matched(self, tensors: Sequence[str], known: Collection[str]) -> dict[str, float]:
-        """Scales of those of ``tensors`` that a pattern matches; names in ``known`` are no patterns.
+        """The scales of all ``tensors`` that a pattern matches; names in ``known`` are not patterns.
 
         Raises:
             ScalesError: A pattern matches no tensor.
@@ -159,14 +166,14 @@ class Ranges:
 
 
 def ranges_of_text(text: str, path: Path) -> Ranges:
-    """The dynamic ranges that ``text`` holds; ``path`` is for messages.
+    """The dynamic ranges in ``text``; ``path`` is for messages.
 
     Raises:
-        ScalesError: It is no JSON object, repeats a key, or holds a value that is no range; names line and
-            column.
+        ScalesError: The text is not a JSON object, repeats a key, or has a value that is not a range. The
+            message names line and column.
     """
     try:
-        # Pairs in place of a dict: what is there twice shows. Numbers as floats: none has too many digits.
+        # Pairs in place of a dict show repeated keys. Numbers as floats have no limit on their digits.
         entries = json.loads(text, object_pairs_hook=tuple, parse_int=float)
     except json.JSONDecodeError as error:
         place = f"{path}:{error.lineno}:{error.colno}"
@@ -220,7 +227,7 @@ _SHOWN_LINE = 60
 
 @dataclass(frozen=True)
 class Cache:
-    """What a calibration cache holds."""
+    """The content of a calibration cache."""
 
     header: str
     """The first line, like ``TRT-8501-EntropyCalibration2``."""
@@ -229,13 +236,13 @@ class Cache:
 
 
 def cache_of_text(text: str, path: Path) -> Cache:
-    """The TensorRT calibration cache that ``text``, which is not blank, holds; ``path`` is for messages.
+    """The TensorRT calibration cache in ``text``, which is not blank; ``path`` is for messages.
 
-    Lines may end in CRLF, blank lines are skipped, and names may hold ``': '``. Hex numbers shorter than 8
-    digits get their leading zeros back, since several tools strip them.
+    Lines may end in CRLF, blank lines are skipped, and names may contain ``': '``. Hex numbers with less than
+    8 digits get leading zeros, since several tools strip them.
 
     Raises:
-        ScalesError: It is none; names the line.
+        ScalesError: The text is no calibration cache; the message names the line.
     """
     first, *entries = [(n, line) for n, line in enumerate(text.split("\n"), 1) if line.strip()]
     header = _header(*first, path)

@@ -128,11 +128,11 @@ class BuildRequest:
         return f"{self.model.name} ({self.role})"
 
     def check(self, platform: Platform) -> None:
-        """Do nothing where ``platform`` can build it.
+        """Raise unless ``platform`` can build the engine.
 
         Raises:
             MissingBackendError: There is no GPU to build on.
-            EngineError: A feature, a plugin file or a setting is wrong; says what would do.
+            EngineError: A feature, a plugin file or a setting is wrong; the message says what would be right.
         """
         require(platform, "build")
         require(platform, "strong typing" if self.typing == "strong" else "weak typing")
@@ -192,10 +192,10 @@ class BuildRequest:
 
 
 def fit_model(model: Model, platform: Platform) -> Model:
-    """``model`` as ``platform`` reads it: in an opset it knows, INT8 weights in the form it takes.
+    """``model`` for the parser of ``platform``: in an opset and with INT8 weights that it reads.
 
     Raises:
-        EngineError: It cannot be converted; says with which opset to export.
+        EngineError: The model cannot be converted; the message says with which opset to export it.
     """
     limit = platform.opset_limit
     try:
@@ -216,7 +216,7 @@ def _plugin_digest(path: Path) -> str:
 
 
 def seen_shapes(feeds: Iterable[Feed]) -> dict[str, Counter[Shape]]:
-    """How often each shape of each input occurs in ``feeds``."""
+    """Input to its shapes in ``feeds``, and how often each shape occurs."""
     seen: dict[str, Counter[Shape]] = {}
     for feed in feeds:
         for name, array in feed.items():
@@ -227,10 +227,10 @@ def seen_shapes(feeds: Iterable[Feed]) -> dict[str, Counter[Shape]]:
 def make_profiles(
     inputs: Sequence[TensorInfo], given: Mapping[str, Range], seen: Mapping[str, Counter[Shape]]
 ) -> dict[str, Range]:
-    """Smallest, usual and largest shape of every input.
+    """The profile of every input: its smallest, usual and largest shape.
 
-    An input that is not given takes the shapes seen: as they are where there is one, else from the smallest
-    to the largest size of each dimension, the most frequent shape as the usual one.
+    The profile of an input that is not given follows from the shapes in the data. It reaches from the
+    smallest to the largest size of each dimension, and its usual shape is the most frequent one.
 
     Args:
         inputs: The model's inputs.
@@ -238,7 +238,7 @@ def make_profiles(
         seen: Shapes of the data, from :func:`seen_shapes`; may be empty.
 
     Raises:
-        EngineError: A given profile does not fit its input or the data, or a dynamic input has neither.
+        EngineError: A given profile does not fit its input or the data, or nothing tells a dynamic shape.
     """
     names = [tensor.name for tensor in inputs]
     for name in given:
@@ -263,19 +263,21 @@ def make_profiles(
 
 
 def within(shape: Shape, profile: Range) -> bool:
-    """True where an engine of ``profile`` takes ``shape``."""
+    """Whether an engine with ``profile`` takes ``shape``."""
     least, _, most = profile
     return len(shape) == len(least) and all(a <= n <= b for a, n, b in zip(least, shape, most, strict=True))
 
 
 def shown(profile: Range) -> str:
-    """Like ``[1, 3] to [8, 3]``, or ``[8, 3]`` where it is one shape."""
+    """A profile in words, like ``[1, 3] to [8, 3]``, or ``[8, 3]`` for one shape."""
     least, _, most = profile
     return f"{list(least)}" if least == most else f"{list(least)} to {list(most)}"
 
 
 def in_batches(feed: Feed, usual: Mapping[str, Shape]) -> Iterator[Feed]:
-    """``feed`` in batches of these shapes, rows repeated to fill the last; none where it cannot be cut so.
+    """``feed`` cut into batches of given shapes, with repeated rows in the last batch.
+
+    There is no batch where the feed cannot be cut to these shapes.
 
     Args:
         feed: One array per input.
@@ -313,7 +315,7 @@ def _from_data(tensor: TensorInfo, shapes: Counter[Shape]) -> Range:
 
 
 def _check(tensor: TensorInfo, profile: Range) -> None:
-    """Raise EngineError where the profile is in disorder, or is not the input's."""
+    """Raise EngineError where a profile is not in ascending order, or does not fit its input."""
     least, usual, most = profile
     if not within(usual, profile):
         raise EngineError(
@@ -331,11 +333,11 @@ def _check(tensor: TensorInfo, profile: Range) -> None:
 
 @dataclass(frozen=True, eq=False)
 class Built:
-    """An engine file and what is known of it."""
+    """An engine file, and facts of its build."""
 
     role: str
     name: str
-    """The model's name, for messages."""
+    """Name of the model, for messages."""
     platform: Platform
     engine: Path
     log: Path
@@ -345,18 +347,18 @@ class Built:
     stored: bool
     nbytes: int
     layers: str
-    """The engine inspector's JSON; empty where no GPU was there to load the engine."""
+    """The engine inspector's JSON; empty where there was no GPU to load the engine."""
     network: tuple[Mapping[str, Any], ...]
-    """The parsed network's layers: name, type, ONNX nodes (TensorRT 10 and later), types of the outputs."""
+    """Layers of the parsed network: name, type, ONNX nodes (TensorRT 10 and later), types of outputs."""
     calibration: bytes | None
-    """The calibration cache that implicit quantization used or made."""
+    """The calibration cache that implicit quantization read or made."""
     inputs: tuple[TensorInfo, ...]
     outputs: tuple[TensorInfo, ...]
     profiles: Mapping[str, Range]
     plugins: tuple[Path, ...] = ()
     notes: tuple[str, ...] = ()
     keep: object = field(default=None, repr=False)
-    """Keeps the engine's folder as long as it lives: the store's entry, or a temporary folder."""
+    """The store's entry or a temporary folder; the engine's folder exists as long as this object."""
 
 
 def build(
@@ -561,7 +563,7 @@ def _prepare_calibration(request: BuildRequest, implicit: Implicit, folder: Path
 
 
 def _keep_log(log: Path) -> Path:
-    """Copy a failed build's log to where it outlives the build."""
+    """Copy the log of a failed build to a folder that is not deleted."""
     kept = Path(tempfile.mkdtemp(prefix="int8acc-log-")) / worker.LOG
     shutil.copyfile(log, kept)
     return kept

@@ -1,4 +1,4 @@
-"""What ran in INT8: the JSON of TensorRT's engine inspector, as versions 8 to 11 write it.
+"""The layers of an engine and their precision, from the JSON of TensorRT's engine inspector (8 to 11).
 
 Formats: TensorRT's developer guide ("Engine Inspector"), its 10 to 11 migration guide, and TREx's dictionary
 of tensor formats (tools/experimental/trt-engine-explorer, until 10.16).
@@ -16,7 +16,7 @@ from pytest_int8acc.errors import EngineError
 from pytest_int8acc.results import EngineLayer
 from pytest_int8acc.results.engines import Doubt, Kind, LayerKind
 
-#: Words of a tensor's format, and what they mean for a layer that reads it; see _WORDS.
+#: A word in the format of a tensor to the precision of a layer that reads the tensor; see ``_WORDS``.
 _TYPES: dict[str, Kind] = {
     **dict.fromkeys(("BFLOAT16", "BF16"), "bf16"),
     **dict.fromkeys(("FLOAT16", "FP16", "HALF"), "fp16"),
@@ -26,11 +26,12 @@ _TYPES: dict[str, Kind] = {
     **dict.fromkeys(("FLOAT64", "FLOAT4", "FP4", "BOOL", "UINT8", "UINT4"), "other"),
     **dict.fromkeys(("INT4", "INT16", "INT32", "INT64"), "other"),
 }
-#: Longest first: BFLOAT16 holds FLOAT16 and FLOAT, UINT8 holds INT8.
+#: Matches the longest word first: BFLOAT16 contains FLOAT16 and FLOAT, and UINT8 contains INT8.
 _WORDS = re.compile("|".join(sorted(_TYPES, key=len, reverse=True)))
 
-#: Kernel names tell what they multiply: ``xmma_gemm_i8i8_i8i32_f32``, ``i16832cudnn_int8``, ``tensorop_s8_``,
-#: ``f16f16_f16f32``, ``h16816gemm``, ``f32f32_tf32f32``. The first that is found counts.
+#: Patterns of kernel names, which name the types that a kernel multiplies: ``xmma_gemm_i8i8_i8i32_f32``,
+#: ``i16832cudnn_int8``, ``tensorop_s8_``, ``f16f16_f16f32``, ``h16816gemm``, ``f32f32_tf32f32``. The first
+#: pattern that matches counts.
 _TACTICS: tuple[tuple[re.Pattern[str], Kind], ...] = (
     (re.compile(r"(?<![a-z])i8|(?<!u)int8|imma|igemm|(?<![a-z0-9])s8(?![a-z0-9])|i16832|i8816"), "int8"),
     (re.compile(r"e4m3|e5m2|fp8"), "fp8"),
@@ -40,23 +41,23 @@ _TACTICS: tuple[tuple[re.Pattern[str], Kind], ...] = (
 )
 
 _MULTIPLIES = re.compile(r"conv(?!er)|gemm|mat_?mul|matrix_?multiply|fully_?connected")
-#: What Myelin calls a layer that may hold anything: its kernel's name tells more.
+#: Myelin's names of layers of any kind; the name of the kernel tells the kind.
 _ANYTHING = re.compile(r"kgen|fusion|myelin")
 _KERNEL_MULTIPLIES = re.compile(r"gemm|fprop|dgrad|conv(?!er)")
 _QUANTIZES = re.compile(r"(?:de)?quantize(?:linear)?")
 _REFORMATS = re.compile(r"reformat|copy|move|cast|convert")
 _QDQ_NODE = re.compile(r"(?:quantizelinear|(?:^|[/._])(?:de)?quantize)(?:_?\d+)*$", re.IGNORECASE)
-#: Kernels that only move or cast, as Myelin names them.
+#: Myelin's names of kernels that only move or cast values.
 _MYELIN_MOVES = re.compile(r"__my[a-z]*_(?:Move|Cast|Tran|Resh|Copy)+(?:_|$)")
 
-#: Entries are joined by a unit or record separator, both of which ``\s`` matches; a node's name may hold
-#: brackets.
+#: One entry of the metadata. Entries are joined by a unit or record separator, which ``\s`` matches. The name
+#: of a node may contain brackets.
 _METADATA = re.compile(r"\[ONNX Layer: (.*?)\](?=[\s,;+]*(?:\[|$))", re.DOTALL)
 _FOREIGN = re.compile(r"\{?ForeignNode\[(.*)\.\.\.(.*)\]\}?", re.DOTALL)
 _MARKS = re.compile(r"PWN\(|[(),]| \+ | \|\| ")
 _PROFILE = re.compile(r" \[profile [1-9]\d*\]$")
 _SUFFIX = re.compile(r"(?:_myl\d*_\d+|_clone_\d+)$")
-#: How the names begin that TensorRT gives to what it adds.
+#: The beginnings of names of layers that TensorRT added.
 _ADDED = re.compile(r"__my|\(Unnamed Layer\*|\{|Reformatting |\[")
 _EXPECTED = "expected the text of IEngineInspector.get_engine_information in the format JSON"
 
@@ -64,19 +65,19 @@ _EXPECTED = "expected the text of IEngineInspector.get_engine_information in the
 def read_layers(text: str, nodes: Collection[str] = ()) -> tuple[EngineLayer, ...]:
     """The layers of an engine.
 
-    A weighted layer is a convolution or a matrix product, also one of two activations, which the inspector
-    does not tell apart. It ran in INT8 where an input is INT8 and its weights, or else its kernel, are:
-    the output may be floating point.
+    A weighted layer is a convolution or a matrix product. It may be a product of two activations, since the
+    inspector does not tell them apart. It ran in INT8 where an input is INT8, and its weights or else its
+    kernel are INT8. Its output may be floating point.
 
     Args:
-        text: JSON of ``IEngineInspector.get_engine_information``. Raw control characters are accepted, as
-            8.6 writes them. Built without detailed profiling verbosity it holds names only; then
-            kind and precision of all layers are ``other``.
-        nodes: Names of the model's nodes. A layer's nodes are then limited to these; without them they are
-            what the layer names, which before version 10 includes its constants.
+        text: JSON of ``IEngineInspector.get_engine_information``. Raw control characters are accepted, since
+            TensorRT 8.6 writes them. The JSON of an engine without detailed profiling verbosity has names
+            only; then kind and precision of all layers are ``other``.
+        nodes: Names of the model's nodes; a layer has only nodes of these names. Without names a layer has
+            all nodes that it names, which include its constants before version 10.
 
     Returns:
-        One per layer, in order; repetitions for further optimization profiles (up to version 9) are left out.
+        The layers in order. Repetitions for further optimization profiles (up to version 9) are left out.
 
     Raises:
         EngineError: ``text`` is not such JSON.
@@ -87,7 +88,9 @@ def read_layers(text: str, nodes: Collection[str] = ()) -> tuple[EngineLayer, ..
 
 
 def untold_nodes(layers: Iterable[EngineLayer], weighted: Iterable[str]) -> tuple[str, ...]:
-    """Nodes inside regions that Myelin compiled, of which TensorRT up to 9 tells only both ends.
+    """Nodes that no layer names.
+
+    Up to version 9 TensorRT names only the first and the last node of a region that Myelin compiled.
 
     Args:
         layers: From :func:`read_layers`, of the same model.
@@ -101,10 +104,11 @@ def untold_nodes(layers: Iterable[EngineLayer], weighted: Iterable[str]) -> tupl
 
 
 def node_formats(layers: Iterable[EngineLayer], products: Collection[str]) -> dict[str, Kind]:
-    """Product to the format in which it provably ran; products of which the engine proves nothing are absent.
+    """Product to the format in which it provably ran; a product without proof is absent.
 
-    Nothing is proven by a layer whose precision is in doubt, or where a product has several layers that
-    differ. A fused region proves something where it holds one product: its kernel's name is of that.
+    There is no proof where the precision of a layer is in doubt, or where the layers of a product have
+    different precisions. A fused region is proof where it contains one product, since its kernel's name is of
+    that product.
 
     Args:
         layers: From :func:`read_layers`, of the same model.
@@ -124,7 +128,7 @@ def node_formats(layers: Iterable[EngineLayer], products: Collection[str]) -> di
 
 
 def _layers(text: str) -> list[Any]:
-    """The list of layers: of a whole engine, as a bare list, or one layer alone."""
+    """The list of layers in the JSON of an engine, a list, or one layer."""
     try:
         data = json.loads(text, strict=False)
     except (ValueError, RecursionError) as error:
@@ -149,7 +153,7 @@ def _read_layer(layer: Any, known: frozenset[str]) -> EngineLayer:
 
 
 def _kind(layer: Mapping[str, Any], nodes: tuple[str, ...]) -> LayerKind:
-    """What a layer does, from its type, its parameters and, where it may be anything, its kernel."""
+    """The kind of a layer, from its type and its parameters, or else from its kernel."""
     types = " ".join(_text(layer, key) for key in ("LayerType", "ParameterType")).lower()
     if _text(layer, "Origin").upper() == "QDQ" or _QUANTIZES.search(types):
         return "qdq"
@@ -168,13 +172,13 @@ def _kind(layer: Mapping[str, Any], nodes: tuple[str, ...]) -> LayerKind:
 
 
 def _only_qdq(layer: Mapping[str, Any]) -> bool:
-    """Whether all ONNX nodes that a layer names quantize or dequantize."""
+    """Whether a layer names ONNX nodes, and all of them quantize or dequantize."""
     nodes = _METADATA.findall(_text(layer, "Metadata")) or _parts(_SUFFIX.sub("", _text(layer, "Name")))
     return bool(nodes) and all(_QDQ_NODE.search(node) and not _ADDED.match(node) for node in nodes)
 
 
 def _precision(layer: Mapping[str, Any], kind: LayerKind) -> Kind:
-    """What a layer computes in; of a Quantize or Dequantize its low side."""
+    """The precision in which a layer computes; of a Quantize or Dequantize its low precision."""
     inputs = [_type(tensor) for tensor in _tensors(layer, "Inputs")]
     outputs = [_type(tensor) for tensor in _tensors(layer, "Outputs")]
     if kind == "weighted":
@@ -186,7 +190,7 @@ def _precision(layer: Mapping[str, Any], kind: LayerKind) -> Kind:
 
 
 def _doubt(layer: Mapping[str, Any], kind: LayerKind, precision: Kind) -> Doubt:
-    """Why a layer's precision proves nothing of the products in it; empty where it does."""
+    """Why the precision of a layer proves nothing about its products; empty where it does."""
     if kind != "weighted":
         return ""
     tactic = _tactic(layer)
@@ -197,7 +201,7 @@ def _doubt(layer: Mapping[str, Any], kind: LayerKind, precision: Kind) -> Doubt:
 
 
 def _tactic(layer: Mapping[str, Any]) -> Kind | None:
-    """The format that the name of a layer's kernel tells."""
+    """The format in the name of a layer's kernel; None where there is none."""
     kernel = _text(layer, "TacticName").lower()
     return next((kind for pattern, kind in _TACTICS if pattern.search(kernel)), None)
 
@@ -207,7 +211,7 @@ def _product_precision(
 ) -> Kind:
     weights = [found for found in map(_type, _weights(layer)) if found]
     tactic = _tactic(layer)
-    # Dynamic shapes without a context give no formats: weights and kernel must do.
+    # Inputs of dynamic shape have no formats without a context. Then weights and kernel decide.
     fed = "int8" in inputs or not any(inputs)
     operands = inputs.count("int8") > 1 if not weights and tactic is None else False
     if fed and ("int8" in weights or tactic == "int8" or operands):
@@ -219,7 +223,7 @@ def _product_precision(
 
 
 def _type(tensor: Mapping[str, Any]) -> Kind | None:
-    """The type of a tensor, or of weights; None where it is not told."""
+    """The type of a tensor or of weights; None where the JSON does not have it."""
     for key in ("Datatype", "Format/Datatype", "Type", "Format"):
         found = _WORDS.search(_text(tensor, key).upper())
         if found:
@@ -233,7 +237,7 @@ def _tensors(layer: Mapping[str, Any], key: str) -> list[Mapping[str, Any]]:
 
 
 def _weights(layer: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
-    """Weights that a layer holds: ``Weights``, ``ConvWeights``; or constants, the largest first."""
+    """The weights of a layer, ``Weights`` or ``ConvWeights``, and the largest constant of a product."""
     for key, value in layer.items():
         if key.endswith("Weights") and isinstance(value, Mapping) and value.get("Count") != 0:
             yield value
@@ -242,7 +246,7 @@ def _weights(layer: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
 
 
 def _size(tensor: Mapping[str, Any]) -> int:
-    """Elements of a tensor."""
+    """The number of elements of a tensor."""
     dimensions = tensor.get("Dimensions")
     return math.prod(d for d in dimensions if isinstance(d, int)) if isinstance(dimensions, list) else 0
 
@@ -253,7 +257,7 @@ def _text(mapping: Mapping[str, Any], key: str) -> str:
 
 
 def _nodes(name: str, metadata: str, known: frozenset[str]) -> tuple[str, ...]:
-    """The ONNX nodes of a layer, each once: as the metadata tell, else as its name does."""
+    """The ONNX nodes of a layer, each once, from its metadata or else from its name."""
     found = _METADATA.findall(metadata) or _parts(name)
     spelled = [part if part in known else _SUFFIX.sub("", part) for part in found]
     own_parts = [part for part in spelled if (part in known if known else not _ADDED.match(part))]
@@ -261,13 +265,13 @@ def _nodes(name: str, metadata: str, known: frozenset[str]) -> tuple[str, ...]:
 
 
 def _parts(name: str) -> list[str]:
-    """The pieces of a fused layer's name; a pointwise fusion like ``PWN(PWN(a), b + c)`` as a, b and c."""
+    """The names of nodes in a fused layer's name, like a, b and c of ``PWN(PWN(a), b + c)``."""
     foreign = _FOREIGN.fullmatch(name)
     return [part for piece in (foreign.groups() if foreign else (name,)) for part in _split(piece)]
 
 
 def _split(text: str) -> list[str]:
-    """``text`` split where nodes are joined; parentheses that are part of a node's name are left alone."""
+    """``text`` split between nodes; parentheses in the name of a node stay."""
     pieces, opened, start = [], [""], 0
     for mark in _MARKS.finditer(text):
         found, fusion = mark[0], opened[-1] in ("", "PWN(")

@@ -37,9 +37,9 @@ _MODULES: dict[Flavor, str] = {"tensorrt": "tensorrt", "rtx": "tensorrt_rtx"}
 _NAMES: dict[Flavor, str] = {"tensorrt": "TensorRT", "rtx": "TensorRT-RTX"}
 _INSTALL: dict[Flavor, str] = {"tensorrt": "pip install tensorrt", "rtx": "pip install tensorrt-rtx"}
 _LEAST = (8, 6)
-#: The first GPUs that multiply FP8, by compute capability.
+#: The minimum compute capability of a GPU that multiplies FP8.
 _ADA = (8, 9)
-#: Device files of NVIDIA's drivers on Linux: of servers, of Windows' subsystem, of Jetson boards.
+#: Device files of NVIDIA's drivers on Linux, on Windows' subsystem for Linux, and on Jetson boards.
 _DEVICES = ("/dev/nvidiactl", "/dev/dxg", "/dev/nvhost-gpu", "/dev/nvgpu", "/dev/nvmap")
 #: Time limits in seconds.
 _PROBE_SECONDS, _PARSE_SECONDS = 120.0, 300.0
@@ -49,24 +49,24 @@ class Device(NamedTuple):
     """One GPU."""
 
     visible: str
-    """What CUDA_VISIBLE_DEVICES says for a process that is to see it alone."""
+    """The value of CUDA_VISIBLE_DEVICES with which a process sees this GPU alone."""
     bus: str
-    """Its PCI bus id; empty where the driver does not tell."""
+    """The PCI bus id; empty where the driver does not tell it."""
 
 
 @dataclass(frozen=True)
 class Platform:
-    """An installed TensorRT and the GPU it would use."""
+    """An installed TensorRT, and the GPU that it uses."""
 
     flavor: Flavor
     version: tuple[int, ...]
     gpu: str | None = None
-    """Name of CUDA's device 0; None where there is none."""
+    """Name of CUDA's device 0; None without a GPU."""
     capability: tuple[int, int] | None = None
     problem: str = ""
-    """Why engines cannot run here, and what to do; empty where they can."""
+    """Why engines cannot run here, and what to do; empty where they can run."""
     devices: tuple[Device, ...] = ()
-    """The GPUs that this process sees and that are like the first: engines of one run on all."""
+    """The GPUs that this process sees and that equal the first: an engine of one GPU runs on all."""
 
     @property
     def name(self) -> str:
@@ -90,31 +90,31 @@ class Platform:
 
     @property
     def can_build(self) -> bool:
-        """True where engines can be built; TensorRT-RTX needs no GPU for that."""
+        """True where engines can be built; TensorRT-RTX builds without a GPU."""
         return self.can_run or self.is_rtx
 
     @property
     def strongly_typed(self) -> bool:
-        """True where the types in the model are the engine's: TensorRT 10 and later on demand, 11 always."""
+        """True where an engine has the types of its model: from TensorRT 10 on, and in TensorRT-RTX."""
         return self.is_rtx or self.version >= (10,)
 
     @property
     def weakly_typed(self) -> bool:
-        """True where builder flags can choose precisions, and TensorRT calibrates by itself: below 11."""
+        """True where builder flags choose precisions, and TensorRT can calibrate by itself: below 11."""
         return not self.is_rtx and self.version < (11,)
 
     def has(self, feature: Feature) -> bool:
-        """True where it has the feature, here."""
+        """True where this TensorRT has the feature on this machine."""
         return _NEEDS[feature].has(self)
 
     @property
     def opset_limit(self) -> int | None:
-        """The last opset that its parser reads, where that is an old one."""
+        """The last opset that the parser reads; None where it reads all opsets that we write."""
         return 17 if not self.is_rtx and self.version < (10,) else None
 
     @property
     def integer_weights(self) -> bool:
-        """True where INT8 initializers are understood everywhere.
+        """True where INT8 initializers are understood in all models.
 
         TensorRT 8.6.0 builds no transformer with them: "convertMyelinWeightsToFp32 ... Assertion
         params.weights.type() != DataType::kINT8 failed".
@@ -123,7 +123,7 @@ class Platform:
 
 
 class _Need(NamedTuple):
-    """A feature: who has it, and in words."""
+    """A feature: a test of a platform, and in words which versions have it."""
 
     has: Callable[[Platform], bool]
     who: str
@@ -160,11 +160,12 @@ _NEEDS: dict[Feature, _Need] = {
 
 
 def require(platform: Platform, feature: Feature) -> None:
-    """Do nothing where ``platform`` has ``feature``.
+    """Raise unless ``platform`` has ``feature``.
 
     Raises:
-        MissingBackendError: Engines cannot run, or be built, here; says why and what to do.
-        EngineError: It has not; names the versions that have.
+        MissingBackendError: Engines cannot run, or cannot be built, here; the message says why and what to
+            do.
+        EngineError: The platform lacks another feature; the message names the versions that have it.
     """
     need = _NEEDS[feature]
     if platform.has(feature):
@@ -176,10 +177,12 @@ def require(platform: Platform, feature: Feature) -> None:
 
 
 def find_platform(prefer: Flavor = "tensorrt") -> tuple[Platform | None, str]:
-    """What is installed: one that can run before one that can only build; None where neither loads.
+    """The best TensorRT that is installed; None where none loads.
+
+    A TensorRT that can run engines is better than one that can only build them.
 
     Args:
-        prefer: Which to take where both serve.
+        prefer: The flavor to take where both are as good.
 
     Returns:
         The platform, and why nothing better was found; empty where it can run.
@@ -204,7 +207,7 @@ def find_platform(prefer: Flavor = "tensorrt") -> tuple[Platform | None, str]:
 
 
 def may_have_gpu() -> bool:
-    """False where this machine certainly has no NVIDIA GPU; costs a few file lookups."""
+    """False where this machine certainly has no NVIDIA GPU; takes a few file lookups."""
     if sys.platform != "linux":
         return sys.platform == "win32"
     return any(os.path.exists(device) for device in _DEVICES)
@@ -228,7 +231,7 @@ def _platform(flavor: Flavor, version: str, facts: dict[str, Any]) -> Platform:
 
 
 def _devices(gpu: dict[str, Any]) -> tuple[Device, ...]:
-    """GPUs like the first by the names that CUDA_VISIBLE_DEVICES has for them."""
+    """The GPUs that equal the first, by their names in CUDA_VISIBLE_DEVICES."""
     given = os.environ.get("CUDA_VISIBLE_DEVICES")
     names = None if given is None else [entry.strip() for entry in given.split(",")]
     alike = {int(index): str(bus) for index, bus in gpu.get("alike", {}).items()}
