@@ -1,6 +1,6 @@
-"""Who makes and who reads each tensor of a graph, looked up in one index per model.
+"""Look-ups in graphs: the producer and the readers of each tensor, and graphs inside nodes.
 
-Passes over a graph stay linear in its nodes as long as they ask here instead of walking the graph.
+A pass over a graph takes time in proportion to its nodes as long as it uses the index of the model.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _HOLDERS = frozenset({"If", "Loop", "Scan", "SequenceMap"})
 
 
 class Index:
-    """Look-ups in a main graph that is not changed any more; each is made at its first use."""
+    """Look-ups in a main graph, each made at its first use. The graph must not change any more."""
 
     def __init__(self, graph: onnx.GraphProto) -> None:
         self._graph = graph
@@ -51,12 +51,12 @@ class Index:
 
     @cached_property
     def captured(self) -> frozenset[str]:
-        """Names that graphs inside nodes may read from around them."""
+        """Names of tensors of the graph that graphs inside its nodes may read."""
         return frozenset(name for node in self._graph.node for name in captured(node))
 
     @cached_property
     def public(self) -> frozenset[str]:
-        """What is read by more than nodes of the main graph: outputs, and what is captured."""
+        """Tensors that are not read by nodes of the main graph alone: outputs, and captured tensors."""
         return self.captured.union(value.name for value in self._graph.output)
 
     def readers(self, tensor: str) -> Sequence[Reader]:
@@ -64,7 +64,7 @@ class Index:
         return self._readers.get(tensor, ())
 
     def only_reader(self, tensor: str) -> onnx.NodeProto | None:
-        """The node through which alone ``tensor`` is read, at one position; None where there is more."""
+        """The node that alone reads ``tensor``, at one position; None where there are several readers."""
         readers = self.readers(tensor)
         return readers[0][0] if len(readers) == 1 and tensor not in self.public else None
 
@@ -121,12 +121,12 @@ def _bodies(
 
 
 def body_names(graph: onnx.GraphProto) -> dict[str, str]:
-    """Each node in a body, by name, to its name with those of the nodes around it before it."""
+    """Name of each node in a body to its path: the names of the nodes around it, then its own."""
     return {node.name: body.path + node.name for body in bodies(graph) for node in body.graph.node}
 
 
 def holders(graph: onnx.GraphProto) -> dict[str, onnx.NodeProto]:
-    """Each node in a body, by name, to the main graph's node that it lies in."""
+    """Name of each node in a body to the node of the main graph that contains the body."""
     nodes = {node.name: node for node in graph.node}
     return {node.name: nodes[body.holder] for body in bodies(graph) for node in body.graph.node}
 
@@ -150,7 +150,7 @@ def attribute(node: onnx.NodeProto, name: str, default: Any) -> Any:
 
 
 def take_name(preferred: str, taken: set[str]) -> str:
-    """``preferred``, or ``preferred`` with ``_2`` and so on where that is ``taken``; it is from now on."""
+    """A name that is not in ``taken``, to which it is added: ``preferred``, or with ``_2`` appended."""
     numbered = (f"{preferred}_{n}" for n in itertools.count(2))
     name = next(name for name in itertools.chain([preferred], numbered) if name not in taken)
     taken.add(name)
@@ -158,8 +158,8 @@ def take_name(preferred: str, taken: set[str]) -> str:
 
 
 def refill(field: Any, messages: Iterable[Any]) -> None:
-    """Replace what a repeated field holds; ``messages`` may be of those in it."""
-    kept = list(messages)  # protobuf keeps what a field held for as long as it is referred to
+    """Replace the elements of a repeated field; ``messages`` may contain elements of the field itself."""
+    kept = list(messages)  # protobuf keeps deleted elements alive as long as Python refers to them
     del field[:]
     field.extend(kept)
 
@@ -172,14 +172,14 @@ def subgraphs(node: onnx.NodeProto) -> list[onnx.GraphProto]:
 
 
 def captured(node: onnx.NodeProto) -> set[str]:
-    """Names that the graphs inside ``node`` may read from around it."""
+    """Names of tensors around ``node`` that the graphs inside it may read."""
     graphs = subgraphs(node)
     read = {name for graph in graphs for inner in all_nodes(graph) for name in inner.input if name}
     return read.union(value.name for graph in graphs for value in graph.output)
 
 
 def inner_names(node: onnx.NodeProto) -> set[str]:
-    """Names defined inside the graphs of ``node``, at any depth."""
+    """Names of the tensors that the graphs inside ``node`` define, at any depth."""
     graphs = [each for graph in subgraphs(node) for each in all_graphs(graph)]
     names = {value.name for graph in graphs for value in (*graph.input, *graph.initializer)}
     return names.union(name for graph in graphs for inner in graph.node for name in inner.output)

@@ -31,9 +31,9 @@ from pytest_int8acc.graph.model import Model
 from pytest_int8acc.graph.network import Edge, Group, LeftHigh, Network, Quantization
 from pytest_int8acc.tensors import Array, Dim, did_you_mean
 
-#: Nodes with INT8 kernels of their own.
+#: Operators with weights, which have INT8 kernels.
 WEIGHTED = frozenset({"Conv", "ConvTranspose", "Gemm", "MatMul"})
-#: Nodes that only move values: Q propagates backward through them and DQ forward.
+#: Operators that only move values: TensorRT moves Q backward through them, and DQ forward.
 COMMUTING = frozenset(
     {"Identity", "Reshape", "Transpose", "Flatten", "Squeeze", "Unsqueeze", "MaxPool", "Slice", "Split"}
     | {"Dropout", "Gather", "DepthToSpace", "SpaceToDepth", "Expand", "Tile"}
@@ -57,7 +57,10 @@ MAX_STEPS = 64
 
 @dataclass(frozen=True)
 class Slot:
-    """One input of one node to be quantized; ``axis`` is a constant's channel axis, None per tensor."""
+    """One input of one node that is to be quantized.
+
+    ``axis`` is the channel axis of a constant; None: per tensor.
+    """
 
     node: str
     index: int
@@ -75,11 +78,11 @@ class Layout:
     left_high: Mapping[str, LeftHigh]
     """Weighted nodes that stay in high precision, with the reason."""
     shared: tuple[frozenset[str], ...]
-    """Sets of activation tensors that must have one scale: what meets in a Concat."""
+    """Sets of activations that must have one scale, because they meet in a Concat."""
 
     @property
     def activations(self) -> tuple[str, ...]:
-        """Tensors that need a scale, each once, in topological order; those of ``shared`` sets included."""
+        """Activations that need a scale, each once, in topological order, with those of ``shared``."""
         used = [s.tensor for slots in self.slots.values() for s in slots if not s.constant]
         joined = [t for tensors in self.shared for t in sorted(tensors)]
         return tuple(dict.fromkeys([*used, *joined]))
@@ -108,7 +111,7 @@ def find_groups(model: Model, exclude: Sequence[str] = (), low: Format = INT8) -
 
 
 class _Finder:
-    """Looks at one node at a time, with the model's tensors at hand."""
+    """Finds the quantized inputs of one node after the other."""
 
     def __init__(self, model: Model, exclude: Sequence[str], low: Format) -> None:
         self.low = low
@@ -135,7 +138,7 @@ class _Finder:
         return ()
 
     def _unfit(self, node: onnx.NodeProto) -> LeftHigh | None:
-        """Why a weighted node cannot be quantized; None where it can."""
+        """The reason why a weighted node cannot be quantized; None where it can."""
         for name in node.input[:2]:
             info = self.values.get(name)
             array = self.constants.get(name)
@@ -200,7 +203,7 @@ def match_nodes(model: Model, patterns: Sequence[str], groups: Sequence[str] = (
 
 
 def unfit_groups(node: onnx.NodeProto, weight: Array) -> LeftHigh | None:
-    """Why a grouped convolution cannot run in INT8; None where it can."""
+    """The reason why a grouped convolution cannot run in INT8; None where it can."""
     groups = attribute(node, "group", 1)
     if groups == 1:
         return None
@@ -224,8 +227,8 @@ def _without_kernel(node: onnx.NodeProto, weight: Array, low: Format) -> str:
 def _shared_scales(model: Model, slots: Mapping[str, tuple[Slot, ...]]) -> Iterator[frozenset[str]]:
     """Tensors that meet in a Concat whose result is quantized: equal scales let Q move through the Concat.
 
-    Only tensors that are quantized somewhere else as well bind the scale; one that feeds the Concat alone
-    takes the Concat's scale by itself.
+    Only tensors that are quantized elsewhere, too, bind the scale. A tensor that only the Concat reads is
+    quantized with the scale of its result anyway.
     """
     quantized = {s.tensor for group in slots.values() for s in group if not s.constant}
     joined: dict[str, set[str]] = {}
@@ -246,7 +249,7 @@ def _shared_scales(model: Model, slots: Mapping[str, tuple[Slot, ...]]) -> Itera
 
 
 def _backward(index: Index, tensor: str) -> Iterator[str]:
-    """``tensor`` and the tensors it is moved from without a change of values."""
+    """``tensor``, and the tensors before it from which nodes only moved its values."""
     yield tensor
     while (node := index.producer.get(tensor)) is not None and moves_values(node):
         tensor = node.input[0]
@@ -254,7 +257,7 @@ def _backward(index: Index, tensor: str) -> Iterator[str]:
 
 
 def _forward(index: Index, tensor: str) -> Iterator[str]:
-    """``tensor`` and the tensors that it is moved to without a change of values."""
+    """``tensor``, and the tensors behind it to which nodes only moved its values."""
     reached = [tensor]
     for name in reached:
         yield name
@@ -263,12 +266,12 @@ def _forward(index: Index, tensor: str) -> Iterator[str]:
 
 
 def origins(model: Model) -> dict[str, str]:
-    """Tensor to the tensor it is moved from without a change of values."""
+    """Output of each node that only moves values to the input that it comes from."""
     return {name: node.input[0] for node in model.graph.node if moves_values(node) for name in node.output}
 
 
 def moves_values(node: onnx.NodeProto) -> bool:
-    """True for nodes whose output holds input values only, so that both can share a scale."""
+    """Whether the output of a node holds values of its first input only, so that both can share a scale."""
     if node.op_type == "Resize":
         return bool(attribute(node, "mode", b"nearest") == b"nearest")
     return node.op_type in COMMUTING and node.domain in ("", "ai.onnx")
@@ -277,7 +280,7 @@ def moves_values(node: onnx.NodeProto) -> bool:
 def quantize(model: Model, layout: Layout, scales: Mapping[str, float], low: Format = INT8) -> Network:
     """The Network of ``model`` with every slot of ``layout`` quantized symmetrically.
 
-    A group that lacks a scale stays high; ``left_high`` says so.
+    A group without a scale stays in high precision, with an entry in ``left_high``.
 
     Args:
         model: The float model that ``layout`` was made for; for FP8 of opset 19 or later.
@@ -344,7 +347,7 @@ def _of_weight(slot: Slot, weight: Array, model: str, low: Format) -> Quantizati
 
 
 def _joined(layout: Layout, scales: Mapping[str, float]) -> dict[str, float]:
-    """``scales`` with one scale, the greatest, for each set of tensors that must agree."""
+    """``scales`` with the greatest scale of each set of tensors that must have one scale."""
     joined = dict(scales)
     for tensors in layout.shared:
         present = [t for t in tensors if t in scales]

@@ -21,15 +21,15 @@ _COUNTED = WEIGHTED | _RECURRENT
 
 
 def macs(network: Network, shapes: Mapping[str, _Shape], rows: int = 1) -> dict[str, float]:
-    """Group name to multiply-accumulates of one run.
+    """Group name to the multiply-accumulates of one run.
 
-    Counted are Conv, ConvTranspose, Gemm, MatMul, GRU, LSTM and RNN; whatever else a group holds counts 0.
+    Conv, ConvTranspose, Gemm, MatMul, GRU, LSTM and RNN are counted. All other operators count 0.
 
     Args:
         network: Its float model and its groups.
-        shapes: Of the tensors of ``sized_tensors``, as they run; those of constants are known. Those of
-            bodies are used where they are known: see ``work``.
-        rows: Samples of that run.
+        shapes: Shapes of the tensors that ``sized_tensors`` names, in that run. Shapes of tensors in bodies
+            are used where they are given, see ``work``.
+        rows: Number of samples in that run.
 
     Raises:
         KeyError: A shape is missing.
@@ -48,7 +48,7 @@ def macs(network: Network, shapes: Mapping[str, _Shape], rows: int = 1) -> dict[
 
 
 def sized_tensors(network: Network) -> list[str]:
-    """Tensors whose shapes ``macs`` wants, constants aside, and those of ``leading_outputs``."""
+    """Tensors whose shapes ``macs`` needs, without constants, and the tensors of ``leading_outputs``."""
     index = network.model.index
     main = [group for group in network.groups if not group.body_edges]
     nodes = [index.nodes[name] for group in main for name in group.nodes]
@@ -58,15 +58,16 @@ def sized_tensors(network: Network) -> list[str]:
 
 
 def work(model: Model, shapes: Mapping[str, _Shape], rows: int = 1) -> dict[str, float]:
-    """Node to multiply-accumulates of one run; nodes in bodies of Loop, Scan and If included.
+    """Node to the multiply-accumulates of one run, with nodes in bodies of Loop, Scan and If.
 
-    A Loop of unknown length counts as one step. An If counts as its dearer branch, and all nodes of its
-    branches have a part in that. What has no known shape counts each weight once for each sample.
+    A Loop of unknown length counts as one step. An If counts as its more expensive branch, shared among the
+    nodes of all its branches. A node without known shapes counts each of its weights once per sample.
 
     Args:
-        model: In float and in normal form, in which names of nodes are unique in the whole model.
-        shapes: Of the tensors that ``unsized`` asks for, and those of bodies, as far as they are known.
-        rows: How many samples these shapes hold.
+        model: In float and in normal form, so that names of nodes are unique in the whole model.
+        shapes: Shapes of the tensors that ``unsized`` names, and of tensors in bodies, as far as they are
+            known.
+        rows: Number of samples in these shapes.
     """
     constants = model.constants()
     known = {**shapes, **{name: array.shape for name, array in constants.items()}}
@@ -74,14 +75,14 @@ def work(model: Model, shapes: Mapping[str, _Shape], rows: int = 1) -> dict[str,
 
 
 def unsized(model: Model, shapes: Mapping[str, _Shape]) -> list[str]:
-    """Tensors of the main graph that ``work`` needs, without those that have a shape."""
+    """Tensors of the main graph whose shapes ``work`` needs and ``shapes`` does not have."""
     counted = (node for node in model.graph.node if node.op_type in _COUNTED)
     needed = dict.fromkeys(name for node in counted for name in _factors(node))
     return [name for name in needed if name not in shapes and name not in model.index.constants]
 
 
 def inferred_shapes(model: Model, inputs: Mapping[str, Sequence[int]]) -> dict[str, _Shape]:
-    """Tensors of all graphs to their shapes, as far as ONNX's inference tells them by the inputs'."""
+    """Shapes of tensors of all graphs that ONNX's shape inference finds for inputs of these shapes."""
     proto = onnx.ModelProto()
     proto.CopyFrom(model.proto)
     for value in proto.graph.input:
@@ -99,7 +100,7 @@ def _of_bodies(
 ) -> dict[str, float]:
     """Each node inside the graphs of ``node``, at any depth, to its multiply-accumulates.
 
-    The graphs of an If exclude one another: together their nodes do what those of the dearer one do.
+    Only one branch of an If runs. So the nodes of all branches share the count of the most expensive one.
     """
     each = [_of_body(graph, shapes, constants, rows) for graph in subgraphs(node)]
     sums = [sum(found.values()) for found in each]
@@ -130,7 +131,7 @@ def _of_any(node: onnx.NodeProto, shapes: Mapping[str, _Shape], rows: int) -> fl
 
 
 def _steps(node: onnx.NodeProto, shapes: Mapping[str, _Shape], constants: Mapping[str, Array]) -> int:
-    """How often a body runs, 1 where that is not known."""
+    """How often a body runs; 1 where that is not known."""
     if node.op_type == "Loop" and node.input[0] in constants:
         return max(int(constants[node.input[0]].item()), 0)
     if node.op_type == "Scan":
@@ -148,7 +149,7 @@ def leading_outputs(network: Network) -> dict[str, str]:
 
 
 def _factors(node: onnx.NodeProto) -> tuple[str, str, str]:
-    """The tensors whose shapes tell what ``node`` costs."""
+    """The three tensors whose shapes decide the multiply-accumulates of ``node``."""
     return node.input[0], node.input[1], node.input[2] if node.op_type in _RECURRENT else node.output[0]
 
 
@@ -164,12 +165,12 @@ def _of_node(node: onnx.NodeProto, shapes: Mapping[str, _Shape]) -> int:
         return math.prod(third) * first[-1]
     if node.op_type == "Gemm":
         return math.prod(third) * first[0 if attribute(node, "transA", 0) else 1]
-    # Each step of each sample meets all weights of input and state, of all gates and directions.
+    # Each step of each sample uses all weights of input and state, of all gates and directions.
     return math.prod(first[:2]) * (math.prod(second) + math.prod(third))
 
 
 def low_products(network: Network) -> frozenset[str]:
-    """Nodes that are asked to compute in the network's low format, those in bodies included.
+    """Names of nodes that should compute in the network's low format, with nodes in bodies.
 
     In INT8 and FP8 these are Conv, ConvTranspose, Gemm and MatMul both of whose operands are dequantized,
     directly or before nodes that only move values: with one operand in floating point no kernel multiplies
@@ -189,7 +190,10 @@ def low_products(network: Network) -> frozenset[str]:
 def _products(
     graph: onnx.GraphProto, producer: Mapping[str, onnx.NodeProto], known: dict[tuple[str, int], bool]
 ) -> list[str]:
-    """Weighted nodes of one graph whose operands are both dequantized; ``producer``: of what it can read."""
+    """Weighted nodes of one graph whose two operands are dequantized.
+
+    ``producer`` maps each tensor that the graph can read to the node that makes it.
+    """
     weighted = (node for node in graph.node if node.op_type in WEIGHTED)
     return [n.name for n in weighted if all(_is_dequantized(n, place, producer, known) for place in (0, 1))]
 
@@ -202,7 +206,8 @@ def _is_dequantized(
 ) -> bool:
     """Whether an input is dequantized, directly or before nodes that only move values; kept in ``known``.
 
-    A function of the module, since a recursive one inside another would keep the model until it is collected.
+    It is a function of the module, because a nested recursive function is a reference cycle, which would keep
+    the model in memory until Python collects it.
     """
     if (node.name, place) in known:
         return known[node.name, place]

@@ -34,14 +34,14 @@ from pytest_int8acc.graph.index import (
 )
 from pytest_int8acc.tensors import Array, TensorInfo
 
-#: Initializers of more bytes than this live beside the graph.
+#: Initializers of more bytes than this are kept as arrays beside the graph.
 APART_BYTES = 1024
-#: But integers that may be a shape or sizes stay in it up to here: shape inference reads no second file.
+#: Integers up to this many bytes stay in the graph: they may be sizes, which shape inference must read.
 SHAPE_BYTES = 1 << 20
 #: A saved model of more bytes than this keeps its weights in a second file.
 INLINE_BYTES = 1 << 30
 _PLACEHOLDER = "weights-are-kept-apart"
-#: The entry of a model's metadata by which a fix of ours is known.
+#: The entry of a model's metadata that marks a fix written by this package.
 _FIX_MARK = ("pytest-int8acc", "fix")
 _PLAIN_TYPES = frozenset(
     onnx.helper.np_dtype_to_tensor_dtype(np.dtype(code))
@@ -56,11 +56,11 @@ class Model:
     proto: onnx.ModelProto
     weights: Mapping[str, Array]
     name: str = "model"
-    """For messages: the file it came from."""
+    """The file that it came from, as messages name it."""
     extra_outputs: frozenset[str] = frozenset()
-    """Those of its outputs that are there to be compared, and are none of the user's."""
+    """Outputs that were added for comparisons. They are no outputs of the user's model."""
     file: Model | None = None
-    """The same as it stands in its file; None for a form that was made of other models."""
+    """The model as it stands in its file; None for a form that was made of other models."""
 
     @property
     def graph(self) -> onnx.GraphProto:
@@ -69,7 +69,7 @@ class Model:
 
     @cached_property
     def index(self) -> Index:
-        """Who makes and reads each tensor of the main graph, which must not change from the first use on."""
+        """The index of the main graph, which must not change after the first use of the index."""
         return Index(self.graph)
 
     @property
@@ -84,7 +84,7 @@ class Model:
 
     @property
     def own_outputs(self) -> tuple[TensorInfo, ...]:
-        """The outputs that are the user's, in order."""
+        """The outputs of the user's model, in order."""
         return tuple(output for output in self.outputs if output.name not in self.extra_outputs)
 
     @property
@@ -157,7 +157,7 @@ class Editor:
         self._taken = set(_all_names(proto.graph))
 
     def unique(self, preferred: str) -> str:
-        """``preferred``, with ``_2`` and so on where that name is in use; taken from now on."""
+        """A new name: ``preferred``, with ``_2`` and so on appended where that name is in use."""
         return take_name(preferred, self._taken)
 
     def add_constant(self, preferred: str, array: Array) -> str:
@@ -194,7 +194,7 @@ def dtype_of(data_type: int) -> np.dtype[np.generic]:
 
 
 def marked_fix(model: Model) -> Model:
-    """The model with an entry in its metadata that says that it is a fix of ours."""
+    """The model with an entry in its metadata that marks it as a fix written by this package."""
     if is_marked_fix(model):
         return model
     editor = model.edit()
@@ -216,7 +216,7 @@ def is_external(tensor: TensorProto) -> bool:
 def make_model(
     proto: onnx.ModelProto, weights: Mapping[str, Array] | None = None, name: str = "model"
 ) -> Model:
-    """A Model of ``proto``: initializers that are large and not yet apart are set apart."""
+    """A Model of ``proto`` whose large initializers become arrays in ``weights``."""
     external = dict(weights or {})
     for tensor in proto.graph.initializer:
         if is_external(tensor) or not is_mappable(tensor.data_type):
@@ -235,9 +235,9 @@ def save_model(model: Model, path: Path, *, external_weights: bool = False) -> N
 
 
 def write_model(model: Model, path: Path, *, external_weights: bool = False) -> None:
-    """Write ``model`` to ``path``; weights to a file beside it if told so, or above ``INLINE_BYTES``.
+    """Write ``model`` to ``path``; weights go to a second file if asked for, or above ``INLINE_BYTES``.
 
-    That file bears a name of its own: models that replace one another never share it.
+    The name of the second file is unique, so that models that replace one another never share it.
 
     Raises:
         OSError: The file system refuses it.
@@ -259,7 +259,7 @@ def write_model(model: Model, path: Path, *, external_weights: bool = False) -> 
 
 @contextlib.contextmanager
 def replacing_models(folder: Path, root: Path | None = None) -> Iterator[Path]:
-    """As :func:`replacing_files`; weights that only the models replaced had go with them."""
+    """As :func:`replacing_files`; weight files of the models that are replaced are deleted."""
     before = list(folder.glob("*.onnx.*data"))
     with replacing_files(folder, root) as drafts:
         yield drafts
@@ -270,7 +270,7 @@ def replacing_models(folder: Path, root: Path | None = None) -> Iterator[Path]:
 
 
 def put_constant(tensor: TensorProto, name: str, array: Array, weights: dict[str, Array]) -> None:
-    """Make ``tensor`` the initializer ``name`` holding ``array``, apart where it is large."""
+    """Make ``tensor`` the initializer ``name`` with the values of ``array``; large ones go to ``weights``."""
     data_type = onnx.helper.np_dtype_to_tensor_dtype(array.dtype)
     tensor.Clear()
     tensor.name, tensor.data_type = name, data_type
@@ -283,7 +283,7 @@ def put_constant(tensor: TensorProto, name: str, array: Array, weights: dict[str
 
 
 def is_large(data_type: int, nbytes: int) -> bool:
-    """Whether an initializer lives beside the graph."""
+    """Whether an initializer is kept as an array beside the graph."""
     limit = SHAPE_BYTES if data_type == TensorProto.INT64 else APART_BYTES
     return data_type in _PLAIN_TYPES and nbytes > limit
 
@@ -314,7 +314,10 @@ def _tensor_info(value: onnx.ValueInfoProto) -> TensorInfo:
 
 
 def giving(model: Model, tensors: Mapping[str, int]) -> Model:
-    """The model with further outputs that its nodes make; element types are for those it does not know."""
+    """The model with further outputs that its nodes make.
+
+    ``tensors`` maps names to element types, which are used where type inference finds none.
+    """
     shaped = {v.name: v for v in model.inferred.value_info if v.type.tensor_type.elem_type}
     editor = model.edit()
     for name, kind in tensors.items():
@@ -323,12 +326,15 @@ def giving(model: Model, tensors: Mapping[str, int]) -> Model:
 
 
 def end_with(editor: Editor, types: Mapping[str, int]) -> None:
-    """Make ``types``, name to ONNX element type, the only outputs; what they do not need is then not run."""
+    """Make the tensors of ``types``, name to ONNX element type, the only outputs.
+
+    Runtimes do not run nodes that no output needs.
+    """
     refill(editor.graph.output, [helper.make_tensor_value_info(n, t, None) for n, t in types.items()])
 
 
 def with_extra_outputs(model: Model, tensors: Mapping[str, int]) -> Model:
-    """As ``giving``, the outputs marked as none of the user's; what is an output already stays what it is."""
+    """As ``giving``, with the new outputs marked as extra; tensors that are outputs already do not change."""
     own = {output.name for output in model.outputs}
     added = {name: kind for name, kind in tensors.items() if name not in own}
     if not added:
@@ -337,7 +343,7 @@ def with_extra_outputs(model: Model, tensors: Mapping[str, int]) -> Model:
 
 
 def without_extra_outputs(model: Model) -> Model:
-    """The model with the user's outputs alone, and without Casts that only the others needed."""
+    """The model without its extra outputs, and without Casts that only these needed."""
     if not model.extra_outputs:
         return model
     index, editor = model.index, model.edit()

@@ -1,4 +1,4 @@
-"""A model as the search sees it: the float graph, and groups of edges that can be INT8."""
+"""Network and plan: a float model with groups of quantizable edges, and the changes that a plan makes."""
 
 from __future__ import annotations
 
@@ -31,15 +31,16 @@ LeftHighKind = Literal[
 
 @dataclass(frozen=True, eq=False)
 class Quantization:
-    """How one tensor goes to INT8 or FP8 and back: ``q = saturate(round(x / scale) + zero_point)``.
+    """Parameters that quantize one tensor to INT8 or FP8: ``q = saturate(round(x / scale) + zero_point)``.
 
     The operators are ONNX QuantizeLinear and DequantizeLinear; rounding is half to even.
     """
 
     scale: Array
-    """float32 (float16 where read so); shape () per tensor, (channels,) per channel."""
+    """float32, or float16 where the model read has that; shape () per tensor, (channels,) per channel."""
     zero_point: Array
-    """Same shape as ``scale``; its dtype is the format's (other than INT8's only when read)."""
+    """Same shape as ``scale``. Its dtype is that of the format; models that are read may have others than
+    INT8."""
     axis: int | None = None
     """The channel axis; None per tensor."""
     values: Array | None = None
@@ -47,17 +48,17 @@ class Quantization:
 
     @property
     def format(self) -> Format:
-        """What the codes are numbers of."""
+        """The number format of the codes."""
         return format_of(self.zero_point.dtype)
 
     @property
     def is_plain(self) -> bool:
-        """Whether it is one scale of INT8 or FP8 with its zero at 0."""
+        """Whether it is per tensor and symmetric, in INT8 or FP8."""
         return self.axis is None and self.is_symmetric
 
     @property
     def is_symmetric(self) -> bool:
-        """Whether it is INT8 or FP8 with its zero at 0."""
+        """Whether it is symmetric: INT8 or FP8 with all zero points 0."""
         return self.format is self.format.symmetric and not self.zero_point.any()
 
     def quantize(self, values: Array) -> Array:
@@ -65,7 +66,7 @@ class Quantization:
         return self.format.quantize(values, self.scale, self.zero_point, self.axis)
 
     def dequantize(self) -> Array:
-        """What the constant's codes stand for: of their shape and the scale's dtype, computed in float32."""
+        """The dequantized values of the constant: in the dtype of the scale, computed in float32."""
         assert self.values is not None
         wide = self.format.dequantize(self.values, self.scale, self.zero_point, self.axis)
         return wide.astype(self.scale.dtype, copy=False)
@@ -73,7 +74,7 @@ class Quantization:
 
 @dataclass(frozen=True, eq=False)
 class Edge:
-    """One input of one node that is quantized, for that reader alone."""
+    """One quantized input of one node. Other readers of the tensor are not affected."""
 
     node: str
     index: int
@@ -84,9 +85,9 @@ class Edge:
 
 @dataclass(frozen=True, eq=False)
 class Group:
-    """Nodes that change precision together; bears the name of its leading node.
+    """Nodes that change precision together. A group has the name of its leading node.
 
-    Where the nodes lie in a body of an If, Loop or Scan, the names of the nodes around stand before it, as in
+    In a body of an If, Loop or Scan, that name follows the names of the nodes around the body, as in
     ``loop/linear``.
     """
 
@@ -94,12 +95,12 @@ class Group:
     op_type: str
     nodes: tuple[str, ...]
     edges: tuple[Edge, ...]
-    """Of nodes of the main graph."""
+    """Edges at nodes of the main graph."""
     body_edges: tuple[Edge, ...] = ()
-    """Of nodes in a body, whose group has no others: a plan can keep it high, and change nothing else."""
+    """Edges at nodes in a body; such a group has no ``edges``. A plan can only keep it in high precision."""
 
 
-#: Why a node stays in high precision, and what is said of it; braces stand for the facts.
+#: The reasons why a node stays in high precision, each with its text; braces stand for the facts.
 _LEFT_HIGH = {
     "no-scale": "no scale for {tensors}",
     "excluded": "excluded by '{0}'",
@@ -116,16 +117,15 @@ _LEFT_HIGH = {
 
 @dataclass(frozen=True)
 class LeftHigh:
-    """Why a node stays in high precision."""
+    """The reason why a node stays in high precision."""
 
     kind: LeftHighKind
     facts: tuple[str, ...] = ()
-    """Tensors without a scale; the pattern of ``exclude``; the plan's precision; an input, and its dtype;
-    channels per group, in and out; what has no kernel, and the format; otherwise empty."""
+    """The values for the braces in the text of ``kind``, such as the tensors that have no scale."""
 
     @property
     def text(self) -> str:
-        """In words, for people."""
+        """The reason in words."""
         return _LEFT_HIGH[self.kind].format(*self.facts, tensors=", ".join(map(repr, self.facts)))
 
 
@@ -136,40 +136,44 @@ class Network:
     model: Model
     groups: tuple[Group, ...]
     left_high: Mapping[str, LeftHigh] = field(default_factory=dict)
-    """Weighted nodes that are in no group, with the reason."""
+    """Weighted nodes that are in no group, each with the reason."""
     notes: tuple[str, ...] = ()
     fixed_pairs: tuple[str, ...] = ()
-    """Q/DQ nodes that no plan takes off: blocked, INT4, or no pair. Before the name of one in a body stand
-    those of the nodes around it."""
+    """Q/DQ nodes that no plan can remove, because they are blocked, in INT4, or no pair. The name of one in a
+    body follows the names of the nodes around the body."""
     low: Format = INT8
-    """What its groups run in: INT8 or FP8, which they are quantized to, FP16 or BF16."""
+    """The format of its groups where no plan keeps them in high precision: INT8, FP8, FP16 or BF16."""
 
     @property
     def edges(self) -> Iterator[Edge]:
-        """Those of all groups in the main graph, in their order."""
+        """The edges of all groups in the main graph, in the order of the groups."""
         return (edge for group in self.groups for edge in group.edges)
 
 
 @dataclass(frozen=True, eq=False)
 class TensorScale:
-    """How a plan quantizes one tensor, for all its readers; the codes of a constant follow by rounding."""
+    """The scale that a plan gives one tensor, for all its readers.
+
+    Codes of a constant are made by rounding.
+    """
 
     scale: Array
     """float32, above 0; shape () per tensor, (channels,) per channel."""
     axis: int | None = None
     """The channel axis; None per tensor."""
     zero_point: Array | None = None
-    """Same shape as ``scale``; its dtype is the quantized type. None: symmetric, in what the network has."""
+    """Same shape as ``scale``; its dtype is the quantized type. None: symmetric, in the format of the
+    network."""
 
     @property
     def is_plain(self) -> bool:
-        """Whether it is one scale of INT8 or FP8 with its zero at 0."""
+        """Whether it is per tensor and symmetric, in INT8 or FP8."""
         zero_point = np.zeros((), INT8.dtype) if self.zero_point is None else self.zero_point
         return Quantization(self.scale, zero_point, self.axis).is_plain
 
 
 def symmetric(scale: float) -> TensorScale:
-    """One scale for the whole tensor, zero points of 0."""
+    """A per-tensor scale with zero point 0."""
     return TensorScale(np.array(scale, np.float32))
 
 
@@ -179,23 +183,24 @@ ANY_ORDER = MappingProxyType({"any_order": True})
 
 @dataclass(frozen=True, eq=False)
 class Plan:
-    """All that a repair does to a network; ``graph.plan.apply`` makes the model of both."""
+    """All changes that a remedy makes to a network; ``graph.plan.apply`` builds the model."""
 
     high: Mapping[str, Precision] = field(default_factory=dict, metadata=ANY_ORDER)
-    """Group name to the precision it runs in instead of INT8."""
+    """Group name to the high precision that the group runs in."""
     scales: Mapping[str, TensorScale] = field(default_factory=dict, metadata=ANY_ORDER)
-    """Activation or constant that is quantized, before the moves or after one, to how it is instead."""
+    """Quantized tensor to its new scale. The tensor may be one that a move makes."""
     moves: Mapping[str, Array] = field(default_factory=dict)
-    """Activation to factors above 0, float32 [channels]: its channels are divided by them, and the weights
-    that read it multiplied; in order."""
+    """Activation to factors above 0, float32 [channels]. Its channels are divided by the factors, and the
+    weights that read it are multiplied by them. The moves are made in this order."""
     outputs: tuple[str, ...] = ()
-    """Tensors that an engine gives beside the model's outputs: TensorRT fuses nothing across them."""
+    """Tensors that become extra outputs of the engine, because TensorRT fuses no layers across an output."""
     fused: tuple[str, ...] = ()
-    """Norms in parts that become one node each, before all else; in FP16 and BF16 only."""
+    """Norms spelled out in several nodes that are fused to one node each, before all other changes. They
+    exist in FP16 and BF16 networks only."""
 
 
 def by_node(edges: Iterable[Edge]) -> dict[str, list[Edge]]:
-    """Node to those of ``edges`` that are its inputs; empty for nodes without."""
+    """Node to the edges at its inputs; an empty list for nodes without edges."""
     found: dict[str, list[Edge]] = defaultdict(list)
     for edge in edges:
         found[edge.node].append(edge)
@@ -203,6 +208,6 @@ def by_node(edges: Iterable[Edge]) -> dict[str, list[Edge]]:
 
 
 def with_edges(network: Network, change: Callable[[Edge], Edge]) -> Network:
-    """The network with each of its edges changed."""
+    """The network with each edge replaced by ``change(edge)``."""
     groups = (replace(group, edges=tuple(map(change, group.edges))) for group in network.groups)
     return replace(network, groups=tuple(groups))

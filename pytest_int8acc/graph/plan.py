@@ -1,4 +1,4 @@
-"""A plan applied to a network gives a model: the one edit of precision, scales and ranges."""
+"""Applies plans to networks: the only place that changes precisions, scales and ranges of a model."""
 
 from __future__ import annotations
 
@@ -37,8 +37,8 @@ from pytest_int8acc.tensors import Array, did_you_mean
 def apply(network: Network, plan: Plan | None = None) -> Model:
     """The model of ``moved(network, plan)`` with Q/DQ on every edge of every group that stays in INT8.
 
-    Each edge gets a pair of its own, so a group leaves INT8 without touching any other reader of its
-    tensors; with all groups high and nothing moved, the result is the float model itself.
+    Each edge gets a pair of its own, so a group can leave INT8 without any effect on other readers of its
+    tensors. With all groups in high precision and no moves, the result is the float model itself.
 
     Raises:
         ModelError: As for ``moved``.
@@ -48,7 +48,7 @@ def apply(network: Network, plan: Plan | None = None) -> Model:
     low = [group for group in network.groups if group.name not in plan.high]
     edges = by_node(edge for group in low for edge in (*group.edges, *group.body_edges))
     writer = QdqWriter(network.model.edit())
-    # Bodies first: filling a graph anew copies its nodes, with what lies in them.
+    # Bodies come first, because refilling a graph copies its nodes together with their bodies.
     for graph in reversed(list(all_graphs(writer.editor.graph))):
         nodes: list[onnx.NodeProto] = []
         for node in graph.node:
@@ -60,11 +60,13 @@ def apply(network: Network, plan: Plan | None = None) -> Model:
 
 
 def moved(network: Network, plan: Plan) -> Network:
-    """The network with the plan's norms fused, its scales, and after each move those of tensors it made.
+    """The network after the plan's fusions, scales and moves; its groups keep their precision.
+
+    After each move the plan's scales are set again, for the tensors that the move made.
 
     Args:
-        network: Any; where constants get other scales, the float one, not halved.
-        plan: Its high groups stay, too.
+        network: Any. Where constants get other scales, it must be the float network, not the one in FP16.
+        plan: Its ``high`` is only checked for names that exist.
 
     Raises:
         ModelError: The plan names a group, norm or tensor that is not there, a scale does not fit its tensor,
@@ -83,7 +85,7 @@ def moved(network: Network, plan: Plan) -> Network:
 
 
 def merge(first: Plan, second: Plan) -> Plan:
-    """Both plans in one, the moves of ``first`` first; where scales and precisions differ, ``second`` wins.
+    """One plan that does what both do, ``first`` first; where both set a scale or precision, ``second`` wins.
 
     Raises:
         ModelError: Both move one tensor.
@@ -119,17 +121,17 @@ def _key(value: object, *, any_order: bool = False) -> object:
 
 
 def computed_floats(model: Model) -> dict[str, int]:
-    """Floating-point tensors of the main graph that nodes make and that are no outputs, to their types."""
+    """Element types of the floating-point tensors that nodes of the main graph make, outputs left out."""
     types, own = value_types(model), {output.name for output in model.outputs}
     made = (name for node in model.graph.node for name in node.output)
     return {name: types[name] for name in made if types.get(name) in (FLOAT, FLOAT16) and name not in own}
 
 
 def with_outputs(model: Model, tensors: Iterable[str]) -> Model:
-    """The model with further outputs; those that it has already are left out.
+    """The model with further outputs; tensors that are outputs already are skipped.
 
     Raises:
-        ModelError: A tensor is none that a node computes in floating point.
+        ModelError: No node computes a tensor in floating point.
     """
     inner = [tensor for tensor in tensors if tensor not in {output.name for output in model.outputs}]
     if not inner:
@@ -142,7 +144,7 @@ def with_outputs(model: Model, tensors: Iterable[str]) -> Model:
 
 
 def guard(network: Network, plan: Plan) -> Network:
-    """The network that is left to a search under ``plan``: moved, with its scales, without its groups.
+    """The network for a search on top of ``plan``: moved, without the groups that the plan keeps high.
 
     Raises:
         ModelError: As for ``moved``.
@@ -154,20 +156,27 @@ def guard(network: Network, plan: Plan) -> Network:
 
 
 def fp32_nodes(network: Network, plan: Plan) -> set[str]:
-    """Nodes of the groups that ``plan`` keeps in FP32, for ``to_fp16``; those in bodies always are."""
+    """Nodes of the groups that ``plan`` keeps in FP32.
+
+    Nodes in bodies are left out, since they always stay so.
+    """
     kept = [group for group in network.groups if plan.high.get(group.name) == "fp32"]
     return {node for group in kept if not group.body_edges for node in group.nodes}
 
 
 class QdqWriter:
-    """Adds Q/DQ before one reader at a time; scales, zero points and integer weights are shared."""
+    """Adds Q/DQ pairs before one reader at a time.
+
+    Pairs share equal scales, zero points and integer weights.
+    """
 
     def __init__(self, editor: Editor, add: Callable[[str, Array], str] | None = None) -> None:
         self.editor = editor
         self.add = add or editor.add_constant
-        """Takes a name wanted and an array, gives the name of a constant of it."""
+        """Adds a constant: takes a preferred name and an array, returns the name that it got."""
         self.names: dict[int, str] = {}
-        """Name of each array written so far, by id; the network keeps them alive."""
+        """Id of each array written so far to its name. The network keeps the arrays alive, so ids stay
+        unique."""
 
     def write(self, node: onnx.NodeProto, edge: Edge, scale: str | None = None) -> Iterator[onnx.NodeProto]:
         """Nodes to put before ``node``, whose input ``edge.index`` is made to read the last one.
@@ -197,7 +206,7 @@ class QdqWriter:
 
 
 def quantized_tensors(network: Network) -> dict[str, Quantization]:
-    """Every tensor that is quantized, with how its first reader takes it; in topological order."""
+    """Quantized tensor to the quantization of its first edge, in topological order."""
     found: dict[str, Quantization] = {}
     for edge in network.edges:
         found.setdefault(edge.tensor, edge.quantization)
@@ -205,9 +214,10 @@ def quantized_tensors(network: Network) -> dict[str, Quantization]:
 
 
 def fresh_weights(network: Network, names: Iterable[str]) -> dict[str, TensorScale]:
-    """What constants' scales would be if taken from their values anew, zero points of 0.
+    """Symmetric scales of constants, calibrated anew from their values.
 
-    Per channel along the axis that all their readers want, per tensor where they want different ones.
+    They are per channel along the axis that all readers need, or per tensor where readers need different
+    axes.
 
     Raises:
         ModelError: A name is no quantized constant.
@@ -228,14 +238,14 @@ def fresh_weights(network: Network, names: Iterable[str]) -> dict[str, TensorSca
 
 
 def weight_axis(node: onnx.NodeProto, edge: Edge, rank: int) -> int | None:
-    """The axis of a constant's scales: as its reader wants it, or the present one where that moves values."""
+    """The axis of a constant's scales: what its weighted reader needs, else the present axis."""
     if node.op_type in WEIGHTED and edge.index < 2:
         return scales_axis(node, edge.index, rank)
     return edge.quantization.axis
 
 
 def _with_scales(network: Network, scales: Mapping[str, TensorScale]) -> Network:
-    """The network with other scales where it has the tensors; edges of one tensor share the arrays."""
+    """The network with these scales, for the tensors that it has. Edges of one tensor share the arrays."""
     constants = network.model.constants() if scales else {}
     made: dict[tuple[str, bool, str], Quantization] = {}
 
@@ -256,7 +266,10 @@ def _with_scales(network: Network, scales: Mapping[str, TensorScale]) -> Network
 
 
 def misfit(chosen: TensorScale, shape: tuple[int, ...] | None = None) -> str:
-    """What is wrong with a scale for a constant of ``shape``, or (None) any activation; empty if nothing."""
+    """The fault of a scale for a constant of ``shape``, or for an activation (None).
+
+    Empty if there is none.
+    """
     scale = chosen.scale
     if not (np.isfinite(scale) & (scale > 0)).all():
         return "it must be greater than 0"
@@ -290,7 +303,7 @@ def _check_names(network: Network, plan: Plan, tensors: Collection[str]) -> None
 
 
 def activation_scales(network: Network) -> dict[str, float]:
-    """Scale of every activation that is quantized per tensor."""
+    """Activation to its scale, for activations that are quantized per tensor."""
     return {
         edge.tensor: float(edge.quantization.scale)
         for edge in network.edges

@@ -27,7 +27,7 @@ class Formal:
     variable: str
     """A type variable such as ``T1``, or a concrete type such as ``tensor(float)``."""
     halves: frozenset[int]
-    """The types of 16 bits that it may be: FLOAT16, BFLOAT16."""
+    """The 16-bit types that the schema allows: FLOAT16, BFLOAT16."""
 
 
 @dataclass(frozen=True)
@@ -40,17 +40,17 @@ class Signature:
 
 @dataclass(frozen=True, eq=False)
 class Narrow:
-    """A node that computes in FP16 or BF16, as it does so: see ``narrow_nodes``."""
+    """A node in the form in which it computes in FP16 or BF16; see ``narrow_nodes``."""
 
     node: onnx.NodeProto
     inputs: frozenset[int]
-    """Positions that it reads in the narrow type."""
+    """Positions of the inputs that it reads in FP16 or BF16."""
     outputs: frozenset[str]
-    """Tensors that it makes in it."""
+    """Tensors that it makes in FP16 or BF16."""
 
 
 def signature(node: onnx.NodeProto, opset: int) -> Signature | None:
-    """What ONNX's own schema says of ``node``; None for another domain or a node that holds graphs."""
+    """The formals of ``node`` by ONNX's schema; None for other domains and for nodes that hold graphs."""
     if node.domain not in ("", "ai.onnx") or subgraphs(node):
         return None
     return _signature(node.op_type, opset, len(node.input), len(node.output))
@@ -68,8 +68,9 @@ def _signature(op_type: str, opset: int, inputs: int, outputs: int) -> Signature
 def value_types(model: Model) -> dict[str, int]:
     """Element type (``TensorProto.FLOAT`` and so on) of each tensor of the main graph, where it is known.
 
-    ONNX's type inference, and beyond it: one input of a type variable that is known tells the others,
-    so a Conv tells the type of what an operator unknown to ONNX hands it.
+    The types come from ONNX's type inference. Where it stops, one known input tells the type of all inputs
+    and outputs with the same type variable, so a Conv tells the type of the tensor that an unknown operator
+    gives it.
 
     Raises:
         ModelError: The model contradicts itself.
@@ -96,7 +97,7 @@ def computes_in_half(model: Model, types: dict[str, int]) -> bool:
 
 
 def pairs(node: onnx.NodeProto, formals: Signature) -> Iterator[tuple[str, Formal]]:
-    """Each tensor that ``node`` really reads or makes, with its formal."""
+    """Each input and output of ``node`` that is not left out, with its formal."""
     for name, formal in zip((*node.input, *node.output), (*formals.inputs, *formals.outputs), strict=True):
         if name:
             yield name, formal
