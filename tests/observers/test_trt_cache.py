@@ -9,14 +9,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from pytest_int8acc.errors import ScalesError
-from pytest_int8acc.observers.scale_files import Cache, cache_of_text
-from pytest_int8acc.observers.scales import read_text
+from pytest_int8acc.observers.scale_files import load_scales
 
 HEADER = "TRT-8501-EntropyCalibration2"
-
-
-def parse_cache(path: Path) -> Cache:
-    return cache_of_text(read_text(path), path)
 
 
 def written(tmp_path: Path, content: str | bytes) -> Path:
@@ -26,10 +21,10 @@ def written(tmp_path: Path, content: str | bytes) -> Path:
 
 
 def test_the_value_is_the_scale_itself(tmp_path: Path) -> None:
-    cache = parse_cache(written(tmp_path, f"{HEADER}\ninput: 3c010a14\n"))
+    cache = load_scales(written(tmp_path, f"{HEADER}\ninput: 3c010a14\n"), ["input"])
     assert cache.values == {"input": struct.unpack("!f", bytes.fromhex("3c010a14"))[0]}
     assert cache.values["input"] * 127 == pytest.approx(1.00024, abs=1e-5)  # an image in [0, 1]
-    assert cache.header == HEADER
+    assert cache.source == f"calibration.cache ({HEADER})"
 
 
 @pytest.mark.parametrize(
@@ -48,14 +43,14 @@ def test_the_value_is_the_scale_itself(tmp_path: Path) -> None:
     ],
 )
 def test_names_and_lines_as_they_are_found(tmp_path: Path, line: str, name: str) -> None:
-    assert list(parse_cache(written(tmp_path, f"{HEADER}\n{line}\n")).values) == [name]
+    assert list(load_scales(written(tmp_path, f"{HEADER}\n{line}\n"), [name]).values) == [name]
 
 
 @pytest.mark.parametrize(
     ("digits", "full"), [("c010a14", "0c010a14"), ("80000a", "0080000a"), ("00800000", "00800000")]
 )
 def test_stripped_leading_zeros_come_back(tmp_path: Path, digits: str, full: str) -> None:
-    cache = parse_cache(written(tmp_path, f"{HEADER}\nt: {digits}\n"))
+    cache = load_scales(written(tmp_path, f"{HEADER}\nt: {digits}\n"), ["t"])
     assert cache.values["t"] == struct.unpack("!f", bytes.fromhex(full))[0]
 
 
@@ -70,7 +65,7 @@ def test_stripped_leading_zeros_come_back(tmp_path: Path, digits: str, full: str
     ],
 )
 def test_line_ends_blank_lines_and_headers(tmp_path: Path, content: str) -> None:
-    assert list(parse_cache(written(tmp_path, content)).values) == ["a", "b"]
+    assert list(load_scales(written(tmp_path, content), ["a", "b"]).values) == ["a", "b"]
 
 
 MALFORMED = {
@@ -117,22 +112,22 @@ MALFORMED = {
 def test_a_malformed_cache_is_one_clear_error(tmp_path: Path, content: str | bytes, expected: str) -> None:
     path = written(tmp_path, content)
     with pytest.raises(ScalesError, match=expected) as caught:
-        parse_cache(path)
+        load_scales(path, ["a"])
     assert str(caught.value).startswith(str(path))
 
 
 def test_a_file_that_cannot_be_read(tmp_path: Path) -> None:
     with pytest.raises(ScalesError, match=r"none.cache: cannot be read: No such file"):
-        parse_cache(tmp_path / "none.cache")
+        load_scales(tmp_path / "none.cache", ["a"])
     with pytest.raises(ScalesError, match="cannot be read: Is a directory"):
-        parse_cache(tmp_path)
+        load_scales(tmp_path, ["a"])
     with pytest.raises(ScalesError, match="no file name"):
-        parse_cache(tmp_path / "a\0b")
+        load_scales(tmp_path / "a\0b", ["a"])
 
 
 def test_long_lines_are_shown_shortly(tmp_path: Path) -> None:
     with pytest.raises(ScalesError) as caught:
-        parse_cache(written(tmp_path, f"{HEADER}\n{'x' * 100000}\n"))
+        load_scales(written(tmp_path, f"{HEADER}\n{'x' * 100000}\n"), ["a"])
     assert len(str(caught.value)) < 400
 
 
@@ -147,17 +142,15 @@ NASTY = st.sampled_from(
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
 def test_scales_are_read_bit_for_bit(tmp_path: Path, scales: dict[str, float]) -> None:
     lines = [f"{name}: {struct.pack('!f', scale).hex()}" for name, scale in scales.items()]
-    cache = parse_cache(written(tmp_path, "\n".join(["TRT-8601-MinMaxCalibration", *lines])))
-    assert cache.values == scales
-    assert list(cache.values) == list(scales)
-    assert cache.header == "TRT-8601-MinMaxCalibration"
+    path = written(tmp_path, "\n".join(["TRT-8601-MinMaxCalibration", *lines]))
+    assert load_scales(path, list(scales)).values == scales
 
 
 @given(st.binary(max_size=200) | st.binary(max_size=60).map(lambda b: HEADER.encode() + b"\na: " + b))
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None, max_examples=300)
 def test_arbitrary_bytes_raise_nothing_else(tmp_path: Path, data: bytes) -> None:
     try:
-        cache = parse_cache(written(tmp_path, data))
+        cache = load_scales(written(tmp_path, data), ["a"])
     except ScalesError:
         return
     assert cache.values
