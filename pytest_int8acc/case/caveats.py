@@ -1,4 +1,4 @@
-"""What to doubt: the Q/DQ, the scales, the data; and what a verdict is worth."""
+"""Findings of lint on Q/DQ, scales and data, and warnings about what a verdict is worth."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ from pytest_int8acc.spec.models import Case
 
 
 def lint_model(case: Case, model: Model, settings: Settings, parses: bool) -> tuple[Finding, ...]:
-    """What lint says of the case's own Q/DQ model, read as it is in the file; nothing where it has none.
+    """Lint findings on the case's own Q/DQ model as it is in the file; none where the case has no such model.
 
     Where ``parses``, and lint finds no error, TensorRT-RTX's parser is asked too, if it is installed.
 
@@ -61,7 +61,7 @@ def lint_model(case: Case, model: Model, settings: Settings, parses: bool) -> tu
 
 
 def lint_network(case: Case, int8: Int8Form | None, settings: Settings) -> tuple[Finding, ...]:
-    """What lint says of scales from a file; a network read from a Q/DQ model has been linted as that.
+    """Lint findings on scales; none for a Q/DQ model, which ``lint_model`` reads as it is in the file.
 
     Raises ModelError where the settings make an error of what TensorRT rejects.
     """
@@ -72,7 +72,7 @@ def lint_network(case: Case, int8: Int8Form | None, settings: Settings) -> tuple
 
 
 def _not_parsed(path: Path) -> tuple[Finding, ...]:
-    """What TensorRT-RTX's parser says against a model; nothing where it takes it, or is not installed."""
+    """The finding of TensorRT-RTX's parser on a model; none where it accepts it, or is not installed."""
     parse_error = refusal(path)
     if parse_error is None:
         return ()
@@ -80,7 +80,7 @@ def _not_parsed(path: Path) -> tuple[Finding, ...]:
 
 
 def compare_data(case: Case, model: Model, inputs: Dataset) -> tuple[Finding, ...]:
-    """How the calibration samples differ from the inputs that are compared; nothing where they are one."""
+    """Findings on how calibration samples differ from the inputs; none where they are the same data."""
     samples = calibration_data(case, model)
     if samples is None:
         return ()
@@ -107,13 +107,13 @@ def _judged(name: str, found: tuple[Finding, ...], settings: Settings) -> tuple[
 
 
 def nothing_compared(runs: Runs) -> Iterator[str]:
-    """Outputs that are zero throughout: any model that gives zeros passes."""
+    """Yields a warning for each output that is 0 in all samples: any model that gives zeros passes."""
     for name in sorted(runs.zero[Role.BASELINE]):
         yield f"output '{name}' is 0 in all samples: nothing is compared"
 
 
 def shown_inside(model: Model, backend: Backend) -> Iterator[str]:
-    """What judging tensors inside does to engines."""
+    """Yields a note where engines give inner tensors beside their outputs, which changes fusion."""
     if model.extra_outputs and backend.builds_engines:
         named = listed([output.name for output in model.outputs if output.name in model.extra_outputs])
         yield (
@@ -125,7 +125,7 @@ def shown_inside(model: Model, backend: Backend) -> Iterator[str]:
 def not_judged(
     case: Case, own_judge: Judge, outputs: Sequence[OutputResult], recorded: bool
 ) -> Iterator[str]:
-    """What no criterion looks at: outputs without a limit, labels that no metric takes.
+    """Yields warnings about what no criterion judges: outputs without a limit, labels that no metric reads.
 
     Args:
         case: The case.
@@ -162,7 +162,7 @@ def caveats(
     metrics: Sequence[Score],
     lost: Sequence[Score],
 ) -> Iterator[str]:
-    """What makes the verdict worth less than it looks, weightiest first."""
+    """Yields warnings that make the verdict less reliable than it looks, the most important first."""
     scores = {(s.subject, s.metric): s for output in outputs for s in output.scores}
     for score in lost:
         int8_score = scores[score.subject, score.metric]
@@ -196,7 +196,7 @@ def caveats(
 
 
 def _unread_in_bodies(int8: Int8Form | None) -> Iterator[str]:
-    """Q/DQ in bodies that is no pair: it runs as it stands in the file, and no plan takes it off."""
+    """Yields a warning about Q/DQ nodes in bodies that form no pair: they stay in every plan."""
     network = None if int8 is None else int8.network
     if network is None or not network.fixed_pairs:
         return

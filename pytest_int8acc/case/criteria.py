@@ -30,7 +30,7 @@ from pytest_int8acc.spec.models import Case
 
 
 def load_judge(case: Case, settings: Settings, samples: int, model: Model) -> Judge:
-    """The case's criteria with users' functions and labels loaded.
+    """The judge of a case, with users' functions and labels loaded.
 
     Args:
         case: The case.
@@ -63,7 +63,7 @@ def load_judge(case: Case, settings: Settings, samples: int, model: Model) -> Ju
 
 
 def _splitter(case: Case, model: Model) -> Splitter:
-    """Of which parts outputs are judged, as the graph and the case's criteria say; both are checked."""
+    """The splitter that tells by which parts outputs are judged, from the graph and the case's criteria."""
     named: dict[str, NamedParts | None] = {}
     for index, criterion in enumerate(case.criteria):
         if isinstance(criterion, OutputCriterion) and criterion.parts is not None:
@@ -78,7 +78,7 @@ def _splitter(case: Case, model: Model) -> Splitter:
 
 
 def _name_parts(named: dict[str, NamedParts | None], criterion: OutputCriterion, model: Model) -> None:
-    """Add what a criterion says of parts to ``named``; CriterionError where it does not fit."""
+    """Add the parts that a criterion names to ``named``; CriterionError where they do not fit the output."""
     sizes = None if isinstance(criterion.parts, str) or criterion.parts is None else criterion.parts
     parts = None if sizes is None else NamedParts(sizes, criterion.axis)
     pattern = _output_limits(criterion).output
@@ -95,7 +95,7 @@ def _name_parts(named: dict[str, NamedParts | None], criterion: OutputCriterion,
 
 
 def _metric(case: Case, key: str, criterion: MetricCriterion) -> UserMetric:
-    """What a criterion's metric is; CriterionError, at its key's place, where a script does not load."""
+    """The metric of a criterion; CriterionError, at its key's place, where a script does not load."""
     if not criterion.named:
         with case.at(f"{key}.metric"):
             return load_function(criterion.metric, case.path(""), CriterionError)
@@ -113,7 +113,7 @@ def _metric(case: Case, key: str, criterion: MetricCriterion) -> UserMetric:
 
 
 def check_outputs(case: Case, model: Model) -> None:
-    """Raise CriterionError, at its place, for a criterion that speaks of no output of the model."""
+    """Raise CriterionError, at its place, for a criterion that matches no output of the model."""
     names, made = [output.name for output in model.own_outputs], model.index.producer
     for index, criterion in enumerate(case.criteria):
         if isinstance(criterion, OutputCriterion) and criterion.tensor is None:
@@ -130,7 +130,7 @@ def check_outputs(case: Case, model: Model) -> None:
 
 
 def _part_names(criterion: OutputCriterion, outputs: Sequence[str]) -> list[str]:
-    """A name that seems to be a part's: which parts there are is known once the baseline has run."""
+    """The criterion's name where it looks like a part's; parts are known once the baseline has run."""
     is_part = any(criterion.output.startswith(f"{name}[") for name in outputs)
     return [criterion.output] if is_part else []
 

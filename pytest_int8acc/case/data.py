@@ -31,10 +31,10 @@ from pytest_int8acc.spec.int8 import (
 from pytest_int8acc.spec.int8 import RandomSource as RandomSpec
 from pytest_int8acc.spec.models import Case
 
-#: Elements of outputs per run, about, where a model tells their shapes.
+#: Number of output elements that a run should not exceed much, where a model tells the shapes of its outputs.
 _RUN_ELEMENTS = 1 << 20
 logger = logging.getLogger("pytest_int8acc")
-#: What comes nearest to each of TensorRT's calibrators.
+#: TensorRT's calibrators, and the most similar calibration method of ours.
 _LIKE: Mapping[Algorithm, CalibrationMethod] = {
     "entropy2": "entropy",
     "entropy": "entropy",
@@ -44,12 +44,12 @@ _LIKE: Mapping[Algorithm, CalibrationMethod] = {
 
 
 def low_of(case: Case) -> Format:
-    """What the case's groups run in."""
+    """The low format of the case."""
     return FORMATS[case.candidate or case.source.where]
 
 
 def check_files(case: Case) -> None:
-    """Raise DataError, at its key's place, for a file of the case whose reading might never end."""
+    """Raise DataError, at its key's place, for a file that is a pipe or a device, which may have no end."""
     source, int8 = case.source, case.int8
     baseline = case.baseline if isinstance(case.baseline, BaselineModel) else None
     named = {key: getattr(case, key) for key in ("model", "inputs", "labels", "reference", "plan")}
@@ -63,7 +63,7 @@ def check_files(case: Case) -> None:
 
 
 def open_source(case: Case, source: Source, model: Model, what: str, samples: int | None) -> Dataset:
-    """The data that a spec's ``inputs`` or ``calibrate.data`` means."""
+    """The dataset of a spec's ``inputs`` or ``calibrate.data``, opened."""
     base = case.path("")
     expected_text = (
         RandomSource(source.random.samples, source.random.seed) if isinstance(source, RandomSpec) else source
@@ -86,14 +86,14 @@ def open_source(case: Case, source: Source, model: Model, what: str, samples: in
 
 
 def _rows(model: Model) -> int:
-    """Rows per run where nobody says: fewer where outputs are large, since each form's are held at once."""
+    """The default number of samples per run; smaller for large outputs, since all forms' are held at once."""
     shapes = [tensor.shape[1:] for tensor in model.outputs if tensor.shape]
     sizes = [math.prod(dim for dim in shape if isinstance(dim, int)) for shape in shapes]
     return max(1, min(ROWS, _RUN_ELEMENTS // max(sum(sizes), 1)))
 
 
 def calibration_data(case: Case, model: Model) -> Dataset | None:
-    """The samples that scales come from, where the case has some apart from its inputs."""
+    """The calibration samples of the case; None where it has none beside its inputs."""
     implicit = case.int8.implicit
     calibration = case.source.calibrate or (implicit.calibrate if implicit else None)
     if calibration is None or calibration.data is None:
@@ -102,7 +102,7 @@ def calibration_data(case: Case, model: Model) -> Dataset | None:
 
 
 def calibration_samples(case: Case, model: Model, calibration: Calibration | ImplicitCalibration) -> Dataset:
-    """What to calibrate on: samples of its own, or the inputs."""
+    """The samples to calibrate on: the case's calibration samples, else its inputs."""
     own = calibration_data(case, model)
     return own or open_source(case, case.inputs, model, "inputs", calibration.samples)
 
@@ -110,7 +110,7 @@ def calibration_samples(case: Case, model: Model, calibration: Calibration | Imp
 def find_scales(
     case: Case, model: Model, layout: Layout, settings: Settings, cache: Path | None = None
 ) -> Scales:
-    """Scales from where the spec says: a file, a calibration, or what comes nearest to TensorRT's own.
+    """The scales of a case: from a file, by calibration, or by a calibration similar to TensorRT's own.
 
     ``cache`` is what TensorRT's calibrator left; None takes the spec's file, or calibrates in its manner.
     Raises Int8accError where the calibration data or a scale file is at fault.

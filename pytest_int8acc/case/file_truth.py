@@ -1,4 +1,4 @@
-"""Compares what stands in for a user's model with the user's file as ONNX Runtime runs it, on one sample.
+"""Compares the models that are run in place of a user's file with that file, on one sample in ONNX Runtime.
 
 A form whose operators are those of the file, whatever it renamed or added, is not run for that.
 """
@@ -25,21 +25,22 @@ from pytest_int8acc.runtime.onnxruntime import Sessions
 from pytest_int8acc.spec.models import Case
 from pytest_int8acc.tensors import Array, Feed
 
-#: The greatest root mean square of differences that is rounding, as a part of that of the values, by bytes of
-#: a number. Other kernels, and constants that are combined, change FP32 results by 1e-7 to 1e-5.
+#: Greatest ratio of the root mean square of differences to that of the values that counts as rounding, by
+#: bytes per number. Other kernels and folded constants change FP32 results by 1e-7 to 1e-5.
 _MAX_RMS_PART = {2: 2e-2, 4: 1e-4, 8: 1e-4}
-#: The greatest difference of one element that is rounding: so many times as much, as a part of the largest.
+#: The same for the greatest difference of one element, which is compared with the greatest value: how many
+#: times the ratio above.
 _MAX_ELEMENT_FACTOR = 10
-#: Values of at most this magnitude in place of zeros are rounding.
+#: Where the file gives zeros, values up to this magnitude count as rounding.
 _MAX_IN_PLACE_OF_0 = 1e-7
-#: By which part inputs and weights are perturbed at most, by bytes of a number: some units in the last place.
+#: Greatest relative perturbation of inputs and weights, by bytes per number: some units in the last place.
 _PERTURBATION = {2: 2e-3, 4: 2e-6, 8: 2e-6}
-#: How often the file is run on perturbed numbers; a near tie stays undetected in half of the runs.
+#: Number of runs of the file on perturbed numbers. A single run misses a near tie in half of the cases.
 _PERTURBED_RUNS = 8
 
 
 class FileTruth:
-    """One file of a case, with which the forms that stand in for its model are compared.
+    """Compares forms with one file of a case, in whose place they run.
 
     Attributes:
         inputs: The data of which one sample is taken.
@@ -55,7 +56,7 @@ class FileTruth:
         notes: list[str] | None = None,
         made: bool = False,
     ) -> None:
-        """Keep what is compared with.
+        """Nothing is compared yet.
 
         Args:
             file: The model as it stands in the file of its name.
@@ -69,7 +70,7 @@ class FileTruth:
         self._file, self._sessions, self._made = file, sessions, made
         self._computations = Computations()
         self._known = [self._computations.of(file)]
-        """Numbers of tensors of models that compute what the file does, the file's own first."""
+        """For each model known to compute what the file does: tensor to the number of its computation."""
 
     def check(self, model: Model, run: Callable[[Feed], Feed] | None = None) -> None:
         """Compare a form in FP32, or in the types of the file, with the file.
@@ -102,14 +103,14 @@ class FileTruth:
         truth = self._in_fp32 or self
         if truth._is_known(truth._computations.of(model, references)):
             return
-        # Tensors inside may hold other values all the same: a plan moves ranges between them.
+        # Only outputs are compared: a plan may move ranges between tensors inside.
         fault = truth._fault(unrounded(model, references), None, inside=False)
         if fault:
             raise EngineError(fault)
 
     @cached_property
     def _in_fp32(self) -> FileTruth | None:
-        """The same of a file that computes in 16 bits, brought to FP32; None for any other."""
+        """Compares with the file in FP32, for a file that computes in 16 bits; None for other files."""
         if not computes_in_half(self._file, value_types(self._file)):
             return None
         file = unrounded(self._file, ())
@@ -121,7 +122,7 @@ class FileTruth:
         return any(all(known[n] == numbers.get(n) for n in outputs) for known in self._known)
 
     def _fault(self, model: Model, run: Callable[[Feed], Feed] | None, *, inside: bool) -> str:
-        """The message that says how ``model`` differs; empty where it does not, or where nobody can tell.
+        """The message on how ``model`` differs from the file; empty where it does not or cannot be run.
 
         Args:
             model: Any of the same inputs and outputs.
@@ -249,7 +250,7 @@ def check_baseline(truth: FileTruth, model: Model, form: Form, inputs: Dataset, 
 def candidate_truth(
     case: Case, truth: FileTruth, int8: Int8Form | None, form: Form, sessions: Sessions
 ) -> FileTruth:
-    """Compare a candidate with its file; what other forms of its network are to be compared with.
+    """Compare a candidate with its file, and return what to compare other forms of its network with.
 
     A float model that was quantized here is compared with its own file, rounding taken away. A Q/DQ model
     is compared with its file as it is, and then stands for the float model: training may have changed it.
@@ -281,7 +282,7 @@ def _giving_all(model: Model) -> Model:
 
 
 def _with_perturbed_weights(model: Model, rng: np.random.Generator) -> Model:
-    """The model with other weights; constants of fewer than two dimensions may be sizes, and stay."""
+    """The model with perturbed weights; vectors and scalars stay, since they may be sizes."""
     editor, constants = model.edit(), model.constants()
     for tensor in editor.graph.initializer:
         array = constants[tensor.name]
@@ -291,7 +292,7 @@ def _with_perturbed_weights(model: Model, rng: np.random.Generator) -> Model:
 
 
 def _perturbed(array: Array, rng: np.random.Generator) -> Array:
-    """``array`` with each number changed by rounding; as it is where it holds no floats."""
+    """``array`` with each float perturbed by some units in the last place."""
     if array.dtype.kind != "f":
         return array
     size = _PERTURBATION[array.dtype.itemsize]
@@ -299,13 +300,13 @@ def _perturbed(array: Array, rng: np.random.Generator) -> Array:
 
 
 def _differing(expected: Feed, found: Feed) -> dict[str, str]:
-    """Outputs that differ beyond rounding, and how."""
+    """Each output that differs by more than rounding, and in words how."""
     texts = {name: _difference(array, found[name]) for name, array in expected.items()}
     return {name: text for name, text in texts.items() if text}
 
 
 def _difference(expected: Array, found: Array) -> str:
-    """How ``found`` differs from ``expected`` beyond rounding; empty where it does not."""
+    """In words how ``found`` differs from ``expected`` by more than rounding; empty where it does not."""
     if expected.shape != found.shape or expected.dtype != found.dtype:
         return f"{found.dtype} of shape {list(found.shape)}, not {expected.dtype} of {list(expected.shape)}"
     if expected.dtype.kind != "f":

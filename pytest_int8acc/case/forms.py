@@ -39,10 +39,10 @@ class Int8Form:
     network: Network
     source: str
     rest: Precision
-    """What is not INT8 runs in this."""
+    """The precision of everything that is not in the low format."""
     notes: tuple[str, ...] = ()
     whole: Network | None = None
-    """``network`` with the groups that the case's own plan keeps high; None where the case has no plan."""
+    """The network before the case's own plan took groups out of it; None where the case has no plan."""
     given: Plan = field(default_factory=Plan)
     """The case's own plan."""
     file: Model | None = None
@@ -50,33 +50,33 @@ class Int8Form:
     observed: Observer | None = None
     """The observer of the network's model that calibration used; None without calibration."""
     is_own_fix: bool = False
-    """Whether it is read from a fixed.onnx that we wrote: what that leaves out was chosen and proved."""
+    """Whether it was read from a fixed.onnx that this plugin wrote: a search chose what it keeps high."""
 
     @property
     def low(self) -> Format:
-        """What groups run in that no plan keeps high."""
+        """The format of groups that no plan keeps in high precision."""
         return self.network.low
 
     @property
     def other(self) -> str:
-        """``low`` as results have it: ``fp8``, ``fp16`` or ``bf16``; empty for INT8."""
+        """The name of ``low`` in results: ``fp8``, ``fp16`` or ``bf16``; empty for INT8."""
         return "" if self.low is INT8 else self.low.name
 
     @property
     def every(self) -> Network:
-        """The network that ``complete`` plans are plans of."""
+        """The network before the case's own plan; ``complete`` returns plans of it."""
         return self.network if self.whole is None else self.whole
 
     def complete(self, plan: Plan | None = None) -> Plan:
-        """``plan`` over the case's own one."""
+        """The case's own plan merged with ``plan``."""
         return merge(self.given, plan or Plan())
 
     def unrounded(self, plan: Plan | None = None) -> Model:
-        """What the form under ``plan`` computes but for rounding: the float model, with ranges moved."""
+        """The form under ``plan`` without its rounding: the float model with moved ranges."""
         return moved(self.every, self.complete(plan)).model
 
     def under(self, plan: Plan | None = None) -> ModelForm:
-        """The candidate with ``plan`` over the case's own; by default all else that can be is INT8."""
+        """The candidate under the case's own plan merged with ``plan``."""
         network, plan = self.every, self.complete(plan)
         if not self.low.takes_scales:
             return self._narrow(moved(network, plan), plan)
@@ -93,7 +93,7 @@ class Int8Form:
         return replace(form, shown=plan.outputs)
 
     def _narrow(self, network: Network, plan: Plan) -> ModelForm:
-        """The model in FP16 or BF16, but for the plan's groups."""
+        """The model in FP16 or BF16, with the plan's groups in FP32."""
         count, every = len(network.groups) - len(plan.high), len(network.groups)
         description = f"{self.low.name.upper()} in {count} of {every} groups{self.source}, rest FP32"
         kept = fp32_nodes(network, plan)
@@ -113,7 +113,7 @@ def load_float(case: Case) -> Model:
 
 
 def baseline_form(case: Case, model: Model) -> Form:
-    """What INT8 is compared with."""
+    """The form of the baseline that the spec names."""
     baseline = case.baseline
     if isinstance(baseline, BaselineModel):
         if baseline.engine is not None:
@@ -132,7 +132,7 @@ def baseline_form(case: Case, model: Model) -> Form:
 def candidate_form(
     case: Case, model: Model, settings: Settings, *, implicit: bool
 ) -> tuple[Form, Int8Form | None]:
-    """The INT8 side as it is built, and its network where that is known before.
+    """The candidate, and its network where that is known before it is built.
 
     ``implicit``: whether implicit quantization stays so where the case wants it; else it becomes explicit.
     Raises Int8accError where a model, the calibration data or a scale file is at fault.
@@ -205,7 +205,7 @@ def _low_form(case: Case, low: Format, model: Model, settings: Settings) -> Int8
 
 
 def _guarded(case: Case, form: Int8Form) -> Int8Form:
-    """``form`` under the case's own plan, where it has one; a search sees what the plan leaves in INT8.
+    """``form`` under the case's own plan, where it has one; a search works on the groups left in INT8.
 
     Raises ModelError where nothing is left in INT8: the baseline would be compared with itself.
     """
@@ -236,7 +236,7 @@ def _under_plan(case: Case, form: Int8Form) -> Int8Form:
 
 
 def _implicit_form(case: Case, wish: Implicit, model: Model) -> ImplicitForm:
-    """The candidate where TensorRT quantizes by itself."""
+    """The form of a candidate that TensorRT quantizes itself."""
     cache = None if wish.cache is None else case.path(wish.cache)
     calibration = wish.calibrate
     if calibration is None:
@@ -249,7 +249,7 @@ def _implicit_form(case: Case, wish: Implicit, model: Model) -> ImplicitForm:
 
 
 def _left_high(network: Network, rest: Precision) -> Sequence[str]:
-    """A note on weighted nodes that stay in high precision, reasons first seen first."""
+    """A note on the layers with weights that stay in high precision, with the reasons of the first five."""
     if not network.left_high:
         return ()
     named = "; ".join(f"{name}: {why.text}" for name, why in list(network.left_high.items())[:5])
@@ -317,7 +317,7 @@ def _check_tensor(model: Model, tensor: str) -> None:
 
 
 def _type_of_tensor(model: Model, tensor: str) -> int:
-    """The element type of what ONNX's own inference does not know."""
+    """The element type of a tensor, by running the model; for tensors that shape inference does not know."""
     try:
         return element_types(model, [tensor])[tensor]
     except (EngineError, KeyError) as error:

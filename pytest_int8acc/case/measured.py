@@ -74,7 +74,7 @@ logger = logging.getLogger("pytest_int8acc")
 
 @dataclass(frozen=True, eq=False)
 class Measured:
-    """A case measured, with what a search needs to go on from there."""
+    """A case that was run and judged, with everything that a search needs."""
 
     case: Case
     settings: Settings
@@ -82,26 +82,27 @@ class Measured:
     model: Model
     inputs: Dataset
     int8: Int8Form | None
-    """None where the candidate is an engine that was built already: nothing is known of its layers."""
+    """None where the candidate is an engine that was built beforehand: its layers are not known."""
     judge: Judge
     backend: Backend
     runs: Runs
     int8_passed: bool
-    """Whether INT8 keeps its limits of accuracy: a baseline that has left its golden is no fault of INT8, and
-    an engine that is too slow is not mended by layers that leave INT8."""
+    """Whether INT8 keeps its limits of accuracy. Other limits do not count: a baseline that has moved away
+    from its golden is no fault of INT8, and an engine that is too slow is not mended by layers that leave
+    INT8."""
     reference: Form
-    """What INT8 is compared with."""
+    """The baseline."""
     candidate: Form
     sessions: Sessions
-    """Where ONNX Runtime runs what is not the backend's."""
+    """Opens models in ONNX Runtime, whatever the backend is."""
     clock: Clock
-    """Of all that the case does, from its setup on."""
+    """The time of the case from its setup on."""
     truth: FileTruth
-    """Compares other forms, their rounding taken away, with the user's own file."""
+    """Compares other forms, without their rounding, with the user's own file."""
     moves: bool = True
-    """Whether the baseline runs, so that inputs can be moved."""
+    """Whether the baseline can be run on perturbed inputs; it cannot where a golden stands in for it."""
     _moved: Moved = field(default_factory=dict)
-    """What the baseline gives in FP32 where inputs are moved by rounding."""
+    """The baseline's outputs in FP32 for perturbed inputs."""
 
     @property
     def half(self) -> bool:
@@ -110,16 +111,16 @@ class Measured:
 
     @property
     def keep(self) -> Precision:
-        """What groups that leave INT8 run in: FP32 where all beside INT8 does, else as the spec says."""
+        """The precision of groups that leave INT8: FP32 where all else is FP32, otherwise the spec's."""
         return "fp32" if self.int8 is not None and self.int8.rest == "fp32" else self.case.search.keep
 
     @property
     def baseline(self) -> Outputs:
-        """The baseline's outputs; none where the settings want no search."""
+        """The baseline's outputs; none where the settings turn the search off."""
         return self.runs.baseline
 
     def run(self, form: Form, role: Role = Role.FIXED) -> Iterator[tuple[int, Feed]]:
-        """Another form, built by the case's own backend; rows and outputs of each batch, run when asked for.
+        """Build another form with the case's own backend, and yield rows and outputs of each batch.
 
         Raises:
             EngineError: It does not build or run.
@@ -127,15 +128,15 @@ class Measured:
         return self.outputs_of(self.backend.open(form, role, self.inputs))
 
     def outputs_of(self, engine: Callable[[Feed], Feed]) -> Iterator[tuple[int, Feed]]:
-        """Rows and outputs of each batch of the inputs, run when asked for."""
+        """Yield rows and outputs of each batch of the inputs."""
         return ((rows, outputs["it"]) for rows, outputs in lock_step({"it": engine}, self.inputs))
 
     def judged(self, outputs: Iterable[tuple[int, Feed]]) -> Verdict:
-        """Outputs of another form, batch by batch, by the case's criteria."""
+        """Judge the outputs of another form by the case's criteria."""
         return self.runs.judged(outputs)
 
     def proved(self, form: Form) -> Verdict:
-        """Another form built, run on all samples and judged, with what inputs moved by rounding would change.
+        """Build another form, run it on all samples and judge it; intervals include perturbed inputs.
 
         Raises:
             EngineError: It does not build or run.
@@ -155,9 +156,9 @@ class Measured:
         return with_rounding(verdict, opened, self.inputs, self.judge, self.runs.moved, fix=True)
 
     def _in_fp32(self, form: Form) -> Mapping[Role, Model] | None:
-        """A fix and the baseline with FP32 where ONNX Runtime emulates FP16; None where it does not.
+        """A fix and the baseline in FP32 where ONNX Runtime would emulate FP16; None where it would not.
 
-        That is how ONNX Runtime deploys a fix, another rounding, and a tenth of the time.
+        Perturbed inputs only need some other rounding, and FP32 takes a tenth of the time.
         """
         reference, quantizes = self.reference, self.int8 is not None and self.int8.low.takes_scales
         if self.backend.builds_engines or not quantizes or not reference.half:
@@ -202,14 +203,14 @@ def measure(
 
 
 def timed(result: CaseResult, clock: Clock) -> CaseResult:
-    """``result`` with where its time went so far, and what ended it early."""
+    """``result`` with the time of each phase so far, and what ended the case early."""
     phases = clock.phases
     return replace(result, seconds=sum(p.seconds for p in phases), phases=phases, stopped=clock.stop)
 
 
 @dataclass(frozen=True, eq=False)
 class _Setup:
-    """A case with all that its spec names opened, before anything is built."""
+    """A case with everything opened that its spec names, before anything is built."""
 
     case: Case
     settings: Settings
@@ -224,21 +225,21 @@ class _Setup:
     """How calibration data and inputs differ."""
     model: Model
     truth: FileTruth
-    """Compares forms with the float model's file."""
+    """Compares forms with the file of the float model."""
     baseline: Form
     candidate: Form | None = None
-    """None until it is calibrated, where the case wants that."""
+    """None while it is still to be calibrated."""
     int8: Int8Form | None = None
-    """None where the candidate was built already, or is quantized while it is built."""
+    """None where the candidate was built beforehand, or is quantized while it is built."""
 
     @property
     def forms(self) -> Forms:
-        """All forms, of a case that is calibrated."""
+        """All forms of a calibrated case."""
         assert self.candidate is not None
         return Forms(self.model, self.baseline, self.candidate)
 
     def calibrated(self) -> _Setup:
-        """The same with the candidate, which fits the model and can run."""
+        """The same with the candidate, after checking that it fits the model and can run."""
         if self.candidate is not None:
             return self
         implicit = self.backend.quantizes_implicitly
@@ -250,7 +251,7 @@ class _Setup:
         return replace(self, candidate=candidate, int8=int8).linted()
 
     def linted(self) -> _Setup:
-        """The same with what lint says of the scales."""
+        """The same with the lint findings on the scales."""
         findings = lint_network(self.case, self.int8, self.settings)
         return replace(self, findings=(*self.findings, *findings))
 
@@ -271,20 +272,18 @@ def _set_up(case: Case, settings: Settings, backend: Backend, golden_store: Gold
     baseline = golden_store.form(model, partial(baseline_form, case, model))
     truth = FileTruth(model.file, inputs, sessions_of(settings))
     setup = _Setup(
-        *(
-            case,
-            settings,
-            backend,
-            golden_store,
-            inputs,
-            own,
-            framework,
-            findings,
-            data_findings,
-            model,
-            truth,
-            baseline,
-        )
+        case=case,
+        settings=settings,
+        backend=backend,
+        golden_store=golden_store,
+        inputs=inputs,
+        own=own,
+        framework=framework,
+        findings=findings,
+        data_findings=data_findings,
+        model=model,
+        truth=truth,
+        baseline=baseline,
     )
     like_implicit = case.int8.implicit is not None and not backend.quantizes_implicitly
     waits = case.source.calibrate is not None or like_implicit
@@ -329,7 +328,15 @@ def _measure(case: Case, settings: Settings, backend: Backend, golden_store: Gol
     with case.at("golden" if case.golden else "baseline"):
         result = golden_store.finish(result, run)
     return Measured(
-        *(case, settings, result, forms.model, inputs, setup.int8, judge, backend, runs),
+        case=case,
+        settings=settings,
+        result=result,
+        model=forms.model,
+        inputs=inputs,
+        int8=setup.int8,
+        judge=judge,
+        backend=backend,
+        runs=runs,
         int8_passed=verdict.passed,
         reference=forms.baseline,
         candidate=forms.candidate,
@@ -341,11 +348,15 @@ def _measure(case: Case, settings: Settings, backend: Backend, golden_store: Gol
 
 
 def _first_look(setup: _Setup, judge: Judge, sessions: Sessions) -> Preflight:
-    """What the first samples say."""
+    """The first look at the case: its first samples, or only FP32 where a golden is the baseline."""
     if setup.golden_store.replaces_baseline:
         return preflight_of_golden(setup.case, setup.backend, setup.model, sessions, setup.truth)
     return preflight(
-        *(setup.case, setup.backend, setup.model, setup.baseline, setup.inputs),
+        setup.case,
+        setup.backend,
+        setup.model,
+        setup.baseline,
+        setup.inputs,
         candidate=setup.candidate,
         judge=judge,
         sessions=sessions,
@@ -356,7 +367,9 @@ def _first_look(setup: _Setup, judge: Judge, sessions: Sessions) -> Preflight:
 def _judged(
     setup: _Setup, runs: Runs, early: Preflight, sessions: Sessions
 ) -> tuple[Sequence[Score], Verdict]:
-    """The limits that the baseline itself misses, and the verdict; FP32 runs on all samples where INT8 fails.
+    """The limits that the baseline itself misses against FP32, and the verdict.
+
+    FP32 runs on all samples where INT8 fails.
 
     Raises ModelError where FP16 overflows, and is lost by that.
     """
@@ -379,7 +392,7 @@ def _judged(
 
 
 def is_explained(case: Case, settings: Settings, *, int8_passed: bool) -> bool:
-    """Whether a case is diagnosed: where it fails, or where a view of a passing one is asked for."""
+    """Whether a case is diagnosed: it failed, or the settings ask for a view of a passing case."""
     return not int8_passed or settings.layers or settings.calibrations or bool(case.reference)
 
 

@@ -23,12 +23,12 @@ from pytest_int8acc.runtime.run import lock_step
 from pytest_int8acc.scores.judge import Comparison, Judge
 from pytest_int8acc.tensors import Feed
 
-#: Tensors beyond FP16 that an error tells, and that are tried at most.
+#: Greatest number of tensors beyond FP16 that an error names, and that are tried one by one.
 _TOLD, _TRIED = 3, 16
 
 
 def compared(judge: Judge, place: str, batches: Iterable[Mapping[Role, Feed]]) -> Runs:
-    """FP32 and the baseline compared, by the limits on outputs alone, which stand at ``place``."""
+    """FP32 and the baseline compared by the limits on outputs, without metrics of labels."""
     comparison = Comparison(judge, judged_only=True, metrics=False)
     runs = Runs("", (), judge, lambda _: iter(()), {(Role.FP32, Role.BASELINE): comparison})
     for found in batches:
@@ -40,7 +40,7 @@ def compared(judge: Judge, place: str, batches: Iterable[Mapping[Role, Feed]]) -
 
 
 def lost_by_baseline(runs: Runs) -> list[Score]:
-    """Limits of the case that the baseline itself misses against FP32."""
+    """Scores of the baseline against FP32 that miss limits of the case."""
     compared = runs.comparisons.get((Role.FP32, Role.BASELINE))
     outputs = compared.results() if compared else ()
     return [score for output in outputs for score in output.scores if not score.passed]
@@ -49,7 +49,7 @@ def lost_by_baseline(runs: Runs) -> list[Score]:
 def refuse_overflow(
     lost: Sequence[Score], runs: Runs, model: Model, baseline: Form, inputs: Dataset, sessions: Sessions
 ) -> None:
-    """Raise ModelError, naming the tensors at fault, where FP16 gives inf, or 0 alone, and is lost by it.
+    """Raise ModelError where FP16 overflows or underflows in the baseline; the message names the tensors.
 
     An inf need not reach an output: one that is divided by gives 0, in the baseline and in INT8 alike.
     """
@@ -81,7 +81,7 @@ def refuse_overflow(
 
 
 def _overflowing(model: Model, inputs: Dataset, sessions: Sessions) -> dict[str, str]:
-    """Tensors whose FP32 values exceed what FP16 holds, in topological order, and what to say of them."""
+    """Tensors whose FP32 values exceed the range of FP16, in topological order, each with a sentence."""
     tensors, makers, found = made_floats(model), model.index.producer, dict[str, str]()
     maxima = Observer(model, inputs, sessions).maxima(tensors)
     for tensor in tensors:
@@ -95,9 +95,9 @@ def _overflowing(model: Model, inputs: Dataset, sessions: Sessions) -> dict[str,
 def _harmful(
     model: Model, tensors: Sequence[str], judge: Judge, inputs: Dataset, sessions: Sessions
 ) -> list[str]:
-    """Of tensors beyond FP16, those that lose an output when nothing else is rounded to it.
+    """The tensors beyond FP16 that alone make the case miss a limit when they are rounded to FP16.
 
-    An inf that ends in a Tanh or a Clip does no harm. So many tensors are tried as are told.
+    An inf that ends in a Tanh or a Clip does no harm. At most 16 tensors are tried, and 3 returned.
     """
     plain, found = sessions.exact(model), list[str]()
     for tensor in tensors[:_TRIED]:
@@ -111,7 +111,7 @@ def _harmful(
 
 
 def _halved(model: Model, tensor: str) -> Model:
-    """The model with one tensor rounded to FP16, for all that reads it and as an output."""
+    """The model with one tensor rounded to FP16 for all its readers, and as an output."""
     editor, nodes = model.edit(), list[onnx.NodeProto]()
     wide, half, back = (editor.unique(f"{tensor}/{name}") for name in ("wide", "half", "back"))
     for node in editor.graph.node:
@@ -125,13 +125,13 @@ def _halved(model: Model, tensor: str) -> Model:
 
 
 def made_floats(model: Model) -> list[str]:
-    """Float tensors that nodes make, in topological order."""
+    """FP32 tensors that nodes compute, in topological order."""
     floats = {name for name, info in model.values().items() if info.dtype == np.float32 and info.shape}
     return [name for name in model.index.producer if name in floats]
 
 
 def _vanishing(model: Model) -> Iterator[str]:
-    """Constants that are 0 in FP16, such as an epsilon."""
+    """Yields a sentence for each constant that becomes 0 in FP16, such as an epsilon."""
     for name, array in model.constants().items():
         readers = model.index.readers(name)
         if array.dtype == np.float32 and readers and array.any() and not FP16.round(array).any():
@@ -141,7 +141,7 @@ def _vanishing(model: Model) -> Iterator[str]:
 
 
 def _broken(half: Model, inputs: Dataset, sessions: Sessions) -> Iterator[str]:
-    """Nodes of a model in FP16 that make inf or NaN of finite numbers, in topological order."""
+    """Yields a sentence for each node of a model in FP16 that makes inf or NaN of finite numbers."""
     floats = {n for n, info in half.values().items() if info.dtype in (np.float16, np.float32) and info.shape}
     made = [name for node in half.graph.node for name in node.output if name in floats]
     if not made:

@@ -50,16 +50,16 @@ _KEY = 1000
 
 @dataclass(frozen=True)
 class Fingerprint:
-    """What ties a plan to a model; BLAKE2b in hex."""
+    """Hashes that tie a plan to a model: BLAKE2b in hex."""
 
     graph: str
-    """Nodes with their names, attributes and wiring; inputs and outputs."""
+    """Of nodes with their names, attributes and wiring, and of inputs and outputs."""
     weights: str
-    """Every initializer."""
+    """Of every initializer."""
 
 
 def fingerprint(model: Model) -> Fingerprint:
-    """The hashes of a model in normal form; nothing that an exporter notes beside the graph counts."""
+    """The hashes of a model in normal form; names of exporters and other metadata do not count."""
     graph = hashlib.blake2b(digest_size=16)
     for tensor in (*model.inputs, *model.own_outputs):
         graph.update(repr(str(tensor)).encode())
@@ -85,7 +85,7 @@ def _bytes(array: Array) -> memoryview | bytes:
 
 
 def rescales(network: Network, plan: Plan) -> tuple[Rescale, ...]:
-    """The activations of a plan's network that it gives another scale, one per tensor before and after."""
+    """The activations to which a plan gives another scale, where both are per tensor."""
     own = activation_scales(network)
     return tuple(
         Rescale(tensor, "", own[tensor], float(chosen.scale))
@@ -138,7 +138,7 @@ def plan_text(plan: Plan, network: Network, file: str) -> str:
 
 
 def _fused(plan: Plan) -> Iterator[str]:
-    """What a plan in FP16 or BF16 has beside its layers."""
+    """Yields the sections of a plan in FP16 or BF16 that follow its layers."""
     yield "# Norms in parts, by their last node: each becomes one node, which computes in FP32 inside."
     yield from _list("fused", plan.fused)
     if plan.outputs:
@@ -147,7 +147,7 @@ def _fused(plan: Plan) -> Iterator[str]:
 
 
 def _quantized(plan: Plan, network: Network) -> Iterator[str]:
-    """What a plan in INT8 or FP8 has beside its layers."""
+    """Yields the sections of a plan in INT8 or FP8 that follow its layers."""
     was = {r.tensor: f"  # was {r.old:.6g}" for r in rescales(network, plan)}
     yield f"# Tensor: the scale that takes the place of its own: the range's end / {network.low.levels:g}."
     yield "# Weights are rounded with it anew; a list is one scale per channel."
@@ -168,7 +168,7 @@ def _list(key: str, names: Sequence[str]) -> Iterator[str]:
 
 
 def quoted(text: str) -> str:
-    """``text`` as a YAML scalar between double quotes, whatever it holds, and no CI's command."""
+    """``text`` as a YAML scalar in double quotes; no CI system reads a command in it."""
     text = json.dumps(text, ensure_ascii=False).replace("##", r"#\x23")
     return "".join(c if c.isprintable() else f"\\U{ord(c):08x}" for c in text)
 
@@ -195,13 +195,13 @@ def _scale(chosen: TensorScale) -> str:
 
 
 def _is_symmetric(zero_point: Array) -> bool:
-    """Whether it is of what plans have where they say nothing else."""
+    """Whether it has the symmetric type that a plan's scales have by default."""
     codes = format_of(zero_point.dtype)
     return codes is codes.symmetric
 
 
 def _listed(array: Array) -> str:
-    """A scalar as it is, else a list in flow style."""
+    """A number, or a list in flow style."""
     numbers = ", ".join(map(_number, array.reshape(-1)))
     return f"[{numbers}]" if array.ndim else numbers
 
@@ -227,7 +227,7 @@ def _number(value: np.generic) -> str:
     return digits + ("" if "." in digits or not e else ".0") + e + exponent
 
 
-#: A plan holds numbers for each channel; a spec is smaller.
+#: Greatest size of a plan file: it holds a number for each channel, so it may be larger than a spec.
 _MAX_BYTES = 1 << 26
 _KEYS = ("version", "model", "high", "scales", "moves", "outputs", "candidate", "fused")
 _MODEL_KEYS = ("file", "graph", "weights")
@@ -262,7 +262,7 @@ def read_plan(path: Path, network: Network) -> Plan:
 
 
 _EXPECTED = f"a plan is a mapping like {{version: {PLAN_VERSION}, high: {{/conv1/Conv: fp16}}}}"
-#: How to get a plan that fits.
+#: What to do about a plan that does not fit.
 _ANEW = (
     "to make a new plan, take 'plan:' out of the spec and run the failing case again with "
     "pytest --int8acc --int8acc-report DIR"
@@ -270,7 +270,7 @@ _ANEW = (
 
 
 class _Reader:
-    """Takes a plan from its tree; mistakes gather."""
+    """Reads a plan from its YAML tree, and collects all mistakes."""
 
     def __init__(self, network: Network) -> None:
         self.network = network
@@ -283,9 +283,9 @@ class _Reader:
         self.outputs: dict[str, None] = {}
         self.fused: dict[str, None] = {}
         self.moved = network
-        """With the moves so far."""
+        """The network after the moves that were read so far."""
         self.shapes: dict[str, tuple[int, ...] | None] = {}
-        """Tensor that is quantized, before the moves or after one, to its shape where it is a constant."""
+        """Quantized tensor, before the moves or after one, to its shape; None for activations."""
 
     def read(self, root: Node) -> None:
         if not isinstance(root.value, dict):
@@ -305,7 +305,7 @@ class _Reader:
         self._names(root, "outputs", computed_floats(self.moved.model), what, self.outputs)
 
     def _is_of_this_version(self, root: Node) -> bool:
-        """Whether the plan has the version that is read here; says so where it has not."""
+        """Whether the plan has the known version; adds a mistake where it has not."""
         node = root.entries.get("version")
         if node is None:
             self._say(root.mark, f"'version' is missing: add 'version: {PLAN_VERSION}'")
@@ -325,7 +325,7 @@ class _Reader:
                 self._say(mark, f"unknown key {found(key)} ({advice})")
 
     def _is_of_another(self, root: Node) -> bool:
-        """Whether the plan was found for another number format; says so."""
+        """Whether the plan was found for another number format; adds a mistake where it was."""
         node, low = root.entries.get("candidate"), self.network.low.name
         if node is None or node.value == low:
             return False
@@ -334,14 +334,14 @@ class _Reader:
         return True
 
     def _fuse(self, root: Node) -> None:
-        """Take the norms that become one node each, and go on with the network that they lead to."""
+        """Read the norms that become one node each, and go on with the network after that."""
         norms = {} if self.network.low.takes_scales else find_norms(self.network.model)
         self._names(root, "fused", norms, f"last node of a norm in parts of {self.name}", self.fused)
         self.network = self.moved = fused(self.network, self.fused)
         self.groups = {group.name for group in self.network.groups}
 
     def _stale(self, root: Node) -> bool:
-        """Whether the plan was found for another model; says what differs."""
+        """Whether the plan was found for another model; adds a mistake that says what differs."""
         node = self._held(root, "model", dict, "a mapping {graph: HASH, weights: HASH}")
         self._known_keys(node, _MODEL_KEYS)
         now = fingerprint(self.network.model)
@@ -357,7 +357,7 @@ class _Reader:
         return True
 
     def _gone(self, root: Node) -> str:
-        """The groups of the plan that the model no longer has."""
+        """A clause on the groups of the plan that the model no longer has; empty where it has all."""
         named = list(root.entries["high"].entries) if "high" in root.entries else []
         gone = [name for name in named if name not in self.groups]
         if not gone:
@@ -371,7 +371,7 @@ class _Reader:
             take(name, node.keys[name], child)
 
     def _held(self, root: Node, key: str, kind: type, expected: str) -> Node:
-        """What stands under ``key``; empty where that is nothing, or of another kind, which it says."""
+        """The node under ``key``; an empty node where there is none, or its type is wrong, a mistake."""
         node = root.entries.get(key)
         if node is not None and isinstance(node.value, kind):
             return node
@@ -430,7 +430,7 @@ class _Reader:
     def _names(
         self, root: Node, key: str, known: Mapping[str, object], what: str, taken: dict[str, None]
     ) -> None:
-        """A list of names, each of them one of those known, into ``taken``."""
+        """Read a list of known names into ``taken``."""
         node = self._held(root, key, list, "a list, [] where it is empty")
         for item in node.value if isinstance(node.value, list) else ():
             if isinstance(item.value, str) and item.value in known:
@@ -462,7 +462,7 @@ class _Reader:
         return f"{found(name)} is no quantized tensor of {self.name}{did_you_mean(name, sorted(known))}"
 
     def _positive(self, name: str, what: str, node: Node) -> Array | None:
-        """float32 of a number, or of a list of them; None where one is not above 0."""
+        """A positive number, or a list of them, as float32; None, and a mistake, where one is not above 0."""
         items = node.value if isinstance(node.value, list) else [node]
         values = [item.value for item in items]
         for item in items:
@@ -480,7 +480,7 @@ class _Reader:
         return None
 
     def _zero_point(self, name: str, entries: Mapping[str, Node], shape: tuple[int, ...]) -> Array | None:
-        """Of a scale's type and shape, 0 where only the type is given; None where neither is."""
+        """A scale's zero points; 0 where only their type is given, None where neither is."""
         kind, node = entries.get("dtype"), entries.get("zero_point")
         if kind is None and node is None:
             return None

@@ -1,4 +1,4 @@
-"""What a case asked for and what its engine ran, by share of the multiply-accumulates."""
+"""Precision asked for against precision realized, by share of the multiply-accumulates; engine criteria."""
 
 from __future__ import annotations
 
@@ -29,13 +29,13 @@ from pytest_int8acc.runtime.trt.inspector import node_formats
 from pytest_int8acc.spec.criteria import EngineCriterion
 from pytest_int8acc.spec.models import Case
 
-#: A Q/DQ file, or a file of scales, that asks for less than this share in INT8 left out what it was made for.
+#: A Q/DQ file, or a file of scales, that asks for less than this share in INT8 is worth a warning.
 _LEAST_OF_FILES = 0.5
-#: The same of our own calibration, which leaves out only what the spec or TensorRT wants left out.
+#: The same for our own calibration, which leaves out only layers that the spec or TensorRT excludes.
 _LEAST = 0.05
-#: Layers that are named at most.
+#: Greatest number of layers that are named.
 _NAMED = 5
-#: A share below this is a sum's rounding.
+#: A share below this is a rounding error of sums.
 _ROUNDING = 1e-9
 
 
@@ -100,7 +100,7 @@ def _with_engine(
     *,
     identical: bool,
 ) -> PrecisionContract:
-    """The contract with what an engine ran; ``identical``: the outputs are the baseline's, bit for bit."""
+    """The contract with the formats that an engine ran; ``identical``: outputs equal the baseline's."""
     formats = node_formats(engine.layers, shares.keys())
     ran: dict[str, float] = {}
     for format in formats.values():
@@ -162,7 +162,7 @@ def _scores(engines: dict[Role, EngineInfo], limits: Mapping[str, float]) -> tup
 
 
 def _share(engine: EngineInfo, limit: float | None) -> Score:
-    """What runs in INT8, as far as that is known: a limit between the least and the most is not judged."""
+    """The share of layers in INT8; nan for a limit between the least and the greatest possible share."""
     least, most = engine.int8_share
     if not engine.untold:
         note = "" if engine.weighted else "the engine does not tell its layers"
@@ -201,7 +201,7 @@ def _share_score(contract: PrecisionContract | None, limit: float) -> Score:
 
 
 def _asked(int8: Int8Form, shares: Mapping[str, float], low: Collection[str]) -> dict[str, float]:
-    """Format to the share that is to run in it, the case's own format first."""
+    """Format to the share of the work that is asked for in it, the case's own format first."""
     high = int8.complete().high
     kept: dict[str, str] = {}
     for group in int8.every.groups:
@@ -226,19 +226,19 @@ def _source(case: Case, int8: Int8Form | None, candidate: Form) -> AskedBy:
 
 
 def _has_file(case: Case) -> bool:
-    """Whether Q/DQ or scales were made by somebody else."""
+    """Whether Q/DQ or scales come from a file."""
     return case.candidate is None and (case.source.model is not None or case.source.scales is not None)
 
 
 def _policy(case: Case, candidate: Form) -> Realized:
-    """What the spec says; where TensorRT itself chooses what it quantizes, another format is no fault."""
+    """The spec's policy; by default another format is a fault, unless TensorRT itself quantizes."""
     if case.realized is not None:
         return case.realized
     return "warn" if isinstance(candidate, ImplicitForm) else "require"
 
 
 def _least_share(case: Case, int8: Int8Form | None) -> float:
-    """The share below which a case asks for so little that it is worth a warning; 0 where that was chosen."""
+    """The share below which a case asks for too little in INT8; 0 where the spec chose what is left out."""
     chosen = any(isinstance(c, EngineCriterion) and c.int8_share is not None for c in case.criteria)
     if int8 is None or int8.is_own_fix or case.plan is not None or chosen:
         return 0.0
@@ -261,6 +261,6 @@ def _largest(
     names: Mapping[str, str],
     ran: Mapping[str, Kind] | None = None,
 ) -> tuple[LayerShare, ...]:
-    """Layers of these nodes, the largest first; ``names`` has what those in bodies are called."""
+    """The layers of these nodes, the largest first; ``names`` has the names of nodes in bodies."""
     ordered = sorted(nodes, key=lambda node: (-shares[node], node))
     return tuple(LayerShare(names.get(node, node), shares[node], (ran or {}).get(node)) for node in ordered)

@@ -1,4 +1,4 @@
-"""What can be told of a case before it is calibrated: its first samples run in FP32 and by the baseline.
+"""The first look at a case, before it is calibrated: its first samples run in FP32 and by the baseline.
 
 They say whether the baseline repeats itself, and whether FP16 may be at fault: a limit that it misses against
 FP32, an output that is not finite or nothing but zeros, a tensor that comes near the end of FP16. Where they
@@ -38,15 +38,16 @@ from pytest_int8acc.scores.judge import Comparison, Judge
 from pytest_int8acc.spec.models import Case
 from pytest_int8acc.tensors import Feed
 
-#: The outputs that tell the ends of all values; what finds them in one tensor, and among tensors.
+#: Outputs with the greatest and the least of all values; the operators that find them in a tensor, and among
+#: tensors.
 _PEAKS = {"int8acc/max": ("ReduceMax", "Max"), "int8acc/min": ("ReduceMin", "Min")}
-#: Operators whose results exceed neither 1 nor their inputs, beside those that move values.
+#: Operators whose results exceed neither 1 nor their inputs; those that only move values are known elsewhere.
 _WITHIN = frozenset({"Relu", "Clip", "Softmax", "Sigmoid", "Tanh", "Erf", "Concat", "GlobalAveragePool"})
-#: Other samples are not expected to reach this many times what the first ones reach.
+#: Other samples are not expected to reach this many times the greatest magnitude of the first samples.
 _HEADROOM = 64
-#: The share of the samples that is looked at first.
+#: The ratio of the first samples to all samples.
 _SHARE = 1 / 16
-#: As many samples are supposed of data that must be read to be counted.
+#: The number of samples that is assumed where data must be read to be counted.
 _SUPPOSED = 64
 
 
@@ -117,7 +118,7 @@ def preflight(
 
 
 def _first(inputs: Dataset, *, whole: bool) -> Dataset:
-    """The samples that are looked at first; ``whole``: a batch, where engine or model take no other size."""
+    """The first samples; a whole batch where engine or model take no other number of samples."""
     if whole:
         return inputs.first(next(inputs.batches()).rows)
     return inputs.first(max(1, int(_SHARE * (inputs.samples or _SUPPOSED))))
@@ -126,7 +127,7 @@ def _first(inputs: Dataset, *, whole: bool) -> Dataset:
 def _opened(
     backend: Backend, model: Model, form: Form, candidate: Form | None, inputs: Dataset
 ) -> tuple[Engine, Engine | None]:
-    """The baseline's engine and the candidate's, which are built side by side where they can be."""
+    """The engines of the baseline and of the candidate, built in parallel where that is possible."""
     with blaming(form.place):
         check_interface(form.model, model)
         backend.check(form)
@@ -144,7 +145,7 @@ def _opened(
 def preflight_of_golden(
     case: Case, backend: Backend, model: Model, sessions: Sessions, truth: FileTruth
 ) -> Preflight:
-    """What there is to know where a golden stands in for the baseline: FP32 runs on all samples.
+    """The first look where a golden stands in for the baseline: FP32 will run on all samples.
 
     Raises:
         ModelError: The float model computes something else than its file does.
@@ -161,7 +162,7 @@ def preflight_of_golden(
 
 
 def _steady(judge: Judge, twice: Sequence[Mapping[Role, Feed]]) -> Comparison | None:
-    """Two runs of the baseline compared, by no user's metric; None where they differ."""
+    """Two runs of the baseline compared, without metrics of labels; None where they differ."""
     comparison = Comparison(judge, metrics=False)
     for found in twice:
         one, again = found[Role.BASELINE], found[Role.BASELINE_AGAIN]
@@ -172,7 +173,7 @@ def _steady(judge: Judge, twice: Sequence[Mapping[Role, Feed]]) -> Comparison | 
 
 
 def _watched_run(model: Model, few: Dataset, sessions: Sessions) -> tuple[Engine, list[Feed], float]:
-    """FP32 and its outputs, and the greatest magnitude inside the model; nan where that is not known.
+    """The engine of FP32, its outputs, and the greatest magnitude inside the model, nan where not known.
 
     Raises EngineError where ONNX Runtime cannot run the model.
     """
@@ -192,20 +193,20 @@ def _watched_run(model: Model, few: Dataset, sessions: Sessions) -> tuple[Engine
 
 
 def _plain_run(model: Model, few: Dataset, sessions: Sessions) -> tuple[Engine, list[Feed], float]:
-    """FP32 and its outputs; what is greatest inside the model is not known."""
+    """The engine of FP32, its outputs, and nan for the greatest magnitude inside the model."""
     engine = sessions.exact(model)
     plain = lock_step({Role.FP32: engine}, few)
     return engine, [feeds[Role.FP32] for _, feeds in plain], math.nan
 
 
 def _may_be_large(model: Model) -> list[str]:
-    """FP32 tensors that nodes compute and that may exceed 1 and what the nodes read."""
+    """FP32 tensors that nodes compute and that may exceed 1 and the inputs of their nodes."""
     makers = model.index.producer
     return [name for name in made_floats(model) if not _stays_within(makers[name])]
 
 
 def _watched(model: Model, made: Sequence[str]) -> Model:
-    """The model with two outputs more: the greatest and the least of all values of the tensors ``made``."""
+    """The model with two more outputs: the greatest and the least of all values of the tensors ``made``."""
     editor = model.edit()
     for name, (reduce, join) in _PEAKS.items():
         each = [editor.unique(f"{tensor}/{name}") for tensor in made]

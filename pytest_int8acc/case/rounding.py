@@ -1,4 +1,4 @@
-"""How steady a verdict is where inputs move by steps of rounding: few samples drawn again cannot show it."""
+"""How steady a verdict is under small perturbations of the inputs, which few samples cannot show."""
 
 from __future__ import annotations
 
@@ -16,22 +16,28 @@ from pytest_int8acc.scores.judge import Comparison, Judge, Verdict
 from pytest_int8acc.scores.reserve import around
 from pytest_int8acc.tensors import Array, Feed
 
-#: Of more samples than these the bootstrap tells enough, rounding moves each of them another way; but where
-#: few of up to four times as many make the score: then samples drawn again change what is lost as much.
+#: Greatest number of samples for which inputs are perturbed. With more, each sample is perturbed in its own
+#: way already, and the bootstrap tells enough. It is four times as many where few samples decide the score:
+#: then the normalized losses at the ends of the interval differ by more than the second number, a ratio.
 _MOST, _SCATTERED = 32, 3.0
-#: Times that inputs are moved; by how much, as a share of their range: a quarter of one of 256 grey levels.
+#: Greatest number of perturbations, and their size as a ratio to the range of the input: a quarter of one of
+#: 256 grey levels.
 MOVES, STEP = 5, 2.0**-10
-#: Rounding does not move a score that uses up less of its limit, or this many times all of it, across.
+#: A score is near its limit where its normalized loss lies between this and its inverse. Perturbations do not
+#: carry other scores across their limits.
 _NEAR = 0.1
-#: After one move, and after more, no others are needed where limits are this many times as far as the scores
-#: moved; or after two, where they move to half of where drawn samples bring them at most.
+#: Perturbing ends early where a limit is far: this many times as far from the score as the perturbed scores
+#: are, as logarithms of normalized losses. The first numbers are for one perturbation, and for more. After
+#: two or more, it also ends where the perturbed scores, spread this many times (the last number) as far, stay
+#: within the interval of the bootstrap.
 _SURE, _WITHIN = (300.0, 20.0), 2.0
-#: By the number of moves: with none they give two to six normal values, which reach 0.56, 0.85, 1.03, 1.16
-#: and 1.27 standard deviations from their mean; 3.3 are wanted.
+#: Ratio by which an interval is widened beyond the perturbed scores, by the number of perturbations less one.
+#: The two to six values are taken as normal. They reach 0.56, 0.85, 1.03, 1.16 and 1.27 standard deviations
+#: from their mean on average, and the interval shall reach 3.3.
 _FARTHER = (4.9, 2.9, 2.2, 1.8, 1.6)
-#: The baseline's outputs of moved inputs are kept for the next form up to this size.
+#: Greatest size of the baseline's outputs for perturbed inputs that are kept for the next form.
 _KEPT_BYTES = 32 << 20
-#: By move, the baseline's outputs batch by batch.
+#: Number of a perturbation to the baseline's outputs for it, batch by batch.
 Moved = dict[int, list[Feed]]
 
 
@@ -44,9 +50,10 @@ def with_rounding(
     *,
     fix: bool = False,
 ) -> Verdict:
-    """``verdict`` with intervals that hold what scores become where inputs move by steps of rounding.
+    """``verdict`` with intervals that include the scores for perturbed inputs.
 
-    Looked at where few samples decide, a score is near its limit, and the verdict seems to hold.
+    Inputs are perturbed only where few samples decide, a score is near its limit, and the verdict seems
+    steady.
 
     Args:
         verdict: On the inputs as they are, with intervals.
@@ -54,8 +61,8 @@ def with_rounding(
         inputs: All samples.
         judge: The case's criteria.
         known: What the baseline gave already; added to.
-        fix: Of a fix, outputs that are the baseline's to the last bit are looked at, too: they may be so by
-            saturation, where a Sigmoid gives 0 for nearly all samples.
+        fix: Whether the candidate is a fix. Then scores are near their limits, too, whose outputs are equal
+            to the baseline's: they may be so by saturation, where a Sigmoid gives 0 for nearly all samples.
 
     Raises:
         EngineError: A form does not build or run.
@@ -92,7 +99,7 @@ def with_rounding(
 
 
 def _is_scattered(score: Score) -> bool:
-    """Whether what is lost changes with the samples drawn as it does where there are few."""
+    """Whether the normalized loss at one end of the interval is a multiple of that at the other end."""
     if score.interval is None:
         return False
     ends = (replace(score, value=end).normalized_loss for end in (score.interval.low, score.interval.high))
@@ -109,9 +116,10 @@ def _values(score: Score, others: Sequence[Mapping[object, Score]]) -> list[floa
 
 
 def _is_settled(score: Score, values: Sequence[float]) -> bool:
-    """Whether more moves would change nothing.
+    """Whether more perturbations would change nothing.
 
-    The limit is so far that no rounding moves the score across, or samples drawn again move it farther.
+    Either the limit is so far that no perturbation carries the score across it, or the interval of the
+    bootstrap is wider than the perturbed scores will make it.
     """
     logs = _logs(score, (score.value, *values))
     if not np.isfinite(logs).all():
@@ -144,7 +152,7 @@ def _moved_verdict(
         comparison.add(made[-1], _outputs(int8, batch), batch.rows)
     if MOVES * sum(array.nbytes for feed in made for array in feed.values()) <= _KEPT_BYTES:
         known[move] = made
-    # Metrics of labels are not drawn again for each move: that takes 400 times as long as they do.
+    # Metrics of labels are not resampled for each perturbation: that takes 400 times as long as they do.
     return comparison.verdict()._replace(outputs=comparison.results(None, intervals=True))
 
 
@@ -153,7 +161,7 @@ def _outputs(engine: Engine, batch: Batch) -> Feed:
 
 
 def moved_batches(inputs: Dataset, seed: int) -> Iterator[Batch]:
-    """The batches with each float input moved by less than half a step, within the range that it has."""
+    """The batches with each float input perturbed by less than half of ``STEP``, within its own range."""
     rng = np.random.default_rng(seed)
     for batch in inputs.batches():
         feed = {name: _moved(array, batch.rows, rng) for name, array in batch.feed.items()}

@@ -1,4 +1,4 @@
-"""All forms of a case run on the same inputs, in lock-step; and the training framework's outputs."""
+"""All forms of a case run on the same inputs batch by batch, and compared; the framework's outputs."""
 
 from __future__ import annotations
 
@@ -30,37 +30,37 @@ from pytest_int8acc.tensors import Array, Feed, Outputs, describe, did_you_mean
 
 @dataclass(frozen=True, eq=False)
 class Preflight:
-    """What the first samples say, and the engines that they were run on."""
+    """The result of the first look, and the engines that the first samples were run on."""
 
     baseline: Engine | None = None
-    """None where the baseline was kept and is not run."""
+    """None where a golden stands in for the baseline."""
     candidate: Engine | None = None
     """None where it is still to be calibrated."""
     fp32: Callable[[], Engine] | None = None
     """Opens the float model; None where the baseline is that, or where ONNX Runtime cannot run it."""
     steady: Comparison | None = None
-    """Two runs of the baseline, where they gave the same numbers bit for bit; None where they did not."""
+    """Two runs of the baseline compared, where they were equal bit for bit; None where they were not."""
     doubtful: bool = False
-    """Whether FP32 is wanted on all samples whatever INT8 gives."""
+    """Whether FP32 must run on all samples, even if INT8 passes."""
     settled: bool = False
-    """Whether FP16 was found not to overflow on all samples."""
+    """Whether it was checked on all samples that FP16 does not overflow."""
     notes: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, eq=False)
 class Worst:
-    """One sample of one output."""
+    """The sample of an output with the lowest SQNR."""
 
     sample: int
     ratio: float
-    """Its signal over its noise, as powers."""
+    """Signal over noise of the sample, as a ratio of powers."""
     baseline: Array
-    """Its output, of the shape of one sample."""
+    """The baseline's output, of the shape of one sample."""
     int8: Array
 
 
 def keep_worst(kept: dict[str, Worst], comparison: Comparison, baseline: Feed, int8: Feed) -> None:
-    """Take over what of the batch just compared is worse than what is ``kept``, by output."""
+    """Put the worst sample of the latest batch into ``kept``, by output, where it is worse than that."""
     for name, stats in comparison.outputs.items():
         rows = stats.latest_errors
         ours, theirs = stats.cut(baseline[stats.output]), stats.cut(int8[stats.output])
@@ -74,38 +74,38 @@ def keep_worst(kept: dict[str, Worst], comparison: Comparison, baseline: Feed, i
 
 
 def worst_of(kept: Mapping[str, Worst], output: str, sample: int | None) -> Worst | None:
-    """What was kept of an output, where its scores name that sample, too."""
+    """The sample that was kept of an output; None where its scores name another worst sample."""
     worst = kept.get(output)
     return worst if worst is not None and worst.sample == sample else None
 
 
 @dataclass(eq=False)
 class Runs:
-    """All forms on the same inputs, compared batch by batch; of their outputs few are kept."""
+    """The comparisons of all forms on the same inputs, and the outputs that are kept."""
 
     backend: str
     notes: tuple[str, ...]
     judge: Judge
     run: Callable[[Role], Iterator[tuple[int, Feed]]]
-    """Runs a form, again or for the first time: rows and outputs, batch by batch."""
+    """Runs a form over all inputs; yields rows and outputs of each batch."""
     comparisons: dict[tuple[Role, Role], Comparison]
-    """What a form was compared with, and the form."""
+    """Two forms to the comparison of the second with the first."""
     baseline: Outputs = field(default_factory=dict)
-    """The baseline's, for what is compared with it later; none where they are not kept."""
+    """The baseline's outputs, for forms that are compared with it later; empty where they are not kept."""
     candidate: Outputs = field(default_factory=dict)
-    """INT8's; none where no golden may be written."""
+    """The candidate's outputs; empty where no golden may be written."""
     broken: dict[Role, set[str]] = field(default_factory=lambda: defaultdict(set))
-    """Form to its outputs that hold NaN or infinities."""
+    """Form to the names of its outputs that hold NaN or infinities."""
     zero: dict[Role, set[str]] = field(default_factory=lambda: defaultdict(set))
-    """Form to its outputs that hold numbers and are 0 throughout."""
+    """Form to the names of its outputs of numbers that are 0 throughout."""
     steady: Comparison | None = None
     """Two runs of the baseline on the first samples, where they were the same; None where they were not."""
     worst: dict[str, Worst] = field(default_factory=dict)
-    """Output to the sample that INT8 misses most."""
+    """Output to its sample with the lowest SQNR."""
     engines: Mapping[Role, Engine] = field(default_factory=dict)
-    """What was run."""
+    """Form to the engine that ran it."""
     moved: Moved = field(default_factory=dict)
-    """What the baseline gives where inputs are moved by rounding."""
+    """The baseline's outputs for perturbed inputs."""
     spread: Spread = field(default_factory=Spread)
     """Some samples of the baseline's outputs, to try the criteria on."""
     _nonzero: dict[Role, set[str]] = field(default_factory=lambda: defaultdict(set))
@@ -126,7 +126,7 @@ class Runs:
         return bool(self.broken[Role.BASELINE] or self.zero[Role.BASELINE])
 
     def look(self, role: Role, outputs: Feed) -> None:
-        """Note what a batch of a form holds."""
+        """Note NaN, infinities and zeros in a batch of a form."""
         for name, array in outputs.items():
             if array.dtype.kind == "f" and not np.isfinite(array).all():
                 self.broken[role].add(name)
@@ -137,7 +137,7 @@ class Runs:
                     self.zero[role].discard(name)
 
     def comparison(self, against: Role, form: Role) -> Comparison:
-        """A form compared with another; where that was not done in full, what was not kept runs again.
+        """A form compared with another in full; forms whose outputs were not kept run again where needed.
 
         Raises:
             EngineError: One does not run.
@@ -154,7 +154,7 @@ class Runs:
         return known
 
     def compare_fp32(self) -> None:
-        """Compare the baseline with FP32, where that was not done; raises EngineError where FP32 fails."""
+        """Compare the baseline with FP32, unless that was done; raises EngineError where FP32 fails."""
         if Role.FP32 in self.roles:
             return
         comparison = self.comparisons[Role.FP32, Role.BASELINE] = Comparison(self.judge)
@@ -168,7 +168,7 @@ class Runs:
         return _batches(self.baseline) if kept else self.run(role)
 
     def judged(self, outputs: Iterable[tuple[int, Feed]]) -> Verdict:
-        """Another form on the same inputs against the baseline; rows and outputs, batch by batch."""
+        """Judge another form against the baseline, given its rows and outputs of each batch of the inputs."""
         comparison = Comparison(self.judge, self.comparisons[Role.BASELINE, Role.INT8])
         for (_, before), (rows, feed) in zip(_batches(self.baseline), outputs, strict=True):
             comparison.add(before, feed, rows)
@@ -182,26 +182,26 @@ class Forms:
     model: Model
     """The float model, run in FP32."""
     baseline: Form
-    """What INT8 is compared with."""
+    """The form that the candidate is compared with."""
     candidate: Form
-    """The INT8 side."""
+    """The form that is judged."""
 
 
 @dataclass(frozen=True, eq=False)
 class Wanted:
-    """What comes of the outputs of a run."""
+    """What a run of all forms is for: who judges it, and which outputs are kept."""
 
     judge: Judge
     place: str = ""
-    """The spec's criteria, as ``file:line:col``."""
+    """Where the spec's criteria stand, as ``file:line:col``."""
     baseline: bool = True
-    """Whether the baseline's are kept."""
+    """Whether the baseline's outputs are kept."""
     candidate: bool = False
-    """Whether INT8's are kept."""
+    """Whether the candidate's outputs are kept."""
     golden: Cutter | None = None
-    """The baseline's outputs; then it is not run."""
+    """Gives the baseline's outputs from a golden; None: the baseline is run."""
     reference: Reference | None = None
-    """The training framework's."""
+    """The training framework's outputs, where the spec names some."""
 
 
 def run_forms(
@@ -252,7 +252,7 @@ def run_forms(
 def _comparisons(
     purpose: Wanted, roles: Collection[Role], outputs: Collection[str]
 ) -> dict[tuple[Role, Role], Comparison]:
-    """All that a verdict needs; beside engines, and a framework's outputs, the stages on the way, too."""
+    """The comparisons that a verdict needs, and those of the stages between framework, model and engine."""
     main = Comparison(purpose.judge)
     found = {(Role.BASELINE, Role.INT8): main}
     if Role.BASELINE_AGAIN in roles:
@@ -271,7 +271,7 @@ def _comparisons(
 
 
 def _add(runs: Runs, purpose: Wanted, rows: int, outputs: dict[Role, Feed]) -> None:
-    """Compare one batch of all forms, and keep what is wanted of it."""
+    """Compare one batch of all forms, and keep the outputs that ``purpose`` asks for."""
     if purpose.golden is not None:
         outputs[Role.BASELINE] = purpose.golden(outputs[Role.INT8])
     if purpose.reference is not None:
@@ -294,7 +294,7 @@ def _add(runs: Runs, purpose: Wanted, rows: int, outputs: dict[Role, Feed]) -> N
 
 
 def _batches(outputs: Outputs) -> Iterator[tuple[int, Feed]]:
-    """Outputs batch by batch; how many samples each holds is not known."""
+    """Yield kept outputs batch by batch, each with 0 for its number of samples, which is unknown."""
     return ((0, dict(zip(outputs, arrays, strict=True))) for arrays in zip(*outputs.values(), strict=True))
 
 
@@ -306,7 +306,7 @@ def _open_simulations(
     early: Preflight,
     purpose: Wanted,
 ) -> tuple[str, ...]:
-    """Add what ONNX Runtime runs beside baseline and candidate; a note where it cannot."""
+    """Add the engines of FP32 and of the simulated candidate where needed; return notes on failures."""
     if early.fp32 is None:
         return ()
     if early.doubtful or backend.needs_simulation or purpose.reference is not None:
@@ -342,7 +342,7 @@ def check_interface(form: Model, model: Model) -> None:
 
 @dataclass(eq=False)
 class Reference:
-    """What a spec's ``reference`` holds."""
+    """The training framework's outputs, which a spec names as ``reference``."""
 
     where: str
     """The file, for messages."""
@@ -351,10 +351,10 @@ class Reference:
     arrays: Mapping[str, Array]
     """By output, samples first."""
     _seen: dict[str, tuple[int, ...]] = field(default_factory=dict)
-    """The shape, as far as it is known, of what each is compared with."""
+    """Output to the shape, over the batches so far, of the model's own output."""
 
     def next(self, like: Feed) -> Feed:
-        """The arrays of the next batch, in another form's dtypes; DataError where their shape is another."""
+        """The arrays of the next batch in the dtypes of ``like``; DataError where their shape is another."""
         found = {}
         for name, array in like.items():
             if name in self.arrays:
@@ -379,7 +379,7 @@ class Reference:
             )
 
     def judge(self, judge: Judge, outputs: Collection[str]) -> Judge:
-        """A case's criteria on its ``outputs``, as far as there are arrays for them."""
+        """The judge of a case, restricted to the outputs that the reference has arrays for."""
         return judge if self.arrays.keys() >= set(outputs) else judge.on(self.arrays)
 
 
@@ -397,7 +397,7 @@ def read_reference(case: Case, model: Model) -> Reference | None:
 
 
 def _read(file: str, where: str, case: Case, model: Model) -> Mapping[str, Array]:
-    """The arrays by what the model gives."""
+    """The arrays by the names of the model's outputs."""
     names, own = ([output.name for output in found] for found in (model.outputs, model.own_outputs))
     try:
         path = find(file, case.path(""), where)

@@ -1,4 +1,4 @@
-"""Shapes of tensors as they run: ONNX's shape inference stops where a shape is computed."""
+"""Shapes of tensors, by running the model where inference fails, and multiply-accumulates that follow."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from pytest_int8acc.tensors import Feed
 def tensor_shapes(
     model: Model, feed: Feed, tensors: Iterable[str], sessions: Sessions = CPU
 ) -> dict[str, tuple[int, ...]]:
-    """Tensor to its shape in one run of the model.
+    """Tensor to its shape, by one run of the model.
 
     Args:
         model: In float; runs as it is.
@@ -46,14 +46,14 @@ def tensor_shapes(
 
 
 def group_shapes(network: Network, shapes: Mapping[str, Sequence[int]]) -> dict[str, str]:
-    """Group name to the shape of its leading node's output, in words; empty where ``shapes`` has none."""
+    """Group name to the shape of its leading node's output, as text; empty where it is not in ``shapes``."""
     leading = leading_outputs(network)
     found = {group.name: shapes.get(leading.get(group.name, "")) for group in network.groups}
     return {group: "" if shape is None else str(list(shape)) for group, shape in found.items()}
 
 
 def macs_of(model: Model, inputs: Dataset, sessions: Sessions) -> dict[str, float]:
-    """Node to its multiply-accumulates.
+    """Node name to its number of multiply-accumulates.
 
     Shapes are inferred; where that does not tell them all, the model runs once. Where it cannot, as with
     operators that only TensorRT has, what has no known shape counts each weight once.

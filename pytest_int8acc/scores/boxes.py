@@ -14,7 +14,8 @@ from pytest_int8acc.errors import CriterionError, DataError
 from pytest_int8acc.scores.sums import F64
 from pytest_int8acc.tensors import Array
 
-#: As Ultralytics validates: least score, IoU of boxes that are the same, boxes before and after NMS.
+#: Ultralytics' own values for validation: least score of a box; IoU above which a box is suppressed; greatest
+#: number of boxes before and after non-maximum suppression.
 _SCORE, _IOU, _BEFORE, _AFTER = 0.001, 0.7, 30_000, 300
 
 
@@ -78,7 +79,7 @@ def _candidates(corners: F64, scores: F64) -> F64:
 
 
 def suppressed(boxes: F64) -> F64:
-    """Of boxes by falling score those that no better one of their class overlaps: greedy NMS, at most 300."""
+    """The boxes that greedy non-maximum suppression leaves, at most 300, of boxes sorted by falling score."""
     kept: list[F64] = []
     while len(boxes) and len(kept) < _AFTER:
         first, boxes = boxes[0], boxes[1:]
@@ -96,8 +97,8 @@ def coco_map(records: Sequence[tuple[F64, F64]]) -> float:
     By faster-coco-eval, which computes what pycocotools does, of at most 100 boxes a sample.
 
     Args:
-        records: Of each sample the boxes found, and its labels: rows of x1, y1, x2, y2, class and, where
-            known, iscrowd and area (by default 0, and that of the box).
+        records: For each sample, the predicted boxes, and the labels: rows of x1, y1, x2, y2, class and,
+            where known, iscrowd and area (by default 0, and that of the box).
     """
     coco = import_module("faster_coco_eval")
     truth: list[dict[str, object]] = []

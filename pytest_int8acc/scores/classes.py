@@ -16,9 +16,9 @@ Integers = NDArray[np.integer[Any]]
 
 
 def class_axes(shape: Sequence[Dim], labels: Sequence[int], axis: int | None) -> list[int]:
-    """Which axes of scores may hold the classes: those without which the labels' shape is left.
+    """The axes of scores that may hold the classes: taking one of them away leaves the shape of the labels.
 
-    A dimension that is not known, and the first, fits any.
+    The sizes of the first axis, and of dimensions that are not known, are not compared.
 
     Raises:
         CriterionError: There is none.
@@ -55,7 +55,7 @@ def _classes_last(given: Array, labels: Array, axis: int | None) -> Array:
 
 
 def hits(given: Array, labels: Integers, axis: int | None, ignore: int | None, k: int) -> F64:
-    """Labels that are among the k greatest classes, and labels that count, [samples, 2].
+    """For each sample, how many labels are among the k greatest classes, and how many count, [samples, 2].
 
     A label whose score another class equals comes after that class: a tie is no hit, so that outputs of zeros
     are right about nothing. Scores with NaN or +inf miss. Predictions that are class ids already hit where
@@ -85,7 +85,7 @@ def share_of_hits(records: Sequence[F64]) -> float:
 
 
 def confusions(given: Array, labels: Integers, axis: int | None, ignore: int | None) -> list[Integers]:
-    """Of each sample the pairs of label and prediction that occur, and how often, [pairs, 3].
+    """For each sample, the pairs of label and prediction that occur and how often they do, [pairs, 3].
 
     A prediction with NaN or +inf, or with several greatest classes, is of class -1, which is none.
     """
@@ -107,7 +107,7 @@ def confusions(given: Array, labels: Integers, axis: int | None, ignore: int | N
 
 
 def _counts(codes: Integers, most: int) -> tuple[Integers, Integers]:
-    """The codes that occur, all below ``most``, and how often."""
+    """The distinct codes, all below ``most``, and how often each of them occurs."""
     if most > 4 * codes.size:
         return np.unique(codes, return_counts=True)
     counts = np.bincount(codes.ravel(), minlength=most)

@@ -1,4 +1,4 @@
-"""What a case demands of its outputs, and whether a demand fits an output at all."""
+"""The criteria of a case, and whether a criterion fits an output."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ from pytest_int8acc.scores.metrics import METRICS, Metric, per_sample
 from pytest_int8acc.scores.shares import Pool
 from pytest_int8acc.tensors import Array, Part, did_you_mean
 
-#: Used where no criterion names an output: metric and limit for floats, and for everything else.
+#: Metric and limit of an output that no criterion names: for floats, and for everything else.
 DEFAULT_FLOAT = ("sqnr_db", DEFAULT_SQNR_DB)
 DEFAULT_EXACT = ("agreement", 0.99)
 
-#: Metrics that measure errors against the size of what is judged.
+#: Metrics that are relative to the size of the output.
 _RELATIVE = frozenset({"cosine", "sqnr_db", "psnr_db"})
 _KINDS = {"f": "floats", "i": "integers", "u": "integers", "b": "booleans", "S": "strings", "U": "strings"}
 
 
 @dataclass(frozen=True)
 class Criterion:
-    """One thing that is judged."""
+    """One limit on one number, as a search sees it."""
 
     subject: str
     """The output's name, or the user's metric function as written in the spec."""
@@ -44,7 +44,7 @@ class Criterion:
         return f"{self.score(self.limit).name} {'≥' if self.bound == 'min' else '≤'} {self.limit:g}"
 
     def score(self, value: float) -> Score:
-        """A value reached, against the limit."""
+        """The score of a value under this limit."""
         return Score(self.subject, self.metric, value, self.limit, self.bound)
 
 
@@ -61,16 +61,16 @@ class OutputLimits:
     rel_floor: float = REL_FLOOR
     """Least denominator of the relative errors, as a share of the baseline's greatest magnitude."""
     note: str = ""
-    """Copied to every score judged by these limits."""
+    """A note for every score that these limits judge."""
     tolerance: Tolerance | None = None
-    """What the metric of that name is measured by; None: Polygraphy's default one."""
+    """For the metric ``tolerance``; None: Polygraphy's default tolerance."""
     unjudged: bool = False
-    """Takes these outputs out of all other limits."""
+    """Whether these outputs are not judged at all."""
     inner: bool = False
-    """Speaks of a tensor inside the model, of which nothing else does."""
+    """Whether the limits are on a tensor inside the model, to which patterns of other limits do not apply."""
     accepted: bool = False
-    """Comes from a golden, and speaks of exactly what was judged when that was recorded: where an output is
-    judged by its parts since then, of the whole output."""
+    """Whether the limits are accepted scores of a golden. They judge what was judged when the golden was
+    recorded: the whole output, even where an output is judged by its parts since then."""
     spared: float | None = None
     """The share of samples that may miss the limits, each judged by itself; None: all are judged together."""
 
@@ -86,7 +86,7 @@ class OutputLimits:
 
 @dataclass(frozen=True)
 class MetricLimit:
-    """Limits on the number that a user's function makes of the outputs."""
+    """Limits on a metric of labels, or on a user's own metric."""
 
     ref: str
     """``file.py:function``, as written in the spec."""
@@ -97,15 +97,15 @@ class MetricLimit:
     max_drop_relative: float | None = None
     """Greatest loss as a share of the baseline's magnitude."""
     blind: frozenset[str] = frozenset()
-    """What the function does not get of what is compared: tensors inside the model."""
+    """Compared tensors that the function does not get: those inside the model."""
     lower_is_better: bool = False
-    """Whether a rise, not a fall, is the loss."""
+    """Whether a lower value is better."""
     streaming: bool = False
-    """Whether the function's mean over batches, weighted by samples, is its value."""
+    """Whether the function is called batch by batch; its value is the mean, weighted by samples."""
 
 
 def kind_of(array: Array) -> str:
-    """What ``array`` holds, in words: floats, integers, booleans or strings; otherwise its dtype."""
+    """The kind of an array's elements: floats, integers, booleans or strings; otherwise its dtype."""
     if array.dtype.kind == "O":
         flat = array.ravel()
         return "strings" if flat.size == 0 or isinstance(flat[0], str | bytes) else "objects"
@@ -113,12 +113,12 @@ def kind_of(array: Array) -> str:
 
 
 def limits_for(name: str, criteria: Sequence[OutputLimits]) -> list[OutputLimits]:
-    """Those of ``criteria`` that speak of output ``name``, in order, or what leaves it unjudged."""
+    """The criteria that apply to an output, in order; where some leave it unjudged, those alone."""
     return _speaking_of((name,), criteria)
 
 
 def _speaking_of(names: Sequence[str], criteria: Sequence[OutputLimits]) -> list[OutputLimits]:
-    """Those of ``criteria`` that speak of one of these names, which are of one thing."""
+    """The criteria that apply to a tensor that goes by these names."""
     mine = [c for c in criteria if any(c.output == name or fnmatchcase(name, c.output) for name in names)]
     return [c for c in mine if c.inner] or [c for c in mine if c.unjudged] or mine
 
@@ -126,16 +126,17 @@ def _speaking_of(names: Sequence[str], criteria: Sequence[OutputLimits]) -> list
 def limits_of_part(
     part: Part, array: Array, siblings: Sequence[Part], criteria: Sequence[OutputLimits]
 ) -> list[OutputLimits]:
-    """Those of ``criteria`` that speak of a part, or of the output that it belongs to; none: the default one.
+    """The criteria that apply to a part of an output; none: the default one does.
 
-    What looks for the greatest class along the axis of the parts judges the scores alone, where there are
-    some: the greatest coordinate of a box is no class. Nor is one of a single place.
+    Metrics of the greatest class along the axis of the parts apply to the part with the scores alone, where
+    there is one: the greatest coordinate of a box is no class. They do not apply to a part with too few
+    classes.
 
     Args:
-        part: Of an output.
-        array: The baseline's, of the whole output.
+        part: The part.
+        array: The baseline's array of the whole output.
         siblings: All parts of that output.
-        criteria: All of the case.
+        criteria: All criteria of the case.
     """
     shape = part.of(array).shape
     no_classes = part.kind != SCORES and any(sibling.kind == SCORES for sibling in siblings)
@@ -155,18 +156,19 @@ def limits_of_part(
 def limits_of_small_channels(
     part: Part, rank: int, criteria: Sequence[OutputLimits]
 ) -> list[OutputLimits] | None:
-    """Those of ``criteria`` that hold for the small channels of an output; none: the default one.
+    """The criteria that apply to the small channels of an output; none: the default one does.
 
-    Of limits on the whole output, those hold that measure errors against what is judged, not in its unit, and
-    of all samples together: one without objects may have small channels of next to nothing.
+    A limit on the whole output applies only where its metric is relative, since small channels may have
+    another unit. It is then applied to all samples together, since in a sample without objects small channels
+    may hold next to nothing.
 
     Args:
         part: The small channels.
         rank: Number of axes of the output.
-        criteria: All of the case.
+        criteria: All criteria of the case.
 
     Returns:
-        None where the channels are classes that a criterion compares with each other, and so of one unit.
+        None where a criterion compares the channels with each other as classes: then they have one unit.
     """
     found = []
     for criterion in _speaking_of((part.name, part.place, part.output), criteria):

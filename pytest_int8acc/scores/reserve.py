@@ -1,4 +1,4 @@
-"""Where a score lies when samples are drawn again: whether others like them would be judged alike."""
+"""Intervals of scores by the bootstrap: whether other samples of the same kind would be judged alike."""
 
 from __future__ import annotations
 
@@ -14,22 +14,25 @@ from pytest_int8acc.scores.measures import Measure
 from pytest_int8acc.scores.metrics import Metric
 from pytest_int8acc.scores.sums import AT, F64
 
-#: Times that samples are drawn again.
+#: Number of bootstrap resamples.
 DRAWS = 400
-#: More samples than these are drawn in as many lots.
+#: Greatest number of lots: more samples than this are split into so many lots, and lots are resampled.
 _LOTS = 512
-#: 400 draws reach 3 standard deviations; a verdict that may change once in 1000 times is not steady.
+#: Ratio by which an interval is widened beyond the values of the resamples. 400 resamples reach 3 standard
+#: deviations from the mean, and a verdict is called steady that changes less than once in 1000 times.
 _FARTHER = 0.2
-#: A score that uses up less of its limit keeps it however its samples are drawn: few are drawn ten times.
+#: A score with a normalized loss below this is not resampled: hardly a sample is drawn ten times, so the
+#: score keeps its limit in all resamples.
 _FAR = 0.1
-#: A metric of labels is worked out of so many samples at most.
+#: Greatest number of samples in a resample for a metric of labels.
 _MOST = 2000
-#: Samples that carry this share of the error, where they are fewer than a quarter of all, are named.
+#: Samples that together cause this ratio of the squared error are named, where they are fewer than a quarter
+#: of all samples.
 HEAVY, _FEW = 0.9, 0.25
 
 
 def interval(score: Score, rows: F64, metric: Metric) -> Interval | None:
-    """Where a judged score lies when its samples are drawn again; None where that is not known.
+    """The interval of a judged score over resamples; None where the limit is far, or none can be computed.
 
     The bootstrap of Efron (1979), with the least and the greatest of ``DRAWS`` values as ends.
 
@@ -51,7 +54,7 @@ def interval(score: Score, rows: F64, metric: Metric) -> Interval | None:
 
 
 def _is_open(score: Score, samples: int) -> bool:
-    """Whether other samples might be judged otherwise, and it can be seen."""
+    """Whether resamples might be judged otherwise, and there are enough samples to see it."""
     kept_by_far = score.passed and score.normalized_loss < _FAR
     return score.limit is not None and not kept_by_far and samples > 1 and math.isfinite(score.value)
 
@@ -59,7 +62,7 @@ def _is_open(score: Score, samples: int) -> bool:
 def _drawn(
     rows: F64, lots: Sequence[NDArray[np.intp]], choices: NDArray[np.int64], measure: Measure
 ) -> Iterable[F64]:
-    """The rows of each draw; one of their sums where no metric reads more."""
+    """The rows of each resample; a single row of their sums where the metric reads no more than these."""
     if measure.greatest is None:
         return (rows[np.concatenate([lots[i] for i in choice])] for choice in choices)
     each = (
@@ -77,9 +80,10 @@ def _drawn(
 def interval_of_labels(
     score: Score, samples: int, value: Callable[[Sequence[int]], float]
 ) -> Interval | None:
-    """As ``interval``, for a metric of labels.
+    """The same as ``interval`` for a metric of labels.
 
-    Of many samples few are drawn, whose value scatters more (Bickel, Götze and van Zwet, 1997).
+    Where there are many samples, a resample holds fewer of them. Its value scatters more, and is corrected
+    for that (m out of n bootstrap; Bickel, Götze and van Zwet, 1997).
 
     Args:
         score: Of all samples, with its limit.
@@ -95,10 +99,10 @@ def interval_of_labels(
 
 
 def around(score: Score, others: Sequence[float], farther: float = _FARTHER) -> Interval | None:
-    """Where a score lies that was measured several times; None where a value is nan.
+    """The interval of a score that was measured several times; None where a value is nan.
 
-    Beyond the ends that were met it reaches ``farther`` times as far again, from the mean of the logarithms
-    of the normalized loss.
+    The interval is wider than the range of the values: its ends lie ``farther`` times as far again from the
+    mean of the logarithms of the normalized loss.
     """
     values = np.array([score.value, *others])
     if np.isnan(values).any():
@@ -115,7 +119,7 @@ def around(score: Score, others: Sequence[float], farther: float = _FARTHER) -> 
 
 
 def heavy(rows: F64) -> tuple[int, ...]:
-    """The samples that carry ``HEAVY`` of the squared error, the worst first; none where they are not few.
+    """The few samples that cause 90 % of the squared error, the worst first; none where that takes many.
 
     Args:
         rows: Of ``ERRORS`` or ``SQUARES``, [samples, fields].

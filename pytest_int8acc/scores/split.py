@@ -1,4 +1,4 @@
-"""Outputs judged by their parts: which parts, by the graph, the spec, and what the baseline holds."""
+"""Decides which outputs are judged part by part, by the graph, the spec, and the baseline's values."""
 
 from __future__ import annotations
 
@@ -13,13 +13,15 @@ from pytest_int8acc.graph.formats import FP16
 from pytest_int8acc.scores.criteria import DEFAULT_FLOAT
 from pytest_int8acc.tensors import Array, Feed, Part
 
-#: Parts whose greatest magnitudes differ by more than this do not fit one scale of 127 steps.
+#: Two parts whose greatest magnitudes differ by more than this ratio do not fit one INT8 scale: the smaller
+#: part would be about one step.
 UNLIKE = 100.0
-#: By how much INT8, with 7 bits, is behind FP16, with 11.
+#: Difference between the SQNR of FP16, with 11 significant bits, and of INT8, with 7, in dB.
 _FP16_AHEAD_DB = 24.0
-#: Values of each channel, at least, that make up its size.
+#: Least number of values of a channel by which its size is known.
 _FEWEST_VALUES = 8
-#: An output of more parts than this is judged as a whole: none of them could be told from the others.
+#: Greatest number of parts: an output of more parts is judged as a whole, since a report could not tell them
+#: apart.
 _MOST_PARTS = 8
 
 
@@ -29,27 +31,27 @@ class NamedParts:
 
     sizes: tuple[int, ...]
     axis: int
-    """As written: negative from the end."""
+    """As in the spec: a negative axis counts from the end."""
 
 
 @dataclass(eq=False)
 class Splitter:
-    """Says of which parts an output is judged; decided at the first batch of the baseline, and kept.
+    """Tells by which parts an output is judged; decided at the first batch of the baseline, then kept.
 
     What one case compares (baseline, candidate, plans, fixes) must be split alike, so that all of it shares
     one splitter.
     """
 
     joined: Mapping[str, tuple[int, tuple[Segment, ...]]] = field(default_factory=dict)
-    """Output to the axis along which the graph joins it, and of what."""
+    """Output to the axis along which the graph concatenates it, and to the concatenated segments."""
     named: Mapping[str, NamedParts | None] = field(default_factory=dict)
     """Output to the parts that the spec names; None: it is judged as a whole."""
     axes: Mapping[str, int] = field(default_factory=dict)
-    """Output to the axis of its channels, where these may be of unlike size."""
+    """Output to its channel axis, for outputs whose channels may differ much in size."""
     _decided: dict[str, tuple[Part, ...]] = field(default_factory=dict)
     _small: dict[str, Part | None] = field(default_factory=dict)
     _rounding: dict[str, Array] = field(default_factory=dict)
-    """Output to the energy of its channels, and of what FP16 loses of them, [2, channels]."""
+    """Output to the energy of its channels, and the energy of FP16's error in them, [2, channels]."""
 
     def parts(self, output: str, array: Array) -> tuple[Part, ...]:
         """Returns the parts of an output; none where it is judged as a whole.
@@ -66,7 +68,7 @@ class Splitter:
         return self._decided[output]
 
     def add_rounding(self, exact: Feed, rounded: Feed) -> None:
-        """Add up what FP16 loses of each channel.
+        """Add up the energy of each channel, and of the error that FP16 makes in it.
 
         Args:
             exact: Outputs in FP32.
@@ -84,7 +86,7 @@ class Splitter:
                 self._rounding[output] = self._rounding.get(output, 0.0) + found
 
     def look(self, baseline: Feed) -> None:
-        """Find the small channels of outputs, of which ``small_channels`` tells.
+        """Find the channels that ``small_channels`` returns.
 
         Args:
             baseline: Its outputs, [samples, ...]; those that were looked at before are left out.
@@ -96,18 +98,19 @@ class Splitter:
                 self._small[output] = self._find_small(output, axis, array) if whole else None
 
     def is_pending(self, output: str) -> bool:
-        """Whether ``look`` was not shown an output yet."""
+        """Whether ``look`` is still to be given this output."""
         return output in self.axes and output not in self._small
 
     def small_channels(self, output: str) -> Part | None:
-        """Returns the channels that others of an output without parts exceed by more than ``UNLIKE`` in size.
+        """Returns the small channels of an output: the largest channel is more than 100 times their size.
 
         A channel's size is its greatest magnitude. All small channels together are one part, so that a class
-        which no sample shows adds next to nothing to it. Idle channels are left out: no task reads what lies
-        below the least normal number of FP16. So are those that are small since larger values cancel out in
-        them: FP16 keeps them badly, and INT8, which has 24 dB less, cannot keep them by any scales. Where the
-        baseline is no FP16 this is not known, and an output [samples, channels] has no small channels, since
-        few values make up a size.
+        which occurs in no sample adds next to nothing to it. Some channels are left out:
+
+        - Idle channels, below the least normal number of FP16: no task reads such values.
+        - Channels that are small because larger values cancel out in them. FP16 keeps them badly, and INT8,
+          whose SQNR is 24 dB lower, cannot keep them with any scales. This is known where the baseline is in
+          FP16 only. Otherwise an output [samples, channels] has no small channels.
         """
         return self._small.get(output)
 
@@ -198,7 +201,7 @@ def _shape(shape: Sequence[object]) -> str:
 
 
 def _kinds(segments: Sequence[Segment]) -> list[str]:
-    """The kind of each place along the axis."""
+    """The label of the segment that each place along the axis belongs to."""
     return [segment.label for segment in segments for _ in range(segment.size)]
 
 
@@ -230,7 +233,7 @@ def _unlike(output: str, axis: int, segments: Sequence[Segment], array: Array) -
 
 
 def _part_of(output: str, axis: int, chosen: Array) -> Part:
-    """The channels that are chosen, bool [channels], as a range where they are one."""
+    """The part that holds the chosen channels, bool [channels]; a range where they are contiguous."""
     places = np.flatnonzero(chosen)
     start, stop = int(places[0]), int(places[-1]) + 1
     kind = f"{places.size} of {chosen.size} channels"
@@ -256,7 +259,7 @@ def _channel_sizes(array: Array, axis: int) -> Array:
 
 
 def _belongs(segment: Segment, most: float, group: Sequence[Segment], ends: tuple[float, float]) -> bool:
-    """Whether a segment is of the kind and about the magnitude of those before it."""
+    """Whether a segment has the kind of a group, and about its magnitude."""
     if segment.kind != group[0].kind:
         return False
     low, high = _widened(ends, most)
@@ -264,7 +267,7 @@ def _belongs(segment: Segment, most: float, group: Sequence[Segment], ends: tupl
 
 
 def _widened(ends: tuple[float, float], most: float) -> tuple[float, float]:
-    """The least and the greatest magnitude; one that is 0 throughout says nothing of its unit."""
+    """The least and the greatest magnitude of a group with one segment more; zeros are left out."""
     return (min(ends[0], most or np.inf), max(ends[1], most))
 
 

@@ -18,14 +18,16 @@ from pytest_int8acc.tensors import Array
 F64 = NDArray[np.float64]
 #: Elements per piece: 0.25 MB in float64.
 PIECE = 2**15
-#: Longest product of vectors that BLAS computes on one thread: more of them stall where cores are busy.
+#: Greatest length of vectors whose scalar product BLAS computes on one thread. On several threads it is slow
+#: where other processes keep the cores busy.
 _ONE_THREAD = 2**13
-#: Below this length rows are summed across, not along.
+#: Samples with fewer elements than this are laid out elements first, which NumPy sums faster.
 _NARROW = 64
 #: The least and the greatest magnitude of an output of which squares are summed. Products of two squares stay
 #: in float64 with room for any number of elements. All of float32 lies within.
 SQUARED = (1e-70, 1e70)
-#: A square of the mean above this share of the mean square: moments are taken about the mean.
+#: Where the square of the mean is above this ratio to the mean square, moments are computed about the mean:
+#: about 0 they would cancel.
 _OFF_CENTRE = 0.9
 
 
@@ -33,15 +35,15 @@ class Sums(NamedTuple):
     """Sums over elements, of one sample or of several."""
 
     elements: float = 0.0
-    """Those left out not counted."""
+    """Number of elements that are compared."""
     same: float = 0.0
-    """Elements left out."""
+    """Number of elements that are left out: the same NaN or infinity in both."""
     nan: float = 0.0
-    """Of these, NaN in both."""
+    """Number of elements that are left out because they are NaN in both."""
     lost: float = 0.0
-    """NaN or infinite in the candidate only."""
+    """Number of elements that are NaN or infinite in the candidate only."""
     bad: float = 0.0
-    """NaN or infinite in the baseline, with something else in the candidate."""
+    """Number of elements that are NaN or infinite in the baseline, and something else in the candidate."""
     bb: float = 0.0
     cc: float = 0.0
     be: float = 0.0
@@ -49,7 +51,7 @@ class Sums(NamedTuple):
     ee: float = 0.0
     """Sum of (c - b)^2."""
     absolute: float = 0.0
-    """Sum of |c - b|; this and what follows is nan where only squares were asked for."""
+    """Sum of |c - b|. This field and all that follow are nan in rows of the measure ``SQUARES``."""
     max_error: float = 0.0
     """Greatest |c - b|; nan if any is nan."""
     peak: float = 0.0
@@ -65,7 +67,7 @@ class Sums(NamedTuple):
 
 #: Field of ``Sums`` to its place in a row.
 AT = {field: place for place, field in enumerate(Sums._fields)}
-#: Columns that hold the greatest of what several samples hold.
+#: Columns that hold a maximum over elements, so that pooling takes the maximum over samples.
 GREATEST = (AT["max_error"], AT["peak"])
 
 
@@ -99,7 +101,7 @@ def pool_errors(rows: F64) -> F64:
 
 
 def errors(b: Array, c: Array, samples: int, *, full: bool) -> F64:
-    """Rows of ``Sums``, [samples, fields]; ``full``: with all that is not squared, too."""
+    """Rows of ``Sums``, [samples, fields]; all fields where ``full``, else those made of squares."""
     rows = np.empty((samples, len(AT)))
     if not samples:
         return rows
@@ -120,7 +122,7 @@ def errors(b: Array, c: Array, samples: int, *, full: bool) -> F64:
 
 
 def _errors(b: Array, c: Array, full: bool) -> F64:
-    """Of one piece, [samples, elements]; what is not finite goes the long way."""
+    """Rows of one piece of both arrays, [samples, elements]; a piece that is not finite is summed anew."""
     if not b.shape[1]:
         return np.zeros((len(b), len(AT)))
     x = _wide(b)
@@ -133,7 +135,7 @@ def _errors(b: Array, c: Array, full: bool) -> F64:
 
 
 def _equal(b: Array, c: Array) -> bool:
-    """Whether both are the same, as two runs of the baseline mostly are; a few elements tell them apart."""
+    """Whether both arrays are equal; a few elements are compared first, which mostly decides."""
     few = 16
     if {b.dtype.kind, c.dtype.kind} == {"i", "u"}:
         return False  # NumPy before 1.25 compares them as float64
@@ -153,7 +155,7 @@ def greatest_magnitude(array: Array) -> float:
 
 
 def _errors_anew(b: Array, c: Array, full: bool) -> F64:
-    """Of a piece that holds what is not finite, or whose squares are not."""
+    """Rows of a piece that has values, or squares of values, that are not finite."""
     x, y = b.astype(np.float64), c.astype(np.float64)
     bad_b, bad_c = ~np.isfinite(x), ~np.isfinite(y)
     same = same_non_finite(x, y)
@@ -167,7 +169,7 @@ def _errors_anew(b: Array, c: Array, full: bool) -> F64:
 
 
 def difference(b: Array, c: Array, x: F64, y: F64) -> F64:
-    """``y - x``, what b and c are in float64; integers of 64 bits near each other are subtracted as such."""
+    """C - b in float64, given both arrays and their float64 copies x and y; exact for 64-bit integers."""
     e = y - x
     if b.dtype.kind in "iu" and max(b.dtype.itemsize, c.dtype.itemsize) == 8:
         exact = c.astype(np.uint64) - b.astype(np.uint64)  # modulo 2**64, as all below
@@ -176,7 +178,7 @@ def difference(b: Array, c: Array, x: F64, y: F64) -> F64:
 
 
 def same_non_finite(b: F64, c: F64) -> NDArray[np.bool_]:
-    """Where both hold the same NaN or infinity."""
+    """The elements at which both arrays hold the same NaN or infinity."""
     bad = np.asarray(~np.isfinite(b))
     return bad & ((b == c) | (np.isnan(b) & np.isnan(c))) if bad.any() else bad
 
@@ -211,7 +213,7 @@ def _sums(b: F64, c: F64, e: F64 | None, full: bool, counted: NDArray[np.bool_] 
 
 
 def _moments(rows: F64, b: F64, c: F64, counted: NDArray[np.bool_] | None) -> None:
-    """Fill in moments about the means; about 0 first, which is exact enough where the means are small."""
+    """Fill in the moments about the means, from those about 0 where the means are small enough for that."""
     count = np.maximum(rows[:, AT["elements"]], 1.0)
     bb, cc, be = (rows[:, i] for i in (AT["bb"], AT["cc"], AT["be"]))
     mean_b, mean_c = rows[:, AT["b"]] / count, rows[:, AT["c"]] / count

@@ -20,9 +20,9 @@ from pytest_int8acc.scores.sums import F64
 from pytest_int8acc.spec.criteria import TaskName
 from pytest_int8acc.tensors import Array, Dim, Feed, TensorInfo, did_you_mean
 
-#: What a metric keeps of a sample.
+#: What a metric keeps of a sample, such as hits or boxes; only the metric itself reads it.
 Record = Any
-#: One entry per sample on axis 0; one array, or several by name.
+#: Labels: one array, or several by name; axis 0 counts the samples.
 Labels = Array | Mapping[str, Array] | None
 
 
@@ -38,18 +38,18 @@ class Task:
     label: str | None = None
     """Which array of the labels it takes; None: there is one."""
     axis: int | None = None
-    """Of classes, or of channels."""
+    """The axis of classes, for ssim of channels; None: it is found by the shapes."""
     ignore: int | None = None
     """A class id whose labels do not count."""
     average: str = "macro"
-    """Of F1 over classes."""
+    """How F1 is averaged over classes, as in scikit-learn."""
     data_range: float | None = None
-    """From the least to the greatest value of an image."""
+    """The difference between the greatest and the least possible value of an image; None: the usual one."""
     place: str = ""
-    """Of the spec's labels, as ``file:line:col``."""
+    """Where the spec names the labels, as ``file:line:col``."""
 
     def records(self, outputs: Feed, labels: Array, samples: Sequence[int]) -> list[Record]:
-        """One per sample of a batch.
+        """The records of a batch, one per sample.
 
         Args:
             outputs: The batch.
@@ -76,12 +76,14 @@ class Task:
             raise CriterionError(f"metric {self.name}: {error}") from error
 
     def value(self, records: Sequence[Record]) -> float:
-        """The metric of the samples that these records are of; may be nan or inf."""
+        """The metric's value over the samples of these records; may be nan or inf."""
         with np.errstate(all="ignore"):  # inf and nan are answers here
             return float(TASKS[self.name].value(self, records))
 
     def check(self, outputs: Sequence[TensorInfo], labels: Labels) -> None:
-        """Raise what can be known before anything has run, as far as the model tells shapes.
+        """Check the metric against the model's outputs and the labels, before anything runs.
+
+        What the model leaves open, such as a dimension, is not checked.
 
         Raises:
             CriterionError: The metric's library is not installed, the model lacks the output or has several
@@ -173,7 +175,7 @@ class Task:
                 )
 
     def classes_in(self, shape: Sequence[Dim], dtype: np.dtype[Any], labels: Sequence[int]) -> int | None:
-        """How many classes an output tells apart; None where that is not known.
+        """The number of classes of an output; None where it is not known.
 
         Raises CriterionError where it does not fit labels of this shape.
         """
@@ -208,26 +210,26 @@ class Task:
 
 
 class TaskRun:
-    """A named metric on its way over one form: a record of each sample."""
+    """A named metric fed with the outputs of one form batch by batch; it keeps a record of each sample."""
 
     def __init__(self, task: Task, labels: Labels) -> None:
-        """Feed nothing yet; CriterionError and DataError as ``Task.labels_of``."""
+        """Nothing is fed yet. Raises the errors of ``Task.labels_of``."""
         self._task, self._labels = task, task.labels_of(labels)
         self._records: dict[int, Record] = {}
 
     def add(self, outputs: Feed, samples: Sequence[int]) -> None:
-        """The next batch, and which samples it holds; errors as ``Task.records``."""
+        """Feed the outputs of these samples. Raises the errors of ``Task.records``."""
         found = self._task.records(outputs, self._labels[list(samples)], samples)
         self._records.update(zip(samples, found, strict=True))
 
     @property
     def samples(self) -> int:
-        """How many it was fed with."""
+        """The number of samples fed so far."""
         return len(self._records)
 
     @property
     def is_quick(self) -> bool:
-        """Whether its number takes so little that it can be had hundreds of times."""
+        """Whether the value is computed fast enough for hundreds of resamples."""
         return not TASKS[self._task.name].slow
 
     def value(self, samples: Sequence[int] | None = None) -> float:
@@ -237,20 +239,20 @@ class TaskRun:
 
 
 class Kind(NamedTuple):
-    """How a metric is made."""
+    """All that is known of a named metric."""
 
     records: Callable[[Task, Any, Array], Sequence[Record]]
     value: Callable[[Task, Sequence[Record]], float]
     labels: tuple[str, Sequence[int], str]
-    """NumPy's kinds of dtype, possible numbers of axes, and both in words."""
+    """What labels must be: NumPy's kinds of dtype, possible numbers of axes, and both in words."""
     doc: str
     """One line for users, with the unit."""
     lower_is_better: bool = False
     of_classes: bool = False
     library: tuple[str, str] | None = None
-    """A module that it needs, and the extra that brings it."""
+    """The module that the metric needs, and the package that installs it."""
     slow: bool = False
-    """Whether the number of some samples is worked out anew from all that was met in them."""
+    """Whether a value costs too much time to be computed for hundreds of resamples."""
 
 
 def _top(k: int) -> Kind:
@@ -266,7 +268,7 @@ def _confusions(task: Task, given: Array, labels: Array) -> Sequence[Record]:
 
 
 def _boxes(task: Task, given: Any, labels: Array) -> Sequence[Record]:
-    """Of each sample its boxes, and the rows of the labels that are boxes."""
+    """For each sample, the predicted boxes and the labelled boxes, without rows that fill up the labels."""
     found, expected_text = [], "expected [boxes, 6]: x1, y1, x2, y2, score, class"
     for each, truth in zip(given, labels, strict=True):
         try:
@@ -283,7 +285,7 @@ def _boxes(task: Task, given: Any, labels: Array) -> Sequence[Record]:
 
 
 def _words(task: Task, given: Any, labels: Array) -> Sequence[tuple[int, int]]:
-    """Of each text its wrong words (substituted, deleted, inserted) and the words of the label."""
+    """For each text, the number of wrong words (substituted, deleted, inserted) and of words in the label."""
     jiwer, found = import_module("jiwer"), []
     for text, truth in zip(given, labels.tolist(), strict=True):
         text = text.item() if isinstance(text, np.ndarray) and text.size == 1 else text
@@ -384,5 +386,5 @@ TASKS: Mapping[TaskName, Kind] = {
     ),
     "psnr": _images(_psnr, "mean over images of 10 log10(data_range^2 / mean squared error), dB"),
 }
-#: Metrics of which a rise is the loss.
+#: Metrics of which a lower value is better.
 LOWER_IS_BETTER = frozenset(name for name, kind in TASKS.items() if kind.lower_is_better)

@@ -1,4 +1,4 @@
-"""Polygraphy's tolerance as a metric: how much of it the errors use, from sums of samples.
+"""Polygraphy's tolerance as a metric: the ratio of the errors to what the tolerance allows.
 
 The verdict is that of ``polygraphy.comparator.CompareFunc.simple(candidate, baseline)`` over all samples as
 one iteration: an error passes that is within the absolute or the relative tolerance. Errors are taken as
@@ -16,16 +16,16 @@ from pytest_int8acc.scores.measures import Measure, Options, Tolerance, pieces
 from pytest_int8acc.scores.sums import F64, difference, same_non_finite
 from pytest_int8acc.tensors import Array
 
-#: By their number, the first field of a row.
+#: The checks; the first field of a row holds the index of its check.
 CHECKS = ("elemwise", "max", "mean", "median", "quantile")
 _ELEMWISE, _MAX, _MEAN = range(3)
 _EPSILON = 2.0**-52
 _ABOVE = math.nextafter(1.0, 2.0)
-#: Errors are counted by their logarithm: bins per octave, and octaves on either side of the tolerance.
+#: The histogram of errors has logarithmic bins: bins per octave, and octaves on either side of the tolerance.
 _FINE, _FAR = 8, 16
 _BINS = 2 * _FINE * _FAR + 1
-#: Fields of one kind of error where its quantile counts: elements within the tolerance, the greatest of
-#: these, the least beyond, and the bins.
+#: Number of fields of one kind of error where a quantile is checked: elements within the tolerance, the
+#: greatest of these, the least beyond, and the bins.
 _KIND = 3 + _BINS
 
 
@@ -50,7 +50,7 @@ def tolerance(rows: F64) -> float:
 
 
 def within(b: Array, c: Array, samples: int, options: Options, peak: float) -> F64:
-    """Number of the check, elements, then what ``options.tolerance`` makes of them, [samples, fields].
+    """Index of the check, number of elements, then the fields of that check, [samples, fields].
 
     elemwise: the greatest share used; max: the greatest of absolute and of relative errors; mean: the sums of
     both; median and quantile: the quantile, then for both kinds what ``_counted`` gives.
@@ -76,7 +76,7 @@ def within(b: Array, c: Array, samples: int, options: Options, peak: float) -> F
 
 
 def _used(b: Array, c: Array, wish: Tolerance) -> tuple[F64, F64]:
-    """Absolute and relative errors as shares of what is allowed, [samples, elements]; a NaN uses up all."""
+    """Absolute and relative errors as ratios to what is allowed, [samples, elements]; inf for NaN."""
     if b.dtype.kind == "f":
         up = np.promote_types(b.dtype, np.float32)
         e, size = np.abs(b.astype(up) - c.astype(up)), np.abs(b.astype(up))
@@ -88,7 +88,7 @@ def _used(b: Array, c: Array, wish: Tolerance) -> tuple[F64, F64]:
 
 
 def _share(e: NDArray[np.floating], limit: float) -> F64:
-    """``e / limit``, on the side of 1 where ``e`` is of ``limit`` in float64."""
+    """``e / limit``; above 1 exactly where ``e`` is above ``limit`` in float64, whatever rounding does."""
     wide = e.astype(np.float64)
     share = np.where(wide == 0, 0.0, wide / limit if limit else np.inf)
     share = np.where(wide > limit, np.maximum(share, _ABOVE), np.minimum(share, 1.0))
@@ -96,7 +96,7 @@ def _share(e: NDArray[np.floating], limit: float) -> F64:
 
 
 def _counted(used: F64, counted: NDArray[np.bool_]) -> F64:
-    """Elements within the tolerance, the greatest of these, the least beyond, and bins, [samples, fields]."""
+    """Number of ratios up to 1, the greatest of them, the least above 1, a histogram, [samples, fields]."""
     inside = counted & (used <= 1)
     greatest = np.where(inside, used, 0.0).max(axis=1, initial=0.0)
     least = np.where(counted & ~inside, used, np.inf).min(axis=1, initial=np.inf)
@@ -108,7 +108,7 @@ def _counted(used: F64, counted: NDArray[np.bool_]) -> F64:
 
 
 def _quantile(kind: F64, elements: int, q: float) -> float:
-    """The quantile of a kind of error: from its bins, then on the side of 1 where its neighbours put it."""
+    """A quantile of the ratios, interpolated in the histogram; exact in whether it is above 1."""
     inside, greatest, least = kind[:3]
     rank = q * (elements - 1)
     low, between = int(rank), rank - int(rank)

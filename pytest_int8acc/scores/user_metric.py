@@ -63,9 +63,12 @@ def metric_scores(
 
 
 def _interval(score: Score, candidate: MetricRun, moving: MetricRun | None) -> Interval | None:
-    """Where the score lies when samples are drawn again.
+    """The interval of the score over resamples.
 
-    ``moving``: the baseline, where the limit is set by its value, which moves with the samples.
+    Args:
+        score: Of all samples.
+        candidate: Fed with the candidate's outputs.
+        moving: Fed with the baseline's outputs, where the limit is relative to its value; None: it is not.
     """
     own = candidate.drawable
     if own is None:
@@ -79,7 +82,7 @@ def _interval(score: Score, candidate: MetricRun, moving: MetricRun | None) -> I
 
 
 class MetricRun:
-    """A metric on its way over one form, batch by batch.
+    """A metric fed with the outputs of one form batch by batch.
 
     One that a spec names, or one of three kinds of a user's, which get ``outputs``, a dict of arrays of their
     own, and ``labels`` where they take them:
@@ -95,10 +98,10 @@ class MetricRun:
     """
 
     def __init__(self, limit: MetricLimit, function: UserMetric, labels: Labels) -> None:
-        """Feed nothing yet; CriterionError where the metric takes other arguments, or misses labels."""
+        """Nothing is fed yet. Raises CriterionError for wrong arguments of the metric, or missing labels."""
         self.limit, self._labels = limit, labels
         self._kept: list[tuple[int, Feed]] = []
-        """Batches with their first sample."""
+        """The index of the first sample of each batch, and the batch."""
         self._total, self._rows, self._finite = 0.0, 0, True
         self._failure: CriterionError | None = None
         self._task: TaskRun | None = None
@@ -113,12 +116,12 @@ class MetricRun:
                 self._object = run_user(limit.ref, function, error=CriterionError)
                 made = self._object.update
         self.streams = limit.streaming or self._object is not None
-        """Whether nothing is kept for it."""
+        """Whether it is fed batch by batch, so that no outputs are kept."""
         with looking_at(limit.ref, CriterionError):
             self._pair, self._labelled = _parameters(limit.ref, made, labels is not None, self.streams)
 
     def add(self, baseline: Feed, outputs: Feed, samples: Sequence[int]) -> None:
-        """The next batch, and which samples it holds.
+        """Feed the outputs of these samples.
 
         Raises CriterionError where the metric fails on finite outputs; else ``value`` does.
         """
@@ -139,7 +142,7 @@ class MetricRun:
             self._failure = error
 
     def _seen(self, outputs: Mapping[str, _Held]) -> dict[str, _Held]:
-        """Of what is compared, what the metric gets."""
+        """The outputs without those that the metric does not get."""
         return {name: array for name, array in outputs.items() if name not in self.limit.blind}
 
     def _all_kept(self) -> Outputs:
@@ -163,7 +166,7 @@ class MetricRun:
             return run_user(self.limit.ref, function, *arguments, error=CriterionError)
 
     def value(self, whose: str) -> float:
-        """The metric's number, possibly nan or inf; CriterionError where it fails or gives none."""
+        """The metric's value, possibly nan or inf; CriterionError where it fails or returns no number."""
         if self._failure is not None:
             raise self._failure
         if self._task is not None:
@@ -185,18 +188,18 @@ class MetricRun:
 
     @property
     def joins(self) -> bool:
-        """Whether samples may come joined into larger batches than they ran in."""
+        """Whether samples may be fed in other batches than those they ran in."""
         return self._task is not None
 
     @property
     def drawable(self) -> TaskRun | None:
-        """What tells the number of any samples; None where it takes long, or the metric is a user's."""
+        """The named metric that gives the value of any resample; None for slow ones and users' own."""
         return (
             self._task if self._task is not None and self._failure is None and self._task.is_quick else None
         )
 
     def reference(self, whose: str) -> float:
-        """The metric's number for a run of the baseline; CriterionError unless it is finite."""
+        """The metric's value for a run of the baseline; CriterionError unless it is finite."""
         value = self.value(whose)
         if not math.isfinite(value):
             raise CriterionError(
@@ -206,7 +209,7 @@ class MetricRun:
         return value
 
     def int8_value(self) -> tuple[float, list[str]]:
-        """The value for INT8, and notes; nan where it is not finite, or the metric failed because of NaN."""
+        """The candidate's value and notes; nan where it is not finite, or the metric failed on NaN or inf."""
         try:
             value = self.value("the candidate's outputs")
         except CriterionError as error:
@@ -228,7 +231,7 @@ def of_samples(labels: Labels, samples: Sequence[int]) -> Labels:
 
 
 def _bars(limit: MetricLimit, reference: float) -> list[tuple[float | None, Bound, str]]:
-    """Each limit on the INT8 value, its bound, and where it comes from."""
+    """Each limit on the candidate's value, its bound, and for a drop what it is relative to, in words."""
     bars: list[tuple[float | None, Bound, str]] = [(limit.min, "min", ""), (limit.max, "max", "")]
     bound: Bound = "max" if limit.lower_is_better else "min"
     share = limit.max_drop_relative
@@ -244,7 +247,7 @@ def _bars(limit: MetricLimit, reference: float) -> list[tuple[float | None, Boun
 
 
 def _joined(outputs: Outputs) -> dict[str, Array | list[Array]]:
-    """Each output as one new array of all samples; as a list of new arrays where they do not join."""
+    """Each output as one new array of all samples; a list of new arrays where shapes or types differ."""
     joined: dict[str, Array | list[Array]] = {}
     for name, arrays in outputs.items():
         batches = [np.atleast_1d(array) for array in arrays]
