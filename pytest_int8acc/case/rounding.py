@@ -17,20 +17,23 @@ from pytest_int8acc.scores.reserve import around
 from pytest_int8acc.tensors import Array, Feed
 
 #: Greatest number of samples for which inputs are perturbed. With more, each sample is perturbed in its own
-#: way already, and the bootstrap tells enough. It is four times as many where few samples decide the score:
-#: then the normalized losses at the ends of the interval differ by more than the second number, a ratio.
-_MOST, _SCATTERED = 32, 3.0
+#: way already, and the bootstrap tells enough. It is four times as many where few samples decide the score.
+_MAX_SAMPLES = 32
+#: Few samples decide a score where the normalized losses at the ends of its interval differ by more than this
+#: ratio.
+_MIN_SCATTER = 3.0
 #: Greatest number of perturbations, and their size as a ratio to the range of the input: a quarter of one of
 #: 256 grey levels.
 MOVES, STEP = 5, 2.0**-10
 #: A score is near its limit where its normalized loss lies between this and its inverse. Perturbations do not
 #: carry other scores across their limits.
 _NEAR = 0.1
-#: Perturbing ends early where a limit is far: this many times as far from the score as the perturbed scores
-#: are, as logarithms of normalized losses. The first numbers are for one perturbation, and for more. After
-#: two or more, it also ends where the perturbed scores, spread this many times (the last number) as far, stay
-#: within the interval of the bootstrap.
-_SURE, _WITHIN = (300.0, 20.0), 2.0
+#: Perturbing ends early where a limit is far from the score: this many times as far as the perturbed scores
+#: are, as logarithms of normalized losses. For one perturbation, and for more.
+_FAR_LIMIT = (300.0, 20.0)
+#: After two or more perturbations it also ends where the perturbed scores, spread this many times as far,
+#: stay within the interval of the bootstrap.
+_MAX_SPREAD = 2.0
 #: Ratio by which an interval is widened beyond the perturbed scores, by the number of perturbations less one.
 #: The two to six values are taken as normal. They reach 0.56, 0.85, 1.03, 1.16 and 1.27 standard deviations
 #: from their mean on average, and the interval shall reach 3.3.
@@ -73,7 +76,7 @@ def with_rounding(
     near = same or any(_NEAR < score.normalized_loss < 1 / _NEAR for score in judged)
     samples, scattered = inputs.samples or 0, same or any(map(_is_scattered, judged))
     trusted = all(score.steady or score.likely for score in judged)
-    if not near or not trusted or not 0 < samples <= _MOST * (4 if scattered else 1):
+    if not near or not trusted or not 0 < samples <= _MAX_SAMPLES * (4 if scattered else 1):
         return verdict
     first = next(inputs.batches())
     if all(array.dtype.kind != "f" for array in first.feed.values()):
@@ -104,7 +107,7 @@ def _is_scattered(score: Score) -> bool:
         return False
     ends = (replace(score, value=end).normalized_loss for end in (score.interval.low, score.interval.high))
     least, most = sorted(ends)
-    return most > _SCATTERED * least
+    return most > _MIN_SCATTER * least
 
 
 def _key(score: Score) -> object:
@@ -125,13 +128,13 @@ def _is_settled(score: Score, values: Sequence[float]) -> bool:
     if not np.isfinite(logs).all():
         return False
     away = np.abs(logs - logs.mean()).max()
-    if abs(logs[0]) > _SURE[min(len(values), len(_SURE)) - 1] * away:
+    if abs(logs[0]) > _FAR_LIMIT[min(len(values), len(_FAR_LIMIT)) - 1] * away:
         return True
-    if len(values) < len(_SURE) or not away or score.interval is None:
+    if len(values) < len(_FAR_LIMIT) or not away or score.interval is None:
         return False
     drawn = _logs(score, (score.interval.low, score.interval.high))
     worst, end = (logs.max(), drawn.max()) if score.passed else (logs.min(), drawn.min())
-    reached = worst + _WITHIN * _FARTHER[len(values) - 1] * (worst - logs.mean())
+    reached = worst + _MAX_SPREAD * _FARTHER[len(values) - 1] * (worst - logs.mean())
     return bool(reached <= end if score.passed else reached >= end)
 
 
